@@ -91,6 +91,7 @@ def _by_readings(got: Codes, want: Codes, format: Format) -> list[Named]:
         Named((_cause(reading),), differing, is_whole=True)
         for reading in readings()
         if reading.suspect in _FAMILIES and differing >= reading.least and reading.fits(got, want, format)
+        if _FAMILIES[reading.suspect] is not Family.NAN or differing < want.size  # of NaN alone anything could be made
     ]
 
 

@@ -110,7 +110,8 @@ def _unsigned_zeros(got: Codes, want: Codes, format: Format | None) -> bool:
 def _read_as_fnuz(got: Codes, want: Codes, format: Format | None) -> bool:
     """Whether values came from FN codes that were read as FNUZ: halved, NaN as the largest numbers, -0 as NaN.
 
-    Half of everything could be a factor that is wrong: one of the codes that mean something else has to be there.
+    Half of everything could be a factor that is wrong: one of the codes that mean something else has to be there. And a NaN
+    may have become anything: some number has to be there that was halved.
     """
     if format is None or format.code_bits <= 8:
         return False
@@ -118,7 +119,7 @@ def _read_as_fnuz(got: Codes, want: Codes, format: Format | None) -> bool:
     regular = np.isfinite(right) & ~((right == 0) & np.signbit(right))
     special = have[~regular]
     numbers, nans = np.isfinite(special) & (special != 0), np.isnan(special)
-    told = special.size > 0 and bool((numbers | nans).all())
+    told = special.size > 0 and bool((numbers | nans).all()) and bool(right[regular].any())
     return bool((have[regular] == right[regular] / 2).all()) and (told or bool((got == want).all()))
 
 

@@ -44,6 +44,14 @@ def added(a, b, places, parts=None):
     return chains[0].view(np.uint32)
 
 
+def one_by_one(a, b, places):
+    """float32 values of A (M, K) and B (K, N), a product after the other."""
+    d = np.zeros((len(a), b.shape[1]), np.float32)
+    for k in places:
+        d += a[:, k, None] * b[None, k]
+    return d
+
+
 def comb(places):
     tree = places[0]
     for place in places[1:]:
@@ -145,6 +153,35 @@ def test_what_changes_from_run_to_run_is_said():
         return (SERVED.one_chain if next(runs) % 2 else SERVED.four_parts)(a, b)
 
     assert not fingerprint(of_numpy(racing), seeds=(0,)).repeats
+
+
+def test_a_large_batch_that_changes_from_run_to_run_is_said():
+    """The smallest batch repeats; the one that does not is asked again where it differs."""
+    turns = iter(range(10**9))
+
+    def multiply(a, b):
+        return added(a, b, np.roll(range(32), next(turns) if len(a) > 2 else 0).tolist())
+
+    found = fingerprint(subject(multiply, "f32", "f32", "f32", n=4, k=32, rows=(1, 3)))
+    assert not found.repeats
+
+
+def test_a_function_that_writes_over_its_operands_changes_no_later_question():
+    def careless(a, b):
+        d = one_by_one(a, b, range(32))
+        a[...], b[...] = 0, 0
+        return d.astype(">f4")  # and the other byte order is the same numbers
+
+    found = fingerprint(of_numpy(careless))
+    assert found.repeats
+    assert found.is_batch_invariant
+    assert only_order(found).lines[0].startswith("a chain of 32 products from zero, k ascending")
+
+
+def test_a_chain_from_the_end_is_called_so():
+    """Its first two products commute: they are named in the direction of the others."""
+    found = only_order(fingerprint(of_numpy(lambda a, b: one_by_one(a, b, range(31, -1, -1)))))
+    assert found.lines[0] == "a chain of 32 products from zero, k descending"
 
 
 def test_an_exact_sum_has_no_order_and_none_is_claimed():

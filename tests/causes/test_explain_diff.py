@@ -205,6 +205,18 @@ def test_values_alone_say_what_was_flushed():
     assert found.a_is == "rounded nearest-even, subnormals flushed"
 
 
+def test_nothing_is_made_of_nan_alone():
+    """Numbers beside an output that is NaN everywhere: a NaN could have become any of them, FNUZ or dropped."""
+    x = np.random.default_rng(1).normal(0, 1, (16, 16)).astype(np.float32)
+    nans = np.full_like(x, np.nan)
+    for one, other in ((x, nans), (nans, x)):
+        assert explain_diff(one, other, seconds=1).outcome is DiffOutcome.UNEXPLAINED
+    some = x.copy()
+    some[3, :5] = np.nan
+    [named] = explain_diff(x, some, seconds=1).named
+    assert named.causes[0].family is Family.NAN
+
+
 def test_few_elements_are_too_little():
     found = explain_diff(np.array([[0x40]], np.uint8), np.array([[0x38]], np.uint8), "e4m3")
     assert found.outcome is DiffOutcome.TOO_LITTLE

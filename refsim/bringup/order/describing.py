@@ -114,7 +114,8 @@ class _Describer:
         start = "from zero" if from_zero else "onto a sum"
         if self.arithmetic.step is None:
             if from_zero and len(groups[0]) == 2:
-                groups = [groups[0][:1], groups[0][1:], *groups[1:]]
+                two = sorted(groups[0], reverse=len(groups) > 1 and groups[1][0] < groups[0][0])  # they commute
+                groups = [tuple(two), *groups[1:]]
             places = [place for group in groups for place in group]
             return [f"a chain of {len(places)} products {start}, {_direction(places)}"]
         lengths = {len(group) for group in groups[:-1]} or {len(groups[-1])}

@@ -153,10 +153,11 @@ class _Run:
         self.results = {m: [self._product(each.rows(m), each.b) for each in self.problems] for m in rows}
         reference = self._first(rows[0], self.results[rows[0]])
         for m in rows:
-            for want, got in zip(reference, self.results[m], strict=True):
+            for each, want, got in zip(self.problems, reference, self.results[m], strict=True):
                 expected = want[np.arange(m) % POOL]
                 if (places := np.argwhere(got != expected)).size:
                     row, column = (int(at) for at in places[0])
+                    self.repeats = self.repeats and np.array_equal(got, self._product(each.rows(m), each.b))
                     return FirstDifference(m, row, column, int(got[row, column]), int(expected[row, column]))
         return None
 

@@ -101,6 +101,7 @@ def of_function(
     label = name or getattr(function, "__name__", "function")
 
     def returned(a: Codes, b: Codes) -> tuple[Codes, Format]:
+        a, b = a.copy(), b.copy()  # a function may write over its operands: they are asked about again
         right = make(b, b_row)
         right = right.T if layout == "nt" else make(np.ascontiguousarray(b.T), b_row)
         try:
@@ -160,6 +161,8 @@ def _as_numpy(codes: Codes, row: Format) -> NDArray[Any]:
 
 def _numpy_codes(d: Any, label: str) -> tuple[Codes, Format]:
     array = np.asarray(d)
+    if not array.dtype.isnative:
+        array = array.astype(array.dtype.newbyteorder("="))
     row = format_held(array.dtype)
     if row is None or row is F64:
         what = f"{label} returned {array.dtype}"
