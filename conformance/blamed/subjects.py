@@ -12,6 +12,9 @@ __all__ = ["PLANTED", "planted", "subjects"]
 
 FILES = {
     "bindings.py": "",
+    "group_quantize_bindings.py": "",
+    "linear_bindings.py": "",
+    "linear_fp8_bindings.py": "",
     "attention.py": "",
     "block_scale.py": "",
     "block_scaled_matmul.py": "",

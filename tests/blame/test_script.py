@@ -8,10 +8,17 @@ import pytest
 from conformance.blamed.__main__ import main
 from conformance.blamed.planted import PLANTED, POLYNOMIAL
 from conformance.blamed.stand_in import stand_in_ptxas
+from conformance.blamed.subjects import FILES
 from refsim.blame import builds_of
 from refsim.blame.statements import pieces_of
+from refsim.bundled import bundled
 from refsim.device.assembling import assembled_by
 from refsim.ptx.machine.assemblers import assemblers
+
+
+def test_every_kernel_of_the_tree_is_asked_about() -> None:
+    declaring = [file.name for file in bundled("gpu").glob("*.py") if "\nKERNELS = " in file.read_text("utf-8")]
+    assert sorted(FILES) == sorted(declaring)
 
 
 def test_a_kernel_and_a_planted_miscompile_from_end_to_end(tmp_path: Path) -> None:
