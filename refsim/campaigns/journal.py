@@ -8,14 +8,15 @@ from pathlib import Path
 from types import TracebackType
 
 from refsim.campaigns.shards import CampaignPlan, FinishedShard, Shard
+from refsim.device.cache import digest
 from refsim.errors import Kind, RefsimError
 
-_FORM = 1
+_FORM = 2
 _TABLES = """
 CREATE TABLE campaign (form INTEGER NOT NULL, name TEXT NOT NULL, digest TEXT NOT NULL, rests_on TEXT NOT NULL);
 CREATE TABLE shard (
     key TEXT PRIMARY KEY, series TEXT NOT NULL, number INTEGER NOT NULL,
-    record TEXT NOT NULL, worker TEXT NOT NULL, seconds REAL NOT NULL
+    record TEXT NOT NULL, digest TEXT NOT NULL, worker TEXT NOT NULL, seconds REAL NOT NULL
 );
 """
 
@@ -98,18 +99,27 @@ class CampaignJournal:
         os.close(self._lock)
 
     def kept(self) -> dict[str, FinishedShard]:
-        """Every finished shard, by its key. Raises RefsimError `not-a-journal` for a damaged file."""
+        """Every finished shard, by its key. Raises RefsimError `not-a-journal` for a damaged file, and for a record that
+        is not the one that was kept: SQLite sees damage to its own pages alone."""
+        done = {}
         try:
-            rows = self._base.execute("SELECT key, record, worker, seconds FROM shard").fetchall()
-            return {key: FinishedShard(json.loads(record), worker, seconds) for key, record, worker, seconds in rows}
+            for key, record, kept, worker, seconds in self._base.execute(
+                "SELECT key, record, digest, worker, seconds FROM shard"
+            ):
+                if kept != digest(self.plan.digest, key, record):
+                    raise self._foreign(f"the record of shard {key} was changed")
+                done[key] = FinishedShard(json.loads(record), worker, seconds)
         except (sqlite3.DatabaseError, ValueError) as problem:
             raise self._foreign(str(problem)) from problem
+        return done
 
     def keep(self, shard: Shard, done: FinishedShard) -> None:
         """Adds a finished shard; it is on disk when this returns. Raises RefsimError `cannot-write` where the disk is full."""
-        row = (shard.key, shard.series, shard.number, json.dumps(done.record), done.worker, done.seconds)
+        record = json.dumps(done.record)
+        kept = digest(self.plan.digest, shard.key, record)
+        row = (shard.key, shard.series, shard.number, record, kept, done.worker, done.seconds)
         try:
-            self._base.execute("INSERT INTO shard VALUES (?, ?, ?, ?, ?, ?)", row)
+            self._base.execute("INSERT INTO shard VALUES (?, ?, ?, ?, ?, ?, ?)", row)
         except sqlite3.DatabaseError as problem:
             raise self._refused(str(problem)) from problem
 

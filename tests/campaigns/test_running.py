@@ -1,5 +1,6 @@
 """A plan gives one report: whoever does its shards, in whatever order they end, however often it was interrupted."""
 
+import sqlite3
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -136,6 +137,19 @@ def test_a_journal_of_another_campaign_is_refused_by_what_differs(tmp_path: Path
     assert "other seed" in caught.value.what
 
 
+def test_a_record_that_was_changed_is_not_told_as_found(tmp_path: Path) -> None:
+    whole = plan(tmp_path, ASKS)
+    with CampaignJournal(tmp_path / "j", whole) as journal:
+        run(whole, Inline(), journal=journal)
+    base = sqlite3.connect(tmp_path / "j")
+    ((record,),) = base.execute("SELECT record FROM shard WHERE key = 'a/1'").fetchall()
+    base.execute("UPDATE shard SET record = ? WHERE key = 'a/1'", (record.replace("{", '{"more": 1, '),))
+    base.commit()
+    base.close()
+    with CampaignJournal(tmp_path / "j", whole) as journal, pytest.raises(RefsimError, match="not-a-journal"):
+        run(whole, Inline(), journal=journal)
+
+
 def test_a_journal_has_one_process(tmp_path: Path) -> None:
     whole = plan(tmp_path, ASKS)
     with (
@@ -159,8 +173,6 @@ def test_what_is_no_journal_is_refused_and_left_as_it_is(tmp_path: Path, content
 
 
 def test_a_database_of_something_else_is_refused(tmp_path: Path) -> None:
-    import sqlite3
-
     base = sqlite3.connect(tmp_path / "j")
     base.execute("CREATE TABLE mine (x)")
     base.commit()
