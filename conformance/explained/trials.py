@@ -9,7 +9,6 @@ from typing import Any
 from conformance.explained.pairs import Pair
 from refsim.causes import DiffExplanation, explain_diff
 
-COMMAND = "python -m conformance.explained -o conformance/reports/explain_diff.json"
 SECONDS = 6.0
 
 
@@ -40,14 +39,14 @@ def is_right(pair: Pair, found: DiffExplanation, families: Iterable[str]) -> boo
     return str(pair.planted) in families if pair.planted else bool(found.differing) and not found.named
 
 
-def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
+def summary(rows: list[dict[str, Any]], command: str) -> dict[str, Any]:
     """Counts over the pairs, and the median of the processor time at 128 x 128 x 512."""
     planted = [row for row in rows if row["planted"]]
     times = [row["seconds"] for row in rows if row["large"] and row["outcome"] == "explained"]
     families = Counter(row["planted"] for row in planted)
     right = Counter(row["planted"] for row in planted if row["right"])
     return {
-        "command": COMMAND,
+        "command": command,
         "planted": len(planted),
         "named_right": sum(row["right"] for row in planted),
         "named_right_and_nothing_else": sum(row["right"] and row["alone"] for row in planted),

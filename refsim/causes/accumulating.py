@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from refsim.causes.rows import Cause, Family
-from refsim.conversions import decode, encode
+from refsim.conversions import RoundingName, decode, encode
 from refsim.evidence import Level
 from refsim.formats import BF16, F16, F32, ElementType, Format
 from refsim.numerics import exact_product, fma_product, ieee
@@ -188,6 +188,25 @@ def sharings(columns: int) -> Iterator[tuple[Sharing, int]]:
     yield Sharing(meeting="from-zero"), 5
 
 
+@dataclass(frozen=True)
+class Running:
+    """What the running sum is held in between intervals: float32, or rounded to `format` after each, which way."""
+
+    format: Format = F32
+    rounding: RoundingName = "nearest-even"
+
+    def kept(self, total: Floats) -> Floats:
+        if self.format is F32:
+            return total
+        return decode(encode(total, self.format, self.rounding), self.format, np.float32)
+
+    def __str__(self) -> str:
+        return f"the running sum is held in {self.format} between intervals, rounded {self.rounding}"
+
+
+IN_FLOAT32 = Running()
+RUNNING = (IN_FLOAT32, *(Running(row, way) for row in (BF16, F16) for way in ("nearest-even", "toward-zero")))
+
 INTERVALS = (0, 128, 64, 32, 256, 16, 512)
 
 
@@ -207,6 +226,8 @@ def accumulation_causes(a: ElementType, b: ElementType, columns: int, is_scaled:
     for descends in (False, True):
         says = f"K is gone through from its {'end' if descends else 'beginning'}"
         yield Cause(Family.REDUCTION_ORDER, says, "descends", descends, MMA_SIM["chains"], 2)
+    for running in RUNNING:
+        yield Cause(Family.ACCUMULATOR, str(running), "running", running, CUBLAS["compute type"], 2)
     if is_scaled:
         for row in PROMOTION_ROWS:
             yield Cause(Family.PROMOTION_ORDER, row.name, "promotion", row, row.source, families=_promoted_otherwise)

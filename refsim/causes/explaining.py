@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike
 
 from refsim.causes.alone import between_outputs
 from refsim.causes.apart import told_apart
+from refsim.causes.block_scaled import BlockScaledProduct
 from refsim.causes.explanation import DiffExplanation, DiffOutcome, SumsSoFar
 from refsim.causes.operands import ProductOperands
 from refsim.causes.products import ProductOfPlans
@@ -203,7 +204,7 @@ def _stages(
     return at, tuple(SumsSoFar(end, one, other) for (end, one), (_, other) in zip(*sums, strict=True))
 
 
-def _fitting(product: ProductOfPlans, got: Codes) -> ProductOfPlans:
+def _fitting(product: ProductOfPlans | BlockScaledProduct, got: Codes) -> ProductOfPlans | BlockScaledProduct:
     if product.shape != got.shape:
         raise RefsimError("shape-mismatch", f"the output has shape {got.shape}, the product {product.shape}")
     return product

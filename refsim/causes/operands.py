@@ -7,13 +7,15 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from refsim.causes.accumulating import FUSED, Adder, Floats, adders
+from refsim.causes.block_scaled import BlockScaledProduct, ScaledPlan, usual_adder
 from refsim.causes.products import ProductOfPlans, ProductPlan
 from refsim.errors import RefsimError
-from refsim.formats import F16, F32, ElementType, Format
+from refsim.formats import F16, F32, ElementType, Format, format_named
 from refsim.integers import array_of, is_whole
 from refsim.numerics.calls import codes_and_format
 from refsim.numerics.profiles import chip, profile, rows_of, unit_rank
 from refsim.numerics.rows import Profile, Unit
+from refsim.oracles.block_scaled_operands import ScaleForm, side
 from refsim.oracles.gemm_1d2d import BLOCK
 from refsim.scaling.quantizing import scale_values
 
@@ -25,7 +27,9 @@ class ProductOperands:
     `a` (M, K), `b` (N, K): codes with `a_format` and `b_format`, or arrays of ml_dtypes. `c`: float32 (M, N). `a_scale`,
     `b_scale`: float32, or E8M0 codes as uint8: one number, one a row, or (rows, T) or (ceil(rows / 128), T) for T blocks of K.
     `unit`, `target` and `k` are the instruction that is usual there, as in `numerics.mma`; `interval` the columns of K after
-    which its sums are added in float32, 0: none, left out: the blocks of the scales. ProductOperands(a=a, b=b, a_format="e4m3",
+    which its sums are added in float32, 0: none, left out: the blocks of the scales. With a `scale_format`, "e8m0" or "ue4m3",
+    scales are its codes, (rows, K / 32) or (rows, K / 16), row by row as before any shuffle, and take part in the product as
+    in `oracles.block_scaled_matmul`; `global_scale` is that of NVFP4. ProductOperands(a=a, b=b, a_format="e4m3",
     b_format="e4m3") is one chain of Hopper's wgmma.
     """
 
@@ -40,9 +44,15 @@ class ProductOperands:
     target: str = "sm_90a"
     k: int | None = None
     interval: int | None = None
+    scale_format: str | Format | None = None
+    global_scale: float | None = None
 
-    def product(self, format: Format) -> ProductOfPlans:
+    def product(self, format: Format) -> ProductOfPlans | BlockScaledProduct:
         """The product whose output is held in `format`. Raises RefsimError for operands that do not fit."""
+        if self.scale_format is not None:
+            return self._of_blocks(format, format_named(self.scale_format))
+        if self.global_scale is not None:
+            raise RefsimError("usage", "a global scale without a format of scales", help="scale_format='ue4m3'")
         a, a_format = _matrix("a", self.a, self.a_format)
         b, b_format = _matrix("b", self.b, self.b_format)
         if a.shape[1] != b.shape[1]:
@@ -55,6 +65,26 @@ class ProductOperands:
         own = group if a_scales is not None and a_scales.shape[1] > 1 else 0
         usual = ProductPlan(adder, own if self.interval is None else int(self.interval), promotion=FUSED[0])
         return ProductOfPlans(a, b, (a_format, b_format), c, a_scales, b_scales, group, format, usual)
+
+    def _of_blocks(self, format: Format, kind: Format) -> BlockScaledProduct:
+        """The product whose blocks of K have codes of scales."""
+        if self.a_scale is None or self.b_scale is None:
+            raise RefsimError("scale-shape", "blocks of one operand have scales", rule="a_scale and b_scale")
+        if self.k is not None or self.interval is not None:
+            raise RefsimError("usage", "k or interval beside codes of scales", rule="the unit's own K, one chain")
+        form = ScaleForm(kind, None, None)
+        formats = [None if each is None else format_named(str(each)) for each in (self.a_format, self.b_format)]
+        left, right = (
+            side("a", self.a, formats[0], self.a_scale, form),
+            side("b", self.b, formats[1], self.b_scale, form),
+        )
+        if left.k != right.k:
+            raise RefsimError("operand-shape", f"a has K = {left.k}, b has K = {right.k}", rule="(M, K), (N, K)")
+        c = self._c((len(left.codes), len(right.codes)))
+        adder = usual_adder(left.format, right.format, left.kind, left.block, self.target, self.unit)
+        factor = None if self.global_scale is None else np.float32(self.global_scale)
+        sides = left.codes, right.codes, (left.format, right.format), (left.scales, right.scales)
+        return BlockScaledProduct(*sides, left.kind, left.block, c, factor, format, ScaledPlan(adder))
 
     def _c(self, shape: tuple[int, int]) -> Floats | None:
         if self.c is None:

@@ -10,10 +10,12 @@ from numpy.typing import NDArray
 
 from refsim.causes.accumulating import (
     FUSED,
+    IN_FLOAT32,
     MEETING_ORDERS,
     Adder,
     Floats,
     Promotion,
+    Running,
     Sharing,
     accumulation_causes,
     narrowed,
@@ -21,6 +23,7 @@ from refsim.causes.accumulating import (
 from refsim.causes.placing import IN_PLACE, Placing, placing_causes
 from refsim.causes.reading import AS_IT_IS, OperandReading, reading_causes, scale_causes, tail_causes
 from refsim.causes.rows import Cause, Codes, DoesNotApplyError, Family, Sample
+from refsim.causes.scale_changes import scale_change_causes
 from refsim.causes.writing import USUAL_WRITING, Writing, writing_causes
 from refsim.conversions import decode, encode
 from refsim.formats import F32, ElementType, Format
@@ -44,6 +47,7 @@ class ProductPlan:
     interval: int = 0
     sharing: Sharing = field(default_factory=Sharing)
     descends: bool = False
+    running: Running = IN_FLOAT32
     promotion: Promotion = FUSED[0]
     accumuland: str = FIRST
     a_read: OperandReading = AS_IT_IS
@@ -92,6 +96,8 @@ class ProductOfPlans:
         found += [*tail_causes(columns), *writing_causes(self.format), *placing_causes()]
         if self.blocks > 1:
             found += scale_causes()
+        if is_scaled:
+            found += scale_change_causes()
         if self.c is not None:
             for way in (FIRST, LAST, ROUNDED_AGAIN):
                 found.append(Cause(Family.ACCUMULAND, way, "accumuland", way, PTX["mma: D = A B + C"]))
@@ -246,7 +252,7 @@ class _Range:
         """The sum of the range from +0, or from C."""
         interval, columns = plan.interval, self.a.shape[1]
         if not interval:
-            if self.blocks > 1:
+            if self.blocks > 1 or plan.running is not IN_FLOAT32:
                 raise DoesNotApplyError  # scales of blocks are no part of a chain
             step = max(plan.adder.k, 1)
             sides = (
@@ -266,6 +272,7 @@ class _Range:
                 total = self._promoted(plan, sums[at], at * interval, min((at + 1) * interval, columns), total)
             else:
                 total = ieee.add(total, sums[at])
+            total = plan.running.kept(np.asarray(total, np.float32))
         return np.asarray(total, np.float32)
 
     def _promoted(self, plan: ProductPlan, product: Floats, first: int, end: int, total: Floats) -> Floats:

@@ -148,6 +148,8 @@ def _read_plain(layout: ScaleLayout, scales: Matrix, format: ElementType) -> Mat
 
 
 def _power_of_two(rounding: Callable[[Matrix], Matrix], scales: Matrix, format: ElementType) -> Matrix:
+    if scales.dtype != np.float32:
+        raise DoesNotApplyError  # codes
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.asarray(np.exp2(rounding(np.log2(scales))), scales.dtype)
 

@@ -20,7 +20,7 @@ TILE = 1 << 15  # elements that are computed between two looks at the clock
 LEAST_PART = 0.01
 PARTS = 3
 CHEAP = ("written", "placed")
-ADDING = ("adder", "interval", "sharing", "descends", "promotion", "accumuland", *CHEAP)
+ADDING = ("adder", "interval", "sharing", "descends", "running", "promotion", "accumuland", *CHEAP)
 """Choices that one kernel makes differently from another without being wrong: two of them together are usual."""
 Report = Callable[[str, int, int], None]
 

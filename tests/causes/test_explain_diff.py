@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from conformance.explained import arithmetic as own
+from conformance.explained.block_pairs import block_scaled
 from conformance.explained.pairs import Problem, alone, equal, held_out, with_operands, with_quantiser, with_values
 from conformance.explained.trials import asked, is_right
 from refsim import encode
@@ -25,6 +26,12 @@ ONE = (
 )
 
 
+EVERY_RUN = (
+    "e2m1 ue4m3 sm_120a: scales 128x4 read as rows",
+    "e2m1 ue4m3 sm_120a: no global scale",
+    "held out: e2m1 ue4m3 sm_120a, a factor",
+    "equal: e4m3 e8m0 sm_90a",
+)
 OTHER_SIZE = ProductOperands(
     a=np.zeros((2, 8), np.uint8), b=np.zeros((3, 8), np.uint8), a_format="e4m3", b_format="e4m3"
 )
@@ -40,6 +47,66 @@ def test_what_was_planted_in_a_product_is_named(name):
     [pair] = with_operands(1, (10, 16, 256), {name})
     row = asked(pair)
     assert row["right"], row
+
+
+OF_BLOCKS = [
+    pytest.param(pair, id=pair.name, marks=() if pair.name in EVERY_RUN else LATER)
+    for pair in block_scaled(1, (128, 16, 128))
+]
+
+
+@pytest.mark.parametrize("pair", OF_BLOCKS)
+def test_which_scale_an_element_got_is_named(pair):
+    """Every kind of block-scaled operands: planted, held out and equal."""
+    row = asked(pair, seconds=1.0 if pair.planted else 0.3)
+    assert row["right"], row
+
+
+def test_a_global_scale_that_was_left_out_is_not_called_inverted():
+    [pair] = of(block_scaled(1, (128, 16, 128)), "e2m1 ue4m3 sm_120a: no global scale")
+    found = explain_diff(pair.got, pair.want, pair.format, operands=pair.operands, seconds=1.0)
+    assert [[cause.says for cause in each.causes] for each in found.named] == [["the global scale: it is left out"]]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "code"),
+    [
+        ({"b_scale": None}, "scale-shape"),
+        ({"k": 32}, "usage"),
+        ({"b": np.zeros((4, 128), np.uint8)}, "scale-shape"),
+        ({"target": "sm_80", "unit": "wgmma"}, "no-block-scales"),
+    ],
+    ids=lambda case: case if isinstance(case, str) else "",
+)
+def test_block_scaled_operands_that_do_not_fit_are_refused(wrong, code):
+    ones, scales = np.full((4, 64), 0x38, np.uint8), np.full((4, 2), 127, np.uint8)
+    good = ProductOperands(
+        a=ones, b=ones, a_format="e4m3", b_format="e4m3", a_scale=scales, b_scale=scales, scale_format="e8m0"
+    )
+    assert explain_diff(np.full((4, 4), 64, np.float32), operands=good).outcome is DiffOutcome.EQUAL
+    with pytest.raises(RefsimError) as error:
+        explain_diff(np.zeros((4, 4), np.float32), operands=replace(good, **wrong))
+    assert error.value.code == code
+
+
+@LATER
+def test_a_running_sum_that_is_held_in_bf16_is_named():
+    problem = Problem.drawn(3, (10, 16, 512))
+    total = np.zeros((10, 16), np.float32)
+    for part in problem.chunks():
+        total = own.of_bf16(own.bf16(total + part, "zero"))
+    found = explain_diff(total, operands=problem.operands(interval=128))
+    assert [str(each.causes[0].family) for each in found.named] == [str(Family.ACCUMULATOR)]
+
+
+@pytest.mark.parametrize("direction", ["up", pytest.param("down", marks=LATER)])
+def test_scales_that_became_powers_of_two_are_named(direction):
+    problem = Problem.drawn(4, (10, 16, 512))
+    power = np.exp2({"up": np.ceil, "down": np.floor}[direction](np.log2(problem.sa))).astype(np.float32)
+    found = explain_diff(
+        Problem(problem.a, problem.b, power, problem.sb).promoted(), operands=problem.operands(scaled=True)
+    )
+    assert {str(each.causes[0].family) for each in found.named} == {str(Family.SCALE_RULE)}
 
 
 @pytest.mark.parametrize("pair", [*with_values(1), *alone(1), *with_quantiser(1)], ids=lambda pair: pair.name)

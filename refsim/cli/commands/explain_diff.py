@@ -43,6 +43,8 @@ STAGES = (
 @click.option("--c", "begin", metavar="FILE", type=click.Path(path_type=Path), help="C of the product, f32, M x N.")
 @click.option("--a-scale", metavar="VALUE|FILE", help="Scales of A: a number, one a row, or one a block of K.")
 @click.option("--b-scale", metavar="VALUE|FILE", help="Scales of B; (N / 128, T) is one for 128 rows.")
+@click.option("--scale-format", metavar="FORMAT", help="Scales are codes of it, by block of K: e8m0 or ue4m3.")
+@click.option("--global-scale", type=float, help="What D of NVFP4 is multiplied by; with --scale-format.")
 @click.option("--a-format", metavar="FORMAT", type=OPERAND, help="Type of A, where its file does not name it.")
 @click.option("--b-format", metavar="FORMAT", type=OPERAND, help="Type of B; that of A by default.")
 @click.option("--unit", metavar="UNIT", type=UNIT, help="What is usual there: wgmma, mma.sync, tcgen05.f16, ...")
@@ -228,13 +230,14 @@ def _operands(
     b_scale: str | None,
     a_format: "ElementType | None",
     b_format: "ElementType | None",
+    scale_format: str | None,
     **chosen: Any,
 ) -> "ProductOperands | None":
     from refsim.causes import ProductOperands
     from refsim.formats import float_named
 
     if left is None and right is None:
-        if begin is not None or a_scale is not None or b_scale is not None:
+        if any(each is not None for each in (begin, a_scale, b_scale, scale_format, chosen["global_scale"])):
             raise RefsimError("usage", "scales or C without operands", help="give --a FILE and --b FILE too")
         return None
     if left is None or right is None:
@@ -247,15 +250,20 @@ def _operands(
         a_format=a[1],
         b_format=b[1],
         c=None if begin is None else _floats(begin, None),
-        a_scale=_scale(a_scale, "--a-scale"),
-        b_scale=_scale(b_scale, "--b-scale"),
+        a_scale=_scale(a_scale, "--a-scale", scale_format),
+        b_scale=_scale(b_scale, "--b-scale", scale_format),
+        scale_format=scale_format,
         **chosen,
     )
 
 
-def _scale(word: str | None, option: str) -> Any:
+def _scale(word: str | None, option: str, scale_format: str | None) -> Any:
     if word is None:
         return None
+    if scale_format is not None and word.endswith(ARRAY_SUFFIXES):
+        from refsim.formats import format_named
+
+        return _loaded(Path(word), format_named(scale_format), None)[0]
     if word.endswith(ARRAY_SUFFIXES):
         return _floats(Path(word), None)
     try:

@@ -1,0 +1,271 @@
+"""D of a product whose blocks of K share scales of E8M0 or UE4M3: MXFP8, MXFP6, MXFP4, NVFP4, as a plan of choices."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from refsim.causes.accumulating import MEETING_ORDERS, Floats, Sharing, narrowed, sharings
+from refsim.causes.placing import IN_PLACE, Placing, placing_causes
+from refsim.causes.reading import AS_IT_IS, OperandReading, reading_causes, scale_causes, tail_causes
+from refsim.causes.rows import Cause, Codes, DoesNotApplyError, Family, Sample
+from refsim.causes.scale_changes import scale_change_causes
+from refsim.causes.writing import USUAL_WRITING, Writing, writing_causes
+from refsim.conversions import decode, encode
+from refsim.errors import RefsimError
+from refsim.evidence import Level
+from refsim.formats import BF16, F32, Format
+from refsim.numerics import fma_product, ieee
+from refsim.numerics.profiles import PROFILES, rows_of
+from refsim.numerics.rows import Unit
+from refsim.oracles.block_scaled import BF16_UNITS, WITH_LANES, block_scaled_matmul
+from refsim.oracles.block_scaled_upcast import UPCASTS
+from refsim.sources import CUBLAS, IEEE754, OCP_MX, Source
+
+Matrix = NDArray[Any]
+MULTIPLIED, WITHOUT, INVERTED = "D is multiplied by it", "it is left out", "D is multiplied by its inverse"
+INTERVALS = (0, 128, 256, 64, 512)
+LOOP = "a float32 fma for every k of codes times scales, as a loop on CUDA cores"
+
+
+@dataclass(frozen=True)
+class ScaledAdder:
+    """What multiplies codes by scales and adds: a unit of a target, its own block scales or bf16 by an `upcast`; or a loop."""
+
+    name: str
+    source: Source
+    target: str = ""
+    unit: Unit | None = None
+    upcast: str = ""
+
+    def sum(self, sides: tuple[Matrix, Matrix], scales: tuple[Matrix, Matrix], given: "BlockScaledProduct",
+            formats: tuple[Format, Format], c: Floats | None) -> Floats:  # fmt: skip
+        """The float32 sums of codes (rows, K) and scales (rows, K / block), from C."""
+        if not self.target:
+            values = [
+                (decode(side, format) * np.repeat(decode(scale, given.kind), given.block, axis=1)).astype(np.float32)
+                for side, format, scale in zip(sides, formats, scales, strict=True)
+            ]
+            codes = [each.view(np.uint32) for each in values]
+            return np.asarray(fma_product(codes[0], codes[1], c, a_format=F32, b_format=F32), np.float32)
+        more: dict[str, Any] = {"upcast": self.upcast} if self.upcast else {}
+        try:
+            return np.asarray(block_scaled_matmul(
+                sides[0], sides[1], scales[0], scales[1], a_format=formats[0], b_format=formats[1],
+                scale_format=given.kind, block=given.block, c=c, target=self.target, unit=self.unit, **more,
+            ), np.float32)  # fmt: skip
+        except RefsimError:
+            raise DoesNotApplyError from None  # a unit that does not take these formats
+
+
+def scaled_adders(a: Format, b: Format, kind: Format, block: int) -> tuple[ScaledAdder, ...]:
+    """Everything that multiplies such operands; chips whose arithmetic is one function are one adder."""
+    found: dict[tuple[object, ...], ScaledAdder] = {}
+    for row in PROFILES:
+        if row.d_format is not F32 or row.evidence.level is Level.UNVERIFIED:
+            continue
+        steps = row.length, row.order, row.c_enters, row.method, row.fraction, row.zero_exponent, row.rounding
+        key = (max(row.k), *steps, row.operands, row.unit in WITH_LANES)
+        if (kind, block) in row.scales and a in row.a_formats and b in row.b_formats:
+            said = f"{row.target} {row.unit} K = {max(row.k)}: scales within its steps"
+            found.setdefault(key, ScaledAdder(said, row.source, row.target, row.unit))
+        elif row.unit in BF16_UNITS and BF16 in row.a_formats and BF16 in row.b_formats:
+            for upcast in UPCASTS:
+                said = f"{row.target} {row.unit} in bf16, elements times scales by {upcast.name}"
+                adder = ScaledAdder(said, upcast.source, row.target, row.unit, upcast.name)
+                found.setdefault((*key, upcast.name), adder)
+    return (*found.values(), ScaledAdder(LOOP, IEEE754["section 5.4.1"]))
+
+
+def usual_adder(a: Format, b: Format, kind: Format, block: int, target: str, unit: Unit | None) -> ScaledAdder:
+    """The unit of a target with block scales that takes the fewest formats; where there is none, bf16."""
+    rows = [row for row in rows_of(target) if unit in (None, row.unit)]
+    own = [
+        row for row in rows if (kind, block) in row.scales and a in row.a_formats and b in row.b_formats
+        and row.d_format is F32
+    ]  # fmt: skip
+    if own:
+        row = min(own, key=lambda each: len(each.a_formats))
+        said = f"{row.target} {row.unit} K = {max(row.k)}: scales within its steps"
+        return ScaledAdder(said, row.source, row.target, row.unit)
+    for name in BF16_UNITS:
+        for row in rows:
+            if row.unit == name and BF16 in row.a_formats and row.d_format is F32:
+                said = f"{row.target} {row.unit} in bf16, elements times scales by {UPCASTS[0].name}"
+                return ScaledAdder(said, UPCASTS[0].source, row.target, row.unit, UPCASTS[0].name)
+    what = f"{target} has no {unit or 'unit'} for {a} x {b} with {kind} scales of {block}"
+    raise RefsimError("no-block-scales", what, help="target=, unit=")
+
+
+@dataclass(frozen=True)
+class ScaledPlan:
+    """The choices; `interval` 0 is one chain, `tail` 0 all of K."""
+
+    adder: ScaledAdder
+    interval: int = 0
+    sharing: Sharing = field(default_factory=Sharing)
+    a_read: OperandReading = AS_IT_IS
+    b_read: OperandReading = AS_IT_IS
+    both_read: OperandReading = AS_IT_IS
+    a_scales_read: OperandReading = AS_IT_IS
+    b_scales_read: OperandReading = AS_IT_IS
+    factor: str = MULTIPLIED
+    tail: int = 0
+    written: Writing = USUAL_WRITING
+    placed: Placing = IN_PLACE
+
+
+@dataclass(frozen=True, eq=False)
+class BlockScaledProduct:
+    """D (M, N) of A (M, K) and B (N, K) with scales (rows, K / block), codes of `kind`; `factor` is the global scale or None."""
+
+    a: Matrix
+    b: Matrix
+    formats: tuple[Format, Format]
+    scales: tuple[Matrix, Matrix]
+    kind: Format
+    block: int
+    c: Floats | None
+    factor: np.float32 | None
+    format: Format
+    usual: ScaledPlan
+    read: dict[tuple[str, OperandReading], Matrix] = field(default_factory=dict)
+
+    is_sampled = True
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return len(self.a), len(self.b)
+
+    def causes(self) -> Sequence[Cause]:
+        columns = self.a.shape[1]
+        found = [*self._adding(columns), *reading_causes(self.formats), *scale_causes(), *scale_change_causes()]
+        found += [*tail_causes(columns), *writing_causes(self.format), *placing_causes()]
+        if self.factor is not None:
+            for way in (MULTIPLIED, WITHOUT, INVERTED):
+                says = f"the global scale: {way}"
+                found.append(Cause(Family.SCALE_RULE, says, "factor", way, OCP_MX["section 5.2"]))
+        return found
+
+    def _adding(self, columns: int) -> Iterator[Cause]:
+        for adder in scaled_adders(*self.formats, self.kind, self.block):
+            yield Cause(Family.ACCUMULATOR, adder.name, "adder", adder, adder.source, 1 + bool(adder.upcast))
+        for interval in INTERVALS:
+            if interval < columns and interval % self.block == 0:
+                says = f"a chain for every {interval} columns, their sums added in float32" if interval else "one chain"
+                source = CUBLAS["CUBLASLT_MATMUL_DESC_FAST_ACCUM"]
+                yield Cause(Family.FAST_SLOW, says, "interval", interval, source)
+        for sharing, rank in sharings(columns):
+            yield Cause(Family.SPLIT_K, str(sharing), "sharing", sharing, sharing.ranges.source, rank)
+
+    def undone(self, plan: ScaledPlan, got: Codes) -> tuple[ScaledPlan, Codes]:
+        return replace(plan, placed=IN_PLACE), plan.placed.back(got)
+
+    def codes(self, plan: ScaledPlan, sample: Sample | None = None) -> Codes:
+        codes = plan.written.codes(self._total(plan, sample), self.format)
+        return codes if sample is not None else plan.placed.put(codes)
+
+    def _total(self, plan: ScaledPlan, sample: Sample | None) -> Floats:
+        parts: tuple[Any, Any] = (slice(None), slice(None)) if sample is None else sample
+        sides = [self._side(plan, at)[part] for at, part in enumerate(parts)]
+        scales = [self._scales(plan, at)[part] for at, part in enumerate(parts)]
+        columns = self._columns(plan)
+        owner = plan.sharing.ranges.chain_of(self.a.shape[1])[columns]
+        c = None if self.c is None else self.c[parts[0]][:, parts[1]]
+        sums = []
+        for number in range(plan.sharing.ranges.splits):
+            mine = columns[owner == number]
+            if mine.size:
+                sums.append(self._range(plan, sides, scales, mine, c if number == 0 else None))
+        held = np.stack(sums)
+        total = MEETING_ORDERS[plan.sharing.meeting](narrowed(held, plan.sharing.kept) if len(held) > 1 else held)
+        return self._ended(plan, total)
+
+    def _ended(self, plan: ScaledPlan, total: Floats) -> Floats:
+        if self.factor is None or plan.factor == WITHOUT:
+            return total
+        with np.errstate(all="ignore"):
+            factor = self.factor if plan.factor == MULTIPLIED else np.float32(1) / self.factor
+        return np.asarray(ieee.mul(total, np.full_like(total, factor)), np.float32)
+
+    def _range(self, plan: ScaledPlan, sides: list[Matrix], scales: list[Matrix], mine: NDArray[np.int64],
+               c: Floats | None) -> Floats:  # fmt: skip
+        """The sum of some columns from +0, or from C: one chain, or one for every interval."""
+        blocks = mine[:: self.block] // self.block
+        if mine.size % self.block or (mine.reshape(-1, self.block) // self.block != blocks[:, None]).any():
+            raise DoesNotApplyError  # half a block
+        step, total = plan.interval or mine.size, c
+        formats = self._formats(plan)
+        for first in range(0, mine.size, step):
+            own = mine[first : first + step]
+            of_blocks = blocks[first // self.block : (first + step) // self.block]
+            codes = sides[0][:, own], sides[1][:, own]
+            held = scales[0][:, of_blocks], scales[1][:, of_blocks]
+            if plan.interval and first:
+                assert total is not None
+                total = np.asarray(ieee.add(total, plan.adder.sum(codes, held, self, formats, None)), np.float32)
+            else:
+                total = plan.adder.sum(codes, held, self, formats, total)
+        assert total is not None
+        return total
+
+    def _columns(self, plan: ScaledPlan) -> NDArray[np.int64]:
+        columns = np.arange(self.a.shape[1])
+        if plan.tail > 0:
+            columns = columns[: len(columns) // plan.tail * plan.tail]
+        elif plan.tail < 0:
+            columns = columns[: plan.tail]
+        if not columns.size:
+            raise DoesNotApplyError
+        return columns
+
+    def _formats(self, plan: ScaledPlan) -> tuple[Format, Format]:
+        own = (plan.a_read, plan.b_read)
+        found = [row.format or plan.both_read.format or mine for row, mine in zip(own, self.formats, strict=True)]
+        assert all(isinstance(each, Format) for each in found)
+        return found[0], found[1]  # type: ignore[return-value]
+
+    def _side(self, plan: ScaledPlan, at: int) -> Matrix:
+        codes, own = (self.a, self.b)[at], (plan.a_read, plan.b_read)[at]
+        for row in (plan.both_read, own):
+            codes, _ = row.read(codes, self.formats[at])
+        return codes
+
+    def _scales(self, plan: ScaledPlan, at: int) -> Matrix:
+        row, key = (plan.a_scales_read, plan.b_scales_read)[at], "ab"[at]
+        if (key, row) not in self.read:
+            self.read[key, row] = row.read(self.scales[at], self.formats[at])[0]
+        return self.read[key, row]
+
+    def another(self, seed: int, *, wide: bool = False) -> "BlockScaledProduct":
+        """Codes of all kinds at 24 x 24 with a longer K, scales of several binades."""
+        random = np.random.default_rng(seed)
+        columns = self.a.shape[1] + 4 * self.block * (seed % 3 + 1)
+        drawn = partial(random.normal, 0, 1, (24, columns))
+        sides = [
+            np.asarray(encode(drawn() * 2.0 ** random.integers(-2, 3, (24, columns)), each)) for each in self.formats
+        ]
+        one = int(encode(1.0, self.kind))
+        scales = [(one + random.integers(-4, 5, (24, columns // self.block))).astype(np.uint8) for _ in sides]
+        c = None if self.c is None else random.normal(0, 4, (24, 24)).astype(np.float32)
+        return replace(
+            self,
+            a=sides[0],
+            b=sides[1],
+            scales=(scales[0], scales[1]),
+            c=c,
+            format=F32 if wide else self.format,
+            read={},
+        )
+
+    def described(self, plan: ScaledPlan) -> str:
+        """The plan in words, what is usual left out."""
+        words = [plan.adder.name, f"a chain for every {plan.interval} columns" if plan.interval else "one chain"]
+        if plan.sharing.ranges.splits > 1:
+            words.append(str(plan.sharing))
+        if plan.written != USUAL_WRITING:
+            words.append(str(plan.written))
+        return ", ".join(words)

@@ -1,0 +1,126 @@
+"""Scales of other blocks than an element's own, or of another tile or chip, scales left out: rows of causes."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from refsim.causes.reading import OperandReading
+from refsim.causes.rows import Cause, DoesNotApplyError, Family
+from refsim.formats import ElementType
+from refsim.layouts import scale_layout
+from refsim.sources import OCP_MX, PTX, Source
+
+Scales = NDArray[Any]
+TILE_ROWS, TILE_BLOCKS = 128, 4
+"""Rows and blocks of K of one tile of shuffled scales."""
+
+
+@dataclass(frozen=True)
+class _Moved:
+    """The scale at (row, block of K) taken from `place(rows, blocks, shape)`."""
+
+    place: Callable[..., tuple[Any, Any]]
+
+    def __call__(self, scales: Scales, format: ElementType) -> Scales:
+        if scales.shape[1] < 2:
+            raise DoesNotApplyError
+        rows, blocks = np.indices(scales.shape)
+        return np.ascontiguousarray(scales[self.place(rows, blocks, scales.shape)])
+
+
+def _tile_order_turned(scales: Scales, format: ElementType) -> Scales:
+    """The tiles of the shuffled scales found down the rows, where they follow each other along K."""
+    layout = scale_layout("nvidia_128x4")
+    down, across = -(-scales.shape[0] // TILE_ROWS), -(-scales.shape[1] // TILE_BLOCKS)
+    return _other_tiles(scales, lambda tile, of: (tile % across) * down + tile // across, layout)
+
+
+def _tiles_counted_down(scales: Scales, format: ElementType) -> Scales:
+    """The rows' first tile found by a count of tiles along K that leaves out the last one, which is not full."""
+    across = -(-scales.shape[1] // TILE_BLOCKS)
+    whole = scales.shape[1] // TILE_BLOCKS
+    if whole in (0, across):
+        raise DoesNotApplyError
+    return _other_tiles(
+        scales,
+        lambda tile, of: np.minimum(tile // across * whole + tile % across, of - 1),
+        scale_layout("nvidia_128x4"),
+    )
+
+
+def _other_tiles(scales: Scales, tile_of: Callable[[Any, int], Any], layout: Any) -> Scales:
+    if scales.dtype.itemsize != layout.element_bytes or len(scales) <= TILE_ROWS:
+        raise DoesNotApplyError
+    shuffled = layout.shuffle(scales, fill=0xFF).reshape(-1, TILE_ROWS * TILE_BLOCKS)
+    moved = shuffled[tile_of(np.arange(len(shuffled)), len(shuffled))]
+    return np.asarray(layout.unshuffle(moved.reshape(-1), scales.shape))
+
+
+def _twice(scales: Scales, format: ElementType) -> Scales:
+    """What lies in a buffer that was shuffled, and shuffled again."""
+    layout = scale_layout("nvidia_128x4")
+    if scales.dtype.itemsize != layout.element_bytes:
+        raise DoesNotApplyError
+    once = layout.shuffle(scales, fill=0xFF).reshape(layout.padded(scales.shape))
+    return np.asarray(layout.unshuffle(layout.shuffle(once).reshape(-1), scales.shape))
+
+
+def _from_buffer_of(name: str, scales: Scales, format: ElementType) -> Scales:
+    """What is found in a buffer that `name` placed by those who expect 128 x 4 tiles; what lies behind it is padding."""
+    mine, other = scale_layout("nvidia_128x4"), scale_layout(name)
+    if scales.dtype.itemsize != 1:
+        raise DoesNotApplyError
+    placed = other.shuffle(scales, fill=0xFF).reshape(-1)
+    size = mine.size_bytes(scales.shape)
+    held = np.pad(placed.view(np.uint8), (0, max(0, size - placed.nbytes)), constant_values=0xFF)[:size]
+    return np.asarray(mine.unshuffle(held, scales.shape))
+
+
+def _ones(scales: Scales, format: ElementType) -> Scales:
+    if scales.dtype != np.float32:
+        raise DoesNotApplyError
+    return np.ones_like(scales)
+
+
+_PLACES: tuple[tuple[str, Callable[..., tuple[Any, Any]]], ...] = (
+    ("one block of K late", lambda r, t, s: (r, np.maximum(t - 1, 0))),
+    ("one block of K early", lambda r, t, s: (r, np.minimum(t + 1, s[1] - 1))),
+    ("of the first block of K for all", lambda r, t, s: (r, 0 * t)),
+    ("of the first of four blocks for all four", lambda r, t, s: (r, t // TILE_BLOCKS * TILE_BLOCKS)),
+    ("of the first 128 rows for all rows", lambda r, t, s: (r % TILE_ROWS, t)),
+    ("of the first row for all rows", lambda r, t, s: (0 * r, t)),
+    ("of the four blocks of a word turned about", lambda r, t, s: (r, np.minimum(t ^ 3, s[1] - 1))),
+)
+
+
+def _rows() -> Iterator[OperandReading]:
+    blocks = OCP_MX["section 5.2, scales of blocks"]
+    tiles: Source = PTX["tcgen05, scale factor layouts"]
+    for says, place in _PLACES:
+        yield OperandReading(says, Family.SCALE_LAYOUT, blocks, _Moved(place))
+    yield OperandReading("from tiles in the order of the rows", Family.SCALE_LAYOUT, tiles, _tile_order_turned)
+    yield OperandReading("from tiles along K that are counted down", Family.SCALE_LAYOUT, tiles, _tiles_counted_down)
+    yield OperandReading("from a buffer that was shuffled twice", Family.SCALE_LAYOUT, tiles, _twice)
+    for name in _OTHERS:
+
+        def found(scales: Scales, format: ElementType, name: str = name) -> Scales:
+            return _from_buffer_of(name, scales, format)
+
+        says = f"in nvidia_128x4 where they lie in {name}"
+        yield OperandReading(says, Family.SCALE_LAYOUT, scale_layout(name).source, found)
+    yield OperandReading("as ones", Family.SCALE_RULE, blocks, _ones)
+
+
+_OTHERS = ("nvidia_8x4", "cdna4_32", "cdna4_16", "deepgemm_mn_ue8m0")
+ROWS = tuple(_rows())
+"""Every reading of scales that takes another one's place or value."""
+
+
+def scale_change_causes() -> Iterator[Cause]:
+    """The rows of causes in which scale an element gets."""
+    for aspect, name in (("a_scales_read", "A"), ("b_scales_read", "B")):
+        for row in ROWS:
+            yield Cause(row.family, f"the scales of {name} are read {row.name}", aspect, row, row.source, row.rank)
