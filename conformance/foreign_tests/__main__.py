@@ -45,13 +45,11 @@ CAUSES = (
     Cause("compiling CUDA C++ to LTO-IR", r"Program\.compile to ltoir"),
     Cause("memory pools of PyCUDA", r"MemoryPool"),
     Cause("occupancy queries", r"cuOccupancy\w+ is not simulated"),
-    Cause("functions called by a stream", r"cuStreamAddCallback"),
     Cause("machine code, which is not made", r"nvdisasm|cuobjdump|get_sass|inspect_sass|\[not-ptx\]"),
     Cause("another function of the driver", r"is not simulated"),
     Cause("the test is written for another version of the package", r"cannot unpack non-iterable value"),
     Cause("Triton 3.9 sums bf16 in bf16 (add.bf16 in its PTX), the test in f32", r"\Atest_scan2d\[cumsum-bfloat16"),
     Cause("a package that the test imports is not installed", r"ModuleNotFoundError: No module named"),
-    Cause("a file that the test opens is not there", r"No such file or directory"),
 )
 WRONG = "a wrong result"
 """What is left: a comparison that failed, for which there is no cause among these."""
