@@ -96,7 +96,8 @@ def rewritings(format: Format) -> tuple[Rewriting, ...]:
         family = Family.FNUZ if fields else Family.FORMAT
         for name, change in ((f"are codes of {other}", _written_as), (f"are {format} codes read as {other}", _read_as)):
             found.append(Rewriting(name, family, FNUZ["table 1"], partial(change, other), 1 if fields else 2))
-    for least in sorted({row.min_normal for row in FORMATS if row.has_zero and row.min_normal < 0.1}):
+    flushing = {row.min_normal for row in FORMATS if row.has_zero and row.min_normal < 0.1} if format.has_zero else ()
+    for least in sorted(flushing):
         name = f"below {least:g} in magnitude are zeros"
         found.append(Rewriting(name, Family.FLUSHED, PTX["ftz"], partial(_flushed, least)))
     for saturated, name in ((True, "that are infinite are the largest values"), (False, "at the limit are infinite")):

@@ -333,3 +333,15 @@ def test_operands_that_do_not_fit_are_refused():
     ):
         with pytest.raises(RefsimError):
             explain_diff(np.zeros((2, 2), np.float32), operands=wrong)
+
+
+def test_a_format_without_zero_is_not_flushed():
+    """Powers of two as scales: the least of them are not subnormals that became zero."""
+    want = np.arange(64, 192, dtype=np.uint8).reshape(8, 16)
+    got = np.where(want < 113, np.uint8(0), want)  # below 2^-14, the least normal of f16
+    assert not [
+        cause
+        for each in explain_diff(got, want, "e8m0").named
+        for cause in each.causes
+        if cause.family == Family.FLUSHED
+    ]
