@@ -35,6 +35,7 @@ def pytest_configure(config: pytest.Config) -> None:
     gc.set_threshold(*COLLECTED_EVERY)
     if sys.dont_write_bytecode:
         keep_bytecode(config)
+    sys.path.append(str(LAWS.parent))  # conformance/ has modules that tests import; refsim itself is the installed one
     os.environ.pop("COLUMNS", None)  # set in the workers of a parallel run: answers would differ from those of a pipe
     config.addinivalue_line(
         "markers", "ci(reason): takes seconds and repeats what a smaller test shows; not in `quick`"

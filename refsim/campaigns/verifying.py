@@ -16,6 +16,7 @@ from refsim.device import open as open_device
 from refsim.device.cache import cache_directory
 from refsim.device.kernel_sources import source_files
 from refsim.errors import Kind, RefsimError
+from refsim.files.access import open_for_reading
 from refsim.kernels import Kernel
 from refsim.silicon.witness import SiliconWitness
 from refsim.testing.campaign import Progress, checked_budget, completed, run_part
@@ -124,7 +125,8 @@ def _sources(kernel: Kernel) -> str:
 
 
 def _hash(file: Path) -> str:
-    return hashlib.sha256(file.read_bytes()).hexdigest()
+    with open_for_reading(file) as reader:  # it may be gone since it was loaded
+        return hashlib.sha256(reader.take(reader.left, "the file")).hexdigest()
 
 
 def quiet_hypothesis() -> None:

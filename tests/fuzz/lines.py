@@ -206,6 +206,7 @@ OUTPUTS = (
 TYPES = ("bf16", "f16", "e4m3", "e5m2", "e2m1", "f32", "tf32", "s8", "u8", "e8m0", "ue4m3", "f64")
 FITTING = {
     "StringParamType": ("1", "4", "16", "0x10", "17,42", "K"),
+    "FloatParamType": ("1", "0.5", "-2", "0", "nan", "1e400", "x"),
     "Path": FILES,
     "Types": TYPES,
     "ShapeParam": ("8x8", "64x16", "2x32", "128x4", "1x1", "16x8"),
