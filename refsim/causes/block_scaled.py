@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from refsim.causes.accumulating import MEETING_ORDERS, Floats, Sharing, narrowed, sharings
 from refsim.causes.placing import IN_PLACE, Placing, placing_causes
-from refsim.causes.reading import AS_IT_IS, OperandReading, reading_causes, scale_causes, tail_causes
+from refsim.causes.reading import AS_IT_IS, OperandReading, kept_columns, reading_causes, scale_causes, tail_causes
 from refsim.causes.rows import Cause, Codes, DoesNotApplyError, Family, Sample
 from refsim.causes.scale_changes import scale_change_causes
 from refsim.causes.writing import USUAL_WRITING, Writing, writing_causes
@@ -172,7 +172,7 @@ class BlockScaledProduct:
         parts: tuple[Any, Any] = (slice(None), slice(None)) if sample is None else sample
         sides = [self._side(plan, at)[part] for at, part in enumerate(parts)]
         scales = [self._scales(plan, at)[part] for at, part in enumerate(parts)]
-        columns = self._columns(plan)
+        columns = kept_columns(self.a.shape[1], plan.tail)
         owner = plan.sharing.ranges.chain_of(self.a.shape[1])[columns]
         c = None if self.c is None else self.c[parts[0]][:, parts[1]]
         sums = []
@@ -211,16 +211,6 @@ class BlockScaledProduct:
                 total = plan.adder.sum(codes, held, self, formats, total)
         assert total is not None
         return total
-
-    def _columns(self, plan: ScaledPlan) -> NDArray[np.int64]:
-        columns = np.arange(self.a.shape[1])
-        if plan.tail > 0:
-            columns = columns[: len(columns) // plan.tail * plan.tail]
-        elif plan.tail < 0:
-            columns = columns[: plan.tail]
-        if not columns.size:
-            raise DoesNotApplyError
-        return columns
 
     def _formats(self, plan: ScaledPlan) -> tuple[Format, Format]:
         own = (plan.a_read, plan.b_read)

@@ -21,7 +21,7 @@ from refsim.causes.accumulating import (
     narrowed,
 )
 from refsim.causes.placing import IN_PLACE, Placing, placing_causes
-from refsim.causes.reading import AS_IT_IS, OperandReading, reading_causes, scale_causes, tail_causes
+from refsim.causes.reading import AS_IT_IS, OperandReading, kept_columns, reading_causes, scale_causes, tail_causes
 from refsim.causes.rows import Cause, Codes, DoesNotApplyError, Family, Sample
 from refsim.causes.scale_changes import scale_change_causes
 from refsim.causes.writing import USUAL_WRITING, Writing, writing_causes
@@ -140,7 +140,7 @@ class ProductOfPlans:
         rows, cols = (slice(None), slice(None)) if sample is None else sample
         sides = [self._side(plan, name)[part] for name, part in (("a", rows), ("b", cols))]
         formats = self._formats(plan)
-        columns = self._columns(plan)[:end]
+        columns = kept_columns(self.a.shape[1], plan.tail)[:end]
         sides = [np.ascontiguousarray(side[:, columns]) for side in sides]
         scales = [self._scales(plan, name, part) for name, part in (("a", rows), ("b", cols))]
         chain = plan.sharing.ranges.chain_of(self.a.shape[1])[columns]
@@ -170,16 +170,6 @@ class ProductOfPlans:
         if c is not None and (plan.accumuland == LAST or (plan.accumuland == FIRST and scales[0] is not None)):
             return np.asarray(ieee.add(total, c), np.float32)
         return total
-
-    def _columns(self, plan: ProductPlan) -> NDArray[np.int64]:
-        columns = np.arange(self.a.shape[1])
-        if plan.tail > 0:
-            columns = columns[: len(columns) // plan.tail * plan.tail]
-        elif plan.tail < 0:
-            columns = columns[: plan.tail]
-        if not columns.size:
-            raise DoesNotApplyError
-        return columns
 
     def _formats(self, plan: ProductPlan) -> tuple[ElementType, ElementType]:
         own = (plan.a_read, plan.b_read)

@@ -204,3 +204,14 @@ def scale_causes() -> Iterator[Cause]:
     for aspect, name in (("a_scales_read", "A"), ("b_scales_read", "B")):
         for row in scale_readings():
             yield Cause(row.family, f"the scales of {name} are read {row.name}", aspect, row, row.source, row.rank)
+
+
+def kept_columns(columns: int, tail: int) -> NDArray[np.int64]:
+    """The columns of K that are added under a `tail` of `tail_causes`: whole multiples of it, or all but the last -tail.
+
+    kept_columns(20, 16) and kept_columns(20, -4) are 0..15. Raises DoesNotApplyError where none is left.
+    """
+    kept = columns // tail * tail if tail > 0 else columns + tail
+    if kept <= 0:
+        raise DoesNotApplyError
+    return np.arange(kept)
