@@ -5,7 +5,7 @@ Names are loaded when first used: `import refsim` itself imports nothing heavy.
 
 from typing import TYPE_CHECKING
 
-__version__ = "0.1.0"
+__version__ = "0.2.0.dev0"
 __all__ = [
     "BF16",
     "E2M1",
