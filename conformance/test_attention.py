@@ -131,7 +131,7 @@ def edited(kernel, number, right, wrong, folder):
 
 @pytest.mark.parametrize(("kernel", "number", "right", "wrong"), MUTANTS)
 def test_mutant_is_refused(kernel, number, right, wrong, device, tmp_path):
-    if device.name != "sim" and not wrong.strip():
+    if device.name != "sim" and wrong in right:
         pytest.skip("what is left out may go well on silicon; the simulator reports it")
     mutant = edited(kernel, number, right, wrong, tmp_path)
     verdict = run_campaign(mutant, device, profile="quick", cases=0, suspect_seconds=0)
