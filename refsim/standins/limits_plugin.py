@@ -8,6 +8,7 @@ from types import FrameType
 import pytest
 
 from refsim.errors import Kind, RefsimError
+from refsim.standins.records import TestRecord
 from refsim.standins.session import current
 from refsim.standins.startup import is_started
 
@@ -18,15 +19,14 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     if not is_started():
         return (yield)
     session = current()
-    before = session.memory.live_bytes
+    before = session.memory.count
     try:
         return (yield)
     finally:
-        test = session.tests.get(item.nodeid)
-        if test is not None:
-            if session.memory.live_bytes > before:
-                gc.collect()  # what is garbage is not held
-            test.held_bytes = max(session.memory.live_bytes - before, 0)
+        if session.memory.held_since(before):
+            gc.collect()  # what is garbage is not held
+        if held := session.memory.held_since(before):
+            session.tests.setdefault(item.nodeid, TestRecord()).held_bytes = held
 
 
 @pytest.hookimpl(wrapper=True)

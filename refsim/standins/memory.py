@@ -1,11 +1,14 @@
 """Device memory of a program: allocations of the simulated GPU with who made them, and host arrays that a kernel works on."""
 
 import ctypes
+import os
 import sys
-from collections.abc import Iterator, Sequence
+import sysconfig
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -16,24 +19,32 @@ from refsim.ptx import GlobalMemory
 from refsim.standins.records import HeldMemory
 
 Bytes = NDArray[np.uint8]
+Tell = Callable[..., None]
 _OURS = str(Path(__file__).parents[1])
+_OF_OTHERS = tuple({sysconfig.get_path(each) + os.sep for each in ("stdlib", "platstdlib", "purelib", "platlib")})
 _ALIGN = 256
 
 
 @dataclass(frozen=True)
 class Allocation:
-    """Bytes of device memory: where they begin, how many, the package that asked for them and the line of the program."""
+    """Bytes of device memory: where they begin, how many, the package that asked for them and the line of the program, and the
+    how manieth of the process they are."""
 
     address: int
     size: int
     package: str
     place: str
+    number: int
 
 
 @dataclass
 class DeviceMemory:
-    """The device memory of one process. Addresses are those that kernels see; every copy is checked against allocations."""
+    """The device memory of one process. Addresses are those that kernels see; every copy is checked against allocations.
 
+    `tell` hears what is wrong, whether the program goes on or not: an error, and `is_wrong=False` where it may be meant.
+    """
+
+    tell: Tell = lambda error, is_wrong=True: None
     memory: GlobalMemory = field(default_factory=GlobalMemory)
     live: dict[int, Allocation] = field(default_factory=dict)
     count: int = 0
@@ -47,11 +58,15 @@ class DeviceMemory:
         self.count += 1
         name = f"allocation {self.count} of {package}"
         address = self.memory.allocate(max(int(size), 1), name, initial=initial, align=_ALIGN)
-        self.live[address] = Allocation(address, int(size), package, caller())
+        self.live[address] = Allocation(address, int(size), package, caller(), self.count)
         self.total_bytes += size
         self.live_bytes += size
         self.peak_bytes = max(self.peak_bytes, self.live_bytes)
         return address
+
+    def held_since(self, count: int) -> int:
+        """Bytes that are held of the allocations made after the first `count`."""
+        return sum(each.size for each in self.live.values() if each.number > count)
 
     def scratch(self, size: int, package: str) -> int:
         """The address of `size` zeros for one launch; 0 of none."""
@@ -60,14 +75,29 @@ class DeviceMemory:
     def free(self, address: int) -> None:
         """Give an allocation back; RefsimError `bad-free` for an address where none begins."""
         if address not in self.live:
-            raise RefsimError("bad-free", f"{address:#x} is no allocation", rule="free takes what allocate returned")
+            raise self.not_free(address)
         self.live_bytes -= self.live.pop(address).size
-        self.memory.free(address)
+        self.memory.free(address, idle=True)
+
+    def not_free(self, address: int) -> RefsimError:
+        """The error for a free of what is no allocation, or no longer; it is told."""
+        lies = self.memory.space.describe(address - self.memory.space.base, 1)
+        what = f"{address:#x} is no allocation: {lies}"
+        return self._told(RefsimError("bad-free", what, caller(), "free takes what allocate returned, once"))
 
     def read(self, address: int, size: int) -> Bytes:
-        """A copy of some bytes, written or not."""
+        """A copy of some bytes for the host; of those that nobody wrote it is told."""
         self._check(address, size)
+        written = self.memory.written(address, size)
+        if not written.all():
+            lies = self.memory.space.where(address - self.memory.space.base + int(np.argmin(written)))
+            what = f"the host reads {size} B, of which {int((~written).sum())} were never written, first {lies}"
+            self.tell(RefsimError("uninitialised", what, caller()), is_wrong=False)
         return self.memory.read(address, size)
+
+    def _told(self, error: RefsimError) -> RefsimError:
+        self.tell(error)
+        return error
 
     def write(self, address: int, content: Bytes) -> None:
         self._check(address, content.nbytes)
@@ -122,11 +152,9 @@ class DeviceMemory:
         position = int(address) - self.memory.space.base
         region = self.memory.space.region_at(position)
         if size and (region is None or position + size > region.end):
-            raise RefsimError(
-                "bad-copy",
-                f"{size} B at {address:#x}: {self.memory.space.describe(position, size)}",
-                rule="a copy lies within one allocation of the device",
-            )
+            what = f"{size} B at {address:#x}: {self.memory.space.describe(position, size)}"
+            rule = "a copy lies within one allocation of the device"
+            raise self._told(RefsimError("bad-copy", what, caller(), rule))
 
     @contextmanager
     def mapped(self, arrays: Sequence[tuple[int, Bytes]], package: str) -> Iterator[list[int]]:
@@ -168,8 +196,14 @@ def host_bytes(address: int, size: int) -> Bytes:
 
 
 def caller() -> str:
-    """File and line of the nearest frame outside refsim: the program's own."""
-    frame = sys._getframe(1)
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(_OURS):
+    """File and line of the program's own frame: the nearest outside refsim and of what is installed, if there is one."""
+    frame: FrameType | None = sys._getframe(1)
+    nearest = ""
+    while frame is not None:
+        name = frame.f_code.co_filename
+        if not name.startswith(_OURS):
+            nearest = nearest or f"{Path(name).name}:{frame.f_lineno}"
+            if not name.startswith((*_OF_OTHERS, "<")):
+                return f"{Path(name).name}:{frame.f_lineno}"
         frame = frame.f_back
-    return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
+    return nearest

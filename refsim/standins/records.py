@@ -91,7 +91,10 @@ class KernelRecord:
 
 @dataclass
 class TestRecord:
-    """What one test of pytest asked of the GPU; `held_bytes` it had allocated more of when it ended than when it began."""
+    """What one test of pytest asked of the GPU; `held_bytes` it allocated and did not give back.
+
+    `findings` are lines, `[race] sum: st.shared.f32 at PTX line 102 (source.cu:4), ...`; `refused` are codes and names.
+    """
 
     launches: int = 0
     inexact: int = 0
@@ -121,7 +124,8 @@ class HeldMemory:
 @dataclass
 class RunRecord:
     """What one process did; `refused` counts the functions that were asked for and are not simulated, by their names, and
-    `by_host` those that the host computed, whose bits need not be a GPU's."""
+    `by_host` those that the host computed, whose bits need not be a GPU's; `found` and `warned` are what the program's own
+    calls did wrong, apart from its kernels: memory freed twice, copies that leave an allocation or read what nobody wrote."""
 
     target: str
     kernels: list[KernelRecord] = field(default_factory=list)
@@ -132,6 +136,8 @@ class RunRecord:
     peak_bytes: int = 0
     held: list[HeldMemory] = field(default_factory=list)
     by_host: dict[str, int] = field(default_factory=dict)
+    found: list[Said] = field(default_factory=list)
+    warned: list[Said] = field(default_factory=list)
 
     def to_json(self) -> dict[str, Any]:
         """Itself as JSON holds it, with the status of each kernel."""
@@ -157,7 +163,8 @@ def of_json(found: dict[str, Any]) -> RunRecord:
         kernels.append(KernelRecord(**{**{key: row[key] for key in row if key != "status"}, **lists}))
     tests = {name: TestRecord(**row) for name, row in found["tests"].items()}
     held = [HeldMemory(**row) for row in found["held"]]
-    return RunRecord(**{**found, "kernels": kernels, "tests": tests, "held": held})
+    own = {name: [Said(**said) for said in found[name]] for name in ("found", "warned")}
+    return RunRecord(**{**found, "kernels": kernels, "tests": tests, "held": held, **own})
 
 
 def merged(records: Sequence[RunRecord], target: str) -> RunRecord:
@@ -180,5 +187,7 @@ def merged(records: Sequence[RunRecord], target: str) -> RunRecord:
         whole.allocated_bytes += record.allocated_bytes
         whole.peak_bytes = max(whole.peak_bytes, record.peak_bytes)
         whole.held += record.held
+        for name in ("found", "warned"):
+            add(getattr(whole, name), getattr(record, name))
     whole.kernels = sorted(known.values(), key=lambda each: (each.package, each.name))
     return whole

@@ -62,6 +62,7 @@ HOOKS = (
     Hook("cuda.core", "refsim.standins.cuda.core", "take_place"),
     Hook("cuda.core.utils", "refsim.standins.cuda.core", "take_place_of_views"),
     Hook("numba.cuda.cudadrv.driver", "refsim.standins.cuda.numba", "take_place"),
+    Hook("triton.runtime.jit", "refsim.standins.triton.arguments", "take_arrays"),
     Hook("triton.backends", "refsim.standins.triton.driver", "take_place"),
 )
 _HOOKS = {row.name: row for row in HOOKS}
@@ -132,6 +133,6 @@ def install() -> None:
 
 def refuse(package: str, name: str) -> Exception:
     """What a stand-in's module raises for a name that it does not have: private names are no function of the package."""
-    if name.startswith("_"):
+    if name.startswith("_") or f"{package}.{name}" in _BY_NAME:  # `from package import module` asks first, then imports
         return AttributeError(name)
     return current().unsupported(f"{package}.{name}")

@@ -66,9 +66,14 @@ class GpuSession:
     tests: dict[str, TestRecord] = field(default_factory=dict)
     programs: dict[str, Program] = field(default_factory=dict)
     by_host: dict[str, int] = field(default_factory=dict)
+    found: list[Said] = field(default_factory=list)
+    warned: list[Said] = field(default_factory=list)
     own: dict[str, Any] = field(default_factory=dict)
     loads: int = 0
     instructions: int = 0
+
+    def __post_init__(self) -> None:
+        self.memory.tell = self.tell
 
     @property
     def target(self) -> str:
@@ -126,7 +131,17 @@ class GpuSession:
             memory.peak_bytes,
             memory.held(),
             self.by_host,
+            self.found,
+            self.warned,
         )
+
+    def tell(self, error: RefsimError, *, is_wrong: bool = True) -> None:
+        """What the program itself did wrong, or perhaps: a finding or a warning apart from kernels, and of the test."""
+        if error.code in self.settings.without:
+            return
+        add(self.found if is_wrong else self.warned, [Said.of(error)])
+        if is_wrong:
+            self._of_test("findings", f"[{error.code}] {error.what}, at {error.where}")
 
     def test(self) -> TestRecord | None:
         """The record of the test that pytest runs now."""
@@ -208,8 +223,13 @@ class SimulatedModule:
             findings = made.run()
         except RefsimError as error:
             add(record.findings if is_fault(error) else record.refused, [Said.of(error)])
-            session._of_test("findings" if is_fault(error) else "refused", error.code)
             record.took(shape, threads, perf_counter() - began)
+            if (test := session.test()) is not None:
+                test.launches += 1
+                if is_fault(error):
+                    add(test.findings, [_line(record, error)])
+                else:
+                    add(test.refused, [error.code])
             raise
         trace = trace_of(entry, made, findings)
         record.took(shape, threads, perf_counter() - began)
@@ -221,7 +241,7 @@ class SimulatedModule:
         if (test := session.test()) is not None:
             test.launches += 1
             test.inexact += not trace.is_exact
-            add(test.findings, [each.code for each in trace.findings])
+            add(test.findings, [_line(record, each) for each in trace.findings])
         return [text for _, text in findings.printed]
 
     def _record(self, entry: str) -> KernelRecord:
@@ -230,6 +250,10 @@ class SimulatedModule:
         if key not in session.kernels:
             session.kernels[key] = KernelRecord(demangled(entry), self.package, session.target)
         return session.kernels[key]
+
+
+def _line(record: KernelRecord, error: RefsimError) -> str:
+    return f"[{error.code}] {record.name}: {error.where or error.what}"
 
 
 def _shape(grid: Extents, block: Extents) -> tuple[str, int]:

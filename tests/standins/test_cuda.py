@@ -6,12 +6,16 @@ from types import ModuleType, SimpleNamespace
 import numpy as np
 import pytest
 
+from refsim.device import toolchain
 from refsim.standins import session as sessions
 from refsim.standins.cuda import bindings, core, images
 from refsim.standins.memory import host_bytes
 from refsim.standins.session import GpuSession, UnsupportedError
 from tests.standins.kernels import DOUBLE, RACE
 
+needs_nvrtc = pytest.mark.skipif(
+    toolchain.find_toolchain() is None, reason="NVRTC is not installed: pip install 'refsim[sim]'"
+)
 X = np.arange(8, dtype=np.float32)
 
 
@@ -111,6 +115,40 @@ def test_arguments_are_packed_as_they_are(given, size, wanted):
     assert core._packed(given, size) == wanted
 
 
+def test_options_of_a_program_are_flags_of_nvrtc():
+    options = images.ProgramOptions(
+        fma=False, use_fast_math=True, restrict=False, define_macro=["A", ("B", "2")], std="c++20", arch="compute_80",
+        max_register_count=None, lineinfo=True,
+    )  # fmt: skip
+    wanted = ["--define-macro=A", "--define-macro=B=2", "--fmad=false", "--std=c++20", "--use_fast_math"]
+    assert (options.flags, options.arch) == (wanted, "sm_80")
+    assert images.ProgramOptions().arch == "sm_90"
+    with pytest.raises(UnsupportedError, match=r"cuda\.core\.ProgramOptions of ofast_compile"):
+        images.ProgramOptions(ofast_compile="max")
+
+
+@needs_nvrtc
+def test_instances_of_templates_are_found_by_their_expressions(fresh):
+    source = "template<typename T> __global__ void put(T *x, T value) { x[threadIdx.x] = value; }"
+    made = images.CoreProgram(source, "c++").compile("cubin", name_expressions=("put<float>", b"put<double>"))
+    buffer = core.CoreDevice().allocate(16)
+    for name, value, wanted in (("put<float>", np.float32(2), 2.0), ("put<double>", np.float64(3), 3.0)):
+        core.core_launch(core.CoreStream(), core.CoreLaunchConfig(1, 2), made.get_kernel(name), buffer, value)
+        assert fresh.memory.read(buffer.handle, value.nbytes).view(value.dtype) == wanted
+
+
+def test_buffers_are_copied_and_other_names_refused(fresh):
+    one = core.CoreDevice().memory_resource.allocate(8)
+    fresh.memory.write(one.handle, np.arange(8, dtype=np.uint8))
+    two = one.copy_to(stream=core.CoreStream())
+    assert (fresh.memory.read(two.handle, 8) == np.arange(8)).all()
+    with pytest.raises(ValueError, match="sizes mismatch"):
+        one.copy_from(core.CoreDevice().allocate(4))
+    for thing, name in ((one, "fill"), (core.CoreDevice(), "resources"), (core.CoreStream(), "priority")):
+        with pytest.raises(UnsupportedError, match=rf"cuda\.core\.\w+\.{name} is not simulated"):
+            getattr(thing, name)
+
+
 @pytest.mark.parametrize("kinds", [("cubin",), ("ptx", "ptx"), ("ptx", "ltoir"), ()])
 def test_what_is_no_one_module_is_not_linked(kinds):
     with pytest.raises(UnsupportedError, match=r"cuda\.core\.Linker"):
@@ -131,9 +169,9 @@ def test_views_know_whether_they_are_dense():
 
 def test_names_of_the_package_are_replaced_or_refused():
     module = ModuleType("cuda.core")
-    vars(module).update(__all__=["Device", "Event", "StreamOptions"], Device=object, Event=object, StreamOptions=object)
+    vars(module).update(__all__=["Device", "Host", "StreamOptions"], Device=object, Host=object, StreamOptions=object)
     core.take_place(module)
     assert (module.Device, module.StreamOptions) == (core.CoreDevice, object)
     assert module.Device().compute_capability == (9, 0)
-    with pytest.raises(UnsupportedError, match=r"cuda\.core\.Event is not simulated"):
-        module.Event()
+    with pytest.raises(UnsupportedError, match=r"cuda\.core\.Host is not simulated"):
+        module.Host()

@@ -8,7 +8,8 @@ import pytest
 
 from refsim.errors import RefsimError
 from refsim.ptx import GlobalMemory
-from refsim.standins.memory import DeviceMemory
+from refsim.ptx.memory import global_memory
+from refsim.standins.memory import DeviceMemory, caller
 
 
 def bytes_of(values):
@@ -105,3 +106,72 @@ def test_host_memory_is_on_the_device_for_as_long_as_it_is_mapped():
         memory.memory.write(address, bytes_of([7]))
     assert array.tolist() == [7, 1, 2, 3, 4, 5]
     assert not memory.holds(address)
+
+
+def test_memory_that_lies_idle_is_not_used_again_and_is_told_by_its_name():
+    memory = GlobalMemory()
+    first, second = (memory.allocate(64, name) for name in ("first", "second"))
+    memory.free(first, idle=True)
+    assert memory.allocate(64, "third") > second
+    assert memory.space.describe(first - memory.space.base + 4, 4) == "byte 4 of first (64 B), which was freed"
+    assert memory.space.describe(first - memory.space.base + 64, 4) == "below every global buffer"
+
+
+def test_the_oldest_that_lies_idle_is_used_again_when_there_is_much(monkeypatch):
+    monkeypatch.setattr(global_memory, "IDLE", 2)
+    memory = GlobalMemory()
+    addresses = [memory.allocate(512, f"buffer {number}") for number in range(4)]
+    for address in addresses[:2]:
+        memory.free(address, idle=True)
+    assert memory.allocate(512, "new") > addresses[3]
+    memory.free(addresses[2], idle=True)
+    assert memory.allocate(512, "newer") == addresses[0]
+    monkeypatch.setattr(global_memory, "IDLE_BYTES", 1023)
+    memory.free(addresses[3], idle=True)
+    assert [each.name for each in memory.space.freed] == ["buffer 3"]
+
+
+def told_by(act):
+    """What a memory tells while something is done to 8 bytes of it: whether it is wrong, the code, the place."""
+    found = []
+    memory = DeviceMemory(lambda error, is_wrong=True: found.append((is_wrong, error.code, error.where)))
+    address = memory.allocate(8, "test")
+    try:
+        act(memory, address)
+    except RefsimError as error:
+        assert found[-1] == (True, error.code, error.where)
+    return [(is_wrong, code, where.partition(":")[0]) for is_wrong, code, where in found]
+
+
+@pytest.mark.parametrize(("act", "wanted"), [
+    (lambda memory, at: (memory.free(at), memory.free(at)), [(True, "bad-free")]),
+    (lambda memory, at: memory.free(at + 1), [(True, "bad-free")]),
+    (lambda memory, at: memory.write(at, bytes_of(range(9))), [(True, "bad-copy")]),
+    (lambda memory, at: (memory.write(at, bytes_of(range(7))), memory.read(at, 8)), [(False, "uninitialised")]),
+    (lambda memory, at: (memory.write(at, bytes_of(range(7))), memory.read(at, 7)), []),
+])  # fmt: skip
+def test_what_the_program_does_wrong_is_told_with_its_line(act, wanted):
+    assert told_by(act) == [(*each, Path(__file__).name) for each in wanted]
+
+
+def test_a_free_of_freed_memory_says_what_it_was():
+    memory = DeviceMemory()
+    address = memory.allocate(8, "test")
+    memory.free(address)
+    with pytest.raises(RefsimError, match=r"byte 0 of allocation 1 of test \(8 B\), which was freed"):
+        memory.free(address)
+
+
+def test_held_bytes_are_those_of_later_allocations():
+    memory = DeviceMemory()
+    first = memory.allocate(8, "test")
+    memory.allocate(16, "test")
+    memory.free(first)
+    assert (memory.held_since(1), memory.held_since(0), memory.held_since(2)) == (16, 16, 0)
+
+
+def test_the_line_is_that_of_the_program_and_not_of_what_is_installed():
+    sorted_by = compile("def call(act): return act()", f"{np.__path__[0]}/installed.py", "exec")
+    names = {}
+    exec(sorted_by, names)
+    assert re.fullmatch(rf"{Path(__file__).name}:\d+", names["call"](caller))

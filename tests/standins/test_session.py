@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 
 from refsim.errors import RefsimError
+from refsim.standins import session as sessions
 from refsim.standins.records import Fidelity, KernelRecord, Said, merged, of_json
-from refsim.standins.session import GpuSession, Settings
+from refsim.standins.seams import refuse
+from refsim.standins.session import GpuSession, Settings, UnsupportedError
 from tests.standins.kernels import DOUBLE, OPEN, RACE
 
 
@@ -115,7 +117,10 @@ def test_a_launch_belongs_to_the_test_that_pytest_runs(request):
     session.unsupported("package.function")
     (name,) = session.tests
     assert name.endswith(request.node.name)
-    assert (session.tests[name].launches, session.tests[name].findings) == (1, ["race"])
+    assert (session.tests[name].launches, session.tests[name].findings) == (
+        1,
+        ["[race] race: st.global.u32 at PTX line 9, thread (0, 0, 0) of block (0, 0, 0)"],
+    )
     assert session.tests[name].refused == ["package.function"]
 
 
@@ -144,3 +149,44 @@ def test_the_gravest_word_is_the_status():
     ):
         setattr(kernel, name, value)
         assert kernel.status == wanted
+
+
+def test_what_the_program_does_wrong_is_in_the_record(request):
+    session = GpuSession(Settings(without=("uninitialised",)))
+    address = session.memory.allocate(4, "test")
+    session.memory.read(address, 4)
+    session.memory.free(address)
+    for _ in range(2):
+        with pytest.raises(RefsimError, match="bad-free"):
+            session.memory.free(address)
+    record = of_json(json.loads(json.dumps(session.record().to_json())))
+    assert [said.code for said in record.found] == ["bad-free"]
+    assert record.warned == []
+    both = merged([record, record], "sm_90a")
+    assert both.found == record.found
+    (test,) = record.tests.values()
+    assert test.findings[0].startswith("[bad-free] ")
+
+
+def test_what_may_be_meant_is_a_warning_and_no_finding_of_the_test():
+    session = GpuSession()
+    session.memory.read(session.memory.allocate(4, "test"), 4)
+    assert [said.code for said in session.warned] == ["uninitialised"]
+    assert (session.found, session.tests) == ([], {})
+
+
+def test_a_launch_that_ends_with_a_fault_is_one_of_the_tests(request):
+    session = GpuSession()
+    for block, wanted in ((32, "findings"), (2048, "refused")):
+        with pytest.raises(RefsimError):
+            launched(session, DOUBLE, "double", np.uint64(8), vector(session, [1.0]), np.uint32(1), block=block)
+        (test,) = session.tests.values()
+        assert getattr(test, wanted)
+    assert (test.launches, len(test.findings), test.refused) == (2, 1, ["block-too-large"])
+
+
+def test_a_module_that_is_looked_for_before_it_is_imported_is_not_refused(monkeypatch):
+    monkeypatch.setattr(sessions, "_CURRENT", [GpuSession()])
+    assert isinstance(refuse("pycuda", "characterize"), UnsupportedError)
+    assert not isinstance(refuse("pycuda", "gpuarray"), UnsupportedError)  # from pycuda import gpuarray
+    assert sessions.current().refused == {"pycuda.characterize": 1}

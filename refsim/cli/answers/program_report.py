@@ -37,14 +37,11 @@ REFUSED = (Column("name", label="asked for, and not simulated"), Column("times",
 BY_HOST = (Column("name", label="computed by the host, to other bits perhaps"), Column("times", align="right"))
 TESTS = (
     Column("test"),
-    Column("launches", align="right"),
-    Column("inexact", align="right"),
-    Column("findings"),
-    Column("refused"),
-    Column("held_bytes", align="right"),
+    Column("bytes", label="bytes left", align="right"),
+    Column("said", label="found, and refused"),
 )
-_SHOWN = 12
-"""Statements of open bits that text shows; machine formats have all."""
+HOST = "(host)"
+"""What stands for a kernel where a call of the program is meant."""
 
 
 def document(run: "ProgramRun") -> Document:
@@ -53,7 +50,7 @@ def document(run: "ProgramRun") -> Document:
     parts: list[Part] = [Record(_summary(run))]
     if record.kernels:
         parts.append(Table(KERNELS, tuple(map(_kernel, record.kernels)), "kernels"))
-    said = [row for kernel in record.kernels for row in _said(kernel)]
+    said = [row for kernel in record.kernels for row in _said(kernel)] + _of_host(record)
     if said:
         parts.append(Table(SAID, tuple(said), "findings"))
     opened = [(kernel.name, kind, line) for kernel in record.kernels for kind, line in _open(kernel)]
@@ -69,12 +66,14 @@ def document(run: "ProgramRun") -> Document:
     if record.tests:
         facts = {name: vars(test) for name, test in record.tests.items()}
         parts.append(Wording((_of_tests(record),), facts, key="tests", is_beside=True))
+        if more := _tests(record):
+            parts.append(Table(TESTS, more, "tests_with_more"))
     return Document(tuple(parts), f"on the simulated GPU: {' '.join(run.command)}")
 
 
 def has_findings(record: "RunRecord") -> bool:
-    """Whether any launch was found wrong."""
-    return any(kernel.findings for kernel in record.kernels)
+    """Whether any launch was found wrong, or a call of the program's own."""
+    return bool(record.found) or any(kernel.findings for kernel in record.kernels)
 
 
 def rests_on_open_bits(record: "RunRecord") -> bool:
@@ -112,6 +111,11 @@ def _said(kernel: "KernelRecord") -> "list[tuple[str, ...]]":
     return [(kind, each.code, kernel.name, each.where, each.what) for kind, rows in kinds.items() for each in rows]
 
 
+def _of_host(record: "RunRecord") -> list[tuple[str, ...]]:
+    kinds = {"finding": record.found, "warning": record.warned}
+    return [(kind, each.code, HOST, each.where, each.what) for kind, rows in kinds.items() for each in rows]
+
+
 def _open(kernel: "KernelRecord") -> list[tuple[str, str]]:
     return [("open", line) for line in kernel.inexact] + [("assumed", line) for line in kernel.assumed]
 
@@ -123,13 +127,27 @@ def _of_tests(record: "RunRecord") -> str:
     return f"{len(record.tests)} tests asked for the GPU: {launching} launched kernels, {held} left memory allocated"
 
 
+def _tests(record: "RunRecord") -> tuple[tuple[str, int, str], ...]:
+    """Tests of which there is more to say than that they launched kernels."""
+    return tuple(
+        (name, test.held_bytes, "; ".join((*test.findings, *test.refused)))
+        for name, test in record.tests.items()
+        if test.findings or test.refused or test.held_bytes
+    )
+
+
 def junit(run: "ProgramRun") -> str:
-    """A test case for each kernel and one for the program: a finding is a failure, what was refused an error."""
+    """A test case for each kernel, each test and the program: a finding is a failure, what was refused an error."""
     cases = [_case("program", " ".join(run.command), "failure" if run.exit_code else "", f"exit code {run.exit_code}")]
     for kernel in run.record.kernels:
         said = [*kernel.findings, *kernel.refused]
         element = "failure" if kernel.findings else "error" if kernel.refused else ""
         cases.append(_case(kernel.package, kernel.name, element, "\n".join(each.line for each in said), kernel.status))
+    if run.record.found:
+        cases.append(_case("program", HOST, "failure", "\n".join(each.line for each in run.record.found)))
+    for name, test in run.record.tests.items():
+        element = "failure" if test.findings else "error" if test.refused else ""
+        cases.append(_case("test", name, element, "\n".join((*test.findings, *test.refused))))
     counts = {word: sum(f"<{word} " in case for case in cases) for word in ("failure", "error")}
     head = (
         f'<testsuite name="refsim run" tests="{len(cases)}" failures="{counts["failure"]}" errors="{counts["error"]}">'

@@ -20,6 +20,8 @@ from refsim.ptx.memory.space import GLOBAL_BASE, MAX_BYTES, POISON, THREADS, Reg
 from refsim.ptx.memory.touched import TouchedBytes
 
 RED_ZONE = 512
+IDLE, IDLE_BYTES = 64, 64 << 20
+"""How many buffers, and of how many bytes together, lie idle when they were taken back."""
 STEP = 1 << 16  # memory grows by so much: a small launch clears, copies and compares what it has
 
 
@@ -108,10 +110,11 @@ class GlobalMemory:
         for start, initial in lot.given:
             space.bytes[start : start + len(initial)] = np.frombuffer(initial, np.uint8)
 
-    def free(self, address: int) -> int:
+    def free(self, address: int, *, idle: bool = False) -> int:
         """Take back the buffer that begins at an address; its size in bytes. Later buffers may lie where it lay.
 
-        Raises RefsimError `bad-free` where no buffer begins. Memory that was taken back faults a kernel that uses it.
+        An `idle` one lies unused until there are many of them, so that whoever uses it still is found. Raises RefsimError
+        `bad-free` where no buffer begins. Memory that was taken back faults a kernel that uses it.
         """
         space, start = self.space, address - GLOBAL_BASE
         region = space.region_at(start)
@@ -128,15 +131,27 @@ class GlobalMemory:
         space.bytes[start : region.end] = 0
         space.unwritten[start : region.end] = 0
         space.maps = {each for each in space.maps if not start <= each < region.end}
-        self._given_back += region.end - start
+        if idle:
+            space.freed.append(region)
+        else:
+            self._given_back += region.end - start
+        while space.freed and (len(space.freed) > IDLE or self._idle_bytes() > IDLE_BYTES):
+            oldest = space.freed.popleft()
+            self._given_back += oldest.end - oldest.start
         return region.end - start
+
+    def _idle_bytes(self) -> int:
+        return sum(each.end - each.start for each in self.space.freed)
 
     def _hole(self, size: int, align: int, offset: int) -> int | None:
         """Where a buffer fits between others, if some were taken back."""
         if size > self._given_back:
             return None
         before = 0
-        for region in self.space.regions:
+        taken = self.space.regions
+        if self.space.freed:
+            taken = sorted((*taken, *self.space.freed), key=lambda each: each.start)
+        for region in taken:
             start = -(-(before + RED_ZONE) // align) * align + offset
             if start + size + RED_ZONE <= region.start:
                 self._given_back -= size

@@ -6,6 +6,7 @@ or a null pointer, hits nothing. Shared memory starts at SHARED_BASE within its 
 """
 
 from bisect import bisect_right
+from collections import deque
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -73,7 +74,8 @@ class Space:
 
     `unwritten` is 1 for a byte that neither the host nor a kernel wrote, and 0 for all others: zeros cost nothing.
     `blocks` are the parts of a region that an access may touch, where it may not touch all of it. `maps` are the positions of
-    tensor maps that launches which have ended made there.
+    tensor maps that launches which have ended made there. `freed` are regions that were taken back and lie idle, the oldest
+    first: an access of one is told by its name.
     """
 
     name: str
@@ -89,6 +91,7 @@ class Space:
     undo: StoreWatch | None = None
     blocks: Blocks | None = None
     maps: set[int] = field(default_factory=set)
+    freed: deque[Region] = field(default_factory=deque)
     origin: Addresses = field(init=False)
 
     def __post_init__(self) -> None:
@@ -108,6 +111,9 @@ class Space:
 
     def describe(self, position: int, width: int) -> str:
         """Where an access that left its region lies, relative to the nearest one."""
+        for idle in self.freed:
+            if idle.start <= position < idle.end:
+                return f"byte {position - idle.start} of {idle.name} ({idle.end - idle.start} B), which was freed"
         found = bisect_right(self.starts, position + width - 1) - 1
         if found < 0:
             return f"below every {self.name} buffer" if self.regions else f"the kernel has no {self.name} memory"

@@ -1,10 +1,12 @@
 """cuda.core: device, streams, buffers, views of memory and launches, put in the place of its own once it is imported."""
 
 import ctypes
+import itertools
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
+from time import perf_counter
 from types import ModuleType, SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -41,6 +43,42 @@ class CoreStream:
     def sync(self) -> None:
         """Everything has happened."""
 
+    def record(self, event: "CoreEvent | None" = None, options: Any = None) -> "CoreEvent":
+        made = event or CoreEvent()
+        made.at = perf_counter()
+        return made
+
+    def wait(self, event_or_stream: Any) -> None:
+        """It has happened."""
+
+    def close(self) -> None:
+        """Nothing waits in it."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise _unknown("Stream", name)
+
+
+class CoreEvent:
+    """A moment; times between two are the simulator's own, not a GPU's."""
+
+    is_done = True
+
+    def __init__(self) -> None:
+        self.handle, self.at = id(self), 0.0
+
+    def sync(self) -> None:
+        """It has happened."""
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    def __sub__(self, other: "CoreEvent") -> float:
+        """Milliseconds from the other to this one."""
+        return (self.at - other.at) * 1e3
+
+    def __getattr__(self, name: str) -> Any:
+        raise _unknown("Event", name)
+
 
 class CoreBuffer:
     """Device memory: some that is somebody's, or an allocation that is given back with the object."""
@@ -59,11 +97,44 @@ class CoreBuffer:
 
     __del__ = close
 
+    def copy_to(self, dst: "CoreBuffer | None" = None, *, stream: Any = None) -> "CoreBuffer":
+        """A copy in another buffer of the device, which is made if there is none."""
+        made = (
+            CoreBuffer(current().memory.allocate(self.size, images.CUDA_CORE), self.size, True) if dst is None else dst
+        )
+        if made.size != self.size:
+            raise ValueError(f"buffer sizes mismatch between src and dst (sizes are: src={self.size}, dst={made.size})")
+        current().memory.copy(int(made.handle), int(self.handle), self.size)
+        return made
+
+    def copy_from(self, src: "CoreBuffer", *, stream: Any = None) -> None:
+        src.copy_to(self)
+
+    def __getattr__(self, name: str) -> Any:
+        raise _unknown("Buffer", name)
+
+
+class CoreMemory:
+    """The memory resource of the device."""
+
+    device_id, is_device_accessible, is_host_accessible = 0, True, False
+
+    def allocate(self, size: int, stream: Any = None) -> CoreBuffer:
+        return CoreBuffer(current().memory.allocate(int(size), images.CUDA_CORE), int(size), is_own=True)
+
+    def __getattr__(self, name: str) -> Any:
+        raise _unknown("MemoryResource", name)
+
+
+def _unknown(kind: str, name: str) -> Exception:
+    """What a class of cuda.core raises for a name that its stand-in does not have."""
+    return AttributeError(name) if name.startswith("_") else current().unsupported(f"cuda.core.{kind}.{name}")
+
 
 class CoreDevice:
     """The simulated GPU."""
 
-    memory_resource = None
+    memory_resource = CoreMemory()
     uuid = "00000000-0000-0000-0000-000000000000"
 
     def __init__(self, device_id: int | None = None) -> None:
@@ -96,13 +167,26 @@ class CoreDevice:
             driver.cuCtxPushCurrent(driver.CUcontext(CONTEXT))
 
     def allocate(self, size: int, stream: Any = None) -> CoreBuffer:
-        return CoreBuffer(current().memory.allocate(int(size), images.CUDA_CORE), int(size), is_own=True)
+        return self.memory_resource.allocate(size, stream)
+
+    @property
+    def default_stream(self) -> CoreStream:
+        return CoreStream()
 
     def create_stream(self, obj: Any = None, options: Any = None) -> CoreStream:
-        return CoreStream(id(self))
+        return CoreStream(next(_STREAMS) if obj is None else int(obj.__cuda_stream__()[1]))
+
+    def create_event(self, options: Any = None) -> CoreEvent:
+        return CoreEvent()
 
     def sync(self) -> None:
         """Everything has happened."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise _unknown("Device", name)
+
+
+_STREAMS = itertools.count(0x1001)
 
 
 @dataclass(frozen=True)
@@ -235,6 +319,7 @@ def _packed(argument: Any, size: int) -> bytes:
 REPLACED = {
     "Buffer": CoreBuffer,
     "Device": CoreDevice,
+    "Event": CoreEvent,
     "LaunchConfig": CoreLaunchConfig,
     "Linker": images.Linker,
     "LinkerOptions": images.LinkerOptions,

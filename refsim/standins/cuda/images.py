@@ -9,6 +9,7 @@ from refsim.errors import Kind, RefsimError
 from refsim.ptx.machine.launch import place_variables
 from refsim.ptx.machine.limits import MAX_THREADS
 from refsim.standins.session import SimulatedModule, current
+from refsim.targets import target_named
 
 CUDA_CORE = "cuda.core"
 
@@ -58,6 +59,9 @@ class Image:
         Image.by_handle[number] = self
         _ = self.loaded
         return number
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(name) if name.startswith("_") else current().unsupported(f"cuda.core.ObjectCode.{name}")
 
     def get_kernel(self, name: Any) -> CoreKernel:
         return CoreKernel(self.loaded, name.decode() if isinstance(name, bytes) else name)
@@ -116,16 +120,56 @@ class Linker:
         """Nothing is held."""
 
 
+_FLAGS = {
+    "debug": "--device-debug",
+    "define_macro": "--define-macro",
+    "device_as_default_execution_space": "--device-as-default-execution-space",
+    "diag_suppress": "--diag-suppress",
+    "extra_device_vectorization": "--extra-device-vectorization",
+    "fma": "--fmad",
+    "ftz": "--ftz",
+    "include_path": "--include-path",
+    "max_register_count": "--maxrregcount",
+    "pre_include": "--pre-include",
+    "prec_div": "--prec-div",
+    "prec_sqrt": "--prec-sqrt",
+    "relocatable_device_code": "--relocatable-device-code",
+    "restrict": "--restrict",
+    "std": "--std",
+    "undefine_macro": "--undefine-macro",
+    "use_fast_math": "--use_fast_math",
+}
+"""Options of cuda.core as NVRTC's flags."""
+_WITH_A_VALUE = {"fma", "ftz", "prec_div", "prec_sqrt", "relocatable_device_code"}
+"""Those that are written =true or =false; of the other ones that are true or false, false is no flag."""
+_NO_MATTER = {"arch", "lineinfo", "name", "time", "no_cache", "split_compile", "disable_warnings", "ptxas_options"}
+
+
 class ProgramOptions:
-    """How to compile; what is set becomes a flag of NVRTC where it has one."""
+    """How to compile: each option is a flag of NVRTC, or changes nothing that the PTX means; others are refused by name."""
 
     def __init__(self, **options: Any) -> None:
-        self.options = options
+        self.options = {name: value for name, value in options.items() if value is not None}
+        for name in self.options:
+            if name not in _FLAGS and name not in _NO_MATTER:
+                raise current().unsupported(f"cuda.core.ProgramOptions of {name}")
+
+    @property
+    def arch(self) -> str:
+        """The target to compile for: sm_90 where the run's is sm_90a and nothing was asked for, as Device().arch says."""
+        plain = f"sm_{target_named(current().target).number}"
+        return str(self.options.get("arch", plain)).replace("compute_", "sm_")
 
     @property
     def flags(self) -> Sequence[str]:
-        found = [f"-I{folder}" for folder in _listed(self.options.get("include_path"))]
-        return [*found, *(f"-D{each}" for each in _listed(self.options.get("define_macro")))]
+        found = []
+        for name, flag in _FLAGS.items():
+            for value in _listed(self.options.get(name)):
+                if isinstance(value, bool):
+                    found += [f"{flag}={str(value).lower()}"] if name in _WITH_A_VALUE else [flag] if value else []
+                else:
+                    found.append(f"{flag}={'='.join(value) if isinstance(value, tuple) else value}")
+        return found
 
 
 class CoreProgram:
@@ -138,12 +182,14 @@ class CoreProgram:
 
     def compile(self, target_type: str, name_expressions: Any = (), logs: Any = None) -> Image:
         if target_type == "ltoir":
-            flags = [f"-arch={self.options.options.get('arch') or current().target}", "-dlto", *self.options.flags]
-            return Image("ltoir", lto_ir(self.code, [*flags, "--std=c++17"]))
+            std = [] if "std" in self.options.options else ["--std=c++17"]
+            arch = self.options.options.get("arch") or current().target
+            return Image("ltoir", lto_ir(self.code, [f"-arch={arch}", "-dlto", *self.options.flags, *std]))
         if target_type not in ("ptx", "cubin"):
             raise current().unsupported(f"cuda.core.Program.compile to {target_type}", "only PTX is executed")
         try:
-            text = current().compiled(self.code, tuple(self.options.flags))
+            names = tuple(each.decode() if isinstance(each, bytes) else str(each) for each in name_expressions)
+            text = current().compiled(self.code, tuple(self.options.flags), self.options.arch, entries=names)
         except RefsimError as error:
             if error.kind is Kind.MISSING:
                 raise
@@ -200,4 +246,5 @@ def linked(parts: Sequence[bytes], flags: Sequence[str]) -> bytes:
 
 
 def _listed(value: Any) -> list[Any]:
-    return [] if value is None else list(value) if isinstance(value, list | tuple) else [value]
+    """One value or several; a pair is a macro with its value."""
+    return [] if value is None else list(value) if isinstance(value, list) else [value]

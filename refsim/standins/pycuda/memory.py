@@ -38,6 +38,7 @@ class DeviceAllocation(PointerHolderBase):
 
     def free(self) -> None:
         if not self._is_live:
+            self._session.memory.not_free(self._address)
             raise LogicError("DeviceAllocation.free: the memory was freed already")
         self._is_live = False
         self._session.memory.free(self._address)

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,34 @@ from refsim.testing.adapters.triton_kernels import SCALARS
 CONSTANT = "constexpr"
 UPPER_HALVES = dict.fromkeys((BF16.name,), 16)
 """Types that are the upper half of a float32, cut off: how Triton's launcher passes such a number."""
+
+
+class HostArray:
+    """An array of NumPy's as Triton takes a tensor."""
+
+    def __init__(self, array: NDArray[Any]) -> None:
+        self.base, self.dtype = array, array.dtype
+
+    def data_ptr(self) -> int:
+        return int(self.base.ctypes.data)
+
+
+def take_arrays(module: ModuleType) -> None:
+    """Let kernels of triton.runtime.jit, just imported, be given arrays of NumPy's where they are given tensors."""
+    theirs = module.JITFunction.run
+
+    def run(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return theirs(self, *map(_tensor, args), **{name: _tensor(value) for name, value in kwargs.items()})
+
+    module.JITFunction.run = run
+
+
+def _tensor(argument: Any) -> Any:
+    if isinstance(argument, np.ndarray):
+        return HostArray(argument)
+    if type(argument) is tuple:
+        return tuple(map(_tensor, argument))
+    return argument
 
 
 @dataclass

@@ -10,7 +10,7 @@ import pytest
 
 from refsim.standins import programs
 from refsim.standins.programs import ProgramRun
-from refsim.standins.records import KernelRecord, RunRecord, Said
+from refsim.standins.records import KernelRecord, RunRecord, Said, TestRecord
 from tests.standins.kernels import DOUBLE, RACE
 
 PROGRAM = """
@@ -64,6 +64,7 @@ SAID = Said("race", "two threads write", "source.cu:2")
     (0, {}, ("--strict",), 0),
     (3, {}, (), 1),
     (0, {"findings": [SAID]}, (), 1),
+    (0, {"warnings": [SAID]}, ("--strict",), 0),
     (0, {"inexact": ["source.cu:3"]}, (), 0),
     (0, {"inexact": ["source.cu:3"]}, ("--strict",), 5),
     (0, {"assumed": ["source.cu:3"]}, ("--strict",), 5),
@@ -159,6 +160,7 @@ def test_tests_have_a_limit_and_are_told_apart(refsim, tmp_path):
     assert "pycuda.driver.matrix_to_array is not simulated" in cases["test_that_asks"].find("failure").text
     assert len(cases["test_that_keeps"]) == 0
     tests = json.loads((tmp_path / "r.json").read_text())["tests"]
+    assert tests["test_gpu.py::test_that_keeps"]["held_bytes"] == 100  # it launched nothing
     assert tests["test_gpu.py::test_that_asks"]["refused"] == ["pycuda.driver.matrix_to_array"]
 
 
@@ -189,6 +191,9 @@ x = np.arange(100, dtype=np.float32)
 y = np.zeros_like(x)
 scaled[lambda meta: (triton.cdiv(100, meta["BLOCK"]),)](HostTensor(x), HostTensor(y), 2.5, 100)
 assert (y == 2.5 * x).all(), y
+z = np.zeros_like(x)
+scaled[lambda meta: (triton.cdiv(100, meta["BLOCK"]),)](x, y_ptr=z, factor=2.5, n=100)
+assert (z == y).all(), z
 assert triton.runtime.driver.active.get_current_target().arch == 90
 """
 
@@ -202,3 +207,34 @@ def test_a_program_of_triton_runs_unchanged(refsim, tmp_path, monkeypatch):
     (kernel,) = json.loads((tmp_path / "report.json").read_text())["kernels"]
     assert (kernel["kernel"], kernel["package"], kernel["status"]) == ("scaled", "triton", "exact")
     assert kernel["launches"] >= 3
+
+
+def test_what_the_program_itself_did_wrong_is_a_finding(refsim, monkeypatch, tmp_path):
+    tests = {
+        "test_a.py::test_leak": TestRecord(held_bytes=96),
+        "test_a.py::test_free": TestRecord(findings=["[bad-free] 0x1 is no allocation, at test_a.py:3"]),
+        "test_a.py::test_right": TestRecord(launches=1),
+        "test_a.py::test_asks": TestRecord(refused=["pycuda.driver.Texture"]),
+    }
+    found = [Said("bad-free", "0x1 is no allocation", "test_a.py:3")]
+    record = RunRecord("sm_90a", tests=tests, found=found, warned=[Said("uninitialised", "4 B", "test_a.py:9")])
+    monkeypatch.setattr(programs, "run_program", lambda command, settings: ProgramRun(command, 0, record, 1, 0))
+    done = refsim("run", "--junit", "junit.xml", "--", "pytest")
+    assert done.code == 1
+    assert "finding  bad-free       (host)  test_a.py:3" in done.out
+    assert "warning  uninitialised  (host)  test_a.py:9" in done.out
+    for line in (
+        "test_a.py::test_leak          96  -",
+        "test_a.py::test_free           0  [bad-free]",
+        "test_asks           0  pycuda",
+    ):
+        assert line in done.out
+    assert "test_right" not in done.out
+    cases = {
+        case.get("name"): [each.tag for each in case]
+        for case in ElementTree.parse(tmp_path / "junit.xml").iter("testcase")
+    }
+    assert cases == {
+        "pytest": [], "(host)": ["failure"], "test_a.py::test_leak": [], "test_a.py::test_free": ["failure"],
+        "test_a.py::test_right": [], "test_a.py::test_asks": ["error"],
+    }  # fmt: skip
