@@ -9,10 +9,11 @@ import numpy as np
 
 from refsim import ptx
 from refsim.errors import RefsimError
-from refsim.evidence import Evidence
+from refsim.evidence import Evidence, Level
 from refsim.formats import F32, F64, S32, element_named
 from refsim.matrix_opcodes import MatrixOpcode, matrix_opcode
 from refsim.numerics.profiles import profile, rows_of, unit_named
+from refsim.numerics.sparse import sparse_profile, sparse_rows
 from refsim.silicon import sparse_probe, wmma_probe
 from refsim.silicon.sparse_problems import HYPOTHESES, problems
 from refsim.silicon.tensor_features import features, negated
@@ -141,6 +142,7 @@ def _fifth_generation(opcode: str, target: str) -> Iterator[tuple[str, Counts]]:
         rows = rows_of(target, unit)
     except RefsimError:
         rows = []
+    rows = list(sparse_rows(rows)) if "sp" in opcode.split(".") else rows
     weakest = min((row.evidence for row in rows), key=lambda each: each.level, default=None)
     yield unit, {"evidence": _said(weakest)}
 
@@ -150,11 +152,15 @@ def _evidence(parts: MatrixOpcode, target: str) -> Evidence | None:
     unit = {"mma": "mma.sync", "wmma": "mma.sync"}.get(parts.family, parts.family)
     scaled = parts.kind.startswith("mx")
     a, b, d = (parts.types[each] for each in "abd")
+    row_of = sparse_profile if parts.sparse else profile
     try:
-        return profile(target, unit_named(f"{unit}.{parts.kind}" if scaled else unit), a, b, d).evidence
+        return row_of(target, unit_named(f"{unit}.{parts.kind}" if scaled else unit), a, b, d).evidence
     except RefsimError:
         return None
 
 
 def _said(evidence: Evidence | None) -> str:
-    return "" if evidence is None else evidence.what
+    """What stands in for a recording, as a verdict says it; nothing where no row computes the product."""
+    if evidence is None:
+        return ""
+    return f"{'unverified' if evidence.level is Level.UNVERIFIED else 'published model'} ({evidence.what})"

@@ -21,7 +21,7 @@ class Replay:
     """What one instruction was held to: `words` of a `chip` were replayed, `differing` of them are not what the model says.
 
     Of those words `digested` were compared by digests, where one that differs is one of 65,536 words or more. Without a
-    `chip` there is no recording, and `evidence` says what the model rests on instead. mma.sync.bf16 of a launch on sm_90a:
+    `chip` there is no recording, and `evidence` says what the result rests on instead. mma.sync.bf16 of a launch on sm_90a:
     417,318 words of an NVIDIA H200.
     """
 
@@ -102,9 +102,7 @@ def _named(each: Replay) -> str:
     name = f"{each.instruction} {each.target}" if each.kind == TENSOR_CORE else each.instruction
     if each.chip:
         return f"{name}, {each.counted}"
-    return f"{name}, no recording, " + (
-        f"published model ({each.evidence})" if each.evidence else "no model that is known"
-    )
+    return f"{name}, no recording, {each.evidence or 'no model that is known'}"
 
 
 def _together(kind: str, group: list[Replay]) -> str:

@@ -4,8 +4,8 @@ In this order: a fault of the device is raised before anything is compared, and 
 the promise fail, whatever arithmetic made them, in a second run over the same module as in the first.
 Bank conflicts fail where none were promised. Only then, and only where
 bits decide: elements that agree although arithmetic on their way has no fixed bits agree on this machine alone, and that is
-inconclusive; so is, a level below, that they agree by the bits of another target's chip, which nobody saw on this one.
-Where a bound decides, such arithmetic is a note.
+inconclusive; so is, a level below, that they agree by bits that nobody saw on the target's chip: those of another chip, or
+sums of which nothing is published. Where a bound decides, such arithmetic is a note.
 """
 
 import re
@@ -73,7 +73,7 @@ class Finding:
 @dataclass
 class DecisionBits:
     """What is known of the bits that arithmetic left open, over all runs so far; `assumed` are statements whose bits are
-    those of another target's chip."""
+    those of another target's chip, or inferred."""
 
     statements: dict[str, None] = field(default_factory=dict)
     assumed: dict[str, None] = field(default_factory=dict)

@@ -5,6 +5,8 @@ import pytest
 
 from refsim import ptx
 from refsim.errors import Kind, RefsimError
+from refsim.evidence import Level
+from refsim.numerics.sparse import INFERRED
 from refsim.ptx.isa.products import mma_kind, tensor_kind, unrecorded
 from refsim.silicon.scalar_probe import ScalarForm, kind_bits, probe_module
 
@@ -162,7 +164,6 @@ def test_known_arithmetic_refuses_tensor_cores_that_rest_on_models_alone(target:
     """A100, Hopper and B200 returned what the rows of bf16 say; of sm_120 models agree, which no chip was asked about."""
     program = ptx.load(ONE_ENTRY.format(body=DENSE).replace("sm_90a", target))
     y = np.zeros(1, np.float32)
-    assert program.launch("one", 1, 32, [y]).is_exact
     if not rests_on:
         assert program.launch("one", 1, 32, [y], arithmetic="known").is_exact
         return
@@ -173,13 +174,52 @@ def test_known_arithmetic_refuses_tensor_cores_that_rest_on_models_alone(target:
     assert caught.value.where.startswith("mma.sync.aligned.m16n8k16")
 
 
+SPARSE = (
+    DENSE.replace("mma.sync", "mma.sp.sync").replace("m16n8k16", "m16n8k32").replace("{%a, %a}", "{%a, %a, %a, %a}")
+)
+SPARSE = SPARSE.replace("%f0};", "%f0}, %e, 0;").replace(
+    "mov.b32 %a, 0;", "mov.b32 %a, 0; .reg .b32 %e; mov.b32 %e, 0x44444444;"
+)
+INTEGERS = """.reg .b32 %a, %d<4>; mov.b32 %a, 0;
+mma.sync.aligned.m16n8k16.row.col.s32.s8.s8.s32 {%d0, %d1, %d2, %d3}, {%a, %a}, {%a}, {%a, %a, %a, %a}; mov.b32 %f1, %d0;"""
+
+
+@pytest.mark.filterwarnings("ignore::refsim.numerics.UnverifiedProfileWarning")
+@pytest.mark.parametrize(
+    ("body", "target", "rests_on"),
+    [
+        (DENSE, "sm_80", ""),
+        (DENSE, "sm_100a", ""),
+        (DENSE, "sm_120a", ""),
+        (DENSE, "sm_103a", "nothing is published of sm_103: taken for sm_100"),
+        (INTEGERS, "sm_103a", ""),
+        (SPARSE, "sm_90a", ""),
+        (SPARSE, "sm_80", "sparse sums are inferred, not measured"),
+        (SPARSE, "sm_100a", "sparse sums are inferred, not measured"),
+    ],
+)
+def test_a_product_of_which_nothing_is_published_is_assumed(body: str, target: str, rests_on: str) -> None:
+    """One by a chip's words, by models that others published, or by definition is not; exact sums rest on no row."""
+    program, y = ptx.load(ONE_ENTRY.format(body=body).replace("sm_90a", target)), np.zeros(1, np.float32)
+    trace = program.launch("one", 1, 32, [y])
+    assert trace.is_exact == (not rests_on)
+    if rests_on:
+        (said,) = trace.assumed
+        assert said.startswith("mma.s")
+        assert f": {rests_on}" in said
+    assert program.launch("one", 1, 32, [y], arithmetic="exact").assumed == ()
+
+
 def test_sums_that_are_defined_and_sparse_ones_of_hopper_are_known() -> None:
     """Integers, and float64 by IEEE 754, need no chip; of a sparse A Hopper was recorded."""
-    assert unrecorded(mma_kind("s8", "s8", "s32"), 32, "sm_120a") == ""
-    assert unrecorded(mma_kind("f64", "f64", "f64"), 4, "sm_120a") == ""
-    assert unrecorded(mma_kind("bf16", "bf16", "f32"), 32, "sm_90a", is_sparse=True) == ""
-    assert unrecorded(mma_kind("bf16", "bf16", "f32"), 32, "sm_80", is_sparse=True).startswith("of a sparse A")
-    assert "B200" in unrecorded(tensor_kind("f16", "bf16", "bf16", "f32"), 16, "sm_100a")
+    bf16 = mma_kind("bf16", "bf16", "f32")
+    assert unrecorded(mma_kind("s8", "s8", "s32"), 32, "sm_120a") is None
+    assert unrecorded(mma_kind("f64", "f64", "f64"), 4, "sm_120a") is None
+    assert unrecorded(bf16, 32, "sm_90a", is_sparse=True) is None
+    assert unrecorded(bf16, 32, "sm_80", is_sparse=True) is INFERRED
+    published = unrecorded(tensor_kind("f16", "bf16", "bf16", "f32"), 16, "sm_100a")
+    assert published is not None
+    assert (published.level, "B200" in published.what) == (Level.INDEPENDENT, True)
 
 
 @pytest.mark.parametrize("guard", ["@%p0 ", "@!%p0 bra OVER; "])

@@ -288,6 +288,8 @@ def test_a_longer_k(kind: str, vector: str, stored: str, target: str, k: int, id
     }
     out, trace = kernel.run(image, tensor, tuple(words), (word,))
     assert trace.findings == ()
+    (assumed,) = trace.assumed
+    assert "nothing is published of the longer K" in assumed
     want = numerics.mma(a, b, unit=case.unit, target=target, k=k, **how)
     np.testing.assert_array_equal(accumulator(out, case), want.view(np.uint32))
     out, _ = kernel.run(image, tensor, tuple(words), (word,), arithmetic="exact")

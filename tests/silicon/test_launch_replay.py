@@ -77,6 +77,25 @@ def test_what_has_no_recording_says_so() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("opcode", "target", "said"),
+    [
+        (
+            "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32",
+            "sm_103a",
+            "unverified (nothing is published of sm_103: ",
+        ),
+        ("mma.sp.sync.aligned.m16n8k32.row.col.f32.bf16.bf16.f32", "sm_80", "unverified (sparse sums are inferred"),
+        ("tcgen05.mma.cta_group::1.kind::f16", "sm_100a", "published model (independent published models agree; 46"),
+        ("tcgen05.mma.sp.cta_group::1.kind::f16", "sm_100a", "unverified (sparse sums are inferred"),
+        ("tcgen05.mma.sp.cta_group::1.kind::i8", "sm_100a", "published model (exact integers"),
+    ],
+)
+def test_what_no_chip_returned_is_named_by_its_level(opcode: str, target: str, said: str) -> None:
+    (line,) = Replays().of([opcode], target).lines()
+    assert f"{target}, no recording, {said}" in line
+
+
 def test_arithmetic_on_another_target_names_the_one_that_was_recorded() -> None:
     (line,) = Replays().of(["fma.rn.f32"], "sm_80").lines()
     assert line == "arithmetic: fma.rn.f32, 66,560 recorded words of an H200 and an H100 80GB HBM3 (sm_90a), 0 differ"

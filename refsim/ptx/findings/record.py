@@ -41,7 +41,7 @@ class BankUse:
 @dataclass
 class LaunchFindings:
     """What a launch saw besides its results: `recorded` holds the first finding of each code and source line, `notes` what
-    makes no kernel wrong, `assumed` the statements, by PTX line, that returned the bits of another target's chip, and which,
+    makes no kernel wrong, `assumed` the statements, by PTX line, whose bits were taken from elsewhere, and from where,
     `printed` who printed which text, `maps` where in global memory it made tensor maps, `blocks` the first statements of the
     blocks that some lane ran."""
 

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from refsim.errors import Kind as ErrorKind
 from refsim.errors import RefsimError
+from refsim.evidence import Evidence, Level
 from refsim.layouts.families import fragment as fragment_named
 from refsim.layouts.holders import WARP
 from refsim.ptx.execution.lanes import Lanes
@@ -136,9 +137,8 @@ def scaled_product(lanes: Lanes, a: Array, b: Array, c: Array, scales: Scales, k
 def _known(lanes: Lanes, kind: MmaKind, k: int, compute: Callable[[str], Array], *, is_sparse: bool = False) -> Array:
     """What a product gives under the launch's arithmetic; a target whose sums are not known says what to do."""
     try:
-        if lanes.machine.asked == KNOWN and (rests_on := unrecorded(kind, k, lanes.machine.target, is_sparse)):
-            assert lanes.statement is not None
-            raise open_bits(place(lanes.statement), lanes.machine.target, model=rests_on)
+        if lanes.machine.arithmetic == "silicon" and (rests_on := unrecorded(kind, k, lanes.machine.target, is_sparse)):
+            _by_a_model(lanes, rests_on)
         return compute(lanes.arithmetic(is_settled=kind.d in SETTLED))
     except RefsimError as error:
         if error.code not in ("unknown-target", "unknown-arithmetic"):
@@ -151,3 +151,13 @@ def _known(lanes: Lanes, kind: MmaKind, k: int, compute: Callable[[str], Array],
             help="arithmetic 'exact' sums exactly and rounds once; or load the program for a target that is known",
             kind=ErrorKind.INCONCLUSIVE,
         ) from error
+
+
+def _by_a_model(lanes: Lanes, rests_on: Evidence) -> None:
+    """Note a product that is as no chip was seen to sum: `known` refuses it. It is assumed where its row is nothing but
+    an assumption; a model that others published and that agrees is named by the verdict's witness of silicon alone."""
+    assert lanes.statement is not None
+    if lanes.machine.asked == KNOWN:
+        raise open_bits(place(lanes.statement), lanes.machine.target, model=rests_on.what)
+    if rests_on.level is Level.UNVERIFIED:
+        lanes.machine.findings.assumed.setdefault(lanes.statement.line, (lanes.statement, rests_on.what))

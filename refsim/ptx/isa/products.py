@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from refsim import numerics
 from refsim.conversions import decode
-from refsim.evidence import Level
+from refsim.evidence import Evidence, Level
 from refsim.formats import (
     BF16,
     F16,
@@ -33,7 +33,7 @@ from refsim.formats import (
 )
 from refsim.numerics.profiles import unit_named
 from refsim.numerics.rows import Unit
-from refsim.numerics.sparse import gathered, sparsity_of
+from refsim.numerics.sparse import gathered, sparse_profile, sparsity_of
 
 Array = NDArray[Any]
 Doubles = NDArray[np.float64]
@@ -89,18 +89,17 @@ def tensor_kind(kind: str, a: str, b: str, d: str, satfinite: bool = False) -> M
 
 
 @cache
-def unrecorded(kind: MmaKind, k: int, target: str, is_sparse: bool = False) -> str:
-    """What the row of a product rests on where no chip's results do; "" where they do, or where the sum is defined.
+def unrecorded(kind: MmaKind, k: int, target: str, is_sparse: bool = False) -> Evidence | None:
+    """What the row of a product rests on where no chip's results do; None where they do, or where the sum is defined.
 
     unrecorded(tensor_kind("f16", "bf16", "bf16", "f32"), 16, "sm_100a") says that published models agree. Products with a
     sparse A were recorded of sm_90 alone. Raises RefsimError where a target has no row.
     """
     if kind.d in SETTLED:
-        return ""
-    row = numerics.profile(target, kind.unit, kind.a, kind.b, kind.d, k // 2 if is_sparse else k)
-    if is_sparse and not row.target.startswith("sm_90"):
-        return "of a sparse A nothing is recorded: inferred from dense products"
-    return "" if row.evidence.level is Level.SILICON else row.evidence.what
+        return None
+    row_of = sparse_profile if is_sparse else numerics.profile
+    evidence = row_of(target, kind.unit, kind.a, kind.b, kind.d, k).evidence
+    return None if evidence.level is Level.SILICON else evidence
 
 
 def multiply_in_turn(

@@ -50,7 +50,7 @@ MOST_KEPT, MOST_PROGRAMS = 1 << 20, 256  # characters of texts whose programs ar
 @dataclass(frozen=True, repr=False)
 class Trace(Card):
     """What one launch did: thread-instructions run, inexact instructions met, those whose bits are assumed (what another
-    target's chip returns), findings that checks recorded (the first
+    target's chip returns, sums of which nothing is published), findings that checks recorded (the first
     of each code and source line), products that ptxas may contract, the use of shared-memory banks where it was counted,
     matrix products that were summed exactly where the chip does not, warnings, which are no failure but should be read,
     and notes: what makes no kernel wrong, such as unwritten memory that was read for nothing. `off` names the checks
@@ -340,10 +340,7 @@ def trace_of(entry: str, launch: PreparedLaunch, findings: LaunchFindings) -> Tr
         findings.printed_lines(),
         frozenset((*findings.inexact, *findings.assumed, *findings.idealised))
         | {each.total.line for each in code.contractions},
-        tuple(
-            f"{place(statement)}: as on {recorded}, unverified on {launch.target}"
-            for statement, recorded in findings.assumed.values()
-        ),
+        tuple(f"{place(statement)}: {why}" for statement, why in findings.assumed.values()),
         frozenset().union(*(code.blocks[pc].opcodes for pc in findings.blocks)),
     )
 

@@ -214,7 +214,7 @@ class Machine:
         """The bits of a result are those of another chip."""
         if self.asked == KNOWN:
             raise open_bits(place(statement), self.target, recorded)
-        self.findings.assumed.setdefault(statement.line, (statement, recorded))
+        self.findings.assumed.setdefault(statement.line, (statement, f"as on {recorded}, unverified on {self.target}"))
 
     def record(self, error: RefsimError, statement: Statement | None) -> None:
         """Note a finding and go on; one of each code and statement is kept."""
