@@ -21,6 +21,8 @@ ROOT = Path(refsim.__file__).parent
 CODE = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 SENTENCE = re.compile(r"\[([a-z]+(?:-[a-z]+)+)\] (.+)")
 """A sentence of a finding that is written with its code in front."""
+SPELLED = re.compile(r"[\"']\[[a-z]+-")
+"""How such a sentence begins in a source."""
 PARTS = ("what", "where", "rule", "help")
 """What follows a code, in the order of RefsimError's arguments."""
 MAKERS = {
@@ -38,6 +40,8 @@ MAKERS = {
 RANGES = ("whole", "whole_number", "whole_numbers")
 """Functions of refsim.integers: the first argument, with -range behind it, is the code of a number outside."""
 
+_Call = tuple[str, ast.AST, ast.Call]  # of which function, that function, the call
+
 
 @dataclass(frozen=True)
 class Saying:
@@ -50,6 +54,7 @@ class Saying:
     help: str = ""
 
 
+@cache  # the sources of an installed refsim stay as they are
 def sayings(code: str = "") -> dict[str, tuple[Saying, ...]]:
     """Every code of the installed refsim with all places that raise it, or one alone, sooner: sayings("batch")["batch"]."""
     found: dict[str, dict[Saying, None]] = {check: {} for check in checks()}
@@ -57,7 +62,7 @@ def sayings(code: str = "") -> dict[str, tuple[Saying, ...]]:
         text = path.read_text("utf-8")
         if _may_raise(text, code):
             module = ".".join(path.relative_to(ROOT.parent).with_suffix("").parts).removesuffix(".__init__")
-            for each, saying in _of_module(ast.parse(text), module):
+            for each, saying in _of_module(text, module):
                 found.setdefault(each, {})[saying] = None
     if code and code not in found and (family := _of_family(code)):
         found[code] = {family: None}
@@ -77,9 +82,9 @@ def _of_family(code: str) -> Saying | None:
 def _may_raise(text: str, code: str) -> bool:
     words = code.removeprefix("unknown-").removesuffix("-range")
     wanted = {f'"{each}"' for each in (code, words, words.replace("-", " "))} | {f'"[{code}] '}
-    return (
-        any(each in text for each in wanted) if code else any(each in text for each in (*MAKERS, *RANGES, "unknown("))
-    )
+    if not code:
+        wanted = {"code=", *(f"{each}(" for each in (*MAKERS, *RANGES, "unknown"))}
+    return any(each in text for each in wanted)
 
 
 @cache
@@ -90,7 +95,8 @@ def checks() -> "dict[str, Check]":
     return {row.name: row for row in (*STOPS, *CHECKS)}
 
 
-def _of_module(tree: ast.Module, module: str) -> Iterator[tuple[str, Saying]]:
+def _of_module(text: str, module: str) -> Iterator[tuple[str, Saying]]:
+    tree = ast.parse(text)
     constants = {
         target.id: node.value.value
         for node in tree.body
@@ -98,18 +104,22 @@ def _of_module(tree: ast.Module, module: str) -> Iterator[tuple[str, Saying]]:
         for target in node.targets
         if isinstance(target, ast.Name)
     }
-    for function, around, call in _calls(tree, "", tree):
+    calls = _calls(tree, "", tree, [])
+    texts = cache(lambda around: dict(_assigned(around)))
+    for function, around, call in calls:
         for code in _codes(call, constants):
-            said = _sentences(code, call, dict(_assigned(around)))
-            for what in (said["what"],) if said["what"] else _templates(tree, around, call):
+            said = _sentences(code, call, texts(around))
+            for what in (said["what"],) if said["what"] else _templates(calls, around, call):
                 yield code, Saying(module, function, **{**said, "what": what})
+    if not SPELLED.search(text):
+        return
     for definition in (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)):
         for node in ast.walk(definition):
             if isinstance(node, ast.Constant | ast.JoinedStr) and (found := SENTENCE.fullmatch(_text(node, {}))):
                 yield found[1], Saying(module, definition.name, what=found[2])
 
 
-def _templates(tree: ast.Module, around: ast.AST, call: ast.Call) -> Iterator[str]:
+def _templates(calls: list[_Call], around: ast.AST, call: ast.Call) -> Iterator[str]:
     """What a code says that gets its sentence elsewhere: from callers in its module, else the name of what is said.
 
     `refuse("no shape")` of a function refuse(what) gives no shape; a sentence that a function makes gives ⟨sentence⟩.
@@ -118,16 +128,16 @@ def _templates(tree: ast.Module, around: ast.AST, call: ast.Call) -> Iterator[st
     if made is None:
         yield "⟨what⟩"
         return
-    given = list(_given(tree, around, made.id)) if isinstance(made, ast.Name) else []
+    given = list(_given(calls, around, made.id)) if isinstance(made, ast.Name) else []
     yield from given or (f"⟨{name if (name := _name(made)).isidentifier() else 'what'}⟩",)
 
 
-def _given(tree: ast.Module, around: ast.AST, parameter: str) -> Iterator[str]:
+def _given(calls: list[_Call], around: ast.AST, parameter: str) -> Iterator[str]:
     """The texts that callers in the module give for a parameter of a function."""
     if not isinstance(around, ast.FunctionDef):
         return
     names = [each.arg for each in around.args.args if each.arg != "self"]
-    for _, there, call in _calls(tree, "", tree) if parameter in names else ():
+    for _, there, call in calls if parameter in names else ():
         if _name(call.func) == around.name.strip("_"):
             place = names.index(parameter)
             given = next((each.value for each in call.keywords if each.arg == parameter), None)
@@ -136,15 +146,18 @@ def _given(tree: ast.Module, around: ast.AST, parameter: str) -> Iterator[str]:
                 yield text
 
 
-def _calls(tree: ast.AST, function: str, around: ast.AST) -> Iterator[tuple[str, ast.AST, ast.Call]]:
-    """Every call, with the qualified name of the function around it, and that function."""
-    for node in ast.iter_child_nodes(tree):
-        if isinstance(node, ast.Call):
-            yield function, around, node
-        if isinstance(node, ast.FunctionDef | ast.ClassDef):
-            yield from _calls(node, f"{function}.{node.name}".lstrip("."), node)
-        else:
-            yield from _calls(node, function, around)
+def _calls(tree: ast.AST, function: str, around: ast.AST, found: list[_Call]) -> list[_Call]:
+    """Every call, with the qualified name of the function around it, and that function, behind those `found` before."""
+    for name in tree._fields:
+        value = getattr(tree, name)
+        for node in value if isinstance(value, list) else (value,):
+            if isinstance(node, ast.Call):
+                found.append((function, around, node))
+            if isinstance(node, ast.FunctionDef | ast.ClassDef):
+                _calls(node, f"{function}.{node.name}".lstrip("."), node, found)
+            elif isinstance(node, ast.AST) and node._fields:
+                _calls(node, function, around, found)
+    return found
 
 
 def _assigned(function: ast.AST) -> Iterator[tuple[str, str]]:
