@@ -1,8 +1,8 @@
 """How much the repository's own tests do: `quick`, unless --refsim-profile says `ci` or `night`.
 
-A law tries as many cases as the profile says; a test marked `ci(reason)` is skipped under `quick`. What does more, or
-runs at all, only beyond `quick` has the marker `deeper`, by which CI selects its second run: everything generated, every
-test that asks for the profile, and every one marked `ci`.
+A law tries as many cases as the profile says; a test marked `ci(reason)` is skipped under `quick`. CI runs all tests as
+`ci`. What does more, or runs at all, only beyond `quick` has the marker `deeper`, by which it is run behind a quick run
+(`--refsim-profile=ci -m deeper`): everything generated, every test that asks for the profile, and every one marked `ci`.
 """
 
 import gc
