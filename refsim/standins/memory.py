@@ -1,6 +1,7 @@
 """Device memory of a program: allocations of the simulated GPU with who made them, and host arrays that a kernel works on."""
 
 import ctypes
+import functools
 import os
 import sys
 import sysconfig
@@ -8,8 +9,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from threading import RLock
 from types import FrameType
-from typing import Any
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +22,8 @@ from refsim.standins.records import HeldMemory
 
 Bytes = NDArray[np.uint8]
 Tell = Callable[..., None]
+Given = ParamSpec("Given")
+Found = TypeVar("Found")
 _OURS = str(Path(__file__).parents[1])
 _OF_OTHERS = tuple({sysconfig.get_path(each) + os.sep for each in ("stdlib", "platstdlib", "purelib", "platlib")})
 _ALIGN = 256
@@ -37,14 +41,29 @@ class Allocation:
     number: int
 
 
+def _in_turn(
+    method: "Callable[Concatenate[DeviceMemory, Given], Found]",
+) -> "Callable[Concatenate[DeviceMemory, Given], Found]":
+    """A method that no other thread's stands beside."""
+
+    @functools.wraps(method)
+    def call(self: "DeviceMemory", /, *args: Given.args, **kwargs: Given.kwargs) -> Found:
+        with self.alone():
+            return method(self, *args, **kwargs)
+
+    return call
+
+
 @dataclass
 class DeviceMemory:
     """The device memory of one process. Addresses are those that kernels see; every copy is checked against allocations.
 
-    `tell` hears what is wrong, whether the program goes on or not: an error, and `is_wrong=False` where it may be meant.
+    `tell` hears what is wrong, whether the program goes on or not: an error, and `is_wrong=False` where it may be meant; `begun`
+    that memory is used. Threads take turns (`alone`). Allocations up to number `forgotten` are another process's to tell of.
     """
 
     tell: Tell = lambda error, is_wrong=True: None
+    begun: Callable[[], None] = lambda: None
     memory: GlobalMemory = field(default_factory=GlobalMemory)
     live: dict[int, Allocation] = field(default_factory=dict)
     count: int = 0
@@ -52,9 +71,32 @@ class DeviceMemory:
     total_bytes: int = 0
     live_bytes: int = 0
     peak_bytes: int = 0
+    forgotten: int = 0
+    _turn: Any = field(default_factory=RLock)
+    _depth: int = 0
+    _later: list[int] = field(default_factory=list)
 
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """No other thread touches device memory meanwhile; what is freed meanwhile, as garbage is at any time, is freed then."""
+        with self._turn:
+            self._depth += 1
+            try:
+                yield
+            finally:
+                while self._later and self._depth == 1:
+                    self.memory.free(self._later.pop(), idle=True)
+                self._depth -= 1
+
+    def forget(self) -> None:
+        """What was allocated up to now is not told of by this process, a child by fork: no other thread is in it."""
+        self._turn, self._depth = RLock(), 0
+        self.forgotten, self.total_bytes, self.peak_bytes = self.count, 0, 0
+
+    @_in_turn
     def allocate(self, size: int, package: str, initial: Bytes | None = None) -> int:
         """The address of `size` bytes that nobody has written, or that hold `initial`; RefsimError `out-of-memory`."""
+        self.begun()
         self.count += 1
         name = f"allocation {self.count} of {package}"
         address = self.memory.allocate(max(int(size), 1), name, initial=initial, align=_ALIGN)
@@ -72,12 +114,13 @@ class DeviceMemory:
         """The address of `size` zeros for one launch; 0 of none."""
         return self.allocate(size, package, np.zeros(size, np.uint8)) if size else 0
 
+    @_in_turn
     def free(self, address: int) -> None:
         """Give an allocation back; RefsimError `bad-free` for an address where none begins."""
         if address not in self.live:
             raise self.not_free(address)
         self.live_bytes -= self.live.pop(address).size
-        self.memory.free(address, idle=True)
+        self._later.append(address)
 
     def not_free(self, address: int) -> RefsimError:
         """The error for a free of what is no allocation, or no longer; it is told."""
@@ -85,6 +128,7 @@ class DeviceMemory:
         what = f"{address:#x} is no allocation: {lies}"
         return self._told(RefsimError("bad-free", what, caller(), "free takes what allocate returned, once"))
 
+    @_in_turn
     def read(self, address: int, size: int) -> Bytes:
         """A copy of some bytes for the host; of those that nobody wrote it is told."""
         self._check(address, size)
@@ -99,6 +143,7 @@ class DeviceMemory:
         self.tell(error)
         return error
 
+    @_in_turn
     def write(self, address: int, content: Bytes) -> None:
         self._check(address, content.nbytes)
         self.memory.write(address, content)
@@ -107,6 +152,7 @@ class DeviceMemory:
         """`count` times the bytes of `pattern`, one behind another."""
         self.write(address, np.tile(np.frombuffer(pattern, np.uint8), count))
 
+    @_in_turn
     def copy(self, to: int, source: int, size: int) -> None:
         """From one place of the device to another; bytes that nobody wrote stay so."""
         self._check(source, size)
@@ -162,27 +208,28 @@ class DeviceMemory:
 
         What the kernel wrote is copied back. A device address is as far behind a multiple of 256 as the host's.
         """
-        made = []
+        made: list[int] = []
         try:
             for host, content in arrays:
-                self.mappings += 1
-                name = f"host memory {self.mappings} of {package} ({content.nbytes} B)"
-                made.append(
-                    self.memory.allocate(
-                        max(content.nbytes, 1), name, initial=content, align=_ALIGN, offset=host % _ALIGN
-                    )
-                )
+                made.append(self._mapped(host, content, package))
             yield made
         finally:
-            for (_, content), address in zip(arrays, made, strict=False):
-                if self.memory.was_stored_to(address):
-                    content[:] = self.memory.read(address, content.nbytes)
-                self.memory.free(address)
+            with self.alone():
+                for (_, content), address in zip(arrays, made, strict=False):
+                    if self.memory.was_stored_to(address):
+                        content[:] = self.memory.read(address, content.nbytes)
+                    self.memory.free(address)
+
+    @_in_turn
+    def _mapped(self, host: int, content: Bytes, package: str) -> int:
+        self.mappings += 1
+        name, size = f"host memory {self.mappings} of {package} ({content.nbytes} B)", max(content.nbytes, 1)
+        return self.memory.allocate(size, name, initial=content, align=_ALIGN, offset=host % _ALIGN)
 
     def held(self) -> list[HeldMemory]:
         """What was never given back, by package and place, the most bytes first."""
         found: dict[tuple[str, str], HeldMemory] = {}
-        for each in self.live.values():
+        for each in (each for each in self.live.values() if each.number > self.forgotten):
             row = found.setdefault((each.package, each.place), HeldMemory(each.package, each.place, 0, 0))
             row.count += 1
             row.bytes += each.size

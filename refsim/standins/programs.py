@@ -14,7 +14,7 @@ from typing import TextIO
 from refsim.errors import Kind, RefsimError
 from refsim.standins.records import RunRecord, merged, of_json
 from refsim.standins.session import TEST_VARIABLE, Settings
-from refsim.standins.startup import RECORD, SETTINGS, STARTED, VARIABLE
+from refsim.standins.startup import RECORD, SETTINGS, STARTED, USED, VARIABLE
 
 _ENTRY = Path(__file__).parent / "entry"
 _PYTHON = ("python", "python3")
@@ -23,7 +23,7 @@ _PLUGIN = "refsim.standins.limits_plugin"
 
 @dataclass(frozen=True)
 class ProgramRun:
-    """How a program ended, what its processes did together, and how many of them began and never said what they did."""
+    """How a program ended, what its processes did together, and how many of them used a GPU and never said what they did."""
 
     command: tuple[str, ...]
     exit_code: int
@@ -46,6 +46,8 @@ def run_program(command: Sequence[str], settings: Settings) -> ProgramRun:
         code = _waited(words, _environment(folder))
         records = [of_json(json.loads(each.read_text())) for each in sorted(folder.glob(RECORD.format("*")))]
         started = len(list(folder.glob(STARTED.format("*"))))
+        used = {each.name.rpartition("-")[2] for each in folder.glob(USED.format("*"))}
+        silent = [name for name in used if not (folder / RECORD.format(name)).exists()]
     if not started:
         raise RefsimError(
             "stand-ins-did-not-start",
@@ -54,7 +56,7 @@ def run_program(command: Sequence[str], settings: Settings) -> ProgramRun:
             help="install refsim where that Python is; PYTHONVERBOSE=1 shows why it did not start",
             kind=Kind.MISSING,
         )
-    return ProgramRun(tuple(command), code, merged(records, settings.target), started, started - len(records))
+    return ProgramRun(tuple(command), code, merged(records, settings.target), started, len(silent))
 
 
 def _resolved(command: Sequence[str]) -> list[str]:

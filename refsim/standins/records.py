@@ -36,6 +36,10 @@ class Said:
     def of(cls, error: RefsimError) -> "Said":
         return cls(error.code, error.what, error.where, error.rule, error.help)
 
+    def is_of(self, other: "Said") -> bool:
+        """Whether both are of one code and place."""
+        return bool(self.where) and (self.code, self.where) == (other.code, other.where)
+
     @property
     def line(self) -> str:
         return f"[{self.code}] {self.what}" + (f", at {self.where}" if self.where else "")
@@ -151,8 +155,10 @@ class RunRecord:
 
 
 def add(known: list[Any], more: Iterable[Any]) -> None:
-    """What is not there yet, in order."""
-    known.extend(each for each in more if each not in known)
+    """What is not there yet, in order; of what was said of one place by one code the first is kept, whatever the address."""
+    for each in more:
+        if not any(each == other or (isinstance(each, Said) and each.is_of(other)) for other in known):
+            known.append(each)
 
 
 def of_json(found: dict[str, Any]) -> RunRecord:

@@ -68,6 +68,8 @@ HOOKS = (
 _HOOKS = {row.name: row for row in HOOKS}
 _BY_NAME = {row.name: row for row in SEAMS}
 _WHOLE = tuple(f"{row.name}." for row in SEAMS if row.whole)
+_ABSENT = ("cupyx", "cupy_backends")
+"""Packages that come with one of these, and have no module here."""
 
 
 class StandInLoader(Loader):
@@ -97,7 +99,7 @@ class StandInFinder(MetaPathFinder):
             return ModuleSpec(fullname, StandInLoader(row), is_package=inner)
         if fullname in _HOOKS:
             return _hooked(_HOOKS[fullname], path)
-        if fullname.startswith(_WHOLE):
+        if fullname.startswith(_WHOLE) or fullname in _ABSENT:
             raise ModuleNotFoundError(str(current().unsupported(f"module {fullname}")), name=fullname)
         return None
 

@@ -95,6 +95,7 @@ class GpuSession:
 
     def load(self, image: bytes | str, package: str) -> "SimulatedModule":
         """A module with variables of its own; `image` is PTX. RefsimError `not-ptx` for machine code."""
+        self.memory.begun()
         text = _text(image)
         if text not in self.programs:
             self.programs[text] = load(text, self.target)
@@ -126,7 +127,7 @@ class GpuSession:
             kernels,
             self.refused,
             self.tests,
-            memory.count,
+            memory.count - memory.forgotten,
             memory.total_bytes,
             memory.peak_bytes,
             memory.held(),
@@ -143,10 +144,25 @@ class GpuSession:
         if is_wrong:
             self._of_test("findings", f"[{error.code}] {error.what}, at {error.where}")
 
+    def forget(self) -> None:
+        """Nothing was done yet: a child by fork begins so. Memory stays, which its parent has told of."""
+        for known in (self.kernels, self.refused, self.tests, self.by_host, self.found, self.warned):
+            known.clear()
+        self.memory.forget()
+
     def test(self) -> TestRecord | None:
         """The record of the test that pytest runs now."""
         name = os.environ.get(TEST_VARIABLE, "").rpartition(" (")[0]
         return self.tests.setdefault(name, TestRecord()) if name else None
+
+    def _ended(self, record: KernelRecord, error: RefsimError) -> None:
+        """A launch ended with an error: the test has it."""
+        if (test := self.test()) is not None:
+            test.launches += 1
+            if is_fault(error):
+                add(test.findings, [_line(record, error)])
+            else:
+                add(test.refused, [error.code])
 
     def _of_test(self, name: str, said: str) -> None:
         if (test := self.test()) is not None:
@@ -205,31 +221,27 @@ class SimulatedModule:
         shape, threads = _shape(grid, block)
         checks = Checks(*("record",) * 4, seconds=settings.launch_seconds, off=settings.without)
         try:
-            made, _ = self.program.prepared(
-                entry,
-                grid,
-                block,
-                list(args),
-                shared_bytes=shared_bytes,
-                memory=session.memory.memory,
-                policy=settings.policy,
-                seed=settings.seed,
-                arithmetic=settings.arithmetic,
-                checks=checks,
-                cluster=cluster,
-                cooperative=cooperative,
-                programmatic=programmatic,
-            )
-            findings = made.run()
+            with session.memory.alone():
+                made, _ = self.program.prepared(
+                    entry,
+                    grid,
+                    block,
+                    list(args),
+                    shared_bytes=shared_bytes,
+                    memory=session.memory.memory,
+                    policy=settings.policy,
+                    seed=settings.seed,
+                    arithmetic=settings.arithmetic,
+                    checks=checks,
+                    cluster=cluster,
+                    cooperative=cooperative,
+                    programmatic=programmatic,
+                )
+                findings = made.run()
         except RefsimError as error:
             add(record.findings if is_fault(error) else record.refused, [Said.of(error)])
             record.took(shape, threads, perf_counter() - began)
-            if (test := session.test()) is not None:
-                test.launches += 1
-                if is_fault(error):
-                    add(test.findings, [_line(record, error)])
-                else:
-                    add(test.refused, [error.code])
+            session._ended(record, error)
             raise
         trace = trace_of(entry, made, findings)
         record.took(shape, threads, perf_counter() - began)

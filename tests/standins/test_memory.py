@@ -2,6 +2,7 @@
 
 import re
 from pathlib import Path
+from threading import Thread
 
 import numpy as np
 import pytest
@@ -110,11 +111,14 @@ def test_host_memory_is_on_the_device_for_as_long_as_it_is_mapped():
 
 def test_memory_that_lies_idle_is_not_used_again_and_is_told_by_its_name():
     memory = GlobalMemory()
-    first, second = (memory.allocate(64, name) for name in ("first", "second"))
+    first, second, other, last = (memory.allocate(64, name) for name in ("first", "second", "other", "last"))
     memory.free(first, idle=True)
-    assert memory.allocate(64, "third") > second
+    assert memory.allocate(64, "third") > last
+    memory.free(other)
+    assert memory.allocate(64, "fourth") == other  # and not where the first lies idle
     assert memory.space.describe(first - memory.space.base + 4, 4) == "byte 4 of first (64 B), which was freed"
     assert memory.space.describe(first - memory.space.base + 64, 4) == "below every global buffer"
+    assert memory.space.describe(second - memory.space.base + 64, 4) == "0 B past the end of second (64 B)"
 
 
 def test_the_oldest_that_lies_idle_is_used_again_when_there_is_much(monkeypatch):
@@ -175,3 +179,40 @@ def test_the_line_is_that_of_the_program_and_not_of_what_is_installed():
     names = {}
     exec(sorted_by, names)
     assert re.fullmatch(rf"{Path(__file__).name}:\d+", names["call"](caller))
+
+
+def test_threads_take_turns():
+    memory, found = DeviceMemory(), []
+
+    def use(number):
+        for size in range(1, 40):
+            address = memory.allocate(1000 * size, "test")
+            memory.write(address, np.full(1000 * size, number, np.uint8))
+            found.append((memory.read(address, 1000 * size) == number).all())
+            memory.free(address)
+
+    threads = [Thread(target=use, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert (len(found), all(found), memory.live) == (156, True, {})
+
+
+def test_what_is_freed_while_memory_is_in_use_goes_afterwards():
+    memory = DeviceMemory()
+    address = memory.allocate(8, "test", bytes_of(range(8)))
+    with memory.alone():
+        memory.free(address)
+        assert (memory.live, memory.holds(address)) == ({}, True)
+    assert not memory.holds(address)
+
+
+def test_a_child_tells_of_nothing_that_is_its_parents():
+    memory = DeviceMemory()
+    old = memory.allocate(8, "test")
+    memory.forget()
+    assert (memory.held(), memory.total_bytes, memory.count - memory.forgotten) == ([], 0, 0)
+    memory.allocate(16, "test")
+    memory.free(old)
+    assert [held.bytes for held in memory.held()] == [16]

@@ -7,8 +7,8 @@ import pytest
 
 from refsim.errors import RefsimError
 from refsim.standins import session as sessions
-from refsim.standins.records import Fidelity, KernelRecord, Said, merged, of_json
-from refsim.standins.seams import refuse
+from refsim.standins.records import Fidelity, KernelRecord, Said, add, merged, of_json
+from refsim.standins.seams import StandInFinder, refuse
 from refsim.standins.session import GpuSession, Settings, UnsupportedError
 from tests.standins.kernels import DOUBLE, OPEN, RACE
 
@@ -190,3 +190,39 @@ def test_a_module_that_is_looked_for_before_it_is_imported_is_not_refused(monkey
     assert isinstance(refuse("pycuda", "characterize"), UnsupportedError)
     assert not isinstance(refuse("pycuda", "gpuarray"), UnsupportedError)  # from pycuda import gpuarray
     assert sessions.current().refused == {"pycuda.characterize": 1}
+
+
+def test_what_is_said_of_one_place_is_said_once():
+    session = GpuSession()
+    for _ in range(3):
+        launched(session, RACE, "race", vector(session, [0.0]))
+    (kernel,) = session.record().kernels
+    assert (kernel.launches, len(kernel.findings)) == (3, 1)
+    known = [Said("race", "at 1", "line 2")]
+    add(
+        known,
+        [Said("race", "at 3", "line 2"), Said("race", "at 3", "line 3"), Said("size", "8 B"), Said("size", "4 B")],
+    )
+    assert [(said.what, said.where) for said in known] == [
+        ("at 1", "line 2"),
+        ("at 3", "line 3"),
+        ("8 B", ""),
+        ("4 B", ""),
+    ]
+
+
+def test_a_child_by_fork_begins_with_nothing():
+    session = GpuSession()
+    launched(session, RACE, "race", vector(session, [0.0]))
+    session.unsupported("package.function")
+    session.answered_by_host("package.sum")
+    session.forget()
+    record = session.record()
+    assert (record.kernels, record.refused, record.tests, record.by_host, record.allocations) == ([], {}, {}, {}, 0)
+
+
+def test_a_package_that_comes_with_one_is_refused_too(monkeypatch):
+    monkeypatch.setattr(sessions, "_CURRENT", [GpuSession()])
+    with pytest.raises(ModuleNotFoundError, match="module cupyx is not simulated"):
+        StandInFinder().find_spec("cupyx")
+    assert StandInFinder().find_spec("cupyx_of_somebody") is None

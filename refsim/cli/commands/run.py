@@ -26,7 +26,11 @@ if TYPE_CHECKING:
 @without_option
 @click.option("--seconds", default=600.0, show_default=True, type=Positive(), help="Time limit of a launch.")
 @click.option("--test-seconds", type=Positive(), help="Time limit of each test of pytest (default: none).")
-@click.option("--strict", is_flag=True, help="Exit with 5 if a result rests on open or assumed bits, or was refused.")
+@click.option(
+    "--strict",
+    is_flag=True,
+    help="Exit with 5 if a result rests on open or assumed bits, was refused, or is not known.",
+)
 @click.option("--junit", "junit_file", metavar="FILE", type=click.Path(path_type=Path), help="Also write JUnit XML.")
 @answers
 def command(
@@ -71,5 +75,6 @@ def command(
     if junit_file is not None:
         save(junit_file, junit(done).encode())
     failed = done.exit_code or has_findings(done.record)
-    inexact = Kind.INCONCLUSIVE.value if strict and rests_on_open_bits(done.record) else AGREED
+    is_open = rests_on_open_bits(done.record) or done.silent
+    inexact = Kind.INCONCLUSIVE.value if strict and is_open else AGREED
     return Answer(document(done), FAILED if failed else inexact)

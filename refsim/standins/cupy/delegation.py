@@ -15,8 +15,8 @@ from refsim.standins.session import current
 def answer(name: str, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """What a function returns, on the device; views of an argument's memory stay views, `out` is what is returned."""
     out = kwargs.get("out")
-    flat = current().memory.memory.space.bytes
-    with wrapped_indices():
+    with current().memory.alone(), wrapped_indices():
+        flat = current().memory.memory.space.bytes
         found = function(*_inward(args), **{key: _inward(value) for key, value in kwargs.items()})
     _noted(name, (*args, *kwargs.values()), found)
     if out is not None:
@@ -29,7 +29,7 @@ def answer(name: str, function: Callable[..., Any], args: tuple[Any, ...], kwarg
 
 def changed(name: str, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """A function that changes its first argument."""
-    with wrapped_indices():
+    with current().memory.alone(), wrapped_indices():
         function(*_inward(args), **{key: _inward(value) for key, value in kwargs.items()})
     _noted(name, args, None)
     args[0].wrote()

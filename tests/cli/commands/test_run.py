@@ -63,7 +63,7 @@ SAID = Said("race", "two threads write", "source.cu:2")
 @pytest.mark.parametrize(("code", "seen", "options", "wanted"), [
     (0, {}, ("--strict",), 0),
     (3, {}, (), 1),
-    (0, {"findings": [SAID]}, (), 1),
+    (0, {"findings": [SAID, SAID]}, (), 1),
     (0, {"warnings": [SAID]}, ("--strict",), 0),
     (0, {"inexact": ["source.cu:3"]}, (), 0),
     (0, {"inexact": ["source.cu:3"]}, ("--strict",), 5),
@@ -238,3 +238,56 @@ def test_what_the_program_itself_did_wrong_is_a_finding(refsim, monkeypatch, tmp
         "pytest": [], "(host)": ["failure"], "test_a.py::test_leak": [], "test_a.py::test_free": ["failure"],
         "test_a.py::test_right": [], "test_a.py::test_asks": ["error"],
     }  # fmt: skip
+
+
+ENDS = """
+import os, signal, sys, time
+import numpy as np
+import pycuda.autoinit
+import pycuda.driver as cuda
+
+KEPT = cuda.to_device(np.ones(64, np.float32))
+
+
+def launch():
+    kernel = cuda.module_from_file("double.ptx").get_function("double")
+    kernel(KEPT, KEPT, np.uint32(32), block=(32, 1, 1))
+
+
+def child(act):
+    number = os.fork()
+    if not number:
+        launch()
+        act()
+    print(os.waitstatus_to_exitcode(os.waitpid(number, 0)[1]), flush=True)
+
+
+launch()
+child(lambda: os._exit(7))
+child(lambda: os.kill(os.getpid(), signal.SIGTERM))
+child(lambda: os.kill(os.getpid(), signal.SIGKILL))
+child(lambda: os.execv(sys.executable, [sys.executable, "-c", "import pycuda.autoinit"]))
+os._exit(5)
+"""
+
+
+def test_every_process_is_part_of_the_report_however_it_ends(refsim, tmp_path):
+    (tmp_path / "double.ptx").write_text(DOUBLE)
+    (tmp_path / "program.py").write_text(ENDS)
+    done = refsim("run", "--strict", "-o", "r.json", "--", "python", "program.py")
+    report = json.loads((tmp_path / "r.json").read_text())
+    assert (done.code, report["exit_code"], report["silent_processes"]) == (1, 5, 1)
+    (kernel,) = report["kernels"]
+    assert (kernel["launches"], kernel["status"]) == (4, "exact")  # of five; what the killed one did is not known
+    assert (report["allocations"], report["held_bytes"]) == (
+        1,
+        256,
+    )  # its children have told of nothing that is their parent's
+    assert [line for line in done.out.splitlines() if line.lstrip("-").isdigit()] == ["7", "-15", "-9", "0"]
+
+
+def test_a_process_that_left_no_record_leaves_the_result_open(refsim, monkeypatch):
+    record = RunRecord("sm_90a")
+    monkeypatch.setattr(programs, "run_program", lambda command, settings: ProgramRun(command, 0, record, 2, 1))
+    assert refsim("run", "--", "python", "program.py").code == 0
+    assert refsim("run", "--strict", "--", "python", "program.py").code == 5
