@@ -66,6 +66,30 @@ LAST_WINS = (
 CONTRACTED = POLYNOMIAL.replace("mul.rn.f32", "mul.f32").replace("add.rn.f32", "add.f32")
 """ptxas may make one fma of its first two."""
 
+SUMS = (
+    HEAD
+    + """
+.visible .entry sums(.param .u64 x, .param .u64 y)
+{
+    .reg .b32 %r<4>;
+    .reg .f32 %f<4>;
+    .reg .b64 %rd<6>;
+    ld.param.u64 %rd1, [x];
+    ld.param.u64 %rd2, [y];
+    mov.u32 %r1, %tid.x;
+    mul.wide.u32 %rd3, %r1, 4;
+    add.s64 %rd4, %rd1, %rd3;
+    add.s64 %rd5, %rd2, %rd3;
+    ld.global.f32 %f1, [%rd4];
+    red.global.add.f32 [%rd2], %f1;
+    add.rn.f32 %f2, %f1, 0f3F800000;
+    st.global.f32 [%rd5+4], %f2;
+    ret;
+}
+"""
+)
+"""y[0] is the sum of x in whatever order, y[1 + i] is x[i] + 1."""
+
 PLANTED = {
     "add-sub": ("add.rn.f32", "sub.rn.f32"),
     "no-predicate": ("@%p2 mul", "mul"),
@@ -81,6 +105,11 @@ def polynomial(text: str = POLYNOMIAL, target: str = "sm_90a") -> BlameSubject:
     x, y = np.linspace(-4, 4, 12, dtype=np.float32), np.zeros(16, np.float32)
     launch = GivenLaunch("polynomial", (2,), (8,), (x, y, np.uint32(12)))
     return of_launch(text, target, launch, name="polynomial.ptx")
+
+
+def sums() -> BlameSubject:
+    launch = GivenLaunch("sums", (1,), (8,), (np.linspace(1, 2, 8, dtype=np.float32), np.zeros(9, np.float32)))
+    return of_launch(SUMS, "sm_90a", launch, name="sums.ptx")
 
 
 def last_wins() -> BlameSubject:

@@ -31,6 +31,7 @@ class Report:
     path: Path
     silicon: Silicon | None
     builds: tuple[BuiltBy, ...]
+    older: tuple[str, ...] = ()
     kernels: list[dict[str, Any]] = field(default_factory=list)
     planted_cases: list[dict[str, Any]] = field(default_factory=list)
     failed: list[str] = field(default_factory=list)
@@ -41,10 +42,10 @@ class Report:
 
     def kernel(self, found: Blame, case: Shrunk | None) -> None:
         """One kernel of the tree, of which nobody is to be blamed."""
-        newer = any(row.cubin is None and "[assembler-too-old]" not in row.first for row in found.rows)
-        if found.verdict not in ("none", "not-run") or newer:
+        refused = any(row.state == "refused" for row in found.rows)
+        if found.verdict not in ("none", "not-run") or refused or found.never_launched:
             self.failed.append(found.subject.name)
-        self.kernels.append({**_blame(found), **_shrunk(case)})
+        self.kernels.append({**blamed_record(found), **shrunk_record(case)})
         self.write()
 
     def left_out(self, name: str, error: RefsimError) -> None:
@@ -54,19 +55,11 @@ class Report:
         )
         self.write()
 
-    def planted(self, name: str, edit: tuple[str, str], found: Blame, case: Shrunk | None, program: Path) -> None:
-        """A planted miscompile: it has to be blamed on its own ptxas at its own level, and shrunk."""
-        blamed = {
-            (row.build.assembler.program, row.build.level) for row in found.culprits if isinstance(row.build, BuiltBy)
-        }
-        is_right = (
-            found.verdict == "ptxas" and blamed == {(str(program), 3)} and case is not None and edit[0] in case.text
-        )
-        if not is_right:
-            self.failed.append(f"planted {name}")
-        self.planted_cases.append(
-            {"planted": name, "edit": list(edit), "is_right": is_right, **_blame(found), **_shrunk(case)}
-        )
+    def planted(self, record: dict[str, Any]) -> None:
+        """A planted miscompile, which has to be blamed on its own ptxas at its own level, and shrunk."""
+        if not record["is_right"]:
+            self.failed.append(f"planted {record['planted']}")
+        self.planted_cases.append(record)
         self.write()
 
     def write(self) -> None:
@@ -75,6 +68,7 @@ class Report:
             "when": datetime.now(UTC).strftime("%Y-%m-%d"),
             "device": {key: facts[key] for key in ("device", "driver", "backend", "target") if key in facts},
             "ptxas": sorted({str(build.assembler) for build in self.builds}),
+            "not_asked": list(self.older),
             "kernels": self.kernels,
             "planted": self.planted_cases,
         }
@@ -82,13 +76,15 @@ class Report:
         self.path.with_suffix(".md").write_text(page(record), "utf-8")
 
 
-def _blame(found: Blame) -> dict[str, Any]:
+def blamed_record(found: Blame) -> dict[str, Any]:
+    """A verdict with its builds."""
     known = ("ptx_sha256", "source_sha256", "compiler", "ptx_origin")
     return {
         "kernel": found.subject.name,
         "target": found.subject.target,
         "verdict": found.verdict,
         "because": list(found.because),
+        "entries_launched": sorted(found.launched),
         "problems": [found.subject.spelled(problem) for problem in found.subject.problems],
         **{key: found.facts[key] for key in known if key in found.facts},
         "builds": [_build(row, len(found.subject.problems)) for row in found.rows],
@@ -113,7 +109,8 @@ def _build(row: BuildRow, problems: int) -> dict[str, Any]:
             "first": row.first, **made}  # fmt: skip
 
 
-def _shrunk(case: Shrunk | None) -> dict[str, Any]:
+def shrunk_record(case: Shrunk | None) -> dict[str, Any]:
+    """The smallest case, where there is one."""
     if case is None:
         return {}
     found = {
@@ -134,6 +131,7 @@ def page(record: dict[str, Any]) -> str:
         f"{record['when']}; {', '.join(device.values())}",
         "",
     ]
+    lines += [each for line in record["not_asked"] for each in (f"{line[0].upper()}{line[1:]}.", "")]
     lines += [_row(*COLUMNS), "|" + "---|" * len(COLUMNS)]
     for kernel in record["kernels"]:
         if not kernel["builds"]:

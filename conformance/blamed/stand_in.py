@@ -16,6 +16,7 @@ from refsim.blame.builds import ELF
 from refsim.blame.statements import Candidate
 from refsim.device.assembling import Cubin
 from refsim.device.sim import SimDevice, SimLauncher
+from refsim.ptx.machine.assemblers import Assembler
 
 _PROGRAM = """#!{python}
 import os, pathlib, sys
@@ -54,6 +55,9 @@ def stand_in_ptxas(
     return program
 
 
+IN_PROCESS = Assembler("in process", "13.0.88", (9, 0), "stand-in")
+
+
 @dataclass(frozen=True)
 class InProcess:
     """What such a ptxas makes, without the process."""
@@ -63,6 +67,7 @@ class InProcess:
     edits: tuple[tuple[str, str], ...] = ()
     is_edited: bool = False
     takes_any_text: bool = True
+    assembler: Assembler = IN_PROCESS
 
     def cubin(self, candidate: Candidate, target: str) -> Cubin:
         text = candidate.edited if self.is_edited else candidate.text

@@ -12,7 +12,7 @@ from refsim.blame.statements import Candidate
 from refsim.cuda_places import PTXAS_WHEELS
 from refsim.device.assembling import OPT_LEVELS, Cubin, assembled_by
 from refsim.errors import Kind, RefsimError
-from refsim.ptx.machine.assemblers import Assembler, assembler_at, assemblers
+from refsim.ptx.machine.assemblers import Assembler, assembler_at, assemblers, ptx_version
 
 ELF = b"\x7fELF"
 _BENEATH = (
@@ -100,6 +100,24 @@ def builds_of(
             kind=Kind.MISSING,
         )
     return tuple(BuiltBy(each, level, edited) for each in found for level in levels)
+
+
+def readers_of(text: str, builds: Sequence[BuiltBy]) -> tuple[tuple[BuiltBy, ...], tuple[str, ...]]:
+    """The builds whose ptxas reads a text, and a sentence for each ptxas that is too old for it.
+
+    Of PTX 9.0 ptxas 12.9.86, which reads to 8.8, is left out. RefsimError `assembler-too-old` (exit 4) where none reads it.
+    Source: PTX ISA, release notes.
+    """
+    major, minor = ptx_version(text) or (0, 0)
+    kept = tuple(each for each in builds if each.assembler.reads >= (major, minor))
+    older = dict.fromkeys(each.assembler for each in builds if each.assembler.reads < (major, minor))
+    said = [f"{each} ({each.origin}) reads PTX to {each.reads[0]}.{each.reads[1]}" for each in older]
+    if not kept:
+        help = f"pip install 'nvidia-cuda-nvcc=={major + 4}.{minor}.*'"
+        raise RefsimError(
+            "assembler-too-old", f"the text is PTX {major}.{minor}: {'; '.join(said)}", help=help, kind=Kind.MISSING
+        )
+    return kept, tuple(f"not asked, the text is PTX {major}.{minor}: {each}" for each in said)
 
 
 def _once(found: Iterable[Assembler]) -> list[Assembler]:

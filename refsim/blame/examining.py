@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TypeVar
 
@@ -15,12 +15,13 @@ from refsim.errors import Kind, RefsimError
 from refsim.ptx.findings.table import CHECKS, SCHEDULE_DEPENDENT
 
 Item = TypeVar("Item")
-EQUAL, OTHER_WORDS, VARIES, FAULTS, REFUSED, ASSEMBLED = "equal", "differs", "varies", "faults", "refused", "assembled"
+EQUAL, OPEN_WORDS, OTHER_WORDS, VARIES, FAULTS = "equal", "open", "differs", "varies", "faults"
+REFUSED, ASSEMBLED = "refused", "assembled"
 RACES = frozenset({SCHEDULE_DEPENDENT} | {row.name for row in CHECKS if "race" in (row.name, row.part_of)})
 """Findings of the simulator after which a chip may write other words each time."""
 
 NONE, PTXAS, EDITED, MODEL, RACE, KERNEL = "none", "ptxas", "edited", "model", "race", "kernel"
-OPEN, UNDECIDED, NOTHING_RAN = "open", "undecided", "not-run"
+OPEN, UNDECIDED, SIMULATED, NOTHING_RAN = "open", "undecided", "simulated", "not-run"
 BLAME_MEANING = {
     NONE: "every build writes the simulator's words",
     PTXAS: "the builds of one PTX disagree: ptxas made something else of it",
@@ -28,13 +29,14 @@ BLAME_MEANING = {
     MODEL: "every build writes the same other words: the model is wrong, or the kernel asks for what PTX leaves undefined",
     RACE: "what is written depends on who comes first",
     KERNEL: "the simulator finds a fault that is no race: it comes before any comparison",
-    OPEN: "words differ, and instructions on their way have no fixed bits, or those of another target's chip",
+    OPEN: "only words differ that hang on bits which arithmetic leaves open, or on those of another target's chip",
     UNDECIDED: "one build alone differs, and there is no other to compare it with: ptxas or the model",
-    NOTHING_RAN: "no build was run",
+    SIMULATED: "only the simulator ran: a GPU's words, and who is to blame for them, are not known",
+    NOTHING_RAN: "no machine code was run",
 }
 """What each verdict says, in a sentence."""
 SHRINKABLE = frozenset({PTXAS, EDITED, MODEL, UNDECIDED})
-_CODES = {NONE: 0, OPEN: Kind.INCONCLUSIVE.value, NOTHING_RAN: Kind.INCONCLUSIVE.value}
+_CODES = {NONE: 0} | dict.fromkeys((OPEN, SIMULATED, NOTHING_RAN), Kind.INCONCLUSIVE.value)
 
 
 @dataclass(frozen=True)
@@ -58,8 +60,8 @@ class BuildRow:
 class Blame:
     """Who is to blame: `verdict` is a key of BLAME_MEANING; `because` the findings and arithmetic that it rests on.
 
-    `rows` are the builds, `facts` the silicon with hashes and tools. The exit code is 0 where nobody is to blame, 5 where bits
-    are open or nothing ran, else 1.
+    `rows` are the builds, `facts` the silicon with hashes and tools, `launched` the entries that some problem launched. The
+    exit code is 0 where nobody is to blame, 5 where bits are open or nothing ran, else 1.
     """
 
     subject: BlameSubject
@@ -68,6 +70,12 @@ class Blame:
     because: tuple[str, ...] = ()
     facts: Mapping[str, str] = field(default_factory=dict)
     pieces: Candidate | None = None
+    launched: frozenset[str] = frozenset()
+
+    @property
+    def never_launched(self) -> tuple[str, ...]:
+        """Entries that no problem launched, of which the verdict says nothing; none where nothing ran."""
+        return tuple(each for each in self.subject.entries if each not in self.launched) if self.launched else ()
 
     @property
     def exit_code(self) -> int:
@@ -87,7 +95,8 @@ class Blame:
     @property
     def healthy(self) -> BuildRow | None:
         """A build whose words are the simulator's and that takes smaller texts, to hold others to."""
-        return next((row for row in self.rows if row.state == EQUAL and row.build.takes_any_text), None)
+        right = (row for state in (EQUAL, OPEN_WORDS) for row in self.rows if row.state == state)
+        return next((row for row in right if row.build.takes_any_text), None)
 
 
 @dataclass(frozen=True)
@@ -110,22 +119,100 @@ def examined(
     *,
     edited: str | None = None,
     repeats: int = 3,
+    models: Sequence[RunWords] | None = None,
+    assembled: Sequence["BuildRow"] | None = None,
     on_progress: Report | None = None,
 ) -> Blame:
     """Runs every build of a subject's PTX and says who is to blame where words are not the simulator's.
 
     `silicon` None: the builds are assembled and nothing is run. edited: a copy of the text, for builds that are of it.
     repeats: runs of each cubin, since words that differ from run to run are a race and not ptxas's.
+    models, assembled: what `simulated` gives for each problem and `assembled_row` for each build, where that was done before.
     Raises RefsimError for what the simulator cannot execute, or where the GPU is lost.
     Source: defined here.
     """
-    tell = partial(_tell, on_progress, subject.name)
+    tell = partial(told, on_progress, subject)
     candidate = pieces_of(subject.text, edited).all
     if silicon is None:
-        rows = [_assembled(subject, build, candidate) for build in tell("assembling", builds)]
+        rows = assembled or [assembled_row(subject, build, candidate) for build in tell("assembling", builds)]
         return Blame(subject, NOTHING_RAN, tuple(rows), facts=subject.facts, pieces=candidate)
-    models = [simulated(subject, subject.text, problem) for problem in tell("simulator", subject.problems)]
+    if models is None:
+        models = [simulated(subject, subject.text, problem) for problem in tell("simulator", subject.problems)]
     facts = {**subject.facts, **silicon.describe()}
+    if (found := faulty(subject, models, facts, candidate)) is not None:
+        return found
+    rows = []
+    for number, build in enumerate(tell("builds", builds)):
+        made = assembled[number] if assembled is not None else assembled_row(subject, build, candidate)
+        rows.append(run_row(subject, made, candidate, silicon, models, repeats))
+    facts |= silicon.describe()
+    verdict, because = _verdict(rows, models)
+    return Blame(subject, verdict, tuple(rows), because, facts, candidate, launched(models))
+
+
+def launched(models: Sequence[RunWords]) -> frozenset[str]:
+    """The entries that the problems launched."""
+    return frozenset().union(*(model.entries for model in models))
+
+
+def run_row(
+    subject: BlameSubject,
+    made: BuildRow,
+    candidate: Candidate,
+    silicon: Silicon,
+    models: Sequence[RunWords],
+    repeats: int,
+) -> BuildRow:
+    """What a build made, on every problem of the subject, beside the simulator's words for each."""
+    if made.cubin is None:
+        return made
+    runs = []
+    for problem in subject.problems:
+        try:
+            runs.append(measured(silicon, subject, made.cubin.image, candidate.text, problem, repeats))
+        except RefsimError as error:
+            if error.kind is Kind.MISSING:
+                raise
+            return replace(made, state=REFUSED, first=_said(error))
+    return compared_rows(made, models, runs)
+
+
+def compared_rows(made: BuildRow, models: Sequence[RunWords], runs: Sequence[Sequence[RunWords]]) -> BuildRow:
+    """The row of a build with what its runs of each problem are beside the simulator's words."""
+    compared: dict[str, list[int]] = {VARIES: [], FAULTS: [], OTHER_WORDS: [], OPEN_WORDS: []}
+    firsts: dict[str, str] = {}
+    for number, (model, tried) in enumerate(zip(models, runs, strict=True)):
+        state, first = compared_with(model, tried)
+        if state != EQUAL:
+            compared[state].append(number)
+            firsts.setdefault(state, first)
+    state = next((each for each in compared if compared[each]), EQUAL)
+    problems = compared[FAULTS] + compared[OTHER_WORDS] if state == FAULTS else compared.get(state, [])
+    last = tuple(tried[-1] for tried in runs)
+    return replace(made, state=state, differing=tuple(problems), first=firsts.get(state, ""), runs=last)
+
+
+def compared_with(model: RunWords, tried: Sequence[RunWords]) -> tuple[str, str]:
+    """What the runs of one cubin are beside the simulator's: a state, and the first difference in words.
+
+    Runs that differ among themselves vary, unless they do so only in sums whose order is open.
+    """
+    for each in tried:
+        if not each.agrees(tried[0]) and not (model.depends_on_order and model.excuses(each, tried[0])):
+            return VARIES, each.first_difference(tried[0])
+    others = [each for each in tried if not each.agrees(model)]
+    if not others:
+        return EQUAL, ""
+    other = next((each for each in others if not model.excuses(each, model)), None)
+    if other is None:
+        return OPEN_WORDS, others[0].first_difference(model)
+    return (FAULTS if other.words is None else OTHER_WORDS), other.first_difference(model, model.open_words)
+
+
+def faulty(
+    subject: BlameSubject, models: Sequence[RunWords], facts: Mapping[str, str], candidate: Candidate
+) -> Blame | None:
+    """The verdict where the simulator finds a fault, before anything is compared. RefsimError where nothing can be."""
     for model in models:
         if model.fault is not None:
             verdict = RACE if model.fault.code in RACES else KERNEL
@@ -135,41 +222,11 @@ def examined(
         raise RefsimError(
             "nothing-compared", "no problem has an element of an output", subject.name, rule, "--problems 8"
         )
-    rows = [run_row(subject, build, candidate, silicon, models, repeats) for build in tell("builds", builds)]
-    facts |= silicon.describe()
-    verdict, because = _verdict(rows, models)
-    return Blame(subject, verdict, tuple(rows), because, facts, candidate)
+    return None
 
 
-def run_row(
-    subject: BlameSubject,
-    build: Build,
-    candidate: Candidate,
-    silicon: Silicon,
-    models: Sequence[RunWords],
-    repeats: int,
-) -> BuildRow:
-    """One build on every problem of the subject, beside the simulator's words for each."""
-    made = _assembled(subject, build, candidate)
-    if made.cubin is None:
-        return made
-    runs, differing, varying, first = [], [], [], ""
-    for number, (problem, model) in enumerate(zip(subject.problems, models, strict=True)):
-        tried = measured(silicon, subject, made.cubin.image, candidate.text, problem, repeats)
-        runs.append(tried[-1])
-        if not all(each.agrees(tried[0]) for each in tried):
-            varying.append(number)
-            first = first or next(each.first_difference(tried[0]) for each in tried if not each.agrees(tried[0]))
-        elif not tried[-1].agrees(model):
-            differing.append(number)
-            first = first or tried[-1].first_difference(model)
-    state = VARIES if varying else OTHER_WORDS if differing else EQUAL
-    if state == OTHER_WORDS and any(runs[number].words is None for number in differing):
-        state = FAULTS
-    return BuildRow(build, state, made.cubin, made.seconds, tuple(varying or differing), first, tuple(runs))
-
-
-def _assembled(subject: BlameSubject, build: Build, candidate: Candidate) -> BuildRow:
+def assembled_row(subject: BlameSubject, build: Build, candidate: Candidate) -> BuildRow:
+    """What a build makes of the text, or why it does not."""
     started = time.monotonic()
     try:
         cubin = build.cubin(candidate, subject.target)
@@ -186,30 +243,36 @@ def _said(error: RefsimError) -> str:
 def _verdict(rows: Sequence[BuildRow], models: Sequence[RunWords]) -> tuple[str, tuple[str, ...]]:
     """In this order: words that vary from run to run, no difference, arithmetic that is open, then who differs from whom."""
     ran = [row for row in rows if row.has_run]
-    if varying := [row for row in ran if row.state == VARIES]:
-        return RACE, tuple(f"runs of one cubin differ, {row.build.label}: {row.first}" for row in varying[:1])
-    if not ran:
-        return NOTHING_RAN, ()
-    differing = [row for row in ran if row.state != EQUAL]
-    if not differing:
-        return NONE, ()
-    open_bits = tuple(dict.fromkeys(line for row in differing for at in row.differing for line in models[at].open_bits))
-    if open_bits:
-        return OPEN, open_bits
     own = [row for row in ran if not row.build.is_edited]
-    if own and all(row.state == EQUAL for row in own):
+    if varying := [row for row in ran if row.state == VARIES]:
+        verdict = RACE if any(not row.build.is_edited for row in varying) or not own else EDITED
+        return verdict, tuple(f"runs of one cubin differ, {row.build.label}: {row.first}" for row in varying[:1])
+    edited = [row for row in rows if row.build.is_edited]
+    if not ran or (edited and len(own) == len(ran) and all(row.state == EQUAL for row in own)):
+        return NOTHING_RAN, tuple(f"what was edited was not run: {row.first}" for row in edited[:1])
+    differing = [row for row in ran if row.state in (OTHER_WORDS, FAULTS)]
+    if not differing:
+        open_ = (models[at] for row in ran for at in row.differing)
+        open_bits = tuple(dict.fromkeys(line for model in open_ for line in model.open_bits))
+        return (OPEN if open_bits else NONE), open_bits
+    if own and all(row.state in (EQUAL, OPEN_WORDS) for row in own):
         return EDITED, ()
-    if any(not _alike(row, differing[0]) for row in ran):
+    if any(not _alike(row, differing[0], models) for row in ran):
         return PTXAS, ()
     return (MODEL if len(own) > 1 else UNDECIDED), ()
 
 
-def _alike(row: BuildRow, other: BuildRow) -> bool:
-    return all(mine.agrees(theirs) for mine, theirs in zip(row.runs, other.runs, strict=True))
+def _alike(row: BuildRow, other: BuildRow, models: Sequence[RunWords]) -> bool:
+    """Whether two builds write the same wherever bits are fixed."""
+    return all(
+        mine.agrees(theirs) or model.excuses(mine, theirs)
+        for mine, theirs, model in zip(row.runs, other.runs, models, strict=True)
+    )
 
 
-def _tell(on_progress: Report | None, name: str, phase: str, items: Sequence[Item]) -> Iterator[Item]:
+def told(on_progress: Report | None, subject: BlameSubject, phase: str, items: Sequence[Item]) -> Iterator[Item]:
+    """The items, with a word of progress before each."""
     for done, item in enumerate(items):
         if on_progress is not None:
-            on_progress(Examination(name, phase, done, len(items)))
+            on_progress(Examination(subject.name, phase, done, len(items)))
         yield item

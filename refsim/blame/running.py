@@ -1,5 +1,6 @@
 """One run of a subject's PTX on the simulator, or of its machine code on a GPU: what it wrote, or what ended it."""
 
+import re
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -8,14 +9,16 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from refsim.blame.open_words import ReadNote, Words
 from refsim.blame.subjects import BlameSubject
 from refsim.device.sim import SimDevice
 from refsim.errors import Kind, RefsimError
 from refsim.kernels import Buffer, Launcher
 
-Words = Mapping[str, NDArray[Any]]
 FILL = bytes.fromhex("c3a55a3c")
 """What every output begins with, here and there: what a kernel does not write is then the same on both sides."""
+_ORDERED = re.compile(r"\b(atom|red|multimem|cp\.reduce)\b[\w.:]*\.(f16|bf16|f32|f64)")
+"""Float sums whose order is open: they may come out otherwise each time."""
 
 
 class Silicon(Protocol):
@@ -32,12 +35,18 @@ class Silicon(Protocol):
 
 @dataclass(frozen=True)
 class RunWords:
-    """What one run wrote, as unsigned words of each output; None with the `fault` that ended it."""
+    """What one run wrote, as unsigned words of each output; None with the `fault` that ended it.
+
+    Of the simulator: `entries` are those that were launched, `open_bits` names statements whose results have no fixed bits,
+    `open_words` says which words hang on them, None where any may.
+    """
 
     words: Words | None
     fault: RefsimError | None = None
     open_bits: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    open_words: Mapping[str, NDArray[np.bool_]] | None = None
+    entries: frozenset[str] = frozenset()
 
     def agrees(self, other: "RunWords") -> bool:
         """The same words, or the same kind of fault."""
@@ -46,8 +55,28 @@ class RunWords:
         mine, theirs = self.words, other.words
         return mine.keys() == theirs.keys() and all(np.array_equal(mine[name], theirs[name]) for name in mine)
 
-    def first_difference(self, other: "RunWords") -> str:
-        """`y[3]: 0x40400000, and 0x3f800000` of the other, with how many differ; a fault in its own words."""
+    def excuses(self, one: "RunWords", other: "RunWords") -> bool:
+        """Whether two runs differ only in words that hang on open bits of this one, the simulator's."""
+        if not self.open_bits or self.open_words is None:
+            return bool(self.open_bits)
+        if one.words is None or other.words is None:
+            return False
+        return one.words.keys() == other.words.keys() == self.open_words.keys() and all(
+            one.words[name].shape == other.words[name].shape == where.shape
+            and not (one.words[name] != other.words[name])[~where].any()
+            for name, where in self.open_words.items()
+        )
+
+    @property
+    def depends_on_order(self) -> bool:
+        """Whether sums are among the open bits that a chip may add in another order each time."""
+        return any(_ORDERED.search(text) for text in self.open_bits)
+
+    def first_difference(self, other: "RunWords", without: Mapping[str, NDArray[np.bool_]] | None = None) -> str:
+        """`y[3]: 0x40400000, and 0x3f800000` of the other, with how many differ; a fault in its own words.
+
+        without: words that are passed over.
+        """
         if self.words is None or other.words is None:
             fault = self.fault or other.fault
             return "" if fault is None else f"[{fault.code}] {fault.what}"
@@ -55,7 +84,8 @@ class RunWords:
             theirs = other.words.get(name)
             if theirs is None or theirs.shape != mine.shape:
                 return f"{name} has another shape"
-            different = np.flatnonzero(mine.ravel() != theirs.ravel())
+            unlike = mine != theirs if without is None else (mine != theirs) & ~without[name]
+            different = np.flatnonzero(unlike)
             if different.size:
                 at, digits = int(different[0]), 2 * mine.itemsize
                 place = np.unravel_index(at, mine.shape)
@@ -67,29 +97,40 @@ class RunWords:
 
 def simulated(subject: BlameSubject, text: str, problem: Any, seconds: float = 600.0) -> RunWords:
     """The PTX under the simulator's schedules; its faults and findings are part of the answer, other errors are raised."""
-    with SimDevice(subject.target).loaded(text, subject.name) as launcher:
+
+    def run(launcher: Launcher) -> Words:
+        return subject.words(problem, subject.run(_filled(launcher), problem))
+
+    with SimDevice(subject.target).loaded(text, subject.name, follow_open=True) as launcher:
         launcher.seconds = seconds
+        noted = ReadNote(launcher)
         try:
-            words = subject.words(problem, subject.run(_filled(launcher), problem))
+            words = run(launcher)
         except RefsimError as error:
             if error.kind is not Kind.FAULT:
                 raise
             return RunWords(None, error)
         found = launcher.findings()
-        return RunWords(words, None, (*found.inexact, *found.assumed), found.notes)
+        open_bits = (*found.inexact, *found.assumed)
+        open_words = noted.open_words(run, words) if open_bits else None
+        entries = frozenset(trace.entry for trace in launcher.traces)
+        return RunWords(words, None, open_bits, found.notes, open_words, entries)
 
 
 def measured(
     silicon: Silicon, subject: BlameSubject, cubin: bytes, text: str, problem: Any, repeats: int
 ) -> Sequence[RunWords]:
-    """`repeats` runs of the machine code, each over a module loaded anew; a fault ends them."""
+    """`repeats` runs of the machine code, each over a module loaded anew; a fault ends them.
+
+    What the driver refuses (to load, or to launch: too many registers for the block) is raised.
+    """
     runs: list[RunWords] = []
     for _ in range(repeats):
         try:
             with silicon.loaded_cubin(cubin, text, subject.name) as launcher:
                 runs.append(RunWords(subject.words(problem, subject.run(_filled(launcher), problem))))
         except RefsimError as error:
-            if error.kind is Kind.MISSING:
+            if error.kind is not Kind.FAULT:
                 raise
             return [*runs, RunWords(None, error)]
     return runs

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from refsim.blame.builds import Build
-from refsim.blame.examining import MODEL, Blame, BuildRow, Examination, Report
+from refsim.blame.examining import FAULTS, MODEL, OTHER_WORDS, Blame, BuildRow, Examination, Report, compared_with
 from refsim.blame.running import RunWords, Silicon, measured, simulated
 from refsim.blame.statements import Candidate
 from refsim.blame.subjects import BlameSubject
@@ -55,8 +55,8 @@ def shrunk(
 ) -> Shrunk | None:
     """The smallest case of a difference; None for verdicts that no smaller text would make clearer.
 
-    A candidate counts where the simulator runs it without a finding, all its bits are fixed, the build that is blamed still
-    writes other words, and the build that it is held to still writes the model's.
+    A candidate counts where the simulator runs it without a finding, the build that is blamed still writes other words where
+    bits are fixed, and the build that it is held to still writes the model's.
     Source: delta debugging, Zeller and Hildebrandt 2002, "Simplifying and Isolating Failure-Inducing Input".
     """
     if not found.is_shrinkable or found.pieces is None:
@@ -133,7 +133,7 @@ class _Trial:
             self.subject.spelled(self.problem),
             self.best,
             self.row.build,
-            ran.first_difference(model),
+            ran.first_difference(model, model.open_words),
             cubin,
             is_smallest,
             self.tried,
@@ -182,19 +182,19 @@ class _Trial:
         builds = [self.row, *filter(None, (self.beside,))]
         cubins = [row.build.cubin(candidate, self.subject.target) for row in builds]
         model = simulated(self.subject, candidate.text, problem, CANDIDATE_SECONDS)
-        if model.words is None or model.open_bits or not set(map(_unnumbered, model.notes)) <= self.known_notes:
+        if model.words is None or not set(map(_unnumbered, model.notes)) <= self.known_notes:
             return False
         if not any(words.size for words in model.words.values()):
             return False
         runs = measured(self.silicon, self.subject, cubins[0].image, candidate.text, problem, RUNS)
-        if runs[0].agrees(model) or not all(each.agrees(runs[0]) for each in runs):
+        if compared_with(model, runs)[0] not in (OTHER_WORDS, FAULTS):
             return False
         if (runs[0].words is None) != self.is_fault:
             return False
         if self.beside is not None:
             wanted = runs[0] if self.found.verdict == MODEL else model
             other = measured(self.silicon, self.subject, cubins[1].image, candidate.text, problem, 1)
-            if not other[0].agrees(wanted):
+            if not (other[0].agrees(wanted) or model.excuses(other[0], wanted)):
                 return False
         self.last = (runs[0], model, cubins[0])
         return True

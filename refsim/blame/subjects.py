@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,8 @@ from refsim.errors import RefsimError
 from refsim.formats import format_named
 from refsim.kernel_code import needs_a_gpu
 from refsim.kernels import Kernel, Launcher
+from refsim.ptx.text.entry_names import entry_named
+from refsim.ptx.text.parser import signatures
 from refsim.testing.draws import drawn_from
 from refsim.testing.outputs import checked
 from refsim.testing.user_code import called, shortened
@@ -28,6 +31,7 @@ class BlameSubject:
     """A PTX text for a target, problems, and how one is run on a launcher.
 
     `words` gives its outputs as unsigned words; `smaller(problem, shows)` looks for a smaller problem that `shows` as well.
+    `declared` are the entries that a declared kernel names; a text may hold those of others.
     """
 
     name: str
@@ -38,6 +42,12 @@ class BlameSubject:
     words: Callable[[Any, Outputs], Outputs]
     smaller: Smaller
     facts: Mapping[str, str]
+    declared: tuple[str, ...] = ()
+
+    @property
+    def entries(self) -> tuple[str, ...]:
+        """The entries that are asked about: those that are declared, else all of the text."""
+        return self.declared or tuple(_signatures(self.text))
 
     def spelled(self, problem: Any) -> str:
         return problem.spelled if isinstance(problem, GivenLaunch) else shortened(problem)
@@ -116,12 +126,16 @@ def of_kernel(kernel: Kernel, target: str, *, problems: int = 4, seed: int = 0) 
         words,
         lambda problem, shows: _smallest(kernel, problem, shows),
         made.facts(kernel.code.label),
+        kernel.entries,
     )
 
 
-def of_launch(text: str, target: str, launch: GivenLaunch, *, name: str) -> BlameSubject:
-    """One launch of a PTX text. RefsimError `nothing-compared` where it is given no array: nothing could differ."""
-    if not any(np.ndim(each) for each in launch.arguments):
+def of_launch(text: str, target: str, launch: GivenLaunch, *, name: str, compares: bool = True) -> BlameSubject:
+    """One launch of a PTX text. RefsimError `nothing-compared` where it `compares` and is given no array: nothing could differ;
+    `unknown-entry` where the text has none of that name.
+    """
+    entry_named(launch.entry, _signatures(text), text, name)
+    if compares and not any(np.ndim(each) for each in launch.arguments):
         raise RefsimError("nothing-compared", f"{name} is given no array", help="--arg zeros:f32:64, or FILE.npy")
     return BlameSubject(
         name,
@@ -132,7 +146,33 @@ def of_launch(text: str, target: str, launch: GivenLaunch, *, name: str) -> Blam
         lambda problem, outputs: {key: _words(each, "") for key, each in outputs.items()},
         _narrowed,
         {"kernel_file": name},
+        (launch.entry,),
     )
+
+
+def require_same_entries(subject: BlameSubject, edited: str, source: str) -> None:
+    """RefsimError `bad-edited` where an edited copy lacks an entry of the text, or takes other parameters there.
+
+    A copy whose third parameter has 8 bytes in place of 4 would be given what was meant for another signature.
+    """
+    theirs = _signatures(edited)
+    for entry, sizes in _signatures(subject.text).items():
+        if theirs.get(entry) != sizes:
+            took = "has no such entry" if entry not in theirs else f"takes {_sizes(theirs[entry])}"
+            raise RefsimError(
+                "bad-edited", f"entry {entry} takes {_sizes(sizes)}; the edited copy {took}", source,
+                "an edited copy is launched as the text is", "edit a copy of the text: --assemble-only --save-ptx FILE writes it",
+            )  # fmt: skip
+
+
+@lru_cache(maxsize=8)
+def _signatures(text: str) -> dict[str, tuple[int, ...]]:
+    functions = signatures(text).functions
+    return {name: tuple(p.size for p in each.parameters) for name, each in functions.items() if each.is_entry}
+
+
+def _sizes(sizes: tuple[int, ...]) -> str:
+    return f"{' + '.join(map(str, sizes)) or 0} B"
 
 
 def _less(extents: tuple[int, ...]) -> Iterator[tuple[int, ...]]:

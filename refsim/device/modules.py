@@ -4,7 +4,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, Protocol
 
 from refsim.device.driver import (
@@ -140,10 +140,10 @@ class LoadedModule:
                 help="compile for this GPU's compute capability",
             ) from fault
 
-    @cached_property
+    @property
     def module(self) -> Module:
         """The PTX without the bodies of its functions."""
-        return signatures(self.text)
+        return _declarations(self.text)
 
     @property
     def keeps_nothing(self) -> bool:
@@ -267,6 +267,12 @@ class LoadedModule:
         self.broken = True
         synchronized(self.driver, where)
         self.broken = False
+
+
+@lru_cache(maxsize=4)
+def _declarations(text: str) -> Module:
+    """What a text declares, read once however often its module is loaded anew: of 2 MB that takes seconds."""
+    return signatures(text)
 
 
 def synchronized(driver: Driver, where: str) -> None:

@@ -79,6 +79,7 @@ class SimLauncher(Card):
     without: tuple[str, ...] = ()
     following: OpenBits | None = None
     has_followed: bool = False
+    is_unfollowed: bool = False
     buffers: list[Buffer] = field(default_factory=list)
     seconds: float = LAUNCH_SECONDS
     earlier: Earlier | None = None
@@ -199,6 +200,8 @@ class SimLauncher(Card):
             self.earlier = Earlier(before, again)
         if small:
             self._follow(lambda following: executed(orders[0], UNCHECKED, following))
+        elif self.following is not None:
+            self.is_unfollowed |= bool(self.following.lines or self.traces[-1].open_lines)
 
     def _begin(self, entry: str, cooperative: bool, programmatic: bool) -> None:
         """The module's own variables are part of the memory that every order begins with."""
@@ -219,6 +222,17 @@ class SimLauncher(Card):
         self.memory.restore(after)
         self.memory.touched = touched
         self.has_followed = True
+
+    def open_bits(self, buffer: Buffer) -> NDArray[np.uint8] | None:
+        """A byte of mask for each byte of a buffer: a set bit is one that arithmetic left open, here or before.
+
+        None where nobody can tell: open bits decided a branch, a guard or an address, a launch was too large to be followed, or
+        `follow_open` was not asked for.
+        """
+        check_owned(buffer, self._owns)
+        if self.following is None or self.is_unfollowed or self.following.reaches:
+            return None
+        return self.following.open_in(self.memory, buffer.address, buffer.count * buffer.dtype.itemsize)
 
     def encode(self, tensor_map: TensorMap) -> Struct:
         """The bytes that the simulated copy engine reads."""
@@ -310,9 +324,9 @@ class SimDevice(Card):
         yield self._launcher(self.program(code), count_banks, follow_open)
 
     @contextmanager
-    def loaded(self, text: str, source: str) -> Iterator[SimLauncher]:
+    def loaded(self, text: str, source: str, *, follow_open: bool = False) -> Iterator[SimLauncher]:
         """A launcher over a PTX text."""
-        yield self._launcher(ptx.load(text, self.target))
+        yield self._launcher(ptx.load(text, self.target), follow_open=follow_open)
 
     def _launcher(self, program: ptx.Program, count_banks: bool = False, follow_open: bool = False) -> SimLauncher:
         return SimLauncher(

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from conformance.blamed.planted import CONTRACTED, PLANTED, POLYNOMIAL, last_wins, polynomial
+from conformance.blamed.planted import CONTRACTED, PLANTED, POLYNOMIAL, last_wins, polynomial, sums
 from conformance.blamed.stand_in import InProcess, StandInSilicon
 from refsim.blame import GivenCubin, GivenLaunch, examined, of_launch
 from refsim.blame.builds import ELF
@@ -69,6 +69,61 @@ def test_open_arithmetic_is_named_and_nobody_blamed():
     found = examined(polynomial(CONTRACTED), [SOUND, other], StandInSilicon(), repeats=1)
     assert (found.verdict, found.exit_code) == ("open", 5)
     assert "mul.f32 at PTX line" in found.because[0]
+
+
+OTHER_SUM = ("red.global.add.f32 [%rd2], %f1", "red.global.add.f32 [%rd2], 0f3F800001")
+OTHER_STORE = ("add.rn.f32 %f2, %f1, 0f3F800000", "add.rn.f32 %f2, %f1, 0f3F800001")
+
+
+def test_a_word_that_no_open_bit_reaches_is_compared():
+    """A sum of atomics excuses itself, and not its neighbour."""
+    found = examined(sums(), [SOUND, InProcess("b", 3, (OTHER_SUM,))], StandInSilicon(), repeats=1)
+    assert (found.verdict, [row.state for row in found.rows]) == ("open", ["equal", "open"])
+    assert found.because == ("sums: red.global.add.f32 at PTX line 17",)
+    found = examined(sums(), [SOUND, InProcess("b", 3, (OTHER_SUM, OTHER_STORE))], StandInSilicon(), repeats=1)
+    assert (found.verdict, [row.state for row in found.rows]) == ("ptxas", ["equal", "differs"])
+    assert found.rows[1].first.startswith("arg1[")
+    assert not found.rows[1].first.startswith("arg1[0]")
+
+
+def test_builds_that_differ_in_open_words_alone_are_alike():
+    builds = [InProcess("a", 0, (OTHER_STORE,)), InProcess("b", 3, (OTHER_SUM, OTHER_STORE))]
+    assert examined(sums(), builds, StandInSilicon(), repeats=1).verdict == "model"
+
+
+def test_sums_whose_order_is_open_may_vary_and_other_words_may_not():
+    for later, verdict, state in ((OTHER_SUM, "open", "open"), (OTHER_STORE, "race", "varies")):
+        found = examined(sums(), [SOUND], StandInSilicon(later=later), repeats=2)
+        assert (found.verdict, found.rows[0].state) == (verdict, state)
+    fused = StandInSilicon(later=PLANTED["constant"])
+    assert examined(polynomial(CONTRACTED), [SOUND], fused, repeats=2).verdict == "race", (
+        "one cubin has one contraction"
+    )
+
+
+def test_a_launch_that_the_driver_refuses_blames_nobody():
+    class Refusing(StandInSilicon):
+        def loaded_cubin(self, cubin, text, source):
+            if b"0f3FC00001" in cubin:
+                raise RefsimError("launch-refused", "the driver refused the launch: out of resources")
+            return super().loaded_cubin(cubin, text, source)
+
+    hungry = InProcess("ptxas 13.0.88", 0, (PLANTED["constant"],))
+    found = examined(polynomial(), [SOUND, hungry], Refusing(), repeats=1)
+    assert (found.verdict, [row.state for row in found.rows]) == ("none", ["equal", "refused"])
+    assert "out of resources" in found.rows[1].first
+    edited = InProcess("mine", 3, (PLANTED["constant"],), is_edited=True)
+    found = examined(polynomial(), [SOUND, edited], Refusing(), repeats=1)
+    assert (found.verdict, found.exit_code) == ("not-run", 5)
+    assert found.because[0].startswith("what was edited was not run: [launch-refused]")
+
+
+def test_of_what_was_edited_alone_changing_words_blame_the_edit():
+    silicon = StandInSilicon(later=("0f41200000", "0fC1200000"))
+    edited = InProcess("mine", 3, (("0f40490FDB", "0f41200000"),), is_edited=True)
+    wanted = InProcess("ptxas 13.0.88", 3, (("0f41200000", "10.0"),))
+    found = examined(polynomial(), [wanted, edited], silicon, repeats=2)
+    assert (found.verdict, [row.state for row in found.rows]) == ("edited", ["equal", "varies"])
 
 
 def test_an_edited_text_is_held_beside_the_builds_of_the_kernels_own():

@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 
 from conformance.blamed.__main__ import main
+from conformance.blamed.entries import EntryNames, covering
 from conformance.blamed.planted import PLANTED, POLYNOMIAL
 from conformance.blamed.stand_in import stand_in_ptxas
-from conformance.blamed.subjects import FILES
+from conformance.blamed.subjects import FILES, kernels
 from refsim.blame import builds_of
 from refsim.blame.statements import pieces_of
 from refsim.bundled import bundled
@@ -21,17 +22,34 @@ def test_every_kernel_of_the_tree_is_asked_about() -> None:
     assert sorted(FILES) == sorted(declaring)
 
 
+def test_of_every_entry_of_a_kernel_a_problem_is_chosen() -> None:
+    kernel, target = kernels()["fp8_quantize"]
+    launched = set()
+    for number in covering(kernel, target):
+        launcher = EntryNames(target)
+        kernel.run(launcher, kernel.corpus[number])
+        assert launcher.bytes
+        launched |= {*launcher.entries}
+    assert launched >= {*kernel.entries}
+    assert len(covering(kernel, target)) <= len(launched)
+
+
 def test_a_kernel_and_a_planted_miscompile_from_end_to_end(tmp_path: Path) -> None:
     written = tmp_path / "blame.json"
-    asked = ("--kernel", "fp8_dequantize", "--planted", "rounding", "--opt", "3", "--problems", "2", "--repeats", "1")
+    of = "--kernel softmax --planted rounding --opt 3 --problems 1 --repeats 1 --jobs 0"
+    asked = of.split()
     assert main(["--stand-in", *asked, "--seconds", "1e-3", "-o", str(written)]) == 1, "no time to shrink is no success"
     found = json.loads(written.read_text())
     (kernel,), (case,) = found["kernels"], found["planted"]
-    assert (kernel["kernel"], kernel["verdict"]) == ("fp8_dequantize", "none")
-    assert [(row["build"], row["agreeing"]) for row in kernel["builds"]] == [("ptxas 13.0.88", 2), ("ptxas 13.5.37", 2)]
+    assert (kernel["kernel"], kernel["verdict"]) == ("softmax", "none")
+    assert len(kernel["entries_launched"]) == 3
+    problems = len(kernel["problems"])
+    assert problems >= 3
+    agreeing = [("ptxas 13.0.88", problems), ("ptxas 13.5.37", problems)]
+    assert [(row["build"], row["agreeing"]) for row in kernel["builds"]] == agreeing
     assert (case["verdict"], case["is_right"]) == ("ptxas", False)
     page = written.with_suffix(".md").read_text()
-    assert "| fp8_dequantize | none | ptxas 13.5.37 | 3 | equal | 2 of 2 | 8 |" in page
+    assert "| softmax | none | ptxas 13.5.37 | 3 | equal | 4 of 4 | 8 |" in page
 
 
 def test_an_editing_ptxas_hands_the_edited_text_to_a_real_one(tmp_path: Path) -> None:

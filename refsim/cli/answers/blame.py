@@ -20,18 +20,21 @@ BUILDS = (
 )
 
 
-def said(found: "Blame") -> Wording:
-    """The verdict in a sentence, and what it rests on."""
-    from refsim.blame.examining import BLAME_MEANING
+def said(found: "Blame", older: tuple[str, ...] = ()) -> Wording:
+    """The verdict in a sentence, and what it rests on; `older` says which ptxas read no such text."""
+    from refsim.blame.examining import ASSEMBLED, BLAME_MEANING, REFUSED
 
-    subject = found.subject
+    subject, made = found.subject, [row for row in found.rows if row.state in (ASSEMBLED, REFUSED)]
     lines = [f"{subject.name}: {found.verdict}: {BLAME_MEANING[found.verdict]}"]
     if found.verdict == "ptxas":
         lines += [f"  blamed: {', '.join(_named(row) for row in found.culprits)}"]
-    if found.verdict == "not-run":
-        lines += [f"  {sum(row.cubin is not None for row in found.rows)} of {len(found.rows)} builds assembled"]
+    if found.verdict in ("not-run", "simulated"):
+        lines += [f"  {sum(row.cubin is not None for row in made)} of {len(made)} builds assembled"]
     elif found.rows:
         lines += [f"  {len(subject.problems)} problem{'s' if len(subject.problems) > 1 else ''} of one PTX"]
+    if found.never_launched:
+        lines += [f"  of its {len(subject.entries)} entries no problem launched {', '.join(found.never_launched)}"]
+    lines += [f"  {line}" for line in older]
     lines += [f"  {line}" for text in found.because for line in text.splitlines()]
     return Wording(tuple(lines), facts(found))
 
@@ -43,6 +46,8 @@ def facts(found: "Blame") -> dict[str, Any]:
         "verdict": found.verdict,
         "blamed": [_named(row) for row in found.culprits],
         "because": list(found.because),
+        "launched": sorted(found.launched),
+        "never_launched": list(found.never_launched),
         "problems": [found.subject.spelled(problem) for problem in found.subject.problems],
         **found.facts,
     }

@@ -49,7 +49,12 @@ MOST_PROBLEMS, MOST_REPEATS, LARGEST = 1000, 100, 256 << 20
 @click.option("--repeats", type=Whole(1, MOST_REPEATS), default=3, show_default=True, help="Runs of each cubin.")
 @click.option("--seconds", type=Positive(), default=120.0, show_default=True, help="Time limit of shrinking.")
 @click.option("--no-shrink", is_flag=True, help="The table alone.")
-@click.option("--save-ptx", type=click.Path(path_type=Path), metavar="FILE", help="Write the smallest PTX.")
+@click.option(
+    "--save-ptx",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Write the smallest PTX; the whole one where no GPU is asked.",
+)
 @click.option(
     "--assemble-only", is_flag=True, help="Which ptxas takes the PTX at which level; runs nothing, needs no GPU."
 )
@@ -68,9 +73,14 @@ MOST_PROBLEMS, MOST_REPEATS, LARGEST = 1000, 100, 256 << 20
     help="Where kernels are declared (default: [tool.refsim], else the bundled ones).",
 )
 @click.option(
-    "--device", "device_name", metavar="NAME", default="cuda", show_default=True, help="cuda, cuda:1, cuda:bindings."
+    "--device",
+    "device_name",
+    metavar="NAME",
+    default="cuda",
+    show_default=True,
+    help="cuda, cuda:1, cuda:bindings; sim: what can be said without a GPU.",
 )
-@click.option("--target", metavar="SM", help="Architecture (default: the GPU's own; with --assemble-only sm_90a).")
+@click.option("--target", metavar="SM", help="Architecture (default: the GPU's own; without one the PTX's, or sm_90a).")
 @compilation_options
 @answers
 def command(
@@ -94,35 +104,44 @@ def command(
     KERNEL is a declared kernel, or FILE.ptx (FILE.cu) with ENTRY and a launch. Every ptxas that is found makes machine code of
     the one PTX, at each level; the GPU runs each. Builds that disagree point at ptxas, and the smallest PTX that shows it is
     given; where all agree on other words, at the model; where words change from run to run, at a race. The exit code is 0 where
-    every word is the simulator's, 1 where somebody is blamed, 5 where bits are open.
+    every word is the simulator's, 1 where somebody is blamed, 5 where bits are open or no GPU was asked. Without a GPU,
+    --device sim looks for races and other faults, names what is open, and runs an edited PTX beside the other.
 
     \b
       refsim blame linear --ptxas /opt/cuda-13.5/bin/ptxas
       refsim blame scale.ptx scale --grid 4 --block 64 --arg x.npy --arg zeros:f32:256 --save-ptx small.ptx
       refsim blame fp8_quantize --edited mine.cubin
+      refsim blame scale.ptx scale --block 64 --arg x.npy --arg zeros:f32:64 --device sim --edited mine.ptx
       refsim blame linear --assemble-only --as json
     """
     need("testing", "hypothesis")
-    from refsim.blame import builds_of, examined, shrunk
+    from refsim.blame import builds_of, examined, examined_without_gpu, readers_of, shrunk
 
     if save_ptx is not None:
         require_writable(save_ptx)
-    silicon = None if assemble_only else _silicon(device_name, target)
-    subject = _subject(kernel, entry, target if silicon is None else silicon.target, asked)
+    is_simulated = device_name == "sim" and not assemble_only
+    silicon = None if assemble_only or is_simulated else _silicon(device_name, target)
+    subject = _subject(kernel, entry, target if silicon is None else silicon.target, asked, compares=not assemble_only)
     chosen = levels or (0, 1, 2, 3)
-    builds: list[Build] = [*builds_of(ptxas, chosen, only_named=only_ptxas)]
-    text, more = _edited(edited, [each for each in builds if each.level is not None])
+    readers, older = readers_of(subject.text, builds_of(ptxas, chosen, only_named=only_ptxas))
+    builds: list[Build] = [*readers]
+    text, more = _edited(edited, [each for each in builds if each.level is not None], subject)
     builds += more
     case = None
     with reporting(sys.stderr) as report:
-        found = examined(subject, builds, silicon, edited=text, repeats=repeats, on_progress=report)
+        if is_simulated:
+            if more and text is None:
+                raise _needs_a_gpu(f"--edited {edited}")
+            found = examined_without_gpu(subject, builds, edited=text, on_progress=report)
+        else:
+            found = examined(subject, builds, silicon, edited=text, repeats=repeats, on_progress=report)
         is_shrinkable = silicon is not None and not no_shrink and bool(found.culprits)
         if is_shrinkable and silicon is not None:
             case = shrunk(found, silicon, seconds=seconds, on_progress=report)
-    parts: list[Part] = [said(found), *([table(found)] if found.rows else [])]
+    parts: list[Part] = [said(found, older), *([table(found)] if found.rows else [])]
     parts += [smallest(case, seconds)] if is_shrinkable and found.is_shrinkable else []
-    if case is not None and save_ptx is not None:
-        save(save_ptx, case.text.encode())
+    if save_ptx is not None and (case is not None or silicon is None):
+        save(save_ptx, (subject.text if case is None else case.text).encode())
     return Answer(Document(tuple(parts), f"blame of {kernel}"), found.exit_code)
 
 
@@ -130,20 +149,33 @@ def _silicon(name: str, target: str | None) -> "Silicon":
     """A real GPU by its driver: the simulator cannot run machine code."""
     from refsim import device
 
-    opened: Any = device.open(name, target)
+    try:
+        opened: Any = device.open(name, target)
+    except RefsimError as error:
+        if error.kind is Kind.MISSING:
+            error.help = (
+                "--device sim finds races and other faults without a GPU, --assemble-only asks each ptxas alone"
+            )
+        raise
     if opened.is_simulated:
-        raise RefsimError(
-            "blame-needs-a-gpu",
-            "the simulated GPU executes PTX, and not what ptxas makes of it",
-            f"--device {name}",
-            help="--device cuda, or --assemble-only",
-            kind=Kind.MISSING,
-        )
+        raise _needs_a_gpu(f"--device {name}")
     silicon: Silicon = opened
     return silicon
 
 
-def _subject(kernel: str, entry: str | None, target: str | None, asked: dict[str, Any]) -> "BlameSubject":
+def _needs_a_gpu(where: str) -> RefsimError:
+    return RefsimError(
+        "blame-needs-a-gpu",
+        "the simulated GPU executes PTX, and not what ptxas makes of it",
+        where,
+        help="--device cuda; --device sim with a PTX, or --assemble-only",
+        kind=Kind.MISSING,
+    )
+
+
+def _subject(
+    kernel: str, entry: str | None, target: str | None, asked: dict[str, Any], *, compares: bool
+) -> "BlameSubject":
     """A declared kernel by its name, or one launch of a file."""
     from refsim.blame import GivenLaunch, of_kernel, of_launch
     from refsim.ptx import DEFAULT_TARGET
@@ -172,13 +204,14 @@ def _subject(kernel: str, entry: str | None, target: str | None, asked: dict[str
         None if launched["cluster"] is None else Extents(launched["cluster"]).numbers,
         launched["cooperative"],
     )
-    return of_launch(program.text, program.target, launch, name=path.name)
+    return of_launch(program.text, program.target, launch, name=path.name, compares=compares)
 
 
-def _edited(path: Path | None, builds: "list[Build]") -> "tuple[str | None, list[Build]]":
+def _edited(path: Path | None, builds: "list[Build]", subject: "BlameSubject") -> "tuple[str | None, list[Build]]":
     """The edited text with a build of it for each of the others, or the machine code that was given."""
     from dataclasses import replace
 
+    from refsim.blame import require_same_entries
     from refsim.blame.builds import ELF, BuiltBy, GivenCubin
     from refsim.files.access import checked_path, read_whole
 
@@ -194,4 +227,5 @@ def _edited(path: Path | None, builds: "list[Build]") -> "tuple[str | None, list
     if ".version" not in text:
         rule = "a cubin is an ELF file, a PTX a text with its .version"
         raise RefsimError("bad-edited", "neither a cubin nor PTX", str(path), rule, kind=Kind.UNREADABLE)
+    require_same_entries(subject, text, str(path))
     return text, [replace(each, is_edited=True) for each in builds if isinstance(each, BuiltBy)]

@@ -9,12 +9,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from refsim.ptx.checks.undefined import Tracking
 from refsim.ptx.execution.lanes import Lanes
 from refsim.ptx.execution.masks import Mask, Origins, all_ones
 from refsim.ptx.execution.types import PtxType
 from refsim.ptx.findings.record import LaunchFindings
+from refsim.ptx.memory.global_memory import GlobalMemory
+from refsim.ptx.memory.space import GLOBAL_BASE
 from refsim.ptx.text.syntax import place
 
 
@@ -42,6 +45,15 @@ class OpenBits(Tracking):
         if source is not None:
             self.reaches.setdefault((what, statement.line), f"{what}: {place(statement)}, from PTX line {source}")
 
+    def open_in(self, memory: GlobalMemory, address: int, size: int) -> NDArray[np.uint8]:
+        """The masks of bytes of global memory as the last launch left them."""
+        start, found = address - GLOBAL_BASE, np.zeros(size, np.uint8)
+        shadow = self.masks.get("global")
+        if shadow is not None and shadow.space is memory.space:
+            held = shadow.bits[start : start + size]
+            found[: len(held)] = held
+        return found
+
     def opened(
         self, lanes: Lanes, sources: Sequence[tuple[Any, PtxType]], masks: list[Any], keep: tuple[type, ...]
     ) -> list[Any]:
@@ -59,6 +71,16 @@ class OpenBits(Tracking):
             return _full(lanes.count, type, event)
 
         return [whole(source, type, mask) for (source, type), mask in zip(sources, masks, strict=True)]
+
+    def returned(self, lanes: Lanes, results: Sequence[tuple[Any, PtxType]]) -> list[Any]:
+        """The masks of what an atomic gives back: who comes first is open, so that what the first of ours finds is too."""
+        event = self.origins.add(lanes, np.ones(lanes.count, np.bool_), "what it finds is open")
+        return [
+            [_full(lanes.count, type, event) for _ in result]
+            if isinstance(result, tuple)
+            else _full(lanes.count, type, event)
+            for result, type in results
+        ]
 
 
 def _full(count: int, type: PtxType, origin: Origins) -> Mask:

@@ -46,8 +46,9 @@ def follower(step: Step, register_bits: list[int]) -> Follow:
 
     def follow(lanes: Lanes, masks: list[Any], values: list[Any]) -> list[Any]:
         tracking = lanes.machine.tracking
-        if isinstance(tracking, OpenBits) and step.statement.line in tracking.lines:
-            masks = tracking.opened(lanes, step.sources, masks, (AddressOperand, BranchTarget, BranchTargets))
+        opened = tracking if isinstance(tracking, OpenBits) and step.statement.line in tracking.lines else None
+        if opened is not None:
+            masks = opened.opened(lanes, step.sources, masks, (AddressOperand, BranchTarget, BranchTargets))
         if is_pure and not any(True for _ in flat(masks)):
             return [[None] * len(result) if isinstance(result, tuple) else None for result, _ in step.results]
         operands = RuleOperands(
@@ -61,6 +62,8 @@ def follower(step: Step, register_bits: list[int]) -> Follow:
             step.results,
         )
         found = rule(operands)
+        if opened is not None and found and not is_pure:
+            found = opened.returned(lanes, step.results)
         return [
             [_extended(one, type, index, register_bits) for one, index in zip(mask, result, strict=True)]
             if isinstance(result, tuple)
