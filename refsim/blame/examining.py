@@ -16,12 +16,12 @@ from refsim.ptx.findings.table import CHECKS, SCHEDULE_DEPENDENT
 
 Item = TypeVar("Item")
 EQUAL, OPEN_WORDS, OTHER_WORDS, VARIES, FAULTS = "equal", "open", "differs", "varies", "faults"
-REFUSED, ASSEMBLED = "refused", "assembled"
+NOT_BUILT, ASSEMBLED = "refused", "assembled"
 RACES = frozenset({SCHEDULE_DEPENDENT} | {row.name for row in CHECKS if "race" in (row.name, row.part_of)})
 """Findings of the simulator after which a chip may write other words each time."""
 
 NONE, PTXAS, EDITED, MODEL, RACE, KERNEL = "none", "ptxas", "edited", "model", "race", "kernel"
-OPEN, UNDECIDED, SIMULATED, NOTHING_RAN = "open", "undecided", "simulated", "not-run"
+LEFT_OPEN, UNDECIDED, SIMULATED, NOTHING_RAN = "open", "undecided", "simulated", "not-run"
 BLAME_MEANING = {
     NONE: "every build writes the simulator's words",
     PTXAS: "the builds of one PTX disagree: ptxas made something else of it",
@@ -29,14 +29,14 @@ BLAME_MEANING = {
     MODEL: "every build writes the same other words: the model is wrong, or the kernel asks for what PTX leaves undefined",
     RACE: "what is written depends on who comes first",
     KERNEL: "the simulator finds a fault that is no race: it comes before any comparison",
-    OPEN: "only words differ that hang on bits which arithmetic leaves open, or on those of another target's chip",
+    LEFT_OPEN: "only words differ that hang on bits which arithmetic leaves open, or on those of another target's chip",
     UNDECIDED: "one build alone differs, and there is no other to compare it with: ptxas or the model",
     SIMULATED: "only the simulator ran: a GPU's words, and who is to blame for them, are not known",
     NOTHING_RAN: "no machine code was run",
 }
 """What each verdict says, in a sentence."""
 SHRINKABLE = frozenset({PTXAS, EDITED, MODEL, UNDECIDED})
-_CODES = {NONE: 0} | dict.fromkeys((OPEN, SIMULATED, NOTHING_RAN), Kind.INCONCLUSIVE.value)
+_CODES = {NONE: 0} | dict.fromkeys((LEFT_OPEN, SIMULATED, NOTHING_RAN), Kind.INCONCLUSIVE.value)
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class BuildRow:
 
     @property
     def has_run(self) -> bool:
-        return self.state not in (REFUSED, ASSEMBLED)
+        return self.state not in (NOT_BUILT, ASSEMBLED)
 
 
 @dataclass(frozen=True)
@@ -173,7 +173,7 @@ def run_row(
         except RefsimError as error:
             if error.kind is Kind.MISSING:
                 raise
-            return replace(made, state=REFUSED, first=_said(error))
+            return replace(made, state=NOT_BUILT, first=_said(error))
     return compared_rows(made, models, runs)
 
 
@@ -231,7 +231,7 @@ def assembled_row(subject: BlameSubject, build: Build, candidate: Candidate) -> 
     try:
         cubin = build.cubin(candidate, subject.target)
     except RefsimError as error:
-        return BuildRow(build, REFUSED, seconds=time.monotonic() - started, first=_said(error))
+        return BuildRow(build, NOT_BUILT, seconds=time.monotonic() - started, first=_said(error))
     return BuildRow(build, ASSEMBLED, cubin, time.monotonic() - started)
 
 
@@ -254,7 +254,7 @@ def _verdict(rows: Sequence[BuildRow], models: Sequence[RunWords]) -> tuple[str,
     if not differing:
         open_ = (models[at] for row in ran for at in row.differing)
         open_bits = tuple(dict.fromkeys(line for model in open_ for line in model.open_bits))
-        return (OPEN if open_bits else NONE), open_bits
+        return (LEFT_OPEN if open_bits else NONE), open_bits
     if own and all(row.state in (EQUAL, OPEN_WORDS) for row in own):
         return EDITED, ()
     if any(not _alike(row, differing[0], models) for row in ran):

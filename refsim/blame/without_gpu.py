@@ -7,7 +7,7 @@ from refsim.blame.builds import Build
 from refsim.blame.examining import (
     EDITED,
     FAULTS,
-    OPEN,
+    LEFT_OPEN,
     OPEN_WORDS,
     OTHER_WORDS,
     SIMULATED,
@@ -61,7 +61,7 @@ def examined_without_gpu(
         problems = told(on_progress, subject, "edited", subject.problems)
         runs = [(simulated(subject, edited, each),) for each in problems]
         row = compared_rows(BuildRow(OnSimulator(), ""), models, runs)
-        verdict = EDITED if row.state in (OTHER_WORDS, FAULTS) else OPEN if row.state == OPEN_WORDS else SIMULATED
+        verdict = EDITED if row.state in (OTHER_WORDS, FAULTS) else LEFT_OPEN if row.state == OPEN_WORDS else SIMULATED
         rows.append(row)
     return Blame(subject, verdict, tuple(rows), tuple(because), subject.facts, candidate, launched(models))
 

@@ -269,12 +269,6 @@ class LoadedModule:
         self.broken = False
 
 
-@lru_cache(maxsize=4)
-def _declarations(text: str) -> Module:
-    """What a text declares, read once however often its module is loaded anew: of 2 MB that takes seconds."""
-    return signatures(text)
-
-
 def synchronized(driver: Driver, where: str) -> None:
     """Waits for what was launched; RefsimError launch-failed for a kernel that did not come to its end."""
     try:
@@ -288,3 +282,9 @@ def synchronized(driver: Driver, where: str) -> None:
             "run the case on the simulator, which names the instruction; restart before using this GPU again",
             Kind.FAULT,
         ) from fault
+
+
+@lru_cache(maxsize=4)
+def _declarations(text: str) -> Module:
+    """What a text declares, read once however often its module is loaded anew: of 2 MB that takes seconds."""
+    return signatures(text)

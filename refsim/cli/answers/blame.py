@@ -22,9 +22,9 @@ BUILDS = (
 
 def said(found: "Blame", older: tuple[str, ...] = ()) -> Wording:
     """The verdict in a sentence, and what it rests on; `older` says which ptxas read no such text."""
-    from refsim.blame.examining import ASSEMBLED, BLAME_MEANING, REFUSED
+    from refsim.blame.examining import ASSEMBLED, BLAME_MEANING, NOT_BUILT
 
-    subject, made = found.subject, [row for row in found.rows if row.state in (ASSEMBLED, REFUSED)]
+    subject, made = found.subject, [row for row in found.rows if row.state in (ASSEMBLED, NOT_BUILT)]
     lines = [f"{subject.name}: {found.verdict}: {BLAME_MEANING[found.verdict]}"]
     if found.verdict == "ptxas":
         lines += [f"  blamed: {', '.join(_named(row) for row in found.culprits)}"]
