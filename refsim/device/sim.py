@@ -198,10 +198,7 @@ class SimLauncher(Card):
             first, checks = orders[0], replace(UNCHECKED, off=self.without)
             again, _ = prepared(policy=first.policy, seed=first.seed, checks=checks, programmatic=False)
             self.earlier = Earlier(before, again)
-        if small:
-            self._follow(lambda following: executed(orders[0], UNCHECKED, following))
-        elif self.following is not None:
-            self.is_unfollowed |= bool(self.following.lines or self.traces[-1].open_lines)
+        self._follow(lambda following: executed(orders[0], UNCHECKED, following), can_follow=small)
 
     def _begin(self, entry: str, cooperative: bool, programmatic: bool) -> None:
         """The module's own variables are part of the memory that every order begins with."""
@@ -210,12 +207,13 @@ class SimLauncher(Card):
         if self.memory.end <= WATCHED_BYTES and self.memory.space.writer is None:
             self.memory.track_writers()
 
-    def _follow(self, again: Callable[[OpenBits], object]) -> None:
+    def _follow(self, again: Callable[[OpenBits], object], *, can_follow: bool) -> None:
         """Run a launch once more and follow the bits that it, or one before it, left open; memory stays as it is."""
         if self.following is None:
             return
         self.following.lines |= self.traces[-1].open_lines
-        if not self.following.lines:
+        self.is_unfollowed |= bool(self.following.lines) and not can_follow
+        if not self.following.lines or not can_follow:
             return
         after, touched = self.memory.snapshot(), self.memory.touched
         again(self.following)
