@@ -1,24 +1,24 @@
 """Orders that are known, found again: chains, splits, steps of tensor cores, and products that have none."""
 
-import json
-from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
+import ml_dtypes
 import numpy as np
 import pytest
 
 from refsim import numerics, oracles
-from refsim.bringup.order import compared, computed, fingerprint, function_named, of_function, of_kernel
+from refsim.bringup.order import compared, computed, fingerprint, of_function
+from refsim.bringup.order.arithmetic import FL_THEN_ADD, ONE_FMA, NodeArithmetic
 from refsim.bringup.order.asking import OrderSubject
 from refsim.bringup.order.problems import telling
 from refsim.bringup.order.trees import Node, leaves, nested, placed, same, size
-from refsim.bundled import bundled
-from refsim.conversions import decode, encode
+from refsim.conversions import decode
 from refsim.errors import RefsimError
-from refsim.formats import format_named
-from refsim.testing import find_kernels
+from refsim.formats import F64, format_named
+from refsim.numerics import ieee
 from refsim.testing.kernel_files import load_kernel_file
+from refsim.typed_arrays import format_held
 
 ROOT = Path(__file__).parents[2]
 SERVED = load_kernel_file(ROOT / "tests/cli/kernels/served.py")
@@ -178,6 +178,137 @@ def test_a_function_that_writes_over_its_operands_changes_no_later_question():
     assert only_order(found).lines[0].startswith("a chain of 32 products from zero, k ascending")
 
 
+def test_a_function_whose_results_share_one_place_is_asked_as_any_other():
+    """As a captured CUDA graph does: the next result lies where the last one lay."""
+    places = {}
+
+    def multiply(a, b):
+        d = places.setdefault(len(a), np.zeros((len(a), b.shape[1]), np.float32))
+        d[...] = one_by_one(a, b, range(32))
+        return d
+
+    found = fingerprint(of_numpy(multiply), seeds=(0,))
+    assert found.is_batch_invariant
+    assert only_order(found).lines[0] == "a chain of 32 products from zero, k ascending"
+
+
+def fours(first, second, *, rest):
+    """Groups of four in float32, added to what came before: `first` rounded, `second` joined by one FMA, then `rest`."""
+
+    def multiply(a, b):
+        x, y = (each.astype(np.float32) for each in (a, b))
+        total = np.zeros((len(a), b.shape[1]), np.float32)
+        for at in range(0, a.shape[1], 4):
+            pairs = [
+                np.broadcast_arrays(x[:, at + place, None], y[None, at + place]) for place in (first, second, *rest)
+            ]
+            part = ieee.fma(*pairs[1], ieee.mul(*pairs[0]))
+            for pair in pairs[2:]:
+                part = ieee.fma(*pair, part)
+            total = ieee.add(total, part)
+        return total
+
+    return multiply
+
+
+@pytest.mark.parametrize(
+    ("multiply", "rounded"),
+    [
+        (fours(0, 1, rest=(2, 3)), ()),
+        (fours(1, 0, rest=(2, 3)), tuple(range(1, 32, 4))),
+        (fours(3, 2, rest=(1, 0)), ()),
+    ],
+)
+def test_of_two_products_that_meet_the_rounded_one_is_found(multiply, rounded):
+    """Compilers fuse either; where it is not the first of its chain the answer names it."""
+    order = only_order(fingerprint(of_numpy(multiply), seeds=(0, 1)))
+    assert order.arithmetic.rounded == rounded
+    assert ("those at k 1, 5, .., 29 are rounded first" in order.lines[-2]) is bool(rounded)
+    assert order.reversed_equal < order.words
+
+
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
+def test_sums_in_the_type_of_the_operands_are_told(dtype):
+    def multiply(a, b):
+        d = np.zeros((len(a), b.shape[1]), dtype)
+        for k in range(a.shape[1]):
+            d += a[:, k, None] * b[None, k]
+        return d
+
+    row = format_held(np.dtype(dtype))
+    order = only_order(fingerprint(of_function(multiply, row, row, n=8, k=32, rows=(2,)), seeds=(0,)))
+    assert order.arithmetic == NodeArithmetic(None, FL_THEN_ADD, row)
+    assert f"({np.dtype(dtype)}, nearest even)" in order.lines[1]
+
+
+def test_sums_in_float64_are_told():
+    def multiply(a, b):
+        return np.add.accumulate(a[:, :, None].astype(np.float64) * b[None], axis=1)[:, -1].astype(np.float32)
+
+    order = only_order(fingerprint(of_numpy(multiply, rows=(2,)), seeds=(0,)))
+    assert order.arithmetic == NodeArithmetic(None, ONE_FMA, F64)
+
+
+def test_fused_sums_in_f16_are_told():
+    def multiply(a, b):
+        d = np.zeros((len(a), b.shape[1]), np.float16)
+        for k in range(a.shape[1]):
+            d = ieee.fma(*np.broadcast_arrays(a[:, k, None], b[None, k]), d)
+        return d
+
+    order = only_order(fingerprint(of_function(multiply, "f16", "f16", n=8, k=32, rows=(2,)), seeds=(0,)))
+    assert order.arithmetic == NodeArithmetic(None, ONE_FMA, format_named("f16"))
+
+
+def test_steps_that_add_in_f16_are_told():
+    core = subject(
+        lambda a, b: numerics.mma(a, b, unit="mma.sync", a_format="f16", b_format="f16", d_format="f16").view(
+            np.uint16
+        ),
+        "f16",
+        "f16",
+        "f16",
+    )
+    order = only_order(fingerprint(core, seeds=(0,)))
+    assert (order.arithmetic.step.fraction, order.arithmetic.step.rounding.name) == (25, "rne-f16")
+
+
+@pytest.mark.parametrize(
+    ("places", "start", "why"),
+    [
+        (range(31), 0, "the product at k 31 is not in the sum (each product enters the sum once)"),
+        ([*range(32), 3], 0, "the product at k 3 alone is 2 times itself in D"),
+        (range(32), 1, "every product is zero and D is 1"),
+        (range(32), np.nan, "every product is zero and D is not finite"),
+    ],
+)
+def test_what_is_no_sum_of_each_product_once_is_said_so(places, start, why):
+    found = fingerprint(of_numpy(lambda a, b: one_by_one(a, b, places) + np.float32(start), rows=(2,)), seeds=(0,))
+    assert found.orders == ()
+    assert found.sizes[0].why.startswith(why)
+
+
+@pytest.mark.parametrize(("rows", "smallest"), [((1, 64), 23), ((1, 20, 24), 23), ((23, 24), None), ((1, 22), None)])
+def test_the_smallest_batch_that_differs_is_looked_for_between_those_that_were_asked(rows, smallest):
+    found = fingerprint(
+        of_numpy(lambda a, b: (SERVED.one_chain if len(a) < 23 else SERVED.four_parts)(a, b), rows=rows)
+    )
+    if smallest is None:
+        assert found.is_batch_invariant
+    else:
+        assert (found.difference.m, found.difference.agrees) == (smallest, smallest - 1)
+
+
+def test_sizes_that_a_function_does_not_take_are_passed_over():
+    def multiply(a, b):
+        if len(a) % 8:
+            raise ValueError("rows by eights")
+        return (SERVED.one_chain if len(a) < 40 else SERVED.four_parts)(a, b)
+
+    difference = fingerprint(of_numpy(multiply, rows=(8, 64)), seeds=(0,)).difference
+    assert (difference.m, difference.agrees) == (40, 32)
+
+
 def test_a_chain_from_the_end_is_called_so():
     """Its first two products commute: they are named in the direction of the others."""
     found = only_order(fingerprint(of_numpy(lambda a, b: one_by_one(a, b, range(31, -1, -1)))))
@@ -247,68 +378,6 @@ def test_pairs_of_sums_are_no_comb_of_them():
     assert not same(pairs, turns)
     assert not same(Node((one, *range(2, 4))), Node((comb([0, 1, 2]), 3)))
     assert not same(Node((one, Node((two, 4)), 5)), Node((Node((one, two, 4)), 5)))
-
-
-def test_what_a_function_may_return_and_what_it_raises():
-    with pytest.raises(RefsimError, match="float64"):
-        of_function(lambda a, b: a.astype(float) @ b, "f32", "f32")
-    with pytest.raises(RefsimError, match="ZeroDivisionError"):
-        of_function(lambda a, b: 1 / 0, "f32", "f32")
-    with pytest.raises(RefsimError, match="of shape"):
-        fingerprint(of_function(lambda a, b: a @ b[:, :3], "f32", "f32"))
-    with pytest.raises(RefsimError, match="no kernel and no function"):
-        function_named("numpy.matmull")
-
-
-class Standing:
-    """A device on which every kernel is what its oracle says."""
-
-    def launcher(self, code):
-        return nullcontext(code)
-
-
-FILES = ("linear_bindings.py", "linear_fp8_bindings.py", "gemm_1d2d.py", "gemm_1d2d_splits.py", "attention.py")
-PRODUCTS = [
-    (kernel, name)
-    for file in FILES
-    for kernel in find_kernels([bundled(f"gpu/{file}")])
-    for name, row in kernel.products.items()
-    if row.rows[0] < 4 and row.n <= 128 and row.k <= 512
-]
-
-
-@pytest.mark.parametrize(("kernel", "name"), PRODUCTS, ids=lambda each: getattr(each, "name", each))
-def test_every_bundled_product_is_the_sum_that_it_says(kernel, name):
-    """One product in each corner of D: operands are in their places, scales are one, nothing else is added."""
-    standing = replace(kernel, run=lambda _, problem: kernel.expected(problem, "sm_90a"))
-    asked = of_kernel(standing, Standing(), name, rows=(2,))
-    a, b = (np.zeros((rows, asked.k), row.code_dtype) for rows, row in ((2, asked.a_format), (asked.n, asked.b_format)))
-    one, two, four = (
-        int(code_of(value, row)) for value, row in ((1, asked.a_format), (2, asked.b_format), (4, asked.b_format))
-    )
-    a[:] = one if not asked.a_is_free else 0
-    a[1, -1] = a[0, 0] = one
-    b[0, 0], b[-1, -1] = two, four
-    d = asked.product(a, b)
-    want = np.zeros((2, asked.n))
-    for row, column, value in ((0, 0, 2), (1, asked.n - 1, 4)):
-        want[row, column] = value
-    if not asked.a_is_free:
-        want[:] = want.max(0)
-    assert np.array_equal(d, code_of(want, asked.d_format))
-
-
-def code_of(value, row):
-    return encode(np.asarray(value, float), row)
-
-
-def test_the_page_of_the_h200_is_that_of_its_record():
-    report = ROOT / "conformance/reports/h200/batch_invariance.json"
-    page = load_kernel_file(ROOT / "conformance/batch_invariance.py").page
-    record = json.loads(report.read_text("utf-8"))
-    assert report.with_suffix(".md").read_text("utf-8") == page(record)
-    assert all(each["explained"] == each["words"] > 0 for each in record["subjects"])
-    assert {each["subject"].split(",")[0] for each in record["subjects"]} >= {"linear", "fp8_gemm_1d2d", "torch.matmul"}
 
 
 def test_computing_in_an_order_needs_nothing_of_the_subject_but_its_types():

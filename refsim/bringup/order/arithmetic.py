@@ -7,20 +7,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from refsim.bringup.bench import Bench, Codes
+from refsim.bringup.bench import Bench, Codes, reach
 from refsim.bringup.discovered import Discovery
 from refsim.bringup.discovery import discover_step
 from refsim.bringup.order.asking import OrderSubject, read_back
 from refsim.bringup.order.revealing import no_order
-from refsim.bringup.order.trees import Node, folded, leaves, post_order
+from refsim.bringup.order.trees import Node, folded, least, leaves, post_order, said_places
 from refsim.conversions import decode, encode
-from refsim.formats import F32, Format
+from refsim.formats import BF16, F16, F32, F64, Format
 from refsim.numerics import ieee
 from refsim.numerics import profile as profile_of
 from refsim.numerics.dot.arrays import Fields, fields, truncated_step
 from refsim.numerics.dot.exact import exact_step
 from refsim.numerics.methods import EXACT, TRUNCATED
-from refsim.numerics.roundings import RNE_F32, RZ_E8M13, RZ_F32, Rounding
+from refsim.numerics.roundings import RNE_F32, RZ_E8M13, RZ_F32, TO_NEAREST, Rounding
 from refsim.numerics.rows import Profile
 
 Values = NDArray[Any]
@@ -31,25 +31,29 @@ ONE_FMA, FL_THEN_ADD = "one fused multiply-add", "rounded, then added"
 class NodeArithmetic:
     """How nodes add: `step` the row of those that add several products at once, None where no node does.
 
-    Elsewhere a product joins a sum in `dtype` as `product` says, and two sums are added in it, to nearest even; `partial`
-    is the format that a sum of products is rounded to before it meets another, None where it stays. The result is
-    rounded to the format of D.
+    Elsewhere a product joins a sum of the format `sums` as `product` says, and two sums are added in it, to nearest even; of two
+    products that meet the first of their chain is rounded. Where that is not all, `rounded` has the places of the products that
+    are rounded before they are added, and the others are fused. `partial` is the format that a sum of products is rounded to
+    before it meets another, None where it stays. The result is rounded to the format of D.
     """
 
     step: Profile | None
     product: str = ONE_FMA
-    dtype: type[np.float32] | type[np.float64] = np.float32
+    sums: Format = F32
     partial: Format | None = None
+    rounded: tuple[int, ...] = ()
 
     def __str__(self) -> str:
-        parts = [self._steps() if self.step else f"a product joins its sum by {self.product} ({self._sums})"]
+        parts = [
+            self._steps()
+            if self.step
+            else f"a product joins its sum by {self.product} ({self.sums.array_dtype or self.sums.ml_dtype}, nearest even)"
+        ]
+        if self.rounded:
+            parts.append(f"those at {said_places(self.rounded)} are rounded first")
         if self.partial:
             parts.append(f"partial sums are rounded to {self.partial}")
         return "; ".join(parts)
-
-    @property
-    def _sums(self) -> str:
-        return f"{np.dtype(self.dtype).name}, nearest even"
 
     def _steps(self) -> str:
         assert self.step is not None
@@ -77,15 +81,55 @@ def candidates(subject: OrderSubject, bench: Bench, tree: "int | Node") -> Itera
         rows = list(_rows(subject, _found(bench, tree, steps)))
         yield from (NodeArithmetic(row, partial=partial) for partial in partials for row in rows)
         return
-    products = (ONE_FMA,) if _exact_products(subject) else (ONE_FMA, FL_THEN_ADD)
-    for dtype in (np.float32, np.float64):
-        for partial in partials:
-            yield from (NodeArithmetic(None, product, dtype, partial) for product in products)
+    known = {first_of_pairs(tree): (ONE_FMA, ()), leaves(tree): (FL_THEN_ADD, ())}
+    alone = (
+        () if _holds_products(F32, subject) and _holds_products(BF16, subject) else _rounded_alone(subject, bench, tree)
+    )
+    for sums in (F32, F64, F16, BF16):
+        product, rounded = (ONE_FMA, ()) if _holds_products(sums, subject) else known.get(alone, (ONE_FMA, alone))
+        yield from (NodeArithmetic(None, product, sums, each, rounded) for each in partials)
 
 
-def _exact_products(subject: OrderSubject) -> bool:
-    """Whether float32 holds every product, so that a fused multiply-add is a product and a sum."""
-    return subject.a_format.mantissa_bits + subject.b_format.mantissa_bits + 2 <= F32.mantissa_bits + 1
+def first_of_pairs(tree: "int | Node") -> tuple[int, ...]:
+    """Of each two products that meet, the place of the one that its chain begins with: the far one from where it goes on."""
+    follows = {id(child): node.products[0] for node in post_order(tree) for child in node.nodes if node.products}
+    found = []
+    for node in post_order(tree):
+        if len(node.products) == 2 and not node.nodes:
+            low, high = sorted(node.products)
+            found.append(high if follows.get(id(node), high) < low else low)
+    return tuple(sorted(found))
+
+
+def _rounded_alone(subject: OrderSubject, bench: Bench, tree: "int | Node") -> tuple[int, ...]:
+    """The places whose products are rounded before they are added.
+
+    A product that float32 does not hold is taken away by another of the same factors that stands alone in what it meets: what
+    rounding cut off is left where it was fused. With (1 + 2^-23)^2 that is 2^-46.
+    """
+    pairs = [
+        (place, next(least(other) for other in node.children if other != place))
+        for node in post_order(tree)
+        for place in node.products
+    ]
+    rows = subject.a_format, subject.b_format
+    size = (
+        7 if max(row.mantissa_bits for row in rows) <= F16.mantissa_bits else 15
+    )  # f16 holds the product, and what is left
+    factors = [(2.0**row.mantissa_bits + 1) * 2.0 ** (min(size, reach(row) - 1) - row.mantissa_bits) for row in rows]
+    a_code = encode(np.array(factors[0]), subject.a_format)
+    b_code, taken = encode(np.array([factors[1], -factors[1]]), subject.b_format)
+    a = np.full((len(pairs), subject.k), a_code, subject.a_format.code_dtype)
+    b = np.zeros((len(pairs), subject.k), subject.b_format.code_dtype)
+    for row, (place, other) in enumerate(pairs):
+        b[row, place], b[row, other] = b_code, taken
+    kept = decode(bench.dots(a, b, np.zeros(len(pairs), subject.d_format.code_dtype)), subject.d_format)
+    return tuple(sorted(place for (place, _), left in zip(pairs, kept, strict=True) if not left > 0))
+
+
+def _holds_products(sums: Format, subject: OrderSubject) -> bool:
+    """Whether a format holds every product, so that a fused multiply-add is a product and a sum."""
+    return subject.a_format.mantissa_bits + subject.b_format.mantissa_bits + 2 <= sums.mantissa_bits + 1
 
 
 def _found(bench: Bench, tree: "int | Node", steps: list[Node]) -> Discovery:
@@ -113,29 +157,49 @@ def _rows(subject: OrderSubject, found: Discovery) -> Iterator[Profile]:
         return
     known = found.rounding
     roundings = [known] if isinstance(known, Rounding) else [RZ_F32, RNE_F32, RZ_E8M13]
+    own = TO_NEAREST.get(subject.d_format)
+    if own is not None and own not in roundings:  # rounding the result hides what a step did
+        roundings.append(own)
     for rounding in roundings:
         yield replace(like, method=TRUNCATED, fraction=found.fraction, rounding=rounding)
 
 
 def computed(tree: "int | Node", arithmetic: NodeArithmetic, subject: OrderSubject, a: Codes, b: Codes) -> Codes:
     """D of A (M, K) and B (N, K) in this order: codes of the subject's result, by the definitions of each node alone."""
-    operands = _Operands(arithmetic, subject, a, b)
+    operands = _Operands(tree, arithmetic, subject, a, b)
     total = folded(tree, operands.leaf, operands.node)
     if isinstance(total, int):
         total = operands.step([total], None)
-    return np.asarray(encode(total, subject.d_format, overflow=None))
+    return np.asarray(encode(_numbers(total), subject.d_format, overflow=None))
+
+
+def _carried(numbers: Values, row: Format) -> Values:
+    """Numbers rounded to a format, as `ieee` takes them: arrays of its dtype, patterns of bf16."""
+    if row is F64:  # the type of decoded numbers, which has no codes
+        return np.asarray(numbers, np.float64)
+    codes = np.asarray(encode(numbers, row, overflow="inf"))
+    return codes if row.array_dtype is None else codes.view(row.array_dtype)
+
+
+def _numbers(carried: Values) -> Values:
+    return np.asarray(decode(carried, BF16, np.float32)) if carried.dtype == BF16.code_dtype else carried
 
 
 class _Operands:
-    """A and B as the nodes read them: fields of codes for steps, float32 numbers for the rest."""
+    """A and B as the nodes read them: fields of codes for steps, numbers of the format of sums for the rest."""
 
-    def __init__(self, arithmetic: NodeArithmetic, subject: OrderSubject, a: Codes, b: Codes) -> None:
+    def __init__(
+        self, tree: "int | Node", arithmetic: NodeArithmetic, subject: OrderSubject, a: Codes, b: Codes
+    ) -> None:
         self.arithmetic = arithmetic
-        self.numbers = [decode(x, row, np.float32) for x, row in ((a, subject.a_format), (b, subject.b_format))]
+        codes = (a, subject.a_format), (b, subject.b_format)
         self.fields: list[Fields] = []
+        self.numbers: list[Values] = []
         if arithmetic.step is not None:
-            self.fields = [fields(x[None], row) for x, row in ((a, subject.a_format), (b, subject.b_format))]
-        self.exact = _exact_products(subject)
+            self.fields = [fields(x[None], row) for x, row in codes]
+        else:
+            self.numbers = [_carried(decode(x, row), arithmetic.sums) for x, row in codes]
+        self.alone = set(arithmetic.rounded or (leaves if arithmetic.product == FL_THEN_ADD else first_of_pairs)(tree))
         self.shape = (len(a), len(b))
 
     def leaf(self, place: int) -> int:
@@ -156,27 +220,27 @@ class _Operands:
         partial = self.arithmetic.partial
         if partial is None or not node.products:
             return value
-        return np.asarray(decode(encode(value, partial, overflow="inf"), partial, np.float32)).astype(value.dtype)
+        rounded = np.asarray(decode(encode(_numbers(value), partial, overflow="inf"), partial, np.float32))
+        return _carried(rounded, self.arithmetic.sums)
 
     def step(self, places: list[int], before: Values | None) -> Values:
         """Products at some places of K joined to a sum, or to nothing."""
         if self.arithmetic.step is None:
             return self._one_by_one(places, before)
         row = replace(self.arithmetic.step, length=len(places))
-        start = np.zeros(self.shape, np.float32) if before is None else before
+        result = row.rounding.format
+        start = np.zeros(self.shape, result.code_dtype) if before is None else encode(before, result)
         sum_of = exact_step if row.method is EXACT else truncated_step
         a, b = (each.take(places) for each in self.fields)
-        d = sum_of(a, b, start.view(np.uint32)[None], row)
-        return np.asarray(d[0]).view(np.float32)
+        return np.asarray(decode(sum_of(a, b, start[None], row)[0], result, np.float32))
 
     def _one_by_one(self, places: list[int], total: Values | None) -> Values:
-        dtype = self.arithmetic.dtype
-        for place in places:
+        for place in sorted(places, key=lambda place: place not in self.alone):
             x, y = np.broadcast_arrays(self.numbers[0][:, None, place], self.numbers[1][None, :, place])
-            if dtype is np.float64:
-                product = x.astype(np.float64) * y
+            if self.arithmetic.sums is F64:
+                product = x * y
                 total = product if total is None else total + product
-            elif total is None or self.exact or self.arithmetic.product == FL_THEN_ADD:
+            elif total is None or place in self.alone:
                 product = ieee.mul(x, y)
                 total = product if total is None else ieee.add(total, product)
             else:
@@ -185,4 +249,4 @@ class _Operands:
         return total
 
     def _add(self, one: Values, other: Values) -> Values:
-        return one + other if one.dtype == np.float64 else ieee.add(one, other)
+        return one + other if self.arithmetic.sums is F64 else ieee.add(one, other)

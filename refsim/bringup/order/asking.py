@@ -33,8 +33,8 @@ class OrderSubject:
     a_is_free: bool = True
 
     def product(self, a: Codes, b: Codes) -> Codes:
-        """D, held to its shape and dtype."""
-        d = np.asarray(self.multiply(np.ascontiguousarray(a), np.ascontiguousarray(b)))
+        """D, held to its shape and dtype. A copy: a subject may write its next result to the same place."""
+        d = np.array(self.multiply(np.ascontiguousarray(a), np.ascontiguousarray(b)))
         if d.shape != (len(a), len(b)) or d.dtype != self.d_format.code_dtype:
             raise RefsimError(
                 "order-result",

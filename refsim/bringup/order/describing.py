@@ -4,9 +4,8 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from refsim.bringup.order.arithmetic import NodeArithmetic
-from refsim.bringup.order.trees import Node, leaves, post_order
+from refsim.bringup.order.trees import MOST_SAID, Node, leaves, post_order, said_places
 
-MOST_LISTED = 4
 INDENT = "  "
 
 
@@ -81,16 +80,16 @@ class _Describer:
         pad = INDENT * (depth + 1)
         alike = [each for each in parts if self.shapes[id(each)] == self.shapes[id(parts[0])]]
         others = [each for each in parts if self.shapes[id(each)] != self.shapes[id(parts[0])]]
-        taken = "; ".join(_places(leaves(each)) for each in alike[:2]) + ("; ..." if len(alike) > 2 else "")
+        taken = "; ".join(said_places(leaves(each)) for each in alike[:2]) + ("; ..." if len(alike) > 2 else "")
         found = [f"{pad}{'each' if len(alike) > 1 else 'one'} of {len(leaves(alike[0]))} products ({taken}):"]
         found += self.lines(alike[0], depth + 2)
-        for each in others[:MOST_LISTED]:
+        for each in others[:MOST_SAID]:
             found += [
-                f"{pad}one of {len(leaves(each))} products ({_places(leaves(each))}):",
+                f"{pad}one of {len(leaves(each))} products ({said_places(leaves(each))}):",
                 *self.lines(each, depth + 2),
             ]
-        if len(others) > MOST_LISTED:
-            found.append(f"{pad}and {len(others) - MOST_LISTED} more of other shapes")
+        if len(others) > MOST_SAID:
+            found.append(f"{pad}and {len(others) - MOST_SAID} more of other shapes")
         return found
 
     def _chain(self, node: Node, depth: int) -> list[str]:
@@ -122,8 +121,8 @@ class _Describer:
         each = f"{lengths.pop()}" if len(lengths) == 1 else "several"
         last = f", the last of {len(groups[-1])}" if len(groups[-1]) != len(groups[0]) else ""
         if len(groups) == 1:
-            return [f"one step {start} adds {len(groups[0])} products at once ({_places(groups[0])})"]
-        first = f"{_places(groups[0])}; {_places(groups[1])}{'; ...' if len(groups) > 2 else ''}"
+            return [f"one step {start} adds {len(groups[0])} products at once ({said_places(groups[0])})"]
+        first = f"{said_places(groups[0])}; {said_places(groups[1])}{'; ...' if len(groups) > 2 else ''}"
         return [f"a chain of {len(groups)} steps {start}, each adds {each} products at once{last} ({first})"]
 
 
@@ -137,21 +136,7 @@ def _direction(places: Sequence[int]) -> str:
     if len(apart) == 1 and (by := apart.pop()) in (1, -1):
         return "k ascending" if by == 1 else "k descending"
     if list(places) == sorted(places):
-        return f"k ascending ({_places(places)})"
+        return f"k ascending ({said_places(places)})"
     if list(places) == sorted(places, reverse=True):
         return "k descending"
     return f"in the order k = {', '.join(map(str, places[:6]))}{', ...' if len(places) > 6 else ''}"
-
-
-def _places(places: Sequence[int]) -> str:
-    """k 0..15; k 0, 8, .., 504; k 0..1, 4..5, .."""
-    runs: list[list[int]] = []
-    for place in places:
-        if runs and place == runs[-1][1] + 1:
-            runs[-1][1] = place
-        else:
-            runs.append([place, place])
-    shown = [f"{first}" if first == last else f"{first}..{last}" for first, last in runs]
-    if len(shown) > MOST_LISTED:
-        shown = [*shown[:2], "..", shown[-1]]
-    return f"k {', '.join(shown)}"

@@ -1,7 +1,7 @@
 """The order in which a product of matrices adds, over sizes and places of its batch, and whether bits bear it out."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,7 @@ from refsim.bringup.order.trees import Node, leaves, placed, same
 from refsim.errors import RefsimError
 
 MOST_CLASSES = 4
+NEAR = 8  # so many values of M are tried one after the other
 SPARE = 8  # binades beyond those that a float32 sum hides, so that a call may count 256 products
 
 
@@ -42,13 +43,17 @@ class SumOrder:
 
 @dataclass(frozen=True)
 class FirstDifference:
-    """The first word that another size or place of the batch changes: D[row, column] of a batch of `m` rows."""
+    """The first word that another size or place of the batch changes: D[row, column] of a batch of `m` rows.
+
+    `agrees` is the largest M below it that was tried and gave the words of the smallest batch, 0 where none was.
+    """
 
     m: int
     row: int
     column: int
     got: int
     want: int
+    agrees: int = 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -150,16 +155,51 @@ class _Run:
 
     def first_difference(self, rows: list[int]) -> FirstDifference | None:
         """The first word, by M, that is not that of the same row in the smallest batch."""
-        self.results = {m: [self._product(each.rows(m), each.b) for each in self.problems] for m in rows}
+        self.results = {m: self._results(m) for m in rows}
+        self.repeats = self._repeats(rows[0])
         reference = self._first(rows[0], self.results[rows[0]])
+        agrees = 0
         for m in rows:
-            for each, want, got in zip(self.problems, reference, self.results[m], strict=True):
-                expected = want[np.arange(m) % POOL]
-                if (places := np.argwhere(got != expected)).size:
-                    row, column = (int(at) for at in places[0])
-                    self.repeats = self.repeats and np.array_equal(got, self._product(each.rows(m), each.b))
-                    return FirstDifference(m, row, column, int(got[row, column]), int(expected[row, column]))
+            if found := self._difference(m, self.results[m], reference):
+                self.repeats = self.repeats and self._repeats(m)
+                return self._smallest(agrees, found, reference) if self.repeats and agrees else found
+            agrees = m
         return None
+
+    def _results(self, m: int) -> list[Codes]:
+        return [self._product(each.rows(m), each.b) for each in self.problems]
+
+    def _repeats(self, m: int) -> bool:
+        """Whether each problem gives its words again, twice in turn: what alternates between two orders shows."""
+        return all(
+            np.array_equal(got, self._product(each.rows(m), each.b))
+            for each, got in zip(self.problems, self.results[m], strict=True)
+            for _ in range(2)
+        )
+
+    def _difference(self, m: int, results: list[Codes], reference: list[Codes]) -> FirstDifference | None:
+        for want, got in zip(reference, results, strict=True):
+            expected = want[np.arange(m) % POOL]
+            if (places := np.argwhere(got != expected)).size:
+                row, column = (int(at) for at in places[0])
+                return FirstDifference(m, row, column, int(got[row, column]), int(expected[row, column]))
+        return None
+
+    def _smallest(self, agrees: int, found: FirstDifference, reference: list[Codes]) -> FirstDifference:
+        """The smallest M between two that were asked: each in turn where they are near, else by halves.
+
+        Where the subject does not take an M it is asked for multiples of 2, then of 4, ...
+        """
+        step = 1
+        while between := [m for m in range(agrees + 1, found.m) if m % step == 0]:
+            m = between[0] if len(between) <= NEAR else between[len(between) // 2]
+            try:
+                nearer = self._difference(m, self._results(m), reference)
+            except RefsimError:
+                step *= 2
+                continue
+            found, agrees = (nearer, agrees) if nearer else (found, m)
+        return replace(found, agrees=agrees)
 
     def at(self, m: int) -> AtM:
         """The order of each class of elements of a batch of m rows."""
@@ -189,8 +229,6 @@ class _Run:
         """The words that every other batch is held to, (4, N) each: of batches of the first M, that begin with each row."""
         first = []
         for problem, got in zip(self.problems, results, strict=True):
-            again = self._product(problem.rows(m), problem.b)
-            self.repeats = self.repeats and np.array_equal(got, again)
             others = [
                 self._product(np.roll(problem.pool, -p, 0)[np.arange(m) % POOL], problem.b)[:1] for p in range(1, POOL)
             ]
@@ -266,7 +304,9 @@ class _Run:
     def _backwards(self, order: SumOrder, results: list[Codes], mask: NDArray[np.bool_]) -> int:
         """How many words the same order from the other end of K gives: as many, where bits do not tell the order."""
         places = leaves(order.tree)
-        turned = SumOrder(placed(order.tree, dict(zip(places, reversed(places), strict=True))), order.arithmetic, ())
+        turn = dict(zip(places, reversed(places), strict=True))
+        rounded = tuple(sorted(turn[place] for place in order.arithmetic.rounded))
+        turned = SumOrder(placed(order.tree, turn), replace(order.arithmetic, rounded=rounded), ())
         return sum(self._equal(turned, at, got, mask) for at, got in enumerate(results))
 
 

@@ -9,12 +9,13 @@ Source: the published method FPRev (revealing floating-point accumulation order)
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
 
 import numpy as np
 from numpy.typing import NDArray
 
-from refsim.bringup.bench import Bench, power
-from refsim.bringup.order.trees import Node, joined, placed
+from refsim.bringup.bench import Bench, Probe, power
+from refsim.bringup.order.trees import Node, joined, placed, said_places
 from refsim.conversions import decode
 from refsim.errors import Kind, RefsimError
 
@@ -26,6 +27,10 @@ AT_ONCE = 4096  # sums that are asked together
 
 class NoOrderError(RefsimError):
     """What comes back is no sum in a fixed order of additions that lose bits."""
+
+
+def _number(value: Fraction) -> str:
+    return "not finite" if value >= power(900) else f"{float(value):g}"
 
 
 def no_order(what: str, rule: str = "") -> NoOrderError:
@@ -60,7 +65,23 @@ class Revealer:
         """The tree over all places. Raises NoOrderError where the answers are those of no tree."""
         if self.span <= HIDING:
             raise no_order(f"products span 2^{self.bench.bottom} to 2^{self.bench.top}: none hides another in float32")
+        self._require_each_product_once()
         return joined(self._children(tuple(range(self.bench.k)), None))
+
+    def _require_each_product_once(self) -> None:
+        """Refuses what is no sum of these products: one is not in it, or counts more than once, or something else is added."""
+        value = power((self.bench.top + self.bench.bottom) // 2)
+        nothing, *alone = self.bench.ask([Probe({}), *(Probe({place: value}) for place in range(self.bench.k))])
+        if nothing:
+            raise no_order(f"every product is zero and D is {_number(nothing)}")
+        times: dict[Fraction, list[int]] = {}
+        for place, got in enumerate(alone):
+            times.setdefault(got / value, []).append(place)
+        times.pop(Fraction(1), None)
+        if times:
+            factor, places = next(iter(times.items()))
+            what = "is not in the sum" if not factor else f"alone is {_number(factor)} times itself in D"
+            raise no_order(f"the product at {said_places(places)} {what}", "each product enters the sum once")
 
     def _children(self, places: tuple[int, ...], witness: int | None) -> "list[int | Node]":
         """The subtrees over `places` that enter the step that also holds the witness."""

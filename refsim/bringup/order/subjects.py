@@ -16,6 +16,7 @@ from refsim.errors import Kind, RefsimError, unknown
 from refsim.formats import BF16, F16, F32, F64, Format, format_named
 from refsim.kernels import Kernel
 from refsim.testing.kernel_files import load_kernel_file
+from refsim.testing.user_code import called, location, place, said
 from refsim.typed_arrays import format_held, is_typed, words
 
 Layout = Literal["nt", "nn"]
@@ -53,13 +54,23 @@ def of_kernel(
     d_format = format_named(row.d_format)
 
     def multiply(a: Codes, b: Codes) -> Codes:
-        problem = row.problem(a, b)
-        with device.launcher(kernel.code) as launcher:
-            outputs = kernel.run(launcher, problem)
+        label, where = f"product {name}", f"product {name} of kernel {kernel.name}"
+        problem = called(kernel, label, row.problem, a, b)
+        try:
+            with device.launcher(kernel.code) as launcher:
+                outputs = called(kernel, "run", kernel.run, launcher, problem, problem=problem)
+        except RefsimError as error:
+            if error.kind is Kind.FAULT:  # its exit code says that a comparison failed: here nothing was compared
+                error.kind = Kind.INCONCLUSIVE
+            raise
         if row.output not in outputs:
-            raise unknown("output", row.output, list(outputs), where=f"product {name} of kernel {kernel.name}")
+            raise unknown("output", row.output, list(outputs), where=where)
         found = outputs[row.output]
-        found = words(found if row.read is None else row.read(found, problem))
+        found = words(np.asarray(found if row.read is None else called(kernel, label, row.read, found, problem)))
+        if found.size != len(a) * len(b) or found.itemsize != d_format.code_dtype.itemsize:
+            what = f"{row.output} is {found.size} elements of {found.itemsize} bytes"
+            rule = f"M N = {len(a) * len(b)} codes of {d_format}, {d_format.code_dtype.itemsize} bytes each"
+            raise RefsimError("order-result", what, where, rule)
         return np.ascontiguousarray(found).view(d_format.code_dtype).reshape(len(a), len(b))
 
     return OrderSubject(
@@ -92,7 +103,7 @@ def of_function(
     It is given NumPy arrays, of ml_dtypes where NumPy has no such type, or torch tensors on `torch_device`. B lies in memory
     by columns ("nt": a transposed view of (N, K), as weights do) or by rows ("nn").
     of_function(np.matmul, "f32", "f32").d_format is F32. Raises RefsimError for operands without such a type, for results of
-    other types than those of `refsim.formats`, and for what the function raises.
+    other types than those of `refsim.formats`, and for what the function raises: that request cannot be answered.
     """
     a_row, b_row = format_named(a_format), format_named(b_format)
     if layout not in LAYOUTS:
@@ -104,15 +115,21 @@ def of_function(
         a, b = a.copy(), b.copy()  # a function may write over its operands: they are asked about again
         right = make(b, b_row)
         right = right.T if layout == "nt" else make(np.ascontiguousarray(b.T), b_row)
+        left = make(a, a_row)
         try:
-            d = function(make(a, a_row), right)
+            d = function(left, right)
         except RefsimError:
             raise
         except Exception as error:
-            what = f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else ''}"
-            where = f"{label}, M = {len(a)}, N = {len(b)}, K = {a.shape[1]}"
-            raise RefsimError("function-fails", what, where=where, kind=Kind.FAULT) from error
-        return take(d, label)
+            where = ", ".join(filter(None, (f"{label}, M = {len(a)}, N = {len(b)}, K = {a.shape[1]}", place(error))))
+            help = f"it is called as f(a, b) with A (M, K) of {a_row} and B (K, N) of {b_row}"
+            raise RefsimError("function-fails", said(error), where, help=help, place=location(error)) from error
+        codes, row = take(d, label)
+        if codes.shape != (len(a), len(b)):
+            raise RefsimError(
+                "order-result", f"{label} returned shape {codes.shape}", rule=f"(M, N) = {len(a), len(b)}"
+            )
+        return codes, row
 
     first = next(iter(rows))
     zeros = [np.zeros((height, k), row.code_dtype) for height, row in ((first, a_row), (n, b_row))]

@@ -1,11 +1,12 @@
 """The order of a sum as a tree: a place of K is a product, a node adds its children at once."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
 Tree = "int | Node"
 T = TypeVar("T")
+MOST_SAID = 4
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,3 +105,17 @@ def nested(tree: "int | Node") -> object:
 
 def _listed(_: Node, children: list[object]) -> object:
     return children
+
+
+def said_places(places: Sequence[int]) -> str:
+    """k 0..15; k 0, 8, .., 504; k 0..1, 4..5, .."""
+    runs: list[list[int]] = []
+    for place in places:
+        if runs and place == runs[-1][1] + 1:
+            runs[-1][1] = place
+        else:
+            runs.append([place, place])
+    shown = [f"{first}" if first == last else f"{first}..{last}" for first, last in runs]
+    if len(shown) > MOST_SAID:
+        shown = [*shown[:2], "..", shown[-1]]
+    return f"k {', '.join(shown)}"

@@ -47,17 +47,19 @@ def _borne_out(order: "SumOrder") -> list[str]:
 
 def _verdict(found: "Fingerprint") -> list[str]:
     rows = [each.m for each in found.sizes]
-    lines = [] if found.repeats else ["not repeatable: the same problem gave other words when it ran again"]
-    if found.difference is None:
+    difference = found.difference
+    if not found.repeats:
+        return [
+            "not repeatable: the same problem gave other words when it ran again, so that nothing is said of its batch"
+        ]
+    if difference is None:
         seeds = f"{len(found.seeds)} seed{'s' if len(found.seeds) > 1 else ''}"
-        return [*lines, f"batch invariant: M = {', '.join(map(str, rows))}, every row at every place, {seeds}"]
-    return [*lines, f"not batch invariant: {_changed(found, found.difference, rows[0])}"]
-
-
-def _changed(found: "Fingerprint", difference: "FirstDifference", first: int) -> str:
-    return (
-        f"from M = {difference.m} on {_element(difference, found)}, and {_word(difference.want, found)} at M = {first}"
+        return [f"batch invariant: M = {', '.join(map(str, rows))}, every row at every place, {seeds}"]
+    smallest = f"from M = {difference.m} on" + (
+        f" (M = {difference.agrees} agrees)" if difference.agrees > rows[0] else ""
     )
+    words = f"{_element(difference, found)}, and {_word(difference.want, found)} at M = {rows[0]}"
+    return [f"not batch invariant: {smallest} {words}"]
 
 
 def _element(difference: "FirstDifference", found: "Fingerprint") -> str:

@@ -1,6 +1,8 @@
 """refsim order: in which order a kernel adds, and whether that depends on its batch."""
 
 import re
+import sys
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -93,16 +95,16 @@ def command(
     from refsim.cli.answers.orders import said, versus
 
     chosen = _Chosen(files, device_name, target, how)
-    subjects = [chosen.subject(kernel, product)]
-    if against is not None:
-        subjects.append(chosen.subject(against, against_product))
-    found = [fingerprint(subject, seeds=range(seeds), thorough=thorough) for subject in subjects]
+    with redirect_stdout(sys.stderr):  # what functions print is no part of the answer
+        subjects = [chosen.subject(kernel, product)]
+        if against is not None:
+            subjects.append(chosen.subject(against, against_product))
+        found = [fingerprint(subject, seeds=range(seeds), thorough=thorough) for subject in subjects]
+        difference = compared(found[0], found[1]) if against is not None else None
     parts = [said(each, key=f"subject_{number}" if against else "") for number, each in enumerate(found, 1)]
     differs = not all(each.is_batch_invariant and each.repeats for each in found)
     if against is not None:
-        one, other = found
-        difference = compared(one, other)
-        parts.append(versus(one, other, difference))
+        parts.append(versus(found[0], found[1], difference))
         differs = difference is not None
     open_words = not all(each.explains for each in found)
     code = FAILED if differs else Kind.INCONCLUSIVE.value if open_words else AGREED

@@ -18,7 +18,7 @@ SIZES = ("--n", "8", "--k", "32")
     ("arguments", "code", "said"),
     [
         (("served.py:one_chain", "--m", "1,4"), 0, "batch invariant: M = 1, 4"),
-        (("served.py:by_rows", "--m", "1,4"), 1, "not batch invariant: from M = 4 on D[0, "),
+        (("served.py:by_rows", "--m", "1,4"), 1, "not batch invariant: from M = 4 on (M = 3 agrees) D[0, "),
         (("served.py:by_rows", "--m", "5,9", "--against", "served.py:one_chain"), 0, "the same order; equal words"),
         (("served.py:four_parts", "--m", "1", "--against", "served.py:one_chain"), 1, "other orders; at M = 1"),
         (("unsure.py:odd", "--m", "1"), 5, "not explained: the orders found give"),
@@ -29,6 +29,59 @@ def test_the_exit_code_is_the_verdict(refsim, tmp_path, arguments, code, said):
     run = refsim("order", *arguments, *SIZES)
     assert run.code == code, run.err
     assert said in run.out
+
+
+UNUSABLE = """import numpy as np
+
+print("read")
+
+def raises(a, b):
+    print("called")
+    raise ValueError("only so")
+
+def speechless(a, b):
+    class Mute(Exception):
+        def __str__(self):
+            raise RuntimeError
+    raise Mute
+
+def leaves(a, b):
+    raise SystemExit(0)
+
+def misshapen(a, b):
+    return (a @ b)[0]
+
+def talks(a, b):
+    print("called")
+    return np.add.accumulate(a[:, :, None] * b[None], axis=1)[:, -1]
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("raises", "[function-fails] ValueError: only so\n  at: unusable.py:raises, M = 1, N = 8, K = 32, "),
+        ("speechless", "[function-fails] Mute: (its text cannot be had)"),
+        ("leaves", "[program-ended] "),
+        ("misshapen", "[order-result] unusable.py:misshapen returned shape (8,)\n  rule: (M, N) = (1, 8)"),
+    ],
+)
+def test_a_function_that_cannot_be_asked_is_no_batch_variance(refsim, tmp_path, monkeypatch, name, said):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "unusable.py").write_text(UNUSABLE)
+    run = refsim("order", f"unusable.py:{name}", *SIZES, "--m", "1", "-o", "answer.txt")
+    assert run.code == 2
+    assert run.out == ""
+    assert said in run.err
+    assert not (tmp_path / "answer.txt").exists()
+
+
+def test_what_functions_print_is_no_part_of_the_answer(refsim, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "unusable.py").write_text(UNUSABLE)
+    run = refsim("order", "unusable.py:talks", *SIZES, "--m", "1", "--as", "json")
+    assert json.loads(run.out)["batch_invariant"] is True
+    assert run.err.startswith("read\ncalled\n")
 
 
 @pytest.mark.usefixtures("kernels")
