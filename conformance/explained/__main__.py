@@ -6,6 +6,7 @@ import multiprocessing
 import sys
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
+from typing import Any
 
 from conformance.explained.block_pairs import block_scaled
 from conformance.explained.pairs import LARGE, all_pairs
@@ -19,22 +20,47 @@ def main() -> int:
     parser.add_argument("--large", type=int, default=1, help="seeds of 128 x 128 x 512")
     parser.add_argument("--outputs", type=int, default=6, help="seeds of outputs without operands")
     parser.add_argument("--blocks", type=int, default=0, help="seeds of block-scaled products, 128 x 128 x 512")
+    parser.add_argument("--broken", action="store_true", help="ask about the broken kernels of this project instead")
+    parser.add_argument("--only", nargs="*", default=[], metavar="NAME", help="of these, what begins so: rows/ faults/ties")
     parser.add_argument("--jobs", type=int, default=1)
     given = parser.parse_args()
+    command = " ".join(["python -m conformance.explained", *sys.argv[1:]])
+    if given.broken:
+        return _of_broken(given, command)
     pairs = list(all_pairs(given.small, given.large, given.outputs))
     for seed in range(given.blocks):
         pairs += block_scaled(seed, LARGE)
     with ProcessPoolExecutor(given.jobs, multiprocessing.get_context("spawn")) as pool:
         rows = list(pool.map(asked, pairs))
-    found = summary(rows, " ".join(["python -m conformance.explained", *sys.argv[1:]]))
+    _written(given.output, summary(rows, command), "pairs", rows)
+    return 0 if all(row["right"] for row in rows) else 1
+
+
+def _of_broken(given: argparse.Namespace, command: str) -> int:
+    """One worker a kernel at a time; what each comes to is printed as it ends, where a file takes the report."""
+    from conformance.explained import broken
+
+    names = [name for name in broken.called() if not given.only or name.startswith(tuple(given.only))]
+    rows = []
+    with ProcessPoolExecutor(given.jobs, multiprocessing.get_context("spawn")) as pool:
+        for row in pool.map(broken.asked, names):
+            rows.append(row)
+            if given.output is not None:
+                print(f"{row['name']}: {row['verdict']} {', '.join(row['named'])}".rstrip(), flush=True)
+    found = broken.summary(rows, command)
+    _written(given.output, found, "kernels", rows)
+    return 1 if found["unlike_the_table"] or found["held_out_named"] else 0
+
+
+def _written(output: Path | None, found: dict[str, Any], of: str, rows: list[dict[str, Any]]) -> None:
+    """The summary and a line for each row, to a file, or to the terminal."""
     lines = ",\n".join("  " + json.dumps(row) for row in rows)
-    text = f'{{"summary": {json.dumps(found, indent=1)},\n "pairs": [\n{lines}\n]}}'
-    if given.output is None:
+    text = f'{{"summary": {json.dumps(found, indent=1)},\n "{of}": [\n{lines}\n]}}'
+    if output is None:
         print(text)
     else:
-        given.output.write_text(text + "\n", "utf-8")
+        output.write_text(text + "\n", "utf-8")
         print(json.dumps(found, indent=1))
-    return 0 if all(row["right"] for row in rows) else 1
 
 
 if __name__ == "__main__":

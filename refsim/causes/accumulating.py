@@ -188,6 +188,25 @@ def sharings(columns: int) -> Iterator[tuple[Sharing, int]]:
     yield Sharing(meeting="from-zero"), 5
 
 
+COUNTED: dict[str, slice] = {
+    "every range of K counts": slice(None),
+    "the first range of K alone counts": slice(1),
+    "the last range of K alone counts": slice(-1, None),
+    "the last range of K does not count": slice(-1),
+    "the first range of K does not count": slice(1, None),
+}
+"""Whose sums are added; all of them first."""
+EVERY_RANGE = next(iter(COUNTED))
+BEGINNINGS: dict[str, tuple[bool, bool]] = {
+    "blocks of scales are counted from the beginning of K": (False, False),
+    "blocks of scales are counted from the beginning of each range of K": (True, True),
+    "blocks of A's scales are counted from the beginning of each range of K": (True, False),
+    "blocks of B's scales are counted from the beginning of each range of K": (False, True),
+}
+"""From where the scales of a range are counted, of A and of B: whether each range begins with the first block's."""
+FROM_THE_BEGINNING = next(iter(BEGINNINGS))
+
+
 @dataclass(frozen=True)
 class Running:
     """What the running sum is held in between intervals: float32, or rounded to `format` after each, which way."""
@@ -223,6 +242,9 @@ def accumulation_causes(a: ElementType, b: ElementType, columns: int, is_scaled:
     for sharing, rank in sharings(columns):
         family = Family.SPLIT_K
         yield Cause(family, str(sharing), "sharing", sharing, sharing.ranges.source, rank)
+    for counted in COUNTED:
+        rank = 0 if counted == EVERY_RANGE else 2
+        yield Cause(Family.SPLIT_K, counted, "counted", counted, _SPLIT, rank)
     for descends in (False, True):
         says = f"K is gone through from its {'end' if descends else 'beginning'}"
         yield Cause(Family.REDUCTION_ORDER, says, "descends", descends, MMA_SIM["chains"], 2)
@@ -231,6 +253,9 @@ def accumulation_causes(a: ElementType, b: ElementType, columns: int, is_scaled:
     if is_scaled:
         for row in PROMOTION_ROWS:
             yield Cause(Family.PROMOTION_ORDER, row.name, "promotion", row, row.source, families=_promoted_otherwise)
+        for begins in BEGINNINGS:
+            rank = 0 if begins == FROM_THE_BEGINNING else 2
+            yield Cause(Family.SCALE_LAYOUT, begins, "counted_from", begins, DEEPGEMM["sm90_fp8_gemm_1d2d"], rank)
 
 
 def narrowed(partials: Floats, format: Format) -> Floats:

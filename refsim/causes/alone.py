@@ -1,5 +1,6 @@
 """Two outputs and nothing else: one made of the other, either way round, by what is visible in codes alone."""
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +12,7 @@ from refsim.causes.outputs import OtherOutput
 from refsim.causes.rows import Cause, Codes, Family
 from refsim.causes.search import CauseSearch, Found, Named
 from refsim.compare.readings import Misreading, readings
+from refsim.conversions import decode
 from refsim.formats import Format
 from refsim.sources import PTX
 
@@ -38,8 +40,10 @@ def between_outputs(
     for made, one, other in directions:
         subject = OtherOutput(other, format)
         tried = CauseSearch(subject, subject.usual, one, deadline, other, report).run()
-        if not tried.whole:
-            tried.whole += _by_readings(one, other, format) + _tails(one, other)
+        if is_nan_alone(one, format):
+            tried.whole.clear()
+        elif not tried.whole:
+            tried.whole += _by_readings(one, other, format) + _tails(one, other, format)
         found.append((made, tried, subject))
     fitting = [each for each in found if each[1].whole]
     fitting.sort(key=lambda each: _is_loose(each[1].whole[0]))
@@ -67,6 +71,19 @@ def between_outputs(
         _apart(subject, named),
         made=made,
     )
+
+
+def is_nan_alone(codes: Codes, format: Format) -> bool:
+    """Whether every element is a NaN, of which any mistake can be the cause."""
+    return bool(np.isnan(decode(codes, format)).all())
+
+
+def stands_for_nan(got: Codes, want: Codes, format: Format) -> bool:
+    """Whether one code, of either sign, stands in one output wherever the other one has a NaN and they differ."""
+    differing = got != want
+    one, other = got[differing], want[differing]
+    numbers = np.where(np.isnan(decode(one, format)), other, one)
+    return np.unique(np.abs(decode(numbers, format))).size == 1
 
 
 def _is_loose(named: Named) -> bool:
@@ -99,7 +116,7 @@ def _cause(reading: Misreading) -> Cause:
     return Cause(_FAMILIES[reading.suspect], reading.says, "", None, PTX["cvt, ld, st"])
 
 
-def _tails(got: Codes, want: Codes) -> list[Named]:
+def _tails(got: Codes, want: Codes, format: Format) -> list[Named]:
     """The last elements, rows or columns hold one code, and all that differs is there.
 
     Behind the last whole tile that is how a kernel ends too early; elsewhere it takes more elements to be no chance.
@@ -121,4 +138,23 @@ def _tails(got: Codes, want: Codes) -> list[Named]:
                 says = f"the last {len(have) - begin} {what}{which} hold one code: nobody wrote them"
                 cause = Cause(Family.TAIL, says, "", None, PTX["st: guarded by a bound"])
                 return [Named((cause,), int((got != want).sum()), is_whole=True)]
+    return _tiles(got, want, format)
+
+
+def _tiles(got: Codes, want: Codes, format: Format) -> list[Named]:
+    """Whole tiles of a matrix hold one code, which is no NaN, and all that differs is there."""
+    differing = got != want
+    codes = np.unique(got[differing])
+    if got.ndim != 2 or codes.size != 1 or np.isnan(decode(codes, format)).any():
+        return []
+    for rows, columns in sorted(itertools.product(TILES[:-1], repeat=2), key=lambda tile: -tile[0] * tile[1]):
+        if rows > got.shape[0] or columns > got.shape[1]:
+            continue
+        down, across = (np.arange(extent) // tile for extent, tile in zip(got.shape, (rows, columns), strict=True))
+        place = down[:, None] * (across[-1] + 1) + across[None, :]
+        missing = np.isin(place, np.unique(place[differing]))
+        if not missing.all() and (got[missing] == codes[0]).all():
+            says = f"{np.unique(place[missing]).size} tiles of {rows} x {columns} hold one code: nobody wrote them"
+            cause = Cause(Family.TAIL, says, "", None, PTX["st: guarded by a bound"])
+            return [Named((cause,), int(differing.sum()), is_whole=True)]
     return []

@@ -20,7 +20,7 @@ from refsim.evidence import Level
 from refsim.formats import BF16, F32, Format
 from refsim.numerics import fma_product, ieee
 from refsim.numerics.profiles import PROFILES, rows_of
-from refsim.numerics.rows import Unit
+from refsim.numerics.rows import Profile, Unit
 from refsim.oracles.block_scaled import BF16_UNITS, WITH_LANES, block_scaled_matmul
 from refsim.oracles.block_scaled_upcast import UPCASTS
 from refsim.sources import CUBLAS, IEEE754, OCP_MX, Source
@@ -33,13 +33,17 @@ LOOP = "a float32 fma for every k of codes times scales, as a loop on CUDA cores
 
 @dataclass(frozen=True)
 class ScaledAdder:
-    """What multiplies codes by scales and adds: a unit of a target, its own block scales or bf16 by an `upcast`; or a loop."""
+    """What multiplies codes by scales and adds: a unit of a target, its own block scales or bf16 by an `upcast`; or a loop.
+
+    `core` is what tells the arithmetic of tensor cores apart.
+    """
 
     name: str
     source: Source
     target: str = ""
     unit: Unit | None = None
     upcast: str = ""
+    core: tuple[object, ...] = ()
 
     def sum(self, sides: tuple[Matrix, Matrix], scales: tuple[Matrix, Matrix], given: "BlockScaledProduct",
             formats: tuple[Format, Format], c: Floats | None) -> Floats:  # fmt: skip
@@ -61,21 +65,31 @@ class ScaledAdder:
             raise DoesNotApplyError from None  # a unit that does not take these formats
 
 
+def _core(row: Profile) -> tuple[object, ...]:
+    steps = row.length, row.order, row.c_enters, row.method, row.fraction, row.zero_exponent, row.rounding
+    return (max(row.k), *steps, row.operands, row.unit in WITH_LANES)
+
+
+def _multiplied_otherwise(had: ScaledAdder, adder: ScaledAdder) -> str:
+    """The same tensor core with scales that are decoded or multiplied otherwise is no other accumulator."""
+    is_same = had.upcast and adder.upcast and had.core == adder.core
+    return Family.SCALE_RULE if is_same else Family.ACCUMULATOR
+
+
 def scaled_adders(a: Format, b: Format, kind: Format, block: int) -> tuple[ScaledAdder, ...]:
     """Everything that multiplies such operands; chips whose arithmetic is one function are one adder."""
     found: dict[tuple[object, ...], ScaledAdder] = {}
     for row in PROFILES:
         if row.d_format is not F32 or row.evidence.level is Level.UNVERIFIED:
             continue
-        steps = row.length, row.order, row.c_enters, row.method, row.fraction, row.zero_exponent, row.rounding
-        key = (max(row.k), *steps, row.operands, row.unit in WITH_LANES)
+        key = _core(row)
         if (kind, block) in row.scales and a in row.a_formats and b in row.b_formats:
             said = f"{row.target} {row.unit} K = {max(row.k)}: scales within its steps"
             found.setdefault(key, ScaledAdder(said, row.source, row.target, row.unit))
         elif row.unit in BF16_UNITS and BF16 in row.a_formats and BF16 in row.b_formats:
             for upcast in UPCASTS:
                 said = f"{row.target} {row.unit} in bf16, elements times scales by {upcast.name}"
-                adder = ScaledAdder(said, upcast.source, row.target, row.unit, upcast.name)
+                adder = ScaledAdder(said, upcast.source, row.target, row.unit, upcast.name, key)
                 found.setdefault((*key, upcast.name), adder)
     return (*found.values(), ScaledAdder(LOOP, IEEE754["section 5.4.1"]))
 
@@ -95,7 +109,7 @@ def usual_adder(a: Format, b: Format, kind: Format, block: int, target: str, uni
         for row in rows:
             if row.unit == name and BF16 in row.a_formats and row.d_format is F32:
                 said = f"{row.target} {row.unit} in bf16, elements times scales by {UPCASTS[0].name}"
-                return ScaledAdder(said, UPCASTS[0].source, row.target, row.unit, UPCASTS[0].name)
+                return ScaledAdder(said, UPCASTS[0].source, row.target, row.unit, UPCASTS[0].name, _core(row))
     what = f"{target} has no {unit or 'unit'} for {a} x {b} with {kind} scales of {block}"
     raise RefsimError("no-block-scales", what, help="target=, unit=")
 
@@ -112,6 +126,7 @@ class ScaledPlan:
     both_read: OperandReading = AS_IT_IS
     a_scales_read: OperandReading = AS_IT_IS
     b_scales_read: OperandReading = AS_IT_IS
+    both_scales_read: OperandReading = AS_IT_IS
     factor: str = MULTIPLIED
     tail: int = 0
     written: Writing = USUAL_WRITING
@@ -132,7 +147,7 @@ class BlockScaledProduct:
     factor: np.float32 | None
     format: Format
     usual: ScaledPlan
-    read: dict[tuple[str, OperandReading], Matrix] = field(default_factory=dict)
+    read: dict[tuple[str, OperandReading, OperandReading], Matrix] = field(default_factory=dict)
 
     is_sampled = True
 
@@ -152,7 +167,8 @@ class BlockScaledProduct:
 
     def _adding(self, columns: int) -> Iterator[Cause]:
         for adder in scaled_adders(*self.formats, self.kind, self.block):
-            yield Cause(Family.ACCUMULATOR, adder.name, "adder", adder, adder.source, 1 + bool(adder.upcast))
+            rank = 1 + bool(adder.upcast)
+            yield Cause(Family.ACCUMULATOR, adder.name, "adder", adder, adder.source, rank, _multiplied_otherwise)
         for interval in INTERVALS:
             if interval < columns and interval % self.block == 0:
                 says = f"a chain for every {interval} columns, their sums added in float32" if interval else "one chain"
@@ -225,10 +241,11 @@ class BlockScaledProduct:
         return codes
 
     def _scales(self, plan: ScaledPlan, at: int) -> Matrix:
-        row, key = (plan.a_scales_read, plan.b_scales_read)[at], "ab"[at]
-        if (key, row) not in self.read:
-            self.read[key, row] = row.read(self.scales[at], self.formats[at])[0]
-        return self.read[key, row]
+        row, both = (plan.a_scales_read, plan.b_scales_read)[at], plan.both_scales_read
+        key = ("ab"[at], both, row)
+        if key not in self.read:
+            self.read[key] = row.read(both.read(self.scales[at], self.formats[at])[0], self.formats[at])[0]
+        return self.read[key]
 
     def another(self, seed: int, *, wide: bool = False) -> "BlockScaledProduct":
         """Codes of all kinds at 24 x 24 with a longer K, scales of several binades."""

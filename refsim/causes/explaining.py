@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from refsim.causes.alone import between_outputs
+from refsim.causes.alone import between_outputs, is_nan_alone, stands_for_nan
 from refsim.causes.apart import told_apart
 from refsim.causes.block_scaled import BlockScaledProduct
 from refsim.causes.explanation import DiffExplanation, DiffOutcome, SumsSoFar
 from refsim.causes.operands import ProductOperands
 from refsim.causes.products import ProductOfPlans
 from refsim.causes.quantised import QuantizedFrom
-from refsim.causes.rows import Codes, Explained
+from refsim.causes.rows import Codes, Explained, Family
 from refsim.causes.search import CauseSearch, Found
 from refsim.causes.values import WideValues
 from refsim.errors import RefsimError
@@ -113,6 +113,10 @@ class _Question:
             else:
                 other_is = subject.described(anchor)
         alone = between_outputs(self.got, self.want, self.format, self.deadline, self.report)
+        if alone.named and all(cause.family == Family.NAN for named in alone.named for cause in named.causes):
+            # The operands say where a NaN belongs: one that any number stands for has come from elsewhere.
+            if not stands_for_nan(self.got, self.want, self.format):
+                alone = replace(alone, named=(), outcome=DiffOutcome.UNEXPLAINED, a_is="", b_is="")
         if said is None or alone.named:
             return alone
         return replace(said, a_is=said.a_is or other_is, b_is=said.b_is or other_is)
@@ -148,7 +152,9 @@ class _Question:
         size = self.got.size
         if found.is_equal:
             return DiffExplanation(DiffOutcome.EQUAL, 0, found.judged, size, a_is=subject.described(start))
+        output = self.got if made == "A" or self.want is None else self.want
         is_little = found.differing < LEAST_DIFFERING and found.judged < LEAST_ELEMENTS
+        is_little |= is_nan_alone(output, self.format)
         named = () if is_little else tuple(found.whole)
         outcome = (
             DiffOutcome.TOO_LITTLE

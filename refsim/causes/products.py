@@ -9,6 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from refsim.causes.accumulating import (
+    BEGINNINGS,
+    COUNTED,
+    EVERY_RANGE,
+    FROM_THE_BEGINNING,
     FUSED,
     IN_FLOAT32,
     MEETING_ORDERS,
@@ -31,10 +35,11 @@ from refsim.numerics import ieee
 from refsim.sources import PTX
 
 Matrix = NDArray[Any]
-FIRST, LAST, ROUNDED_AGAIN = (
+FIRST, LAST, ROUNDED_AGAIN, LEFT_OUT = (
     "the chain begins with C",
     "C is added to the sum",
     "C is added to the output, rounded again",
+    "C is left out",
 )
 KEPT, LARGEST = 512, 1 << 12  # sums of samples that are remembered, and how large one may be
 
@@ -46,6 +51,8 @@ class ProductPlan:
     adder: Adder
     interval: int = 0
     sharing: Sharing = field(default_factory=Sharing)
+    counted: str = EVERY_RANGE
+    counted_from: str = FROM_THE_BEGINNING
     descends: bool = False
     running: Running = IN_FLOAT32
     promotion: Promotion = FUSED[0]
@@ -55,6 +62,7 @@ class ProductPlan:
     both_read: OperandReading = AS_IT_IS
     a_scales_read: OperandReading = AS_IT_IS
     b_scales_read: OperandReading = AS_IT_IS
+    both_scales_read: OperandReading = AS_IT_IS
     tail: int = 0
     written: Writing = USUAL_WRITING
     placed: Placing = IN_PLACE
@@ -99,7 +107,7 @@ class ProductOfPlans:
         if is_scaled:
             found += scale_change_causes()
         if self.c is not None:
-            for way in (FIRST, LAST, ROUNDED_AGAIN):
+            for way in (FIRST, LAST, ROUNDED_AGAIN, LEFT_OUT):
                 found.append(Cause(Family.ACCUMULAND, way, "accumuland", way, PTX["mma: D = A B + C"]))
         return found
 
@@ -146,8 +154,11 @@ class ProductOfPlans:
         chain = plan.sharing.ranges.chain_of(self.a.shape[1])[columns]
         c = None if self.c is None else self.c[rows][:, cols]
         begins = c if c is not None and plan.accumuland == FIRST and scales[0] is None else None
+        splits = plan.sharing.ranges.splits
+        if splits == 1 and (plan.counted, plan.counted_from) != (EVERY_RANGE, FROM_THE_BEGINNING):
+            raise DoesNotApplyError
         partials = []
-        for number in range(plan.sharing.ranges.splits):
+        for number in range(splits)[COUNTED[plan.counted]]:
             mine = chain == number
             if mine.any():
                 of_range = _Range(
@@ -158,14 +169,15 @@ class ProductOfPlans:
                     self.blocks,
                 )
                 partials.append(of_range.sum(plan, formats, begins if number == 0 else None))
-        held = np.stack(partials)
+        held = np.stack(partials or [np.zeros((len(sides[0]), len(sides[1])), np.float32)])
         total = MEETING_ORDERS[plan.sharing.meeting](narrowed(held, plan.sharing.kept) if len(held) > 1 else held)
         return self._ended(plan, total, scales, c)
 
     def _ended(self, plan: ProductPlan, total: Floats, scales: list[Floats | None], c: Floats | None) -> Floats:
         """What is left to do with a sum: scales of rows or of the tensor, C."""
         if scales[0] is not None and scales[1] is not None and self.blocks == 1:
-            beginning = c if c is not None and plan.accumuland != ROUNDED_AGAIN else np.full_like(total, -0.0)
+            is_in = c is not None and plan.accumuland not in (ROUNDED_AGAIN, LEFT_OUT)
+            beginning = c if c is not None and is_in else np.full_like(total, -0.0)
             return plan.promotion.meet(total, scales[0], scales[1].T, beginning)
         if c is not None and (plan.accumuland == LAST or (plan.accumuland == FIRST and scales[0] is not None)):
             return np.asarray(ieee.add(total, c), np.float32)
@@ -187,7 +199,9 @@ class ProductOfPlans:
         scales, row = (self.a_scales, plan.a_scales_read) if name == "a" else (self.b_scales, plan.b_scales_read)
         if scales is None:
             return None
-        return np.asarray(row.read(scales, self.formats[0])[0][part], np.float32)
+        for each in (plan.both_scales_read, row):
+            scales = np.asarray(each.read(scales, self.formats[0])[0], np.float32)
+        return scales[part]
 
     def another(self, seed: int, *, wide: bool = False) -> "ProductOfPlans":
         """Codes of all kinds at 24 x 24 with a longer K, and the same kinds of scales."""
@@ -271,7 +285,8 @@ class _Range:
             raise DoesNotApplyError
         assert self.scales[0] is not None
         assert self.scales[1] is not None
-        a, b = self.scales[0][:, block[0], None], self.scales[1][None, :, block[0]]
+        before = [int(self.block_of[0]) * restarts for restarts in BEGINNINGS[plan.counted_from]]
+        a, b = self.scales[0][:, block[0] - before[0], None], self.scales[1][None, :, block[0] - before[1]]
         return plan.promotion.meet(product, a, b, total)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from refsim.causes.reading import OperandReading
+from refsim.causes.reading import AS_IT_IS, OperandReading
 from refsim.causes.rows import Cause, DoesNotApplyError, Family
 from refsim.formats import ElementType
 from refsim.layouts import scale_layout
@@ -23,9 +23,10 @@ class _Moved:
     """The scale at (row, block of K) taken from `place(rows, blocks, shape)`."""
 
     place: Callable[..., tuple[Any, Any]]
+    is_of_rows: bool = False
 
     def __call__(self, scales: Scales, format: ElementType) -> Scales:
-        if scales.shape[1] < 2:
+        if scales.shape[1 - self.is_of_rows] < 2:
             raise DoesNotApplyError
         rows, blocks = np.indices(scales.shape)
         return np.ascontiguousarray(scales[self.place(rows, blocks, scales.shape)])
@@ -94,6 +95,20 @@ _PLACES: tuple[tuple[str, Callable[..., tuple[Any, Any]]], ...] = (
     ("of the first row for all rows", lambda r, t, s: (0 * r, t)),
     ("of the four blocks of a word turned about", lambda r, t, s: (r, np.minimum(t ^ 3, s[1] - 1))),
 )
+_ROW_PLACES: tuple[tuple[str, Callable[..., tuple[Any, Any]]], ...] = (
+    ("one row late", lambda r, t, s: (np.maximum(r - 1, 0), t)),
+    ("one row early", lambda r, t, s: (np.minimum(r + 1, s[0] - 1), t)),
+    *((f"of the first of {n} rows for all {n}", lambda r, t, s, n=n: (r // n * n, t)) for n in (2, 4, 8, 16, 32, 64)),
+    ("of the 128 rows before, where fewer than 128 are left", lambda r, t, s: (np.minimum(r, _whole(s[0]) - 1), t)),
+)
+"""Of other rows, where a block or a lane of theirs is taken for another."""
+
+
+def _whole(rows: int) -> int:
+    """The rows of whole blocks of 128; raises DoesNotApplyError where there are no others, or no whole one."""
+    if rows < TILE_ROWS or rows % TILE_ROWS == 0:
+        raise DoesNotApplyError
+    return rows // TILE_ROWS * TILE_ROWS
 
 
 def _rows() -> Iterator[OperandReading]:
@@ -101,6 +116,8 @@ def _rows() -> Iterator[OperandReading]:
     tiles: Source = PTX["tcgen05, scale factor layouts"]
     for says, place in _PLACES:
         yield OperandReading(says, Family.SCALE_LAYOUT, blocks, _Moved(place))
+    for says, place in _ROW_PLACES:
+        yield OperandReading(says, Family.SCALE_LAYOUT, blocks, _Moved(place, is_of_rows=True), rank=2)
     yield OperandReading("from tiles in the order of the rows", Family.SCALE_LAYOUT, tiles, _tile_order_turned)
     yield OperandReading("from tiles along K that are counted down", Family.SCALE_LAYOUT, tiles, _tiles_counted_down)
     yield OperandReading("from a buffer that was shuffled twice", Family.SCALE_LAYOUT, tiles, _twice)
@@ -121,6 +138,7 @@ ROWS = tuple(_rows())
 
 def scale_change_causes() -> Iterator[Cause]:
     """The rows of causes in which scale an element gets."""
-    for aspect, name in (("a_scales_read", "A"), ("b_scales_read", "B")):
-        for row in ROWS:
+    sides = ("a_scales_read", "A"), ("b_scales_read", "B"), ("both_scales_read", "A and B")
+    for aspect, name in sides:
+        for row in ROWS if name in ("A", "B") else (AS_IT_IS, *ROWS[: len(_PLACES)]):
             yield Cause(row.family, f"the scales of {name} are read {row.name}", aspect, row, row.source, row.rank)

@@ -22,6 +22,8 @@ PARTS = 3
 CHEAP = ("written", "placed")
 ADDING = ("adder", "interval", "sharing", "descends", "running", "promotion", "accumuland", *CHEAP)
 """Choices that one kernel makes differently from another without being wrong: two of them together are usual."""
+OF_RANGES = ("counted", "counted_from")
+"""Choices that there are where K is shared alone."""
 Report = Callable[[str, int, int], None]
 
 
@@ -164,6 +166,10 @@ class CauseSearch(Generic[PlanT]):
             for first, second in itertools.combinations(candidates, 2)
             if first.aspect != second.aspect
         ]
+        # Ranges that change no bit where all is right do so where one of them is left out.
+        shared = [each for each in self.found.unseen if each.aspect == "sharing"]
+        of_ranges = [each for each in self.found.absent if each.aspect in OF_RANGES]
+        ranked += [(_rank(first, second), first, second) for first in shared for second in of_ranges]
         yield from sorted(ranked, key=lambda each: each[0])
 
     # ---- elements ----------------------------------------------------------------------------------------------------
@@ -231,5 +237,8 @@ def _chosen(counts: NDArray[np.int64], most: int) -> NDArray[np.int64]:
 
 
 def _rank(first: Cause, second: Cause) -> int:
-    wrong = sum(cause.aspect not in ADDING for cause in (first, second))
+    aspects = {first.aspect, second.aspect}
+    if "sharing" in aspects and aspects & set(OF_RANGES):
+        return first.rank + second.rank
+    wrong = sum(aspect not in ADDING for aspect in aspects)
     return 2 * (first.rank + second.rank) + (0, 4, 10)[wrong] - any(each.aspect in CHEAP for each in (first, second))

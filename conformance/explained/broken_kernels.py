@@ -1,0 +1,237 @@
+"""The broken kernels of this project: how each is built, which problems may show it, and what a user has beside its outputs."""
+
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+from conformance import (
+    test_attention,
+    test_block_scale_quantize,
+    test_gemm_mutants,
+    test_group_quantize,
+    test_linear_mutants,
+    test_mutants,
+    test_row_functions,
+)
+from conformance.block_faults import mutants as faults
+from conformance.block_faults import trials as fault_trials
+from conformance.explained import ways as of_user
+from conformance.newcomer import trials as newcomer
+from conformance.tolerance import mutants as tolerance
+from conformance.tolerance.problems import KERNELS, problem_of, special_problems
+from refsim.kernels import Kernel
+from refsim.scaling.block_formats import block_format
+from refsim.testing.kernel_files import bundled_kernels, load_kernel_file
+
+ROOT = Path(__file__).parents[2]
+FIELD_BUGS = ROOT / "conformance" / "field_bugs"
+SMALL = {tolerance.GEMM: (128, 320, 512), tolerance.LINEAR: (16, 144, 512)}
+Problems = Callable[[Kernel], tuple[Any, ...]]
+
+
+def of_corpus(kernel: Kernel) -> tuple[Any, ...]:
+    return kernel.corpus
+
+
+@dataclass(frozen=True)
+class Broken:
+    """A kernel with a mistake: `made` builds it in a folder, `problems` of it are tried until one shows the mistake.
+
+    `ways` are the operands of a problem for `explain_diff`; None: the kernel is asked about by its case. `target` is "" where
+    the kernel's PTX says it.
+    """
+
+    name: str
+    made: Callable[[Path], Kernel]
+    problems: Problems = of_corpus
+    ways: of_user.Ways | None = None
+    target: str = ""
+
+
+# ---- products and layers by their operands -----------------------------------------------------------------------------
+
+
+def _of_tolerance() -> Iterator[Broken]:
+    for each in tolerance.MUTANTS:
+        if not each.edits:
+            continue
+
+        def made(folder: Path, mutant: tolerance.Mutant = each) -> Kernel:
+            return replace(KERNELS[mutant.kernel], file=mutant.source(folder), suspects={})
+
+        def problems(kernel: Kernel, mutant: tolerance.Mutant = each) -> tuple[Any, ...]:
+            first = problem_of(mutant, mutant.shape or SMALL[mutant.kernel])
+            return (first, *special_problems(mutant, first.entry))
+
+        way = of_user.linear if each.kernel == tolerance.LINEAR else of_user.gemm
+        yield Broken(f"tolerance/{each.id}", made, problems, way)
+
+
+def _of_gemms() -> Iterator[Broken]:
+    for each in test_gemm_mutants.MUTANTS:
+
+        def made(folder: Path, values: Any = each.values) -> Kernel:
+            return replace(test_gemm_mutants.broken(*values, folder), suspects={})
+
+        is_whole = each.values[0] is test_gemm_mutants.SPLITS
+        suite, way = ("splits", of_user.gemm) if is_whole else ("experts", of_user.experts)
+        yield Broken(f"{suite}/{each.id}", made, of_corpus, way)
+
+
+def _of_linear() -> Iterator[Broken]:
+    for each in test_linear_mutants.MUTANTS:
+
+        def made(folder: Path, values: Any = each.values) -> Kernel:
+            (kernel, _), entry, *edit = values
+            line = f"({entry.removeprefix(f'{kernel.name}_')},"
+            file = test_linear_mutants.with_defect(kernel.file, *edit, folder, line)
+            corpus = tuple(problem for problem in kernel.corpus if problem.entry == entry)
+            return replace(kernel, file=file, entries=(entry,), suspects={}, corpus=corpus)
+
+        yield Broken(f"linear/{each.id}", made, of_corpus, of_user.linear)
+
+
+def _of_faults() -> Iterator[Broken]:
+    for each in faults.MUTANTS:
+        target = fault_trials.TARGETS[each.kernel]
+
+        def made(folder: Path, mutant: faults.Mutant = each) -> Kernel:
+            kernel, entry = fault_trials.kernel_of(mutant), getattr(fault_trials.problem_of(mutant), "entry", "")
+            entries = tuple(name for name in kernel.entries if name == entry)
+            run = fault_trials.changed_run(kernel, mutant)
+            return replace(kernel, file=mutant.source(folder), entries=entries, run=run, suspects={})
+
+        def problems(kernel: Kernel, mutant: faults.Mutant = each) -> tuple[Any, ...]:
+            return (fault_trials.problem_of(mutant), *fault_trials.special_problems(mutant))
+
+        way = of_user.block_quantiser if each.kernel == faults.QUANTISER else partial(of_user.blocks, target)
+        yield Broken(f"faults/{each.id}", made, problems, way, target)
+
+
+# ---- quantisers by what they read ----------------------------------------------------------------------------------------
+
+
+def edited(source: Path, headers: tuple[str, ...], right: str, wrong: str, others: tuple[str, ...], to: Path) -> Path:
+    """A copy of a kernel's file and its headers with one text replaced and the lines `others` left out."""
+    for name in (source.name, *headers):
+        (to / name).parent.mkdir(exist_ok=True)
+        text = (source.parent / name).read_text("utf-8").replace(right, wrong)
+        for line in others:
+            text = text.replace(line, "")
+        (to / name).write_text(text, "utf-8")
+    return to / source.name
+
+
+def _of_quantisers() -> Iterator[Broken]:
+    blocks, groups = test_block_scale_quantize, test_group_quantize
+    headers = tuple(f"quantize/{file.name}" for file in (groups.bindings.SOURCE.parent / "quantize").iterdir())
+    for each in blocks.MUTANTS:
+
+        def made(folder: Path, values: Any = each.values) -> Kernel:
+            kernel, right, wrong = values
+            entries = tuple(name for name in kernel.entries if name.endswith("_bf16"))
+            file = edited(blocks.bindings.SOURCE, headers, right, wrong, blocks.OTHERS, folder)
+            small = sorted(kernel.corpus, key=lambda problem: -problem.rows * problem.columns)
+            corpus = tuple(problem for problem in small if problem.wide == "bf16" and problem.rows <= 64)
+            return replace(kernel, file=file, entries=entries, suspects={}, corpus=(*_normal(corpus[0]), *corpus))
+
+        yield Broken(f"block-quantisers/{each.id}", made, of_corpus, of_user.block_quantiser)
+    for each in groups.MUTANTS:
+
+        def grouped(folder: Path, values: Any = each.values) -> Kernel:
+            kernel, right, wrong = values
+            entries = tuple(name for name in kernel.entries if "_f16" in name)
+            file = edited(groups.bindings.SOURCE, headers, right, wrong, groups.OTHERS, folder)
+            corpus = tuple(problem for problem in kernel.corpus if problem.format == "f16")
+            corpus = (groups.SEVERAL_TILES_OF_A_BLOCK, *corpus) if kernel is groups.BLOCK else corpus
+            return replace(kernel, file=file, entries=entries, suspects={}, corpus=corpus)
+
+        yield Broken(f"groups/{each.id}", grouped, of_corpus, of_user.group_quantiser)
+
+
+def _normal(like: Any) -> Iterator[Any]:
+    """Normal numbers in several tiles of scales, under every recipe."""
+    width = block_format(like.format).width
+    x = fault_trials.Held(fault_trials.normal(0, 133, 9 * width))
+    usual = "te" if like.format == "nvfp4" else "rceil"
+    for recipe in (usual, *test_block_scale_quantize.bindings.recipes_of(like.format)):
+        yield replace(like, rows=133, columns=9 * width, x=x, recipe=recipe)
+
+
+def _of_tensors() -> Iterator[Broken]:
+    for each in test_mutants.MUTANTS:
+
+        def made(folder: Path, values: Any = each.values) -> Kernel:
+            kernel, right, wrong = values
+            file = edited(test_mutants.bindings.SOURCE, (), right, wrong, (), folder)
+            half = [problem for problem in kernel.corpus if problem.x.format == "f16"]
+            small = sorted((each for each in half if each.x.n < 10_000), key=lambda each: -each.x.n)
+            return replace(kernel, file=file, suspects={}, corpus=tuple(small))
+
+        yield Broken(f"tensors/{each.id}", made, of_corpus, of_user.tensor)
+
+
+# ---- kernels by their case -----------------------------------------------------------------------------------------------
+
+
+def _of_rows() -> Iterator[Broken]:
+    source = test_row_functions.rows.SOURCE
+    for each in test_row_functions.MUTANTS:
+
+        def made(folder: Path, values: Any = each.values) -> Kernel:
+            kernel, number, right, wrong = values
+            file = edited(source, ("special_functions.cuh",), right, wrong, (), folder)
+            return replace(kernel, file=file, corpus=(kernel.corpus[number], *kernel.corpus))
+
+        yield Broken(f"rows/{each.id}", made)
+
+
+def _of_attention() -> Iterator[Broken]:
+    for each in test_attention.MUTANTS:
+
+        def made(folder: Path, values: Any = each.values) -> Kernel:
+            mutant: Kernel = test_attention.edited(*values, folder)
+            return mutant
+
+        yield Broken(f"attention/{each.id}", made)
+
+
+def _of_declarations() -> Iterator[Broken]:
+    """Exhibits and bugs of the field, as they are declared."""
+    for kernel in load_kernel_file(bundled_kernels().parent / "exhibits" / "bindings.py").KERNELS:
+        yield Broken(f"exhibits/{kernel.name}", partial(_as_it_is, kernel))
+    for name in ("linear", "scaled"):
+        for kernel in load_kernel_file(FIELD_BUGS / f"{name}.py").KERNELS:
+            if not kernel.name.endswith(".right"):
+                yield Broken(f"field-bugs/{kernel.name}", partial(_as_it_is, kernel))
+
+
+def _as_it_is(kernel: Kernel, folder: Path) -> Kernel:
+    return kernel
+
+
+def _of_newcomer() -> Iterator[Broken]:
+    for bug in newcomer.read_bugs():
+
+        def made(folder: Path, bug: newcomer.Bug = bug) -> Kernel:
+            shutil.copytree(newcomer.FOLDER / "kernels", folder / "kernels")
+            shutil.copy(newcomer.FOLDER / f"{bug.kernel}.py", folder)
+            source = folder / "kernels" / bug.file
+            source.write_text(bug.applied(source.read_text("utf-8")), "utf-8")
+            return newcomer.declared(bug.kernel, folder)[0]
+
+        yield Broken(f"newcomer/{bug.id}", made)
+
+
+@cache
+def all_broken() -> dict[str, Broken]:
+    """Every broken kernel by its name, suite after suite: "tolerance/bf16-cut"."""
+    suites = (
+        _of_tolerance, _of_gemms, _of_linear, _of_faults, _of_quantisers, _of_tensors, _of_rows, _of_attention,
+        _of_declarations, _of_newcomer,
+    )  # fmt: skip
+    return {broken.name: broken for suite in suites for broken in suite()}

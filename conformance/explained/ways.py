@@ -1,0 +1,95 @@
+"""The operands of a broken kernel's problem as a user has them: what `refsim explain-diff` is given beside two outputs."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+import refsim
+from refsim.causes import ProductOperands, QuantizedFrom
+from refsim.formats import format_named
+from refsim.oracles import fp8_quantize
+
+Asked = tuple[Any, Any, dict[str, Any]]
+"""An output, the right one, and the arguments of `explain_diff` beside them."""
+Ways = Callable[[Any, str, Any, Any], Asked]
+"""What is asked of a problem, the name of an output, its codes and the right ones."""
+
+
+def gemm(problem: Any, output: str, got: Any, want: Any) -> Asked:
+    a, b, sa, sb = problem.operands
+    return got, want, {"operands": ProductOperands(a=a, b=b, a_format="e4m3", b_format="e4m3", a_scale=sa, b_scale=sb)}
+
+
+def linear(problem: Any, output: str, got: Any, want: Any) -> Asked:
+    """bf16 operands; weights of FP8 as the bf16 that they stand for, C is the residual."""
+    batch, columns, reduction = problem.batch, problem.output, problem.reduction
+    x = problem.x.codes("bf16", batch, reduction)
+    residual = None if problem.r is None else problem.r.codes("bf16", batch, columns)
+    if hasattr(problem, "scales"):
+        codes = problem.w.codes("e4m3", columns, reduction)
+        scales = refsim.decode(problem.scales.codes("bf16", *problem.grid), "bf16")
+        spread = np.repeat(np.repeat(scales, problem.wb_n, 0), problem.wb_k, 1)[:columns, :reduction]
+        w = refsim.encode(refsim.decode(codes, "e4m3") * spread, "bf16")
+    else:
+        w = problem.w.codes("bf16", columns, reduction)
+    c = None if residual is None else refsim.decode(residual, "bf16", dtype=np.float32)
+    return got, want, {"operands": ProductOperands(a=x, b=w, a_format="bf16", b_format="bf16", c=c, unit="mma.sync", k=16)}
+
+
+def blocks(target: str, problem: Any, output: str, got: Any, want: Any) -> Asked:
+    """Codes and scales in rows: what was shuffled for the kernel."""
+    a, b, sa, sb = problem.operands
+    row = problem.row
+    given = ProductOperands(
+        a=a,
+        b=b,
+        a_format=row.a,
+        b_format=row.b,
+        a_scale=sa,
+        b_scale=sb,
+        scale_format=row.stored.name,
+        global_scale=problem.factor,
+        target=target,
+    )
+    return got, want, {"operands": given}
+
+
+def block_quantiser(problem: Any, output: str, got: Any, want: Any) -> Asked:
+    """X, with columns of zeros up to whole blocks, and the recipe."""
+    width = refsim.scaling.block_format(problem.format).width
+    x = np.pad(problem.codes(), ((0, 0), (0, -problem.columns % width)))
+    return got, want, {"quantized": QuantizedFrom(x=x, x_format=problem.wide, to=problem.format, recipe=problem.recipe)}
+
+
+def group_quantiser(problem: Any, output: str, got: Any, want: Any) -> Asked:
+    group = f"{problem.group_rows}x128"
+    return got, want, {"quantized": QuantizedFrom(x=problem.codes(), x_format=problem.format, to=group)}
+
+
+def tensor(problem: Any, output: str, got: Any, want: Any) -> Asked:
+    """What is rounded: x times its scale, of which the kernel stores the reciprocal."""
+    if output != "q":
+        return got, want, {}
+    x = refsim.decode(problem.x.codes(), problem.x.format, dtype=np.float32)
+    codes, eps = problem.x.codes(), np.float32(problem.eps)
+    amax = fp8_quantize.amax(codes, problem.x.format) if problem.amax_bits is None else problem.amax_bits
+    largest = max(np.uint32(amax).view(np.float32), eps)
+    with np.errstate(all="ignore"):
+        return got, want, {"values": x * np.float32(format_named(problem.to).max_value / largest)}
+
+
+def experts(problem: Any, output: str, got: Any, want: Any) -> Asked:
+    """The rows of the expert in which most differs, and its own operands."""
+    if output != "d":
+        return got, want, {}
+    a, b, sa, sb = problem.operands
+    rows = np.flatnonzero(problem.counted)
+    owners = rows // problem.m if problem.is_masked else problem.groups[rows]
+    chosen = max(range(len(b)), key=lambda expert: int((got != want)[owners == expert].sum()))
+    mine = owners == chosen
+    left, scales = (each.reshape(-1, each.shape[-1])[rows[mine]] for each in (a, sa))
+    operands = ProductOperands(
+        a=left, b=b[chosen], a_format="e4m3", b_format="e4m3", a_scale=scales, b_scale=sb[chosen]
+    )
+    return got[mine], want[mine], {"operands": operands}
