@@ -10,6 +10,7 @@ COMMANDS = (
     "conformance/batch_invariance.py",
     "tests/test_manners.py",
     "conformance/block_scaled_campaign.py",
+    "conformance/explained/broken.py",
     "conformance/explained/trials.py",
     "conformance/night.py",
     "conformance/special_functions_replay.py",

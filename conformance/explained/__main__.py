@@ -21,7 +21,9 @@ def main() -> int:
     parser.add_argument("--outputs", type=int, default=6, help="seeds of outputs without operands")
     parser.add_argument("--blocks", type=int, default=0, help="seeds of block-scaled products, 128 x 128 x 512")
     parser.add_argument("--broken", action="store_true", help="ask about the broken kernels of this project instead")
-    parser.add_argument("--only", nargs="*", default=[], metavar="NAME", help="of these, what begins so: rows/ faults/ties")
+    parser.add_argument(
+        "--only", nargs="*", default=[], metavar="NAME", help="of these, what begins so: rows/ faults/ties"
+    )
     parser.add_argument("--jobs", type=int, default=1)
     given = parser.parse_args()
     command = " ".join(["python -m conformance.explained", *sys.argv[1:]])

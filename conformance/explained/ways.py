@@ -34,7 +34,11 @@ def linear(problem: Any, output: str, got: Any, want: Any) -> Asked:
     else:
         w = problem.w.codes("bf16", columns, reduction)
     c = None if residual is None else refsim.decode(residual, "bf16", dtype=np.float32)
-    return got, want, {"operands": ProductOperands(a=x, b=w, a_format="bf16", b_format="bf16", c=c, unit="mma.sync", k=16)}
+    return (
+        got,
+        want,
+        {"operands": ProductOperands(a=x, b=w, a_format="bf16", b_format="bf16", c=c, unit="mma.sync", k=16)},
+    )
 
 
 def blocks(target: str, problem: Any, output: str, got: Any, want: Any) -> Asked:

@@ -113,10 +113,10 @@ class _Question:
             else:
                 other_is = subject.described(anchor)
         alone = between_outputs(self.got, self.want, self.format, self.deadline, self.report)
-        if alone.named and all(cause.family == Family.NAN for named in alone.named for cause in named.causes):
+        is_of_nan = alone.named and all(cause.family == Family.NAN for each in alone.named for cause in each.causes)
+        if is_of_nan and not stands_for_nan(self.got, self.want, self.format):
             # The operands say where a NaN belongs: one that any number stands for has come from elsewhere.
-            if not stands_for_nan(self.got, self.want, self.format):
-                alone = replace(alone, named=(), outcome=DiffOutcome.UNEXPLAINED, a_is="", b_is="")
+            alone = replace(alone, named=(), outcome=DiffOutcome.UNEXPLAINED, a_is="", b_is="")
         if said is None or alone.named:
             return alone
         return replace(said, a_is=said.a_is or other_is, b_is=said.b_is or other_is)

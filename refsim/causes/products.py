@@ -35,7 +35,7 @@ from refsim.numerics import ieee
 from refsim.sources import PTX
 
 Matrix = NDArray[Any]
-FIRST, LAST, ROUNDED_AGAIN, LEFT_OUT = (
+FIRST, LAST, ROUNDED_AGAIN, NOWHERE = (
     "the chain begins with C",
     "C is added to the sum",
     "C is added to the output, rounded again",
@@ -107,7 +107,7 @@ class ProductOfPlans:
         if is_scaled:
             found += scale_change_causes()
         if self.c is not None:
-            for way in (FIRST, LAST, ROUNDED_AGAIN, LEFT_OUT):
+            for way in (FIRST, LAST, ROUNDED_AGAIN, NOWHERE):
                 found.append(Cause(Family.ACCUMULAND, way, "accumuland", way, PTX["mma: D = A B + C"]))
         return found
 
@@ -176,7 +176,7 @@ class ProductOfPlans:
     def _ended(self, plan: ProductPlan, total: Floats, scales: list[Floats | None], c: Floats | None) -> Floats:
         """What is left to do with a sum: scales of rows or of the tensor, C."""
         if scales[0] is not None and scales[1] is not None and self.blocks == 1:
-            is_in = c is not None and plan.accumuland not in (ROUNDED_AGAIN, LEFT_OUT)
+            is_in = c is not None and plan.accumuland not in (ROUNDED_AGAIN, NOWHERE)
             beginning = c if c is not None and is_in else np.full_like(total, -0.0)
             return plan.promotion.meet(total, scales[0], scales[1].T, beginning)
         if c is not None and (plan.accumuland == LAST or (plan.accumuland == FIRST and scales[0] is not None)):
@@ -201,7 +201,7 @@ class ProductOfPlans:
             return None
         for each in (plan.both_scales_read, row):
             scales = np.asarray(each.read(scales, self.formats[0])[0], np.float32)
-        return scales[part]
+        return np.asarray(scales[part], np.float32)
 
     def another(self, seed: int, *, wide: bool = False) -> "ProductOfPlans":
         """Codes of all kinds at 24 x 24 with a longer K, and the same kinds of scales."""
