@@ -43,26 +43,31 @@ def _of_broken(given: argparse.Namespace, command: str) -> int:
     from conformance.explained import broken
 
     names = [name for name in broken.called() if not given.only or name.startswith(tuple(given.only))]
-    rows = []
+    rows: list[dict[str, Any]] = []
     with ProcessPoolExecutor(given.jobs, multiprocessing.get_context("spawn")) as pool:
         for row in pool.map(broken.asked, names):
             rows.append(row)
-            if given.output is not None:
+            if given.output is not None:  # what there is so far, should the machine be taken away
                 print(f"{row['name']}: {row['verdict']} {', '.join(row['named'])}".rstrip(), flush=True)
+                given.output.write_text(_report(broken.summary(rows, command), "kernels", rows), "utf-8")
     found = broken.summary(rows, command)
     _written(given.output, found, "kernels", rows)
-    return 1 if found["unlike_the_table"] or found["held_out_named"] else 0
+    return 1 if any(found[what] for what in ("unlike_the_table", "held_out_named", "not_built", "refused")) else 0
 
 
 def _written(output: Path | None, found: dict[str, Any], of: str, rows: list[dict[str, Any]]) -> None:
-    """The summary and a line for each row, to a file, or to the terminal."""
-    lines = ",\n".join("  " + json.dumps(row) for row in rows)
-    text = f'{{"summary": {json.dumps(found, indent=1)},\n "{of}": [\n{lines}\n]}}'
+    """The report to a file and its summary to the terminal, or all of it to the terminal."""
     if output is None:
-        print(text)
+        print(_report(found, of, rows), end="")
     else:
-        output.write_text(text + "\n", "utf-8")
+        output.write_text(_report(found, of, rows), "utf-8")
         print(json.dumps(found, indent=1))
+
+
+def _report(found: dict[str, Any], of: str, rows: list[dict[str, Any]]) -> str:
+    """The summary and a line for each row."""
+    lines = ",\n".join("  " + json.dumps(row) for row in rows)
+    return f'{{"summary": {json.dumps(found, indent=1)},\n "{of}": [\n{lines}\n]}}\n'
 
 
 if __name__ == "__main__":

@@ -26,13 +26,14 @@ from refsim.testing.explained import DECLARED
 TABLE = Path(__file__).with_name("broken.toml")
 PROBLEMS, ENOUGH = 10, 16  # how many problems are tried, and the differing elements with which a problem ends that
 SECONDS, CASE_SECONDS = 6.0, 30.0
-NAMED_RIGHT, UNNAMED, NAMED_WRONG, HELD_NAMED, LEFT_ALONE, NOT_ASKED = (
+NAMED_RIGHT, UNNAMED, NAMED_WRONG, HELD_NAMED, LEFT_ALONE, NOT_ASKED, NOT_BUILT = (
     "named right",
     "not named",
     "named otherwise",
     "named, where nothing was to be",
     "rightly not named",
     "no output differs",
+    "not built",
 )
 NEWCOMERS = {
     "saturated-or-propagated-infinity": "saturation",
@@ -139,8 +140,11 @@ def asked(name: str) -> dict[str, Any]:
     """One broken kernel: what it is called, what explain-diff named, the verdict and the processor time of the question."""
     try:
         return _asked(name)
-    except RefsimError as error:
-        raise RuntimeError(f"{name}: {error}") from None  # an error of its own does not come through a pool
+    except ImportError as error:  # Triton or Numba, which some kernels are written in
+        return {"name": name, "called": [], "why": str(error), "verdict": NOT_BUILT, "named": [], "seconds": 0.0}
+    except RefsimError as error:  # what is refused is not named; the report says so
+        row = {"name": name, "called": list(called()[name].names), "refused": str(error), "named": [], "seconds": 0.0}
+        return row | {"verdict": verdict_on(called()[name], ())}
 
 
 def _asked(name: str) -> dict[str, Any]:
@@ -171,14 +175,15 @@ def summary(rows: list[dict[str, Any]], command: str) -> dict[str, Any]:
     """Counts over the kernels, and over each suite; `unlike` are those whose outputs are not as the table says."""
     counts = Counter(row["verdict"] for row in rows)
     named = [row for row in rows if row["called"] and row["verdict"] != NOT_ASKED]
+    built = [row for row in rows if row["verdict"] != NOT_BUILT]
     suites: dict[str, Counter[str]] = {}
     for row in rows:
         suites.setdefault(row["name"].partition("/")[0], Counter())[row["verdict"]] += 1
-    unlike = [row["name"] for row in rows if (row["verdict"] != NOT_ASKED) != called()[row["name"]].is_shown]
+    unlike = [row["name"] for row in built if (row["verdict"] != NOT_ASKED) != called()[row["name"]].is_shown]
     return {
         "command": command,
         "kernels": len(rows),
-        "asked": len(rows) - counts[NOT_ASKED],
+        "asked": len(built) - counts[NOT_ASKED],
         "with_a_name": len(named),
         "named_right": counts[NAMED_RIGHT],
         "named_right_percent": round(100 * counts[NAMED_RIGHT] / max(1, len(named)), 1),
@@ -186,6 +191,8 @@ def summary(rows: list[dict[str, Any]], command: str) -> dict[str, Any]:
         "held_out": counts[HELD_NAMED] + counts[LEFT_ALONE],
         "held_out_named": counts[HELD_NAMED],
         "no_output": counts[NOT_ASKED],
+        "not_built": counts[NOT_BUILT],
+        "refused": [row["name"] for row in rows if "refused" in row],
         "unlike_the_table": unlike,
         "suites": {suite: dict(sorted(each.items())) for suite, each in suites.items()},
     }
