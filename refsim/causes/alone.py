@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from refsim.causes.apart import told_apart
 from refsim.causes.explanation import DiffExplanation, DiffOutcome
@@ -109,7 +110,14 @@ def _by_readings(got: Codes, want: Codes, format: Format) -> list[Named]:
         for reading in readings()
         if reading.suspect in _FAMILIES and differing >= reading.least and reading.fits(got, want, format)
         if _FAMILIES[reading.suspect] is not Family.NAN or differing < want.size  # of NaN alone anything could be made
+        if _FAMILIES[reading.suspect] is not Family.SHIFTED or _is_seen(reading, got != want)
     ]
+
+
+def _is_seen(reading: Misreading, differing: NDArray[np.bool_]) -> bool:
+    """Whether elements differ of which a shift says anything: what the line at the edge holds is nobody's."""
+    lines = np.moveaxis(differing, -2 if reading.suspect.endswith("row") else -1, 0)
+    return int((lines[1:] if "behind" in reading.says else lines[:-1]).sum()) >= LEAST
 
 
 def _cause(reading: Misreading) -> Cause:

@@ -106,3 +106,9 @@ def test_operands_say_where_a_nan_belongs():
 def test_an_output_of_nan_alone_says_too_little():
     found = explain_diff(np.full_like(RIGHT, np.nan), RIGHT, "f32", operands=GIVEN, seconds=0.5)
     assert (found.named, found.outcome is DiffOutcome.EXPLAINED) == ((), False)
+
+
+def test_one_row_is_not_said_to_be_its_neighbour():
+    got, want = RIGHT[:2], RIGHT[1:3]
+    assert {cause.family for each in explain_diff(got, want, "f32").named for cause in each.causes} == {Family.SHIFTED}
+    assert not explain_diff(got[:1], want[:1], "f32").named
