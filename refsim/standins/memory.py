@@ -132,12 +132,19 @@ class DeviceMemory:
     def read(self, address: int, size: int) -> Bytes:
         """A copy of some bytes for the host; of those that nobody wrote it is told."""
         self._check(address, size)
-        written = self.memory.written(address, size)
-        if not written.all():
-            lies = self.memory.space.where(address - self.memory.space.base + int(np.argmin(written)))
-            what = f"the host reads {size} B, of which {int((~written).sum())} were never written, first {lies}"
-            self.tell(RefsimError("uninitialised", what, caller()), is_wrong=False)
+        self.reads(address, (size,), np.dtype(np.uint8), (1,), "the host reads")
         return self.memory.read(address, size)
+
+    def reads(self, address: int, shape: Sequence[int], kind: np.dtype[Any], strides: Sequence[int], who: str) -> None:
+        """Somebody reads an array: of bytes that nobody wrote it is told, as what may be meant."""
+        space = self.memory.space
+        if 0 in shape or ((region := space.region_at(address - space.base)) and region.name in space.initialised):
+            return
+        unwritten = self._seen(space.unwritten, address, (*shape, kind.itemsize), np.dtype(np.uint8), (*strides, 1))
+        if unwritten.any():
+            count, lies = int(np.count_nonzero(unwritten)), region.name if region else space.name
+            what = f"{who} {unwritten.size} B of {lies}, of which {count} were never written"
+            self.tell(RefsimError("uninitialised", what, caller()), is_wrong=False)
 
     def _told(self, error: RefsimError) -> RefsimError:
         self.tell(error)

@@ -1,6 +1,7 @@
 """The stand-in for CuPy: arrays of the device that NumPy computes in, kernels as programs write them, what is refused."""
 
 import gc
+import re
 
 import numpy as np
 import pytest
@@ -182,7 +183,7 @@ def test_the_device_says_what_the_target_has():
 
 
 @pytest.mark.parametrize("ask", [
-    lambda: cp.ElementwiseKernel, lambda: cp.cuda.malloc_managed, lambda: cp.zeros(1).toDlpack,
+    lambda: cp.fuse, lambda: cp.cuda.malloc_managed, lambda: cp.zeros(1).toDlpack,
     lambda: cp.cuda.runtime.malloc3DArray, lambda: cp.linalg.expm, lambda: cp.random.XORWOW, lambda: cp.testing.for_all_dtypes,
     lambda: cp.add.reduceat,
     lambda: cp.RawKernel("x", "x", jitify=True), lambda: cp.cuda.Stream().begin_capture,
@@ -254,3 +255,106 @@ def test_a_kernel_tells_its_attributes():
         kernel.max_dynamic_shared_size_bytes = 1 << 20
     assert kernel.max_dynamic_shared_size_bytes == 100_000
     assert cp.testing.assert_array_equal(cp.zeros(2), [0, 0]) is None
+
+
+@needs_nvrtc
+def test_an_operation_is_done_for_each_element_of_arrays_and_numbers():
+    squared = cp.ElementwiseKernel("T x, T y", "T z", "T t = x - y;\nz = t * t", "squared")
+    rows, row = np.arange(10).reshape(2, 5), np.arange(5)
+    for kind in (np.float16, np.float64, np.int8, np.uint64):
+        x, y = cp.asarray(rows.astype(kind)), cp.asarray(row.astype(kind))
+        found = squared(x, y)
+        assert (found.dtype, found.get().tolist()) == (np.dtype(kind), ((rows - row) ** 2).tolist())
+        assert squared(x.T, x[:, ::-1].T).get().tolist() == ((rows - rows[:, ::-1]) ** 2).T.tolist()
+        assert squared(x[:, ::2], 1).get().tolist() == ((rows[:, ::2] - 1) ** 2).tolist()
+    third = cp.zeros((5, 2), np.float32)[1:4]
+    assert squared(cp.asarray(np.float32([[4], [3], [2]])), 1, third) is third
+    assert third.get().tolist() == [[9, 9], [4, 4], [1, 1]]
+    assert squared(cp.zeros(0), 1).shape == (0,)
+
+
+@needs_nvrtc
+def test_raw_arrays_are_indexed_by_the_operation():
+    turned = cp.ElementwiseKernel("raw T x", "raw T y", "y[i] = x[n - i - 1] + x.shape()[0] + _ind.size()", "turned")
+    x, y = cp.asarray(np.arange(12, dtype=np.int32).reshape(3, 4)).T, cp.zeros(12, np.int32)
+    assert turned(x, y, size=12) is y
+    assert y.get().tolist() == (x.get().ravel()[::-1] + 16).tolist()
+    both = cp.ElementwiseKernel("float32 x", "float64 a, int8 b", "a = x / 2; b = x", "both", return_tuple=True)
+    assert [(each.dtype.name, each.tolist()) for each in both(cp.asarray(np.float32([3])))] == [
+        ("float64", [1.5]),
+        ("int8", [3]),
+    ]
+
+
+@pytest.mark.parametrize(("params", "args", "more", "wanted"), [
+    (("T x", "T y"), (1, 2, 3), {}, "Wrong number of arguments"),
+    (("T x, T y", "T z"), ("f4", "f8"), {}, "Type is mismatched. y float64 float32"),
+    (("float64 x", "T z"), ("f4",), {}, "Type is mismatched. x float32 float64"),
+    (("T x", "U z"), ("f4",), {}, "Type of z is not known"),
+    (("T x", "T z"), ("f4",), {"size": 3}, "only if all of the ndarray are 'raw'"),
+    (("raw T x", "T z"), ("f4",), {}, "Loop size is undecided"),
+    (("raw T x", "raw T z"), ("f4",), {"size": 3}, "Output array size is Undecided"),
+    (("T x", "T z"), (np.zeros(3),), {}, "Unsupported type"),
+    (("T x", "T z"), ("f4", "1f4"), {}, "Out shape is mismatched"),
+])  # fmt: skip
+def test_what_an_elementwise_kernel_is_not_given_is_said(params, args, more, wanted):
+    kernel = cp.ElementwiseKernel(*params, "z = x")
+    shapes = {"f4": 3, "f8": 3, "1f4": 1}
+    given = [cp.zeros(shapes[each], each[-2:]) if isinstance(each, str) else each for each in args]
+    with pytest.raises((TypeError, ValueError), match=re.escape(wanted)):
+        kernel(*given, **more)
+
+
+@pytest.mark.parametrize("params", ["T", "T _x", "T i", "odd T x", "no_type x"])
+def test_parameters_that_are_none(params):
+    with pytest.raises((TypeError, ValueError)):
+        cp.ElementwiseKernel(params, "T y", "y = 1")
+
+
+@needs_nvrtc
+def test_a_finding_names_the_line_of_the_operation(fresh):
+    x = cp.zeros(5, np.float32)
+    with pytest.raises(RuntimeError, match="CUDA_ERROR_ILLEGAL_ADDRESS"):
+        cp.ElementwiseKernel("raw T x", "T y", "y = 1;\ny = x[i + 1]", "beyond")(x, cp.zeros_like(x))
+    assert "(beyond:2)" in fresh.record().kernels[0].findings[0].where
+    with pytest.raises(UnsupportedError, match=r"cupy.ElementwiseKernel of complex64"):
+        cp.ElementwiseKernel("T x", "T y", "y = x")(cp.zeros(1, np.complex64))
+
+
+@needs_nvrtc
+def test_elements_are_reduced_along_axes(fresh):
+    values = np.random.default_rng(3).integers(-99, 99, (3, 5, 300))
+    x = cp.asarray(values)
+    largest = cp.ReductionKernel("T x", "T y", "x", "max(a, b)", "y = a", None, "largest")
+    for axis in (None, 0, 1, 2, (0, 2), -1):
+        assert largest(x, axis=axis).get().tolist() == values.max(axis).tolist()
+    assert largest(x.T, axis=0, keepdims=True).get().tolist() == values.T.max(0, keepdims=True).tolist()
+    assert fresh.by_host == {}
+    norm = cp.ReductionKernel(
+        "T x, T w", "float64 y", "x * w", "a + b", "y = sqrt(a)", "0", "l2", reduce_type="float64"
+    )
+    y = cp.asarray(np.float32([[3, 4], [6, 8]]))
+    assert norm(y, y, axis=1).get().tolist() == [5, 10]
+    assert norm(y[:, 1:], cp.asarray(np.float32([[1], [2]])), out=(made := cp.zeros(()))) is made
+    assert made.get() == 20**0.5
+    assert norm(cp.zeros((2, 0)), 1.0, axis=1).get().tolist() == [0, 0]
+    with pytest.raises(ValueError, match="no identity"):
+        largest(cp.zeros(0))
+    assert fresh.by_host == {"cupy.ReductionKernel l2, in an order of its own": 3}
+
+
+def test_what_nobody_wrote_is_told_where_it_is_read(fresh):
+    x = cp.empty(6, np.float32)
+    x[:4] = 1
+    assert (x[:4] + 1).get().tolist() == [2, 2, 2, 2]
+    x.reshape(2, 3)
+    assert fresh.warned == []
+    x[1:] * 2
+    x += 1
+    cp.empty(2).get()
+    said = [re.sub(r"allocation \d+ of cupy", "it", warning.what) for warning in fresh.warned]
+    assert said == [
+        "cupy.multiply reads 20 B of it, of which 8 were never written",
+        "cupy.add reads 24 B of it, of which 8 were never written",
+        "the host reads 16 B of it, of which 16 were never written",
+    ]

@@ -34,7 +34,10 @@ HELD = (
     Column("place", label="allocated at"),
 )
 REFUSED = (Column("name", label="asked for, and not simulated"), Column("times", align="right"))
-BY_HOST = (Column("name", label="computed by the host, to other bits perhaps"), Column("times", align="right"))
+BY_HOST = (
+    Column("name", label="computed by the host or in another order, to other bits perhaps"),
+    Column("times", align="right"),
+)
 TESTS = (
     Column("test"),
     Column("bytes", label="bytes left", align="right"),

@@ -24,15 +24,19 @@ from refsim.standins.cupy.creation import (
     zeros_like,
 )
 from refsim.standins.cupy.delegation import Ufunc as ufunc  # noqa: N813 - CuPy's own name
+from refsim.standins.cupy.elementwise import ElementwiseKernel
 from refsim.standins.cupy.names import ARRAY_FUNCTIONS, CHANGING, CONSTANTS, FACTS, UFUNCS
 from refsim.standins.cupy.pool import MemoryPool, PinnedMemoryPool, default_pool
 from refsim.standins.cupy.raw import RawKernel, RawModule
+from refsim.standins.cupy.reduction import ReductionKernel
 from refsim.standins.seams import refuse
 
 __version__ = "14.2.0"
 __all__ = [
+    "ElementwiseKernel",
     "RawKernel",
     "RawModule",
+    "ReductionKernel",
     "array",
     "asanyarray",
     "asarray",

@@ -54,6 +54,10 @@ class ndarray:  # noqa: N801 - CuPy's own name
         """Its memory as NumPy sees it, until the next allocation."""
         return current().memory.array(self.data.ptr, self.shape, self.dtype, self.strides)
 
+    def is_read(self, who: str) -> None:
+        """Elements of it are read: of those that nobody wrote it is told."""
+        current().memory.reads(self.data.ptr, self.shape, self.dtype, self.strides, who)
+
     def wrote(self, index: Any = ...) -> "ndarray":
         """Elements of it were written."""
         current().memory.wrote(self.data.ptr, self.shape, self.dtype, self.strides, index)
@@ -61,6 +65,7 @@ class ndarray:  # noqa: N801 - CuPy's own name
 
     def get(self, stream: Any = None, order: str = "C", out: Any = None, blocking: bool = True) -> NDArray[Any]:
         """A copy on the host."""
+        self.is_read("the host reads")
         if out is None:
             return self.host.copy(order)  # type: ignore[arg-type]
         if not isinstance(out, np.ndarray):

@@ -19,12 +19,17 @@ def answer(name: str, function: Callable[..., Any], args: tuple[Any, ...], kwarg
         flat = current().memory.memory.space.bytes
         found = function(*_inward(args), **{key: _inward(value) for key, value in kwargs.items()})
     _noted(name, (*args, *kwargs.values()), found)
+    placed = _placed(found, flat)
+    if (out is not None or not _is_view(placed)) and name != "ndarray.__getitem__":
+        for each in args:
+            if isinstance(each, ndarray):
+                each.is_read(f"cupy.{name} reads")
     if out is not None:
         for each in out if isinstance(out, tuple) else (out,):
             if each is not None:
                 each.wrote()
         return out
-    return _outward(_placed(found, flat))
+    return _outward(placed)
 
 
 def changed(name: str, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -99,6 +104,13 @@ class _Place:
 
     def __init__(self, address: int | None, view: Any) -> None:
         self.address, self.view = address, view
+
+
+def _is_view(placed: Any) -> bool:
+    """Whether results lie in memory of arguments, of which nothing was read."""
+    if isinstance(placed, tuple | list):
+        return all(map(_is_view, placed))
+    return isinstance(placed, _Place) and placed.address is not None
 
 
 def _outward(placed: Any) -> Any:

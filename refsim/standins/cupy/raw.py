@@ -16,7 +16,7 @@ from refsim.standins.cupy.driver import CUDADriverError, as_cupy
 from refsim.standins.cupy.pool import CUPY, MemoryPointer, UnownedMemory
 from refsim.standins.session import GpuSession, SimulatedModule, current
 
-_ILLEGAL_ADDRESS, _NOT_FOUND, _INVALID_IMAGE = (
+ILLEGAL_ADDRESS, _NOT_FOUND, _INVALID_IMAGE = (
     (700, "CUDA_ERROR_ILLEGAL_ADDRESS"),
     (500, "CUDA_ERROR_NOT_FOUND"),
     (200, "CUDA_ERROR_INVALID_IMAGE"),
@@ -24,11 +24,16 @@ _ILLEGAL_ADDRESS, _NOT_FOUND, _INVALID_IMAGE = (
 _PYTHON = ((bool, np.bool_), (int, np.int64), (float, np.float64), (complex, np.complex128))
 
 
-class _Source:
+class KernelSource:
     """What a kernel is made from, compiled when it is first asked for, once for each simulated GPU."""
 
     def __init__(
-        self, code: str | None, path: str | None, options: tuple[str, ...], backend: str, names: tuple[str, ...] | None
+        self,
+        code: str | None,
+        options: tuple[str, ...],
+        path: str | None = None,
+        backend: str = "nvrtc",
+        names: tuple[str, ...] | None = None,
     ) -> None:
         self.code, self.path, self.options, self.backend, self.names = code, path, options, backend, names
         self._loaded: tuple[GpuSession, SimulatedModule] | None = None
@@ -91,7 +96,7 @@ class RawKernel:
         self.code, self.name, self.options, self.backend = code, name, options, backend
         self.__name__, self.file_path = name, None
         self.enable_cooperative_groups = enable_cooperative_groups
-        self._source = _Source(code, None, options, backend, None)
+        self._source = KernelSource(code, options, None, backend)
         self.preferred_shared_memory_carveout = -1
         self._dynamic_shared: int | None = None
 
@@ -120,7 +125,7 @@ class RawKernel:
         entry, module = self._source.entry(self.name), self._source.module()
         values = packed(args, module.parameter_sizes(entry))
         ctas, threads = (tuple(max(int(each), 1) for each in (*extents, 1, 1)[:3]) for extents in (grid, block))
-        with as_cupy(*_ILLEGAL_ADDRESS):
+        with as_cupy(*ILLEGAL_ADDRESS):
             printed = module.launch(
                 entry, ctas, threads, values, int(shared_mem or 0), cooperative=self.enable_cooperative_groups
             )
@@ -213,7 +218,7 @@ class RawModule:
         self.code, self.file_path, self.options, self.backend = code, path, options, backend
         self.name_expressions = None if name_expressions is None else tuple(name_expressions)
         self.enable_cooperative_groups = enable_cooperative_groups
-        self._source = _Source(code, path, options, backend, self.name_expressions)
+        self._source = KernelSource(code, options, path, backend, self.name_expressions)
 
     def compile(self, log_stream: Any = None) -> None:
         self._source.module()
