@@ -144,7 +144,7 @@ def test_tests_have_a_limit_and_are_told_apart(refsim, tmp_path):
     done = refsim(
         "run",
         "--test-seconds",
-        "0.5",
+        "2",
         "-o",
         "r.json",
         "--",
