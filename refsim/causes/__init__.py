@@ -7,7 +7,7 @@ gives the very bits of the output, in the elements that differ and in those that
 from refsim.causes.explaining import explain_diff
 from refsim.causes.explanation import DiffExplanation, DiffOutcome, SumsSoFar
 from refsim.causes.operands import ProductOperands
-from refsim.causes.quantised import QuantizedFrom
+from refsim.causes.quantised_from import QuantizedFrom
 from refsim.causes.rows import Cause, Family
 from refsim.causes.search import Named
 

@@ -1,8 +1,6 @@
 """Two outputs and nothing else: one made of the other, either way round, by what is visible in codes alone."""
 
-import itertools
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,14 +10,13 @@ from refsim.causes.explanation import DiffExplanation, DiffOutcome
 from refsim.causes.outputs import OtherOutput
 from refsim.causes.rows import Cause, Codes, Family
 from refsim.causes.search import CauseSearch, Found, Named
+from refsim.causes.unwritten import unwritten_causes
 from refsim.compare.readings import Misreading, readings
 from refsim.conversions import decode
 from refsim.formats import Format
 from refsim.sources import PTX
 
 LEAST = 4
-LEAST_UNWRITTEN = 64
-TILES = (256, 128, 64, 32, 16, 8, 4)
 _FAMILIES = {
     "NaN dropped": Family.NAN,
     "off-by-one row": Family.SHIFTED,
@@ -44,7 +41,7 @@ def between_outputs(
         if is_nan_alone(one, format):
             tried.whole.clear()
         elif not tried.whole:
-            tried.whole += _by_readings(one, other, format) + _tails(one, other, format)
+            tried.whole += unwritten_causes(one, other, format) or _by_readings(one, other, format)
         found.append((made, tried, subject))
     fitting = [each for each in found if each[1].whole]
     fitting.sort(key=lambda each: _is_loose(each[1].whole[0]))
@@ -122,47 +119,3 @@ def _is_seen(reading: Misreading, differing: NDArray[np.bool_]) -> bool:
 
 def _cause(reading: Misreading) -> Cause:
     return Cause(_FAMILIES[reading.suspect], reading.says, "", None, PTX["cvt, ld, st"])
-
-
-def _tails(got: Codes, want: Codes, format: Format) -> list[Named]:
-    """The last elements, rows or columns hold one code, and all that differs is there.
-
-    Behind the last whole tile that is how a kernel ends too early; elsewhere it takes more elements to be no chance.
-    """
-    flat: list[tuple[str, Any, Any]] = [("elements", got.reshape(-1), want.reshape(-1))]
-    if got.ndim == 2:
-        flat += [("columns", got.T, want.T), ("rows", got, want)]
-    for what, have, right in flat:
-        lines = np.flatnonzero((have != right).reshape(len(have), -1).any(axis=1))
-        if lines.size == 0:
-            continue
-        begins = {len(have) // tile * tile: f", which fill no {tile}," for tile in reversed(TILES) if len(have) % tile}
-        if have[lines[0] :].size >= LEAST_UNWRITTEN:
-            begins.setdefault(int(lines[0]), "")
-        for begin, which in sorted(begins.items()):
-            if begin == 0 or lines[0] < begin:
-                continue
-            if (have[begin:] == have[begin:].reshape(-1)[0]).all():
-                says = f"the last {len(have) - begin} {what}{which} hold one code: nobody wrote them"
-                cause = Cause(Family.TAIL, says, "", None, PTX["st: guarded by a bound"])
-                return [Named((cause,), int((got != want).sum()), is_whole=True)]
-    return _tiles(got, want, format)
-
-
-def _tiles(got: Codes, want: Codes, format: Format) -> list[Named]:
-    """Whole tiles of a matrix hold one code, which is no NaN, and all that differs is there."""
-    differing = got != want
-    codes = np.unique(got[differing])
-    if got.ndim != 2 or codes.size != 1 or np.isnan(decode(codes, format)).any():
-        return []
-    for rows, columns in sorted(itertools.product(TILES[:-1], repeat=2), key=lambda tile: -tile[0] * tile[1]):
-        if rows > got.shape[0] or columns > got.shape[1]:
-            continue
-        down, across = (np.arange(extent) // tile for extent, tile in zip(got.shape, (rows, columns), strict=True))
-        place = down[:, None] * (across[-1] + 1) + across[None, :]
-        missing = np.isin(place, np.unique(place[differing]))
-        if not missing.all() and (got[missing] == codes[0]).all():
-            says = f"{np.unique(place[missing]).size} tiles of {rows} x {columns} hold one code: nobody wrote them"
-            cause = Cause(Family.TAIL, says, "", None, PTX["st: guarded by a bound"])
-            return [Named((cause,), int(differing.sum()), is_whole=True)]
-    return []

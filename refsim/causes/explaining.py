@@ -14,9 +14,11 @@ from refsim.causes.block_scaled import BlockScaledProduct
 from refsim.causes.explanation import DiffExplanation, DiffOutcome, SumsSoFar
 from refsim.causes.operands import ProductOperands
 from refsim.causes.products import ProductOfPlans
-from refsim.causes.quantised import QuantizedFrom
+from refsim.causes.quantised import QuantizedTensor, QuantizerOutput
+from refsim.causes.quantised_from import QuantizedFrom, joined, words_of
 from refsim.causes.rows import Codes, Explained, Family
-from refsim.causes.search import CauseSearch, Found
+from refsim.causes.search import CauseSearch, Found, Named
+from refsim.causes.unwritten import unwritten_causes
 from refsim.causes.values import WideValues
 from refsim.errors import RefsimError
 from refsim.formats import F32, F64, Format
@@ -25,6 +27,9 @@ from refsim.typed_arrays import format_held, with_format
 
 LEAST_DIFFERING, LEAST_ELEMENTS = 4, 256  # with less of both a cause may fit by chance
 STAGES = 32
+MOST_BESIDE = 4
+BOTH_SHARE = 0.7
+"""Of the time: for causes that explain codes and scales together; the rest is for each of them alone."""
 SHARES = 0.35, 0.7, 0.85, 0.93
 """Of the time: until when each step ends that looks for the plans of two outputs; what is left is for their codes alone."""
 Report = Callable[[str, int, int], None]
@@ -63,8 +68,10 @@ def explain_diff(
             raise RefsimError("format-mismatch", f"a holds {row}, b holds {other}", help="format= reads both as one")
         if want.shape != got.shape:
             raise RefsimError("shape-mismatch", f"a has shape {got.shape}, b has shape {want.shape}")
+    _require_element(at, got.shape)
     question = _Question(got, want, row, time.process_time() + seconds, on_progress)
-    if want is not None and (want == got).all():
+    both = quantized is not None and (quantized.scales is not None or quantized.want_scales is not None)
+    if want is not None and (want == got).all() and not both:
         return DiffExplanation(DiffOutcome.EQUAL, 0, got.size, got.size)
     if sum(each is not None for each in (operands, values, quantized)) > 1:
         rule = "values are what is rounded, operands what is multiplied, quantized what a quantiser read"
@@ -75,7 +82,7 @@ def explain_diff(
         wide, held = _values(values, got)
         return question.of_subject(WideValues(wide, held, row), at)
     if quantized is not None:
-        return question.of_subject(quantized.explained(got.shape, row), at)
+        return question.of_quantiser(quantized)
     if want is None:
         raise RefsimError("usage", "one output alone", help="a second one, operands=, values= or quantized=")
     return between_outputs(got, want, row, question.deadline, on_progress)
@@ -83,19 +90,56 @@ def explain_diff(
 
 @dataclass(frozen=True)
 class _Question:
-    """Two outputs, or one, and the time there is."""
+    """Two outputs, or one, and the time there is; `is_one`: codes of `format`, not outputs of several behind each other."""
 
     got: Codes
     want: Codes | None
     format: Format
     deadline: float
     report: Report | None
+    is_one: bool = True
+
+    def of_quantiser(self, given: QuantizedFrom) -> DiffExplanation:
+        """Codes, scales, or both together: then one cause explains both outputs, or none is named."""
+        subject = given.explained(self.got.shape, self.format)
+        if given.scales is None and given.want_scales is None:
+            return self.of_subject(subject, None)
+        if (given.scales is None) or (given.want_scales is None) != (self.want is None):
+            rule = "scales= beside A, want_scales= beside B"
+            raise RefsimError("usage", "scales beside one of two outputs", rule=rule)
+        both = given.with_scales(subject)
+        got = joined(self.got, given.scales)
+        want = None if self.want is None or given.want_scales is None else joined(self.want, given.want_scales)
+        if want is not None and (got == want).all():
+            return DiffExplanation(DiffOutcome.EQUAL, 0, got.size, got.size)
+        now = time.process_time()
+        said = replace(
+            self, got=got, want=want, deadline=now + BOTH_SHARE * (self.deadline - now), is_one=False
+        ).of_subject(both, None)
+        return (
+            said if said.named or not said.differing else replace(said, beside=self._apart_from_each_other(both, given))
+        )
+
+    def _apart_from_each_other(self, both: QuantizedTensor, given: QuantizedFrom) -> tuple[str, ...]:
+        """What explains the codes alone, and the scales alone."""
+        found = []
+        codes, scales = both.alone(QuantizerOutput.CODES), both.alone(QuantizerOutput.SCALES)
+        pairs = ((codes, self.got, self.want), (scales, given.scales, given.want_scales))
+        for number, (subject, one, other) in enumerate(pairs):
+            have, right = (None if each is None else words_of(each).reshape(subject.shape) for each in (one, other))
+            assert have is not None
+            end = time.process_time() + (self.deadline - time.process_time()) / (len(pairs) - number)
+            kind = self.format if number == 0 else both.usual.rule.stored_as
+            said = replace(self, got=have, want=right, format=kind, deadline=end).of_subject(subject, None)
+            alone = f"{subject.which} alone: {said.outcome}"
+            found.append(alone + (f", {said.named[0]}" if said.named else ""))
+        return tuple(found)
 
     def of_subject(self, subject: Explained[Any], at: tuple[int, int] | None) -> DiffExplanation:
         """The difference between plans: what one side has is looked for, and from there what the other one does otherwise."""
         start = subject.usual
         if self.want is None:
-            return self._said(subject, start, self._search(subject, start, self.got, None), "A", at)
+            return self._of_one(subject, at)
         sides = [("A", self.got, self.want), ("B", self.want, self.got)]
         if self._is_usual(subject, self.got):
             sides.reverse()  # then B alone has done something otherwise, and its causes are known by their own names
@@ -112,14 +156,34 @@ class _Question:
                 said = self._said(subject, anchor, found, made, at)
             else:
                 other_is = subject.described(anchor)
-        alone = between_outputs(self.got, self.want, self.format, self.deadline, self.report)
-        is_of_nan = alone.named and all(cause.family == Family.NAN for each in alone.named for cause in each.causes)
-        if is_of_nan and not stands_for_nan(self.got, self.want, self.format):
-            # The operands say where a NaN belongs: one that any number stands for has come from elsewhere.
-            alone = replace(alone, named=(), outcome=DiffOutcome.UNEXPLAINED, a_is="", b_is="")
+        if not self.is_one and said is not None:
+            return replace(said, a_is=said.a_is or other_is, b_is=said.b_is or other_is)
+        alone = self._by_codes(self.want)
         if said is None or alone.named:
             return alone
         return replace(said, a_is=said.a_is or other_is, b_is=said.b_is or other_is)
+
+    def _by_codes(self, want: Codes) -> DiffExplanation:
+        """What the codes alone say, beside operands."""
+        alone = between_outputs(self.got, want, self.format, self.deadline, self.report)
+        is_of_nan = alone.named and all(cause.family == Family.NAN for each in alone.named for cause in each.causes)
+        if is_of_nan and not stands_for_nan(self.got, want, self.format):
+            # The operands say where a NaN belongs: one that any number stands for has come from elsewhere.
+            alone = replace(alone, named=(), outcome=DiffOutcome.UNEXPLAINED, a_is="", b_is="")
+        return alone
+
+    def _of_one(self, subject: Explained[Any], at: tuple[int, int] | None) -> DiffExplanation:
+        """One output against what is usual: what a plan does not explain may be seen in the codes alone."""
+        now = time.process_time()
+        end = now + SHARES[-1] * (self.deadline - now)
+        search = CauseSearch(subject, subject.usual, self.got, end, None, self.report, self._unwritten)
+        found = search.run()
+        said = self._said(subject, subject.usual, found, "A", at)
+        if found.is_equal or found.whole or found.judged < self.got.size or not self.is_one:
+            return said
+        assert search.want is not None
+        alone = self._by_codes(search.want)
+        return replace(alone, b_is=subject.described(subject.usual)) if alone.named else said
 
     def _is_usual(self, subject: Explained[Any], output: Codes) -> bool:
         made = CauseSearch(subject, subject.usual, output, self.deadline)
@@ -135,15 +199,15 @@ class _Question:
         found = CauseSearch(subject, start, output, end, report=self.report).run()
         if found.is_equal:
             return start
-        plan = start
-        for cause in found.whole[0].causes if found.whole else ():
-            plan = cause.of(plan)
-        return plan if found.whole else None
+        return _made(start, found.whole[0]) if found.whole else None
 
     def _search(
         self, subject: Explained[Any], start: Any, got: Codes, want: Codes | None, end: float | None = None
     ) -> Found:
-        return CauseSearch(subject, start, got, end or self.deadline, want, self.report).run()
+        return CauseSearch(subject, start, got, end or self.deadline, want, self.report, self._unwritten).run()
+
+    def _unwritten(self, got: Codes, want: Codes) -> list[Named]:
+        return unwritten_causes(got, want, self.format) if self.is_one else []
 
     def _said(
         self, subject: Explained[Any], start: Any, found: Found, made: str, at: tuple[int, int] | None
@@ -154,7 +218,7 @@ class _Question:
             return DiffExplanation(DiffOutcome.EQUAL, 0, found.judged, size, a_is=subject.described(start))
         output = self.got if made == "A" or self.want is None else self.want
         is_little = found.differing < LEAST_DIFFERING and found.judged < LEAST_ELEMENTS
-        is_little |= is_nan_alone(output, self.format)
+        is_little |= self.is_one and is_nan_alone(output, self.format)
         named = () if is_little else tuple(found.whole)
         outcome = (
             DiffOutcome.TOO_LITTLE
@@ -165,14 +229,12 @@ class _Question:
         )
         plans = [start]
         for each in named[:1]:
-            plan = start
-            for cause in each.causes:
-                plan = cause.of(plan)
-            plans.insert(0, plan)
+            plans.insert(0, _made(start, each))
         words = [subject.described(plans[0]) if named else "", subject.described(start)]
         if made == "B":
             plans, words = plans[::-1], words[::-1]
-        element, stages = _stages(subject, plans, self.got, self.want, at) if named else (None, ())
+        planned = tuple(each for each in named if _is_planned(each))
+        element, stages = _stages(subject, plans, self.got, self.want, at) if planned else (None, ())
         return DiffExplanation(
             outcome,
             found.differing,
@@ -186,11 +248,36 @@ class _Question:
             found.untried,
             words[0],
             words[1],
-            told_apart(subject, start, named),
+            told_apart(subject, start, planned),
             element,
             stages,
             made,
+            _beside(subject, start, planned),
         )
+
+
+def _is_planned(named: Named) -> bool:
+    """Whether it is a choice of a plan; what nobody wrote is none."""
+    return all(cause.aspect for cause in named.causes)
+
+
+def _made(start: Any, named: Named) -> Any:
+    plan = start
+    for cause in named.causes:
+        plan = cause.of(plan) if cause.aspect else plan
+    return plan
+
+
+def _beside(subject: Explained[Any], start: Any, named: tuple[Named, ...]) -> tuple[str, ...]:
+    """Of causes of different kinds what each says of the output that was not given."""
+    if not isinstance(subject, QuantizedTensor):
+        return ()
+    kinds: dict[tuple[str, ...], str] = {}
+    for each in named:
+        words = subject.beside(_made(start, each))
+        if words:
+            kinds.setdefault(tuple(cause.family for cause in each.causes), f"{each}: {words}")
+    return tuple(kinds.values())[:MOST_BESIDE]
 
 
 def _stages(
@@ -203,11 +290,19 @@ def _stages(
         want = subject.codes(plans[1]) if want is None else want
         first = np.argwhere(got != want)[0]
         at = int(first[0]), int(first[1])
-    for place, extent in zip(at, got.shape, strict=True):
-        if not 0 <= place < extent:
-            raise RefsimError("at-range", f"element {at} is outside {got.shape}")
     sums = [subject.sums_of(plan, at, STAGES) for plan in plans]
     return at, tuple(SumsSoFar(end, one, other) for (end, one), (_, other) in zip(*sums, strict=True))
+
+
+def _require_element(at: tuple[int, int] | None, shape: tuple[int, ...]) -> None:
+    """An element is asked for before anything is searched, and has a place in the output."""
+    if at is None:
+        return
+    if len(shape) != len(at):
+        raise RefsimError("at-range", f"the output has shape {shape}", "--at", "ROW,COL of a matrix")
+    for name, place, extent in zip(("row", "column"), at, shape, strict=True):
+        if not 0 <= place < extent:
+            raise RefsimError("at-range", f"{name} {place} is outside 0..{extent - 1}", "--at")
 
 
 def _fitting(product: ProductOfPlans | BlockScaledProduct, got: Codes) -> ProductOfPlans | BlockScaledProduct:

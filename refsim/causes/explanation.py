@@ -35,7 +35,8 @@ class DiffExplanation:
     and `apart` says on which problem they are not; `made` is the output that they make of the other one. `parts` put some
     differing elements right and break none. `excluded` were refuted, `unseen` change nothing here, so that nothing is known of
     them; `untried` were left when the time was over. `judged` of `size` elements were computed. `a_is` and `b_is` say how each
-    is computed, "" where nobody knows.
+    is computed, "" where nobody knows. `beside`: what an output would be that belongs to A and was not given, as the scales of
+    a quantiser's codes; of two outputs that no cause explains together, what explains each alone.
     """
 
     outcome: DiffOutcome
@@ -54,6 +55,7 @@ class DiffExplanation:
     element: tuple[int, int] | None = None
     stages: tuple[SumsSoFar, ...] = ()
     made: str = "A"
+    beside: tuple[str, ...] = ()
 
     def lines(self) -> list[str]:
         """The answer as text, the verdict first."""
@@ -67,6 +69,7 @@ class DiffExplanation:
             of = "" if self.made == "A" else f" of {self.made}"
             found.append(f"cause  {alike[0]}; reproduces every bit{of}{more}")
         found += [f"apart  {text}" for text in self.apart]
+        found += [f"beside  {text}" for text in self.beside]
         for each in self.parts:
             share = 100 * each.repaired / max(1, self.differing)
             found.append(f"part   {each}; {each.repaired} of {self.differing} differences ({share:.3g} %), breaks none")
@@ -102,6 +105,7 @@ class DiffExplanation:
             "pairs_tried": self.pairs,
             "untried": self.untried,
             "apart": list(self.apart),
+            "beside": list(self.beside),
         }
 
     def __str__(self) -> str:

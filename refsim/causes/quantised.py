@@ -1,160 +1,245 @@
-"""Outputs of a quantiser: codes or scales of a known tensor, under every recipe that a library has for them."""
+"""Outputs of a quantiser: codes, scales or both of a known tensor, with every step of every rule done otherwise."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import product
+from enum import StrEnum
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
-from refsim.causes.placing import IN_PLACE, Placing, placing_causes
-from refsim.causes.rows import Cause, Codes, Family, Sample
-from refsim.errors import RefsimError, unknown
-from refsim.formats import E4M3, E8M0, F32, Format
-from refsim.scaling.block_formats import BLOCK_FORMATS, block_format
-from refsim.scaling.blocks import quantize as in_blocks
-from refsim.scaling.quantizing import quantize as in_groups
-from refsim.scaling.recipes import recipe_named, recipes_of
-from refsim.scaling.rows import NAN_RULES, QUOTIENTS, SCALE_KINDS
-from refsim.sources import DEEPGEMM, Source
+from refsim.causes.amax_changes import AMAX, INFINITE_MAGNITUDE, MAGNITUDE_MASK, ChangedStep
+from refsim.causes.element_changes import CONVERTED, code_placings, element_causes
+from refsim.causes.placing import IN_PLACE, Placing
+from refsim.causes.quantiser_changes import (
+    OWN_BOUND,
+    OWN_SCALE,
+    SCALES_AS_RULED,
+    TENSOR_AS_RULED,
+    X_AS_IT_IS,
+    Keeping,
+    quantiser_causes,
+)
+from refsim.causes.quantising import (
+    QuantizingRule,
+    ScaleGrid,
+    Singles,
+)
+from refsim.causes.rows import Cause, Codes, DoesNotApplyError, Family, Sample
+from refsim.causes.scale_stores import AS_WRITTEN, BY_ROWS, NOT_WRITTEN, ScaleStore, store_causes
+from refsim.formats import F32, Format
+from refsim.scaling.grids import Pair, scale_grid
 
-GROUPS = {"1x128": (1, 128), "128x128": (128, 128)}
-Pair = tuple[NDArray[Any], NDArray[Any]]
+
+class QuantizerOutput(StrEnum):
+    """Which outputs of a quantiser are asked about."""
+
+    CODES = "codes"
+    SCALES = "scales"
+    BOTH = "codes and scales"
 
 
-@dataclass(frozen=True)
-class ScaleRule:
-    """A way to quantise: `apply(x, format)` gives codes and scales."""
-
-    name: str
-    source: Source
-    apply: Callable[[NDArray[Any], str | Format | None], Pair]
-
-
-@dataclass(frozen=True, kw_only=True)
-class QuantizedFrom:
-    """What a quantiser read: `x`, values of bfloat16, float16 or float32, or codes with their `x_format`.
-
-    `to`: a block format (mxfp8, mxfp4, nvfp4, ...), or FP8 groups of "1x128" or "128x128". `recipe` is what is usual there, by
-    default what `refsim.quantize` takes. QuantizedFrom(x=x, to="mxfp8") explains codes of x's shape, or scales of its blocks.
-    """
-
-    x: ArrayLike
-    to: str
-    x_format: str | Format | None = None
-    recipe: str | None = None
-
-    def rules(self) -> tuple[ScaleRule, ...]:
-        """Every rule for `to`, the usual one first. Raises RefsimError for what is neither blocks nor groups."""
-        if self.to in GROUPS:
-            return _group_rules(GROUPS[self.to])
-        if self.to not in {name for row in BLOCK_FORMATS for name in (row.name, *row.aliases)}:
-            raise unknown("quantisation", self.to, [*(row.name for row in BLOCK_FORMATS), *GROUPS])
-        usual = recipe_named(self.recipe, self.to)
-        rows = [usual, *(row for row in recipes_of(self.to) if row is not usual)]
-        return tuple(ScaleRule(row.name, row.source, _block_rule(self.to, row.name)) for row in rows)
-
-    def explained(self, shape: tuple[int, ...], format: Format) -> "QuantizedTensor":
-        """Codes or scales, whichever has that shape. Raises RefsimError where neither has."""
-        x, rules = np.asarray(self.x), self.rules()
-        made = rules[0].apply(x, self.x_format)
-        fitting = [at for at, each in enumerate(made) if each.shape == shape]
-        if not fitting:
-            shapes = " or ".join(str(each.shape) for each in made)
-            raise RefsimError("shape-mismatch", f"the output has shape {shape}", rule=f"codes or scales: {shapes}")
-        wanted = (self._element, self._scale)[fitting[0]]
-        if format is not wanted:
-            raise RefsimError(
-                "format-mismatch", f"the output holds {format}", rule=f"a quantiser to {self.to}: {wanted}"
-            )
-        return QuantizedTensor(x, self.x_format, rules, fitting[0], shape, format, QuantizingPlan(rules[0]))
-
-    @property
-    def _element(self) -> Format:
-        return E4M3 if self.to in GROUPS else block_format(self.to).element
-
-    @property
-    def _scale(self) -> Format:
-        return F32 if self.to in GROUPS else block_format(self.to).scale
+def grid_of(shape: tuple[int, ...], group: Pair) -> Pair:
+    """Rows and columns of the scales of a tensor."""
+    return scale_grid((shape[-2], shape[-1]), group)
 
 
 @dataclass(frozen=True)
 class QuantizingPlan:
-    """The choices: the rule of scales, and where outputs are put."""
+    """The choices, in the order of the steps; `limit` is the format whose largest value scales are for."""
 
-    rule: ScaleRule
+    rule: QuantizingRule
+    limit: Format
+    read: ChangedStep = X_AS_IT_IS
+    peak: ChangedStep = AMAX
+    bound: ChangedStep = OWN_BOUND
+    tensor: ChangedStep = TENSOR_AS_RULED
+    keeping: Keeping = SCALES_AS_RULED
+    used: ChangedStep = OWN_SCALE
+    element: ChangedStep = CONVERTED
     placed: Placing = IN_PLACE
+    stored: ScaleStore = BY_ROWS
+    pads: str = AS_WRITTEN
 
 
 @dataclass(frozen=True, eq=False)
 class QuantizedTensor:
-    """Codes (`which` 0) or scales (1) of a tensor."""
+    """`which` outputs of a tensor x (..., rows, columns): codes, scales in a buffer of `shape`, or both, one behind the other."""
 
-    x: NDArray[Any]
-    x_format: str | Format | None
-    rules: tuple[ScaleRule, ...]
-    which: int
+    x: Singles
+    x_format: Format
+    rules: tuple[QuantizingRule, ...]
+    which: QuantizerOutput
     shape: tuple[int, ...]
     format: Format
     usual: QuantizingPlan
-    made: dict[str, Codes] = field(default_factory=dict)
+    scales_size: int = 0
+    columns: int = 0
+    made: dict[tuple[Any, ...], Any] = field(default_factory=dict)
 
     is_sampled = False
 
     def causes(self) -> Sequence[Cause]:
-        rules = [Cause(Family.SCALE_RULE, f"the rule {row.name}", "rule", row, row.source) for row in self.rules]
-        return [*rules, *placing_causes()]
+        return list(self._causes())
+
+    def _causes(self) -> Iterator[Cause]:
+        element = self.usual.rule.element.to
+        for rule in self.rules:
+            yield Cause(Family.SCALE_RULE, f"the rule {rule.name}", "rule", rule, rule.source)
+        yield from quantiser_causes(element)
+        if self.which != QuantizerOutput.SCALES:
+            yield from element_causes(element)
+        if self.which != QuantizerOutput.CODES and self.x.ndim == 2:
+            yield from store_causes(self.usual.stored, grid_of(self.x.shape, self.usual.rule.group), self.scales_size)
+        if self.which == QuantizerOutput.SCALES and self.usual.stored is BY_ROWS:
+            for row in code_placings(F32):
+                if row.family is not Family.TRANSPOSED or row is IN_PLACE:  # column by column is a place of scales
+                    yield Cause(
+                        row.family, f"outputs lie {row.name}", "placed", row, row.source, int(row is not IN_PLACE)
+                    )
 
     def codes(self, plan: QuantizingPlan, sample: Sample | None = None) -> Codes:
-        name = plan.rule.name
-        if name not in self.made:
-            self.made[name] = _as_codes(plan.rule.apply(self.x, self.x_format)[self.which], self.format)
-        return plan.placed.put(self.made[name])
+        """Codes, scales, or both. Raises DoesNotApplyError for steps that this tensor or rule has not."""
+        with np.errstate(all="ignore"):
+            grid, used = self._grids(plan)
+            if self.which == QuantizerOutput.SCALES:
+                return plan.placed.put(self._in_buffer(plan, grid.stored)).reshape(self.shape)
+            codes = plan.placed.put(self._elements(plan, used)[..., : self.columns])
+            if self.which == QuantizerOutput.CODES:
+                return codes
+            words = [each.reshape(-1).astype(np.uint32) for each in (codes, self._in_buffer(plan, grid.stored))]
+            return np.concatenate(words)
+
+    def alone(self, which: QuantizerOutput) -> "QuantizedTensor":
+        """The same tensor, of which the codes or the scales alone are asked for."""
+        grid = (*self.x.shape[:-2], *grid_of(self.x.shape, self.usual.rule.group))
+        size = self.scales_size or int(np.prod(grid))
+        shape = (
+            (*self.x.shape[:-1], self.columns)
+            if which == QuantizerOutput.CODES
+            else (grid if self.usual.stored is BY_ROWS else (size,))
+        )
+        return replace(self, which=which, shape=shape, scales_size=size, made={})
+
+    def beside(self, plan: QuantizingPlan) -> str:
+        """What the other output, that nobody gave, would be under a plan, compared with the usual one."""
+        if self.which == QuantizerOutput.BOTH:
+            return ""
+        which = QuantizerOutput.SCALES if self.which == QuantizerOutput.CODES else QuantizerOutput.CODES
+        other = self.alone(which)
+        try:
+            made, usual = (other.codes(replace(each, placed=IN_PLACE)) for each in (plan, self.usual))
+        except DoesNotApplyError:
+            return ""
+        count = int(np.count_nonzero(made != usual))
+        return (
+            f"the {which} would be the usual ones" if not count else f"{count} of {made.size} {which} would be others"
+        )
+
+    # ---- the steps ---------------------------------------------------------------------------------------------------
+
+    def _grids(self, plan: QuantizingPlan) -> tuple[ScaleGrid, ScaleGrid]:
+        """The scales that are stored, and those that elements are made with."""
+        key = (plan.rule, plan.limit, plan.read, plan.peak, plan.bound, plan.tensor, plan.keeping)
+        if key not in self.made:
+            ruled = self._ruled(plan)
+            change = plan.keeping.change
+            changed = ruled if change is None else replace(ruled, stored=_words_of(change(ruled, plan.rule), ruled))
+            used, value = changed if plan.keeping.is_used else ruled, plan.keeping.value
+            if value is not None:
+                used = replace(used, value=value(ruled, plan.rule), is_unrounded=True)
+            self.made[key] = (changed if plan.keeping.is_stored else ruled, used)
+        found: tuple[ScaleGrid, ScaleGrid] = self.made[key]
+        return found
+
+    def _ruled(self, plan: QuantizingPlan) -> ScaleGrid:
+        rule = plan.rule
+        peak = plan.bound.apply(self._peaks(plan), rule)
+        kept = plan.tensor.apply(self._of_tensor(plan))
+        stored, value = rule.scale(peak, kept, plan.limit)
+        return ScaleGrid(peak, kept, stored, value)
+
+    def _read(self, plan: QuantizingPlan) -> Singles:
+        key = ("read", plan.read)
+        if key not in self.made:
+            self.made[key] = np.asarray(plan.read.apply(self.x, self.x_format), np.float32)
+        found: Singles = self.made[key]
+        return found
+
+    def _peaks(self, plan: QuantizingPlan) -> Singles:
+        key = ("peaks", plan.read, plan.peak, plan.rule.counts_nan, plan.rule.group)
+        if key not in self.made:
+            patterns = np.ascontiguousarray(self._read(plan)).view(np.uint32)
+            magnitudes = _magnitudes(patterns, plan.rule)
+            self.made[key] = np.ascontiguousarray(plan.peak.apply(magnitudes, patterns, plan.rule.group)).view(
+                np.float32
+            )
+        found: Singles = self.made[key]
+        return found
+
+    def _of_tensor(self, plan: QuantizingPlan) -> Singles:
+        key = ("tensor", plan.read, plan.rule)
+        if key not in self.made:
+            patterns = np.ascontiguousarray(self._read(plan)).view(np.uint32)
+            largest = _magnitudes(patterns, plan.rule).max(initial=0)
+            self.made[key] = plan.rule.tensor(np.array([largest], np.uint32).view(np.float32))
+        found: Singles = self.made[key]
+        return found
+
+    def _elements(self, plan: QuantizingPlan, grid: ScaleGrid) -> Codes:
+        x, (down, across) = self._read(plan), plan.rule.group
+        shape = (grid.peak.shape[-2], grid.peak.shape[-1])
+        row, block = np.arange(x.shape[-2])[:, None] // down, np.arange(x.shape[-1])[None, :] // across
+        places = plan.used.apply(row, block, shape)
+        peak, stored, value = (each[(..., *places)] for each in (grid.peak, grid.stored, grid.value))
+        spread = ScaleGrid(peak, grid.kept, stored, value, grid.is_unrounded)
+        codes: Codes = plan.element.apply(plan.rule.scaled(x, spread), plan.rule.element)
+        return codes
+
+    def _in_buffer(self, plan: QuantizingPlan, scales: NDArray[Any]) -> Codes:
+        codes = np.ascontiguousarray(scales).view(plan.rule.stored_as.code_dtype)
+        if codes.ndim > 2:
+            return codes
+        return plan.stored.put(codes, self.scales_size)
+
+    # ---- what the search asks for --------------------------------------------------------------------------------------
 
     def undone(self, plan: QuantizingPlan, got: Codes) -> tuple[QuantizingPlan, Codes]:
-        return replace(plan, placed=IN_PLACE), plan.placed.back(got)
+        if self.which == QuantizerOutput.CODES:
+            return replace(plan, placed=IN_PLACE), plan.placed.back(got)
+        if plan.pads == NOT_WRITTEN:
+            return replace(plan, pads=AS_WRITTEN), self._with_pads(plan, got)
+        return plan, got
+
+    def _with_pads(self, plan: QuantizingPlan, got: Codes) -> Codes:
+        """An output with zeros where the layout has pads: what lies there is not asked."""
+        places, _ = plan.stored.places(grid_of(self.x.shape, plan.rule.group))
+        first = got.size - self.scales_size
+        found = got.reshape(-1).copy()
+        is_pad = np.ones(self.scales_size, bool)
+        is_pad[places[places < self.scales_size]] = False
+        found[first:][is_pad] = 0
+        return found.reshape(got.shape)
 
     def another(self, seed: int, *, wide: bool = False) -> "QuantizedTensor":
         """Values of many magnitudes, blocks of subnormals and of zeros among them."""
         random = np.random.default_rng(seed)
-        x = random.normal(0, 1, self.x.shape) * 2.0 ** random.integers(-130, 100, (*self.x.shape[:-1], 1))
-        rows = np.where(random.random(self.x.shape) < 0.05, 0, x).astype(np.float32)
-        return QuantizedTensor(rows, None, self.rules, self.which, self.shape, self.format, self.usual)
+        drawn = random.normal(0, 1, self.x.shape) * 2.0 ** random.integers(-130, 100, (*self.x.shape[:-1], 1))
+        x = np.where(random.random(self.x.shape) < 0.05, 0, drawn).astype(np.float32)
+        return replace(self, x=x, x_format=F32, made={})
 
     def described(self, plan: QuantizingPlan) -> str:
-        return f"quantised by the rule {plan.rule.name}"
+        """The plan in words, what is usual left out."""
+        words = [f"quantised by the rule {plan.rule.name}"]
+        steps = (plan.read, plan.peak, plan.bound, plan.tensor, plan.used, plan.element)
+        words += [step.name for step in steps if step.rank]
+        return ", ".join(words)
 
 
-def _as_codes(array: NDArray[Any], format: Format) -> Codes:
-    if array.dtype.kind != "f":
-        return array
-    return np.ascontiguousarray(array).view(format.code_dtype)
+def _magnitudes(patterns: NDArray[np.uint32], rule: QuantizingRule) -> NDArray[np.uint32]:
+    found = patterns & MAGNITUDE_MASK
+    return found if rule.counts_nan else np.where(found > INFINITE_MAGNITUDE, np.uint32(0), found)
 
 
-def _block_rule(to: str, recipe: str) -> Callable[[NDArray[Any], str | Format | None], Pair]:
-    def apply(x: NDArray[Any], x_format: str | Format | None) -> Pair:
-        found = in_blocks(x, to, recipe=recipe, input_format=x_format)
-        return found.codes, found.scales
-
-    return apply
-
-
-def _group_rules(group: tuple[int, int]) -> tuple[ScaleRule, ...]:
-    """Every kind of scale that is float32, quotient and way of NaN."""
-    source = DEEPGEMM["per_token_cast_to_fp8 and per_block_cast_to_fp8"]
-    found = []
-    for kind, quotient, nan in product(SCALE_KINDS, QUOTIENTS, NAN_RULES):
-        if kind.format is E8M0:
-            continue
-
-        def apply(
-            x: NDArray[Any], x_format: str | Format | None, kind: Any = kind, quotient: Any = quotient, nan: Any = nan
-        ) -> Pair:
-            made = in_groups(x, x_format, group=group, scale=kind, quotient=quotient, nan=nan)
-            return made.codes, made.scales
-
-        words = {"reciprocal": "times the reciprocal of the scale", "divide": "divided by the scale"}[quotient]
-        name = f"{kind.name}: {kind.summary}; {words}, NaN {nan}"
-        found.append(ScaleRule(name, source, apply))
-    return tuple(found)
+def _words_of(changed: NDArray[Any], ruled: ScaleGrid) -> NDArray[Any]:
+    return np.asarray(changed).astype(ruled.stored.dtype)

@@ -98,19 +98,21 @@ def readings_of(format: ElementType) -> tuple[OperandReading, ...]:
             if family is Family.FNUZ or other.mantissa_bits:
                 rank = 1 if family is Family.FNUZ else 3
                 found.append(
-                    OperandReading(f"codes of {format} as {other}", family, FNUZ["table 1"], format=other, rank=rank)
+                    OperandReading(
+                        f"as codes of {other}, not of {format}", family, FNUZ["table 1"], format=other, rank=rank
+                    )
                 )
         if format.exponent_bits and format.mantissa_bits:
-            found.append(OperandReading("its subnormals as zeros", Family.FLUSHED, PTX["ftz"], _flushed))
+            found.append(OperandReading("with subnormals as zeros", Family.FLUSHED, PTX["ftz"], _flushed))
     found.append(OperandReading("as its transpose", Family.TRANSPOSED, PTX["ldmatrix, .trans"], _transposed))
     found.append(
         OperandReading(
-            "rows for columns", Family.TRANSPOSED, PTX["wgmma, K-major and MN-major"], _transposed_in_place, rank=2
+            "with rows for columns", Family.TRANSPOSED, PTX["wgmma, K-major and MN-major"], _transposed_in_place, rank=2
         )
     )
     for pattern in CHUNK_PATTERNS:
         width, count, shift = pattern
-        name = f"chunk c of row r for chunk c ^ {f'(r >> {shift})' if shift else 'r'} % {count}, " + (
+        name = f"with chunk c of row r for chunk c ^ {f'(r >> {shift})' if shift else 'r'} % {count}, " + (
             f"{width} bytes each" if width else "one element each"
         )
         source = PTX["tensor swizzling modes"]

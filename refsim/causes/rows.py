@@ -29,6 +29,8 @@ class Family(StrEnum):
     CONTRACTION = "contraction"
     PROMOTION = "promotion order and contraction"
     SCALE_RULE = "scale rule"
+    AMAX = "amax of other elements"
+    CLAMP = "bound of amax or scale"
     SCALE_LAYOUT = "scale layout"
     FNUZ = "FN / FNUZ"
     FORMAT = "format"
@@ -41,7 +43,10 @@ class Family(StrEnum):
     TRANSPOSED = "transposed"
     SWIZZLE = "swizzle not undone"
     TAIL = "tail"
+    PADS = "pads not written"
     SHIFTED = "off by one"
+    PACKING = "order of codes in a byte"
+    ZERO_SIGN = "sign of zero or of all"
     ACCUMULAND = "where C enters"
 
 

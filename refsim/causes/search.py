@@ -60,7 +60,10 @@ class Found:
 
 @dataclass
 class CauseSearch(Generic[PlanT]):
-    """One output `got` of a subject, begun from the plan `start`; `want` is what that gives, computed here where it is None."""
+    """One output `got` of a subject, begun from the plan `start`; `want` is what that gives, computed here where it is None.
+
+    `alone`: what is said of `got` and `want` as they are, where no single cause fits and before two together are tried.
+    """
 
     subject: Explained[PlanT]
     start: PlanT
@@ -68,6 +71,7 @@ class CauseSearch(Generic[PlanT]):
     deadline: float
     want: Codes | None = None
     report: Report | None = None
+    alone: Callable[[Codes, Codes], list[Named]] | None = None
     found: Found = field(default_factory=Found)
     rows: int = 0
 
@@ -87,6 +91,8 @@ class CauseSearch(Generic[PlanT]):
         singles = [cause.seen_from(had.get(cause.aspect)) for cause in causes if not cause.is_made(self.start)]
         singles.sort(key=lambda cause: cause.rank)
         partial = self._singles(singles, sample)
+        if not self.found.whole and self.alone is not None and self.found.judged == self.got.size:
+            self.found.whole += self.alone(self.got, self.want)
         if not self.found.whole:
             self._parts(partial)
             self._pairs(sample)

@@ -111,7 +111,7 @@ def test_scales_that_became_powers_of_two_are_named(direction):
 
 @pytest.mark.parametrize("pair", [*with_values(1), *alone(1), *with_quantiser(1)], ids=lambda pair: pair.name)
 def test_what_was_planted_in_outputs_is_named(pair):
-    row = asked(pair)
+    row = asked(pair, seconds=6.0 if pair.planted else 0.5)
     assert row["right"], row
 
 
@@ -187,6 +187,9 @@ def test_a_tail_is_seen_beside_operands_and_before_a_whole_tile():
     for one, other, made in ((unwritten, right, "A"), (right, unwritten, "B")):
         found = explain_diff(one, other, operands=problem.operands(), seconds=0.1)
         assert ([each.causes[0].family for each in found.named], found.made) == ([Family.TAIL], made)
+    behind = np.vstack([right[1:], right[3:4]])  # what no plan and no tail is, is seen in the codes alone
+    [named] = explain_diff(behind, right, operands=problem.operands(), seconds=0.1).named
+    assert named.causes[0].family == Family.SHIFTED
     unwritten[0, -9] = 0  # one wrong element elsewhere is no tail
     assert not explain_diff(unwritten, right, operands=problem.operands(), seconds=0.1).named
 
@@ -314,6 +317,8 @@ def test_progress_counts_to_what_is_planned():
         ({"b": np.zeros((2, 2), np.float32)}, "code-type"),
         ({"values": np.zeros((2, 2), np.int32)}, "values"),
         ({"operands": OTHER_SIZE}, "shape-mismatch"),
+        ({"b": np.ones((2, 2), np.uint8), "at": (2, 0)}, "at-range"),
+        ({"b": np.ones((2, 2), np.uint8), "at": (0, -1)}, "at-range"),
     ],
     ids=lambda case: case if isinstance(case, str) else "",
 )

@@ -79,7 +79,7 @@ def test_a_tile_that_nobody_wrote_is_named_unless_it_may_be_anything(code, is_na
     got = RIGHT.copy()
     got[8:, 64:128] = code
     named = [str(each) for each in explain_diff(got, RIGHT, "f32").named]
-    assert ("tail: 1 tiles of 8 x 64 hold one code: nobody wrote them" in named) == is_named
+    assert any(each.startswith("tail: 1 of 6 tiles of 8 x 64 hold") for each in named) == is_named
     assert any(each.startswith("tail") for each in named) == is_named
 
 

@@ -37,7 +37,13 @@ STAGES = (
 @click.argument("first", metavar="A", type=click.Path(path_type=Path))
 @click.argument("second", metavar="[B]", required=False, type=click.Path(path_type=Path))
 @format_option(required=False)
-@click.option("--key", metavar="NAME", help="The tensor's name, where files hold several.")
+@click.option(
+    "--key",
+    "keys",
+    metavar="NAME",
+    multiple=True,
+    help="The tensor's name, where files hold several; twice where B's is another.",
+)
 @click.option("--a", "left", metavar="FILE", type=click.Path(path_type=Path), help="A of the product, M x K.")
 @click.option("--b", "right", metavar="FILE", type=click.Path(path_type=Path), help="B of the product, N x K.")
 @click.option("--c", "begin", metavar="FILE", type=click.Path(path_type=Path), help="C of the product, f32, M x N.")
@@ -55,7 +61,10 @@ STAGES = (
 @click.option(
     "--quantized", metavar="FILE", type=click.Path(path_type=Path), help="What was quantised: bf16, f16 or f32."
 )
-@click.option("--to", "block", metavar="BLOCKS", help="What it was quantised to: mxfp8, mxfp4, nvfp4, 1x128, ...")
+@click.option("--to", "block", metavar="BLOCKS", help="What it was quantised to: mxfp8, nvfp4, 1x128, tensor, ...")
+@click.option("--scales", metavar="FILE", type=click.Path(path_type=Path), help="The scales beside the codes A.")
+@click.option("--want-scales", metavar="FILE", type=click.Path(path_type=Path), help="The scales beside the codes B.")
+@click.option("--layout", metavar="NAME", help="Where scales are meant to lie: nvidia_128x4, ...; else by their shape.")
 @click.option("--recipe", metavar="NAME", help="The recipe that is usual there.")
 @click.option("--trust", is_flag=True, help="Run the Python file that a case names, wherever it lies.")
 @click.option(
@@ -74,15 +83,18 @@ def command(
     first: Path,
     second: Path | None,
     row: "Format | None",
-    key: str | None,
+    keys: tuple[str, ...],
     values: Path | None,
     quantized: Path | None,
-    block: str | None,
-    recipe: str | None,
     trust: bool,
     declared: tuple[Path, ...],
     at: tuple[int, int] | None,
     seconds: int,
+    block: str | None,
+    recipe: str | None,
+    scales: Path | None,
+    want_scales: Path | None,
+    layout: str | None,
     **of_product: Any,
 ) -> Answer:
     """What makes result A differ from result B, or from what its operands usually give; or why a kernel's case fails.
@@ -102,18 +114,20 @@ def command(
       refsim explain-diff train.npy serve.npy -t bf16 --a a.npy --b b.npy --a-scale sa.npy --b-scale sb.npy
       refsim explain-diff got.npy want.npy -t e4m3 --values x.npy --as json
       refsim explain-diff scales.npy -t e8m0 --quantized x.npy --to mxfp8
+      refsim explain-diff q.npy -t e4m3 --scales s.npy --quantized x.npy --to 1x128
       refsim explain-diff failures/fp8_quantize-0123456789.json --seconds 60
     """
     if first.suffix not in ARRAY_SUFFIXES:
         return _of_kernel(first, second, declared, trust=trust, seconds=seconds)
     from refsim.causes import explain_diff
 
-    one, format = _loaded(first, row, key)
-    other = None if second is None else _second(first, second, format, row, key)
+    of_first, of_second = _keys(keys, second)
+    one, format = _loaded(first, row, of_first)
+    other = None if second is None else _second(first, second, format, row, of_second)
     ways: dict[str, Any] = {
         "operands": _operands(**of_product),
         "values": None if values is None else _floats(values, None),
-        "quantized": _quantised(quantized, block, recipe),
+        "quantized": _quantised(quantized, block, recipe=recipe, scales=scales, want_scales=want_scales, layout=layout),
     }
     if other is None and all(way is None for way in ways.values()):
         help = "give a second one, or --a and --b, --values or --quantized"
@@ -122,6 +136,14 @@ def command(
         tell = partial(_told, report, "explain-diff")
         found = explain_diff(one, other, format, **ways, seconds=seconds, at=at, on_progress=tell)
     return Answer(_document(found, first, second), _exit_code(found))
+
+
+def _keys(keys: tuple[str, ...], second: Path | None) -> tuple[str | None, str | None]:
+    """The names of A's and of B's tensor: one stands for both."""
+    if len(keys) > 2 or (len(keys) == 2 and second is None):
+        what = f"{len(keys)} names of tensors for {'one file' if second is None else 'two files'}"
+        raise RefsimError("usage", what, "--key", "one name, or that of A's tensor and that of B's", "give B too")
+    return (keys[0], keys[-1]) if keys else (None, None)
 
 
 def _told(report: "Callable[[Countable], None] | None", of: str, phase: str, done: int, planned: int) -> None:
@@ -166,17 +188,34 @@ def _of_kernel(first: Path, second: Path | None, declared: tuple[Path, ...], *, 
     )
 
 
-def _quantised(x: Path | None, block: str | None, recipe: str | None) -> "QuantizedFrom | None":
+def _quantised(x: Path | None, block: str | None, **more: Any) -> "QuantizedFrom | None":
     from refsim.causes import QuantizedFrom
 
     if x is None:
-        if block is not None or recipe is not None:
+        if block is not None or any(each is not None for each in more.values()):
             raise RefsimError("usage", "a quantiser without what it read", help="give --quantized FILE too")
         return None
     if block is None:
         raise RefsimError("usage", "nothing says what it was quantised to", help="give --to mxfp8, or --to 1x128")
     codes, format = _loaded(x, None, None)
-    return QuantizedFrom(x=codes, x_format=format, to=block, recipe=recipe)
+    for name in ("scales", "want_scales"):
+        if more[name] is not None:
+            more[name] = _scales_beside(more[name], block)
+    return QuantizedFrom(x=codes, x_format=format, to=block, **more)
+
+
+def _scales_beside(path: Path, block: str) -> Any:
+    """Scales as float32, or as codes of what `block` keeps them in where the file does not say."""
+    from refsim.causes import QuantizedFrom
+    from refsim.formats import F32
+
+    try:
+        stored = load_codes(path, None)
+    except RefsimError as error:
+        if error.code != "format-needed":
+            raise
+        stored = load_codes(path, QuantizedFrom(x=[], to=block).codes_of_scales)
+    return stored.codes.view(np.float32) if stored.format is F32 else stored.codes
 
 
 def _exit_code(found: "DiffExplanation") -> int:

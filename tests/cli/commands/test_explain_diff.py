@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from refsim import files, quantize
+from refsim import encode, files, quantize
 from refsim.testing import explain_problem, find_kernels
 from refsim.testing.replay import write_case
 
@@ -47,6 +47,34 @@ def test_scales_of_another_recipe_are_named(refsim, here):
     run = refsim("explain-diff", "s.npy", "--quantized", "x.npy", "--to", "mxfp8")
     assert run.code == 1
     assert "scale rule: the rule floor" in run.out
+
+
+def test_codes_and_scales_of_one_cause(refsim, here):
+    """A quantiser without abs: its codes and its scales are explained by that together."""
+    x = RANDOM.normal(0, 100, (8, 1024)).astype(np.float32)
+    files.save("x.npy", x)
+    amax = np.maximum(x.reshape(8, 8, 128).max(axis=2), np.float32(1e-4))
+    scales = amax / np.float32(448)
+    files.save("s.npy", scales)
+    spread = (np.float32(1) / scales).repeat(128, 1)
+    files.save("q.npy", encode(x * spread, "e4m3"), "e4m3")
+    run = refsim("explain-diff", "q.npy", "--scales", "s.npy", "--quantized", "x.npy", "--to", "1x128", "--as", "json")
+    found = json.loads(run.out)
+    assert run.code == 1
+    assert {cause["family"] for named in found["named"] for cause in named["causes"]} == {"amax of other elements"}
+    assert found["size"] == x.size + scales.size
+    alone = json.loads(refsim("explain-diff", "q.npy", "--quantized", "x.npy", "--to", "1x128", "--as", "json").out)
+    assert "scales would be others" in alone["beside"][0]
+
+
+def test_two_tensors_of_one_file_have_their_names(refsim, here):
+    codes = RANDOM.integers(0, 0x78, (8, 12)).astype(np.uint8)
+    np.savez("both.npz", got=codes.T.reshape(codes.shape), want=codes)
+    line = ("explain-diff", "both.npz", "both.npz", "-t", "e4m3", "--key", "got", "--key", "want")
+    run = refsim(*line)
+    assert (run.code, "transposed" in run.out) == (1, True)
+    assert refsim(*line[:-2]).code == 0  # one name stands for both
+    assert "[usage]" in refsim(*line, "--key", "third").err
 
 
 def test_operands_and_one_element(refsim, here):
@@ -92,6 +120,9 @@ def test_a_kernel_that_agrees_has_no_cause():
         ("right.npy --to mxfp8", "usage"),
         ("right.npy --quantized right.npy", "usage"),
         ("right.npy --a-scale 2", "usage"),
+        ("right.npy --scales right.npy", "usage"),
+        ("right.npy other.npy --at 12,0", "at-range"),
+        ("right.npy --key one --key other", "usage"),
         ("right.npy right.txt", "unknown-suffix"),
         ("nothing", "unknown-suffix"),
         ("right.npy --a right.npy --b right.npy --a-scale two", "bad-value"),

@@ -1,0 +1,134 @@
+"""The largest magnitude of each block taken over other elements, or rounded: rows of causes, and what a row of a step is."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from refsim.causes.rows import Cause, DoesNotApplyError, Family
+from refsim.conversions import decode, encode
+from refsim.formats import BF16, F16, Format
+from refsim.scaling.grids import Pair, largest_of_groups
+from refsim.sources import CUDA_GUIDE, IEEE754, OCP_MX, Source
+
+Words = NDArray[np.uint32]
+MAGNITUDE_MASK, INFINITE_MAGNITUDE, SIGN = np.uint32(0x7FFFFFFF), np.uint32(0x7F800000), np.uint32(0x80000000)
+
+
+@dataclass(frozen=True)
+class ChangedStep:
+    """One way to do a step: what `apply` takes and gives is the step's own."""
+
+    name: str
+    family: Family
+    source: Source
+    apply: Callable[..., Any]
+    rank: int = 1
+
+    def cause(self, aspect: str) -> Cause:
+        return Cause(self.family, self.name, aspect, self, self.source, self.rank)
+
+
+def _largest(magnitudes: Words, patterns: Words, group: Pair) -> Words:
+    return np.asarray(largest_of_groups(magnitudes, group), np.uint32)
+
+
+def _one_sign(negative: bool, magnitudes: Words, patterns: Words, group: Pair) -> Words:
+    """Without abs: the largest number, or the least one, from 0 on."""
+    return _largest(np.where((patterns >= SIGN) == negative, magnitudes, np.uint32(0)), patterns, group)
+
+
+def _in_block(chosen: Callable[[Any, int], Any], magnitudes: Words, patterns: Words, group: Pair) -> Words:
+    """Some columns of every block alone."""
+    column = np.arange(magnitudes.shape[-1]) % group[1]
+    return _largest(np.where(chosen(column, group[1]), magnitudes, np.uint32(0)), patterns, group)
+
+
+def _wider(down: int, across: int, magnitudes: Words, patterns: Words, group: Pair) -> Words:
+    """Of so many blocks together, 0: of all."""
+    found = _largest(magnitudes, patterns, group)
+    wide = (down or found.shape[-2], across or found.shape[-1])
+    if wide == (1, 1) or wide[0] > found.shape[-2] or wide[1] > found.shape[-1]:
+        raise DoesNotApplyError
+    together = largest_of_groups(found, wide)
+    return np.asarray(together.repeat(wide[0], -2).repeat(wide[1], -1)[..., : found.shape[-2], : found.shape[-1]])
+
+
+def _neighbour(axis: int, step: int, wraps: bool, magnitudes: Words, patterns: Words, group: Pair) -> Words:
+    found = _largest(magnitudes, patterns, group)
+    extent = found.shape[axis]
+    if extent < 2:
+        raise DoesNotApplyError
+    places = np.arange(extent) + step
+    return np.take(found, places % extent if wraps else places.clip(0, extent - 1), axis=axis)
+
+
+def _never_reset(axis: int, magnitudes: Words, patterns: Words, group: Pair) -> Words:
+    return np.asarray(np.maximum.accumulate(_largest(magnitudes, patterns, group), axis=axis))
+
+
+def _smallest(magnitudes: Words, patterns: Words, group: Pair) -> Words:
+    return MAGNITUDE_MASK - _largest(MAGNITUDE_MASK - magnitudes, patterns, group)
+
+
+def _rounded(narrow: Format, cuts: bool, magnitudes: Words, patterns: Words, group: Pair) -> Words:
+    found = _largest(magnitudes, patterns, group).view(np.float32)
+    kept = decode(encode(found, narrow, "toward-zero" if cuts else "nearest-even"), narrow, np.float32)
+    return np.where(np.isnan(found), found, kept).view(np.uint32)
+
+
+AMAX = ChangedStep("amax of each block", Family.AMAX, OCP_MX["section 6.3"], _largest, 0)
+_PARTS_OF_BLOCKS: tuple[tuple[str, Callable[[Any, int], Any]], ...] = (
+    ("the first half of each block", lambda c, w: c < w // 2),
+    ("the last half of each block", lambda c, w: c >= w // 2),
+    ("the first quarter of each block", lambda c, w: c < w // 4),
+    ("the even columns", lambda c, w: c % 2 == 0),
+    ("the odd columns", lambda c, w: c % 2 == 1),
+    ("the first element of each block", lambda c, w: c == 0),
+    ("all but the last element of each block", lambda c, w: c < w - 1),
+)
+_TOGETHER = (
+    (1, 2),
+    (1, 4),
+    (1, 8),
+    (1, 0),
+    (2, 1),
+    (4, 1),
+    (8, 1),
+    (16, 1),
+    (32, 1),
+    (64, 1),
+    (128, 1),
+    (0, 1),
+    (0, 0),
+)
+
+
+def peaks() -> Iterator[ChangedStep]:
+    rule, shuffles = OCP_MX["section 6.3"], CUDA_GUIDE["warp reduce functions"]
+    yield AMAX
+    yield ChangedStep("amax is the largest number: abs is forgotten", Family.AMAX, rule, partial(_one_sign, False))
+    yield ChangedStep("amax is that of the negative numbers", Family.AMAX, rule, partial(_one_sign, True))
+    for says, chosen in _PARTS_OF_BLOCKS:
+        yield ChangedStep(f"amax of {says} alone", Family.AMAX, shuffles, partial(_in_block, chosen))
+    for down, across in _TOGETHER:
+        words = {0: "all", 1: "one"}
+        size = f"{words.get(down, down)} down by {words.get(across, across)} across"
+        yield ChangedStep(
+            f"amax of several blocks together, {size}", Family.AMAX, rule, partial(_wider, down, across), 2
+        )
+    for axis, what, several in ((-1, "block", "blocks"), (-2, "row", "rows")):
+        for step, way in ((-1, "before"), (1, "behind")):
+            for wraps in (False, True):
+                says = f"amax of the {what} {way}" + (", that of the other end at the edge" if wraps else "")
+                yield ChangedStep(says, Family.AMAX, rule, partial(_neighbour, axis, step, wraps), 1 + wraps)
+        says = f"amax of all {several} so far: it is not begun anew"
+        yield ChangedStep(says, Family.AMAX, rule, partial(_never_reset, axis))
+    yield ChangedStep("the least magnitude of each block for the largest", Family.AMAX, rule, _smallest, 2)
+    for narrow in (BF16, F16):
+        for cuts in (False, True):
+            says = f"amax is rounded to {narrow}" + (" toward zero" if cuts else "")
+            yield ChangedStep(says, Family.DOUBLE_ROUNDING, IEEE754["section 4.3"], partial(_rounded, narrow, cuts), 2)

@@ -1,0 +1,210 @@
+"""How a quotient becomes the code of an element, and where codes lie: rows of causes."""
+
+import functools
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from refsim.causes.amax_changes import ChangedStep
+from refsim.causes.placing import Placing, placings
+from refsim.causes.quantising import Singles
+from refsim.causes.rows import Cause, Codes, DoesNotApplyError, Family
+from refsim.conversions import OVERFLOWS, ROUNDINGS, decode, encode
+from refsim.conversions.coding import encode_rule
+from refsim.conversions.rounding import TIES_AWAY, EncodingRule
+from refsim.errors import RefsimError
+from refsim.formats import BF16, F16, FORMATS, TF32, Format
+from refsim.sources import FNUZ, IEEE754, PTX
+
+RUNS = (0, 16, 32, 64, 128)
+"""Elements of which one half is packed beside the other; 0: a row."""
+
+
+def _converted(values: Singles, rule: EncodingRule) -> Codes:
+    return encode_rule(values, rule)
+
+
+def _rounded(rounding: Any, values: Singles, rule: EncodingRule) -> Codes:
+    return encode_rule(values, replace(rule, rounding=rounding))
+
+
+def _away(values: Singles, rule: EncodingRule) -> Codes:
+    up, down = (encode_rule(values, replace(rule, rounding=way)) for way in ("up", "down"))
+    return np.where(np.signbit(values), down, up)
+
+
+def _ties(toward: float, values: Singles, rule: EncodingRule) -> Codes:
+    """A tie goes where its neighbour in float32 goes; what is no tie goes where it went."""
+    with np.errstate(all="ignore"):
+        moved = np.where(np.isfinite(values), np.nextafter(values, np.float32(toward)), values)
+    exact = decode(encode_rule(values, rule), rule.to, np.float32) == values
+    return encode_rule(np.where(exact, values, moved).astype(np.float32), rule)
+
+
+def _through(narrow: Format, way: Any, values: Singles, rule: EncodingRule) -> Codes:
+    if narrow.mantissa_bits <= rule.to.mantissa_bits:
+        raise DoesNotApplyError
+    return encode_rule(decode(encode(values, narrow, way), narrow, np.float32), rule)
+
+
+def _beyond(overflow: Any, values: Singles, rule: EncodingRule) -> Codes:
+    """What is too large becomes NaN or infinity."""
+    try:
+        return np.asarray(encode(values, rule.to, overflow=overflow))
+    except RefsimError:
+        raise DoesNotApplyError from None
+
+
+def _beyond_largest(values: Singles, rule: EncodingRule) -> Codes:
+    """What reaches the largest value, and would be rounded to it, becomes NaN."""
+    if not rule.to.has_nan:
+        raise DoesNotApplyError
+    codes = encode_rule(values, rule)
+    nan = encode(np.copysign(np.nan, values), rule.to)
+    return np.where(np.abs(values) >= rule.to.max_value, nan, codes).astype(codes.dtype)
+
+
+def _wrapped(values: Singles, rule: EncodingRule) -> Codes:
+    """What is too large loses the bits of its exponent that the format has not."""
+    to = rule.to
+    mantissa, exponent = np.frexp(np.abs(values.astype(np.float64)))
+    with np.errstate(all="ignore"):
+        kept = np.rint(np.ldexp(mantissa, to.mantissa_bits + 1))
+        whole = np.where(np.isfinite(kept), kept, 0).astype(np.int64)
+    codes = ((exponent.astype(np.int64) - 1 + to.bias - 1) << to.mantissa_bits) + whole
+    right = encode_rule(values, rule)
+    signs = np.where(np.signbit(values), to.sign_mask, 0)
+    beyond = np.isfinite(values) & (codes > to.max_code)
+    return np.where(beyond, codes & (to.sign_mask - 1) | signs, right).astype(right.dtype)
+
+
+def _flushed(values: Singles, rule: EncodingRule) -> Codes:
+    codes, to = encode_rule(values, rule), rule.to
+    magnitudes = codes & codes.dtype.type(to.sign_mask - 1)
+    return np.where(magnitudes < (1 << to.mantissa_bits), codes & codes.dtype.type(to.sign_mask), codes)
+
+
+def _flushed_before(values: Singles, rule: EncodingRule) -> Codes:
+    """What lies below the least normal number before it is rounded."""
+    return encode_rule(np.where(np.abs(values) < rule.to.min_normal, np.copysign(np.float32(0), values), values), rule)
+
+
+def _in_codes_of(other: Format, values: Singles, rule: EncodingRule) -> Codes:
+    return np.asarray(encode(values, other), rule.to.code_dtype)
+
+
+def _recoded(other: Format, values: Singles, rule: EncodingRule) -> Codes:
+    """Right codes, their values written in another format."""
+    return np.asarray(encode(decode(encode_rule(values, rule), rule.to), other), rule.to.code_dtype)
+
+
+def _read_back(other: Format, values: Singles, rule: EncodingRule) -> Codes:
+    """Codes of another format taken for this one's, and written again."""
+    return np.asarray(encode(decode(encode_rule(values, rule), other), rule.to))
+
+
+def _of_nan(code: Callable[[Format], int], values: Singles, rule: EncodingRule) -> Codes:
+    codes = encode_rule(values, rule)
+    return np.where(np.isnan(values), codes.dtype.type(code(rule.to)), codes)
+
+
+def _without_sign(zeros_alone: bool, values: Singles, rule: EncodingRule) -> Codes:
+    codes, mask = encode_rule(values, rule), rule.to.sign_mask
+    magnitudes = codes & codes.dtype.type(mask - 1)
+    return np.where((magnitudes == 0) | (not zeros_alone), magnitudes, codes)
+
+
+CONVERTED = ChangedStep(
+    "elements are converted as the rule says", Family.ROUNDING, IEEE754["section 4.3"], _converted, 0
+)
+
+
+@functools.cache
+def conversions_of(format: Format) -> tuple[ChangedStep, ...]:
+    """Every way in which a quotient becomes a code, the right one first."""
+    modes, cvt = IEEE754["section 4.3"], PTX["cvt"]
+    found = [CONVERTED]
+    for rounding in ROUNDINGS[1:]:
+        family = Family.TIES if rounding == TIES_AWAY else Family.ROUNDING
+        found.append(ChangedStep(f"elements are rounded {rounding}", family, modes, partial(_rounded, rounding)))
+    found.append(ChangedStep("elements are rounded away from zero", Family.ROUNDING, modes, _away))
+    for toward, words in ((0.0, "toward zero"), (np.inf, "up"), (-np.inf, "down")):
+        found.append(ChangedStep(f"ties of elements go {words}", Family.TIES, modes, partial(_ties, toward)))
+    for via in (BF16, F16, TF32):
+        says = f"quotients are rounded to {via} before they are converted"
+        found.append(ChangedStep(says, Family.DOUBLE_ROUNDING, modes, partial(_through, via, ROUNDINGS[0])))
+        cut = partial(_through, via, "toward-zero")
+        found.append(ChangedStep(f"{says}, the first time toward zero", Family.DOUBLE_ROUNDING, modes, cut, 3))
+    for overflow in OVERFLOWS[1:]:
+        says = f"what is too large becomes {overflow}"
+        found.append(ChangedStep(says, Family.SATURATION, cvt, partial(_beyond, overflow)))
+    found.append(ChangedStep("what reaches the largest value becomes NaN", Family.SATURATION, cvt, _beyond_largest))
+    found.append(
+        ChangedStep("what is too large loses the upper bits of its exponent", Family.SATURATION, cvt, _wrapped)
+    )
+    if format.mantissa_bits:
+        found.append(ChangedStep(f"subnormals of {format} are zeros", Family.FLUSHED, PTX["ftz"], _flushed))
+        says = f"quotients below the least normal {format} are zeros"
+        found.append(ChangedStep(says, Family.FLUSHED, PTX["ftz"], _flushed_before))
+    for other in FORMATS:
+        if other is format or other.code_bits != format.code_bits or other.padding_bits or not other.signed:
+            continue
+        fields = (other.exponent_bits, other.mantissa_bits) == (format.exponent_bits, format.mantissa_bits)
+        family, rank = (Family.FNUZ, 1) if fields else (Family.FORMAT, 2)
+        for says, change in (
+            (f"quotients are converted to {other}", _in_codes_of),
+            (f"codes are written again as those of {other}", _recoded),
+            (f"codes are read as {other} and written again", _read_back),
+        ):
+            found.append(ChangedStep(says, family, FNUZ["table 1"], partial(change, other), rank))
+    for says, code in (("0", lambda to: 0), ("the largest value", lambda to: to.max_code)):
+        found.append(ChangedStep(f"NaN becomes {says}", Family.NAN, cvt, partial(_of_nan, code)))
+    found.append(ChangedStep("zeros lose their sign", Family.ZERO_SIGN, cvt, partial(_without_sign, True)))
+    found.append(ChangedStep("elements lose their sign", Family.ZERO_SIGN, cvt, partial(_without_sign, False)))
+    return tuple(found)
+
+
+# ---- codes of 4 bits in bytes -----------------------------------------------------------------------------------------------
+
+
+def _exchanged(codes: Codes) -> Codes:
+    """The two codes of each byte in the other order."""
+    if codes.shape[-1] % 2:
+        raise DoesNotApplyError
+    return np.ascontiguousarray(codes.reshape(*codes.shape[:-1], -1, 2)[..., ::-1]).reshape(codes.shape)
+
+
+def _halves(run: int, back: bool, codes: Codes) -> Codes:
+    """Element i of a run beside element i of its other half."""
+    run = run or codes.shape[-1]
+    if codes.shape[-1] % run or run < 4 or run % 2:
+        raise DoesNotApplyError
+    shape = (2, run // 2) if not back else (run // 2, 2)
+    parts = codes.reshape(*codes.shape[:-1], -1, *shape)
+    return np.ascontiguousarray(np.swapaxes(parts, -1, -2)).reshape(codes.shape)
+
+
+@functools.cache
+def code_placings(format: Format) -> tuple[Placing, ...]:
+    """Where codes of elements lie: everything that an output may do, and how two of 4 bits share a byte."""
+    if format.code_bits > 4:
+        return placings()
+    source = PTX["cvt: e2m1x2"]
+    found = [Placing("with the two of a byte exchanged", Family.PACKING, source, _exchanged, _exchanged)]
+    for run in RUNS:
+        says = f"with one half of each {run or 'row'} packed beside the other"
+        put, back = partial(_halves, run, False), partial(_halves, run, True)
+        found.append(Placing(says, Family.PACKING, source, put, back))
+    return (*placings(), *found)
+
+
+def element_causes(format: Format) -> Iterator[Cause]:
+    """The rows of causes in how codes are made."""
+    for row in conversions_of(format):
+        yield row.cause("element")
+    for place in code_placings(format):
+        is_first = place is placings()[0]
+        yield Cause(place.family, f"outputs lie {place.name}", "placed", place, place.source, int(not is_first))

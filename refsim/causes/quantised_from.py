@@ -1,0 +1,175 @@
+"""What a quantiser read, as a user has it: the tensor, what it was quantised to, and which outputs are asked about."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from refsim.causes.quantised import QuantizedTensor, QuantizerOutput, QuantizingPlan, grid_of
+from refsim.causes.quantising import (
+    QuantizingRule,
+    Singles,
+    block_rules,
+    group_rules,
+    tensor_rules,
+)
+from refsim.causes.rows import Codes
+from refsim.causes.scale_stores import BY_ROWS, ScaleStore, store_for
+from refsim.errors import RefsimError, unknown
+from refsim.formats import E4M3, E8M0, F32, Format, format_named
+from refsim.integers import array_of
+from refsim.scaling.block_formats import BLOCK_FORMATS, block_format
+from refsim.scaling.wide import NARROW_FORMATS, wide_values
+from refsim.typed_arrays import format_held
+
+GROUPS = {"1x128": (1, 128), "128x128": (128, 128)}
+TENSOR = "tensor"
+_BLOCKS = {name for row in BLOCK_FORMATS for name in (row.name, *row.aliases)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuantizedFrom:
+    """What a quantiser read: `x`, values of bfloat16, float16 or float32, or codes with their `x_format`.
+
+    `to`: a block format (mxfp8, mxfp4, nvfp4, ...), FP8 groups of "1x128" or "128x128", or "tensor", FP8 with one scale.
+    `recipe` is what is usual there, by default what `refsim.quantize` takes. `scales` and `want_scales` are the second outputs,
+    beside codes A and B: one cause then has to explain both. `layout` is where scales are meant to lie, a name of
+    `layouts.scale_layout`, where they are not row by row. `tensor_scale` is what the recipe keeps of the tensor where that was
+    given (NVFP4), `eps` bounds amax from below. A row of x that ends within a block goes on with zeros.
+    QuantizedFrom(x=x, to="mxfp8") explains codes of x's shape, or scales.
+    """
+
+    x: ArrayLike
+    to: str
+    x_format: str | Format | None = None
+    recipe: str | None = None
+    scales: ArrayLike | None = None
+    want_scales: ArrayLike | None = None
+    layout: str | None = None
+    tensor_scale: float | None = None
+    eps: float | None = None
+
+    @property
+    def codes_of_scales(self) -> Format:
+        """What scales are codes of, where they are no float32: UE4M3 of NVFP4, else E8M0."""
+        return E8M0 if self.to in (*GROUPS, TENSOR) else block_format(self.to).scale
+
+    def explained(self, shape: tuple[int, ...], format: Format) -> "QuantizedTensor":
+        """Codes or scales, whichever has that shape, or both. Raises RefsimError where neither has."""
+        if self.to not in {*_BLOCKS, *GROUPS, TENSOR}:
+            raise unknown("quantisation", self.to, [*(row.name for row in BLOCK_FORMATS), *GROUPS, TENSOR])
+        x, columns = self._in_blocks()
+        held = _wide_format(self.x, self.x_format)
+        if shape[:-1] == x.shape[:-1] and columns <= shape[-1] <= x.shape[-1]:
+            if not _fits(self.to, format):
+                raise self._other_format(format)
+            return self._tensor(x, held, format, QuantizerOutput.CODES, shape, format)
+        rules = self._rules(x.shape, E4M3, format)
+        if not rules:
+            raise self._other_format(format)
+        grid = grid_of(x.shape, rules[0].group)
+        store = store_for(grid, _flattened(shape, x.shape), format.code_dtype.itemsize, self.layout)
+        if store is None:
+            what, rule = f"the output has shape {shape}", f"codes or scales: {x.shape} or {(*x.shape[:-2], *grid)}"
+            raise RefsimError("shape-mismatch", what, rule=f"{rule}, or the buffer of a layout of scales")
+        return self._tensor(x, held, rules[0].element.to, QuantizerOutput.SCALES, shape, format, store)
+
+    def with_scales(self, subject: "QuantizedTensor") -> "QuantizedTensor":
+        """The subject of codes with its scales beside it. Raises RefsimError where these are none of x's."""
+        given = [None if each is None else words_of(each) for each in (self.scales, self.want_scales)]
+        held = next(each for each in given if each is not None)
+        if subject.which != QuantizerOutput.CODES:
+            raise RefsimError("usage", "scales beside what are no codes", help="A: the codes; scales=: their scales")
+        if given[0] is not None and given[1] is not None and given[0].shape != given[1].shape:
+            raise RefsimError("shape-mismatch", f"scales have shapes {given[0].shape} and {given[1].shape}")
+        fitting = [kind for kind in (F32, self.codes_of_scales) if kind.code_dtype == held.dtype]
+        if not fitting:
+            raise RefsimError("code-type", f"scales hold {held.dtype}", rule="float32, or codes as uint8")
+        other = self.explained(held.shape, fitting[0])
+        rules = self._rules(subject.x.shape, subject.format, fitting[0])
+        plan = replace(other.usual, rule=rules[0], limit=subject.usual.limit)
+        shape = (int(np.prod(subject.shape)) + held.size,)
+        return replace(
+            subject, which=QuantizerOutput.BOTH, shape=shape, rules=rules, usual=plan, scales_size=held.size, made={}
+        )
+
+    def _in_blocks(self) -> tuple[Singles, int]:
+        """x in whole blocks, and the least number of columns of which it may be made."""
+        x = wide_values(self.x, self.x_format)
+        if x.ndim < 2:
+            raise RefsimError("shape", f"x has shape {x.shape}", rule="(..., rows, columns)")
+        if self.to in (*GROUPS, TENSOR):
+            return x, x.shape[-1]
+        missing = -x.shape[-1] % block_format(self.to).width
+        whole = np.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, missing)])
+        return np.ascontiguousarray(whole), max(1, whole.shape[-1] - block_format(self.to).width + 1)
+
+    def _tensor(self, x: Singles, held: Format, element: Format, which: QuantizerOutput, shape: tuple[int, ...], format: Format,
+                store: ScaleStore = BY_ROWS) -> "QuantizedTensor":  # fmt: skip
+        rules = self._rules(x.shape, element, format if which == QuantizerOutput.SCALES else None)
+        size = int(np.prod(shape)) if which == QuantizerOutput.SCALES else 0
+        plan = QuantizingPlan(rules[0], limit=rules[0].element.to, stored=store)
+        columns = shape[-1] if which == QuantizerOutput.CODES else x.shape[-1]
+        return QuantizedTensor(x, held, rules, which, shape, format, plan, size, columns)
+
+    def _rules(self, shape: tuple[int, ...], element: Format, scale: Format | None) -> tuple[QuantizingRule, ...]:
+        """Every rule for `to` whose scales are of a format, float32 where that is open; the usual one first."""
+        if self.to in (*GROUPS, TENSOR):
+            return tuple(self._bounded(row) for row in self._group_rules(shape, element, scale or F32))
+        if self.to not in {name for row in BLOCK_FORMATS for name in (row.name, *row.aliases)}:
+            raise unknown("quantisation", self.to, [*(row.name for row in BLOCK_FORMATS), *GROUPS, TENSOR])
+        if shape[-1] % block_format(self.to).width:
+            raise RefsimError(
+                "block-shape", f"x has shape {shape}", rule=f"whole blocks of {block_format(self.to).width}"
+            )
+        rules = tuple(block_rules(self.to, self.recipe))
+        return rules if scale in (None, rules[0].stored_as) else ()
+
+    def _group_rules(self, shape: tuple[int, ...], element: Format, scale: Format) -> Iterator[QuantizingRule]:
+        if self.to in GROUPS and scale in (F32, E8M0):
+            yield from group_rules(GROUPS[self.to], element, scale)
+        elif self.to == TENSOR and scale is F32:
+            yield from tensor_rules((shape[-2], shape[-1]), element)
+
+    def _bounded(self, rule: QuantizingRule) -> QuantizingRule:
+        return rule if self.eps is None else replace(rule, floor=float(self.eps))
+
+    def _other_format(self, format: Format) -> RefsimError:
+        if self.to in (*GROUPS, TENSOR):
+            rule = f"{' or '.join(map(str, NARROW_FORMATS))}, scales of f32"
+        else:
+            rule = f"{block_format(self.to).element}, scales of {block_format(self.to).scale}"
+        return RefsimError("format-mismatch", f"the output holds {format}", rule=f"a quantiser to {self.to}: {rule}")
+
+
+def _fits(to: str, format: Format) -> bool:
+    if to in (*GROUPS, TENSOR):
+        return format in NARROW_FORMATS
+    return (
+        to not in {name for row in BLOCK_FORMATS for name in (row.name, *row.aliases)}
+        or block_format(to).element is format
+    )
+
+
+def _wide_format(x: ArrayLike, named: str | Format | None) -> Format:
+    array = array_of("x", x)
+    held = None if array.dtype.kind in "iu" else format_held(array.dtype)
+    return held or format_named(named or F32)
+
+
+def joined(codes: ArrayLike, scales: ArrayLike) -> Codes:
+    """Codes and scales one behind the other, as QuantizedTensor gives them for both."""
+    return np.concatenate([words_of(each).reshape(-1).astype(np.uint32) for each in (codes, scales)])
+
+
+def words_of(scales: ArrayLike) -> Codes:
+    """Patterns of float32, codes as they are."""
+    given = array_of("scales", scales)
+    held = None if given.dtype.kind in "iu" else format_held(given.dtype)
+    return np.ascontiguousarray(given).view(given.dtype if held is None else held.code_dtype)
+
+
+def _flattened(shape: tuple[int, ...], of: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape of one matrix of scales where there are several matrices."""
+    return shape[len(of) - 2 :] if shape[: len(of) - 2] == of[:-2] else shape

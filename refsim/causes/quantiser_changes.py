@@ -1,0 +1,331 @@
+"""What a quantiser does otherwise between reading x and storing codes and scales: rows of causes, step by step."""
+
+import functools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from refsim.causes.amax_changes import ChangedStep, peaks
+from refsim.causes.quantising import QuantizingRule, ScaleGrid, Singles
+from refsim.causes.rows import Cause, DoesNotApplyError, Family
+from refsim.conversions import decode, encode
+from refsim.formats import BF16, E2M1, E4M3FNUZ, E5M2, E8M0, F16, F32, FORMATS, Format
+from refsim.scaling.grids import Pair
+from refsim.sources import DEEPGEMM, FNUZ, IEEE754, OCP_MX, PTX
+
+# ---- what is read: x (..., rows, columns) in float32, and its format -------------------------------------------------
+
+
+def _as_read(x: Singles, format: Format) -> Singles:
+    return x
+
+
+def _narrowed(narrow: Format, x: Singles, format: Format) -> Singles:
+    if format.mantissa_bits <= narrow.mantissa_bits:
+        raise DoesNotApplyError
+    return decode(encode(x, narrow), narrow, np.float32)
+
+
+def _without_subnormals(x: Singles, format: Format) -> Singles:
+    return np.where(np.abs(x) < format.min_normal, np.copysign(np.float32(0), x), x)
+
+
+def _misread(other: Format, x: Singles, format: Format) -> Singles:
+    """Codes of 16 bits taken for those of the other such format."""
+    if format is other or format.bits != other.bits:
+        raise DoesNotApplyError
+    return decode(encode(x, format), other, np.float32)
+
+
+def _turned(x: Singles, format: Format) -> Singles:
+    if x.shape[-1] != x.shape[-2]:
+        raise DoesNotApplyError
+    return np.ascontiguousarray(np.swapaxes(x, -1, -2))
+
+
+X_AS_IT_IS = ChangedStep("x is read as it is", Family.FORMAT, PTX["ld"], _as_read, 0)
+
+
+def _readings() -> Iterator[ChangedStep]:
+    yield X_AS_IT_IS
+    for narrow in (BF16, F16):
+        says = f"x is rounded to {narrow} before anything else"
+        yield ChangedStep(says, Family.DOUBLE_ROUNDING, IEEE754["section 4.3"], partial(_narrowed, narrow))
+        yield ChangedStep(f"x is read as codes of {narrow}", Family.FORMAT, PTX["cvt"], partial(_misread, narrow), 2)
+    yield ChangedStep("subnormals of x are zeros", Family.FLUSHED, PTX["ftz"], _without_subnormals)
+    yield ChangedStep("x is read as its transpose", Family.TRANSPOSED, PTX["ldmatrix, .trans"], _turned)
+
+
+# ---- what bounds it --------------------------------------------------------------------------------------------------
+
+FLOORS = (0.0, 1e-12, 1e-10, 1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 2.0**-126, 2.0**-24)
+
+
+def _bounded(floor: float, peak: Singles, rule: QuantizingRule) -> Singles:
+    return np.asarray(np.maximum(peak, np.float32(floor)), np.float32)
+
+
+def _scale_bounded(floor: float, peak: Singles, rule: QuantizingRule) -> Singles:
+    return np.asarray(np.maximum(peak, np.float32(floor) * np.float32(rule.element.to.max_value)), np.float32)
+
+
+def _added(eps: float, peak: Singles, rule: QuantizingRule) -> Singles:
+    return np.asarray(peak + np.float32(eps), np.float32)
+
+
+def _own_bound(peak: Singles, rule: QuantizingRule) -> Singles:
+    return _bounded(rule.floor, peak, rule)
+
+
+OWN_BOUND = ChangedStep(
+    "amax is bounded as the rule says", Family.CLAMP, DEEPGEMM["per_token_cast_to_fp8"], _own_bound, 0
+)
+
+
+def _bounds() -> Iterator[ChangedStep]:
+    source = DEEPGEMM["per_token_cast_to_fp8"]
+    yield OWN_BOUND
+    for floor in FLOORS:
+        says = f"amax is at least {floor:g}" if floor else "nothing bounds amax from below"
+        yield ChangedStep(says, Family.CLAMP, source, partial(_bounded, floor))
+        if floor:
+            yield ChangedStep(
+                f"amax / MAX is at least {floor:g}", Family.CLAMP, source, partial(_scale_bounded, floor), 2
+            )
+            yield ChangedStep(f"{floor:g} is added to amax", Family.CLAMP, source, partial(_added, floor), 2)
+    yield ChangedStep("amax / MAX is at least 1", Family.CLAMP, source, partial(_scale_bounded, 1.0), 2)
+
+
+# ---- which scale an element gets: rows and columns of the grid, its shape --------------------------------------------
+
+Places = Callable[[Any, Any, Pair], tuple[Any, Any]]
+
+
+def _own(row: Any, block: Any, shape: Pair) -> tuple[Any, Any]:
+    return row, block
+
+
+def _from_place(place: Places, grid: ScaleGrid, rule: QuantizingRule) -> NDArray[Any]:
+    rows, blocks = grid.stored.shape[-2:]
+    found: NDArray[Any] = grid.stored[
+        (..., *place(np.arange(rows)[:, None], np.arange(blocks)[None, :], (rows, blocks)))
+    ]
+    return found
+
+
+OWN_SCALE = ChangedStep(
+    "each element is made with the scale of its block", Family.SCALE_LAYOUT, OCP_MX["section 5.2"], _own, 0
+)
+_PLACES: tuple[tuple[str, Places], ...] = (
+    ("the block before", lambda r, t, s: (r, np.maximum(t - 1, 0))),
+    ("the block behind", lambda r, t, s: (r, np.minimum(t + 1, s[1] - 1))),
+    ("the row before", lambda r, t, s: (np.maximum(r - 1, 0), t)),
+    ("the row behind", lambda r, t, s: (np.minimum(r + 1, s[0] - 1), t)),
+    ("the first block of its row", lambda r, t, s: (r, 0 * t)),
+    ("the first row", lambda r, t, s: (0 * r, t)),
+    ("the first block of four", lambda r, t, s: (r, t // 4 * 4)),
+    ("the block at the other end of four", lambda r, t, s: (r, np.minimum(t ^ 3, s[1] - 1))),
+    ("the place in the transposed grid", lambda r, t, s: ((t * s[0] + r) // s[1], (t * s[0] + r) % s[1])),
+)
+
+
+def _uses() -> Iterator[ChangedStep]:
+    yield OWN_SCALE
+    for words, place in _PLACES:
+        yield ChangedStep(
+            f"elements are made with the scale of {words}", Family.SCALE_LAYOUT, OCP_MX["section 5.2"], place
+        )
+
+
+# ---- the scale: a grid and its rule give another grid ----------------------------------------------------------------
+
+
+def _stored(grid: ScaleGrid, values: Any, rule: QuantizingRule, rounding: Any = "nearest-even") -> NDArray[Any]:
+    """Values as scales are kept."""
+    if rule.stored_as is F32:
+        return np.asarray(values, np.float32)
+    return np.asarray(encode(np.asarray(values, np.float64), rule.stored_as, rounding), grid.stored.dtype)
+
+
+def _power(round_power: Callable[[Any], Any], grid: ScaleGrid, rule: QuantizingRule) -> NDArray[Any]:
+    with np.errstate(all="ignore"):
+        exponents = round_power(np.log2(grid.value.astype(np.float64)))
+        return _stored(grid, np.exp2(exponents), rule)
+
+
+def _times(factor: float, grid: ScaleGrid, rule: QuantizingRule) -> NDArray[Any]:
+    return _stored(grid, rule.decoded(grid.stored).astype(np.float64) * factor, rule)
+
+
+def _reciprocals(grid: ScaleGrid, rule: QuantizingRule) -> NDArray[Any]:
+    return _stored(grid, np.float32(1) / rule.decoded(grid.stored), rule)
+
+
+def _through(narrow: Format, grid: ScaleGrid, rule: QuantizingRule) -> NDArray[Any]:
+    if rule.stored_as is not F32:
+        raise DoesNotApplyError
+    return decode(encode(grid.stored, narrow), narrow, np.float32)
+
+
+def _written(rounding: str, grid: ScaleGrid, rule: QuantizingRule) -> NDArray[Any]:
+    if rule.stored_as in (F32, E8M0):
+        raise DoesNotApplyError
+    return _stored(grid, grid.value, rule, rounding)
+
+
+def _amax_itself(grid: ScaleGrid, rule: QuantizingRule) -> NDArray[Any]:
+    return _stored(grid, grid.peak, rule)
+
+
+def _without_bias(grid: ScaleGrid, rule: QuantizingRule) -> NDArray[Any]:
+    if rule.stored_as is not E8M0:
+        raise DoesNotApplyError
+    return grid.stored - np.uint8(E8M0.bias)
+
+
+def _of_zeros(value: float, grid: ScaleGrid, rule: QuantizingRule) -> NDArray[Any]:
+    return np.where(grid.peak <= np.float32(rule.floor), _stored(grid, np.float32(value), rule), grid.stored)
+
+
+def _of_nan(value: float, grid: ScaleGrid, rule: QuantizingRule) -> NDArray[Any]:
+    return np.where(np.isnan(grid.peak), _stored(grid, np.float32(value), rule), grid.stored)
+
+
+def _sign_bit(grid: ScaleGrid, rule: QuantizingRule) -> NDArray[Any]:
+    if rule.stored_as in (F32, E8M0):
+        raise DoesNotApplyError
+    return grid.stored | np.uint8(0x80)
+
+
+_CHANGES: tuple[tuple[str, Family, Callable[[ScaleGrid, QuantizingRule], NDArray[Any]]], ...] = (
+    ("the power of two above amax / MAX", Family.SCALE_RULE, partial(_power, np.ceil)),
+    ("the power of two below amax / MAX", Family.SCALE_RULE, partial(_power, np.floor)),
+    ("the nearest power of two to amax / MAX", Family.SCALE_RULE, partial(_power, np.rint)),
+    ("twice as large", Family.SCALE_RULE, partial(_times, 2.0)),
+    ("half as large", Family.SCALE_RULE, partial(_times, 0.5)),
+    ("four times as large", Family.SCALE_RULE, partial(_times, 4.0)),
+    ("a quarter as large", Family.SCALE_RULE, partial(_times, 0.25)),
+    ("their reciprocals", Family.SCALE_RULE, _reciprocals),
+    ("amax itself, not divided by MAX", Family.SCALE_RULE, _amax_itself),
+    ("without their bias", Family.SCALE_RULE, _without_bias),
+    ("with their sign bit set", Family.SCALE_RULE, _sign_bit),
+    ("1 where amax is no more than its bound", Family.CLAMP, partial(_of_zeros, 1.0)),
+    ("0 where amax is no more than its bound", Family.CLAMP, partial(_of_zeros, 0.0)),
+    *((f"{number:g} where amax is NaN", Family.NAN, partial(_of_nan, number)) for number in (0.0, 1.0, np.inf, np.nan)),
+    *((f"rounded to {row}", Family.DOUBLE_ROUNDING, partial(_through, row)) for row in (BF16, F16)),
+    *(
+        (f"rounded {way}", family, partial(_written, way))
+        for way, family in (
+            ("toward-zero", Family.ROUNDING),
+            ("up", Family.ROUNDING),
+            ("ties-away", Family.TIES),
+        )
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Keeping:
+    """A change of scales, and where it is seen: what is `stored`, what elements are made with, or both.
+
+    `value`: numbers that elements are made with instead of what scales are rounded to.
+    """
+
+    change: Callable[[ScaleGrid, QuantizingRule], NDArray[Any]] | None = None
+    is_stored: bool = True
+    is_used: bool = True
+    value: Callable[[ScaleGrid, QuantizingRule], Singles] | None = None
+
+
+def _before_rounding(grid: ScaleGrid, rule: QuantizingRule) -> Singles:
+    return grid.value
+
+
+def _flushed_factors(grid: ScaleGrid, rule: QuantizingRule) -> Singles:
+    """Scales whose reciprocals are subnormal, as if these were zeros."""
+    scales = rule.decoded(grid.stored)
+    return np.where(scales > np.float32(2.0**126), np.float32(np.inf), scales)
+
+
+SCALES_AS_RULED = Keeping()
+
+
+def _keepings() -> Iterator[Cause]:
+    source = OCP_MX["section 6.3"]
+
+    def row(family: Family, says: str, keeping: Keeping, rank: int = 1) -> Cause:
+        return Cause(family, says, "keeping", keeping, source, rank)
+
+    yield row(Family.SCALE_RULE, "scales are those of the rule", SCALES_AS_RULED, 0)
+    yield row(
+        Family.SCALE_RULE, "elements are made with the scale before it is rounded", Keeping(value=_before_rounding)
+    )
+    says = "reciprocals of scales that are subnormal are zeros"
+    yield row(Family.FLUSHED, says, Keeping(value=_flushed_factors))
+    for words, family, change in _CHANGES:
+        yield row(family, f"scales are {words}", Keeping(change))
+        stored = f"scales are stored {words}, elements are made with those of the rule"
+        yield row(family, stored, Keeping(change, is_used=False), 2)
+        used = f"elements are made with scales that are {words}, those of the rule are stored"
+        yield row(family, used, Keeping(change, is_stored=False), 3)
+    for words, place in _PLACES:
+        says = f"where the scale of a block belongs, that of {words} is stored"
+        yield row(Family.SCALE_LAYOUT, says, Keeping(partial(_from_place, place), is_used=False))
+
+
+# ---- one factor for the tensor ---------------------------------------------------------------------------------------
+
+
+def _as_kept(kept: Singles) -> Singles:
+    return kept
+
+
+def _left_out(kept: Singles) -> Singles:
+    if (kept == 1).all():
+        raise DoesNotApplyError
+    return np.ones_like(kept)
+
+
+def _kept_times(factor: float, kept: Singles) -> Singles:
+    return np.asarray(_left_out(kept) * kept * np.float32(factor), np.float32)
+
+
+TENSOR_AS_RULED = ChangedStep(
+    "the tensor's factor is that of the rule", Family.SCALE_RULE, OCP_MX["section 6.3"], _as_kept, 0
+)
+
+
+def _tensors() -> Iterator[ChangedStep]:
+    source = OCP_MX["section 6.3"]
+    yield TENSOR_AS_RULED
+    yield ChangedStep("the tensor's factor is left out", Family.SCALE_RULE, source, _left_out)
+    for factor, words in (
+        (1 / 448, "448 times too small"),
+        (448.0, "448 times too large"),
+        (2.0, "twice as large"),
+        (0.5, "half"),
+    ):
+        yield ChangedStep(f"the tensor's factor is {words}", Family.SCALE_RULE, source, partial(_kept_times, factor), 2)
+
+
+@functools.cache
+def limits_of(element: Format) -> tuple[Format, ...]:
+    """Formats whose largest value a scale may be for by mistake, the right one first."""
+    return (element, *(row for row in (E4M3FNUZ, E5M2, E2M1, *FORMATS[:2]) if row.max_value != element.max_value))
+
+
+def quantiser_causes(element: Format) -> Iterator[Cause]:
+    """The rows of causes between x and what is converted."""
+    steps = {"read": _readings(), "peak": peaks(), "bound": _bounds(), "used": _uses(), "tensor": _tensors()}
+    for aspect, rows in steps.items():
+        for row in rows:
+            yield row.cause(aspect)
+    yield from _keepings()
+    for limit in limits_of(element):
+        says = f"MAX is {limit.max_value:g}, the largest of {limit}"
+        family = Family.FNUZ if limit is E4M3FNUZ else Family.SCALE_RULE
+        yield Cause(family, says, "limit", limit, FNUZ["table 1"], int(limit is not element))

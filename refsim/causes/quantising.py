@@ -1,0 +1,191 @@
+"""Rules of quantisers step by step: amax of a block, its scale as it is stored, what is converted; each step may be changed."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import product
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from refsim.conversions import decode
+from refsim.conversions.policies import policy_row
+from refsim.conversions.rounding import EncodingRule
+from refsim.formats import E8M0, F32, UE4M3, Format
+from refsim.mufu import unit
+from refsim.oracles import fp8_quantize
+from refsim.scaling import quantizing
+from refsim.scaling.block_formats import block_format
+from refsim.scaling.mx_recipes import MxRecipe, multiplier_table, mx_scale_codes
+from refsim.scaling.nvfp4_recipes import Nvfp4Recipe, nvfp4_scale_codes
+from refsim.scaling.quantizing import scales_of
+from refsim.scaling.recipes import recipe_named, recipes_of
+from refsim.scaling.rows import NAN_RULES, QUOTIENTS, SCALE_KINDS, ScaleKind
+from refsim.sources import DEEPGEMM, PTX, Source
+
+Singles = NDArray[np.float32]
+Grid = tuple[int, int]
+_ONE = np.float32(1)
+CASTS = DEEPGEMM["per_token_cast_to_fp8 and per_block_cast_to_fp8"]
+
+
+@dataclass(frozen=True, eq=False)
+class ScaleGrid:
+    """The scales of all blocks: the largest magnitudes, what is `kept` of the tensor, codes (or float32) as they are stored.
+
+    `value`: the scales before they were rounded, float32; `is_unrounded`: elements are made with those.
+    """
+
+    peak: Singles
+    kept: Singles
+    stored: NDArray[Any]
+    value: Singles
+    is_unrounded: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class QuantizingRule:
+    """One library's way: `scale(peak, kept, limit)` are stored scales and their values before rounding.
+
+    `scaled(x, grid)` is what the conversion `element` takes; all arrays of the grid are spread over x. `limit` is the format
+    whose largest value scales are for, `floor` what bounds amax from below, `stored_as` holds a scale.
+    """
+
+    name: str
+    source: Source
+    group: Grid
+    element: EncodingRule
+    stored_as: Format
+    counts_nan: bool
+    tensor: Callable[[Singles], Singles]
+    scale: Callable[[Singles, Singles, Format], tuple[NDArray[Any], Singles]]
+    scaled: Callable[[Singles, ScaleGrid], Singles]
+    floor: float = 0.0
+
+    def decoded(self, stored: NDArray[Any]) -> Singles:
+        """Stored scales as numbers."""
+        return stored if stored.dtype == np.float32 else decode(stored, self.stored_as, np.float32)
+
+
+def _one(peak: Singles) -> Singles:
+    return np.ones(1, np.float32)
+
+
+# ---- blocks of MX ----------------------------------------------------------------------------------------------------------
+
+
+def _mx(to: str, recipe: MxRecipe) -> QuantizingRule:
+    row = block_format(to)
+    element = policy_row(recipe.policy, row.element).rule
+    table = multiplier_table(recipe)
+
+    floor = dict(recipe.eps).get(row.element.name, 0.0)
+    unbounded = replace(recipe, eps=())
+
+    def scale(peak: Singles, kept: Singles, limit: Format) -> tuple[NDArray[Any], Singles]:
+        return mx_scale_codes(peak, unbounded, limit), np.asarray(peak / np.float32(limit.max_value), np.float32)
+
+    def scaled(x: Singles, grid: ScaleGrid) -> Singles:
+        factors = _ONE / grid.value if grid.is_unrounded else table[grid.stored]
+        if recipe.flushes:
+            x = np.where(grid.peak < np.finfo(np.float32).tiny, np.float32(0), x)
+        return np.asarray(x * factors, np.float32)
+
+    counts = recipe.nan != NAN_RULES[1]
+    return QuantizingRule(recipe.name, recipe.source, (1, row.width), element, E8M0, counts, _one, scale, scaled, floor)
+
+
+# ---- NVFP4 -----------------------------------------------------------------------------------------------------------------
+
+
+def _nvfp4(to: str, recipe: Nvfp4Recipe) -> QuantizingRule:
+    row = block_format(to)
+
+    def scale(peak: Singles, kept: Singles, limit: Format) -> tuple[NDArray[Any], Singles]:
+        return nvfp4_scale_codes(peak, recipe, kept), np.asarray(recipe.scale(peak, kept), np.float32)
+
+    def scaled(x: Singles, grid: ScaleGrid) -> Singles:
+        scales = grid.value if grid.is_unrounded else decode(grid.stored, UE4M3, np.float32)
+        return np.asarray(recipe.scaled(x, scales, grid.peak, grid.kept), np.float32)
+
+    element, counts = policy_row(recipe.policy, row.element).rule, recipe.nan != NAN_RULES[1]
+    return QuantizingRule(
+        recipe.name, recipe.source, (1, row.width), element, UE4M3, counts, recipe.tensor, scale, scaled
+    )
+
+
+# ---- groups of FP8 ---------------------------------------------------------------------------------------------------------
+
+_APPROXIMATE = "rcp.approx.ftz.f32"
+QUOTIENT_WORDS = {
+    QUOTIENTS[0]: "times the reciprocal of the scale",
+    QUOTIENTS[1]: "divided by the scale",
+    "largest": "times MAX / amax",
+    "approximate": f"times {_APPROXIMATE} of the scale",
+}
+
+
+def _quotient(name: str, largest: np.float32, x: Singles, scales: Singles, peak: Singles) -> Singles:
+    if name == QUOTIENTS[1]:
+        return np.asarray(x / scales, np.float32)
+    if name == "approximate":
+        return np.asarray(x * unit.rcp(np.ascontiguousarray(scales).view(np.uint32)).view(np.float32), np.float32)
+    return np.asarray(x * (largest / peak if name == "largest" else _ONE / scales), np.float32)
+
+
+def _group_rule(group: Grid, to: Format, kind: ScaleKind, quotient: str, nan: str) -> QuantizingRule:
+    def scale(peak: Singles, kept: Singles, limit: Format) -> tuple[NDArray[Any], Singles]:
+        return np.asarray(scales_of(peak, limit, kind)[1]), np.asarray(peak / np.float32(limit.max_value), np.float32)
+
+    def scaled(x: Singles, grid: ScaleGrid) -> Singles:
+        stored = grid.stored if kind.format is F32 else decode(grid.stored, E8M0, np.float32)
+        return _quotient(quotient, np.float32(to.max_value), x, grid.value if grid.is_unrounded else stored, grid.peak)
+
+    source = (
+        PTX["rcp.approx.ftz.f32"]
+        if quotient == "approximate"
+        else DEEPGEMM["per_token_cast_to_fp8 and per_block_cast_to_fp8"]
+    )
+    name = f"{kind.name}: {kind.summary}; {QUOTIENT_WORDS[quotient]}, NaN {nan}"
+    element = policy_row("cuda.satfinite", to).rule
+    return QuantizingRule(
+        name, source, group, element, kind.format, nan != NAN_RULES[1], _one, scale, scaled, quantizing.EPS
+    )
+
+
+def group_rules(group: Grid, to: Format, scale: Format) -> Iterator[QuantizingRule]:
+    """Every kind of scale that `scale` holds, with every quotient and way of NaN; the usual one first."""
+    for kind, quotient, nan in product(SCALE_KINDS, QUOTIENT_WORDS, NAN_RULES):
+        if kind.format is scale and not (kind.is_power_of_two and quotient != QUOTIENTS[0]):
+            yield _group_rule(group, to, kind, quotient, nan)
+
+
+# ---- one scale for the tensor ----------------------------------------------------------------------------------------------
+
+
+def tensor_rules(shape: Grid, to: Format) -> Iterator[QuantizingRule]:
+    """s = MAX / max(amax, eps), and what undoes it is stored: 1 / s; or amax / MAX, and a quotient."""
+    largest, source = np.float32(to.max_value), CASTS
+
+    def scale(stores: str, peak: Singles, kept: Singles, limit: Format) -> tuple[NDArray[Any], Singles]:
+        value = np.asarray(peak / np.float32(limit.max_value), np.float32)
+        inverse = np.asarray(_ONE / (np.float32(limit.max_value) / peak), np.float32)
+        return (inverse if stores == "1 / (MAX / amax)" else value), value
+
+    def scaled(quotient: str, x: Singles, grid: ScaleGrid) -> Singles:
+        return _quotient(quotient, largest, x, grid.stored, grid.peak)
+
+    for stores, quotient in product(("1 / (MAX / amax)", "amax / MAX"), ("largest", *QUOTIENTS, "approximate")):
+        name = f"{stores} is stored; {QUOTIENT_WORDS[quotient]}"
+        yield QuantizingRule(
+            name, source, shape, policy_row("cuda.satfinite", to).rule, F32, False, _one,
+            partial(scale, stores), partial(scaled, quotient), fp8_quantize.EPS,
+        )  # fmt: skip
+
+
+def block_rules(to: str, recipe: str | None) -> Iterator[QuantizingRule]:
+    """The rules of a block format, that of `recipe` first."""
+    usual = recipe_named(recipe, to)
+    for row in (usual, *(row for row in recipes_of(to) if row is not usual)):
+        yield _mx(to, row) if isinstance(row, MxRecipe) else _nvfp4(to, row)
