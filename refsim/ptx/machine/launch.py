@@ -149,7 +149,11 @@ class PreparedLaunch:
         for first in range(0, shape.ctas, self.wave):
             count = min(self.wave, shape.ctas - first)
             geometry = Geometry(shape.grid, shape.block, first, count, shape.cluster, shape.is_explicit_cluster)
-            yield self.machine(geometry, findings, kept, deadline, tracking)
+            machine = self.machine(geometry, findings, kept, deadline, tracking)
+            try:
+                yield machine
+            finally:
+                machine.__dict__.clear()  # its parts refer to it: its memory would stay until the collector of cycles came by
 
     def check_resources(self) -> None:
         """Refuse a CTA that needs more registers than an SM has, and a cooperative grid that is not resident at once.
