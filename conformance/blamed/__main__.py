@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import refsim.device
-from conformance.blamed.ahead import Ahead, ask_all, pool
+from conformance.blamed.ahead import Ahead, ask_all, pool, ready
 from conformance.blamed.miscompiles import Miscompile, planted_record
 from conformance.blamed.report import Report
 from conformance.blamed.stand_in import StandInSilicon, stand_in_ptxas
@@ -49,7 +49,7 @@ def main(arguments: list[str]) -> int:
             silicon = refsim.device.open(asked.device)
         found = builds_of(asked.ptxas, asked.opt or (0, 1, 2, 3), only_named=asked.stand_in or asked.only_ptxas)
         builds, older = readers_of(planted("sm_90a").text, found)
-        report = Report(asked.output, silicon, builds, older)
+        report = Report(asked.output, silicon, builds, older, tuple(kernels()))
         names = [] if silicon is None else asked.planted or PLANTED
         cases = [others.submit(planted_record, Miscompile(name, builds, asked.stand_in, asked.device, asked.repeats,
                                                           asked.seconds, Path(folder))) for name in names]  # fmt: skip
@@ -107,8 +107,9 @@ def run_kernels(
     silicon: Silicon | None,
     report: Report,
 ) -> None:
-    """A row of the report for each kernel, in their order; one that the simulator lacks something for says so."""
-    for name, ahead in waiting.items():
+    """Kernels as they become ready, each with its rows in the report; one that the simulator lacks something for says so."""
+    for name in ready(waiting):
+        ahead = waiting[name]
         print(name, file=sys.stderr, flush=True)
         try:
             found = examined(

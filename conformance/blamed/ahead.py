@@ -1,7 +1,7 @@
 """What needs no GPU, made ahead by processes of their own: the simulator's words of each problem, machine code of each build."""
 
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Executor, Future, ProcessPoolExecutor, as_completed
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExecutor, as_completed, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
@@ -25,6 +25,10 @@ class Ahead:
     subject: BlameSubject
     words: Sequence[Future[RunWords]]
     rows: Sequence[Future[BuildRow]]
+
+    @property
+    def waits(self) -> bool:
+        return not all(each.done() for each in (*self.words, *self.rows))
 
     @property
     def models(self) -> list[RunWords]:
@@ -55,6 +59,18 @@ def pool(jobs: int) -> Iterator[Executor]:
         yield executor
     finally:
         executor.shutdown(cancel_futures=True)
+
+
+def ready(waiting: Mapping[str, Ahead]) -> Iterator[str]:
+    """Each name once, as soon as all is there that was asked of it."""
+    left = dict(waiting)
+    while left:
+        pending = {each for ahead in left.values() for each in (*ahead.words, *ahead.rows) if not each.done()}
+        for name in [name for name, ahead in left.items() if not ahead.waits]:
+            yield name
+            del left[name]
+        if left and pending:
+            wait(pending, return_when=FIRST_COMPLETED)
 
 
 @dataclass(frozen=True)

@@ -32,6 +32,7 @@ class Report:
     silicon: Silicon | None
     builds: tuple[BuiltBy, ...]
     older: tuple[str, ...] = ()
+    order: tuple[str, ...] = ()
     kernels: list[dict[str, Any]] = field(default_factory=list)
     planted_cases: list[dict[str, Any]] = field(default_factory=list)
     failed: list[str] = field(default_factory=list)
@@ -69,7 +70,7 @@ class Report:
             "device": {key: facts[key] for key in ("device", "driver", "backend", "target") if key in facts},
             "ptxas": sorted({str(build.assembler) for build in self.builds}),
             "not_asked": list(self.older),
-            "kernels": self.kernels,
+            "kernels": sorted(self.kernels, key=lambda each: self.order.index(each["kernel"])),
             "planted": self.planted_cases,
         }
         self.path.write_text(json.dumps(record, indent=1) + "\n", "utf-8")

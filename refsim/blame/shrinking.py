@@ -1,9 +1,12 @@
-"""The smallest problem and the smallest PTX that still show a difference: delta debugging, each step tried for real."""
+"""The smallest problem and the smallest PTX that still show a difference: delta debugging, each step tried for real.
+
+What can go goes; of what has to stay a register becomes 0 where that shows as well, and what computed it can go then.
+"""
 
 import re
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from refsim.blame.builds import Build
@@ -13,6 +16,7 @@ from refsim.blame.statements import Candidate
 from refsim.blame.subjects import BlameSubject
 from refsim.device.assembling import Cubin
 from refsim.errors import Kind, RefsimError
+from refsim.ptx.text.entry_names import NAMES_MARK
 
 Item = TypeVar("Item")
 CANDIDATE_SECONDS = 20.0  # of a candidate on the simulator: one that lost the end of a loop runs for ever
@@ -39,8 +43,9 @@ class Shrunk:
 
     @property
     def text(self) -> str:
-        """The text in which the difference shows, without remarks and empty lines."""
-        said = re.sub(r"(?m)^\s*//[^\n]*\n", "", self.candidate.text)
+        """The text in which the difference shows, without empty lines and remarks; names of templates are in some."""
+        said = re.sub(rf"(?m)^\s*//(?!{re.escape(NAMES_MARK[2:])})[^\n]*\n", "", self.candidate.text)
+        said = re.sub(r"(?m);[ \t]*//[^\n]*$", ";", said)
         return re.sub(r"\n\s*\n+", "\n", said).strip() + "\n"
 
     @property
@@ -146,8 +151,17 @@ class _Trial:
         pieces = self.best.pieces
         self._leave_out([(number,) for number in pieces.marks])
         self._leave_out(pieces.functions)
-        self._leave_out([(number,) for number in pieces.statements if number in self.best.kept])
+        self._leave_out_statements()
+        for candidate in self.best.zeros:
+            zero = replace(self.best, instead=(*self.best.instead, candidate.instead[-1]))
+            if self._shows(zero, self.problem):
+                self.best = zero
+        if self.best.instead:
+            self._leave_out_statements()
         self._leave_out([(number,) for number in pieces.outside])
+
+    def _leave_out_statements(self) -> None:
+        self._leave_out([(number,) for number in self.best.pieces.statements if number in self.best.kept])
 
     def _leave_out(self, groups: Sequence[tuple[int, ...]]) -> None:
         before = self.best

@@ -1,7 +1,7 @@
 """A PTX text in the parts that can be left out of it: functions, statements, marks of source lines."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from difflib import SequenceMatcher
 from functools import cached_property
@@ -12,6 +12,14 @@ _TOKEN = re.compile(
     r"(?P<open>\{)|(?P<close>\})|(?P<end>;)|(?P<word>[.\w$%]+)|(?P<other>\s+|.)",
     re.DOTALL,
 )
+_WRITES = re.compile(r"(?:@!?[%\w$]+ )?(?P<opcode>[a-z][\w.:]*) (?P<to>%[\w$]+), ?(?P<of>.*)")
+_REGISTERS = re.compile(r"\.reg \.(\w+) ([^;]+);")
+_ZEROS = {
+    **{kind + bits: f"mov.b{bits} {{}}, 0;" for kind in "bus" for bits in ("16", "32", "64")},
+    "f32": "mov.f32 {}, 0f00000000;",
+    "f64": "mov.f64 {}, 0d0000000000000000;",
+}
+"""What makes a register of each type zero."""
 _FUNCTION = re.compile(r"\.(entry|func)\b")
 
 
@@ -125,19 +133,23 @@ class Pieces:
 
 @dataclass(frozen=True)
 class Candidate:
-    """Some parts of a text: `text` is what they say, `edited` what they say in the edited copy."""
+    """Some parts of a text: `text` is what they say, `edited` what they say in the edited copy; `instead` stands for some parts
+    in both.
+    """
 
     pieces: Pieces
     kept: tuple[int, ...]
+    instead: tuple[tuple[int, str], ...] = ()
 
     @cached_property
     def text(self) -> str:
-        return "".join(self.pieces.parts[number].text for number in self.kept)
+        parts, instead = self.pieces.parts, dict(self.instead)
+        return "".join(instead.get(number, parts[number].text) for number in self.kept)
 
     @cached_property
     def edited(self) -> str:
-        parts, edits = self.pieces.parts, self.pieces.edits
-        return "".join(edits.get(number, parts[number].text) for number in self.kept)
+        parts, instead = self.pieces.parts, self.pieces.edits | dict(self.instead)
+        return "".join(instead.get(number, parts[number].text) for number in self.kept)
 
     @property
     def instructions(self) -> int:
@@ -147,7 +159,33 @@ class Candidate:
 
     def without(self, numbers: Sequence[int]) -> "Candidate":
         left_out = frozenset(numbers)
-        return Candidate(self.pieces, tuple(number for number in self.kept if number not in left_out))
+        return Candidate(self.pieces, tuple(number for number in self.kept if number not in left_out), self.instead)
+
+    @property
+    def zeros(self) -> "Iterator[Candidate]":
+        """Candidates with one statement less to read: in its place its register is set to 0. From the end.
+
+        `mad.lo.s32 %r4, %r1, %r2, %r3;` becomes `mov.b32 %r4, 0;`. A statement that changes in the edited copy stays.
+        """
+        said = [(number, _says(self.pieces.parts[number].text)) for number in self.kept]
+        types = {
+            name.partition("<")[0]: row[1]
+            for _, text in said
+            for row in _REGISTERS.finditer(text)
+            for name in row[2].replace(" ", "").split(",")
+        }
+        known = {*self.pieces.edits, *dict(self.instead)}
+        for number, text in reversed(said):
+            found = _WRITES.match(text) if self.pieces.parts[number].is_statement and number not in known else None
+            kind = types.get(found["to"], types.get(found["to"].rstrip("0123456789"), "")) if found else ""
+            if (
+                found
+                and kind in _ZEROS
+                and not found["opcode"].startswith(("st.", "red."))
+                and not found["of"][0].isdigit()
+            ):
+                zero = f"\n    {_ZEROS[kind].format(found['to'])}"
+                yield Candidate(self.pieces, self.kept, (*self.instead, (number, zero)))
 
 
 def pieces_of(text: str, edited: str | None = None) -> Pieces:

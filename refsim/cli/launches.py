@@ -141,7 +141,12 @@ def argument(position: int, text: str) -> Any:
         from refsim.formats import FORMATS
 
         named = kind in {format.name for format in FORMATS}
-        return files.load(Path(value if named else text), format=kind if named else None).codes.copy()
+        try:
+            return files.load(Path(value if named else text), format=kind if named else None).codes.copy()
+        except RefsimError as error:
+            if error.code == "format-needed":
+                error.help = f"{error.help.rpartition('; ')[2]}; FORMAT:{text} says so"
+            raise
     raise wrong
 
 

@@ -33,10 +33,19 @@ def test_a_planted_miscompile_is_shrunk_to_the_statement_and_what_it_needs():
     assert "add.rn.f32" in case.text
     assert ".entry other" not in case.text
     assert not {"setp", "bra", "ret;"} & set(case.text.replace(".", " ").split())
-    assert case.candidate.instructions <= 15
+    assert case.candidate.instructions == 12
+    assert "mov.b64 %rd5, 0;" in case.text, "the index, which thread 0 needs no thread to know"
+    assert "// 1.5" not in case.text
     alone = of_launch(case.text, "sm_90a", case.given, name="small.ptx")
     again = examined(alone, [SOUND, WRONG], silicon, repeats=1)
     assert (again.verdict, again.culprits[0].build) == ("ptxas", WRONG)
+
+
+def test_the_name_that_a_template_has_for_people_stays():
+    silicon, named = StandInSilicon(), POLYNOMIAL + "// refsim entry: power<4> = polynomial\n// a remark\n"
+    case = shrunk(examined(polynomial(named), [SOUND, WRONG], silicon, repeats=1), silicon, seconds=60)
+    assert case is not None
+    assert case.text.endswith("// refsim entry: power<4> = polynomial\n")
 
 
 def test_of_given_machine_code_only_the_launch_is_shrunk(tmp_path):

@@ -49,3 +49,18 @@ def test_what_an_edited_copy_has_more_or_less_is_kept():
     more = POLYNOMIAL.replace("add.s64 %rd7", "mov.u32 %r7, 1;\n    add.s64 %rd7")
     assert pieces_of(POLYNOMIAL, more).all.edited.split() == more.split()
     assert pieces_of(more, POLYNOMIAL).all.edited.split() == POLYNOMIAL.split()
+
+
+def test_a_register_that_a_statement_writes_can_be_zero():
+    block = (
+        ".reg .pred p;\n.reg .b32 %r<3>, %s;\n.reg .f64 %fd<2>;\nmov.u32 %r1, %tid.x;\n@p add.u32 %s, %r1, 3;\n"
+        "mov.u32 %r2, 7;\nsetp.eq.u32 p, %r1, %s;\ncvt.rn.f64.u32 %fd1, %r1;\nst.global.u32 [%rd1], %r1;\n"
+    )
+    text = f".visible .entry f()\n{{\n{block}ret;\n}}\n"
+    whole = pieces_of(text, text.replace("cvt.rn.f64.u32", "cvt.rn.f64.s32")).all
+    assert [each.instead[0][1].strip() for each in whole.zeros] == ["mov.b32 %s, 0;", "mov.b32 %r1, 0;"]
+    zero = [*pieces_of(text).all.zeros][0]
+    assert zero.text == text.replace("cvt.rn.f64.u32 %fd1, %r1;", "    mov.f64 %fd1, 0d0000000000000000;")
+    assert zero.edited == zero.text
+    assert [*zero.zeros][0].text == zero.text.replace("@p add.u32 %s, %r1, 3;", "    mov.b32 %s, 0;")
+    assert zero.without([0]).instead == zero.instead

@@ -25,7 +25,7 @@ from refsim.errors import Kind, RefsimError
 from refsim.render import Document, Part
 
 if TYPE_CHECKING:
-    from refsim.blame import BlameSubject, Build, Silicon
+    from refsim.blame import BlameSubject, Build, BuiltBy, Silicon
 
 PTX_SUFFIX = ".ptx"
 MOST_PROBLEMS, MOST_REPEATS, LARGEST = 1000, 100, 256 << 20
@@ -115,7 +115,7 @@ def command(
       refsim blame linear --assemble-only --as json
     """
     need("testing", "hypothesis")
-    from refsim.blame import builds_of, examined, examined_without_gpu, readers_of, shrunk
+    from refsim.blame import examined, examined_without_gpu, shrunk
 
     if save_ptx is not None:
         require_writable(save_ptx)
@@ -123,7 +123,7 @@ def command(
     silicon = None if assemble_only or is_simulated else _silicon(device_name, target)
     subject = _subject(kernel, entry, target if silicon is None else silicon.target, asked, compares=not assemble_only)
     chosen = levels or (0, 1, 2, 3)
-    readers, older = readers_of(subject.text, builds_of(ptxas, chosen, only_named=only_ptxas))
+    readers, older = _readers(subject.text, ptxas, chosen, only_ptxas, is_needed=not is_simulated)
     builds: list[Build] = [*readers]
     text, more = _edited(edited, [each for each in builds if each.level is not None], subject)
     builds += more
@@ -143,6 +143,20 @@ def command(
     if save_ptx is not None and (case is not None or silicon is None):
         save(save_ptx, (subject.text if case is None else case.text).encode())
     return Answer(Document(tuple(parts), f"blame of {kernel}"), found.exit_code)
+
+
+def _readers(
+    text: str, named: tuple[Path, ...], levels: tuple[int, ...], only_named: bool, *, is_needed: bool
+) -> "tuple[tuple[BuiltBy, ...], tuple[str, ...]]":
+    """The builds that a text is given to; where none `is_needed`, what is missing is a line."""
+    from refsim.blame import builds_of, readers_of
+
+    try:
+        return readers_of(text, builds_of(named, levels, only_named=only_named))
+    except RefsimError as error:
+        if error.kind is not Kind.MISSING or is_needed:
+            raise
+        return (), (f"not assembled: {error.what}",)
 
 
 def _silicon(name: str, target: str | None) -> "Silicon":
