@@ -25,7 +25,7 @@ LEFT_OPEN, UNDECIDED, SIMULATED, NOTHING_RAN = "open", "undecided", "simulated",
 BLAME_MEANING = {
     NONE: "every build writes the simulator's words",
     PTXAS: "the builds of one PTX disagree: ptxas made something else of it",
-    EDITED: "what was edited differs, and no build of the PTX as it was does",
+    EDITED: "what was edited differs, and the PTX as it was does not",
     MODEL: "every build writes the same other words: the model is wrong, or the kernel asks for what PTX leaves undefined",
     RACE: "what is written depends on who comes first",
     KERNEL: "the simulator finds a fault that is no race: it comes before any comparison",

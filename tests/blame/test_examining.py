@@ -124,6 +124,7 @@ def test_of_what_was_edited_alone_changing_words_blame_the_edit():
     wanted = InProcess("ptxas 13.0.88", 3, (("0f41200000", "10.0"),))
     found = examined(polynomial(), [wanted, edited], silicon, repeats=2)
     assert (found.verdict, [row.state for row in found.rows]) == ("edited", ["equal", "varies"])
+    assert not found.is_shrinkable, "no text is held to words that change"
 
 
 def test_an_edited_text_is_held_beside_the_builds_of_the_kernels_own():

@@ -1,6 +1,7 @@
 """python -m conformance.blamed: a dry run with the stand-ins, and a planted miscompile in front of a real ptxas."""
 
 import json
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -15,11 +16,28 @@ from refsim.blame.statements import pieces_of
 from refsim.bundled import bundled
 from refsim.device.assembling import assembled_by
 from refsim.ptx.machine.assemblers import assemblers
+from tests.bare_machine import ROOT
 
 
 def test_every_kernel_of_the_tree_is_asked_about() -> None:
     declaring = [file.name for file in bundled("gpu").glob("*.py") if "\nKERNELS = " in file.read_text("utf-8")]
     assert sorted(FILES) == sorted(declaring)
+
+
+def test_the_committed_report_has_every_kernel_and_entry_and_blames_none_but_the_planted() -> None:
+    report = json.loads((ROOT / "conformance/reports/h200/blame.json").read_text("utf-8"))
+    assert [row["kernel"] for row in report["kernels"]] == [*kernels()]
+    for row in report["kernels"]:
+        kernel, target = kernels()[row["kernel"]]
+        if target != report["device"]["target"]:
+            assert row["verdict"] == "left-out"
+            continue
+        assert {*kernel.entries} <= {*row["entries_launched"]}
+        assert row["verdict"] == "none"
+        builds = {(build["build"], build["level"]): build["agreeing"] for build in row["builds"]}
+        assert builds == dict.fromkeys(product(report["ptxas"], range(4)), len(row["problems"]))
+    assert [(case["planted"], case["is_right"]) for case in report["planted"]] == [(name, True) for name in PLANTED]
+    assert all(case["smallest"]["is_smallest"] for case in report["planted"])
 
 
 def test_of_every_entry_of_a_kernel_a_problem_is_chosen() -> None:
