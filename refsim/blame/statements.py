@@ -14,11 +14,7 @@ _TOKEN = re.compile(
 )
 _WRITES = re.compile(r"(?:@!?[%\w$]+ )?(?P<opcode>[a-z][\w.:]*) (?P<to>%[\w$]+), ?(?P<of>.*)")
 _REGISTERS = re.compile(r"\.reg \.(\w+) ([^;]+);")
-_ZEROS = {
-    **{kind + bits: f"mov.b{bits} {{}}, 0;" for kind in "bus" for bits in ("16", "32", "64")},
-    "f32": "mov.f32 {}, 0f00000000;",
-    "f64": "mov.f64 {}, 0d0000000000000000;",
-}
+_ZEROS = {kind + bits: f"mov.b{bits} {{}}, 0;" for kind in "bfsu" for bits in ("16", "32", "64")}
 """What makes a register of each type zero."""
 _FUNCTION = re.compile(r"\.(entry|func)\b")
 

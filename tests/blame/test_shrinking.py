@@ -1,5 +1,7 @@
 """The smallest problem and text that show a difference."""
 
+from dataclasses import replace
+
 import pytest
 
 from conformance.blamed.planted import POLYNOMIAL, polynomial
@@ -46,6 +48,23 @@ def test_the_name_that_a_template_has_for_people_stays():
     case = shrunk(examined(polynomial(named), [SOUND, WRONG], silicon, repeats=1), silicon, seconds=60)
     assert case is not None
     assert case.text.endswith("// refsim entry: power<4> = polynomial\n")
+
+
+def test_half_of_the_time_is_kept_for_the_text():
+    """A search for a smaller problem that never gives up is ended."""
+    calls = []
+
+    def endless(problem, shows):
+        while len(calls) < 400 and shows(problem):
+            calls.append(problem)
+        return problem
+
+    subject, silicon = replace(polynomial(), smaller=endless), StandInSilicon()
+    found = examined(subject, [SOUND, WRONG], silicon, repeats=1)
+    case = shrunk(found, silicon, seconds=1)
+    assert case is not None
+    assert 0 < len(calls) < 400
+    assert not case.is_smallest
 
 
 def test_of_given_machine_code_only_the_launch_is_shrunk(tmp_path):

@@ -60,7 +60,7 @@ def test_a_register_that_a_statement_writes_can_be_zero():
     whole = pieces_of(text, text.replace("cvt.rn.f64.u32", "cvt.rn.f64.s32")).all
     assert [each.instead[0][1].strip() for each in whole.zeros] == ["mov.b32 %s, 0;", "mov.b32 %r1, 0;"]
     zero = next(pieces_of(text).all.zeros)
-    assert zero.text == text.replace("cvt.rn.f64.u32 %fd1, %r1;", "    mov.f64 %fd1, 0d0000000000000000;")
+    assert zero.text == text.replace("cvt.rn.f64.u32 %fd1, %r1;", "    mov.b64 %fd1, 0;")
     assert zero.edited == zero.text
     assert next(zero.zeros).text == zero.text.replace("@p add.u32 %s, %r1, 3;", "    mov.b32 %s, 0;")
     assert zero.without([0]).instead == zero.instead
