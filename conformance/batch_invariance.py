@@ -7,17 +7,18 @@ of it as OUT/batch_invariance.md; with `--page FILE.json` in the place of OUT th
 
 import argparse
 import json
+import re
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
-from itertools import repeat
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 from refsim import device
-from refsim.bringup.order import OrderSubject, fingerprint, of_function, of_kernel
+from refsim.bringup.order import OrderSubject, fingerprint, of_function, of_kernel, of_row_sums
 from refsim.bundled import bundled
 from refsim.cli.answers.orders import facts
 from refsim.errors import RefsimError
@@ -48,6 +49,51 @@ class Library:
     n: int
     k: int
     layout: Any = "nt"
+    a_is_free: bool = True
+    sums_rows: bool = False
+
+    def subject(self, torch_device: str) -> OrderSubject:
+        asked = {"name": self.name, "k": self.k, "rows": self.rows, "torch_device": torch_device}
+        if self.sums_rows:
+            return of_row_sums(self.function, self.format, **asked)  # type: ignore[arg-type]
+        both = self.format, self.format
+        return of_function(self.function, *both, n=self.n, layout=self.layout, a_is_free=self.a_is_free, **asked)  # type: ignore[arg-type]
+
+
+def of_attention() -> Iterator[Library]:
+    """scaled_dot_product_attention where all weights are equal: the sum of V over the keys, divided by their number."""
+    import torch
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    def attended(backend: Any) -> Callable[[Any, Any], Any]:
+        def multiply(weights: Any, v: Any) -> Any:
+            q, k = (torch.zeros(1, 1, rows, v.shape[1], dtype=v.dtype, device=v.device) for rows in weights.shape)
+            with sdpa_kernel([backend]):
+                o = torch.nn.functional.scaled_dot_product_attention(q, k, v.contiguous()[None, None])
+            return o[0, 0] * weights.shape[1]
+
+        return multiply
+
+    for backend in (
+        SDPBackend.FLASH_ATTENTION,
+        SDPBackend.EFFICIENT_ATTENTION,
+        SDPBackend.CUDNN_ATTENTION,
+        SDPBackend.MATH,
+    ):
+        for keys in (512, 4096):
+            words = f"torch attention, {backend.name.lower().removesuffix('_attention')}"
+            yield Library(words, attended(backend), "bf16", ROWS, 64, keys, "nn", a_is_free=False)
+
+
+def of_sums() -> Iterator[Library]:
+    """torch.sum over rows, and the product with ones that a mean or a norm takes instead."""
+    import torch
+
+    for format in ("f32", "bf16"):
+        for k in (512, 4096):
+            yield Library("torch.sum", lambda x: x.sum(-1), format, ROWS, 1, k, sums_rows=True)
+    yield Library("torch.mean", lambda x: x.mean(-1) * x.shape[1], "f32", ROWS, 1, 4096, sums_rows=True)
+    yield Library("torch.cumsum", lambda x: torch.cumsum(x, -1)[:, -1], "f32", ROWS, 1, 512, sums_rows=True)
 
 
 def of_torch() -> Iterator[Library]:
@@ -90,6 +136,24 @@ def of_torch() -> Iterator[Library]:
         yield Library(words, scaled(torch.bfloat16, fast=fast, rowwise=True), "e4m3", ROWS, 256, 1024)
 
 
+def of_scales() -> Iterator[Library]:
+    """torch._scaled_mm with scales that are powers of two, of each row and column: taken off again, words are those of ones."""
+    import torch
+
+    def multiply(a: Any, b: Any) -> Any:
+        of_a, of_b = (2.0 ** (torch.arange(n, device=a.device) * 5 % 13 - 6) for n in (len(a), b.shape[1]))
+        scales = of_a[:, None].float().contiguous(), of_b[None].float().contiguous()
+        scaled = torch._scaled_mm(a, b, *scales, out_dtype=torch.bfloat16, use_fast_accum=True)
+        return (scaled / of_a[:, None] / of_b).bfloat16()
+
+    def per_tensor(a: Any, b: Any) -> Any:
+        of_a, of_b = (torch.tensor(each, device=a.device) for each in (2.0**-5, 2.0**3))
+        return torch._scaled_mm(a, b, of_a, of_b, out_dtype=torch.float32, use_fast_accum=True) * 4
+
+    yield Library("torch._scaled_mm by rows, scales of each row", multiply, "e4m3", ROWS, 256, 1024)
+    yield Library("torch._scaled_mm, scales 2^-5 and 2^3", per_tensor, "e4m3", ROWS, 256, 1024)
+
+
 def subjects(card: device.Device) -> Iterator[tuple[str, Callable[[], OrderSubject]]]:
     """Every subject by its name; made when it is its turn, as a library may refuse a shape."""
     for file, product, rows, n, k in OURS:
@@ -103,28 +167,15 @@ def subjects(card: device.Device) -> Iterator[tuple[str, Callable[[], OrderSubje
                             kernel, card, name, n=n, k=k, rows=rows
                         ),
                     )
-    for each in of_torch():
-        yield (
-            each.name,
-            lambda each=each: of_function(  # type: ignore[misc]
-                each.function,
-                each.format,
-                each.format,
-                name=each.name,
-                n=each.n,
-                k=each.k,
-                rows=each.rows,
-                layout=each.layout,
-                torch_device="cpu" if card.is_simulated else "cuda",
-            ),
-        )
+    for each in (*of_torch(), *of_scales(), *of_attention(), *of_sums()):
+        yield each.name, partial(each.subject, "cpu" if card.is_simulated else "cuda")
 
 
 def measured(number: int, given: argparse.Namespace, until: float) -> dict[str, Any] | None:
     """What was found of one subject; where no time is left it says so, None where its name was not asked for."""
     card = device.open(given.device)
     label, make = list(subjects(card))[number]
-    if given.only not in label:
+    if re.search(given.only, label) is None:
         return None
     started = time.time()
     if started > until:
@@ -139,12 +190,13 @@ def measured(number: int, given: argparse.Namespace, until: float) -> dict[str, 
     return found
 
 
-def all_measured(given: argparse.Namespace, card: device.Device) -> list[dict[str, Any]]:
-    """Every subject in turn, in several processes: most of the time goes into computing on the host."""
+def all_measured(given: argparse.Namespace, card: device.Device) -> Iterator[dict[str, Any]]:
+    """Every subject as it is found, in several processes: most of the time goes into computing on the host."""
     count, until = len(list(subjects(card))), time.time() + given.seconds
     with ProcessPoolExecutor(given.jobs, get_context("spawn")) as pool:
-        found = list(pool.map(measured, range(count), repeat(given), repeat(until)))
-    return [each for each in found if each is not None]
+        for done in as_completed(pool.submit(measured, number, given, until) for number in range(count)):
+            if (found := done.result()) is not None:
+                yield found
 
 
 def page(record: dict[str, Any]) -> str:
@@ -210,7 +262,7 @@ def main() -> None:
     asked.add_argument("--page", action="store_true", help="only write the table of a recording anew")
     asked.add_argument("--seconds", type=float, default=130, help="start no subject later than this")
     asked.add_argument("--device", default="cuda", help="cuda, or sim: then torch computes on the host")
-    asked.add_argument("--only", default="", help="subjects whose names have this in them")
+    asked.add_argument("--only", default="", help="subjects whose names match this pattern")
     asked.add_argument("--jobs", type=int, default=1, help="processes")
     asked.add_argument("--seeds", type=int, default=2)
     given = asked.parse_args()
@@ -221,10 +273,13 @@ def main() -> None:
 
     card = device.open(given.device)
     about = {**card.describe(), "torch": torch.__version__, "cuda of torch": str(torch.version.cuda)}
-    record = {"device": card.name, "about": about, "seeds": given.seeds, "subjects": all_measured(given, card)}
+    record: dict[str, Any] = {"device": card.name, "about": about, "seeds": given.seeds, "subjects": []}
     given.out.mkdir(parents=True, exist_ok=True)
-    (given.out / "batch_invariance.json").write_text(json.dumps(record, indent=1) + "\n", "utf-8")
-    (given.out / "batch_invariance.md").write_text(page(record), "utf-8")
+    names = [label for label, _ in subjects(card)]
+    for found in all_measured(given, card):
+        record["subjects"] = sorted([*record["subjects"], found], key=lambda each: names.index(each["subject"]))
+        (given.out / "batch_invariance.json").write_text(json.dumps(record, indent=1) + "\n", "utf-8")
+        (given.out / "batch_invariance.md").write_text(page(record), "utf-8")
 
 
 if __name__ == "__main__":

@@ -332,9 +332,7 @@ def kernel(type: str) -> Kernel:
         outputs={"o": "bf16", "lse": "f32", "gap": ""},
         suspects=MISTAKES,
         definition=by_definition,
-        products={}
-        if KINDS[type].keys_in_rows
-        else {f"values_{depth}": products.attention(Attend, depth) for depth in DEPTHS},
+        products={f"values_{depth}": products.attention(Attend, depth, type) for depth in DEPTHS},
     )
 
 

@@ -62,6 +62,7 @@ FP8_AMAX = Kernel(
     oracle=lambda problem: {"amax_bits": np.array([fp8_quantize.amax(problem.x.codes(), problem.x.format)])},
     outputs={"amax_bits": "f32"},
     definition=amax_by_definition,
+    orderless="it takes the largest magnitude, which is the same in every order: nothing is added",
 )
 
 
@@ -146,6 +147,7 @@ FP8_QUANTIZE = Kernel(
     oracle=quantized,
     outputs=lambda problem: {"q": problem.to, "scale": "f32"},
     definition=quantized_by_definition,
+    orderless="each element is scaled and rounded by itself: nothing is added",
 )
 
 
@@ -213,6 +215,7 @@ FP8_DEQUANTIZE = Kernel(
     oracle=dequantized,
     outputs=lambda problem: {"y": problem.to},
     definition=dequantized_by_definition,
+    orderless="each element is scaled and rounded by itself: nothing is added",
 )
 
 KERNELS = (FP8_AMAX, FP8_QUANTIZE, FP8_DEQUANTIZE)

@@ -309,6 +309,7 @@ def kernel(format: str) -> Kernel:
         outputs=outputs,
         suspects=MISTAKES,
         definition=by_definition,
+        orderless="nothing is added: the largest magnitude of a block is the same in every order",
     )
 
 

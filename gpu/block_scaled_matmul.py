@@ -29,6 +29,7 @@ from refsim.testing.kernel_files import load_kernel_file
 from refsim.testing.matrices import DRAWN_FILLS, Values, extents, values
 from refsim.testing.recipes import in_range, spelled
 
+products = load_kernel_file(Path(__file__).with_name("products.py"))
 mistakes = load_kernel_file(Path(__file__).with_name("block_scaled_mistakes.py"))
 KERNEL_FILES = Path(__file__).parent / "kernels"
 ENTRIES = KERNEL_FILES / "block_scaled/entries.cuh"
@@ -367,6 +368,7 @@ def declared(of: type[BlockScaled], file: str, summary: str, run: Callable[[Laun
         suspects=MISTAKES,
         per_target=True,
         definition=by_definition,
+        products=products.block_scaled(of, of.entries),
     )
 
 

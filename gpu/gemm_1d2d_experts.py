@@ -292,6 +292,7 @@ FP8_GEMM_1D2D_EXPERTS = Kernel(
     oracle=expected,
     suspects=MISTAKES,
     definition=by_definition,
+    products=gemm.products.experts(ExpertsGemm1D2D, ENTRIES),
 )
 
 KERNELS = (FP8_GEMM_1D2D_EXPERTS,)

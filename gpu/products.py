@@ -4,6 +4,7 @@
 """
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -11,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from refsim.conversions import decode, encode
-from refsim.formats import BF16
+from refsim.formats import BF16, Format, format_named
 from refsim.kernels import KernelProduct
 from refsim.testing.matrices import Given, Values
 
@@ -59,15 +60,48 @@ def _linear(
     return recipe(len(x), len(w), x.shape[1], Given.of(x), Given.of(w), **operands, entry=entry, blocks=blocks)
 
 
-def attention(recipe: Callable[..., Any], depth: int) -> KernelProduct:
+def attention(recipe: Callable[..., Any], depth: int, type: str) -> KernelProduct:
     """Values weighted by ones: queries and keys are zeros, so that O is the sum of V over all keys, divided by their number."""
-    return KernelProduct(
-        partial(_attention, recipe), "o", "bf16", "bf16", "bf16", depth, KEYS, (1, 2, 8, 64, 65), False, _undivided
-    )
+    make = partial(_attention, recipe, type)
+    return KernelProduct(make, "o", type, type, "bf16", depth, KEYS, (1, 2, 8, 64, 65), False, _undivided)
 
 
-def _attention(recipe: Callable[..., Any], weights: Codes, v: Codes) -> Any:
-    return recipe(len(weights), v.shape[1], len(v), v=Given.of(np.ascontiguousarray(v.T)))
+def _attention(recipe: Callable[..., Any], type: str, weights: Codes, v: Codes) -> Any:
+    return recipe(len(weights), v.shape[1], len(v), type, v=Given.of(np.ascontiguousarray(v.T)))
+
+
+def experts(recipe: Callable[..., Any], entries: Mapping[str, Any]) -> dict[str, KernelProduct]:
+    """Products of one expert that has all rows, one for each entry."""
+    of = partial(KernelProduct, output="d", a_format="e4m3", b_format="e4m3", d_format="bf16", n=128)
+    return {name: of(partial(_of_one_expert, recipe, name, max(128, row.rows))) for name, row in entries.items()}
+
+
+def _of_one_expert(recipe: Callable[..., Any], entry: str, group_rows: int, a: Codes, b: Codes) -> Any:
+    (m, k), n = a.shape, len(b)
+    return recipe((m,), m, n, k, Given.of(a), Given.of(b), entry=entry, group_rows=group_rows)
+
+
+@dataclass(frozen=True)
+class OneScales:
+    """Scales of one, of any format."""
+
+    def codes(self, row: Format, rows: int, columns: int) -> Codes:
+        return np.full((rows, columns), encode(np.array(1.0), row), np.uint8)
+
+
+def block_scaled(recipe: Callable[..., Any], entries: Mapping[str, Any]) -> dict[str, KernelProduct]:
+    """Products of block-scaled operands, one for each entry whose operands can hide one another: not of FP4 and FP6."""
+    found = {}
+    for name, row in entries.items():
+        if all(format_named(each).bits == 8 for each in (row.a, row.b)):
+            make = partial(_block_scaled, recipe, name)
+            found[name] = KernelProduct(make, "d", row.a, row.b, "f32", 64, 256, (1, 2, 8, 64, 65))
+    return found
+
+
+def _block_scaled(recipe: Callable[..., Any], entry: str, a: Codes, b: Codes) -> Any:
+    (m, k), n = a.shape, len(b)
+    return recipe(m, n, k, entry, Given.of(a), Given.of(b), OneScales(), OneScales())
 
 
 def _undivided(o: Codes, problem: Any) -> Codes:

@@ -319,6 +319,8 @@ SOFTMAX = Kernel(
     outputs=lambda problem: {"y": problem.wide, "gap": ""},
     suspects=SOFTMAX_MISTAKES,
     definition=by_definition,
+    orderless="it adds powers of two, which never cancel, so that none hides another; the oracle says their order,"
+    " `refsim verify` tries it",
 )
 
 RMS_NORM = Kernel(
@@ -334,6 +336,8 @@ RMS_NORM = Kernel(
     outputs=lambda problem: {"y": problem.wide, "gap": ""},
     suspects=RMS_NORM_MISTAKES,
     definition=by_definition,
+    orderless="it adds squares, which never cancel, so that none hides another; the oracle says their order,"
+    " `refsim verify` tries it",
 )
 
 KERNELS = (SOFTMAX, RMS_NORM)

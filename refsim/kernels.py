@@ -267,7 +267,8 @@ class Kernel(Card):
     with the oracle, such as sums over Python integers, or None where it has none; a campaign asks it for a few elements. A
     kernel that leaves something in the module's variables must be right in a second run as well; `fresh_module` says that each
     run needs a module that nobody launched before. `products` are the products of matrices that it can be asked for, by a name
-    each: `refsim order` finds in which order they add. `declared_in` is the file that a replay case names.
+    each: `refsim order` finds in which order they add; `orderless` says why there is no such order, of a kernel without sums.
+    `declared_in` is the file that a replay case names.
     """
 
     name: str
@@ -295,6 +296,7 @@ class Kernel(Card):
     definition: Callable[..., int | None] | None = None
     fresh_module: bool = False
     products: Mapping[str, KernelProduct] = field(default_factory=dict)
+    orderless: str = ""
     declared_in: Path | None = None
 
     def __post_init__(self) -> None:

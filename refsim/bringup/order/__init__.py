@@ -16,13 +16,14 @@ __all__ = [
     "function_named",
     "of_function",
     "of_kernel",
+    "of_row_sums",
 ]
 
 if TYPE_CHECKING:
     from refsim.bringup.order.arithmetic import NodeArithmetic, computed
     from refsim.bringup.order.asking import OrderSubject
     from refsim.bringup.order.finding import AtM, Fingerprint, FirstDifference, SumOrder, compared, fingerprint
-    from refsim.bringup.order.subjects import function_named, of_function, of_kernel
+    from refsim.bringup.order.subjects import function_named, of_function, of_kernel, of_row_sums
     from refsim.bringup.order.trees import Node
 else:
     from refsim.lazy import exports
@@ -40,7 +41,7 @@ else:
                 "compared",
                 "fingerprint",
             ),
-            "refsim.bringup.order.subjects": ("function_named", "of_function", "of_kernel"),
+            "refsim.bringup.order.subjects": ("function_named", "of_function", "of_kernel", "of_row_sums"),
             "refsim.bringup.order.trees": ("Node",),
         },
     )

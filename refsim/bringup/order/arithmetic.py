@@ -20,6 +20,7 @@ from refsim.numerics import profile as profile_of
 from refsim.numerics.dot.arrays import Fields, fields, truncated_step
 from refsim.numerics.dot.exact import exact_step
 from refsim.numerics.methods import EXACT, TRUNCATED
+from refsim.numerics.profiles import PROFILES
 from refsim.numerics.roundings import RNE_F32, RZ_E8M13, RZ_F32, TO_NEAREST, Rounding
 from refsim.numerics.rows import Profile
 
@@ -129,7 +130,9 @@ def _rounded_alone(subject: OrderSubject, bench: Bench, tree: "int | Node") -> t
 
 def _holds_products(sums: Format, subject: OrderSubject) -> bool:
     """Whether a format holds every product, so that a fused multiply-add is a product and a sum."""
-    return subject.a_format.mantissa_bits + subject.b_format.mantissa_bits + 2 <= sums.mantissa_bits + 1
+    if len(subject.factors) == 1:  # a number is rounded to the format of sums as it is read
+        return True
+    return sum(row.mantissa_bits + 1 for row in subject.factors) <= sums.mantissa_bits + 1
 
 
 def _found(bench: Bench, tree: "int | Node", steps: list[Node]) -> Discovery:
@@ -145,7 +148,10 @@ def _found(bench: Bench, tree: "int | Node", steps: list[Node]) -> Discovery:
 
 
 def _rows(subject: OrderSubject, found: Discovery) -> Iterator[Profile]:
-    """Rows of a step. A zero stands where Hopper's does, below every product of ordinary numbers."""
+    """Rows of a step. A zero stands where Hopper's does, below every product of ordinary numbers.
+
+    Where too few binades are left to see a cut, there is none, or it is one of those that chips are known to make.
+    """
     like = replace(
         profile_of("sm_90a", "wgmma", "e4m3", "e4m3", "f32"),
         a_formats=(subject.a_format,),
@@ -154,6 +160,13 @@ def _rows(subject: OrderSubject, found: Discovery) -> Iterator[Profile]:
     )
     if found.fraction is None:
         yield replace(like, method=EXACT, rounding=RNE_F32)
+        cut = [
+            row
+            for row in PROFILES
+            if row.method is TRUNCATED and {subject.a_format, subject.b_format} <= {*row.a_formats}
+        ]
+        for fraction, rounding in dict.fromkeys((row.fraction, row.rounding) for row in cut):
+            yield replace(like, method=TRUNCATED, fraction=fraction, rounding=rounding)
         return
     known = found.rounding
     roundings = [known] if isinstance(known, Rounding) else [RZ_F32, RNE_F32, RZ_E8M13]

@@ -19,7 +19,9 @@ class OrderSubject:
     """What is asked for its order: D (M, N) of A (M, K) and B (N, K), each D[m, n] the sum of A[m, k] B[n, k].
 
     `multiply` takes codes and returns codes, and is called with these `n` and `k` and with M from `rows`. Where not
-    `a_is_free`, every element of A is 1: the subject takes B alone.
+    `a_is_free`, every element of A is 1: the subject takes B alone. Where not `b_is_free`, every element of B is, and the subject
+    adds the rows of A. `scheduled` is the same on a simulated GPU whose threads run in a random
+    order.
     """
 
     name: str
@@ -31,6 +33,14 @@ class OrderSubject:
     k: int
     rows: tuple[int, ...]
     a_is_free: bool = True
+    b_is_free: bool = True
+    scheduled: Callable[[Codes, Codes], Codes] | None = None
+
+    @property
+    def factors(self) -> tuple[Format, ...]:
+        """The formats of what a product is made of: of sums of rows that of A alone."""
+        sides = (self.a_format, self.a_is_free), (self.b_format, self.b_is_free)
+        return tuple(row for row, is_free in sides if is_free)
 
     def product(self, a: Codes, b: Codes) -> Codes:
         """D, held to its shape and dtype. A copy: a subject may write its next result to the same place."""
@@ -63,6 +73,8 @@ class Asker:
             raise RefsimError("order-c", "a product of matrices has no C", kind=Kind.BUG)
         columns = list(self.columns) or list(range(self.subject.n))
         rows = [self.row] if self.row is not None else list(range(self.m))
+        if not self.subject.b_is_free:
+            return self._row_by_row(np.where(b == 0, a.dtype.type(0), a), rows, columns[0])
         d = np.zeros(len(a), self.subject.d_format.code_dtype)
         numbers: dict[bytes, int] = {}
         kind_of = np.array([numbers.setdefault(row.tobytes(), len(numbers)) for row in a], np.int64)
@@ -82,6 +94,17 @@ class Asker:
             start += taken
         return d
 
+    def _row_by_row(self, a: Codes, rows: list[int], column: int) -> Codes:
+        """Sums of rows of A, one in each of `rows`, and the last again in those behind."""
+        subject, found = self.subject, []
+        ones = np.full((subject.n, subject.k), encode(np.array(1.0), subject.b_format), subject.b_format.code_dtype)
+        for start in range(0, len(a), len(rows)):
+            part = a[start : start + len(rows)]
+            left = part[np.minimum(np.arange(self.m), len(part) - 1)] if self.row is None else part[[0] * self.m]
+            found.append(subject.product(left, ones)[rows[: len(part)], column])
+            self.calls += 1
+        return np.concatenate(found)
+
     @staticmethod
     def _fitting(kinds: NDArray[Any], start: int, rows: int, columns: int) -> tuple[int, list[int]]:
         """How many of the sums from `start` on fit in one call, and the rows of A that they share."""
@@ -96,7 +119,7 @@ class Asker:
     def bench(self, *, weighted: bool = False) -> Bench:
         """The subject in numbers; `weighted`: all of A is 1, B carries the products."""
         subject = self.subject
-        kind = _Weighted if weighted or not subject.a_is_free else Bench
+        kind = _Rows if not subject.b_is_free else _Weighted if weighted or not subject.a_is_free else Bench
         return kind(self.sums, subject.a_format, subject.b_format, subject.d_format, subject.k)
 
 
@@ -123,6 +146,27 @@ class _Weighted(Bench):
     def ask(self, probes: Sequence[Probe]) -> list[Fraction]:
         full = replace(self, dots=lambda a, b, c: self.dots(np.full_like(a, self.factors(power(0))[0]), b, c))
         return Bench.ask(full, probes)
+
+
+@dataclass(frozen=True)
+class _Rows(Bench):
+    """All products are an element of A: B is 1 where one is asked for."""
+
+    @property
+    def top(self) -> int:
+        return min(reach(self.a_format), reach(self.d_format) - 1, 60)
+
+    @property
+    def least(self) -> int:
+        return exponent_of(Fraction(self.a_format.quantum))
+
+    @property
+    def normal_bottom(self) -> int:
+        return 1 - self.a_format.bias
+
+    def factors(self, value: Fraction) -> tuple[int, int]:
+        code, one = (int(encode(np.array(float(x)), row)) for x, row in ((value, self.a_format), (1, self.b_format)))
+        return code, one
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from refsim.errors import RefsimError
 
 MOST_CLASSES = 4
 NEAR = 8  # so many values of M are tried one after the other
+MOST_ROWS = 1024  # sums of rows that one call is asked for
 SPARE = 8  # binades beyond those that a float32 sum hides, so that a call may count 256 products
 
 
@@ -148,15 +149,16 @@ class _Run:
 
     def in_turn(self, rows: list[int]) -> list[int]:
         """Where a probe needs a row of A of its own, the batch of most rows is probed first: a call answers as many."""
-        if _shares_rows(Asker(self.subject, rows[0])):
+        if self.subject.b_is_free and _shares_rows(Asker(self.subject, rows[0])):
             return rows
-        most = max((m for m in rows if m <= self.subject.n), default=rows[0])
+        useful = self.subject.n if self.subject.b_is_free else MOST_ROWS
+        most = max((m for m in rows if m <= useful), default=rows[0])
         return [most, *(m for m in rows if m != most)]
 
     def first_difference(self, rows: list[int]) -> FirstDifference | None:
         """The first word, by M, that is not that of the same row in the smallest batch."""
         self.results = {m: self._results(m) for m in rows}
-        self.repeats = self._repeats(rows[0])
+        self.repeats = self._repeats(rows[0]) and self._is_settled(rows[-1])
         reference = self._first(rows[0], self.results[rows[0]])
         agrees = 0
         for m in rows:
@@ -176,6 +178,13 @@ class _Run:
             for each, got in zip(self.problems, self.results[m], strict=True)
             for _ in range(2)
         )
+
+    def _is_settled(self, m: int) -> bool:
+        """Whether a random order of threads gives the same words: sums by atomics are in the order in which threads come."""
+        if self.subject.scheduled is None:
+            return True
+        problem, got = self.problems[0], self.results[m][0]
+        return np.array_equal(got, self.subject.scheduled(problem.rows(m), problem.b))
 
     def _difference(self, m: int, results: list[Codes], reference: list[Codes]) -> FirstDifference | None:
         for want, got in zip(reference, results, strict=True):
@@ -322,7 +331,7 @@ def compared(one: Fingerprint, other: Fingerprint) -> FirstDifference | None:
     Raises RefsimError for subjects of other formats or sizes: their operands would not be the same.
     """
     left, right = one.subject, other.subject
-    kinds = [(s.a_format, s.b_format, s.d_format, s.n, s.k, s.a_is_free) for s in (left, right)]
+    kinds = [(s.a_format, s.b_format, s.d_format, s.n, s.k, s.a_is_free, s.b_is_free) for s in (left, right)]
     if kinds[0] != kinds[1]:
         said = [" ".join(map(str, kind[:3])) + f", N = {kind[3]}, K = {kind[4]}" for kind in kinds]
         raise RefsimError(

@@ -42,11 +42,15 @@ def telling(subject: OrderSubject, seed: int) -> tuple[TellingOperands, TellingO
     pool, b = (_numbers(generator, (height, subject.k), row) for height, row in sides)
     if not subject.a_is_free:
         pool = np.ones_like(pool)
+    if not subject.b_is_free:
+        b = np.ones_like(b)
     half = subject.k // 2
     places = generator.permutation(subject.k)[: 2 * half]
     mirrored_pool, mirrored_b = pool.copy(), b.copy()
     mirrored_pool[:, places[half:]] = pool[:, places[:half]]
     mirrored_b[:, places[half:]] = -b[:, places[:half]]
+    if not subject.b_is_free:
+        mirrored_pool[:, places[half:]], mirrored_b = -mirrored_pool[:, places[half:]], b
     return _coded(subject, pool, b), _coded(subject, mirrored_pool, mirrored_b)
 
 

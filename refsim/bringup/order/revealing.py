@@ -21,6 +21,7 @@ from refsim.errors import Kind, RefsimError
 
 Question = tuple[int, int, int]
 HIDING = 26  # a sum of float32 loses what is less than 2^-25 of it
+NARROW_HIDING = 15  # a step that keeps 13 bits loses so much more: of operands of few binades that is asked instead
 MOST_PAIRS = 64
 AT_ONCE = 4096  # sums that are asked together
 
@@ -59,12 +60,17 @@ class Revealer:
     @property
     def at_once(self) -> int:
         """How many small products may be counted in one result: they stay below the large one, and their number exact."""
-        return int(min(2 ** min(self.span - HIDING, 12), 2 << self.bench.d_format.mantissa_bits, 4096))
+        hiding = HIDING if self.span > HIDING else NARROW_HIDING
+        return int(min(2 ** min(self.span - hiding, 12), 2 << self.bench.d_format.mantissa_bits, 4096))
+
+    @property
+    def _range(self) -> str:
+        return f"products span 2^{self.bench.bottom} to 2^{self.bench.top}"
 
     def tree(self) -> "int | Node":
         """The tree over all places. Raises NoOrderError where the answers are those of no tree."""
-        if self.span <= HIDING:
-            raise no_order(f"products span 2^{self.bench.bottom} to 2^{self.bench.top}: none hides another in float32")
+        if self.span <= NARROW_HIDING:
+            raise no_order(f"{self._range}: none hides another")
         self._require_each_product_once()
         return joined(self._children(tuple(range(self.bench.k)), None))
 
@@ -114,7 +120,9 @@ class Revealer:
         ascending = sorted(sizes.values())
         for j, each in sizes.items():
             if each != bisect_right(ascending, each) and (witness is None or each != len(places)):
-                raise no_order(f"U at k = {pivot} and -U at k = {j} lose {each - 1} products, which no tree does")
+                raise no_order(
+                    f"U at k = {pivot} and -U at k = {j} lose {each - 1} products, which no tree does", self._range
+                )
         return pivot, sizes
 
     def _questions(self, places: tuple[int, ...], pivot: int, witness: int | None) -> list[Question]:

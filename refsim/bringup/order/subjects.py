@@ -2,6 +2,8 @@
 
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any, Literal
@@ -14,7 +16,7 @@ from refsim.bringup.order.asking import OrderSubject
 from refsim.device import Device
 from refsim.errors import Kind, RefsimError, unknown
 from refsim.formats import BF16, F16, F32, F64, Format, format_named
-from refsim.kernels import Kernel
+from refsim.kernels import Kernel, KernelProduct
 from refsim.testing.kernel_files import load_kernel_file
 from refsim.testing.user_code import called, location, place, said
 from refsim.typed_arrays import format_held, is_typed, words
@@ -39,21 +41,10 @@ def of_kernel(
     of_kernel(kernel_named("linear"), device.open("sim")).name is "linear linear_n64_s1".
     Raises RefsimError for a kernel that declares no products, and for an unknown one.
     """
-    if not kernel.products:
-        raise RefsimError(
-            "no-products",
-            f"kernel {kernel.name} declares no product of matrices",
-            where=str(kernel.declared_in or ""),
-            rule="its order can be asked where products= says how operands become a problem",
-            help="Kernel(..., products={'gemm': KernelProduct(problem, output, 'bf16', 'bf16', 'bf16')})",
-        )
-    name = product or next(iter(kernel.products))
-    if name not in kernel.products:
-        raise unknown("product", name, list(kernel.products), where=f"kernel {kernel.name}")
-    row = kernel.products[name]
+    name, row = _product_of(kernel, product)
     d_format = format_named(row.d_format)
 
-    def multiply(a: Codes, b: Codes) -> Codes:
+    def multiply(device: Device, a: Codes, b: Codes) -> Codes:
         label, where = f"product {name}", f"product {name} of kernel {kernel.name}"
         problem = called(kernel, label, row.problem, a, b)
         try:
@@ -75,7 +66,7 @@ def of_kernel(
 
     return OrderSubject(
         f"{kernel.name} {name}",
-        multiply,
+        partial(multiply, device.probing()),
         format_named(row.a_format),
         format_named(row.b_format),
         d_format,
@@ -83,7 +74,32 @@ def of_kernel(
         k or row.k,
         tuple(rows or row.rows),
         row.a_is_free,
+        scheduled=None if (other := _scheduled(device)) is None else partial(multiply, other),
     )
+
+
+def _product_of(kernel: Kernel, product: str | None) -> tuple[str, KernelProduct]:
+    if kernel.orderless and not kernel.products:
+        raise RefsimError("no-products", f"kernel {kernel.name} has no order to be asked for", rule=kernel.orderless)
+    if not kernel.products:
+        raise RefsimError(
+            "no-products",
+            f"kernel {kernel.name} declares no product of matrices",
+            where=str(kernel.declared_in or ""),
+            rule="its order can be asked where products= says how operands become a problem",
+            help="Kernel(..., products={'gemm': KernelProduct(problem, output, 'bf16', 'bf16', 'bf16')})",
+        )
+    name = product or next(iter(kernel.products))
+    if name not in kernel.products:
+        raise unknown("product", name, list(kernel.products), where=f"kernel {kernel.name}")
+    return name, kernel.products[name]
+
+
+def _scheduled(device: Device) -> Device | None:
+    """The same simulated GPU whose threads run in a random order; None of others, and where the order was chosen."""
+    from refsim.device.sim import SimDevice
+
+    return replace(device, policy="random") if isinstance(device, SimDevice) and device.policy is None else None
 
 
 def of_function(
@@ -97,18 +113,20 @@ def of_function(
     rows: Sequence[int] = USUAL_ROWS,
     layout: Layout = "nt",
     torch_device: str | None = None,
+    a_is_free: bool = True,
 ) -> OrderSubject:
     """A function f(a, b) of A (M, K) and B (K, N) that returns D (M, N); what it returns says the format of D.
 
     It is given NumPy arrays, of ml_dtypes where NumPy has no such type, or torch tensors on `torch_device`. B lies in memory
-    by columns ("nt": a transposed view of (N, K), as weights do) or by rows ("nn").
+    by columns ("nt": a transposed view of (N, K), as weights do) or by rows ("nn"). Where not `a_is_free`, A holds ones only.
     of_function(np.matmul, "f32", "f32").d_format is F32. Raises RefsimError for operands without such a type, for results of
     other types than those of `refsim.formats`, and for what the function raises: that request cannot be answered.
     """
     a_row, b_row = format_named(a_format), format_named(b_format)
     if layout not in LAYOUTS:
         raise unknown("layout", layout, list(LAYOUTS))
-    make, take = (_as_numpy, _numpy_codes) if torch_device is None else (_torch_maker(torch_device), _torch_codes)
+    _require_signs(a_row, b_row)
+    make, take = _ways(torch_device)
     label = name or getattr(function, "__name__", "function")
 
     def returned(a: Codes, b: Codes) -> tuple[Codes, Format]:
@@ -116,25 +134,75 @@ def of_function(
         right = make(b, b_row)
         right = right.T if layout == "nt" else make(np.ascontiguousarray(b.T), b_row)
         left = make(a, a_row)
-        try:
-            d = function(left, right)
-        except RefsimError:
-            raise
-        except Exception as error:
-            where = ", ".join(filter(None, (f"{label}, M = {len(a)}, N = {len(b)}, K = {a.shape[1]}", place(error))))
-            help = f"it is called as f(a, b) with A (M, K) of {a_row} and B (K, N) of {b_row}"
-            raise RefsimError("function-fails", said(error), where, help=help, place=location(error)) from error
-        codes, row = take(d, label)
-        if codes.shape != (len(a), len(b)):
-            raise RefsimError(
-                "order-result", f"{label} returned shape {codes.shape}", rule=f"(M, N) = {len(a), len(b)}"
-            )
-        return codes, row
+        asked = f"f(a, b) with A (M, K) of {a_row} and B (K, N) of {b_row}"
+        where = f"{label}, M = {len(a)}, N = {len(b)}, K = {a.shape[1]}"
+        return _shaped(*take(_called(asked, where, function, left, right), label), (len(a), len(b)), label)
 
     first = next(iter(rows))
     zeros = [np.zeros((height, k), row.code_dtype) for height, row in ((first, a_row), (n, b_row))]
     d_format = returned(*zeros)[1]
-    return OrderSubject(label, lambda a, b: returned(a, b)[0], a_row, b_row, d_format, n, k, tuple(rows))
+    return OrderSubject(label, lambda a, b: returned(a, b)[0], a_row, b_row, d_format, n, k, tuple(rows), a_is_free)
+
+
+def of_row_sums(
+    function: Callable[..., Any],
+    format: str | Format,
+    *,
+    name: str = "",
+    k: int = 512,
+    rows: Sequence[int] = USUAL_ROWS,
+    torch_device: str | None = None,
+) -> OrderSubject:
+    """A function f(x) of X (M, K) that returns the sum of each row, (M) or (M, 1): D with one column, of A = X and ones.
+
+    X is what `of_function` makes of A. of_row_sums(lambda x: x.sum(1), "f32").n is 1. Raises RefsimError as `of_function` does.
+    """
+    row = format_named(format)
+    _require_signs(row)
+    make, take = _ways(torch_device)
+    label = name or getattr(function, "__name__", "function")
+
+    def returned(x: Codes) -> tuple[Codes, Format]:
+        asked, where = f"f(x) with X (M, K) of {row}", f"{label}, M = {len(x)}, K = {x.shape[1]}"
+        codes, held = take(_called(asked, where, function, make(x.copy(), row)), label)
+        return _shaped(codes[:, None] if codes.ndim == 1 else codes, held, (len(x), 1), label)
+
+    d_format = returned(np.zeros((next(iter(rows)), k), row.code_dtype))[1]
+    return OrderSubject(label, lambda a, _: returned(a)[0], row, row, d_format, 1, k, tuple(rows), b_is_free=False)
+
+
+def _require_signs(*rows: Format) -> None:
+    """A sum without signs cancels nothing, so that what it lost never shows."""
+    for row in rows:
+        if not row.signed:
+            rule = "large operands of two signs cancel, and what they hid is lost"
+            raise RefsimError("no-signs", f"{row} has no sign", rule=rule, help="a type with signs: bf16, e4m3, e5m2")
+
+
+def _ways(
+    torch_device: str | None,
+) -> tuple[Callable[[Codes, Format], Any], Callable[[Any, str], tuple[Codes, Format]]]:
+    """How operands are made of codes, and codes of results."""
+    return (_as_numpy, _numpy_codes) if torch_device is None else (_torch_maker(torch_device), _torch_codes)
+
+
+def _called(asked: str, where: str, function: Callable[..., Any], *operands: Any) -> Any:
+    """What a function returns; what it raises is the error that names its line."""
+    try:
+        return function(*operands)
+    except RefsimError:
+        raise
+    except Exception as error:
+        at = ", ".join(filter(None, (where, place(error))))
+        raise RefsimError(
+            "function-fails", said(error), at, help=f"it is called as {asked}", place=location(error)
+        ) from error
+
+
+def _shaped(codes: Codes, row: Format, shape: tuple[int, int], label: str) -> tuple[Codes, Format]:
+    if codes.shape != shape:
+        raise RefsimError("order-result", f"{label} returned shape {codes.shape}", rule=f"(M, N) = {shape}")
+    return codes, row
 
 
 def function_named(text: str) -> Callable[..., Any]:

@@ -50,7 +50,7 @@ def _verdict(found: "Fingerprint") -> list[str]:
     difference = found.difference
     if not found.repeats:
         return [
-            "not repeatable: the same problem gave other words when it ran again, so that nothing is said of its batch"
+            "not repeatable: the same problem gave other words in another run, so that nothing is said of its batch"
         ]
     if difference is None:
         seeds = f"{len(found.seeds)} seed{'s' if len(found.seeds) > 1 else ''}"

@@ -53,6 +53,7 @@ class RowList(click.ParamType):  # type: ignore[type-arg]
 )
 @click.option("--a-format", metavar="FORMAT", type=FORMAT, help="Type of A.")
 @click.option("--b-format", metavar="FORMAT", type=FORMAT, help="Type of B.")
+@click.option("--row-sums", is_flag=True, help="KERNEL is a function f(x): the sums of the rows of X (M, K).")
 @click.option("--layout", metavar="nt|nn", default="nt", help="How a function's B lies: nt by columns, nn by rows.")
 @click.option("--seeds", type=Whole(1, MOST_SEEDS), default=2, show_default=True, help="Seeds of random problems.")
 @click.option("--thorough", is_flag=True, help="Ask every group of products, also those that look like one before.")
@@ -81,8 +82,9 @@ def command(
     """The order and the grouping in which KERNEL adds its products, by probing, held to the bits of random problems.
 
     KERNEL declares its products of matrices (Kernel(products=...)), or is a function f(a, b) of A (M, K) and B (K, N):
-    FILE.py:f, numpy.matmul, torch.matmul. Says for which M and places of the batch the order holds. The exit code is 1 where
-    a row's words depend on its batch, or two kernels differ, and 5 where the order found does not explain every word.
+    FILE.py:f, numpy.matmul, torch.matmul; with --row-sums f(x), the sum of each row of X (M, K). Says for which M and places
+    of the batch the order holds. The exit code is 1 where a row's words depend on its batch or on the run, or two kernels
+    differ, and 5 where the order found does not explain every word.
 
     \b
       refsim order linear --device sim --k 128 --m 1,16
@@ -130,7 +132,7 @@ class _Chosen:
 
     def device(self) -> "Device":
         if self._device is None:
-            self._device = opened(self.device_name, self.target).probing()
+            self._device = opened(self.device_name, self.target)
         return self._device
 
     def _kernel(self, name: str) -> "Kernel | None":
@@ -142,20 +144,24 @@ class _Chosen:
         return kernel_named(name, self.files or None)
 
     def _function(self, name: str) -> "OrderSubject":
-        from refsim.bringup.order import function_named, of_function
+        from refsim.bringup.order import function_named, of_function, of_row_sums
         from refsim.bringup.order.subjects import USUAL_ROWS, wants_torch
 
         function, how = function_named(name), self.how
+        torch_device = self._torch_device() if wants_torch(function) else None
+        rows, k = how["rows"] or USUAL_ROWS, how["k"] or 512
+        if how["row_sums"]:
+            return of_row_sums(function, self._format("a_format"), name=name, k=k, rows=rows, torch_device=torch_device)
         return of_function(
             function,
             self._format("a_format"),
             self._format("b_format"),
             name=name,
             n=how["n"] or 64,
-            k=how["k"] or 512,
-            rows=how["rows"] or USUAL_ROWS,
+            k=k,
+            rows=rows,
             layout=how["layout"],
-            torch_device=self._torch_device() if wants_torch(function) else None,
+            torch_device=torch_device,
         )
 
     def _format(self, side: str) -> "Format":

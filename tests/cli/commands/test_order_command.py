@@ -84,6 +84,16 @@ def test_what_functions_print_is_no_part_of_the_answer(refsim, tmp_path, monkeyp
     assert run.err.startswith("read\ncalled\n")
 
 
+def test_sums_of_rows_are_asked_for_by_a_flag(refsim, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "rows.py").write_text(
+        "import numpy as np\n\ndef added(x):\n    return np.add.accumulate(x, axis=1)[:, -1]\n"
+    )
+    run = refsim("order", "rows.py:added", "--row-sums", "--k", "16", "--m", "1,3")
+    assert run.code == 0, run.err
+    assert "a chain of 16 products from zero, k ascending" in run.out
+
+
 @pytest.mark.usefixtures("kernels")
 def test_json_has_the_tree_and_every_count(refsim):
     run = refsim("order", "served.py:four_parts", "--n", "4", "--k", "8", "--m", "1,2", "--seeds", "1", "--as", "json")
@@ -96,7 +106,7 @@ def test_json_has_the_tree_and_every_count(refsim):
 @pytest.mark.usefixtures("kernels")
 def test_types_of_a_kernel_are_its_own_and_functions_are_named_by_file_or_module(refsim):
     assert refsim("order", "linear", "--device", "sim", "-t", "f16").code == 2
-    assert "declares no product" in refsim("order", "fp8_amax", "--device", "sim").err
+    assert "no order to be asked for" in refsim("order", "fp8_amax", "--device", "sim").err
     assert "nearest: linear" in refsim("order", "linear", "--device", "sim", "--product", "linear_n64").err
     assert refsim("order", "numpy.no_such_function").code == 2
     assert refsim("order", "served.py:np").code == 2
