@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from _pytest.runner import runtestprotocol
 from hypothesis import settings
 
 # Cases of a law here; campaigns, whose profiles these are, try 25 and 200. Which mutants of tests/mutants.toml die is the same
@@ -85,6 +86,17 @@ def pytest_collection_finish() -> None:
     """What was collected stays to the end: the collector looks through it no more, which was a tenth of a run."""
     gc.collect()
     gc.freeze()
+
+
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
+    """A worker of a parallel run tells of a test once, not five times: beginnings, ends and what went well around the call
+    cost more than an empty test. With --durations it tells all."""
+    if not hasattr(item.config, "workerinput") or item.config.getoption("durations") is not None:
+        return None
+    for report in runtestprotocol(item, log=False, nextitem=nextitem):
+        if report.when == "call" or not report.passed:
+            item.ihook.pytest_runtest_logreport(report=report)
+    return True
 
 
 @pytest.fixture(scope="module")
