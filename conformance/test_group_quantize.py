@@ -68,26 +68,27 @@ def test_the_corpus_has_every_kind_of_scale_with_every_type_and_place():
 OTHERS = ("ENTRIES(bf16, __nv_bfloat16)\n", "ENTRIES(f32, float)\n")
 LATER = pytest.mark.ci("others of the same kernel are refused in every run")
 
+# the kernel, which problem of `_problems` shows it, the text of the real one, what the mutant has in its place
 # fmt: off
 MUTANTS = (
-    pytest.param(GROUP, "__hmax2_nan(low, high)", "__hmax2(low, high)", id="nan-dropped-late"),
-    pytest.param(GROUP, "quotient & 0x007fffffu", "quotient & 0x00600000u", id="power-of-two-cut", marks=LATER),
-    pytest.param(GROUP, "lane % kVectors == u", "lane % 2 == u", id="scale-of-another-group", marks=LATER),
-    pytest.param(GROUP, "ceil_div(m, 4) * 4", "m", id="rows-not-padded", marks=LATER),
-    pytest.param(GROUP, "__fdiv_rn(peak, 448.0f)", "__fmul_rn(peak, 1.0f / 448.0f)", id="reciprocal-of-448", marks=LATER),
-    pytest.param(GROUP, "* 4 + block % 4", "* 4 + 3 - block % 4", id="codes-of-a-word-turned", marks=LATER),
-    pytest.param(GROUP, "max(peak_bits, __float_as_uint(eps))", "peak_bits", id="eps-forgotten", marks=LATER),
-    pytest.param(GROUP, "static_cast<uint32_t>(kLargestCode)", "255u", id="nan-scale", marks=LATER),
-    pytest.param(GROUP, "return kDivides ? __fdiv_rn(x, scaler) : __fmul_rn(x, scaler);",
+    pytest.param(GROUP, 5, "__hmax2_nan(low, high)", "__hmax2(low, high)", id="nan-dropped-late"),
+    pytest.param(GROUP, 1, "quotient & 0x007fffffu", "quotient & 0x00600000u", id="power-of-two-cut", marks=LATER),
+    pytest.param(GROUP, 2, "lane % kVectors == u", "lane % 2 == u", id="scale-of-another-group", marks=LATER),
+    pytest.param(GROUP, 1, "ceil_div(m, 4) * 4", "m", id="rows-not-padded", marks=LATER),
+    pytest.param(GROUP, 7, "__fdiv_rn(peak, 448.0f)", "__fmul_rn(peak, 1.0f / 448.0f)", id="reciprocal-of-448", marks=LATER),
+    pytest.param(GROUP, 1, "* 4 + block % 4", "* 4 + 3 - block % 4", id="codes-of-a-word-turned", marks=LATER),
+    pytest.param(GROUP, 0, "max(peak_bits, __float_as_uint(eps))", "peak_bits", id="eps-forgotten", marks=LATER),
+    pytest.param(GROUP, 5, "static_cast<uint32_t>(kLargestCode)", "255u", id="nan-scale", marks=LATER),
+    pytest.param(GROUP, 17, "return kDivides ? __fdiv_rn(x, scaler) : __fmul_rn(x, scaler);",
                  "return kDivides ? __fmul_rn(x, __frcp_rn(scaler)) : __fmul_rn(x, scaler);", id="never-divides", marks=LATER),
-    pytest.param(GROUP, "static_cast<uint8_t>(codes.word[i / 4] >> (8 * (i % 4)))",
+    pytest.param(GROUP, 2, "static_cast<uint8_t>(codes.word[i / 4] >> (8 * (i % 4)))",
                  "static_cast<uint8_t>(codes.word[i / 4] >> (8 * (i % 2)))", id="tail-of-a-row-turned", marks=LATER),
-    pytest.param(GROUP, "__NV_SATFINITE, __NV_E4M3);\n        const", "__NV_SATFINITE, __NV_E5M2);\n        const",
+    pytest.param(GROUP, 1, "__NV_SATFINITE, __NV_E4M3);\n        const", "__NV_SATFINITE, __NV_E5M2);\n        const",
                  id="another-format", marks=LATER),
-    pytest.param(BLOCK, "        __syncthreads();\n", "", id="barrier-dropped"),
-    pytest.param(BLOCK, "turn ^= 1", "turn ^= 0", id="shared-memory-not-in-turn"),
-    pytest.param(BLOCK, "max_of_lanes<kWarp>(peak)", "max_of_lanes<kWarp / 2>(peak)", id="half-a-warp", marks=LATER),
-    pytest.param(BLOCK, "at < m ? k : 0, codes", "k, codes", id="rows-beyond-the-last", marks=LATER),
+    pytest.param(BLOCK, 0, "        __syncthreads();\n", "", id="barrier-dropped"),
+    pytest.param(BLOCK, 0, "turn ^= 1", "turn ^= 0", id="shared-memory-not-in-turn"),
+    pytest.param(BLOCK, 0, "max_of_lanes<kWarp>(peak)", "max_of_lanes<kWarp / 2>(peak)", id="half-a-warp", marks=LATER),
+    pytest.param(BLOCK, 0, "at < m ? k : 0, codes", "k, codes", id="rows-beyond-the-last", marks=LATER),
 )
 # fmt: on
 
@@ -95,20 +96,18 @@ MUTANTS = (
 SEVERAL_TILES_OF_A_BLOCK = bindings.GroupQuantize(131, 260, bindings.Values("log-uniform", 1), "f16", 128, blocks=1)
 
 
-def _campaign(kernel, source, device):
-    """The corpus of one type, and of a block that quantises several tiles: whether the defect shows, not in how small a
-    problem."""
-    corpus = tuple(problem for problem in kernel.corpus if problem.format == "f16")
+def _problems(kernel):
+    """The corpus of one type, behind one of a block that quantises several tiles."""
     several = (SEVERAL_TILES_OF_A_BLOCK,) if kernel is BLOCK else ()
-    entries = tuple(name for name in kernel.entries if "_f16" in name)
-    variant = replace(kernel, file=source, corpus=several + corpus, entries=entries)
-    return run_campaign(variant, device, profile="quick", cases=0, suspect_seconds=0)
+    return several + tuple(problem for problem in kernel.corpus if problem.format == "f16")
 
 
-@pytest.mark.parametrize(("kernel", "right", "wrong"), MUTANTS)
-def test_mutant_is_refused(kernel, right, wrong, device, broken_quantiser):
+@pytest.mark.parametrize(("kernel", "number", "right", "wrong"), MUTANTS)
+def test_mutant_is_refused(kernel, number, right, wrong, device, broken_quantiser):
     if ("__syncthreads" in right or "turn" in right) and device.name != "sim":
         pytest.skip("a race may go well on silicon; the simulator reports it")
     mutant = broken_quantiser(bindings.SOURCE, right, wrong, OTHERS)
-    verdict = _campaign(kernel, mutant, device)
+    entries = tuple(name for name in kernel.entries if "_f16" in name)
+    variant = replace(kernel, file=mutant, corpus=(_problems(kernel)[number],), entries=entries)
+    verdict = run_campaign(variant, device, profile="quick", cases=0, suspect_seconds=0)
     assert verdict.status == "fail", str(verdict)
