@@ -47,7 +47,7 @@ def anatomy(code: int, row: Format) -> Anatomy:
         fields=_fields(code, row),
         value=code_number(code, row),
         expression=_expression(code, row) if finite and value != 0 else None,
-        kind=_kind(code, row, value),
+        kind=kind_of(code, row, value),
         below=None if below is None else coded(below, row),
         above=None if above is None else coded(above, row),
         interval=nearest_even_interval(code, row) if finite else None,
@@ -181,7 +181,8 @@ def _expression(code: int, row: Format) -> str:
     return f"{sign}{int(not subnormal)}.{digits}b x 2^{power}"
 
 
-def _kind(code: int, row: Format, value: float) -> str:
+def kind_of(code: int, row: Format, value: float) -> str:
+    """What kind of number a code of that value is: 0x08 of e4m3 is its smallest normal."""
     if not math.isfinite(value):
         return "nan" if math.isnan(value) else "infinity"
     magnitude, negative = magnitude_of(code, row)

@@ -4,10 +4,16 @@ from refsim.errors import RefsimError, unknown
 from refsim.integers import whole
 from refsim.layouts.descriptors.fields import Descriptor, Field, Fields, Value
 from refsim.layouts.swizzles import NO_SWIZZLE, swizzle
-from refsim.layouts.tiles import K, Tile
+from refsim.layouts.tiles import K, Tile, atom_rows
 from refsim.sources import PTX
 
 UNIT_BYTES = 16
+BASE_OFFSET_BYTES = 128
+PATTERN_AT = "start {start} lies {into} bytes into the {repeat}-byte pattern of {name}"
+PATTERN_MOVED = ", which begins {past} bytes past a {repeat}-byte boundary (base_offset {offset})"
+PATTERN_UNMOVED = ": right if the tile begins at a {repeat}-byte boundary"
+NEAR_GROUPS = "{field} {value} is less than the {size} bytes of a group: groups overlap, if there is more than one"
+"""What remarks say, so that pages say the same."""
 
 
 def _no_base_offset_without_swizzle(fields: Fields) -> str | None:
@@ -26,11 +32,28 @@ def _absolute_mode(fields: Fields) -> str | None:
 def _pattern_start(fields: Fields) -> str | None:
     if not isinstance(name := fields["swizzle"], str) or name == "none":
         return None
-    repeat, start, past = swizzle(name).repeat_bytes, int(fields["start_address"]), 128 * int(fields["base_offset"])
-    where = f"start {start:#x} lies {(start - past) % repeat} bytes into the {repeat}-byte pattern of {name}"
-    if past:
-        return f"{where}, which begins {past} bytes past a {repeat}-byte boundary (base_offset {past // 128})"
-    return f"{where}: right if the tile begins at a {repeat}-byte boundary" if start % repeat else None
+    repeat, start, offset = swizzle(name).repeat_bytes, int(fields["start_address"]), int(fields["base_offset"])
+    past = BASE_OFFSET_BYTES * offset
+    into = (start - past) % repeat
+    behind = PATTERN_MOVED if past else PATTERN_UNMOVED
+    said = (PATTERN_AT + behind).format(start=hex(start), into=into, repeat=repeat, name=name, past=past, offset=offset)
+    return said if past or into else None
+
+
+def _near_groups(fields: Fields) -> str | None:
+    """What a legal word seldom means: groups of rows that begin before those in front of them end."""
+    if not isinstance(name := fields["swizzle"], str):
+        return None
+    size = group_bytes(name)
+    watched = ("stride_byte_offset", "leading_byte_offset") if name == "none" else ("stride_byte_offset",)
+    near = [each for each in watched if int(fields[each]) < size]
+    return "; ".join(NEAR_GROUPS.format(field=each, value=fields[each], size=size) for each in near) or None
+
+
+def group_bytes(name: str) -> int:
+    """Bytes from the first to the last of the rows that one atom of a swizzle has: 1024 for 128B, 128 for none."""
+    pattern = swizzle(name)
+    return pattern.span_bytes * atom_rows(pattern)
 
 
 def _matrix_fields(codes: tuple[tuple[int, Value], ...], low: int) -> tuple[Field, ...]:
@@ -63,7 +86,7 @@ WGMMA_SMEM = Descriptor(
     PTX["wgmma, matrix descriptor format"],
     "an operand of wgmma in shared memory (sm_90a)",
     rules=(_no_base_offset_without_swizzle,),
-    remarks=(_pattern_start,),
+    remarks=(_pattern_start, _near_groups),
     operand_of="wgmma",
 )
 # fmt: off
@@ -81,7 +104,7 @@ TCGEN05_SMEM = Descriptor(
     PTX["tcgen05, shared memory descriptor"],
     "an operand of tcgen05.mma in shared memory (sm_100a and later)",
     rules=(_no_base_offset_without_swizzle, _absolute_mode),
-    remarks=(_pattern_start,),
+    remarks=(_pattern_start, _near_groups),
     operand_of="tcgen05",
 )
 # fmt: on

@@ -3,23 +3,25 @@
 import math
 from typing import Any
 
-from refsim.cli.answers.anatomy import anatomy
-from refsim.conversions import encode
-from refsim.formats import ELEMENTS, FORMATS, ElementType, Format
+from refsim.cli.answers.anatomy import kind_of
+from refsim.formats import ELEMENTS, ElementType, Format
+
+EXACT_BITS = 53  # integers of a script's numbers; codes beyond are written as text
 
 
 def element_rows() -> list[dict[str, Any]]:
-    """Every element type whose codes the page decodes: the formats of `refsim decode`, and the integers.
+    """Every type that a matrix may hold: the formats of `refsim decode` and f64, and the integers.
 
     e4m3 has 4 exponent and 3 mantissa bits, quantum 2^-9, and the range [0x7f, 0x7f, "nan", "nan"] among its kinds.
     """
-    known = [row for row in ELEMENTS if row.is_integer or row in FORMATS]
-    return [_format_row(row) if isinstance(row, Format) else _integer_row(row) for row in known]
+    rows = [_format_row(row) if isinstance(row, Format) else _integer_row(row) for row in ELEMENTS]
+    return sorted(rows, key=lambda row: row["bits"] > EXACT_BITS)  # what few look at comes last
 
 
 def _format_row(row: Format) -> dict[str, Any]:
     return {
         "name": row.name,
+        "aliases": list(row.aliases),
         "bits": row.code_bits,
         "signed": row.signed,
         "exponent": row.exponent_bits,
@@ -29,8 +31,8 @@ def _format_row(row: Format) -> dict[str, Any]:
         "binadesFromZero": row.binades_from_zero,
         "twosComplement": row.twos_complement,
         "quantum": row.quantum,
-        "one": int(encode([1.0], row)[0]),
-        "kinds": kinds_of(row),
+        "one": _number(_one(row), row),
+        "kinds": [[_number(first, row), _number(last, row), *said] for first, last, *said in kinds_of(row)],
         "about": row.specials.value,
         "source": str(row.source),
     }
@@ -41,6 +43,7 @@ def _integer_row(row: ElementType) -> dict[str, Any]:
     signed = bool(getattr(row, "signed", False))
     return {
         "name": row.name,
+        "aliases": [],
         "bits": row.code_bits,
         "signed": signed,
         "exponent": 0,
@@ -71,13 +74,23 @@ def kinds_of(row: Format) -> list[list[Any]]:
     found: list[list[Any]] = []
     for first in sorted(start for start in starts if 0 <= start < limit):
         code = first << row.padding_bits
-        said = [anatomy(code, row).kind, _special(row.value(code))]
+        said = [kind_of(code, row, row.value(code)), _special(row.value(code))]
         if found and found[-1][2:] == said:
             continue
         if found:
             found[-1][1] = first - 1
         found.append([first, limit - 1, *said])
     return found
+
+
+def _one(row: Format) -> int:
+    """The code of 1."""
+    return round(1 / row.quantum) if row.twos_complement else row.bias << row.mantissa_bits + row.padding_bits
+
+
+def _number(code: int, row: Format) -> int | str:
+    """A code as a script reads it without loss."""
+    return str(code) if row.code_bits > EXACT_BITS else code
 
 
 def _special(value: float) -> str:

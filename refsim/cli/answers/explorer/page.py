@@ -9,7 +9,8 @@ from refsim import __version__
 from refsim.cli.answers.explorer.holdings import fragment_rows
 from refsim.cli.answers.explorer.memory import memory_rows
 from refsim.cli.answers.explorer.numbers import element_rows
-from refsim.cli.answers.explorer.words import descriptor_rows
+from refsim.cli.answers.explorer.scales import scale_rows
+from refsim.cli.answers.explorer.words import descriptor_rows, remark_words
 from refsim.render import palette
 
 SCRIPTS = (
@@ -20,7 +21,10 @@ SCRIPTS = (
     "fragment.js",
     "format.js",
     "swizzle.js",
+    "scales.js",
     "descriptor.js",
+    "dump_view.js",
+    "address.js",
     "page.js",
 )
 
@@ -36,7 +40,9 @@ def tables() -> dict[str, Any]:
         "elements": element_rows(),
         "fragments": fragment_rows(),
         "memory": memory_rows(),
+        "scales": scale_rows(),
         "descriptors": descriptor_rows(),
+        "remarks": remark_words(),
     }
 
 

@@ -3,8 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
-from refsim.layouts.descriptors import DESCRIPTORS, Descriptor, Field
+from refsim.layouts.descriptors import DESCRIPTORS, Descriptor, Field, matrices
 from refsim.layouts.descriptors.fields import Fields, Rule, Value
+from refsim.layouts.swizzles import swizzle
 
 _MOST_ANSWERS = 6  # bits of the widest field whose answers are written out
 
@@ -38,6 +39,7 @@ def _row(each: Descriptor) -> dict[str, Any]:
         "order": [field.name for field in each.fields],
         "reserved": f"{(1 << each.bits) - 1 & ~covered:#x}",
         "rules": [rule_table(rule, each) for rule in each.rules],
+        "patterns": _patterns(each) if each in matrices.MATRIX_DESCRIPTORS else {},
         "example": f"{_example(each):#0{each.bits // 4 + 2}x}",
         "evidence": each.evidence.what,
         "source": str(each.source),
@@ -56,6 +58,24 @@ def _field_row(field: Field) -> dict[str, Any]:
         "values": [field.value(stored) for stored in range(1 << field.width)] if few else None,
         "complaints": [field.complaint(stored) for stored in range(1 << field.width)] if few else None,
     }
+
+
+def remark_words() -> dict[str, Any]:
+    """What remarks about matrices in shared memory say, with names in braces, and the unit of a base offset."""
+    return {
+        "at": matrices.PATTERN_AT,
+        "moved": matrices.PATTERN_MOVED,
+        "unmoved": matrices.PATTERN_UNMOVED,
+        "near": matrices.NEAR_GROUPS,
+        "offsetBytes": matrices.BASE_OFFSET_BYTES,
+    }
+
+
+def _patterns(each: Descriptor) -> dict[str, tuple[int, int]]:
+    """The names of a descriptor's swizzles: after how many bytes each comes again, and the bytes of a group of rows."""
+    field = next(field for field in each.fields if field.name == "swizzle")
+    names = [str(name) for _, name in field.names]
+    return {name: (swizzle(name).repeat_bytes, matrices.group_bytes(name)) for name in names}
 
 
 def rule_table(rule: Rule, each: Descriptor, chosen: Mapping[str, Value] | None = None) -> Any:

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from refsim.cli.answers.explorer import scales
 from refsim.cli.answers.explorer.holdings import terms_of
 from refsim.cli.answers.explorer.numbers import kinds_of
 from refsim.cli.answers.explorer.page import page
@@ -14,6 +15,7 @@ from refsim.cli.answers.explorer.words import rule_table
 from refsim.formats import E4M3, FORMATS
 from refsim.layouts.descriptors import DESCRIPTORS, Descriptor, descriptor
 from refsim.layouts.families import fragment, fragments
+from refsim.layouts.scales import scale_layout
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +48,7 @@ def test_kinds_change_nowhere_but_where_the_table_says(row):
     runs = kinds_of(row)
     assert [run[0] for run in runs] == [0, *(run[1] + 1 for run in runs[:-1])]
     assert runs[-1][1] == row.code_limit - 1
-    step = max(1, row.code_limit // 1024)
+    step = max(1, row.code_limit // 200)
     for first, last, kind, special in runs:
         for code in {first, last, *range(first, last, step)}:
             assert anatomy(code, row).kind == kind
@@ -55,7 +57,15 @@ def test_kinds_change_nowhere_but_where_the_table_says(row):
 
 def test_every_format_of_decode_and_the_integers_are_there(facts):
     names = [row["name"] for row in facts["elements"]]
-    assert names == [*(row.name for row in FORMATS), "s32", "s8", "u8", "s4", "u4", "b1"]
+    assert names == [*(row.name for row in FORMATS), "s32", "s8", "u8", "s4", "u4", "b1", "f64"]
+
+
+def test_places_of_scales_that_are_no_sum_are_refused():
+    plain = scale_layout("nvidia_128x4")
+    turned = replace(plain, place=lambda row, block, padded: plain.place(row, block ^ (row // 128 % 2), padded))
+    assert len(scales.terms_of(plain)) == 3
+    with pytest.raises(RuntimeError, match="no sums"):
+        scales.terms_of(turned)
 
 
 def test_a_rule_is_the_table_of_its_answers():
@@ -78,6 +88,7 @@ def test_the_page_is_one_file_that_fetches_nothing(written):
     assert "default-src 'none'" in written
     assert not re.search(r"""(?:src|href)=["'](?!data:)|@import|url\(|\bfetch\(|XMLHttpRequest|import\(""", written)
     assert not re.search(r"/\* (?:style|script|tables) \*/", written)
+    assert "<noscript><p" in written
 
 
 def test_no_fact_stands_in_the_script(written, facts):

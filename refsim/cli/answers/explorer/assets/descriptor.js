@@ -2,18 +2,31 @@
 
 class DescriptorView {
   constructor() {
-    options($("descriptor-kind"), [...DESCRIPTORS.keys()], START.descriptor ?? "wgmma-smem");
-    $("descriptor-kind").addEventListener("change", () => this.pick());
-    $("descriptor-word").addEventListener("input", (event) => this.read(event.target.value));
+    options($("descriptor-kind"), [...DESCRIPTORS.keys()], "wgmma-smem");
+    $("descriptor-kind").addEventListener("change", (event) => this.pick(event.target.value));
+    $("descriptor-word").addEventListener("input", (event) => {
+      this.isPasted = true;
+      this.read(event.target.value);
+    });
     this.bits = $("descriptor-bits");
     this.bits.addEventListener("keydown", (event) => this.key(event));
-    this.pick();
+    this.pick("wgmma-smem");
   }
 
-  pick() {
-    this.kind = DESCRIPTORS.get($("descriptor-kind").value);
-    this.write(BigInt(this.kind.example));
-    remember("descriptor", this.kind.kind);
+  // Another kind of the same width reads the same word
+  pick(name) {
+    const kind = DESCRIPTORS.get(name);
+    if (!kind) {
+      $("descriptor-says").replaceChildren(made("span", `no descriptor is called ${name.slice(0, 30)}`, "bad"));
+      return;
+    }
+    const isSame = this.isPasted && this.kind.bits === kind.bits;
+    this.kind = kind;
+    $("descriptor-kind").value = name;
+    this.isPasted = isSame;
+    this.write(isSame ? this.word : BigInt(kind.example));
+    chosen("descriptor", name);
+    if (isSame) touch("descriptor", "word", $("descriptor-word").value);
   }
 
   write(word) {
@@ -21,23 +34,22 @@ class DescriptorView {
     this.read($("descriptor-word").value);
   }
 
-  // Reads a pasted word; digits without 0x are hexadecimal, as debuggers print them
+  // Reads a pasted word, or two registers of one; nothing changes where there is none
   read(text) {
-    const bare = text.trim().replace(/^0x/i, "").replace(/[_'\s]|u?l{0,2}$/gi, "");
-    const isBinary = /^0b[01]+$/i.test(text.trim());
-    const isGood = isBinary || (/^[0-9a-f]+$/i.test(bare) && BigInt(`0x${bare}`) >> BigInt(this.kind.bits) === 0n);
-    $("descriptor-word").setAttribute("aria-invalid", String(!isGood));
-    if (!isGood) {
+    const found = wordOf(text, this.kind.bits);
+    $("descriptor-word").setAttribute("aria-invalid", String(!found));
+    if (!found) {
       $("descriptor-says").replaceChildren(made("span", `${text.slice(0, 40) || "nothing"} is no word of ${this.kind.bits} bits`, "bad"));
       return;
     }
-    this.word = BigInt(isBinary ? text.trim() : `0x${bare}`);
+    this.word = found.word;
+    this.note = found.note;
     this.draw();
   }
 
   draw() {
     const { kind, word } = this;
-    const { readings, problems } = explain(kind, word);
+    const { readings, problems, remarks } = explain(kind, word);
     const owner = Array(kind.bits).fill(null);
     readings.forEach(({ field }, at) => owner.fill(at, field.low, field.low + field.width));
     const focused = document.activeElement?.dataset?.bit;
@@ -53,8 +65,11 @@ class DescriptorView {
       return row;
     }));
     $("descriptor-problems").replaceChildren(...problems.map((problem) => made("li", problem)));
+    $("descriptor-remarks").replaceChildren(...remarks.map((remark) => made("li", remark)));
+    const others = [...DESCRIPTORS.values()].filter((each) => each !== kind && each.bits === kind.bits && !explain(each, word).problems.length);
+    const also = others.length ? `legal too as ${others.map((each) => each.kind).join(", ")}` : "";
     const verdict = problems.length ? made("span", "no hardware takes it", "bad") : made("span", "legal", "good");
-    $("descriptor-says").replaceChildren(made("b", kind.summary), " · ", verdict, ` · evidence: ${kind.evidence} · ${kind.source}`);
+    $("descriptor-says").replaceChildren(made("b", kind.summary), " · ", verdict, [this.note, also].map((part) => (part ? ` · ${part}` : "")).join(""), ` · evidence: ${kind.evidence} · ${kind.source}`);
   }
 
   bit(at, owner, readings) {
@@ -77,7 +92,9 @@ class DescriptorView {
     });
     node.addEventListener("click", () => {
       this.at = at;
+      this.isPasted = true;
       this.write(this.word ^ (1n << BigInt(at)));
+      touch("descriptor", "word", $("descriptor-word").value);
     });
     return node;
   }
@@ -96,4 +113,21 @@ class DescriptorView {
     for (const each of this.bits.children) each.tabIndex = each === node ? 0 : -1;
     node.focus();
   }
+}
+
+// {word, note} of a text, null where it holds none of that many bits. Digits without 0x are hexadecimal, as debuggers print
+// them, unless they are too many for it; two words with 0x are registers, the lower one first.
+function wordOf(text, bits) {
+  const bare = text.trim();
+  const parts = bare.split(/[\s,:]+/);
+  const fits = (word, note = "") => (word >> BigInt(bits) === 0n ? { word, note } : null);
+  if (parts.length === 2 && parts.every((part) => /^0x[0-9a-f]{1,8}$/i.test(part)) && bits === 64)
+    return fits(BigInt(parts[0]) | (BigInt(parts[1]) << 32n), "two words of 32 bits, the lower first");
+  const digits = bare.replace(/^0x/i, "").replace(/[_'\s]/g, "").replace(/u?l{0,2}$/i, "");
+  if (/^0b[01]+$/i.test(bare)) return fits(BigInt(bare));
+  if (!/^[0-9a-f]{1,64}$/i.test(digits)) return null;
+  const isBare = !/^0x/i.test(bare);
+  const word = BigInt(`0x${digits}`);
+  if (!isBare || !/^\d+$/.test(digits)) return fits(word);
+  return fits(word, digits.length > 1 ? `read as hexadecimal; the decimal number would be 0x${BigInt(digits).toString(16)}` : "") ?? fits(BigInt(digits), "read as a decimal number");
 }

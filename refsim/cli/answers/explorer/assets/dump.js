@@ -1,79 +1,226 @@
-// A pasted dump as codes: bytes, words or a list, as debuggers, xxd and NumPy print them.
+// A pasted dump as codes: bytes, words or a list, as debuggers, xxd, hexdump, od, Python and NumPy print them.
 
 class DumpError extends Error {}
 
+// How a text may be taken: what it looks like, or as it is said
+const READINGS = {
+  auto: "what it looks like",
+  bytes: "bytes in hexadecimal",
+  low: "words, lowest byte first",
+  high: "words, highest byte first",
+  codes: "one code a word",
+  decimal: "decimal codes",
+  values: "values",
+};
+
+const MOST_TEXT = 4e6; // characters
+const FEWEST_PRINTED = 4; // digits behind the point: PyTorch prints as many, NumPy twice
+const MOST_NUMBER = 64; // characters of a number that a person printed
+
 // {codes, note}: the codes of an element type in a text. Throws DumpError with the line that cannot be read.
-function readDump(text, element) {
-  const list = text.match(/\[[\s\S]*\]/);
-  if (list) return readList(list[0], text, element);
-  const words = wordsOf(text);
-  if (!words.length) throw new DumpError("nothing to read yet");
-  const digits = Math.ceil(element.bits / 4);
-  if (words.every(({ word }) => /^0x/i.test(word) && word.length - 2 <= digits))
-    return { codes: words.map(({ word, line }) => checked(Number(word), element, word, line)), note: "one code a word" };
-  const codes = codesOfBytes(words.flatMap(bytesOf), element);
-  return { codes, note: /^0x/i.test(words[0].word) ? "words, lowest byte first" : "bytes as they stand" };
+function readDump(text, element, reading = "auto") {
+  if (text.length > MOST_TEXT) throw new DumpError(`${text.length} characters are more than the ${MOST_TEXT} that are read here: refsim decode reads files`);
+  const found = tokensOf(text, reading);
+  if (!found.words.length) throw new DumpError("nothing to read yet");
+  const how = reading === "auto" ? looksLike(found, element) : reading;
+  const { words } = found;
+  if (how === "values") return readValues(words, element);
+  if (how === "decimal" && found.unit && found.unit !== containerOf(element)) {
+    const bytes = words.flatMap((each) => bytesOfNumber(integerOf(each), found.unit / 8, each));
+    return { codes: codesOfBytes(bytes, element), note: `numbers of ${found.unit} bits, lowest byte first` };
+  }
+  if (how === "decimal") return { codes: words.map((each) => checked(integerOf(each), element, each)), note: READINGS[how] };
+  if (how === "codes") return { codes: words.map((each) => checked(hexOf(each), element, each)), note: READINGS[how] };
+  const bytes = found.bytes ?? words.flatMap((each) => bytesOf(each, how));
+  return { codes: codesOfBytes(bytes, element), note: found.bytes ? "bytes of a Python string" : how === "bytes" ? "bytes as they stand" : READINGS[how] };
 }
 
-// The words of xxd, hexdump -C, a debugger's x/8xw or plain text, without addresses and columns of characters
-function wordsOf(text) {
-  const lines = text.split("\n");
-  const isHexdump = lines.some((line) => /^[0-9a-f]{8} {2}[0-9a-f]{2} /i.test(line));
-  return lines.flatMap((line, at) => {
-    const behind = line.replace(/^\s*(0x)?[0-9a-f]{4,16}(\s*<[^>]*>)?:\s*/i, "");
-    const bare = behind !== line ? behind.split(/ {2,}/)[0] : isHexdump ? line.slice(8).replace(/\|.*$/, "") : line;
-    return bare.split(/[\s,;]+/).filter((word) => word).map((word) => ({ word, line: at + 1 }));
-  });
+const containerOf = (element) => [8, 16, 32, 64].find((width) => width >= element.bits);
+
+// What a text is, by its shape alone: brackets and braces, addresses, prefixes, commas, the digits of its words
+function looksLike({ words, bytes, isList, isFloat, addressed, hasCommas }, element) {
+  if (bytes || addressed === "bytes") return "bytes";
+  const digits = words.map(({ word }) => word.replace(/^0x/i, "").length);
+  if (words.every(({ word }) => /^0x/i.test(word))) {
+    const isParts = [2, 4, 8].includes(digits[0]) && digits[0] * 4 < element.bits && digits.every((count) => count === digits[0]);
+    return (digits.every((count) => count <= Math.ceil(element.bits / 4)) && !isParts) || digits.some((count) => count % 2) ? "codes" : "low";
+  }
+  if (addressed) return "low";
+  const isNumbers = words.every(({ word }) => word.length <= MOST_NUMBER && NUMBER.test(word));
+  if (isNumbers && words.some(({ word }) => /[.n]|^\d*e[-+]?\d/i.test(word) && !/^0x/i.test(word)) && (isList || words.some(({ word }) => /[.n]|e[-+]/i.test(word)))) return "values";
+  if (isList) return isNumbers && isFloat ? "values" : "decimal";
+  if (words.every(({ word }) => /^[-+]?\d+$/.test(word)) && (hasCommas || words.some(({ word }) => /^[-+]/.test(word) || word.length % 2))) return "decimal";
+  return "bytes";
 }
+
+const NUMBER = /^[-+]?(0x[0-9a-f]+|(\d[\d_]*\.?\d*|\.\d+)(e[-+]?\d+)?|nan|inf|infinity)$/i;
+const ADDRESS = /^\s*(0x)?[0-9a-f]{4,16}(\s*<[^>]*>)?:(\s+|$)/i;
+const CANONICAL = /^[0-9a-f]{8,16} {2}[0-9a-f]{2}( |$)/i;
+
+// {words: [{word, line}], bytes, isList, isFloat, unit, addressed, hasCommas}: without addresses, characters and brackets
+function tokensOf(text, reading) {
+  const lines = text.split(/\r?\n/);
+  if (lines.some((line) => ADDRESS.test(line) || CANONICAL.test(line))) return tokensOfLines(lines);
+  if (/^(\w+ ?= ?)?[(\w]*b['"]/.test(text.trimStart().slice(0, MOST_NUMBER)) && reading === "auto") {
+    const bytes = [...text.matchAll(/\bb(['"])((?:\\[\s\S]|(?!\1)[^\\])*)\1/g)].flatMap(([, , inner]) => bytesOfString(inner));
+    return { words: bytes, bytes };
+  }
+  const [first, last] = [text.search(/[[{(]/), Math.max(...["]", "}", ")"].map((end) => text.lastIndexOf(end)))];
+  if (first < 0 || last < first) return tokensOfLines(lines);
+  const bare = text.slice(first, last + 1).replace(/\b(dtype|device|size|shape)=[\w.:'"<>]*(\([^)]*\))?/g, " ").replace(/\b(array|tensor|tuple|list|float\d*|u?int\d*)\s*\(/g, " ");
+  const before = text.slice(0, first).split("\n").length;
+  const words = bare.split("\n").flatMap((line, at) => wordsOf(line.replace(/[[\](){}'"]/g, " "), at + before));
+  if (/<repeats/.test(bare)) throw new DumpError("<repeats ...> stands for elements that were left out: set print repeats 0");
+  if (words.some(({ word }) => /^(\.\.\.|…)$/.test(word))) throw new DumpError("the list is shortened by ...: print all of it");
+  if (!words.length) throw new DumpError("the list is empty");
+  for (const each of words) each.word = each.word.replace(/(?<=[0-9a-f])(u|ul|ull|l|ll)$/i, "").replace(/(?<=\.\d*)f$/i, "");
+  return { words, isList: true, isFloat: /dtype=(torch\.)?b?float/.test(text), unit: Number(text.match(/dtype=(?:torch\.|np\.|numpy\.)?['"]?u?int(8|16|32|64)\b/)?.[1] ?? 0) };
+}
+
+const wordsOf = (line, number) => line.split(/[\s,;]+/).filter((word) => word).map((word) => ({ word, line: number }));
+
+// Lines of xxd, hexdump, od or a debugger begin with an address, and may end with characters
+function tokensOfLines(lines) {
+  const isCanonical = lines.some((line) => CANONICAL.test(line));
+  const isPlain = !isCanonical && isOctalDump(lines);
+  let addressed = isCanonical ? "bytes" : "";
+  const words = lines.flatMap((line, at) => {
+    if (/^\s*\*\s*$/.test(line)) throw new DumpError(`line ${at + 1}: * stands for lines that were left out: dump with -v`);
+    if (isCanonical) return wordsOf(line.replace(/^[0-9a-f]{8,16}(\s|$)/i, "").replace(/\|.*$/, ""), at + 1);
+    const behind = line.replace(ADDRESS, "");
+    const found = wordsOf(behind === line ? line : behind.split(/ {2,}/)[0], at + 1).slice(isPlain ? 1 : 0);
+    if (isPlain && found.length) addressed = found[0].word.length > 2 ? "words" : "bytes";
+    return found;
+  });
+  return { words, addressed, hasCommas: lines.some((line) => line.includes(",")) };
+}
+
+// hexdump and od: rising addresses from 0 on, of six or seven digits, and words of one width behind them
+function isOctalDump(lines) {
+  const parts = lines.filter((line) => line.trim()).map((line) => line.trim().split(/\s+/));
+  const addresses = parts.map(([address]) => address);
+  const widths = new Set(parts.flatMap(([, ...words]) => words.map((word) => word.length)));
+  return parts.length > 0 && /^0{6,8}$/.test(addresses[0]) && parts[0].length > 1 && widths.size === 1 && [2, 4, 8, 16].includes([...widths][0]) &&
+    addresses.every((address, at) => /^[0-9a-f]+$/i.test(address) && address.length === addresses[0].length && (at === 0 || address > addresses[at - 1]));
+}
+
+const refuse = ({ word, line }, what) => new DumpError(`${line ? `line ${line}: ` : ""}${word.slice(0, 20)} is ${what}`);
 
 // 0x0102 is a number, its lowest byte is first in memory; 0102 without 0x is bytes in the order of the text
-function bytesOf({ word, line }) {
-  const isNumber = /^0x/i.test(word);
-  const bare = isNumber ? word.slice(2) : word;
-  if (!/^[0-9a-f]+$/i.test(bare)) throw new DumpError(`line ${line}: ${word.slice(0, 20)} is no hexadecimal word`);
-  if (bare.length % 2) throw new DumpError(`line ${line}: ${word.slice(0, 20)} is no whole number of bytes`);
+function bytesOf(each, how) {
+  const bare = each.word.replace(/^0x/i, "");
+  if (!/^[0-9a-f]+$/i.test(bare)) throw refuse(each, "no hexadecimal word");
+  if (bare.length % 2) throw refuse(each, "no whole number of bytes");
+  if (bare.length === 2) return [parseInt(bare, 16)];
   const bytes = bare.match(/../g).map((pair) => parseInt(pair, 16));
-  return isNumber ? bytes.reverse() : bytes;
+  return how === "low" ? bytes.reverse() : bytes;
 }
 
-function readList(list, text, element) {
-  const words = list.replace(/[[\]()]/g, " ").split(/[\s,]+/).filter((word) => word);
-  const isValues = words.some((word) => /[.n]|e[-+]?\d/i.test(word) && !/^0x/i.test(word)) || /dtype=float/.test(text);
-  if (words.some((word) => word === "...")) throw new DumpError("the list is shortened by ...: print all of it");
-  const codes = words.map((word) => {
-    const number = { nan: NaN, inf: Infinity, "+inf": Infinity, "-inf": -Infinity }[word.toLowerCase()] ?? Number(word);
-    if (Number.isNaN(number) && word.toLowerCase() !== "nan") throw new DumpError(`${word.slice(0, 20)} is no number`);
-    return isValues ? codeOf(element, number, word) : checked(number, element, word);
+// The bytes of a Python string with its escapes
+function bytesOfString(inner) {
+  const named = { n: 10, r: 13, t: 9, a: 7, b: 8, f: 12, v: 11 };
+  return [...inner.matchAll(/\\x([0-9a-f]{2})|\\([0-7]{1,3})|\\([\s\S])|([\s\S])/gi)].map(([, pair, octal, escaped, plain]) => {
+    if (pair) return parseInt(pair, 16);
+    if (octal) return parseInt(octal, 8) & 255;
+    const code = escaped ? (named[escaped] ?? escaped.charCodeAt(0)) : plain.charCodeAt(0);
+    if (code > 255) throw new DumpError(`${(escaped ?? plain)} is no byte`);
+    return code;
   });
-  if (!codes.length) throw new DumpError("the list is empty");
-  return { codes, note: isValues ? "values, each exactly one of the format" : "codes" };
 }
 
-function checked(code, element, word, line) {
-  const place = line ? `line ${line}: ` : "";
-  if (!Number.isInteger(code)) throw new DumpError(`${place}${word.slice(0, 20)} is no code`);
-  const unsigned = code < 0 && element.signed && element.kinds[0][2] === "integer" ? code + 2 ** element.bits : code;
-  if (unsigned < 0 || unsigned >= 2 ** element.bits)
-    throw new DumpError(`${place}${word.slice(0, 20)} is no code of ${element.name}, which has ${element.bits} bits`);
-  return unsigned;
+function hexOf(each) {
+  const bare = each.word.replace(/^0x/i, "");
+  if (!/^[0-9a-f]+$/i.test(bare)) throw refuse(each, "no hexadecimal word");
+  return BigInt(`0x${bare}`);
+}
+
+function integerOf(each) {
+  const bare = each.word.replace(/_/g, "");
+  if (!/^[-+]?(0x[0-9a-f]+|\d+)$/i.test(bare)) throw refuse(each, "no code");
+  const size = BigInt(bare.replace(/^[-+]/, ""));
+  return bare.startsWith("-") ? -size : size;
+}
+
+// The bytes of an integer, two's complement, lowest first
+function bytesOfNumber(number, count, each) {
+  const limit = 1n << BigInt(8 * count);
+  if (number >= limit || number < -(limit / 2n)) throw refuse(each, `no number of ${8 * count} bits`);
+  return Array.from({ length: count }, (_, at) => Number((number >> BigInt(8 * at)) & 255n));
+}
+
+function numberOf(each) {
+  const bare = each.word.toLowerCase().replace(/^\+/, "").replace(/_/g, "");
+  const special = { nan: NaN, inf: Infinity, infinity: Infinity, "-inf": -Infinity, "-infinity": -Infinity, "-nan": NaN };
+  const number = Object.hasOwn(special, bare) ? special[bare] : Number(bare);
+  if (Number.isNaN(number) && !bare.endsWith("nan")) throw refuse(each, "no number");
+  return number;
+}
+
+// A code as the page holds it, of an integer that a person wrote
+function checked(integer, element, each) {
+  const isInteger = element.kinds[0][2] === "integer";
+  const code = integer < 0n && element.signed && isInteger && integer >= -(1n << BigInt(element.bits - 1)) ? integer + (1n << BigInt(element.bits)) : integer;
+  if (code < 0n || code >= BigInt(limitOf(element))) throw refuse(each, `no code of ${element.name}, which has ${element.bits} bits`);
+  return codeOfNumber(element, code);
 }
 
 // Codes of one after the other from the lowest bit of the first byte up
 function codesOfBytes(bytes, element) {
   const width = element.bits === 7 ? 8 : element.bits;
   if ((bytes.length * 8) % width) throw new DumpError(`${bytes.length} bytes are no whole number of ${element.name} codes`);
-  const codes = [];
-  for (let bit = 0; bit < bytes.length * 8; bit += width) {
-    let code = 0;
-    for (let at = 0; at < width; at++)
-      if (bytes[(bit + at) >> 3] & (1 << ((bit + at) & 7))) code += 2 ** at;
-    codes.push(checked(code, element, hex(code, width)));
+  const codes = new Array((bytes.length * 8) / width);
+  for (let at = 0; at < codes.length; at++) {
+    const bit = at * width;
+    let code = isWide(element) ? 0n : 0;
+    if (width % 8 === 0) for (let byte = width / 8 - 1; byte >= 0; byte--) code = isWide(element) ? code * 256n + BigInt(bytes[bit / 8 + byte]) : code * 256 + bytes[bit / 8 + byte];
+    else for (let each = 0; each < width; each++) if (bytes[(bit + each) >> 3] & (1 << ((bit + each) & 7))) code += 2 ** each;
+    if (code >= limitOf(element)) throw refuse({ word: hex(code, width) }, `no code of ${element.name}, which has ${element.bits} bits`);
+    codes[at] = code;
   }
   return codes;
 }
 
-// The code of a value that the format has; a value between two is refused, for rounding is asked of `refsim encode`
-function codeOf(element, value, word) {
+// Values as printed: digits that were cut off are no reason to refuse where one code alone is meant
+function readValues(words, element) {
+  let isCut = false;
+  const codes = words.map((each) => {
+    const value = numberOf(each);
+    const code = codeOf(element, value);
+    if (code !== null) return code;
+    const near = element.bits <= 16 && Number.isFinite(value) && each.word.length <= MOST_NUMBER ? printedCodes(element, value, each.word) : [];
+    if (near.length > 1) throw refuse(each, `${near.map((found) => hex(found, element.bits)).join(" or ")} of ${element.name}: print more digits`);
+    if (!near.length) throw refuse(each, `no value of ${element.name}: refsim encode -t ${element.name} rounds`);
+    isCut = true;
+    return near[0];
+  });
+  return { codes, note: isCut ? "values, some printed with fewer digits than they have" : "values, each exactly one of the format" };
+}
+
+// The codes whose values are printed so: those within half a unit of the last digit
+function printedCodes(element, value, word) {
+  const [, fraction = "", exponent = "0"] = word.match(/^[-+]?[\d_]*\.?(\d*)(?:e([-+]?\d+))?$/i) ?? [];
+  if (fraction.length < FEWEST_PRINTED) return [];
+  const room = 0.5001 * 10 ** (Number(exponent) - fraction.length);
+  element.rising ??= Array.from({ length: limitOf(element) }, (_, code) => ({ code, value: decode(element, code).value }))
+    .filter((each) => Number.isFinite(each.value) && !Object.is(each.value, -0)).sort((one, other) => one.value - other.value);
+  let [low, high] = [0, element.rising.length];
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (element.rising[middle].value < value - room) low = middle + 1;
+    else high = middle;
+  }
+  const found = [];
+  for (; low < element.rising.length && element.rising[low].value <= value + room && found.length < 3; low++) found.push(element.rising[low].code);
+  return found;
+}
+
+// The code of a value that the format has, null for one between two
+function codeOf(element, value) {
+  if (isWide(element)) {
+    const room = new DataView(new ArrayBuffer(8));
+    room.setFloat64(0, value);
+    return room.getBigUint64(0);
+  }
   const step = 2 ** element.padding;
   for (const [first, last] of monotone(element)) {
     let [low, high] = [first, last];
@@ -86,12 +233,12 @@ function codeOf(element, value, word) {
       else high = middle - 1;
     }
   }
-  if (Object.is(value, -0)) return codeOf(element, 0, word);
-  throw new DumpError(`${word.slice(0, 20)} is no value of ${element.name}: refsim encode -t ${element.name} rounds`);
+  return Object.is(value, -0) ? codeOf(element, 0) : null;
 }
 
 // Runs of codes, padding left out, along which values rise or fall; a NaN is a run of its own
 function monotone(element) {
+  if (element.runs) return element.runs;
   const half = 2 ** (element.exponent + element.mantissa);
   const runs = [];
   for (const [first, last, , special] of element.kinds) {
@@ -100,5 +247,6 @@ function monotone(element) {
     else if (before && !before[2] && before[1] + 1 === first && first !== half) before[1] = last;
     else runs.push([first, last, false]);
   }
-  return runs.flatMap(([first, last]) => (first < half && last >= half ? [[first, half - 1], [half, last]] : [[first, last]]));
+  element.runs = runs.flatMap(([first, last]) => (first < half && last >= half ? [[first, half - 1], [half, last]] : [[first, last]]));
+  return element.runs;
 }

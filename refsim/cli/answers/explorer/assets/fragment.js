@@ -14,19 +14,23 @@ class FragmentView {
     this.grid = new Grid($("fragment-grid"), (row, col) => this.show(row, col));
     const families = [...new Set([...FRAGMENTS.keys()].map(familyOf))];
     options($("fragment-family"), families, "mma");
+    $("fragment-at").addEventListener("change", (event) => this.go(event.target.value.trim()));
     $("fragment-family").addEventListener("change", (event) => this.pick([...FRAGMENTS.keys()].find((name) => familyOf(name) === event.target.value)));
     $("fragment-name").addEventListener("change", (event) => this.pick(event.target.value.trim()));
     for (const id of ["element", "memory", "codes", "view", "colour"]) $(`fragment-${id}`).addEventListener("change", () => this.refresh());
-    this.pick(START.fragment ?? "mma.m16n8k16.bf16.a");
+    this.pick("mma.m16n8k16.bf16.a");
   }
 
   // Chooses a fragment by name; a name that there is not is said, and nothing changes
-  pick(name) {
+  pick(asked) {
+    const words = asked.toLowerCase().split(/[\s.,_]+/).filter((word) => word);
+    const fitting = fragment(asked) ? [] : [...FRAGMENTS.keys()].filter((each) => words.length && words.every((word) => each.split(".").includes(word)));
+    const name = fitting.length === 1 ? fitting[0] : asked;
     const held = fragment(name);
     const field = $("fragment-name");
     field.setAttribute("aria-invalid", String(!held));
     if (!held) {
-      const near = [...FRAGMENTS.keys()].filter((each) => each.includes(name)).slice(0, 3);
+      const near = [...fitting, ...[...FRAGMENTS.keys()].filter((each) => words.length && words.every((word) => each.includes(word)))].slice(0, 4);
       $("fragment-says").replaceChildren(made("span", `no fragment is called ${name}${near.length ? `; there are ${near.join(", ")}` : ""}`, "bad"));
       return;
     }
@@ -34,14 +38,33 @@ class FragmentView {
     field.value = name;
     $("fragment-family").value = familyOf(name);
     $("fragment-names").replaceChildren(...[...FRAGMENTS.keys()].filter((each) => familyOf(each) === familyOf(name)).map((each) => new Option(each)));
-    const fitting = TABLES.elements.filter(({ bits }) => bits <= held.elementBits && bits * 2 > held.elementBits);
-    options($("fragment-element"), fitting.length ? fitting.map((row) => row.name) : [["", "none of this width"]], held.element);
+    const elements = TABLES.elements.filter(({ bits }) => bits <= held.elementBits && bits * 2 > held.elementBits);
+    options($("fragment-element"), elements.length ? elements.map((row) => row.name) : [["", "none of this width"]], held.element);
     const tiles = TABLES.memory.swizzles.filter((row) => !tileOf(held, row).refusal).map((row) => row.name);
     options($("fragment-memory"), tiles.length ? tiles : [["", "no tile of this shape"]], tiles.at(-1));
     const colours = ["thread", ...(held.isByThread ? ["warp", "register"] : []), "value", ...(tiles.length ? ["bank"] : [])];
     options($("fragment-colour"), colours.map((each) => [each, { thread: held.units[0], value: held.units[1] }[each] ?? each]), "thread");
     this.refresh();
-    remember("fragment", name);
+    chosen("fragment", name);
+  }
+
+  // Goes to an element by "row, col", or to what a thread holds by "t5 v3"
+  go(text) {
+    const { held } = this;
+    const [first, second] = (text.match(/\d+/g) ?? []).map(Number);
+    const isHolder = /^[a-z]+\s*\d+\W+[a-z]+\s*\d+$/i.test(text) && !/^r(ow)?\s*\d/i.test(text);
+    const isGood = /^\D*\d+\D+\d+\D*$/.test(text) && !/[-.]/.test(text);
+    const at = !isGood ? null : isHolder ? (first < held.threads && second < held.values ? coord(held, first, second) : null) :
+      first < held.rows && second < held.cols && holders(held)[first * held.cols + second].length ? [first, second] : null;
+    $("fragment-at").setAttribute("aria-invalid", String(!at));
+    if (!at) {
+      this.say(`${text.slice(0, 30) || "nothing"} is no element: row, col from 0,0 to ${held.rows - 1},${held.cols - 1}, or t0 v0 to t${held.threads - 1} v${held.values - 1}`);
+      return;
+    }
+    this.say();
+    if ($("fragment-view").value === "matrix") return this.grid.move(...at);
+    const place = isHolder ? first * held.values + second : holders(held)[at[0] * held.cols + at[1]][0];
+    this.grid.move(Math.floor(place / held.values), place % held.values);
   }
 
   refresh() {
@@ -62,7 +85,7 @@ class FragmentView {
     [this.codes, this.problem] = [null, ""];
     if ($("fragment-codes").value === "count" || !this.element) return;
     try {
-      this.codes = readDump(this.pasted.text, this.element).codes;
+      this.codes = readDump(this.pasted.text, this.element, this.pasted.reading).codes;
       const wanted = $("fragment-codes").value === "holder" ? held.threads * held.values : held.rows * held.cols;
       if (this.codes.length !== wanted) this.problem = `the dump has ${this.codes.length} codes, ${wanted} are held`;
     } catch (problem) {
@@ -80,7 +103,12 @@ class FragmentView {
     if (!this.codes) return exampleCode(this.element, at);
     const order = $("fragment-codes").value;
     if (order === "row") return this.codes[at];
-    return this.codes[order === "holder" ? holders(held)[at][0] : this.tile.address(row, col) / this.tile.size];
+    return this.codes[order === "holder" ? holders(held)[at][0] : (this.tile.address(row, col) * 8 + this.tile.bit(col)) / this.tile.bits];
+  }
+
+  // How the address names a cell: a control, and what stands in it
+  named(row, col) {
+    return ["at", $("fragment-view").value === "matrix" ? `${row},${col}` : `t${row} v${col}`];
   }
 
   draw() {
@@ -121,13 +149,13 @@ class FragmentView {
     this.say();
   }
 
-  say() {
+  say(problem = this.problem) {
     const { held } = this;
     const copies = holders(held)[0].length;
     const shape = `${held.rows} × ${held.cols} over ${held.threads} ${held.units[0]}s of ${held.values} ${held.units[1]}s`;
     const parts = [made("b", shape), ` · since ${held.since} · evidence: ${held.evidence} · ${held.source}`];
     if (copies > 1) parts.push(` · each element is held ${copies} times, the first is shown`);
-    if (this.problem) parts.push(made("span", ` · ${this.problem}`, "bad"));
+    if (problem) parts.push(made("span", ` · ${problem}`, "bad"));
     $("fragment-says").replaceChildren(...parts);
   }
 
@@ -145,7 +173,7 @@ class FragmentView {
     if (places.length > 1) facts.push(["copies", String(places.length)]);
     if (this.tile) {
       const byte = this.tile.address(...at);
-      facts.push(null, ["byte", `${byte} (${hex(byte, 16)})`], ["bank", String(bankOf(byte))]);
+      facts.push(null, ["byte", `${byte} (${hex(byte, 16)})`], ...(this.tile.bits < 8 ? [["bits", `from ${this.tile.bit(at[1])}`]] : []), ["bank", String(bankOf(byte))]);
     }
     const code = this.codeAt(...at);
     if (code !== undefined) facts.push(null, ...codeFacts(this.element, code));
@@ -156,6 +184,7 @@ class FragmentView {
 // Codes to look at where no dump is chosen: from 1 up in eighths of a binade, from 0 up for integers
 function exampleCode(element, at) {
   const isInteger = element.twosComplement;
+  if (isWide(element)) return (element.one + (BigInt(at) << BigInt(element.mantissa - 3))) % limitOf(element);
   const step = isInteger ? 1 : 2 ** Math.max(0, element.mantissa + element.padding - 3);
   return ((isInteger ? 0 : element.one) + at * step) % 2 ** element.bits;
 }

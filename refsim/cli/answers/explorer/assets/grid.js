@@ -6,7 +6,7 @@ const colourOf = (number) => TABLES.palette[isDark() ? "dark" : "light"][((numbe
 const MARGIN = { top: 20, left: 46 };
 
 class Grid {
-  // `show(cell)` is told of the cell that is pointed at or moved to; null when there is none
+  // `show(row, col)` is told of the cell that is pointed at or moved to; `moved`, where set, of one that a person chose
   constructor(host, show) {
     this.host = host;
     this.show = show;
@@ -24,7 +24,9 @@ class Grid {
     host.addEventListener("pointerleave", () => this.point(null));
     host.addEventListener("pointerdown", (event) => {
       const cell = this.cellUnder(event);
-      if (cell) this.move(...cell);
+      if (!cell) return;
+      this.move(...cell);
+      this.moved?.(...cell);
     });
     host.addEventListener("keydown", (event) => this.key(event));
     host.addEventListener("focus", () => this.draw());
@@ -179,5 +181,6 @@ class Grid {
     if (!target || event.altKey) return;
     event.preventDefault();
     this.move(Math.min(Math.max(target[0], 0), bottom), Math.min(Math.max(target[1], 0), right));
+    this.moved?.(...this.at);
   }
 }

@@ -6,30 +6,51 @@ const byName = (rows, key = "name") => new Map(rows.map((row) => [row[key], row]
 const ELEMENTS = byName(TABLES.elements);
 const SWIZZLES = byName(TABLES.memory.swizzles);
 const DESCRIPTORS = byName(TABLES.descriptors, "kind");
+const SCALES = byName(TABLES.scales);
 const FRAGMENTS = new Map();
 for (const row of TABLES.fragments.rows) FRAGMENTS.set(row[0], row);
 
-// ---- numbers: a code is an unsigned integer of at most 32 bits
+// ---- numbers: a code is an unsigned integer, a BigInt where the type has more bits than an exact number
+
+const isWide = (element) => element.bits > 53;
+const codeOfNumber = (element, number) => (isWide(element) ? BigInt(number) : Number(number));
+const limitOf = (element) => (isWide(element) ? 1n << BigInt(element.bits) : 2 ** element.bits);
+for (const element of TABLES.elements) {
+  for (const run of element.kinds) run.splice(0, 2, ...run.slice(0, 2).map((code) => codeOfNumber(element, code)));
+  if (element.one !== undefined) element.one = codeOfNumber(element, element.one);
+}
 
 function kindOf(element, code) {
-  const bare = Math.floor(code / 2 ** element.padding);
+  const bare = isWide(element) ? code : Math.floor(code / 2 ** element.padding);
   const run = element.kinds.find(([, last]) => bare <= last);
   return { kind: run[2], special: run[3] };
+}
+
+// The parts of a code as numbers: mantissas of 52 bits are exact
+function partsOf(element, code) {
+  if (isWide(element)) {
+    const width = BigInt(element.mantissa);
+    const field = Number((code >> width) & ((1n << BigInt(element.exponent)) - 1n));
+    return { negative: code >> BigInt(element.bits - 1) === 1n, field, rest: Number(code & ((1n << width) - 1n)) };
+  }
+  const bare = Math.floor(code / 2 ** element.padding);
+  const limit = 2 ** (element.exponent + element.mantissa);
+  const magnitude = bare % limit;
+  return {
+    negative: element.signed && Math.floor(bare / limit) === 1, magnitude, limit,
+    field: Math.floor(magnitude / 2 ** element.mantissa), rest: magnitude % 2 ** element.mantissa,
+  };
 }
 
 // {value, kind, power, significand}: value = significand x 2^power where it is finite and no integer of quanta
 function decode(element, code) {
   const { kind, special } = kindOf(element, code);
-  const bare = Math.floor(code / 2 ** element.padding);
-  const limit = 2 ** (element.exponent + element.mantissa);
-  const magnitude = bare % limit;
-  const negative = element.signed && Math.floor(bare / limit) === 1;
   if (special) return { kind, value: { nan: NaN, inf: Infinity, "-inf": -Infinity }[special] };
+  const { negative, magnitude, limit, field, rest } = partsOf(element, code);
   if (element.twosComplement) return { kind, value: (magnitude - (negative ? limit : 0)) * element.quantum };
-  const field = Math.floor(magnitude / 2 ** element.mantissa);
   const isWhole = field > 0 || element.binadesFromZero;
   const power = (isWhole ? field : 1) - element.bias;
-  const significand = (magnitude % 2 ** element.mantissa) / 2 ** element.mantissa + (isWhole ? 1 : 0);
+  const significand = rest / 2 ** element.mantissa + (isWhole ? 1 : 0);
   const size = significand * 2 ** power;
   return { kind, value: negative ? -size : size, power, significand: negative ? -significand : significand };
 }
@@ -110,21 +131,46 @@ function swizzled(pattern, address) {
     (((Math.floor(address / chunk) & mask) ^ from) * chunk);
 }
 
-// The tile whose rows are the fragment's rows: {address(row, col), bytes}, or {refusal}
+// The tile whose rows are the fragment's rows: {address(row, col), bit(col), bytes}, or {refusal}. Elements of less than a
+// byte lie packed, the first in the lowest bits; a swizzle moves whole chunks, so that wider elements lie as their bytes do.
 function tileOf(held, pattern) {
-  const size = held.elementBits / 8;
-  if (![1, 2, 4].includes(size)) return { refusal: `elements of ${held.elementBits} bits have no tile` };
+  const bits = held.elementBits;
+  if (!Number.isInteger(Math.log2(bits)) || bits !== held.slotBits) return { refusal: `elements of ${bits} bits in ${held.slotBits} have no tile` };
   if (pattern.refusal) return { refusal: pattern.refusal };
-  const [down, across] = [pattern.atomRows, pattern.span / size];
+  const [down, across] = [pattern.atomRows, (pattern.span * 8) / bits];
   if (held.rows % down || held.cols % across)
     return { refusal: `${held.rows} x ${held.cols} elements are not filled by atoms of ${down} x ${across}` };
   const atom = pattern.span * pattern.atomRows;
   const next = atom * (held.rows / down);
   return {
-    size,
+    bits,
     address: (row, col) => swizzled(pattern, Math.floor(row / down) * atom + Math.floor(col / across) * next +
-      (row % down) * pattern.span + (col % across) * size),
+      (row % down) * pattern.span + Math.floor(((col % across) * bits) / 8)),
+    bit: (col) => (col * bits) % 8,
   };
+}
+
+// ---- scale layouts: {padded, place(row, block), at(place)}, or {refusal}
+
+const MOST_SCALES = 2 ** 18;
+
+function scalesOf(layout, rows, blocks) {
+  const [tall, broad] = layout.tile;
+  const padded = [Math.ceil(rows / tall) * tall, Math.ceil(blocks / broad) * broad];
+  if (!layout.pads && (padded[0] !== rows || padded[1] !== blocks)) return { refusal: `${rows} x ${blocks} is not filled by tiles of ${tall} x ${broad}, and nothing may be added` };
+  if (padded[0] * padded[1] > MOST_SCALES) return { refusal: `${padded[0]} x ${padded[1]} scales are more than the ${MOST_SCALES} that are shown` };
+  const terms = [1, ...padded];
+  const sum = (parts) => parts.reduce((total, part, at) => total + part * terms[at], 0);
+  const [down, across] = [sum(layout.down), sum(layout.across)];
+  const place = (row, block) => {
+    const at = (row % tall) * broad + (block % broad);
+    const within = layout.within.reduce((total, column, term) => total + column[at] * terms[layout.terms[term]], 0);
+    return within + down * Math.floor(row / tall) + across * Math.floor(block / broad);
+  };
+  const elements = new Int32Array(padded[0] * padded[1]);
+  for (let row = 0; row < padded[0]; row++)
+    for (let block = 0; block < padded[1]; block++) elements[place(row, block)] = row * padded[1] + block;
+  return { padded, place, at: (index) => [Math.floor(elements[index] / padded[1]), elements[index] % padded[1]] };
 }
 
 const bankOf = (address) => Math.floor(address / TABLES.memory.bankBytes) % TABLES.memory.banks;
@@ -140,7 +186,7 @@ function answerOf(rule, held) {
   return rule;
 }
 
-// {readings: [{field, stored, value}], problems}: what a word of that many bits says
+// {readings: [{field, stored, value}], problems, remarks}: what a word of that many bits says
 function explain(descriptor, word) {
   const held = Object.fromEntries(descriptor.fields.map((field) => [field.name, stored(field, word)]));
   const readings = descriptor.fields.map((field) => ({
@@ -152,7 +198,28 @@ function explain(descriptor, word) {
   for (const [low, width] of runsOf(word & BigInt(descriptor.reserved)))
     problems.push(`reserved ${width > 1 ? `bits ${low}..${low + width - 1}` : `bit ${low}`} must be 0`);
   problems.push(...descriptor.rules.map((rule) => answerOf(rule, held)));
-  return { readings, problems: problems.filter((problem) => problem) };
+  const values = Object.fromEntries(readings.map(({ field, value }) => [field.name, value]));
+  return { readings, problems: problems.filter((problem) => problem), remarks: remarksOf(descriptor, values) };
+}
+
+const filled = (text, words) => text.replace(/\{(\w+)\}/g, (_, name) => words[name]);
+
+// What is legal and seldom meant
+function remarksOf(descriptor, values) {
+  const words = TABLES.remarks;
+  const name = values.swizzle;
+  if (!Object.hasOwn(descriptor.patterns, name)) return [];
+  const [repeat, size] = descriptor.patterns[name];
+  const offset = values.base_offset;
+  const past = words.offsetBytes * offset;
+  const into = (((values.start_address - past) % repeat) + repeat) % repeat;
+  const isSwizzled = name !== "none";
+  const said = [];
+  if (isSwizzled && (past || into))
+    said.push(filled(words.at + (past ? words.moved : words.unmoved), { start: `0x${values.start_address.toString(16)}`, into, repeat, name, past, offset }));
+  const near = ["stride_byte_offset", "leading_byte_offset"].slice(0, isSwizzled ? 1 : 2).filter((field) => values[field] < size);
+  if (near.length) said.push(near.map((field) => filled(words.near, { field, value: values[field], size })).join("; "));
+  return said;
 }
 
 function runsOf(mask) {

@@ -1,80 +1,50 @@
-// The page: tabs, theme, the pasted dump, and the choice kept in the address.
-
-class DumpView {
-  constructor() {
-    this.grid = new Grid($("dump-grid"), (row, col) => this.show(row, col));
-    options($("dump-element"), TABLES.elements.map((row) => row.name), "e4m3");
-    $("dump-text").value = "00000000: 3840 4448 4a4c 4e50 7eff 0001 0780 b8c0";
-    for (const [id, event] of [["element", "change"], ["columns", "change"], ["text", "input"]])
-      $(`dump-${id}`).addEventListener(event, () => this.draw());
-    this.draw();
-  }
-
-  draw() {
-    this.text = $("dump-text").value;
-    this.element = ELEMENTS.get($("dump-element").value);
-    let problem = "";
-    try {
-      const { codes, note } = readDump(this.text, this.element);
-      this.codes = codes;
-      $("dump-says").replaceChildren(made("b", `${codes.length} codes of ${this.element.name}`), ` · ${note} · choose it under Fragment, Codes, to see who holds it`);
-    } catch (found) {
-      if (!(found instanceof DumpError)) throw found;
-      problem = found.message;
-      $("dump-says").replaceChildren(made("span", problem, "bad"));
-    }
-    $("dump-text").setAttribute("aria-invalid", String(Boolean(problem)));
-    if (problem) return;
-    const cols = Math.min(Number($("dump-columns").value), this.codes.length);
-    const at = (row, col) => row * cols + col;
-    this.cols = cols;
-    this.grid.fill({
-      rows: Math.ceil(this.codes.length / cols), cols, label: "codes of the dump", wide: 56, always: true,
-      texts: (row, col) => (at(row, col) < this.codes.length ? [short(decode(this.element, this.codes[at(row, col)]).value), hex(this.codes[at(row, col)], this.element.bits)] : [""]),
-      colour: (row, col) => (at(row, col) < this.codes.length ? kindColour(decode(this.element, this.codes[at(row, col)]).kind) : null),
-      rowName: (row) => row * cols,
-    });
-  }
-
-  show(row, col) {
-    const at = row * this.cols + col;
-    if (at >= this.codes.length) return tell($("dump-panel"), `element ${at}`, [["element", "none"]]);
-    const width = this.element.bits === 7 ? 8 : this.element.bits;
-    const bit = at * width;
-    const place = width < 8 ? [["bit", String(bit % 8)]] : [];
-    tell($("dump-panel"), `element ${at}`, [["byte", String(Math.floor(bit / 8))], ...place, ["bank", String(bankOf(bit / 8))], null, ...codeFacts(this.element, this.codes[at])]);
-  }
-}
+// The page: tabs, theme, and the choice kept in the address.
 
 const dump = new DumpView();
-const views = { fragment: new FragmentView(dump), format: new FormatView(), swizzle: new SwizzleView(), descriptor: new DescriptorView(), dump };
+const views = { fragment: new FragmentView(dump), format: new FormatView(), swizzle: new SwizzleView(), scales: new ScalesView(dump), descriptor: new DescriptorView(), dump };
 const tabs = [...document.querySelectorAll("[role=tab]")];
 
-function open(tab) {
+function open(name) {
   for (const each of tabs) {
-    const isChosen = each === tab;
+    const isChosen = each.getAttribute("aria-controls") === name;
     each.setAttribute("aria-selected", String(isChosen));
     each.tabIndex = isChosen ? 0 : -1;
     $(each.getAttribute("aria-controls")).hidden = !isChosen;
   }
-  const view = views[tab.getAttribute("aria-controls")];
-  if (view === views.fragment) view.refresh();
-  view.grid?.layOut();
-  shownView = tab.getAttribute("aria-controls");
-  remember(shownView, remembered[shownView] ?? "");
+  const view = views[name];
+  (view.refresh ?? view.draw).call(view);
+  shown.view = name;
+  writeAddress();
 }
 
 tabs.forEach((tab, at) => {
-  tab.addEventListener("click", () => open(tab));
+  tab.addEventListener("click", () => open(tab.getAttribute("aria-controls")));
   tab.addEventListener("keydown", (event) => {
     const next = { ArrowRight: at + 1, ArrowLeft: at - 1, Home: 0, End: tabs.length - 1 }[event.key];
     if (next === undefined) return;
     event.preventDefault();
     const target = tabs[(next + tabs.length) % tabs.length];
-    open(target);
+    open(target.getAttribute("aria-controls"));
     target.focus();
   });
 });
+
+// What a person changes is kept in the address; a view's first control is its choice, and kept by the view itself
+for (const [name, view] of Object.entries(views)) {
+  const keep = (event) => {
+    const id = event.target.id.slice(name.length + 1);
+    if (!["family", "name", "layout", "pattern", "kind"].includes(id) && !(id === "element" && ["format", "dump"].includes(name))) touch(name, id, event.target.value);
+  };
+  $(name).addEventListener("change", keep);
+  $(name).addEventListener("input", (event) => event.target.matches("textarea, #descriptor-word") && keep(event));
+  if (view.named)
+    view.grid.moved = (row, col) => {
+      const [id, value] = view.named(row, col);
+      $(`${name}-${id}`).value = value;
+      $(`${name}-${id}`).setAttribute("aria-invalid", "false");
+      touch(name, id, value);
+    };
+}
 
 const THEMES = ["auto", "light", "dark"];
 const system = matchMedia("(prefers-color-scheme: dark)");
@@ -84,7 +54,7 @@ function paint() {
   document.documentElement.dataset.theme = theme === "auto" ? (system.matches ? "dark" : "light") : theme;
   $("theme").textContent = theme[0].toUpperCase() + theme.slice(1);
   $("theme").setAttribute("aria-label", `Theme: ${theme === "auto" ? "as the system" : theme}`);
-  for (const view of Object.values(views)) view.draw();
+  views[shown.view]?.draw();
 }
 
 $("theme").addEventListener("click", () => {
@@ -92,6 +62,9 @@ $("theme").addEventListener("click", () => {
   paint();
 });
 system.addEventListener("change", paint);
+addEventListener("beforeprint", () => views[shown.view].grid?.layOut());
+addEventListener("afterprint", () => views[shown.view].grid?.layOut());
+addEventListener("hashchange", () => restore(location.hash, views, open));
 paint();
-open(tabs.find((tab) => tab.getAttribute("aria-controls") in START) ?? tabs[0]);
-window.explorer = { TABLES, ELEMENTS, SWIZZLES, DESCRIPTORS, decode, fieldsOf, fragment, coord, holders, placeOf, swizzled, tileOf, bankOf, explain, readDump, DumpError, spelled, views };
+restore(location.hash, views, open);
+window.explorer = { TABLES, ELEMENTS, SWIZZLES, SCALES, DESCRIPTORS, decode, fieldsOf, fragment, coord, holders, placeOf, swizzled, tileOf, scalesOf, bankOf, explain, readDump, wordOf, DumpError, spelled, views };

@@ -3,16 +3,6 @@
 const $ = (id) => document.getElementById(id);
 const spoken = $("spoken");
 
-// What the address asks for: #fragment=mma.m16n8k16.bf16.a opens that view with that choice
-const START = Object.fromEntries([location.hash.slice(1).split("=").map(decodeURIComponent)].filter(([view]) => view));
-const remembered = {};
-let shownView = "";
-
-function remember(view, choice) {
-  remembered[view] = choice;
-  if (view === shownView) history.replaceState(null, "", `#${view}=${encodeURIComponent(choice)}`);
-}
-
 function made(tag, content = "", name = "") {
   const node = document.createElement(tag);
   if (name) node.className = name;
@@ -65,5 +55,5 @@ function legend(host, title, parts) {
   if (typeof parts === "number") {
     const ramp = made("span", Array.from({ length: parts }, (_, at) => swatch(at)), "ramp");
     host.replaceChildren(made("span", title), made("span", ["0", ramp, String(parts - 1)]));
-  } else host.replaceChildren(made("span", title), ...parts.map(([name, colour]) => made("span", [swatch(colour), name])));
+  } else host.replaceChildren(...(title ? [made("span", title)] : []), ...parts.map(([name, colour]) => made("span", [swatch(colour), name])));
 }

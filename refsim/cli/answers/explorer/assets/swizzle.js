@@ -5,26 +5,42 @@ const LINE_BYTES = TABLES.memory.banks * TABLES.memory.bankBytes;
 class SwizzleView {
   constructor() {
     this.grid = new Grid($("swizzle-grid"), (row, col) => this.show(row, col));
-    options($("swizzle-pattern"), TABLES.memory.swizzles.map((row) => row.name), START.swizzle ?? "128B");
-    $("swizzle-pattern").addEventListener("change", () => {
-      this.draw();
-      remember("swizzle", this.pattern.name);
-    });
+    options($("swizzle-pattern"), TABLES.memory.swizzles.map((row) => row.name), "128B");
+    $("swizzle-pattern").addEventListener("change", (event) => this.pick(event.target.value));
     $("swizzle-colour").addEventListener("change", () => this.draw());
     $("swizzle-byte").addEventListener("change", (event) => this.go(event.target.value.trim()));
     this.draw();
   }
 
-  // Goes to where the swizzle moves a byte
+  pick(name) {
+    if (SWIZZLES.has(name)) $("swizzle-pattern").value = name;
+    this.draw();
+    if (SWIZZLES.has(name)) chosen("swizzle", name);
+    else $("swizzle-says").replaceChildren(made("span", `no swizzle is called ${name.slice(0, 30)}`, "bad"));
+  }
+
+  // Goes to where the swizzle moves a byte, or chunk c of row r ("r, c"): rows of as many bytes as the swizzle spans
   go(text) {
-    const byte = Number(text || NaN);
-    const isGood = Number.isInteger(byte) && byte >= 0 && byte < 2 ** 40;
+    const [, row, chunk] = text.match(/^\D*(\d+)\D+(\d+)\D*$/) && !/^0x/i.test(text) ? text.match(/^\D*(\d+)\D+(\d+)\D*$/) : [];
+    const { span } = this.pattern;
+    const isPair = row !== undefined && !/[-.]/.test(text);
+    const byte = isPair ? Number(row) * span + Number(chunk) * this.pattern.chunk : Number(text || NaN);
+    const isGood = Number.isInteger(byte) && byte >= 0 && byte < 2 ** 40 && (!isPair || Number(chunk) * this.pattern.chunk < span);
     $("swizzle-byte").setAttribute("aria-invalid", String(!isGood));
-    if (!isGood) return;
+    this.say();
+    if (!isGood) {
+      $("swizzle-says").append(made("span", ` · ${text.slice(0, 30) || "nothing"} is no byte, and no row and chunk of 0 to ${span / this.pattern.chunk - 1}`, "bad"));
+      return;
+    }
     const moved = swizzled(this.pattern, byte);
     const within = moved % (LINE_BYTES * this.lines);
     this.grid.move(Math.floor(within / LINE_BYTES), Math.floor((within % LINE_BYTES) / this.chunk));
-    $("swizzle-says").append(made("b", ` · byte ${byte} (${hex(byte, 16)}) lies at ${moved} (${hex(moved, 16)}), bank ${bankOf(moved)}`));
+    const banks = isPair ? `banks ${bankOf(moved)}..${bankOf(moved + this.pattern.chunk - 1)}` : `bank ${bankOf(moved)}`;
+    $("swizzle-says").append(made("b", ` · ${isPair ? `row ${row}, chunk ${chunk}, ` : ""}byte ${byte} (${hex(byte, 16)}) lies at ${moved} (${hex(moved, 16)}), ${banks}`));
+  }
+
+  named(row, col) {
+    return ["byte", String(this.before(row, col))];
   }
 
   draw() {
@@ -51,6 +67,11 @@ class SwizzleView {
     });
     legend($("swizzle-legend"), { column: "column before the swizzle", line: "line before the swizzle", bank: "first bank" }[by],
       by === "bank" ? TABLES.memory.banks : Array.from({ length: 8 }, (_, at) => [String(at), at * 4 + 1]));
+    this.say();
+  }
+
+  say() {
+    const { pattern } = this;
     const moves = pattern.bits ? `<${pattern.bits},${pattern.base},${pattern.shift}>: chunks of ${pattern.chunk} bytes change places within ${pattern.span}, every ${pattern.repeat} bytes again` : "every byte stays where it is";
     $("swizzle-says").replaceChildren(made("b", moves), ` · evidence: ${pattern.evidence} · ${pattern.source}`);
   }
