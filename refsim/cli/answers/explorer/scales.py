@@ -60,7 +60,8 @@ def terms_of(each: ScaleLayout) -> tuple[Terms, Terms, Terms]:
 
 
 def _places(each: ScaleLayout, padded: Shape) -> Terms:
-    return np.asarray(each.offset(*np.ogrid[: padded[0], : padded[1]], padded)) // each.element_bytes
+    rows, blocks = np.ogrid[: padded[0], : padded[1]]
+    return np.asarray(each.offset(rows, blocks, padded)) // each.element_bytes
 
 
 def _solved(asked: Callable[[Shape], Terms], tile: Shape, more: Shape = (0, 0)) -> Terms:

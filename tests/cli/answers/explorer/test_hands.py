@@ -183,6 +183,10 @@ def test_a_place_is_gone_to_and_its_link_leads_there_again(opened):
     give(page, "fragment-at", f"t{thread} v{value + 1}")
     row, col = each.coord(thread, value + 1)
     assert panel(page, "fragment").startswith(f"row {row}, col {col}")
+    give(page, "fragment-view", "matrix")
+    give(page, "fragment-at", "t3 v5")
+    assert panel(page, "fragment").startswith("row {}, col {}\n".format(*each.coord(3, 5)))
+    give(page, "fragment-at", f"{row},{col}")
     for nowhere in ("32,0", "0,8", "-1,0", "t32 v0", "t0 v8", "", "x"):
         give(page, "fragment-at", nowhere)
         assert "is no element: row, col from 0,0 to 31,7, or t0 v0 to t31 v7" in says(page, "fragment")
@@ -211,6 +215,10 @@ def test_a_code_is_kept_from_format_to_format(opened):
 def test_a_row_and_chunk_are_found_behind_their_swizzle(opened):
     page = opened("swizzle=128B&byte=5,3")
     assert "row 5, chunk 3, byte 688 (0x02b0) lies at 736 (0x02e0), banks 24..27" in says(page, "swizzle")
+    page.evaluate("location.hash = '#swizzle=32B&byte=5,1'")
+    page.wait_for_function("document.getElementById('swizzle-pattern').value === '32B'")
+    assert "row 5, chunk 1, byte 176 (0x00b0) lies at 160 (0x00a0), banks 8..11" in says(page, "swizzle")
+    give(page, "swizzle-pattern", "128B")
     for nowhere in ("5,8", "-1", "1.5", "0x10000000000", "x"):
         give(page, "swizzle-byte", nowhere)
         assert "is no byte, and no row and chunk of 0 to 7" in says(page, "swizzle")

@@ -12,6 +12,7 @@ from refsim.cli.answers.explorer.holdings import terms_of
 from refsim.cli.answers.explorer.numbers import kinds_of
 from refsim.cli.answers.explorer.page import page
 from refsim.cli.answers.explorer.words import rule_table
+from refsim.conversions import decode
 from refsim.formats import E4M3, FORMATS
 from refsim.layouts.descriptors import DESCRIPTORS, Descriptor, descriptor
 from refsim.layouts.families import fragment, fragments
@@ -66,6 +67,13 @@ def test_places_of_scales_that_are_no_sum_are_refused():
     assert len(scales.terms_of(plain)) == 3
     with pytest.raises(RuntimeError, match="no sums"):
         scales.terms_of(turned)
+
+
+def test_one_is_one_in_every_format(facts):
+    for row in facts["elements"]:
+        if "one" in row and row["name"] != "f64":
+            assert float(decode([row["one"]], row["name"])[0]) == 1
+    assert next(row["one"] for row in facts["elements"] if row["name"] == "f64") == str(0x3FF0 << 48)
 
 
 def test_a_rule_is_the_table_of_its_answers():
