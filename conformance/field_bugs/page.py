@@ -83,8 +83,10 @@ def report(text: str) -> list[str]:
         lines = lines[: drawn[0]]  # the sums of one element, part by part
     while lines and not lines[-1]:
         lines.pop()
-    kept = [line for line in lines if not line.startswith("note  no suspect yet")]  # how far a search came in its time
-    return [re.sub(r", \d+\.\d s,", ",", line) for line in kept]
+    text = re.sub(
+        r"^note  no suspect yet.*\n?(?: {6}\S.*\n?)*", "", "\n".join(lines), flags=re.MULTILINE
+    )  # in its time
+    return [re.sub(r", \d+\.\d s,", ",", line) for line in text.splitlines()]
 
 
 def first_words(text: str) -> str:

@@ -83,7 +83,7 @@ def _first_column(table: NDArray[np.int64], used: NDArray[np.bool_], value: int)
 
 
 def _terms(terms: NDArray[np.int64], used: NDArray[np.bool_]) -> Terms:
-    return tuple(int(term) if is_used else None for term, is_used in zip(terms, used, strict=True))
+    return tuple(term if is_used else None for term, is_used in zip(terms.tolist(), used.tolist(), strict=True))
 
 
 def _element(each: Fragment) -> str:
