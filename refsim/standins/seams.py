@@ -43,6 +43,7 @@ SEAMS = (
     Seam("pycuda.autoprimaryctx", "refsim.standins.pycuda.autoinit"),
     Seam("pycuda.compiler", "refsim.standins.pycuda.compiler"),
     Seam("pycuda.driver", "refsim.standins.pycuda.driver"),
+    Seam("pycuda.elementwise", "refsim.standins.pycuda.elementwise"),
     Seam("pycuda.gpuarray", "refsim.standins.pycuda.gpuarray"),
     Seam("pycuda.tools", "refsim.standins.pycuda.tools"),
 )

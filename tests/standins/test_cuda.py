@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from refsim.device import toolchain
+from refsim.errors import RefsimError
 from refsim.standins import session as sessions
 from refsim.standins.cuda import bindings, core, images
 from refsim.standins.memory import host_bytes
@@ -147,6 +148,24 @@ def test_buffers_are_copied_and_other_names_refused(fresh):
     for thing, name in ((one, "fill"), (core.CoreDevice(), "resources"), (core.CoreStream(), "priority")):
         with pytest.raises(UnsupportedError, match=rf"cuda\.core\.\w+\.{name} is not simulated"):
             getattr(thing, name)
+
+
+def test_a_cluster_is_asked_for_and_empty_views_are_dense(fresh):
+    kernel, x = images.Image.from_ptx(RACE.encode()).get_kernel("race"), core.CoreDevice().allocate(4)
+    with pytest.raises(RefsimError, match="cluster"):
+        core.core_launch(core.CoreStream(), core.CoreLaunchConfig(3, 1, cluster=2), kernel, x)
+    core.core_launch(core.CoreStream(), core.CoreLaunchConfig(1, 1), kernel, x)
+    assert core.StridedLayout((2, 0), (7, 7), 4).is_contiguous_c
+    assert not core.StridedLayout((1, 1, 2), (7, 7, 7), 4).is_contiguous_c
+
+
+@needs_nvrtc
+def test_lto_ir_is_made_of_a_program():
+    pytest.importorskip("cuda.bindings.nvrtc", reason="cuda-bindings is not installed: pip install 'refsim[gpu]'")
+    made = images.CoreProgram("__device__ int one() { return 1; }", "c++").compile("ltoir")
+    assert (made.code_type, len(made.code) > 100) == ("ltoir", True)
+    with pytest.raises(RuntimeError, match="nvrtcCompileProgram"):
+        images.CoreProgram("no C++", "c++").compile("ltoir")
 
 
 @pytest.mark.parametrize("kinds", [("cubin",), ("ptx", "ptx"), ("ptx", "ltoir"), ()])

@@ -142,7 +142,9 @@ def test_what_the_host_computes_to_other_bits_is_counted(fresh):
         cp.exp(a * 2 + 1)
     cp.sum(a.astype(cp.int32))
     cp.random.rand(3)
-    assert fresh.record().by_host == {"cupy.exp": 2, "cupy.random.rand": 1}
+    cp.random.RandomState(1).shuffle(a)
+    assert fresh.record().by_host == {"cupy.exp": 2, "cupy.random.rand": 1, "cupy.random.shuffle": 1}
+    assert sorted(a.tolist()) == X.tolist()
 
 
 def test_types_that_have_no_place_on_the_device(fresh):
@@ -161,11 +163,19 @@ def test_the_pool_counts_blocks():
     assert (pool.used_bytes(), pool.total_bytes(), pool.n_free_blocks()) == (512, 512, 0)
     del a
     assert (pool.used_bytes(), pool.total_bytes(), pool.n_free_blocks()) == (0, 512, 1)
+    b = cp.zeros(10, cp.float32)
+    assert (pool.used_bytes(), pool.total_bytes(), pool.n_free_blocks()) == (512, 512, 0)  # the block that was free
+    del b
     pool.free_all_blocks()
     assert pool.total_bytes() == 0
+    pool.set_limit(size=0)
     pool.set_limit(size=1024)
+    with pytest.raises(ValueError, match="out of range"):
+        pool.set_limit(size=-1)
     with pytest.raises(cp.cuda.memory.OutOfMemoryError, match="limit set to: 1,024"):
         cp.empty(2000, cp.int8)
+    assert cp.get_default_pinned_memory_pool().n_free_blocks() == 0
+    assert (made := cp.cuda.alloc(16)).ptr == made.mem.ptr
 
 
 def test_the_device_says_what_the_target_has():
@@ -358,3 +368,25 @@ def test_what_nobody_wrote_is_told_where_it_is_read(fresh):
         "cupy.add reads 24 B of it, of which 8 were never written",
         "the host reads 16 B of it, of which 16 were never written",
     ]
+
+
+def test_an_index_that_cupy_would_wrap_is_told_and_no_other():
+    a = cp.zeros((2, 3))
+    with pytest.raises(IndexError, match="from the other end"):
+        a[5]
+    with pytest.raises(IndexError, match="too many indices") as raised:
+        a[0, 0, 0]
+    assert "CuPy" not in str(raised.value)
+
+
+def test_a_launch_has_three_extents_and_a_kernel_its_chip(module, monkeypatch):
+    kernel, x = module.get_function("double"), cp.asarray(X)
+    kernel((1, 1), (8, 4), (cp.zeros_like(x), x, 32))
+    assert sessions.current().record().kernels[0].shapes == ["1x1x1 of 8x4x1"]
+    monkeypatch.setattr(sessions, "_CURRENT", [GpuSession(sessions.Settings("sm_89"))])
+    assert kernel.binary_version == 89
+
+
+def test_a_comparison_of_lists_shows_values():
+    with pytest.raises(AssertionError, match=r"\[0., 7.\]"):
+        cp.testing.assert_array_list_equal([cp.zeros(2)], [cp.asarray([0.0, 7.0])])

@@ -8,7 +8,7 @@ import pytest
 
 from refsim.device import toolchain
 from refsim.standins import session as sessions
-from refsim.standins.pycuda import compiler, driver, gpuarray, tools
+from refsim.standins.pycuda import compiler, driver, elementwise, gpuarray, tools
 from refsim.standins.session import GpuSession, UnsupportedError
 from tests.standins.kernels import DOUBLE, RACE
 
@@ -109,6 +109,8 @@ def test_what_a_driver_refuses_is_refused():
     driver.Context.pop()
     with pytest.raises(driver.LogicError, match="no currently active context"):
         driver.mem_alloc(4)
+    with pytest.raises(driver.LogicError, match="cuCtxSynchronize failed"):
+        driver.Context.synchronize()
     driver.Device(0).make_context()
 
 
@@ -155,3 +157,29 @@ def test_sources_are_compiled_with_their_own_lines():
     assert "source.cu:2" in sessions.current().record().kernels[0].findings[0].where
     with pytest.raises(driver.CompileError, match="expected"):
         compiler.SourceModule("__global__ void k(int *y) { y = ; }")
+
+
+def test_a_slice_of_nothing_is_empty():
+    assert [gpuarray.to_gpu(X)[first:last].shape for first, last in ((5, 3), (3, 3), (3, 4))] == [(0,), (0,), (1,)]
+
+
+@needs_nvrtc
+def test_an_operation_is_done_for_each_element(fresh):
+    x, y = gpuarray.to_gpu(X), gpuarray.to_gpu(X[::-1].copy())
+    z = gpuarray.empty_like(x)
+    combined = elementwise.ElementwiseKernel(
+        "float a, const float *x, unsigned int b, float *y, float *z", "z[i] = a * x[i] + b * y[i] + n - f(i)", "combined",
+        preamble="__device__ float f(int i) { return i; }",
+    )  # fmt: skip
+    combined(2, x, np.uint32(3), y, z)
+    assert (z.get() == 2 * X + 3 * X[::-1] + 40 - X).all()
+    with pytest.raises(driver.LaunchError, match=r"\(beyond:2\)"):
+        elementwise.ElementwiseKernel("float *x", "x[i] = 1;\nx[i + 1] = 2", "beyond")(x)
+    with pytest.raises(UnsupportedError, match="with range or slice"):
+        combined(2, x, 3, y, z, range=slice(3))
+    with pytest.raises(driver.LogicError, match="2 arguments where 5 were declared"):
+        combined(2, x)
+    with pytest.raises(UnsupportedError, match="with an argument 'float4 v'"):
+        elementwise.ElementwiseKernel("float4 v, float *x", "x[i] = v.x")
+    with pytest.raises(RuntimeError, match="at least one vector argument"):
+        elementwise.ElementwiseKernel("float v", "v")

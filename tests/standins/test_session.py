@@ -79,6 +79,7 @@ def test_bits_that_ptxas_may_choose_are_told():
     (kernel,) = session.record().kernels
     assert kernel.status == Fidelity.INEXACT
     assert len(kernel.inexact) == 1
+    assert [(test.launches, test.inexact) for test in session.tests.values()] == [(1, 1)]
 
 
 def test_a_fault_is_a_finding_and_is_raised():

@@ -1,0 +1,108 @@
+"""pycuda.elementwise on the simulated GPU: an operation in CUDA C++, put into a loop over all elements and compiled."""
+
+import re
+from typing import Any
+
+import numpy as np
+
+from refsim.standins.pycuda.compiler import SourceModule
+from refsim.standins.pycuda.errors import LogicError
+from refsim.standins.pycuda.gpuarray import GPUArray
+from refsim.standins.seams import refuse
+from refsim.standins.session import current
+
+_THREADS = 128
+_SCALARS = {
+    "bool": "?",
+    "char": "b",
+    "signed char": "b",
+    "unsigned char": "B",
+    "short": "h",
+    "unsigned short": "H",
+    "int": "i",
+    "unsigned": "I",
+    "unsigned int": "I",
+    "long": "l",
+    "unsigned long": "L",
+    "long long": "q",
+    "unsigned long long": "Q",
+    "float": "f",
+    "double": "d",
+}
+"""What C++ calls a number, as NumPy's letter."""
+
+
+class PycudaElementwise:
+    """`operation` for each i below the size n of the first array; `arguments` as C++ declares them."""
+
+    def __init__(
+        self,
+        arguments: str,
+        operation: str,
+        name: str = "kernel",
+        keep: bool = False,
+        options: Any = None,
+        *,
+        preamble: str = "",
+        loop_prep: str = "",
+        after_loop: str = "",
+        **more: Any,
+    ) -> None:
+        if more:
+            raise current().unsupported(f"pycuda.elementwise.ElementwiseKernel with {', '.join(more)}")
+        self.arguments = [_argument(each) for each in arguments.split(",")]
+        if None not in self.arguments:
+            raise RuntimeError(
+                "ElementwiseKernel can only be used with functions that have at least one vector argument"
+            )
+        source = "\n".join((
+            preamble,
+            f"__global__ void {name}({arguments}, long n) {{",
+            "unsigned tid = threadIdx.x, total_threads = gridDim.x * blockDim.x, cta_start = blockDim.x * blockIdx.x, i;",
+            f"{loop_prep};",
+            "for (i = cta_start + tid; i < n; i += total_threads) {",
+            f'#line 1 "{name}"',
+            f"{operation};",
+            "}",
+            f"{after_loop};",
+            "}",
+        ))  # fmt: skip
+        self._function = SourceModule(source, options=options, keep=keep).get_function(name)
+
+    def __call__(self, *args: Any, range: Any = None, slice: Any = None, stream: Any = None) -> None:
+        if range is not None or slice is not None:
+            raise current().unsupported("pycuda.elementwise.ElementwiseKernel with range or slice")
+        if len(args) != len(self.arguments):
+            raise LogicError(f"{len(args)} arguments where {len(self.arguments)} were declared")
+        given = [
+            value if kind is None or isinstance(value, np.generic) else np.array(value, kind)
+            for kind, value in zip(self.arguments, args, strict=True)
+        ]
+        arrays = [
+            value
+            for kind, value in zip(self.arguments, args, strict=True)
+            if kind is None and isinstance(value, GPUArray)
+        ]
+        if not arrays:
+            raise LogicError("no array of the device is among the arguments")
+        if count := arrays[0].size:
+            grid = (min(-(-count // _THREADS), 65535), 1)
+            self._function(*given, np.int64(count), grid=grid, block=(_THREADS, 1, 1), stream=stream)
+
+
+ElementwiseKernel = PycudaElementwise
+
+
+def _argument(declared: str) -> "np.dtype[Any] | None":
+    """The type of a number that is declared; None for a pointer."""
+    if "*" in declared or "[" in declared:
+        return None
+    words = [word for word in re.findall(r"\w+", declared) if word not in ("const", "volatile")]
+    kind = _SCALARS.get(" ".join(words[:-1]))
+    if kind is None:
+        raise current().unsupported("pycuda.elementwise.ElementwiseKernel", f"with an argument {declared.strip()!r}")
+    return np.dtype(kind)
+
+
+def __getattr__(name: str) -> Any:
+    raise refuse("pycuda.elementwise", name)
