@@ -258,6 +258,10 @@ def of_buffers(seed: int, shape: tuple[int, int]) -> Iterator[Pair]:
         rows = np.zeros_like(tiles)
         rows[: scales.size] = scales.reshape(-1)
         yield Pair(f"{size}: not in tiles", Family.SCALE_LAYOUT, rows, want, "e8m0", quantized=mx)
+    of_128 = np.zeros((-(-shape[0] // 128) * 128, scales.shape[1]), np.uint8)
+    of_128[: shape[0]] = scales
+    rows_alone = of_128.reshape(-1, 4, 32, scales.shape[1]).swapaxes(1, 2).reshape(-1)
+    yield Pair(f"{size}: rows alone in tiles", Family.SCALE_LAYOUT, rows_alone, want, "e8m0", quantized=mx)
     poisoned = _tiles_of_128x4(scales, 0xFF)
     if (poisoned != tiles).any():
         yield Pair(f"{size}: pads hold NaN", Family.PADS, poisoned, want, "e8m0", quantized=mx)

@@ -28,6 +28,7 @@ def asked(pair: Pair, seconds: float = SECONDS) -> dict[str, Any]:
         "alone": len(families) == 1,
         "seconds": round(took, 2),
         "large": pair.is_large,
+        "quantiser": pair.quantized is not None,
         "untried": found.untried,
     }
 
@@ -43,6 +44,7 @@ def summary(rows: list[dict[str, Any]], command: str) -> dict[str, Any]:
     """Counts over the pairs, and the median of the processor time at 128 x 128 x 512."""
     planted = [row for row in rows if row["planted"]]
     times = [row["seconds"] for row in rows if row["large"] and row["outcome"] == "explained"]
+    of_quantisers = [row["seconds"] for row in rows if row["quantiser"]]
     families = Counter(row["planted"] for row in planted)
     right = Counter(row["planted"] for row in planted if row["right"])
     return {
@@ -54,6 +56,8 @@ def summary(rows: list[dict[str, Any]], command: str) -> dict[str, Any]:
         "held_out_named": sum(row["planted"] == "" and bool(row["named"]) for row in rows),
         "equal": sum(row["planted"] is None for row in rows),
         "equal_named": sum(row["planted"] is None and not row["right"] for row in rows),
+        "quantisers": sum(row["quantiser"] for row in rows),
         "median_seconds_128x128x512": statistics.median(times) if times else None,
+        "median_seconds_of_quantisers": statistics.median(of_quantisers) if of_quantisers else None,
         "families": {name: [right[name], count] for name, count in sorted(families.items())},
     }

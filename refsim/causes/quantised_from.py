@@ -20,6 +20,7 @@ from refsim.errors import RefsimError, unknown
 from refsim.formats import E4M3, E8M0, F32, Format, format_named
 from refsim.integers import array_of
 from refsim.scaling.block_formats import BLOCK_FORMATS, block_format
+from refsim.scaling.block_shapes import tensor_factor
 from refsim.scaling.wide import NARROW_FORMATS, wide_values
 from refsim.typed_arrays import format_held
 
@@ -117,13 +118,10 @@ class QuantizedFrom:
         """Every rule for `to` whose scales are of a format, float32 where that is open; the usual one first."""
         if self.to in (*GROUPS, TENSOR):
             return tuple(self._bounded(row) for row in self._group_rules(shape, element, scale or F32))
-        if self.to not in {name for row in BLOCK_FORMATS for name in (row.name, *row.aliases)}:
-            raise unknown("quantisation", self.to, [*(row.name for row in BLOCK_FORMATS), *GROUPS, TENSOR])
-        if shape[-1] % block_format(self.to).width:
-            raise RefsimError(
-                "block-shape", f"x has shape {shape}", rule=f"whole blocks of {block_format(self.to).width}"
-            )
-        rules = tuple(block_rules(self.to, self.recipe))
+        rules = tuple(self._bounded(row) for row in block_rules(self.to, self.recipe))
+        if self.tensor_scale is not None:
+            kept = np.array([tensor_factor(self.tensor_scale, block_format(self.to))], np.float32)
+            rules = tuple(replace(row, tensor=lambda peak: kept) for row in rules)
         return rules if scale in (None, rules[0].stored_as) else ()
 
     def _group_rules(self, shape: tuple[int, ...], element: Format, scale: Format) -> Iterator[QuantizingRule]:
@@ -144,12 +142,7 @@ class QuantizedFrom:
 
 
 def _fits(to: str, format: Format) -> bool:
-    if to in (*GROUPS, TENSOR):
-        return format in NARROW_FORMATS
-    return (
-        to not in {name for row in BLOCK_FORMATS for name in (row.name, *row.aliases)}
-        or block_format(to).element is format
-    )
+    return format in NARROW_FORMATS if to in (*GROUPS, TENSOR) else block_format(to).element is format
 
 
 def _wide_format(x: ArrayLike, named: str | Format | None) -> Format:

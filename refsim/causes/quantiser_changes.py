@@ -195,12 +195,6 @@ def _of_nan(value: float, grid: ScaleGrid, rule: QuantizingRule) -> NDArray[Any]
     return np.where(np.isnan(grid.peak), _stored(grid, np.float32(value), rule), grid.stored)
 
 
-def _sign_bit(grid: ScaleGrid, rule: QuantizingRule) -> NDArray[Any]:
-    if rule.stored_as in (F32, E8M0):
-        raise DoesNotApplyError
-    return grid.stored | np.uint8(0x80)
-
-
 _CHANGES: tuple[tuple[str, Family, Callable[[ScaleGrid, QuantizingRule], NDArray[Any]]], ...] = (
     ("the power of two above amax / MAX", Family.SCALE_RULE, partial(_power, np.ceil)),
     ("the power of two below amax / MAX", Family.SCALE_RULE, partial(_power, np.floor)),
@@ -212,7 +206,6 @@ _CHANGES: tuple[tuple[str, Family, Callable[[ScaleGrid, QuantizingRule], NDArray
     ("their reciprocals", Family.SCALE_RULE, _reciprocals),
     ("amax itself, not divided by MAX", Family.SCALE_RULE, _amax_itself),
     ("without their bias", Family.SCALE_RULE, _without_bias),
-    ("with their sign bit set", Family.SCALE_RULE, _sign_bit),
     ("1 where amax is no more than its bound", Family.CLAMP, partial(_of_zeros, 1.0)),
     ("0 where amax is no more than its bound", Family.CLAMP, partial(_of_zeros, 0.0)),
     *((f"{number:g} where amax is NaN", Family.NAN, partial(_of_nan, number)) for number in (0.0, 1.0, np.inf, np.nan)),

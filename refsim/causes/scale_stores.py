@@ -55,6 +55,13 @@ def _padded_rows(shape: Shape) -> tuple[Places, int]:
     return np.arange(rows * blocks).reshape(rows, blocks)[: shape[0], : shape[1]], rows * blocks
 
 
+def _interleaved_rows(shape: Shape) -> tuple[Places, int]:
+    """Rows of 128 in the order of a tile, 0, 32, 64, 96, 1 and so on, each row in one piece."""
+    rows, blocks = (-(-extent // of) * of for extent, of in zip(shape, ATOM, strict=True))
+    row, block = np.arange(shape[0])[:, None], np.arange(shape[1])[None, :]
+    return (row // 128 * 128 + row % 32 * 4 + row % 128 // 32) * blocks + block, rows * blocks
+
+
 def _of_layout(layout: Any, shape: Shape) -> tuple[Places, int]:
     try:
         padded = layout.padded(shape)
@@ -96,6 +103,8 @@ def scale_stores() -> tuple[ScaleStore, ...]:
         places = functools.partial(_of_layout, layout)
         found.append(ScaleStore(f"as {layout.name}", layout.source, places, layout.element_bytes))
     found.append(ScaleStore("row by row, padded to tiles of 128 x 4", tiles, _padded_rows, 1))
+    says = "row by row, padded, every 32nd row of a tile beside the other"
+    found.append(ScaleStore(says, tiles, _interleaved_rows, 1))
     for order, down_first in itertools.product(itertools.permutations(range(3)), (False, True)):
         if order == (0, 1, 2) and not down_first:
             continue

@@ -140,6 +140,18 @@ def test_one_scale_for_the_tensor():
     assert {cause.family for each in found.named for cause in each.causes} == {Family.FLUSHED}
 
 
+def test_the_two_codes_of_a_byte_are_exchanged():
+    """NVFP4, whose scales have no code for every byte."""
+    x = drawn(8, SHAPE)
+    right = quantize(x, "nvfp4", tensor_scale=2.0**8).codes
+    exchanged = right.reshape(-1, 2)[:, ::-1].reshape(right.shape)
+    given = QuantizedFrom(x=x, to="nvfp4", tensor_scale=2.0**8)
+    [named] = explain_diff(exchanged, format="e2m1", quantized=given, seconds=3).named
+    assert [cause.family for cause in named.causes] == [Family.PACKING]
+    moved = np.roll(right, 1, axis=0)[np.random.default_rng(1).permutation(len(x))]
+    assert not explain_diff(moved, format="e2m1", quantized=given, seconds=0.3).named
+
+
 def test_pads_are_all_that_differs():
     """One scale that holds what the pads hold, and no name of theirs stands."""
     [pair] = [each for each in of_buffers(1, (40, 256)) if each.name.endswith("pads hold NaN, alone")]
