@@ -81,7 +81,7 @@ class GivenCubin:
 
 
 def builds_of(
-    named: Sequence[Path] = (), levels: Sequence[int] = OPT_LEVELS, *, edited: bool = False, only_named: bool = False
+    named: Sequence[Path] = (), levels: Sequence[int] = OPT_LEVELS, *, only_named: bool = False
 ) -> tuple[BuiltBy, ...]:
     """Every ptxas that is found and every one that is named, at each level; what is found is used once for each release.
 
@@ -99,7 +99,7 @@ def builds_of(
             help="pip install 'nvidia-cuda-nvcc==13.0.*', or --ptxas PATH",
             kind=Kind.MISSING,
         )
-    return tuple(BuiltBy(each, level, edited) for each in found for level in levels)
+    return tuple(BuiltBy(each, level) for each in found for level in levels)
 
 
 def readers_of(text: str, builds: Sequence[BuiltBy]) -> tuple[tuple[BuiltBy, ...], tuple[str, ...]]:
@@ -121,7 +121,10 @@ def readers_of(text: str, builds: Sequence[BuiltBy]) -> tuple[tuple[BuiltBy, ...
 
 
 def _once(found: Iterable[Assembler]) -> list[Assembler]:
-    return list({row.release: row for row in reversed([*found])}.values())[::-1]
+    first: dict[str, Assembler] = {}
+    for row in found:
+        first.setdefault(row.release, row)
+    return [*first.values()]
 
 
 def _of_other_wheels() -> Iterable[Assembler]:

@@ -1,6 +1,8 @@
 """Which ptxas there are, and what each makes of a text: processes of their own."""
 
-from pathlib import Path
+from importlib import metadata
+from pathlib import Path, PurePath
+from types import SimpleNamespace
 
 import pytest
 
@@ -8,6 +10,7 @@ from conformance.blamed.planted import polynomial
 from conformance.blamed.stand_in import StandInSilicon, stand_in_ptxas
 from refsim.blame import builds_of, examined
 from refsim.errors import RefsimError
+from refsim.ptx.machine.assemblers import assembler_at
 
 
 def test_each_named_ptxas_is_asked_at_each_level(tmp_path: Path) -> None:
@@ -60,3 +63,26 @@ def test_what_is_no_ptxas_is_said(tmp_path: Path, content: str) -> None:
         builds_of([program])
     with pytest.raises(RefsimError, match="bad-ptxas"):
         builds_of([tmp_path / "absent"])
+
+
+def test_those_that_are_found_come_first_and_each_release_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    usual, second, other, named = (
+        assembler_at(str(stand_in_ptxas(tmp_path / name, release)), name)
+        for name, release in (("usual", "13.0.88"), ("wheel", "13.5.37"), ("other", "12.1.1"), ("named", "13.0.88"))
+    )
+    assert None not in (usual, second, other, named)
+    wheels = [
+        SimpleNamespace(
+            metadata={"Name": name}, version="1", files=[PurePath("bin/ptxas")], locate_file=lambda _, at=at: at
+        )
+        for name, at in (
+            ("nvidia-cuda-nvcc", second.program),
+            ("nvidia-cuda-nvcc", usual.program),
+            ("another", other.program),
+        )
+    ]
+    monkeypatch.setattr(metadata, "distributions", lambda: wheels)
+    monkeypatch.setattr("refsim.blame.builds.assemblers", lambda: (usual,))
+    found = builds_of([Path(named.program)], (3,))
+    assert [each.assembler.program for each in found] == [usual.program, second.program, named.program]
+    assert [each.label for each in builds_of([Path(named.program)], (3,), only_named=True)] == ["ptxas 13.0.88"]

@@ -151,3 +151,7 @@ def test_a_kernel_without_an_element_blames_nobody():
     launch = GivenLaunch("polynomial", (1,), (8,), (np.zeros(0, np.float32), np.zeros(0, np.float32), np.uint32(0)))
     with pytest.raises(RefsimError, match="nothing-compared"):
         examined(of_launch(POLYNOMIAL, "sm_90a", launch, name="empty.ptx"), [SOUND], StandInSilicon(), repeats=1)
+    no_array = GivenLaunch("polynomial", (1,), (8,), (np.uint32(0),))
+    with pytest.raises(RefsimError, match="is given no array"):
+        of_launch(POLYNOMIAL, "sm_90a", no_array, name="empty.ptx")
+    assert of_launch(POLYNOMIAL, "sm_90a", no_array, name="empty.ptx", compares=False).entries == ("polynomial",)

@@ -11,7 +11,7 @@ from conformance.blamed.entries import EntryNames, covering
 from conformance.blamed.planted import PLANTED, POLYNOMIAL
 from conformance.blamed.stand_in import stand_in_ptxas
 from conformance.blamed.subjects import FILES, kernels
-from refsim.blame import builds_of
+from refsim.blame import builds_of, of_kernel
 from refsim.blame.statements import pieces_of
 from refsim.bundled import bundled
 from refsim.device.assembling import assembled_by
@@ -50,6 +50,16 @@ def test_of_every_entry_of_a_kernel_a_problem_is_chosen() -> None:
         launched |= {*launcher.entries}
     assert launched >= {*kernel.entries}
     assert len(covering(kernel, target)) <= len(launched)
+
+
+def test_half_of_the_problems_are_from_all_over_the_corpus() -> None:
+    kernel, target = kernels()["softmax"]
+    subject, size = of_kernel(kernel, target, problems=4), len(kernel.corpus)
+    assert len(subject.problems) == 4
+    assert subject.problems[:2] == (kernel.corpus[size // 4], kernel.corpus[3 * size // 4])
+    assert (
+        subject.problems == of_kernel(kernel, target, problems=4).problems != of_kernel(kernel, target, seed=1).problems
+    )
 
 
 def test_a_kernel_and_a_planted_miscompile_from_end_to_end(tmp_path: Path) -> None:

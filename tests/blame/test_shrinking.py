@@ -6,12 +6,22 @@ import pytest
 
 from conformance.blamed.planted import POLYNOMIAL, polynomial
 from conformance.blamed.stand_in import InProcess, StandInSilicon
-from refsim.blame import GivenCubin, examined, of_launch, shrunk
+from refsim.blame import GivenCubin, GivenLaunch, examined, of_launch, shrunk
 from refsim.blame.builds import ELF
 from refsim.blame.shrinking import left_out
 
 SOUND = InProcess("ptxas 13.0.88")
 WRONG = InProcess("ptxas 13.5.37", 2, (("add.rn.f32", "sub.rn.f32"),))
+
+
+def test_a_launch_has_less_of_one_extent_at_a_time():
+    launch = GivenLaunch("k", (5,), (1, 2), ())
+    assert [(each.grid, each.block) for each in launch.smaller()] == [
+        ((1,), (1, 2)),
+        ((2,), (1, 2)),
+        ((4,), (1, 2)),
+        ((5,), (1, 1)),
+    ]
 
 
 @pytest.mark.parametrize("needed", [{3, 6}, {1}, {8}, set(), set(range(1, 9))])

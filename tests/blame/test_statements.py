@@ -32,6 +32,9 @@ def test_blocks_labels_operands_in_braces_and_remarks_are_no_statements():
     parts = [part for part in parts_of(text) if part.is_statement]
     assert [part.text.split()[-1] for part in parts] == ["t<2>;", "%rd1;", "ret;"]
     pieces = pieces_of(text)
+    assert pieces.marks == ()
+    marked = pieces_of('.file 1 "k.cu"\n' + text.replace(".reg .b32", ".loc 1 2 3\n.reg .b32"))
+    assert [marked.parts[number].text.split("\n")[-2] for number in marked.marks] == [".loc 1 2 3"]
     assert [pieces.parts[number].text.strip() for number in pieces.outside] == [".global .b8 x[2] = {1, 2};"]
 
 
