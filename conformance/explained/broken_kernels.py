@@ -28,6 +28,16 @@ from refsim.testing.kernel_files import bundled_kernels, load_kernel_file
 
 ROOT = Path(__file__).parents[2]
 FIELD_BUGS = ROOT / "conformance" / "field_bugs"
+gemm, linear = (load_kernel_file(bundled_kernels(f"{name}.py")) for name in ("gemm_1d2d", "linear_fp8_bindings"))
+SHOWING = {
+    "nan-becomes-zero": (
+        gemm.Gemm1D2D(64, 128, 256, gemm.Values("gaussian", 1, ((300, 0x7F),)), gemm.Values("gaussian", 2)),
+    ),
+    "subnormals-flushed": (
+        linear.LinearFp8Weight(16, 64, 128, linear.Values("gaussian", 1), linear.Values("log-uniform", 2)),
+    ),
+}
+"""Problems with what the mistake is about: one NaN, weights of many magnitudes."""
 SMALL = {tolerance.GEMM: (128, 320, 512), tolerance.LINEAR: (16, 144, 512)}
 Problems = Callable[[Kernel], tuple[Any, ...]]
 
@@ -64,7 +74,7 @@ def _of_tolerance() -> Iterator[Broken]:
 
         def problems(kernel: Kernel, mutant: tolerance.Mutant = each) -> tuple[Any, ...]:
             first = problem_of(mutant, mutant.shape or SMALL[mutant.kernel])
-            return (first, *special_problems(mutant, first.entry))
+            return (*SHOWING.get(mutant.id, ()), first, *special_problems(mutant, first.entry))
 
         way = of_user.linear if each.kernel == tolerance.LINEAR else of_user.gemm
         yield Broken(f"tolerance/{each.id}", made, problems, way)
@@ -131,12 +141,13 @@ def _of_quantisers() -> Iterator[Broken]:
     for each in blocks.MUTANTS:
 
         def made(folder: Path, values: Any = each.values) -> Kernel:
-            kernel, right, wrong = values
+            kernel, number, right, wrong = values
             entries = tuple(name for name in kernel.entries if name.endswith("_bf16"))
             file = edited(blocks.bindings.SOURCE, headers, right, wrong, blocks.OTHERS, folder)
-            small = sorted(kernel.corpus, key=lambda problem: -problem.rows * problem.columns)
-            corpus = tuple(problem for problem in small if problem.wide == "bf16" and problem.rows <= 64)
-            return replace(kernel, file=file, entries=entries, suspects={}, corpus=(*_normal(corpus[0]), *corpus))
+            corpus = [problem for problem in kernel.corpus if problem.wide == "bf16"]
+            shows = sorted(corpus, key=lambda problem: problem.rows * problem.columns)[number]
+            usual, *others = _normal(shows)
+            return replace(kernel, file=file, entries=entries, suspects={}, corpus=(usual, shows, *others))
 
         yield Broken(f"block-quantisers/{each.id}", made, of_corpus, of_user.block_quantiser)
     for each in groups.MUTANTS:
@@ -194,8 +205,10 @@ def _of_attention() -> Iterator[Broken]:
     for each in test_attention.MUTANTS:
 
         def made(folder: Path, values: Any = each.values) -> Kernel:
-            mutant: Kernel = test_attention.edited(*values, folder)
-            return mutant
+            kernel, mutant = values[0], test_attention.edited(*values, folder)
+            first = mutant.corpus[0]
+            same = [each for each in kernel.corpus if (each.type, each.depth) == (first.type, first.depth)]
+            return replace(mutant, corpus=(first, *same))
 
         yield Broken(f"attention/{each.id}", made)
 

@@ -10,8 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from refsim.causes.rows import Cause, DoesNotApplyError, Family
+from refsim.conversions import decode
 from refsim.errors import RefsimError
-from refsim.formats import FORMATS, ElementType, Format
+from refsim.formats import E4M3, E5M2, FORMATS, ElementType, Format
 from refsim.layouts.scales import SCALE_LAYOUTS, ScaleLayout
 from refsim.sources import FNUZ, OCP_MX, PTX, Source
 
@@ -85,6 +86,12 @@ CHUNK_PATTERNS = (
 """Swizzles of a tile's rows: bytes that stay together (0: one element), how many change places, row bits passed over."""
 
 
+def _flushed_below(least: float, codes: Matrix, format: ElementType) -> Matrix:
+    """Numbers that were a narrower format's subnormals before they were widened."""
+    assert isinstance(format, Format)
+    return np.where(np.abs(decode(codes, format)) < least, codes & codes.dtype.type(format.sign_mask), codes)
+
+
 @functools.cache
 def readings_of(format: ElementType) -> tuple[OperandReading, ...]:
     """Every way in which codes of a format are read, the right one first."""
@@ -104,6 +111,11 @@ def readings_of(format: ElementType) -> tuple[OperandReading, ...]:
                 )
         if format.exponent_bits and format.mantissa_bits:
             found.append(OperandReading("with subnormals as zeros", Family.FLUSHED, PTX["ftz"], _flushed))
+            for narrow in (E4M3, E5M2):
+                if format.mantissa_bits > narrow.mantissa_bits and format.min_normal < narrow.min_normal < 1:
+                    name = f"with subnormals of {narrow} as zeros, numbers below {narrow.min_normal:g}"
+                    flush = partial(_flushed_below, narrow.min_normal)
+                    found.append(OperandReading(name, Family.FLUSHED, PTX["ftz"], flush, rank=2))
     found.append(OperandReading("as its transpose", Family.TRANSPOSED, PTX["ldmatrix, .trans"], _transposed))
     found.append(
         OperandReading(

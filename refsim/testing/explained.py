@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from refsim.causes.alone import between_outputs
+from refsim.causes.alone import between_outputs, is_nan_alone
 from refsim.causes.explanation import DiffExplanation, DiffOutcome
 from refsim.causes.rows import Cause, Codes, Family
 from refsim.causes.search import Named
@@ -50,7 +50,8 @@ def explain_problem(
         if not count or isinstance(right, Bounded):
             continue
         one, other = (codes_of(np.asarray(each)).reshape(marks.shape) for each in (got[name], right))
-        declared = _declared(kernel, problem, device, name, one, count)
+        is_bare = bool(formats[name]) and is_nan_alone(one, format_named(formats[name]))
+        declared = () if is_bare else _declared(kernel, problem, device, name, one, count)
         if declared:
             found[name] = DiffExplanation(DiffOutcome.EXPLAINED, count, size, size, declared)
         elif formats[name]:

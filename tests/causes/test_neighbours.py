@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from refsim import encode
+from refsim import decode, encode
 from refsim.causes import DiffOutcome, Family, ProductOperands, explain_diff
 from refsim.numerics import ieee, mma
 from refsim.oracles import fp8_gemm_1d2d
@@ -112,3 +112,14 @@ def test_one_row_is_not_said_to_be_its_neighbour():
     got, want = RIGHT[:2], RIGHT[1:3]
     assert {cause.family for each in explain_diff(got, want, "f32").named for cause in each.causes} == {Family.SHIFTED}
     assert not explain_diff(got[:1], want[:1], "f32").named
+
+
+def test_weights_whose_fp8_subnormals_were_flushed_before_they_were_widened_are_named():
+    x, w = DRAW.normal(0, 1, (8, 64)), decode(DRAW.integers(0, 0x78, (16, 64)).astype(np.uint8), "e4m3")
+    a, b, flushed = (encode(each, "bf16") for each in (x, w, np.where(np.abs(w) < 2.0**-6, 0, w)))
+    got, want = (
+        mma(a, each, unit="mma.sync", target="sm_90a", a_format="bf16", b_format="bf16") for each in (flushed, b)
+    )
+    given = ProductOperands(a=a, b=b, a_format="bf16", b_format="bf16", unit="mma.sync")
+    [named] = explain_diff(got, want, "f32", operands=given).named
+    assert str(named) == "flushed subnormals: B is read with subnormals of e4m3 as zeros, numbers below 0.015625"

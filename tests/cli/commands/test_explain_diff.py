@@ -1,6 +1,7 @@
 """refsim explain-diff: files, operands, quantisers and cases; what each exit code says."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 
 from refsim import encode, files, quantize
 from refsim.testing import explain_problem, find_kernels
+from refsim.testing.matrices import Values
 from refsim.testing.replay import write_case
 
 EXHIBITS = Path(__file__).parents[3] / "gpu/exhibits/bindings.py"
@@ -132,3 +134,15 @@ def test_what_is_asked_wrongly_is_refused(refsim, here, line, code):
     run = refsim("explain-diff", *line.split())
     assert run.code == 2
     assert f"[{code}]" in run.err
+
+
+def test_a_declared_mistake_is_not_named_by_nan_alone():
+    """Whatever is wrong with a kernel, NaN everywhere is what it may write."""
+    from refsim import device
+
+    declared = exhibit("row_offset")
+    problem = replace(declared.corpus[0], x=Values("zeros", patches=((0, 0x7FC0), (1, 0x7FC0))), output=20, reduction=2)
+    nan, zeros = ({"y": np.full((1, 20), code, np.uint16)} for code in (0x7FFF, 0))
+    kernel = replace(declared, suspects={"any": lambda problem: nan}, oracle=lambda problem: zeros)
+    [found] = explain_problem(kernel, problem, device.open("sim"), seconds=0).values()
+    assert (found.differing, found.named) == (20, ())
