@@ -1,6 +1,7 @@
 """The operands of a broken kernel's problem as a user has them: what `refsim explain-diff` is given beside two outputs."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,19 +10,23 @@ import refsim
 from refsim.causes import ProductOperands, QuantizedFrom
 from refsim.formats import format_named
 from refsim.oracles import fp8_quantize
+from refsim.testing.kernel_files import bundled_kernels, load_kernel_file
+
+LAYOUTS = load_kernel_file(bundled_kernels("group_quantize_bindings.py")).LAYOUTS
 
 Asked = tuple[Any, Any, dict[str, Any]]
 """An output, the right one, and the arguments of `explain_diff` beside them."""
-Ways = Callable[[Any, str, Any, Any], Asked]
-"""What is asked of a problem, the name of an output, its codes and the right ones."""
+Ways = Callable[[Any, str, Any, Any, Any], Asked]
+"""What is asked of a problem, the name of an output, its codes and the right ones, and every output by its name so."""
+Pairs = dict[str, tuple[Any, Any]]
 
 
-def gemm(problem: Any, output: str, got: Any, want: Any) -> Asked:
+def gemm(problem: Any, output: str, got: Any, want: Any, beside: Pairs) -> Asked:
     a, b, sa, sb = problem.operands
     return got, want, {"operands": ProductOperands(a=a, b=b, a_format="e4m3", b_format="e4m3", a_scale=sa, b_scale=sb)}
 
 
-def linear(problem: Any, output: str, got: Any, want: Any) -> Asked:
+def linear(problem: Any, output: str, got: Any, want: Any, beside: Pairs) -> Asked:
     """bf16 operands; weights of FP8 as the bf16 that they stand for, C is the residual."""
     batch, columns, reduction = problem.batch, problem.output, problem.reduction
     x = problem.x.codes("bf16", batch, reduction)
@@ -41,7 +46,7 @@ def linear(problem: Any, output: str, got: Any, want: Any) -> Asked:
     )
 
 
-def blocks(target: str, problem: Any, output: str, got: Any, want: Any) -> Asked:
+def blocks(target: str, problem: Any, output: str, got: Any, want: Any, beside: Pairs) -> Asked:
     """Codes and scales in rows: what was shuffled for the kernel."""
     a, b, sa, sb = problem.operands
     row = problem.row
@@ -59,19 +64,34 @@ def blocks(target: str, problem: Any, output: str, got: Any, want: Any) -> Asked
     return got, want, {"operands": given}
 
 
-def block_quantiser(problem: Any, output: str, got: Any, want: Any) -> Asked:
-    """X, with columns of zeros up to whole blocks, and the recipe."""
-    width = refsim.scaling.block_format(problem.format).width
-    x = np.pad(problem.codes(), ((0, 0), (0, -problem.columns % width)))
-    return got, want, {"quantized": QuantizedFrom(x=x, x_format=problem.wide, to=problem.format, recipe=problem.recipe)}
+def block_quantiser(problem: Any, output: str, got: Any, want: Any, beside: Pairs) -> Asked:
+    """Codes with their scales, or scales alone; where scales lie, and S where it was given."""
+    given = QuantizedFrom(
+        x=problem.codes(),
+        x_format=problem.wide,
+        to=problem.format,
+        recipe=problem.recipe,
+        layout="nvidia_128x4",
+        tensor_scale=problem.tensor_scale or None,
+    )
+    return got, want, {"quantized": _with_scales(given, output, beside)}
 
 
-def group_quantiser(problem: Any, output: str, got: Any, want: Any) -> Asked:
-    group = f"{problem.group_rows}x128"
-    return got, want, {"quantized": QuantizedFrom(x=problem.codes(), x_format=problem.format, to=group)}
+def group_quantiser(problem: Any, output: str, got: Any, want: Any, beside: Pairs) -> Asked:
+    layout = LAYOUTS[problem.scale].name if problem.mn_major else None
+    to = f"{problem.group_rows}x128"
+    given = QuantizedFrom(x=problem.codes(), x_format=problem.format, to=to, layout=layout, eps=problem.eps)
+    return got, want, {"quantized": _with_scales(given, output, beside)}
 
 
-def tensor(problem: Any, output: str, got: Any, want: Any) -> Asked:
+def _with_scales(given: QuantizedFrom, output: str, beside: Pairs) -> QuantizedFrom:
+    if output != "q":
+        return given
+    scales, right = beside["scales"]
+    return replace(given, scales=scales, want_scales=right)
+
+
+def tensor(problem: Any, output: str, got: Any, want: Any, beside: Pairs) -> Asked:
     """What is rounded: x times its scale, of which the kernel stores the reciprocal."""
     if output != "q":
         return got, want, {}
@@ -83,7 +103,7 @@ def tensor(problem: Any, output: str, got: Any, want: Any) -> Asked:
         return got, want, {"values": x * np.float32(format_named(problem.to).max_value / largest)}
 
 
-def experts(problem: Any, output: str, got: Any, want: Any) -> Asked:
+def experts(problem: Any, output: str, got: Any, want: Any, beside: Pairs) -> Asked:
     """The rows of the expert in which most differs, and its own operands."""
     if output != "d":
         return got, want, {}

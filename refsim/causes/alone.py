@@ -76,14 +76,6 @@ def is_nan_alone(codes: Codes, format: Format) -> bool:
     return bool(np.isnan(decode(codes, format)).all())
 
 
-def stands_for_nan(got: Codes, want: Codes, format: Format) -> bool:
-    """Whether one code, of either sign, stands in one output wherever the other one has a NaN and they differ."""
-    differing = got != want
-    one, other = got[differing], want[differing]
-    numbers = np.where(np.isnan(decode(one, format)), other, one)
-    return np.unique(np.abs(decode(numbers, format))).size == 1
-
-
 def _is_loose(named: Named) -> bool:
     """Whether it leaves open which values stand for those that are gone, as a NaN may be any number elsewhere."""
     return any(cause.family == Family.NAN for cause in named.causes)

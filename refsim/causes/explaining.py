@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from refsim.causes.alone import between_outputs, is_nan_alone, stands_for_nan
+from refsim.causes.alone import between_outputs, is_nan_alone
 from refsim.causes.apart import told_apart
 from refsim.causes.block_scaled import BlockScaledProduct
 from refsim.causes.explanation import DiffExplanation, DiffOutcome, SumsSoFar
@@ -20,6 +20,7 @@ from refsim.causes.rows import Codes, Explained, Family
 from refsim.causes.search import CauseSearch, Found, Named
 from refsim.causes.unwritten import unwritten_causes
 from refsim.causes.values import WideValues
+from refsim.conversions import decode
 from refsim.errors import RefsimError
 from refsim.formats import F32, F64, Format
 from refsim.integers import array_of
@@ -158,18 +159,18 @@ class _Question:
                 other_is = subject.described(anchor)
         if not self.is_one and said is not None:
             return replace(said, a_is=said.a_is or other_is, b_is=said.b_is or other_is)
-        alone = self._by_codes(self.want)
+        alone = self._by_codes(subject, self.want)
         if said is None or alone.named:
             return alone
         return replace(said, a_is=said.a_is or other_is, b_is=said.b_is or other_is)
 
-    def _by_codes(self, want: Codes) -> DiffExplanation:
-        """What the codes alone say, beside operands."""
+    def _by_codes(self, subject: Explained[Any], want: Codes) -> DiffExplanation:
+        """What the codes alone say, beside operands: they say where a NaN belongs, any other has come from elsewhere."""
         alone = between_outputs(self.got, want, self.format, self.deadline, self.report)
-        is_of_nan = alone.named and all(cause.family == Family.NAN for each in alone.named for cause in each.causes)
-        if is_of_nan and not stands_for_nan(self.got, want, self.format):
-            # The operands say where a NaN belongs: one that any number stands for has come from elsewhere.
-            alone = replace(alone, named=(), outcome=DiffOutcome.UNEXPLAINED, a_is="", b_is="")
+        if alone.named and all(cause.family == Family.NAN for each in alone.named for cause in each.causes):
+            belongs = np.isnan(decode(subject.codes(subject.usual).reshape(want.shape), self.format))
+            if not belongs[self.got != want].all():
+                return replace(alone, named=(), outcome=DiffOutcome.UNEXPLAINED, a_is="", b_is="")
         return alone
 
     def _of_one(self, subject: Explained[Any], at: tuple[int, int] | None) -> DiffExplanation:
@@ -182,7 +183,7 @@ class _Question:
         if found.is_equal or found.whole or found.judged < self.got.size or not self.is_one:
             return said
         assert search.want is not None
-        alone = self._by_codes(search.want)
+        alone = self._by_codes(subject, search.want)
         return replace(alone, b_is=subject.described(subject.usual)) if alone.named else said
 
     def _is_usual(self, subject: Explained[Any], output: Codes) -> bool:
