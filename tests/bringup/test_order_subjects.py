@@ -10,12 +10,13 @@ import pytest
 
 from refsim import device
 from refsim.bringup.order import fingerprint, function_named, of_function, of_kernel, of_row_sums
+from refsim.bringup.order.arithmetic import ONE_FMA, NodeArithmetic
 from refsim.bringup.order.asking import OrderSubject
 from refsim.bringup.order.problems import telling
 from refsim.bundled import bundled
 from refsim.conversions import encode
 from refsim.errors import Kind, RefsimError
-from refsim.formats import format_named
+from refsim.formats import F64, format_named
 from refsim.numerics import mma
 from refsim.testing import find_kernels
 from refsim.testing.kernel_files import load_kernel_file
@@ -127,6 +128,15 @@ def test_a_row_that_is_added_otherwise_is_a_class_of_its_own():
     (size,) = fingerprint(of_row_sums(last, "f32", k=24, rows=(4,)), seeds=(0,)).sizes
     assert [count for _, count in size.classes] == [3, 1]
     assert size.explained == size.words
+
+
+def test_sums_in_float64_are_told():
+    def multiply(a, b):
+        return np.add.accumulate(a[:, :, None].astype(np.float64) * b[None], axis=1)[:, -1].astype(np.float32)
+
+    found = fingerprint(of_function(multiply, "f32", "f32", n=8, k=32, rows=(2,)), seeds=(0,))
+    assert found.explains
+    assert found.orders[0].arithmetic == NodeArithmetic(None, ONE_FMA, F64)
 
 
 def test_sums_of_rows_cancel_in_their_second_problem():

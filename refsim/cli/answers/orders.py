@@ -156,4 +156,5 @@ def _as_facts(difference: "FirstDifference") -> dict[str, int]:
         "column": difference.column,
         "got": difference.got,
         "want": difference.want,
+        "agrees": difference.agrees,
     }

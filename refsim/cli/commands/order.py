@@ -125,9 +125,12 @@ class _Chosen:
 
         if (kernel := self._kernel(name)) is None:
             return self._function(name)
-        for option, given in (("-t", "row"), ("--a-format", "a_format"), ("--b-format", "b_format")):
-            if self.how[given] is not None:
-                raise RefsimError("usage", f"{option} is of functions", f"kernel {name}", "a kernel says its own types")
+        own = {"-t": "row", "--a-format": "a_format", "--b-format": "b_format", "--row-sums": "row_sums"}
+        for option, given in own.items():
+            if self.how[given]:
+                raise RefsimError(
+                    "usage", f"{option} is of functions", f"kernel {name}", "a kernel says its own products"
+                )
         return of_kernel(kernel, self.device(), product, n=self.how["n"], k=self.how["k"], rows=self.how["rows"])
 
     def device(self) -> "Device":

@@ -100,12 +100,15 @@ def test_json_has_the_tree_and_every_count(refsim):
     found = json.loads(run.out)
     assert found["orders"][0]["tree"] == [[[0, 1], [2, 3]], [[4, 5], [6, 7]]]
     assert found["batch_invariant"] is True
+    other = json.loads(refsim("order", "served.py:by_rows", *SIZES, "--m", "1,9", "--as", "json").out)["difference"]
+    assert (other["m"], other["agrees"]) == (4, 3)
     assert found["explained"] == found["words"] == sum(size["words"] for size in found["sizes"]) == 24
 
 
 @pytest.mark.usefixtures("kernels")
 def test_types_of_a_kernel_are_its_own_and_functions_are_named_by_file_or_module(refsim):
-    assert refsim("order", "linear", "--device", "sim", "-t", "f16").code == 2
+    for option in (("-t", "f16"), ("--row-sums",)):
+        assert "is of functions" in refsim("order", "linear", "--device", "sim", *option).err
     assert "no order to be asked for" in refsim("order", "fp8_amax", "--device", "sim").err
     assert "nearest: linear" in refsim("order", "linear", "--device", "sim", "--product", "linear_n64").err
     assert refsim("order", "numpy.no_such_function").code == 2
