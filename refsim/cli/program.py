@@ -137,7 +137,7 @@ def _as_error(problem: Exception, session: Session) -> RefsimError:
     place = f"{os.path.basename(frames[-1].filename)}:{frames[-1].lineno}" if frames else ""
     return RefsimError(
         "internal-error",
-        f"{type(problem).__name__}: {problem}".rstrip(": "),
+        f"refsim raised {type(problem).__name__}: {problem}".rstrip(": "),
         where=place,
         rule="this is a bug of refsim, not of your input",
         help=f"{session.command_line.replace('refsim', 'refsim --debug', 1)} shows the traceback to report",

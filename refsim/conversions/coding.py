@@ -288,7 +288,7 @@ def _check_overflow(to: Format, overflow: str) -> None:
         raise RefsimError(
             "overflow-policy",
             f"{to} has no code for overflow={overflow!r}",
-            rule=f"{to}: {to.specials.value}",
+            rule=f"special codes of {to}: {to.specials.value}",
             help='overflow="saturate" gives the largest value',
         )
 

@@ -53,7 +53,9 @@ def check_flags(entry: str, **flags: bool) -> None:
     """RefsimError `bad-launch` for a truth value that is none."""
     for name, flag in flags.items():
         if not isinstance(flag, bool):
-            raise RefsimError("bad-launch", f"{name}={flag!r:.40}", f"launch of {entry!s:.80}", "True or False")
+            raise RefsimError(
+                "bad-launch", f"{name}={flag!r:.40} is not allowed", f"launch of {entry!s:.80}", "True or False"
+            )
 
 
 def launch_values(

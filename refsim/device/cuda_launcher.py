@@ -147,7 +147,10 @@ class CudaLauncher(Card):
             raise
         except Exception as error:
             raise RefsimError(
-                "call-failed", f"{type(error).__name__}: {error}", f"call of {self.module.source}", kind=Kind.FAULT
+                "call-failed",
+                f"the call raised {type(error).__name__}: {error}",
+                f"call of {self.module.source}",
+                kind=Kind.FAULT,
             ) from error
         finally:
             self.module.finish(f"call of {self.module.source}")

@@ -190,7 +190,9 @@ class LoadedModule:
         """
         declared = self._declared(entry)
         if shared_bytes < 0:
-            raise RefsimError("bad-launch", f"shared_bytes={shared_bytes}", rule="bytes of dynamic shared memory")
+            raise RefsimError(
+                "bad-launch", f"shared_bytes={shared_bytes} is not allowed", rule="bytes of dynamic shared memory"
+            )
         shape = launch_shape(declared, self.target, grid, block, cluster)
         check_parameters(declared, self.module.version, self.target)
         if programmatic:

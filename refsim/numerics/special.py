@@ -83,7 +83,7 @@ def special_form(instruction: str) -> SpecialForm:
     longer = [name for name in _BY_NAME if isinstance(instruction, str) and name.startswith(f"{instruction}.")]
     if longer:
         what = f"{instruction} may be any of {len(longer)} instructions"
-        raise RefsimError("which-instruction", what, help=", ".join(longer))
+        raise RefsimError("which-instruction", what, help=f"known: {', '.join(longer)}")
     if not isinstance(instruction, str) or instruction not in _BY_NAME:
         raise unknown("special function", instruction, [form.instruction for form in SPECIAL_FORMS])
     return _BY_NAME[instruction]

@@ -158,7 +158,9 @@ def _operands(given: tuple[ArrayLike, ArrayLike, ArrayLike], row: Format) -> tup
     arrays = tuple(array_of(name, each) for name, each in zip("qkv", given, strict=True))
     for name, array in zip("qkv", arrays, strict=True):
         if array.dtype != row.code_dtype:
-            raise RefsimError("code-type", f"{name} holds {array.dtype}, not codes of {row}", rule=f"{row.code_dtype}")
+            raise RefsimError(
+                "code-type", f"{name} holds {array.dtype}, not codes of {row}", rule=f"codes are {row.code_dtype}"
+            )
         if array.ndim != 3 or 0 in array.shape:
             raise RefsimError("shape", f"{name} has shape {array.shape}", rule="(heads, length, depth)")
     q, k, v = arrays

@@ -312,5 +312,7 @@ def _block_scales(name: str, scales: ArrayLike, rows: int, k: int, each: int) ->
     if array.dtype != np.float32:
         raise RefsimError("scale-type", f"scale_{name} holds {array.dtype}", rule="float32")
     if array.shape != wanted:
-        raise RefsimError("scale-shape", f"scale_{name} has shape {array.shape}", rule=f"{wanted}")
+        raise RefsimError(
+            "scale-shape", f"scale_{name} has shape {array.shape}", rule=f"scales of blocks have shape {wanted}"
+        )
     return np.repeat(array, each, axis=0)[:rows]

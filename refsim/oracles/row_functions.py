@@ -102,7 +102,9 @@ def _values(name: str, codes: ArrayLike, format: str | Format) -> tuple[Format, 
     if row not in ROW_FORMATS:
         raise unknown("format of a row", row.name, [each.name for each in ROW_FORMATS])
     if array.dtype != row.code_dtype:
-        raise RefsimError("code-type", f"{name} holds {array.dtype}, not codes of {row}", rule=f"{row.code_dtype}")
+        raise RefsimError(
+            "code-type", f"{name} holds {array.dtype}, not codes of {row}", rule=f"codes are {row.code_dtype}"
+        )
     if array.ndim != 2 or array.shape[1] == 0:
         raise RefsimError("shape", f"{name} has shape {array.shape}", rule="(rows, columns), a column at least")
     return row, decode(array, row, np.float32)

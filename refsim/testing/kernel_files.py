@@ -130,7 +130,7 @@ def _module(file: Path, modified_ns: int) -> ModuleType:
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # sys.exit() as well: a file that ends the program verifies nothing
-        what = f"{type(error).__name__}: {error}"
+        what = f"the file raised {type(error).__name__}: {error}"
         help = ""
         if isinstance(error, ModuleNotFoundError):
             help = f"a module beside the kernel file is found by PYTHONPATH={file.parent}, or where its package is installed"

@@ -131,7 +131,9 @@ def _form(name: str, row: str | None, ftz: bool) -> "SpecialForm":
         return chosen[0]
     wanted = " ".join([name, *([f"-t {row}"] if row is not None else []), *(["--ftz"] if ftz else [])])
     what = f"{wanted} may be any of {len(chosen)} instructions" if chosen else f"no instruction is {wanted}"
-    raise RefsimError("which-instruction", what, help=", ".join(form.instruction for form in chosen or fitting))
+    raise RefsimError(
+        "which-instruction", what, help=f"known: {', '.join(form.instruction for form in chosen or fitting)}"
+    )
 
 
 def _operands(words: tuple[str, ...], form: "SpecialForm") -> list[list[int]]:

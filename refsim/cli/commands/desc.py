@@ -176,7 +176,7 @@ def _word(words: tuple[str, ...], kind: str) -> int:
         f"{text[:60]!r} is no word" if not ways else f"{text} stands without 0x",
         where=kind,
         rule="a word is hexadecimal (0x40), binary (0b1000000) or a single digit",
-        help=", ".join(ways),
+        help=f"give {', '.join(ways)}" if ways else "",
     )
 
 

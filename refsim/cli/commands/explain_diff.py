@@ -245,7 +245,7 @@ def _document(found: "DiffExplanation", first: Path, second: Path | None) -> Doc
 
 def _loaded(path: Path, row: "Format | None", key: str | None) -> "tuple[Any, Format]":
     if path.suffix not in ARRAY_SUFFIXES:
-        known = ", ".join(ARRAY_SUFFIXES)
+        known = f"suffixes: {', '.join(ARRAY_SUFFIXES)}"
         raise RefsimError("unknown-suffix", f"the suffix {path.suffix!r} chooses no container", str(path), help=known)
     stored = load_codes(path, row, key)
     return stored.codes, stored.format

@@ -308,7 +308,9 @@ def _orders(program: "Program", entry: str, policy: str, seed: int) -> "tuple[Se
     for each in POLICIES:
         if each == policy:
             return (SeededPolicy(each, seed),)
-    raise RefsimError("unknown-policy", f"no policy is called {policy!r}", help=", ".join((*POLICIES, ALL)))
+    raise RefsimError(
+        "unknown-policy", f"no policy is called {policy!r}", help=f"policies: {', '.join((*POLICIES, ALL))}"
+    )
 
 
 def _copied(values: list[Any]) -> list[Any]:

@@ -181,7 +181,12 @@ class Descriptor(Card):
             word |= field.code(value, self.kind) << field.low
         for rule in self.rules:
             if complaint := rule(self.decode(word)):
-                raise RefsimError("descriptor-combination", complaint, where=self.kind, rule=str(self.source))
+                raise RefsimError(
+                    "descriptor-combination",
+                    f"the fields contradict each other: {complaint}",
+                    where=self.kind,
+                    rule=str(self.source),
+                )
         return word
 
     def problems(self, word: int) -> tuple[str, ...]:

@@ -254,7 +254,7 @@ def _wgmma(types: str, name: str, *, is_sparse: bool) -> _Legal:
     row = next((row for row in PRODUCTS if {*parts} <= {*row.types}), None)
     if row is None or len(parts) > 2 or (is_sparse and element_named(parts[0]).code_bits < 8):
         have = ", ".join(type for row in PRODUCTS for type in row.types)
-        raise RefsimError("operand-type", f"wgmma multiplies no {types}", where=name, help=have)
+        raise RefsimError("operand-type", f"wgmma multiplies no {types}", where=name, help=f"types: {have}")
     bits = element_named(parts[0]).code_bits
     return _Legal((64,), row.columns, row.spoken_columns, 2 * row.k if is_sparse else row.k, bits, bits)
 
@@ -267,7 +267,7 @@ def _tcgen05(types: str, name: str, ctas: int, is_sparse: bool) -> _Legal:
             "operand-type",
             f"tcgen05.mma has no kind {kind}" if not container else f"kind::{kind} has no elements of {element}",
             where=name,
-            help=", ".join(elements or _TCGEN05_KINDS),
+            help=f"known: {', '.join(elements or _TCGEN05_KINDS)}",
         )
     step = 8 * ctas
     return _Legal(

@@ -74,7 +74,9 @@ def extents(what: str, shape: Extents) -> Shape:
     except (TypeError, ValueError):
         numbers = []
     if not 1 <= len(numbers) <= 3 or any(not 1 <= extent < 2**31 for extent in numbers):
-        raise RefsimError("bad-launch", f"{what}={shape}", rule="one to three whole extents, each from 1 to 2^31 - 1")
+        raise RefsimError(
+            "bad-launch", f"{what}={shape} is not allowed", rule="one to three whole extents, each from 1 to 2^31 - 1"
+        )
     x, y, z = (*numbers, 1, 1)[:3]
     return x, y, z
 

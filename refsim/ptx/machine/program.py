@@ -276,13 +276,15 @@ def _check_words(policy: SchedulePolicy, arithmetic: Arithmetic) -> None:
 def _check_numbers(code: Code, **given: object) -> None:
     for name, value in given.items():
         if not is_whole(value):
-            raise RefsimError("bad-launch", f"{name}={value!r:.40}", _launch_of(code), "a whole number from 0")
+            raise RefsimError(
+                "bad-launch", f"{name}={value!r:.40} is not allowed", _launch_of(code), "a whole number from 0"
+            )
 
 
 def _check_flags(code: Code, **given: object) -> None:
     for name, value in given.items():
         if not isinstance(value, bool):
-            raise RefsimError("bad-launch", f"{name}={value!r:.40}", _launch_of(code), "True or False")
+            raise RefsimError("bad-launch", f"{name}={value!r:.40} is not allowed", _launch_of(code), "True or False")
 
 
 def _check_helpers(
@@ -302,7 +304,10 @@ def _check_helpers(
     ):
         if not fits:
             raise RefsimError(
-                "bad-launch", f"{name}={value!r:.40}", _launch_of(code), "an object of its own kind, or None"
+                "bad-launch",
+                f"{name}={value!r:.40} is not allowed",
+                _launch_of(code),
+                "an object of its own kind, or None",
             )
 
 

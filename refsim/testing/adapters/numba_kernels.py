@@ -76,7 +76,7 @@ def from_numba(function: Any, signature: Any, target: str = "sm_80", **options: 
         if type(error).__name__ == "CudaSupportError":  # numba-cuda compiles min and max without a driver
             what = "the numba.cuda that numba itself brings asks the driver about this function, and none is here"
             raise RefsimError("no-numba-cuda", what, where, help=NUMBA_CUDA, kind=Kind.MISSING) from error
-        raise RefsimError("numba-error", f"{type(error).__name__}: {error}", where) from error
+        raise RefsimError("numba-error", f"numba-cuda raised {type(error).__name__}: {error}", where) from error
     entry = re.search(r"\.visible\s+\.entry\s+([\w$]+)", text)
     if entry is None:
         raise RefsimError(

@@ -138,7 +138,9 @@ def from_triton(
             made = compiler.compile(source, target=backends.GPUTarget("cuda", _capability(target), 32), options=options)
         except Exception as error:
             raise RefsimError(
-                "triton-error", f"{type(error).__name__}: {error}", f"{jit_function.__name__} for {target}"
+                "triton-error",
+                f"Triton raised {type(error).__name__}: {error}",
+                f"{jit_function.__name__} for {target}",
             ) from error
     said = made.metadata
     text, entry = made.asm["ptx"], said.name

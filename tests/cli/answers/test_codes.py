@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 import refsim
-from refsim.cli.answers.codes import Saying, checks, sayings
+from refsim.cli.answers.codes import Saying, checks, is_bare, sayings
 
 ROOT = Path(refsim.__file__).parents[1]
+PARTS = ("what", "rule", "help")
 WORDED_OTHERWISE = {"missing-argument", "row-range", "usage", "which-instruction"}
 """By click, or by a function that raises several codes."""
 
@@ -55,6 +56,31 @@ def test_every_code_of_a_raise_in_the_source_is_known() -> None:
     }
     assert len(written) > 150
     assert written - known == set()
+
+
+def test_no_page_has_a_sentence_of_places_alone() -> None:
+    """Every sentence, rule and way out has words of its own; a value has a name."""
+    said = [(code, each, part) for code, found in everything().items() for each in found for part in PARTS]
+    assert len(said) > 1500
+    texts = [(code, each.module, text) for code, each, part in said if (text := getattr(each, part))]
+    assert [row for row in texts if is_bare(row[2]) or "⟨...⟩" in row[2] or "⟨⟩" in row[2]] == []
+    assert all(any(each.what for each in found) for code, found in everything().items() if code not in checks())
+
+
+@pytest.mark.parametrize(
+    ("code", "module", "said"),
+    [
+        ("race", "refsim.ptx.checks.race_reports", "⟨frees or reads or overwrites or writes⟩ ⟨size⟩ B at ⟨place⟩ that "),
+        ("race", "refsim.ptx.checks.tensor_order", "⟨overwrites or reads⟩ ⟨box⟩ that "),
+        ("illegal-fragment", "refsim.layouts.families.core", "⟨instruction⟩ has no ⟨shape⟩ of ⟨type⟩"),
+        ("recursive-call", "refsim.ptx.text.call_graph", "⟨shown⟩ calls ⟨shown⟩"),
+        ("unknown-NaN-policy", "refsim.compare.differences", "no NaN policy is called ⟨name⟩"),
+    ],
+    ids=str,
+)
+def test_a_sentence_that_is_made_elsewhere_is_found(code: str, module: str, said: str) -> None:
+    """By a method, by a property that is the code, by callers in other modules, by a join, by the kind of a name."""
+    assert any(each.module == module and each.what.startswith(said) for each in everything()[code])
 
 
 def test_every_check_says_what_it_finds() -> None:
