@@ -43,7 +43,9 @@ def test_unexpected_exception_is_our_bug(failing, refsim):
     failing(ZeroDivisionError("division by zero"))
     run = refsim("failing")
     assert run.code == 70
-    assert run.err.startswith("[internal-error] refsim raised ZeroDivisionError: division by zero\n  at: test_program.py:")
+    assert run.err.startswith(
+        "[internal-error] refsim raised ZeroDivisionError: division by zero\n  at: test_program.py:"
+    )
     assert "refsim --debug failing" in run.err
     assert "Traceback" not in run.err
 

@@ -1,7 +1,8 @@
 """The smallest kernel of each check that its code is found in, and what mends it: `refsim explain CODE` and the site show them.
 
 A line that ends in `// wrong` makes the mistake, one in `// mended` stands in its place or was missing; the others are in both.
-Where a whole kernel would hide the point, lines stand alone: those have no `block`, and no test launches them.
+Where a whole kernel would hide the point, lines stand alone: those have no `block`, and the tests that launch every example put
+them into a kernel.
 """
 
 from dataclasses import dataclass
@@ -11,7 +12,8 @@ WRONG, MENDED = "// wrong", "// mended"
 
 @dataclass(frozen=True)
 class Example:
-    """Lines of CUDA with both marks, and what mends the mistake in a sentence; `block` threads launch a whole kernel."""
+    """Lines of CUDA with both marks, and what mends the mistake in a sentence; `block` threads launch a whole kernel. What
+    stands around lines that are none is the tests'."""
 
     mends: str
     lines: str
@@ -103,7 +105,8 @@ asm volatile("mbarrier.arrive.shared.b64 _, [%0];" ::"r"(empty) : "memory");  //
     "map-beyond-rank": _lines(
         "replace only dimensions below the rank of the map",
         """
-asm volatile("tensormap.replace.tile.global_dim.global.b1024.b32 [%0], 2, %1;" ::"l"(map), "r"(rows));  // wrong, of rank 2
+// a map of rank 2
+asm volatile("tensormap.replace.tile.global_dim.global.b1024.b32 [%0], 2, %1;" ::"l"(map), "r"(rows));  // wrong
 asm volatile("tensormap.replace.tile.global_dim.global.b1024.b32 [%0], 1, %1;" ::"l"(map), "r"(rows));  // mended
 """,
     ),
@@ -138,14 +141,15 @@ out[threadIdx.x] = accumulator[0];
         "wgmma.fence before the first product, and wherever other code touched its registers",
         """
 accumulator[0] *= 2.0f;
-asm volatile("wgmma.fence.sync.aligned;" ::: "memory");  // mended
-asm volatile("wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {%0, %1, %2, %3}, %4, %5, 1, 1, 1, 0, 0;" ...);
+asm volatile("wgmma.fence.sync.aligned;" : "+f"(accumulator[0]) :: "memory");  // mended
+asm volatile("wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {%0, %1, %2, %3}, %4, %5, 1, 1, 1, 0, 0;"
+    : "+f"(accumulator[0]), "+f"(accumulator[1]), "+f"(accumulator[2]), "+f"(accumulator[3]) : "l"(a), "l"(b));
 """,
     ),
     "tensor-memory-in-flight": _lines(
         "commit behind the products, and wait for that phase before D is loaded; tcgen05.wait::st behind stores",
         """
-asm volatile("tcgen05.commit.cta_group::1.mbarrier::arrive::one.b64 [%0];" ::"l"(done) : "memory");
+asm volatile("tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster.b64 [%0];" ::"r"(done) : "memory");
 wait_for(done, phase);  // mended
 asm volatile("tcgen05.ld.sync.aligned.32x32b.x1.b32 {%0}, [%1];" : "=r"(d) : "r"(columns));
 """,
@@ -160,7 +164,8 @@ return;
     "unfinished-copy": _lines(
         "see every phase complete that counts bytes before the block exits",
         """
-asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], 64, [%2];" ...);
+asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], 64, [%2];"
+    ::"r"(held), "l"(out), "r"(full) : "memory");
 wait_for(full, phase);  // mended
 return;
 """,
@@ -216,6 +221,7 @@ out[place] = value;
         "turn the parity once a phase was seen complete",
         """
 wait_for(full, parity);
+arrive(empty);
 parity ^= 1;  // mended
 wait_for(full, parity);
 """,
@@ -297,10 +303,11 @@ out[threadIdx.x] = 0;  // mended
 """,
     ),
     "invalid-operand": _lines(
-        "give what the rule of the finding asks for: here a copy of a multiple of 16 bytes",
+        "give what the rule of the finding asks for: here the rank of a block that the cluster has",
         """
-asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], 60;" ::"l"(out), "r"(held));  // wrong
-asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], 64;" ::"l"(out), "r"(held));  // mended
+unsigned there;
+asm volatile("mapa.shared::cluster.u32 %0, %1, %%cluster_nctarank;" : "=r"(there) : "r"(held));  // wrong
+asm volatile("mapa.shared::cluster.u32 %0, %1, %%cluster_ctarank;" : "=r"(there) : "r"(held));  // mended
 """,
     ),
     "invalid-call": _lines(
@@ -348,8 +355,8 @@ out[threadIdx.x] = 1;
     "timeout": _lines(
         "give the launch longer, Checks(seconds=...), or a smaller problem; a loop that never ends takes any time",
         """
-for (unsigned turn = 0; turn != 1u << 31; turn += 3) out[threadIdx.x] += turn;  // wrong
-for (unsigned turn = 0; turn < 1u << 8; turn += 3) out[threadIdx.x] += turn;  // mended
+for (unsigned turn = 1; turn != 1u << 6; turn += 2) atomicAdd(out, turn);  // wrong
+for (unsigned turn = 1; turn < 1u << 6; turn += 2) atomicAdd(out, turn);  // mended
 """,
     ),
 }

@@ -70,7 +70,11 @@ def test_no_page_has_a_sentence_of_places_alone() -> None:
 @pytest.mark.parametrize(
     ("code", "module", "said"),
     [
-        ("race", "refsim.ptx.checks.race_reports", "⟨frees or reads or overwrites or writes⟩ ⟨size⟩ B at ⟨place⟩ that "),
+        (
+            "race",
+            "refsim.ptx.checks.race_reports",
+            "⟨frees or reads or overwrites or writes⟩ ⟨size⟩ B at ⟨place⟩ that ",
+        ),
         ("race", "refsim.ptx.checks.tensor_order", "⟨overwrites or reads⟩ ⟨box⟩ that "),
         ("illegal-fragment", "refsim.layouts.families.core", "⟨instruction⟩ has no ⟨shape⟩ of ⟨type⟩"),
         ("recursive-call", "refsim.ptx.text.call_graph", "⟨shown⟩ calls ⟨shown⟩"),
