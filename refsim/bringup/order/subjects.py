@@ -195,7 +195,11 @@ def _called(asked: str, where: str, function: Callable[..., Any], *operands: Any
     except Exception as error:
         at = ", ".join(filter(None, (where, place(error))))
         raise RefsimError(
-            "function-fails", said(error), at, help=f"it is called as {asked}", place=location(error)
+            "function-fails",
+            f"the function raised {said(error)}",
+            at,
+            help=f"it is called as {asked}",
+            place=location(error),
         ) from error
 
 

@@ -60,8 +60,11 @@ def talks(a, b):
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("raises", "[function-fails] ValueError: only so\n  at: unusable.py:raises, M = 1, N = 8, K = 32, "),
-        ("speechless", "[function-fails] Mute: (its text cannot be had)"),
+        (
+            "raises",
+            "[function-fails] the function raised ValueError: only so\n  at: unusable.py:raises, M = 1, N = 8, K = 32, ",
+        ),
+        ("speechless", "[function-fails] the function raised Mute: (its text cannot be had)"),
         ("leaves", "[program-ended] "),
         ("misshapen", "[order-result] unusable.py:misshapen returned shape (8,)\n  rule: (M, N) = (1, 8)"),
     ],
