@@ -36,6 +36,11 @@ class SpecialForm:
     words: Callable[..., Array]
     operands: int = 1
 
+    @property
+    def by_upper_words(self) -> bool:
+        """Whether it reads and writes the upper word of a float64 alone: the unit's own two, which are those with .ftz."""
+        return self.format is F64 and self.flushes
+
 
 def _singles() -> Iterator[SpecialForm]:
     for name in unit.FUNCTIONS:
