@@ -253,6 +253,8 @@ def test_satfinite_clamps_where_the_plain_form_wraps() -> None:
     assert (executed(MMA[opcode], left, right, c).view(np.int32) < 0).all()
     clamped = executed(MMA[opcode.replace(".s32.s8", ".satfinite.s32.s8", 1)], left, right, c)
     assert (clamped.view(np.int32) == (1 << 31) - 1).all()
+    low = executed(MMA[opcode.replace(".s32.s8", ".satfinite.s32.s8", 1)], left, right | np.uint8(0x80), ~c)
+    assert (low.view(np.int32) == -(1 << 31)).all()
 
 
 KINDS = [

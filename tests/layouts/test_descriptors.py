@@ -271,3 +271,11 @@ def test_misuse_is_refused(call: Callable[[], object], code: str, says: str) -> 
         call()
     assert caught.value.code == code
     assert says in str(caught.value)
+
+
+@pytest.mark.parametrize(("kind", "k"), [("mxf4", 96), ("mxf4nvf4", 96), ("mxf8f6f4", 64)])
+def test_an_operand_of_the_longer_k_has_it(kind: str, k: int) -> None:
+    """PTX ISA, tcgen05 instruction descriptor, bit 31: K = 96 of FP4, 64 of the others, and nothing beside."""
+    assert operand_named(f"tcgen05.m128n64k{k}.{kind}.a").k == k
+    with pytest.raises(RefsimError, match="operand-shape"):
+        operand_named(f"tcgen05.m128n64k{k + 1}.{kind}.a")

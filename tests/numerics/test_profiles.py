@@ -12,7 +12,7 @@ from refsim.numerics import bounds
 from refsim.numerics.dot import chains, definition
 from refsim.numerics.methods import BYTE_PAIRS, INTEGER, LATE, METHODS
 from refsim.numerics.profiles import PROFILES, chip, profile, rows_of
-from refsim.numerics.roundings import RNE_F16, RZ_E8M13, RZ_F32
+from refsim.numerics.roundings import RNE_F16, RNE_F32, RZ_E8M13, RZ_F32
 from refsim.numerics.rows import Unit
 
 # chip, unit, type, result -> products a step, fraction bits, rounding, zero exponent
@@ -37,6 +37,12 @@ PARAMETERS = {
     ("sm_100a", "tcgen05.mxf4nvf4", "e2m1", "f32"): (64, 35, RZ_F32, -139),
     ("sm_120a", "mma.sync", "e4m3", "f32"): (32, 25, RZ_F32, -133),
     ("sm_120a", "mma.sync.mxf4", "e2m1", "f32"): (64, 35, RZ_F32, -139),
+    ("sm_120a", "mma.sync", "bf16", "f32"): (16, 25, RZ_F32, -133),
+    ("sm_120a", "mma.sync", "f16", "f16"): (16, 25, RNE_F16, -21),
+    ("sm_120a", "mma.sync", "tf32", "f32"): (8, 25, RZ_F32, -133),
+    ("gfx942", "mfma", "f16", "f32"): (8, 24, RNE_F32, None),
+    ("gfx942", "mfma", "tf32", "f32"): (4, 24, RNE_F32, None),
+    ("gfx942", "mfma", "e4m3fnuz", "f32"): (16, 24, RNE_F32, None),
 }
 
 
