@@ -97,7 +97,9 @@ def command(row: str | None, ftz: bool, instruction: str, codes: tuple[str, ...]
     table = Table(COLUMNS, tuple(map(_cells, results)), key="results")
     hints = ["bits of sm_90 and sm_90a, recorded on an H200 and an H100; on other targets they are assumed"]
     if form.by_upper_words:
-        hints.append("the upper word of an operand alone is read and written: of a float64 the result is right to some 2^32 ulp")
+        hints.append(
+            "the upper word of an operand alone is read and written: of a float64 the result is right to some 2^32 ulp"
+        )
     return Document((table,), form.instruction, (_source(form),), hints=tuple(hints))
 
 
