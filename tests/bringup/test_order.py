@@ -353,11 +353,11 @@ def test_groups_that_answer_alike_are_asked_one_by_one_where_that_is_wanted():
 
 
 def test_groups_that_answer_alike_at_first_are_asked_one_by_one_where_bits_do_not_bear_it_out():
-    parts = [list(range(8)), [11, 10, 9, 8, 12, 13, 14, 15]]  # from the middle of each the sizes are the same
-    order = only_order(
-        fingerprint(subject(lambda a, b: added(a, b, None, parts), "f32", "f32", "f32", k=16), seeds=(0,))
-    )
-    assert same(order.tree, Node((comb(parts[0]), comb(parts[1]))))
+    last = [27, 26, 25, 24, 28, 29, 30, 31]  # from the middle of each chain the sizes are the same
+    parts = [*(list(range(at, at + 8)) for at in (0, 8, 16)), last]
+    found = fingerprint(subject(lambda a, b: added(a, b, None, parts), "f32", "f32", "f32", k=32), seeds=(0,))
+    one, two, three, four = map(comb, parts)
+    assert same(only_order(found).tree, Node((Node((one, two)), Node((three, four)))))
 
 
 def test_problems_cancel_where_their_second_halves_say_so():
