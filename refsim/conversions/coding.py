@@ -57,10 +57,10 @@ def encode(
     NVIDIA's fp4 and fp6 do). Unsigned formats take a negative value that does not round to zero as out of range:
     "saturate" gives code 0, "nan" the NaN. E8M0 has no zero: 0 and everything below 2^-127 give code 0, 2^-127.
     encode(464, "e4m3") is 0x7e: halfway between 448 and the missing 480, to even; encode(1e39, "bf16") is 0x7f80.
-    Raises RefsimError for an unknown name, a value type that is not listed, or a policy without a code.
+    Raises RefsimError for an unknown name, f64, a value type that is not listed, or a policy without a code.
     Source: the format's row; OCP OFP8 section 5.2 for the overflow policies.
     """
-    to = format_named(format)
+    to = narrow(format_named(format))
     overflow = to.overflow if overflow is None else overflow
     direction = rounding_named(rounding)
     _check_overflow(to, overflow)
@@ -85,7 +85,7 @@ def round_bits(
     or 0x7fffffff. round_bits(65520.0, "f16") is 0x7c00.
     Raises RefsimError for an unknown rounding. Source: PTX ISA, rounding modifiers; IEEE 754 section 4.3.
     """
-    to = format_named(format)
+    to = narrow(format_named(format))
     direction = rounding_named(rounding)
     exact = exact_values(values)
     if error is not None:
@@ -121,11 +121,22 @@ def decode(codes: ArrayLike, format: str | Format | None = None, dtype: DTypeLik
     if whole is not None:
         return whole.astype(kind)
     codes, to = with_format(codes, format)
-    legal = checked_codes(codes, to)
+    legal = checked_codes(codes, narrow(to))
     if to.code_dtype.itemsize > 1:
         with np.errstate(invalid="ignore"):
             return _decode_wide(legal, to).astype(kind, copy=False)
     return _decode_narrow(legal, to, kind)
+
+
+def narrow(format: Format) -> Format:
+    """The row, unless it is wider than the float64 steps on the way can carry exactly: that of f64 itself."""
+    if format.bits > 32:
+        raise RefsimError(
+            "format-is-values",
+            f"{format} is what values are here, no format of codes",
+            help="codes.view(np.float64) and values.view(np.uint64) are its codes",
+        )
+    return format
 
 
 def exact_values(values: ArrayLike) -> Values:
