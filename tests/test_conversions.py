@@ -22,7 +22,7 @@ from refsim.conversions import (
 )
 from refsim.conversions.rounding import ROUNDINGS, STOCHASTIC
 from refsim.errors import RefsimError
-from refsim.formats import F64, FORMATS, format_named
+from refsim.formats import FORMATS, format_named
 from refsim.reference.assembler import ptx_version, releases
 from refsim.targets import has
 
@@ -395,12 +395,3 @@ def test_unknown_conversion_shows_the_three_nearest() -> None:
 def test_rows_cite_and_name_themselves() -> None:
     assert all(row.source.place and name == row.name for name, row in CONVERSIONS.items())
     assert {row.rounding for row in CONVERSIONS.values()} <= {*ROUNDINGS, STOCHASTIC}
-
-
-@pytest.mark.parametrize(
-    "asked", [lambda: encode(1.5, F64), lambda: decode(np.ones(1, np.uint64), F64), lambda: round_bits(1.5, F64)]
-)
-def test_f64_is_no_format_of_codes(asked):
-    """Float64 is exact on the way for rows of 32 bits and less; of f64 it gave other values without a word."""
-    with pytest.raises(RefsimError, match="format-is-values"):
-        asked()

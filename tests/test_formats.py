@@ -4,9 +4,9 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from refsim.conversions import decode
+from refsim.conversions import decode, encode, round_bits
 from refsim.errors import RefsimError
-from refsim.formats import FORMATS, MXINT8, UE4M3, UE5M3, Format, element_named, format_named
+from refsim.formats import F64, FORMATS, MXINT8, UE4M3, UE5M3, Format, element_named, format_named
 
 # name, bits, largest code and value, smallest positive value, NaN codes of all, infinity, -0
 DOCUMENTED = [
@@ -121,3 +121,12 @@ def test_wide_formats_have_no_table(name: str, monkeypatch: pytest.MonkeyPatch) 
 def test_a_name_that_is_no_text_is_an_error_that_shows_it(name):
     with pytest.raises(RefsimError, match="unknown-format"):
         format_named(name)
+
+
+@pytest.mark.parametrize(
+    "asked", [lambda: encode(1.5, F64), lambda: decode(np.ones(1, np.uint64), F64), lambda: round_bits(1.5, F64)]
+)
+def test_f64_is_no_format_of_codes(asked):
+    """Float64 is exact on the way for rows of 32 bits and less; of f64 it gave other values without a word."""
+    with pytest.raises(RefsimError, match="format-is-values"):
+        asked()
