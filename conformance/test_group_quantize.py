@@ -96,7 +96,7 @@ MUTANTS = (
 SEVERAL_TILES_OF_A_BLOCK = bindings.GroupQuantize(131, 260, bindings.Values("log-uniform", 1), "f16", 128, blocks=1)
 
 
-def _problems(kernel):
+def problems_of(kernel):
     """The corpus of one type, behind one of a block that quantises several tiles."""
     several = (SEVERAL_TILES_OF_A_BLOCK,) if kernel is BLOCK else ()
     return several + tuple(problem for problem in kernel.corpus if problem.format == "f16")
@@ -108,6 +108,6 @@ def test_mutant_is_refused(kernel, number, right, wrong, device, broken_quantise
         pytest.skip("a race may go well on silicon; the simulator reports it")
     mutant = broken_quantiser(bindings.SOURCE, right, wrong, OTHERS)
     entries = tuple(name for name in kernel.entries if "_f16" in name)
-    variant = replace(kernel, file=mutant, corpus=(_problems(kernel)[number],), entries=entries)
+    variant = replace(kernel, file=mutant, corpus=(problems_of(kernel)[number],), entries=entries)
     verdict = run_campaign(variant, device, profile="quick", cases=0, suspect_seconds=0)
     assert verdict.status == "fail", str(verdict)

@@ -5,7 +5,7 @@ import time
 import tomllib
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from conformance.explained.broken_kernels import Broken, all_broken
+from conformance.explained.ways import Pairs
 from conformance.newcomer import trials as newcomer
 from refsim.causes import DiffExplanation, explain_diff
 from refsim.compare.code_line import codes_of
@@ -121,7 +122,26 @@ def by_files(broken: Broken, kernel: Kernel, found: Shown, device: Device) -> di
             said[name] = explain_diff(got, want, format, seconds=SECONDS, **ways)
         except RefsimError:  # the operands do not fit this output: two files are all there is
             said[name] = explain_diff(got, want, format, seconds=SECONDS)
+    if (
+        set(said) == {"q"}
+        and "scales" in pairs
+        and not said["q"].named
+        and (pairs["scales"][0] != pairs["scales"][1]).any()
+    ):
+        return each_alone(broken, kernel, found, pairs) or said
     return said
+
+
+def each_alone(broken: Broken, kernel: Kernel, found: Shown, pairs: Pairs) -> dict[str, DiffExplanation]:
+    """Codes and scales that no cause explains together, where one name explains both alone; nothing where none does."""
+    assert broken.ways is not None
+    said = {}
+    for name, (mine, right) in pairs.items():
+        got, want, ways = broken.ways(found.problem, name, mine, right, pairs)
+        alone = {key: replace(given, scales=None, want_scales=None) for key, given in ways.items()}
+        format = kernel.output_formats(found.problem)[name]
+        said[name] = explain_diff(got, want, format, seconds=SECONDS, **alone)
+    return said if set.intersection(*(set(names_of([each])) for each in said.values())) else {}
 
 
 def names_of(said: Iterable[DiffExplanation]) -> tuple[str, ...]:

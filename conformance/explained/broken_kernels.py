@@ -153,12 +153,13 @@ def _of_quantisers() -> Iterator[Broken]:
     for each in groups.MUTANTS:
 
         def grouped(folder: Path, values: Any = each.values) -> Kernel:
-            kernel, right, wrong = values
+            kernel, number, right, wrong = values
             entries = tuple(name for name in kernel.entries if "_f16" in name)
             file = edited(groups.bindings.SOURCE, headers, right, wrong, groups.OTHERS, folder)
             corpus = tuple(problem for problem in kernel.corpus if problem.format == "f16")
-            corpus = (groups.SEVERAL_TILES_OF_A_BLOCK, *corpus) if kernel is groups.BLOCK else corpus
-            return replace(kernel, file=file, entries=entries, suspects={}, corpus=corpus)
+            shows = groups.problems_of(kernel)[number]
+            usual = replace(shows, rows=133, columns=9 * 128, x=groups.bindings.Values("log-uniform", 1))
+            return replace(kernel, file=file, entries=entries, suspects={}, corpus=(usual, shows, *corpus))
 
         yield Broken(f"groups/{each.id}", grouped, of_corpus, of_user.group_quantiser)
 
