@@ -35,6 +35,15 @@ class Backwards(Executor):
                 future.set_result(fn(*args))
 
 
+def backwards(monkeypatch: pytest.MonkeyPatch) -> Backwards:
+    """One that is drained where the campaign waits."""
+    from refsim.campaigns import running
+
+    executor, waited = Backwards(), running.wait
+    monkeypatch.setattr(running, "wait", lambda *given, **named: (executor.drain(), waited(*given, **named))[1])
+    return executor
+
+
 def values(records: dict[str, list[Any]]) -> dict[str, list[str]]:
     return {series: [each["value"] for each in found] for series, found in records.items()}
 
@@ -45,17 +54,15 @@ def test_a_series_ends_where_a_record_ends_it_in_one_process(tmp_path: Path) -> 
 
 
 def test_shards_that_end_in_another_order_give_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from refsim.campaigns import running
-
-    backwards, waited = Backwards(), running.wait
-    monkeypatch.setattr(running, "wait", lambda *given, **named: (backwards.drain(), waited(*given, **named))[1])
-    assert values(run(plan(tmp_path, ASKS), backwards)) == VALUES
+    assert values(run(plan(tmp_path, ASKS), backwards(monkeypatch))) == VALUES
     assert done(tmp_path)[0] == "c0"
 
 
-def test_the_earliest_of_two_ends_counts(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_backwards", [False, True])
+def test_the_earliest_of_two_ends_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_backwards: bool) -> None:
     asks: dict[str, list[dict[str, Any]]] = {"a": [{}, {"ends": True}, {"ends": True}, {}]}
-    assert values(run(plan(tmp_path, asks), Inline())) == {"a": ["a0", "a1"]}
+    chosen = backwards(monkeypatch) if is_backwards else Inline()
+    assert values(run(plan(tmp_path, asks), chosen)) == {"a": ["a0", "a1"]}
 
 
 def test_threads_give_the_same(tmp_path: Path) -> None:
@@ -83,13 +90,8 @@ def test_the_first_error_of_the_plan_is_the_one_that_is_raised_with_all_its_fiel
 def test_an_error_behind_the_end_of_a_series_is_nobody_s(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_backwards: bool
 ) -> None:
-    from refsim.campaigns import running
-
     asks: dict[str, list[dict[str, Any]]] = {"a": [{}, {"ends": True}, {"fails": True}], "b": [{}]}
-    executor, waited = Backwards(), running.wait
-    if is_backwards:
-        monkeypatch.setattr(running, "wait", lambda *given, **named: (executor.drain(), waited(*given, **named))[1])
-    chosen = executor if is_backwards else Inline()
+    chosen = backwards(monkeypatch) if is_backwards else Inline()
     assert values(run(plan(tmp_path, asks), chosen)) == {"a": ["a0", "a1"], "b": ["b0"]}
 
 

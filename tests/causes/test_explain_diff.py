@@ -187,6 +187,8 @@ def test_a_tail_is_seen_beside_operands_and_before_a_whole_tile():
     for one, other, made in ((unwritten, right, "A"), (right, unwritten, "B")):
         found = explain_diff(one, other, operands=problem.operands(), seconds=0.1)
         assert ([each.causes[0].family for each in found.named], found.made) == ([Family.TAIL], made)
+        alone = explain_diff(one, other, "f32", seconds=0.1)
+        assert (alone.named[0].causes[0].family, alone.made) == (Family.TAIL, made)
     behind = np.vstack([right[1:], right[3:4]])  # what no plan and no tail is, is seen in the codes alone
     [named] = explain_diff(behind, right, operands=problem.operands(), seconds=0.1).named
     assert named.causes[0].family == Family.SHIFTED
