@@ -97,7 +97,7 @@ def test_a_word_without_0x_is_never_taken_for_a_decimal(command, word, ways, ref
     run = refsim(*command.replace("WORD", word).split())
     assert (run.code, run.out) == (2, "")
     assert run.err.startswith(f"[bad-word] {word} stands without 0x\n")
-    assert f"help: {ways}\n" in run.err
+    assert f"help: give {ways}\n" in run.err
 
 
 def test_an_opcode_lists_its_fragments(refsim):
