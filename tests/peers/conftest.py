@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 from refsim.conversions import encode
-from refsim.formats import F16, ElementType, Format, float_named
+from refsim.formats import F16, F64, ElementType, Format, float_named
 from refsim.reference.operands import composed
 
 Codes = NDArray[Any]
@@ -104,7 +104,8 @@ def edges(format: Format, shape: tuple[int, ...], random: np.random.Generator, l
     exponent = cut / 2 + random.integers(-2, 3, shape)
     exponent[..., ::8] = last / 2
     values = np.exp2(np.where(random.random(shape) < 0.5, np.floor(exponent), np.ceil(exponent)))
-    return encode(values * random.choice([-1.0, 1.0], shape) * (random.random(shape) < 0.6), format)
+    values *= random.choice([-1.0, 1.0], shape) * (random.random(shape) < 0.6)
+    return values.view(np.uint64) if format is F64 else encode(values, format)
 
 
 def edge_scales(format: Format, shape: tuple[int, ...], random: np.random.Generator) -> Codes:
