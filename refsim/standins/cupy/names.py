@@ -65,19 +65,22 @@ FFT = _names("""
 """)
 
 SAME_BITS = _names("""
-    abs absolute add all amax amin any arange argmax argmin argpartition argsort argwhere around array_equal array_split
+    abs absolute add all amax amin any arange argmax argmin argwhere around array_equal array_split
     astype atleast_1d atleast_2d atleast_3d broadcast_arrays broadcast_to ceil choose clip column_stack compress concat
     concatenate conj conjugate copysign count_nonzero delete diag diagflat diagonal divide dsplit dstack equal
     expand_dims extract eye fabs fix flatnonzero flip fliplr flipud floor fmax fmin fmod frexp frombuffer fromfile
     fromiter fromstring full genfromtxt greater greater_equal hsplit hstack identity imag isfinite isin isinf isnan
-    isneginf isposinf isreal ix_ ldexp less less_equal lexsort load loadtxt logical_and logical_not logical_or
+    isneginf isposinf isreal ix_ ldexp less less_equal load loadtxt logical_and logical_not logical_or
     logical_xor matrix_transpose max maximum meshgrid min minimum modf moveaxis multiply nan_to_num nanargmax nanargmin
-    nanmax nanmin negative nextafter nonzero not_equal ones pad partition permute_dims positive ptp ravel real repeat
-    reshape resize rint roll rollaxis rot90 round row_stack searchsorted select sign signbit sort split sqrt square
+    nanmax nanmin negative nonzero not_equal ones pad permute_dims positive ptp ravel real repeat
+    reshape resize rint roll rollaxis rot90 round row_stack searchsorted select sign signbit split sqrt square
     squeeze stack subtract swapaxes take take_along_axis tile transpose tri tril trim_zeros triu true_divide trunc
-    unique unique_all unique_counts unique_inverse unique_values vsplit vstack where zeros
+    vsplit vstack where zeros
 """)
-"""Functions that move numbers, or round a real result once: floating-point bits are those of CuPy's kernels."""
+"""Functions that move numbers, or round a real result once: floating-point bits are those of CuPy's kernels.
+
+On an H200 with CuPy 14.2.0 they were so but for payloads of NaN; not those of sorts and of nextafter, which are left out.
+"""
 COMPLEX_BITS = SAME_BITS - {"abs", "absolute", "divide", "multiply", "sqrt", "square", "true_divide", "sign"}
 """The same of complex numbers."""
 
