@@ -6,7 +6,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from refsim import numerics
-from refsim.formats import F32, float_named
+from refsim.formats import F16, F32, float_named
 from refsim.numerics.dot.terms import rounded
 from refsim.numerics.roundings import RNE_F16, RNE_F32, Rounding
 from refsim.ptx.isa import exact_sums, scaled_products
@@ -115,6 +115,15 @@ def test_what_two_numbers_do_not_hold_is_left_open_where_it_decides() -> None:
     for terms in ([one, half, small, least, -small], [small, least, one, -small, half]):
         _, is_open = exact_sums.rounded_sum(terms, F32)
         assert is_open.tolist() == [0]
+
+
+def test_a_sum_of_nothing_but_negative_zeros_is_positive_zero() -> None:
+    """As tensor cores write it, whichever way the sum is taken."""
+    zeros = [np.full(3, -0.0)] * 3
+    for row in (F32, F16):
+        got, is_open = exact_sums.rounded_sum(zeros, row)
+        assert not got.view(row.code_dtype).any()
+        assert not is_open.size
 
 
 def test_what_is_left_open_is_settled_by_the_definition() -> None:

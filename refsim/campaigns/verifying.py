@@ -119,8 +119,7 @@ def _common(kernel: Kernel, request: Request) -> dict[str, Any]:
 
 def _sources(kernel: Kernel) -> str:
     """SHA-256 of the file that declares a kernel, and of its CUDA or PTX with all headers."""
-    code = [] if kernel.code is None else source_files(kernel.code)
-    files = [*([kernel.declared_in] if kernel.declared_in else []), *code]
+    files = [*([kernel.declared_in] if kernel.declared_in else []), *source_files(kernel.code)]
     return hashlib.sha256(repr([(file.name, _hash(file)) for file in files]).encode()).hexdigest()
 
 

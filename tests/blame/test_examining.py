@@ -1,5 +1,7 @@
 """Who is blamed: planted miscompiles, wrong models, races, open bits, edits."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -7,6 +9,7 @@ from conformance.blamed.planted import CONTRACTED, PLANTED, POLYNOMIAL, last_win
 from conformance.blamed.stand_in import InProcess, StandInSilicon
 from refsim.blame import GivenCubin, GivenLaunch, examined, of_launch
 from refsim.blame.builds import ELF
+from refsim.blame.without_gpu import examined_without_gpu
 from refsim.errors import RefsimError
 
 SOUND = InProcess("ptxas 13.0.88")
@@ -132,6 +135,23 @@ def test_an_edited_text_is_held_beside_the_builds_of_the_kernels_own():
     builds = [SOUND, InProcess("ptxas 13.0.88", 3, is_edited=True)]
     found = examined(polynomial(), builds, StandInSilicon(), edited=edited, repeats=1)
     assert (found.verdict, [row.state for row in found.rows]) == ("edited", ["equal", "differs"])
+
+
+def test_without_a_gpu_an_edited_text_is_edited_where_it_writes_other_words():
+    equal, other = f"{POLYNOMIAL}// as it was\n", POLYNOMIAL.replace(*PLANTED["add-sub"])
+    assert examined_without_gpu(polynomial(), [SOUND], edited=equal).verdict == "simulated"
+    assert examined_without_gpu(polynomial(), [SOUND], edited=other).verdict == "edited"
+
+
+def test_a_launch_is_cooperative_where_that_was_asked_for():
+    """5,000 blocks are not resident at once, which only a cooperative launch asks for."""
+    x = np.zeros(4, np.float32)
+    launch = GivenLaunch("polynomial", (5000,), (8,), (x, x, np.uint32(4)))
+    found = examined_without_gpu(of_launch(POLYNOMIAL, "sm_90a", launch, name="p.ptx"), [SOUND])
+    assert found.verdict == "simulated"
+    asked = of_launch(POLYNOMIAL, "sm_90a", replace(launch, cooperative=True), name="p.ptx")
+    with pytest.raises(RefsimError, match="a cooperative grid of 5,000 blocks"):
+        examined_without_gpu(asked, [SOUND])
 
 
 def test_machine_code_that_was_given_is_run_as_it_is(tmp_path):

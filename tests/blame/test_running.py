@@ -63,3 +63,4 @@ def test_only_words_that_hang_on_open_bits_are_excused():
 )
 def test_sums_by_atomics_depend_on_the_order(statement, answer):
     assert run(1, open_bits=(statement,)).depends_on_order is answer
+    assert run(1, open_bits=("redundant: mul.f32 at PTX line 3", statement)).depends_on_order is answer

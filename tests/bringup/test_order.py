@@ -45,7 +45,7 @@ def added(a, b, places, parts=None):
 
 
 def by_thirds(a, b):
-    thirds = [added(a, b, range(at, at + 8)).view(np.float32) for at in (0, 8, 16)]
+    thirds = [added(a, b, range(at, min(at + 8, a.shape[1]))).view(np.float32) for at in (0, 8, 16)]
     return ((thirds[0] + thirds[1]) + thirds[2]).view(np.uint32)
 
 
@@ -87,6 +87,8 @@ def test_chains_that_take_turns_and_meet_by_pairs():
     thirds = only_order(fingerprint(subject(by_thirds, "f32", "f32", "f32", k=24), seeds=(0,)))
     assert "each of 8 products (k 0..7; k 8..15; ...):" in thirds.lines[1]
     assert "k 0, 4, .., 60" in order.lines[1]
+    short = only_order(fingerprint(subject(by_thirds, "f32", "f32", "f32", k=20), seeds=(0,)))
+    assert len({line.index("a chain") for line in short.lines if line.lstrip().startswith("a chain")}) == 1
 
 
 def test_steps_of_hopper_are_found_with_their_bits():

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -140,6 +141,16 @@ def test_a_worker_with_another_file_refuses_its_shard(tmp_path: Path) -> None:
     with pytest.raises(RefsimError) as caught:
         part(json.loads(plan.shards[0].ask))
     assert (caught.value.code, caught.value.kind) == ("other-sources", Kind.MISSING)
+
+
+def test_a_worker_with_another_header_refuses_its_shard(tmp_path: Path) -> None:
+    (tmp_path / "mine.cuh").write_text("#define STEP 3\n")
+    [kernel] = declared(tmp_path, "add")
+    kernel = replace(kernel, source=f'#include "mine.cuh"\n{kernel.source}', include=(str(tmp_path),))
+    shards = [plan_of([kernel], REQUEST).shards[0].ask]
+    (tmp_path / "mine.cuh").write_text("#define STEP 4\n")
+    shards.append(plan_of([kernel], REQUEST).shards[0].ask)
+    assert len({json.loads(ask)["sources"] for ask in shards}) == 2
 
 
 def test_a_journal_tells_its_seed(tmp_path: Path) -> None:

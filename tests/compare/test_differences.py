@@ -83,6 +83,9 @@ def test_padding_bits_of_tf32_are_no_ulp():
         (np.int64(-(2**63)), np.int64(2**63 - 1), -(2**64 - 1)),
         (np.uint64(2**64 - 1), np.uint64(0), 2**64 - 1),
         (np.int8(-1), np.int8(1), -2),
+        (ml_dtypes.int4(-1), ml_dtypes.int4(1), -2),
+        (ml_dtypes.int4(-8), ml_dtypes.int4(7), -15),
+        (ml_dtypes.uint4(15), ml_dtypes.uint4(0), 15),
     ],
 )
 def test_distance_of_wide_types_does_not_overflow(got, want, ulps):

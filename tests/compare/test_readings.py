@@ -100,6 +100,11 @@ def test_zeros_for_ordinary_numbers_and_other_numbers_for_subnormals_are_no_flus
     assert fitting(np.uint16([0x0002, 0x8001, 0x3C00]), np.uint16([0x0001, 0x8003, 0x3C00]), F16) == []
 
 
+def test_an_overflow_that_is_clamped_where_nan_stands_for_infinity_is_no_nan_that_was_dropped() -> None:
+    want, got = np.uint8([0x7F, 0xFF, 0x38]), np.uint8([0x7E, 0xFE, 0x38])
+    assert fitting(got, want, format_named("e4m3")) == ["infinity saturated"]
+
+
 def test_a_sign_of_zero_that_is_not_lost_everywhere_has_no_name() -> None:
     assert fitting(np.uint16([0x0000, 0x8000]), np.uint16([0x8000, 0x8000]), F16) == []
     assert fitting(np.uint16([0x8000, 0x3C00]), np.uint16([0x0000, 0x3C00]), F16) == []

@@ -219,6 +219,7 @@ REFUSED = [
     ("wgmma.m64n64k16.s4.d", "does not multiply s4", "types are"),
     ("ldmatrix.m8n8.x3.b16", "no x3", "x1, x2, x4"),
     ("ldmatrix.m16n16.x1.b8", "needs .trans", "m16n16"),
+    ("ldmatrix.m16n16.x4.b8.trans", "m16n16 has no x4", "m16n16 takes x1, x2"),
     ("ldmatrix.m8n8.x1.b8", "no m8n8 of b8", "m8n8 b16"),
     ("stmatrix.m8n16.x1.b8x16.b4x16_p64", "no m8n16", "m16n8 b8"),
     ("tcgen05.m64n64.2sm.d", "no M = 64", "128, 256"),

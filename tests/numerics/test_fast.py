@@ -17,7 +17,7 @@ from refsim.numerics.calls import arguments_of
 from refsim.numerics.dot import chains
 from refsim.numerics.dot.chains import Operands
 from refsim.numerics.dot.definition import GROUP
-from refsim.numerics.fast import compiled, product
+from refsim.numerics.fast import compiled, product, threads
 from refsim.numerics.fast.domain import LOWEST_PRODUCT
 from refsim.numerics.fast.plan import Plan, plan_for
 from refsim.numerics.fast.terms import ZERO
@@ -124,6 +124,13 @@ def test_wide_operands_of_a_small_problem_do_not_wait_for_a_compiler(monkeypatch
     plan = Plan(problem.row, 16, 1, compiled=True, may_compile=False)
     want = chains.matrix_product(problem.operands, problem.c, problem.row, 16)
     assert (product.fast_product(problem.operands, problem.c, plan) == want).all()
+
+
+def test_numpy_alone_takes_eight_threads_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(threads, "cores", lambda: 64)
+    assert [threads.threads_for(1 << 30, compiled=each) for each in (False, True)] == [8, 64]
+    monkeypatch.setattr(threads, "cores", lambda: 2)
+    assert threads.threads_for(1 << 30, compiled=False) == 2
 
 
 def test_threads_and_kernels_only_where_they_pay() -> None:

@@ -11,6 +11,7 @@ import refsim
 from refsim import numerics
 from refsim.errors import RefsimError
 from refsim.numerics.dot import chains
+from refsim.numerics.dot.definition import dot_product
 from refsim.numerics.profiles import profile
 
 A, B, C = (-(2.0**13), -0.5, -0.25, -0.125), (2.0**10, 1.0, 1.0, 1.0), 2.0**23
@@ -132,6 +133,17 @@ def test_cdna2_flushes_c_once_an_instruction(k: int, word: int) -> None:
     kinds = {"unit": "mfma", "a_format": "bf16", "b_format": "bf16", "d_format": "f32", "target": "gfx90a", "k": k}
     d = numerics.mma(a, b, np.full((1, 1), 2.0**-126, np.float32), **kinds)
     assert d.view(np.uint32).item() == word
+
+
+def test_cdna2_keeps_the_smallest_normal_c() -> None:
+    a = codes([[0.0, 0.0]], "bf16")
+    kinds = {"unit": "mfma", "a_format": "bf16", "b_format": "bf16", "d_format": "f32", "target": "gfx90a", "k": 2}
+    for c, word in ((2.0**-126, 0x00800000), (-(2.0**-126), 0x80800000), (2.0**-127, 0)):
+        given = np.full((1, 1), c, np.float32)
+        assert numerics.mma(a, a, given, **kinds).view(np.uint32).item() == word
+        row = profile("gfx90a", "mfma", "bf16", "bf16", "f32")
+        found = dot_product([0, 0], [0, 0], int(given.view(np.uint32)[0, 0]), row, 2, a_format="bf16", b_format="bf16")
+        assert found.result == word
 
 
 def test_integers_are_exact_and_wrap() -> None:

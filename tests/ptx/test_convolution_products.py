@@ -97,6 +97,27 @@ def test_a_is_shifted_by_a_row(collector: str) -> None:
     np.testing.assert_array_equal(accumulator(out, case), expected(case, a[rows], b, None).view(np.uint32))
 
 
+def test_an_undefined_row_of_a_shifted_a_is_that_of_its_next_lane() -> None:
+    """The last lane of A is undefined: shifted, no row of D comes from it; lane 126 is that of the last row."""
+    case, (a, b) = Case("f16", "bf16", "bf16"), (np.zeros((rows, 16), np.uint16) for rows in (128, 32))
+    image, words = image_of(case, a, b)
+    lost = (
+        ".shared .align 4 .b32 lost; mov.u32 %x1, 0; setp.eq.u32 %lane, %t, {lane}; @%lane ld.shared.b32 %x1, [lost];"
+    )
+    store = (
+        f"tcgen05.st.sync.aligned.32x32b.x8.b32 [%own+64], {{{', '.join(['%x1'] * 8)}}}; tcgen05.wait::st.sync.aligned;"
+    )
+    body = with_products(f"{opcode(case, '.ashift')} [%base], [%base+64], %word1, %v0, %no;")
+    for lane, undefined in ((127, False), (126, True), (0, True)):
+        text = f"{lost.format(lane=lane)} {store} bar.sync 0; {body}"
+        kernel = TensorKernel(text, columns=32, filled=64)
+        if undefined:
+            with pytest.raises(RefsimError, match="reached an output"):
+                kernel.run(image, np.zeros((128, 96), np.uint32), words, (case.word(),))
+        else:
+            kernel.run(image, np.zeros((128, 96), np.uint32), words, (case.word(),))
+
+
 def test_a_shift_of_a_needs_all_lanes() -> None:
     case = Case("f16", "bf16", "bf16", m=64)
     body = with_products(f"{opcode(case, '.ashift')} [%base], [%base+64], %word1, %v0, %no;")

@@ -184,6 +184,14 @@ def bulk(body: str, *, threads: int = 32, policy: str = "eager", seed: int = 0):
     return {each.code for each in trace.findings}, {each.code for each in trace.notes}
 
 
+def test_what_a_copy_wrote_is_read_by_those_who_waited_for_its_mbarrier() -> None:
+    """One thread of the warp waits and another reads: the text says which wait that one lacks, which is not a bulk group's."""
+    program = ptx.load(f"{BULK}{ONCE} ld.shared.u32 %r6, [%r5]; st.global.u32 [%d2+512], %r6; ret; }}")
+    with pytest.raises(RefsimError, match="no wait between that sees the mbarrier complete at which") as caught:
+        program.launch("k", 1, 32, [np.arange(256, dtype=np.uint32)], cluster=1)
+    assert caught.value.code == "race"
+
+
 @POLICIES
 @pytest.mark.parametrize(
     ("body", "codes"),

@@ -143,6 +143,10 @@ def test_buffers_are_copied_and_other_names_refused(fresh):
     fresh.memory.write(one.handle, np.arange(8, dtype=np.uint8))
     two = one.copy_to(stream=core.CoreStream())
     assert (fresh.memory.read(two.handle, 8) == np.arange(8)).all()
+    two.close()
+    with pytest.raises(RefsimError, match=r"freed|allocation"):
+        fresh.memory.read(two.handle, 8)
+    assert core.CoreDevice().create_stream(core.CoreStream.from_handle(77)).handle == 77
     with pytest.raises(ValueError, match="sizes mismatch"):
         one.copy_from(core.CoreDevice().allocate(4))
     for thing, name in ((one, "fill"), (core.CoreDevice(), "resources"), (core.CoreStream(), "priority")):

@@ -189,7 +189,9 @@ def test_the_device_says_what_the_target_has():
         assert cp.cuda.get_current_stream() == stream
         first, second = stream.record(), stream.record()
     assert cp.cuda.get_current_stream() == cp.cuda.Stream.null
-    assert cp.cuda.get_elapsed_time(first, second) >= 0
+    ahead, back = cp.cuda.get_elapsed_time(first, second), cp.cuda.get_elapsed_time(second, first)
+    assert ahead == -back >= 0
+    assert cp.cuda.is_available()
 
 
 @pytest.mark.parametrize("ask", [
