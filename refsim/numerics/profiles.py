@@ -61,7 +61,9 @@ _XIE, _SIM_NVIDIA, _SIM_AMD = XIE["table 4"], MMA_SIM["nv_ptx/sim.py"], MMA_SIM[
 _EMULATED = ROCJITSU["matrix emulation, issues 10330 and 10344"]
 
 _MODEL = Evidence(Level.INDEPENDENT, "independent published models agree")
-_THOR = Evidence(Level.INDEPENDENT, "independent published models agree; 36,864 words of an sm_110 chip reported equal")
+_THOR = Evidence(
+    Level.INDEPENDENT, "independent published models agree; 36,864 words of sm_110's tcgen05 reported equal"
+)
 _B200 = Evidence(Level.INDEPENDENT, "independent published models agree; 46 million cases reported on B200")
 _UNVERIFIED = Evidence(Level.UNVERIFIED, "no bit model is published; computed as a float32 FMA per k")
 _IEEE = Evidence(Level.INDEPENDENT, "IEEE 754 fused multiply-add in ascending k")
@@ -199,7 +201,7 @@ _BLOCK_SCALED = (
     _grouped("sm_100", "tcgen05.mxf4", scales=SCALES_32),
     _grouped("sm_100", "tcgen05.mxf4nvf4", scales=SCALES_16),
     *_fused("sm_120", "mma.sync.mxf8f6f4", F8F6F4, (F32,), k=(32,), length=32, fraction=25, zero=HOPPER, scales=SCALES_32,
-            evidence=_THOR),
+            evidence=_MODEL),
     _grouped("sm_120", "mma.sync.mxf4", scales=SCALES_32),
     _grouped("sm_120", "mma.sync.mxf4nvf4", scales=SCALES_16),
 )
