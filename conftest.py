@@ -42,7 +42,12 @@ def pytest_configure(config: pytest.Config) -> None:
         "markers", "ci(reason): takes seconds and repeats what a smaller test shows; not in `quick`"
     )
     config.addinivalue_line("markers", "night(reason): takes longer than a run before every landing has for it")
+    config.addinivalue_line("markers", "whole(reason): a sweep that `quick` runs whole (tests/sweeps.py)")
     profile = config.getoption("--refsim-profile")
+    if profile == "quick":
+        from tests.sweeps import Sweeps
+
+        config.pluginmanager.register(Sweeps())
     if profile in CASES:
         settings.register_profile("laws", settings.get_profile(f"refsim-{profile}"), max_examples=CASES[profile])
         settings.load_profile("laws")
