@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-CASES = 6
+CASES = 4
 GOLDEN = 0.6180339887498949
 """Multiples of it, less their whole part, lie evenly in 0..1 however many there are, and repeat with no period of a product."""
 ROWS = Path(__file__).with_name("mutants.toml")
@@ -44,10 +44,13 @@ def named_in(rows: Path) -> frozenset[str]:
 
 
 def left_out(items: Sequence[pytest.Item], named: Collection[str]) -> dict[str, list[pytest.Item]]:
-    """Of each sweep the cases that the quick profile does not run. `named` are node IDs: of files, tests or single cases."""
+    """Of each sweep the cases that the quick profile does not run. `named` are node IDs: of files, tests or single cases.
+
+    Cases marked for a larger profile are no part of it: they are skipped with the reason of their mark.
+    """
     sweeps: dict[str, list[pytest.Item]] = {}
     for item in items:
-        if hasattr(item, "callspec"):
+        if hasattr(item, "callspec") and not any(item.get_closest_marker(mark) for mark in ("ci", "night")):
             sweeps.setdefault(item.nodeid.partition("[")[0], []).append(item)
     found = {}
     for test, cases in sweeps.items():
