@@ -43,11 +43,12 @@ def pytest_configure(config: pytest.Config) -> None:
     )
     config.addinivalue_line("markers", "night(reason): takes longer than a run before every landing has for it")
     config.addinivalue_line("markers", "whole(reason): a sweep that `quick` runs whole (tests/sweeps.py)")
+    config.addinivalue_line("markers", "sampled(count, reason): a sweep of which `ci` runs so many cases, `night` all")
     profile = config.getoption("--refsim-profile")
-    if profile == "quick":
+    if profile in CASES:
         from tests.sweeps import Sweeps
 
-        config.pluginmanager.register(Sweeps())
+        config.pluginmanager.register(Sweeps(profile))
     if profile in CASES:
         settings.register_profile("laws", settings.get_profile(f"refsim-{profile}"), max_examples=CASES[profile])
         settings.load_profile("laws")

@@ -22,12 +22,11 @@ def kernels_as_committed(committed_ptx: None) -> None:
 
 @pytest.fixture
 def of_the_corpus(refsim_profile: str) -> Callable[[Kernel], Kernel]:
-    """A kernel with every seventh problem of its corpus in the quick profile, with all of them in the larger ones.
+    """A kernel with every seventh problem of its corpus in the quick profile, every fifth in CI, at night all.
 
-    `refsim verify` runs the whole corpora wherever the tests run. Every format, kind of scale and misalignment is
-    among those that are left.
+    `.ci/run` runs the whole corpora by `refsim verify`. Every format and kind of scale is among those that are left.
     """
-    return lambda kernel: replace(kernel, corpus=kernel.corpus[:: 7 if refsim_profile == "quick" else 1])
+    return lambda kernel: replace(kernel, corpus=kernel.corpus[:: {"quick": 7, "ci": 5}.get(refsim_profile, 1)])
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from refsim.testing.effort import share
 from refsim.testing.kernel_files import bundled_kernels, load_kernel_file
 
 bindings = load_kernel_file(bundled_kernels("block_scale.py"))
-CASES = {"quick": 1, "ci": 6, "night": 1000}  # generated for each of the four formats, beside the corpus
+CASES = {"quick": 1, "ci": 2, "night": 1000}  # generated for each of the four formats, beside the corpus
 EVERY = {"quick": 16, "ci": 8, "night": 1}  # of the corpus
 NAMED = [pytest.param(kernel, id=kernel.name) for kernel in bindings.KERNELS]
 AT_NIGHT = pytest.mark.night("what converts as one of the other targets does")
@@ -36,6 +36,7 @@ def test_generated_problems_agree(kernel, device, refsim_profile, refsim_failure
     assert verdict.cases >= cases
 
 
+@pytest.mark.sampled(4, "kernel and target each in CI, not every pair")
 @pytest.mark.ci("the kernels are verified on the simulator's own target in every run")
 @pytest.mark.parametrize(
     "target", ["sm_80", "sm_120a", *(pytest.param(each, marks=AT_NIGHT) for each in ("sm_89", "sm_100a"))]
@@ -142,6 +143,7 @@ MUTANTS = (
 # fmt: on
 
 
+@pytest.mark.sampled(12, "others of the same kernel are refused in CI, and all problems pass")
 @pytest.mark.parametrize(("kernel", "number", "right", "wrong"), MUTANTS)
 def test_mutant_is_refused(kernel, number, right, wrong, device, broken_quantiser):
     mutant = broken_quantiser(bindings.SOURCE, right, wrong, OTHERS)

@@ -11,7 +11,7 @@ from refsim.testing.effort import share
 from refsim.testing.kernel_files import bundled_kernels, load_kernel_file
 
 bindings = load_kernel_file(bundled_kernels())
-CASES = {"quick": 2, "ci": 8, "night": 1000}  # generated for each of the 15 variants, beside the corpus
+CASES = {"quick": 2, "ci": 4, "night": 1000}  # generated for each of the 15 variants, beside the corpus
 # fmt: off
 VARIANTS = [
     *(

@@ -62,6 +62,7 @@ def test_the_simulator_returns_the_words_of_an_h200(name):
     assert np.array_equal(simulated(name, "eager"), RECORDED[name].arrays["sample"])
 
 
+@pytest.mark.sampled(12, "the same words in products of other widths")
 @pytest.mark.ci("the same words in wider products")
 @pytest.mark.parametrize("name", MANY)
 def test_the_simulator_returns_them_from_wider_products(name):

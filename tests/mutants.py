@@ -56,7 +56,7 @@ class Mutant:
         if not self.tests:
             yield f"{self.name}: names no test"
         for test in self.tests:
-            path, _, function = test.partition("::")
+            path, _, function = test.partition("[")[0].partition("::")
             if not (tree / path).is_file() or f"def {function}" not in (tree / path).read_text("utf-8"):
                 yield f"{self.name}: there is no {test}"
 

@@ -1,9 +1,10 @@
-"""The quick profile runs a few cases of each sweep; the others are left to `--refsim-profile=ci`, and the end of a run says how many.
+"""Of each sweep `quick` runs a few cases, and `ci` as many as a mark asks for; the end of a run says what was left out.
 
-A sweep is a test with more than `CASES` parameter sets. Which of them run depends on nothing but their order: values of every
-parameter come first that no case before has, places all over the list before neighbours. Whole are: tests that
-`tests/mutants.toml` names (a parameter set that a row names is among those that run), tests marked `whole(reason)`, files and
-tests that the command line names, and runs that choose by -k or -m.
+A sweep is a test with more parameter sets than its profile runs: `CASES` in quick, in ci the number of a mark
+`sampled(count, reason)`, without which ci runs them all. Which of them run depends on nothing but their order: first those with
+values of parameters that no case before has, from places all over the list. Whole are, in quick, tests that `tests/mutants.toml`
+names (where a row names one parameter set, that one runs) and tests marked `whole(reason)`; in both profiles the files and tests
+that the command line names, and runs that choose by -k or -m.
 """
 
 import tomllib
@@ -43,41 +44,57 @@ def named_in(rows: Path) -> frozenset[str]:
     return frozenset(test for topic in topics.values() for row in topic.values() for test in row["tests"])
 
 
-def left_out(items: Sequence[pytest.Item], named: Collection[str]) -> dict[str, list[pytest.Item]]:
-    """Of each sweep the cases that the quick profile does not run. `named` are node IDs: of files, tests or single cases.
+def cases_of(test: str, case: pytest.Item, profile: str, named: Collection[str]) -> tuple[int | None, str]:
+    """How many cases of a test a profile runs, and why no more; None where it runs all.
 
-    Cases marked for a larger profile are no part of it: they are skipped with the reason of their mark.
+    `named` has node IDs of files, tests and single cases.
     """
+    sampled = case.get_closest_marker("sampled")
+    if {test, test.partition("::")[0]} & {*named}:
+        return None, ""
+    if profile == "ci":
+        return sampled.args if sampled else (None, "")
+    return (None if case.get_closest_marker("whole") else CASES), ""
+
+
+def left_out(
+    items: Sequence[pytest.Item], profile: str, named: Collection[str]
+) -> dict[tuple[str, str], list[pytest.Item]]:
+    """Of each sweep, with the reason of its mark, the cases that a profile does not run.
+
+    Cases marked for a larger profile are no part of it: they are skipped with the reason of their own mark.
+    """
+    larger = ("ci", "night") if profile == "quick" else ("night",)
     sweeps: dict[str, list[pytest.Item]] = {}
     for item in items:
-        if hasattr(item, "callspec") and not any(item.get_closest_marker(mark) for mark in ("ci", "night")):
+        if hasattr(item, "callspec") and not any(item.get_closest_marker(mark) for mark in larger):
             sweeps.setdefault(item.nodeid.partition("[")[0], []).append(item)
     found = {}
     for test, cases in sweeps.items():
-        of_the_file = test.partition("::")[0]
-        if len(cases) <= CASES or {test, of_the_file} & {*named} or cases[0].get_closest_marker("whole"):
-            continue
-        kept = {cases[place] for place in spread([case.callspec.indices for case in cases], CASES)}
-        found[test] = [case for case in cases if case not in kept and case.nodeid not in named]
+        count, reason = cases_of(test, cases[0], profile, named)
+        if count is not None and len(cases) > count:
+            kept = {cases[place] for place in spread([case.callspec.indices for case in cases], count)}
+            found[test, reason] = [case for case in cases if case not in kept and case.nodeid not in named]
     return found
 
 
 class Sweeps:
-    """The hooks of a run in the quick profile. Workers of a parallel run choose alike, and tell the one that reports."""
+    """The hooks of a run. Workers of a parallel run choose alike, and tell the one that reports."""
 
-    def __init__(self) -> None:
+    def __init__(self, profile: str) -> None:
+        self.profile = profile
         self.left: dict[str, int] = {}
 
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
         if config.option.keyword or config.option.markexpr:
             return
         asked = {config.invocation_params.dir / argument.partition("::")[0] for argument in config.args}
-        gone = left_out([item for item in items if item.path not in asked], named_in(ROWS))
+        gone = left_out([item for item in items if item.path not in asked], self.profile, named_in(ROWS))
         if gone:
             out = {item for cases in gone.values() for item in cases}
             items[:] = [item for item in items if item not in out]
             config.hook.pytest_deselected(items=[*out])
-        self.left = {test: len(cases) for test, cases in gone.items()}
+        self.left = {f"{test}: {reason}" if reason else test: len(cases) for (test, reason), cases in gone.items()}
         if hasattr(config, "workeroutput"):
             config.workeroutput[LEFT] = self.left
 
@@ -86,8 +103,14 @@ class Sweeps:
         self.left = self.left or getattr(node, "workeroutput", {}).get(LEFT, {})
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
+        """One line for all sweeps; in ci one more for each, whose reason is its own."""
         if self.left:
+            count = f"{sum(self.left.values()):,} cases of {len(self.left):,} sweeps were left out"
+            larger, of = ("ci", f" of more than {CASES}") if self.profile == "quick" else ("night", "")
+            if of == "":
+                for test, number in self.left.items():
+                    terminalreporter.write_line(f"LEFT [{number}] {test}: --refsim-profile=night")
             terminalreporter.write_line(
-                f"quick: {sum(self.left.values()):,} cases of {len(self.left):,} sweeps, tests with more than {CASES} parameter "
-                "sets, were left out: --refsim-profile=ci runs them all, and so does a run of one file"
+                f"{self.profile}: {count.replace(' sweeps', f' sweeps{of}')}: "
+                f"--refsim-profile={larger} runs them all, and so does a run of their file"
             )

@@ -20,10 +20,12 @@ def fuzz(*arguments: str) -> str:
     return done.stdout
 
 
+@pytest.mark.ci("more of the same draws, in CI too; tests/files damages files of every kind in every run")
 def test_damaged_files():
     assert "190 files, seed 0: 0 findings" in fuzz("files", "--count", "190")
 
 
+@pytest.mark.ci("more of the same draws, in CI too; the recorded refusals are compared in every run")
 def test_odd_command_lines():
     assert "15 lines, seed 0: 0 findings" in fuzz("lines", "--count", "15")
 

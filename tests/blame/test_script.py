@@ -62,6 +62,7 @@ def test_half_of_the_problems_are_from_all_over_the_corpus() -> None:
     )
 
 
+@pytest.mark.ci("seconds; each step is tried alone in every run")
 def test_a_kernel_and_a_planted_miscompile_from_end_to_end(tmp_path: Path) -> None:
     written = tmp_path / "blame.json"
     of = "--kernel softmax --planted rounding --opt 3 --problems 1 --repeats 1 --jobs 0"

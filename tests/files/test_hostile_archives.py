@@ -151,6 +151,7 @@ def test_a_member_whose_size_is_a_lie_costs_what_it_holds(tmp_path):
     expect(tmp_path / "x.npz", patched(content, CENTRAL, 24, said), "truncated-file")
 
 
+@pytest.mark.ci("writes 12,000 members; two alike of a few are refused in every run")
 def test_twelve_thousand_members_of_which_two_are_alike(tmp_path):
     content = archive(*((f"{index}.npy", b"") for index in range(12_000)), ("0.npy", b""))
     expect(tmp_path / "x.npz", content, "unsafe-archive")

@@ -140,6 +140,7 @@ def test_threads_and_kernels_only_where_they_pay() -> None:
     assert large.may_compile
 
 
+@pytest.mark.ci("a large product under tracemalloc; that tiles never matter is tried in every run")
 def test_memory_is_bounded_by_tiles_not_by_k() -> None:
     a, b = e4m3((192, 8192)), e4m3((192, 8192), 2)
     tracemalloc.start()

@@ -40,6 +40,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
 """
 
 
+@pytest.mark.ci("a process of its own with a large launch")
 def test_a_declared_gigabyte_costs_what_is_touched():
     """A launch alone, then one under three schedules, in a process of its own: ru_maxrss counts KiB on Linux."""
     pytest.importorskip("resource", reason="peak memory is measured by getrusage")

@@ -63,7 +63,7 @@ TARGETS = sorted({judged_for(bound) for bound in LONGEST})
 def test_modifiers_stand_in_the_orders_that_ptxas_takes(target: str, tmp_path: Path, refsim_profile: str) -> None:
     if target.endswith("f") and assembler.releases()[-1][0] < (13, 2):
         pytest.skip("no ptxas from 13.2 on is here to judge these forms: it comes with triton 3.9")
-    most = 4 if refsim_profile == "quick" else 60
+    most = {"quick": 4, "ci": 16}.get(refsim_profile, 60)
     tried = [other for bound in LONGEST if judged_for(bound) == target for other in permuted(bound, most)]
     refused: dict[str, str] = {}
     for is_pair in (False, True):  # no function may have both

@@ -217,6 +217,7 @@ MORE = [
 ]
 
 
+@pytest.mark.sampled(9, "tiles, warps and stages of other sizes")
 @pytest.mark.parametrize("case", [*CASES, *(pytest.param(case, marks=WIDE) for case in MORE)], ids=str)
 def test_flash_attention_by_triton_has_the_bits_of_its_definition_under_every_policy(kernels: Any, case: Case) -> None:
     kernel = compiled(kernels, case)

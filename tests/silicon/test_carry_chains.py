@@ -38,7 +38,7 @@ def expected(name: str, values: tuple[int, ...]) -> int:
 @pytest.mark.parametrize("part", range(4))
 def test_chain_is_one_adder_with_one_flag(part: int, refsim_profile: str) -> None:
     columns = [column[:ROWS] for column in carry_chains.operands(0)]
-    for form in CHAINS[part :: 97 if refsim_profile == "quick" else 4]:
+    for form in CHAINS[part :: {"quick": 97, "ci": 13}.get(refsim_profile, 4)]:
         results = np.zeros(ROWS, np.uint64)
         arguments = [*(column.copy() for column in columns), results, np.uint32(ROWS)]
         ptx.load(probe_module([form])).launch("form_0", (1,), (ROWS,), arguments)

@@ -197,6 +197,7 @@ REPORTED = """
     """
 
 
+@pytest.mark.ci("seconds; one failure is read in every run, and the text of a verdict")
 def test_a_failure_can_be_read_at_once(run_suite):
     """Four ways to fail, each with its verdict, case, place and the line that repeats it, in less than a screen."""
     output = run_suite("-k", "law or campaign or arrays or broken", kernels=KERNELS, test_it=REPORTED)

@@ -212,6 +212,7 @@ QUICK = (
 EVERY = pytest.mark.ci("kernels of every style; a few of them in every run")
 
 
+@pytest.mark.sampled(6, "seconds each; tests/testing/test_suspects.py names the same kinds")
 @pytest.mark.parametrize("name", [name if name in QUICK else pytest.param(name, marks=EVERY) for name in TABLE])
 def test_a_mistake_is_named_or_nothing_is(name: str, tmp_path: Path) -> None:
     style, said, right, wrong = TABLE[name]

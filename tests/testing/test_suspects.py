@@ -208,6 +208,7 @@ QUICK = (
 EVERY = pytest.mark.ci("every kind of mistake; a few of them in every run")
 
 
+@pytest.mark.sampled(14, "the edits that mend them are tried by themselves in tests/testing/test_suspect_repairs.py")
 @pytest.mark.parametrize("name", [name if name in QUICK else pytest.param(name, marks=EVERY) for name in TABLE])
 def test_a_mistake_is_named(name: str, tmp_path: Path) -> None:
     kind, right, wrong = TABLE[name]

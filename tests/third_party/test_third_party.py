@@ -4,6 +4,7 @@ CI runs this file from outside the checkout, against the installed wheel.
 """
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 
 import refsim
@@ -24,6 +25,7 @@ def test_a_cast_of_mine_is_the_instruction(x):
     assert_bits_equal(saturating_cast(codes), (packed & 0xFF).astype(np.uint8), "e4m3")
 
 
+@pytest.mark.ci("ten seconds; conformance/ runs the same kernels in every run")
 def test_the_bundled_kernels_run_here(device):
     for kernel in find_kernels():
         laws.agrees_with_oracle(kernel, kernel.corpus[7], device)

@@ -139,15 +139,16 @@ def test_what_sums_return_is_asked_without_a_compiler(python: Path, tmp_path: Pa
     assert_all_run(python, None, tmp_path, "sm_80", ("numerics",))
 
 
-@pytest.mark.ci("tensor cores of sm_80 are probed in every run")
+@pytest.mark.night("most of a minute; layouts and sums are asked without a compiler in CI, the other suites with one")
 def test_every_case_of_a_bringup_runs(python: Path, tmp_path: Path) -> None:
-    """But the bundled kernels: a toolkit compiles one above, and without a compiler .ci/run verifies them from the wheel.
+    """But the bundled kernels: a toolkit compiles one above, and without a compiler .ci/run runs them from the wheel.
     Where text comes from is the matter of the layouts above: here it is bundled.
     Discovery asks the same probes of tensor cores, for minutes; docs/bringup.md has the command with it."""
     suites = tuple(name for name in ALWAYS if name != "kernels")
     assert_all_run(python, None, tmp_path, "sm_89", suites)
 
 
+@pytest.mark.ci("seconds; what is missing stands first in the text of tests/bringup in every run")
 def test_what_a_bringup_could_not_run_stands_first(python: Path, tmp_path: Path) -> None:
     """Neither a compiler nor bundled text of the probe's source: an installation that was edited."""
     probe = tmp_path / "probes" / "tensor_cores.cu"

@@ -198,6 +198,7 @@ assert triton.runtime.driver.active.get_current_target().arch == 90
 """
 
 
+@pytest.mark.ci("seconds; programs of PyCUDA run unchanged in every run")
 def test_a_program_of_triton_runs_unchanged(refsim, tmp_path, monkeypatch):
     pytest.importorskip("triton", reason="triton is not installed: pip install triton")
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "kept"))

@@ -305,6 +305,7 @@ def rerunning(folder: Path, *arguments: str):
         process.wait()
 
 
+@pytest.mark.ci("compiles five times; a rerun for an imported module is in every run")
 def test_rerun_runs_again_for_a_header_and_ends_by_ctrl_c(several):
     (several / "limit.cuh").write_text("constexpr unsigned EXTRA = 0;\n")
     source = (several / "scale.cu").read_text().replace("i < n;", "i < n + EXTRA;")
