@@ -11,6 +11,7 @@ from typing import Any
 from conformance.explained.block_pairs import block_scaled
 from conformance.explained.pairs import LARGE, all_pairs
 from conformance.explained.quantiser_pairs import quantisers
+from conformance.explained.row_pairs import of_rows
 from conformance.explained.trials import asked, summary
 
 
@@ -23,6 +24,7 @@ def main() -> int:
     parser.add_argument("--blocks", type=int, default=0, help="seeds of block-scaled products, 128 x 128 x 512")
     parser.add_argument("--quantisers", type=int, default=0, help="seeds of quantisers' outputs, 24 x 256")
     parser.add_argument("--quantisers-large", type=int, default=0, help="seeds of quantisers' outputs, 128 x 512")
+    parser.add_argument("--rows", type=int, default=0, help="seeds of functions of rows, 24 x 300")
     parser.add_argument("--broken", action="store_true", help="ask about the broken kernels of this project instead")
     parser.add_argument(
         "--only", nargs="*", default=[], metavar="NAME", help="of these, what begins so: rows/ faults/ties"
@@ -35,6 +37,8 @@ def main() -> int:
     pairs = list(all_pairs(given.small, given.large, given.outputs))
     for seed in range(given.blocks):
         pairs += block_scaled(seed, LARGE)
+    for seed in range(given.rows):
+        pairs += of_rows(seed)
     pairs += quantisers(given.quantisers, given.quantisers_large)
     with ProcessPoolExecutor(given.jobs, multiprocessing.get_context("spawn")) as pool:
         rows = list(pool.map(asked, pairs))

@@ -190,6 +190,15 @@ def _of_tensors() -> Iterator[Broken]:
 # ---- kernels by their case -----------------------------------------------------------------------------------------------
 
 
+def _usual_rows(kernel: Kernel) -> tuple[Any, ...]:
+    """Float32 rows of a user's length; of softmax with weights down to the smallest subnormals, and with sums up to infinity."""
+    rows, normal = test_row_functions.rows, test_row_functions.rows.Values
+    if kernel.name == "softmax":
+        wide = (normal("gaussian", 11), "f32")
+        return rows.Softmax(4, 700, *wide, scale=40.0), rows.Softmax(16, 300, *wide, scale=-21.0)
+    return (rows.RmsNorm(4, 700, normal("gaussian", 11), normal("gaussian", 12), None, "f32"),)
+
+
 def _of_rows() -> Iterator[Broken]:
     source = test_row_functions.rows.SOURCE
     for each in test_row_functions.MUTANTS:
@@ -197,9 +206,9 @@ def _of_rows() -> Iterator[Broken]:
         def made(folder: Path, values: Any = each.values) -> Kernel:
             kernel, number, right, wrong = values
             file = edited(source, ("special_functions.cuh",), right, wrong, (), folder)
-            return replace(kernel, file=file, corpus=(kernel.corpus[number], *kernel.corpus))
+            return replace(kernel, file=file, corpus=(kernel.corpus[number], *_usual_rows(kernel), *kernel.corpus))
 
-        yield Broken(f"rows/{each.id}", made)
+        yield Broken(f"rows/{each.id}", made, of_corpus, of_user.rows)
 
 
 def _of_attention() -> Iterator[Broken]:

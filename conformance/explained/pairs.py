@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conformance.explained import arithmetic as own
-from refsim.causes import Family, ProductOperands, QuantizedFrom
+from refsim.causes import Family, ProductOperands, QuantizedFrom, RowOperands
 
 Matrix = NDArray[Any]
 SMALL, LARGE = (24, 40, 512), (128, 128, 512)
@@ -27,13 +27,13 @@ class Pair:
     got: Matrix
     want: Matrix | None
     format: str
-    operands: ProductOperands | None = None
+    operands: ProductOperands | RowOperands | None = None
     values: Matrix | None = None
     quantized: QuantizedFrom | None = None
 
     @property
     def is_large(self) -> bool:
-        return self.operands is not None and np.shape(self.operands.a) == (LARGE[0], LARGE[2])
+        return isinstance(self.operands, ProductOperands) and np.shape(self.operands.a) == (LARGE[0], LARGE[2])
 
 
 @dataclass(frozen=True)

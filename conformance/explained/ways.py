@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 import refsim
-from refsim.causes import ProductOperands, QuantizedFrom
+from refsim.causes import ProductOperands, QuantizedFrom, RowOperands
 from refsim.formats import format_named
 from refsim.oracles import fp8_quantize
 from refsim.testing.kernel_files import bundled_kernels, load_kernel_file
@@ -117,3 +117,12 @@ def experts(problem: Any, output: str, got: Any, want: Any, beside: Pairs) -> As
         a=left, b=b[chosen], a_format="e4m3", b_format="e4m3", a_scale=scales, b_scale=sb[chosen]
     )
     return got[mine], want[mine], {"operands": operands}
+
+
+def rows(problem: Any, output: str, got: Any, want: Any, beside: Pairs) -> Asked:
+    """Softmax, whose kernel takes its scale times log2(e), or RMSNorm with its weights and gate."""
+    common = {"x": problem.codes(), "x_format": problem.wide}
+    if hasattr(problem, "scale"):
+        return got, want, {"operands": RowOperands(function="softmax", scale=problem.scale / np.log2(np.e), **common)}
+    more = {"weight": problem.weights, "gate": problem.gates, "eps": problem.eps}
+    return got, want, {"operands": RowOperands(function="rms_norm", **more, **common)}

@@ -8,6 +8,7 @@ from refsim.causes.explaining import explain_diff
 from refsim.causes.explanation import DiffExplanation, DiffOutcome, SumsSoFar
 from refsim.causes.operands import ProductOperands
 from refsim.causes.quantised_from import QuantizedFrom
+from refsim.causes.row_operands import RowOperands
 from refsim.causes.rows import Cause, Family
 from refsim.causes.search import Named
 
@@ -19,6 +20,7 @@ __all__ = [
     "Named",
     "ProductOperands",
     "QuantizedFrom",
+    "RowOperands",
     "SumsSoFar",
     "explain_diff",
 ]

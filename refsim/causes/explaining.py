@@ -16,6 +16,7 @@ from refsim.causes.operands import ProductOperands
 from refsim.causes.products import ProductOfPlans
 from refsim.causes.quantised import QuantizedTensor, QuantizerOutput
 from refsim.causes.quantised_from import QuantizedFrom, joined, words_of
+from refsim.causes.row_operands import RowOperands
 from refsim.causes.rows import Codes, Explained, Family
 from refsim.causes.search import CauseSearch, Found, Named
 from refsim.causes.unwritten import unwritten_causes
@@ -41,7 +42,7 @@ def explain_diff(
     b: ArrayLike | None = None,
     format: str | Format | None = None,
     *,
-    operands: ProductOperands | None = None,
+    operands: ProductOperands | RowOperands | None = None,
     values: ArrayLike | None = None,
     quantized: QuantizedFrom | None = None,
     seconds: float = 10.0,
@@ -51,9 +52,9 @@ def explain_diff(
     """What makes output `a` differ from output `b`, or from what `operands` or `values` usually give: causes by their bits.
 
     `a`, `b`: codes of one shape, of `format`, or arrays that know it (ml_dtypes, float16, float32). `operands` are those of the
-    product that both come from: `b` may then be left out, and means one with nothing changed; `values` (float32 or float64, the
-    shape of `a`) are what both were rounded from, `quantized` what both were quantised from. A cause is named only if it
-    reproduces every bit, and never for equal outputs. The search ends after about `seconds` of processor time;
+    product or function that both come from: `b` may then be left out, and means one with nothing changed; `values` (float32 or
+    float64, the shape of `a`) are what both were rounded from, `quantized` what both were quantised from. A cause is named only
+    if it reproduces every bit, and never for equal outputs. The search ends after about `seconds` of processor time;
     `on_progress(phase, done, planned)` is called meanwhile. `at`: the element (row, column) whose two sums are returned as
     `stages`, else the first that differs.
     explain_diff(np.arange(16, dtype=np.uint8).reshape(4, 4).T, np.arange(16, dtype=np.uint8).reshape(4, 4), "e4m3").outcome is
@@ -78,7 +79,9 @@ def explain_diff(
         rule = "values are what is rounded, operands what is multiplied, quantized what a quantiser read"
         raise RefsimError("usage", "two ways to compute the outputs", rule=rule)
     if operands is not None:
-        return question.of_subject(_fitting(operands.product(row), got), at)
+        if isinstance(operands, ProductOperands):
+            return question.of_subject(_fitting(operands.product(row), got), at)
+        return question.of_rows(operands.explained(got.shape, row))
     if values is not None:
         wide, held = _values(values, got)
         return question.of_subject(WideValues(wide, held, row), at)
@@ -99,6 +102,11 @@ class _Question:
     deadline: float
     report: Report | None
     is_one: bool = True
+
+    def of_rows(self, subject: Explained[Any]) -> DiffExplanation:
+        """Outputs (..., columns) as the rows of one matrix."""
+        want = None if self.want is None else self.want.reshape(subject.shape)
+        return replace(self, got=self.got.reshape(subject.shape), want=want).of_subject(subject, None)
 
     def of_quantiser(self, given: QuantizedFrom) -> DiffExplanation:
         """Codes, scales, or both together: then one cause explains both outputs, or none is named."""
@@ -218,7 +226,7 @@ class _Question:
         if found.is_equal:
             return DiffExplanation(DiffOutcome.EQUAL, 0, found.judged, size, a_is=subject.described(start))
         output = self.got if made == "A" or self.want is None else self.want
-        is_little = found.differing < LEAST_DIFFERING and found.judged < LEAST_ELEMENTS
+        is_little = found.differing < LEAST_DIFFERING and (found.judged < LEAST_ELEMENTS or _is_of_two(found))
         is_little |= self.is_one and is_nan_alone(output, self.format)
         named = () if is_little else tuple(found.whole)
         outcome = (
@@ -255,6 +263,11 @@ class _Question:
             made,
             _beside(subject, start, planned),
         )
+
+
+def _is_of_two(found: Found) -> bool:
+    """Whether two causes together are all that fits: there are so many pairs that few elements are chance."""
+    return all(len(each.causes) > 1 for each in found.whole)
 
 
 def _is_planned(named: Named) -> bool:

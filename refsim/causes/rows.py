@@ -48,6 +48,18 @@ class Family(StrEnum):
     PACKING = "order of codes in a byte"
     ZERO_SIGN = "sign of zero or of all"
     ACCUMULAND = "where C enters"
+    SPECIAL = "special function"
+    NO_EPSILON = "no epsilon"
+    EPSILON = "another epsilon"
+    COUNT = "divided by another count"
+    MAXIMUM = "maximum not subtracted or another"
+    MEAN = "mean subtracted or not"
+    BASE = "2^x, not e^x"
+    SCALE_TWICE = "the scale applied twice"
+    NO_SCALE = "the scale left out"
+    WEIGHTS = "weights of another place"
+    NO_WEIGHTS = "weights left out or plus one"
+    GATE = "gate left out or of another place"
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,9 @@ TILE = 1 << 15  # elements that are computed between two looks at the clock
 LEAST_PART = 0.01
 PARTS = 3
 CHEAP = ("written", "placed")
-ADDING = ("adder", "interval", "sharing", "descends", "running", "promotion", "accumuland", *CHEAP)
+OF_FUNCTIONS = ("order", "held", "exponent", "function", "quotient", "mean", "root", "squares", "product", "silu_function",
+                "silu_quotient")  # fmt: skip
+ADDING = ("adder", "interval", "sharing", "descends", "running", "promotion", "accumuland", *OF_FUNCTIONS, *CHEAP)
 """Choices that one kernel makes differently from another without being wrong: two of them together are usual."""
 OF_RANGES = ("counted", "counted_from")
 """Choices that there are where K is shared alone."""

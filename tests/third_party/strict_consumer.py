@@ -188,6 +188,8 @@ def why(a: NDArray[np.uint8], d: NDArray[np.float32]) -> list[causes.Cause]:
     sums: list[int] = [stage.code_a for stage in found.stages if isinstance(stage, causes.SumsSoFar)]
     named: tuple[causes.Named, ...] = found.named
     scales: causes.QuantizedFrom = causes.QuantizedFrom(x=d, to="mxfp8", recipe="floor")
+    rows: causes.RowOperands = causes.RowOperands(function="rms_norm", x=d, weight=d[0], eps=1e-5, special="exact")
+    assert rows.function
     assert sums
     assert found.outcome is causes.DiffOutcome.EXPLAINED or scales.to
     return [cause for each in named for cause in each.causes if cause.family is causes.Family.SPLIT_K]

@@ -13,6 +13,7 @@ from refsim.cli.arguments import ARRAY_SUFFIXES, format_option, load_codes
 from refsim.cli.commands.mma import OPERAND, ElementParam
 from refsim.cli.delivery import AGREED, FAILED, Answer, answers
 from refsim.cli.extents import Whole
+from refsim.cli.function_operands import function_options, row_operands
 from refsim.cli.names import TARGET, UNIT
 from refsim.cli.progress import Countable, Passed, reporting
 from refsim.errors import Kind, RefsimError
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from refsim.formats import ElementType, Format
 
 CASE = ".json"
+FUNCTION_OPTIONS = ("function", "x", "weight", "bias", "gate", "eps", "scale", "special")
 STAGES = (
     Column("columns", label="columns of K", align="right", strong=True),
     Column("a", label="sum of A"),
@@ -66,6 +68,7 @@ STAGES = (
 @click.option("--want-scales", metavar="FILE", type=click.Path(path_type=Path), help="The scales beside the codes B.")
 @click.option("--layout", metavar="NAME", help="Where scales are meant to lie: nvidia_128x4, ...; else by their shape.")
 @click.option("--recipe", metavar="NAME", help="The recipe that is usual there.")
+@function_options
 @click.option("--trust", is_flag=True, help="Run the Python file that a case names, wherever it lies.")
 @click.option(
     "--kernels",
@@ -95,16 +98,17 @@ def command(
     scales: Path | None,
     want_scales: Path | None,
     layout: str | None,
-    **of_product: Any,
+    **of_operands: Any,
 ) -> Answer:
     """What makes result A differ from result B, or from what its operands usually give; or why a kernel's case fails.
 
     A cause is named when it turns the one into the other in every bit: another accumulator, interval, split of K or
     promotion, FN codes read as FNUZ, a transpose, a swizzle, a rounding, a tail. Others explain a part, are excluded,
     or change nothing on this data. With --a and --b the files of D = A B^T are computed again under each cause, with
-    --values what was rounded, with --quantized what a quantiser read; with two files alone one is made of the other. The
-    sums of one element stand side by side. A may be a case that `refsim verify` wrote, or a kernel and B its case: that
-    runs on the simulated GPU, and what the kernel wrote is compared with its oracle.
+    --values what was rounded, with --quantized what a quantiser read, with --row and --x a softmax, a norm or silu; with
+    two files alone one is made of the other. The sums of one element stand side by side. A may be a case that
+    `refsim verify` wrote, or a kernel and B its case: that runs on the simulated GPU, and what the kernel wrote is
+    compared with its oracle.
 
     Exit code 0: equal. 1: they differ, and the cause is named. 5: they differ, and nothing tried reproduces every bit.
 
@@ -115,6 +119,7 @@ def command(
       refsim explain-diff got.npy want.npy -t e4m3 --values x.npy --as json
       refsim explain-diff scales.npy -t e8m0 --quantized x.npy --to mxfp8
       refsim explain-diff q.npy -t e4m3 --scales s.npy --quantized x.npy --to 1x128
+      refsim explain-diff y.npy -t bf16 --row rms_norm --x x.npy --weight w.npy --eps 1e-5
       refsim explain-diff failures/fp8_quantize-0123456789.json --seconds 60
     """
     if first.suffix not in ARRAY_SUFFIXES:
@@ -125,17 +130,26 @@ def command(
     one, format = _loaded(first, row, of_first)
     other = None if second is None else _second(first, second, format, row, of_second)
     ways: dict[str, Any] = {
-        "operands": _operands(**of_product),
+        "operands": _chosen(of_operands),
         "values": None if values is None else _floats(values, None),
         "quantized": _quantised(quantized, block, recipe=recipe, scales=scales, want_scales=want_scales, layout=layout),
     }
     if other is None and all(way is None for way in ways.values()):
-        help = "give a second one, or --a and --b, --values or --quantized"
+        help = "give a second one, or --a and --b, --row, --values or --quantized"
         raise RefsimError("usage", "one output alone", help=help)
     with reporting(sys.stderr) as report:
         tell = partial(_told, report, "explain-diff")
         found = explain_diff(one, other, format, **ways, seconds=seconds, at=at, on_progress=tell)
     return Answer(_document(found, first, second), _exit_code(found))
+
+
+def _chosen(options: dict[str, Any]) -> Any:
+    """The operands of a product or of a function of rows, whichever options name."""
+    of_function = {option: options.pop(option) for option in FUNCTION_OPTIONS}
+    of_product, of_rows = _operands(**options), row_operands(**of_function)
+    if of_product is not None and of_rows is not None:
+        raise RefsimError("usage", "--a and --b beside --row", rule="a product or a function of rows")
+    return of_product or of_rows
 
 
 def _keys(keys: tuple[str, ...], second: Path | None) -> tuple[str | None, str | None]:

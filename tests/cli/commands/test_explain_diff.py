@@ -92,6 +92,20 @@ def test_operands_and_one_element(refsim, here):
     assert "32..63" in run.out
 
 
+def test_a_norm_without_its_weights(refsim, here):
+    x, w = (encode(RANDOM.normal(0, 1, shape), "bf16") for shape in ((6, 80), (80,)))
+    from refsim.oracles import rms_norm
+
+    files.save("x.npy", x, "bf16")
+    files.save("w.npy", w, "bf16")
+    files.save("y.npy", rms_norm(x, np.full(80, 0x3F80, np.uint16), 1e-5), "bf16")
+    line = ("explain-diff", "y.npy", "--row", "rms_norm", "--x", "x.npy", "--eps", "1e-5")
+    run = refsim(*line, "--weight", "w.npy")
+    assert run.code == 1
+    assert "cause  weights left out or plus one: weights are left out; reproduces every bit" in run.out
+    assert refsim(*line).code == 0
+
+
 def exhibit(name):
     return next(kernel for kernel in find_kernels([EXHIBITS]) if kernel.name == name)
 
@@ -123,6 +137,11 @@ def test_a_kernel_that_agrees_has_no_cause():
         ("right.npy --quantized right.npy", "usage"),
         ("right.npy --a-scale 2", "usage"),
         ("right.npy --scales right.npy", "usage"),
+        ("right.npy --x right.npy", "usage"),
+        ("right.npy --eps 1", "usage"),
+        ("right.npy --row softmax", "usage"),
+        ("right.npy --row softmax --x right.npy", "format-mismatch"),
+        ("right.npy --row silu --x right.npy --a right.npy --b right.npy", "usage"),
         ("right.npy other.npy --at 12,0", "at-range"),
         ("right.npy --key one --key other", "usage"),
         ("right.npy right.txt", "unknown-suffix"),

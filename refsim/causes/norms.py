@@ -1,0 +1,177 @@
+"""RMSNorm and LayerNorm of rows as a plan: sums, mean, epsilon, root, weights, bias, gate."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from refsim.causes import norm_steps as steps
+from refsim.causes.amax_changes import ChangedStep
+from refsim.causes.placing import IN_PLACE, Placing
+from refsim.causes.row_subject import AS_READ, Floats, RowSubject, common_causes, kept, rows_of, tail_causes, written
+from refsim.causes.row_sums import RowOrder, sum_causes
+from refsim.causes.rows import Cause, Codes, Family, Sample
+from refsim.causes.silu import EXACT_SIGMOID, GATED, OWN_GATE, WITH_LOG2_E, Sigmoid, gate_causes, sigmoid_causes
+from refsim.causes.special import DIVIDED, EX2_SUBNORMAL, FULL, ONE_BY_ROOT, ROOTS, RSQRT_APPROX
+from refsim.causes.writing import USUAL_WRITING, Writing
+from refsim.formats import F32, Format
+from refsim.sources import PTX, TORCH
+
+_NORM = TORCH["nn.RMSNorm and nn.LayerNorm"]
+NOT_CENTRED, CENTRED, CENTRED_IN_VARIANCE, ONE_PASS = (
+    "no mean is subtracted",
+    "the mean is subtracted",
+    "the mean is subtracted for the variance alone",
+    "the variance is the mean of squares less the square of the mean",
+)
+
+
+@dataclass(frozen=True)
+class NormPlan:
+    """The choices; `count`: what sums of x and of squares are divided by, 0: the columns; `tail`: those that no sum has."""
+
+    order: RowOrder
+    eps: float
+    centred: str = NOT_CENTRED
+    squares: str = steps.FUSED_SQUARES
+    held: Format = F32
+    tail: int = 0
+    count: tuple[int, int] = (0, 0)
+    mean: ChangedStep = FULL
+    eps_place: str = steps.INSIDE
+    root: ChangedStep = RSQRT_APPROX
+    weights: ChangedStep = steps.OWN_WEIGHTS
+    product: ChangedStep = steps.X_THEN_W
+    bias: ChangedStep = steps.ADDED
+    read: ChangedStep = AS_READ
+    silu_function: ChangedStep = EX2_SUBNORMAL
+    silu_quotient: ChangedStep = FULL
+    silu_base: str = WITH_LOG2_E
+    gate: ChangedStep = OWN_GATE
+    gating: ChangedStep = GATED
+    written: Writing = USUAL_WRITING
+    placed: Placing = IN_PLACE
+
+
+@dataclass(frozen=True, eq=False)
+class NormOfPlans(RowSubject):
+    """x / sqrt(mean(x^2) + eps) * w, times silu(gate); `centres`: of x less its mean. `number` is eps."""
+
+    centres: bool = False
+
+    is_sampled = True
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.x.shape
+
+    @property
+    def usual(self) -> NormPlan:
+        """The order of operations of our own kernel; `exact`: quotients, roots and powers that are rounded once."""
+        plan = NormPlan(RowOrder(), float(np.float32(self.number)), CENTRED if self.centres else NOT_CENTRED)
+        if not self.exact:
+            return plan
+        silu = {"silu_function": EXACT_SIGMOID.function, "silu_quotient": EXACT_SIGMOID.quotient}
+        return replace(plan, order=RowOrder(1), mean=DIVIDED, root=ONE_BY_ROOT, **silu)  # type: ignore[arg-type]
+
+    def causes(self) -> Sequence[Cause]:
+        usual, columns = self.usual, self.x.shape[1]
+        found = [*common_causes(self.format), *sum_causes(usual.order), *tail_causes(columns, "the mean")]
+        found += [*steps.counts(columns, centred=self.centres), *steps.epsilons(self.number)]
+        for row in steps.MEANS:
+            found.append(replace(row.cause("mean"), says=f"the mean: the sum {row.name}"))
+        for way in (NOT_CENTRED, CENTRED, CENTRED_IN_VARIANCE, ONE_PASS):
+            rank = int(way != usual.centred) + (way == CENTRED_IN_VARIANCE)
+            family = Family.CONTRACTION if way == ONE_PASS else Family.MEAN
+            found.append(Cause(family, way, "centred", way, _NORM, rank))
+        for squares in steps.SQUARES:
+            found.append(Cause(Family.CONTRACTION, squares, "squares", squares, PTX["fma"]))
+        found += [row.cause("root") for row in ROOTS]
+        if self.w is not None:
+            found += [row.cause("weights") for row in steps.WEIGHTS]
+            found += [row.cause("product") for row in steps.WEIGHINGS if row.rank == 0 or self.format is not F32
+                      or row.family is not Family.DOUBLE_ROUNDING]  # fmt: skip
+        if self.bias is not None:
+            found += [row.cause("bias") for row in steps.BIASES]
+        if self.gate is not None:
+            found += [*sigmoid_causes(Sigmoid()), *gate_causes(self.format)]
+        return found
+
+    def undone(self, plan: NormPlan, got: Codes) -> tuple[NormPlan, Codes]:
+        return replace(plan, placed=IN_PLACE), plan.placed.back(got)
+
+    def codes(self, plan: NormPlan, sample: Sample | None = None) -> Codes:
+        """What a plan writes of all rows, or of a sample's. Raises DoesNotApplyError."""
+        rows, key = rows_of(sample)
+        with np.errstate(all="ignore"):
+            parts = (plan.order, plan.eps, plan.centred, plan.squares, plan.held, plan.tail, plan.count, plan.mean)
+            own = key and (*key, *parts, plan.eps_place, plan.root, plan.read)
+            x, root = self.remembered(own, partial(self._normed, plan, rows))
+            w = np.ones(x.shape[1], np.float32) if self.w is None else plan.weights.apply(self.w)
+            y = plan.product.apply(x, root, w, self.format)
+            if self.bias is not None:
+                y = plan.bias.apply(x, root, w, y, self.bias)
+            if self.gate is not None:
+                y = self._gated(plan, y, rows)
+            codes = written(y, plan.written, self.format)
+        return plan.placed.put(codes) if sample is None else codes[:, sample[1]]
+
+    def _gated(self, plan: NormPlan, y: Floats, rows: Any) -> Floats:
+        assert self.gate is not None
+        gate = plan.gate.apply(self.gate)[rows]
+        silu = Sigmoid(plan.silu_function, plan.silu_quotient, plan.silu_base).silu(gate)
+        gated: Floats = plan.gating.apply(y, silu, gate, self.format)
+        return gated
+
+    def _normed(self, plan: NormPlan, rows: Any) -> tuple[Floats, Floats]:
+        """x, less its mean where that is subtracted, and what it is multiplied by (rows, 1)."""
+        x = np.asarray(plan.read.apply(self.x[rows], self.x_format), np.float32)
+        of_x, of_squares = (np.full(len(x), count or x.shape[1], np.float32) for count in plan.count)
+        shown, shift = x, np.zeros(len(x), np.float32)
+        if plan.centred != NOT_CENTRED:
+            shift = np.asarray(plan.mean.apply(plan.order.sum(kept(x, plan.tail), plan.held), of_x))
+            less = x - shift[:, None]
+            shown, x = (x, less) if plan.centred == ONE_PASS else (less, less)
+        if plan.centred == CENTRED_IN_VARIANCE:
+            x = np.asarray(plan.read.apply(self.x[rows], self.x_format), np.float32)
+        added = kept(shown, plan.tail)
+        if plan.squares == steps.ROUNDED_SQUARES:
+            squares = plan.order.sum(added * added, plan.held)
+        else:
+            squares = plan.order.sum_of_squares(added, plan.held)
+        eps = np.float32(plan.eps)
+        if plan.eps_place == steps.BEFORE_MEAN:
+            squares = squares + eps
+        mean = np.asarray(plan.mean.apply(squares, of_squares))
+        if plan.centred == ONE_PASS:
+            mean = mean - shift * shift
+        return x, self._root(plan, mean, eps)[:, None]
+
+    def _root(self, plan: NormPlan, mean: Floats, eps: np.float32) -> Floats:
+        if plan.eps_place == steps.INSIDE:
+            mean = mean + eps
+        if plan.eps_place == steps.BOUNDING:
+            mean = np.maximum(mean, eps)
+        if plan.eps_place == steps.OUTSIDE:
+            return np.asarray(np.float32(1) / (np.sqrt(mean) + eps), np.float32)
+        return np.asarray(plan.root.apply(mean), np.float32)
+
+    def another(self, seed: int, *, wide: bool = False) -> "NormOfPlans":
+        """Rows of other numbers, somewhat longer, an epsilon that shows."""
+        return replace(self, **self.drawn(seed), format=F32 if wide else self.format)
+
+    def described(self, plan: NormPlan) -> str:
+        """The plan in words."""
+        usual = self.usual
+        words = [f"{'layer' if self.centres else 'RMS'} norm: the mean {plan.mean.name}", plan.root.name]
+        words += [step.name for step in (plan.read, plan.weights, plan.product, plan.gate, plan.gating) if step.rank]
+        words += [way for way, own in ((plan.centred, usual.centred), (plan.squares, usual.squares)) if way != own]
+        if plan.eps != usual.eps or plan.eps_place != usual.eps_place:
+            words.append(f"{plan.eps_place}, which is {plan.eps:g}")
+        if plan.order != usual.order:
+            words.append(str(plan.order))
+        if plan.written != USUAL_WRITING:
+            words.append(str(plan.written))
+        return ", ".join(words)

@@ -1,0 +1,123 @@
+"""What a function of rows was computed from, as a user has it: x, weights, gate, epsilon or scale, and which function it is."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from refsim.causes.norms import NormOfPlans
+from refsim.causes.row_subject import Floats, RowSubject
+from refsim.causes.silu import SiluOfPlans
+from refsim.causes.softmax import SoftmaxOfPlans
+from refsim.conversions import decode
+from refsim.errors import RefsimError, unknown
+from refsim.formats import BF16, F16, F32, Format, format_named
+from refsim.integers import array_of
+from refsim.typed_arrays import format_held, with_format
+
+ROW_OUTPUTS = (F32, BF16, F16)
+APPROXIMATE, EXACT_FUNCTIONS = "approx", "exact"
+SPECIAL = (APPROXIMATE, EXACT_FUNCTIONS)
+
+
+@dataclass(frozen=True)
+class RowFunction:
+    """What a function of rows is made of: which operands it has beside x, and what computes it."""
+
+    name: str
+    has: tuple[str, ...]
+    subject: Callable[..., RowSubject]
+    centres: bool = False
+
+
+ROW_FUNCTIONS = (
+    RowFunction("softmax", ("scale",), SoftmaxOfPlans),
+    RowFunction("rms_norm", ("eps", "weight", "gate"), NormOfPlans),
+    RowFunction("layer_norm", ("eps", "weight", "bias", "gate"), NormOfPlans, centres=True),
+    RowFunction("silu", ("gate",), SiluOfPlans),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowOperands:
+    """The operands of a function of rows: what outputs (rows, columns) are computed from again.
+
+    `function`: "softmax", e^(scale (x - max)) over its sum, `scale` 1 by default; "rms_norm", x / sqrt(mean(x^2) + eps) *
+    weight; "layer_norm", the same of x less its mean, plus `bias`; "silu", x * sigmoid(x). With a `gate` (rows, columns) norms
+    are multiplied by silu(gate), and silu is x * silu(gate).
+    `x` (..., columns): codes with `x_format`, or an array of bfloat16, float16 or float32; `weight`, `bias` (columns) and `gate`
+    likewise. `special`: "approx", usual are the instructions and the order of `gpu/kernels/row_functions.cu`; "exact",
+    exponentials, roots and quotients that are rounded once, columns that are added as they stand.
+    RowOperands(function="softmax", x=x, x_format="bf16") is the softmax of our own kernel.
+    """
+
+    function: str
+    x: ArrayLike
+    x_format: str | Format | None = None
+    weight: ArrayLike | None = None
+    bias: ArrayLike | None = None
+    gate: ArrayLike | None = None
+    eps: float | None = None
+    scale: float | None = None
+    special: str = APPROXIMATE
+
+    def explained(self, shape: tuple[int, ...], format: Format) -> Any:
+        """The function whose output has that shape and format. Raises RefsimError for operands that do not fit."""
+        found = next((row for row in ROW_FUNCTIONS if row.name == self.function), None)
+        if found is None:
+            raise unknown("row function", self.function, [row.name for row in ROW_FUNCTIONS])
+        if self.special not in SPECIAL:
+            raise unknown("special functions", self.special, list(SPECIAL))
+        for name in ("weight", "bias", "gate", "eps", "scale"):
+            if getattr(self, name) is not None and name not in found.has:
+                rule = f"beside x it has {', '.join(found.has)}"
+                raise RefsimError("usage", f"{self.function} has no {name}", rule=rule)
+        if format not in ROW_OUTPUTS:
+            raise RefsimError(
+                "format-mismatch", f"the output holds {format}", rule=f"one of {', '.join(map(str, ROW_OUTPUTS))}"
+            )
+        x, held = _values("x", self.x, self.x_format, None)
+        if x.ndim == 0 or x.size == 0:
+            raise RefsimError("operand-shape", f"x has shape {x.shape}", rule="(..., columns), none of them empty")
+        if x.shape != shape:
+            raise RefsimError("shape-mismatch", f"the output has shape {shape}, x has {x.shape}")
+        columns = x.shape[-1]
+        beside = {
+            name: self._beside(own, held, (columns,) if own != "gate" else x.shape)
+            for name, own in (("w", "weight"), ("bias", "bias"), ("gate", "gate"))
+        }
+        more: dict[str, Any] = {"centres": True} if found.centres else {}
+        number = self._number("scale" in found.has)
+        return found.subject(
+            x.reshape(-1, columns), held, format, number, **beside, **more, exact=self.special == EXACT_FUNCTIONS
+        )
+
+    def _number(self, is_scale: bool) -> float:
+        given = self.scale if is_scale else self.eps
+        return float(given) if given is not None else 1.0 if is_scale else 1e-6
+
+    def _beside(self, name: str, held: Format, shape: tuple[int, ...]) -> Floats | None:
+        given = getattr(self, name)
+        if given is None:
+            return None
+        values, _ = _values(name, given, None, held)
+        if values.shape != shape:
+            raise RefsimError("operand-shape", f"{name} has shape {values.shape}", rule=f"{shape}")
+        return values.reshape(-1, shape[-1]) if name == "gate" else values
+
+
+def _values(name: str, given: ArrayLike, named: str | Format | None, usual: Format | None) -> tuple[Floats, Format]:
+    """Values in float32 and the format that they are held in; codes of `usual` where nothing says another."""
+    array = array_of(name, given)
+    own = None if array.dtype.kind in "iu" else format_held(array.dtype)
+    if array.dtype.kind == "f" and own is not None:
+        array = np.ascontiguousarray(array).view(own.code_dtype).reshape(array.shape)
+    words, row = with_format(array, own or (format_named(named) if named is not None else usual), name)
+    codes = np.asarray(words)
+    if row not in ROW_OUTPUTS:
+        raise RefsimError("format-mismatch", f"{name} holds {row}", rule=f"one of {', '.join(map(str, ROW_OUTPUTS))}")
+    if codes.dtype != row.code_dtype:
+        raise RefsimError("code-type", f"{name} holds {codes.dtype}, codes of {row} are {row.code_dtype}")
+    return np.asarray(decode(codes, row, np.float32)), row

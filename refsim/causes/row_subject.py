@@ -1,0 +1,156 @@
+"""What functions of rows have in common: the operands of one, how its values are read and written, and what it remembers."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from refsim.causes.amax_changes import ChangedStep
+from refsim.causes.placing import placing_causes
+from refsim.causes.reading import kept_columns
+from refsim.causes.rows import Cause, Codes, DoesNotApplyError, Family, Sample
+from refsim.causes.writing import Writing, writing_causes
+from refsim.conversions import decode, encode
+from refsim.formats import BF16, F16, Format
+from refsim.sources import PTX, TORCH
+
+Floats = NDArray[np.float32]
+Rows = NDArray[np.int64] | slice
+KEPT = 64
+NAN_CODES = {2: 0x7FFF, 4: 0x7FFFFFFF}
+"""What PTX's cvt and arithmetic write for NaN, by the bytes of a code."""
+ROW_WIDTHS = (8, 16, 32, 64, 128, 256, 512, 1024)
+
+
+@dataclass(frozen=True, eq=False)
+class RowSubject:
+    """The operands of a function of rows: `x` (rows, columns), float32 values of codes of `x_format`, the output's `format`.
+
+    `w`, `bias` (columns) and `gate` (rows, columns) likewise, None where there is none. `number`: the scale of softmax, the
+    epsilon of a norm.
+    """
+
+    x: Floats
+    x_format: Format
+    format: Format
+    number: float
+    w: Floats | None = None
+    bias: Floats | None = None
+    gate: Floats | None = None
+    exact: bool = False
+    made: dict[tuple[Any, ...], Any] = field(default_factory=dict)
+
+    def remembered(self, key: tuple[Any, ...], make: Any) -> Any:
+        """What was made before under a key, that of few rows; else made anew."""
+        if not key or self.x.size == 0:
+            return make()
+        if key not in self.made:
+            if len(self.made) >= KEPT:
+                self.made.clear()
+            self.made[key] = make()
+        return self.made[key]
+
+    def drawn(self, seed: int) -> dict[str, Any]:
+        """Other numbers for the same operands: some rows of many magnitudes, a few zeros and subnormals."""
+        random = np.random.default_rng(seed)
+        rows, columns = min(16, len(self.x)) or 1, self.x.shape[1] + 64 * seed
+        values = random.normal(0, 1, (rows, columns)) * 2.0 ** random.integers(-2, 3, (rows, 1))
+        x = np.where(random.random(values.shape) < 0.02, 0, values)
+        others = {
+            name: None if given is None else self._rounded(random.normal(0, 1, shape))
+            for name, given, shape in (
+                ("w", self.w, columns), ("bias", self.bias, columns), ("gate", self.gate, (rows, columns)),
+            )
+        }  # fmt: skip
+        return {"x": self._rounded(x), **others, "made": {}}
+
+    def _rounded(self, values: Any) -> Floats:
+        return decode(encode(np.asarray(values, np.float32), self.x_format), self.x_format, np.float32)
+
+
+def rows_of(sample: Sample | None) -> tuple[Rows, tuple[Any, ...]]:
+    """The rows of a sample, and a key for what is made of few of them: () for others."""
+    if sample is None:
+        return slice(None), ()
+    return sample[0], (sample[0].tobytes(),) if len(sample[0]) <= 16 else ()
+
+
+def written(values: Floats, way: Writing, format: Format) -> Codes:
+    """Codes of values, NaN as the hardware writes it."""
+    codes = way.codes(np.where(np.isnan(values), np.float32(0), values), format)
+    nan = NAN_CODES.get(codes.dtype.itemsize)
+    return codes if nan is None else np.where(np.isnan(values), codes.dtype.type(nan), codes)
+
+
+# ---- how x is read ---------------------------------------------------------------------------------------------------------
+
+
+def _as_it_is(x: Floats, format: Format) -> Floats:
+    return x
+
+
+def _flushed(x: Floats, format: Format) -> Floats:
+    return np.where(np.abs(x) < format.min_normal, np.copysign(np.float32(0), x), x).astype(np.float32)
+
+
+def _taken_for(other: Format, x: Floats, format: Format) -> Floats:
+    if other is format or other.code_bits != format.code_bits:
+        raise DoesNotApplyError
+    return decode(encode(x, format), other, np.float32)
+
+
+def _number_for_nan(number: float, x: Floats, format: Format) -> Floats:
+    return np.where(np.isnan(x), np.float32(number), x)
+
+
+AS_READ = ChangedStep("x is read as it is", Family.FORMAT, PTX["ld"], _as_it_is, 0)
+READINGS = (
+    AS_READ,
+    ChangedStep("subnormals of x are zeros", Family.FLUSHED, PTX["ftz"], _flushed),
+    ChangedStep("NaN in x counts as 0", Family.NAN, PTX["max, .NaN"], partial(_number_for_nan, 0.0)),
+    ChangedStep("NaN in x counts as -infinity", Family.NAN, PTX["max, .NaN"], partial(_number_for_nan, -np.inf)),
+    *(
+        ChangedStep(f"codes of x are taken for {other}", Family.FORMAT, PTX["ld"], partial(_taken_for, other), 2)
+        for other in (BF16, F16)
+    ),
+)
+
+
+def common_causes(format: Format) -> Iterator[Cause]:
+    """The rows of causes in reading x, in writing and in placing y: aspects `read`, `written`, `placed`."""
+    for row in READINGS:
+        yield row.cause("read")
+    yield from writing_causes(format)
+    yield from placing_causes()
+
+
+# ---- how far a row is gone through -----------------------------------------------------------------------------------------
+
+_GUARD = TORCH["nn.functional: rows of any length"]
+
+
+def tail_causes(columns: int, what: str) -> Iterator[Cause]:
+    """The rows of causes in which columns are added: aspect `tail`, an int as in `kept_columns`."""
+    yield Cause(Family.TAIL, f"every column is in {what}", "tail", 0, _GUARD, 0)
+    for width in ROW_WIDTHS:
+        if columns > width and columns % width:
+            says = f"the last {columns % width} columns, which fill no {width}, are not in {what}"
+            yield Cause(Family.TAIL, says, "tail", width, _GUARD)
+    for width in (1, *ROW_WIDTHS):
+        if columns > width and (width == 1 or columns % width == 0):
+            lost = f"{width} columns are" if width > 1 else "column is"
+            yield Cause(Family.TAIL, f"the last {lost} not in {what}", "tail", -width, _GUARD, 2)
+
+
+def kept(x: Floats, tail: int) -> Floats:
+    """The columns that are counted. Raises DoesNotApplyError where none is."""
+    return x[:, kept_columns(x.shape[1], tail)] if tail else x
+
+
+def padded_widths(columns: int) -> list[int]:
+    """How many columns there are with pads: whole widths, powers of two."""
+    found = {-(-columns // width) * width for width in ROW_WIDTHS} | {1 << (columns - 1).bit_length()}
+    return sorted(found - {columns})

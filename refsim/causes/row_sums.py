@@ -1,0 +1,134 @@
+"""In which order a row is added: which thread takes which columns, how threads meet, what the sum is held in between."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from refsim.causes.rows import Cause, Family
+from refsim.conversions import decode, encode
+from refsim.formats import BF16, F16, F32, Format
+from refsim.numerics import ieee
+from refsim.sources import CUDA_GUIDE, IEEE754
+
+Floats = NDArray[np.float32]
+LANES = 32
+HALVING, DOUBLING = "at distances that halve", "at distances that double"
+ONE_BY_ONE, PAIRS = "ascending", "in pairs"
+WARPS = (ONE_BY_ONE, HALVING, PAIRS)
+BLOCK_SIZES = (128, 256, 512, 1024, 64)
+VECTORS = (1, 2, 4, 8)
+
+
+@dataclass(frozen=True)
+class RowOrder:
+    """Thread t of `threads` takes `vector` neighbouring columns, then those `threads * vector` further on, ascending.
+
+    The 32 lanes of a warp meet in pairs at distances that halve or double, then the warps. `threads` 1: the columns as they
+    stand; 0: the exact sum, rounded once. RowOrder().sum(x) is the order of our row functions.
+    """
+
+    threads: int = 128
+    vector: int = 1
+    lanes: str = HALVING
+    warps: str = ONE_BY_ONE
+
+    def turns(self, values: Floats) -> Floats:
+        """(turns, rows, threads): what each thread takes, +0 where there is no column."""
+        rows, columns = values.shape
+        threads = max(1, self.threads)
+        whole = np.pad(values, ((0, 0), (0, -columns % (threads * self.vector))))
+        turns: Floats = whole.reshape(rows, -1, threads, self.vector).transpose(1, 3, 0, 2).reshape(-1, rows, threads)
+        return turns
+
+    def sum(self, values: Floats, held: Format = F32) -> Floats:
+        """The sum of each row (rows, columns), in float32; `held`: what it is rounded to after each addition."""
+        if self.threads == 0:
+            return _narrowed(values.astype(np.float64).sum(axis=1).astype(np.float32), held)
+        turns = self.turns(values)
+        if held is F32:
+            return self.over_threads(np.add.accumulate(turns, axis=0, dtype=np.float32)[-1])
+        total = np.zeros(turns.shape[1:], np.float32)
+        for each in turns:
+            total = _narrowed(total + each, held)
+        return self.over_threads(total, held)
+
+    def sum_of_squares(self, values: Floats, held: Format = F32) -> Floats:
+        """The same of the squares, each added by an fma: a square is not rounded."""
+        squares = values * values
+        if self.threads == 0:
+            return self.sum(values, held) if not values.size else _narrowed(_exact_squares(values), held)
+        if (squares.astype(np.float64) == values.astype(np.float64) ** 2).all():
+            return self.sum(squares, held)
+        turns = self.turns(values)
+        total: Floats = np.zeros(turns.shape[1:], np.float32)
+        for each in turns:
+            total = _narrowed(ieee.fma(each, each, total), held)
+        return self.over_threads(total, held)
+
+    def over_threads(self, each: Floats, held: Format = F32) -> Floats:
+        """(rows, threads) to (rows): lanes, then warps."""
+        lanes = each.reshape(len(each), -1, min(LANES, each.shape[1]))
+        total = _met(lanes, self.lanes, held)
+        if self.warps != ONE_BY_ONE:
+            return _met(total, HALVING if self.warps == HALVING else DOUBLING, held)
+        first: Floats = total[:, 0]
+        for warp in range(1, total.shape[1]):
+            first = _narrowed(first + total[:, warp], held)
+        return first
+
+    def __str__(self) -> str:
+        if self.threads == 0:
+            return "the sum is exact, rounded once"
+        if self.threads == 1:
+            return "the columns are added one after the other"
+        taken = f"{self.vector} columns" if self.vector > 1 else "a column"
+        met = f"lanes meet {self.lanes}" + (f", warps {self.warps}" if self.threads > LANES else "")
+        return f"each of {self.threads} threads takes {taken} in turn, {met}"
+
+
+def _met(parts: Floats, way: str, held: Format) -> Floats:
+    """Partners in pairs along the last axis, until one is left."""
+    while parts.shape[-1] > 1:
+        half = parts.shape[-1] // 2
+        if way == HALVING:
+            parts = _narrowed(parts[..., :half] + parts[..., half:], held)
+        else:
+            parts = _narrowed(parts[..., 0::2] + parts[..., 1::2], held)
+    return parts[..., 0]
+
+
+def _narrowed(total: Floats, held: Format) -> Floats:
+    return total if held is F32 else decode(encode(total, held), held, np.float32)
+
+
+def _exact_squares(values: Floats) -> Floats:
+    return np.asarray((values.astype(np.float64) ** 2).sum(axis=1), np.float32)
+
+
+def orders(usual: RowOrder) -> Iterator[tuple[RowOrder, int]]:
+    """Every order that is looked for with its rank, the usual one first."""
+    yield usual, 0
+    others = [(RowOrder(1), 1), (RowOrder(0), 2)]
+    for lanes in (HALVING, DOUBLING):
+        others += [(RowOrder(LANES, vector, lanes), 1 + (vector > 1)) for vector in VECTORS]
+    for threads in BLOCK_SIZES:
+        for vector in VECTORS:
+            for lanes in (HALVING, DOUBLING):
+                for warps in WARPS:
+                    parts = (threads != 128, vector > 1, lanes != HALVING, warps != ONE_BY_ONE)
+                    others.append((RowOrder(threads, vector, lanes, warps), max(1, sum(parts))))
+    yield from ((row, rank) for row, rank in others if row != usual)
+
+
+HELD = (F32, BF16, F16)
+
+
+def sum_causes(usual: RowOrder) -> Iterator[Cause]:
+    """The rows of causes in how a row is added: aspects `order` and `held`."""
+    for order, rank in orders(usual):
+        yield Cause(Family.REDUCTION_ORDER, str(order), "order", order, CUDA_GUIDE["warp shuffle functions"], rank)
+    for held in HELD:
+        says = f"the sum of a row is held in {held}"
+        yield Cause(Family.ACCUMULATOR, says, "held", held, IEEE754["section 4.3"], 0 if held is F32 else 1)

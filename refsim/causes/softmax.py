@@ -1,0 +1,269 @@
+"""Softmax of rows as a plan: which maximum, which exponent, in which order weights are added, how they are divided."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from refsim.causes.amax_changes import ChangedStep
+from refsim.causes.placing import IN_PLACE, Placing
+from refsim.causes.row_subject import (
+    AS_READ,
+    Floats,
+    RowSubject,
+    common_causes,
+    kept,
+    padded_widths,
+    rows_of,
+    tail_causes,
+    written,
+)
+from refsim.causes.row_sums import RowOrder, sum_causes
+from refsim.causes.rows import Cause, Codes, Family, Sample
+from refsim.causes.special import (
+    BY_RCP,
+    DIVIDED,
+    DIVISIONS,
+    EX2_FLUSHED,
+    EXP_EXACT,
+    EXPONENTIALS,
+    FULL,
+    LOG2_OF_E,
+    NATURAL,
+)
+from refsim.causes.writing import USUAL_WRITING, Writing
+from refsim.conversions import decode, encode
+from refsim.formats import F32, Format
+from refsim.numerics import ieee
+from refsim.sources import PTX, TORCH
+
+_SOFTMAX = TORCH["nn.functional.softmax"]
+LOG2_E_DOUBLE = float(np.log2(np.e))
+
+
+# ---- the exponent ------------------------------------------------------------------------------------------------------------
+
+
+def _fused(x: Floats, top: Floats, factor: np.float32, own: np.float32) -> Floats:
+    return ieee.fma(x, np.broadcast_to(factor, x.shape), np.broadcast_to(-(top * factor), x.shape))
+
+
+def _product_less_product(x: Floats, top: Floats, factor: np.float32, own: np.float32) -> Floats:
+    return x * factor - top * factor
+
+
+def _difference_first(x: Floats, top: Floats, factor: np.float32, own: np.float32) -> Floats:
+    return (x - top) * factor
+
+
+def _two_products(x: Floats, top: Floats, factor: np.float32, own: np.float32) -> Floats:
+    """The scale first, log2(e) then: exp of CUDA's intrinsics."""
+    return ((x - top) * own) * LOG2_OF_E
+
+
+def _two_products_apart(x: Floats, top: Floats, factor: np.float32, own: np.float32) -> Floats:
+    return (x * own - top * own) * LOG2_OF_E
+
+
+FUSED_EXPONENT = ChangedStep("t = fma(x, scale, -fl(m * scale))", Family.CONTRACTION, PTX["fma"], _fused)
+DIFFERENCE = ChangedStep("t = fl(fl(x - m) * scale)", Family.CONTRACTION, PTX["fma"], _difference_first)
+EXPONENTS = (
+    FUSED_EXPONENT,
+    ChangedStep("t = fl(fl(x * scale) - fl(m * scale))", Family.CONTRACTION, PTX["fma"], _product_less_product),
+    DIFFERENCE,
+    ChangedStep("t = fl(fl(fl(x - m) * own) * log2(e)), own without log2(e)", Family.CONTRACTION, PTX["fma"], _two_products),
+    ChangedStep(
+        "t = fl(fl(fl(x * own) - fl(m * own)) * log2(e)), own without log2(e)", Family.CONTRACTION, PTX["fma"],
+        _two_products_apart,
+    ),
+)  # fmt: skip
+
+
+# ---- the maximum, weights before they are added --------------------------------------------------------------------------
+
+
+def _largest(x: Floats) -> Floats:
+    """NaN left out, 0 where all is -infinity."""
+    top = np.fmax.reduce(x, axis=1, initial=-np.inf)
+    return np.where(np.isneginf(top), np.float32(0), top).astype(np.float32)
+
+
+def _zero(x: Floats) -> Floats:
+    return np.zeros(len(x), np.float32)
+
+
+def _from_zero(x: Floats) -> Floats:
+    return np.asarray(np.fmax.reduce(x, axis=1, initial=0), np.float32)
+
+
+def _magnitude(x: Floats) -> Floats:
+    return _largest(np.abs(x))
+
+
+LARGEST = ChangedStep("m is the maximum of the row", Family.MAXIMUM, _SOFTMAX, _largest, 0)
+TOPS = (
+    LARGEST,
+    ChangedStep("m is 0: no maximum is subtracted", Family.MAXIMUM, _SOFTMAX, _zero),
+    ChangedStep("m is the maximum of the row and 0", Family.MAXIMUM, _SOFTMAX, _from_zero),
+    ChangedStep("m is the largest magnitude of the row", Family.MAXIMUM, _SOFTMAX, _magnitude, 2),
+)
+
+
+def _as_they_are(p: Floats, format: Format) -> tuple[Floats, Floats]:
+    return p, p
+
+
+def _narrow(p: Floats, format: Format) -> Floats:
+    return decode(encode(p, format), format, np.float32)
+
+
+def _narrow_sum(p: Floats, format: Format) -> tuple[Floats, Floats]:
+    return p, _narrow(p, format)
+
+
+def _narrow_both(p: Floats, format: Format) -> tuple[Floats, Floats]:
+    return _narrow(p, format), _narrow(p, format)
+
+
+def _narrow_weights(p: Floats, format: Format) -> tuple[Floats, Floats]:
+    return _narrow(p, format), p
+
+
+UNROUNDED = ChangedStep("weights are float32 until they are divided", Family.DOUBLE_ROUNDING, _SOFTMAX, _as_they_are, 0)
+ROUNDED = (
+    UNROUNDED,
+    ChangedStep(
+        "weights are rounded to the output before they are added", Family.DOUBLE_ROUNDING, _SOFTMAX, _narrow_sum
+    ),
+    ChangedStep(
+        "weights are rounded to the output, then added and divided", Family.DOUBLE_ROUNDING, _SOFTMAX, _narrow_both
+    ),
+    ChangedStep(
+        "weights are rounded to the output before they are divided", Family.DOUBLE_ROUNDING, _SOFTMAX, _narrow_weights
+    ),
+)
+
+
+def factor_causes(own: float) -> Iterator[Cause]:
+    """The rows of causes in what x is multiplied by under e^, each number once: aspect `factor`."""
+    base, seen = LOG2_E_DOUBLE, set()
+    named = (
+        (Family.NO_SCALE, "the scale", own),
+        (Family.BASE, "the scale without log2(e)", own / base),
+        (Family.BASE, "the scale and log2(e) twice", own * base),
+        (Family.NO_SCALE, "no scale", 1.0),
+        (Family.SCALE_TWICE, "the scale twice", own * own),
+        (Family.SCALE_TWICE, "the scale and log2(e), both of them twice", own * own * base),
+    )
+    for number, (family, says, scale) in enumerate(named):
+        with np.errstate(over="ignore"):
+            key = float(np.float32(scale))
+        if key not in seen:
+            seen.add(key)
+            yield Cause(family, f"x is multiplied by {says}", "factor", scale, _SOFTMAX, min(number, 1))
+
+
+@dataclass(frozen=True)
+class SoftmaxPlan:
+    """The choices; `factor` is what x is multiplied by under e^, `pads` columns of zeros that count, `tail` those that do not."""
+
+    factor: float
+    order: RowOrder
+    exponent: ChangedStep = FUSED_EXPONENT
+    function: ChangedStep = EX2_FLUSHED
+    quotient: ChangedStep = BY_RCP
+    read: ChangedStep = AS_READ
+    top: ChangedStep = LARGEST
+    rounded: ChangedStep = UNROUNDED
+    held: Format = F32
+    tail: int = 0
+    pads: int = 0
+    written: Writing = USUAL_WRITING
+    placed: Placing = IN_PLACE
+
+
+@dataclass(frozen=True, eq=False)
+class SoftmaxOfPlans(RowSubject):
+    """e^(scale (x - m)) over its sum, of each row; `number` is the scale."""
+
+    is_sampled = True
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.x.shape
+
+    @property
+    def usual(self) -> SoftmaxPlan:
+        """The order of operations of our own kernel; `exact`: quotients and powers that are rounded once."""
+        plan = SoftmaxPlan(self.number, RowOrder())
+        if self.exact:
+            return replace(plan, order=RowOrder(1), exponent=DIFFERENCE, function=EXP_EXACT, quotient=DIVIDED)
+        return replace(plan, quotient=FULL) if self.format is F32 else plan
+
+    def causes(self) -> Sequence[Cause]:
+        usual, columns = self.usual, self.x.shape[1]
+        found = [*common_causes(self.format), *sum_causes(usual.order), *tail_causes(columns, "sum and maximum")]
+        for aspect, rows in (
+            ("exponent", EXPONENTS), ("function", EXPONENTIALS), ("quotient", DIVISIONS), ("top", TOPS),
+        ):  # fmt: skip
+            found += [row.cause(aspect) for row in rows]
+        if self.format is not F32:
+            found += [row.cause("rounded") for row in ROUNDED]
+        found.append(Cause(Family.TAIL, "no pads count", "pads", 0, _SOFTMAX, 0))
+        for width in padded_widths(columns):
+            says = f"{width - columns} pads behind the row count, which hold zeros"
+            found.append(Cause(Family.TAIL, says, "pads", width - columns, _SOFTMAX))
+        return [*found, *factor_causes(self.number)]
+
+    def undone(self, plan: SoftmaxPlan, got: Codes) -> tuple[SoftmaxPlan, Codes]:
+        return replace(plan, placed=IN_PLACE), plan.placed.back(got)
+
+    def codes(self, plan: SoftmaxPlan, sample: Sample | None = None) -> Codes:
+        """What a plan writes of all rows, or of a sample's. Raises DoesNotApplyError."""
+        rows, key = rows_of(sample)
+        with np.errstate(all="ignore"):
+            weights = self._weights(plan, rows, key)
+            total = self._total(plan, weights, key)[:, None]
+            divisor, columns = np.where(total == 0, np.float32(1), total), self.x.shape[1]
+            normed = plan.quotient.apply(np.ascontiguousarray(weights[0][:, :columns]), divisor)
+            codes = written(np.where(total == 0, np.float32(0), normed), plan.written, self.format)
+        return plan.placed.put(codes) if sample is None else codes[:, sample[1]]
+
+    def _weights(self, plan: SoftmaxPlan, rows: Any, key: tuple[Any, ...]) -> tuple[Floats, Floats]:
+        """What is divided, and what is added."""
+        return self.remembered(key and (*key, *_parts(plan)), partial(self._made_weights, plan, rows))  # type: ignore[no-any-return]
+
+    def _made_weights(self, plan: SoftmaxPlan, rows: Any) -> tuple[Floats, Floats]:
+        x = np.pad(plan.read.apply(self.x[rows], self.x_format), ((0, 0), (0, plan.pads)))
+        top = plan.top.apply(kept(x, plan.tail))[:, None]
+        own = np.float32(plan.factor)
+        factor = own if plan.function in NATURAL else np.float32(plan.factor * LOG2_E_DOUBLE)
+        p = plan.function.apply(plan.exponent.apply(x, top, factor, own))
+        divided, added = plan.rounded.apply(p, self.format)
+        return divided, kept(added, plan.tail)
+
+    def _total(self, plan: SoftmaxPlan, weights: tuple[Floats, Floats], key: tuple[Any, ...]) -> Floats:
+        make: Callable[[], Floats] = partial(plan.order.sum, weights[1], plan.held)
+        return self.remembered(key and (*key, *_parts(plan), plan.order, plan.held), make)  # type: ignore[no-any-return]
+
+    def another(self, seed: int, *, wide: bool = False) -> "SoftmaxOfPlans":
+        """Rows of other numbers, somewhat longer."""
+        return replace(self, **self.drawn(seed), format=F32 if wide else self.format)
+
+    def described(self, plan: SoftmaxPlan) -> str:
+        """The plan in words."""
+        steps = (plan.exponent, plan.function, plan.quotient, plan.read, plan.top, plan.rounded)
+        words = [f"softmax: {plan.exponent.name}", plan.function.name, f"p divided {plan.quotient.name}"]
+        words += [step.name for step in steps[3:] if step.rank]
+        if plan.order != self.usual.order:
+            words.append(str(plan.order))
+        if plan.written != USUAL_WRITING:
+            words.append(str(plan.written))
+        return ", ".join(words)
+
+
+def _parts(plan: SoftmaxPlan) -> tuple[Any, ...]:
+    """What weights are made by."""
+    return plan.factor, plan.exponent, plan.function, plan.read, plan.top, plan.rounded, plan.tail, plan.pads

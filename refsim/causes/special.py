@@ -1,0 +1,113 @@
+"""Exponentials, reciprocals, roots and quotients as kernels have them: by the chip's approximations, or rounded once."""
+
+from collections.abc import Callable
+from functools import partial
+
+import numpy as np
+from numpy.typing import NDArray
+
+from refsim.causes.amax_changes import ChangedStep
+from refsim.causes.rows import Family
+from refsim.mufu.instructions import approximate, divided
+from refsim.numerics import ieee
+from refsim.sources import CUDA_GUIDE, IEEE754, PTX
+
+Floats = NDArray[np.float32]
+LOG2_OF_E = np.float32(1.4426950408889634)
+
+
+def words(x: Floats) -> NDArray[np.uint32]:
+    return np.ascontiguousarray(x, np.float32).view(np.uint32)
+
+
+def _approx(name: str, ftz: bool, x: Floats) -> Floats:
+    return approximate(name, words(x), ftz=ftz).view(np.float32)
+
+
+def _exact_exp(x: Floats) -> Floats:
+    """e^x; float64 decides how it rounds in all but one of some hundred million cases."""
+    return np.exp(np.asarray(x, np.float64)).astype(np.float32)
+
+
+def _exact_ex2(x: Floats) -> Floats:
+    return np.exp2(np.asarray(x, np.float64)).astype(np.float32)
+
+
+EX2_FLUSHED = ChangedStep("2^t is ex2.approx.ftz", Family.SPECIAL, PTX["ex2"], partial(_approx, "ex2", True))
+EX2_SUBNORMAL = ChangedStep(
+    "2^t is ex2.approx: subnormals are kept", Family.FLUSHED, PTX["ex2"], partial(_approx, "ex2", False)
+)
+EX2_EXACT = ChangedStep("2^t is rounded once", Family.SPECIAL, IEEE754["section 9.2"], _exact_ex2)
+EXP_EXACT = ChangedStep("e^t is rounded once", Family.SPECIAL, IEEE754["section 9.2"], _exact_exp)
+EX2_FOR_EXP = ChangedStep("2^t for e^t, rounded once", Family.BASE, IEEE754["section 9.2"], _exact_ex2)
+EXPONENTIALS = (EX2_FLUSHED, EX2_SUBNORMAL, EX2_EXACT, EXP_EXACT, EX2_FOR_EXP)
+NATURAL = (EXP_EXACT, EX2_FOR_EXP)
+"""Those whose t has no log2(e) in it."""
+
+
+def _quotient(of: Callable[[Floats, Floats], Floats], p: Floats, total: Floats) -> Floats:
+    return of(*np.broadcast_arrays(p, total))
+
+
+def _full(p: Floats, total: Floats) -> Floats:
+    return divided(words(p), words(total), ftz=False, full=True).view(np.float32)
+
+
+def _div_approx(p: Floats, total: Floats) -> Floats:
+    return divided(words(p), words(total), ftz=True, full=False).view(np.float32)
+
+
+def _by_rcp(p: Floats, total: Floats) -> Floats:
+    return p * _approx("rcp", True, total)
+
+
+def _by_rcp_unflushed(p: Floats, total: Floats) -> Floats:
+    return p * _approx("rcp", False, total)
+
+
+def _divided(p: Floats, total: Floats) -> Floats:
+    return p / total
+
+
+def _by_inverse(p: Floats, total: Floats) -> Floats:
+    return p * (np.float32(1) / total)
+
+
+BY_RCP = ChangedStep("times rcp.approx.ftz", Family.SPECIAL, PTX["rcp"], _by_rcp)
+FULL = ChangedStep("by div.full", Family.SPECIAL, PTX["div"], partial(_quotient, _full))
+DIVIDED = ChangedStep("by a quotient that is rounded once", Family.SPECIAL, IEEE754["section 5.4.1"], _divided)
+DIVISIONS = (
+    BY_RCP,
+    FULL,
+    DIVIDED,
+    ChangedStep("times a reciprocal that is rounded once", Family.SPECIAL, IEEE754["section 5.4.1"], _by_inverse),
+    ChangedStep("by div.approx.ftz", Family.SPECIAL, PTX["div"], partial(_quotient, _div_approx)),
+    ChangedStep("times rcp.approx", Family.SPECIAL, PTX["rcp"], _by_rcp_unflushed),
+)
+
+
+def _root_rounded(x: Floats) -> Floats:
+    return ieee.rsqrt(np.ascontiguousarray(x))
+
+
+def _one_by_root(x: Floats) -> Floats:
+    return np.asarray(np.float32(1) / np.sqrt(x), np.float32)
+
+
+def _rcp_of_sqrt(x: Floats) -> Floats:
+    return _approx("rcp", True, _approx("sqrt", True, x))
+
+
+RSQRT_APPROX = ChangedStep("the root is rsqrt.approx", Family.SPECIAL, PTX["rsqrt"], partial(_approx, "rsqrt", False))
+ONE_BY_ROOT = ChangedStep(
+    "the root is 1 / sqrt, each rounded once", Family.SPECIAL, IEEE754["section 5.4.1"], _one_by_root
+)
+ROOTS = (
+    RSQRT_APPROX,
+    ChangedStep("the root is rsqrt.approx.ftz", Family.FLUSHED, PTX["rsqrt"], partial(_approx, "rsqrt", True)),
+    ChangedStep("the root is 1 / sqrt, rounded once", Family.SPECIAL, IEEE754["section 9.2"], _root_rounded),
+    ONE_BY_ROOT,
+    ChangedStep(
+        "the root is rcp.approx of sqrt.approx", Family.SPECIAL, CUDA_GUIDE["intrinsic functions"], _rcp_of_sqrt
+    ),
+)
