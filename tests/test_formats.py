@@ -91,6 +91,29 @@ def test_wide_formats_decode_their_pattern(name: str) -> None:
     np.testing.assert_array_equal(decode(codes, name, np.float32).view(np.uint32), kept)
 
 
+@pytest.mark.parametrize(
+    ("name", "code"),
+    [
+        ("e4m3", 0x7F),
+        ("e5m2", 0x7F),
+        ("e8m0", 0xFF),
+        ("e4m3fnuz", 0x80),
+        ("bf16", 0x7FFF),
+        ("f16", 0x7FFF),
+        ("tf32", 0x7FFFE000),
+        ("f32", 0x7FFFFFFF),
+        ("e2m1", None),
+    ],
+)
+def test_the_nan_that_hardware_writes(name: str, code: int | None) -> None:
+    assert format_named(name).nan_code == code
+
+
+def test_the_nans_next_to_infinity_are_nan_in_bf16() -> None:
+    words = np.uint32([0x7F800001, 0xFF800001, 0x7F800000])  # rounded like numbers all would be infinite
+    assert encode(words.view(np.float32), "bf16", overflow="inf").tolist() == [0x7FFF, 0x7FFF, 0x7F80]
+
+
 def test_tf32_drops_its_padding_before_classification() -> None:
     """A NaN whose payload lies in the padding is an infinity."""
     assert decode(np.uint32(0x7F800001), "tf32") == np.inf

@@ -92,6 +92,7 @@ def test_json_keeps_every_case(tmp_path):
         "[]",
         "{}",
         '{"kind": "refsim-bringup", "cases": 3}',
+        '{"kind": "refsim-verify", "cases": [], "facts": {}, "simulated": false}',
         '{"kind": "refsim-bringup", "cases": [{"suite": 1}]}',
         '{"kind": "refsim-bringup", "simulated": false, "facts": {}, "cases": [{"suite": "a", "name": "b", "status": "well"}]}',
         "\udcff",
@@ -182,6 +183,8 @@ def test_junit_is_xml_with_a_failure_for_each_unexplained_difference():
     assert skipped == ["mma.b", "fp8_amax"]
     (explained,) = [case for case in root.iter("testcase") if case.get("name") == "mma.a" and len(case)]
     assert "matches sm_89" in explained.find("system-out").text
+    (noted,) = ElementTree.fromstring(junit(report((replace(CASES[0], note="seen twice"),)))).iter("testcase")
+    assert noted.find("system-out").text == "seen twice"
 
 
 def test_junit_has_an_error_for_each_bug_of_refsim():
@@ -267,6 +270,7 @@ def test_the_page_shows_every_case_difference_and_parameter():
     squares = [value for name, value in reader.attributes if name == "class" and value.startswith("cell ")]
     assert squares == ["cell pass", "cell explained", "cell unsupported", "cell notrun", "cell pass", "cell differs"]
     assert "prefers-color-scheme: dark" in page(report())
+    assert ">16<" in page(report()), "a parameter that was found; zero_exponent is unseen"
 
 
 def test_the_page_says_simulated():

@@ -65,6 +65,19 @@ def test_codes_of_another_format_are_named(format: str, other: str, name: str) -
     assert fitting(encode(values, theirs), encode(values, own), own) == [name]
 
 
+def test_a_nan_where_no_nan_belongs_is_not_another_format() -> None:
+    own, theirs = format_named("e4m3"), format_named("e5m2")
+    values = RNG.standard_normal(500) * 20
+    got, want = encode(values, theirs), encode(values, own)
+    for places, wanted in ((slice(0, 1), []), (slice(0, 0), ["format"])):
+        spoilt = got.copy()
+        spoilt[places] = 0x7F
+        assert fitting(spoilt, want, own) == wanted
+    spoilt[0], spoilt_want = 0x7F, want.copy()
+    spoilt_want[0] = 0x7F
+    assert fitting(spoilt, spoilt_want, own) == ["format"]
+
+
 def test_codes_read_as_fnuz_are_told_from_a_factor_of_two() -> None:
     """Half of everything may be a wrong factor; NaN where -0 belongs, and numbers for NaN, may not."""
     codes = np.arange(256, dtype=np.uint8)

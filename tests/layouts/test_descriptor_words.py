@@ -175,3 +175,8 @@ def test_fields_do_not_overlap_and_rows_cite(row: Descriptor) -> None:
         covered |= mask
     assert row.source.place
     assert row.summary
+
+
+def test_products_with_scales_may_be_negated() -> None:
+    made = descriptor("tcgen05-instr.mxf8f6f4").encode(a_format="e4m3", b_format="e4m3", m=128, n=128, negate_b=1)
+    assert made == packed(UmmaScaled, n=16, scale_format=1, m=8, negate_b=1)

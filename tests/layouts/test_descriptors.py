@@ -279,3 +279,11 @@ def test_an_operand_of_the_longer_k_has_it(kind: str, k: int) -> None:
     assert operand_named(f"tcgen05.m128n64k{k}.{kind}.a").k == k
     with pytest.raises(RefsimError, match="operand-shape"):
         operand_named(f"tcgen05.m128n64k{k + 1}.{kind}.a")
+
+
+def test_an_opcode_of_wgmma_names_what_it_reads() -> None:
+    opcode = "wgmma.mma_async.sync.aligned.m64n32k32.f32.e4m3.e5m2"
+    for side in "ab":
+        assert operand_named(f"{opcode}.{side}") == operand_named(f"wgmma.m64n32k32.e4m3.e5m2.{side}")
+    with pytest.raises(RefsimError):
+        operand_named("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32.b")

@@ -28,6 +28,10 @@ def test_places_name_the_register_of_packed_values():
     assert {name: int(each[0]) for name, each in found.items()} == {"warp": 0, "lane": 5, "value": 3, "register": 1}
 
 
+def test_a_value_that_fills_its_register_is_not_named_by_it():
+    assert list(places(fragment("mma.m16n8k16.bf16.d"), np.array([5]), np.array([3]))) == ["warp", "lane", "value"]
+
+
 @pytest.mark.parametrize(
     ("name", "value", "bits"),
     [

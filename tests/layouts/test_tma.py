@@ -136,6 +136,7 @@ def test_driver_arguments_are_the_enums_of_the_header() -> None:
     text = str(TENSORMAP.explain(arguments))
     assert "boxDim          box              (64, 8): elements that one copy spans" in text
     assert "one box is 1024 bytes of shared memory, rows 128 bytes apart" in text
+    assert "the pattern repeats every 1024 bytes: align the box to that" in text
 
 
 def test_types_are_in_the_order_of_the_header() -> None:

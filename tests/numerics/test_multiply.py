@@ -180,6 +180,7 @@ def test_cdna4_is_marked_unverified() -> None:
 
 E4M3, HALF, SCALE = np.zeros((2, 64), np.uint8), np.zeros((2, 64), np.uint16), np.zeros((2, 2), np.uint8)
 MX = {"unit": "tcgen05.mxf8f6f4", "target": "sm_100a"}
+NVFP4 = {"unit": "tcgen05.mxf4nvf4", "a_format": "e2m1", "b_format": "e2m1", "target": "sm_100a"}
 REFUSED: list[tuple[str, dict[str, Any]]] = [
     ("code-type", {"a": HALF}),
     ("code-type", {"a": np.zeros((2, 64), np.float32)}),
@@ -199,6 +200,7 @@ REFUSED: list[tuple[str, dict[str, Any]]] = [
     ("scales", MX),
     ("scales", {**MX, "a_scale": SCALE, "b_scale": SCALE[:, :1], "scale_format": "e8m0"}),
     ("scales", {**MX, "a_scale": SCALE, "b_scale": SCALE, "scale_format": "ue4m3"}),
+    ("scales", {**NVFP4, "a_scale": np.zeros((2, 4), np.uint8), "b_scale": SCALE, "scale_format": "e8m0"}),
     ("code-type", {**MX, "a_scale": SCALE.astype(np.float32), "b_scale": SCALE, "scale_format": "e8m0"}),
     ("operand-shape", {"a": [[1, 2], [3]]}),
     ("operand-shape", {"c": [[1.0, 2.0], [3.0]]}),
