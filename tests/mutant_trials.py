@@ -30,11 +30,11 @@ SHARED = "REFSIM_MUTANTS_COPIES"
 def trial(ask: Mapping[str, str]) -> dict[str, str]:
     """What the named tests say of one edit: {"verdict": ...}.
 
-    `ask` has `tree`, its `sources` (as `sources_of`), `file`, `old`, `new` and `tests`, words between blanks. A test that fails
+    `ask` has `tree`, its `sources` (as `sources_of`), `file`, `old`, `new` and `tests`, one a line. A test that fails
     without the edit too kills nothing. Raises RefsimError `other-sources` (exit 4) where the tree is another one by now.
     """
     copy = _copy(ask["tree"], ask["sources"])
-    tests = ask["tests"].split()
+    tests = ask["tests"].splitlines()
     with edited(copy.folder / ask["file"], ask["old"], ask["new"]):
         verdict, failed = copy.run(tests)
     if verdict.startswith(KILLED) and copy.run(failed)[1]:

@@ -116,7 +116,7 @@ def plan_of(rows: Sequence[Mutant], tree: Path) -> CampaignPlan:
                     "file": row.file,
                     "old": row.old,
                     "new": row.new,
-                    "tests": " ".join(row.tests),
+                    "tests": "\n".join(row.tests),
                 }
             ),
         )

@@ -12,6 +12,8 @@ SAMPLE = {
     "exhibits/unswizzled": broken.NOT_ASKED,
     "rows/other-order-of-warps": broken.NAMED_RIGHT,
 }
+SELDOM = ("exhibits/swizzle_mismatch", "splits/scale-of-the-row-before")
+LATER = pytest.mark.ci("one that is named and one that is not asked about are in every run")
 
 
 def test_every_broken_kernel_is_called_something_and_nothing_else_is():
@@ -19,7 +21,7 @@ def test_every_broken_kernel_is_called_something_and_nothing_else_is():
     assert set(broken.all_broken()) <= set(broken.called())
 
 
-@pytest.mark.parametrize("name", SAMPLE)
+@pytest.mark.parametrize("name", [pytest.param(each, marks=LATER) if each in SELDOM else each for each in SAMPLE])
 def test_a_broken_kernel_is_asked_about(name):
     row = broken.asked(name)
     assert row["verdict"] == SAMPLE[name], row

@@ -230,6 +230,7 @@ extern "C" __global__ void copy(const unsigned short* x, unsigned short* y, unsi
 """
 
 
+@pytest.mark.ci("cases are replayed from their files in tests/testing/test_replay.py in every run")
 def test_a_case_of_a_ptx_text_is_replayed_from_the_file_that_declares_it(tmp_path: Path) -> None:
     from refsim.testing.kernel_files import find_kernels
 

@@ -65,6 +65,9 @@ def _quiet(entry):
     return run
 
 
+LATER = pytest.mark.ci("a stand-in for fp8_quantize passes, and a wrong one is caught, in every run")
+
+
 def entries(**change):
     made = {f"fp8_amax_{wide}": _amax(wide) for wide in TYPES}
     made |= {f"fp8_quantize_{wide}_{to}": _quantize(wide, to, **change) for wide in TYPES for to in NARROW}
@@ -72,7 +75,13 @@ def entries(**change):
     return {name: _quiet(entry) for name, entry in made.items()}
 
 
-@pytest.mark.parametrize("kernel", bindings.KERNELS, ids=lambda kernel: kernel.name)
+@pytest.mark.parametrize(
+    "kernel",
+    [
+        pytest.param(each, id=each.name, marks=LATER if each is not bindings.FP8_QUANTIZE else ())
+        for each in bindings.KERNELS
+    ],
+)
 def test_campaign_passes_on_a_right_stand_in(kernel, numpy_device):
     device = numpy_device(entries())
     assert set(kernel.entries) <= set(device.entries)

@@ -12,6 +12,7 @@ import refsim as package
 from refsim.cli.answers.scaffold import kernel_files
 
 NAMES = ["scale.cu", "scale_kernel.py", "test_scale.py"]
+LATER = pytest.mark.ci("a kernel of another name, which is the same text, verifies in every run")
 CHECKOUT = str(Path(package.__file__).parents[1])
 
 
@@ -23,7 +24,7 @@ def outside(folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.parametrize("name", ["scale", "int", "numpy"])
+@pytest.mark.parametrize("name", ["scale", pytest.param("int", marks=LATER), pytest.param("numpy", marks=LATER)])
 def test_a_new_kernel_verifies_and_its_tests_pass(refsim, tmp_path, name):
     run = refsim("new", "kernel", name)
     assert (run.code, run.err) == (0, "")
