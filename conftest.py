@@ -42,7 +42,6 @@ def pytest_configure(config: pytest.Config) -> None:
         "markers", "ci(reason): takes seconds and repeats what a smaller test shows; not in `quick`"
     )
     config.addinivalue_line("markers", "night(reason): takes longer than a run before every landing has for it")
-    config.addinivalue_line("markers", "whole(reason): a sweep that `quick` runs whole (tests/sweeps.py)")
     config.addinivalue_line("markers", "sampled(count, reason): a sweep of which `ci` runs so many cases, `night` all")
     profile = config.getoption("--refsim-profile")
     if profile in CASES:

@@ -2,9 +2,9 @@
 
 A sweep is a test with more parameter sets than its profile runs: `CASES` in quick, in ci the number of a mark
 `sampled(count, reason)`, without which ci runs them all. Which of them run depends on nothing but their order: first those with
-values of parameters that no case before has, from places all over the list. Whole are, in quick, tests that `tests/mutants.toml`
-names (where a row names one parameter set, that one runs) and tests marked `whole(reason)`; in both profiles the files and tests
-that the command line names, and runs that choose by -k or -m.
+values of parameters that no case before has, from places all over the list. Whole are tests that `tests/mutants.toml` names
+(where a row names one parameter set, that one runs beside the others), those of `tests/whole.toml`, files and tests that the
+command line names, and runs that choose by -k or -m.
 """
 
 import tomllib
@@ -18,6 +18,7 @@ CASES = 4
 GOLDEN = 0.6180339887498949
 """Multiples of it, less their whole part, lie evenly in 0..1 however many there are, and repeat with no period of a product."""
 ROWS = Path(__file__).with_name("mutants.toml")
+WHOLE = Path(__file__).with_name("whole.toml")
 LEFT = "refsim_left"
 
 
@@ -44,17 +45,22 @@ def named_in(rows: Path) -> frozenset[str]:
     return frozenset(test for topic in topics.values() for row in topic.values() for test in row["tests"])
 
 
+def thin_in(table: Path) -> frozenset[str]:
+    """Tests that whole.toml has, whatever the reason."""
+    return frozenset(test for tests in tomllib.loads(table.read_text("utf-8")).values() for test in tests)
+
+
 def cases_of(test: str, case: pytest.Item, profile: str, named: Collection[str]) -> tuple[int | None, str]:
     """How many cases of a test a profile runs, and why no more; None where it runs all.
 
     `named` has node IDs of files, tests and single cases.
     """
     sampled = case.get_closest_marker("sampled")
-    if {test, test.partition("::")[0]} & {*named}:
+    if not {test, test.partition("::")[0]}.isdisjoint(named):
         return None, ""
     if profile == "ci":
         return sampled.args if sampled else (None, "")
-    return (None if case.get_closest_marker("whole") else CASES), ""
+    return CASES, ""
 
 
 def left_out(
@@ -89,7 +95,9 @@ class Sweeps:
         if config.option.keyword or config.option.markexpr:
             return
         asked = {config.invocation_params.dir / argument.partition("::")[0] for argument in config.args}
-        gone = left_out([item for item in items if item.path not in asked], self.profile, named_in(ROWS))
+        gone = left_out(
+            [item for item in items if item.path not in asked], self.profile, named_in(ROWS) | thin_in(WHOLE)
+        )
         if gone:
             out = {item for cases in gone.values() for item in cases}
             items[:] = [item for item in items if item not in out]

@@ -9,8 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests import mutants
-from tests.sweeps import CASES, Sweeps, left_out, named_in, spread
+from tests.sweeps import CASES, ROWS, WHOLE, Sweeps, left_out, named_in, spread, thin_in
 
 ROOT = Path(__file__).parents[1]
 SUITE = """
@@ -20,11 +19,6 @@ import pytest
 @pytest.mark.parametrize("number", range(10))
 def test_sweep(number, other):
     assert number != 11
-
-@pytest.mark.parametrize("number", range(9))
-@pytest.mark.whole("each is a row of its own")
-def test_whole(number):
-    pass
 
 @pytest.mark.parametrize("number", [0, *(pytest.param(each, marks=pytest.mark.ci("larger")) for each in range(1, 9))])
 def test_marked(number):
@@ -39,7 +33,7 @@ CONFTEST = """
 def pytest_configure(config):
     from tests.sweeps import Sweeps
 
-    for mark in ("ci", "whole", "sampled"):
+    for mark in ("ci", "sampled"):
         config.addinivalue_line("markers", mark)
     config.pluginmanager.register(Sweeps("{profile}"))
 """
@@ -78,19 +72,19 @@ def run(tmp_path: Path):
 def test_what_is_left_out_is_counted_and_the_rest_runs(run) -> None:
     assert CASES == 4
     output = run("quick")
-    assert "26 passed, 31 deselected" in output  # 4 of 30, 9, all 9 of which 8 have a mark of their own, 4 of 9
+    assert "17 passed, 31 deselected" in output  # 4 of 30, all 9 of which 8 have a mark of their own, 4 of 9
     assert "quick: 31 cases of 2 sweeps of more than 4 were left out: --refsim-profile=ci runs them all" in output
 
 
 def test_in_ci_a_sweep_is_as_large_as_its_mark_says(run) -> None:
     output = run("ci")
-    assert "55 passed, 2 deselected" in output
+    assert "46 passed, 2 deselected" in output
     assert "LEFT [2] test_it.py::test_sampled: others are like them: --refsim-profile=night" in output
 
 
 def test_who_names_a_file_or_chooses_gets_all(run) -> None:
-    assert "57 passed" in run("quick", "test_it.py")
-    assert "30 passed, 27 deselected" in run("quick", "-k", "test_sweep")
+    assert "48 passed" in run("quick", "test_it.py")
+    assert "30 passed, 18 deselected" in run("quick", "-k", "test_sweep")
 
 
 def test_what_a_row_of_mutants_names_is_kept() -> None:
@@ -114,16 +108,16 @@ def test_what_a_row_of_mutants_names_is_kept() -> None:
     assert left("f.py::test_t") == left("f.py") == set()
 
 
-def test_the_tests_of_every_mutant_run_in_quick(request: pytest.FixtureRequest) -> None:
+@pytest.mark.parametrize("names", [named_in(ROWS), thin_in(WHOLE)], ids=["of mutants", "whole"])
+def test_tests_that_a_table_names_run_in_quick(names: frozenset[str], request: pytest.FixtureRequest) -> None:
     """Those whose files this run has collected, which in a run of all tests is every one."""
-    names = named_in(mutants.ROWS)
     items = request.session.items
     collected = {item.nodeid.partition("::")[0] for item in items}
     running = [item.nodeid for item in items if not any(item.get_closest_marker(mark) for mark in ("ci", "night"))]
     there = {part for nodeid in running for part in (nodeid, nodeid.partition("[")[0], nodeid.partition("::")[0])}
     asked = {name for name in names if name.partition("::")[0] in collected}
     if not asked:
-        pytest.skip("no row of mutants.toml names a test of the files that this run has collected")
+        pytest.skip("the table names no test of the files that this run has collected")
     assert asked - there == set()
 
 
