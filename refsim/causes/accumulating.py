@@ -150,19 +150,56 @@ SPLITS = (2, 3, 4, 5, 6, 7, 8, 12, 16)
 TILES = (32, 64, 128)
 
 
+MOST_CUTS = 64
+
+
+@dataclass(frozen=True)
+class Cut:
+    """Two ranges of K that are not equal, as work that is shared tile by tile leaves them: the second begins at column `at`."""
+
+    at: int
+    source: Source
+
+    splits = 2
+
+    def chain_of(self, columns: int) -> NDArray[np.int64]:
+        """The range, 0 or 1, that takes each column of K."""
+        return (np.arange(columns) >= self.at).astype(np.int64)
+
+
 @dataclass(frozen=True)
 class Sharing:
-    """How K is shared: ranges, the format in which their sums are kept, and in which order they are added."""
+    """How K is shared: ranges, the format in which their sums are kept, and in which order they are added.
 
-    ranges: Reduction = ONE_RANGE
+    `is_added_so`: what is added so far is kept in that format too, as atomic additions leave it.
+    """
+
+    ranges: Reduction | Cut = ONE_RANGE
     meeting: str = "ascending"
     kept: Format = F32
+    is_added_so: bool = False
+
+    def met(self, sums: Floats) -> Floats:
+        """The sum of the sums of ranges (ranges, M, N); one alone is what it is."""
+        if len(sums) == 1:
+            return MEETING_ORDERS[self.meeting](sums)
+        held = narrowed(sums, self.kept)
+        if not self.is_added_so:
+            return MEETING_ORDERS[self.meeting](held)
+        total: Floats = held[0]
+        for each in held[1:]:
+            total = narrowed(np.asarray(ieee.add(total, each), np.float32), self.kept)
+        return total
 
     def __str__(self) -> str:
         if self.ranges.splits == 1:
             return "one range of K"
-        splits, tile = self.ranges.splits, self.ranges.tile
         kept = "" if self.kept is F32 else f" kept in {self.kept},"
+        if self.is_added_so:
+            kept = f" kept and added in {self.kept},"
+        if isinstance(self.ranges, Cut):
+            return f"2 ranges of K that part at column {self.ranges.at},{kept} added {self.meeting}"
+        splits, tile = self.ranges.splits, self.ranges.tile
         taken = f"{splits} ranges of K, whole tiles of {tile} columns,"
         if self.ranges.in_turn:
             taken = f"{splits} sums, each of every {splits}th tile of {tile} columns,"
@@ -185,6 +222,12 @@ def sharings(columns: int) -> Iterator[tuple[Sharing, int]]:
                     yield Sharing(ranges, meeting), 2 + (meeting != "ascending") + in_turn
                 for narrow in (BF16, F16):
                     yield Sharing(ranges, kept=narrow), 4
+                    yield Sharing(ranges, kept=narrow, is_added_so=True), 4
+    step = next((tile for tile in TILES if columns <= tile * MOST_CUTS), TILES[-1])
+    for at in range(step, min(columns, step * MOST_CUTS), step):
+        cut = Cut(at, _SPLIT)
+        if cut.chain_of(columns).tobytes() not in seen:
+            yield Sharing(cut), 4
     yield Sharing(meeting="from-zero"), 5
 
 

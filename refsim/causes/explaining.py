@@ -69,7 +69,8 @@ def explain_diff(
         if other is not row:
             raise RefsimError("format-mismatch", f"a holds {row}, b holds {other}", help="format= reads both as one")
         if want.shape != got.shape:
-            raise RefsimError("shape-mismatch", f"a has shape {got.shape}, b has shape {want.shape}")
+            turned = "a transpose of one has the shape of the other" if want.shape == got.shape[::-1] else ""
+            raise RefsimError("shape-mismatch", f"a has shape {got.shape}, b has shape {want.shape}", help=turned)
     _require_element(at, got.shape)
     question = _Question(got, want, row, time.process_time() + seconds, on_progress)
     both = quantized is not None and (quantized.scales is not None or quantized.want_scales is not None)
@@ -331,7 +332,7 @@ def _codes(name: str, array: ArrayLike, format: str | Format | None) -> tuple[Co
     if given.dtype.kind == "f" and held is not None:
         given = np.ascontiguousarray(given).view(held.code_dtype).reshape(given.shape)
     words, row = with_format(given, held if format is None else format, name)
-    codes = np.asarray(words)
+    codes = np.atleast_1d(words)
     if codes.dtype != row.code_dtype:
         raise RefsimError("code-type", f"{name} holds {codes.dtype}, codes of {row} are {row.code_dtype}")
     return codes, row

@@ -55,6 +55,18 @@ def _flushed(least: float, codes: Codes, format: Format) -> Codes:
     return np.where(np.abs(values) < least, codes & codes.dtype.type(format.sign_mask), codes)
 
 
+def _exchanged(codes: Codes, format: Format) -> Codes:
+    if codes.shape[-1] % 2:
+        raise DoesNotApplyError
+    return codes.reshape(-1, 2)[:, ::-1].reshape(codes.shape)
+
+
+def _zeros_plus(codes: Codes, format: Format) -> Codes:
+    """Zeros without a sign; the code is NaN where there is one zero alone, and stays."""
+    zeros = decode(codes, format) == 0
+    return np.where(zeros, encode(np.zeros(()), format), codes).astype(codes.dtype)
+
+
 def _times(power: int, codes: Codes, format: Format) -> Codes:
     return np.asarray(encode(decode(codes, format) * 2.0**power, format))
 
@@ -96,6 +108,11 @@ def rewritings(format: Format) -> tuple[Rewriting, ...]:
         family = Family.FNUZ if fields else Family.FORMAT
         for name, change in ((f"are codes of {other}", _written_as), (f"are {format} codes read as {other}", _read_as)):
             found.append(Rewriting(name, family, FNUZ["table 1"], partial(change, other), 1 if fields else 2))
+    if format.bits == 4:
+        name = "lie with the two codes of a byte exchanged"
+        found.append(Rewriting(name, Family.PACKING, PTX["cvt, e2m1x2"], _exchanged))
+    if format.sign_mask and format.has_zero:
+        found.append(Rewriting("that are zeros are +0", Family.ZERO_SIGN, IEEE754["section 6.3"], _zeros_plus))
     flushing = {row.min_normal for row in FORMATS if row.has_zero and row.min_normal < 0.1} if format.has_zero else ()
     for least in sorted(flushing):
         name = f"below {least:g} in magnitude are zeros"

@@ -15,15 +15,14 @@ from refsim.causes.accumulating import (
     FROM_THE_BEGINNING,
     FUSED,
     IN_FLOAT32,
-    MEETING_ORDERS,
     Adder,
     Floats,
     Promotion,
     Running,
     Sharing,
     accumulation_causes,
-    narrowed,
 )
+from refsim.causes.grids_of_scales import scale_place_causes, scale_value_causes
 from refsim.causes.placing import IN_PLACE, Placing, placing_causes
 from refsim.causes.reading import AS_IT_IS, OperandReading, kept_columns, reading_causes, scale_causes, tail_causes
 from refsim.causes.rows import Cause, Codes, DoesNotApplyError, Family, Sample
@@ -105,7 +104,7 @@ class ProductOfPlans:
         if self.blocks > 1:
             found += scale_causes()
         if is_scaled:
-            found += scale_change_causes()
+            found += [*scale_change_causes(), *scale_place_causes(), *scale_value_causes()]
         if self.c is not None:
             for way in (FIRST, LAST, ROUNDED_AGAIN, NOWHERE):
                 found.append(Cause(Family.ACCUMULAND, way, "accumuland", way, PTX["mma: D = A B + C"]))
@@ -170,7 +169,7 @@ class ProductOfPlans:
                 )
                 partials.append(of_range.sum(plan, formats, begins if number == 0 else None))
         held = np.stack(partials or [np.zeros((len(sides[0]), len(sides[1])), np.float32)])
-        total = MEETING_ORDERS[plan.sharing.meeting](narrowed(held, plan.sharing.kept) if len(held) > 1 else held)
+        total = plan.sharing.met(held)
         return self._ended(plan, total, scales, c)
 
     def _ended(self, plan: ProductPlan, total: Floats, scales: list[Floats | None], c: Floats | None) -> Floats:

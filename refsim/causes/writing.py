@@ -11,15 +11,15 @@ from refsim.causes.rows import Cause, Codes, DoesNotApplyError, Family
 from refsim.conversions import OVERFLOWS, ROUNDINGS, RoundingName, decode, encode
 from refsim.conversions.rounding import TIES_AWAY
 from refsim.errors import RefsimError
-from refsim.formats import BF16, F16, F32, TF32, Format, Overflow
-from refsim.sources import IEEE754, PTX
+from refsim.formats import BF16, F16, F32, FORMATS, TF32, Format, Overflow
+from refsim.sources import FNUZ, IEEE754, PTX
 
 
 @dataclass(frozen=True)
 class Writing:
     """From values to codes: `via` a narrower format first, in a direction, with what stands for what is too large.
 
-    `flushes`: subnormals of the output become zeros.
+    `flushes`: subnormals of the output become zeros. `coded`: the codes are those of another format.
     """
 
     rounding: RoundingName = ROUNDINGS[0]
@@ -27,13 +27,14 @@ class Writing:
     via_rounding: RoundingName = ROUNDINGS[0]
     overflow: Overflow | None = None
     flushes: bool = False
+    coded: Format | None = None
 
     def codes(self, values: NDArray[Any], format: Format) -> Codes:
         """The codes of values; raises DoesNotApplyError where the format has no such overflow."""
         if self.via is not None:
             values = decode(encode(values, self.via, self.via_rounding), self.via, values.dtype)
         try:
-            codes = encode(values, format, self.rounding, self.overflow)
+            codes = encode(values, self.coded or format, self.rounding, self.overflow)
         except RefsimError:
             raise DoesNotApplyError from None
         if self.flushes:
@@ -50,6 +51,8 @@ class Writing:
             words.append(f"{self.overflow} beyond the range")
         if self.flushes:
             words.append("subnormals flushed")
+        if self.coded is not None:
+            words.append(f"in codes of {self.coded}")
         return ", ".join(words)
 
 
@@ -75,5 +78,11 @@ def writing_causes(format: Format, wide: Format = F32) -> Iterator[Cause]:
         if overflow != format.overflow:
             says = f"{overflow} beyond the range of {format}"
             yield Cause(Family.SATURATION, says, "written", Writing(overflow=overflow), cvt)
+    for other in FORMATS:
+        if other is format or other.code_bits != format.code_bits or not other.signed or not other.mantissa_bits:
+            continue
+        fields = (other.exponent_bits, other.mantissa_bits) == (format.exponent_bits, format.mantissa_bits)
+        family, says = Family.FNUZ if fields else Family.FORMAT, f"{other} is written, not {format}"
+        yield Cause(family, says, "written", Writing(coded=other), FNUZ["table 1"], 1 if fields else 3)
     if format.exponent_bits and format.mantissa_bits:
         yield Cause(Family.FLUSHED, f"subnormals of {format} are zeros", "written", Writing(flushes=True), PTX["ftz"])

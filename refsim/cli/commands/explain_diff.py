@@ -59,7 +59,7 @@ STAGES = (
 @click.option("--target", metavar="TARGET", default="sm_90a", type=TARGET, help="The chip, sm_90a by default.")
 @click.option("--k", type=Whole(min=1), help="K of one instruction, the largest by default.")
 @click.option("--interval", type=Whole(min=0), help="Columns after which sums are added in float32; 0: none.")
-@click.option("--values", metavar="FILE", type=click.Path(path_type=Path), help="What was rounded: f32 or f64.")
+@click.option("--values", metavar="FILE", type=click.Path(path_type=Path), help="What was rounded: f32.")
 @click.option(
     "--quantized", metavar="FILE", type=click.Path(path_type=Path), help="What was quantised: bf16, f16 or f32."
 )
@@ -185,6 +185,7 @@ def _of_kernel(first: Path, second: Path | None, declared: tuple[Path, ...], *, 
 
     case = first if second is None else second
     if case.suffix != CASE:
+        case = first if case.suffix in ARRAY_SUFFIXES else case
         rule = f"files of codes: {', '.join(ARRAY_SUFFIXES)}; cases: {CASE}"
         raise RefsimError("unknown-suffix", f"the suffix {case.suffix!r} chooses no container", str(case), rule)
     kernel, problem = load_case(
@@ -261,7 +262,16 @@ def _loaded(path: Path, row: "Format | None", key: str | None) -> "tuple[Any, Fo
     if path.suffix not in ARRAY_SUFFIXES:
         known = f"suffixes: {', '.join(ARRAY_SUFFIXES)}"
         raise RefsimError("unknown-suffix", f"the suffix {path.suffix!r} chooses no container", str(path), help=known)
-    stored = load_codes(path, row, key)
+    try:
+        stored = load_codes(path, row, key)
+    except RefsimError as error:
+        if row is None or error.code != "code-out-of-range" or row.bits != 4:
+            raise
+        from refsim import unpack
+        from refsim.formats import E4M3
+
+        # A byte above 0xf is no code of four bits, but two; any byte is a code of E4M3.
+        return unpack(load_codes(path, E4M3, key).codes, row), row
     return stored.codes, stored.format
 
 
@@ -320,6 +330,9 @@ def _scale(word: str | None, option: str, scale_format: str | None) -> Any:
     if word.endswith(ARRAY_SUFFIXES):
         return _floats(Path(word), None)
     try:
-        return np.float32(word)
-    except ValueError:
-        raise RefsimError("bad-value", f"{word!r} is no number", option, help="a number, or a file of f32") from None
+        with np.errstate(over="raise"):
+            return np.float32(float(word))
+    except (ValueError, FloatingPointError):
+        raise RefsimError(
+            "bad-value", f"{word!r} is no number of f32", option, help="a number, or a file of f32"
+        ) from None

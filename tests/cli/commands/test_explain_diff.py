@@ -165,3 +165,22 @@ def test_a_declared_mistake_is_not_named_by_nan_alone():
     kernel = replace(declared, suspects={"any": lambda problem: nan}, oracle=lambda problem: zeros)
     [found] = explain_problem(kernel, problem, device.open("sim"), seconds=0).values()
     assert (found.differing, found.named) == (20, ())
+
+
+def test_packed_codes_of_four_bits_are_read(refsim, here):
+    codes = RANDOM.integers(0, 16, (16, 64)).astype(np.uint8)
+    swapped = codes.reshape(16, -1, 2)[:, :, ::-1].reshape(16, 64)
+    for name, each in (("got", swapped), ("want", codes)):
+        np.save(f"{name}.npy", each[:, ::2] | each[:, 1::2] << 4)
+    run = refsim("explain-diff", "got.npy", "want.npy", "-t", "e2m1")
+    assert "order of codes in a byte: elements lie with the two codes of a byte exchanged" in run.out
+
+
+def test_the_file_of_the_unknown_suffix_is_named(refsim, here):
+    run = refsim("explain-diff", "right.txt", "right.npy")
+    assert (run.code, "'.txt' chooses no container" in run.err) == (2, True)
+
+
+def test_a_scale_beyond_f32_is_refused(refsim, here):
+    run = refsim("explain-diff", "right.npy", "--a", "right.npy", "--b", "right.npy", "--a-scale", "1e99")
+    assert (run.code, "[bad-value]" in run.err) == (2, True)

@@ -1,0 +1,122 @@
+"""Scales of a product that a neighbour in memory has, that 128 rows share, or that were kept otherwise: rows of causes."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from refsim.causes.reading import OperandReading
+from refsim.causes.rows import Cause, DoesNotApplyError, Family
+from refsim.conversions import decode, encode
+from refsim.formats import BF16, F16, ElementType, Format
+from refsim.oracles.gemm_1d2d import BLOCK
+from refsim.sources import CUBLAS, DEEPGEMM, PTX
+
+Scales = NDArray[Any]
+Change = Callable[[Scales], Scales]
+
+
+@dataclass(frozen=True)
+class _OfFloats:
+    """A change of float32 scales; codes are none."""
+
+    change: Change
+
+    def __call__(self, scales: Scales, format: ElementType) -> Scales:
+        if scales.dtype != np.float32:
+            raise DoesNotApplyError
+        return self.change(scales)
+
+
+@dataclass(frozen=True)
+class _OfBlocks:
+    """A change of the grid in which one scale stands for 128 rows; where each row has its own there is no such grid."""
+
+    change: Change
+
+    def __call__(self, scales: Scales, format: ElementType) -> Scales:
+        grid = np.ascontiguousarray(scales[::BLOCK])
+        rows = np.arange(len(scales)) // BLOCK
+        if len(grid) < 2 or len(grid) == len(scales) or (grid[rows] != scales).any():
+            raise DoesNotApplyError
+        return np.asarray(self.change(grid)[rows])
+
+
+@dataclass(frozen=True)
+class _Around:
+    """The scale `by` places on along an axis, or in memory (None), the last one's neighbour being the first."""
+
+    by: int
+    axis: int | None
+
+    def __call__(self, scales: Scales) -> Scales:
+        if (scales.size if self.axis is None else scales.shape[self.axis]) < 2:
+            raise DoesNotApplyError
+        return np.roll(scales, self.by, self.axis)
+
+    def of(self, scales: Scales, format: ElementType) -> Scales:
+        return self(scales)
+
+
+def _inverted(scales: Scales) -> Scales:
+    with np.errstate(divide="ignore"):
+        return np.asarray(np.float32(1) / scales, np.float32)
+
+
+def _held(format: Format) -> Change:
+    return lambda scales: np.asarray(decode(encode(scales, format), format, np.float32))
+
+
+def _turned(grid: Scales) -> Scales:
+    """The words of a grid (blocks, T) read as if they were (T, blocks)."""
+    return np.ascontiguousarray(grid.reshape(grid.shape[::-1]).T)
+
+
+def _values() -> Iterator[OperandReading]:
+    source = CUBLAS["scaling modes"]
+    for says, change in (
+        ("as their reciprocals", _inverted),
+        ("rounded to bf16", _held(BF16)),
+        ("rounded to f16", _held(F16)),
+    ):
+        yield OperandReading(says, Family.SCALE_RULE, source, _OfFloats(change), rank=2)
+
+
+def _places() -> Iterator[OperandReading]:
+    memory = PTX["ld.global"]
+    for by, word in ((1, "before"), (-1, "behind")):
+        for axis, line in ((None, "in memory"), (0, "row"), (1, "block of K")):
+            says = f"of the {line} {word}, around the end" if axis is not None else f"one float {word} in memory"
+            yield OperandReading(says, Family.SCALE_LAYOUT, memory, _Around(by, axis).of, rank=3)
+
+
+def _blocks() -> Iterator[OperandReading]:
+    source = DEEPGEMM["sm90_fp8_gemm_1d2d"]
+    for says, change in (
+        ("of the 128 rows before, around the end", _Around(1, 0)),
+        ("of the 128 rows behind, around the end", _Around(-1, 0)),
+        ("of the 128 rows before", lambda grid: grid[np.maximum(np.arange(len(grid)) - 1, 0)]),
+        ("of the 128 rows behind", lambda grid: grid[np.minimum(np.arange(len(grid)) + 1, len(grid) - 1)]),
+        ("from the last 128 rows on", lambda grid: grid[::-1]),
+        ("block by block of 128 rows where they lie row by row", _turned),
+    ):
+        yield OperandReading(says, Family.SCALE_LAYOUT, source, _OfBlocks(change), rank=2)
+
+
+VALUES, PLACES, BLOCKS = tuple(_values()), tuple(_places()), tuple(_blocks())
+
+
+def scale_value_causes() -> Iterator[Cause]:
+    """The rows of causes in what scales are kept as, those of rows and of the tensor too."""
+    for aspect, name in (("a_scales_read", "A"), ("b_scales_read", "B"), ("both_scales_read", "A and B")):
+        for row in VALUES:
+            yield Cause(row.family, f"the scales of {name} are read {row.name}", aspect, row, row.source, row.rank)
+
+
+def scale_place_causes() -> Iterator[Cause]:
+    """The rows of causes in which place of a grid of scales is read."""
+    for aspect, name in (("a_scales_read", "A"), ("b_scales_read", "B")):
+        for row in (*PLACES, *BLOCKS):
+            yield Cause(row.family, f"the scales of {name} are read {row.name}", aspect, row, row.source, row.rank)
