@@ -76,7 +76,9 @@ def test_the_kernel_has_the_recipes_whose_elements_one_conversion_makes():
 # Mistakes of the field
 
 
-@pytest.mark.ci("broken copies of the kernel are refused in every run, and those that mutants make are named")
+@pytest.mark.night(
+    "ten seconds; broken copies of the kernel are refused in every run, and those that mutants make are named"
+)
 def test_every_mistake_shows_in_some_problem():
     """What a kernel that makes it would write is not what one problem promises."""
     tiles = [replace(kernel.corpus[0], rows=256, columns=512) for kernel in bindings.KERNELS]

@@ -29,10 +29,12 @@ VARIANTS = [
 def test_problems_of_an_entry_agree(kernel, problems, entry, device, refsim_profile, refsim_failures):
     """Tails, one tile, splits without a tile, odd strides and offsets; then what Hypothesis makes of them.
 
-    The quick profile has every fourth shape, others for each entry."""
+    The quick profile has every fourth shape, others for each entry, ci every second."""
     corpus = tuple(problem for problem in kernel.corpus if problem.entry == entry)
     if refsim_profile == "quick":
         corpus = corpus[list(kernel.entries).index(entry) % 4 :: 4]
+    elif refsim_profile == "ci":  # which runs `refsim verify` with all of them
+        corpus = corpus[::2]
     variant = replace(kernel, problem=problems((entry,)), corpus=corpus)
     cases = CASES[refsim_profile]
     verdict = run_campaign(variant, device, profile=refsim_profile, cases=cases, failures_dir=refsim_failures)
@@ -40,7 +42,7 @@ def test_problems_of_an_entry_agree(kernel, problems, entry, device, refsim_prof
     assert verdict.cases >= len(corpus) + cases
 
 
-@pytest.mark.ci("eight seconds each; the same code for any shape runs in every run")
+@pytest.mark.night("half a minute each; `refsim verify`, which CI runs first, has the same problems")
 @pytest.mark.parametrize(("kernel", "entries"), KERNELS)
 def test_entries_of_one_shape_agree(kernel, entries, device, refsim_failures):
     """4096 x 4096."""

@@ -55,6 +55,7 @@ OF_BLOCKS = [
 ]
 
 
+@pytest.mark.sampled(16, "others of the same kinds are named in CI")
 @pytest.mark.parametrize("pair", OF_BLOCKS)
 def test_which_scale_an_element_got_is_named(pair):
     """Every kind of block-scaled operands: planted, held out and equal."""

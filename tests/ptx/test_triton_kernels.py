@@ -104,6 +104,7 @@ CASES = [
 ]
 
 
+@pytest.mark.sampled(30, "every kernel and every target in CI, not every pair")
 @pytest.mark.parametrize(("name", "capability"), CASES)
 def test_a_kernel_by_triton_is_right_and_silent_under_every_policy(
     name: str, capability: int, kernels: Any, refsim_profile: str
