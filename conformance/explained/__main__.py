@@ -10,7 +10,7 @@ from typing import Any
 
 from conformance.explained.block_pairs import block_scaled
 from conformance.explained.pairs import LARGE, all_pairs
-from conformance.explained.quantiser_pairs import quantisers
+from conformance.explained.quantiser_paths import quantisers
 from conformance.explained.row_pairs import of_rows
 from conformance.explained.trials import asked, summary
 

@@ -83,8 +83,13 @@ class Shown:
     ended: str = ""
 
 
-def shown(kernel: Kernel, problems: Iterable[Any], device: Device, *, ends: bool = False) -> Shown:
-    """`ends`: the mistake is one that a run ends in, so that the first run that does is all."""
+def shown(
+    kernel: Kernel, problems: Iterable[Any], device: Device, *, ends: bool = False, of_codes: bool = True
+) -> Shown:
+    """`ends`: the mistake is one that a run ends in, so that the first run that does is all.
+
+    `of_codes`: outputs of integers do not count.
+    """
     best = Shown()
     for problem in list(problems)[:PROBLEMS]:
         try:
@@ -95,7 +100,7 @@ def shown(kernel: Kernel, problems: Iterable[Any], device: Device, *, ends: bool
                 break
             continue
         numbers = kernel.output_formats(problem)
-        count = sum(int(each.count) for each in seen.mismatches if numbers.get(each.name))
+        count = sum(int(each.count) for each in seen.mismatches if numbers.get(each.name) or not of_codes)
         if count > best.differing:
             best = Shown(problem, seen.outputs, count)
         if count >= ENOUGH:
@@ -122,6 +127,9 @@ def by_files(broken: Broken, kernel: Kernel, found: Shown, device: Device) -> di
             said[name] = explain_diff(got, want, format, seconds=SECONDS, **ways)
         except RefsimError:  # the operands do not fit this output: two files are all there is
             said[name] = explain_diff(got, want, format, seconds=SECONDS)
+    if set(said) == {"scales"} and not said["scales"].named and "q" in pairs:  # right codes beside them say more
+        got, want, ways = broken.ways(found.problem, "q", *pairs["q"], pairs)
+        said["scales"] = explain_diff(got, want, kernel.output_formats(found.problem)["q"], seconds=SECONDS, **ways)
     if (
         set(said) == {"q"}
         and "scales" in pairs
@@ -187,7 +195,9 @@ def _asked(name: str) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="refsim-broken-") as folder:
         kernel = broken.made(Path(folder))
         device = open_device("sim", broken.target or newcomer.target_of(kernel))
-        found = shown(kernel, broken.problems(kernel), device, ends=not wanted.is_shown)
+        found = shown(
+            kernel, broken.problems(kernel), device, ends=not wanted.is_shown, of_codes=broken.ways is not None
+        )
         row |= {"differing": found.differing, "ended": found.ended}
         if not found.differing:
             return row | {"verdict": NOT_ASKED, "named": [], "seconds": 0.0}

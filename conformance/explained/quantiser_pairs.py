@@ -308,11 +308,3 @@ def held_out(seed: int, shape: tuple[int, int]) -> Iterator[Pair]:
         mixed = replace(given, scales=scales[order])
         yield Pair(f"held out: {title}, codes right, scales shuffled", "", codes, None, kind.format, quantized=mixed)
         yield Pair(f"equal: {title}", None, codes, None, kind.format, quantized=replace(given, scales=scales))
-
-
-def quantisers(seeds: int, large: int) -> Iterator[Pair]:
-    """Pairs of so many seeds of the small shape, and of so many of 128 x 512."""
-    for seed in range(seeds + large):
-        shape = SMALL if seed < seeds else LARGE
-        for pairs in (of_steps, of_buffers, held_out):
-            yield from pairs(seed, shape)

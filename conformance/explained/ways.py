@@ -92,9 +92,12 @@ def _with_scales(given: QuantizedFrom, output: str, beside: Pairs) -> QuantizedF
 
 
 def tensor(problem: Any, output: str, got: Any, want: Any, beside: Pairs) -> Asked:
-    """What is rounded: x times its scale, of which the kernel stores the reciprocal."""
+    """What one scale quantised; where the largest magnitude was given, what is rounded: x times its scale."""
     if output != "q":
         return got, want, {}
+    if problem.amax_bits is None:
+        given = QuantizedFrom(x=problem.x.codes()[None], x_format=problem.x.format, to="tensor", eps=problem.eps)
+        return got[None], want[None], {"quantized": given}
     x = refsim.decode(problem.x.codes(), problem.x.format, dtype=np.float32)
     codes, eps = problem.x.codes(), np.float32(problem.eps)
     amax = fp8_quantize.amax(codes, problem.x.format) if problem.amax_bits is None else problem.amax_bits

@@ -41,6 +41,34 @@ def _one_sign(negative: bool, magnitudes: Words, patterns: Words, group: Pair) -
     return _largest(np.where((patterns >= SIGN) == negative, magnitudes, np.uint32(0)), patterns, group)
 
 
+def _signed_in(chosen: Callable[[Any], Any], magnitudes: Words, patterns: Words, group: Pair) -> Words:
+    """Without abs in some columns: what is negative there is less than everything."""
+    column = np.arange(magnitudes.shape[-1])
+    return _largest(np.where((patterns >= SIGN) & chosen(column), np.uint32(0), magnitudes), patterns, group)
+
+
+def _without_infinity(run: int, magnitudes: Words, patterns: Words, group: Pair) -> Words:
+    """Infinities are left out, of so many neighbours where one is a NaN; 0: everywhere."""
+    if run and magnitudes.shape[-1] % run:
+        raise DoesNotApplyError
+    is_left_out = magnitudes == INFINITE_MAGNITUDE
+    if run:
+        among = (patterns & MAGNITUDE_MASK) > INFINITE_MAGNITUDE
+        is_left_out &= among.reshape(*among.shape[:-1], -1, run).any(-1).repeat(run, -1)
+    return _largest(np.where(is_left_out, np.uint32(0), magnitudes), patterns, group)
+
+
+def _of_halves(run: int, lanes: int, magnitudes: Words, patterns: Words, group: Pair) -> Words:
+    """The two halves of a run by a maximum that drops NaN, `lanes` of them side by side; a NaN on both sides stays."""
+    if magnitudes.shape[-1] % run or (magnitudes <= INFINITE_MAGNITUDE).all():
+        raise DoesNotApplyError
+    halves = magnitudes.reshape(*magnitudes.shape[:-1], -1, 2, run // 2 // lanes, lanes).max(axis=-2)
+    is_nan = halves > INFINITE_MAGNITUDE
+    kept = np.where(is_nan & ~is_nan.all(axis=-2, keepdims=True), np.uint32(0), halves).max(axis=-2)
+    spread = np.repeat(kept.max(axis=-1), run, axis=-1)
+    return _largest(np.ascontiguousarray(spread), patterns, group)
+
+
 def _in_block(chosen: Callable[[Any, int], Any], magnitudes: Words, patterns: Words, group: Pair) -> Words:
     """Some columns of every block alone."""
     column = np.arange(magnitudes.shape[-1]) % group[1]
@@ -90,6 +118,16 @@ _PARTS_OF_BLOCKS: tuple[tuple[str, Callable[[Any, int], Any]], ...] = (
     ("the first element of each block", lambda c, w: c == 0),
     ("all but the last element of each block", lambda c, w: c < w - 1),
 )
+_COLUMNS: tuple[tuple[str, Callable[[Any], Any]], ...] = (
+    *((f"every {n}th column, the {k}th of each {n}", lambda c, n=n, k=k: c % n == k) for n in (2, 4) for k in range(n)),
+    *((f"columns {2 * k} and {2 * k + 1} of each 8", lambda c, k=k: c % 8 // 2 == k) for k in range(4)),
+    *(
+        (f"the {words} half of each {n}", lambda c, n=n, k=k: c % n // (n // 2) == k)
+        for n in (4, 8, 16)
+        for k, words in enumerate(("first", "last"))
+    ),
+)
+"""Columns that one word of a vector holds, or one of the values that a thread goes through in turn."""
 _TOGETHER = (
     (1, 2),
     (1, 4),
@@ -112,6 +150,15 @@ def peaks() -> Iterator[ChangedStep]:
     yield AMAX
     yield ChangedStep("amax is the largest number: abs is forgotten", Family.AMAX, rule, partial(_one_sign, False))
     yield ChangedStep("amax is that of the negative numbers", Family.AMAX, rule, partial(_one_sign, True))
+    for says, some in _COLUMNS:
+        yield ChangedStep(f"abs is forgotten in {says}", Family.AMAX, rule, partial(_signed_in, some), 2)
+    for run in (0, 2, 4, 8, 16):
+        where = f" where one of each {run} neighbours is a NaN" if run else ""
+        yield ChangedStep(f"amax leaves infinities out{where}", Family.AMAX, rule, partial(_without_infinity, run), 2)
+    for run, lanes in ((2, 1), (4, 1), (4, 2), (8, 1), (8, 2), (8, 4), (16, 1), (16, 2), (32, 1), (128, 1)):
+        halves = f"the halves of each {run}" + (f", {lanes} side by side" if lanes > 1 else "")
+        drops = partial(_of_halves, run, lanes)
+        yield ChangedStep(f"amax drops a NaN that one of {halves} has alone", Family.NAN, shuffles, drops, 2)
     for says, chosen in _PARTS_OF_BLOCKS:
         yield ChangedStep(f"amax of {says} alone", Family.AMAX, shuffles, partial(_in_block, chosen))
     for down, across in _TOGETHER:

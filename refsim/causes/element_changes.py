@@ -58,13 +58,14 @@ def _beyond(overflow: Any, values: Singles, rule: EncodingRule) -> Codes:
         raise DoesNotApplyError from None
 
 
-def _beyond_largest(values: Singles, rule: EncodingRule) -> Codes:
-    """What reaches the largest value, and would be rounded to it, becomes NaN."""
+def _beyond_largest(from_itself: bool, values: Singles, rule: EncodingRule) -> Codes:
+    """What is beyond the largest value, or reaches it, and would be rounded to it, becomes NaN."""
     if not rule.to.has_nan:
         raise DoesNotApplyError
     codes = encode_rule(values, rule)
     nan = encode(np.copysign(np.nan, values), rule.to)
-    return np.where(np.abs(values) >= rule.to.max_value, nan, codes).astype(codes.dtype)
+    beyond = np.abs(values) >= rule.to.max_value if from_itself else np.abs(values) > rule.to.max_value
+    return np.where(beyond, nan, codes).astype(codes.dtype)
 
 
 def _wrapped(values: Singles, rule: EncodingRule) -> Codes:
@@ -141,7 +142,9 @@ def conversions_of(format: Format) -> tuple[ChangedStep, ...]:
     for overflow in OVERFLOWS[1:]:
         says = f"what is too large becomes {overflow}"
         found.append(ChangedStep(says, Family.SATURATION, cvt, partial(_beyond, overflow)))
-    found.append(ChangedStep("what reaches the largest value becomes NaN", Family.SATURATION, cvt, _beyond_largest))
+    for from_itself, words in ((True, "reaches"), (False, "is beyond")):
+        says = f"what {words} the largest value becomes NaN, before it is rounded"
+        found.append(ChangedStep(says, Family.SATURATION, cvt, partial(_beyond_largest, from_itself)))
     found.append(
         ChangedStep("what is too large loses the upper bits of its exponent", Family.SATURATION, cvt, _wrapped)
     )

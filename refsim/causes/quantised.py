@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from refsim.causes.amax_changes import AMAX, INFINITE_MAGNITUDE, MAGNITUDE_MASK, ChangedStep
 from refsim.causes.element_changes import CONVERTED, code_placings, element_causes
+from refsim.causes.in_part import part_of
 from refsim.causes.placing import IN_PLACE, Placing
 from refsim.causes.quantiser_changes import (
     OWN_BOUND,
@@ -20,15 +21,24 @@ from refsim.causes.quantiser_changes import (
     Keeping,
     quantiser_causes,
 )
+from refsim.causes.quantiser_quotients import AS_RULED
+from refsim.causes.quantiser_reach import EVERYTHING, Reach, blanked, is_one_byte, reach_causes
 from refsim.causes.quantising import (
     QuantizingRule,
     ScaleGrid,
     Singles,
 )
-from refsim.causes.rows import Cause, Codes, DoesNotApplyError, Family, Sample
+from refsim.causes.rows import Cause, Codes, DoesNotApplyError, Family, FlatSample, lines_chosen
 from refsim.causes.scale_stores import AS_WRITTEN, BY_ROWS, NOT_WRITTEN, ScaleStore, store_causes
 from refsim.formats import F32, Format
 from refsim.scaling.grids import Pair, scale_grid
+
+LARGE = 1 << 14
+"""Elements from which on a plan is refuted by a few rows."""
+
+
+OF_ELEMENTS = ("read", "keeping", "used", "quotient", "element")
+"""Steps that a kernel may do otherwise in some columns of a block: each element has its own."""
 
 
 class QuantizerOutput(StrEnum):
@@ -56,10 +66,12 @@ class QuantizingPlan:
     tensor: ChangedStep = TENSOR_AS_RULED
     keeping: Keeping = SCALES_AS_RULED
     used: ChangedStep = OWN_SCALE
+    quotient: ChangedStep = AS_RULED
     element: ChangedStep = CONVERTED
     placed: Placing = IN_PLACE
     stored: ScaleStore = BY_ROWS
     pads: str = AS_WRITTEN
+    reach: Reach = EVERYTHING
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,6 +87,7 @@ class QuantizedTensor:
     usual: QuantizingPlan
     scales_size: int = 0
     columns: int = 0
+    variants: tuple[Cause, ...] = ()
     made: dict[tuple[Any, ...], Any] = field(default_factory=dict)
 
     is_sampled = False
@@ -86,11 +99,14 @@ class QuantizedTensor:
         element = self.usual.rule.element.to
         for rule in self.rules:
             yield Cause(Family.SCALE_RULE, f"the rule {rule.name}", "rule", rule, rule.source)
+        yield from self.variants
         yield from quantiser_causes(element)
         if self.which != QuantizerOutput.SCALES:
             yield from element_causes(element)
         if self.which != QuantizerOutput.CODES and self.x.ndim == 2:
-            yield from store_causes(self.usual.stored, grid_of(self.x.shape, self.usual.rule.group), self.scales_size)
+            group, both = self.usual.rule.group, self.which == QuantizerOutput.BOTH
+            yield from store_causes(self.usual.stored, grid_of(self.x.shape, group), self.scales_size)
+            yield from reach_causes((self.x.shape[0], self.columns), group, both)
         if self.which == QuantizerOutput.SCALES and self.usual.stored is BY_ROWS:
             for row in code_placings(F32):
                 if row.family is not Family.TRANSPOSED or row is IN_PLACE:  # column by column is a place of scales
@@ -98,17 +114,79 @@ class QuantizedTensor:
                         row.family, f"outputs lie {row.name}", "placed", row, row.source, int(row is not IN_PLACE)
                     )
 
-    def codes(self, plan: QuantizingPlan, sample: Sample | None = None) -> Codes:
+    def codes(self, plan: QuantizingPlan, sample: FlatSample | None = None) -> Codes:
         """Codes, scales, or both. Raises DoesNotApplyError for steps that this tensor or rule has not."""
+        if sample is not None:
+            return self._sampled(plan, sample)
         with np.errstate(all="ignore"):
             grid, used = self._grids(plan)
             if self.which == QuantizerOutput.SCALES:
                 return plan.placed.put(self._in_buffer(plan, grid.stored)).reshape(self.shape)
             codes = plan.placed.put(self._elements(plan, used)[..., : self.columns])
+            if plan.reach is not EVERYTHING:
+                codes = np.where(plan.reach.beyond_in_codes(self._extents()), codes.dtype.type(0), codes)
             if self.which == QuantizerOutput.CODES:
                 return codes
             words = [each.reshape(-1).astype(np.uint32) for each in (codes, self._in_buffer(plan, grid.stored))]
             return np.concatenate(words)
+
+    def few_rows(self, wrong: NDArray[np.bool_], most: int) -> FlatSample | None:
+        """Rows where most codes differ, and some others; all scales. None for a small tensor, or scales alone."""
+        if self.which == QuantizerOutput.SCALES or self.x.size < LARGE or self.x.ndim > 2:
+            return None
+        size = self.x.shape[0] * self.columns
+        places = np.arange(size).reshape(self._extents())
+        rows = lines_chosen(wrong.reshape(-1)[:size].reshape(places.shape).sum(axis=1), most)
+        return FlatSample(rows, np.concatenate([places[rows].reshape(-1), np.arange(size, wrong.size)]))
+
+    def is_refuted(self, plan: QuantizingPlan, got: Codes) -> bool:
+        """Whether the scales beside codes, of which there are few, are others already; codes are not looked at."""
+        if self.which != QuantizerOutput.BOTH:
+            return False
+        steps = (
+            plan.rule,
+            plan.limit,
+            plan.read,
+            plan.peak,
+            plan.bound,
+            plan.tensor,
+            plan.keeping,
+            plan.stored,
+            plan.reach,
+        )
+        key = ("refuted", *steps, id(got))
+        if key not in self.made:
+            with np.errstate(all="ignore"):
+                made = self._in_buffer(plan, self._grids(plan)[0].stored).reshape(-1)
+            self.made[key] = got, bool((made != got[-self.scales_size :]).any())  # who holds `got` keeps its id
+        refuted: bool = self.made[key][1]
+        return refuted
+
+    def _sampled(self, plan: QuantizingPlan, sample: FlatSample) -> Codes:
+        """The codes of some rows, and all scales."""
+        if plan.placed is not IN_PLACE:
+            return self.codes(plan).reshape(-1)[sample.at]
+        with np.errstate(all="ignore"):
+            grid, used = self._grids(plan)
+            codes = self._elements(plan, used, sample.rows)[:, : self.columns]
+            if plan.reach is not EVERYTHING:
+                beyond = plan.reach.beyond_in_codes(self._extents())[sample.rows]
+                codes = np.where(beyond, codes.dtype.type(0), codes)
+            if self.which == QuantizerOutput.CODES:
+                return codes.reshape(-1)
+            scales = self._in_buffer(plan, grid.stored)
+            return np.concatenate([each.reshape(-1).astype(np.uint32) for each in (codes, scales)])
+
+    def part(self, cause: Cause, made: Codes, got: Codes, want: Codes) -> str | None:
+        """Where the codes of an output are as `made`, and as `want` elsewhere; scales beside them are all as one of the two."""
+        if self.x.ndim > 2 or self.which == QuantizerOutput.SCALES:
+            return None
+        size = self.x.shape[0] * self.columns
+        first, behind = zip(*(np.split(each.reshape(-1), [size]) for each in (made, got, want)), strict=True)
+        if not ((behind[0] == behind[1]).all() or (behind[2] == behind[1]).all()):
+            return None
+        made, got, want = (each.reshape(self._extents()) for each in first)
+        return part_of(made, got, want, of_columns=cause.aspect in OF_ELEMENTS)
 
     def alone(self, which: QuantizerOutput) -> "QuantizedTensor":
         """The same tensor, of which the codes or the scales alone are asked for."""
@@ -170,7 +248,7 @@ class QuantizedTensor:
         key = ("peaks", plan.read, plan.peak, plan.rule.counts_nan, plan.rule.group)
         if key not in self.made:
             patterns = np.ascontiguousarray(self._read(plan)).view(np.uint32)
-            magnitudes = _magnitudes(patterns, plan.rule)
+            magnitudes = _magnitudes(patterns, plan.rule.counts_nan)
             self.made[key] = np.ascontiguousarray(plan.peak.apply(magnitudes, patterns, plan.rule.group)).view(
                 np.float32
             )
@@ -181,35 +259,93 @@ class QuantizedTensor:
         key = ("tensor", plan.read, plan.rule)
         if key not in self.made:
             patterns = np.ascontiguousarray(self._read(plan)).view(np.uint32)
-            largest = _magnitudes(patterns, plan.rule).max(initial=0)
+            counts = plan.rule.counts_nan if plan.rule.tensor_counts_nan is None else plan.rule.tensor_counts_nan
+            largest = _magnitudes(patterns, counts).max(initial=0)
             self.made[key] = plan.rule.tensor(np.array([largest], np.uint32).view(np.float32))
         found: Singles = self.made[key]
         return found
 
-    def _elements(self, plan: QuantizingPlan, grid: ScaleGrid) -> Codes:
+    def _elements(self, plan: QuantizingPlan, grid: ScaleGrid, rows: NDArray[Any] | None = None) -> Codes:
+        """The codes of some rows, or of all; what was made with the same scales before is not made again."""
+        steps = (plan.rule, plan.read, plan.used, plan.quotient, plan.element)
+        had = self.made.get(("elements", *steps))
+        if rows is None and had is not None and _is_same(had[0], grid):
+            found: Codes = had[1]
+            return found
         x, (down, across) = self._read(plan), plan.rule.group
         shape = (grid.peak.shape[-2], grid.peak.shape[-1])
-        row, block = np.arange(x.shape[-2])[:, None] // down, np.arange(x.shape[-1])[None, :] // across
-        places = plan.used.apply(row, block, shape)
+        row = np.arange(x.shape[-2]) if rows is None else rows
+        places = plan.used.apply(row[:, None] // down, np.arange(x.shape[-1])[None, :] // across, shape)
         peak, stored, value = (each[(..., *places)] for each in (grid.peak, grid.stored, grid.value))
         spread = ScaleGrid(peak, grid.kept, stored, value, grid.is_unrounded)
-        codes: Codes = plan.element.apply(plan.rule.scaled(x, spread), plan.rule.element)
+        x = x if rows is None else x[rows]
+        codes: Codes = plan.element.apply(plan.quotient.apply(x, spread, plan.rule), plan.rule.element)
+        if rows is None and had is None:
+            self.made[("elements", *steps)] = grid, codes
         return codes
+
+    def _extents(self) -> Pair:
+        return self.x.shape[-2], self.columns
 
     def _in_buffer(self, plan: QuantizingPlan, scales: NDArray[Any]) -> Codes:
         codes = np.ascontiguousarray(scales).view(plan.rule.stored_as.code_dtype)
         if codes.ndim > 2:
             return codes
-        return plan.stored.put(codes, self.scales_size)
+        if plan.reach is EVERYTHING:
+            return plan.stored.put(codes, self.scales_size)
+        group = plan.rule.group
+        rows, blocks = plan.reach.grid_of(self._extents(), group)
+        if plan.reach.is_packed:
+            return plan.stored.put(codes[:rows, :blocks], self.scales_size)
+        return np.where(self._beyond_in_scales(plan), codes.dtype.type(0), plan.stored.put(codes, self.scales_size))
+
+    def _beyond_in_scales(self, plan: QuantizingPlan) -> NDArray[np.bool_]:
+        """The elements of the buffer that a plan does not reach, or whose place it leaves out."""
+        grid, reach = grid_of(self.x.shape, plan.rule.group), plan.reach
+        marks = np.zeros(self.scales_size, bool)
+        if plan.stored.leaves is not None:
+            marks |= plan.stored.leaves(grid, self.scales_size)
+        if reach is not EVERYTHING:
+            reached = reach.grid_of(self._extents(), plan.rule.group)
+            marks |= reach.beyond_in_scales(plan.stored, grid, reached, self.scales_size)
+        return marks
 
     # ---- what the search asks for --------------------------------------------------------------------------------------
 
     def undone(self, plan: QuantizingPlan, got: Codes) -> tuple[QuantizingPlan, Codes]:
         if self.which == QuantizerOutput.CODES:
             return replace(plan, placed=IN_PLACE), plan.placed.back(got)
+        if self.which == QuantizerOutput.BOTH and plan.placed is not IN_PLACE:
+            plan, got = replace(plan, placed=IN_PLACE), self._placed_back(plan.placed, got)
         if plan.pads == NOT_WRITTEN:
-            return replace(plan, pads=AS_WRITTEN), self._with_pads(plan, got)
+            plan, got = replace(plan, pads=AS_WRITTEN), self._with_pads(plan, got)
+        if plan.stored.leaves is not None or plan.reach is not EVERYTHING:
+            got = self._with_what_is_left(plan, got)
         return plan, got
+
+    def _placed_back(self, placed: Placing, got: Codes) -> Codes:
+        """Codes put back into their places, scales as they are; kept, for two causes of which one is this place."""
+        key = ("back", placed, id(got))
+        if key not in self.made:
+            size = got.size - self.scales_size
+            codes = placed.back(got[:size].reshape(*self.x.shape[:-1], self.columns).astype(self.format.code_dtype))
+            self.made[key] = got, np.concatenate([codes.reshape(-1).astype(got.dtype), got[size:]])
+        found: Codes = self.made[key][1]
+        return found
+
+    def _with_what_is_left(self, plan: QuantizingPlan, got: Codes) -> Codes:
+        """An output with zeros where a plan does not write. Raises DoesNotApplyError where that is no one code."""
+        flat = got.reshape(-1)
+        first = flat.size - self.scales_size
+        codes, scales = flat[:first], flat[first:]
+        if plan.reach.of(self._extents()) == (0, 0) and not is_one_byte(codes, scales, self.format.code_bits):
+            raise DoesNotApplyError
+        if plan.reach.has_codes or plan.stored.leaves is not None:
+            scales = blanked(scales, self._beyond_in_scales(plan))
+        if first:
+            shape = self._extents()
+            codes = blanked(codes.reshape(shape), plan.reach.beyond_in_codes(shape)).reshape(-1)
+        return np.concatenate([codes, scales]).reshape(got.shape)
 
     def _with_pads(self, plan: QuantizingPlan, got: Codes) -> Codes:
         """An output with zeros where the layout has pads: what lies there is not asked."""
@@ -231,14 +367,20 @@ class QuantizedTensor:
     def described(self, plan: QuantizingPlan) -> str:
         """The plan in words, what is usual left out."""
         words = [f"quantised by the rule {plan.rule.name}"]
-        steps = (plan.read, plan.peak, plan.bound, plan.tensor, plan.used, plan.element)
+        steps = (plan.read, plan.peak, plan.bound, plan.tensor, plan.used, plan.quotient, plan.element)
         words += [step.name for step in steps if step.rank]
         return ", ".join(words)
 
 
-def _magnitudes(patterns: NDArray[np.uint32], rule: QuantizingRule) -> NDArray[np.uint32]:
+def _is_same(one: ScaleGrid, other: ScaleGrid) -> bool:
+    """Whether two grids are the same bits."""
+    pairs = ((getattr(one, name), getattr(other, name)) for name in ("peak", "kept", "stored", "value"))
+    return one.is_unrounded == other.is_unrounded and all(a.tobytes() == b.tobytes() for a, b in pairs)
+
+
+def _magnitudes(patterns: NDArray[np.uint32], counts_nan: bool) -> NDArray[np.uint32]:
     found = patterns & MAGNITUDE_MASK
-    return found if rule.counts_nan else np.where(found > INFINITE_MAGNITUDE, np.uint32(0), found)
+    return found if counts_nan else np.where(found > INFINITE_MAGNITUDE, np.uint32(0), found)
 
 
 def _words_of(changed: NDArray[Any], ruled: ScaleGrid) -> NDArray[Any]:

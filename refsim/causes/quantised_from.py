@@ -11,10 +11,11 @@ from refsim.causes.quantising import (
     QuantizingRule,
     Singles,
     block_rules,
+    block_variants,
     group_rules,
     tensor_rules,
 )
-from refsim.causes.rows import Codes
+from refsim.causes.rows import Cause, Codes, Family
 from refsim.causes.scale_stores import BY_ROWS, ScaleStore, store_for
 from refsim.errors import RefsimError, unknown
 from refsim.formats import E4M3, E8M0, F32, Format, format_named
@@ -26,6 +27,7 @@ from refsim.typed_arrays import format_held
 
 GROUPS = {"1x128": (1, 128), "128x128": (128, 128)}
 TENSOR = "tensor"
+_VARIED = {"nan": Family.NAN, "infinity": Family.SATURATION, "scale": Family.SCALE_RULE}
 _BLOCKS = {name for row in BLOCK_FORMATS for name in (row.name, *row.aliases)}
 
 
@@ -62,9 +64,8 @@ class QuantizedFrom:
             raise unknown("quantisation", self.to, [*(row.name for row in BLOCK_FORMATS), *GROUPS, TENSOR])
         x, columns = self._in_blocks()
         held = _wide_format(self.x, self.x_format)
-        if shape[:-1] == x.shape[:-1] and columns <= shape[-1] <= x.shape[-1]:
-            if not _fits(self.to, format):
-                raise self._other_format(format)
+        are_codes = shape[:-1] == x.shape[:-1] and columns <= shape[-1] <= x.shape[-1]
+        if are_codes and _fits(self.to, format):  # scales of rows of one block are a column, as codes of one column are
             return self._tensor(x, held, format, QuantizerOutput.CODES, shape, format)
         rules = self._rules(x.shape, E4M3, format)
         if not rules:
@@ -111,18 +112,29 @@ class QuantizedFrom:
         rules = self._rules(x.shape, element, format if which == QuantizerOutput.SCALES else None)
         size = int(np.prod(shape)) if which == QuantizerOutput.SCALES else 0
         plan = QuantizingPlan(rules[0], limit=rules[0].element.to, stored=store)
-        columns = shape[-1] if which == QuantizerOutput.CODES else x.shape[-1]
-        return QuantizedTensor(x, held, rules, which, shape, format, plan, size, columns)
+        columns = shape[-1] if which == QuantizerOutput.CODES else np.shape(self.x)[-1]
+        variants = () if self.to in (*GROUPS, TENSOR) else tuple(self._variants())
+        return QuantizedTensor(x, held, rules, which, shape, format, plan, size, columns, variants)
+
+    def _variants(self) -> Iterator[Cause]:
+        """The usual rule of a block format with one of its rows otherwise."""
+        for kind, says, rule in block_variants(self.to, self.recipe):
+            yield Cause(_VARIED[kind], says, "rule", self._kept(self._bounded(rule)), rule.source, 2)
 
     def _rules(self, shape: tuple[int, ...], element: Format, scale: Format | None) -> tuple[QuantizingRule, ...]:
         """Every rule for `to` whose scales are of a format, float32 where that is open; the usual one first."""
         if self.to in (*GROUPS, TENSOR):
             return tuple(self._bounded(row) for row in self._group_rules(shape, element, scale or F32))
         rules = tuple(self._bounded(row) for row in block_rules(self.to, self.recipe))
-        if self.tensor_scale is not None:
-            kept = np.array([tensor_factor(self.tensor_scale, block_format(self.to))], np.float32)
-            rules = tuple(replace(row, tensor=lambda peak: kept) for row in rules)
+        rules = tuple(map(self._kept, rules))
         return rules if scale in (None, rules[0].stored_as) else ()
+
+    def _kept(self, rule: QuantizingRule) -> QuantizingRule:
+        """The rule with the tensor's factor where that was given."""
+        if self.tensor_scale is None:
+            return rule
+        kept = np.array([tensor_factor(self.tensor_scale, block_format(self.to))], np.float32)
+        return replace(rule, tensor=lambda peak: kept)
 
     def _group_rules(self, shape: tuple[int, ...], element: Format, scale: Format) -> Iterator[QuantizingRule]:
         if self.to in GROUPS and scale in (F32, E8M0):

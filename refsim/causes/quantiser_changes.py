@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from refsim.causes.amax_changes import ChangedStep, peaks
+from refsim.causes.quantiser_quotients import quotients
 from refsim.causes.quantising import QuantizingRule, ScaleGrid, Singles
 from refsim.causes.rows import Cause, DoesNotApplyError, Family
 from refsim.conversions import decode, encode
@@ -129,6 +130,11 @@ _PLACES: tuple[tuple[str, Places], ...] = (
     ("the first row", lambda r, t, s: (0 * r, t)),
     ("the first block of four", lambda r, t, s: (r, t // 4 * 4)),
     ("the block at the other end of four", lambda r, t, s: (r, np.minimum(t ^ 3, s[1] - 1))),
+    ("the first two blocks of four in turn", lambda r, t, s: (r, t // 4 * 4 + t % 2)),
+    ("the first of four rows, 32 apart, of a tile", lambda r, t, s: (r // 128 * 128 + r % 32, t)),
+    ("the first row of each 4", lambda r, t, s: (r // 4 * 4, t)),
+    ("the first row of each 128", lambda r, t, s: (r // 128 * 128, t)),
+    ("the same row of the first 128", lambda r, t, s: (r % 128, t)),
     ("the place in the transposed grid", lambda r, t, s: ((t * s[0] + r) // s[1], (t * s[0] + r) % s[1])),
 )
 
@@ -177,6 +183,37 @@ def _written(rounding: str, grid: ScaleGrid, rule: QuantizingRule) -> NDArray[An
     return _stored(grid, grid.value, rule, rounding)
 
 
+def _above_cut(bits: int, grid: ScaleGrid, rule: QuantizingRule) -> NDArray[Any]:
+    """The power of two above amax / MAX of which so many bits behind the point are looked at."""
+    words = np.ascontiguousarray(grid.value).view(np.uint32)
+    seen = np.uint32((1 << bits) - 1 << F32.mantissa_bits - bits)
+    codes = np.clip((words >> F32.mantissa_bits) + ((words & seen) != 0), 1, 254).astype(np.uint32)
+    powers = codes if rule.stored_as is E8M0 else (codes << F32.mantissa_bits).view(np.float32)
+    if rule.stored_as not in (E8M0, F32):
+        raise DoesNotApplyError
+    return np.where(np.isfinite(grid.peak), powers.astype(grid.stored.dtype), grid.stored)
+
+
+def _by_reciprocal(grid: ScaleGrid, rule: QuantizingRule) -> NDArray[Any]:
+    """amax times 1 / MAX, which is rounded, where the rule divides; up to a power of two where its scales are."""
+    values = grid.peak * (np.float32(1) / np.float32(rule.element.to.max_value))
+    if rule.stored_as is F32 and not (np.frexp(grid.stored)[0] == 0.5).all():
+        return np.asarray(values, np.float32)
+    return _above_cut(F32.mantissa_bits, replace(grid, value=np.asarray(values, np.float32)), rule)
+
+
+def _of_quotient(grid: ScaleGrid, rule: QuantizingRule) -> NDArray[Any]:
+    """1 / (MAX / amax), rounded twice."""
+    return _stored(grid, np.float32(1) / (np.float32(rule.element.to.max_value) / grid.peak), rule)
+
+
+def _of_subnormals(code: int, grid: ScaleGrid, rule: QuantizingRule) -> NDArray[Any]:
+    if rule.stored_as is not E8M0:
+        raise DoesNotApplyError
+    is_tiny = (grid.value > 0) & (grid.value <= np.float32(2.0**-127))
+    return np.where(is_tiny, np.uint8(code), grid.stored)
+
+
 def _amax_itself(grid: ScaleGrid, rule: QuantizingRule) -> NDArray[Any]:
     return _stored(grid, grid.peak, rule)
 
@@ -206,6 +243,14 @@ _CHANGES: tuple[tuple[str, Family, Callable[[ScaleGrid, QuantizingRule], NDArray
     ("their reciprocals", Family.SCALE_RULE, _reciprocals),
     ("amax itself, not divided by MAX", Family.SCALE_RULE, _amax_itself),
     ("without their bias", Family.SCALE_RULE, _without_bias),
+    ("amax times 1 / MAX, rounded, not divided by MAX", Family.SCALE_RULE, _by_reciprocal),
+    ("1 / (MAX / amax)", Family.SCALE_RULE, _of_quotient),
+    ("2^-126 where amax / MAX is 2^-127 or less", Family.SCALE_RULE, partial(_of_subnormals, 1)),
+    ("2^-127 where amax / MAX is 2^-127 or less", Family.SCALE_RULE, partial(_of_subnormals, 0)),
+    *(
+        (f"the power of two above amax / MAX cut to {bits} bits", Family.SCALE_RULE, partial(_above_cut, bits))
+        for bits in (1, 2, 3, 7, 10)
+    ),
     ("1 where amax is no more than its bound", Family.CLAMP, partial(_of_zeros, 1.0)),
     ("0 where amax is no more than its bound", Family.CLAMP, partial(_of_zeros, 0.0)),
     *((f"{number:g} where amax is NaN", Family.NAN, partial(_of_nan, number)) for number in (0.0, 1.0, np.inf, np.nan)),
@@ -268,6 +313,8 @@ def _keepings() -> Iterator[Cause]:
     for words, place in _PLACES:
         says = f"where the scale of a block belongs, that of {words} is stored"
         yield row(Family.SCALE_LAYOUT, says, Keeping(partial(_from_place, place), is_used=False))
+        says = f"a block has the scale of {words}, stored and used"
+        yield row(Family.SCALE_LAYOUT, says, Keeping(partial(_from_place, place)), 2)
 
 
 # ---- one factor for the tensor ---------------------------------------------------------------------------------------
@@ -313,7 +360,14 @@ def limits_of(element: Format) -> tuple[Format, ...]:
 
 def quantiser_causes(element: Format) -> Iterator[Cause]:
     """The rows of causes between x and what is converted."""
-    steps = {"read": _readings(), "peak": peaks(), "bound": _bounds(), "used": _uses(), "tensor": _tensors()}
+    steps = {
+        "read": _readings(),
+        "peak": peaks(),
+        "bound": _bounds(),
+        "used": _uses(),
+        "tensor": _tensors(),
+        "quotient": quotients(),
+    }
     for aspect, rows in steps.items():
         for row in rows:
             yield row.cause(aspect)

@@ -49,7 +49,8 @@ class QuantizingRule:
     """One library's way: `scale(peak, kept, limit)` are stored scales and their values before rounding.
 
     `scaled(x, grid)` is what the conversion `element` takes; all arrays of the grid are spread over x. `limit` is the format
-    whose largest value scales are for, `floor` what bounds amax from below, `stored_as` holds a scale.
+    whose largest value scales are for, `floor` what bounds amax from below, `stored_as` holds a scale. `tensor_counts_nan`:
+    whether a NaN is the tensor's largest, where that is not as in blocks.
     """
 
     name: str
@@ -62,6 +63,7 @@ class QuantizingRule:
     scale: Callable[[Singles, Singles, Format], tuple[NDArray[Any], Singles]]
     scaled: Callable[[Singles, ScaleGrid], Singles]
     floor: float = 0.0
+    tensor_counts_nan: bool | None = None
 
     def decoded(self, stored: NDArray[Any]) -> Singles:
         """Stored scales as numbers."""
@@ -182,6 +184,32 @@ def tensor_rules(shape: Grid, to: Format) -> Iterator[QuantizingRule]:
             name, source, shape, policy_row("cuda.satfinite", to).rule, F32, False, _one,
             partial(scale, stores), partial(scaled, quotient), fp8_quantize.EPS,
         )  # fmt: skip
+
+
+def block_variants(to: str, recipe: str | None) -> Iterator[tuple[str, str, QuantizingRule]]:
+    """The rule of `recipe` with one of its rows otherwise: what kind of change, in words, and the rule."""
+    usual = recipe_named(recipe, to)
+    other_nan = NAN_RULES[0] if usual.nan == NAN_RULES[1] else NAN_RULES[1]
+    counts = "counts" if other_nan == NAN_RULES[0] else "does not count"
+    if isinstance(usual, Nvfp4Recipe):
+        other, own = _nvfp4(to, replace(usual, nan=other_nan)), usual.nan != NAN_RULES[1]
+        yield "nan", f"a NaN {counts} among the largest of its block", replace(other, tensor_counts_nan=own)
+        yield "nan", f"a NaN {counts} among the largest of its block and of the tensor", other
+        return
+    yield "nan", f"a NaN {counts} among the largest", _mx(to, replace(usual, nan=other_nan))
+    way = f"what lies at 2^-127 or below {'goes down to 2^-127' if usual.lifts_subnormals else 'is lifted to 2^-126'}"
+    yield "scale", way, _mx(to, replace(usual, lifts_subnormals=not usual.lifts_subnormals))
+    for code in (0, 127, 254, 255):
+        if code != usual.nan_code:
+            yield "nan", f"a block with a NaN has the scale code {code:#04x}", _mx(to, replace(usual, nan_code=code))
+        if code != usual.infinity:
+            says = f"a block with an infinity has the scale code {code:#04x}"
+            yield "infinity", says, _mx(to, replace(usual, infinity=code))
+    if usual.divisor == "power":
+        return
+    quotient = QUOTIENTS[0] if usual.quotient == QUOTIENTS[1] else QUOTIENTS[1]
+    says = "amax is multiplied by 1 / MAX, rounded" if quotient == QUOTIENTS[0] else "amax is divided by MAX"
+    yield "scale", says, _mx(to, replace(usual, quotient=quotient))
 
 
 def block_rules(to: str, recipe: str | None) -> Iterator[QuantizingRule]:

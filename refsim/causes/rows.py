@@ -15,6 +15,16 @@ Codes = NDArray[np.unsignedinteger]
 Indices = NDArray[np.int64]
 Sample = tuple[Indices, Indices]
 """Rows and columns of an output, of which every pair is an element."""
+
+
+@dataclass(frozen=True, eq=False)
+class FlatSample:
+    """Rows of a matrix, and where their elements, and whatever lies behind the matrix, have their places in an output."""
+
+    rows: Indices
+    at: Indices
+
+
 PlanT = TypeVar("PlanT")
 
 
@@ -119,8 +129,8 @@ class Explained(Protocol[PlanT]):
     def causes(self) -> Sequence[Cause]:
         """Every choice that there is, the usual ones too."""
 
-    def codes(self, plan: PlanT, sample: Sample | None = None) -> Codes:
-        """What a plan writes: everything, or the rows and columns of a sample. Raises DoesNotApplyError."""
+    def codes(self, plan: PlanT, sample: Any = None) -> Codes:
+        """What a plan writes: everything, or the elements of a sample. Raises DoesNotApplyError."""
 
     def undone(self, plan: PlanT, got: Codes) -> tuple[PlanT, Codes]:
         """Where a plan puts its elements elsewhere: the plan that leaves them, and what `got` would then hold."""
@@ -130,3 +140,13 @@ class Explained(Protocol[PlanT]):
 
     def described(self, plan: PlanT) -> str:
         """The plan in words."""
+
+
+def lines_chosen(counts: Indices, most: int) -> Indices:
+    """Three quarters of the lines with the largest counts, and some of the others, in order."""
+    if len(counts) <= most:
+        return np.arange(len(counts))
+    order = np.argsort(-counts, kind="stable")
+    first = order[: most * 3 // 4]
+    rest = np.random.default_rng(0).permutation(order[most * 3 // 4 :])[: most - len(first)]
+    return np.sort(np.concatenate([first, rest]))

@@ -4,15 +4,14 @@ import functools
 import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from refsim.causes.rows import Cause, Codes, DoesNotApplyError, Family
 from refsim.errors import RefsimError
-from refsim.layouts.scales import SCALE_LAYOUTS
-from refsim.sources import OCP_MX, PTX, Source
+from refsim.layouts.scales import SCALE_LAYOUTS, ScaleLayout
+from refsim.sources import DEEPGEMM, OCP_MX, PTX, Source
 
 Places = NDArray[np.int64]
 Shape = tuple[int, int]
@@ -23,7 +22,8 @@ ATOM = (128, 4)
 class ScaleStore:
     """A place for the scale of (row, block): `places(shape)` are elements of a buffer, and how many that has.
 
-    `item_bytes` 0: scales of any size.
+    `item_bytes` 0: scales of any size. `tile`: what rows and blocks are padded to. `leaves(shape, size)` are the elements that
+    such a place never writes, pads neither, where it is no permutation of all.
     """
 
     name: str
@@ -31,15 +31,27 @@ class ScaleStore:
     places: Callable[[Shape], tuple[Places, int]]
     item_bytes: int = 0
     rank: int = 1
+    tile: Shape = (1, 1)
+    leaves: Callable[[Shape, int], NDArray[np.bool_]] | None = None
+
+    def padded(self, shape: Shape) -> Shape:
+        """Rows and blocks with their pads."""
+        rows, blocks = (-(-extent // of) * of for extent, of in zip(shape, self.tile, strict=True))
+        return rows, blocks
 
     def put(self, scales: Codes, size: int) -> Codes:
         """Scales in a buffer of `size`, zeros in its pads; what lies behind its end is lost."""
         if self.item_bytes not in (0, scales.dtype.itemsize):
             raise DoesNotApplyError
-        places, _ = self.places((scales.shape[0], scales.shape[1]))
+        places, _ = _places_of(self, (scales.shape[0], scales.shape[1]))
         found = np.zeros(max(size, int(places.max(initial=0)) + 1), scales.dtype)
         found[places.reshape(-1)] = scales.reshape(-1)
         return found[:size]
+
+
+@functools.lru_cache(maxsize=64)
+def _places_of(store: "ScaleStore", shape: Shape) -> tuple[Places, int]:
+    return store.places(shape)
 
 
 def _rows(shape: Shape) -> tuple[Places, int]:
@@ -62,7 +74,7 @@ def _interleaved_rows(shape: Shape) -> tuple[Places, int]:
     return (row // 128 * 128 + row % 32 * 4 + row % 128 // 32) * blocks + block, rows * blocks
 
 
-def _of_layout(layout: Any, shape: Shape) -> tuple[Places, int]:
+def _of_layout(layout: ScaleLayout, shape: Shape) -> tuple[Places, int]:
     try:
         padded = layout.padded(shape)
     except RefsimError:
@@ -85,12 +97,46 @@ def _of_digits(order: tuple[int, ...], down_first: bool, shape: Shape) -> tuple[
     return np.broadcast_to(tile * 512 + within, shape), rows * blocks
 
 
-def _words_turned(shape: Shape) -> tuple[Places, int]:
-    """Tiles of 128 x 4, the four codes of each word in the other order."""
-    places, size = _of_digits((0, 1, 2), False, shape)
+def _words_turned(layout: ScaleLayout, shape: Shape) -> tuple[Places, int]:
+    """The four codes of each word in the other order."""
+    places, size = _of_layout(layout, shape)
+    if size % 4:
+        raise DoesNotApplyError
     return places ^ 3, size
 
 
+def _strided(strides: Shape, shape: Shape) -> tuple[Places, int]:
+    """Tiles of 128 x 4 whose rows are so many bytes apart; what two places share has the last one's scale."""
+    rows, blocks = (-(-extent // of) * of for extent, of in zip(shape, ATOM, strict=True))
+    row, block = np.arange(shape[0])[:, None], np.arange(shape[1])[None, :]
+    tile = row // 128 * (blocks // 4) + block // 4
+    places = tile * 512 + row % 32 * strides[0] + row % 128 // 32 * strides[1] + block % 4
+    return np.minimum(places, rows * blocks - 1), rows * blocks
+
+
+def _left_by_strides(strides: Shape, shape: Shape, size: int) -> NDArray[np.bool_]:
+    padded = (-(-shape[0] // 128) * 128, -(-shape[1] // 4) * 4)
+    return _left(_strided(strides, padded)[0], size)
+
+
+def _unpadded_lines(words: int, shape: Shape) -> tuple[Places, int]:
+    """Word t // words of row r at r of line t // words, where a line has as many words as there are rows."""
+    row, block = np.arange(shape[0])[:, None], np.arange(shape[1])[None, :]
+    places = (block // words * shape[0] + row) * words + block % words
+    return places, shape[0] * -(-shape[1] // words) * words
+
+
+def _left_by_lines(words: int, shape: Shape, size: int) -> NDArray[np.bool_]:
+    return np.arange(size) >= _unpadded_lines(words, shape)[1]
+
+
+def _left(places: Places, size: int) -> NDArray[np.bool_]:
+    marks = np.ones(size, bool)
+    marks[places[places < size]] = False
+    return marks
+
+
+STRIDES = ((4, 4), (8, 4), (32, 4), (16, 1), (4, 1))
 BY_ROWS = ScaleStore("row by row", OCP_MX["section 5.2"], _rows, rank=0)
 
 
@@ -101,18 +147,36 @@ def scale_stores() -> tuple[ScaleStore, ...]:
     found.append(ScaleStore("column by column", OCP_MX["section 5.2"], _columns))
     for layout in SCALE_LAYOUTS:
         places = functools.partial(_of_layout, layout)
-        found.append(ScaleStore(f"as {layout.name}", layout.source, places, layout.element_bytes))
-    found.append(ScaleStore("row by row, padded to tiles of 128 x 4", tiles, _padded_rows, 1))
+        found.append(ScaleStore(f"as {layout.name}", layout.source, places, layout.element_bytes, tile=layout.tile))
+    found.append(ScaleStore("row by row, padded to tiles of 128 x 4", tiles, _padded_rows, 1, tile=ATOM))
     says = "row by row, padded, every 32nd row of a tile beside the other"
-    found.append(ScaleStore(says, tiles, _interleaved_rows, 1))
+    found.append(ScaleStore(says, tiles, _interleaved_rows, 1, tile=ATOM))
     for order, down_first in itertools.product(itertools.permutations(range(3)), (False, True)):
         if order == (0, 1, 2) and not down_first:
             continue
         names = ("row % 32", "row // 32", "block")
         says = f"in tiles of 128 x 4 in the order {', '.join(names[at] for at in order)}"
         says += ", tiles down the rows first" if down_first else ""
-        found.append(ScaleStore(says, tiles, functools.partial(_of_digits, order, down_first), 1, 2))
-    found.append(ScaleStore("as nvidia_128x4, the codes of each word turned about", tiles, _words_turned, 1, 2))
+        found.append(ScaleStore(says, tiles, functools.partial(_of_digits, order, down_first), 1, 2, ATOM))
+    for layout in SCALE_LAYOUTS:
+        if layout.element_bytes == 1:
+            says = f"as {layout.name}, the codes of each word turned about"
+            places = functools.partial(_words_turned, layout)
+            found.append(ScaleStore(says, layout.source, places, 1, 2, layout.tile))
+    for strides in STRIDES:
+        says = "in tiles of 128 x 4, row % 32 and row // 32 {} and {} bytes apart: the rest is not written".format(
+            *strides
+        )
+        places, leaves = functools.partial(_strided, strides), functools.partial(_left_by_strides, strides)
+        found.append(ScaleStore(says, tiles, places, 1, 3, ATOM, leaves))
+    for words in (1, 4):
+        says = f"column by column, {'words of 4 codes' if words > 1 else 'scales'}, lines not padded: the rest is not written"
+        places, leaves = functools.partial(_unpadded_lines, words), functools.partial(_left_by_lines, words)
+        found.append(
+            ScaleStore(
+                says, DEEPGEMM["get_mn_major_tma_aligned_tensor"], places, 1 if words > 1 else 0, 2, (1, words), leaves
+            )
+        )
     return tuple(found)
 
 
@@ -128,7 +192,9 @@ def store_for(shape: Shape, wanted: tuple[int, ...], item_bytes: int, layout: st
     if wanted == shape[::-1]:
         return scale_stores()[1]
     fitting = [
-        row for row in scale_stores() if row.item_bytes in (0, item_bytes) and _size(row, shape) == int(np.prod(wanted))
+        row
+        for row in scale_stores()
+        if row.item_bytes in (0, item_bytes) and row.leaves is None and _size(row, shape) == int(np.prod(wanted))
     ]
     return fitting[0] if fitting else None
 
@@ -151,7 +217,7 @@ def store_causes(usual: ScaleStore, shape: Shape, size: int) -> Iterator[Cause]:
             key = _key(row, shape)
         except DoesNotApplyError:
             continue
-        if row is usual or key not in seen:
+        if row is usual or key not in seen or row.leaves is not None:
             seen.add(key)
             rank = 0 if row is usual else max(1, row.rank)
             yield Cause(Family.SCALE_LAYOUT, f"scales lie {row.name}", "stored", row, row.source, rank)

@@ -7,15 +7,25 @@ fits. The time is bounded: what was not tried is counted, and what was not compu
 import itertools
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Generic
+from dataclasses import dataclass, field, replace
+from typing import Any, Generic, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
-from refsim.causes.rows import Cause, Codes, DoesNotApplyError, Explained, PlanT, Sample
+from refsim.causes.in_part import is_mixed
+from refsim.causes.rows import (
+    Cause,
+    Codes,
+    DoesNotApplyError,
+    Explained,
+    FlatSample,
+    PlanT,
+    Sample,
+    lines_chosen,
+)
 
-SAMPLE_ROWS, SAMPLE_COLUMNS = 8, 16
+SAMPLE_ROWS, SAMPLE_COLUMNS, PAIR_ROWS = 8, 16, 2
 TILE = 1 << 15  # elements that are computed between two looks at the clock
 LEAST_PART = 0.01
 PARTS = 3
@@ -27,6 +37,20 @@ ADDING = ("adder", "interval", "sharing", "descends", "running", "promotion", "a
 OF_RANGES = ("counted", "counted_from")
 """Choices that there are where K is shared alone."""
 Report = Callable[[str, int, int], None]
+
+
+@runtime_checkable
+class SampledByRows(Protocol):
+    """A subject of which some rows are computed alone, and of which a cause may have made a part."""
+
+    def few_rows(self, wrong: NDArray[np.bool_], most: int) -> FlatSample | None:
+        """Rows where much differs and some others, and their places; None where all of it costs little."""
+
+    def is_refuted(self, plan: Any, got: Codes) -> bool:
+        """Whether what costs least to compute, of several outputs in one, is other than in `got` already."""
+
+    def part(self, cause: Cause, made: Codes, got: Codes, want: Codes) -> str | None:
+        """Where `got` is as `made` by a cause, and as `want` everywhere else."""
 
 
 @dataclass(frozen=True)
@@ -76,9 +100,10 @@ class CauseSearch(Generic[PlanT]):
     alone: Callable[[Codes, Codes], list[Named]] | None = None
     found: Found = field(default_factory=Found)
     rows: int = 0
+    mixed: list[Cause] = field(default_factory=list)
 
     def run(self) -> Found:
-        """Singles, then pairs."""
+        """Singles, then those that made a part alone, then pairs."""
         if self.want is None:
             self.want, self.rows = self._computed(self.start)
         else:
@@ -96,13 +121,15 @@ class CauseSearch(Generic[PlanT]):
         if not self.found.whole and self.alone is not None and self.found.judged == self.got.size:
             self.found.whole += self.alone(self.got, self.want)
         if not self.found.whole:
+            self._in_part()
+        if not self.found.whole:
             self._parts(partial)
             self._pairs(sample)
         return self.found
 
     # ---- single causes ---------------------------------------------------------------------------------------------
 
-    def _singles(self, singles: Sequence[Cause], sample: Sample | None) -> list[tuple[float, Cause]]:
+    def _singles(self, singles: Sequence[Cause], sample: Sample | FlatSample | None) -> list[tuple[float, Cause]]:
         """Every cause alone; returns those that put a part of the sample right."""
         partial: list[tuple[float, Cause]] = []
         want = self._at(self.want, sample)
@@ -118,9 +145,11 @@ class CauseSearch(Generic[PlanT]):
                 self.found.absent.append(cause)
                 continue
             right = self._at(got, sample)
+            if got is self.got and is_mixed(made, right, want):
+                self.mixed.append(cause)
             if (made == right).all() and self._holds(plan, got):
                 self.found.whole.append(Named((cause,), self.found.differing, is_whole=True))
-            elif got is self.got and (made == want).all():
+            elif got is self.got and (made == want).all() and self._is_unseen(plan, sample):
                 self.found.unseen.append(cause)
             else:
                 self.found.excluded.append(cause)
@@ -128,6 +157,22 @@ class CauseSearch(Generic[PlanT]):
                 if got is self.got and (made[~differs] == want[~differs]).all():
                     partial.append((float((made == right)[differs].mean()), cause))
         return sorted(partial, key=lambda each: -each[0])
+
+    def _is_unseen(self, plan: PlanT, sample: Sample | FlatSample | None) -> bool:
+        """Whether a plan changes nothing anywhere, where all of it costs not much more than the sample."""
+        return not isinstance(sample, FlatSample) or bool((self.subject.codes(plan) == self.want).all())
+
+    def _in_part(self) -> None:
+        """Causes by which some rows or columns were made, as a kernel does by one of several paths."""
+        if self.want is None or not isinstance(self.subject, SampledByRows):
+            return
+        for cause in self.mixed:
+            if self._is_late():
+                return
+            where = self.subject.part(cause, self.subject.codes(cause.of(self.start)), self.got, self.want)
+            if where is not None:
+                named = replace(cause, says=f"{cause.says}; {where}", aspect="")
+                self.found.whole.append(Named((named,), self.found.differing, is_whole=True))
 
     def _parts(self, partial: Sequence[tuple[float, Cause]]) -> None:
         """The causes that explain most, measured over everything that is judged."""
@@ -145,9 +190,12 @@ class CauseSearch(Generic[PlanT]):
 
     # ---- two together ----------------------------------------------------------------------------------------------
 
-    def _pairs(self, sample: Sample | None) -> None:
+    def _pairs(self, sample: Sample | FlatSample | None) -> None:
         """Two causes of different choices, the cheap and usual ones first; the first rank that fits ends the search."""
         pairs = list(self._ordered_pairs())
+        by_rows = self.subject if isinstance(self.subject, SampledByRows) else None
+        if by_rows is not None and isinstance(sample, FlatSample):
+            sample = by_rows.few_rows(np.asarray(self.want != self.got), PAIR_ROWS)
         fitting_rank: int | None = None
         for number, (rank, first, second) in enumerate(pairs):
             if self._is_late():
@@ -159,6 +207,8 @@ class CauseSearch(Generic[PlanT]):
             self.found.pairs += 1
             try:
                 plan, got = self._undone(second.of(first.of(self.start)))
+                if by_rows is not None and by_rows.is_refuted(plan, got):
+                    continue
                 made = self.subject.codes(plan, sample)
             except DoesNotApplyError:
                 continue
@@ -185,15 +235,19 @@ class CauseSearch(Generic[PlanT]):
     def _undone(self, plan: PlanT) -> tuple[PlanT, Codes]:
         return self.subject.undone(plan, self.got)
 
-    def _sample(self, wrong: NDArray[np.bool_]) -> Sample | None:
+    def _sample(self, wrong: NDArray[np.bool_]) -> Sample | FlatSample | None:
         """Rows and columns where much differs, and some where nothing does."""
+        if isinstance(self.subject, SampledByRows):
+            return self.subject.few_rows(wrong, SAMPLE_ROWS)
         if not self.subject.is_sampled:
             return None
-        rows = _chosen(wrong.sum(axis=1), SAMPLE_ROWS)
-        return rows, _chosen(wrong[rows].sum(axis=0), SAMPLE_COLUMNS)
+        rows = lines_chosen(wrong.sum(axis=1), SAMPLE_ROWS)
+        return rows, lines_chosen(wrong[rows].sum(axis=0), SAMPLE_COLUMNS)
 
-    def _at(self, codes: Codes | None, sample: Sample | None) -> Codes:
+    def _at(self, codes: Codes | None, sample: Sample | FlatSample | None) -> Codes:
         assert codes is not None
+        if isinstance(sample, FlatSample):
+            return codes.reshape(-1)[sample.at]
         return codes if sample is None else codes[sample[0]][:, sample[1]]
 
     def holds(self, plan: PlanT) -> bool:
@@ -234,19 +288,9 @@ class CauseSearch(Generic[PlanT]):
             self.report(phase, done, planned)
 
 
-def _chosen(counts: NDArray[np.int64], most: int) -> NDArray[np.int64]:
-    """Three quarters of the lines with the largest counts, and some of the others, in order."""
-    if len(counts) <= most:
-        return np.arange(len(counts))
-    order = np.argsort(-counts, kind="stable")
-    first = order[: most * 3 // 4]
-    rest = np.random.default_rng(0).permutation(order[most * 3 // 4 :])[: most - len(first)]
-    return np.sort(np.concatenate([first, rest]))
-
-
 def _rank(first: Cause, second: Cause) -> int:
-    aspects = {first.aspect, second.aspect}
-    if "sharing" in aspects and aspects & set(OF_RANGES):
+    one, other = first.aspect, second.aspect
+    if (one == "sharing" and other in OF_RANGES) or (other == "sharing" and one in OF_RANGES):
         return first.rank + second.rank
-    wrong = sum(aspect not in ADDING for aspect in aspects)
-    return 2 * (first.rank + second.rank) + (0, 4, 10)[wrong] - any(each.aspect in CHEAP for each in (first, second))
+    wrong = (one not in ADDING) + (other not in ADDING)
+    return 2 * (first.rank + second.rank) + (0, 4, 10)[wrong] - (one in CHEAP or other in CHEAP)
