@@ -88,6 +88,7 @@ TRANSFORMER_ENGINE = Publication(
 MICROXCALING = Publication("microxcaling", "microxcaling", "3b429a8", "https://github.com/microsoft/microxcaling")
 DLPACK = Publication("dlpack", "DLPack", "1.1", "https://dmlc.github.io/dlpack/latest/c_api.html")
 TRITON = Publication("triton", "Triton", "3.9", "https://github.com/triton-lang/triton")
+LLVM = Publication("llvm", "LLVM", "", "https://github.com/llvm/llvm-project")
 
 CDNA = Publication(
     "cdna-isa",

@@ -11,9 +11,11 @@ import signal
 import sys
 import tempfile
 from collections.abc import Iterable
+from importlib.util import find_spec
 from typing import TextIO
 
-PYTEST = ("-q", "-x", "-n", "0", "-p", "no:cacheprovider", "--tb=no", "--assert=plain")
+IN_ONE_PROCESS = ("-n", "0") if find_spec("xdist") else ()  # where it is not installed there is one anyway
+PYTEST = ("-q", "-x", *IN_ONE_PROCESS, "-p", "no:cacheprovider", "--tb=no", "--assert=plain")
 LOADED = ("hypothesis.strategies", "ml_dtypes", "numpy", "pytest", "xml.etree.ElementTree")
 SECONDS = 300
 

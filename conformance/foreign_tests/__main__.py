@@ -49,7 +49,9 @@ CAUSES = (
     Cause("another function of the driver", r"is not simulated"),
     Cause(
         "the test is written for another version of the package",
-        r"cannot unpack non-iterable value|CompilationError: at [\s\S]*too many indices for tensor of rank 0",
+        r"cannot unpack non-iterable value|CompilationError: at [\s\S]*too many indices for tensor of rank 0"
+        r"|CompilationError: at [\s\S]*got an unexpected keyword argument"
+        r"|\Atest_flip[\s\S]*'<=' not supported between .*'NoneType'",
     ),
     Cause("Triton 3.9 sums bf16 in bf16 (add.bf16 in its PTX), the test in f32", r"\Atest_scan2d\[cumsum-bfloat16"),
     Cause("a package that the test imports is not installed", r"ModuleNotFoundError: No module named"),
@@ -138,8 +140,8 @@ def of_package(package: str, results: Path) -> dict[str, Outcome]:
     return {node: found.get(key(node), Outcome(NOT_RUN)) for node in listed(package)}
 
 
-def page(found: dict[str, dict[str, Outcome]]) -> str:
-    """The table, the causes, and each test that did not pass."""
+def page(found: dict[str, dict[str, Outcome]], versions: str = "") -> str:
+    """The table, the causes, and each test that did not pass; `versions` are those of the packages where they are others."""
     rows, causes, others = [], Counter[str](), []
     for package, tests in found.items():
         words = Counter(each.word for each in tests.values())
@@ -153,9 +155,10 @@ def page(found: dict[str, dict[str, Outcome]]) -> str:
     rows.append((*total, share, *(sum(int(row[place]) for row in rows) for place in range(4, 8))))  # type: ignore[arg-type]
     heads = ("package", "chosen", "passed", "share", "failed", "skipped", "not run", "wrong results")
     return "\n".join((
-        "# Tests of other packages on the simulated GPU",
+        "# Tests of other packages on the simulated GPU" + (f": {versions}" if versions else ""),
         "",
-        "Made by `python -m conformance.foreign_tests table RESULTS`, after `run` of each package. The lists in",
+        f"Made by `python -m conformance.foreign_tests table RESULTS{_asked(versions)}`, after `run` of each package. "
+        "The lists in",
         "`conformance/foreign_tests/` were committed before anything ran them.",
         "",
         *table(heads, rows),
@@ -167,6 +170,10 @@ def page(found: dict[str, dict[str, Outcome]]) -> str:
         *table(("package", "test", "cause", "what it says"), others),
         "",
     ))  # fmt: skip
+
+
+def _asked(versions: str) -> str:
+    return f' --versions "{versions}"' if versions else ""
 
 
 def table(heads: tuple[str, ...], rows: list[tuple[object, ...]]) -> list[str]:
@@ -183,14 +190,19 @@ def main() -> int:
     of_run.add_argument("results", type=Path)
     of_run.add_argument("-k", dest="part", default="", help="only tests whose name has this text")
     of_table.add_argument("results", type=Path)
+    of_table.add_argument(
+        "--versions", default="", help='a table beside the usual one, of what RESULTS has: "Triton 3.6.0"'
+    )
     asked = parser.parse_args()
     if asked.act == "run":
         return run(asked.package, asked.folder, asked.results, asked.part)
-    found = {package: of_package(package, asked.results) for package in PACKAGES}
+    chosen = [each for each in PACKAGES if not asked.versions or any(asked.results.glob(f"{each}.*.xml"))]
+    found = {package: of_package(package, asked.results) for package in chosen}
     plain = {package: {node: vars(each) for node, each in tests.items()} for package, tests in found.items()}
-    (REPORTS / "foreign_tests.json").write_text(json.dumps(plain, indent=1) + "\n")
-    (REPORTS / "foreign_tests.md").write_text(page(found))
-    print("\n".join(page(found).splitlines()[:12]))
+    name = "_".join(["foreign_tests", *asked.versions.lower().split()])
+    (REPORTS / f"{name}.json").write_text(json.dumps(plain, indent=1) + "\n")
+    (REPORTS / f"{name}.md").write_text(page(found, asked.versions))
+    print("\n".join(page(found, asked.versions).splitlines()[:12]))
     return 0
 
 

@@ -16,6 +16,7 @@ from refsim.device.compile import compiled
 from refsim.errors import Kind, RefsimError
 from refsim.kernel_code import KernelCode
 from refsim.ptx import Checks, Extents, Program, SchedulePolicy, is_fault, load
+from refsim.ptx.findings.compilers import CompilerDefect
 from refsim.ptx.machine.launch import place_variables
 from refsim.ptx.machine.limits import Limits, limits_of
 from refsim.ptx.machine.program import trace_of
@@ -210,8 +211,10 @@ class SimulatedModule:
         cluster: Extents | None = None,
         cooperative: bool = False,
         programmatic: bool = False,
+        known: Sequence[CompilerDefect] = (),
     ) -> list[str]:
-        """Run an entry; what its threads printed. `args` are bytes or NumPy scalars of the parameters' sizes.
+        """Run an entry; what its threads printed. `args` are bytes or NumPy scalars of the parameters' sizes, `known` the
+        defects of the compiler that made it, which are warnings.
 
         Findings that do not stop a kernel are recorded. A fault and a refusal are recorded and raised, as RefsimError.
         """
@@ -219,7 +222,7 @@ class SimulatedModule:
         record = self._record(entry)
         began = perf_counter()
         shape, threads = _shape(grid, block)
-        checks = Checks(*("record",) * 4, seconds=settings.launch_seconds, off=settings.without)
+        checks = Checks(*("record",) * 4, seconds=settings.launch_seconds, off=settings.without, known=tuple(known))
         try:
             with session.memory.alone():
                 made, _ = self.program.prepared(

@@ -105,6 +105,7 @@ def _own_modules(since: Collection[str]) -> list[tuple[str, str]]:
         (name, file)
         for name, file in fresh
         if isinstance(file, str) and file.endswith(".py") and name != "__main__" and not is_foreign(file)
+        if Path(file).is_file()  # torch.ops is called _ops.py, and is no file
     ]
 
 

@@ -223,11 +223,18 @@ def test_other_names_are_refused(make: Callable[[], ptx.Checks], says: str) -> N
 
 
 @pytest.mark.parametrize(
-    ("level", "is_known", "is_news"),
-    [("error", False, True), ("error", True, True), ("record", False, True), ("record", True, False)],
+    ("level", "is_known", "has_warned", "is_news"),
+    [
+        ("error", False, False, True),
+        ("error", True, False, True),
+        ("record", False, False, True),
+        ("record", True, False, False),
+        ("error", False, True, False),
+        ("record", False, True, False),
+    ],
 )
-def test_a_race_is_news_where_it_is_raised_or_recorded_for_the_first_time(level, is_known, is_news) -> None:
-    machine = SimpleNamespace(
-        checks=SimpleNamespace(level=lambda code: level), findings=SimpleNamespace(is_known=lambda *_: is_known)
-    )
+def test_a_race_is_news_where_it_is_raised_or_recorded_for_the_first_time(level, is_known, has_warned, is_news) -> None:
+    """A warning of this code is a defect of the compiler, told once."""
+    findings = SimpleNamespace(is_known=lambda *_: is_known, has_warned=lambda *_: has_warned)
+    machine = SimpleNamespace(checks=SimpleNamespace(level=lambda code: level), findings=findings)
     assert Reporter(machine, None).is_news(None) is is_news

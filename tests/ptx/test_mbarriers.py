@@ -7,7 +7,7 @@ import pytest
 
 from refsim import ptx
 from refsim.errors import RefsimError
-from refsim.ptx.sync import mbarriers
+from refsim.ptx.sync.mbarrier_word import MOST_ARRIVALS
 from refsim.ptx.sync.transfer_counts import TransferCounts
 
 HEAD = """.version 9.0
@@ -104,11 +104,11 @@ def test_as_many_bytes_may_be_awaited_as_the_count_holds() -> None:
 
 
 def test_copies_may_bring_as_many_bytes_too_early_as_the_count_holds() -> None:
-    barrier = SimpleNamespace(phase=0, transactions=16 - mbarriers.MOST, counted=[], complete=lambda: None)
+    barrier = SimpleNamespace(phase=0, transactions=16 - MOST_ARRIVALS, counted=[], complete=lambda: None)
     counts = TransferCounts(SimpleNamespace(live={0: barrier}, keep=lambda _: None))
     lanes = SimpleNamespace(fault=lambda code, lane, what, rule: RefsimError(code, what, rule=rule))
     counts.arrived(SimpleNamespace(barrier=0, phase=0, amount=16, lanes=lanes))
-    assert barrier.transactions == -mbarriers.MOST
+    assert barrier.transactions == -MOST_ARRIVALS
     with pytest.raises(RefsimError, match="a tx-count of -1048576, beyond 1048575"):
         counts.arrived(SimpleNamespace(barrier=0, phase=0, amount=1, lanes=lanes))
 

@@ -1,11 +1,13 @@
 """Kernels are found by path: the files pyproject.toml names, else the ones that travel with refsim."""
 
 import os
+import sys
+from types import ModuleType
 
 import pytest
 
 from refsim.errors import Kind, RefsimError
-from refsim.testing.kernel_files import bundled_kernels, find_kernels, kernel_named, kernel_paths
+from refsim.testing.kernel_files import bundled_kernels, find_kernels, imported_files, kernel_named, kernel_paths
 
 KERNEL_FILE = """
 from refsim.kernels import Kernel
@@ -20,6 +22,16 @@ def project(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.py").write_text(KERNEL_FILE.format(name="mine"))
     return tmp_path
+
+
+def test_a_module_whose_file_is_none_is_not_the_users(project, monkeypatch):
+    """torch.ops says that its file is _ops.py, wherever one stands."""
+    since = frozenset(sys.modules)
+    for name, file in (("not_there", "_ops.py"), ("there", str(project / "mine.py"))):
+        module = ModuleType(name)
+        module.__file__ = file
+        monkeypatch.setitem(sys.modules, name, module)
+    assert imported_files(since) == (project / "mine.py",)
 
 
 def test_table_of_the_project_names_the_files(project):

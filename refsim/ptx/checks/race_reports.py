@@ -52,8 +52,12 @@ class Reporter:
         self.machine, self.history = machine, history
 
     def is_news(self, statement: Statement) -> bool:
-        """Whether a race at this statement would be raised, or recorded for the first time."""
-        return self.machine.checks.level("race") == "error" or not self.machine.findings.is_known("race", statement)
+        """Whether a race at this statement would be raised, or recorded for the first time; of one that is known of the
+        compiler the first is told."""
+        findings = self.machine.findings
+        if findings.has_warned("race", statement):
+            return False
+        return self.machine.checks.level("race") == "error" or not findings.is_known("race", statement)
 
     def report_exit(self, cta: int, agent: int, number: int) -> None:
         """A CTA exited although nothing orders its end behind an access of an agent to its shared memory."""

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from numbers import Real
 
 from refsim.errors import RefsimError, unknown
+from refsim.ptx.findings.compilers import CompilerDefect, explained
 
 LEVELS = ("error", "record", "off")
 STOP, FAILURE, WARNING, NOTE = "stop", "failure", "warning", "note"
@@ -104,7 +105,8 @@ class Checks:
     while a cp.async still writes them, registers touched while a wgmma uses them. races: accesses that nothing orders.
     divergence: an aligned barrier that the threads of a warp reach at different instructions; without the check it gathers
     them, as chips do since sm_70. banks: whether bank conflicts are counted. seconds: wall-clock limit of a launch. off:
-    checks that are not made, by name; it comes to hold all that are off, however that was said.
+    checks that are not made, by name; it comes to hold all that are off, however that was said. known: defects of the compiler
+    that made the PTX; a finding that is one of them is a warning that names the compiler, and the launch goes on.
     """
 
     initialised: str = "error"
@@ -114,6 +116,7 @@ class Checks:
     banks: bool = False
     seconds: float = 600.0
     off: tuple[str, ...] = ()
+    known: tuple[CompilerDefect, ...] = ()
 
     def __post_init__(self) -> None:
         for name in ("initialised", "copies", "races", "divergence"):
@@ -148,6 +151,12 @@ class Checks:
         if row.level:
             return str(getattr(self, row.level))
         return self.level(row.part_of) if row.part_of else "error"
+
+    def said_of(self, error: RefsimError, opcode: str) -> tuple[str, RefsimError]:
+        """What to do about a finding at an instruction, and its words: a known defect of the compiler is a warning."""
+        level = self.level(error.code)
+        known = None if level == "off" else explained(error, opcode, self.known)
+        return (level, error) if known is None else (WARNING, known)
 
 
 def _named(name: str) -> Check:

@@ -186,10 +186,10 @@ class Machine:
         self.saw_unwritten()
 
     def report(self, error: RefsimError, statement: Statement | None) -> None:
-        """Raise a finding, or note it and go on, as its check's level says; a warning never stops a launch. Of accesses that
-        are on trial nothing is said: DoubtError."""
+        """Raise a finding, or note it and go on, as its check's level says; a warning never stops a launch, nor a compiler's
+        known defect. Of accesses that are on trial nothing is said: DoubtError."""
         assert statement is not None
-        level = self.checks.level(error.code)
+        level, error = self.checks.said_of(error, statement.opcode)
         if self.is_on_trial and level != "off":
             raise DoubtError
         match level:

@@ -14,18 +14,17 @@ from numpy.typing import NDArray
 
 from refsim.ptx.checks.phase_order import Arrived, PhaseOrder
 from refsim.ptx.checks.races import Races
-from refsim.ptx.execution.geometry import Ids
 from refsim.ptx.execution.lanes import Lanes, Machine
 from refsim.ptx.memory.access import READ, Access
 from refsim.ptx.memory.semantics import Semantics
 from refsim.ptx.sync.arrivals import Arrivals, Came
+from refsim.ptx.sync.mbarrier_word import COUNT_BITS, MOST_ARRIVALS, Barrier
 from refsim.ptx.sync.phase_waits import PhaseWaits
 from refsim.ptx.text.syntax import Statement, place
 
 Array = NDArray[Any]
 CODE, RULE = "barrier-misuse", "PTX ISA, mbarrier"
-BYTES, COUNT_BITS = 8, 20
-MOST = (1 << COUNT_BITS) - 1
+BYTES = 8
 
 
 class BarrierHost(Machine, Protocol):
@@ -33,43 +32,6 @@ class BarrierHost(Machine, Protocol):
 
     @property
     def races(self) -> Races | None: ...
-
-
-@dataclass
-class Barrier:
-    """One live object: `pending` arrivals and `transactions` bytes until `phase` completes, `expected` in the next one.
-
-    `is_observed`: somebody saw the phase before it complete. `copies`: the lanes whose copies arrived in this phase, with
-    the number of their youngest copy; `landing` are those of the phase before, until somebody sees it complete. So are
-    `counted` and `brought` for transfers of copy engines.
-    """
-
-    expected: int
-    pending: int
-    transactions: int = 0
-    phase: int = 0
-    is_observed: bool = True
-    copies: list[tuple[Ids, int]] = field(default_factory=list)
-    landing: list[tuple[Ids, int]] = field(default_factory=list)
-    counted: list[Any] = field(default_factory=list)
-    brought: list[Any] = field(default_factory=list)
-
-    @property
-    def word(self) -> int:
-        """What stands in shared memory."""
-        return (self.phase & 1) << 63 | (self.transactions & (2 * MOST + 1)) << 40 | self.expected << 20 | self.pending
-
-    @property
-    def is_filling(self) -> bool:
-        """Whether somebody has come to this phase, or announced bytes of it."""
-        return self.pending != self.expected or self.transactions != 0
-
-    def complete(self) -> None:
-        """The next phase begins if nothing holds this one open."""
-        if self.pending == 0 and self.transactions == 0:
-            self.phase, self.pending, self.is_observed = self.phase + 1, self.expected, False
-            self.landing, self.copies = self.copies, []
-            self.brought, self.counted = self.counted, []
 
 
 @dataclass(frozen=True, eq=False)
@@ -142,9 +104,15 @@ class Mbarriers:
             for found in self.objects(lanes, space, addresses, own="initialised"):
                 expected = int(found.of(count)[0])
                 if found.flat in self.live or len(found.at) > 1:
-                    raise found.lanes.fault(CODE, 0, "mbarrier.init of an object that is live: inval ends it", RULE)
-                if not 1 <= expected <= MOST:
-                    raise found.lanes.fault(CODE, 0, f"an mbarrier for {expected} arrivals, of 1 to {MOST}", RULE)
+                    again = found.lanes.fault(CODE, 0, "mbarrier.init of an object that is live: inval ends it", RULE)
+                    if len(found.at) > 1:
+                        raise again
+                    self.machine.report(again, found.lanes.statement)
+                    self._end(found)  # which a known compiler left out
+                if not 1 <= expected <= MOST_ARRIVALS:
+                    raise found.lanes.fault(
+                        CODE, 0, f"an mbarrier for {expected} arrivals, of 1 to {MOST_ARRIVALS}", RULE
+                    )
                 made.append((found, Barrier(expected, expected)))
         finally:  # objects before one that cannot begin have begun: what their store says is said first
             if made:
@@ -160,13 +128,17 @@ class Mbarriers:
             self.barrier(found, 0)
             if len(found.at) > 1:
                 raise found.lanes.fault(CODE, 1, "mbarrier.inval of an object that another thread has ended", RULE)
-            if self.order is not None:
-                self.order.died(found.access, found.flat)
-            del self.live[found.flat]
-            self.arrivals.forget(found.flat)
-            self.waits.forget(found.flat)
-            self.positions, self.ended[found.flat] = None, found.access.statement
+            self._end(found)
             self._store(lanes, space, addresses, {int(found.at[0]): 0})
+
+    def _end(self, found: Object) -> None:
+        """The object is none any more."""
+        if self.order is not None:
+            self.order.died(found.access, found.flat)
+        del self.live[found.flat]
+        self.arrivals.forget(found.flat)
+        self.waits.forget(found.flat)
+        self.positions, self.ended[found.flat] = None, found.access.statement
 
     def _store(self, lanes: Lanes, space: str, addresses: Array, words: dict[int, int]) -> None:
         """Words of objects by one store, each by the lane at a place among all that execute."""
@@ -233,8 +205,8 @@ class Mbarriers:
 
     def _expect(self, found: Object, barrier: Barrier, amount: int) -> None:
         barrier.transactions += amount
-        if abs(barrier.transactions) > MOST:
-            raise found.lanes.fault(CODE, 0, f"a tx-count of {barrier.transactions}, beyond {MOST}", RULE)
+        if abs(barrier.transactions) > MOST_ARRIVALS:
+            raise found.lanes.fault(CODE, 0, f"a tx-count of {barrier.transactions}, beyond {MOST_ARRIVALS}", RULE)
 
     # ---- waits
     def test(
@@ -319,8 +291,8 @@ class Mbarriers:
             barrier = self.barrier(found, 0)
             self.touch(found)
             barrier.pending += increments * len(found.at)
-            if barrier.pending > MOST:
-                raise found.lanes.fault(CODE, 0, f"{barrier.pending} pending arrivals, beyond {MOST}", RULE)
+            if barrier.pending > MOST_ARRIVALS:
+                raise found.lanes.fault(CODE, 0, f"{barrier.pending} pending arrivals, beyond {MOST_ARRIVALS}", RULE)
             self.keep(found.flat)
             self.machine.copies.count_on(found.lanes)
             notes = None if self.order is None else self.order.note(found.lanes.ids, found.flat)
@@ -368,7 +340,9 @@ class Mbarriers:
         for part, name, at, chosen in lanes.parts(space, addresses):
             numbers = np.arange(lanes.count) if chosen is None else np.flatnonzero(chosen)
             if name != "shared":
-                raise part.fault(CODE, 0, f"an mbarrier object in {name} memory", RULE)
+                self.machine.report(part.fault(CODE, 0, f"an mbarrier object in {name} memory", RULE), part.statement)
+                yield from self.objects(lanes, "shared", addresses, own=own)  # what a known compiler means
+                return
             state, owner = part.space(name)
             if own and (elsewhere := np.asarray(owner != part.cta)).any():
                 what = f"an mbarrier of another CTA is {own}; there threads may only arrive"

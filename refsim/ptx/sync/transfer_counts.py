@@ -7,6 +7,7 @@ import numpy as np
 
 from refsim.ptx.execution.lanes import Lanes
 from refsim.ptx.sync import mbarriers as objects
+from refsim.ptx.sync.mbarrier_word import MOST_ARRIVALS
 
 
 class Counted(Protocol):
@@ -48,9 +49,9 @@ class TransferCounts:
             )
             raise lanes.fault(objects.CODE, 0, what, objects.RULE)
         barrier.transactions -= amount
-        if abs(barrier.transactions) > objects.MOST:
+        if abs(barrier.transactions) > MOST_ARRIVALS:
             raise lanes.fault(
-                objects.CODE, 0, f"a tx-count of {barrier.transactions}, beyond {objects.MOST}", objects.RULE
+                objects.CODE, 0, f"a tx-count of {barrier.transactions}, beyond {MOST_ARRIVALS}", objects.RULE
             )
         barrier.counted.append(transfer)
         barrier.complete()

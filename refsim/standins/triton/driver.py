@@ -16,8 +16,10 @@ from refsim.ptx.machine.limits import MAX_THREADS, REGISTERS
 from refsim.ptx.text.constants import WARP_SIZE
 from refsim.standins.session import SimulatedModule, current
 from refsim.standins.triton.arguments import DeviceAddresses, HostMemory, flattened, tensors, values
+from refsim.testing.adapters.triton_defects import known_defects
 
 OF_TRITON = "triton"
+_GLUON_SOURCE = "ttgir"  # the suffix of what Gluon's functions become first; those of Triton are "ttir"
 IMAGE = "refsim"
 """The last stage of a compilation, where NVIDIA's backend has a cubin: the PTX as it is."""
 
@@ -150,6 +152,8 @@ class SimulatedLaunch:
     def __init__(self, source: Any, metadata: Any) -> None:
         self.signature = tuple(source.signature.values())
         self.metadata = metadata
+        is_gluon = getattr(source, "ext", "") == _GLUON_SOURCE
+        self.known = known_defects(sys.modules["triton"].__version__, is_gluon=is_gluon)
 
     def __call__(
         self,
@@ -196,6 +200,7 @@ class SimulatedLaunch:
                 [*given, *map(np.uint64, scratch)],
                 metadata.shared,
                 cluster=ctas if ctas > 1 else None,
+                known=self.known,
                 **{name: True for name, is_asked in flags.items() if is_asked},
             )
         except RefsimError as error:

@@ -13,8 +13,10 @@ import numpy as np
 from refsim.errors import Kind, RefsimError
 from refsim.kernels import Buffer, Launcher
 from refsim.ptx import Extents
+from refsim.ptx.findings.compilers import explained
 from refsim.ptx.machine.launch_rules import extents
 from refsim.ptx.text.parser import signatures
+from refsim.testing.adapters.triton_defects import known_defects
 from refsim.testing.adapters.triton_descriptors import descriptor_values, is_descriptor, parameter_count
 
 SCALARS = {
@@ -36,7 +38,7 @@ class TritonKernel:
     `parameters` are the types of the arguments in order, constants left out; `scratch` the bytes for one program and their
     alignment, of each hidden parameter behind them. `version` is Triton's. `aligned` are the places of the arguments that the
     code takes for multiples of 16; `descriptors` what Triton says of the tensor map of each descriptor, none for a target
-    without such maps; `programmatic`: it was compiled with launch_pdl.
+    without such maps; `programmatic`: it was compiled with launch_pdl; `is_gluon`: it is a function of Gluon's.
     """
 
     ptx: str
@@ -51,6 +53,7 @@ class TritonKernel:
     aligned: tuple[int, ...] = ()
     descriptors: tuple[Mapping[str, Any], ...] = ()
     programmatic: bool = False
+    is_gluon: bool = False
 
     def launch(self, launcher: Launcher, grid: Extents, *args: Any) -> None:
         """Runs `grid` programs; numbers become what the signature says, None a null pointer.
@@ -72,7 +75,15 @@ class TritonKernel:
         first, second, third = extents("grid", grid)
         blocks = (first * self.ctas, second, third)
         hidden = [self._scratch(launcher, place, prod(blocks)) for place in range(len(self.scratch))]
-        launcher.launch(self.entry, blocks, self.threads, [*values, *hidden], self.shared_bytes, **self._options())
+        try:
+            launcher.launch(self.entry, blocks, self.threads, [*values, *hidden], self.shared_bytes, **self._options())
+        except RefsimError as error:
+            raise self._with_its_cause(error) from error
+
+    def _with_its_cause(self, error: RefsimError) -> RefsimError:
+        """The finding, with what is known of this version of Triton where it is the compiler's."""
+        opcode, _, _ = error.where.partition(" at ")
+        return explained(error, opcode, known_defects(self.version, is_gluon=self.is_gluon)) or error
 
     def _check_aligned(self, place: int, argument: Any) -> None:
         """The code rests on it: a mask of whole vectors is not asked for each element."""
@@ -142,8 +153,7 @@ def from_triton(
                 f"Triton raised {type(error).__name__}: {error}",
                 f"{jit_function.__name__} for {target}",
             ) from error
-    said = made.metadata
-    text, entry = made.asm["ptx"], said.name
+    said, text, entry = made.metadata, made.asm["ptx"], made.metadata.name
     descriptors = tuple(getattr(said, "tensordesc_meta", None) or ())
     own = sum(parameter_count(kind, bool(descriptors)) for kind in types.values())
     hidden = len(signatures(text).functions[entry].parameters) - own
@@ -160,14 +170,19 @@ def from_triton(
         tuple(place for place, name in enumerate(types) if name in aligned),
         descriptors,
         bool(getattr(said, "launch_pdl", False)),
+        is_gluon=_is_gluon(jit_function),
     )
 
 
 def _source_class(jit_function: Any, compiler: Any) -> Any:
     """What Triton compiles a function as: Gluon's functions have a class of their own."""
-    if not getattr(jit_function, "is_gluon", bool)():
+    if not _is_gluon(jit_function):
         return compiler.ASTSource
-    return importlib.import_module("triton.experimental.gluon").GluonASTSource
+    return importlib.import_module("triton.experimental.gluon._runtime").GluonASTSource
+
+
+def _is_gluon(jit_function: Any) -> bool:
+    return bool(getattr(jit_function, "is_gluon", bool)())
 
 
 def _types(

@@ -81,7 +81,8 @@ def test_a_gpu_that_was_asked_for_and_is_not_here_is_exit_4(python: Path, toolki
     parts = {row["part"]: row for row in json.loads(ran.stdout)["parts"]}
     assert parts["GPU"]["state"] == "missing"
     assert "refsim[gpu]" in parts["cuda-bindings"]["help"]
-    assert ran.stderr.startswith("[no-cuda-driver] ")
+    # a machine may have the driver and no GPU
+    assert ran.stderr.startswith(("[no-cuda-driver] ", "[no-cuda-device] "))
 
 
 ONE_PROBLEM = """

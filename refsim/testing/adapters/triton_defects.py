@@ -1,0 +1,80 @@
+"""What versions of Triton are known to do wrong: a finding of a kernel that is one of these is the compiler's.
+
+A row says until which version, and where its authors mended it. Functions of Gluon place their fences themselves, so that one
+that is missing there is theirs.
+"""
+
+import re
+
+from refsim.ptx.findings.compilers import CompilerDefect
+from refsim.sources import LLVM, PTX, TRITON
+
+_ASYNC_READS = r"wgmma\.mma_async|tcgen05\.(mma|cp)"
+COPIES_UNFENCED = CompilerDefect(
+    "copies-unfenced",
+    (3, 7, 1),
+    "missing-proxy-fence",
+    _ASYNC_READS,
+    r"wrote there by cp\.async\.c[ag]",
+    "Triton before 3.7.1 leaves out the proxy fence between cp.async and the products that read what it brought: not a mistake "
+    "of this kernel",
+    TRITON["pull requests 9610 and 10537"],
+)
+TRITON_DEFECTS = (
+    COPIES_UNFENCED,
+    CompilerDefect(
+        "map-copied-unsynchronised",
+        (3, 9),
+        "race",
+        r"tensormap\.cp_fenceproxy",
+        r"by tensormap\.replace\S* .*wrote",
+        "Triton before 3.9 leaves out bar.warp.sync between the thread that makes a tensor map and the warp that copies it: not "
+        "a mistake of this kernel",
+        TRITON["pull request 11480"],
+    ),
+    CompilerDefect(
+        "barriers-not-ended",
+        (3, 8),
+        "barrier-misuse",
+        r"mbarrier\.init",
+        "an object that is live",
+        "Triton before 3.8 never ends the barriers of specialised warps, and makes others in their place: not a mistake of this "
+        "kernel",
+        TRITON["pull request 9592"],
+    ),
+    CompilerDefect(
+        "commit-by-shared-address",
+        (3, 7),
+        "barrier-misuse",
+        r"tcgen05\.commit",
+        "an mbarrier object in global memory",
+        "Triton before 3.7 gives tcgen05.commit a shared address where a generic one is meant: not a mistake of this kernel",
+        TRITON["TCGen5CommitOp, as its PTX has it"],
+    ),
+    CompilerDefect(
+        "weak-load-before-cas",
+        (3, 8),
+        "race",
+        r"atom\S*\.cas",
+        r"by ld\.global\.b\d+ at .*reads",
+        "the LLVM of Triton before 3.8 begins the loop that makes an atomic of compare-and-swap with a weak load: not a "
+        "mistake of this kernel",
+        LLVM["pull request 188361"],
+    ),
+    CompilerDefect(
+        "registers-copied-behind-the-fence",
+        None,
+        "unfenced-register",
+        r"wgmma\.mma_async",
+        r"which mov\.b\d+ at .*(wrote|read), and no wgmma\.fence",
+        "the LLVM of Triton, up to 3.9, copies registers of a wgmma behind its fence, for which ptxas injects another (C7519): "
+        "not a mistake of this kernel",
+        PTX["wgmma.fence"],
+    ),
+)
+
+
+def known_defects(version: str, *, is_gluon: bool = False) -> tuple[CompilerDefect, ...]:
+    """The defects of a version of Triton: known_defects("3.6.0") has six rows, known_defects("3.9.0") one."""
+    number = tuple(map(int, re.findall(r"\d+", version)[:3]))
+    return tuple(row for row in TRITON_DEFECTS if row.is_of(number) and not (is_gluon and row is COPIES_UNFENCED))

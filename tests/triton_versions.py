@@ -1,0 +1,25 @@
+"""What versions of Triton a test holds for, and the reasons that are printed where another one is installed."""
+
+from importlib.metadata import version
+
+import pytest
+
+COPIES_FENCED = (3, 7, 1), "Triton before 3.7.1 leaves out the proxy fence behind cp.async: docs/other-compilers.md"
+MAPS_SYNCHRONISED = (3, 9), "Triton before 3.9 copies tensor maps without bar.warp.sync: docs/other-compilers.md"
+BARRIERS_ENDED = (3, 8), "Triton before 3.8 does not end the barriers of specialised warps: docs/other-compilers.md"
+
+
+def installed() -> tuple[int, ...]:
+    """(3, 9, 0) of 3.9.0."""
+    return tuple(int(part) for part in version("triton").split("+")[0].split(".")[:3])
+
+
+def since(row: tuple[tuple[int, ...], str]) -> None:
+    """Skip the test, with the reason, where Triton is older; where none is installed the test says so itself."""
+    number, reason = row
+    try:
+        older = installed() < number
+    except ModuleNotFoundError:
+        return
+    if older:
+        pytest.skip(f"{reason} (installed: {version('triton')})")
