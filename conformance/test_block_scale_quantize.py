@@ -14,7 +14,7 @@ from refsim.testing.kernel_files import bundled_kernels, load_kernel_file
 
 bindings = load_kernel_file(bundled_kernels("block_scale.py"))
 CASES = {"quick": 1, "ci": 2, "night": 1000}  # generated for each of the four formats, beside the corpus
-EVERY = {"quick": 16, "ci": 8, "night": 1}  # of the corpus
+EVERY = {"quick": 32, "ci": 8, "night": 1}  # of the corpus
 NAMED = [pytest.param(kernel, id=kernel.name) for kernel in bindings.KERNELS]
 AT_NIGHT = pytest.mark.night("what converts as one of the other targets does")
 MX8, MX8_WIDE, MX4, NV4 = bindings.KERNELS

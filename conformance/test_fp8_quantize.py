@@ -32,7 +32,7 @@ VARIANTS = [
 # fmt: on
 
 
-LATER = pytest.mark.ci("the command `refsim verify fp8_amax` is tested with the same problems in every run")
+LATER = pytest.mark.ci("the command `refsim verify fp8_amax` is tested with the same problems in CI")
 
 
 @pytest.mark.parametrize(

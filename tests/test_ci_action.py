@@ -167,6 +167,7 @@ def test_the_action_is_red_with_annotation_and_page_where_one_is_wrong(runner: R
     assert "scale.cu:8" in page.read_text()
 
 
+@pytest.mark.ci("a failure ends the action in every run")
 def test_an_error_ends_it_with_its_exit_code(runner: Runner) -> None:
     runner.action({"arguments": "-k nothing"})
     assert runner.outputs == {"exit-code": "2"}

@@ -74,6 +74,7 @@ def test_the_watch_lets_errors_and_answers_pass():
     assert done.stdout == "None None\n"
 
 
+@pytest.mark.ci("loads every command of the program")
 def test_draws_are_repeated():
     import random
 

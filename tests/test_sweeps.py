@@ -53,7 +53,7 @@ def test_a_spread_has_all_values_before_it_repeats_some() -> None:
 def test_places_of_one_parameter_lie_all_over_the_list() -> None:
     for count in (9, 20, 100, 377):
         kept = [0, *spread([{"number": number} for number in range(count)], CASES), count]
-        assert max(after - before for before, after in itertools.pairwise(kept)) <= count * 0.5 + 1
+        assert max(after - before for before, after in itertools.pairwise(kept)) <= count * 0.62 + 1
 
 
 @pytest.fixture
@@ -70,10 +70,10 @@ def run(tmp_path: Path):
 
 
 def test_what_is_left_out_is_counted_and_the_rest_runs(run) -> None:
-    assert CASES == 4
+    assert CASES == 3
     output = run("quick")
-    assert "17 passed, 31 deselected" in output  # 4 of 30, all 9 of which 8 have a mark of their own, 4 of 9
-    assert "quick: 31 cases of 2 sweeps of more than 4 were left out: --refsim-profile=ci runs them all" in output
+    assert "15 passed, 33 deselected" in output  # 3 of 30, all 9 of which 8 have a mark of their own, 3 of 9
+    assert "quick: 33 cases of 2 sweeps of more than 3 were left out: --refsim-profile=ci runs them all" in output
 
 
 def test_in_ci_a_sweep_is_as_large_as_its_mark_says(run) -> None:
@@ -102,7 +102,7 @@ def test_what_a_row_of_mutants_names_is_kept() -> None:
         gone = left_out(cases, "quick", named)
         return {case.indices["number"] for each in gone.values() for case in each}
 
-    assert len(left()) == 16
+    assert len(left()) == 17
     some = min(left())
     assert left(f"f.py::test_t[{some}]") == left() - {some}
     assert left("f.py::test_t") == left("f.py") == set()
@@ -132,4 +132,4 @@ def test_the_hooks_tell_the_reporting_process_what_workers_left_out() -> None:
     plugin, lines = Sweeps("quick"), []
     plugin.pytest_testnodedown(SimpleNamespace(workeroutput={"refsim_left": {"f.py::test_t": 3}}))
     plugin.pytest_terminal_summary(SimpleNamespace(write_line=lines.append))
-    assert lines[0].startswith("quick: 3 cases of 1 sweeps of more than 4 were left out")
+    assert lines[0].startswith("quick: 3 cases of 1 sweeps of more than 3 were left out")

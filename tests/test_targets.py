@@ -62,6 +62,7 @@ def test_ptxas_takes_code_for_exactly_the_targets_that_run_it(tmp_path: Path, re
     assert wrong == []
 
 
+@pytest.mark.ci("starts ptxas for every target; it is asked whose code runs where in every run")
 def test_a_feature_is_on_exactly_the_targets_that_ptxas_takes_it_for(tmp_path: Path, refsim_profile: str) -> None:
     """Parts of tcgen05 in the larger profiles: tests/ptx/test_tensor_legality.py has all their opcodes."""
     for feature in SPECIFIC_UNITS:

@@ -163,6 +163,7 @@ __global__ void k(const int* x, uint32_t* y) {
 PLAIN = "__global__ void k(const int* x, float* y) { y[threadIdx.x] = x[threadIdx.x] ? -INFINITY : NAN; }"
 
 
+@pytest.mark.ci("compiles cooperative groups for seconds; headers of C and C++ are compiled in every run")
 def test_cooperative_groups_reduce_scan_and_copy():
     (y,) = ran(GROUPS, [X], [(128, np.int32)])
     value = X[::-1].reshape(2, 32)
@@ -176,11 +177,13 @@ def test_a_pipeline_of_two_stages():
     assert y.tolist() == X.reshape(2, 32)[:, ::-1].ravel().tolist()
 
 
+@pytest.mark.ci("compiles libcu++ for seconds; headers of C and C++ are compiled in every run")
 def test_barriers_atomics_and_containers_of_libcuxx():
     (y,) = ran(BARRIER, [X], [(64, np.int32)])
     assert y.tolist() == (X.sum() + X).tolist()
 
 
+@pytest.mark.ci("compiles CUB for seconds; headers of C and C++ are compiled in every run")
 def test_cub_reduces_scans_and_sorts_a_block():
     (y,) = ran(CUB, [X], [(129, np.int32)])
     value = X ^ 37

@@ -61,6 +61,7 @@ def why(parts: tuple[Part, ...]) -> list[tuple[str, str, str]]:
     return [(part.kind, part.origin, part.lacks) for part in parts]
 
 
+@pytest.mark.ci("compiles twice; a library with the headers of another place compiles in every run")
 def test_a_toolkit_gives_the_text_that_the_wheels_give(asked: list[Place], tmp_path: Path) -> None:
     asked.append(place("toolkit of CUDA_HOME", bare_machine.make_toolkit(tmp_path / "cuda")))
     source = ROOT / "gpu" / "probes" / "doctor.cu"

@@ -99,6 +99,7 @@ def test_a_bomb_below_the_limit_is_bounded_by_max_bytes(tmp_path):
     assert files.load(tmp_path / "x.npz").shape == (16777216,)
 
 
+@pytest.mark.ci("writes a large file; bombs below the limit are read in every run")
 def test_the_limit_is_of_the_file_not_of_a_member(tmp_path):
     """Members that are small each: 40 of 4 MiB, in 160 kB; and twice as many that all lie over the same bytes."""
     member = npy_of(shape="(2097152,)", payload=bytes(4 * MIB))

@@ -180,6 +180,7 @@ def test_shrinking_keeps_to_a_fault(halve_kernel, fake_device, right_halve):
     assert verdict.problem["n"] == 8
 
 
+@pytest.mark.ci("a whole campaign; the order of decisions is held in every run")
 def test_open_bits_are_counted_over_all_cases(halve_kernel, fake_device, right_halve):
     """The worst is in the last problem of the corpus, the smallest failure elsewhere."""
 

@@ -115,6 +115,7 @@ def test_law_says_what_verify_says(sim):
     laws.agrees_with_oracle(kernel("branches", WITHIN), PROBLEM, sim)
 
 
+@pytest.mark.ci("seconds; what open bits decide is said in every run")
 def test_wrong_kernels_fail_whatever_their_arithmetic(sim):
     wrong = replace(
         kernel("values"), oracle=lambda problem: {"y": oracle("values")(problem)["y"] * np.float32(1.00003)}

@@ -122,6 +122,7 @@ def test_words_of_16_bits_read_as_the_other_type_are_named() -> None:
     assert str(found).startswith("format: codes of f16 are read as bf16, input x")
 
 
+@pytest.mark.ci("seconds; mistakes in reading an input are named in every run")
 def test_the_inquiry_says_which_input_it_is() -> None:
     device = refsim.device.open("sim:eager", "sm_90a")
     (found,) = suspects_of(kernel(MISTAKES["FN / FNUZ"]), device, PROBLEMS[0], (), seconds=60.0)

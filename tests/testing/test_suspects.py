@@ -291,6 +291,7 @@ def test_every_entry_that_some_problem_launches_is_mended(tmp_path: Path) -> Non
     assert [each.suspect for each in found] == ["contraction"]
 
 
+@pytest.mark.ci("seconds; that nothing is named where nothing fits is held in every run")
 def test_an_edit_that_mends_the_failure_alone_is_not_named(tmp_path: Path) -> None:
     """One product too many is rounded to zero, which happens to be right for one problem."""
     right, wrong = EACH % "__fadd_rn(x, n == 33 ? 0.1f : 0.2f)", EACH % "__fadd_rz(x, 0.1f)"

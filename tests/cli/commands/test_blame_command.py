@@ -45,6 +45,7 @@ def test_the_exit_code_is_the_verdict(refsim, arguments, code, said):
     assert said in run.out
 
 
+@pytest.mark.ci("seconds; the exit codes of all verdicts are held in every run")
 @pytest.mark.usefixtures("here")
 def test_a_wrong_ptxas_is_blamed_and_the_smallest_ptx_written(refsim, tmp_path, monkeypatch):
     builds = InProcess("ptxas 13.0.88", 1), InProcess("ptxas 13.5.37", 1, (PLANTED["rounding"],))

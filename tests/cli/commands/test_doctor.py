@@ -64,6 +64,7 @@ def test_doctor_says_which_part_came_from_where(python: Path, toolkit: Path | No
     assert steps["run"][0] == "ok"
 
 
+@pytest.mark.ci("a process of its own; which part came from where is said in every run")
 def test_a_damaged_toolkit_is_passed_over_with_the_reason(python: Path, tmp_path: Path) -> None:
     for name in ("lib64/libnvrtc.so.13", "include/cuda_runtime_api.h", "bin/ptxas"):
         (tmp_path / "cuda" / name).parent.mkdir(parents=True)
@@ -198,6 +199,7 @@ def test_a_compiler_that_fails_is_not_one_that_is_missing(refsim, monkeypatch, k
     assert refsim("doctor", "--device", "sim").code == code
 
 
+@pytest.mark.ci("a process of its own; bits that differ are found in tests/bringup in every run")
 def test_bits_that_are_not_the_models_are_exit_1(refsim, monkeypatch) -> None:
     encode = trial.encode
     monkeypatch.setattr(trial, "encode", lambda values, name: encode(-values, name))

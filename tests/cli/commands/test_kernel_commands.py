@@ -49,6 +49,7 @@ def test_kernels_lists_what_is_declared(capsys):
     assert names == [*quantisers, "linear", "linear_fp8_weight"]
 
 
+@pytest.mark.ci("six seconds; other kernels are verified by the same command in every run")
 def test_verify_passes_on_the_simulated_gpu(capsys):
     code, out, _ = run(capsys, "verify", "fp8_amax", "--device", "sim", "--cases", "3", "--as", "json")
     assert code == 0

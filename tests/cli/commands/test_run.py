@@ -80,6 +80,7 @@ def test_the_exit_code_says_how_it_went(refsim, monkeypatch, code, seen, options
     assert all(getattr(each, "code", each) in done.out for rows in seen.values() for each in rows)
 
 
+@pytest.mark.ci("a process of its own; findings are counted in every run")
 def test_a_finding_is_a_failure_of_junit(ran, tmp_path):
     done = ran("race", 0, "--junit", "junit.xml")
     assert done.code == 1
