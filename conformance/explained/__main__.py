@@ -4,7 +4,7 @@ import argparse
 import json
 import multiprocessing
 import sys
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
@@ -53,8 +53,9 @@ def _of_broken(given: argparse.Namespace, command: str) -> int:
     names = [name for name in broken.called() if not given.only or name.startswith(tuple(given.only))]
     rows: list[dict[str, Any]] = []
     with ProcessPoolExecutor(given.jobs, multiprocessing.get_context("spawn")) as pool:
-        for row in pool.map(broken.asked, names):
-            rows.append(row)
+        for done in as_completed([pool.submit(broken.asked, name) for name in names]):
+            row = done.result()
+            rows = sorted([*rows, row], key=lambda each: names.index(each["name"]))
             if given.output is not None:  # what there is so far, should the machine be taken away
                 print(f"{row['name']}: {row['verdict']} {', '.join(row['named'])}".rstrip(), flush=True)
                 given.output.write_text(_report(broken.summary(rows, command), "kernels", rows), "utf-8")
