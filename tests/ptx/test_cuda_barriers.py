@@ -53,6 +53,7 @@ def run(program: ptx.Program, name: str, policy: str, seed: int) -> tuple[np.nda
     return y, program.launch(name, 1, 128, [x, y], policy=policy, seed=seed)
 
 
+@pytest.mark.ci("compiles libcu++ for seconds; barriers written in PTX are tried in every run")
 def test_right_kernels_are_right_and_nothing_is_said(program: ptx.Program, refsim_profile: str) -> None:
     for at, kernel in enumerate(RIGHT):
         if f"right_{at}" not in program.entries:
@@ -63,6 +64,7 @@ def test_right_kernels_are_right_and_nothing_is_said(program: ptx.Program, refsi
             assert (trace.findings, trace.warnings, trace.notes) == ((), (), ()), (kernel, schedule)
 
 
+@pytest.mark.ci("compiles libcu++ for seconds; barriers written in PTX are tried in every run")
 def test_missing_edges_are_found_in_every_order(program: ptx.Program, refsim_profile: str) -> None:
     for at, wrong in enumerate(WRONG):
         if f"wrong_{at}" not in program.entries:

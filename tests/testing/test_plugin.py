@@ -89,6 +89,7 @@ def test_suite_keeps_its_own_device_option(run_suite):
     assert "1 failed, 1 passed" in output
 
 
+@pytest.mark.ci("two runs of pytest; an unused plugin imports nothing in every run")
 def test_profile_is_loaded_only_on_request(run_suite):
     suite = """
     from hypothesis import settings

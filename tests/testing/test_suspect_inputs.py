@@ -129,6 +129,7 @@ def test_the_inquiry_says_which_input_it_is() -> None:
     assert str(found).startswith("FN / FNUZ: codes of e4m3 are read as e4m3fnuz, input x; undone, it agrees on all")
 
 
+@pytest.mark.ci("seconds; mistakes in reading an input are named in every run")
 @pytest.mark.parametrize("is_asked", [pytest.param(True, marks=OFTEN_ENOUGH), False])
 def test_the_axis_stays_open_where_an_input_could_not_be_asked(is_asked: bool) -> None:
     """What is stored one column further may come from a flat input that is read one further: nobody knows its rows."""

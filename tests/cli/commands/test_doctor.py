@@ -130,6 +130,7 @@ def assert_all_run(python: Path, toolkit: Path | None, tmp_path: Path, target: s
     assert record["counts"]["pass"] >= len(planned) * 4 // 5
 
 
+@pytest.mark.ci("seconds; tests/bringup runs such probes in every run")
 @WITH_A_TOOLKIT
 def test_every_probe_of_tensor_cores_runs(python: Path, toolkit: Path | None, tmp_path: Path) -> None:
     """Each instruction of the text that comes from there."""
