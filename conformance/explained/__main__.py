@@ -8,6 +8,7 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
+from conformance.explained.attention_pairs import of_attention
 from conformance.explained.block_pairs import block_scaled
 from conformance.explained.pairs import LARGE, all_pairs
 from conformance.explained.quantiser_paths import quantisers
@@ -25,6 +26,7 @@ def main() -> int:
     parser.add_argument("--quantisers", type=int, default=0, help="seeds of quantisers' outputs, 24 x 256")
     parser.add_argument("--quantisers-large", type=int, default=0, help="seeds of quantisers' outputs, 128 x 512")
     parser.add_argument("--rows", type=int, default=0, help="seeds of functions of rows, 24 x 300")
+    parser.add_argument("--attention", type=int, default=0, help="seeds of attention, 4 x 40 x 32 of 150 keys")
     parser.add_argument("--broken", action="store_true", help="ask about the broken kernels of this project instead")
     parser.add_argument(
         "--only", nargs="*", default=[], metavar="NAME", help="of these, what begins so: rows/ faults/ties"
@@ -39,6 +41,8 @@ def main() -> int:
         pairs += block_scaled(seed, LARGE)
     for seed in range(given.rows):
         pairs += of_rows(seed)
+    for seed in range(given.attention):
+        pairs += of_attention(seed)
     pairs += quantisers(given.quantisers, given.quantisers_large)
     with ProcessPoolExecutor(given.jobs, multiprocessing.get_context("spawn")) as pool:
         rows = list(pool.map(asked, pairs))

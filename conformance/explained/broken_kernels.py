@@ -219,16 +219,27 @@ def _of_rows() -> Iterator[Broken]:
         yield Broken(f"rows/{each.id}", made, of_corpus, of_user.rows)
 
 
+ATTENTION = test_attention.attention
+ATTENTION_SHOWING = {
+    "subnormal-weights-kept": (
+        ATTENTION.Attend(64, 3, 64, "bf16", False, *(ATTENTION.Values(fill, place + 1) for place, fill in enumerate(
+            ("gaussian", "gaussian", "log-uniform"))), 6.0),
+    ),
+}  # fmt: skip
+"""A problem with what the mistake is about: weights that are subnormal, of values that are large."""
+
+
 def _of_attention() -> Iterator[Broken]:
     for each in test_attention.MUTANTS:
 
-        def made(folder: Path, values: Any = each.values) -> Kernel:
+        def made(folder: Path, values: Any = each.values, each_id: str | None = each.id) -> Kernel:
             kernel, mutant = values[0], test_attention.edited(*values, folder)
             first = mutant.corpus[0]
+            shows = ATTENTION_SHOWING.get(str(each_id), ())
             same = [each for each in kernel.corpus if (each.type, each.depth) == (first.type, first.depth)]
-            return replace(mutant, corpus=(first, *same))
+            return replace(mutant, corpus=(*shows, first, *same))
 
-        yield Broken(f"attention/{each.id}", made)
+        yield Broken(f"attention/{each.id}", made, of_corpus, of_user.attention)
 
 
 def _of_declarations() -> Iterator[Broken]:

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conformance.explained import arithmetic as own
-from refsim.causes import Family, ProductOperands, QuantizedFrom, RowOperands
+from refsim.causes import AttentionOperands, Family, ProductOperands, QuantizedFrom, RowOperands
 
 Matrix = NDArray[Any]
 SMALL, LARGE = (24, 40, 512), (128, 128, 512)
@@ -27,7 +27,7 @@ class Pair:
     got: Matrix
     want: Matrix | None
     format: str
-    operands: ProductOperands | RowOperands | None = None
+    operands: ProductOperands | RowOperands | AttentionOperands | None = None
     values: Matrix | None = None
     quantized: QuantizedFrom | None = None
 

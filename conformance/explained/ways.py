@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 import refsim
-from refsim.causes import ProductOperands, QuantizedFrom, RowOperands
+from refsim.causes import AttentionOperands, ProductOperands, QuantizedFrom, RowOperands
 from refsim.formats import format_named
 from refsim.oracles import fp8_quantize
 from refsim.testing.kernel_files import bundled_kernels, load_kernel_file
@@ -129,3 +129,13 @@ def rows(problem: Any, output: str, got: Any, want: Any, beside: Pairs) -> Asked
         return got, want, {"operands": RowOperands(function="softmax", scale=problem.scale / np.log2(np.e), **common)}
     more = {"weight": problem.weights, "gate": problem.gates, "eps": problem.eps}
     return got, want, {"operands": RowOperands(function="rms_norm", **more, **common)}
+
+
+def attention(problem: Any, output: str, got: Any, want: Any, beside: Pairs) -> Asked:
+    """Q, K and V with the mask, the scale, and a scale for each head where there are some."""
+    q, k, v = problem.operands
+    given = AttentionOperands(q=q, k=k, v=v, format=problem.type, causal=problem.causal, scale=problem.scale)
+    if problem.factors is not None:
+        of_q, of_k, of_v = problem.factors
+        given = replace(given, q_scale=of_q, k_scale=of_k, v_scale=of_v)
+    return got, want, {"operands": given}

@@ -4,6 +4,7 @@ A plan is every choice on the way from operands to bits. A cause changes one of 
 gives the very bits of the output, in the elements that differ and in those that do not.
 """
 
+from refsim.causes.attention_operands import AttentionOperands
 from refsim.causes.explaining import explain_diff
 from refsim.causes.explanation import DiffExplanation, DiffOutcome, SumsSoFar
 from refsim.causes.operands import ProductOperands
@@ -13,6 +14,7 @@ from refsim.causes.rows import Cause, Family
 from refsim.causes.search import Named
 
 __all__ = [
+    "AttentionOperands",
     "Cause",
     "DiffExplanation",
     "DiffOutcome",

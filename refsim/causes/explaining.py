@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike
 
 from refsim.causes.alone import between_outputs, is_nan_alone
 from refsim.causes.apart import told_apart
+from refsim.causes.attention_operands import AttentionOperands
 from refsim.causes.block_scaled import BlockScaledProduct
 from refsim.causes.explanation import DiffExplanation, DiffOutcome, SumsSoFar
 from refsim.causes.operands import ProductOperands
@@ -42,7 +43,7 @@ def explain_diff(
     b: ArrayLike | None = None,
     format: str | Format | None = None,
     *,
-    operands: ProductOperands | RowOperands | None = None,
+    operands: ProductOperands | RowOperands | AttentionOperands | None = None,
     values: ArrayLike | None = None,
     quantized: QuantizedFrom | None = None,
     seconds: float = 10.0,
@@ -105,7 +106,7 @@ class _Question:
     is_one: bool = True
 
     def of_rows(self, subject: Explained[Any]) -> DiffExplanation:
-        """Outputs (..., columns) as the rows of one matrix."""
+        """Outputs (..., columns), or one number a row, as the rows of one matrix."""
         want = None if self.want is None else self.want.reshape(subject.shape)
         return replace(self, got=self.got.reshape(subject.shape), want=want).of_subject(subject, None)
 

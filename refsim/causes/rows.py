@@ -70,6 +70,12 @@ class Family(StrEnum):
     WEIGHTS = "weights of another place"
     NO_WEIGHTS = "weights left out or plus one"
     GATE = "gate left out or of another place"
+    HEAD_DEPTH = "the scale of another head dimension"
+    MASK = "another mask"
+    RESCALING = "older sums not rescaled"
+    HEADS = "keys or values of another head"
+    QUERY_ROWS = "rows of another tile"
+    KEY_TILES = "size of key tiles"
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ LEAST_PART = 0.01
 PARTS = 3
 CHEAP = ("written", "placed")
 OF_FUNCTIONS = ("order", "held", "exponent", "function", "quotient", "mean", "root", "squares", "product", "silu_function",
-                "silu_quotient")  # fmt: skip
+                "silu_quotient", "tile", "lanes", "joined", "summed", "scaled", "logarithm")  # fmt: skip
 ADDING = ("adder", "interval", "sharing", "descends", "running", "promotion", "accumuland", *OF_FUNCTIONS, *CHEAP)
 """Choices that one kernel makes differently from another without being wrong: two of them together are usual."""
 OF_RANGES = ("counted", "counted_from")

@@ -1,4 +1,4 @@
-"""Options of `refsim explain-diff` for the operands of functions of rows, and the operands that they make."""
+"""Options of `refsim explain-diff` for the operands of functions of rows and of attention, and what they make."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any
 import click
 import numpy as np
 
-from refsim.cli.arguments import load_codes
+from refsim.cli.arguments import ARRAY_SUFFIXES, load_codes
+from refsim.cli.extents import Whole
 from refsim.errors import RefsimError
 
 if TYPE_CHECKING:
-    from refsim.causes import RowOperands
+    from refsim.causes import AttentionOperands, RowOperands
 
 FILE = click.Path(path_type=Path)
 FUNCTIONS = ("softmax", "rms_norm", "layer_norm", "silu")
@@ -24,7 +25,15 @@ OPTIONS = (
     click.option("--bias", metavar="FILE", type=FILE, help="The bias of the columns; of layer_norm."),
     click.option("--gate", metavar="FILE", type=FILE, help="The gate, as large as x; times silu of it."),
     click.option("--eps", type=float, help="Epsilon of a norm; 1e-6 by default."),
-    click.option("--scale", type=float, help="What softmax multiplies by under e^; 1 by default."),
+    click.option("--attention", is_flag=True, help="Attention: O, or logarithms of sums, of --q, --k and --v."),
+    click.option("--q", metavar="FILE", type=FILE, help="Q: (heads, Lq, D), or (Lq, D); bf16, f16 or e4m3."),
+    click.option("--v", metavar="FILE", type=FILE, help="V: (kv heads, Lk, D), as --k is."),
+    click.option("--causal", is_flag=True, help="The last row sees every key, each before it one fewer."),
+    click.option("--q-scale", metavar="FILE", type=FILE, help="Of e4m3: a scale for each head of Q."),
+    click.option("--k-scale", metavar="FILE", type=FILE, help="Of e4m3: a scale for each head of K."),
+    click.option("--v-scale", metavar="FILE", type=FILE, help="Of e4m3: a scale for each head of V."),
+    click.option("--operand-format", metavar="FORMAT", help="Of Q, K and V, where files do not name it."),
+    click.option("--scale", type=float, help="Under e^: of softmax, 1; of attention, 1 / sqrt(D), by default."),
     click.option(
         "--special", type=click.Choice(["approx", "exact"]), help="What computes powers, roots and quotients."
     ),
@@ -38,16 +47,47 @@ def function_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
-def row_operands(function: str | None, x: Path | None, **more: Any) -> "RowOperands | None":
-    """The operands that the options name; None where there is no --row. Raises RefsimError for some without it."""
+class InstructionOrKeys(Whole):
+    """K of one instruction, or the file of the keys, by its suffix."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        return Path(value) if str(value).endswith(ARRAY_SUFFIXES) else super().convert(value, param, ctx)
+
+
+ROW_OPTIONS = ("function", "x", "weight", "bias", "gate", "eps")
+ATTENTION_OPTIONS = ("attention", "q", "v", "causal", "q_scale", "k_scale", "v_scale", "operand_format")
+BOTH = ("scale", "special")
+
+
+def function_operands(options: dict[str, Any]) -> "RowOperands | AttentionOperands | None":
+    """Takes the options of functions out of `options`, and makes the operands that they name; None where they name none.
+
+    Raises RefsimError for options without what they belong to.
+    """
+    of_rows, of_attention, both = (
+        {name: value for name in names if (value := options.pop(name)) not in (None, False)}
+        for names in (ROW_OPTIONS, ATTENTION_OPTIONS, BOTH)
+    )
+    keys = options.get("k")
+    if isinstance(keys, Path):
+        options["k"] = None
+        of_attention["k"] = keys
+    if of_rows and of_attention:
+        raise RefsimError("usage", "--row beside --attention", rule="one function")
+    if of_attention:
+        return _attention(of_attention, {"unit": options["unit"], "target": options["target"]}, **both)
+    if of_rows or both:
+        return _rows(**of_rows, **both)
+    return None
+
+
+def _rows(function: str | None = None, x: Path | None = None, **given: Any) -> "RowOperands":
     from refsim.causes import RowOperands
 
-    given = {name: value for name, value in more.items() if value is not None}
     if function is None:
-        if x is not None or given:
-            option = "x" if x is not None else next(iter(given))
-            raise RefsimError("usage", f"--{option} without a function", help="give --row softmax, rms_norm, ... too")
-        return None
+        option = "x" if x is not None else next(iter(given))
+        help = "give --row softmax, rms_norm, ... or --attention too"
+        raise RefsimError("usage", f"--{option} without a function", help=help)
     if x is None:
         raise RefsimError("usage", f"{function} of nothing", help="give --x FILE too")
     stored = load_codes(x, None, None)
@@ -55,6 +95,27 @@ def row_operands(function: str | None, x: Path | None, **more: Any) -> "RowOpera
         if name in given:
             given[name] = _values(given[name])
     return RowOperands(function=function, x=stored.codes, x_format=str(stored.format), **given)
+
+
+def _attention(given: dict[str, Any], chip: dict[str, Any], **more: Any) -> "AttentionOperands":
+    from refsim.causes import AttentionOperands
+    from refsim.formats import format_named
+
+    if not given.pop("attention", False):
+        option = next(iter(given)).replace("_", "-")
+        raise RefsimError("usage", f"--{option} without --attention", help="give --attention too")
+    missing = [name for name in "qkv" if name not in given]
+    if missing:
+        raise RefsimError("usage", f"attention without --{missing[0]}", help="give --q FILE, --k FILE and --v FILE")
+    named = given.pop("operand_format", None)
+    files = {name: load_codes(given.pop(name), None if named is None else format_named(named), None) for name in "qkv"}
+    formats = {str(stored.format) for stored in files.values()}
+    if len(formats) > 1:
+        raise RefsimError("format-mismatch", f"Q, K and V hold {', '.join(sorted(formats))}", rule="one format")
+    scales = {name: _values(given.pop(name)) for name in ("q_scale", "k_scale", "v_scale") if name in given}
+    own = {name: value for name, value in chip.items() if value is not None}
+    codes: dict[str, Any] = {name: stored.codes for name, stored in files.items()}
+    return AttentionOperands(**codes, format=formats.pop(), **scales, **given, **own, **more)
 
 
 def _values(path: Path) -> Any:

@@ -189,7 +189,8 @@ def why(a: NDArray[np.uint8], d: NDArray[np.float32]) -> list[causes.Cause]:
     named: tuple[causes.Named, ...] = found.named
     scales: causes.QuantizedFrom = causes.QuantizedFrom(x=d, to="mxfp8", recipe="floor")
     rows: causes.RowOperands = causes.RowOperands(function="rms_norm", x=d, weight=d[0], eps=1e-5, special="exact")
-    assert rows.function
+    heads: causes.AttentionOperands = causes.AttentionOperands(q=a, k=a, v=a, format="e4m3", causal=True)
+    assert rows.function or heads.causal
     assert sums
     assert found.outcome is causes.DiffOutcome.EXPLAINED or scales.to
     return [cause for each in named for cause in each.causes if cause.family is causes.Family.SPLIT_K]

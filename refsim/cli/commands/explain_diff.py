@@ -13,7 +13,7 @@ from refsim.cli.arguments import ARRAY_SUFFIXES, format_option, load_codes
 from refsim.cli.commands.mma import OPERAND, ElementParam
 from refsim.cli.delivery import AGREED, FAILED, Answer, answers
 from refsim.cli.extents import Whole
-from refsim.cli.function_operands import function_options, row_operands
+from refsim.cli.function_operands import InstructionOrKeys, function_operands, function_options
 from refsim.cli.names import TARGET, UNIT
 from refsim.cli.progress import Countable, Passed, reporting
 from refsim.errors import Kind, RefsimError
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from refsim.formats import ElementType, Format
 
 CASE = ".json"
-FUNCTION_OPTIONS = ("function", "x", "weight", "bias", "gate", "eps", "scale", "special")
+ALONE = "give a second one, or --a and --b, --row, --attention, --values or --quantized"
 STAGES = (
     Column("columns", label="columns of K", align="right", strong=True),
     Column("a", label="sum of A"),
@@ -57,7 +57,7 @@ STAGES = (
 @click.option("--b-format", metavar="FORMAT", type=OPERAND, help="Type of B; that of A by default.")
 @click.option("--unit", metavar="UNIT", type=UNIT, help="What is usual there: wgmma, mma.sync, tcgen05.f16, ...")
 @click.option("--target", metavar="TARGET", default="sm_90a", type=TARGET, help="The chip, sm_90a by default.")
-@click.option("--k", type=Whole(min=1), help="K of one instruction, the largest by default.")
+@click.option("--k", metavar="K|FILE", type=InstructionOrKeys(min=1), help="K of one instruction; K of --attention.")
 @click.option("--interval", type=Whole(min=0), help="Columns after which sums are added in float32; 0: none.")
 @click.option("--values", metavar="FILE", type=click.Path(path_type=Path), help="What was rounded: f32.")
 @click.option(
@@ -105,10 +105,10 @@ def command(
     A cause is named when it turns the one into the other in every bit: another accumulator, interval, split of K or
     promotion, FN codes read as FNUZ, a transpose, a swizzle, a rounding, a tail. Others explain a part, are excluded,
     or change nothing on this data. With --a and --b the files of D = A B^T are computed again under each cause, with
-    --values what was rounded, with --quantized what a quantiser read, with --row and --x a softmax, a norm or silu; with
-    two files alone one is made of the other. The sums of one element stand side by side. A may be a case that
-    `refsim verify` wrote, or a kernel and B its case: that runs on the simulated GPU, and what the kernel wrote is
-    compared with its oracle.
+    --values what was rounded, with --quantized what a quantiser read, with --row and --x a softmax, a norm or silu, with
+    --attention its output; with two files alone one is made of the other. The sums of one element stand side by side.
+    A may be a case that `refsim verify` wrote, or a kernel and B its case: that runs on the simulated GPU, and what
+    the kernel wrote is compared with its oracle.
 
     Exit code 0: equal. 1: they differ, and the cause is named. 5: they differ, and nothing tried reproduces every bit.
 
@@ -120,6 +120,7 @@ def command(
       refsim explain-diff scales.npy -t e8m0 --quantized x.npy --to mxfp8
       refsim explain-diff q.npy -t e4m3 --scales s.npy --quantized x.npy --to 1x128
       refsim explain-diff y.npy -t bf16 --row rms_norm --x x.npy --weight w.npy --eps 1e-5
+      refsim explain-diff o.npy -t bf16 --attention --q q.npy --k k.npy --v v.npy --causal
       refsim explain-diff failures/fp8_quantize-0123456789.json --seconds 60
     """
     if first.suffix not in ARRAY_SUFFIXES:
@@ -135,8 +136,7 @@ def command(
         "quantized": _quantised(quantized, block, recipe=recipe, scales=scales, want_scales=want_scales, layout=layout),
     }
     if other is None and all(way is None for way in ways.values()):
-        help = "give a second one, or --a and --b, --row, --values or --quantized"
-        raise RefsimError("usage", "one output alone", help=help)
+        raise RefsimError("usage", "one output alone", help=ALONE)
     with reporting(sys.stderr) as report:
         tell = partial(_told, report, "explain-diff")
         found = explain_diff(one, other, format, **ways, seconds=seconds, at=at, on_progress=tell)
@@ -144,12 +144,11 @@ def command(
 
 
 def _chosen(options: dict[str, Any]) -> Any:
-    """The operands of a product or of a function of rows, whichever options name."""
-    of_function = {option: options.pop(option) for option in FUNCTION_OPTIONS}
-    of_product, of_rows = _operands(**options), row_operands(**of_function)
-    if of_product is not None and of_rows is not None:
-        raise RefsimError("usage", "--a and --b beside --row", rule="a product or a function of rows")
-    return of_product or of_rows
+    """The operands of a product, of a function of rows or of attention, whichever options name."""
+    of_function, of_product = function_operands(options), _operands(**options)
+    if of_product is not None and of_function is not None:
+        raise RefsimError("usage", "--a and --b beside a function", rule="a product, --row or --attention")
+    return of_product or of_function
 
 
 def _keys(keys: tuple[str, ...], second: Path | None) -> tuple[str | None, str | None]:

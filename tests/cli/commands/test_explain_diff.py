@@ -106,6 +106,26 @@ def test_a_norm_without_its_weights(refsim, here):
     assert refsim(*line).code == 0
 
 
+def test_attention_whose_mask_begins_at_the_first_key(refsim, here):
+    from refsim.oracles import attention
+
+    q, k, v = (encode(RANDOM.normal(0, 1, (2, length, 64)), "bf16") for length in (6, 70, 70))
+    for name, codes in zip("qkv", (q, k, v), strict=True):
+        files.save(f"{name}.npy", codes, "bf16")
+    seen = np.stack(
+        [attention(q[:, at : at + 1], k[:, : at + 1], v[:, : at + 1], 0.125).o[:, 0] for at in range(6)], axis=1
+    )
+    files.save("o.npy", seen, "bf16")
+    line = ("explain-diff", "o.npy", "--attention", "--q", "q.npy", "--k", "k.npy", "--v", "v.npy", "--causal")
+    run = refsim(*line)
+    assert run.code == 1
+    assert "cause  another mask: the first row sees one key, each behind it one more; reproduces every bit" in run.out
+    files.save("o.npy", attention(q, k, v, 0.125, causal=True).o, "bf16")
+    files.save("lse.npy", attention(q, k, v, 0.125, causal=True).lse)
+    assert refsim(*line).code == 0
+    assert refsim("explain-diff", "lse.npy", *line[2:]).code == 0
+
+
 def exhibit(name):
     return next(kernel for kernel in find_kernels([EXHIBITS]) if kernel.name == name)
 
@@ -140,6 +160,13 @@ def test_a_kernel_that_agrees_has_no_cause():
         ("right.npy --x right.npy", "usage"),
         ("right.npy --eps 1", "usage"),
         ("right.npy --row softmax", "usage"),
+        ("right.npy --scale 2", "usage"),
+        ("right.npy --q right.npy", "usage"),
+        ("right.npy --k right.npy", "usage"),
+        ("right.npy --attention --q right.npy --k right.npy", "usage"),
+        ("right.npy --attention --row softmax", "usage"),
+        ("right.npy --attention --q right.npy --k 16 --v right.npy", "usage"),
+        ("right.npy --attention --q right.npy --k right.npy --v right.npy", "format-mismatch"),
         ("right.npy --row softmax --x right.npy", "format-mismatch"),
         ("right.npy --row silu --x right.npy --a right.npy --b right.npy", "usage"),
         ("right.npy other.npy --at 12,0", "at-range"),

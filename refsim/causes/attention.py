@@ -1,0 +1,377 @@
+"""Attention as a plan: an online softmax between two products, every step of which may be done otherwise."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from refsim.causes import attention_state as state_steps
+from refsim.causes import attention_steps as steps
+from refsim.causes.accumulating import Adder, adders
+from refsim.causes.amax_changes import ChangedStep
+from refsim.causes.placing import IN_PLACE, Placing, placing_causes
+from refsim.causes.reading import AS_IT_IS, OperandReading, readings_of
+from refsim.causes.row_subject import written
+from refsim.causes.rows import Cause, Codes, Family, Sample
+from refsim.causes.special import (
+    BY_RCP,
+    DIVIDED,
+    DIVISIONS,
+    EX2_FLUSHED,
+    EX2_SUBNORMAL,
+    EXP_EXACT,
+    EXPONENTIALS,
+    LOG2_OF_E,
+    NATURAL,
+    words,
+)
+from refsim.causes.writing import USUAL_WRITING, Writing, writing_causes
+from refsim.conversions import decode, encode
+from refsim.formats import E4M3, F32, Format
+from refsim.mufu.instructions import approximate
+from refsim.numerics import ieee
+from refsim.sources import PTX
+
+Floats = NDArray[np.float32]
+LN_2 = np.float32(0.6931471805599453)
+SHIFT_OF_NARROW = 8
+REMEMBERED = 32
+AT_ONCE = 8  # rows whose products a loop holds
+FUNCTION_ASPECTS = ("exponent", "function", "quotient", "adder")
+
+
+@dataclass(frozen=True)
+class AttentionPlan:
+    """The choices; `shift` is F, the power of two that weights are enlarged by."""
+
+    adder: Adder
+    factor: float
+    mask: steps.MaskWay
+    shift: int = 0
+    taken: str = steps.EVERY_TILE
+    tile: int = steps.TILE_ROWS
+    heads: tuple[ChangedStep, ChangedStep] = (steps.OWN_HEAD, steps.OWN_HEAD)
+    queries: int | None = 0
+    q_read: OperandReading = AS_IT_IS
+    k_read: OperandReading = AS_IT_IS
+    v_read: OperandReading = AS_IT_IS
+    q_scale: str = steps.OWN
+    k_scale: str = steps.OWN
+    v_scale: str = steps.OWN
+    exponent: ChangedStep = steps.FUSED_SCORES
+    function: ChangedStep = EX2_FLUSHED
+    weights: ChangedStep = steps.NEAREST_WEIGHTS
+    narrowing: str = steps.NARROWED_APART
+    summed: str = steps.SUMMED[0]
+    lanes: str = state_steps.QUAD
+    joined: str = state_steps.BY_FMA
+    rescaled: str = state_steps.RESCALED
+    top: str = state_steps.RUNNING_MAXIMUM
+    quotient: ChangedStep = BY_RCP
+    scaled: ChangedStep = state_steps.SCALED_LAST
+    logarithm: ChangedStep = state_steps.LSE
+    written: Writing = USUAL_WRITING
+    placed: Placing = IN_PLACE
+
+
+@dataclass
+class OnlineState:
+    """Of some rows of a head: the largest score, what the last exponents were taken from, sums by lane, weighted values."""
+
+    top: Floats
+    base: Floats
+    sums: Floats
+    values: Floats
+
+
+@dataclass(frozen=True, eq=False)
+class AttentionOfPlans:
+    """O (heads * Lq, D), or with `is_lse` the logarithms (heads * Lq, 1), of codes q (heads, Lq, D), k and v (kv_heads, Lk, D).
+
+    `scales`: those of q, k and v for each head, or None; `number`: what scores are multiplied by under e^.
+    """
+
+    q: NDArray[Any]
+    k: NDArray[Any]
+    v: NDArray[Any]
+    operand: Format
+    format: Format
+    number: float
+    causal: bool
+    chain: Adder
+    scales: tuple[Floats, Floats, Floats] | None = None
+    is_lse: bool = False
+    exact: bool = False
+    scores: dict[tuple[Any, ...], Floats] = field(default_factory=dict)
+
+    is_sampled = True
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return len(self.q) * self.q.shape[1], 1 if self.is_lse else self.q.shape[2]
+
+    @property
+    def group(self) -> int:
+        return len(self.q) // len(self.k)
+
+    @cached_property
+    def usual(self) -> AttentionPlan:
+        """The order of operations of our own kernel; `exact`: e^t and quotients rounded once, column after column."""
+        mask = steps.CAUSAL if self.causal else steps.ALL
+        plan = AttentionPlan(self.chain, self.number, mask, SHIFT_OF_NARROW if self.operand is E4M3 else 0)
+        if not self.exact:
+            return plan
+        exact = {"exponent": steps.SCORE_DIFFERENCE, "function": EXP_EXACT, "quotient": DIVIDED}
+        ends = {"joined": state_steps.BY_PRODUCT, "logarithm": state_steps.LOGARITHMS[3]}
+        return replace(plan, shift=0, lanes=state_steps.COLUMN_BY_COLUMN, **ends, **exact)  # type: ignore[arg-type]
+
+    # ---- the rows of causes ----------------------------------------------------------------------------------------
+
+    def causes(self) -> Sequence[Cause]:
+        return [*self._of_scores(), *self._of_weights(), *self._of_output()]
+
+    def _of_scores(self) -> Iterator[Cause]:
+        usual = self.usual
+        yield from steps.masks(causal=self.causal)
+        yield from steps.tile_causes(usual.tile)
+        yield from steps.scale_causes(self.number, self.q.shape[2])
+        if self.scales is not None:
+            yield from steps.head_scale_causes()
+        if len(self.q) > 1:
+            yield from steps.head_causes()
+        yield from steps.query_causes()
+        for name in "qkv" if not self.is_lse else "qk":
+            for row in readings_of(self.operand):
+                if row.rank < 2 and row.family in (AS_IT_IS.family, Family.FNUZ, Family.FLUSHED):
+                    yield Cause(row.family, f"{name} is read {row.name}", f"{name}_read", row, row.source, row.rank)
+        for adder in adders(self.operand, self.operand):
+            yield Cause(Family.ACCUMULATOR, adder.name, "adder", adder, adder.source, 1 if adder.row else 2)
+
+    def _of_weights(self) -> Iterator[Cause]:
+        usual = self.usual
+        for row in steps.SCORE_EXPONENTS:
+            yield row.cause("exponent")
+        for row in EXPONENTIALS:
+            yield row.cause("function")
+        for shift in (0, SHIFT_OF_NARROW):
+            says = f"weights are enlarged by 2^{shift}"
+            yield Cause(Family.SCALE_RULE, says, "shift", shift, PTX["ex2"], int(shift != usual.shift))
+        yield from state_steps.state_causes(usual.lanes)
+        for way in steps.SUMMED:
+            family = Family.DOUBLE_ROUNDING
+            yield Cause(family, way, "summed", way, PTX["cvt"], int(way != usual.summed))
+        if not self.is_lse:
+            for row in steps.WEIGHT_WAYS:
+                yield row.cause("weights")
+            yield from steps.narrowing_causes()
+
+    def _of_output(self) -> Iterator[Cause]:
+        if self.is_lse:
+            for row in state_steps.LOGARITHMS:
+                yield row.cause("logarithm")
+        else:
+            for row in DIVISIONS:
+                yield replace(row.cause("quotient"), says=f"o is divided {row.name}")
+            if self.scales is not None:
+                for row in state_steps.VALUE_SCALINGS:
+                    yield row.cause("scaled")
+            yield from placing_causes()
+        yield from writing_causes(self.format)
+
+    # ---- what a plan writes ------------------------------------------------------------------------------------------
+
+    def undone(self, plan: AttentionPlan, got: Codes) -> tuple[AttentionPlan, Codes]:
+        return replace(plan, placed=IN_PLACE), plan.placed.back(got)
+
+    def codes(self, plan: AttentionPlan, sample: Sample | None = None) -> Codes:
+        """What a plan writes of all rows, or of a sample's. Raises DoesNotApplyError."""
+        rows = np.arange(self.shape[0]) if sample is None else sample[0]
+        values = np.zeros((len(rows), self.shape[1]), np.float32)
+        with np.errstate(all="ignore"):
+            for head in np.unique(rows // self.q.shape[1]).tolist():
+                mine = rows // self.q.shape[1] == head
+                values[mine] = self._of_head(plan, head, rows[mine] % self.q.shape[1])
+            way = plan.written
+            if plan.narrowing != steps.NARROWED_APART:
+                way = replace(way, rounding=plan.narrowing)  # type: ignore[arg-type]
+            codes = written(values, way, self.format)
+        return plan.placed.put(codes) if sample is None else codes[:, sample[1]]
+
+    def _of_head(self, plan: AttentionPlan, head: int, rows: NDArray[np.int64]) -> Floats:
+        """O or the logarithms of some rows of a head."""
+        q_scale, k_scale, v_scale = self._head_scales(plan, head)
+        factor = np.float32(np.float32(plan.factor) * (np.float32(1) if plan.function in NATURAL else LOG2_OF_E))
+        factor = np.float32(np.float32(factor * q_scale) * k_scale)
+        keys = self.k.shape[1] + plan.mask.pads
+        seen, ends = self._seen(plan, rows)
+        tile = plan.tile or -(-keys // 8) * 8
+        s = self._scores(plan, head, rows, -(-keys // tile) * tile)
+        s = np.where(np.arange(s.shape[1]) < seen[:, None], s, np.float32(-np.inf))
+        v = _padded(self._operand(plan.v_read, self.v, plan.heads[1], head), s.shape[1])
+        start = np.full(len(rows), -np.inf, np.float32)
+        lanes = 4 if plan.lanes == state_steps.QUAD else 1
+        columns = 0 if self.is_lse else self.v.shape[2]
+        zeros = np.zeros((len(rows), lanes), np.float32), np.zeros((len(rows), columns), np.float32)
+        state = OnlineState(start, np.zeros(len(rows), np.float32), *zeros)
+        formats = (self.operand, plan.v_read.format or self.operand)
+        for first in range(0, s.shape[1], tile):
+            mine = np.flatnonzero(self._is_taken(plan, first, tile, ends))
+            if len(mine):
+                _take(plan, state, mine, s[mine, first : first + tile], v[first : first + tile], factor, formats)
+        return self._finished(plan, state, v_scale)
+
+    def _head_scales(self, plan: AttentionPlan, head: int) -> list[np.float32]:
+        if self.scales is None:
+            return [np.float32(1)] * 3
+        own = (head, head // self.group, head // self.group)
+        ways = (plan.q_scale, plan.k_scale, plan.v_scale)
+        return [steps.head_scale(*each, head) for each in zip(ways, self.scales, own, strict=True)]
+
+    def _seen(self, plan: AttentionPlan, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """How many keys each row sees, and how many the last row of its tile of 64 rows."""
+        queries, keys = self.q.shape[1], self.k.shape[1]
+        last = np.minimum(rows // steps.TILE_ROWS * steps.TILE_ROWS + steps.TILE_ROWS, queries) - 1
+        usual = steps.CAUSAL if self.causal else steps.ALL
+        ends = (usual if not plan.mask.pads else plan.mask).seen(last, queries, keys)
+        if plan.mask.family is Family.MASK:
+            ends = plan.mask.seen(last, queries, keys)
+        return plan.mask.seen(rows, queries, keys), ends - (plan.taken == steps.ONE_KEY_LESS)
+
+    def _is_taken(self, plan: AttentionPlan, first: int, tile: int, ends: NDArray[np.int64]) -> NDArray[np.bool_]:
+        if plan.taken == steps.WHOLE_TILES:
+            return np.asarray(ends >= first + tile)
+        if plan.taken == steps.WITHOUT_LAST:
+            return np.asarray(ends > first + tile)
+        return np.asarray((ends > first) & ((first > 0) | (plan.taken != steps.WITHOUT_FIRST)))
+
+    def _scores(self, plan: AttentionPlan, head: int, rows: NDArray[np.int64], width: int) -> Floats:
+        """(rows, width): the products of Q and K, of zeros behind the last key."""
+        parts = (plan.adder, plan.q_read, plan.k_read, plan.heads[0], plan.queries)
+        key = (head, rows.tobytes(), width, *parts)
+        if key not in self.scores:
+            if len(self.scores) >= REMEMBERED:
+                self.scores.clear()
+            places = rows % steps.TILE_ROWS if plan.queries is None else rows + plan.queries
+            q, format = plan.q_read.read(self.q[head][np.clip(places, 0, self.q.shape[1] - 1)], self.operand)
+            k = _padded(self._operand(plan.k_read, self.k, plan.heads[0], head), width)
+            self.scores[key] = _sum(plan.adder, q, k, None, (format, plan.k_read.format or self.operand))  # type: ignore[arg-type]
+        return self.scores[key]
+
+    def _operand(self, read: OperandReading, codes: NDArray[Any], heads: ChangedStep, head: int) -> NDArray[Any]:
+        """Keys or values of a head; zeros beyond the last head."""
+        place = heads.apply(head, self.group, len(codes))
+        return read.read(codes[place] if place < len(codes) else np.zeros_like(codes[0]), self.operand)[0]
+
+    def _finished(self, plan: AttentionPlan, state: OnlineState, v_scale: np.float32) -> Floats:
+        total = state_steps.lanes_met(state.sums)
+        if self.is_lse:
+            log2 = approximate("lg2", words(total), ftz=True).view(np.float32)
+            natural = np.log(total.astype(np.float64)).astype(np.float32)
+            base = state.base if plan.function not in NATURAL else state.base * LOG2_OF_E
+            if plan.function in NATURAL and plan.logarithm is state_steps.LOGARITHMS[3]:
+                return (state.base + natural)[:, None]
+            return np.asarray(plan.logarithm.apply(base, log2, natural, LN_2), np.float32)[:, None]
+        below = np.where(total == 0, np.float32(1), total)[:, None]
+
+        def divided(o: Floats) -> Floats:
+            return np.asarray(plan.quotient.apply(np.ascontiguousarray(o), below), np.float32)
+
+        if self.scales is None:
+            o = divided(state.values)
+        else:
+            o = plan.scaled.apply(state.values, divided, divided(np.ones_like(below)), v_scale)
+        return np.where(total[:, None] == 0, np.float32(0), o)
+
+    def another(self, seed: int, *, wide: bool = False) -> "AttentionOfPlans":
+        """The same heads with other numbers and some more keys; few rows."""
+        random = np.random.default_rng(seed)
+        queries, keys = min(self.q.shape[1], 24), min(self.k.shape[1], 160) + 40 * seed
+        shapes = (len(self.q), queries), (len(self.k), keys), (len(self.k), keys)
+        q, k, v = (encode(random.normal(0, 1, (*shape, self.q.shape[2])), self.operand) for shape in shapes)
+        format = F32 if wide else self.format
+        return replace(self, q=np.asarray(q), k=np.asarray(k), v=np.asarray(v), format=format, scores={})
+
+    def described(self, plan: AttentionPlan) -> str:
+        """The plan in words."""
+        usual = self.usual
+        words = [f"attention: {plan.adder.name}", plan.exponent.name, plan.function.name]
+        for one, own, said in (
+            (plan.mask, usual.mask, plan.mask.name), (plan.taken, usual.taken, plan.taken), (plan.top, usual.top, plan.top),
+            (plan.rescaled, usual.rescaled, plan.rescaled), (plan.weights, usual.weights, plan.weights.name),
+            (plan.summed, usual.summed, plan.summed), (plan.quotient, usual.quotient, f"divided {plan.quotient.name}"),
+        ):  # fmt: skip
+            words += [said] if one != own else []
+        return ", ".join(words)
+
+
+def _take(
+    plan: AttentionPlan,
+    state: OnlineState,
+    mine: NDArray[np.int64],
+    s: Floats,
+    v: NDArray[Any],
+    factor: np.float32,
+    formats: tuple[Format, Any],
+) -> None:
+    """One tile of keys and values more, for the rows `mine`."""
+    before = state.top[mine]
+    begin = before if plan.top == state_steps.RUNNING_MAXIMUM else np.full_like(before, -np.inf)
+    top = np.fmax(begin, np.fmax.reduce(s, axis=1, initial=-np.inf)).astype(np.float32)
+    used = np.where(np.isneginf(top) | (plan.top == state_steps.ZERO_MAXIMUM), np.float32(0), top).astype(np.float32)
+    shift = np.float32(plan.shift)
+    p = plan.function.apply(plan.exponent.apply(s, used[:, None], factor, shift))
+    kept = _kept(plan, before, used, factor)
+    held = steps.narrowed_weights(plan.weights, plan.narrowing, p, formats[0])
+    added = state_steps.lane_sums(plan.lanes, steps.summed_weights(plan.summed, p, held))
+    of_sums = np.ones_like(kept) if plan.rescaled in (state_steps.SUMS_KEPT, state_steps.BOTH_KEPT) else kept
+    of_values = np.ones_like(kept) if plan.rescaled in (state_steps.VALUES_KEPT, state_steps.BOTH_KEPT) else kept
+    if state.values.shape[1]:
+        older = state.values[mine] * of_values[:, None]
+        state.values[mine] = _sum(plan.adder, held[0], np.ascontiguousarray(v.T), older, (held[1], formats[1]))
+    sums = state.sums[mine]
+    factors = np.broadcast_to(of_sums[:, None], sums.shape)
+    state.sums[mine] = (
+        ieee.fma(sums, np.ascontiguousarray(factors), added)
+        if plan.joined == state_steps.BY_FMA
+        else sums * factors + added
+    )
+    state.top[mine] = before if plan.top == state_steps.STALE_MAXIMUM else top
+    state.base[mine] = used * factor - shift
+
+
+def _kept(plan: AttentionPlan, before: Floats, used: Floats, factor: np.float32) -> Floats:
+    """What older sums are multiplied by."""
+    function = EX2_FLUSHED if plan.function is EX2_SUBNORMAL else plan.function
+    if plan.rescaled == state_steps.DROPPED:
+        return np.zeros_like(used)
+    if plan.top == state_steps.ZERO_MAXIMUM:
+        return np.ones_like(used)
+    less = before - used
+    return np.asarray(
+        function.apply(less if plan.rescaled == state_steps.UNSCALED_FACTOR else less * factor), np.float32
+    )
+
+
+def _padded(codes: NDArray[Any], width: int) -> NDArray[Any]:
+    """Zeros for keys beyond the last; keys beyond `width` are never taken."""
+    return np.pad(codes, ((0, max(0, width - len(codes))), (0, 0)))
+
+
+def _sum(adder: Adder, a: NDArray[Any], b: NDArray[Any], c: Floats | None, formats: tuple[Format, Format]) -> Floats:
+    """A B^T + C. A loop of fma whose products are exact in float32 is one running sum of them."""
+    wide = (decode(a, formats[0], np.float32), decode(b, formats[1], np.float32))
+    bits = sum(each.mantissa_bits + 1 for each in formats)
+    if adder.row is not None or "fma" not in adder.name or bits > F32.mantissa_bits + 1:
+        return adder.sum(a, b, c, formats)
+    made = np.zeros((len(a), len(b)), np.float32)
+    for first in range(0, len(a), AT_ONCE):
+        part = slice(first, first + AT_ONCE)
+        products = wide[0][part, None, :] * wide[1][None]
+        beginning = np.zeros_like(products[:, :, :1]) if c is None else c[part, :, None]
+        made[part] = np.add.accumulate(np.concatenate([beginning, products], axis=2), axis=2, dtype=np.float32)[
+            :, :, -1
+        ]
+    return made

@@ -1,0 +1,118 @@
+"""What attention was computed from, as a user has it: Q, K, V, the mask, the scale."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from refsim.causes.accumulating import Adder, adders
+from refsim.causes.attention import AttentionOfPlans
+from refsim.causes.row_operands import APPROXIMATE, EXACT_FUNCTIONS, ROW_OUTPUTS, SPECIAL
+from refsim.errors import RefsimError, unknown
+from refsim.formats import BF16, E4M3, F16, F32, Format, format_named
+from refsim.integers import array_of
+from refsim.numerics.profiles import profile
+from refsim.numerics.rows import Unit
+from refsim.scaling.quantizing import scale_values
+from refsim.typed_arrays import format_held, with_format
+
+ATTENTION_FORMATS = (BF16, F16, E4M3)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttentionOperands:
+    """The operands of O = softmax(scale * Q K^T) V: what O, or the logarithms of its rows' sums, are computed from again.
+
+    `q` (..., heads, Lq, D), `k` and `v` (..., kv_heads, Lk, D), heads a multiple of kv_heads: codes of `format` (bf16, f16 or
+    e4m3), or arrays that know it; (L, D) is one head. `causal`: the last row sees all keys. `scale`: 1 / sqrt(D) where it is left
+    out. `q_scale`, `k_scale`, `v_scale`: of e4m3 alone, a float32 for each head. Outputs are O, of Q's shape, or logarithms in
+    float32, that shape without D. Usual is the arithmetic of `oracles.attention` with the products of `unit` on `target`;
+    `special` "exact": a float32 fma for every k, exponentials and quotients rounded once, P rounded to the operands' format.
+    AttentionOperands(q=q, k=k, v=v, format="bf16", causal=True) is the attention of our own kernel.
+    """
+
+    q: ArrayLike
+    k: ArrayLike
+    v: ArrayLike
+    format: str | Format | None = None
+    causal: bool = False
+    scale: float | None = None
+    q_scale: ArrayLike | None = None
+    k_scale: ArrayLike | None = None
+    v_scale: ArrayLike | None = None
+    unit: Unit = "wgmma"
+    target: str = "sm_90a"
+    special: str = APPROXIMATE
+
+    def explained(self, shape: tuple[int, ...], format: Format) -> AttentionOfPlans:
+        """O or the logarithms, whichever has that shape. Raises RefsimError for operands that do not fit."""
+        if self.special not in SPECIAL:
+            raise unknown("special functions", self.special, list(SPECIAL))
+        (q, row), (k, k_row), (v, v_row) = (self._operand(name) for name in "qkv")
+        if row is not k_row or row is not v_row:
+            raise RefsimError("format-mismatch", f"q holds {row}, k {k_row}, v {v_row}", rule="one format")
+        if k.shape != v.shape or q.shape[2] != k.shape[2] or len(q) % len(k):
+            what = f"q {q.shape}, k {k.shape}, v {v.shape}"
+            rule = "(heads, Lq, D), (kv_heads, Lk, D) twice, heads a multiple of kv_heads"
+            raise RefsimError("operand-shape", what, rule=rule)
+        whole = np.shape(self.q)
+        is_lse = shape == whole[:-1] and format is F32
+        if not is_lse and shape != whole:
+            raise RefsimError(
+                "shape-mismatch", f"the output has shape {shape}", rule=f"O {whole}, logarithms {whole[:-1]}"
+            )
+        if format not in ROW_OUTPUTS:
+            rule = f"one of {', '.join(map(str, ROW_OUTPUTS))}"
+            raise RefsimError("format-mismatch", f"the output holds {format}", rule=rule)
+        scale = self.scale if self.scale is not None else q.shape[2] ** -0.5
+        exact = self.special == EXACT_FUNCTIONS
+        scales = self._scales(row, len(q), len(k))
+        return AttentionOfPlans(
+            q, k, v, row, format, float(scale), self.causal, self._chain(row, exact=exact), scales, is_lse, exact
+        )
+
+    def _operand(self, name: str) -> tuple[NDArray[np.unsignedinteger], Format]:
+        """Codes (heads, length, depth) and their format."""
+        array = array_of(name, getattr(self, name))
+        own = None if array.dtype.kind in "iu" else format_held(array.dtype)
+        if array.dtype.kind == "f" and own is not None:
+            array = np.ascontiguousarray(array).view(own.code_dtype).reshape(array.shape)
+        words, row = with_format(array, own or (None if self.format is None else format_named(self.format)), name)
+        codes = np.asarray(words)
+        if row not in ATTENTION_FORMATS:
+            raise RefsimError(
+                "format-mismatch", f"{name} holds {row}", rule=f"one of {', '.join(map(str, ATTENTION_FORMATS))}"
+            )
+        if codes.dtype != row.code_dtype:
+            raise RefsimError("code-type", f"{name} holds {codes.dtype}, codes of {row} are {row.code_dtype}")
+        if codes.ndim < 2 or 0 in codes.shape:
+            raise RefsimError("operand-shape", f"{name} has shape {codes.shape}", rule="(..., heads, length, depth)")
+        return codes.reshape(-1, *codes.shape[-2:]), row
+
+    def _scales(self, row: Format, heads: int, kv_heads: int) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
+        given = [self.q_scale, self.k_scale, self.v_scale]
+        if all(each is None for each in given):
+            if row is not E4M3:
+                return None
+            given = [1.0, 1.0, 1.0]
+        if row is not E4M3:
+            raise RefsimError("scales", f"scales of {row} attention", rule="e4m3 has scales of q, k and v")
+        found = []
+        for name, each, count in zip("qkv", given, (heads, kv_heads, kv_heads), strict=True):
+            values = scale_values(1.0 if each is None else each).reshape(-1)
+            if values.size not in (1, count):
+                raise RefsimError(
+                    "scale-shape", f"{name}_scale has {values.size} numbers", rule=f"one, or {count}: a head each"
+                )
+            found.append(np.ascontiguousarray(np.broadcast_to(values, (count,)), np.float32))
+        return found[0], found[1], found[2]
+
+    def _chain(self, row: Format, *, exact: bool) -> Adder:
+        """What adds the products where nothing was changed."""
+        known = adders(row, row)
+        if exact:
+            return next(adder for adder in known if adder.row is None)
+        own = profile(self.target, self.unit, row, row, F32, None)
+        return next(
+            (adder for adder in known if adder.has(own, max(own.k))), Adder(own.name, max(own.k), own.source, own)
+        )
