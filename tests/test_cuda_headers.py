@@ -34,6 +34,8 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
         files = metadata.files("nvidia-cuda-runtime") or []
     except metadata.PackageNotFoundError:
         missing("the package nvidia-cuda-runtime is not installed")
+    if next(metadata.distributions(name="nvidia-cuda-crt"), None) is None:
+        missing("the package nvidia-cuda-crt, which the headers include, is not installed")
     headers = [Path(file.locate()) for file in files if file.name == "cuda_fp8.h"]
     if not headers:
         missing("nvidia-cuda-runtime has no cuda_fp8.h")

@@ -48,6 +48,10 @@ def cast(name: str, patterns: np.ndarray) -> np.ndarray:
             return values.astype(ML_DTYPES[name]).view(np.uint8)
     import torch
 
+    if name == "torch.float8_e4m3fn" and tuple(map(int, torch.__version__.split(".")[:2])) < (2, 13):
+        pytest.skip(
+            f"the row is of torch 2.13, which saturates; 2.11 makes NaN beyond 464 (installed: {torch.__version__})"
+        )
     target = getattr(torch, name.removeprefix("torch."))
     return torch.from_numpy(values.copy()).to(target).view(torch.uint8).numpy()
 

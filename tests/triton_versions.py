@@ -7,6 +7,14 @@ import pytest
 COPIES_FENCED = (3, 7, 1), "Triton before 3.7.1 leaves out the proxy fence behind cp.async: docs/other-compilers.md"
 MAPS_SYNCHRONISED = (3, 9), "Triton before 3.9 copies tensor maps without bar.warp.sync: docs/other-compilers.md"
 BARRIERS_ENDED = (3, 8), "Triton before 3.8 does not end the barriers of specialised warps: docs/other-compilers.md"
+SCALES_OF_ZERO = (
+    (3, 9),
+    "Triton before 3.9 decodes E8M0 code 0 as zero, and refuses NVFP4 before sm_100: docs/other-compilers.md",
+)
+CLUSTERS = (3, 7), "Triton 3.6 aborts (LinearLayout) at a persistent kernel of two CTAs"
+GFX950 = (3, 9), "Triton before 3.9 writes instructions of gfx950 that the interpreter here does not have"
+LAYOUTS = (3, 8), "Triton before 3.8 has no cga_layout of tensor memory"
+MEMORY = (3, 7), "Triton 3.6 aborts at get_shared_bank_conflicts"
 
 
 def installed() -> tuple[int, ...]:

@@ -19,6 +19,7 @@ from refsim import layouts, oracles, pack
 from refsim.numerics import UnverifiedProfileWarning
 from refsim.testing import assert_bits_equal
 from refsim.testing.kernel_files import load_kernel_file
+from tests import triton_versions
 from tests.layouts import gfx950
 from tests.layouts.gfx950_waves import Held, KernelFault, Maps
 
@@ -54,6 +55,7 @@ CASES = (
 @pytest.fixture(scope="module")
 def kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     pytest.importorskip("triton", reason="triton is not installed: pip install 'refsim[triton]'")
+    triton_versions.since(triton_versions.GFX950)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TRITON_CACHE_DIR", str(tmp_path_factory.mktemp("triton")))
         yield load_kernel_file(Path(__file__).with_name("triton_gfx950.py")).product

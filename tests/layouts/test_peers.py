@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from refsim.layouts import fragment, fragments
 from refsim.layouts.evidence import COMPOSABLE_KERNEL_PACKAGE, CUTE_PACKAGE, TENSOR_LAYOUTS_PACKAGE, TRITON_PACKAGE
 from refsim.testing.kernel_files import load_kernel_file
+from tests import triton_versions
 
 cutlass = load_kernel_file(Path(__file__).with_name("cute_layouts.py"))
 Places = tuple[NDArray[np.int64], NDArray[np.int64]]  # row and column of every (thread, value), -1 for none
@@ -249,6 +250,7 @@ def test_every_common_fragment_agrees(package: str) -> None:
     """Row and column of every place are those of the peer; places without an element are not the peer's to say."""
     if package == TRITON_PACKAGE:
         needed("triton")
+        triton_versions.since(triton_versions.LAYOUTS)
     peer = PEERS[package]
     wrong, entries = [], 0
     for name, places in peer().items():

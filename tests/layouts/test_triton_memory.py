@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from refsim.layouts.banks import bank_conflicts
 from refsim.layouts.tiles import tile
+from tests import triton_versions
 
 PROGRAM = Path(__file__).with_name("triton_memory.py")
 
@@ -25,6 +26,7 @@ def told() -> dict[str, list[dict[str, Any]]]:
         if os.environ.get("CI") == "true":
             pytest.fail("needed in CI: triton")
         pytest.skip("triton is not installed: nothing to compare with")
+    triton_versions.since(triton_versions.MEMORY)
     done = subprocess.run([sys.executable, str(PROGRAM)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     result: dict[str, list[dict[str, Any]]] = json.loads(done.stdout.splitlines()[0])

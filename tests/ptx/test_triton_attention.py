@@ -24,6 +24,7 @@ from refsim.mufu.instructions import approximate, divided
 from refsim.numerics import ieee
 from refsim.testing import assert_bits_equal
 from refsim.testing.adapters import TritonDescriptor, from_triton
+from tests import triton_versions
 
 TRITON = {"f16": "fp16", "bf16": "bf16", "e4m3": "fp8e4nv"}
 POLICIES = ("sim:eager", "sim:lazy", "sim:random")
@@ -220,9 +221,18 @@ MORE = [
 @pytest.mark.sampled(9, "tiles, warps and stages of other sizes")
 @pytest.mark.parametrize("case", [*CASES, *(pytest.param(case, marks=WIDE) for case in MORE)], ids=str)
 def test_flash_attention_by_triton_has_the_bits_of_its_definition_under_every_policy(kernels: Any, case: Case) -> None:
+    for needed, row in (
+        (case.kernel == "by_pointers", triton_versions.COPIES_FENCED),
+        (case.kernel == "by_own_boxes", triton_versions.MAPS_SYNCHRONISED),
+        (bool(case.roles), triton_versions.BARRIERS_ENDED),
+    ):
+        if needed:
+            triton_versions.since(row)
     kernel = compiled(kernels, case)
     assert case.chip.opcode in kernel.ptx
-    assert (case.kernel == "by_boxes") == ("cp.async.bulk.tensor.3d.shared::cta.global" in kernel.ptx)
+    assert (case.kernel == "by_boxes") == ("cp.async.bulk.tensor.3d.shared::c" in kernel.ptx)
+    # Before 3.8 the logarithm's last product and the sum are rounded otherwise.
+    of_the_sum = 2 if triton_versions.installed() >= (3, 8) else 1
     assert bool(case.roles) == ("setmaxnreg" in kernel.ptx)
     draw = np.random.default_rng(case.t + case.d)
     given = {name: encode(draw.standard_normal((case.heads, case.t, case.d)), case.format) for name in "qkv"}
@@ -235,7 +245,7 @@ def test_flash_attention_by_triton_has_the_bits_of_its_definition_under_every_po
         o, lse = launched(kernel, case, given, scale, policy)
         assert_bits_equal(o, want, case.format)
         error = np.abs(lse - (top.astype(np.float64) + logarithm))
-        assert (error <= np.spacing(np.abs(logarithm).astype(np.float32)) + np.spacing(np.abs(lse)) / 2).all()
+        assert (error <= np.spacing(np.abs(logarithm).astype(np.float32)) + np.spacing(np.abs(lse)) / of_the_sum).all()
 
 
 def test_the_definition_is_attention() -> None:

@@ -18,6 +18,7 @@ from refsim.formats import format_named
 from refsim.kernel_code import KernelCode
 from refsim.testing import assert_bits_equal
 from refsim.testing.adapters import TritonKernel, from_triton
+from tests import triton_versions
 
 ONE_OF_MANY = pytest.mark.ci("another target, format or policy of what the quick ones show")
 POINTERS = {"e2m1": "*u8", "e4m3": "*fp8e4nv", "e5m2": "*fp8e5"}
@@ -145,6 +146,7 @@ def drawn(kind: Kind, shape: tuple[int, int, int], *, specials: bool) -> list[ND
 
 
 def check(kernel: Any, case: Case) -> None:
+    triton_versions.since(triton_versions.SCALES_OF_ZERO)
     kind, (m, n, k) = KINDS[case.kind], case.shape
     made = compiled(kernel, kind, case.target, case.tile, case.warps)
     assert case.opcode in made.ptx

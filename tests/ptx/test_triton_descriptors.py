@@ -16,6 +16,7 @@ from refsim.conversions import encode
 from refsim.errors import RefsimError
 from refsim.kernel_code import KernelCode
 from refsim.testing.adapters import from_triton
+from tests import triton_versions
 
 SELDOM = pytest.mark.ci("descriptors of other types, which the product of bf16 stands for")
 CASES = [
@@ -31,6 +32,7 @@ TILE = {"BM": 64, "BN": 64, "BK": 32}
 @pytest.fixture(scope="module")
 def kernels(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     pytest.importorskip("triton", reason="triton is not installed: pip install 'refsim[triton]'")
+    triton_versions.since(triton_versions.MAPS_SYNCHRONISED)
     specification = spec_from_file_location("triton_descriptors", Path(__file__).with_name("triton_descriptors.py"))
     assert specification is not None
     assert specification.loader is not None

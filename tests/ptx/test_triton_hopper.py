@@ -18,6 +18,7 @@ from refsim.mufu.instructions import approximate
 from refsim.numerics import ieee
 from refsim.testing import assert_bits_equal
 from refsim.testing.adapters import TritonDescriptor, TritonKernel, from_triton
+from tests import triton_versions
 
 TRITON = {"f16": "fp16", "bf16": "bf16", "e4m3": "fp8e4nv", "e5m2": "fp8e5", "e2m1": "u8"}
 POLICIES = ("sim:eager", "sim:lazy", "sim:random")
@@ -94,6 +95,8 @@ def boxes(format: str, tile: Size, stored: tuple[int, int]) -> dict[str, str]:
 def test_persistent_programs_over_descriptors(
     kernels: Any, format: str, size: Size, tile: Size, programs: int, flat: bool, options: dict[str, int]
 ) -> None:
+    if "num_ctas" in options:
+        triton_versions.since(triton_versions.CLUSTERS)
     constants = dict(zip(("BM", "BN", "BK", "FLAT"), (*tile, flat), strict=True))
     types = boxes(format, tile, (tile[0], tile[1] // 2))
     kernel = from_triton(kernels.persistent, types, constants, TARGET, **options)
@@ -104,6 +107,7 @@ def test_persistent_programs_over_descriptors(
 @STYLES
 def test_a_loop_whose_loads_and_products_triton_gives_to_different_warps(kernels: Any) -> None:
     """A tile of 64 rows cannot be shared by Triton's two warpgroups: both make it, and store the same bits."""
+    triton_versions.since(triton_versions.BARRIERS_ENDED)
     size, tile = (64, 128, 320), (64, 128, 64)
     types = boxes("f16", tile, tile[:2]) | {"c": "*fp16"}
     kernel = from_triton(kernels.specialised, types, dict(zip(("BM", "BN", "BK"), tile, strict=True)), TARGET)
@@ -237,6 +241,7 @@ def gradients(
 @STYLES
 @pytest.mark.parametrize("causal", [False, True])
 def test_the_gradients_of_attention(kernels: Any, causal: bool) -> None:
+    triton_versions.since(triton_versions.COPIES_FENCED)
     t, d, block = 128, 64, 64
     draw = np.random.default_rng(t)
     given = {name: encode(draw.standard_normal((t, d)), "f16") for name in ("q", "k", "v", "do")}

@@ -5,6 +5,7 @@ Its PTX has what no kernel here uses: copies with a predicate, ldmatrix.trans, t
 
 import warnings
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 
 from refsim import numerics, ptx
 from refsim.conversions import encode
+from refsim.testing.adapters.triton_defects import known_defects
 
 SOURCE = """
 import triton
@@ -142,11 +144,12 @@ def test_a_product_by_triton_has_the_bits_of_the_model_under_every_policy(
         k=step,
     )
     program = ptx.load(text)
+    checks = ptx.Checks(known=known_defects(version("triton")))
     held = b if transposed else np.ascontiguousarray(b.T)
     for policy in ptx.POLICIES:
         c = np.zeros((M, N), np.float32)
         arguments = [a, held, c, *map(np.int32, (M, N, K, K, held.shape[1], N))]
         arguments += [np.uint64(0)] * (len(program.entries[entry]) - len(arguments))
         blocks = -(-M // CHIPS[capability].rows) * 2
-        program.launch(entry, (blocks,), (128,), arguments, shared_bytes=shared, policy=policy, seed=5)
+        program.launch(entry, (blocks,), (128,), arguments, shared_bytes=shared, policy=policy, seed=5, checks=checks)
         assert np.array_equal(c.view(np.uint32), want.view(np.uint32)), policy
