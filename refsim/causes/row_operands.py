@@ -104,7 +104,9 @@ class RowOperands:
             return None
         values, _ = _values(name, given, None, held)
         if values.shape != shape:
-            raise RefsimError("operand-shape", f"{name} has shape {values.shape}", rule=f"{shape}")
+            raise RefsimError(
+                "operand-shape", f"{name} has shape {values.shape}", rule=f"that of the rows it goes with, {shape}"
+            )
         return values.reshape(-1, shape[-1]) if name == "gate" else values
 
 
