@@ -215,6 +215,12 @@ def test_every_name_is_numpys():
     assert cp.concatenate(tup=[cp.ones(1), cp.zeros(1)]).tolist() == [1, 0]
 
 
+def test_a_name_that_numpy_gave_up_is_what_it_was(monkeypatch):
+    monkeypatch.delattr(np, "row_stack", raising=False)  # as NumPy 2.5 is
+    monkeypatch.delattr(cp, "row_stack", raising=False)
+    assert cp.row_stack([cp.ones(2), cp.zeros(2)]).tolist() == [[1, 1], [0, 0]]
+
+
 def test_machine_code_and_other_names_are_refused(tmp_path, module):
     path = tmp_path / "k.cubin"
     path.write_bytes(b"\x7fELF....")

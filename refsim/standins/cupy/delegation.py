@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from refsim.standins.cupy.arrays import from_host, ndarray, view_at
-from refsim.standins.cupy.names import COMPLEX_BITS, RENAMED, SAME_BITS
+from refsim.standins.cupy.names import COMPLEX_BITS, GIVEN_UP, RENAMED, SAME_BITS
 from refsim.standins.session import current
 
 
@@ -176,7 +176,7 @@ def renamed(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[t
 
 def function_of(name: str, module: Any, label: str = "") -> Callable[..., Any]:
     """A function of CuPy that is NumPy's of the same name, by a module of NumPy."""
-    inner, said = getattr(module, name), label + name
+    inner, said = getattr(module, GIVEN_UP.get(name, name)), label + name
 
     def call(*args: Any, **kwargs: Any) -> Any:
         refused_hosts(args)

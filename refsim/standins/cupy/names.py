@@ -113,3 +113,5 @@ RENAMED = {
 }
 """Arguments that CuPy and NumPy call by different names: by function, CuPy's and NumPy's; "" is
 the first, which has no name there."""
+GIVEN_UP = {"row_stack": "vstack"}
+"""Functions of CuPy that NumPy 2.5 has no more, by the one that they were."""
