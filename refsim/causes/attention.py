@@ -33,6 +33,7 @@ from refsim.conversions import decode, encode
 from refsim.formats import E4M3, F32, Format
 from refsim.mufu.instructions import approximate
 from refsim.numerics import ieee
+from refsim.numerics.fast.domain import covers
 from refsim.sources import PTX
 
 Floats = NDArray[np.float32]
@@ -147,8 +148,13 @@ class AttentionOfPlans:
             for row in readings_of(self.operand):
                 if row.rank < 2 and row.family in (AS_IT_IS.family, Family.FNUZ, Family.FLUSHED):
                     yield Cause(row.family, f"{name} is read {row.name}", f"{name}_read", row, row.source, row.rank)
-        for adder in adders(self.operand, self.operand):
+        for adder in self._adders():
             yield Cause(Family.ACCUMULATOR, adder.name, "adder", adder, adder.source, 1 if adder.row else 2)
+
+    def _adders(self) -> list[Adder]:
+        """What is quick to compute: a row of a chip by its bits, and the loop of fma; others take longer than all the rest."""
+        known = adders(self.operand, self.operand)
+        return [each for each in known if each == self.chain or (covers(each.row) if each.row else "fma" in each.name)]
 
     def _of_weights(self) -> Iterator[Cause]:
         usual = self.usual
