@@ -161,3 +161,8 @@ def test_a_kernel_of_an_adapter_says_whose_defect_it_is(version: str, what: str,
 
 def test_a_finding_without_a_row_stays_as_it_is() -> None:
     assert explained(RefsimError("race", "x"), "st.global", TRITON_DEFECTS) is None
+    copied = RefsimError(
+        "missing-proxy-fence", "reads 16 B; thread (0, 0, 0) wrote there by cp.async.cg.shared.global at PTX"
+    )
+    assert explained(copied, "wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16", TRITON_DEFECTS) is not None
+    assert explained(copied, "cp.async.bulk.global.shared::cta.bulk_group", TRITON_DEFECTS) is None
