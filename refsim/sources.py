@@ -77,6 +77,7 @@ DEEPGEMM = Publication("deepgemm", "DeepGEMM", "54e2261", "https://github.com/de
 AITER = Publication("aiter", "AITER", "e404860", "https://github.com/ROCm/aiter")
 MIRAGE = Publication("mirage", "Mirage", "324b691", "https://github.com/mirage-project/mirage")
 VLLM = Publication("vllm", "vLLM", "58942ec", "https://github.com/vllm-project/vllm")
+ONNX = Publication("onnx", "ONNX operators", "1.18", "https://onnx.ai/onnx/operators/")
 TORCHAO = Publication("torchao", "torchao", "0.18.0", "https://github.com/pytorch/ao")
 MODELOPT = Publication("modelopt", "NVIDIA Model Optimizer", "0.47.0", "https://github.com/NVIDIA/Model-Optimizer")
 COMPRESSED_TENSORS = Publication(

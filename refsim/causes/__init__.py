@@ -7,11 +7,13 @@ gives the very bits of the output, in the elements that differ and in those that
 from refsim.causes.attention_operands import AttentionOperands
 from refsim.causes.explaining import explain_diff
 from refsim.causes.explanation import DiffExplanation, DiffOutcome, SumsSoFar
+from refsim.causes.integer_operands import IntegerOperands
 from refsim.causes.operands import ProductOperands
 from refsim.causes.quantised_from import QuantizedFrom
 from refsim.causes.row_operands import RowOperands
 from refsim.causes.rows import Cause, Family
 from refsim.causes.search import Named
+from refsim.causes.weight_operands import WeightOperands
 
 __all__ = [
     "AttentionOperands",
@@ -19,11 +21,13 @@ __all__ = [
     "DiffExplanation",
     "DiffOutcome",
     "Family",
+    "IntegerOperands",
     "Named",
     "ProductOperands",
     "QuantizedFrom",
     "RowOperands",
     "SumsSoFar",
+    "WeightOperands",
     "explain_diff",
 ]
 

@@ -13,6 +13,8 @@ from refsim.causes.apart import told_apart
 from refsim.causes.attention_operands import AttentionOperands
 from refsim.causes.block_scaled import BlockScaledProduct
 from refsim.causes.explanation import DiffExplanation, DiffOutcome, SumsSoFar
+from refsim.causes.grouped import GroupedProduct
+from refsim.causes.integer_operands import IntegerOperands, integer_codes
 from refsim.causes.operands import ProductOperands
 from refsim.causes.products import ProductOfPlans
 from refsim.causes.quantised import QuantizedTensor, QuantizerOutput
@@ -22,9 +24,10 @@ from refsim.causes.rows import Codes, Explained, Family
 from refsim.causes.search import CauseSearch, Found, Named
 from refsim.causes.unwritten import unwritten_causes
 from refsim.causes.values import WideValues
+from refsim.causes.weight_operands import WeightOperands
 from refsim.conversions import decode
 from refsim.errors import RefsimError
-from refsim.formats import F32, F64, Format
+from refsim.formats import F32, F64, ElementType, Format, float_named
 from refsim.integers import array_of
 from refsim.typed_arrays import format_held, with_format
 
@@ -41,9 +44,9 @@ Report = Callable[[str, int, int], None]
 def explain_diff(
     a: ArrayLike,
     b: ArrayLike | None = None,
-    format: str | Format | None = None,
+    format: str | ElementType | None = None,
     *,
-    operands: ProductOperands | RowOperands | AttentionOperands | None = None,
+    operands: ProductOperands | RowOperands | AttentionOperands | IntegerOperands | WeightOperands | None = None,
     values: ArrayLike | None = None,
     quantized: QuantizedFrom | None = None,
     seconds: float = 10.0,
@@ -63,10 +66,11 @@ def explain_diff(
     Raises RefsimError for shapes and formats that do not match, and where there is nothing to compare with.
     Source: defined here; the causes cite their own.
     """
-    got, row = _codes("a", a, format)
+    coded = _codes_or_integers if isinstance(operands, IntegerOperands) else _codes
+    got, row = coded("a", a, format)
     want = None
     if b is not None:
-        want, other = _codes("b", b, format)
+        want, other = coded("b", b, format)
         if other is not row:
             raise RefsimError("format-mismatch", f"a holds {row}, b holds {other}", help="format= reads both as one")
         if want.shape != got.shape:
@@ -82,7 +86,11 @@ def explain_diff(
         raise RefsimError("usage", "two ways to compute the outputs", rule=rule)
     if operands is not None:
         if isinstance(operands, ProductOperands):
-            return question.of_subject(_fitting(operands.product(row), got), at)
+            return _of_product(question, operands.product(row), at)
+        if isinstance(operands, IntegerOperands):
+            return replace(question, is_one=not row.is_integer).of_subject(operands.explained(got.shape, row), None)
+        if isinstance(operands, WeightOperands):
+            return question.of_subject(operands.explained(got.shape, row), None)
         return question.of_rows(operands.explained(got.shape, row))
     if values is not None:
         wide, held = _values(values, got)
@@ -169,6 +177,9 @@ class _Question:
                 other_is = subject.described(anchor)
         if not self.is_one and said is not None:
             return replace(said, a_is=said.a_is or other_is, b_is=said.b_is or other_is)
+        if self.format.is_integer:
+            differing = int((self.got != self.want).sum())
+            return DiffExplanation(DiffOutcome.UNEXPLAINED, differing, self.got.size, self.got.size)
         alone = self._by_codes(subject, self.want)
         if said is None or alone.named:
             return alone
@@ -218,7 +229,7 @@ class _Question:
         return CauseSearch(subject, start, got, end or self.deadline, want, self.report, self._unwritten).run()
 
     def _unwritten(self, got: Codes, want: Codes) -> list[Named]:
-        return unwritten_causes(got, want, self.format) if self.is_one else []
+        return unwritten_causes(got, want, self.format) if self.is_one or self.format.is_integer else []
 
     def _said(
         self, subject: Explained[Any], start: Any, found: Found, made: str, at: tuple[int, int] | None
@@ -321,14 +332,26 @@ def _require_element(at: tuple[int, int] | None, shape: tuple[int, ...]) -> None
             raise RefsimError("at-range", f"{name} {place} is outside 0..{extent - 1}", "--at")
 
 
-def _fitting(product: ProductOfPlans | BlockScaledProduct, got: Codes) -> ProductOfPlans | BlockScaledProduct:
-    if product.shape != got.shape:
-        raise RefsimError("shape-mismatch", f"the output has shape {got.shape}, the product {product.shape}")
-    return product
+def _of_product(
+    question: _Question, product: ProductOfPlans | BlockScaledProduct | GroupedProduct, at: tuple[int, int] | None
+) -> DiffExplanation:
+    """The question about a product; of batches or experts, about the rows that there are."""
+    whole = product.whole if isinstance(product, GroupedProduct) else product.shape
+    if whole != question.got.shape:
+        raise RefsimError("shape-mismatch", f"the output has shape {question.got.shape}, the product {whole}")
+    if isinstance(product, GroupedProduct):
+        if at is not None:
+            raise RefsimError("usage", "the sums of one element of batches or experts", "--at", "of one product")
+        want = None if question.want is None else product.flat(question.want)
+        question = replace(question, got=product.flat(question.got), want=want)
+        if want is not None and (want == question.got).all():
+            return DiffExplanation(DiffOutcome.EQUAL, 0, want.size, want.size)
+    return question.of_subject(product, at)
 
 
-def _codes(name: str, array: ArrayLike, format: str | Format | None) -> tuple[Codes, Format]:
+def _codes(name: str, array: ArrayLike, format: str | ElementType | None) -> tuple[Codes, Format]:
     given = array_of(name, array)
+    format = None if format is None else float_named(format)
     held = None if given.dtype.kind in "iu" else format_held(given.dtype)
     if given.dtype.kind == "f" and held is not None:
         given = np.ascontiguousarray(given).view(held.code_dtype).reshape(given.shape)
@@ -337,6 +360,10 @@ def _codes(name: str, array: ArrayLike, format: str | Format | None) -> tuple[Co
     if codes.dtype != row.code_dtype:
         raise RefsimError("code-type", f"{name} holds {codes.dtype}, codes of {row} are {row.code_dtype}")
     return codes, row
+
+
+def _codes_or_integers(name: str, array: ArrayLike, format: str | ElementType | None) -> tuple[Codes, Any]:
+    return integer_codes(name, array, format) or _codes(name, array, format)
 
 
 def _values(values: ArrayLike, got: Codes) -> tuple[Any, Format]:

@@ -105,18 +105,18 @@ def _blocks() -> Iterator[OperandReading]:
         yield OperandReading(says, Family.SCALE_LAYOUT, source, _OfBlocks(change), rank=2)
 
 
-VALUES, PLACES, BLOCKS = tuple(_values()), tuple(_places()), tuple(_blocks())
+SCALE_VALUES, SCALE_PLACES, SCALE_BLOCKS = tuple(_values()), tuple(_places()), tuple(_blocks())
 
 
 def scale_value_causes() -> Iterator[Cause]:
     """The rows of causes in what scales are kept as, those of rows and of the tensor too."""
     for aspect, name in (("a_scales_read", "A"), ("b_scales_read", "B"), ("both_scales_read", "A and B")):
-        for row in VALUES:
+        for row in SCALE_VALUES:
             yield Cause(row.family, f"the scales of {name} are read {row.name}", aspect, row, row.source, row.rank)
 
 
 def scale_place_causes() -> Iterator[Cause]:
     """The rows of causes in which place of a grid of scales is read."""
     for aspect, name in (("a_scales_read", "A"), ("b_scales_read", "B")):
-        for row in (*PLACES, *BLOCKS):
+        for row in (*SCALE_PLACES, *SCALE_BLOCKS):
             yield Cause(row.family, f"the scales of {name} are read {row.name}", aspect, row, row.source, row.rank)

@@ -8,6 +8,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from refsim.causes.accumulating import FUSED, Adder, Floats, adders
 from refsim.causes.block_scaled import BlockScaledProduct, ScaledPlan, usual_adder
+from refsim.causes.grouped import GroupedProduct
+from refsim.causes.groups_of_operands import grouped_product
 from refsim.causes.products import ProductOfPlans, ProductPlan
 from refsim.errors import RefsimError
 from refsim.formats import F16, F32, ElementType, Format, format_named
@@ -31,6 +33,8 @@ class ProductOperands:
     scales are its codes, (rows, K / 32) or (rows, K / 16), row by row as before any shuffle, and take part in the product as
     in `oracles.block_scaled_matmul`; `global_scale` is that of NVFP4. ProductOperands(a=a, b=b, a_format="e4m3",
     b_format="e4m3") is one chain of Hopper's wgmma.
+    `a` (B, M, K) are batches: `b` (B, N, K) or (N, K), scales and `c` with B before their shapes. With `m_indices` (M,), int32,
+    `b` (G, N, K) and its scales are those of G experts, of which each row of `a` has one; -1: a row that is not looked at.
     """
 
     a: ArrayLike
@@ -46,9 +50,12 @@ class ProductOperands:
     interval: int | None = None
     scale_format: str | Format | None = None
     global_scale: float | None = None
+    m_indices: ArrayLike | None = None
 
-    def product(self, format: Format) -> ProductOfPlans | BlockScaledProduct:
+    def product(self, format: Format) -> ProductOfPlans | BlockScaledProduct | GroupedProduct:
         """The product whose output is held in `format`. Raises RefsimError for operands that do not fit."""
+        if self.m_indices is not None or np.ndim(self.a) == 3:
+            return grouped_product(self, format)
         if self.scale_format is not None:
             return self._of_blocks(format, format_named(self.scale_format))
         if self.global_scale is not None:
@@ -63,7 +70,8 @@ class ProductOperands:
         if self.interval is not None and not is_whole(self.interval):
             raise RefsimError("interval", f"interval is {self.interval!r}", rule="columns of K, 0: one chain")
         own = group if a_scales is not None and a_scales.shape[1] > 1 else 0
-        usual = ProductPlan(adder, own if self.interval is None else int(self.interval), promotion=FUSED[0])
+        interval = own if self.interval is None else min(int(self.interval), a.shape[1])
+        usual = ProductPlan(adder, interval, promotion=FUSED[0])
         return ProductOfPlans(a, b, (a_format, b_format), c, a_scales, b_scales, group, format, usual)
 
     def _of_blocks(self, format: Format, kind: Format) -> BlockScaledProduct:

@@ -10,7 +10,7 @@ import numpy as np
 from refsim.causes.reading import CHUNK_PATTERNS, chunks_moved
 from refsim.causes.rows import Cause, Codes, DoesNotApplyError, Family
 from refsim.layouts.swizzles import SWIZZLES, Swizzle
-from refsim.sources import PTX, Source
+from refsim.sources import CUBLAS, PTX, Source
 
 
 @dataclass(frozen=True)
@@ -62,6 +62,41 @@ def _swizzled(row: Swizzle, codes: Codes, *, back: bool) -> Codes:
     return moved.view(codes.dtype).reshape(codes.shape)
 
 
+def _batches_rolled(by: int, codes: Codes) -> Codes:
+    if codes.ndim < 3 or len(codes) < 2:
+        raise DoesNotApplyError
+    return np.roll(codes, by, 0)
+
+
+def _batches_turned(codes: Codes) -> Codes:
+    if codes.ndim < 3 or len(codes) < 3:
+        raise DoesNotApplyError
+    return codes[::-1]
+
+
+def _rows_first(codes: Codes) -> Codes:
+    """(B, M, ...) lying as (M, B, ...)."""
+    if codes.ndim < 3 or 1 in codes.shape[:2]:
+        raise DoesNotApplyError
+    return np.swapaxes(codes, 0, 1).reshape(codes.shape)
+
+
+def _rows_first_back(codes: Codes) -> Codes:
+    if codes.ndim < 3 or 1 in codes.shape[:2]:
+        raise DoesNotApplyError
+    return np.swapaxes(codes.reshape(codes.shape[1], codes.shape[0], *codes.shape[2:]), 0, 1)
+
+
+def _of_batches() -> Iterator[Placing]:
+    """Where (B, M, N) lies otherwise along its batches."""
+    source = CUBLAS["strided batches"]
+    for by, name in ((1, "behind"), (-1, "before")):
+        says = f"one batch {name} their own, around the end"
+        yield Placing(says, Family.BATCH, source, partial(_batches_rolled, by), partial(_batches_rolled, -by))
+    yield Placing("from the last batch on", Family.BATCH, source, _batches_turned, _batches_turned)
+    yield Placing("as (M, B, N), rows before batches", Family.BATCH, source, _rows_first, _rows_first_back)
+
+
 IN_PLACE = Placing("in their places", Family.TRANSPOSED, PTX["st"], _same, _same)
 
 
@@ -72,6 +107,7 @@ def placings() -> tuple[Placing, ...]:
         IN_PLACE,
         Placing("as the transpose", Family.TRANSPOSED, PTX["stmatrix, .trans"], _transposed, _transposed_back),
     ]
+    found += _of_batches()
     source = PTX["tensor swizzling modes"]
     for row in SWIZZLES:
         if row.bits:

@@ -76,6 +76,8 @@ class Family(StrEnum):
     HEADS = "keys or values of another head"
     QUERY_ROWS = "rows of another tile"
     KEY_TILES = "size of key tiles"
+    BATCH = "another batch or expert"
+    ZERO_POINT = "zero point"
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import numpy as np
 from refsim.cli.arguments import ARRAY_SUFFIXES, load_codes, words_in
 from refsim.cli.elements import code_of
 from refsim.errors import RefsimError
-from refsim.formats import F16, F32, F64, FORMATS, S32, ElementType, Format, element_named, float_named
+from refsim.formats import F16, F32, F64, FORMATS, S4, S32, U4, ElementType, Format, element_named, float_named
 from refsim.matrix_opcodes import matrix_opcode
 from refsim.numerics.profiles import PROFILES, chip, profile, rows_of, unit_named, unit_rank
 from refsim.numerics.rows import Profile, Unit
@@ -323,6 +323,11 @@ def targets() -> list[str]:
 def operand_types() -> list[str]:
     """The operand types of all rows."""
     return list(dict.fromkeys(format.name for row in PROFILES for format in (*row.a_formats, *row.b_formats)))
+
+
+def explained_types() -> list[str]:
+    """The operand types of all rows, and the integers of four bits that weights are kept in."""
+    return [*operand_types(), *(row.name for row in (S4, U4))]
 
 
 def result_types() -> list[str]:

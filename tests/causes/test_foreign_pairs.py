@@ -88,3 +88,9 @@ def test_a_transpose_of_another_shape_is_refused_with_a_word():
     with pytest.raises(RefsimError, match="shape-mismatch") as error:
         explain_diff(np.zeros((2, 3), np.float32), np.zeros((3, 2), np.float32))
     assert error.value.help == "a transpose of one has the shape of the other"
+
+
+def test_an_interval_beyond_k_is_all_of_k():
+    problem = Problem.drawn(1, SHAPE)
+    whole = own.hopper(problem.a, problem.b)
+    assert explain_diff(whole, operands=problem.operands(interval=10**30)).outcome is DiffOutcome.EQUAL

@@ -191,6 +191,11 @@ def why(a: NDArray[np.uint8], d: NDArray[np.float32]) -> list[causes.Cause]:
     rows: causes.RowOperands = causes.RowOperands(function="rms_norm", x=d, weight=d[0], eps=1e-5, special="exact")
     heads: causes.AttentionOperands = causes.AttentionOperands(q=a, k=a, v=a, format="e4m3", causal=True)
     assert rows.function or heads.causal
+    whole: causes.IntegerOperands = causes.IntegerOperands(a=a.astype(np.int8), b=a.astype(np.int8), a_zero=3)
+    assert rows.function
+    assert whole.a_zero
+    narrow: causes.WeightOperands = causes.WeightOperands(a=d, a_format="bf16", b=a, b_format="u4", b_scale=d, b_zero=8)
+    assert narrow.b_zero
     assert sums
     assert found.outcome is causes.DiffOutcome.EXPLAINED or scales.to
     return [cause for each in named for cause in each.causes if cause.family is causes.Family.SPLIT_K]

@@ -10,21 +10,31 @@ import click
 import numpy as np
 
 from refsim.cli.arguments import ARRAY_SUFFIXES, format_option, load_codes
-from refsim.cli.commands.mma import OPERAND, ElementParam
+from refsim.cli.commands.mma import ElementParam, Types
 from refsim.cli.delivery import AGREED, FAILED, Answer, answers
 from refsim.cli.extents import Whole
 from refsim.cli.function_operands import InstructionOrKeys, function_operands, function_options
+from refsim.cli.integer_operands import (
+    ZERO_OPTIONS,
+    integer_operands,
+    integer_options,
+    integer_output,
+    integer_types,
+    refuse_beside_integers,
+    weight_operands,
+)
 from refsim.cli.names import TARGET, UNIT
 from refsim.cli.progress import Countable, Passed, reporting
 from refsim.errors import Kind, RefsimError
 from refsim.render import Bits, Cell, Column, Document, Table, Wording, number
 
 if TYPE_CHECKING:
-    from refsim.causes import DiffExplanation, ProductOperands, QuantizedFrom
+    from refsim.causes import DiffExplanation, IntegerOperands, ProductOperands, QuantizedFrom, WeightOperands
     from refsim.formats import ElementType, Format
 
 CASE = ".json"
 ALONE = "give a second one, or --a and --b, --row, --attention, --values or --quantized"
+OPERAND = Types("operand type", "refsim.cli.products:explained_types")
 STAGES = (
     Column("columns", label="columns of K", align="right", strong=True),
     Column("a", label="sum of A"),
@@ -46,13 +56,18 @@ STAGES = (
     multiple=True,
     help="The tensor's name, where files hold several; twice where B's is another.",
 )
-@click.option("--a", "left", metavar="FILE", type=click.Path(path_type=Path), help="A of the product, M x K.")
-@click.option("--b", "right", metavar="FILE", type=click.Path(path_type=Path), help="B of the product, N x K.")
+@click.option(
+    "--a", "left", metavar="FILE", type=click.Path(path_type=Path), help="A of the product, M x K, or batches."
+)
+@click.option("--b", "right", metavar="FILE", type=click.Path(path_type=Path), help="B of the product, N x K, or many.")
 @click.option("--c", "begin", metavar="FILE", type=click.Path(path_type=Path), help="C of the product, f32, M x N.")
 @click.option("--a-scale", metavar="VALUE|FILE", help="Scales of A: a number, one a row, or one a block of K.")
 @click.option("--b-scale", metavar="VALUE|FILE", help="Scales of B; (N / 128, T) is one for 128 rows.")
 @click.option("--scale-format", metavar="FORMAT", help="Scales are codes of it, by block of K: e8m0 or ue4m3.")
 @click.option("--global-scale", type=float, help="What D of NVFP4 is multiplied by; with --scale-format.")
+@click.option(
+    "--m-indices", metavar="FILE", type=click.Path(path_type=Path), help="The expert of each row of A: int32, -1: none."
+)
 @click.option("--a-format", metavar="FORMAT", type=OPERAND, help="Type of A, where its file does not name it.")
 @click.option("--b-format", metavar="FORMAT", type=OPERAND, help="Type of B; that of A by default.")
 @click.option("--unit", metavar="UNIT", type=UNIT, help="What is usual there: wgmma, mma.sync, tcgen05.f16, ...")
@@ -68,6 +83,7 @@ STAGES = (
 @click.option("--want-scales", metavar="FILE", type=click.Path(path_type=Path), help="The scales beside the codes B.")
 @click.option("--layout", metavar="NAME", help="Where scales are meant to lie: nvidia_128x4, ...; else by their shape.")
 @click.option("--recipe", metavar="NAME", help="The recipe that is usual there.")
+@integer_options
 @function_options
 @click.option("--trust", is_flag=True, help="Run the Python file that a case names, wherever it lies.")
 @click.option(
@@ -105,19 +121,19 @@ def command(
     A cause is named when it turns the one into the other in every bit: another accumulator, interval, split of K or
     promotion, FN codes read as FNUZ, a transpose, a swizzle, a rounding, a tail. Others explain a part, are excluded,
     or change nothing on this data. With --a and --b the files of D = A B^T are computed again under each cause, with
-    --values what was rounded, with --quantized what a quantiser read, with --row and --x a softmax, a norm or silu, with
-    --attention its output; with two files alone one is made of the other. The sums of one element stand side by side.
-    A may be a case that `refsim verify` wrote, or a kernel and B its case: that runs on the simulated GPU, and what
-    the kernel wrote is compared with its oracle.
+    --values what was rounded, with --quantized what a quantiser read, with --row and --x a softmax, a norm or silu,
+    with --attention its output; with two files alone one is made of the other. A may be a case of `refsim verify`,
+    or a kernel and B its case: that runs on the simulated GPU, against its oracle.
 
     Exit code 0: equal. 1: they differ, and the cause is named. 5: they differ, and nothing tried reproduces every bit.
 
     \b
       refsim explain-diff got.npy want.npy -t bf16
-      refsim explain-diff d.npy -t bf16 --a a.npy --b b.npy --a-format e4m3
       refsim explain-diff train.npy serve.npy -t bf16 --a a.npy --b b.npy --a-scale sa.npy --b-scale sb.npy
+      refsim explain-diff moe.npy -t bf16 --a a.npy --b experts.npy --a-format e4m3 --m-indices index.npy
+      refsim explain-diff d.npy --a a.npy --b b.npy --a-format s8 --a-zero 3 --b-zero zb.npy
+      refsim explain-diff y.npy -t bf16 --a x.npy --b w.npy --a-format bf16 --b-format u4 --b-scale s.npy --b-zero 8
       refsim explain-diff got.npy want.npy -t e4m3 --values x.npy --as json
-      refsim explain-diff scales.npy -t e8m0 --quantized x.npy --to mxfp8
       refsim explain-diff q.npy -t e4m3 --scales s.npy --quantized x.npy --to 1x128
       refsim explain-diff y.npy -t bf16 --row rms_norm --x x.npy --weight w.npy --eps 1e-5
       refsim explain-diff o.npy -t bf16 --attention --q q.npy --k k.npy --v v.npy --causal
@@ -127,9 +143,9 @@ def command(
         return _of_kernel(first, second, declared, trust=trust, seconds=seconds)
     from refsim.causes import explain_diff
 
-    of_first, of_second = _keys(keys, second)
-    one, format = _loaded(first, row, of_first)
-    other = None if second is None else _second(first, second, format, row, of_second)
+    (of_first, of_second), load = _keys(keys, second), _loader(of_operands)
+    one, format = load(first, row, of_first)
+    other = None if second is None else _second(first, second, format, partial(load, second, row, of_second))
     ways: dict[str, Any] = {
         "operands": _chosen(of_operands),
         "values": None if values is None else _floats(values, None),
@@ -138,8 +154,8 @@ def command(
     if other is None and all(way is None for way in ways.values()):
         raise RefsimError("usage", "one output alone", help=ALONE)
     with reporting(sys.stderr) as report:
-        tell = partial(_told, report, "explain-diff")
-        found = explain_diff(one, other, format, **ways, seconds=seconds, at=at, on_progress=tell)
+        ways["on_progress"] = partial(_told, report, "explain-diff")
+        found = explain_diff(one, other, format, **ways, seconds=seconds, at=at)
     return Answer(_document(found, first, second), _exit_code(found))
 
 
@@ -164,9 +180,22 @@ def _told(report: "Callable[[Countable], None] | None", of: str, phase: str, don
         report(Passed(of, phase, done, planned))
 
 
-def _second(first: Path, second: Path, format: "Format", row: "Format | None", key: str | None) -> Any:
+def _loader(options: dict[str, Any]) -> "Callable[..., tuple[Any, ElementType]]":
+    """What reads an output: one of integers has words that no format of numbers has."""
+    types = integer_types(options["a_format"], options["b_format"])
+    d_format = options.pop("d_format")
+    if types is None:
+        if d_format is not None:
+            raise RefsimError("usage", "--d-format without integers", help="give --a-format s8 or u8 too")
+        return _loaded
+    return lambda path, row, key: (
+        integer_output(path, types[0], d_format, key) if row is None else _loaded(path, row, key)
+    )
+
+
+def _second(first: Path, second: Path, format: "ElementType", load: Callable[[], Any]) -> Any:
     """The codes of B, which are of A's format."""
-    codes, own = _loaded(second, row, key)
+    codes, own = load()
     if own != format:
         what = f"{first} holds {format}, {second} holds {own}"
         raise RefsimError("format-mismatch", what, help="-t FORMAT where one of them is meant otherwise")
@@ -293,30 +322,59 @@ def _operands(
     a_format: "ElementType | None",
     b_format: "ElementType | None",
     scale_format: str | None,
+    m_indices: Path | None,
     **chosen: Any,
-) -> "ProductOperands | None":
+) -> "ProductOperands | IntegerOperands | WeightOperands | None":
     from refsim.causes import ProductOperands
     from refsim.formats import float_named
 
+    zeros = {name: chosen.pop(name) for name in ZERO_OPTIONS}
+
     if left is None and right is None:
-        if any(each is not None for each in (begin, a_scale, b_scale, scale_format, chosen["global_scale"])):
-            raise RefsimError("usage", "scales or C without operands", help="give --a FILE and --b FILE too")
+        of_product = [begin, a_scale, b_scale, scale_format, m_indices, a_format, b_format, *zeros.values()]
+        if any(each is not None for each in (*of_product, *(chosen[name] for name in chosen if name != "target"))):
+            raise RefsimError("usage", "options of a product without operands", help="give --a FILE and --b FILE too")
         return None
     if left is None or right is None:
         raise RefsimError("usage", "one operand alone", help="give --a FILE and --b FILE")
+    types = integer_types(a_format, b_format)
+    scales = {
+        "a_scale": _scale(a_scale, "--a-scale", scale_format),
+        "b_scale": _scale(b_scale, "--b-scale", scale_format),
+    }
+    if types is not None:
+        refuse_beside_integers(m_indices=m_indices, scale_format=scale_format, **chosen)
+        return integer_operands(left, right, types, begin=begin, **zeros, **scales)
     a = _loaded(left, None if a_format is None else float_named(a_format), None)
+    c = None if begin is None else _floats(begin, None)
+    weights = weight_operands(a, right, b_format, begin=c, **zeros, **scales, **chosen)
+    if weights is not None:
+        return weights
+    if any(each is not None for each in zeros.values()):
+        raise RefsimError("usage", "zero points of no integers", help="give --a-format s8 or u8, or --b-format, too")
     b = _loaded(right, None if b_format is None and a_format is None else float_named(b_format or a_format or ""), None)
     return ProductOperands(
         a=a[0],
         b=b[0],
         a_format=a[1],
         b_format=b[1],
-        c=None if begin is None else _floats(begin, None),
-        a_scale=_scale(a_scale, "--a-scale", scale_format),
-        b_scale=_scale(b_scale, "--b-scale", scale_format),
+        c=c,
+        **scales,
         scale_format=scale_format,
+        m_indices=None if m_indices is None else _indices(m_indices),
         **chosen,
     )
+
+
+def _indices(path: Path) -> Any:
+    """Words of 32 bits as the integers that they are."""
+    from refsim.formats import F32
+
+    try:
+        return load_codes(path, F32).codes.view(np.int32)
+    except RefsimError as error:
+        error.help = "int32, an index a row"
+        raise
 
 
 def _scale(word: str | None, option: str, scale_format: str | None) -> Any:

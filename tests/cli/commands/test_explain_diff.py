@@ -211,3 +211,81 @@ def test_the_file_of_the_unknown_suffix_is_named(refsim, here):
 def test_a_scale_beyond_f32_is_refused(refsim, here):
     run = refsim("explain-diff", "right.npy", "--a", "right.npy", "--b", "right.npy", "--a-scale", "1e99")
     assert (run.code, "[bad-value]" in run.err) == (2, True)
+
+
+def test_rows_have_the_experts_of_a_file(refsim, here):
+    from conformance.explained import arithmetic as own
+
+    rows, experts = RANDOM.integers(0, 0x70, (32, 32)).astype(np.uint8), RANDOM.integers(0, 0x70, (2, 12, 32))
+    index = np.repeat(np.array([0, 1], np.int32), 16)
+    files.save("a.npy", rows, "e4m3")
+    files.save("b.npy", experts.astype(np.uint8), "e4m3")
+    np.save("index.npy", index)
+    made = [own.hopper(rows[16 * at : 16 * at + 16], experts[1 - at].astype(np.uint8)) for at in (0, 1)]
+    files.save("d.npy", np.concatenate(made))
+    run = refsim("explain-diff", "d.npy", "--a", "a.npy", "--b", "b.npy", "--m-indices", "index.npy")
+    assert (run.code, "another batch or expert: B: they are those of the group" in run.out) == (1, True)
+    np.save("index.npy", index.astype(np.int64))
+    refused = refsim("explain-diff", "d.npy", "--a", "a.npy", "--b", "b.npy", "--m-indices", "index.npy")
+    assert (refused.code, "int32, an index a row" in refused.err) == (3, True)
+
+
+def test_products_of_integers(refsim, here):
+    a, b = (RANDOM.integers(-128, 128, (rows, 64)).astype(np.int8) for rows in (12, 16))
+    zeros = RANDOM.integers(-9, 9, 16).astype(np.int32)
+    total = (a.astype(np.int64) - 3) @ (b.astype(np.int64) - zeros[:, None]).T
+    for name, each in {"a": a, "b": b, "zb": zeros, "d": total.astype(np.int32)}.items():
+        np.save(f"{name}.npy", each)
+    line = ("explain-diff", "d.npy", "--a", "a.npy", "--b", "b.npy", "--a-format", "s8", "--b-zero", "zb.npy")
+    assert refsim(*line, "--a-zero", "3").code == 0
+    run = refsim(*line, "--a-zero", "0")
+    assert run.code == 5  # a zero point that is not said is no cause
+    np.save("d.npy", (a.astype(np.int64) @ b.astype(np.int64).T).astype(np.int32))
+    run = refsim(*line, "--a-zero", "3")
+    assert (run.code, "zero point: the zero point of" in run.out) == (1, True)
+    np.save("d.npy", np.clip(np.rint(total.astype(np.float32) * np.float32(0.001)), -128, 127).astype(np.int8))
+    run = refsim(*line, "--a-zero", "3", "--a-scale", "0.001")
+    assert (run.code, "rounded to nearest even to s8" in run.out) == (0, True)
+    assert "[bad-value]" in refsim(*line, "--a-zero", "three").err
+    assert "--interval beside integers" in refsim(*line, "--interval", "128").err
+    assert "[usage]" in refsim("explain-diff", "d.npy", "d.npy", "-t", "e4m3", "--d-format", "s8").err
+
+
+def test_packed_integers_of_four_bits(tmp_path):
+    from refsim.cli.integer_operands import integer_words
+    from refsim.formats import S4, U4
+
+    codes = RANDOM.integers(0, 16, (4, 32)).astype(np.uint8)
+    for name, each in {"packed": codes[:, ::2] | codes[:, 1::2] << 4, "each": codes}.items():
+        np.save(tmp_path / f"{name}.npy", each)
+        assert (integer_words(tmp_path / f"{name}.npy", U4) == codes).all()
+    np.save(tmp_path / "signed.npy", np.where(codes > 7, codes.astype(np.int8) - 16, codes).astype(np.int8))
+    assert (integer_words(tmp_path / "signed.npy", S4) == codes).all()
+
+
+def test_weights_of_four_bits(refsim, here):
+    from refsim.numerics import mma
+
+    x = encode(RANDOM.normal(0, 1, (12, 64)), "bf16")
+    codes, scales = RANDOM.integers(0, 16, (16, 64)).astype(np.uint8), RANDOM.uniform(0.1, 1, (16, 2))
+    files.save("x.npy", x, "bf16")
+    np.save("w.npy", codes[:, ::2] | codes[:, 1::2] << 4)
+    files.save("s.npy", scales.astype(np.float32))
+    spread = scales.astype(np.float32).repeat(32, 1)
+    for name, zero in (("right", 8), ("none", 0)):
+        w = encode((codes.astype(np.float32) - np.float32(zero)) * spread, "bf16")
+        files.save(f"{name}.npy", mma(x, w, a_format="bf16", b_format="bf16"))
+    line = ("--a", "x.npy", "--b", "w.npy", "--b-format", "u4", "--b-scale", "s.npy")
+    assert refsim("explain-diff", "right.npy", *line, "--b-zero", "8").code == 0
+    run = refsim("explain-diff", "none.npy", *line, "--b-zero", "8")
+    assert (run.code, "zero point: the zero point is left out" in run.out) == (1, True)
+    assert "[usage]" in refsim("explain-diff", "right.npy", *line[:-2]).err
+    assert "[usage]" in refsim("explain-diff", "right.npy", *line, "--a-scale", "2").err
+
+
+@pytest.mark.parametrize(
+    "option", [("--unit", "wgmma"), ("--interval", "128"), ("--b-format", "e4m3"), ("--d-zero", "3")]
+)
+def test_options_of_a_product_need_operands(refsim, here, option):
+    run = refsim("explain-diff", "turned.npy", "right.npy", *option)
+    assert (run.code, "options of a product without operands" in run.err) == (2, True)

@@ -1,0 +1,201 @@
+"""Products of many: batches whose operands lie behind each other, or rows that a table of experts hands to matrices of B."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from refsim.causes.placing import IN_PLACE
+from refsim.causes.products import ProductOfPlans, ProductPlan
+from refsim.causes.rows import Cause, Codes, DoesNotApplyError, Family, Sample
+from refsim.formats import Format
+from refsim.sources import CUBLAS, DEEPGEMM, Source
+
+Numbers = NDArray[np.int64]
+MOST_EXCHANGED = 8
+"""Of so many groups any two may have changed places, of more only neighbours."""
+TABLE_ROWS = (128, 64, 256, 32, 16)
+"""Rows of a tile, of which one looks up the expert for all."""
+
+
+@dataclass(frozen=True)
+class Owner:
+    """Whose operand rows get: `table[g]` instead of g, and of rows the first of every `tile` (0: their own)."""
+
+    name: str
+    table: tuple[int, ...] = ()
+    tile: int = 0
+    rank: int = 1
+
+    def of(self, groups: Numbers) -> Numbers:
+        """The group whose operand each row gets, in the order of the rows."""
+        if self.tile:
+            groups = groups[np.arange(len(groups)) // self.tile * self.tile]
+        return np.array(self.table)[groups] if self.table else groups
+
+
+OWN = Owner("are their own", rank=0)
+
+
+def owners(groups: int) -> Iterator[Owner]:
+    """Every confusion of so many groups, each table once."""
+    yield OWN
+    own = tuple(range(groups))
+    named: list[tuple[str, tuple[int, ...]]] = [
+        ("are those of the group behind, around the end", own[1:] + own[:1]),
+        ("are those of the group before, around the end", own[-1:] + own[:-1]),
+        ("are those of the group behind", (*own[1:], own[-1])),
+        ("are those of the group before", (own[0], *own[:-1])),
+        ("are those of the first group for all", (0,) * groups),
+        ("are those of the last group for all", own[-1:] * groups),
+        ("are counted from the last group on", own[::-1]),
+    ]
+    for one, other in combinations(own, 2):
+        if other == one + 1 or groups <= MOST_EXCHANGED:
+            table = list(own)
+            table[one], table[other] = other, one
+            named.append((f"are exchanged between group {one} and group {other}", tuple(table)))
+    seen = {own}
+    for name, each in named:
+        if each not in seen:
+            seen.add(each)
+            yield Owner(name, each, rank=2 if name.startswith("are exchanged") else 1)
+
+
+@dataclass(frozen=True)
+class GroupedPlan(ProductPlan):
+    """The choices of a product, and whose operands the rows of a group get."""
+
+    a_of: Owner = OWN
+    b_of: Owner = OWN
+    a_scales_of: Owner = OWN
+    b_scales_of: Owner = OWN
+
+
+@dataclass(frozen=True, eq=False)
+class GroupedProduct:
+    """D (R, N): row r is row r of A times the matrix of B that `groups[r]` names; `whole` is the shape that users see.
+
+    `products[g]` has all rows of A and the g-th matrix of B; with `batches` the rows are those of so many batches of one size.
+    `kept`: which rows of an output are looked at, None: all.
+    """
+
+    products: tuple[ProductOfPlans, ...]
+    groups: Numbers
+    whole: tuple[int, ...]
+    usual: GroupedPlan
+    batches: int = 0
+    kept: NDArray[np.bool_] | None = None
+    made: dict[tuple[int, int], ProductOfPlans] = field(default_factory=dict)
+
+    is_sampled = True
+
+    @property
+    def format(self) -> Format:
+        return self.products[0].format
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return len(self.groups), self.products[0].shape[1]
+
+    def flat(self, codes: Codes) -> Codes:
+        """An output as its rows, those of no expert left out: of (B, M, N) it is (B M, N)."""
+        rows = codes.reshape(-1, codes.shape[-1])
+        return rows[self.kept] if self.kept is not None else rows
+
+    def causes(self) -> Sequence[Cause]:
+        first, source = self.products[0], _source(self.batches)
+        found = list(first.causes())
+        groups = self.batches or len(self.products)
+        if groups < 2:
+            return found
+        sides = [("a_of", "A"), ("a_scales_of", "the scales of A")] if self.batches else []
+        if len(self.products) > 1:
+            sides += [("b_of", "B"), ("b_scales_of", "the scales of B")]
+        for aspect, name in sides:
+            if first.a_scales is None and "scales" in aspect:
+                continue
+            for owner in (*owners(groups), *([] if self.batches else _of_tiles(len(self.groups)))):
+                found.append(Cause(Family.BATCH, f"{name}: they {owner.name}", aspect, owner, source, owner.rank))
+        return found
+
+    def codes(self, plan: GroupedPlan, sample: Sample | None = None) -> Codes:
+        rows, columns = (np.arange(self.shape[0]), np.arange(self.shape[1])) if sample is None else sample
+        size = len(self.groups) // max(1, self.batches)
+        b, scales = (owner.of(self.groups)[rows] for owner in (plan.b_of, plan.b_scales_of))
+        a, a_scales = (self._rows(owner, rows, size) for owner in (plan.a_of, plan.a_scales_of))
+        codes = np.zeros((len(rows), len(columns)), self.format.code_dtype)
+        for one, other in sorted({*zip(b.tolist(), scales.tolist(), strict=True)}):
+            mine = np.flatnonzero((b == one) & (scales == other))
+            part = self._product(one, other)
+            if (a != rows).any() or (a_scales != rows).any():
+                part = _of_other_rows(part, rows[mine], a[mine], a_scales[mine])
+            codes[mine] = part.codes(plan, (rows[mine], columns))
+        return codes if sample is not None else self._placed(plan, codes, back=False)
+
+    def _rows(self, owner: Owner, rows: Numbers, size: int) -> Numbers:
+        """Which rows of A the rows get: of another batch the same one."""
+        return rows if owner is OWN else owner.of(rows // size) * size + rows % size
+
+    def _product(self, group: int, scales_of: int) -> ProductOfPlans:
+        at = min(group, len(self.products) - 1), min(scales_of, len(self.products) - 1)
+        if at not in self.made:
+            scales = self.products[at[1]].b_scales
+            self.made[at] = replace(self.products[at[0]], b_scales=scales, sums={})
+        return self.made[at]
+
+    def _placed(self, plan: GroupedPlan, codes: Codes, *, back: bool) -> Codes:
+        seen = codes.reshape(self.whole) if self.batches else codes
+        return (plan.placed.back(seen) if back else plan.placed.put(seen)).reshape(codes.shape)
+
+    def undone(self, plan: GroupedPlan, got: Codes) -> tuple[GroupedPlan, Codes]:
+        return replace(plan, placed=IN_PLACE), got if plan.placed is IN_PLACE else self._placed(plan, got, back=True)
+
+    def another(self, seed: int, *, wide: bool = False) -> "GroupedProduct":
+        """Drawn matrices of as many groups, eight at most, for 24 rows of A that they share."""
+        groups = self.batches or len(self.products)
+        drawn = [self.products[0].another(seed + 3 * group, wide=wide) for group in range(min(groups, 8))]
+        first = drawn[0]
+        if len(self.products) == 1:
+            drawn = drawn[:1]
+        products = tuple(replace(first, b=each.b, b_scales=each.b_scales, sums={}) for each in drawn)
+        rows = np.arange(24) * min(groups, 8) // 24
+        if not self.batches:
+            return GroupedProduct(products, rows, first.shape, self.usual)
+        if 24 % min(groups, 8):
+            raise DoesNotApplyError
+        whole = min(groups, 8), 24 // min(groups, 8), first.shape[1]
+        return GroupedProduct(products, rows, whole, self.usual, min(groups, 8))
+
+    def described(self, plan: GroupedPlan) -> str:
+        """The plan in words."""
+        many = f"{self.batches} batches" if self.batches else f"{len(self.products)} groups of rows"
+        words = [many, self.products[0].described(plan)]
+        for name, owner in (("A", plan.a_of), ("B", plan.b_of)):
+            if owner is not OWN:
+                words.append(f"{name}: they {owner.name}")
+        return ", ".join(words)
+
+
+def _of_tiles(rows: int) -> Iterator[Owner]:
+    for tile in TABLE_ROWS:
+        if rows > tile:
+            yield Owner(f"are those of the first of {tile} rows for all {tile}", tile=tile, rank=2)
+
+
+def _source(batches: int) -> Source:
+    return CUBLAS["strided batches"] if batches else DEEPGEMM["m_grouped_fp8_gemm_nt_contiguous, m_indices"]
+
+
+def _of_other_rows(product: ProductOfPlans, rows: Numbers, a: Numbers, a_scales: Numbers) -> ProductOfPlans:
+    """The product in which each of `rows` has the codes and the scales of other rows."""
+    codes = product.a.copy()
+    codes[rows] = product.a[a]
+    scales: Any = product.a_scales
+    if scales is not None:
+        scales = scales.copy()
+        scales[rows] = product.a_scales[a_scales]  # type: ignore[index]
+    return replace(product, a=codes, a_scales=scales, sums={})

@@ -1,0 +1,117 @@
+"""Operands of an integer product, as a user has them."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from refsim.causes.integer_products import IntegerProduct, Whole, values_of
+from refsim.errors import RefsimError
+from refsim.formats import S32, ElementType, Format, element_named
+from refsim.formats.elements import Integer
+from refsim.integers import array_of
+from refsim.scaling.quantizing import scale_values
+
+
+@dataclass(frozen=True, kw_only=True)
+class IntegerOperands:
+    """The operands of D = (A - za)(B - zb)^T + C over integers: what outputs are computed from again.
+
+    `a` (M, K), `b` (N, K): int8 or uint8, or codes with `a_format` and `b_format`, "s8" or "u8" (also "s4", "u4", a code a byte).
+    `c` (M, N) or (N,): int32. `a_zero`, `b_zero`: a number, or one a row. Without scales the sum is D: s32, or f32, bf16 or
+    f16. With `a_scale` and `b_scale`, float32, a number or one a row, sum times scales is D; in s8 or u8 it is rounded, `d_zero`
+    is added, and it saturates. IntegerOperands(a=a, b=b) of int8 is what a tensor core returns in s32.
+    """
+
+    a: ArrayLike
+    b: ArrayLike
+    a_format: str | Integer | None = None
+    b_format: str | Integer | None = None
+    c: ArrayLike | None = None
+    a_zero: ArrayLike = 0
+    b_zero: ArrayLike = 0
+    d_zero: int = 0
+    a_scale: ArrayLike | None = None
+    b_scale: ArrayLike | None = None
+
+    def explained(self, shape: tuple[int, ...], format: ElementType) -> Any:
+        """The product whose output has that shape and type. Raises RefsimError for operands that do not fit."""
+        a, left = _matrix("a", self.a, self.a_format)
+        b, right = _matrix("b", self.b, self.b_format or self.a_format)
+        if a.shape[1] != b.shape[1]:
+            raise RefsimError("operand-shape", f"a has K = {a.shape[1]}, b has K = {b.shape[1]}", rule="(M, K), (N, K)")
+        if shape != (len(a), len(b)):
+            what = f"the output has shape {shape}, the product {(len(a), len(b))}"
+            raise RefsimError("shape-mismatch", what)
+        zeros = _zeros("a_zero", self.a_zero, len(a)), _zeros("b_zero", self.b_zero, len(b))
+        scales = None
+        if self.a_scale is not None or self.b_scale is not None:
+            scales = _scales("a_scale", self.a_scale, len(a)), _scales("b_scale", self.b_scale, len(b))
+        elif isinstance(format, Integer) and format is not S32:
+            raise RefsimError("usage", f"an output of {format} without scales", help="a_scale=, b_scale=")
+        if scales is not None and format is S32:
+            raise RefsimError("usage", "scales of an output in s32", help="the sum is not scaled")
+        c = None if self.c is None else _c(self.c, shape)
+        return IntegerProduct(a, b, (left, right), c, (*zeros, int(self.d_zero)), scales, format)
+
+
+def integer_codes(name: str, array: ArrayLike, format: str | ElementType | None) -> tuple[NDArray[Any], Integer] | None:
+    """Codes of integers with their type, by `format` or by the dtype; None where they are floats.
+
+    int8 is s8, int32 is s32; uint8 needs a format, as any codes do.
+    """
+    given = array_of(name, array)
+    row = None if format is None else element_named(format)
+    if isinstance(row, Format) or (row is None and given.dtype.kind != "i"):
+        return None
+    if row is None:
+        row = next((each for each in (S32, *_TYPES.values()) if each.array_dtype == given.dtype), None)
+        if row is None:
+            raise RefsimError("code-type", f"{name} holds {given.dtype}", rule="int8 or int32, or codes with a format")
+    if given.dtype.kind not in "iu" or given.dtype.itemsize != row.code_dtype.itemsize:
+        raise RefsimError("code-type", f"{name} holds {given.dtype}, codes of {row} are {row.code_dtype}")
+    return np.ascontiguousarray(given).view(row.code_dtype).reshape(given.shape), row
+
+
+_TYPES = {name: row for name in ("s8", "u8", "s4", "u4") if isinstance(row := element_named(name), Integer)}
+
+
+def _matrix(name: str, given: ArrayLike, format: str | Integer | None) -> tuple[NDArray[Any], Integer]:
+    array = array_of(name, given)
+    if format is None and array.dtype == np.uint8:
+        format = "u8"
+    found = integer_codes(name, array, format)
+    if found is None or found[1].name not in _TYPES:
+        rule = f"int8, uint8, or codes of {', '.join(_TYPES)}"
+        raise RefsimError("code-type", f"{name} holds {array.dtype}, of {format}", rule=rule)
+    codes, row = found
+    if codes.ndim != 2 or 0 in codes.shape:
+        raise RefsimError("operand-shape", f"{name} has shape {codes.shape}", rule="(rows, K), neither of them empty")
+    if int(codes.max()) >= row.code_limit:
+        codes = (values_of(codes, row) % row.code_limit).astype(row.code_dtype)
+    return codes, row
+
+
+def _c(given: ArrayLike, shape: tuple[int, int]) -> Whole:
+    c = array_of("c", given)
+    if c.dtype.kind not in "iu" or c.shape not in (shape, shape[1:]):
+        raise RefsimError("accumulator", f"c is {c.dtype} of shape {c.shape}", rule=f"int32, {shape} or {shape[1:]}")
+    return np.broadcast_to(c.astype(np.int64), shape)
+
+
+def _zeros(name: str, given: ArrayLike, rows: int) -> Whole:
+    zero = array_of(name, given)
+    whole = zero.reshape(-1)
+    if whole.size not in (1, rows) or not np.isfinite(whole).all() or (whole != np.rint(whole)).any():
+        raise RefsimError(
+            "zero-point", f"{name} is {zero.dtype} of shape {zero.shape}", rule=f"integers, one or {rows}"
+        )
+    return np.broadcast_to(whole.astype(np.int64), (rows,))
+
+
+def _scales(name: str, given: ArrayLike | None, rows: int) -> NDArray[np.float32]:
+    values = scale_values(np.float32(1) if given is None else given)
+    if values.size not in (1, rows):
+        raise RefsimError("scale-shape", f"{name} has shape {values.shape}", rule=f"one number, or {rows}")
+    return np.ascontiguousarray(np.broadcast_to(values.reshape(-1, 1), (rows, 1)))

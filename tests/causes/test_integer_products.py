@@ -1,0 +1,143 @@
+"""Products of integers: zero points, wrap against saturation, scales and rounding, planted with NumPy's integers alone."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from refsim.causes import DiffOutcome, Family, IntegerOperands, explain_diff
+from refsim.errors import RefsimError
+
+RANDOM = np.random.default_rng(0)
+A, B = (RANDOM.integers(-128, 128, (rows, 96)).astype(np.int8) for rows in (16, 24))
+ZA, ZB = 7, RANDOM.integers(-20, 20, 24)
+SA, SB = (RANDOM.uniform(0.001, 0.01, rows).astype(np.float32) for rows in (16, 24))
+PLAIN = IntegerOperands(a=A, b=B, a_zero=ZA, b_zero=ZB)
+SCALED = replace(PLAIN, a_scale=SA, b_scale=SB)
+
+
+def whole(a=A, b=B, za=ZA, zb=ZB, c=0):
+    return (a.astype(np.int64) - za) @ (b.astype(np.int64) - np.reshape(zb, (-1, 1))).T + c
+
+
+def scaled(total, sa=SA, sb=SB):
+    return total.astype(np.float32) * (sa[:, None] * sb)
+
+
+def s8(values, zero=0):
+    return np.clip(np.rint(values) + zero, -128, 127).astype(np.int8)
+
+
+def families(found):
+    return {str(cause.family) for each in found.named for cause in each.causes}
+
+
+RIGHT = whole().astype(np.int32)
+LARGE = SA * np.float32(100)
+REQUANTISED = replace(SCALED, a_scale=LARGE, d_zero=3)
+
+
+@pytest.mark.parametrize(
+    ("output", "says"),
+    [
+        (whole(za=0), "the zero point of A is left out"),
+        (whole(zb=ZB - 1), "the zero point of B is one too small"),
+        (whole() - 96 * ZA * ZB, "what zero points subtract: no K za zb"),
+        (whole(A.view(np.uint8)), "A is read as codes of u8, not of s8"),
+        (whole(A[:, :80], B[:, :80]), "the last 16 columns of K are left out"),
+        ((whole() + (1 << 15)) % (1 << 16) - (1 << 15), "the sum wraps around in 16 bits"),
+        (whole().T.reshape(16, 24), "outputs lie as the transpose"),
+    ],
+    ids=["no za", "zb less", "no K za zb", "u8", "tail", "16 bits", "transpose"],
+)
+def test_what_became_of_a_sum_of_integers_is_named(output, says):
+    found = explain_diff(output.astype(np.int32), operands=PLAIN)
+    assert [each.causes[0].says for each in found.named] == [says]
+    assert explain_diff(output.astype(np.int32), RIGHT, operands=PLAIN).named[0].causes[0].says == says
+
+
+def test_a_sum_that_saturates_is_told_from_one_that_wraps():
+    near = replace(PLAIN, a_zero=0, b_zero=0, c=np.full((16, 24), (1 << 31) - 1, np.int32))
+    exact = whole(za=0, zb=0, c=(1 << 31) - 1)
+    assert explain_diff(exact.astype(np.int32), operands=near).outcome is DiffOutcome.EQUAL  # NumPy's conversion wraps
+    found = explain_diff(np.clip(exact, -(1 << 31), (1 << 31) - 1).astype(np.int32), operands=near)
+    assert [each.causes[0].says for each in found.named] == ["the sum saturates at 32 bits"]
+
+
+def test_pairs_that_saturate_at_16_bits_are_named():
+    a = A.view(np.uint8)
+    pairs = a.astype(np.int64).reshape(16, 1, 48, 2) * B.astype(np.int64).reshape(1, 24, 48, 2)
+    output = np.clip(pairs.sum(3), -(1 << 15), (1 << 15) - 1).sum(2).astype(np.int32)
+    found = explain_diff(output, operands=IntegerOperands(a=a, b=B))
+    assert [each.causes[0].says for each in found.named] == ["pairs of products saturate at 16 bits"]
+
+
+@pytest.mark.parametrize(
+    ("output", "family"),
+    [
+        (np.clip(np.trunc(scaled(whole(), LARGE)) + 3, -128, 127), Family.ROUNDING),
+        ((np.rint(scaled(whole(), LARGE)).astype(np.int64) + 131) % 256 - 128, Family.SATURATION),
+        (np.clip(np.rint(scaled(whole(), LARGE)) + 3, -127, 127), Family.SATURATION),
+        (np.clip(np.rint(scaled(whole(), LARGE)), -128, 127), Family.ZERO_POINT),
+        (np.clip(np.rint(scaled(whole(), np.ones(16, np.float32))) + 3, -128, 127), Family.SCALE_RULE),
+    ],
+    ids=["cut", "wraps", "symmetric", "no zero of D", "no scale of A"],
+)
+def test_what_became_of_a_requantised_sum_is_named(output, family):
+    assert families(explain_diff(output.astype(np.int8), operands=REQUANTISED)) == {str(family)}
+
+
+def test_halves_that_are_rounded_up_are_named():
+    a, b, quarter = A // 16, B // 16, np.float32(0.25)
+    total = whole(a, b, 0, 0) * quarter
+    operands = IntegerOperands(a=a, b=b, a_scale=quarter)
+    for output, says in (
+        (np.floor(total + 0.5), "floor(x + 0.5)"),
+        (np.trunc(total + np.copysign(0.5, total)), "ties away"),
+    ):
+        found = explain_diff(s8(output), operands=operands)
+        assert [says in each.causes[0].says for each in found.named] == [True]
+
+
+def test_a_float_output_of_integers_is_explained():
+    right = scaled(whole())
+    assert explain_diff(right, operands=SCALED).outcome is DiffOutcome.EQUAL
+    found = explain_diff(whole().astype(np.float32) * SA[:, None] * SB, right, operands=SCALED)
+    assert families(found) == {str(Family.PROMOTION_ORDER)}
+    inverted = explain_diff(scaled(whole(), np.float32(1) / SA), operands=SCALED)
+    assert families(inverted) == {str(Family.SCALE_RULE)}
+
+
+def test_equal_and_held_out_integers_have_no_cause():
+    assert explain_diff(RIGHT, operands=PLAIN).outcome is DiffOutcome.EQUAL
+    assert explain_diff(s8(scaled(whole(), LARGE), 3), operands=REQUANTISED).outcome is DiffOutcome.EQUAL
+    noise = (RIGHT + RANDOM.integers(-3, 4, RIGHT.shape)).astype(np.int32)
+    assert not explain_diff(noise, RIGHT, operands=PLAIN, seconds=0.5).named
+    assert not explain_diff(noise, noise[::-1], operands=PLAIN, seconds=0.5).named
+
+
+@pytest.mark.parametrize(
+    ("wrong", "code"),
+    [
+        ({"b": B[:, :32]}, "operand-shape"),
+        ({"b": B[:4]}, "shape-mismatch"),
+        ({"a": A.astype(np.float32)}, "code-type"),
+        ({"a": A, "a_format": "e4m3"}, "code-type"),
+        ({"a": A.astype(np.int16)}, "code-type"),
+        ({"a_zero": 0.5}, "zero-point"),
+        ({"b_zero": ZB[:3]}, "zero-point"),
+        ({"a_scale": SA}, "usage"),
+        ({"c": RIGHT.astype(np.float32)}, "accumulator"),
+    ],
+    ids=lambda case: case if isinstance(case, str) else "",
+)
+def test_operands_of_integers_that_do_not_fit_are_refused(wrong, code):
+    with pytest.raises(RefsimError) as error:
+        explain_diff(RIGHT, operands=replace(PLAIN, **wrong))
+    assert error.value.code == code
+
+
+def test_an_output_in_s8_needs_scales_and_uint8_a_format():
+    for output, more in ((RIGHT.astype(np.int8), {}), (RIGHT.astype(np.uint8), {})):
+        with pytest.raises(RefsimError):
+            explain_diff(output, operands=PLAIN, **more)
