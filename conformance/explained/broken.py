@@ -202,10 +202,10 @@ def _asked(name: str) -> dict[str, Any]:
         if not found.differing:
             return row | {"verdict": NOT_ASKED, "named": [], "seconds": 0.0}
         started = time.process_time()
-        if broken.ways is None:
+        ways = broken.ways or broken.also
+        said = {} if ways is None else by_files(replace(broken, ways=ways), kernel, found, device)
+        if broken.ways is None and not names_of(said.values()):
             said = explain_problem(kernel, found.problem, device, seconds=CASE_SECONDS)
-        else:
-            said = by_files(broken, kernel, found, device)
         row["seconds"] = round(time.process_time() - started, 1)
         row["outputs"] = {key: [str(each.outcome), each.differing, each.size] for key, each in said.items()}
         row["says"] = [str(each) for one in said.values() for each in one.named][:3]

@@ -25,6 +25,7 @@ from conformance.tolerance.problems import KERNELS, problem_of, special_problems
 from refsim.kernels import Kernel
 from refsim.scaling.block_formats import block_format
 from refsim.testing.kernel_files import bundled_kernels, load_kernel_file
+from refsim.testing.matrices import Values
 
 ROOT = Path(__file__).parents[2]
 FIELD_BUGS = ROOT / "conformance" / "field_bugs"
@@ -38,6 +39,16 @@ SHOWING = {
     ),
 }
 """Problems with what the mistake is about: one NaN, weights of many magnitudes."""
+LARGER: dict[str, Callable[..., Any]] = {
+    "field-bugs/zero_residual": lambda recipe: recipe(
+        4, 40, 1, x=Values("ones"), w=Values(patches=tuple((at, 0x8000) for at in range(0, 40, 2)))
+    ),
+    "field-bugs/nan_row": lambda recipe: recipe(
+        40, Values("gaussian", 0, tuple((at, 0x7FC00000) for at in range(130, 5000, 600)))
+    ),
+    "newcomer/e4m3-subnormals-zero": lambda recipe: recipe(64, Values("log-uniform", 3)),
+}
+"""Problems of declared kernels whose own, of two to four elements that differ, are too little to name anything."""
 SMALL = {tolerance.GEMM: (128, 320, 512), tolerance.LINEAR: (16, 144, 512)}
 Problems = Callable[[Kernel], tuple[Any, ...]]
 
@@ -46,12 +57,17 @@ def of_corpus(kernel: Kernel) -> tuple[Any, ...]:
     return kernel.corpus
 
 
+def larger_first(name: str) -> Problems:
+    """The problem of LARGER, then the kernel's own."""
+    return lambda kernel: (*((LARGER[name](kernel.recipe),) if name in LARGER else ()), *kernel.corpus)
+
+
 @dataclass(frozen=True)
 class Broken:
     """A kernel with a mistake: `made` builds it in a folder, `problems` of it are tried until one shows the mistake.
 
-    `ways` are the operands of a problem for `explain_diff`; None: the kernel is asked about by its case. `target` is "" where
-    the kernel's PTX says it.
+    `ways` are the operands of a problem for `explain_diff`; None: the kernel is asked about by its case. `also`: what a user has
+    beside its outputs, asked first of those. `target` is "" where the kernel's PTX says it.
     """
 
     name: str
@@ -59,6 +75,7 @@ class Broken:
     problems: Problems = of_corpus
     ways: of_user.Ways | None = None
     target: str = ""
+    also: of_user.Ways | None = None
 
 
 # ---- products and layers by their operands -----------------------------------------------------------------------------
@@ -242,14 +259,23 @@ def _of_attention() -> Iterator[Broken]:
         yield Broken(f"attention/{each.id}", made, of_corpus, of_user.attention)
 
 
+BESIDE = {
+    **dict.fromkeys(("scale_of_block_zero", "padded_scales", "padded_batch", "straddled_scale"), of_user.multiplied),
+    **dict.fromkeys(("scale_of_scale", "nan_row"), of_user.quantised_rows),
+}
+"""What a user has beside the outputs of a kernel of the field."""
+
+
 def _of_declarations() -> Iterator[Broken]:
     """Exhibits and bugs of the field, as they are declared."""
     for kernel in load_kernel_file(bundled_kernels().parent / "exhibits" / "bindings.py").KERNELS:
         yield Broken(f"exhibits/{kernel.name}", partial(_as_it_is, kernel))
-    for name in ("linear", "scaled"):
-        for kernel in load_kernel_file(FIELD_BUGS / f"{name}.py").KERNELS:
+    for file in ("linear", "scaled"):
+        for kernel in load_kernel_file(FIELD_BUGS / f"{file}.py").KERNELS:
             if not kernel.name.endswith(".right"):
-                yield Broken(f"field-bugs/{kernel.name}", partial(_as_it_is, kernel))
+                name = f"field-bugs/{kernel.name}"
+                also = partial(BESIDE[kernel.name], kernel) if kernel.name in BESIDE else None
+                yield Broken(name, partial(_as_it_is, kernel), larger_first(name), also=also)
 
 
 def _as_it_is(kernel: Kernel, folder: Path) -> Kernel:
@@ -266,7 +292,7 @@ def _of_newcomer() -> Iterator[Broken]:
             source.write_text(bug.applied(source.read_text("utf-8")), "utf-8")
             return newcomer.declared(bug.kernel, folder)[0]
 
-        yield Broken(f"newcomer/{bug.id}", made)
+        yield Broken(f"newcomer/{bug.id}", made, larger_first(f"newcomer/{bug.id}"))
 
 
 @cache

@@ -139,3 +139,20 @@ def attention(problem: Any, output: str, got: Any, want: Any, beside: Pairs) -> 
         of_q, of_k, of_v = problem.factors
         given = replace(given, q_scale=of_q, k_scale=of_k, v_scale=of_v)
     return got, want, {"operands": given}
+
+
+def _given(kernel: Any, problem: Any) -> Any:
+    """What a kernel of `conformance/field_bugs/scaled.py` read: its oracle is a method of what declares it."""
+    return kernel.oracle.__self__.given(problem)
+
+
+def multiplied(kernel: Any, problem: Any, output: str, got: Any, want: Any, beside: Pairs) -> Asked:
+    """Values and their scales."""
+    x, scales = _given(kernel, problem)[:2]
+    return got.reshape(x.shape), want.reshape(x.shape), {"values": x, "scales": scales}
+
+
+def quantised_rows(kernel: Any, problem: Any, output: str, got: Any, want: Any, beside: Pairs) -> Asked:
+    """Rows of 128 with a scale each."""
+    given = QuantizedFrom(x=_given(kernel, problem)[0], to="1x128", eps=1e-12)
+    return got, want, {"quantized": _with_scales(given, output, beside)}

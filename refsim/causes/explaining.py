@@ -21,6 +21,7 @@ from refsim.causes.quantised import QuantizedTensor, QuantizerOutput
 from refsim.causes.quantised_from import QuantizedFrom, joined, words_of
 from refsim.causes.row_operands import RowOperands
 from refsim.causes.rows import Codes, Explained, Family
+from refsim.causes.scaled_values import ScaledValues, scaled_values
 from refsim.causes.search import CauseSearch, Found, Named
 from refsim.causes.unwritten import unwritten_causes
 from refsim.causes.values import WideValues
@@ -48,6 +49,7 @@ def explain_diff(
     *,
     operands: ProductOperands | RowOperands | AttentionOperands | IntegerOperands | WeightOperands | None = None,
     values: ArrayLike | None = None,
+    scales: ArrayLike | None = None,
     quantized: QuantizedFrom | None = None,
     seconds: float = 10.0,
     at: tuple[int, int] | None = None,
@@ -57,7 +59,8 @@ def explain_diff(
 
     `a`, `b`: codes of one shape, of `format`, or arrays that know it (ml_dtypes, float16, float32). `operands` are those of the
     product or function that both come from: `b` may then be left out, and means one with nothing changed; `values` (float32 or
-    float64, the shape of `a`) are what both were rounded from, `quantized` what both were quantised from. A cause is named only
+    float64, the shape of `a`) are what both were rounded from, with `scales` (float32, one a row or a block of columns) after a
+    product with those, `quantized` what both were quantised from. A cause is named only
     if it reproduces every bit, and never for equal outputs. The search ends after about `seconds` of processor time;
     `on_progress(phase, done, planned)` is called meanwhile. `at`: the element (row, column) whose two sums are returned as
     `stages`, else the first that differs.
@@ -92,14 +95,23 @@ def explain_diff(
         if isinstance(operands, WeightOperands):
             return question.of_subject(operands.explained(got.shape, row), None)
         return question.of_rows(operands.explained(got.shape, row))
-    if values is not None:
-        wide, held = _values(values, got)
-        return question.of_subject(WideValues(wide, held, row), at)
+    if values is not None or scales is not None:
+        return question.of_subject(_of_values(values, scales, got, row), at)
     if quantized is not None:
         return question.of_quantiser(quantized)
     if want is None:
         raise RefsimError("usage", "one output alone", help="a second one, operands=, values= or quantized=")
     return between_outputs(got, want, row, question.deadline, on_progress)
+
+
+def _of_values(
+    values: ArrayLike | None, scales: ArrayLike | None, got: Codes, row: Format
+) -> WideValues | ScaledValues:
+    """What was rounded, or multiplied by scales and rounded."""
+    if values is None:
+        raise RefsimError("usage", "scales without values", help="values=: what they multiply")
+    wide, held = _values(values, got)
+    return WideValues(wide, held, row) if scales is None else scaled_values(wide, scales, row)
 
 
 @dataclass(frozen=True)

@@ -98,7 +98,8 @@ class QuantizedTensor:
     def _causes(self) -> Iterator[Cause]:
         element = self.usual.rule.element.to
         for rule in self.rules:
-            yield Cause(Family.SCALE_RULE, f"the rule {rule.name}", "rule", rule, rule.source)
+            says = f"the rule {rule.name}"
+            yield Cause(Family.SCALE_RULE, says, "rule", rule, rule.source, families=_family_of_rules)
         yield from self.variants
         yield from quantiser_causes(element)
         if self.which != QuantizerOutput.SCALES:
@@ -370,6 +371,12 @@ class QuantizedTensor:
         steps = (plan.read, plan.peak, plan.bound, plan.tensor, plan.used, plan.quotient, plan.element)
         words += [step.name for step in steps if step.rank]
         return ", ".join(words)
+
+
+def _family_of_rules(had: QuantizingRule, chosen: QuantizingRule) -> str:
+    """Rules of groups that differ in what becomes of a NaN alone are of that family."""
+    one, other = (rule.name.rpartition(", NaN ")[0] for rule in (had, chosen))
+    return Family.NAN if one and one == other else Family.SCALE_RULE
 
 
 def _is_same(one: ScaleGrid, other: ScaleGrid) -> bool:

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,9 +12,10 @@ from refsim.causes.explanation import DiffExplanation, DiffOutcome
 from refsim.causes.rows import Cause, Codes, Family
 from refsim.causes.search import Named
 from refsim.compare.code_line import codes_of
+from refsim.conversions import decode, encode
 from refsim.device import Device
-from refsim.formats import format_named
-from refsim.kernels import Bounded, Kernel, Outputs
+from refsim.formats import Format, format_named
+from refsim.kernels import Bounded, Kernel, Outputs, Promise
 from refsim.sources import PTX
 from refsim.testing.suspects.feeding import Diet
 from refsim.testing.suspects.inquiry import suspects_of
@@ -22,6 +24,7 @@ from refsim.testing.suspects.suspicion import OutOfTimeError, Suspicion
 DECLARED = "a mistake that the kernel declares"
 CALLED_OTHERWISE = {"infinity": Family.SATURATION, "NaN": Family.NAN, "off": Family.SHIFTED}
 """Suspects that are called otherwise than the family, by their first word."""
+LEAST_OF_A_FACTOR = 64
 Report = Callable[[str, int, int], None]
 
 
@@ -50,6 +53,8 @@ def explain_problem(
         if not count or isinstance(right, Bounded):
             continue
         one, other = (codes_of(np.asarray(each)).reshape(marks.shape) for each in (got[name], right))
+        if formats[name] and kernel.promise is Promise.BITWISE_EXCEPT_NAN_PAYLOAD:
+            one, other = (_of_one_nan(each, format_named(formats[name])) for each in (one, other))
         is_bare = bool(formats[name]) and is_nan_alone(one, format_named(formats[name]))
         declared = () if is_bare else _declared(kernel, problem, device, name, one, count)
         if declared:
@@ -57,11 +62,33 @@ def explain_problem(
         elif formats[name]:
             half = (time.process_time() + deadline) / 2
             found[name] = between_outputs(one, other, format_named(formats[name]), half, on_progress)
+    leave_out_chance(found)
     open_outputs = [name for name, each in found.items() if each.outcome is DiffOutcome.UNEXPLAINED]
     if not open_outputs:
         return found
     named = _of_code(kernel, device, problem, deadline - time.process_time(), found)
     return {**found, **named}
+
+
+def _of_one_nan(codes: Codes, format: Format) -> Codes:
+    """Every NaN the same one, where the promise leaves open which it is."""
+    values = np.asarray(decode(codes, format))
+    is_nan = np.isnan(values)
+    return (
+        np.where(is_nan, encode(np.full_like(values, np.nan), format), codes).astype(codes.dtype)
+        if is_nan.any()
+        else codes
+    )
+
+
+def leave_out_chance(found: dict[str, DiffExplanation]) -> None:
+    """A factor of a few elements is left out where another output stays open: as the largest of other values it may be chance."""
+    if all(each.outcome is not DiffOutcome.UNEXPLAINED for each in found.values()):
+        return
+    for name, each in found.items():
+        families = {cause.family for one in each.named for cause in one.causes}
+        if each.size < LEAST_OF_A_FACTOR and families == {Family.SCALE_RULE}:
+            found[name] = replace(each, outcome=DiffOutcome.UNEXPLAINED, named=())
 
 
 def _declared(kernel: Kernel, problem: Any, device: Device, name: str, got: Codes, count: int) -> tuple[Named, ...]:

@@ -79,7 +79,9 @@ STAGES = (
     "--quantized", metavar="FILE", type=click.Path(path_type=Path), help="What was quantised: bf16, f16 or f32."
 )
 @click.option("--to", "block", metavar="BLOCKS", help="What it was quantised to: mxfp8, nvfp4, 1x128, tensor, ...")
-@click.option("--scales", metavar="FILE", type=click.Path(path_type=Path), help="The scales beside the codes A.")
+@click.option(
+    "--scales", metavar="FILE", type=click.Path(path_type=Path), help="The scales beside codes A, or of --values."
+)
 @click.option("--want-scales", metavar="FILE", type=click.Path(path_type=Path), help="The scales beside the codes B.")
 @click.option("--layout", metavar="NAME", help="Where scales are meant to lie: nvidia_128x4, ...; else by their shape.")
 @click.option("--recipe", metavar="NAME", help="The recipe that is usual there.")
@@ -146,17 +148,20 @@ def command(
     (of_first, of_second), load = _keys(keys, second), _loader(of_operands)
     one, format = load(first, row, of_first)
     other = None if second is None else _second(first, second, format, partial(load, second, row, of_second))
-    ways: dict[str, Any] = {
-        "operands": _chosen(of_operands),
-        "values": None if values is None else _floats(values, None),
-        "quantized": _quantised(quantized, block, recipe=recipe, scales=scales, want_scales=want_scales, layout=layout),
-    }
+    ways: dict[str, Any] = {"operands": _chosen(of_operands)} | _of_values(values, scales)
+    own = None if values is not None else scales
+    ways["quantized"] = _quantised(quantized, block, recipe=recipe, scales=own, want_scales=want_scales, layout=layout)
     if other is None and all(way is None for way in ways.values()):
         raise RefsimError("usage", "one output alone", help=ALONE)
     with reporting(sys.stderr) as report:
         ways["on_progress"] = partial(_told, report, "explain-diff")
         found = explain_diff(one, other, format, **ways, seconds=seconds, at=at)
     return Answer(_document(found, first, second), _exit_code(found))
+
+
+def _of_values(values: Path | None, scales: Path | None) -> dict[str, Any]:
+    """What was rounded, and the scales that it was multiplied by first."""
+    return {name: _floats(path, None) for name, path in (("values", values), ("scales", scales)) if path and values}
 
 
 def _chosen(options: dict[str, Any]) -> Any:

@@ -69,6 +69,16 @@ def test_codes_and_scales_of_one_cause(refsim, here):
     assert "scales would be others" in alone["beside"][0]
 
 
+def test_values_times_scales_of_other_rows(refsim, here):
+    x, scales = RANDOM.normal(0, 1, (16, 32)).astype(np.float32), RANDOM.uniform(1, 2, 16).astype(np.float32)
+    files.save("x.npy", x)
+    files.save("s.npy", scales)
+    files.save("y.npy", x * scales[np.arange(16) % 8][:, None])
+    run = refsim("explain-diff", "y.npy", "--values", "x.npy", "--scales", "s.npy")
+    assert run.code == 1
+    assert "elements have the scale of the first 8 rows again" in run.out
+
+
 def test_two_tensors_of_one_file_have_their_names(refsim, here):
     codes = RANDOM.integers(0, 0x78, (8, 12)).astype(np.uint8)
     np.savez("both.npz", got=codes.T.reshape(codes.shape), want=codes)
