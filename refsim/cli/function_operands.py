@@ -13,6 +13,7 @@ from refsim.errors import RefsimError
 
 if TYPE_CHECKING:
     from refsim.causes import AttentionOperands, RowOperands
+    from refsim.files import Stored
 
 FILE = click.Path(path_type=Path)
 FUNCTIONS = ("softmax", "rms_norm", "layer_norm", "silu")
@@ -32,7 +33,11 @@ OPTIONS = (
     click.option("--q-scale", metavar="FILE", type=FILE, help="Of e4m3: a scale for each head of Q."),
     click.option("--k-scale", metavar="FILE", type=FILE, help="Of e4m3: a scale for each head of K."),
     click.option("--v-scale", metavar="FILE", type=FILE, help="Of e4m3: a scale for each head of V."),
-    click.option("--operand-format", metavar="FORMAT", help="Of Q, K and V, where files do not name it."),
+    click.option(
+        "--operand-format",
+        metavar="FORMAT",
+        help="Of Q, K and V, of --x, its weights and gate, of --quantized, where files do not name it.",
+    ),
     click.option("--scale", type=float, help="Under e^: of softmax, 1; of attention, 1 / sqrt(D), by default."),
     click.option(
         "--special", type=click.Choice(["approx", "exact"]), help="What computes powers, roots and quotients."
@@ -55,14 +60,30 @@ class InstructionOrKeys(Whole):
 
 
 ROW_OPTIONS = ("function", "x", "weight", "bias", "gate", "eps")
-ATTENTION_OPTIONS = ("attention", "q", "v", "causal", "q_scale", "k_scale", "v_scale", "operand_format")
+ATTENTION_OPTIONS = ("attention", "q", "v", "causal", "q_scale", "k_scale", "v_scale")
 BOTH = ("scale", "special")
 
 
-def function_operands(options: dict[str, Any]) -> "RowOperands | AttentionOperands | None":
+def operand_codes(path: Path, named: str | None) -> "Stored":
+    """Codes of an operand: `named` is the format of those whose file does not say it."""
+    from refsim.formats import format_named
+
+    row = None if named is None else format_named(named)
+    try:
+        return load_codes(path, None, None)
+    except RefsimError as error:
+        if error.code != "format-needed":
+            raise
+        error.help = "give --operand-format FORMAT"
+        if row is None:
+            raise
+    return load_codes(path, row, None)
+
+
+def function_operands(options: dict[str, Any], named: str | None) -> "RowOperands | AttentionOperands | None":
     """Takes the options of functions out of `options`, and makes the operands that they name; None where they name none.
 
-    Raises RefsimError for options without what they belong to.
+    `named`: the format of files that do not say it. Raises RefsimError for options without what they belong to.
     """
     of_rows, of_attention, both = (
         {name: value for name in names if (value := options.pop(name)) not in (None, False)}
@@ -75,13 +96,13 @@ def function_operands(options: dict[str, Any]) -> "RowOperands | AttentionOperan
     if of_rows and of_attention:
         raise RefsimError("usage", "--row beside --attention", rule="one function")
     if of_attention:
-        return _attention(of_attention, {"unit": options["unit"], "target": options["target"]}, **both)
+        return _attention(of_attention, named, {"unit": options["unit"], "target": options["target"]}, **both)
     if of_rows or both:
-        return _rows(**of_rows, **both)
+        return _rows(named, **of_rows, **both)
     return None
 
 
-def _rows(function: str | None = None, x: Path | None = None, **given: Any) -> "RowOperands":
+def _rows(named: str | None, function: str | None = None, x: Path | None = None, **given: Any) -> "RowOperands":
     from refsim.causes import RowOperands
 
     if function is None:
@@ -90,16 +111,15 @@ def _rows(function: str | None = None, x: Path | None = None, **given: Any) -> "
         raise RefsimError("usage", f"--{option} without a function", help=help)
     if x is None:
         raise RefsimError("usage", f"{function} of nothing", help="give --x FILE too")
-    stored = load_codes(x, None, None)
+    stored = operand_codes(x, named)
     for name in ("weight", "bias", "gate"):
         if name in given:
-            given[name] = _values(given[name])
+            given[name] = _values(given[name], named)
     return RowOperands(function=function, x=stored.codes, x_format=str(stored.format), **given)
 
 
-def _attention(given: dict[str, Any], chip: dict[str, Any], **more: Any) -> "AttentionOperands":
+def _attention(given: dict[str, Any], named: str | None, chip: dict[str, Any], **more: Any) -> "AttentionOperands":
     from refsim.causes import AttentionOperands
-    from refsim.formats import format_named
 
     if not given.pop("attention", False):
         option = next(iter(given)).replace("_", "-")
@@ -107,21 +127,20 @@ def _attention(given: dict[str, Any], chip: dict[str, Any], **more: Any) -> "Att
     missing = [name for name in "qkv" if name not in given]
     if missing:
         raise RefsimError("usage", f"attention without --{missing[0]}", help="give --q FILE, --k FILE and --v FILE")
-    named = given.pop("operand_format", None)
-    files = {name: load_codes(given.pop(name), None if named is None else format_named(named), None) for name in "qkv"}
+    files = {name: operand_codes(given.pop(name), named) for name in "qkv"}
     formats = {str(stored.format) for stored in files.values()}
     if len(formats) > 1:
         raise RefsimError("format-mismatch", f"Q, K and V hold {', '.join(sorted(formats))}", rule="one format")
-    scales = {name: _values(given.pop(name)) for name in ("q_scale", "k_scale", "v_scale") if name in given}
+    scales = {name: _values(given.pop(name), None) for name in ("q_scale", "k_scale", "v_scale") if name in given}
     own = {name: value for name, value in chip.items() if value is not None}
     codes: dict[str, Any] = {name: stored.codes for name, stored in files.items()}
     return AttentionOperands(**codes, format=formats.pop(), **scales, **given, **own, **more)
 
 
-def _values(path: Path) -> Any:
+def _values(path: Path, named: str | None) -> Any:
     """The values of a file in float32."""
     from refsim.conversions import decode
     from refsim.formats import float_named
 
-    stored = load_codes(path, None, None)
+    stored = operand_codes(path, named)
     return np.asarray(decode(stored.codes, float_named(stored.format)), np.float32)

@@ -25,11 +25,12 @@ from refsim.cli.integer_operands import (
 )
 from refsim.cli.names import TARGET, UNIT
 from refsim.cli.progress import Countable, Passed, reporting
+from refsim.cli.quantiser_operands import quantiser_operands
 from refsim.errors import Kind, RefsimError
 from refsim.render import Bits, Cell, Column, Document, Table, Wording, number
 
 if TYPE_CHECKING:
-    from refsim.causes import DiffExplanation, IntegerOperands, ProductOperands, QuantizedFrom, WeightOperands
+    from refsim.causes import DiffExplanation, IntegerOperands, ProductOperands, WeightOperands
     from refsim.formats import ElementType, Format
 
 CASE = ".json"
@@ -116,6 +117,7 @@ def command(
     scales: Path | None,
     want_scales: Path | None,
     layout: str | None,
+    operand_format: str | None,
     **of_operands: Any,
 ) -> Answer:
     """What makes result A differ from result B, or from what its operands usually give; or why a kernel's case fails.
@@ -148,9 +150,10 @@ def command(
     (of_first, of_second), load = _keys(keys, second), _loader(of_operands)
     one, format = load(first, row, of_first)
     other = None if second is None else _second(first, second, format, partial(load, second, row, of_second))
-    ways: dict[str, Any] = {"operands": _chosen(of_operands)} | _of_values(values, scales)
+    ways: dict[str, Any] = {"operands": _chosen(of_operands, operand_format, quantized)} | _of_values(values, scales)
+    of_quantiser = {"recipe": recipe, "want_scales": want_scales, "layout": layout}
     own = None if values is not None else scales
-    ways["quantized"] = _quantised(quantized, block, recipe=recipe, scales=own, want_scales=want_scales, layout=layout)
+    ways["quantized"] = quantiser_operands(quantized, block, operand_format, scales=own, **of_quantiser)
     if other is None and all(way is None for way in ways.values()):
         raise RefsimError("usage", "one output alone", help=ALONE)
     with reporting(sys.stderr) as report:
@@ -164,9 +167,12 @@ def _of_values(values: Path | None, scales: Path | None) -> dict[str, Any]:
     return {name: _floats(path, None) for name, path in (("values", values), ("scales", scales)) if path and values}
 
 
-def _chosen(options: dict[str, Any]) -> Any:
+def _chosen(options: dict[str, Any], named: str | None, quantized: Path | None) -> Any:
     """The operands of a product, of a function of rows or of attention, whichever options name."""
-    of_function, of_product = function_operands(options), _operands(**options)
+    of_function, of_product = function_operands(options, named), _operands(**options)
+    if named is not None and of_function is None and quantized is None:
+        rule = "the format of --x, of --q, --k and --v or of --quantized; of a product --a-format and --b-format"
+        raise RefsimError("usage", "--operand-format of no operand", rule=rule)
     if of_product is not None and of_function is not None:
         raise RefsimError("usage", "--a and --b beside a function", rule="a product, --row or --attention")
     return of_product or of_function
@@ -234,36 +240,6 @@ def _of_kernel(first: Path, second: Path | None, declared: tuple[Path, ...], *, 
     return Answer(
         Document(tuple(parts), f"{kernel.name}, {case}"), max(map(_exit_code, found.values()), default=AGREED)
     )
-
-
-def _quantised(x: Path | None, block: str | None, **more: Any) -> "QuantizedFrom | None":
-    from refsim.causes import QuantizedFrom
-
-    if x is None:
-        if block is not None or any(each is not None for each in more.values()):
-            raise RefsimError("usage", "a quantiser without what it read", help="give --quantized FILE too")
-        return None
-    if block is None:
-        raise RefsimError("usage", "nothing says what it was quantised to", help="give --to mxfp8, or --to 1x128")
-    codes, format = _loaded(x, None, None)
-    for name in ("scales", "want_scales"):
-        if more[name] is not None:
-            more[name] = _scales_beside(more[name], block)
-    return QuantizedFrom(x=codes, x_format=format, to=block, **more)
-
-
-def _scales_beside(path: Path, block: str) -> Any:
-    """Scales as float32, or as codes of what `block` keeps them in where the file does not say."""
-    from refsim.causes import QuantizedFrom
-    from refsim.formats import F32
-
-    try:
-        stored = load_codes(path, None)
-    except RefsimError as error:
-        if error.code != "format-needed":
-            raise
-        stored = load_codes(path, QuantizedFrom(x=[], to=block).codes_of_scales)
-    return stored.codes.view(np.float32) if stored.format is F32 else stored.codes
 
 
 def _exit_code(found: "DiffExplanation") -> int:
@@ -334,7 +310,6 @@ def _operands(
     from refsim.formats import float_named
 
     zeros = {name: chosen.pop(name) for name in ZERO_OPTIONS}
-
     if left is None and right is None:
         of_product = [begin, a_scale, b_scale, scale_format, m_indices, a_format, b_format, *zeros.values()]
         if any(each is not None for each in (*of_product, *(chosen[name] for name in chosen if name != "target"))):

@@ -116,6 +116,23 @@ def test_a_norm_without_its_weights(refsim, here):
     assert refsim(*line).code == 0
 
 
+def test_operands_whose_files_do_not_name_their_format(refsim, here):
+    """uint16 is how bf16 leaves a framework: -t is what was written, --operand-format what was read."""
+    from refsim.oracles import rms_norm
+
+    x, w = (encode(RANDOM.normal(0, 1, shape), "bf16") for shape in ((6, 80), (80,)))
+    for name, codes in {"x.npy": x, "w.npy": w, "y.npy": rms_norm(x, w, 1e-6)}.items():
+        np.save(name, codes)
+    line = ("explain-diff", "y.npy", "-t", "bf16", "--row", "rms_norm", "--x", "x.npy", "--weight", "w.npy")
+    bare = refsim(*line)
+    assert (bare.code, "help: give --operand-format FORMAT" in bare.err) == (2, True)
+    assert refsim(*line, "--operand-format", "bf16").code == 0
+    assert "[unknown-format]" in refsim(*line, "--operand-format", "e9").err
+    quantized = refsim("explain-diff", "y.npy", "-t", "bf16", "--quantized", "x.npy", "--to", "1x128")
+    assert "help: give --operand-format FORMAT" in quantized.err
+    assert "--operand-format of no operand" in refsim(*line[:4], "x.npy", "--operand-format", "bf16").err
+
+
 def test_attention_whose_mask_begins_at_the_first_key(refsim, here):
     from refsim.oracles import attention
 

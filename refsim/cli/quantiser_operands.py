@@ -1,0 +1,47 @@
+"""Options of `refsim explain-diff` for what a quantiser read, and what they make."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from refsim.cli.arguments import load_codes
+from refsim.cli.function_operands import operand_codes
+from refsim.errors import RefsimError
+
+if TYPE_CHECKING:
+    from refsim.causes import QuantizedFrom
+
+
+def quantiser_operands(x: Path | None, block: str | None, named: str | None, **more: Any) -> "QuantizedFrom | None":
+    """What a quantiser read, and the scales beside its codes; None where no option names it.
+
+    Raises RefsimError for options of a quantiser without what it read, and without what it was quantised to.
+    """
+    from refsim.causes import QuantizedFrom
+
+    if x is None:
+        if block is not None or any(each is not None for each in more.values()):
+            raise RefsimError("usage", "a quantiser without what it read", help="give --quantized FILE too")
+        return None
+    if block is None:
+        raise RefsimError("usage", "nothing says what it was quantised to", help="give --to mxfp8, or --to 1x128")
+    stored = operand_codes(x, named)
+    for name in ("scales", "want_scales"):
+        if more[name] is not None:
+            more[name] = _scales_beside(more[name], block)
+    return QuantizedFrom(x=stored.codes, x_format=stored.format, to=block, **more)
+
+
+def _scales_beside(path: Path, block: str) -> Any:
+    """Scales as float32, or as codes of what `block` keeps them in where the file does not say."""
+    from refsim.causes import QuantizedFrom
+    from refsim.formats import F32
+
+    try:
+        stored = load_codes(path, None)
+    except RefsimError as error:
+        if error.code != "format-needed":
+            raise
+        stored = load_codes(path, QuantizedFrom(x=[], to=block).codes_of_scales)
+    return stored.codes.view(np.float32) if stored.format is F32 else stored.codes
