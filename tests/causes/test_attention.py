@@ -8,7 +8,7 @@ import pytest
 from conformance.explained.attention_pairs import attention_names, of_attention
 from conformance.explained.trials import asked
 from refsim.causes import AttentionOperands, DiffOutcome, Family, explain_diff
-from refsim.causes.attention_steps import SCALE_WAYS, head_scale
+from refsim.causes.attention_steps import HEAD_MAPS, SCALE_WAYS, head_scale
 from refsim.causes.rows import DoesNotApplyError
 from refsim.errors import RefsimError
 from refsim.formats import BF16, F32
@@ -75,6 +75,12 @@ def test_every_scale_of_a_head_is_another_number():
     assert list(found.values()) == [3, 2, 5, 2, 1, 9]
     with pytest.raises(DoesNotApplyError):
         head_scale(SCALE_WAYS[2], scales, 2, 0)
+
+
+def test_every_map_of_heads_is_another():
+    """Six heads, two of which share each of three heads of keys."""
+    assert [row.apply(4, 2, 3) for row in HEAD_MAPS] == [2, 1, 0, 0, 3]
+    assert [row.apply(5, 2, 3) for row in HEAD_MAPS] == [2, 2, 1, 0, 3]
 
 
 def test_one_head_has_two_dimensions():
