@@ -64,6 +64,33 @@ def test_a_sum_that_saturates_is_told_from_one_that_wraps():
     assert [each.causes[0].says for each in found.named] == ["the sum saturates at 32 bits"]
 
 
+def test_c_is_of_elements_or_of_columns_and_may_be_left_out():
+    columns = RANDOM.integers(-(1 << 20), 1 << 20, 24).astype(np.int32)
+    for c in (columns, np.broadcast_to(columns, (16, 24))):
+        operands = replace(PLAIN, c=c)
+        assert explain_diff(whole(c=columns).astype(np.int32), operands=operands).outcome is DiffOutcome.EQUAL
+        assert explain_diff(RIGHT, operands=operands).named[0].causes[0].says == "C is left out"
+
+
+def test_sums_in_float32_begin_with_c():
+    c = np.full((16, 24), (1 << 26) + 1, np.int32)
+    total = c.astype(np.float32)
+    for one, other in zip((A - np.int16(7)).T, (B - ZB[:, None]).T, strict=True):
+        total = total + one.astype(np.float32)[:, None] * other.astype(np.float32)
+    found = explain_diff(total.astype(np.int32), operands=replace(PLAIN, c=c))
+    assert [each.causes[0].says for each in found.named] == ["products are added in float32"]
+
+
+def test_a_zero_point_of_the_row_before_and_rounding_down_are_named():
+    before = whole(zb=ZB[[0, *range(23)]]).astype(np.int32)
+    assert (
+        explain_diff(before, operands=PLAIN).named[0].causes[0].says == "the zero point of B is that of the row before"
+    )
+    down = np.clip(np.floor(scaled(whole(), LARGE)) + 3, -128, 127).astype(np.int8)
+    found = explain_diff(down, operands=REQUANTISED)
+    assert [str(each) for each in found.named] == ["rounding mode: s8 is rounded down"]
+
+
 def test_pairs_that_saturate_at_16_bits_are_named():
     a = A.view(np.uint8)
     pairs = a.astype(np.int64).reshape(16, 1, 48, 2) * B.astype(np.int64).reshape(1, 24, 48, 2)

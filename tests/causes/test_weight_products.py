@@ -63,6 +63,7 @@ TWO = CODES.reshape(N, -1, 2)[:, :, ::-1].reshape(N, K)
             Family.DOUBLE_ROUNDING,
         ),
         (behind(), Family.PROMOTION_ORDER),
+        (product((CODES - spread(ZEROS) * spread(SCALES)).astype(BF16)), Family.SCALE_RULE),
     ],
     ids=[
         "no zero",
@@ -75,6 +76,7 @@ TWO = CODES.reshape(N, -1, 2)[:, :, ::-1].reshape(N, K)
         "eights",
         "z s",
         "behind",
+        "q - z s",
     ],
 )
 def test_what_became_of_weights_is_named(output, family):
