@@ -88,9 +88,8 @@ def report(text: str) -> list[str]:
         lines = lines[: drawn[0]]  # the sums of one element, part by part
     while lines and not lines[-1]:
         lines.pop()
-    text = re.sub(
-        r"^note  no suspect yet.*\n?(?: {6}\S.*\n?)*", "", "\n".join(lines), flags=re.MULTILINE
-    )  # in its time
+    of_time = re.compile(r"^note  no suspect yet.*\n?(?: +\S.*\n?)*", re.MULTILINE)
+    text = of_time.sub("", "\n".join(lines))
     return [re.sub(r", \d+\.\d s,", ",", line) for line in text.splitlines()]
 
 

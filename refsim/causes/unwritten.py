@@ -97,17 +97,8 @@ def _tails(got: Codes, want: Codes, format: ElementType) -> Iterator[tuple[Famil
         for begin, which in sorted(begins.items()):
             if begin == 0 or lines[0] < begin:
                 continue
-            code = have[begin:].reshape(-1)[0]
-            if (have[begin:] == code).all() and not _is_computed_nan(code, format):
+            if (have[begin:] == have[begin:].reshape(-1)[0]).all():
                 yield Family.TAIL, f"the last {len(have) - begin} {what}{which} hold one code: nobody wrote them"
-
-
-def _is_computed_nan(code: Any, format: ElementType) -> bool:
-    """Whether a code of 16 bits or more is the NaN that arithmetic gives: memory is not filled with it, a NaN scale gives it."""
-    if not isinstance(format, Format) or format.code_bits < 16:
-        return False
-    quiet = ((1 << format.exponent_bits + 1) - 1) << format.mantissa_bits - 1
-    return int(code) & (format.sign_mask - 1) in (quiet, format.sign_mask - 1)
 
 
 # ---- tiles -----------------------------------------------------------------------------------------------------------------

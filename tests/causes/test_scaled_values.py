@@ -87,11 +87,3 @@ def test_a_factor_of_few_elements_is_chance_beside_an_output_that_stays_open(siz
     }
     leave_out_chance(found)
     assert bool(found["scales"].named) == is_kept
-
-
-def test_a_tail_of_computed_nan_was_written():
-    """What a NaN scale gives is no memory that nobody wrote."""
-    wrong = X.copy()
-    wrong[20:] = np.nan
-    named = explain_diff(bits(wrong), bits(X), "f32", seconds=0.5).named
-    assert Family.TAIL not in {cause.family for each in named for cause in each.causes}
