@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 def opened(name: str) -> "ExampleDatabase":
     """The database of that name. Raises RefsimError: `missing-extra` (exit 4) for Redis without its package,
-    `bad-examples` (exit 2) for another scheme."""
+    `bad-examples` for a server that does not answer (exit 4) and for another scheme or an address that is none (exit 2)."""
     from hypothesis.database import DirectoryBasedExampleDatabase
 
     scheme, mark, _ = name.partition("://")
@@ -40,7 +40,14 @@ def opened(name: str) -> "ExampleDatabase":
         raise RefsimError(
             "missing-extra", "a database on Redis needs redis", help="pip install redis", kind=Kind.MISSING
         ) from problem
-    return RedisExampleDatabase(redis.Redis.from_url(name))
+    try:
+        server = redis.Redis.from_url(name)
+        server.ping()
+    except (ValueError, redis.RedisError) as problem:
+        kind = Kind.USAGE if isinstance(problem, ValueError) else Kind.MISSING
+        help = "a folder, or redis://host:port/0 of a server that runs"
+        raise RefsimError("bad-examples", f"no database answers: {problem}", name, help=help, kind=kind) from problem
+    return RedisExampleDatabase(server)
 
 
 def _key(kernel: Kernel) -> bytes:

@@ -219,7 +219,7 @@ def verdict_of(
             counts[name] = before[0] + of, before[1] + bad
     whole = replace(
         gravest,
-        device=parts[0].device,
+        device=next((each.device for each in parts if each.device), {}),  # a part without a stored problem opened none
         seed=request.seed,
         cases=sum(each.cases for each in parts),
         elements=sum(each.elements for each in parts),

@@ -7,12 +7,13 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 
 import refsim.device
+from refsim.campaigns.examples import opened
 from refsim.campaigns.journal import CampaignJournal, facts_of
 from refsim.campaigns.local import Inline, LocalWorkers
 from refsim.campaigns.reports import report
@@ -172,6 +173,7 @@ def test_a_failure_that_is_shared_is_tried_first_and_forgotten_when_it_passes(tm
     (tmp_path / "mine.py").write_text((tmp_path / "mine.py").read_text().replace("30)", "1 << 20)"))
     mended = list(find_kernels([tmp_path / "mine.py"]))
     assert [verdicts(mended, request, tmp_path)[0].cases for _ in range(2)] == [32, 31]
+    assert verdicts(mended, request, tmp_path)[0].device["device"] == "simulated GPU (sm_80)"
 
 
 @pytest.mark.parametrize(("name", "code"), [("ftp://x", "bad-examples"), ("redis://127.0.0.1:1/0", "missing-extra")])
@@ -182,6 +184,19 @@ def test_a_database_that_cannot_be_reached_is_an_error(tmp_path: Path, name: str
         pytest.skip("the package redis is installed here")
     with pytest.raises(RefsimError, match=code):
         verdicts(declared(tmp_path, "add"), Request(**{**vars(REQUEST), "examples": name}), tmp_path)
+
+
+@pytest.mark.parametrize(("problem", "kind"), [(OSError, Kind.MISSING), (ValueError, Kind.USAGE)])
+def test_a_redis_server_that_does_not_answer_is_an_error(monkeypatch, problem: type[Exception], kind: Kind) -> None:
+    def from_url(name: str) -> Any:
+        raise problem("refused")
+
+    redis = SimpleNamespace(Redis=SimpleNamespace(from_url=from_url), RedisError=OSError)
+    monkeypatch.setitem(sys.modules, "redis", redis)
+    monkeypatch.setitem(sys.modules, "hypothesis.extra.redis", SimpleNamespace(RedisExampleDatabase=None))
+    with pytest.raises(RefsimError, match="no database answers: refused") as caught:
+        opened("redis://127.0.0.1:1/0")
+    assert (caught.value.code, caught.value.kind) == ("bad-examples", kind)
 
 
 def test_the_gravest_part_is_the_verdict_of_the_whole(tmp_path: Path) -> None:
