@@ -99,9 +99,15 @@ def test_the_oracle_answers_as_the_model_of_the_recording_does() -> None:
             sides = (("scale_a", case.m), ("scale_b", -(-case.n // 128)))
             scales = tuple(probe.block_scales(np.arange(size), case.k, name) for name, size in sides)
         found = oracles.cublaslt_fp8(
-            a, b, *scales, scaling=mode.scaling, accumulation=mode.accumulation, out=mode.out,
-            rows=case.rows, cols=case.columns,
-        )  # fmt: skip
+            a,
+            b,
+            *scales,
+            scaling=mode.scaling,
+            accumulation=mode.accumulation,
+            out=mode.out,
+            rows=case.rows,
+            cols=case.columns,
+        )
         np.testing.assert_array_equal(bits(found), bits(probe.modelled(case, mode)))
 
 

@@ -256,9 +256,17 @@ def with_result(launcher: Launcher, problem: BlockScaled, launch: Callable[[Buff
 def product_of(problem: BlockScaled, target: str, a: Codes, b: Codes, scale_a: Codes, scale_b: Codes) -> NDArray[Any]:
     row = problem.row
     return oracles.block_scaled_matmul(
-        a, b, scale_a, scale_b, a_format=row.a, b_format=row.b, scale_format=row.stored, block=row.block,
-        global_scale=problem.factor, target=target,
-    )  # fmt: skip
+        a,
+        b,
+        scale_a,
+        scale_b,
+        a_format=row.a,
+        b_format=row.b,
+        scale_format=row.stored,
+        block=row.block,
+        global_scale=problem.factor,
+        target=target,
+    )
 
 
 def expected(problem: BlockScaled, target: str) -> Outputs:
@@ -300,9 +308,16 @@ def mistaken(mistake: "mistakes.Mistake", problem: BlockScaled, target: str) -> 
         mistakes.Operands((a, b), (scale_a, scale_b), (row.a, row.b), row.stored, row.block, problem.factor)
     )
     total = oracles.block_scaled_matmul(
-        *stand.codes, *stand.scales, a_format=stand.formats[0], b_format=stand.formats[1], scale_format=stand.stored,
-        block=stand.block, global_scale=stand.factor, target=target, upcast=stand.upcast,
-    )  # fmt: skip
+        *stand.codes,
+        *stand.scales,
+        a_format=stand.formats[0],
+        b_format=stand.formats[1],
+        scale_format=stand.stored,
+        block=stand.block,
+        global_scale=stand.factor,
+        target=target,
+        upcast=stand.upcast,
+    )
     return {"d": total.view(np.uint32), "gap": np.zeros((problem.m, problem.gaps.d), np.uint8)}
 
 

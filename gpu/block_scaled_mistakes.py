@@ -213,8 +213,10 @@ def _of_both() -> dict[str, Mistake]:
             f"scales of {name} lie in rows": partial(laid_out, None, which),
             f"scales of {name} shuffled twice": partial(shuffled_twice, which),
             **{f"scales of {name} lie as {row.name} has them": partial(laid_out, row, which) for row in _OTHERS},
-            **{text.format(name + "'s" if "of {} scales" in text else name): partial(tiles_at, place, which)
-               for text, place in _PLACES.values()},
+            **{
+                text.format(name + "'s" if "of {} scales" in text else name): partial(tiles_at, place, which)
+                for text, place in _PLACES.values()
+            },
             f"scales of {name} taken one block of K late": partial(late, which),
             **{
                 f"every {rows} rows of {name} have the scales of the first": partial(of_the_first_rows, rows, which)
@@ -222,14 +224,19 @@ def _of_both() -> dict[str, Mistake]:
             },
             f"the last block of {name} has no scale": partial(last_block_without_a_scale, which),
             f"the high half of a byte of {name} is the first element": partial(nibbles_swapped, which),
-            **{f"a byte of {name} has an element of either half of {run}": partial(halves_of, run, which)
-               for run in (8, 16, 32)},
-            **{f"{name} is read as {other}": partial(read_as, other, which) for other in ("e4m3", "e5m2", "e2m3", "e3m2")},
+            **{
+                f"a byte of {name} has an element of either half of {run}": partial(halves_of, run, which)
+                for run in (8, 16, 32)
+            },
+            **{
+                f"{name} is read as {other}": partial(read_as, other, which)
+                for other in ("e4m3", "e5m2", "e2m3", "e3m2")
+            },
             f"{name} is half as large": partial(of_another_binade, -1, which),
             f"{name} is twice as large": partial(of_another_binade, 1, which),
             f"offsets of {name} wrap at 16 bits": partial(offsets_wrapped, 16, which),
             f"offsets of {name} wrap at 32 bits": partial(offsets_wrapped, 32, which),
-        }  # fmt: skip
+        }
     return found
 
 

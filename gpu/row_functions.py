@@ -146,9 +146,15 @@ def launched(launcher: Launcher, problem: Softmax | RmsNorm, name: str, number: 
     y = launcher.output(problem.rows * pitch, held.dtype, name="y", misalign_bytes=apart.y * size)
     before = launcher.read(y).reshape(problem.rows, pitch)
     arguments = [
-        x, np.uint64(problem.columns + apart.x_gap), y, np.uint64(pitch), np.uint32(problem.rows),
-        np.uint32(problem.columns), np.float32(number), *more,
-    ]  # fmt: skip
+        x,
+        np.uint64(problem.columns + apart.x_gap),
+        y,
+        np.uint64(pitch),
+        np.uint32(problem.rows),
+        np.uint32(problem.columns),
+        np.float32(number),
+        *more,
+    ]
     launcher.launch(f"{name}_{problem.wide}", (problem.blocks or problem.rows,), (THREADS,), arguments)
     after = launcher.read(y).reshape(problem.rows, pitch)
     changed = (after != before)[:, problem.columns :].astype(np.uint8)

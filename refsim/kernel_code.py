@@ -93,8 +93,10 @@ class KernelCode(Card):
     @property
     def flags(self) -> tuple[str, ...]:
         """What compilers are told beside the folders: -DWIDTH=8 for `defines`, then the options."""
-        return (*(f"-D{name}" if value is None else f"-D{name}={_c(value)}" for name, value in self.defines.items()),
-                *self.options)  # fmt: skip
+        return (
+            *(f"-D{name}" if value is None else f"-D{name}={_c(value)}" for name, value in self.defines.items()),
+            *self.options,
+        )
 
     @property
     def instances(self) -> tuple[str, ...]:

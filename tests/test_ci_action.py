@@ -117,7 +117,7 @@ class Runner:
                 "PATH": f"{tools}:{os.environ['PATH']}",
                 "GITHUB_WORKSPACE": str(self.folder),
                 "PYTHONPATH": str(ROOT),
-            },  # fmt: skip
+            },
             capture_output=True,
             text=True,
             check=False,

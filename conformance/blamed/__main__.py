@@ -51,8 +51,13 @@ def main(arguments: list[str]) -> int:
         builds, older = readers_of(planted("sm_90a").text, found)
         report = Report(asked.output, silicon, builds, older, tuple(kernels()))
         names = [] if silicon is None else asked.planted or PLANTED
-        cases = [others.submit(planted_record, Miscompile(name, builds, asked.stand_in, asked.device, asked.repeats,
-                                                          asked.seconds, Path(folder))) for name in names]  # fmt: skip
+        cases = [
+            others.submit(
+                planted_record,
+                Miscompile(name, builds, asked.stand_in, asked.device, asked.repeats, asked.seconds, Path(folder)),
+            )
+            for name in names
+        ]
         waiting = asked_ahead(asked, executor, builds, silicon, report)
         run_kernels(asked, waiting, builds, silicon, report)
         for case in cases:

@@ -106,8 +106,15 @@ def _build(row: BuildRow, problems: int) -> dict[str, Any]:
     )
     agreeing = {"agreeing": problems - len(row.differing)} if row.has_run else {}
     seconds = round(row.seconds, 2)
-    return {"build": row.build.label, "level": row.build.level, "state": row.state, **agreeing, "seconds": seconds,
-            "first": row.first, **made}  # fmt: skip
+    return {
+        "build": row.build.label,
+        "level": row.build.level,
+        "state": row.state,
+        **agreeing,
+        "seconds": seconds,
+        "first": row.first,
+        **made,
+    }
 
 
 def shrunk_record(case: Shrunk | None) -> dict[str, Any]:
@@ -147,8 +154,13 @@ def page(record: dict[str, Any]) -> str:
         lines += ["", _row(*head), "|" + "---|" * len(head)]
     for case in record["planted"]:
         left = case.get("smallest", {})
-        lines.append(_row(case["planted"], "yes" if case["is_right"] else case["verdict"],
-                          *(left.get(key, "") for key in ("instructions", "problem", "tried"))))  # fmt: skip
+        lines.append(
+            _row(
+                case["planted"],
+                "yes" if case["is_right"] else case["verdict"],
+                *(left.get(key, "") for key in ("instructions", "problem", "tried")),
+            )
+        )
     return "\n".join(lines) + "\n"
 
 

@@ -97,9 +97,16 @@ def quantiser(
 
 
 def product(
-    id: str, of: str, says: str, kernel: str, format: str, *edits: tuple[str, str, str], named: str | tuple[str, ...],
-    uploads: CHANGE | None = None, **changes: Any,
-) -> Mutant:  # fmt: skip
+    id: str,
+    of: str,
+    says: str,
+    kernel: str,
+    format: str,
+    *edits: tuple[str, str, str],
+    named: str | tuple[str, ...],
+    uploads: CHANGE | None = None,
+    **changes: Any,
+) -> Mutant:
     names = (named,) if isinstance(named, str) else named
     return Mutant(id, of, says, kernel, format, tuple(Edit(*edit) for edit in edits), names, changes, uploads)
 

@@ -50,8 +50,10 @@ def lines(results: Results) -> list[str]:
     """The table for a terminal: a mutant a line."""
     rows = [HEAD, *(row(BY_ID[id], result) for id, result in results.items())]
     widths = [max(len(each[at].replace("**", "")) for each in rows) for at in range(len(HEAD))]
-    return ["  ".join(text.replace("**", "").ljust(width) for text, width in zip(each, widths, strict=True)).rstrip()
-            for each in rows]  # fmt: skip
+    return [
+        "  ".join(text.replace("**", "").ljust(width) for text, width in zip(each, widths, strict=True)).rstrip()
+        for each in rows
+    ]
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

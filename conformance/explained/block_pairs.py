@@ -58,9 +58,16 @@ def block_scaled(seed: int, shape: tuple[int, int, int]) -> Iterator[Pair]:
         codes = [table[each + 3] for each in drawn]
         scales = [(SCALE_OF_ONE[kind] + STEP_OF_SCALE[kind] * each).astype(np.uint8) for each in powers]
         operands = ProductOperands(
-            a=codes[0], b=codes[1], a_format=element, b_format=element, a_scale=scales[0], b_scale=scales[1],
-            scale_format=kind, global_scale=GLOBAL, target=target,
-        )  # fmt: skip
+            a=codes[0],
+            b=codes[1],
+            a_format=element,
+            b_format=element,
+            a_scale=scales[0],
+            b_scale=scales[1],
+            scale_format=kind,
+            global_scale=GLOBAL,
+            target=target,
+        )
 
         def product(
             a: Matrix, b: Matrix, factor: float = GLOBAL, columns: int = k, drawn: Any = drawn, block: int = block

@@ -239,10 +239,17 @@ def _of_rows() -> Iterator[Broken]:
 ATTENTION = test_attention.attention
 ATTENTION_SHOWING = {
     "subnormal-weights-kept": (
-        ATTENTION.Attend(64, 3, 64, "bf16", False, *(ATTENTION.Values(fill, place + 1) for place, fill in enumerate(
-            ("gaussian", "gaussian", "log-uniform"))), 6.0),
+        ATTENTION.Attend(
+            64,
+            3,
+            64,
+            "bf16",
+            False,
+            *(ATTENTION.Values(fill, place + 1) for place, fill in enumerate(("gaussian", "gaussian", "log-uniform"))),
+            6.0,
+        ),
     ),
-}  # fmt: skip
+}
 """A problem with what the mistake is about: weights that are subnormal, of values that are large."""
 
 
@@ -299,7 +306,15 @@ def _of_newcomer() -> Iterator[Broken]:
 def all_broken() -> dict[str, Broken]:
     """Every broken kernel by its name, suite after suite: "tolerance/bf16-cut"."""
     suites = (
-        _of_tolerance, _of_gemms, _of_linear, _of_faults, _of_quantisers, _of_tensors, _of_rows, _of_attention,
-        _of_declarations, _of_newcomer,
-    )  # fmt: skip
+        _of_tolerance,
+        _of_gemms,
+        _of_linear,
+        _of_faults,
+        _of_quantisers,
+        _of_tensors,
+        _of_rows,
+        _of_attention,
+        _of_declarations,
+        _of_newcomer,
+    )
     return {broken.name: broken for suite in suites for broken in suite()}

@@ -206,9 +206,13 @@ def with_values(seed: int) -> Iterator[Pair]:
     yield Pair("e4m3 NaN beyond", Family.SATURATION, own.e4m3(wide, past="nan"), own.e4m3(wide), "e4m3", values=wide)
     twice = own.e4m3(own.of_bf16(own.bf16(np.float32(1.0001) * narrow)))
     yield Pair(
-        "e4m3 through bf16", Family.DOUBLE_ROUNDING, twice, own.e4m3(np.float32(1.0001) * narrow), "e4m3",
+        "e4m3 through bf16",
+        Family.DOUBLE_ROUNDING,
+        twice,
+        own.e4m3(np.float32(1.0001) * narrow),
+        "e4m3",
         values=np.float32(1.0001) * narrow,
-    )  # fmt: skip
+    )
     yield Pair("e4m3 flushed", Family.FLUSHED, _flushed(right), right, "e4m3", values=narrow)
 
 
@@ -286,12 +290,24 @@ def held_out(seed: int, shape: tuple[int, int, int]) -> Iterator[Pair]:
     yield Pair(
         "held out: 22 bits", "", own.core_chain(p.a, p.b, length=32, fraction=17, kept=17), None, "f32", p.operands()
     )
-    yield Pair("held out: odd ranges", "", _sum([own.hopper(p.a[:, owner == i], p.b[:, owner == i]) for i in range(5)]),
-               usual, "f32", p.operands())  # fmt: skip
+    yield Pair(
+        "held out: odd ranges",
+        "",
+        _sum([own.hopper(p.a[:, owner == i], p.b[:, owner == i]) for i in range(5)]),
+        usual,
+        "f32",
+        p.operands(),
+    )
     yield Pair("held out: relu", "", relu, usual, "f32", p.operands())
     yield Pair("held out: shuffled K", "", shuffled, None, "f32", p.operands())
-    yield Pair("held out: scales in any order", "", Problem(p.a, p.b, random.permutation(p.sa), p.sb).promoted(), scaled,
-               "f32", p.operands(scaled=True))  # fmt: skip
+    yield Pair(
+        "held out: scales in any order",
+        "",
+        Problem(p.a, p.b, random.permutation(p.sa), p.sb).promoted(),
+        scaled,
+        "f32",
+        p.operands(scaled=True),
+    )
     yield Pair("held out: ada times", "", own.ada(p.a, p.b) * np.float32(1.5), _sum(p.chunks()), "f32", p.operands())
     yield Pair("held out: stochastic", "", dithered, own.bf16(x), "bf16", values=x)
     yield Pair("held out: alone", "", own.bf16(x * np.float32(1.01)), own.bf16(x), "bf16")

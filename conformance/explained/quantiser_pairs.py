@@ -275,8 +275,14 @@ def of_buffers(seed: int, shape: tuple[int, int]) -> Iterator[Pair]:
     tma = _mn_major(floats)
     by_rows = np.zeros(tma.size, np.float32)
     by_rows[: floats.size] = floats.reshape(-1)
-    yield Pair(f"{size}: rows for MN-major", Family.SCALE_LAYOUT, by_rows.reshape(tma.shape), tma if two else None, "f32",
-               quantized=of_groups)  # fmt: skip
+    yield Pair(
+        f"{size}: rows for MN-major",
+        Family.SCALE_LAYOUT,
+        by_rows.reshape(tma.shape),
+        tma if two else None,
+        "f32",
+        quantized=of_groups,
+    )
     for name, code in (("zeros", 0), ("poison", 0xAA)):
         tile = codes.copy()
         tile[16:, 64:128] = code

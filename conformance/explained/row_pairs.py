@@ -60,15 +60,30 @@ class Rows:
         made = [random.normal(mean, 1, size) for mean, size in ((0.5, shape), (1, shape[1]), (0, shape[1]), (0, shape))]
         return Rows(*(through_bf16(each.astype(np.float32)) for each in made))
 
-    def softmax(self, *, scale: float = 1, base: float = np.e, top: Floats | None = None, summed: Any = None,
-                total: Callable[[Floats], Floats] = added) -> Floats:  # fmt: skip
+    def softmax(
+        self,
+        *,
+        scale: float = 1,
+        base: float = np.e,
+        top: Floats | None = None,
+        summed: Any = None,
+        total: Callable[[Floats], Floats] = added,
+    ) -> Floats:
         """`summed` is what becomes of the weights before they are added."""
         top = self.x.max(axis=1, keepdims=True) if top is None else top
         p = exp((self.x - top) * np.float32(scale), base)
         return p / total(p if summed is None else summed(p))
 
-    def rms(self, *, x: Floats | None = None, w: Floats | None = None, eps: float = 1e-5, count: int = 0,
-            outside: float = 0, total: Callable[[Floats], Floats] = added) -> Floats:  # fmt: skip
+    def rms(
+        self,
+        *,
+        x: Floats | None = None,
+        w: Floats | None = None,
+        eps: float = 1e-5,
+        count: int = 0,
+        outside: float = 0,
+        total: Callable[[Floats], Floats] = added,
+    ) -> Floats:
         x = self.x if x is None else x
         mean = total(x * x) / np.float32(count or x.shape[1]) + np.float32(eps)
         root = ONE / (np.sqrt(mean) + np.float32(outside))
@@ -97,10 +112,12 @@ SOFTMAX: dict[str, tuple[Family, Planted]] = {
     "no maximum": (Family.MAXIMUM, lambda r: r.softmax(top=np.zeros((len(r.x), 1), np.float32))),
     "2^x": (Family.BASE, lambda r: r.softmax(base=2.0)),
     "the last column is not added": (
-        Family.TAIL, lambda r: r.softmax(top=r.x[:, :-1].max(axis=1, keepdims=True), summed=lambda p: p[:, :-1]),
+        Family.TAIL,
+        lambda r: r.softmax(top=r.x[:, :-1].max(axis=1, keepdims=True), summed=lambda p: p[:, :-1]),
     ),
     "whole 128 columns are added": (
-        Family.TAIL, lambda r: r.softmax(top=r.x[:, :256].max(axis=1, keepdims=True), summed=lambda p: p[:, :256]),
+        Family.TAIL,
+        lambda r: r.softmax(top=r.x[:, :256].max(axis=1, keepdims=True), summed=lambda p: p[:, :256]),
     ),
     "the sum in bf16": (Family.ACCUMULATOR, lambda r: r.softmax(total=lambda p: added(p, through_bf16))),
     "by lanes": (Family.REDUCTION_ORDER, lambda r: r.softmax(total=by_lanes)),
@@ -108,9 +125,11 @@ SOFTMAX: dict[str, tuple[Family, Planted]] = {
         Family.REDUCTION_ORDER,
         lambda r: r.softmax(total=lambda p: p.astype(np.float64).sum(axis=1, keepdims=True).astype(np.float32)),
     ),
-    "times a reciprocal": (Family.SPECIAL, lambda r: exp(r.x - r.x.max(axis=1, keepdims=True)) * (ONE / added(
-        exp(r.x - r.x.max(axis=1, keepdims=True))))),
-}  # fmt: skip
+    "times a reciprocal": (
+        Family.SPECIAL,
+        lambda r: exp(r.x - r.x.max(axis=1, keepdims=True)) * (ONE / added(exp(r.x - r.x.max(axis=1, keepdims=True)))),
+    ),
+}
 SCALED: dict[str, tuple[Family, Planted]] = {
     "the scale left out": (Family.NO_SCALE, lambda r: r.softmax()),
     "the scale twice": (Family.SCALE_TWICE, lambda r: r.softmax(scale=0.015625)),

@@ -45,8 +45,13 @@ class FieldBug:
     def changed(self) -> list[str]:
         """The lines that tell the wrong kernel from the right one, "-" before wrong and "+" before right ones."""
         if self.edits:
-            return [f"{sign} {line}" for edit in self.edits for sign, text in zip("-+", edit, strict=True)
-                    for line in text.splitlines() if line.strip()]  # fmt: skip
+            return [
+                f"{sign} {line}"
+                for edit in self.edits
+                for sign, text in zip("-+", edit, strict=True)
+                for line in text.splitlines()
+                if line.strip()
+            ]
         return list(_chosen((ROOT / self.kernel).read_text("utf-8"))) if self.kernel.endswith(".cu") else []
 
 

@@ -154,22 +154,24 @@ def page(found: dict[str, dict[str, Outcome]], versions: str = "") -> str:
     share = f"{100 * total[2] / total[1]:.1f} %"  # type: ignore[operator]
     rows.append((*total, share, *(sum(int(row[place]) for row in rows) for place in range(4, 8))))  # type: ignore[arg-type]
     heads = ("package", "chosen", "passed", "share", "failed", "skipped", "not run", "wrong results")
-    return "\n".join((
-        "# Tests of other packages on the simulated GPU" + (f": {versions}" if versions else ""),
-        "",
-        f"Made by `python -m conformance.foreign_tests table RESULTS{_asked(versions)}`, after `run` of each package. "
-        "The lists in",
-        "`conformance/foreign_tests/` were committed before anything ran them.",
-        "",
-        *table(heads, rows),
-        "",
-        "## Why the rest does not pass",
-        "",
-        *table(("cause", "tests"), causes.most_common()),
-        "",
-        *table(("package", "test", "cause", "what it says"), others),
-        "",
-    ))  # fmt: skip
+    return "\n".join(
+        (
+            "# Tests of other packages on the simulated GPU" + (f": {versions}" if versions else ""),
+            "",
+            f"Made by `python -m conformance.foreign_tests table RESULTS{_asked(versions)}`, after `run` of each package. "
+            "The lists in",
+            "`conformance/foreign_tests/` were committed before anything ran them.",
+            "",
+            *table(heads, rows),
+            "",
+            "## Why the rest does not pass",
+            "",
+            *table(("cause", "tests"), causes.most_common()),
+            "",
+            *table(("package", "test", "cause", "what it says"), others),
+            "",
+        )
+    )
 
 
 def _asked(versions: str) -> str:

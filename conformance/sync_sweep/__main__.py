@@ -104,9 +104,13 @@ def summary(tried: list[Cells]) -> Iterable[str]:
         groups: dict[Cells, list[Cells]] = {}
         for cells in some:
             groups.setdefault(cells[1:3], []).append(cells)
-        yield from table(TRIED[1:], (
-            (*key, *(str(sum(int(cells[at]) for cells in found)) for at in (3, 4)), codes_of(found))
-            for key, found in sorted(groups.items())))  # fmt: skip
+        yield from table(
+            TRIED[1:],
+            (
+                (*key, *(str(sum(int(cells[at]) for cells in found)) for at in (3, 4)), codes_of(found))
+                for key, found in sorted(groups.items())
+            ),
+        )
 
 
 def by_target(tried: list[Cells]) -> Iterable[Cells]:

@@ -88,9 +88,15 @@ def of_layers() -> Iterator[Subject]:
             if entry.shape is None:
                 blocks = 2 if entry.over_blocks else 1
                 depth = 5 * entry.reduction_tile * entry.warps_k * blocks
-                yield Subject(name, replace(kernel, suspects={}), name, tuple(
-                    recipe(2, width, depth, FIRST, SECOND, entry=name, blocks=blocks)
-                    for width in (8, entry.output_tile + 3)))  # fmt: skip
+                yield Subject(
+                    name,
+                    replace(kernel, suspects={}),
+                    name,
+                    tuple(
+                        recipe(2, width, depth, FIRST, SECOND, entry=name, blocks=blocks)
+                        for width in (8, entry.output_tile + 3)
+                    ),
+                )
 
 
 def of_quantisers() -> Iterator[Subject]:

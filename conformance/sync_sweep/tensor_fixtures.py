@@ -80,8 +80,14 @@ def declared(
         return {"out": launcher.read(out).reshape(wanted.shape)}
 
     return Kernel(
-        name, lambda turns: {"out": want(turns.count)}, None, run, {"out": ""}, recipe=Turns, file=FILE,
-    )  # fmt: skip
+        name,
+        lambda turns: {"out": want(turns.count)},
+        None,
+        run,
+        {"out": ""},
+        recipe=Turns,
+        file=FILE,
+    )
 
 
 def ring_operands(turns: int) -> tuple[Array, Array]:

@@ -160,9 +160,12 @@ def require_same_entries(subject: BlameSubject, edited: str, source: str) -> Non
         if theirs.get(entry) != sizes:
             took = "has no such entry" if entry not in theirs else f"takes {_sizes(theirs[entry])}"
             raise RefsimError(
-                "bad-edited", f"entry {entry} takes {_sizes(sizes)}; the edited copy {took}", source,
-                "an edited copy is launched as the text is", "edit a copy of the text: --assemble-only --save-ptx FILE writes it",
-            )  # fmt: skip
+                "bad-edited",
+                f"entry {entry} takes {_sizes(sizes)}; the edited copy {took}",
+                source,
+                "an edited copy is launched as the text is",
+                "edit a copy of the text: --assemble-only --save-ptx FILE writes it",
+            )
 
 
 @lru_cache(maxsize=8)

@@ -305,10 +305,14 @@ class AttentionOfPlans:
         usual = self.usual
         words = [f"attention: {plan.adder.name}", plan.exponent.name, plan.function.name]
         for one, own, said in (
-            (plan.mask, usual.mask, plan.mask.name), (plan.taken, usual.taken, plan.taken), (plan.top, usual.top, plan.top),
-            (plan.rescaled, usual.rescaled, plan.rescaled), (plan.weights, usual.weights, plan.weights.name),
-            (plan.summed, usual.summed, plan.summed), (plan.quotient, usual.quotient, f"divided {plan.quotient.name}"),
-        ):  # fmt: skip
+            (plan.mask, usual.mask, plan.mask.name),
+            (plan.taken, usual.taken, plan.taken),
+            (plan.top, usual.top, plan.top),
+            (plan.rescaled, usual.rescaled, plan.rescaled),
+            (plan.weights, usual.weights, plan.weights.name),
+            (plan.summed, usual.summed, plan.summed),
+            (plan.quotient, usual.quotient, f"divided {plan.quotient.name}"),
+        ):
             words += [said] if one != own else []
         return ", ".join(words)
 

@@ -45,8 +45,14 @@ class ScaledAdder:
     upcast: str = ""
     core: tuple[object, ...] = ()
 
-    def sum(self, sides: tuple[Matrix, Matrix], scales: tuple[Matrix, Matrix], given: "BlockScaledProduct",
-            formats: tuple[Format, Format], c: Floats | None) -> Floats:  # fmt: skip
+    def sum(
+        self,
+        sides: tuple[Matrix, Matrix],
+        scales: tuple[Matrix, Matrix],
+        given: "BlockScaledProduct",
+        formats: tuple[Format, Format],
+        c: Floats | None,
+    ) -> Floats:
         """The float32 sums of codes (rows, K) and scales (rows, K / block), from C."""
         if not self.target:
             values = [
@@ -98,9 +104,10 @@ def usual_adder(a: Format, b: Format, kind: Format, block: int, target: str, uni
     """The unit of a target with block scales that takes the fewest formats; where there is none, bf16."""
     rows = [row for row in rows_of(target) if unit in (None, row.unit)]
     own = [
-        row for row in rows if (kind, block) in row.scales and a in row.a_formats and b in row.b_formats
-        and row.d_format is F32
-    ]  # fmt: skip
+        row
+        for row in rows
+        if (kind, block) in row.scales and a in row.a_formats and b in row.b_formats and row.d_format is F32
+    ]
     if own:
         row = min(own, key=lambda each: len(each.a_formats))
         said = f"{row.target} {row.unit} K = {max(row.k)}: scales within its steps"
@@ -207,8 +214,9 @@ class BlockScaledProduct:
             factor = self.factor if plan.factor == MULTIPLIED else np.float32(1) / self.factor
         return np.asarray(ieee.mul(total, np.full_like(total, factor)), np.float32)
 
-    def _range(self, plan: ScaledPlan, sides: list[Matrix], scales: list[Matrix], mine: NDArray[np.int64],
-               c: Floats | None) -> Floats:  # fmt: skip
+    def _range(
+        self, plan: ScaledPlan, sides: list[Matrix], scales: list[Matrix], mine: NDArray[np.int64], c: Floats | None
+    ) -> Floats:
         """The sum of some columns from +0, or from C: one chain, or one for every interval."""
         blocks = mine[:: self.block] // self.block
         if mine.size % self.block or (mine.reshape(-1, self.block) // self.block != blocks[:, None]).any():

@@ -91,8 +91,11 @@ class NormOfPlans(RowSubject):
         found += [row.cause("root") for row in ROOTS]
         if self.w is not None:
             found += [row.cause("weights") for row in steps.WEIGHTS]
-            found += [row.cause("product") for row in steps.WEIGHINGS if row.rank == 0 or self.format is not F32
-                      or row.family is not Family.DOUBLE_ROUNDING]  # fmt: skip
+            found += [
+                row.cause("product")
+                for row in steps.WEIGHINGS
+                if row.rank == 0 or self.format is not F32 or row.family is not Family.DOUBLE_ROUNDING
+            ]
         if self.bias is not None:
             found += [row.cause("bias") for row in steps.BIASES]
         if self.gate is not None:

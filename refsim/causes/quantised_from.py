@@ -107,8 +107,16 @@ class QuantizedFrom:
         whole = np.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, missing)])
         return np.ascontiguousarray(whole), max(1, whole.shape[-1] - block_format(self.to).width + 1)
 
-    def _tensor(self, x: Singles, held: Format, element: Format, which: QuantizerOutput, shape: tuple[int, ...], format: Format,
-                store: ScaleStore = BY_ROWS) -> "QuantizedTensor":  # fmt: skip
+    def _tensor(
+        self,
+        x: Singles,
+        held: Format,
+        element: Format,
+        which: QuantizerOutput,
+        shape: tuple[int, ...],
+        format: Format,
+        store: ScaleStore = BY_ROWS,
+    ) -> "QuantizedTensor":
         rules = self._rules(x.shape, element, format if which == QuantizerOutput.SCALES else None)
         size = int(np.prod(shape)) if which == QuantizerOutput.SCALES else 0
         plan = QuantizingPlan(rules[0], limit=rules[0].element.to, stored=store)

@@ -181,9 +181,17 @@ def tensor_rules(shape: Grid, to: Format) -> Iterator[QuantizingRule]:
     for stores, quotient in product(("1 / (MAX / amax)", "amax / MAX"), ("largest", *QUOTIENTS, "approximate")):
         name = f"{stores} is stored; {QUOTIENT_WORDS[quotient]}"
         yield QuantizingRule(
-            name, source, shape, policy_row("cuda.satfinite", to).rule, F32, False, _one,
-            partial(scale, stores), partial(scaled, quotient), fp8_quantize.EPS,
-        )  # fmt: skip
+            name,
+            source,
+            shape,
+            policy_row("cuda.satfinite", to).rule,
+            F32,
+            False,
+            _one,
+            partial(scale, stores),
+            partial(scaled, quotient),
+            fp8_quantize.EPS,
+        )
 
 
 def block_variants(to: str, recipe: str | None) -> Iterator[tuple[str, str, QuantizingRule]]:

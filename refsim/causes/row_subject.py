@@ -62,9 +62,11 @@ class RowSubject:
         others = {
             name: None if given is None else self._rounded(random.normal(0, 1, shape))
             for name, given, shape in (
-                ("w", self.w, columns), ("bias", self.bias, columns), ("gate", self.gate, (rows, columns)),
+                ("w", self.w, columns),
+                ("bias", self.bias, columns),
+                ("gate", self.gate, (rows, columns)),
             )
-        }  # fmt: skip
+        }
         return {"x": self._rounded(x), **others, "made": {}}
 
     def _rounded(self, values: Any) -> Floats:

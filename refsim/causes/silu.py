@@ -79,10 +79,12 @@ GATINGS = (
     GATED,
     ChangedStep("the gate is left out", Family.GATE, _SILU, _ungated),
     ChangedStep("the gate is multiplied without silu", Family.GATE, _SILU, _linear),
-    ChangedStep("silu(gate) is rounded to the output before the product", Family.DOUBLE_ROUNDING, _SILU, _rounded_before),
+    ChangedStep(
+        "silu(gate) is rounded to the output before the product", Family.DOUBLE_ROUNDING, _SILU, _rounded_before
+    ),
     ChangedStep("y is rounded to the output before the product", Family.DOUBLE_ROUNDING, _SILU, _y_rounded_before),
     ChangedStep("y and silu(gate) are rounded before the product", Family.DOUBLE_ROUNDING, _SILU, _both_rounded),
-)  # fmt: skip
+)
 
 
 @dataclass(frozen=True)

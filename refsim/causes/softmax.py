@@ -73,12 +73,16 @@ EXPONENTS = (
     FUSED_EXPONENT,
     ChangedStep("t = fl(fl(x * scale) - fl(m * scale))", Family.CONTRACTION, PTX["fma"], _product_less_product),
     DIFFERENCE,
-    ChangedStep("t = fl(fl(fl(x - m) * own) * log2(e)), own without log2(e)", Family.CONTRACTION, PTX["fma"], _two_products),
     ChangedStep(
-        "t = fl(fl(fl(x * own) - fl(m * own)) * log2(e)), own without log2(e)", Family.CONTRACTION, PTX["fma"],
+        "t = fl(fl(fl(x - m) * own) * log2(e)), own without log2(e)", Family.CONTRACTION, PTX["fma"], _two_products
+    ),
+    ChangedStep(
+        "t = fl(fl(fl(x * own) - fl(m * own)) * log2(e)), own without log2(e)",
+        Family.CONTRACTION,
+        PTX["fma"],
         _two_products_apart,
     ),
-)  # fmt: skip
+)
 
 
 # ---- the maximum, weights before they are added --------------------------------------------------------------------------
@@ -206,8 +210,11 @@ class SoftmaxOfPlans(RowSubject):
         usual, columns = self.usual, self.x.shape[1]
         found = [*common_causes(self.format), *sum_causes(usual.order), *tail_causes(columns, "sum and maximum")]
         for aspect, rows in (
-            ("exponent", EXPONENTS), ("function", EXPONENTIALS), ("quotient", DIVISIONS), ("top", TOPS),
-        ):  # fmt: skip
+            ("exponent", EXPONENTS),
+            ("function", EXPONENTIALS),
+            ("quotient", DIVISIONS),
+            ("top", TOPS),
+        ):
             found += [row.cause(aspect) for row in rows]
         if self.format is not F32:
             found += [row.cause("rounded") for row in ROUNDED]

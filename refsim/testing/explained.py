@@ -121,9 +121,17 @@ def _of_code(
         named = tuple(_named(suspicion, each.differing) for suspicion in suspicions)
         outcome = DiffOutcome.EXPLAINED if named else each.outcome
         said[name] = DiffExplanation(
-            outcome, each.differing, each.judged, each.size, named, each.parts, each.excluded, each.unseen,
-            each.pairs, each.untried + untried,
-        )  # fmt: skip
+            outcome,
+            each.differing,
+            each.judged,
+            each.size,
+            named,
+            each.parts,
+            each.excluded,
+            each.unseen,
+            each.pairs,
+            each.untried + untried,
+        )
     return said
 
 

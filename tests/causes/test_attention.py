@@ -17,9 +17,13 @@ from refsim.testing.kernel_files import bundled_kernels, load_kernel_file
 attention = load_kernel_file(bundled_kernels("attention.py"))
 LATER = pytest.mark.ci("others of the same kinds are named in every run")
 EVERY_RUN = (
-    "attention: values are not rescaled", "attention: heads in turn", "attention: P cut", "attention: pads are seen",
-    "causal attention: one key fewer", "equal: attention",
-)  # fmt: skip
+    "attention: values are not rescaled",
+    "attention: heads in turn",
+    "attention: P cut",
+    "attention: pads are seen",
+    "causal attention: one key fewer",
+    "equal: attention",
+)
 NAMES = [pytest.param(name, marks=() if name in EVERY_RUN else LATER) for name in attention_names()]
 PROBLEMS = [problem for kernel in attention.KERNELS for problem in kernel.corpus if problem.depth == 64]
 

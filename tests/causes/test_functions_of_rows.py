@@ -19,10 +19,18 @@ from refsim.testing.kernel_files import bundled_kernels, load_kernel_file
 rows = load_kernel_file(bundled_kernels("row_functions.py"))
 LATER = pytest.mark.ci("others of the same kinds are named in every run")
 EVERY_RUN = (
-    "softmax: no maximum", "softmax: the last column is not added", "scaled softmax: the scale twice",
-    "rms_norm: no epsilon", "rms_norm: N with pads", "rms_norm: weights of the first 128", "rms_norm: the sum in f16",
-    "layer_norm: no mean", "silu: the gate of the first row", "silu: silu of the other half", "softmax: toward zero",
-)  # fmt: skip
+    "softmax: no maximum",
+    "softmax: the last column is not added",
+    "scaled softmax: the scale twice",
+    "rms_norm: no epsilon",
+    "rms_norm: N with pads",
+    "rms_norm: weights of the first 128",
+    "rms_norm: the sum in f16",
+    "layer_norm: no mean",
+    "silu: the gate of the first row",
+    "silu: silu of the other half",
+    "softmax: toward zero",
+)
 NAMES = [pytest.param(name, marks=() if name in EVERY_RUN or name.startswith("equal") else LATER) for name in names()]
 
 
@@ -35,9 +43,12 @@ def test_what_is_usual_are_the_bits_of_our_own_kernels(problem):
         right = oracles.softmax(problem.codes(), problem.scale, format=problem.wide)
     else:
         given = RowOperands(
-            function="rms_norm", eps=problem.eps, weight=decode(problem.weights, problem.wide, np.float32),
-            gate=None if problem.gates is None else decode(problem.gates, problem.wide, np.float32), **common,
-        )  # fmt: skip
+            function="rms_norm",
+            eps=problem.eps,
+            weight=decode(problem.weights, problem.wide, np.float32),
+            gate=None if problem.gates is None else decode(problem.gates, problem.wide, np.float32),
+            **common,
+        )
         right = oracles.rms_norm(problem.codes(), problem.weights, problem.eps, gate=problem.gates, format=problem.wide)
     assert explain_diff(right, format=problem.wide, operands=given, seconds=0.1).outcome is DiffOutcome.EQUAL
 

@@ -31,11 +31,14 @@ PLANTED = {
     "the first of four blocks": (X, PADDED, PADDED[ROW, BLOCK // 4 * 4], Family.SCALE_LAYOUT),
     "a turned grid": (X, PADDED, PADDED.reshape(-1)[BLOCK * ROWS + ROW], Family.SCALE_LAYOUT),
     "two blocks of a tile": (
-        WIDE, OF_WIDE, OF_WIDE[TILE // 128 + (np.arange(704) >= (TILE // 128 + 1) * 128)], Family.SCALE_LAYOUT,
+        WIDE,
+        OF_WIDE,
+        OF_WIDE[TILE // 128 + (np.arange(704) >= (TILE // 128 + 1) * 128)],
+        Family.SCALE_LAYOUT,
     ),
     "inverted": (X, OF_ROWS, (np.float32(1) / OF_ROWS)[ROW], Family.SCALE_RULE),
     "through f16": (X, OF_ROWS, OF_ROWS.astype(np.float16).astype(np.float32)[ROW], Family.DOUBLE_ROUNDING),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", PLANTED)

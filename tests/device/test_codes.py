@@ -68,12 +68,20 @@ def test_ptx_is_taken_as_it_is_and_its_producer_named() -> None:
 @pytest.mark.parametrize(
     ("made_for", "target", "runs"),
     [
-        ("sm_80", "sm_80", True), ("sm_80", "sm_90a", True), ("sm_80", "sm_120a", True), ("sm_90", "sm_89", False),
-        ("sm_90a", "sm_90a", True), ("sm_90a", "sm_90", False), ("sm_90a", "sm_100a", False),
-        ("sm_100f", "sm_103a", True), ("sm_100f", "sm_120a", False), ("sm_103f", "sm_100a", False),
-        ("sm_100a", "sm_90a", False), ("sm_120, texmode_independent", "sm_121a", True),
+        ("sm_80", "sm_80", True),
+        ("sm_80", "sm_90a", True),
+        ("sm_80", "sm_120a", True),
+        ("sm_90", "sm_89", False),
+        ("sm_90a", "sm_90a", True),
+        ("sm_90a", "sm_90", False),
+        ("sm_90a", "sm_100a", False),
+        ("sm_100f", "sm_103a", True),
+        ("sm_100f", "sm_120a", False),
+        ("sm_103f", "sm_100a", False),
+        ("sm_100a", "sm_90a", False),
+        ("sm_120, texmode_independent", "sm_121a", True),
     ],
-)  # fmt: skip
+)
 def test_ptx_says_itself_what_it_was_made_for(tmp_path: Path, made_for: str, target: str, runs: bool) -> None:
     """And not a comment; a device that cannot run it is said by name, and no compiler is asked."""
     head = f"/*\n.target sm_30\n*/ // .target sm_30\n.version 8.8\n.target {made_for}\n"

@@ -79,9 +79,17 @@ def multiplied(registers: list[Lanes], scales: list[Lanes], c: Lanes, formats: t
     sums = np.zeros((mn, mn), np.float32)
     sums[places] = c
     found = numerics.mma(
-        *matrices, sums, unit="mfma.scale", a_format=formats[0], b_format=formats[1], target="gfx950",
-        a_scale=of_blocks[0], b_scale=of_blocks[1], scale_format="e8m0", k=matrices[0].shape[1],
-    )  # fmt: skip
+        *matrices,
+        sums,
+        unit="mfma.scale",
+        a_format=formats[0],
+        b_format=formats[1],
+        target="gfx950",
+        a_scale=of_blocks[0],
+        b_scale=of_blocks[1],
+        scale_format="e8m0",
+        k=matrices[0].shape[1],
+    )
     return found[places]
 
 

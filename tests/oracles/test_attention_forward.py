@@ -145,12 +145,18 @@ CODES = np.zeros((1, 2, 64), np.uint8)
         (lambda: attention(ZERO, ZERO, CODES, 1.0), "code-type"),
         (lambda: attention(ZERO[0], ZERO, ZERO, 1.0), "shape"),
         (lambda: attention(ZERO, ZERO, ZERO[:, :1], 1.0), "shape"),
-        (lambda: attention(np.repeat(ZERO, 3, axis=0), np.repeat(ZERO, 2, axis=0), np.repeat(ZERO, 2, axis=0), 1.0), "shape"),
+        (
+            lambda: attention(np.repeat(ZERO, 3, axis=0), np.repeat(ZERO, 2, axis=0), np.repeat(ZERO, 2, axis=0), 1.0),
+            "shape",
+        ),
         (lambda: attention(ZERO, ZERO, ZERO, 1.0, scales=(ONE, ONE, ONE)), "scales"),
         (lambda: attention(CODES, CODES, CODES, 1.0, format="e4m3"), "scales"),
-        (lambda: attention(CODES, CODES, CODES, 1.0, format="e4m3", scales=(ONE, ONE, np.float32([1, 1]))), "scale-shape"),
+        (
+            lambda: attention(CODES, CODES, CODES, 1.0, format="e4m3", scales=(ONE, ONE, np.float32([1, 1]))),
+            "scale-shape",
+        ),
     ],
-)  # fmt: skip
+)
 def test_what_does_not_fit_is_one_error(call, code) -> None:
     with pytest.raises(RefsimError) as caught:
         call()

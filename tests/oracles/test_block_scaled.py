@@ -110,9 +110,11 @@ def test_products_in_bf16_are_the_slow_definition(kind: str, upcast: str, target
     k_width = 2 if (target, unit) == ("sm_90a", None) else 8 if "e2m1" in (given["a_format"], given["b_format"]) else 4
     for i, j in [*places(d), (1, 1), (0, 1), (2, 0)]:
         a, b = (
-            slow.in_bf16(given[s][r].tolist(), given[f"{s}_format"], given[f"{s}_scale"][r].tolist(), given["scale_format"], zero)
+            slow.in_bf16(
+                given[s][r].tolist(), given[f"{s}_format"], given[f"{s}_scale"][r].tolist(), given["scale_format"], zero
+            )
             for s, r in (("a", i), ("b", j))
-        )  # fmt: skip
+        )
         assert d[i, j] == slow.wide(a, b, slow.steps_of_lanes(96, k_width, step.length), step), (i, j)
 
 
@@ -150,7 +152,7 @@ def test_cdna4_is_a_placeholder_that_says_so(kind: str) -> None:
 def test_special_codes() -> None:
     ones = np.full((1, 32), 0x38, np.uint8)
 
-    def one(a: Codes = ones, s: int = 127, format: str = "e4m3", **more: Any) -> np.uint32:  # fmt: skip
+    def one(a: Codes = ones, s: int = 127, format: str = "e4m3", **more: Any) -> np.uint32:
         return matmul(a, ones, np.uint8([[s]]), np.uint8([[127]]), a_format=format, b_format="e4m3", **more).view(
             np.uint32
         )[0, 0]

@@ -56,9 +56,14 @@ def test_stores_are_there_when_the_phase_is(policy: str, seed: int) -> None:
 @POLICIES
 @pytest.mark.parametrize(
     ("operation", "want"),
-    [("add.u32", lambda x: x + 100), ("max.s32", lambda x: np.maximum(x, 100)), ("and.b32", lambda x: x & 100),
-     ("inc.u32", lambda x: np.where(x <= 100, 0, 101)), ("min.u32", lambda x: np.minimum(x, 100))],
-)  # fmt: skip
+    [
+        ("add.u32", lambda x: x + 100),
+        ("max.s32", lambda x: np.maximum(x, 100)),
+        ("and.b32", lambda x: x & 100),
+        ("inc.u32", lambda x: np.where(x <= 100, 0, 101)),
+        ("min.u32", lambda x: np.minimum(x, 100)),
+    ],
+)
 def test_reductions(operation, want, policy: str, seed: int) -> None:
     got = run(f"{RED}.{operation} [%r8], %r6, [%r9];", 128, policy=policy, seed=seed)
     assert (got[..., 0] == want(sent())).all()

@@ -118,8 +118,14 @@ def test_pixels_are_stored_as_the_definition_says(column: Any) -> None:
     fields, base, _, to = column
     made = layouts.im2col_map(**fields)
     base = tuple(max(at, 0) for at in base)
-    assume(all(low <= at < extent + high for at, low, high, extent in
-               zip(base[1:-1], made.pixels.lower, made.pixels.upper, made.dims[1:-1], strict=True)))  # fmt: skip
+    assume(
+        all(
+            low <= at < extent + high
+            for at, low, high, extent in zip(
+                base[1:-1], made.pixels.lower, made.pixels.upper, made.dims[1:-1], strict=True
+            )
+        )
+    )
     memory = memory_of(made, 2)
     window = np.random.default_rng(3).integers(0, 256, to + made.box_bytes, np.uint8)
     with device.open("sim:lazy", "sm_90a").loaded(alone(f"store_{len(made.dims)}d"), "tensor_maps.ptx") as gpu:
@@ -204,14 +210,21 @@ def test_a_multicast_brings_the_pixels_to_every_block() -> None:
 
 MAP = {"data_type": "uint32", "dims": (4, 6, 5, 2), "channels": 4, "pixels": 8, "lower": (-1, 0), "upper": (-1, 0)}
 REFUSED = [
-    ({"dims": (4, 6), "lower": (), "upper": ()}, "tensormap-rank"), ({"lower": (0,)}, "tensormap-rank"),
-    ({"lower": (-129, 0)}, "tensormap-corner"), ({"upper": (0, 128)}, "tensormap-corner"),
-    ({"upper": (-8, 0)}, "tensormap-corner"), ({"channels": 257}, "tensormap-box"), ({"channels": 0}, "tensormap-box"),
-    ({"upper": (-7, 0)}, "tensormap-corner"), ({"pixels": 1025}, "tensormap-box"),
+    ({"dims": (4, 6), "lower": (), "upper": ()}, "tensormap-rank"),
+    ({"lower": (0,)}, "tensormap-rank"),
+    ({"lower": (-129, 0)}, "tensormap-corner"),
+    ({"upper": (0, 128)}, "tensormap-corner"),
+    ({"upper": (-8, 0)}, "tensormap-corner"),
+    ({"channels": 257}, "tensormap-box"),
+    ({"channels": 0}, "tensormap-box"),
+    ({"upper": (-7, 0)}, "tensormap-corner"),
+    ({"pixels": 1025}, "tensormap-box"),
     ({"element_strides": (1, 9, 1, 1)}, "tensormap-step"),
-    ({"address": 8}, "tensormap-alignment"), ({"channels": 16, "swizzle": "32B"}, "swizzle-span"),
-    ({"swizzle": "256B"}, "unknown-swizzle"), ({"oob_fill": "nan_request_zero_fma"}, "tensormap-fill"),
-]  # fmt: skip
+    ({"address": 8}, "tensormap-alignment"),
+    ({"channels": 16, "swizzle": "32B"}, "swizzle-span"),
+    ({"swizzle": "256B"}, "unknown-swizzle"),
+    ({"oob_fill": "nan_request_zero_fma"}, "tensormap-fill"),
+]
 
 
 @pytest.mark.parametrize(("change", "code"), REFUSED)

@@ -40,8 +40,12 @@ def test_a_file_has_the_bits_of_its_tensors(
     monkeypatch.setattr(checkpoints, "PIECE_BYTES", piece)
     told = quantize_file(model, tmp_path / "small.safetensors", format)
     assert [(each.key, each.done) for each in sorted(told, key=lambda each: each.key)] == [
-        ("a.weight", "quantised"), ("b.bias", "copied"), ("b.weight", "quantised"), ("codes", "copied"), ("odd.weight", "copied")
-    ]  # fmt: skip
+        ("a.weight", "quantised"),
+        ("b.bias", "copied"),
+        ("b.weight", "quantised"),
+        ("codes", "copied"),
+        ("odd.weight", "copied"),
+    ]
     given, made = files.load_all(model), files.load_all(tmp_path / "small.safetensors")
     for key in ("a.weight", "b.weight"):
         wanted = refsim.quantize(given[key].typed(), format)

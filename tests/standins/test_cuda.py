@@ -108,19 +108,31 @@ def test_a_kernel_of_an_image_is_launched(driver, fresh):
     assert fresh.memory.held() == []
 
 
-@pytest.mark.parametrize(("given", "size", "wanted"), [
-    (-1, 8, b"\xff" * 8), (True, 1, b"\1"), (ctypes.c_int16(-2), 2, b"\xfe\xff"), (np.float32(1), 4, b"\0\0\x80?"),
-    (1.0, 8, b"\0\0\0\0\0\0\xf0?"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("given", "size", "wanted"),
+    [
+        (-1, 8, b"\xff" * 8),
+        (True, 1, b"\1"),
+        (ctypes.c_int16(-2), 2, b"\xfe\xff"),
+        (np.float32(1), 4, b"\0\0\x80?"),
+        (1.0, 8, b"\0\0\0\0\0\0\xf0?"),
+    ],
+)
 def test_arguments_are_packed_as_they_are(given, size, wanted):
     assert core._packed(given, size) == wanted
 
 
 def test_options_of_a_program_are_flags_of_nvrtc():
     options = images.ProgramOptions(
-        fma=False, use_fast_math=True, restrict=False, define_macro=["A", ("B", "2")], std="c++20", arch="compute_80",
-        max_register_count=None, lineinfo=True,
-    )  # fmt: skip
+        fma=False,
+        use_fast_math=True,
+        restrict=False,
+        define_macro=["A", ("B", "2")],
+        std="c++20",
+        arch="compute_80",
+        max_register_count=None,
+        lineinfo=True,
+    )
     wanted = ["--define-macro=A", "--define-macro=B=2", "--fmad=false", "--std=c++20", "--use_fast_math"]
     assert (options.flags, options.arch) == (wanted, "sm_80")
     assert images.ProgramOptions().arch == "sm_90"

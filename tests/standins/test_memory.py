@@ -68,13 +68,16 @@ def test_a_copy_brings_unwritten_bytes_with_it():
     assert memory.read(to, 8)[[0, 1, 4]].tolist() == [9, 9, 4]
 
 
-@pytest.mark.parametrize("act", [
-    lambda memory, at: memory.read(at, 9),
-    lambda memory, at: memory.write(at + 4, bytes_of(range(5))),
-    lambda memory, at: memory.fill(at, b"ab", 5),
-    lambda memory, at: memory.copy(at, at + 8, 1),
-    lambda memory, at: memory.read(12345, 1),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "act",
+    [
+        lambda memory, at: memory.read(at, 9),
+        lambda memory, at: memory.write(at + 4, bytes_of(range(5))),
+        lambda memory, at: memory.fill(at, b"ab", 5),
+        lambda memory, at: memory.copy(at, at + 8, 1),
+        lambda memory, at: memory.read(12345, 1),
+    ],
+)
 def test_a_copy_leaves_no_allocation(act):
     memory = DeviceMemory()
     address = memory.allocate(8, "test", bytes_of(range(8)))
@@ -147,13 +150,16 @@ def told_by(act):
     return [(is_wrong, code, where.partition(":")[0]) for is_wrong, code, where in found]
 
 
-@pytest.mark.parametrize(("act", "wanted"), [
-    (lambda memory, at: (memory.free(at), memory.free(at)), [(True, "bad-free")]),
-    (lambda memory, at: memory.free(at + 1), [(True, "bad-free")]),
-    (lambda memory, at: memory.write(at, bytes_of(range(9))), [(True, "bad-copy")]),
-    (lambda memory, at: (memory.write(at, bytes_of(range(7))), memory.read(at, 8)), [(False, "uninitialised")]),
-    (lambda memory, at: (memory.write(at, bytes_of(range(7))), memory.read(at, 7)), []),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("act", "wanted"),
+    [
+        (lambda memory, at: (memory.free(at), memory.free(at)), [(True, "bad-free")]),
+        (lambda memory, at: memory.free(at + 1), [(True, "bad-free")]),
+        (lambda memory, at: memory.write(at, bytes_of(range(9))), [(True, "bad-copy")]),
+        (lambda memory, at: (memory.write(at, bytes_of(range(7))), memory.read(at, 8)), [(False, "uninitialised")]),
+        (lambda memory, at: (memory.write(at, bytes_of(range(7))), memory.read(at, 7)), []),
+    ],
+)
 def test_what_the_program_does_wrong_is_told_with_its_line(act, wanted):
     assert told_by(act) == [(*each, Path(__file__).name) for each in wanted]
 

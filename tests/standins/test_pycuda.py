@@ -52,10 +52,16 @@ def test_prepared_calls_take_addresses_and_offsets():
         kernel.prepared_call((1, 1), (64, 1, 1), y)
 
 
-@pytest.mark.parametrize(("letters", "value", "raw"), [
-    ("i", -2, struct.pack("i", -2)), ("d", 0.1, struct.pack("d", 0.1)), ("F", 1j, np.complex64(1j).tobytes()),
-    ("12s", np.arange(3, dtype=np.float32), np.arange(3, dtype=np.float32).tobytes()), ("P", None, bytes(8)),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("letters", "value", "raw"),
+    [
+        ("i", -2, struct.pack("i", -2)),
+        ("d", 0.1, struct.pack("d", 0.1)),
+        ("F", 1j, np.complex64(1j).tobytes()),
+        ("12s", np.arange(3, dtype=np.float32), np.arange(3, dtype=np.float32).tobytes()),
+        ("P", None, bytes(8)),
+    ],
+)
 def test_prepared_arguments_are_packed_by_their_letters(letters, value, raw):
     from refsim.standins.pycuda.functions import _by_format
 
@@ -114,11 +120,19 @@ def test_what_a_driver_refuses_is_refused():
     driver.Device(0).make_context()
 
 
-@pytest.mark.parametrize("ask", [
-    lambda: driver.matrix_to_array, lambda: driver.Device(0).clock_rate, lambda: gpuarray.sum,
-    lambda: gpuarray.to_gpu(X)[::2], lambda: tools.DeviceMemoryPool, lambda: compiler.DynamicModule,
-    lambda: driver.Context.get_current().set_cache_config, lambda: gpuarray.to_gpu(X).fill(0).dot,
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda: driver.matrix_to_array,
+        lambda: driver.Device(0).clock_rate,
+        lambda: gpuarray.sum,
+        lambda: gpuarray.to_gpu(X)[::2],
+        lambda: tools.DeviceMemoryPool,
+        lambda: compiler.DynamicModule,
+        lambda: driver.Context.get_current().set_cache_config,
+        lambda: gpuarray.to_gpu(X).fill(0).dot,
+    ],
+)
 def test_what_is_not_simulated_is_named(ask, fresh):
     with pytest.raises(UnsupportedError, match=r"\[unsupported-function\] pycuda\."):
         ask()
@@ -168,9 +182,11 @@ def test_an_operation_is_done_for_each_element(fresh):
     x, y = gpuarray.to_gpu(X), gpuarray.to_gpu(X[::-1].copy())
     z = gpuarray.empty_like(x)
     combined = elementwise.ElementwiseKernel(
-        "float a, const float *x, unsigned int b, float *y, float *z", "z[i] = a * x[i] + b * y[i] + n - f(i)", "combined",
+        "float a, const float *x, unsigned int b, float *y, float *z",
+        "z[i] = a * x[i] + b * y[i] + n - f(i)",
+        "combined",
         preamble="__device__ float f(int i) { return i; }",
-    )  # fmt: skip
+    )
     combined(2, x, np.uint32(3), y, z)
     assert (z.get() == 2 * X + 3 * X[::-1] + 40 - X).all()
     with pytest.raises(driver.LaunchError, match=r"\(beyond:2\)"):

@@ -52,11 +52,18 @@ def test_pointers_become_addresses_of_the_device():
             values(pairs[3:], (), addresses)
 
 
-@pytest.mark.parametrize(("kind", "given", "wanted"), [
-    ("i1", True, np.bool_(True)), ("i32", -1, np.int32(-1)), ("i64", 2**63, np.int64(-(2**63))), ("u8", 255, np.uint8(255)),
-    ("fp16", 1.5, np.float16(1.5)), ("fp32", 0.1, np.float32(0.1)),
-("bf16", 0.1, np.uint16(0x3DCC)),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("kind", "given", "wanted"),
+    [
+        ("i1", True, np.bool_(True)),
+        ("i32", -1, np.int32(-1)),
+        ("i64", 2**63, np.int64(-(2**63))),
+        ("u8", 255, np.uint8(255)),
+        ("fp16", 1.5, np.float16(1.5)),
+        ("fp32", 0.1, np.float32(0.1)),
+        ("bf16", 0.1, np.uint16(0x3DCC)),
+    ],
+)
 def test_numbers_have_the_width_of_the_signature(kind, given, wanted):
     (found,) = values([(kind, given)], (), DeviceAddresses(GpuSession(), [], []))
     assert (found.dtype, found.tobytes()) == (wanted.dtype, wanted.tobytes())

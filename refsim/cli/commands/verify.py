@@ -276,9 +276,17 @@ class _Run:
             named = list(self.files) or kernel_paths()
         except RefsimError:  # a pyproject.toml that is being written
             named = []
-        return list(dict.fromkeys([
-            Path("pyproject.toml").absolute(), *map(Path.absolute, named), *declaring, *self.python_files, *files,
-        ]))  # fmt: skip
+        return list(
+            dict.fromkeys(
+                [
+                    Path("pyproject.toml").absolute(),
+                    *map(Path.absolute, named),
+                    *declaring,
+                    *self.python_files,
+                    *files,
+                ]
+            )
+        )
 
     def _chosen(self) -> "list[Kernel]":
         from refsim.testing import find_kernels, kernel_named

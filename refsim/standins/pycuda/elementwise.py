@@ -55,18 +55,20 @@ class PycudaElementwise:
             raise RuntimeError(
                 "ElementwiseKernel can only be used with functions that have at least one vector argument"
             )
-        source = "\n".join((
-            preamble,
-            f"__global__ void {name}({arguments}, long n) {{",
-            "unsigned tid = threadIdx.x, total_threads = gridDim.x * blockDim.x, cta_start = blockDim.x * blockIdx.x, i;",
-            f"{loop_prep};",
-            "for (i = cta_start + tid; i < n; i += total_threads) {",
-            f'#line 1 "{name}"',
-            f"{operation};",
-            "}",
-            f"{after_loop};",
-            "}",
-        ))  # fmt: skip
+        source = "\n".join(
+            (
+                preamble,
+                f"__global__ void {name}({arguments}, long n) {{",
+                "unsigned tid = threadIdx.x, total_threads = gridDim.x * blockDim.x, cta_start = blockDim.x * blockIdx.x, i;",
+                f"{loop_prep};",
+                "for (i = cta_start + tid; i < n; i += total_threads) {",
+                f'#line 1 "{name}"',
+                f"{operation};",
+                "}",
+                f"{after_loop};",
+                "}",
+            )
+        )
         self._function = SourceModule(source, options=options, keep=keep).get_function(name)
 
     def __call__(self, *args: Any, range: Any = None, slice: Any = None, stream: Any = None) -> None:

@@ -60,17 +60,20 @@ def test_a_program_runs_and_is_reported(ran, tmp_path):
 SAID = Said("race", "two threads write", "source.cu:2")
 
 
-@pytest.mark.parametrize(("code", "seen", "options", "wanted"), [
-    (0, {}, ("--strict",), 0),
-    (3, {}, (), 1),
-    (0, {"findings": [SAID, SAID]}, (), 1),
-    (0, {"warnings": [SAID]}, ("--strict",), 0),
-    (0, {"inexact": ["source.cu:3"]}, (), 0),
-    (0, {"inexact": ["source.cu:3"]}, ("--strict",), 5),
-    (0, {"assumed": ["source.cu:3"]}, ("--strict",), 5),
-    (0, {"refused": [SAID]}, ("--strict",), 5),
-    (1, {"inexact": ["source.cu:3"]}, ("--strict",), 1),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("code", "seen", "options", "wanted"),
+    [
+        (0, {}, ("--strict",), 0),
+        (3, {}, (), 1),
+        (0, {"findings": [SAID, SAID]}, (), 1),
+        (0, {"warnings": [SAID]}, ("--strict",), 0),
+        (0, {"inexact": ["source.cu:3"]}, (), 0),
+        (0, {"inexact": ["source.cu:3"]}, ("--strict",), 5),
+        (0, {"assumed": ["source.cu:3"]}, ("--strict",), 5),
+        (0, {"refused": [SAID]}, ("--strict",), 5),
+        (1, {"inexact": ["source.cu:3"]}, ("--strict",), 1),
+    ],
+)
 def test_the_exit_code_says_how_it_went(refsim, monkeypatch, code, seen, options, wanted):
     record = RunRecord("sm_90a", [KernelRecord("k", "pycuda", "sm_90a", 1, 32, 0.1, ["1 of 32"], **seen)])
     monkeypatch.setattr(programs, "run_program", lambda command, settings: ProgramRun(command, code, record, 1, 0))
@@ -90,11 +93,14 @@ def test_a_finding_is_a_failure_of_junit(ran, tmp_path):
     assert "[race]" in suite.find("testcase/failure").text
 
 
-@pytest.mark.parametrize(("command", "code", "error"), [
-    ((), 2, "no-command"),
-    (("no-such-program",), 4, "no-command"),
-    (("python", "-S", "-c", "pass"), 4, "stand-ins-did-not-start"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("command", "code", "error"),
+    [
+        ((), 2, "no-command"),
+        (("no-such-program",), 4, "no-command"),
+        (("python", "-S", "-c", "pass"), 4, "stand-ins-did-not-start"),
+    ],
+)
 def test_what_cannot_be_started_is_said(refsim, command, code, error):
     done = refsim("run", "--", *command)
     assert (done.code, done.out) == (code, "")
@@ -237,9 +243,13 @@ def test_what_the_program_itself_did_wrong_is_a_finding(refsim, monkeypatch, tmp
         for case in ElementTree.parse(tmp_path / "junit.xml").iter("testcase")
     }
     assert cases == {
-        "pytest": [], "(host)": ["failure"], "test_a.py::test_leak": [], "test_a.py::test_free": ["failure"],
-        "test_a.py::test_right": [], "test_a.py::test_asks": ["error"],
-    }  # fmt: skip
+        "pytest": [],
+        "(host)": ["failure"],
+        "test_a.py::test_leak": [],
+        "test_a.py::test_free": ["failure"],
+        "test_a.py::test_right": [],
+        "test_a.py::test_asks": ["error"],
+    }
 
 
 ENDS = """

@@ -132,8 +132,13 @@ def test_junit_has_a_case_for_each_kernel(refsim, several):
     assert verify(refsim, "--junit", "verify.xml").code == 1
     (suite,) = ElementTree.parse(several / "verify.xml").getroot()
     assert suite.attrib | {"time": ""} == {
-        "name": "refsim verify", "tests": "4", "failures": "2", "errors": "0", "skipped": "0", "time": "",
-    }  # fmt: skip
+        "name": "refsim verify",
+        "tests": "4",
+        "failures": "2",
+        "errors": "0",
+        "skipped": "0",
+        "time": "",
+    }
     cases = {case.get("name"): case for case in suite}
     assert list(cases) == ["fp8_right", "fp8_wrong", "far_wrong", "late"]
     assert [child.tag for child in cases["fp8_right"]] == ["properties"]
@@ -198,8 +203,11 @@ def test_csv_is_one_table(refsim, several):
     assert run.code == 1
     rows = list(csv.DictReader(io.StringIO(run.out)))
     assert [(row["kernel"], row["status"]) for row in rows] == [
-        ("fp8_right", "pass"), ("fp8_wrong", "fail"), ("far_wrong", "fail"), ("late", "pass"),
-    ]  # fmt: skip
+        ("fp8_right", "pass"),
+        ("fp8_wrong", "fail"),
+        ("far_wrong", "fail"),
+        ("late", "pass"),
+    ]
     assert rows[2]["line"] == "8"
     assert rows[2]["finding"].startswith("[out-of-bounds]")
     assert rows[2]["replay"].startswith("failures")
@@ -330,8 +338,10 @@ def test_rerun_runs_again_for_an_imported_module(several):
     (several / "flip.py").write_text("BIT = \n")
     (several / "mistakes.py").write_text("import flip\ndef wrong(y): return y ^ flip.BIT\n")
     declared = (several / "scale_kernel.py").read_text()
-    declared = declared.replace('return {"y": refsim.encode(scaled, "e4m3", overflow="saturate")}',
-                                'return {"y": mistakes.wrong(refsim.encode(scaled, "e4m3", overflow="saturate"))}')  # fmt: skip
+    declared = declared.replace(
+        'return {"y": refsim.encode(scaled, "e4m3", overflow="saturate")}',
+        'return {"y": mistakes.wrong(refsim.encode(scaled, "e4m3", overflow="saturate"))}',
+    )
     (several / "scale_kernel.py").write_text(f"import mistakes\n{declared}")
     with rerunning(several, "--kernels", "scale_kernel.py") as (_, waited):
         assert "[kernel-file-fails] the file raised SyntaxError" in waited()
