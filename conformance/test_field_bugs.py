@@ -12,9 +12,20 @@ from conformance.field_bugs.page import PAGE, page, section, sections_of
 BUGS = {bug.id: bug for bug in read_bugs()}
 OFTEN = ("partial_rows", "shared_memory_of_a_smaller_chip")
 LONG = (
-    "k_tail", "odd_width", "rounded_before_residual", "zero_residual", "unshuffled_weights", "fast_scale", "scale_of_scale",
-    "overflow_is_nan", "scales_as_bf16", "padded_scales", "compressed_2_4", "accumulator_columns", "missing_wait",
-)  # fmt: skip
+    "k_tail",
+    "odd_width",
+    "rounded_before_residual",
+    "zero_residual",
+    "unshuffled_weights",
+    "fast_scale",
+    "scale_of_scale",
+    "overflow_is_nan",
+    "scales_as_bf16",
+    "padded_scales",
+    "compressed_2_4",
+    "accumulator_columns",
+    "missing_wait",
+)
 """Two to nine seconds each, of eighty that all sections take."""
 
 

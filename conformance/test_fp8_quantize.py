@@ -12,12 +12,8 @@ from refsim.testing.kernel_files import bundled_kernels, load_kernel_file
 
 bindings = load_kernel_file(bundled_kernels())
 CASES = {"quick": 2, "ci": 4, "night": 1000}  # generated for each of the 15 variants, beside the corpus
-# fmt: off
 VARIANTS = [
-    *(
-        pytest.param(bindings.FP8_AMAX, bindings.amax_problems((wide,)), id=f"amax-{wide}")
-        for wide in bindings.WIDE
-    ),
+    *(pytest.param(bindings.FP8_AMAX, bindings.amax_problems((wide,)), id=f"amax-{wide}") for wide in bindings.WIDE),
     *(
         pytest.param(bindings.FP8_QUANTIZE, bindings.quantize_problems((wide,), (to,)), id=f"quantize-{wide}-{to}")
         for wide in bindings.WIDE
@@ -29,7 +25,6 @@ VARIANTS = [
         for wide in bindings.WIDE
     ),
 ]
-# fmt: on
 
 
 LATER = pytest.mark.ci("the command `refsim verify fp8_amax` is tested with the same problems in CI")

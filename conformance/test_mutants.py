@@ -15,20 +15,23 @@ QUANTIZE = replace(bindings.FP8_QUANTIZE, problem=bindings.quantize_problems(("f
 LATER = pytest.mark.ci("others of the same kernel are refused in every run")
 
 # the kernel that shows it, the text of the real kernel, what the mutant has in its place
-# fmt: off
 MUTANTS = (
     pytest.param(
-        QUANTIZE, "static_cast<int64_t>(n - vectors * kPerVector)", "static_cast<int64_t>(head)",
+        QUANTIZE,
+        "static_cast<int64_t>(n - vectors * kPerVector)",
+        "static_cast<int64_t>(head)",
         id="tail-never-written",
     ),
     pytest.param(
-        QUANTIZE, "__fmul_rn(x[i], scale)", "__half2float(__hmul(__float2half_rn(x[i]), __float2half_rn(scale)))",
-        id="multiply-in-half-precision", marks=LATER,
+        QUANTIZE,
+        "__fmul_rn(x[i], scale)",
+        "__half2float(__hmul(__float2half_rn(x[i]), __float2half_rn(scale)))",
+        id="multiply-in-half-precision",
+        marks=LATER,
     ),
     pytest.param(QUANTIZE, "__NV_SATFINITE", "__NV_NOSAT", id="no-saturation", marks=LATER),
     pytest.param(AMAX, "    __syncthreads();\n", "", id="barrier-dropped"),
 )
-# fmt: on
 
 
 def _campaign(kernel, source, device, cases=0):

@@ -131,20 +131,27 @@ def test_approximate_forms_are_the_rounded_function_where_it_is_ordinary(
         assert abs(result - want) <= 2 or distance <= WITHIN.get(name, 0), (name, row)
 
 
-# fmt: off
 SPECIAL = [
-    ("rsqrt.approx.f32", 0x80000000, 0xFF800000), ("rsqrt.approx.ftz.f32", 0x80000001, 0xFF800000),
-    ("rsqrt.approx.f32", 0xBF800000, 0x7FFFFFFF), ("rcp.approx.ftz.f32", 0x00000001, 0x7F800000),
-    ("sqrt.approx.f32", 0x80000000, 0x80000000), ("sqrt.approx.ftz.f32", 0x80000001, 0x80000000),
-    ("sin.approx.ftz.f32", 0x80000001, 0x80000000), ("sin.approx.f32", 0x7F800000, 0x7FFFFFFF),
-    ("cos.approx.f32", 0x00000000, 0x3F800000), ("lg2.approx.f32", 0x00000000, 0xFF800000),
-    ("lg2.approx.f32", 0xBF800000, 0x7FFFFFFF), ("ex2.approx.f32", 0xFF800000, 0x00000000),
-    ("ex2.approx.f32", 0x7FA00005, 0x7FFFFFFF), ("tanh.approx.f32", 0xFF800000, 0xBF800000),
-    ("rcp.approx.ftz.f64", 0x7FF0000100000000, 0x7FFFFFFF00000000), ("rcp.approx.ftz.f64", 0x7FF0000000000001, 0),
+    ("rsqrt.approx.f32", 0x80000000, 0xFF800000),
+    ("rsqrt.approx.ftz.f32", 0x80000001, 0xFF800000),
+    ("rsqrt.approx.f32", 0xBF800000, 0x7FFFFFFF),
+    ("rcp.approx.ftz.f32", 0x00000001, 0x7F800000),
+    ("sqrt.approx.f32", 0x80000000, 0x80000000),
+    ("sqrt.approx.ftz.f32", 0x80000001, 0x80000000),
+    ("sin.approx.ftz.f32", 0x80000001, 0x80000000),
+    ("sin.approx.f32", 0x7F800000, 0x7FFFFFFF),
+    ("cos.approx.f32", 0x00000000, 0x3F800000),
+    ("lg2.approx.f32", 0x00000000, 0xFF800000),
+    ("lg2.approx.f32", 0xBF800000, 0x7FFFFFFF),
+    ("ex2.approx.f32", 0xFF800000, 0x00000000),
+    ("ex2.approx.f32", 0x7FA00005, 0x7FFFFFFF),
+    ("tanh.approx.f32", 0xFF800000, 0xBF800000),
+    ("rcp.approx.ftz.f64", 0x7FF0000100000000, 0x7FFFFFFF00000000),
+    ("rcp.approx.ftz.f64", 0x7FF0000000000001, 0),
     ("rcp.approx.ftz.f64", 0x8000000000000001, 0xFFF << 52),
-    ("rsqrt.approx.f64", 0x4010000000000000, 0x3FE0000000000000), ("rsqrt.approx.ftz.f64", 0xBFF << 52, 0x7FFFFFFF00000000),
+    ("rsqrt.approx.f64", 0x4010000000000000, 0x3FE0000000000000),
+    ("rsqrt.approx.ftz.f64", 0xBFF << 52, 0x7FFFFFFF00000000),
 ]
-# fmt: on
 
 
 @pytest.mark.parametrize(("opcode", "operand", "result"), SPECIAL)

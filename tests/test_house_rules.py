@@ -1,13 +1,15 @@
 """No file over 400 lines, no function over 60: what is longer is parted by meaning. Only tables lay themselves out."""
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 FOLDERS = ("refsim", "gpu", "benchmarks", "properties", "conformance", "tests")
 FILE_LINES, FUNCTION_LINES = 400, 60
-TABLES = 60  # that `ruff format` leaves as they are
+TABLES = 60
+UNFORMATTED = re.compile("# fmt: (?:skip|off)")
 
 
 def sources(root: Path) -> list[Path]:
@@ -41,8 +43,7 @@ def test_every_file_and_function_can_be_read_at_once() -> None:
 
 
 def test_only_tables_lay_themselves_out() -> None:
-    mark = "# fmt: " + "skip"
-    found = {path.relative_to(ROOT).as_posix(): path.read_text().count(mark) for path in sources(ROOT)}
+    found = {path.relative_to(ROOT).as_posix(): len(UNFORMATTED.findall(path.read_text())) for path in sources(ROOT)}
     assert 0 < sum(found.values()) <= TABLES, {name: count for name, count in found.items() if count}
 
 

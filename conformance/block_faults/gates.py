@@ -15,32 +15,50 @@ def _cosine(limit: float, source: str) -> Gate:
 
 _PRODUCT = (
     Gate(
-        ALLCLOSE, "vLLM, NVFP4 scaled_mm", "allclose, rtol 0.1, atol 0.1",
-        "tests/kernels/quantization/test_nvfp4_scaled_mm.py", (Condition(share_beyond(1e-1, 1e-1), 0),),
+        ALLCLOSE,
+        "vLLM, NVFP4 scaled_mm",
+        "allclose, rtol 0.1, atol 0.1",
+        "tests/kernels/quantization/test_nvfp4_scaled_mm.py",
+        (Condition(share_beyond(1e-1, 1e-1), 0),),
     ),
     Gate(
-        "PyTorch", "PyTorch, scaled_mm by blocks", "allclose, rtol 0.07, atol 0.07; cosine >= 0.999",
+        "PyTorch",
+        "PyTorch, scaled_mm by blocks",
+        "allclose, rtol 0.07, atol 0.07; cosine >= 0.999",
         "test/test_scaled_matmul_cuda.py",
         (Condition(share_beyond(7e-2, 7e-2), 0), Condition(away_from_parallel, 1e-3)),
     ),
     Gate(
-        "GPU MODE", "GPU MODE, nvfp4_gemm", "allclose, rtol 0.001, atol 0.001", "problems/*/reference.py",
+        "GPU MODE",
+        "GPU MODE, nvfp4_gemm",
+        "allclose, rtol 0.001, atol 0.001",
+        "problems/*/reference.py",
         (Condition(share_beyond(1e-3, 1e-3), 0),),
     ),
-)  # fmt: skip
+)
 _TENSOR = (
     Gate(
-        ALLCLOSE, "FlashInfer, dequantised", "allclose, rtol 0.3, atol 0.5, y not quantised",
-        "tests/utils/test_fp4_quantize.py", (Condition(share_beyond(3e-1, 5e-1), 0, "unquantised"),),
+        ALLCLOSE,
+        "FlashInfer, dequantised",
+        "allclose, rtol 0.3, atol 0.5, y not quantised",
+        "tests/utils/test_fp4_quantize.py",
+        (Condition(share_beyond(3e-1, 5e-1), 0, "unquantised"),),
     ),
     Gate(
-        "vLLM", "vLLM, group quantisation", "allclose, rtol 0.15, atol 0.15",
-        "tests/kernels/quantization/test_fp8_quant_group.py", (Condition(share_beyond(1.5e-1, 1.5e-1), 0),),
+        "vLLM",
+        "vLLM, group quantisation",
+        "allclose, rtol 0.15, atol 0.15",
+        "tests/kernels/quantization/test_fp8_quant_group.py",
+        (Condition(share_beyond(1.5e-1, 1.5e-1), 0),),
     ),
     Gate(
-        "DeepGEMM", "DeepGEMM", "calc_diff < 0.001", "deep_gemm/testing/numeric.py", (Condition(calc_diff, 1e-3),),
+        "DeepGEMM",
+        "DeepGEMM",
+        "calc_diff < 0.001",
+        "deep_gemm/testing/numeric.py",
+        (Condition(calc_diff, 1e-3),),
     ),
-)  # fmt: skip
+)
 
 
 def gates_of(subject: Subject, bits: int) -> tuple[Gate, ...]:

@@ -273,8 +273,15 @@ TURNING = ("ring", "cluster_ring", "groups", "relaxed_ring", "linear")
 KERNELS = (
     ring("ring", 8, 1),
     ring("cluster_ring", 4, 2),
-    declared("groups", BULK, groups, lambda turns: 1000 * np.arange(turns.count, dtype=np.uint32).repeat(128) + np.tile(
-        np.arange(128, dtype=np.uint32), turns.count)),
+    declared(
+        "groups",
+        BULK,
+        groups,
+        lambda turns: (
+            1000 * np.arange(turns.count, dtype=np.uint32).repeat(128)
+            + np.tile(np.arange(128, dtype=np.uint32), turns.count)
+        ),
+    ),
     declared("runs", BULK, runs, runs_wanted),
     declared("exchange", BULK, exchange, exchanged),
     declared("multicast", BULK, multicast, multicast_wanted),
@@ -287,10 +294,14 @@ KERNELS = (
     multiplied("wgmma_pair", PAIR, {0: 64, 8: 64}, sets=2),
     multiplied("wgmma_registers", REGISTERS, {}),
     handed_on("mbarrier_of_a_block", phases.HEAD + phases.BLOCK.format(**phases.ORDERED), 1, FROM_BELOW),
-    handed_on("mbarrier_fenced", phases.HEAD + phases.BLOCK.format(**phases.ORDERED | phases.RELAXED | phases.FENCED), 1,
-              FROM_BELOW),
+    handed_on(
+        "mbarrier_fenced",
+        phases.HEAD + phases.BLOCK.format(**phases.ORDERED | phases.RELAXED | phases.FENCED),
+        1,
+        FROM_BELOW,
+    ),
     handed_on("mbarrier_of_a_cluster", phases.HEAD + left_open(phases.CLUSTER.format(**FAR)), 2, ACROSS),
     handed_on("ring_of_blocks", of_clusters(clusters.RING), 2, NEXT),
     handed_on("arrival_at_a_neighbour", of_clusters(NEIGHBOUR), 2, NEXT),
     declared("stores_counted", BULK, stored, stored_wanted, left_open(STORE)),
-)  # fmt: skip
+)

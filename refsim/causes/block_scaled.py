@@ -63,10 +63,23 @@ class ScaledAdder:
             return np.asarray(fma_product(codes[0], codes[1], c, a_format=F32, b_format=F32), np.float32)
         more: dict[str, Any] = {"upcast": self.upcast} if self.upcast else {}
         try:
-            return np.asarray(block_scaled_matmul(
-                sides[0], sides[1], scales[0], scales[1], a_format=formats[0], b_format=formats[1],
-                scale_format=given.kind, block=given.block, c=c, target=self.target, unit=self.unit, **more,
-            ), np.float32)  # fmt: skip
+            return np.asarray(
+                block_scaled_matmul(
+                    sides[0],
+                    sides[1],
+                    scales[0],
+                    scales[1],
+                    a_format=formats[0],
+                    b_format=formats[1],
+                    scale_format=given.kind,
+                    block=given.block,
+                    c=c,
+                    target=self.target,
+                    unit=self.unit,
+                    **more,
+                ),
+                np.float32,
+            )
         except RefsimError:
             raise DoesNotApplyError from None  # a unit that does not take these formats
 

@@ -160,9 +160,18 @@ def _native(row: Profile, target: str) -> Product:
         one = int(encode(1.0, a.kind))
         scales = [_padded(each.scales, k // each.block, one) for each in (a, b)]
         return mma(
-            x, y, c, unit=row.unit, a_format=a.format, b_format=b.format, target=target,
-            a_scale=scales[0], b_scale=scales[1], scale_format=a.kind, k=k,
-        )  # fmt: skip
+            x,
+            y,
+            c,
+            unit=row.unit,
+            a_format=a.format,
+            b_format=b.format,
+            target=target,
+            a_scale=scales[0],
+            b_scale=scales[1],
+            scale_format=a.kind,
+            k=k,
+        )
 
     return multiply
 

@@ -42,7 +42,6 @@ PACKED = zipfile.ZipFile(io.BytesIO(DEFLATED)).infolist()[0].compress_size
 HUGE = struct.pack("<I", 0xFFFFFFF0)
 BOMB = npy_of(shape="(50000000,)", payload=bytes(100_000_000))
 
-# fmt: off
 NPZ: dict[str, tuple[Callable[[], bytes], str]] = {
     "empty": (lambda: b"", "bad-archive"),
     "npy-instead": (lambda: ARRAY, "bad-archive"),
@@ -51,7 +50,8 @@ NPZ: dict[str, tuple[Callable[[], bytes], str]] = {
     "directory-missing": (lambda: ONE[: ONE.index(CENTRAL)], "bad-archive"),
     "first-half-missing": (lambda: ONE[40:], "bad-archive"),
     "directory-of-2-mib": (
-        lambda: patched(bytes(3 * MIB) + ONE, END, 12, struct.pack("<I", 2 * MIB)), "unsafe-archive",
+        lambda: patched(bytes(3 * MIB) + ONE, END, 12, struct.pack("<I", 2 * MIB)),
+        "unsafe-archive",
     ),
     "directory-of-4-gib": (lambda: patched(ONE, END, 12, HUGE), "bad-archive"),
     "member-beyond-file": (lambda: patched(ONE, CENTRAL, 42, HUGE), "bad-archive"),
@@ -71,7 +71,8 @@ NPZ: dict[str, tuple[Callable[[], bytes], str]] = {
     "packed-beyond-file": (lambda: patched(ONE, CENTRAL, 20, HUGE + HUGE), "truncated-file"),
     "ratio-beyond-deflate": (lambda: patched(DEFLATED, CENTRAL, 24, struct.pack("<I", MIB)), "unsafe-archive"),
     "ratio-just-beyond-deflate": (
-        lambda: patched(DEFLATED, CENTRAL, 24, struct.pack("<I", 1032 * (PACKED + 1) + 1)), "unsafe-archive",
+        lambda: patched(DEFLATED, CENTRAL, 24, struct.pack("<I", 1032 * (PACKED + 1) + 1)),
+        "unsafe-archive",
     ),
     "claims-4-gib": (lambda: patched(DEFLATED, CENTRAL, 24, HUGE), "unsafe-archive"),
     "expands-less-than-said": (lambda: patched(DEFLATED, CENTRAL, 24, struct.pack("<I", 20_000)), "trailing-bytes"),
@@ -83,7 +84,6 @@ NPZ: dict[str, tuple[Callable[[], bytes], str]] = {
     "member-claims-more": (lambda: archive(("x.npy", npy_of(shape="(99999999,)"))), "truncated-file"),
     "bomb-of-100-mb": (lambda: archive(("x.npy", BOMB), method=zipfile.ZIP_DEFLATED), "unsafe-archive"),
 }
-# fmt: on
 
 
 @pytest.mark.parametrize("name", NPZ)

@@ -227,9 +227,18 @@ def _mfma(wave: Wave, made: Instruction, shape: str) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UnverifiedProfileWarning)
         product = numerics.mma(
-            matrices[0], matrices[1].T, c, unit="mfma.scale", a_format=formats[0], b_format=formats[1], target="gfx950",
-            a_scale=scales[0], b_scale=scales[1].T, scale_format="e8m0", k=matrices[0].shape[1],
-        )  # fmt: skip
+            matrices[0],
+            matrices[1].T,
+            c,
+            unit="mfma.scale",
+            a_format=formats[0],
+            b_format=formats[1],
+            target="gfx950",
+            a_scale=scales[0],
+            b_scale=scales[1].T,
+            scale_format="e8m0",
+            k=matrices[0].shape[1],
+        )
     wave.put(target, np.ascontiguousarray(product[d.coord(*every(LANES, d.values))]).view(np.uint32).T)
 
 

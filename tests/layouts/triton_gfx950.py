@@ -6,9 +6,21 @@ import triton.language as tl
 
 @triton.jit
 def product(
-    a, b, sa, sb, c, M, N, K,
-    format: tl.constexpr, in_byte: tl.constexpr, shuffled: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
-):  # fmt: skip
+    a,
+    b,
+    sa,
+    sb,
+    c,
+    M,
+    N,
+    K,
+    format: tl.constexpr,
+    in_byte: tl.constexpr,
+    shuffled: tl.constexpr,
+    BM: tl.constexpr,
+    BN: tl.constexpr,
+    BK: tl.constexpr,
+):
     """c [M, N] of a [M, K / in_byte] and b [N, K / in_byte]; whole tiles. `shuffled`: 0, or the rows of the MFMA, 16 or 32."""
     rows, columns = tl.program_id(0), tl.program_id(1)
     rm, rn, rk = rows * BM + tl.arange(0, BM), columns * BN + tl.arange(0, BN), tl.arange(0, BK // in_byte)

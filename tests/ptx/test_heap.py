@@ -21,30 +21,28 @@ __device__ int* kept[64];
 __device__ Node* list;
 """
 # Each kernel is a body of `void name(int* out, int n)`, launched with 64 threads and n = 16.
-# fmt: off
 RIGHT = {
     "own": "int* p = (int*)malloc(n * 4); if (!p) { out[t] = -1; return; }\nfor (int i = 0; i < n; i++) p[i] = i + t;\n"
-           "int s = 0; for (int i = 0; i < n; i++) s += p[i];\nout[t] = s; free(p); free(nullptr);",
+    "int s = 0; for (int i = 0; i < n; i++) s += p[i];\nout[t] = s; free(p); free(nullptr);",
     "objects": "Node* q = new Node(t); Node* base = q; out[t] = base->v + (int)((unsigned long long)q % 16); delete base;\n"
-               "int* r = new int[n]; r[n - 1] = 4; out[t] += r[n - 1]; delete[] r;",
+    "int* r = new int[n]; r[n - 1] = 4; out[t] += r[n - 1]; delete[] r;",
     "aligned": "char* z = (char*)__nv_aligned_device_malloc(100, 256); z[99] = t;\n"
-               "out[t] = z[99] + (int)((unsigned long long)z % 256); free(z);\n"
-               "if (__nv_aligned_device_malloc(100, 24)) out[t] = -1;",
+    "out[t] = z[99] + (int)((unsigned long long)z % 256); free(z);\n"
+    "if (__nv_aligned_device_malloc(100, 24)) out[t] = -1;",
     "copied": "int* p = (int*)malloc(64); memset(p, 0, 64); p[3] = t; int* q = (int*)malloc(64); memcpy(q, p, 64);\n"
-              "out[t] = q[3] + q[4]; free(p); free(q);",
+    "out[t] = q[3] + q[4]; free(p); free(q);",
     "together": "__shared__ int* p; if (t == 0) p = (int*)malloc(blockDim.x * 4);\n__syncthreads(); p[t] = t;\n"
-                "__syncthreads(); out[t] = p[t ^ 33];\n__syncthreads(); if (t == 5) free(p);",
+    "__syncthreads(); out[t] = p[t ^ 33];\n__syncthreads(); if (t == 5) free(p);",
     "again": "int s = 0; for (int i = 0; i < 8; i++) { int* p = (int*)malloc(1000000); if (!p) { s = -1; break; }\n"
-             "p[t] = i; p[249999] = i; s += p[t]; free(p); } if (t < 7) out[t] = s;",
+    "p[t] = i; p[249999] = i; s += p[t]; free(p); } if (t < 7) out[t] = s;",
     "kept_by_one": "int* p = (int*)malloc(8); p[0] = t; kept[t] = p; out[t] = t;",
     "a_list": "if (t == 0) { list = nullptr; for (int i = 0; i < 5; i++) { Node* q = new Node(i); q->next = list; list = q; }\n"
-              "for (Node* q = list; q; q = q->next) out[q->v] = q->v; }",
+    "for (Node* q = list; q; q = q->next) out[q->v] = q->v; }",
     "none_left": "if (t == 0) { int c = 0; char* p; while ((p = (char*)malloc(1 << 20))) { kept[c++] = (int*)p; } out[0] = c;\n"
-                 "free(kept[3]); out[1] = malloc(8 << 20) == nullptr; p = (char*)malloc(1 << 20); out[2] = p != nullptr;\n"
-                 "kept[3] = (int*)p; }",
+    "free(kept[3]); out[1] = malloc(8 << 20) == nullptr; p = (char*)malloc(1 << 20); out[2] = p != nullptr;\n"
+    "kept[3] = (int*)p; }",
     "nothing": "void *p = malloc(0), *q = malloc(0); out[t] = p && q && p != q; free(p); free(q);",
 }
-# fmt: on
 WANT = {
     "own": lambda t: 120 + 16 * t,
     "objects": lambda t: t + 4,
@@ -89,17 +87,15 @@ LEAKS = {
     "__syncthreads(); if (t == 1) kept[0] = p;",
     "one": "if (t == 3) { int* p = (int*)malloc(n * 4); p[1] = n; // here\nout[t] = p[1]; }",
 }
-# fmt: off
 TAKERS = {
     "take": "int* p = kept[t ^ 1]; out[t] = p[0]; free(p);",
     "drop": "kept[t] = nullptr; out[t] = t;",
     "maybe": "int* p = (int*)malloc(8); __shared__ int never[64]; int v = ((volatile int*)never)[t]; p[0] = t; "
-             "if (t > 100) p[0] = v; out[t] = p[0]; free(p);",
+    "if (t > 100) p[0] = v; out[t] = p[0]; free(p);",
     "half": "struct Two { int a, b; }; __shared__ Two never[64]; never[t].a = t; Two* p = (Two*)malloc(8);\n"
-            "*(volatile long long*)p = *(volatile long long*)&never[t]; kept[t] = (int*)p; out[t] = 0;",
+    "*(volatile long long*)p = *(volatile long long*)&never[t]; kept[t] = (int*)p; out[t] = 0;",
     "other_half": "out[t] = ((volatile int*)kept[t])[1];",
 }
-# fmt: on
 BODIES = {**RIGHT, **{name: row[2] for name, row in WRONG.items()}, **LEAKS, **TAKERS}
 
 

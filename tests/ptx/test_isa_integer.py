@@ -18,7 +18,6 @@ OURS = [clause for clause in clauses() if clause.function.__module__.rsplit(".",
 INSTANCES = [bound for clause in OURS for bound in instances(clause)]
 ASSEMBLED = ("sm_75", "sm_80", "sm_89", "sm_90", "sm_90a", "sm_100a", "sm_120a")
 
-# fmt: off
 WORKED = [
     ("add.u16x2", (0xFFFF0001, 0x00010002), 0x00000003),
     ("add.sat.s32", (0x7FFFFFFF, 1), 0x7FFFFFFF),
@@ -55,7 +54,6 @@ WORKED = [
     ("slct.u32.f32", (1, 2, 0x80000000), 1),
     ("slct.u32.f32", (1, 2, 0x7FC00000), 2),
 ]
-# fmt: on
 
 
 # Two instructions, the second with the flag of the first, as an H100 runs them: a, b, then 0 and 0.

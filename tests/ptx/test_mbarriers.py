@@ -67,7 +67,6 @@ def test_a_wait_may_say_how_long_and_the_time_may_be_anything() -> None:
 
 
 TWICE = INIT + (ARRIVE * 3 + SEEN.format(0)) + (ARRIVE * 3 + SEEN.format(1))
-# fmt: off
 MISUSE = {
     "not initialised": "mbarrier.arrive.shared.b64 %d2, [bar+8];",
     "arrival of 4, while 3 of 3 are pending in phase 0": INIT + "mbarrier.arrive.shared.b64 %d2, [bar], 4;",
@@ -81,13 +80,12 @@ MISUSE = {
     "inval ended": INIT + "mbarrier.inval.shared.b64 [bar];" * 2,
     "for 0 arrivals": "mbarrier.init.shared.b64 [bar], 0;",
     "noComplete": INIT + "mbarrier.arrive.noComplete.shared.b64 %d2, [bar], 3;",
-    "by the state of phase 0 of an mbarrier in phase 2, two phases off":
-        TWICE.replace("%d2", "%d4", 1) + "mbarrier.test_wait.shared.b64 %p2, [bar], %d4;",
+    "by the state of phase 0 of an mbarrier in phase 2, two phases off": TWICE.replace("%d2", "%d4", 1)
+    + "mbarrier.test_wait.shared.b64 %p2, [bar], %d4;",
     "in global memory": "mbarrier.init.b64 [%d1], 1;",
     "a tx-count of 1048576": INIT + "mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [bar], 1048575;"
-                             "mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [bar], 1;",
+    "mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [bar], 1;",
 }
-# fmt: on
 
 
 @pytest.mark.parametrize("what", MISUSE)

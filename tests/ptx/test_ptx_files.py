@@ -113,7 +113,6 @@ def entry(body: str, declarations: str = "") -> str:
     return f"{HEAD}{declarations}\n.entry k() {{ .reg .b32 %r<9>; .reg .pred %p<3>; mov.u32 %r1, %tid.x;\n{body}\nret; }}\n"
 
 
-# fmt: off
 GROWING = {
     "labels of one place": lambda n: entry("".join(f"A{i}: " for i in range(n))),
     "a chain of branches": lambda n: entry("".join(f"A{i}: bra A{i + 1};" for i in range(n)) + f"A{n}:"),
@@ -126,16 +125,18 @@ GROWING = {
     "variables": lambda n: entry("ret;", "".join(f".global .u32 g{i} = {i};" for i in range(n))),
     "scopes": lambda n: entry("{ .reg .u32 %q; mov.u32 %q, 1; }" * n),
     "functions that call the next": lambda n: entry(
-        f"call f{n};", ".func f0() { ret; }" + "".join(f".func f{i}() {{ call f{i - 1}; ret; }}" for i in range(1, n + 1))
+        f"call f{n};",
+        ".func f0() { ret; }" + "".join(f".func f{i}() {{ call f{i - 1}; ret; }}" for i in range(1, n + 1)),
     ),
     "calls of one function": lambda n: entry("call f;" * n, ".func f() { ret; }"),
     "calls through a register": lambda n: entry(
         ".reg .b64 %d; mov.u64 %d, f; P: .callprototype _ ();" + "call %d, P;" * n, ".func f() { ret; }"
     ),
-    "locations": lambda n: entry("".join(f".loc 1 {i + 1} 1, function_name $L, inlined_at 1 {i} 1\n" for i in range(n))),
+    "locations": lambda n: entry(
+        "".join(f".loc 1 {i + 1} 1, function_name $L, inlined_at 1 {i} 1\n" for i in range(n))
+    ),
     "straight code": lambda n: entry("add.u32 %r2, %r1, 1;" * n),
 }
-# fmt: on
 
 
 @pytest.mark.parametrize("name", sorted(GROWING))

@@ -6,17 +6,26 @@ from hypothesis import strategies as st
 
 from refsim.ptx.text.source_names import demangled
 
-# fmt: off
 NAMES = {
-    "_Z9block_sumPf": "block_sum", "_ZN6SquareC1Ef": "Square::Square", "_ZNK6Square4areaEv": "Square::area",
-    "_ZN6SquareD1Ev": "Square::~Square", "_Z4axpyIfEvPT_S1_": "axpy", "_ZN2ns4tileILi4EfE4pushEi": "ns::tile::push",
-    "_ZZ6kernelPfENKUlvE_clEv": "kernel::lambda::operator()", "_ZStplff": "std::operator+", "_ZL6helperf": "helper",
-    "_ZN13__nv_bfloat16C2Ef": "__nv_bfloat16::__nv_bfloat16", "_ZplRK6__halfS1_": "operator+",
-    "_ZN7cutlass5ArrayINS_6half_tELi8ELb0EEixEm": "cutlass::Array::operator[]", "_ZN12_GLOBAL__N_15innerEv": "inner",
-    "_ZN34_INTERNAL_16409655_4_m_cu_cc33d08216__shfl_down_syncEjfji": "__shfl_down_sync", "_Z1fILin3EEvv": "f",
-    "_ZNKSt5arrayIfLm4EE4sizeEv": "std::array::size", "main": "main", "": "",
+    "_Z9block_sumPf": "block_sum",
+    "_ZN6SquareC1Ef": "Square::Square",
+    "_ZNK6Square4areaEv": "Square::area",
+    "_ZN6SquareD1Ev": "Square::~Square",
+    "_Z4axpyIfEvPT_S1_": "axpy",
+    "_ZN2ns4tileILi4EfE4pushEi": "ns::tile::push",
+    "_ZZ6kernelPfENKUlvE_clEv": "kernel::lambda::operator()",
+    "_ZStplff": "std::operator+",
+    "_ZL6helperf": "helper",
+    "_ZN13__nv_bfloat16C2Ef": "__nv_bfloat16::__nv_bfloat16",
+    "_ZplRK6__halfS1_": "operator+",
+    "_ZN7cutlass5ArrayINS_6half_tELi8ELb0EEixEm": "cutlass::Array::operator[]",
+    "_ZN12_GLOBAL__N_15innerEv": "inner",
+    "_ZN34_INTERNAL_16409655_4_m_cu_cc33d08216__shfl_down_syncEjfji": "__shfl_down_sync",
+    "_Z1fILin3EEvv": "f",
+    "_ZNKSt5arrayIfLm4EE4sizeEv": "std::array::size",
+    "main": "main",
+    "": "",
 }
-# fmt: on
 
 
 @pytest.mark.parametrize("mangled", sorted(NAMES))

@@ -102,11 +102,23 @@ def test_a_map_of_which_a_field_was_never_set_is_named(field: str, ordinal: int)
 
 
 WRONG = [
-    ("box_dim", 0, 257), ("box_dim", 0, 0), ("box_dim", 5, 1), ("global_stride", 4, 16), ("global_stride", 0, 8),
-    ("global_stride", 0, 1 << 40), ("element_stride", 0, 0), ("element_stride", 0, 9), ("rank", 0, 5), ("elemtype", 0, 16),
-    ("interleave_layout", 0, 3), ("swizzle_mode", 0, 4), ("swizzle_atomicity", 0, 4), ("fill_mode", 0, 2),
-    ("global_address", 0, 8), ("global_dim", 0, 0),
-]  # fmt: skip
+    ("box_dim", 0, 257),
+    ("box_dim", 0, 0),
+    ("box_dim", 5, 1),
+    ("global_stride", 4, 16),
+    ("global_stride", 0, 8),
+    ("global_stride", 0, 1 << 40),
+    ("element_stride", 0, 0),
+    ("element_stride", 0, 9),
+    ("rank", 0, 5),
+    ("elemtype", 0, 16),
+    ("interleave_layout", 0, 3),
+    ("swizzle_mode", 0, 4),
+    ("swizzle_atomicity", 0, 4),
+    ("fill_mode", 0, 2),
+    ("global_address", 0, 8),
+    ("global_dim", 0, 0),
+]
 
 
 @pytest.mark.parametrize(("field", "ordinal", "value"), WRONG)

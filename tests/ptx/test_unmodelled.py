@@ -103,17 +103,21 @@ TEXTURES = """.version 9.0
     {statement} ret; }}
 """
 SAMPLER = ".global .samplerref sampler = { addr_mode_0 = clamp_to_border, filter_mode = nearest };"
-# fmt: off
 FETCHES = [
-    "tex.1d.v4.s32.s32 {%r1,%r2,%r3,%r4}, [texture, {%r5}];", "tex.1d.v4.s32.s32 {%r1,%r2,%r3,%r4}, [given, {%r5}];",
-    "tex.2d.v4.f32.f32 {%f1,%f2,%f3,%f4}, [%d1, {%f5,%f6}];", "tld4.r.2d.v4.f32.f32 {%f1,%f2,%f3,%f4}, [texture, {%f5,%f6}];",
+    "tex.1d.v4.s32.s32 {%r1,%r2,%r3,%r4}, [texture, {%r5}];",
+    "tex.1d.v4.s32.s32 {%r1,%r2,%r3,%r4}, [given, {%r5}];",
+    "tex.2d.v4.f32.f32 {%f1,%f2,%f3,%f4}, [%d1, {%f5,%f6}];",
+    "tld4.r.2d.v4.f32.f32 {%f1,%f2,%f3,%f4}, [texture, {%f5,%f6}];",
     "tex.level.2d.v4.f32.f32 {%f1,%f2,%f3,%f4}, [texture, {%f5,%f6}], %f7;",
     "tex.grad.2d.v4.f32.f32 {%f1,%f2,%f3,%f4}, [%d1, {%f5,%f6}], {%f7,%f8}, {%f7,%f8};",
-    "suld.b.1d.b32.trap %r1, [surface, {%r2}];", "suld.b.a1d.v2.b32.clamp {%r1,%r2}, [%d1, {%r3,%r4}];",
-    "sust.b.1d.b32.trap [surface, {%r2}], %r1;", "sured.b.add.1d.u32.trap [surface, {%r2}], %r1;",
-    "txq.width.b32 %r1, [texture];", "suq.width.b32 %r1, [surface];", "istypep.texref %p1, %d1;",
+    "suld.b.1d.b32.trap %r1, [surface, {%r2}];",
+    "suld.b.a1d.v2.b32.clamp {%r1,%r2}, [%d1, {%r3,%r4}];",
+    "sust.b.1d.b32.trap [surface, {%r2}], %r1;",
+    "sured.b.add.1d.u32.trap [surface, {%r2}], %r1;",
+    "txq.width.b32 %r1, [texture];",
+    "suq.width.b32 %r1, [surface];",
+    "istypep.texref %p1, %d1;",
 ]
-# fmt: on
 SAMPLED = "tex.2d.v4.f32.f32 {%f1,%f2,%f3,%f4}, [texture, sampler, {%f5,%f6}];"
 
 

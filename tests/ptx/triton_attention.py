@@ -32,9 +32,19 @@ def _none(BM: tl.constexpr, D: tl.constexpr):
 
 @triton.jit
 def by_pointers(
-    q, k, v, o, lse, scale, T,
-    D: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, CAUSAL: tl.constexpr, STAGES: tl.constexpr,
-):  # fmt: skip
+    q,
+    k,
+    v,
+    o,
+    lse,
+    scale,
+    T,
+    D: tl.constexpr,
+    BM: tl.constexpr,
+    BN: tl.constexpr,
+    CAUSAL: tl.constexpr,
+    STAGES: tl.constexpr,
+):
     """Blocks that every row sees whole come first, without masks; then those at the diagonal and at the end."""
     first = tl.program_id(0) * BM
     rows, rd = first + tl.arange(0, BM), tl.arange(0, D)
@@ -61,9 +71,19 @@ def by_pointers(
 
 @triton.jit
 def by_boxes(
-    q, k, v, o, lse, scale, T,
-    D: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, CAUSAL: tl.constexpr, STAGES: tl.constexpr,
-):  # fmt: skip
+    q,
+    k,
+    v,
+    o,
+    lse,
+    scale,
+    T,
+    D: tl.constexpr,
+    BM: tl.constexpr,
+    BN: tl.constexpr,
+    CAUSAL: tl.constexpr,
+    STAGES: tl.constexpr,
+):
     """q, k, v and o are descriptors of [heads, T, D]: what lies past T is loaded as zeros and not stored."""
     first, head = tl.program_id(0) * BM, tl.program_id(1)
     rows = first + tl.arange(0, BM)
@@ -81,9 +101,20 @@ def by_boxes(
 
 @triton.jit
 def by_own_boxes(
-    q, k, v, o, lse, scale, T,
-    D: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, CAUSAL: tl.constexpr, STAGES: tl.constexpr, ROLES: tl.constexpr,
-):  # fmt: skip
+    q,
+    k,
+    v,
+    o,
+    lse,
+    scale,
+    T,
+    D: tl.constexpr,
+    BM: tl.constexpr,
+    BN: tl.constexpr,
+    CAUSAL: tl.constexpr,
+    STAGES: tl.constexpr,
+    ROLES: tl.constexpr,
+):
     """Descriptors made by the kernel, of all rows of all heads; T is a multiple of the blocks. With ROLES Triton gives loads and
     products to warps of their own."""
     total = tl.num_programs(1) * T

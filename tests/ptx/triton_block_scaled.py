@@ -6,10 +6,23 @@ import triton.language as tl
 
 @triton.jit
 def product(
-    a, sa, b, sb, c, M, N, K,
-    A: tl.constexpr, B: tl.constexpr, IN_A: tl.constexpr, IN_B: tl.constexpr, BLOCK: tl.constexpr,
-    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
-):  # fmt: skip
+    a,
+    sa,
+    b,
+    sb,
+    c,
+    M,
+    N,
+    K,
+    A: tl.constexpr,
+    B: tl.constexpr,
+    IN_A: tl.constexpr,
+    IN_B: tl.constexpr,
+    BLOCK: tl.constexpr,
+    BM: tl.constexpr,
+    BN: tl.constexpr,
+    BK: tl.constexpr,
+):
     """c [M, N] of a [M, K / IN_A] and b [N, K / IN_B] in formats A and B, IN of them to a byte, a scale for each BLOCK of K."""
     rm, rn = tl.program_id(0) * BM + tl.arange(0, BM), tl.program_id(1) * BN + tl.arange(0, BN)
     sums = tl.zeros((BM, BN), tl.float32)

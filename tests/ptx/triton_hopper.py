@@ -60,10 +60,21 @@ def grouped(pointers, sizes, groups, BM: tl.constexpr, BN: tl.constexpr, BK: tl.
 
 @triton.jit
 def scaled(
-    a, sa, b, sb, c, N, K,
-    A: tl.constexpr, B: tl.constexpr, PA: tl.constexpr, PB: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
+    a,
+    sa,
+    b,
+    sb,
+    c,
+    N,
+    K,
+    A: tl.constexpr,
+    B: tl.constexpr,
+    PA: tl.constexpr,
+    PB: tl.constexpr,
+    BM: tl.constexpr,
+    BN: tl.constexpr,
     BK: tl.constexpr,
-):  # fmt: skip
+):
     """Microscaling formats A and B, PA and PB elements a byte, a power of two for 32 of them."""
     rm, rn = tl.program_id(0) * BM + tl.arange(0, BM), tl.program_id(1) * BN + tl.arange(0, BN)
     sums = tl.zeros((BM, BN), tl.float32)
@@ -94,9 +105,21 @@ def summed(x, out, BM: tl.constexpr):
 
 @triton.jit
 def backward(
-    q, k, v, do, lse, delta, dk, dv, scale, T,
-    D: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, CAUSAL: tl.constexpr,
-):  # fmt: skip
+    q,
+    k,
+    v,
+    do,
+    lse,
+    delta,
+    dk,
+    dv,
+    scale,
+    T,
+    D: tl.constexpr,
+    BM: tl.constexpr,
+    BN: tl.constexpr,
+    CAUSAL: tl.constexpr,
+):
     """The gradients of keys and values, without the factor of the scores; T is a multiple of both blocks."""
     first, rd = tl.program_id(0) * BN, tl.arange(0, D)
     columns = first + tl.arange(0, BN)

@@ -372,7 +372,6 @@ def attention(t: int, d: int, tile: tuple[int, int], causal: bool, warps: int = 
 
 
 # The first of each row runs in every profile, the others beyond quick.
-# fmt: off
 LAUNCHES = {
     "elementwise": [elementwise(300, 256), elementwise(1000, 1024)],
     "activations": [activations(300, 256), activations(2000, 1024)],
@@ -386,7 +385,8 @@ LAUNCHES = {
     "scan": [scan(256, False), scan(256, True), scan(1024, False, 8), scan(64, True, 1)],
     "sort": [sort("i4", 64, 8), sort("f4", 256, 16), sort("i4", 512, 32, 8)],
     "matmul f16": [
-        matmul("f16", (48, 80, 72), (32, 64, 32)), matmul("f16", (130, 70, 136), (64, 64, 32), 8, 4),
+        matmul("f16", (48, 80, 72), (32, 64, 32)),
+        matmul("f16", (130, 70, 136), (64, 64, 32), 8, 4),
         matmul("f16", (48, 80, 72), (32, 32, 64), 2, 1),
     ],
     "matmul bf16": [matmul("bf16", (48, 80, 72), (32, 64, 32)), matmul("bf16", (100, 40, 200), (64, 32, 64), 4, 2)],
@@ -395,4 +395,3 @@ LAUNCHES = {
     "attention": [attention(80, 32, (64, 32), False), attention(128, 64, (64, 64), False, 8)],
     "causal attention": [attention(80, 32, (64, 32), True), attention(150, 64, (32, 32), True)],
 }
-# fmt: on

@@ -140,28 +140,29 @@ MEMORY = (
 )
 
 HALF = "@%p1 st.shared.u32 [%r4], %r1;\nst.shared.u32 [%r4+4], 1; ld.shared.v2.u32 {%r10, %r14}, [%r4];  // A\n"
-# fmt: off
 WIDE = (
     Case(
-        "half_of_128_bits", "mov",
+        "half_of_128_bits",
+        "mov",
         "st.shared.v2.b32 [%r4], {%r5, %r5};\nld.shared.b128 %q1, [%r4];  // A\n"
         "mov.b128 {%d8, %d9}, %q1;\nst.global.b64 [%d3], %d8;  // B",
         ("[%d3], %d8", "[%d3], %d9"),
     ),
     Case(
-        "exchanged_128_bits", "atom",
+        "exchanged_128_bits",
+        "atom",
         "mov.u64 %d8, 1; mov.b128 %q1, {%d8, %d8};\natom.shared.exch.b128 %q2, [%r4], %q1;  // A\n"
         "ld.shared.b128 %q3, [%r4];\nst.global.b128 [%d3], %q3;  // B",
         ("[%d3], %q3", "[%d3], %q2"),
     ),
     Case(
-        "swapped_128_bits", "atom",
+        "swapped_128_bits",
+        "atom",
         "mov.u64 %d8, 1; mov.b128 %q1, {%d8, %d8};\natom.shared.cas.b128 %q2, [%r4], %q1, %q1;  // A\n"
         "st.shared.b128 [%r4], %q1;\nld.shared.b128 %q3, [%r4];\nst.global.b128 [%d3], %q3;  // B",
         ("st.shared.b128 [%r4], %q1;", ""),
     ),
 )
-# fmt: on
 
 WARP = (
     Case(

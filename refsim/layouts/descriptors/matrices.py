@@ -89,7 +89,6 @@ WGMMA_SMEM = Descriptor(
     remarks=(_pattern_start, _near_groups),
     operand_of="wgmma",
 )
-# fmt: off
 TCGEN05_SMEM = Descriptor(
     "tcgen05-smem",
     64,
@@ -97,8 +96,12 @@ TCGEN05_SMEM = Descriptor(
         *_matrix_fields(((0, "none"), (1, "128B_32B_atom"), (2, "128B"), (4, "64B"), (6, "32B")), 61),
         Field("version", 46, 3, "constant 0b001", default=1, fixed=True),
         Field(
-            "leading_mode", 52, 1, "leading_byte_offset is a distance, or (sm_103a, 48 bytes of K) an address",
-            names=((0, "relative"), (1, "absolute")), default="relative",
+            "leading_mode",
+            52,
+            1,
+            "leading_byte_offset is a distance, or (sm_103a, 48 bytes of K) an address",
+            names=((0, "relative"), (1, "absolute")),
+            default="relative",
         ),
     ),
     PTX["tcgen05, shared memory descriptor"],
@@ -107,7 +110,6 @@ TCGEN05_SMEM = Descriptor(
     remarks=(_pattern_start, _near_groups),
     operand_of="tcgen05",
 )
-# fmt: on
 MATRIX_DESCRIPTORS = (WGMMA_SMEM, TCGEN05_SMEM)
 
 

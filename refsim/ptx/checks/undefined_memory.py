@@ -277,17 +277,17 @@ def _exchanged(old: Masked, b: Masked, c: Masked) -> Masked:
 
 
 # What an update leaves in memory, of what was there, b and c.
-# fmt: off
 UPDATES: dict[str, Update] = {
-    "and": lambda old, b, c: Masked(old.value & b.value,
-                                  old.can_be_1 & b.can_be_1 & (old.can_be_0 | b.can_be_0), old.width),
-    "or": lambda old, b, c: Masked(old.value | b.value,
-                                 old.can_be_0 & b.can_be_0 & (old.can_be_1 | b.can_be_1), old.width),
+    "and": lambda old, b, c: Masked(
+        old.value & b.value, old.can_be_1 & b.can_be_1 & (old.can_be_0 | b.can_be_0), old.width
+    ),
+    "or": lambda old, b, c: Masked(
+        old.value | b.value, old.can_be_0 & b.can_be_0 & (old.can_be_1 | b.can_be_1), old.width
+    ),
     "xor": lambda old, b, c: Masked(old.value ^ b.value, old.mask | b.mask, old.width),
     "exch": lambda old, b, c: b,
     "cas": _exchanged,
 }
-# fmt: on
 
 
 def updated(operation: str) -> Callable[["RuleOperands"], list[Any]]:

@@ -32,16 +32,22 @@ _INTEGER: dict[str, Callable[[Array, Array], Array]] = {
 }
 
 # A plain test is false when either number is NaN, one that ends in u is true. NumPy's != is true, so ne is spelled out.
-# fmt: off
 _REAL: dict[str, Callable[[Array, Array], Array]] = {
-    "eq": np.equal, "ne": lambda a, b: (a < b) | (a > b),
-    "lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal,
-    "equ": lambda a, b: ~((a < b) | (a > b)), "neu": np.not_equal,
-    "ltu": lambda a, b: ~(a >= b), "leu": lambda a, b: ~(a > b),
-    "gtu": lambda a, b: ~(a <= b), "geu": lambda a, b: ~(a < b),
-    "num": lambda a, b: ~(np.isnan(a) | np.isnan(b)), "nan": lambda a, b: np.isnan(a) | np.isnan(b),
+    "eq": np.equal,
+    "ne": lambda a, b: (a < b) | (a > b),
+    "lt": np.less,
+    "le": np.less_equal,
+    "gt": np.greater,
+    "ge": np.greater_equal,
+    "equ": lambda a, b: ~((a < b) | (a > b)),
+    "neu": np.not_equal,
+    "ltu": lambda a, b: ~(a >= b),
+    "leu": lambda a, b: ~(a > b),
+    "gtu": lambda a, b: ~(a <= b),
+    "geu": lambda a, b: ~(a < b),
+    "num": lambda a, b: ~(np.isnan(a) | np.isnan(b)),
+    "nan": lambda a, b: np.isnan(a) | np.isnan(b),
 }
-# fmt: on
 
 _TRUE: dict[str, Any] = {
     "u16": np.uint16(0xFFFF),

@@ -268,9 +268,18 @@ def test_the_page_holds_what_somebody_else_needs(refsim, several):
     assert "<script" not in text
     said = "\n".join(page.said)
     for wanted in (
-        "2 of 4 kernels do not pass", "far.cu:8", "[out-of-bounds]", "smallest case known: Problem(", "ptx_sha256",
-        "again: refsim replay failures/far_wrong", "simulated GPU (sm_90a)", "beyond the promise", "first", "y[0]", "got",
-    ):  # fmt: skip
+        "2 of 4 kernels do not pass",
+        "far.cu:8",
+        "[out-of-bounds]",
+        "smallest case known: Problem(",
+        "ptx_sha256",
+        "again: refsim replay failures/far_wrong",
+        "simulated GPU (sm_90a)",
+        "beyond the promise",
+        "first",
+        "y[0]",
+        "got",
+    ):
         assert wanted in said, wanted
     assert sum("y[i] = " in each for each in page.marked) == 2
 

@@ -123,7 +123,6 @@ def summed(count, lanes):
 
 BF16_PRODUCT = np.where(T64 % 8 < 6, 24, 0)
 
-# fmt: off
 RIGHT = (
     Right("warp.cu", "neighbour", swapped),
     Right("warp.cu", "rotate_in_place", lambda x: np.roll(x[:32], -1) + 5),
@@ -309,4 +308,3 @@ RIGHT = (
     Right("misuse.cu", "counts_agree", mirrored(96), 96),
     Right("misuse.cu", "all_counted_warps_come", mirrored(64), 64),
 )
-# fmt: on

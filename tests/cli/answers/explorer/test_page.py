@@ -21,11 +21,23 @@ LANDMARKS += (0x7F7FFFFF, 0x7F800000, 0x7F800001, 0x80000000, 0xFF800000)
 LANDMARKS += tuple(part << 32 for part in (0x3FF00000, 0x7FEFFFFF, 0x7FF00000, 0x7FF80000, 0x80000000, 0xFFF00000))
 # One of each family, ragged ones with holes, elements of 1 to 64 bits, tensor memory, and a drawn handful.
 FRAGMENTS = (
-    "mma.m16n8k16.bf16.a", "mma.m8n8k4.f16.a", "mma.m16n8k256.b1.b", "mma.m16n8k16.f64.d", "wgmma.m64n128k32.e4m3.d",
-    "ldmatrix.m8n8.x4.b16.trans", "stmatrix.m8n8.x2.b16", "tcgen05.n40.1x.sfb", "tcgen05.n248.2x.sfb.id2",
-    "tcgen05.ld.16x128b.x2", "mfma.32x32x64.f8f6f4.a", "wmma.m16n16k16.f16.a", "mma.m16n8k64.mxf4.2x.sfa",
-    "mma.sp.m16n8k32.s8.meta", "tcgen05.sp.m64k32.f16.1sm.meta", *random.Random(15).sample(fragments(), 4),
-)  # fmt: skip
+    "mma.m16n8k16.bf16.a",
+    "mma.m8n8k4.f16.a",
+    "mma.m16n8k256.b1.b",
+    "mma.m16n8k16.f64.d",
+    "wgmma.m64n128k32.e4m3.d",
+    "ldmatrix.m8n8.x4.b16.trans",
+    "stmatrix.m8n8.x2.b16",
+    "tcgen05.n40.1x.sfb",
+    "tcgen05.n248.2x.sfb.id2",
+    "tcgen05.ld.16x128b.x2",
+    "mfma.32x32x64.f8f6f4.a",
+    "wmma.m16n16k16.f16.a",
+    "mma.m16n8k64.mxf4.2x.sfa",
+    "mma.sp.m16n8k32.s8.meta",
+    "tcgen05.sp.m64k32.f16.1sm.meta",
+    *random.Random(15).sample(fragments(), 4),
+)
 
 
 def numbers(found):
