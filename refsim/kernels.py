@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from refsim.errors import RefsimError
-from refsim.formats import format_named
+from refsim.formats import ELEMENTS, FORMATS, format_named
 from refsim.integers import is_whole
 from refsim.kernel_code import Compiler, KernelCode
 from refsim.kernel_products import KernelProduct
@@ -32,6 +32,7 @@ Outputs = Mapping[str, NDArray[Any]]
 Expected = Mapping[str, "NDArray[Any] | Bounded"]
 
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]*")
+_WITHOUT_CODES = {row.name for row in ELEMENTS if row not in FORMATS}
 
 
 @dataclass(frozen=True)
@@ -258,9 +259,9 @@ class Kernel(Card):
     of a kernel. `oracle(problem)` returns the same keys, and `Bounded` values under `Promise.BOUNDED`; with `per_target`
     it is `oracle(problem, target)`, and so are `suspects`: tensor cores of two targets differ.
     `problem` is a Hypothesis strategy of recipes, `recipe` their frozen dataclass (a replay case is parsed into it),
-    `corpus` the recipes that every campaign runs first. `outputs` gives the format name of each output, "" for
-    plain integers; it may be a function of the problem. `owner(problem, output, index)` says which (block, thread)
-    writes an element. `suspects` names mistakes and gives, for each, what a kernel that makes it would write: a report
+    `corpus` the recipes that every campaign runs first. `outputs` gives the format name of each output, "" for plain
+    integers and for float64; it may be a function of the problem. `owner(problem, output, index)` says which (block,
+    thread) writes an element. `suspects` names mistakes and gives, for each, what a kernel that makes it would write: a report
     of differing bits says which of them fits. `conflict_free` lists the beginnings of PTX opcodes ("ldmatrix") whose
     accesses have no bank conflicts, which a device that counts them holds the kernel to. `definition(problem, output, index)`
     (with `per_target` its second argument is the target) is the code that one element must have, by a way that shares nothing
@@ -342,7 +343,7 @@ class Kernel(Card):
         return (problem, target) if self.per_target else (problem,)
 
     def output_formats(self, problem: Any) -> Mapping[str, str]:
-        """The format name of each output of a problem, "" where it holds plain integers."""
+        """The format name of each output of a problem, "" where it holds plain integers or float64."""
         return self._checked(self.outputs(problem)) if callable(self.outputs) else self.outputs
 
     def _checked(self, formats: Mapping[str, str]) -> Mapping[str, str]:
@@ -355,6 +356,9 @@ class Kernel(Card):
         for name in formats.values():
             if not isinstance(name, str):
                 raise RefsimError("bad-outputs", f"a format is given by its name, not {name!r}", where=where)
+            if name in _WITHOUT_CODES:
+                what, way = f"{name} is no format of codes", 'outputs={"y": ""}, and arrays of integers or of float64'
+                raise RefsimError("bad-outputs", what, where=where, help=way)
             if name:
                 format_named(name)
         return formats

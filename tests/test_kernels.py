@@ -36,6 +36,7 @@ def test_declaration_keeps_what_it_was_given():
         ({"suspects": {"sign lost": {"y": 0}}}, "not-callable"),
         ({"outputs": {}}, "no-outputs"),
         ({"outputs": {"y": "bf17"}}, "unknown-format"),
+        ({"outputs": {"y": "f64"}}, "bad-outputs"),
         ({"promise": "bitwise"}, "bad-promise"),
         ({"recipe": Tensor(1, "bf16")}, "bad-recipe"),
         ({"corpus": (each for each in ())}, "bad-corpus"),
@@ -89,3 +90,10 @@ def test_bound_needs_a_derivation():
     for bound in (0, -1, 1.5, True):
         with pytest.raises(RefsimError, match="bad-bound"):
             Promise.WITHIN(bound, because="measured")
+
+
+@pytest.mark.parametrize("name", ["f64", "s8"])
+def test_the_error_of_an_output_without_codes_says_how_it_is_declared(name):
+    with pytest.raises(RefsimError, match=f"{name} is no format of codes") as caught:
+        Kernel(**{**GOOD, "outputs": {"y": name}})
+    assert caught.value.help == 'outputs={"y": ""}, and arrays of integers or of float64'
