@@ -61,6 +61,7 @@ NUMPY = Publication(
     "1.0 to 3.0",
     "https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html",
 )
+NUMPY_LIBRARY = Publication("numpy", "NumPy", "2.4", "https://numpy.org/doc/stable/reference/generated/numpy.sum.html")
 SAFETENSORS = Publication("safetensors", "safetensors format", "0.8", "https://github.com/huggingface/safetensors")
 MEASURED_H200 = Publication("measured-h200", "Measured on an NVIDIA H200", "", "conformance/reports/h200")
 

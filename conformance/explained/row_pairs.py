@@ -41,6 +41,10 @@ def by_lanes(values: Floats) -> Floats:
     return lanes
 
 
+def of_numpy(p: Matrix) -> Floats:
+    return np.asarray(p / p.sum(axis=1, keepdims=True), np.float32)
+
+
 def through_bf16(x: Floats) -> Floats:
     return own.of_bf16(own.bf16(x))
 
@@ -103,6 +107,14 @@ class Rows:
         y = (x * root) * self.w
         return y + self.bias if bias else y
 
+    def wide(self) -> Matrix:
+        return self.x.astype(np.float64)
+
+    def host_layer(self, x: Matrix, eps: Any) -> Matrix:
+        """As people write it."""
+        root = np.sqrt(x.var(axis=1, keepdims=True) + eps)
+        return (x - x.mean(axis=1, keepdims=True)) / root * self.w + self.bias
+
     def silu(self, z: Floats, base: float = np.e) -> Floats:
         return z / (ONE + exp(-z, base))
 
@@ -125,6 +137,9 @@ SOFTMAX: dict[str, tuple[Family, Planted]] = {
         Family.REDUCTION_ORDER,
         lambda r: r.softmax(total=lambda p: p.astype(np.float64).sum(axis=1, keepdims=True).astype(np.float32)),
     ),
+    "by np.sum": (Family.REDUCTION_ORDER, lambda r: r.softmax(total=lambda p: p.sum(axis=1, keepdims=True))),
+    "by np.exp and np.sum": (Family.HOST, lambda r: of_numpy(np.exp(r.x - r.x.max(axis=1, keepdims=True)))),
+    "all in float64": (Family.HOST, lambda r: of_numpy(np.exp(r.wide() - r.wide().max(axis=1, keepdims=True)))),
     "times a reciprocal": (
         Family.SPECIAL,
         lambda r: exp(r.x - r.x.max(axis=1, keepdims=True)) * (ONE / added(exp(r.x - r.x.max(axis=1, keepdims=True)))),
@@ -149,17 +164,32 @@ RMS: dict[str, tuple[Family, Planted]] = {
     "x (r w)": (Family.PROMOTION_ORDER, lambda r: r.x * (r.root() * r.w)),
     "the sum in f16": (Family.ACCUMULATOR, lambda r: r.rms(total=lambda p: added(p, own.f16_of))),
     "of the first 256": (Family.TAIL, lambda r: r.rms(total=lambda p: added(p[:, :256]))),
+    "by np.mean": (Family.REDUCTION_ORDER, lambda r: r.rms(total=lambda p: p.sum(axis=1, keepdims=True))),
+    "divided by np.sqrt": (
+        Family.HOST,
+        lambda r: r.x / np.sqrt(np.mean(r.x * r.x, axis=1, keepdims=True) + np.float32(1e-5)) * r.w,
+    ),
+    "all in float64": (
+        Family.HOST,
+        lambda r: np.float32(r.wide() / np.sqrt((r.wide() ** 2).mean(axis=1, keepdims=True) + 1e-5) * r.w),
+    ),
 }
 LAYER: dict[str, tuple[Family, Planted]] = {
     "no mean": (Family.MEAN, lambda r: r.layer(shift=False)),
     "N - 1 in the mean of squares": (Family.COUNT, lambda r: r.layer(count=299)),
     "no bias": (Family.NO_WEIGHTS, lambda r: r.layer(bias=False)),
+    "by np.mean and np.var": (Family.HOST, lambda r: r.host_layer(r.x, np.float32(1e-5))),
+    "all in float64": (Family.HOST, lambda r: np.float32(r.host_layer(r.wide(), 1e-5))),
 }
 SILU: dict[str, tuple[Family, Planted]] = {
     "no gate": (Family.GATE, lambda r: r.x),
     "2^z": (Family.BASE, lambda r: r.x * r.silu(r.gate, 2.0)),
     "silu of the other half": (Family.GATE, lambda r: r.gate * r.silu(r.x)),
     "the gate of the first row": (Family.GATE, lambda r: r.x * r.silu(r.gate[:1])),
+    "all in float64": (
+        Family.HOST,
+        lambda r: np.float32(r.wide() * (r.gate / (1 + np.exp(-r.gate.astype(np.float64))))),
+    ),
     "silu rounded before": (Family.DOUBLE_ROUNDING, lambda r: r.x * through_bf16(r.silu(r.gate))),
 }
 WRITTEN: dict[str, tuple[Family, Callable[[Floats], Matrix]]] = {

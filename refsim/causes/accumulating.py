@@ -7,11 +7,13 @@ whose sums are added, or promoted by their scales, outside the tensor core.
 import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from refsim.causes.host_sums import CASCADE, PAIRWISE, product_of_host
 from refsim.causes.rows import Cause, Family
 from refsim.conversions import RoundingName, decode, encode
 from refsim.evidence import Level
@@ -63,6 +65,10 @@ class Adder:
 _LOOPS = (
     Adder("a float32 fma for every k, as a loop on CUDA cores", 1, IEEE754["section 5.4.1"], loop=fma_product),
     Adder("an exact sum, rounded once", 1, IEEE754["section 4.3.1"], loop=exact_product),
+    *(
+        Adder(f"products in float32, {order}", 1, order.source, loop=partial(product_of_host, order))
+        for order in (PAIRWISE, CASCADE)
+    ),
 )
 
 

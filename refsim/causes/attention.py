@@ -12,9 +12,10 @@ from refsim.causes import attention_state as state_steps
 from refsim.causes import attention_steps as steps
 from refsim.causes.accumulating import Adder, adders
 from refsim.causes.amax_changes import ChangedStep
+from refsim.causes.attention_products import padded, sum_of_products, wide_attention
 from refsim.causes.placing import IN_PLACE, Placing, placing_causes
 from refsim.causes.reading import AS_IT_IS, OperandReading, readings_of
-from refsim.causes.row_subject import written
+from refsim.causes.row_subject import STEPS_IN_FLOAT32, STEPS_IN_FLOAT64_THEN_32, Doubles, width_causes, written
 from refsim.causes.rows import Cause, Codes, Family, Sample
 from refsim.causes.special import (
     BY_RCP,
@@ -30,7 +31,7 @@ from refsim.causes.special import (
 )
 from refsim.causes.writing import USUAL_WRITING, Writing, writing_causes
 from refsim.conversions import decode, encode
-from refsim.formats import E4M3, F32, Format
+from refsim.formats import E4M3, F32, Format, float_named
 from refsim.mufu.instructions import approximate
 from refsim.numerics import ieee
 from refsim.numerics.fast.domain import covers
@@ -40,7 +41,6 @@ Floats = NDArray[np.float32]
 LN_2 = np.float32(0.6931471805599453)
 SHIFT_OF_NARROW = 8
 REMEMBERED = 32
-AT_ONCE = 8  # rows whose products a loop holds
 FUNCTION_ASPECTS = ("exponent", "function", "quotient", "adder")
 
 
@@ -76,6 +76,7 @@ class AttentionPlan:
     logarithm: ChangedStep = state_steps.LSE
     written: Writing = USUAL_WRITING
     placed: Placing = IN_PLACE
+    wide: str = STEPS_IN_FLOAT32
 
 
 @dataclass
@@ -185,6 +186,7 @@ class AttentionOfPlans:
                 for row in state_steps.VALUE_SCALINGS:
                     yield row.cause("scaled")
             yield from placing_causes()
+        yield from width_causes(self.format)
         yield from writing_causes(self.format)
 
     # ---- what a plan writes ------------------------------------------------------------------------------------------
@@ -195,11 +197,14 @@ class AttentionOfPlans:
     def codes(self, plan: AttentionPlan, sample: Sample | None = None) -> Codes:
         """What a plan writes of all rows, or of a sample's. Raises DoesNotApplyError."""
         rows = np.arange(self.shape[0]) if sample is None else sample[0]
-        values = np.zeros((len(rows), self.shape[1]), np.float32)
+        values = np.zeros((len(rows), self.shape[1]), np.float32 if plan.wide == STEPS_IN_FLOAT32 else np.float64)
         with np.errstate(all="ignore"):
             for head in np.unique(rows // self.q.shape[1]).tolist():
                 mine = rows // self.q.shape[1] == head
-                values[mine] = self._of_head(plan, head, rows[mine] % self.q.shape[1])
+                of_head = self._of_head if plan.wide == STEPS_IN_FLOAT32 else self._wide
+                values[mine] = of_head(plan, head, rows[mine] % self.q.shape[1])
+            if plan.wide == STEPS_IN_FLOAT64_THEN_32:
+                values = values.astype(np.float32)
             way = plan.written
             if plan.narrowing != steps.NARROWED_APART:
                 way = replace(way, rounding=plan.narrowing)  # type: ignore[arg-type]
@@ -216,7 +221,7 @@ class AttentionOfPlans:
         tile = plan.tile or -(-keys // 8) * 8
         s = self._scores(plan, head, rows, -(-keys // tile) * tile)
         s = np.where(np.arange(s.shape[1]) < seen[:, None], s, np.float32(-np.inf))
-        v = _padded(self._operand(plan.v_read, self.v, plan.heads[1], head), s.shape[1])
+        v = padded(self._operand(plan.v_read, self.v, plan.heads[1], head), s.shape[1])
         start = np.full(len(rows), -np.inf, np.float32)
         lanes = 4 if plan.lanes == state_steps.QUAD else 1
         columns = 0 if self.is_lse else self.v.shape[2]
@@ -228,6 +233,23 @@ class AttentionOfPlans:
             if len(mine):
                 _take(plan, state, mine, s[mine, first : first + tile], v[first : first + tile], factor, formats)
         return self._finished(plan, state, v_scale)
+
+    def _wide(self, plan: AttentionPlan, head: int, rows: NDArray[np.int64]) -> Doubles:
+        """The same with all steps in float64, all keys at once."""
+        q_scale, k_scale, v_scale = (float(each) for each in self._head_scales(plan, head))
+        places = rows % steps.TILE_ROWS if plan.queries is None else rows + plan.queries
+        q = plan.q_read.read(self.q[head][np.clip(places, 0, self.q.shape[1] - 1)], self.operand)[0]
+        k, v = (
+            self._operand(read, codes, heads, head)
+            for read, codes, heads in ((plan.k_read, self.k, plan.heads[0]), (plan.v_read, self.v, plan.heads[1]))
+        )
+        sides = [
+            decode(each, float_named(read.format or self.operand))
+            for each, read in ((q, plan.q_read), (k, plan.k_read), (v, plan.v_read))
+        ]
+        seen, _ = self._seen(plan, rows)
+        o, lse = wide_attention(sides, plan.factor * q_scale * k_scale, seen, plan.mask.pads)
+        return lse if self.is_lse else o * v_scale
 
     def _head_scales(self, plan: AttentionPlan, head: int) -> list[np.float32]:
         if self.scales is None:
@@ -262,8 +284,8 @@ class AttentionOfPlans:
                 self.scores.clear()
             places = rows % steps.TILE_ROWS if plan.queries is None else rows + plan.queries
             q, format = plan.q_read.read(self.q[head][np.clip(places, 0, self.q.shape[1] - 1)], self.operand)
-            k = _padded(self._operand(plan.k_read, self.k, plan.heads[0], head), width)
-            self.scores[key] = _sum(plan.adder, q, k, None, (format, plan.k_read.format or self.operand))  # type: ignore[arg-type]
+            k = padded(self._operand(plan.k_read, self.k, plan.heads[0], head), width)
+            self.scores[key] = sum_of_products(plan.adder, q, k, None, (format, plan.k_read.format or self.operand))  # type: ignore[arg-type]
         return self.scores[key]
 
     def _operand(self, read: OperandReading, codes: NDArray[Any], heads: ChangedStep, head: int) -> NDArray[Any]:
@@ -303,6 +325,8 @@ class AttentionOfPlans:
     def described(self, plan: AttentionPlan) -> str:
         """The plan in words."""
         usual = self.usual
+        if plan.wide != STEPS_IN_FLOAT32:
+            return f"attention: {plan.wide}"
         words = [f"attention: {plan.adder.name}", plan.exponent.name, plan.function.name]
         for one, own, said in (
             (plan.mask, usual.mask, plan.mask.name),
@@ -340,7 +364,9 @@ def _take(
     of_values = np.ones_like(kept) if plan.rescaled in (state_steps.VALUES_KEPT, state_steps.BOTH_KEPT) else kept
     if state.values.shape[1]:
         older = state.values[mine] * of_values[:, None]
-        state.values[mine] = _sum(plan.adder, held[0], np.ascontiguousarray(v.T), older, (held[1], formats[1]))
+        state.values[mine] = sum_of_products(
+            plan.adder, held[0], np.ascontiguousarray(v.T), older, (held[1], formats[1])
+        )
     sums = state.sums[mine]
     factors = np.broadcast_to(of_sums[:, None], sums.shape)
     state.sums[mine] = (
@@ -363,25 +389,3 @@ def _kept(plan: AttentionPlan, before: Floats, used: Floats, factor: np.float32)
     return np.asarray(
         function.apply(less if plan.rescaled == state_steps.UNSCALED_FACTOR else less * factor), np.float32
     )
-
-
-def _padded(codes: NDArray[Any], width: int) -> NDArray[Any]:
-    """Zeros for keys beyond the last; keys beyond `width` are never taken."""
-    return np.pad(codes, ((0, max(0, width - len(codes))), (0, 0)))
-
-
-def _sum(adder: Adder, a: NDArray[Any], b: NDArray[Any], c: Floats | None, formats: tuple[Format, Format]) -> Floats:
-    """A B^T + C. A loop of fma whose products are exact in float32 is one running sum of them."""
-    wide = (decode(a, formats[0], np.float32), decode(b, formats[1], np.float32))
-    bits = sum(each.mantissa_bits + 1 for each in formats)
-    if adder.row is not None or "fma" not in adder.name or bits > F32.mantissa_bits + 1:
-        return adder.sum(a, b, c, formats)
-    made = np.zeros((len(a), len(b)), np.float32)
-    for first in range(0, len(a), AT_ONCE):
-        part = slice(first, first + AT_ONCE)
-        products = wide[0][part, None, :] * wide[1][None]
-        beginning = np.zeros_like(products[:, :, :1]) if c is None else c[part, :, None]
-        made[part] = np.add.accumulate(np.concatenate([beginning, products], axis=2), axis=2, dtype=np.float32)[
-            :, :, -1
-        ]
-    return made

@@ -9,12 +9,35 @@ import numpy as np
 
 from refsim.causes import norm_steps as steps
 from refsim.causes.amax_changes import ChangedStep
+from refsim.causes.host_sums import HOST_ORDERS
 from refsim.causes.placing import IN_PLACE, Placing
-from refsim.causes.row_subject import AS_READ, Floats, RowSubject, common_causes, kept, rows_of, tail_causes, written
-from refsim.causes.row_sums import RowOrder, sum_causes
+from refsim.causes.row_subject import (
+    AS_READ,
+    STEPS_IN_FLOAT32,
+    Doubles,
+    Floats,
+    RowSubject,
+    added_wide,
+    common_causes,
+    kept,
+    narrowed_from,
+    rows_of,
+    tail_causes,
+    written,
+)
+from refsim.causes.row_sums import Order, RowOrder, sum_causes
 from refsim.causes.rows import Cause, Codes, Family, Sample
-from refsim.causes.silu import EXACT_SIGMOID, GATED, OWN_GATE, WITH_LOG2_E, Sigmoid, gate_causes, sigmoid_causes
-from refsim.causes.special import DIVIDED, EX2_SUBNORMAL, FULL, ONE_BY_ROOT, ROOTS, RSQRT_APPROX
+from refsim.causes.silu import (
+    EXACT_SIGMOID,
+    GATED,
+    OWN_GATE,
+    WITH_LOG2_E,
+    Sigmoid,
+    gate_causes,
+    sigmoid_causes,
+    silu_wide,
+)
+from refsim.causes.special import BY_ROOT, DIVIDED, EX2_SUBNORMAL, FULL, ONE_BY_ROOT, ROOTS, RSQRT_APPROX
 from refsim.causes.writing import USUAL_WRITING, Writing
 from refsim.formats import F32, Format
 from refsim.sources import PTX, TORCH
@@ -32,7 +55,7 @@ NOT_CENTRED, CENTRED, CENTRED_IN_VARIANCE, ONE_PASS = (
 class NormPlan:
     """The choices; `count`: what sums of x and of squares are divided by, 0: the columns; `tail`: those that no sum has."""
 
-    order: RowOrder
+    order: Order
     eps: float
     centred: str = NOT_CENTRED
     squares: str = steps.FUSED_SQUARES
@@ -51,6 +74,7 @@ class NormPlan:
     silu_base: str = WITH_LOG2_E
     gate: ChangedStep = OWN_GATE
     gating: ChangedStep = GATED
+    wide: str = STEPS_IN_FLOAT32
     written: Writing = USUAL_WRITING
     placed: Placing = IN_PLACE
 
@@ -102,6 +126,26 @@ class NormOfPlans(RowSubject):
             found += [*sigmoid_causes(Sigmoid()), *gate_causes(self.format)]
         return found
 
+    def references(self) -> Sequence[Cause]:
+        """Libraries of a host, and our own kernel for whom a host is usual."""
+        own = replace(self, exact=False).usual
+        found = [
+            Cause(
+                Family.HOST,
+                "by the chip's instructions, as our own kernel",
+                "order",
+                own.order,
+                PTX["rsqrt"],
+                beside=(("mean", own.mean), ("root", own.root)),
+            )
+        ]
+        for order in (*HOST_ORDERS, RowOrder(1)):
+            for root in (BY_ROOT, ONE_BY_ROOT):
+                says = f"in float32, {order}; {root.name}"
+                beside = ("mean", DIVIDED), ("root", root), ("squares", steps.ROUNDED_SQUARES)
+                found.append(Cause(Family.HOST, says, "order", order, _NORM, beside=beside))
+        return found
+
     def undone(self, plan: NormPlan, got: Codes) -> tuple[NormPlan, Codes]:
         return replace(plan, placed=IN_PLACE), plan.placed.back(got)
 
@@ -109,9 +153,14 @@ class NormOfPlans(RowSubject):
         """What a plan writes of all rows, or of a sample's. Raises DoesNotApplyError."""
         rows, key = rows_of(sample)
         with np.errstate(all="ignore"):
+            if plan.wide != STEPS_IN_FLOAT32:
+                codes = written(narrowed_from(self._wide(plan, rows), plan.wide), plan.written, self.format)
+                return plan.placed.put(codes) if sample is None else codes[:, sample[1]]
             parts = (plan.order, plan.eps, plan.centred, plan.squares, plan.held, plan.tail, plan.count, plan.mean)
             own = key and (*key, *parts, plan.eps_place, plan.root, plan.read)
             x, root = self.remembered(own, partial(self._normed, plan, rows))
+            if plan.root is BY_ROOT:
+                x, root = x / root, np.ones_like(root)
             w = np.ones(x.shape[1], np.float32) if self.w is None else plan.weights.apply(self.w)
             y = plan.product.apply(x, root, w, self.format)
             if self.bias is not None:
@@ -120,6 +169,21 @@ class NormOfPlans(RowSubject):
                 y = self._gated(plan, y, rows)
             codes = written(y, plan.written, self.format)
         return plan.placed.put(codes) if sample is None else codes[:, sample[1]]
+
+    def _wide(self, plan: NormPlan, rows: Any) -> Doubles:
+        """All steps in float64."""
+        x = np.asarray(plan.read.apply(self.x[rows], self.x_format), np.float64)
+        of_x, of_squares = (count or x.shape[1] for count in plan.count)
+        shift = added_wide(kept(x, plan.tail)) / of_x if plan.centred != NOT_CENTRED else np.float64(0)
+        mean = added_wide(kept(x - shift, plan.tail) ** 2) / of_squares
+        y = (x - shift * (plan.centred != CENTRED_IN_VARIANCE)) / np.sqrt(mean + plan.eps)
+        if self.w is not None:
+            y = y * plan.weights.apply(self.w)
+        if self.bias is not None and plan.bias is steps.ADDED:
+            y = y + self.bias
+        if self.gate is not None:
+            y = y * silu_wide(plan.gate.apply(self.gate)[rows])
+        return np.asarray(y, np.float64)
 
     def _gated(self, plan: NormPlan, y: Floats, rows: Any) -> Floats:
         assert self.gate is not None
@@ -168,6 +232,8 @@ class NormOfPlans(RowSubject):
     def described(self, plan: NormPlan) -> str:
         """The plan in words."""
         usual = self.usual
+        if plan.wide != STEPS_IN_FLOAT32:
+            return f"{'layer' if self.centres else 'RMS'} norm: {plan.wide}"
         words = [f"{'layer' if self.centres else 'RMS'} norm: the mean {plan.mean.name}", plan.root.name]
         words += [step.name for step in (plan.read, plan.weights, plan.product, plan.gate, plan.gating) if step.rank]
         words += [way for way, own in ((plan.centred, usual.centred), (plan.squares, usual.squares)) if way != own]

@@ -14,10 +14,11 @@ from refsim.causes.reading import kept_columns
 from refsim.causes.rows import Cause, Codes, DoesNotApplyError, Family, Sample
 from refsim.causes.writing import Writing, writing_causes
 from refsim.conversions import decode, encode
-from refsim.formats import BF16, F16, Format
-from refsim.sources import PTX, TORCH
+from refsim.formats import BF16, F16, F32, Format
+from refsim.sources import IEEE754, PTX, TORCH
 
 Floats = NDArray[np.float32]
+Doubles = NDArray[np.float64]
 Rows = NDArray[np.int64] | slice
 KEPT = 64
 NAN_CODES = {2: 0x7FFF, 4: 0x7FFFFFFF}
@@ -80,9 +81,9 @@ def rows_of(sample: Sample | None) -> tuple[Rows, tuple[Any, ...]]:
     return sample[0], (sample[0].tobytes(),) if len(sample[0]) <= 16 else ()
 
 
-def written(values: Floats, way: Writing, format: Format) -> Codes:
+def written(values: Floats | Doubles, way: Writing, format: Format) -> Codes:
     """Codes of values, NaN as the hardware writes it."""
-    codes = way.codes(np.where(np.isnan(values), np.float32(0), values), format)
+    codes = way.codes(np.where(np.isnan(values), values.dtype.type(0), values), format)
     nan = NAN_CODES.get(codes.dtype.itemsize)
     return codes if nan is None else np.where(np.isnan(values), codes.dtype.type(nan), codes)
 
@@ -122,11 +123,37 @@ READINGS = (
 
 
 def common_causes(format: Format) -> Iterator[Cause]:
-    """The rows of causes in reading x, in writing and in placing y: aspects `read`, `written`, `placed`."""
+    """The rows of causes in reading x, in writing and in placing y: aspects `read`, `wide`, `written`, `placed`."""
     for row in READINGS:
         yield row.cause("read")
+    yield from width_causes(format)
     yield from writing_causes(format)
     yield from placing_causes()
+
+
+# ---- in which format the steps are ------------------------------------------------------------------------------------------
+
+STEPS_IN_FLOAT32, STEPS_IN_FLOAT64, STEPS_IN_FLOAT64_THEN_32 = (
+    "steps are in float32",
+    "every step is in float64, rounded once",
+    "every step is in float64, rounded to float32 and then to the output",
+)
+
+
+def width_causes(format: Format) -> Iterator[Cause]:
+    """The rows of causes in which format a reference computes: aspect `wide`."""
+    for way in (STEPS_IN_FLOAT32, STEPS_IN_FLOAT64, *([] if format is F32 else [STEPS_IN_FLOAT64_THEN_32])):
+        yield Cause(Family.HOST, way, "wide", way, IEEE754["section 5.4.1"], int(way != STEPS_IN_FLOAT32))
+
+
+def narrowed_from(wide: Floats | Doubles, way: str) -> Doubles | Floats:
+    """What is rounded to the output."""
+    return wide if way == STEPS_IN_FLOAT64 else wide.astype(np.float32)
+
+
+def added_wide(values: Doubles) -> Doubles:
+    """The sum of each row (rows, 1), a column after the other."""
+    return np.add.accumulate(values, axis=1)[:, -1:]
 
 
 # ---- how far a row is gone through -----------------------------------------------------------------------------------------
@@ -147,7 +174,7 @@ def tail_causes(columns: int, what: str) -> Iterator[Cause]:
             yield Cause(Family.TAIL, f"the last {lost} not in {what}", "tail", -width, _GUARD, 2)
 
 
-def kept(x: Floats, tail: int) -> Floats:
+def kept(x: NDArray[Any], tail: int) -> NDArray[Any]:
     """The columns that are counted. Raises DoesNotApplyError where none is."""
     return x[:, kept_columns(x.shape[1], tail)] if tail else x
 

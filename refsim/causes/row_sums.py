@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from refsim.causes.host_sums import HOST_ORDERS, HostOrder
 from refsim.causes.rows import Cause, Family
 from refsim.conversions import decode, encode
 from refsim.formats import BF16, F16, F32, Format
@@ -26,7 +27,7 @@ class RowOrder:
     """Thread t of `threads` takes `vector` neighbouring columns, then those `threads * vector` further on, ascending.
 
     The 32 lanes of a warp meet in pairs at distances that halve or double, then the warps. `threads` 1: the columns as they
-    stand; 0: the exact sum, rounded once. RowOrder().sum(x) is the order of our row functions.
+    stand. RowOrder().sum(x) is the order of our row functions.
     """
 
     threads: int = 128
@@ -37,15 +38,12 @@ class RowOrder:
     def turns(self, values: Floats) -> Floats:
         """(turns, rows, threads): what each thread takes, +0 where there is no column."""
         rows, columns = values.shape
-        threads = max(1, self.threads)
-        whole = np.pad(values, ((0, 0), (0, -columns % (threads * self.vector))))
-        turns: Floats = whole.reshape(rows, -1, threads, self.vector).transpose(1, 3, 0, 2).reshape(-1, rows, threads)
-        return turns
+        whole = np.pad(values, ((0, 0), (0, -columns % (self.threads * self.vector))))
+        turns: Floats = whole.reshape(rows, -1, self.threads, self.vector).transpose(1, 3, 0, 2)
+        return turns.reshape(-1, rows, self.threads)
 
     def sum(self, values: Floats, held: Format = F32) -> Floats:
         """The sum of each row (rows, columns), in float32; `held`: what it is rounded to after each addition."""
-        if self.threads == 0:
-            return _narrowed(values.astype(np.float64).sum(axis=1).astype(np.float32), held)
         turns = self.turns(values)
         if held is F32:
             return self.over_threads(np.add.accumulate(turns, axis=0, dtype=np.float32)[-1])
@@ -57,8 +55,6 @@ class RowOrder:
     def sum_of_squares(self, values: Floats, held: Format = F32) -> Floats:
         """The same of the squares, each added by an fma: a square is not rounded."""
         squares = values * values
-        if self.threads == 0:
-            return self.sum(values, held) if not values.size else _narrowed(_exact_squares(values), held)
         if (squares.astype(np.float64) == values.astype(np.float64) ** 2).all():
             return self.sum(squares, held)
         turns = self.turns(values)
@@ -79,8 +75,6 @@ class RowOrder:
         return first
 
     def __str__(self) -> str:
-        if self.threads == 0:
-            return "the sum is exact, rounded once"
         if self.threads == 1:
             return "the columns are added one after the other"
         taken = f"{self.vector} columns" if self.vector > 1 else "a column"
@@ -103,14 +97,13 @@ def _narrowed(total: Floats, held: Format) -> Floats:
     return total if held is F32 else decode(encode(total, held), held, np.float32)
 
 
-def _exact_squares(values: Floats) -> Floats:
-    return np.asarray((values.astype(np.float64) ** 2).sum(axis=1), np.float32)
+Order = RowOrder | HostOrder
 
 
-def orders(usual: RowOrder) -> Iterator[tuple[RowOrder, int]]:
+def orders(usual: Order) -> Iterator[tuple[Order, int]]:
     """Every order that is looked for with its rank, the usual one first."""
     yield usual, 0
-    others = [(RowOrder(1), 1), (RowOrder(0), 2)]
+    others: list[tuple[Order, int]] = [(RowOrder(1), 1), *((order, 1) for order in HOST_ORDERS)]
     for lanes in (HALVING, DOUBLING):
         others += [(RowOrder(LANES, vector, lanes), 1 + (vector > 1)) for vector in VECTORS]
     for threads in BLOCK_SIZES:
@@ -125,10 +118,11 @@ def orders(usual: RowOrder) -> Iterator[tuple[RowOrder, int]]:
 HELD = (F32, BF16, F16)
 
 
-def sum_causes(usual: RowOrder) -> Iterator[Cause]:
+def sum_causes(usual: Order) -> Iterator[Cause]:
     """The rows of causes in how a row is added: aspects `order` and `held`."""
     for order, rank in orders(usual):
-        yield Cause(Family.REDUCTION_ORDER, str(order), "order", order, CUDA_GUIDE["warp shuffle functions"], rank)
+        source = order.source if isinstance(order, HostOrder) else CUDA_GUIDE["warp shuffle functions"]
+        yield Cause(Family.REDUCTION_ORDER, str(order), "order", order, source, rank)
     for held in HELD:
         says = f"the sum of a row is held in {held}"
         yield Cause(Family.ACCUMULATOR, says, "held", held, IEEE754["section 4.3"], 0 if held is F32 else 1)

@@ -78,6 +78,7 @@ class Family(StrEnum):
     KEY_TILES = "size of key tiles"
     BATCH = "another batch or expert"
     ZERO_POINT = "zero point"
+    HOST = "computed on the host"
 
 
 @dataclass(frozen=True)
@@ -85,7 +86,7 @@ class Cause:
     """One choice of a plan, of a Family: `aspect` is the field of the plan, `value` what it becomes.
 
     `rank`: cheap and usual ones first. `families`: what a choice of several parts is called, by the choice that was made
-    before and this one.
+    before and this one. `beside`: other choices that are made with it, as a reference makes all of its steps in its own way.
     """
 
     family: str
@@ -95,6 +96,7 @@ class Cause:
     source: Source
     rank: int = 1
     families: Callable[[Any, Any], str] | None = None
+    beside: tuple[tuple[str, Any], ...] = ()
 
     def seen_from(self, had: "Cause | None") -> "Cause":
         """The cause as it is called where a plan has made the choice `had`: to undo a choice is of the family of that choice."""
@@ -106,12 +108,12 @@ class Cause:
 
     def of(self, plan: PlanT) -> PlanT:
         """The plan with this choice made."""
-        changed: PlanT = replace(plan, **{self.aspect: self.value})  # type: ignore[type-var]
+        changed: PlanT = replace(plan, **{self.aspect: self.value}, **dict(self.beside))  # type: ignore[type-var]
         return changed
 
     def is_made(self, plan: object) -> bool:
         """Whether the plan has made it already."""
-        return bool(getattr(plan, self.aspect) == self.value)
+        return all(getattr(plan, aspect) == value for aspect, value in ((self.aspect, self.value), *self.beside))
 
     def __str__(self) -> str:
         return f"{self.family}: {self.says}"

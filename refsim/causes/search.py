@@ -31,7 +31,7 @@ LEAST_PART = 0.01
 PARTS = 3
 CHEAP = ("written", "placed")
 OF_FUNCTIONS = ("order", "held", "exponent", "function", "quotient", "mean", "root", "squares", "product", "silu_function",
-                "silu_quotient", "tile", "lanes", "joined", "summed", "scaled", "logarithm")  # fmt: skip
+                "silu_quotient", "tile", "lanes", "joined", "summed", "scaled", "logarithm", "wide")  # fmt: skip
 ADDING = ("adder", "interval", "sharing", "descends", "running", "promotion", "accumuland", *OF_FUNCTIONS, *CHEAP)
 """Choices that one kernel makes differently from another without being wrong: two of them together are usual."""
 OF_RANGES = ("counted", "counted_from")
@@ -51,6 +51,14 @@ class SampledByRows(Protocol):
 
     def part(self, cause: Cause, made: Codes, got: Codes, want: Codes) -> str | None:
         """Where `got` is as `made` by a cause, and as `want` everywhere else."""
+
+
+@runtime_checkable
+class WithReferences(Protocol):
+    """A subject that others compute too, each step in a way of their own."""
+
+    def references(self) -> Sequence[Cause]:
+        """All steps of one of them together."""
 
 
 @dataclass(frozen=True)
@@ -122,6 +130,10 @@ class CauseSearch(Generic[PlanT]):
             self.found.whole += self.alone(self.got, self.want)
         if not self.found.whole:
             self._in_part()
+        if not self.found.whole and isinstance(self.subject, WithReferences):
+            partial += self._singles(
+                [each for each in self.subject.references() if not each.is_made(self.start)], sample
+            )
         if not self.found.whole:
             self._parts(partial)
             self._pairs(sample)
@@ -130,7 +142,7 @@ class CauseSearch(Generic[PlanT]):
     # ---- single causes ---------------------------------------------------------------------------------------------
 
     def _singles(self, singles: Sequence[Cause], sample: Sample | FlatSample | None) -> list[tuple[float, Cause]]:
-        """Every cause alone; returns those that put a part of the sample right."""
+        """Every cause alone; returns those that put a part of the sample right, and how much."""
         partial: list[tuple[float, Cause]] = []
         want = self._at(self.want, sample)
         for number, cause in enumerate(singles):
@@ -156,7 +168,7 @@ class CauseSearch(Generic[PlanT]):
                 differs = want != self._at(self.got, sample)
                 if got is self.got and (made[~differs] == want[~differs]).all():
                     partial.append((float((made == right)[differs].mean()), cause))
-        return sorted(partial, key=lambda each: -each[0])
+        return partial
 
     def _is_unseen(self, plan: PlanT, sample: Sample | FlatSample | None) -> bool:
         """Whether a plan changes nothing anywhere, where all of it costs not much more than the sample."""
@@ -177,7 +189,7 @@ class CauseSearch(Generic[PlanT]):
     def _parts(self, partial: Sequence[tuple[float, Cause]]) -> None:
         """The causes that explain most, measured over everything that is judged."""
         assert self.want is not None
-        for share, cause in partial[:PARTS]:
+        for share, cause in sorted(partial, key=lambda each: -each[0])[:PARTS]:
             if share < LEAST_PART or self._is_late():
                 continue
             made, rows = self._computed(cause.of(self.start))
@@ -218,7 +230,8 @@ class CauseSearch(Generic[PlanT]):
 
     def _ordered_pairs(self) -> Iterator[tuple[int, Cause, Cause]]:
         # What does not apply alone may do so beside another choice, as scales of blocks do with their interval.
-        candidates = [*self.found.excluded, *self.found.absent]
+        # All steps of a reference are made before one of them is made otherwise.
+        candidates = sorted([*self.found.excluded, *self.found.absent], key=lambda each: not each.beside)
         ranked = [
             (_rank(first, second), first, second)
             for first, second in itertools.combinations(candidates, 2)

@@ -1,6 +1,6 @@
 """SiLU as a plan, z * sigmoid(z): alone, or as the gate of what another function of rows gives."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -9,7 +9,17 @@ import numpy as np
 
 from refsim.causes.amax_changes import ChangedStep
 from refsim.causes.placing import IN_PLACE, Placing
-from refsim.causes.row_subject import AS_READ, Floats, RowSubject, common_causes, rows_of, written
+from refsim.causes.row_subject import (
+    AS_READ,
+    STEPS_IN_FLOAT32,
+    Doubles,
+    Floats,
+    RowSubject,
+    common_causes,
+    narrowed_from,
+    rows_of,
+    written,
+)
 from refsim.causes.rows import Cause, Codes, Family, Sample
 from refsim.causes.special import DIVIDED, DIVISIONS, EX2_SUBNORMAL, EXP_EXACT, EXPONENTIALS, FULL, LOG2_OF_E, NATURAL
 from refsim.causes.writing import USUAL_WRITING, Writing
@@ -103,6 +113,12 @@ class Sigmoid:
         return np.asarray(self.quotient.apply(z, UNIT_VALUE + power), np.float32)
 
 
+def silu_wide(z: Floats) -> Doubles:
+    """z / (1 + e^-z) in float64."""
+    wide = z.astype(np.float64)
+    return np.asarray(wide / (1 + np.exp(-wide)), np.float64)
+
+
 EXACT_SIGMOID = Sigmoid(EXP_EXACT, DIVIDED)
 
 
@@ -136,6 +152,7 @@ class SiluPlan:
     gate: ChangedStep = OWN_GATE
     gating: ChangedStep = GATED
     exchanged: bool = False
+    wide: str = STEPS_IN_FLOAT32
     written: Writing = USUAL_WRITING
     placed: Placing = IN_PLACE
 
@@ -172,14 +189,17 @@ class SiluOfPlans(RowSubject):
         rows, _ = rows_of(sample)
         with np.errstate(all="ignore"):
             x = plan.read.apply(self.x, self.x_format)[rows]
-            silu = Sigmoid(plan.silu_function, plan.silu_quotient, plan.silu_base).silu
+            own = Sigmoid(plan.silu_function, plan.silu_quotient, plan.silu_base)
+            silu: Callable[[Floats], Floats | Doubles] = own.silu if plan.wide == STEPS_IN_FLOAT32 else silu_wide
             if self.gate is None:
                 y = silu(x)
             else:
                 gate = plan.gate.apply(self.gate)[rows]
                 x, gate = (gate, x) if plan.exchanged else (x, gate)
                 y = plan.gating.apply(x, silu(gate), gate, self.format)
-            codes = written(y, plan.written, self.format)
+            codes = written(
+                y if plan.wide == STEPS_IN_FLOAT32 else narrowed_from(y, plan.wide), plan.written, self.format
+            )
         return plan.placed.put(codes) if sample is None else codes[:, sample[1]]
 
     def another(self, seed: int, *, wide: bool = False) -> "SiluOfPlans":
@@ -188,6 +208,8 @@ class SiluOfPlans(RowSubject):
 
     def described(self, plan: SiluPlan) -> str:
         """The plan in words."""
+        if plan.wide != STEPS_IN_FLOAT32:
+            return f"silu: {plan.wide}"
         steps: tuple[Any, ...] = (plan.read, plan.gate, plan.gating)
         words = [f"silu: {plan.silu_function.name}, divided {plan.silu_quotient.name}"]
         words += [plan.silu_base] if plan.silu_base == NO_LOG2_E else []

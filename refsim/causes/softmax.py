@@ -8,19 +8,24 @@ from typing import Any
 import numpy as np
 
 from refsim.causes.amax_changes import ChangedStep
+from refsim.causes.host_sums import HOST_ORDERS
 from refsim.causes.placing import IN_PLACE, Placing
 from refsim.causes.row_subject import (
     AS_READ,
+    STEPS_IN_FLOAT32,
+    Doubles,
     Floats,
     RowSubject,
+    added_wide,
     common_causes,
     kept,
+    narrowed_from,
     padded_widths,
     rows_of,
     tail_causes,
     written,
 )
-from refsim.causes.row_sums import RowOrder, sum_causes
+from refsim.causes.row_sums import Order, RowOrder, sum_causes
 from refsim.causes.rows import Cause, Codes, Family, Sample
 from refsim.causes.special import (
     BY_RCP,
@@ -28,6 +33,7 @@ from refsim.causes.special import (
     DIVISIONS,
     EX2_FLUSHED,
     EXP_EXACT,
+    EXP_NUMPY,
     EXPONENTIALS,
     FULL,
     LOG2_OF_E,
@@ -69,9 +75,12 @@ def _two_products_apart(x: Floats, top: Floats, factor: np.float32, own: np.floa
 
 FUSED_EXPONENT = ChangedStep("t = fma(x, scale, -fl(m * scale))", Family.CONTRACTION, PTX["fma"], _fused)
 DIFFERENCE = ChangedStep("t = fl(fl(x - m) * scale)", Family.CONTRACTION, PTX["fma"], _difference_first)
+PRODUCTS_APART = ChangedStep(
+    "t = fl(fl(x * scale) - fl(m * scale))", Family.CONTRACTION, PTX["fma"], _product_less_product
+)
 EXPONENTS = (
     FUSED_EXPONENT,
-    ChangedStep("t = fl(fl(x * scale) - fl(m * scale))", Family.CONTRACTION, PTX["fma"], _product_less_product),
+    PRODUCTS_APART,
     DIFFERENCE,
     ChangedStep(
         "t = fl(fl(fl(x - m) * own) * log2(e)), own without log2(e)", Family.CONTRACTION, PTX["fma"], _two_products
@@ -174,7 +183,7 @@ class SoftmaxPlan:
     """The choices; `factor` is what x is multiplied by under e^, `pads` columns of zeros that count, `tail` those that do not."""
 
     factor: float
-    order: RowOrder
+    order: Order
     exponent: ChangedStep = FUSED_EXPONENT
     function: ChangedStep = EX2_FLUSHED
     quotient: ChangedStep = BY_RCP
@@ -186,6 +195,7 @@ class SoftmaxPlan:
     pads: int = 0
     written: Writing = USUAL_WRITING
     placed: Placing = IN_PLACE
+    wide: str = STEPS_IN_FLOAT32
 
 
 @dataclass(frozen=True, eq=False)
@@ -224,6 +234,28 @@ class SoftmaxOfPlans(RowSubject):
             found.append(Cause(Family.TAIL, says, "pads", width - columns, _SOFTMAX))
         return [*found, *factor_causes(self.number)]
 
+    def references(self) -> Sequence[Cause]:
+        """Libraries of a host, and our own kernel for whom a host is usual."""
+        own = replace(self, exact=False).usual
+        beside = (("exponent", own.exponent), ("function", own.function), ("quotient", own.quotient))
+        found = [
+            Cause(
+                Family.HOST,
+                "by the chip's instructions, as our own kernel",
+                "order",
+                own.order,
+                PTX["ex2"],
+                beside=beside,
+            )
+        ]
+        for order in (*HOST_ORDERS, RowOrder(1)):
+            for function in (EXP_NUMPY, EXP_EXACT):
+                for exponent in (DIFFERENCE, PRODUCTS_APART) if self.number != 1 else (DIFFERENCE,):
+                    says = f"in float32, {order}; {function.name}, {exponent.name}"
+                    beside = (("exponent", exponent), ("function", function), ("quotient", DIVIDED))
+                    found.append(Cause(Family.HOST, says, "order", order, _SOFTMAX, beside=beside))
+        return found
+
     def undone(self, plan: SoftmaxPlan, got: Codes) -> tuple[SoftmaxPlan, Codes]:
         return replace(plan, placed=IN_PLACE), plan.placed.back(got)
 
@@ -231,12 +263,22 @@ class SoftmaxOfPlans(RowSubject):
         """What a plan writes of all rows, or of a sample's. Raises DoesNotApplyError."""
         rows, key = rows_of(sample)
         with np.errstate(all="ignore"):
+            if plan.wide != STEPS_IN_FLOAT32:
+                codes = written(narrowed_from(self._wide(plan, rows), plan.wide), plan.written, self.format)
+                return plan.placed.put(codes) if sample is None else codes[:, sample[1]]
             weights = self._weights(plan, rows, key)
             total = self._total(plan, weights, key)[:, None]
             divisor, columns = np.where(total == 0, np.float32(1), total), self.x.shape[1]
             normed = plan.quotient.apply(np.ascontiguousarray(weights[0][:, :columns]), divisor)
             codes = written(np.where(total == 0, np.float32(0), normed), plan.written, self.format)
         return plan.placed.put(codes) if sample is None else codes[:, sample[1]]
+
+    def _wide(self, plan: SoftmaxPlan, rows: Any) -> Doubles:
+        """All steps in float64."""
+        x = np.pad(plan.read.apply(self.x[rows], self.x_format), ((0, 0), (0, plan.pads))).astype(np.float64)
+        p = np.exp((x - plan.top.apply(kept(x, plan.tail))[:, None]) * plan.factor)
+        total = added_wide(kept(p, plan.tail))
+        return np.where(total == 0, 0, p[:, : self.x.shape[1]] / np.where(total == 0, 1, total))
 
     def _weights(self, plan: SoftmaxPlan, rows: Any, key: tuple[Any, ...]) -> tuple[Floats, Floats]:
         """What is divided, and what is added."""
@@ -261,6 +303,8 @@ class SoftmaxOfPlans(RowSubject):
 
     def described(self, plan: SoftmaxPlan) -> str:
         """The plan in words."""
+        if plan.wide != STEPS_IN_FLOAT32:
+            return f"softmax: {plan.wide}"
         steps = (plan.exponent, plan.function, plan.quotient, plan.read, plan.top, plan.rounded)
         words = [f"softmax: {plan.exponent.name}", plan.function.name, f"p divided {plan.quotient.name}"]
         words += [step.name for step in steps[3:] if step.rank]

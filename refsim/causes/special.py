@@ -10,10 +10,25 @@ from refsim.causes.amax_changes import ChangedStep
 from refsim.causes.rows import Family
 from refsim.mufu.instructions import approximate, divided
 from refsim.numerics import ieee
-from refsim.sources import CUDA_GUIDE, IEEE754, PTX
+from refsim.sources import CUDA_GUIDE, IEEE754, NUMPY_LIBRARY, PTX
 
 Floats = NDArray[np.float32]
 LOG2_OF_E = np.float32(1.4426950408889634)
+TO_WHOLE = np.float32(1.5 * 2**23)
+LN_2_PARTS: Floats = np.array([-6.93145752e-1, -1.42860677e-6], np.float32)
+EXP_ABOVE: Floats = np.array(
+    [
+        5.082762527590693718096e-04,
+        6.757896990527504603057e-03,
+        5.114512081637298353406e-02,
+        2.473615434895520810817e-01,
+        7.257664613233124478488e-01,
+        9.999999999980870924916e-01,
+    ],
+    np.float32,
+)
+EXP_BELOW: Floats = np.array([2.159509375685829852307e-02, -2.742335390411667452936e-01, 1], np.float32)
+EXP_MOST, EXP_LEAST = np.float32(88.72283935546875), np.float32(-103.97208404541015625)
 
 
 def words(x: Floats) -> NDArray[np.uint32]:
@@ -33,6 +48,27 @@ def _exact_ex2(x: Floats) -> Floats:
     return np.exp2(np.asarray(x, np.float64)).astype(np.float32)
 
 
+def _horner(x: Floats, coefficients: Floats) -> Floats:
+    """The polynomial by one fma a step, its highest coefficient first."""
+    total = np.full_like(x, coefficients[0])
+    for each in coefficients[1:]:
+        total = ieee.fma(total, x, np.full_like(x, each))
+    return total
+
+
+def _numpy_exp(x: Floats) -> Floats:
+    """A quotient of polynomials of what is left of x beside a multiple of ln 2, as NumPy's vectors compute it."""
+    left = np.ascontiguousarray(x, np.float32)
+    whole = (x * LOG2_OF_E + TO_WHOLE) - TO_WHOLE
+    for part in LN_2_PARTS:
+        left = ieee.fma(whole, np.full_like(left, part), left)
+    with np.errstate(all="ignore"):
+        ratio = _horner(left, EXP_ABOVE) / _horner(left, EXP_BELOW)
+        power = np.ldexp(ratio, np.nan_to_num(whole.clip(-300, 300)).astype(np.int32))
+    within = np.where(x < EXP_LEAST, np.float32(0), power)
+    return np.asarray(np.where(np.isnan(x), x, np.where(x > EXP_MOST, np.float32(np.inf), within)), np.float32)
+
+
 EX2_FLUSHED = ChangedStep("2^t is ex2.approx.ftz", Family.SPECIAL, PTX["ex2"], partial(_approx, "ex2", True))
 EX2_SUBNORMAL = ChangedStep(
     "2^t is ex2.approx: subnormals are kept", Family.FLUSHED, PTX["ex2"], partial(_approx, "ex2", False)
@@ -40,8 +76,11 @@ EX2_SUBNORMAL = ChangedStep(
 EX2_EXACT = ChangedStep("2^t is rounded once", Family.SPECIAL, IEEE754["section 9.2"], _exact_ex2)
 EXP_EXACT = ChangedStep("e^t is rounded once", Family.SPECIAL, IEEE754["section 9.2"], _exact_exp)
 EX2_FOR_EXP = ChangedStep("2^t for e^t, rounded once", Family.BASE, IEEE754["section 9.2"], _exact_ex2)
-EXPONENTIALS = (EX2_FLUSHED, EX2_SUBNORMAL, EX2_EXACT, EXP_EXACT, EX2_FOR_EXP)
-NATURAL = (EXP_EXACT, EX2_FOR_EXP)
+EXP_NUMPY = ChangedStep(
+    "e^t is np.exp of float32 on x86 with fma", Family.SPECIAL, NUMPY_LIBRARY["numpy.exp of float32"], _numpy_exp, 2
+)
+EXPONENTIALS = (EX2_FLUSHED, EX2_SUBNORMAL, EX2_EXACT, EXP_EXACT, EX2_FOR_EXP, EXP_NUMPY)
+NATURAL = (EXP_EXACT, EX2_FOR_EXP, EXP_NUMPY)
 """Those whose t has no log2(e) in it."""
 
 
@@ -102,6 +141,7 @@ RSQRT_APPROX = ChangedStep("the root is rsqrt.approx", Family.SPECIAL, PTX["rsqr
 ONE_BY_ROOT = ChangedStep(
     "the root is 1 / sqrt, each rounded once", Family.SPECIAL, IEEE754["section 5.4.1"], _one_by_root
 )
+BY_ROOT = ChangedStep("x is divided by the root, each rounded once", Family.SPECIAL, IEEE754["section 5.4.1"], np.sqrt)
 ROOTS = (
     RSQRT_APPROX,
     ChangedStep("the root is rsqrt.approx.ftz", Family.FLUSHED, PTX["rsqrt"], partial(_approx, "rsqrt", True)),
@@ -110,4 +150,5 @@ ROOTS = (
     ChangedStep(
         "the root is rcp.approx of sqrt.approx", Family.SPECIAL, CUDA_GUIDE["intrinsic functions"], _rcp_of_sqrt
     ),
+    BY_ROOT,
 )
