@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from refsim.errors import RefsimError
-from refsim.formats import E4M3, FORMATS, UE4M3, Format, format_named
+from refsim.formats import E4M3, ELEMENTS, F64, FORMATS, UE4M3, ElementType, Format, Integer, float_named, format_named
+from refsim.integers import array_of
 
 AS_ML_DTYPES = "ml_dtypes"
 _NATIVE: dict[np.dtype[Any], Format] = {row.array_dtype: row for row in FORMATS if row.array_dtype is not None}
@@ -58,6 +59,13 @@ def integer_bits(dtype: np.dtype[Any]) -> tuple[int, bool] | None:
     return None if integer is None else (int(integer[2]), not integer[1])
 
 
+def integer_held(dtype: np.dtype[Any]) -> Integer | None:
+    """The row of int4 and uint4 of ml_dtypes; None for int2 and uint2, which have none, and for any other dtype."""
+    if integer_bits(dtype) is None:
+        return None
+    return next((row for row in ELEMENTS if isinstance(row, Integer) and dtype.name in row.aliases), None)
+
+
 def words(array: NDArray[Any]) -> NDArray[Any]:
     """The codes of an array of ml_dtypes as unsigned integers of its width; any other array as it is."""
     if not is_typed(array.dtype):
@@ -99,13 +107,37 @@ def with_format(codes: ArrayLike, format: str | Format | None, what: str = "code
             help="array.astype(np.int32) gives their values",
         )
     if given is not None and given != own and (own, given) != _UNSIGNED:
-        raise RefsimError(
-            "format-mismatch",
-            f"{what} are {array.dtype.name}, the format asked for is {given}",
-            rule="the dtype of an array of ml_dtypes is its format",
-            help=f"leave the format out, or array.view(np.{own.code_dtype}) to read the bits otherwise",
-        )
+        raise disagreeing(array.dtype, given, what)
     return words(np.asarray(array)), given or own
+
+
+def held_codes(given: ArrayLike, format: str | Format | None, what: str = "codes") -> tuple[ArrayLike, Format]:
+    """As with_format, also of float16 and float32, in either byte order: their patterns are codes of f16 and f32.
+
+    held_codes(np.float16([1, 2]), None) is ([0x3c00, 0x4000], F16). An array of float64 is codes where f64 is named.
+    """
+    asked = None if format is None else float_named(format)
+    array = array_of(what, given)
+    if not isinstance(given, np.ndarray | np.generic):
+        return with_format(given, asked, what)
+    if array.dtype.kind in "iu" or is_typed(array.dtype):
+        return with_format(native(array), asked, what)
+    own = F64 if asked is F64 and array.dtype.newbyteorder("=") == F64.array_dtype else format_held(array.dtype)
+    if own is None:
+        return with_format(given, asked, what)
+    if asked not in (None, own):
+        raise disagreeing(array.dtype, asked, what)
+    return np.ascontiguousarray(native(array)).reshape(array.shape).view(own.code_dtype), own
+
+
+def disagreeing(dtype: np.dtype[Any], asked: ElementType | None, what: str) -> RefsimError:
+    """The error of an array whose dtype names one format where the caller asks for another."""
+    return RefsimError(
+        "format-mismatch",
+        f"{what} are {dtype.name}, the format asked for is {asked}",
+        rule="the dtype of an array that knows its format is its format",
+        help=f"leave the format out, or array.view(np.uint{8 * dtype.itemsize}) to read the bits otherwise",
+    )
 
 
 def _kind(codes: ArrayLike) -> str:

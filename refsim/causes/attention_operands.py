@@ -7,14 +7,13 @@ from numpy.typing import ArrayLike, NDArray
 
 from refsim.causes.accumulating import Adder, adders
 from refsim.causes.attention import AttentionOfPlans
+from refsim.causes.held import codes_of
 from refsim.causes.row_operands import APPROXIMATE, EXACT_FUNCTIONS, ROW_OUTPUTS, SPECIAL
 from refsim.errors import RefsimError, unknown
-from refsim.formats import BF16, E4M3, F16, F32, Format, format_named
-from refsim.integers import array_of
+from refsim.formats import BF16, E4M3, F16, F32, Format
 from refsim.numerics.profiles import profile
 from refsim.numerics.rows import Unit
 from refsim.scaling.quantizing import scale_values
-from refsim.typed_arrays import format_held, with_format
 
 ATTENTION_FORMATS = (BF16, F16, E4M3)
 
@@ -73,18 +72,11 @@ class AttentionOperands:
 
     def _operand(self, name: str) -> tuple[NDArray[np.unsignedinteger], Format]:
         """Codes (heads, length, depth) and their format."""
-        array = array_of(name, getattr(self, name))
-        own = None if array.dtype.kind in "iu" else format_held(array.dtype)
-        if array.dtype.kind == "f" and own is not None:
-            array = np.ascontiguousarray(array).view(own.code_dtype).reshape(array.shape)
-        words, row = with_format(array, own or (None if self.format is None else format_named(self.format)), name)
-        codes = np.asarray(words)
+        codes, row = codes_of(name, getattr(self, name), self.format)
         if row not in ATTENTION_FORMATS:
             raise RefsimError(
                 "format-mismatch", f"{name} holds {row}", rule=f"one of {', '.join(map(str, ATTENTION_FORMATS))}"
             )
-        if codes.dtype != row.code_dtype:
-            raise RefsimError("code-type", f"{name} holds {codes.dtype}, codes of {row} are {row.code_dtype}")
         if codes.ndim < 2 or 0 in codes.shape:
             raise RefsimError("operand-shape", f"{name} has shape {codes.shape}", rule="(..., heads, length, depth)")
         return codes.reshape(-1, *codes.shape[-2:]), row

@@ -14,6 +14,7 @@ from refsim.causes.attention_operands import AttentionOperands
 from refsim.causes.block_scaled import BlockScaledProduct
 from refsim.causes.explanation import DiffExplanation, DiffOutcome, SumsSoFar
 from refsim.causes.grouped import GroupedProduct
+from refsim.causes.held import codes_of
 from refsim.causes.integer_operands import IntegerOperands, integer_codes
 from refsim.causes.operands import ProductOperands
 from refsim.causes.products import ProductOfPlans
@@ -30,7 +31,7 @@ from refsim.conversions import decode
 from refsim.errors import RefsimError
 from refsim.formats import F32, F64, ElementType, Format, float_named
 from refsim.integers import array_of
-from refsim.typed_arrays import format_held, with_format
+from refsim.typed_arrays import native
 
 LEAST_DIFFERING, LEAST_ELEMENTS = 4, 256  # with less of both a cause may fit by chance
 STAGES = 32
@@ -132,9 +133,10 @@ class _Question:
 
     def of_quantiser(self, given: QuantizedFrom) -> DiffExplanation:
         """Codes, scales, or both together: then one cause explains both outputs, or none is named."""
-        subject = given.explained(self.got.shape, self.format)
+        format = given.meant(self.format)
+        subject = given.explained(self.got.shape, format)
         if given.scales is None and given.want_scales is None:
-            return self.of_subject(subject, None)
+            return replace(self, format=format).of_subject(subject, None)
         if (given.scales is None) or (given.want_scales is None) != (self.want is None):
             rule = "scales= beside A, want_scales= beside B"
             raise RefsimError("usage", "scales beside one of two outputs", rule=rule)
@@ -362,16 +364,8 @@ def _of_product(
 
 
 def _codes(name: str, array: ArrayLike, format: str | ElementType | None) -> tuple[Codes, Format]:
-    given = array_of(name, array)
-    format = None if format is None else float_named(format)
-    held = None if given.dtype.kind in "iu" else format_held(given.dtype)
-    if given.dtype.kind == "f" and held is not None:
-        given = np.ascontiguousarray(given).view(held.code_dtype).reshape(given.shape)
-    words, row = with_format(given, held if format is None else format, name)
-    codes = np.atleast_1d(words)
-    if codes.dtype != row.code_dtype:
-        raise RefsimError("code-type", f"{name} holds {codes.dtype}, codes of {row} are {row.code_dtype}")
-    return codes, row
+    codes, row = codes_of(name, array, None if format is None else float_named(format))
+    return np.atleast_1d(codes), row
 
 
 def _codes_or_integers(name: str, array: ArrayLike, format: str | ElementType | None) -> tuple[Codes, Any]:
@@ -379,7 +373,7 @@ def _codes_or_integers(name: str, array: ArrayLike, format: str | ElementType | 
 
 
 def _values(values: ArrayLike, got: Codes) -> tuple[Any, Format]:
-    wide = array_of("values", values)
+    wide = native(array_of("values", values))
     if wide.dtype not in (np.float32, np.float64) or wide.shape != got.shape:
         raise RefsimError(
             "values", f"values are {wide.dtype} of shape {wide.shape}", rule=f"float32 or float64, {got.shape}"

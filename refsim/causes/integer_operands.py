@@ -6,19 +6,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from refsim.causes.integer_products import IntegerProduct, Whole, values_of
+from refsim.causes.integer_products import IntegerProduct, Whole
 from refsim.errors import RefsimError
-from refsim.formats import S32, ElementType, Format, element_named
-from refsim.formats.elements import Integer
+from refsim.formats import S4, S8, S32, U4, U8, ElementType, Format, Integer, element_named
 from refsim.integers import array_of
 from refsim.scaling.quantizing import scale_values
+from refsim.typed_arrays import disagreeing, integer_held, integers, is_typed, native, words
 
 
 @dataclass(frozen=True, kw_only=True)
 class IntegerOperands:
     """The operands of D = (A - za)(B - zb)^T + C over integers: what outputs are computed from again.
 
-    `a` (M, K), `b` (N, K): int8 or uint8, or codes with `a_format` and `b_format`, "s8" or "u8" (also "s4", "u4", a code a byte).
+    `a` (M, K), `b` (N, K): int8, uint8, or int4 and uint4 of ml_dtypes, or codes with `a_format` and `b_format`, "s8", "u8", "s4"
+    or "u4", a code a byte.
     `c` (M, N) or (N,): int32. `a_zero`, `b_zero`: a number, or one a row. Without scales the sum is D: s32, or f32, bf16 or
     f16. With `a_scale` and `b_scale`, float32, a number or one a row, sum times scales is D; in s8 or u8 it is rounded, `d_zero`
     is added, and it saturates. IntegerOperands(a=a, b=b) of int8 is what a tensor core returns in s32.
@@ -38,7 +39,8 @@ class IntegerOperands:
     def explained(self, shape: tuple[int, ...], format: ElementType) -> Any:
         """The product whose output has that shape and type. Raises RefsimError for operands that do not fit."""
         a, left = _matrix("a", self.a, self.a_format)
-        b, right = _matrix("b", self.b, self.b_format or self.a_format)
+        knows = integer_held(array_of("b", self.b).dtype) is not None
+        b, right = _matrix("b", self.b, self.b_format or (None if knows else self.a_format))
         if a.shape[1] != b.shape[1]:
             raise RefsimError("operand-shape", f"a has K = {a.shape[1]}, b has K = {b.shape[1]}", rule="(M, K), (N, K)")
         if shape != (len(a), len(b)):
@@ -59,14 +61,19 @@ class IntegerOperands:
 def integer_codes(name: str, array: ArrayLike, format: str | ElementType | None) -> tuple[NDArray[Any], Integer] | None:
     """Codes of integers with their type, by `format` or by the dtype; None where they are floats.
 
-    int8 is s8, int32 is s32; uint8 needs a format, as any codes do.
+    int8 is s8, int32 is s32, int4 and uint4 of ml_dtypes s4 and u4; uint8 needs a format, as any codes do.
     """
-    given = array_of(name, array)
+    given = native(array_of(name, array))
     row = None if format is None else element_named(format)
+    if is_typed(given.dtype):
+        own = integer_held(given.dtype)
+        if (own is not None or isinstance(row, Integer)) and row not in (None, own):
+            raise disagreeing(given.dtype, row, name)
+        return None if own is None else (words(given), own)
     if isinstance(row, Format) or (row is None and given.dtype.kind != "i"):
         return None
     if row is None:
-        row = next((each for each in (S32, *_TYPES.values()) if each.array_dtype == given.dtype), None)
+        row = next((each for each in (S32, *_TYPES) if each.array_dtype == given.dtype), None)
         if row is None:
             raise RefsimError("code-type", f"{name} holds {given.dtype}", rule="int8 or int32, or codes with a format")
     if given.dtype.kind not in "iu" or given.dtype.itemsize != row.code_dtype.itemsize:
@@ -74,23 +81,36 @@ def integer_codes(name: str, array: ArrayLike, format: str | ElementType | None)
     return np.ascontiguousarray(given).view(row.code_dtype).reshape(given.shape), row
 
 
-_TYPES = {name: row for name in ("s8", "u8", "s4", "u4") if isinstance(row := element_named(name), Integer)}
+_TYPES = S8, U8, S4, U4
 
 
 def _matrix(name: str, given: ArrayLike, format: str | Integer | None) -> tuple[NDArray[Any], Integer]:
     array = array_of(name, given)
     if format is None and array.dtype == np.uint8:
-        format = "u8"
+        format = U8
     found = integer_codes(name, array, format)
-    if found is None or found[1].name not in _TYPES:
-        rule = f"int8, uint8, or codes of {', '.join(_TYPES)}"
+    if found is None or found[1] not in _TYPES:
+        rule = f"int8, uint8, or codes of {', '.join(map(str, _TYPES))}"
         raise RefsimError("code-type", f"{name} holds {array.dtype}, of {format}", rule=rule)
     codes, row = found
     if codes.ndim != 2 or 0 in codes.shape:
         raise RefsimError("operand-shape", f"{name} has shape {codes.shape}", rule="(rows, K), neither of them empty")
-    if int(codes.max()) >= row.code_limit:
-        codes = (values_of(codes, row) % row.code_limit).astype(row.code_dtype)
-    return codes, row
+    return narrow_codes(name, codes, row), row
+
+
+def narrow_codes(name: str, codes: NDArray[Any], row: Integer) -> NDArray[Any]:
+    """Codes without what stands above them in their words, where that is a sign. Raises RefsimError for other words."""
+    are_codes = codes_or_extended(codes, row)
+    if not are_codes.all():
+        rule = f"codes of {row} are 0 to {row.code_limit - 1:#x}, one a place; above them no more than their sign"
+        raise RefsimError("code-out-of-range", f"{name} holds {int(codes[~are_codes].flat[0]):#x}", rule=rule)
+    return codes & (row.code_limit - 1)
+
+
+def codes_or_extended(codes: NDArray[Any], row: Integer) -> NDArray[np.bool_]:
+    """Which words are codes, or negative ones whose sign fills the word: 0xf8 is -8 of s4 in int8."""
+    extended = codes.astype(np.int64) >= (1 << 8 * codes.dtype.itemsize) - row.sign_mask
+    return (codes < row.code_limit) | extended & row.signed
 
 
 def _c(given: ArrayLike, shape: tuple[int, int]) -> Whole:
@@ -102,7 +122,8 @@ def _c(given: ArrayLike, shape: tuple[int, int]) -> Whole:
 
 def _zeros(name: str, given: ArrayLike, rows: int) -> Whole:
     zero = array_of(name, given)
-    whole = zero.reshape(-1)
+    narrow = integers(zero)
+    whole = (zero if narrow is None else narrow).reshape(-1)
     if whole.size not in (1, rows) or not np.isfinite(whole).all() or (whole != np.rint(whole)).any():
         raise RefsimError(
             "zero-point", f"{name} is {zero.dtype} of shape {zero.shape}", rule=f"integers, one or {rows}"

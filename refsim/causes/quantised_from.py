@@ -18,12 +18,12 @@ from refsim.causes.quantising import (
 from refsim.causes.rows import Cause, Codes, Family
 from refsim.causes.scale_stores import BY_ROWS, ScaleStore, store_for
 from refsim.errors import RefsimError, unknown
-from refsim.formats import E4M3, E8M0, F32, Format, format_named
+from refsim.formats import E4M3, E8M0, F32, UE4M3, Format, format_named
 from refsim.integers import array_of
 from refsim.scaling.block_formats import BLOCK_FORMATS, block_format
 from refsim.scaling.block_shapes import tensor_factor
 from refsim.scaling.wide import NARROW_FORMATS, wide_values
-from refsim.typed_arrays import format_held
+from refsim.typed_arrays import format_held, held_codes, native
 
 GROUPS = {"1x128": (1, 128), "128x128": (128, 128)}
 TENSOR = "tensor"
@@ -58,6 +58,11 @@ class QuantizedFrom:
         """What scales are codes of, where they are no float32: UE4M3 of NVFP4, else E8M0."""
         return E8M0 if self.to in (*GROUPS, TENSOR) else block_format(self.to).scale
 
+    def meant(self, format: Format) -> Format:
+        """What an output holds: arrays of E4M3 are scales of NVFP4 where no codes are E4M3."""
+        is_scale = format is E4M3 and self.to in _BLOCKS and block_format(self.to).scale is UE4M3
+        return UE4M3 if is_scale else format
+
     def explained(self, shape: tuple[int, ...], format: Format) -> "QuantizedTensor":
         """Codes or scales, whichever has that shape, or both. Raises RefsimError where neither has."""
         if self.to not in {*_BLOCKS, *GROUPS, TENSOR}:
@@ -79,7 +84,10 @@ class QuantizedFrom:
 
     def with_scales(self, subject: "QuantizedTensor") -> "QuantizedTensor":
         """The subject of codes with its scales beside it. Raises RefsimError where these are none of x's."""
-        given = [None if each is None else words_of(each) for each in (self.scales, self.want_scales)]
+        given = [
+            None if each is None else self._words(name, each)
+            for name, each in (("scales", self.scales), ("want_scales", self.want_scales))
+        ]
         held = next(each for each in given if each is not None)
         if subject.which != QuantizerOutput.CODES:
             raise RefsimError("usage", "scales beside what are no codes", help="A: the codes; scales=: their scales")
@@ -95,6 +103,13 @@ class QuantizedFrom:
         return replace(
             subject, which=QuantizerOutput.BOTH, shape=shape, rules=rules, usual=plan, scales_size=held.size, made={}
         )
+
+    def _words(self, name: str, scales: ArrayLike) -> Codes:
+        """The words of scales; an array that knows its format must be of those that are stored there."""
+        held = format_held(array_of(name, scales).dtype)
+        if held not in (None, F32):
+            held_codes(scales, self.codes_of_scales, name)
+        return words_of(scales)
 
     def _in_blocks(self) -> tuple[Singles, int]:
         """x in whole blocks, and the least number of columns of which it may be made."""
@@ -167,7 +182,7 @@ def _fits(to: str, format: Format) -> bool:
 
 def _wide_format(x: ArrayLike, named: str | Format | None) -> Format:
     array = array_of("x", x)
-    held = None if array.dtype.kind in "iu" else format_held(array.dtype)
+    held = format_held(array.dtype)
     return held or format_named(named or F32)
 
 
@@ -178,9 +193,11 @@ def joined(codes: ArrayLike, scales: ArrayLike) -> Codes:
 
 def words_of(scales: ArrayLike) -> Codes:
     """Patterns of float32, codes as they are."""
-    given = array_of("scales", scales)
-    held = None if given.dtype.kind in "iu" else format_held(given.dtype)
-    return np.ascontiguousarray(given).view(given.dtype if held is None else held.code_dtype)
+    given = native(array_of("scales", scales))
+    held = format_held(given.dtype)
+    if held is not None:
+        return np.asarray(held_codes(given, held)[0])
+    return given
 
 
 def _flattened(shape: tuple[int, ...], of: tuple[int, ...]) -> tuple[int, ...]:

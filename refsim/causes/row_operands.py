@@ -7,15 +7,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from refsim.causes.held import codes_of
 from refsim.causes.norms import NormOfPlans
 from refsim.causes.row_subject import Floats, RowSubject
 from refsim.causes.silu import SiluOfPlans
 from refsim.causes.softmax import SoftmaxOfPlans
 from refsim.conversions import decode
 from refsim.errors import RefsimError, unknown
-from refsim.formats import BF16, F16, F32, Format, format_named
+from refsim.formats import BF16, F16, F32, Format
 from refsim.integers import array_of
-from refsim.typed_arrays import format_held, with_format
+from refsim.typed_arrays import format_held
 
 ROW_OUTPUTS = (F32, BF16, F16)
 APPROXIMATE, EXACT_FUNCTIONS = "approx", "exact"
@@ -112,14 +113,9 @@ class RowOperands:
 
 def _values(name: str, given: ArrayLike, named: str | Format | None, usual: Format | None) -> tuple[Floats, Format]:
     """Values in float32 and the format that they are held in; codes of `usual` where nothing says another."""
-    array = array_of(name, given)
-    own = None if array.dtype.kind in "iu" else format_held(array.dtype)
-    if array.dtype.kind == "f" and own is not None:
-        array = np.ascontiguousarray(array).view(own.code_dtype).reshape(array.shape)
-    words, row = with_format(array, own or (format_named(named) if named is not None else usual), name)
-    codes = np.asarray(words)
+    if named is None and format_held(array_of(name, given).dtype) is None:
+        named = usual
+    codes, row = codes_of(name, given, named)
     if row not in ROW_OUTPUTS:
         raise RefsimError("format-mismatch", f"{name} holds {row}", rule=f"one of {', '.join(map(str, ROW_OUTPUTS))}")
-    if codes.dtype != row.code_dtype:
-        raise RefsimError("code-type", f"{name} holds {codes.dtype}, codes of {row} are {row.code_dtype}")
     return np.asarray(decode(codes, row, np.float32)), row

@@ -4,33 +4,39 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
-from refsim.causes.integer_operands import integer_codes
+from refsim.causes.held import codes_of
+from refsim.causes.integer_operands import integer_codes, narrow_codes
 from refsim.causes.operands import ProductOperands
 from refsim.causes.products import ProductOfPlans
+from refsim.causes.rows import Codes
 from refsim.causes.weight_products import WeightPlan, WeightProduct
+from refsim.conversions import decode
+from refsim.conversions.coding import checked_codes
 from refsim.errors import RefsimError
-from refsim.formats import ElementType, Format, element_named
+from refsim.formats import ElementType, Format, float_named
 from refsim.integers import array_of
 from refsim.numerics.rows import Unit
 from refsim.scaling.quantizing import scale_values
+from refsim.typed_arrays import format_held, held_codes, integers, native
 
 
 @dataclass(frozen=True, kw_only=True)
 class WeightOperands:
     """The operands of D = A W^T with narrow weights (w8a16, w4a16): what outputs are computed from again.
 
-    `a` (M, K): bf16 or f16. `b` (N, K): codes of `b_format`, "e4m3", "s8", "u8", "s4", "u4", one a place. `b_scale`: a number,
-    (N,) or (N, K / group); `b_zero`, whole numbers, likewise. Usual is w = (q - zero) * scale in float32, rounded to A's format,
-    and the product of both on tensor cores; `unit`, `target`, `k`, `interval` and `c` as of ProductOperands.
+    `a` (M, K): bf16 or f16. `b` (N, K): codes of `b_format`, "e4m3", "s8", "u8", "s4", "u4", one a place, or an array that
+    knows it. `b_scale`: a number, (N,) or (N, K / group), float32, float16, bfloat16 or E8M0 codes; `b_zero`, whole numbers,
+    likewise. Usual is w = (q - zero) * scale in float32, rounded to A's format, and the product of both on tensor cores;
+    `unit`, `target`, `k`, `interval` and `c` as of ProductOperands.
     WeightOperands(a=a, b=q, a_format="bf16", b_format="u4", b_scale=s, b_zero=8) is GPTQ's product.
     """
 
     a: ArrayLike
     b: ArrayLike
     a_format: str | Format | None = None
-    b_format: str | ElementType
+    b_format: str | ElementType | None = None
     b_scale: ArrayLike
     b_zero: ArrayLike = 0
     c: ArrayLike | None = None
@@ -41,15 +47,9 @@ class WeightOperands:
 
     def explained(self, shape: tuple[int, ...], format: Format) -> Any:
         """The product whose output has that shape and format. Raises RefsimError for operands that do not fit."""
-        row = element_named(self.b_format)
-        codes = array_of("b", self.b)
-        if not isinstance(row, Format):
-            found = integer_codes("b", codes, row)
-            codes = codes if found is None else found[0] % np.uint64(row.code_limit)
-        codes = np.asarray(codes).astype(row.code_dtype)
-        if codes.ndim != 2 or 0 in codes.shape or int(codes.max()) >= row.code_limit:
-            raise RefsimError("operand-shape", f"b has shape {codes.shape}", rule=f"(N, K), codes of {row}")
-        scales, zeros = (_grid(*each, codes.shape) for each in (("b_scale", self.b_scale), ("b_zero", self.b_zero)))
+        codes, row = self._weights()
+        scales = _grid("b_scale", _scales(self.b_scale), codes.shape)
+        zeros = _grid("b_zero", _numbers("b_zero", self.b_zero), codes.shape)
         groups = max(scales.shape[1], zeros.shape[1])
         fits = all(each.shape[1] in (1, groups) for each in (scales, zeros))
         if not fits or codes.shape[1] % groups or (zeros != np.rint(zeros)).any():
@@ -75,6 +75,17 @@ class WeightOperands:
         usual = WeightPlan(**{name: getattr(product.usual, name) for name in product.usual.__dataclass_fields__})
         return WeightProduct(product, codes, row, scales, zeros, codes.shape[1] // groups, usual)
 
+    def _weights(self) -> tuple[Codes, ElementType]:
+        """The codes of B, one a place, and their type."""
+        found = integer_codes("b", self.b, self.b_format)
+        codes, row = codes_of("b", self.b, self._float_format()) if found is None else found
+        if codes.ndim != 2 or 0 in codes.shape:
+            raise RefsimError("operand-shape", f"b has shape {codes.shape}", rule="(N, K), neither of them empty")
+        return (checked_codes(codes, row) if isinstance(row, Format) else narrow_codes("b", codes, row)), row
+
+    def _float_format(self) -> Format | None:
+        return None if self.b_format is None else float_named(self.b_format)
+
     def _format(self) -> Format:
         """A's format, which weights are rounded to."""
         from refsim.numerics.calls import codes_and_format
@@ -85,9 +96,28 @@ class WeightOperands:
         return row
 
 
-def _grid(name: str, given: ArrayLike, shape: tuple[int, ...]) -> Any:
+def _scales(given: ArrayLike) -> NDArray[np.float32]:
+    """Scales as float32: uint8 are codes of E8M0, as wherever scales are taken."""
+    array = array_of("b_scale", given)
+    return scale_values(array) if array.dtype == np.uint8 else _numbers("b_scale", array)
+
+
+def _numbers(name: str, given: ArrayLike) -> NDArray[np.float32]:
+    """Numbers as float32: of a narrow type exactly what the array holds."""
+    array = native(array_of(name, given))
+    held = format_held(array.dtype)
+    narrow = integers(array)
+    if narrow is not None:
+        return narrow.astype(np.float32)
+    if held is not None:
+        return decode(np.asarray(held_codes(array, held)[0]), held, np.float32)
+    if array.dtype.kind not in "iuf":
+        raise RefsimError("scale-type", f"{name} holds {array.dtype}", rule="numbers")
+    return array.astype(np.float32)
+
+
+def _grid(name: str, values: NDArray[np.float32], shape: tuple[int, ...]) -> Any:
     """(N, T) of a number, (N,) or (N, T)."""
-    values = scale_values(np.asarray(given, np.float32))
     if values.size == 1:
         return np.full((shape[0], 1), values.reshape(-1)[0], np.float32)
     grid = values[:, None] if values.ndim == 1 else values

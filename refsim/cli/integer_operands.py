@@ -84,14 +84,14 @@ def weight_operands(
 
 def integer_words(path: Path, row: "Integer", key: str | None = None) -> Any:
     """The codes of integers in a file, unsigned words; a byte that is no code of four bits holds two, the first one lower."""
+    from refsim.causes.integer_operands import codes_or_extended
     from refsim.formats import E4M3, F32
 
     codes = load_codes(path, F32 if row.code_dtype.itemsize == 4 else E4M3, key).codes
     limit = row.code_limit
     if row.code_dtype.itemsize > 1 or limit > 255 or not codes.size:
         return codes
-    most = limit // 2 if row.signed else limit
-    if ((codes < limit) | (codes >= 256 - most) & row.signed).all():
+    if codes_or_extended(codes, row).all():
         return codes % limit
     return np.stack([codes % limit, codes // limit], axis=-1).reshape(*codes.shape[:-1], -1)
 

@@ -12,11 +12,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from refsim.errors import RefsimError
-from refsim.formats import E4M3, ELEMENTS, UE4M3, ElementType, Format, Integer, element_named, float_named
+from refsim.formats import E4M3, UE4M3, ElementType, Format, Integer, element_named, float_named
 from refsim.numerics.dot.chains import Operands
 from refsim.numerics.fast.product import matrix_product
 from refsim.numerics.rows import Profile
-from refsim.typed_arrays import format_of, is_typed, native, with_format, words
+from refsim.typed_arrays import disagreeing, format_of, integer_held, is_typed, native, with_format, words
 
 Asked = ParamSpec("Asked")
 Made = TypeVar("Made")
@@ -153,11 +153,11 @@ def codes_and_format(
     """Codes and their format: the one that is named, that an array of ml_dtypes knows, or the default."""
     asked = None if format is None else element_named(format)
     if isinstance(codes, np.ndarray) and is_typed(codes.dtype):
-        own = next((row for row in ELEMENTS if isinstance(row, Integer) and codes.dtype.name in row.aliases), None)
+        own = integer_held(codes.dtype)
         if own is not None and asked in (None, own):
             return words(codes), own
-        if isinstance(asked, Integer):
-            raise RefsimError("format-mismatch", f"{what} are {codes.dtype.name}, the format asked for is {asked}")
+        if own is not None or isinstance(asked, Integer):
+            raise disagreeing(codes.dtype, asked, what)
         return with_format(codes, asked, what)
     found = default if asked is None else asked
     if found is None:

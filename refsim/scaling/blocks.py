@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 from refsim.conversions import decode, pack
 from refsim.conversions.coding import checked_codes
 from refsim.errors import RefsimError
-from refsim.formats import Format, format_named
+from refsim.formats import Format
 from refsim.integers import array_of
 from refsim.render.cards import Card, Facts
 from refsim.scaling.block_formats import BlockFormat, block_format
@@ -20,7 +20,7 @@ from refsim.scaling.mx_recipes import MxRecipe
 from refsim.scaling.recipes import Recipe, recipe_named
 from refsim.scaling.rows import NAN_RULES
 from refsim.scaling.wide import WIDE_FORMATS, one_of
-from refsim.typed_arrays import format_held, is_typed, native, with_format
+from refsim.typed_arrays import format_held, held_codes, with_format
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -190,10 +190,7 @@ def _random_bits(random: NDArray[Any] | None, shape: tuple[int, ...]) -> NDArray
 def _input(x: ArrayLike, input_format: str | Format | None) -> tuple[NDArray[Any], Format]:
     """The patterns of bf16, f16 or f32, and which of the three they are."""
     array = array_of("x", x)
-    held = None if is_typed(array.dtype) else format_held(array.dtype)
-    if held is not None and (input_format is None or format_named(input_format) == held):
-        return np.ascontiguousarray(native(array)).view(held.code_dtype).reshape(array.shape), held
-    if array.dtype.kind == "f" and held is None:
+    if array.dtype.kind == "f" and format_held(array.dtype) is None:
         raise RefsimError(
             "value-type",
             f"x holds {array.dtype}",
@@ -201,6 +198,6 @@ def _input(x: ArrayLike, input_format: str | Format | None) -> tuple[NDArray[Any
             help="codes of bf16 or f16 go in as they are, with input_format=; x.astype(np.float32) rounds what float32 does not "
             "hold, which is another result in rare cases",
         )
-    codes, named = with_format(x, input_format, "x")
+    codes, named = held_codes(x, input_format, "x")
     row = one_of(named, WIDE_FORMATS, "x")
     return checked_codes(codes, row), row

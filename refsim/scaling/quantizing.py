@@ -140,7 +140,9 @@ def dequantize(
 
 
 def scale_values(scales: ArrayLike) -> NDArray[np.float32]:
-    """Scales as float32: float32 as they are, uint8 and ml_dtypes' float8_e8m0fnu as codes of E8M0."""
+    """Scales as float32: float32 as they are, uint8 and ml_dtypes' float8_e8m0fnu as codes of E8M0; a Python float rounded."""
+    if isinstance(scales, float) and not isinstance(scales, np.generic):
+        return np.asarray(scales, np.float32)
     array = native(array_of("scales", scales))
     if array.dtype == np.float32:
         return array

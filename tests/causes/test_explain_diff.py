@@ -317,7 +317,8 @@ def test_progress_counts_to_what_is_planned():
     [
         ({"b": np.zeros((2, 3), np.uint8)}, "shape-mismatch"),
         ({}, "usage"),
-        ({"b": np.zeros((2, 2), np.float32)}, "code-type"),
+        ({"b": np.zeros((2, 2), np.float32)}, "format-mismatch"),
+        ({"b": np.zeros((2, 2), np.float64)}, "code-type"),
         ({"values": np.zeros((2, 2), np.int32)}, "values"),
         ({"operands": OTHER_SIZE}, "shape-mismatch"),
         ({"b": np.ones((2, 2), np.uint8), "at": (2, 0)}, "at-range"),
