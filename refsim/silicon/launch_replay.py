@@ -134,11 +134,11 @@ _COMPARISONS: tuple[tuple[str, Callable[[Recording], _Counts]], ...] = (
 
 
 def _functions(opcode: str) -> Iterator[tuple[str, _Counts]]:
-    """A function of the special-function unit: groups of 2^20 of its inputs."""
+    """A function of the special-function unit: groups of 2^20 of its inputs, or every result of 16 bits."""
     for device in recorded_devices(special_functions.STEM):
-        words, wrong = special_functions.differing_groups(opcode, device)
-        if words:
-            yield shelf(special_functions.STEM, device).chips, (0, words, wrong)
+        counts = special_functions.differing_words(opcode, device)
+        if any(counts):
+            yield shelf(special_functions.STEM, device).chips, counts
 
 
 def _copied(opcode: str, target: str) -> Iterator[Replay]:

@@ -6,6 +6,8 @@ the room.
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -100,28 +102,50 @@ def replayed(
     return int(folded(np.concatenate(digests))[0])
 
 
-_BINADES, _WHOLE = range(0x3F8, 0x408), (0x000, 0x7F8, 0xBF8)
+_SINGLES = (*range(0x3F8, 0x408), 0x000, 0x7F8, 0xBF8)
+_DOUBLES = (0x3FF, 0x400, 0x000, 0x7FF, 0xBFF)
 _PAIRS_OF_ONE = 127 * 16 + 7
 
 
-def differing_groups(opcode: str, device: str = "h200") -> tuple[int, int]:
-    """How many inputs of a function some groups have, and how many of their words its clause does not give.
+def differing_words(opcode: str, device: str = "h200") -> tuple[int, int, int]:
+    """How many results of a function are compared one by one, how many inputs stand behind digests, and what differs of both.
 
-    All mantissas of [1, 4), the subnormals, NaN and -1: 19 groups of 2^20 inputs. Of a division the 2^22 pairs around 1.
-    (0, 0) where the opcode is no function of float32 that was recorded.
+    Of 16 bits every result. Of f32 all mantissas of [1, 4), the subnormals, NaN and -1: 19 groups of 2^20 inputs. Of f64
+    the upper words of the same, 5 groups. Of a division the 2^22 pairs around 1. (0, 0, 0) where no such opcode was recorded.
     """
-    rows = shelf(STEM, device).rows
-    form = next((name for name, row in rows.items() if row["opcode"] == opcode and opcode.endswith(".f32")), None)
-    if form is None or "groups" not in rows[form]["arrays"]:
-        return 0, 0
+    form = opcode.replace(".", "_")
+    arrays = shelf(STEM, device).rows.get(form, {"arrays": ()})["arrays"]
+    if "results" in arrays:
+        return 1 << 16, 0, _differing_results(opcode, results(form, device))
+    if "groups" not in arrays:
+        return 0, 0, 0
     words = recorded(form, device)
-
-    def function(*operands: NDArray[np.uint32]) -> NDArray[np.uint32]:
-        found = clause_words(opcode, 32, *(words.reshape(-1) for words in operands))
-        assert found is not None  # arithmetic on numbers asks for no machine
-        return found.astype(np.uint32).reshape(operands[0].shape)
-
     if opcode.startswith("div."):
-        return 4 << 20, int(replayed_pairs([function], _PAIRS_OF_ONE)[0] != words[_PAIRS_OF_ONE])
-    groups = (*_BINADES, *_WHOLE)
-    return len(groups) << 20, sum(int(replayed(function, group) != words[group]) for group in groups)
+        return 0, 4 << 20, int(replayed_pairs([partial(_of_singles, opcode)], _PAIRS_OF_ONE)[0] != words[_PAIRS_OF_ONE])
+    groups, function = (_DOUBLES, _of_uppers) if opcode.endswith(".f64") else (_SINGLES, _of_singles)
+    wrong = sum(replayed(partial(function, opcode), group) != words[group] for group in groups)
+    return 0, len(groups) << 20, int(wrong)
+
+
+def _differing_results(opcode: str, wanted: NDArray[np.unsignedinteger]) -> int:
+    """Of all 65,536 codes; those of a form of pairs stand as `results` has them."""
+    codes = np.arange(1 << 16, dtype=np.uint16)
+    if opcode.endswith("x2"):
+        upper = (codes ^ np.uint16(0x5A35)).astype(np.uint32) << np.uint32(16)
+        return int(np.count_nonzero(_clause(opcode, 32, upper | codes) != wanted))
+    return int(np.count_nonzero(_clause(opcode, 16, codes) != wanted))
+
+
+def _of_singles(opcode: str, *words: NDArray[np.uint32]) -> NDArray[np.uint32]:
+    return _clause(opcode, 32, *words)
+
+
+def _of_uppers(opcode: str, uppers: NDArray[np.uint32]) -> NDArray[np.unsignedinteger]:
+    return _clause(opcode, 64, doubles(uppers, lower=True).view(np.uint64))
+
+
+def _clause(opcode: str, bits: int, *operands: NDArray[np.unsignedinteger]) -> NDArray[Any]:
+    """The words that the clause of an opcode gives, in the shape of its operands."""
+    found = clause_words(opcode, bits, *(words.reshape(-1) for words in operands))
+    assert found is not None  # arithmetic on numbers asks for no machine
+    return np.asarray(found.astype(f"u{bits // 8}").reshape(operands[0].shape))

@@ -46,6 +46,8 @@ def replays_of(*opcodes: str, target: str = "sm_90a") -> tuple[Replay, ...]:
         ),  # f16 and bf16
         ("ex2.approx.ftz.f32", "special functions", 1024 + 65_536 + (19 << 20)),
         ("div.full.f32", "special functions", 1024 + 65_536 + (4 << 20)),
+        ("rcp.approx.ftz.f64", "special functions", 1024 + 65_536 + (5 << 20)),
+        ("tanh.approx.f16x2", "special functions", 1024 + 65_536 + 65_536),
     ],
 )
 def test_an_instruction_is_held_to_its_recording(opcode: str, kind: str, words: int) -> None:
@@ -129,23 +131,32 @@ def test_words_compared_one_by_one_and_behind_digests_both_count(monkeypatch: py
     monkeypatch.setattr(scalar_replay, "differing_chunks", lambda row, chunks: (4000, 3))
     (found,) = replays_of("fma.rn.f32")
     assert (found.words, found.digested, found.differing) == (5000, 4000, 5)
-    monkeypatch.setattr(special_functions, "differing_groups", lambda opcode, device: (6000, 4))
+    monkeypatch.setattr(special_functions, "differing_words", lambda opcode, device: (500, 6000, 4))
     (found,) = replays_of("ex2.approx.ftz.f32")
-    assert (found.words, found.digested, found.differing) == (11_000, 10_000, 9)
+    assert (found.words, found.digested, found.differing) == (11_500, 10_000, 9)
 
 
-@pytest.mark.parametrize("opcode", ["rsqrt.approx.ftz.f32", "div.full.ftz.f32"])
-def test_a_group_of_which_one_word_is_another_shows(opcode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("opcode", "counts"),
+    [
+        ("rsqrt.approx.ftz.f32", (0, 1 << 20, 1)),
+        ("div.full.ftz.f32", (0, 4 << 20, 1)),
+        ("rsqrt.approx.ftz.f64", (0, 1 << 20, 1)),
+        ("tanh.approx.bf16", (1 << 16, 0, 1)),
+        ("ex2.approx.f16x2", (1 << 16, 0, 1)),
+    ],
+)
+def test_one_word_that_is_another_shows(opcode: str, counts: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def clause_words(opcode: str, bits: int, *operands: Any) -> Any:
         found = right(opcode, bits, *operands).copy()
-        found[0] ^= 1
+        found[0] ^= 1 << (bits - 1)  # of a pair in the upper half
         return found
 
     right = special_functions.clause_words
-    monkeypatch.setattr(special_functions, "_BINADES", range(0x400, 0x401))
-    monkeypatch.setattr(special_functions, "_WHOLE", ())
+    monkeypatch.setattr(special_functions, "_SINGLES", (0x400,))
+    monkeypatch.setattr(special_functions, "_DOUBLES", (0x400,))
     monkeypatch.setattr(special_functions, "clause_words", clause_words)
-    assert special_functions.differing_groups(opcode) == ((4 if opcode.startswith("div") else 1) << 20, 1)
+    assert special_functions.differing_words(opcode) == counts
 
 
 def test_a_copy_that_reduces_otherwise_shows(monkeypatch: pytest.MonkeyPatch) -> None:
