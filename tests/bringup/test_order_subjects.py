@@ -97,6 +97,8 @@ def test_a_random_order_of_threads_is_tried_on_a_simulated_gpu_alone():
     other = replace(asked, scheduled=lambda a, b: asked.product(a, b) ^ 1)
     assert fingerprint(replace(asked, scheduled=asked.product), seeds=(0,)).repeats
     assert not fingerprint(other, seeds=(0,)).repeats
+    small = replace(asked, scheduled=lambda a, b: asked.product(a, b) ^ (len(a) == 1))  # as where few rows split K
+    assert not fingerprint(small, seeds=(0,)).repeats
 
 
 def in_turn(x):

@@ -220,6 +220,23 @@ def test_atomics_on_one_address_hand_out_every_old_value_once(policy, seed):
     assert len(set(out[1:])) == 63
 
 
+@pytest.mark.parametrize("space", ["shared", "global"])
+def test_lanes_add_floats_at_one_address_in_lane_order_and_in_any_where_schedules_are_random(space):
+    """Summands that differ by 2^24 and more: another order is another sum."""
+    declarations = ".shared .align 4 .b32 word;\n.global .align 4 .b32 counter;\n"
+    name = {"shared": "word", "global": "counter"}[space]
+    body = f"""
+        .reg .f32 %f<2>; setp.eq.s32 %p1, %r1, 0; @%p1 st.{space}.u32 [{name}], 0; bar.sync 0;
+        cvt.rn.f32.u32 %f1, %r1; mul.f32 %f1, %f1, 0f48000001; @%p1 mov.f32 %f1, 0f3f800000;
+        red.{space}.add.f32 [{name}], %f1; bar.sync 0; ld.{space}.u32 %r2, [{name}]; st.global.u32 [%d3], %r2; ret;"""
+    summands = np.arange(32, dtype=np.float32) * np.array(0x48000001, np.uint32).view(np.float32)
+    summands[0] = 1
+    in_turn = np.add.accumulate(summands)[-1:].view(np.uint32)[0]
+    assert (run(body, 32, declarations=declarations) == in_turn).all()
+    drawn = {int(run(body, 32, declarations=declarations, policy="random", seed=seed)[0]) for seed in range(1, 9)}
+    assert len(drawn) > 1
+
+
 def test_arguments_are_checked_before_anything_runs():
     kernel = program("ret;")
     for args, code in (

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -32,10 +33,11 @@ ONE_FMA, FL_THEN_ADD = "one fused multiply-add", "rounded, then added"
 class NodeArithmetic:
     """How nodes add: `step` the row of those that add several products at once, None where no node does.
 
-    Elsewhere a product joins a sum of the format `sums` as `product` says, and two sums are added in it, to nearest even; of two
-    products that meet the first of their chain is rounded. Where that is not all, `rounded` has the places of the products that
-    are rounded before they are added, and the others are fused. `partial` is the format that a sum of products is rounded to
-    before it meets another, None where it stays. The result is rounded to the format of D.
+    Elsewhere a product joins a sum of the format `sums` as `product` says, and two sums are added in it, or in the format
+    `meets`, to nearest even; of two products that meet the first of their chain is rounded. Where that is not all, `rounded` has
+    the places of the products that are rounded before they are added, and the others are fused. `partial` is the format that a
+    sum of products is rounded to before it meets another, None where it stays. The sum times `scale`, a power of two, is
+    rounded to the format of D.
     """
 
     step: Profile | None
@@ -43,17 +45,23 @@ class NodeArithmetic:
     sums: Format = F32
     partial: Format | None = None
     rounded: tuple[int, ...] = ()
+    meets: Format | None = None
+    scale: Fraction = Fraction(1)
 
     def __str__(self) -> str:
         parts = [
             self._steps()
             if self.step
-            else f"a product joins its sum by {self.product} ({self.sums.array_dtype or self.sums.ml_dtype}, nearest even)"
+            else f"a product joins its sum by {self.product} ({_dtype(self.sums)}, nearest even)"
         ]
         if self.rounded:
             parts.append(f"those at {said_places(self.rounded)} are rounded first")
         if self.partial:
             parts.append(f"partial sums are rounded to {self.partial}")
+        if self.meets:
+            parts.append(
+                f"they are added in {_dtype(self.meets)}" if self.partial else f"sums are added in {_dtype(self.meets)}"
+            )
         return "; ".join(parts)
 
     def _steps(self) -> str:
@@ -73,14 +81,14 @@ def steps_of(tree: "int | Node") -> list[Node]:
 
 def candidates(subject: OrderSubject, bench: Bench, tree: "int | Node") -> Iterator[NodeArithmetic]:
     """The arithmetic that probing leaves open, likeliest first; bits decide among them."""
-    partials: tuple[Format | None, ...] = (None,)
+    meetings: tuple[tuple[Format | None, Format | None], ...] = ((None, None),)
     if subject.d_format != F32 and any(len(node.nodes) == 2 for node in post_order(tree)):
-        partials = (None, subject.d_format)
+        meetings = ((None, None), (subject.d_format, None), (None, subject.d_format))
     if steps := steps_of(tree):
         if any(len(node.nodes) > 1 for node in steps):
             raise no_order("a step adds several sums at once, for which no arithmetic is known")
         rows = list(_rows(subject, _found(bench, tree, steps)))
-        yield from (NodeArithmetic(row, partial=partial) for partial in partials for row in rows)
+        yield from (NodeArithmetic(row, partial=partial, meets=meets) for partial, meets in meetings for row in rows)
         return
     known = {first_of_pairs(tree): (ONE_FMA, ()), leaves(tree): (FL_THEN_ADD, ())}
     alone = (
@@ -88,7 +96,24 @@ def candidates(subject: OrderSubject, bench: Bench, tree: "int | Node") -> Itera
     )
     for sums in (F32, F64, F16, BF16):
         product, rounded = (ONE_FMA, ()) if _holds_products(sums, subject) else known.get(alone, (ONE_FMA, alone))
-        yield from (NodeArithmetic(None, product, sums, each, rounded) for each in partials)
+        yield from (NodeArithmetic(None, product, sums, partial, rounded, meets) for partial, meets in meetings)
+    if not _meet_above(tree):
+        return
+    for sums, partial, meets in ((F16, None, F32), (BF16, None, F32), (F64, F32, F32), (F32, None, F64)):
+        product, rounded = (ONE_FMA, ()) if _holds_products(sums, subject) else known.get(alone, (ONE_FMA, alone))
+        yield NodeArithmetic(None, product, sums, partial, rounded, meets)
+
+
+def _meet_above(tree: "int | Node") -> bool:
+    """Whether sums meet, and no product joins them behind that: chains of one format may be added in another."""
+    nodes = list(post_order(tree))
+    return any(len(node.nodes) == 2 for node in nodes) and all(
+        child.products for node in nodes if node.products for child in node.nodes
+    )
+
+
+def _dtype(row: Format) -> str:
+    return str(row.array_dtype or row.ml_dtype)
 
 
 def first_of_pairs(tree: "int | Node") -> tuple[int, ...]:
@@ -170,9 +195,10 @@ def _rows(subject: OrderSubject, found: Discovery) -> Iterator[Profile]:
         return
     known = found.rounding
     roundings = [known] if isinstance(known, Rounding) else [RZ_F32, RNE_F32, RZ_E8M13]
-    own = TO_NEAREST.get(subject.d_format)
-    if own is not None and own not in roundings:  # rounding the result hides what a step did
-        roundings.append(own)
+    for each in (subject.d_format, F16):  # rounding the result hides what a step did; sums of f16 may go on in float32
+        own = TO_NEAREST.get(each)
+        if own is not None and own not in roundings:
+            roundings.append(own)
     for rounding in roundings:
         yield replace(like, method=TRUNCATED, fraction=found.fraction, rounding=rounding)
 
@@ -183,7 +209,8 @@ def computed(tree: "int | Node", arithmetic: NodeArithmetic, subject: OrderSubje
     total = folded(tree, operands.leaf, operands.node)
     if isinstance(total, int):
         total = operands.step([total], None)
-    return np.asarray(encode(_numbers(total), subject.d_format, overflow=None))
+    scaled = _numbers(total) if arithmetic.scale == 1 else _numbers(total).astype(np.float64) * float(arithmetic.scale)
+    return np.asarray(encode(scaled, subject.d_format, overflow=None))
 
 
 def _carried(numbers: Values, row: Format) -> Values:
@@ -224,17 +251,19 @@ class _Operands:
         if not products:
             if len(sums) != 2:
                 raise no_order("a step adds several sums at once, for which no arithmetic is known")
-            one, other = (self._partial(value, child) for value, child in zip(sums, node.nodes, strict=True))
-            return self._add(one, other)
+            one, other = (self._met(value, child) for value, child in zip(sums, node.nodes, strict=True))
+            return one + other if one.dtype == np.float64 else ieee.add(one, other)
         return self.step(products, sums[0] if sums else None)
 
-    def _partial(self, value: Values, node: Node) -> Values:
-        """A sum of products rounded to the format of partials; sums of sums stay."""
-        partial = self.arithmetic.partial
-        if partial is None or not node.products:
+    def _met(self, value: Values, node: Node) -> Values:
+        """A sum of products as it meets another, rounded to the format of partials first; sums of sums stay."""
+        partial, meets = self.arithmetic.partial, self.arithmetic.meets
+        if not node.products or (partial is None and meets is None):
             return value
-        rounded = np.asarray(decode(encode(_numbers(value), partial, overflow="inf"), partial, np.float32))
-        return _carried(rounded, self.arithmetic.sums)
+        numbers = _numbers(value)
+        if partial is not None:
+            numbers = np.asarray(decode(encode(numbers, partial, overflow="inf"), partial, np.float32))
+        return _carried(numbers, meets or self.arithmetic.sums)
 
     def step(self, places: list[int], before: Values | None) -> Values:
         """Products at some places of K joined to a sum, or to nothing."""
@@ -260,6 +289,3 @@ class _Operands:
                 total = ieee.fma(x, y, total)
         assert total is not None
         return total
-
-    def _add(self, one: Values, other: Values) -> Values:
-        return one + other if self.arithmetic.sums is F64 else ieee.add(one, other)

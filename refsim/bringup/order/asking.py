@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from refsim.bringup.bench import Bench, Codes, Probe, exponent_of, power, reach
-from refsim.conversions import encode
+from refsim.conversions import decode, encode
 from refsim.errors import Kind, RefsimError
 from refsim.formats import Format
 
@@ -58,7 +58,8 @@ class OrderSubject:
 class Asker:
     """One subject at one M: sums by the row of A and the row of B that they multiply, many in one call.
 
-    `columns` are the columns of D that are read, `row` the only row, where the order of single elements is asked.
+    `columns` are the columns of D that are read, `row` the only row, where the order of single elements is asked. `scale` is
+    the power of two that D is of its sum, and is taken away.
     """
 
     subject: OrderSubject
@@ -66,11 +67,17 @@ class Asker:
     row: int | None = None
     columns: Sequence[int] = ()
     calls: int = field(default=0)
+    scale: Fraction = Fraction(1)
 
     def sums(self, a: Codes, b: Codes, c: Codes | None = None) -> Codes:
         """d (batch,) of a (batch, K) and b (batch, K), as `Bench` asks for; there is no C here."""
         if c is not None and c.any():
             raise RefsimError("order-c", "a product of matrices has no C", kind=Kind.BUG)
+        found, row = self._found(a, b), self.subject.d_format
+        return found if self.scale == 1 else encode(decode(found, row) / float(self.scale), row, overflow="saturate")
+
+    def _found(self, a: Codes, b: Codes) -> Codes:
+        """The elements of D that hold these sums."""
         columns = list(self.columns) or list(range(self.subject.n))
         rows = [self.row] if self.row is not None else list(range(self.m))
         if not self.subject.b_is_free:

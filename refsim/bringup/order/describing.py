@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from refsim.bringup.order.arithmetic import NodeArithmetic
-from refsim.bringup.order.trees import MOST_SAID, Node, leaves, post_order, said_places
+from refsim.bringup.order.trees import MOST_SAID, Node, least, leaves, post_order, said_places
 
 INDENT = "  "
 
@@ -14,7 +14,8 @@ def lines_of(tree: "int | Node", arithmetic: NodeArithmetic, result: str) -> tup
     if isinstance(tree, int):
         return ("one product",)
     described = _Describer(tree, arithmetic)
-    return (*described.lines(tree, 0), str(arithmetic), f"the result is rounded to {result}")
+    sum_of = "result" if arithmetic.scale == 1 else f"sum times {float(arithmetic.scale):g}"
+    return (*described.lines(tree, 0), str(arithmetic), f"the {sum_of} is rounded to {result}")
 
 
 class _Describer:
@@ -53,9 +54,8 @@ class _Describer:
                 break
             paired = halves
         if len(paired) > 2:
-            apart = leaves(paired[1])[0] - leaves(paired[0])[0]
-            nearest = min(abs(leaves(each)[0] - leaves(paired[0])[0]) for each in paired[1:])
-            return sorted(paired, key=_least), f"by pairs, {'neighbours' if apart == nearest else 'halves'} first"
+            parts = sorted(paired, key=least)
+            return parts, f"by pairs, {_pairs(node, parts)}"
         comb: list[Node] = []
         rest = node
         while len(rest.nodes) == 2 and not rest.products:
@@ -70,8 +70,8 @@ class _Describer:
                 break
         parts = [rest, *reversed(comb)]
         if len(parts) == 2:
-            return sorted(parts, key=_least), ""
-        firsts = [_least(each) for each in parts]
+            return sorted(parts, key=least), ""
+        firsts = [least(each) for each in parts]
         way = {True: "k ascending"}.get(firsts == sorted(firsts), _direction(firsts))
         return parts, f"one after the other, {way}"
 
@@ -126,8 +126,23 @@ class _Describer:
         return [f"a chain of {len(groups)} steps {start}, each adds {each} products at once{last} ({first})"]
 
 
-def _least(node: Node) -> int:
-    return leaves(node)[0]
+def _pairs(node: Node, parts: Sequence[Node]) -> str:
+    """Which of the parts meet first: by how many of them those that meet are apart."""
+    rank = {least(part): number for number, part in enumerate(parts)}
+    apart: list[int] = []
+    level = [node]
+    while len(level) < len(parts):
+        pairs = [sorted(map(least, each.nodes)) for each in level]
+        distances = {rank[after] - rank[before] for before, after in pairs}
+        if len(distances) > 1:
+            return "irregularly"
+        apart.insert(0, distances.pop())
+        level = [child for each in level for child in each.nodes]
+    if apart == sorted(apart):
+        return "neighbours first"
+    if apart == sorted(apart, reverse=True):
+        return "halves first"
+    return f"first those that are {apart[0]} apart, then {', '.join(map(str, apart[1:]))}"
 
 
 def _direction(places: Sequence[int]) -> str:

@@ -11,11 +11,11 @@ from refsim.bringup.order.arithmetic import NodeArithmetic, candidates, computed
 from refsim.bringup.order.asking import Asker, OrderSubject
 from refsim.bringup.order.describing import lines_of
 from refsim.bringup.order.problems import POOL, TellingOperands, telling, uniform
-from refsim.bringup.order.revealing import HIDING, NoOrderError, Revealer
+from refsim.bringup.order.revealing import HIDING, NoOrderError, Revealer, scale_of
 from refsim.bringup.order.trees import Node, leaves, placed, same
 from refsim.errors import RefsimError
 
-MOST_CLASSES = 4
+MOST_CLASSES = 8
 NEAR = 8  # so many values of M are tried one after the other
 MOST_ROWS = 1024  # sums of rows that one call is asked for
 SPARE = 8  # binades beyond those that a float32 sum hides, so that a call may count 256 products
@@ -158,7 +158,7 @@ class _Run:
     def first_difference(self, rows: list[int]) -> FirstDifference | None:
         """The first word, by M, that is not that of the same row in the smallest batch."""
         self.results = {m: self._results(m) for m in rows}
-        self.repeats = self._repeats(rows[0]) and self._is_settled(rows[-1])
+        self.repeats = self._repeats(rows[0]) and all(map(self._is_settled, rows))
         reference = self._first(rows[0], self.results[rows[0]])
         agrees = 0
         for m in rows:
@@ -183,7 +183,7 @@ class _Run:
         """Whether a random order of threads gives the same words: sums by atomics are in the order in which threads come."""
         if self.subject.scheduled is None:
             return True
-        problem, got = self.problems[0], self.results[m][0]
+        problem, got = self.problems[1], self.results[m][1]
         return np.array_equal(got, self.subject.scheduled(problem.rows(m), problem.b))
 
     def _difference(self, m: int, results: list[Codes], reference: list[Codes]) -> FirstDifference | None:
@@ -295,10 +295,12 @@ class _Run:
 
     def _best(self, asker: Asker, results: list[Codes], mask: NDArray[np.bool_], thorough: bool) -> SumOrder:
         bench = asker.bench(weighted=_shares_rows(asker))
+        asker.scale = scale_of(bench)
         tree = Revealer(bench, thorough).tree()
         best: SumOrder | None = None
         total = int(mask.sum()) * len(results)
-        for arithmetic in candidates(self.subject, bench, tree):
+        for found in candidates(self.subject, bench, tree):
+            arithmetic = replace(found, scale=asker.scale)
             order = SumOrder(tree, arithmetic, lines_of(tree, arithmetic, self.subject.d_format.name))
             equal = sum(self._equal(order, at, got, mask) for at, got in enumerate(results))
             backwards = self._backwards(order, results, mask) if equal == total else 0
@@ -311,11 +313,16 @@ class _Run:
         return best
 
     def _backwards(self, order: SumOrder, results: list[Codes], mask: NDArray[np.bool_]) -> int:
-        """How many words the same order from the other end of K gives: as many, where bits do not tell the order."""
+        """How many words the same order from the other end of K gives: as many, where bits do not tell the order.
+
+        None of an order that is the same from both ends, as one of pairs is.
+        """
         places = leaves(order.tree)
         turn = dict(zip(places, reversed(places), strict=True))
         rounded = tuple(sorted(turn[place] for place in order.arithmetic.rounded))
         turned = SumOrder(placed(order.tree, turn), replace(order.arithmetic, rounded=rounded), ())
+        if turned.is_like(order):
+            return 0
         return sum(self._equal(turned, at, got, mask) for at, got in enumerate(results))
 
 

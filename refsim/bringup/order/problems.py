@@ -39,7 +39,8 @@ def telling(subject: OrderSubject, seed: int) -> tuple[TellingOperands, TellingO
     """
     generator = np.random.default_rng(seed)
     sides = (POOL, subject.a_format), (subject.n, subject.b_format)
-    pool, b = (_numbers(generator, (height, subject.k), row) for height, row in sides)
+    most = min(MOST_SPREAD, reach(subject.d_format) / 3)  # so that the result holds their sum
+    pool, b = (_numbers(generator, (height, subject.k), row, most) for height, row in sides)
     if not subject.a_is_free:
         pool = np.ones_like(pool)
     if not subject.b_is_free:
@@ -59,8 +60,8 @@ def uniform(subject: OrderSubject, m: int, seed: int) -> list[tuple[Codes, Codes
     return [(each.pool[[0] * m], each.b[[0] * subject.n]) for each in telling(replace(subject, n=1), seed)]
 
 
-def _numbers(generator: np.random.Generator, shape: tuple[int, int], row: Format) -> Floats:
-    spread = min(MOST_SPREAD, reach(row) / 3)
+def _numbers(generator: np.random.Generator, shape: tuple[int, int], row: Format, most: float) -> Floats:
+    spread = min(most, reach(row) / 3)
     return generator.standard_normal(shape) * np.exp2(generator.uniform(-spread, spread, shape))
 
 

@@ -14,7 +14,7 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
-from refsim.bringup.bench import Bench, Probe, power
+from refsim.bringup.bench import Bench, Probe, exponent_of, power
 from refsim.bringup.order.trees import Node, joined, placed, said_places
 from refsim.conversions import decode
 from refsim.errors import Kind, RefsimError
@@ -36,6 +36,15 @@ def _number(value: Fraction) -> str:
 
 def no_order(what: str, rule: str = "") -> NoOrderError:
     return NoOrderError("no-order", what, rule=rule, kind=Kind.INCONCLUSIVE)
+
+
+def scale_of(bench: Bench) -> Fraction:
+    """The power of two that every result is of its sum, as a mean of 128 numbers is; 1 where there is none."""
+    value = power((bench.top + bench.bottom) // 2)
+    nothing, *alone = bench.ask([Probe({}), *(Probe({place: value}) for place in (0, bench.k // 2, bench.k - 1))])
+    factor = alone[0] / value
+    is_scale = not nothing and len({*alone}) == 1 and 0 < abs(factor) < power(900)
+    return factor if is_scale and abs(factor) == power(exponent_of(abs(factor))) else Fraction(1)
 
 
 @dataclass

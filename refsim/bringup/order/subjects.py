@@ -23,7 +23,7 @@ from refsim.typed_arrays import format_held, is_typed, words
 
 Layout = Literal["nt", "nn"]
 LAYOUTS: tuple[Layout, ...] = ("nt", "nn")
-USUAL_ROWS = (1, 2, 4, 8, 16, 32, 64, 128)
+USUAL_ROWS = (1, 2, 3, 4, 8, 16, 17, 32, 64, 65, 128, 129, 256)
 _INTEGERS: dict[int, type[np.integer[Any]]] = {1: np.uint8, 2: np.int16, 4: np.int32}  # those that torch takes
 
 

@@ -15,7 +15,8 @@ def said(found: "Fingerprint", key: str = "") -> Wording:
         lines.append(f"order {number}: {_where(found, order)}")
         lines += [f"  {line}" for line in order.lines]
         lines += [f"  {line}" for line in _borne_out(order)]
-    lines += [f"M = {each.m}: {each.why}" for each in found.sizes if each.why]
+    for why in dict.fromkeys(each.why for each in found.sizes if each.why):
+        lines.append(f"M = {', '.join(str(each.m) for each in found.sizes if each.why == why)}: {why}")
     lines += [*_verdict(found), _explained(found)]
     return Wording(tuple(lines), facts(found), key=key)
 

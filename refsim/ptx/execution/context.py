@@ -104,6 +104,7 @@ class Context(Protocol):
     clock: int
     clock_began: int
     is_on_trial: bool
+    choice: np.random.Generator | None
 
     @property
     def arithmetic(self) -> str: ...

@@ -91,11 +91,12 @@ def read_modify_write(
     b: Array,
     c: Array | None = None,
     chain: Chain | None = None,
+    choice: np.random.Generator | None = None,
 ) -> Array:
     """Apply `update` lane after lane; the value that each lane found.
 
-    chain: the same for many lanes on one place at once. A compare-and-swap (with `c`) that finds another value than `b`
-    writes nothing.
+    chain: the same for many lanes on one place at once. choice: lanes come in an order that it draws. A compare-and-swap
+    (with `c`) that finds another value than `b` writes nothing.
     """
     b = np.broadcast_to(b, (lanes.count, *b.shape[1:]))
     c = None if c is None else np.broadcast_to(c, (lanes.count, *c.shape[1:]))
@@ -104,7 +105,7 @@ def read_modify_write(
     def compute(chosen: Any, held: Array, place: Array) -> tuple[Array, Array | None]:
         old = held.view(row.dtype)
         operands = [old.reshape(-1, row.lanes) if row.lanes > 1 else old, b[chosen], None if c is None else c[chosen]]
-        before, after = _in_turn(place, operands, update, chain)
+        before, after = _in_turn(place, operands, update, chain, choice)
         found[chosen] = before
         items = np.ascontiguousarray(after, row.dtype).reshape(-1).view(row.bits_dtype)
         return items, _equal(before, operands[1]) if update is _swap and c is not None else None
@@ -113,8 +114,10 @@ def read_modify_write(
     return found
 
 
-def _in_turn(place: Array, operands: list[Any], update: Update, chain: Chain | None) -> tuple[Array, Array]:
-    """What each lane finds and leaves at its place when lanes that share one come in lane order."""
+def _in_turn(
+    place: Array, operands: list[Any], update: Update, chain: Chain | None, choice: np.random.Generator | None
+) -> tuple[Array, Array]:
+    """What each lane finds and leaves at its place when lanes that share one come in lane order, or in a drawn one."""
     held, b, c = operands
     if chain is not None and len(place) > 1 and (place == place[0]).all():
         return chain(held[0], b, c)
@@ -125,6 +128,9 @@ def _in_turn(place: Array, operands: list[Any], update: Update, chain: Chain | N
     most = int(counts.max())
     if most == 1:
         return held, update(held, b, c)
+    if choice is not None:
+        drawn = choice.permutation(len(place))
+        order = drawn[np.argsort(place[drawn], kind="stable")]
     before, after = np.empty_like(held), np.empty_like(held)
     if chain is not None and len(starts) < most:
         for start, count in zip(starts.tolist(), counts.tolist(), strict=True):
@@ -211,7 +217,8 @@ for _form, _ignored in _forms("atom", "cas", ".{type:b16|b32|b64|b128}"):
         return read_modify_write(lanes, space, address, _swap, TYPES[type], b, c, _compared)
 
 
-# ---- floats. Their sum depends on the order of arrival, which hardware leaves open: such results are marked inexact.
+# ---- floats. Their sum depends on the order of arrival, which hardware leaves open: such results are marked inexact, and
+# lanes of a random schedule come in a random order.
 def _add_real(old: Array, b: Array, _: Array | None) -> Array:
     return ieee.add(old, b)
 
@@ -239,7 +246,8 @@ def _in_shared(lanes: Lanes, address: Array, space: str | None) -> Array:
 
 def _add_wide(lanes: Lanes, address: Array, b: Array, type: str, space: str | None) -> Array:
     update = add_single if type == "f32" else add_double
-    return read_modify_write(lanes, space, address, update, TYPES[type], b, _in_shared(lanes, address, space))
+    where = _in_shared(lanes, address, space)
+    return read_modify_write(lanes, space, address, update, TYPES[type], b, where, choice=lanes.machine.choice)
 
 
 _SUM: dict[str, Any] = {
@@ -258,7 +266,7 @@ def add_wide(lanes: Lanes, address: Array, b: Array, policy: Any, *, type: str, 
 @_updating("add.noftz", ".{type:f16|f16x2|bf16|bf16x2}", **_SUM)
 def add_half(lanes: Lanes, address: Array, b: Array, policy: Any, *, type: str, space: str | None = None) -> Array:
     """Sums in lane order, each rounded to nearest even; the halves of a pair are two sums."""
-    return read_modify_write(lanes, space, address, _add_real, TYPES[type], b)
+    return read_modify_write(lanes, space, address, _add_real, TYPES[type], b, choice=lanes.machine.choice)
 
 
 # ---- vectors of floats: every element is an update of its own, the vector is aligned to its whole size
@@ -284,7 +292,8 @@ def _update_vector(
         return [_add_wide(lanes, place, element, type, space) for place, element in zip(places, b, strict=True)]
     update = _add_real if operation == "add" else lambda old, b, _: _EXTREMUM[operation](old, b)
     return [
-        read_modify_write(lanes, space, place, update, row, element) for place, element in zip(places, b, strict=True)
+        read_modify_write(lanes, space, place, update, row, element, choice=lanes.machine.choice)
+        for place, element in zip(places, b, strict=True)
     ]
 
 
