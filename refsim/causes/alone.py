@@ -1,5 +1,6 @@
 """Two outputs and nothing else: one made of the other, either way round, by what is visible in codes alone."""
 
+import time
 from collections.abc import Callable
 
 import numpy as np
@@ -41,7 +42,7 @@ def between_outputs(
         if is_nan_alone(one, format):
             tried.whole.clear()
         elif not tried.whole:
-            tried.whole += unwritten_causes(one, other, format) or _by_readings(one, other, format)
+            tried.whole += unwritten_causes(one, other, format) or _by_readings(one, other, format, deadline)
         found.append((made, tried, subject))
     fitting = [each for each in found if each[1].whole]
     fitting.sort(key=lambda each: _is_loose(each[1].whole[0]))
@@ -92,11 +93,12 @@ def _apart(subject: OtherOutput, named: tuple[Named, ...]) -> tuple[str, ...]:
     return told_apart(subject, subject.usual, plans)
 
 
-def _by_readings(got: Codes, want: Codes, format: Format) -> list[Named]:
+def _by_readings(got: Codes, want: Codes, format: Format, deadline: float) -> list[Named]:
     differing = int((got != want).sum())
     return [
         Named((_cause(reading),), differing, is_whole=True)
         for reading in readings()
+        if time.process_time() < deadline
         if reading.suspect in _FAMILIES and differing >= reading.least and reading.fits(got, want, format)
         if _FAMILIES[reading.suspect] is not Family.NAN or differing < want.size  # of NaN alone anything could be made
         if _FAMILIES[reading.suspect] is not Family.SHIFTED or _is_seen(reading, got != want)

@@ -16,14 +16,16 @@ from refsim.causes.explanation import DiffExplanation, DiffOutcome, SumsSoFar
 from refsim.causes.grouped import GroupedProduct
 from refsim.causes.held import codes_of
 from refsim.causes.integer_operands import IntegerOperands, integer_codes
+from refsim.causes.judged import judged_rows
 from refsim.causes.operands import ProductOperands
 from refsim.causes.products import ProductOfPlans
 from refsim.causes.quantised import QuantizedTensor, QuantizerOutput
 from refsim.causes.quantised_from import QuantizedFrom, joined, words_of
 from refsim.causes.row_operands import RowOperands
-from refsim.causes.rows import Codes, Explained, Family
+from refsim.causes.rows import Codes, Explained, Family, Indices
 from refsim.causes.scaled_values import ScaledValues, scaled_values
 from refsim.causes.search import CauseSearch, Found, Named
+from refsim.causes.stages import require_element, stages_of
 from refsim.causes.unwritten import unwritten_causes
 from refsim.causes.values import WideValues
 from refsim.causes.weight_operands import WeightOperands
@@ -34,7 +36,6 @@ from refsim.integers import array_of
 from refsim.typed_arrays import native
 
 LEAST_DIFFERING, LEAST_ELEMENTS = 4, 256  # with less of both a cause may fit by chance
-STAGES = 32
 MOST_BESIDE = 4
 BOTH_SHARE = 0.7
 """Of the time: for causes that explain codes and scales together; the rest is for each of them alone."""
@@ -80,7 +81,7 @@ def explain_diff(
         if want.shape != got.shape:
             turned = "a transpose of one has the shape of the other" if want.shape == got.shape[::-1] else ""
             raise RefsimError("shape-mismatch", f"a has shape {got.shape}, b has shape {want.shape}", help=turned)
-    _require_element(at, got.shape)
+    require_element(at, got.shape)
     question = _Question(got, want, row, time.process_time() + seconds, on_progress)
     both = quantized is not None and (quantized.scales is not None or quantized.want_scales is not None)
     if want is not None and (want == got).all() and not both:
@@ -125,6 +126,7 @@ class _Question:
     deadline: float
     report: Report | None
     is_one: bool = True
+    judged: Indices | None = None
 
     def of_rows(self, subject: Explained[Any]) -> DiffExplanation:
         """Outputs (..., columns), or one number a row, as the rows of one matrix."""
@@ -169,11 +171,15 @@ class _Question:
         return tuple(found)
 
     def of_subject(self, subject: Explained[Any], at: tuple[int, int] | None) -> DiffExplanation:
+        """The question about the rows for which there is time."""
+        left = self.deadline - time.process_time()
+        question = replace(self, judged=judged_rows(subject, self.got, self.want, left))
+        return question._of_one(subject, at) if self.want is None else question._of_two(subject, self.want, at)
+
+    def _of_two(self, subject: Explained[Any], want: Codes, at: tuple[int, int] | None) -> DiffExplanation:
         """The difference between plans: what one side has is looked for, and from there what the other one does otherwise."""
         start = subject.usual
-        if self.want is None:
-            return self._of_one(subject, at)
-        sides = [("A", self.got, self.want), ("B", self.want, self.got)]
+        sides = [("A", self.got, want), ("B", want, self.got)]
         if self._is_usual(subject, self.got):
             sides.reverse()  # then B alone has done something otherwise, and its causes are known by their own names
         said, other_is = None, ""
@@ -192,9 +198,9 @@ class _Question:
         if not self.is_one and said is not None:
             return replace(said, a_is=said.a_is or other_is, b_is=said.b_is or other_is)
         if self.format.is_integer:
-            differing = int((self.got != self.want).sum())
+            differing = int((self.got != want).sum())
             return DiffExplanation(DiffOutcome.UNEXPLAINED, differing, self.got.size, self.got.size)
-        alone = self._by_codes(subject, self.want)
+        alone = self._by_codes(subject, want)
         if said is None or alone.named:
             return alone
         return replace(said, a_is=said.a_is or other_is, b_is=said.b_is or other_is)
@@ -203,8 +209,10 @@ class _Question:
         """What the codes alone say, beside operands: they say where a NaN belongs, any other has come from elsewhere."""
         alone = between_outputs(self.got, want, self.format, self.deadline, self.report)
         if alone.named and all(cause.family == Family.NAN for each in alone.named for cause in each.causes):
-            belongs = np.isnan(decode(subject.codes(subject.usual).reshape(want.shape), self.format))
-            if not belongs[self.got != want].all():
+            rows = np.arange(len(want)) if self.judged is None else self.judged
+            everything = None if self.judged is None else (rows, np.arange(want.shape[1]))
+            usual = subject.codes(subject.usual, everything).reshape(want[rows].shape)
+            if not np.isnan(decode(usual, self.format))[(self.got != want)[rows]].all():
                 return replace(alone, named=(), outcome=DiffOutcome.UNEXPLAINED, a_is="", b_is="")
         return alone
 
@@ -212,9 +220,12 @@ class _Question:
         """One output against what is usual: what a plan does not explain may be seen in the codes alone."""
         now = time.process_time()
         end = now + SHARES[-1] * (self.deadline - now)
-        search = CauseSearch(subject, subject.usual, self.got, end, None, self.report, self._unwritten)
+        search = CauseSearch(
+            subject, subject.usual, self.got, end, None, self.report, self._unwritten, judged=self.judged
+        )
         found = search.run()
-        said = self._said(subject, subject.usual, found, "A", at)
+        seen = replace(self, want=search.want, judged=search.judged)
+        said = seen._said(subject, subject.usual, found, "A", at)
         if found.is_equal or found.whole or found.judged < self.got.size or not self.is_one:
             return said
         assert search.want is not None
@@ -222,7 +233,7 @@ class _Question:
         return replace(alone, b_is=subject.described(subject.usual)) if alone.named else said
 
     def _is_usual(self, subject: Explained[Any], output: Codes) -> bool:
-        made = CauseSearch(subject, subject.usual, output, self.deadline)
+        made = CauseSearch(subject, subject.usual, output, self.deadline, judged=self.judged)
         return made.holds(subject.usual)
 
     def _ends(self) -> list[float]:
@@ -232,7 +243,7 @@ class _Question:
 
     def _plan_of(self, subject: Explained[Any], start: Any, output: Codes, end: float) -> Any:
         """The plan that reproduces an output; None where there is none in the time."""
-        found = CauseSearch(subject, start, output, end, report=self.report).run()
+        found = CauseSearch(subject, start, output, end, report=self.report, judged=self.judged).run()
         if found.is_equal:
             return start
         return _made(start, found.whole[0]) if found.whole else None
@@ -240,7 +251,8 @@ class _Question:
     def _search(
         self, subject: Explained[Any], start: Any, got: Codes, want: Codes | None, end: float | None = None
     ) -> Found:
-        return CauseSearch(subject, start, got, end or self.deadline, want, self.report, self._unwritten).run()
+        last = end or self.deadline
+        return CauseSearch(subject, start, got, last, want, self.report, self._unwritten, judged=self.judged).run()
 
     def _unwritten(self, got: Codes, want: Codes) -> list[Named]:
         return unwritten_causes(got, want, self.format) if self.is_one or self.format.is_integer else []
@@ -270,7 +282,8 @@ class _Question:
         if made == "B":
             plans, words = plans[::-1], words[::-1]
         planned = tuple(each for each in named if _is_planned(each))
-        element, stages = _stages(subject, plans, self.got, self.want, at) if planned else (None, ())
+        no_sums: tuple[None, tuple[SumsSoFar, ...]] = None, ()
+        element, stages = stages_of(subject, plans, self.got, self.want, at, self.judged) if planned else no_sums
         return DiffExplanation(
             outcome,
             found.differing,
@@ -319,31 +332,6 @@ def _beside(subject: Explained[Any], start: Any, named: tuple[Named, ...]) -> tu
         if words:
             kinds.setdefault(tuple(cause.family for cause in each.causes), f"{each}: {words}")
     return tuple(kinds.values())[:MOST_BESIDE]
-
-
-def _stages(
-    subject: Explained[Any], plans: list[Any], got: Codes, want: Codes | None, at: tuple[int, int] | None
-) -> tuple[tuple[int, int] | None, tuple[SumsSoFar, ...]]:
-    """The sums of one element under two plans, column by column; none where no plan has sums."""
-    if not isinstance(subject, ProductOfPlans):
-        return None, ()
-    if at is None:
-        want = subject.codes(plans[1]) if want is None else want
-        first = np.argwhere(got != want)[0]
-        at = int(first[0]), int(first[1])
-    sums = [subject.sums_of(plan, at, STAGES) for plan in plans]
-    return at, tuple(SumsSoFar(end, one, other) for (end, one), (_, other) in zip(*sums, strict=True))
-
-
-def _require_element(at: tuple[int, int] | None, shape: tuple[int, ...]) -> None:
-    """An element is asked for before anything is searched, and has a place in the output."""
-    if at is None:
-        return
-    if len(shape) != len(at):
-        raise RefsimError("at-range", f"the output has shape {shape}", "--at", "ROW,COL of a matrix")
-    for name, place, extent in zip(("row", "column"), at, shape, strict=True):
-        if not 0 <= place < extent:
-            raise RefsimError("at-range", f"{name} {place} is outside 0..{extent - 1}", "--at")
 
 
 def _of_product(

@@ -51,14 +51,16 @@ def _chunks(pattern: tuple[int, int, int], codes: Codes) -> Codes:
 def _swizzled(row: Swizzle, codes: Codes, *, back: bool) -> Codes:
     """Bytes where a swizzle of shared memory puts them, where none of these places lies behind the end."""
     flat = np.ascontiguousarray(codes).reshape(-1).view(np.uint8)
-    places = np.asarray(row(np.arange(flat.size)))
-    if codes.nbytes % row.span_bytes or int(places.max(initial=0)) >= flat.size:
-        raise DoesNotApplyError
+    whole = flat.size // row.repeat_bytes * row.repeat_bytes
     moved = np.empty_like(flat)
-    if back:
-        moved = flat[places]
-    else:
-        moved[places] = flat
+    for part in (slice(whole), slice(whole, None)):
+        size = min(flat[part].size, row.repeat_bytes)
+        places = np.asarray(row(np.arange(size)))
+        if codes.nbytes % row.span_bytes or int(places.max(initial=0)) >= size > 0:
+            raise DoesNotApplyError
+        if size:
+            lines, into = flat[part].reshape(-1, size), moved[part].reshape(-1, size)
+            into[...] = lines[:, places if back else np.argsort(places)]
     return moved.view(codes.dtype).reshape(codes.shape)
 
 

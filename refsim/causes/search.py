@@ -14,19 +14,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from refsim.causes.in_part import is_mixed
+from refsim.causes.judged import tile_rows
 from refsim.causes.rows import (
     Cause,
     Codes,
     DoesNotApplyError,
     Explained,
     FlatSample,
+    Indices,
     PlanT,
     Sample,
     lines_chosen,
 )
 
 SAMPLE_ROWS, SAMPLE_COLUMNS, PAIR_ROWS = 8, 16, 2
-TILE = 1 << 15  # elements that are computed between two looks at the clock
 LEAST_PART = 0.01
 PARTS = 3
 CHEAP = ("written", "placed")
@@ -97,6 +98,7 @@ class CauseSearch(Generic[PlanT]):
     """One output `got` of a subject, begun from the plan `start`; `want` is what that gives, computed here where it is None.
 
     `alone`: what is said of `got` and `want` as they are, where no single cause fits and before two together are tried.
+    `judged`: the rows that are computed and compared, None: all; fewer where the time ends before `want` is there.
     """
 
     subject: Explained[PlanT]
@@ -107,16 +109,16 @@ class CauseSearch(Generic[PlanT]):
     report: Report | None = None
     alone: Callable[[Codes, Codes], list[Named]] | None = None
     found: Found = field(default_factory=Found)
-    rows: int = 0
+    judged: Indices | None = None
     mixed: list[Cause] = field(default_factory=list)
 
     def run(self) -> Found:
         """Singles, then those that made a part alone, then pairs."""
+        is_given = self.want is not None
         if self.want is None:
-            self.want, self.rows = self._computed(self.start)
-        else:
-            self.rows = len(self.got)
-        wrong = self.want[: self.rows] != self.got[: self.rows]
+            self.want, done = self._computed(self.start, phase="elements")
+            self.judged = self._lines[:done] if done < len(self.got) else None
+        wrong = self.want[self._rows] != self.got[self._rows]
         self.found.differing, self.found.judged = int(wrong.sum()), wrong.size
         if not self.found.differing:
             return self.found
@@ -124,9 +126,10 @@ class CauseSearch(Generic[PlanT]):
         causes = self.subject.causes()
         had = {cause.aspect: cause for cause in causes if cause.is_made(self.start)}
         singles = [cause.seen_from(had.get(cause.aspect)) for cause in causes if not cause.is_made(self.start)]
-        singles.sort(key=lambda cause: cause.rank)
+        # To move a whole large output takes longer than to compute a sample of it.
+        singles.sort(key=lambda cause: (cause.rank, self.judged is not None and cause.aspect == "placed"))
         partial = self._singles(singles, sample)
-        if not self.found.whole and self.alone is not None and self.found.judged == self.got.size:
+        if not self.found.whole and self.alone is not None and (is_given or self.judged is None):
             self.found.whole += self.alone(self.got, self.want)
         if not self.found.whole:
             self._in_part()
@@ -192,10 +195,10 @@ class CauseSearch(Generic[PlanT]):
         for share, cause in sorted(partial, key=lambda each: -each[0])[:PARTS]:
             if share < LEAST_PART or self._is_late():
                 continue
-            made, rows = self._computed(cause.of(self.start))
-            made, got, want = made[:rows], self.got[:rows], self.want[:rows]
+            made, done = self._computed(cause.of(self.start))
+            made, got, want = made[self._rows], self.got[self._rows], self.want[self._rows]
             differs = want != got
-            if rows >= self.rows and (made[~differs] == got[~differs]).all():
+            if done >= len(got) and (made[~differs] == got[~differs]).all():
                 repaired = int((made == got)[differs].sum())
                 self.found.parts.append(Named((cause,), repaired, is_whole=False))
         self.found.parts.sort(key=lambda each: -each.repaired)
@@ -255,7 +258,15 @@ class CauseSearch(Generic[PlanT]):
         if not self.subject.is_sampled:
             return None
         rows = lines_chosen(wrong.sum(axis=1), SAMPLE_ROWS)
-        return rows, lines_chosen(wrong[rows].sum(axis=0), SAMPLE_COLUMNS)
+        return self._lines[rows], lines_chosen(wrong[rows].sum(axis=0), SAMPLE_COLUMNS)
+
+    @property
+    def _rows(self) -> Indices | slice:
+        return slice(None) if self.judged is None else self.judged
+
+    @property
+    def _lines(self) -> Indices:
+        return np.arange(len(self.got)) if self.judged is None else self.judged
 
     def _at(self, codes: Codes | None, sample: Sample | FlatSample | None) -> Codes:
         assert codes is not None
@@ -269,29 +280,30 @@ class CauseSearch(Generic[PlanT]):
 
     def _holds(self, plan: PlanT, got: Codes) -> bool:
         """Whether a plan reproduces every bit that is judged."""
-        made, rows = self._computed(plan, got)
-        return bool((made[:rows] == got[:rows]).all()) and rows >= min(self.rows or len(got), len(got))
+        made, done = self._computed(plan, got)
+        return done == len(self._lines) and bool((made[self._rows] == got[self._rows]).all())
 
-    def _computed(self, plan: PlanT, got: Codes | None = None) -> tuple[Codes, int]:
-        """What a plan gives, and how many of its rows the time allowed; with `got` no further than the first difference."""
+    def _computed(self, plan: PlanT, got: Codes | None = None, phase: str = "") -> tuple[Codes, int]:
+        """What a plan gives, and how many of the judged rows the time allowed; with `got` to the first difference."""
         if not self.subject.is_sampled:
             made = self.subject.codes(plan)
             return made, len(made)
         plain, _ = self.subject.undone(plan, self.got)
         if plain != plan:
-            return self.subject.codes(plan), self.subject.shape[0]
+            return self.subject.codes(plan), len(self._lines)
         rows, columns = self.subject.shape
-        step = max(1, TILE // max(1, columns))
-        everything = np.arange(columns)
+        lines, step, everything = self._lines, tile_rows(self.subject.shape), np.arange(columns)
         made = np.zeros((rows, columns), self.got.dtype)
-        for first in range(0, rows, step):
+        for first in range(0, len(lines), step):
             if first and self._is_late():
                 return made, first
-            part = np.arange(first, min(first + step, rows))
+            if phase:
+                self._tell(phase, first * columns, rows * columns)
+            part = lines[first : first + step]
             made[part] = self.subject.codes(plan, (part, everything))
             if got is not None and (made[part] != got[part]).any():
                 break
-        return made, rows
+        return made, len(lines)
 
     def _is_late(self) -> bool:
         return time.process_time() > self.deadline

@@ -36,13 +36,18 @@ def _code(code: Any, format: ElementType) -> str:
     return f"{int(code):#0{2 + -(-format.code_bits // 4)}x}"
 
 
+def _one_code(codes: Codes) -> Codes | None:
+    """The code that all of some are, as an array of one; None of several or none."""
+    return codes[:1] if codes.size and (codes == codes[0]).all() else None
+
+
 # ---- pads ----------------------------------------------------------------------------------------------------------------
 
 
 def _pads(got: Codes, want: Codes, format: ElementType) -> Iterator[tuple[Family, str]]:
     """All pads of a layout hold one code, and another one in `want`: of a matrix (m, t), rows from m on, blocks from t on."""
     wrong = got != want
-    if len({*got[wrong].tolist()}) != 1 or len({*want[wrong].tolist()}) != 1:
+    if any(_one_code(each[wrong]) is None for each in (got, want)):
         return
     for layout in SCALE_LAYOUTS:
         if not layout.pads or layout.element_bytes != got.dtype.itemsize:
@@ -113,8 +118,8 @@ def _tiles(got: Codes, want: Codes, format: ElementType) -> Iterator[tuple[Famil
         return
     have, right = (each.reshape(-1, each.shape[-1]) for each in (got, want))
     wrong = have != right
-    codes = np.unique(have[wrong])
-    if codes.size != 1 or (isinstance(format, Format) and np.isnan(decode(codes, format)).any()):
+    code = _one_code(have[wrong])
+    if code is None or (isinstance(format, Format) and np.isnan(decode(code, format)).any()):
         return
     sides = [[extent, *(side for side in TILE_SIDES if side < extent)] for extent in have.shape]
     for height, width in sorted(
@@ -124,10 +129,10 @@ def _tiles(got: Codes, want: Codes, format: ElementType) -> Iterator[tuple[Famil
             continue
         touched = _any_of_tiles(wrong, height, width)
         covered = touched.repeat(height, 0)[: len(have)].repeat(width, 1)[:, : have.shape[1]]
-        if touched.all() or (have[covered] != codes[0]).any() or np.count_nonzero(covered) < LEAST_UNWRITTEN:
+        if touched.all() or (have[covered] != code).any() or np.count_nonzero(covered) < LEAST_UNWRITTEN:
             continue
         first = np.argwhere(touched)[0] * (height, width)
-        of = f"{np.count_nonzero(touched)} of {touched.size} tiles of {height} x {width} hold {_code(codes[0], format)} alone"
+        of = f"{np.count_nonzero(touched)} of {touched.size} tiles of {height} x {width} hold {_code(code[0], format)} alone"
         yield Family.TAIL, f"{of}: nobody wrote them; the first begins at [{first[0]}, {first[1]}]"
 
 

@@ -1,0 +1,36 @@
+"""Of a large output, the rows that are judged: as many as the time allows to compute several times over."""
+
+import time
+from typing import Any
+
+import numpy as np
+
+from refsim.causes.rows import Codes, Explained, Indices, lines_chosen
+
+TILE = 1 << 15
+"""Elements that are computed between two looks at the clock."""
+JUDGED_SHARE = 0.15
+"""Of the time, for one plan of all rows that are judged: what fits is computed again, and so is what nearly does."""
+
+
+def tile_rows(shape: tuple[int, ...]) -> int:
+    """Rows of a tile."""
+    return max(1, TILE // max(1, shape[1]))
+
+
+def judged_rows(subject: Explained[Any], got: Codes, want: Codes | None, seconds: float) -> Indices | None:
+    """Rows where outputs differ most, and some others; without a second output rows all over it. None: every row."""
+    rows, step = subject.shape[0], tile_rows(subject.shape)
+    if not subject.is_sampled or rows <= step:
+        return None
+    columns = np.arange(subject.shape[1])
+    subject.codes(subject.usual, (np.arange(1), columns[:16]))  # what is compiled or read first is no matter of rows
+    began = time.process_time()
+    subject.codes(subject.usual, (np.arange(step), columns))
+    took = time.process_time() - began
+    most = int(JUDGED_SHARE * seconds / max(took, 1e-6)) * step
+    if most >= rows:
+        return None
+    if want is not None:
+        return lines_chosen((got != want).sum(axis=1), max(step, most))
+    return np.unique(np.linspace(0, rows - 1, max(step, most)).astype(np.int64))
