@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from refsim.causes.apart import told_apart
 from refsim.causes.explanation import DiffExplanation, DiffOutcome
+from refsim.causes.judged import LOOKED_AFTER
 from refsim.causes.outputs import OtherOutput
 from refsim.causes.rows import Cause, Codes, Family
 from refsim.causes.search import CauseSearch, Found, Named
@@ -98,7 +99,7 @@ def _by_readings(got: Codes, want: Codes, format: Format, deadline: float) -> li
     return [
         Named((_cause(reading),), differing, is_whole=True)
         for reading in readings()
-        if time.process_time() < deadline
+        if got.size <= LOOKED_AFTER or time.process_time() < deadline
         if reading.suspect in _FAMILIES and differing >= reading.least and reading.fits(got, want, format)
         if _FAMILIES[reading.suspect] is not Family.NAN or differing < want.size  # of NaN alone anything could be made
         if _FAMILIES[reading.suspect] is not Family.SHIFTED or _is_seen(reading, got != want)

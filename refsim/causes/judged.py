@@ -7,7 +7,7 @@ import numpy as np
 
 from refsim.causes.rows import Codes, Explained, Indices, lines_chosen
 
-TILE = 1 << 15
+LOOKED_AFTER = 1 << 15
 """Elements that are computed between two looks at the clock."""
 JUDGED_SHARE = 0.15
 """Of the time, for one plan of all rows that are judged: what fits is computed again, and so is what nearly does."""
@@ -15,14 +15,14 @@ JUDGED_SHARE = 0.15
 
 def tile_rows(shape: tuple[int, ...]) -> int:
     """Rows of a tile."""
-    return max(1, TILE // max(1, shape[1]))
+    return max(1, LOOKED_AFTER // max(1, shape[1]))
 
 
 def judged_rows(subject: Explained[Any], got: Codes, want: Codes | None, seconds: float) -> Indices | None:
     """Rows where outputs differ most, and some others; without a second output rows all over it. None: every row."""
-    rows, step = subject.shape[0], tile_rows(subject.shape)
-    if not subject.is_sampled or rows <= step:
+    if not subject.is_sampled or subject.shape[0] <= tile_rows(subject.shape):
         return None
+    rows, step = subject.shape[0], tile_rows(subject.shape)
     columns = np.arange(subject.shape[1])
     subject.codes(subject.usual, (np.arange(1), columns[:16]))  # what is compiled or read first is no matter of rows
     began = time.process_time()
