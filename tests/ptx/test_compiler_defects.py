@@ -8,7 +8,7 @@ import pytest
 
 from refsim import ptx
 from refsim.errors import Kind, RefsimError
-from refsim.ptx.findings.compilers import explained
+from refsim.ptx.findings.compilers import defect_of
 from refsim.standins.records import Fidelity
 from refsim.standins.session import GpuSession
 from refsim.testing.adapters import TritonKernel
@@ -45,7 +45,11 @@ SUMS = HEAD.format(target="sm_80") + (
 )
 BEHIND = products.PRODUCT.replace("aligned;", "aligned; mov.b32 %f1, 0; mov.b32 %f0, %f1;", 1)
 COPIED_REGISTERS = products.HEAD + products.WRITE + products.FENCE + products.SYNC + BEHIND + "ret; }"
+DISAGREEING = HEAD.format(target="sm_90") + (
+    """st.shared.b32 [%r2], %r1; bar.sync 0; @%p1 bra $end; st.global.u32 [%d1], 7; $end: ret; }"""
+)
 CASES = {
+    "lanes-disagree": ("race", DISAGREEING, 32, "3.9.0", ""),
     "registers-copied-behind-the-fence": ("unfenced-register", COPIED_REGISTERS, 128, "3.9.0", ""),
     "copies-unfenced": ("missing-proxy-fence", UNFENCED, 128, "3.7.0", "3.7.1"),
     "barriers-not-ended": ("barrier-misuse", TWICE, 32, "3.7.1", "3.8.0"),
@@ -81,6 +85,14 @@ def test_the_version_decides(name: str) -> None:
         assert caught.value.code == code
 
 
+def test_bits_that_depend_on_a_defect_are_open() -> None:
+    trace, _ = launched(DISAGREEING, 32, known=known_defects("3.9.0"))
+    assert [text.split(" at ")[0] for text in trace.inexact] == ["st.shared.b32"]
+    assert launched(TWICE, 32, known=known_defects("3.6.0"))[0].inexact == ()
+    with pytest.raises(RefsimError, match="race"):
+        launched(DISAGREEING.replace("st.shared.b32 [%r2]", "st.global.b32 [%d1]"), 32, known=known_defects("3.9.0"))
+
+
 def test_another_finding_at_the_same_place_is_none_of_the_compiler() -> None:
     written = UNFENCED.replace(COPIED, products.WRITE + products.SYNC)
     with pytest.raises(RefsimError, match="missing-proxy-fence"):
@@ -112,12 +124,15 @@ def test_a_map_that_was_copied_without_a_meeting_of_the_warp() -> None:
 def test_gluon_places_its_own_fences() -> None:
     assert {row.name for row in known_defects("3.6.0")} - {
         row.name for row in known_defects("3.6.0", is_gluon=True)
-    } == {"copies-unfenced"}
+    } == {"copies-unfenced", "lanes-disagree"}
 
 
 @pytest.mark.parametrize("version", ["3.9.0", "3.10.1", "4.0", "3.9.0+git1234"])
 def test_what_no_version_has_mended_yet(version: str) -> None:
-    assert [row.name for row in known_defects(version)] == ["registers-copied-behind-the-fence"]
+    assert [row.name for row in known_defects(version)] == [
+        "lanes-disagree",
+        "registers-copied-behind-the-fence",
+    ]
 
 
 def test_a_program_that_meets_one_has_found_nothing_wrong() -> None:
@@ -160,9 +175,9 @@ def test_a_kernel_of_an_adapter_says_whose_defect_it_is(version: str, what: str,
 
 
 def test_a_finding_without_a_row_stays_as_it_is() -> None:
-    assert explained(RefsimError("race", "x"), "st.global", TRITON_DEFECTS) is None
+    assert defect_of(RefsimError("race", "x"), "st.global", TRITON_DEFECTS) is None
     copied = RefsimError(
         "missing-proxy-fence", "reads 16 B; thread (0, 0, 0) wrote there by cp.async.cg.shared.global at PTX"
     )
-    assert explained(copied, "wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16", TRITON_DEFECTS) is not None
-    assert explained(copied, "cp.async.bulk.global.shared::cta.bulk_group", TRITON_DEFECTS) is None
+    assert defect_of(copied, "wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16", TRITON_DEFECTS) is not None
+    assert defect_of(copied, "cp.async.bulk.global.shared::cta.bulk_group", TRITON_DEFECTS) is None

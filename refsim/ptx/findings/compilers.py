@@ -11,7 +11,8 @@ from refsim.sources import Source
 @dataclass(frozen=True)
 class CompilerDefect:
     """One defect of a compiler's versions before `mended` (None: of all up to now): findings of `code` at an instruction that
-    matches `at`, of which `told` is said. `says` is what its reader should know, `source` where the compiler's authors say it.
+    matches `at`, of which `told` is said. `says` is what its reader should know, `source` where the compiler's authors say it;
+    `is_open` where bits of results depend on it.
     """
 
     name: str
@@ -21,6 +22,7 @@ class CompilerDefect:
     told: str
     says: str
     source: Source
+    is_open: bool = False
 
     def is_of(self, version: tuple[int, ...]) -> bool:
         """Whether a version has it: (3, 6, 0)."""
@@ -34,10 +36,11 @@ class CompilerDefect:
             and re.search(self.told, error.what) is not None
         )
 
+    def named(self, error: RefsimError) -> RefsimError:
+        """A finding with this defect as its help."""
+        return replace(error, help=f"{self.says} ({self.source})")
 
-def explained(error: RefsimError, opcode: str, defects: Sequence[CompilerDefect]) -> RefsimError | None:
-    """The finding with the defect that it is as its help, where it is one."""
-    for defect in defects:
-        if defect.explains(error, opcode):
-            return replace(error, help=f"{defect.says} ({defect.source})")
-    return None
+
+def defect_of(error: RefsimError, opcode: str, defects: Sequence[CompilerDefect]) -> CompilerDefect | None:
+    """Which of the defects a finding at an instruction is, if any."""
+    return next((each for each in defects if each.explains(error, opcode)), None)

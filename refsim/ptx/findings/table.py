@@ -5,10 +5,12 @@ from dataclasses import dataclass
 from numbers import Real
 
 from refsim.errors import RefsimError, unknown
-from refsim.ptx.findings.compilers import CompilerDefect, explained
+from refsim.ptx.findings.compilers import CompilerDefect, defect_of
 
 LEVELS = ("error", "record", "off")
 STOP, FAILURE, WARNING, NOTE = "stop", "failure", "warning", "note"
+OPEN_BITS = "open"
+"""A warning of which bits depend: a defect of the compiler."""
 SCHEDULE_DEPENDENT = "schedule-dependent"
 
 
@@ -153,10 +155,11 @@ class Checks:
         return self.level(row.part_of) if row.part_of else "error"
 
     def said_of(self, error: RefsimError, opcode: str) -> tuple[str, RefsimError]:
-        """What to do about a finding at an instruction, and its words: a known defect of the compiler is a warning."""
+        """What to do about a finding at an instruction, and its words: a known defect of the compiler is a warning, and
+        OPEN_BITS where bits depend on it."""
         level = self.level(error.code)
-        known = None if level == "off" else explained(error, opcode, self.known)
-        return (level, error) if known is None else (WARNING, known)
+        known = None if level == "off" else defect_of(error, opcode, self.known)
+        return (level, error) if known is None else (OPEN_BITS if known.is_open else WARNING, known.named(error))
 
 
 def _named(name: str) -> Check:

@@ -30,7 +30,7 @@ from refsim.ptx.execution.registers import check_written, get, mark_written, put
 from refsim.ptx.execution.types import UNSIGNED
 from refsim.ptx.findings.faults import DoubtError, fault, open_bits
 from refsim.ptx.findings.record import LaunchFindings
-from refsim.ptx.findings.table import Checks
+from refsim.ptx.findings.table import OPEN_BITS, Checks
 from refsim.ptx.isa.products import KNOWN
 from refsim.ptx.lowering.blocks import BasicBlock, Code
 from refsim.ptx.lowering.codegen import operands_function, terminator_function, translate
@@ -186,19 +186,19 @@ class Machine:
         self.saw_unwritten()
 
     def report(self, error: RefsimError, statement: Statement | None) -> None:
-        """Raise a finding, or note it and go on, as its check's level says; a warning never stops a launch, nor a compiler's
-        known defect. Of accesses that are on trial nothing is said: DoubtError."""
+        """Raise a finding, or note it and go on, as its check's level says; of accesses that are on trial nothing: DoubtError."""
         assert statement is not None
         level, error = self.checks.said_of(error, statement.opcode)
         if self.is_on_trial and level != "off":
             raise DoubtError
-        match level:
-            case "error":
-                raise error
-            case "record":
-                self.findings.record(error, statement)
-            case "warning":
-                self.findings.warn(error, statement)
+        if level == "error":
+            raise error
+        if level == "record":
+            self.findings.record(error, statement)
+        elif level != "off":
+            self.findings.warn(error, statement)
+        if level == OPEN_BITS:
+            self.mark_inexact(statement)
 
     @property
     def arithmetic(self) -> str:

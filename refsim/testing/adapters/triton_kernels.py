@@ -13,7 +13,7 @@ import numpy as np
 from refsim.errors import Kind, RefsimError
 from refsim.kernels import Buffer, Launcher
 from refsim.ptx import Extents
-from refsim.ptx.findings.compilers import explained
+from refsim.ptx.findings.compilers import defect_of
 from refsim.ptx.machine.launch_rules import extents
 from refsim.ptx.text.parser import signatures
 from refsim.testing.adapters.triton_defects import known_defects
@@ -83,7 +83,8 @@ class TritonKernel:
     def _with_its_cause(self, error: RefsimError) -> RefsimError:
         """The finding, with what is known of this version of Triton where it is the compiler's."""
         opcode, _, _ = error.where.partition(" at ")
-        return explained(error, opcode, known_defects(self.version, is_gluon=self.is_gluon)) or error
+        defect = defect_of(error, opcode, known_defects(self.version, is_gluon=self.is_gluon))
+        return error if defect is None else defect.named(error)
 
     def _check_aligned(self, place: int, argument: Any) -> None:
         """The code rests on it: a mask of whole vectors is not asked for each element."""
