@@ -63,6 +63,8 @@ HOOKS = (
     Hook("cuda.core", "refsim.standins.cuda.core", "take_place"),
     Hook("cuda.core.utils", "refsim.standins.cuda.core", "take_place_of_views"),
     Hook("numba.cuda.cudadrv.driver", "refsim.standins.cuda.numba", "take_place"),
+    Hook("torch", "refsim.standins.torch.places", "take_place"),
+    Hook("triton.compiler.compiler", "refsim.standins.triton.compiled", "take_resources"),
     Hook("triton.runtime.jit", "refsim.standins.triton.arguments", "take_arrays"),
     Hook("triton.backends", "refsim.standins.triton.driver", "take_place"),
 )

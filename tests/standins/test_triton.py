@@ -52,6 +52,26 @@ def test_pointers_become_addresses_of_the_device():
             values(pairs[3:], (), addresses)
 
 
+def test_the_first_element_of_one_array_is_no_end_of_the_one_before_it():
+    whole = np.zeros(64, np.uint8)
+    parts = [(whole.ctypes.data + at, whole[at : at + 32]) for at in (0, 32)]
+    addresses = DeviceAddresses(GpuSession(), parts, [1 << 20, 2 << 20])
+    assert [addresses.of(whole.ctypes.data + at) for at in (0, 31, 32, 63)] == [
+        1 << 20,
+        (1 << 20) + 31,
+        2 << 20,
+        (2 << 20) + 31,
+    ]
+
+
+def test_memory_that_the_device_knows_is_not_mapped_again():
+    array, other = np.zeros(32, np.uint8), np.zeros(8, np.uint8)
+    memory = HostMemory()
+    for each in (array[4:8], other):
+        memory.take(HostTensor(each))
+    assert [first for first, _ in memory.parted(but=[(array.ctypes.data, array)])] == [other.ctypes.data]
+
+
 @pytest.mark.parametrize(
     ("kind", "given", "wanted"),
     [

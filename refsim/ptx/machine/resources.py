@@ -1,8 +1,9 @@
-"""Registers that a compiled entry uses: only ptxas knows, and it is asked where it is at hand."""
+"""Registers and local memory that a compiled entry uses: only ptxas knows, and it is asked where it is at hand."""
 
 import re
 import subprocess
 import tempfile
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
@@ -11,9 +12,23 @@ from refsim.ptx.machine.assemblers import assembler_for
 SECONDS = 120  # ptxas needs minutes for some generated kernels: then the launch goes on without the number
 
 
-@lru_cache(maxsize=256)
+@dataclass(frozen=True)
+class Assembled:
+    """What a thread of an assembled entry has: registers, and bytes of local memory for what they do not hold."""
+
+    registers: int
+    stack_bytes: int
+
+
 def registers_used(text: str, entry: str, target: str) -> int | None:
-    """Registers of a thread as `ptxas -v` reports them; None where no ptxas reads the text.
+    """Registers of a thread as `ptxas -v` reports them; None where no ptxas reads the text."""
+    found = assembled(text, entry, target)
+    return None if found is None else found.registers
+
+
+@lru_cache(maxsize=256)
+def assembled(text: str, entry: str, target: str) -> Assembled | None:
+    """What `ptxas -v` reports of an entry; None where no ptxas reads the text.
 
     One entry is assembled, not the file, and asked once for each text.
     """
@@ -36,5 +51,8 @@ def registers_used(text: str, entry: str, target: str) -> int | None:
             )
         except (OSError, subprocess.TimeoutExpired):
             return None
-    used = re.search(r"\bUsed (\d+) registers", answer.stdout + answer.stderr)
-    return int(used[1]) if answer.returncode == 0 and used else None
+    said = answer.stdout + answer.stderr
+    used, stack = re.search(r"\bUsed (\d+) registers", said), re.search(r"(\d+) bytes stack frame", said)
+    if answer.returncode or not used:
+        return None
+    return Assembled(int(used[1]), int(stack[1]) if stack else 0)

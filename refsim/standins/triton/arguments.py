@@ -15,6 +15,7 @@ from refsim.layouts.tma import MAP_ALIGN, TensorMap
 from refsim.ptx.memory.tensor_map import encoded
 from refsim.standins.memory import host_bytes
 from refsim.standins.session import GpuSession
+from refsim.standins.torch.pointers import host_addresses
 from refsim.testing.adapters.triton_descriptors import TritonDescriptor, descriptor_values, is_descriptor
 from refsim.testing.adapters.triton_kernels import SCALARS
 
@@ -38,7 +39,8 @@ def take_arrays(module: ModuleType) -> None:
     theirs = module.JITFunction.run
 
     def run(self: Any, *args: Any, **kwargs: Any) -> Any:
-        return theirs(self, *map(_tensor, args), **{name: _tensor(value) for name, value in kwargs.items()})
+        with host_addresses():
+            return theirs(self, *map(_tensor, args), **{name: _tensor(value) for name, value in kwargs.items()})
 
     module.JITFunction.run = run
 
@@ -71,10 +73,12 @@ class HostMemory:
         if first not in self.storages or self.storages[first].nbytes < size:
             self.storages[first] = host_bytes(first, size)
 
-    def parted(self) -> list[tuple[int, NDArray[np.uint8]]]:
-        """Stretches that do not overlap, in order: views of one piece of memory are one stretch."""
+    def parted(self, but: Sequence[tuple[int, NDArray[np.uint8]]] = ()) -> list[tuple[int, NDArray[np.uint8]]]:
+        """Stretches that do not overlap, in order: views of one piece of memory are one stretch. Those of `but` are left out."""
         found: list[tuple[int, int]] = []
         for first, size in sorted((first, held.nbytes) for first, held in self.storages.items()):
+            if any(start <= first < start + held.nbytes for start, held in but):
+                continue
             if found and first < found[-1][1]:
                 found[-1] = (found[-1][0], max(found[-1][1], first + size))
             else:
@@ -96,7 +100,7 @@ class DeviceAddresses:
     def of(self, host: int) -> int:
         """The device's address; one of the device is itself. RefsimError `unmapped-pointer` for memory of no argument."""
         for (first, held), address in zip(self.stretches, self.mapped, strict=True):
-            if first <= host <= first + held.nbytes:
+            if first <= host < first + max(held.nbytes, 1):
                 return address + host - first
         if not host or self.session.memory.holds(host):
             return host

@@ -15,6 +15,8 @@ from refsim.ptx import is_fault
 from refsim.ptx.machine.limits import MAX_THREADS, REGISTERS
 from refsim.ptx.text.constants import WARP_SIZE
 from refsim.standins.session import SimulatedModule, current
+from refsim.standins.torch.cuda import TorchEvent, TorchStream
+from refsim.standins.torch.pointers import PointedMemory, host_addresses
 from refsim.standins.triton.arguments import DeviceAddresses, HostMemory, flattened, tensors, values
 from refsim.testing.adapters.triton_defects import known_defects
 
@@ -84,7 +86,7 @@ def _driver(module: Any) -> Any:
         def get_active_torch_device(self) -> Any:
             import torch
 
-            return torch.device("cpu")
+            return torch.device("cuda", 0)
 
         def get_current_device(self) -> int:
             return 0
@@ -102,7 +104,9 @@ def _driver(module: Any) -> Any:
             return benchmarked
 
         def get_device_interface(self) -> Any:
-            return SimpleNamespace(synchronize=lambda *args: None, current_device=lambda: 0)
+            return SimpleNamespace(
+                synchronize=lambda *args: None, current_device=lambda: 0, Event=TorchEvent, Stream=TorchStream
+            )
 
         def get_empty_cache_for_benchmark(self) -> Any:
             return None
@@ -174,13 +178,14 @@ class SimulatedLaunch:
         host = HostMemory()
         for tensor in tensors(pairs):
             host.take(tensor)
-        stretches = host.parted()
         if enter is not None:
             enter(launch)
-        with current().memory.mapped(stretches, OF_TRITON) as mapped:
-            addresses = DeviceAddresses(current(), stretches, mapped)
-            given = values(pairs, getattr(self.metadata, "tensordesc_meta", None) or (), addresses)
-            self._run(kernel, (x, y, z), given)
+        with PointedMemory.of(current()).lent() as (pointed, known), host_addresses():
+            stretches = host.parted(but=pointed)
+            with current().memory.mapped(stretches, OF_TRITON) as mapped:
+                addresses = DeviceAddresses(current(), [*stretches, *pointed], [*mapped, *known])
+                given = values(pairs, getattr(self.metadata, "tensordesc_meta", None) or (), addresses)
+                self._run(kernel, (x, y, z), given)
         if leave is not None:
             leave(launch)
 

@@ -1,0 +1,82 @@
+"""Tensors whose address a program asks for, to put it into a table for a kernel: they have one on the device from then on."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from refsim.standins.memory import host_bytes
+from refsim.standins.session import GpuSession
+
+OF_TORCH = "torch"
+Stretch = tuple[int, NDArray[np.uint8]]
+_BY_COMPILER: ContextVar[bool] = ContextVar("by_compiler", default=False)
+
+
+@contextmanager
+def host_addresses() -> Iterator[None]:
+    """Meanwhile tensors tell where they lie in the host's memory: a launch asks."""
+    token = _BY_COMPILER.set(True)
+    try:
+        yield
+    finally:
+        _BY_COMPILER.reset(token)
+
+
+@dataclass(frozen=True)
+class Pointed:
+    """The memory of tensors that is known by its address on the device, as long as it lives."""
+
+    alive: Any
+    host: int
+    size: int
+    address: int
+
+
+class PointedMemory:
+    """All of these, by where they begin in the host's memory. Kernels get what the host has, the host what kernels left."""
+
+    def __init__(self, session: GpuSession) -> None:
+        self.session = session
+        self.known: dict[int, Pointed] = {}
+
+    @classmethod
+    def of(cls, session: GpuSession) -> "PointedMemory":
+        made: PointedMemory = session.own.setdefault("torch.pointers", cls(session))
+        return made
+
+    def address(self, tensor: Any, torch: Any) -> int:
+        """Of the first element of a tensor of the host: on the device, or where it is while a launch asks."""
+        host = int(tensor.data_ptr())
+        storage = tensor.untyped_storage()
+        if _BY_COMPILER.get() or not storage.nbytes():
+            return host
+        self._forget_the_dead()
+        first = int(storage.data_ptr())
+        if first not in self.known:
+            alive = torch.multiprocessing.reductions.StorageWeakRef(storage)
+            place = self.session.memory.allocate(storage.nbytes(), OF_TORCH)
+            self.known[first] = Pointed(alive, first, storage.nbytes(), place)
+        return self.known[first].address + host - first
+
+    def _forget_the_dead(self) -> None:
+        for each in [each for each in self.known.values() if each.alive.expired()]:
+            self.session.memory.free(self.known.pop(each.host).address)
+
+    @contextmanager
+    def lent(self) -> Iterator[tuple[list[Stretch], list[int]]]:
+        """While a kernel runs: the memory of the host, and where the kernel finds it."""
+        self._forget_the_dead()
+        memory, lent = self.session.memory, list(self.known.values())
+        for each in lent:
+            memory.write(each.address, host_bytes(each.host, each.size))
+        try:
+            yield [(each.host, host_bytes(each.host, each.size)) for each in lent], [each.address for each in lent]
+        finally:
+            for each in lent:
+                if memory.memory.was_stored_to(each.address):
+                    host_bytes(each.host, each.size)[:] = memory.memory.read(each.address, each.size)

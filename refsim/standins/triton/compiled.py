@@ -1,0 +1,27 @@
+"""What Triton's programs ask of a compiled kernel that only ptxas knows: it is asked when they do."""
+
+from types import ModuleType
+from typing import Any
+
+from refsim.ptx.machine.resources import Assembled, assembled
+from refsim.standins.session import current
+
+_WORD = 4
+
+
+def take_resources(module: ModuleType) -> None:
+    """Let kernels of triton.compiler.compiler, just imported, have the registers that ptxas gives them."""
+    kind: Any = module.CompiledKernel
+    kind.n_regs = property(lambda self: _resources(self, "n_regs").registers, _given)
+    kind.n_spills = property(lambda self: _resources(self, "n_spills").stack_bytes // _WORD, _given)
+
+
+def _resources(kernel: Any, asked: str) -> Assembled:
+    found = assembled(kernel.asm["ptx"], kernel.metadata.name, current().target)
+    if found is None:
+        raise current().unsupported(f"triton.CompiledKernel.{asked}", "no ptxas is installed that reads its PTX")
+    return found
+
+
+def _given(kernel: Any, value: int) -> None:
+    """What the driver said of it, which is nothing."""
