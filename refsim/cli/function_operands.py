@@ -93,8 +93,6 @@ def function_operands(options: dict[str, Any], named: str | None) -> "RowOperand
     if isinstance(keys, Path):
         options["k"] = None
         of_attention["k"] = keys
-    if of_rows and of_attention:
-        raise RefsimError("usage", "--row beside --attention", rule="one function")
     if of_attention:
         return _attention(of_attention, named, {"unit": options["unit"], "target": options["target"]}, **both)
     if of_rows or both:
@@ -102,13 +100,9 @@ def function_operands(options: dict[str, Any], named: str | None) -> "RowOperand
     return None
 
 
-def _rows(named: str | None, function: str | None = None, x: Path | None = None, **given: Any) -> "RowOperands":
+def _rows(named: str | None, function: str, x: Path | None = None, **given: Any) -> "RowOperands":
     from refsim.causes import RowOperands
 
-    if function is None:
-        option = "x" if x is not None else next(iter(given))
-        help = "give --row softmax, rms_norm, ... or --attention too"
-        raise RefsimError("usage", f"--{option} without a function", help=help)
     if x is None:
         raise RefsimError("usage", f"{function} of nothing", help="give --x FILE too")
     stored = operand_codes(x, named)

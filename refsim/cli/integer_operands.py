@@ -58,6 +58,7 @@ def weight_operands(
     a_scale: Any,
     m_indices: Any = None,
     global_scale: Any = None,
+    scale_format: str | None = None,
     **chosen: Any,
 ) -> "WeightOperands | None":
     """The operands of a product with narrow weights: A in 16 bits, B in 8 or 4; None where they are of other widths."""
@@ -67,7 +68,13 @@ def weight_operands(
     row = None if b_format is None else element_named(b_format)
     if row is None or row.bits > 8 or a[1].bits != 16:
         return None
-    beside = {"--a-scale": a_scale, "--a-zero": a_zero, "--d-zero": d_zero, "--global-scale": global_scale}
+    beside = {
+        "--a-scale": a_scale,
+        "--a-zero": a_zero,
+        "--d-zero": d_zero,
+        "--global-scale": global_scale,
+        "--scale-format": scale_format,
+    }
     for option, value in {**beside, "--m-indices": m_indices}.items():
         if value is not None:
             raise RefsimError("usage", f"{option} beside narrow weights", rule="--b-scale and --b-zero")
@@ -115,13 +122,6 @@ def integer_output(path: Path, operand: "Integer", d_format: str | None, key: st
         if error.code != "format-mismatch":
             raise
     return integer_words(path, operand, key), operand
-
-
-def refuse_beside_integers(*, target: str, **given: Any) -> None:
-    """Options that a product of integers has not; every chip adds the same."""
-    for name, value in given.items():
-        if value is not None:
-            raise RefsimError("usage", f"--{name.replace('_', '-')} beside integers", rule="zero points, scales and C")
 
 
 def integer_operands(

@@ -16,13 +16,11 @@ if TYPE_CHECKING:
 def quantiser_operands(x: Path | None, block: str | None, named: str | None, **more: Any) -> "QuantizedFrom | None":
     """What a quantiser read, and the scales beside its codes; None where no option names it.
 
-    Raises RefsimError for options of a quantiser without what it read, and without what it was quantised to.
+    Raises RefsimError where nothing says what it was quantised to.
     """
     from refsim.causes import QuantizedFrom
 
     if x is None:
-        if block is not None or any(each is not None for each in more.values()):
-            raise RefsimError("usage", "a quantiser without what it read", help="give --quantized FILE too")
         return None
     if block is None:
         raise RefsimError("usage", "nothing says what it was quantised to", help="give --to mxfp8, or --to 1x128")

@@ -12,6 +12,7 @@ import numpy as np
 from refsim.cli.arguments import ARRAY_SUFFIXES, format_option, load_codes
 from refsim.cli.commands.mma import ElementParam, Types
 from refsim.cli.delivery import AGREED, FAILED, Answer, answers
+from refsim.cli.explained_questions import refuse_strangers
 from refsim.cli.extents import Whole
 from refsim.cli.function_operands import InstructionOrKeys, function_operands, function_options
 from refsim.cli.integer_operands import (
@@ -20,7 +21,6 @@ from refsim.cli.integer_operands import (
     integer_options,
     integer_output,
     integer_types,
-    refuse_beside_integers,
     weight_operands,
 )
 from refsim.cli.names import TARGET, UNIT
@@ -143,6 +143,7 @@ def command(
       refsim explain-diff o.npy -t bf16 --attention --q q.npy --k k.npy --v v.npy --causal
       refsim explain-diff failures/fp8_quantize-0123456789.json --seconds 60
     """
+    refuse_strangers(of_files=first.suffix in ARRAY_SUFFIXES)
     if first.suffix not in ARRAY_SUFFIXES:
         return _of_kernel(first, second, declared, trust=trust, seconds=seconds)
     from refsim.causes import explain_diff
@@ -150,10 +151,9 @@ def command(
     (of_first, of_second), load = _keys(keys, second), _loader(of_operands)
     one, format = load(first, row, of_first)
     other = None if second is None else _second(first, second, format, partial(load, second, row, of_second))
-    ways: dict[str, Any] = {"operands": _chosen(of_operands, operand_format, quantized)} | _of_values(values, scales)
-    of_quantiser = {"recipe": recipe, "want_scales": want_scales, "layout": layout}
-    own = None if values is not None else scales
-    ways["quantized"] = quantiser_operands(quantized, block, operand_format, scales=own, **of_quantiser)
+    ways: dict[str, Any] = {"operands": _chosen(of_operands, operand_format)} | _of_values(values, scales)
+    of_quantiser = {"recipe": recipe, "scales": scales, "want_scales": want_scales, "layout": layout}
+    ways["quantized"] = quantiser_operands(quantized, block, operand_format, **of_quantiser)
     if other is None and all(way is None for way in ways.values()):
         raise RefsimError("usage", "one output alone", help=ALONE)
     with reporting(sys.stderr) as report:
@@ -167,15 +167,10 @@ def _of_values(values: Path | None, scales: Path | None) -> dict[str, Any]:
     return {name: _floats(path, None) for name, path in (("values", values), ("scales", scales)) if path and values}
 
 
-def _chosen(options: dict[str, Any], named: str | None, quantized: Path | None) -> Any:
+def _chosen(options: dict[str, Any], named: str | None) -> Any:
     """The operands of a product, of a function of rows or of attention, whichever options name."""
-    of_function, of_product = function_operands(options, named), _operands(**options)
-    if named is not None and of_function is None and quantized is None:
-        rule = "the format of --x, of --q, --k and --v or of --quantized; of a product --a-format and --b-format"
-        raise RefsimError("usage", "--operand-format of no operand", rule=rule)
-    if of_product is not None and of_function is not None:
-        raise RefsimError("usage", "--a and --b beside a function", rule="a product, --row or --attention")
-    return of_product or of_function
+    of_function = function_operands(options, named)
+    return _operands(**options) or of_function
 
 
 def _keys(keys: tuple[str, ...], second: Path | None) -> tuple[str | None, str | None]:
@@ -196,8 +191,6 @@ def _loader(options: dict[str, Any]) -> "Callable[..., tuple[Any, ElementType]]"
     types = integer_types(options["a_format"], options["b_format"])
     d_format = options.pop("d_format")
     if types is None:
-        if d_format is not None:
-            raise RefsimError("usage", "--d-format without integers", help="give --a-format s8 or u8 too")
         return _loaded
     return lambda path, row, key: (
         integer_output(path, types[0], d_format, key) if row is None else _loaded(path, row, key)
@@ -311,9 +304,6 @@ def _operands(
 
     zeros = {name: chosen.pop(name) for name in ZERO_OPTIONS}
     if left is None and right is None:
-        of_product = [begin, a_scale, b_scale, scale_format, m_indices, a_format, b_format, *zeros.values()]
-        if any(each is not None for each in (*of_product, *(chosen[name] for name in chosen if name != "target"))):
-            raise RefsimError("usage", "options of a product without operands", help="give --a FILE and --b FILE too")
         return None
     if left is None or right is None:
         raise RefsimError("usage", "one operand alone", help="give --a FILE and --b FILE")
@@ -323,15 +313,15 @@ def _operands(
         "b_scale": _scale(b_scale, "--b-scale", scale_format),
     }
     if types is not None:
-        refuse_beside_integers(m_indices=m_indices, scale_format=scale_format, **chosen)
         return integer_operands(left, right, types, begin=begin, **zeros, **scales)
     a = _loaded(left, None if a_format is None else float_named(a_format), None)
     c = None if begin is None else _floats(begin, None)
-    weights = weight_operands(a, right, b_format, begin=c, **zeros, **scales, **chosen)
+    beside: dict[str, Any] = {"scale_format": scale_format, "m_indices": m_indices}
+    weights = weight_operands(a, right, b_format, begin=c, **zeros, **scales, **beside, **chosen)
     if weights is not None:
         return weights
     if any(each is not None for each in zeros.values()):
-        raise RefsimError("usage", "zero points of no integers", help="give --a-format s8 or u8, or --b-format, too")
+        raise RefsimError("usage", "--b-zero of no integers", help="give --a-format s8 or u8, or --b-format, too")
     b = _loaded(right, None if b_format is None and a_format is None else float_named(b_format or a_format or ""), None)
     return ProductOperands(
         a=a[0],

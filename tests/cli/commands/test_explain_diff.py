@@ -130,7 +130,7 @@ def test_operands_whose_files_do_not_name_their_format(refsim, here):
     assert "[unknown-format]" in refsim(*line, "--operand-format", "e9").err
     quantized = refsim("explain-diff", "y.npy", "-t", "bf16", "--quantized", "x.npy", "--to", "1x128")
     assert "help: give --operand-format FORMAT" in quantized.err
-    assert "--operand-format of no operand" in refsim(*line[:4], "x.npy", "--operand-format", "bf16").err
+    assert "--operand-format beside outputs alone" in refsim(*line[:4], "x.npy", "--operand-format", "bf16").err
 
 
 def test_attention_whose_mask_begins_at_the_first_key(refsim, here):
@@ -196,7 +196,7 @@ def test_a_kernel_that_agrees_has_no_cause():
         ("right.npy --attention --q right.npy --k right.npy --v right.npy", "format-mismatch"),
         ("right.npy --row softmax --x right.npy", "format-mismatch"),
         ("right.npy --row silu --x right.npy --a right.npy --b right.npy", "usage"),
-        ("right.npy other.npy --at 12,0", "at-range"),
+        ("right.npy --a right.npy --b right.npy --at 12,0", "at-range"),
         ("right.npy --key one --key other", "usage"),
         ("right.npy right.txt", "unknown-suffix"),
         ("nothing", "unknown-suffix"),
@@ -274,7 +274,7 @@ def test_products_of_integers(refsim, here):
     run = refsim(*line, "--a-zero", "3", "--a-scale", "0.001")
     assert (run.code, "rounded to nearest even to s8" in run.out) == (0, True)
     assert "[bad-value]" in refsim(*line, "--a-zero", "three").err
-    assert "--interval beside integers" in refsim(*line, "--interval", "128").err
+    assert "--interval beside a product of integers" in refsim(*line, "--interval", "128").err
     assert "[usage]" in refsim("explain-diff", "d.npy", "d.npy", "-t", "e4m3", "--d-format", "s8").err
 
 
@@ -315,4 +315,4 @@ def test_weights_of_four_bits(refsim, here):
 )
 def test_options_of_a_product_need_operands(refsim, here, option):
     run = refsim("explain-diff", "turned.npy", "right.npy", *option)
-    assert (run.code, "options of a product without operands" in run.err) == (2, True)
+    assert (run.code, f"{option[0]} beside outputs alone" in run.err) == (2, True)
