@@ -15,6 +15,14 @@ DRIVER_VERSION = 13000
 _CONSTANT_BYTES = 64 << 10
 
 
+def _doubles(session: GpuSession) -> int:
+    """How many times more results in float32 than in float64 a multiprocessor has in a cycle."""
+    known = {(8, 0): 2, (8, 6): 64, (8, 7): 64, (8, 9): 64, (9, 0): 2, (10, 0): 2, (12, 0): 64}.get(session.capability)
+    if known is None:
+        raise session.unsupported(f"CU_DEVICE_ATTRIBUTE_SINGLE_TO_DOUBLE_PRECISION_PERF_RATIO of {session.target}")
+    return known
+
+
 @dataclass(frozen=True)
 class Attribute:
     """A device attribute: its name in the driver behind CU_DEVICE_ATTRIBUTE_, its number, and its value."""
@@ -38,18 +46,24 @@ ATTRIBUTES = (
     Attribute("WARP_SIZE", 10, lambda _: WARP_SIZE),
     Attribute("MAX_REGISTERS_PER_BLOCK", 12, lambda _: REGISTERS),
     Attribute("MULTIPROCESSOR_COUNT", 16, lambda session: session.limits.sms),
+    Attribute("KERNEL_EXEC_TIMEOUT", 17, lambda _: 0),
     Attribute("INTEGRATED", 18, lambda _: 0),
     Attribute("CAN_MAP_HOST_MEMORY", 19, lambda _: 0),
     Attribute("COMPUTE_MODE", 20, lambda _: 0),
     Attribute("CONCURRENT_KERNELS", 31, lambda _: 0),
     Attribute("ECC_ENABLED", 32, lambda _: 0),
+    Attribute("PCI_BUS_ID", 33, lambda _: 0),
+    Attribute("PCI_DEVICE_ID", 34, lambda _: 0),
+    Attribute("TCC_DRIVER", 35, lambda _: 0),
     Attribute("MAX_THREADS_PER_MULTIPROCESSOR", 39, lambda session: session.limits.warps * WARP_SIZE),
     Attribute("UNIFIED_ADDRESSING", 41, lambda _: 1),
+    Attribute("PCI_DOMAIN_ID", 50, lambda _: 0),
     Attribute("COMPUTE_CAPABILITY_MAJOR", 75, lambda session: session.capability[0]),
     Attribute("COMPUTE_CAPABILITY_MINOR", 76, lambda session: session.capability[1]),
     Attribute("MAX_SHARED_MEMORY_PER_MULTIPROCESSOR", 81, lambda session: session.limits.shared),
     Attribute("MAX_REGISTERS_PER_MULTIPROCESSOR", 82, lambda _: REGISTERS),
     Attribute("MANAGED_MEMORY", 83, lambda _: 0),
+    Attribute("SINGLE_TO_DOUBLE_PRECISION_PERF_RATIO", 87, _doubles),
     Attribute("COOPERATIVE_LAUNCH", 95, lambda _: 1),
     Attribute("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN", 97, lambda session: session.limits.opt_in),
 )
@@ -61,6 +75,14 @@ def attribute(session: GpuSession, number: int, asker: str) -> int:
     row = _BY_NUMBER.get(int(number))
     if row is None:
         raise session.unsupported(f"{asker} of attribute {int(number)}")
+    return row.value(session)
+
+
+def attribute_named(session: GpuSession, name: str, asker: str) -> int:
+    """The value of a device attribute by its name in any case: multiprocessor_count."""
+    row = next((each for each in ATTRIBUTES if each.name == name.upper()), None)
+    if row is None:
+        raise session.unsupported(f"{asker}.{name}")
     return row.value(session)
 
 

@@ -42,9 +42,12 @@ SEAMS = (
     Seam("pycuda.autoinit", "refsim.standins.pycuda.autoinit"),
     Seam("pycuda.autoprimaryctx", "refsim.standins.pycuda.autoinit"),
     Seam("pycuda.compiler", "refsim.standins.pycuda.compiler"),
+    Seam("pycuda.cumath", "refsim.standins.pycuda.cumath"),
+    Seam("pycuda.curandom", "refsim.standins.pycuda.curandom"),
     Seam("pycuda.driver", "refsim.standins.pycuda.driver"),
     Seam("pycuda.elementwise", "refsim.standins.pycuda.elementwise"),
     Seam("pycuda.gpuarray", "refsim.standins.pycuda.gpuarray"),
+    Seam("pycuda.reduction", "refsim.standins.pycuda.reduction"),
     Seam("pycuda.tools", "refsim.standins.pycuda.tools"),
 )
 

@@ -97,7 +97,7 @@ class GpuSession:
     def load(self, image: bytes | str, package: str) -> "SimulatedModule":
         """A module with variables of its own; `image` is PTX. RefsimError `not-ptx` for machine code."""
         self.memory.begun()
-        text = _text(image)
+        text = ptx_text(image)
         if text not in self.programs:
             self.programs[text] = load(text, self.target)
         self.loads += 1
@@ -281,7 +281,7 @@ def _shape(grid: Extents, block: Extents) -> tuple[str, int]:
     return " of ".join(words), int(np.prod(sizes[0]) * np.prod(sizes[1]))
 
 
-def _text(image: bytes | str) -> str:
+def ptx_text(image: bytes | str) -> str:
     """The PTX of an image as a driver takes it: text, perhaps with a zero behind it."""
     raw = image.encode() if isinstance(image, str) else bytes(image)
     what = next((word for magic, word in _BINARIES.items() if raw.startswith(magic)), "")

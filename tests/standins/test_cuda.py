@@ -10,6 +10,7 @@ from refsim.device import toolchain
 from refsim.errors import RefsimError
 from refsim.standins import session as sessions
 from refsim.standins.cuda import bindings, core, images
+from refsim.standins.cuda.linking import joined
 from refsim.standins.memory import host_bytes
 from refsim.standins.session import GpuSession, UnsupportedError
 from tests.standins.kernels import DOUBLE, RACE
@@ -31,18 +32,88 @@ def driver():
     """A module like cuda.bindings.driver, whose functions are replaced."""
     module = ModuleType("cuda.bindings.driver")
     status = SimpleNamespace(
-        CUDA_SUCCESS=0, CUDA_ERROR_INVALID_VALUE=1, CUDA_ERROR_OUT_OF_MEMORY=2, CUDA_ERROR_INVALID_HANDLE=400
+        CUDA_SUCCESS=0,
+        CUDA_ERROR_INVALID_VALUE=1,
+        CUDA_ERROR_OUT_OF_MEMORY=2,
+        CUDA_ERROR_INVALID_HANDLE=400,
+        CUDA_ERROR_NOT_FOUND=500,
+        CUDA_ERROR_ILLEGAL_ADDRESS=700,
+        CUDA_ERROR_LAUNCH_FAILED=719,
     )
-    kinds = dict.fromkeys(("CUdevice", "CUcontext", "CUdeviceptr", "CUstream", "CUevent"), int)
+    kinds = dict.fromkeys(
+        ("CUdevice", "CUcontext", "CUdeviceptr", "CUstream", "CUevent", "CUmodule", "CUfunction"), int
+    )
     flags = {"CU_MEMHOSTALLOC_DEVICEMAP": 2, "CU_MEMHOSTREGISTER_DEVICEMAP": 2, "CUresult": status}
     attribute = SimpleNamespace(CU_POINTER_ATTRIBUTE_DEVICE_POINTER=3)
-    real = [name for name in vars(bindings.DriverCalls) if name.startswith("cu")]
+    real = [name for name in dir(bindings.DriverCalls) if name.startswith("cu")]
     theirs = dict.fromkeys(
         (*real, "cuMemAllocManaged", "cuGraphCreate"), lambda *args: pytest.fail("the driver is asked")
     )
     vars(module).update(theirs | kinds | flags, CUpointer_attribute=attribute)
     bindings.take_place(module)
     return module
+
+
+def test_a_module_is_loaded_and_launched_with_arguments_by_their_addresses(driver, fresh):
+    driver.cuCtxCreate(0, 0)
+    text = ctypes.create_string_buffer(DOUBLE.encode())
+    status, module = driver.cuModuleLoadData(ctypes.addressof(text))
+    assert (status, driver.cuModuleLoadData(DOUBLE.encode())[0]) == (0, 0)
+    status, function = driver.cuModuleGetFunction(module, b"double")
+    assert (status, driver.cuModuleGetFunction(module, b"doubled"), driver.cuModuleGetFunction(7, b"double")) == (
+        0, (500, None), (400, None),
+    )  # fmt: skip
+    address = fresh.memory.allocate(32, "test", X.view(np.uint8).copy())
+    held = [ctypes.c_uint64(address), ctypes.c_uint64(address), ctypes.c_uint32(8)]
+    places = (ctypes.c_void_p * 3)(*(ctypes.addressof(each) for each in held))
+    shape = (1, 1, 1, 8, 1, 1, 0, 0)
+    assert driver.cuLaunchKernel(function, *shape, ctypes.addressof(places), 0) == (0,)
+    by_types = ((address, np.uint64(address), 8), (None, ctypes.c_uint64, ctypes.c_uint32))
+    assert driver.cuLaunchKernel(function, *shape, by_types, 0) == (0,)
+    assert fresh.memory.read(address, 32).view(np.float32).tolist() == (4 * X).tolist()
+    assert driver.cuModuleGetGlobal(module, b"factor")[2] == 4
+    assert driver.cuModuleUnload(module) == (0,)
+    beyond = ((address, address, 9), (None, None, ctypes.c_uint32))
+    assert driver.cuLaunchKernel(function, 1, 1, 1, 9, 1, 1, 0, 0, beyond, 0) == (700, None)
+
+
+CALLER = DOUBLE.replace(
+    ".visible .entry", ".extern .func (.param .b32 r) thrice(.param .b32 v);\n.visible .entry"
+).replace(
+    "mul.rn.f32 %f1, %f1, %f2;",
+    """{ .param .b32 a; .param .b32 b; st.param.f32 [a], %f1; call (b), thrice, (a); ld.param.f32 %f1, [b]; }""",
+)
+CALLED = """.version 8.1
+.target sm_80
+.address_size 64
+.global .align 4 .f32 factor = 0f40400000;
+.visible .func (.param .b32 r) thrice(.param .b32 v) {
+    .reg .f32 %f<3>;
+    ld.param.f32 %f1, [v];
+    ld.global.f32 %f2, [factor];
+    mul.rn.f32 %f1, %f1, %f2;
+    st.param.f32 [r], %f1;
+    ret;
+}
+"""
+
+
+def test_modules_of_ptx_become_one_and_keep_their_own_variables(fresh):
+    text = joined([CALLER, CALLED])
+    assert text.count(".version 8.1") == 1
+    assert text.splitlines()[len(CALLER.splitlines()) + 4].startswith(".global .align 4 .f32 factor_of_module_1")
+    made = images.Linker(*(images.Image.from_ptx(each.encode()) for each in (CALLER, CALLED))).link("cubin")
+    y = fresh.memory.allocate(32, "test", X.view(np.uint8).copy())
+    core.core_launch(core.CoreStream(), core.CoreLaunchConfig(1, 8), made.get_kernel("double"), y, y, np.uint32(8))
+    assert fresh.memory.read(y, 32).view(np.float32).tolist() == (3 * X).tolist()
+    with pytest.raises(RefsimError, match=r"link-error.*thrice is defined by two modules"):
+        joined([CALLER, CALLED, CALLED])
+
+
+def test_properties_are_attributes_of_the_driver():
+    assert core.CoreDevice().properties.multiprocessor_count == 132
+    with pytest.raises(UnsupportedError, match=r"cuda\.core\.Device\.properties\.clock_rate"):
+        _ = core.CoreDevice().properties.clock_rate
 
 
 def test_memory_comes_and_goes_with_a_status(driver, fresh):
@@ -99,7 +170,7 @@ def test_a_kernel_of_an_image_is_launched(driver, fresh):
     _, address, size = driver.cuLibraryGetGlobal(image.handle, b"factor")
     assert (size, kernel.attributes.shared_size_bytes) == (4, 0)
     assert fresh.memory.memory.read(address, 4).view(np.float32) == 2
-    assert driver.cuLibraryGetGlobal(image.handle, b"none") == (1, None)
+    assert driver.cuLibraryGetGlobal(image.handle, b"none") == (500, None)
     with pytest.raises(RuntimeError, match="takes 3 arguments, 1"):
         core.core_launch(core.CoreStream(), core.CoreLaunchConfig(1, 32), kernel, 0)
     with pytest.raises(RuntimeError, match="out-of-bounds"):
@@ -184,7 +255,7 @@ def test_lto_ir_is_made_of_a_program():
         images.CoreProgram("no C++", "c++").compile("ltoir")
 
 
-@pytest.mark.parametrize("kinds", [("cubin",), ("ptx", "ptx"), ("ptx", "ltoir"), ()])
+@pytest.mark.parametrize("kinds", [("cubin",), ("ptx", "cubin"), ("ptx", "ltoir"), ()])
 def test_what_is_no_one_module_is_not_linked(kinds):
     with pytest.raises(UnsupportedError, match=r"cuda\.core\.Linker"):
         images.Linker(*(images.Image(kind, RACE.encode()) for kind in kinds)).link("cubin")

@@ -125,9 +125,9 @@ def test_what_a_driver_refuses_is_refused():
     [
         lambda: driver.matrix_to_array,
         lambda: driver.Device(0).clock_rate,
-        lambda: gpuarray.sum,
+        lambda: gpuarray.subset_sum,
         lambda: gpuarray.to_gpu(X)[::2],
-        lambda: tools.DeviceMemoryPool,
+        lambda: tools.PageLockedMemoryPool,
         lambda: compiler.DynamicModule,
         lambda: driver.Context.get_current().set_cache_config,
         lambda: gpuarray.to_gpu(X).fill(0).dot,

@@ -8,8 +8,10 @@ from time import perf_counter
 from types import ModuleType
 from typing import Any
 
-from refsim.errors import RefsimError
+from refsim.errors import Kind, RefsimError
+from refsim.ptx import is_fault
 from refsim.standins.cuda.images import Image
+from refsim.standins.cuda.modules import ModuleCalls
 from refsim.standins.memory import host_bytes
 from refsim.standins.properties import DRIVER_VERSION, MEMORY_BYTES, attribute, device_name
 from refsim.standins.session import UnsupportedError, current
@@ -17,13 +19,24 @@ from refsim.standins.session import UnsupportedError, current
 PACKAGE_NAME = "cuda.bindings"
 CONTEXT = 0x51
 """The handle of the one context there is."""
+_INVALID, _FAULT = "CUDA_ERROR_INVALID_VALUE", "CUDA_ERROR_LAUNCH_FAILED"
+_STATUS = {
+    "out-of-memory": "CUDA_ERROR_OUT_OF_MEMORY",
+    "out-of-bounds": "CUDA_ERROR_ILLEGAL_ADDRESS",
+    "misaligned": "CUDA_ERROR_MISALIGNED_ADDRESS",
+    "unknown-entry": "CUDA_ERROR_NOT_FOUND",
+    "unknown-symbol": "CUDA_ERROR_NOT_FOUND",
+    "not-ptx": "CUDA_ERROR_INVALID_IMAGE",
+}
+"""What the driver answers where the simulated GPU says a code."""
 _FUNCTION = re.compile(r"cu[A-Z]\w*")
 
 
-class DriverCalls:
+class DriverCalls(ModuleCalls):
     """Functions of the driver by their names; each returns its results, the status is put before them by `answered`."""
 
     def __init__(self, types: ModuleType) -> None:
+        super().__init__()
         self.types = types
         self.contexts: list[int] = []
         self.handles = itertools.count(0x1000)
@@ -53,6 +66,19 @@ class DriverCalls:
 
     def cuDevicePrimaryCtxReset(self, device: Any) -> None:  # noqa: N802
         self.contexts.clear()
+
+    def cuDevicePrimaryCtxRetain(self, device: Any) -> Any:  # noqa: N802
+        return self.types.CUcontext(CONTEXT)
+
+    def cuCtxCreate(self, *flags_and_device: Any) -> Any:  # noqa: N802
+        self.contexts.append(CONTEXT)
+        return self.types.CUcontext(CONTEXT)
+
+    def cuCtxDestroy(self, context: Any) -> None:  # noqa: N802
+        self.contexts.pop()
+
+    def cuDeviceTotalMem(self, device: Any) -> int:  # noqa: N802
+        return MEMORY_BYTES
 
     def cuCtxGetCurrent(self) -> Any:  # noqa: N802
         return self.types.CUcontext(self.contexts[-1] if self.contexts else 0)
@@ -122,6 +148,12 @@ class DriverCalls:
     def cuMemsetD8Async(self, to: Any, value: int, count: int, stream: Any) -> None:  # noqa: N802
         self.cuMemsetD8(to, value, count)
 
+    def cuMemsetD32(self, to: Any, value: int, count: int) -> None:  # noqa: N802
+        current().memory.fill(int(to), (int(value) & 0xFFFFFFFF).to_bytes(4, "little"), int(count))
+
+    def cuMemsetD32Async(self, to: Any, value: int, count: int, stream: Any) -> None:  # noqa: N802
+        self.cuMemsetD32(to, value, count)
+
     def cuMemGetAddressRange(self, address: Any) -> tuple[Any, int]:  # noqa: N802
         found = current().memory.allocation_of(int(address))
         if found is None:
@@ -190,8 +222,9 @@ class DriverCalls:
             except UnsupportedError:
                 raise
             except RefsimError as error:
-                is_full = error.code == "out-of-memory"
-                return (status.CUDA_ERROR_OUT_OF_MEMORY if is_full else status.CUDA_ERROR_INVALID_VALUE, None)
+                if error.kind is Kind.MISSING and error.code not in _STATUS:
+                    raise  # what is not simulated is no status
+                return (getattr(status, _STATUS.get(error.code, _FAULT if is_fault(error) else _INVALID)), None)
             except (KeyError, IndexError):
                 return (status.CUDA_ERROR_INVALID_HANDLE, None)
             if found is None:

@@ -16,7 +16,7 @@ from refsim.errors import RefsimError
 from refsim.ptx import is_fault
 from refsim.standins.cuda import images
 from refsim.standins.cuda.bindings import CONTEXT
-from refsim.standins.properties import device_name
+from refsim.standins.properties import attribute_named, device_name
 from refsim.standins.session import current
 
 
@@ -131,10 +131,20 @@ def _unknown(kind: str, name: str) -> Exception:
     return AttributeError(name) if name.startswith("_") else current().unsupported(f"cuda.core.{kind}.{name}")
 
 
+class CoreProperties:
+    """The attributes of the device, by their names in the driver in small letters."""
+
+    def __getattr__(self, name: str) -> int:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return attribute_named(current(), name, "cuda.core.Device.properties")
+
+
 class CoreDevice:
     """The simulated GPU."""
 
     memory_resource = CoreMemory()
+    properties = CoreProperties()
     uuid = "00000000-0000-0000-0000-000000000000"
 
     def __init__(self, device_id: int | None = None) -> None:

@@ -8,7 +8,8 @@ from typing import Any, ClassVar
 from refsim.errors import Kind, RefsimError
 from refsim.ptx.machine.launch import place_variables
 from refsim.ptx.machine.limits import MAX_THREADS
-from refsim.standins.session import SimulatedModule, current
+from refsim.standins.cuda.linking import joined
+from refsim.standins.session import SimulatedModule, current, ptx_text
 from refsim.targets import target_named
 
 CUDA_CORE = "cuda.core"
@@ -95,7 +96,7 @@ class LinkerOptions:
 
 
 class Linker:
-    """One image that is PTX, or LTO-IR that nvJitLink makes PTX of; the device runtime's library is part of the simulated GPU."""
+    """Images that are PTX, or LTO-IR that nvJitLink makes PTX of; the device runtime's library is part of the simulated GPU."""
 
     def __init__(self, *images: Image, options: LinkerOptions | None = None) -> None:
         self.images, self.options = images, options or LinkerOptions()
@@ -105,10 +106,12 @@ class Linker:
         kinds = {each.code_type for each in given}
         if kinds == {"ltoir"}:
             return Image("ptx", linked([each.code for each in given], self.options.flags), given[0].name)
-        if kinds != {"ptx"} or len(given) > 1:
+        if kinds != {"ptx"}:
             what = ", ".join(each.code_type for each in given)
-            raise current().unsupported("cuda.core.Linker", f"of {what}: one module of PTX, or LTO-IR alone")
-        return Image("ptx", given[0].code, given[0].name)
+            raise current().unsupported("cuda.core.Linker", f"of {what}: PTX alone, or LTO-IR alone")
+        if len(given) == 1:
+            return Image("ptx", given[0].code, given[0].name)
+        return Image("ptx", joined([ptx_text(each.code) for each in given]).encode(), given[0].name)
 
     def get_info_log(self) -> str:
         return ""
@@ -142,7 +145,17 @@ _FLAGS = {
 """Options of cuda.core as NVRTC's flags."""
 _WITH_A_VALUE = {"fma", "ftz", "prec_div", "prec_sqrt", "relocatable_device_code"}
 """Those that are written =true or =false; of the other ones that are true or false, false is no flag."""
-_NO_MATTER = {"arch", "lineinfo", "name", "time", "no_cache", "split_compile", "disable_warnings", "ptxas_options"}
+_NO_MATTER = {
+    "arch",
+    "lineinfo",
+    "link_time_optimization",
+    "name",
+    "time",
+    "no_cache",
+    "split_compile",
+    "disable_warnings",
+    "ptxas_options",
+}
 
 
 class ProgramOptions:

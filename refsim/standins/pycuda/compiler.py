@@ -1,5 +1,6 @@
 """pycuda.compiler on the simulated GPU: CUDA C++ goes through NVRTC, and its PTX is what runs."""
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,18 @@ from refsim.standins.seams import refuse
 from refsim.standins.session import current
 
 DEFAULT_NVCC_FLAGS: list[str] = []
+_OF_OTHERS = re.compile(
+    r"-O\d|-m64|-w$|-Xcompiler[=,]|-Xptxas[=,]|--(optimize|ptxas-options|compiler-options|compiler-bindir)=|-ccbin="
+)
+_OF_OTHERS_WITH_A_VALUE = (
+    "-Xcompiler",
+    "-Xptxas",
+    "-ccbin",
+    "-O",
+    "--ptxas-options",
+    "--compiler-options",
+    "--compiler-bindir",
+)
 
 
 class SourceModule:
@@ -51,7 +64,7 @@ def ptx(
 ) -> str:
     """The PTX of a source for the run's target, or for `arch`; CompileError with NVRTC's log."""
     text = source if no_extern_c else f'extern "C" {{\n#line 1\n{source}\n}}\n'
-    flags = tuple(DEFAULT_NVCC_FLAGS if options is None else options)
+    flags = of_device(DEFAULT_NVCC_FLAGS if options is None else options)
     code = KernelCode(source=text, options=flags, include=tuple(map(Path, include_dirs)))
     try:
         return compiled(code, arch or current().target).text
@@ -59,6 +72,17 @@ def ptx(
         if error.kind is Kind.MISSING:
             raise
         raise CompileError("nvcc compilation of a source failed", ["nvrtc", *flags], stderr=str(error)) from error
+
+
+def of_device(options: Sequence[str]) -> tuple[str, ...]:
+    """Flags of nvcc as NVRTC takes them: what is for ptxas or the host's compiler changes no PTX."""
+    found, rest = [], iter(map(str, options))
+    for flag in rest:
+        if flag in _OF_OTHERS_WITH_A_VALUE:
+            next(rest, None)
+        elif not _OF_OTHERS.match(flag):
+            found.append(flag)
+    return tuple(found)
 
 
 def __getattr__(name: str) -> Any:

@@ -13,6 +13,7 @@ from refsim.standins.pycuda.context import (
     init,
     mem_get_info,
 )
+from refsim.standins.pycuda.copies import Memcpy2D
 from refsim.standins.pycuda.errors import CompileError, Error, LaunchError, LogicError, MemoryError, RuntimeError
 from refsim.standins.pycuda.functions import PycudaFunction as Function
 from refsim.standins.pycuda.functions import PycudaModule as Module
@@ -63,6 +64,7 @@ __all__ = [
     "InOut",
     "LaunchError",
     "LogicError",
+    "Memcpy2D",
     "MemoryError",
     "Module",
     "Out",

@@ -50,11 +50,7 @@ class PycudaElementwise:
     ) -> None:
         if more:
             raise current().unsupported(f"pycuda.elementwise.ElementwiseKernel with {', '.join(more)}")
-        self.arguments = [_argument(each) for each in arguments.split(",")]
-        if None not in self.arguments:
-            raise RuntimeError(
-                "ElementwiseKernel can only be used with functions that have at least one vector argument"
-            )
+        self.arguments = declared_types(arguments)
         source = "\n".join(
             (
                 preamble,
@@ -74,25 +70,33 @@ class PycudaElementwise:
     def __call__(self, *args: Any, range: Any = None, slice: Any = None, stream: Any = None) -> None:
         if range is not None or slice is not None:
             raise current().unsupported("pycuda.elementwise.ElementwiseKernel with range or slice")
-        if len(args) != len(self.arguments):
-            raise LogicError(f"{len(args)} arguments where {len(self.arguments)} were declared")
-        given = [
-            value if kind is None or isinstance(value, np.generic) else np.array(value, kind)
-            for kind, value in zip(self.arguments, args, strict=True)
-        ]
-        arrays = [
-            value
-            for kind, value in zip(self.arguments, args, strict=True)
-            if kind is None and isinstance(value, GPUArray)
-        ]
-        if not arrays:
-            raise LogicError("no array of the device is among the arguments")
+        given, arrays = scalars(self.arguments, args)
         if count := arrays[0].size:
             grid = (min(-(-count // _THREADS), 65535), 1)
             self._function(*given, np.int64(count), grid=grid, block=(_THREADS, 1, 1), stream=stream)
 
 
 ElementwiseKernel = PycudaElementwise
+
+
+def declared_types(arguments: str) -> "list[np.dtype[Any] | None]":
+    """The types of the arguments of a kernel around an expression, as C++ declares them; None for a pointer."""
+    found = [_argument(each) for each in arguments.split(",")]
+    if None not in found:
+        raise RuntimeError("a kernel around an expression has at least one vector argument")
+    return found
+
+
+def scalars(kinds: "list[np.dtype[Any] | None]", args: tuple[Any, ...]) -> tuple[list[Any], list[GPUArray]]:
+    """What is given for declared arguments, numbers in their types, and the arrays among it."""
+    if len(args) != len(kinds):
+        raise LogicError(f"{len(args)} arguments where {len(kinds)} were declared")
+    pairs = list(zip(kinds, args, strict=True))
+    given = [value if kind is None or isinstance(value, np.generic) else np.array(value, kind) for kind, value in pairs]
+    arrays = [value for kind, value in pairs if kind is None and isinstance(value, GPUArray)]
+    if not arrays:
+        raise LogicError("no array of the device is among the arguments")
+    return given, arrays
 
 
 def _argument(declared: str) -> "np.dtype[Any] | None":

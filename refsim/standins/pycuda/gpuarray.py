@@ -1,5 +1,6 @@
 """pycuda.gpuarray on the simulated GPU: memory with a shape, and arithmetic of elements by kernels that are compiled for it."""
 
+import importlib
 from collections.abc import Sequence
 from math import prod
 from typing import Any
@@ -19,6 +20,8 @@ __all__ = ["GPUArray", "arange", "empty", "empty_like", "to_gpu", "to_gpu_async"
 
 _THREADS = 256
 _OPERATORS = {"add": "+", "sub": "-", "mul": "*", "truediv": "/"}
+_COMPARISONS = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
+_FUNCTIONS = ("dot", "if_positive", "max", "maximum", "min", "minimum", "sum", "take", "where")
 
 
 class GPUArray:
@@ -111,10 +114,27 @@ class GPUArray:
     def __neg__(self) -> "GPUArray":
         return _elementwise("-(T)x[i]", self.dtype, self)
 
+    def __abs__(self) -> "GPUArray":
+        return _elementwise("fabs((T)x[i])" if self.dtype.kind == "f" else "abs((T)x[i])", self.dtype, self)
+
+    def __pow__(self, other: Any) -> Any:
+        return _functions().power(self, other)
+
+    def __rpow__(self, other: Any) -> Any:
+        return _functions().power(other, self)
+
+    def reverse(self, stream: Any = None) -> Any:
+        return _functions().reverse(self)
+
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
             raise AttributeError(name)
         raise current().unsupported(f"pycuda.gpuarray.GPUArray.{name}")
+
+
+def _functions() -> Any:
+    """The module above this one, whose kernels are those of ElementwiseKernel."""
+    return importlib.import_module("refsim.standins.pycuda.array_functions")
 
 
 def _operation(name: str, sign: str) -> None:
@@ -136,8 +156,15 @@ def _operation(name: str, sign: str) -> None:
     setattr(GPUArray, f"__i{name}__", in_place)
 
 
+def _comparison(name: str, sign: str) -> None:
+    setattr(GPUArray, f"__{name}__", lambda self, other: _functions().compared(sign, self, other))
+
+
 for _word, _sign in _OPERATORS.items():
     _operation(_word, _sign)
+for _word, _sign in _COMPARISONS.items():
+    _comparison(_word, _sign)
+GPUArray.__hash__ = object.__hash__  # type: ignore[method-assign]
 
 
 def _second(other: Any) -> str:
@@ -230,4 +257,6 @@ def arange(*args: Any, dtype: Any = None) -> GPUArray:
 
 
 def __getattr__(name: str) -> Any:
+    if name in _FUNCTIONS:
+        return getattr(_functions(), name)
     raise refuse("pycuda.gpuarray", name)

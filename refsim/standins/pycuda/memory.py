@@ -31,20 +31,20 @@ class DeviceAllocation(PointerHolderBase):
     """Bytes of the device, given back with the object or by `free`."""
 
     def __init__(self, address: int, session: GpuSession) -> None:
-        self._address, self._session, self._is_live = address, session, True
+        self._address, self._session, self.is_live = address, session, True
 
     def get_pointer(self) -> int:
         return self._address
 
     def free(self) -> None:
-        if not self._is_live:
+        if not self.is_live:
             self._session.memory.not_free(self._address)
             raise LogicError("DeviceAllocation.free: the memory was freed already")
-        self._is_live = False
+        self.is_live = False
         self._session.memory.free(self._address)
 
     def __del__(self) -> None:
-        if getattr(self, "_is_live", False):
+        if getattr(self, "is_live", False):
             self.free()
 
 
@@ -52,13 +52,18 @@ class PooledDeviceAllocation(DeviceAllocation):
     """An allocation that came from a pool."""
 
 
-def mem_alloc(nbytes: int) -> DeviceAllocation:
+def allocated(nbytes: int) -> tuple[int, GpuSession]:
+    """The address of so many bytes, and the GPU that has them."""
     needed("cuMemAlloc")
     if int(nbytes) <= 0:
         raise LogicError("cuMemAlloc failed: invalid argument: an allocation has at least one byte")
     session = current()
     with as_pycuda("cuMemAlloc"):
-        return DeviceAllocation(session.memory.allocate(int(nbytes), PYCUDA), session)
+        return session.memory.allocate(int(nbytes), PYCUDA), session
+
+
+def mem_alloc(nbytes: int) -> DeviceAllocation:
+    return DeviceAllocation(*allocated(nbytes))
 
 
 def mem_alloc_like(array: Any) -> DeviceAllocation:

@@ -2,12 +2,14 @@
 
 import functools
 import gc
+import weakref
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from refsim.standins.pycuda.context import Context, Device, init
+from refsim.standins.pycuda.memory import PooledDeviceAllocation, allocated
 from refsim.standins.seams import refuse
 
 _C_TYPES = {
@@ -66,6 +68,31 @@ def mark_cuda_test(inner: Callable[..., Any]) -> Callable[..., Any]:
             gc.collect()
 
     return run
+
+
+class DeviceMemoryPool:
+    """Allocations that a pool would keep for the next ones: here each is one of the device, so that nothing hides a use of memory
+    that was given back."""
+
+    def __init__(self) -> None:
+        self._given: weakref.WeakSet[PooledDeviceAllocation] = weakref.WeakSet()
+
+    def allocate(self, size: int) -> PooledDeviceAllocation:
+        made = PooledDeviceAllocation(*allocated(size))
+        self._given.add(made)
+        return made
+
+    @property
+    def active_blocks(self) -> int:
+        return sum(each.is_live for each in self._given)
+
+    held_blocks = 0
+
+    def free_held(self) -> None:
+        """Nothing is kept."""
+
+    def stop_holding(self) -> None:
+        """Nothing is kept."""
 
 
 def __getattr__(name: str) -> Any:

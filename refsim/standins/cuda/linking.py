@@ -1,0 +1,58 @@
+"""Several modules of PTX as one: what one declares as external another defines."""
+
+import re
+from collections.abc import Sequence
+
+from refsim.errors import RefsimError
+
+_HEADER = re.compile(r"^[ \t]*\.(version|target|address_size)\b.*$", re.MULTILINE)
+_VERSION = re.compile(r"^([ \t]*\.version[ \t]+)(\d+)\.(\d+)", re.MULTILINE)
+_FILE = re.compile(r"^([ \t]*\.file[ \t]+)(\d+)", re.MULTILINE)
+_LOC = re.compile(r"(\.loc[ \t]+|inlined_at[ \t]+)(\d+)")
+_DEBUG = re.compile(r"^[ \t]*\.section[ \t]+\.debug\w*[ \t\r\n]*\{.*?^[ \t]*\}", re.MULTILINE | re.DOTALL)
+_DEFINED = re.compile(
+    r"^[ \t]*((?:\.(?:visible|weak|extern|common)[ \t]+)?)\.(?:entry|func|global|const|shared)\b"
+    r"(?:[ \t]*\((?:[^()]*)\))?(?:[ \t]+\.(?:align[ \t]+\d+|\w+))*[ \t]+([\w$%]+)",
+    re.MULTILINE,
+)
+_FILES = 1000
+"""Numbers of source files are a module's own: those of the n-th begin at n times so many."""
+
+
+def joined(texts: Sequence[str]) -> str:
+    """One PTX text of several, whose line numbers are those of the parts one behind another.
+
+    What a module keeps to itself gets a name of its own where another has it too. RefsimError `link-error` for a name that two
+    of them define for all.
+    """
+    shown: set[str] = set()
+    found, taken = [], set[str]()
+    for number, whole in enumerate(texts):
+        text = whole
+        own = {name: linkage.strip(" \t.") for linkage, name in _DEFINED.findall(text)}
+        for name in sorted(shown & {name for name, linkage in own.items() if linkage == "visible"}):
+            raise RefsimError(
+                "link-error", f"{name} is defined by two modules", rule="a visible name has one definition"
+            )
+        for name in taken & {name for name, linkage in own.items() if not linkage}:
+            text = re.sub(rf"(?<![\w$%]){re.escape(name)}(?![\w$])", f"{name}_of_module_{number}", text)
+        shown |= {name for name, linkage in own.items() if linkage == "visible"}
+        taken |= set(own)
+        found.append(_renumbered(_without_debug(text), number) if number else text)
+    newest = max(
+        (tuple(map(int, each.group(2, 3))) for text in texts for each in _VERSION.finditer(text)), default=(0, 0)
+    )
+    return _VERSION.sub(lambda each: f"{each[1]}{newest[0]}.{newest[1]}", "\n".join(found))
+
+
+def _without_debug(text: str) -> str:
+    """A text without what only a debugger reads and without its header; lines stay where they are."""
+    for pattern in (_DEBUG, _HEADER):
+        text = pattern.sub(lambda each: "\n" * each[0].count("\n"), text)
+    return text
+
+
+def _renumbered(text: str, number: int) -> str:
+    for pattern in (_FILE, _LOC):
+        text = pattern.sub(lambda each: f"{each[1]}{int(each[2]) + number * _FILES}", text)
+    return text

@@ -1,0 +1,19 @@
+"""pycuda.curandom on the simulated GPU: uniform numbers that the host draws; the generators of cuRAND are refused."""
+
+from typing import Any
+
+import numpy as np
+
+from refsim.standins.pycuda.gpuarray import GPUArray, to_gpu
+from refsim.standins.seams import refuse
+from refsim.standins.session import current
+
+
+def rand(shape: Any, dtype: Any = np.float32, stream: Any = None) -> GPUArray:
+    """Numbers from 0 to 1, and not PyCUDA's."""
+    current().answered_by_host("pycuda.curandom.rand")
+    return to_gpu(np.random.default_rng().random(shape).astype(dtype))
+
+
+def __getattr__(name: str) -> Any:
+    raise refuse("pycuda.curandom", name)

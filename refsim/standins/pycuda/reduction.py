@@ -1,0 +1,71 @@
+"""pycuda.reduction on the simulated GPU: expressions in CUDA C++ put into a loop of one block of threads. Its order of sums is
+not PyCUDA's own, so that the report counts those of floating-point numbers."""
+
+from typing import Any
+
+import numpy as np
+
+from refsim.standins.pycuda.compiler import SourceModule
+from refsim.standins.pycuda.driver import mem_alloc
+from refsim.standins.pycuda.elementwise import declared_types, scalars
+from refsim.standins.pycuda.gpuarray import GPUArray
+from refsim.standins.pycuda.tools import dtype_to_ctype
+from refsim.standins.seams import refuse
+from refsim.standins.session import current
+
+_THREADS = 512
+
+
+class PycudaReduction:
+    """`map_expr` of each i, `reduce_expr` of any two of these (a, b), from `neutral` on; `arguments` as C++ declares them."""
+
+    def __init__(
+        self,
+        dtype_out: Any,
+        neutral: Any,
+        reduce_expr: str,
+        map_expr: str | None = None,
+        arguments: str | None = None,
+        name: str = "reduce_kernel",
+        keep: bool = False,
+        options: Any = None,
+        preamble: str = "",
+        allocator: Any = mem_alloc,
+    ) -> None:
+        self.dtype_out, self.name, self.allocator = np.dtype(dtype_out), name, allocator
+        kind = dtype_to_ctype(self.dtype_out)
+        heads = f"const {kind} *in" if arguments is None else arguments
+        self.arguments = declared_types(heads)
+        source = "\n".join((
+            preamble,
+            f"typedef {kind} out_type;",
+            f"__device__ out_type reduced(out_type a, out_type b) {{\n#line 1 \"{name}\"\nreturn ({reduce_expr}); }}",
+            f"__global__ void {name}(out_type *out, {heads}, unsigned n) {{",
+            f"__shared__ out_type sums[{_THREADS}]; out_type sum = {neutral};",
+            f"for (unsigned i = threadIdx.x; i < n; i += {_THREADS})",
+            f"#line 1 \"{name}\"",
+            f"sum = reduced(sum, ({map_expr or 'in[i]'}));",
+            "sums[threadIdx.x] = sum; __syncthreads();",
+            f"for (unsigned half = {_THREADS // 2}; half; half >>= 1) {{",
+            "if (threadIdx.x < half) sums[threadIdx.x] = reduced(sums[threadIdx.x], sums[threadIdx.x + half]);",
+            "__syncthreads(); }",
+            "if (!threadIdx.x) *out = sums[0]; }",
+        ))  # fmt: skip
+        self._function = SourceModule(source, options=options, keep=keep).get_function(name)
+
+    def __call__(self, *args: Any, stream: Any = None, out: Any = None, allocator: Any = None, **more: Any) -> GPUArray:
+        if any(value is not None for value in more.values()):
+            raise current().unsupported("pycuda.reduction.ReductionKernel", f"with {', '.join(more)}")
+        given, arrays = scalars(self.arguments, args)
+        made = GPUArray((), self.dtype_out, allocator or self.allocator) if out is None else out
+        if self.dtype_out.kind == "f":
+            current().answered_by_host(f"pycuda.reduction.ReductionKernel {self.name}, in an order of its own")
+        self._function(made, *given, np.uint32(arrays[0].size), grid=(1, 1), block=(_THREADS, 1, 1), stream=stream)
+        return made
+
+
+ReductionKernel = PycudaReduction
+
+
+def __getattr__(name: str) -> Any:
+    raise refuse("pycuda.reduction", name)
