@@ -10,10 +10,13 @@ from typing import Any
 
 from conformance.explained.attention_pairs import of_attention
 from conformance.explained.block_pairs import block_scaled
+from conformance.explained.group_pairs import of_groups
+from conformance.explained.integer_pairs import of_integers
 from conformance.explained.pairs import LARGE, all_pairs
 from conformance.explained.quantiser_paths import quantisers
 from conformance.explained.row_pairs import of_rows
 from conformance.explained.trials import asked, summary
+from conformance.explained.weight_pairs import of_weights
 
 
 def main() -> int:
@@ -27,9 +30,16 @@ def main() -> int:
     parser.add_argument("--quantisers-large", type=int, default=0, help="seeds of quantisers' outputs, 128 x 512")
     parser.add_argument("--rows", type=int, default=0, help="seeds of functions of rows, 24 x 300")
     parser.add_argument("--attention", type=int, default=0, help="seeds of attention, 4 x 40 x 32 of 150 keys")
+    parser.add_argument("--groups", type=int, default=0, help="seeds of batches, 5 x 12 x 24 x 256, and of experts")
+    parser.add_argument("--integers", type=int, default=0, help="seeds of products of integers, 24 x 40 x 160")
+    parser.add_argument("--weights", type=int, default=0, help="seeds of narrow weights, 48 x 24 x 128")
     parser.add_argument("--broken", action="store_true", help="ask about the broken kernels of this project instead")
     parser.add_argument(
-        "--only", nargs="*", default=[], metavar="NAME", help="of these, what begins so: rows/ faults/ties"
+        "--only",
+        nargs="*",
+        default=[],
+        metavar="NAME",
+        help="what begins so alone: rows/ faults/ties, or softmax: equal:",
     )
     parser.add_argument("--jobs", type=int, default=1)
     given = parser.parse_args()
@@ -43,7 +53,12 @@ def main() -> int:
         pairs += of_rows(seed)
     for seed in range(given.attention):
         pairs += of_attention(seed)
+    for count, of_kind in ((given.groups, of_groups), (given.integers, of_integers), (given.weights, of_weights)):
+        for seed in range(count):
+            pairs += of_kind(seed)
     pairs += quantisers(given.quantisers, given.quantisers_large)
+    if given.only:
+        pairs = [pair for pair in pairs if pair.name.startswith(tuple(given.only))]
     with ProcessPoolExecutor(given.jobs, multiprocessing.get_context("spawn")) as pool:
         rows = list(pool.map(asked, pairs))
     _written(given.output, summary(rows, command), "pairs", rows)

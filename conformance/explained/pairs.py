@@ -8,7 +8,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conformance.explained import arithmetic as own
-from refsim.causes import AttentionOperands, Family, ProductOperands, QuantizedFrom, RowOperands
+from refsim.causes import (
+    AttentionOperands,
+    Family,
+    IntegerOperands,
+    ProductOperands,
+    QuantizedFrom,
+    RowOperands,
+    WeightOperands,
+)
 
 Matrix = NDArray[Any]
 SMALL, LARGE = (24, 40, 512), (128, 128, 512)
@@ -26,8 +34,8 @@ class Pair:
     planted: str | None
     got: Matrix
     want: Matrix | None
-    format: str
-    operands: ProductOperands | RowOperands | AttentionOperands | None = None
+    format: str | None
+    operands: ProductOperands | RowOperands | AttentionOperands | IntegerOperands | WeightOperands | None = None
     values: Matrix | None = None
     quantized: QuantizedFrom | None = None
 

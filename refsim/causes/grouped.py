@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from refsim.causes.placing import IN_PLACE
 from refsim.causes.products import ProductOfPlans, ProductPlan
-from refsim.causes.rows import Cause, Codes, DoesNotApplyError, Family, Sample
+from refsim.causes.rows import Cause, Codes, Family, Sample
 from refsim.formats import Format
 from refsim.sources import CUBLAS, DEEPGEMM, Source
 
@@ -155,20 +155,23 @@ class GroupedProduct:
         return replace(plan, placed=IN_PLACE), got if plan.placed is IN_PLACE else self._placed(plan, got, back=True)
 
     def another(self, seed: int, *, wide: bool = False) -> "GroupedProduct":
-        """Drawn matrices of as many groups, eight at most, for 24 rows of A that they share."""
-        groups = self.batches or len(self.products)
-        drawn = [self.products[0].another(seed + 3 * group, wide=wide) for group in range(min(groups, 8))]
-        first = drawn[0]
+        """Drawn matrices of as many groups, eight at most, each for as many of the up to 24 rows of A."""
+        groups = min(self.batches or len(self.products), 8)
+        drawn = [self.products[0].another(seed + 3 * group, wide=wide) for group in range(groups)]
+        first, size = drawn[0], len(drawn[0].a) // groups
+        a_scales, c = (None if each is None else each[: groups * size] for each in (first.a_scales, first.c))
         if len(self.products) == 1:
             drawn = drawn[:1]
-        products = tuple(replace(first, b=each.b, b_scales=each.b_scales, sums={}) for each in drawn)
-        rows = np.arange(24) * min(groups, 8) // 24
+        products = tuple(
+            replace(
+                first, a=first.a[: groups * size], a_scales=a_scales, c=c, b=each.b, b_scales=each.b_scales, sums={}
+            )
+            for each in drawn
+        )
+        rows = np.arange(groups * size) // size
         if not self.batches:
-            return GroupedProduct(products, rows, first.shape, self.usual)
-        if 24 % min(groups, 8):
-            raise DoesNotApplyError
-        whole = min(groups, 8), 24 // min(groups, 8), first.shape[1]
-        return GroupedProduct(products, rows, whole, self.usual, min(groups, 8))
+            return GroupedProduct(products, rows, products[0].shape, self.usual)
+        return GroupedProduct(products, rows, (groups, size, first.shape[1]), self.usual, groups)
 
     def described(self, plan: GroupedPlan) -> str:
         """The plan in words."""
