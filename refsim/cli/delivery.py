@@ -17,7 +17,7 @@ from refsim.cli.names import Name
 from refsim.errors import Kind, RefsimError, unknown
 from refsim.render import FORMS, Document, Notice, rendered
 
-AGREED, FAILED = 0, Kind.FAULT.value
+AGREED, FAILED, INTERRUPTED = 0, Kind.FAULT.value, 130
 STDOUT = (None, "-", "/dev/stdout")  # opening /dev/stdout would truncate the file behind it
 SUFFIXES = {".txt": "text", **{f".{form}": form for form in FORMS if form not in ("text", "github")}}
 

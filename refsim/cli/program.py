@@ -10,6 +10,7 @@ import click
 
 from refsim.cli import console
 from refsim.cli.console import Session
+from refsim.cli.delivery import INTERRUPTED
 from refsim.cli.endings import exits_held, program_ended
 from refsim.cli.names import completions
 from refsim.cli.registry import COMMANDS, SECTIONS, Group
@@ -18,7 +19,7 @@ from refsim.errors import Kind, RefsimError, unknown
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
-INTERRUPTED = 130
+
 # With Python's own thresholds the collector takes a third of the time in which a long PTX text is read.
 COLLECTED_EVERY = (50_000, 20, 20)
 

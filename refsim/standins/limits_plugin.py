@@ -1,4 +1,4 @@
-"""A plugin of pytest for tests that run on the simulated GPU: a time limit for each, and the memory that it left behind."""
+"""A plugin of pytest for tests that run on the simulated GPU: a time limit for each, how it ended, what memory it left behind."""
 
 import gc
 import signal
@@ -27,6 +27,13 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
             gc.collect()  # what is garbage is not held
         if held := session.memory.held_since(before):
             session.tests.setdefault(item.nodeid, TestRecord()).held_bytes = held
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """How it ended, as pytest has it."""
+    if is_started() and (report.when == "call" or not report.passed):
+        said = report.longreprtext.strip().splitlines()[-1:] if report.failed else []
+        current().tests.setdefault(report.nodeid, TestRecord()).ended(report.outcome, "".join(said))
 
 
 @pytest.hookimpl(wrapper=True)

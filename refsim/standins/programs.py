@@ -23,13 +23,15 @@ _PLUGIN = "refsim.standins.limits_plugin"
 
 @dataclass(frozen=True)
 class ProgramRun:
-    """How a program ended, what its processes did together, and how many of them used a GPU and never said what they did."""
+    """How a program ended, what its processes did together, and how many of them used a GPU and never said what they did;
+    `is_interrupted` by Ctrl-C."""
 
     command: tuple[str, ...]
     exit_code: int
     record: RunRecord
     processes: int
     silent: int
+    is_interrupted: bool = False
 
 
 def run_program(command: Sequence[str], settings: Settings) -> ProgramRun:
@@ -43,11 +45,13 @@ def run_program(command: Sequence[str], settings: Settings) -> ProgramRun:
     with TemporaryDirectory(prefix="refsim-run-") as name:
         folder = Path(name)
         (folder / SETTINGS).write_text(json.dumps(settings.to_json()))
-        code = _waited(words, _environment(folder))
+        code, is_interrupted = _waited(words, _environment(folder))
         records = [of_json(json.loads(each.read_text())) for each in sorted(folder.glob(RECORD.format("*")))]
         started = len(list(folder.glob(STARTED.format("*"))))
         used = {each.name.rpartition("-")[2] for each in folder.glob(USED.format("*"))}
         silent = [name for name in used if not (folder / RECORD.format(name)).exists()]
+    if not started and is_interrupted:
+        raise KeyboardInterrupt
     if not started:
         raise RefsimError(
             "stand-ins-did-not-start",
@@ -56,7 +60,7 @@ def run_program(command: Sequence[str], settings: Settings) -> ProgramRun:
             help="install refsim where that Python is; PYTHONVERBOSE=1 shows why it did not start",
             kind=Kind.MISSING,
         )
-    return ProgramRun(tuple(command), code, merged(records, settings.target), started, len(silent))
+    return ProgramRun(tuple(command), code, merged(records, settings.target), started, len(silent), is_interrupted)
 
 
 def _resolved(command: Sequence[str]) -> list[str]:
@@ -91,8 +95,10 @@ def _environment(folder: Path) -> dict[str, str]:
     }
 
 
-def _waited(words: list[str], environment: dict[str, str]) -> int:
-    """The exit code of a command, 128 + n of one that signal n ended; Ctrl-C reaches it too, and it ends first."""
+def _waited(words: list[str], environment: dict[str, str]) -> tuple[int, bool]:
+    """The exit code of a command, 128 + n of one that signal n ended; and whether Ctrl-C was pressed, which reaches it too: it
+    ends first, and what it did is reported."""
+    is_interrupted = False
     into = None if _is_a_file(sys.stdout) else subprocess.PIPE
     try:
         process = subprocess.Popen(words, env=environment, stdout=into, text=True)
@@ -108,9 +114,9 @@ def _waited(words: list[str], environment: dict[str, str]) -> int:
                 sys.stdout.write(line)
             code = process.wait()
         except KeyboardInterrupt:
-            process.wait()
-            raise
-    return 128 - code if code < 0 else code
+            is_interrupted = True
+            code = process.wait()
+    return (128 - code if code < 0 else code), is_interrupted
 
 
 def _is_a_file(stream: TextIO) -> bool:

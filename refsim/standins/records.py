@@ -18,6 +18,8 @@ class Fidelity(StrEnum):
     EXACT = "exact"
 
 
+OUTCOMES = ("", "passed", "skipped", "failed")
+"""pytest's words for tests, the gravest last."""
 KEPT = 8
 """How many shapes of a kernel, and how many places of allocations, are told apart."""
 
@@ -97,7 +99,8 @@ class KernelRecord:
 class TestRecord:
     """What one test of pytest asked of the GPU; `held_bytes` it allocated and did not give back.
 
-    `findings` are lines, `[race] sum: st.shared.f32 at PTX line 102 (source.cu:4), ...`; `refused` are codes and names.
+    `findings` are lines, `[race] sum: st.shared.f32 at PTX line 102 (source.cu:4), ...`; `refused` are codes and names. `outcome`
+    is pytest's word for it, with what it said of a failure.
     """
 
     launches: int = 0
@@ -105,6 +108,8 @@ class TestRecord:
     findings: list[str] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)
     held_bytes: int = 0
+    outcome: str = ""
+    said: str = ""
 
     __test__ = False  # pytest takes a class of this name for a group of tests
 
@@ -113,6 +118,17 @@ class TestRecord:
             setattr(self, name, getattr(self, name) + getattr(other, name))
         for name in ("findings", "refused"):
             add(getattr(self, name), getattr(other, name))
+        self.ended(other.outcome, other.said)
+
+    def ended(self, outcome: str, said: str = "") -> None:
+        """A part of it, or the test in another process, ended so: of several words the gravest is its own."""
+        if OUTCOMES.index(outcome) > OUTCOMES.index(self.outcome):
+            self.outcome, self.said = outcome, said
+
+    @property
+    def asked(self) -> bool:
+        """Whether it asked anything of the GPU."""
+        return bool(self.launches or self.findings or self.refused or self.held_bytes)
 
 
 @dataclass

@@ -7,7 +7,7 @@ import pytest
 
 from refsim.errors import RefsimError
 from refsim.standins import session as sessions
-from refsim.standins.records import Fidelity, KernelRecord, Said, add, merged, of_json
+from refsim.standins.records import Fidelity, KernelRecord, Said, TestRecord, add, merged, of_json
 from refsim.standins.seams import StandInFinder, refuse
 from refsim.standins.session import GpuSession, Settings, UnsupportedError
 from tests.standins.kernels import DOUBLE, OPEN, RACE
@@ -227,3 +227,14 @@ def test_a_package_that_comes_with_one_is_refused_too(monkeypatch):
     with pytest.raises(ModuleNotFoundError, match="module cupyx is not simulated"):
         StandInFinder().find_spec("cupyx")
     assert StandInFinder().find_spec("cupyx_of_somebody") is None
+
+
+def test_the_gravest_word_for_a_test_is_its_own():
+    test, other = TestRecord(), TestRecord(launches=1)
+    test.ended("passed")
+    other.ended("failed", "AssertionError")
+    other.ended("skipped")
+    test.merge(other)
+    test.ended("passed")
+    assert (test.outcome, test.said, test.asked) == ("failed", "AssertionError", True)
+    assert not TestRecord(outcome="failed").asked

@@ -8,7 +8,7 @@ from refsim.render import Column, Document, Entry, Part, Record, Table, Wording
 
 if TYPE_CHECKING:
     from refsim.standins.programs import ProgramRun
-    from refsim.standins.records import KernelRecord, RunRecord, Said
+    from refsim.standins.records import KernelRecord, RunRecord, Said, TestRecord
 
 KERNELS = (
     Column("status", strong=True),
@@ -127,7 +127,8 @@ def _of_tests(record: "RunRecord") -> str:
     found = record.tests.values()
     held = sum(test.held_bytes > 0 for test in found)
     launching = sum(test.launches > 0 for test in found)
-    return f"{len(record.tests)} tests asked for the GPU: {launching} launched kernels, {held} left memory allocated"
+    asked = sum(test.asked for test in found)
+    return f"{asked} tests asked for the GPU: {launching} launched kernels, {held} left memory allocated"
 
 
 def _tests(record: "RunRecord") -> tuple[tuple[str, int, str], ...]:
@@ -149,14 +150,24 @@ def junit(run: "ProgramRun") -> str:
     if run.record.found:
         cases.append(_case("program", HOST, "failure", "\n".join(each.line for each in run.record.found)))
     for name, test in run.record.tests.items():
-        element = "failure" if test.findings else "error" if test.refused else ""
-        cases.append(_case("test", name, element, "\n".join((*test.findings, *test.refused))))
-    counts = {word: sum(f"<{word} " in case for case in cases) for word in ("failure", "error")}
+        cases.append(_of_test(name, test))
+    counts = {word: sum(f"<{word}" in case for case in cases) for word in ("failure", "error", "skipped")}
     head = (
-        f'<testsuite name="refsim run" tests="{len(cases)}" failures="{counts["failure"]}" errors="{counts["error"]}">'
+        f'<testsuite name="refsim run" tests="{len(cases)}" failures="{counts["failure"]}" errors="{counts["error"]}" '
+        f'skipped="{counts["skipped"]}">'
     )
     body = "\n".join(cases)
     return f'<?xml version="1.0" encoding="utf-8"?>\n<testsuites>\n{head}\n{body}\n</testsuite>\n</testsuites>\n'
+
+
+def _of_test(name: str, test: "TestRecord") -> str:
+    """Failed where the GPU found something or pytest did, an error where something was refused."""
+    if test.outcome == "skipped" and not test.asked:
+        return f'<testcase classname="test" name={attribute(name)}><skipped/></testcase>'
+    failed = test.outcome == "failed"
+    element = "failure" if test.findings else "error" if test.refused else "failure" if failed else ""
+    said = [*test.findings, *test.refused, *([test.said or "failed"] if failed else [])]
+    return _case("test", name, element, "\n".join(said))
 
 
 def _case(group: str, name: str, element: str, text: str, status: str = "") -> str:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import click
 
 from refsim.cli.answers.program_report import document, has_findings, junit, rests_on_open_bits
-from refsim.cli.delivery import AGREED, FAILED, Answer, answers, require_writable, save
+from refsim.cli.delivery import AGREED, FAILED, INTERRUPTED, Answer, answers, require_writable, save
 from refsim.cli.devices import arithmetic_option, without_option
 from refsim.cli.extents import Positive, Whole
 from refsim.errors import Kind, RefsimError
@@ -77,4 +77,4 @@ def command(
     failed = done.exit_code or has_findings(done.record)
     is_open = rests_on_open_bits(done.record) or done.silent
     inexact = Kind.INCONCLUSIVE.value if strict and is_open else AGREED
-    return Answer(document(done), FAILED if failed else inexact)
+    return Answer(document(done), INTERRUPTED if done.is_interrupted else FAILED if failed else inexact)

@@ -57,6 +57,13 @@ def test_a_program_runs_and_is_reported(ran, tmp_path):
     ]
 
 
+def test_an_interrupted_program_is_reported(refsim, monkeypatch):
+    run = ProgramRun(("python",), 130, RunRecord("sm_90a"), 1, 0, is_interrupted=True)
+    monkeypatch.setattr(programs, "run_program", lambda command, settings: run)
+    done = refsim("run", "--", "python", "-c", "pass")
+    assert (done.code, "program's exit code    130" in done.out) == (130, True)
+
+
 SAID = Said("race", "two threads write", "source.cu:2")
 
 
@@ -142,6 +149,13 @@ def test_that_asks():
 def test_that_takes_long():
     for _ in range(200):
         time.sleep(0.1)
+
+def test_that_is_wrong():
+    assert 1 == 2
+
+@pytest.mark.skip
+def test_that_is_skipped():
+    pass
 """
 
 
@@ -154,6 +168,8 @@ def test_tests_have_a_limit_and_are_told_apart(refsim, tmp_path):
         "2",
         "-o",
         "r.json",
+        "--junit",
+        "ours.xml",
         "--",
         "pytest",
         "-q",
@@ -166,6 +182,12 @@ def test_tests_have_a_limit_and_are_told_apart(refsim, tmp_path):
     assert "test-timeout" in cases["test_that_takes_long"].find("failure").text
     assert "pycuda.driver.matrix_to_array is not simulated" in cases["test_that_asks"].find("failure").text
     assert len(cases["test_that_keeps"]) == 0
+    ours = {
+        case.get("name").partition("::")[2]: case for case in ElementTree.parse(tmp_path / "ours.xml").iter("testcase")
+    }
+    words = {name: [each.tag for each in ours[name]] for name in cases}
+    assert words == {name: [each.tag for each in case] for name, case in cases.items()} | {"test_that_asks": ["error"]}
+    assert ours["test_that_is_wrong"].find("failure").text.endswith("AssertionError")
     tests = json.loads((tmp_path / "r.json").read_text())["tests"]
     assert tests["test_gpu.py::test_that_keeps"]["held_bytes"] == 100  # it launched nothing
     assert tests["test_gpu.py::test_that_asks"]["refused"] == ["pycuda.driver.matrix_to_array"]
