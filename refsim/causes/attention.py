@@ -22,13 +22,13 @@ from refsim.causes.special import (
     DIVIDED,
     DIVISIONS,
     EX2_FLUSHED,
-    EX2_SUBNORMAL,
     EXP_EXACT,
     EXPONENTIALS,
     LOG2_OF_E,
     NATURAL,
     words,
 )
+from refsim.causes.stages import ends_of_parts
 from refsim.causes.writing import USUAL_WRITING, Writing, writing_causes
 from refsim.conversions import decode, encode
 from refsim.formats import E4M3, F32, Format, float_named
@@ -110,6 +110,7 @@ class AttentionOfPlans:
     scores: dict[tuple[Any, ...], Floats] = field(default_factory=dict)
 
     is_sampled = True
+    summed_over, sums_held = "keys", F32
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -211,13 +212,24 @@ class AttentionOfPlans:
             codes = written(values, way, self.format)
         return plan.placed.put(codes) if sample is None else codes[:, sample[1]]
 
-    def _of_head(self, plan: AttentionPlan, head: int, rows: NDArray[np.int64]) -> Floats:
+    def sums_of(self, plan: AttentionPlan, at: tuple[int, int], most: int) -> list[tuple[int, int]]:
+        """The float32 pattern of what the keys before each of up to `most` places alone give one element."""
+        head, row = divmod(at[0], self.q.shape[1])
+        of_head, ends = (
+            self._of_head if plan.wide == STEPS_IN_FLOAT32 else self._wide,
+            ends_of_parts(self.k.shape[1], most),
+        )
+        with np.errstate(all="ignore"):
+            values = [of_head(plan, head, np.array([row]), end)[0, at[1]] for end in ends]
+        return [(end, int(np.float32(value).view(np.uint32))) for end, value in zip(ends, values, strict=True)]
+
+    def _of_head(self, plan: AttentionPlan, head: int, rows: NDArray[np.int64], end: int | None = None) -> Floats:
         """O or the logarithms of some rows of a head."""
         q_scale, k_scale, v_scale = self._head_scales(plan, head)
         factor = np.float32(np.float32(plan.factor) * (np.float32(1) if plan.function in NATURAL else LOG2_OF_E))
         factor = np.float32(np.float32(factor * q_scale) * k_scale)
         keys = self.k.shape[1] + plan.mask.pads
-        seen, ends = self._seen(plan, rows)
+        seen, ends = self._seen(plan, rows, end)
         tile = plan.tile or -(-keys // 8) * 8
         s = self._scores(plan, head, rows, -(-keys // tile) * tile)
         s = np.where(np.arange(s.shape[1]) < seen[:, None], s, np.float32(-np.inf))
@@ -234,7 +246,7 @@ class AttentionOfPlans:
                 _take(plan, state, mine, s[mine, first : first + tile], v[first : first + tile], factor, formats)
         return self._finished(plan, state, v_scale)
 
-    def _wide(self, plan: AttentionPlan, head: int, rows: NDArray[np.int64]) -> Doubles:
+    def _wide(self, plan: AttentionPlan, head: int, rows: NDArray[np.int64], end: int | None = None) -> Doubles:
         """The same with all steps in float64, all keys at once."""
         q_scale, k_scale, v_scale = (float(each) for each in self._head_scales(plan, head))
         places = rows % steps.TILE_ROWS if plan.queries is None else rows + plan.queries
@@ -247,7 +259,7 @@ class AttentionOfPlans:
             decode(each, float_named(read.format or self.operand))
             for each, read in ((q, plan.q_read), (k, plan.k_read), (v, plan.v_read))
         ]
-        seen, _ = self._seen(plan, rows)
+        seen, _ = self._seen(plan, rows, end)
         o, lse = wide_attention(sides, plan.factor * q_scale * k_scale, seen, plan.mask.pads)
         return lse if self.is_lse else o * v_scale
 
@@ -258,15 +270,18 @@ class AttentionOfPlans:
         ways = (plan.q_scale, plan.k_scale, plan.v_scale)
         return [steps.head_scale(*each, head) for each in zip(ways, self.scales, own, strict=True)]
 
-    def _seen(self, plan: AttentionPlan, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """How many keys each row sees, and how many the last row of its tile of 64 rows."""
+    def _seen(
+        self, plan: AttentionPlan, rows: NDArray[np.int64], end: int | None
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """How many keys each row sees, of those before `end`, and how many the last row of its tile of 64 rows."""
         queries, keys = self.q.shape[1], self.k.shape[1]
         last = np.minimum(rows // steps.TILE_ROWS * steps.TILE_ROWS + steps.TILE_ROWS, queries) - 1
         usual = steps.CAUSAL if self.causal else steps.ALL
         ends = (usual if not plan.mask.pads else plan.mask).seen(last, queries, keys)
         if plan.mask.family is Family.MASK:
             ends = plan.mask.seen(last, queries, keys)
-        return plan.mask.seen(rows, queries, keys), ends - (plan.taken == steps.ONE_KEY_LESS)
+        seen, ends = plan.mask.seen(rows, queries, keys), ends - (plan.taken == steps.ONE_KEY_LESS)
+        return (seen, ends) if end is None else (np.minimum(seen, end), np.minimum(ends, end))
 
     def _is_taken(self, plan: AttentionPlan, first: int, tile: int, ends: NDArray[np.int64]) -> NDArray[np.bool_]:
         if plan.taken == steps.WHOLE_TILES:
@@ -357,7 +372,7 @@ def _take(
     used = np.where(np.isneginf(top) | (plan.top == state_steps.ZERO_MAXIMUM), np.float32(0), top).astype(np.float32)
     shift = np.float32(plan.shift)
     p = plan.function.apply(plan.exponent.apply(s, used[:, None], factor, shift))
-    kept = _kept(plan, before, used, factor)
+    kept = state_steps.factor_of_older(plan.function, plan.rescaled, plan.top, before, used, factor)
     held = steps.narrowed_weights(plan.weights, plan.narrowing, p, formats[0])
     added = state_steps.lane_sums(plan.lanes, steps.summed_weights(plan.summed, p, held))
     of_sums = np.ones_like(kept) if plan.rescaled in (state_steps.SUMS_KEPT, state_steps.BOTH_KEPT) else kept
@@ -376,16 +391,3 @@ def _take(
     )
     state.top[mine] = before if plan.top == state_steps.STALE_MAXIMUM else top
     state.base[mine] = used * factor - shift
-
-
-def _kept(plan: AttentionPlan, before: Floats, used: Floats, factor: np.float32) -> Floats:
-    """What older sums are multiplied by."""
-    function = EX2_FLUSHED if plan.function is EX2_SUBNORMAL else plan.function
-    if plan.rescaled == state_steps.DROPPED:
-        return np.zeros_like(used)
-    if plan.top == state_steps.ZERO_MAXIMUM:
-        return np.ones_like(used)
-    less = before - used
-    return np.asarray(
-        function.apply(less if plan.rescaled == state_steps.UNSCALED_FACTOR else less * factor), np.float32
-    )

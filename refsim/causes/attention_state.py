@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from refsim.causes.amax_changes import ChangedStep
 from refsim.causes.rows import Cause, Family
+from refsim.causes.special import EX2_FLUSHED, EX2_SUBNORMAL
 from refsim.numerics import ieee
 from refsim.sources import FLASHINFER, PTX, TORCH
 
@@ -52,6 +53,19 @@ def lane_sums(order: str, p: Floats) -> Floats:
     while p.shape[1] % 2 == 0:
         p = p[:, : p.shape[1] // 2] + p[:, p.shape[1] // 2 :]
     return np.add.accumulate(p, axis=1, dtype=np.float32)[:, -1:]
+
+
+def factor_of_older(
+    function: ChangedStep, rescaled: str, maximum: str, before: Floats, used: Floats, factor: np.float32
+) -> Floats:
+    """What older sums are multiplied by."""
+    function = EX2_FLUSHED if function is EX2_SUBNORMAL else function
+    if rescaled == DROPPED:
+        return np.zeros_like(used)
+    if maximum == ZERO_MAXIMUM:
+        return np.ones_like(used)
+    less = before - used
+    return np.asarray(function.apply(less if rescaled == UNSCALED_FACTOR else less * factor), np.float32)
 
 
 def lanes_met(sums: Floats) -> Floats:

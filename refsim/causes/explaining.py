@@ -25,7 +25,7 @@ from refsim.causes.row_operands import RowOperands
 from refsim.causes.rows import Codes, Explained, Family, Indices
 from refsim.causes.scaled_values import ScaledValues, scaled_values
 from refsim.causes.search import CauseSearch, Found, Named
-from refsim.causes.stages import require_element, stages_of
+from refsim.causes.stages import place_of_element, require_sums, shown_in, stages_of
 from refsim.causes.unwritten import unwritten_causes
 from refsim.causes.values import WideValues
 from refsim.causes.weight_operands import WeightOperands
@@ -54,7 +54,7 @@ def explain_diff(
     scales: ArrayLike | None = None,
     quantized: QuantizedFrom | None = None,
     seconds: float = 10.0,
-    at: tuple[int, int] | None = None,
+    at: tuple[int, ...] | None = None,
     on_progress: Report | None = None,
 ) -> DiffExplanation:
     """What makes output `a` differ from output `b`, or from what `operands` or `values` usually give: causes by their bits.
@@ -64,8 +64,8 @@ def explain_diff(
     float64, the shape of `a`) are what both were rounded from, with `scales` (float32, one a row or a block of columns) after a
     product with those, `quantized` what both were quantised from. A cause is named only
     if it reproduces every bit, and never for equal outputs. The search ends after about `seconds` of processor time;
-    `on_progress(phase, done, planned)` is called meanwhile. `at`: the element (row, column) whose two sums are returned as
-    `stages`, else the first that differs.
+    `on_progress(phase, done, planned)` is called meanwhile. `at`: the element (row, column), of batches and
+    heads (batch, row, column), whose two sums are returned as `stages`, else the first that differs.
     explain_diff(np.arange(16, dtype=np.uint8).reshape(4, 4).T, np.arange(16, dtype=np.uint8).reshape(4, 4), "e4m3").outcome is
     "explained": the one is the transpose of the other.
     Raises RefsimError for shapes and formats that do not match, and where there is nothing to compare with.
@@ -81,7 +81,7 @@ def explain_diff(
         if want.shape != got.shape:
             turned = "a transpose of one has the shape of the other" if want.shape == got.shape[::-1] else ""
             raise RefsimError("shape-mismatch", f"a has shape {got.shape}, b has shape {want.shape}", help=turned)
-    require_element(at, got.shape)
+    place = place_of_element(at, got.shape)
     question = _Question(got, want, row, time.process_time() + seconds, on_progress)
     both = quantized is not None and (quantized.scales is not None or quantized.want_scales is not None)
     if want is not None and (want == got).all() and not both:
@@ -89,16 +89,16 @@ def explain_diff(
     if sum(each is not None for each in (operands, values, quantized)) > 1:
         rule = "values are what is rounded, operands what is multiplied, quantized what a quantiser read"
         raise RefsimError("usage", "two ways to compute the outputs", rule=rule)
+    if isinstance(operands, ProductOperands):
+        return _of_product(question, operands.product(row), place)
     if operands is not None:
-        if isinstance(operands, ProductOperands):
-            return _of_product(question, operands.product(row), at)
-        if isinstance(operands, IntegerOperands):
-            return replace(question, is_one=not row.is_integer).of_subject(operands.explained(got.shape, row), None)
-        if isinstance(operands, WeightOperands):
-            return question.of_subject(operands.explained(got.shape, row), None)
-        return question.of_rows(operands.explained(got.shape, row))
+        subject: Explained[Any] = operands.explained(got.shape, row)
+        is_one = not (isinstance(operands, IntegerOperands) and row.is_integer)
+        return shown_in(replace(question, is_one=is_one).of_rows(subject, place), got.shape, subject.shape[1])
+    if at is not None:
+        raise RefsimError("usage", "an element is asked for that is no sum", "--at", "of products and attention")
     if values is not None or scales is not None:
-        return question.of_subject(_of_values(values, scales, got, row), at)
+        return question.of_subject(_of_values(values, scales, got, row), None)
     if quantized is not None:
         return question.of_quantiser(quantized)
     if want is None:
@@ -128,10 +128,11 @@ class _Question:
     is_one: bool = True
     judged: Indices | None = None
 
-    def of_rows(self, subject: Explained[Any]) -> DiffExplanation:
+    def of_rows(self, subject: Explained[Any], at: int | None) -> DiffExplanation:
         """Outputs (..., columns), or one number a row, as the rows of one matrix."""
+        require_sums(subject, at)
         want = None if self.want is None else self.want.reshape(subject.shape)
-        return replace(self, got=self.got.reshape(subject.shape), want=want).of_subject(subject, None)
+        return replace(self, got=self.got.reshape(subject.shape), want=want).of_subject(subject, at)
 
     def of_quantiser(self, given: QuantizedFrom) -> DiffExplanation:
         """Codes, scales, or both together: then one cause explains both outputs, or none is named."""
@@ -170,13 +171,13 @@ class _Question:
             found.append(alone + (f", {said.named[0]}" if said.named else ""))
         return tuple(found)
 
-    def of_subject(self, subject: Explained[Any], at: tuple[int, int] | None) -> DiffExplanation:
+    def of_subject(self, subject: Explained[Any], at: int | None) -> DiffExplanation:
         """The question about the rows for which there is time."""
         left = self.deadline - time.process_time()
         question = replace(self, judged=judged_rows(subject, self.got, self.want, left))
         return question._of_one(subject, at) if self.want is None else question._of_two(subject, self.want, at)
 
-    def _of_two(self, subject: Explained[Any], want: Codes, at: tuple[int, int] | None) -> DiffExplanation:
+    def _of_two(self, subject: Explained[Any], want: Codes, at: int | None) -> DiffExplanation:
         """The difference between plans: what one side has is looked for, and from there what the other one does otherwise."""
         start = subject.usual
         sides = [("A", self.got, want), ("B", want, self.got)]
@@ -216,7 +217,7 @@ class _Question:
                 return replace(alone, named=(), outcome=DiffOutcome.UNEXPLAINED, a_is="", b_is="")
         return alone
 
-    def _of_one(self, subject: Explained[Any], at: tuple[int, int] | None) -> DiffExplanation:
+    def _of_one(self, subject: Explained[Any], at: int | None) -> DiffExplanation:
         """One output against what is usual: what a plan does not explain may be seen in the codes alone."""
         now = time.process_time()
         end = now + SHARES[-1] * (self.deadline - now)
@@ -257,9 +258,7 @@ class _Question:
     def _unwritten(self, got: Codes, want: Codes) -> list[Named]:
         return unwritten_causes(got, want, self.format) if self.is_one or self.format.is_integer else []
 
-    def _said(
-        self, subject: Explained[Any], start: Any, found: Found, made: str, at: tuple[int, int] | None
-    ) -> DiffExplanation:
+    def _said(self, subject: Explained[Any], start: Any, found: Found, made: str, at: int | None) -> DiffExplanation:
         """What was found of the output `made`, "A" or "B", from the plan of the other one on."""
         size = self.got.size
         if found.is_equal:
@@ -335,20 +334,23 @@ def _beside(subject: Explained[Any], start: Any, named: tuple[Named, ...]) -> tu
 
 
 def _of_product(
-    question: _Question, product: ProductOfPlans | BlockScaledProduct | GroupedProduct, at: tuple[int, int] | None
+    question: _Question, product: ProductOfPlans | BlockScaledProduct | GroupedProduct, at: int | None
 ) -> DiffExplanation:
     """The question about a product; of batches or experts, about the rows that there are."""
     whole = product.whole if isinstance(product, GroupedProduct) else product.shape
     if whole != question.got.shape:
         raise RefsimError("shape-mismatch", f"the output has shape {question.got.shape}, the product {whole}")
-    if isinstance(product, GroupedProduct):
-        if at is not None:
-            raise RefsimError("usage", "the sums of one element of batches or experts", "--at", "of one product")
-        want = None if question.want is None else product.flat(question.want)
-        question = replace(question, got=product.flat(question.got), want=want)
-        if want is not None and (want == question.got).all():
-            return DiffExplanation(DiffOutcome.EQUAL, 0, want.size, want.size)
-    return question.of_subject(product, at)
+    require_sums(product, at)
+    if not isinstance(product, GroupedProduct):
+        return question.of_subject(product, at)
+    if at is not None:
+        row, column = divmod(at, product.shape[1])
+        at = product.kept_row(row) * product.shape[1] + column
+    want = None if question.want is None else product.flat(question.want)
+    question = replace(question, got=product.flat(question.got), want=want)
+    if want is not None and (want == question.got).all():
+        return DiffExplanation(DiffOutcome.EQUAL, 0, want.size, want.size)
+    return shown_in(question.of_subject(product, at), whole, product.shape[1], product.whole_row)
 
 
 def _codes(name: str, array: ArrayLike, format: str | ElementType | None) -> tuple[Codes, Format]:

@@ -7,6 +7,7 @@ from typing import Any
 
 from refsim.causes.rows import Cause
 from refsim.causes.search import Named
+from refsim.formats import F32, ElementType
 
 
 class DiffOutcome(StrEnum):
@@ -20,11 +21,16 @@ class DiffOutcome(StrEnum):
 
 @dataclass(frozen=True)
 class SumsSoFar:
-    """Both sums of one element after the columns of K before `end`; `code_a` and `code_b` are float32 patterns."""
+    """Both sums of one element after the part of K before `end`, of attention what its keys give.
+
+    `code_a` and `code_b` are patterns of float32, of integers words of 32 bits in two's complement.
+    """
 
     end: int
     code_a: int
     code_b: int
+    held: ElementType = F32
+    over: str = "columns of K"
 
 
 @dataclass(frozen=True)
@@ -52,7 +58,7 @@ class DiffExplanation:
     a_is: str = ""
     b_is: str = ""
     apart: tuple[str, ...] = ()
-    element: tuple[int, int] | None = None
+    element: tuple[int, ...] | None = None
     stages: tuple[SumsSoFar, ...] = ()
     made: str = "A"
     beside: tuple[str, ...] = ()

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from refsim.causes.placing import IN_PLACE
 from refsim.causes.products import ProductOfPlans, ProductPlan
 from refsim.causes.rows import Cause, Codes, Family, Sample
-from refsim.formats import Format
+from refsim.errors import RefsimError
+from refsim.formats import F32, Format
 from refsim.sources import CUBLAS, DEEPGEMM, Source
 
 Numbers = NDArray[np.int64]
@@ -92,6 +93,7 @@ class GroupedProduct:
     made: dict[tuple[int, int], ProductOfPlans] = field(default_factory=dict)
 
     is_sampled = True
+    summed_over, sums_held = "columns of K", F32
 
     @property
     def format(self) -> Format:
@@ -135,6 +137,25 @@ class GroupedProduct:
                 part = _of_other_rows(part, rows[mine], a[mine], a_scales[mine])
             codes[mine] = part.codes(plan, (rows[mine], columns))
         return codes if sample is not None else self._placed(plan, codes, back=False)
+
+    def sums_of(self, plan: GroupedPlan, at: tuple[int, int], most: int) -> list[tuple[int, int]]:
+        """The float32 pattern of one element's sum over the columns of K before each of up to `most` places."""
+        rows, size = np.array([at[0]]), len(self.groups) // max(1, self.batches)
+        b, scales = (int(owner.of(self.groups)[at[0]]) for owner in (plan.b_of, plan.b_scales_of))
+        a, a_scales = (self._rows(owner, rows, size) for owner in (plan.a_of, plan.a_scales_of))
+        return _of_other_rows(self._product(b, scales), rows, a, a_scales).sums_of(plan, at, most)
+
+    def kept_row(self, row: int) -> int:
+        """Which of the rows that are looked at a row of the output is. Raises RefsimError where it is none."""
+        if self.kept is None:
+            return row
+        if not self.kept[row]:
+            raise RefsimError("at-range", f"row {row} has no expert", "--at")
+        return int(self.kept[:row].sum())
+
+    def whole_row(self, row: int) -> int:
+        """The row of the output that one of those that are looked at is."""
+        return row if self.kept is None else int(np.flatnonzero(self.kept)[row])
 
     def _rows(self, owner: Owner, rows: Numbers, size: int) -> Numbers:
         """Which rows of A the rows get: of another batch the same one."""

@@ -12,6 +12,7 @@ from refsim.causes.grids_of_scales import SCALE_VALUES
 from refsim.causes.placing import IN_PLACE, Placing, placing_causes
 from refsim.causes.reading import AS_IT_IS, OperandReading, kept_columns, readings_of, tail_causes
 from refsim.causes.rows import Cause, Codes, Family, Sample
+from refsim.causes.stages import ends_of_parts
 from refsim.causes.writing import USUAL_WRITING, Writing, writing_causes
 from refsim.formats import F32, S8, S32, U8, ElementType, Format
 from refsim.formats.elements import Integer
@@ -156,6 +157,7 @@ class IntegerProduct:
 
     usual = IntegerPlan()
     is_sampled = True
+    summed_over, sums_held = "columns of K", S32
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -218,9 +220,16 @@ class IntegerProduct:
         made = self._written(plan, total, sample)
         return made if sample is not None else plan.placed.put(made)
 
-    def _sums(self, plan: IntegerPlan, sample: Sample | None) -> Whole:
+    def sums_of(self, plan: IntegerPlan, at: tuple[int, int], most: int) -> list[tuple[int, int]]:
+        """The word of one element's sum over the columns of K before each of up to `most` places, before it is scaled."""
+        sample = np.array([at[0]]), np.array([at[1]])
+        ends = ends_of_parts(self.a.shape[1], most)
+        return [(end, int(self._sums(plan, sample, end).item()) % (1 << 32)) for end in ends]
+
+    def _sums(self, plan: IntegerPlan, sample: Sample | None, end: int | None = None) -> Whole:
         parts: Any = (slice(None), slice(None)) if sample is None else sample
         columns = kept_columns(self.a.shape[1], plan.tail)
+        columns = columns if end is None else columns[columns < end]
         sides, zeros = [], []
         kinds = (self.a, plan.a_read, plan.a_zero), (self.b, plan.b_read, plan.b_zero)
         for (codes, reading, way), row, own, part in zip(kinds, self.types, self.zeros[:2], parts, strict=True):

@@ -27,6 +27,7 @@ from refsim.causes.placing import IN_PLACE, Placing, placing_causes
 from refsim.causes.reading import AS_IT_IS, OperandReading, kept_columns, reading_causes, scale_causes, tail_causes
 from refsim.causes.rows import Cause, Codes, DoesNotApplyError, Family, Sample
 from refsim.causes.scale_changes import scale_change_causes
+from refsim.causes.stages import ends_of_parts
 from refsim.causes.writing import USUAL_WRITING, Writing, writing_causes
 from refsim.conversions import decode, encode
 from refsim.formats import F32, ElementType, Format
@@ -87,6 +88,7 @@ class ProductOfPlans:
     sums: dict[tuple[object, ...], Floats] = field(default_factory=dict)
 
     is_sampled = True
+    summed_over, sums_held = "columns of K", F32
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -124,10 +126,8 @@ class ProductOfPlans:
 
     def sums_of(self, plan: ProductPlan, at: tuple[int, int], most: int) -> list[tuple[int, int]]:
         """The float32 pattern of one element's sum over the columns of K before each of up to `most` places."""
-        columns = self.a.shape[1]
-        step = -(-max(32, -(-columns // most)) // 32) * 32
         sample = np.array([at[0]]), np.array([at[1]])
-        ends = [*range(step, columns, step), columns]
+        ends = ends_of_parts(self.a.shape[1], most)
         return [(end, int(self._total(plan, sample, end).view(np.uint32).item())) for end in ends]
 
     def total(self, plan: ProductPlan, sample: Sample | None = None) -> Floats:

@@ -1,45 +1,84 @@
 """The two sums of one element, side by side: what a plan has after each part of K."""
 
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from refsim.causes.explanation import SumsSoFar
+from refsim.causes.explanation import DiffExplanation, SumsSoFar
 from refsim.causes.rows import Codes, Explained, Indices
 from refsim.errors import RefsimError
+from refsim.formats import ElementType
 
-STAGES = 32
+STAGES, LEAST_STEP = 32, 32
 
 
 @runtime_checkable
 class WithSums(Protocol):
-    """A subject whose elements are sums over K."""
+    """A subject whose elements are sums: of what they are added, and what holds them: float32 or s32."""
+
+    summed_over: str
+    sums_held: ElementType
 
     def sums_of(self, plan: Any, at: tuple[int, int], most: int) -> list[tuple[int, int]]:
-        """The float32 pattern of one element's sum over the columns of K before each of up to `most` places."""
+        """The pattern of one element's sum over the columns of K before each of up to `most` places."""
+
+
+def ends_of_parts(columns: int, most: int) -> list[int]:
+    """Up to so many places in K, whole 32 apart, and its end."""
+    step = -(-max(LEAST_STEP, -(-columns // most)) // LEAST_STEP) * LEAST_STEP
+    return [*range(step, columns, step), columns]
+
+
+def require_sums(subject: Explained[Any], at: int | None) -> None:
+    """One element is asked for of what is a sum."""
+    if at is not None and not isinstance(subject, WithSums):
+        raise RefsimError("usage", "an element is asked for that is no sum", "--at", "of products and attention")
 
 
 def stages_of(
-    subject: Explained[Any], plans: list[Any], got: Codes, want: Codes | None, at: Any, judged: Indices | None
+    subject: Explained[Any],
+    plans: Sequence[Any],
+    got: Codes,
+    want: Codes | None,
+    at: int | None,
+    judged: Indices | None,
 ) -> tuple[tuple[int, int] | None, tuple[SumsSoFar, ...]]:
     """The sums of one element under two plans, the first that differs if none is asked for; none where no plan has sums."""
     if not isinstance(subject, WithSums):
         return None, ()
+    columns = subject.shape[1]
     if at is None:
         rows = np.arange(len(got)) if judged is None else judged
         assert want is not None
         first = np.argwhere(got[rows] != want[rows])[0]
-        at = int(rows[first[0]]), int(first[1])
-    sums = [subject.sums_of(plan, at, STAGES) for plan in plans]
-    return at, tuple(SumsSoFar(end, one, other) for (end, one), (_, other) in zip(*sums, strict=True))
+        at = int(rows[first[0]]) * columns + int(first[1])
+    place = divmod(at, columns)
+    sums = [subject.sums_of(plan, place, STAGES) for plan in plans]
+    kind = subject.sums_held, subject.summed_over
+    return place, tuple(SumsSoFar(end, one, other, *kind) for (end, one), (_, other) in zip(*sums, strict=True))
 
 
-def require_element(at: tuple[int, int] | None, shape: tuple[int, ...]) -> None:
-    """An element is asked for before anything is searched, and has a place in the output."""
+def place_of_element(at: tuple[int, ...] | None, shape: tuple[int, ...]) -> int | None:
+    """An element is asked for before anything is searched, and has a place in the output: that, counted row by row."""
     if at is None:
-        return
+        return None
     if len(shape) != len(at):
-        raise RefsimError("at-range", f"the output has shape {shape}", "--at", "ROW,COL of a matrix")
-    for name, place, extent in zip(("row", "column"), at, shape, strict=True):
+        rule = f"{len(shape)} numbers: BATCH,ROW,COL of batches and heads, ROW,COL of a matrix"
+        raise RefsimError("at-range", f"the output has shape {shape}", "--at", rule)
+    names = ("batch", "row", "column")[-len(at) :]
+    for name, place, extent in zip(names, at, shape, strict=True):
         if not 0 <= place < extent:
             raise RefsimError("at-range", f"{name} {place} is outside 0..{extent - 1}", "--at")
+    return int(np.ravel_multi_index(at, shape))
+
+
+def shown_in(
+    found: DiffExplanation, shape: tuple[int, ...], columns: int, row_of: Callable[[int], int] = int
+) -> DiffExplanation:
+    """The same with its element where it stands in an output of that shape; `row_of`: which of its rows a row is."""
+    if found.element is None:
+        return found
+    row, column = found.element
+    return replace(found, element=tuple(map(int, np.unravel_index(row_of(row) * columns + column, shape))))

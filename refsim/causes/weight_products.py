@@ -107,6 +107,7 @@ class WeightProduct:
     made: dict[tuple[object, ...], ProductOfPlans] = field(default_factory=dict)
 
     is_sampled = True
+    summed_over, sums_held = "columns of K", F32
 
     @property
     def format(self) -> Format:
@@ -144,6 +145,16 @@ class WeightProduct:
             yield Cause(Family.PROMOTION_ORDER, says, "scaled_where", says, TORCHAO["weight-only quantisation"], rank)
 
     def codes(self, plan: WeightPlan, sample: Sample | None = None) -> Codes:
+        product, own = self._planned(plan)
+        return product.codes(own, sample)
+
+    def sums_of(self, plan: WeightPlan, at: tuple[int, int], most: int) -> list[tuple[int, int]]:
+        """The float32 pattern of one element's sum over the columns of K before each of up to `most` places."""
+        product, own = self._planned(plan)
+        return product.sums_of(own, at, most)
+
+    def _planned(self, plan: WeightPlan) -> tuple[ProductOfPlans, WeightPlan]:
+        """The product with the weights of a plan, and the plan of its sums."""
         key = plan.ordered, plan.weight_read, plan.scale_read, plan.zero, plan.weighed, plan.scaled_where
         if key not in self.made:
             if len(self.made) > 64:
@@ -151,7 +162,7 @@ class WeightProduct:
             self.made[key] = self._made(plan)
         if plan.scaled_where == BEHIND and not plan.interval and self.scales.shape[1] > 1:
             plan = replace(plan, interval=self.group)
-        return self.made[key].codes(plan, sample)
+        return self.made[key], plan
 
     def _made(self, plan: WeightPlan) -> ProductOfPlans:
         """The product with the weights of a plan."""

@@ -29,10 +29,10 @@ CASE = Inquiry("a case", "CASE", OF_EVERY_ANSWER | {"trust"})
 KERNEL = Inquiry("a kernel and its case", "KERNEL CASE", OF_EVERY_ANSWER | {"declared"})
 OUTPUTS = Inquiry("outputs alone", "A B", OF_FILES)
 PRODUCT = Inquiry("a product", "--a and --b", _OF_FLOATS | {"k", "interval", "at", "b_zero"})
-EXPERTS = Inquiry("rows of experts", "--m-indices", _OF_FLOATS | {"m_indices", "k", "interval"})
+EXPERTS = Inquiry("rows of experts", "--m-indices", _OF_FLOATS | {"m_indices", "k", "interval", "at"})
 BLOCKS = Inquiry("a block-scaled product", "--scale-format", _OF_FLOATS | {"scale_format", "global_scale"})
 OF_INTEGERS = Inquiry(
-    "a product of integers", "--a-format s8", _OF_PRODUCTS | {"a_zero", "b_zero", "d_zero", "d_format"}
+    "a product of integers", "--a-format s8", _OF_PRODUCTS | {"a_zero", "b_zero", "d_zero", "d_format", "at"}
 )
 ROW = Inquiry(
     "a function of rows",
@@ -44,7 +44,7 @@ ATTENTION = Inquiry(
     "--attention",
     OF_FILES
     | {"attention", "q", "k", "v", "causal", "q_scale", "k_scale", "v_scale", "scale", "special", "operand_format"}
-    | {"unit", "target"},
+    | {"unit", "target", "at"},
 )
 VALUES = Inquiry("values that were rounded", "--values", OF_FILES | {"values", "scales"})
 QUANTISER = Inquiry(

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -34,6 +35,20 @@ if TYPE_CHECKING:
     from refsim.formats import ElementType, Format
 
 CASE = ".json"
+
+
+class ElementOfBatches(click.ParamType):  # type: ignore[type-arg]
+    """ROW,COL of a matrix, or BATCH,ROW,COL."""
+
+    name = "place"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
+        batch, comma, rest = str(value).partition(",")
+        if not comma or "," not in rest or not batch.strip().isdecimal():
+            return ElementParam().convert(value, param, ctx)
+        return int(batch), *ElementParam().convert(rest, param, ctx)
+
+
 ALONE = "give a second one, or --a and --b, --row, --attention, --values or --quantized"
 OPERAND = Types("operand type", "refsim.cli.products:explained_types")
 STAGES = (
@@ -97,7 +112,7 @@ STAGES = (
     metavar="FILE",
     help="Where the kernel is declared, as for verify.",
 )
-@click.option("--at", metavar="ROW,COL", type=ElementParam(), help="Show the two sums of this element.")
+@click.option("--at", metavar="[BATCH,]ROW,COL", type=ElementOfBatches(), help="Show the two sums of this element.")
 @click.option("--seconds", type=Whole(min=1), default=10, show_default=True, help="Processor time to search.")
 @answers
 def command(
@@ -110,7 +125,7 @@ def command(
     quantized: Path | None,
     trust: bool,
     declared: tuple[Path, ...],
-    at: tuple[int, int] | None,
+    at: tuple[int, ...] | None,
     seconds: int,
     block: str | None,
     recipe: str | None,
@@ -246,15 +261,17 @@ def _document(found: "DiffExplanation", first: Path, second: Path | None) -> Doc
     parts: list[Any] = [Wording(tuple(found.lines()), {**names, **found.to_json()})]
     if found.stages and found.element is not None:
         rows: list[tuple[Cell, ...]] = []
-        begin = 0
+        begin, over = 0, found.stages[0].over
+        held = np.int32 if found.stages[0].held.is_integer else np.float32
         for stage in found.stages:
             codes = np.array([stage.code_a, stage.code_b], np.uint32)
-            one, other = (float(value) for value in codes.view(np.float32))
+            one, other = (float(value) for value in codes.view(held))
             sums = (Bits(stage.code_a, 32), number(one), Bits(stage.code_b, 32), number(other), number(one - other))
             rows.append((f"{begin}..{stage.end - 1}", *sums))
             begin = stage.end
-        place = f"element [{found.element[0]}, {found.element[1]}], its sum after each part of K"
-        parts += [Wording((place,), {"element": list(found.element)}), Table(STAGES, tuple(rows), key="sums")]
+        place = f"element {list(found.element)}, its sum after each part of {'K' if over == 'columns of K' else f'the {over}'}"
+        columns = (replace(STAGES[0], label=over), *STAGES[1:])
+        parts += [Wording((place,), {"element": list(found.element)}), Table(columns, tuple(rows), key="sums")]
     title = f"{first} and {second}" if second else str(first)
     sources = tuple(dict.fromkeys(cause.source for named in found.named for cause in named.causes))
     return Document(tuple(parts), title, sources)

@@ -12,14 +12,14 @@ FUNCTION = FILES | {"--scale", "--special", "--operand-format"}
 QUESTIONS = {
     "outputs": ("d.npy d.npy", FILES | {"--values", "--quantized", "--row"}),
     "product": ("p.npy --a a.npy --b a.npy", PRODUCT | {"--k", "--interval", "--at", "--m-indices", "--scale-format"}),
-    "experts": ("p.npy --a a.npy --b e.npy --m-indices i.npy", PRODUCT | {"--k", "--interval", "--m-indices"}),
+    "experts": ("p.npy --a a.npy --b e.npy --m-indices i.npy", PRODUCT | {"--k", "--interval", "--m-indices", "--at"}),
     "blocks": (
         "p.npy --a a.npy --b a.npy --a-scale s.npy --b-scale s.npy --scale-format e8m0",
         PRODUCT | {"--scale-format", "--global-scale"},
     ),
     "integers": (
         "n.npy --a u.npy --b u.npy --a-format u8",
-        PRODUCT - {"--unit", "--target"} | {"--a-zero", "--b-zero", "--d-zero", "--d-format"},
+        PRODUCT - {"--unit", "--target"} | {"--a-zero", "--b-zero", "--d-zero", "--d-format", "--at"},
     ),
     "weights": (
         "p.npy --a h.npy --b u.npy --b-format u8 --b-scale 1",
@@ -33,7 +33,19 @@ QUESTIONS = {
     "attention": (
         "d.npy --attention --q h.npy --k h.npy --v h.npy",
         FUNCTION
-        | {"--attention", "--q", "--k", "--v", "--causal", "--q-scale", "--k-scale", "--v-scale", "--unit", "--target"},
+        | {
+            "--attention",
+            "--q",
+            "--k",
+            "--v",
+            "--causal",
+            "--q-scale",
+            "--k-scale",
+            "--v-scale",
+            "--unit",
+            "--target",
+            "--at",
+        },
     ),
     "values": ("d.npy --values d.npy", FILES | {"--values", "--scales", "--attention", "--row", "--quantized"}),
     "quantiser": (
