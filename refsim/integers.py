@@ -53,7 +53,7 @@ def whole_numbers(what: str, values: ArrayLike, *, limit: int | None = None, lea
 def array_of(what: str, values: ArrayLike) -> NDArray[Any]:
     """`values` as an array; lists of lists of several lengths are none."""
     try:
-        return np.asarray(values)
+        return read_as_array(what, values)
     except ValueError as error:
         raise RefsimError(
             "no-array", f"{what}: lists of several lengths are no array", rule="rows of one length"
@@ -62,3 +62,16 @@ def array_of(what: str, values: ArrayLike) -> NDArray[Any]:
 
 def _shown(array: NDArray[np.generic]) -> str:
     return repr(array.flat[0].item()) if array.dtype.kind != "O" else repr(array.flat[0])
+
+
+def read_as_array(what: str, values: ArrayLike) -> NDArray[Any]:
+    """np.asarray, where a tensor that NumPy cannot read is one error: of a type it does not know, on a GPU, with gradients."""
+    try:
+        return np.asarray(values)
+    except (TypeError, RuntimeError) as error:
+        raise RefsimError(
+            "no-array",
+            f"{what}: NumPy cannot read this {type(values).__name__}: {str(error).splitlines()[0]}",
+            rule="an array of NumPy or ml_dtypes",
+            help="of torch: tensor.detach().cpu().view(torch.uint8).numpy().view(ml_dtypes.float8_e4m3fn)",
+        ) from error

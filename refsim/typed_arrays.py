@@ -130,6 +130,23 @@ def held_codes(given: ArrayLike, format: str | Format | None, what: str = "codes
     return np.ascontiguousarray(native(array)).reshape(array.shape).view(own.code_dtype), own
 
 
+def codes_with_format(
+    what: str, given: ArrayLike, format: str | Format | None, usual: Format | None = None
+) -> tuple[NDArray[Any], Format]:
+    """Codes as wide as their format's, and the format: the one that is named, that the dtype says, or else the usual one.
+
+    codes_with_format("x", np.uint16([0x3f80]), None, BF16) is ([0x3f80], BF16). Raises RefsimError `code-type` for another width.
+    """
+    array = native(array_of(what, given))
+    if format is None and format_held(array.dtype) is None:
+        format = usual
+    words, row = held_codes(array, format, what)
+    codes = np.asarray(words)
+    if codes.dtype != row.code_dtype:
+        raise RefsimError("code-type", f"{what} holds {codes.dtype}, codes of {row} are {row.code_dtype}")
+    return codes, row
+
+
 def disagreeing(dtype: np.dtype[Any], asked: ElementType | None, what: str) -> RefsimError:
     """The error of an array whose dtype names one format where the caller asks for another."""
     return RefsimError(

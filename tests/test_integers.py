@@ -1,8 +1,11 @@
 """Whole numbers as arguments: what counts as one, and the value that an error names."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
+from refsim import convert, decode, encode, files, numerics, oracles, quantize
 from refsim.errors import RefsimError
 from refsim.integers import array_of, is_whole, whole, whole_number, whole_numbers
 
@@ -48,3 +51,31 @@ def test_lists_of_several_lengths_are_no_array() -> None:
     with pytest.raises(RefsimError, match="several lengths") as caught:
         array_of("row", [[1], [2, 3]])
     assert caught.value.code == "no-array"
+
+
+class OnAnotherDevice:
+    """What a tensor does that NumPy cannot read: of bfloat16, on a GPU, with gradients."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+    def __array__(self, dtype=None, copy=None):
+        raise self.error
+
+
+@pytest.mark.parametrize("error", [TypeError("unsupported ScalarType BFloat16"), RuntimeError("it requires grad")])
+def test_what_numpy_cannot_read_is_one_error(error, tmp_path) -> None:
+    tensor: Any = OnAnotherDevice(error)
+    for taken in (
+        lambda: encode(tensor, "e4m3"),
+        lambda: decode(tensor, "e4m3"),
+        lambda: convert("cvt.rn.satfinite.e4m3x2.f32", tensor, tensor),
+        lambda: quantize(tensor, "mxfp8"),
+        lambda: numerics.mma(tensor, tensor, None),
+        lambda: numerics.approx("sqrt.approx.f32", tensor),
+        lambda: oracles.linear(tensor, tensor),
+        lambda: files.save(tmp_path / "x.npy", tensor, "e4m3"),
+    ):
+        with pytest.raises(RefsimError, match=str(error)) as caught:
+            taken()
+        assert caught.value.code == "no-array"

@@ -5,7 +5,20 @@ import numpy as np
 import pytest
 
 import refsim
-from refsim import FORMATS, RefsimError, compare, decode, encode, files, layouts, numerics, pack, scaling, unpack
+from refsim import (
+    FORMATS,
+    RefsimError,
+    compare,
+    decode,
+    encode,
+    files,
+    layouts,
+    numerics,
+    oracles,
+    pack,
+    scaling,
+    unpack,
+)
 from refsim.formats import E4M3, UE4M3
 from refsim.oracles import fp8_quantize
 from refsim.oracles import linear as linear_oracle
@@ -347,4 +360,41 @@ def test_a_dtype_that_holds_no_codes_is_refused(dtype) -> None:
     ):
         with pytest.raises(RefsimError) as caught:
             call()
+        assert caught.value.code == "format-mismatch"
+
+
+@pytest.mark.parametrize("name", ["mxfp8", "mxfp6_e2m3", "mxfp4", "nvfp4"])
+def test_blocks_go_out_as_typed_arrays_and_come_back(name) -> None:
+    blocks = refsim.quantize(np.linspace(-3, 3, 128, dtype=np.float32).reshape(2, 64), name)
+    codes, scales = blocks.typed()
+    assert not compare.bits(
+        scaling.Blocks(codes, scales, name, blocks.recipe, blocks.tensor_scale).dequantize(), blocks.dequantize()
+    )
+
+
+def test_oracles_take_and_return_them() -> None:
+    x = encode(np.linspace(-3, 3, 64).reshape(4, 16), "bf16", dtype="ml_dtypes")
+    codes, heads, ones = x.view(np.uint16), x.reshape(1, 4, 16), np.ones((4, 1), np.float32)
+    narrow = encode(x, "e4m3", dtype="ml_dtypes")
+    for given, plain in (
+        (oracles.softmax(x, dtype="ml_dtypes"), oracles.softmax(codes)),
+        (oracles.rms_norm(x, x[0], gate=x, dtype="ml_dtypes"), oracles.rms_norm(codes, codes[0], gate=codes)),
+        (
+            oracles.attention(heads, heads, heads, 0.25, dtype="ml_dtypes").o,
+            oracles.attention(*[codes[None]] * 3, 0.25).o,
+        ),
+        (oracles.linear(x, x, dtype="ml_dtypes"), oracles.linear(codes, codes)),
+        (
+            oracles.fp8_gemm_1d2d(narrow, narrow, ones, ones[:1], dtype="ml_dtypes"),
+            oracles.fp8_gemm_1d2d(narrow.view(np.uint8), narrow.view(np.uint8), ones, ones[:1]),
+        ),
+        (numerics.approx("tanh.approx.bf16", x), numerics.approx("tanh.approx.bf16", codes)),
+    ):
+        assert given.dtype == ml_dtypes.bfloat16
+        assert np.array_equal(given.view(np.uint16), plain)
+    half = decode(x, dtype=np.float32).astype(np.float16)
+    assert np.array_equal(oracles.softmax(half), oracles.softmax(half.view(np.uint16), format="f16"))
+    for refused in (lambda: oracles.softmax(x, format="f16"), lambda: oracles.rms_norm(x, half[0])):
+        with pytest.raises(RefsimError) as caught:
+            refused()
         assert caught.value.code == "format-mismatch"

@@ -7,13 +7,13 @@ from numpy.typing import ArrayLike, NDArray
 
 from refsim.causes.accumulating import Adder, adders
 from refsim.causes.attention import AttentionOfPlans
-from refsim.causes.held import codes_of
 from refsim.causes.row_operands import APPROXIMATE, EXACT_FUNCTIONS, ROW_OUTPUTS, SPECIAL
 from refsim.errors import RefsimError, unknown
 from refsim.formats import BF16, E4M3, F16, F32, Format
 from refsim.numerics.profiles import profile
 from refsim.numerics.rows import Unit
 from refsim.scaling.quantizing import scale_values
+from refsim.typed_arrays import codes_with_format
 
 ATTENTION_FORMATS = (BF16, F16, E4M3)
 
@@ -72,7 +72,7 @@ class AttentionOperands:
 
     def _operand(self, name: str) -> tuple[NDArray[np.unsignedinteger], Format]:
         """Codes (heads, length, depth) and their format."""
-        codes, row = codes_of(name, getattr(self, name), self.format)
+        codes, row = codes_with_format(name, getattr(self, name), self.format)
         if row not in ATTENTION_FORMATS:
             raise RefsimError(
                 "format-mismatch", f"{name} holds {row}", rule=f"one of {', '.join(map(str, ATTENTION_FORMATS))}"

@@ -14,7 +14,6 @@ from refsim.causes.attention_operands import AttentionOperands
 from refsim.causes.block_scaled import BlockScaledProduct
 from refsim.causes.explanation import DiffExplanation, DiffOutcome, SumsSoFar
 from refsim.causes.grouped import GroupedProduct
-from refsim.causes.held import codes_of
 from refsim.causes.integer_operands import IntegerOperands, integer_codes
 from refsim.causes.judged import judged_rows
 from refsim.causes.operands import ProductOperands
@@ -33,7 +32,7 @@ from refsim.conversions import decode
 from refsim.errors import RefsimError
 from refsim.formats import F32, F64, ElementType, Format, float_named
 from refsim.integers import array_of
-from refsim.typed_arrays import native
+from refsim.typed_arrays import codes_with_format, native
 
 LEAST_DIFFERING, LEAST_ELEMENTS = 4, 256  # with less of both a cause may fit by chance
 MOST_BESIDE = 4
@@ -354,7 +353,7 @@ def _of_product(
 
 
 def _codes(name: str, array: ArrayLike, format: str | ElementType | None) -> tuple[Codes, Format]:
-    codes, row = codes_of(name, array, None if format is None else float_named(format))
+    codes, row = codes_with_format(name, array, None if format is None else float_named(format))
     return np.atleast_1d(codes), row
 
 

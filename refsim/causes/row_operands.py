@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from refsim.causes.held import codes_of
 from refsim.causes.norms import NormOfPlans
 from refsim.causes.row_subject import Floats, RowSubject
 from refsim.causes.silu import SiluOfPlans
@@ -15,8 +14,7 @@ from refsim.causes.softmax import SoftmaxOfPlans
 from refsim.conversions import decode
 from refsim.errors import RefsimError, unknown
 from refsim.formats import BF16, F16, F32, Format
-from refsim.integers import array_of
-from refsim.typed_arrays import format_held
+from refsim.typed_arrays import codes_with_format
 
 ROW_OUTPUTS = (F32, BF16, F16)
 APPROXIMATE, EXACT_FUNCTIONS = "approx", "exact"
@@ -113,9 +111,7 @@ class RowOperands:
 
 def _values(name: str, given: ArrayLike, named: str | Format | None, usual: Format | None) -> tuple[Floats, Format]:
     """Values in float32 and the format that they are held in; codes of `usual` where nothing says another."""
-    if named is None and format_held(array_of(name, given).dtype) is None:
-        named = usual
-    codes, row = codes_of(name, given, named)
+    codes, row = codes_with_format(name, given, named, usual)
     if row not in ROW_OUTPUTS:
         raise RefsimError("format-mismatch", f"{name} holds {row}", rule=f"one of {', '.join(map(str, ROW_OUTPUTS))}")
     return np.asarray(decode(codes, row, np.float32)), row

@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from refsim.causes.held import codes_of
 from refsim.causes.integer_operands import integer_codes, narrow_codes
 from refsim.causes.operands import ProductOperands
 from refsim.causes.products import ProductOfPlans
@@ -19,7 +18,7 @@ from refsim.formats import ElementType, Format, float_named
 from refsim.integers import array_of
 from refsim.numerics.rows import Unit
 from refsim.scaling.quantizing import scale_values
-from refsim.typed_arrays import format_held, held_codes, integers, native
+from refsim.typed_arrays import codes_with_format, format_held, held_codes, integers, native
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,7 +77,7 @@ class WeightOperands:
     def _weights(self) -> tuple[Codes, ElementType]:
         """The codes of B, one a place, and their type."""
         found = integer_codes("b", self.b, self.b_format)
-        codes, row = codes_of("b", self.b, self._float_format()) if found is None else found
+        codes, row = codes_with_format("b", self.b, self._float_format()) if found is None else found
         if codes.ndim != 2 or 0 in codes.shape:
             raise RefsimError("operand-shape", f"b has shape {codes.shape}", rule="(N, K), neither of them empty")
         return (checked_codes(codes, row) if isinstance(row, Format) else narrow_codes("b", codes, row)), row

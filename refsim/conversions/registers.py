@@ -8,6 +8,7 @@ from refsim.conversions.rounding import STOCHASTIC, encode_exact
 from refsim.conversions.rows import Conversion, conversion_named, slot_bits
 from refsim.errors import RefsimError
 from refsim.formats import BF16, F16, F32, Format
+from refsim.integers import read_as_array
 from refsim.typed_arrays import native
 
 _TYPED = {F32: "float32", F16: "float16", BF16: "bfloat16"}
@@ -48,7 +49,9 @@ def convert(name: str, *operands: ArrayLike, random_bits: ArrayLike | None = Non
 
 
 def _register(operand: ArrayLike, row: Conversion) -> NDArray[np.unsignedinteger]:
-    array = native(np.asarray(operand, np.float32 if type(operand) is float and row.reads is F32 else None))
+    if type(operand) is float and row.reads is F32:
+        operand = np.float32(operand)
+    array = native(read_as_array("an operand", operand))
     typed = _TYPED.get(row.reads) if row.operand_count == row.elements else None
     if typed is not None and array.dtype.name == typed:
         return np.ascontiguousarray(array).reshape(array.shape).view(row.operand_dtype)

@@ -13,6 +13,7 @@ from refsim.conversions import pack, unpack
 from refsim.errors import Kind, RefsimError
 from refsim.files.access import unreadable
 from refsim.formats import E4M3, F32, FORMATS, TF32, UE4M3, Format, format_named
+from refsim.integers import read_as_array
 from refsim.render.cards import Card
 from refsim.typed_arrays import format_held, is_typed, typed, with_format
 
@@ -223,7 +224,7 @@ def codes_to_store(codes: ArrayLike, format: Format) -> Codes:
     codes of its format, and one of float16 or float32 holds the patterns of f16 or f32.
     """
     try:
-        array = np.asarray(codes)
+        array = read_as_array("codes", codes)
     except ValueError as problem:
         raise RefsimError("not-codes", f"not an array: {problem}") from problem
     if is_typed(array.dtype):

@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from refsim.errors import RefsimError
 from refsim.formats import E4M3, UE4M3, ElementType, Format, Integer, element_named, float_named
+from refsim.integers import read_as_array
 from refsim.numerics.dot.chains import Operands
 from refsim.numerics.fast.product import matrix_product
 from refsim.numerics.rows import Profile
@@ -180,7 +181,7 @@ def _with_scale_format(
 
 def _array(given: ArrayLike, which: str, row: Profile) -> NDArray[Any]:
     try:
-        return native(np.asarray(given))
+        return native(read_as_array(which, given))
     except ValueError:
         raise RefsimError("operand-shape", f"the rows of {which} differ in length", row.name) from None
 

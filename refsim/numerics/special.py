@@ -12,10 +12,12 @@ from numpy.typing import NDArray
 
 from refsim.errors import RefsimError, unknown
 from refsim.formats import BF16, F16, F32, F64, Format
+from refsim.integers import read_as_array
 from refsim.mufu import halves, unit, upper_words
 from refsim.mufu.instructions import approximate, divided
 from refsim.numerics.ieee.patterns import kind_of
 from refsim.numerics.ieee.roots import rsqrt_approximate
+from refsim.typed_arrays import words
 
 Array = NDArray[Any]
 
@@ -98,8 +100,8 @@ def approx(instruction: str, *operands: Array) -> Array:
     """What an `.approx` instruction, or div.full, returns on sm_90, bit for bit.
 
     instruction: its name in PTX, such as "ex2.approx.ftz.f32" or "div.full.f32". operands: arrays of the instruction's type, as
-    `numerics.ieee` has them (float32, float16, float64, bf16 as uint16 patterns), which broadcast; the result has that dtype. An
-    instruction on pairs, such as "tanh.approx.f16x2", takes arrays of its halves.
+    `numerics.ieee` has them (float32, float16, float64, bf16 as uint16 patterns or as bfloat16), which broadcast; the result has
+    that dtype. An instruction on pairs, such as "tanh.approx.f16x2", takes arrays of its halves.
     approx("sqrt.approx.f32", np.float32([2.25])) is [1.5]. Raises RefsimError for another name, dtype or number of operands, and
     for shapes that do not broadcast.
     Source: recorded on an H200 and an H100 (docs/special-functions.md); other targets were not.
@@ -109,18 +111,21 @@ def approx(instruction: str, *operands: Array) -> Array:
         what = f"{instruction} takes {form.operands} operand{'s' if form.operands > 1 else ''}, not {len(operands)}"
         raise RefsimError("operand-count", what)
     arrays = _together(instruction, operands)
+    returned = arrays[0].dtype
+    if all(each.dtype == form.format.ml_dtype for each in arrays):
+        arrays = [words(each) for each in arrays]
     kind = kind_of(*arrays)
     if kind.name != form.format.name:
         raise RefsimError("operand-type", f"{instruction} does not take {kind.name}", rule=f"{form.format.name} alone")
-    words = (np.ascontiguousarray(each).reshape(-1).view(kind.unsigned) for each in arrays)
-    found: Array = form.words(*words).reshape(arrays[0].shape).view(kind.dtype)
+    flat = (np.ascontiguousarray(each).reshape(-1).view(kind.unsigned) for each in arrays)
+    found: Array = form.words(*flat).reshape(arrays[0].shape).view(returned)
     return found
 
 
 def _together(instruction: str, operands: tuple[Array, ...]) -> list[Array]:
     """The operands as arrays of one shape."""
     try:
-        arrays = [np.asarray(each) for each in operands]
+        arrays = [read_as_array("an operand", each) for each in operands]
     except ValueError:  # lists in a list that differ in length
         raise RefsimError("operand-shape", "the rows of an operand differ in length", where=instruction) from None
     try:

@@ -19,14 +19,14 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from refsim.conversions import encode, round_bits
 from refsim.errors import RefsimError, unknown
-from refsim.formats import BF16, E4M3, Format, format_named
-from refsim.integers import array_of
+from refsim.formats import BF16, E4M3, Format
 from refsim.mufu.instructions import approximate
 from refsim.numerics import ieee, mma
+from refsim.typed_arrays import codes_with_format, typed
 
 Floats = NDArray[np.float32]
 ROWS, KEYS, LANES = 64, 64, 4  # of a tile; lanes that share a row
@@ -59,22 +59,21 @@ def attention(
     scale: float,
     *,
     causal: bool = False,
-    format: str | Format = BF16,
+    format: str | Format | None = None,
     scales: tuple[ArrayLike, ArrayLike, ArrayLike] | None = None,
+    dtype: DTypeLike | None = None,
 ) -> Attention:
     """O and the logarithms of the sums, of codes `q` (heads, Lq, D), `k` and `v` (kv_heads, Lk, D).
 
-    `heads` is a multiple of `kv_heads`: so many follow one another that share keys. `format`: bf16 or e4m3. `scale` is rounded to
-    float32 after the product with log2(e). `scales`: of e4m3 alone, a float32 for each head of q, k and v. `causal`: the last
-    row sees all keys; where Lq > Lk the first rows see none, and are +0.
+    `heads` is a multiple of `kv_heads`: so many follow one another that share keys. `format`: bf16, unless the dtype of q says
+    it, or e4m3; dtype="ml_dtypes" gives O the dtype of bfloat16. `scale` is rounded to float32 after the product with log2(e).
+    `scales`: of e4m3 alone, a float32 for each head of q, k and v. `causal`: the last row sees all keys; where Lq > Lk the first
+    rows see none, and are +0.
     attention(*[np.full((1, 1, 16), 0x4000, np.uint16)] * 3, 0.125).o[0, 0, 0] is 0x4000: one key has the weight 1.
     Raises RefsimError for other formats and for shapes that do not fit. Source: PTX ISA, wgmma, ex2, rcp and lg2; the order of
     operations is that of `gpu/kernels/attention_sm90.cu`.
     """
-    row = format_named(format)
-    if row not in SHIFTS:
-        raise unknown("format of attention", row.name, [each.name for each in SHIFTS])
-    queries, keys, values = _operands((q, k, v), row)
+    row, (queries, keys, values) = _operands((q, k, v), format)
     factors = _factors(np.float32(np.float32(scale) * LOG2_E), scales, row, len(queries), len(keys))
     group = len(queries) // len(keys)
     keys, values = np.repeat(keys, group, axis=0), np.repeat(values, group, axis=0)
@@ -88,7 +87,8 @@ def attention(
         part = slice(first, first + KEYS)
         tile = _padded(keys[:, part]), _padded(values[:, part])
         _take(state, mine, queries[:, mine], tile, _seen_in(seen, first)[mine], factors[0], row)
-    return _finished(state, factors, row)
+    found = _finished(state, factors, row)
+    return found._replace(o=typed(found.o, BF16, dtype))
 
 
 def _take(
@@ -154,20 +154,22 @@ def _padded(tile: NDArray[Any]) -> NDArray[Any]:
     return np.pad(tile, ((0, 0), (0, KEYS - tile.shape[1]), (0, 0)))
 
 
-def _operands(given: tuple[ArrayLike, ArrayLike, ArrayLike], row: Format) -> tuple[NDArray[Any], ...]:
-    arrays = tuple(array_of(name, each) for name, each in zip("qkv", given, strict=True))
+def _operands(
+    given: tuple[ArrayLike, ArrayLike, ArrayLike], format: str | Format | None
+) -> tuple[Format, tuple[NDArray[Any], ...]]:
+    """The format of all three, and their codes."""
+    _, row = codes_with_format("q", given[0], format, BF16)
+    if row not in SHIFTS:
+        raise unknown("format of attention", row.name, [each.name for each in SHIFTS])
+    arrays = tuple(codes_with_format(name, each, row)[0] for name, each in zip("qkv", given, strict=True))
     for name, array in zip("qkv", arrays, strict=True):
-        if array.dtype != row.code_dtype:
-            raise RefsimError(
-                "code-type", f"{name} holds {array.dtype}, not codes of {row}", rule=f"codes are {row.code_dtype}"
-            )
         if array.ndim != 3 or 0 in array.shape:
             raise RefsimError("shape", f"{name} has shape {array.shape}", rule="(heads, length, depth)")
     q, k, v = arrays
     if k.shape != v.shape or q.shape[2] != k.shape[2] or len(q) % len(k):
         what = f"q {q.shape}, k {k.shape}, v {v.shape}"
         raise RefsimError("shape", what, rule="(heads, Lq, D), (kv_heads, Lk, D) twice, heads a multiple of kv_heads")
-    return arrays
+    return row, arrays
 
 
 def _factors(

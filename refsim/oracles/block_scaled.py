@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from refsim.conversions import encode, round_bits
 from refsim.errors import RefsimError
@@ -31,6 +31,7 @@ from refsim.oracles.block_scaled_upcast import (
     multiplied,
     upcast_named,
 )
+from refsim.typed_arrays import typed
 
 Floats = NDArray[np.float32]
 Product = Callable[[ScaledSide, ScaledSide, Floats], Floats]
@@ -59,8 +60,10 @@ def block_scaled_matmul(
     k_width: int | None = None,
     tile_k: int | None = None,
     out: str | Format = F32,
+    dtype: DTypeLike | None = None,
 ) -> NDArray[Any]:
-    """D (M, N) of A (M, K) and B (N, K) whose blocks of K share scales: float32, or codes of bf16 or f16 as uint16.
+    """D (M, N) of A (M, K) and B (N, K) whose blocks of K share scales: float32, or codes of bf16 or f16 as uint16,
+    with dtype="ml_dtypes" as bfloat16 or float16.
 
     `a`, `b`: FP8, FP6 or FP4 codes, one uint8 an element, or arrays of ml_dtypes, which know their format; mixed as the unit
     allows. `a_scale` (M, K / block), `b_scale` (N, K / block): codes of `scale_format`, E8M0 unless said (blocks of 32), or
@@ -90,7 +93,7 @@ def block_scaled_matmul(
     total = _tiled(left, right, _start(c, len(left.codes), len(right.codes)), multiply)
     if global_scale is not None:
         total = ieee.mul(total, np.full_like(total, _factor(global_scale)))
-    return total if written is F32 else round_bits(total, written).astype(written.code_dtype)
+    return total if written is F32 else typed(round_bits(total, written).astype(written.code_dtype), written, dtype)
 
 
 def _start(c: ArrayLike | None, m: int, n: int) -> Floats:

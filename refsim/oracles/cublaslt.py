@@ -20,7 +20,7 @@ from math import ceil
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from refsim.conversions import round_bits
 from refsim.errors import Kind, RefsimError, unknown
@@ -29,7 +29,7 @@ from refsim.formats import BF16, E4M3, F32, Format, format_named
 from refsim.integers import array_of, is_whole, whole
 from refsim.numerics import ieee, mma
 from refsim.oracles.gemm_1d2d import BLOCK, OUT_FORMATS, WGMMA_K, fp8_gemm_1d2d
-from refsim.typed_arrays import native, with_format
+from refsim.typed_arrays import native, typed, with_format
 
 Floats = NDArray[np.float32]
 Codes = NDArray[np.uint8]
@@ -125,11 +125,13 @@ def cublaslt_fp8(
     splits: int | None = None,
     rows: Picked = None,
     cols: Picked = None,
+    dtype: DTypeLike | None = None,
 ) -> NDArray[Any]:
     """What `torch._scaled_mm` returns by cuBLASLt: D (M, N) of A (M, K) and B (N, K), E4M3 codes as uint8.
 
     scaling="tensor": the scales are two float32 numbers; "blockwise": float32 (M, T) and (ceil(N / 128), T), T =
-    ceil(K / 128), and `accumulation` says nothing, there is one. Returns bf16 codes as uint16, or with out="f32" float32.
+    ceil(K / 128), and `accumulation` says nothing, there is one. Returns bf16 codes as uint16, with dtype="ml_dtypes" as
+    bfloat16, with out="f32" float32.
     `version`: what cublasLtGetVersion returns; `chip`: where it runs. `rows`, `cols`: indices of D; only these outputs are
     computed, D[rows][:, cols]. `splits`: the ranges of K, for one who knows them from elsewhere; left out, they are what
     `CUBLASLT_REGIONS` proves for the shape. Blockwise the library takes M in multiples of 4: other M are the rows of a
@@ -165,7 +167,8 @@ def cublaslt_fp8(
     else:
         scales = _scalar("a", scale_a), _scalar("b", scale_b)
     by_row, by_column = (_proven_scales(region, *each, where) for each in zip("ab", scales, strict=True))
-    return computed(*sides, by_row, by_column, scaling, accumulation, ranges, out)
+    found = computed(*sides, by_row, by_column, scaling, accumulation, ranges, out)
+    return found if written is F32 else typed(found, written, dtype)
 
 
 def computed(

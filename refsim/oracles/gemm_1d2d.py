@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from refsim.conversions import round_bits
 from refsim.errors import RefsimError, unknown
@@ -28,7 +28,7 @@ from refsim.integers import array_of, is_whole, whole
 from refsim.numerics import ieee, mma
 from refsim.oracles.row_groups import GROUP_ROWS, parts_of
 from refsim.scaling.quantizing import scale_values
-from refsim.typed_arrays import with_format
+from refsim.typed_arrays import typed, with_format
 
 Floats = NDArray[np.float32]
 Picked = ArrayLike | None
@@ -96,8 +96,10 @@ def fp8_gemm_1d2d(
     a_format: str | Format | None = None,
     b_format: str | Format | None = None,
     target: str = "sm_90a",
+    dtype: DTypeLike | None = None,
 ) -> NDArray[Any]:
-    """D (M, N) of A (M, K) and B (N, K) with block scales: bf16 codes as uint16, or with out="f32" F itself, float32.
+    """D (M, N) of A (M, K) and B (N, K) with block scales: bf16 codes as uint16, with dtype="ml_dtypes" as bfloat16, with
+    out="f32" F itself, float32.
 
     `a`, `b`: FP8 codes, E4M3 unless the format or ml_dtypes says otherwise. `scale_a` (M, T), `scale_b` (ceil(N / 128), T),
     T = ceil(K / 128): float32, or E8M0 codes as uint8. Either may be by row or by 128 rows, its shape says which, so A
@@ -124,7 +126,7 @@ def fp8_gemm_1d2d(
         total = _gemm(left, right, order)
     else:
         total = _of_groups(a, b, scale_a, scale_b, groups, group_rows, (rows, cols), (a_format, b_format), order)
-    return total if written is F32 else round_bits(total, BF16).astype(BF16.code_dtype)
+    return total if written is F32 else typed(round_bits(total, BF16).astype(BF16.code_dtype), BF16, dtype)
 
 
 def _of_groups(

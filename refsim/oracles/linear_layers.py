@@ -8,18 +8,18 @@ Rows beyond the batch and columns beyond K are zeros, which change no bit: an ac
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from refsim.conversions import CONVERSIONS, convert, round_bits
 from refsim.errors import RefsimError, unknown
 from refsim.formats import BF16, E4M3, F32, Format, format_named
-from refsim.integers import is_whole
+from refsim.integers import is_whole, read_as_array
 from refsim.numerics import ieee, mma
 from refsim.sources import MIRAGE, PTX, Source
-from refsim.typed_arrays import with_format
+from refsim.typed_arrays import typed, with_format
 
 Codes = NDArray[np.unsignedinteger]
 Floats = NDArray[np.float32]
@@ -121,8 +121,9 @@ def linear(
     *,
     target: str = "sm_90a",
     reduction: ReductionName | Reduction = ONE_CHAIN,
-) -> NDArray[np.uint16]:
-    """The bf16 codes of Y = X W^T + R, shape (batch, output).
+    dtype: DTypeLike | None = None,
+) -> NDArray[Any]:
+    """The bf16 codes of Y = X W^T + R, shape (batch, output); as bfloat16 with dtype="ml_dtypes".
 
     `x` (batch, K), `w` (output, K) and `residual` (batch, output), or None, are bf16 codes, uint16 or bfloat16; batch is
     1 to 16, output and K are anything from 1. `target` decides the inside of one mma, `reduction` (a row of REDUCTIONS
@@ -144,7 +145,7 @@ def linear(
     partials = _partials(x, w, row, target)
     total = partials[0] if row.splits == 1 else ORDERS[row.order](partials)
     y = round_bits(total, BF16).astype(np.uint16)
-    return y if r is None else np.asarray(ieee.add(y, r))
+    return typed(y if r is None else np.asarray(ieee.add(y, r)), BF16, dtype)
 
 
 def linear_fp8_weight(
@@ -157,7 +158,8 @@ def linear_fp8_weight(
     decode: WeightDecoder = "exact",
     target: str = "sm_90a",
     reduction: ReductionName | Reduction = ONE_CHAIN,
-) -> NDArray[np.uint16]:
+    dtype: DTypeLike | None = None,
+) -> NDArray[Any]:
     """The bf16 codes of Y = X V^T + R, where V = RNE_bf16(decode(W) * scale of its group), shape (batch, output).
 
     `w` (output, K): E4M3 codes in their places; `layouts.scale_layout("mirage_fp8_16x16").unshuffle` brings them there.
@@ -166,7 +168,8 @@ def linear_fp8_weight(
     linear_fp8_weight(np.uint16([[0x3f80]]), np.uint8([[0]]), np.uint16([[0x3f80]]), decode="mirage") is [[0x3c00]]: 2^-7.
     Raises RefsimError as `linear` does, and for another number of scales. Source: the policy's row, PTX ISA, mul.rn.bf16.
     """
-    return linear(x, weights(w, scales, group=group, decode=decode), residual, target=target, reduction=reduction)
+    v = weights(w, scales, group=group, decode=decode)
+    return linear(x, v, residual, target=target, reduction=reduction, dtype=dtype)
 
 
 def weights(
@@ -225,7 +228,7 @@ def _decoder(policy: str) -> str:
 
 def _matrix(name: str, codes: ArrayLike, format: Format) -> Codes:
     try:
-        array = np.asarray(with_format(np.asarray(codes), format, name)[0])
+        array = np.asarray(with_format(read_as_array(name, codes), format, name)[0])
     except ValueError:
         raise RefsimError("shape", f"the rows of {name} differ in length") from None
     if array.dtype != format.code_dtype:

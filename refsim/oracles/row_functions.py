@@ -14,14 +14,15 @@ ex2 and rcp of softmax are `.approx.ftz`, ex2 and rsqrt of rms_norm `.approx`: t
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from refsim.conversions import decode, round_bits
 from refsim.errors import RefsimError, unknown
-from refsim.formats import BF16, F16, F32, Format, format_named
+from refsim.formats import BF16, F16, F32, Format
 from refsim.integers import array_of
 from refsim.mufu.instructions import approximate, divided
 from refsim.numerics import ieee
+from refsim.typed_arrays import codes_with_format, typed
 
 Floats = NDArray[np.float32]
 Codes = NDArray[Any]
@@ -30,11 +31,17 @@ ROW_FORMATS = (BF16, F16, F32)
 LOG2_E = np.array(1.4426950408889634, np.float32)
 
 
-def softmax(x: ArrayLike, scale: float = float(LOG2_E), *, format: str | Format = BF16) -> Codes:
+def softmax(
+    x: ArrayLike,
+    scale: float = float(LOG2_E),
+    *,
+    format: str | Format | None = None,
+    dtype: DTypeLike | None = None,
+) -> NDArray[Any]:
     """The codes of softmax over each row of codes `x` (rows, columns), 2^(scale * (x - max)) over their sum.
 
-    `scale` is rounded to float32; log2(e), the default, gives e^x. `format`: of x and of the result, bf16, f16 or f32. A row of
-    -infinity is +0, one with NaN or +infinity NaN.
+    `scale` is rounded to float32; log2(e), the default, gives e^x. `format`: of x and of the result, bf16 unless the dtype of x
+    says it, f16 or f32; dtype="ml_dtypes" gives the result its dtype. A row of -infinity is +0, one with NaN or +infinity NaN.
     softmax(np.uint16([[0x3f80, 0x3f80]])) is [[0x3f00, 0x3f00]]: halves. Raises RefsimError for other shapes and formats.
     Source: PTX ISA, ex2, rcp and div; the order of operations is that of `gpu/kernels/row_functions.cu`.
     """
@@ -50,21 +57,28 @@ def softmax(x: ArrayLike, scale: float = float(LOG2_E), *, format: str | Format 
         normed = divided(*np.broadcast_arrays(_words(weights), _words(total)), ftz=False, full=True).view(np.float32)
     else:
         normed = ieee.mul(weights, approximate("rcp", _words(total), ftz=True).view(np.float32))
-    return _codes(np.where(total == 0, np.float32(0), normed), row)
+    return typed(_codes(np.where(total == 0, np.float32(0), normed), row), row, dtype)
 
 
 def rms_norm(
-    x: ArrayLike, w: ArrayLike, eps: float = 1e-6, *, gate: ArrayLike | None = None, format: str | Format = BF16
-) -> Codes:
+    x: ArrayLike,
+    w: ArrayLike,
+    eps: float = 1e-6,
+    *,
+    gate: ArrayLike | None = None,
+    format: str | Format | None = None,
+    dtype: DTypeLike | None = None,
+) -> NDArray[Any]:
     """The codes of x / sqrt(mean(x^2) + eps) * w over each row of codes `x` (rows, columns), `w` (columns); times silu(gate).
 
-    `eps` is rounded to float32. `gate` (rows, columns). `format`: of all of them and of the result, bf16, f16 or f32.
+    `eps` is rounded to float32. `gate` (rows, columns). `format`: of all of them and of the result, bf16 unless the dtype of x
+    says it, f16 or f32; dtype="ml_dtypes" gives the result its dtype.
     rms_norm(np.uint16([[0x4000, 0x4000]]), np.uint16([0x3f80, 0x4000]), 0) is [[0x3f80, 0x4000]]: 2 / 2, times 1 and 2.
     Raises RefsimError for other shapes and formats. Source: PTX ISA, rsqrt, ex2 and div; the order of operations is that of
     `gpu/kernels/row_functions.cu`.
     """
     row, values = _values("x", x, format)
-    _, factors = _values("w", array_of("w", w)[None], format)
+    _, factors = _values("w", array_of("w", w)[None], row)
     if factors.shape[1] != values.shape[1]:
         raise RefsimError("shape", f"w has {factors.shape[1]} elements, x {values.shape[1]} columns")
     total: Floats = np.zeros((len(values), BLOCK_THREADS), np.float32)
@@ -76,11 +90,11 @@ def rms_norm(
     inverse = approximate("rsqrt", _words(ieee.add(mean, np.asarray(eps, np.float32))), ftz=False).view(np.float32)
     normed = ieee.mul(ieee.mul(values, inverse[:, None]), factors)
     if gate is not None:
-        _, gates = _values("gate", gate, format)
+        _, gates = _values("gate", gate, row)
         if gates.shape != values.shape:
             raise RefsimError("shape", f"gate has shape {gates.shape}, x {values.shape}")
         normed = ieee.mul(normed, _silu(gates))
-    return _codes(normed, row)
+    return typed(_codes(normed, row), row, dtype)
 
 
 def _silu(z: Floats) -> Floats:
@@ -96,15 +110,11 @@ def _words(x: Floats) -> NDArray[np.uint32]:
     return np.ascontiguousarray(x).view(np.uint32)
 
 
-def _values(name: str, codes: ArrayLike, format: str | Format) -> tuple[Format, Floats]:
+def _values(name: str, codes: ArrayLike, format: str | Format | None) -> tuple[Format, Floats]:
     """A matrix of codes as float32, in which every one of them is exact."""
-    row, array = format_named(format), array_of(name, codes)
+    array, row = codes_with_format(name, codes, format, BF16)
     if row not in ROW_FORMATS:
         raise unknown("format of a row", row.name, [each.name for each in ROW_FORMATS])
-    if array.dtype != row.code_dtype:
-        raise RefsimError(
-            "code-type", f"{name} holds {array.dtype}, not codes of {row}", rule=f"codes are {row.code_dtype}"
-        )
     if array.ndim != 2 or array.shape[1] == 0:
         raise RefsimError("shape", f"{name} has shape {array.shape}", rule="(rows, columns), a column at least")
     return row, decode(array, row, np.float32)

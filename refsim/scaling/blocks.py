@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 from refsim.conversions import decode, pack
 from refsim.conversions.coding import checked_codes
 from refsim.errors import RefsimError
-from refsim.formats import Format
+from refsim.formats import E4M3, UE4M3, Format
 from refsim.integers import array_of
 from refsim.render.cards import Card, Facts
 from refsim.scaling.block_formats import BlockFormat, block_format
@@ -20,7 +20,7 @@ from refsim.scaling.mx_recipes import MxRecipe
 from refsim.scaling.recipes import Recipe, recipe_named
 from refsim.scaling.rows import NAN_RULES
 from refsim.scaling.wide import WIDE_FORMATS, one_of
-from refsim.typed_arrays import format_held, held_codes, with_format
+from refsim.typed_arrays import format_held, held_codes, typed, with_format
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -63,6 +63,14 @@ class Blocks(Card):
     def packed(self) -> NDArray[Any]:
         """The elements as memory holds them: two e2m1 a byte, the first in the low half; four 6-bit codes in three bytes."""
         return pack(self.codes, self.format.element)
+
+    def typed(self) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Codes and scales as arrays of their formats' dtypes in ml_dtypes; scales of NVFP4 as float8_e4m3fn. No copy.
+
+        Raises RefsimError `no-dtype` for elements without one (mxint8).
+        """
+        scale = E4M3 if self.format.scale is UE4M3 else self.format.scale  # without a sign its codes are those of E4M3
+        return typed(self.codes, self.format.element, "ml_dtypes"), typed(self.scales, scale, "ml_dtypes")
 
     @property
     def row_scales(self) -> NDArray[Any]:
