@@ -38,6 +38,8 @@ SEAMS = (
     Seam("cupy.linalg", "refsim.standins.cupy.linalg"),
     Seam("cupy.random", "refsim.standins.cupy.random"),
     Seam("cupy.testing", "refsim.standins.cupy.testing"),
+    Seam("cupyx", "refsim.standins.cupyx"),
+    Seam("cupyx.profiler", "refsim.standins.cupyx.profiler"),
     Seam("pycuda", "refsim.standins.pycuda"),
     Seam("pycuda.autoinit", "refsim.standins.pycuda.autoinit"),
     Seam("pycuda.autoprimaryctx", "refsim.standins.pycuda.autoinit"),
@@ -73,8 +75,9 @@ HOOKS = (
 )
 _HOOKS = {row.name: row for row in HOOKS}
 _BY_NAME = {row.name: row for row in SEAMS}
+_OF_MODULES = {row.module: row.name for row in SEAMS}
 _WHOLE = tuple(f"{row.name}." for row in SEAMS if row.whole)
-_ABSENT = ("cupyx", "cupy_backends")
+_ABSENT = ("cupy_backends",)
 """Packages that come with one of these, and have no module here."""
 
 
@@ -106,7 +109,14 @@ class StandInFinder(MetaPathFinder):
         if fullname in _HOOKS:
             return _hooked(_HOOKS[fullname], path)
         if fullname.startswith(_WHOLE) or fullname in _ABSENT:
-            raise ModuleNotFoundError(str(current().unsupported(f"module {fullname}")), name=fullname)
+            refusal = current().unsupported(f"module {fullname}")
+            raise ImportError(
+                str(refusal), name=fullname
+            )  # `from package import module` would swallow ModuleNotFoundError
+        package, _, name = fullname.rpartition(".")
+        if package in _OF_MODULES and PathFinder.find_spec(fullname, path) is None:  # `from package import name`
+            said = f"[unsupported-function] {_OF_MODULES[package]}.{name} is not simulated"
+            raise ImportError(said, name=f"{_OF_MODULES[package]}.{name}")
         return None
 
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from refsim.errors import RefsimError
+from refsim.standins import cupyx
 from refsim.standins import session as sessions
 from refsim.standins.records import Fidelity, KernelRecord, Said, TestRecord, add, merged, of_json
 from refsim.standins.seams import StandInFinder, refuse
@@ -224,8 +225,12 @@ def test_a_child_by_fork_begins_with_nothing():
 
 def test_a_package_that_comes_with_one_is_refused_too(monkeypatch):
     monkeypatch.setattr(sessions, "_CURRENT", [GpuSession()])
-    with pytest.raises(ModuleNotFoundError, match="module cupyx is not simulated"):
-        StandInFinder().find_spec("cupyx")
+    for name in ("cupy_backends", "cupyx.jit"):
+        with pytest.raises(ImportError, match=f"module {name} is not simulated"):
+            StandInFinder().find_spec(name)
+    with pytest.raises(ImportError, match=r"\[unsupported-function\] cupyx.jit is not simulated"):
+        StandInFinder().find_spec("refsim.standins.cupyx.jit")  # as `from cupyx import jit` asks
+    assert StandInFinder().find_spec("refsim.standins.cupyx.profiler", cupyx.__path__) is None
     assert StandInFinder().find_spec("cupyx_of_somebody") is None
 
 

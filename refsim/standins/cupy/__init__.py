@@ -23,6 +23,7 @@ from refsim.standins.cupy.creation import (
     ones_like,
     zeros_like,
 )
+from refsim.standins.cupy.decorators import fuse, memoize
 from refsim.standins.cupy.delegation import Ufunc as ufunc  # noqa: N813 - CuPy's own name
 from refsim.standins.cupy.elementwise import ElementwiseKernel
 from refsim.standins.cupy.names import ARRAY_FUNCTIONS, CHANGING, CONSTANTS, FACTS, UFUNCS
@@ -49,11 +50,13 @@ __all__ = [
     "empty_like",
     "fft",
     "full_like",
+    "fuse",
     "get_array_module",
     "get_default_memory_pool",
     "get_default_pinned_memory_pool",
     "is_available",
     "linalg",
+    "memoize",
     "ndarray",
     "ones_like",
     "random",

@@ -5,6 +5,7 @@ from typing import Any
 
 from refsim.errors import Kind, RefsimError
 from refsim.kernel_code import COMPILERS
+from refsim.standins.complex_numbers import with_complex
 from refsim.standins.seams import refuse
 from refsim.standins.session import current
 from refsim.targets import target_named
@@ -30,7 +31,7 @@ def ptx_of(source: str, options: Sequence[str], backend: str, entries: Sequence[
         raise ValueError(f"Invalid backend {backend!r}: nvrtc or nvcc")
     plain = f"sm_{target_named(current().target).number}"
     try:
-        return current().compiled(source, options, target=plain, compiler=backend, entries=tuple(entries))
+        return current().compiled(with_complex(source), options, target=plain, compiler=backend, entries=tuple(entries))
     except RefsimError as error:
         if error.kind is Kind.MISSING:
             raise

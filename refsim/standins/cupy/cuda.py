@@ -4,6 +4,8 @@ import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
+
 from refsim.standins.cupy import compiler, device, driver, pool, runtime
 from refsim.standins.cupy import device as stream
 from refsim.standins.cupy import pool as memory
@@ -16,6 +18,7 @@ from refsim.standins.cupy.pool import (
     Memory,
     MemoryPointer,
     MemoryPool,
+    PinnedMemoryPointer,
     PinnedMemoryPool,
     UnownedMemory,
 )
@@ -30,10 +33,12 @@ __all__ = [
     "Memory",
     "MemoryPointer",
     "MemoryPool",
+    "PinnedMemoryPointer",
     "PinnedMemoryPool",
     "Stream",
     "UnownedMemory",
     "alloc",
+    "alloc_pinned_memory",
     "compiler",
     "device",
     "driver",
@@ -67,6 +72,11 @@ def get_allocator() -> Callable[[int], MemoryPointer]:
 
 def set_allocator(allocator: Any = None) -> None:
     """All memory is of one kind here: which pool it comes from makes no difference, except to what the pool counts."""
+
+
+def alloc_pinned_memory(size: int) -> PinnedMemoryPointer:
+    """Memory of the host, which nothing pages out here."""
+    return np.zeros(int(size), np.uint8).view(PinnedMemoryPointer)
 
 
 def set_pinned_memory_allocator(allocator: Any = None) -> None:

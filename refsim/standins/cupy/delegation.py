@@ -127,7 +127,8 @@ def _noted(name: str, args: Any, found: Any) -> None:
     """The report says which functions of real numbers need not have the bits of CuPy's kernels."""
     if name.startswith("ndarray.") or name in COMPLEX_BITS:
         return
-    kinds = {np.dtype(each.dtype).kind for each in (*args, found) if hasattr(each, "dtype")}
+    arrays = ndarray | np.ndarray | np.generic  # not a type, which is an argument, too
+    kinds = {np.dtype(each.dtype).kind for each in (*args, found) if isinstance(each, arrays)}
     if kinds & {"c"} or (kinds & {"f", "V"} and name not in SAME_BITS):
         current().answered_by_host(f"cupy.{name}")
 

@@ -10,13 +10,13 @@ import numpy as np
 from refsim.standins.cupy.arrays import ndarray
 from refsim.standins.cupy.driver import as_cupy
 from refsim.standins.cupy.generated import (
-    PRELUDE,
     Parameter,
     Seen,
     c_type,
     checked,
     parameters,
     seen,
+    source_of,
     type_of,
     types_of,
 )
@@ -115,22 +115,19 @@ class ElementwiseKernel:
         launched(compiled, self.name, -(-count // block), block, values)
 
     def _source(self, heads: Sequence[str], names: Sequence[str], known: dict[str, np.dtype[Any]]) -> str:
-        return "\n".join(
-            (
-                PRELUDE,
-                *(f"typedef {c_type(kind, WHO)} {letter};" for letter, kind in known.items()),
-                self.preamble,
-                f'extern "C" __global__ void {self.name}({", ".join(heads)}) {{',
-                f"const long long n = _ind.size(); {self.loop_prep};",
-                "const long long _step = (long long)gridDim.x * blockDim.x;",
-                "for (long long i = (long long)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += _step) {",
-                *names,
-                f'#line 1 "{self.name}"',
-                f"{self.operation};",
-                "}",
-                f"{self.after_loop};",
-                "}",
-            )
+        return source_of(
+            *(f"typedef {c_type(kind, WHO)} {letter};" for letter, kind in known.items()),
+            self.preamble,
+            f'extern "C" __global__ void {self.name}({", ".join(heads)}) {{',
+            f"const long long n = _ind.size(); {self.loop_prep};",
+            "const long long _step = (long long)gridDim.x * blockDim.x;",
+            "for (long long i = (long long)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += _step) {",
+            *names,
+            f'#line 1 "{self.name}"',
+            f"{self.operation};",
+            "}",
+            f"{self.after_loop};",
+            "}",
         )
 
     def __repr__(self) -> str:

@@ -23,9 +23,11 @@ _C_TYPES = {
     "float16": "float16",
     "float32": "float",
     "float64": "double",
+    "complex64": "complex<float>",
+    "complex128": "complex<double>",
 }
 
-PRELUDE = """
+_PRELUDE = """
 #include <cuda_fp16.h>
 struct float16 {  // computes in float, and is rounded where it is stored
     __half held_;
@@ -59,6 +61,12 @@ struct Indexer {
 """An element of an array is found by its number in C order, whatever the strides are."""
 
 
+def source_of(*parts: str) -> str:
+    """A generated kernel's source: what all of them begin with, complex numbers where it has some, and its own parts."""
+    own = "\n".join(parts)
+    return "\n".join((*(["#include <cupy/complex.cuh>"] if "complex<" in own else []), _PRELUDE, own))
+
+
 @dataclass(frozen=True)
 class Parameter:
     """`raw T x`: its type, which one letter leaves open, its name, and whether the kernel indexes it itself."""
@@ -88,7 +96,7 @@ def parameters(text: str) -> tuple[Parameter, ...]:
 
 
 def c_type(kind: np.dtype[Any], who: str) -> str:
-    """What a generated kernel calls a type; complex numbers are refused by the kernel's name."""
+    """What a generated kernel calls a type."""
     if kind.name not in _C_TYPES:
         raise current().unsupported(f"{who} of {kind.name}")
     return _C_TYPES[kind.name]

@@ -209,6 +209,14 @@ class MemoryPool:
         self._limit = int(size or 0)
 
 
+class PinnedMemoryPointer(np.ndarray[Any, Any]):
+    """Bytes of the host, whose buffer and address are asked for."""
+
+    @property
+    def ptr(self) -> int:
+        return int(self.ctypes.data)
+
+
 class PinnedMemoryPool:
     """Host memory that could not be paged out makes no difference here; nothing is kept."""
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from refsim.standins.cupy.arrays import kind_of, ndarray
 from refsim.standins.cupy.elementwise import launched
-from refsim.standins.cupy.generated import PRELUDE, Seen, c_type, checked, parameters, seen, type_of, types_of
+from refsim.standins.cupy.generated import Seen, c_type, checked, parameters, seen, source_of, type_of, types_of
 from refsim.standins.cupy.raw import KernelSource
 from refsim.standins.session import current
 
@@ -108,36 +108,33 @@ class ReductionKernel:
         into, out = self.out_params[0], "_out[_o]"
         first = f"_type_reduce({self.identity})" if self.identity is not None else "_type_reduce()"
         has_first = str(self.identity is not None).lower()
-        return "\n".join(
-            (
-                PRELUDE,
-                *(f"typedef {c_type(kind, WHO)} {letter};" for letter, kind in known.items()),
-                f"typedef {sums} _type_reduce;",
-                self.preamble,
-                "__device__ _type_reduce _reduced(const _type_reduce &a, const _type_reduce &b) {",
-                f'#line 1 "{self.name}"',
-                f"return ({self.reduce_expr}); }}",
-                f'extern "C" __global__ void {self.name}({", ".join(heads)}) {{',
-                f"__shared__ __align__(16) unsigned char _room[{_THREADS} * sizeof(_type_reduce)];",
-                "_type_reduce *_sums = reinterpret_cast<_type_reduce *>(_room);",
-                f"const long long _o = blockIdx.x; _type_reduce _sum = {first}; bool _has = {has_first};",
-                f"for (long long _j = threadIdx.x; _j < _inner; _j += {_THREADS}) {{",
-                *names,
-                f'#line 1 "{self.name}"',
-                f"const _type_reduce _mapped = static_cast<_type_reduce>({self.map_expr});",
-                "_sum = _has ? _reduced(_sum, _mapped) : _mapped; _has = true; }",
-                "_sums[threadIdx.x] = _sum; __syncthreads();",
-                f"const int _used = {'_inner < ' + str(_THREADS) + ' ? (int)_inner : ' + str(_THREADS)};",
-                f"for (int _half = {_THREADS // 2}; _half; _half >>= 1) {{",
-                "if (threadIdx.x < _half && threadIdx.x + _half < _used)",
-                "_sums[threadIdx.x] = _reduced(_sums[threadIdx.x], _sums[threadIdx.x + _half]);",
-                "__syncthreads(); }",
-                "if (!threadIdx.x) {",
-                f"_type_reduce &a = _sums[0]; auto &{into.name} = {out};",
-                f'#line 1 "{self.name}"',
-                f"{self.post_map_expr}; }}",
-                "}",
-            )
+        return source_of(
+            *(f"typedef {c_type(kind, WHO)} {letter};" for letter, kind in known.items()),
+            f"typedef {sums} _type_reduce;",
+            self.preamble,
+            "__device__ _type_reduce _reduced(const _type_reduce &a, const _type_reduce &b) {",
+            f'#line 1 "{self.name}"',
+            f"return ({self.reduce_expr}); }}",
+            f'extern "C" __global__ void {self.name}({", ".join(heads)}) {{',
+            f"__shared__ __align__(16) unsigned char _room[{_THREADS} * sizeof(_type_reduce)];",
+            "_type_reduce *_sums = reinterpret_cast<_type_reduce *>(_room);",
+            f"const long long _o = blockIdx.x; _type_reduce _sum = {first}; bool _has = {has_first};",
+            f"for (long long _j = threadIdx.x; _j < _inner; _j += {_THREADS}) {{",
+            *names,
+            f'#line 1 "{self.name}"',
+            f"const _type_reduce _mapped = static_cast<_type_reduce>({self.map_expr});",
+            "_sum = _has ? _reduced(_sum, _mapped) : _mapped; _has = true; }",
+            "_sums[threadIdx.x] = _sum; __syncthreads();",
+            f"const int _used = {'_inner < ' + str(_THREADS) + ' ? (int)_inner : ' + str(_THREADS)};",
+            f"for (int _half = {_THREADS // 2}; _half; _half >>= 1) {{",
+            "if (threadIdx.x < _half && threadIdx.x + _half < _used)",
+            "_sums[threadIdx.x] = _reduced(_sums[threadIdx.x], _sums[threadIdx.x + _half]);",
+            "__syncthreads(); }",
+            "if (!threadIdx.x) {",
+            f"_type_reduce &a = _sums[0]; auto &{into.name} = {out};",
+            f'#line 1 "{self.name}"',
+            f"{self.post_map_expr}; }}",
+            "}",
         )
 
     def __repr__(self) -> str:

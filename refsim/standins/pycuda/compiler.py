@@ -8,6 +8,7 @@ from typing import Any
 from refsim.device.compile import compiled
 from refsim.errors import Kind, RefsimError
 from refsim.kernel_code import KernelCode
+from refsim.standins.complex_numbers import with_complex
 from refsim.standins.pycuda.driver import CompileError, Function, Module, module_from_buffer
 from refsim.standins.seams import refuse
 from refsim.standins.session import current
@@ -63,7 +64,7 @@ def ptx(
     include_dirs: Sequence[str] = (),
 ) -> str:
     """The PTX of a source for the run's target, or for `arch`; CompileError with NVRTC's log."""
-    text = source if no_extern_c else f'extern "C" {{\n#line 1\n{source}\n}}\n'
+    text = with_complex(source if no_extern_c else f'extern "C" {{\n#line 1\n{source}\n}}\n')
     flags = of_device(DEFAULT_NVCC_FLAGS if options is None else options)
     code = KernelCode(source=text, options=flags, include=tuple(map(Path, include_dirs)))
     try:

@@ -1,0 +1,42 @@
+"""cupyx on the simulated GPU: functions that change arrays at many places, pinned memory."""
+
+from typing import Any
+
+import numpy as np
+
+from refsim.standins.cupy.arrays import ndarray
+from refsim.standins.cupy.delegation import answer, changed
+from refsim.standins.cupyx import profiler as profiler
+from refsim.standins.seams import refuse
+
+
+def scatter_add(a: ndarray, slices: Any, value: Any) -> None:
+    """a[slices] += value, also where slices name an element twice."""
+    changed("add.at", np.add.at, (a, slices, value), {})
+
+
+def scatter_max(a: ndarray, slices: Any, value: Any) -> None:
+    changed("maximum.at", np.maximum.at, (a, slices, value), {})
+
+
+def scatter_min(a: ndarray, slices: Any, value: Any) -> None:
+    changed("minimum.at", np.minimum.at, (a, slices, value), {})
+
+
+def rsqrt(x: Any, out: Any = None) -> Any:
+    """1 / sqrt(x)."""
+    return answer("rsqrt", lambda array, out=None: np.divide(1, np.sqrt(array), out=out), (x,), {"out": out})
+
+
+def empty_pinned(shape: Any, dtype: Any = float, order: Any = "C") -> Any:
+    """An array of the host."""
+    return np.empty(shape, dtype, order)
+
+
+def zeros_pinned(shape: Any, dtype: Any = float, order: Any = "C") -> Any:
+    """An array of the host."""
+    return np.zeros(shape, dtype, order)
+
+
+def __getattr__(name: str) -> Any:
+    raise refuse("cupyx", name)
