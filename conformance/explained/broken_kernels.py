@@ -121,6 +121,16 @@ def _of_linear() -> Iterator[Broken]:
         yield Broken(f"linear/{each.id}", made, of_corpus, of_user.linear)
 
 
+FAULTS_SHOWING = {
+    "sixth-for-quotient": (
+        test_block_scale_quantize.bindings.BlockQuantize(
+            256, 1024, Values("gaussian", 1), "bf16", "nvfp4", "te_cpp_2d"
+        ),
+    ),
+}
+"""A problem with what the mistake is about: the recipe that divides by six, in enough blocks of 16 x 16."""
+
+
 def _of_faults() -> Iterator[Broken]:
     for each in faults.MUTANTS:
         target = fault_trials.TARGETS[each.kernel]
@@ -132,7 +142,8 @@ def _of_faults() -> Iterator[Broken]:
             return replace(kernel, file=mutant.source(folder), entries=entries, run=run, suspects={})
 
         def problems(kernel: Kernel, mutant: faults.Mutant = each) -> tuple[Any, ...]:
-            return (fault_trials.problem_of(mutant), *fault_trials.special_problems(mutant))
+            shows = FAULTS_SHOWING.get(mutant.id, ())
+            return (*shows, fault_trials.problem_of(mutant), *fault_trials.special_problems(mutant))
 
         way = of_user.block_quantiser if each.kernel == faults.QUANTISER else partial(of_user.blocks, target)
         yield Broken(f"faults/{each.id}", made, problems, way, target)

@@ -79,6 +79,11 @@ def epsilons(own: float) -> Iterator[Cause]:
         yield Cause(Family.EPSILON, place, "eps_place", place, _NORM, int(place != INSIDE))
 
 
+def as_written(eps: float, own: float) -> float:
+    """The decimal number that a float32 epsilon is: in float64 1e-5 is not what float32 makes of it."""
+    return next((size for size in (own, *SIZES, own * own, own**0.5) if float(np.float32(size)) == eps), eps)
+
+
 # ---- weights -----------------------------------------------------------------------------------------------------------------
 
 

@@ -176,7 +176,9 @@ class NormOfPlans(RowSubject):
         of_x, of_squares = (count or x.shape[1] for count in plan.count)
         shift = added_wide(kept(x, plan.tail)) / of_x if plan.centred != NOT_CENTRED else np.float64(0)
         mean = added_wide(kept(x - shift, plan.tail) ** 2) / of_squares
-        y = (x - shift * (plan.centred != CENTRED_IN_VARIANCE)) / np.sqrt(mean + plan.eps)
+        y = (x - shift * (plan.centred != CENTRED_IN_VARIANCE)) / np.sqrt(
+            mean + steps.as_written(plan.eps, self.number)
+        )
         if self.w is not None:
             y = y * plan.weights.apply(self.w)
         if self.bias is not None and plan.bias is steps.ADDED:

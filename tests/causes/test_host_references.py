@@ -103,6 +103,17 @@ def test_a_reference_with_one_wrong_element_explains_a_part():
     assert found.parts[0].repaired >= found.differing - 1
 
 
+def test_an_epsilon_in_float64_is_the_number_that_was_written():
+    """Where epsilon is most of the mean, float32's own 1e-5 gives other bits."""
+    x = drawn(96, 16) / np.float32(4096)
+    wide = x.astype(np.float64)
+    for eps in (1e-5, 1e-6):
+        y = wide / np.sqrt((wide**2).mean(axis=1, keepdims=True) + eps)
+        given = RowOperands(function="rms_norm", x=x, eps=1e-5)
+        found = explain_diff(y.astype(np.float32), operands=given, seconds=4)
+        assert (Family.HOST,) in families(found) if eps == 1e-5 else (Family.HOST, Family.EPSILON) in families(found)
+
+
 @pytest.mark.parametrize("causal", [False, True])
 def test_attention_in_float64_is_named(causal):
     random = np.random.default_rng(0)
