@@ -67,6 +67,11 @@ using ::exp; using ::log; using ::sqrt;
 """Sums, products and conjugates as both packages have them; of quotients and functions the last bits may be others."""
 
 
+def including_complex(source: str) -> str:
+    """A generated source, with the header of PyCUDA before it where it has complex numbers."""
+    return f"#include <pycuda-complex.hpp>\n{source}" if "complex<" in source else source
+
+
 def with_complex(source: str, name: str = "source.cu") -> str:
     """A source that includes the header of a package, with complex numbers in its place; its lines stay what they were."""
     if not _INCLUDED.search(source):

@@ -43,6 +43,7 @@ SEAMS = (
     Seam("pycuda", "refsim.standins.pycuda"),
     Seam("pycuda.autoinit", "refsim.standins.pycuda.autoinit"),
     Seam("pycuda.autoprimaryctx", "refsim.standins.pycuda.autoinit"),
+    Seam("pycuda.characterize", "refsim.standins.pycuda.characterize"),
     Seam("pycuda.compiler", "refsim.standins.pycuda.compiler"),
     Seam("pycuda.cumath", "refsim.standins.pycuda.cumath"),
     Seam("pycuda.curandom", "refsim.standins.pycuda.curandom"),

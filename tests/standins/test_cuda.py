@@ -110,6 +110,17 @@ def test_modules_of_ptx_become_one_and_keep_their_own_variables(fresh):
         joined([CALLER, CALLED, CALLED])
 
 
+def test_a_launch_that_is_none_is_the_packages_error(fresh):
+    kernel = images.Image.from_ptx(DOUBLE.encode()).get_kernel("double")
+    with pytest.raises(RuntimeError, match="CUDA_ERROR_INVALID_VALUE"):
+        core.core_launch(core.CoreStream(), core.CoreLaunchConfig(1, 2048), kernel, 0, 0, np.uint32(8))
+
+
+@needs_nvrtc
+def test_a_program_of_nothing_is_compiled():
+    assert b".version" in images.CoreProgram("", "c++").compile("ptx").code
+
+
 def test_properties_are_attributes_of_the_driver():
     assert core.CoreDevice().properties.multiprocessor_count == 132
     with pytest.raises(UnsupportedError, match=r"cuda\.core\.Device\.properties\.clock_rate"):

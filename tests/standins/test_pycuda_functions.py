@@ -17,7 +17,7 @@ X = np.float32([0.5, -2, 3, 1.25, -7, 11])
 @pytest.fixture(autouse=True)
 def fresh(monkeypatch):
     monkeypatch.setattr(sessions, "_CURRENT", [GpuSession()])
-    for kept in (array_functions._kernel, array_functions._reduction, array_functions._elements):
+    for kept in (array_functions._kernel, array_functions._reduction, array_functions._elements, cumath._kernel):
         kept.cache_clear()
     monkeypatch.setattr(gpuarray, "_KERNELS", {})
     driver.init()
@@ -56,6 +56,54 @@ def test_functions_of_elements():
         cumath.sin(gpuarray.to_gpu(np.int32([1])))
     with pytest.raises(UnsupportedError, match=r"__pow__ is not simulated: of int32"):
         gpuarray.to_gpu(np.int32([1])) ** 2
+
+
+@needs_nvrtc
+def test_complex_arrays():
+    z = np.complex64([1 + 2j, -3, 0.5j])
+    x, y = gpuarray.to_gpu(z), gpuarray.to_gpu(np.float64([2, -1, 4]))
+    assert np.allclose((x * y - 1j).get(), z * y.get() - 1j)
+    assert (x + y).get().dtype == np.complex128
+    assert np.allclose(gpuarray.sum(x).get(), z.sum())
+    with pytest.raises(UnsupportedError, match=r"pycuda\.cumath\.sin is not simulated: of complex64"):
+        cumath.sin(x)
+
+
+@needs_nvrtc
+def test_truths_and_rows():
+    x = gpuarray.ones((3, 2), np.float32)
+    x[1:2] = 0
+    x[2:] = gpuarray.to_gpu(np.float32([[5, 6]]))
+    assert x.get().tolist() == [[1, 1], [0, 0], [5, 6]]
+    assert (x.any().get(), x.all().get(), x[:1].all().get()) == (True, False, True)
+    assert x.any().dtype == np.bool_
+    assert gpuarray.logical_and(x, 2 - x).get().tolist() == [[True, True], [False, False], [True, True]]
+    assert (x.flags.c_contiguous, x.flags.f_contiguous, x.flags.forc) == (True, False, True)
+    x[...] = 7
+    assert (x.get() == 7).all()
+    with pytest.raises(UnsupportedError, match=r"__setitem__ is not simulated: \(3, 2\) into \(1, 2\)"):
+        x[:1] = x
+
+
+@needs_nvrtc
+def test_numbers_in_two_parts():
+    x = gpuarray.to_gpu(X)
+    (fraction, exponent), wanted = cumath.frexp(x), np.frexp(X)
+    assert (fraction.get() == wanted[0]).all()
+    assert (exponent.get() == wanted[1]).all()
+    assert (cumath.ldexp(fraction, exponent).get() == X).all()
+    assert [part.get().tolist() for part in cumath.modf(x)] == [part.tolist() for part in np.modf(X)]
+    out = gpuarray.empty_like(x)
+    assert cumath.exp(x, out) is out
+
+
+def test_a_fixture_has_a_context_around_each_test():
+    before = driver.Context.get_current()
+    steps = tools.init_cuda_context_fixture()
+    next(steps)
+    assert driver.Context.get_current() is not before
+    assert list(steps) == []
+    assert driver.Context.get_current() is before
 
 
 def test_numbers_are_drawn_by_the_host(fresh):

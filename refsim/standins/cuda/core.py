@@ -1,6 +1,8 @@
 """cuda.core: device, streams, buffers, views of memory and launches, put in the place of its own once it is imported."""
 
 import ctypes
+import functools
+import importlib
 import itertools
 import sys
 from collections.abc import Sequence
@@ -12,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from refsim.errors import RefsimError
+from refsim.errors import Kind, RefsimError
 from refsim.ptx import is_fault
 from refsim.standins.cuda import images
 from refsim.standins.cuda.bindings import CONTEXT
@@ -301,10 +303,22 @@ def core_launch(stream: Any, config: CoreLaunchConfig, kernel: images.CoreKernel
     try:
         printed = kernel.module.launch(kernel.entry, config.grid, config.block, given, config.shmem_size, **more)
     except RefsimError as error:
+        if error.kind is Kind.USAGE:
+            raise _cuda_error()(f"CUDA_ERROR_INVALID_VALUE: {error}") from error
         if not is_fault(error):
             raise
-        raise RuntimeError(f"CUDA_ERROR_LAUNCH_FAILED: {error}") from error
+        raise _cuda_error()(f"CUDA_ERROR_LAUNCH_FAILED: {error}") from error
     sys.stdout.write("".join(printed))
+
+
+@functools.cache
+def _cuda_error() -> type[Exception]:
+    """The error of cuda.core, as far as that of this version is found, which a RuntimeError is, too."""
+    try:
+        theirs = importlib.import_module("cuda.core._utils.cuda_utils").CUDAError
+    except (ImportError, AttributeError):
+        return RuntimeError
+    return type("CUDAError", (theirs, RuntimeError), {})
 
 
 def _packed(argument: Any, size: int) -> bytes:

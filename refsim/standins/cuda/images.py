@@ -189,7 +189,8 @@ class CoreProgram:
     """CUDA C++ that NVRTC compiles."""
 
     def __init__(self, code: Any, code_type: str, options: ProgramOptions | None = None) -> None:
-        self.code, self.options = code.decode() if isinstance(code, bytes) else code, options or ProgramOptions()
+        self.code = (code.decode() if isinstance(code, bytes) else code) or "// nothing"
+        self.options = options or ProgramOptions()
         if code_type != "c++":
             raise current().unsupported(f"cuda.core.Program of {code_type}")
 

@@ -15,7 +15,7 @@ from refsim.standins.session import current
 def of_elements(expression: str, dtype: Any, *operands: Any, out: Any = None, stream: Any = None) -> GPUArray:
     """A new array, or `out`: an expression of x0[i], x1[i], ... (numbers: x1), in the type `dtype`."""
     arrays = [each for each in operands if isinstance(each, GPUArray)]
-    if any(each.shape != arrays[0].shape for each in arrays):
+    if {each.shape for each in arrays} != {arrays[0].shape}:
         raise current().unsupported("pycuda.gpuarray broadcasting", " with ".join(str(each.shape) for each in arrays))
     made = GPUArray(arrays[0].shape, dtype, arrays[0].allocator, order=arrays[0].order) if out is None else out
     number = dtype_to_ctype(_kind(*operands))
@@ -56,6 +56,16 @@ def _largest(name: str, a: GPUArray, stream: Any) -> GPUArray:
     return _reduction(a.dtype, "x[0]", _larger(name, a.dtype, "a", "b"), "x[i]", heads, f"{name}_of_all")(
         a, stream=stream
     )
+
+
+def any(a: GPUArray, stream: Any = None) -> GPUArray:
+    heads = f"const {dtype_to_ctype(a.dtype)} *x"
+    return _reduction(np.dtype(np.bool_), "false", "a || b", "x[i] != 0", heads, "any_of_all")(a, stream=stream)
+
+
+def all(a: GPUArray, stream: Any = None) -> GPUArray:
+    heads = f"const {dtype_to_ctype(a.dtype)} *x"
+    return _reduction(np.dtype(np.bool_), "true", "a && b", "x[i] != 0", heads, "all_of_all")(a, stream=stream)
 
 
 def _larger(name: str, kind: Any, one: str, other: str) -> str:
@@ -108,6 +118,18 @@ def _elements(heads: str, operation: str, name: str) -> PycudaElementwise:
     return PycudaElementwise(heads, operation, name)
 
 
+def logical_and(x1: Any, x2: Any, /, out: Any = None, stream: Any = None) -> GPUArray:
+    return of_elements("$0 && $1", np.bool_, x1, x2, out=out, stream=stream)
+
+
+def logical_or(x1: Any, x2: Any, /, out: Any = None, stream: Any = None) -> GPUArray:
+    return of_elements("$0 || $1", np.bool_, x1, x2, out=out, stream=stream)
+
+
+def logical_not(x: GPUArray, /, out: Any = None, stream: Any = None) -> GPUArray:
+    return of_elements("!$0", np.bool_, x, out=out, stream=stream)
+
+
 def compared(sign: str, one: GPUArray, other: Any) -> GPUArray:
     return of_elements(f"$0 {sign} $1", np.bool_, one, other)
 
@@ -117,7 +139,8 @@ def power(base: Any, exponent: Any) -> GPUArray:
     kind = _kind(base, exponent)
     if kind not in (np.float32, np.float64):
         raise current().unsupported("pycuda.gpuarray.GPUArray.__pow__", f"of {kind}")
-    return of_elements("powf($0, $1)" if kind == np.float32 else "pow($0, $1)", kind, base, exponent)
+    function, c_type = ("powf", "float") if kind == np.float32 else ("pow", "double")
+    return of_elements(f"{function}(({c_type})$0, ({c_type})$1)", kind, base, exponent)
 
 
 def reverse(a: GPUArray) -> GPUArray:

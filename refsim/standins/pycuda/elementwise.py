@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from refsim.standins.complex_numbers import including_complex
 from refsim.standins.pycuda.compiler import SourceModule
 from refsim.standins.pycuda.errors import LogicError
 from refsim.standins.pycuda.gpuarray import GPUArray
@@ -28,6 +29,8 @@ _SCALARS = {
     "unsigned long long": "Q",
     "float": "f",
     "double": "d",
+    "pycuda complex float": "F",
+    "pycuda complex double": "D",
 }
 """What C++ calls a number, as NumPy's letter."""
 
@@ -65,7 +68,7 @@ class PycudaElementwise:
                 "}",
             )
         )
-        self._function = SourceModule(source, options=options, keep=keep).get_function(name)
+        self._function = SourceModule(including_complex(source), options=options, keep=keep).get_function(name)
 
     def __call__(self, *args: Any, range: Any = None, slice: Any = None, stream: Any = None) -> None:
         if range is not None or slice is not None:

@@ -3,11 +3,13 @@
 import importlib
 from collections.abc import Sequence
 from math import prod
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from refsim.standins.complex_numbers import including_complex
 from refsim.standins.pycuda.compiler import SourceModule
 from refsim.standins.pycuda.driver import mem_alloc, memcpy_dtod, memcpy_dtoh, memcpy_htod
 from refsim.standins.pycuda.functions import PycudaFunction
@@ -16,12 +18,25 @@ from refsim.standins.pycuda.vectors import vec
 from refsim.standins.seams import refuse
 from refsim.standins.session import current
 
-__all__ = ["GPUArray", "arange", "empty", "empty_like", "to_gpu", "to_gpu_async", "vec", "zeros", "zeros_like"]
+__all__ = ["GPUArray", "arange", "empty", "empty_like", "ones", "to_gpu", "to_gpu_async", "vec", "zeros", "zeros_like"]
 
 _THREADS = 256
 _OPERATORS = {"add": "+", "sub": "-", "mul": "*", "truediv": "/"}
 _COMPARISONS = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
-_FUNCTIONS = ("dot", "if_positive", "max", "maximum", "min", "minimum", "sum", "take", "where")
+_FUNCTIONS = (
+    "dot",
+    "if_positive",
+    "logical_and",
+    "logical_not",
+    "logical_or",
+    "max",
+    "maximum",
+    "min",
+    "minimum",
+    "sum",
+    "take",
+    "where",
+)
 
 
 class GPUArray:
@@ -88,8 +103,12 @@ class GPUArray:
         self.set(np.full(self.shape, value, self.dtype))
         return self
 
-    def reshape(self, *shape: Any) -> "GPUArray":
+    def reshape(self, *shape: Any, order: str = "C") -> "GPUArray":
         """The same memory in another shape; one extent may be -1."""
+        if order != self.order and self.ndim > 1:
+            raise current().unsupported(
+                "pycuda.gpuarray.GPUArray.reshape", f"of an array in order {self.order} to {order}"
+            )
         wanted = tuple(shape[0]) if len(shape) == 1 and not np.isscalar(shape[0]) else shape
         wanted = np.empty(self.shape, np.bool_).reshape(wanted).shape
         return GPUArray(wanted, self.dtype, self.allocator, self, self.gpudata, order=self.order)
@@ -108,6 +127,22 @@ class GPUArray:
         shape = (max(last - first, 0), *self.shape[1:])
         return GPUArray(shape, self.dtype, self.allocator, self, self.ptr + first * self.strides[0])
 
+    def __setitem__(self, index: Any, value: Any) -> None:
+        """Whole rows, filled with a number or with an array of their shape."""
+        rows = self if index is Ellipsis else self[index]
+        if isinstance(value, GPUArray):
+            if (value.shape, value.dtype) != (rows.shape, rows.dtype):
+                raise current().unsupported("pycuda.gpuarray.GPUArray.__setitem__", f"{value.shape} into {rows.shape}")
+            memcpy_dtod(rows.ptr, value.ptr, rows.nbytes)
+        elif rows.size:
+            rows.set(np.array(np.broadcast_to(np.asarray(value, rows.dtype), rows.shape)))
+
+    @property
+    def flags(self) -> Any:
+        """c_contiguous, f_contiguous and forc, which is both or either."""
+        found = np.empty(self.shape, np.bool_, "F" if self.order == "F" else "C").flags
+        return SimpleNamespace(c_contiguous=found.c_contiguous, f_contiguous=found.f_contiguous, forc=found.forc)
+
     def __len__(self) -> int:
         return self.shape[0] if self.shape else 0
 
@@ -122,6 +157,12 @@ class GPUArray:
 
     def __rpow__(self, other: Any) -> Any:
         return _functions().power(other, self)
+
+    def any(self, stream: Any = None, allocator: Any = None) -> Any:
+        return _functions().any(self, stream)
+
+    def all(self, stream: Any = None, allocator: Any = None) -> Any:
+        return _functions().all(self, stream)
 
     def reverse(self, stream: Any = None) -> Any:
         return _functions().reverse(self)
@@ -211,7 +252,7 @@ _KERNELS: dict[str, PycudaFunction] = {}
 
 def _kernel(source: str) -> PycudaFunction:
     if source not in _KERNELS:
-        _KERNELS[source] = SourceModule(source).get_function("elementwise")
+        _KERNELS[source] = SourceModule(including_complex(source)).get_function("elementwise")
     return _KERNELS[source]
 
 
@@ -228,6 +269,10 @@ def empty(shape: Any, dtype: Any, allocator: Any = mem_alloc, order: str = "C") 
 
 def zeros(shape: Any, dtype: Any = np.float64, allocator: Any = mem_alloc, order: str = "C") -> GPUArray:
     return GPUArray(shape, dtype, allocator, order=order).fill(0)
+
+
+def ones(shape: Any, dtype: Any = np.float64, allocator: Any = mem_alloc, order: str = "C") -> GPUArray:
+    return GPUArray(shape, dtype, allocator, order=order).fill(1)
 
 
 def empty_like(other: GPUArray, dtype: Any = None) -> GPUArray:

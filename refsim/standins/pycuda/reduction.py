@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from refsim.standins.complex_numbers import including_complex
 from refsim.standins.pycuda.compiler import SourceModule
 from refsim.standins.pycuda.driver import mem_alloc
 from refsim.standins.pycuda.elementwise import declared_types, scalars
@@ -51,14 +52,14 @@ class PycudaReduction:
             "__syncthreads(); }",
             "if (!threadIdx.x) *out = sums[0]; }",
         ))  # fmt: skip
-        self._function = SourceModule(source, options=options, keep=keep).get_function(name)
+        self._function = SourceModule(including_complex(source), options=options, keep=keep).get_function(name)
 
     def __call__(self, *args: Any, stream: Any = None, out: Any = None, allocator: Any = None, **more: Any) -> GPUArray:
         if any(value is not None for value in more.values()):
             raise current().unsupported("pycuda.reduction.ReductionKernel", f"with {', '.join(more)}")
         given, arrays = scalars(self.arguments, args)
         made = GPUArray((), self.dtype_out, allocator or self.allocator) if out is None else out
-        if self.dtype_out.kind == "f":
+        if self.dtype_out.kind in "fc":
             current().answered_by_host(f"pycuda.reduction.ReductionKernel {self.name}, in an order of its own")
         self._function(made, *given, np.uint32(arrays[0].size), grid=(1, 1), block=(_THREADS, 1, 1), stream=stream)
         return made

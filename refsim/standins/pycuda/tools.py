@@ -3,7 +3,7 @@
 import functools
 import gc
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,8 @@ _C_TYPES = {
     "uint64": "unsigned long long",
     "float32": "float",
     "float64": "double",
+    "complex64": "pycuda::complex<float>",
+    "complex128": "pycuda::complex<double>",
 }
 
 
@@ -68,6 +70,14 @@ def mark_cuda_test(inner: Callable[..., Any]) -> Callable[..., Any]:
             gc.collect()
 
     return run
+
+
+def init_cuda_context_fixture() -> Iterator[None]:
+    """What a fixture of pytest yields from: a context around each test."""
+    context = make_default_context()
+    yield
+    context.detach()
+    gc.collect()
 
 
 class DeviceMemoryPool:
