@@ -10,12 +10,13 @@ from numpy.typing import NDArray
 from refsim.errors import RefsimError
 from refsim.formats import format_named
 from refsim.integers import is_whole
+from refsim.render.cards import FieldsCard
 
 Codes = NDArray[np.unsignedinteger[Any]]
 
 
-@dataclass(frozen=True)
-class KernelProduct:
+@dataclass(frozen=True, repr=False)
+class KernelProduct(FieldsCard):
     """D (M, N) of A (M, K) and B (N, K), D[m, n] the sum of A[m, k] B[n, k] over k, as a kernel computes it.
 
     `problem(a, b)` turns codes (M, K) and (N, K) into a recipe of the kernel, scales of one and whatever else is added left out;

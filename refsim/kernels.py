@@ -14,7 +14,7 @@ from refsim.formats import ELEMENTS, FORMATS, format_named
 from refsim.integers import is_whole
 from refsim.kernel_code import Compiler, KernelCode
 from refsim.kernel_products import KernelProduct
-from refsim.render.cards import Card, Facts
+from refsim.render.cards import Card, Facts, FieldsCard
 
 __all__ = ["Bounded", "Buffer", "Kernel", "KernelCode", "KernelProduct", "Launcher", "Outputs", "Promise", "Struct"]
 
@@ -35,8 +35,8 @@ NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]*")
 _WITHOUT_CODES = {row.name for row in ELEMENTS if row not in FORMATS}
 
 
-@dataclass(frozen=True)
-class Bounded:
+@dataclass(frozen=True, repr=False)
+class Bounded(FieldsCard):
     """What an oracle says of an output whose bits are open: exact values, and how far each element may lie from its own.
 
     `value`: float64 in the shape of the output, computed exactly and not rounded to its format. `bound`: float64 >= 0,

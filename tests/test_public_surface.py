@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import refsim
-from refsim import ptx
+from refsim import causes, ptx, scaling, testing
 from refsim.device.compile import assemble, compiled
 from refsim.errors import Kind
 from refsim.kernel_code import KernelCode
@@ -183,6 +183,17 @@ def things() -> Iterator[Any]:
     yield refsim.device.open("sim")
     yield program
     yield program.launch("k", 1, 32, [np.zeros(1, np.uint8)])
+    x = np.float32([[1, 2]] * 2)
+    why = causes.ProductOperands(a=x.view(np.uint8), b=x.view(np.uint8), a_format="e4m3", b_format="e4m3")
+    yield from (why, causes.explain_diff(np.zeros((2, 2), np.float32), operands=why, seconds=0.1))
+    yield causes.explain_diff(x.T.copy(), x, seconds=0.1)
+    yield from (causes.RowOperands(function="softmax", x=x), causes.AttentionOperands(q=x, k=x, v=x, causal=True))
+    yield from (causes.IntegerOperands(a=x, b=x), causes.QuantizedFrom(x=x, to="mxfp8", recipe="floor"))
+    yield causes.WeightOperands(
+        a=x, b=x, b_format="u4", b_scale=x, b_zero=8, target="sm_100a", unit="tcgen05.f16", k=16
+    )
+    yield from (scaling.quantize(x), scaling.scale_kind("e8m0"), refsim.oracles.CUBLASLT_REGIONS[0])
+    yield from (testing.Bounded(x, x), ptx.WarpTrace(program.code("k"), warp=0))
     yield ptx.load(program.text + "".join(f".entry {'x' * 300}{n}() {{ ret; }}\n" for n in range(9)))
     yield ptx.load(program.text.replace("entry k", f"entry {'k' * 300}"))
     yield refsim.layouts.tile("K", "128B", 2, (16, 64))
@@ -203,7 +214,7 @@ def test_a_prompt_shows_a_line_and_a_notebook_a_table() -> None:
         line = repr(thing)
         assert line.startswith(f"<{type(thing).__name__} ")
         assert "\n" not in line
-        assert len(line) < 160, line
+        assert len(line) <= 120, line
         html = thing._repr_html_()
         assert html.startswith(("<table", "<div"))
     of_format = refsim.E4M3._repr_html_()

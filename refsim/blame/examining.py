@@ -13,6 +13,7 @@ from refsim.blame.subjects import BlameSubject
 from refsim.device.assembling import Cubin
 from refsim.errors import Kind, RefsimError
 from refsim.ptx.findings.table import CHECKS, SCHEDULE_DEPENDENT
+from refsim.render.cards import FieldsCard
 
 Item = TypeVar("Item")
 EQUAL, OPEN_WORDS, OTHER_WORDS, VARIES, FAULTS = "equal", "open", "differs", "varies", "faults"
@@ -56,8 +57,8 @@ class BuildRow:
         return self.state not in (NOT_BUILT, ASSEMBLED)
 
 
-@dataclass(frozen=True)
-class Blame:
+@dataclass(frozen=True, repr=False)
+class Blame(FieldsCard):
     """Who is to blame: `verdict` is a key of BLAME_MEANING; `because` the findings and arithmetic that it rests on.
 
     `rows` are the builds, `facts` the silicon with hashes and tools, `launched` the entries that some problem launched. The

@@ -17,14 +17,15 @@ from refsim.blame.subjects import BlameSubject
 from refsim.device.assembling import Cubin
 from refsim.errors import Kind, RefsimError
 from refsim.ptx.text.entry_names import NAMES_MARK
+from refsim.render.cards import FieldsCard
 
 Item = TypeVar("Item")
 CANDIDATE_SECONDS = 20.0  # of a candidate on the simulator: one that lost the end of a loop runs for ever
 RUNS = 2
 
 
-@dataclass(frozen=True)
-class Shrunk:
+@dataclass(frozen=True, repr=False)
+class Shrunk(FieldsCard):
     """The smallest that was found: the problem as it is `given` and in words, its text, the build that shows it, and what
     that wrote beside the model.
 

@@ -17,6 +17,7 @@ from refsim.kernel_code import needs_a_gpu
 from refsim.kernels import Kernel, Launcher
 from refsim.ptx.text.entry_names import entry_named
 from refsim.ptx.text.parser import signatures
+from refsim.render.cards import FieldsCard
 from refsim.testing.draws import drawn_from
 from refsim.testing.outputs import checked
 from refsim.testing.user_code import called, shortened
@@ -26,8 +27,8 @@ _SIMPLEST = 4
 Smaller = Callable[[Any, Callable[[Any], bool]], Any]
 
 
-@dataclass(frozen=True)
-class BlameSubject:
+@dataclass(frozen=True, repr=False)
+class BlameSubject(FieldsCard):
     """A PTX text for a target, problems, and how one is run on a launcher.
 
     `words` gives its outputs as unsigned words; `smaller(problem, shows)` looks for a smaller problem that `shows` as well.

@@ -12,14 +12,15 @@ from refsim.errors import RefsimError, unknown
 from refsim.formats import BF16, E4M3, F16, F32, Format
 from refsim.numerics.profiles import profile
 from refsim.numerics.rows import Unit
+from refsim.render.cards import FieldsCard
 from refsim.scaling.quantizing import scale_values
 from refsim.typed_arrays import codes_with_format
 
 ATTENTION_FORMATS = (BF16, F16, E4M3)
 
 
-@dataclass(frozen=True, kw_only=True)
-class AttentionOperands:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class AttentionOperands(FieldsCard):
     """The operands of O = softmax(scale * Q K^T) V: what O, or the logarithms of its rows' sums, are computed from again.
 
     `q` (..., heads, Lq, D), `k` and `v` (..., kv_heads, Lk, D), heads a multiple of kv_heads: codes of `format` (bf16, f16 or

@@ -8,6 +8,7 @@ from typing import Any
 from refsim.causes.rows import Cause
 from refsim.causes.search import Named
 from refsim.formats import F32, ElementType
+from refsim.render.cards import Card, Facts
 
 
 class DiffOutcome(StrEnum):
@@ -33,8 +34,8 @@ class SumsSoFar:
     over: str = "columns of K"
 
 
-@dataclass(frozen=True)
-class DiffExplanation:
+@dataclass(frozen=True, repr=False)
+class DiffExplanation(Card):
     """What makes output A differ from B, the second one or what is usual.
 
     `named` are causes, or two together, each of which turns the one into the other in every bit: several are alike on this data,
@@ -62,6 +63,14 @@ class DiffExplanation:
     stages: tuple[SumsSoFar, ...] = ()
     made: str = "A"
     beside: tuple[str, ...] = ()
+
+    def _line(self) -> str:
+        said = f"{self.outcome}, {self.differing} of {self.size} differ"
+        return f"{said}, {len(self.named)} named" if self.named else said
+
+    def _facts(self) -> Facts:
+        words = (line.split("  ", 1) for line in self.lines())
+        return [(first, "".join(rest)) for first, *rest in words]
 
     def lines(self) -> list[str]:
         """The answer as text, the verdict first."""

@@ -10,12 +10,13 @@ from refsim.causes.integer_products import IntegerProduct, Whole
 from refsim.errors import RefsimError
 from refsim.formats import S4, S8, S32, U4, U8, ElementType, Format, Integer, element_named
 from refsim.integers import array_of
+from refsim.render.cards import FieldsCard
 from refsim.scaling.quantizing import scale_values
 from refsim.typed_arrays import disagreeing, integer_held, integers, is_typed, native, words
 
 
-@dataclass(frozen=True, kw_only=True)
-class IntegerOperands:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class IntegerOperands(FieldsCard):
     """The operands of D = (A - za)(B - zb)^T + C over integers: what outputs are computed from again.
 
     `a` (M, K), `b` (N, K): int8, uint8, or int4 and uint4 of ml_dtypes, or codes with `a_format` and `b_format`, "s8", "u8", "s4"

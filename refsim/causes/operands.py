@@ -19,11 +19,12 @@ from refsim.numerics.profiles import chip, profile, rows_of, unit_rank
 from refsim.numerics.rows import Profile, Unit
 from refsim.oracles.block_scaled_operands import ScaleForm, side
 from refsim.oracles.gemm_1d2d import BLOCK
+from refsim.render.cards import FieldsCard
 from refsim.scaling.quantizing import scale_values
 
 
-@dataclass(frozen=True, kw_only=True)
-class ProductOperands:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class ProductOperands(FieldsCard):
     """The operands of D = A B^T + C: what outputs are computed from again.
 
     `a` (M, K), `b` (N, K): codes with `a_format` and `b_format`, or arrays of ml_dtypes. `c`: float32 (M, N). `a_scale`,

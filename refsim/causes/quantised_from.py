@@ -20,6 +20,7 @@ from refsim.causes.scale_stores import BY_ROWS, ScaleStore, store_for
 from refsim.errors import RefsimError, unknown
 from refsim.formats import E4M3, E8M0, F32, UE4M3, Format, format_named
 from refsim.integers import array_of
+from refsim.render.cards import FieldsCard
 from refsim.scaling.block_formats import BLOCK_FORMATS, block_format
 from refsim.scaling.block_shapes import tensor_factor
 from refsim.scaling.wide import NARROW_FORMATS, wide_values
@@ -31,8 +32,8 @@ _VARIED = {"nan": Family.NAN, "infinity": Family.SATURATION, "scale": Family.SCA
 _BLOCKS = {name for row in BLOCK_FORMATS for name in (row.name, *row.aliases)}
 
 
-@dataclass(frozen=True, kw_only=True)
-class QuantizedFrom:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class QuantizedFrom(FieldsCard):
     """What a quantiser read: `x`, values of bfloat16, float16 or float32, or codes with their `x_format`.
 
     `to`: a block format (mxfp8, mxfp4, nvfp4, ...), FP8 groups of "1x128" or "128x128", or "tensor", FP8 with one scale.

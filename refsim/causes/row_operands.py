@@ -14,6 +14,7 @@ from refsim.causes.softmax import SoftmaxOfPlans
 from refsim.conversions import decode
 from refsim.errors import RefsimError, unknown
 from refsim.formats import BF16, F16, F32, Format
+from refsim.render.cards import FieldsCard
 from refsim.typed_arrays import codes_with_format
 
 ROW_OUTPUTS = (F32, BF16, F16)
@@ -39,8 +40,8 @@ ROW_FUNCTIONS = (
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class RowOperands:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class RowOperands(FieldsCard):
     """The operands of a function of rows: what outputs (rows, columns) are computed from again.
 
     `function`: "softmax", e^(scale (x - max)) over its sum, `scale` 1 by default; "rms_norm", x / sqrt(mean(x^2) + eps) *

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from refsim.formats import Format
+from refsim.render.cards import FieldsCard
 from refsim.sources import Source
 
 Codes = NDArray[np.unsignedinteger]
@@ -81,8 +82,8 @@ class Family(StrEnum):
     HOST = "computed on the host"
 
 
-@dataclass(frozen=True)
-class Cause:
+@dataclass(frozen=True, repr=False)
+class Cause(FieldsCard):
     """One choice of a plan, of a Family: `aspect` is the field of the plan, `value` what it becomes.
 
     `rank`: cheap and usual ones first. `families`: what a choice of several parts is called, by the choice that was made

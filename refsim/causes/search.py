@@ -26,6 +26,7 @@ from refsim.causes.rows import (
     Sample,
     lines_chosen,
 )
+from refsim.render.cards import FieldsCard
 
 SAMPLE_ROWS, SAMPLE_COLUMNS, PAIR_ROWS = 8, 16, 2
 LEAST_PART = 0.01
@@ -62,8 +63,8 @@ class WithReferences(Protocol):
         """All steps of one of them together."""
 
 
-@dataclass(frozen=True)
-class Named:
+@dataclass(frozen=True, repr=False)
+class Named(FieldsCard):
     """Causes that together put `repaired` of the differing elements right and break none; `is_whole`: every bit is reproduced."""
 
     causes: tuple[Cause, ...]

@@ -17,12 +17,13 @@ from refsim.errors import RefsimError
 from refsim.formats import ElementType, Format, float_named
 from refsim.integers import array_of
 from refsim.numerics.rows import Unit
+from refsim.render.cards import FieldsCard
 from refsim.scaling.quantizing import scale_values
 from refsim.typed_arrays import codes_with_format, format_held, held_codes, integers, native
 
 
-@dataclass(frozen=True, kw_only=True)
-class WeightOperands:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class WeightOperands(FieldsCard):
     """The operands of D = A W^T with narrow weights (w8a16, w4a16): what outputs are computed from again.
 
     `a` (M, K): bf16 or f16. `b` (N, K): codes of `b_format`, "e4m3", "s8", "u8", "s4", "u4", one a place, or an array that

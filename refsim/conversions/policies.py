@@ -11,6 +11,7 @@ from refsim.conversions.registers import convert
 from refsim.conversions.rows import CONVERSIONS, Conversion
 from refsim.errors import RefsimError, unknown
 from refsim.formats import F32, Format, format_named
+from refsim.render.cards import FieldsCard
 
 INPUT_CLASSES = (
     "exact",
@@ -24,8 +25,8 @@ INPUT_CLASSES = (
 )
 
 
-@dataclass(frozen=True)
-class PolicyDifference:
+@dataclass(frozen=True, repr=False)
+class PolicyDifference(FieldsCard):
     """One class of inputs on which two policies disagree, and its first example.
 
     `input_class` is a name of INPUT_CLASSES with "negative " before it where the sign bit is set; `count` the number of

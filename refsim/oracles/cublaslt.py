@@ -29,6 +29,7 @@ from refsim.formats import BF16, E4M3, F32, Format, format_named
 from refsim.integers import array_of, is_whole, whole
 from refsim.numerics import ieee, mma
 from refsim.oracles.gemm_1d2d import BLOCK, OUT_FORMATS, WGMMA_K, fp8_gemm_1d2d
+from refsim.render.cards import FieldsCard
 from refsim.typed_arrays import native, typed, with_format
 
 Floats = NDArray[np.float32]
@@ -45,8 +46,8 @@ TILE_SIDE = 1 << 10  # rows and columns of D that are computed together: bounded
 Extent = tuple[int, int, int]
 
 
-@dataclass(frozen=True)
-class CublasltRegion:
+@dataclass(frozen=True, repr=False)
+class CublasltRegion(FieldsCard):
     """Where one cuBLASLt on one chip is proven to compute what this file says, and in how many ranges of K.
 
     `shapes`: the least M, N and K, the largest, and their steps, for each scaling. K up to `unsplit_k`, or more than

@@ -1,10 +1,14 @@
 """How an object looks at a prompt: one short line, and in a notebook a small table of what it is."""
 
 from collections.abc import Iterable
+from dataclasses import MISSING, Field, fields
+from enum import Enum
 from html import escape
 from typing import Any
 
 Facts = Iterable[tuple[str, object]]
+LONGEST_REPR = 120
+_LONGEST_VALUE = 40
 
 
 class Card:
@@ -30,3 +34,53 @@ class Card:
             for label, value in self._facts()
         )
         return f"<table><caption>{escape(type(self).__name__)} {escape(self._line())}</caption>{rows}</table>"
+
+
+class FieldsCard(Card):
+    """A card of a dataclass: its line has the fields that differ from their defaults, as many as fit; arrays by their shape."""
+
+    def _line(self) -> str:
+        room = LONGEST_REPR - len(f"<{type(self).__name__} , ...>")
+        parts: list[str] = []
+        told = [(name, value) for name, value, is_told in self._told() if is_told]
+        for name, value in told:
+            part = f"{name}={value}"
+            if len(", ".join([*parts, part])) > room:
+                return ", ".join([*parts, "..."])
+            parts.append(part)
+        return ", ".join(parts) or "as usual"
+
+    def _facts(self) -> Facts:
+        return [(name, value) for name, value, _ in self._told()]
+
+    def _told(self) -> list[tuple[str, str, bool]]:
+        """Each field with its value in words, and whether it is none of the usual ones."""
+        found = []
+        for each in fields(self):  # type: ignore[arg-type]  # it is a base of dataclasses alone
+            value = getattr(self, each.name)
+            if each.repr:
+                found.append((each.name, in_words(value), value is not _usual(each)))
+        return found
+
+
+def _usual(of: "Field[Any]") -> object:
+    return of.default if of.default is not MISSING else object()
+
+
+def in_words(value: object) -> str:
+    """A value as part of a line: an array by its dtype and shape, a function by its name, what is long by how long it is."""
+    shape = getattr(value, "shape", None)
+    if shape and hasattr(value, "dtype"):
+        return f"{value.dtype} {' x '.join(map(str, shape))}"
+    if isinstance(value, Enum):
+        return str(value)
+    if callable(value) and hasattr(value, "__name__"):
+        return str(value.__name__)
+    if isinstance(value, list | tuple | set | frozenset | dict) and len(repr(value)) > _LONGEST_VALUE:
+        return f"{len(value)} of {type(value).__name__}"
+    text = repr(value) if isinstance(value, str | list | tuple | set | frozenset | dict | float) else str(value)
+    return (
+        text
+        if len(text) <= _LONGEST_VALUE and "\n" not in text
+        else f"{text[: _LONGEST_VALUE - 4].splitlines()[0]} ..."
+    )

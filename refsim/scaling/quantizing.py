@@ -20,6 +20,7 @@ from refsim.conversions.rounding import default_nan
 from refsim.errors import RefsimError, unknown
 from refsim.formats import E4M3, F32, Format
 from refsim.integers import array_of
+from refsim.render.cards import FieldsCard
 from refsim.scaling.grids import largest_of_groups, spread
 from refsim.scaling.rows import NAN_RULES, QUOTIENTS, NanRule, Quotient, ScaleKind, ScaleKindName, scale_kind
 from refsim.scaling.wide import NARROW_FORMATS, WIDE_FORMATS, one_of, wide_values
@@ -31,8 +32,8 @@ INFINITY_BITS = np.uint32(0x7F800000)
 SMALLEST_CODE, LARGEST_CODE = 1, 254  # of a scale that is rounded up: neither 2^-127 nor NaN
 
 
-@dataclass(frozen=True)
-class Quantized:
+@dataclass(frozen=True, repr=False)
+class Quantized(FieldsCard):
     """Codes in the shape of what was quantised, and one scale for each group: float32, or uint8 codes of E8M0.
 
     `scales` has shape (..., ceil(rows / group rows), ceil(columns / group columns)), K contiguous.

@@ -5,6 +5,7 @@ from typing import Literal
 
 from refsim.errors import unknown
 from refsim.formats import E8M0, F32, Format
+from refsim.render.cards import FieldsCard
 from refsim.sources import DEEPGEMM, Source
 
 ScaleKindName = Literal["f32", "f32_power", "e8m0"]
@@ -15,8 +16,8 @@ QUOTIENTS: tuple[Quotient, ...] = ("reciprocal", "divide")
 NAN_RULES: tuple[NanRule, ...] = ("spreads", "ignored")
 
 
-@dataclass(frozen=True)
-class ScaleKind:
+@dataclass(frozen=True, repr=False)
+class ScaleKind(FieldsCard):
     """A scale as it is stored: its format, and whether it is rounded up to a power of two before it divides anything."""
 
     name: str

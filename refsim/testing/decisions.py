@@ -16,6 +16,7 @@ from typing import Any
 from refsim.compare import Mismatch
 from refsim.errors import Kind, RefsimError
 from refsim.kernels import Kernel, Outputs
+from refsim.render.cards import FieldsCard
 from refsim.testing.oracle_checks import NO_SLACK, Slack
 from refsim.testing.verdicts import ASSUMED, FAIL, INEXACT, TIMEOUT, UNSUPPORTED
 
@@ -24,8 +25,8 @@ PTX_LINE = re.compile(r"PTX line (\d+)")
 _STATUS_OF = {Kind.FAULT: FAIL, Kind.INCONCLUSIVE: UNSUPPORTED}
 
 
-@dataclass(frozen=True)
-class Observation:
+@dataclass(frozen=True, repr=False)
+class Observation(FieldsCard):
     """One run of a kernel: what it wrote, what differs beyond its promise, and what the device says about the run.
 
     `counts` are the elements of each output, and how many of them differ beyond the promise.

@@ -12,10 +12,11 @@ from refsim.bringup.bench import Bench, Codes, Probe, exponent_of, power, reach
 from refsim.conversions import decode, encode
 from refsim.errors import Kind, RefsimError
 from refsim.formats import Format
+from refsim.render.cards import FieldsCard
 
 
-@dataclass(frozen=True)
-class OrderSubject:
+@dataclass(frozen=True, repr=False)
+class OrderSubject(FieldsCard):
     """What is asked for its order: D (M, N) of A (M, K) and B (N, K), each D[m, n] the sum of A[m, k] B[n, k].
 
     `multiply` takes codes and returns codes, and is called with these `n` and `k` and with M from `rows`. Where not

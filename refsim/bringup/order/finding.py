@@ -14,6 +14,7 @@ from refsim.bringup.order.problems import POOL, TellingOperands, telling, unifor
 from refsim.bringup.order.revealing import HIDING, NoOrderError, Revealer, scale_of
 from refsim.bringup.order.trees import Node, leaves, placed, same
 from refsim.errors import RefsimError
+from refsim.render.cards import FieldsCard
 
 MOST_CLASSES = 8
 NEAR = 8  # so many values of M are tried one after the other
@@ -21,8 +22,8 @@ MOST_ROWS = 1024  # sums of rows that one call is asked for
 SPARE = 8  # binades beyond those that a float32 sum hides, so that a call may count 256 products
 
 
-@dataclass(frozen=True, eq=False)
-class SumOrder:
+@dataclass(frozen=True, eq=False, repr=False)
+class SumOrder(FieldsCard):
     """A tree and what its nodes do; `lines` say both. `words`: how many words it was tried on, `equal` how many it gave."""
 
     tree: "int | Node"
@@ -72,8 +73,8 @@ class AtM:
         return tuple(order for order, _ in self.classes if order is not None)
 
 
-@dataclass(frozen=True, eq=False)
-class Fingerprint:
+@dataclass(frozen=True, eq=False, repr=False)
+class Fingerprint(FieldsCard):
     """What was found of a subject: its orders by M, whether words depend on M or place, whether two runs agree."""
 
     subject: OrderSubject

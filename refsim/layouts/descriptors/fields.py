@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from refsim.errors import RefsimError, unknown
 from refsim.evidence import Evidence
 from refsim.layouts.evidence import evidence as evidence_of
-from refsim.render.cards import Card, Facts
+from refsim.render.cards import Card, Facts, FieldsCard
 from refsim.sources import Source
 
 Value = int | str
@@ -108,8 +108,8 @@ class Reading:
     meaning: str
 
 
-@dataclass(frozen=True)
-class Explanation:
+@dataclass(frozen=True, repr=False)
+class Explanation(FieldsCard):
     """A descriptor in words: its fields in bit order, remarks, and what is wrong with it (nothing, if legal)."""
 
     kind: str

@@ -29,6 +29,7 @@ from refsim.layouts.drawing import drawn
 from refsim.layouts.families.wgmma import PRODUCTS
 from refsim.layouts.swizzles import Swizzle, swizzle
 from refsim.layouts.tiles import MAJORS, K, Major, atom_rows, check_major
+from refsim.render.cards import FieldsCard
 from refsim.sources import PTX
 
 CHUNK_BYTES = 16
@@ -72,8 +73,8 @@ class Operand:
 
 
 @drawn
-@dataclass(frozen=True)
-class Walk:
+@dataclass(frozen=True, repr=False)
+class Walk(FieldsCard):
     """What is read: `bits` (rows, k) is the absolute bit address in shared memory at which each element begins.
 
     Row r and column c of `bits` are element (r, c) of A, or (n, k) of B. `window` is the legal byte range.

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from refsim.ptx.execution.lanes import Lanes
 from refsim.ptx.memory.access import READ, Access
 from refsim.ptx.text.syntax import Statement
+from refsim.render.cards import FieldsCard
 
 Array = NDArray[Any]
 COPY = "copy"
@@ -45,8 +46,8 @@ class Touched:
     wrote: tuple[bool, ...]
 
 
-@dataclass
-class AddressWatch:
+@dataclass(repr=False)
+class AddressWatch(FieldsCard):
     """Collects the accesses to a stretch; at most `most` of them, the others are counted."""
 
     stretch: Stretch

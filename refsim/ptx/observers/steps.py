@@ -14,6 +14,7 @@ from refsim.ptx.lowering.blocks import Code
 from refsim.ptx.lowering.operands import AddressOperand, registers_of
 from refsim.ptx.lowering.steps import Step
 from refsim.ptx.text.syntax import Statement
+from refsim.render.cards import FieldsCard
 
 MOST = 4096
 
@@ -51,8 +52,8 @@ class Ran:
     registers: tuple[Held, ...]
 
 
-@dataclass
-class WarpTrace:
+@dataclass(repr=False)
+class WarpTrace(FieldsCard):
     """What one warp runs: warp `warp` of the launch, counted block after block, at source lines `first` to `last`.
 
     Lines are those of the file that most of the entry's statements come from; of the PTX where it names no source. At most

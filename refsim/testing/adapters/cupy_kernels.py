@@ -11,14 +11,15 @@ from refsim.errors import RefsimError
 from refsim.kernel_code import Compiler, KernelCode
 from refsim.kernels import Launcher
 from refsim.ptx import Extents
+from refsim.render.cards import FieldsCard
 
 _DEFAULT_DEVICE = "--device-as-default-execution-space"
 _OURS = ("-std=", "--std=", "-arch", "--gpu-architecture", "--gpu-code", "-lineinfo", "-G")
 """Options that say what refsim says: the language, the target, line numbers."""
 
 
-@dataclass(frozen=True)
-class CupyKernel:
+@dataclass(frozen=True, repr=False)
+class CupyKernel(FieldsCard):
     """`Kernel(source=k.source, options=k.options, ...)`, and `k.launch(launcher, grid, block, args)` in its run."""
 
     source: str

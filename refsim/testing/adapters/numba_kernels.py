@@ -14,6 +14,7 @@ import numpy as np
 from refsim.errors import Kind, RefsimError
 from refsim.kernels import Buffer, Launcher
 from refsim.ptx import Extents
+from refsim.render.cards import FieldsCard
 
 Parameter = tuple[str, int]
 """A NumPy dtype, and the dimensions of an array of it; 0 for a value."""
@@ -22,8 +23,8 @@ Argument = Parameter | tuple[Parameter, ...]
 NUMBA_CUDA = "pip install 'numba-cuda[cu13]'"
 
 
-@dataclass(frozen=True)
-class NumbaKernel:
+@dataclass(frozen=True, repr=False)
+class NumbaKernel(FieldsCard):
     """What numba-cuda made of a function: `Kernel(ptx=k.ptx, ...)`, and `k.launch(launcher, grid, block, x, n)` in its run."""
 
     ptx: str

@@ -12,6 +12,7 @@ from refsim.integers import is_whole
 from refsim.kernels import Buffer
 from refsim.layouts import tensor_map
 from refsim.layouts.tma import DATA_TYPES, NAN_REQUEST, SWIZZLE_MODES, ZEROS
+from refsim.render.cards import FieldsCard
 
 Padding = Literal["zero", "nan"]
 _OF_DRIVER = {8: 10, 9: 8, 10: 9}
@@ -20,8 +21,8 @@ _TF32 = "tfloat32"
 _MOST_EXTENT, _MOST_STRIDE = (1 << 31) - 1, (1 << 63) - 1
 
 
-@dataclass(frozen=True)
-class TritonDescriptor:
+@dataclass(frozen=True, repr=False)
+class TritonDescriptor(FieldsCard):
     """A tensor in a Buffer, as Triton's TensorDescriptor is one in a tensor of PyTorch: TritonDescriptor(x, (heads, 64, 32)).
 
     `shape` and `strides` (dense if left out) count elements, outermost first; the innermost stride is 1. `padding` says what a

@@ -16,6 +16,7 @@ from refsim.ptx import Extents
 from refsim.ptx.findings.compilers import defect_of
 from refsim.ptx.machine.launch_rules import extents
 from refsim.ptx.text.parser import signatures
+from refsim.render.cards import FieldsCard
 from refsim.testing.adapters.triton_defects import known_defects
 from refsim.testing.adapters.triton_descriptors import descriptor_values, is_descriptor, parameter_count
 
@@ -31,8 +32,8 @@ _SCRATCH = ("global_scratch", "profile_scratch")
 _ALIGNED = 16
 
 
-@dataclass(frozen=True)
-class TritonKernel:
+@dataclass(frozen=True, repr=False)
+class TritonKernel(FieldsCard):
     """What Triton made of a function: `Kernel(ptx=k.ptx, ...)`, and `k.launch(launcher, grid, x, y, n)` in its run.
 
     `parameters` are the types of the arguments in order, constants left out; `scratch` the bytes for one program and their
