@@ -39,6 +39,8 @@ MODULES = (
     "refsim.testing",
     "refsim.testing.adapters",
 )
+PROPERTIES = ("refsim.testing.laws", "refsim.testing.matrices", "refsim.testing.recipes", "refsim.testing.strategies")
+"""What a suite writes its own properties with: dir shows it, as of the others."""
 PAGE = Path(__file__).parents[1] / "docs/public-names.md"
 NO_NUMBER = {
     "load": "needs a file",
@@ -64,7 +66,7 @@ def public() -> Iterator[tuple[str, str, Any]]:
 FUNCTIONS = {f"{module}.{name}": thing for module, name, thing in public() if inspect.isfunction(thing)}
 
 
-@pytest.mark.parametrize("name", MODULES)
+@pytest.mark.parametrize("name", [*MODULES, *PROPERTIES])
 def test_dir_shows_what_is_public_and_nothing_else(name) -> None:
     module = importlib.import_module(name)
     assert dir(module) == sorted(module.__all__)
@@ -72,7 +74,7 @@ def test_dir_shows_what_is_public_and_nothing_else(name) -> None:
 
 def test_the_page_of_names_is_what_dir_shows(request) -> None:
     text = "# Public names\n\nWhat `dir` shows of each public module, and the first sentence of its docstring.\n"
-    for module in MODULES:
+    for module in (*MODULES, *PROPERTIES):
         text += f"\n## {module}\n\n" + "".join(f"- {line}\n" for line in lines_of(module))
     if request.config.getoption("--refresh-golden"):
         PAGE.write_text(text, "utf-8")

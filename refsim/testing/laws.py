@@ -36,6 +36,10 @@ from refsim.testing.witnesses import contradicted
 __all__ = ["Observation", "agrees_with_oracle", "deterministic", "inputs_unchanged", "observe"]
 
 
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
+
 @dataclass(repr=False)
 class _WatchedLauncher(Card):
     """Passes everything on to `inner`, and remembers what was uploaded as read-only and where every buffer lies.

@@ -14,6 +14,20 @@ from refsim.testing.fills import FILLS, ROW_FILLS
 from refsim.testing.recipes import Codes, Tensor, check_patches, in_range, one_of, spelled
 from refsim.testing.strategies import bit_patterns
 
+__all__ = [
+    "DRAWN_FILLS",
+    "MATRIX_FILLS",
+    "Given",
+    "Values",
+    "extents",
+    "values",
+]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
+
 MATRIX_FILLS = (*FILLS, *ROW_FILLS)
 DRAWN_FILLS = tuple(name for name in MATRIX_FILLS if name not in ("ties", "near-overflow"))  # these aim at a cast
 

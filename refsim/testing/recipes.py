@@ -15,6 +15,30 @@ from refsim.integers import is_whole
 from refsim.kernels import Launcher
 from refsim.testing.fills import FILLS
 
+__all__ = [
+    "COVERING",
+    "EDGE_SIZES",
+    "LARGE",
+    "MAX_BLOCKS",
+    "MAX_ELEMENTS",
+    "MAX_MISALIGN",
+    "Launch",
+    "Tensor",
+    "check_patches",
+    "corpus_tensors",
+    "from_json",
+    "in_range",
+    "of_type",
+    "one_of",
+    "spelled",
+    "to_json",
+]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
+
 Codes = NDArray[np.unsignedinteger]
 MAX_ELEMENTS = 1 << 28
 MAX_MISALIGN = 64

@@ -14,6 +14,19 @@ from refsim.reference.operands import special_codes
 from refsim.testing.fills import FILLS
 from refsim.testing.recipes import MAX_MISALIGN, Launch, Tensor
 
+__all__ = [
+    "bit_patterns",
+    "launches",
+    "misalignments",
+    "sizes",
+    "tensors",
+]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
+
 EDGES = ((0, 1), (7, 9), (255, 257), (1023, 1025), (2047, 2049))
 
 

@@ -69,6 +69,28 @@ def values_and_codes(values: NDArray[np.float64], words: NDArray[np.uint32]) -> 
     return [codes, packed, unpacked, converted, refsim.encode(back, "e5m2")]
 
 
+def converted(values: NDArray[np.float64], words: NDArray[np.uint32]) -> list[Codes]:
+    row: conversions.Conversion = conversions.conversion_named("cvt.rn.satfinite.e4m3x2.f32")
+    rows: dict[str, conversions.Conversion] = conversions.CONVERSIONS
+    assert rows[row.name] is row
+    modes: tuple[conversions.RoundingName, ...] = (*conversions.ROUNDINGS, *conversions.PTX_ROUNDINGS.values())
+    beyond: tuple[conversions.Overflow, ...] = conversions.OVERFLOWS
+    found: tuple[conversions.PolicyDifference, ...] = conversions.diff_policies(
+        "e4m3", "torch", "cuda.satfinite", conversions.policy_patterns()
+    )
+    known = [each.policy for each in conversions.KNOWN_DIFFERENCES if found]
+    odd: NDArray[np.float64] = conversions.round_to_odd(values, np.zeros_like(values))
+    assert known
+    codes: Codes = conversions.encode(odd, "e4m3", modes[0], beyond[0])
+    back: NDArray[np.float64] = conversions.decode(codes, "e4m3")
+    dense: Codes = conversions.pack(codes, "e4m3", conversions.CONTAINERS[0])
+    return [
+        conversions.round_bits(back, "bf16"),
+        conversions.unpack(dense, "e4m3"),
+        conversions.convert(row.name, words, words),
+    ]
+
+
 def elements() -> list[tuple[str, int, np.dtype[Any]]]:
     rows: tuple[formats.ElementType, ...] = formats.ELEMENTS
     integers: list[formats.Integer] = [formats.S32, formats.S8, formats.U8, formats.S4, formats.U4, formats.B1]
@@ -208,6 +230,7 @@ def oracle(x: NDArray[np.uint16], w: NDArray[np.uint16], w8: NDArray[np.uint8], 
     z: NDArray[np.uint16] = oracles.linear_fp8_weight(x, w8, s, decode=decoder)
     largest: np.uint32 = oracles.fp8_quantize.amax(y, "bf16")
     codes, scale = oracles.fp8_quantize.quantize(z, format="bf16", to="e4m3", amax_bits=int(largest))
+    assert oracles.fp8_quantize.EPS
     wide = oracles.fp8_quantize.dequantize(codes, scale, "e4m3", "f32")
     promotion: oracles.Promotion = "a_then_b"
     factors = np.ones((len(codes), 1), np.float32)
@@ -346,3 +369,24 @@ def my_problems() -> list[SearchStrategy[Any]]:
     launch: SearchStrategy[testing.recipes.Launch] = testing.strategies.launches()
     matrix: SearchStrategy[testing.matrices.Values] = testing.matrices.values("bf16", fills=("gaussian",))
     return [tensor, launch, matrix, testing.strategies.bit_patterns("e4m3"), testing.strategies.misalignments()]
+
+
+def my_recipes(codes: NDArray[np.uint8]) -> list[object]:
+    tensors: tuple[testing.recipes.Tensor, ...] = testing.recipes.corpus_tensors("bf16", large=False)
+    record: Any = testing.recipes.to_json(tensors[0])
+    again: Any = testing.recipes.from_json(testing.recipes.Tensor, record)
+    testing.recipes.in_range("n", 3, 0, testing.recipes.MAX_MISALIGN)
+    testing.recipes.of_type("n", 3, int)
+    testing.recipes.one_of("fill", "zeros", testing.matrices.MATRIX_FILLS)
+    testing.recipes.check_patches(())
+    sizes: tuple[int, ...] = (*testing.recipes.EDGE_SIZES, testing.recipes.LARGE, testing.recipes.MAX_ELEMENTS)
+    blocks: int = testing.recipes.MAX_BLOCKS
+    launch: testing.recipes.Launch = testing.recipes.COVERING
+    given: testing.matrices.Given = testing.matrices.Given.of(codes)
+    rows: SearchStrategy[int] = testing.matrices.extents(64, 4096)
+    fills: tuple[str, ...] = testing.matrices.DRAWN_FILLS
+    return [testing.recipes.spelled(tensors[0]), again, sizes, blocks, launch, given, rows, fills]
+
+
+def of_outputs(outputs: kernels.Outputs) -> list[str]:
+    return sorted(outputs)

@@ -15,15 +15,25 @@ import refsim
 CONSUMER = Path(__file__).with_name("strict_consumer.py")
 MODULES = (
     "refsim",
+    "refsim.causes",
     "refsim.compare",
+    "refsim.conversions",
     "refsim.device",
     "refsim.files",
     "refsim.formats",
+    "refsim.kernels",
     "refsim.layouts",
     "refsim.numerics",
     "refsim.oracles",
+    "refsim.oracles.fp8_quantize",
     "refsim.ptx",
+    "refsim.scaling",
     "refsim.testing",
+    "refsim.testing.adapters",
+    "refsim.testing.laws",
+    "refsim.testing.matrices",
+    "refsim.testing.recipes",
+    "refsim.testing.strategies",
 )
 
 
