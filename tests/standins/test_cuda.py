@@ -8,6 +8,7 @@ import pytest
 
 from refsim.device import toolchain
 from refsim.errors import RefsimError
+from refsim.ptx.machine.assemblers import find_ptxas
 from refsim.standins import session as sessions
 from refsim.standins.cuda import bindings, core, images
 from refsim.standins.cuda.linking import joined
@@ -72,6 +73,10 @@ def test_a_module_is_loaded_and_launched_with_arguments_by_their_addresses(drive
     assert driver.cuLaunchKernel(function, *shape, by_types, 0) == (0,)
     assert fresh.memory.read(address, 32).view(np.float32).tolist() == (4 * X).tolist()
     assert driver.cuModuleGetGlobal(module, b"factor")[2] == 4
+    if find_ptxas() is not None:
+        assert driver.cuOccupancyMaxActiveBlocksPerMultiprocessor(function, 1024, 0) == (0, 2)
+        kernel = images.Image.from_ptx(DOUBLE.encode()).get_kernel("double")
+        assert driver.cuOccupancyMaxActiveBlocksPerMultiprocessor(kernel.handle, 32, 100 << 10) == (0, 2)
     assert driver.cuModuleUnload(module) == (0,)
     beyond = ((address, address, 9), (None, None, ctypes.c_uint32))
     assert driver.cuLaunchKernel(function, 1, 1, 1, 9, 1, 1, 0, 0, beyond, 0) == (700, None)
@@ -108,6 +113,41 @@ def test_modules_of_ptx_become_one_and_keep_their_own_variables(fresh):
     assert fresh.memory.read(y, 32).view(np.float32).tolist() == (3 * X).tolist()
     with pytest.raises(RefsimError, match=r"link-error.*thrice is defined by two modules"):
         joined([CALLER, CALLED, CALLED])
+
+
+WAITING = """.version 8.0
+.target sm_90
+.address_size 64
+.extern .func (.param .b64 r) cudaCGGetIntrinsicHandle(.param .b32 scope);
+.extern .func (.param .b32 r) cudaCGSynchronize(.param .b64 handle, .param .b32 flags);
+.visible .entry waiting(.param .u64 y) {
+    .reg .b64 %d<5>; .reg .b32 %r<5>;
+    ld.param.u64 %d1, [y];
+    mov.u32 %r1, %ctaid.x;
+    mul.wide.u32 %d2, %r1, 4;
+    add.u64 %d2, %d1, %d2;
+    st.global.u32 [%d2], 5;
+    { .param .b32 a; .param .b64 b; st.param.b32 [a], 1; call (b), cudaCGGetIntrinsicHandle, (a); ld.param.b64 %d3, [b]; }
+    { .param .b64 a; .param .b32 b; .param .b32 c; st.param.b64 [a], %d3; st.param.b32 [b], 0;
+      call (c), cudaCGSynchronize, (a, b); ld.param.b32 %r2, [c]; }
+    xor.b32 %r1, %r1, 1;
+    mul.wide.u32 %d2, %r1, 4;
+    add.u64 %d2, %d1, %d2;
+    ld.global.u32 %r3, [%d2];
+    add.u32 %r3, %r3, %r2;
+    st.global.u32 [%d2+8], %r3;
+    ret;
+}
+"""
+
+
+@needs_nvrtc
+def test_blocks_of_a_grid_wait_for_each_other(fresh):
+    kernel = images.Linker(images.Image.from_ptx(WAITING.encode())).link("cubin").get_kernel("waiting")
+    y = fresh.memory.allocate(16, "test", np.zeros(16, np.uint8))
+    core.core_launch(core.CoreStream(), core.CoreLaunchConfig(2, 1, is_cooperative=True), kernel, y)
+    assert fresh.memory.read(y, 16).view(np.uint32).tolist() == [5, 5, 5, 5]
+    assert fresh.kernels["cuda.core", "waiting"].findings == []
 
 
 def test_a_launch_that_is_none_is_the_packages_error(fresh):

@@ -65,6 +65,7 @@ def test_complex_arrays():
     assert np.allclose((x * y - 1j).get(), z * y.get() - 1j)
     assert (x + y).get().dtype == np.complex128
     assert np.allclose(gpuarray.sum(x).get(), z.sum())
+    assert np.isinf((x / gpuarray.to_gpu(np.int32([0, 0, 0]))).get().view(np.float64)).sum() == 4  # 0 / 0 is NaN
     with pytest.raises(UnsupportedError, match=r"pycuda\.cumath\.sin is not simulated: of complex64"):
         cumath.sin(x)
 
@@ -77,6 +78,9 @@ def test_truths_and_rows():
     assert x.get().tolist() == [[1, 1], [0, 0], [5, 6]]
     assert (x.any().get(), x.all().get(), x[:1].all().get()) == (True, False, True)
     assert x.any().dtype == np.bool_
+    assert [bool(gpuarray.sum(each)) for each in (x, x[1:2])] == [True, False]
+    with pytest.raises(ValueError, match="ambiguous"):
+        bool(x)
     assert gpuarray.logical_and(x, 2 - x).get().tolist() == [[True, True], [False, False], [True, True]]
     assert (x.flags.c_contiguous, x.flags.f_contiguous, x.flags.forc) == (True, False, True)
     x[...] = 7

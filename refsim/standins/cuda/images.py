@@ -4,11 +4,13 @@ import itertools
 from collections.abc import Sequence
 from functools import cached_property
 from typing import Any, ClassVar
+from weakref import WeakValueDictionary
 
 from refsim.errors import Kind, RefsimError
 from refsim.ptx.machine.launch import place_variables
-from refsim.ptx.machine.limits import MAX_THREADS
-from refsim.standins.cuda.linking import joined
+from refsim.ptx.machine.limits import MAX_THREADS, ctas_per_sm
+from refsim.ptx.machine.resources import registers_used
+from refsim.standins.cuda.linking import GRID_FUNCTIONS, joined, needs_grid_functions
 from refsim.standins.session import SimulatedModule, current, ptx_text
 from refsim.targets import target_named
 
@@ -31,9 +33,21 @@ class KernelAttributes:
 class CoreKernel:
     """An entry that cuda.core launches."""
 
+    by_handle: ClassVar[WeakValueDictionary[int, "CoreKernel"]] = WeakValueDictionary()
+
     def __init__(self, module: SimulatedModule, name: str) -> None:
         self.module, self.entry = module, module.entry(name)
         self.handle = id(self)
+        CoreKernel.by_handle[self.handle] = self
+
+    def ctas_per_sm(self, threads: int, shared_bytes: int) -> int:
+        """Blocks of so many threads, each with shared memory of its own besides the kernel's, that an SM holds at once."""
+        program = self.module.program
+        registers = registers_used(program.text, self.entry, program.target)
+        if registers is None:
+            raise current().unsupported("occupancy of a kernel", "ptxas is not installed, which counts registers")
+        shared = self.attributes.shared_size_bytes + shared_bytes
+        return ctas_per_sm(current().limits, threads, shared, registers)
 
     @cached_property
     def attributes(self) -> KernelAttributes:
@@ -109,9 +123,10 @@ class Linker:
         if kinds != {"ptx"}:
             what = ", ".join(each.code_type for each in given)
             raise current().unsupported("cuda.core.Linker", f"of {what}: PTX alone, or LTO-IR alone")
-        if len(given) == 1:
-            return Image("ptx", given[0].code, given[0].name)
-        return Image("ptx", joined([ptx_text(each.code) for each in given]).encode(), given[0].name)
+        texts = [ptx_text(each.code) for each in given]
+        if needs_grid_functions(texts):
+            texts.append(current().compiled(GRID_FUNCTIONS, ("--relocatable-device-code=true",)))
+        return Image("ptx", (joined(texts) if len(texts) > 1 else texts[0]).encode(), given[0].name)
 
     def get_info_log(self) -> str:
         return ""

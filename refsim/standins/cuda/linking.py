@@ -15,6 +15,17 @@ _DEFINED = re.compile(
     r"(?:[ \t]*\((?:[^()]*)\))?(?:[ \t]+\.(?:align[ \t]+\d+|\w+))*[ \t]+([\w$%]+)",
     re.MULTILINE,
 )
+GRID_FUNCTIONS = """
+#include <cooperative_groups.h>
+extern "C" __device__ unsigned long long cudaCGGetIntrinsicHandle(enum cudaCGScope scope) {
+    return (unsigned long long)cooperative_groups::details::get_grid_workspace();
+}
+extern "C" __device__ cudaError_t cudaCGSynchronize(unsigned long long handle, unsigned flags) {
+    cooperative_groups::this_grid().sync();
+    return cudaSuccess;
+}
+"""
+"""What the device runtime's library has for groups of a grid, as CUDA's own headers have it."""
 _FILES = 1000
 """Numbers of source files are a module's own: those of the n-th begin at n times so many."""
 
@@ -43,6 +54,11 @@ def joined(texts: Sequence[str]) -> str:
         (tuple(map(int, each.group(2, 3))) for text in texts for each in _VERSION.finditer(text)), default=(0, 0)
     )
     return _VERSION.sub(lambda each: f"{each[1]}{newest[0]}.{newest[1]}", "\n".join(found))
+
+
+def needs_grid_functions(texts: Sequence[str]) -> bool:
+    """Whether modules call them."""
+    return any("cudaCGGetIntrinsicHandle" in text or "cudaCGSynchronize" in text for text in texts)
 
 
 def _without_debug(text: str) -> str:

@@ -44,6 +44,11 @@ class ModuleCalls:
         address, size = self.modules[int(module)].loaded.variable(name.decode())
         return self.types.CUdeviceptr(address), size
 
+    def cuOccupancyMaxActiveBlocksPerMultiprocessor(self, function: Any, threads: int, shared_bytes: int) -> int:  # noqa: N802
+        number = int(function)
+        kernel = self.functions[number] if number in self.functions else CoreKernel.by_handle[number]
+        return kernel.ctas_per_sm(int(threads), int(shared_bytes))
+
     def cuLaunchKernel(  # noqa: N802
         self,
         function: Any,

@@ -143,6 +143,10 @@ class GPUArray:
         found = np.empty(self.shape, np.bool_, "F" if self.order == "F" else "C").flags
         return SimpleNamespace(c_contiguous=found.c_contiguous, f_contiguous=found.f_contiguous, forc=found.forc)
 
+    def __bool__(self) -> bool:
+        """Of one element alone, as NumPy has it."""
+        return bool(self.get())
+
     def __len__(self) -> int:
         return self.shape[0] if self.shape else 0
 
@@ -182,13 +186,15 @@ def _operation(name: str, sign: str) -> None:
     """The operator on the left, on the right, and in place."""
 
     def left(self: GPUArray, other: Any) -> GPUArray:
-        return _elementwise(f"(T)x[i] {sign} {_second(other)}", _common(self, other, sign), self, other)
+        kind = _common(self, other, sign)
+        return _elementwise(f"(T)x[i] {sign} {_second(other, kind, sign)}", kind, self, other)
 
     def right(self: GPUArray, other: Any) -> GPUArray:
-        return _elementwise(f"{_second(other)} {sign} (T)x[i]", _common(self, other, sign), self, other)
+        kind = _common(self, other, sign)
+        return _elementwise(f"(T)y {sign} ({_operand(self, kind, sign)})x[i]", kind, self, other)
 
     def in_place(self: GPUArray, other: Any) -> GPUArray:
-        made = _elementwise(f"(T)x[i] {sign} {_second(other)}", self.dtype, self, other)
+        made = _elementwise(f"(T)x[i] {sign} {_second(other, self.dtype, sign)}", self.dtype, self, other)
         memcpy_dtod(self.gpudata, made.gpudata, self.nbytes)
         return self
 
@@ -208,8 +214,15 @@ for _word, _sign in _COMPARISONS.items():
 GPUArray.__hash__ = object.__hash__  # type: ignore[method-assign]
 
 
-def _second(other: Any) -> str:
-    return "(T)y[i]" if isinstance(other, GPUArray) else "(T)y"
+def _second(other: Any, kind: Any, sign: str) -> str:
+    if isinstance(other, GPUArray):
+        return f"({_operand(other, kind, sign)})y[i]"
+    return "(T)y"
+
+
+def _operand(array: GPUArray, kind: Any, sign: str) -> str:
+    """The type in which an array is taken on the right: complex numbers are divided by real ones part by part."""
+    return "T::value_type" if sign == "/" and np.dtype(kind).kind == "c" != array.dtype.kind else "T"
 
 
 def _common(one: GPUArray, other: Any, sign: str) -> np.dtype[Any]:
