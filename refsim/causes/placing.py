@@ -50,17 +50,19 @@ def _chunks(pattern: tuple[int, int, int], codes: Codes) -> Codes:
 
 def _swizzled(row: Swizzle, codes: Codes, *, back: bool) -> Codes:
     """Bytes where a swizzle of shared memory puts them, where none of these places lies behind the end."""
-    flat = np.ascontiguousarray(codes).reshape(-1).view(np.uint8)
-    whole = flat.size // row.repeat_bytes * row.repeat_bytes
-    moved = np.empty_like(flat)
+    if codes.nbytes % row.span_bytes:
+        raise DoesNotApplyError
+    flat = np.ascontiguousarray(codes).reshape(-1).view(np.uint64)  # a chunk is two or four of these
+    of_chunk, moved = row.chunk_bytes // 8, np.empty_like(flat)
+    whole = codes.nbytes // row.repeat_bytes * row.repeat_bytes // 8
     for part in (slice(whole), slice(whole, None)):
-        size = min(flat[part].size, row.repeat_bytes)
-        places = np.asarray(row(np.arange(size)))
-        if codes.nbytes % row.span_bytes or int(places.max(initial=0)) >= size > 0:
+        chunks = min(flat[part].size, row.repeat_bytes // 8) // of_chunk
+        places = np.asarray(row(np.arange(chunks) * row.chunk_bytes)) // row.chunk_bytes
+        if int(places.max(initial=-1)) >= chunks:
             raise DoesNotApplyError
-        if size:
-            lines, into = flat[part].reshape(-1, size), moved[part].reshape(-1, size)
-            into[...] = lines[:, places if back else np.argsort(places)]
+        if chunks:
+            lines = flat[part].reshape(-1, chunks, of_chunk)
+            moved[part] = lines[:, places if back else np.argsort(places)].reshape(-1)
     return moved.view(codes.dtype).reshape(codes.shape)
 
 

@@ -127,9 +127,10 @@ class CauseSearch(Generic[PlanT]):
         causes = self.subject.causes()
         had = {cause.aspect: cause for cause in causes if cause.is_made(self.start)}
         singles = [cause.seen_from(had.get(cause.aspect)) for cause in causes if not cause.is_made(self.start)]
+        singles.sort(key=lambda cause: cause.rank)
         # To move a whole large output takes longer than to compute a sample of it.
-        singles.sort(key=lambda cause: (cause.rank, self.judged is not None and cause.aspect == "placed"))
-        partial = self._singles(singles, sample)
+        moving = [cause for cause in singles if self.judged is not None and cause.aspect == "placed"]
+        partial = self._singles([cause for cause in singles if cause not in moving], sample)
         if not self.found.whole and self.alone is not None and (is_given or self.judged is None):
             self.found.whole += self.alone(self.got, self.want)
         if not self.found.whole:
@@ -138,6 +139,8 @@ class CauseSearch(Generic[PlanT]):
             partial += self._singles(
                 [each for each in self.subject.references() if not each.is_made(self.start)], sample
             )
+        if moving and not self.found.whole:
+            partial += self._singles(moving, sample)
         if not self.found.whole:
             self._parts(partial)
             self._pairs(sample)
@@ -236,6 +239,8 @@ class CauseSearch(Generic[PlanT]):
         # What does not apply alone may do so beside another choice, as scales of blocks do with their interval.
         # All steps of a reference are made before one of them is made otherwise.
         candidates = sorted([*self.found.excluded, *self.found.absent], key=lambda each: not each.beside)
+        if self.judged is not None:
+            candidates = [each for each in candidates if each.aspect != "placed"]
         ranked = [
             (_rank(first, second), first, second)
             for first, second in itertools.combinations(candidates, 2)
