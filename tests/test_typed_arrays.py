@@ -166,7 +166,7 @@ def test_values_in_the_other_byte_order_are_the_same_values(kind) -> None:
 
 
 def test_what_has_no_row_is_refused() -> None:
-    for kind in (ml_dtypes.float8_e4m3b11fnuz, ml_dtypes.float8_e3m4, ml_dtypes.float8_e4m3):
+    for kind in (ml_dtypes.float8_e4m3b11fnuz, ml_dtypes.float8_e4m3):
         with pytest.raises(RefsimError) as caught:
             decode(np.zeros(2, kind))
         assert caught.value.code == "unknown-dtype"
@@ -394,7 +394,5 @@ def test_oracles_take_and_return_them() -> None:
         assert np.array_equal(given.view(np.uint16), plain)
     half = decode(x, dtype=np.float32).astype(np.float16)
     assert np.array_equal(oracles.softmax(half), oracles.softmax(half.view(np.uint16), format="f16"))
-    for refused in (lambda: oracles.softmax(x, format="f16"), lambda: oracles.rms_norm(x, half[0])):
-        with pytest.raises(RefsimError) as caught:
-            refused()
-        assert caught.value.code == "format-mismatch"
+    with pytest.raises(RefsimError, match="the format asked for is f16"):
+        oracles.softmax(x, format="f16")

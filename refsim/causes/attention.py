@@ -41,7 +41,6 @@ Floats = NDArray[np.float32]
 LN_2 = np.float32(0.6931471805599453)
 SHIFT_OF_NARROW = 8
 REMEMBERED = 32
-FUNCTION_ASPECTS = ("exponent", "function", "quotient", "adder")
 
 
 @dataclass(frozen=True)

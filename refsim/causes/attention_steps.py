@@ -158,8 +158,7 @@ def head_scale(way: str, scales: Floats, mine: int, query_head: int) -> np.float
 
 # ---- whose keys --------------------------------------------------------------------------------------------------------------
 
-HeadMap = Callable[[int, int, int], int]
-"""From a head, the heads that share keys and the number of heads of keys to a head of keys."""
+# From a head, the heads that share keys and the number of heads of keys to a head of keys.
 
 
 def _own_keys(head: int, group: int, kv_heads: int) -> int:

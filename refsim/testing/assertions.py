@@ -1,10 +1,8 @@
 """The assertion for arrays that must agree bit for bit."""
 
-from typing import Any, ParamSpec
+from typing import Any
 
 from refsim.compare import Mismatch, bits
-
-P = ParamSpec("P")
 
 
 class BitsDiffer(AssertionError):  # noqa: N818 (reads as what happened)

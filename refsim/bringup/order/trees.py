@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-Tree = "int | Node"
 T = TypeVar("T")
 MOST_SAID = 4
 

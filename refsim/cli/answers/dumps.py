@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 Codes = NDArray[Any]
 TILE_BYTES = (1, 2, 4)
 RAW = (".bin", ".raw")
-HEX_COLUMNS = 16
 MOST_BYTES = 1 << 28
 Where = dict[str, NDArray[np.int64]]
 
