@@ -22,9 +22,10 @@ def take_place(torch: Any) -> None:
     for name in WITHOUT_ANSWER:
         setattr(torch.cuda, name, _refusal(f"torch.cuda.{name}"))
     torch.cuda._lazy_init = _refusal("a function of torch.cuda")
-    for name, answer in ACCELERATOR.items():
-        setattr(torch.accelerator, name, answer)
-    torch.accelerator.current_accelerator = lambda *args, **kwargs: torch.device(CUDA)
+    if hasattr(torch, "accelerator"):  # since 2.6
+        for name, answer in ACCELERATOR.items():
+            setattr(torch.accelerator, name, answer)
+        torch.accelerator.current_accelerator = lambda *args, **kwargs: torch.device(CUDA)
     torch.Generator = _generator(torch, places)
     _autocast(torch)
     _backward(torch, places)
