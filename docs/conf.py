@@ -17,6 +17,8 @@ extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx_pages"]
 exclude_patterns = ["_build", "_extra", "ci"]
 html_theme = "furo"
 html_extra_path = ["_extra"]
+html_static_path = ["_static"]
+html_css_files = ["tables.css"]
 html_title = f"refsim {release}"
 
 myst_enable_extensions = ["colon_fence"]
