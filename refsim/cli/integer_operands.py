@@ -65,7 +65,7 @@ def weight_operands(
     from refsim.causes import WeightOperands
     from refsim.formats import Integer, element_named
 
-    row = None if b_format is None else element_named(b_format)
+    row = _said_by(right) if b_format is None else element_named(b_format)
     if row is None or row.bits > 8 or a[1].bits != 16:
         return None
     beside = {
@@ -87,6 +87,16 @@ def weight_operands(
     else:
         raise RefsimError("usage", f"zero points of {row}", help="integers have some")
     return WeightOperands(a=a[0], a_format=a[1], b=codes, b_format=row, b_scale=b_scale, b_zero=zero, c=begin, **chosen)
+
+
+def _said_by(path: Path) -> "ElementType | None":
+    """The format that a file names; None where it names none."""
+    try:
+        return load_codes(path, None).format
+    except RefsimError as error:
+        if error.code != "format-needed":
+            raise
+        return None
 
 
 def integer_words(path: Path, row: "Integer", key: str | None = None) -> Any:

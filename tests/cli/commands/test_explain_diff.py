@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from refsim import encode, files, quantize
+from refsim import decode, encode, files, quantize
 from refsim.testing import explain_problem, find_kernels
 from refsim.testing.matrices import Values
 from refsim.testing.replay import write_case
@@ -316,3 +316,13 @@ def test_weights_of_four_bits(refsim, here):
 def test_options_of_a_product_need_operands(refsim, here, option):
     run = refsim("explain-diff", "turned.npy", "right.npy", *option)
     assert (run.code, f"{option[0]} beside outputs alone" in run.err) == (2, True)
+
+
+def test_weights_whose_file_says_their_format(refsim, here):
+    from refsim.numerics import mma
+
+    x, w = encode(RANDOM.normal(0, 1, (12, 64)), "bf16"), encode(RANDOM.normal(0, 1, (16, 64)), "e4m3")
+    files.save("x.safetensors", x, "bf16")
+    files.save("w.safetensors", w, "e4m3")
+    files.save("d.npy", mma(x, encode(decode(w, "e4m3") / 2, "bf16"), a_format="bf16", b_format="bf16"))
+    assert refsim("explain-diff", "d.npy", "--a", "x.safetensors", "--b", "w.safetensors", "--b-scale", "0.5").code == 0
