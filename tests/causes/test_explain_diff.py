@@ -9,7 +9,7 @@ from conformance.explained import arithmetic as own
 from conformance.explained.block_pairs import block_scaled
 from conformance.explained.pairs import Problem, alone, equal, held_out, with_operands, with_quantiser, with_values
 from conformance.explained.trials import asked, is_right
-from refsim import encode
+from refsim import decode, encode
 from refsim.causes import DiffOutcome, Family, ProductOperands, explain_diff
 from refsim.errors import RefsimError
 
@@ -354,3 +354,17 @@ def test_a_format_without_zero_is_not_flushed():
         for cause in each.causes
         if cause.family == Family.FLUSHED
     ]
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_a_c_that_is_added_to_the_rounded_output_is_named(again):
+    """Small integers: their products have one sum in any order, and C alone says when it came."""
+    random = np.random.default_rng(3)
+    a, b = (random.integers(-8, 9, (rows, 64)).astype(np.float32) for rows in (12, 16))
+    c, exact = random.integers(-999, 999, (12, 16)).astype(np.float32) / 8, a @ b.T
+    early = exact + c
+    late = decode(encode(exact, "bf16"), "bf16", np.float32) + c
+    codes = {"a": encode(a, "e4m3"), "b": encode(b, "e4m3")}
+    operands = ProductOperands(**codes, a_format="e4m3", b_format="e4m3", c=c)
+    found = explain_diff(encode(late if again else early, "bf16"), encode(early, "bf16"), "bf16", operands=operands)
+    assert [each.causes[0].says for each in found.named] == ["C is added to the output, rounded again"] * again
