@@ -143,6 +143,8 @@ def _in_turn(
         mine = order[starts[waiting] + turn]
         before[mine] = now[waiting]
         now[waiting] = after[mine] = update(now[waiting], b[mine], None if c is None else c[mine])
+    if choice is not None:
+        after[order] = np.repeat(now, counts, axis=0)  # of lanes that share a place memory keeps the highest one's word
     return before, after
 
 
