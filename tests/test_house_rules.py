@@ -1,4 +1,4 @@
-"""No file over 400 lines, no function over 60: what is longer is parted by meaning. Only tables lay themselves out."""
+"""No file over 600 lines, no function over 60: what is longer is parted by meaning. Only tables lay themselves out."""
 
 import ast
 import re
@@ -7,7 +7,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 FOLDERS = ("refsim", "gpu", "benchmarks", "properties", "conformance", "tests")
-FILE_LINES, FUNCTION_LINES = 400, 60
+FILE_LINES, FUNCTION_LINES = 600, 60
 TABLES = 60
 UNFORMATTED = re.compile("# fmt: (?:skip|off)")
 
@@ -53,4 +53,4 @@ def test_one_line_more_is_too_much(tmp_path: Path) -> None:
     path.write_text(body + "\n" * (FILE_LINES - body.count("\n")))
     assert list(too_long(path)) == []
     path.write_text(body + "        pass\n" + "\n" * (FILE_LINES - body.count("\n")))
-    assert list(too_long(path)) == ["401 lines", "inner: 61 lines"]
+    assert list(too_long(path)) == ["601 lines", "inner: 61 lines"]
