@@ -35,7 +35,6 @@ ELSEWHERE = {
     "tests/test_cuda_headers.py and tests/test_policies.py print them": "277,116 262,144",
     "`pytest conformance/test_recorded_layouts.py`: products that the recorder made": "426,259,456",
     "`python conformance/triton_on_device.py run FILE` on a GPU": "10,036,500",
-    "`refsim verify` prints them: README shows its output": "417,318 3,931,136 7,149,568",
     "sizes that the text says: 2^16, 2^20, tables": "65,536 1,024 942,080",
     "`python -m tests.fuzz` prints them": "400,014 20,000 2,000,016 80,000 5,631",
     "`conformance.block_scaled_campaign --cases 250 --device cuda` prints them": "2,077 7,918,017",

@@ -24,7 +24,7 @@ FOLDERS = {
 
 LARGER = ["every bundled kernel, a minute"]
 REASONS = {
-    "a reader of the site types it": 1,
+    "a reader of the site types it": 2,
     ".ci/run types it into a fresh checkout": 3,
     "a run of minutes: tests/campaigns makes small ones": 1,
     "it needs a cluster; tests/campaigns/test_cluster.py begins a small one": 1,
