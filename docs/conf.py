@@ -1,4 +1,4 @@
-"""The site: `make docs` builds these pages, the API reference, pages of codes and reports, and five executed notebooks."""
+"""The site: `make docs` builds these pages, the API reference, pages of codes and reports, and executed notebooks."""
 
 import sys
 from pathlib import Path
