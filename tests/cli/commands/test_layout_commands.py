@@ -247,8 +247,8 @@ def test_list_has_every_name_once(refsim):
     assert len({(row["layout"], row["varying"], row["evidence"]) for row in answer}) == len(answer)
 
 
-def test_the_table_in_the_docs_is_current(refsim, request):
-    page = ROOT / "docs" / "layouts.md"
+def test_the_report_of_layouts_is_current(refsim, request):
+    page = ROOT / "conformance" / "reports" / "layouts.md"
     intro, mark, table = page.read_text().partition(MARK)
     assert mark, f"{page} has no line {MARK}"
     found = "\n" + refsim("layout", "list", "--source", "--as", "md").out
