@@ -100,7 +100,7 @@ def refusals() -> list[str]:
         for mode, recording in recordings(probe.STEM, region.chip).items():
             for error, count in recording.facts.get("refused", {}).items():
                 lines.append(f"- {region.chip.upper()}, {mode}: {count} cases: {error}")
-    return lines or ["Nothing, as far as these recordings say."]
+    return lines or ["None in these recordings."]
 
 
 def specials() -> list[str]:
@@ -128,27 +128,69 @@ def specials() -> list[str]:
     return lines
 
 
+BEYOND = """An H200 also ran 1,700 more shapes, 128 outputs of each:
+
+| cases | found |
+|---|---|
+| K of split products | from 5,152 on |
+| outputs of split products | up to 128,896 |
+| split, tensor-wise, in a region (236 products, three modes) | every bit as predicted |
+| split, blockwise, in a region (208 products, two modes) | every bit as predicted |
+| S = 1 in a region (24 tensor-wise, 59 blockwise) | not split |
+| split, fast accumulation, float32 output (503 products) | equal to the formula for exactly one S, from 2 to 6 |
+| blockwise, any number of tiles (1,107 products) | 2 differ, both with 36 tiles or more |
+
+- 2^18 float32 sums take 1 MiB. PyTorch may have given the library this limit as its workspace. A caller with another
+  workspace is therefore outside the measurements.
+- Above 12 tiles the number of tiles of the kernel also limits S, to about 132 by the tiles. Only the library knows the
+  tile. It may choose another tile for bf16 outputs than for float32. If you know S, pass `splits=S`.
+- All blockwise kernels that split K have tiles of 128 x 128.
+- Slow accumulation hides the order: a block keeps 14 bits, so most float32 sums are exact. Only fast accumulation with
+  float32 output shows the order."""
+
+
+def regions_table() -> Iterator[str]:
+    """A row for each region and scaling."""
+    yield "| chip | scaling | M: least, most, step | N | K | S = 1 | else S = min(K // range, sums // (M N)), at least 1 |"
+    yield "|---|---|---|---|---|---|---|"
+    for region in oracles.CUBLASLT_REGIONS:
+        for scaling, shapes in region.shapes.items():
+            tiles, rows, columns = region.split_tiles[scaling]
+            sides = " | ".join(", ".join(map(str, each)) for each in shapes)
+            one = f"K <= {region.unsplit_k} or M N > {region.unsplit_outputs}"
+            more = f"at most {tiles} tiles of {rows} x {columns}; range {region.range_k}, sums {region.workspace}"
+            yield f"| {region.chip.upper()} | {scaling} | {sides} | {one} | {more} |"
+
+
 def page() -> str:
     sidecars = [sidecar(probe.STEM, region.chip) for region in oracles.CUBLASLT_REGIONS]
     facts = [f"| {said} | " + " | ".join(str(each[key]) for each in sidecars) + " |" for key, said in FACTS.items()]
     parts = [
         "# cuBLASLt's FP8 GEMM on an H200 and an H100",
         "`python conformance/cublaslt/report.py` writes this page from `conformance/vectors/*/cublaslt.npz`, which\n"
-        "`gpu/probes/record_cublaslt.py` recorded; [cublaslt.md](../../docs/cublaslt.md) says what is computed.",
+        "`gpu/probes/record_cublaslt.py` recorded. [Scaled GEMM](../../docs/scaled-gemm.md#cublaslt-on-hopper) has the formulas.",
         "\n".join(["| | H200 | H100 |", "|---|---|---|", *facts]),
+        "## Regions",
+        "The library sums K in S ranges of ceil(T / S) blocks of 128 (blockwise: of the next multiple of 4). The table has the\n"
+        "shapes for which `oracles.CUBLASLT_REGIONS` knows S. The oracle raises `unmodelled` for every other shape.\n"
+        "Between 98 and 99 % of shapes drawn evenly up to these sizes lie in a region. Blockwise calls with another M behave\n"
+        "as if rows followed.",
+        "\n".join(regions_table()),
+        BEYOND,
         "## Outputs",
-        "*Answered* cases lie where the row of `oracles.CUBLASLT_REGIONS` proves how K is split; of each, 8 outputs are\n"
-        "compared in every bit. In *refused* ones the library may split K, and the oracle raises `unmodelled`.",
+        "*Answered* cases lie in a region of `oracles.CUBLASLT_REGIONS`. Eight outputs of each case are compared in every bit.\n"
+        "In *refused* cases the library may split K, and the oracle raises `unmodelled`.",
         "\n".join(modes_table()),
         "\n".join(kernels_table()),
         "## Departures",
-        "Float32 outputs of refused cases that are not those of the formula in one range. The reason of each: its kernel splits\n"
-        "K, into how many ranges is decided by the tile that the library chose, and that is not known of the shape.",
+        "Refused cases whose float32 outputs differ from the formula with one range. The kernel of each case splits K. The\n"
+        "number of ranges depends on the tile that the library chose, and the shape does not determine the tile.",
         "\n".join(departures()),
         "## Calls that the library refused",
         "\n".join(refusals()),
-        "## What is no ordinary number",
-        "Outside the region: words that differ from IEEE arithmetic in the formula's order.",
+        "## Special values",
+        "These operands lie outside the regions. The table counts 32-bit results that differ from IEEE arithmetic in the order\n"
+        "of the formula.",
         "\n".join(specials()),
     ]
     return "\n\n".join(parts) + "\n"

@@ -143,6 +143,18 @@ def test_a_byte_of_another_part_or_step_is_refused() -> None:
         assert (d.view(np.uint32) != want.view(np.uint32)).mean() > 0.5
 
 
+@pytest.mark.parametrize("mn", SHAPES)
+def test_a_lane_loads_the_scales_of_its_row_as_one_word(mn: int) -> None:
+    scales = np.random.default_rng(0).integers(96, 160, (32, 8)).astype(np.uint8)
+    words = scale_registers(layouts.scale_layout(f"cdna4_{mn}").shuffle(scales), 0)
+    row, block = layouts.fragment(f"mfma.{SHAPES[mn]}.f8f6f4.sfa").coord(LANES, 0 * LANES)
+    blocks = 64 // mn  # of one instruction: 2 of K = 64, 4 of K = 128
+    for part in range(32 // mn):
+        for step in range(8 // blocks):
+            byte = which_byte(mn, part, step)[1]
+            np.testing.assert_array_equal(words[:, byte], scales[mn * part + row, blocks * step + block])
+
+
 @pytest.mark.parametrize("name", ["cdna4_16", "cdna4_32", "cdna4_16_m256"])
 @pytest.mark.parametrize("shape", [(32, 8), (37, 8), (64, 5), (300, 17), (1, 1)])
 def test_shuffled_scales_come_back_and_pads_hold_what_they_are_given(name: str, shape: tuple[int, int]) -> None:

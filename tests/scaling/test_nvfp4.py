@@ -214,6 +214,15 @@ def test_the_random_hadamard_transform() -> None:
     assert np.abs(scaling.random_hadamard(outlier)).max() == 24
 
 
+def test_mixed_and_rounded_at_random_a_gradient_comes_back() -> None:
+    rng = np.random.default_rng(1)
+    gradient = rng.standard_normal((64, 256)).astype(np.float32)
+    mixed = scaling.random_hadamard(gradient).astype(np.float32)
+    blocks = refsim.quantize(mixed, "nvfp4", random=rng.integers(0, 256, mixed.shape, np.uint8))
+    back = scaling.random_hadamard(blocks.dequantize(), inverse=True)
+    assert np.abs(back - gradient).mean() < 0.2
+
+
 @pytest.mark.parametrize(
     ("code", "call"),
     [
