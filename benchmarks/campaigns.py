@@ -1,4 +1,4 @@
-"""What docs/campaigns.md says of long and of divided campaigns: python benchmarks/campaigns.py long|gpus -o FILE.
+"""The figures of conformance/reports/campaigns.md: python benchmarks/campaigns.py long|gpus -o FILE.
 
 `long`: 10^5 cases of a small kernel on the simulated GPU by two processes, with the memory of all processes every few seconds.
 `gpus`: softmax and RMSNorm on one GPU of this host and on two, by the wall clock, and whether both reports are the same bytes.

@@ -182,7 +182,7 @@ def test_it_installs_what_the_readme_installs(runner: Runner) -> None:
 
 
 def test_the_page_names_every_option_and_both_files() -> None:
-    page = (ROOT / "docs/ci.md").read_text()
+    page = (ROOT / "docs/ci-and-campaigns.md").read_text()
     for wanted in (
         "--as github",
         "--junit",

@@ -26,7 +26,6 @@ LARGER = ["every bundled kernel, a minute"]
 REASONS = {
     "a reader of the site types it": 2,
     ".ci/run types it into a fresh checkout": 3,
-    "a run of minutes: tests/campaigns makes small ones": 1,
     "it needs a cluster; tests/campaigns/test_cluster.py begins a small one": 1,
     "it takes minutes; tests/cli/commands/test_doctor.py runs a part": 1,
     "the night profile takes some minutes": 1,
@@ -57,7 +56,10 @@ IN_CI = pytest.mark.ci("CI types the same commands with the wheel; seconds")
 
 @pytest.mark.parametrize(
     "page",
-    [pytest.param(page, marks=IN_CI) if page == "docs/ci.md" else page for page in sorted({each.page for each in RUN})],
+    [
+        pytest.param(page, marks=IN_CI) if page == "docs/ci-and-campaigns.md" else page
+        for page in sorted({each.page for each in RUN})
+    ],
 )
 def test_every_block_of_a_page_runs_and_prints_what_it_shows(page, folder, refsim_profile, request) -> None:
     for name in FOLDERS.get(page, []):
