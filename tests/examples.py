@@ -104,8 +104,10 @@ def run(example: Example, *, apart: bool = True) -> list[tuple[str, str, str]]:
 
 
 def same(shown: str, printed: str) -> bool:
-    """Whether a page shows what was printed: seconds differ, elements, which Hypothesis draws, and those computed again; blank
-    lines part it from the next command, and `...` stands for words that are left out."""
+    """Return whether a page shows what was printed; `...` stands for words, and on a line of its own for lines.
+
+    Seconds may differ. So may the number of elements, which Hypothesis draws, and of elements that are recomputed.
+    """
     shown, printed = (_SECONDS.sub("0.0", text.rstrip("\n")) for text in (shown, printed))
     if "verify" in shown or "time [s]" in shown:
         shown, printed = (re.sub(r" +(?=0\.0)", " ", text) for text in (shown, printed))
@@ -115,7 +117,8 @@ def same(shown: str, printed: str) -> bool:
         shown, printed = (
             re.sub(r"(?m)^slow definitions: \d+", "slow definitions: N", text) for text in (shown, printed)
         )
-    pattern = r"[^\n]*".join(map(re.escape, re.split(r"\.\.\.", shown)))
+    parts = re.split(r"(?m)^\.\.\.$", shown)
+    pattern = r"[\s\S]*".join(r"[^\n]*".join(map(re.escape, part.split("..."))) for part in parts)
     return re.fullmatch(pattern, printed) is not None
 
 

@@ -107,6 +107,8 @@ def test_what_a_page_shows_is_compared() -> None:
     assert not same("a 1\n", "a 1\nmore\n")
     assert same("first ... last\n", "first and then last\n")
     assert not same("first ... last\n", "first\nlast\n")
+    assert same("first\n...\nlast\n", "first\nand\nthen\nlast\n")
+    assert not same("first\n...\nlast\n", "first\nand\nthen\nlast one\n")
     assert same("pass    k      1       2.1  bitwise\ntime [s]\n", "pass    k      1      12.4  bitwise\ntime [s]\n")
     assert not same("pass  k  1  2.1  bitwise\ntime [s]\n", "fail  k  1  2.1  bitwise\ntime [s]\n")
 

@@ -1,4 +1,4 @@
-"""Tries mistakes in real kernels against the gates of the field, and writes the page and the README's table of them."""
+"""Apply the gates of published projects to wrong kernels, and write the report and the README's table."""
 
 import argparse
 import multiprocessing
@@ -27,8 +27,8 @@ def main() -> int:
     with ProcessPoolExecutor(given.jobs, multiprocessing.get_context("spawn")) as pool:
         found = dict(zip(ids, pool.map(partial(tried_on, given.device), ids), strict=True))
     for id, result in found.items():
-        special = f", {result.special} of the special problems" if result.special else ""
-        print(f"{id}: {result.differing} of {result.total} words differ{special} {result.finding}".rstrip())
+        special = f", {result.special} of the special test cases" if result.special else ""
+        print(f"{id}: {result.differing} of {result.total} elements differ{special} {result.finding}".rstrip())
     kept = results_of(given.device) if given.only else {}
     record(given.device, {id: (kept | found)[id] for id in BY_ID if id in kept or id in found})
     write_pages()
