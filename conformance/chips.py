@@ -1,4 +1,4 @@
-"""What was seen on which chip, when, with which driver, in which file: python -m conformance.chips writes docs/chips.md
+"""What was seen on which chip, when, with which driver, in which file: python -m conformance.chips writes reports/chips.md
 
 Read from the recordings of conformance/vectors, the reports of conformance/reports and the rows of tensor cores; nothing on the
 page is typed.
@@ -16,9 +16,8 @@ from refsim.bringup.report import read_report
 from refsim.numerics.profiles import PROFILES
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGE = ROOT / "docs" / "chips.md"
 VECTORS, REPORTS = ROOT / "conformance" / "vectors", ROOT / "conformance" / "reports"
-PUBLISHED = REPORTS / "published_dot_products.md"
+PAGE, PUBLISHED = REPORTS / "chips.md", REPORTS / "published_dot_products.md"
 CHIPS = ("h200", "h100")
 COUNTS = ("cases", "elements", "differing")
 DECLARED = {
@@ -33,10 +32,9 @@ DECLARED = {
 """What `refsim verify` is told for kernels that it does not run by itself, by its name or that of the report."""
 HEAD = """# What was seen on which chip
 
-`python -m conformance.chips` writes this page from the recordings and reports that it names. [How sure we are](how-sure.md) has
-the same by fact, with the number of patterns. A recording replays on any machine by the command beside it; what ran on a chip
-ran there through `--device cuda`, all runs of a kernel together; `--cases` and `--seed` stand in the report or beside the figure
-there.
+`python -m conformance.chips` writes this page from the recordings and reports that it names. [Evidence](../../docs/evidence.md)
+has the same results by fact, with the number of patterns. The last column of a recording replays it on any machine. Kernels
+ran on the chip with `--device cuda`; an entry adds up all runs of a kernel. The linked report has `--cases` and `--seed`.
 """
 RECORDED = ("recorded", "forms", "when", "driver", "compiler", "file", "replayed by")
 RAN = ("run", "cases", "compared", "differing", "driver", "file", "command there")
@@ -74,13 +72,13 @@ def ran(chip: str) -> Iterator[str]:
     """The bring-up of a chip, then a row for each kernel of each verdict file."""
     report = read_report(REPORTS / chip / "bringup.json")
     words, differing = (sum(getattr(case, name) for case in report.cases) for name in ("words", "differing"))
-    link = f"[`{chip}/bringup.json`](../conformance/reports/{chip}/bringup.json)"
+    link = f"[`{chip}/bringup.json`]({chip}/bringup.json)"
     counts = (len(report.cases), f"{words:,} words", differing)
     yield row(
         "bring-up", *counts, report.facts["driver"], link, "`refsim bringup --device cuda --discover --exhaustive fp8`"
     )
     for path in sorted(REPORTS.glob("*/*.verify.json")):
-        link = f"[`{path.parent.name}/{path.name}`](../conformance/reports/{path.parent.name}/{path.name})"
+        link = f"[`{path.parent.name}/{path.name}`]({path.parent.name}/{path.name})"
         found: dict[str, Counter[str]] = {}
         for device, verdict in verdicts(json.loads(path.read_text("utf-8"))):
             if chip in device.lower():
@@ -127,21 +125,19 @@ def by_target() -> Iterator[str]:
 
 
 def page() -> str:
-    """docs/chips.md."""
+    """conformance/reports/chips.md."""
     parts = [HEAD]
     for chip in CHIPS:
         parts.append(f"## {read_report(REPORTS / chip / 'bringup.json').facts['device']}, sm_90a\n")
         parts += [*headed(RECORDED, recorded(chip)), *headed(RAN, ran(chip))]
     parts.append("## Chips whose published outputs the rows reproduce\n")
-    parts.append("By `python -m conformance.published_dot_products FOLDER` over data that is not part of this project")
     parts.append(
-        "([report](../conformance/reports/published_dot_products.md)); of these chips an H200 and an H100 were at hand.\n"
+        "`python -m conformance.published_dot_products FOLDER` compares them; the data is not part of this project"
     )
+    parts.append("([report](published_dot_products.md)). Only the H200 and the H100 were also run here.\n")
     parts += headed(("chip", "target", "forms", "dot products", "differing"), published())
     parts.append("## Tensor cores of every target\n")
-    parts.append(
-        "What each row of `refsim numerics list` rests on; CDNA chips are among those that nobody here has run.\n"
-    )
+    parts.append("The evidence for each entry of `refsim numerics list`. No CDNA chip was run here.\n")
     parts += headed(("target", "rows", "rest on"), by_target())
     return "\n".join(parts).rstrip() + "\n"
 

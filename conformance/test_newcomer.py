@@ -1,4 +1,4 @@
-"""Kernels that a newcomer wrote pass; mistakes in them, listed beforehand, are caught; docs/newcomer.md is of that list.
+"""Kernels that a newcomer wrote pass; mistakes in them, listed beforehand, are caught; the report newcomer.md is of that list.
 
 Some of each in every run; `python -m conformance.newcomer` tries them all and writes the page.
 """
@@ -75,7 +75,7 @@ def test_mistakes_fit_their_files():
 
 def test_page_is_of_this_list():
     """Every mistake has its row, with the cause that the list gives it, and every row says that it was caught."""
-    page = (FOLDER.parents[1] / "docs/newcomer.md").read_text("utf-8")
+    page = (FOLDER.parent / "reports/newcomer.md").read_text("utf-8")
     rows = [line.strip("| ").split(" | ") for line in page.splitlines() if line.startswith("| ")]
     assert [cells[:4] for cells in rows if cells[1] in BUGS] == [
         [bug.kernel, bug.id, bug.cause, "yes"] for bug in BUGS.values()

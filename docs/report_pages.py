@@ -4,6 +4,7 @@ Reports of a bring-up also become the page that `refsim bringup -o FILE.html` wr
 """
 
 import json
+import os
 import re
 from collections.abc import Iterator
 from dataclasses import replace
@@ -14,7 +15,7 @@ from refsim.bringup.html_report import page as bringup_page
 from refsim.bringup.report import changes_since, read_report
 
 ROOT = Path(__file__).resolve().parents[1]
-REPORTS = ROOT / "conformance" / "reports"
+REPORTS, DOCS = ROOT / "conformance" / "reports", ROOT / "docs"
 BASELINE = "h200"
 """The chip with which the bring-ups of the others are compared."""
 LONG = 64
@@ -61,8 +62,27 @@ def said(path: Path) -> str:
 
 
 def of_markdown(path: Path) -> str:
-    """A page whose links to files of the checkout are text."""
-    return re.sub(r"(?<!!)\[([^\]]*)\]\((?!https?:|#)([^)\s]+)\)", r"\1 (`\2`)", path.read_text("utf-8"))
+    """A report in Markdown with the links that the site has."""
+    return linked(path.read_text("utf-8"), path, place_of(path))
+
+
+def linked(text: str, source: Path, page: str) -> str:
+    """`text` of the file `source` as the site's `page`: links to reports and to pages lead there, other files are text."""
+
+    def shown(link: re.Match[str]) -> str:
+        name, _, anchor = link[2].partition("#")
+        target = (source.parent / name).resolve()
+        if not target.exists():
+            return link[0]  # brackets in code, or a broken link, of which the build warns
+        if target.is_relative_to(REPORTS) and target.is_file():
+            place = place_of(target)
+        elif target.is_relative_to(DOCS) and target.suffix == ".md":
+            place = target.relative_to(DOCS).as_posix()
+        else:
+            return f"{link[1]} (`{target.relative_to(ROOT)}`)"
+        return f"[{link[1]}]({Path(os.path.relpath(place, Path(page).parent)).as_posix()}{'#' * bool(anchor)}{anchor})"
+
+    return re.sub(r"(?<!!)\[([^\]]*)\]\((?!https?:|#)([^)\s]+)\)", shown, text)
 
 
 def of_json(path: Path) -> str:

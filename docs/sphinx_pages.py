@@ -10,7 +10,7 @@ import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
-from report_pages import REPORTS, place_of, report_pages, whole_pages
+from report_pages import linked, report_pages, whole_pages
 from sphinx.application import Sphinx
 
 from refsim.cli import main
@@ -157,15 +157,9 @@ def write_pages(app: Sphinx) -> None:
 
 
 def name_files(app: Sphinx, page: str, source: list[str]) -> None:
-    """A link to a report becomes one to its page; one to another file of the checkout its text and the file's path."""
-    if "/" not in page:  # pages in folders link to pages
-        source[0] = re.sub(r"(?<!!)\[([^\]]*)\]\(\.\./([^)\s]+)\)", _named, source[0])
-
-
-def _named(link: re.Match[str]) -> str:
-    path = HERE.parent / link[2]
-    is_report = path.is_relative_to(REPORTS) and path.is_file()
-    return f"[{link[1]}]({place_of(path)})" if is_report else f"{link[1]} (`{link[2]}`)"
+    """A link to a report leads to its page of the site; a link to another file becomes its text and the path."""
+    if "/" not in page:  # pages in folders are made with such links
+        source[0] = linked(source[0], HERE / f"{page}.md", f"{page}.md")
 
 
 def as_written(app: Sphinx, what: str, name: str, thing: object, options: object, lines: list[str]) -> None:

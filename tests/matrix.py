@@ -40,7 +40,7 @@ CORE = (
     "tests/ptx/test_cuda_intrinsics.py",
 )
 KERNEL = "fp8_dequantize"
-REPORT, PAGE = ROOT / "conformance/reports/matrix.json", ROOT / "docs/versions.md"
+REPORT, PAGE = ROOT / "conformance/reports/matrix.json", ROOT / "conformance/reports/versions.md"
 BEGIN, END = "<!-- matrix -->\n", "<!-- end of matrix -->"
 PINNED, NEWEST_CUDA = "13.0", "13.5"
 """What `refsim[sim]` installs, and the newest that rows ask for: it writes PTX 9.5."""

@@ -6,7 +6,6 @@ import inspect
 import re
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -41,7 +40,6 @@ MODULES = (
 )
 PROPERTIES = ("refsim.testing.laws", "refsim.testing.matrices", "refsim.testing.recipes", "refsim.testing.strategies")
 """What a suite writes its own properties with: dir shows it, as of the others."""
-PAGE = Path(__file__).parents[1] / "docs/public-names.md"
 NO_NUMBER = {
     "load": "needs a file",
     "load_all": "needs a file",
@@ -70,28 +68,6 @@ FUNCTIONS = {f"{module}.{name}": thing for module, name, thing in public() if in
 def test_dir_shows_what_is_public_and_nothing_else(name) -> None:
     module = importlib.import_module(name)
     assert dir(module) == sorted(module.__all__)
-
-
-def test_the_page_of_names_is_what_dir_shows(request) -> None:
-    text = "# Public names\n\nWhat `dir` shows of each public module, and the first sentence of its docstring.\n"
-    for module in (*MODULES, *PROPERTIES):
-        text += f"\n## {module}\n\n" + "".join(f"- {line}\n" for line in lines_of(module))
-    if request.config.getoption("--refresh-golden"):
-        PAGE.write_text(text, "utf-8")
-    assert PAGE.read_text("utf-8") == text, "pytest tests/test_public_surface.py --refresh-golden writes it anew"
-
-
-def lines_of(module: str) -> Iterator[str]:
-    for name in dir(importlib.import_module(module)):
-        thing = getattr(importlib.import_module(module), name)
-        said = (
-            inspect.getdoc(thing)
-            if inspect.ismodule(thing) or inspect.isroutine(thing) or inspect.isclass(thing)
-            else ""
-        )
-        first = re.split(r"(?<=[.:])\s", " ".join((said or "").split("\n\n")[0].split()), maxsplit=1)[0].rstrip(":")
-        own = said and not first.startswith(f"{name}(")  # a dataclass without a docstring has its signature for one
-        yield f"`{name}`: {first}" if own else f"`{name}`"
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)

@@ -29,3 +29,18 @@ def test_columns_that_nobody_fills_are_left_out() -> None:
 
 def test_nothing_that_is_made_is_committed_beside_its_json() -> None:
     assert sorted(made.REPORTS.rglob("*.html")) == []
+
+
+def test_links_of_a_report_lead_to_pages_of_the_site() -> None:
+    text = "[a](h200/bringup.json) [b](../../docs/verdicts.md#rules) [c](../chips.py) `f[i](x)` [d](https://e.org)"
+    report = made.REPORTS / "h100" / "some.md"
+    shown = made.linked(text.replace("](", "](../", 3), report, made.place_of(report))
+    assert shown == (
+        "[a](../h200/bringup.md) [b](../../verdicts.md#rules) c (`conformance/chips.py`) `f[i](x)` [d](https://e.org)"
+    )
+
+
+def test_links_of_a_page_to_files_are_text_unless_the_site_has_them() -> None:
+    text = "[a](../conformance/reports/night.md) [b](verdicts.md) [c](../tests/claims.py) [d](../Makefile)"
+    shown = made.linked(text, ROOT / "docs/evidence.md", "evidence.md")
+    assert shown == "[a](reports/night.md) [b](verdicts.md) [c](../tests/claims.py) d (`Makefile`)"

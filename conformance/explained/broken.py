@@ -190,7 +190,7 @@ def asked(name: str) -> dict[str, Any]:
 def _asked(name: str) -> dict[str, Any]:
     broken, wanted = all_broken().get(name), called()[name]
     row: dict[str, Any] = {"name": name, "called": list(wanted.names), "why": wanted.why}
-    if broken is None:  # `refsim simulate` shows it in docs/field-bugs.md; there is no oracle
+    if broken is None:  # `refsim simulate` shows it in conformance/reports/field_bugs.md; there is no oracle
         return row | {"verdict": NOT_ASKED, "named": [], "seconds": 0.0}
     with tempfile.TemporaryDirectory(prefix="refsim-broken-") as folder:
         kernel = broken.made(Path(folder))

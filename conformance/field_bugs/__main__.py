@@ -1,4 +1,4 @@
-"""python -m conformance.field_bugs [BUG...] writes docs/field-bugs.md; with names only these are run again."""
+"""python -m conformance.field_bugs [BUG...] writes conformance/reports/field_bugs.md; with names only these are run again."""
 
 import sys
 

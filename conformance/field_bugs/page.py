@@ -1,4 +1,4 @@
-"""docs/field-bugs.md: every bug with the command that shows it and the report that the command prints."""
+"""conformance/reports/field_bugs.md: every bug with the command that shows it and the report that the command prints."""
 
 import contextlib
 import io
@@ -15,19 +15,21 @@ from pathlib import Path
 from conformance.field_bugs.catalogue import NAMINGS, ROOT, FieldBug, read_absent, read_chapters
 from refsim.cli import main as refsim
 
-PAGE = ROOT / "docs" / "field-bugs.md"
+PAGE = ROOT / "conformance" / "reports" / "field_bugs.md"
 HEAD = """# Field bugs
 
     python -m conformance.field_bugs
 
-writes this page: bugs that were reported of low-precision kernels in public, each as a small kernel or case of our own, with the
-command that shows it and what that prints, on the simulated GPU (beside a real one add `--device sim`). No line of the kernels is
-theirs. Commands are typed at the root of the repository. What belongs to a run and not to a bug is left out of the reports
-(seconds, hashes, the recorded silicon behind a verdict). Lines with `-` are those of the wrong kernel, lines with `+` those of
-its right twin, which passes under the second command.
+The command above writes this report. It lists bugs of low-precision kernels that were reported in public. Each bug is shown
+by a small kernel or test case that was written for this project; no line is copied from the reported kernels. Below each bug
+stand the command that shows it and the output of that command.
 
-Mistakes that acceptance tests of the field let through have [a page of their own](what-tolerance-hides.md), forty more stand in
-[a newcomer's kernels](newcomer.md), and [findings](findings.md) says what mends each fault.
+- Run the commands at the root of the repository. They use the simulated GPU; with a GPU in the machine, add `--device sim`.
+- Lines with `-` belong to the wrong kernel. Lines with `+` belong to its correct twin, which passes under the second command.
+- The report leaves out what changes from run to run: seconds, hashes, and the recorded hardware results of a verdict.
+
+See also: [mistakes that the tolerances of other projects accept](tolerance.md), [forty mistakes in the kernels of a
+newcomer](newcomer.md), and [how to read a finding](../../docs/when-it-fails.md).
 """
 
 
@@ -114,7 +116,7 @@ def section(bug: FieldBug) -> str:
     parts = [f"### {bug.title}", "", f"<!-- {bug.id} -->", " ".join(bug.field.split()), ""]
     parts += [f"Reported: {'; '.join(bug.reports)}. refsim says {NAMINGS[bug.named]}.", ""]
     if bug.kernel:
-        parts += [f"[`{bug.kernel}`](../{bug.kernel})", ""]
+        parts += [f"[`{bug.kernel}`](../../{bug.kernel})", ""]
         parts += [*indented(bug.changed()), ""] if bug.changed() else []
     if bug.made:
         parts += [*indented(bug.made.strip().splitlines()), ""]

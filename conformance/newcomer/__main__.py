@@ -20,22 +20,24 @@ from conformance.newcomer.trials import (
 )
 from refsim.testing.verdicts import PASS
 
-COMMAND = "python -m conformance.newcomer -o docs/newcomer.md"
+COMMAND = "python -m conformance.newcomer -o conformance/reports/newcomer.md"
 Cells = tuple[str, ...]
 RIGHT = ("kernel", "status", "problems", "named")
 WRONG = ("kernel", "mistake", "cause", "caught", "by", "suspects", "named")
 INTRODUCTION = f"""# Twelve kernels of a newcomer, and forty mistakes
 
-Somebody who had read the README wrote twelve kernels in `conformance/newcomer/`: CUDA, a string as CuPy takes it, Triton for
-two targets, numba. Each has an oracle of its own in NumPy, bit for bit where arithmetic is determined, else with a bound for
-each element. `bugs.toml` beside them lists forty mistakes, each a small edit. The list was committed before the suspects that
-are tried on every kernel were written; ten mistakes have a cause that no suspect stands for, and must stay without a name.
+A person who had read only the README wrote twelve kernels in `conformance/newcomer/`. They are CUDA, a CUDA string as CuPy
+takes it, Triton for two targets, and numba. Each kernel has its own oracle in NumPy. The oracle is exact where the arithmetic
+is determined; elsewhere it has a bound for each element.
+
+`bugs.toml` lists forty mistakes, each of them a small edit. The list was committed before the candidate causes that refsim
+tries were written. Ten mistakes have a cause that no candidate covers, so refsim must not name a cause for them.
 
     {COMMAND}
 
-writes this page: every kernel is run as it is, then with each mistake, on the simulated GPU, the special problems first.
-Some kernels or mistakes by name are tried again with the same `-o`, and only their rows change.
-*named* says whether the suspects that the report names are the cause: right, wrong or none.
+The command above writes this report. It runs every kernel unchanged and then with each mistake, on the simulated GPU, special
+test cases first. Name kernels or mistakes to run only those; with the same `-o` only their entries change. The column *named*
+says whether the candidate causes in the report are the real cause: right, wrong or none.
 """
 
 
