@@ -24,8 +24,21 @@ ARRAY_SUFFIXES = (".npy", ".npz", ".safetensors", ".bin", ".raw")
 
 def format_option(*, required: bool = True) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """-t FORMAT."""
-    note = "Number format, such as e4m3, bf16, f32." if required else "Number format, where the files do not name it."
+    note = "Number format, such as e4m3, bf16, f32." if required else "Number format, if the files do not name it."
     return click.option("-t", "--format", "row", metavar="FORMAT", required=required, type=FORMAT, help=note)
+
+
+def file_option(*names: str, help: str, **more: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """An option that takes the name of a FILE, as a Path."""
+    return click.option(*names, metavar="FILE", type=click.Path(path_type=Path), help=help, **more)
+
+
+kernels_option = file_option(
+    "--kernels",
+    "files",
+    multiple=True,
+    help="Python file that declares KERNELS (default: those of [tool.refsim], or else the bundled kernels).",
+)
 
 
 def only_format(argument: "Format | None", option: "Format | None") -> "Format":

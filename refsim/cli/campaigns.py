@@ -8,13 +8,14 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Executor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from refsim.cli import console
+from refsim.cli.arguments import file_option
 from refsim.cli.extents import Whole
 from refsim.cli.progress import reporting
 from refsim.errors import Kind, RefsimError
@@ -53,35 +54,31 @@ def division_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """--jobs, --cluster, --journal and --report, which a command gets as one `division`."""
 
     @functools.wraps(function)
-    def divided(
-        *arguments: Any, jobs: int | None, cluster: str | None, journal: Path | None, report: Path | None, **others: Any
-    ) -> Any:
-        if jobs is not None and cluster is not None:
+    def divide(*arguments: Any, **options: Any) -> Any:
+        division = Division(**{each.name: options.pop(each.name) for each in fields(Division)})
+        if division.jobs is not None and division.cluster is not None:
             raise RefsimError(
                 "usage", "--jobs is of this machine, --cluster of a scheduler's workers", help="give one of them"
             )
-        return function(*arguments, division=Division(jobs, cluster, journal, report), **others)
+        return function(*arguments, division=division, **options)
 
+    divided: Callable[..., Any] = divide
     for option in (
-        click.option(
-            "--report", metavar="FILE", type=click.Path(path_type=Path), help="JSON without times and workers."
-        ),
-        click.option(
+        file_option("--report", help="Write JSON without times and workers, for comparison."),
+        file_option(
             "--journal",
-            metavar="FILE",
-            type=click.Path(path_type=Path),
-            help="Keep finished shards in FILE (SQLite); the same command goes on where it was ended.",
+            help="Keep finished shards in FILE (SQLite), so that the same command continues an interrupted run.",
         ),
         click.option(
             "--cluster",
             metavar="ADDRESS",
-            help="Shards to the workers of a Dask scheduler (tcp://HOST:8786), or local.",
+            help="Run shards on the workers of a Dask scheduler (tcp://HOST:8786), or local.",
         ),
         click.option(
             "--jobs",
             type=Whole(1, MOST_JOBS),
             metavar="N",
-            help="Shards to N processes; with --device cuda a GPU each.",
+            help="Run shards in N processes; with --device cuda, each uses one GPU.",
         ),
     ):
         divided = option(divided)

@@ -40,7 +40,7 @@ def answers(
     """
 
     @click.option("--as", "form", metavar="FORM", help=f"One of {', '.join(FORMS)}.", type=OutputForm())
-    @click.option("-o", "--output", metavar="FILE", help="Write to FILE; its suffix chooses the form.")
+    @click.option("-o", "--output", metavar="FILE", help="Write to FILE; its suffix selects the form.")
     @click.option("--source", "citations", is_flag=True, help="Cite the documents behind the answer.")
     @click.pass_obj
     @functools.wraps(function)

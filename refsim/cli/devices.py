@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def device_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """--device and --target."""
     function = click.option(
-        "--target", metavar="SM", help="Architecture to compile for, such as sm_90a (default: the device's own)."
+        "--target", metavar="SM", help="Architecture to compile for, such as sm_90a (default: that of the device)."
     )(function)
     return click.option(
         "--device",
@@ -26,7 +26,7 @@ def device_options(function: Callable[..., Any]) -> Callable[..., Any]:
         metavar="NAME",
         default="auto",
         show_default=True,
-        help="sim, cuda, cuda:1, cuda:bindings; auto takes a real GPU where there is one, else the simulated one.",
+        help="sim, cuda, cuda:1 or cuda:bindings; auto uses a real GPU if there is one, or else the simulated GPU.",
     )(function)
 
 
@@ -37,7 +37,7 @@ def without_option(function: Callable[..., Any]) -> Callable[..., Any]:
         metavar="NAME",
         multiple=True,
         type=Name("check", "refsim.ptx:CHECKS", by="name"),
-        help="Leave out a check of the simulated GPU; `refsim ptx coverage --checks` lists them.",
+        help="Turn off a check of the simulated GPU; `refsim ptx coverage --checks` lists all checks.",
     )(function)
 
 
@@ -45,11 +45,12 @@ def arithmetic_option(function: Callable[..., Any]) -> Callable[..., Any]:
     """--arithmetic: what the simulated GPU takes for the results of a chip."""
     return click.option(
         "--arithmetic",
-        metavar="silicon|exact|known",
+        metavar="MODE",
         default="silicon",
         show_default=True,
-        help="Of the simulated GPU. silicon: as the target does, as far as that is known; exact: matrices are summed exactly "
-        "(faster); known: as silicon, and an instruction whose bits are open, assumed or a model's alone is refused.",
+        help="Arithmetic of the simulated GPU. `silicon`: the bits of the target's hardware, from records or a "
+        "model. `known`: the same, but refuse instructions whose bits are not recorded or specified. `exact`: "
+        "exact sums in matrix products, which is faster.",
     )(function)
 
 

@@ -26,10 +26,10 @@ class Inquiry:
 
 
 CASE = Inquiry("a case", "CASE", OF_EVERY_ANSWER | {"trust"})
-KERNEL = Inquiry("a kernel and its case", "KERNEL CASE", OF_EVERY_ANSWER | {"declared"})
+KERNEL = Inquiry("a kernel and its case", "KERNEL CASE", OF_EVERY_ANSWER | {"files"})
 OUTPUTS = Inquiry("outputs alone", "A B", OF_FILES)
-PRODUCT = Inquiry("a product", "--a and --b", _OF_FLOATS | {"k", "interval", "at", "b_zero"})
-EXPERTS = Inquiry("rows of experts", "--m-indices", _OF_FLOATS | {"m_indices", "k", "interval", "at"})
+PRODUCT = Inquiry("a product", "--a and --b", _OF_FLOATS | {"k", "instruction_k", "interval", "at", "b_zero"})
+EXPERTS = Inquiry("rows of experts", "--m-indices", _OF_FLOATS | {"m_indices", "k", "instruction_k", "interval", "at"})
 BLOCKS = Inquiry("a block-scaled product", "--scale-format", _OF_FLOATS | {"scale_format", "global_scale"})
 OF_INTEGERS = Inquiry(
     "a product of integers", "--a-format s8", _OF_PRODUCTS | {"a_zero", "b_zero", "d_zero", "d_format", "at"}

@@ -48,6 +48,11 @@ class SpanParam(click.ParamType):  # type: ignore[type-arg]
 class Whole(click.IntRange):
     """A whole number as ASCII digits spell it, in a range: int() also takes digits of other scripts and underscores."""
 
+    name = "n"
+
+    def _describe_range(self) -> str:
+        return f"{self.min} or more" if self.max is None else f"{self.min} to {self.max}"
+
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         number = value if isinstance(value, int) else number_in(str(value))
         if number is None:
@@ -63,7 +68,7 @@ class Whole(click.IntRange):
 class Positive(click.ParamType):  # type: ignore[type-arg]
     """A number above zero, such as a time in seconds."""
 
-    name = "number"
+    name = "seconds"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         try:

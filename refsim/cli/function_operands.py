@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import numpy as np
 
-from refsim.cli.arguments import ARRAY_SUFFIXES, load_codes
+from refsim.cli.arguments import ARRAY_SUFFIXES, file_option, load_codes
 from refsim.cli.extents import Whole
 from refsim.errors import RefsimError
 
@@ -21,26 +21,33 @@ OPTIONS = (
     click.option(
         "--row", "function", metavar="FUNCTION", type=click.Choice(FUNCTIONS), help=f"{', '.join(FUNCTIONS)}."
     ),
-    click.option("--x", metavar="FILE", type=FILE, help="What --row read: (..., columns), bf16, f16 or f32."),
-    click.option("--weight", metavar="FILE", type=FILE, help="Weights of the columns; of a norm."),
-    click.option("--bias", metavar="FILE", type=FILE, help="The bias of the columns; of layer_norm."),
-    click.option("--gate", metavar="FILE", type=FILE, help="The gate, as large as x; times silu of it."),
-    click.option("--eps", type=float, help="Epsilon of a norm; 1e-6 by default."),
-    click.option("--attention", is_flag=True, help="Attention: O, or logarithms of sums, of --q, --k and --v."),
-    click.option("--q", metavar="FILE", type=FILE, help="Q: (heads, Lq, D), or (Lq, D); bf16, f16 or e4m3."),
-    click.option("--v", metavar="FILE", type=FILE, help="V: (kv heads, Lk, D), as --k is."),
-    click.option("--causal", is_flag=True, help="The last row sees every key, each before it one fewer."),
-    click.option("--q-scale", metavar="FILE", type=FILE, help="Of e4m3: a scale for each head of Q."),
-    click.option("--k-scale", metavar="FILE", type=FILE, help="Of e4m3: a scale for each head of K."),
-    click.option("--v-scale", metavar="FILE", type=FILE, help="Of e4m3: a scale for each head of V."),
+    file_option("--x", help="Input of the function: (..., columns), bf16, f16 or f32."),
+    file_option("--weight", help="Weights of the columns of a norm."),
+    file_option("--bias", help="Bias of the columns of layer_norm."),
+    file_option("--gate", help="Gate with the shape of x; the result is multiplied by silu(gate)."),
+    click.option("--eps", metavar="NUMBER", type=float, help="Epsilon of a norm (default: 1e-6)."),
+    click.option("--attention", is_flag=True, help="A is the output of attention, or its logarithms of sums."),
+    file_option("--q", help="Q: (heads, Lq, D) or (Lq, D), bf16, f16 or e4m3."),
+    file_option("--v", help="V: (kv heads, Lk, D), as for --k."),
+    click.option(
+        "--causal", is_flag=True, help="Causal mask: the last row sees every key, each earlier row one fewer."
+    ),
+    file_option("--q-scale", help="Scale for each head of Q in e4m3."),
+    file_option("--k-scale", help="Scale for each head of K in e4m3."),
+    file_option("--v-scale", help="Scale for each head of V in e4m3."),
     click.option(
         "--operand-format",
         metavar="FORMAT",
-        help="Of Q, K and V, of --x, its weights and gate, of --quantized, where files do not name it.",
+        help="Format of --q, --k, --v, --x, --weight, --gate and --quantized, if files do not name it.",
     ),
-    click.option("--scale", type=float, help="Under e^: of softmax, 1; of attention, 1 / sqrt(D), by default."),
     click.option(
-        "--special", type=click.Choice(["approx", "exact"]), help="What computes powers, roots and quotients."
+        "--scale",
+        metavar="NUMBER",
+        type=float,
+        help="Factor of the exponent (default: 1 for softmax, 1 / sqrt(D) for attention).",
+    ),
+    click.option(
+        "--special", type=click.Choice(["approx", "exact"]), help="How powers, roots and quotients are computed."
     ),
 )
 
@@ -53,7 +60,10 @@ def function_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class InstructionOrKeys(Whole):
-    """K of one instruction, or the file of the keys, by its suffix."""
+    """The file of the keys; a number is K of one instruction, which --instruction-k says too."""
+
+    def _describe_range(self) -> str:
+        return ""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         return Path(value) if str(value).endswith(ARRAY_SUFFIXES) else super().convert(value, param, ctx)
@@ -61,7 +71,7 @@ class InstructionOrKeys(Whole):
 
 ROW_OPTIONS = ("function", "x", "weight", "bias", "gate", "eps")
 ATTENTION_OPTIONS = ("attention", "q", "v", "causal", "q_scale", "k_scale", "v_scale")
-BOTH = ("scale", "special")
+SCALED_OPTIONS = ("scale", "special")
 
 
 def operand_codes(path: Path, named: str | None) -> "Stored":
@@ -87,12 +97,13 @@ def function_operands(options: dict[str, Any], named: str | None) -> "RowOperand
     """
     of_rows, of_attention, both = (
         {name: value for name in names if (value := options.pop(name)) not in (None, False)}
-        for names in (ROW_OPTIONS, ATTENTION_OPTIONS, BOTH)
+        for names in (ROW_OPTIONS, ATTENTION_OPTIONS, SCALED_OPTIONS)
     )
-    keys = options.get("k")
+    keys, options["k"] = options["k"], options.pop("instruction_k")
     if isinstance(keys, Path):
-        options["k"] = None
         of_attention["k"] = keys
+    elif keys is not None:
+        options["k"] = keys
     if of_attention:
         return _attention(of_attention, named, {"unit": options["unit"], "target": options["target"]}, **both)
     if of_rows or both:

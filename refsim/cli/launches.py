@@ -77,18 +77,25 @@ def compilation_options(function: Command) -> Command:
                 type=click.Choice(("nvrtc", "nvcc")),
                 default="nvrtc",
                 show_default=True,
-                help="What compiles a CUDA file; nvcc takes code of the host too, and is looked for on PATH.",
+                help="Compiler of a CUDA file; nvcc also accepts host code and must be on PATH.",
             ),
-            click.option("--define", "-D", "defines", multiple=True, metavar="NAME[=VALUE]", help="For a CUDA file."),
+            click.option(
+                "--define",
+                "-D",
+                "defines",
+                multiple=True,
+                metavar="NAME[=VALUE]",
+                help="Define a macro for a CUDA file.",
+            ),
             click.option(
                 "--include",
                 "-I",
                 multiple=True,
                 type=click.Path(path_type=Path),
                 metavar="FOLDER",
-                help="Folder of headers for a CUDA file, beside those of [tool.refsim] include.",
+                help="Folder of headers for a CUDA file, in addition to those of [tool.refsim] include.",
             ),
-            click.option("--option", "options", multiple=True, metavar="FLAG", help="A flag for the compiler."),
+            click.option("--option", "options", multiple=True, metavar="FLAG", help="Flag for the compiler."),
         )
     ):
         function = option(function)

@@ -64,10 +64,10 @@ def _version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
 @click.option("--debug", is_flag=True, help="Show the traceback of an error.")
 @click.pass_obj
 def program(session: Session, debug: bool) -> None:
-    """The golden model for low-precision GPU kernels, bit for bit.
+    """Test low-precision GPU kernels against a bit-exact model. No GPU is needed.
 
-    Answers go to standard output, hints and errors to standard error. Every command takes --as
-    text|json|jsonl|csv|md|svg|html|github, -o FILE and --source.
+    Answers go to standard output, hints and errors to standard error. Commands take --as
+    text|json|jsonl|csv|md|svg|html|github, -o FILE and --source. Each command has its own --help.
     """
     session.debug = debug
 

@@ -68,16 +68,17 @@ class _Result:
 
 @click.command()
 @click.option("-t", "--format", "row", metavar="FORMAT", help="f32 (the default), f16, bf16 or f64.")
-@click.option("--ftz", is_flag=True, help="The form with .ftz, which takes subnormals for zeros.")
+@click.option("--ftz", is_flag=True, help="Use the form with .ftz: subnormals become zeros.")
 @click.argument("instruction")
 @click.argument("codes", nargs=-1, required=True, metavar="CODE...|-|FILE")
 @answers
 def command(row: str | None, ftz: bool, instruction: str, codes: tuple[str, ...]) -> Document:
-    """What an .approx INSTRUCTION or div.full returns on sm_90 for CODEs, and how far that is from the exact value.
+    """Show the result of an .approx INSTRUCTION or div.full on sm_90, and its distance from the exact value.
 
-    INSTRUCTION is a name of PTX (ex2.approx.ftz.f32) or the beginning of one (ex2, div.full). A code is hexadecimal, binary or
-    decimal; - reads codes from standard input, a FILE is text or npy, npz, safetensors, raw. div takes codes in pairs, or two
-    files. The error is in units of the correctly rounded result's last place; what other targets return is not known.
+    INSTRUCTION is a PTX name (ex2.approx.ftz.f32) or its beginning (ex2, div.full). A code is hexadecimal, binary or
+    decimal. The word - reads codes from standard input. A FILE is text or npy, npz, safetensors or raw. div takes its codes
+    in pairs, or two files. The error is counted in ulp of the correctly rounded result. The bits were recorded on sm_90;
+    they are unverified on other targets.
 
     \b
       refsim approx ex2 0x3f000000

@@ -33,24 +33,29 @@ LISTED = 4
 @click.command()
 @click.argument("addresses", nargs=-1, metavar="[ADDRESS...|FRAGMENT|-]")
 @click.option(
-    "--width", metavar="BYTES|INSTRUCTION", default="16", help="1, 2, 4, 8, 16 bytes a lane, or ld.shared.v4.b32."
+    "--width",
+    metavar="BYTES|INSTRUCTION",
+    default="16",
+    help="1, 2, 4, 8 or 16 bytes for each lane, or an instruction such as ld.shared.v4.b32.",
 )
 @click.option(
-    "--stride", metavar="BYTES", type=AddressParam(), help="Addresses that many bytes apart instead of a list."
+    "--stride", metavar="BYTES", type=AddressParam(), help="Bytes between the lanes' addresses, instead of a list."
 )
-@click.option("--lanes", metavar="COUNT", type=Whole(1, 32), default=32, help="Lanes of --stride, 32 by default.")
 @click.option(
-    "--start", metavar="ADDRESS", type=AddressParam(), default=0, help="The first address of --stride or the tile."
+    "--lanes", metavar="COUNT", type=Whole(1, 32), default=32, help="Number of lanes with --stride (default: 32)."
 )
-@click.option("--swizzle", "mode", metavar="NAME", type=SWIZZLE, help="The addresses go through this swizzle.")
+@click.option(
+    "--start", metavar="ADDRESS", type=AddressParam(), default=0, help="First address of --stride or of the tile."
+)
+@click.option("--swizzle", "mode", metavar="NAME", type=SWIZZLE, help="Swizzle that is applied to the addresses.")
 @click.option(
     "--layout",
     "fragment",
     metavar="NAME",
     type=LAYOUT,
-    help="Each thread takes its values of a fragment from a K-major tile.",
+    help="Each thread loads its values of this fragment from a K-major tile.",
 )
-@click.option("--tile", metavar="ROWSxCOLS", type=ShapeParam(), help="What ldmatrix or stmatrix takes its rows from.")
+@click.option("--tile", metavar="ROWSxCOLS", type=ShapeParam(), help="Tile whose rows ldmatrix or stmatrix accesses.")
 @answers
 def command(
     *,
@@ -63,11 +68,11 @@ def command(
     fragment: "Fragment | None",
     tile: tuple[int, int] | None,
 ) -> Document:
-    """Wavefronts of an access to shared memory by the lanes' byte ADDRESSes, phase by phase, and who collides.
+    """Count the wavefronts of a shared-memory access, phase by phase, and show which lanes collide.
 
-    16 bytes a lane are served 8 lanes at a time, 8 bytes 16 lanes, up to 4 bytes all 32. A phase takes as many
-    wavefronts as the most distinct 4-byte words that one of 32 banks must give; lanes share a word for nothing. As
-    SVG: which lane each bank serves in each wavefront.
+    The lanes access the byte ADDRESSes. Hardware serves 8 lanes in a phase if each lane accesses 16 bytes, 16 lanes for 8
+    bytes, and all 32 lanes for 4 bytes or less. A phase needs as many wavefronts as the busiest bank has distinct 4-byte
+    words. Lanes that access the same word share it at no cost. SVG shows which lane each bank serves in each wavefront.
 
     \b
       refsim banks --stride 128 --lanes 8

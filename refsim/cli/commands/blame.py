@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from refsim.cli.answers.blame import said, smallest, table
+from refsim.cli.arguments import file_option, kernels_option
 from refsim.cli.delivery import Answer, answers, require_writable, save
 from refsim.cli.devices import need
 from refsim.cli.extents import Positive, Whole
@@ -35,52 +36,63 @@ MOST_PROBLEMS, MOST_REPEATS, LARGEST = 1000, 100, 256 << 20
 @click.argument("kernel", type=Name("kernel", "refsim.testing:find_kernels", by="name"))
 @click.argument("entry", required=False)
 @click.option(
-    "--ptxas", multiple=True, type=click.Path(path_type=Path), metavar="PATH", help="One more ptxas, or a folder."
-)
-@click.option("--only-ptxas", is_flag=True, help="Those of --ptxas and no other.")
-@click.option("--opt", "levels", multiple=True, type=Whole(0, 3), metavar="0-3", help="A level (default: all four).")
-@click.option(
-    "--edited", type=click.Path(path_type=Path), metavar="FILE", help="A cubin, or a PTX, to hold beside the kernel's."
-)
-@click.option(
-    "--problems", type=Whole(1, MOST_PROBLEMS), default=4, show_default=True, help="Problems of a declared kernel."
-)
-@click.option("--seed", type=Whole(0), default=0, show_default=True, help="Seed of those that are drawn.")
-@click.option("--repeats", type=Whole(1, MOST_REPEATS), default=3, show_default=True, help="Runs of each cubin.")
-@click.option("--seconds", type=Positive(), default=120.0, show_default=True, help="Time limit of shrinking.")
-@click.option("--no-shrink", is_flag=True, help="The table alone.")
-@click.option(
-    "--save-ptx",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="Write the smallest PTX; the whole one where no GPU is asked.",
-)
-@click.option(
-    "--assemble-only", is_flag=True, help="Which ptxas takes the PTX at which level; runs nothing, needs no GPU."
-)
-@click.option("--grid", help="Of ENTRY, blocks: 4 or 2x3 (default: 1).")
-@click.option("--block", help="Of ENTRY, threads of a block: 256 or 16x16 (default: 32).")
-@click.option("--cluster", metavar="EXTENTS", help="Of ENTRY, blocks of a cluster.")
-@click.option("--cooperative", is_flag=True, help="Of ENTRY: all blocks are resident at once.")
-@click.option("--shared", type=Whole(0), default=0, help="Of ENTRY: bytes of dynamic shared memory.")
-@click.option("--arg", "arguments", multiple=True, metavar="ARG", help=ARGUMENT_RULE)
-@click.option(
-    "--kernels",
-    "files",
+    "--ptxas",
     multiple=True,
     type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="Where kernels are declared (default: [tool.refsim], else the bundled ones).",
+    metavar="PATH",
+    help="Also use this ptxas, or every ptxas in this folder.",
 )
+@click.option("--only-ptxas", is_flag=True, help="Use only the ptxas of --ptxas.")
+@click.option(
+    "--opt",
+    "levels",
+    multiple=True,
+    type=Whole(0, 3),
+    metavar="0-3",
+    help="Optimization level of ptxas, -O0 to -O3 (default: all four).",
+)
+@file_option("--edited", help="Also run this cubin or PTX and compare it with the kernel's.")
+@click.option(
+    "--problems",
+    type=Whole(1, MOST_PROBLEMS),
+    default=4,
+    show_default=True,
+    help="Number of test cases of a declared kernel.",
+)
+@click.option("--seed", type=Whole(0), default=0, show_default=True, help="Seed of the random test cases.")
+@click.option(
+    "--repeats", type=Whole(1, MOST_REPEATS), default=3, show_default=True, help="Number of runs of each cubin."
+)
+@click.option(
+    "--seconds",
+    type=Positive(),
+    default=120.0,
+    show_default=True,
+    help="Time limit of the search for the smallest PTX, in seconds.",
+)
+@click.option("--no-shrink", is_flag=True, help="Do not search for the smallest PTX.")
+@file_option("--save-ptx", help="Write the smallest PTX to FILE; without a GPU, the whole PTX.")
+@click.option(
+    "--assemble-only", is_flag=True, help="Only show which ptxas accepts the PTX at which level. Needs no GPU."
+)
+@click.option("--grid", metavar="EXTENTS", help="Blocks in the grid of ENTRY: 4 or 2x3 (default: 1).")
+@click.option("--block", metavar="EXTENTS", help="Threads in a block of ENTRY: 256 or 16x16 (default: 32).")
+@click.option("--cluster", metavar="EXTENTS", help="Blocks in a cluster of ENTRY: 2 or 2x2.")
+@click.option("--cooperative", is_flag=True, help="Launch ENTRY cooperatively: all blocks are resident at once.")
+@click.option("--shared", type=Whole(0), default=0, help="Bytes of dynamic shared memory of ENTRY.")
+@click.option("--arg", "arguments", multiple=True, metavar="ARG", help=ARGUMENT_RULE)
+@kernels_option
 @click.option(
     "--device",
     "device_name",
     metavar="NAME",
     default="cuda",
     show_default=True,
-    help="cuda, cuda:1, cuda:bindings; sim: what can be said without a GPU.",
+    help="cuda, cuda:1 or cuda:bindings; sim makes the checks that need no GPU.",
 )
-@click.option("--target", metavar="SM", help="Architecture (default: the GPU's own; without one the PTX's, or sm_90a).")
+@click.option(
+    "--target", metavar="SM", help="Architecture (default: that of the GPU; without a GPU that of the PTX, or sm_90a)."
+)
 @compilation_options
 @answers
 def command(
@@ -99,19 +111,23 @@ def command(
     target: str | None,
     **asked: Any,
 ) -> Answer:
-    """Who is to blame where KERNEL's bits on a GPU are not the simulator's: ptxas, the model, or a race.
+    """Find out why KERNEL's bits on a GPU differ from the simulator's: ptxas, the model, or a race.
 
-    KERNEL is a declared kernel, or FILE.ptx (FILE.cu) with ENTRY and a launch. Every ptxas that is found makes machine code of
-    the one PTX, at each level; the GPU runs each. Builds that disagree point at ptxas, and the smallest PTX that shows it is
-    given; where all agree on other words, at the model; where words change from run to run, at a race. The exit code is 0 where
-    every word is the simulator's, 1 where somebody is blamed, 5 where bits are open or no GPU was asked. Without a GPU,
-    --device sim looks for races and other faults, names what is open, and runs an edited PTX beside the other.
+    KERNEL is a declared kernel, or FILE.ptx or FILE.cu with ENTRY and a launch. refsim assembles its PTX with every ptxas and
+    optimization level, and the GPU runs each build. If builds disagree, ptxas is the cause, and refsim searches for the
+    smallest PTX that shows it. If all builds agree on another result, the model is the cause. If results change from run to
+    run, a race is the cause.
+
+    The exit code is 0 if every element equals the simulator's, 1 if a cause is found, and 5 if bits are unspecified or no GPU
+    ran. Without a GPU, --device sim looks for races and other faults, lists unspecified bits, and runs an edited PTX.
 
     \b
       refsim blame linear --ptxas /opt/cuda-13.5/bin/ptxas
-      refsim blame scale.ptx scale --grid 4 --block 64 --arg x.npy --arg zeros:f32:256 --save-ptx small.ptx
+      refsim blame scale.ptx scale --grid 4 --block 64 \\
+          --arg x.npy --arg zeros:f32:256 --save-ptx small.ptx
       refsim blame fp8_quantize --edited mine.cubin
-      refsim blame scale.ptx scale --block 64 --arg x.npy --arg zeros:f32:64 --device sim --edited mine.ptx
+      refsim blame scale.ptx scale --block 64 --arg x.npy \\
+          --arg zeros:f32:64 --device sim --edited mine.ptx
       refsim blame linear --assemble-only --as json
     """
     need("testing", "hypothesis")
@@ -122,12 +138,9 @@ def command(
     is_simulated = device_name == "sim" and not assemble_only
     silicon = None if assemble_only or is_simulated else _silicon(device_name, target)
     subject = _subject(kernel, entry, target if silicon is None else silicon.target, asked, compares=not assemble_only)
-    chosen = levels or (0, 1, 2, 3)
-    readers, older = _readers(subject.text, ptxas, chosen, only_ptxas, is_needed=not is_simulated)
-    builds: list[Build] = [*readers]
-    text, more = _edited(edited, [each for each in builds if each.level is not None], subject)
-    builds += more
-    case = None
+    readers, older = _readers(subject.text, ptxas, levels or (0, 1, 2, 3), only_ptxas, is_needed=not is_simulated)
+    text, more = _edited(edited, [each for each in readers if each.level is not None], subject)
+    builds: list[Build] = [*readers, *more]
     with reporting(sys.stderr) as report:
         if is_simulated:
             if more and text is None:
@@ -135,11 +148,10 @@ def command(
             found = examined_without_gpu(subject, builds, edited=text, on_progress=report)
         else:
             found = examined(subject, builds, silicon, edited=text, repeats=repeats, on_progress=report)
-        is_shrinkable = silicon is not None and not no_shrink and bool(found.culprits)
-        if is_shrinkable and silicon is not None:
-            case = shrunk(found, silicon, seconds=seconds, on_progress=report)
+        shrunk_on = None if no_shrink or not found.culprits else silicon
+        case = None if shrunk_on is None else shrunk(found, shrunk_on, seconds=seconds, on_progress=report)
     parts: list[Part] = [said(found, older), *([table(found)] if found.rows else [])]
-    parts += [smallest(case, seconds)] if is_shrinkable and found.is_shrinkable else []
+    parts += [smallest(case, seconds)] if shrunk_on is not None and found.is_shrinkable else []
     if save_ptx is not None and (case is not None or silicon is None):
         save(save_ptx, (subject.text if case is None else case.text).encode())
     return Answer(Document(tuple(parts), f"blame of {kernel}"), found.exit_code)

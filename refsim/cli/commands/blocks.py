@@ -41,23 +41,28 @@ def recipe_names() -> list[str]:
 @click.argument("row", metavar="FORMAT", type=BLOCKS)
 @click.argument("file", metavar="FILE", type=click.Path(path_type=Path))
 @click.argument("to", metavar="[TO]", required=False, type=click.Path(path_type=Path))
-@click.option("--recipe", metavar="NAME", type=RECIPE, help="Whose rules; rceil, and te for nvfp4.")
+@click.option("--recipe", metavar="NAME", type=RECIPE, help="Quantization recipe (default: rceil; te for nvfp4).")
 @click.option(
-    "--key", "keys", metavar="PATTERN", multiple=True, help="Tensors that are meant: '*.weight'; all matrices."
+    "--key",
+    "keys",
+    metavar="PATTERN",
+    multiple=True,
+    help="Quantize only tensors whose names match: '*.weight' (default: all matrices).",
 )
 @click.option("--overwrite", is_flag=True, help="Replace TO.")
 @answers
 def quantize(
     *, row: "BlockFormat", file: Path, to: Path | None, recipe: str | None, keys: tuple[str, ...], overwrite: bool
 ) -> Document:
-    """The matrices of a safetensors FILE in blocks of FORMAT (mxfp8, mxfp6_e2m3, mxfp4, nvfp4 ...), written to TO.
+    """Quantize the matrices of a safetensors FILE to a block FORMAT (mxfp8, mxfp6_e2m3, mxfp4, nvfp4, ...) and write TO.
 
-    A tensor w becomes its codes w, w.scales and for nvfp4 w.tensor_scale; others are copied. TO is FILE with the format
-    before its suffix. A run that was stopped goes on where it was when it is repeated.
+    A tensor w becomes its codes w and its scales w.scales; nvfp4 adds w.tensor_scale. Other tensors are copied. TO is FILE
+    with the format before its suffix by default. Repeat the command to continue an interrupted run.
 
     \b
       refsim quantize mxfp8 model.safetensors
-      refsim quantize nvfp4 model.safetensors small.safetensors --recipe torchao --key '*.weight'
+      refsim quantize nvfp4 model.safetensors small.safetensors \\
+          --recipe torchao --key '*.weight'
     """
     from refsim.scaling.checkpoints import quantize_file
 
@@ -73,12 +78,12 @@ def quantize(
 @click.argument("file", metavar="FILE", type=click.Path(path_type=Path))
 @click.argument("to", metavar="[TO]", required=False, type=click.Path(path_type=Path))
 @click.option(
-    "-t", "--format", "row", metavar="FORMAT", type=FORMAT, default="bf16", help="bf16 (the default), f16, f32."
+    "-t", "--format", "row", metavar="FORMAT", type=FORMAT, default="bf16", help="bf16 (the default), f16 or f32."
 )
 @click.option("--overwrite", is_flag=True, help="Replace TO.")
 @answers
 def dequantize(*, file: Path, to: Path | None, row: "Format", overwrite: bool) -> Document:
-    """What the blocks of FILE, written by refsim quantize, stand for: values of bf16, each rounded once, written to TO.
+    """Convert a FILE that refsim quantize wrote back to bf16 values, each rounded once, and write TO.
 
     \b
       refsim dequantize model.mxfp8.safetensors back.safetensors

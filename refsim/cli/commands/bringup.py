@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from refsim.cli import console
+from refsim.cli.arguments import file_option
 from refsim.cli.campaigns import Division, division_options, outcome
 from refsim.cli.console import Session
 from refsim.cli.delivery import STDOUT, OutputForm, form_of, save, too_long
@@ -47,33 +48,36 @@ COLUMNS = (
     multiple=True,
     type=Name("suite", "refsim.bringup.suites:SUITES", by="name"),
     metavar="NAME",
-    help="conversions, layouts, numerics, special-functions, kernels, discovery (default: all but the last); may be repeated.",
+    help="conversions, layouts, numerics, special-functions, kernels or discovery (default: all but the last). "
+    "May be repeated.",
 )
-@click.option("--discover", is_flag=True, help="Also find L, F, rounding and zero exponent by probing alone.")
+@click.option(
+    "--discover",
+    is_flag=True,
+    help="Also measure L, F, rounding and zero exponent by probing; `refsim numerics list --help` explains them.",
+)
 @click.option(
     "--exhaustive",
     type=click.Choice(["all", "fp8"]),
     is_flag=False,
     flag_value="all",
-    help="Conversions: the model goes through all 2^32 inputs too, on all processors, or (fp8) those of conversions into 8 "
-    "bits. all: also digests of every input of the special functions.",
+    help="all: also compare all 2^32 inputs of each conversion, and digests of every input of the special "
+    "functions. fp8: only those of conversions to 8 bits.",
 )
 @click.option(
     "--state",
     "folder",
     type=click.Path(path_type=Path, file_okay=False),
     metavar="DIR",
-    help="Where finished cases are kept until the end (default: the user cache).",
+    help="Folder for finished cases until the end (default: the user cache).",
 )
-@click.option("--fresh", is_flag=True, help="Forget the cases of an interrupted run.")
-@click.option(
-    "--baseline", type=click.Path(path_type=Path), metavar="FILE", help="JSON of an earlier run: show what changed."
-)
-@click.option("--junit", "xml", type=click.Path(path_type=Path), metavar="FILE", help="Write JUnit XML to FILE.")
+@click.option("--fresh", is_flag=True, help="Ignore the cases of an interrupted run.")
+@file_option("--baseline", help="JSON of an earlier run; the report shows what changed.")
+@file_option("--junit", "xml", help="Also write JUnit XML to FILE.")
 @division_options
 @click.option("--as", "form", metavar="FORM", type=OutputForm(), help="text, json, jsonl, csv, md or html.")
 @click.option(
-    "-o", "--output", metavar="FILE", multiple=True, help="Write to FILE; its suffix chooses the form; may be repeated."
+    "-o", "--output", metavar="FILE", multiple=True, help="Write to FILE; its suffix selects the form. May be repeated."
 )
 @click.option("--source", "citations", is_flag=True, help="Cite the documents behind the answer.")
 @click.pass_obj
@@ -93,12 +97,12 @@ def command(
     citations: bool,
     division: Division,
 ) -> int:
-    """Run the suites on a GPU: conversions, layouts, tensor-core numerics, special functions, kernels; what agrees in bits.
+    """Compare a GPU with the model: conversions, layouts, tensor-core numerics, special functions and kernels.
 
-    A difference comes with its smallest case and the chip whose arithmetic explains it; only unexplained ones fail. What could
-    not run stands first, and the exit code is 5. An
-    interrupted run goes on where it stopped. On the simulated GPU everything is labelled simulated. With --jobs or --cluster
-    cases are divided among GPUs, and a --journal is what the same command goes on from.
+    For each difference, refsim reports its smallest case and the chip whose arithmetic explains it. Only unexplained
+    differences fail. Cases that could not run come first in the report, and the exit code is then 5. An interrupted run
+    continues where it stopped. Results of the simulated GPU are labeled simulated. --jobs and --cluster divide the cases
+    among GPUs; with --journal, the same command continues an interrupted run.
 
     \b
       refsim bringup --device cuda -o report.html -o report.json

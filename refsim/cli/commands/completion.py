@@ -11,7 +11,7 @@ SHELLS = ("bash", "zsh", "fish")
 @click.command()
 @click.argument("shell", metavar="|".join(SHELLS))
 def command(shell: str) -> int:
-    """The script that completes commands, options and format names.
+    """Print the script that completes commands, options and format names in your shell.
 
     \b
       bash  echo 'eval "$(refsim completion bash)"' >> ~/.bashrc

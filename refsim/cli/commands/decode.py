@@ -30,11 +30,11 @@ COLUMNS = (
 @click.argument("codes", nargs=-1, required=True, metavar="[FORMAT] CODE...|-|FILE")
 @answers
 def command(row: "Format | None", codes: tuple[str, ...]) -> Document:
-    """What CODEs of a format stand for: fields, exact value, class, neighbours, and the reals that round to them.
+    """Decode CODEs of a format: fields, exact value, class, neighbors, and the interval of reals that round to the code.
 
-    A code is hexadecimal (0x7e), binary (0b01111110) or decimal (126); - reads codes from standard input, and a FILE
-    is text or npy, npz, safetensors, raw. A decimal with ~ before it is rounded, the binary expression is exact. The
-    interval is that of rounding to nearest-even alone: beyond the largest value the overflow policy decides.
+    A code is hexadecimal (0x7e), binary (0b01111110) or decimal (126). The word - reads codes from standard input. A FILE
+    is text or npy, npz, safetensors or raw. A decimal with ~ before it is rounded; the binary expression is exact. The
+    interval holds for rounding to nearest-even. Above the largest value, the overflow policy decides.
 
     \b
       refsim decode -t e4m3 0x7e 0xff

@@ -35,10 +35,10 @@ _kind = click.argument("kind", metavar="KIND", type=KIND)
 
 @click.group(cls=Group)
 def command() -> None:
-    """Descriptors in words: wgmma-smem, tcgen05-smem, tcgen05-instr.f8f6f4 and its kin, tensormap.
+    """Decode, encode and walk descriptors: wgmma-smem, tcgen05-smem, tcgen05-instr.f8f6f4 and others, tensormap.
 
-    The driver's tensor map has no published bits: its KIND takes the arguments of cuTensorMapEncodeTiled or
-    cuTensorMapEncodeIm2col as NAME=VALUE, lists with commas.
+    The bits of the driver's tensor map are not published. The KIND tensormap takes the arguments of cuTensorMapEncodeTiled
+    or cuTensorMapEncodeIm2col as NAME=VALUE; a list has commas.
     """
 
 
@@ -47,11 +47,15 @@ def command() -> None:
 @click.argument("words", nargs=-1, required=True, metavar="WORD|NAME=VALUE...")
 @answers
 def decode(kind: "Descriptor | TensorMapForm", words: tuple[str, ...]) -> Answer:
-    """What a descriptor says, field by field; exit 1 where no hardware takes it.
+    """Print the fields of a descriptor.
+
+    The exit code is 1 if no hardware accepts the descriptor.
 
     \b
       refsim desc decode wgmma-smem 0x4000004000000040
-      refsim desc decode tensormap tensorDataType=9 tensorRank=2 globalAddress=0 globalDim=256,64 ...
+      refsim desc decode tensormap tensorDataType=9 tensorRank=2 \\
+          globalAddress=0 globalDim=256,64 globalStrides=512 boxDim=64,8 \\
+          elementStrides=1,1 interleave=0 swizzle=3 l2Promotion=0 oobFill=0
     """
     from refsim.layouts.descriptors import TensorMapForm
 
@@ -70,12 +74,17 @@ def decode(kind: "Descriptor | TensorMapForm", words: tuple[str, ...]) -> Answer
 @click.argument("fields", nargs=-1, metavar="FIELD=VALUE...")
 @answers
 def encode(kind: "Descriptor | TensorMapForm", fields: tuple[str, ...]) -> Document:
-    """The word that holds these fields; those left out take their default. Sizes and addresses are bytes.
+    """Build a descriptor from its fields.
+
+    A field that you leave out takes its default. Sizes and addresses are bytes.
 
     \b
-      refsim desc encode wgmma-smem start_address=1024 swizzle=128B stride_byte_offset=1024
-      refsim desc encode tensormap data_type=bfloat16 dims=256,64 box=64,8 swizzle=128B
-      refsim desc encode tensormap data_type=uint8 dims=64,9,14,2 channels=16 pixels=64 lower=-1,-1 upper=-1,-1
+      refsim desc encode wgmma-smem start_address=1024 swizzle=128B \\
+          stride_byte_offset=1024
+      refsim desc encode tensormap data_type=bfloat16 dims=256,64 box=64,8 \\
+          swizzle=128B
+      refsim desc encode tensormap data_type=uint8 dims=64,9,14,2 \\
+          channels=16 pixels=64 lower=-1,-1 upper=-1,-1
     """
     from refsim.layouts.descriptors import TensorMapForm
 
@@ -90,11 +99,17 @@ def encode(kind: "Descriptor | TensorMapForm", fields: tuple[str, ...]) -> Docum
 @command.command()
 @_kind
 @click.argument("words", nargs=-1, required=True, metavar="WORD OPERAND|NAME=VALUE...")
-@click.option("--major", metavar="K|MN", default="K", help="Which dimension is contiguous, K by default.")
-@click.option("--ctas", metavar="COUNT", type=Whole(1, 2), default=1, help="2 for cta_group::2.")
-@click.option("--at", metavar="X,Y...", help="Coordinates of the box of a tensormap, 0 by default.")
-@click.option("--offsets", metavar="W,H...", help="Offsets of an im2col tensormap's pixels, 0 by default.")
-@click.option("--start", metavar="ADDRESS", type=AddressParam(), default=0, help="Where the box of a tensormap goes.")
+@click.option("--major", metavar="K|MN", default="K", help="Contiguous dimension (default: K).")
+@click.option("--ctas", metavar="COUNT", type=Whole(1, 2), default=1, help="2 for cta_group::2 (default: 1).")
+@click.option("--at", metavar="X,Y...", help="Coordinates of the box of a tensormap (default: 0).")
+@click.option("--offsets", metavar="W,H...", help="Offsets of the pixels of an im2col tensormap (default: 0).")
+@click.option(
+    "--start",
+    metavar="ADDRESS",
+    type=AddressParam(),
+    default=0,
+    help="Shared-memory address of the box of a tensormap.",
+)
 @answers
 def walk(
     *,
@@ -106,10 +121,11 @@ def walk(
     offsets: str | None,
     start: int,
 ) -> Answer:
-    """Every byte that an instruction reads through a descriptor, or that a TMA box goes to: addresses and banks.
+    """List every byte that an instruction or a TMA box accesses.
 
-    OPERAND is wgmma.m64n128k16.bf16.a or tcgen05.m128n256k32.f8f6f4.e2m1.b. A cell reads byte:bank of 16 bytes. Exit 1
-    where bytes are read twice, lie outside shared memory, or the fields read nonsense.
+    OPERAND is the operand of an instruction: wgmma.m64n128k16.bf16.a or tcgen05.m128n256k32.f8f6f4.e2m1.b. A cell reads
+    byte:bank of 16 bytes. The exit code is 1 if bytes are read twice or lie outside shared memory, or if the fields make no
+    sense.
 
     \b
       refsim desc walk wgmma-smem 0x4000004000000040 wgmma.m64n128k16.bf16.a

@@ -20,10 +20,16 @@ if TYPE_CHECKING:
 @click.argument("got", type=click.Path(path_type=Path))
 @click.argument("want", type=click.Path(path_type=Path))
 @format_option(required=False)
-@click.option("--key", metavar="NAME", help="The tensor's name, where a file holds several.")
-@click.option("--any-nan", is_flag=True, help="Take any NaN for any other.")
-@click.option("--within", metavar="ULP", type=Whole(min=0), default=0, help="Accept a distance of ULP codes.")
-@click.option("--layout", "fragment", metavar="NAME", type=LAYOUT, help="Say who holds the differing elements.")
+@click.option("--key", metavar="NAME", help="Name of the tensor, if a file holds several.")
+@click.option("--any-nan", is_flag=True, help="Count all NaN codes as equal.")
+@click.option("--within", metavar="ULP", type=Whole(min=0), default=0, help="Accept a distance of up to ULP codes.")
+@click.option(
+    "--layout",
+    "fragment",
+    metavar="NAME",
+    type=LAYOUT,
+    help="Show which thread holds each differing element of this fragment.",
+)
 @answers
 def command(
     *,
@@ -35,10 +41,10 @@ def command(
     within: int,
     fragment: "Fragment | None",
 ) -> Answer:
-    """Compares the codes of two files (npy, npz, safetensors, raw) bit for bit; the exit code is 1 where they differ.
+    """Compare the codes of two files (npy, npz, safetensors, raw) bit for bit. The exit code is 1 if they differ.
 
-    Says how many elements differ, the first and the worst one with bits, values and distance in ulp, and the pattern
-    of the places. bf16 0x3f82 against 0x3f80 is +2 ulp.
+    The answer counts the elements that differ, and names the pattern of their places. It shows bits, values and distance in
+    ulp of the first and of the worst element. Example: bf16 0x3f82 is 2 ulp above 0x3f80.
 
     \b
       refsim diff got.npy want.npy -t bf16

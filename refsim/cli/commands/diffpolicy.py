@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from refsim.cli.arguments import load_codes
+from refsim.cli.arguments import file_option, load_codes
 from refsim.cli.delivery import FAILED, Answer, answers
 from refsim.cli.names import Name
 from refsim.errors import RefsimError
@@ -48,24 +48,24 @@ class Subject(Name):
 @click.argument(
     "other", metavar="B]", required=False, type=Name("policy", "refsim.cli.commands.diffpolicy:policy_names")
 )
-@click.option(
-    "--on", "file", metavar="FILE", type=click.Path(path_type=Path), help="A tensor for two recipes of blocks."
-)
-@click.option("--key", metavar="NAME", help="The tensor's name, where the file holds several.")
+@file_option("--on", "file", help="Tensor on which two recipes of a block format are compared.")
+@click.option("--key", metavar="NAME", help="Name of the tensor, if the file holds several.")
 @answers
 def command(
     row: "Format | BlockFormat | None", policy: str | None, other: str | None, file: Path | None, key: str | None
 ) -> Document | Answer:
-    """The float32 inputs that policies A and B turn into different codes of FORMAT; without arguments, all policies.
+    """Show the float32 inputs that policies A and B convert to different codes of FORMAT. List all policies without arguments.
 
-    Each class of inputs shows how many of the 196608 patterns differ that decide a narrow format, and the first of
-    them. torch keeps the sign of a NaN in e4m3, 0xff, where CUDA writes 0x7f. Of a block format (mxfp8, mxfp4, nvfp4 ...)
-    A and B are recipes, compared on the tensor of a FILE. The exit code is 1 where they differ.
+    For a narrow format, 196608 float32 patterns decide everything. The table counts, for each class of inputs, how many of
+    these patterns differ, and shows the first. Example: for a NaN in e4m3, torch keeps the sign (0xff) and CUDA writes 0x7f.
+    For a block format (mxfp8, mxfp4, nvfp4, ...) A and B are recipes, compared on the tensor in FILE. The exit code is 1 if
+    they differ.
 
     \b
       refsim diffpolicy
       refsim diffpolicy e4m3 torch cuda.satfinite
-      refsim diffpolicy nvfp4 te torchao --on weights.safetensors --key layer.0.weight
+      refsim diffpolicy nvfp4 te torchao \\
+          --on weights.safetensors --key layer.0.weight
     """
     if row is None:
         return _all_policies()

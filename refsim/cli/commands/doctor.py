@@ -38,14 +38,18 @@ Row = tuple[str, str, str, str]
     metavar="NAME",
     default="auto",
     show_default=True,
-    help="Where the kernel runs: sim, cuda, cuda:1; auto takes a real GPU where there is one, else the simulated one.",
+    help="Device for the kernel: sim, cuda or cuda:1; auto uses a real GPU if there is one, or else the simulated GPU.",
 )
 @answers
 def command(clear_cache: bool, device_name: str) -> Answer:
-    """What refsim finds here: packages, compilers, GPUs, caches; one kernel is compiled, assembled and run.
+    """Check packages, compilers, GPUs and caches, then compile, assemble and run one kernel.
 
-    No GPU and no compiler are not errors: the simulated GPU and bundled PTX take their places. A device that was asked for
-    and is not here is exit 4, a part that is here and does not work exit 5, a result with other bits exit 1.
+    A missing GPU or compiler is no error: the simulated GPU and the bundled PTX replace them. The exit code is 4 if a device
+    that you name is missing. It is 5 if an installed part fails, and 1 if the kernel returns wrong bits.
+
+    \b
+      refsim doctor
+      refsim doctor --device sim --as json
     """
     from refsim.device import cache, toolchain
 

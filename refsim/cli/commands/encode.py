@@ -55,14 +55,15 @@ class Encoded:
     "--overflow",
     metavar="POLICY",
     type=Name("overflow", "refsim.conversions:OVERFLOWS"),
-    help="Beyond the largest value: saturate, nan or inf; else as the format's instructions: inf in f16, bf16, tf32, f32.",
+    help="Result above the largest value: saturate, nan or inf. By default as the format's instructions do: "
+    "inf in f16, bf16, tf32, f32.",
 )
-@click.option("--nan", metavar="CODE", help="The code of a NaN; without it the format's own.")
+@click.option("--nan", metavar="CODE", help="Code of a NaN (default: the format's own).")
 @click.option(
     "--via",
     metavar="CONVERSION",
     type=Name("conversion", "refsim.conversions:CONVERSIONS"),
-    help="As this instruction or library does, such as cvt.rn.satfinite.e4m3x2.f32 or torch.float8_e4m3fn.",
+    help="Convert as this instruction or library, such as cvt.rn.satfinite.e4m3x2.f32 or torch.float8_e4m3fn.",
 )
 @click.argument("values", nargs=-1, required=True, metavar="[FORMAT] VALUE...|-")
 @answers
@@ -75,11 +76,11 @@ def command(
     via: str | None,
     values: tuple[str, ...],
 ) -> Document:
-    """The code that each VALUE becomes, rounded once from the value as written, and the error of it.
+    """Encode each VALUE: its code, rounded once from the value as written, and the rounding error.
 
-    A value is decimal (0.3), a hexadecimal float (0x1.8p3), nan, inf, or the bit pattern of any format
-    (f32:0x3f800000); - reads values from standard input. The error is code minus value. With --via the value is first
-    rounded to what the instruction reads, and shown where that changes it.
+    A value is decimal (0.3), a hexadecimal float (0x1.8p3), nan, inf, or the bit pattern of any format (f32:0x3f800000).
+    The word - reads values from standard input. The error is the value of the code minus the VALUE. With --via, refsim
+    first rounds the VALUE to the type that the instruction reads, and shows this if the value changes.
 
     \b
       refsim encode -t e4m3 0.3 -1000 nan

@@ -10,12 +10,18 @@ from typing import TYPE_CHECKING, Any
 import click
 import numpy as np
 
-from refsim.cli.arguments import ARRAY_SUFFIXES, format_option, load_codes
+from refsim.cli.arguments import ARRAY_SUFFIXES, file_option, format_option, kernels_option, load_codes
 from refsim.cli.commands.mma import ElementParam, Types
 from refsim.cli.delivery import AGREED, FAILED, Answer, answers
 from refsim.cli.explained_questions import refuse_strangers
 from refsim.cli.extents import Whole
-from refsim.cli.function_operands import InstructionOrKeys, function_operands, function_options
+from refsim.cli.function_operands import (
+    ROW_OPTIONS,
+    SCALED_OPTIONS,
+    InstructionOrKeys,
+    function_operands,
+    function_options,
+)
 from refsim.cli.integer_operands import (
     ZERO_OPTIONS,
     integer_operands,
@@ -27,6 +33,7 @@ from refsim.cli.integer_operands import (
 from refsim.cli.names import TARGET, UNIT
 from refsim.cli.progress import Countable, Passed, reporting
 from refsim.cli.quantiser_operands import quantiser_operands
+from refsim.cli.registry import Sectioned
 from refsim.errors import Kind, RefsimError
 from refsim.render import Bits, Cell, Column, Document, Table, Wording, number
 
@@ -50,6 +57,27 @@ class ElementOfBatches(click.ParamType):  # type: ignore[type-arg]
 
 
 ALONE = "give a second one, or --a and --b, --row, --attention, --values or --quantized"
+OPTION_SECTIONS = {
+    "Common options": ("row", "keys", "target", "at", "seconds"),
+    "Product D = A B^T": [
+        "left",
+        "right",
+        "begin",
+        "a_format",
+        "b_format",
+        "unit",
+        "instruction_k",
+        "interval",
+        "m_indices",
+    ],
+    "Scaled product": ("a_scale", "b_scale", "scale_format", "global_scale"),
+    "Integer product": (*ZERO_OPTIONS, "d_format"),
+    "Rounded or quantized values": ["values", "quantized", "block", "recipe", "scales", "want_scales", "layout"],
+    "Function of rows": ROW_OPTIONS,
+    "Attention": ("attention", "q", "k", "v", "causal", "q_scale", "k_scale", "v_scale"),
+    "Function of rows, attention or quantizer": ("operand_format", *SCALED_OPTIONS),
+    "Kernel and its case": ("files", "trust"),
+}
 OPERAND = Types("operand type", "refsim.cli.products:explained_types")
 STAGES = (
     Column("columns", label="columns of K", align="right", strong=True),
@@ -61,7 +89,7 @@ STAGES = (
 )
 
 
-@click.command()
+@click.command(cls=Sectioned, sections=OPTION_SECTIONS)
 @click.argument("first", metavar="A", type=click.Path(path_type=Path))
 @click.argument("second", metavar="[B]", required=False, type=click.Path(path_type=Path))
 @format_option(required=False)
@@ -70,104 +98,116 @@ STAGES = (
     "keys",
     metavar="NAME",
     multiple=True,
-    help="The tensor's name, where files hold several; twice where B's is another.",
+    help="Name of the tensor, if files hold several. Give it twice if the name in B differs.",
 )
+@file_option("--a", "left", help="Operand A, M x K; or batches of them.")
+@file_option("--b", "right", help="Operand B, N x K; or one for each batch or expert.")
+@file_option("--c", "begin", help="Operand C, f32, M x N.")
 @click.option(
-    "--a", "left", metavar="FILE", type=click.Path(path_type=Path), help="A of the product, M x K, or batches."
+    "--a-scale", metavar="VALUE|FILE", help="Scales of A: a number, one for each row, or one for each block of K."
 )
-@click.option("--b", "right", metavar="FILE", type=click.Path(path_type=Path), help="B of the product, N x K, or many.")
-@click.option("--c", "begin", metavar="FILE", type=click.Path(path_type=Path), help="C of the product, f32, M x N.")
-@click.option("--a-scale", metavar="VALUE|FILE", help="Scales of A: a number, one a row, or one a block of K.")
-@click.option("--b-scale", metavar="VALUE|FILE", help="Scales of B; (N / 128, T) is one for 128 rows.")
-@click.option("--scale-format", metavar="FORMAT", help="Scales are codes of it, by block of K: e8m0 or ue4m3.")
-@click.option("--global-scale", type=float, help="What D of NVFP4 is multiplied by; with --scale-format.")
+@click.option("--b-scale", metavar="VALUE|FILE", help="Scales of B, likewise; (N / 128, blocks) has one for 128 rows.")
+@click.option("--scale-format", metavar="FORMAT", help="Type of scales for blocks of K: e8m0 or ue4m3.")
+@click.option("--global-scale", metavar="NUMBER", type=float, help="Factor of D for NVFP4; needs --scale-format.")
+@file_option("--m-indices", help="Expert of each row of A, int32; -1 is none.")
+@click.option("--a-format", metavar="FORMAT", type=OPERAND, help="Type of A, if its file does not name it.")
+@click.option("--b-format", metavar="FORMAT", type=OPERAND, help="Type of B (default: that of A).")
 @click.option(
-    "--m-indices", metavar="FILE", type=click.Path(path_type=Path), help="The expert of each row of A: int32, -1: none."
+    "--unit", metavar="UNIT", type=UNIT, help="Tensor-core unit of the usual result: wgmma, mma.sync, tcgen05.f16, ..."
 )
-@click.option("--a-format", metavar="FORMAT", type=OPERAND, help="Type of A, where its file does not name it.")
-@click.option("--b-format", metavar="FORMAT", type=OPERAND, help="Type of B; that of A by default.")
-@click.option("--unit", metavar="UNIT", type=UNIT, help="What is usual there: wgmma, mma.sync, tcgen05.f16, ...")
-@click.option("--target", metavar="TARGET", default="sm_90a", type=TARGET, help="The chip, sm_90a by default.")
-@click.option("--k", metavar="K|FILE", type=InstructionOrKeys(min=1), help="K of one instruction; K of --attention.")
-@click.option("--interval", type=Whole(min=0), help="Columns after which sums are added in float32; 0: none.")
-@click.option("--values", metavar="FILE", type=click.Path(path_type=Path), help="What was rounded: f32.")
+@click.option("--target", metavar="TARGET", default="sm_90a", type=TARGET, help="Architecture (default: sm_90a).")
+@click.option("--instruction-k", metavar="N", type=Whole(min=1), help="K of one instruction of the usual result.")
+@click.option("--k", metavar="FILE", type=InstructionOrKeys(min=1), help="K: (kv heads, Lk, D).")
 @click.option(
-    "--quantized", metavar="FILE", type=click.Path(path_type=Path), help="What was quantised: bf16, f16 or f32."
+    "--interval", type=Whole(min=0), help="Columns of K after which partial sums are added in float32 (0: never)."
 )
-@click.option("--to", "block", metavar="BLOCKS", help="What it was quantised to: mxfp8, nvfp4, 1x128, tensor, ...")
+@file_option("--values", help="Values before rounding, f32.")
+@file_option("--quantized", help="Tensor before quantization: bf16, f16 or f32.")
 @click.option(
-    "--scales", metavar="FILE", type=click.Path(path_type=Path), help="The scales beside codes A, or of --values."
+    "--to", "block", metavar="BLOCKS", help="Block format or group of --quantized: mxfp8, nvfp4, 1x128, tensor, ..."
 )
-@click.option("--want-scales", metavar="FILE", type=click.Path(path_type=Path), help="The scales beside the codes B.")
-@click.option("--layout", metavar="NAME", help="Where scales are meant to lie: nvidia_128x4, ...; else by their shape.")
-@click.option("--recipe", metavar="NAME", help="The recipe that is usual there.")
+@file_option("--scales", help="Scales of the codes in A, or of --values.")
+@file_option("--want-scales", help="Scales of the codes in B.")
+@click.option(
+    "--layout", metavar="NAME", help="Layout of the scales, such as nvidia_128x4 (default: from their shape)."
+)
+@click.option("--recipe", metavar="NAME", help="Recipe of the usual result.")
 @integer_options
 @function_options
-@click.option("--trust", is_flag=True, help="Run the Python file that a case names, wherever it lies.")
+@click.option("--trust", is_flag=True, help="Run the Python file that a case names, wherever the file lies.")
+@kernels_option
 @click.option(
-    "--kernels",
-    "declared",
-    multiple=True,
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="Where the kernel is declared, as for verify.",
+    "--at", metavar="[BATCH,]ROW,COL", type=ElementOfBatches(), help="Show the partial sums of this element in A and B."
 )
-@click.option("--at", metavar="[BATCH,]ROW,COL", type=ElementOfBatches(), help="Show the two sums of this element.")
-@click.option("--seconds", type=Whole(min=1), default=10, show_default=True, help="Processor time to search.")
+@click.option(
+    "--seconds", type=Whole(min=1), default=10, show_default=True, help="Processor time for the search, in seconds."
+)
 @answers
 def command(
-    *,
-    first: Path,
-    second: Path | None,
-    row: "Format | None",
-    keys: tuple[str, ...],
-    values: Path | None,
-    quantized: Path | None,
-    trust: bool,
-    declared: tuple[Path, ...],
-    at: tuple[int, ...] | None,
-    seconds: int,
-    block: str | None,
-    recipe: str | None,
-    scales: Path | None,
-    want_scales: Path | None,
-    layout: str | None,
-    operand_format: str | None,
-    **of_operands: Any,
+    *, first: Path, second: Path | None, files: tuple[Path, ...], trust: bool, seconds: int, **asked: Any
 ) -> Answer:
-    """What makes result A differ from result B, or from what its operands usually give; or why a kernel's case fails.
+    """Find what makes result A differ from result B, or from the usual result of its operands.
 
-    A cause is named when it turns the one into the other in every bit: another accumulator, interval, split of K or
-    promotion, FN codes read as FNUZ, a transpose, a swizzle, a rounding, a tail. Others explain a part, are excluded,
-    or change nothing on this data. With --a and --b the files of D = A B^T are computed again under each cause, with
-    --values what was rounded, with --quantized what a quantiser read, with --row and --x a softmax, a norm or silu,
-    with --attention its output; with two files alone one is made of the other. A may be a case of `refsim verify`,
-    or a kernel and B its case: that runs on the simulated GPU, against its oracle.
+    refsim computes the result again under each possible cause: another accumulator, promotion interval, split of K, data
+    format, transpose, swizzle, rounding or tail. It names a cause if the cause reproduces every bit. Other causes explain
+    some elements, are excluded, or change nothing on this data.
 
-    Exit code 0: equal. 1: they differ, and the cause is named. 5: they differ, and nothing tried reproduces every bit.
+    Options say what kind of result it is: a product D = A B^T (--a, --b), rounded or quantized values (--values,
+    --quantized), a function of rows (--row) or attention (--attention). With two files alone, refsim looks for a
+    transformation from one to the other. A may also be a case of `refsim verify`, or a kernel with its case as B; refsim
+    then runs the kernel on the simulated GPU.
+
+    The exit code is 0 if the results are equal. It is 1 if they differ and the cause is named. It is 5 if they differ and
+    no cause reproduces every bit.
 
     \b
       refsim explain-diff got.npy want.npy -t bf16
-      refsim explain-diff train.npy serve.npy -t bf16 --a a.npy --b b.npy --a-scale sa.npy --b-scale sb.npy
-      refsim explain-diff moe.npy -t bf16 --a a.npy --b experts.npy --a-format e4m3 --m-indices index.npy
-      refsim explain-diff d.npy --a a.npy --b b.npy --a-format s8 --a-zero 3 --b-zero zb.npy
-      refsim explain-diff y.npy -t bf16 --a x.npy --b w.npy --a-format bf16 --b-format u4 --b-scale s.npy --b-zero 8
+      refsim explain-diff train.npy serve.npy -t bf16 --a a.npy --b b.npy \\
+          --a-scale sa.npy --b-scale sb.npy
+      refsim explain-diff moe.npy -t bf16 --a a.npy --b experts.npy \\
+          --a-format e4m3 --m-indices index.npy
+      refsim explain-diff d.npy --a a.npy --b b.npy --a-format s8 \\
+          --a-zero 3 --b-zero zb.npy
+      refsim explain-diff y.npy -t bf16 --a x.npy --b w.npy \\
+          --a-format bf16 --b-format u4 --b-scale s.npy --b-zero 8
       refsim explain-diff got.npy want.npy -t e4m3 --values x.npy --as json
-      refsim explain-diff q.npy -t e4m3 --scales s.npy --quantized x.npy --to 1x128
-      refsim explain-diff y.npy -t bf16 --row rms_norm --x x.npy --weight w.npy --eps 1e-5
-      refsim explain-diff o.npy -t bf16 --attention --q q.npy --k k.npy --v v.npy --causal
+      refsim explain-diff q.npy -t e4m3 --scales s.npy --quantized x.npy \\
+          --to 1x128
+      refsim explain-diff y.npy -t bf16 --row rms_norm --x x.npy \\
+          --weight w.npy --eps 1e-5
+      refsim explain-diff o.npy -t bf16 --attention \\
+          --q q.npy --k k.npy --v v.npy --causal
       refsim explain-diff failures/fp8_quantize-0123456789.json --seconds 60
     """
     refuse_strangers(of_files=first.suffix in ARRAY_SUFFIXES)
     if first.suffix not in ARRAY_SUFFIXES:
-        return _of_kernel(first, second, declared, trust=trust, seconds=seconds)
+        return _of_kernel(first, second, files, trust=trust, seconds=seconds)
+    return _of_files(first, second, seconds=seconds, **asked)
+
+
+def _of_files(
+    first: Path,
+    second: Path | None,
+    *,
+    row: "Format | None",
+    keys: tuple[str, ...],
+    values: Path | None,
+    quantized: Path | None,
+    at: tuple[int, ...] | None,
+    seconds: int,
+    block: str | None,
+    operand_format: str | None,
+    **of_operands: Any,
+) -> Answer:
+    """Compare two files of codes, or one with what its operands usually give."""
     from refsim.causes import explain_diff
 
     (of_first, of_second), load = _keys(keys, second), _loader(of_operands)
     one, format = load(first, row, of_first)
     other = None if second is None else _second(first, second, format, partial(load, second, row, of_second))
-    ways: dict[str, Any] = {"operands": _chosen(of_operands, operand_format)} | _of_values(values, scales)
-    of_quantiser = {"recipe": recipe, "scales": scales, "want_scales": want_scales, "layout": layout}
+    of_quantiser = {name: of_operands.pop(name) for name in ("recipe", "scales", "want_scales", "layout")}
+    ways: dict[str, Any] = {"operands": _chosen(of_operands, operand_format)}
+    ways |= _of_values(values, of_quantiser["scales"])
     ways["quantized"] = quantiser_operands(quantized, block, operand_format, **of_quantiser)
     if other is None and all(way is None for way in ways.values()):
         raise RefsimError("usage", "one output alone", help=ALONE)

@@ -12,12 +12,12 @@ FORM = "html"
 
 
 @click.command()
-@click.option("-o", "--output", metavar="FILE", help="Write to FILE, an .html; standard output without it.")
+@click.option("-o", "--output", metavar="FILE", help="Write to FILE, an .html (default: standard output).")
 def command(output: str | None) -> int:
-    """One page without a server: pick a format, a fragment, a swizzle or a descriptor, and point at its elements.
+    """Write one HTML page where you pick a format, a fragment, a swizzle or a descriptor, and point at its elements.
 
-    Each element says its thread, register, byte, bank, code and value. A pasted dump (bytes, words, xxd, a NumPy list)
-    or descriptor is decoded. The page fetches nothing and works from a file; arrow keys move over elements.
+    The page shows the thread, register, byte, bank, code and value of each element. It decodes a dump (bytes, words, xxd, a
+    NumPy list) or a descriptor that you paste. It needs no server and no network. The arrow keys move over elements.
 
     \b
       refsim explore -o explore.html

@@ -32,10 +32,10 @@ COLUMNS = (
 @click.argument("row", metavar="[NAME]", required=False, type=FORMAT)
 @answers
 def command(row: "Format | None") -> Document:
-    """All number formats, or everything that is derived of the one called NAME.
+    """List all number formats, or show everything about the format NAME.
 
-    s/e/m are the widths of sign, exponent and mantissa. NaN is the code that NVIDIA hardware writes, inf that of
-    +infinity. E4M3 has bias 7, its largest value is 448, code 0x7e.
+    The column s/e/m gives the bits of sign, exponent and mantissa. The columns NaN and inf give the code that NVIDIA
+    hardware writes for NaN and for +infinity. Example: e4m3 has bias 7, and its largest value is 448, code 0x7e.
 
     \b
       refsim formats

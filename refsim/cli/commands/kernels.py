@@ -22,7 +22,14 @@ COLUMNS = (
 @click.argument("files", nargs=-1, type=click.Path(path_type=Path), metavar="[FILE...]")
 @answers
 def command(files: tuple[Path, ...]) -> Document:
-    """The kernels that FILEs declare: by default those of [tool.refsim] in pyproject.toml, else the bundled ones."""
+    """List the kernels that FILEs declare.
+
+    Without FILEs, refsim reads the files that [tool.refsim] in pyproject.toml lists, or else its bundled kernels.
+
+    \b
+      refsim kernels
+      refsim kernels scale_kernel.py --as json
+    """
     need("testing", "hypothesis")
     from refsim.testing import find_kernels
 

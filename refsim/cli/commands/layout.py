@@ -22,7 +22,7 @@ MEMORY_BITS = (8, 16, 32)
 
 @click.group(cls=Group)
 def command() -> None:
-    """Which thread holds which element: mma, wgmma, ldmatrix, stmatrix, tcgen05 and mfma.
+    """Show which thread holds which element of mma, wgmma, ldmatrix, stmatrix, tcgen05 and mfma operands.
 
     A name is family.shape.type.operand: wgmma.m64n128k32.e4m3.d, mma.m16n8k16.bf16.a, ldmatrix.m8n8.x4.b16.trans.
     """
@@ -34,9 +34,10 @@ def command() -> None:
 )
 @answers
 def list_layouts(pattern: str | None) -> Document:
-    """What every layout rests on; with a PATTERN (wgmma, 'mma.m16n8k16.*') the names themselves.
+    """List the evidence for every layout, or the names that match.
 
-    Evidence is a formula alone, the packages that agree with it in a test, or the chip and the date of a recorded run.
+    With PATTERN (wgmma, 'mma.m16n8k16.*') the matching names are listed. Evidence is a formula, the packages that agree
+    with it in a test, or the chip and the date of a recorded run.
 
     \b
       refsim layout list
@@ -50,19 +51,26 @@ def list_layouts(pattern: str | None) -> Document:
 @command.command()
 @click.argument("fragment", metavar="NAME", type=LAYOUT)
 @click.option(
-    "--view", metavar="VIEW", default="tensor", help="tensor: who holds an element; hardware: what a place holds."
+    "--view",
+    metavar="VIEW",
+    default="tensor",
+    help="tensor: the thread that holds each element; hardware: the element in each register.",
 )
-@click.option("--by", metavar="FACT", default="thread", help="What colours and lights up: thread, warp, value, bank.")
-@click.option("--memory", metavar="SWIZZLE", help="Also the byte and bank in a K-major tile of none, 32B, 64B, 128B.")
+@click.option("--by", metavar="FACT", default="thread", help="Color cells by thread, warp, value or bank.")
+@click.option(
+    "--memory",
+    metavar="SWIZZLE",
+    help="Also show byte and bank in a K-major shared-memory tile with this swizzle: none, 32B, 64B or 128B.",
+)
 @window
 @answers
 def show(
     *, fragment: "Fragment", view: str, by: str, memory: str | None, rows: slice | None, cols: slice | None
 ) -> Document:
-    """The whole of a layout: a grid in text, a drawing with tooltips as SVG or HTML, a row an element as CSV.
+    """Draw a whole layout.
 
-    A cell reads thread:value, in the hardware view row:col. Where the terminal is too narrow the last columns are
-    left out, nothing wraps.
+    Text shows a grid, SVG and HTML a drawing with tooltips, CSV one line for each element. A cell reads thread:value; in
+    the hardware view it reads row:col. If the terminal is too narrow, the last columns are left out.
 
     \b
       refsim layout show mma.m16n8k16.bf16.a
@@ -105,7 +113,9 @@ def _memory(fragment: "Fragment", mode: str) -> "Tile":
 @click.argument("col", metavar="COL")
 @answers
 def where(fragment: "Fragment", row: str, col: str) -> Document:
-    """Who holds the element at ROW, COL: warp, lane, value, and the bits of a register that it shares.
+    """Show who holds an element.
+
+    The answer names the warp, the lane, the value, and the bits of the register that hold the element at ROW, COL.
 
     \b
       refsim layout where wgmma.m64n128k32.e4m3.d 17 42
@@ -129,7 +139,9 @@ def where(fragment: "Fragment", row: str, col: str) -> Document:
 @click.argument("value", metavar="[VALUE]", required=False)
 @answers
 def holds(fragment: "Fragment", place: str, value: str | None) -> Document:
-    """The elements that a thread holds, or the one of its VALUE; warp 1 lane 5 is 1:5, thread 37.
+    """List the elements that a thread holds.
+
+    With VALUE, only that value of the thread is shown. Warp 1 lane 5 is 1:5, or thread 37.
 
     \b
       refsim layout holds wgmma.m64n128k32.e4m3.d 1:5 20
@@ -167,11 +179,11 @@ def holds(fragment: "Fragment", place: str, value: str | None) -> Document:
 @click.argument("file", metavar="[FILE]", required=False, type=click.Path(path_type=Path))
 @answers
 def check(fragment: "Fragment", file: Path | None) -> Answer:
-    """Whether index arithmetic agrees with a layout: FILE says which element each value of each thread is.
+    """Compare your index arithmetic with a layout.
 
-    FILE is npy, int (threads, values) of row * cols + col as a kernel writes tags, or (threads, values, 2) of row and
-    col; or csv with columns thread, value, row, col. Exit 1 where they differ, with the layouts that would agree.
-    Without FILE: whether the layout itself is sound.
+    FILE gives the element that each value of each thread holds. As npy it is int (threads, values) of row * cols + col, or
+    (threads, values, 2) of row and col. As csv it has the columns thread, value, row and col. The exit code is 1 if they
+    differ; the answer then lists the layouts that agree. Without FILE, refsim checks that the layout is consistent.
 
     \b
       refsim layout check mma.m16n8k16.bf16.a tags.npy

@@ -64,30 +64,37 @@ def _keeps_codes(run: Callable[..., int]) -> Callable[..., int]:
 
 @click.command()
 @click.argument("opcode", required=False, type=UNIT)
-@click.option("--a", required=True, metavar="LIST|FILE", help="Row of A: 0x38,0x40 are codes, 1.5,-2 values; or M x K.")
-@click.option("--b", required=True, metavar="LIST|FILE", help="Column of B, or a file of N x K: B is transposed.")
-@click.option("--c", metavar="VALUE|FILE", help="C, a code or a value of the result's type; zero without it.")
-@click.option("--explain", is_flag=True, help="Spell one dot product step by step.")
-@click.option("--at", metavar="ROW,COL", type=ElementParam(), help="One element of the product of two files.")
+@click.option(
+    "--a",
+    required=True,
+    metavar="LIST|FILE",
+    help="Row of A, as codes (0x38,0x40) or values (1.5,-2); or a file of M x K.",
+)
+@click.option("--b", required=True, metavar="LIST|FILE", help="Column of B; or a file of N x K, the transpose of B.")
+@click.option("--c", metavar="VALUE|FILE", help="C, as a code or a value of the result's type (default: 0).")
+@click.option("--explain", is_flag=True, help="Show one dot product step by step.")
+@click.option("--at", metavar="ROW,COL", type=ElementParam(), help="Compute one element of the product of two files.")
 @click.option(
     "--unit",
     metavar="UNIT|OPCODE",
     type=UNIT,
-    help="wgmma, mma.sync, tcgen05.f16, or an opcode; by default what kernels of the target use.",
+    help="wgmma, mma.sync, tcgen05.f16, ..., or an opcode (default: the unit that kernels of the target use).",
 )
-@click.option("--target", metavar="TARGET", default="sm_90a", type=TARGET, help="The chip, sm_90a by default.")
-@click.option("-t", "--format", "both", metavar="FORMAT", type=OPERAND, help="Type of A and B, where no file names it.")
+@click.option("--target", metavar="TARGET", default="sm_90a", type=TARGET, help="Architecture (default: sm_90a).")
+@click.option("-t", "--format", "both", metavar="FORMAT", type=OPERAND, help="Type of A and B, if no file names it.")
 @click.option("--a-format", metavar="FORMAT", type=OPERAND, help="Type of A.")
 @click.option("--b-format", metavar="FORMAT", type=OPERAND, help="Type of B.")
-@click.option("--d-format", metavar="FORMAT", type=RESULT, help="Type of C and D, f32 where there is a choice.")
-@click.option("--k", type=Whole(min=1), help="K of one instruction, the largest by default.")
-@click.option("--a-scale", metavar="LIST|FILE", help="Scales of A, one a block; a file of M x blocks.")
-@click.option("--b-scale", metavar="LIST|FILE", help="Scales of B.")
+@click.option(
+    "--d-format", metavar="FORMAT", type=RESULT, help="Type of C and D (default: f32, if the instruction offers it)."
+)
+@click.option("--k", type=Whole(min=1), help="K of one instruction (default: the largest).")
+@click.option("--a-scale", metavar="LIST|FILE", help="Scales of A, one for each block; or a file of M x blocks.")
+@click.option("--b-scale", metavar="LIST|FILE", help="Scales of B, likewise.")
 @click.option("--scale-format", metavar="FORMAT", type=SCALE, help="Type of the scales: e8m0 or ue4m3.")
-@click.option("--negate-a", is_flag=True, help="Turn the sign of A, where the instruction can.")
-@click.option("--negate-b", is_flag=True, help="Turn the sign of B.")
-@click.option("--key", metavar="NAME", help="The tensor's name, where files hold several.")
-@click.option("--zeros", is_flag=True, help="List zero products too.")
+@click.option("--negate-a", is_flag=True, help="Negate A, if the instruction can.")
+@click.option("--negate-b", is_flag=True, help="Negate B, if the instruction can.")
+@click.option("--key", metavar="NAME", help="Name of the tensor, if files hold several.")
+@click.option("--zeros", is_flag=True, help="Also list zero products.")
 @_keeps_codes
 @answers
 def command(
@@ -102,17 +109,21 @@ def command(
     negate_b: bool,
     **words: Any,
 ) -> Document:
-    """The bits that a tensor core returns for D = A B^T + C; with --explain every step that leads to them.
+    """Compute the bits that a tensor core returns for D = A B^T + C. With --explain, show every step.
 
-    A list is a row of A or a column of B, - one on standard input; zeros fill it up to the K of the instruction. 0x38
-    and 0b111000 are codes, 1.5, -2 and inf values, which must be exact. Two files make a whole product: -o D.npy
-    keeps its codes, --at picks one element. A term shows its exponent, its integer of units 2^(E - F) and what was
-    cut; E is the largest exponent. OPCODE is an instruction of PTX, or a unit as --unit takes it.
+    A list is a row of A or a column of B; - reads one list from standard input. Zeros fill it up to the K of the
+    instruction. 0x38 and 0b111000 are codes. 1.5, -2 and inf are values, which must be exact. Two files make a whole
+    product: -o D.npy keeps its codes, and --at picks one element. In the explanation, a term shows its exponent, its
+    integer in units of 2^(E - F), and the bits that were cut; E is the largest exponent. OPCODE is a PTX instruction, or a
+    unit as in --unit.
 
     \b
-      refsim mma mma.sync.aligned.m16n8k32.row.col.f32.e4m3.e4m3.f32 --a 1,2 --b 0.5,-2
-      refsim mma --explain -t e4m3 --a 0x38,0x40,1.5 --b 0x38,0x01,-2 --c 0.001953125
-      refsim mma -t bf16 --unit mma.sync --target sm_80 --a=-8192,-0.5 --b 1024,1 --c 8388608
+      refsim mma mma.sync.aligned.m16n8k32.row.col.f32.e4m3.e4m3.f32 \\
+          --a 1,2 --b 0.5,-2
+      refsim mma --explain -t e4m3 --a 0x38,0x40,1.5 --b 0x38,0x01,-2 \\
+          --c 0.001953125
+      refsim mma -t bf16 --unit mma.sync --target sm_80 \\
+          --a=-8192,-0.5 --b 1024,1 --c 8388608
       refsim mma --a a.npy --b b.npy -t e4m3 -o d.npy
       refsim mma --a a.npy --b b.npy -t e4m3 --at 17,42 --explain
     """

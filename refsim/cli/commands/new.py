@@ -16,7 +16,7 @@ _HOLDS = ("the kernel, in CUDA", "its declaration: problems, launch, oracle", "i
 
 @click.group(cls=Group)
 def command() -> None:
-    """Files to begin with."""
+    """Write files to start from."""
 
 
 @command.command("kernel")
@@ -27,14 +27,14 @@ def command() -> None:
     type=click.Path(path_type=Path, file_okay=False),
     default=Path("."),
     metavar="DIR",
-    help="Write the files there (default: the working directory).",
+    help="Folder for the files (default: the working directory).",
 )
 @answers
 def kernel(name: str, folder: Path) -> Document:
-    """Write a kernel, its declaration with an oracle, and its tests; all of it passes at once.
+    """Write a kernel, its declaration and its tests.
 
-    NAME.cu, NAME_kernel.py and test_NAME.py are written, and none that is there already is replaced. pyproject.toml is
-    left alone: the answer has the lines that make `refsim verify` find the kernel by itself.
+    refsim writes NAME.cu, NAME_kernel.py (the declaration with an oracle) and test_NAME.py. All tests pass. Existing files
+    stay as they are. pyproject.toml is not changed: the answer shows the lines that let `refsim verify` find the kernel.
 
     \b
       refsim new kernel scale

@@ -54,28 +54,39 @@ def _filters(function: "click.decorators.FC") -> "click.decorators.FC":
         "type_",
         metavar="FORMAT",
         type=Name("operand type", "refsim.cli.products:operand_types"),
-        help="Only operands of FORMAT.",
+        help="Only operands of this format.",
     )(function)
     function = click.option("--unit", metavar="UNIT", type=UNIT, help="Only this unit.")(function)
-    return click.option("--target", metavar="TARGET", type=TARGET, help="Only this chip.")(function)
+    return click.option("--target", metavar="TARGET", type=TARGET, help="Only this architecture.")(function)
 
 
 @click.group(cls=Group)
 def command() -> None:
-    """What each tensor core does with a dot product: one row for each chip, unit and types."""
+    """Show how each tensor core computes a dot product: one entry for each chip, unit and set of types."""
 
 
 @command.command("list")
 @_filters
-@click.option("--sparse", is_flag=True, help="Products with a sparse A.")
+@click.option("--sparse", is_flag=True, help="List products with a sparse A.")
 @answers
 def list_rows(target: str | None, unit: str | None, type_: str | None, *, sparse: bool) -> Document:
-    """The arithmetic of every instruction, and what that row rests on.
+    """List the arithmetic of every instruction, and its evidence.
 
-    A step takes L products and C, aligns them to their largest exponent E and cuts them below 2^(E - F). A zero takes
-    part with the zero exponent. C is aligned with the products (early) or added last (late). Levels: silicon,
-    independent models, a formula that leaves no choice, unverified. Of a sparse A the L products are those of what
-    is stored, half of K.
+    A step takes L products and C, aligns them to their largest exponent E, and cuts the bits below 2^(E - F).
+
+    \b
+    Columns:
+      K              products of one instruction
+      L              products that one step adds; with --sparse, products of
+                     the stored values, which are half of K
+      F              bits that a step keeps below its largest exponent
+      rounding       how the result of a step is rounded
+      zero exponent  exponent that a zero product has in the alignment
+      order          which products make one step
+      C              early: aligned with the products; late: added after them
+      level          silicon: equal to recorded hardware; models: independent
+                     models agree; defined: the formula leaves no choice;
+                     unverified: not checked on hardware
 
     \b
       refsim numerics list
@@ -92,10 +103,11 @@ def list_rows(target: str | None, unit: str | None, type_: str | None, *, sparse
 @_filters
 @answers
 def bits(target: str | None, unit: str | None, type_: str | None) -> Document:
-    """How many bits an accumulator keeps, for each instruction; rows that agree in all of it are one.
+    """Show how many bits each accumulator keeps.
 
-    Kept are the leading bit and the F bits below it, counted from the largest exponent of the products and C: what
-    lies lower is cut. The result then has its own number of bits. Hopper's FP8 wgmma keeps 14 and returns 14.
+    A step keeps the leading bit and the F bits after it, counted from the largest exponent of the products and C. Lower
+    bits are cut. The result then has its own number of bits. Example: Hopper's FP8 wgmma keeps 14 and returns 14. Entries
+    with equal arithmetic share a line.
 
     \b
       refsim numerics bits

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from refsim.cli.arguments import kernels_option
 from refsim.cli.delivery import AGREED, FAILED, Answer, answers
 from refsim.cli.devices import device_options, need, opened
 from refsim.cli.extents import Whole
@@ -42,29 +43,22 @@ class RowList(click.ParamType):  # type: ignore[type-arg]
 
 @click.command()
 @click.argument("kernel", type=Name("kernel", "refsim.testing:find_kernels", by="name"))
-@click.option("--against", metavar="KERNEL", help="Compare with the order of another one.")
-@click.option("--product", metavar="NAME", help="Which product of the kernel, its first by default.")
-@click.option("--against-product", metavar="NAME", help="The same of the other kernel.")
-@click.option("--m", "rows", metavar="LIST", type=RowList(), help="Sizes of the batch: 1,2,4,16.")
-@click.option("--n", type=Whole(min=1), help="Columns of D.")
-@click.option("--k", type=Whole(min=2), help="Products of each sum.")
+@click.option("--against", metavar="KERNEL", help="Compare with the order of another kernel.")
+@click.option("--product", metavar="NAME", help="Product of the kernel (default: the first).")
+@click.option("--against-product", metavar="NAME", help="Product of the other kernel (default: the first).")
+@click.option("--m", "rows", metavar="LIST", type=RowList(), help="Sizes of the batch, such as 1,2,4,16.")
+@click.option("--n", type=Whole(min=1), help="Number of columns of D.")
+@click.option("--k", type=Whole(min=2), help="Number of products in each sum.")
 @click.option(
-    "-t", "--format", "row", metavar="FORMAT", type=FORMAT, help="Type of a function's A and B, f32 by default."
+    "-t", "--format", "row", metavar="FORMAT", type=FORMAT, help="Type of A and B of a function (default: f32)."
 )
 @click.option("--a-format", metavar="FORMAT", type=FORMAT, help="Type of A.")
 @click.option("--b-format", metavar="FORMAT", type=FORMAT, help="Type of B.")
 @click.option("--row-sums", is_flag=True, help="KERNEL is a function f(x): the sums of the rows of X (M, K).")
-@click.option("--layout", metavar="nt|nn", default="nt", help="How a function's B lies: nt by columns, nn by rows.")
-@click.option("--seeds", type=Whole(1, MOST_SEEDS), default=2, show_default=True, help="Seeds of random problems.")
-@click.option("--thorough", is_flag=True, help="Ask every group of products, also those that look like one before.")
-@click.option(
-    "--kernels",
-    "files",
-    multiple=True,
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="Where kernels are declared (default: [tool.refsim], else the bundled ones).",
-)
+@click.option("--layout", metavar="nt|nn", default="nt", help="Layout of B of a function: nt by columns, nn by rows.")
+@click.option("--seeds", type=Whole(1, MOST_SEEDS), default=2, show_default=True, help="Number of random test cases.")
+@click.option("--thorough", is_flag=True, help="Probe every group of products, even if it looks like an earlier group.")
+@kernels_option
 @device_options
 @answers
 def command(
@@ -79,18 +73,19 @@ def command(
     files: tuple[Path, ...],
     **how: Any,
 ) -> Answer:
-    """The order and the grouping in which KERNEL adds its products, by probing, held to the bits of random problems.
+    """Find the order and the grouping in which KERNEL adds its products, and check them on random inputs.
 
-    KERNEL declares its products of matrices (Kernel(products=...)), or is a function f(a, b) of A (M, K) and B (K, N):
-    FILE.py:f, numpy.matmul, torch.matmul; with --row-sums f(x), the sum of each row of X (M, K). Says for which M and places
-    of the batch the order holds. The exit code is 1 where a row's words depend on its batch or on the run, or two kernels
-    differ, and 5 where the order found does not explain every word.
+    KERNEL declares its products of matrices with Kernel(products=...). It may also be a function f(a, b) of A (M, K) and B
+    (K, N): FILE.py:f, numpy.matmul or torch.matmul. With --row-sums it is f(x), the sum of each row of X (M, K). The answer
+    gives the order for each M and each place in the batch. The exit code is 1 if a row's result depends on its batch or on
+    the run, or if two kernels differ. It is 5 if the order does not explain every element.
 
     \b
       refsim order linear --device sim --k 128 --m 1,16
       refsim order numpy.matmul --m 1,2,64
       refsim order served.py:matmul -t bf16 --against trained.py:matmul
-      refsim order fp8_gemm_1d2d --kernels gpu/gemm_1d2d.py --product chosen --device cuda --m 1,64,512
+      refsim order fp8_gemm_1d2d --kernels gpu/gemm_1d2d.py \\
+          --product chosen --device cuda --m 1,64,512
     """
     need("testing", "hypothesis")
     from refsim.bringup.order import compared, fingerprint

@@ -61,7 +61,7 @@ MISSING = (
 
 @click.group(cls=Group)
 def command() -> None:
-    """What the simulated GPU executes."""
+    """List and explain the instructions that the simulated GPU executes."""
 
 
 def opcodes() -> list[str]:
@@ -72,11 +72,18 @@ def opcodes() -> list[str]:
 
 @command.command()
 @click.argument("files", nargs=-1, type=click.Path(path_type=Path), metavar="[FILE...]")
-@click.option("--forms", is_flag=True, help="Every form on a line of its own.")
-@click.option("--checks", is_flag=True, help="Every check of a launch, its severity and the name that turns it off.")
+@click.option("--forms", is_flag=True, help="List every form on its own line.")
+@click.option("--checks", is_flag=True, help="List every check of a launch, its severity, and the name for --without.")
 @answers
 def coverage(files: tuple[Path, ...], forms: bool, checks: bool) -> Document | Answer:
-    """The instructions that have a clause; with PTX FILEs, which of their opcodes have none (exit 5)."""
+    """List the instructions that are implemented.
+
+    With PTX FILEs, list their opcodes that are not implemented; the exit code is then 5.
+
+    \b
+      refsim ptx coverage
+      refsim ptx coverage kernel.ptx
+    """
     from refsim.ptx.isa.forms import clauses
 
     if checks:
@@ -172,9 +179,10 @@ def _lacking(opcode: str, error: RefsimError) -> "tuple[Cell, Cell]":
 @click.argument("opcode", type=Name("opcode", "refsim.cli.commands.ptx:opcodes"))
 @answers
 def explain(opcode: str) -> Document:
-    """The form, the operands and the meaning of a full OPCODE such as cvt.rn.satfinite.e4m3x2.f32.
+    """Explain an opcode: its form, operands and meaning.
 
-    A mnemonic alone, or with some words, lists every form that has them: prmt, cvt.satfinite.
+    A full OPCODE is cvt.rn.satfinite.e4m3x2.f32. A mnemonic, alone or with some of its modifiers, lists every form that has
+    them: prmt, cvt.satfinite.
 
     \b
       refsim ptx explain cvt.rn.satfinite.e4m3x2.f32

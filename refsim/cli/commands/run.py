@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 import click
 
 from refsim.cli.answers.program_report import document, has_findings, junit, rests_on_open_bits
+from refsim.cli.arguments import file_option
 from refsim.cli.delivery import AGREED, FAILED, INTERRUPTED, Answer, answers, require_writable, save
 from refsim.cli.devices import arithmetic_option, without_option
 from refsim.cli.extents import Positive, Whole
@@ -17,21 +18,27 @@ if TYPE_CHECKING:
 
 @click.command(context_settings={"ignore_unknown_options": False})
 @click.argument("command", nargs=-1, metavar="-- COMMAND...", type=click.UNPROCESSED)
-@click.option("--target", metavar="SM", default="sm_90a", show_default=True, help="The GPU that is simulated.")
+@click.option("--target", metavar="SM", default="sm_90a", show_default=True, help="Architecture of the simulated GPU.")
 @click.option(
-    "--policy", default="eager", show_default=True, help="eager, lazy or random: one schedule of threads and copies."
+    "--policy",
+    metavar="POLICY",
+    default="eager",
+    show_default=True,
+    help="Schedule of threads and copies: eager, lazy or random.",
 )
 @click.option("--seed", default=0, type=Whole(0), help="Seed of a random schedule.")
 @arithmetic_option
 @without_option
-@click.option("--seconds", default=600.0, show_default=True, type=Positive(), help="Time limit of a launch.")
-@click.option("--test-seconds", type=Positive(), help="Time limit of each test of pytest (default: none).")
+@click.option(
+    "--seconds", default=600.0, show_default=True, type=Positive(), help="Time limit of a launch, in seconds."
+)
+@click.option("--test-seconds", type=Positive(), help="Time limit of each pytest test, in seconds (default: none).")
 @click.option(
     "--strict",
     is_flag=True,
-    help="Exit with 5 if a result rests on open or assumed bits, was refused, or is not known.",
+    help="Exit with 5 if a result depends on unspecified or unverified bits, was refused, or is unknown.",
 )
-@click.option("--junit", "junit_file", metavar="FILE", type=click.Path(path_type=Path), help="Also write JUnit XML.")
+@file_option("--junit", "junit_file", help="Also write JUnit XML.")
 @answers
 def command(
     command: tuple[str, ...],
@@ -45,11 +52,11 @@ def command(
     strict: bool,
     junit_file: Path | None,
 ) -> Answer:
-    """Run a program that uses a GPU without one, and report how far its results can be trusted.
+    """Run a GPU program without a GPU, and report how much its results can be trusted.
 
-    Packages that talk to a GPU are replaced where Python imports them; their kernels run on the simulated GPU, every access
-    checked. What is not simulated fails by its name. The report says of each kernel whether its bits are a chip's, and lists
-    findings, memory that was never given back, and what was asked for and refused.
+    Python imports of GPU packages load refsim's versions instead, and their kernels run on the simulated GPU with every
+    memory access checked. A feature that is not simulated fails with its name. The report says for each kernel if its bits
+    are those of a chip. It lists findings, memory that was never freed, and calls that were refused.
 
     The exit code is 1 if the program failed or a kernel was found wrong.
 

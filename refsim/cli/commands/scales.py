@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from refsim.cli.arguments import ARRAY_SUFFIXES, format_option, load_codes, require_few, words_in
+from refsim.cli.arguments import ARRAY_SUFFIXES, file_option, format_option, load_codes, require_few, words_in
 from refsim.cli.delivery import Answer, answers
-from refsim.cli.extents import AddressParam, ShapeParam, chosen, parse_whole, window
+from refsim.cli.extents import AddressParam, ShapeParam, Whole, chosen, parse_whole, window
 from refsim.cli.names import Name
 from refsim.cli.registry import Group
 from refsim.errors import Kind, RefsimError
@@ -52,13 +52,13 @@ SCALES = Name(
 SCALE_KIND = Name("scale kind", "refsim.scaling:SCALE_KINDS", by="name", row="refsim.scaling:scale_kind")
 _layout = click.argument("layout", metavar="NAME", type=SCALES)
 _shape = click.option(
-    "--shape", metavar="ROWSxBLOCKS", type=ShapeParam(), help="The matrix of scales; one tile by default."
+    "--shape", metavar="ROWSxBLOCKS", type=ShapeParam(), help="Shape of the matrix of scales (default: one tile)."
 )
 
 
 @click.group(cls=Group)
 def command() -> None:
-    """Where scale factors lie in memory: nvidia_128x4, cdna4_32, deepgemm_mn_f32 and others; what scales values get."""
+    """Show where scale factors lie in memory, and convert them: nvidia_128x4, cdna4_32, deepgemm_mn_f32 and others."""
 
 
 @command.command()
@@ -72,9 +72,10 @@ def command() -> None:
 def show(
     *, layout: "ScaleLayout | None", shape: tuple[int, int] | None, view: str, rows: slice | None, cols: slice | None
 ) -> Document:
-    """All scale layouts, or the one called NAME drawn: a cell reads the byte, in the hardware view row:block.
+    """List all scale layouts, or draw one.
 
-    Pads (places of the padded matrix that no scale fills) are marked; hardware reads them too.
+    In the drawing of NAME, a cell reads the byte of the scale; in the hardware view it reads row:block. Padding is marked;
+    hardware reads it too.
 
     \b
       refsim scales show nvidia_128x4 --shape 120x3 --view hardware -o scales.svg
@@ -105,12 +106,14 @@ def show(
 @click.argument("row", metavar="[ROW]", required=False)
 @click.argument("block", metavar="[BLOCK]", required=False)
 @_shape
-@click.option("--byte", metavar="OFFSET", type=AddressParam(), help="The other way: which scale holds that byte.")
+@click.option("--byte", metavar="OFFSET", type=AddressParam(), help="Find the scale that lies in this byte.")
 @answers
 def where(
     *, layout: "ScaleLayout", row: str | None, block: str | None, shape: tuple[int, int] | None, byte: int | None
 ) -> Document:
-    """The byte of the scale at ROW, BLOCK; or with --byte which scale lies there.
+    """Show the byte of one scale, or the scale of one byte.
+
+    Give ROW and BLOCK to find the byte, or --byte to find the scale.
 
     \b
       refsim scales where nvidia_128x4 33 5 --shape 128x8
@@ -165,9 +168,9 @@ def _offset(layout: "ScaleLayout", row: int, block: int, shape: tuple[int, int] 
 @command.command()
 @click.argument("words", nargs=-1, required=True, metavar="[NAME] FILE [TO]")
 @format_option(required=False)
-@click.option("--key", metavar="NAME", help="The tensor's name, where a file holds several.")
+@click.option("--key", metavar="NAME", help="Name of the tensor, if a file holds several.")
 @_shape
-@click.option("--fill", metavar="CODE", help="What pads hold, 0 by default; 0xff is a NaN in e8m0.")
+@click.option("--fill", metavar="CODE", help="Code of the padding (default: 0); 0xff is a NaN in e8m0.")
 @answers
 def shuffle(
     *,
@@ -177,12 +180,14 @@ def shuffle(
     shape: tuple[int, int] | None,
     fill: str | None,
 ) -> Document:
-    """The scales of FILE (rows x blocks) as hardware reads them, written to the file TO.
+    """Write scales in the order that hardware reads.
 
-    NAME is a scale layout, nvidia_128x4 where it is left out; TO is then FILE with .shuffled before its suffix.
+    FILE holds rows x blocks. NAME is a scale layout, nvidia_128x4 by default. TO is FILE with .shuffled before its suffix
+    by default.
 
     \b
-      refsim scales shuffle nvidia_128x4 scales.npy shuffled.bin -t e8m0 --fill 0xff
+      refsim scales shuffle nvidia_128x4 scales.npy shuffled.bin \\
+          -t e8m0 --fill 0xff
       refsim scales shuffle scales.npy -t e8m0
     """
     from refsim import files
@@ -205,18 +210,23 @@ def shuffle(
 @command.command()
 @click.argument("words", nargs=-1, required=True, metavar="[NAME] FILE [TO]")
 @format_option(required=False)
-@click.option("--key", metavar="NAME", help="The tensor's name, where a file holds several.")
+@click.option("--key", metavar="NAME", help="Name of the tensor, if a file holds several.")
 @click.option(
-    "--shape", metavar="ROWSxBLOCKS", type=ShapeParam(), required=True, help="The matrix of scales, without pads."
+    "--shape",
+    metavar="ROWSxBLOCKS",
+    type=ShapeParam(),
+    required=True,
+    help="Shape of the matrix of scales, without padding.",
 )
 @answers
 def unshuffle(*, words: tuple[str, ...], row: "Format | None", key: str | None, shape: tuple[int, int]) -> Document:
-    """The rows x blocks that the shuffled scales of FILE stand for, written to the file TO; pads are dropped.
+    """Write shuffled scales as rows x blocks, without padding.
 
-    NAME is a scale layout, nvidia_128x4 where it is left out; TO is then FILE with .unshuffled before its suffix.
+    NAME is a scale layout, nvidia_128x4 by default. TO is FILE with .unshuffled before its suffix by default.
 
     \b
-      refsim scales unshuffle nvidia_128x4 dump.bin scales.npy -t e8m0 --shape 128x8
+      refsim scales unshuffle nvidia_128x4 dump.bin scales.npy \\
+          -t e8m0 --shape 128x8
       refsim scales unshuffle scales.shuffled.npy -t e8m0 --shape 128x8
     """
     from refsim import files
@@ -232,10 +242,12 @@ def unshuffle(*, words: tuple[str, ...], row: "Format | None", key: str | None, 
 @command.command()
 @click.argument("file", metavar="FILE", type=click.Path(path_type=Path))
 @format_option(required=False)
-@click.option("--key", metavar="NAME", help="The tensor's name, where a file holds several.")
-@click.option("--shape", metavar="ROWSxBLOCKS", type=ShapeParam(), help="The matrix of scales, without pads.")
-@click.option("--values", metavar="FILE", type=click.Path(path_type=Path), help="The tensor that they are scales of.")
-@click.option("--values-key", metavar="NAME", help="Its name, where that file holds several.")
+@click.option("--key", metavar="NAME", help="Name of the tensor, if a file holds several.")
+@click.option(
+    "--shape", metavar="ROWSxBLOCKS", type=ShapeParam(), help="Shape of the matrix of scales, without padding."
+)
+@file_option("--values", help="The tensor that was quantized: bf16, f16 or f32.")
+@click.option("--values-key", metavar="NAME", help="Name of that tensor, if its file holds several.")
 @answers
 def check(
     *,
@@ -246,15 +258,16 @@ def check(
     values: Path | None,
     values_key: str | None,
 ) -> "Document | Answer":
-    """Which layouts and chips the scales of FILE fit and which they cannot be; with --values by which recipe they were made.
+    """Find the layouts, chips and recipes that fit a file of scales.
 
-    The size decides which layouts fit, the bytes which formats; pads are shown, since hardware reads them. With the tensor of
-    bf16, f16 or f32 that was quantised, the scales of every recipe are compared in every layout that fits. The exit code
-    is 1 where nothing fits.
+    The size decides which layouts fit, the bytes decide which formats. The answer shows the padding, because hardware reads
+    it. With --values, the tensor that was quantized, refsim compares the scales of every recipe in every layout that fits.
+    The exit code is 1 if nothing fits.
 
     \b
       refsim scales check scales.bin -t e8m0 --shape 130x12
-      refsim scales check model.safetensors --key w.scales --values original.safetensors --values-key w
+      refsim scales check model.safetensors --key w.scales \\
+          --values original.safetensors --values-key w
     """
     from refsim.cli.answers.scalecheck import checked
 
@@ -281,18 +294,19 @@ def check(
 
 @command.command(context_settings={"ignore_unknown_options": True})
 @format_option(required=False)
-@click.option("--group", metavar="N", type=click.IntRange(1), default=128, help="Neighbours that share a scale; 128.")
+@click.option("--group", metavar="N", type=Whole(1), default=128, help="Neighbors that share a scale (default: 128).")
 @click.option("--scale", metavar="KIND", type=SCALE_KIND, default="f32", help="f32 (the default), f32_power or e8m0.")
-@click.option("--divide", is_flag=True, help="fl(x / s), not fl(x * fl(1 / s)).")
-@click.option("--ignore-nan", is_flag=True, help="NaN does not count among the largest of its group.")
+@click.option("--divide", is_flag=True, help="Compute fl(x / s) instead of fl(x * fl(1 / s)).")
+@click.option("--ignore-nan", is_flag=True, help="Ignore NaN in the maximum of a group.")
 @click.argument("values", nargs=-1, required=True, metavar="VALUE...|-")
 @answers
 def quantize(
     *, row: "Format | None", group: int, scale: "ScaleKind", divide: bool, ignore_nan: bool, values: tuple[str, ...]
 ) -> Document:
-    """The codes of one row of VALUEs in groups, e4m3 by default, and the scale of each group.
+    """Quantize one row of VALUEs in groups.
 
-    A value is what `refsim encode` takes, rounded to float32. The last column is code times scale.
+    The answer shows the codes (e4m3 by default) and the scale of each group. `refsim encode --help` explains how a VALUE is
+    written; it is rounded to float32. The last column is code times scale.
 
     \b
       refsim scales quantize 1 -2 0.3 0 --scale e8m0

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from refsim.cli.arguments import format_option, require_few
+from refsim.cli.arguments import file_option, format_option, require_few
 from refsim.cli.delivery import answers
 from refsim.cli.extents import ShapeParam, chosen, window
 from refsim.cli.names import FORMAT
@@ -27,27 +27,27 @@ LINE = 16
 @click.command()
 @click.argument("file", type=click.Path(path_type=Path))
 @format_option(required=False)
-@click.option("--key", metavar="NAME", help="The tensor's name, where the file holds several.")
-@click.option("--layout", metavar="NAME", help="How the dump lies: a fragment, a swizzle or a scale layout.")
+@click.option("--key", metavar="NAME", help="Name of the tensor, if the file holds several.")
+@click.option("--layout", metavar="NAME", help="Layout of the dump: a fragment, a swizzle or a scale layout.")
 @click.option(
-    "--shape", metavar="ROWSxCOLS", type=ShapeParam(), help="The matrix, where file and layout do not say it."
+    "--shape", metavar="ROWSxCOLS", type=ShapeParam(), help="Shape of the matrix, if file and layout do not give it."
 )
-@click.option("--major", metavar="K|MN", default="K", help="Of a swizzled tile, K by default.")
-@click.option("--scales", type=click.Path(path_type=Path), metavar="FILE", help="A file of scale factors.")
+@click.option("--major", metavar="K|MN", default="K", help="Contiguous dimension of a swizzled tile (default: K).")
+@file_option("--scales", help="File of scale factors.")
 @click.option(
     "--scale-format",
     "scale_row",
     metavar="FORMAT",
     type=FORMAT,
-    help="Format of the scales, where their file does not name it.",
+    help="Format of the scales, if their file does not name it.",
 )
-@click.option("--scale-layout", metavar="NAME", help="The layout in which the scales lie, row by row by default.")
+@click.option("--scale-layout", metavar="NAME", help="Layout of the scales (default: row by row).")
 @click.option(
     "--block",
     metavar="ROWSxCOLS",
     type=ShapeParam(),
     default="1x32",
-    help="Elements that share a scale, 1x32 by default.",
+    help="Elements that share a scale (default: 1x32).",
 )
 @window
 @answers
@@ -66,15 +66,16 @@ def command(
     rows: slice | None,
     cols: slice | None,
 ) -> Document:
-    """The numbers of a dump, each where its element stands in the matrix, scaled by its scale factor.
+    """Print the numbers of a dump in the order of the matrix, multiplied by their scale factors.
 
-    A fragment reads a dump of registers: thread by thread, the registers of a thread in order. A swizzle reads a dump
-    of shared memory as a K-major tile, a scale layout a dump of scales. A number with ~ is rounded; JSON has its code.
-    As SVG each cell tells code, scale and place in the dump.
+    --layout says how the dump is laid out. With a fragment, the dump holds the registers of each thread in turn. With a
+    swizzle, it holds shared memory with a K-major tile. With a scale layout, it holds scales. A number with ~ is rounded;
+    JSON holds its code. In SVG, each cell shows the code, the scale and the place in the dump.
 
     \b
       refsim show acc.bin -t f32 --layout wgmma.m64n128k32.e4m3.d
-      refsim show tile.bin -t e4m3 --layout 128B --shape 64x128 --scales sf.bin --scale-format e8m0 --scale-layout nvidia_128x4
+      refsim show tile.bin -t e4m3 --layout 128B --shape 64x128 \\
+          --scales sf.bin --scale-format e8m0 --scale-layout nvidia_128x4
     """
     from refsim.cli.answers import dumps
 

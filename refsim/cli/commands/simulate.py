@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -83,7 +83,7 @@ class Launched:
     block: tuple[int, ...]
     cluster: str | None
     cooperative: bool
-    shared_bytes: int
+    shared: int
     arithmetic: "Arithmetic"
     banks: bool
     seconds: float
@@ -99,7 +99,7 @@ class Launched:
             self.grid,
             self.block,
             values,
-            shared_bytes=self.shared_bytes,
+            shared_bytes=self.shared,
             memory=memory,
             policy=order.policy,
             seed=order.seed,
@@ -116,92 +116,95 @@ class Launched:
 @click.command()
 @click.argument("file", type=click.Path(path_type=Path))
 @click.argument("entry")
-@click.option("--grid", default="1", show_default=True, help="Blocks: 4 or 2x3.")
-@click.option("--block", default="32", show_default=True, help="Threads of a block: 256 or 16x16.")
-@click.option("--cluster", metavar="EXTENTS", help="Blocks of a cluster: 2 or 2x2 (default: what the entry requires).")
-@click.option("--cooperative", is_flag=True, help="All blocks are resident at once, and may meet at a grid barrier.")
+@click.option("--grid", metavar="EXTENTS", default="1", show_default=True, help="Blocks in the grid: 4 or 2x3.")
+@click.option("--block", metavar="EXTENTS", default="32", show_default=True, help="Threads in a block: 256 or 16x16.")
+@click.option("--cluster", metavar="EXTENTS", help="Blocks in a cluster: 2 or 2x2 (default: as the entry requires).")
+@click.option(
+    "--cooperative",
+    is_flag=True,
+    help="Launch cooperatively: all blocks are resident at once and may meet at a grid barrier.",
+)
 @click.option("--arg", "arguments", multiple=True, metavar="ARG", help=ARGUMENT_RULE)
 @click.option(
     "--save", "saves", multiple=True, metavar="N=FILE.npy", help="Write argument N (from 0) after the launch."
 )
 @click.option("--shared", default=0, type=Whole(0), help="Bytes of dynamic shared memory.")
-@click.option("--target", metavar="SM", help="Architecture, such as sm_90a (default: the file's own).")
+@click.option("--target", metavar="SM", help="Architecture, such as sm_90a (default: that of the file).")
 @click.option(
     "--policy",
+    metavar="POLICY",
     default="eager",
     show_default=True,
-    help="eager, lazy or random: the schedule of the threads, and when asynchronous copies arrive; all: under each of "
-    "them, as verify does, and the same bytes must be written.",
+    help="Schedule of threads and asynchronous copies: eager, lazy or random. all: run each schedule, as "
+    "verify does; all must write the same bytes.",
 )
 @click.option("--seed", default=0, type=Whole(0), help="Seed of a random schedule.")
 @arithmetic_option
-@click.option("--banks/--no-banks", default=True, help="Count the bank conflicts of shared memory.")
+@click.option("--banks/--no-banks", default=True, help="Count bank conflicts of shared memory, or do not.")
 @click.option(
     "--seconds",
     default=600.0,
     show_default=True,
     type=Positive(),
-    help="Time limit of a launch.",
+    help="Time limit of a launch, in seconds.",
 )
 @without_option
 @click.option(
     "--trace",
     metavar="WARP[:FIRST-LAST]",
-    help="Registers that a warp wrote, statement by statement, at source lines FIRST to LAST. Warps count from 0, block "
-    "after block.",
+    help="Show the registers that a warp writes, statement by statement, at source lines FIRST to LAST. Warps "
+    "count from 0, block after block.",
 )
 @click.option(
     "--at",
     metavar="ADDRESS|SYMBOL",
-    help="Who writes and who reads some bytes: an address, a variable, argN (the array of an argument); +BYTES from there, "
-    ":BYTES how many.",
+    help="Show the threads that read or write these bytes: an address, a variable, or argN, the array of "
+    "argument N. +BYTES adds an offset, :BYTES sets the length.",
 )
 @compilation_options
 @answers
 def command(
+    *,
     file: Path,
     entry: str,
     grid: str,
     block: str,
-    cluster: str | None,
-    cooperative: bool,
     arguments: tuple[str, ...],
     saves: tuple[str, ...],
-    shared: int,
     target: str | None,
     policy: str,
     seed: int,
-    arithmetic: "Arithmetic",
-    banks: bool,
-    seconds: float,
     trace: str | None,
     at: str | None,
-    without: tuple[str, ...],
-    **compilation: Any,
+    **asked: Any,
 ) -> Answer:
-    """Execute ENTRY of a PTX or CUDA FILE lane by lane, every memory access checked.
+    """Execute ENTRY of a PTX or CUDA FILE on the simulated GPU, and check every memory access.
 
-    Findings that do not stop a kernel (races, unwritten bits that reach an output, reads of unfinished bytes) are listed,
-    and the exit code is 1. Unwritten memory that was read for nothing is a note.
+    Some findings do not stop a kernel: races, uninitialized bits that reach an output, reads of copies that are not
+    complete. refsim lists them, and the exit code is 1. A read of uninitialized memory that reaches no output is a note.
 
     \b
-      refsim simulate add.ptx add --block 64 --arg x.npy --arg u64:64 --arg zeros:f32:64 --save 2=y.npy
-      refsim simulate add.ptx add --block 64 --arg x.npy --arg u64:64 --arg zeros:f32:64 --policy all
-      refsim simulate add.cu add --block 64 --arg x.npy --arg u64:64 --arg zeros:f32:64 --trace 1:3-5
-      refsim simulate add.cu add --block 64 --arg x.npy --arg u64:64 --arg zeros:f32:64 --at arg2+16
-      refsim simulate scale.cu 'scale<float>' -D WIDTH=8 -I headers --block 64 --arg x.npy --arg f32:0.5
+      refsim simulate add.ptx add --block 64 --arg x.npy --arg u64:64 \\
+          --arg zeros:f32:64 --save 2=y.npy
+      refsim simulate add.ptx add --block 64 --arg x.npy --arg u64:64 \\
+          --arg zeros:f32:64 --policy all
+      refsim simulate add.cu add --block 64 --arg x.npy --arg u64:64 \\
+          --arg zeros:f32:64 --trace 1:3-5
+      refsim simulate add.cu add --block 64 --arg x.npy --arg u64:64 \\
+          --arg zeros:f32:64 --at arg2+16
+      refsim simulate scale.cu 'scale<float>' -D WIDTH=8 -I headers \\
+          --block 64 --arg x.npy --arg f32:0.5
     """
-    program = loaded(file, target, entry, Compilation(**compilation))
+    compilation = Compilation(**{each.name: asked.pop(each.name) for each in fields(Compilation)})
+    program = loaded(file, target, entry, compilation)
     values = [argument(position, text) for position, text in enumerate(arguments)]
     targets = [saved(text, values) for text in saves]
     orders = _orders(program, entry, policy, seed)
     originals = _copied(values) if len(orders) > 1 else values
     blocks, threads = Extents(grid).numbers, Extents(block).numbers
     steps = None if trace is None else _traced(program, entry, trace, prod(blocks), prod(threads))
-    seen = Watchers(steps, None if at is None else _watched(program, entry, at, shared))
-    launch = Launched(
-        program, entry, blocks, threads, cluster, cooperative, shared, arithmetic, banks, seconds, without
-    )
+    seen = Watchers(steps, None if at is None else _watched(program, entry, at, asked["shared"]))
+    launch = Launched(program, entry, blocks, threads, **asked)
 
     def run(order: "SeededPolicy") -> "tuple[Trace, GlobalMemory]":
         is_first = order == orders[0]
@@ -211,7 +214,8 @@ def command(
     if tried[0].trace is not None:
         for position, path in targets:
             write_array(path, values[position])
-    record = _record(entry, program.target, ALL if policy == ALL else order_name(orders[0]), arithmetic, tried, targets)
+    schedule = ALL if policy == ALL else order_name(orders[0])
+    record = _record(entry, program.target, schedule, launch.arithmetic, tried, targets)
     document = Document(
         (record, *_tables(tried, policy == ALL), *seen.tables(blocks, threads)),
         f"{entry} of {file}",

@@ -15,7 +15,7 @@ COLUMNS = (Column("key", strong=True), Column("title"), Column("edition", drop=1
 @click.argument("key", required=False, type=Name("key", "refsim.sources:DOCUMENTS", by="key"))
 @answers
 def command(key: str | None) -> Document:
-    """The documents that rows of the model cite, or the one called KEY.
+    """List the documents that the model cites, or show the document KEY.
 
     \b
       refsim sources

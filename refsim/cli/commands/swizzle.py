@@ -39,10 +39,10 @@ ADDRESS_BITS = 18
 @click.command()
 @click.argument("mode", metavar="[NAME]", required=False, type=SWIZZLE)
 @click.argument("addresses", nargs=-1, metavar="[ADDRESS...|-]")
-@click.option("--tile", "shape", metavar="MNxK", type=ShapeParam(), help="Draw an operand tile of that many elements.")
+@click.option("--tile", "shape", metavar="MNxK", type=ShapeParam(), help="Draw an operand tile of this many elements.")
 @format_option(required=False)
-@click.option("--major", metavar="K|MN", default="K", help="Which dimension of the tile is contiguous, K by default.")
-@click.option("--start", metavar="ADDRESS", type=AddressParam(), default=0, help="Where the tile begins, 0 by default.")
+@click.option("--major", metavar="K|MN", default="K", help="Contiguous dimension of the tile (default: K).")
+@click.option("--start", metavar="ADDRESS", type=AddressParam(), default=0, help="Address of the tile (default: 0).")
 @window
 @answers
 def command(
@@ -56,11 +56,11 @@ def command(
     rows: slice | None,
     cols: slice | None,
 ) -> Document:
-    """All swizzles; one drawn; where it moves byte ADDRESSes; or an operand tile in it.
+    """List all swizzles, draw one, move byte ADDRESSes through it, or draw an operand tile in it.
 
-    NAME is none, 32B, 64B, 128B, 128B_32B_atom, or CuTe's 'Swizzle<B,M,S>' on bytes. Addresses are bytes of shared
-    memory, decimal or 0x...; a swizzle is its own inverse, so the same question leads back. Drawn, a cell reads
-    column:address of the 16 bytes that lie there, with --tile byte:bank of an element.
+    NAME is none, 32B, 64B, 128B, 128B_32B_atom, or CuTe's 'Swizzle<B,M,S>' on bytes. Addresses are bytes of shared memory,
+    decimal or 0x... A swizzle is its own inverse, so the same command also maps back. In a drawing, a cell reads
+    column:address of its 16 bytes; with --tile it reads byte:bank of an element.
 
     \b
       refsim swizzle 128B 0x3a0

@@ -18,13 +18,13 @@ FRACTIONS_BELOW = 0.5  # above it decimals are as short: 0.5625 and 9/16
 
 
 @click.command()
-@click.option("-t", "--format", "option", metavar="FORMAT", type=FORMAT, help="The same as the argument.")
+@click.option("-t", "--format", "option", metavar="FORMAT", type=FORMAT, help="Number format, instead of the argument.")
 @click.argument("row", metavar="FORMAT", required=False, type=FORMAT)
 @answers
 def command(row: "Format | None", option: "Format | None") -> Document:
-    """The value of every code of a FORMAT of at most 8 bits: a code is the label of its row plus that of its column.
+    """Print the value of every code of a FORMAT of at most 8 bits. A code is its row label plus its column label.
 
-    Values are exact. Where the grid does not fit it takes fewer columns and fractions; nothing is rounded.
+    Values are exact. If the table is too wide, it gets fewer columns and shows fractions; nothing is rounded.
 
     \b
       refsim table e4m3

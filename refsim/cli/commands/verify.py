@@ -5,7 +5,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -13,6 +13,7 @@ from refsim.cli import console
 from refsim.cli.answers import verdicts
 from refsim.cli.answers.judged import Judged, judged
 from refsim.cli.answers.junit import junit
+from refsim.cli.arguments import file_option, kernels_option
 from refsim.cli.campaigns import Division, division_options, outcome
 from refsim.cli.delivery import Answer, answers, require_writable, save
 from refsim.cli.devices import arithmetic_option, device_options, need, opened, without_option
@@ -33,73 +34,59 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("names", nargs=-1, metavar="[KERNEL...]", type=Name("kernel", "refsim.testing:find_kernels", by="name"))
 @click.option(
-    "-k", "expression", metavar="EXPR", help="Kernels by parts of their names: 'fp8 and not (amax or linear)'."
+    "-k", "expression", metavar="EXPR", help="Select kernels by parts of their names: 'fp8 and not (amax or linear)'."
 )
 @device_options
 @without_option
 @arithmetic_option
-@click.option("--profile", default="quick", show_default=True, help="quick, ci or night: how many cases are generated.")
-@click.option("--cases", type=Whole(0), help="Generated cases of each kernel, instead of the profile's.")
-@click.option("--seed", type=Whole(0), help="Draw the cases of this seed.")
+@click.option(
+    "--profile",
+    metavar="PROFILE",
+    default="quick",
+    show_default=True,
+    help="Number of generated cases: quick, ci or night.",
+)
+@click.option("--cases", type=Whole(0), help="Number of generated cases for each kernel, instead of the profile's.")
+@click.option("--seed", type=Whole(0), help="Seed of the generated cases.")
 @click.option(
     "--failures",
     type=click.Path(path_type=Path, file_okay=False),
     default=Path("failures"),
     show_default=True,
-    help="Where replay cases are written.",
+    help="Folder for replay cases.",
 )
-@click.option(
-    "--kernels",
-    "files",
-    multiple=True,
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="Declare kernels: a Python file with KERNELS (default: [tool.refsim], else the bundled ones).",
-)
+@kernels_option
 @click.option(
     "--suspects",
     "suspect_seconds",
     type=Whole(0),
     metavar="SECONDS",
-    help="How long to look for the mistake behind a failure, instead of the profile's 10, 60 or 300; 0: not at all.",
+    help="Time to search for the likely mistake after a failure (default: 10, 60 or 300, by profile; 0: no search).",
 )
-@click.option("--fail-fast", is_flag=True, help="Run no more kernels after one that fails.")
-@click.option("--junit", "junit_file", metavar="FILE", type=click.Path(path_type=Path), help="Also write JUnit XML.")
-@click.option("--rerun", is_flag=True, help="Again whenever a file of a kernel changes, until Ctrl-C.")
+@click.option("--fail-fast", is_flag=True, help="Stop after the first kernel that fails.")
+@file_option("--junit", "junit_file", help="Also write JUnit XML.")
+@click.option("--rerun", is_flag=True, help="Run again whenever a file of a kernel changes, until Ctrl-C.")
 @division_options
 @click.option(
-    "--shard-cases", type=Whole(1), default=100, show_default=True, metavar="N", help="Generated cases of a shard."
+    "--shard-cases",
+    type=Whole(1),
+    default=100,
+    show_default=True,
+    metavar="N",
+    help="Number of generated cases in a shard.",
 )
-@click.option("--examples", metavar="DIR|redis://", help="Share failing problems there, and try them first.")
+@click.option("--examples", metavar="DIR|redis://", help="Store failing test cases there, and try them first.")
 @answers
-def verify(
-    names: tuple[str, ...],
-    expression: str | None,
-    device_name: str,
-    target: str | None,
-    profile: str,
-    cases: int | None,
-    seed: int | None,
-    failures: Path,
-    files: tuple[Path, ...],
-    without: tuple[str, ...],
-    arithmetic: "Arithmetic",
-    suspect_seconds: int | None,
-    fail_fast: bool,
-    junit_file: Path | None,
-    rerun: bool,
-    division: Division,
-    shard_cases: int,
-    examples: str | None,
-) -> "Answer | Iterator[Answer | RefsimError]":
-    """Run compiled kernels on generated problems and compare every bit with the oracle.
+def verify(*, rerun: bool, **asked: Any) -> "Answer | Iterator[Answer | RefsimError]":
+    """Run compiled kernels on generated test cases and compare every bit with the oracle.
 
-    Special values come first (NaN, infinities, ties, near-overflow, odd sizes and offsets, more than 2^20 elements), then
-    problems that Hypothesis generates. Kernel and oracle share the model, so the verdict ends with recorded silicon, replayed
-    for the instructions that ran, and with single outputs that a slow definition computes again.
+    The first cases hold special values: NaN, infinities, ties, values near overflow, odd sizes and offsets, and more than
+    2^20 elements. Hypothesis generates the others. Kernel and oracle share one numerical model, so refsim makes two
+    independent checks at the end. It replays recorded hardware results for the instructions that ran, and it computes a few
+    outputs again with a slow definition.
 
-    A failure is shrunk and written as a case that `refsim replay` repeats. Many cases are drawn in shards, each from a seed of
-    its own, which this process, --jobs processes or a cluster do: the report is the same.
+    A failure is reduced and written as a case that `refsim replay` runs again. Many cases are divided into shards, each with
+    a seed of its own. This process, --jobs processes or a cluster run the shards; the report is the same.
 
     \b
       refsim verify
@@ -111,25 +98,7 @@ def verify(
     from refsim.campaigns.verifying import quiet_hypothesis
 
     quiet_hypothesis()
-    return _Run(
-        names,
-        expression,
-        device_name,
-        target,
-        profile,
-        cases,
-        seed,
-        failures,
-        files,
-        without,
-        arithmetic,
-        suspect_seconds,
-        fail_fast,
-        junit_file,
-        division,
-        shard_cases,
-        examples,
-    ).answered(rerun)
+    return _Run(**asked).answered(rerun)
 
 
 @click.command()
@@ -137,7 +106,7 @@ def verify(
 @device_options
 @without_option
 @arithmetic_option
-@click.option("--trust", is_flag=True, help="Run the Python file that the case names, wherever it lies.")
+@click.option("--trust", is_flag=True, help="Run the Python file that the case names, wherever the file lies.")
 @click.option(
     "--suspects",
     "suspect_seconds",
@@ -145,7 +114,7 @@ def verify(
     metavar="SECONDS",
     default=10,
     show_default=True,
-    help="How long to look for the mistake behind a failure; 0: not at all.",
+    help="Time to search for the likely mistake after a failure (0: no search).",
 )
 @answers
 def replay(
@@ -157,10 +126,14 @@ def replay(
     trust: bool,
     suspect_seconds: int,
 ) -> Answer:
-    """Run the one problem of a CASE file that a failed `refsim verify` wrote.
+    """Run the test case of a CASE file again; a failed `refsim verify` writes such files.
 
-    The case names the Python file that declares its kernel; that file is executed. One outside this project (the folder
-    with pyproject.toml or .git above here, or above the case) runs after a question, or with --trust.
+    A case names the Python file that declares its kernel, and refsim executes that file. If the file lies outside this
+    project, refsim asks first, or you pass --trust. The project is the folder with pyproject.toml or .git above the working
+    directory or above the case.
+
+    \b
+      refsim replay failures/fp8_quantize-0123456789.json
     """
     need("testing", "hypothesis")
     from refsim.campaigns.verifying import quiet_hypothesis

@@ -8,11 +8,12 @@ from refsim.files import save
 
 FILES = {"-t", "--key", "--seconds", "--as", "-o", "--source"}
 PRODUCT = FILES | {"--a", "--b", "--c", "--a-scale", "--b-scale", "--a-format", "--b-format", "--unit", "--target"}
+SUMS = {"--k", "--instruction-k", "--interval", "--at"}
 FUNCTION = FILES | {"--scale", "--special", "--operand-format"}
 QUESTIONS = {
     "outputs": ("d.npy d.npy", FILES | {"--values", "--quantized", "--row"}),
-    "product": ("p.npy --a a.npy --b a.npy", PRODUCT | {"--k", "--interval", "--at", "--m-indices", "--scale-format"}),
-    "experts": ("p.npy --a a.npy --b e.npy --m-indices i.npy", PRODUCT | {"--k", "--interval", "--m-indices", "--at"}),
+    "product": ("p.npy --a a.npy --b a.npy", PRODUCT | SUMS | {"--m-indices", "--scale-format"}),
+    "experts": ("p.npy --a a.npy --b e.npy --m-indices i.npy", PRODUCT | SUMS | {"--m-indices"}),
     "blocks": (
         "p.npy --a a.npy --b a.npy --a-scale s.npy --b-scale s.npy --scale-format e8m0",
         PRODUCT | {"--scale-format", "--global-scale"},
@@ -23,7 +24,7 @@ QUESTIONS = {
     ),
     "weights": (
         "p.npy --a h.npy --b u.npy --b-format u8 --b-scale 1",
-        PRODUCT - {"--a-scale"} | {"--k", "--interval", "--at", "--b-zero"},
+        PRODUCT - {"--a-scale"} | SUMS | {"--b-zero"},
     ),
     "softmax": ("d.npy --row softmax --x d.npy", FUNCTION | {"--row", "--x"}),
     "rms_norm": (
@@ -77,7 +78,7 @@ WORDS = {
     "-o": "out.json",
 }
 SAY_THE_QUESTION = {"--a", "--b", "--m-indices", "--scale-format", "--row", "--attention", "--values", "--quantized"}
-NUMBERS = {"--global-scale", "--interval", "--eps", "--d-zero", "--scale", "--seconds"}
+NUMBERS = {"--global-scale", "--instruction-k", "--interval", "--eps", "--d-zero", "--scale", "--seconds"}
 
 
 @pytest.fixture(scope="module")
