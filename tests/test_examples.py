@@ -26,7 +26,6 @@ LARGER = ["every bundled kernel, a minute"]
 REASONS = {
     "a reader of the site types it": 2,
     ".ci/run types it into a fresh checkout": 2,
-    "a run of minutes: tests/campaigns makes small ones": 1,
     "it needs a cluster; tests/campaigns/test_cluster.py begins a small one": 1,
     "it takes minutes; tests/cli/commands/test_doctor.py runs a part": 1,
     "the night profile takes some minutes": 1,
