@@ -17,7 +17,7 @@ ALL = [example for page in PAGES for example in examples(page)]
 RUN = [example for example in ALL if example.reason is None]
 FOLDERS = {
     "docs/seeing-inside.md": ["tests/cli/kernels/turn.ptx"],
-    "docs/run.md": ["docs/programs/normalise_rows.py", "docs/programs/gram_matrix.py"],
+    "docs/programs-without-a-gpu.md": ["docs/programs/normalise_rows.py", "tests/cli/kernels/turn.ptx"],
     "docs/order.md": ["tests/cli/kernels/served.py"],
 }
 """What a page says that it starts with; all have the folder gpu of the checkout."""

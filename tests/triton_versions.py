@@ -4,12 +4,12 @@ from importlib.metadata import version
 
 import pytest
 
-COPIES_FENCED = (3, 7, 1), "Triton before 3.7.1 leaves out the proxy fence behind cp.async: docs/other-compilers.md"
-MAPS_SYNCHRONISED = (3, 9), "Triton before 3.9 copies tensor maps without bar.warp.sync: docs/other-compilers.md"
-BARRIERS_ENDED = (3, 8), "Triton before 3.8 does not end the barriers of specialised warps: docs/other-compilers.md"
+COPIES_FENCED = (3, 7, 1), "Triton before 3.7.1 omits the proxy fence after cp.async: docs/programs-without-a-gpu.md"
+MAPS_SYNCHRONISED = (3, 9), "Triton before 3.9 copies tensor maps without bar.warp.sync: docs/programs-without-a-gpu.md"
+BARRIERS_ENDED = (3, 8), "Triton before 3.8 never ends barriers of specialized warps: docs/programs-without-a-gpu.md"
 SCALES_OF_ZERO = (
     (3, 9),
-    "Triton before 3.9 decodes E8M0 code 0 as zero, and refuses NVFP4 before sm_100: docs/other-compilers.md",
+    "Triton before 3.9 decodes E8M0 code 0 as zero, and refuses NVFP4 before sm_100: docs/programs-without-a-gpu.md",
 )
 CLUSTERS = (3, 7), "Triton 3.6 aborts (LinearLayout) at a persistent kernel of two CTAs"
 GFX950 = (3, 9), "Triton before 3.9 writes instructions of gfx950 that the interpreter here does not have"

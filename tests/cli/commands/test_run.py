@@ -1,6 +1,7 @@
 """refsim run: programs started with the stand-ins in place, what is reported of them, exit codes."""
 
 import json
+import shutil
 import sys
 import textwrap
 from pathlib import Path
@@ -237,6 +238,21 @@ def test_a_program_of_triton_runs_unchanged(refsim, tmp_path, monkeypatch):
     (kernel,) = json.loads((tmp_path / "report.json").read_text())["kernels"]
     assert (kernel["kernel"], kernel["package"], kernel["status"]) == ("scaled", "triton", "exact")
     assert kernel["launches"] >= 3
+
+
+def test_a_program_of_cupy_prints_what_an_h200_printed(refsim, tmp_path):
+    shutil.copy(Path(__file__).parents[3] / "docs/programs/gram_matrix.py", tmp_path)
+    done = refsim("run", "-o", "report.json", "--", "python", "gram_matrix.py")
+    assert done.code == 0, done
+    assert [line.rpartition(" ")[2] for line in done.out.splitlines()] == ["1228389082373", "2321110588757857785"]
+    assert done.out.count("symmetric True, largest on the diagonal True") == 2
+    report = json.loads((tmp_path / "report.json").read_text())
+    (kernel,) = report["kernels"]
+    assert (kernel["kernel"], kernel["package"], kernel["status"], kernel["launches"]) == ("gram", "cupy", "exact", 2)
+    assert [(row["bytes"], row["place"]) for row in report["held"]] == [
+        (7680, "gram_matrix.py:30"),
+        (4608, "gram_matrix.py:31"),
+    ]
 
 
 def test_what_the_program_itself_did_wrong_is_a_finding(refsim, monkeypatch, tmp_path):

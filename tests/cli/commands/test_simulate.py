@@ -221,11 +221,12 @@ def test_a_grid_barrier_of_more_blocks_than_are_resident_is_inconclusive(capsys,
 
 
 @pytest.mark.ci("tests/test_examples.py runs what the page shows in every run")
-def test_the_tour_shows_the_launch_that_it_names(capsys, tmp_path, monkeypatch):
+def test_the_guide_shows_the_launch_that_it_names(capsys, tmp_path, monkeypatch):
     """One block of the linear layer twice: every instruction that meets the banks, at its line and the nearest call."""
     root = Path(__file__).parents[3]
     (said,) = re.findall(
-        r"```\n\$ (refsim simulate gpu/(?:.*\\\n)*.*)\n([^`]*)```", (root / "docs/tour.md").read_text("utf-8")
+        r"```\n\$ (refsim simulate gpu/(?:.*\\\n)*.*)\n([^`]*)```",
+        (root / "docs/programs-without-a-gpu.md").read_text("utf-8"),
     )
     (tmp_path / "gpu").symlink_to(root / "gpu")
     monkeypatch.chdir(tmp_path)
