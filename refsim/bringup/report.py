@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from refsim.errors import Kind, RefsimError
-from refsim.files.access import read_whole
+from refsim.files.access import read_whole, text_of
 from refsim.testing.verdicts import PASS, UNSUPPORTED
 
 DIFFERS, LEFT_OUT = "differs", "not run"
@@ -229,7 +229,7 @@ def read_report(path: Path) -> Report:
         )
 
     try:
-        record = json.loads(read_whole(path, MAX_REPORT_BYTES, "a report"))
+        record = json.loads(text_of(read_whole(path, MAX_REPORT_BYTES, "a report"), "JSON", str(path)))
     except RefsimError as problem:
         raise bad(problem.what) from problem
     except (ValueError, RecursionError) as problem:

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 MOST_WORDS = 1 << 16
 MOST_TEXT = 1 << 24
+_VALUE = re.compile(r"[^a-z_].*|[0-9a-f]*|nan|inf(inity)?|[^.]*:.*|.*[./].*", re.IGNORECASE | re.DOTALL)
+"""A word that names no format: a number, hexadecimal digits alone, a pattern of a format (f32:0x1) or a path."""
 ARRAY_SUFFIXES = (".npy", ".npz", ".safetensors", ".bin", ".raw")
 
 
@@ -47,24 +49,38 @@ def only_format(argument: "Format | None", option: "Format | None") -> "Format":
         raise RefsimError("usage", f"-t {option} contradicts {argument}", help=f"give {argument} or -t {option}")
     row = argument or option
     if row is None:
-        raise click.MissingParameter(
-            ctx=click.get_current_context(), param_hint="'-t' / '--format'", param_type="option"
-        )
+        raise missing_format()
     return row
 
 
+def missing_format(*words: str, otherwise: str = "") -> RefsimError:
+    """The error of a command that needs a format: its help is the command with one, before the user's own words."""
+    command = click.get_current_context().command_path
+    again = " ".join((command, "e4m3", *map(_shortened, words[:2])))
+    return RefsimError(
+        "missing-argument", "no number format is given", command, help=f"name it first or by -t: {again}{otherwise}"
+    )
+
+
 def leading_format(words: tuple[str, ...], option: "Format | None") -> "tuple[Format | None, tuple[str, ...]]":
-    """The format and the other words: without -t the first word may be the name of one, as in `decode e4m3 0x7e`."""
+    """The format and the other words: the first word may name it, as in `decode e4m3 0x7e`, alone or as -t does.
+
+    Without -t a first word that begins as a name does (e4m4, nvfp4) is a format that is misspelt, unless it is a value or a file.
+    """
     from refsim.formats import format_named
 
-    if option is not None or not words or number_in(words[0]) is not None:
+    if not words or number_in(words[0]) is not None:
         return option, words
     try:
-        return format_named(words[0]), words[1:]
+        named = format_named(words[0])
     except RefsimError as error:
-        if error.code == "which-format":
+        is_value = _VALUE.fullmatch(words[0]) or os.path.exists(words[0])
+        if option is None and (error.code == "which-format" or not is_value):
             raise
-        return None, words
+        return option, words
+    if option is not None and _VALUE.fullmatch(words[0]):
+        return option, words
+    return only_format(named, option), words[1:]
 
 
 def parse_code(word: str, row: "Format") -> int:
@@ -123,15 +139,15 @@ def require_few(count: int, otherwise: str) -> None:
         )
 
 
-def load_codes(path: Path, row: "Format | None", key: str | None = None) -> "Stored":
-    """One tensor of a file; what refsim.files asks for by keyword is named here by its option."""
+def load_codes(path: Path, row: "Format | None", key: str | None = None, option: str = "-t FORMAT") -> "Stored":
+    """One tensor of a file; where the file leaves a choice, the way out is an option: `option` names the format."""
     from refsim import files
 
+    options = {"format-needed": f"give {option}", "key-needed": "give --key NAME"}
     try:
         return files.load(path, format=row, key=key)
     except RefsimError as error:
-        for keyword, option in (("format=", "-t FORMAT"), ("key=", "--key NAME")):
-            error.help = error.help.replace(f"pass {keyword}", f"give {option}")
+        error.help = options.get(error.code, error.help)
         raise
 
 

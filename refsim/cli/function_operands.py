@@ -80,12 +80,9 @@ def operand_codes(path: Path, named: str | None) -> "Stored":
 
     row = None if named is None else format_named(named)
     try:
-        return load_codes(path, None, None)
+        return load_codes(path, None, option="--operand-format FORMAT")
     except RefsimError as error:
-        if error.code != "format-needed":
-            raise
-        error.help = "give --operand-format FORMAT"
-        if row is None:
+        if error.code != "format-needed" or row is None:
             raise
     return load_codes(path, row, None)
 

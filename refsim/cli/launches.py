@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from refsim.cli.arguments import load_codes
 from refsim.cli.spelled import count_in, number_in, real_in
 from refsim.errors import RefsimError
 
 if TYPE_CHECKING:
+    from refsim.formats import Format
     from refsim.kernel_code import Compiler, KernelCode
     from refsim.ptx import Program
 
@@ -18,6 +20,7 @@ Command = Callable[..., Any]
 CUDA_SUFFIXES = (".cu", ".cuh")
 
 MOST_BYTES = 1 << 30
+_SAME = {"i8": "s8", "i16": "s16", "i32": "s32", "i64": "s64", "float": "f32", "double": "f64", "int": "s32"}
 _SCALARS = ("u8", "u16", "u32", "u64", "s8", "s16", "s32", "s64", "f32", "f64")
 ARGUMENT_RULE = (
     "TYPE:VALUE (u64:1000, f32:1.5, u32:0x3f800000), FILE.npy or FORMAT:FILE.npy (bf16:x.npy; copied in and back), "
@@ -51,7 +54,7 @@ class Compilation:
     include: tuple[Path, ...] = ()
     defines: tuple[str, ...] = ()
 
-    def code(self, file: Path, entry: str) -> "KernelCode":
+    def code(self, file: Path, entry: str | None) -> "KernelCode":
         """The code of a file of which one entry is wanted."""
         from refsim.kernel_code import KernelCode
 
@@ -64,7 +67,7 @@ class Compilation:
             include=self.include,
             defines=defined,
             compiler=self.compiler,
-            entries=(entry,),
+            entries=() if entry is None else (entry,),
         )
 
 
@@ -102,7 +105,7 @@ def compilation_options(function: Command) -> Command:
     return function
 
 
-def loaded(file: Path, target: str | None, entry: str, compilation: Compilation) -> "Program":
+def loaded(file: Path, target: str | None, entry: str | None, compilation: Compilation) -> "Program":
     """A PTX file, or a CUDA file compiled, ready to launch; an entry with template arguments is instantiated."""
     from refsim import ptx
 
@@ -120,45 +123,73 @@ def loaded(file: Path, target: str | None, entry: str, compilation: Compilation)
     return ptx.load(file, target)
 
 
-def argument(position: int, text: str) -> Any:
+@dataclass(frozen=True)
+class LaunchArgument:
+    """An argument as the launch takes it, and the format of an array of codes."""
+
+    value: Any
+    format: "Format | None" = None
+
+    def beginning(self) -> str:
+        """The first elements, each as the number that it stands for."""
+        from refsim.conversions import decode
+
+        first = self.value.reshape(-1)[:8]
+        shown = first if self.format is None else decode(first.view(self.format.code_dtype), self.format, "float32")
+        return f"{' '.join(map(str, shown))}{' ...' if self.value.size > 8 else ''}"
+
+
+def argument(position: int, text: str) -> LaunchArgument:
     """An argument as ARGUMENT_RULE spells it."""
     import numpy as np
 
     kind, _, value = text.partition(":")
-    wrong = RefsimError("bad-argument", f"argument {position}: {text!r} is no argument", rule=ARGUMENT_RULE)
-    if kind == "zeros":
-        name, _, word = value.partition(":")
-        count = count_in(word)
-        if name not in _SCALARS or count is None:
-            raise wrong
-        if count * int(name[1:]) // 8 > MOST_BYTES:
-            raise RefsimError(
-                "bad-argument",
-                f"argument {position}: {text!r} is too large",
-                rule=f"an array has at most {MOST_BYTES} bytes",
-            )
-        return np.zeros(count, _dtype(name))
-    if kind in _SCALARS:
-        try:
-            return _scalar(kind, value)
-        except (ValueError, OverflowError):
-            raise wrong from None
     if text.endswith(".npy"):
-        from refsim import files
-        from refsim.formats import FORMATS
+        return _array_of(text, kind, value)
+    name, count = value.partition(":")[::2] if kind == "zeros" else (kind, "1")
+    name = _SAME.get(name, name)
+    size = count_in(count)
+    if name not in _SCALARS or size is None:
+        what = (
+            f"argument {position}: {text!r} has no type and value"
+            if ":" not in text
+            else (
+                f"argument {position}: {text!r} names no type"
+                if size is not None
+                else f"argument {position}: {text!r} has no count"
+            )
+        )
+        raise RefsimError("bad-argument", what, rule=ARGUMENT_RULE, help=f"types are {', '.join(_SCALARS)}")
+    if size * int(name[1:]) // 8 > MOST_BYTES:
+        what = f"argument {position}: {text!r} is too large"
+        raise RefsimError("bad-argument", what, rule=f"an array has at most {MOST_BYTES} bytes")
+    if kind == "zeros":
+        return LaunchArgument(np.zeros(size, _dtype(name)))
+    try:
+        return LaunchArgument(_scalar(name, value))
+    except (ValueError, OverflowError):
+        what = f"argument {position}: {value!r} is no value of {name}"
+        way = f"{name}:1.5 or {name}:0x1" if name[0] == "f" else f"a whole number in {_range(name)}"
+        raise RefsimError("bad-argument", what, rule=ARGUMENT_RULE, help=way) from None
 
-        named = kind in {format.name for format in FORMATS}
-        try:
-            return files.load(Path(value if named else text), format=kind if named else None).codes.copy()
-        except RefsimError as error:
-            if error.code == "format-needed":
-                error.help = f"{error.help.rpartition('; ')[2]}; FORMAT:{text} says so"
-            raise
-    raise wrong
+
+def _array_of(text: str, kind: str, value: str) -> LaunchArgument:
+    """FILE.npy or FORMAT:FILE.npy as the array of a launch: numbers of float16 and float32 as those, else codes."""
+    from refsim.formats import format_named
+
+    named = None if ":" not in text or Path(text).is_file() else format_named(kind)
+    stored = load_codes(Path(text if named is None else value), named, option=f"the format in --arg FORMAT:{text}")
+    codes = stored.codes.copy()
+    return LaunchArgument(codes.view(stored.format.array_dtype or codes.dtype), stored.format)
 
 
 def _dtype(name: str) -> str:
     return {"u": "u", "s": "i", "f": "f"}[name[0]] + str(int(name[1:]) // 8)
+
+
+def _range(name: str) -> str:
+    bits = int(name[1:])
+    return f"-2^{bits - 1} to 2^{bits - 1} - 1" if name[0] == "s" else f"0 to 2^{bits} - 1"
 
 
 def _scalar(kind: str, value: str) -> Any:
@@ -193,10 +224,7 @@ def write_array(path: Path, array: Any) -> None:
     write_atomically(path, lambda stream: np.save(stream, array), overwrite=True)
 
 
-def previews(values: list[Any]) -> tuple[str, ...]:
+def previews(given: list[LaunchArgument]) -> tuple[str, ...]:
     """How each array begins."""
-    return tuple(
-        f"argument {position}: {' '.join(map(str, value.reshape(-1)[:8]))}{' ...' if value.size > 8 else ''}"
-        for position, value in enumerate(values)
-        if getattr(value, "ndim", 0) and value.size
-    )
+    arrays = ((at, each) for at, each in enumerate(given) if getattr(each.value, "ndim", 0) and each.value.size)
+    return tuple(f"argument {position}: {each.beginning()}" for position, each in arrays)

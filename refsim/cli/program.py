@@ -117,7 +117,7 @@ def _as_error(problem: Exception, session: Session) -> RefsimError:
     if isinstance(problem, RefsimError):
         return problem
     if isinstance(problem, click.UsageError):
-        return _usage_error(problem)
+        return _usage_error(problem, session)
     if isinstance(problem, MemoryError):
         return RefsimError(
             "out-of-memory",
@@ -155,13 +155,18 @@ def _is_nowhere() -> bool:
     return False
 
 
-def _usage_error(problem: click.UsageError) -> RefsimError:
-    where = problem.ctx.command_path if problem.ctx else "refsim"
+def _usage_error(problem: click.UsageError, session: Session) -> RefsimError:
+    command = " ".join(name for name in session.arguments[:1] if name in COMMANDS)
+    where = problem.ctx.command_path if problem.ctx else f"refsim {command}".rstrip()
     manual = f"{where} --help"
     if isinstance(problem, click.NoSuchOption):
         known = [name for each in (problem.ctx.command.params if problem.ctx else []) for name in each.opts]
         error = unknown("option", problem.option_name, [name for name in known if name.startswith("-")], where=where)
         return RefsimError(error.code, error.what, where=where, help=f"{error.help} ({manual})")
-    code = "missing-argument" if isinstance(problem, click.MissingParameter) else "usage"
-    sentence = problem.format_message().rstrip(".")
-    return RefsimError(code, sentence[:1].lower() + sentence[1:], where=where, help=manual)
+    usage = problem.ctx.command.collect_usage_pieces(problem.ctx) if problem.ctx else []
+    way = f"{' '.join([where, *usage])}; {manual} shows examples" if usage else manual
+    if isinstance(problem, click.MissingParameter) and problem.param and problem.ctx:
+        kind = problem.param.param_type_name
+        name = problem.param.opts[-1] if kind == "option" else problem.param.make_metavar(problem.ctx)
+        return RefsimError("missing-argument", f"{kind} {name} is missing", where=where, help=way)
+    return RefsimError("usage", problem.format_message().rstrip("."), where=where, help=way)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from refsim.device import cache
 from refsim.errors import RefsimError
-from refsim.files.access import bytes_text, open_for_reading, unreadable
+from refsim.files.access import bytes_text, open_for_reading, text_of, unreadable
 from refsim.kernel_code import KernelCode
 
 MAX_SOURCE = 16 << 20  # characters of one file of a kernel
@@ -137,12 +137,10 @@ def read_source(path: Path) -> str:
                     rule=f"at most {bytes_text(MAX_SOURCE)} are read",
                 )
             content = bytes(reader.take(reader.left, "the file"))
-        return content.decode().replace("\r\n", "\n")
-    except UnicodeDecodeError as problem:
-        raise unreadable("source-unreadable", f"cannot read {path.name}: {problem}", str(path), help=help) from problem
+        return text_of(content, "a CUDA source in UTF-8", str(path), "source-unreadable").replace("\r\n", "\n")
     except RefsimError as problem:
         if problem.code != "no-such-file":
             raise
         raise unreadable(
-            "source-unreadable", f"cannot read {path.name}: {problem.what}", str(path), help=help
+            "source-unreadable", f"cannot read {path.name}: {problem.what}", str(path), help=problem.help or help
         ) from None

@@ -293,7 +293,8 @@ def _chosen_key(found: Mapping[str, Any], key: str | None, file: Path, container
             "key-needed",
             f"the file holds {len(found)} tensors",
             where=str(file),
-            help=f"pass key=, one of {_names(found)}; or use load_all",
+            rule=f"its tensors are {_names(found)}",
+            help="pass key=, or use load_all",
         )
     return next(iter(found))
 

@@ -1,5 +1,6 @@
 """Bytes of files: bounded reading of regular files, atomic writing, and the errors both raise."""
 
+import difflib
 import gc
 import io
 import itertools
@@ -24,6 +25,24 @@ def unreadable(code: str, what: str, where: str, *, rule: str = "", help: str = 
 def bytes_text(count: int) -> str:
     """A byte count in words: `1 byte`, `4096 bytes`."""
     return f"{count} byte{'' if count == 1 else 's'}"
+
+
+_BEGINNINGS = {
+    b"\x93NUMPY": "an array of NumPy (.npy)",
+    b"PK\x03\x04": "a zip archive, as .npz and .whl are",
+    b"\x7fELF": "an ELF file, as a cubin is",
+    b"\x1f\x8b": "compressed by gzip",
+}
+
+
+def text_of(content: bytes, wanted: str, where: str, code: str = "unreadable-file") -> str:
+    """`content` as text; what is no UTF-8 is an error that says what the file is by its first bytes, and what is wanted."""
+    try:
+        return content.decode("utf-8")
+    except UnicodeDecodeError as problem:
+        known = (what for beginning, what in _BEGINNINGS.items() if content.startswith(beginning))
+        found = next(known, f"not text: byte {problem.start} is {content[problem.start]:#04x}")
+        raise unreadable(code, f"the file is {found}", where, help=f"give {wanted}") from None
 
 
 @dataclass
@@ -125,14 +144,26 @@ def open_for_reading(path: Path) -> Iterator[ByteReader]:
     try:
         stream = opened_regular(path)
     except (OSError, ValueError) as problem:
-        raise unreadable("no-such-file", f"cannot open: {_reason(problem)}", str(path)) from problem
+        help = _names_near(path) if isinstance(problem, FileNotFoundError) else ""
+        raise unreadable("no-such-file", f"cannot open: {_reason(problem)}", str(path), help=help) from problem
     if stream is None:
-        raise unreadable("not-a-file", "not a regular file, so its size is unknown", str(path))
+        help = "give a file in the folder" if path.is_dir() else "copy what it holds to a file"
+        raise unreadable("not-a-file", "not a regular file, so its size is unknown", str(path), help=help)
     with stream:
         try:
             yield ByteReader(str(path), stream, os.fstat(stream.fileno()).st_size)
         except OSError as problem:
             raise unreadable("no-such-file", f"cannot read: {_reason(problem)}", str(path)) from problem
+
+
+def _names_near(path: Path) -> str:
+    """Files of the folder with names like that of a file that is missing, or that the folder is missing too."""
+    try:
+        names = sorted(os.listdir(path.parent)[:1000])
+    except OSError:
+        return f"there is no folder {path.parent}"
+    close = difflib.get_close_matches(path.name[:200], names, cutoff=0.5)
+    return f"nearest: {', '.join(str(path.parent / each) for each in close)}" if close else "give the path of a file"
 
 
 def _reason(problem: Exception) -> str:

@@ -149,7 +149,7 @@ def agreed_format(entry: TensorEntry, requested: Format | None) -> Format:
         "format-mismatch",
         f"the file holds {entry.named}, not {requested}",
         where=f"{entry.where}, stored as {entry.stored_as}",
-        help=f"leave format= out, or pass format='{entry.named}'",
+        help=f"name no format, or {entry.named}",
     )
 
 
@@ -160,7 +160,8 @@ def _format_of_words(entry: TensorEntry, requested: Format | None) -> Format:
             "format-needed",
             f"{entry.stored_as} does not say which number format its codes have",
             where=entry.where,
-            help=f"pass format=; codes of {8 * entry.word_bytes} bits: {', '.join(fitting)}",
+            rule=f"formats with codes of {8 * entry.word_bytes} bits: {', '.join(fitting)}",
+            help="pass format=",
         )
     if requested.code_dtype.itemsize != entry.word_bytes:
         raise RefsimError(

@@ -186,6 +186,7 @@ def _unsupported(descr: Any, where: str) -> RefsimError:
         f"descr {_shown(descr)} holds no codes of a number format",
         where,
         rule="float16, float32, words of 1, 2 or 4 bytes, or one field named by a format",
+        help="save values as array.astype(np.float32), codes as array.astype(np.uint8), np.uint16 or np.uint32",
     )
 
 

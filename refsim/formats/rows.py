@@ -292,6 +292,7 @@ _ASKED: dict[str, tuple[Format, ...]] = {
     "bf8": (E5M2, E5M2FNUZ),
 }
 """Names that several formats have, and which: bf8 is e5m2 by OCP, and on gfx942 e5m2fnuz."""
+_IN_BLOCKS = re.compile(r"(nvfp4|mxfp[468])(?:_(e[0-9]m[0-9]))?")
 
 
 def format_named(name: "str | Format") -> Format:
@@ -318,5 +319,13 @@ def format_named(name: "str | Format") -> Format:
                 f"{each}: {each.mantissa_bits} bits of mantissa, to {each.max_value:g}" for each in candidates
             ),
             help=f"name one: {' or '.join(map(str, candidates))}",
+        )
+    if block := _IN_BLOCKS.fullmatch(given):
+        element, scale = block[2] or "e2m1", UE4M3 if given == "nvfp4" else E8M0
+        raise RefsimError(
+            "which-format",
+            f"{name} is a block format, not a number format",
+            rule=f"{name} is {element} elements, and {scale} scales that each belong to a block of elements",
+            help=f"{element} for its elements, {scale} for its scales; `refsim quantize` and refsim.quantize take {name}",
         )
     raise unknown("format", name, sorted(_BY_NAME))

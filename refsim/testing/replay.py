@@ -11,7 +11,7 @@ from typing import Any
 
 from refsim.device import Device
 from refsim.errors import Kind, RefsimError
-from refsim.files.access import checked_path, read_whole
+from refsim.files.access import checked_path, read_whole, text_of
 from refsim.kernels import Kernel
 from refsim.testing.kernel_files import bundled_kernel_files, kernel_named, kernel_paths, project_folder
 from refsim.testing.recipes import from_json, to_json
@@ -134,20 +134,23 @@ def replay_case(
     return replace(verdict, finding=finding, mismatch=mismatch, worst=mismatch)
 
 
+_WANTED = "the JSON file of a failed case, which `refsim verify` writes and names after `again:`"
+
+
 def _no_constant(name: str) -> float:
     raise ValueError(f"{name} is no JSON number")
 
 
 def _record(case: Path) -> dict[str, Any]:
     def refuse(what: str) -> RefsimError:
-        return RefsimError("bad-case", what, where=str(case), kind=Kind.UNREADABLE)
+        return RefsimError("bad-case", what, where=str(case), help=f"give {_WANTED}", kind=Kind.UNREADABLE)
 
     try:
-        content = read_whole(case, MAX_CASE_BYTES, "a case")
+        text = text_of(read_whole(case, MAX_CASE_BYTES, "a case"), _WANTED, str(case))
     except RefsimError as error:
         raise refuse(error.what) from error
     try:
-        record = json.loads(content, parse_constant=_no_constant)
+        record = json.loads(text, parse_constant=_no_constant)
     except (ValueError, RecursionError) as error:
         raise refuse(f"not JSON: {error}") from error
     if not isinstance(record, dict) or set(record) != set(KEYS):

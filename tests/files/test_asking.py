@@ -39,7 +39,7 @@ def test_several_tensors(tmp_path, suffix):
     assert (tmp_path / f"again{suffix}").read_bytes() == path.read_bytes()
     problem = error_of(files.load, path)
     assert problem.code == "key-needed"
-    assert "'e4m3'" in problem.help
+    assert "'e4m3'" in problem.rule
     problem = error_of(files.load, path, key="e9m9")
     assert problem.code == "unknown-key"
     assert "'e4m3'" in problem.help

@@ -115,7 +115,7 @@ def test_integer_words_need_a_format(tmp_path, dtype):
     assert (problem.code, problem.kind) == ("format-needed", Kind.USAGE)
     assert "format=" in problem.help
     format = {1: "e4m3", 2: "bf16", 4: "tf32"}[words.itemsize]
-    assert f"{format}" in problem.help
+    assert f"{format}" in problem.rule
     stored = files.load(tmp_path / "x.npy", format)
     np.testing.assert_array_equal(stored.codes, words)
     assert stored.codes.dtype == stored.format.code_dtype

@@ -86,11 +86,19 @@ def command(
         fragment, addresses = LAYOUT.convert(addresses[0], None, None), ()
     given = [bool(addresses), stride is not None, fragment is not None]
     if sum(given) != 1:
-        raise click.UsageError(
-            "addresses, --stride or --layout: one of them says what is accessed", ctx=click.get_current_context()
+        raise RefsimError(
+            "usage",
+            "more than one access is given" if any(given) else "no access is given",
+            "refsim banks",
+            help="give addresses, or --stride BYTES, or --layout NAME: one of the three",
         )
     if tile is not None and (fragment is None or not fragment.memory_bits):
-        raise click.UsageError("--tile is for ldmatrix and stmatrix", ctx=click.get_current_context())
+        raise RefsimError(
+            "usage",
+            "--tile describes the matrices of ldmatrix and stmatrix",
+            "refsim banks",
+            help="give --layout ldmatrix... too, or leave out --tile",
+        )
     if fragment is not None and fragment.memory_bits:
         found = _of_matrices(fragment, tile, mode, start)
     elif fragment is not None:

@@ -225,7 +225,7 @@ def _subject(
         entry,
         Extents(launched["grid"] or "1").numbers,
         Extents(launched["block"] or "32").numbers,
-        tuple(argument(position, text) for position, text in enumerate(launched["arguments"])),
+        tuple(argument(position, text).value for position, text in enumerate(launched["arguments"])),
         launched["shared"],
         None if launched["cluster"] is None else Extents(launched["cluster"]).numbers,
         launched["cooperative"],

@@ -4,8 +4,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from refsim.cli.arguments import codes_in, format_option, leading_format, only_format
+from refsim.cli.arguments import codes_in, format_option, leading_format, missing_format
 from refsim.cli.delivery import answers
+from refsim.errors import RefsimError
 from refsim.render import Column, Document, Table
 
 if TYPE_CHECKING:
@@ -43,10 +44,11 @@ def command(row: "Format | None", codes: tuple[str, ...]) -> Document:
     """
     from refsim.cli.answers.anatomy import anatomy
 
-    named, codes = leading_format(codes, row)
-    row = only_format(named, row)
+    row, codes = leading_format(codes, row)
+    if row is None:
+        raise missing_format(*codes)
     if not codes:
-        raise click.MissingParameter(ctx=click.get_current_context(), param_hint="'CODE...'", param_type="argument")
+        raise RefsimError("missing-argument", "no code is given", "refsim decode", help=f"refsim decode {row} 0x1")
     found = [anatomy(code, row) for code in codes_in(codes, row)]
     return Document(
         (Table(COLUMNS, tuple(map(_cells, found)), key="codes", headings=False),), f"decode {row}", (row.source,)

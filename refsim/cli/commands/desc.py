@@ -139,7 +139,8 @@ def walk(
         moved = None if offsets is None else tuple(_number(each) for each in offsets.split(","))
         return Answer(placed(kind.walk(_arguments(words), _coordinates(words, at), start, moved)))
     if len(words) != 2:
-        raise click.UsageError("a WORD and an OPERAND are needed", ctx=click.get_current_context())
+        way = f"refsim desc walk {kind.kind} WORD OPERAND, with an operand such as wgmma.m64n128k16.bf16.a"
+        raise RefsimError("usage", f"{len(words)} arguments are given, not WORD and OPERAND", "refsim desc", help=way)
     found = walked(kind, _word(words[:1], kind.kind), words[1], major=major, ctas=ctas)
     return _walked(found)
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from refsim.cli.arguments import leading_format, parse_code, require_few, words_in
+from refsim.cli.arguments import leading_format, missing_format, parse_code, require_few, words_in
 from refsim.cli.delivery import answers
 from refsim.cli.names import FORMAT, Name
 from refsim.errors import RefsimError
@@ -94,23 +94,22 @@ def command(
         row, values = leading_format(values, row)
     words = list(words_in(values))
     if not words and values == ():
-        raise click.MissingParameter(ctx=click.get_current_context(), param_hint="'VALUE...'", param_type="argument")
+        way = f"refsim encode {row or f'--via {via}'} 0.3"
+        raise RefsimError("missing-argument", "no value is given", "refsim encode", help=way)
     require_few(len(words), "refsim.encode(values, format) in Python takes arrays of any size")
     for word in words:
         if word.startswith("--") or word in ("-h", "-t", "-o"):
             raise click.NoSuchOption(word, ctx=click.get_current_context())
-    parsed = [parse_value(word) for word in words]
     if via is None:
         if row is None:
-            raise click.MissingParameter(
-                ctx=click.get_current_context(), param_hint="'-t' / '--format' (or '--via')", param_type="option"
-            )
+            raise missing_format(*words, otherwise="; or give --via CONVERSION")
+        parsed = [parse_value(word) for word in words]
         found, source = _by_rule(parsed, row, rounding or "nearest-even", overflow, nan), row.source
     else:
         given = {"--rounding": rounding, "--overflow": overflow, "--nan": nan}
         conversion = _conversion(via, row, [name for name, choice in given.items() if choice is not None])
         row, source = conversion.to, conversion.source
-        found = _by_conversion(parsed, conversion)
+        found = _by_conversion([parse_value(word) for word in words], conversion)
     table = Table(COLUMNS, tuple(_cells(each, row) for each in found), key="values", headings=False)
     return Document((table,), f"encode {row}", (source,))
 

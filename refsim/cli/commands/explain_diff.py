@@ -400,7 +400,8 @@ def _indices(path: Path) -> Any:
     try:
         return load_codes(path, F32).codes.view(np.int32)
     except RefsimError as error:
-        error.help = "int32, an index a row"
+        if error.code != "no-such-file":
+            error.help = "give an array of int32: one index for each row of A"
         raise
 
 

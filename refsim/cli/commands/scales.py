@@ -123,12 +123,14 @@ def where(
     extent = shape or layout.tile
     if byte is not None:
         if row is not None:
-            raise click.UsageError("give ROW and BLOCK, or --byte", ctx=click.get_current_context())
+            raise RefsimError(
+                "usage", "ROW contradicts --byte", "refsim scales where", help="give ROW and BLOCK, or --byte"
+            )
         _require_table(layout, extent)
         at_row, at_block = (int(each) for each in layout.coord(byte, extent))
         offset = byte
     elif row is None or block is None:
-        raise click.UsageError("ROW and BLOCK are needed, or --byte", ctx=click.get_current_context())
+        raise RefsimError("usage", "a place is ROW and BLOCK", "refsim scales where", help="give both, or --byte BYTE")
     else:
         at_row, at_block = parse_whole(row, "row"), parse_whole(block, "block")
         offset = _offset(layout, at_row, at_block, shape)
@@ -161,7 +163,9 @@ def _offset(layout: "ScaleLayout", row: int, block: int, shape: tuple[int, int] 
     try:
         return int(layout.offset(row, block, shape))
     except RefsimError as error:
-        error.help = error.help.replace("shape=(rows, blocks)", "give --shape ROWSxBLOCKS")
+        error.help = (
+            "" if shape else f"give --shape ROWSxBLOCKS: without it only the first tile of {layout.name} is known"
+        )
         raise
 
 
@@ -334,7 +338,8 @@ def _places(words: tuple[str, ...], done: str) -> "tuple[ScaleLayout, Path, Path
     layout = scale_layout(words[0] if named else USUAL)
     file, *rest = words[named:]
     if len(rest) > 1:
-        raise click.UsageError("[NAME] FILE [TO] are at most three", ctx=click.get_current_context())
+        where = click.get_current_context().command_path
+        raise RefsimError("usage", f"{len(words)} arguments are given", where, help=f"{where} [NAME] FILE [TO]")
     path = Path(file)
     if not path.name:
         raise RefsimError("not-a-file", f"{file!r} names no file", where="FILE")

@@ -115,7 +115,7 @@ class Launched:
 
 @click.command()
 @click.argument("file", type=click.Path(path_type=Path))
-@click.argument("entry")
+@click.argument("entry", required=False)
 @click.option("--grid", metavar="EXTENTS", default="1", show_default=True, help="Blocks in the grid: 4 or 2x3.")
 @click.option("--block", metavar="EXTENTS", default="32", show_default=True, help="Threads in a block: 256 or 16x16.")
 @click.option("--cluster", metavar="EXTENTS", help="Blocks in a cluster: 2 or 2x2 (default: as the entry requires).")
@@ -166,7 +166,7 @@ class Launched:
 def command(
     *,
     file: Path,
-    entry: str,
+    entry: str | None,
     grid: str,
     block: str,
     arguments: tuple[str, ...],
@@ -197,7 +197,10 @@ def command(
     """
     compilation = Compilation(**{each.name: asked.pop(each.name) for each in fields(Compilation)})
     program = loaded(file, target, entry, compilation)
-    values = [argument(position, text) for position, text in enumerate(arguments)]
+    if entry is None:
+        raise _no_entry(program, file)
+    given = [argument(position, text) for position, text in enumerate(arguments)]
+    values = [each.value for each in given]
     targets = [saved(text, values) for text in saves]
     orders = _orders(program, entry, policy, seed)
     originals = _copied(values) if len(orders) > 1 else values
@@ -219,9 +222,20 @@ def command(
     document = Document(
         (record, *_tables(tried, policy == ALL), *seen.tables(blocks, threads)),
         f"{entry} of {file}",
-        hints=(*previews(values), *seen.hints()),
+        hints=(*previews(given), *seen.hints()),
     )
     return Answer(document, _exit_code(tried))
+
+
+def _no_entry(program: "Program", file: Path) -> RefsimError:
+    """The error of a command without ENTRY: all entries with their parameters, and a command for the first."""
+    from refsim.ptx.machine.arguments import described, examples
+    from refsim.ptx.text.entry_names import spelled
+
+    entries = {spelled(name): parameters for name, parameters in program.entries.items()}
+    rule = "; ".join(f"entry {name} ({described(each)})" for name, each in entries.items())
+    way = next((" ".join(("refsim simulate", str(file), name, *examples(each))) for name, each in entries.items()), "")
+    return RefsimError("missing-argument", "no entry is named", str(file), rule or "the file has no entry", way)
 
 
 def _tried(run: "Run", entry: str, orders: "tuple[SeededPolicy, ...]", *, is_watched: bool) -> "list[Outcome]":

@@ -8,6 +8,7 @@ from refsim.cli.arguments import format_option, require_few, words_in
 from refsim.cli.delivery import answers
 from refsim.cli.extents import AddressParam, ShapeParam, chosen, parse_address, window
 from refsim.cli.names import SWIZZLE
+from refsim.errors import RefsimError
 from refsim.render import Bits, Column, Document, Table
 
 if TYPE_CHECKING:
@@ -78,11 +79,11 @@ def command(
     from refsim.layouts.tiles import tile
 
     if row is None:
-        raise click.MissingParameter(
-            param_hint="'-t'",
-            param_type="option",
-            message="a tile needs the format of its elements",
-            ctx=click.get_current_context(),
+        raise RefsimError(
+            "missing-argument",
+            "a tile needs the format of its elements",
+            "refsim swizzle --tile",
+            help="give -t FORMAT",
         )
     made = tile(major, mode, element_bytes(row), shape)
     down, across = chosen(rows, shape[0], "row"), chosen(cols, shape[1], "col")

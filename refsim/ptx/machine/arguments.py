@@ -10,7 +10,7 @@ from refsim.errors import RefsimError
 from refsim.ptx.machine.limits import round_up
 from refsim.ptx.memory.global_memory import GlobalMemory
 from refsim.ptx.memory.space import Region, Space
-from refsim.ptx.text.syntax import Function
+from refsim.ptx.text.syntax import Function, Variable
 
 RULE = (
     "an argument is a numpy array (copied in and back), a numpy scalar of the parameter's size, or the bytes of a struct: "
@@ -52,8 +52,24 @@ def check_count(function: Function, args: Sequence[Any]) -> None:
         raise RefsimError(
             "argument-count",
             f"{function.name} takes {len(function.parameters)} arguments, {len(args)} were given",
-            rule=", ".join(f"{parameter.name}: {parameter.size} B" for parameter in function.parameters),
+            rule=f"its parameters are {described(function.parameters)}",
+            help=f"give {' '.join(examples(function.parameters))} on the command line, arrays and numpy scalars in Python",
         )
+
+
+def described(parameters: Sequence[Variable]) -> str:
+    """Parameters by name and type: "k_param_0: u64 or pointer, k_param_1: b8[12]"."""
+    return ", ".join(f"{one.name}: {one.type}{' or pointer' * (one.type == 'u64')}" for one in parameters) or "none"
+
+
+def examples(parameters: Sequence[Variable]) -> list[str]:
+    """An option --arg for each parameter: a file for what may be a pointer, else a scalar of its type."""
+    return [
+        "--arg FILE.npy"
+        if one.type in ("pointer", "u64", "b64") or one.size not in (1, 2, 4, 8)
+        else f"--arg {one.type.replace('b', 'u', 1)}:1"
+        for one in parameters
+    ]
 
 
 def argument_bytes(function: Function, position: int, argument: Any) -> bytes:

@@ -37,6 +37,11 @@ class _Kind:
     width: int
     vector: int
     align: int
+    is_pointer: bool
+
+    def spelled(self, dimensions: Sequence[int]) -> str:
+        """The type as people write it: f32, pointer, b8[12]."""
+        return "pointer" if self.is_pointer else self.type + "".join(f"[{extent}]" for extent in dimensions)
 
 
 class Declarations(Constants):
@@ -76,7 +81,7 @@ class Declarations(Constants):
             raise malformed(
                 f"a .{space} variable is declared without a type before {self.token.text!r}", self.token.line
             )
-        return _Kind(space, type, width, vector, align)
+        return _Kind(space, type, width, vector, align, pointee)
 
     def alignment(self, directive: Token) -> int:
         given = self.integer_constant()
@@ -116,6 +121,7 @@ class Declarations(Constants):
             external,
             tuple(initial.references) if initial else (),
             element,
+            kind.spelled(dimensions),
         )
 
     # ---- initialisers

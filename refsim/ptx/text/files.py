@@ -2,7 +2,7 @@
 
 from os import PathLike
 
-from refsim.files.access import checked_path, read_whole, unreadable
+from refsim.files.access import checked_path, read_whole, text_of
 from refsim.ptx.text.lexer import MAX_TEXT
 
 
@@ -13,7 +13,4 @@ def read_ptx(path: "str | PathLike[str]") -> str:
     read, `unreadable-file` for what is not UTF-8.
     """
     where = checked_path(path)
-    try:
-        return read_whole(where, MAX_TEXT, "a PTX file").decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise unreadable("unreadable-file", f"not PTX: {error}", str(where)) from None
+    return text_of(read_whole(where, MAX_TEXT, "a PTX file"), "a file of PTX or CUDA text", str(where))

@@ -166,7 +166,7 @@ class Variable:
     """A variable: its state space, size and alignment in bytes, and what it begins with if the file says so.
 
     `initial` holds bytes up to the last one that is given (zeros follow); `references` are addresses within them, and
-    `element` is the bytes of one element of an array.
+    `element` is the bytes of one element of an array, `type` the declared type: f32, pointer, b8[12].
     """
 
     name: str
@@ -177,6 +177,7 @@ class Variable:
     is_external: bool = False
     references: tuple[Reference, ...] = ()
     element: int = 1
+    type: str = ""
 
 
 @dataclass(frozen=True, slots=True)

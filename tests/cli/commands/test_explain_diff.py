@@ -254,7 +254,7 @@ def test_rows_have_the_experts_of_a_file(refsim, here):
     assert (run.code, "another batch or expert: B: they are those of the group" in run.out) == (1, True)
     np.save("index.npy", index.astype(np.int64))
     refused = refsim("explain-diff", "d.npy", "--a", "a.npy", "--b", "b.npy", "--m-indices", "index.npy")
-    assert (refused.code, "int32, an index a row" in refused.err) == (3, True)
+    assert (refused.code, "an array of int32: one index for each row of A" in refused.err) == (3, True)
 
 
 def test_products_of_integers(refsim, here):

@@ -1,0 +1,115 @@
+"""Messages of wrong command lines: what is wrong, where, and the way out, in the words of the command line."""
+
+import numpy as np
+import pytest
+
+from refsim.scaling import BLOCK_FORMATS
+
+CUDA = """\
+extern "C" __global__ void scale(const float* x, float* y, float s, int n) {
+    int i = threadIdx.x;
+    if (i < n) y[i] = x[i] * s;
+}
+"""
+
+
+@pytest.mark.parametrize("command", ["decode", "encode", "table"])
+@pytest.mark.parametrize(("name", "near"), [("e4m4", "e4m3"), ("e5m3", "e5m2"), ("bfloat", "bfloat16")])
+def test_a_first_word_that_begins_as_a_name_is_a_format(command, name, near, refsim):
+    run = refsim(command, name, *(["1"] if command != "table" else []))
+    assert run.err.startswith(f"[unknown-format] no format is called {name!r}")
+    assert near in run.err
+
+
+@pytest.mark.parametrize(
+    "command", ["decode {} 3", "encode {} 3", "decode -t {} 3", "table {}", "mma -t {} --a 1 --b 1"]
+)
+@pytest.mark.parametrize("block", [row for row in BLOCK_FORMATS if row.name != "mxfp8"], ids=str)
+def test_a_block_format_says_its_elements_and_scales(command, block, refsim):
+    error = refsim(*command.format(block.name).split()).err
+    assert f"{block.name} is a block format" in error
+    assert f"{block.element} for its elements, {block.scale} for its scales" in error
+
+
+@pytest.mark.parametrize("words", ["0x7e", "7e", "x.npy", "nan", "-1.5", "f32:0x3f800000", ".5"])
+def test_without_a_format_the_help_is_the_command_with_one(words, refsim):
+    assert f"refsim encode e4m3 {words}" in refsim("encode", words).err
+
+
+def test_a_format_may_be_given_twice_and_not_two_formats(refsim):
+    assert refsim("decode", "e4m3", "-t", "e4m3", "0x7e").out == refsim("decode", "e4m3", "0x7e").out != ""
+    assert "-t e5m2 contradicts e4m3" in refsim("decode", "-t", "e5m2", "e4m3", "0x7e").err
+
+
+@pytest.mark.parametrize(
+    ("line", "wanted"),
+    [
+        ("diff x.npy u8.npy -t e4m3", "help: name no format, or f32"),
+        ("diff u8.npy u8.npy", "help: give -t FORMAT"),
+        ("show two.npz -t e4m3", "help: give --key NAME"),
+        ("scales where nvidia_128x4 3", "help: give both, or --byte BYTE"),
+        (
+            "scales where nvidia_128x4 300 9",
+            "help: give --shape ROWSxBLOCKS: without it only the first tile of nvidia_128x4",
+        ),
+        ("decode -t", "at: refsim decode"),
+        ("table e4m3 e5m2", "help: refsim table [OPTIONS] FORMAT"),
+        ("mma", "[missing-argument] option --a is missing"),
+        ("swizzle 128B --tile 8x64", "help: give -t FORMAT"),
+        ("decode -t f32 xx.npy", "help: nearest: x.npy"),
+        ("decode -t f32 nowhere/x.npy", "help: there is no folder nowhere"),
+    ],
+)
+def test_the_way_out_is_spelled_as_on_the_command_line(line, wanted, refsim):
+    np.save("x.npy", np.arange(8, dtype=np.float32))
+    np.save("u8.npy", np.arange(8, dtype=np.uint8))
+    np.savez("two.npz", a=np.uint8([1]), b=np.uint8([2]))
+    run = refsim(*line.split())
+    assert (run.code in (2, 3), run.out) == (True, "")
+    assert wanted in run.err
+
+
+@pytest.mark.parametrize("line", ["simulate x.npy k", "replay x.npy", "simulate x.cu k", "ptx coverage x.npy"])
+def test_a_binary_file_is_said_to_be_what_it_is(line, refsim):
+    for name in ("x.npy", "x.cu"):
+        with open(name, "wb") as file:
+            np.save(file, np.zeros(3))
+    error = refsim(*line.split()).err
+    assert "the file is an array of NumPy (.npy)" in error
+    assert "help: give " in error
+    assert "codec" not in error
+
+
+def test_without_an_entry_all_are_listed_with_a_command(refsim, tmp_path):
+    (tmp_path / "k.cu").write_text(CUDA)
+    error = refsim("simulate", "k.cu").err
+    assert "entry scale (scale_param_0: u64 or pointer, scale_param_1: u64 or pointer, scale_param_2: f32, " in error
+    assert "refsim simulate k.cu scale --arg FILE.npy --arg FILE.npy --arg f32:1 --arg u32:1" in error
+
+
+@pytest.mark.parametrize("integer", ["i32:8", "s32:8", "u32:8", "int:8"])
+def test_arguments_have_the_names_of_c_and_print_as_numbers(integer, refsim, tmp_path):
+    (tmp_path / "k.cu").write_text(CUDA)
+    np.save("x.npy", np.arange(8, dtype=np.float32))
+    given = ("x.npy", "zeros:f32:8", "float:2", integer)
+    run = refsim("simulate", "k.cu", "scale", "--block", "8", *(word for each in given for word in ("--arg", each)))
+    assert "argument 0: 0.0 1.0 2.0 3.0" in run.out + run.err
+    assert "argument 1: 0.0 2.0 4.0 6.0" in run.out + run.err
+
+
+@pytest.mark.parametrize(
+    ("argument", "wanted"),
+    [
+        ("long:3", "types are u8, u16"),
+        ("3", "types are u8, u16"),
+        ("s8:200", "a whole number in -2^7 to 2^7 - 1"),
+        ("f32:x", "f32:1.5 or f32:0x1"),
+        ("zeros:f32", "has no count"),
+        ("e4m4:x.npy", "nearest: e4m3"),
+        ("u16.npy", "give the format in --arg FORMAT:u16.npy"),
+    ],
+)
+def test_a_refused_argument_lists_what_there_is(argument, wanted, refsim, tmp_path):
+    (tmp_path / "k.cu").write_text(CUDA)
+    np.save("u16.npy", np.arange(8, dtype=np.uint16))
+    assert wanted in refsim("simulate", "k.cu", "scale", "--arg", argument).err
