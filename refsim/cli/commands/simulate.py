@@ -197,8 +197,7 @@ def command(
     """
     compilation = Compilation(**{each.name: asked.pop(each.name) for each in fields(Compilation)})
     program = loaded(file, target, entry, compilation)
-    if entry is None:
-        raise _no_entry(program, file)
+    entry = entry or _no_entry(program, file)
     given = [argument(position, text) for position, text in enumerate(arguments)]
     values = [each.value for each in given]
     targets = [saved(text, values) for text in saves]
@@ -219,23 +218,22 @@ def command(
             write_array(path, values[position])
     schedule = ALL if policy == ALL else order_name(orders[0])
     record = _record(entry, program.target, schedule, launch.arithmetic, tried, targets)
-    document = Document(
+    views, hints = (
         (record, *_tables(tried, policy == ALL), *seen.tables(blocks, threads)),
-        f"{entry} of {file}",
-        hints=(*previews(given), *seen.hints()),
+        (*previews(given), *seen.hints()),
     )
-    return Answer(document, _exit_code(tried))
+    return Answer(Document(views, f"{entry} of {file}", hints=hints), _exit_code(tried))
 
 
-def _no_entry(program: "Program", file: Path) -> RefsimError:
-    """The error of a command without ENTRY: all entries with their parameters, and a command for the first."""
+def _no_entry(program: "Program", file: Path) -> str:
+    """Refuses a command without ENTRY: all entries with their parameters, and a command for the first."""
     from refsim.ptx.machine.arguments import described, examples
     from refsim.ptx.text.entry_names import spelled
 
     entries = {spelled(name): parameters for name, parameters in program.entries.items()}
     rule = "; ".join(f"entry {name} ({described(each)})" for name, each in entries.items())
     way = next((" ".join(("refsim simulate", str(file), name, *examples(each))) for name, each in entries.items()), "")
-    return RefsimError("missing-argument", "no entry is named", str(file), rule or "the file has no entry", way)
+    raise RefsimError("missing-argument", "no entry is named", str(file), rule or "the file has no entry", way)
 
 
 def _tried(run: "Run", entry: str, orders: "tuple[SeededPolicy, ...]", *, is_watched: bool) -> "list[Outcome]":
