@@ -120,7 +120,7 @@ def _page(code: str, found: tuple[Saying, ...], run: str) -> Iterator[str]:
         yield f"Mended by: {_plain(example.mends)}.\n"
         yield f"```cuda\n{example.lines.rstrip()}\n```\n"
         yield "A line that ends in `// wrong` makes the mistake, one in `// mended` stands in its place or was missing.\n"
-        yield "[Findings](../findings.md) reads such a message in parts, [checks](../checks.md) has all of them.\n"
+        yield "[When it fails](../when-it-fails.md) explains such findings, [checks](../reports/checks.md) lists them all.\n"
     together: dict[tuple[str, str, str], list[str]] = {}
     for each in found:
         together.setdefault((each.what, each.rule, each.help), []).append(

@@ -16,7 +16,7 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 ALL = [example for page in PAGES for example in examples(page)]
 RUN = [example for example in ALL if example.reason is None]
 FOLDERS = {
-    "docs/seeing-inside.md": ["tests/cli/kernels/turn.ptx"],
+    "docs/when-it-fails.md": ["docs/programs/reverse.cu", "tests/cli/kernels/turn.ptx"],
     "docs/programs-without-a-gpu.md": ["docs/programs/normalise_rows.py", "tests/cli/kernels/turn.ptx"],
     "docs/order.md": ["tests/cli/kernels/served.py"],
 }
@@ -33,8 +33,6 @@ REASONS = {
     "it needs a GPU": 3,
     "it needs a second ptxas; tests/blame has stand-ins": 1,
     "what a GPU that differs would show": 1,
-    "one finding among those that tests/ptx asserts": 1,
-    "one line of a report; conformance/newcomer makes them all": 1,
     "lines of a kernel or its host; tests/ptx runs whole ones": 3,
 }
 

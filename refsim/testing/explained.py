@@ -31,14 +31,14 @@ Report = Callable[[str, int, int], None]
 def explain_problem(
     kernel: Kernel, problem: Any, device: Device, *, seconds: float = 10.0, on_progress: Report | None = None
 ) -> dict[str, DiffExplanation]:
-    """What makes each output of a kernel differ from its oracle on one problem, by the output's name; equal ones too.
+    """Explain what makes each output of a kernel differ from its oracle on one problem; the keys are the names of the outputs.
 
-    First the mistakes that the kernel declares (`suspects=`), by what they would write; then what the outputs show alone; then
-    the suspects of docs/suspects.md, for which the kernel runs on the simulated GPU with other inputs, edits of its code and
-    other problems. `seconds` of processor time for all of it. A cause is named only where it explains every bit: one of the code
-    on all problems tried. For a Kernel that agrees the outcome of every output is "equal", 0 differ.
-    Raises RefsimError where the run ends in a fault.
-    Source: defined here; docs/suspects.md for what is edited.
+    refsim tries the mistakes that the kernel declares (`suspects=`), then causes that the outputs show alone, then the candidate
+    causes of docs/when-it-fails.md. For these the kernel runs on the simulated GPU with other inputs, edits of its code and other
+    problems. `seconds` of processor time for all of it. A cause is named only if it explains every bit; an edit of the code must
+    explain every bit of all problems tried. An output without differences has the outcome "equal".
+    Raises RefsimError if the run ends in a fault.
+    Source: defined here; docs/when-it-fails.md lists the edits.
     """
     deadline = time.process_time() + seconds
     diet = Diet(kernel, device)

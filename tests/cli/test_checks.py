@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-PAGE = Path(__file__).parents[2] / "docs" / "checks.md"
+PAGE = Path(__file__).parents[2] / "conformance/reports/checks.md"
 MARKED = re.compile(r"(<!-- checks -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 
 
-def test_the_page_holds_the_table(refsim, request):
+def test_the_report_holds_the_tables(refsim, request):
     """To write it anew: pytest tests/cli/test_checks.py --refresh-golden"""
     table = refsim("ptx", "coverage", "--checks", "--as", "md").out.partition("\n\n")[2]
     text = PAGE.read_text()

@@ -216,9 +216,9 @@ def test_a_journal_forgets_the_oldest_and_says_less(monkeypatch) -> None:
     )
 
 
-def test_the_page_of_findings_has_what_the_suite_is_shown() -> None:
+def test_the_report_of_checks_has_every_hint_of_the_suite() -> None:
     wrong = load_kernel_file(Path(__file__).parent / "suite" / "table.py").WRONG
-    page = " ".join((Path(__file__).parents[2] / "docs/findings.md").read_text("utf-8").split())
+    page = " ".join((Path(__file__).parents[2] / "conformance/reports/checks.md").read_text("utf-8").split())
     shown = {half for row in wrong for half in row.shows}
     assert len(shown) > 10
     assert [half for half in shown if half not in page] == []
