@@ -29,7 +29,6 @@ REASONS = {
     "it needs a cluster; tests/campaigns/test_cluster.py begins a small one": 1,
     "it takes minutes; tests/cli/commands/test_doctor.py runs a part": 1,
     "the night profile takes some minutes": 1,
-    "it needs a model; tests/cli/commands/test_blocks_commands.py makes a small one": 1,
     "it needs a GPU": 3,
     "it needs a second ptxas; tests/blame has stand-ins": 1,
     "what a GPU that differs would show": 1,
