@@ -1,13 +1,15 @@
 """refsim approx: what an instruction of the special-function unit returns, beside the correctly rounded result."""
 
 import math
+import os
+import re
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
 import click
 
-from refsim.cli.arguments import codes_in
+from refsim.cli.arguments import ARRAY_SUFFIXES, codes_in
 from refsim.cli.delivery import answers
 from refsim.errors import RefsimError, unknown
 from refsim.render import Bits, Column, Document, Number, Table, number
@@ -66,25 +68,26 @@ class _Result:
         return code & row.sign_mask if _value(code, row) and not self._flushed(_value(code, row)) else code
 
 
-@click.command()
+@click.command(context_settings={"ignore_unknown_options": True})
 @click.option("-t", "--format", "row", metavar="FORMAT", help="f32 (the default), f16, bf16 or f64.")
 @click.option("--ftz", is_flag=True, help="Use the form with .ftz: subnormals become zeros.")
 @click.argument("instruction")
-@click.argument("codes", nargs=-1, required=True, metavar="CODE...|-|FILE")
+@click.argument("codes", nargs=-1, required=True, metavar="CODE|VALUE...|-|FILE")
 @answers
 def command(row: str | None, ftz: bool, instruction: str, codes: tuple[str, ...]) -> Document:
     """Show the result of an .approx INSTRUCTION or div.full on sm_90, and its distance from the exact value.
 
-    INSTRUCTION is a PTX name (ex2.approx.ftz.f32) or its beginning (ex2, div.full). A code is hexadecimal, binary or
-    decimal. The word - reads codes from standard input. A FILE is text or npy, npz, safetensors or raw. div takes its codes
-    in pairs, or two files. The error is counted in ulp of the correctly rounded result. The bits were recorded on sm_90;
-    they are unverified on other targets.
+    INSTRUCTION is a PTX name (ex2.approx.ftz.f32) or its beginning (ex2, div.full). 0x3f000000 and 0b111000 are codes. 0.5, -2
+    and inf are values, which are rounded to the format. The word - reads codes from standard input. A FILE is text or npy,
+    npz, safetensors or raw. div takes its operands in pairs, or two files. The error is counted in ulp of the correctly
+    rounded result. The bits were recorded on sm_90; they are unverified on other targets.
 
     \b
+      refsim approx ex2 0.5
       refsim approx ex2 0x3f000000
       refsim approx lg2 --ftz 0x3f800001 0x00000001
       refsim approx ex2 -t bf16 0x3f0d
-      refsim approx div.full 0x40c00000 0x40400000
+      refsim approx div.full 6 3
     """
     import numpy as np
 
@@ -143,7 +146,7 @@ def _form(name: str, row: str | None, ftz: bool) -> "SpecialForm":
 
 def _operands(words: tuple[str, ...], form: "SpecialForm") -> list[list[int]]:
     """The codes of each operand: two words for a division may be files, dividends and divisors; else codes stand in pairs."""
-    lists = [codes_in([word], form.format) for word in words]
+    lists = [_value_code(word, form.format) or codes_in([word], form.format) for word in words]
     if form.operands == 1:
         return [[code for codes in lists for code in codes]]
     if len(lists) != 2:
@@ -157,6 +160,18 @@ def _operands(words: tuple[str, ...], form: "SpecialForm") -> list[list[int]]:
             rule="codes of a division stand in pairs, or in two files of equal length",
         )
     return lists
+
+
+def _value_code(word: str, row: "Format") -> list[int]:
+    """The code of a word that is a value; none where it is a code, a file or standard input."""
+    from refsim.cli.values import parse_value
+    from refsim.numerics.ieee.precise import nearest_code
+
+    if word == "-" or word.endswith(ARRAY_SUFFIXES) or os.path.isfile(word) or re.fullmatch(r"0[xXbB]\w+", word):
+        return []
+    if word.startswith("--") or word in ("-h", "-t", "-o"):
+        raise click.NoSuchOption(word, ctx=click.get_current_context())
+    return [nearest_code(parse_value(word).exact, row)]
 
 
 def _cells(each: _Result) -> "tuple[Cell, ...]":

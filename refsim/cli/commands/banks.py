@@ -35,17 +35,19 @@ LISTED = 4
 @click.option(
     "--width",
     metavar="BYTES|INSTRUCTION",
-    default="16",
-    help="1, 2, 4, 8 or 16 bytes for each lane, or an instruction such as ld.shared.v4.b32.",
+    help="1, 2, 4, 8 or 16 bytes for each lane, or an instruction such as ld.shared.v4.b32 (default: 16; with "
+    "--layout, one element).",
 )
 @click.option(
     "--stride", metavar="BYTES", type=AddressParam(), help="Bytes between the lanes' addresses, instead of a list."
 )
+@click.option("--lanes", metavar="N", type=Whole(1, 32), default=32, help="Only the first N lanes (default: 32).")
 @click.option(
-    "--lanes", metavar="COUNT", type=Whole(1, 32), default=32, help="Number of lanes with --stride (default: 32)."
-)
-@click.option(
-    "--start", metavar="ADDRESS", type=AddressParam(), default=0, help="First address of --stride or of the tile."
+    "--start",
+    metavar="ADDRESS",
+    type=AddressParam(),
+    default=0,
+    help="Address of --stride's first lane or of the tile.",
 )
 @click.option("--swizzle", "mode", metavar="NAME", type=SWIZZLE, help="Swizzle that is applied to the addresses.")
 @click.option(
@@ -55,12 +57,17 @@ LISTED = 4
     type=LAYOUT,
     help="Each thread loads its values of this fragment from a K-major tile.",
 )
-@click.option("--tile", metavar="ROWSxCOLS", type=ShapeParam(), help="Tile whose rows ldmatrix or stmatrix accesses.")
+@click.option(
+    "--tile",
+    metavar="ROWSxCOLS",
+    type=ShapeParam(),
+    help="Tile in shared memory that --layout accesses (default: the smallest; ldmatrix and stmatrix need one).",
+)
 @answers
 def command(
     *,
     addresses: tuple[str, ...],
-    width: str,
+    width: str | None,
     stride: int | None,
     lanes: int,
     start: int,
@@ -80,6 +87,7 @@ def command(
       refsim banks --layout mma.m16n8k16.bf16.a --swizzle 128B --width 4
       refsim banks ldmatrix.m8n8.x4.b16 --tile 16x64 --swizzle 128B
     """
+    from refsim.layouts.banks import bank_conflicts
     from refsim.layouts.pictures import access_picture
 
     if fragment is None and len(addresses) == 1 and addresses[0][:1].isalpha():
@@ -92,20 +100,16 @@ def command(
             "refsim banks",
             help="give addresses, or --stride BYTES, or --layout NAME: one of the three",
         )
-    if tile is not None and (fragment is None or not fragment.memory_bits):
-        raise RefsimError(
-            "usage",
-            "--tile describes the matrices of ldmatrix and stmatrix",
-            "refsim banks",
-            help="give --layout ldmatrix... too, or leave out --tile",
-        )
+    if tile is not None and fragment is None:
+        raise RefsimError("usage", "--tile is for --layout", "refsim banks", help="give --layout NAME too")
     if fragment is not None and fragment.memory_bits:
         found = _of_matrices(fragment, tile, mode, start)
     elif fragment is not None:
-        found = _of_fragment(fragment, mode, width, start)
+        found = _of_fragment(fragment, tile, mode, width, start)
     else:
         asked = [start + lane * stride for lane in range(lanes)] if stride is not None else _asked(addresses)
-        found = _of_addresses(asked, width, mode)
+        found = _of_addresses(asked, width or "16", mode)
+    found = bank_conflicts(found.addresses[..., :lanes], found.width)
     facts = {
         "wavefronts": found.total,
         "ideal": int(found.wavefronts.size),
@@ -141,13 +145,13 @@ def _of_addresses(asked: list[int], width: str, mode: "Swizzle | None") -> "Bank
     return bank_conflicts(mode(accesses) if mode else accesses, width if access_bytes is None else access_bytes)
 
 
-def _of_fragment(fragment: "Fragment", mode: "Swizzle | None", width: str, start: int) -> "BankConflicts":
-    from refsim.layouts.banks import layout_conflicts
-    from refsim.layouts.tiles import tile
+def _of_fragment(
+    fragment: "Fragment", shape: tuple[int, int] | None, mode: "Swizzle | None", width: str | None, start: int
+) -> "BankConflicts":
+    from refsim.layouts.banks import access_width, layout_conflicts
+    from refsim.layouts.swizzles import swizzle
+    from refsim.layouts.tiles import atom_rows, tile
 
-    access_bytes = count_in(width)
-    if access_bytes is None:
-        raise RefsimError("access-width", f"--layout takes a width in bytes, not {width!r}", where="--width")
     if fragment.element_bits not in (8, 16, 32) or fragment.slot_bits != fragment.element_bits:
         raise RefsimError(
             "element-size",
@@ -155,9 +159,12 @@ def _of_fragment(fragment: "Fragment", mode: "Swizzle | None", width: str, start
             where="--layout",
             rule="tiles hold elements of 8, 16 or 32 bits",
         )
+    access_bytes = None if width is None else access_width(width) if count_in(width) is None else count_in(width)
     size, across = fragment.element_bits // 8, fragment.name.split(".")[-1] in ("b", "sfb")
-    shape = (fragment.shape[1], fragment.shape[0]) if across else fragment.shape
-    made = tile("K", mode or "none", size, shape)
+    extents, pattern = fragment.shape[::-1] if across else fragment.shape, mode or swizzle("none")
+    atom = (atom_rows(pattern), pattern.span_bytes // size)
+    rows, cols = shape or (-(-extent // part) * part for extent, part in zip(extents, atom, strict=True))
+    made = tile("K", pattern, size, (rows, cols))
     return layout_conflicts(_ByColumn(fragment) if across else fragment, made, access_bytes, start)
 
 

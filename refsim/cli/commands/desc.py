@@ -5,8 +5,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from refsim.cli.arguments import format_option
 from refsim.cli.delivery import AGREED, FAILED, Answer, answers
-from refsim.cli.extents import AddressParam, Whole
+from refsim.cli.extents import AddressParam, ShapeParam, Whole
 from refsim.cli.names import Name
 from refsim.cli.registry import Group
 from refsim.cli.spelled import number_in
@@ -14,6 +15,7 @@ from refsim.errors import RefsimError
 from refsim.render import Bits, Column, Document, Entry, Record, Table, Wording
 
 if TYPE_CHECKING:
+    from refsim.formats import Format
     from refsim.layouts.descriptors import Descriptor, Explanation, TensorMapForm, Walk
     from refsim.layouts.tiles import Major
     from refsim.render import Part
@@ -72,15 +74,27 @@ def decode(kind: "Descriptor | TensorMapForm", words: tuple[str, ...]) -> Answer
 @command.command()
 @_kind
 @click.argument("fields", nargs=-1, metavar="FIELD=VALUE...")
+@click.option("--tile", metavar="MNxK", type=ShapeParam(), help="Compute the byte offsets of an operand tile.")
+@format_option(required=False)
+@click.option("--major", metavar="K|MN", default="K", help="Contiguous dimension of the tile (default: K).")
 @answers
-def encode(kind: "Descriptor | TensorMapForm", fields: tuple[str, ...]) -> Document:
+def encode(
+    kind: "Descriptor | TensorMapForm",
+    fields: tuple[str, ...],
+    tile: tuple[int, int] | None,
+    row: "Format | None",
+    major: "Major",
+) -> Document:
     """Build a descriptor from its fields.
 
-    A field that you leave out takes its default. Sizes and addresses are bytes.
+    A field that you leave out takes its default. Sizes and addresses are bytes. With --tile and -t, the leading and the stride
+    byte offset follow from tile, type, major and swizzle; mn= and k= choose the element where the operand begins.
 
     \b
       refsim desc encode wgmma-smem start_address=1024 swizzle=128B \\
           stride_byte_offset=1024
+      refsim desc encode wgmma-smem start_address=1024 swizzle=128B k=16 \\
+          --tile 128x64 -t bf16
       refsim desc encode tensormap data_type=bfloat16 dims=256,64 box=64,8 \\
           swizzle=128B
       refsim desc encode tensormap data_type=uint8 dims=64,9,14,2 \\
@@ -90,10 +104,26 @@ def encode(kind: "Descriptor | TensorMapForm", fields: tuple[str, ...]) -> Docum
 
     if isinstance(kind, TensorMapForm):
         return Document((_record(kind.encode(**_arguments(fields))),), "tensormap", (kind.source,))
-    word = kind.encode(**_arguments(fields))
+    word = kind.encode(**_arguments(fields)) if tile is None else _of_tile(kind, _arguments(fields), tile, row, major)
     spelled = str(Bits(word, kind.bits))
     facts = {"word": spelled, "fields": kind.decode(word)}
-    return Document((Wording((spelled,), facts),), kind.kind, (kind.source,))
+    lines = [] if tile is None else [f"{name} = {value}" for name, value in kind.decode(word).items() if "byte" in name]
+    return Document((Wording((spelled, *lines), facts),), kind.kind, (kind.source,))
+
+
+def _of_tile(
+    kind: "Descriptor", given: dict[str, Any], shape: tuple[int, int], row: "Format | None", major: "Major"
+) -> int:
+    """The word of an operand tile; of the fields its address, its swizzle and the first element are given."""
+    from refsim.layouts import operand_descriptor, tile
+
+    if row is None:
+        raise click.MissingParameter(ctx=click.get_current_context(), param_hint="'-t'", param_type="option")
+    made = tile(major, given.pop("swizzle", "none"), row.bits // 8, shape)
+    start, mn, k = (given.pop(name, 0) for name in ("start_address", "mn", "k"))
+    for name in given:
+        raise RefsimError("bad-field", f"{name} beside --tile", rule="start_address, swizzle, mn and k go with --tile")
+    return operand_descriptor(kind.kind, made, start, mn=mn, k=k)
 
 
 @command.command()

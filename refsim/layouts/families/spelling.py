@@ -6,7 +6,8 @@ from collections.abc import Collection, Iterable
 from refsim.errors import RefsimError
 from refsim.matrix_opcodes import MatrixOpcode, matrix_opcode
 
-MOST_LISTED = 8
+MOST_LISTED = 12
+_WITHOUT_K = re.compile(r"(m\d+n\d+)k\d+")
 _OPERAND = re.compile(r"\.(sfa|sfb|meta|[abcd])(?=\.|$)")
 _MOVES = ("ldmatrix", "stmatrix", "tcgen05")
 
@@ -56,12 +57,17 @@ def _named(opcode: MatrixOpcode, operand: str, known: Collection[str]) -> str:
 def of_words(text: str, known: Iterable[str]) -> tuple[str, ...]:
     """The names that have all words of a text in its order: m16n8k16.bf16 is in those of four operands.
 
-    Those that end with the text come before others: m64n128k32.e4m3.d is not the one with .f16 behind it.
+    Names that end with the text come first: m64n128k32.e4m3.d is not the name that ends in .d.f16. If no name has the words,
+    a shape may leave out its k: wgmma.m64n128.d stands for every type of that shape.
     """
     words = text.split(".")
     names = tuple(name for name in known if "sp" in words or ".sp." not in name)
-    ending = tuple(name for name in names if name.endswith(f".{text}"))
-    return ending or tuple(name for name in names if _in_order(words, name.split(".")))
+    for shown in (names, tuple(_WITHOUT_K.sub(r"\1", name) for name in names)):
+        named = dict(zip(names, shown, strict=True))
+        found = tuple(name for name in names if f".{named[name]}".endswith(f".{text}"))
+        if found := found or tuple(name for name in names if _in_order(words, named[name].split("."))):
+            return found
+    return ()
 
 
 def _in_order(words: list[str], among: list[str]) -> bool:

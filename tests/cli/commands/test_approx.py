@@ -80,3 +80,17 @@ def test_operands_come_from_standard_input_and_files(refsim, tmp_path):
     ]
     run = refsim("approx", "rcp", "-", "--as", "json", stdin=b"0x40c00000 0x3f800000")
     assert [row["code"] for row in json.loads(run.out)["results"]] == one
+
+
+@pytest.mark.parametrize(
+    ("word", "code"),
+    [("0.5", "0x3f000000"), ("-2", "0xc0000000"), ("inf", "0x7f800000"), ("2", "0x40000000"), ("0x1p-1", "0x3f000000")],
+)
+def test_an_operand_may_be_a_value(refsim, word, code):
+    assert results(refsim, "ex2", word) == results(refsim, "ex2", code)
+
+
+def test_a_value_is_rounded_to_the_format_of_the_instruction(refsim):
+    (found,) = results(refsim, "ex2", "-t", "bf16", "0.3")
+    assert found["operand"] == "0x3e9a"
+    assert results(refsim, "div.full", "6", "0x40400000") == results(refsim, "div.full", "0x40c00000", "3")
