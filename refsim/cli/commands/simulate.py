@@ -218,10 +218,8 @@ def command(
             write_array(path, values[position])
     schedule = ALL if policy == ALL else order_name(orders[0])
     record = _record(entry, program.target, schedule, launch.arithmetic, tried, targets)
-    views, hints = (
-        (record, *_tables(tried, policy == ALL), *seen.tables(blocks, threads)),
-        (*previews(given), *seen.hints()),
-    )
+    views = (record, *_tables(tried, policy == ALL), *seen.tables(blocks, threads))
+    hints = (*previews(given), *seen.hints())
     return Answer(Document(views, f"{entry} of {file}", hints=hints), _exit_code(tried))
 
 

@@ -52,17 +52,17 @@ def test_byte_offsets_of_a_descriptor_follow_from_the_tile(refsim, kind, swizzle
 
 
 @pytest.mark.parametrize(
-    ("words", "code"),
+    ("words", "said"),
     [
-        ("wgmma-smem --tile 128x64", "missing-argument"),
-        ("wgmma-smem stride_byte_offset=1024 --tile 128x64 -t bf16", "bad-field"),
-        ("tcgen05-instr.f16 --tile 128x64 -t bf16", "unknown-matrix-descriptor"),
+        ("wgmma-smem --tile 128x64", "'-t'"),
+        ("wgmma-smem stride_byte_offset=1024 --tile 128x64 -t bf16", "stride_byte_offset beside --tile"),
+        ("tcgen05-instr.f16 --tile 128x64 -t bf16", "tcgen05-smem, wgmma-smem"),
     ],
 )
-def test_a_tile_says_the_offsets_alone(refsim, words, code):
+def test_a_tile_says_the_offsets_alone(refsim, words, said):
     run = refsim("desc", "encode", *words.split())
     assert (run.code, run.out) == (2, "")
-    assert run.err.startswith(f"[{code}]")
+    assert said in run.err
 
 
 def test_a_fragment_without_types_asks_for_them(refsim):
