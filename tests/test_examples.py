@@ -32,7 +32,6 @@ REASONS = {
     "it needs a GPU": 3,
     "it needs a second ptxas; tests/blame has stand-ins": 1,
     "what a GPU that differs would show": 1,
-    "lines of a kernel or its host; tests/ptx runs whole ones": 3,
 }
 
 
