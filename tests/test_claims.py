@@ -1,4 +1,4 @@
-"""Figures of README.md and docs/how-sure.md are those of committed reports and recordings; each row has a command or a report.
+"""Figures of README.md and of the evidence are those of committed reports and recordings; each row has a command or a report.
 
 A figure is a number with a comma: 574,890,368. It stands in a report of conformance/reports, or is counted here from what such a
 report or a recording holds, or is among `ELSEWHERE` with the command that prints it.
@@ -21,7 +21,7 @@ from refsim.testing.kernel_files import load_kernel_file
 ROOT = Path(__file__).parents[1]
 REPORTS = ROOT / "conformance" / "reports"
 SUITE = load_kernel_file(ROOT / "tests/ptx/suite/table.py")
-PAGES = ("README.md", "docs/how-sure.md")
+PAGES = ("README.md", "docs/evidence.md", "conformance/reports/how_sure.md")
 FIGURE = re.compile(r"(?<![\d,.^])\d{1,3}(?:,\d{3})+(?![\d,])")
 GENERATED = re.compile(r"<!-- what tolerance hides -->.*<!-- end of what tolerance hides -->", re.DOTALL)
 """Written by a command, and held to its own report by conformance/test_tolerance.py."""
@@ -42,7 +42,7 @@ RUNS = (
 """Reports of runs that belong to no chip; other pages beside them are lists and accounts, which rest on those."""
 ELSEWHERE = {
     "live, `pytest -m peers tests/peers` prints them": (
-        "4,231,680 602,880 608,640 608,960 1,411,200 802,560 1,196,032 102,400"
+        "7,463,360 1,998,592 4,231,680 602,880 608,640 608,960 1,411,200 802,560 1,196,032 102,400"
     ),
     "tests/test_cuda_headers.py and tests/test_policies.py print them": "277,116 262,144",
     "`pytest conformance/test_recorded_layouts.py`: products that the recorder made": "426,259,456",
@@ -184,7 +184,15 @@ def test_files_and_tests_that_the_pages_name_exist() -> None:
         assert [path for path in paths if not (path.is_dir() or path.with_suffix(".py").is_file())] == []
 
 
-def test_small_figures_of_readme_are_counted() -> None:
-    """Right and wrong kernels of the suite."""
-    text = (ROOT / "README.md").read_text("utf-8")
-    assert f"| {len(SUITE.RIGHT)} right and {len(SUITE.WRONG)} wrong kernels |" in text
+def test_small_figures_are_counted() -> None:
+    """Cases of both bring-ups, instructions, right and wrong kernels of the suite."""
+    readme, evidence = ((ROOT / page).read_text("utf-8") for page in PAGES[:2])
+    passed = {device: read_report(REPORTS / device / "bringup.json").counts["pass"] for device in ("h200", "h100")}
+    assert passed["h200"] == passed["h100"]
+    assert [device for device in passed if f"{device} {passed[device]} pass, 0 differ" not in evidence] == []
+    assert f"| {len(recordings('numerics'))} dense instructions of sm_90; not s4" in evidence
+    assert (
+        f"| wrong kernels of the suite, under ten random schedules | {len(SUITE.WRONG)} | {len(SUITE.WRONG)} |"
+        in evidence
+    )
+    assert f"| {len(SUITE.RIGHT)} right and {len(SUITE.WRONG)} wrong kernels |" in readme

@@ -27,9 +27,8 @@ REASONS = {
     "a reader of the site types it": 2,
     ".ci/run types it into a fresh checkout": 2,
     "it needs a cluster; tests/campaigns/test_cluster.py begins a small one": 1,
-    "it takes minutes; tests/cli/commands/test_doctor.py runs a part": 1,
     "the night profile takes some minutes": 1,
-    "it needs a GPU": 3,
+    "it needs a GPU": 2,
     "it needs a second ptxas; tests/blame has stand-ins": 1,
     "what a GPU that differs would show": 1,
 }

@@ -35,7 +35,7 @@ def test_the_suite_is_as_large_and_as_varied_as_it_says() -> None:
     edges = Counter((wrong.space, wrong.agents, wrong.missing) for wrong in WRONG)
     assert [edge for edge, count in edges.items() if count > 1] == []
     assert {wrong.agents for wrong in WRONG} == {"lanes", "warps", "blocks"}
-    claim = (Path(__file__).parents[2] / "docs/how-sure.md").read_text("utf-8")
+    claim = (Path(__file__).parents[2] / "docs/evidence.md").read_text("utf-8")
     assert f"has {len(RIGHT)} right kernels and {len(WRONG)} wrong ones" in claim
 
 

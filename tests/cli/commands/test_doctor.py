@@ -146,7 +146,7 @@ def test_what_sums_return_is_asked_without_a_compiler(python: Path, tmp_path: Pa
 def test_every_case_of_a_bringup_runs(python: Path, tmp_path: Path) -> None:
     """But the bundled kernels: a toolkit compiles one above, and without a compiler .ci/run runs them from the wheel.
     Where text comes from is the matter of the layouts above: here it is bundled.
-    Discovery asks the same probes of tensor cores, for minutes; docs/bringup.md has the command with it."""
+    Discovery asks the same probes of tensor cores, for minutes; conformance/reports/how_sure.md has the command with it."""
     suites = tuple(name for name in ALWAYS if name != "kernels")
     assert_all_run(python, None, tmp_path, "sm_89", suites)
 
