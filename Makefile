@@ -3,7 +3,7 @@
 # make mutants AREA=ptx/checks              one area, one topic or one edit
 # make mutants JOURNAL=build/mutants.db     finished edits are kept there; the same command goes on where it was ended
 # make matrix                               other Pythons, NumPys, ml_dtypes and NVRTCs, each in an environment of its own
-# make docs                                 the site in docs/_build/html: pages, API reference, codes, executed notebooks
+# make docs                                 the site in docs/_build/html: pages, API reference, codes, reports
 BIN ?= .venv/bin/
 JOBS ?= 2
 

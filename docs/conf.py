@@ -1,4 +1,4 @@
-"""The site: `make docs` builds these pages, the API reference, pages of codes and reports, and executed notebooks."""
+"""The site: `make docs` builds these pages, the API reference, pages of codes and reports."""
 
 import sys
 from pathlib import Path
@@ -13,7 +13,7 @@ author = "the authors of refsim"
 copyright = "the authors of refsim, Apache-2.0"
 release = refsim.__version__
 
-extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx_pages"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx_pages"]
 exclude_patterns = ["_build", "_extra", "ci"]
 html_theme = "furo"
 html_extra_path = ["_extra"]
@@ -23,9 +23,6 @@ html_title = f"refsim {release}"
 
 myst_enable_extensions = ["colon_fence"]
 myst_heading_anchors = 4
-nb_execution_mode = "force"
-nb_execution_raise_on_error = True
-nb_execution_timeout = 120
 
 autodoc_default_options = {"members": True, "show-inheritance": False, "member-order": "bysource"}
 autodoc_typehints = "signature"
