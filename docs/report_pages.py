@@ -1,6 +1,6 @@
-"""A page of the site for every report of conformance/reports: what is Markdown as it stands, what is JSON as tables.
+"""Make a page of the site for every report of conformance/reports: Markdown unchanged, JSON as tables.
 
-Reports of a bring-up also become the page that `refsim bringup -o FILE.html` writes. None of it is committed: the JSON is.
+A report of a bring-up also becomes the page that `refsim bringup -o FILE.html` writes. Only the JSON is committed.
 """
 
 import json
@@ -33,17 +33,17 @@ def reports() -> list[Path]:
 
 
 def report_pages() -> Iterator[tuple[str, str]]:
-    """Name and text of each page, the list of all first."""
-    rows = [
-        f"| [{path.relative_to(REPORTS)}]({place_of(path).removeprefix('reports/')}) | {said(path)} |"
-        for path in reports()
-    ]
-    yield (
-        "reports/index.md",
-        "# Reports\n\nWhat was run, on which chip, as it was written down then; the folder is the chip, `sim` the\n"
-        "simulated GPU. Pages of JSON are made from it when this site is built.\n\n"
-        + "\n".join(("| report | of |", "|---|---|", *rows, "")),
-    )
+    """Yield name and text of each page, the list of all first."""
+    parts = ["# Reports\n\n[Evidence](../evidence.md) summarizes these reports."]
+    for title, suffix in (("Accounts and lists", ".md"), ("Data of runs", ".json")):
+        parts += [f"\n## {title}\n", "| report | contents |", "|---|---|"]
+        parts += [
+            f"| [{path.relative_to(REPORTS)}]({place_of(path).removeprefix('reports/')}) | {said(path)} |"
+            for path in reports()
+            if path.suffix == suffix
+        ]
+    parts.append("\nThe folder is the chip; `sim` is the simulated GPU. This site makes the pages of data from JSON.\n")
+    yield "reports/index.md", "\n".join(parts)
     for path in reports():
         yield (
             place_of(path),

@@ -1,7 +1,7 @@
-"""What the site adds to the pages of this folder: a page for every public module, code and report, and the gallery.
+"""Write the pages that the site adds to this folder: every public module, error code and report, and the gallery.
 
-They are written before a build into docs/api, docs/errors, docs/reports and docs/gallery, which are not committed: the module,
-the source that raises an error, the report and the command that draws are the one place where each is said.
+A build writes them into docs/api, docs/errors, docs/reports and docs/gallery, which are not committed. Their content comes from
+the modules, from the source that raises an error, from the reports and from the commands that draw.
 """
 
 import importlib
@@ -38,10 +38,10 @@ MODULES = (
 DRAWINGS = {
     "The 128-byte swizzle, an 8 x 64 bf16 tile: byte and bank of each element": "swizzle 128B --tile 8x64 -t bf16",
     "The 64-byte swizzle of an FP8 tile": "swizzle 64B --tile 8x64 -t e4m3",
-    "Who holds D of a warpgroup's FP8 product": "layout show wgmma.m64n8k32.e4m3.d",
+    "Fragment D of a warpgroup's FP8 product": "layout show wgmma.m64n8k32.e4m3.d",
     "A of mma.sync m16n8k16 in bf16": "layout show mma.m16n8k16.bf16.a",
     "B of mma.sync m16n8k32 in FP8": "layout show mma.m16n8k32.e4m3.b",
-    "What four 8 x 8 matrices are after ldmatrix, transposed": "layout show ldmatrix.m8n8.x4.b16.trans",
+    "Four 8 x 8 matrices after ldmatrix, transposed": "layout show ldmatrix.m8n8.x4.b16.trans",
     "D of a warpgroup under the 128-byte swizzle, by bank": "layout show wgmma.m64n128k32.e4m3.d --memory 128B --by bank",
     "Scales of NVIDIA's block formats as the hardware wants them": "scales show nvidia_128x4 --shape 128x4 --view hardware",
 }
@@ -57,7 +57,7 @@ def api() -> Iterator[tuple[str, str]]:
     listed = "\n".join(MODULES)
     yield (
         "api/index.md",
-        f"# API reference\n\nThe public modules; everything else may change.\n\n```{{toctree}}\n{listed}\n```\n",
+        f"# API reference\n\nThese modules are public. All other modules may change.\n\n```{{toctree}}\n{listed}\n```\n",
     )
     shown: set[str] = set()
     for name in MODULES:
@@ -90,8 +90,8 @@ def errors() -> Iterator[tuple[str, str]]:
     table = "\n".join(["| code | kind | says |", "|---|---|---|", *rows])
     yield (
         "errors/index.md",
-        "# Error codes\n\nEvery code that an error or a finding may carry; `refsim explain CODE` prints the same. A name in "
-        "angle brackets stands\nwhere a message has a value.\n\n"
+        "# Error codes\n\nThe table lists every code of an error or a finding. `refsim explain CODE` prints the same text. "
+        "A name in angle\nbrackets stands for a value.\n\n"
         f"{table}\n",
     )
     for code, found in known.items():
@@ -112,14 +112,14 @@ def _plain(text: str) -> str:
 
 
 def _page(code: str, found: tuple[Saying, ...], run: str) -> Iterator[str]:
-    yield f"---\norphan: true\n---\n\n# {code}\n"  # reached from the index: in a sidebar they would be all that one sees
+    yield f"---\norphan: true\n---\n\n# {code}\n"  # reached from the index: there are too many for the sidebar
     if code in checks():
         row = checks()[code]
         yield f"A {row.severity} of a launch: {_plain(row.finds)}.\n"
         example = EXAMPLES[code]
-        yield f"Mended by: {_plain(example.mends)}.\n"
+        yield f"Fix: {_plain(example.mends)}.\n"
         yield f"```cuda\n{example.lines.rstrip()}\n```\n"
-        yield "A line that ends in `// wrong` makes the mistake, one in `// mended` stands in its place or was missing.\n"
+        yield "A line with `// wrong` makes the mistake. A line with `// mended` replaces it, or was missing.\n"
         yield "[When it fails](../when-it-fails.md) explains such findings, [checks](../reports/checks.md) lists them all.\n"
     together: dict[tuple[str, str, str], list[str]] = {}
     for each in found:
@@ -129,14 +129,14 @@ def _page(code: str, found: tuple[Saying, ...], run: str) -> Iterator[str]:
     for (what, rule, help), places in together.items():
         yield f"- {_plain(what)}"
         yield from (f"  - *{label}*: {_plain(text)}" for label, text in (("rule", rule), ("help", help)) if text)
-        yield f"  - *said by*: {', '.join(places)}"
+        yield f"  - *raised in*: {', '.join(places)}"
     if run:
-        yield f"\nFor instance:\n\n```text\n{run.rstrip()}\n```"
+        yield f"\nExample:\n\n```text\n{run.rstrip()}\n```"
     yield ""
 
 
 def gallery() -> Iterator[tuple[str, str]]:
-    lines = ["# Gallery\n\nEach drawing is what the command above it writes with `-o FILE.svg`.\n"]
+    lines = ["# Gallery\n\nThe command above each drawing writes it with `-o FILE.svg`.\n"]
     for number, (title, command) in enumerate(DRAWINGS.items(), 1):
         path = HERE / "gallery" / f"{number}.svg"
         path.parent.mkdir(exist_ok=True)
