@@ -35,7 +35,7 @@ from refsim.cli.launches import (
     write_array,
 )
 from refsim.errors import RefsimError
-from refsim.render import Document, Entry, Record, Table
+from refsim.render import Document, Entry, Part, Record, Table
 
 if TYPE_CHECKING:
     from refsim.device.schedules import Outcome, Run, SeededPolicy
@@ -218,7 +218,7 @@ def command(
             write_array(path, values[position])
     schedule = ALL if policy == ALL else order_name(orders[0])
     record = _record(entry, program.target, schedule, launch.arithmetic, tried, targets)
-    views = (record, *_tables(tried, policy == ALL), *seen.tables(blocks, threads))
+    views: tuple[Part, ...] = (record, *_tables(tried, policy == ALL), *seen.tables(blocks, threads))
     hints = (*previews(given), *seen.hints())
     return Answer(Document(views, f"{entry} of {file}", hints=hints), _exit_code(tried))
 
