@@ -1,1 +1,1 @@
-"""What executes: the shape of a launch, sets of lanes, their registers."""
+"""The state of a running launch: its shape, sets of lanes, and their registers."""

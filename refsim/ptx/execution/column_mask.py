@@ -1,4 +1,4 @@
-"""The zero-column mask of tcgen05.mma.ws: which columns of B count as zeros, and where B's columns begin."""
+"""The zero-column mask of tcgen05.mma.ws: the columns of B that count as zeros, and the first column of B."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -7,27 +7,29 @@ import numpy as np
 from numpy.typing import NDArray
 
 _LANES = 128
-_SHIFTS = {32: 16}  # the most that B may be shifted by where M is so small; 32 elsewhere
+_SHIFTS = {32: 16}  # by M, the largest shift of B; 32 for a larger M
 _MOST_SHIFT = 32
 
 
 class ColumnMaskError(Exception):
-    """A descriptor that says more than there is."""
+    """The mask descriptor asks for more than exists."""
 
 
 @dataclass(frozen=True)
 class ZeroColumns:
-    """The columns of B that are zeros, (n,), and how many columns of B stand before the first."""
+    """The columns of B that are zeros, (n,), and how many columns of B stand before the first used one."""
 
     zero: NDArray[np.bool_]
     shift: int
 
 
 def zero_columns(word: int, m: int, n: int, most: int) -> ZeroColumns:
-    """What a descriptor means for a product of m rows and n columns; `most` is the shift that the instruction descriptor allows.
+    """Return the zero columns that a descriptor describes for a product of m rows and n columns.
 
-    N is cut into as many parts as D has below each other, each with a start and a first value of its own; where the mask is
-    not empty, spans of use + 1 zeros and of skip + 1 ones take turns. For M = 128, skip 2, use 3: 0b...1110000 1110000.
+    `most` is the shift that the instruction descriptor allows. N is cut into as many parts as D has below each other,
+    each with its own start and first value. If the mask is not empty, spans of use + 1 zeros and of skip + 1 ones
+    alternate. For M = 128, skip 2, use 3: 0b...1110000 1110000.
+
     Raises ColumnMaskError. Source: PTX ISA, zero-column mask descriptor; CUTLASS, MaskAndShiftB.
     """
 

@@ -1,7 +1,5 @@
-"""What stands around a set of lanes while it runs, as far as it can be said without naming lanes: types alone.
-
-`Machine` in refsim.ptx.execution.lanes adds what takes lanes; the scheduler is one.
-"""
+"""The surroundings of a running set of lanes, as far as they can be described without naming lanes: types only.
+`Machine` in refsim.ptx.execution.lanes adds the operations that take lanes; the scheduler implements it."""
 
 from collections.abc import Sequence
 from typing import Any, Protocol
@@ -22,14 +20,14 @@ from refsim.ptx.text.syntax import Function, Statement
 
 
 class Stated(Protocol):
-    """A step, as far as its statement."""
+    """A step, reduced to its statement."""
 
     @property
     def statement(self) -> Statement: ...
 
 
 class Lowered(Protocol):
-    """The code that runs, as far as its registers and statements."""
+    """The running code, reduced to its registers and statements."""
 
     register_bits: list[int]
     function: Function
@@ -43,14 +41,15 @@ class Lowered(Protocol):
 
 
 class OrderListener(Protocol):
-    """Who hears of what puts the accesses of lanes in order."""
+    """The receiver of events that order the accesses of lanes."""
 
     def warp_met(self, lanes: Ids, group: NDArray[Any] | None, statement: Statement | None) -> None: ...
     def fence(self, lanes: Ids, meaning: Semantics, statement: Statement | None) -> None: ...
 
 
 class ProductsInFlight(Protocol):
-    """The products of warpgroups on their way, by number from 1 on: what each lacks, and who reads an item of shared memory."""
+    """The products of warpgroups in flight, numbered from 1. `describe` gives what a product lacks before its group may
+    use it; `reader_of` names the product that reads an item of shared memory."""
 
     @property
     def oldest(self) -> int | None: ...
@@ -59,7 +58,7 @@ class ProductsInFlight(Protocol):
 
 
 class RaceWatch(Protocol):
-    """Who looks for races."""
+    """The detector of races."""
 
     @property
     def orders(self) -> OrderListener: ...
@@ -68,7 +67,7 @@ class RaceWatch(Protocol):
 
 
 class ProxyWatch(Protocol):
-    """Who looks for accesses through different proxies that no fence keeps in order."""
+    """The detector of accesses through different proxies that no fence orders."""
 
     def fence(self, lanes: Ids, statement: Statement, proxy: str, space: str | None) -> None: ...
     def maps_released(self, lanes: Ids, statement: Statement, scope: int) -> None: ...
@@ -76,17 +75,15 @@ class ProxyWatch(Protocol):
 
 
 class LaunchWatch(Protocol):
-    """Who looks for accesses to what a launch that may still run has touched."""
+    """The detector of accesses to data that an unfinished earlier launch has touched."""
 
     def wait(self, lanes: Ids, statement: Statement) -> None: ...
     def let_others_begin(self, lanes: Ids) -> None: ...
 
 
 class Context(Protocol):
-    """The CTAs that run at the same time: their threads, memory and registers, and whom to tell.
-
-    A property is narrower in the rooms above: `code`, `races` and `tracking` are known there as what they are.
-    """
+    """The CTAs that run at the same time: their threads, memory, registers, and the receivers of their events. Packages
+    above narrow some properties: `code`, `races` and `tracking` have their concrete types there."""
 
     geometry: Geometry
     memory: GlobalMemory

@@ -1,7 +1,7 @@
-"""The lanes that run together: which threads they are, and what an instruction may ask of the machine for them.
+"""The lanes that run together: their threads, and what an instruction may request from the machine for them.
 
-lane = CTA x threads of a CTA + thread, CTAs and threads numbered with x fastest. A warp is 32 consecutive threads of one
-CTA. A set of lanes is a sorted array; when it has no gaps it is a slice, so that registers are read without a copy.
+lane = CTA x threads of a CTA + thread, CTAs and threads numbered with x fastest. A warp is 32 consecutive threads of
+one CTA. A set of lanes is a sorted array. A set without gaps is a slice, so that registers are read without a copy.
 """
 
 from collections.abc import Callable
@@ -23,7 +23,7 @@ from refsim.ptx.memory.semantics import Semantics, semantics
 from refsim.ptx.memory.space import ITEM, WINDOW_SIZE, WINDOWS, Addresses, Space
 from refsim.ptx.text.syntax import Statement, location_of
 
-_FEW = 1024  # lanes for which a copy is made sooner than a view
+_FEW = 1024  # up to so many lanes a copy is faster than a view
 
 
 class Lanes:
@@ -32,7 +32,7 @@ class Lanes:
     def __init__(
         self, machine: "Machine", ids: Ids, statement: Statement | None = None, owner: Ids | None = None
     ) -> None:
-        """`owner`: whose shared memory each lane means, where that is not its own CTA's."""
+        """Create the set. `owner`: the CTA whose shared memory each lane addresses, if not its own; None otherwise."""
         self.machine = machine
         self.ids = ids
         self.owner = owner
@@ -43,10 +43,11 @@ class Lanes:
 
     @property
     def count(self) -> int:
+        """Return the number of lanes in the set."""
         return len(self.ids)
 
     def select(self, mask: NDArray[np.bool_]) -> "Lanes | None":
-        """The lanes where a mask (n,) or (1,) is true, or None if there are none."""
+        """Return the lanes where a mask (n,) or (1,) is true, or None if there are none."""
         held = np.count_nonzero(mask)
         if held == len(mask):
             return self
@@ -55,17 +56,18 @@ class Lanes:
         return Lanes(self.machine, self.ids[mask], self.statement, None if self.owner is None else self.owner[mask])
 
     def of(self, per_lane: NDArray[Any]) -> NDArray[Any]:
-        """This set's part of an array over all lanes; an array of length 1 is the same for all."""
+        """Return this set's part of an array over all lanes; an array of length 1 holds for all lanes and is returned
+        whole."""
         return per_lane if len(per_lane) == 1 else per_lane[self.key]
 
     def spread(self, values: NDArray[Any]) -> NDArray[Any]:
-        """Values of this set in an array over all lanes; the others hold zeros."""
+        """Return values of this set in an array over all lanes; the other lanes hold zeros."""
         whole = np.zeros(self.machine.geometry.lanes, values.dtype)
         whole[self.key] = values
         return whole
 
     def full(self, values: NDArray[Any]) -> NDArray[Any]:
-        """Values (n,) or (1,) as one per lane of the set."""
+        """Return values (n,) or (1,) as an array with one value per lane of the set."""
         count = len(self.ids)
         if len(values) == count:
             return values
@@ -73,7 +75,7 @@ class Lanes:
 
     @cached_property
     def in_whole_warps(self) -> bool:
-        """Whether the set is whole warps of 32 lanes each."""
+        """Return whether the set consists of whole warps of 32 lanes each."""
         geometry = self.machine.geometry
         if self.is_full:
             return geometry.threads % 32 == 0
@@ -85,11 +87,12 @@ class Lanes:
 
     @cached_property
     def in_whole_warpgroups(self) -> bool:
-        """Whether the set is whole warpgroups of four warps each."""
+        """Return whether the set consists of whole warpgroups of four warps each."""
         return self.machine.geometry.are_warpgroups(self.ids)
 
     def arithmetic(self, *, is_settled: bool) -> str:
-        """The arithmetic of matrix products; one that the chip does not have is noted, unless it changes no result."""
+        """Return the arithmetic of matrix products; note the instruction if the chip lacks that arithmetic.
+        `is_settled`: the arithmetic changes no result, and nothing is noted."""
         if self.machine.arithmetic != "silicon" and not is_settled and self.statement is not None:
             self.machine.findings.idealised.setdefault(self.statement.line, self.statement)
         return self.machine.arithmetic
@@ -97,24 +100,28 @@ class Lanes:
     # ---- identity
     @property
     def cta(self) -> Ids:
+        """Return the CTA of each lane of the set."""
         return self.machine.geometry.cta[self.key]
 
     @property
     def laneid(self) -> Ids:
+        """Return the position of each lane of the set in its warp."""
         return self.machine.geometry.laneid[self.key]
 
     @property
     def warp(self) -> Ids:
+        """Return the warp of each lane of the set."""
         return self.machine.geometry.warp[self.key]
 
     def fault(self, code: str, position: int, what: str, rule: str = "") -> RefsimError:
-        """The error for the lane at `position` of this set."""
+        """Return the error `code` for the lane at `position` of this set, with its statement and thread."""
         assert self.statement is not None
         lane = int(self.ids[min(position, self.count - 1)])
         return fault(code, what, self.statement, self.machine.geometry.describe(lane) + self._calls(lane), rule)
 
     def _calls(self, lane: int) -> str:
-        """`, called at PTX line 40 (k.cu:7)`: whence a lane came to a body that several calls share, from the inside out."""
+        """Return the call chain of a lane in a body that several calls share, innermost call first. `, called at PTX
+        line 40 (k.cu:7)`; empty in code that is not shared."""
         function, registers, found = self.machine.code.function, self.machine.registers, ""
         statement = self.statement
         while statement is not None and function.shared:
@@ -129,19 +136,19 @@ class Lanes:
     # ---- memory
     @property
     def semantics(self) -> Semantics:
-        """How the instruction at hand takes part in the memory model."""
+        """Return how the current instruction takes part in the memory model."""
         assert self.statement is not None
         return semantics(self.statement.opcode)
 
     def symbol(self, name: str, offset: int) -> NDArray[np.uint64]:
-        """The address of a variable within its state space, (1,), or (n,) where CTAs of a cluster have it at their own."""
+        """Return the address of a variable in its state space: (1,), or (n,) if each CTA of a cluster has its own."""
         address, geometry = self.machine.symbol(name, offset), self.machine.geometry
         if geometry.cluster_ctas > 1 and name in self.machine.in_shared:
             return address + rank_bits(geometry.lane_ranks[self.key])
         return address
 
     def space(self, name: str) -> tuple[Space, Ids | int]:
-        """A state space and the owner of each lane in it (a CTA for shared, the lane itself for local)."""
+        """Return a state space and the owner of each lane in it (a CTA for shared, the lane itself for local)."""
         machine = self.machine
         match name:
             case "shared":
@@ -154,7 +161,7 @@ class Lanes:
                 return machine.memory.space, 0
 
     def load(self, space: str, addresses: NDArray[Any], width: int) -> NDArray[Any]:
-        """One item of `width` bytes per lane from byte addresses (n,) or (1,); generic addresses are resolved."""
+        """Read one item of `width` bytes per lane from byte addresses (n,) or (1,); generic addresses are resolved."""
         if space == "global":
             state = self.machine.memory.space
             return self.machine.port.load(
@@ -188,15 +195,19 @@ class Lanes:
         width: int,
         compute: Callable[[Any, NDArray[Any], Addresses], tuple[NDArray[Any], NDArray[np.bool_] | None]],
     ) -> None:
-        """Read-modify-write of one item per lane: `compute(chosen, held, place)` is called for each state space that the
-        addresses fall in, with the chosen lanes (a mask or a slice) and what `Port.update` says."""
+        """Read, modify and write one item per lane.
+
+        `compute(chosen, held, place)` runs once for each state space that the addresses fall in; `chosen` selects its
+        lanes (a mask or a slice). `Port.update` documents the other arguments and the result.
+        """
         for lanes, name, at, mask in self.parts(space, addresses):
             state, owner = lanes.space(name)
             chosen = slice(None) if mask is None else mask
             self.machine.port.update(lanes, name, state, lanes.full(at), owner, width, partial(compute, chosen))
 
     def parts(self, space: str, addresses: NDArray[Any]) -> list[tuple["Lanes", str, Addresses, Any]]:
-        """Split generic addresses by the window they fall in: (lanes, space, positions, mask of the lanes or None)."""
+        """Return generic addresses split by state space: tuples (lanes, space, positions, mask of the lanes or None for
+        all)."""
         at = addresses.astype(np.int64, copy=False)
         if space in ("global", "const"):
             return [(self, "global", at - self.machine.memory.space.origin, None)]
@@ -221,8 +232,8 @@ class Lanes:
         return found
 
     def _within_cluster(self, at: Addresses) -> tuple["Lanes", str, Addresses]:
-        """Shared addresses as positions in the memory of the CTA that they name, which only `.shared::cluster` and generic
-        accesses may reach when it is another one."""
+        """Return shared addresses as (lanes, "shared", positions in the memory of the addressed CTA). Only
+        `.shared::cluster` and generic accesses may reach another CTA."""
         machine, geometry = self.machine, self.machine.geometry
         if geometry.cluster_ctas == 1:
             return self, "shared", at
@@ -234,7 +245,8 @@ class Lanes:
         return self, "shared", position
 
     def _check_remote(self, remote: NDArray[np.bool_], rank: Ids, owner: Ids) -> None:
-        """A shared access of another CTA: one of this cluster, that has not exited, by an instruction that may."""
+        """Raise a fault unless the instruction may access another CTA, which must be of this cluster and not have
+        exited."""
         machine, geometry = self.machine, self.machine.geometry
         assert self.statement is not None
         names_shared = any(word.startswith("shared") for word in self.statement.opcode.split("."))
@@ -260,10 +272,8 @@ ALL = 0xFFFFFFFF
 
 
 def groups(lanes: Lanes, mask: NDArray[Any] | None) -> NDArray[np.int64] | None:
-    """A number for each lane, equal for those of a warp that meet under one mask; None where whole warps meet.
-
-    mask: the member mask of each lane or of all; None where an instruction needs the whole warp.
-    """
+    """Return a number for each lane, equal for lanes of a warp that meet under one mask; None if whole warps meet.
+    mask: the member mask of each lane or of all lanes; None if an instruction needs the whole warp."""
     if mask is None:
         return None
     if len(mask) == 1 and (int(mask[0]) == ALL or lanes.in_whole_warps):
@@ -271,7 +281,7 @@ def groups(lanes: Lanes, mask: NDArray[Any] | None) -> NDArray[np.int64] | None:
     return lanes.warp << 32 | lanes.full(mask).astype(np.int64)
 
 
-# ---- the machine, as those see it that run lanes on it
+# ---- the machine, as instruction implementations see it
 class Barriers(Protocol):
     """The named barriers of every CTA."""
 
@@ -289,7 +299,7 @@ class Barriers(Protocol):
 
 
 class LaunchOrder(Protocol):
-    """Where the launch stands between its neighbours."""
+    """The position of the launch between its predecessor and its successor."""
 
     def wait(self, lanes: Lanes) -> None: ...
     def let_others_begin(self, lanes: Lanes) -> None: ...
@@ -304,7 +314,7 @@ class RegisterPool(Protocol):
 
 
 class Copies(Protocol):
-    """The copies on their way; `issued` counts the instructions that started some."""
+    """The copies in flight; `issued` counts the instructions that started any."""
 
     issued: int
     counted: NDArray[np.int64]
@@ -319,7 +329,7 @@ class Copies(Protocol):
 
 
 class Arrivals(Protocol):
-    """Who arrived at mbarriers."""
+    """The threads that arrived at mbarriers."""
 
     def never_executed(self) -> list[Statement]: ...
 
@@ -364,7 +374,7 @@ class Mbarriers(Protocol):
 
 
 class TensorCores(ProductsInFlight, Protocol):
-    """Those who multiply for warpgroups."""
+    """The units that multiply for warpgroups."""
 
     def fence(self, lanes: Lanes) -> None: ...
     def multiply(self, lanes: Lanes, product: MatrixProduct) -> None: ...
@@ -373,7 +383,7 @@ class TensorCores(ProductsInFlight, Protocol):
 
 
 class Machine(Context, Protocol):
-    """What runs lanes: their context, and what it does for a set of them."""
+    """The machine that runs lanes: their context, and the operations for a set of lanes."""
 
     @property
     def barriers(self) -> Barriers: ...

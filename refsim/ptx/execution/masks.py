@@ -1,7 +1,5 @@
-"""Masks of undefined bits as values: a set bit says that the bit below it is undefined; None is a mask without a set bit.
-
-What they mean for a launch is said in refsim.ptx.checks.undefined.
-"""
+"""Masks of undefined bits as values: a set bit marks the bit below it as undefined; None is a mask without a set bit.
+refsim.ptx.checks.undefined explains what the masks mean for a launch."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -15,35 +13,35 @@ Origins = NDArray[np.int32]
 
 
 class UnwrittenReadError(Exception):
-    """A lane is about to read what nobody wrote: the launch begins again, with masks."""
+    """A lane is about to read an uninitialized register: the launch is run again, with masks."""
 
 
 @dataclass(frozen=True, slots=True)
 class Mask:
-    """The undefined bits of one register of a set of lanes, (n,), and the event that each lane's came from (0: none)."""
+    """The undefined bits of one register for a set of lanes, (n,), and the event that caused each lane's (0: none)."""
 
     bits: Array
     origin: Origins
 
     def part(self, chosen: Any) -> "Mask | None":
-        """The mask of some of the lanes."""
+        """Return the mask of the chosen lanes (an index or a boolean array), or None if they have no undefined bit."""
         return mask_of(self.bits[chosen], self.origin[chosen])
 
 
 def nonzero(bits: Array) -> NDArray[np.bool_]:
-    """Which items have a bit set; one of 16 bytes is a complex number only for NumPy, to which -0 is 0."""
+    """Return which items have a set bit, (n,). Items of 16 bytes are complex numbers to NumPy, which takes -0 for 0."""
     if bits.dtype.itemsize == 16:
         return np.asarray(np.ascontiguousarray(bits).view(np.uint64).reshape(-1, 2).any(axis=1))
     return np.asarray(bits != 0)
 
 
 def all_ones(dtype: "np.dtype[Any]") -> Array:
-    """An item with every bit set, shape (1,)."""
+    """Return one item with every bit set, shape (1,)."""
     return np.array([True]) if dtype == np.bool_ else np.frombuffer(b"\xff" * dtype.itemsize, dtype)
 
 
 def either(first: Array, second: Array) -> Array:
-    """The bits set in one or the other."""
+    """Return the bits that are set in the first or the second array."""
     if first.dtype.itemsize < 16:
         return np.asarray(first | second)
     pair = (np.ascontiguousarray(each).view(np.uint64) for each in np.broadcast_arrays(first, second))
@@ -51,13 +49,13 @@ def either(first: Array, second: Array) -> Array:
 
 
 def mask_of(bits: Array, origin: Array) -> Mask | None:
-    """A mask, or None where no bit is set."""
+    """Return a mask of these bits and events, or None if no bit is set."""
     set_ = nonzero(bits)
     return Mask(bits, np.where(set_, origin, 0).astype(np.int32, copy=False)) if set_.any() else None
 
 
 def flat(masks: Any) -> Iterator[Mask]:
-    """The masks of an operand or of several, vectors included; None left out."""
+    """Yield the masks of one operand or of several, vectors included; None is left out."""
     if isinstance(masks, list | tuple):
         for mask in masks:
             yield from flat(mask)
@@ -66,7 +64,8 @@ def flat(masks: Any) -> Iterator[Mask]:
 
 
 def joined(masks: Iterable[Mask], count: int) -> tuple[NDArray[np.bool_], Origins]:
-    """Which lanes have an undefined bit in any of the masks, and the first event that it came from."""
+    """Return which of `count` lanes have an undefined bit in any mask, and for each lane the first event that caused
+    one."""
     origin = np.zeros(count, np.int32)
     for mask in masks:
         origin = np.where(origin == 0, mask.origin, origin)

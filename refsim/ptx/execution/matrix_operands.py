@@ -1,7 +1,7 @@
 """Operands of a warpgroup's product in shared memory: from descriptors to 16-byte chunks, and from chunks to matrices.
 
-Where a descriptor leads is said by `refsim.layouts` alone. Whole repeats of a swizzle may be added to an address without
-changing how it is swizzled, so that descriptors which differ in nothing else share one table.
+Only `refsim.layouts` computes the addresses of a descriptor. Whole repeats of a swizzle may be added to an address
+without changing its swizzling, so descriptors that differ only by whole repeats share one table.
 """
 
 from collections.abc import Iterator
@@ -25,17 +25,17 @@ Array = NDArray[Any]
 CORE_ROW = 16
 PRODUCT_ROWS = 64
 _ACROSS = 8  # rows that a chunk of an MN-major operand holds, elements of 16 bits
-_UNITS = 1024 // 16  # the longest repeat of a swizzle, in what start_address counts
+_UNITS = 1024 // 16  # the longest repeat of a swizzle, in units of start_address
 _START = 0x3FFF
 _DESCRIPTORS = {row.operand_of: row for row in MATRIX_DESCRIPTORS}
 
 
 class DescriptorError(Exception):
-    """A descriptor that no hardware reads, and why."""
+    """No hardware reads this descriptor; the message gives the reason."""
 
 
 def chunk_places(words: Words, form: ProductForm, side: str) -> Array:
-    """The shared addresses of every chunk of A or B, (warpgroups, chunks); raises DescriptorError."""
+    """Return the shared addresses of every chunk of A or B, (warpgroups, chunks); raise DescriptorError."""
     name, major = form.operand(side), form.majors[side == "b"]
     found = [placed(int(word), name, major) for word in words]
     if len(found) == 1:
@@ -52,14 +52,14 @@ _ABSOLUTE = 52  # tcgen05: the bit that makes the leading offset an address
 
 @lru_cache(maxsize=1 << 12)
 def placed(word: int, name: str, major: Major, ctas: int = 1) -> Array:
-    """The shared addresses of the chunks of one operand, in the order of the matrix; raises DescriptorError."""
+    """Return the shared addresses of the chunks of one operand, in the order of the matrix; raise DescriptorError."""
     whole = 0 if word >> _ABSOLUTE & 1 else (word & _START) // _UNITS * _UNITS
     return _table(word - whole, name, major, ctas) + whole * 16
 
 
 @lru_cache(maxsize=1 << 9)
 def _table(word: int, name: str, major: Major, ctas: int) -> Array:
-    """The chunk addresses that a descriptor whose matrix begins within the first repeat leads to."""
+    """Return the chunk addresses of a descriptor whose matrix begins within the first repeat of its swizzle."""
     try:
         found = walk(_DESCRIPTORS[name.partition(".")[0]], word, name, major=major, ctas=ctas)
     except RefsimError as error:
@@ -72,8 +72,11 @@ def _table(word: int, name: str, major: Major, ctas: int) -> Array:
 
 
 def turns(lanes: Lanes, places: Array, seen: Array | None = None) -> Iterator[tuple[Lanes, Array]]:
-    """The lanes of warpgroups that stand for their tensor cores, one chunk each, as often as there are chunks: those of A
-    in a row, so that each warp reads the rows that it multiplies. `seen`: the chunks that are asked for, if not all."""
+    """Yield lanes that read the chunks of an operand for their tensor cores, one chunk each, and the chunks' addresses.
+
+    `places` are addresses (warpgroups, chunks); `seen` masks the chunks to read, None for all. The chunks of A's rows
+    go to the warp that multiplies the rows.
+    """
     groups, count = places.shape
     for start in range(0, count, WARPGROUP):
         some = slice(start, start + WARPGROUP)
@@ -88,8 +91,11 @@ def turns(lanes: Lanes, places: Array, seen: Array | None = None) -> Iterator[tu
 
 
 def shown(lanes: Lanes, words: Words, chunks: int) -> Array | None:
-    """Which chunks each warpgroup is seen to read (warpgroups, chunks), where several of a block read the same ones at once:
-    they take turns, so that each is seen at some and no chunk has two readers. None where all are seen."""
+    """Return a mask (warpgroups, chunks) of the chunks that each warpgroup is shown to read, or None if all are.
+
+    Where several warpgroups of a block read the same chunks at once, each is shown at some of them: no chunk gets two
+    readers.
+    """
     keys = list(zip(lanes.cta[::WARPGROUP].tolist(), words.tolist(), strict=True))
     count = {key: keys.count(key) for key in keys}
     if max(count.values()) == 1:
@@ -100,7 +106,7 @@ def shown(lanes: Lanes, words: Words, chunks: int) -> Array | None:
 
 
 def codes_of(items: Array, form: ProductForm, side: str) -> Array:
-    """The matrix that chunks hold: codes (warpgroups, rows, k); single bits eight to a byte."""
+    """Return the matrix that chunks hold: codes (warpgroups, rows, k); single bits are eight to a byte."""
     rows = PRODUCT_ROWS if side == "a" else form.n
     element = element_named(form.a if side == "a" else form.b)
     held = np.ascontiguousarray(items).view(element.code_dtype)
@@ -112,7 +118,8 @@ def codes_of(items: Array, form: ProductForm, side: str) -> Array:
 
 
 def events_of(events: Array, form: ProductForm, side: str) -> Array:
-    """Something noted of each element of chunks, (warpgroups, chunks, elements), as a matrix: (warpgroups, rows, k)."""
+    """Return events noted for each element of chunks, (warpgroups, chunks, elements), as a matrix (warpgroups, rows,
+    k)."""
     rows = PRODUCT_ROWS if side == "a" else form.n
     if form.majors[side == "b"] == MN:
         lines = events.reshape(len(events), rows // _ACROSS, form.columns(side), -1)
@@ -121,7 +128,7 @@ def events_of(events: Array, form: ProductForm, side: str) -> Array:
 
 
 def item_numbers(lanes: Lanes, places: Array) -> Array:
-    """The chunks of each warpgroup's own block as items of the flat shared memory."""
+    """Return the chunks of each warpgroup's own block as item numbers in the flat shared memory."""
     space, owner = lanes.space("shared")
     assert not isinstance(owner, int)
     return np.asarray((places + (owner[::WARPGROUP] * space.stride)[:, None]) // ITEM[CORE_ROW].itemsize)

@@ -1,4 +1,4 @@
-"""The metadata of a sparse A, from the registers that some lanes give to positions of stored elements."""
+"""The metadata of a sparse A: from registers of some lanes to the positions of stored elements."""
 
 from dataclasses import dataclass
 from functools import cache
@@ -16,12 +16,12 @@ Array = NDArray[Any]
 _SECOND = 0xE
 _HALVES = {0x4: 0, _SECOND: 1}  # 32-bit elements: which two of four 16-bit units are stored
 _NONE = 255
-_PAIRS = (0x4, 0x8, 0xC, 0x9, 0xD, 0x6, 0xE)  # which two of four things tcgen05 stores, in an order that it has
+_PAIRS = (0x4, 0x8, 0xC, 0x9, 0xD, 0x6, 0xE)  # the pairs that tcgen05 may store of four elements
 
 
 @dataclass(frozen=True)
 class MetadataError(Exception):
-    """Metadata that no instruction takes: the matrix, its row, the stored column, the thread that gives it, and why."""
+    """Metadata that no instruction accepts: the number of the matrix, the thread that gives it, and the reason."""
 
     matrix: int
     thread: int
@@ -30,7 +30,7 @@ class MetadataError(Exception):
 
 @dataclass(frozen=True)
 class _Places:
-    """Where the positions of a fragment stand: thread and lowest bit of each, in the order of the matrix."""
+    """The thread and the lowest bit that hold each position of a fragment, in the order of the matrix."""
 
     shape: tuple[int, int]
     thread: Array
@@ -47,20 +47,21 @@ def _places(name: str) -> _Places:
 
 
 def givers(name: str) -> Array:
-    """The threads that give the metadata of a fragment."""
+    """Return the threads that give the metadata of a fragment."""
     return np.unique(_places(name).thread)
 
 
 def fields_of(words: Array, name: str) -> Array:
-    """The fields of each matrix, (matrices, rows, stored columns), from one register of each thread, matrix by matrix."""
+    """Return the fields of each matrix, (matrices, rows, stored columns), from one register per thread, matrix by
+    matrix."""
     places = _places(name)
     held = words.reshape(-1, fragment_named(name).threads)
     return np.asarray(held[:, places.thread] >> places.bit & np.uint32((1 << places.width) - 1))
 
 
 def positions_of(words: Array, shape: SparseShape, type: str, selector: int, *, ordered: bool) -> Array:
-    """The position of each stored element in its group, uint8 (matrices, rows, stored columns); raises MetadataError for
-    fields that have no meaning, and with `ordered` for positions that do not rise."""
+    """Return the position of each stored element in its group, uint8 (matrices, rows, stored columns). Raises
+    MetadataError for fields without a meaning and, with `ordered`, for positions that do not rise."""
     name = shape.metadata(type, selector)
     fields = fields_of(words, name)
     if shape.position_bits == 4:
@@ -81,8 +82,8 @@ def positions_of(words: Array, shape: SparseShape, type: str, selector: int, *, 
 
 
 def tensor_positions(fields: Array, stored: StoredFields, sparsity: Sparsity) -> Array:
-    """The position of each stored element in its group, uint8 (rows, stored columns), from the fields of a tcgen05.mma.sp;
-    raises MetadataError, whose thread is the row."""
+    """Return the position of each stored element in its group, uint8 (rows, stored columns), for a tcgen05.mma.sp.
+    `fields` is its metadata (rows, fields). Raises MetadataError, whose `thread` is the row."""
     codes = fields if stored.bits == 4 else fields[:, ::2] | fields[:, 1::2] << np.uint32(2)
     legal = tuple(_HALVES) if stored.bits == 4 else _PAIRS
     if (wrong := ~np.isin(codes, legal)).any():
@@ -96,6 +97,7 @@ def tensor_positions(fields: Array, stored: StoredFields, sparsity: Sparsity) ->
 
 
 def _refused(wrong: Array, name: str, fields: Array, why: str) -> MetadataError:
+    """Return the error for the first wrong element of a fragment's metadata."""
     matrix, row, column = (int(each[0]) for each in np.nonzero(wrong))
     places = _places(name)
     group = fields[matrix, row, column // (4 // places.width) * (4 // places.width) :][: 4 // places.width]

@@ -1,4 +1,4 @@
-"""The registers of all lanes as data: an array per slot, and what is known of each beside its bits."""
+"""The registers of all lanes as data: an array per slot, and facts about each register in addition to its bits."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -12,8 +12,8 @@ from refsim.ptx.execution.masks import Mask
 
 
 class Unwritten:
-    """Which lanes have not written the registers that may be read before they are written: a row of lanes for each of them,
-    until all have."""
+    """A table of the lanes that have not yet written a register which may be read before it is written. Each such
+    register has a row of lanes, until all lanes have written it."""
 
     def __init__(self, registers: Iterable[int] = (), lanes: int = 0) -> None:
         self.row = {register: row for row, register in enumerate(registers)}
@@ -22,13 +22,13 @@ class Unwritten:
     def __bool__(self) -> bool:
         return bool(self.row)
 
-    def lack(self, registers: Iterable[int], key: slice | Ids) -> bool:
-        """Whether a lane of some has not written one of these."""
+    def any_unwritten(self, registers: Iterable[int], key: slice | Ids) -> bool:
+        """Return whether any of these lanes has not written any of these registers."""
         rows = [self.row[each] for each in registers if each in self.row]
         return len(rows) > 0 and bool(np.count_nonzero(self.table[rows][:, key]))
 
     def wrote(self, registers: Iterable[int], key: slice | Ids) -> None:
-        """Lanes have written these."""
+        """Record that these lanes have written these registers; drop registers that all lanes have written."""
         known = [each for each in registers if each in self.row]
         if not known:
             return
@@ -41,10 +41,8 @@ class Unwritten:
 
 @dataclass
 class Registers:
-    """One array per slot: (lanes,) or (1,); `owned` tells whether it may be written in place, `slots` who is kept where.
-
-    `masks` tells which of their bits are undefined, by slot, where that is followed.
-    """
+    """One array per slot, (lanes,) or (1,). `owned`: whether a slot's array may be written in place; `slots`: the slot
+    of each register. `masks` holds the undefined bits by slot, where a launch tracks them."""
 
     slots: list[int]
     arrays: list[NDArray[Any]]

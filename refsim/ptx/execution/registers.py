@@ -12,8 +12,8 @@ Array = NDArray[Any]
 
 
 def get(lanes: Lanes, index: int) -> Array:
-    """A register's bits for a set of lanes: (n,), or (1,) when they are the same for all. Never a view that `put` may
-    change: the whole array is given away only together with its ownership."""
+    """Return the bits of a register for a set of lanes: (n,), or (1,) if all lanes hold equal bits. The result is never
+    a view that `put` may change: the whole array is returned only if its ownership is given up."""
     registers = lanes.machine.registers
     slot = registers.slots[index]
     array = registers.arrays[slot]
@@ -27,7 +27,7 @@ def get(lanes: Lanes, index: int) -> Array:
 
 
 def put(lanes: Lanes, index: int, bits: Array) -> None:
-    """Write a register for a set of lanes."""
+    """Write `bits`, (n,) or (1,), to a register for a set of lanes."""
     registers = lanes.machine.registers
     slot = registers.slots[index]
     if lanes.is_full:
@@ -44,14 +44,15 @@ def put(lanes: Lanes, index: int, bits: Array) -> None:
 
 # ---- registers that may be read before they are written
 def check_written(lanes: Lanes, *indices: int) -> None:
-    """Lanes read registers; one of them has not written one: the launch begins again and follows undefined bits."""
+    """Raise UnwrittenReadError if a lane has not written one of these registers: the launch then runs again with
+    masks."""
     unwritten = lanes.machine.registers.unwritten
-    if unwritten and unwritten.lack(indices, lanes.key):
+    if unwritten and unwritten.any_unwritten(indices, lanes.key):
         raise UnwrittenReadError
 
 
 def mark_written(lanes: Lanes, *indices: int) -> None:
-    """Lanes have written registers."""
+    """Record that these lanes have written these registers."""
     unwritten = lanes.machine.registers.unwritten
     if unwritten:
         unwritten.wrote(indices, lanes.key)
@@ -59,14 +60,14 @@ def mark_written(lanes: Lanes, *indices: int) -> None:
 
 # ---- masks
 def get_mask(lanes: Lanes, index: int) -> Mask | None:
-    """The undefined bits of a register for a set of lanes."""
+    """Return the undefined bits of a register for a set of lanes, or None."""
     registers = lanes.machine.registers
     held = registers.masks.get(registers.slots[index])
     return None if held is None else held.part(lanes.key)
 
 
 def put_mask(lanes: Lanes, index: int, mask: Mask | None) -> None:
-    """Write the mask of a register for a set of lanes."""
+    """Write the mask of a register for a set of lanes; None marks all its bits as defined."""
     registers, count = lanes.machine.registers, lanes.machine.geometry.lanes
     slot = registers.slots[index]
     held = registers.masks.get(slot)

@@ -1,4 +1,4 @@
-"""Which words of tensor memory the registers of a warp are moved from or to, and whether the warp may touch them."""
+"""The cells of tensor memory that a warp moves to or from its registers, and checks that the warp may access them."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -24,8 +24,8 @@ _SPLIT = "16x32bx2"
 
 @dataclass(frozen=True)
 class Cells:
-    """For each lane and register the CTA (n, 1), the lane and the column (n, registers) of a word; `width` columns from
-    `first` on are touched by each lane's warp."""
+    """For each lane and register the CTA (n, 1), the lane and the column (n, registers) of a 32-bit word of tensor
+    memory. Each lane's warp touches `width` columns, beginning at column `first`."""
 
     cta: Array
     rows: Array
@@ -35,7 +35,7 @@ class Cells:
 
     @property
     def key(self) -> tuple[Array, Array, Array]:
-        """The words, as an index of an array (CTAs, lanes, columns)."""
+        """Return the index of the cells in an array (CTAs, lanes, columns)."""
         return self.cta, self.rows, self.columns
 
 
@@ -49,19 +49,19 @@ class TensorBox:
     end: int
 
     def meets(self, other: "TensorBox") -> bool:
-        """Whether the two have a word in common."""
+        """Return whether the two boxes have a cell in common."""
         apart = self.cta != other.cta or self.end <= other.first or other.end <= self.first
         return not apart and bool((self.lanes & other.lanes).any())
 
     def covers_the_same(self, other: "TensorBox") -> bool:
-        """Whether the two are the same words."""
+        """Return whether the two boxes have equal cells."""
         same = (self.cta, self.first, self.end) == (other.cta, other.first, other.end)
         return same and bool((self.lanes == other.lanes).all())
 
 
 @dataclass(frozen=True, eq=False)
 class ColumnsAsked:
-    """A warp at a tcgen05.alloc of so many columns; `take` allocates them where it can, and says whether it did."""
+    """A warp at a tcgen05.alloc of `columns` columns; `take` tries to allocate them and returns whether it did."""
 
     pc: int
     ids: Ids
@@ -72,7 +72,7 @@ class ColumnsAsked:
 
 @lru_cache(maxsize=64)
 def _table(shape: str, count: int, split: int) -> tuple[Array, Array]:
-    """Row and column of each lane's registers, relative to an address."""
+    """Return row and column of each lane's registers, relative to an address."""
     row, column = fragment_named(f"tcgen05.ld.{shape}.x{count}").elements
     if shape == _SPLIT:
         lane, value = np.arange(WARP)[:, None], np.arange(count)[None, :]
@@ -81,8 +81,8 @@ def _table(shape: str, count: int, split: int) -> tuple[Array, Array]:
 
 
 def cells_of(lanes: Lanes, address: Array, shape: str, count: int, *, split: int = 0, packed: bool = False) -> Cells:
-    """The words that whole warps mean by an address and a shape. `packed`: a register is the halves of two columns, of
-    which the first comes back. Raises a fault for what no warp may touch."""
+    """Return the cells that whole warps address by an address and a shape. `packed`: a register holds the halves of two
+    columns; the first column is returned. Raises a fault for cells that the warp may not access."""
     at = lanes.full(address).astype(np.int64).reshape(-1, WARP)
     if (stray := at != at[:, :1]).any():
         warp, lane = (int(each[0]) for each in np.nonzero(stray))
@@ -113,7 +113,7 @@ def cells_of(lanes: Lanes, address: Array, shape: str, count: int, *, split: int
 
 
 def _check_lanes(lanes: Lanes, base: Array, own: Array, rows: int) -> None:
-    """The address names lane 0, or lanes that are the warp's."""
+    """Raise a fault unless each address gives lane 0 or a lane of its own warp."""
     theirs = base // WARP
     if (stray := (theirs != 0) & (theirs != own)).any():
         warp = int(np.argmax(stray))
@@ -125,13 +125,14 @@ def _check_lanes(lanes: Lanes, base: Array, own: Array, rows: int) -> None:
 
 
 def _check_columns(lanes: Lanes, first: Array, width: int) -> None:
-    """Every warp's columns are its CTA's."""
+    """Raise a fault unless each warp's columns are allocated by its CTA."""
     for warp, start in enumerate(first.tolist()):
         check_held(lanes, warp * WARP, start, width)
 
 
 def check_held(lanes: Lanes, position: int, first: int, width: int, cta: int | None = None) -> None:
-    """The columns from `first` on are held by the CTA of a lane of the set, or by another one."""
+    """Raise a fault unless a CTA holds the `width` columns from `first` on. The CTA is `cta`, or by default the CTA of
+    the lane at `position`."""
     memory, cta = lanes.machine.tensor_pipe.memory, int(lanes.cta[position]) if cta is None else cta
     if any(start <= first and first + width <= start + count for start, count in memory.blocks.get(cta, {}).items()):
         return
@@ -142,7 +143,7 @@ def check_held(lanes: Lanes, position: int, first: int, width: int, cta: int | N
 
 
 def boxes_of(lanes: Lanes, first: Array, rows: Array, columns: int) -> list[tuple[int, TensorBox]]:
-    """What each warp of a set touches: its number, and the lanes and columns. `first` and `rows` are those of its lanes."""
+    """Return each warp's number and the box that it touches. `first` and `rows` hold one entry per lane."""
     found = []
     warps = lanes.warp
     for at in range(0, lanes.count, WARP):

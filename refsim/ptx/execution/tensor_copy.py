@@ -1,4 +1,4 @@
-"""tcgen05.cp: rows of shared memory on their way to lanes of tensor memory."""
+"""tcgen05.cp: rows of shared memory that are copied to lanes of tensor memory."""
 
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -19,7 +19,7 @@ _WARP = 32
 
 @lru_cache
 def _lanes(shape: str, warps: tuple[tuple[int, ...], ...]) -> Array:
-    """The lanes that get each row, of warps that get each 32 rows."""
+    """Return the lanes that receive each row. `warps`: for each 32 rows the warps that receive them."""
     if shape.startswith("4x"):
         return np.arange(4)[:, None] * _WARP  # one row for each warp's first lane: inferred, not measured
     row = np.arange(_WARP)[:, None]
@@ -28,7 +28,7 @@ def _lanes(shape: str, warps: tuple[tuple[int, ...], ...]) -> Array:
 
 @lru_cache
 def _mask(shape: str, warps: tuple[tuple[int, ...], ...]) -> NDArray[np.bool_]:
-    """Which lanes get rows."""
+    """Return which lanes receive rows."""
     found = np.zeros(TENSOR_LANES, np.bool_)
     found[_lanes(shape, warps).ravel()] = True
     return found
@@ -36,8 +36,11 @@ def _mask(shape: str, warps: tuple[tuple[int, ...], ...]) -> NDArray[np.bool_]:
 
 @dataclass(frozen=True)
 class CopyAsked:
-    """One executed tcgen05.cp: where the columns begin, the descriptor, the shape, the warps that get each 32 rows, and the
-    bits of narrow elements (0: bytes as they are); each CTA of a group copies from its own shared memory."""
+    """One executed tcgen05.cp: its first column, descriptor, shape, the warps that get each 32 rows, and the bits of
+    narrow elements.
+
+    `narrow` is 0 where bytes are copied unchanged. Each CTA of a group copies from its own shared memory.
+    """
 
     address: int
     word: int
@@ -48,26 +51,26 @@ class CopyAsked:
 
     @property
     def used(self) -> int:
-        """The bytes of each chunk that are read."""
+        """Return how many bytes of each chunk are read."""
         return _ELEMENTS * self.narrow // 8 or _ELEMENTS
 
     @property
     def lanes(self) -> Array:
-        """The lanes that get each row, (rows, copies)."""
+        """Return the lanes that get each row, (rows, copies)."""
         return _lanes(self.shape, self.warps)
 
     @cached_property
     def chunks(self) -> Array:
-        """The shared addresses of what it reads, (rows, chunks of a row)."""
+        """Return the shared addresses that it reads, (rows, chunks of a row)."""
         return row_chunks(self.word, self.shape)
 
     def box(self, cta: int) -> TensorBox:
-        """The words that it writes."""
+        """Return the box of tensor memory that it writes in one CTA."""
         lanes, first = _mask(self.shape, self.warps), self.address & 0xFFFF
         return TensorBox(cta, lanes, first, first + _WORDS * self.chunks.shape[1])
 
     def words(self, held: Array) -> Array:
-        """The words of each row, from the bytes (rows, chunks, 16) of its chunks."""
+        """Return the 32-bit words of each row, from the bytes (rows, chunks, 16) of its chunks."""
         if self.narrow:
             bits = np.unpackbits(held, axis=-1, bitorder="little")[..., : _ELEMENTS * self.narrow]
             apart = bits.reshape(*held.shape[:2], _ELEMENTS, self.narrow)

@@ -1,4 +1,5 @@
-"""Operands of tcgen05 in shared and in tensor memory: from chunks of 16 bytes, and from columns of 32 bits, to codes."""
+"""Operands of tcgen05 in shared and in tensor memory: from chunks of 16 bytes, and from columns of 32 bits, to
+codes."""
 
 from functools import lru_cache
 from typing import Any
@@ -17,7 +18,7 @@ from refsim.ptx.memory.tensor_memory import TENSOR_LANES
 
 Array = NDArray[Any]
 _CHUNK, _WORD = 16, 32  # bytes, bits
-_CORE_ROWS = 8  # between which the stride of a descriptor leads
+_CORE_ROWS = 8  # rows that the stride of a descriptor moves by
 COPY_ROWS = {"128x256b": 128, "4x256b": 4, "128x128b": 128, "64x128b": 64, "32x128b": 32}
 __all__ = [
     "COPY_ROWS",
@@ -34,12 +35,13 @@ __all__ = [
 
 
 def chunks_of(word: int, form: TensorForm, side: str) -> Array:
-    """The shared addresses of the chunks of A or B; raises DescriptorError."""
+    """Return the shared addresses of the chunks of A or B; raise DescriptorError."""
     return placed(word, form.operand(side), "MN" if form.majors[side == "b"] == MN else "K", form.ctas)
 
 
 def shifted_chunks(word: int, form: TensorForm, shift: int) -> Array:
-    """The same of a K-major B from row `shift` on: what is beyond its last rows lies as rows that follow them."""
+    """Return the chunk addresses of a K-major B from row `shift` on. Rows past the last row of B lie where the rows
+    that follow B would lie. Raises DescriptorError."""
     if form.majors[1] == MN:
         raise DescriptorError("a shift of its columns where it is MN-major, which is not modelled")
     fields = descriptor("tcgen05-smem").decode(word)
@@ -50,25 +52,25 @@ def shifted_chunks(word: int, form: TensorForm, shift: int) -> Array:
 
 
 def row_chunks(word: int, shape: str) -> Array:
-    """The shared addresses (rows, chunks) of what a tcgen05.cp reads; raises DescriptorError."""
+    """Return the shared addresses (rows, chunks) that a tcgen05.cp reads; raise DescriptorError."""
     return placed(word, f"tcgen05.cp.{shape}", "K").reshape(COPY_ROWS[shape], -1)
 
 
 def codes_in_shared(items: Array, form: TensorForm, side: str) -> Array:
-    """The codes (rows, k) of an operand, from the bytes (chunks, 16) of its chunks."""
+    """Return the codes (rows, k) of an operand, from the bytes (chunks, 16) of its chunks."""
     operand = operand_named(form.operand(side), form.ctas)
     type = form.a if side == "a" else form.b
     return _matrix(_contained(items, type, operand.container_bits), form, side)
 
 
 def event_matrix(events: Array, form: TensorForm, side: str) -> Array:
-    """Something noted of each chunk of an operand, as a matrix (rows, k)."""
+    """Return events noted for each chunk of an operand as a matrix (rows, k)."""
     per = _CHUNK * 8 // operand_named(form.operand(side), form.ctas).container_bits
     return _matrix(np.repeat(events[:, None], per, axis=1), form, side)
 
 
 def _matrix(codes: Array, form: TensorForm, side: str) -> Array:
-    """Chunks (chunks, elements) as a matrix (rows, k)."""
+    """Return chunks (chunks, elements) as a matrix (rows, k)."""
     if form.majors[side == "b"] == MN:
         across = codes.shape[1]
         rows = np.ascontiguousarray(codes.reshape(-1, form.depth(side), across).swapaxes(1, 2))
@@ -77,7 +79,7 @@ def _matrix(codes: Array, form: TensorForm, side: str) -> Array:
 
 
 def codes_in_columns(words: Array, form: TensorForm) -> Array:
-    """The codes (rows, k) of A, from its words (rows, columns) in tensor memory."""
+    """Return the codes (rows, k) of A, from its 32-bit words (rows, columns) in tensor memory."""
     operand = operand_named(form.operand("a"), form.ctas)
     row, bytes_ = element_named(form.a), np.ascontiguousarray(words).view(np.uint8)
     if operand.container_bits == row.code_bits:
@@ -86,7 +88,8 @@ def codes_in_columns(words: Array, form: TensorForm) -> Array:
 
 
 def fields_in_columns(words: Array, form: TensorForm, peer: int) -> Array:
-    """The fields (rows, fields) of a CTA's metadata, from its words (lanes, columns); lanes that repeat others are not read."""
+    """Return the fields (rows, fields) of a CTA's metadata, from its 32-bit words (lanes, columns). Lanes that repeat
+    other lanes are not read."""
     lane, field = (each[peer * form.rows("a") :][: form.rows("a")] for each in places_of(form.metadata))
     per = _WORD // form.stored.bits
     held = words[lane % TENSOR_LANES, field // per] >> (field % per * form.stored.bits).astype(np.uint32)
@@ -94,7 +97,8 @@ def fields_in_columns(words: Array, form: TensorForm, peer: int) -> Array:
 
 
 def _contained(items: Array, type: str, container: int) -> Array:
-    """What chunks hold, (chunks, elements): narrow elements of bytes are packed at a chunk's low end."""
+    """Return the elements of chunks, (chunks, elements): elements narrower than their bytes are packed at a chunk's low
+    end."""
     row = element_named(type)
     if container > 4 and row.code_bits >= 8:
         return np.ascontiguousarray(items).view(row.code_dtype)
@@ -102,12 +106,13 @@ def _contained(items: Array, type: str, container: int) -> Array:
 
 
 def _used(type: str, container: int) -> int:
-    """The bytes of a chunk that elements fill: 8 where FP4 stand for bytes, the rest is padding."""
+    """Return how many bytes of a chunk elements fill: 8 for FP4 in byte containers (the rest is padding), else 16."""
     bits = element_named(type).code_bits
     return _CHUNK * bits // container if bits < 8 else _CHUNK
 
 
 @lru_cache(maxsize=256)
 def bytes_used(form: TensorForm, side: str) -> int:
-    """The bytes of each chunk of an operand in shared memory that its product reads, from the chunk's first on."""
+    """Return how many bytes of each chunk of an operand in shared memory its product reads, from the chunk's first
+    on."""
     return _used(form.a if side == "a" else form.b, operand_named(form.operand(side), form.ctas).container_bits)

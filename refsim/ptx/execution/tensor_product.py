@@ -1,4 +1,4 @@
-"""What one tcgen05.mma asks for, from its opcode and its instruction descriptor; nothing of its operands has been read yet."""
+"""The request of one tcgen05.mma, from its opcode and its instruction descriptor. No operand has been read yet."""
 
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
@@ -22,27 +22,26 @@ _LONG = (103, 107)  # the chips whose 4-bit products may have K = 96
 _TWICE = 107  # the chip whose 8-bit products may have K = 64
 _LONG_BIT = 31
 _BLOCKS = {"1x": 32, "2x": 32, "4x": 16}  # elements that share a scale, by the scale vector of the shorter K
-_FINE_COLUMNS, _COARSE = (
-    32,
-    16,
-)  # N of integers is coarser beyond so many columns; of two CTAs always, and twice as coarse
-_HALF_ROWS = 64  # of a CTA, where it uses half of its lanes
-_MOST_SPARSE_COLUMNS = 128  # N of a stationary B that meets a sparse A
+# N of integers is a multiple of 16 above 32 columns; with two CTAs N is always a multiple of 32.
+_FINE_COLUMNS, _COARSE = 32, 16
+_HALF_ROWS = 64  # M of a CTA that uses half of its lanes
+_MOST_SPARSE_COLUMNS = 128  # largest N of a stationary B with a sparse A
 _DESCRIPTORS: dict[str, Descriptor] = {row.kind.partition(".")[2]: row for row in INSTRUCTION_DESCRIPTORS}
 
 
 class ProductError(Exception):
-    """An instruction descriptor that the instruction or the target does not take, and why."""
+    """The instruction or the target does not accept this instruction descriptor; the message gives the reason."""
 
 
 @dataclass(frozen=True)
 class TensorForm:
-    """D (m x n) = A (m x k) B (k x n) + D, where `a`, `b` and `d` name types; m counts the rows of all CTAs of the group.
+    """D (m x n) = A (m x k) B (k x n) + D, where `a`, `b` and `d` name types; m counts the rows of all CTAs of the
+    group.
 
-    `majors` are those of A and B in shared memory, `negated` tells whose sign is turned, `satfinite` clamps integer sums.
-    Where blocks have scales, `scale` is their format, `blocks` how many there are along K, and `ids` the bytes of A's and
-    B's that come first. Where A `is_sparse` k counts all of it, and the metadata is in the column that `selector` says. The
-    columns of a stationary B may begin `most_shift` further on.
+    `majors` are the orders of A and B in shared memory, `negated` marks the operands whose sign is turned, `satfinite`
+    clamps integer sums. With block scales, `scale` is their format, `blocks` their number along K, and `ids` the first
+    bytes of A's and B's scales. If A `is_sparse`, k counts all its elements, and the column of `selector` holds the
+    metadata. A stationary B may begin up to `most_shift` columns further on.
     """
 
     kind: str
@@ -66,36 +65,36 @@ class TensorForm:
 
     @cached_property
     def sums(self) -> "TensorForm":
-        """The same without what matters no more once operands and scales have been read."""
+        """Return the form without the fields that do not matter once operands and scales have been read."""
         return replace(self, ids=(0, 0), majors=("K", "K"), negated=(False, False), selector=0, most_shift=0)
 
     @property
     def parts(self) -> int:
-        """How many parts D's columns are cut into, which lie below each other: each needs A in its own lanes."""
+        """Return the number of parts of D's columns that lie below each other: each part needs A in its own lanes."""
         return 1 if self.is_halved else TENSOR_LANES * self.ctas // self.m
 
     @cached_property
     def a_columns(self) -> int:
-        """The columns of tensor memory that a row of A takes."""
+        """Return how many columns of tensor memory a row of A takes."""
         operand = operand_named(self.operand("a"), self.ctas)
         return operand.k * operand.container_bits // 32
 
     def scale_columns(self, side: str) -> int:
-        """The columns that A's or B's scales take, from the first to the last."""
+        """Return how many columns A's or B's scales take, from the first to the last."""
         return _columns_of(self.scales(side))
 
     def depth(self, side: str) -> int:
-        """How many elements a row of A, or a column of B, has in memory."""
+        """Return how many elements a row of A, or a column of B, has in memory."""
         return self.k // 2 if self.is_sparse and side == "a" else self.k
 
     @property
     def stored(self) -> StoredFields:
-        """How the metadata of a sparse A is kept."""
+        """Return how the metadata of a sparse A is stored."""
         return stored_of(self.kind)
 
     @property
     def metadata(self) -> str:
-        """The name of its layout in tensor memory."""
+        """Return the name of the metadata's layout in tensor memory."""
         return f"tcgen05.sp.m{self.m}k{self.k}.{self.stored.kind}.{self._variant}.meta"
 
     @property
@@ -104,37 +103,37 @@ class TensorForm:
 
     @property
     def is_halved(self) -> bool:
-        """Whether only 16 lanes of each 32 hold rows."""
+        """Return whether only 16 lanes of each 32 hold rows."""
         return not self.is_stationary and self.m // self.ctas == _HALF_ROWS and (self.ctas == 1 or self.is_sparse)
 
     def operand(self, side: str) -> str:
-        """The name of A or B in shared memory, as descriptors are walked for it."""
+        """Return the name of A or B in shared memory under which its descriptor is walked."""
         type, sparse = self.a if side == "a" else self.b, "sp." * self.is_sparse
         return f"tcgen05.{sparse}m{self.m}n{self.n}k{self.k}.{self.kind}.{type}.{side}"
 
     def rows(self, side: str) -> int:
-        """How many rows of A, or columns of B, one CTA has."""
+        """Return how many rows of A, or columns of B, one CTA has."""
         return (self.m if side == "a" else self.n) // self.ctas
 
     def cells(self, peer: int) -> tuple[Array, Array]:
-        """The lanes and columns of D's rows that a CTA of the group has, (m / ctas, n)."""
+        """Return the lanes and columns of D's rows in one CTA of the group, each (m / ctas, n)."""
         return _cells(self.accumulator, self.rows("a"), peer)
 
     @cached_property
     def accumulator(self) -> str:
-        """The name of D's layout in tensor memory."""
+        """Return the name of D's layout in tensor memory."""
         sparse = "sp." * (self.is_sparse and self.ctas == 2 and self.is_halved)
         return f"tcgen05.{sparse}m{self.m}n{self.n}.{self._variant}.d"
 
     def scales(self, side: str) -> str:
-        """The name of the layout of A's or B's scales in tensor memory."""
+        """Return the name of the layout of A's or B's scales in tensor memory."""
         which, extent = ("m", self.rows("a")) if side == "a" else ("n", self.n)
         first = self.ids[side == "b"]
         return f"tcgen05.{which}{extent}.{self.blocks}x.sf{side}" + (f".id{first}" if first else "")
 
 
 def _problem(word: int, kind: str, target: str) -> str:
-    """Why a target does not take the bit that makes K longer; "" where it does."""
+    """Return why a target does not accept the descriptor bit that makes K longer; "" if it does."""
     number = target_named(target).number
     fields = _DESCRIPTORS[kind].decode(word)
     if fields.get("k", 0) == 96 and number not in _LONG:
@@ -150,10 +149,8 @@ def _problem(word: int, kind: str, target: str) -> str:
 def tensor_form(
     kind: str, word: int, target: str, vector: str, ctas: int, *, is_stationary: bool = False, is_sparse: bool = False
 ) -> TensorForm:
-    """The product that an instruction descriptor describes; `vector` is the scale vector of the opcode, "" for a kind without.
-
-    Raises ProductError.
-    """
+    """Return the product that an instruction descriptor describes. `vector` is the scale vector of the opcode, "" for a
+    kind without scales. Raises ProductError."""
     row = _DESCRIPTORS[kind]
     if longer := _problem(word, kind, target):
         raise ProductError(longer)
@@ -196,7 +193,7 @@ def tensor_form(
 
 
 def _check_sparse(form: TensorForm) -> None:
-    """Shapes that a sparse A has, and the selectors whose column is known."""
+    """Raise ProductError unless the shape exists for a sparse A and the column of its selector is known."""
     if form.is_stationary and form.n > _MOST_SPARSE_COLUMNS:
         raise ProductError(f"N = {form.n}: with a sparse A a stationary B has {_MOST_SPARSE_COLUMNS} columns at most")
     try:
@@ -209,7 +206,7 @@ def _check_sparse(form: TensorForm) -> None:
 
 
 def _check(form: TensorForm) -> None:
-    """Shapes and layouts that exist, which refsim.layouts knows."""
+    """Raise ProductError unless refsim.layouts has the shapes and layouts."""
     try:
         for side in "ab":
             operand_named(form.operand(side), form.ctas)
@@ -222,13 +219,14 @@ def _check(form: TensorForm) -> None:
 
 @lru_cache(maxsize=256)
 def _columns_of(name: str) -> int:
-    """The columns of four bytes that a layout of bytes takes."""
+    """Return how many columns of four bytes a layout of bytes takes."""
     return fragment_named(name).values // 4
 
 
 @lru_cache(maxsize=256)
 def places_of(name: str) -> tuple[Array, Array]:
-    """For each element of a layout in tensor memory, (rows, columns), the lane and the column, or byte, that holds it."""
+    """Return for each element of a layout in tensor memory, (rows, columns), the lane and the column or byte that holds
+    it."""
     fragment = fragment_named(name)
     rows, columns = np.indices(fragment.shape)
     return fragment.holder(rows, columns)
@@ -236,14 +234,14 @@ def places_of(name: str) -> tuple[Array, Array]:
 
 @lru_cache(maxsize=64)
 def _cells(accumulator: str, rows: int, peer: int) -> tuple[Array, Array]:
-    """The lanes and columns of the rows of D that a CTA of a group has."""
+    """Return the lanes and columns of the rows of D in one CTA of a group."""
     lanes, columns = (each[peer * rows : (peer + 1) * rows] for each in places_of(accumulator))
     return lanes % TENSOR_LANES, columns
 
 
 @lru_cache(maxsize=64)
 def _extent(accumulator: str, rows: int, peer: int, lane: int) -> tuple[NDArray[np.bool_], int]:
-    """The lanes of these, `lane` further down, and how many columns they take."""
+    """Return a mask of the lanes of D in one CTA, `lane` further down, and the number of columns."""
     lanes, columns = _cells(accumulator, rows, peer)
     used = np.zeros(TENSOR_LANES, np.bool_)
     used[lanes.ravel() + lane] = True
@@ -252,10 +250,13 @@ def _extent(accumulator: str, rows: int, peer: int, lane: int) -> tuple[NDArray[
 
 @dataclass(frozen=True, eq=False)
 class ProductAsked:
-    """One executed tcgen05.mma: the address of D, the descriptor of A or where `a_in_columns` its address, the descriptor of
-    B, whether it adds to D, which it divides by 2^`shift` first, the lanes of D that stay as they are (CTA by CTA), the
-    addresses of the scales, and that of the metadata. `rows_down`: A's rows are one further down. `columns` says which columns
-    of a stationary B count as zeros."""
+    """One executed tcgen05.mma.
+
+    `d` is the address of D; `a` the descriptor of A, or its address if `a_in_columns`; `b` the descriptor of B. The
+    product `adds` to D, divided by 2^`shift` first. `disabled` are the lanes of D that stay unchanged, CTA by CTA.
+    `scales` and `metadata` are addresses. `rows_down`: A's rows are one lane further down. `columns`: the columns of a
+    stationary B that count as zeros.
+    """
 
     form: TensorForm
     d: int
@@ -271,25 +272,26 @@ class ProductAsked:
     columns: ZeroColumns | None = None
 
     def a_lanes(self, peer: int) -> list[Array]:
-        """The lanes of A's rows for each part of D's columns: those that have D's."""
+        """Return the lanes of A's rows for each part of D's columns: the lanes of the part of D."""
         rows, _ = self.cells(peer)
         step = self.form.n // self.form.parts
         return [rows[:, part * step] for part in range(self.form.parts)]
 
     @property
     def lane(self) -> int:
-        """The lane that D's address says: 16 for the upper lanes where rows take half of them."""
+        """Return the lane in D's address: 16 if rows take the upper half of each 32 lanes."""
         return self.d >> LANE_SHIFT
 
     def cells(self, peer: int) -> tuple[Array, Array]:
-        """The lanes and columns of D's rows that a CTA of the group has, (m / ctas, n), columns from the address on."""
+        """Return the lanes and columns of D's rows in one CTA of the group, each (m / ctas, n), columns counted from
+        the address."""
         lanes, columns = self.form.cells(peer)
         return lanes + self.lane if self.lane else lanes, columns
 
     def extent(self, peer: int) -> tuple[NDArray[np.bool_], int]:
-        """The lanes (a mask) and the number of columns of D that a CTA of the group has."""
+        """Return the lanes (a mask) and the number of columns of D in one CTA of the group."""
         return _extent(self.form.accumulator, self.form.rows("a"), peer, self.lane)
 
     def off(self, peer: int) -> NDArray[np.bool_]:
-        """The lanes of one CTA that stay as they are."""
+        """Return which lanes of one CTA stay unchanged."""
         return self.disabled[peer * TENSOR_LANES : (peer + 1) * TENSOR_LANES]

@@ -1,4 +1,4 @@
-"""PTX types: how wide a value is, and which NumPy view of a register's bits a clause works on."""
+"""PTX types: the width of a value, and the NumPy view of register bits that an instruction implementation works on."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ UNSIGNED: dict[int, np.dtype[Any]] = {
 
 @dataclass(frozen=True)
 class PtxType:
-    """One PTX type: its width in bits, the NumPy dtype of an element, and how many elements share a register."""
+    """One PTX type: its width in bits, the NumPy dtype of an element, and the number of elements in a register."""
 
     name: str
     bits: int
@@ -29,15 +29,17 @@ class PtxType:
 
     @property
     def is_signed(self) -> bool:
+        """Return whether the elements are signed integers."""
         return self.dtype.kind == "i"
 
     @property
     def bits_dtype(self) -> np.dtype[np.unsignedinteger]:
-        """The unsigned integer as wide as the whole value."""
+        """Return the unsigned integer dtype as wide as the whole value."""
         return UNSIGNED[self.bits]
 
 
 def _rows() -> dict[str, PtxType]:
+    """Return the PTX types by name."""
     rows = {}
     for bits in (8, 16, 32, 64):
         rows[f"b{bits}"] = PtxType(f"b{bits}", bits, UNSIGNED[bits])
@@ -47,7 +49,7 @@ def _rows() -> dict[str, PtxType]:
     rows["f16"] = PtxType("f16", 16, np.dtype(np.float16))
     rows["f32"] = PtxType("f32", 32, np.dtype(np.float32))
     rows["f64"] = PtxType("f64", 64, np.dtype(np.float64))
-    # NumPy has no bfloat16: its clauses work on the bit patterns. A pair is a second axis, so that (1, 2) broadcasts.
+    # NumPy has no bfloat16: its instructions work on bit patterns. A pair is a second axis, so that (1, 2) broadcasts.
     rows["bf16"] = PtxType("bf16", 16, UNSIGNED[16])
     rows["f16x2"] = PtxType("f16x2", 32, np.dtype(np.float16), lanes=2)
     rows["bf16x2"] = PtxType("bf16x2", 32, UNSIGNED[16], lanes=2)
@@ -64,16 +66,16 @@ WIDE = {"u16": "u32", "s16": "s32", "u32": "u64", "s32": "s64"}
 
 
 def is_plain(type: PtxType, register_bits: int) -> bool:
-    """Whether a value of this type is a register's own bits, as they are: u32 in a register of 32 bits."""
+    """Return whether a value of this type is a register's bits unchanged: u32 in a register of 32 bits."""
     return type.lanes == 1 and type.bits == register_bits and (type.name == "pred" or type.dtype == type.bits_dtype)
 
 
 @cache
 def viewer(type: PtxType) -> Callable[[Bits], NDArray[Any]]:
-    """The function from register bits (n,) to the values of a type: shape (n,), or (n, 2) for a packed pair.
+    """Return the function from register bits (n,) to the values of a type: shape (n,), or (n, 2) for a packed pair.
 
-    A register wider than the type gives its low bits; a narrower one is zero-extended (the ISA allows both only where
-    the instruction says so; the parser's caller checks).
+    The function takes the low bits of a register that is wider than the type, and extends a narrower one by zeros. The
+    ISA allows both only for some instructions, which the parser's caller checks.
     """
     if type.name == "pred":
         return lambda bits: bits
@@ -90,7 +92,7 @@ def viewer(type: PtxType) -> Callable[[Bits], NDArray[Any]]:
 
 @cache
 def unviewer(type: PtxType, register_bits: int) -> Callable[[NDArray[Any]], Bits]:
-    """The function from values to the bits of a register: extended by sign for signed types, else by zeros."""
+    """Return the function from values to the bits of a register: extended by sign for signed types, else by zeros."""
     if type.name == "pred":
         return lambda values: np.asarray(values, dtype=np.bool_)
     dtype, bits_dtype = type.dtype, type.bits_dtype
@@ -106,10 +108,10 @@ def unviewer(type: PtxType, register_bits: int) -> Callable[[NDArray[Any]], Bits
 
 
 def view(bits: Bits, type: PtxType) -> NDArray[Any]:
-    """Register bits as the values of a type, as `viewer` says."""
+    """Return register bits as the values of a type; `viewer` gives the rules."""
     return viewer(type)(bits)
 
 
 def unview(values: NDArray[Any], type: PtxType, register_bits: int) -> Bits:
-    """The bits of a result, as `unviewer` says."""
+    """Return the bits of a result; `unviewer` gives the rules."""
     return unviewer(type, register_bits)(values)

@@ -1,4 +1,5 @@
-"""Units that threads share, as clauses see them: types alone. The lanes that ask are lanes of the machine."""
+"""Interfaces of the units that threads share, as instruction implementations see them: types only. `lanes` is a set of
+lanes of the machine."""
 
 from typing import Any, Protocol
 
@@ -11,7 +12,7 @@ Array = NDArray[Any]
 
 
 class ClusterBarrier(Protocol):
-    """The barrier of every cluster."""
+    """The barrier of every cluster. `waiting` lists (pc, lanes); `question` describes what a lane waits for."""
 
     def arrive(self, lanes: Any, *, releases: bool) -> None: ...
     def wait(self, lanes: Any) -> None: ...
@@ -20,7 +21,7 @@ class ClusterBarrier(Protocol):
 
 
 class CopyEngine(Protocol):
-    """What copies runs and boxes of bytes for threads."""
+    """The unit that copies runs (`run`) and boxes (`box`) of bytes for threads; `land` completes transfers."""
 
     def run(
         self,
@@ -71,7 +72,7 @@ class TensorColumns(Protocol):
 
 
 class TensorPipe(Protocol):
-    """Tensor memory, and what multiplies in it."""
+    """Tensor memory, and the unit that multiplies in it."""
 
     @property
     def memory(self) -> TensorMemory: ...
