@@ -10,12 +10,12 @@ FOLDER = Path(__file__).parent
 ROOT = FOLDER.parents[1]
 Naming = Literal["cause", "declared", "place", "bits", "refused", "right"]
 NAMINGS: dict[Naming, str] = {
-    "cause": "the mistake by its name",
-    "declared": "the mistake by its name, which the kernel declares as a suspect of its own",
-    "place": "the fault with its line and the order, wait or bytes that are missing",
-    "bits": "bits that differ, where they lie and the line that wrote them; not why",
-    "refused": "what cannot work, before it runs",
-    "right": "that it is right: the alarm of the field is a false one",
+    "cause": "names the mistake",
+    "declared": "names the mistake, which the kernel declares as a candidate cause",
+    "place": "reports the fault with its line and the missing order, wait or bytes",
+    "bits": "reports which bits differ, where they lie and the line that wrote them, without a cause",
+    "refused": "refuses it before it runs",
+    "right": "reports no fault: the public report is a false alarm",
 }
 """How much a report says of a bug, the most useful first."""
 

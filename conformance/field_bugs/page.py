@@ -114,7 +114,7 @@ def section(bug: FieldBug) -> str:
     if (wrong.code == 0) != (bug.named == "right") or (right and right.code != 0):
         raise ValueError(f"{bug.id}: {wrong.text}\n{right.text if right else ''}")
     parts = [f"### {bug.title}", "", f"<!-- {bug.id} -->", " ".join(bug.field.split()), ""]
-    parts += [f"Reported: {'; '.join(bug.reports)}. refsim says {NAMINGS[bug.named]}.", ""]
+    parts += [f"Reported: {'; '.join(bug.reports)}. refsim {NAMINGS[bug.named]}.", ""]
     if bug.kernel:
         parts += [f"[`{bug.kernel}`](../../{bug.kernel})", ""]
         parts += [*indented(bug.changed()), ""] if bug.changed() else []
@@ -147,13 +147,13 @@ def page(sections: dict[str, str]) -> str:
     chapters = read_chapters()
     bugs = [bug for _, each in chapters for bug in each]
     counts = Counter(bug.named for bug in bugs)
-    parts = [HEAD, f"| says | refsim says, of {len(bugs)} | bugs |", "|---|---|---:|"]
+    parts = [HEAD, f"| result | refsim, for {len(bugs)} bugs | bugs |", "|---|---|---:|"]
     parts += [f"| {named} | {what} | {counts[named]} |" for named, what in NAMINGS.items()]
-    parts += ["", "| bug | reported | says |", "|---|---|---|"]
+    parts += ["", "| bug | reported | result |", "|---|---|---|"]
     parts += [f"| {bug.title} | {'; '.join(bug.reports)} | {bug.named} |" for bug in bugs]
     parts += [
         "",
-        "Classes of the field that are no item here:",
+        "Classes of bugs that are not listed here:",
         "",
         "| bug | where it is, or why it is not |",
         "|---|---|",
