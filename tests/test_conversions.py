@@ -1,9 +1,11 @@
 """encode, decode, convert and packing: documented answers, the legality of every PTX name, and every error message."""
 
 import os
+import re
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -22,7 +24,7 @@ from refsim.conversions import (
 )
 from refsim.conversions.rounding import ROUNDINGS, STOCHASTIC
 from refsim.errors import RefsimError
-from refsim.formats import FORMATS, format_named
+from refsim.formats import FORMATS, Format, format_named
 from refsim.reference.assembler import ptx_version, releases
 from refsim.targets import has
 
@@ -174,16 +176,73 @@ def test_integers_beyond_two_to_the_53_are_rounded_once() -> None:
 @pytest.mark.parametrize("rounds", [encode, round_bits])
 @pytest.mark.parametrize(
     ("spelled", "meant"),
-    [("rn", "nearest-even"), ("rz", "toward-zero"), ("rm", "down"), ("rp", "up"), ("rna", "ties-away"),
-     ("rne", "nearest-even"), ("rne-f32", "nearest-even"), ("rz-f32", "toward-zero")],
+    [("rn", "nearest-even"), ("rz", "toward-zero"), ("rm", "down"), ("rp", "up"), ("rna", "ties-away"), ("RNE", "nearest-even"),
+     ("rtz", "toward-zero"), (".rd", "down"), ("RU", "up"), ("Nearest_Even", "nearest-even"), ("ties_away", "ties-away")],
 )  # fmt: skip
-def test_another_spelling_of_a_rounding_is_refused_and_says_which_one_it_is(
-    rounds: Callable[..., object], spelled: str, meant: str
-) -> None:
+def test_short_names_of_roundings_are_names(rounds: Callable[..., Any], spelled: str, meant: str) -> None:
+    values = np.array([1 + 2.0**-11, 1 + 3 * 2.0**-12, -1 - 2.0**-12])
+    assert rounds(values, "f16", rounding=spelled).tolist() == rounds(values, "f16", rounding=meant).tolist()
+
+
+@pytest.mark.parametrize("rounds", [encode, round_bits])
+@pytest.mark.parametrize(
+    ("spelled", "help"),
+    [
+        ("rne-f32", "nearest-even"),
+        ("rz-f32", "toward-zero"),
+        ("rs", "random bits"),
+        ("nearst", "nearest-even"),
+        (None, "nearest: "),
+    ],
+)
+def test_an_unknown_rounding_shows_all_names(rounds: Callable[..., Any], spelled: str, help: str) -> None:
     with pytest.raises(RefsimError) as caught:
         rounds(1.0, "f16", rounding=spelled)
-    assert (caught.value.code, caught.value.help) == ("unknown-rounding", f"rounding={meant!r}")
-    rounds(1.0, "f16", rounding=meant)
+    assert caught.value.code == "unknown-rounding"
+    assert help in caught.value.help
+    assert "rne" in caught.value.rule
+
+
+@pytest.mark.parametrize("format", [row for row in FORMATS if row.bits <= 32], ids=str)
+@pytest.mark.parametrize("shape", [(), (3,)])
+def test_an_array_that_may_hold_codes_is_not_encoded(format: Format, shape: tuple[int, ...]) -> None:
+    codes = np.ones(shape, format.code_dtype)
+    for array in (codes, codes[()], codes.astype(format.code_dtype.newbyteorder(">"))):
+        with pytest.raises(RefsimError, match="may hold codes") as caught:
+            encode(array, format)
+        assert "refsim.decode" in caught.value.help
+        numbers = array.astype(re.search(r"astype\(np.(\w+)\)", caught.value.help)[1])  # type: ignore[index]
+        np.testing.assert_array_equal(encode(numbers, format), encode(np.ones(shape).tolist(), format))
+
+
+@pytest.mark.parametrize("format", [row for row in FORMATS if row.bits <= 32], ids=str)
+@pytest.mark.parametrize("kind", ["int8", "int16", "int32", "int64", "float16", "float32", "float64"])
+def test_the_way_from_another_type_to_codes_keeps_the_count(format: Format, kind: str) -> None:
+    array = np.array([0, 1, 1], kind)
+    with pytest.raises(RefsimError, match="code-type") as caught:
+        decode(array, format)
+    for way, dtype in re.findall(r"\.(astype|view)\(np\.(\w+)\)", caught.value.help):
+        assert getattr(array, way)(dtype).shape == array.shape
+        if way == "astype":
+            assert decode(array.astype(dtype), format).tolist() == decode([0, 1, 1], format).tolist()
+
+
+@pytest.mark.parametrize(
+    ("asked", "first"),
+    [
+        ("cvt.rn.e4m3.f32", "cvt.rn.satfinite.e4m3x2.f32"),
+        ("cvt.rn.e5m2.f16", "cvt.rn.satfinite.e5m2x2.f16x2"),
+        ("cvt.rn.satfinite.e2m1.f32", "cvt.rn.satfinite.e2m1x2.f32"),
+        ("cvt.rz.e8m0.bf16", "cvt.rz.ue8m0x2.bf16x2"),
+        ("cvt.rn.f16.e4m3", "cvt.rn.f16x2.e4m3x2"),
+        ("cvt.rn.bf16.f23", "cvt.rn.bf16.f32"),
+        ("ml_dtype.e4m3fn", "ml_dtypes.e4m3fn"),
+    ],
+)
+def test_the_nearest_conversion_has_the_types_that_were_asked_for(asked: str, first: str) -> None:
+    with pytest.raises(RefsimError, match="unknown-conversion") as caught:
+        conversion_named(asked)
+    assert caught.value.help.startswith(f"nearest: {first},")
 
 
 def test_round_bits_takes_the_error_of_a_float64_sum() -> None:

@@ -13,6 +13,7 @@ from refsim.conversions.rounding import (
     OVERFLOWS,
     SATURATE,
     EncodingRule,
+    RoundingAlias,
     RoundingName,
     default_nan,
     encode_exact,
@@ -37,7 +38,7 @@ _VALUE_TYPES = ("float16", "float32", "float64")
 def encode(
     values: ArrayLike,
     format: str | Format,
-    rounding: RoundingName = NEAREST_EVEN,
+    rounding: RoundingName | RoundingAlias = NEAREST_EVEN,
     overflow: Overflow | None = None,
     nan: int | None = None,
     *,
@@ -47,7 +48,7 @@ def encode(
 
     `values`: float16, bfloat16, float32, float64, integers, or any array of ml_dtypes, of any shape; the codes have
     that shape and `format.code_dtype`, or with dtype="ml_dtypes" the dtype of ml_dtypes for that format. `rounding`:
-    nearest-even (a tie takes the even code), toward-zero, up, down, ties-away.
+    nearest-even (a tie takes the even code), toward-zero, up, down, ties-away, or a short name (rne, rtz, ru, rd, rna).
     `overflow` says what happens beyond the largest value, infinities included: "saturate" gives the largest value of
     that sign, "nan" and "inf" the special code of that sign and are refused where the format has none. Left out it is
     `format.overflow`, as the conversion instructions do: infinity in bf16, f16, tf32 and f32, else "saturate", in E5M2
@@ -57,7 +58,8 @@ def encode(
     NVIDIA's fp4 and fp6 do). Unsigned formats take a negative value that does not round to zero as out of range:
     "saturate" gives code 0, "nan" the NaN. E8M0 has no zero: 0 and everything below 2^-127 give code 0, 2^-127.
     encode(464, "e4m3") is 0x7e: halfway between 448 and the missing 480, to even; encode(1e39, "bf16") is 0x7f80.
-    Raises RefsimError for an unknown name, f64, a value type that is not listed, or a policy without a code.
+    Raises RefsimError for an unknown name, f64, a value type that is not listed, an array of the type that holds codes of
+    `format` (uint8 for e4m3), or a policy without a code.
     Source: the format's row; OCP OFP8 section 5.2 for the overflow policies.
     """
     to = narrow(format_named(format))
@@ -67,13 +69,13 @@ def encode(
     if nan is not None and (not isinstance(nan, int | np.integer) or not 0 <= nan < to.code_limit):
         raise RefsimError("code-out-of-range", f"nan={nan!r} is no code of {to}", rule=_legal(to))
     code = default_nan(to) if nan is None else int(nan)
-    return typed(encode_rule(exact_values(values), EncodingRule(to, direction, overflow, code, code)), to, dtype)
+    return typed(encode_rule(_exact_numbers(values, to), EncodingRule(to, direction, overflow, code, code)), to, dtype)
 
 
 def round_bits(
     values: ArrayLike,
     format: str | Format,
-    rounding: RoundingName = NEAREST_EVEN,
+    rounding: RoundingName | RoundingAlias = NEAREST_EVEN,
     *,
     error: NDArray[np.float64] | None = None,
     satfinite: bool = False,
@@ -137,6 +139,19 @@ def narrow(format: Format) -> Format:
             help="codes.view(np.float64) and values.view(np.uint64) are its codes",
         )
     return format
+
+
+def _exact_numbers(values: ArrayLike, to: Format) -> Values:
+    """`exact_values`, except of an array of the type that holds codes of the format: those may be codes already."""
+    if isinstance(values, np.ndarray | np.generic) and values.dtype.newbyteorder("=") == to.code_dtype:
+        numbers = np.dtype(np.float64 if to.code_dtype.itemsize > 2 else np.float32)
+        raise RefsimError(
+            "value-type",
+            f"an array of {to.code_dtype} may hold codes of {to}, so it is not taken for numbers",
+            rule="codes and values never share a type",
+            help=f"refsim.decode(codes, '{to}') if it holds codes; encode(numbers.astype(np.{numbers}), '{to}') if numbers",
+        )
+    return exact_values(values)
 
 
 def exact_values(values: ArrayLike) -> Values:
@@ -277,7 +292,7 @@ def checked_codes(codes: ArrayLike, format: Format) -> Codes:
             "code-type",
             f"codes of {format} are unsigned integers, not {array.dtype}",
             rule="codes and values never share a type",
-            help=f"codes.view(np.{format.code_dtype}) where the array holds raw codes",
+            help=codes_from(array.dtype, format),
         )
     width = 8 * array.dtype.itemsize
     if array.size and (plain or width > format.bits + format.padding_bits):
@@ -286,6 +301,18 @@ def checked_codes(codes: ArrayLike, format: Format) -> Codes:
             first = int(array[outside].flat[0])
             raise RefsimError("code-out-of-range", f"{first:#x} is no code of {format}", rule=_legal(format))
     return array.astype(format.code_dtype, copy=False)
+
+
+def codes_from(dtype: np.dtype[Any], format: Format) -> str:
+    """How an array that is not of unsigned integers becomes codes, one an element: by its bits only where the widths agree."""
+    same_width = dtype.itemsize == format.code_dtype.itemsize
+    if dtype.kind == "i" and not same_width:
+        return f"codes.astype(np.{format.code_dtype}) where each integer is one code"
+    bits = f"array.view(np.{format.code_dtype}) where its bits are the codes"
+    if dtype.kind == "f":
+        values = f"refsim.encode(values, '{format}') turns values into codes"
+        return f"{values}; {bits}" if same_width else values
+    return bits if dtype.kind == "i" else f"an array of np.{format.code_dtype}"
 
 
 def _legal(format: Format) -> str:

@@ -29,6 +29,18 @@ PTX_ROUNDINGS: dict[str, RoundingName] = {
     "rna": TIES_AWAY,
 }
 """What the modifiers of PTX instructions mean; .rs, which needs random bits, belongs to its instructions alone."""
+RoundingAlias = Literal["rn", "rne", "rz", "rtz", "rm", "rd", "rdn", "rp", "ru", "rup", "rna", "rmm"]
+ROUNDING_ALIASES: dict[str, RoundingName] = {
+    **PTX_ROUNDINGS,
+    "rne": NEAREST_EVEN,
+    "rtz": TOWARD_ZERO,
+    "rd": DOWN,
+    "rdn": DOWN,
+    "ru": UP,
+    "rup": UP,
+    "rmm": TIES_AWAY,
+}
+"""Short names, of PTX and of RISC-V, that stand for a name of ROUNDINGS wherever one is taken."""
 SATURATE: Final = "saturate"
 NAN, INFINITY = "nan", "inf"
 OVERFLOWS: tuple[Overflow, ...] = get_args(Overflow)
@@ -58,19 +70,20 @@ class EncodingRule:
 
 
 def rounding_named(name: str) -> RoundingName:
-    """A name of ROUNDINGS as it is; another spelling of one is an error that says which."""
-    for each in ROUNDINGS:
-        if each == name:
-            return each
-    short = str(name).partition("-")[0]
-    if meant := PTX_ROUNDINGS.get("rn" if short == "rne" else short):
-        raise RefsimError(
-            "unknown-rounding",
-            f"no rounding is called {name!r}",
-            rule=f"roundings are {', '.join(ROUNDINGS)}; .rn, .rz are modifiers of PTX instructions",
-            help=f"rounding={meant!r}",
-        )
-    raise unknown("rounding", str(name), list(ROUNDINGS))
+    """A name of ROUNDINGS, or a short one for it in any case: of PTX (rn, rz, rm, rp, rna) or of RISC-V and LLVM (rne, rtz).
+
+    rounding_named("RNE") is "nearest-even". Raises RefsimError `unknown-rounding` with all names. Source: PTX ISA, rounding
+    modifiers; RISC-V ISA, rounding modes.
+    """
+    given = str(name).lower().removeprefix(".").replace("_", "-")
+    if given in ROUNDINGS or given in ROUNDING_ALIASES:
+        return ROUNDING_ALIASES.get(given) or ROUNDINGS[ROUNDINGS.index(given)]
+    what, spelled = f"no rounding is called {str(name)[:80]!r}", ", ".join(ROUNDING_ALIASES)
+    meant = ROUNDING_ALIASES.get(given.partition("-")[0])  # rne-f32 is how a tensor core rounds a sum
+    way = meant or unknown("rounding", name, [*ROUNDINGS, *ROUNDING_ALIASES]).help
+    if given in ("rs", "sr", "stochastic"):
+        way = "stochastic rounding needs random bits: refsim.convert(name, ..., random_bits=bits) in Python"
+    raise RefsimError("unknown-rounding", what, rule=f"roundings are {', '.join(ROUNDINGS)}, or {spelled}", help=way)
 
 
 def default_nan(format: Format) -> int:

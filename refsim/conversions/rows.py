@@ -1,7 +1,9 @@
 """Conversion rows: what each PTX instruction, CUDA header function or library does to a value, as data."""
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from difflib import SequenceMatcher
 from functools import cached_property
 from itertools import product
 
@@ -20,7 +22,7 @@ from refsim.conversions.rounding import (
     EncodingRule,
     default_nan,
 )
-from refsim.errors import unknown
+from refsim.errors import RefsimError
 from refsim.formats import BF16, E2M1, E2M3, E3M2, E4M3, E4M3FNUZ, E5M2, E5M2FNUZ, E8M0, F16, F32, TF32, Format
 from refsim.render.cards import Card, Facts
 from refsim.sources import (
@@ -396,4 +398,24 @@ def conversion_named(name: str) -> Conversion:
     ):
         if spelling in CONVERSIONS:
             return CONVERSIONS[spelling]
-    raise unknown("conversion", name, sorted(CONVERSIONS))
+    what = f"no conversion is called {name[:100]!r}"
+    raise RefsimError("unknown-conversion", what, help=f"nearest: {', '.join(_alike(name))}")
+
+
+def _alike(name: str) -> list[str]:
+    """The conversions that share most parts with a name: types count more than modifiers, and e4m3x2 is e4m3 here."""
+
+    def parts(spelled: str) -> list[str]:
+        return [re.sub(r"^float[0-9]_|(?<=[0-9])(x[24]|fnu?z?)$", "", part) for part in spelled.split(".")]
+
+    asked = parts(name.lower()[:200])
+
+    def apart(other: str) -> tuple[int, float]:
+        there = parts(other)
+        weight = sum(1 if each in _MODIFIERS else 3 for each in {*asked} ^ {*there}) + 2 * (asked[-1] != there[-1])
+        return weight, -SequenceMatcher(None, name, other).ratio()
+
+    return sorted(CONVERSIONS, key=apart)[:3]
+
+
+_MODIFIERS = {*PTX_ROUNDINGS, "rs", "satfinite", "relu", "nosat", "constructor"}

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from refsim.conversions import pack, unpack
+from refsim.conversions.coding import codes_from
 from refsim.errors import Kind, RefsimError
 from refsim.files.access import unreadable
 from refsim.formats import E4M3, F32, FORMATS, TF32, UE4M3, Format, format_named
@@ -239,7 +240,7 @@ def codes_to_store(codes: ArrayLike, format: Format) -> Codes:
         raise RefsimError(
             "not-codes",
             f"codes are unsigned integers, not {array.dtype}",
-            help=f"refsim.encode(values, '{format}') makes codes; array.view(np.uint8) reads the bits of an array",
+            help=codes_from(array.dtype, format),
         )
     if array.dtype.kind == "i" and array.size and int(array.min()) < 0:
         raise RefsimError("not-codes", f"a code is not negative: {int(array.min())}", kind=Kind.USAGE)

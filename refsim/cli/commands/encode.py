@@ -49,7 +49,7 @@ class Encoded:
     "--rounding",
     metavar="RULE",
     type=Name("rounding", "refsim.conversions:ROUNDINGS"),
-    help="nearest-even (the default), toward-zero, up, down or ties-away.",
+    help="nearest-even (the default), toward-zero, up, down, ties-away; or rne, rtz, ru, rd, rna.",
 )
 @click.option(
     "--overflow",
