@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from refsim.errors import RefsimError, nearest
-from refsim.sources import PTX, Source
+from refsim.sources import CUDA_PRODUCTS, LLVM, PTX, Source
 
 _DIRECTIVE = PTX["PTX module directives, .target"]
 
@@ -61,6 +61,37 @@ ARCHITECTURES = (
 )
 
 
+_CAPABILITIES, _PROCESSORS = CUDA_PRODUCTS["compute capability of each GPU"], LLVM["AMDGPUUsage, processors"]
+CHIPS: dict[str, tuple[str, Source]] = {
+    chip: (target, source)
+    for target, chips, source in (
+        ("sm_70", "v100 titanv volta", _CAPABILITIES),
+        ("sm_75", "t4 turing t1000 rtx2060 rtx2070 rtx2080", _CAPABILITIES),
+        ("sm_80", "a100 a30 a800", _CAPABILITIES),
+        ("sm_86", "a2 a10 a10g a16 a40 a4000 a5000 a6000 rtxa4000 rtxa5000 rtxa6000", _CAPABILITIES),
+        ("sm_86", "3060 3070 3080 3090 rtx3050 rtx3060 rtx3070 rtx3080 rtx3090", _CAPABILITIES),
+        ("sm_87", "orin jetsonorin jetsonagxorin", _CAPABILITIES),
+        ("sm_89", "ada l4 l20 l40 l40s rtx6000ada 4070 4080 4090 rtx4060 rtx4070 rtx4080 rtx4090", _CAPABILITIES),
+        ("sm_90a", "hopper h20 h100 h200 h800 gh200", _CAPABILITIES),
+        ("sm_100a", "b100 b200 gb200", _CAPABILITIES),
+        ("sm_103a", "b300 gb300", _CAPABILITIES),
+        ("sm_110a", "thor jetsonthor jetsont5000", _CAPABILITIES),
+        ("sm_120a", "5070 5080 5090 rtx5060 rtx5070 rtx5080 rtx5090 rtxpro4000 rtxpro5000 rtxpro6000", _CAPABILITIES),
+        ("sm_121a", "gb10 dgxspark", _CAPABILITIES),
+        ("gfx908", "mi100", _PROCESSORS),
+        ("gfx90a", "mi210 mi250 mi250x", _PROCESSORS),
+        ("gfx942", "mi300 mi300a mi300x mi308x mi325x", _PROCESSORS),
+        ("gfx950", "mi350x mi355x", _PROCESSORS),
+    )
+    for chip in chips.split()
+}
+"""Products by their bare names: the target of each with all its features, and where that is documented."""
+_VENDORS = re.compile(
+    r"nvidia|amd|geforce|tesla|instinct|quadro|blackwell|workstation|server|edition|generation|laptop|gpu"
+)
+_FORM = re.compile(r"([0-9]+gb|hbm[0-9]*e?|sxm[0-9]*|pcie|nvl|ti|super|d)")
+
+
 @dataclass(frozen=True)
 class SpecificUnit:
     """A unit that some targets have alone: `unit` begins its opcodes and the names of refsim.numerics.
@@ -107,6 +138,8 @@ SPECIFIC_UNITS = (
 )
 _RENAMED = {101: 110}  # sm_101 became sm_110 with CUDA 13
 _BY_NUMBER = {row.number: row for row in ARCHITECTURES}
+_OF_AMD = tuple(dict.fromkeys(target for target, _ in CHIPS.values() if target.startswith("gfx")))
+_SPELLED = re.compile(r"sm[_-]?([0-9]{2,3})([af]?)")
 _NAME = re.compile(r"sm_([0-9]{2,3})([af]?)")
 
 
@@ -133,25 +166,52 @@ def names() -> tuple[str, ...]:
     return tuple(name for row in ARCHITECTURES for name in row.names)
 
 
+def target_name(name: str) -> str:
+    """The name of a target for a chip or another spelling; any other text comes back as it is.
+
+    target_name("NVIDIA H100 80GB") is "sm_90a", target_name("sm90") "sm_90", target_name("mi300x") "gfx942". Source: the chip's.
+    """
+    return _target_name(name) if isinstance(name, str) and len(name) <= 80 else name
+
+
+@lru_cache(maxsize=256)
+def _target_name(name: str) -> str:
+    given = name.strip().lower()
+    if spelled := _SPELLED.fullmatch(given):
+        return f"sm_{spelled[1]}{spelled[2]}"
+    words = [word for word in re.split(r"[\s_-]+", _VENDORS.sub("", given)) if word and not _FORM.fullmatch(word)]
+    found = CHIPS.get("".join(words))
+    return found[0] if found else given if given in _OF_AMD else name
+
+
 def target_named(name: str) -> Target:
-    """The target of a name such as sm_90a; RefsimError `unknown-target` with the targets there are.
+    """The target of a name such as sm_90a, or of a chip such as H100; RefsimError `unknown-target` with the nearest names.
 
     target_named("sm_101a").number is 110: sm_101 was its name before CUDA 13. Source: PTX ISA, .target.
     """
-    return _target_named(name if isinstance(name, str) else repr(name)[:80])
+    return _target_named(target_name(name) if isinstance(name, str) else repr(name)[:80])
 
 
 @lru_cache(maxsize=256)
 def _target_named(name: str) -> Target:
+    if name in _OF_AMD:
+        raise RefsimError(
+            "unknown-target",
+            f"{name} is a target of AMD, and this needs one of NVIDIA",
+            rule="the simulator executes PTX, which is code for NVIDIA's GPUs",
+            help=f"sm_90a for an H100; refsim.numerics and refsim.layouts know {name}",
+        )
     match = _NAME.fullmatch(name)
     number = _RENAMED.get(int(match[1]), int(match[1])) if match else 0
     row = _BY_NUMBER.get(number)
     if match is None or row is None:
+        known = [*names()] if name.lower().startswith(("sm", "compute")) else [*CHIPS, *_OF_AMD]
         raise RefsimError(
             "unknown-target",
             f"no target is called {name!r}",
-            help=f"nearest: {', '.join(nearest(name, list(names())))}",
-            rule=f"targets are {', '.join(each.name for each in ARCHITECTURES if each.cores)}, with a or f from sm_90 on",
+            help=f"nearest: {', '.join(map(_with_target, nearest(name.lower(), known)))}",
+            rule=f"targets are {', '.join(each.name for each in ARCHITECTURES if each.cores)}, with a or f from sm_90 on, "
+            "or a chip such as H100, B200, RTX 4090",
         )
     if match[2] and match[2] not in row.suffixes:
         what = "suffix a since sm_90, suffix f since sm_100"
@@ -159,12 +219,16 @@ def _target_named(name: str) -> Target:
     return Target(name, number, match[2])
 
 
+def _with_target(name: str) -> str:
+    return f"{name} ({CHIPS[name][0]})" if name in CHIPS else name
+
+
 def runs(code: str, target: str) -> bool:
     """Whether code for one target runs on another: sm_80 on sm_86, sm_100f on sm_103a, sm_90a on sm_90a alone.
 
     Source: PTX ISA, .target; ptxas 13.4, --gpu-name.
     """
-    made, here = target_named(code), target_named(target)
+    made, here = _target_named(code), target_named(target)  # a text names its target as ptxas takes it
     match made.suffix:
         case "a":
             return (made.number, made.suffix) == (here.number, here.suffix)

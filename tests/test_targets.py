@@ -13,7 +13,7 @@ from refsim.evidence import Level
 from refsim.numerics.profiles import profile, rows_of
 from refsim.ptx.machine.limits import LIMITS, limits_of
 from refsim.reference.assembler import ptx_version, releases
-from refsim.targets import SPECIFIC_UNITS, has, lacking, names, runs, target_named
+from refsim.targets import CHIPS, SPECIFIC_UNITS, has, lacking, names, runs, target_name, target_named
 
 EMPTY = ".version {version}\n.target {target}\n.address_size 64\n.entry k() {{ {body} ret; }}\n"
 ONE_OF = {
@@ -95,7 +95,7 @@ def test_what_a_target_has(target: str, since: str, expected: bool) -> None:
     assert has(target, since) is expected
 
 
-@pytest.mark.parametrize("name", ["sm_91", "sm_90f", "sm_86a", "sm90", "compute_90", "sm_9", "", "sm_90A"])
+@pytest.mark.parametrize("name", ["sm_91", "sm_90f", "sm_86a", "compute_90", "sm_9", "", "sm 90"])
 def test_what_is_no_target_is_refused(name: str) -> None:
     with pytest.raises(RefsimError) as caught:
         target_named(name)
@@ -195,3 +195,68 @@ def test_a_target_by_its_old_name_has_what_it_has_by_its_new_one() -> None:
     refused = lacking("sm_101", "tcgen05.mma.cta_group::1.kind::f16")
     assert refused is not None
     assert refused.help == "sm_110a is sm_101 with it"
+
+
+@pytest.mark.parametrize(
+    ("chip", "target"),
+    [
+        ("H100", "sm_90a"),
+        ("NVIDIA H100 80GB HBM3", "sm_90a"),
+        ("A100-SXM4-80GB", "sm_80"),
+        ("Tesla V100-SXM2-32GB", "sm_70"),
+        ("NVIDIA GeForce RTX 4070 Ti SUPER", "sm_89"),
+        ("rtx_3090", "sm_86"),
+        ("L40-S", "sm_89"),
+        ("NVIDIA RTX PRO 6000 Blackwell Workstation Edition", "sm_120a"),
+        ("NVIDIA GB10", "sm_121a"),
+        ("gb300", "sm_103a"),
+        ("AMD Instinct MI300X", "gfx942"),
+        ("MI355X", "gfx950"),
+        ("sm90a", "sm_90a"),
+        ("sm-80", "sm_80"),
+        ("SM_100F", "sm_100f"),
+        ("GFX942", "gfx942"),
+    ],
+)
+def test_a_chip_and_another_spelling_are_targets(chip: str, target: str) -> None:
+    assert target_name(chip) == target
+    assert rows_of(chip) == rows_of(target) != []
+    if target.startswith("sm_"):
+        assert target_named(chip) == target_named(target)
+
+
+def test_every_chip_has_a_target_with_all_features_and_arithmetic() -> None:
+    for chip, (target, source) in CHIPS.items():
+        assert target_name(chip.upper()) == target == target_name(f"NVIDIA {chip}")
+        assert source.place
+        if target.startswith("sm_"):
+            assert target_named(target).row.names[-1] == target
+        assert rows_of(chip), chip
+
+
+@pytest.mark.parametrize(
+    ("name", "near"), [("h1000", "h100 (sm_90a)"), ("b20", "b200 (sm_100a)"), ("rtx409", "rtx4090 (sm_89)")]
+)
+def test_an_unknown_chip_has_the_nearest_with_their_targets(name: str, near: str) -> None:
+    for asked in (
+        target_named,
+        rows_of,
+        lambda name: ptx.load(EMPTY.format(version="8.0", target="sm_90", body=""), name),
+    ):
+        with pytest.raises(RefsimError, match="unknown-target") as caught:
+            asked(name)
+        assert near in caught.value.help
+
+
+def test_a_chip_of_amd_runs_no_ptx() -> None:
+    with pytest.raises(RefsimError, match="gfx942 is a target of AMD"):
+        target_named("MI300A")
+
+
+@pytest.mark.parametrize("asked", ["sm_70", "V100", "sm_61"])
+def test_a_target_that_cuda_dropped_has_a_way_out(asked: str, tmp_path: Path) -> None:
+    (tmp_path / "k.cu").write_text('extern "C" __global__ void k() {}\n')
+    with pytest.raises(RefsimError, match="does not compile for") as caught:
+        compile_ptx(tmp_path / "k.cu", asked)
+    assert "CUDA 13" in caught.value.rule
+    assert f"--target {target_name(asked)}" in caught.value.help

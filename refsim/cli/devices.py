@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from refsim.cli import console
-from refsim.cli.names import Name
+from refsim.cli.names import SM, Name
 from refsim.errors import Kind, RefsimError
 
 if TYPE_CHECKING:
@@ -18,7 +18,10 @@ if TYPE_CHECKING:
 def device_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """--device and --target."""
     function = click.option(
-        "--target", metavar="SM", help="Architecture to compile for, such as sm_90a (default: that of the device)."
+        "--target",
+        metavar="SM",
+        type=SM,
+        help="Architecture to compile for, such as sm_90a (default: that of the device).",
     )(function)
     return click.option(
         "--device",

@@ -45,4 +45,5 @@ FORMAT = Name("format", "refsim.formats:FORMATS", by="name", row="refsim.formats
 LAYOUT = Name("layout", "refsim.layouts.families:fragments", row="refsim.layouts.families:fragment")
 SWIZZLE = Name("swizzle", "refsim.layouts.swizzles:SWIZZLES", by="name", row="refsim.layouts.swizzles:swizzle")
 UNIT = Name("unit", "refsim.cli.products:units")
-TARGET = Name("target", "refsim.cli.products:targets")
+TARGET = Name("target", "refsim.cli.products:targets", row="refsim.targets:target_name")
+SM = Name("target", "refsim.targets:names", row="refsim.targets:target_name")

@@ -122,6 +122,7 @@ def compiled(code: KernelCode, target: str = "sm_90a") -> CompiledPtx:
     `compile-error` with the first lines of the log, `compiler-missing` with the pip line, `call-needs-a-gpu`.
     """
     row = target_named(target)
+    target = row.name
     if code.call is not None:
         raise needs_a_gpu(code)
     if code.required().is_ptx:

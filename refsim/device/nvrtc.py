@@ -29,9 +29,24 @@ def run_nvrtc(unit: Unit, flags: tuple[str, ...], toolchain: Toolchain, instance
         text, lowered = opened(toolchain.library).compile(source, _NOWHERE + unit.name, headers, arguments, instances)
     except NvrtcError as log:
         said = _bare(str(log).replace(_NOWHERE, ""), folders)
+        if "--gpu-architecture" in said:
+            raise _no_target(flags, toolchain) from None
         raise refused("compile-error", f"NVRTC refused {unit.name}", said, flags) from None
     named = "".join(f"{NAMES_MARK}{name} = {entry}\n" for name, entry in lowered.items())
     return without_paths(text, folders) + named
+
+
+def _no_target(flags: tuple[str, ...], toolchain: Toolchain) -> RefsimError:
+    """The error of a target for which this NVRTC has no code."""
+    asked = next((flag.rpartition("_")[2] for flag in flags if flag.startswith("--gpu-architecture=")), "")
+    return RefsimError(
+        "unsupported-target",
+        f"{toolchain.origin or 'NVRTC'} does not compile for sm_{asked}",
+        rule="CUDA 13 compiles for sm_75 and later: it dropped Maxwell, Pascal and Volta",
+        help="compile for sm_75 or later; or simulate the PTX text of an older compiler, as "
+        f"refsim simulate FILE.ptx ENTRY --target sm_{asked}; or install an NVRTC that has it",
+        kind=Kind.MISSING,
+    )
 
 
 def run_nvcc(unit: Unit, source: Path | None, flags: tuple[str, ...], include_directories: tuple[str, ...]) -> str:

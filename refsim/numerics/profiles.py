@@ -46,7 +46,7 @@ from refsim.numerics.methods import (
 from refsim.numerics.roundings import RNE_F16, RNE_F32, RZ_E8M13, RZ_F32, TO_NEAREST, WRAP_S32
 from refsim.numerics.rows import Profile, Unit
 from refsim.sources import KHATTAK_MIKAITIS, MEASURED_H200, MMA_SIM, PTX, ROCJITSU, TCGEN05_MODEL, XIE, Source
-from refsim.targets import lacking, target_named
+from refsim.targets import lacking, target_name, target_named
 
 Formats = tuple[ElementType, ...]
 F8, F8F6F4, FNUZ8, INT8 = (E4M3, E5M2), (E4M3, E5M2, E2M3, E3M2, E2M1), (E4M3FNUZ, E5M2FNUZ), (S8, U8)
@@ -275,7 +275,7 @@ def rows_of(target: str | None = None, unit: str | None = None) -> list[Profile]
     rows = [row for row in PROFILES if unit in (None, row.unit)]
     if target is None:
         return rows
-    where = chip(target)
+    where, target = chip(target), target_name(target)
     return [_of(target, row) for row in rows if row.target == where and _absent(target, row.unit) is None]
 
 
@@ -284,8 +284,8 @@ def chip(target: str) -> str:
 
     Raises RefsimError `unknown-target`.
     """
-    given = str(target)
-    name = f"sm_{target_named(given).row.cores}" if given.startswith("sm_") else given
+    given = target_name(str(target))
+    name = given if given in _TARGETS else f"sm_{target_named(given).row.cores}"
     if name not in _TARGETS:
         raise unknown("target", given, _TARGETS)
     return name
@@ -336,7 +336,7 @@ def profile(
     profile("sm_90a", "wgmma", "e4m3", "e4m3", "f32").fraction is 13. Raises RefsimError with the known combinations.
     Source: the row's.
     """
-    name = chip(target)
+    name, target = chip(target), target_name(target)
     unit = unit_named(unit)
     if refused := _absent(target, unit):
         raise refused

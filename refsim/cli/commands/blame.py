@@ -20,7 +20,7 @@ from refsim.cli.launches import (
     compilation_options,
     loaded,
 )
-from refsim.cli.names import Name
+from refsim.cli.names import SM, Name
 from refsim.cli.progress import reporting
 from refsim.errors import Kind, RefsimError
 from refsim.render import Document, Part
@@ -91,7 +91,10 @@ MOST_PROBLEMS, MOST_REPEATS, LARGEST = 1000, 100, 256 << 20
     help="cuda, cuda:1 or cuda:bindings; sim makes the checks that need no GPU.",
 )
 @click.option(
-    "--target", metavar="SM", help="Architecture (default: that of the GPU; without a GPU that of the PTX, or sm_90a)."
+    "--target",
+    metavar="SM",
+    type=SM,
+    help="Architecture (default: that of the GPU; without a GPU that of the PTX, or sm_90a).",
 )
 @compilation_options
 @answers

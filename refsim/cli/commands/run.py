@@ -10,6 +10,7 @@ from refsim.cli.arguments import file_option
 from refsim.cli.delivery import AGREED, FAILED, INTERRUPTED, Answer, answers, require_writable, save
 from refsim.cli.devices import arithmetic_option, without_option
 from refsim.cli.extents import Positive, Whole
+from refsim.cli.names import SM
 from refsim.errors import Kind, RefsimError
 
 if TYPE_CHECKING:
@@ -18,7 +19,9 @@ if TYPE_CHECKING:
 
 @click.command(context_settings={"ignore_unknown_options": False})
 @click.argument("command", nargs=-1, metavar="-- COMMAND...", type=click.UNPROCESSED)
-@click.option("--target", metavar="SM", default="sm_90a", show_default=True, help="Architecture of the simulated GPU.")
+@click.option(
+    "--target", metavar="SM", type=SM, default="sm_90a", show_default=True, help="Architecture of the simulated GPU."
+)
 @click.option(
     "--policy",
     metavar="POLICY",

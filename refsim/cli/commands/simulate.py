@@ -34,6 +34,7 @@ from refsim.cli.launches import (
     saved,
     write_array,
 )
+from refsim.cli.names import SM
 from refsim.errors import RefsimError
 from refsim.render import Document, Entry, Part, Record, Table
 
@@ -129,7 +130,7 @@ class Launched:
     "--save", "saves", multiple=True, metavar="N=FILE.npy", help="Write argument N (from 0) after the launch."
 )
 @click.option("--shared", default=0, type=Whole(0), help="Bytes of dynamic shared memory.")
-@click.option("--target", metavar="SM", help="Architecture, such as sm_90a (default: that of the file).")
+@click.option("--target", metavar="SM", type=SM, help="Architecture, such as sm_90a (default: that of the file).")
 @click.option(
     "--policy",
     metavar="POLICY",
