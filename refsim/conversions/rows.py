@@ -37,6 +37,7 @@ from refsim.sources import (
     TORCH,
     TORCHAO,
     TRANSFORMER_ENGINE,
+    TRITON,
     VLLM,
     Source,
 )
@@ -294,6 +295,18 @@ def _libraries() -> Iterator[Conversion]:
         "torch.float8_e8m0fnu", E8M0, NAN, (0xFF, 0xFF), absolute=True,
         overrides=(_SCALE_SUBNORMALS, (0x8041, 0x805F, 1)),
     )
+
+
+def _triton() -> Iterator[Conversion]:
+    """Return the casts of Triton 3.9 from float32 on NVIDIA targets; E4M3 needs sm_89.
+
+    A cast to fp8e4nv or fp8e5 saturates infinity too: inf.to(tl.float8e5) is 57344. With fp_downcast_rounding="rtz" an infinity
+    stays one in fp8e5; fp8e4nv has no such cast. Triton refuses fp8e4b8 and fp8e5b16 on these targets.
+    """
+    source = TRITON["triton.language.cast, fp_downcast_rounding"]
+    for to in (E4M3, E5M2):
+        yield Conversion(f"triton.{to}", to, F32, NEAREST_EVEN, SATURATE, default_nan(to), source, policy="triton")
+    yield Conversion("triton.rtz.e5m2", E5M2, F32, TOWARD_ZERO, INFINITY, 0x7F, source, policy="triton.rtz")
 # fmt: on
 
 
@@ -380,6 +393,7 @@ _FAMILIES = (
     _stochastic,
     _cuda_headers,
     _libraries,
+    _triton,
     _quantizers,
     _weight_decoders,
 )

@@ -40,6 +40,7 @@ SLOW = (
     "refsim numerics",
     "refsim doctor",
     "refsim replay",
+    "pytest",
 )
 CODES = {"diff": {0, 1}, "explain-diff": {0, 1}, "diffpolicy": {0, 1}, "order": {0, 1, 5}, "blame": {0, 5}}
 """Exit codes of commands that compare; `order` of NumPy's product depends on the processor, `blame` on there being a GPU."""

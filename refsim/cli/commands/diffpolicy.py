@@ -64,6 +64,7 @@ def command(
     \b
       refsim diffpolicy
       refsim diffpolicy e4m3 torch cuda.satfinite
+      refsim diffpolicy e5m2 triton torch
       refsim diffpolicy nvfp4 te torchao \\
           --on weights.safetensors --key layer.0.weight
     """
