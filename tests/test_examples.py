@@ -18,7 +18,7 @@ RUN = [example for example in ALL if example.reason is None]
 FOLDERS = {
     "docs/when-it-fails.md": ["docs/programs/reverse.cu", "tests/cli/kernels/turn.ptx"],
     "docs/programs-without-a-gpu.md": ["docs/programs/normalise_rows.py", "tests/cli/kernels/turn.ptx"],
-    "docs/order.md": ["tests/cli/kernels/served.py"],
+    "docs/explaining-a-difference.md": ["docs/programs/reverse.cu", "tests/cli/kernels/served.py"],
 }
 """What a page says that it starts with; all have the folder gpu of the checkout."""
 
@@ -29,7 +29,6 @@ REASONS = {
     "it needs a cluster; tests/campaigns/test_cluster.py begins a small one": 1,
     "the night profile takes some minutes": 1,
     "it needs a GPU": 2,
-    "it needs a second ptxas; tests/blame has stand-ins": 1,
     "what a GPU that differs would show": 1,
 }
 
