@@ -23,8 +23,9 @@ LONG = 64
 
 
 def place_of(report: Path) -> str:
-    """Where the page of a report stands in the site: reports/h200/bringup.md of h200/bringup.json."""
-    return f"reports/{report.relative_to(REPORTS).with_suffix('.md').as_posix()}"
+    """Return the page of a report: reports/h200/bringup.md of h200/bringup.json, or bringup.json.md next to a bringup.md."""
+    suffix = ".json.md" if report.suffix == ".json" and report.with_suffix(".md").is_file() else ".md"
+    return f"reports/{report.relative_to(REPORTS).with_suffix(suffix).as_posix()}"
 
 
 def reports() -> list[Path]:

@@ -11,6 +11,7 @@ PAGES = dict(made.report_pages())
 
 def test_every_report_has_a_page_and_the_index_names_it() -> None:
     pages = {made.place_of(path) for path in made.reports()}
+    assert len(pages) == len(made.reports()), "two reports have one page"
     assert set(PAGES) == pages | {"reports/index.md"}
     assert [name for name in pages if f"({name.removeprefix('reports/')})" not in PAGES["reports/index.md"]] == []
 
