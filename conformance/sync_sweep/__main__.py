@@ -18,20 +18,24 @@ COMMAND = "python -m conformance.sync_sweep -o conformance/reports/sync_sweep.md
 Cells = tuple[str, ...]
 TRIED = ("kernel", "statements", "edit", "edits", "caught", "by")
 SPARE = ("reason", "kernel", "edits", "because")
-INTRODUCTION = f"""# Synchronisation of our kernels, removed one statement at a time
-
-Every wait, arrival, expect_tx, fence, barrier and commit in the PTX of the FP8 GEMM, the linear layers, the quantisers, the
-block-scaled product for sm_100 and the kernels of `tests/ptx` is removed alone; a wait passes at once. Of all but the GEMM and
-the kernels that have tensor memory it is also weakened in turn. Of the GEMM's eight entries, which share their source, two are
-swept, neither of them for clusters: what those add is swept in `cluster_ring` and `relaxed_ring`. Of the block-scaled product
-two entries of eight are swept; what tcgen05 has besides is swept in `tensor_ring` and its like. The small
-problems of `conformance/sync_sweep/subjects.py` run under the default campaign: the eager, the lazy and a random schedule, all
-checks on. *Caught* is an edit that ends in a finding, or in bits other than the oracle's. What survives is equivalent to the
-kernel as it is, for a reason that `conformance/sync_sweep/equivalents.toml` writes down, or a hole in the checks.
+INTRODUCTION = f"""# Synchronization of our kernels, removed one statement at a time
 
     {COMMAND}
 
-writes this page; kernels by name (or pattern) are tried again alone with the same `-o`, and only their rows change.
+The command above writes this report. It edits the PTX of the FP8 GEMM, the linear layers, the quantizers, the
+block-scaled product for sm_100, and the kernels of `tests/ptx`. It removes every wait, arrival, expect_tx, fence,
+barrier and commit, one at a time; a removed wait passes at once. It also weakens each statement, except in the GEMM
+and in kernels with tensor memory.
+
+The small test cases of `conformance/sync_sweep/subjects.py` run under the default campaign: an eager, a lazy and a
+random schedule with all checks on. An edit is *caught* if it ends in a finding or in bits that differ from the
+oracle. An edit that is not caught is either equivalent to the kernel, with a reason in
+`conformance/sync_sweep/equivalents.toml`, or it shows a gap in the checks.
+
+Two of the eight entries of the GEMM are swept, which share one source. The entries for clusters are not;
+`cluster_ring` and `relaxed_ring` sweep the statements that they add. Two of the eight entries of the block-scaled
+product are swept; `tensor_ring` and similar kernels sweep the other statements of tcgen05. Name kernels or patterns
+to try only those; with the same `-o` only their entries change.
 """
 
 
