@@ -10,6 +10,14 @@ from refsim.causes.search import Named
 from refsim.formats import F32, ElementType
 from refsim.render.cards import Card, Facts
 
+FORMER_KEYS = {
+    "made": "explained_output",
+    "parts": "partial_causes",
+    "unseen": "undetectable",
+    "apart": "distinguished_by",
+    "beside": "implied",
+}
+
 
 class DiffOutcome(StrEnum):
     """What came of it."""
@@ -83,17 +91,19 @@ class DiffExplanation(Card):
             more = f"; {len(alike) - 1} more of the kind" if len(alike) > 1 else ""
             of = "" if self.made == "A" else f" of {self.made}"
             found.append(f"cause  {alike[0]}; reproduces every bit{of}{more}")
-        found += [f"apart  {text}" for text in self.apart]
-        found += [f"beside  {text}" for text in self.beside]
+        found += [f"distinguished by  {text}" for text in self.apart]
+        found += [f"implied  {text}" for text in self.beside]
         for each in self.parts:
             share = 100 * each.repaired / max(1, self.differing)
-            found.append(f"part   {each}; {each.repaired} of {self.differing} differences ({share:.3g} %), breaks none")
+            found.append(
+                f"partial  {each}; {each.repaired} of {self.differing} differences ({share:.3g} %), breaks none"
+            )
         if self.excluded:
             found.append(f"excluded  {_counted(self.excluded)}" + (f"; {self.pairs} pairs" if self.pairs else ""))
         if self.unseen:
-            found.append(f"not to be seen on this data  {_counted(self.unseen)}")
+            found.append(f"undetectable on this data  {_counted(self.unseen)}")
         if self.untried:
-            found.append(f"the time was over: {self.untried} left untried")
+            found.append(f"time limit reached: {self.untried} not tried")
         return found
 
     def _verdict(self) -> str:
@@ -104,24 +114,25 @@ class DiffExplanation(Card):
         return f"{self.outcome}: {self.differing} of {self.judged} elements differ ({share:.3g} %){judged}"
 
     def to_json(self) -> dict[str, Any]:
-        """The same for programs."""
-        return {
+        """Return a JSON object; docs/verdicts.md describes its keys, and `FORMER_KEYS` stay for one release."""
+        found: dict[str, Any] = {
             "outcome": str(self.outcome),
             "differing": self.differing,
             "judged": self.judged,
             "size": self.size,
             "a_is": self.a_is,
             "b_is": self.b_is,
-            "made": self.made,
+            "explained_output": self.made,
             "named": [_of_named(each) for each in self.named],
-            "parts": [_of_named(each) for each in self.parts],
+            "partial_causes": [_of_named(each) for each in self.parts],
             "excluded": [_of_cause(each) for each in self.excluded],
-            "unseen": [_of_cause(each) for each in self.unseen],
+            "undetectable": [_of_cause(each) for each in self.unseen],
             "pairs_tried": self.pairs,
             "untried": self.untried,
-            "apart": list(self.apart),
-            "beside": list(self.beside),
+            "distinguished_by": list(self.apart),
+            "implied": list(self.beside),
         }
+        return found | {former: found[key] for former, key in FORMER_KEYS.items()}
 
     def __str__(self) -> str:
         return "\n".join(self.lines())
