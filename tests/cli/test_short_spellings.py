@@ -77,7 +77,7 @@ def test_a_mnemonic_lists_its_forms(refsim):
     run = refsim("ptx", "explain", "prmt")
     assert run.code == 0
     assert "prmt.b32{.mode:" in run.out
-    assert "Four bytes" in run.out
+    assert "four bytes" in run.out
     some = refsim("ptx", "explain", "cvt.satfinite.e4m3x2")
     assert "cvt.rn.satfinite.e4m3x2.f32" in some.out
     assert "e5m2x2" not in some.out

@@ -1,4 +1,4 @@
-"""The instruction set: one file per family, one clause per instruction form."""
+"""The instruction set: one file per family, one implementation per instruction form."""
 
 from functools import cache
 from importlib import import_module
@@ -39,6 +39,6 @@ INSTRUCTION_FAMILIES = (
 
 @cache
 def load_families() -> None:
-    """Import every family, so that its clauses are registered; done once, when the first opcode is looked up."""
+    """Import every family, which registers its instructions. The first opcode that is looked up does this once."""
     for family in INSTRUCTION_FAMILIES:
         import_module(f"{__name__}.{family}")

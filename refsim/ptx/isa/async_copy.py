@@ -1,4 +1,4 @@
-"""cp.async: copies from global to shared memory that go on while the thread computes, in groups it can wait for."""
+"""cp.async: copies from global to shared memory that continue while the thread computes, in groups it can wait for."""
 
 from typing import Any
 
@@ -21,6 +21,7 @@ _HINTS = ("space", "prefetch")
 
 
 def _start(lanes: Lanes, to: Array, source: Array, bytes_: Array, given: Array, cop: str) -> None:
+    """Start copies of `bytes_` bytes that read the first `given` bytes of the source and fill the rest with zeros."""
     count = int(bytes_[0])
     if len(bytes_) != 1 or count not in SIZES[cop]:
         allowed = " or ".join(map(str, SIZES[cop]))
@@ -50,7 +51,7 @@ for _hint, _policy in (("", ""), (".L2::cache_hint", ", policy:b64")):
     def cp_async(
         lanes: Lanes, to: Array, source: Array, count: Array, given: Array | None, policy: Any = None, *, cop: str
     ) -> None:
-        """`bytes` on their way to shared memory; with a source size, the bytes beyond it become zero."""
+        """Start a copy of `bytes` bytes to shared memory; with a source size, the bytes after it become zero."""
         _start(lanes, to, source, count, count if given is None else given, cop)
 
     @instruction(
@@ -63,23 +64,23 @@ for _hint, _policy in (("", ""), (".L2::cache_hint", ", policy:b64")):
     def cp_async_ignoring(
         lanes: Lanes, to: Array, source: Array, count: Array, ignore: Array, policy: Any = None, *, cop: str
     ) -> None:
-        """`bytes` on their way to shared memory: zeros where `ignore` is true, and then no source is read."""
+        """Start a copy of `bytes` bytes to shared memory: where `ignore` is true, zeros, and no source is read."""
         _start(lanes, to, source, count, np.where(ignore, np.uint32(0), count), cop)
 
 
 @instruction("cp.async.commit_group", since="sm_80", source=PTX["cp.async.commit_group"])
 def commit_group(lanes: Lanes) -> None:
-    """The thread's copies since its last commit become one group, which may be empty."""
+    """Make one group of the thread's copies since its last commit; the group may be empty."""
     lanes.machine.copies.commit(lanes)
 
 
 @instruction("cp.async.wait_group n:b32", since="sm_80", source=PTX["cp.async.wait_group, cp.async.wait_all"])
 def wait_group(lanes: Lanes, n: Array) -> None:
-    """The thread goes on when at most the `n` newest of its groups are in flight."""
+    """Wait until at most the `n` newest of the thread's groups are in flight."""
     lanes.machine.copies.wait(lanes, int(n[0]))
 
 
 @instruction("cp.async.wait_all", since="sm_80", source=PTX["cp.async.wait_group, cp.async.wait_all"])
 def wait_all(lanes: Lanes) -> None:
-    """The thread goes on when all of its copies are there, committed or not."""
+    """Wait until all of the thread's copies are complete, committed or not."""
     lanes.machine.copies.wait(lanes, -1)

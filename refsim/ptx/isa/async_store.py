@@ -18,7 +18,7 @@ _COUNTED = "{.space:shared::cluster}.mbarrier::complete_tx::bytes"
 
 
 def sent(operands: RuleOperands) -> list[Any]:
-    """Addresses and what is sent must be defined."""
+    """Demand that addresses and sent values are defined; return the masks of the results."""
     for mask in operands.masks:
         for each in mask if isinstance(mask, list) else [mask]:
             operands.demand(each, "what an asynchronous store is given")
@@ -26,7 +26,8 @@ def sent(operands: RuleOperands) -> list[Any]:
 
 
 def _shared(address: Array, space: str | None) -> Array:
-    """Addresses in the window of shared memory, which generic ones lie in by a constant."""
+    """Return addresses as offsets in the window of shared memory; generic addresses differ from offsets by a
+    constant."""
     at, start = address.astype(np.int64), WINDOWS["shared"]
     return at if space else np.where((at >= start) & (at < start + WINDOW_SIZE), at - start, at)
 
@@ -42,7 +43,7 @@ for _vectors, _types in (("v2", "b32|b64|u32|u64|s32|s64|f32|f64"), ("v4", "b32|
         source=PTX["st.async"],
     )
     def store(lanes: Lanes, to: Array, b: list[Array], barrier: Array, *, space: str | None, type: str) -> None:
-        """The values on their way to shared memory of a CTA, whose mbarrier counts their bytes."""
+        """Send the values to shared memory of a CTA, whose mbarrier counts their bytes."""
         row = TYPES[type]
         words = np.stack([lanes.full(column.view(row.bits_dtype)) for column in b], axis=1)
         lanes.machine.engine.send(lanes, _shared(to, space), words, _shared(barrier, space))
@@ -64,7 +65,7 @@ for _operations, _types in (
     def reduce(
         lanes: Lanes, to: Array, b: Array, barrier: Array, *, space: str | None, operation: str, type: str
     ) -> None:
-        """The value on its way to be combined with what shared memory of a CTA holds, whose mbarrier counts the bytes."""
+        """Send the value to be combined with the contents of a CTA's shared memory; its mbarrier counts the bytes."""
         row, update = TYPES[type], reduction(operation, type)
         assert update is not None
         words = np.ascontiguousarray(lanes.full(b)).view(row.bits_dtype)[:, None]

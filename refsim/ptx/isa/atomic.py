@@ -1,4 +1,4 @@
-"""Atomic read-modify-write: lanes that hit one address follow each other in lane order."""
+"""Atomic read-modify-write: lanes that access one address follow each other in lane order."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -32,10 +32,8 @@ _LATER = {
 
 
 def _forms(mnemonic: str, operation: str, types: str) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """The opcodes of an operation, with the modifiers that change no value.
-
-    Cache hints belong to global and generic addresses.
-    """
+    """Yield the opcodes of an operation, with the modifiers that change no value. Cache hints belong to global and
+    generic addresses."""
     rank = f"{{.order:{_ORDERS[mnemonic]}}}{{.scope:cta|cluster|gpu|sys}}"
     hint = "" if operation == "cas" else "{.L2::cache_hint}"
     yield f"{mnemonic}{rank}{{.space:global}}.{operation}{hint}{types}", ("order", "scope", "l2_cache_hint")
@@ -45,13 +43,12 @@ def _forms(mnemonic: str, operation: str, types: str) -> Iterator[tuple[str, tup
 def _updating(
     operation: str, types: str, *, by: tuple[str, ...] = ("atom", "red"), is_vector: bool = False, **how: Any
 ) -> Callable[[Clause], Clause]:
-    """Register an update as `atom`, which returns what was found, and as `red`, where nobody wants that.
-
-    Vectors are updated in global memory alone.
-    """
+    """Return a decorator that registers an update as `atom`, which returns the old value, and as `red`, which does not.
+    Vectors are updated in global memory only."""
     many = "*" if is_vector else ""
 
     def register(function: Clause) -> Clause:
+        """Register the function for every opcode of the operation."""
         for mnemonic in by:
             result = f"d{many}, " if mnemonic == "atom" else ""
             for form, ignored in list(_forms(mnemonic, operation, types))[: 1 if is_vector else None]:
@@ -71,7 +68,8 @@ def _dec(old: Array, b: Array, _: Array | None) -> Array:
 
 
 def _equal(a: Array, b: Any) -> Array:
-    """Which elements have the same bits; items of 16 bytes are complex numbers for NumPy, which would compare values."""
+    """Return which elements have equal bits; items of 16 bytes are complex numbers to NumPy, which would compare
+    values."""
     if a.dtype.kind != "c":
         return np.asarray(a == b)
     first, second = (np.ascontiguousarray(np.atleast_1d(each)).view(np.uint64).reshape(-1, 2) for each in (a, b))
@@ -93,16 +91,17 @@ def read_modify_write(
     chain: Chain | None = None,
     choice: np.random.Generator | None = None,
 ) -> Array:
-    """Apply `update` lane after lane; the value that each lane found.
+    """Apply `update` lane after lane; return the value that each lane found.
 
-    chain: the same for many lanes on one place at once. choice: lanes come in an order that it draws. A compare-and-swap
-    (with `c`) that finds another value than `b` writes nothing.
+    chain: the update for many lanes at one place at once. choice: a generator that draws the order of lanes. A
+    compare-and-swap (with `c`) that finds another value than `b` writes nothing.
     """
     b = np.broadcast_to(b, (lanes.count, *b.shape[1:]))
     c = None if c is None else np.broadcast_to(c, (lanes.count, *c.shape[1:]))
     found = np.empty(b.shape, row.dtype)
 
     def compute(chosen: Any, held: Array, place: Array) -> tuple[Array, Array | None]:
+        """Return the items to write for the chosen lanes, and which of them are written (None: all)."""
         old = held.view(row.dtype)
         operands = [old.reshape(-1, row.lanes) if row.lanes > 1 else old, b[chosen], None if c is None else c[chosen]]
         before, after = _in_turn(place, operands, update, chain, choice)
@@ -117,7 +116,8 @@ def read_modify_write(
 def _in_turn(
     place: Array, operands: list[Any], update: Update, chain: Chain | None, choice: np.random.Generator | None
 ) -> tuple[Array, Array]:
-    """What each lane finds and leaves at its place when lanes that share one come in lane order, or in a drawn one."""
+    """Return the values that each lane finds and leaves when lanes at one place follow each other in lane order or a
+    drawn order."""
     held, b, c = operands
     if chain is not None and len(place) > 1 and (place == place[0]).all():
         return chain(held[0], b, c)
@@ -144,14 +144,15 @@ def _in_turn(
         before[mine] = now[waiting]
         now[waiting] = after[mine] = update(now[waiting], b[mine], None if c is None else c[mine])
     if choice is not None:
-        after[order] = np.repeat(now, counts, axis=0)  # of lanes that share a place memory keeps the highest one's word
+        after[order] = np.repeat(now, counts, axis=0)  # memory keeps the highest lane's item
     return before, after
 
 
 def _accumulated(ufunc: np.ufunc) -> Chain:
-    """The chain of an associative operation that NumPy has."""
+    """Return the chain of an associative operation that NumPy has."""
 
     def chain(held: Any, b: Array, _: Array | None) -> tuple[Array, Array]:
+        """Return the values that each lane finds and leaves."""
         values = ufunc.accumulate(np.concatenate([held[None], b]), dtype=b.dtype)
         return values[:-1], values[1:]
 
@@ -159,12 +160,13 @@ def _accumulated(ufunc: np.ufunc) -> Chain:
 
 
 def _exchanged(held: Any, b: Array, _: Array | None) -> tuple[Array, Array]:
-    """Each lane finds what the one before it left."""
+    """Return the values that each lane finds and leaves: each finds the value of the lane before it."""
     return np.concatenate([held[None], b[:-1]]), b
 
 
 def _compared(held: Any, b: Array, c: Array | None) -> tuple[Array, Array]:
-    """Compare-and-swap by many lanes: from one that finds what it expects to the next."""
+    """Return the values that many lanes find and leave by compare-and-swap. The loop jumps from one lane that finds its
+    expected value to the next."""
     assert c is not None
     before, after, start = np.empty_like(b), np.empty_like(b), 0
     while start < len(b):
@@ -193,11 +195,12 @@ INTEGER_UPDATES: dict[str, tuple[str, Chain | None, Update]] = {
 
 
 def _integer(operation: str, types: str, chain: Chain | None, update: Update) -> None:
+    """Register an integer or bitwise operation."""
     by = ("atom",) if update is _swap else ("atom", "red")
 
     @_updating(operation, f".{{type:{types}}}", by=by, later=_LATER, undefined=updated(operation))
     def combine(lanes: Lanes, address: Array, b: Array, policy: Any, *, type: str, space: str | None = None) -> Array:
-        """An integer or bitwise update; atom returns the value that was found."""
+        """Update an integer or bits in memory; atom returns the old value."""
         return read_modify_write(lanes, space, address, update, TYPES[type], b, chain=chain)
 
 
@@ -215,22 +218,24 @@ for _form, _ignored in _forms("atom", "cas", ".{type:b16|b32|b64|b128}"):
         undefined=updated("cas"),
     )
     def atom_cas(lanes: Lanes, address: Array, b: Array, c: Array, *, type: str, space: str | None = None) -> Array:
-        """Write c where memory holds b; return what was there."""
+        """Write c where memory holds b; return the old value."""
         return read_modify_write(lanes, space, address, _swap, TYPES[type], b, c, _compared)
 
 
-# ---- floats. Their sum depends on the order of arrival, which hardware leaves open: such results are marked inexact, and
-# lanes of a random schedule come in a random order.
+# ---- floats. Their sum depends on the order of arrival, which no specification fixes: results are marked inexact, and
+# lanes of a random schedule arrive in a random order.
 def _add_real(old: Array, b: Array, _: Array | None) -> Array:
     return ieee.add(old, b)
 
 
 def add_single(old: Array, b: Array, in_shared: Array | None) -> Array:
+    """Return sums of f32; only shared memory keeps subnormal numbers."""
     return np.where(np.asarray(in_shared), ieee.add(old, b), ieee.add(old, b, ftz=True))
 
 
 def add_double(old: Array, b: Array, in_shared: Array | None) -> Array:
-    """Of two NaN, shared memory keeps its own, quieted; elsewhere the added one wins as it is (measured on an H200)."""
+    """Return sums of f64. If both are NaN, shared memory keeps its own, quieted; elsewhere the added NaN wins unchanged
+    (measured on an H200)."""
     total = ieee.add(b, old).view(np.uint64)
     raw: Array = np.where(np.isnan(b), b.view(np.uint64), old.view(np.uint64))
     kept = (np.isnan(old) | np.isnan(b)) & ~np.asarray(in_shared)
@@ -238,7 +243,7 @@ def add_double(old: Array, b: Array, in_shared: Array | None) -> Array:
 
 
 def _in_shared(lanes: Lanes, address: Array, space: str | None) -> Array:
-    """Which lanes address shared memory: it keeps subnormal numbers where atom.global.add.f32 flushes them."""
+    """Return which lanes address shared memory, which keeps subnormal numbers that atom.global.add.f32 flushes."""
     if space is not None:
         return np.array([space.startswith("shared")])
     start = WINDOWS["shared"]
@@ -261,17 +266,17 @@ _SUM: dict[str, Any] = {
 
 @_updating("add", ".{type:f32|f64}", **_SUM)
 def add_wide(lanes: Lanes, address: Array, b: Array, policy: Any, *, type: str, space: str | None = None) -> Array:
-    """Sums in lane order, each rounded to nearest even; f32 outside shared memory flushes subnormal numbers."""
+    """Add in lane order, each sum rounded to nearest even; f32 outside shared memory flushes subnormal numbers."""
     return _add_wide(lanes, address, b, type, space)
 
 
 @_updating("add.noftz", ".{type:f16|f16x2|bf16|bf16x2}", **_SUM)
 def add_half(lanes: Lanes, address: Array, b: Array, policy: Any, *, type: str, space: str | None = None) -> Array:
-    """Sums in lane order, each rounded to nearest even; the halves of a pair are two sums."""
+    """Add in lane order, each sum rounded to nearest even; the halves of a pair are two sums."""
     return read_modify_write(lanes, space, address, _add_real, TYPES[type], b, choice=lanes.machine.choice)
 
 
-# ---- vectors of floats: every element is an update of its own, the vector is aligned to its whole size
+# ---- vectors of floats: every element is a separate update, the vector is aligned to its whole size
 _EXTREMUM: dict[str, Callable[..., Array]] = {"min": ieee.minimum, "max": ieee.maximum}
 _VECTORS = (
     ("{operation:add}", ".{vec:v2|v4}.{type:f32}"),
@@ -283,6 +288,7 @@ _VECTORS = (
 def _update_vector(
     lanes: Lanes, address: Array, b: list[Array], operation: str, type: str, vec: str, space: str | None
 ) -> list[Array]:
+    """Update each element of a vector in turn; return the old elements."""
     row, size = TYPES[type], TYPES[type].bits // 8
     where = lanes.full(address).astype(np.int64)
     if (stray := where % (size * int(vec[1])) != 0).any():
@@ -300,6 +306,8 @@ def _update_vector(
 
 
 def _vector(operation: str, types: str) -> None:
+    """Register an update of vectors."""
+
     @_updating(operation, types, is_vector=True, since="sm_90", inexact=True, undefined=updated("add"))
     def combine(
         lanes: Lanes,
@@ -312,7 +320,7 @@ def _vector(operation: str, types: str) -> None:
         vec: str,
         space: str | None,
     ) -> list[Array]:
-        """Element after element; the elements of a vector are updated together on no hardware."""
+        """Update a vector element by element; no hardware updates the elements of a vector together."""
         return _update_vector(lanes, address, b, operation, type, vec, space)
 
 

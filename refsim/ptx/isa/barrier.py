@@ -15,11 +15,12 @@ Array = NDArray[Any]
 _SECTION = PTX["bar, barrier"]
 
 # bar is barrier.aligned under its older name: the warp arrives together, all lanes at one instruction. Without .aligned
-# the lanes of a warp may come from different instructions; the warp counts once all its lanes that still run are there.
+# the lanes of a warp may come from different instructions; the warp counts once all its running lanes have arrived.
 _ALIGNED = (("bar{.cta}.", ".", "warp"), ("barrier{.cta}.", ".aligned.", "warp"), ("barrier{.cta}.", ".", None))
 
 
 def _family(name: str, suffix: str, rendezvous: str | None) -> None:
+    """Register sync, arrive and both reductions of a barrier spelling."""
     tail = suffix.removesuffix(".")
 
     @instruction(f"{name}sync{tail} a:u32, b:u32?", rendezvous=rendezvous, flow=True, ignores=("cta",), source=_SECTION)
@@ -65,14 +66,15 @@ for _name, _suffix, _rendezvous in _ALIGNED:
 
 @instruction("bar.warp.sync mask:b32", rendezvous="mask", undefined=defined, source=PTX["bar.warp.sync"])
 def bar_warp_sync(lanes: Lanes, mask: Array) -> None:
-    """The lanes of the mask meet here: what each did before comes before what any of them does after."""
+    """Let the lanes of the mask meet: accesses of each lane before this are ordered before accesses of any lane after
+    it."""
     if lanes.machine.races is not None:
         lanes.machine.races.orders.warp_met(lanes.ids, groups(lanes, mask), lanes.statement)
 
 
 @instruction("membar.{level:cta|gl|sys}", ignores=("level",), source=PTX["membar, fence"])
 def membar(lanes: Lanes) -> None:
-    """Memory is sequentially consistent in the simulator: a fence orders accesses for the check of races alone."""
+    """Order accesses for the race check only: memory is sequentially consistent in the simulator."""
     _fence(lanes)
 
 
@@ -84,7 +86,7 @@ def membar(lanes: Lanes) -> None:
     source=PTX["membar, fence"],
 )
 def fence(lanes: Lanes) -> None:
-    """Memory is sequentially consistent in the simulator: a fence orders accesses for the check of races alone."""
+    """Order accesses for the race check only: memory is sequentially consistent in the simulator."""
     _fence(lanes)
 
 
@@ -95,11 +97,11 @@ def _fence(lanes: Lanes) -> None:
 
 @instruction("griddepcontrol.launch_dependents", flow=True, since="sm_90", source=PTX["griddepcontrol"])
 def launch_dependents(lanes: Lanes) -> None:
-    """The next launch may begin as soon as all blocks have said so, or exited."""
+    """Allow the next launch to begin as soon as every block has executed this or exited."""
     lanes.machine.launches.let_others_begin(lanes)
 
 
 @instruction("griddepcontrol.wait", flow=True, since="sm_90", source=PTX["griddepcontrol"])
 def wait_for_launches(lanes: Lanes) -> None:
-    """What the launches before did is complete and seen."""
+    """Wait until the earlier launches are complete and their writes visible."""
     lanes.machine.launches.wait(lanes)

@@ -1,4 +1,4 @@
-"""From a clause and an opcode to a function over register bits: types resolved, modifiers fixed, once per instruction."""
+"""From an instruction form and an opcode to a function over register bits: types resolved and modifiers fixed once."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -16,7 +16,7 @@ STATE_SPACES = ("global", "shared", "local", "const", "param")
 
 @dataclass(frozen=True)
 class Bound:
-    """An opcode with its clause found: the typed operands and the modifiers that the clause takes."""
+    """An opcode with its instruction found: the typed operands and the modifiers that the implementation takes."""
 
     opcode: str
     clause: Instruction
@@ -25,31 +25,34 @@ class Bound:
 
     @cached_property
     def since(self) -> str:
-        """The first target that has the opcode."""
+        """Return the first target that has the opcode."""
         return self.clause.first_target(self.opcode)
 
     @cached_property
     def is_generic(self) -> bool:
-        """Whether the opcode names no state space, so that its addresses are generic ones."""
+        """Return whether the opcode names no state space, so that its addresses are generic."""
         return not any(word.partition("::")[0] in STATE_SPACES for word in self.opcode.split("."))
 
     @cached_property
     def results(self) -> list[tuple[OperandForm, PtxType]]:
+        """Return the typed results."""
         return [pair for pair in self.operands if pair[0].is_result]
 
     @cached_property
     def sources(self) -> list[tuple[OperandForm, PtxType]]:
-        """What the clause gets, in its order: results that are read as well, then the other operands."""
+        """Return the typed operands that the implementation receives, in its order: results that are read, then the
+        others."""
         both = [pair for pair in self.operands if pair[0].both]
         return both + [pair for pair in self.operands if not pair[0].is_result]
 
     @cached_property
     def vectors(self) -> list[OperandForm]:
-        """The operands that are vectors of registers and stand outside of brackets."""
+        """Return the operands that are vectors of registers outside of brackets."""
         return [form for form, _ in self.operands if form.many and not form.inside]
 
     @cached_property
     def keywords(self) -> dict[str, Any]:
+        """Return the modifiers that the implementation takes as keywords."""
         return {name: value for name, value in self.modifiers.items() if name in self.clause.keywords}
 
 
@@ -69,10 +72,10 @@ def bind(
     vectors: int | None = None,
     kinds: str | None = None,
 ) -> Bound:
-    """Find the clause of an opcode (for so many operands, predicates and vectors in the text, of these kinds), resolve the
-    type of each operand.
+    """Find the instruction of an opcode, and resolve the type of each operand.
 
-    Raises RefsimError for an unknown opcode.
+    operands, predicates, vectors and kinds describe the operands in the text; None for each is unknown. Raises
+    RefsimError, located at `where`, for an unknown opcode.
     """
     try:
         return _bound(opcode, operands, predicates, vectors, kinds)
@@ -81,7 +84,7 @@ def bind(
         raise
 
 
-@lru_cache(maxsize=1 << 15)  # more than all that the forms spell
+@lru_cache(maxsize=1 << 15)  # more than the opcodes of all forms
 def _bound(opcode: str, operands: int | None, predicates: int | None, vectors: int | None, kinds: str | None) -> Bound:
     clause, modifiers = find(opcode, "", operands, predicates, vectors, kinds)
     forms = clause.operands
@@ -93,15 +96,14 @@ def _bound(opcode: str, operands: int | None, predicates: int | None, vectors: i
 
 
 def pure_function(bound: Bound, source_count: int, result_bits: list[int]) -> Callable[..., list[Bits]]:
-    """The clause as a function from source bits to result bits, for registers of the given widths.
-
-    `source_count` sources are given (optional ones may be absent); results beyond `result_bits` are dropped.
-    """
+    """Return the implementation as a function from source bits to result bits, for registers of the given widths.
+    `source_count` sources are given (optional ones may be absent); results beyond `result_bits` are dropped."""
     function, keywords = bound.clause.function, bound.keywords
     types = [type for _, type in bound.sources[:source_count]]
     results = list(zip([type for _, type in bound.results], result_bits, strict=False))
 
     def call(*bits: Bits) -> list[Bits]:
+        """Return the bits of each result for the bits of the sources."""
         values = function(*map(view, bits, types), **keywords)
         if not isinstance(values, tuple):
             values = (values,)
@@ -111,11 +113,11 @@ def pure_function(bound: Bound, source_count: int, result_bits: list[int]) -> Ca
 
 
 def evaluate(opcode: str, *sources: Any) -> tuple[Bits, ...]:
-    """What one pure instruction returns for arrays of source bits: `evaluate("add.f32", a, b)[0]` are f32 patterns.
+    """Return what one pure instruction computes for arrays of source bits.
 
-    sources: unsigned arrays (bool for predicates), shape (n,) or (1,), in the order of the PTX operands. Returns one
-    unsigned array per result, each as wide as its PTX type. Raises RefsimError for an unknown opcode or an
-    instruction that needs a machine (memory, warp, control flow).
+    `evaluate("add.f32", a, b)[0]` are f32 bit patterns. sources: unsigned arrays (bool for predicates), shape (n,) or
+    (1,), in the order of the PTX operands. The result has one unsigned array per PTX result, as wide as its type.
+    Raises RefsimError for an unknown opcode or an instruction that needs a machine (memory, warp, control flow).
     """
     bound = bind(opcode, operands=1 + len(sources))
     if bound.clause.wants_lanes or bound.clause.ends_block:

@@ -1,4 +1,4 @@
-"""mma.sync of sm_120: operands of 4, 6 and 8 bits that may be mixed, and the kinds whose operands have scales by block."""
+"""mma.sync of sm_120: operands of 4, 6 and 8 bits in any combination, and kinds whose operands have block scales."""
 
 from typing import Any
 
@@ -29,7 +29,7 @@ _REGISTERS = {F32.name: ("f32", 4), F16.name: ("b32", 2)}  # PTX type and number
 
 
 def _names(shape: str, type: str, accumulator: str) -> tuple[str, str, str]:
-    """The fragments of A, B and C."""
+    """Return the names of the fragments of A, B and C."""
     suffix = f".{F16.name}" if accumulator == F16.name else ""
     return f"mma.{shape}.{type}.a", f"mma.{shape}.{type}.b", f"mma.{shape}.{type}.c{suffix}"
 
@@ -41,7 +41,7 @@ def _codes(
     warps: int,
     container: Container,
 ) -> tuple[Array, Array, Array]:
-    """A (warps, 16, k) and B (warps, 8, k) as codes, one to an element, and C."""
+    """Return A (warps, 16, k) and B (warps, 8, k) as codes, one per element, and C."""
     a, b, c = (
         matrices(held, packing_of(name, place == 1), warps)
         for place, (held, name) in enumerate(zip(operands, names, strict=True))
@@ -52,6 +52,7 @@ def _codes(
 
 # ---- kind::f8f6f4
 def _mixed_family(accumulator: str) -> None:
+    """Register the mma of kind::f8f6f4 for one accumulator type."""
     names = _names("m16n8k32", E4M3.name, accumulator)
     held, count = _REGISTERS[accumulator]
     types = f"{accumulator}.{{a_type:{_NARROW}}}.{{b_type:{_NARROW}}}.{accumulator}"
@@ -67,7 +68,7 @@ def _mixed_family(accumulator: str) -> None:
     def mma_f8f6f4(
         lanes: Lanes, a: list[Array], b: list[Array], c: list[Array], *, a_type: str, b_type: str
     ) -> list[Array]:
-        """D = A B + C over codes of 8, 6 and 4 bits, each in a byte of its own; e2m1 stands in the byte's bits 2 to 5."""
+        """Return D = A B + C over codes of 8, 6 and 4 bits, each in its own byte; e2m1 is in the byte's bits 2 to 5."""
         kind = mma_kind(a_type, b_type, accumulator)
         operands = _codes((a, b, c), names, kind, whole_warps(lanes), _IN_BYTES)
         return registers_of(product(lanes, *operands, kind, 32), packing_of(names[2], False), TYPES[held].dtype)
@@ -79,7 +80,7 @@ for _accumulator in _REGISTERS:
 
 # ---- kinds with scales
 def _selected(lanes: Lanes, ids: list[Array], scaling: Scaling, operand: str) -> str:
-    """The fragment that byte-id and thread-id choose."""
+    """Return the name of the fragment that byte-id and thread-id choose; a value out of range is a fault."""
     byte, thread = (int(each[0]) for each in ids)
     rule = f"{_SECTION}: byte-id of {scaling} is one of {scaling.byte_ids}, thread-id of its {operand} one of "
     for name, value, legal in (("byte", byte, scaling.byte_ids), ("thread", thread, THREAD_IDS[operand])):
@@ -90,13 +91,14 @@ def _selected(lanes: Lanes, ids: list[Array], scaling: Scaling, operand: str) ->
 
 
 def _scales(lanes: Lanes, words: list[Array], ids: list[Array], scaling: Scaling, operand: str) -> Array:
-    """The scales of A, (warps, 16, blocks), or of B, (warps, 8, blocks)."""
+    """Return the scales of A, (warps, 16, blocks), or of B, (warps, 8, blocks)."""
     name = _selected(lanes, ids, scaling, operand)
     found = fields_of(lanes.full(words[0]), name).astype(np.uint8)
     return found if operand == "sfa" else np.ascontiguousarray(found.swapaxes(1, 2))
 
 
 def _scaled_family(scaling: Scaling, scales: tuple[str, ...]) -> None:
+    """Register the mma of a kind with block scales, for the formats of its scales."""
     is_wide = scaling.k == 32
     shape, first = f"m16n8k{scaling.k}", E4M3.name if is_wide else E2M1.name
     names = _names(shape, first, F32.name)
@@ -128,8 +130,8 @@ def _scaled_family(scaling: Scaling, scales: tuple[str, ...]) -> None:
         b_type: str = first,
         scale_type: str = scales[0],
     ) -> list[Array]:
-        """D = (A scaled) (B scaled) + C: the ids choose the lanes of each four, and the bytes of their register, that hold
-        the scales of the rows of A and of the columns of B."""
+        """Return D = (A scaled) (B scaled) + C. The ids choose the lanes of each four, and the bytes of their register,
+        that hold the scales of A's rows and of B's columns."""
         kind = scaled_kind(scaling.kind, a_type, b_type)
         operands = _codes((a, b, c), names, kind, whole_warps(lanes), _IN_BYTES if is_wide else DENSE)
         held = _scales(lanes, sfa, ids_a, scaling, "sfa"), _scales(lanes, sfb, ids_b, scaling, "sfb")

@@ -1,4 +1,5 @@
-"""Copies of runs of bytes by the copy engine: cp.async.bulk, its reductions and prefetches, and the groups of a thread."""
+"""Copies of runs of bytes by the copy engine: cp.async.bulk, its reductions and prefetches, and the groups of a
+thread."""
 
 from typing import Any
 
@@ -27,7 +28,7 @@ for _hint, _policy in HINTS:
         source=_SECTION,
     )
     def load(lanes: Lanes, to: Array, source: Array, amount: Array, barrier: Array, policy: Any = None) -> None:
-        """Global bytes on their way to shared memory of a CTA, whose mbarrier counts them."""
+        """Start a copy of global bytes to shared memory of a CTA, whose mbarrier counts them."""
         lanes.machine.engine.run(lanes, ("shared", to), ("global", source), amount, barrier=barrier)
 
     @instruction(
@@ -40,7 +41,8 @@ for _hint, _policy in HINTS:
     def load_for_many(
         lanes: Lanes, to: Array, source: Array, amount: Array, barrier: Array, mask: Array, policy: Any = None
     ) -> None:
-        """Global bytes on their way to the same place in every CTA of a mask; each one's mbarrier counts its own."""
+        """Start a copy of global bytes to one place in every CTA of a mask; each CTA's mbarrier counts its own
+        bytes."""
         lanes.machine.engine.run(lanes, ("shared", to), ("global", source), amount, barrier=barrier, mask=mask)
 
     @instruction(
@@ -50,7 +52,7 @@ for _hint, _policy in HINTS:
         source=_SECTION,
     )
     def store(lanes: Lanes, to: Array, source: Array, amount: Array, policy: Any = None) -> None:
-        """Shared bytes on their way to global memory, in the thread's current bulk group."""
+        """Start a copy of shared bytes to global memory, in the thread's current bulk group."""
         lanes.machine.engine.run(lanes, ("global", to), ("shared", source), amount)
 
     @instruction(
@@ -60,7 +62,7 @@ for _hint, _policy in HINTS:
         source=PTX["cp.async.bulk.prefetch"],
     )
     def prefetch(lanes: Lanes, address: Array, amount: Array, policy: Any = None) -> None:
-        """A hint: nothing is read, and nothing is ordered."""
+        """Check the address of a hint: nothing is read, and nothing is ordered."""
         lanes.machine.engine.hint(lanes, address, amount)
 
 
@@ -71,11 +73,12 @@ for _hint, _policy in HINTS:
     source=_SECTION,
 )
 def send(lanes: Lanes, to: Array, source: Array, amount: Array, barrier: Array) -> None:
-    """Bytes of the CTA's shared memory on their way to that of another, whose mbarrier counts them."""
+    """Start a copy from the CTA's shared memory to another CTA's, whose mbarrier counts the bytes."""
     lanes.machine.engine.run(lanes, ("shared", to), ("shared", source), amount, barrier=barrier)
 
 
 def _reduction(space: str, types: dict[str, str]) -> None:
+    """Register the reductions to a state space: `types` lists the types of each operation."""
     completion = ".bulk_group" if space == "global" else _COUNTED
     barrier = "" if space == "global" else ", [bar]"
     for operation, type in types.items():
@@ -97,7 +100,8 @@ def _reduction(space: str, types: dict[str, str]) -> None:
                 type: str,
                 operation: str = operation.partition(".")[0],
             ) -> None:
-                """Shared bytes on their way to be combined with what is at their destination, element by element."""
+                """Start a reduction: combine shared bytes with the contents of their destination, element by
+                element."""
                 where = space.partition("::")[0]
                 bar = None if where == "global" else rest[0]
                 engine = lanes.machine.engine
@@ -135,11 +139,12 @@ _reduction(
 
 @instruction("cp.async.bulk.commit_group", since="sm_90", source=PTX["cp.async.bulk.commit_group"])
 def commit_group(lanes: Lanes) -> None:
-    """What the thread started since its last commit becomes one bulk group, which may be empty."""
+    """Make one bulk group of the thread's operations since its last commit; the group may be empty."""
     lanes.machine.engine.commit(lanes)
 
 
 @instruction("cp.async.bulk.wait_group{.read} n:b32", since="sm_90", source=PTX["cp.async.bulk.wait_group"])
 def wait_group(lanes: Lanes, n: Array, *, read: bool) -> None:
-    """The thread goes on when at most the `n` newest of its bulk groups are in flight, or with .read still read."""
+    """Wait until at most the `n` newest of the thread's bulk groups are in flight; with .read, until the others have
+    been read."""
     lanes.machine.engine.wait(lanes, int(np.asarray(n)[0]), read=read)

@@ -17,7 +17,7 @@ Array = NDArray[Any]
     "mapa{.space:shared::cluster}.{type:u32|u64} d, a, b:u32", ignores=("type",), since="sm_90", source=PTX["mapa"]
 )
 def mapa(lanes: Lanes, a: Array, b: Array, *, space: str | None) -> Array:
-    """The address of the same variable in the CTA of rank b; generic in and out without a state space."""
+    """Return the address of a variable in the CTA of rank b; generic in and out without a state space."""
     size = lanes.machine.geometry.cluster_ctas
     if (stray := b >= size).any():
         position = int(np.argmax(lanes.full(stray)))
@@ -33,7 +33,7 @@ def mapa(lanes: Lanes, a: Array, b: Array, *, space: str | None) -> Array:
     source=PTX["getctarank"],
 )
 def getctarank(lanes: Lanes, a: Array, *, space: str | None) -> Array:
-    """The rank of the CTA whose shared memory holds the address."""
+    """Return the rank of the CTA whose shared memory holds the address."""
     _check_shared(lanes, a, space)
     return rank_of(a).astype(np.uint32)
 
@@ -46,6 +46,8 @@ def _check_shared(lanes: Lanes, address: Array, space: str | None) -> None:
 
 
 def _barrier(suffix: str, rendezvous: str | None) -> None:
+    """Register barrier.cluster with a suffix (`.aligned` or none) and the lanes that must meet first."""
+
     @instruction(
         f"barrier.cluster.arrive{{.order:release|relaxed}}{suffix}",
         rendezvous=rendezvous,
@@ -54,7 +56,7 @@ def _barrier(suffix: str, rendezvous: str | None) -> None:
         source=PTX["barrier.cluster"],
     )
     def arrive(lanes: Lanes, *, order: str | None) -> None:
-        """The thread has arrived, and goes on; what it did before is released unless it is `.relaxed`."""
+        """Arrive at the cluster's barrier without waiting; earlier accesses are released unless it is `.relaxed`."""
         lanes.machine.cluster_barrier.arrive(lanes, releases=order != "relaxed")
 
     @instruction(

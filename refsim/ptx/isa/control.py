@@ -1,4 +1,4 @@
-"""Control flow: branches, exits, traps; the machine keeps the lanes, the clause says where they go."""
+"""Control flow: branches, exits, traps; the machine holds the lanes, the implementation decides where they go."""
 
 from typing import Any
 
@@ -13,13 +13,13 @@ from refsim.sources import PTX
 
 @instruction("bra{.uni} target", flow=True, ignores=("uni",), source=PTX["bra"])
 def bra(lanes: Lanes, target: int) -> None:
-    """Every lane that runs goes to the label; a guard keeps the others back."""
+    """Send every running lane to the label; a guard holds the others back."""
     lanes.machine.branch(lanes, target)
 
 
 @instruction("brx.idx{.uni} index:u32, targets", flow=True, ignores=("uni",), source=PTX["brx.idx"])
 def brx_idx(lanes: Lanes, index: NDArray[Any], targets: tuple[int, ...]) -> None:
-    """Each lane goes to the label of the table that its index names; an index beyond the table is undefined."""
+    """Send each lane to the label of the table at its index; an index beyond the table is undefined."""
     numbers = lanes.full(index)
     if (numbers >= len(targets)).any():
         stray = int(np.argmax(numbers >= len(targets)))
@@ -30,14 +30,14 @@ def brx_idx(lanes: Lanes, index: NDArray[Any], targets: tuple[int, ...]) -> None
 
 @instruction("ret{.uni}", flow=True, ignores=("uni",), source=PTX["ret"])
 def ret(lanes: Lanes) -> None:
-    """An entry's return: the thread has finished."""
+    """Finish the thread: the return of an entry."""
     lanes.machine.retire(lanes.ids, lanes.pc)
 
 
 @instruction("call{.uni} a:u64", flow=True, ignores=("uni",), source=PTX["call"])
 def call(lanes: Lanes, a: NDArray[Any]) -> None:
-    """What is left of a call once all functions that it may reach are part of the entry: an address of none of them, or of
-    one that is running already."""
+    """Raise a fault for a call that inlining could not replace: its address is no reachable function, or one that is
+    running."""
     names = {address: name for name, address in lanes.machine.symbols.items() if address >= FUNCTION_BASE}
     address = int(lanes.full(a)[0])
     known = f", {names[address]}, which is running already or takes other parameters" if address in names else ""
@@ -47,29 +47,29 @@ def call(lanes: Lanes, a: NDArray[Any]) -> None:
 
 @instruction("exit", flow=True, source=PTX["exit"])
 def leave(lanes: Lanes) -> None:
-    """The thread has finished."""
+    """Finish the thread."""
     lanes.machine.retire(lanes.ids, lanes.pc)
 
 
 @instruction("trap", flow=True, source=PTX["trap"])
 def trap(lanes: Lanes) -> None:
-    """The kernel stops itself: a failed assertion."""
+    """Stop the kernel: a failed assertion."""
     raise lanes.fault("trap", 0, "the kernel executed trap")
 
 
 @instruction("nanosleep.u32 a:u32", since="sm_70", source=PTX["nanosleep"])
 def nanosleep(a: NDArray[Any]) -> tuple[()]:
-    """Time does not pass in the simulator."""
+    """Do nothing: time does not pass in the simulator."""
     return ()
 
 
 @instruction("brkpt", flow=True, source=PTX["brkpt"])
 def brkpt(lanes: Lanes) -> None:
-    """Without a debugger a breakpoint ends the launch, as on an H200."""
+    """End the launch: without a debugger a breakpoint is a launch failure, as on an H200."""
     raise lanes.fault("trap", 0, "the kernel executed brkpt, which without a debugger is a launch failure")
 
 
 @instruction("pmevent{.mask} event:u32", ignores=("mask",), source=PTX["pmevent"])
 def pmevent(event: NDArray[Any]) -> tuple[()]:
-    """Nobody counts events."""
+    """Do nothing: the simulator counts no events."""
     return ()

@@ -1,7 +1,5 @@
-"""cvt: between integers, floats and the 8-, 6- and 4-bit formats; every rounding happens once.
-
-The conversions to and from narrow formats are the rows of `refsim.conversions`: the simulator holds no second copy.
-"""
+"""cvt: between integers, floats and the 8-, 6- and 4-bit formats; every conversion rounds once. Conversions to and from
+narrow formats are the entries of `refsim.conversions`: the simulator holds no second copy."""
 
 from typing import Any
 
@@ -24,7 +22,7 @@ _REAL = "{rounding:rn|rz|rm|rp}"
 
 
 def _conversion_row(row: Conversion) -> None:
-    """A clause for a row: registers in, register out, the first operand in the upper place."""
+    """Register the instruction of a conversion: registers in, register out, the first operand in the upper place."""
     result, operand = f"b{row.result_dtype.itemsize * 8}", f"b{row.operand_dtype.itemsize * 8}"
     if row.rounding == STOCHASTIC and row.elements == 4:
         operands = f"a:{operand}*, random:b32"
@@ -33,27 +31,29 @@ def _conversion_row(row: Conversion) -> None:
         operands += ", random:b32" if row.rounding == STOCHASTIC else ""
 
     def clause(*registers: Any) -> Array:
+        """Convert the registers, with random bits in the last one for stochastic rounding."""
         if row.rounding == STOCHASTIC:
             sources = registers[0] if row.elements == 4 else registers[:-1]
             return convert(row.name, *sources, random_bits=registers[-1])
         return convert(row.name, *registers)
 
-    clause.__doc__ = f"{row.reads} to {row.to}, {row.rounding}."
+    clause.__doc__ = f"Convert {row.reads} to {row.to} with {row.rounding} rounding."
     rule = bits.packed(row.elements) if row.elements > 1 else "whole"
     instruction(f"{row.name} d:{result}, {operands}", since=row.since, source=row.source, undefined=rule)(clause)
 
 
 def _real(to: str, from_: str, modifiers: str, since: str = "sm_50", later: dict[str, str] | None = None) -> None:
-    """Between float types: narrowing takes a rounding mode, the rest is exact."""
+    """Register cvt between float types: narrowing takes a rounding mode, the rest is exact."""
 
     @instruction(f"cvt{modifiers}.{to}.{from_} d:{to}, a:{from_}", since=since, later=later, source=PTX["cvt"])
     def cvt_real(
         a: Array, *, rounding: ieee.ConversionModifier | None = None, ftz: bool = False, sat: bool = False
     ) -> Array:
+        """Convert between float types with at most one rounding."""
         return ieee.float_to_float(a, to, rounding or "rn", ftz=ftz, sat=sat)
 
 
-# In front of the rows, which have f16 from f32 only as their targets' newer modifiers leave it.
+# Registered before the table of conversions, whose f16 from f32 entries need newer targets.
 _real("f16", "f32", f".{_REAL}{{.ftz}}{{.sat}}")
 
 for _row in CONVERSIONS.values():
@@ -62,7 +62,7 @@ for _row in CONVERSIONS.values():
 
 
 def _holds(to: str, from_: str) -> bool:
-    """Whether every value of one integer type is a value of another."""
+    """Return whether integer type `to` holds every value of integer type `from_`."""
     have, want = np.iinfo(TYPES[from_].dtype.str), np.iinfo(TYPES[to].dtype.str)
     return bool(want.min <= have.min and have.max <= want.max)
 
@@ -74,7 +74,7 @@ def _holds(to: str, from_: str) -> bool:
     source=PTX["cvt"],
 )
 def cvt_integer(a: Array, *, to: str) -> Array:
-    """Between integer widths: the low bits, extended by the source's sign."""
+    """Convert between integer widths: keep the low bits, or extend by the source's sign."""
     return a.astype(TYPES[to].dtype)
 
 
@@ -86,12 +86,12 @@ def _clamped(a: Array, to: str) -> Array:
 
 
 def _saturating(to: str) -> None:
-    """cvt.sat exists from those types that hold more than the result's type does."""
+    """Register cvt.sat to a type, from the types whose range is not contained in the type's range."""
     sources = "|".join(name for name in _INTEGERS.split("|") if not _holds(to, name))
 
     @instruction(f"cvt.sat.{{to:{to}}}.{{from_:{sources}}} d:to, a:from_", ignores=("from_",), source=PTX["cvt"])
     def cvt_integer_clamped(a: Array, *, to: str) -> Array:
-        """Between integer types, clamped to the result's range."""
+        """Convert between integer types, clamped to the result's range."""
         return _clamped(a, to)
 
 
@@ -105,7 +105,7 @@ for _name in _INTEGERS.split("|"):
     source=PTX["cvt"],
 )
 def cvt_single_to_integer(a: Array, *, rounding: ieee.IntegralModifier, ftz: bool, to: str) -> Array:
-    """To the nearest integer in the mode's sense; a value out of range is clamped, with .sat or without."""
+    """Round to an integer in the mode's direction; a value out of range is clamped, with or without .sat."""
     return ieee.float_to_integer(a, TYPES[to].dtype, rounding, ftz=ftz)
 
 
@@ -115,13 +115,13 @@ def cvt_single_to_integer(a: Array, *, rounding: ieee.IntegralModifier, ftz: boo
     source=PTX["cvt"],
 )
 def cvt_to_integer(a: Array, *, rounding: ieee.IntegralModifier, to: str) -> Array:
-    """To the nearest integer in the mode's sense; a value out of range is clamped, with .sat or without."""
+    """Round to an integer in the mode's direction; a value out of range is clamped, with or without .sat."""
     return ieee.float_to_integer(a, TYPES[to].dtype, rounding)
 
 
 @instruction(f"cvt.{_INTEGRAL}.{{to:{_INTEGERS}}}.bf16 d:to, a:bf16", since="sm_90", source=PTX["cvt"])
 def cvt_bfloat_to_integer(a: Array, *, rounding: ieee.IntegralModifier, to: str) -> Array:
-    """As from f32: every bf16 is one."""
+    """Round to an integer as from f32: every bf16 is an f32."""
     return ieee.float_to_integer(a, TYPES[to].dtype, rounding)
 
 
@@ -131,7 +131,7 @@ def cvt_bfloat_to_integer(a: Array, *, rounding: ieee.IntegralModifier, to: str)
     source=PTX["cvt"],
 )
 def cvt_integer_to_single(a: Array, *, rounding: ieee.RoundingModifier, sat: bool) -> Array:
-    """An integer rounded once; .sat clamps to [0, 1]; no result is subnormal."""
+    """Convert an integer, rounded once; .sat clamps to [0, 1]; no result is subnormal."""
     return ieee.integer_to_float(a, "f32", rounding, sat=sat)
 
 
@@ -141,7 +141,7 @@ def cvt_integer_to_single(a: Array, *, rounding: ieee.RoundingModifier, sat: boo
     source=PTX["cvt"],
 )
 def cvt_from_integer(a: Array, *, rounding: ieee.RoundingModifier, sat: bool, to: str) -> Array:
-    """An integer rounded once; .sat clamps to [0, 1]."""
+    """Convert an integer, rounded once; .sat clamps to [0, 1]."""
     return ieee.integer_to_float(a, to, rounding, sat=sat)
 
 
@@ -152,15 +152,16 @@ def cvt_from_integer(a: Array, *, rounding: ieee.RoundingModifier, sat: bool, to
     source=PTX["cvt"],
 )
 def cvt_integer_to_bfloat(a: Array, *, rounding: ieee.RoundingModifier) -> Array:
-    """An integer rounded once."""
+    """Convert an integer, rounded once."""
     return ieee.integer_to_float(a, "bf16", rounding)
 
 
 def _integral(type: str, modifiers: str, since: str = "sm_50") -> None:
-    """cvt.rni and its kind between equal types round to an integral value."""
+    """Register cvt.rni, rzi, rmi and rpi between equal types, which round to an integral value."""
 
     @instruction(f"cvt.{_INTEGRAL}{modifiers}.{type}.{type} d:{type}, a:{type}", since=since, source=PTX["cvt"])
     def cvt_integral(a: Array, *, rounding: ieee.IntegralModifier, ftz: bool = False, sat: bool = False) -> Array:
+        """Round to an integral value in the mode's direction."""
         return ieee.round_to_integral(a, rounding, ftz=ftz, sat=sat)
 
 
@@ -183,7 +184,7 @@ for _to, _from, _modifiers in (
     _real(_to, _from, _modifiers)
 _real("bf16", "f32", f".{_REAL}{{.ftz}}", since="sm_80")
 _real("bf16", "f64", f".{_REAL}", since="sm_90")
-# Between f16 and bf16 ptxas takes no rounding for rn, and to wider types one that has nothing to do.
+# Between f16 and bf16 ptxas takes a missing rounding as rn; to wider types it accepts a rounding without effect.
 _MAYBE = "{.rounding:rn|rz|rm|rp}"
 _real("bf16", "f16", _MAYBE, since="sm_90")
 _real("f16", "bf16", _MAYBE, since="sm_90")
@@ -199,7 +200,7 @@ _real("bf16", "bf16", "", since="sm_90")
     source=PTX["cvt.pack"],
 )
 def cvt_pack(a: Array, b: Array, *, to: str) -> Array:
-    """Two integers clamped into the halves of a register, a in the upper one."""
+    """Clamp two integers into the halves of a register, a in the upper half."""
     upper, lower = (_clamped(value, to).view(np.uint16).astype(np.uint32) for value in (a, b))
     return (upper << np.uint32(16)) | lower
 
@@ -211,7 +212,7 @@ def cvt_pack(a: Array, b: Array, *, to: str) -> Array:
     source=PTX["cvt.pack"],
 )
 def cvt_pack_bytes(a: Array, b: Array, c: Array, *, to: str) -> Array:
-    """Two integers clamped into the low bytes, a above b, behind the low half of c."""
+    """Clamp two integers into the low bytes, a above b, and put the low half of c above them."""
     upper, lower = (_clamped(value, to).view(np.uint8).astype(np.uint32) for value in (a, b))
     packed: Array = (c << np.uint32(16)) | (upper << np.uint32(8)) | lower
     return packed
@@ -224,7 +225,7 @@ def cvt_pack_bytes(a: Array, b: Array, c: Array, *, to: str) -> Array:
     source=PTX["cvt.pack"],
 )
 def cvt_pack_small(a: Array, b: Array, c: Array, *, to: str) -> Array:
-    """Two integers clamped to 4 or 2 bits into the low places, a above b, behind the low bits of c."""
+    """Clamp two integers to 4 or 2 bits in the low places, a above b, and put the low bits of c above them."""
     bits = int(to[1])
     low, high = (-(1 << bits - 1), (1 << bits - 1) - 1) if to[0] == "s" else (0, (1 << bits) - 1)
     mask = np.uint32((1 << bits) - 1)

@@ -1,8 +1,9 @@
-"""Sums of a few arrays of float64, rounded once: nothing of any term is lost before that.
+"""Sums of a few arrays of float64, rounded once: no part of any term is lost before the rounding.
 
-Adding two numbers leaves an error that is a number too (Knuth's TwoSum), so a sum is `total + rest`, and what does not fit
-there `lost`. A `total` that is not the whole sum becomes its neighbour with an odd last bit: rounding that to 51 bits or fewer
-is rounding the sum (Boldo and Melquiond, Emulation of FMA and correctly rounded sums, 2008).
+The error of adding two numbers is a number too (Knuth's TwoSum). A sum is therefore `total + rest`, and the part that
+does not fit there is `lost`. A `total` that is not the whole sum becomes its neighbor with an odd last bit: rounding
+the neighbor to 51 bits or fewer is rounding the sum (Boldo and Melquiond, Emulation of FMA and correctly rounded sums,
+2008).
 """
 
 from typing import Any
@@ -19,8 +20,10 @@ _LOW = np.int64(1)
 
 
 def rounded_sum(terms: list[Doubles], row: ElementType) -> tuple[Array, NDArray[np.intp]]:
-    """The sums of at least two terms, rounded once to nearest even, and which of them (flat) their orders of magnitude leave
-    open: 2^53 + 2^-60 - 2^53 - 2^-120 is one, 2^-60 and less is left of it."""
+    """Return the sums of at least two terms, rounded once to nearest even, and the flat indices of undecided sums.
+
+    A sum is undecided if the lost part may change the rounding: 2^-60 and less is left of 2^53 + 2^-60 - 2^53 - 2^-120.
+    """
     total, rest = two_sum(terms[0], terms[1])
     lost: Doubles | None = None
     for term in terms[2:]:
@@ -41,7 +44,8 @@ def rounded_sum(terms: list[Doubles], row: ElementType) -> tuple[Array, NDArray[
 
 
 def two_sum(x: Doubles, y: Doubles) -> tuple[Doubles, Doubles]:
-    """x + y rounded to float64, and how much is missing of the sum: both together are x + y. NaN where that is no number."""
+    """Return x + y rounded to float64, and the rounding error: their sum is x + y exactly. The error of a non-finite
+    sum is NaN."""
     total = x + y
     of_y = total - x
     missing = y - of_y
@@ -51,7 +55,7 @@ def two_sum(x: Doubles, y: Doubles) -> tuple[Doubles, Doubles]:
 
 
 def _odd(total: Doubles, rest: Doubles) -> Doubles:
-    """The sums rounded to odd: the neighbour towards `rest` where there is a rest and the last bit is even."""
+    """Return the sums rounded to odd: the neighbor toward `rest` where there is a rest and the last bit is even."""
     bits = total.view(np.int64)
     even = np.flatnonzero((rest != 0) & (bits & _LOW == 0) & np.isfinite(total))
     if not even.size:

@@ -1,21 +1,22 @@
-"""What a clause of the instruction set looks like, and how an opcode finds its clause.
+"""The form of an instruction, its registration, and the search for the form of an opcode.
 
-A clause is one function under `@instruction("form", since=..., source=...)`. The form is the line that the PTX ISA
-prints, as a small grammar:
+An instruction implementation is one function under `@instruction("form", since=..., source=...)`. The form is the line
+that the PTX ISA prints, as a small grammar:
 
     add{.sat}.{type:u16|s16|u32|s32} d, a, b
     cvt.rn.satfinite{.relu}.{to:e4m3x2|e5m2x2}.f32 d:b16, a:f32, b:f32
     setp.{test:eq|ne}{.boolean:and|or|xor}.{type:b16|b32} dp:pred|dq:pred, a, b, c:pred?
 
-Modifiers may be written in other orders than the form's, as opcodes.py says.
-`{.name}` is an optional flag (True or False), `.{name:x|y}` a required choice, `{.name:x|y}` an optional one (or None).
-Operands whose names begin with `d` are results, all others are read; `name:T` gives the PTX type (a literal type, or the
-name of a choice, or `wide`: twice the width of `type`), no `:T` means `type`; a trailing `?` may be absent, `[a]` is an
-address, `a*` one register or a vector of them (a list, also for one), `a*4` a vector of four, `a**` a vector of as many
-as the clause accepts, `a:part*` one register or a vector whose elements share its bits. `[a, {c:s32}]` is an address with
-coordinates (a list), `+d` a result that is read as well: its values come first among the sources. The function gets one
-array per source in order, viewed as that type, then the modifiers as keywords, and returns one array per result. `::` in
-a flag becomes `_` in its keyword.
+Modifiers may be written in other orders than the form's; opcodes.py has the rules. `{.name}` is an optional flag (True or
+False), `.{name:x|y}` a required choice, `{.name:x|y}` an optional one (or None).
+
+Operands whose names begin with `d` are results, all others are read. `name:T` gives the PTX type (a literal type, the
+name of a choice, or `wide`: twice the width of `type`); without `:T` the type is `type`. A trailing `?` marks an optional
+operand and `[a]` an address. `a*` is one register or a vector of them (a list, also for one), `a*4` a vector of four,
+`a**` a vector as long as the implementation accepts, `a:part*` one register or a vector whose elements share its bits.
+`[a, {c:s32}]` is an address with coordinates (a list), `+d` a result that is read as well: its values come first among
+the sources. The function gets one array per source in order, viewed as that type, then the modifiers as keywords, and
+returns one array per result. `::` in a flag becomes `_` in its keyword.
 """
 
 import re
@@ -30,9 +31,9 @@ from refsim.ptx.isa.unmodelled import missing
 from refsim.sources import Source
 
 Clause = Callable[..., Any]
-# How undefined bits pass an instruction, see refsim.ptx.checks.undefined_bits: "whole", or a function.
+# How undefined bits pass through an instruction, see refsim.ptx.checks.undefined_bits: "whole", or a function.
 Rule = str | Callable[..., Any]
-# How much is known of the bits that an instruction returns on a target, the surest first.
+# The certainty of the bits that an instruction returns on a target, the most certain first.
 Certainty = Literal["exact", "assumed", "inexact"]
 
 _OPERAND = re.compile(
@@ -42,10 +43,11 @@ _OPERAND = re.compile(
 
 @dataclass(frozen=True)
 class OperandForm:
-    """One operand of a form: a result, a source, an address or a vector of registers (`count` of them, 0: the opcode says).
+    """One operand of a form: a result, a source, an address or a vector of registers (`count` of them, 0: the opcode
+    says).
 
-    `inside` stands in the brackets of the address before it, `both` is a result that is read too, `any_count` a vector
-    whose length the clause checks, `apart` a result that stands behind a comma, not behind a bar.
+    `inside` marks an operand in the brackets of the address before it, `both` a result that is read too. `any_count`
+    marks a vector whose length the implementation checks, `apart` a result that follows a comma instead of a bar.
     """
 
     name: str
@@ -61,33 +63,37 @@ class OperandForm:
 
     @property
     def is_result(self) -> bool:
+        """Return whether the operand is a result: its name begins with d."""
         return self.name.startswith("d")
 
     @property
     def is_read(self) -> bool:
-        """Whether the clause gets its value."""
+        """Return whether the implementation receives the operand's value."""
         return self.both or not self.is_result
 
     @property
     def single(self) -> "OperandForm":
-        """The form of one element of a vector."""
+        """Return the form of one element of a vector."""
         return OperandForm(self.name, self.type)
 
 
 @dataclass(frozen=True)
 class Instruction:
-    """One clause: its form, its meaning, the first target that has it, and the section it was taken from.
+    """One instruction form with its implementation, the first target that has it, and its section of the ISA.
 
-    `rendezvous` says who must meet before it runs: None nobody, "warp" all lanes of the warp that have not exited, "mask"
-    the lanes that its operand "mask" names, "warpgroup" all of four warps. `flow` marks a clause that itself tells the
-    machine where its lanes go on. `inexact` marks results that the ISA leaves open (`.approx`); those of a clause with
-    `recorded` are the bits of the chip of these targets, and assumed on every other. `since` is the first target that has it,
-    `later` that of single words of the opcode. `undefined` says which bits of the results are undefined where bits of the
-    sources are: "whole", any makes all undefined, or a function. `stacks`
-    promises that whole warps are computed each for itself, and that the clause asks its lanes for no more than their number
-    and the arithmetic. `keeps_registers` hands its vectors over as registers, which it goes on to use behind the
-    instruction; `length` says of how many registers a vector `**` is. `by_kind`: what kinds of operands stand in the text
-    tells the clause from others of the same opcode. `together`: every number by itself, so that statements side by side may be
+    `rendezvous` names the lanes that must meet first: None, "warp" (all lanes of the warp that have not exited), "mask"
+    (the lanes of operand "mask"), or "warpgroup" (all four warps). `flow`: the implementation itself tells the machine
+    where its lanes continue.
+
+    `inexact`: the ISA leaves the bits of the result open (`.approx`). With `recorded`, the bits are those of the
+    recorded targets, and assumed on every other target. `since` is the first target of the form, `later` the first
+    target of single words of the opcode. `undefined` gives the undefined bits of the results: "whole" (any undefined
+    source bit makes all undefined), or a function.
+
+    `stacks`: whole warps are computed independently, and the implementation asks its lanes only for their number and
+    the arithmetic. `keeps_registers`: vectors arrive as register numbers, which the implementation uses after the
+    instruction. `length` returns how many registers a vector `**` has. `by_kind`: the kinds of operands in the text
+    tell the form from others of one opcode. `together`: elements are independent, so that adjacent statements may be
     rows of one call.
     """
 
@@ -115,42 +121,43 @@ class Instruction:
     recorded: tuple[str, ...] = ()
 
     def certainty(self, target: str) -> Certainty:
-        """Whether its bits are those of a target's chip: "exact"; "assumed", they are those of a recorded chip, and nobody
-        looked at this one; "inexact", they are those of no chip."""
+        """Return how certain the result bits are on a target's chip. "exact": they are the chip's. "assumed": they are
+        the bits of a recorded chip, unverified on this target. "inexact": no chip was recorded."""
         if not self.inexact or target in self.recorded:
             return "exact"
         return "assumed" if self.recorded else "inexact"
 
     @property
     def ends_block(self) -> bool:
-        """Whether the scheduler decides, after this instruction, which lanes go on where."""
+        """Return whether the scheduler decides after this instruction which lanes continue where."""
         return self.flow or self.rendezvous is not None
 
     @property
     def converges(self) -> bool:
-        """Whether a program means lanes of a warp to meet here, without any order of their accesses to memory; matrix
-        instructions meet only to share their work."""
+        """Return whether programs use the instruction to let lanes of a warp meet, without ordering their memory
+        accesses. Matrix instructions do not count: their lanes meet only to share the work."""
         return self.mnemonic in ("shfl", "vote", "match", "redux", "elect")
 
     def first_target(self, opcode: str) -> str:
-        """The first target that has an opcode of this clause: sm_90 for `xorsign` from sm_86 and `bf16` from sm_90."""
+        """Return the first target that has an opcode of this form. Example: sm_90 for an opcode with `xorsign` (sm_86)
+        and `bf16` (sm_90)."""
         targets = [self.since, *(self.later[word] for word in opcode.split(".") if word in self.later)]
         return max(targets, key=lambda target: (int(re.sub(r"\D", "", target)), target))
 
     @property
     def kinds(self) -> str:
-        """The kinds of its operands, a letter each: an address, a vector, a predicate, the rest; `?` behind one that may be
-        left out."""
+        """Return the kinds of its operands as a pattern, a letter each. A is an address, V a vector, P a predicate, R
+        another register; `?` follows an optional operand."""
         return "".join(
             ("A" if form.address else "V" if form.many else "P" if form.type == "pred" else "R") + "?" * form.optional
             for form in self.operands
         )
 
     def takes(self, operands: int, predicates: int | None = None, vectors: int | None = None) -> bool:
-        """Whether so many operands may stand in the text; results d|dq count as one, the carry flag is never there.
+        """Return whether the text may have this many operands; results d|dq count as one, the carry flag never appears.
 
-        predicates: how many of the sources are predicates; vectors: how many operands are vectors, which counts where
-        the length of one is the clause's to say; None where that is not known.
+        predicates: how many of the sources are predicates. vectors: how many operands are vectors, which matters where
+        the implementation determines the length of one. None for either: unknown.
         """
         if (
             vectors is not None
@@ -172,6 +179,7 @@ _CLAUSES: dict[str, list[Instruction]] = {}
 
 @lru_cache(maxsize=1 << 10)
 def _parse_operands(text: str) -> tuple[OperandForm, ...]:
+    """Return the operand forms of the text that follows the opcode of a form."""
     forms: list[OperandForm] = []
     separators = ["", *re.findall(r"[,|]", text)]
     for word, separator in zip(re.split(r"[,|]\s*", text) if text else [], separators, strict=False):
@@ -195,7 +203,8 @@ def _parse_operands(text: str) -> tuple[OperandForm, ...]:
 
 
 def _parameters(code: CodeType) -> list[str]:
-    """The names of a function's parameters; inspect.signature takes a third of the time that loading the families takes."""
+    """Return the names of a function's parameters. inspect.signature would take a third of the time to load all
+    families."""
     return list(code.co_varnames[: code.co_argcount + code.co_kwonlyargcount])
 
 
@@ -217,10 +226,10 @@ def instruction(
     together: bool = False,
     recorded: tuple[str, ...] = (),
 ) -> Callable[[Clause], Clause]:
-    """Register the function below as the meaning of `form`; a modifier it does not take must stand in `ignores`.
-    A first parameter named `lanes` receives the lanes that run (`refsim.ptx.execution.lanes.Lanes`), a keyword `results` how many
-    registers a vector result has. An operand that is left out arrives as None.
-    """
+    """Register the decorated function as the implementation of `form`; `ignores` lists modifiers that it does not take.
+
+    A first parameter `lanes` receives the running lanes (`Lanes`), a keyword `results` the registers of a vector result.
+    An omitted operand arrives as None."""
     text, _, operands = form.partition(" ")
     opcode = parse_opcode(text)
     kinds = frozenset(slot.keyword for slot in opcode.slots if slot.keyword is not None)
@@ -262,7 +271,7 @@ def instruction(
 
 
 def clauses() -> list[Instruction]:
-    """Every registered clause, by mnemonic."""
+    """Return every registered instruction, by mnemonic."""
     _load()
     return [clause for mnemonic in sorted(_CLAUSES) for clause in _CLAUSES[mnemonic]]
 
@@ -273,13 +282,14 @@ def _load() -> None:
     isa.load_families()
 
 
-@lru_cache(maxsize=1 << 15)  # more than all that the forms spell
+@lru_cache(maxsize=1 << 15)  # more than the opcodes of all forms
 def _matches(opcode: str) -> list[tuple[Instruction, dict[str, Any]]]:
-    """The clauses of an opcode, those that print its words in this order first."""
+    """Return the instructions of an opcode with their modifiers; forms that print its words in this order come
+    first."""
     _load()
     mnemonic, *words = opcode.split(".")
     given = frozenset(words)
-    known = [clause for clause in _CLAUSES.get(mnemonic, []) if given <= clause.opcode.vocabulary]  # few are left
+    known = [clause for clause in _CLAUSES.get(mnemonic, []) if given <= clause.opcode.vocabulary]  # leaves few
     found = [(clause, match) for clause in known if (match := clause.opcode.match(words))]
     found.sort(key=lambda pair: not pair[1][1])
     return [(clause, modifiers) for clause, (modifiers, _) in found]
@@ -293,11 +303,11 @@ def find(
     vectors: int | None = None,
     kinds: str | None = None,
 ) -> tuple[Instruction, dict[str, Any]]:
-    """The clause of a full opcode such as `add.rn.f32`, and the modifiers it is to be called with.
+    """Return the instruction of a full opcode such as `add.rn.f32`, and the modifiers for its call.
 
-    Two clauses may differ in their operands alone: `max.f32` has two sources, or three; the last one of `cp.async` is a
-    size or a predicate, the first one of wgmma a descriptor or a vector. Raises RefsimError `unknown-instruction`: what
-    the instruction is, or the nearest known form.
+    Two forms may differ in their operands only: `max.f32` has two sources or three; the last operand of `cp.async` is a
+    size or a predicate; the first operand of wgmma is a descriptor or a vector. Raises RefsimError
+    `unknown-instruction` with a description of the instruction, or with the nearest known form.
     """
     mnemonic = opcode.split(".", 1)[0]
     matches = _matches(opcode)

@@ -24,7 +24,7 @@ RULE = "PTX ISA, .sync.aligned: all 32 threads of the warp execute the instructi
 
 
 def whole_warps(lanes: Lanes) -> int:
-    """How many warps run, all of them complete; a warp with threads missing is a fault."""
+    """Return how many warps run; a warp with missing threads is a fault."""
     if lanes.count % WARP or not lanes.in_whole_warps:
         present = np.bincount(lanes.warp)
         lone = int(np.flatnonzero((present > 0) & (present < WARP))[0])
@@ -35,10 +35,10 @@ def whole_warps(lanes: Lanes) -> int:
 
 @dataclass(frozen=True)
 class Packing:
-    """How the registers of a fragment, of `threads` lanes each, become a matrix (rows, columns) of elements.
+    """The conversion of a fragment's registers, of `threads` lanes each, to a matrix (rows, columns) of elements.
 
-    Items of `item` are moved, the most elements of a register that stay side by side: `gather` lists, item by item of
-    the matrix, its place in a warp's registers (register, lane, part); `scatter` is the inverse.
+    The unit of movement is `item`: the most elements of a register that are adjacent in the matrix. `gather` lists for
+    each item of the matrix its place in a warp's registers (register, lane, part); `scatter` is the inverse.
     """
 
     registers: int
@@ -53,8 +53,8 @@ class Packing:
 
 @cache
 def packing_of(name: str, transposed: bool) -> Packing:
-    """The tables of a fragment; `transposed` makes B, K x N, a matrix of N rows. Registers that repeat others are left out.
-    Elements of less than a byte count as bytes of several."""
+    """Return the tables of a fragment, without registers that repeat others. `transposed` makes B, K x N, a matrix of N
+    rows. Elements of less than a byte are grouped into bytes."""
     fragment = fragment_named(name)
     own = fragment.values // fragment.copies
     rows, cols = (held[:, :own] for held in fragment.elements)
@@ -80,8 +80,8 @@ def packing_of(name: str, transposed: bool) -> Packing:
 
 
 def matrices(registers: list[Array], packing: Packing, warps: int) -> Array:
-    """The codes of each warp's matrix, (warps, rows, columns), from one array of lanes per register; of each warpgroup's
-    where the fragment is one's."""
+    """Return the codes of each warp's matrix, (warps, rows, columns), from one array of lanes per register. For a
+    fragment of a warpgroup, the first axis counts warpgroups."""
     held = np.empty((warps, packing.registers, packing.threads), packing.register)
     for number, register in enumerate(registers[: packing.registers]):
         bits = register.view(packing.register)
@@ -91,7 +91,7 @@ def matrices(registers: list[Array], packing: Packing, warps: int) -> Array:
 
 
 def registers_of(matrix: Array, packing: Packing, dtype: Any) -> list[Array]:
-    """The other way: each register's array of lanes, viewed as `dtype`."""
+    """Return the registers of matrices (warps, rows, columns): one array of lanes per register, viewed as `dtype`."""
     warps = len(matrix)
     items = np.ascontiguousarray(matrix).view(packing.item).reshape(warps, -1)
     held = items.take(packing.scatter, axis=1).view(dtype).reshape(warps, packing.registers, packing.threads)
@@ -99,12 +99,12 @@ def registers_of(matrix: Array, packing: Packing, dtype: Any) -> list[Array]:
 
 
 def product(lanes: Lanes, a: Array, b: Array, c: Array, kind: MmaKind, k: int) -> Array:
-    """A B + C for the matrices of each warp, by products of depth `k`, as the launch's arithmetic wants it."""
+    """Return A B + C for the matrices of each warp, by products of depth `k`, in the launch's arithmetic."""
     return chained_product(lanes, a, b, c, kind, a.shape[-1], k)
 
 
 def chained_product(lanes: Lanes, a: Array, b: Array, c: Array, kind: MmaKind, columns: int, k: int) -> Array:
-    """The same for a chain of instructions that take so many columns each, in their order, and add to one another."""
+    """Return A B + C by a chain of instructions of `columns` columns each, in order, each adding to the last."""
     return _known(
         lanes,
         kind,
@@ -116,9 +116,11 @@ def chained_product(lanes: Lanes, a: Array, b: Array, c: Array, kind: MmaKind, c
 def sparse_product(
     lanes: Lanes, a: Array, b: Array, c: Array, positions: Array, kind: MmaKind, k: int, scales: Scales | None = None
 ) -> Array:
-    """A B + C where A has the stored elements of its rows, at these positions in their groups; `k` counts whole rows."""
+    """Return A B + C for a sparse A: `a` has the stored elements, `positions` their places in groups; `k` counts whole
+    rows."""
 
     def compute(arithmetic: str) -> Array:
+        """Multiply in one arithmetic."""
         target = lanes.machine.target
         if scales is None:
             return multiply_sparse(a, b, c, positions, kind, k, target, arithmetic)
@@ -128,14 +130,14 @@ def sparse_product(
 
 
 def scaled_product(lanes: Lanes, a: Array, b: Array, c: Array, scales: Scales, kind: MmaKind, k: int) -> Array:
-    """A B + C where blocks of A and B have scales."""
+    """Return A B + C where blocks of A and B have scales."""
     return _known(
         lanes, kind, k, lambda arithmetic: multiply_scaled(a, b, c, scales, kind, k, lanes.machine.target, arithmetic)
     )
 
 
 def _known(lanes: Lanes, kind: MmaKind, k: int, compute: Callable[[str], Array], *, is_sparse: bool = False) -> Array:
-    """What a product gives under the launch's arithmetic; a target whose sums are not known says what to do."""
+    """Return a product in the launch's arithmetic; raise `unknown-arithmetic` for a target whose sums are unknown."""
     try:
         if lanes.machine.arithmetic == "silicon" and (rests_on := unrecorded(kind, k, lanes.machine.target, is_sparse)):
             _by_a_model(lanes, rests_on)
@@ -154,8 +156,11 @@ def _known(lanes: Lanes, kind: MmaKind, k: int, compute: Callable[[str], Array],
 
 
 def _by_a_model(lanes: Lanes, rests_on: Evidence) -> None:
-    """Note a product that is as no chip was seen to sum: `known` refuses it. It is assumed where its row is nothing but
-    an assumption; a model that others published and that agrees is named by the verdict's witness of silicon alone."""
+    """Note a product that no chip was recorded to sum this way; `known` refuses it.
+
+    The product is assumed if its entry rests on an assumption only. A published model that agrees is reported only by
+    the verdict's independent check against recordings.
+    """
     assert lanes.statement is not None
     if lanes.machine.asked == KNOWN:
         raise open_bits(place(lanes.statement), lanes.machine.target, model=rests_on.what)

@@ -1,4 +1,4 @@
-"""Device malloc and free, as statements: a call of one becomes such a statement when functions are inlined."""
+"""Device malloc and free, as statements: inlining turns a call of either into such a statement."""
 
 from typing import Any
 
@@ -20,7 +20,7 @@ FREE_RULE = "free takes what malloc, new or __nv_aligned_device_malloc gave, onc
 
 
 def _given(operands: RuleOperands) -> list[Mask | None]:
-    """The size of a block and the address of one that is freed decide: they must be defined."""
+    """Demand that sizes and freed addresses are defined; return the masks of the results."""
     for name, mask in zip(operands.names, operands.masks, strict=True):
         operands.demand(mask, ADDRESS if name == "block" else f"the {name} of a block of memory")
     results: list[Mask | None] = defined(operands)
@@ -29,7 +29,7 @@ def _given(operands: RuleOperands) -> list[Mask | None]:
 
 @instruction("call.malloc d:b64, size:u64", undefined=_given, source=CUDA_GUIDE["dynamic global memory allocation"])
 def malloc(lanes: Lanes, size: Array) -> Array:
-    """A block for each lane in turn, at a multiple of 16 bytes; null where the heap has no room for it."""
+    """Allocate a block for each lane in turn, at a multiple of 16 bytes; null if the heap has no room for it."""
     return _taken(lanes, size, np.full(1, ALIGN, np.uint64))
 
 
@@ -39,11 +39,12 @@ def malloc(lanes: Lanes, size: Array) -> Array:
     source=CUDA_GUIDE["dynamic global memory allocation"],
 )
 def aligned_malloc(lanes: Lanes, size: Array, alignment: Array) -> Array:
-    """`__nv_aligned_device_malloc`: null too where the alignment is no power of two."""
+    """Allocate a block (`__nv_aligned_device_malloc`); null also if the alignment is no power of two."""
     return _taken(lanes, size, alignment)
 
 
 def _taken(lanes: Lanes, sizes: Array, alignments: Array) -> Array:
+    """Return the address of a new block for each lane; 0 where none fits."""
     machine, heap = lanes.machine, heap_of(lanes)
     assert lanes.statement is not None
     found = np.zeros(lanes.count, np.uint64)
@@ -62,7 +63,7 @@ def _taken(lanes: Lanes, sizes: Array, alignments: Array) -> Array:
 
 @instruction("call.free block:u64", undefined=_given, source=CUDA_GUIDE["dynamic global memory allocation"])
 def free(lanes: Lanes, block: Array) -> None:
-    """A free is a change of all bytes of its block: every access to them must have happened before."""
+    """Free a block, which counts as a write of all its bytes: every access to them must have happened before."""
     heap = heap_of(lanes)
     assert lanes.statement is not None
     freed: dict[HeapBlock, int] = {}
@@ -83,7 +84,7 @@ def free(lanes: Lanes, block: Array) -> None:
 
 
 def _other(heap: Heap, position: int) -> str:
-    """What lies at a position where no block begins."""
+    """Return a description of the contents of a position where no block begins."""
     if (inside := heap.block_at(position)) is not None:
         return f"byte {position - inside.start} of {inside}"
     if (gone := heap.freed_at(position)) is not None:
@@ -92,7 +93,7 @@ def _other(heap: Heap, position: int) -> str:
 
 
 def heap_of(lanes: Lanes) -> Heap:
-    """The heap of the memory that these lanes use; a launch of an entry that calls malloc or free has one."""
+    """Return the heap of the memory that these lanes use; every launch of an entry with malloc or free has one."""
     heap = lanes.machine.memory.heap
     assert heap is not None
     return heap

@@ -1,4 +1,4 @@
-"""Every opcode that a clause covers, and the PTX text that uses one: the grammar of a form, expanded."""
+"""Every opcode that a form covers, and PTX text that uses each: the grammar of a form, expanded."""
 
 import math
 import re
@@ -14,20 +14,20 @@ FIRST_LINE = 6
 
 
 def _words(clause: Instruction) -> list[list[str]]:
-    """An opcode as words in a row, each with its spellings: `add{.sat}.s32` is [add], ["", .sat], [.s32]."""
+    """Return an opcode as a list of words, each with its spellings: `add{.sat}.s32` is [add], ["", .sat], [.s32]."""
     return [[clause.mnemonic], *(slot.spellings for slot in clause.opcode.slots)]
 
 
 def opcode_count(clause: Instruction) -> int:
-    """How many opcodes the form of a clause spells: 4 for add{.sat}.{type:u32|s32}."""
+    """Return how many opcodes a form spells: 4 for add{.sat}.{type:u32|s32}."""
     return math.prod(map(len, _words(clause)))
 
 
 def opcodes(clause: Instruction, most: int = 1024) -> list[str]:
-    """The opcodes that the form of a clause spells, in the order of its choices.
+    """Return the opcodes that a form spells, in the order of its choices.
 
-    `add{.sat}.{type:u32|s32}` spells add.u32, add.s32, add.sat.u32 and add.sat.s32. Of a form that spells more than
-    `most` come the first one and each that differs from it in one word, so that every choice is in one at least.
+    `add{.sat}.{type:u32|s32}` spells add.u32, add.s32, add.sat.u32 and add.sat.s32. If a form spells more than `most`,
+    the result is the first opcode and each that differs from it in one word, so that every choice occurs.
     """
     words = _words(clause)
     if opcode_count(clause) <= most:
@@ -38,9 +38,11 @@ def opcodes(clause: Instruction, most: int = 1024) -> list[str]:
 
 
 def instances(clause: Instruction, most: int = 1024) -> list[Bound]:
-    """One bound instruction for each of `opcodes(clause)`: the opcode, its modifiers and the type of every operand.
+    """Return one bound instruction for each of `opcodes(clause)`: the opcode, its modifiers and the type of every
+    operand.
 
-    Optional operands are left out. What an earlier clause answers is bound to that one; `bound.clause is clause` tells.
+    Optional operands are left out. An opcode that an earlier form covers is bound to the earlier form; `bound.clause is
+    clause` tells the difference.
     """
     required = [form for form in clause.operands if not (form.is_result or form.optional or form.name in CARRY)]
     written = len(required) + any(form.is_result and form.name not in CARRY for form in clause.operands)
@@ -50,12 +52,12 @@ def instances(clause: Instruction, most: int = 1024) -> list[Bound]:
 
 
 def register_type(type: PtxType) -> str:
-    """The PTX type of a register that holds a value: pred, b8, b16, b32 or b64."""
+    """Return the PTX type of a register that holds a value: pred, b8, b16, b32 or b64."""
     return "pred" if type.name == "pred" else f"b{type.bits}"
 
 
 def _written(bound: Bound) -> list[tuple[OperandForm, PtxType]]:
-    """The operands that stand in the text of an instruction without its optional ones."""
+    """Return the operands in the text of an instruction without its optional ones."""
     if any(operand.address or operand.many for operand, _ in bound.operands):
         raise RefsimError("needs-machine", f"{bound.opcode} has an address or a vector of registers")
     return [(operand, type) for operand, type in bound.operands if not (operand.optional or operand.name in CARRY)]
@@ -66,11 +68,11 @@ def _register(operand: OperandForm, type: PtxType) -> str:
 
 
 def statement(bound: Bound, names: dict[str, str] | None = None) -> str:
-    """One PTX statement with a pure instruction: `add.s32 d_b32, a_b32, b_b32;`.
+    """Return one PTX statement with a pure instruction: `add.s32 d_b32, a_b32, b_b32;`.
 
-    names: the register or constant to write for an operand, by its name in the form; without one, its own name with
-    the width behind, and 0xca for a table. Optional operands and the carry are not written. Raises RefsimError
-    `needs-machine` for an instruction with an address or a vector of registers.
+    names: the register or constant to write for an operand, by its name in the form; by default its name with the width
+    appended, and 0xca for a table. Optional operands and the carry are not written. Raises RefsimError `needs-machine`
+    for an instruction with an address or a vector of registers.
     """
     words = {operand.name: _register(operand, type) for operand, type in _written(bound)} | {"immLut": "0xca"}
     words |= names or {}
@@ -80,9 +82,9 @@ def statement(bound: Bound, names: dict[str, str] | None = None) -> str:
 
 
 def listing(bounds: list[Bound], target: str, version: str = "9.0") -> str:
-    """A PTX module with one entry that uses each bound instruction once, for an assembler to accept or refuse.
+    """Return a PTX module with one entry that uses each bound instruction once, for an assembler to accept or refuse.
 
-    Statement number i (from 0) stands on line FIRST_LINE + i, behind one line that declares every register.
+    Statement number i (from 0) is on line FIRST_LINE + i; the line before the first statement declares every register.
     """
     declared = {
         f".reg .{register_type(type)} {_register(operand, type)};"
@@ -95,7 +97,7 @@ def listing(bounds: list[Bound], target: str, version: str = "9.0") -> str:
 
 
 def refused(messages: str, count: int) -> dict[int, str]:
-    """Which statements of a listing an assembler refused, with its first message for each, from its error output."""
+    """Return which statements of a listing an assembler refused, each with its first message, from its error output."""
     found: dict[int, str] = {}
     for line, message in re.findall(r"line (\d+); (?:error|fatal)\s*: (.*)", messages):
         index = int(line) - FIRST_LINE

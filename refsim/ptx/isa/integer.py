@@ -1,7 +1,7 @@
-"""Integer arithmetic: what each instruction returns, modulo two to the width unless it saturates.
+"""Integer arithmetic: each result is modulo two to the width unless the instruction saturates.
 
-Sums and products of NumPy integers wrap as PTX registers do, so most clauses are one expression. NumPy shifts by the
-width or more give 0 (or the sign), which is what the clamping forms of PTX mean; amounts are always unsigned here.
+Sums and products of NumPy integers wrap as PTX registers do, so most implementations are one expression. NumPy shifts
+by the width or more give 0 (or the sign), as the clamping forms of PTX do; amounts are always unsigned here.
 """
 
 from collections.abc import Callable
@@ -37,153 +37,152 @@ _REVERSED_BYTES = np.array([int(f"{byte:08b}"[::-1], 2) for byte in range(256)],
 @instruction("add.{type:u16|u32|u64|s16|s32|s64} d, a, b", undefined=summed, source=PTX["add"])
 @instruction("add.{type:u16x2|s16x2} d, a, b", since="sm_90", source=PTX["add"])
 def add(a: Array, b: Array) -> Array:
-    """The sum, modulo two to the width: 0xffff + 1 in u16 is 0. In x2 the halves do not carry into one another."""
+    """Return the sum, modulo two to the width: 0xffff + 1 in u16 is 0. In x2 the halves do not carry into one
+    another."""
     return a + b
 
 
 @instruction("add.sat.s32 d:s32, a:s32, b:s32", source=PTX["add"])
 def add_sat(a: Array, b: Array) -> Array:
-    """The sum, limited to s32: 0x7fffffff + 1 is 0x7fffffff."""
+    """Return the sum, limited to s32: 0x7fffffff + 1 is 0x7fffffff."""
     return saturated(a.astype(np.int64) + b)
 
 
 @instruction("sub.{type:u16|u32|u64|s16|s32|s64} d, a, b", undefined=summed, source=PTX["sub"])
 def sub(a: Array, b: Array) -> Array:
-    """The difference, modulo two to the width: 0 - 1 in u32 is 0xffffffff."""
+    """Return the difference, modulo two to the width: 0 - 1 in u32 is 0xffffffff."""
     return a - b
 
 
 @instruction("sub.sat.s32 d:s32, a:s32, b:s32", source=PTX["sub"])
 def sub_sat(a: Array, b: Array) -> Array:
-    """The difference, limited to s32: -0x80000000 - 1 is -0x80000000."""
+    """Return the difference, limited to s32: -0x80000000 - 1 is -0x80000000."""
     return saturated(a.astype(np.int64) - b)
 
 
 @instruction("mul.{half:hi|lo}.{type:u16|u32|u64|s16|s32|s64} d, a, b", undefined=multiplied, source=PTX["mul"])
 def mul(a: Array, b: Array, *, half: str) -> Array:
-    """The upper or the lower half of the product: mul.hi.u32 of 0x80000000 and 4 is 2."""
+    """Return the upper or the lower half of the product: mul.hi.u32 of 0x80000000 and 4 is 2."""
     return product_part(a, b, half)
 
 
 @instruction("mul.wide.{type:u16|u32|s16|s32} d:wide, a, b", undefined=multiplied, source=PTX["mul"])
 def mul_wide(a: Array, b: Array) -> Array:
-    """The whole product, in twice the width: mul.wide.u16 of 0xffff and 0xffff is 0xfffe0001."""
+    """Return the whole product, in twice the width: mul.wide.u16 of 0xffff and 0xffff is 0xfffe0001."""
     return wide_product(a, b)
 
 
 @instruction("mad.{half:hi|lo}.{type:u16|u32|u64|s16|s32|s64} d, a, b, c", undefined=multiplied, source=PTX["mad"])
 def mad(a: Array, b: Array, c: Array, *, half: str) -> Array:
-    """One half of the product, plus c: mad.lo.u32 of 3, 5 and 7 is 22."""
+    """Return one half of the product, plus c: mad.lo.u32 of 3, 5 and 7 is 22."""
     return product_part(a, b, half) + c
 
 
 @instruction("mad.wide.{type:u16|u32|s16|s32} d:wide, a, b, c:wide", undefined=multiplied, source=PTX["mad"])
 def mad_wide(a: Array, b: Array, c: Array) -> Array:
-    """The whole product plus c, in twice the width: mad.wide.s16 of -1, 2 and 5 is 3."""
+    """Return the whole product plus c, in twice the width: mad.wide.s16 of -1, 2 and 5 is 3."""
     return wide_product(a, b) + c
 
 
 @instruction("mad.hi.sat.s32 d:s32, a:s32, b:s32, c:s32", source=PTX["mad"])
 def mad_hi_sat(a: Array, b: Array, c: Array) -> Array:
-    """The upper half of the product plus c, limited to s32: 0x40000000 * 4 >> 32 is 1, plus 0x7fffffff is that."""
+    """Return the upper half of the product plus c, limited to s32: 0x40000000 * 4 >> 32 is 1, plus 0x7fffffff is
+    0x7fffffff."""
     return saturated((wide_product(a, b) >> 32) + c)
 
 
 @instruction("mul24.{half:hi|lo}.{type:u32|s32} d, a, b", source=PTX["mul24"])
 def mul24(a: Array, b: Array, *, half: str) -> Array:
-    """Bits 31 to 0 or 47 to 16 of the product of the low 24 bits: mul24.lo.u32 of 0x01000003 and 5 is 15."""
+    """Return bits 31 to 0 or 47 to 16 of the product of the low 24 bits: mul24.lo.u32 of 0x01000003 and 5 is 15."""
     return part24(a, b, half)
 
 
 @instruction("mad24.{half:hi|lo}.{type:u32|s32} d, a, b, c", source=PTX["mad24"])
 def mad24(a: Array, b: Array, c: Array, *, half: str) -> Array:
-    """A part of the 24-bit product, plus c: mad24.hi.u32 of 0x10000, 0x10000 and 1 is 0x10001."""
+    """Return a part of the 24-bit product, plus c: mad24.hi.u32 of 0x10000, 0x10000 and 1 is 0x10001."""
     return part24(a, b, half) + c
 
 
 @instruction("mad24.hi.sat.s32 d:s32, a:s32, b:s32, c:s32", source=PTX["mad24"])
 def mad24_hi_sat(a: Array, b: Array, c: Array) -> Array:
-    """Bits 47 to 16 of the 24-bit product, plus c, limited to s32."""
+    """Return bits 47 to 16 of the 24-bit product, plus c, limited to s32."""
     return saturated(part24(a, b, "hi").astype(np.int64) + c)
 
 
 @instruction("sad.{type:u16|u32|u64|s16|s32|s64} d, a, b, c", source=PTX["sad"])
 def sad(a: Array, b: Array, c: Array) -> Array:
-    """c plus the distance of a and b: sad.s32 of -2, 3 and 10 is 15."""
+    """Return c plus the distance of a and b: sad.s32 of -2, 3 and 10 is 15."""
     return c + np.maximum(a, b) - np.minimum(a, b)
 
 
 @instruction("div.{type:u16|u32|u64|s16|s32|s64} d, a, b", source=PTX["div"])
 def div(a: Array, b: Array) -> Array:
-    """The quotient, rounded toward zero: -7 / 2 is -3, the least number / -1 is itself.
-
-    The ISA leaves a division by zero open; the silicon returns all ones, and so does this clause.
-    """
+    """Return the quotient, rounded toward zero: -7 / 2 is -3, the least number / -1 is itself. The ISA leaves a
+    division by zero open; this implementation returns all ones, as the hardware does."""
     return np.where(b == 0, np.invert(np.zeros_like(a)), (a - np.fmod(a, b)) // b)
 
 
 @instruction("rem.{type:u16|u32|u64|s16|s32|s64} d, a, b", source=PTX["rem"])
 def rem(a: Array, b: Array) -> Array:
-    """The remainder of div, with the sign of a: -7 rem 2 is -1. By zero, where the ISA is silent, all ones."""
+    """Return the remainder of div, with the sign of a: -7 rem 2 is -1. Division by zero, which the ISA leaves open,
+    gives all ones."""
     return np.where(b == 0, np.invert(np.zeros_like(a)), np.fmod(a, b))
 
 
 @instruction("abs.{type:s16|s32|s64} d, a", source=PTX["abs"])
 def abs_(a: Array) -> Array:
-    """The absolute value: that of -5 is 5, that of the least number is itself."""
+    """Return the absolute value: -5 gives 5, the least number gives itself."""
     return np.abs(a)
 
 
 @instruction("neg.{type:s16|s32|s64} d, a", source=PTX["neg"])
 def neg(a: Array) -> Array:
-    """The number of opposite sign: that of the least number is itself."""
+    """Return the number of opposite sign; the least number gives itself."""
     return -a
 
 
 @instruction("min.{type:u16|u32|u64|s16|s32|s64} d, a, b", source=PTX["min"])
 @instruction("min.{type:u16x2|s16x2} d, a, b", since="sm_90", source=PTX["min"])
 def min_(a: Array, b: Array) -> Array:
-    """The smaller one: of 0xffffffff and 1 it is 1 in u32 and 0xffffffff in s32."""
+    """Return the smaller number: of 0xffffffff and 1 it is 1 in u32 and 0xffffffff in s32."""
     return np.minimum(a, b)
 
 
 @instruction("min.relu.{type:s16x2|s32} d, a, b", since="sm_90", source=PTX["min"])
 def min_relu(a: Array, b: Array) -> Array:
-    """The smaller one, or 0 where that is negative: of -3 and 5 it is 0."""
+    """Return the smaller number, or 0 if it is negative: -3 and 5 give 0."""
     return np.maximum(np.minimum(a, b), a.dtype.type(0))
 
 
 @instruction("max.{type:u16|u32|u64|s16|s32|s64} d, a, b", source=PTX["max"])
 @instruction("max.{type:u16x2|s16x2} d, a, b", since="sm_90", source=PTX["max"])
 def max_(a: Array, b: Array) -> Array:
-    """The larger one: of 0xffffffff and 1 it is 0xffffffff in u32 and 1 in s32."""
+    """Return the larger number: of 0xffffffff and 1 it is 0xffffffff in u32 and 1 in s32."""
     return np.maximum(a, b)
 
 
 @instruction("max.relu.{type:s16x2|s32} d, a, b", since="sm_90", source=PTX["max"])
 def max_relu(a: Array, b: Array) -> Array:
-    """The larger one, or 0 where that is negative: of -3 and -5 it is 0."""
+    """Return the larger number, or 0 if it is negative: -3 and -5 give 0."""
     return np.maximum(np.maximum(a, b), a.dtype.type(0))
 
 
 @instruction("popc.{type:b32|b64} d:u32, a", source=PTX["popc"])
 def popc(a: Array) -> Array:
-    """How many bits are set: 3 in 0x80000011."""
+    """Return how many bits are set: 3 in 0x80000011."""
     return np.bitwise_count(a).astype(np.uint32)
 
 
 @instruction("clz.{type:b32|b64} d:u32, a", source=PTX["clz"])
 def clz(a: Array) -> Array:
-    """How many zeros stand above the highest set bit: 31 for 1, the width for 0."""
+    """Return how many zeros stand above the highest set bit: 31 for 1, the width for 0."""
     return np.uint32(width(a)) - bit_length(a)
 
 
 @instruction("bfind{.shiftamt}.{type:u32|u64|s32|s64} d:u32, a", source=PTX["bfind"])
 def bfind(a: Array, *, shiftamt: bool) -> Array:
-    """Where the highest bit stands that differs from the sign (u: from 0): 4 for 0x10; 0xffffffff if none does.
-
-    `.shiftamt` returns how far left it must go to reach the top instead: 27 for 0x10 in u32.
-    """
+    """Return the position of the highest bit that differs from the sign (u types: from 0): 4 for 0x10; 0xffffffff if
+    none does. `.shiftamt` returns how far left the bit must move to reach the top instead: 27 for 0x10 in u32."""
     length = bit_length(a ^ a >> (width(a) - 1) if a.dtype.kind == "i" else a)
     if not shiftamt:
         return length - np.uint32(1)
@@ -192,10 +191,11 @@ def bfind(a: Array, *, shiftamt: bool) -> Array:
 
 @instruction("fns.b32 d:b32, mask:b32, base:u32, offset:s32", source=PTX["fns"])
 def fns(mask: Array, base: Array, offset: Array) -> Array:
-    """Where the |offset|-th set bit stands, counted from bit `base` up (offset > 0) or down; 0xffffffff if none does.
+    """Return the position of the |offset|-th set bit, counted from bit `base` up (offset > 0) or down; 0xffffffff if
+    there is none.
 
-    fns.b32 of 0xaaaaaaaa, 2 and -1 is 1. Offset 0 asks whether bit `base` itself is set. The ISA leaves a base over
-    31 open; no bit is found from there. |-2**31| is no s32, and an H200 returns 0 for that offset.
+    fns.b32 of 0xaaaaaaaa, 2 and -1 is 1. Offset 0 asks whether bit `base` itself is set. The ISA leaves a base over 31
+    open; no bit is found from there. |-2**31| is no s32, and an H200 returns 0 for that offset.
     """
     places = np.arange(32, dtype=np.int64)
     start, count = base.astype(np.int64)[:, None], offset.astype(np.int64)[:, None]
@@ -210,26 +210,22 @@ def fns(mask: Array, base: Array, offset: Array) -> Array:
 
 @instruction("brev.{type:b32|b64} d, a", undefined=bits.moved("a"), source=PTX["brev"])
 def brev(a: Array) -> Array:
-    """The bits in reverse order: brev.b32 of 1 is 0x80000000."""
+    """Return the bits in reverse order: brev.b32 of 1 is 0x80000000."""
     return _REVERSED_BYTES[a.view(np.uint8)].view(a.dtype).byteswap()
 
 
 @instruction("bfe.{type:u32|u64|s32|s64} d, a, b:u32, c:u32", undefined=bits.moved("a"), source=PTX["bfe"])
 def bfe(a: Array, b: Array, c: Array) -> Array:
-    """c bits of a from bit b up, extended by their sign in s types: bfe.s32 of 0x80, 4 and 4 is -8.
-
-    Above the top of a, zeros (u) or its sign (s) are read.
-    """
+    """Return c bits of a from bit b up, extended by their sign in s types: bfe.s32 of 0x80, 4 and 4 is -8. Above the
+    top of a, zeros (u) or its sign (s) are read."""
     unused = width(a) - np.minimum(field_place(c, a), width(a))
     return a >> field_place(b, a) << unused >> unused
 
 
 @instruction("bfi.{type:b32|b64} d, a, b, c:u32, count:u32", undefined=bits.moved("a", "b"), source=PTX["bfi"])
 def bfi(a: Array, b: Array, c: Array, count: Array) -> Array:
-    """b with its `count` bits from bit c up taken from the low bits of a: bfi.b32 of 3, 0xff00, 4 and 4 is 0xff30.
-
-    What would land above the top is dropped.
-    """
+    """Return b with its `count` bits from bit c up taken from the low bits of a: bfi.b32 of 3, 0xff00, 4 and 4 is
+    0xff30. Bits beyond the top are dropped."""
     start = field_place(c, a)
     field = ones(field_place(count, a)) << start
     return b & ~field | a << start & field
@@ -239,17 +235,16 @@ def bfi(a: Array, b: Array, c: Array, count: Array) -> Array:
     "szext.{mode:clamp|wrap}.{type:u32|s32} d, a, b:u32", since="sm_70", undefined=bits.moved("a"), source=PTX["szext"]
 )
 def szext(a: Array, b: Array, *, mode: str) -> Array:
-    """The low b bits of a, extended by sign (s32) or zeros (u32): szext.clamp.s32 of 8 and 4 is -8.
-
-    From 32 bits on, `.clamp` returns a and `.wrap` takes b modulo 32; no bits give 0.
-    """
+    """Return the low b bits of a, extended by sign (s32) or zeros (u32): szext.clamp.s32 of 8 and 4 is -8. From 32 bits
+    on, `.clamp` returns a and `.wrap` takes b modulo 32; 0 bits give 0."""
     unused = (32 - (b & 31 if mode == "wrap" else np.minimum(b, 32))).astype(a.dtype)
     return a << unused >> unused
 
 
 @instruction("bmsk.{mode:clamp|wrap}.b32 d:b32, a:u32, b:u32", since="sm_70", source=PTX["bmsk"])
 def bmsk(a: Array, b: Array, *, mode: str) -> Array:
-    """b set bits from bit a up: bmsk.wrap.b32 of 1 and 2 is 6. `.wrap` takes both modulo 32, `.clamp` as they are."""
+    """Return b set bits from bit a up: bmsk.wrap.b32 of 1 and 2 is 6. `.wrap` takes both modulo 32, `.clamp`
+    unchanged."""
     return ones(b & 31) << (a & 31) if mode == "wrap" else ones(b) << a
 
 
@@ -257,7 +252,7 @@ def bmsk(a: Array, b: Array, *, mode: str) -> Array:
     "dp4a.{a_type:u32|s32}.{b_type:u32|s32} d:b32, a:a_type, b:b_type, c:b32", since="sm_61", source=PTX["dp4a"]
 )
 def dp4a(a: Array, b: Array, c: Array) -> Array:
-    """c plus the dot product of four bytes: of 0x01010101, 0x04030201 and 5 it is 15."""
+    """Return c plus the dot product of four bytes: of 0x01010101, 0x04030201 and 5 it is 15."""
     return c + (pieces(a, 1) * pieces(b, 1)).sum(axis=1, dtype=np.int32).view(np.uint32)
 
 
@@ -267,13 +262,14 @@ def dp4a(a: Array, b: Array, c: Array) -> Array:
     source=PTX["dp2a"],
 )
 def dp2a(a: Array, b: Array, c: Array, *, half: str) -> Array:
-    """c plus the dot product of the halves of a with the lower or upper two bytes of b, modulo 2**32."""
+    """Return c plus the dot product of the halves of a with the lower or upper two bytes of b, modulo 2**32."""
     chosen = pieces(b, 1)[:, 2:] if half == "hi" else pieces(b, 1)[:, :2]
     return c + (pieces(a, 2) * chosen).astype(np.uint32).sum(axis=1, dtype=np.uint32)
 
 
 def _apart(mnemonic: str, suffix: str = "") -> Callable[[Clause], Clause]:
-    """Register what is made of the distances of parts; the first type, of the result, changes nothing."""
+    """Return a decorator that registers a function of the distances of parts; the first type, of the result, changes
+    nothing."""
     form = f"{mnemonic}.{{to:u32|s32}}.{{a_type:u32|s32}}.{{b_type:u32|s32}}{suffix} d:b32, a:a_type, b:b_type, c:b32"
     return instruction(form, source=PTX[mnemonic], ignores=("to",))
 
@@ -284,80 +280,84 @@ def _distances(a: Array, b: Array, size: int) -> Array:
 
 @_apart("vabsdiff4")
 def vabsdiff4(a: Array, b: Array, c: Array) -> Array:
-    """The distances of four bytes, modulo 256 each: of 0x01020304 and 0x04030201 it is 0x03010103; c is not read."""
+    """Return the distances of four bytes, modulo 256 each: of 0x01020304 and 0x04030201 it is 0x03010103; c is not
+    read."""
     return _distances(a, b, 1).astype(np.uint8).view(np.uint32).reshape(-1)
 
 
 @_apart("vabsdiff4", ".add")
 def vabsdiff4_add(a: Array, b: Array, c: Array) -> Array:
-    """c plus the distances of four bytes: of 0x01020304, 0x04030201 and 2 it is 10."""
+    """Return c plus the distances of four bytes: of 0x01020304, 0x04030201 and 2 it is 10."""
     return c + _distances(a, b, 1).sum(axis=1, dtype=np.int32).view(np.uint32)
 
 
 @_apart("vabsdiff2")
 def vabsdiff2(a: Array, b: Array, c: Array) -> Array:
-    """The distances of two halves, modulo 2**16 each; c is not read."""
+    """Return the distances of two halves, modulo 2**16 each; c is not read."""
     return _distances(a, b, 2).astype(np.uint16).view(np.uint32).reshape(-1)
 
 
 @_apart("vabsdiff2", ".add")
 def vabsdiff2_add(a: Array, b: Array, c: Array) -> Array:
-    """c plus the distances of two halves, modulo 2**32."""
+    """Return c plus the distances of two halves, modulo 2**32."""
     return c + _distances(a, b, 2).sum(axis=1, dtype=np.int32).view(np.uint32)
 
 
 @instruction("add.cc.{type:u32|s32|u64|s64} d, dcc:pred, a, b", source=PTX["add.cc"])
 def add_cc(a: Array, b: Array) -> tuple[Array, Array]:
-    """The sum, and its carry to the flag: 0xffffffff + 1 is 0 with the carry set."""
+    """Return the sum, and its carry to the flag: 0xffffffff + 1 is 0 with the carry set."""
     return with_carry(a, b)
 
 
 @instruction("addc.cc.{type:u32|s32|u64|s64} d, dcc:pred, a, b, cc:pred", source=PTX["addc"])
 def addc_cc(a: Array, b: Array, cc: Array) -> tuple[Array, Array]:
-    """The sum with the carry of the flag, and its own carry to it: 0xffffffff + 0 + 1 is 0 with the carry set."""
+    """Return the sum with the carry of the flag, and its own carry to the flag: 0xffffffff + 0 + 1 is 0 with the carry
+    set."""
     return with_carry(a, b, cc)
 
 
 @instruction("addc.{type:u32|s32|u64|s64} d, a, b, cc:pred", source=PTX["addc"])
 def addc(a: Array, b: Array, cc: Array) -> Array:
-    """The sum with the carry of the flag, which stays as it is: 1 + 2 + 1 is 4."""
+    """Return the sum with the carry of the flag, which stays unchanged: 1 + 2 + 1 is 4."""
     return a + b + cc.astype(a.dtype)
 
 
 @instruction("sub.cc.{type:u32|s32|u64|s64} d, dcc:pred, a, b", source=PTX["sub.cc"])
 def sub_cc(a: Array, b: Array) -> tuple[Array, Array]:
-    """a - b as a + ~b + 1, and the carry of that sum to the flag, which is *no borrow*: 0 - 1 leaves it clear.
+    """Return a - b as a + ~b + 1, and the carry of the sum to the flag: the carry means *no borrow*, and 0 - 1 leaves
+    it clear.
 
-    The ISA calls the flag a borrow and does not say what an addition makes of it; silicon keeps the carry (H100).
+    The ISA calls the flag a borrow and leaves open how an addition uses it; hardware keeps the carry (H100).
     """
     return a - b, unsigned(a) >= unsigned(b)
 
 
 @instruction("subc.cc.{type:u32|s32|u64|s64} d, dcc:pred, a, b, cc:pred", source=PTX["subc"])
 def subc_cc(a: Array, b: Array, cc: Array) -> tuple[Array, Array]:
-    """a + ~b + the flag, and the carry of that sum to it: 5 - 5 with the flag clear is 0xffffffff, clear again."""
+    """Return a + ~b + the flag, and the carry of the sum to the flag: 5 - 5 with the flag clear is 0xffffffff, clear
+    again."""
     return with_carry(a, ~b, cc)
 
 
 @instruction("subc.{type:u32|s32|u64|s64} d, a, b, cc:pred", source=PTX["subc"])
 def subc(a: Array, b: Array, cc: Array) -> Array:
-    """a + ~b + the flag, which stays as it is: 5 - 3 is 2 with the flag set, after an addition without carry 1."""
+    """Return a + ~b + the flag, which stays unchanged: 5 - 3 is 2 with the flag set, and 1 with it clear."""
     return a + ~b + cc.astype(a.dtype)
 
 
 @instruction("mad.{half:hi|lo}.cc.{type:u32|s32|u64|s64} d, dcc:pred, a, b, c", source=PTX["mad.cc"])
 def mad_cc(a: Array, b: Array, c: Array, *, half: str) -> tuple[Array, Array]:
-    """One half of the product plus c, and the carry of that sum to the flag."""
+    """Return one half of the product plus c, and the carry of the sum to the flag."""
     return with_carry(product_part(a, b, half), c)
 
 
 @instruction("madc.{half:hi|lo}.cc.{type:u32|s32|u64|s64} d, dcc:pred, a, b, c, cc:pred", source=PTX["madc"])
 def madc_cc(a: Array, b: Array, c: Array, cc: Array, *, half: str) -> tuple[Array, Array]:
-    """One half of the product plus c plus the carry of the flag, and the carry of that sum to it."""
+    """Return one half of the product plus c plus the carry of the flag, and the carry of the sum to the flag."""
     return with_carry(product_part(a, b, half), c, cc)
 
 
 @instruction("madc.{half:hi|lo}.{type:u32|s32|u64|s64} d, a, b, c, cc:pred", source=PTX["madc"])
 def madc(a: Array, b: Array, c: Array, cc: Array, *, half: str) -> Array:
-    """One half of the product plus c plus the carry of the flag, which stays as it is."""
+    """Return one half of the product plus c plus the carry of the flag, which stays unchanged."""
     return product_part(a, b, half) + c + cc.astype(a.dtype)

@@ -26,39 +26,37 @@ _SELECTORS = {
 
 @instruction("and.{type:pred|b16|b32|b64} d, a, b", undefined=bits.and_bits, source=PTX["and"])
 def and_(a: Array, b: Array) -> Array:
-    """Bits set in both: 0b1100 and 0b1010 give 0b1000."""
+    """Return the bits that are set in both: 0b1100 and 0b1010 give 0b1000."""
     return a & b
 
 
 @instruction("or.{type:pred|b16|b32|b64} d, a, b", undefined=bits.or_bits, source=PTX["or"])
 def or_(a: Array, b: Array) -> Array:
-    """Bits set in either: 0b1100 and 0b1010 give 0b1110."""
+    """Return the bits that are set in either: 0b1100 and 0b1010 give 0b1110."""
     return a | b
 
 
 @instruction("xor.{type:pred|b16|b32|b64} d, a, b", undefined=bits.xor_bits, source=PTX["xor"])
 def xor(a: Array, b: Array) -> Array:
-    """Bits set in one alone: 0b1100 and 0b1010 give 0b0110."""
+    """Return the bits that are set in exactly one: 0b1100 and 0b1010 give 0b0110."""
     return a ^ b
 
 
 @instruction("not.{type:pred|b16|b32|b64} d, a", undefined=bits.same_bits, source=PTX["not"])
 def not_(a: Array) -> Array:
-    """Every bit turned: not.b16 of 0x00ff is 0xff00."""
+    """Return every bit inverted: not.b16 of 0x00ff is 0xff00."""
     return ~a
 
 
 @instruction("cnot.{type:b16|b32|b64} d, a", undefined=bits.is_zero, source=PTX["cnot"])
 def cnot(a: Array) -> Array:
-    """1 for 0, and 0 for all else."""
+    """Return 1 for 0, and 0 for every other value."""
     return (a == 0).astype(a.dtype)
 
 
 def _looked_up(table: int, operands: tuple[Array, ...]) -> Array:
-    """The bitwise function whose value for the bits (a, b, c) is bit 4a + 2b + c of `table`.
-
-    The upper half of the table is the function where the first operand is 1, the lower half where it is 0.
-    """
+    """Return the bitwise function whose value for the bits (a, b, c) is bit 4a + 2b + c of `table`. The upper half of
+    the table is the function where the first operand is 1, the lower half where it is 0."""
     first, rest = operands[0], operands[1:]
     full = (1 << (1 << len(rest))) - 1
     low, high = table & full, table >> (1 << len(rest))
@@ -73,10 +71,8 @@ def _looked_up(table: int, operands: tuple[Array, ...]) -> Array:
 
 @instruction("lop3.b32 d:b32, a:b32, b:b32, c:b32, immLut:b32", undefined=bits.table_bits, source=PTX["lop3"])
 def lop3(a: Array, b: Array, c: Array, lut: Array) -> Array:
-    """Any function of three bits, by its table F(0xf0, 0xcc, 0xaa): 0x80 is a & b & c, 0x96 is a ^ b ^ c.
-
-    lut: one constant from 0 to 255, shape (1,); another is RefsimError `lop3-table`.
-    """
+    """Return any function of three bits, by its table F(0xf0, 0xcc, 0xaa): 0x80 is a & b & c, 0x96 is a ^ b ^ c. lut:
+    one constant from 0 to 255, shape (1,); anything else is RefsimError `lop3-table`."""
     if lut.size != 1 or lut[0] > 0xFF:
         raise RefsimError(
             "lop3-table",
@@ -94,25 +90,25 @@ def lop3(a: Array, b: Array, c: Array, lut: Array) -> Array:
     source=PTX["lop3"],
 )
 def lop3_boolean(a: Array, b: Array, c: Array, lut: Array, q: Array, *, boolean: str) -> tuple[Array, Array]:
-    """The result of lop3, and whether it is not 0, combined with q."""
+    """Return the result of lop3, and whether it is nonzero, combined with q."""
     found = lop3(a, b, c, lut)
     return found, (found != 0) | q if boolean == "or" else (found != 0) & q
 
 
 def _amount(b: Array, a: Array) -> Array:
-    """Shift amounts as the type of a; from its width on NumPy, as PTX, shifts everything out."""
+    """Return shift amounts in the type of a; NumPy, like PTX, shifts everything out from the width of a on."""
     return np.minimum(b, a.dtype.itemsize * 8).astype(a.dtype)
 
 
 @instruction("shl.{type:b16|b32|b64} d, a, b:u32", undefined=shifted, source=PTX["shl"])
 def shl(a: Array, b: Array) -> Array:
-    """a moved up by b, zeros from below: by 32 or more, shl.b32 gives 0."""
+    """Shift a left by b and fill with zeros: by 32 or more, shl.b32 gives 0."""
     return a << _amount(b, a)
 
 
 @instruction("shr.{type:b16|b32|b64|u16|u32|u64|s16|s32|s64} d, a, b:u32", undefined=shifted, source=PTX["shr"])
 def shr(a: Array, b: Array) -> Array:
-    """a moved down by b, zeros (s types: the sign) from above: by 32 or more, shr.s32 of -5 gives -1."""
+    """Shift a right by b and fill with zeros (s types: the sign): by 32 or more, shr.s32 of -5 gives -1."""
     return a >> _amount(b, a)
 
 
@@ -122,10 +118,8 @@ def shr(a: Array, b: Array) -> Array:
     source=PTX["shf"],
 )
 def shf(a: Array, b: Array, c: Array, *, direction: str, mode: str) -> Array:
-    """The 64 bits with b above a, moved by c: the upper word after l, the lower after r.
-
-    `.clamp` moves by 32 at most, `.wrap` by c modulo 32: shf.l.clamp of a, b and 40 is a.
-    """
+    """Shift the 64 bits with b above a by c; return the upper 32 bits for l, the lower 32 for r. `.clamp` shifts by 32
+    at most, `.wrap` by c modulo 32: shf.l.clamp of a, b and 40 is a."""
     amount = c & 31 if mode == "wrap" else np.minimum(c, 32)
     opposite = np.uint32(32) - amount
     return b << amount | a >> opposite if direction == "l" else b << opposite | a >> amount
@@ -137,9 +131,9 @@ def shf(a: Array, b: Array, c: Array, *, direction: str, mode: str) -> Array:
     source=PTX["prmt"],
 )
 def prmt(a: Array, b: Array, c: Array, *, mode: str | None) -> Array:
-    """Four bytes chosen among those of a (0 to 3) and b (4 to 7), one by each nibble of c from the lowest.
+    """Return four bytes chosen among the bytes of a (0 to 3) and b (4 to 7), one by each nibble of c from the lowest.
 
-    Bit 3 of a nibble puts the sign of the chosen byte in all its bits: prmt.b32 of 0x80, 0 and 0x0008 has 0xff below
+    Bit 3 of a nibble copies the sign of the chosen byte to all its bits: prmt.b32 of 0x80, 0 and 0x0008 has 0xff below
     three bytes of 0x80. With a mode, the two low bits of c choose among four fixed selectors.
     """
     if mode:

@@ -25,7 +25,7 @@ ROW_BYTES = 16
 
 # ---- ldmatrix and stmatrix
 def _row_lanes(lanes: Lanes, address: Array, rows: int, space: str) -> tuple[Lanes, Array]:
-    """The lanes that give the address of a row, the first `rows` of each warp, and their addresses."""
+    """Return the lanes that give the address of a row, the first `rows` of each warp, and their addresses."""
     at = lanes.full(address)
     if rows < WARP:
         giving = lanes.laneid < rows
@@ -42,6 +42,7 @@ _STATE = "{.space:shared::cta|shared}"
 
 
 def _matrix_moves(count: str, trans: str) -> None:
+    """Register ldmatrix and stmatrix for a number of matrices, plain or transposed."""
     number = _COUNTS[count]
     suffix = f"m8n8.{count}.b16{trans}"
 
@@ -55,7 +56,8 @@ def _matrix_moves(count: str, trans: str) -> None:
         undefined=undefined.matrix_loaded(f"ldmatrix.{suffix}", number),
     )
     def ldmatrix(lanes: Lanes, address: Array, *, space: str | None) -> list[Array]:
-        """Rows of 16 bytes from shared memory to the fragments of 8x8 matrices; lane i gives the address of row i."""
+        """Load rows of 16 bytes from shared memory to the fragments of 8x8 matrices; lane i gives the address of row
+        i."""
         warps = whole_warps(lanes)
         giving, at = _row_lanes(lanes, address, 8 * number, space_of(space))
         rows = giving.load(space_of(space), at, ROW_BYTES)
@@ -70,7 +72,7 @@ def _matrix_moves(count: str, trans: str) -> None:
         undefined=undefined.matrix_stored(f"stmatrix.{suffix}", number),
     )
     def stmatrix(lanes: Lanes, address: Array, b: list[Array], *, space: str | None) -> None:
-        """Fragments of 8x8 matrices to rows of 16 bytes in shared memory; lane i gives the address of row i."""
+        """Store fragments of 8x8 matrices to rows of 16 bytes in shared memory; lane i gives the address of row i."""
         warps = whole_warps(lanes)
         giving, at = _row_lanes(lanes, address, 8 * number, space_of(space))
         rows = matrices(b, packing_of(f"stmatrix.{suffix}", False), warps)
@@ -93,21 +95,22 @@ _EIGHT_BY_EIGHT = "ldmatrix.m8n8.x1.b16"
     source=PTX["movmatrix"],
 )
 def movmatrix(lanes: Lanes, a: Array) -> Array:
-    """The 8x8 matrix of a warp's registers, transposed: what lane 0 held of row 0, column 1, lane 4 holds below."""
+    """Transpose the 8x8 matrix in a warp's registers: lane 4 receives the element that lane 0 held at row 0, column
+    1."""
     packing = packing_of(_EIGHT_BY_EIGHT, False)
     matrix = matrices([lanes.full(a)], packing, whole_warps(lanes))
     return registers_of(matrix.swapaxes(1, 2), packing, np.uint32)[0]
 
 
 # ---- mma.sync
-# The registers that a fragment's elements travel in: f16 and everything smaller is packed into 32 bits.
+# The PTX types of a fragment's registers: f16 and smaller elements are packed into 32 bits.
 _REGISTER_TYPES = {"f32": "f32", "f64": "f64", "s32": "s32"}
 _OPERANDS = frozenset({"f16", "bf16", "tf32", "f64", "s8", "u8", "e4m3", "e5m2"})
 _MIXED = (("e4m3", "e5m2"), INTEGERS)
 
 
 def _families() -> Iterator[tuple[MmaShape, tuple[str, ...], str]]:
-    """Shape, operand types that may be mixed, and the type of C and D."""
+    """Yield shape, operand types that may be mixed, and the type of C and D."""
     for shape in MMA_SHAPES:
         if shape.is_volta:
             continue
@@ -120,7 +123,7 @@ def _families() -> Iterator[tuple[MmaShape, tuple[str, ...], str]]:
 
 
 def _vector(shape: MmaShape, type: str, operand: str, accumulator: str) -> tuple[str, int]:
-    """PTX type and number of the registers of one operand."""
+    """Return PTX type and number of the registers of one operand."""
     fragment = fragment_named(_fragment_name(shape, type, operand, accumulator))
     held = accumulator if operand in "cd" else type
     return _REGISTER_TYPES.get(held, "b32"), fragment.registers
@@ -134,7 +137,7 @@ def _fragment_name(shape: MmaShape, type: str, operand: str, accumulator: str) -
 def _multiplied(
     lanes: Lanes, operands: tuple[list[Array], list[Array], list[Array]], kind: MmaKind, shape: MmaShape
 ) -> list[Array]:
-    """The registers of D for the matrices that the registers of A, B and C hold, of all warps at once."""
+    """Return the registers of D for the matrices in the registers of A, B and C, for all warps at once."""
     warps = whole_warps(lanes)
     types = (kind.a.name, kind.b.name, kind.a.name)
     packings = [
@@ -147,6 +150,7 @@ def _multiplied(
 
 
 def _mma_family(shape: MmaShape, group: tuple[str, ...], accumulator: str) -> None:
+    """Register mma.sync for a shape, a group of operand types and an accumulator type."""
     choice = "|".join(group)
     saturates = "{.satfinite}" if group == INTEGERS else ""
     types = ".".join(f"{{{which}_type:{choice}}}" if len(group) > 1 else choice for which in "ab")
@@ -164,19 +168,20 @@ def _mma_family(shape: MmaShape, group: tuple[str, ...], accumulator: str) -> No
     )
 
     def mma(lanes: Lanes, a: list[Array], b: list[Array], c: list[Array]) -> list[Array]:
-        """D = A B + C for the matrices of each warp: A row by row, B column by column."""
+        """Return D = A B + C for the matrices of each warp: A row by row, B column by column."""
         return _multiplied(lanes, (a, b, c), mma_kind(choice, choice, accumulator), shape)
 
     def mma_integer(
         lanes: Lanes, a: list[Array], b: list[Array], c: list[Array], *, a_type: str, b_type: str, satfinite: bool
     ) -> list[Array]:
-        """D = A B + C over 8-bit integers; the sum wraps to 32 bits, or is clamped with .satfinite."""
+        """Return D = A B + C over 8-bit integers; the sum wraps to 32 bits, or is clamped with .satfinite."""
         return _multiplied(lanes, (a, b, c), mma_kind(a_type, b_type, accumulator, satfinite), shape)
 
     def mma_mixed(
         lanes: Lanes, a: list[Array], b: list[Array], c: list[Array], *, a_type: str, b_type: str
     ) -> list[Array]:
-        """D = A B + C over FP8 codes, the two formats chosen freely: A row by row, B column by column."""
+        """Return D = A B + C over FP8 codes, in any combination of the two formats: A row by row, B column by
+        column."""
         return _multiplied(lanes, (a, b, c), mma_kind(a_type, b_type, accumulator), shape)
 
     register(mma_integer if saturates else mma_mixed if len(group) > 1 else mma)

@@ -1,4 +1,4 @@
-"""mbarrier objects: barriers in shared memory on which threads and copies arrive, and whose phases threads wait for."""
+"""mbarrier objects: barriers in shared memory where threads and copies arrive, and whose phases threads wait for."""
 
 from functools import partial
 from itertools import product
@@ -23,7 +23,8 @@ _ANY = "{.space:shared::cta|shared::cluster|shared}"
 
 
 def decided(operands: RuleOperands) -> list[Any]:
-    """Addresses, counts, states and parities must be defined, not the time that a wait may take; the results are."""
+    """Demand that addresses, counts, states and parities are defined; return the masks of the results. The time limit
+    of a wait may be undefined."""
     for name, mask in zip(operands.names, operands.masks, strict=True):
         if name != "time":
             operands.demand(mask, BARRIER)
@@ -35,35 +36,38 @@ def _space(space: str | None) -> str:
 
 
 def _meaning(sem: str | None, scope: str | None, *, waits: bool = False) -> Semantics:
-    """An arrival releases and a wait acquires unless it is relaxed, for the CTA unless it says more."""
+    """Return the semantics: an arrival releases and a wait acquires unless relaxed, for the CTA unless a scope is
+    given."""
     orders = sem != "relaxed"
     return Semantics(True, orders and waits, orders and not waits, CLUSTER if scope == "cluster" else CTA, True)
 
 
 @instruction(f"mbarrier.init{_LOCAL}.b64 [a], count:b32", since="sm_80", undefined=decided, source=PTX["mbarrier.init"])
 def init(lanes: Lanes, address: Array, count: Array, *, space: str | None) -> None:
-    """Phase 0 begins, which `count` arrivals complete."""
+    """Begin phase 0, which `count` arrivals complete."""
     lanes.machine.mbarriers.init(lanes, _space(space), address, count)
 
 
 @instruction(f"mbarrier.inval{_LOCAL}.b64 [a]", since="sm_80", undefined=decided, source=PTX["mbarrier.inval"])
 def inval(lanes: Lanes, address: Array, *, space: str | None) -> None:
-    """The object ends; its bytes may hold something else."""
+    """End the object; its bytes may hold other data."""
     lanes.machine.mbarriers.invalidate(lanes, _space(space), address)
 
 
 @instruction("mbarrier.pending_count.b64 d:b32, state:b64", since="sm_80", source=PTX["mbarrier.pending_count"])
 def pending_count(state: Array) -> Array:
-    """The arrivals that were pending before the one that returned the state."""
+    """Return the number of arrivals that were pending before the arrival that returned the state."""
     return (state & np.uint64((1 << 20) - 1)).astype(np.uint32)
 
 
 def _arrivals(name: str, place: str, result: str) -> None:
-    """The arrivals on objects of a place: of the CTA itself, whose state comes back, or of any in the cluster (no state)."""
+    """Register arrivals on objects of a place: the CTA itself, which returns the state, or any CTA of the cluster (no
+    state)."""
     drop, section, here = name == "arrive_drop", PTX[f"mbarrier.{name}"], place == _LOCAL
     first = "sm_80" if here else "sm_90"
 
     def come(lanes: Lanes, address: Array, count: Array | None, sem: Any, scope: Any, space: Any, **how: Any) -> Array:
+        """Arrive `count` times, by default once."""
         number, where = _ONE if count is None else count, _space(space) if here else "shared"
         return lanes.machine.mbarriers.arrive(lanes, where, address, number, _meaning(sem, scope), drop=drop, **how)
 
@@ -75,7 +79,7 @@ def _arrivals(name: str, place: str, result: str) -> None:
         def arrive(
             lanes: Lanes, address: Array, *, sem: str | None = None, scope: str | None = None, space: str | None = None
         ) -> Array:
-            """One arrival, a release unless it is relaxed; the state of the phase before it."""
+            """Arrive once, a release unless it is relaxed; return the state of the phase before it."""
             return come(lanes, address, None, sem, scope, space)
 
         @told(f"{arrival}, count:b32", since="sm_90")
@@ -88,7 +92,7 @@ def _arrivals(name: str, place: str, result: str) -> None:
             scope: str | None = None,
             space: str | None = None,
         ) -> Array:
-            """`count` arrivals, a release unless they are relaxed; the state of the phase before them."""
+            """Arrive `count` times, a release unless relaxed; return the state of the phase before."""
             return come(lanes, address, count, sem, scope, space)
 
         @told(
@@ -104,11 +108,12 @@ def _arrivals(name: str, place: str, result: str) -> None:
             scope: str | None = None,
             space: str | None = None,
         ) -> Array:
-            """The phase waits for so many bytes more, and then one arrival."""
+            """Let the phase wait for `transactions` more bytes, then arrive once."""
             return come(lanes, address, None, sem, scope, space, transactions=transactions)
 
 
 def _partial_arrivals(name: str) -> None:
+    """Register arrivals that must not complete the phase."""
     for words in ("", ".release.cta"):
 
         @instruction(
@@ -118,7 +123,7 @@ def _partial_arrivals(name: str) -> None:
             source=PTX[f"mbarrier.{name}"],
         )
         def arrive_inside(lanes: Lanes, address: Array, count: Array, *, space: str | None) -> Array:
-            """Arrivals that must not complete the phase."""
+            """Arrive `count` times without completing the phase, which would be a fault."""
             drop, meaning = name == "arrive_drop", _meaning(None, None)
             return lanes.machine.mbarriers.arrive(
                 lanes, _space(space), address, count, meaning, drop=drop, completes=False
@@ -141,11 +146,12 @@ for _operation, _sign in (("expect_tx", 1), ("complete_tx", -1)):
             source=PTX[f"mbarrier.{_operation}"],
         )
         def change(lanes: Lanes, address: Array, amount: Array, *, space: str | None, sign: int = _sign) -> None:
-            """The bytes that the phase waits for, more or fewer; nothing is ordered."""
+            """Change the number of bytes that the phase waits for; nothing is ordered."""
             lanes.machine.mbarriers.change_transactions(lanes, _space(space), address, amount, sign)
 
 
 def _waits(name: str, since: str, hint: str) -> None:
+    """Register the waits of a name for a state or a parity."""
     acquiring = ".{sem:acquire|relaxed}.{scope:cta|cluster}"
     for words, (kind, asked) in product(("", acquiring), (("", "state:b64"), (".parity", "parity:b32"))):
 
@@ -167,7 +173,7 @@ def _waits(name: str, since: str, hint: str) -> None:
             space: str | None,
             parity: bool = kind != "",
         ) -> Array:
-            """Whether the phase of a state, or of a parity, is complete; True is an acquire."""
+            """Return whether the phase of a state, or of a parity, is complete; True is an acquire."""
             meaning = _meaning(sem, scope, waits=True)
             return lanes.machine.mbarriers.test(lanes, _space(space), address, asked, meaning, parity=parity)
 
@@ -183,5 +189,5 @@ _waits("try_wait", "sm_90", ", time:b32?")
     source=PTX["cp.async.mbarrier.arrive"],
 )
 def arrive_after_copies(lanes: Lanes, address: Array, *, noinc: bool, space: str | None) -> None:
-    """An arrival once the thread's copies so far have landed; without .noinc the phase waits for one arrival more."""
+    """Arrive once the thread's earlier copies are complete; without .noinc the phase waits for one more arrival."""
     lanes.machine.mbarriers.arrive_after_copies(lanes, _space(space), address, increments=not noinc)

@@ -33,13 +33,16 @@ _HINTS = ("weak", "order", "scope", "cop", "level1", "level2", "l2_cache_hint", 
 
 @cache
 def space_of(space: str | None) -> str:
-    """The state space that a modifier names; none is generic."""
+    """Return the state space that a modifier names; None is generic."""
     return "generic" if space is None else space.partition("::")[0]
 
 
 def _forms(places: str, cops: str, orders: str, prefetch: str, others: list[tuple[str, str]]) -> list[tuple[str, str]]:
-    """What stands behind ld or st, with the first target that has it: the ISA's grammar, cut where its parts exclude
-    each other. Cache hints belong to global and generic addresses, vectors of 32 bytes and priorities in L2 as well."""
+    """Return the continuations of ld or st, each with the first target that has it: the ISA's grammar.
+
+    Parts that exclude each other are separate forms. Cache hints belong to global and generic addresses, and so do
+    vectors of 32 bytes and priorities in L2.
+    """
     plain = [
         (f"{{.weak}}{{.space:{places}}}{{.cop:{cops}}}", "sm_50"),
         (f".volatile{{.space:{_SHARED}}}", "sm_50"),
@@ -88,7 +91,7 @@ for _form, _since in _loads():
     def ld(
         lanes: Lanes, address: Array, policy: Any, *, type: str, space: str | None = None, vec: str | None = None
     ) -> list[Array]:
-        """Little-endian bytes from memory; a vector is one access and must be aligned to its whole size."""
+        """Read little-endian bytes from memory; a vector is one access and must be aligned to its whole size."""
         row, count = TYPES[type], int(vec[1]) if vec else 1
         total = row.bits // 8 * count
         if total <= _WIDEST:
@@ -99,7 +102,7 @@ for _form, _since in _loads():
 
 
 def _columns(items: Array, dtype: np.dtype[Any], count: int) -> list[Array]:
-    """The elements of each lane's item, as one array per element."""
+    """Return the elements of each lane's item, as one array per element."""
     if count == 1:
         return [items.view(dtype)]
     return list(np.ascontiguousarray(items.view(dtype).reshape(-1, count).T))
@@ -132,7 +135,7 @@ for _form, _since in _forms(f"{_SHARED}|local|param::func|param", "wb|cg|cs|wt",
         space: str | None = None,
         vec: str | None = None,
     ) -> None:
-        """Little-endian bytes to memory; when lanes hit one address, one of them wins (here the last)."""
+        """Write little-endian bytes to memory; if lanes write one address, one lane wins (here the last)."""
         row = TYPES[type]
         words = [column.view(row.bits_dtype) for column in b]
         total = row.bits // 8 * len(words)
@@ -146,7 +149,7 @@ for _form, _since in _forms(f"{_SHARED}|local|param::func|param", "wb|cg|cs|wt",
 
 
 def _items(lanes: Lanes, words: list[Array], total: int) -> Array:
-    """The elements of each lane side by side as one item of `total` bytes."""
+    """Return the elements of each lane next to each other as one item of `total` bytes."""
     if len(words) == 1:
         return words[0]
     rows = np.empty((lanes.count, len(words)), words[0].dtype)
@@ -157,7 +160,7 @@ def _items(lanes: Lanes, words: list[Array], total: int) -> Array:
 
 @instruction("prefetch{.space:global|local}.{level:L1|L2} [a]", ignores=("space", "level"), source=PTX["prefetch"])
 def prefetch(address: Array) -> tuple[()]:
-    """A hint; nothing moves that a program could see."""
+    """Do nothing: a hint moves nothing that a program can observe."""
     return ()
 
 
@@ -168,13 +171,13 @@ def prefetch(address: Array) -> tuple[()]:
     source=PTX["prefetch"],
 )
 def prefetch_priority(address: Array) -> tuple[()]:
-    """A hint; nothing moves that a program could see."""
+    """Do nothing: a hint moves nothing that a program can observe."""
     return ()
 
 
 @instruction("prefetchu.L1 [a]", source=PTX["prefetchu"])
 def prefetch_uniform(address: Array) -> tuple[()]:
-    """A hint; nothing moves that a program could see."""
+    """Do nothing: a hint moves nothing that a program can observe."""
     return ()
 
 
@@ -185,13 +188,13 @@ def prefetch_uniform(address: Array) -> tuple[()]:
     source=PTX["applypriority"],
 )
 def applypriority(address: Array, size: Array) -> tuple[()]:
-    """A hint; nothing moves that a program could see."""
+    """Do nothing: a hint moves nothing that a program can observe."""
     return ()
 
 
 @instruction("discard{.global}.L2 [a], size:b32", ignores=("global",), since="sm_80", source=PTX["discard"])
 def discard(address: Array, size: Array) -> tuple[()]:
-    """The line's contents may be lost; the simulator keeps them."""
+    """Do nothing: the hardware may lose the line's contents, the simulator keeps them."""
     return ()
 
 
@@ -207,7 +210,7 @@ _PRIORITIES = ("primary", "secondary")
     source=PTX["createpolicy"],
 )
 def createpolicy_fractional(fraction: Array | None = None) -> Array:
-    """An opaque cache policy: it changes no value."""
+    """Return an opaque cache policy, which changes no value."""
     return np.zeros(1, np.uint64)
 
 
@@ -218,11 +221,11 @@ def createpolicy_fractional(fraction: Array | None = None) -> Array:
     source=PTX["createpolicy"],
 )
 def createpolicy_range(address: Array, primary_size: Array, total_size: Array) -> Array:
-    """An opaque cache policy: it changes no value."""
+    """Return an opaque cache policy, which changes no value."""
     return np.zeros(1, np.uint64)
 
 
 @instruction("createpolicy.cvt.L2.b64 d:b64, a:b64", since="sm_80", source=PTX["createpolicy"])
 def createpolicy_cvt(a: Array) -> Array:
-    """An opaque cache policy: it changes no value."""
+    """Return an opaque cache policy, which changes no value."""
     return np.zeros(1, np.uint64)

@@ -23,13 +23,13 @@ Array = NDArray[Any]
     source=PTX["mov"],
 )
 def mov(a: Array) -> Array:
-    """A copy: of a register, a special register, or the address of a variable."""
+    """Copy a register, a special register, or the address of a variable."""
     return a
 
 
 @instruction("mov.{type:b16|b32|b64} d*, a*", undefined=bits.moved("a"), source=PTX["mov"])
 def mov_bits(a: list[Array], *, type: str, results: int) -> list[Array]:
-    """A copy; a vector on one side packs or unpacks, the first element in the lowest bits."""
+    """Copy bits; a vector on one side packs or unpacks, the first element in the lowest bits."""
     if len(a) == results:
         return a
     row = TYPES[type]
@@ -48,7 +48,7 @@ def mov_bits(a: list[Array], *, type: str, results: int) -> list[Array]:
     "mov.{type:b128} d:part*, a:part*", ignores=("type",), since="sm_70", undefined=bits.moved("a"), source=PTX["mov"]
 )
 def mov_wide(a: list[Array], *, results: int) -> list[Array]:
-    """A copy of 128 bits; a vector on one side packs or unpacks, the first element in the lowest bits."""
+    """Copy 128 bits; a vector on one side packs or unpacks, the first element in the lowest bits."""
     if len(a) == results:
         return a
     if len(a) == 1:
@@ -60,7 +60,7 @@ for _shape in ("{vec:v2|v4}.{type:b16|b32|u16|u32|s16|s32|f32}", "{vec:v2}.{type
 
     @instruction(f"mov.{_shape} d*, a*", ignores=("vec", "type"), undefined=bits.moved("a"), source=PTX["mov"])
     def mov_vector(a: list[Array]) -> list[Array]:
-        """A copy of each element of a vector."""
+        """Copy each element of a vector."""
         return a
 
 
@@ -70,7 +70,7 @@ _LATER = {"shared::cluster": "sm_90"}
 
 @instruction(f"cvta{{.to}}.{{space:{_SPACES}}}.u64 d:u64, a:u64", later=_LATER, source=PTX["cvta"])
 def cvta(a: Array, *, to: bool, space: str) -> Array:
-    """Between a state space and generic addresses; global and const addresses are generic as they are."""
+    """Convert an address between a state space and generic; global and const addresses are generic already."""
     window = WINDOWS.get(space.partition("::")[0])
     if window is None:
         return a
@@ -80,7 +80,8 @@ def cvta(a: Array, *, to: bool, space: str) -> Array:
 
 @instruction(f"isspacep.{{space:{_SPACES}}} d:pred, a:b64", later=_LATER, source=PTX["isspacep"])
 def isspacep(lanes: Lanes, a: Array, *, space: str) -> Array:
-    """Whether a generic address falls into the window of a state space; `.shared` is that of the thread's own CTA."""
+    """Return whether a generic address falls into the window of a state space; `.shared` is the window of the thread's
+    own CTA."""
     inside = {name: (a >= np.uint64(start)) & (a < np.uint64(start + WINDOW_SIZE)) for name, start in WINDOWS.items()}
     stem, _, extent = space.partition("::")
     if stem == "shared":
@@ -92,5 +93,5 @@ def isspacep(lanes: Lanes, a: Array, *, space: str) -> Array:
 
 @instruction("activemask.b32 d:b32", undefined=bits.defined, source=PTX["activemask"])
 def activemask(lanes: Lanes) -> Array:
-    """The lanes of the warp that execute this together now; which ones, no program may rely on."""
+    """Return the lanes of the warp that execute this together now; no program may rely on the set."""
     return lanes.machine.warp_bits(lanes.ids)[lanes.warp].astype(np.uint32)

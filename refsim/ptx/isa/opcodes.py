@@ -1,12 +1,12 @@
-"""How the words of an opcode find their places in a form: modifiers stand in nearly any order.
+"""The assignment of an opcode's words to the places of a form: modifiers may be in nearly any order.
 
-The ISA prints one order, compilers and libraries write others, and ptxas takes `atom.global.gpu.acq_rel.add.u32`,
-`div.ftz.rn.f32` and `ld.global.acquire.gpu.b32` as it takes the printed ones. What may not move was found by putting
-permutations of every form to it (tests/ptx/test_modifier_order.py does so again):
+The ISA prints one order, compilers and libraries write others, and ptxas accepts `atom.global.gpu.acq_rel.add.u32`,
+`div.ftz.rn.f32` and `ld.global.acquire.gpu.b32` as well as the printed order. Permutations of every form were given to
+ptxas to find the words that must not move (tests/ptx/test_modifier_order.py repeats this):
 
-- words that make the instruction stand in front, as the form has them: `cp.async`, `mad.hi`, `bar.red`;
+- words that make the instruction stay in front, as in the form: `cp.async`, `mad.hi`, `bar.red`;
 - types keep their order: cvt.f16.f32 is not cvt.f32.f16;
-- so do a few words of one meaning each: .row before .col, the space that is written before the one that is read.
+- a few words of one meaning keep their order: .row before .col, the written space before the read one.
 """
 
 import re
@@ -52,7 +52,7 @@ FRONT: dict[str, frozenset[str]] = {
     "wmma": frozenset({"load", "mma", "store", "a", "b", "c", "d"}),
 }
 # fmt: on
-"""By mnemonic, the words that stand in front of all others where a form begins with them."""
+"""By mnemonic, the words that stay in front of all others in a form that begins with them."""
 
 _LAYOUTS = {"row": "layout", "col": "layout"}
 _PRIORITIES = {f"L2::evict_{name}": "priority" for name in ("last", "normal", "first", "unchanged")}
@@ -67,17 +67,18 @@ SEQUENCES: dict[str, dict[str, str]] = {
     "cp": _PLACES,
     "tensormap": _PLACES,
 }
-"""By mnemonic, words that keep their order among those of the same kind."""
+"""By mnemonic, words that keep their order among words of one class, and the class."""
 
 
 def _kind(mnemonic: str, word: str) -> str | None:
-    """What a word must keep its order with: types with types; None for a word that moves freely."""
+    """Return the class of words among which a word keeps its order (types with types); None for a word that moves
+    freely."""
     return "type" if _TYPE.fullmatch(word) else SEQUENCES.get(mnemonic, {}).get(word)
 
 
 @dataclass(frozen=True)
 class Slot:
-    """One place of a form: its words, whether one must stand there, the keyword it gives (None: a fixed word)."""
+    """One place of a form: its words, whether one is required, and the keyword that it sets (None: a fixed word)."""
 
     words: tuple[str, ...]
     is_required: bool
@@ -86,20 +87,20 @@ class Slot:
 
     @property
     def spellings(self) -> list[str]:
-        """What may stand in the text: `{.sat}` is "" or ".sat"."""
+        """Return the texts that may fill the slot: `{.sat}` is "" or ".sat"."""
         return [*([] if self.is_required else [""]), *(f".{word}" for word in self.words)]
 
 
 @dataclass(frozen=True)
 class OpcodeForm:
-    """The opcode of a form: a mnemonic and slots in the order in which the ISA prints them."""
+    """The opcode of a form: a mnemonic and slots in the ISA's printed order."""
 
     mnemonic: str
     slots: tuple[Slot, ...]
 
     @cached_property
     def front(self) -> int:
-        """How many slots, from the first, hold nothing but words that stay in front."""
+        """Return how many leading slots hold only words that stay in front."""
         fixed = FRONT.get(self.mnemonic, frozenset())
         for number, slot in enumerate(self.slots):
             if not fixed.issuperset(slot.words):
@@ -108,16 +109,17 @@ class OpcodeForm:
 
     @cached_property
     def vocabulary(self) -> frozenset[str]:
-        """Every word that some slot may hold."""
+        """Return every word that some slot may hold."""
         return frozenset().union(*(slot.words for slot in self.slots))
 
     @cached_property
     def least(self) -> int:
-        """How many words must stand there."""
+        """Return how many words an opcode has at least after its mnemonic."""
         return sum(slot.is_required for slot in self.slots)
 
     def match(self, words: list[str]) -> tuple[dict[str, Any], bool] | None:
-        """The keywords that the words behind the mnemonic give, and whether they stand as printed; None if no match."""
+        """Return the keywords that the words after the mnemonic set, and whether their order is the printed one.
+        Returns None if the words do not match."""
         if not self.least <= len(words) <= len(self.slots) or not self.vocabulary.issuperset(words):
             return None
         taken: list[int] = []
@@ -149,12 +151,13 @@ class OpcodeForm:
 
 
 def parse_opcode(text: str) -> OpcodeForm:
-    """The opcode of a form: `add{.sat}.{type:u32|s32}` has an optional slot and a required one."""
+    """Return the opcode of a form: `add{.sat}.{type:u32|s32}` has an optional slot and a required one."""
     mnemonic = re.split(r"[.{]", text, maxsplit=1)[0]
     slots: list[Slot] = []
     position = len(mnemonic)
 
     def fixed(part: str) -> None:
+        """Append a required slot for each fixed word."""
         slots.extend(Slot((word,), True) for word in part.split(".")[1:])
 
     for piece in FIELD.finditer(text):

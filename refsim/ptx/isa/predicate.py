@@ -13,7 +13,7 @@ from refsim.ptx.isa.forms import Clause, instruction
 from refsim.sources import PTX, Source
 
 Array = NDArray[Any]
-Flags = Array | None  # the predicate that a comparison is combined with, where its form has one
+Flags = Array | None  # the predicate to combine a comparison with, if the form has one
 
 _BOOLEAN: dict[str, Callable[[Any, Any], Any]] = {"and": operator.and_, "or": operator.or_, "xor": operator.xor}
 
@@ -31,7 +31,7 @@ _INTEGER: dict[str, Callable[[Array, Array], Array]] = {
     "hs": np.greater_equal,
 }
 
-# A plain test is false when either number is NaN, one that ends in u is true. NumPy's != is true, so ne is spelled out.
+# With a NaN operand a plain test is false, a test that ends in u true. NumPy's != is true, so ne is spelled out.
 _REAL: dict[str, Callable[[Array, Array], Array]] = {
     "eq": np.equal,
     "ne": lambda a, b: (a < b) | (a > b),
@@ -75,13 +75,14 @@ _SETP_HALF, _SET_HALF = PTX["half precision setp"], PTX["half precision set"]
 def _comparison(
     form: str, *kinds: tuple[str, str], source: Source, since: str = "sm_50", ignores: tuple[str, ...] = ()
 ) -> Callable[[Clause], Clause]:
-    """Register a comparison for each kind, its (tests, types), alone and combined with a predicate c.
+    """Return a decorator that registers a comparison for each of `kinds`, alone and combined with a predicate c.
 
-    TEST and TYPE in the form stand for the choices of a kind; the combined form has a Boolean operator after the test
-    and c as its last source.
+    A kind is (tests, types); TEST and TYPE in the form stand for its choices. The combined form has a Boolean operator
+    after the test and c as its last source.
     """
 
     def register(function: Clause) -> Clause:
+        """Register the function for every kind, alone and combined with c."""
         for tests, types in kinds:
             alone = form.replace("TYPE", f"{{type:{types}}}")
             joined = alone.replace("TEST", "TEST.{boolean:and|or|xor}") + ", c:pred"
@@ -99,7 +100,8 @@ def _comparison(
 
 
 def _numbers(a: Array, type: str, ftz: bool) -> Array:
-    """The values to compare: bf16 bits as float32, and subnormal numbers as 0 if `ftz` (no test sees a zero's sign)."""
+    """Return the values to compare: bf16 bits as float32, and subnormal numbers as 0 if `ftz` (no test sees a zero's
+    sign)."""
     if type.startswith("bf16"):
         return (a.astype(np.uint32) << 16).view(np.float32)
     return np.where(np.abs(a) < np.finfo(a.dtype).smallest_normal, a.dtype.type(0), a) if ftz else a
@@ -121,10 +123,8 @@ def _combined(holds: Array, c: Flags, boolean: str) -> Array:
 def setp(
     a: Array, b: Array, c: Flags = None, *, test: str, type: str, ftz: bool = False, boolean: str = ""
 ) -> tuple[Array, Array]:
-    """Whether the test holds, and whether it fails, each combined with c.
-
-    setp.lt.and.s32 of -1, 0 and true gives true and false; setp.gt.ftz.f32 of 1e-40 and 0 gives false.
-    """
+    """Return whether the test holds, and whether it fails, each combined with c. setp.lt.and.s32 of -1, 0 and true
+    gives true and false; setp.gt.ftz.f32 of 1e-40 and 0 gives false."""
     holds = _holds(a, b, test, type, ftz)
     return _combined(holds, c, boolean), _combined(~holds, c, boolean)
 
@@ -134,10 +134,8 @@ def setp(
 def setp_pairs(
     a: Array, b: Array, c: Flags = None, *, test: str, type: str, ftz: bool = False, boolean: str = ""
 ) -> tuple[Array, Array]:
-    """Whether the test holds in the lower half, and whether in the upper, each combined with c.
-
-    setp.lt.f16x2 of (1, 2) and (2, 2), lower halves first, gives true and false.
-    """
+    """Return whether the test holds in the lower half, and whether it holds in the upper half, each combined with c.
+    setp.lt.f16x2 of (1, 2) and (2, 2), lower halves first, gives true and false."""
     holds = _holds(a, b, test, type, ftz)
     return _combined(holds[:, 0], c, boolean), _combined(holds[:, 1], c, boolean)
 
@@ -165,10 +163,8 @@ def _chosen(holds: Array, dtype: str) -> Array:
 def set_(
     a: Array, b: Array, c: Flags = None, *, test: str, dtype: str, type: str, ftz: bool = False, boolean: str = ""
 ) -> Array:
-    """All ones (integer result) or 1.0 where the test, combined with c, holds; else 0.
-
-    set.lt.f32.s32 of 1 and 2 is 1.0, set.lt.u32.s32 of them 0xffffffff.
-    """
+    """Return all ones (integer result) or 1.0 where the test, combined with c, holds; else 0. set.lt.f32.s32 of 1 and 2
+    is 1.0, set.lt.u32.s32 of 1 and 2 is 0xffffffff."""
     return _chosen(_combined(_holds(a, b, test, type, ftz), c, boolean), dtype)
 
 
@@ -179,7 +175,8 @@ def set_(
 def set_pairs(
     a: Array, b: Array, c: Flags = None, *, test: str, dtype: str, type: str, ftz: bool = False, boolean: str = ""
 ) -> Array:
-    """1.0 or 0 in each half, as the test, combined with c, holds there: set.eq.f16x2.f16x2 of equals is 0x3c003c00."""
+    """Return 1.0 or 0 in each half, as the test, combined with c, holds there: set.eq.f16x2.f16x2 of equals is
+    0x3c003c00."""
     return _chosen(_combined(_holds(a, b, test, type, ftz), None if c is None else c[:, None], boolean), dtype)
 
 
@@ -200,12 +197,13 @@ def set_pairs(
 def set_pair_masks(
     a: Array, b: Array, c: Flags = None, *, test: str, type: str, ftz: bool = False, boolean: str = ""
 ) -> Array:
-    """0xffff or 0 in each half, as the test, combined with c, holds there: set.eq.u32.f16x2 of equals is 0xffffffff."""
+    """Return 0xffff or 0 in each half, as the test, combined with c, holds there: set.eq.u32.f16x2 of equals is
+    0xffffffff."""
     return set_pairs(a, b, c, test=test, dtype="u16", type=type, ftz=ftz, boolean=boolean)
 
 
 def _selected(c: Array, a: Array, b: Array) -> Array:
-    """a where c holds, else b, by masks: several times as fast as np.where on predicates without a pattern."""
+    """Return a where c holds, else b, by masks: several times as fast as np.where on irregular predicates."""
     bits = f"u{a.dtype.itemsize}"
     first, second = a.view(bits), b.view(bits)
     return (second ^ ((first ^ second) & -c.astype(bits))).view(a.dtype)
@@ -213,18 +211,18 @@ def _selected(c: Array, a: Array, b: Array) -> Array:
 
 @instruction(f"selp.{_SELECTED} d, a, b, c:pred", undefined=bits.selected, source=PTX["selp"])
 def selp(a: Array, b: Array, c: Array) -> Array:
-    """a where the predicate holds, else b; the bits are not touched."""
+    """Return a where the predicate holds, else b; the bits stay unchanged."""
     return _selected(c, a, b)
 
 
 @instruction(f"slct.{_SELECTED}.s32 d, a, b, c:s32", undefined=bits.selected, source=PTX["slct"])
 @instruction(f"slct.{_SELECTED}.f32 d, a, b, c:f32", undefined=bits.selected, source=PTX["slct"])
 def slct(a: Array, b: Array, c: Array) -> Array:
-    """a where c >= 0, else b: -0.0 chooses a, NaN chooses b."""
+    """Return a where c >= 0, else b: -0.0 chooses a, NaN chooses b."""
     return _selected(c >= 0, a, b)
 
 
 @instruction(f"slct.ftz.{_SELECTED}.f32 d, a, b, c:f32", undefined=bits.selected, source=PTX["slct"])
 def slct_ftz(a: Array, b: Array, c: Array) -> Array:
-    """slct with a subnormal c read as 0: -1e-40 chooses a."""
+    """Return a where c >= 0, else b, with a subnormal c read as 0: -1e-40 chooses a."""
     return _selected(_numbers(c, "f32", True) >= 0, a, b)

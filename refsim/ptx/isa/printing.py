@@ -1,7 +1,5 @@
-"""printf on the device: the text of a format and a buffer of arguments, as C prints it.
-
-Each argument lies in the buffer at a multiple of its size, 4 or 8 bytes: char and short are passed as int, float as double.
-"""
+"""printf on the device: the text of a format and a buffer of arguments, as C prints it. Each argument lies in the
+buffer at a multiple of its size, 4 or 8 bytes: char and short are passed as int, float as double."""
 
 import re
 from dataclasses import dataclass
@@ -16,7 +14,7 @@ from refsim.ptx.memory.space import ITEM
 
 LONGEST = 1 << 16  # bytes of one text, a width or a precision
 PRINTED = "a printed text"
-# Conversions of C: flags, width, precision, length, letter. A text that is no conversion is printed as it stands.
+# Conversions of C: flags, width, precision, length, letter. Other text is printed unchanged.
 _CONVERSION = re.compile(
     r"%(?P<flags>[-+ #0]*)(?P<width>\*|\d*)(?:\.(?P<precision>\*|\d*))?"
     r"(?P<length>hh|h|ll|l|j|z|t|L)?(?P<letter>[diouxXeEfFgGaAcsp%])"
@@ -26,7 +24,7 @@ _NARROW_LENGTHS = {"hh": 8, "h": 16}
 
 
 def formatted(thread: Lanes, format: int, buffer: int) -> tuple[str, int]:
-    """What one thread prints, and how many arguments that took; addresses are generic."""
+    """Return the text that one thread prints, and the number of arguments that it took; addresses are generic."""
     arguments, pieces, at = _Arguments(thread, buffer), [], 0
     text = text_at(thread, format)
     for found in _CONVERSION.finditer(text):
@@ -37,7 +35,7 @@ def formatted(thread: Lanes, format: int, buffer: int) -> tuple[str, int]:
 
 
 def text_at(thread: Lanes, address: int) -> str:
-    """The bytes up to a zero, as UTF-8; at most 64 KiB."""
+    """Return the bytes up to a zero, as UTF-8; at most 64 KiB."""
     found = bytearray()
     while len(found) < LONGEST and (byte := _item(thread, address + len(found), 1)):
         found.append(byte)
@@ -45,7 +43,7 @@ def text_at(thread: Lanes, address: int) -> str:
 
 
 def _item(thread: Lanes, address: int, width: int) -> int:
-    """An unsigned integer in memory; bits that nobody wrote reach what is printed."""
+    """Return an unsigned integer in memory, and report uninitialized bits of it as reaching printed text."""
     where = np.array([address], np.uint64).view(np.int64)
     item = int(thread.load("generic", where, width).view(ITEM[width])[0])
     if thread.machine.tracking is not None and (undefined := read(thread, "generic", where, width, width)) is not None:
@@ -63,17 +61,18 @@ class _Arguments:
     taken: int = 0
 
     def take(self, width: int) -> int:
-        """The next argument of 4 or 8 bytes as unsigned bits."""
+        """Return the next argument of 4 or 8 bytes as unsigned bits."""
         start = -(-self.address // width) * width
         self.address, self.taken = start + width, self.taken + 1
         return _item(self.thread, start, width)
 
     def signed(self, width: int) -> int:
+        """Return the next argument of `width` bytes as a signed integer."""
         bits = self.take(width)
         return bits - (1 << 8 * width) if bits >> (8 * width - 1) else bits
 
     def number(self, written: str | None) -> int | None:
-        """A width or a precision: digits, an argument (`*`), or none."""
+        """Return a width or a precision: its digits, or an argument for `*`; None if there is none."""
         if written is None:
             return None
         value = self.signed(4) if written == "*" else int(written or 0)
@@ -81,14 +80,15 @@ class _Arguments:
 
 
 def _converted(found: re.Match[str], arguments: _Arguments) -> str:
+    """Return the text of one conversion specification, with its arguments taken."""
     letter, flags, length = found["letter"], found["flags"], found["length"] or ""
     if letter == "%":
         return "%"
     width = arguments.number(found["width"] or None)
     precision = arguments.number(found["precision"])
-    if width is not None and width < 0:  # C: a negative width is the flag -
+    if width is not None and width < 0:  # C: a negative width means the flag -
         width, flags = -width, flags + "-"
-    if precision is not None and precision < 0:  # and a negative precision is none
+    if precision is not None and precision < 0:  # C: a negative precision means none
         precision = None
     sign = "+" if "+" in flags else " " if " " in flags else ""
     size = 8 if length in _WIDE_LENGTHS else 4
@@ -116,7 +116,7 @@ def _converted(found: re.Match[str], arguments: _Arguments) -> str:
 
 
 def _narrowed(value: int, length: str, *, is_signed: bool) -> int:
-    """hh and h take the low bits of an int."""
+    """Return the low bits of an int for the lengths hh and h, else the value unchanged."""
     bits = _NARROW_LENGTHS.get(length)
     if bits is None:
         return value
@@ -134,7 +134,8 @@ def _integer(value: int, sign: str, base: str, precision: int | None, flags: str
 
 
 def _real(value: float, letter: str, precision: int | None, sign: str, alternate: bool) -> str:
-    """A double as C prints it: %a has the digits of the value, the others six unless told."""
+    """Return a double as C prints it: %a prints all digits of the value, other letters six unless a precision is
+    given."""
     if letter not in "aA":
         text = format(value, f"{sign or '-'}{'#' if alternate else ''}.{6 if precision is None else precision}{letter}")
         return text
@@ -146,7 +147,7 @@ def _real(value: float, letter: str, precision: int | None, sign: str, alternate
 
 
 def _hexadecimal(value: float, precision: int | None) -> str:
-    """0x1.8p+1: the fraction without zeros at its end, or rounded to so many digits."""
+    """Return a double as 0x1.8p+1: the fraction without trailing zeros, or rounded to `precision` digits."""
     bits = int(np.array([value], np.float64).view(np.uint64)[0])
     fraction, biased = bits & ((1 << 52) - 1), bits >> 52 & 0x7FF
     whole, exponent = (1, biased - 1023) if biased else (0, -1022 if fraction else 0)

@@ -1,9 +1,9 @@
 """The matrix products of one mma instruction, for all warps at once: as the chip computes them, or exactly.
 
-Silicon: `refsim.numerics.mma` with the program's target. Exact: all products and C summed exactly and rounded once to
-nearest even, as `refsim.numerics.exact_product` defines it, but by float64. Where all terms of a warp lie on a grid that
-53 bits span, the float64 sum is exact. Elsewhere it is off by at most e, and where s - e and s + e round to one number,
-that number is the answer; what is left is settled by the definition.
+Silicon: `refsim.numerics.mma` with the program's target. Exact: all products and C are summed exactly and rounded once
+to nearest even, as `refsim.numerics.exact_product` defines it, but computed in float64. If all terms of a warp lie on a
+grid that 53 bits span, the float64 sum is exact. Otherwise it is off by at most e. If s - e and s + e round to one
+number, the result is that number; the definition settles the rest.
 """
 
 from dataclasses import dataclass
@@ -40,20 +40,20 @@ Doubles = NDArray[np.float64]
 
 Arithmetic = Literal["silicon", "exact", "known"]
 ARITHMETICS: tuple[Arithmetic, ...] = get_args(Arithmetic)
-KNOWN: Arithmetic = "known"  # that of silicon, in a launch that refuses what leaves bits open
+KNOWN: Arithmetic = "known"  # as "silicon", in a launch that refuses unspecified bits
 INTEGERS = (S8.name, U8.name)
-SETTLED = (S32, F64)  # accumulators whose results are the same in both arithmetics
+SETTLED = (S32, F64)  # accumulators with equal results in both arithmetics
 DOUBLE_BITS = 53
 # A float64 sum of n terms is off by less than n ulp of the largest partial sum: 2^-53 n (n + 1) of the largest term.
 SLACK = 2.0**-52
 NO_BITS = 1 << 16
-_ONE_THREAD = 1 << 18  # products up to which OpenBLAS takes one thread
+_ONE_THREAD = 1 << 18  # up to so many products OpenBLAS uses one thread
 _TILE = 64  # warps at once: arrays of 128 KiB stay in the cache, and the allocator keeps them
 
 
 @dataclass(frozen=True)
 class MmaKind:
-    """What one matrix instruction multiplies, the type of C and D, and the unit that does it, as `numerics.mma` names it;
+    """The types that one matrix instruction multiplies, the type of C and D, and its unit, as `numerics.mma` names it.
     `satfinite` clamps an integer sum instead of wrapping it."""
 
     a: ElementType
@@ -65,35 +65,35 @@ class MmaKind:
 
 @cache
 def mma_kind(a: str, b: str, d: str, satfinite: bool = False) -> MmaKind:
-    """The kind of an mma.sync whose opcode names these types."""
+    """Return the kind of an mma.sync whose opcode names these types."""
     return MmaKind(element_named(a), element_named(b), element_named(d), satfinite)
 
 
 @cache
 def wgmma_kind(a: str, b: str, d: str, satfinite: bool = False) -> MmaKind:
-    """The kind of a wgmma whose opcode names these types."""
+    """Return the kind of a wgmma whose opcode names these types."""
     return MmaKind(element_named(a), element_named(b), element_named(d), satfinite, "wgmma")
 
 
 @cache
 def scaled_kind(kind: str, a: str, b: str) -> MmaKind:
-    """The kind of a block-scaled mma.sync of a kind that PTX names: mxf8f6f4, mxf4 or mxf4nvf4."""
+    """Return the kind of a block-scaled mma.sync of a PTX kind: mxf8f6f4, mxf4 or mxf4nvf4."""
     return MmaKind(element_named(a), element_named(b), F32, unit=unit_named(f"mma.sync.{kind}"))
 
 
 @cache
 def tensor_kind(kind: str, a: str, b: str, d: str, satfinite: bool = False) -> MmaKind:
-    """The kind of a tcgen05.mma of a kind that PTX names, whose descriptor names these types."""
+    """Return the kind of a tcgen05.mma of a PTX kind whose descriptor names these types."""
     unit = unit_named(f"tcgen05.{kind}")
     return MmaKind(element_named(a), element_named(b), element_named(d), satfinite, unit)
 
 
 @cache
 def unrecorded(kind: MmaKind, k: int, target: str, is_sparse: bool = False) -> Evidence | None:
-    """What the row of a product rests on where no chip's results do; None where they do, or where the sum is defined.
+    """Return the evidence for a product's model if no chip recorded it; None if one did or if the sum is defined.
 
-    unrecorded(tensor_kind("f16", "bf16", "bf16", "f32"), 16, "sm_100a") says that published models agree. Products with a
-    sparse A were recorded of sm_90 alone. Raises RefsimError where a target has no row.
+    unrecorded(tensor_kind("f16", "bf16", "bf16", "f32"), 16, "sm_100a") says that published models agree. Products with
+    a sparse A were recorded on sm_90 only. Raises RefsimError if a target has no model.
     """
     if kind.d in SETTLED:
         return None
@@ -105,7 +105,8 @@ def unrecorded(kind: MmaKind, k: int, target: str, is_sparse: bool = False) -> E
 def multiply_in_turn(
     a: Array, b: Array, c: Array, kind: MmaKind, columns: int, k: int, target: str, arithmetic: str
 ) -> Array:
-    """`multiply` by a chain of instructions that take so many columns of A and B each: the chip's own chain is one call."""
+    """Multiply by a chain of instructions that each take `columns` columns of A and B; arguments as for `multiply`. The
+    chip's own chain is one call of `multiply`."""
     if columns == a.shape[-1] or (arithmetic == "silicon" and not kind.a.is_integer):
         return multiply(a, b, c, kind, k, target, arithmetic)
     for start in range(0, a.shape[-1], columns):
@@ -116,7 +117,8 @@ def multiply_in_turn(
 
 
 def multiply(a: Array, b: Array, c: Array, kind: MmaKind, k: int, target: str, arithmetic: str) -> Array:
-    """D (warps, M, N) = A B^T + C of one instruction of `k` products; a (warps, M, k), b (warps, N, k) are codes.
+    """Return D (warps, M, N) = A B^T + C of one instruction of `k` products; a (warps, M, k), b (warps, N, k) are
+    codes.
 
     c and the result hold f32, f16, f64 or s32 values as `kind.d` says. Integers are exact in both arithmetics; f64 is a
     chain of fused multiply-adds in both, as IEEE 754 defines them.
@@ -138,8 +140,11 @@ def multiply(a: Array, b: Array, c: Array, kind: MmaKind, k: int, target: str, a
 def multiply_sparse(
     a: Array, b: Array, c: Array, positions: Array, kind: MmaKind, k: int, target: str, arithmetic: str
 ) -> Array:
-    """D (warps, M, N) = A B^T + C where a (warps, M, stored) has those elements of A that stand at `positions` in their
-    groups; `k` is the instruction's own. Integers and exact sums are those of each row with the elements of B it meets."""
+    """Return D (warps, M, N) = A B^T + C for a sparse A: a (warps, M, stored) has the elements of A at `positions`.
+
+    positions count inside the groups; `k` is the instruction's own. Integer and exact sums multiply each row by the
+    elements of B that it meets.
+    """
     if arithmetic == "silicon" and not kind.a.is_integer:
         how: dict[str, Any] = {"a_format": kind.a, "b_format": kind.b, "d_format": kind.d, "metadata": positions}
         result: Array = numerics.mma(a, b, c, unit=kind.unit, target=target, k=k, **how)
@@ -149,7 +154,7 @@ def multiply_sparse(
 
 
 def met_rows(a: Array, b: Array, c: Array, positions: Array, kind: MmaKind) -> tuple[Array, Array, Array]:
-    """The same as a product for each row of A, with the elements of B that its stored ones meet."""
+    """Return a sparse product as one product per row of A, with the elements of B that its stored elements meet."""
     met = gathered(b, positions, sparsity_of(kind.a, kind.unit))
     return (
         a.reshape(-1, 1, a.shape[-1]),
@@ -166,14 +171,14 @@ def _silicon(a: Array, b: Array, c: Array, kind: MmaKind, k: int, target: str) -
 
 
 def _live_rows(a: Array, c: Array, kind: MmaKind) -> NDArray[np.int64]:
-    """The rows of A and C that hold anything but zeros in some warp. The others give +0 where B is finite: kernels fill
-    the rows beyond their batch with zeros, and of a batch of one 15 rows in 16 are such."""
+    """Return the rows of A and C that hold a nonzero element in some warp; the other rows give +0 if B is finite.
+    Kernels fill the rows after their batch with zeros: 15 of 16 rows for a batch of one."""
     held = np.bitwise_or.reduce(a, axis=0) & _magnitude_mask(kind.a)
     return np.flatnonzero(held.any(axis=1) | np.bitwise_or.reduce(c.view(kind.d.code_dtype), axis=0).any(axis=1))
 
 
 def _is_finite(codes: Array, row: ElementType) -> bool:
-    """Whether no code is a NaN or an infinity."""
+    """Return whether no code is a NaN or an infinity."""
     format = float_named(row)
     special = (
         ((1 << format.exponent_bits) - 1) << format.mantissa_bits if format.has_infinity else format.magnitude_limit - 1
@@ -183,14 +188,14 @@ def _is_finite(codes: Array, row: ElementType) -> bool:
 
 @cache
 def _magnitude_mask(row: ElementType) -> Any:
-    """All bits of a code that make its magnitude, as a scalar of its type."""
+    """Return all bits of a code that form its magnitude, as a scalar of its type."""
     format = float_named(row)
     return np.dtype(format.code_dtype).type((format.magnitude_limit - 1) << format.padding_bits)
 
 
 def _integers(a: Array, b: Array, c: Array, kind: MmaKind) -> Array:
-    """Products of 8-bit integers: a sum of 32 stays below 2^22, so that float64 holds it; 32 bits wrap or clamp. Single
-    bits come eight to a code, and the sum counts those that both have."""
+    """Return products of 8-bit integers: a sum of 32 stays below 2^22, which float64 holds; 32 bits wrap or clamp.
+    Single bits come eight to a code, and the sum counts the bits that both operands have."""
     if kind.a.code_bits == 1:
         wide = [np.unpackbits(codes, axis=-1).astype(np.float64) for codes in (a, b)]
     else:
@@ -204,7 +209,7 @@ def _integers(a: Array, b: Array, c: Array, kind: MmaKind) -> Array:
 
 
 def exact(a: Array, b: Array, c: Array, kind: MmaKind) -> Array:
-    """A B^T + C summed exactly and rounded once, to f32 or f16: the bits of `numerics.exact_product`."""
+    """Return A B^T + C summed exactly and rounded once, to f32 or f16: the bits of `numerics.exact_product`."""
     result = np.empty(c.shape, array_type(kind.d))
     unproven = _span(a, b, c, kind) > DOUBLE_BITS
     for start in range(0, len(a), _TILE):
@@ -221,7 +226,8 @@ def exact(a: Array, b: Array, c: Array, kind: MmaKind) -> Array:
 
 
 def matmul(x: Doubles, y: Doubles) -> Doubles:
-    """X Y^T, in parts for which NumPy's BLAS wakes no thread: waiting for one takes longer where cores are busy."""
+    """Return X Y^T, computed in parts so small that NumPy's BLAS starts no thread: waiting for threads is slow on busy
+    cores."""
     columns = max(8, _ONE_THREAD // max(1, x.shape[-2] * x.shape[-1]))
     if columns >= y.shape[-2]:
         return np.matmul(x, y.swapaxes(-1, -2))
@@ -233,7 +239,8 @@ def matmul(x: Doubles, y: Doubles) -> Doubles:
 
 
 def _span(a: Array, b: Array, c: Array, kind: MmaKind) -> NDArray[np.int64]:
-    """How many bits a sum of each warp needs at most: from the lowest bit of any term to the highest of the sum."""
+    """Return how many bits a sum of each warp needs at most: from the lowest bit of any term to the highest of the
+    sum."""
     (a_low, a_high), (b_low, b_high) = code_extent(a, kind.a), code_extent(b, kind.b)
     c_low, c_high = code_extent(c.view(kind.d.code_dtype), kind.d)
     carries = (a.shape[-1] + 1).bit_length()
@@ -242,12 +249,13 @@ def _span(a: Array, b: Array, c: Array, kind: MmaKind) -> NDArray[np.int64]:
 
 
 def code_extent(codes: Array, row: ElementType) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """For each warp the exponents of its lowest bit and of a power of two above every magnitude, zeros left out."""
+    """Return for each warp the exponents of its lowest bit and of a power of two above every magnitude, zeros left
+    out."""
     format = float_named(row)
     magnitude = codes.reshape(len(codes), -1) & _magnitude_mask(row)
     shift = format.mantissa_bits + format.padding_bits
     largest = magnitude.max(axis=1)
-    magnitude -= codes.dtype.type(1)  # a zero wraps to the largest number, so that the minimum passes it over
+    magnitude -= codes.dtype.type(1)  # a zero wraps to the largest number, so that the minimum ignores it
     smallest = magnitude.min(axis=1) + codes.dtype.type(1)
     high = np.maximum(largest.astype(np.int64) >> shift, 1) - format.bias + 1
     low = np.maximum(smallest.astype(np.int64) >> shift, 1) - format.bias - format.mantissa_bits
@@ -255,7 +263,7 @@ def code_extent(codes: Array, row: ElementType) -> tuple[NDArray[np.int64], NDAr
 
 
 def _repaired(codes: tuple[Array, ...], wide: tuple[Doubles, ...], total: Doubles, kind: MmaKind) -> Array:
-    """The results of warps whose float64 sums may be off."""
+    """Return the results of warps whose float64 sums may be off."""
     x, y, addend = wide
     result, terms = settled(total, kind.d), x.shape[-1] + 1
     size = np.maximum(_largest(x)[:, None, None] * _largest(y)[:, None, None], np.abs(addend))
@@ -269,7 +277,7 @@ def _repaired(codes: tuple[Array, ...], wide: tuple[Doubles, ...], total: Double
 
 
 def settled(total: Doubles, row: ElementType) -> Array:
-    """Sums rounded to nearest even; a zero is +0, a NaN the one that tensor cores write."""
+    """Return sums rounded to nearest even; a zero is +0, a NaN has the bits that tensor cores write."""
     result = (total + 0.0).astype(array_type(row))
     if (lost := np.isnan(total)).any():
         result.view(row.code_dtype)[lost] = float_named(row).nan_code
@@ -277,14 +285,14 @@ def settled(total: Doubles, row: ElementType) -> Array:
 
 
 def array_type(row: ElementType) -> np.dtype[Any]:
-    """NumPy's own type of an accumulator."""
+    """Return NumPy's own type of an accumulator."""
     dtype = row.array_dtype
     assert dtype is not None
     return dtype
 
 
 def _largest(values: Doubles) -> Doubles:
-    """The largest finite magnitude of each warp's matrix."""
+    """Return the largest finite magnitude of each warp's matrix."""
     magnitude = np.abs(values).reshape(len(values), -1)
     largest: Doubles = magnitude.max(axis=1)
     if not np.isfinite(largest).all():
@@ -295,7 +303,7 @@ def _largest(values: Doubles) -> Doubles:
 def _decide(
     doubtful: NDArray[np.bool_], codes: tuple[Array, ...], wide: tuple[Doubles, ...], result: Array, kind: MmaKind
 ) -> None:
-    """Settle the sums that float64's error might have moved: where all terms share a grid fine enough, none was."""
+    """Settle in place the sums that float64's error may have changed; a grid common to all terms excludes an error."""
     place = np.nonzero(doubtful)
     warp, row, column = place
     x, y, addend = wide[0][warp, row], wide[1][warp, column], wide[2][place]
@@ -316,7 +324,8 @@ def _lowest_bit(values: Doubles, row: ElementType) -> NDArray[np.int64]:
 
 
 def lowest_bits(values: Doubles, bits: int) -> NDArray[np.int64]:
-    """An exponent whose power of two divides each value: that of the last of so many bits of a significand; high for zero."""
+    """Return the exponent of a power of two that divides each value: the last bit of a significand of `bits` bits. Zero
+    gives a high exponent."""
     _, exponent = np.frexp(values)
     return np.where(values == 0, NO_BITS, exponent.astype(np.int64) - bits)
 
@@ -327,7 +336,7 @@ def _definition(a: Array, b: Array, c: Array, kind: MmaKind) -> Array:
 
 
 def values(codes: Array, row: ElementType) -> Doubles:
-    """The numbers that codes mean, in float64, exactly."""
+    """Return the numbers that codes mean, exactly, in float64."""
     if row is BF16:
         return (codes.astype(np.uint32) << np.uint32(16)).view(np.float32).astype(np.float64)
     if row is TF32:

@@ -1,7 +1,7 @@
-"""Fences between the proxies, the ways that threads, copy engines and tensor cores take to memory; and those that make the
-initialisation of an mbarrier visible to its cluster.
+"""Fences between the proxies (the paths of threads, copy engines and tensor cores to memory), and fences that make the
+initialization of an mbarrier visible to its cluster.
 
-Memory is sequentially consistent in the simulator: a fence orders accesses for the checks alone.
+Memory is sequentially consistent in the simulator: a fence orders accesses for the checks only.
 """
 
 from typing import Any
@@ -23,13 +23,13 @@ _SECTION = PTX["membar, fence"]
 
 @instruction("fence.proxy.alias", since="sm_70", source=_SECTION)
 def fence_alias() -> tuple[()]:
-    """Two addresses of one place are one place in the simulator at any time."""
+    """Change nothing: two addresses of one place are one place in the simulator at any time."""
     return ()
 
 
 @instruction("fence.proxy.async{.space:global|shared::cta|shared::cluster}", since="sm_90", source=_SECTION)
 def fence_async(lanes: Lanes, *, space: str | None) -> None:
-    """What threads and asynchronous units do to memory, or to one state space of it, is in order here."""
+    """Order the accesses of threads and asynchronous units, to memory or to one state space of it."""
     _between(lanes, ASYNC, space)
 
 
@@ -40,12 +40,12 @@ for _form, _window in (
 
     @instruction(f"fence.proxy.async::generic.{_form}.cluster", since="sm_90", source=_SECTION)
     def fence_one_way(lanes: Lanes, *, window: str = _window) -> None:
-        """The same in one direction, of shared memory alone; taken as a fence in both."""
+        """Order accesses in one direction, in shared memory only; the simulator orders both directions."""
         _between(lanes, ASYNC, window)
 
     @instruction(f"fence.{_form}.cluster", since="sm_90", source=_SECTION)
     def fence_restricted(lanes: Lanes) -> None:
-        """A fence of the cluster's shared memory; taken as one of all memory."""
+        """Order accesses to the cluster's shared memory; the simulator orders all memory."""
         _ordered(lanes, lanes.semantics)
 
 
@@ -55,12 +55,12 @@ for _form, _window in (
     source=_SECTION,
 )
 def fence_map_released(lanes: Lanes, *, scope: str) -> None:
-    """What this thread knows to be written to tensor maps goes to those of the scope that acquire them behind it."""
+    """Release the known changes of tensor maps to threads of the scope that acquire them afterwards."""
     release_maps(lanes, scope)
 
 
 def release_maps(lanes: Lanes, scope: str) -> None:
-    """The release of tensor maps, which is a fence of threads as well."""
+    """Release tensor maps, which is a fence of threads as well."""
     _ordered(lanes, Semantics(True, releases=True, scope=SCOPES[scope]))
     if lanes.machine.proxies is not None:
         assert lanes.statement is not None
@@ -74,7 +74,7 @@ def release_maps(lanes: Lanes, scope: str) -> None:
     source=_SECTION,
 )
 def fence_map_acquired(lanes: Lanes, address: Array, size: Array, *, scope: str) -> None:
-    """The tensor map at an address, as those who released it left it, may be used from here on; no other map may."""
+    """Acquire the tensor map at an address as released; copies may use it from here on, but no other changed map."""
     if (stray := lanes.full(size) != MAP_BYTES).any():
         raise lanes.fault("invalid-operand", int(np.argmax(stray)), f"a fence of a tensor map of {int(size[0])} bytes")
     places = lanes.full(address)
@@ -101,6 +101,7 @@ def _between(lanes: Lanes, proxy: str, space: str | None) -> None:
 
 @instruction("fence.mbarrier_init.release.cluster", since="sm_90", source=_SECTION)
 def fence_mbarrier_init(lanes: Lanes) -> None:
-    """The objects that these threads initialised are ready for the cluster once it has met at its barrier, however relaxed."""
+    """Release the mbarriers that these threads initialized to the cluster, which may use them after its next cluster
+    barrier, even a relaxed one."""
     if lanes.machine.races is not None:
         lanes.machine.races.inits_fenced(lanes.ids)

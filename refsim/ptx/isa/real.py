@@ -1,4 +1,4 @@
-"""Arithmetic on f32 and f64: each result rounded once; what the special-function unit returns, where it is recorded."""
+"""Arithmetic on f32 and f64: each result rounded once; special functions return the recorded bits of the unit."""
 
 from collections.abc import Callable
 from typing import Any
@@ -22,14 +22,15 @@ _MODE = ".{rounding:rn|rz|rm|rp}"
 
 
 def _binary(name: str, compute: Callable[..., Array], nearest: np.ufunc) -> None:
-    """add, sub and mul: without a modifier they round to nearest even (and may be contracted, see contraction.py).
+    """Register add, sub or mul: without a modifier they round to nearest even (and may be contracted, see
+    contraction.py).
 
-    NumPy rounds to nearest even as well; only NaN is written otherwise than by the chip, so that a result without any is
-    that of `compute`.
+    NumPy rounds to nearest even as well; only NaN has other bits than on the chip, so a result without NaN is final.
     """
 
     @instruction(f"{name}{_MAYBE}{{.ftz}}{{.sat}}.{{type:f32}} d, a, b", ignores=("type",), source=PTX[name])
     def single(a: Array, b: Array, *, rounding: ieee.RoundingModifier | None, ftz: bool, sat: bool) -> Array:
+        """Return the sum, difference or product of f32 numbers, rounded once."""
         if not (ftz or sat) and rounding in (None, "rn"):
             result: Array = nearest(a, b)
             if not np.count_nonzero(np.isnan(result)):
@@ -38,10 +39,12 @@ def _binary(name: str, compute: Callable[..., Array], nearest: np.ufunc) -> None
 
     @instruction(f"{name}{_MAYBE}.{{type:f64}} d, a, b", ignores=("type",), source=PTX[name])
     def double(a: Array, b: Array, *, rounding: ieee.RoundingModifier | None) -> Array:
+        """Return the sum, difference or product of f64 numbers, rounded once."""
         return compute(a, b, rounding or "rn")
 
     @instruction(f"{name}{_MAYBE}{{.ftz}}.{{type:f32x2}} d, a, b", ignores=("type",), since="sm_100", source=PTX[name])
     def pair(a: Array, b: Array, *, rounding: ieee.RoundingModifier | None, ftz: bool) -> Array:
+        """Return the sum, difference or product in each f32 half, rounded once."""
         return compute(a, b, rounding or "rn", ftz=ftz)
 
 
@@ -52,7 +55,7 @@ _binary("mul", ieee.mul, np.multiply)
 
 @instruction(f"fma{_MODE}{{.ftz}}{{.sat}}.f32 d:f32, a:f32, b:f32, c:f32", source=PTX["fma"], together=True)
 def fma_single(a: Array, b: Array, c: Array, *, rounding: ieee.RoundingModifier, ftz: bool, sat: bool) -> Array:
-    """a x b + c with one rounding."""
+    """Return a x b + c with one rounding."""
     if rounding == "rn" and not (ftz or sat):
         result = fma_to_nearest(a, b, c)
         if not np.count_nonzero(np.isnan(result)):
@@ -62,37 +65,37 @@ def fma_single(a: Array, b: Array, c: Array, *, rounding: ieee.RoundingModifier,
 
 @instruction(f"fma{_MODE}{{.ftz}}.f32x2 d:f32x2, a:f32x2, b:f32x2, c:f32x2", since="sm_100", source=PTX["fma"])
 def fma_pair(a: Array, b: Array, c: Array, *, rounding: ieee.RoundingModifier, ftz: bool) -> Array:
-    """Two fused products, one in each half."""
+    """Return a x b + c in each half, each with one rounding."""
     return ieee.fma(a, b, c, rounding, ftz=ftz)
 
 
 @instruction(f"fma{_MODE}.f64 d:f64, a:f64, b:f64, c:f64", source=PTX["fma"])
 def fma_double(a: Array, b: Array, c: Array, *, rounding: ieee.RoundingModifier) -> Array:
-    """a x b + c with one rounding."""
+    """Return a x b + c with one rounding."""
     return ieee.fma(a, b, c, rounding)
 
 
 @instruction(f"mad{_MODE}{{.ftz}}{{.sat}}.f32 d:f32, a:f32, b:f32, c:f32", source=PTX["mad"])
 def mad_single(a: Array, b: Array, c: Array, *, rounding: ieee.RoundingModifier, ftz: bool, sat: bool) -> Array:
-    """From sm_20 on the same as fma."""
+    """Return a x b + c with one rounding: from sm_20 on mad equals fma."""
     return ieee.fma(a, b, c, rounding, ftz=ftz, sat=sat)
 
 
 @instruction(f"mad{_MODE}.f64 d:f64, a:f64, b:f64, c:f64", source=PTX["mad"])
 def mad_double(a: Array, b: Array, c: Array, *, rounding: ieee.RoundingModifier) -> Array:
-    """The same as fma."""
+    """Return a x b + c with one rounding, as fma does."""
     return ieee.fma(a, b, c, rounding)
 
 
 @instruction(f"div{_MODE}{{.ftz}}.f32 d:f32, a:f32, b:f32", source=PTX["div"])
 def div_single(a: Array, b: Array, *, rounding: ieee.RoundingModifier, ftz: bool) -> Array:
-    """The IEEE quotient."""
+    """Return the IEEE quotient."""
     return ieee.div(a, b, rounding, ftz=ftz)
 
 
 @instruction(f"div{_MODE}.f64 d:f64, a:f64, b:f64", source=PTX["div"])
 def div_double(a: Array, b: Array, *, rounding: ieee.RoundingModifier) -> Array:
-    """The IEEE quotient."""
+    """Return the IEEE quotient."""
     return ieee.div(a, b, rounding)
 
 
@@ -102,13 +105,14 @@ UNIT_RECORDED_ON = (RECORDED_ON, f"{RECORDED_ON}a")
 
 @instruction("div.full{.ftz}.f32 d:f32, a:f32, b:f32", inexact=True, recorded=UNIT_RECORDED_ON, source=PTX["div"])
 def div_full(a: Array, b: Array, *, ftz: bool) -> Array:
-    """a times the approximate reciprocal of b, both scaled where b is near the ends of the range: within 2 ulp."""
+    """Return a times the approximate reciprocal of b, both scaled where b is near the ends of the range: within 2
+    ulp."""
     return divided(_words(a), _words(b), ftz=ftz, full=True).view(np.float32)
 
 
 @instruction("div.approx{.ftz}.f32 d:f32, a:f32, b:f32", inexact=True, recorded=UNIT_RECORDED_ON, source=PTX["div"])
 def div_approximate(a: Array, b: Array, *, ftz: bool) -> Array:
-    """a times the approximate reciprocal of b, which is 0 for a divisor above 2^126: within 2 ulp elsewhere."""
+    """Return a times the approximate reciprocal of b, which is 0 for a divisor above 2^126: within 2 ulp elsewhere."""
     return divided(_words(a), _words(b), ftz=ftz, full=False).view(np.float32)
 
 
@@ -117,14 +121,16 @@ def _words(a: Array) -> Array:
 
 
 def _unary(name: str, compute: Callable[..., Array]) -> None:
-    """rcp and sqrt."""
+    """Register rcp or sqrt."""
 
     @instruction(f"{name}{_MODE}{{.ftz}}.f32 d:f32, a:f32", source=PTX[name])
     def single(a: Array, *, rounding: ieee.RoundingModifier, ftz: bool) -> Array:
+        """Return the reciprocal (rcp) or square root (sqrt) of an f32, rounded once."""
         return compute(a, rounding, ftz=ftz)
 
     @instruction(f"{name}{_MODE}.f64 d:f64, a:f64", source=PTX[name])
     def double(a: Array, *, rounding: ieee.RoundingModifier) -> Array:
+        """Return the reciprocal (rcp) or square root (sqrt) of an f64, rounded once."""
         return compute(a, rounding)
 
 
@@ -133,11 +139,12 @@ _unary("sqrt", ieee.sqrt)
 
 
 def _of_unit(name: str, modifiers: str = ".approx{.ftz}", since: str = "sm_50") -> None:
-    """A function of the special-function unit, as ptxas wraps it."""
+    """Register a function of the special-function unit, as ptxas wraps it."""
     form = f"{name}{modifiers}.f32 d:f32, a:f32"
 
     @instruction(form, inexact=True, recorded=UNIT_RECORDED_ON, since=since, source=PTX[name])
     def of_unit(a: Array, *, ftz: bool = False) -> Array:
+        """Return the special-function unit's approximation, with the bits that were recorded over all its inputs."""
         return approximate(name, _words(a), ftz=ftz).view(np.float32)
 
 
@@ -150,7 +157,7 @@ _of_unit("tanh", ".approx", since="sm_75")
     "rcp.approx.ftz.f64 d:f64, a:f64", inexact=True, recorded=UNIT_RECORDED_ON, source=PTX["rcp.approx.ftz.f64"]
 )
 def rcp_approximate_double(a: Array) -> Array:
-    """The unit's reciprocal of the upper word: 20 bits, the lower word zero."""
+    """Return the unit's reciprocal of the upper 32 bits: 20 bits of precision, the lower 32 bits zero."""
     return upper_words.approximate("rcp", a)
 
 
@@ -158,31 +165,37 @@ def rcp_approximate_double(a: Array) -> Array:
     "rsqrt.approx{.ftz}.f64 d:f64, a:f64", inexact=True, recorded=UNIT_RECORDED_ON, source=PTX["rsqrt.approx.ftz.f64"]
 )
 def rsqrt_approximate_double(a: Array, *, ftz: bool) -> Array:
-    """With .ftz the unit's, of the upper word, the lower word zero; without, ptxas adds a step that gives all digits."""
+    """Return with .ftz the unit's value of the upper 32 bits, the lower 32 bits zero. Without .ftz, ptxas adds a step
+    that gives all digits."""
     return upper_words.approximate("rsqrt", a) if ftz else rsqrt_approximate(a)
 
 
 def _extremum(name: str, compute: Callable[..., Array]) -> None:
-    """min and max: a NaN is ignored unless .NaN; -0 is below +0."""
+    """Register min or max: a NaN is ignored unless .NaN; -0 is below +0."""
 
     @instruction(f"{name}{{.ftz}}.f32 d:f32, a:f32, b:f32", source=PTX[name])
     def single(a: Array, b: Array, *, ftz: bool) -> Array:
+        """Return the smaller (min) or larger (max) number; a NaN is ignored, and -0 is below +0."""
         return compute(a, b, ftz=ftz)
 
     @instruction(f"{name}{{.ftz}}.NaN.f32 d:f32, a:f32, b:f32", since="sm_80", source=PTX[name])
     def single_nan(a: Array, b: Array, *, ftz: bool) -> Array:
+        """Return the smaller (min) or larger (max) number, or NaN if either operand is NaN."""
         return compute(a, b, ftz=ftz, nan=True)
 
     @instruction(f"{name}{{.ftz}}{{.NaN}}.xorsign.abs.f32 d:f32, a:f32, b:f32", since="sm_86", source=PTX[name])
     def single_signed(a: Array, b: Array, *, ftz: bool, nan: bool) -> Array:
+        """Return the smaller (min) or larger (max) magnitude, negative if exactly one operand is negative."""
         return compute(a, b, ftz=ftz, nan=nan, xorsign=True, absolute=True)
 
     @instruction(f"{name}{{.ftz}}{{.NaN}}{{.abs}}.f32 d:f32, a:f32, b:f32, c:f32", since="sm_100", source=PTX[name])
     def three(a: Array, b: Array, c: Array, *, ftz: bool, nan: bool, abs: bool) -> Array:
+        """Return the smallest (min) or largest (max) of three numbers; a NaN is ignored unless .NaN."""
         return compute(a, b, c, ftz=ftz, nan=nan, absolute=abs)
 
     @instruction(f"{name}.{{type:f64}} d, a, b", ignores=("type",), source=PTX[name])
     def double(a: Array, b: Array) -> Array:
+        """Return the smaller (min) or larger (max) number; a NaN is ignored, and -0 is below +0."""
         return compute(a, b)
 
 
@@ -191,14 +204,16 @@ _extremum("max", ieee.maximum)
 
 
 def _sign(name: str, compute: Callable[..., Array]) -> None:
-    """abs and neg."""
+    """Register abs or neg."""
 
     @instruction(f"{name}{{.ftz}}.f32 d:f32, a:f32", source=PTX[name])
     def single(a: Array, *, ftz: bool) -> Array:
+        """Return an f32 with its sign bit cleared (abs) or inverted (neg); a NaN becomes the canonical one."""
         return compute(a, ftz=ftz)
 
     @instruction(f"{name}.f64 d:f64, a:f64", source=PTX[name])
     def double(a: Array) -> Array:
+        """Return an f64 with its sign bit cleared (abs) or inverted (neg); a NaN keeps its sign."""
         return compute(a)
 
 
@@ -208,7 +223,7 @@ _sign("neg", ieee.negate)
 
 @instruction("copysign.{type:f32|f64} d, a, b", ignores=("type",), source=PTX["copysign"])
 def copysign(a: Array, b: Array) -> Array:
-    """The magnitude of b with the sign of a."""
+    """Return the magnitude of b with the sign of a."""
     return np.copysign(b, a)
 
 
@@ -218,7 +233,7 @@ def copysign(a: Array, b: Array) -> Array:
     source=PTX["testp"],
 )
 def testp(a: Array, *, test: str) -> Array:
-    """What kind of number a float is; zero counts as normal."""
+    """Return whether a float is of the tested kind; zero counts as normal."""
     smallest = np.finfo(a.dtype).smallest_normal
     match test:
         case "finite":

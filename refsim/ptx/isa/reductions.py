@@ -1,4 +1,5 @@
-"""What a copy engine leaves in memory when it reduces: element by element, as an atomic without a result does."""
+"""The results that a copy engine leaves in memory when it reduces: element by element, as an atomic without a
+result."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from refsim.ptx.isa.atomic import INTEGER_UPDATES, add_double
 
 Array = NDArray[Any]
 
-# The PTX type of each element type of a tensor map that reductions know.
+# The PTX type of each element type of a tensor map that can be reduced.
 MAP_TYPES = {
     "uint32": "u32",
     "int32": "s32",
@@ -31,10 +32,8 @@ _BITWISE = ("and", "or", "xor")
 
 @dataclass(frozen=True)
 class ElementUpdate:
-    """One operation on elements of `width` bytes: combine(what memory holds, what comes) as items of that width.
-
-    `is_rounded`: the sum depends on the order in which copies arrive.
-    """
+    """One operation on elements of `width` bytes: combine(memory's contents, copied data) as items of this width.
+    `is_rounded`: the sum depends on the order in which copies arrive."""
 
     combine: Callable[[Array, Array], Array]
     width: int
@@ -42,11 +41,12 @@ class ElementUpdate:
 
 
 def reduction(operation: str, type: str) -> ElementUpdate | None:
-    """An operation on a PTX type, or on the element type of a tensor map; None where there is none such."""
+    """Return an operation on a PTX type, or on the element type of a tensor map; None if the operation does not
+    exist."""
     row = TYPES.get(MAP_TYPES.get(type, type))
     if row is None or row.lanes > 1:
         return None
-    if "f" in row.name:  # a float, also where its dtype holds patterns
+    if "f" in row.name:  # a float, also if its dtype holds bit patterns
         update = _real(operation, row, ftz=type == "float32_ftz")
         return None if update is None else ElementUpdate(update, row.bits // 8, operation == "add")
     if operation not in INTEGER_UPDATES or (operation in ("inc", "dec") and row.name != "u32"):
@@ -58,8 +58,11 @@ def reduction(operation: str, type: str) -> ElementUpdate | None:
 
 
 def _real(operation: str, row: PtxType, ftz: bool) -> Callable[[Array, Array], Array] | None:
-    """Sums keep subnormal numbers, unlike an atomic add of f32 in global memory, but those of a map that flushes them; through
-    a map of tf32 they are those of float32: measured on an H200."""
+    """Return a float operation; None if it does not exist.
+
+    Sums keep subnormal numbers, unlike an atomic add of f32 in global memory; a map type that flushes them is the
+    exception. Through a map of tf32 sums are those of float32. Both were measured on an H200.
+    """
     elsewhere = np.array([False])
     if operation == "add":
         if row.bits == 64:
@@ -71,6 +74,8 @@ def _real(operation: str, row: PtxType, ftz: bool) -> Callable[[Array, Array], A
 
 
 def _on(row: PtxType, update: Callable[[Array, Array], Array]) -> Callable[[Array, Array], Array]:
+    """Return an update of values of a type as an update of raw items."""
+
     def combine(held: Array, given: Array) -> Array:
         left = np.ascontiguousarray(update(held.view(row.dtype), given.view(row.dtype)), row.dtype)
         return left.view(held.dtype)

@@ -1,7 +1,5 @@
-"""Functions of the device runtime that have no body in any module: printf, assert.
-
-A call of one becomes such a statement when functions are inlined: its arguments and its result are registers then.
-"""
+"""Functions of the device runtime that have no body in any module: printf, assert. Inlining turns a call of such a
+function into a statement, whose arguments and result are registers."""
 
 from typing import Any
 
@@ -20,7 +18,7 @@ Array = NDArray[Any]
 
 
 def _addresses(operands: RuleOperands) -> list[Mask | None]:
-    """What the function is given must be defined: addresses, and the size of a block."""
+    """Demand that all arguments are defined; return the masks of the results."""
     for mask in operands.masks:
         operands.demand(mask, ADDRESS)
     results: list[Mask | None] = defined(operands)
@@ -29,7 +27,7 @@ def _addresses(operands: RuleOperands) -> list[Mask | None]:
 
 @instruction("call.vprintf d:b32, format:u64, buffer:u64", undefined=_addresses, source=CUDA_GUIDE["formatted output"])
 def vprintf(lanes: Lanes, format: Array, buffer: Array) -> Array:
-    """Each thread's text, kept in the record of the launch; the result is the number of arguments that the text took."""
+    """Record each thread's text in the launch; return the number of arguments that the text took."""
     counts = np.zeros(lanes.count, np.uint32)
     formats, buffers = lanes.full(format), lanes.full(buffer)
     for number in range(lanes.count):
@@ -47,7 +45,7 @@ def vprintf(lanes: Lanes, format: Array, buffer: Array) -> Array:
     source=CUDA_GUIDE["assertion"],
 )
 def assertion(lanes: Lanes, message: Array, file: Array, line: Array, function: Array, size: Array) -> None:
-    """A failed assertion ends the kernel: of several threads the first one speaks."""
+    """End the kernel because an assertion failed; the message is the first failing thread's."""
     one = Lanes(lanes.machine, lanes.ids[:1], lanes.statement)
     said, where, inside = (text_at(one, int(lanes.full(each)[0])) for each in (message, file, function))
     raise lanes.fault("trap", 0, f"{where}:{int(lanes.full(line)[0])}: {inside}: assertion `{said}` failed")

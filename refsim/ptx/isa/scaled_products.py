@@ -1,8 +1,8 @@
-"""Products whose operands have scales by block: as the chip computes them, or summed exactly and rounded once.
+"""Products whose operands have block scales: as the chip computes them, or summed exactly and rounded once.
 
-The exact sum of one instruction is that of a few numbers of float64. Where all products of an instruction lie on a grid that 53
-bits span, their sum is one such number; else the products of each block, which share a scale, are; else those of the large and
-of the small elements of a block apart. What orders of magnitude leave open is settled by `numerics.exact_product`.
+The exact sum of one instruction is the sum of a few float64 numbers. If all products of an instruction lie on a grid
+that 53 bits span, one number is enough. Otherwise each block, whose products share a scale, is one number; or else the
+large and the small elements of a block are separate. `numerics.exact_product` settles sums that stay undecided.
 """
 
 from collections.abc import Iterator
@@ -24,14 +24,14 @@ Doubles = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Scales:
-    """Codes of the scales of A (warps, M, blocks) and of B (warps, N, blocks), and their format."""
+    """The codes of the scales of A (warps, M, blocks) and of B (warps, N, blocks), and their format."""
 
     a: Array
     b: Array
     format: Format
 
     def part(self, codes: Array, start: int, k: int) -> "Scales":
-        """Those of k columns of the codes."""
+        """Return the scales of `k` columns of the codes, beginning at column `start`."""
         block = codes.shape[-1] // self.a.shape[-1]
         some = slice(start // block, (start + k) // block)
         return Scales(self.a[..., some], self.b[..., some], self.format)
@@ -40,8 +40,8 @@ class Scales:
 def multiply_scaled(
     a: Array, b: Array, c: Array, scales: Scales, kind: MmaKind, k: int, target: str, arithmetic: str
 ) -> Array:
-    """D (warps, M, N) = (A scaled) (B scaled)^T + C; a (warps, M, K), b (warps, N, K) are codes, each block of K / blocks
-    of them has one scale. `k` is that of one instruction, which a chain of them repeats."""
+    """Return D (warps, M, N) = (A scaled) (B scaled)^T + C; a (warps, M, K), b (warps, N, K) are codes. Each block of K
+    / blocks codes has one scale. `k` is the depth of one instruction, which a chain repeats."""
     if arithmetic == "exact":
         return exact_scaled(a, b, c, scales, kind, k)
     result: Array = numerics.mma(
@@ -53,8 +53,11 @@ def multiply_scaled(
 def multiply_sparse_scaled(
     a: Array, b: Array, c: Array, positions: Array, scales: Scales, kind: MmaKind, k: int, target: str, arithmetic: str
 ) -> Array:
-    """The same by one instruction whose A is sparse: `a` has what is stored, whose blocks have the scales; each of B's scales
-    goes with twice as many elements, as many as such a block has in the whole row."""
+    """Return `multiply_scaled` of one instruction whose A is sparse: `a` has the stored elements.
+
+    A's scales belong to blocks of stored elements. Each scale of B covers twice as many elements: as many as a block of
+    A has in the whole row.
+    """
     if arithmetic == "exact":
         rows = met_rows(a, b, c, positions, kind)
         own = scales.a.reshape(-1, 1, scales.a.shape[-1])
@@ -76,7 +79,7 @@ def _given(a: Array, b: Array, scales: Scales, kind: MmaKind) -> dict[str, Any]:
 
 
 def exact_scaled(a: Array, b: Array, c: Array, scales: Scales, kind: MmaKind, k: int) -> Array:
-    """The bits of `numerics.exact_product` with these scales, instruction by instruction."""
+    """Return the bits of `numerics.exact_product` with these scales, instruction by instruction."""
     sides = _Side.of(a, kind.a, scales.a, scales.format), _Side.of(b, kind.b, scales.b, scales.format)
     for start, terms in zip(range(0, a.shape[-1], k), _terms(*sides, k), strict=True):
         d, is_open = rounded_sum([*terms, c.astype(np.float64)], kind.d)
@@ -94,8 +97,11 @@ def exact_scaled(a: Array, b: Array, c: Array, scales: Scales, kind: MmaKind, k:
 
 @dataclass(frozen=True)
 class _Side:
-    """An operand in numbers: elements (warps, rows, K), scales (warps, rows, blocks) of so many bits. An extent is the exponents
-    of the lowest bit and of a power of two above every magnitude: of elements, and of elements with their scales."""
+    """An operand in numbers: elements (warps, rows, K), and scales (warps, rows, blocks) of `scale_bits` bits.
+
+    An extent is the exponent of the lowest bit and of a power of two above every magnitude: `extent` of elements,
+    `scaled` of elements with their scales.
+    """
 
     elements: Doubles
     scales: Doubles
@@ -105,6 +111,7 @@ class _Side:
 
     @classmethod
     def of(cls, codes: Array, row: ElementType, scale: Array, format: Format) -> "_Side":
+        """Return an operand from its codes and the codes of its scales."""
         factors, bits = values(scale & np.uint8(format.code_limit - 1), format), format.mantissa_bits + 1
         lowest, highest = code_extent(codes, row)
         low, high = int(lowest.min()), int(highest.max())
@@ -115,28 +122,30 @@ class _Side:
 
     @property
     def block(self) -> int:
+        """Return how many elements share a scale."""
         return self.elements.shape[-1] // self.scales.shape[-1]
 
     def folded(self) -> Doubles:
-        """Elements with their scales: a float64 holds every such product."""
+        """Return elements times their scales: a float64 holds every such product."""
         apart = self.elements.reshape(*self.scales.shape, -1) * self.scales[..., None]
         return apart.reshape(self.elements.shape)
 
     @cached_property
     def halves(self) -> tuple[Doubles, Doubles]:
-        """The small elements and the large ones; zeros stand for those of the other half and for what is no number."""
+        """Return the small elements and the large ones; zeros replace the elements of the other half and non-finite
+        ones."""
         is_small = np.abs(self.elements) < 2.0 ** (sum(self.extent) // 2)
         is_large = ~is_small & np.isfinite(self.elements)
         return np.where(is_small, self.elements, 0.0), np.where(is_large, self.elements, 0.0)
 
 
 def _span(a: tuple[float, float], b: tuple[float, float], terms: int) -> float:
-    """How many bits a sum of so many products needs at most."""
+    """Return how many bits a sum of `terms` products needs at most."""
     return a[1] + b[1] + terms.bit_length() - a[0] - b[0]
 
 
 def _terms(a: _Side, b: _Side, k: int) -> Iterator[list[Doubles]]:
-    """For each instruction numbers (warps, M, N) whose exact sum is that of its products."""
+    """Yield for each instruction numbers (warps, M, N) whose exact sum is the sum of its products."""
     if _span(a.scaled, b.scaled, k) <= DOUBLE_BITS:
         x, y = a.folded(), b.folded()
         for start in range(0, x.shape[-1], k):
@@ -157,5 +166,5 @@ def _terms(a: _Side, b: _Side, k: int) -> Iterator[list[Doubles]]:
 
 
 def _no_numbers(sums: Doubles) -> Doubles:
-    """Infinities and NaN, and zeros elsewhere."""
+    """Return the infinities and NaN of sums, and zeros elsewhere."""
     return np.where(np.isfinite(sums), 0.0, sums)

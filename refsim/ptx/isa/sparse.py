@@ -1,4 +1,4 @@
-"""mma.sp: products of a warp whose A is sparse, with metadata that some lanes of each four give."""
+"""mma.sp: products of a warp whose A is sparse, with metadata from some lanes of each four."""
 
 from typing import Any
 
@@ -30,14 +30,14 @@ def _name(shape: SparseShape, type: str, operand: str, accumulator: str) -> str:
 
 
 def check_selector(lanes: Lanes, value: int, shape: SparseShape, section: str) -> None:
-    """The sparsity selector is one that the shape has."""
+    """Raise a fault unless the shape has the sparsity selector `value`."""
     if value not in shape.selectors:
         known = " or ".join(map(str, shape.selectors))
         raise lanes.fault("invalid-operand", 0, f"the sparsity selector is {value}", f"{section}: it is {known}")
 
 
 def _positions(lanes: Lanes, words: Array, shape: SparseShape, type: str, selector: int, *, ordered: bool) -> Array:
-    """The positions of the elements that each warp stores."""
+    """Return the positions of the elements that each warp stores."""
     try:
         return positions_of(lanes.full(words), shape, type, selector, ordered=ordered)
     except MetadataError as error:
@@ -52,7 +52,7 @@ def _multiplied(
     kind: MmaKind,
     shape: SparseShape,
 ) -> list[Array]:
-    """The registers of D for the matrices that the registers of A, B and C hold, of all warps at once."""
+    """Return the registers of D for the matrices in the registers of A, B and C, for all warps at once."""
     warps, words, type = whole_warps(lanes), metadata[0], kind.a.name
     selector = int(metadata[1].view(np.int32)[0])
     check_selector(lanes, selector, shape, str(_SECTION))
@@ -64,6 +64,7 @@ def _multiplied(
 
 
 def _sparse_family(shape: SparseShape, accumulator: str) -> None:
+    """Register mma.sp for one shape and accumulator type."""
     first, choice = shape.types[0], "|".join(shape.types)
     is_integer = element_named(first).is_integer
     types = ".".join(f"{{{which}_type:{choice}}}" if len(shape.types) > 1 else choice for which in "ab")
@@ -93,8 +94,8 @@ def _sparse_family(shape: SparseShape, accumulator: str) -> None:
         b_type: str = first,
         satfinite: bool = False,
     ) -> list[Array]:
-        """D = A B + C: A has the stored elements of each row, which meet those of B at their positions; sums as those of the
-        dense instruction of half the K, which is inferred and not measured."""
+        """Return D = A B + C, where A holds the stored elements of each row, multiplied by the elements of B at their
+        positions. The sum follows the dense instruction of half the K, which is inferred and not measured."""
         kind = mma_kind(a_type, b_type, accumulator, satfinite)
         return _multiplied(lanes, (a, b, c), (metadata, selector, sparse == _ORDERED), kind, shape)
 

@@ -1,5 +1,5 @@
-"""Copies of boxes of tensors by the copy engine (TMA): loads, stores, reductions and prefetches in 1 to 5 dimensions; and
-of the pixels that a convolution multiplies (im2col), in 3 to 5."""
+"""Copies of boxes of tensors by the copy engine (TMA): loads, stores, reductions and prefetches in 1 to 5 dimensions;
+and copies of the pixels that a convolution multiplies (im2col), in 3 to 5."""
 
 from typing import Any
 
@@ -23,7 +23,7 @@ _TO = ".{place:shared::cluster|shared::cta}.global"
 
 
 def _spatial(modifiers: dict[str, Any]) -> int:
-    """How many im2col offsets there are: one for W, H and D each, of those that the tensor has."""
+    """Return how many im2col offsets there are: one for each of W, H and D that the tensor has."""
     return int(modifiers["dim"][0]) - 2
 
 
@@ -39,7 +39,8 @@ for _hint, _policy in HINTS:
     def load(
         lanes: Lanes, to: Array, tensor_map: Array, corner: list[Array], barrier: Array, policy: Any = None
     ) -> None:
-        """A box on its way to shared memory of a CTA; its mbarrier counts all bytes of the box, those outside too."""
+        """Start a copy of a box to shared memory of a CTA; its mbarrier counts all bytes of the box, including those
+        out of bounds."""
         lanes.machine.engine.box(lanes, tensor_map, corner, to, barrier=barrier)
 
     @instruction(
@@ -59,7 +60,7 @@ for _hint, _policy in HINTS:
         mask: Array,
         policy: Any = None,
     ) -> None:
-        """A box on its way to the same place in every CTA of a mask; each one's mbarrier counts its own."""
+        """Start a copy of a box to one place in every CTA of a mask; each CTA's mbarrier counts its own bytes."""
         lanes.machine.engine.box(lanes, tensor_map, corner, to, barrier=barrier, mask=mask)
 
     @instruction(
@@ -70,7 +71,8 @@ for _hint, _policy in HINTS:
         source=_SECTION,
     )
     def store(lanes: Lanes, tensor_map: Array, corner: list[Array], source: Array, policy: Any = None) -> None:
-        """A box of shared memory on its way into a tensor, what lies outside left out; in the thread's current group."""
+        """Start a copy of a box of shared memory to a tensor, without its part out of bounds, in the thread's current
+        group."""
         lanes.machine.engine.box(lanes, tensor_map, corner, source)
 
     @instruction(
@@ -84,7 +86,7 @@ for _hint, _policy in HINTS:
     def reduce(
         lanes: Lanes, tensor_map: Array, corner: list[Array], source: Array, policy: Any = None, *, operation: str
     ) -> None:
-        """A box of shared memory on its way to be combined with a tensor, element by element of the map's type."""
+        """Start a reduction of a box of shared memory into a tensor, element by element of the map's type."""
         lanes.machine.engine.box(lanes, tensor_map, corner, source, reduction=operation)
 
     @instruction(
@@ -95,7 +97,7 @@ for _hint, _policy in HINTS:
         source=PTX["cp.async.bulk.prefetch.tensor"],
     )
     def prefetch(lanes: Lanes, tensor_map: Array, corner: list[Array], policy: Any = None) -> None:
-        """A hint: nothing is read, and nothing is ordered."""
+        """Check the addresses of a hint: nothing is read, and nothing is ordered."""
         lanes.machine.engine.look(lanes, tensor_map, corner)
 
     @instruction(
@@ -115,7 +117,8 @@ for _hint, _policy in HINTS:
         offsets: list[Array],
         policy: Any = None,
     ) -> None:
-        """Pixels on their way to shared memory, a row of channels for each: from a filter's base on, moved by the offsets."""
+        """Start a copy of pixels to shared memory, a row of channels for each, from a filter's base moved by the
+        offsets."""
         lanes.machine.engine.box(lanes, tensor_map, base, to, barrier=barrier, offsets=offsets)
 
     @instruction(
@@ -137,7 +140,7 @@ for _hint, _policy in HINTS:
         mask: Array,
         policy: Any = None,
     ) -> None:
-        """The same to every CTA of a mask."""
+        """Start a copy of pixels to one place in every CTA of a mask, from a filter's base moved by the offsets."""
         lanes.machine.engine.box(lanes, tensor_map, base, to, barrier=barrier, mask=mask, offsets=offsets)
 
     @instruction(
@@ -148,7 +151,7 @@ for _hint, _policy in HINTS:
         source=_SECTION,
     )
     def store_columns(lanes: Lanes, tensor_map: Array, base: list[Array], source: Array, policy: Any = None) -> None:
-        """Rows of shared memory on their way into the pixels from a base on, those outside the tensor left out."""
+        """Start a copy of rows of shared memory to the pixels from a base on, without pixels out of bounds."""
         lanes.machine.engine.box(lanes, tensor_map, base, source, offsets=[])
 
     @instruction(
@@ -162,7 +165,7 @@ for _hint, _policy in HINTS:
     def reduce_columns(
         lanes: Lanes, tensor_map: Array, base: list[Array], source: Array, policy: Any = None, *, operation: str
     ) -> None:
-        """Rows of shared memory on their way to be combined with the pixels from a base on."""
+        """Start a reduction of rows of shared memory into the pixels from a base on."""
         lanes.machine.engine.box(lanes, tensor_map, base, source, reduction=operation, offsets=[])
 
     @instruction(
@@ -176,7 +179,7 @@ for _hint, _policy in HINTS:
     def prefetch_columns(
         lanes: Lanes, tensor_map: Array, base: list[Array], offsets: list[Array], policy: Any = None
     ) -> None:
-        """A hint: nothing is read, and nothing is ordered."""
+        """Check the addresses of a hint: nothing is read, and nothing is ordered."""
         lanes.machine.engine.look(lanes, tensor_map, base, offsets)
 
 
@@ -187,7 +190,7 @@ for _hint, _policy in HINTS:
     source=PTX["prefetch"],
 )
 def prefetch_map(lanes: Lanes, tensor_map: Array, *, space: str | None) -> None:
-    """A hint that a copy will use a tensor map; one of .param takes no generic address, which stops an H200."""
+    """Check a hint that a copy will use a tensor map; .param with a generic address is a fault, as on an H200."""
     if space == "param":
         if (tensor_map.astype(np.int64) >= WINDOW_SIZE).any():
             raise lanes.fault(

@@ -1,4 +1,4 @@
-"""tcgen05: products of matrices that tensor memory holds, asked for by single threads, and the commits that count them."""
+"""tcgen05: products of matrices in tensor memory, requested by single threads, and the commits that count them."""
 
 from typing import Any
 
@@ -26,10 +26,10 @@ _B_COLLECTORS = "|".join(
     f"collector::b{buffer}::{use}" for buffer in range(4) for use in ("fill", "use", "lastuse", "discard")
 )
 _DENSE = "kind::f16|kind::tf32|kind::f8f6f4|kind::i8"
-_SHIFTED = ("f16", "tf32")  # the kinds whose D may be divided by a power of two before it is added
+_SHIFTED = ("f16", "tf32")  # the kinds whose D may be divided by a power of two before the addition
 _MOST_SHIFT = 15
 _SHIFTED_ROWS = (128, 256)  # the M whose A may be shifted by a row
-_UNSHIFTED = 110  # a chip that has no such division
+_UNSHIFTED = 110  # a chip without this division
 _VECTORS: dict[str, dict[str | None, str]] = {
     "mxf8f6f4": {None: "1x", "block32": "1x", "scale_vec::1X": "1x"},
     "mxf4": {None: "2x", "block32": "2x", "scale_vec::2X": "2x"},
@@ -53,7 +53,7 @@ def _multiply(
     rows_down: bool = False,
     zeros: Array | None = None,
 ) -> None:
-    """Each lane asks for a product of its own, with a sparse A where it has metadata."""
+    """Request one product for each lane, with a sparse A if the lane gives metadata."""
     d, a, b, words, adds = (lanes.full(each) for each in operands)
     division = _division(lanes, kind, shift)
     for at in range(lanes.count):
@@ -82,7 +82,7 @@ def _multiply(
 
 
 def _zero_columns(one: Lanes, word: int, form: TensorForm) -> ZeroColumns:
-    """What a zero-column mask descriptor says."""
+    """Return the columns that a zero-column mask descriptor selects; raise a fault for a bad descriptor."""
     try:
         return zero_columns(word, form.m, form.n, form.most_shift)
     except ColumnMaskError as error:
@@ -91,7 +91,8 @@ def _zero_columns(one: Lanes, word: int, form: TensorForm) -> ZeroColumns:
 
 
 def _division(lanes: Lanes, kind: str, shift: Array | None) -> int:
-    """The constant behind the predicate."""
+    """Return the exponent of the division of D, the constant after the predicate; raise a fault if the target lacks
+    it."""
     if shift is None:
         return 0
     division = int(shift[0])
@@ -107,6 +108,7 @@ def _division(lanes: Lanes, kind: str, shift: Array | None) -> int:
 
 
 def _dense(a: str, mask: str, ctas: int, sparse: str, down: str) -> None:
+    """Register tcgen05.mma without scales, for one place of A, with or without a lane mask, sparse A and .ashift."""
     opcode, given = f"tcgen05.mma{sparse}.cta_group::{ctas}.{{kind:{_DENSE}}}", _METADATA if sparse else ""
 
     @instruction(
@@ -118,9 +120,12 @@ def _dense(a: str, mask: str, ctas: int, sparse: str, down: str) -> None:
         by_kind=True,
     )
     def mma(lanes: Lanes, d: Array, a_from: Array, b: Array, *rest: Any, kind: str) -> None:
-        """D = A B + D, or A B where `add` is false: D in tensor memory, B by a descriptor, A by one or in tensor memory;
-        lanes of D whose bits are set in the mask stay as they are. Collector hints change no value. Of a sparse A half is
-        stored, which meets the elements of B that metadata in tensor memory says. With .ashift a row of A is the one before."""
+        """Request D = A B + D, or A B where `add` is false: D in tensor memory, B by a descriptor, A by either.
+
+        Lanes of D whose mask bit is set stay unchanged. Collector hints change no value. Half of a sparse A is stored;
+        metadata in tensor memory gives the elements of B that the stored elements meet. With .ashift, each row of A is
+        the previous row.
+        """
         metadata, idesc, *others = rest if sparse else (None, *rest)
         disabled, adds, shift = others if mask else (None, *others)
         _multiply(
@@ -137,6 +142,7 @@ def _dense(a: str, mask: str, ctas: int, sparse: str, down: str) -> None:
 
 
 def _scaled(kind: str, a: str, ctas: int, sparse: str) -> None:
+    """Register tcgen05.mma of a kind with block scales."""
     vectors = _VECTORS[kind]
     choice = "|".join(word for word in vectors if word)
     vector = f"{{.vector:{choice}}}" if None in vectors else f".{{vector:{choice}}}"
@@ -151,8 +157,8 @@ def _scaled(kind: str, a: str, ctas: int, sparse: str) -> None:
         by_kind=True,
     )
     def mma_block_scale(lanes: Lanes, d: Array, a_from: Array, b: Array, *rest: Array, vector: str | None) -> None:
-        """D = (A scaled) (B scaled) + D: blocks along K have scales, which stand in columns of tensor memory. Of a sparse A
-        blocks count what is stored."""
+        """Request D = (A scaled) (B scaled) + D: blocks along K have scales, stored in columns of tensor memory. For a
+        sparse A, blocks count stored elements."""
         *metadata, idesc, x, y, add = rest
         _multiply(
             lanes,
@@ -167,6 +173,7 @@ def _scaled(kind: str, a: str, ctas: int, sparse: str) -> None:
 
 
 def _stationary(a: str, sparse: str) -> None:
+    """Register tcgen05.mma.ws, whose B is stationary."""
     opcode, given = f"tcgen05.mma.ws{sparse}.cta_group::1.{{kind:{_DENSE}}}", _METADATA if sparse else ""
 
     @instruction(
@@ -178,8 +185,8 @@ def _stationary(a: str, sparse: str) -> None:
         by_kind=True,
     )
     def mma_ws(lanes: Lanes, d: Array, a_from: Array, b: Array, *rest: Any, kind: str) -> None:
-        """D = A B + D with B stationary: of 32 or 64 rows, whose columns lie in parts below each other, or of 128. A mask says
-        which columns of B count as zeros, and by how many its columns are shifted."""
+        """Request D = A B + D with B stationary: 32 or 64 rows, with the columns in parts below each other, or 128
+        rows. A mask gives the columns of B that count as zeros, and the shift of its columns."""
         metadata, idesc, add, zeros = rest if sparse else (None, *rest)
         _multiply(
             lanes,
@@ -213,7 +220,7 @@ for _ctas in (1, 2):
     undefined=asked,
 )
 def commit(lanes: Lanes, barrier: Array, *, space: str | None) -> None:
-    """One arrival at an mbarrier once all that the thread has asked the tensor core for is done."""
+    """Arrive at an mbarrier once the tensor core has completed all earlier requests of the thread."""
     lanes.machine.tensor_pipe.commit(lanes, "generic" if space is None else "shared", barrier, None)
 
 
@@ -226,11 +233,14 @@ def commit(lanes: Lanes, barrier: Array, *, space: str | None) -> None:
     undefined=asked,
 )
 def commit_for_many(lanes: Lanes, barrier: Array, ctas: Array, *, space: str | None) -> None:
-    """The same at the same place in each CTA of the cluster that a mask names."""
+    """Arrive at one place in each CTA of a mask once the tensor core has completed all earlier requests of the
+    thread."""
     lanes.machine.tensor_pipe.commit(lanes, "generic" if space is None else "shared", barrier, ctas)
 
 
 def _moves_down(ctas: int) -> None:
+    """Register tcgen05.shift for one or two CTAs."""
+
     @instruction(
         f"tcgen05.shift.cta_group::{ctas}.down [t]",
         since=TENSOR_SINCE,
@@ -238,7 +248,7 @@ def _moves_down(ctas: int) -> None:
         undefined=asked,
     )
     def move_down(lanes: Lanes, address: Array) -> None:
-        """Each of the first 31 lanes of a warp gives its 32 bytes to the lane behind it."""
+        """Copy 32 bytes from each of the first 31 lanes of a warp to the next lane."""
         for at in range(lanes.count):
             one = Lanes(lanes.machine, lanes.ids[at : at + 1], lanes.statement)
             lanes.machine.tensor_pipe.move_down(one, int(lanes.full(address)[at]), ctas)
@@ -260,6 +270,7 @@ _NARROW = {"": 0, ".b8x16.b6x16_p32": 6, ".b8x16.b4x16_p64": 4}
 
 
 def _copies(multicast: str, narrow: str, ctas: int) -> None:
+    """Register tcgen05.cp for a multicast, a narrow element format and a number of CTAs."""
     shapes = "|".join(_COPIES[multicast])
 
     @instruction(
@@ -269,8 +280,8 @@ def _copies(multicast: str, narrow: str, ctas: int) -> None:
         undefined=asked,
     )
     def copy(lanes: Lanes, address: Array, words: Array, *, shape: str) -> None:
-        """Rows of shared memory by a descriptor to lanes of tensor memory, to those of several warps with a multicast; narrow
-        elements come to a byte each, low bits first."""
+        """Copy rows of shared memory, by a descriptor, to lanes of tensor memory; a multicast writes the lanes of
+        several warps. Narrow elements become one byte each, low bits first."""
         for at in range(lanes.count):
             one = Lanes(lanes.machine, lanes.ids[at : at + 1], lanes.statement)
             to, word = (int(lanes.full(each)[at]) for each in (address, words))

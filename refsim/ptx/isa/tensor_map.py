@@ -1,7 +1,5 @@
-"""Tensor maps that a kernel changes: one field at a time, and their copy to global memory with the fence behind it.
-
-All of it goes through the generic proxy; copies read maps through a proxy of their own.
-"""
+"""Tensor maps that a kernel changes: one field at a time, then a copy to global memory with a fence. Every access goes
+through the generic proxy; copies read maps through a proxy of their own."""
 
 from typing import Any
 
@@ -43,7 +41,7 @@ for _fields, _type in _OF_A_DIMENSION:
     def replace_of_dimension(
         lanes: Lanes, address: Array, ordinal: Array, value: Array, *, field: str, space: str | None
     ) -> None:
-        """One field of one dimension of a tensor map changes, and nothing else of it."""
+        """Change one field of one dimension of a tensor map."""
         _replace(lanes, address, field, ordinal, value, space)
 
 
@@ -56,12 +54,13 @@ for _fields, _operand, _since in _OF_THE_WHOLE:
         source=_SECTION,
     )
     def replace(lanes: Lanes, address: Array, value: Array, *, field: str, space: str | None) -> None:
-        """One field of a tensor map changes; the rank is given as one less, types by the numbers of the ISA's own table."""
+        """Change one field of a tensor map; the rank is given minus one, types are numbers of the ISA's own table."""
         _replace(lanes, address, field, np.zeros(1, np.uint32), value, space)
 
 
 def _replace(lanes: Lanes, address: Array, field: str, ordinal: Array, value: Array, space: str | None) -> None:
-    """Each lane reads a map, all of its 128 bytes, and writes the field: what it reads beside tells of others who change it."""
+    """Read each lane's map, all of its 128 bytes, and write the changed field. Reading the whole map reveals races with
+    other threads that change it."""
     place = space_of(space)
     for at in range(lanes.count):
         one = Lanes(lanes.machine, lanes.ids[at : at + 1], lanes.statement)
@@ -94,10 +93,10 @@ def _replace(lanes: Lanes, address: Array, field: str, ordinal: Array, value: Ar
     source=_COPY,
 )
 def copy_and_release(lanes: Lanes, to: Array, source: Array, size: Array, *, scope: str) -> None:
-    """A warp copies the 128 bytes of a map from shared to global memory, and releases it to those that acquire it there.
+    """Copy the 128 bytes of a map from shared to global memory, and release it to threads that acquire it there.
 
-    Two lanes read each part, so that one of them is another than who changed it last; the first ones write, and behind the copy
-    all have met.
+    Two lanes read each part, so that at least one of them is not the last writer. The first of them write; after the
+    copy all lanes of the warp have met.
     """
     if (stray := lanes.full(size) != MAP_BYTES).any():
         raise lanes.fault("invalid-operand", int(np.argmax(stray)), f"a copy of a tensor map of {int(size[0])} bytes")

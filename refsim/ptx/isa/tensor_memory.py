@@ -1,4 +1,4 @@
-"""Tensor memory: its allocation by warps, loads and stores of registers, and the waits for them."""
+"""Tensor memory: its allocation by warps, loads and stores of registers, and the waits for both."""
 
 from functools import partial
 from typing import Any
@@ -27,7 +27,7 @@ _LOW, _HIGH = np.uint32(0xFFFF), np.uint32(16)
 
 # ---- allocation
 def _columns(lanes: Lanes, values: Array) -> int:
-    """A number of columns that may be allocated: a power of two."""
+    """Return a number of columns that may be allocated, a power of two; other numbers are a fault."""
     columns = int(values[0])
     if columns & (columns - 1) or not LEAST_COLUMNS <= columns <= TENSOR_COLUMNS:
         what = f"{columns} columns: a power of two from {LEAST_COLUMNS} to {TENSOR_COLUMNS}"
@@ -45,8 +45,8 @@ def _columns(lanes: Lanes, values: Array) -> int:
     flow=True,
 )
 def alloc(lanes: Lanes, address: Array, columns: Array, *, space: str | None) -> None:
-    """A warp takes columns of its CTA's tensor memory, or waits until others give theirs back; the address of the first is
-    written to shared memory. Of a pair of CTAs each takes its own."""
+    """Allocate columns of the CTA's tensor memory, or wait until others free theirs; write the first address to shared
+    memory. Each CTA of a pair allocates its own columns."""
     pipe, count = lanes.machine.tensor_pipe, _columns(lanes, columns)
     whole_warps(lanes)
     assert lanes.statement is not None
@@ -61,7 +61,7 @@ def alloc(lanes: Lanes, address: Array, columns: Array, *, space: str | None) ->
 
 
 def _take(warp: Lanes, to: tuple[Array, str], columns: int) -> bool:
-    """Allocate columns where so many are free, and leave their address where the warp wants it."""
+    """Allocate columns if enough are free, and store their address; return whether they were."""
     pipe, cta = warp.machine.tensor_pipe, int(warp.cta[0])
     first = pipe.memory.allocate(cta, columns)
     if first is None:
@@ -81,7 +81,7 @@ def _take(warp: Lanes, to: tuple[Array, str], columns: int) -> bool:
     undefined=asked,
 )
 def dealloc(lanes: Lanes, address: Array, columns: Array) -> None:
-    """Columns are given back, which nobody may still use."""
+    """Free columns that no thread uses any longer."""
     pipe, count = lanes.machine.tensor_pipe, _columns(lanes, columns)
     whole_warps(lanes)
     for warp in range(0, lanes.count, WARP):
@@ -102,12 +102,13 @@ def dealloc(lanes: Lanes, address: Array, columns: Array) -> None:
     ignores=("group",),
 )
 def relinquish(lanes: Lanes) -> None:
-    """The CTA allocates no more tensor memory."""
+    """End the CTA's permission to allocate tensor memory."""
     lanes.machine.tensor_pipe.memory.closed.update(np.unique(lanes.cta).tolist())
 
 
 # ---- registers
 def _move_family(move: Move) -> None:
+    """Register tcgen05.ld and tcgen05.st for one shape."""
     nums = "|".join(f"x{1 << bit}" for bit in range(move.most.bit_length()))
     is_split = "bx2" in move.shape
     split, given = (", split:b32", "split:b32, ") if is_split else ("", "")
@@ -133,7 +134,7 @@ def _move_family(move: Move) -> None:
         length=length,
     )
     def load(lanes: Lanes, address: Array, split: Array | None = None, *, num: str, pack_16b: bool) -> list[Array]:
-        """Words of the warp's own lanes to registers, or the low halves of two columns to one; there after wait::ld."""
+        """Load 32-bit words of the warp's own lanes, or the low halves of two columns, complete after wait::ld."""
         found = cells(lanes, address, num, split, pack_16b)
         pipe = lanes.machine.tensor_pipe
         pipe.moved(lanes, boxes_of(lanes, found.first, found.rows, found.width), is_load=True)
@@ -154,7 +155,8 @@ def _move_family(move: Move) -> None:
         length=length,
     )
     def store(lanes: Lanes, address: Array, *operands: Any, num: str, unpack_16b: bool) -> None:
-        """Registers to words of the warp's own lanes, or the halves of one to two columns; there after wait::st."""
+        """Store registers to 32-bit words of the warp's own lanes, or halves to two columns, complete after
+        wait::st."""
         registers = operands[-1]
         found = cells(lanes, address, num, operands[0] if is_split else None, unpack_16b)
         pipe = lanes.machine.tensor_pipe
@@ -168,10 +170,12 @@ def _move_family(move: Move) -> None:
 
 
 def _reducing(move: Move, types: str) -> None:
+    """Register tcgen05.ld.red for one shape and its types."""
     nums = "|".join(f"x{1 << bit}" for bit in range(1, move.most.bit_length()))
     split = ", split:b32" if "bx2" in move.shape else ""
 
     def repeats(keywords: dict[str, Any]) -> int:
+        """Return the repetition count of an opcode: 4 for x4."""
         return int(keywords["num"][1:])
 
     @instruction(
@@ -193,7 +197,7 @@ def _reducing(move: Move, types: str) -> None:
         abs: bool = False,
         nan: str | None = None,
     ) -> tuple[list[Array], Array]:
-        """Words of the warp's own lanes to registers, and the smallest or largest of each thread's beside them."""
+        """Load 32-bit words of the warp's own lanes to registers, and return each thread's smallest or largest."""
         whole_warps(lanes)
         found = cells_of(lanes, address, move.shape, int(num[1:]), split=0 if split is None else int(split[0]))
         pipe = lanes.machine.tensor_pipe
@@ -205,7 +209,8 @@ def _reducing(move: Move, types: str) -> None:
 
 
 def _extreme(held: Array, operation: str, dtype: Any, *, is_magnitude: bool, keeps_nan: bool) -> Array:
-    """The smallest or largest of the first axis, as bits; NaN is ignored unless it is kept, -0 is below +0."""
+    """Return the smallest or largest along the first axis, as bits; NaN is ignored unless it is kept, -0 is below
+    +0."""
     values = held.view(dtype)
     if values.dtype.kind != "f":
         return np.asarray((np.min if operation == "min" else np.max)(values, axis=0)).view(np.uint32)
@@ -225,11 +230,13 @@ for _move in MOVES:
 
 
 def _wait(what: str) -> None:
+    """Register tcgen05.wait for loads or stores."""
+
     @instruction(
         f"tcgen05.wait::{what}.sync.aligned", rendezvous="warp", since=TENSOR_SINCE, source=PTX["tcgen05.wait"]
     )
     def wait(lanes: Lanes) -> None:
-        """The warp's own loads, or stores, of tensor memory are done."""
+        """Wait until the warp's own loads, or stores, of tensor memory are complete."""
         lanes.machine.tensor_pipe.waited(lanes, is_load=what == "ld")
 
 
@@ -243,5 +250,5 @@ for _what in ("ld", "st"):
     source=PTX["tcgen05.fence"],
 )
 def fence(lanes: Lanes, *, side: str) -> None:
-    """Operations of the tensor core stay before, or behind, what threads synchronise by, be it relaxed. Nothing moves here."""
+    """Order operations of the tensor core before or after a synchronization of threads, even a relaxed one."""
     lanes.machine.tensor_pipe.fenced(lanes, is_before="before" in side)

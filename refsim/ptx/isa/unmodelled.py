@@ -1,7 +1,5 @@
-"""Instructions of the PTX ISA that no clause covers: what each is, and the first target that has it.
-
-A row is looked at only for an opcode that has no clause, so that a family may be modelled in part.
-"""
+"""Instructions of the PTX ISA without an implementation: a description of each, and the first target that has it. An
+entry is used only for an opcode that no form covers, so that a family may be modelled in part."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,14 +21,14 @@ class Unmodelled:
     having: str = ""
 
     def covers(self, opcode: str) -> bool:
-        """Whether an opcode is one of these."""
+        """Return whether an opcode is one of these."""
         words = opcode.split(".")
         own = self.prefix.split(".")
         return words[: len(own)] == own and (not self.having or self.having in words)
 
 
-# Prefix, what it is, the first target, the section; a word that the opcode must contain. The first row that covers an opcode
-# tells what it is: longer prefixes stand before shorter ones.
+# Prefix, description, first target, section, and optionally a word that the opcode must contain. The first entry that
+# covers an opcode is used: longer prefixes stand before shorter ones.
 # fmt: off
 _TABLE: tuple[tuple[str, ...], ...] = (
     ("tcgen05", "part of the fifth generation of tensor cores", "sm_100a", "TensorCore 5th generation family"),
@@ -64,15 +62,13 @@ ROWS = tuple(Unmodelled(prefix, what, since, PTX[section], *having) for prefix, 
 
 
 def unmodelled(opcode: str) -> Unmodelled | None:
-    """What an opcode without a clause is; None where no row knows it."""
+    """Return the entry of an opcode without an implementation; None if no entry covers it."""
     return next((row for row in ROWS if row.covers(opcode)), None)
 
 
 def missing(opcode: str, where: str, forms: Sequence[str], others: Sequence[str]) -> RefsimError:
-    """The error for an opcode without a clause: what it is and which target has it, else the form that comes nearest.
-
-    forms: those of the opcode's mnemonic; others: all forms, for an opcode whose mnemonic is unknown.
-    """
+    """Return the error for an opcode without an implementation: its description and first target, or the nearest form.
+    forms: the forms of the opcode's mnemonic; others: all forms, for an opcode whose mnemonic is unknown."""
     if row := unmodelled(opcode):
         return RefsimError(
             "unknown-instruction",

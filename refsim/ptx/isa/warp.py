@@ -1,4 +1,4 @@
-"""Instructions of a warp: lanes exchange registers once all lanes that the member mask names have met."""
+"""Instructions of a warp: lanes exchange registers once all lanes of the member mask have met."""
 
 from typing import Any
 
@@ -19,7 +19,8 @@ Array = NDArray[Any]
 
 
 def _source_lanes(lanes: Lanes, b: Array, c: Array, mode: str) -> tuple[Array, Array]:
-    """The lane that each lane reads from, itself where that one lies outside its segment, and whether it lies inside."""
+    """Return the lane that each lane reads from, and whether it lies inside the segment; outside, a lane reads
+    itself."""
     lane = lanes.laneid
     step, clamp, segment = (b & 31).astype(np.int64), (c & 31).astype(np.int64), (c >> 8 & 31).astype(np.int64)
     first, last = lane & segment, (lane & segment) | (clamp & ~segment)
@@ -34,7 +35,7 @@ def _source_lanes(lanes: Lanes, b: Array, c: Array, mode: str) -> tuple[Array, A
 
 
 def _shuffled(operands: RuleOperands) -> list[Any]:
-    """The mask of the source lane, all bits where that lane does not take part or the choice of it is undefined."""
+    """Return the masks of a shuffle: the source lane's bits, or all bits if that lane or its choice is undefined."""
     lanes, (_, b, c, mask) = operands.lanes, operands.values
     source, _ = _source_lanes(lanes, b, c, operands.keywords["mode"])
     absent = _is_absent(lanes, source, mask)
@@ -59,10 +60,8 @@ def _shuffled(operands: RuleOperands) -> list[Any]:
     source=PTX["shfl.sync"],
 )
 def shfl(lanes: Lanes, a: Array, b: Array, c: Array, mask: Array, *, mode: str) -> tuple[Array, Array]:
-    """Read `a` from another lane of the segment; the predicate says whether that lane lies inside it.
-
-    A source lane that does not take part gives an undefined value: here poison.
-    """
+    """Read `a` from another lane of the segment; the predicate says whether that lane lies inside it. A source lane
+    that does not take part gives an undefined value: here poison."""
     source, inside = _source_lanes(lanes, b, c, mode)
     absent = _is_absent(lanes, source, mask)
     if absent.any():
@@ -71,14 +70,14 @@ def shfl(lanes: Lanes, a: Array, b: Array, c: Array, mask: Array, *, mode: str) 
 
 
 def _is_absent(lanes: Lanes, source: Array, mask: Array) -> Array:
-    """Which lanes read from one that the mask does not name, or that has exited."""
+    """Return which lanes read from a lane that is not in the mask or has exited."""
     here = lanes.machine.warp_bits(lanes.ids)[lanes.warp] & lanes.full(mask).astype(np.int64)
     absent: Array = (here >> source) & 1 == 0
     return absent
 
 
 def _take(lanes: Lanes, values: Array, source: Array, absent: Array) -> Array:
-    """Each lane's value from lane `source` of its warp, poison where that lane does not take part."""
+    """Return each lane's value from lane `source` of its warp; poison where that lane does not take part."""
     whole = np.full(lanes.machine.geometry.lanes + 32, int.from_bytes(bytes([POISON]) * 4, "little"), np.uint32)
     whole[: lanes.machine.geometry.lanes][lanes.key] = values
     taken = whole[lanes.ids - lanes.laneid + source]
@@ -87,7 +86,7 @@ def _take(lanes: Lanes, values: Array, source: Array, absent: Array) -> Array:
 
 
 def _voters(lanes: Lanes, mask: Array) -> tuple[Array, Array]:
-    """A number for each (warp, mask) pair that votes together, per lane, and the lane bits."""
+    """Return for each lane the number of the (warp, mask) pair that votes together, and the lane's bit."""
     key = lanes.warp << 32 | lanes.full(mask).astype(np.int64)
     _, group = np.unique(key, return_inverse=True)
     return group, np.int64(1) << lanes.laneid
@@ -100,7 +99,7 @@ def _voters(lanes: Lanes, mask: Array) -> tuple[Array, Array]:
     source=PTX["vote.sync"],
 )
 def vote_ballot(lanes: Lanes, a: Array, mask: Array) -> Array:
-    """Bit i is the predicate of lane i."""
+    """Return a mask whose bit i is the predicate of lane i."""
     return _ballot(lanes, a, mask).astype(np.uint32)
 
 
@@ -118,7 +117,7 @@ def _ballot(lanes: Lanes, a: Array, mask: Array) -> Array:
     source=PTX["vote.sync"],
 )
 def vote(lanes: Lanes, a: Array, mask: Array, *, mode: str) -> Array:
-    """Whether all, any, or all-or-none of the lanes have a true predicate."""
+    """Return whether all, any, or all-or-none of the lanes have a true predicate."""
     votes, members = _ballot(lanes, a, mask), _ballot(lanes, np.array([True]), mask)
     everyone, nobody = np.equal(votes, members), np.equal(votes, 0)
     match mode:
@@ -138,7 +137,7 @@ def vote(lanes: Lanes, a: Array, mask: Array, *, mode: str) -> Array:
     source=PTX["match.sync"],
 )
 def match_any(lanes: Lanes, a: Array, mask: Array) -> Array:
-    """The lanes whose value equals this lane's."""
+    """Return a mask of the lanes whose value equals this lane's."""
     group, bit = _voters(lanes, mask)
     _, value = np.unique(lanes.full(a), return_inverse=True)
     _, both = np.unique(group * (int(value.max()) + 1) + value, return_inverse=True)
@@ -155,7 +154,7 @@ def match_any(lanes: Lanes, a: Array, mask: Array) -> Array:
     source=PTX["match.sync"],
 )
 def match_all(lanes: Lanes, a: Array, mask: Array) -> tuple[Array, Array]:
-    """The member mask if all lanes hold one value, else 0."""
+    """Return the member mask if all lanes hold one value, else 0; the predicate says which."""
     equal = match_any(lanes, a, mask)
     members = _ballot(lanes, np.array([True]), mask).astype(np.uint32)
     same = equal == members
@@ -180,7 +179,7 @@ _REDUCE = {
     source=PTX["redux.sync"],
 )
 def redux(lanes: Lanes, a: Array, mask: Array, *, operation: str, type: str) -> Array:
-    """One integer result over all lanes of the mask."""
+    """Return one integer result over all lanes of the mask."""
     return _reduce(lanes, a, mask, operation)
 
 
@@ -192,7 +191,7 @@ def redux(lanes: Lanes, a: Array, mask: Array, *, operation: str, type: str) -> 
     source=PTX["redux.sync"],
 )
 def redux_bits(lanes: Lanes, a: Array, mask: Array, *, operation: str) -> Array:
-    """One bitwise result over all lanes of the mask."""
+    """Return one bitwise result over all lanes of the mask."""
     return _reduce(lanes, a, mask, operation)
 
 
@@ -212,7 +211,7 @@ def _reduce(lanes: Lanes, a: Array, mask: Array, operation: str) -> Array:
     source=PTX["redux.sync"],
 )
 def redux_real(lanes: Lanes, a: Array, mask: Array, *, operation: str, abs: bool, nan: str | None) -> Array:
-    """The smallest or largest float of the lanes, NaN ignored unless .NaN."""
+    """Return the smallest or largest float of the lanes; NaN is ignored unless .NaN is given."""
     values = np.abs(a) if abs else a
     # The total order of the bits puts -0 below +0; a NaN is either the answer (.NaN) or the neutral element.
     bits = lanes.full(values).view(np.int32)
@@ -230,7 +229,7 @@ def redux_real(lanes: Lanes, a: Array, mask: Array, *, operation: str, abs: bool
     "elect.sync d:b32|dp:pred, mask:b32", rendezvous="mask", since="sm_90", undefined=defined, source=PTX["elect.sync"]
 )
 def elect(lanes: Lanes, mask: Array) -> tuple[Array, Array]:
-    """One lane of the mask is chosen: here the lowest."""
+    """Choose one lane of the mask: here the lowest."""
     members = _ballot(lanes, np.array([True]), mask)
     lowest = np.log2((members & -members).astype(np.float64)).astype(np.int64)
     return lowest.astype(np.uint32), lanes.laneid == lowest

@@ -1,4 +1,4 @@
-"""Registers that warpgroups hand to each other."""
+"""Registers that warpgroups pass to each other."""
 
 from typing import Any
 
@@ -19,5 +19,5 @@ Array = NDArray[Any]
     source=PTX["setmaxnreg"],
 )
 def setmaxnreg(lanes: Lanes, registers: Array, *, action: str) -> None:
-    """The warp has so many registers a thread from here on: it gives up others, or waits until its block has them."""
+    """Set the warp's number of registers per thread: release registers, or wait until its block has enough."""
     lanes.machine.register_pool.change(lanes, int(registers[0]), grows=action == "inc")

@@ -1,7 +1,5 @@
-"""wgmma: products of matrices by a warpgroup, which go on while its threads compute.
-
-The four warps execute the instruction together; what it reads and writes is the matter of refsim.ptx.async_ops.
-"""
+"""wgmma: products of matrices by a warpgroup, which continue while its threads compute. The four warps execute the
+instruction together; refsim.ptx.async_ops decides when it reads and writes."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -28,18 +26,18 @@ _SECTION, _SPARSE = PTX["wgmma.mma_async"], PTX["wgmma.mma_async.sp"]
 _SINCE = "sm_90a"
 _BITS = "b1"
 _ZERO = np.zeros(1, np.uint32)
-_TRANSPOSED = 16  # bits of the elements that a descriptor may have in either major
+_TRANSPOSED = 16  # bits of elements that a descriptor may order either way
 
 
 @instruction("wgmma.fence.sync.aligned", rendezvous="warpgroup", since=_SINCE, source=PTX["wgmma.fence"])
 def fence(lanes: Lanes) -> None:
-    """Registers that were touched before may be accumulators and fragments of what comes after."""
+    """Allow registers that were accessed before to be accumulators and fragments of later products."""
     lanes.machine.tensor_cores.fence(lanes)
 
 
 @instruction("wgmma.commit_group.sync.aligned", rendezvous="warpgroup", since=_SINCE, source=PTX["wgmma.commit_group"])
 def commit_group(lanes: Lanes) -> None:
-    """The warpgroup's products since its last commit become one group, which may be empty."""
+    """Make one group of the warpgroup's products since its last commit; the group may be empty."""
     lanes.machine.tensor_cores.commit(lanes)
 
 
@@ -47,12 +45,12 @@ def commit_group(lanes: Lanes) -> None:
     "wgmma.wait_group.sync.aligned n:b32", rendezvous="warpgroup", since=_SINCE, source=PTX["wgmma.wait_group"]
 )
 def wait_group(lanes: Lanes, n: Array) -> None:
-    """The warpgroup goes on when at most the `n` newest of its groups are in flight."""
+    """Wait until at most the `n` newest of the warpgroup's groups are in flight."""
     lanes.machine.tensor_cores.wait(lanes, int(n[0]))
 
 
 def _common(lanes: Lanes, values: Array, what: str) -> Array:
-    """The value that all threads of each warpgroup give."""
+    """Return the value that all threads of each warpgroup give; different values are a fault."""
     held = lanes.full(values).reshape(-1, WARPGROUP)
     stray = held != held[:, :1]
     if stray.any():
@@ -75,7 +73,7 @@ def _signed(value: Array) -> int:
 
 
 def _check_constant(lanes: Lanes, name: str, value: int) -> None:
-    """A constant of the text is one of those that exist."""
+    """Raise a fault unless a constant of the text has a legal value."""
     allowed = (1, -1) if name.startswith("scale") else (0, 1)
     if value not in allowed:
         known, what = " or ".join(map(str, allowed)), f"imm-{name.replace('_', '-')}"
@@ -83,7 +81,7 @@ def _check_constant(lanes: Lanes, name: str, value: int) -> None:
 
 
 def _sizes(shape: str) -> tuple[int, int]:
-    """m64n128k32 is (128, 32)."""
+    """Return N and K of a shape: m64n128k32 is (128, 32)."""
     n, k = shape.removeprefix("m64n").split("k")
     return int(n), int(k)
 
@@ -100,7 +98,7 @@ class _Spelling:
 
     @property
     def flags(self) -> list[str]:
-        """The constants behind the predicate: signs for floats, orders for elements of 16 bits in shared memory."""
+        """Return the constants after the predicate: signs for floats, orders for 16-bit elements in shared memory."""
         if element_named(self.types[0]).is_integer:
             return []
         sides = ("b",) if self.from_registers else ("a", "b")
@@ -109,7 +107,7 @@ class _Spelling:
 
     @property
     def text(self) -> str:
-        """The form of the clause."""
+        """Return the instruction's form."""
         shapes = "|".join(f"m64n{n}k{self.row.k * (1 + self.sparse)}" for n in self.row.columns)
         choice, counts = "|".join(self.types), self.types[0] == _BITS
         types = ".".join(f"{{{which}_type:{choice}}}" if len(self.types) > 1 else choice for which in "ab")
@@ -124,12 +122,12 @@ class _Spelling:
         return f"{opcode}{'.and.popc' if counts else ''} {', '.join(operands)}"
 
     def length(self, modifiers: dict[str, Any]) -> int:
-        """How many registers D has."""
+        """Return how many registers D has."""
         n, _ = _sizes(modifiers["shape"])
         return n // 4 if self.accumulator == "f16" else n // 2
 
     def form(self, given: dict[str, Any], keywords: dict[str, Any]) -> ProductForm:
-        """What one text says: the constants among the operands, and the words of the opcode."""
+        """Return the product of one text, from the constants among its operands and the words of its opcode."""
         n, k = _sizes(keywords["shape"])
         turned = [_signed(given.get(f"trans_{side}", _ZERO)) == 1 for side in "ab"]
         negated = [_signed(given.get(f"scale_{side}", _ZERO)) < 0 for side in "ab"]
@@ -165,7 +163,8 @@ def _multiply(
     operands: tuple[tuple[int, ...], Any, Array, Array],
     metadata: Array | None = None,
 ) -> None:
-    """Start a product of the registers of D, the registers or descriptors of A, the descriptors of B, and whether to add."""
+    """Start a product from the registers of D, the registers or descriptors of A, the descriptors of B, and whether to
+    add."""
     d, a, b, add = operands
     product = MatrixProduct(
         form,
@@ -179,7 +178,7 @@ def _multiply(
 
 
 def _positions(lanes: Lanes, words: Array, form: ProductForm) -> Array:
-    """The positions of what each warpgroup stores of A: the metadata is read when the instruction is issued."""
+    """Return the positions of the stored elements of A; the metadata is read when the instruction is issued."""
     try:
         return positions_of(lanes.full(words), form.sparse_shape, form.a, form.selector, ordered=False)
     except MetadataError as error:
@@ -189,7 +188,7 @@ def _positions(lanes: Lanes, words: Array, form: ProductForm) -> Array:
 
 
 def _form(lanes: Lanes, spelling: _Spelling, constants: dict[str, Array], words: dict[str, Any]) -> ProductForm:
-    """What the text says, its constants checked."""
+    """Return the product of a text after a check of its constants."""
     for name, value in constants.items():
         if name != "selector":
             _check_constant(lanes, name, _signed(value))
@@ -197,6 +196,7 @@ def _form(lanes: Lanes, spelling: _Spelling, constants: dict[str, Array], words:
 
 
 def _products(spelling: _Spelling) -> None:
+    """Register the dense instruction of a spelling."""
     type = spelling.types[0]
 
     @_instruction(spelling)
@@ -212,13 +212,15 @@ def _products(spelling: _Spelling) -> None:
         b_type: str = type,
         satfinite: bool = False,
     ) -> None:
-        """D = A B + D, or A B where `add` is false: 64 rows, A and B by descriptors, or A from the warps' registers."""
+        """Start D = A B + D, or A B where `add` is false: 64 rows, A and B by descriptors, or A from the warps'
+        registers."""
         words = {"shape": shape, "a_type": a_type, "b_type": b_type, "satfinite": satfinite}
         form = _form(lanes, spelling, dict(zip(spelling.flags, constants, strict=True)), words)
         _multiply(lanes, form, (d, a, b, add))
 
 
 def _sparse_products(spelling: _Spelling) -> None:
+    """Register the sparse instruction of a spelling."""
     type = spelling.types[0]
 
     @_instruction(spelling)
@@ -236,8 +238,8 @@ def _sparse_products(spelling: _Spelling) -> None:
         b_type: str = type,
         satfinite: bool = False,
     ) -> None:
-        """The same with the stored half of each row of A, which meets the elements of B at its positions; sums as those of the
-        dense instruction of half the K, which is inferred and not measured."""
+        """Start D = A B + D for a sparse A: the stored half of each row meets the elements of B at its positions. The
+        sum follows the dense instruction of half the K, which is inferred and not measured."""
         words = {"shape": shape, "a_type": a_type, "b_type": b_type, "satfinite": satfinite}
         given = dict(zip(spelling.flags, constants, strict=True)) | {"selector": selector}
         form = _form(lanes, spelling, given, words)

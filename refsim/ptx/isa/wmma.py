@@ -1,7 +1,7 @@
 """wmma: matrices of a warp in opaque fragments, loaded from memory, multiplied and stored.
 
-The fragments are those that ptxas makes from sm_80 on, see `refsim.layouts.families.wmma`; the arithmetic is that of
-the HMMA, IMMA and DMMA instructions that it makes: chains of m16n8k16, for tf32 of m16n8k4, for f64 of m8n8k4.
+The fragments have the layout that ptxas uses from sm_80 on, see `refsim.layouts.families.wmma`. The arithmetic is that
+of the HMMA, IMMA and DMMA instructions that ptxas emits: chains of m16n8k16, for tf32 of m16n8k4, for f64 of m8n8k4.
 """
 
 from collections.abc import Callable
@@ -31,7 +31,7 @@ _SECTIONS = {"load": PTX["wmma.load"], "mma": PTX["wmma.mma"], "store": PTX["wmm
 _SPACE = "{.space:global|shared::cta|shared}"
 _REGISTERS = {"f32": "f32", "f64": "f64", "s32": "s32"}
 _CONTAINERS = {"f32": np.float32, "f16": np.float16, "f64": np.float64, "s32": np.int32}
-# Depth of the products that one wmma.mma is a chain of.
+# Depth of one product in the chain of a wmma.mma.
 _DEPTH = {"tf32": 4}
 
 
@@ -40,14 +40,15 @@ def _register_type(type: str) -> str:
 
 
 def _leading(fragment: Fragment, layout: str, stride: Array | None, lanes: Lanes) -> Array:
-    """Elements from row to row (column to column): the stride, or the matrix's own extent."""
+    """Return the number of elements from row to row (column to column): the stride, or by default the matrix's
+    extent."""
     if stride is None:
         return np.full(lanes.count, fragment.shape[1 if layout == "row" else 0], np.int64)
     return lanes.full(stride).astype(np.int64)
 
 
 def addresses(lanes: Lanes, name: str, address: Array, stride: Array | None, layout: str) -> Array:
-    """The address of each value of each lane, (lanes, values)."""
+    """Return the address of each value of each lane, (lanes, values)."""
     fragment = fragment_named(name)
     at = positions(fragment, layout, _leading(fragment, layout, stride, lanes), lanes.laneid)
     return lanes.full(address)[:, None] + (at * (fragment.element_bits // 8)).astype(np.uint64)
@@ -55,7 +56,7 @@ def addresses(lanes: Lanes, name: str, address: Array, stride: Array | None, lay
 
 @cache
 def _is_paired(name: str, layout: str) -> bool:
-    """Whether the elements of one register stand side by side in memory."""
+    """Return whether the elements of one register are adjacent in memory."""
     fragment = fragment_named(name)
     lane = np.arange(32)
     at = positions(fragment, layout, np.full(32, 1 << 20), lane).reshape(32, -1, fragment.per_register)
@@ -63,11 +64,12 @@ def _is_paired(name: str, layout: str) -> bool:
 
 
 def _by_warp(form: str, shape: Shape, section: str, **how: Any) -> Callable[[Clause], Clause]:
-    """Register a form that the lanes of a warp execute together."""
+    """Return a decorator that registers a form which the lanes of a warp execute together."""
     return instruction(form, rendezvous="warp", since=shape.since, source=_SECTIONS[section], **how)
 
 
 def _load(shape: Shape, type: str, operand: str) -> None:
+    """Register wmma.load of one operand."""
     name = f"wmma.{shape}.{type}.{operand}"
     fragment, register = fragment_named(name), TYPES[_register_type(type)]
     form = f"wmma.load.{operand}.sync.aligned.{{layout:row|col}}.{shape}{_SPACE}.{type}"
@@ -78,7 +80,7 @@ def _load(shape: Shape, type: str, operand: str) -> None:
     def load(
         lanes: Lanes, address: Array, stride: Array | None, *, layout: str, space: str | None = None
     ) -> list[Array]:
-        """Each lane fetches the elements that its registers hold; registers that repeat others get copies."""
+        """Load the elements of each lane's registers; registers that repeat others get copies."""
         whole_warps(lanes)
         at, per = addresses(lanes, name, address, stride, layout), fragment.per_register
         if _is_paired(name, layout):
@@ -93,6 +95,7 @@ def _load(shape: Shape, type: str, operand: str) -> None:
 
 
 def _store(shape: Shape, type: str) -> None:
+    """Register wmma.store."""
     name = f"wmma.{shape}.{type}.d"
     fragment, register = fragment_named(name), TYPES[_register_type(type)]
     form = f"wmma.store.d.sync.aligned.{{layout:row|col}}.{shape}{_SPACE}.{type}"
@@ -103,7 +106,7 @@ def _store(shape: Shape, type: str) -> None:
     def store(
         lanes: Lanes, address: Array, b: list[Array], stride: Array | None, *, layout: str, space: str | None = None
     ) -> None:
-        """Each lane writes the elements that its registers hold."""
+        """Store the elements of each lane's registers."""
         whole_warps(lanes)
         at, per = addresses(lanes, name, address, stride, layout), fragment.per_register
         held = [lanes.full(column).view(register.bits_dtype) for column in b]
@@ -125,7 +128,8 @@ def _multiplied(
     kind: MmaKind,
     shape: Shape,
 ) -> list[Array]:
-    """D in registers: C widened or D narrowed where their types differ, the product itself in the wider one."""
+    """Return the registers of D: C is widened or D narrowed where their types differ; the product uses the wider
+    type."""
     warps = whole_warps(lanes)
     packings = [packing_of(name, place == 1) for place, name in enumerate(names)]
     a, b, c = (matrices(held, packing, warps) for held, packing in zip(operands, packings[:3], strict=True))
@@ -140,6 +144,7 @@ def _multiplied(
 
 
 def _mma(shape: Shape, type: str, c_type: str, d_type: str) -> None:
+    """Register wmma.mma for a shape and the types of A, C and D."""
     names = tuple(
         f"wmma.{shape}.{held}.{operand}" for held, operand in ((type, "a"), (type, "b"), (c_type, "c"), (d_type, "d"))
     )
@@ -163,11 +168,11 @@ def _mma(shape: Shape, type: str, c_type: str, d_type: str) -> None:
     )
 
     def mma(lanes: Lanes, a: list[Array], b: list[Array], c: list[Array]) -> list[Array]:
-        """D = A B + C for the matrices of each warp; in what order they lay in memory is no matter here."""
+        """Return D = A B + C for the matrices of each warp; their order in memory does not matter here."""
         return _multiplied(lanes, (a, b, c), names, mma_kind(type, type, wide), shape)
 
     def mma_integer(lanes: Lanes, a: list[Array], b: list[Array], c: list[Array], *, satfinite: bool) -> list[Array]:
-        """D = A B + C over 8-bit integers; the sum wraps to 32 bits, or is clamped with .satfinite."""
+        """Return D = A B + C over 8-bit integers; the sum wraps to 32 bits, or is clamped with .satfinite."""
         return _multiplied(lanes, (a, b, c), names, mma_kind(type, type, wide, satfinite), shape)
 
     register(mma_integer if type in INTEGERS else mma)
