@@ -1,5 +1,5 @@
-"""The surroundings of a running set of lanes, as far as they can be described without naming lanes: types only.
-`Machine` in refsim.ptx.execution.lanes adds the operations that take lanes; the scheduler implements it."""
+"""The surroundings of a running set of lanes, described without naming lanes: types only. `Machine` in
+refsim.ptx.execution.lanes adds the operations that take lanes. The scheduler implements both."""
 
 from collections.abc import Sequence
 from typing import Any, Protocol
@@ -48,8 +48,8 @@ class OrderListener(Protocol):
 
 
 class ProductsInFlight(Protocol):
-    """The products of warpgroups in flight, numbered from 1. `describe` gives what a product lacks before its group may
-    use it; `reader_of` names the product that reads an item of shared memory."""
+    """The products of warpgroups in flight, numbered from 1. `describe` gives the steps that a product's group still
+    lacks; `reader_of` the product that reads an item of shared memory."""
 
     @property
     def oldest(self) -> int | None: ...
@@ -82,8 +82,12 @@ class LaunchWatch(Protocol):
 
 
 class Context(Protocol):
-    """The CTAs that run at the same time: their threads, memory, registers, and the receivers of their events. Packages
-    above narrow some properties: `code`, `races` and `tracking` have their concrete types there."""
+    """The CTAs that run at the same time: their threads, memory, registers, and the receivers of their events.
+
+    `asked` is the requested arithmetic, `arithmetic` the arithmetic of products ("silicon" for "known"). `choice` draws
+    the order of a random schedule. `is_on_trial`: an access is tried out, and any finding undoes it. Packages above
+    narrow some properties: `code`, `races` and `tracking` have their concrete types there.
+    """
 
     geometry: Geometry
     memory: GlobalMemory

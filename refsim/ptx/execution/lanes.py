@@ -56,8 +56,7 @@ class Lanes:
         return Lanes(self.machine, self.ids[mask], self.statement, None if self.owner is None else self.owner[mask])
 
     def of(self, per_lane: NDArray[Any]) -> NDArray[Any]:
-        """Return this set's part of an array over all lanes; an array of length 1 holds for all lanes and is returned
-        whole."""
+        """Return this set's part of an array over all lanes; an array of length 1 holds for all lanes."""
         return per_lane if len(per_lane) == 1 else per_lane[self.key]
 
     def spread(self, values: NDArray[Any]) -> NDArray[Any]:
@@ -206,7 +205,7 @@ class Lanes:
             self.machine.port.update(lanes, name, state, lanes.full(at), owner, width, partial(compute, chosen))
 
     def parts(self, space: str, addresses: NDArray[Any]) -> list[tuple["Lanes", str, Addresses, Any]]:
-        """Return generic addresses split by state space: tuples (lanes, space, positions, mask of the lanes or None for
+        """Return generic addresses by state space: tuples (lanes, space, positions, mask of the lanes or None for
         all)."""
         at = addresses.astype(np.int64, copy=False)
         if space in ("global", "const"):
@@ -245,8 +244,7 @@ class Lanes:
         return self, "shared", position
 
     def _check_remote(self, remote: NDArray[np.bool_], rank: Ids, owner: Ids) -> None:
-        """Raise a fault unless the instruction may access another CTA, which must be of this cluster and not have
-        exited."""
+        """Raise a fault unless the instruction may access another CTA, a running one of this cluster."""
         machine, geometry = self.machine, self.machine.geometry
         assert self.statement is not None
         names_shared = any(word.startswith("shared") for word in self.statement.opcode.split("."))

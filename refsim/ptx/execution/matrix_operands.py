@@ -91,11 +91,8 @@ def turns(lanes: Lanes, places: Array, seen: Array | None = None) -> Iterator[tu
 
 
 def shown(lanes: Lanes, words: Words, chunks: int) -> Array | None:
-    """Return a mask (warpgroups, chunks) of the chunks that each warpgroup is shown to read, or None if all are.
-
-    Where several warpgroups of a block read the same chunks at once, each is shown at some of them: no chunk gets two
-    readers.
-    """
+    """Return a mask (warpgroups, chunks) of the chunks that each warpgroup is shown to read, or None if all are. If
+    several warpgroups of a block read equal chunks at once, each is shown at some: no chunk gets two readers."""
     keys = list(zip(lanes.cta[::WARPGROUP].tolist(), words.tolist(), strict=True))
     count = {key: keys.count(key) for key in keys}
     if max(count.values()) == 1:
@@ -118,8 +115,7 @@ def codes_of(items: Array, form: ProductForm, side: str) -> Array:
 
 
 def events_of(events: Array, form: ProductForm, side: str) -> Array:
-    """Return events noted for each element of chunks, (warpgroups, chunks, elements), as a matrix (warpgroups, rows,
-    k)."""
+    """Return events of the elements of chunks, (warpgroups, chunks, elements), as matrices (warpgroups, rows, k)."""
     rows = PRODUCT_ROWS if side == "a" else form.n
     if form.majors[side == "b"] == MN:
         lines = events.reshape(len(events), rows // _ACROSS, form.columns(side), -1)

@@ -225,8 +225,7 @@ def _columns_of(name: str) -> int:
 
 @lru_cache(maxsize=256)
 def places_of(name: str) -> tuple[Array, Array]:
-    """Return for each element of a layout in tensor memory, (rows, columns), the lane and the column or byte that holds
-    it."""
+    """Return the lane, and the column or byte, of each element of a layout in tensor memory, each (rows, columns)."""
     fragment = fragment_named(name)
     rows, columns = np.indices(fragment.shape)
     return fragment.holder(rows, columns)
@@ -283,8 +282,7 @@ class ProductAsked:
         return self.d >> LANE_SHIFT
 
     def cells(self, peer: int) -> tuple[Array, Array]:
-        """Return the lanes and columns of D's rows in one CTA of the group, each (m / ctas, n), columns counted from
-        the address."""
+        """Return the lanes and columns of D's rows in one CTA, each (m / ctas, n); columns count from the address."""
         lanes, columns = self.form.cells(peer)
         return lanes + self.lane if self.lane else lanes, columns
 

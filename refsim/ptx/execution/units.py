@@ -21,7 +21,11 @@ class ClusterBarrier(Protocol):
 
 
 class CopyEngine(Protocol):
-    """The unit that copies runs (`run`) and boxes (`box`) of bytes for threads; `land` completes transfers."""
+    """The unit that copies runs (`run`) and boxes (`box`) of bytes for threads, and stores of registers (`send`).
+
+    `look` and `hint` check the operands of prefetches. `land` completes transfers. `describe` gives the transfer to
+    some bytes of shared memory and the wait that it needs.
+    """
 
     def run(
         self,
@@ -72,7 +76,8 @@ class TensorColumns(Protocol):
 
 
 class TensorPipe(Protocol):
-    """Tensor memory, and the unit that multiplies in it."""
+    """Tensor memory, and the unit that multiplies in it. `demand` raises a finding if an access conflicts with
+    operations in flight; `moved` and `waited` count a warp's loads and stores."""
 
     @property
     def memory(self) -> TensorMemory: ...

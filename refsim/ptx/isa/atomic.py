@@ -68,8 +68,7 @@ def _dec(old: Array, b: Array, _: Array | None) -> Array:
 
 
 def _equal(a: Array, b: Any) -> Array:
-    """Return which elements have equal bits; items of 16 bytes are complex numbers to NumPy, which would compare
-    values."""
+    """Return which elements have equal bits; NumPy would compare items of 16 bytes as complex values."""
     if a.dtype.kind != "c":
         return np.asarray(a == b)
     first, second = (np.ascontiguousarray(np.atleast_1d(each)).view(np.uint64).reshape(-1, 2) for each in (a, b))
@@ -116,8 +115,7 @@ def read_modify_write(
 def _in_turn(
     place: Array, operands: list[Any], update: Update, chain: Chain | None, choice: np.random.Generator | None
 ) -> tuple[Array, Array]:
-    """Return the values that each lane finds and leaves when lanes at one place follow each other in lane order or a
-    drawn order."""
+    """Return the values that each lane finds and leaves; lanes at one place come in lane order or a drawn order."""
     held, b, c = operands
     if chain is not None and len(place) > 1 and (place == place[0]).all():
         return chain(held[0], b, c)

@@ -68,7 +68,7 @@ def _mixed_family(accumulator: str) -> None:
     def mma_f8f6f4(
         lanes: Lanes, a: list[Array], b: list[Array], c: list[Array], *, a_type: str, b_type: str
     ) -> list[Array]:
-        """Return D = A B + C over codes of 8, 6 and 4 bits, each in its own byte; e2m1 is in the byte's bits 2 to 5."""
+        """Return D = A B + C over codes of 8, 6 and 4 bits, each in its own byte. e2m1 is in the byte's bits 2 to 5."""
         kind = mma_kind(a_type, b_type, accumulator)
         operands = _codes((a, b, c), names, kind, whole_warps(lanes), _IN_BYTES)
         return registers_of(product(lanes, *operands, kind, 32), packing_of(names[2], False), TYPES[held].dtype)

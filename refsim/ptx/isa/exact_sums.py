@@ -1,9 +1,9 @@
 """Sums of a few arrays of float64, rounded once: no part of any term is lost before the rounding.
 
 The error of adding two numbers is a number too (Knuth's TwoSum). A sum is therefore `total + rest`, and the part that
-does not fit there is `lost`. A `total` that is not the whole sum becomes its neighbor with an odd last bit: rounding
-the neighbor to 51 bits or fewer is rounding the sum (Boldo and Melquiond, Emulation of FMA and correctly rounded sums,
-2008).
+does not fit there is `lost`. A `total` that is not the whole sum becomes its neighbor with an odd last bit. Rounding
+this neighbor to 51 bits or fewer is rounding the sum. Source: Boldo and Melquiond, Emulation of FMA and correctly
+rounded sums, 2008.
 """
 
 from typing import Any

@@ -46,8 +46,9 @@ class OperandForm:
     """One operand of a form: a result, a source, an address or a vector of registers (`count` of them, 0: the opcode
     says).
 
-    `inside` marks an operand in the brackets of the address before it, `both` a result that is read too. `any_count`
-    marks a vector whose length the implementation checks, `apart` a result that follows a comma instead of a bar.
+    `inside` marks an operand in the brackets of the address before it, and `both` a result that is read too.
+    `any_count` marks a vector whose length the implementation checks. `apart` marks a result that follows a comma
+    instead of a bar.
     """
 
     name: str
@@ -81,20 +82,18 @@ class OperandForm:
 class Instruction:
     """One instruction form with its implementation, the first target that has it, and its section of the ISA.
 
-    `rendezvous` names the lanes that must meet first: None, "warp" (all lanes of the warp that have not exited), "mask"
-    (the lanes of operand "mask"), or "warpgroup" (all four warps). `flow`: the implementation itself tells the machine
-    where its lanes continue.
-
-    `inexact`: the ISA leaves the bits of the result open (`.approx`). With `recorded`, the bits are those of the
-    recorded targets, and assumed on every other target. `since` is the first target of the form, `later` the first
-    target of single words of the opcode. `undefined` gives the undefined bits of the results: "whole" (any undefined
-    source bit makes all undefined), or a function.
-
-    `stacks`: whole warps are computed independently, and the implementation asks its lanes only for their number and
-    the arithmetic. `keeps_registers`: vectors arrive as register numbers, which the implementation uses after the
-    instruction. `length` returns how many registers a vector `**` has. `by_kind`: the kinds of operands in the text
-    tell the form from others of one opcode. `together`: elements are independent, so that adjacent statements may be
-    rows of one call.
+    - `rendezvous`: the lanes that must meet first: None, "warp" (all unexited lanes of the warp), "mask" (the
+      lanes of operand "mask") or "warpgroup" (all four warps);
+    - `flow`: the implementation itself tells the machine where its lanes continue;
+    - `inexact`: the ISA leaves the bits of the result open (`.approx`);
+    - `recorded`: the targets whose bits an inexact form returns; on every other target its bits are assumed;
+    - `since`, `later`: the first target of the form, and the first target of single words of the opcode;
+    - `undefined`: the undefined bits of the results: "whole" (one undefined source bit spoils all), or a function;
+    - `stacks`: each warp is computed independently, from nothing but the number of lanes and the arithmetic;
+    - `keeps_registers`: vectors arrive as register numbers, which the implementation uses after the instruction;
+    - `length`: returns how many registers a vector `**` has;
+    - `by_kind`: the kinds of operands in the text tell the form from other forms of one opcode;
+    - `together`: elements are independent, so that adjacent statements may be rows of one call.
     """
 
     form: str
@@ -305,9 +304,9 @@ def find(
 ) -> tuple[Instruction, dict[str, Any]]:
     """Return the instruction of a full opcode such as `add.rn.f32`, and the modifiers for its call.
 
-    Two forms may differ in their operands only: `max.f32` has two sources or three; the last operand of `cp.async` is a
-    size or a predicate; the first operand of wgmma is a descriptor or a vector. Raises RefsimError
-    `unknown-instruction` with a description of the instruction, or with the nearest known form.
+    Two forms may differ in their operands only. `max.f32` has two sources or three. The last operand of `cp.async` is a
+    size or a predicate, the first operand of wgmma a descriptor or a vector. Raises RefsimError `unknown-instruction`
+    with a description of the instruction, or with the nearest known form.
     """
     mnemonic = opcode.split(".", 1)[0]
     matches = _matches(opcode)

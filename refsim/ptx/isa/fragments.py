@@ -116,8 +116,7 @@ def chained_product(lanes: Lanes, a: Array, b: Array, c: Array, kind: MmaKind, c
 def sparse_product(
     lanes: Lanes, a: Array, b: Array, c: Array, positions: Array, kind: MmaKind, k: int, scales: Scales | None = None
 ) -> Array:
-    """Return A B + C for a sparse A: `a` has the stored elements, `positions` their places in groups; `k` counts whole
-    rows."""
+    """Return A B + C for a sparse A: `a` stored elements, `positions` their places in groups, `k` for whole rows."""
 
     def compute(arithmetic: str) -> Array:
         """Multiply in one arithmetic."""

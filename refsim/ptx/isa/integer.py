@@ -181,8 +181,8 @@ def clz(a: Array) -> Array:
 
 @instruction("bfind{.shiftamt}.{type:u32|u64|s32|s64} d:u32, a", source=PTX["bfind"])
 def bfind(a: Array, *, shiftamt: bool) -> Array:
-    """Return the position of the highest bit that differs from the sign (u types: from 0): 4 for 0x10; 0xffffffff if
-    none does. `.shiftamt` returns how far left the bit must move to reach the top instead: 27 for 0x10 in u32."""
+    """Return the position of the highest bit that differs from the sign (u types: from 0); 0xffffffff if none does.
+    0x10 gives 4. `.shiftamt` returns how far left the bit must move to reach the top instead: 27 for 0x10 in u32."""
     length = bit_length(a ^ a >> (width(a) - 1) if a.dtype.kind == "i" else a)
     if not shiftamt:
         return length - np.uint32(1)
@@ -195,7 +195,7 @@ def fns(mask: Array, base: Array, offset: Array) -> Array:
     there is none.
 
     fns.b32 of 0xaaaaaaaa, 2 and -1 is 1. Offset 0 asks whether bit `base` itself is set. The ISA leaves a base over 31
-    open; no bit is found from there. |-2**31| is no s32, and an H200 returns 0 for that offset.
+    open: no bit is found from there. An H200 returns 0 for offset -2**31, whose magnitude is no s32.
     """
     places = np.arange(32, dtype=np.int64)
     start, count = base.astype(np.int64)[:, None], offset.astype(np.int64)[:, None]
@@ -267,7 +267,7 @@ def dp2a(a: Array, b: Array, c: Array, *, half: str) -> Array:
     return c + (pieces(a, 2) * chosen).astype(np.uint32).sum(axis=1, dtype=np.uint32)
 
 
-def _apart(mnemonic: str, suffix: str = "") -> Callable[[Clause], Clause]:
+def _distance_form(mnemonic: str, suffix: str = "") -> Callable[[Clause], Clause]:
     """Return a decorator that registers a function of the distances of parts; the first type, of the result, changes
     nothing."""
     form = f"{mnemonic}.{{to:u32|s32}}.{{a_type:u32|s32}}.{{b_type:u32|s32}}{suffix} d:b32, a:a_type, b:b_type, c:b32"
@@ -278,26 +278,26 @@ def _distances(a: Array, b: Array, size: int) -> Array:
     return np.abs(pieces(a, size) - pieces(b, size))
 
 
-@_apart("vabsdiff4")
+@_distance_form("vabsdiff4")
 def vabsdiff4(a: Array, b: Array, c: Array) -> Array:
     """Return the distances of four bytes, modulo 256 each: of 0x01020304 and 0x04030201 it is 0x03010103; c is not
     read."""
     return _distances(a, b, 1).astype(np.uint8).view(np.uint32).reshape(-1)
 
 
-@_apart("vabsdiff4", ".add")
+@_distance_form("vabsdiff4", ".add")
 def vabsdiff4_add(a: Array, b: Array, c: Array) -> Array:
     """Return c plus the distances of four bytes: of 0x01020304, 0x04030201 and 2 it is 10."""
     return c + _distances(a, b, 1).sum(axis=1, dtype=np.int32).view(np.uint32)
 
 
-@_apart("vabsdiff2")
+@_distance_form("vabsdiff2")
 def vabsdiff2(a: Array, b: Array, c: Array) -> Array:
     """Return the distances of two halves, modulo 2**16 each; c is not read."""
     return _distances(a, b, 2).astype(np.uint16).view(np.uint32).reshape(-1)
 
 
-@_apart("vabsdiff2", ".add")
+@_distance_form("vabsdiff2", ".add")
 def vabsdiff2_add(a: Array, b: Array, c: Array) -> Array:
     """Return c plus the distances of two halves, modulo 2**32."""
     return c + _distances(a, b, 2).sum(axis=1, dtype=np.int32).view(np.uint32)
@@ -324,11 +324,8 @@ def addc(a: Array, b: Array, cc: Array) -> Array:
 
 @instruction("sub.cc.{type:u32|s32|u64|s64} d, dcc:pred, a, b", source=PTX["sub.cc"])
 def sub_cc(a: Array, b: Array) -> tuple[Array, Array]:
-    """Return a - b as a + ~b + 1, and the carry of the sum to the flag: the carry means *no borrow*, and 0 - 1 leaves
-    it clear.
-
-    The ISA calls the flag a borrow and leaves open how an addition uses it; hardware keeps the carry (H100).
-    """
+    """Return a - b as a + ~b + 1, and the carry of the sum to the flag. The carry means *no borrow*: 0 - 1 leaves it
+    clear. The ISA calls the flag a borrow and leaves open how an addition uses it; hardware keeps the carry (H100)."""
     return a - b, unsigned(a) >= unsigned(b)
 
 

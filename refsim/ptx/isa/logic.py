@@ -133,7 +133,7 @@ def shf(a: Array, b: Array, c: Array, *, direction: str, mode: str) -> Array:
 def prmt(a: Array, b: Array, c: Array, *, mode: str | None) -> Array:
     """Return four bytes chosen among the bytes of a (0 to 3) and b (4 to 7), one by each nibble of c from the lowest.
 
-    Bit 3 of a nibble copies the sign of the chosen byte to all its bits: prmt.b32 of 0x80, 0 and 0x0008 has 0xff below
+    Bit 3 of a nibble copies the sign of the chosen byte to all its bits. prmt.b32 of 0x80, 0 and 0x0008 has 0xff below
     three bytes of 0x80. With a mode, the two low bits of c choose among four fixed selectors.
     """
     if mode:

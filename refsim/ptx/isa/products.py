@@ -226,8 +226,7 @@ def exact(a: Array, b: Array, c: Array, kind: MmaKind) -> Array:
 
 
 def matmul(x: Doubles, y: Doubles) -> Doubles:
-    """Return X Y^T, computed in parts so small that NumPy's BLAS starts no thread: waiting for threads is slow on busy
-    cores."""
+    """Return X Y^T, computed in parts for which NumPy's BLAS starts no thread: threads are slow on busy cores."""
     columns = max(8, _ONE_THREAD // max(1, x.shape[-2] * x.shape[-1]))
     if columns >= y.shape[-2]:
         return np.matmul(x, y.swapaxes(-1, -2))
@@ -239,8 +238,7 @@ def matmul(x: Doubles, y: Doubles) -> Doubles:
 
 
 def _span(a: Array, b: Array, c: Array, kind: MmaKind) -> NDArray[np.int64]:
-    """Return how many bits a sum of each warp needs at most: from the lowest bit of any term to the highest of the
-    sum."""
+    """Return how many bits a sum of each warp needs at most: from any term's lowest bit to the sum's highest."""
     (a_low, a_high), (b_low, b_high) = code_extent(a, kind.a), code_extent(b, kind.b)
     c_low, c_high = code_extent(c.view(kind.d.code_dtype), kind.d)
     carries = (a.shape[-1] + 1).bit_length()
@@ -249,8 +247,7 @@ def _span(a: Array, b: Array, c: Array, kind: MmaKind) -> NDArray[np.int64]:
 
 
 def code_extent(codes: Array, row: ElementType) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return for each warp the exponents of its lowest bit and of a power of two above every magnitude, zeros left
-    out."""
+    """Return each warp's exponents of its lowest bit and of a power of two above every magnitude, without zeros."""
     format = float_named(row)
     magnitude = codes.reshape(len(codes), -1) & _magnitude_mask(row)
     shift = format.mantissa_bits + format.padding_bits

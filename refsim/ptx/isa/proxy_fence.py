@@ -1,7 +1,7 @@
-"""Fences between the proxies (the paths of threads, copy engines and tensor cores to memory), and fences that make the
-initialization of an mbarrier visible to its cluster.
+"""Fences between the proxies, which are the paths of threads, copy engines and tensor cores to memory.
 
-Memory is sequentially consistent in the simulator: a fence orders accesses for the checks only.
+Other fences here make the initialization of an mbarrier visible to its cluster. Memory is sequentially consistent in
+the simulator: a fence orders accesses for the checks only.
 """
 
 from typing import Any

@@ -1,8 +1,9 @@
 """Products whose operands have block scales: as the chip computes them, or summed exactly and rounded once.
 
-The exact sum of one instruction is the sum of a few float64 numbers. If all products of an instruction lie on a grid
-that 53 bits span, one number is enough. Otherwise each block, whose products share a scale, is one number; or else the
-large and the small elements of a block are separate. `numerics.exact_product` settles sums that stay undecided.
+The exact sum of one instruction is the sum of a few float64 numbers. One number is enough if all products of an
+instruction lie on a grid that 53 bits span. Otherwise there is one number per block, whose products share a scale. If a
+block needs more bits, its large and small elements are summed separately. `numerics.exact_product` settles sums that
+stay undecided.
 """
 
 from collections.abc import Iterator
@@ -160,11 +161,11 @@ def _terms(a: _Side, b: _Side, k: int) -> Iterator[list[Doubles]]:
             some, factor = slice(at, at + block), a.scales[:, :, None, at // block] * b.scales[:, None, :, at // block]
             sums = [matmul(x[..., some], y[..., some]) for x, y in pairs]
             if len(pairs) > 1:
-                sums.append(_no_numbers(matmul(a.elements[..., some], b.elements[..., some])))
+                sums.append(_non_finite(matmul(a.elements[..., some], b.elements[..., some])))
             found += [each * factor for each in sums]
         yield found
 
 
-def _no_numbers(sums: Doubles) -> Doubles:
+def _non_finite(sums: Doubles) -> Doubles:
     """Return the infinities and NaN of sums, and zeros elsewhere."""
     return np.where(np.isfinite(sums), 0.0, sums)

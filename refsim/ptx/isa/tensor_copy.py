@@ -1,5 +1,5 @@
-"""Copies of boxes of tensors by the copy engine (TMA): loads, stores, reductions and prefetches in 1 to 5 dimensions;
-and copies of the pixels that a convolution multiplies (im2col), in 3 to 5."""
+"""Copies of boxes of tensors by the copy engine (TMA): loads, stores, reductions and prefetches in 1 to 5 dimensions.
+Copies of the pixels that a convolution multiplies (im2col) have 3 to 5 dimensions."""
 
 from typing import Any
 

@@ -78,7 +78,7 @@ def missing(opcode: str, where: str, forms: Sequence[str], others: Sequence[str]
         )
     return RefsimError(
         "unknown-instruction",
-        f"the simulator has no clause for {opcode!r}",
+        f"the simulator does not implement {opcode!r}",
         where=where,
         help=f"nearest known form: {'; '.join(nearest(opcode, list(forms or others), 1))}",
     )

@@ -212,7 +212,7 @@ def _products(spelling: _Spelling) -> None:
         b_type: str = type,
         satfinite: bool = False,
     ) -> None:
-        """Start D = A B + D, or A B where `add` is false: 64 rows, A and B by descriptors, or A from the warps'
+        """Start D = A B + D, or A B where `add` is false: 64 rows, B by descriptors, A by descriptors or from
         registers."""
         words = {"shape": shape, "a_type": a_type, "b_type": b_type, "satfinite": satfinite}
         form = _form(lanes, spelling, dict(zip(spelling.flags, constants, strict=True)), words)
