@@ -291,7 +291,9 @@ class Barriers(Protocol):
         *,
         wait: bool,
         value: NDArray[np.bool_] | None = None,
-    ) -> None: ...
+    ) -> None:
+        """Count the lanes at barrier `number`, and hold them if they `wait`; `value`: the predicate to reduce."""
+
     def waiting(self) -> list[tuple[int, Ids]]: ...
     def question(self, lane: int) -> str: ...
 
@@ -354,7 +356,9 @@ class Mbarriers(Protocol):
         drop: bool = False,
         transactions: NDArray[Any] | None = None,
         completes: bool = True,
-    ) -> NDArray[Any]: ...
+    ) -> NDArray[Any]:
+        """Arrive `count` times, and return the states before; `drop` lowers the count of later phases."""
+
     def change_transactions(
         self, lanes: Lanes, space: str, addresses: NDArray[Any], amount: NDArray[Any], sign: int
     ) -> None: ...
@@ -367,7 +371,9 @@ class Mbarriers(Protocol):
         meaning: Semantics,
         *,
         parity: bool,
-    ) -> NDArray[Any]: ...
+    ) -> NDArray[Any]:
+        """Return whether the phase of the state, or parity, `asked` is complete."""
+
     def arrive_after_copies(self, lanes: Lanes, space: str, addresses: NDArray[Any], *, increments: bool) -> None: ...
 
 

@@ -37,7 +37,9 @@ class CopyEngine(Protocol):
         barrier: Array | None = None,
         mask: Array | None = None,
         reduction: tuple[str, str] | None = None,
-    ) -> None: ...
+    ) -> None:
+        """Start copies of `amount` bytes, each end given as (state space, addresses)."""
+
     def box(
         self,
         lanes: Any,
@@ -49,7 +51,9 @@ class CopyEngine(Protocol):
         mask: Array | None = None,
         reduction: str | None = None,
         offsets: list[Array] | None = None,
-    ) -> None: ...
+    ) -> None:
+        """Start copies of boxes: into shared memory if there is a `barrier`, else out of it."""
+
     def send(self, lanes: Any, to: Array, words: Array, barrier: Array, update: Any = None) -> None: ...
     def look(
         self,
@@ -57,7 +61,9 @@ class CopyEngine(Protocol):
         map_address: Array,
         coordinates: list[Array] | None = None,
         offsets: list[Array] | None = None,
-    ) -> None: ...
+    ) -> None:
+        """Check the tensor map, and the box if there are coordinates, of a prefetch."""
+
     def map_changes(self, lanes: Any, space: str, address: int) -> None: ...
     def hint(self, lanes: Any, address: Array, amount: Array) -> None: ...
     def commit(self, lanes: Any) -> None: ...

@@ -226,14 +226,13 @@ def instruction(
     recorded: tuple[str, ...] = (),
 ) -> Callable[[Clause], Clause]:
     """Register the decorated function as the implementation of `form`; `ignores` lists modifiers that it does not take.
-
-    A first parameter `lanes` receives the running lanes (`Lanes`), a keyword `results` the registers of a vector result.
-    An omitted operand arrives as None."""
+    A parameter `lanes` receives the lanes, `results` a vector result's registers. An omitted operand is None."""
     text, _, operands = form.partition(" ")
     opcode = parse_opcode(text)
     kinds = frozenset(slot.keyword for slot in opcode.slots if slot.keyword is not None)
 
     def register(function: Clause) -> Clause:
+        """Build the Instruction of a function, and add it to the table of its mnemonic."""
         parameters = _parameters(function.__code__)
         keywords = kinds & frozenset(parameters)
         operand_forms = _parse_operands(operands.strip())
