@@ -1,4 +1,4 @@
-"""Conversions between values and codes: exact encode and decode, one row per instruction or library, and packing."""
+"""Conversions between values and codes: exact encode and decode, one entry per instruction or library, and packing."""
 
 from refsim.conversions.coding import decode, encode, round_bits
 from refsim.conversions.packing import CONTAINERS, Container, pack, unpack

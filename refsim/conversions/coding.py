@@ -1,4 +1,7 @@
-"""Values to codes and back: the public encode and decode, and the tables that make them fast without changing a bit."""
+"""Values to codes and back: the public encode and decode, and the lookup tables that make them fast.
+
+Every fast path returns the bits of the definition in `encode_exact`.
+"""
 
 from functools import lru_cache
 from typing import Any, overload
@@ -44,23 +47,23 @@ def encode(
     *,
     dtype: DTypeLike | None = None,
 ) -> NDArray[Any]:
-    """Each value becomes the code of a neighbouring number of `format`, rounded once from the exact value.
+    """Encode each value as the code of a neighboring number of `format`, rounded once from the exact value.
 
-    `values`: float16, bfloat16, float32, float64, integers, or any array of ml_dtypes, of any shape; the codes have
-    that shape and `format.code_dtype`, or with dtype="ml_dtypes" the dtype of ml_dtypes for that format. `rounding`:
+    `values`: float16, bfloat16, float32, float64, integers, or any array of ml_dtypes, of any shape. The codes have
+    that shape and `format.code_dtype`, or the ml_dtypes type of that format with dtype="ml_dtypes". `rounding`:
     nearest-even (a tie takes the even code), toward-zero, up, down, ties-away, or a short name (rne, rtz, ru, rd, rna).
-    `overflow` says what happens beyond the largest value, infinities included: "saturate" gives the largest value of
-    that sign, "nan" and "inf" the special code of that sign and are refused where the format has none. Left out it is
-    `format.overflow`, as the conversion instructions do: infinity in bf16, f16, tf32 and f32, else "saturate", in E5M2
-    too, whose instructions are .satfinite. A finite value
-    that the rounding direction leads back to the range stops at the largest value under every policy. `nan` is the
-    code of a NaN input of either sign; without it the format's NaN, or the largest value where there is none (as
-    NVIDIA's fp4 and fp6 do). Unsigned formats take a negative value that does not round to zero as out of range:
-    "saturate" gives code 0, "nan" the NaN. E8M0 has no zero: 0 and everything below 2^-127 give code 0, 2^-127.
+    `overflow` says what happens beyond the largest value, infinities included. "saturate" gives the largest value of
+    that sign; "nan" and "inf" give the special code of that sign and are refused where the format has none. The default
+    is `format.overflow`, as the conversion instructions do: infinity in bf16, f16, tf32 and f32, else "saturate". E5M2
+    saturates by default too, because its instructions are .satfinite. A finite value that the rounding direction leads
+    back into the range stops at the largest value under every policy. `nan` is the code of a NaN input of either sign.
+    Its default is the format's NaN, or the largest value where the format has none (as NVIDIA's fp4 and fp6 do).
+    Unsigned formats treat a negative value that does not round to zero as out of range: "saturate" gives code 0, "nan"
+    the NaN. E8M0 has no zero: 0 and everything below 2^-127 give code 0, 2^-127.
     encode(464, "e4m3") is 0x7e: halfway between 448 and the missing 480, to even; encode(1e39, "bf16") is 0x7f80.
-    Raises RefsimError for an unknown name, f64, a value type that is not listed, an array of the type that holds codes of
-    `format` (uint8 for e4m3), or a policy without a code.
-    Source: the format's row; OCP OFP8 section 5.2 for the overflow policies.
+    Raises RefsimError for an unknown name, f64, a value type that is not listed, an array of the type that holds codes
+    of `format` (uint8 for e4m3), or a policy without a code.
+    Source: the format's entry; OCP OFP8 section 5.2 for the overflow policies.
     """
     to = narrow(format_named(format))
     overflow = to.overflow if overflow is None else overflow
@@ -80,9 +83,9 @@ def round_bits(
     error: NDArray[np.float64] | None = None,
     satfinite: bool = False,
 ) -> Codes:
-    """The bits of `values` rounded to f16, bf16, tf32 or f32 as instructions on floats round: overflow gives infinity.
+    """Return the bits of `values` rounded to f16, bf16, tf32 or f32 as float instructions round; overflow is infinity.
 
-    `rounding` as in encode; PTX_ROUNDINGS says which one .rn, .rz, .rm, .rp and .rna are. `error` is what an inexact
+    `rounding` as in encode; PTX_ROUNDINGS maps .rn, .rz, .rm, .rp and .rna to it. `error` is the part that an inexact
     float64 result lost (see round_to_odd): the exact sum of both is rounded, once. NaN gives the canonical NaN, 0x7fff
     or 0x7fffffff. round_bits(65520.0, "f16") is 0x7c00.
     Raises RefsimError for an unknown rounding. Source: PTX ISA, rounding modifiers; IEEE 754 section 4.3.
@@ -106,15 +109,15 @@ def decode(codes: ArrayLike, format: str | Format | None = None, *, dtype: type[
 @overload
 def decode(codes: ArrayLike, format: str | Format | None = None, dtype: DTypeLike = ...) -> Values: ...
 def decode(codes: ArrayLike, format: str | Format | None = None, dtype: DTypeLike = np.float64) -> Values:
-    """The exact value of every code; a NaN code gives NaN.
+    """Return the exact value of every code; a NaN code gives NaN.
 
     `codes`: unsigned integers, one code each, any shape; the values have that shape. An array of ml_dtypes knows its
-    format: `format` may be left out, and must agree where it is given; int4 and its like hold their values. `dtype` is
-    float64 or float32, both exact for every format. A NaN has the sign bit of its code. Ignored padding bits (tf32) do
-    not matter.
+    format: `format` may be left out, and must agree where it is given. Arrays of int4, uint4 and similar types hold
+    their values. `dtype` is float64 or float32, both exact for every format. A NaN has the sign bit of its code.
+    Padding bits (tf32) are ignored.
     decode(0x7e, "e4m3") is 448.0.
     Raises RefsimError for signed or float arrays and for codes that the format does not have (0x80 for UE4M3).
-    Source: the format's row.
+    Source: the format's entry.
     """
     whole = integers(codes) if format is None and isinstance(codes, np.ndarray | np.generic) else None
     if dtype not in (np.float32, np.float64, "float32", "float64"):
@@ -131,7 +134,7 @@ def decode(codes: ArrayLike, format: str | Format | None = None, dtype: DTypeLik
 
 
 def narrow(format: Format) -> Format:
-    """The row, unless it is wider than the float64 steps on the way can carry exactly: that of f64 itself."""
+    """Return `format`; raise for f64, which is wider than the float64 steps of a conversion carry exactly."""
     if format.bits > 32:
         raise RefsimError(
             "format-is-values",
@@ -142,7 +145,7 @@ def narrow(format: Format) -> Format:
 
 
 def _exact_numbers(values: ArrayLike, to: Format) -> Values:
-    """`exact_values`, except of an array of the type that holds codes of the format: those may be codes already."""
+    """Return `exact_values`; raise for an array of the type that holds codes of the format: it may hold codes."""
     if isinstance(values, np.ndarray | np.generic) and values.dtype.newbyteorder("=") == to.code_dtype:
         numbers = np.dtype(np.float64 if to.code_dtype.itemsize > 2 else np.float32)
         raise RefsimError(
@@ -155,7 +158,7 @@ def _exact_numbers(values: ArrayLike, to: Format) -> Values:
 
 
 def exact_values(values: ArrayLike) -> Values:
-    """`values` as float16, float32 or float64 without loss; integers beyond 2^53 are rounded to odd, which suffices."""
+    """Return `values` as float16, float32 or float64 without loss; integers beyond 2^53 are rounded to odd."""
     array = read_as_array("values", values)
     if is_typed(array.dtype):
         return _typed_values(array)
@@ -192,7 +195,7 @@ def _from_integers(array: NDArray[Any]) -> NDArray[np.float64]:
 
 
 def encode_rule(values: Values, rule: EncodingRule) -> Codes:
-    """The codes of values that `exact_values` returned, by any rule that is not stochastic: the fastest exact path."""
+    """Return the codes of values from `exact_values` by any rule that is not stochastic, by the fastest exact path."""
     to = rule.to
     if to.code_dtype.itemsize == 1 and to.mantissa_bits <= _TABLE_MANTISSA:
         return _encode_by_table(values, rule)
@@ -213,7 +216,7 @@ def encode_rule(values: Values, rule: EncodingRule) -> Codes:
 
 
 def _odd_halves(values: Values) -> NDArray[np.uint32]:
-    """The upper half of each float32 pattern, its last bit set where the lower half holds anything."""
+    """Return the upper half of each float32 pattern, its last bit set where the lower half is not zero."""
     pattern = (values if values.dtype == np.float32 else float32_to_odd(_widened(values))).view(np.uint32)
     odd: NDArray[np.uint32] = (pattern >> np.uint32(16)) | ((pattern & np.uint32(0xFFFF)) != 0)
     return odd
@@ -239,7 +242,10 @@ def _cast_to_f32(values: Values) -> NDArray[np.uint32]:
 
 
 def _truncate_to_bf16(pattern: NDArray[np.uint32]) -> NDArray[np.uint16]:
-    """Adding half a bf16 ulp less the parity carries into the upper half exactly when nearest-even rounds away."""
+    """Return float32 patterns rounded to bf16, nearest-even.
+
+    Adding half a bf16 ulp less the parity carries into the upper half exactly when nearest-even rounds away.
+    """
     codes = np.empty(pattern.size, np.uint16)
     for start in range(0, pattern.size, _CHUNK):
         part = pattern[start : start + _CHUNK]
@@ -255,7 +261,7 @@ def _truncate_to_bf16(pattern: NDArray[np.uint32]) -> NDArray[np.uint16]:
 
 @lru_cache(maxsize=256)
 def code_table(rule: EncodingRule) -> NDArray[np.uint8]:
-    """The code of every float32 pattern rounded to odd at 16 bits: an odd entry stands for the open interval there."""
+    """Return the code of every float32 pattern rounded to odd at 16 bits; odd indices are open intervals."""
     patterns = np.arange(1 << 16, dtype=np.uint32)
     with np.errstate(invalid="ignore"):
         values = (patterns << 16).view(np.float32).astype(np.float64)
@@ -267,6 +273,7 @@ def code_table(rule: EncodingRule) -> NDArray[np.uint8]:
 
 
 def _encode_by_table(values: Values, rule: EncodingRule) -> NDArray[np.uint8]:
+    """Encode values to a format of one byte by `code_table`, from float32 patterns rounded to odd."""
     table = code_table(rule)
     flat = np.ascontiguousarray(values).reshape(-1)
     codes = np.empty(flat.size, np.uint8)
@@ -284,7 +291,7 @@ def _encode_by_table(values: Values, rule: EncodingRule) -> NDArray[np.uint8]:
 
 
 def checked_codes(codes: ArrayLike, format: Format) -> Codes:
-    """`codes` in the format's own code type, after a check of type and range."""
+    """Return `codes` in the format's own code type, after a check of type and range."""
     array = array_of("codes", codes)
     plain = not isinstance(codes, np.ndarray | np.generic) and array.dtype.kind == "i"
     if array.dtype.kind != "u" and not plain and array.size:
@@ -304,7 +311,7 @@ def checked_codes(codes: ArrayLike, format: Format) -> Codes:
 
 
 def codes_from(dtype: np.dtype[Any], format: Format) -> str:
-    """How an array that is not of unsigned integers becomes codes, one an element: by its bits only where the widths agree."""
+    """Return the help on turning another array into codes, one an element: by its bits only if the widths agree."""
     same_width = dtype.itemsize == format.code_dtype.itemsize
     if dtype.kind == "i" and not same_width:
         return f"codes.astype(np.{format.code_dtype}) where each integer is one code"
@@ -347,7 +354,7 @@ def _value_table(format: Format, kind: np.dtype[Any]) -> NDArray[Any]:
 
 @lru_cache(maxsize=16)
 def _pair_table(format: Format) -> NDArray[np.uint64]:
-    """The two float32 of every pair of adjacent code bytes, as one 64-bit word."""
+    """Return the two float32 of every pair of adjacent code bytes, as one 64-bit integer."""
     pairs = np.arange(1 << 16, dtype=np.uint16).view(np.uint8)
     return _value_table(format, np.dtype(np.float32))[pairs].view(np.uint64)
 

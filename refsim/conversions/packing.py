@@ -1,4 +1,4 @@
-"""Codes to bytes and back: the places that sub-byte codes take in memory and in registers."""
+"""Codes to bytes and back: the places of sub-byte codes in memory and in registers."""
 
 from typing import Any, Final, Literal, get_args
 
@@ -17,13 +17,16 @@ CONTAINERS: tuple[Container, ...] = get_args(Container)
 
 
 def pack(codes: ArrayLike, format: str | Format | None = None, container: Container = DENSE) -> Codes:
-    """Codes laid into bytes along the last axis, the first code in the lowest bits.
+    """Pack codes into bytes along the last axis, the first code in the lowest bits.
 
-    `codes` (..., n), also as an array of ml_dtypes, which knows its format. Containers: "dense" wastes no bit: one byte
-    a code of 7 or 8 bits, two e2m1 a byte, four 6-bit codes in three bytes (a little-endian 24-bit word), wider codes
-    unchanged. "byte" is one code in the low bits of each byte. "f8f6f4" is what mma.sync kind::f8f6f4 reads: one byte a
-    code, e2m1 at bits 5..2, others in the low bits. "x2" is the pair type of the CUDA headers, the first of a pair low:
-    a byte for e2m1, a uint16 for 6 and 8 bits.
+    `codes` (..., n), also as an array of ml_dtypes, which knows its format. Containers:
+
+      "dense"   wastes no bit: a byte per code of 7 or 8 bits, two e2m1 a byte, four 6-bit codes in three bytes
+                (a little-endian 24-bit integer), wider codes unchanged
+      "byte"    one code in the low bits of each byte
+      "f8f6f4"  the operands of mma.sync kind::f8f6f4: one byte a code, e2m1 at bits 5..2, others in the low bits
+      "x2"      the pair type of the CUDA headers, the first of a pair low: a byte for e2m1, a uint16 for 6 and 8 bits
+
     pack([1, 2], "e2m1") is [0x21]; pack([1, 2, 3, 4], "e2m3") is [0x81, 0x30, 0x10].
     Raises RefsimError for codes out of range, an unknown container, or n that is no multiple of the group.
     Source: PTX ISA, packed data types and mma.sync fragments of kind::f8f6f4; cuda_fp4.h, cuda_fp6.h.
@@ -47,9 +50,9 @@ def pack(codes: ArrayLike, format: str | Format | None = None, container: Contai
 def unpack(
     packed: ArrayLike, format: str | Format, container: Container = DENSE, *, dtype: DTypeLike | None = None
 ) -> NDArray[Any]:
-    """The inverse of pack: the codes along the last axis; bits outside the codes' places are ignored.
+    """Return the codes along the last axis: the inverse of pack. Bits outside the places of codes are ignored.
 
-    `packed` (..., m) of the type that pack returns; dtype="ml_dtypes" gives the codes that dtype.
+    `packed` (..., m) of the type that pack returns; dtype="ml_dtypes" gives the codes the ml_dtypes type of the format.
     unpack([0x21], "e2m1") is [1, 2].
     Raises RefsimError for another type, an unknown container, or bytes that do not fill a group. Source: as pack.
     """
@@ -58,6 +61,7 @@ def unpack(
 
 
 def _unpacked(packed: ArrayLike, to: Format, container: str) -> Codes:
+    """Return the codes (..., n) of `packed` in `to.code_dtype`; raise for another type or an incomplete group."""
     count, width, dtype = _grouping(to, container)
     array: NDArray[Any] = np.asarray(packed)
     if isinstance(packed, list) and array.dtype.kind == "i" and array.size and 0 <= array.min() <= array.max() < 256:
@@ -75,7 +79,7 @@ def _unpacked(packed: ArrayLike, to: Format, container: str) -> Codes:
 
 
 def _grouping(format: Format, container: str) -> tuple[int, int, np.dtype[np.unsignedinteger]]:
-    """Codes in a group, bits from one code to the next, and the type of the packed array."""
+    """Return codes in a group, bits from one code to the next, and the type of the packed array."""
     if container not in CONTAINERS:
         raise unknown("container", str(container), list(CONTAINERS))
     if format.code_dtype.itemsize > 1:

@@ -1,4 +1,4 @@
-"""Where two conversion policies differ: the comparison, and the table of what is known of the libraries."""
+"""Differences between conversion policies: the comparison, and the table of known differences of the libraries."""
 
 from dataclasses import dataclass
 from itertools import product
@@ -27,10 +27,11 @@ INPUT_CLASSES = (
 
 @dataclass(frozen=True, repr=False)
 class PolicyDifference(FieldsCard):
-    """One class of inputs on which two policies disagree, and its first example.
+    """Describe one class of inputs on which two policies disagree, with its first example.
 
-    `input_class` is a name of INPUT_CLASSES with "negative " before it where the sign bit is set; `count` the number of
-    patterns of the set that differ; `pattern` the first one's float32 bits, `code` and `other` what both policies give.
+    `input_class` is a name of INPUT_CLASSES with "negative " before it where the sign bit is set. `count` is the number
+    of patterns of the set that differ, `pattern` the float32 bits of the first; `code` and `other` are the results of
+    the two policies for it.
     """
 
     format: str
@@ -44,10 +45,10 @@ class PolicyDifference(FieldsCard):
 
 
 def policy_patterns() -> NDArray[np.uint32]:
-    """The 196,608 float32 patterns whose lower half is 0x0000, 0x0001 or 0xffff.
+    """Return the 196,608 float32 patterns whose lower half is 0x0000, 0x0001 or 0xffff.
 
     For a format of at most 5 mantissa bits they are a complete set: an input's upper half and whether its lower half is
-    zero decide the code, ties have a zero lower half, and their neighbours are one ulp away.
+    zero decide the code, ties have a zero lower half, and their neighbors are one ulp away.
     policy_patterns().size is 196608. Raises nothing. Source: defined here.
     """
     upper = np.arange(1 << 16, dtype=np.uint32) << 16
@@ -55,7 +56,7 @@ def policy_patterns() -> NDArray[np.uint32]:
 
 
 def policy_row(policy: str, format: str | Format) -> Conversion:
-    """The row of a policy for a format: ("torch", "e4m3") is torch.float8_e4m3fn; a row's own name serves as well."""
+    """Return the entry of a policy for a format: ("torch", "e4m3") is torch.float8_e4m3fn; or of an entry's name."""
     to = format_named(format)
     rows = [row for row in CONVERSIONS.values() if row.policy and row.to == to and row.reads is F32]
     for row in rows:
@@ -67,12 +68,12 @@ def policy_row(policy: str, format: str | Format) -> Conversion:
 def diff_policies(
     format: str | Format, policy_a: str, policy_b: str, patterns: NDArray[np.uint32] | None = None
 ) -> tuple[PolicyDifference, ...]:
-    """Every class of float32 inputs on which two policies give different codes, in the order of INPUT_CLASSES.
+    """Return every class of float32 inputs on which two policies give different codes, in the order of INPUT_CLASSES.
 
     `patterns` are uint32 float32 bits, by default `policy_patterns()`. diff_policies("e4m3", "torch", "cuda.satfinite")
-    has one row: NaN with the sign bit is 0xff in torch and 0x7f in CUDA.
+    has one entry: NaN with the sign bit is 0xff in torch and 0x7f in CUDA.
     Raises RefsimError for an unknown policy of that format.
-    diff_policies("e4m3", "torch", "cuda.satfinite")[0].code is 0xff. Source: the rows of both policies.
+    diff_policies("e4m3", "torch", "cuda.satfinite")[0].code is 0xff. Source: the entries of both policies.
     """
     to = format_named(format)
     row_a, row_b = policy_row(policy_a, to), policy_row(policy_b, to)
@@ -86,7 +87,7 @@ def diff_policies(
 def tabulate_differences(
     format: Format, policies: tuple[str, str], patterns: NDArray[np.uint32], codes: tuple[Codes, Codes]
 ) -> tuple[PolicyDifference, ...]:
-    """The rows of a comparison whose codes are at hand, for example from a library itself."""
+    """Return the differences of two arrays of codes already computed, for example by a library."""
     differ = np.flatnonzero(codes[0] != codes[1])
     classes = classify(patterns[differ], format)
     negative = patterns[differ] >> 31 != 0
@@ -101,7 +102,7 @@ def tabulate_differences(
 
 
 def classify(patterns: NDArray[np.uint32], format: Format) -> NDArray[np.int64]:
-    """The index in INPUT_CLASSES of every float32 pattern, by its magnitude."""
+    """Return the index in INPUT_CLASSES of every float32 pattern, by its magnitude."""
     with np.errstate(invalid="ignore"):
         magnitude = np.abs(patterns.view(np.float32).astype(np.float64))
     table = format.table
@@ -124,8 +125,8 @@ def classify(patterns: NDArray[np.uint32], format: Format) -> NDArray[np.int64]:
 
 _SATFINITE, _CONSTRUCTOR = "cuda.satfinite", "cuda.constructor"
 
-# What the libraries' own casts give on policy_patterns() where CUDA gives something else; a pair of policies that is
-# missing here agrees on every pattern. Recorded from ml_dtypes 0.6 and torch 2.13 and held against them by the tests.
+# Results of the libraries' own casts on policy_patterns() where CUDA differs; a pair of policies that is missing here
+# agrees on every pattern. Recorded from ml_dtypes 0.6 and torch 2.13; the tests compare with the libraries.
 KNOWN_DIFFERENCES = (
     PolicyDifference("e4m3", "ml_dtypes", _SATFINITE, "beyond the largest", 45767, 0x43E90000, 0x7F, 0x7E),
     PolicyDifference("e4m3", "ml_dtypes", _SATFINITE, "negative beyond the largest", 45767, 0xC3E90000, 0xFF, 0xFE),

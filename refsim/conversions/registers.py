@@ -1,4 +1,4 @@
-"""convert: a conversion row applied to whole arrays of register contents."""
+"""convert: a conversion of CONVERSIONS applied to whole arrays of register contents."""
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -15,15 +15,15 @@ _TYPED = {F32: "float32", F16: "float16", BF16: "bfloat16"}
 
 
 def convert(name: str, *operands: ArrayLike, random_bits: ArrayLike | None = None) -> Codes:
-    """Exactly what the instruction or library function `name` returns, as unsigned register contents.
+    """Return the exact result of the instruction or library function `name`, as unsigned register contents.
 
     `operands`, of one shape or broadcastable: float32 arrays or their uint32 patterns for .f32 sources, packed uint32
-    for .f16x2 and .bf16x2, packed uint16 (uint8 for e2m1x2) for narrow sources; for the rows of libraries one float16,
-    bfloat16 or uint16 array where they read a half. The first operand goes to the most significant place.
-    `random_bits` (uint32) is required by .rs rows and by no other. The result has one register an element:
+    for .f16x2 and .bf16x2, packed uint16 (uint8 for e2m1x2) for narrow sources. Entries of libraries that read a half
+    take one float16, bfloat16 or uint16 array. The first operand goes to the most significant place.
+    `random_bits` (uint32) is required by .rs entries and by no other. The result has one register an element:
     convert("cvt.rn.satfinite.e4m3x2.f32", 1.0, 2.0) is 0x3840.
     Raises RefsimError for an unknown name (the three nearest are shown), a wrong count or type of operands.
-    Source: the row's.
+    Source: the entry's.
     """
     row = conversion_named(name)
     if len(operands) != row.operand_count:
@@ -49,6 +49,7 @@ def convert(name: str, *operands: ArrayLike, random_bits: ArrayLike | None = Non
 
 
 def _register(operand: ArrayLike, row: Conversion) -> NDArray[np.unsignedinteger]:
+    """Return one operand as register contents of `row.operand_dtype`; raise for another type."""
     if type(operand) is float and row.reads is F32:
         operand = np.float32(operand)
     array = native(read_as_array("an operand", operand))
@@ -75,7 +76,7 @@ def _random(random_bits: ArrayLike | None, row: Conversion) -> list[NDArray[np.u
 
 
 def _split(register: NDArray[np.unsignedinteger], row: Conversion) -> NDArray[np.unsignedinteger]:
-    """The codes of a packed register along a new first axis, most significant first."""
+    """Return the codes of a packed register along a new first axis, most significant first."""
     width = slot_bits(row.reads, row.elements)
     mask = row.reads.code_limit - 1  # FP6 sits in a byte whose two upper bits are not read
     codes = np.empty((row.elements, *register.shape), row.reads.code_dtype)
@@ -93,7 +94,7 @@ def _join(codes: Codes, row: Conversion) -> Codes:
 
 
 def _values(elements: NDArray[np.unsignedinteger], row: Conversion) -> Values:
-    """Float32 values that keep the sign of a NaN, which some rules read."""
+    """Return float32 values that keep the sign of a NaN, which some rules read."""
     if row.reads is F32:
         return elements.view(np.float32)
     if row.reads is BF16:
@@ -105,7 +106,7 @@ def _values(elements: NDArray[np.unsignedinteger], row: Conversion) -> Values:
 
 
 def _encode_elements(elements: NDArray[np.unsignedinteger], row: Conversion, random: list[NDArray[np.uint32]]) -> Codes:
-    """Codes of (elements, ...) values, each place with its own random bits where the row rounds stochastically."""
+    """Encode (elements, ...) values; with stochastic rounding each place takes its own random bits."""
     values = _values(elements, row)
     if row.cut_specials is not None:
         return _with_cut_specials(encode_rule(values, row.rule), elements, row.to, row.cut_specials)
@@ -122,7 +123,7 @@ def _encode_elements(elements: NDArray[np.unsignedinteger], row: Conversion, ran
 
 
 def _with_cut_specials(codes: Codes, patterns: NDArray[np.unsignedinteger], to: Format, less: int) -> Codes:
-    """Codes in which infinities and NaNs are their own pattern without padding bits, less a constant."""
+    """Return codes where every infinity and NaN is its own pattern without padding bits, less a constant."""
     pattern = np.ascontiguousarray(patterns).reshape(patterns.shape).view(np.uint32)
     padding = np.uint32((1 << to.padding_bits) - 1)
     special = (pattern & np.uint32(0x7F800000)) == 0x7F800000
@@ -130,7 +131,7 @@ def _with_cut_specials(codes: Codes, patterns: NDArray[np.unsignedinteger], to: 
 
 
 def gather_bits(register: NDArray[np.uint32], positions: tuple[int, ...]) -> NDArray[np.uint32]:
-    """The bits of `register` at `positions`, the first one most significant: (3, 0) of 0b1000 gives 0b10."""
+    """Return the bits of `register` at `positions`, the first one most significant: (3, 0) of 0b1000 gives 0b10."""
     field = np.zeros_like(register)
     for position in positions:
         field = (field << np.uint32(1)) | ((register >> np.uint32(position)) & np.uint32(1))

@@ -1,4 +1,4 @@
-"""The exact core: a float64 becomes a code by integer arithmetic on its bit pattern, never by a second rounding."""
+"""The exact core: a float64 becomes a code by integer arithmetic on its bit pattern, with one rounding."""
 
 import math
 import sys
@@ -28,7 +28,7 @@ PTX_ROUNDINGS: dict[str, RoundingName] = {
     "rp": UP,
     "rna": TIES_AWAY,
 }
-"""What the modifiers of PTX instructions mean; .rs, which needs random bits, belongs to its instructions alone."""
+"""The rounding of each PTX modifier. .rs is missing: it needs random bits, which only its instructions have."""
 RoundingAlias = Literal["rn", "rne", "rz", "rtz", "rm", "rd", "rdn", "rp", "ru", "rup", "rna", "rmm"]
 ROUNDING_ALIASES: dict[str, RoundingName] = {
     **PTX_ROUNDINGS,
@@ -40,7 +40,7 @@ ROUNDING_ALIASES: dict[str, RoundingName] = {
     "rup": UP,
     "rmm": TIES_AWAY,
 }
-"""Short names, of PTX and of RISC-V, that stand for a name of ROUNDINGS wherever one is taken."""
+"""Short names of PTX and of RISC-V, accepted wherever a name of ROUNDINGS is."""
 SATURATE: Final = "saturate"
 NAN, INFINITY = "nan", "inf"
 OVERFLOWS: tuple[Overflow, ...] = get_args(Overflow)
@@ -51,7 +51,7 @@ _WIDEST_SHIFT = 60  # significands have 53 bits: a larger shift is done in two s
 
 @dataclass(frozen=True)
 class EncodingRule:
-    """How a value becomes a code: everything that distinguishes one instruction or library from another.
+    """Describe how a value becomes a code: everything that distinguishes one instruction or library from another.
 
     `overflow` says what |x| beyond the largest value becomes, infinity included. `nan` and `negative_nan` are the codes
     of a NaN input by its sign. `absolute` drops the sign first (E8M0); `relu` turns every code with a sign into 0.
@@ -70,16 +70,16 @@ class EncodingRule:
 
 
 def rounding_named(name: str) -> RoundingName:
-    """A name of ROUNDINGS, or a short one for it in any case: of PTX (rn, rz, rm, rp, rna) or of RISC-V and LLVM (rne, rtz).
+    """Return the name of ROUNDINGS for a name, or for a short name of PTX, RISC-V or LLVM, in any case.
 
-    rounding_named("RNE") is "nearest-even". Raises RefsimError `unknown-rounding` with all names. Source: PTX ISA, rounding
-    modifiers; RISC-V ISA, rounding modes.
+    rounding_named("RNE") is "nearest-even". Raises RefsimError `unknown-rounding` with all names. Source: PTX ISA,
+    rounding modifiers; RISC-V ISA, rounding modes.
     """
     given = str(name).lower().removeprefix(".").replace("_", "-")
     if given in ROUNDINGS or given in ROUNDING_ALIASES:
         return ROUNDING_ALIASES.get(given) or ROUNDINGS[ROUNDINGS.index(given)]
     what, spelled = f"no rounding is called {str(name)[:80]!r}", ", ".join(ROUNDING_ALIASES)
-    meant = ROUNDING_ALIASES.get(given.partition("-")[0])  # rne-f32 is how a tensor core rounds a sum
+    meant = ROUNDING_ALIASES.get(given.partition("-")[0])  # rne-f32 is the rounding of a tensor core's sum
     way = meant or unknown("rounding", name, [*ROUNDINGS, *ROUNDING_ALIASES]).help
     if given in ("rs", "sr", "stochastic"):
         way = "stochastic rounding needs random bits: refsim.convert(name, ..., random_bits=bits) in Python"
@@ -87,12 +87,12 @@ def rounding_named(name: str) -> RoundingName:
 
 
 def default_nan(format: Format) -> int:
-    """The code NVIDIA writes for a NaN: 0x7f, 0x7fff, 0xff for E8M0; the largest value where there is no NaN."""
+    """Return the code that NVIDIA writes for a NaN: 0x7f, 0x7fff, 0xff for E8M0; the largest value without NaN."""
     return format.max_code if format.nan_code is None else format.nan_code
 
 
 def ieee_rule(format: Format, rounding: RoundingName = NEAREST_EVEN) -> EncodingRule:
-    """The rule of IEEE 754 for a format with infinities: overflow gives infinity, NaN the canonical NaN."""
+    """Return the rule of IEEE 754 for a format with infinities: overflow gives infinity, NaN the canonical NaN."""
     nan = default_nan(format)
     return EncodingRule(format, rounding, INFINITY, nan, nan)
 
@@ -100,7 +100,7 @@ def ieee_rule(format: Format, rounding: RoundingName = NEAREST_EVEN) -> Encoding
 def encode_exact(
     values: NDArray[np.float64], rule: EncodingRule, random: NDArray[np.uint32] | None = None, random_width: int = 0
 ) -> NDArray[np.unsignedinteger]:
-    """The code of every value by the definition: any finite float64 is an integer times a power of two.
+    """Return the code of every value by the definition: any finite float64 is an integer times a power of two.
 
     `values` is one-dimensional. `random` (same shape) holds `random_width` random bits an element for stochastic
     rounding: they are added to the top of the discarded bits and the carry rounds away from zero.
@@ -115,6 +115,7 @@ def encode_exact(
 def _encode_part(
     values: NDArray[np.float64], rule: EncodingRule, random: NDArray[np.uint32] | None, random_width: int
 ) -> NDArray[np.int64]:
+    """Encode one chunk of `encode_exact`: round magnitudes, then apply overflow, sign, relu and NaN in this order."""
     to = rule.to
     pattern = values.view(np.uint64)
     sign = (pattern >> 63).astype(np.bool_)
@@ -143,7 +144,10 @@ def _magnitudes(
     random: NDArray[np.uint32] | None,
     random_width: int,
 ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Rounded magnitudes counted in codes from 0 without an upper bound, and whether any step of the format is left."""
+    """Return rounded magnitudes counted in codes from 0 without an upper bound, and whether each is not zero.
+
+    Both arrays have the shape of `pattern`, which holds float64 bits.
+    """
     to = rule.to
     field = ((pattern >> 52) & 0x7FF).astype(np.int64)
     significand = (pattern & ((1 << 52) - 1)) | ((field != 0).astype(np.uint64) << 52)
@@ -175,6 +179,7 @@ def _rounds_away(
     negative: NDArray[np.bool_],
     rounding: RoundingName,
 ) -> NDArray[np.bool_]:
+    """Return where rounding adds one to the magnitude; `rest` are the discarded bits and `half` half an ulp."""
     away: NDArray[np.bool_]
     match rounding:
         case "nearest-even":
@@ -191,7 +196,7 @@ def _rounds_away(
 
 
 def _rounds_inward(negative: NDArray[np.bool_], rule: EncodingRule) -> NDArray[np.bool_]:
-    """Where the rounding direction points to zero: a finite value beyond the range then stops at the largest one."""
+    """Return where the rounding direction points to zero: finite values then stop at the largest value."""
     match rule.rounding:
         case "toward-zero":
             return np.ones_like(negative)
@@ -218,7 +223,7 @@ def _with_sign(
 
 
 def round_to_odd(values: NDArray[np.float64], error: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The exact sum `values + error` as a float64 whose last bit is sticky, safe to round once more to <= 51 bits.
+    """Return the exact sum `values + error` as a float64 with a sticky last bit, safe to round once more to <= 51 bits.
 
     `values` is the sum rounded to nearest and `error` what that rounding lost (the pair of TwoSum or of a product by
     fma), so |error| is at most half an ulp of `values`. 1.0 with error -2^-60 gives 1 - 2^-53: below 1, odd.
@@ -233,9 +238,10 @@ def round_to_odd(values: NDArray[np.float64], error: NDArray[np.float64]) -> NDA
 
 
 def odd_double(exact: Fraction | float) -> float:
-    """The double that rounds to every format of at most 51 bits as the exact number does; what is beyond the largest is that.
+    """Return a double that rounds to every format of at most 51 bits as the exact number does.
 
-    odd_double(Fraction(1, 10)) is 0x1.9999999999999p-4, whose odd last bit stands for all the digits below it; a float is itself.
+    odd_double(Fraction(1, 10)) is 0x1.9999999999999p-4, whose odd last bit stands for all the digits below it. A float
+    is returned unchanged; a number beyond the range of doubles gives the largest double.
     """
     if isinstance(exact, float):
         return exact
@@ -250,10 +256,10 @@ def odd_double(exact: Fraction | float) -> float:
 
 
 def float32_to_odd(values: NDArray[np.float64]) -> NDArray[np.float32]:
-    """Each float64 as the float32 below or equal to it in magnitude, with the last bit set when anything was lost.
+    """Return each float64 as the float32 below or equal to it in magnitude, the last bit set where anything was lost.
 
-    The cast rounds to nearest; where that moved away from zero one step back undoes it. Beyond the range the largest
-    float32 stands, whose last bit is set. 1 + 2^-40 gives 0x3f800001.
+    The cast rounds to nearest; where that moved away from zero, one step back undoes it. Values beyond the range give
+    the largest float32, whose last bit is set. 1 + 2^-40 gives 0x3f800001.
     """
     with np.errstate(all="ignore"):
         nearest = values.astype(np.float32)

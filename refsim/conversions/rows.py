@@ -1,4 +1,4 @@
-"""Conversion rows: what each PTX instruction, CUDA header function or library does to a value, as data."""
+"""Conversions as data: what each PTX instruction, CUDA header function or library does to a value, one entry each."""
 
 import re
 from collections.abc import Iterator
@@ -45,14 +45,15 @@ from refsim.sources import (
 
 @dataclass(frozen=True, repr=False)
 class Conversion(Card):
-    """One conversion: the formats on both sides and every decision between them.
+    """Describe one conversion: the formats on both sides and every decision between them.
 
-    `reads` and `to` are the element formats; a register holds `elements` of them, the first operand (or the upper half
-    of a packed one) in the most significant place. `overflow` and the NaN codes are those of `EncodingRule`; `negative_nan` is
-    None where the sign of a NaN is lost. `random_positions` gives, per element in operand order, which bits of the
-    random register serve it, most significant first. `policy` is the family's name where the row belongs to a library
-    or header instead of an instruction; `since` the first PTX target that has the instruction. With `cut_specials` an
-    infinity or NaN only loses its padding bits, and then this much: cvt.rna.tf32.f32 makes 0x7f800001 infinite.
+    `reads` and `to` are the element formats. A register holds `elements` of them, the first operand (or the upper half
+    of a packed one) in the most significant place. `overflow` and the NaN codes have the meaning of `EncodingRule`;
+    `negative_nan` is None where the sign of a NaN is lost. `random_positions` gives, per element in operand order, the
+    bits of the random register that serve it, most significant first. `policy` is the family's name where the entry
+    belongs to a library or header instead of an instruction; `since` is the first PTX target that has the instruction.
+    With `cut_specials` an infinity or NaN only loses its padding bits and then this constant: cvt.rna.tf32.f32 makes
+    0x7f800001 infinite.
     cvt.rn.satfinite.e4m3x2.f32 of (1.0, 2.0) is 0x3840: 0x38 = 1.0 in the upper byte.
     """
 
@@ -75,7 +76,7 @@ class Conversion(Card):
 
     @cached_property
     def rule(self) -> EncodingRule:
-        """The value-to-code rule of one element."""
+        """Return the value-to-code rule of one element."""
         negative_nan = self.nan if self.negative_nan is None else self.negative_nan
         return EncodingRule(
             self.to, self.rounding, self.overflow, self.nan, negative_nan, self.absolute, self.relu, self.overrides
@@ -83,17 +84,17 @@ class Conversion(Card):
 
     @property
     def operand_count(self) -> int:
-        """Registers read besides the random bits: one per element for .f32 sources, else one packed register."""
+        """Return the number of registers read, without random bits: one per element for .f32 sources, else one."""
         return self.elements if self.reads is F32 else 1
 
     @cached_property
     def result_dtype(self) -> np.dtype[np.unsignedinteger]:
-        """The unsigned integer as wide as the result register."""
+        """Return the unsigned integer type as wide as the result register."""
         return np.dtype(f"u{slot_bits(self.to, self.elements) * self.elements // 8}")
 
     @cached_property
     def operand_dtype(self) -> np.dtype[np.unsignedinteger]:
-        """The unsigned integer as wide as one operand register."""
+        """Return the unsigned integer type as wide as one operand register."""
         return np.dtype(f"u{slot_bits(self.reads, self.elements) * self.elements // 8 // self.operand_count}")
 
     def _line(self) -> str:
@@ -107,7 +108,7 @@ class Conversion(Card):
 
 
 def slot_bits(format: Format, elements: int) -> int:
-    """Bits that one code takes in a register of `elements` codes: 4 for packed e2m1, else whole bytes."""
+    """Return the bits of one code in a register of `elements` codes: 4 for packed e2m1, else whole bytes."""
     return 4 if format is E2M1 and elements > 1 else 8 * format.code_dtype.itemsize
 
 
@@ -123,7 +124,7 @@ def _since(format: Format) -> str:
 
 # fmt: off
 def _to_narrow() -> Iterator[Conversion]:
-    """f32, f16 and bf16 pairs to FP8, FP6 and FP4: saturation is compulsory."""
+    """Yield conversions of f32, f16 and bf16 pairs to FP8, FP6 and FP4: saturation is compulsory."""
     for relu, to, reads in product(_RELU, _NARROW, (F32, F16, BF16)):
         came_first = reads is F32 or (reads is F16 and to in _EIGHT_BITS)
         yield Conversion(
@@ -134,7 +135,7 @@ def _to_narrow() -> Iterator[Conversion]:
 
 
 def _to_scale() -> Iterator[Conversion]:
-    """Magnitudes to powers of two: without .satfinite, what is beyond 2^127 becomes NaN."""
+    """Yield conversions of magnitudes to powers of two; without .satfinite, values beyond 2^127 become NaN."""
     for mode, saturation, reads in product(("rz", "rp"), _SATFINITE, (F32, BF16)):
         yield Conversion(
             f"cvt.{mode}{saturation}.ue8m0x2.{reads}{'x2' if reads is BF16 else ''}", E8M0, reads, PTX_ROUNDINGS[mode],
@@ -143,7 +144,7 @@ def _to_scale() -> Iterator[Conversion]:
 
 
 def _from_narrow() -> Iterator[Conversion]:
-    """Packed codes to f16 or bf16 pairs, scales to bf16 pairs: every value is exact."""
+    """Yield conversions of packed codes to f16 or bf16 pairs and of scales to bf16 pairs: every value is exact."""
     for relu, reads in product(_RELU, _NARROW):
         yield Conversion(
             f"cvt.rn{relu}.f16x2.{reads}x2", F16, reads, NEAREST_EVEN, INFINITY, default_nan(F16), PTX["cvt"],
@@ -171,9 +172,9 @@ def _to_half() -> Iterator[Conversion]:
 
 
 def _to_tf32() -> Iterator[Conversion]:
-    """rna came first and has no .relu; rn and rz take .satfinite only from sm_100.
+    """Yield conversions to tf32: rna came first and has no .relu; rn and rz take .satfinite only from sm_100.
 
-    ptxas makes rna out of integer instructions, so its infinities and NaNs are cut: measured on an H200.
+    ptxas compiles rna to integer instructions, so its infinities and NaNs are cut: measured on an H200.
     """
     shapes = [("rna", saturation, "", "sm_80") for saturation in _SATFINITE]
     shapes += [
@@ -194,10 +195,10 @@ def _downward(high: int, count: int) -> tuple[int, ...]:
 
 
 def _random_positions(to: Format) -> tuple[tuple[int, ...], ...]:
-    """Which bits of the random register serve each operand, the heaviest first.
+    """Return the bits of the random register that serve each operand, the heaviest first.
 
-    The PTX text says which halves (for e2m1x4: which bytes of both halves) serve which pair of operands. That the
-    first operand of a pair reads its 16 bits in reverse order is not in the text; it is a public observation on a B200.
+    The PTX text says which halves (for e2m1x4: which bytes of both halves) serve which pair of operands. It does not
+    say that the first operand of a pair reads its 16 bits in reverse order; that is a public observation on a B200.
     """
     if to in (F16, BF16):
         width = 13 if to is F16 else 16
@@ -225,7 +226,7 @@ def _stochastic() -> Iterator[Conversion]:
 
 
 def _cuda_headers() -> Iterator[Conversion]:
-    """The functions of cuda_fp8.h, cuda_fp6.h and cuda_fp4.h, and the constructors of their classes."""
+    """Yield the functions of cuda_fp8.h, cuda_fp6.h and cuda_fp4.h, and the constructors of their classes."""
     for (saturation, overflow), reads, to in product(
         (("satfinite", SATURATE), ("nosat", NAN)), (F32, F16, BF16), _EIGHT_BITS
     ):
@@ -260,7 +261,7 @@ _SCALE_SUBNORMALS = (0x0041, 0x005F, 1)  # inputs in (2^-127, 1.5 x 2^-127) go u
 
 # fmt: off
 def _libraries() -> Iterator[Conversion]:
-    """astype of ml_dtypes and .to of torch, from float32: where they are one function, they still have a row each."""
+    """Yield astype of ml_dtypes and .to of torch, from float32; two libraries with equal results have an entry each."""
 
     def row(
         name: str,
@@ -271,6 +272,7 @@ def _libraries() -> Iterator[Conversion]:
         absolute: bool = False,
         overrides: tuple[tuple[int, int, int], ...] = (),
     ) -> Conversion:
+        """Return the entry of a library's cast from float32; `nans` are the codes of NaN by its sign."""
         policy = name.split(".", maxsplit=1)[0]
         return Conversion(
             name, to, F32, TIES_AWAY if to is E8M0 else NEAREST_EVEN, overflow, nans[0],
@@ -315,7 +317,10 @@ _TIES_OF_E2M1 = (0x3E80, 0x3F40, 0x3FA0, 0x3FE0, 0x4020, 0x4060, 0x40A0)  # 0.25
 
 
 def _payloads(to: Format) -> tuple[tuple[int, int, int], ...]:
-    """torchao rounds the bits of a NaN like a number's and keeps the lowest byte: 0x7fc00000 is e2m1 3, e3m2 0xe."""
+    """Return the overrides for NaN inputs of torchao.
+
+    torchao rounds the bits of a NaN like a number's and keeps the lowest byte: 0x7fc00000 is e2m1 3, e3m2 0xe.
+    """
     shift, found = F32.mantissa_bits - to.mantissa_bits, []
     for pattern in range(0x7F81, 0x8000):
         bits = pattern << 16
@@ -327,7 +332,7 @@ def _payloads(to: Format) -> tuple[tuple[int, int, int], ...]:
 
 # fmt: off
 def _quantizers() -> Iterator[Conversion]:
-    """What quantisers of blocks do to an element once it is scaled; they clamp it to the largest value before."""
+    """Yield the element conversions of block quantizers after scaling; they clamp to the largest value first."""
     clamped = TORCHAO["prototype/mx_formats, clamp and Tensor.to"]
     unpacked = TORCHAO["prototype/custom_fp_utils.py, _f32_to_floatx_unpacked"]
     for to in (E4M3, E5M2):
@@ -362,11 +367,11 @@ _ABOVE_ZERO = 0x3C00  # bf16 2^-7, which the bits of E4M3 zero become when its e
 
 # fmt: off
 def _weight_decoders() -> Iterator[Conversion]:
-    """E4M3 weights to bf16 in registers, where targets below sm_89 have no cvt: every value of E4M3 is a bf16.
+    """Yield conversions of E4M3 weights to bf16 in registers, for targets below sm_89, which have no cvt.
 
-    Mirage adds 120 to the exponent field of every code. What has exponent field 0 or is NaN is then wrong: 18 codes,
-    zero to 2^-7, the subnormal m * 2^-9 to (1 + m/8) * 2^-7, NaN to 480. Marlin shifts the code into place and
-    multiplies by 2^120: right but for NaN, which becomes 480.
+    Every value of E4M3 is a bf16. Mirage adds 120 to the exponent field of every code. Codes with exponent field 0 and
+    NaN are then wrong, 18 in all: zero becomes 2^-7, the subnormal m * 2^-9 becomes (1 + m/8) * 2^-7, NaN becomes 480.
+    Marlin shifts the code into place and multiplies by 2^120, which is right except that NaN becomes 480.
     """
     small = E4M3.table[: 1 << E4M3.mantissa_bits].astype(np.float32).view(np.uint32) >> 16
     raised = [(int(pattern), _ABOVE_ZERO + (place << 4)) for place, pattern in enumerate(small)]
@@ -401,9 +406,10 @@ CONVERSIONS: dict[str, Conversion] = {row.name: row for family in _FAMILIES for 
 
 
 def conversion_named(name: str) -> Conversion:
-    """The row of an instruction or policy; .relu and .satfinite may stand in either order, as ptxas allows.
+    """Return the entry of an instruction or policy; .relu and .satfinite may stand in either order, as ptxas allows.
 
-    conversion_named("cvt.rn.satfinite.e4m3x2.f32").elements is 2. Raises RefsimError `unknown-conversion`. Source: the row's.
+    conversion_named("cvt.rn.satfinite.e4m3x2.f32").elements is 2. Raises RefsimError `unknown-conversion`.
+    Source: the entry's.
     """
     for spelling in (
         name,
@@ -417,7 +423,7 @@ def conversion_named(name: str) -> Conversion:
 
 
 def _alike(name: str) -> list[str]:
-    """The conversions that share most parts with a name: types count more than modifiers, and e4m3x2 is e4m3 here."""
+    """Return the three conversions that share most parts with a name; types count more, and e4m3x2 equals e4m3."""
 
     def parts(spelled: str) -> list[str]:
         return [re.sub(r"^float[0-9]_|(?<=[0-9])(x[24]|fnu?z?)$", "", part) for part in spelled.split(".")]

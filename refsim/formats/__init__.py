@@ -1,4 +1,4 @@
-"""Number formats and element types: one row each; range, special codes and the value of every code are derived."""
+"""Number formats and element types, one entry each; range, special codes and the value of every code are derived."""
 
 from refsim.formats.elements import (
     B1,

@@ -1,7 +1,7 @@
-"""Element types: what a matrix of a kernel may hold, floating-point formats and integers alike, one row each.
+"""Element types: the floating-point formats and integers that a matrix of a kernel may hold, one entry each.
 
-Every row says how wide a code is, which unsigned integer holds it, which NumPy and ml_dtypes types have the same bits, and
-what a code means: no layer asks for a type by its name.
+Every entry gives the width of a code, the unsigned integer that holds it, the NumPy and ml_dtypes types of equal bits,
+and the value of a code. No other module compares a type with a name.
 """
 
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from refsim.sources import PTX, Source
 
 @dataclass(frozen=True)
 class Integer:
-    """An integer of `bits` bits, two's complement where it is signed: the code 0xff is -1 in s8, 255 in u8."""
+    """Describe an integer of `bits` bits, two's complement where it is signed: the code 0xff is -1 in s8, 255 in u8."""
 
     name: str
     bits: int
@@ -30,21 +30,22 @@ class Integer:
 
     @property
     def is_integer(self) -> bool:
+        """Return True: an element type is an `Integer` or a `Format`."""
         return True
 
     @property
     def code_bits(self) -> int:
-        """Width of a code in bits: integers have no padding."""
+        """Return the width of a code in bits: integers have no padding."""
         return self.bits
 
     @cached_property
     def code_dtype(self) -> np.dtype[np.unsignedinteger]:
-        """The unsigned integer that holds one code in an array: uint8 for s4."""
+        """Return the unsigned integer type that holds one code in an array: uint8 for s4."""
         return container_of(self.bits)
 
     @cached_property
     def array_dtype(self) -> np.dtype[Any] | None:
-        """NumPy's own type of the same bits: int8 for s8; None for s4, u4 and b1."""
+        """Return NumPy's own type of equal bits: int8 for s8; None for s4, u4 and b1."""
         whole = self.code_dtype
         if 8 * whole.itemsize != self.bits:
             return None
@@ -52,27 +53,27 @@ class Integer:
 
     @cached_property
     def ml_dtype(self) -> np.dtype[Any] | None:
-        """The type of ml_dtypes with the same values: int4 for s4, None where there is none."""
+        """Return the type of ml_dtypes with equal values: int4 for s4, None where there is none."""
         return ml_dtype_of(self.aliases)
 
     @property
     def code_limit(self) -> int:
-        """One more than the largest code: 0x10 for s4."""
+        """Return one more than the largest code: 0x10 for s4."""
         return 1 << self.bits
 
     @property
     def sign_mask(self) -> int:
-        """The bit of a code that makes it negative; 0 for unsigned integers."""
+        """Return the bit of a code that makes it negative; 0 for unsigned integers."""
         return 1 << (self.bits - 1) if self.signed else 0
 
     @property
     def limits(self) -> tuple[int, int]:
-        """The least and the largest value: (-128, 127) for s8."""
+        """Return the least and the largest value: (-128, 127) for s8."""
         lowest = -self.sign_mask
         return lowest, lowest + self.code_limit - 1
 
     def value(self, code: int) -> int:
-        """The value of a code; bits above the width do not count: value(0xff) of s8 is -1."""
+        """Return the value of a code; bits above the width are ignored: value(0xff) of s8 is -1."""
         code %= self.code_limit
         return code - self.code_limit if code & self.sign_mask else code
 
@@ -92,9 +93,10 @@ _BY_NAME = {row.name: row for row in ELEMENTS}
 
 
 def element_named(name: "str | ElementType") -> ElementType:
-    """The row of an element type: an integer, f64, or a format by any of its names.
+    """Return the entry of an element type: an integer, f64, or a format by any of its names.
 
-    element_named("s8").value(0xff) is -1. Raises RefsimError unknown-format with the nearest names. Source: the row's.
+    element_named("s8").value(0xff) is -1. Raises RefsimError unknown-format with the nearest names. Source: the
+    entry's.
     """
     if isinstance(name, Format | Integer):
         return name
@@ -103,9 +105,9 @@ def element_named(name: "str | ElementType") -> ElementType:
 
 
 def float_named(name: "str | ElementType") -> Format:
-    """The row of a floating-point element type, f64 among them; integers are refused.
+    """Return the entry of a floating-point element type, f64 included; integers are refused.
 
-    float_named("f64").bits is 64. Raises RefsimError `unknown-format` or `not-a-float`. Source: the row's.
+    float_named("f64").bits is 64. Raises RefsimError `unknown-format` or `not-a-float`. Source: the entry's.
     """
     row = element_named(name)
     if isinstance(row, Integer):

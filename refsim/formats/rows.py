@@ -1,4 +1,4 @@
-"""Floating-point formats: one row each; range, special codes and the value of every code are derived from the row."""
+"""Floating-point formats, one entry each; range, special codes and code values are derived from the entry."""
 
 import math
 import re
@@ -15,7 +15,7 @@ from refsim.render.cards import Card, Facts
 from refsim.sources import CUTE_DSL, FNUZ, IEEE754, OCP_MX, OCP_OFP8, PTX, Source
 
 Overflow = Literal["saturate", "nan", "inf"]
-"""What a value beyond the largest may become: the largest, the NaN or the infinity of that sign."""
+"""The result for a value beyond the largest: the largest, the NaN or the infinity of that sign."""
 
 
 class Specials(Enum):
@@ -29,13 +29,13 @@ class Specials(Enum):
 
 @cache
 def container_of(bits: int) -> np.dtype[np.unsignedinteger]:
-    """The narrowest unsigned integer of so many bits: uint8 for 6, uint32 for 19 + 13."""
+    """Return the narrowest unsigned integer type of at least `bits` bits: uint8 for 6, uint32 for 19 + 13."""
     kinds = (np.uint8, np.uint16, np.uint32, np.uint64)
     return np.dtype(next(kind for kind in kinds if bits <= np.iinfo(kind).bits))
 
 
 def ml_dtype_of(names: tuple[str, ...]) -> np.dtype[Any] | None:
-    """The type of ml_dtypes that has one of the names, None where it has none of them."""
+    """Return the type of ml_dtypes that has one of the names, or None."""
     import ml_dtypes
 
     return next((np.dtype(getattr(ml_dtypes, name)) for name in names if hasattr(ml_dtypes, name)), None)
@@ -43,14 +43,14 @@ def ml_dtype_of(names: tuple[str, ...]) -> np.dtype[Any] | None:
 
 @dataclass(frozen=True, repr=False)
 class Format(Card):
-    """A number format: sign, exponent and mantissa fields from the top bit down.
+    """Describe a number format: sign, exponent and mantissa fields from the top bit down.
 
-    A value with exponent field e > 0 is (1 + m / 2^mantissa_bits) x 2^(e - bias); with e = 0 it is
-    m x 2^(1 - bias - mantissa_bits). E4M3 code 0x7e = 0 1111 110 is 1.75 x 2^8 = 448.
-    `binades_from_zero` (E8M0) makes e = 0 an ordinary binade, so there is no zero; `twos_complement` (MX INT8) reads
+    A value with exponent field e > 0 is (1 + m / 2^mantissa_bits) x 2^(e - bias); with e = 0 it is m x 2^(1 - bias -
+    mantissa_bits). E4M3 code 0x7e = 0 1111 110 is 1.75 x 2^8 = 448.
+    `binades_from_zero` (E8M0) makes e = 0 an ordinary binade, so there is no zero. `twos_complement` (MX INT8) reads
     the whole code as an integer times the quantum. `padding_bits` are ignored low bits of the container (tf32).
-    `overflow` is what the format's conversion instructions make of a value beyond the largest: `cvt.rn.bf16.f32` gives
-    infinity, `cvt.rn.satfinite.e4m3x2.f32` 448.
+    `overflow` is the result of the format's conversion instructions for a value beyond the largest: `cvt.rn.bf16.f32`
+    gives infinity, `cvt.rn.satfinite.e4m3x2.f32` 448.
     """
 
     name: str
@@ -67,30 +67,31 @@ class Format(Card):
     aliases: tuple[str, ...] = ()
 
     def __hash__(self) -> int:
-        return hash(self.name)  # rows are keys of the conversion tables: equal rows have equal names
+        return hash(self.name)  # formats are keys of the conversion tables: equal formats have equal names
 
     @property
     def bits(self) -> int:
-        """Width of a code in bits, without padding: 7 for UE4M3, 19 for tf32."""
+        """Return the width of a code in bits, without padding: 7 for UE4M3, 19 for tf32."""
         return int(self.signed) + self.exponent_bits + self.mantissa_bits
 
     @cached_property
     def code_dtype(self) -> np.dtype[np.unsignedinteger]:
-        """The unsigned integer that holds one code in an array."""
+        """Return the unsigned integer type that holds one code in an array."""
         return container_of(self.code_bits)
 
     @property
     def code_bits(self) -> int:
-        """Width of a code in bits with its padding: 32 for tf32, 7 for UE4M3."""
+        """Return the width of a code in bits with its padding: 32 for tf32, 7 for UE4M3."""
         return self.bits + self.padding_bits
 
     @property
     def is_integer(self) -> bool:
+        """Return False: an element type is an `Integer` or a `Format`."""
         return False
 
     @cached_property
     def array_dtype(self) -> np.dtype[Any] | None:
-        """NumPy's own type of the same bits: float16, float32 or float64; None for all other formats."""
+        """Return NumPy's own type of equal bits: float16, float32 or float64; None for all other formats."""
         if self.padding_bits or self.specials is not Specials.IEEE:
             return None
         fields = {kind: (np.finfo(kind).iexp, np.finfo(kind).nmant) for kind in (np.float16, np.float32, np.float64)}
@@ -100,55 +101,59 @@ class Format(Card):
 
     @cached_property
     def ml_dtype(self) -> np.dtype[Any] | None:
-        """The type of ml_dtypes with the same codes: float8_e4m3fn for E4M3, None where there is none.
+        """Return the type of ml_dtypes with equal codes: float8_e4m3fn for E4M3, None where there is none.
 
-        It names arrays; what a code means is said here, never by a cast of that package.
+        The type only labels arrays; refsim decodes codes itself and never casts with ml_dtypes.
         """
         return ml_dtype_of(self.aliases)
 
     @property
     def sign_mask(self) -> int:
-        """The sign bit within a code (0 for unsigned formats), padding included."""
+        """Return the sign bit within a code (0 for unsigned formats), padding included."""
         return (1 << (self.bits - 1)) << self.padding_bits if self.signed else 0
 
     @property
     def code_limit(self) -> int:
-        """One more than the largest legal code: 0x80 for UE4M3, whose top container bit must be 0."""
+        """Return one more than the largest legal code: 0x80 for UE4M3, whose top container bit must be 0."""
         return 1 << self.code_bits
 
     @property
     def magnitude_limit(self) -> int:
-        """One more than the largest code without its sign and padding."""
+        """Return one more than the largest code without its sign and padding."""
         return 1 << (self.exponent_bits + self.mantissa_bits)
 
     @property
     def has_infinity(self) -> bool:
+        """Return whether the format has codes for infinities."""
         return self.specials is Specials.IEEE
 
     @property
     def has_nan(self) -> bool:
+        """Return whether the format has a code for NaN."""
         return self.specials is not Specials.NONE
 
     @property
     def has_zero(self) -> bool:
+        """Return whether the format has a zero: E8M0 has none."""
         return not self.binades_from_zero
 
     @property
     def has_negative_zero(self) -> bool:
+        """Return whether a code means -0."""
         return (
             self.signed and self.has_zero and not self.twos_complement
         ) and self.specials is not Specials.NAN_NEGATIVE_ZERO
 
     @property
     def infinity_code(self) -> int | None:
-        """The code of +infinity, or None."""
+        """Return the code of +infinity, or None."""
         if not self.has_infinity:
             return None
         return (((1 << self.exponent_bits) - 1) << self.mantissa_bits) << self.padding_bits
 
     @property
     def nan_code(self) -> int | None:
-        """The NaN that NVIDIA hardware writes: all ones below the sign (0x7f, 0x7fff), 0x80 for FNUZ, or None.
+        """Return the NaN that NVIDIA hardware writes: all ones below the sign (0x7f, 0x7fff), 0x80 for FNUZ, or None.
 
         Padding bits are 0: tf32 gives 0x7fffe000.
         """
@@ -160,7 +165,7 @@ class Format(Card):
 
     @property
     def max_code(self) -> int:
-        """The code of the largest finite value."""
+        """Return the code of the largest finite value."""
         match self.specials:
             case Specials.IEEE:
                 magnitude = (((1 << self.exponent_bits) - 1) << self.mantissa_bits) - 1
@@ -172,28 +177,28 @@ class Format(Card):
 
     @property
     def max_value(self) -> float:
-        """The largest finite value: 448 for E4M3."""
+        """Return the largest finite value: 448 for E4M3."""
         return self.magnitude_value(self.max_code >> self.padding_bits)
 
     @property
     def min_value(self) -> float:
-        """The most negative finite value, 0 or the smallest positive one for unsigned formats."""
+        """Return the most negative finite value; for unsigned formats 0 or the smallest positive value."""
         if self.twos_complement:
             return -self.magnitude_limit * self.quantum
         return -self.max_value if self.signed else self.magnitude_value(0)
 
     @property
     def quantum(self) -> float:
-        """The spacing of the smallest binade: the smallest subnormal where there is one (2^-9 for E4M3)."""
+        """Return the spacing of the smallest binade: the smallest subnormal where there is one (2^-9 for E4M3)."""
         return float(2.0 ** (1 - self.bias - self.mantissa_bits - int(self.binades_from_zero)))
 
     @property
     def min_normal(self) -> float:
-        """The smallest value with a full mantissa: 2^-6 for E4M3."""
+        """Return the smallest value with a full mantissa: 2^-6 for E4M3."""
         return float(2.0 ** (1 - self.bias - int(self.binades_from_zero)))
 
     def magnitude_value(self, magnitude: int) -> float:
-        """The value of a code without sign and padding, specials read as ordinary numbers."""
+        """Return the value of a code without sign and padding, specials read as ordinary numbers."""
         exponent, mantissa = magnitude >> self.mantissa_bits, magnitude & ((1 << self.mantissa_bits) - 1)
         if self.twos_complement or (exponent == 0 and not self.binades_from_zero):
             return magnitude * self.quantum
@@ -201,9 +206,9 @@ class Format(Card):
 
     @cached_property
     def table(self) -> NDArray[np.float64]:
-        """The exact value of every code, in code order; only for formats of at most 16 bits.
+        """Return the exact value of every code, in code order; only for formats of at most 16 bits.
 
-        shape (code_limit,), NaN with the sign bit of the code at NaN codes. Raises RefsimError for wider formats.
+        Shape (code_limit,), NaN with the sign bit of the code at NaN codes. Raises RefsimError for wider formats.
         """
         if self.code_bits > 16:
             raise RefsimError("format-too-wide", f"{self.name} has 2^{self.bits} codes: too many for a table")
@@ -212,7 +217,10 @@ class Format(Card):
         return values
 
     def value(self, code: int) -> float:
-        """The exact value of a code: value(0x7e) of E4M3 is 448. A NaN has the sign of its code, padding does not count."""
+        """Return the exact value of a code: value(0x7e) of E4M3 is 448.
+
+        A NaN has the sign of its code; padding bits are ignored.
+        """
         magnitude = code >> self.padding_bits & (self.magnitude_limit - 1)
         negative = bool(code & self.sign_mask)
         if self.twos_complement:
@@ -280,7 +288,7 @@ F32 = Format("f32", 8, 23, 127, Specials.IEEE, IEEE754["binary32"], overflow="in
 F64 = Format("f64", 11, 52, 1023, Specials.IEEE, IEEE754["binary64"], overflow="inf")
 
 FORMATS = (E4M3, E5M2, E2M1, E2M3, E3M2, E8M0, UE4M3, UE5M3, E4M3FNUZ, E5M2FNUZ, MXINT8, BF16, F16, TF32, F32)
-"""What encode, decode and files know: every format but f64, in which values are held."""
+"""The formats of encode, decode and files: all except f64, which holds values."""
 _BY_NAME = {name: row for row in FORMATS for name in (row.name, *row.aliases)}
 
 
@@ -291,16 +299,16 @@ _ASKED: dict[str, tuple[Format, ...]] = {
     **dict.fromkeys(("fp6", "f6", "float6", "mxfp6"), _FP6),
     "bf8": (E5M2, E5M2FNUZ),
 }
-"""Names that several formats have, and which: bf8 is e5m2 by OCP, and on gfx942 e5m2fnuz."""
+"""Names that several formats have: bf8 is e5m2 by OCP, and e5m2fnuz on gfx942."""
 _IN_BLOCKS = re.compile(r"(nvfp4|mxfp[468])(?:_(e[0-9]m[0-9]))?")
 
 
 def format_named(name: "str | Format") -> Format:
-    """The row of a format given by name, alias or as the row itself; an unknown name is an error with the nearest.
+    """Return the entry of a format given by name, alias or as the entry itself; an error lists the nearest names.
 
-    Names with a width before them are read too: fp8_e4m3, f8e5m2, __nv_fp8_e4m3. A name that several formats have is a
-    question. format_named("float8_e4m3fn").max_value is 448.0. Raises RefsimError `unknown-format`, and `which-format` for
-    "fp8". Source: the row's.
+    Names with a width before them are read too: fp8_e4m3, f8e5m2, __nv_fp8_e4m3. A name that several formats have is an
+    error that lists them. format_named("float8_e4m3fn").max_value is 448.0.
+    Raises RefsimError `unknown-format`, and `which-format` for "fp8". Source: the entry's.
     """
     if isinstance(name, Format):
         return name
