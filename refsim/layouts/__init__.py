@@ -1,4 +1,4 @@
-"""Layouts as executable facts: who holds an element, where a byte lies, what a descriptor means.
+"""Layouts as executable facts: the thread that holds an element, the place of a byte, the meaning of a descriptor.
 
 Names are loaded when first used: a question about a fragment does not import descriptors.
 """

@@ -1,4 +1,4 @@
-"""Shared-memory bank conflicts: 32 banks of 4 bytes, served in phases of lanes, one word a bank a wavefront."""
+"""Bank conflicts of shared memory: 32 banks of 4 bytes, phases of lanes, one 32-bit word per bank and wavefront."""
 
 import re
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ _MATRIX = re.compile(r"(?:ld|st)matrix\.(m8n8|m8n16|m16n8|m16n16)\.x([124])((?:\
 
 
 class Holds(Protocol):
-    """What a fragment tells: which element each thread's values are."""
+    """Describe the part of a fragment that `layout_conflicts` needs: the element of each thread's value."""
 
     @property
     def threads(self) -> int: ...
@@ -38,7 +38,10 @@ class Holds(Protocol):
 
 @dataclass(frozen=True)
 class Collision:
-    """One bank asked for several words in one phase: `words` are the word addresses in bytes, `lanes` who asks."""
+    """Describe one bank that must give several 32-bit words in one phase.
+
+    `words` are their byte addresses, and `lanes` the lanes that access each of them.
+    """
 
     phase: int
     bank: int
@@ -49,7 +52,7 @@ class Collision:
 @drawn
 @dataclass(frozen=True, repr=False)
 class BankConflicts(Card):
-    """What one or more warp accesses cost: `wavefronts` (..., phases), at least `ideal` (phases,) each.
+    """Describe the cost of warp accesses: `wavefronts` (..., phases), at least `ideal` (phases,) each.
 
     `addresses` (..., lanes) and `width` are the access; a phase holds `phase_lanes` lanes.
     """
@@ -62,24 +65,24 @@ class BankConflicts(Card):
 
     @property
     def ideal(self) -> NDArray[np.int64]:
-        """Wavefronts of each phase if no lane collided: 1, as a phase never asks for more than 128 bytes."""
+        """Return the wavefronts of each phase without collisions: 1, as a phase accesses at most 128 bytes."""
         return np.ones(self.wavefronts.shape[-1], np.int64)
 
     @property
     def total(self) -> int:
-        """Wavefronts of all accesses together."""
+        """Return the wavefronts of all accesses together."""
         return int(self.wavefronts.sum())
 
     @property
     def excess(self) -> float:
-        """total / ideal - 1: 0 without conflicts, 7 for an 8-way conflict in every phase."""
+        """Return total / ideal - 1: 0 without conflicts, 7 for an 8-way conflict in every phase."""
         return self.total / self.wavefronts.size - 1 if self.wavefronts.size else 0.0
 
     def wanted(self, access: int = 0) -> tuple[dict[int, dict[int, tuple[int, ...]]], ...]:
-        """What one of the accesses (flat index) asks for: per phase, bank -> word (its first byte) -> lanes, as asked.
+        """Return what an access (flat index) reads: for each phase, bank -> first byte of a 32-bit word -> its lanes.
 
-        A phase takes as many wavefronts as its busiest bank has words: lanes 0 and 1 at
-        bytes 0 and 128 are {0: {0: (0,), 128: (1,)}}, two wavefronts.
+        A phase takes as many wavefronts as its busiest bank has words: lanes 0 and 1 at bytes 0 and 128 are {0: {0:
+        (0,), 128: (1,)}}, two wavefronts.
         """
         flat = self.addresses.reshape(-1, self.addresses.shape[-1])
         lanes = flat[int(whole("access", access, limit=len(flat)))].tolist()
@@ -94,7 +97,7 @@ class BankConflicts(Card):
         return tuple(phases)
 
     def collisions(self, access: int = 0) -> tuple[Collision, ...]:
-        """Which lanes collide in which bank, in order of phase and bank, for one of the accesses (flat index)."""
+        """Return the colliding lanes of one access (flat index), in order of phase and bank."""
         return tuple(
             Collision(phase, bank, tuple(sorted(words)), tuple(words[word] for word in sorted(words)))
             for phase, asked in enumerate(self.wanted(access))
@@ -113,14 +116,14 @@ class BankConflicts(Card):
 
 
 def bank_conflicts(addresses: ArrayLike, width: int | str = 16) -> BankConflicts:
-    """Wavefronts of warp accesses to shared memory, by phase, and who collides.
+    """Return the wavefronts of warp accesses to shared memory, by phase, and the colliding lanes.
 
-    `addresses` (..., lanes): the byte address of each of up to 32 active lanes, leading axes are separate accesses.
+    `addresses` (..., lanes): the byte address of each of up to 32 active lanes; leading axes are separate accesses.
     `width` in bytes a lane, or an instruction ("ld.shared.v4.b32", "ldmatrix.m8n8.x4.b16": 16 lanes ... 32 lanes).
-    16 bytes are served 8 lanes at a time, 8 bytes 16 lanes, up to 4 bytes all 32; a phase takes as many wavefronts as
-    the most distinct words any one bank must give, and lanes that ask for the same word share it. 8 rows of 128 bytes,
-    one 16-byte chunk each, without swizzle: 8 wavefronts; with swizzle 128B: 1. An H200 is better than this in one case
-    it was seen in: 8- and 16-byte loads whose lanes 2i and 2i + 1 share an address take half as many.
+    Accesses of 16 bytes are served 8 lanes at a time, of 8 bytes 16 lanes, of up to 4 bytes all 32. A phase takes as
+    many wavefronts as the most distinct 32-bit words that any one bank must give; lanes that access one word share it.
+    8 rows of 128 bytes, one 16-byte chunk each, without swizzle: 8 wavefronts; with swizzle 128B: 1. An H200 was faster
+    in one case: 8- and 16-byte loads whose lanes 2i and 2i + 1 share an address take half as many.
     Raises RefsimError for misaligned addresses, more than 32 lanes and unknown instructions.
     bank_conflicts(np.arange(32) * 128, 4).total is 32.
     Source: CUDA C++ Programming Guide, shared memory; the phases of wide accesses as an H200 counts them.
@@ -141,9 +144,10 @@ def bank_conflicts(addresses: ArrayLike, width: int | str = 16) -> BankConflicts
 
 
 def access_width(instruction: str) -> int:
-    """Bytes a lane accesses in one go: 16 for ld.shared.v4.b32, and for the rows of ldmatrix and stmatrix.
+    """Return the bytes that a lane accesses at once: 16 for ld.shared.v4.b32 and for rows of ldmatrix and stmatrix.
 
-    access_width("ld.shared.v4.b32") is 16. Raises RefsimError `unknown-instruction`. Source: PTX ISA, vectors and ldmatrix.
+    access_width("ld.shared.v4.b32") is 16. Raises RefsimError `unknown-instruction`. Source: PTX ISA, vectors and
+    ldmatrix.
     """
     if _matrix_rows(instruction) is not None:
         return 16
@@ -160,13 +164,13 @@ def access_width(instruction: str) -> int:
 
 
 def layout_conflicts(fragment: Holds, tile: Tile, width: int | None = None, start: int = 0) -> BankConflicts:
-    """The cost of a warp by warp access in which each thread takes its values of `fragment` straight from `tile`.
+    """Return the cost of warp accesses in which each thread reads its values of `fragment` straight from `tile`.
 
-    `width` bytes at a time (default: one element), so width / element_bytes values that must be neighbours in the
-    tile. The result's axes are (warp, group of values, phase). Raises RefsimError if the values of a group do not lie
-    side by side. mma A fragments of bf16 from a 128B-swizzled tile, 4 bytes at a time: 1 wavefront each.
+    `width` bytes at a time (default: one element), so width / element_bytes values that must be neighbors in the tile.
+    The result's axes are (warp, group of values, phase). Raises RefsimError if the values of a group do not lie side by
+    side. mma A fragments of bf16 from a 128B-swizzled tile, 4 bytes at a time: 1 wavefront each.
     layout_conflicts(fragment("mma.m16n8k16.bf16.a"), tile("K", "128B", 2, (16, 64)), 4).excess is 0.
-    Source: that of `bank_conflicts`.
+    Source: as `bank_conflicts`.
     """
     size = tile.element_bytes if width is None else width
     per = size // tile.element_bytes
@@ -184,12 +188,12 @@ def layout_conflicts(fragment: Holds, tile: Tile, width: int | None = None, star
 def matrix_conflicts(
     rows: int, shape: tuple[int, int], element_bits: int, swizzle: Swizzle | None = None, start: int = 0
 ) -> BankConflicts:
-    """The cost of ldmatrix or stmatrix: each of `rows` lanes gives the address of 16 bytes in a tile of `shape` elements.
+    """Return the cost of ldmatrix or stmatrix: each of `rows` lanes addresses 16 bytes in a tile of `shape` elements.
 
-    The rows of the tile lie one behind the other, bytes swizzled where a swizzle is given. Lanes go down the tile, then to
-    the next 16 bytes of its rows, as kernels load A: matrices 0 and 1 of ldmatrix.x4 from 16 rows stand below each other.
+    The rows of the tile follow each other in memory, bytes swizzled where a swizzle is given. Lanes go down the tile,
+    then to the next 16 bytes of its rows, as kernels load A: matrix 1 of ldmatrix.x4 from 16 rows lies below matrix 0.
     matrix_conflicts(32, (16, 64), 16).total is 32, with swizzle 128B 4. Raises RefsimError `access-tile`.
-    Source: that of `bank_conflicts`.
+    Source: as `bank_conflicts`.
     """
     down, pitch = min(rows, shape[0]), shape[1] * element_bits // 8
     if rows % down or down % 8 or pitch % ROW_BYTES or rows // down * ROW_BYTES > pitch:
@@ -215,10 +219,11 @@ def _words_of(address: int, width: int) -> range:
 
 
 def _wavefronts(lanes: NDArray[np.int64], width: int, phase_lanes: int) -> NDArray[np.int64]:
+    """Return the wavefronts (..., phases) of accesses: the most 32-bit words that one bank gives in a phase."""
     phases = -(-lanes.shape[-1] // phase_lanes)
     words = lanes[..., None] // BANK_BYTES + np.arange(max(1, width // BANK_BYTES))
     padding = phases * phase_lanes - lanes.shape[-1]
-    if padding:  # absent lanes ask for what the last lane asks for: the same words cost nothing
+    if padding:  # absent lanes repeat the access of the last lane, which costs nothing
         words = np.concatenate([words, np.repeat(words[..., -1:, :], padding, axis=-2)], axis=-2)
     row = phase_lanes * words.shape[-1]
     grouped = np.sort(words.reshape(*lanes.shape[:-1], phases, row), axis=-1).reshape(-1, row)

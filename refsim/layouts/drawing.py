@@ -1,4 +1,4 @@
-"""Drawings of layouts: a painter for each type, registered by type, and what a notebook shows for one of them."""
+"""Drawings of layouts: a painter for each type, registered by type, and the pictures that a notebook shows."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from refsim.render import Document, Picture, rendered
 Class = TypeVar("Class", bound=type)
 Painter = TypeVar("Painter", bound=Callable[..., Picture])
 
-# Where the painters register. It is named and not imported: it stands above the types, and the types above this file.
+# The module whose painters register here. It is imported on first use: it imports the types, which import this file.
 PAINTERS = "refsim.layouts.pictures"
 _PAINTER_OF: dict[type, Callable[..., Picture]] = {}
 _TITLE_OF: dict[type, Callable[[Any], str]] = {}
@@ -19,13 +19,13 @@ _TITLE_OF: dict[type, Callable[[Any], str]] = {}
 
 @dataclass(frozen=True)
 class Drawing:
-    """A picture under a title, as notebooks show it."""
+    """Describe a picture under a title, as notebooks show it."""
 
     title: str
     picture: Picture
 
     def svg(self) -> str:
-        """The drawing as SVG text."""
+        """Return the drawing as SVG text."""
         return rendered(Document((self.picture,), self.title), "svg")[0]
 
     def _repr_svg_(self) -> str:
@@ -36,10 +36,10 @@ class Drawing:
 
 
 def draw(thing: Any) -> Drawing:
-    """The drawing of a fragment, a tile, a swizzle, a scale layout (its first tile), an access or a walk.
+    """Return the drawing of a fragment, a tile, a swizzle, a scale layout (its first tile), an access or a walk.
 
     Raises RefsimError for a thing of any other type.
-    draw(fragment("mma.m16n8k16.bf16.a")).title is "mma.m16n8k16.bf16.a". Source: that of the layout.
+    draw(fragment("mma.m16n8k16.bf16.a")).title is "mma.m16n8k16.bf16.a". Source: the layout's.
     """
     import_module(PAINTERS)
     kind = type(thing)
@@ -53,7 +53,7 @@ def _name_or_first_line(thing: Any) -> str:
 
 
 def paints(kind: type, title: Callable[[Any], str] = _name_or_first_line) -> Callable[[Painter], Painter]:
-    """Register the decorated function as what draws things of a type, under the `title` of each."""
+    """Register the decorated function as the painter of a type; `title` returns the title of a drawing."""
 
     def register(painter: Painter) -> Painter:
         _PAINTER_OF[kind], _TITLE_OF[kind] = painter, title
@@ -63,7 +63,7 @@ def paints(kind: type, title: Callable[[Any], str] = _name_or_first_line) -> Cal
 
 
 def drawn(layout: Class) -> Class:
-    """Give a class the two methods that Jupyter asks for; the drawing is made only when one is called."""
+    """Give a class the two methods that Jupyter calls; the drawing is made only when one is called."""
 
     def svg(self: Any) -> str:
         return draw(self).svg()

@@ -1,4 +1,4 @@
-"""How sure each layout is, as data: a formula alone, an independent implementation that agrees, or silicon."""
+"""The evidence for each layout, as data: a formula alone, an independent implementation that agrees, or hardware."""
 
 import re
 from fnmatch import translate
@@ -94,7 +94,7 @@ RECORDED: dict[Run, tuple[str, ...]] = {
 
 @cache
 def evidence(name: str) -> Evidence:
-    """What the layout of that name rests on; evidence("mfma.16x16x32.fp8.a").packages is ("triton",)."""
+    """Return the evidence for the layout of a name; evidence("mfma.16x16x32.fp8.a").packages is ("triton",)."""
     packages = tuple(package for package, patterns in AGREES.items() if _any(name, patterns))
     runs = tuple(run for run, patterns in RECORDED.items() if _any(name, patterns))
     if not packages and not runs:

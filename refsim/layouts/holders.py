@@ -1,4 +1,4 @@
-"""Where an element is held, in words and by name: warp, lane, value, register and its bits."""
+"""The place of an element, by name and in text: warp, lane, value, register and its bits."""
 
 from typing import Any, Protocol
 
@@ -10,7 +10,7 @@ BY_THREAD = ("thread", "value")
 
 
 class HeldLayout(Protocol):
-    """What naming a place needs of a fragment."""
+    """Describe the fields of a fragment that these functions read."""
 
     @property
     def threads(self) -> int: ...
@@ -29,15 +29,15 @@ class HeldLayout(Protocol):
 
 
 def warp_lanes(fragment: object) -> int:
-    """Lanes that run together: 64 on AMD (targets gfx...), 32 on NVIDIA."""
+    """Return the lanes that run together: 64 on AMD (targets gfx...), 32 on NVIDIA."""
     return WAVE if str(getattr(fragment, "since", "")).startswith("gfx") else WARP
 
 
 def places(fragment: HeldLayout, thread: NDArray[np.int64], value: NDArray[np.int64]) -> dict[str, NDArray[np.int64]]:
-    """The names of a place, in the order in which they are said, each with an array of the arguments' shape.
+    """Return the coordinates of a place by name, in display order, each an array of the arguments' shape.
 
     wgmma.m64n128k32.e4m3.d: thread 37, value 20 is warp 1, lane 5, value 20, thread 37. Tensor memory has a TMEM lane
-    and a column; a value that shares its register is also named by it.
+    and a column. A value that shares its register has the register, too.
     """
     if fragment.units != BY_THREAD:
         return {fragment.units[0]: thread, fragment.units[1]: value}
@@ -48,13 +48,13 @@ def places(fragment: HeldLayout, thread: NDArray[np.int64], value: NDArray[np.in
 
 
 def bits_of(fragment: HeldLayout, value: int) -> tuple[int, int]:
-    """The lowest and the highest bit of a value in its register: (16, 31) for the second bf16 of a pair."""
+    """Return the lowest and the highest bit of a value in its register: (16, 31) for the second bf16 of a pair."""
     low = value % fragment.per_register * fragment.slot_bits + fragment.element_shift
     return low, low + fragment.element_bits - 1
 
 
 def spoken(layout: object, thread: int, value: int) -> str:
-    """Who holds a value, for a sentence: "warp 1, lane 5, value 20"; any layout with a holder will do."""
+    """Return the holder of a value as text: "warp 1, lane 5, value 20"; `layout` is any layout with a holder."""
     units: Any = getattr(layout, "units", BY_THREAD)
     if units != BY_THREAD:
         return f"{units[0]} {thread}, {units[1]} {value}"

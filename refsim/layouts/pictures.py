@@ -1,4 +1,4 @@
-"""Layouts drawn: fragments, tiles, swizzles, scales, accesses and walks as matrices of cells.
+"""Pictures of layouts: fragments, tiles, swizzles, scales, accesses and walks as matrices of cells.
 
 In a notebook `draw(fragment)` shows the drawing; in Python `draw(fragment).svg()` is its text.
 """
@@ -36,11 +36,11 @@ def fragment_picture(
     thread: int | None = None,
     memory: Tile | None = None,
 ) -> Picture:
-    """Who holds each element (view "tensor"), or which element each place holds ("hardware").
+    """Draw the holder of each element (view "tensor"), or the element that each place holds ("hardware").
 
-    `rows` and `cols` choose labels of the picture's axes, `thread` leaves only what one thread holds. `by` is the
-    fact that colours and lights up: thread, warp, value, register, or bank of a tile in `memory`, which adds the byte
-    at which each element lies there. wgmma.m64n128k32.e4m3.d has t37 v20 at row 17, col 42.
+    `rows` and `cols` choose labels of the picture's axes; `thread` leaves only the elements of one thread. `by` is the
+    fact that selects the color: thread, warp, value, register, or bank of a tile in `memory`, which adds the byte at
+    which each element lies there. wgmma.m64n128k32.e4m3.d has t37 v20 at row 17, col 42.
     """
     if view == HARDWARE:
         return _places_picture(fragment, rows, cols)
@@ -79,6 +79,7 @@ def fragment_picture(
 
 
 def _places_picture(fragment: Fragment, rows: Sequence[int] | None, cols: Sequence[int] | None) -> Picture:
+    """Draw the element that each (thread, value) holds; `rows` choose threads and `cols` values."""
     down, across = _chosen(rows, fragment.threads), _chosen(cols, fragment.values)
     row, col = (each[np.ix_(np.array(down), np.array(across))] for each in fragment.elements)
     colours = np.where(row < 0, EMPTY, row % 8 * 4 + col % 4)
@@ -92,9 +93,9 @@ def _places_picture(fragment: Fragment, rows: Sequence[int] | None, cols: Sequen
 
 @paints(Swizzle, title=lambda pattern: f"swizzle {pattern}")
 def swizzle_picture(swizzle: Swizzle, start: int = 0, lines: int | None = None) -> Picture:
-    """What lies in each chunk of at most 16 bytes of shared memory, 128 bytes (all banks) a line; columns have colours.
+    """Draw the contents of each chunk of at most 16 bytes of shared memory, 128 bytes (all banks) a line.
 
-    A chunk is named by its column in a tile of 128-byte rows and by the address that it has before the swizzle.
+    A chunk is named and colored by its column in a tile of 128-byte rows, and has its address before the swizzle.
     """
     size = min(CHUNK_BYTES, swizzle.chunk_bytes)
     down = range(lines or max(min(swizzle.repeat_bytes, 64 * LINE_BYTES) // LINE_BYTES, 8))
@@ -128,7 +129,7 @@ def swizzle_picture(swizzle: Swizzle, start: int = 0, lines: int | None = None) 
 def tile_picture(
     tile: Tile, start: int = 0, rows: Sequence[int] | None = None, cols: Sequence[int] | None = None
 ) -> Picture:
-    """The byte and the bank of every element of an operand tile."""
+    """Draw the byte and the bank of every element of an operand tile."""
     down, across = _chosen(rows, tile.shape[0]), _chosen(cols, tile.shape[1])
     byte = tile.address(np.array(down)[:, None], np.array(across)[None, :], start=start)
     bank = byte // BANK_BYTES % BANKS
@@ -152,7 +153,7 @@ def scale_picture(
     rows: Sequence[int] | None = None,
     cols: Sequence[int] | None = None,
 ) -> Picture:
-    """Where each scale lies ("tensor"), or which scale lies in each byte ("hardware"), pads in the colour of an alert."""
+    """Draw the place of each scale ("tensor"), or the scale in each byte ("hardware"); padding has an alert color."""
     shape = shape or layout.tile
     padded = layout.padded(shape)
     about = (
@@ -186,17 +187,17 @@ def scale_picture(
 def _scale_colours(
     row: NDArray[np.int64], block: NDArray[np.int64], shape: tuple[int, int], tile: tuple[int, int]
 ) -> NDArray[np.int64]:
-    """A hue for each eighth of a tile's rows, a shade for each block; pads alert."""
+    """Return a hue for each eighth of a tile's rows and a shade for each block; ALERT for padding."""
     colour = row % tile[0] * 8 // max(tile[0], 8) * 4 + block % 4
     return np.where((row < shape[0]) & (block < shape[1]), colour, ALERT)
 
 
 @paints(BankConflicts)
 def access_picture(found: BankConflicts, access: int = 0) -> Picture:
-    """The wavefronts of one access from top to bottom: which lane each bank serves in each of them.
+    """Draw the wavefronts of one access from top to bottom: the lanes that each bank serves in each of them.
 
-    The n-th word that lanes of a phase want from a bank is served in the phase's n-th wavefront. A conflict is more
-    than one line in a phase; lanes that share a word share its cell.
+    The n-th 32-bit word that lanes of a phase read from a bank is served in the phase's n-th wavefront. A conflict is
+    more than one line in a phase; lanes that share a word share its cell.
     """
     served: list[tuple[int, dict[int, tuple[int, tuple[int, ...]]]]] = []
     for phase, wanted in enumerate(found.wanted(access)):
@@ -224,7 +225,7 @@ def access_picture(found: BankConflicts, access: int = 0) -> Picture:
 
 @paints(Walk)
 def walk_picture(walk: Walk) -> Picture:
-    """The address of every 16-byte chunk that an instruction reads through a descriptor; overlaps alert."""
+    """Draw the address of every 16-byte chunk that an instruction reads through a descriptor; overlaps alert."""
     per = CHUNK_BYTES * 8 // walk.operand.container_bits
     along_k = walk.major == "K"
     byte = walk.addresses[:, ::per] if along_k else walk.addresses[::per, :]

@@ -1,4 +1,4 @@
-"""Scale and weight layouts in global memory: where element (row, block) of a matrix lies once it is shuffled."""
+"""Scale and weight layouts in global memory: the place of element (row, block) of a matrix after its shuffle."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -24,11 +24,11 @@ Place = Callable[[Indices, Indices, Shape], Indices]
 @drawn
 @dataclass(frozen=True, repr=False)
 class ScaleLayout(Card):
-    """A layout of (rows, blocks) elements: padded to multiples of `tile`, then placed by `place`.
+    """Describe a layout of (rows, blocks) elements: padded to multiples of `tile`, then placed by `place`.
 
     `place` gives the index of element (row, block) within one matrix of the padded shape. `element_bytes` is 1, or 4
-    where the layout moves float32; `pads` is False where the tile must be filled and nothing may be added;
-    `packed_dims` names the shape in which the result is returned, flat if None.
+    where the layout moves float32. `pads` is False where the tile must be filled and nothing may be added.
+    `packed_dims` gives the shape in which the result is returned, flat if None.
     nvidia_128x4: scale (33, 5) of a (128, 8) matrix lies at byte 512 + 16 + 4 + 1 = 533.
     """
 
@@ -43,16 +43,16 @@ class ScaleLayout(Card):
 
     @property
     def evidence(self) -> Evidence:
-        """What the row rests on: its formula, an independent package, or a run on a chip."""
+        """Return the evidence for the layout: its formula, an independent package, or a run on a chip."""
         return evidence_of(self.name)
 
     @property
     def chips(self) -> str:
-        """Whose kernels read this layout; empty where it belongs to software alone."""
+        """Return the chips whose kernels read this layout; "" where only software uses it."""
         return next((chips for prefix, chips in _CHIPS.items() if self.name.startswith(prefix)), "")
 
     def padded(self, shape: Shape) -> Shape:
-        """Rows and blocks after padding: (130, 5) becomes (256, 8) in nvidia_128x4."""
+        """Return rows and blocks after padding: (130, 5) becomes (256, 8) in nvidia_128x4."""
         rows, blocks = _extents(shape, self.name)
         whole_tiles = (-(-rows // self.tile[0]) * self.tile[0], -(-blocks // self.tile[1]) * self.tile[1])
         if not self.pads and whole_tiles != (rows, blocks):
@@ -66,20 +66,20 @@ class ScaleLayout(Card):
         return whole_tiles
 
     def packed_shape(self, shape: Shape) -> tuple[int, ...]:
-        """The shape of the shuffled matrix, without leading axes."""
+        """Return the shape of the shuffled matrix, without leading axes."""
         padded = self.padded(shape)
         return self.packed_dims(padded) if self.packed_dims else (padded[0] * padded[1],)
 
     def size_bytes(self, shape: Shape) -> int:
-        """Bytes of one shuffled matrix, pads included: 2048 for (130, 5) in nvidia_128x4."""
+        """Return the bytes of one shuffled matrix, padding included: 2048 for (130, 5) in nvidia_128x4."""
         padded = self.padded(shape)
         return padded[0] * padded[1] * self.element_bytes
 
     def offset(self, row: ArrayLike, block: ArrayLike, shape: Shape | None = None) -> Indices:
-        """The byte at which element (row, block) begins; arrays broadcast.
+        """Return the byte at which element (row, block) begins; arrays broadcast.
 
-        `shape` is the matrix's (rows, blocks) before padding; without it only the first tile is known, since the
-        place of the next depends on the shape. Rows and blocks of the pads are legal too: they have a place.
+        `shape` is the matrix's (rows, blocks) before padding. Without it only the first tile is known, since the place
+        of the next depends on the shape. Rows and blocks of the padding are legal, too: they have a place.
         Raises RefsimError outside the padded shape.
         """
         padded = self.tile if shape is None else self.padded(shape)
@@ -96,9 +96,9 @@ class ScaleLayout(Card):
         return np.asarray(self.place(rows, blocks, padded) * self.element_bytes)
 
     def coord(self, byte_offset: ArrayLike, shape: Shape) -> tuple[Indices, Indices]:
-        """The element (row, block) of the padded shape whose bytes hold each offset; derived from `place`.
+        """Return the element (row, block) of the padded shape whose bytes hold each offset; derived from `place`.
 
-        Rows or blocks at or past `shape` are pads.
+        Rows or blocks at or past `shape` are padding.
         """
         padded = self.padded(shape)
         at = whole("byte offset", byte_offset, limit=self.size_bytes(shape)) // self.element_bytes
@@ -108,11 +108,11 @@ class ScaleLayout(Card):
         return np.asarray(index // padded[1]), np.asarray(index % padded[1])
 
     def shuffle(self, matrix: ArrayLike, *, fill: int | float = 0) -> NDArray[Any]:
-        """The matrix (..., rows, blocks) as hardware reads it: (..., *packed_shape), same dtype.
+        """Return the matrix (..., rows, blocks) as hardware reads it: (..., *packed_shape), same dtype.
 
-        Every pad element holds `fill`, a code where the matrix holds codes, also as an array of ml_dtypes: 0 as the
-        libraries write, or a poison (0xFF is NaN in E8M0, 0x7F in UE4M3).
-        Raises RefsimError for a dtype of another width, or a shape that a layout without pads does not fill.
+        `matrix` may be an array of ml_dtypes. Every element of the padding holds `fill`, a code where the matrix holds
+        codes: 0 as the libraries write, or a poison (0xFF is NaN in E8M0, 0x7F in UE4M3).
+        Raises RefsimError for a dtype of another width, or a shape that a layout without padding does not fill.
         """
         given = array_of("matrix", matrix)
         source = self._checked(words(given), 2)
@@ -123,10 +123,10 @@ class ScaleLayout(Card):
         return packed.reshape(*source.shape[:-2], *self.packed_shape(shape)).view(given.dtype)
 
     def unshuffle(self, packed: ArrayLike, shape: Shape) -> NDArray[Any]:
-        """The matrix (..., rows, blocks) of `shape` out of its shuffled form; pads are dropped, whatever they hold.
+        """Return the matrix (..., rows, blocks) of `shape` out of its shuffled form; the values of padding are dropped.
 
-        `packed` is (..., *packed_shape(shape)), (..., n) flat, or the same bytes as (..., padded rows, padded blocks), which is
-        how vLLM, FlashInfer and Transformer Engine keep them. Raises RefsimError if its size is another.
+        `packed` is (..., *packed_shape(shape)), (..., n) flat, or equal bytes as (..., padded rows, padded blocks), the
+        shape in which vLLM, FlashInfer and Transformer Engine keep them. Raises RefsimError for another size.
         """
         dims = self.packed_shape(shape)
         array = array_of("packed", packed)
@@ -144,7 +144,7 @@ class ScaleLayout(Card):
         return np.asarray(flat[..., self._places(padded)[: shape[0], : shape[1]]])
 
     def pads_of(self, shape: Shape) -> Indices:
-        """The byte offsets, ascending, of elements that no scale of `shape` fills: read by hardware, so mind them."""
+        """Return the byte offsets, ascending, of elements that no scale of `shape` fills; hardware reads them."""
         free = np.ones(self.size_bytes(shape) // self.element_bytes, bool)
         free[self._places(self.padded(shape))[: shape[0], : shape[1]]] = False
         return np.flatnonzero(free) * self.element_bytes
@@ -171,7 +171,7 @@ class ScaleLayout(Card):
 
 
 def _extents(shape: Shape, where: str) -> Shape:
-    """Rows and blocks, both whole."""
+    """Return rows and blocks, both whole numbers."""
     if array_of("shape", shape).shape != (2,):
         raise RefsimError("scale-shape", f"shape {shape!r}", where=where, rule="(rows, blocks)")
     return int(whole("rows", shape[0])), int(whole("blocks", shape[1]))
@@ -190,7 +190,10 @@ def _fill(value: int | float, dtype: np.dtype[Any]) -> NDArray[Any]:
 
 
 def _tiles_in_row(tile: Shape, within: Callable[[Indices, Indices], Indices]) -> Place:
-    """Tiles follow each other along a row of tiles, then row by row; `within` places an element in its tile."""
+    """Return a `Place` of tiles that follow each other along a row of tiles, then row by row.
+
+    `within` places an element in its tile.
+    """
 
     def place(row: Indices, block: Indices, padded: Shape) -> Indices:
         index = row // tile[0] * (padded[1] // tile[1]) + block // tile[1]
@@ -200,7 +203,7 @@ def _tiles_in_row(tile: Shape, within: Callable[[Indices, Indices], Indices]) ->
 
 
 def _nvidia_atom(row: Indices, block: Indices) -> Indices:
-    """Bytes of a 128 x 4 tile: 16 a row of the lowest 32, the four groups of 32 rows side by side."""
+    """Return bytes of a 128 x 4 tile: 16 a row of the lowest 32, the four groups of 32 rows side by side."""
     return row % 32 * 16 + row // 32 * 4 + block
 
 
@@ -208,7 +211,10 @@ _128X4 = _tiles_in_row((128, 4), _nvidia_atom)
 
 
 def _rows_moved(rows_in_group: int, then: Place | None = None) -> Place:
-    """Rows 0, s, 2s ... of a group come first (s = group / 8), so that a thread's rows become neighbours."""
+    """Return a `Place` that moves rows 0, s, 2s ... of a group to its front (s = group / 8).
+
+    The rows of one thread become neighbors. `then` places the moved rows.
+    """
     step = rows_in_group // 8
 
     def place(row: Indices, block: Indices, padded: Shape) -> Indices:
@@ -236,7 +242,10 @@ def _cdna4_16(row: Indices, block: Indices) -> Indices:
 
 
 def _mirage(row: Indices, block: Indices, padded: Shape) -> Indices:
-    """Within 16 x 16 (n, k): lane 4g + a finds k = 2a, 2a+1, 2a+8, 2a+9 of n = g, then of n = g + 8, in 8 bytes."""
+    """Return places within 16 x 16 (n, k) tiles of Mirage.
+
+    Lane 4g + a finds k = 2a, 2a+1, 2a+8, 2a+9 of n = g, then of n = g + 8, in 8 bytes.
+    """
     n, k = row % 16, block % 16
     lane = k % 8 // 2
     moved_n = 2 * (n % 8) + lane // 2
@@ -323,14 +332,15 @@ _CHIPS = {
     "deepgemm_mn_ue8m0": "sm_100",
     "cdna4": "gfx950",
 }
-"""By the beginning of a layout's name; Mirage's order of weights is no scale of any chip."""
+"""Chips by the beginning of a layout's name; Mirage's order of weights is no scale layout of a chip."""
 _BY_NAME = {row.name: row for row in SCALE_LAYOUTS}
 
 
 def scale_layout(name: str | ScaleLayout) -> ScaleLayout:
-    """The layout of a name, or the row itself; an unknown name is an error with the three nearest.
+    """Return the layout of a name, or the layout itself; an unknown name is an error with the three nearest.
 
-    scale_layout("nvidia_128x4").size_bytes((100, 3)) is 512. Raises RefsimError `unknown-scale-layout`. Source: the row's.
+    scale_layout("nvidia_128x4").size_bytes((100, 3)) is 512. Raises RefsimError `unknown-scale-layout`.
+    Source: the layout's.
     """
     if isinstance(name, ScaleLayout):
         return name

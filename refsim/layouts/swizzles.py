@@ -1,4 +1,4 @@
-"""Shared-memory swizzles: XOR maps on absolute byte addresses, named as tensor maps and CuTe name them."""
+"""Shared-memory swizzles: XOR maps on absolute byte addresses, with the names of tensor maps and CuTe."""
 
 import re
 from dataclasses import dataclass, replace
@@ -22,10 +22,10 @@ _SPELLED = re.compile(
 @drawn
 @dataclass(frozen=True, repr=False)
 class Swizzle(Card):
-    """`bits` address bits are XORed into the bits `shift` places below them; the `base` lowest bits stay.
+    """Describe a swizzle: `bits` address bits are XORed into the bits `shift` places below; the low `base` bits stay.
 
     swizzled = address ^ (address >> shift & (2^bits - 1) << base); a negative shift XORs low bits into high ones.
-    128B is <3,4,3>: byte 0x3A0 stands in row 7 of its 1024 bytes, so it moves to 0x3A0 ^ 0x70 = 0x3D0.
+    128B is <3,4,3>: byte 0x3A0 lies in row 7 of its 1024 bytes, so it moves to 0x3A0 ^ 0x70 = 0x3D0.
     Addresses are absolute bytes of shared memory (or elements, after `in_elements`).
     """
 
@@ -37,33 +37,33 @@ class Swizzle(Card):
 
     @property
     def evidence(self) -> Evidence:
-        """What the row rests on: its formula, an independent package, or a run on a chip."""
+        """Return the evidence for the swizzle: its formula, an independent package, or a run on a chip."""
         return evidence_of(f"swizzle.{self.name}")
 
     @property
     def chunk_bytes(self) -> int:
-        """Bytes that stay together: 16, or 32 for 128B_32B_atom."""
+        """Return the bytes that stay together: 16, or 32 for 128B_32B_atom."""
         return 1 << self.base
 
     @property
     def span_bytes(self) -> int:
-        """Bytes within which chunks change places, the widest row of a tensor-map box: 128 for 128B, 16 for none."""
+        """Return the bytes within which chunks change places, the widest row of a box: 128 for 128B, 16 for none."""
         return 1 << self.base + self.bits
 
     @property
     def repeat_bytes(self) -> int:
-        """Bytes after which the pattern repeats: 1024 for 128B, 512 for 64B and for 128B_32B_atom, 256 for 32B."""
+        """Return the bytes after which the pattern repeats: 1024 for 128B, 512 for 64B and 128B_32B_atom."""
         return 1 << self.base + abs(self.shift) + self.bits if self.bits else self.chunk_bytes
 
     def __call__(self, byte_address: ArrayLike) -> NDArray[np.int64]:
-        """Where the byte at `byte_address` (any shape, at least 0) really lies; the same call leads back."""
+        """Return the place in shared memory of the byte at `byte_address` (any shape, at least 0): a self-inverse."""
         address = whole("byte address", byte_address)
         mask = (1 << self.bits) - 1 << self.base
         moved = address >> self.shift & mask if self.shift >= 0 else (address & mask) << -self.shift
         return np.asarray(address ^ moved)
 
     def in_elements(self, element_bytes: int) -> "Swizzle":
-        """The same map on indices of elements of 2^e bytes: e is taken from the base. 128B in bf16 is <3,3,3>.
+        """Return the map on indices of elements of 2^e bytes: e is subtracted from the base. 128B in bf16 is <3,3,3>.
 
         Raises RefsimError if an element is no power of two of bytes or larger than a chunk.
         """
@@ -95,15 +95,15 @@ SWIZZLES = (
     ATOM_32B,
 )
 _BY_NAME = {row.name.lower(): row for row in SWIZZLES}
-# named by the driver, with no pattern published: refused rather than guessed
+# The driver has these modes, but their patterns are not published: they are refused.
 _UNPUBLISHED = {"128b_32b_atom_8b_flip", "128b_64b_atom"}
 
 
 def swizzle(name: str | Swizzle) -> Swizzle:
-    """The swizzle of a mode ("none", "32B", "64B", "128B", "128B_32B_atom") or of CuTe's Swizzle<B,M,S> in bytes.
+    """Return the swizzle of a mode ("none", "32B", "64B", "128B", "128B_32B_atom") or of CuTe's Swizzle<B,M,S>.
 
-    swizzle("128B")(0x3A0) is 0x3D0. Raises RefsimError for an unknown name, and for B > S, where the map is no
-    longer its own inverse. Source: PTX ISA, tensor swizzling modes; CuTe, Swizzle.
+    The swizzle of CuTe counts bytes. swizzle("128B")(0x3A0) is 0x3D0. Raises RefsimError for an unknown name, and for B
+    > S, where the map is no longer its own inverse. Source: PTX ISA, tensor swizzling modes; CuTe, Swizzle.
     """
     if isinstance(name, Swizzle):
         return name
@@ -124,6 +124,7 @@ def swizzle(name: str | Swizzle) -> Swizzle:
 
 
 def _cute(bits: int, base: int, shift: int) -> Swizzle:
+    """Return Swizzle<bits,base,shift>; raise where the map is not its own inverse or exceeds 62 address bits."""
     where = f"Swizzle<{bits},{base},{shift}>"
     if bits < 0 or base < 0:
         raise RefsimError("swizzle-bits", "the counts of bits B and M are at least 0", where=where)

@@ -1,4 +1,4 @@
-"""Tensor maps that the driver accepts, tiled and im2col: its rules, each checked once for both devices."""
+"""Tensor maps that the driver accepts, tiled and im2col: the driver's rules, each checked once for both devices."""
 
 from collections.abc import Sequence
 
@@ -41,10 +41,10 @@ def tensor_map(
     l2_promotion: L2Promotion = "none",
     oob_fill: OobFill = ZEROS,
 ) -> TensorMap:
-    """A tensor map whose parameters the driver accepts; sizes in elements, strides and address in bytes.
+    """Return a tensor map whose parameters the driver accepts; sizes in elements, strides and address in bytes.
 
     `dims` and `box` run from the innermost dimension out; `strides` (dimensions 1 and up) default to a dense tensor.
-    Raises RefsimError with the rule of cuTensorMapEncodeTiled that is broken.
+    Raises RefsimError with the broken rule of cuTensorMapEncodeTiled.
     tensor_map("uint8", (64, 64), (32, 32)).box_bytes is 1024. Source: CUDA Driver API, cuTensorMapEncodeTiled.
     """
     made = TensorMap(
@@ -76,12 +76,13 @@ def im2col_map(
     l2_promotion: L2Promotion = "none",
     oob_fill: OobFill = ZEROS,
 ) -> TensorMap:
-    """A tensor map for the im2col mode of copies: `pixels` rows of `channels` elements, for convolutions as matrix products.
+    """Return a tensor map for the im2col mode of copies: `pixels` rows of `channels` elements.
 
-    `dims` are C, W, H, D, N (3 to 5 of them, the innermost first) in elements. `lower` and `upper` are the corners of the
-    box that the filter's base walks through, W first: offsets from the first and from the last pixel of an image; for a
-    filter of S columns with padding p and dilation d they are -p and p - (S - 1) * d. `element_strides` are the steps of
-    that walk. Raises RefsimError with the rule of cuTensorMapEncodeIm2col that is broken.
+    The mode computes convolutions as matrix products. `dims` are C, W, H, D, N (3 to 5 of them, the innermost first) in
+    elements. `lower` and `upper` are the corners of the box in which the filter's base moves, W first: offsets from the
+    first and from the last pixel of an image. For a filter of S columns with padding p and dilation d they are -p and p
+    - (S - 1) * d. `element_strides` are the steps of the base. Raises RefsimError with the broken rule of
+    cuTensorMapEncodeIm2col.
     im2col_map("uint8", (64, 9, 14, 2), 16, 64, lower=(-1, -1), upper=(-1, -1)).box_bytes is 1024.
     Source: CUDA Driver API, cuTensorMapEncodeIm2col; PTX ISA, im2col mode.
     """
@@ -111,7 +112,7 @@ def _extents(
     box: Sequence[int],
     element_strides: Sequence[int] | None,
 ) -> tuple[int, tuple[int, ...], tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
-    """Address, dimensions, strides, box and element strides as whole numbers."""
+    """Return address, dimensions, strides, box and element strides as whole numbers."""
     extents = whole_numbers("dimension", dims)
     return (
         whole_number("address", address),
@@ -170,6 +171,7 @@ def _check_counts(rank: int, **given: tuple[Sequence[int], int]) -> None:
 
 
 def _check_pixels(made: TensorMap) -> None:
+    """Raise where the rank, the corners, the channels or the pixels of an im2col map break a rule of the driver."""
     rank, box = len(made.dims), made.pixels
     assert box is not None
     if rank not in OFFSET_BITS:
@@ -197,6 +199,7 @@ def _check_pixels(made: TensorMap) -> None:
 
 
 def _check_sizes(made: TensorMap) -> None:
+    """Raise where dimensions, box or element strides are out of the driver's range."""
     for axis, extent in enumerate(made.dims):
         if not 1 <= extent <= 1 << 32:
             raise _refuse("tensormap-dim", f"dimension {axis} is {extent}", "globalDim is 1 to 2^32")
@@ -215,6 +218,7 @@ def _check_sizes(made: TensorMap) -> None:
 
 
 def _check_alignment(made: TensorMap) -> None:
+    """Raise where the address or a stride is misaligned, or a stride is too large."""
     quantum = 32 if made.interleave == "32B" or made.data_type.padded else 16
     for name, value in (("address", made.address), *((f"stride {i + 1}", v) for i, v in enumerate(made.strides))):
         if value % quantum:
@@ -230,6 +234,7 @@ def _check_alignment(made: TensorMap) -> None:
 
 
 def _check_box(made: TensorMap) -> None:
+    """Raise where a box row has a wrong width or exceeds the span of its swizzle."""
     row = made.data_type
     shown = f"box={made.box} of {row.name}: {made.row_bytes} B in a row"
     if row.padded and made.box[0] != 128:
@@ -250,6 +255,7 @@ def _check_box(made: TensorMap) -> None:
 
 
 def _check_modes(made: TensorMap) -> None:
+    """Raise where interleave, swizzle or fill contradict the data type or each other."""
     row = made.data_type
     if made.interleave == "32B" and made.swizzle != "32B":
         raise _refuse(

@@ -26,10 +26,10 @@ ATOM_ROWS = 8
 @drawn
 @dataclass(frozen=True, repr=False)
 class Tile(Card):
-    """An MN x K operand made of atoms: `mn_stride_bytes` from atom to atom along MN, `k_stride_bytes` along K.
+    """Describe an MN x K operand made of atoms: `mn_stride_bytes` from atom to atom along MN, `k_stride_bytes` along K.
 
-    A K-major atom is 8 rows of MN by one swizzle span of K; an MN-major atom is one span of MN by 8 rows of K (4 for
-    128B_32B_atom); without swizzle the span is the 16 bytes of a core matrix. bf16, 128B, K-major: atoms of 8 x 64;
+    A K-major atom is 8 rows of MN by one swizzle span of K. An MN-major atom is one span of MN by 8 rows of K (4 for
+    128B_32B_atom). Without swizzle the span is the 16 bytes of a core matrix. bf16, 128B, K-major: atoms of 8 x 64;
     element (9, 1) lies at 1024 + 128 + 2 = 1154 before the swizzle, at 1154 ^ 16 = 1170 after it.
     """
 
@@ -47,28 +47,28 @@ class Tile(Card):
 
     @property
     def span_bytes(self) -> int:
-        """Bytes of one row of an atom: 16, 32, 64 or 128."""
+        """Return the bytes of one row of an atom: 16, 32, 64 or 128."""
         return self.swizzle.span_bytes
 
     @property
     def atom_rows(self) -> int:
-        """Rows of an atom across the major dimension: 8, or 4 for 128B_32B_atom."""
+        """Return the rows of an atom across the major dimension: 8, or 4 for 128B_32B_atom."""
         return atom_rows(self.swizzle)
 
     @property
     def atom(self) -> tuple[int, int]:
-        """Elements of one atom along MN and K: (8, 64) for bf16, 128B, K-major."""
+        """Return the elements of one atom along MN and K: (8, 64) for bf16, 128B, K-major."""
         return _atom(self.major, self.swizzle, self.element_bytes)
 
     @property
     def size_bytes(self) -> int:
-        """Bytes from the start of the tile to the end of its last atom."""
+        """Return the bytes from the start of the tile to the end of its last atom."""
         ends = [(extent // part - 1) for extent, part in zip(self.shape, self.atom, strict=True)]
         last = ends[0] * self.mn_stride_bytes + ends[1] * self.k_stride_bytes
         return last + self.span_bytes * self.atom_rows
 
     def offset(self, mn: ArrayLike, k: ArrayLike) -> NDArray[np.int64]:
-        """Bytes from the start of the tile to element (mn, k) before the swizzle; the arguments broadcast."""
+        """Return the bytes from the start of the tile to element (mn, k) before the swizzle; arguments broadcast."""
         row, column = whole("mn", mn, limit=self.shape[0]), whole("k", k, limit=self.shape[1])
         atom_mn, atom_k = self.atom
         across, along = (row % atom_mn, column % atom_k) if self.major == K else (column % atom_k, row % atom_mn)
@@ -76,13 +76,13 @@ class Tile(Card):
         return np.asarray(row // atom_mn * self.mn_stride_bytes + column // atom_k * self.k_stride_bytes + within)
 
     def address(self, mn: ArrayLike, k: ArrayLike, start: int = 0) -> NDArray[np.int64]:
-        """The first byte of element (mn, k) in shared memory, for a tile that begins at byte `start` (16-aligned)."""
+        """Return the first byte of element (mn, k) in shared memory, for a tile that begins at `start` (16-aligned)."""
         if int(whole("start", start)) % CORE_BYTES:
             raise RefsimError("tile-start", f"the start {start} is no multiple of {CORE_BYTES} bytes")
         return self.swizzle(start + self.offset(mn, k))
 
     def coord(self, byte_address: ArrayLike, start: int = 0) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """The element (mn, k) that holds each byte, (-1, -1) for a byte that no element holds; derived from `offset`."""
+        """Return the element (mn, k) that holds each byte, (-1, -1) for a byte without one; derived from `offset`."""
         linear = self.swizzle(byte_address) - start
         held = (linear >= 0) & (linear < self._elements.size * self.element_bytes)
         index = np.where(held, self._elements[np.where(held, linear // self.element_bytes, 0)], -1)
@@ -91,7 +91,7 @@ class Tile(Card):
 
     @cached_property
     def _elements(self) -> NDArray[np.int64]:
-        """Which element (mn * K + k) lies at each element's place before the swizzle, -1 for gaps."""
+        """Return the element (mn * K + k) at each place before the swizzle, -1 for gaps."""
         table = np.full(self.size_bytes // self.element_bytes, -1, np.int64)
         offsets = self.offset(*np.ogrid[: self.shape[0], : self.shape[1]]).ravel() // self.element_bytes
         table[offsets] = np.arange(offsets.size)
@@ -107,10 +107,11 @@ def tile(
     mn_stride_bytes: int | None = None,
     k_stride_bytes: int | None = None,
 ) -> Tile:
-    """The tile of `shape` (MN, K) elements of 1, 2 or 4 bytes; by default compact, atoms along MN first.
+    """Return the tile of `shape` (MN, K) elements of 1, 2 or 4 bytes; by default compact, atoms along MN first.
 
-    tile("K", "128B", 2, (128, 64)).size_bytes is 16384, in atoms of 1024 bytes. Raises RefsimError for a shape that atoms do
-    not fill, strides that let atoms overlap or split 16 bytes, and 128B_32B_atom K-major, which does not exist.
+    tile("K", "128B", 2, (128, 64)).size_bytes is 16384, in atoms of 1024 bytes. Raises RefsimError for a shape that
+    atoms do not fill, strides that let atoms overlap or split 16 bytes, and 128B_32B_atom K-major, which does not
+    exist.
     Source: PTX ISA, shared memory matrix layout; CUTLASS, canonical layouts of GMMA and UMMA.
     """
     if major not in MAJORS:
@@ -135,7 +136,7 @@ def tile(
 
 
 def check_major(major: str, pattern: Swizzle) -> None:
-    """Refuse the one combination that hardware does not have, and swizzles that no descriptor can name."""
+    """Raise for the one combination that hardware does not have, and for swizzles that no descriptor can encode."""
     if pattern == ATOM_32B and major == K:
         raise RefsimError(
             "tile-major",
@@ -148,7 +149,7 @@ def check_major(major: str, pattern: Swizzle) -> None:
 
 
 def atom_rows(pattern: Swizzle) -> int:
-    """Rows of an atom across the major dimension: 8, or 4 for 128B_32B_atom."""
+    """Return the rows of an atom across the major dimension: 8, or 4 for 128B_32B_atom."""
     return 4 if pattern == ATOM_32B else ATOM_ROWS
 
 

@@ -1,4 +1,4 @@
-"""Tensor maps and the TMA boxes they cut: which global bytes land at which shared bytes."""
+"""Tensor maps and the TMA boxes that they cut: the shared bytes to which global bytes are copied."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,9 +24,10 @@ OobFill = Literal["zeros", "nan_request_zero_fma"]
 
 @dataclass(frozen=True)
 class DataType:
-    """An element type of a tensor map; 16 elements take `group_bytes` in shared memory, 2 x element_bits in global.
+    """Describe an element type of a tensor map.
 
-    A load of one that is `rounded` changes bits: `rounded_words`.
+    16 elements take `group_bytes` in shared memory and 2 x element_bits bytes in global memory. A load of a `rounded`
+    type changes bits: see `rounded_words`.
     """
 
     name: str
@@ -38,26 +39,28 @@ class DataType:
 
     @property
     def padded(self) -> bool:
-        """Whether groups of 16 elements carry unused bytes in shared memory."""
+        """Return whether groups of 16 elements carry unused bytes in shared memory."""
         return self.group_bytes > 2 * self.element_bits
 
     @property
     def is_six_bit(self) -> bool:
-        """Which has modes of its own."""
+        """Return whether elements have 6 bits; this type has modes of its own."""
         return self.element_bits == 6
 
     @property
     def packed(self) -> bool:
+        """Return whether several elements share a byte."""
         return self.element_bits < 8
 
 
 def rounded_words(words: NDArray[np.uint32]) -> NDArray[np.uint32]:
-    """Words of float32 as a load through a map of tf32 leaves them: the nearest tf32, ties to even; of every NaN one NaN.
+    """Return float32 patterns as a load through a map of tf32 rounds them: to the nearest tf32, ties to even, one NaN.
 
-    0x3f801000, halfway between 1 and the next tf32, becomes 0x3f800000; 0xff800001, a NaN, 0x7fffe000. An H200 gives these bits.
+    0x3f801000, halfway between 1 and the next tf32, becomes 0x3f800000. 0xff800001, a NaN, becomes 0x7fffe000. An H200
+    gives these bits.
     """
     odd = words >> np.uint32(13) & np.uint32(1)
-    with np.errstate(over="ignore"):  # of NaN, which is replaced
+    with np.errstate(over="ignore"):  # only a NaN overflows, and it is replaced
         nearest = words + np.uint32(0xFFF) + odd & np.uint32(0xFFFFE000)
     return np.where(words & np.uint32(0x7FFFFFFF) > 0x7F800000, np.uint32(0x7FFFE000), nearest)
 
@@ -88,18 +91,20 @@ INTERLEAVES = get_args(Interleave)
 SWIZZLE_MODES = get_args(SwizzleMode)
 L2_PROMOTIONS = get_args(L2Promotion)
 OOB_FILLS = get_args(OobFill)
-# In every halfword, for 16- and 32-bit types: measured on an H200, the documents do not say.
+# The value of every halfword, for 16- and 32-bit types: measured on an H200; the documents do not say.
 NAN_FILL = 0x7FF7
 _FAR = 1 << 32  # an instruction's coordinates are s32, a tensor has up to 2^32 elements in a row
 MAP_BYTES, MAP_ALIGN = 128, 64  # of an encoded map
 OFFSET_BITS = {3: 16, 4: 8, 5: 5}
-"""The bits of one im2col offset, by rank; corners of the box of pixels have as many, with their sign."""
+"""The bits of one im2col offset, by rank; corners of the box of pixels have as many, sign included."""
 
 
 @dataclass(frozen=True)
 class PixelBox:
-    """Where an im2col map finds its pixels: each image from `lower`, an offset from its first pixel, to `upper`, an offset from
-    its last one, in the order W, H, D. A convolution of width 3 without padding has lower 0 and upper -2.
+    """Describe the pixels that an im2col map reads: each image from `lower` to `upper`, in the order W, H, D.
+
+    `lower` is an offset from the first pixel of the image, `upper` an offset from its last pixel. A convolution of
+    width 3 without padding has lower 0 and upper -2.
     """
 
     lower: tuple[int, ...]
@@ -108,9 +113,10 @@ class PixelBox:
     def walk(
         self, base: Sequence[int], extents: Sequence[int], steps: Sequence[int], count: int
     ) -> list[NDArray[np.int64]]:
-        """W, H, D and N of each of `count` pixels from `base` on: row by row within the corners, then the next image.
+        """Return W, H, D and N of each of `count` pixels from `base` on, in the order of im2col.
 
-        A step that leaves the box goes on at the lower corner, one step further along the next dimension.
+        The order is row by row within the corners, then the next image. A step that leaves the box continues at the
+        lower corner, one step further along the next dimension.
         """
         left, found = np.arange(count), []
         for axis, (low, high) in enumerate(zip(self.lower, self.upper, strict=True)):
@@ -124,10 +130,10 @@ class PixelBox:
 
 @dataclass(frozen=True, repr=False)
 class TensorMap(Card):
-    """The parameters of cuTensorMapEncodeTiled, with `pixels` of cuTensorMapEncodeIm2col; dimensions run from the innermost out.
+    """Describe the parameters of cuTensorMapEncodeTiled, or with `pixels` of cuTensorMapEncodeIm2col.
 
-    Sizes are elements, `strides` bytes of dimensions 1 and up. The box of an im2col map is its channels and its pixels. Built
-    and checked by `tensor_map` and `im2col_map`.
+    Dimensions run from the innermost out. Sizes are elements, `strides` bytes of dimensions 1 and up. The box of an
+    im2col map is its channels and its pixels. `tensor_map` and `im2col_map` build and check it.
     """
 
     data_type: DataType
@@ -145,9 +151,9 @@ class TensorMap(Card):
 
     @property
     def loaded(self) -> tuple[int, ...]:
-        """Elements that a box takes along each dimension: ceil(box / element stride), the innermost unstrided.
+        """Return the elements that a box takes along each dimension: ceil(box / element stride), innermost unstrided.
 
-        Channels and pixels of an im2col map: its strides say which pixels it takes, and not how many.
+        An im2col map takes its channels and pixels: its strides select pixels and do not change their number.
         """
         if self.pixels is not None:
             return self.box
@@ -156,34 +162,35 @@ class TensorMap(Card):
 
     @property
     def row_bytes(self) -> int:
-        """Shared bytes of one row of the box, pads within groups included."""
+        """Return the shared bytes of one row of the box, padding within groups included."""
         groups, rest = divmod(self.box[0], 16)
         return groups * self.data_type.group_bytes + -(-rest * self.data_type.element_bits // 8)
 
     @property
     def pitch_bytes(self) -> int:
-        """Shared bytes from row to row: the row itself, or the whole swizzle span if there is a swizzle.
+        """Return the shared bytes from row to row: the row itself, or the whole swizzle span if there is a swizzle.
 
-        The CUDA C++ Programming Guide asks for the full span also where the row is narrower.
+        The CUDA C++ Programming Guide requires the full span also where the row is narrower.
         """
         return self.row_bytes if self.swizzle == "none" else swizzle_named(self.swizzle).span_bytes
 
     @property
     def box_bytes(self) -> int:
-        """Shared bytes that a box occupies: rows times pitch."""
+        """Return the shared bytes that a box occupies: rows times pitch."""
         return int(np.prod(self.loaded[1:], dtype=np.int64)) * self.pitch_bytes
 
     def place(
         self, coordinates: Sequence[int], shared_address: int = 0, offsets: Sequence[int] | None = None
     ) -> "Placement":
-        """Where a box whose first element is `coordinates` (innermost first, negative allowed) comes from and goes.
+        """Return the source and the destination of a box whose first element is `coordinates` (innermost first).
 
-        `shared_address` is a multiple of 128 bytes; the swizzle acts on absolute addresses. bf16, box (64, 8), 128B at
-        byte 0: element (k=8, row=1) goes to (128 + 16) ^ 16 = 128. In an im2col map the coordinates are the filter's base,
-        within the box of pixels, and `offsets` (W, H, D, from 0 up) are added to each pixel.
+        Coordinates may be negative. `shared_address` is a multiple of 128 bytes; the swizzle acts on absolute
+        addresses. bf16, box (64, 8), 128B at byte 0: element (k=8, row=1) goes to (128 + 16) ^ 16 = 128. In an im2col
+        map the coordinates are the filter's base, within the box of pixels, and `offsets` (W, H, D, from 0 up) are
+        added to each pixel.
         Raises RefsimError for a wrong number of coordinates, a misaligned destination and modes without a published
-        pattern. A store goes the other way, from coordinates of 0 up: on an H200 a negative one is an illegal instruction
-        that ends the context.
+        pattern. A store goes the other way, from coordinates of 0 up: on an H200 a negative coordinate is an illegal
+        instruction that ends the context.
         Source: PTX ISA, tensors and bounding boxes, im2col mode; CUDA C++ Programming Guide, tensor memory access.
         """
         at = list(whole_numbers("coordinate", coordinates, least=-_FAR, limit=_FAR))
@@ -205,7 +212,7 @@ class TensorMap(Card):
         return Placement(self, tuple(at), shared_address, inside, np.where(inside, global_bits, -1), moved)
 
     def _boxed(self, at: list[int]) -> tuple[list[NDArray[np.int64]], NDArray[np.int64]]:
-        """The index of every element along each dimension, and the shared row that it lies in."""
+        """Return the index of every element along each dimension, and the shared row of the element."""
         indices, line, rows = [], np.zeros((1,) * len(at), np.int64), 1
         for axis, (start, count) in enumerate(zip(at, self.loaded, strict=True)):
             number = np.arange(count).reshape((-1,) + (1,) * axis)
@@ -217,7 +224,7 @@ class TensorMap(Card):
     def _columns(
         self, pixels: PixelBox, at: list[int], offsets: Sequence[int] | None
     ) -> tuple[list[NDArray[np.int64]], NDArray[np.int64]]:
-        """The same of an im2col map: a row for each pixel."""
+        """Return the indices and shared rows of an im2col map, as `_boxed` does: a row for each pixel."""
         moved = self._check_columns(pixels, at, offsets)
         channels, count = self.box
         walked = pixels.walk(at[1:], self.dims[1:-1], self.element_strides[1:-1], count)
@@ -225,7 +232,7 @@ class TensorMap(Card):
         return [at[0] + np.arange(channels), *places], np.arange(count)[:, None]
 
     def _check_columns(self, pixels: PixelBox, at: list[int], offsets: Sequence[int] | None) -> tuple[int, ...]:
-        """The offsets, zeros where none were given; the filter's base lies within the box of pixels."""
+        """Return the offsets, zeros where none were given; raise if the filter's base is outside the box of pixels."""
         rule = str(PTX["im2col mode: bounding box, and the range of im2col offsets"])
         limits = zip(at[1:-1], pixels.lower, pixels.upper, self.dims[1:-1], strict=True)
         for axis, (base, low, high, extent) in enumerate(limits, 1):
@@ -243,6 +250,7 @@ class TensorMap(Card):
         return moved
 
     def _check_place(self, coordinates: Sequence[int], shared_address: int) -> None:
+        """Raise where coordinates or destination are illegal, or the map's interleave has no published placement."""
         if len(coordinates) != len(self.dims):
             raise RefsimError(
                 "tma-coordinates", f"{len(coordinates)} coordinates for a tensor of rank {len(self.dims)}"
@@ -270,10 +278,10 @@ class TensorMap(Card):
 
 @dataclass(frozen=True)
 class Placement:
-    """One box: arrays of its shape (outermost first). `global_bits` counts from the tensor's address, -1 outside.
+    """Describe one box by arrays of its shape (outermost first).
 
-    `shared_bits` is the absolute bit address in shared memory at which each element begins; elements outside the
-    tensor are written too, with the fill.
+    `global_bits` counts from the tensor's address, -1 outside. `shared_bits` is the absolute bit address in shared
+    memory at which each element begins; elements outside the tensor are written too, with the fill.
     """
 
     tensor_map: TensorMap
@@ -285,22 +293,22 @@ class Placement:
 
     @property
     def global_bytes(self) -> NDArray[np.int64]:
-        """The byte, from the tensor's address, in which each element begins; -1 outside the tensor."""
+        """Return the byte, from the tensor's address, in which each element begins; -1 outside the tensor."""
         return np.where(self.inside, self.global_bits // 8, -1)
 
     @property
     def shared_bytes(self) -> NDArray[np.int64]:
-        """The absolute byte in shared memory in which each element begins."""
+        """Return the absolute byte in shared memory in which each element begins."""
         return self.shared_bits // 8
 
     @property
     def transaction_bytes(self) -> int:
-        """Bytes that complete_tx counts: all elements of the box, outside ones too, without pads."""
+        """Return the bytes that complete_tx counts: all elements of the box, outside ones too, without padding."""
         return self.inside.size * self.tensor_map.data_type.element_bits // 8
 
     @property
     def pads(self) -> NDArray[np.int64]:
-        """Shared bytes of the box that no element is written to, ascending: they keep or get undefined contents."""
+        """Return the shared bytes of the box that no element is written to, ascending; their contents are undefined."""
         taken = np.zeros(self.tensor_map.box_bytes, bool)
         width = self.tensor_map.data_type.element_bits
         for bit in range(0, width, min(width, 8)):
@@ -309,10 +317,10 @@ class Placement:
         return np.flatnonzero(~taken) + self.shared_address
 
     def load(self, memory: NDArray[np.uint8], *, pad: int = 0) -> NDArray[np.uint8]:
-        """The box_bytes at the shared address after a load from `memory`, the bytes from the tensor's address on.
+        """Return the box_bytes at the shared address after a load from `memory`, which begins at the tensor's address.
 
-        Pads hold `pad`. Raises RefsimError if the tensor reaches past `memory`, or if NaN fill is asked for float64
-        elements outside it, since its bit pattern is neither published nor measured.
+        Padding holds `pad`. Raises RefsimError if the tensor reaches past `memory`. Also raises if NaN fill is
+        requested for float64 elements outside the tensor, since its bit pattern is neither published nor measured.
         """
         width = self.tensor_map.data_type.element_bits
         fills_nan = self.tensor_map.oob_fill == NAN_REQUEST

@@ -1,4 +1,4 @@
-"""Descriptors that kernels hand to tensor cores and TMA: decode, encode, explain, and walk the bytes they name."""
+"""Descriptors that kernels pass to tensor cores and TMA: decode, encode, explain, and walk the bytes they describe."""
 
 from typing import Literal, overload
 
@@ -50,11 +50,11 @@ def descriptor(kind: str) -> Descriptor | TensorMapForm: ...
 
 
 def descriptor(kind: str) -> Descriptor | TensorMapForm:
-    """The descriptor of a kind: decode(word), encode(**fields), explain(word); `walk` reads memory through one.
+    """Return the descriptor of a kind: decode(word), encode(**fields), explain(word); `walk` reads memory through one.
 
-    descriptor("wgmma-smem").decode(0x4000004000000040)["swizzle"] is "128B". An unknown kind is an error with the
-    three nearest.
-    descriptor("wgmma-smem").bits is 64. Raises RefsimError `unknown-descriptor`. Source: the row's.
+    descriptor("wgmma-smem").decode(0x4000004000000040)["swizzle"] is "128B". An unknown kind is an error with the three
+    nearest.
+    descriptor("wgmma-smem").bits is 64. Raises RefsimError `unknown-descriptor`. Source: the descriptor's.
     """
     if kind not in _BY_KIND:
         raise unknown("descriptor", kind, list(_BY_KIND))

@@ -1,4 +1,4 @@
-"""Descriptors as rows of bit fields: decode, encode and explain are the same for all of them."""
+"""Descriptors as tables of bit fields: one decode, encode and explain works for all of them."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,11 +16,11 @@ Rule = Callable[[Fields], str | None]
 
 @dataclass(frozen=True)
 class Field:
-    """`width` bits from bit `low`: the value is the stored number times `unit`, or the name that `names` gives it.
+    """Describe `width` bits from bit `low`: the value is the stored number times `unit`, or its name in `names`.
 
-    start_address of wgmma-smem is 14 bits from bit 0 in units of 16 bytes: 0x40 stored is byte 1024. `default` is what
-    encode writes when the field is left out, None if it must be given; `fixed` bits always hold their default.
-    `allowed` narrows the values of a field without names.
+    start_address of wgmma-smem is 14 bits from bit 0 in units of 16 bytes: 0x40 stored is byte 1024. `default` is the
+    value that encode writes when the field is left out, None if it must be given; `fixed` bits always hold their
+    default. `allowed` narrows the values of a field without names.
     """
 
     name: str
@@ -35,20 +35,20 @@ class Field:
 
     @property
     def bits(self) -> str:
-        """The bits as messages name them: "bits 0..13", "bit 52"."""
+        """Return the bits as messages write them: "bits 0..13", "bit 52"."""
         high = self.low + self.width - 1
         return f"bits {self.low}..{high}" if self.width > 1 else f"bit {self.low}"
 
     def stored(self, word: int) -> int:
-        """The number that the field's bits hold."""
+        """Return the number that the field's bits hold."""
         return word >> self.low & (1 << self.width) - 1
 
     def value(self, stored: int) -> Value:
-        """What a stored number means: a name, a multiple of the unit, or the bare number where no name is given."""
+        """Return the value of a stored number: a name, a multiple of the unit, or the number if it has no name."""
         return dict(self.names).get(stored, stored) if self.names else stored * self.unit
 
     def code(self, value: Value, where: str) -> int:
-        """The stored number for a value; raises RefsimError naming the bits, the quantum and the range."""
+        """Return the stored number for a value; raise RefsimError with the bits, the quantum and the range."""
         if self.names:
             return self._named(value, where)
         if not isinstance(value, int):
@@ -73,7 +73,7 @@ class Field:
         return value // self.unit
 
     def complaint(self, stored: int) -> str | None:
-        """What is wrong with a stored number, if anything."""
+        """Return what is wrong with a stored number, or None."""
         if self.fixed and stored != self.default:
             return f"{self.bits} ({self.name}) must hold {self.default}, not {stored}"
         if self.names and stored not in dict(self.names):
@@ -99,7 +99,7 @@ class Field:
 
 @dataclass(frozen=True)
 class Reading:
-    """One field of a word in words: where it stands, what it holds, what that means."""
+    """Describe one field of a descriptor: its bits, the stored number, the value and its meaning."""
 
     bits: str
     name: str
@@ -110,7 +110,7 @@ class Reading:
 
 @dataclass(frozen=True, repr=False)
 class Explanation(FieldsCard):
-    """A descriptor in words: its fields in bit order, remarks, and what is wrong with it (nothing, if legal)."""
+    """Describe a descriptor in text: its fields in bit order, remarks, and its problems (empty, if legal)."""
 
     kind: str
     word: str
@@ -131,7 +131,7 @@ class Explanation(FieldsCard):
 
 @dataclass(frozen=True, repr=False)
 class Descriptor(Card):
-    """A descriptor of `bits` bits. `rules` judge fields together and say what is wrong; `remarks` say what follows.
+    """Describe a descriptor of `bits` bits. `rules` check fields together and return errors; `remarks` return notes.
 
     wgmma-smem: encode(start_address=1024, swizzle="128B", stride_byte_offset=1024) is 0x4000004000000040.
     Bits that no field covers are reserved and must be 0.
@@ -151,22 +151,22 @@ class Descriptor(Card):
 
     @property
     def evidence(self) -> Evidence:
-        """What the row rests on: its formula, an independent package, or a run on a chip."""
+        """Return the evidence for the descriptor: its formula, an independent package, or a run on a chip."""
         return evidence_of(self.kind)
 
     def decode(self, word: int) -> Fields:
-        """Field name to value, fixed bits left out; any word of the right width is decoded, legal or not.
+        """Return field name to value without fixed bits; any number of the right width is decoded, legal or not.
 
         decode(0x4000004000000040)["start_address"] is 1024 for wgmma-smem. A code without a name stays a number;
-        `problems` says what is wrong. Raises RefsimError for a word that is no integer of `bits` bits.
+        `problems` reports what is wrong. Raises RefsimError for anything except an integer of `bits` bits.
         """
         self._check_word(word)
         return {field.name: field.value(field.stored(word)) for field in self.fields if not field.fixed}
 
     def encode(self, **values: Value) -> int:
-        """The word that holds these values; fields left out take their default.
+        """Return the descriptor with these values; fields left out take their default.
 
-        Raises RefsimError for unknown or missing fields, values off their quantum or range (it names the bits), and
+        Raises RefsimError for unknown or missing fields, values off their quantum or range (with the bits), and
         combinations that hardware does not have.
         """
         open_fields = {field.name: field for field in self.fields if not field.fixed}
@@ -190,7 +190,7 @@ class Descriptor(Card):
         return word
 
     def problems(self, word: int) -> tuple[str, ...]:
-        """What no hardware accepts in the word: reserved bits, codes without meaning, combinations. Empty if legal."""
+        """Return what hardware does not accept: reserved bits, codes without meaning, combinations. Empty if legal."""
         self._check_word(word)
         found = [field.complaint(field.stored(word)) for field in self.fields]
         covered = sum((1 << field.width) - 1 << field.low for field in self.fields)
@@ -200,7 +200,7 @@ class Descriptor(Card):
         return tuple(complaint for complaint in found if complaint)
 
     def explain(self, word: int) -> Explanation:
-        """The word in words, field by field; str() prints it."""
+        """Explain the descriptor field by field; str() prints it."""
         fields = self.decode(word)
         readings = tuple(
             Reading(field.bits, field.name, field.stored(word), field.value(field.stored(word)), field.meaning)
@@ -225,7 +225,7 @@ class Descriptor(Card):
 
 
 def _runs(mask: int) -> list[tuple[int, int]]:
-    """The low bit and length of each run of ones, lowest first: 0b1101 gives (0, 1), (2, 2)."""
+    """Return the low bit and length of each run of ones, lowest first: 0b1101 gives (0, 1), (2, 2)."""
     runs, low = [], 0
     while mask >> low:
         if mask >> low & 1:

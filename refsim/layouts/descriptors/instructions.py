@@ -1,4 +1,4 @@
-"""Instruction descriptors of tcgen05.mma: one row per kind, since the codes of the formats differ by kind."""
+"""Instruction descriptors of tcgen05.mma: one per kind, since the codes of the formats differ by kind."""
 
 from refsim.formats import E2M1, E2M3, E3M2
 from refsim.layouts.descriptors.fields import Descriptor, Field, Fields, Value
@@ -43,7 +43,7 @@ def _selector_only_when_sparse(fields: Fields) -> str | None:
 
 
 def _major_of_narrow_types(fields: Fields) -> str | None:
-    """CUTLASS lists MN-major for 8-bit, 16-bit and tf32 operands alone."""
+    """Return an error for an MN-major operand of 4 or 6 bits, which CUTLASS does not list."""
     for side in ("a", "b"):
         if fields[f"{side}_major"] == "MN" and fields[f"{side}_format"] in _NARROW:
             return f"{side}_major MN with {fields[f'{side}_format']}: 4- and 6-bit operands are K-major"
@@ -59,7 +59,7 @@ def _long_fp8_is_dense(fields: Fields) -> str | None:
 
 
 def _odd_scale_ids_of_long_k(fields: Fields) -> str | None:
-    """Two or four scales begin at an even byte, three of K = 96 at any."""
+    """Return an error for an odd scale id: two or four scales begin at an even byte, three of K = 96 at any."""
     for side in ("a", "b"):
         if fields[f"{side}_scale_id"] % 2 and fields["k"] != 96:
             return f"{side}_scale_id {fields[f'{side}_scale_id']} with k {fields['k']}: 0 or 2"
@@ -67,7 +67,7 @@ def _odd_scale_ids_of_long_k(fields: Fields) -> str | None:
 
 
 def _first_name(codes: Codes) -> Value | None:
-    """The default of a field with one legal value; None (must be given) where there is a choice."""
+    """Return the default of a field with one legal value; None (must be given) where there is a choice."""
     return codes[0][1] if len(codes) == 1 else None
 
 
@@ -86,6 +86,7 @@ def _shared_fields(a_names: Codes, b_width: int, major: Codes, negatable: bool) 
 
 
 def _dense(kind: str, types: Codes, results: Codes) -> Descriptor:
+    """Return the descriptor of a kind without scales; kind "" leaves the formats as codes."""
     known = bool(types)
     fields = [
         *_shared_fields(types, 3, _MAJORS, negatable=kind != "i8"),
@@ -107,6 +108,7 @@ def _dense(kind: str, types: Codes, results: Codes) -> Descriptor:
 
 
 def _scaled(kind: str, types: Codes, scales: Codes, ids: Codes) -> Descriptor:
+    """Return the descriptor of a block-scaled kind with these codes of types, scales and scale factor ids."""
     four_bit = kind != "mxf8f6f4"
     fields = [
         *_shared_fields(types, 2 if four_bit else 3, _MAJORS[:1] if four_bit else _MAJORS, negatable=True),

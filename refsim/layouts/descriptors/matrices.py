@@ -1,4 +1,4 @@
-"""Shared-memory matrix descriptors of wgmma and tcgen05, and the word that describes a canonical tile."""
+"""Shared-memory matrix descriptors of wgmma and tcgen05, and the descriptor of a canonical tile."""
 
 from refsim.errors import RefsimError, unknown
 from refsim.integers import whole
@@ -13,7 +13,7 @@ PATTERN_AT = "start {start} lies {into} bytes into the {repeat}-byte pattern of 
 PATTERN_MOVED = ", which begins {past} bytes past a {repeat}-byte boundary (base_offset {offset})"
 PATTERN_UNMOVED = ": right if the tile begins at a {repeat}-byte boundary"
 NEAR_GROUPS = "{field} {value} is less than the {size} bytes of a group: groups overlap, if there is more than one"
-"""What remarks say, so that pages say the same."""
+"""Texts of remarks, which pages repeat."""
 
 
 def _no_base_offset_without_swizzle(fields: Fields) -> str | None:
@@ -23,7 +23,7 @@ def _no_base_offset_without_swizzle(fields: Fields) -> str | None:
 
 
 def _absolute_mode(fields: Fields) -> str | None:
-    """The restrictions that PTX puts on the absolute address of the second chunk."""
+    """Return an error where the absolute address of the second chunk breaks a restriction of PTX."""
     if fields["leading_mode"] == "absolute" and (fields["swizzle"] != "128B" or fields["base_offset"]):
         return "leading_mode absolute needs swizzle 128B and base_offset 0"
     return None
@@ -41,7 +41,7 @@ def _pattern_start(fields: Fields) -> str | None:
 
 
 def _near_groups(fields: Fields) -> str | None:
-    """What a legal word seldom means: groups of rows that begin before those in front of them end."""
+    """Return a remark on a legal but unlikely value: groups of rows that begin before the previous group ends."""
     if not isinstance(name := fields["swizzle"], str):
         return None
     size = group_bytes(name)
@@ -51,12 +51,13 @@ def _near_groups(fields: Fields) -> str | None:
 
 
 def group_bytes(name: str) -> int:
-    """Bytes from the first to the last of the rows that one atom of a swizzle has: 1024 for 128B, 128 for none."""
+    """Return the bytes of one group of rows, an atom of a swizzle: 1024 for 128B, 128 for none."""
     pattern = swizzle(name)
     return pattern.span_bytes * atom_rows(pattern)
 
 
 def _matrix_fields(codes: tuple[tuple[int, Value], ...], low: int) -> tuple[Field, ...]:
+    """Return the fields that wgmma and tcgen05 share; `low` is the first bit of the swizzle mode, which has `codes`."""
     return (
         Field("start_address", 0, 14, "first byte of the matrix in shared memory", UNIT_BYTES, default=None),
         Field(
@@ -114,7 +115,7 @@ MATRIX_DESCRIPTORS = (WGMMA_SMEM, TCGEN05_SMEM)
 
 
 def operand_descriptor(kind: str, tile: Tile, start_address: int, *, mn: int = 0, k: int = 0) -> int:
-    """The word for the part of a tile that begins at element (mn, k): what a kernel computes for each K step.
+    """Return the descriptor for the part of a tile that begins at element (mn, k), computed for each K step.
 
     kind "wgmma-smem" or "tcgen05-smem". For a bf16 tile, K-major 128B, at byte 1024, k = 16 starts 32 bytes on:
     start_address 1056, stride 1024. Hardware swizzles the final address, so the start is not swizzled.
@@ -145,7 +146,7 @@ def operand_descriptor(kind: str, tile: Tile, start_address: int, *, mn: int = 0
 
 
 def _offsets(tile: Tile) -> tuple[int, int]:
-    """Leading and stride byte offset: which of the tile's strides each is depends on major and swizzle."""
+    """Return leading and stride byte offset; major and swizzle decide which of the tile's strides each is."""
     if tile.swizzle == NO_SWIZZLE:
         return tile.k_stride_bytes, tile.mn_stride_bytes
     return (UNIT_BYTES, tile.mn_stride_bytes) if tile.major == K else (tile.mn_stride_bytes, tile.k_stride_bytes)

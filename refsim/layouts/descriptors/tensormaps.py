@@ -67,10 +67,10 @@ _MEANINGS = {
 
 @dataclass(frozen=True)
 class TensorMapForm:
-    """The driver's encoders of tensor maps: encode names to their arguments, decode them back, explain and walk.
+    """Encode fields to the arguments of the driver's encoders of tensor maps, decode, explain and walk them.
 
-    cuTensorMapEncodeTiled is meant where a `box` is named, cuTensorMapEncodeIm2col where `channels`, `pixels`, `lower` and
-    `upper` are. The 128 bytes that they make are opaque and have no published layout: they are not decoded.
+    A `box` selects cuTensorMapEncodeTiled; `channels`, `pixels`, `lower` and `upper` select cuTensorMapEncodeIm2col.
+    The 128 bytes that the driver returns are opaque and have no published layout: they are not decoded.
     """
 
     kind: str
@@ -79,18 +79,19 @@ class TensorMapForm:
 
     @property
     def evidence(self) -> Evidence:
-        """What the row rests on: its formula, an independent package, or a run on a chip."""
+        """Return the evidence for the tensor map: its formula, an independent package, or a run on a chip."""
         return evidence_of(self.kind)
 
     def encode(self, **fields: Any) -> dict[str, int | tuple[int, ...]]:
-        """The driver's arguments for the fields of `tensor_map` or `im2col_map`; raises RefsimError with the rule broken.
+        """Return the driver's arguments for the fields of `tensor_map` or `im2col_map`.
 
+        Raises RefsimError with the broken rule.
         encode(data_type="uint8", dims=(256, 64), box=(128, 64), swizzle="128B")["swizzle"] is 3.
         """
         return driver_arguments(_built(fields))
 
     def decode(self, arguments: Arguments) -> TensorMap:
-        """The checked tensor map of a call's arguments (`tensorDataType`, `globalDim` ... as logged).
+        """Return the checked tensor map of a call's arguments (`tensorDataType`, `globalDim` ... as logged).
 
         Raises RefsimError for missing or unknown arguments, codes without meaning and every broken rule.
         """
@@ -116,7 +117,7 @@ class TensorMapForm:
         return _built(fields)
 
     def explain(self, arguments: Arguments) -> Explanation:
-        """The arguments in words; str() prints them. What the driver would refuse is raised, not explained."""
+        """Explain the arguments; str() prints the explanation. Raise for arguments that the driver would refuse."""
         made = self.decode(arguments)
         readings, values = [], _values(made)
         for argument, name, _ in _TILED if made.pixels is None else _IM2COL:
@@ -132,18 +133,18 @@ class TensorMapForm:
         shared_address: int = 0,
         offsets: Sequence[int] | None = None,
     ) -> Placement:
-        """Where the box at `coordinates` comes from and goes, with `offsets` in the im2col mode: see `TensorMap.place`."""
+        """Return source and destination of the box at `coordinates`; see `TensorMap.place`, also for `offsets`."""
         return self.decode(arguments).place(coordinates, shared_address, offsets)
 
 
 def driver_arguments(made: TensorMap) -> dict[str, int | tuple[int, ...]]:
-    """What the driver's encoder of a map is called with, in its order: cuTensorMapEncodeTiled or cuTensorMapEncodeIm2col."""
+    """Return the arguments of cuTensorMapEncodeTiled or cuTensorMapEncodeIm2col for a map, in the driver's order."""
     table, values = _TILED if made.pixels is None else _IM2COL, _values(made)
     return {argument: names.index(values[name]) if names else values[name] for argument, name, names in table}
 
 
 def _values(made: TensorMap) -> dict[str, Any]:
-    """The fields of a map by our names."""
+    """Return the fields of a map by refsim's names."""
     values: dict[str, Any] = {**vars(made), "rank": len(made.dims), "data_type": made.data_type.name}
     if made.pixels is None:
         return values

@@ -58,10 +58,10 @@ _TCGEN05_KINDS = {kind: (container, {row.name: row.code_bits for row in rows}) f
 
 @dataclass(frozen=True)
 class Operand:
-    """What an instruction reads through one descriptor: `rows` of M or N by `k`, elements of `element_bits`.
+    """Describe the operand that an instruction reads through one descriptor: `rows` of M or N by `k`.
 
-    Elements stand in containers of `container_bits`: 16-byte chunks hold 128 / container_bits of them, packed at the
-    chunk's low end (e2m1 of kind::f8f6f4: 16 elements in 8 bytes, then 8 bytes that are not used).
+    Elements of `element_bits` lie in containers of `container_bits`. A 16-byte chunk holds 128 / container_bits
+    elements, packed at its low end (e2m1 of kind::f8f6f4: 16 elements in 8 bytes, then 8 unused bytes).
     """
 
     name: str
@@ -75,7 +75,7 @@ class Operand:
 @drawn
 @dataclass(frozen=True, repr=False)
 class Walk(FieldsCard):
-    """What is read: `bits` (rows, k) is the absolute bit address in shared memory at which each element begins.
+    """Describe a read: `bits` (rows, k) is the absolute bit address in shared memory at which each element begins.
 
     Row r and column c of `bits` are element (r, c) of A, or (n, k) of B. `window` is the legal byte range.
     """
@@ -91,17 +91,17 @@ class Walk(FieldsCard):
 
     @property
     def addresses(self) -> NDArray[np.int64]:
-        """(rows, k): the byte in which each element begins."""
+        """Return (rows, k): the byte in which each element begins."""
         return self.bits // 8
 
     @property
     def banks(self) -> NDArray[np.int64]:
-        """(rows, k): the bank of that byte."""
+        """Return (rows, k): the bank of that byte."""
         return self.addresses // BANK_BYTES % BANKS
 
     @cached_property
     def bytes_read(self) -> NDArray[np.int64]:
-        """Every byte address that holds a part of an element, ascending, once."""
+        """Return every byte address that holds a part of an element, ascending, once."""
         last = (self.bits + self.operand.element_bits - 1) // 8
         width = int((last - self.addresses).max()) + 1
         reach = self.addresses[..., None] + np.arange(width)
@@ -109,25 +109,26 @@ class Walk(FieldsCard):
 
     @cached_property
     def overlaps(self) -> NDArray[np.int64]:
-        """The byte addresses of elements that two or more elements are read from, ascending: empty if sound."""
+        """Return the byte addresses from which two or more elements are read, ascending; empty if sound."""
         found, counts = np.unique(self.bits, return_counts=True)
         return np.unique(found[counts > 1] // 8)
 
     @cached_property
     def out_of_range(self) -> NDArray[np.int64]:
-        """Bytes read outside `window`, ascending."""
+        """Return the bytes read outside `window`, ascending."""
         return self.bytes_read[(self.bytes_read < self.window[0]) | (self.bytes_read >= self.window[1])]
 
     @cached_property
     def conflicts(self) -> BankConflicts:
-        """Wavefronts of each core matrix (8 chunks of 16 bytes), as ldmatrix would fetch them.
+        """Return the wavefronts of each core matrix (8 chunks of 16 bytes), as ldmatrix would fetch them.
 
-        How tensor cores fetch is not documented: a layout with 1 wavefront here is the one the guides call conflict-free.
+        The documents do not say how tensor cores fetch. The guides call a layout conflict-free that has 1 wavefront
+        here.
         """
         return bank_conflicts(self.chunks, width=CHUNK_BYTES)
 
     def readers(self, byte_address: int) -> list[tuple[int, int]]:
-        """The elements (row, k) that are read from the byte at an address."""
+        """Return the elements (row, k) that are read from the byte at an address."""
         begin, end = int(whole("byte address", byte_address)) * 8, byte_address * 8 + 8
         hit = (self.bits < end) & (self.bits + self.operand.element_bits > begin)
         return [(int(row), int(k)) for row, k in np.argwhere(hit)]
@@ -144,15 +145,14 @@ class Walk(FieldsCard):
 
 
 def operand_named(name: str, ctas: int = 1) -> Operand:
-    """The operand of an instruction: "wgmma.m64n128k32.e4m3.b", "tcgen05.m128n256k32.f8f6f4.e2m1.a".
+    """Return the operand of an instruction: "wgmma.m64n128k32.e4m3.b", "tcgen05.m128n256k32.f8f6f4.e2m1.a".
 
     For tcgen05 the kind comes first; the element type may follow it (default: the kind's widest). `ctas` 2 is
-    cta_group::2, where each block's descriptor covers half of M (for a) or half of N (for b).
-    wgmma.sp and tcgen05.sp multiply by a sparse A: `wgmma.sp.m64n128k64.e4m3.b` has all of K, `.a` the half that is stored.
-    tcgen05.cp.128x256b is what that copy reads, rows of bytes.
-    An opcode of wgmma with its operand behind it is read too. Raises RefsimError for shapes and types that the unit does not
-    have.
-    operand_named("wgmma.m64n128k32.e4m3.b").rows is 128. Source: the row of the instruction.
+    cta_group::2, where each block's descriptor covers half of M (for a) or half of N (for b). wgmma.sp and tcgen05.sp
+    multiply by a sparse A: `wgmma.sp.m64n128k64.e4m3.b` has all of K, `.a` the half that is stored. tcgen05.cp.128x256b
+    is the source of that copy, rows of bytes. An opcode of wgmma followed by its operand is read, too.
+    Raises RefsimError for shapes and types that the unit does not have.
+    operand_named("wgmma.m64n128k32.e4m3.b").rows is 128. Source: the instruction's entry.
     """
     if copied := _COPY.fullmatch(name):
         rows, bits = map(int, copied[1].split("x"))
@@ -183,8 +183,8 @@ def operand_named(name: str, ctas: int = 1) -> Operand:
 
 
 def _of_opcode(text: str) -> str:
-    """The operand that stands behind an opcode of wgmma, by its name; "" for anything else."""
-    from refsim.matrix_opcodes import matrix_opcode  # seldom needed: a start loads it not
+    """Return the name of the operand that follows an opcode of wgmma; "" for anything else."""
+    from refsim.matrix_opcodes import matrix_opcode  # imported here because few calls need it
 
     opcode = matrix_opcode(text)
     if opcode is None or opcode.family != "wgmma" or opcode.operand not in opcode.types:
@@ -202,14 +202,14 @@ def walk(
     ctas: int = 1,
     window: tuple[int, int] | None = None,
 ) -> Walk:
-    """Every address that one instruction reads through a matrix descriptor: walk(descriptor("wgmma-smem"), word, name).
+    """Return every address that one instruction reads through a matrix descriptor.
 
     `operand` as in `operand_named`, `major` "K" or "MN", `window` the bytes [first, end) that may be read (default all
-    232,448 of a block). Address of 16-byte chunk c of row r, K-major with swizzle: start + (r / 8) stride +
-    (r % 8) span + 16 c, swizzled as an absolute address. An illegal word is refused with what is wrong in it.
+    232,448 of a block). Address of 16-byte chunk c of row r, K-major with swizzle: start + (r / 8) stride + (r % 8)
+    span + 16 c, swizzled as an absolute address. An illegal descriptor is an error that says what is wrong with it.
     Source: PTX ISA, strides and canonical layouts; CUTLASS, make_gmma_desc and make_umma_desc.
     walk(descriptor("wgmma-smem"), 0x4000004000010040, "wgmma.m64n64k16.bf16.a").bytes_read.size is 2048.
-    Raises RefsimError for a word, an operand or a window that does not fit.
+    Raises RefsimError for a descriptor, an operand or a window that does not fit.
     """
     if descriptor.operand_of is None:
         raise RefsimError("descriptor-walk", f"{descriptor.kind} describes no memory: there is nothing to walk")
@@ -238,7 +238,7 @@ def walk(
 
 @dataclass(frozen=True)
 class _Legal:
-    """What an instruction of some types multiplies: the legal M, N and K, and the bits of an element and its container."""
+    """Describe the legal M, N and K of an instruction of some types, and the bits of element and container."""
 
     rows: tuple[int, ...]
     columns: tuple[int, ...]
@@ -250,7 +250,10 @@ class _Legal:
 
 
 def _wgmma(types: str, name: str, *, is_sparse: bool) -> _Legal:
-    """The types are one for both operands, or A's and B's: "e4m3", "e4m3.e5m2"; they share a row of PRODUCTS."""
+    """Return the legal shapes of wgmma for `types`: one type for both operands, or A's and B's ("e4m3.e5m2").
+
+    The types of A and B are in one entry of PRODUCTS.
+    """
     parts = types.split(".")
     row = next((row for row in PRODUCTS if {*parts} <= {*row.types}), None)
     if row is None or len(parts) > 2 or (is_sparse and element_named(parts[0]).code_bits < 8):
@@ -261,6 +264,7 @@ def _wgmma(types: str, name: str, *, is_sparse: bool) -> _Legal:
 
 
 def _tcgen05(types: str, name: str, ctas: int, is_sparse: bool) -> _Legal:
+    """Return the legal shapes of tcgen05.mma for `types`: a kind, and an element type that may follow it."""
     kind, _, element = types.partition(".")
     container, elements = _TCGEN05_KINDS.get(kind, (0, {}))
     if not container or (element and element not in elements):
@@ -299,8 +303,10 @@ def _check_major(shape: Operand, pattern: Swizzle, major: str, fields: Fields) -
 
 
 def _chunks(fields: Fields, pattern: Swizzle, shape: Operand, major: str) -> NDArray[np.int64]:
-    """(chunks, lines): the absolute address of every 16-byte chunk, swizzled. A line runs along the major dimension: it is
-    a row of the operand if that is K, else one k."""
+    """Return the absolute address of every 16-byte chunk, swizzled: (chunks, lines).
+
+    A line runs along the major dimension: it is a row of the operand if that is K, else one k.
+    """
     start, leading, stride, base = (
         int(fields[name]) for name in ("start_address", "leading_byte_offset", "stride_byte_offset", "base_offset")
     )
@@ -311,15 +317,13 @@ def _chunks(fields: Fields, pattern: Swizzle, shape: Operand, major: str) -> NDA
         offset = _in_core_matrices(chunk, line, *((leading, stride) if major == K else (stride, leading)))
     elif major == K:
         offset = chunk * CHUNK_BYTES + _in_atoms(line, pattern, stride)
-        if (
-            fields.get("leading_mode") == "absolute"
-        ):  # what is beyond a row of the span lies where the leading address says
+        if fields.get("leading_mode") == "absolute":  # chunks beyond the span lie at the leading address
             beyond = start % pattern.span_bytes + chunk * CHUNK_BYTES - pattern.span_bytes
             offset = np.where(beyond >= 0, leading - start + beyond + _in_atoms(line, pattern, stride), offset)
     else:
         per_span = pattern.span_bytes // CHUNK_BYTES
         offset = chunk // per_span * leading + chunk % per_span * CHUNK_BYTES + _in_atoms(line, pattern, stride)
-    # The pattern is laid from base_offset on, not from 0; whole repeats lower, so that no distance is negative.
+    # The pattern begins at base_offset, not at 0. Whole repeats are subtracted, else distances could be negative.
     origin = base * BASE_OFFSET_BYTES - 8 * pattern.repeat_bytes
     return np.asarray(pattern(start + offset - origin) + origin)
 
@@ -327,19 +331,21 @@ def _chunks(fields: Fields, pattern: Swizzle, shape: Operand, major: str) -> NDA
 def _in_core_matrices(
     chunk: NDArray[np.int64], line: NDArray[np.int64], to_next_chunk: int, to_next_lines: int
 ) -> NDArray[np.int64]:
-    """Without a swizzle: eight lines of one chunk are 128 bytes in a row. LBO leads from one to the next along K, SBO along
-    MN, whichever of them is contiguous."""
+    """Return offsets without a swizzle: eight lines of one chunk are 128 contiguous bytes.
+
+    LBO is the distance to the next such group along K, SBO along MN, whichever of them is contiguous.
+    """
     return chunk * to_next_chunk + line // 8 * to_next_lines + line % 8 * CHUNK_BYTES
 
 
 def _in_atoms(line: NDArray[np.int64], pattern: Swizzle, stride: int) -> NDArray[np.int64]:
-    """With a swizzle: so many lines of a span each are an atom, and SBO leads to the next one."""
+    """Return offsets of lines with a swizzle: `atom_rows` lines are an atom, and SBO leads to the next atom."""
     lines = atom_rows(pattern)
     return line // lines * stride + line % lines * pattern.span_bytes
 
 
 def _element_bits(chunks: NDArray[np.int64], shape: Operand, major: str) -> NDArray[np.int64]:
-    """(rows, k): where each element begins within its chunk, in bits from address 0."""
+    """Return the bit address at which each element begins, counted from address 0: (rows, k)."""
     per_chunk = CHUNK_BYTES * 8 // shape.container_bits
     index = np.arange(shape.k if major == K else shape.rows)
     begins = chunks[index // per_chunk] * 8 + (index % per_chunk * shape.element_bits)[:, None]
@@ -347,12 +353,12 @@ def _element_bits(chunks: NDArray[np.int64], shape: Operand, major: str) -> NDAr
 
 
 def _core_matrices(chunks: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Chunk addresses eight lines at a time: (chunks x lines / 8, 8)."""
+    """Return chunk addresses eight lines at a time: (chunks x lines / 8, 8)."""
     return chunks.reshape(-1, 8)
 
 
 def _problems(fields: Fields, pattern: Swizzle, shape: Operand, major: str) -> tuple[str, ...]:
-    """What is legal to write but reads nonsense."""
+    """Return problems of a legal descriptor that reads wrong data."""
     found = []
     start, span = int(fields["start_address"]) - BASE_OFFSET_BYTES * int(fields["base_offset"]), pattern.span_bytes
     across = shape.k * shape.container_bits // 8

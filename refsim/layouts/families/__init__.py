@@ -1,4 +1,4 @@
-"""Fragments by name: which thread, and which of its values, holds which element of a matrix.
+"""Fragments by name: the thread, and the value of that thread, that holds each element of a matrix.
 
 A name is family.shape.type.operand, with a suffix where an instruction offers a choice: mma.m16n8k16.f16.d.f16.
 """
@@ -12,7 +12,7 @@ from refsim.layouts.families.core import Fragment
 
 __all__ = ["FAMILIES", "Fragment", "fragment", "fragments"]
 
-# family -> the module that has its rows; a module is imported when one of its names is asked for
+# family -> the module of its fragments; a module is imported when one of its names is needed
 _MODULES = {
     "mma": "mma",
     "wgmma": "wgmma",
@@ -29,9 +29,9 @@ FAMILIES = tuple(_MODULES)
 
 
 def fragments(family: str | None = None) -> tuple[str, ...]:
-    """The names of every fragment, or of one family of FAMILIES ("wgmma"), in the order of the rows.
+    """Return the names of every fragment, or of one family of FAMILIES ("wgmma"), in table order.
 
-    len(fragments("stmatrix")) is 9. Raises RefsimError `unknown-family`. Source: that of each row.
+    len(fragments("stmatrix")) is 9. Raises RefsimError `unknown-family`. Source: the fragment's.
     """
     if family is not None and family not in _MODULES:
         raise unknown("fragment family", family, list(FAMILIES))
@@ -40,18 +40,19 @@ def fragments(family: str | None = None) -> tuple[str, ...]:
 
 
 def family_of(name: str) -> str:
-    """The family that the first words of a name say: mma.sp of mma.sp.m16n8k32.f16.a, mma of mma.m16n8k16.f16.a."""
+    """Return the family of a name: mma.sp for mma.sp.m16n8k32.f16.a, mma for mma.m16n8k16.f16.a."""
     words = name.split(".")
     return ".".join(words[: 2 if words[1:2] == ["sp"] else 1])
 
 
 @cache
 def fragment(name: str) -> Fragment:
-    """The fragment of that name: fragment("mma.m16n8k16.bf16.a").coord(5, 3) is (9, 3).
+    """Return the fragment of that name: fragment("mma.m16n8k16.bf16.a").coord(5, 3) is (9, 3).
 
-    The opcode of an instruction with its operand (mma.sync.aligned.(...).a), and words that one name alone has, are read too.
-    A combination that no instruction has raises RefsimError "illegal-fragment" with the rule it breaks, words that several
-    names have "which-fragment" with these; any other unknown name one with the three nearest.
+    The opcode of an instruction with its operand (mma.sync.aligned.(...).a) is read, too, as are parts of a name that
+    fit only one fragment. Raises RefsimError "illegal-fragment" with the broken rule for a combination that no
+    instruction has, and "which-fragment" with the candidates for parts that fit several. Any other unknown name is an
+    error with the three nearest. Source: the fragment's.
     """
     if not isinstance(name, str):
         raise RefsimError("fragment-name", f"a fragment is asked for by name, not by {name!r}")
@@ -71,7 +72,7 @@ def fragment(name: str) -> Fragment:
 
 
 def meant_by(name: str) -> tuple[str, ...]:
-    """The fragments that an opcode, or some words of their names, may mean: meant_by("m16n8k16.bf16") has four."""
+    """Return the fragments that an opcode, or parts of their names, may mean: meant_by("m16n8k16.bf16") has four."""
     from refsim.layouts.families.spelling import of_opcode, of_words
 
     return of_opcode(name, fragments()) or of_words(name, fragments())

@@ -22,11 +22,11 @@ Formula = Callable[[Integers, Integers], tuple[Integers, Integers]]
 @drawn
 @dataclass(frozen=True, repr=False)
 class Fragment(Card):
-    """How a matrix lies across threads: `coord(thread, value)` is the (row, col) of that thread's value.
+    """Describe how a matrix lies across threads: `coord(thread, value)` is the (row, col) of that thread's value.
 
     `shape` is (rows, cols): A is M x K, B is K x N, C and D are M x N; scale factors are M x blocks and blocks x N.
-    `value` counts elements within a thread from the lowest register and bit up, so value // per_register is the register.
-    An element of `element_bits` stands at bit `element_shift` of its slot of register_bits // per_register bits.
+    `value` counts elements within a thread from the lowest register and bit up; value // per_register is the register.
+    An element of `element_bits` begins at bit `element_shift` of its slot of register_bits // per_register bits.
     `units` names the two hardware coordinates: TMEM layouts have ("TMEM lane", "column") instead of threads and values.
     `memory_bits` is the width of an element in the 16-byte row that ldmatrix reads or stmatrix writes, else 0.
     `since` is the first target that has the instruction.
@@ -57,21 +57,21 @@ class Fragment(Card):
 
     @property
     def evidence(self) -> Evidence:
-        """What the row rests on: its formula, an independent package, or a run on a chip."""
+        """Return the evidence for the fragment: its formula, an independent package, or a run on a chip."""
         return evidence_of(self.name)
 
     @property
     def slot_bits(self) -> int:
-        """Bits of a register that one element occupies: 8 for the FP4 containers of mma.m16n8k32.e2m1.a."""
+        """Return the bits of a register that one element occupies: 8 for the FP4 containers of mma.m16n8k32.e2m1.a."""
         return self.register_bits // self.per_register
 
     @property
     def registers(self) -> int:
-        """Registers per thread: 4 for mma.m16n8k16.bf16.a."""
+        """Return the registers per thread: 4 for mma.m16n8k16.bf16.a."""
         return -(-self.values // self.per_register)
 
     def coord(self, thread: ArrayLike, value: ArrayLike) -> tuple[Integers, Integers]:
-        """The row and column of a thread's value; arrays broadcast. (-1, -1) where the place holds no element.
+        """Return the row and column of a thread's value; arrays broadcast. (-1, -1) where the place holds no element.
 
         Raises RefsimError when a thread or value is out of range.
         """
@@ -80,18 +80,18 @@ class Fragment(Card):
         )
 
     def holder(self, row: ArrayLike, col: ArrayLike) -> tuple[Integers, Integers]:
-        """The first (thread, value) that holds an element; arrays broadcast. `holders` gives all of them."""
+        """Return the first (thread, value) that holds an element; arrays broadcast. `holders` gives all of them."""
         threads, values = self.holders(row, col)
         return threads[..., 0][()], values[..., 0][()]
 
     def holders(self, row: ArrayLike, col: ArrayLike) -> tuple[Integers, Integers]:
-        """Every (thread, value) that holds an element, on a last axis of length `copies`, in thread order."""
+        """Return every (thread, value) that holds an element, on a last axis of length `copies`, in thread order."""
         place = self._places[self._checked("row", row, self.shape[0]), self._checked("col", col, self.shape[1])]
         return place // self.values, place % self.values
 
     @cached_property
     def elements(self) -> tuple[Integers, Integers]:
-        """Row and column of every place, two arrays of shape (threads, values)."""
+        """Return row and column of every place, two arrays of shape (threads, values)."""
         thread, value = np.arange(self.threads)[:, None], np.arange(self.values)[None, :]
         rows, cols = np.broadcast_arrays(*self.formula(thread, value))
         rows.setflags(write=False)
@@ -100,12 +100,12 @@ class Fragment(Card):
 
     @property
     def copies(self) -> int:
-        """How many places hold each element: 1, but 4 for tcgen05 scale factors, which each warp's lanes repeat."""
+        """Return how many places hold each element: 4 for tcgen05 scale factors, which each warp repeats, else 1."""
         return int(self._places.shape[-1])
 
     @cached_property
     def _places(self) -> Integers:
-        """Per element the places thread * values + value that hold it, ascending: the inverse, derived by sorting."""
+        """Return the places thread * values + value of each element, ascending: the inverse, derived by sorting."""
         rows, cols = self.elements
         used = np.flatnonzero(rows.ravel() >= 0)
         element = (rows * self.shape[1] + cols).ravel()[used]
@@ -129,20 +129,20 @@ Row = tuple[str, Callable[[], Fragment]]
 
 
 def group(lane: Integers) -> Integers:
-    """The quad of a lane within its warp, 0 to 7: lane 5 is in quad 1."""
+    """Return the quad of a lane within its warp, 0 to 7: lane 5 is in quad 1."""
     return (lane >> 2) & 7
 
 
 def within(lane: Integers) -> Integers:
-    """The place of a lane within its quad, 0 to 3: lane 5 is the second, 1."""
+    """Return the place of a lane within its quad, 0 to 3: lane 5 is the second, 1."""
     return lane & 3
 
 
 def only(used: NDArray[np.bool_], row: Integers, col: Integers) -> tuple[Integers, Integers]:
-    """(row, col) where `used`, else (-1, -1): that place holds no element."""
+    """Return (row, col) where `used`, else (-1, -1): that place holds no element."""
     return np.where(used, row, -1), np.where(used, col, -1)
 
 
 def refuse(name: str, what: str, rule: str, help: str = "") -> RefsimError:
-    """The error for a name whose grammar is right and whose combination no instruction has."""
+    """Return the error for a name whose grammar is right and whose combination no instruction has."""
     return RefsimError("illegal-fragment", what, where=name, rule=rule, help=help)

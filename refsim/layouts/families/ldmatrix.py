@@ -1,4 +1,4 @@
-"""Fragments of ldmatrix and stmatrix: which element of which 16-byte row each lane's register receives or gives."""
+"""Fragments of ldmatrix and stmatrix: the element of a 16-byte row that each lane's register receives or gives."""
 
 import re
 from collections.abc import Iterator
@@ -11,28 +11,31 @@ from refsim.sources import PTX
 
 
 def _straight(lane: Integers, value: Integers, per: int) -> tuple[Integers, Integers]:
-    """Register r of a lane is the q-th quarter of row g of matrix r: m8n8 b16, lane 5, value 3 is row 8 + 1, col 3."""
+    """Return places without .trans: register r of a lane is the q-th quarter of row g of matrix r.
+
+    m8n8 b16, lane 5, value 3 is row 8 + 1, col 3.
+    """
     return 8 * (value // per) + group(lane), within(lane) * per + value % per
 
 
 def _transposed_b16(lane: Integers, value: Integers) -> tuple[Integers, Integers]:
-    """Register r, halfword h of a lane is row 2q + h, column g of matrix r."""
+    """Return places of b16 with .trans: register r, halfword h of a lane is row 2q + h, column g of matrix r."""
     return 8 * (value >> 1) + 2 * within(lane) + (value & 1), group(lane)
 
 
 def _transposed_16_rows(lane: Integers, value: Integers) -> tuple[Integers, Integers]:
-    """Register 2m + h, byte b of a lane is row 4q + b, byte g + 8h of matrix m."""
+    """Return places of m16n16: register 2m + h, byte b of a lane is row 4q + b, byte g + 8h of matrix m."""
     return 16 * (value >> 3) + 4 * within(lane) + (value & 3), group(lane) + 8 * ((value >> 2) & 1)
 
 
 def _transposed_bytes(lane: Integers, value: Integers) -> tuple[Integers, Integers]:
-    """Register r, byte b of a lane goes to row 2q + b % 2, byte g + 8 * (b / 2) of matrix r."""
+    """Return places of m16n8: register r, byte b of a lane is row 2q + b % 2, byte g + 8 * (b / 2) of matrix r."""
     return 8 * (value >> 2) + 2 * within(lane) + (value & 1), group(lane) + 8 * ((value >> 1) & 1)
 
 
 @dataclass(frozen=True)
 class Form:
-    """One shape and type: `rows` address lanes per matrix, each the start of a 16-byte row of `cols` elements.
+    """Describe one shape and type: `rows` address lanes per matrix, each the start of a 16-byte row of `cols` elements.
 
     `memory_bits` is the width of an element in the row, packed from its start; in a register it fills `slot_bits`.
     """
@@ -49,6 +52,7 @@ class Form:
     since: str
 
     def name(self, instruction: str, count: int) -> str:
+        """Return the name of the fragment of `count` matrices: "ldmatrix.m8n8.x4.b16"."""
         return f"{instruction}.{self.shape}.x{count}.{self.type}" + ".trans" * self.trans
 
 
@@ -72,7 +76,7 @@ ROW_FORMS = {"ldmatrix": LOADS, "stmatrix": STORES}
 
 
 def rows() -> Iterator[Row]:
-    """Every name of the two families with the function that builds its fragment."""
+    """Yield every name of the two families with the function that builds its fragment."""
     for instruction, forms in ROW_FORMS.items():
         for form in forms:
             for count in form.counts:
@@ -80,6 +84,7 @@ def rows() -> Iterator[Row]:
 
 
 def _fragment(instruction: str, form: Form, count: int) -> Fragment:
+    """Return the fragment of `count` matrices of a form."""
     elements = form.rows * form.cols * count
     return Fragment(
         form.name(instruction, count),
@@ -102,7 +107,7 @@ _NAME = re.compile(
 
 
 def refusal(name: str) -> RefsimError | None:
-    """Why no instruction has the fragment of that name; None where the name is not of the grammar at all."""
+    """Return the reason that no instruction has the fragment; None where the name does not follow the grammar."""
     match = _NAME.fullmatch(name)
     if match is None:
         return None

@@ -16,7 +16,7 @@ LANES = 64
 
 @dataclass(frozen=True)
 class MfmaShape:
-    """One MN x MN x K: types in AMD's spelling (fp8 is FNUZ on gfx942, OCP on gfx950) and the first chip.
+    """Describe one MN x MN x K: types in AMD's spelling (fp8 is FNUZ on gfx942, OCP on gfx950) and the first chip.
 
     64 lanes are G = 64 / MN groups; each group holds another stretch of K.
     """
@@ -31,6 +31,7 @@ class MfmaShape:
 
     @property
     def groups(self) -> int:
+        """Return the number of lane groups, each with another stretch of K."""
         return LANES // self.mn
 
 
@@ -58,14 +59,14 @@ AMD_NAMES: dict[str, ElementType] = {
     "i8": S8,
     "fp8": E4M3FNUZ,
     "bf8": E5M2FNUZ,
-}  # others are called as elsewhere
+}  # other types have refsim's names
 # Width of an f8f6f4 element -> the consecutive k that a lane holds before it skips to the next stretch
 K_CHUNK = {8: 16, 6: 32, 4: 32}
 WIDTHS = {"fp8": 8, "fp6": 6, "fp4": 4}
 
 
 def rows() -> Iterator[Row]:
-    """Every name of the family with the function that builds its fragment."""
+    """Yield every name of the family with the function that builds its fragment."""
     for shape in MFMA_SHAPES:
         for type in shape.types:
             stem = f"mfma.{shape}.{type}"
@@ -89,6 +90,7 @@ def _element(type: str) -> ElementType:
 
 
 def _operand(name: str, shape: MfmaShape, operand: str, bits: int) -> Fragment:
+    """Return the fragment of A or B with elements of `bits` bits."""
     values = shape.k // shape.groups
     scaled = shape.types == ("f8f6f4",)
     chunk = K_CHUNK[bits] if scaled else values
@@ -109,13 +111,17 @@ def _operand(name: str, shape: MfmaShape, operand: str, bits: int) -> Fragment:
 
 
 def _along_k(lane: Integers, value: Integers, shape: MfmaShape, operand: str, chunk: int) -> tuple[Integers, Integers]:
-    """Stretches of `chunk` k go to the lane groups in turn: fp8 16x16x128, lane 16, value 16 is k = 16 + 64."""
+    """Return places of A or B: stretches of `chunk` k go to the lane groups in turn.
+
+    fp8 16x16x128, lane 16, value 16 is k = 16 + 64.
+    """
     outer = lane % shape.mn
     k = value % chunk + chunk * (lane // shape.mn + shape.groups * (value // chunk))
     return (outer, k) if operand == "a" else (k, outer)
 
 
 def _accumulator(name: str, shape: MfmaShape, type: str) -> Fragment:
+    """Return the fragment of C or D: runs of four rows, single rows for f64."""
     doubles = type != "f8f6f4" and _element(type) is F64
     bits = 64 if doubles else 32
     return Fragment(
@@ -133,11 +139,15 @@ def _accumulator(name: str, shape: MfmaShape, type: str) -> Fragment:
 
 
 def _down_rows(lane: Integers, value: Integers, shape: MfmaShape, run: int) -> tuple[Integers, Integers]:
-    """Runs of `run` rows go to the lane groups in turn: 32x32, lane 32, value 5 is row 1 + 4 + 8."""
+    """Return places of C or D: runs of `run` rows go to the lane groups in turn.
+
+    32x32, lane 32, value 5 is row 1 + 4 + 8.
+    """
     return value % run + run * (lane // shape.mn + shape.groups * (value // run)), lane % shape.mn
 
 
 def _scales(name: str, shape: MfmaShape, operand: str, byte: int) -> Fragment:
+    """Return the fragment of scales in the byte of a register that OPSEL chooses."""
     extent = (shape.mn, shape.groups)
     return Fragment(
         name,
@@ -164,7 +174,7 @@ _NAME = re.compile(
 
 
 def refusal(name: str) -> RefsimError | None:
-    """Why no instruction has the fragment of that name; None where the name is not of the grammar at all."""
+    """Return the reason that no instruction has the fragment; None where the name does not follow the grammar."""
     match = _NAME.fullmatch(name)
     if match is None:
         return None

@@ -14,21 +14,22 @@ from refsim.sources import PTX, Source
 
 
 class MmaShape(Shape):
-    """A shape of mma.sync; the first accumulator is the default."""
+    """Describe a shape of mma.sync; the first accumulator is the default."""
 
     @property
     def source(self) -> Source:
+        """Return the section of the PTX ISA that shows the fragments of the shape."""
         return PTX[f"matrix fragments for mma.{self}"]
 
     @property
     def is_volta(self) -> bool:
-        """m8n8k4 of f16, the one shape that computes four products."""
+        """Return whether the shape is m8n8k4 of f16, the one shape that computes four products."""
         return self.k == 4 and all(element_named(type) is F16 for type in self.types)
 
 
 @dataclass(frozen=True)
 class Scaling:
-    """Scale factors of one kind: `blocks` of them along K, which stand at consecutive bytes of one register."""
+    """Describe the scale factors of one kind: `blocks` of them along K, at consecutive bytes of one register."""
 
     k: int
     kind: str
@@ -76,7 +77,7 @@ THREAD_IDS = {"sfa": (0, 1), "sfb": (0, 1, 2, 3)}
 
 
 def rows() -> Iterator[Row]:
-    """Every name of the family with the function that builds its fragment."""
+    """Yield every name of the family with the function that builds its fragment."""
     for shape in MMA_SHAPES:
         for type, operand in product(shape.types, "abcd"):
             stem = f"mma.{shape}.{type}.{operand}"
@@ -99,7 +100,10 @@ def rows() -> Iterator[Row]:
 
 
 def container_bits(type: str, k: int) -> tuple[int, int]:
-    """Slot width and lowest bit of an element: FP6 and FP4 of kind::f8f6f4 (k = 32) stand in bytes, FP4 in bits 5:2."""
+    """Return slot width and lowest bit of an element: FP6 and FP4 of kind::f8f6f4 (k = 32) lie in bytes.
+
+    FP4 lies in bits 5:2.
+    """
     row = element_named(type)
     if k == 32 and row.code_bits < 8 and not row.is_integer:
         return 8, 2 if row is E2M1 else 0
@@ -107,9 +111,9 @@ def container_bits(type: str, k: int) -> tuple[int, int]:
 
 
 def operand_a(lane: Integers, value: Integers, per: int, m: int = 16) -> tuple[Integers, Integers]:
-    """A: a quad shares rows g and g + 8, a lane holds `per` consecutive k per register; registers go down, then along k.
+    """Return places of A: a quad shares rows g and g + 8; a lane holds `per` consecutive k per register.
 
-    m16n8k16.bf16: lane 5, value 3 is register 1 = row 1 + 8, k = 1 * 2 + 1.
+    Registers go down, then along k. m16n8k16.bf16: lane 5, value 3 is register 1 = row 1 + 8, k = 1 * 2 + 1.
     """
     register, place = value // per, value % per
     down, along = (register & 1, register >> 1) if m == 16 else (0, register)
@@ -117,18 +121,22 @@ def operand_a(lane: Integers, value: Integers, per: int, m: int = 16) -> tuple[I
 
 
 def operand_b(lane: Integers, value: Integers, per: int) -> tuple[Integers, Integers]:
-    """B: a quad holds column n = g, a lane `per` consecutive k per register, the next register 4 * per further on."""
+    """Return places of B: a quad holds column n = g, a lane `per` consecutive k per register.
+
+    The next register is 4 * per further on.
+    """
     register, place = value // per, value % per
     return within(lane) * per + place + register * 4 * per, group(lane)
 
 
 def accumulator(lane: Integers, value: Integers) -> tuple[Integers, Integers]:
-    """C and D: a lane holds two neighbouring columns of row g, then of row g + 8."""
+    """Return places of C and D: a lane holds two neighboring columns of row g, then of row g + 8."""
     return group(lane) + 8 * (value >> 1), 2 * within(lane) + (value & 1)
 
 
 # fmt: off
 def _operand(name: str, shape: MmaShape, type: str, operand: str) -> Fragment:
+    """Return the fragment of A or B."""
     slot, shift = container_bits(type, shape.k)
     per = max(1, 32 // slot)
     if operand == "a":
@@ -144,6 +152,7 @@ def _operand(name: str, shape: MmaShape, type: str, operand: str) -> Fragment:
 
 
 def _accumulator(name: str, shape: MmaShape, type: str) -> Fragment:
+    """Return the fragment of C or D with elements of `type`."""
     bits = element_named(type).code_bits
     per = max(1, 32 // bits)
     extent, formula, summary = (shape.m, shape.n), accumulator, "a lane holds pairs of neighbouring columns"
@@ -156,12 +165,13 @@ def _accumulator(name: str, shape: MmaShape, type: str) -> Fragment:
 # fmt: on
 
 
-# m8n8k4 of f16 computes four products at once: p is that of lanes 4p to 4p + 3 and 16 + 4p to 16 + 4p + 3.
+# m8n8k4 of f16 computes four products at once: product p is in lanes 4p to 4p + 3 and 16 + 4p to 16 + 4p + 3.
 _FOUR_PRODUCTS = "product p of four has rows (in B: columns) 8p to 8p + 7 and lanes 4p.. and 16 + 4p.."
 
 
 # fmt: off
 def _volta_operand(name: str, shape: MmaShape, operand: str, major: str) -> Fragment:
+    """Return the fragment of A or B of m8n8k4 of f16, whose `major` is row or col."""
     across = major == _USUAL_MAJOR[operand]
     outer_inner = _volta_across if across else _volta_along
     formula = outer_inner if operand == "a" else partial(_swapped, outer_inner)
@@ -178,17 +188,17 @@ def _swapped(formula: Formula, lane: Integers, value: Integers) -> tuple[Integer
 
 
 def _volta_across(lane: Integers, value: Integers) -> tuple[Integers, Integers]:
-    """A lane holds one row of its product, row lane % 4 or, in the upper half warp, 4 + lane % 4."""
+    """Return places where a lane holds one row of its product: row lane % 4, in the upper half warp 4 + lane % 4."""
     return _volta_row(lane) + (lane & 3), value
 
 
 def _volta_along(lane: Integers, value: Integers) -> tuple[Integers, Integers]:
-    """A lane holds k = lane % 4 of four rows of its product, rows 4 to 7 in the upper half warp."""
+    """Return places where a lane holds k = lane % 4 of four rows of its product, rows 4 to 7 in the upper half warp."""
     return _volta_row(lane) + value, lane & 3
 
 
 def _volta_d_f32(lane: Integers, value: Integers) -> tuple[Integers, Integers]:
-    """Accumulators of 32 bits lie in pairs of columns over two rows: lane 1, value 6 is row 1 + 2, column 4."""
+    """Return places of 32-bit accumulators, pairs of columns over two rows: lane 1, value 6 is row 1 + 2, column 4."""
     return _volta_row(lane) + (lane & 1) + (value & 2), (value & 4) + (lane & 2) + (value & 1)
 
 
@@ -209,13 +219,13 @@ def _scales(name: str, scaling: Scaling, operand: str, byte: int, thread: int) -
 
 
 def _scale_a(lane: Integers, value: Integers, blocks: int, byte: int, thread: int) -> tuple[Integers, Integers]:
-    """Row m reads lane 4 * (m % 8) + 2 * thread-id + m / 8; K-block j stands at byte byte-id + j."""
+    """Return places of A's scales: row m reads lane 4 * (m % 8) + 2 * thread-id + m / 8, K-block j byte byte-id + j."""
     row = group(lane) + 8 * (lane & 1)
     return only((within(lane) >> 1 == thread) & (value >= byte) & (value < byte + blocks), row, value - byte)
 
 
 def _scale_b(lane: Integers, value: Integers, blocks: int, byte: int, thread: int) -> tuple[Integers, Integers]:
-    """Column n reads lane 4n + thread-id; K-block j stands at byte byte-id + j."""
+    """Return places of B's scales: column n reads lane 4n + thread-id, K-block j byte byte-id + j."""
     return only((within(lane) == thread) & (value >= byte) & (value < byte + blocks), value - byte, group(lane))
 
 
@@ -227,7 +237,7 @@ _NAME = re.compile(
 
 # fmt: off
 def refusal(name: str) -> RefsimError | None:
-    """Why no instruction has the fragment of that name; None where the name is not of the grammar at all."""
+    """Return the reason that no instruction has the fragment; None where the name does not follow the grammar."""
     match = _NAME.fullmatch(name)
     if match is None:
         return None
@@ -259,6 +269,7 @@ def refusal(name: str) -> RefsimError | None:
 
 
 def _scale_refusal(name: str, part: dict[str, str | None], shape: str, scalings: list[Scaling]) -> RefsimError:
+    """Return the error for a name of scales; `part` are the groups of the name, `scalings` the entries of its kind."""
     rule = "PTX ISA, mma: block scaling is " + ", ".join(str(row) for row in MMA_SCALINGS)
     fitting = [row for row in scalings if str(row) == f"{shape}.{row.kind}.{part['vector']}x"]
     if not fitting:

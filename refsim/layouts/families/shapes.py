@@ -1,11 +1,11 @@
-"""What mma.sync and wmma have in common: shapes, and the types that one of them multiplies."""
+"""Shapes of mma.sync and wmma, with the types that each multiplies."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class Shape:
-    """The element types that one shape multiplies, the accumulators it offers and the first target that has it."""
+    """Describe the element types of one shape, the accumulators it offers and the first target that has it."""
 
     m: int
     n: int

@@ -1,7 +1,7 @@
-"""Fragments of products with a sparse A: its stored elements, the whole B, and the metadata, of which some lanes hold all.
+"""Fragments of products with a sparse A: its stored elements, the whole B, and the metadata, which some lanes hold.
 
-Of A the K / 2 stored columns lie as those of the dense instruction with half the K; so do the accumulators. The metadata is
-a matrix of the same K / 2 columns: the position of each stored element in its group.
+The K / 2 stored columns of A lie as in the dense instruction with half the K; so do the accumulators. The metadata is a
+matrix of these K / 2 columns: the position of each stored element in its group.
 """
 
 import re
@@ -21,43 +21,47 @@ METADATA_BITS = 32  # every lane gives one register
 
 
 class SparseShape(Shape):
-    """A shape of mma.sp, or of wgmma.mma_async.sp, whose N plays no part; the first accumulator is the default."""
+    """Describe a shape of mma.sp, or of wgmma.mma_async.sp (N has no effect); the first accumulator is the default."""
 
     @property
     def source(self) -> Source:
+        """Return the section of the PTX ISA that shows the fragments of the shape."""
         if self.is_warpgroup:
             return PTX["wgmma.mma_async.sp, metadata"]
         return PTX[f"matrix fragments for sparse mma.{self}"]
 
     @property
     def is_warpgroup(self) -> bool:
+        """Return whether the shape belongs to wgmma.mma_async.sp."""
         return self.m == 64
 
     @property
     def position_bits(self) -> int:
-        """Bits of one position: two for one of four, four for one of two elements of 32 bits."""
+        """Return the bits of one position: two for one of four elements, four for one of two elements of 32 bits."""
         return 4 if self.code_bits == 32 else 2
 
     @property
     def code_bits(self) -> int:
+        """Return the bits of an element."""
         return element_named(self.types[0]).code_bits
 
     @property
     def lanes(self) -> int:
-        """How many lanes of each four give the metadata."""
+        """Return how many lanes of each four give the metadata."""
         return 16 * self.k // 2 * self.position_bits // (8 * METADATA_BITS)
 
     @property
     def stem(self) -> str:
+        """Return the beginning of the names of the shape: "mma.sp.m16n8k32"."""
         return f"wgmma.sp.m64k{self.k}" if self.is_warpgroup else f"mma.sp.{self}"
 
     def metadata(self, type: str, selector: int) -> str:
-        """The name of the metadata's fragment where the sparsity selector has that value."""
+        """Return the name of the metadata's fragment for a value of the sparsity selector."""
         return f"{self.stem}.{type}.meta" + (f".sel{selector}" if selector else "")
 
     @property
     def selectors(self) -> range:
-        """The values that the sparsity selector may have."""
+        """Return the values that the sparsity selector may have."""
         return range(4 // self.lanes)
 
 
@@ -83,7 +87,7 @@ SPARSE_WARPGROUP_SHAPES = (
 
 
 def rows() -> Iterator[Row]:
-    """Every name of the family with the function that builds its fragment."""
+    """Yield every name of the family with the function that builds its fragment."""
     for shape in SPARSE_SHAPES:
         for type, operand in product(shape.types, "abcd"):
             name = f"{shape.stem}.{type}.{operand}"
@@ -101,6 +105,7 @@ def rows() -> Iterator[Row]:
 
 # fmt: off
 def _operand(name: str, shape: SparseShape, type: str, operand: str) -> Fragment:
+    """Return the fragment of the stored A or of B."""
     per = 32 // shape.code_bits
     extent = (shape.m, shape.k // 2) if operand == "a" else (shape.k, shape.n)
     return Fragment(
@@ -120,6 +125,7 @@ def _accumulator(name: str, shape: SparseShape, type: str) -> Fragment:
 
 
 def _metadata(name: str, shape: SparseShape, selector: int) -> Fragment:
+    """Return the fragment of the metadata for a value of the sparsity selector."""
     per, lanes = METADATA_BITS // shape.position_bits, shape.lanes
     chosen = ", ".join(str(selector * lanes + number) for number in range(lanes))
     return Fragment(
@@ -131,10 +137,11 @@ def _metadata(name: str, shape: SparseShape, selector: int) -> Fragment:
 
 
 def _positions(lane: Integers, value: Integers, shape: SparseShape, selector: int) -> tuple[Integers, Integers]:
-    """Types of 16 and 32 bits: the low half of a register is row g, the high half row g + 8, the next lane goes on along k.
-    Types of 8 bits: a register is one row, the next lane has row g + 8, the one after goes on along k.
+    """Return places of the metadata, in which each lane gives one 32-bit register.
 
-    mma.sp.m16n8k32.f16.meta: lane 5, value 9 is row 1 + 8, stored column 8 + 1, which stands in k 16 to 19.
+    Types of 16 and 32 bits: the low half of a register is row g, the high half row g + 8, the next lane goes on along
+    k. Types of 8 bits: a register is one row, the next lane has row g + 8, the lane after that goes on along k.
+    mma.sp.m16n8k32.f16.meta: lane 5, value 9 is row 1 + 8, stored column 8 + 1, which lies in k 16 to 19.
     """
     per = METADATA_BITS // shape.position_bits
     turn = within(lane) - selector * shape.lanes
@@ -147,7 +154,7 @@ def _positions(lane: Integers, value: Integers, shape: SparseShape, selector: in
 
 @dataclass(frozen=True)
 class _Asked:
-    """What the words of a name ask for."""
+    """Describe the parts of a name."""
 
     stem: str
     type: str
@@ -161,7 +168,7 @@ _NAME = re.compile(
 
 
 def refusal(name: str) -> RefsimError | None:
-    """Why no instruction has the fragment of that name; None where the name is not of the grammar at all."""
+    """Return the reason that no instruction has the fragment; None where the name does not follow the grammar."""
     match = _NAME.fullmatch(name)
     if match is None:
         return None

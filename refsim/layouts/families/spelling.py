@@ -1,4 +1,4 @@
-"""What a name may mean that is no fragment's own: an opcode of PTX, or some words of names."""
+"""Other spellings of fragments: an opcode of PTX, or some parts of names."""
 
 import re
 from collections.abc import Collection, Iterable
@@ -13,10 +13,10 @@ _MOVES = ("ldmatrix", "stmatrix", "tcgen05")
 
 
 def of_opcode(text: str, known: Collection[str]) -> tuple[str, ...]:
-    """The names of the fragments that an opcode of PTX reads and writes; that of one operand where it is named behind it.
+    """Return the names of the fragments of an opcode of PTX, or one name if an operand follows the opcode.
 
-    of_opcode("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32.a", ...) is ("mma.m16n8k16.bf16.a",); of a shape that no
-    instruction has the names are none that is known. ldmatrix, stmatrix, tcgen05.ld and st have one fragment.
+    of_opcode("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32.a", ...) is ("mma.m16n8k16.bf16.a",). A shape that no
+    instruction has gives names that are not in `known`. ldmatrix, stmatrix, tcgen05.ld and st have one fragment.
     """
     family, *words = text.split(".")
     if family in _MOVES and "aligned" in words:
@@ -32,11 +32,11 @@ def of_opcode(text: str, known: Collection[str]) -> tuple[str, ...]:
 
 
 def _named(opcode: MatrixOpcode, operand: str, known: Collection[str]) -> str:
-    """The name of one operand: an accumulator and the major order of m8n8k4 stand behind it where there is a choice."""
+    """Return the name of one operand; an accumulator and the major order of m8n8k4 follow if there is a choice."""
     stem = f"{opcode.family}.{opcode.shape}"
     if opcode.sparse and opcode.family == "mma":
         stem = f"mma.sp.{opcode.shape}"
-    elif opcode.sparse and operand != "meta":  # what is stored of A lies as the A of half the K
+    elif opcode.sparse and operand != "meta":  # the stored A lies as a dense A with half the K
         stem = stem.replace(f"k{opcode.k}", f"k{opcode.k // 2}")
     if operand == "meta":
         return f"{stem if opcode.family == 'mma' else f'wgmma.sp.m64k{opcode.k}'}.{opcode.types['a']}.meta"
@@ -55,10 +55,10 @@ def _named(opcode: MatrixOpcode, operand: str, known: Collection[str]) -> str:
 
 
 def of_words(text: str, known: Iterable[str]) -> tuple[str, ...]:
-    """The names that have all words of a text in its order: m16n8k16.bf16 is in those of four operands.
+    """Return the names that have all parts of a text in its order: m16n8k16.bf16 is part of the names of four operands.
 
-    Names that end with the text come first: m64n128k32.e4m3.d is not the name that ends in .d.f16. If no name has the words,
-    a shape may leave out its k: wgmma.m64n128.d stands for every type of that shape.
+    Names that end with the text come first: m64n128k32.e4m3.d does not mean the name that ends in .d.f16. If no name
+    has the parts, a shape may leave out its k: wgmma.m64n128.d means every type of that shape.
     """
     words = text.split(".")
     names = tuple(name for name in known if "sp" in words or ".sp." not in name)
@@ -76,7 +76,7 @@ def _in_order(words: list[str], among: list[str]) -> bool:
 
 
 def which(text: str, names: tuple[str, ...]) -> RefsimError:
-    """The question for a name that several fragments have: their names, operands in braces."""
+    """Return the error for a text that several fragments match: their names, operands in braces."""
     groups: dict[str, list[str]] = {}
     for name in names:
         found = _OPERAND.search(name)

@@ -16,10 +16,10 @@ _PLACE = ("TMEM lane", "column")
 
 @dataclass(frozen=True)
 class Accumulator:
-    """How D of one M lies in tensor memory: N is cut into `cuts` equal parts, which lie below each other.
+    """Describe D of one M in tensor memory: N is cut into `cuts` equal parts, which lie below each other.
 
-    `ctas` CTAs hold M / ctas rows each; the lanes of the second CTA count on from 128. With `halved`, only the lower
-    16 lanes of each 32 are used. m128 2sm: lane 64 of CTA 0 holds row 0 of the right half of the columns.
+    `ctas` CTAs hold M / ctas rows each; the lanes of the second CTA begin at 128. With `halved`, only the lower 16
+    lanes of each 32 are used. m128 2sm: lane 64 of CTA 0 holds row 0 of the right half of the columns.
     """
 
     m: int
@@ -30,6 +30,7 @@ class Accumulator:
     halved: bool = False
 
     def coord(self, lane: Integers, column: Integers, n: int) -> tuple[Integers, Integers]:
+        """Return the row and column of D at a lane and column of tensor memory, for N columns; (-1, -1) if unused."""
         cta, lane = lane // TENSOR_MEMORY_LANES, lane % TENSOR_MEMORY_LANES
         if self.halved:
             return only(lane % 32 < 16, lane // 32 * 16 + lane % 32, column)
@@ -54,28 +55,31 @@ def _by_lane(lane: Integers, value: Integers) -> tuple[Integers, Integers]:
 
 
 def _eights(lane: Integers, value: Integers) -> tuple[Integers, Integers]:
-    """16x256b: the accumulator of mma.sync, eight columns further on every four registers."""
+    """Return places of 16x256b: the accumulator of mma.sync, eight columns further on every four registers."""
     return group(lane) + 8 * ((value >> 1) & 1), 8 * (value >> 2) + 2 * within(lane) + (value & 1)
 
 
 def _fours(lane: Integers, value: Integers) -> tuple[Integers, Integers]:
-    """16x128b: rows g and g + 8 of column q, four columns further on every two registers."""
+    """Return places of 16x128b: rows g and g + 8 of column q, four columns further on every two registers."""
     return group(lane) + 8 * (value & 1), 4 * (value >> 1) + within(lane)
 
 
 def _twos(lane: Integers, value: Integers) -> tuple[Integers, Integers]:
-    """16x64b: the lane's lowest bit chooses row g or g + 8, the next one of two columns; two columns a register."""
+    """Return places of 16x64b: a lane's lowest bit chooses row g or g + 8, its next bit one of two columns."""
     return group(lane) + 8 * (lane & 1), 2 * value + ((lane >> 1) & 1)
 
 
 def _split(lane: Integers, value: Integers, count: int) -> tuple[Integers, Integers]:
-    """16x32bx2: lanes 16 to 31 read the same rows, `count` columns further on where immHalfSplitoff is `count`."""
+    """Return places of 16x32bx2: lanes 16 to 31 read rows 0 to 15, too, `count` columns further on.
+
+    The columns are further on if immHalfSplitoff is `count`.
+    """
     return lane & 15, value + count * (lane >> 4)
 
 
 @dataclass(frozen=True)
 class Move:
-    """One shape of tcgen05.ld and st: rows, then per repeat the registers of a lane and the 32-bit columns."""
+    """Describe one shape of tcgen05.ld and st: rows, then per repeat the registers of a lane and the 32-bit columns."""
 
     shape: str
     rows: int
@@ -96,13 +100,13 @@ MOVES = (
 
 # Scale vector -> K-blocks of one instruction, and the sf_id that its first byte may be
 VECTORS = {"1x": (1, (0, 1, 2, 3)), "2x": (2, (0, 2)), "4x": (4, (0,)), "3x": (3, (0, 1, 2, 3)), "6x": (6, (0, 2))}
-LONG_VECTORS = ("3x", "6x")  # those of K = 96, which go on in the next four bytes of a row
-_TILE_ROWS = 128  # whose scales lie in columns side by side, before the next four bytes of each row
+LONG_VECTORS = ("3x", "6x")  # vectors of K = 96, which continue in the next four bytes of a row
+_TILE_ROWS = 128  # scales of so many rows lie in columns side by side, before the next four bytes of each row
 A_ROWS = (64, 128)
 
 
 def rows() -> Iterator[Row]:
-    """Every name of the family with the function that builds its fragment."""
+    """Yield every name of the family with the function that builds its fragment."""
     for row in ACCUMULATORS:
         for n in row.columns:
             name = f"tcgen05.m{row.m}n{n}.{row.variant}.d"
@@ -131,6 +135,7 @@ def rows() -> Iterator[Row]:
 
 
 def _accumulator(name: str, row: Accumulator, n: int) -> Fragment:
+    """Return the fragment of D with N columns."""
     across = {1: "", 2: ", the right half of the columns 64 lanes further down"}.get(
         row.cuts, ", column quarters 32 lanes apart"
     )
@@ -148,6 +153,7 @@ def _accumulator(name: str, row: Accumulator, n: int) -> Fragment:
 
 
 def _move(name: str, direction: str, move: Move, count: int) -> Fragment:
+    """Return the fragment of `count` repeats of tcgen05.ld or st; `direction` is "ld" or "st"."""
     formula = partial(_split, count=count) if move.shape == "16x32bx2" else move.formula
     offset = f"; immHalfSplitoff = {count}" if move.shape == "16x32bx2" else ""
     return Fragment(
@@ -163,6 +169,7 @@ def _move(name: str, direction: str, move: Move, count: int) -> Fragment:
 
 
 def _scales(name: str, operand: str, extent: int, vector: str, identity: int, halves: int) -> Fragment:
+    """Return the fragment of scales that begin at byte `identity`; with `halves` 2, 64 lanes hold half the rows."""
     blocks, _ = VECTORS[vector]
     further = (identity + blocks - 1) // 4 * _next_columns(extent)
     return Fragment(
@@ -181,14 +188,17 @@ def _scales(name: str, operand: str, extent: int, vector: str, identity: int, ha
 
 
 def _next_columns(extent: int) -> int:
-    """How many columns further the next four scales of each row lie: those of whole tiles of 128 rows."""
+    """Return the number of columns to the next four scales of each row: the columns of whole tiles of 128 rows."""
     return 4 * -(-extent // _TILE_ROWS)
 
 
 def _scale_bytes(
     lane: Integers, value: Integers, operand: str, extent: int, blocks: int, identity: int, halves: int
 ) -> tuple[Integers, Integers]:
-    """Byte v of a lane is K-block v % 4 - sf_id of row lane % 32 + 32 * (v / 4), in the half that owns the lane."""
+    """Return places of scales: byte v of a lane is K-block v % 4 - sf_id of row lane % 32 + 32 * (v / 4).
+
+    The row is in the half of the operand that owns the lane.
+    """
     half, step = lane // 64 if halves == 2 else 0 * lane, _next_columns(extent)
     outer = lane % 32 + 32 * ((value >> 2) % step) + half * (extent // 2)
     block = (value & 3) + 4 * ((value >> 2) // step) - identity
@@ -202,7 +212,7 @@ _SCALE = re.compile(r"tcgen05\.([mn])([0-9]{1,6})\.([0-9]{1,6}x)\.(sf[ab])(\.2x2
 
 
 def refusal(name: str) -> RefsimError | None:
-    """Why no instruction has the fragment of that name; None where the name is not of the grammar at all."""
+    """Return the reason that no instruction has the fragment; None where the name does not follow the grammar."""
     if match := _D.fullmatch(name):
         return _accumulator_refusal(name, *match.groups())
     if match := _MOVE.fullmatch(name):
@@ -222,6 +232,7 @@ def refusal(name: str) -> RefsimError | None:
 
 
 def _accumulator_refusal(name: str, m: str, n: str, variant: str, operand: str) -> RefsimError:
+    """Return the error for a name of D in tensor memory."""
     fitting = [row for row in ACCUMULATORS if row.variant == variant]
     row = next((row for row in fitting if row.m == int(m)), None)
     if row is None:
@@ -238,6 +249,7 @@ def _accumulator_refusal(name: str, m: str, n: str, variant: str, operand: str) 
 def _scale_refusal(
     name: str, side: str, extent: str, vector: str, operand: str, halves: str | None, identity: str | None
 ) -> RefsimError:
+    """Return the error for a name of scales in tensor memory."""
     if vector not in VECTORS:
         return refuse(name, f"no scale vector is {vector}", f"PTX ISA, tcgen05.mma: {', '.join(VECTORS)}")
     if side != {"sfa": "m", "sfb": "n"}[operand]:

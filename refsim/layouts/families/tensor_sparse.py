@@ -1,7 +1,7 @@
-"""Fragments of tcgen05.mma.sp in tensor memory: the metadata of a sparse A, and the accumulators that a dense A has not.
+"""Fragments of tcgen05.mma.sp in tensor memory: the metadata of a sparse A, and the accumulators that only it has.
 
-The metadata is a matrix of fields, one for each element that is stored of A, or for each pair where FP4 comes in pairs. It
-lies in the lanes that hold the rows of D, and where these hold parts of D below each other once for each part.
+The metadata is a matrix of fields: one for each stored element of A, or for each pair where FP4 comes in pairs. It lies
+in the lanes that hold the rows of D, once for each part of D where parts lie below each other.
 """
 
 import re
@@ -20,8 +20,10 @@ _LANE = "TMEM lane"
 
 @dataclass(frozen=True)
 class StoredFields:
-    """The metadata of some kinds: K of the instruction, fields of a row, bits of one; `interleaved`: row r and row r + 8
-    share a column, and k goes on eight lanes further."""
+    """Describe the metadata of some kinds: K of the instruction, fields of a row, bits of a field.
+
+    `interleaved`: row r and row r + 8 share a column, and k continues eight lanes further.
+    """
 
     kind: str
     k: int
@@ -32,13 +34,13 @@ class StoredFields:
 
     @property
     def columns(self) -> int:
-        """The columns that one instruction reads."""
+        """Return the number of columns that one instruction reads."""
         return self.fields * self.bits // _COLUMN_BITS
 
 
 @dataclass(frozen=True)
 class RowLanes:
-    """Which lanes of a CTA have its rows: all, or the lower 16 of each 32 (`halved`), or some of them again and again."""
+    """Describe the lanes of a CTA that have its rows: all, the lower 16 of each 32 (`halved`), or repeated rows."""
 
     m: int
     variant: str
@@ -47,7 +49,7 @@ class RowLanes:
     halved: bool = False
 
     def row(self, lane: Integers) -> Integers:
-        """The row of a CTA that a lane of it stands for; lanes that are not used are not asked."""
+        """Return the row of a CTA for each of its lanes; the result is meaningless for unused lanes."""
         return lane // 32 * 16 + lane % 32 if self.halved else lane % self.rows
 
 
@@ -57,7 +59,7 @@ STORED = (
     StoredFields("f8f6f4", 64, 32, 2),
     StoredFields("mxf4", 128, 32, 2),
 )
-ALIKE = {"i8": "f8f6f4", "mxf8f6f4": "f8f6f4", "mxf4nvf4": "mxf4"}  # kinds whose metadata lies as that of another
+ALIKE = {"i8": "f8f6f4", "mxf8f6f4": "f8f6f4", "mxf4nvf4": "mxf4"}  # kinds that share the metadata of another kind
 PLACES = (
     RowLanes(64, "1sm", 64, halved=True),
     RowLanes(128, "1sm", 128),
@@ -71,13 +73,13 @@ _FULL = 128  # the rows of a CTA that block-scaled kinds have
 
 
 def stored_of(kind: str) -> StoredFields:
-    """The row of a kind of tcgen05.mma."""
+    """Return the metadata of a kind of tcgen05.mma."""
     named = ALIKE.get(kind, kind)
     return next(row for row in STORED if row.kind == named)
 
 
 def rows() -> Iterator[Row]:
-    """Every name of the family with the function that builds its fragment."""
+    """Yield every name of the family with the function that builds its fragment."""
     for stored in STORED:
         for place in PLACES:
             if stored.kind != "mxf4" or (place.rows == _FULL and place.variant != "ws"):
@@ -89,6 +91,7 @@ def rows() -> Iterator[Row]:
 
 
 def _metadata(name: str, stored: StoredFields, place: RowLanes) -> Fragment:
+    """Return the fragment of the metadata of some kinds, for the lanes of `place`."""
     return Fragment(
         name,
         (place.m, stored.fields),
@@ -105,7 +108,11 @@ def _metadata(name: str, stored: StoredFields, place: RowLanes) -> Fragment:
 
 
 def _fields(lane: Integers, value: Integers, stored: StoredFields, place: RowLanes) -> tuple[Integers, Integers]:
-    """Lane 16 i + 8 h + j, field v of tcgen05.sp.m128k32.f16.1sm.meta: row 16 i + 8 (v / 8) + j, stored column 8 h + v % 8."""
+    """Return (row, stored column) of a metadata field, from the lane (CTAs counted on) and the field of the lane.
+
+    Lane 16 i + 8 h + j, field v of tcgen05.sp.m128k32.f16.1sm.meta is row 16 i + 8 (v / 8) + j, stored column 8 h + v %
+    8.
+    """
     cta, own = lane // TENSOR_MEMORY_LANES, lane % TENSOR_MEMORY_LANES
     row, column = place.row(own), value
     if stored.interleaved:
@@ -116,6 +123,7 @@ def _fields(lane: Integers, value: Integers, stored: StoredFields, place: RowLan
 
 
 def _accumulator(name: str, n: int) -> Fragment:
+    """Return the fragment of D of M = 128 over two CTAs with N columns."""
     place = next(place for place in PLACES if place.ctas == 2 and place.halved)
     return Fragment(
         name,
@@ -131,7 +139,7 @@ def _accumulator(name: str, n: int) -> Fragment:
 
 
 def _half_lanes(lane: Integers, value: Integers, place: RowLanes) -> tuple[Integers, Integers]:
-    """As D of M = 64 of one CTA, in each of the two."""
+    """Return places of D in each of two CTAs, as D of M = 64 of one CTA."""
     own = lane % TENSOR_MEMORY_LANES
     return only(own % 32 < 16, lane // TENSOR_MEMORY_LANES * place.rows + place.row(own), value)
 
@@ -140,7 +148,7 @@ _NAME = re.compile(r"tcgen05\.sp\.m([0-9]{1,6})(?:k([0-9]{1,6})\.(\w+)|n([0-9]{1
 
 
 def refusal(name: str) -> RefsimError | None:
-    """Why no instruction has the fragment of that name; None where the name is not of the grammar at all."""
+    """Return the reason that no instruction has the fragment; None where the name does not follow the grammar."""
     match = _NAME.fullmatch(name)
     if match is None:
         return None

@@ -14,7 +14,7 @@ from refsim.sources import PTX
 
 @dataclass(frozen=True)
 class Product:
-    """The element types that share one K, the accumulators they offer (default first) and the legal N."""
+    """Describe the element types that share one K, the accumulators they offer (default first) and the legal N."""
 
     k: int
     types: tuple[str, ...]
@@ -23,7 +23,7 @@ class Product:
 
     @property
     def spoken_columns(self) -> str:
-        """The legal N in words."""
+        """Return the legal N as text."""
         return f"8 to 256 in steps of {'8' if self.columns == EVERY_EIGHT else '16, and 8 and 24'}"
 
 
@@ -40,7 +40,7 @@ PRODUCTS = (
 
 
 def rows() -> Iterator[Row]:
-    """Every name of the family with the function that builds its fragment."""
+    """Yield every name of the family with the function that builds its fragment."""
     for row in PRODUCTS:
         for type in row.types:
             for n in row.columns:
@@ -52,6 +52,7 @@ def rows() -> Iterator[Row]:
 
 
 def _operand_a(name: str, k: int, type: str) -> Fragment:
+    """Return the fragment of A in registers."""
     per = 32 // element_named(type).code_bits
     return Fragment(
         name,
@@ -73,6 +74,7 @@ def _rows_of_a(thread: Integers, value: Integers, per: int) -> tuple[Integers, I
 
 
 def _accumulator(name: str, n: int, type: str) -> Fragment:
+    """Return the fragment of D with N columns of `type`."""
     per = max(1, 32 // element_named(type).code_bits)
     return Fragment(
         name,
@@ -89,7 +91,7 @@ def _accumulator(name: str, n: int, type: str) -> Fragment:
 
 
 def _rows_of_d(thread: Integers, value: Integers) -> tuple[Integers, Integers]:
-    """Thread 37 (warp 1, lane 5), value 20: row 16 + 1, column 8 * 5 + 2."""
+    """Return places of D: thread 37 (warp 1, lane 5), value 20 is row 16 + 1, column 8 * 5 + 2."""
     row = 16 * (thread >> 5) + group(thread) + 8 * ((value >> 1) & 1)
     return row, 8 * (value >> 2) + 2 * within(thread) + (value & 1)
 
@@ -98,7 +100,7 @@ _NAME = re.compile(r"wgmma\.m([0-9]{1,6})n([0-9]{1,6})k([0-9]{1,6})\.([a-z]+[0-9
 
 
 def refusal(name: str) -> RefsimError | None:
-    """Why no instruction has the fragment of that name; None where the name is not of the grammar at all."""
+    """Return the reason that no instruction has the fragment; None where the name does not follow the grammar."""
     match = _NAME.fullmatch(name)
     if match is None:
         return None

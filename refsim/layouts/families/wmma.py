@@ -1,9 +1,9 @@
 """Fragments of wmma.load, wmma.mma and wmma.store: opaque by contract, and read off the machine code of ptxas.
 
-The PTX ISA says only how many registers there are. From sm_80 on ptxas makes each wmma.mma of one or two products of
-m16n8 (HMMA, IMMA) or one of m8n8 (DMMA), and its loads fetch for every register what those products want there. The
-8 x 32 products are computed as their transpose. f16 operands keep the eight registers of sm_70; those that are not
-needed repeat the first.
+The PTX ISA says only how many registers there are. From sm_80 on ptxas compiles each wmma.mma to one or two products of
+m16n8 (HMMA, IMMA) or to one product of m8n8 (DMMA). Its loads fetch the elements that these products need. The 8 x 32
+products are computed as their transpose. f16 operands keep the eight registers of sm_70; unneeded registers repeat the
+first.
 """
 
 import re
@@ -29,7 +29,7 @@ _F16_VALUES = 16
 
 
 def rows() -> Iterator[Row]:
-    """Every name of the family with the function that builds its fragment."""
+    """Yield every name of the family with the function that builds its fragment."""
     done: set[str] = set()
     for shape in WMMA_SHAPES:
         for type, operand in [*product(shape.types, "ab"), *product(shape.accumulators, "cd")]:
@@ -40,10 +40,11 @@ def rows() -> Iterator[Row]:
 
 
 def side(lane: Integers, value: Integers, per: int, lines: int, deep: int, *, is_b: bool) -> tuple[Integers, Integers]:
-    """(line, k) of an operand whose lines (rows of A, columns of B) stand in blocks of eight, `deep` registers along k.
+    """Return (line, k) of an operand whose lines (rows of A, columns of B) lie in blocks of eight.
 
-    Sixteen rows are the A of a product of m16n8: down first, then along k. Sixteen columns are the B of two: along k
-    first. wmma.m16n16k16.f16.a: lane 5, value 3 is register 1 = row 1 + 8, k = 2 + 1; of .b it is k = 8 + 2 + 1, column 1.
+    `deep` is the number of registers along k. Sixteen rows are the A of a product of m16n8: down first, then along k.
+    Sixteen columns are the B of two products: along k first. wmma.m16n16k16.f16.a: lane 5, value 3 is register 1 = row
+    1 + 8, k = 2 + 1; in .b it is k = 8 + 2 + 1, column 1.
     """
     register, place = value // per % (lines // 8 * deep), value % per
     if deep == 1:
@@ -56,9 +57,9 @@ def side(lane: Integers, value: Integers, per: int, lines: int, deep: int, *, is
 
 
 def accumulator(lane: Integers, value: Integers, m: int, n: int) -> tuple[Integers, Integers]:
-    """C and D: pairs of neighbouring columns, blocks of eight rows down, then to the right; 8 x 32 as its transpose.
+    """Return places of C and D: pairs of neighboring columns, blocks of eight rows down, then to the right.
 
-    wmma.m8n32k16.f32.d: lane 5, value 3 is row 2 + 1, column 1 + 8.
+    8 x 32 is the transpose. wmma.m8n32k16.f32.d: lane 5, value 3 is row 2 + 1, column 1 + 8.
     """
     pair, place = value >> 1, value & 1
     if (m, n) == (8, 32):
@@ -72,6 +73,7 @@ def _transposed_side(lane: Integers, value: Integers, per: int, lines: int, deep
 
 
 def _fragment(name: str, shape: Shape, type: str, operand: str) -> Fragment:
+    """Return the fragment of an operand of wmma."""
     bits = element_named(type).code_bits
     per = max(1, 32 // bits)
     if operand in "cd":
@@ -107,7 +109,7 @@ _NAME = re.compile(r"wmma\.(m[0-9]{1,6}n[0-9]{1,6}k[0-9]{1,6})\.([a-z]+[0-9]{1,6
 
 
 def refusal(name: str) -> RefsimError | None:
-    """Why no instruction has the fragment of that name; None where the name is not of the grammar at all."""
+    """Return the reason that no instruction has the fragment; None where the name does not follow the grammar."""
     match = _NAME.fullmatch(name)
     if match is None:
         return None
@@ -123,7 +125,7 @@ def refusal(name: str) -> RefsimError | None:
 
 
 def positions(fragment: Fragment, layout: str, leading: Integers, lane: Integers) -> Integers:
-    """Where each value of a lane stands in memory, in elements from the start of the matrix: (lanes, values).
+    """Return the place of each value of a lane in memory, in elements from the start of the matrix: (lanes, values).
 
     layout: "row" or "col"; leading: elements from one row (column) to the next, one per lane. Values that repeat others
     are left out.
