@@ -77,6 +77,15 @@ def nearest(name: str, known: list[str], count: int = 3) -> list[str]:
     return close if len(close) == count else difflib.get_close_matches(name, known, n=count, cutoff=0.0)
 
 
+def counted(count: int, noun: str, *, digits: str = "") -> str:
+    """A number and what it counts: "1 element", "2 elements"; `digits` is how the number is formatted."""
+    return (
+        f"{count:{digits}} {noun}"
+        if count == 1
+        else f"{count:{digits}} {noun[:-1] + 'ie' if noun.endswith('ry') else noun}s"
+    )
+
+
 def unknown(kind: str, name: object, known: list[str], *, where: str = "") -> RefsimError:
     """The error for a name that no row has, or for what is no name: it shows the three nearest."""
     name = str(name)

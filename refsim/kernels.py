@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from refsim.errors import RefsimError
+from refsim.errors import RefsimError, counted
 from refsim.formats import ELEMENTS, FORMATS, format_named
 from refsim.integers import is_whole
 from refsim.kernel_code import Compiler, KernelCode
@@ -369,6 +369,6 @@ class Kernel(Card):
     def _facts(self) -> Facts:
         yield "summary", self.summary
         yield "entries", ", ".join(self.entries)
-        yield "corpus", f"{len(self.corpus)} problems"
+        yield "corpus", counted(len(self.corpus), "problem")
         yield "code", self.code.label
         yield "declared in", self.declared_in

@@ -90,7 +90,7 @@ def report(text: str) -> list[str]:
         lines = lines[: drawn[0]]  # the sums of one element, part by part
     while lines and not lines[-1]:
         lines.pop()
-    of_time = re.compile(r"^note  no suspect yet.*\n?(?: +\S.*\n?)*", re.MULTILINE)
+    of_time = re.compile(r"^note  no likely cause yet.*\n?(?: +\S.*\n?)*", re.MULTILINE)
     text = of_time.sub("", "\n".join(lines))
     return [re.sub(r", \d+\.\d s,", ",", line) for line in text.splitlines()]
 

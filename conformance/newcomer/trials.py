@@ -127,7 +127,7 @@ def target_of(kernel: Kernel) -> str:
 
 
 def outcome(name: str, verdict: Verdict) -> Outcome:
-    suspects = tuple(re.findall(r"^suspect (.*)$", verdict.finding, re.MULTILINE))
+    suspects = tuple(re.findall(r"^likely cause: (.*)$", verdict.finding, re.MULTILINE))
     fault = re.match(r"\[([\w-]+)\]", verdict.finding)
     code = "" if verdict.status == PASS else fault[1] if fault else "bits" if verdict.mismatch else "?"
     return Outcome(name, verdict.status, code, suspects, verdict.cases, verdict.seconds, str(verdict))

@@ -7,6 +7,7 @@ from typing import Any
 
 from refsim.causes.rows import Cause
 from refsim.causes.search import Named
+from refsim.errors import counted
 from refsim.formats import F32, ElementType
 from refsim.render.cards import Card, Facts
 
@@ -96,7 +97,7 @@ class DiffExplanation(Card):
         for each in self.parts:
             share = 100 * each.repaired / max(1, self.differing)
             found.append(
-                f"partial  {each}; {each.repaired} of {self.differing} differences ({share:.3g} %), breaks none"
+                f"partial  {each}; {each.repaired} of {counted(self.differing, 'difference')} ({share:.3g} %), breaks none"
             )
         if self.excluded:
             found.append(f"excluded  {_counted(self.excluded)}" + (f"; {self.pairs} pairs" if self.pairs else ""))
@@ -109,9 +110,9 @@ class DiffExplanation(Card):
     def _verdict(self) -> str:
         judged = "" if self.judged == self.size else f"; {self.size - self.judged} were not computed in the time"
         if self.outcome is DiffOutcome.EQUAL:
-            return f"equal: {self.judged} elements, every bit{judged}"
+            return f"equal: {counted(self.judged, 'element')}, every bit{judged}"
         share = 100 * self.differing / max(1, self.judged)
-        return f"{self.outcome}: {self.differing} of {self.judged} elements differ ({share:.3g} %){judged}"
+        return f"{self.outcome}: {self.differing} of {counted(self.judged, 'element')} differ ({share:.3g} %){judged}"
 
     def to_json(self) -> dict[str, Any]:
         """Return a JSON object; docs/verdicts.md describes its keys, and `FORMER_KEYS` stay for one release."""

@@ -60,7 +60,7 @@ def arithmetic_option(function: Callable[..., Any]) -> Callable[..., Any]:
 def opened(
     device_name: str, target: str | None, without: tuple[str, ...] = (), arithmetic: "Arithmetic" = "silicon"
 ) -> "Device":
-    """The device of that name; "auto" falls back to the simulated GPU and says why on standard error.
+    """The device of that name; "auto" falls back to the simulated GPU, and says why where a driver finds no GPU.
 
     without: checks that a simulated GPU does not make; a real one makes none, and refuses them; so it does arithmetic
     other than its own.
@@ -74,7 +74,8 @@ def opened(
     except RefsimError as error:
         if error.kind is not Kind.MISSING:
             raise
-        console.tell(f"simulated GPU: {error.what}")
+        if error.code != "no-cuda-driver":  # most machines have no GPU: then the answer's own words are enough
+            console.tell(f"simulated GPU: {error.what}")
         return device.open("sim", target, without=without, arithmetic=arithmetic)
 
 

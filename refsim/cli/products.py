@@ -9,7 +9,7 @@ import numpy as np
 
 from refsim.cli.arguments import ARRAY_SUFFIXES, load_codes, words_in
 from refsim.cli.elements import code_of
-from refsim.errors import RefsimError
+from refsim.errors import RefsimError, counted
 from refsim.formats import F16, F32, F64, FORMATS, S4, S32, U4, ElementType, Format, element_named, float_named
 from refsim.matrix_opcodes import matrix_opcode
 from refsim.numerics.profiles import PROFILES, chip, profile, rows_of, unit_named, unit_rank
@@ -127,7 +127,9 @@ def read(asked: Asked) -> MmaArguments:
     k, given = asked.k or max(row.k), None
     if not _is_file(asked.a) and not _is_file(asked.b):
         if a.shape[1] != b.shape[1]:
-            raise RefsimError("operand-shape", f"--a has {a.shape[1]} elements, --b has {b.shape[1]}", row.name)
+            raise RefsimError(
+                "operand-shape", f"--a has {counted(a.shape[1], 'element')}, --b has {b.shape[1]}", row.name
+            )
         given = a.shape[1]
         missing = -given % k
         a, b = (np.pad(codes, ((0, 0), (0, missing))) for codes in (a, b))
@@ -143,7 +145,9 @@ def read(asked: Asked) -> MmaArguments:
     m, n = a.shape[-2], b.shape[-2]
     for array, option, wanted in ((a_scale, "--a-scale", m), (b_scale, "--b-scale", n)):
         if array is not None and array.shape[0] != wanted:
-            raise RefsimError("operand-shape", f"{option} has {array.shape[0]} rows, its operand {wanted}", row.name)
+            raise RefsimError(
+                "operand-shape", f"{option} has {counted(array.shape[0], 'row')}, its operand {wanted}", row.name
+            )
     return MmaArguments(
         a,
         b,
@@ -233,7 +237,9 @@ def _operand(word: str, type: ElementType | None, option: str, key: str | None) 
 def _listed(word: str, type: ElementType, option: str) -> "NDArray[Any]":
     words = " ".join(words_in([word])).replace(",", " ").split()
     if not 0 < len(words) <= MOST_LISTED:
-        raise RefsimError("list-length", f"{option} has {len(words)} elements", rule=f"1 to {MOST_LISTED}, or a file")
+        raise RefsimError(
+            "list-length", f"{option} has {counted(len(words), 'element')}", rule=f"1 to {MOST_LISTED}, or a file"
+        )
     return np.array([[_code(each, type, option) for each in words]], type.code_dtype)
 
 

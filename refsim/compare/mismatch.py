@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from refsim.errors import counted
 from refsim.render.cards import Card
 
 LISTED_ELEMENTS = 16
@@ -77,15 +78,17 @@ class Mismatch(Card):
         """The report, one fact a line."""
         if self.first is None or self.worst is None:
             verb = "lie within their bounds" if self.is_bounded else "agree"
-            return [f"{self.total} elements of {self.format} {verb}{self._allowance()}"]
+            return [f"{counted(self.total, 'element')} of {self.format} {verb}{self._allowance()}"]
         percent = f"{self.percent:.2g}" if self.percent < 10 else f"{self.percent:.1f}"
         verb = "lie beyond their bound" if self.is_bounded else "differ"
-        lines = [f"{self.count} of {self.total} elements {verb} ({percent} %), {self.worst_text}{self._allowance()}"]
+        lines = [
+            f"{self.count} of {counted(self.total, 'element')} {verb} ({percent} %), {self.worst_text}{self._allowance()}"
+        ]
         lines += self._element_lines("first", self.first)
         if self.worst.index != self.first.index:
             lines += self._element_lines("worst", self.worst)
         lines += [f"pattern {text}" for text in self.patterns]
-        return lines + [f"suspect {text}" for text in self.suspects]
+        return lines + [f"likely cause: {text}" for text in self.suspects]
 
     @property
     def worst_text(self) -> str:

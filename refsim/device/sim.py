@@ -26,7 +26,7 @@ from refsim.device.arguments import (
 )
 from refsim.device.compile import compiled
 from refsim.device.schedules import SCHEDULES, Outcome, SeededPolicy, early, outcomes, schedules_of
-from refsim.errors import RefsimError
+from refsim.errors import RefsimError, counted
 from refsim.kernel_code import KernelCode, code_of
 from refsim.kernels import Buffer, Findings, Struct
 from refsim.layouts.tma import MAP_ALIGN, TensorMap
@@ -86,7 +86,7 @@ class SimLauncher(Card):
     assumed: list[str] = field(default_factory=list)
 
     def _line(self) -> str:
-        return f"{self.target}, {len(self.buffers)} buffers, {len(self.traces)} launches"
+        return f"{self.target}, {counted(len(self.buffers), 'buffer')}, launches: {len(self.traces)}"
 
     @property
     def target(self) -> str:

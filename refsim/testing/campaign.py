@@ -10,7 +10,7 @@ from typing import Any
 
 from refsim.compare import Mismatch
 from refsim.device import Device
-from refsim.errors import RefsimError, unknown
+from refsim.errors import RefsimError, counted, unknown
 from refsim.integers import is_whole
 from refsim.kernels import Kernel
 from refsim.testing import heard, verdicts
@@ -109,7 +109,9 @@ class _Ledger:
         if self.failure and self.phase == "shrinking" and now - self.failed_at > self.profile.shrink_seconds:
             raise _Stopped
         if not self.failure and now > self.deadline:
-            self.doubt = Finding(verdicts.TIMEOUT, f"the time limit ended the campaign after {self.cases} cases", None)
+            self.doubt = Finding(
+                verdicts.TIMEOUT, f"the time limit ended the campaign after {counted(self.cases, 'case')}", None
+            )
             raise _Stopped
         spent = time.process_time()
         found = examine(self.kernel, problem, self.device, follow_open=self.open_bits.followed < FOLLOWED)
@@ -352,7 +354,7 @@ def _inquire(ledger: _Ledger, seconds: float) -> None:
         return
     lines = tuple(map(str, suspects))
     mismatch = replace(found.mismatch, suspects=(*found.mismatch.suspects, *lines))
-    text = "\n".join((found.text, *(f"suspect {line}" for line in lines)))
+    text = "\n".join((found.text, *(f"likely cause: {line}" for line in lines)))
     mismatches = tuple(mismatch if each is found.mismatch else each for each in found.mismatches)
     ledger.failure = replace(found, text=text, mismatch=mismatch, mismatches=mismatches)
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from refsim.compare import Mismatch
-from refsim.errors import Kind, RefsimError
+from refsim.errors import Kind, RefsimError, counted
 from refsim.kernels import Kernel, Outputs
 from refsim.render.cards import FieldsCard
 from refsim.testing.oracle_checks import NO_SLACK, Slack
@@ -97,7 +97,7 @@ class DecisionBits:
         if self.reached:
             lines += [f"they decide more than values: {listed(self.reached)}"]
         elif self.followed:
-            lines += [f"they reached no branch and no address ({self.followed} cases followed)"]
+            lines += [f"they reached no branch and no address ({counted(self.followed, 'case')} followed)"]
         if kernel.promise.is_bitwise:
             bounds = "Promise.WITHIN(ulps, because=...) or Promise.BOUNDED(because=...) can hold for such arithmetic"
             seen = "--device cuda on a GPU of this target, or a target whose chip was recorded, decides"

@@ -93,7 +93,7 @@ def _places(finding: str, kernel: Kernel) -> Iterator[_Place]:
 
 def _by_weight(finding: str) -> list[str]:
     """The lines of a finding: where it happened, then what is suspected, then the rest as it stands."""
-    weights = {"at:": 0, "suspect": 1}
+    weights = {"at:": 0, "likely": 1}
     return sorted(finding.splitlines(), key=lambda line: weights.get(next(iter(line.split()), ""), 2))
 
 

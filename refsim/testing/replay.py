@@ -130,7 +130,7 @@ def replay_case(
     except OutOfTimeError as ended:
         return replace(verdict, notes=(*verdict.notes, ended.note(suspect_seconds)))
     mismatch = replace(verdict.mismatch, suspects=(*verdict.mismatch.suspects, *lines))
-    finding = "\n".join((verdict.finding, *(f"suspect {line}" for line in lines)))
+    finding = "\n".join((verdict.finding, *(f"likely cause: {line}" for line in lines)))
     return replace(verdict, finding=finding, mismatch=mismatch, worst=mismatch)
 
 

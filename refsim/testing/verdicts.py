@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from refsim.compare import Mismatch
-from refsim.errors import Kind, RefsimError, unknown
+from refsim.errors import Kind, RefsimError, counted, unknown
 from refsim.render import Command
 from refsim.render.cards import Card, Facts
 from refsim.silicon.witness import SiliconWitness
@@ -57,7 +57,7 @@ class Recomputed:
         """In words: "24 outputs computed again by the slow definition, 0 differ"."""
         if not self.is_declared:
             return "no slow definition of single outputs is declared"
-        return f"{self.outputs} outputs computed again by the slow definition, {self.differing} differ"
+        return f"{counted(self.outputs, 'output')} computed again by the slow definition, {self.differing} differ"
 
     def to_json(self) -> dict[str, Any]:
         """Plain numbers, strings and booleans."""
@@ -131,13 +131,15 @@ class Verdict(Card):
         where = " ".join(self.device[key] for key in ("name", "target") if key in self.device)
         seed = "" if self.seed is None else f", seed {self.seed}"
         lines = [
-            f"{self.status}  {self.kernel} on {where}: {self.cases} cases, {self.elements} elements, "
+            f"{self.status}  {self.kernel} on {where}: {counted(self.cases, 'case')}, {counted(self.elements, 'element')}, "
             f"{self.seconds:.1f} s, profile {self.profile}{seed}"
         ]
         lines += self.finding.splitlines()
         if self.differing and self.worst is not None and self.cases > 1:
             name = f" in {self.worst.name}" if self.worst.name else ""
-            lines += [f"over all cases {self.differing} of {self.elements} elements, {self.worst.worst_text}{name}"]
+            lines += [
+                f"over all cases {self.differing} of {counted(self.elements, 'element')}, {self.worst.worst_text}{name}"
+            ]
         lines += [f"note  {line}" for line in self.notes]
         lines += [f"{HELD_TO}{line}" for line in self.silicon.lines()]
         lines += [f"{HELD_TO}{self.recomputed.text}"] if self.recomputed.is_declared else []

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from refsim.device.driver import no_driver
 from refsim.scaling import BLOCK_FORMATS
 
 CUDA = """\
@@ -113,3 +114,13 @@ def test_a_refused_argument_lists_what_there_is(argument, wanted, refsim, tmp_pa
     (tmp_path / "k.cu").write_text(CUDA)
     np.save("u16.npy", np.arange(8, dtype=np.uint16))
     assert wanted in refsim("simulate", "k.cu", "scale", "--arg", argument).err
+
+
+@pytest.mark.parametrize("line", ["verify", "order nosuch", "kernels nosuch.py"])
+def test_a_machine_without_a_gpu_says_nothing_of_a_driver(line, refsim, monkeypatch):
+    def absent(*_, **__):
+        raise no_driver(OSError("libcuda.so.1: cannot open shared object file"))
+
+    monkeypatch.setattr("refsim.device.cuda.open_device", absent)
+    assert "libcuda" not in refsim(*line.split()).err
+    assert "libcuda" in refsim("verify", "--device", "cuda").err

@@ -58,7 +58,7 @@ def test_fault_is_found_at_its_line(name, finding, text, simulator):
 def test_wrong_bits_name_the_mistake(name, mistake, simulator):
     verdict = run_campaign(BY_NAME[name], simulator, cases=10)
     assert verdict.status == "fail"
-    assert f"suspect {mistake}: bit for bit what that gives" in verdict.finding
+    assert f"likely cause: {mistake}: bit for bit what that gives" in verdict.finding
 
 
 def test_zero_is_the_smallest_weight_that_shows_the_trick(simulator):

@@ -79,7 +79,9 @@ def test_a_line_of_ptx_is_none_of_cuda(source):
 
 
 def test_a_suspect_outranks_who_wrote_the_element(source):
-    finding = "1 differs\nwritten by block 0, by st at PTX line 5 (k.cu:15)\nsuspect contraction: fits, k.cu:7; agrees"
+    finding = (
+        "1 differs\nwritten by block 0, by st at PTX line 5 (k.cu:15)\nlikely cause: contraction: fits, k.cu:7 (agrees)"
+    )
     assert [line for _, line, _ in shown(finding, kernel(file=source))] == [7, 15]
 
 

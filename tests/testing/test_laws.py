@@ -129,7 +129,7 @@ def test_mistake_that_fits_is_suspected(halve_kernel, fake_device, right_halve):
     suspecting = replace(halve_kernel, suspects={"sign lost": unsigned, "all right": halve_kernel.oracle})
     seen = laws.observe(suspecting, PROBLEM, fake_device(forgets_the_sign))
     assert seen.mismatches[0].suspects == ("sign lost: bit for bit what that gives",)
-    assert str(seen.mismatches[0]).endswith("suspect sign lost: bit for bit what that gives")
+    assert str(seen.mismatches[0]).endswith("likely cause: sign lost: bit for bit what that gives")
     assert laws.observe(suspecting, PROBLEM, fake_device()).mismatches == ()
 
 

@@ -132,7 +132,7 @@ def test_campaign_passes_on_a_right_stand_in(kernel, layer_device):
 def test_campaign_catches_and_suspects(kernel, mistake, suspect, layer_device):
     verdict = run_campaign(replace(kernel, corpus=()), layer_device(kernel, mistake), profile="quick")
     assert verdict.status == "fail"
-    assert not suspect or f"suspect {suspect}" in verdict.finding
+    assert not suspect or f"likely cause: {suspect}" in verdict.finding
 
 
 def test_every_entry_of_the_files_is_in_the_table():

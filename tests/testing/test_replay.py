@@ -88,7 +88,7 @@ def test_a_replayed_case_names_its_suspect(tmp_path):
     device = refsim.device.open("sim:eager", "sm_90a")
     verdict = replay_case(path, device, kernel, suspect_seconds=60.0)
     (suspect,) = (line for line in verdict.mismatch.suspects if line.startswith("contraction: "))
-    assert f"suspect {suspect}" in verdict.finding.splitlines()
+    assert f"likely cause: {suspect}" in verdict.finding.splitlines()
     assert "contraction" not in replay_case(path, device, kernel, suspect_seconds=0).finding
 
 

@@ -3,7 +3,8 @@
 import pytest
 
 from refsim.testing.suspects.limits import SCALED_TO
-from refsim.testing.suspects.sources import source_edits
+from refsim.testing.suspects.sources import source_edits, told_apart
+from refsim.testing.suspects.suspicion import Instead
 
 AROUND = "#pragma unroll 2 - 1\n%s  // a - 1\nint last;"
 
@@ -109,3 +110,24 @@ def test_a_tree_is_mended_in_both_its_lines(loop: str, condition: str, other: tu
     assert [(edit.suspect, edit.line, edit.text) for edit in edits] == [
         ("reduction order", 2, "\n".join(("int a;", *other, "int b;")))
     ]
+
+
+@pytest.mark.parametrize(
+    ("code", "mended", "wrong", "right"),
+    [
+        ("for (int i = t; i <= n; ++i)", "for (int i = t; i < n; ++i)", "`i <= n`", "`i < n`"),
+        ("y[i] = x[row[i] - 1] * s;", "y[i] = x[row[i]] * s;", "`row[i] - 1`", "row[i]"),
+        ("f(x, __NV_NOSAT, t);", "f(x, __NV_SATFINITE, t);", "__NV_NOSAT", "__NV_SATFINITE"),
+        ("while (k * (m + 1) >= n[j])", "while (k * (m + 1) > n[j])", "`k * (m + 1) >= n[j]`", "`k * (m + 1) > n[j]`"),
+        ("for (;f(i, j) <= g(n, 2);)", "for (;f(i, j) < g(n, 2);)", "`f(i, j) <= g(n, 2)`", "`f(i, j) < g(n, 2)`"),
+        (
+            "for (i = 0; i < n; ++i)",
+            "for (i = n - 1; i >= 0; --i)",
+            "`for (i = 0; i < n; ++i)`",
+            "`for (i = n - 1; i >= 0; --i)`",
+        ),
+        ("a" * 90, "b" * 90, "", ""),
+    ],
+)
+def test_two_lines_are_told_apart_by_whole_operands(code, mended, wrong, right):
+    assert told_apart(code, mended) == Instead(wrong, right)

@@ -19,6 +19,7 @@ from refsim.testing.suspects.feeding import Diet
 from refsim.testing.suspects.listing import ListedLine, PtxListing
 from refsim.testing.suspects.outputs import betrayed
 from refsim.testing.suspects.repairs import SuspectRepair
+from refsim.testing.suspects.suspicion import Instead
 from refsim.testing.suspects.trials import _groups, _joined, repaired
 from refsim.testing.suspects.witnesses import DRAWN, LONGEST_SECONDS, WANTED, witnesses_of
 
@@ -188,14 +189,21 @@ def test_two_problems_are_too_few_to_name_anything(halve_kernel, fake_device, ri
 @pytest.mark.parametrize(
     ("options", "places", "where", "proof"),
     [
-        ({}, 1, "p0", "that gives these very bits"),
-        ({"is_mended": True}, 3, "p0, p1, p2", "undone, it agrees"),
-        ({"by_size": True}, 4, "p0, p1, p2 and 1 more", "so it is"),
+        ({}, 1, "p0", "it gives exactly these bits in all 7 test cases"),
+        ({"is_mended": True}, 3, "p0, p1, p2", "with this fixed all 7 test cases pass"),
+        ({"by_size": True}, 4, "p0, p1, p2 and 1 more", "true of all 7 test cases"),
     ],
 )
 def test_a_suspicion_says_what_it_rests_on(options, places, where, proof):
     found = Suspicion("tail", "n is cut", tuple(f"p{each}" for each in range(places)), 7, **options)
-    assert str(found) == f"tail: n is cut, {where}; {proof} on all 7 problems tried"
+    assert str(found) == f"tail: n is cut, {where} ({proof})"
+
+
+def test_an_edit_names_both_values():
+    edit = Instead("__NV_NOSAT", "__NV_SATFINITE")
+    found = Suspicion("infinity", "", ("scale.cu:8",), 17, is_mended=True, instead=edit)
+    proof = "with __NV_SATFINITE all 17 test cases pass"
+    assert str(found) == f"infinity: __NV_NOSAT instead of __NV_SATFINITE at scale.cu:8 ({proof})"
 
 
 # ---- edits -----------------------------------------------------------------------------------------------------------

@@ -216,6 +216,30 @@ def test_a_mistake_is_named(name: str, tmp_path: Path) -> None:
     assert [text.partition(":")[0] for text in found] == [kind], found
     place = "wrong.cu" if name == "tail" else "wrong.cu:"  # what a compiler takes out of a loop has no line
     assert place in found[0]
+    said = found[0].partition(f" at {place}")[0]
+    assert " instead of " not in said or set(said.split(" instead of ")[0].split()) != set(
+        said.split(" instead of ")[1].split()
+    )
+
+
+VALUES = {
+    "contracted": "fma.rn.f32 instead of mul.rn.f32 and add.rn.f32",
+    "not contracted": "add.rn.f32 instead of fma.rn.f32",
+    "rounded to zero": "add.rz.f32 instead of add.rn.f32",
+    "another limit": "div.rn.f32 of 240 instead of div.rn.f32 of 448",
+    "one too few in a loop": "`i < n` instead of `i <= n`",
+    "NaN dropped": "max.f32 instead of max.NaN.f32",
+}
+
+
+@pytest.mark.parametrize(
+    "name", ["contracted", "one too few in a loop", *(pytest.param(name, marks=EVERY) for name in VALUES)]
+)
+def test_the_likely_cause_names_both_values(name: str, tmp_path: Path) -> None:
+    _, right, wrong = TABLE[name]
+    (found,) = named(tmp_path, right, wrong)
+    assert VALUES[name] in found
+    assert found.endswith(f"(with {VALUES[name].partition(' instead of ')[2]} all {len(PROBLEMS)} test cases pass)")
 
 
 UNNAMED = {
@@ -241,7 +265,7 @@ def test_a_campaign_names_the_mistake_and_holds_it_to_all_it_has_seen(tmp_path: 
     assert verdict.mismatch is not None
     (suspect,) = verdict.mismatch.suspects
     assert suspect.startswith("contraction: fma rounds once")
-    assert f"suspect {suspect}" in verdict.lines()
+    assert f"likely cause: {suspect}" in verdict.lines()
 
 
 def test_a_search_that_runs_out_of_time_says_so(tmp_path: Path) -> None:
@@ -250,7 +274,7 @@ def test_a_search_that_runs_out_of_time_says_so(tmp_path: Path) -> None:
     assert verdict.mismatch is not None
     assert verdict.mismatch.suspects == ()
     assert any(
-        note.startswith("no suspect yet: the search ended after 1e-09 s of processor time and 0 edits")
+        note.startswith("no likely cause yet: the search ended after 1e-09 s of processor time and 0 edits")
         for note in verdict.notes
     )
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from refsim.cli.answers.anatomy import anatomy
 from refsim.cli.elements import bits_of, number_of, value_of
+from refsim.errors import counted
 from refsim.formats import F16, F32, F64, ElementType, Integer
 from refsim.numerics.descriptions import arithmetic
 from refsim.numerics.dot.definition import DotProduct, dot_product
@@ -126,11 +127,6 @@ def instruction(of: "MmaArguments") -> list[str]:
     elif total > of.k:
         name += f", {total // of.k} in a chain"
     return [name, arithmetic(row), str(row.evidence)]
-
-
-def counted(count: int, noun: str) -> str:
-    """1 zero, 2 zeros."""
-    return f"{count} {noun}{'s' if count != 1 else ''}"
 
 
 def instruction_facts(of: "MmaArguments") -> dict[str, Any]:

@@ -3,8 +3,9 @@
 from fractions import Fraction
 
 from refsim.cli.answers.dotlines import Line, Shown, is_zero, largest, reason, shown_steps
-from refsim.cli.answers.dotproduct import Question, compared, counted, head, is_number
+from refsim.cli.answers.dotproduct import Question, compared, head, is_number
 from refsim.cli.elements import bits_of, number_of, value_of
+from refsim.errors import counted
 from refsim.numerics.dot.definition import DotProduct
 from refsim.numerics.dot.terms import INFINITE, IS_NAN, Term
 from refsim.render import Cell, Column, Document, Number, Part, Table, Wording, number

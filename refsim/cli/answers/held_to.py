@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from functools import reduce
 
+from refsim.errors import counted
 from refsim.render import Wording
 from refsim.silicon.witness import SiliconWitness
 from refsim.testing.verdicts import Verdict
@@ -25,6 +26,6 @@ def definitions(verdicts: Sequence[Verdict]) -> str:
     declared = [each for each in verdicts if each.recomputed.is_declared]
     without = [each.kernel for each in verdicts if not each.recomputed.is_declared]
     outputs, differing = (sum(getattr(each.recomputed, name) for each in declared) for name in ("outputs", "differing"))
-    parts = [f"{outputs:,} outputs computed again, {differing:,} differ"] if declared else []
+    parts = [f"{counted(outputs, 'output', digits=',')} computed again, {differing:,} differ"] if declared else []
     parts += [f"none is declared for {', '.join(without)}"] if without else []
     return f"slow definitions: {'; '.join(parts)}"

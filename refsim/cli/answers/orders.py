@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
+from refsim.errors import counted
 from refsim.render import Wording
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ def _where(found: "Fingerprint", order: "SumOrder") -> str:
         total = sum(count for _, count in each.classes)
         here = sum(count for known, count in each.classes if known is not None and known.is_like(order))
         if here:
-            parts.append(f"{each.m}" if here == total else f"{each.m} ({here} of {total} elements)")
+            parts.append(f"{each.m}" if here == total else f"{each.m} ({here} of {counted(total, 'element')})")
     return f"M = {', '.join(parts)}"
 
 

@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 from refsim.cli.answers.anatomy import anatomy, as_bits, exact_value
+from refsim.errors import counted
 from refsim.formats import F32
 from refsim.render import Column, Document, Table, number
 from refsim.scaling import NanRule, Quotient, ScaleKind, dequantize, quantize
@@ -49,7 +50,7 @@ def quantized(
     for at, (scale, factor) in enumerate(zip(made.scales[0], made.factors[0], strict=True)):
         mine = magnitudes[at * width : (at + 1) * width]
         bits = as_bits(int(scale.view(kind.format.code_dtype)), kind.format)
-        groups.append((at, f"{len(mine)} values", number(float(mine.max())), bits, number(float(factor))))
+        groups.append((at, counted(len(mine), "value"), number(float(mine.max())), bits, number(float(factor))))
     elements: list[tuple[Cell, ...]] = []
     for place, (value, code, result) in enumerate(zip(values, made.codes[0], back, strict=True)):
         shown = anatomy(int(code), row)

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 from refsim.cli.answers.anatomy import as_bits
 from refsim.cli.delivery import AGREED, FAILED, Answer
+from refsim.errors import counted
 from refsim.render import Column, Document, Table, Wording, number
 from refsim.scaling.blocks import Blocks, quantize
 
@@ -48,7 +49,9 @@ def differing(stored: "Stored", row: "BlockFormat", recipe: "Recipe", other: "Re
         Column("code", label=str(recipe), drop=2),
         Column("other_code", label=str(other), drop=2),
     )
-    lines = [f"{int(scales.sum())} of {scales.size} scales and {int(codes.sum())} of {one.codes.size} elements differ"]
+    lines = [
+        f"{int(scales.sum())} of {scales.size} scales and {int(codes.sum())} of {counted(one.codes.size, 'element')} differ"
+    ]
     lines += [f"{name}: root of the mean squared error {error:.6g}" for name, error in errors.items()]
     facts = {"format": row.name, "blocks": int(scales.size), "elements": int(one.codes.size), "errors": errors}
     tables = (Table(columns, rows, key="differences"), Wording(tuple(lines), facts))

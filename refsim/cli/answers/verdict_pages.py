@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Literal
 
 from refsim.cli.answers.held_to import witnesses
+from refsim.errors import counted
 from refsim.render import Cell, Column, Command, Entry, Excerpt, Part, Record, Section, Table, Wording
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ def _section(each: "Judged") -> Section:
     if mismatch is not None and _pair(mismatch):
         parts += [_said(*_without_elements(each)), _elements(mismatch)]
         parts += [_said(*(line for element in _pair(mismatch) for line in element.owner.splitlines()))]
-        parts += [_said(*(f"suspect {line}" for line in mismatch.suspects))]
+        parts += [_said(*(f"likely cause: {line}" for line in mismatch.suspects))]
     else:
         parts.append(_said(*verdict.finding.splitlines()))
     parts += each.excerpts
@@ -80,8 +81,8 @@ def _facts(each: "Judged") -> Record:
     return Record(
         (
             Entry("promise", verdict.promise),
-            Entry("tried", f"{verdict.cases} cases, {verdict.elements} elements"),
-            Entry("beyond", f"{verdict.differing} elements{off}", label="beyond the promise"),
+            Entry("tried", f"{counted(verdict.cases, 'case')}, {counted(verdict.elements, 'element')}"),
+            Entry("beyond", f"{counted(verdict.differing, 'element')}{off}", label="beyond the promise"),
             Entry("profile", verdict.profile + ("" if verdict.seed is None else f", seed {verdict.seed}")),
             Entry("ran on", " ".join(verdict.device[key] for key in ("name", "target") if key in verdict.device)),
             Entry("source", each.kernel.code.label or None),
@@ -93,7 +94,7 @@ def _without_elements(each: "Judged") -> list[str]:
     """The finding less what the table of elements and the list of suspects show."""
     shown = {line for element in _pair(each.verdict.mismatch) for line in element.owner.splitlines()}
     lines = each.verdict.finding.splitlines()
-    return [line for line in lines if line not in shown and not line.startswith(("first ", "worst ", "suspect "))]
+    return [line for line in lines if line not in shown and not line.startswith(("first ", "worst ", "likely cause: "))]
 
 
 def _pair(mismatch: "Mismatch | None") -> "list[Element]":

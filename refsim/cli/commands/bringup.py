@@ -16,7 +16,7 @@ from refsim.cli.delivery import STDOUT, OutputForm, form_of, save, too_long
 from refsim.cli.devices import device_options, need, opened
 from refsim.cli.names import Name
 from refsim.cli.progress import reporting
-from refsim.errors import RefsimError
+from refsim.errors import RefsimError, counted
 from refsim.render import Column, Document, Entry, Part, Record, Table, Wording, rendered
 from refsim.sources import MMA_SIM, PTX, XIE
 
@@ -191,7 +191,7 @@ def _watched() -> "Iterator[Callable[[RunProgress], None] | None]":
 def _tell_kept(state: "State", names: list[str]) -> None:
     kept = sum(len(state.stored.get(name, {})) for name in names)
     if kept:
-        console.tell(f"going on: {kept} cases are finished already (--fresh forgets them)")
+        console.tell(f"going on: {counted(kept, 'case')} finished already (--fresh forgets them)")
     if state.is_damaged:
         console.tell(f"the finished cases in {state.path} are damaged or were edited; they run again")
     if state.discarded:

@@ -11,7 +11,7 @@ from refsim.cli.extents import AddressParam, ShapeParam, Whole
 from refsim.cli.names import Name
 from refsim.cli.registry import Group
 from refsim.cli.spelled import number_in
-from refsim.errors import RefsimError
+from refsim.errors import RefsimError, counted
 from refsim.render import Bits, Column, Document, Entry, Record, Table, Wording
 
 if TYPE_CHECKING:
@@ -170,7 +170,9 @@ def walk(
         return Answer(placed(kind.walk(_arguments(words), _coordinates(words, at), start, moved)))
     if len(words) != 2:
         way = f"refsim desc walk {kind.kind} WORD OPERAND, with an operand such as wgmma.m64n128k16.bf16.a"
-        raise RefsimError("usage", f"{len(words)} arguments are given, not WORD and OPERAND", "refsim desc", help=way)
+        raise RefsimError(
+            "usage", f"{counted(len(words), 'argument')} given, not WORD and OPERAND", "refsim desc", help=way
+        )
     found = walked(kind, _word(words[:1], kind.kind), words[1], major=major, ctas=ctas)
     return _walked(found)
 

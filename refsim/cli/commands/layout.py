@@ -9,7 +9,7 @@ from refsim.cli.delivery import Answer, answers
 from refsim.cli.extents import chosen, parse_whole, window
 from refsim.cli.names import LAYOUT, Name
 from refsim.cli.registry import Group
-from refsim.errors import RefsimError
+from refsim.errors import RefsimError, counted
 from refsim.render import ALERT, Column, Document, Table
 
 if TYPE_CHECKING:
@@ -169,7 +169,7 @@ def holds(fragment: "Fragment", place: str, value: str | None) -> Document:
         (Table(columns, tuple(rows), key="elements"),),
         f"{fragment.name}: {holder}",
         (fragment.source,),
-        () if value is not None else (f"{holder} holds {count} elements",),
+        () if value is not None else (f"{holder} holds {counted(count, 'element')}",),
         _one_thread(fragment, thread),
     )
 

@@ -8,7 +8,7 @@ import click
 from refsim.cli.delivery import answers
 from refsim.cli.names import TARGET, UNIT, Name
 from refsim.cli.registry import Group
-from refsim.errors import RefsimError
+from refsim.errors import RefsimError, counted
 from refsim.render import Column, Document, Table
 
 if TYPE_CHECKING:
@@ -96,7 +96,9 @@ def list_rows(target: str | None, unit: str | None, type_: str | None, *, sparse
 
     chosen = _chosen(target, unit, type_)
     rows = tuple(_cells(row) for row in (sparse_rows(chosen) if sparse else chosen))
-    return Document((Table(ROWS, rows, key="rows"),), "the arithmetic of tensor cores", hints=(f"{len(rows)} rows",))
+    return Document(
+        (Table(ROWS, rows, key="rows"),), "the arithmetic of tensor cores", hints=(counted(len(rows), "row"),)
+    )
 
 
 @command.command("bits")

@@ -12,7 +12,7 @@ from refsim.cli.delivery import Answer, answers
 from refsim.cli.extents import AddressParam, ShapeParam, Whole, chosen, parse_whole, window
 from refsim.cli.names import Name
 from refsim.cli.registry import Group
-from refsim.errors import Kind, RefsimError
+from refsim.errors import Kind, RefsimError, counted
 from refsim.render import Bits, Column, Document, Table, Wording
 
 if TYPE_CHECKING:
@@ -339,7 +339,7 @@ def _places(words: tuple[str, ...], done: str) -> "tuple[ScaleLayout, Path, Path
     file, *rest = words[named:]
     if len(rest) > 1:
         where = click.get_current_context().command_path
-        raise RefsimError("usage", f"{len(words)} arguments are given", where, help=f"{where} [NAME] FILE [TO]")
+        raise RefsimError("usage", f"{counted(len(words), 'argument')} given", where, help=f"{where} [NAME] FILE [TO]")
     path = Path(file)
     if not path.name:
         raise RefsimError("not-a-file", f"{file!r} names no file", where="FILE")

@@ -35,7 +35,7 @@ from refsim.cli.launches import (
     write_array,
 )
 from refsim.cli.names import SM
-from refsim.errors import RefsimError
+from refsim.errors import RefsimError, counted
 from refsim.render import Document, Entry, Part, Record, Table
 
 if TYPE_CHECKING:
@@ -69,9 +69,9 @@ class Watchers:
     def hints(self) -> Iterator[str]:
         """What was left out, and how to see it."""
         if self.steps is not None and self.steps.left_out:
-            yield f"{self.steps.left_out} statements more: --trace {self.steps.warp}:FIRST-LAST chooses lines"
+            yield f"{counted(self.steps.left_out, 'statement')} more: --trace {self.steps.warp}:FIRST-LAST chooses lines"
         if self.accesses is not None and self.accesses.left_out:
-            yield f"{self.accesses.left_out} accesses more: --at ADDRESS+BYTES:BYTES chooses fewer bytes"
+            yield f"{self.accesses.left_out} more accesses: --at ADDRESS+BYTES:BYTES chooses fewer bytes"
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from refsim.cli.names import Name
 from refsim.cli.progress import reporting
 from refsim.cli.selection import chooser
 from refsim.cli.watching import Watched
-from refsim.errors import RefsimError
+from refsim.errors import RefsimError, counted
 
 if TYPE_CHECKING:
     from refsim.device import Device
@@ -273,7 +273,7 @@ class _Run:
         if not fitting:
             raise RefsimError(
                 "no-kernel-chosen",
-                f"-k {self.expression!r} chooses none of {len(chosen)} kernels",
+                f"-k {self.expression!r} chooses none of {counted(len(chosen), 'kernel')}",
                 rule="nothing that was verified is no pass",
                 help=f"there are {', '.join(kernel.name for kernel in chosen[:8])}{', ...' if len(chosen) > 8 else ''}",
             )
@@ -347,4 +347,4 @@ class _Run:
 
 
 def _say_waiting(files: Sequence[Path]) -> None:
-    console.tell(f"waiting for a change of {len(files)} files; Ctrl-C ends")
+    console.tell(f"waiting for a change of {counted(len(files), 'file')}; Ctrl-C ends")

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from refsim.errors import RefsimError
+from refsim.errors import RefsimError, counted
 from refsim.ptx.machine.limits import round_up
 from refsim.ptx.memory.global_memory import GlobalMemory
 from refsim.ptx.memory.space import Region, Space
@@ -51,7 +51,7 @@ def check_count(function: Function, args: Sequence[Any]) -> None:
     if len(args) != len(function.parameters):
         raise RefsimError(
             "argument-count",
-            f"{function.name} takes {len(function.parameters)} arguments, {len(args)} were given",
+            f"{function.name} takes {counted(len(function.parameters), 'argument')}, given: {len(args)}",
             rule=f"its parameters are {described(function.parameters)}",
             help=f"give {' '.join(examples(function.parameters))} on the command line, arrays and numpy scalars in Python",
         )

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from refsim.errors import RefsimError, unknown
+from refsim.errors import RefsimError, counted, unknown
 from refsim.integers import is_whole
 from refsim.ptx.async_ops.queue import POLICIES, SchedulePolicy
 from refsim.ptx.checks.open_bits import OpenBits
@@ -84,7 +84,7 @@ class Trace(Card):
         return not (self.inexact or self.assumed or self.contractions or self.idealised)
 
     def _line(self) -> str:
-        return f"{_shortened(self.entry)}: {self.instructions} instructions, {len(self.findings)} findings"
+        return f"{_shortened(self.entry)}: {counted(self.instructions, 'instruction')}, {counted(len(self.findings), 'finding')}"
 
     def _facts(self) -> Facts:
         for label, said in (("finding", self.findings), ("warning", self.warnings), ("note", self.notes)):

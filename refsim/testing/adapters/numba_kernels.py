@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from refsim.errors import Kind, RefsimError
+from refsim.errors import Kind, RefsimError, counted
 from refsim.kernels import Buffer, Launcher
 from refsim.ptx import Extents
 from refsim.render.cards import FieldsCard
@@ -47,7 +47,7 @@ class NumbaKernel(FieldsCard):
         """
         if len(args) != len(self.parameters):
             raise RefsimError(
-                "argument-count", f"{self.entry} takes {len(self.parameters)} arguments, {len(args)} are given"
+                "argument-count", f"{self.entry} takes {counted(len(self.parameters), 'argument')}, given: {len(args)}"
             )
         values = [value for pair in zip(self.parameters, args, strict=True) for value in _members(*pair)]
         options = {"cooperative": True} if cooperative else {}

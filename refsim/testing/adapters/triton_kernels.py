@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from refsim.errors import Kind, RefsimError
+from refsim.errors import Kind, RefsimError, counted
 from refsim.kernels import Buffer, Launcher
 from refsim.ptx import Extents
 from refsim.ptx.findings.compilers import defect_of
@@ -64,7 +64,7 @@ class TritonKernel(FieldsCard):
         if len(args) != len(self.parameters):
             raise RefsimError(
                 "argument-count",
-                f"{self.entry} takes {len(self.parameters)} arguments, {len(args)} are given",
+                f"{self.entry} takes {counted(len(self.parameters), 'argument')}, given: {len(args)}",
                 rule=f"in order: {', '.join(self.parameters)}; constants are left out",
             )
         for place in self.aligned:

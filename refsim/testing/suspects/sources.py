@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from refsim.testing.suspects.limits import SCALED_TO
+from refsim.testing.suspects.suspicion import UNSAID, Instead
 
 _NEIGHBOUR = {"<": "<=", "<=": "<", ">": ">=", ">=": ">"}
 _COMPARISON = re.compile(r"(?<=[\w\])])\s*(?<![<>=\-])(<=|>=|<|>)(?![<>=])\s*(?=[\w(\-])")
@@ -58,12 +59,13 @@ _NAMES = {
 
 @dataclass(frozen=True)
 class SourceEdit:
-    """A CUDA text with one line mended, or two that belong together; lines are counted from 1."""
+    """A CUDA text with one line fixed, or two that belong together; lines are counted from 1."""
 
     suspect: str
     says: str
     line: int
     text: str
+    instead: Instead = UNSAID
 
 
 def source_edits(text: str) -> Iterator[SourceEdit]:
@@ -75,11 +77,56 @@ def source_edits(text: str) -> Iterator[SourceEdit]:
                 continue
             code, comment = _cut(line)
             for mended in rule(code):
-                yield SourceEdit(suspect, says, at + 1, "\n".join((*lines[:at], mended + comment, *lines[at + 1 :])))
+                text = "\n".join((*lines[:at], mended + comment, *lines[at + 1 :]))
+                yield SourceEdit(suspect, says, at + 1, text, told_apart(code, mended))
     for at in range(len(lines) - 1):
         if tree := _tree(lines[at], lines[at + 1]):
             says = "a tree adds neighbours first where halves are added, or the other way round"
-            yield SourceEdit("reduction order", says, at + 1, "\n".join((*lines[:at], *tree, *lines[at + 2 :])))
+            text = "\n".join((*lines[:at], *tree, *lines[at + 2 :]))
+            yield SourceEdit("reduction order", says, at + 1, text, told_apart(lines[at], tree[0]))
+
+
+_TOKEN = re.compile(r"[\w.]+|[<>=!&|+\-*/%]+|\s+|.")
+_LONGEST = 60
+
+
+def told_apart(code: str, mended: str) -> Instead:
+    """The parts in which two lines differ, whole words, and an operator with both its operands: `i <= n`, `i < n`."""
+    one, other = _TOKEN.findall(code), _TOKEN.findall(mended)
+    first = _alike(one, other)
+    last = _alike(one[first:][::-1], other[first:][::-1])
+    if not all(
+        any(token[0].isalnum() or token[0] in "_." for token in part[first : len(part) - last]) for part in (one, other)
+    ):
+        first -= _operand(one[:first][::-1], ")]")
+        last -= _operand(one[len(one) - last :], "([")
+    found = ["".join(part[first : len(part) - last]).strip() for part in (one, other)]
+    if any(";" in each for each in found):  # of a loop: the loop
+        found = [code.strip(), mended.strip()]
+    if not all(0 < len(each) <= _LONGEST for each in found):
+        return UNSAID
+    return Instead(*(f"`{each}`" if " " in each else each for each in found))
+
+
+def _alike(one: list[str], other: list[str]) -> int:
+    """How many tokens at the front are the same in both."""
+    return next((at for at, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
+
+
+def _operand(tokens: list[str], opening: str) -> int:
+    """How many of the tokens beside an operator are its operand: a word with its brackets."""
+    depth = 0
+    for at, token in enumerate(tokens):
+        depth += (token in opening) - (token in {")]": "([", "([": ")]"}[opening])
+        if depth < 0 or (depth == 0 and token in (";", ",")):
+            return at
+        is_word = token[0].isalnum() or token[0] in "_."
+        following = tokens[at + 1] if at + 1 < len(tokens) else ""
+        if depth == 0 and is_word and (opening == ")]" or following not in ("(", "[")):
+            return at + 1
+        if depth == 0 and token in ")]" and opening == "([":
+            return at + 1
+    return len(tokens)
 
 
 def _cut(line: str) -> tuple[str, str]:
@@ -159,7 +206,7 @@ def _renamed(suspect: str) -> Callable[[str], Iterator[str]]:
 
 
 _RULES: tuple[tuple[str, str, Callable[[str], Iterator[str]]], ...] = (
-    *((suspect, "one name for another", _renamed(suspect)) for suspect in _NAMES),
+    *((suspect, "", _renamed(suspect)) for suspect in _NAMES),
     ("reduction order", "a loop runs from its other end", _other_way),
     (
         "reduction order",

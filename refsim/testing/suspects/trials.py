@@ -1,11 +1,15 @@
 """The trial: each repair that a kernel's code admits, tried on the problem that failed, then on all others."""
 
+import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from refsim import ptx
 from refsim.device.compile import compiled
@@ -17,13 +21,14 @@ from refsim.testing.barrier_sweep import only
 from refsim.testing.changed_device import ChangedDevice
 from refsim.testing.runs import examine
 from refsim.testing.suspects.arithmetic import Changes
-from refsim.testing.suspects.listing import ListedLine, PtxListing
+from refsim.testing.suspects.listing import REGISTER, ListedLine, PtxListing, split
 from refsim.testing.suspects.repairs import REPAIRS, SuspectRepair
 from refsim.testing.suspects.sources import source_edits
-from refsim.testing.suspects.suspicion import OutOfTimeError, Suspicion
+from refsim.testing.suspects.suspicion import UNSAID, Instead, OutOfTimeError, Suspicion
 
 SLOWER = 4.0  # a repaired kernel that takes so many times as long as the guilty one did has lost its way
 LEAST_SECONDS = 2.0
+MOST_SHOWN = 60  # letters of the instructions that an edit takes away or puts in
 
 
 @dataclass(frozen=True)
@@ -34,6 +39,7 @@ class _Candidate:
     says: str
     places: tuple[str, ...]
     mended: Callable[[], str]
+    instead: Callable[[], Instead]
 
 
 def repaired(kernel: Kernel, target: str, problems: Sequence[Any], *, seconds: float) -> tuple[Suspicion, ...]:
@@ -63,7 +69,10 @@ def repaired(kernel: Kernel, target: str, problems: Sequence[Any], *, seconds: f
         if time.process_time() > deadline:
             raise OutOfTimeError(tried)
         if _agrees(kernel, each, guilty, problems, patience, deadline):
-            return (Suspicion(each.suspect, each.says, each.places, len(problems), is_mended=True),)
+            named = Suspicion(
+                each.suspect, each.says, each.places, len(problems), is_mended=True, instead=each.instead()
+            )
+            return (named,)
     return ()
 
 
@@ -93,7 +102,16 @@ def _in_cuda(code: KernelCode, target: str) -> Iterator[_Candidate]:
     for edit in source_edits(text or ""):
         edited = replace(code, file=None, source=edit.text, include=(*beside, *code.include))
         place = f"{code.label if code.file else TEXT_NAME}:{edit.line}"
-        yield _Candidate(edit.suspect, edit.says, (place,), lambda edited=edited: compiled(edited, target).text)  # type: ignore[misc]
+        mended = partial(_compiled_text, edited, target)
+        yield _Candidate(edit.suspect, edit.says, (place,), mended, partial(_same, edit.instead))
+
+
+def _compiled_text(code: KernelCode, target: str) -> str:
+    return compiled(code, target).text
+
+
+def _same(instead: Instead) -> Instead:
+    return instead
 
 
 def _in_ptx(listing: PtxListing) -> Iterator[_Candidate]:
@@ -139,4 +157,39 @@ def _joined(
             return
         joined |= changes
     places = tuple(dict.fromkeys(line.place for line, _ in group))
-    yield _Candidate(repair.suspect, repair.says, places, lambda: listing.edited(joined))
+    instead = partial(_instead, listing, *group[0])
+    yield _Candidate(repair.suspect, repair.says, places, lambda: listing.edited(joined), instead)
+
+
+_STATEMENT = re.compile(r"(?:@!?%[\w$]+\s+)?(?P<opcode>[a-z][\w.:]*)\s+(?P<operands>.*)")
+_ENDS = re.compile(r";|^\s*\{|\}\s*$|\{\s+(?=[.@a-z])")
+_FLOAT = re.compile(r"0f([0-9A-Fa-f]{8})")
+
+
+def _instead(listing: PtxListing, line: ListedLine, changes: Changes) -> Instead:
+    """The instructions of the guilty lines and of those in their place, or the operands in which they differ."""
+    here = {each.at: each for each in listing.lines}
+    old = [(here[at].opcode, here[at].operands) for at in changes if at in here]
+    parts = (_STATEMENT.fullmatch(part.strip()) for text in changes.values() for part in _ENDS.split(text))
+    new = [(each["opcode"], split(each["operands"])) for each in parts if each]
+    wrong, right = ([opcode for opcode, _ in part] for part in (old, new))
+    if wrong == right:
+        pairs = (
+            (a, b) for (_, one), (_, other) in zip(old, new, strict=True) for a, b in zip(one, other, strict=False)
+        )
+        apart = next(((listing.constant(a), b) for a, b in pairs if a != b), None)
+        is_said = apart is not None and not any(REGISTER.search(each) for each in apart)
+        return Instead(*(f"{line.opcode} of {_number(each)}" for each in apart)) if apart and is_said else UNSAID
+    shown = [" and ".join(dict.fromkeys(part)) for part in (wrong, right)]
+    is_said = all(shown) and len(set(shown)) == 2 and not any(map(_MOVES.search, shown))
+    return Instead(*shown) if is_said and max(map(len, shown)) <= MOST_SHOWN else UNSAID
+
+
+_MOVES = re.compile(r"\bmov\.|\.b(16|32|64)\b|shr\.|\bld\.")
+"""Instructions that say nothing of a mistake: moves, bits and loads."""
+
+
+def _number(operand: str) -> str:
+    """An operand as people read it: a float by its value, a register as it is."""
+    found = _FLOAT.fullmatch(operand)
+    return operand if found is None else f"{np.array(int(found[1], 16), np.uint32).view(np.float32)[()]:g}"

@@ -11,7 +11,7 @@ from refsim.cli.answers.codes import Saying, checks, is_bare, sayings
 
 ROOT = Path(refsim.__file__).parents[1]
 PARTS = ("what", "rule", "help")
-WORDED_OTHERWISE = {"row-range", "usage", "which-instruction"}
+WORDED_OTHERWISE = {"row-range", "which-instruction"}
 """By click, or by a function that raises several codes."""
 
 

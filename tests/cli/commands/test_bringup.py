@@ -131,7 +131,7 @@ def test_an_interrupt_keeps_what_is_finished(refsim, monkeypatch, tmp_path):
     assert len(list((tmp_path / "kept").iterdir())) == 1
     run = refsim(*SIM, "--suite", "numerics", "--state", "kept", "-o", "r.json")
     assert run.code == 0
-    assert run.err.startswith("going on: 1 cases are finished already")
+    assert run.err.startswith("going on: 1 case finished already")
     assert ran == ["a", "b"]
     assert [case["words"] for case in json.loads((tmp_path / "r.json").read_text())["cases"]] == [5, 0]
     assert list((tmp_path / "kept").iterdir()) == []
@@ -202,7 +202,7 @@ def test_a_device_takes_the_report_and_a_full_one_is_an_error(refsim, monkeypatc
     assert run.code == 2
     assert "no space left" in run.err
     assert len(list((tmp_path / "kept").iterdir())) == 1
-    assert refsim(*SIM, "--suite", "numerics", "--state", "kept").err.startswith("going on: 1 cases")
+    assert refsim(*SIM, "--suite", "numerics", "--state", "kept").err.startswith("going on: 1 case")
 
 
 def test_discovery_is_a_suite_of_its_own(refsim, monkeypatch):
