@@ -80,7 +80,7 @@ class Mismatch(Card):
             verb = "lie within their bounds" if self.is_bounded else "agree"
             return [f"{counted(self.total, 'element')} of {self.format} {verb}{self._allowance()}"]
         percent = f"{self.percent:.2g}" if self.percent < 10 else f"{self.percent:.1f}"
-        verb = "lie beyond their bound" if self.is_bounded else "differ"
+        verb = "lie beyond their bound" if self.is_bounded else "differs" if self.total == 1 else "differ"
         lines = [
             f"{self.count} of {counted(self.total, 'element')} {verb} ({percent} %), {self.worst_text}{self._allowance()}"
         ]
