@@ -112,7 +112,8 @@ class DiffExplanation(Card):
         if self.outcome is DiffOutcome.EQUAL:
             return f"equal: {counted(self.judged, 'element')}, every bit{judged}"
         share = 100 * self.differing / max(1, self.judged)
-        return f"{self.outcome}: {self.differing} of {counted(self.judged, 'element')} differ{'s' * (self.judged == 1)} ({share:.3g} %){judged}"
+        of = f"{counted(self.judged, 'element')} {'differs' if self.judged == 1 else 'differ'}"
+        return f"{self.outcome}: {self.differing} of {of} ({share:.3g} %){judged}"
 
     def to_json(self) -> dict[str, Any]:
         """Return a JSON object; docs/verdicts.md describes its keys, and `FORMER_KEYS` stay for one release."""
