@@ -17,7 +17,7 @@ NVRTC_WHEELS = ("nvidia-cuda-nvrtc",)
 HEADER_WHEELS = ("nvidia-cuda-runtime", "nvidia-cuda-crt", "nvidia-cuda-cccl")
 PTXAS_WHEELS = ("nvidia-cuda-nvcc", "nvidia-cuda-nvcc-cu12")
 """The wheels that `refsim[sim]` and `refsim[gpu]` install; the last is of CUDA 12, which others bring."""
-BESIDE_NVCC = "toolkit beside nvcc"
+BESIDE_NVCC = "toolkit next to nvcc"
 FIXED = ("/usr/local/cuda", "/opt/cuda")
 _PTXAS = ("ptxas", "ptxas.exe", "ptxas-blackwell", "ptxas-blackwell.exe")
 _LIBRARIES = (

@@ -369,6 +369,6 @@ class Kernel(Card):
     def _facts(self) -> Facts:
         yield "summary", self.summary
         yield "entries", ", ".join(self.entries)
-        yield "corpus", counted(len(self.corpus), "problem")
+        yield "corpus", counted(len(self.corpus), "test case")
         yield "code", self.code.label
         yield "declared in", self.declared_in

@@ -61,7 +61,7 @@ def test_places_are_asked_in_the_order_that_the_page_gives() -> None:
         "wheels",
         "toolkit of CUDA_HOME",
         "toolkit of CUDA_PATH",
-        "toolkit beside nvcc",
+        "toolkit next to nvcc",
         "toolkit in /usr/local/cuda",
         "toolkit in /opt/cuda",
         "torch's wheels, cu13",

@@ -24,15 +24,15 @@ RACES = frozenset({SCHEDULE_DEPENDENT} | {row.name for row in CHECKS if "race" i
 NONE, PTXAS, EDITED, MODEL, RACE, KERNEL = "none", "ptxas", "edited", "model", "race", "kernel"
 LEFT_OPEN, UNDECIDED, SIMULATED, NOTHING_RAN = "open", "undecided", "simulated", "not-run"
 BLAME_MEANING = {
-    NONE: "every build writes the simulator's words",
+    NONE: "every build writes the simulator's results",
     PTXAS: "the builds of one PTX disagree: ptxas made something else of it",
     EDITED: "what was edited differs, and the PTX as it was does not",
-    MODEL: "every build writes the same other words: the model is wrong, or the kernel asks for what PTX leaves undefined",
+    MODEL: "every build writes the same other results: the model is wrong, or the kernel uses what PTX leaves undefined",
     RACE: "what is written depends on who comes first",
     KERNEL: "the simulator finds a fault that is no race: it comes before any comparison",
-    LEFT_OPEN: "only words differ that hang on bits which arithmetic leaves open, or on those of another target's chip",
+    LEFT_OPEN: "all differing results depend on bits that arithmetic leaves unspecified, or on the chip of another target",
     UNDECIDED: "one build alone differs, and there is no other to compare it with: ptxas or the model",
-    SIMULATED: "only the simulator ran: a GPU's words, and who is to blame for them, are not known",
+    SIMULATED: "only the simulator ran: a GPU's results, and the cause of any difference, are not known",
     NOTHING_RAN: "no machine code was run",
 }
 """What each verdict says, in a sentence."""
@@ -219,9 +219,9 @@ def faulty(
             verdict = RACE if model.fault.code in RACES else KERNEL
             return Blame(subject, verdict, (), (str(model.fault),), facts, candidate)
     if not any(words.size for model in models for words in (model.words or {}).values()):
-        rule = "nothing that was compared blames nobody"
+        rule = "without a compared element no cause can be found"
         raise RefsimError(
-            "nothing-compared", "no problem has an element of an output", subject.name, rule, "--problems 8"
+            "nothing-compared", "no test case has an element of an output", subject.name, rule, "--problems 8"
         )
     return None
 

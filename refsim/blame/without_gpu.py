@@ -68,19 +68,23 @@ def examined_without_gpu(
 
 def _looked_at(models: Sequence[RunWords]) -> str:
     words = sum(each.size for model in models for each in (model.words or {}).values())
-    return f"the simulator finds no race and no fault: {len(models)} problem{'s' * (len(models) > 1)}, {words} words"
+    return (
+        f"the simulator finds no race and no fault: {len(models)} test case{'s' * (len(models) > 1)}, {words} elements"
+    )
 
 
 def _open(models: Sequence[RunWords]) -> list[str]:
     """How many words a GPU may write otherwise, and after which statements."""
     lines = list(dict.fromkeys(line for model in models for line in model.open_bits))
     if not lines:
-        return ["every bit is fixed: on a GPU each build must write these words"]
+        return ["every bit is fixed: on a GPU each build must write these results"]
     counts = [
         None if model.open_words is None else sum(int(each.sum()) for each in model.open_words.values())
         for model in models
         if model.open_bits
     ]
     known = [each for each in counts if each is not None]
-    many = "any word may differ on a GPU" if len(known) < len(counts) else f"{sum(known)} words may differ on a GPU"
+    many = (
+        "any element may differ on a GPU" if len(known) < len(counts) else f"{sum(known)} elements may differ on a GPU"
+    )
     return [f"{many}, after:", *(f"  {line}" for line in lines)]

@@ -296,7 +296,7 @@ def difference(pair: DeviceAndModel, dots: Sequence[Dot], explanation: tuple[str
     """The smallest case in bits, with what the device and its row return."""
     small, alone = smallest(pair, dots)
     if not alone:
-        needs = "it differs beside other rows and columns only: each dot product alone agrees"
+        needs = "it differs next to other rows and columns only: each dot product alone agrees"
         return Difference((*_cut(_spelled(pair.instruction, small)), needs), "-", "-", *explanation)
     ((got, want),) = pair.ask([small])
     words = [_result(code, pair.instruction) for code in (got, want)]

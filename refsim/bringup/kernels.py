@@ -31,14 +31,14 @@ def _run(kernel: Kernel, device: Device) -> Case:
     status = _STATUS.get(verdict.status, LEFT_OUT)
     difference = None
     if status == DIFFERS:
-        lines = (f"problem {verdict.problem_text}", *verdict.finding.splitlines())
+        lines = (f"test case {verdict.problem_text}", *verdict.finding.splitlines())
         difference = Difference(lines, "see above", "what the oracle says")
     inconclusive = verdict.status not in _STATUS
     return outcome(
         status,
         words=verdict.elements,
         differing=verdict.differing,
-        coverage=f"{verdict.cases} problems, profile {PROFILE}; promise: {verdict.promise}",
+        coverage=f"{verdict.cases} test cases, profile {PROFILE}; promise: {verdict.promise}",
         difference=difference,
         note=f"{verdict.status}: {verdict.finding}"
         if inconclusive

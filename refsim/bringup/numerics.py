@@ -123,7 +123,7 @@ def compare_case(instruction: TensorCoreInstruction, row: Profile, products: Pro
         words=compared,
         differing=differing.total(),
         coverage=coverage,
-        note=f"words that differ, by class: {where}{', ...' if len(differing) > 6 else ''}",
+        note=f"results that differ, by class: {where}{', ...' if len(differing) > 6 else ''}",
         difference=found,
     )
 
@@ -187,7 +187,9 @@ def _stand_in(instruction: TensorCoreInstruction) -> Profile:
 
 def _summary(found: Discovery, row: Profile | None, made: Sequence[Profile], fits: bool, words: int) -> str:
     """How what was found stands to the device and to the row, and what could not be seen."""
-    parts = [] if fits else [f"does not reproduce {words:,} random and feature words" if made else "no row can say it"]
+    parts = (
+        [] if fits else [f"does not reproduce {words:,} random and feature results" if made else "no row can say it"]
+    )
     if row is not None:
         against = found.contradicts(row)
         parts.append(f"its row says otherwise: {', '.join(against)}" if against else "as its row says")

@@ -36,7 +36,7 @@ def _difference(subject: Explained[Any], start: Any, one: Named, other: Named) -
                 size = " x ".join(map(str, drawn.shape))
                 written = f", written in {drawn.format}" if drawn.format is not subject.format else ""
                 return f"{count} of {first.size} elements differ on drawn numbers, {size}, seed {seed}{written}"
-    return "no drawn problem tells them apart"
+    return "no random test case distinguishes them"
 
 
 def _made(start: Any, named: Named) -> Any:

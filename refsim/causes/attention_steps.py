@@ -74,7 +74,7 @@ def masks(*, causal: bool) -> Iterator[Cause]:
         found += [
             MaskWay("a row sees one key fewer than it should", Family.SHIFTED, partial(_causal, -1)),
             MaskWay("a row sees one key more than it should", Family.SHIFTED, partial(_causal, 1)),
-            MaskWay("the first row sees one key, each behind it one more", Family.MASK, partial(_from_first, 0)),
+            MaskWay("the first row sees one key, each later row one more", Family.MASK, partial(_from_first, 0)),
             MaskWay("no mask: every row sees every key", Family.MASK, _all),
         ]
     else:

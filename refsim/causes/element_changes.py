@@ -20,7 +20,7 @@ from refsim.formats import BF16, F16, FORMATS, TF32, Format
 from refsim.sources import FNUZ, IEEE754, PTX
 
 RUNS = (0, 16, 32, 64, 128)
-"""Elements of which one half is packed beside the other; 0: a row."""
+"""Elements of which one half is packed next to the other; 0: a row."""
 
 
 def _converted(values: Singles, rule: EncodingRule) -> Codes:
@@ -198,7 +198,7 @@ def code_placings(format: Format) -> tuple[Placing, ...]:
     source = PTX["cvt: e2m1x2"]
     found = [Placing("with the two of a byte exchanged", Family.PACKING, source, _exchanged, _exchanged)]
     for run in RUNS:
-        says = f"with one half of each {run or 'row'} packed beside the other"
+        says = f"with one half of each {run or 'row'} packed next to the other"
         put, back = partial(_halves, run, False), partial(_halves, run, True)
         found.append(Placing(says, Family.PACKING, source, put, back))
     return (*placings(), *found)

@@ -140,8 +140,8 @@ class _Question:
         if given.scales is None and given.want_scales is None:
             return replace(self, format=format).of_subject(subject, None)
         if (given.scales is None) or (given.want_scales is None) != (self.want is None):
-            rule = "scales= beside A, want_scales= beside B"
-            raise RefsimError("usage", "scales beside one of two outputs", rule=rule)
+            rule = "scales= of A, want_scales= of B"
+            raise RefsimError("usage", "scales of one of two outputs", rule=rule)
         both = given.with_scales(subject)
         got = joined(self.got, given.scales)
         want = None if self.want is None or given.want_scales is None else joined(self.want, given.want_scales)

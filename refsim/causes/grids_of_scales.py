@@ -96,9 +96,9 @@ def _blocks() -> Iterator[OperandReading]:
     source = DEEPGEMM["sm90_fp8_gemm_1d2d"]
     for says, change in (
         ("of the 128 rows before, around the end", _Around(1, 0)),
-        ("of the 128 rows behind, around the end", _Around(-1, 0)),
+        ("of the next 128 rows, around the end", _Around(-1, 0)),
         ("of the 128 rows before", lambda grid: grid[np.maximum(np.arange(len(grid)) - 1, 0)]),
-        ("of the 128 rows behind", lambda grid: grid[np.minimum(np.arange(len(grid)) + 1, len(grid) - 1)]),
+        ("of the next 128 rows", lambda grid: grid[np.minimum(np.arange(len(grid)) + 1, len(grid) - 1)]),
         ("from the last 128 rows on", lambda grid: grid[::-1]),
         ("block by block of 128 rows where they lie row by row", _turned),
     ):

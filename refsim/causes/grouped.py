@@ -46,9 +46,9 @@ def owners(groups: int) -> Iterator[Owner]:
     yield OWN
     own = tuple(range(groups))
     named: list[tuple[str, tuple[int, ...]]] = [
-        ("are those of the group behind, around the end", own[1:] + own[:1]),
+        ("are those of the next group, around the end", own[1:] + own[:1]),
         ("are those of the group before, around the end", own[-1:] + own[:-1]),
-        ("are those of the group behind", (*own[1:], own[-1])),
+        ("are those of the next group", (*own[1:], own[-1])),
         ("are those of the group before", (own[0], *own[:-1])),
         ("are those of the first group for all", (0,) * groups),
         ("are those of the last group for all", own[-1:] * groups),

@@ -93,7 +93,7 @@ ZERO_READ: dict[str, Callable[[Whole], Whole]] = {
     "is one too large": lambda zero: zero + 1,
     "is that of the first row for all": lambda zero: zero[np.zeros(len(zero), np.int64)],
     "is that of the row before": lambda zero: zero[np.maximum(np.arange(len(zero)) - 1, 0)],
-    "is that of the row behind": lambda zero: zero[np.minimum(np.arange(len(zero)) + 1, len(zero) - 1)],
+    "is that of the next row": lambda zero: zero[np.minimum(np.arange(len(zero)) + 1, len(zero) - 1)],
 }
 USUAL_ZERO = next(iter(ZERO_READ))
 CORRECTIONS = ("every term of the zero points", "no K za zb", "no sum of A's rows", "no sum of B's rows")

@@ -120,7 +120,7 @@ WEIGHTS = (
     ChangedStep("weights are left out", Family.NO_WEIGHTS, _NORM, _ones),
     ChangedStep("weights are 1 + w", Family.NO_WEIGHTS, _NORM, _plus_one),
     ChangedStep("weights are those of the column before", Family.WEIGHTS, _NORM, partial(_beside, -1)),
-    ChangedStep("weights are those of the column behind", Family.WEIGHTS, _NORM, partial(_beside, 1)),
+    ChangedStep("weights are those of the next column", Family.WEIGHTS, _NORM, partial(_beside, 1)),
     ChangedStep("weights are those of the columns from the end", Family.WEIGHTS, _NORM, _backwards),
     *(
         ChangedStep(

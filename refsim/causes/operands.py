@@ -80,7 +80,7 @@ class ProductOperands(FieldsCard):
         if self.a_scale is None or self.b_scale is None:
             raise RefsimError("scale-shape", "blocks of one operand have scales", rule="a_scale and b_scale")
         if self.k is not None or self.interval is not None:
-            raise RefsimError("usage", "k or interval beside codes of scales", rule="the unit's own K, one chain")
+            raise RefsimError("usage", "k or interval with codes of scales", rule="the unit's own K, one chain")
         form = ScaleForm(kind, None, None)
         formats = [None if each is None else format_named(str(each)) for each in (self.a_format, self.b_format)]
         left, right = (

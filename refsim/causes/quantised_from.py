@@ -91,7 +91,9 @@ class QuantizedFrom(FieldsCard):
         ]
         held = next(each for each in given if each is not None)
         if subject.which != QuantizerOutput.CODES:
-            raise RefsimError("usage", "scales beside what are no codes", help="A: the codes; scales=: their scales")
+            raise RefsimError(
+                "usage", "scales of outputs that are no codes", help="A: the codes; scales=: their scales"
+            )
         if given[0] is not None and given[1] is not None and given[0].shape != given[1].shape:
             raise RefsimError("shape-mismatch", f"scales have shapes {given[0].shape} and {given[1].shape}")
         fitting = [kind for kind in (F32, self.codes_of_scales) if kind.code_dtype == held.dtype]

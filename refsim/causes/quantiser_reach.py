@@ -82,12 +82,12 @@ def reaches(shape: Pair, group: Pair, has_codes: bool) -> Iterator[Reach]:
         for end in dict.fromkeys((extent - 1) // tile * tile for tile in TILES):
             if not end:
                 continue
-            says = f"the last {extent - end} {what} are not reached: nobody wrote their codes and scales"
+            says = f"the last {extent - end} {what} are not reached: their codes and scales are uninitialized"
             yield Reach(says, columns=end) if axis else Reach(says, rows=end)
             if axis:
                 yield Reach(f"{says}, and scales lie as if there were {end} columns", columns=end, is_packed=True)
     if columns < group[1] or rows < TILES[0]:
-        yield Reach("nothing is reached: nobody wrote anything", 0, 0, is_packed=True)
+        yield Reach("nothing is reached: everything is uninitialized", 0, 0, is_packed=True)
 
 
 def reach_causes(shape: Pair, group: Pair, has_codes: bool) -> Iterator[Cause]:

@@ -72,7 +72,7 @@ class RowOperands(FieldsCard):
             raise unknown("special functions", self.special, list(SPECIAL))
         for name in ("weight", "bias", "gate", "eps", "scale"):
             if getattr(self, name) is not None and name not in found.has:
-                rule = f"beside x it has {', '.join(found.has)}"
+                rule = f"in addition to x it has {', '.join(found.has)}"
                 raise RefsimError("usage", f"{self.function} has no {name}", rule=rule)
         if format not in ROW_OUTPUTS:
             raise RefsimError(

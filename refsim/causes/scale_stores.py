@@ -149,7 +149,7 @@ def scale_stores() -> tuple[ScaleStore, ...]:
         places = functools.partial(_of_layout, layout)
         found.append(ScaleStore(f"as {layout.name}", layout.source, places, layout.element_bytes, tile=layout.tile))
     found.append(ScaleStore("row by row, padded to tiles of 128 x 4", tiles, _padded_rows, 1, tile=ATOM))
-    says = "row by row, padded, every 32nd row of a tile beside the other"
+    says = "row by row, padded, every 32nd row of a tile next to the other"
     found.append(ScaleStore(says, tiles, _interleaved_rows, 1, tile=ATOM))
     for order, down_first in itertools.product(itertools.permutations(range(3)), (False, True)):
         if order == (0, 1, 2) and not down_first:

@@ -53,10 +53,10 @@ OWN_GATE = ChangedStep("the gate is that of the element", Family.GATE, _SILU, _s
 GATES = (
     OWN_GATE,
     ChangedStep("the gate is that of the row before", Family.GATE, _SILU, partial(_next_row, -1)),
-    ChangedStep("the gate is that of the row behind", Family.GATE, _SILU, partial(_next_row, 1)),
+    ChangedStep("the gate is that of the next row", Family.GATE, _SILU, partial(_next_row, 1)),
     ChangedStep("the gate is that of the first row", Family.GATE, _SILU, _first_row),
     ChangedStep("the gate is that of the column before", Family.GATE, _SILU, partial(_next_column, -1)),
-    ChangedStep("the gate is that of the column behind", Family.GATE, _SILU, partial(_next_column, 1)),
+    ChangedStep("the gate is that of the next column", Family.GATE, _SILU, partial(_next_column, 1)),
 )
 
 

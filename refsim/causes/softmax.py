@@ -230,7 +230,7 @@ class SoftmaxOfPlans(RowSubject):
             found += [row.cause("rounded") for row in ROUNDED]
         found.append(Cause(Family.TAIL, "no pads count", "pads", 0, _SOFTMAX, 0))
         for width in padded_widths(columns):
-            says = f"{width - columns} pads behind the row count, which hold zeros"
+            says = f"{width - columns} pads after the row count, which hold zeros"
             found.append(Cause(Family.TAIL, says, "pads", width - columns, _SOFTMAX))
         return [*found, *factor_causes(self.number)]
 

@@ -103,7 +103,7 @@ def _tails(got: Codes, want: Codes, format: ElementType) -> Iterator[tuple[Famil
             if begin == 0 or lines[0] < begin:
                 continue
             if (have[begin:] == have[begin:].reshape(-1)[0]).all():
-                yield Family.TAIL, f"the last {len(have) - begin} {what}{which} hold one code: nobody wrote them"
+                yield Family.TAIL, f"the last {len(have) - begin} {what}{which} hold one code: they are uninitialized"
 
 
 # ---- tiles -----------------------------------------------------------------------------------------------------------------
@@ -133,7 +133,7 @@ def _tiles(got: Codes, want: Codes, format: ElementType) -> Iterator[tuple[Famil
             continue
         first = np.argwhere(touched)[0] * (height, width)
         of = f"{np.count_nonzero(touched)} of {touched.size} tiles of {height} x {width} hold {_code(code[0], format)} alone"
-        yield Family.TAIL, f"{of}: nobody wrote them; the first begins at [{first[0]}, {first[1]}]"
+        yield Family.TAIL, f"{of}: they are uninitialized; the first begins at [{first[0]}, {first[1]}]"
 
 
 def _any_of_tiles(marks: NDArray[np.bool_], height: int, width: int) -> NDArray[np.bool_]:

@@ -40,7 +40,7 @@ WEIGHINGS: dict[str, tuple[Weighing, Family]] = {
     "in f16, then as it is used": (lambda q, s, z, to: _rounded((q - z) * s, F16), Family.DOUBLE_ROUNDING),
 }
 USUAL_WEIGHING = next(iter(WEIGHINGS))
-BEFORE, BEHIND = "weights are scaled before the product", "the sum of a group is scaled behind the product"
+BEFORE, BEHIND = "weights are scaled before the product", "the sum of a group is scaled after the product"
 
 Change = Callable[[Matrix, int], Matrix]
 

@@ -41,7 +41,7 @@ def answers(
 
     @click.option("--as", "form", metavar="FORM", help=f"One of {', '.join(FORMS)}.", type=OutputForm())
     @click.option("-o", "--output", metavar="FILE", help="Write to FILE; its suffix selects the form.")
-    @click.option("--source", "citations", is_flag=True, help="Cite the documents behind the answer.")
+    @click.option("--source", "citations", is_flag=True, help="Cite the sources of the answer.")
     @click.pass_obj
     @functools.wraps(function)
     def run(session: Session, /, form: str | None, output: str | None, citations: bool, **arguments: Any) -> int:

@@ -83,4 +83,4 @@ def refuse_strangers(*, of_files: bool) -> None:
         if name in given and name not in question.options:
             option = max(parameter.opts, key=len)
             homes = ", ".join(f"{each.name} ({each.said_by})" for each in QUESTIONS if name in each.options)
-            raise RefsimError("usage", f"{option} beside {question.name}", rule=f"it belongs to {homes}")
+            raise RefsimError("usage", f"{option} with {question.name}", rule=f"it belongs to {homes}")

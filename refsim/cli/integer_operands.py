@@ -77,7 +77,7 @@ def weight_operands(
     }
     for option, value in {**beside, "--m-indices": m_indices}.items():
         if value is not None:
-            raise RefsimError("usage", f"{option} beside narrow weights", rule="--b-scale and --b-zero")
+            raise RefsimError("usage", f"{option} with narrow weights", rule="--b-scale and --b-zero")
     if b_scale is None:
         raise RefsimError("usage", "narrow weights without scales", help="give --b-scale too")
     if isinstance(row, Integer):

@@ -194,7 +194,7 @@ class CudaLauncher(Card):
             base = self.driver.allocate(size)
         except DriverError as fault:
             raise RefsimError(
-                "device-memory", f"{size} bytes do not fit on the device: {fault}", help="shrink the problem"
+                "device-memory", f"{size} bytes do not fit on the device: {fault}", help="use a smaller test case"
             ) from fault
         buffer = Buffer(name, base + GUARD_BYTES + misalign, count, dtype)
         allocation = Guarded(buffer, base, size, kept)

@@ -88,7 +88,7 @@ class ByteReader:
                 "trailing-bytes",
                 f"{what} ends before the file does: expected {bytes_text(expected)}, found {self.left}",
                 self.where,
-                rule="a file holds what its header describes and nothing behind it",
+                rule="a file holds what its header describes and nothing after it",
                 help="the file was appended to, or its shape is not the one that was written",
             )
 

@@ -105,7 +105,7 @@ def unpack_all(packed: NDArray[np.uint8], format: Format, count: int, where: str
         if unpacked[target.size :].any():
             raise unreadable(
                 "trailing-bits",
-                f"the bits behind the last of {count} {format} codes are not zero",
+                f"the bits after the last of {count} {format} codes are not zero",
                 where,
                 help="the shape is not the one that was written",
             )

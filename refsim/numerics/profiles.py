@@ -62,7 +62,7 @@ _EMULATED = ROCJITSU["matrix emulation, issues 10330 and 10344"]
 
 _MODEL = Evidence(Level.INDEPENDENT, "independent published models agree")
 _THOR = Evidence(
-    Level.INDEPENDENT, "independent published models agree; 36,864 words of sm_110's tcgen05 reported equal"
+    Level.INDEPENDENT, "independent published models agree; 36,864 results of sm_110's tcgen05 reported equal"
 )
 _B200 = Evidence(Level.INDEPENDENT, "independent published models agree; 46 million cases reported on B200")
 _UNVERIFIED = Evidence(Level.UNVERIFIED, "no bit model is published; computed as a float32 FMA per k")
@@ -248,7 +248,7 @@ def _measured(row: Profile) -> Profile:
     if words is None:
         return row
     published = ", and the published dot products of H100 and H200" if row.evidence.level is Level.SILICON else ""
-    evidence = Evidence(Level.SILICON, f"{words:,} words of an H200, every bit equal{published}")
+    evidence = Evidence(Level.SILICON, f"{words:,} results of an H200, every bit equal{published}")
     return replace(row, evidence=evidence, source=MEASURED_H200["numerics.md"])
 
 

@@ -63,7 +63,7 @@ INFERRED = Evidence(
     "sparse sums are inferred, not measured: the stored products, in their order, taken for those of the dense instruction of "
     "half the K",
 )
-MEASURED = Evidence(Level.SILICON, "942,080 words of an H200 in 60 forms, every bit equal")
+MEASURED = Evidence(Level.SILICON, "942,080 results of an H200 in 60 forms, every bit equal")
 _EXACT = Evidence(Level.FORMULA, "exact integers, by definition of the instruction")
 
 

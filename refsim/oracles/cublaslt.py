@@ -232,7 +232,7 @@ def _region(version: int, chip: str) -> CublasltRegion:
             return row
     known = ", ".join(f"{row.version} on {row.chip.upper()}" for row in CUBLASLT_REGIONS)
     raise _unmodelled(
-        "nobody measured this library on this chip", f"cuBLASLt {version} on {chip}", f"measured: {known}"
+        "no measurement of this library on this chip", f"cuBLASLt {version} on {chip}", f"measured: {known}"
     )
 
 

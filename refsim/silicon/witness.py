@@ -36,11 +36,11 @@ class Replay:
 
     @property
     def counted(self) -> str:
-        """The words and how many differ: "417,318 recorded words of an H200, 0 differ"."""
+        """The words and how many differ: "417,318 recorded results of an H200, 0 differ"."""
         least = "at least " if self.differing and self.digested else ""
         elsewhere = "" if self.target == RECORDED_TARGET or self.kind == TENSOR_CORE else f" ({RECORDED_TARGET})"
         chip = self.chip.replace("NVIDIA ", "").replace(" and ", " and an ")
-        return f"{self.words:,} recorded words of an {chip}{elsewhere}, {least}{self.differing:,} differ"
+        return f"{self.words:,} recorded results of an {chip}{elsewhere}, {least}{self.differing:,} differ"
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class SiliconWitness:
     def lines(self) -> list[str]:
         """A line for each kind of instruction: tensor cores one by one, what differs by itself, others together."""
         if self.absent:
-            return [f"recorded silicon: {self.absent}"]
+            return [f"recorded hardware: {self.absent}"]
         known = sorted(self.replays, key=lambda each: (_KINDS.index(each.kind), each.chip, each.instruction))
         alone: dict[tuple[str, str, str, str], list[Replay]] = {}
         for each in known:

@@ -28,8 +28,8 @@ WEAKER_ORDERS = {"acquire": ("relaxed",), "release": ("relaxed",), "acq_rel": ("
 WIDE_SCOPES = ("cluster", "gpu", "gl", "sys")
 STRENGTH = frozenset({"relaxed", "volatile", *WEAKER_ORDERS, "cta", *WIDE_SCOPES})
 TRAP = "trap"
-NEVER_RUN = "no problem runs it"
-NO_DIFFERENCE = "every problem gives the same bits without it, under every policy and with no finding"
+NEVER_RUN = "no test case runs it"
+NO_DIFFERENCE = "every test case gives the same bits without it, under every policy and with no finding"
 
 
 @dataclass(frozen=True)

@@ -261,7 +261,9 @@ def completed(verdict: Verdict, slack: Slack) -> Verdict:
             "nothing-compared",
             f"{verdict.cases} cases of kernel {verdict.kernel} have no element of an output between them",
             rule="nothing that was compared is no pass",
-            help="ask for cases, or declare problems whose outputs are not empty" if verdict.cases else "ask for cases",
+            help="ask for cases, or declare test cases whose outputs are not empty"
+            if verdict.cases
+            else "ask for cases",
         )
     if ended_well and slack.elements and slack.any_number == slack.elements == verdict.elements:
         raise RefsimError(
@@ -328,7 +330,7 @@ def _search(ledger: _Ledger, cases: int) -> None:
     except hypothesis.errors.Flaky as flaky:
         if ledger.failure is None:
             raise ledger.crash or flaky from None
-        text = f"{ledger.failure.text}\nnot every run of this problem fails: the kernel does not repeat itself"
+        text = f"{ledger.failure.text}\nnot every run of this test case fails: the kernel does not repeat its results"
         ledger.failure = replace(ledger.failure, text=text)
     except (KeyboardInterrupt, _Stopped):
         raise

@@ -120,7 +120,7 @@ def decide(kernel: Kernel, seen: Observation, problem: Any) -> Finding | None:
         text = "bits agree on this device; another may return others, which the promise does not allow"
         return Finding(INEXACT, text, problem, is_open=True)
     if seen.assumed and kernel.promise.is_bitwise:
-        text = "bits agree if this target's chip returns what another's does, which nobody verified"
+        text = "bits agree if this target's chip returns what another's does, which is unverified"
         return Finding(ASSUMED, text, problem, is_open=True)
     return None
 

@@ -138,5 +138,5 @@ def _of_code(
 def _named(suspicion: Suspicion, count: int) -> Named:
     family = CALLED_OTHERWISE.get(suspicion.suspect.split(" ")[0].split("-")[0], suspicion.suspect)
     places = ", ".join(suspicion.places)
-    says = f"{suspicion.says}, {places}, on all {suspicion.problems} problems tried"
+    says = f"{suspicion.says}, {places}, on all {suspicion.problems} test cases tried"
     return Named((Cause(family, says, "", None, PTX["the kernel's own code"]),), count, is_whole=True)

@@ -134,7 +134,7 @@ def _module(file: Path, modified_ns: int) -> ModuleType:
         what = f"the file raised {type(error).__name__}: {error}"
         help = ""
         if isinstance(error, ModuleNotFoundError):
-            help = f"a module beside the kernel file is found by PYTHONPATH={file.parent}, or where its package is installed"
+            help = f"a module next to the kernel file is found by PYTHONPATH={file.parent}, or where its package is installed"
         raise RefsimError(
             "kernel-file-fails", what, where=str(file), help=help, kind=Kind.UNREADABLE, place=location(error)
         ) from error

@@ -234,10 +234,10 @@ def _require_launches(kernel: Kernel, problem: Any, device: Device) -> None:
     raise RefsimError(
         "nothing-launched",
         f"run of kernel {kernel.name} returns outputs and launches nothing, on {shortened(problem)}"
-        + (f" and on all {len(kernel.corpus)} problems of its corpus" if kernel.corpus else ""),
+        + (f" and on all {len(kernel.corpus)} test cases of its corpus" if kernel.corpus else ""),
         rule="nothing that ran on the device is no verdict",
         help="launcher.launch(entry, grid, block, args), or launcher.call(...) of Kernel(call=...); "
-        "a problem that is answered without one needs another in corpus= that is not",
+        "a test case that needs no launch needs another test case in corpus= that has one",
     )
 
 

@@ -67,7 +67,7 @@ def check_own_arrays(kernel: Kernel, name: str, got: NDArray[Any], want: Any) ->
             f"oracle returns for {name!r} the memory of the array that run returned",
             where=f"kernel {kernel.name}",
             rule="an array that is compared with itself agrees, whatever the kernel wrote",
-            help="compute what the kernel must write from the problem alone",
+            help="compute what the kernel must write from the test case alone",
         )
 
 
@@ -84,7 +84,7 @@ def check_kept(kernel: Kernel, hosts: Sequence[Host]) -> None:
             "oracle-changes-input",
             f"oracle writes into the array that run uploaded as {changed[0]!r}",
             where=f"kernel {kernel.name}",
-            rule="run and oracle see the same problem, in every order and as often as they are called",
+            rule="run and oracle see the same test case, in every order and as often as they are called",
             help="compute on a copy: x = problem.x.copy()",
         )
 
@@ -102,6 +102,6 @@ def oracle_differs(kernel: Kernel, text: str) -> RefsimError:
         "oracle-differs",
         f"oracle of kernel {kernel.name} returns other elements when it is asked again: {text}",
         where=f"kernel {kernel.name}",
-        rule="an oracle is a function of the problem: not of what run did, of earlier problems, or of chance",
-        help="compute from the problem alone, on copies, with a seed that the problem holds",
+        rule="an oracle depends on the test case alone: not on what run did, on earlier test cases, or on chance",
+        help="compute from the test case alone, on copies, with a seed that the test case holds",
     )

@@ -99,7 +99,7 @@ def described(kernel: Kernel, problem: Any) -> tuple[Any, str, tuple[str, ...]]:
     try:
         return to_json(problem), spelled(problem), ()
     except RefsimError as error:
-        return None, shortened(problem), (f"no case of this problem can be written: {error.what}",)
+        return None, shortened(problem), (f"this test case cannot be written: {error.what}",)
 
 
 def describe(device: Device) -> dict[str, str]:

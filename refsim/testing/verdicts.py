@@ -143,7 +143,7 @@ class Verdict(Card):
         lines += [f"note  {line}" for line in self.notes]
         lines += [f"{HELD_TO}{line}" for line in self.silicon.lines()]
         lines += [f"{HELD_TO}{self.recomputed.text}"] if self.recomputed.is_declared else []
-        lines += [f"problem {self.problem_text}"] if self.problem_text else []
+        lines += [f"test case {self.problem_text}"] if self.problem_text else []
         return lines + ([Command(f"repeat  refsim replay {self.replay}")] if self.replay else [])
 
     def to_json(self) -> dict[str, Any]:

@@ -76,7 +76,7 @@ def contradicted(silicon: SiliconWitness, recomputed: Recomputed) -> Finding | N
     """The finding where either of them says otherwise than the model, on which kernel and oracle rest."""
     lines = []
     if silicon.differing:
-        lines += ["[model-differs] the model does not return what silicon returned for instructions of this kernel"]
+        lines += ["[model-differs] the model does not return what hardware returned for instructions of this kernel"]
         lines += [line for line in silicon.lines() if not line.endswith(", 0 differ") and " differ" in line]
     if recomputed.differing:
         lines += [f"[definition-differs] {recomputed.text}: the first is {recomputed.first}"]

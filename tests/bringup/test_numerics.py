@@ -211,7 +211,7 @@ def test_a_difference_that_needs_its_neighbours_says_so():
     case = compare(FP8, leaks)
     assert case.unexplained
     assert (
-        case.difference.smallest[-1] == "it differs beside other rows and columns only: each dot product alone agrees"
+        case.difference.smallest[-1] == "it differs next to other rows and columns only: each dot product alone agrees"
     )
     assert len(case.difference.smallest) <= 11
 

@@ -334,7 +334,7 @@ def test_an_order_that_does_not_give_every_word_is_no_explanation():
 
     found = fingerprint(of_numpy(off_by_one, rows=(8,)), seeds=(0,))
     assert 0 < found.explained < found.words
-    assert found.sizes[0].why == "the order found does not give every word"
+    assert found.sizes[0].why == "the order found does not give every element"
     assert not found.orders[0].explains
 
 

@@ -36,7 +36,7 @@ def said(found):
 @pytest.mark.parametrize(
     ("output", "words"),
     [
-        (products(A, B[[1, 2, 3, 0]]), "B: they are those of the group behind, around the end"),
+        (products(A, B[[1, 2, 3, 0]]), "B: they are those of the next group, around the end"),
         (products(A[[0, 0, 1, 2]], B), "A: they are those of the group before"),
         (products(A, B[[2, 1, 0, 3]]), "B: they are exchanged between group 0 and group 2"),
         (products(A, B[[0, 0, 0, 0]]), "B: they are those of the first group for all"),
@@ -67,7 +67,7 @@ def test_scales_of_another_batch_and_one_b_for_all():
     sums = products(A, B[[0, 0, 0, 0]])
     assert explain_diff(sums * SCALES[:, :, None], operands=operands).outcome is DiffOutcome.EQUAL
     found = explain_diff(sums * SCALES[[1, 2, 3, 0], :, None], operands=operands)
-    assert "the scales of A: they are those of the group behind, around the end" in said(found)[0]
+    assert "the scales of A: they are those of the next group, around the end" in said(found)[0]
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,7 @@ def test_rows_of_no_expert_are_not_looked_at():
 @pytest.mark.parametrize(
     ("index", "words"),
     [
-        (np.where(INDEX >= 0, (INDEX + 1) % 3, -1), "are those of the group behind, around the end"),
+        (np.where(INDEX >= 0, (INDEX + 1) % 3, -1), "are those of the next group, around the end"),
         (np.where(INDEX >= 0, 0, -1), "are those of the first group for all"),
     ],
     ids=["behind", "first"],

@@ -268,7 +268,7 @@ def test_a_deadlock_names_arrivals_that_nobody_executed():
     mbarrier.arrive.release.cta.shared.b64 _, [%r13];
     $wait: mbarrier.try_wait.parity.shared.b64 %p2, [%r13], 0; @!%p2 bra $wait; ret;"""
     said = fails(body, "deadlock", blocks=1, cluster=None).what
-    assert "nobody has executed mbarrier.arrive.release.cta.shared.b64 at PTX line" in said
+    assert "no thread has executed mbarrier.arrive.release.cta.shared.b64 at PTX line" in said
     assert " (one) of block (0, 0, 0)" in said
 
 

@@ -71,7 +71,7 @@ MISUSE = {
     "not initialised": "mbarrier.arrive.shared.b64 %d2, [bar+8];",
     "arrival of 4, while 3 of 3 are pending in phase 0": INIT + "mbarrier.arrive.shared.b64 %d2, [bar], 4;",
     "arrival of 0, while": INIT + "mbarrier.arrive.shared.b64 %d2, [bar], 0;",
-    "whose phase 0 nobody saw complete": INIT + ARRIVE * 4,
+    "whose phase 0 no thread saw complete": INIT + ARRIVE * 4,
     "a plain access to a live": INIT + "ld.shared.u32 %r2, [bar+4];",
     "a plain access to a live mbarrier": INIT + "st.shared.u64 [bar], 0;",
     "a plain access": INIT + "cp.async.ca.shared.global [bar], [%d1], 4;",

@@ -62,7 +62,7 @@ RELEASED = RIGHT | {
     "LOAD": "ld.acquire.gpu.global.u32",
     "BEHIND": "",
 }
-NO_RELEASE, NO_ACQUIRE = "passes on nothing that came before it", "sees it and orders nothing that comes behind it"
+NO_RELEASE, NO_ACQUIRE = "passes on nothing that came before it", "sees it and orders nothing after it"
 OWN_BLOCK = "for its own block alone, and the threads are in two: .gpu"
 
 
@@ -78,7 +78,7 @@ def flag(words: dict[str, str]) -> str:
             RIGHT | {"FENCE": "mov.u32 %r11, 0"},
             f"st.volatile.global.u32 at (k.cu:3) {NO_RELEASE}: no fence before it (release)",
         ),
-        (RIGHT | {"BEHIND": ""}, f"ld.volatile.global.u32 at (k.cu:5) {NO_ACQUIRE}: no fence behind it (acquire)"),
+        (RIGHT | {"BEHIND": ""}, f"ld.volatile.global.u32 at (k.cu:5) {NO_ACQUIRE}: no fence after it (acquire)"),
         (RIGHT | {"FENCE": "membar.cta"}, f"membar.cta at (k.cu:2) fences {OWN_BLOCK} (__threadfence)"),
         (RIGHT | {"BEHIND": "membar.cta"}, f"membar.cta at (k.cu:6) fences {OWN_BLOCK} (__threadfence)"),
         (
@@ -92,7 +92,7 @@ def flag(words: dict[str, str]) -> str:
         (
             RIGHT | {"FENCE": "mov.u32 %r11, 0", "BEHIND": ""},
             f"st.volatile.global.u32 at (k.cu:3) {NO_RELEASE}: no fence before it (release) and "
-            f"ld.volatile.global.u32 at (k.cu:5) {NO_ACQUIRE}: no fence behind it (acquire)",
+            f"ld.volatile.global.u32 at (k.cu:5) {NO_ACQUIRE}: no fence after it (acquire)",
         ),
     ],
 )
@@ -122,7 +122,7 @@ def test_fences_of_all_before_a_barrier_are_not_said_to_be_missing(policy, seed)
         ld.global.u32 %r10, [%d4+128]; st.global.u32 [%d5], %r10;
         DONE:"""
     found = said(body.replace("BEHIND;", ""), 2, 64, policy, seed)
-    assert found == f"ld.relaxed.gpu.global.u32 at (k.cu:6) {NO_ACQUIRE}: no fence behind it (acquire)"
+    assert found == f"ld.relaxed.gpu.global.u32 at (k.cu:6) {NO_ACQUIRE}: no fence after it (acquire)"
     run(body.replace("BEHIND", "membar.gl"), 2, 64, policy, seed)
 
 
@@ -167,7 +167,7 @@ DONE: mov.u32 %r11, 1;"""
         (
             "bar.sync 1, 64",
             "bar.arrive 1, 64",
-            "barrier 1 (bar.arrive at (k.cu:4)) does not wait: what stands behind it has no order",
+            "barrier 1 (bar.arrive at (k.cu:4)) does not wait: accesses after it have no order",
         ),
     ],
 )

@@ -100,7 +100,7 @@ def test_what_no_chip_returned_is_named_by_its_level(opcode: str, target: str, s
 
 def test_arithmetic_on_another_target_names_the_one_that_was_recorded() -> None:
     (line,) = Replays().of(["fma.rn.f32"], "sm_80").lines()
-    assert line == "arithmetic: fma.rn.f32, 66,560 recorded words of an H200 and an H100 80GB HBM3 (sm_90a), 0 differ"
+    assert line == "arithmetic: fma.rn.f32, 66,560 recorded results of an H200 and an H100 80GB HBM3 (sm_90a), 0 differ"
 
 
 def test_an_instruction_is_replayed_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -229,10 +229,10 @@ def test_lines_name_what_differs_by_itself_and_the_rest_together() -> None:
     right = [Replay("conversions", name, "sm_90a", "NVIDIA H200", 100) for name in ("cvt.a", "cvt.b")]
     wrong = Replay("conversions", "cvt.c", "sm_90a", "NVIDIA H200", 100, 100, 2)
     assert SiliconWitness((*right, wrong)).lines() == [
-        "conversions: cvt.c, 100 recorded words of an H200, at least 2 differ",
-        "conversions: 2 instructions, 200 recorded words of an H200, 0 differ",
+        "conversions: cvt.c, 100 recorded results of an H200, at least 2 differ",
+        "conversions: 2 instructions, 200 recorded results of an H200, 0 differ",
     ]
     assert SiliconWitness.from_json(SiliconWitness((wrong,)).to_json()) == SiliconWitness((wrong,))
     stored = replace(wrong, digested=0, differing=1)
-    assert stored.counted == "100 recorded words of an H200, 1 differ"
+    assert stored.counted == "100 recorded results of an H200, 1 differ"
     assert SiliconWitness((*right, stored)).differing == (stored,)

@@ -80,7 +80,7 @@ def test_kernel_that_fails_now_and_then_fails(halve_kernel, fake_device, right_h
 
     verdict = run_campaign(halve_kernel, fake_device(races), profile="ci")
     assert verdict.status == "fail"
-    assert verdict.finding.endswith("not every run of this problem fails: the kernel does not repeat itself")
+    assert verdict.finding.endswith("not every run of this test case fails: the kernel does not repeat its results")
 
 
 def test_failure_of_the_corpus_alone_is_reported(halve_kernel, fake_device, right_halve):

@@ -178,7 +178,7 @@ def test_outputs_without_a_launch_are_the_users_error(law, halve_kernel, fake_de
     with pytest.raises(RefsimError, match="nothing-launched") as caught:
         law(never_launches(halve_kernel), PROBLEM, fake_device())
     assert caught.value.exit_code == 2
-    assert "on all 2 problems of its corpus" in caught.value.what
+    assert "on all 2 test cases of its corpus" in caught.value.what
 
 
 def test_a_trivial_problem_may_be_answered_without_a_launch(halve_kernel, fake_device):

@@ -212,7 +212,7 @@ def test_a_failure_can_be_read_at_once(run_suite):
         law: [f"wrong on {case}", f"problem={case}", "first   y[0]", "open_bits.cu:56", "repeat  pytest"],
         campaign: [
             "fail  wrong on sim sm_90a",
-            "problem Tensor(n=1,",
+            "test case Tensor(n=1,",
             "first   y[0]",
             "open_bits.cu:56",
             "repeat  pytest",

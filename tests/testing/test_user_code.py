@@ -303,7 +303,7 @@ def test_recipes_may_hold_arrays_though_no_case_of_them_can_be_written(halve_ker
     kernel = replace(halve_kernel, recipe=Holds, corpus=(Holds(np.arange(40, dtype=np.uint16)),))
     verdict = run_campaign(kernel, wrong, cases=0, failures_dir=tmp_path)
     assert (verdict.exit_code, verdict.replay, verdict.problem) == (1, "", None)
-    assert any("no case of this problem can be written" in note for note in verdict.notes)
+    assert any("this test case cannot be written" in note for note in verdict.notes)
     assert spelled(kernel.corpus[0]).startswith("Holds(array=array(")
 
 

@@ -169,7 +169,7 @@ def test_a_verdict_names_the_recordings_of_what_ran() -> None:
     assert tensor.words > 400_000
     assert tensor.differing == 0
     assert f"held to  tensor core: mma.sync.bf16 sm_90a, {tensor.counted}" in str(verdict)
-    assert tensor.counted == f"{tensor.words:,} recorded words of an H200 and an H100 80GB HBM3, 0 differ"
+    assert tensor.counted == f"{tensor.words:,} recorded results of an H200 and an H100 80GB HBM3, 0 differ"
     assert {each.instruction for each in verdict.silicon.replays} == {tensor.instruction, "add.u64", "mul.wide.u32"}
     assert Verdict.from_json(verdict.to_json()) == verdict
 
@@ -220,7 +220,7 @@ def test_without_recordings_the_verdict_says_so(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(vectors, "bundled", none_here)
     assert verdict_of(ROUNDING).silicon.lines() == [
-        "recorded silicon: none is installed here (conformance/vectors): nothing was replayed"
+        "recorded hardware: none is installed here (conformance/vectors): nothing was replayed"
     ]
 
 

@@ -286,7 +286,7 @@ class _Run:
         finally:
             self.calls += asker.calls
         self.orders.append(best)
-        return best, "" if best.explains else "the order found does not give every word"
+        return best, "" if best.explains else "the order found does not give every element"
 
     def _asker(self, m: int, mask: NDArray[np.bool_]) -> Asker:
         if mask.all():

@@ -86,7 +86,7 @@ def _product_of(kernel: Kernel, product: str | None) -> tuple[str, KernelProduct
             "no-products",
             f"kernel {kernel.name} declares no product of matrices",
             where=str(kernel.declared_in or ""),
-            rule="its order can be asked where products= says how operands become a problem",
+            rule="its order can be asked where products= says how operands become a test case",
             help="Kernel(..., products={'gemm': KernelProduct(problem, output, 'bf16', 'bf16', 'bf16')})",
         )
     name = product or next(iter(kernel.products))

@@ -31,9 +31,9 @@ def said(found: "Blame", older: tuple[str, ...] = ()) -> Wording:
     if found.verdict in ("not-run", "simulated"):
         lines += [f"  {sum(row.cubin is not None for row in made)} of {len(made)} builds assembled"]
     elif found.rows:
-        lines += [f"  {len(subject.problems)} problem{'s' if len(subject.problems) > 1 else ''} of one PTX"]
+        lines += [f"  {len(subject.problems)} test case{'s' if len(subject.problems) > 1 else ''} of one PTX"]
     if found.never_launched:
-        lines += [f"  of its {len(subject.entries)} entries no problem launched {', '.join(found.never_launched)}"]
+        lines += [f"  of its {len(subject.entries)} entries no test case launched {', '.join(found.never_launched)}"]
     lines += [f"  {line}" for line in older]
     lines += [f"  {line}" for text in found.because for line in text.splitlines()]
     return Wording(tuple(lines), facts(found))

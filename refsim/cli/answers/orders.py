@@ -41,7 +41,7 @@ def _where(found: "Fingerprint", order: "SumOrder") -> str:
 
 def _borne_out(order: "SumOrder") -> list[str]:
     if not order.explains:
-        return [f"does not explain the bits: it gives {order.equal:,} of {order.words:,} words"]
+        return [f"does not explain the bits: it gives {order.equal:,} of {order.words:,} elements"]
     if order.reversed_equal == order.words:
         return ["the bits bear it out, but they do not tell it from the same order with K reversed; probing does"]
     return []
@@ -51,9 +51,7 @@ def _verdict(found: "Fingerprint") -> list[str]:
     rows = [each.m for each in found.sizes]
     difference = found.difference
     if not found.repeats:
-        return [
-            "not repeatable: the same problem gave other words in another run, so that nothing is said of its batch"
-        ]
+        return ["not repeatable: the same test case gave other results in another run, so its batch was not examined"]
     if difference is None:
         seeds = f"{len(found.seeds)} seed{'s' if len(found.seeds) > 1 else ''}"
         return [f"batch invariant: M = {', '.join(map(str, rows))}, every row at every place, {seeds}"]
@@ -78,9 +76,9 @@ def _word(code: int, found: "Fingerprint") -> str:
 
 def _explained(found: "Fingerprint") -> str:
     if not found.explains:
-        return f"not explained: the orders found give {found.explained:,} of {found.words:,} words"
+        return f"not explained: the orders found give {found.explained:,} of {found.words:,} elements"
     orders = "these orders" if len(found.orders) > 1 else "this order"
-    return f"every word explained: computing in {orders} gives all {found.words:,}"
+    return f"every element explained: computing in {orders} gives all {found.words:,}"
 
 
 def versus(one: "Fingerprint", other: "Fingerprint", difference: "FirstDifference | None") -> Wording:
@@ -91,7 +89,7 @@ def versus(one: "Fingerprint", other: "Fingerprint", difference: "FirstDifferenc
     orders = "the same order" if alike and one.orders else "other orders"
     shared = [each.m for each in one.sizes if each.m in {size.m for size in other.sizes}]
     if difference is None:
-        bits = f"equal words at M = {', '.join(map(str, shared))}" if shared else "no M in common"
+        bits = f"equal results at M = {', '.join(map(str, shared))}" if shared else "no M in common"
     else:
         left, right = _element(difference, one), _word(difference.want, one)
         bits = f"at M = {difference.m} {left} in {one.subject.name}, {right} in {other.subject.name}"

@@ -79,7 +79,7 @@ COLUMNS = (
 @click.option(
     "-o", "--output", metavar="FILE", multiple=True, help="Write to FILE; its suffix selects the form. May be repeated."
 )
-@click.option("--source", "citations", is_flag=True, help="Cite the documents behind the answer.")
+@click.option("--source", "citations", is_flag=True, help="Cite the sources of the answer.")
 @click.pass_obj
 def command(
     session: Session,

@@ -122,7 +122,7 @@ def _of_tile(
     made = tile(major, given.pop("swizzle", "none"), row.bits // 8, shape)
     start, mn, k = (given.pop(name, 0) for name in ("start_address", "mn", "k"))
     for name in given:
-        raise RefsimError("bad-field", f"{name} beside --tile", rule="start_address, swizzle, mn and k go with --tile")
+        raise RefsimError("bad-field", f"{name} with --tile", rule="start_address, swizzle, mn and k go with --tile")
     return operand_descriptor(kind.kind, made, start, mn=mn, k=k)
 
 

@@ -25,7 +25,7 @@ _PACKAGES = (
     ("hypothesis", "hypothesis", "pip install 'refsim[testing]' for refsim verify"),
     ("pytest", "pytest", "pip install 'refsim[testing]' for the conformance suites"),
     ("cuda-bindings", "cuda-bindings", "pip install 'refsim[gpu]'; without it libcuda is called by ctypes"),
-    ("PyCUDA", "pycuda", "not needed beside cuda-bindings; pip install 'refsim[pycuda]'"),
+    ("PyCUDA", "pycuda", "not needed with cuda-bindings; pip install 'refsim[pycuda]'"),
 )
 Row = tuple[str, str, str, str]
 

@@ -11,7 +11,7 @@ from refsim.cli.registry import Group
 from refsim.render import Column, Command, Document, Table, Wording
 
 FILES = (Column("file", strong=True), Column("holds"))
-_HOLDS = ("the kernel, in CUDA", "its declaration: problems, launch, oracle", "its tests, for pytest")
+_HOLDS = ("the kernel, in CUDA", "its declaration: test cases, launch, oracle", "its tests, for pytest")
 
 
 @click.group(cls=Group)

@@ -121,7 +121,7 @@ def _how_exact(clause: "Instruction") -> str:
         return "yes"
     if clause.recorded:
         return f"as recorded on {' and '.join(clause.recorded)}; on other targets the same bits, which are assumed"
-    return "no: silicon may differ, results are marked inexact"
+    return "no: hardware may differ, results are marked inexact"
 
 
 def _families(known: "list[Instruction]") -> "Iterator[tuple[Cell, ...]]":

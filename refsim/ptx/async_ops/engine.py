@@ -282,7 +282,7 @@ class CopyEngine:
         statement = flight.lanes.statement
         assert statement is not None
         code, act = ("unfinished-store", "reads") if flight.writes is None else ("unfinished-copy", "writes")
-        what = f"a block exits whose shared memory this copy {act}, and nobody has waited for it"
+        what = f"a block exits whose shared memory this copy {act}, and no thread has waited for it"
         rule = "shared memory is another block's once its own has exited: wait for copies before"
         self.machine.report(flight.lanes.fault(code, 0, what, rule), statement)
 

@@ -64,7 +64,7 @@ class BarrierUsers:
             if any(clocks.is_ordered(*asked, stamps).any() for clocks in self.orders.clocks):
                 continue  # one of its lanes knows that one of theirs went on
             users = ", ".join(str(each % geometry.warps) for each in sorted(before))
-            behind = f"nothing orders it behind warp {other % geometry.warps}"
+            behind = f"nothing orders it after warp {other % geometry.warps}"
             self._report(
                 number, warp, pc, f"where warps {users} were before it; {behind}: it could have completed their phase"
             )

@@ -11,9 +11,7 @@ from refsim.ptx.memory.space import ITEM, SHARED_BASE
 
 Array = NDArray[Any]
 _FLYING = {width: np.frombuffer(b"\xff" * width, item)[0] for width, item in ITEM.items()}
-RULE = (
-    "PTX ISA, cp.async: its bytes are there once the thread has waited for the group, and for others behind a barrier"
-)
+RULE = "PTX ISA, cp.async: its bytes are there once the thread has waited for the group, and for others after a barrier"
 
 SENT_RULE = (
     "PTX ISA, st.async and red.async: their bytes are there for whoever has seen the phase of the mbarrier complete that "

@@ -21,7 +21,7 @@ from refsim.ptx.text.syntax import Guard, Statement, place
 Array = NDArray[Any]
 IN_FLIGHT, UNFENCED = "register-in-flight", "unfenced-register"
 CODES = (IN_FLIGHT, UNFENCED)
-RULE = "PTX ISA, wgmma.mma_async: nobody touches its registers before a wgmma.wait_group that covers it"
+RULE = "PTX ISA, wgmma.mma_async: no thread touches its registers before a wgmma.wait_group that covers it"
 FENCE_RULE = "PTX ISA, wgmma.fence: before the first wgmma, and between other accesses of its registers and a wgmma"
 _FENCED = -1
 

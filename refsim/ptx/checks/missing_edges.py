@@ -19,9 +19,9 @@ from refsim.ptx.text.syntax import Statement, place
 _FENCES = ("membar", "fence")
 _WORDS = {
     repairs.WARP_BEFORE: "{at} speaks for its own thread alone: no {meeting} before it",
-    repairs.WARP_BEHIND: "{at} tells its own thread alone: no {meeting} behind it",
+    repairs.WARP_BEHIND: "{at} tells its own thread alone: no {meeting} after it",
     repairs.BLOCK_BEFORE: "{at} speaks for its own thread alone: no {meeting} before it",
-    repairs.BLOCK_BEHIND: "{at} tells its own thread alone: no {meeting} behind it",
+    repairs.BLOCK_BEHIND: "{at} tells its own thread alone: no {meeting} after it",
     repairs.CHAIN: "{at} ends the chain of read-modify-writes that a release began: an atomic goes on with it",
 }
 
@@ -79,7 +79,7 @@ def said(repair: Repair, pair: Unordered) -> str:
     if repair.kind in (repairs.RELEASE, repairs.FENCE_BEFORE):
         return f"{at} passes on nothing that came before it: no fence before it (release)"
     if repair.kind in (repairs.ACQUIRE, repairs.FENCE_BEHIND):
-        return f"{at} sees it and orders nothing that comes behind it: no fence behind it (acquire)"
+        return f"{at} sees it and orders nothing after it: no fence after it (acquire)"
     if repair.kind == repairs.SCOPE:
         return narrow(statement)
     meeting = "barrier of the block (__syncthreads)"
@@ -113,7 +113,7 @@ def copy_seen(pair: Unordered, both: Accesses) -> str:
     if pair.blocks_apart:
         return ""
     if both.there.opcode.startswith("cp.async") and both.earlier_writes:
-        return "a thread waits for its own copies alone, and the others meet it behind that wait"
+        return "a thread waits for its own copies alone, and the others meet it after that wait"
     if both.here.opcode.startswith("cp.async"):
         return f"a copy may {'write' if both.later_writes else 'read'} as soon as it is issued"
     return ""
@@ -169,9 +169,9 @@ def barrier_seen(machine: Context, journal: Journal, pair: Unordered) -> str:
         elsewhere = f", which came to {others[0]}" if others and others[0].number != last.number else ""
         return f"{last} was passed without warp {other % pair.geometry.warps}{elsewhere}"
     if not last.waited:
-        return f"{last} does not wait: what stands behind it has no order"
+        return f"{last} does not wait: accesses after it have no order"
     if last.phase[other].now < pair.number and (behind or not last.phase[other].waited):
-        return f"warp {other % pair.geometry.warps} came to {last.phase[other]} before its access, not behind it"
+        return f"warp {other % pair.geometry.warps} came to {last.phase[other]} before its access, not after it"
     return ""
 
 

@@ -202,7 +202,7 @@ class PhaseOrder:
             self.stages.arrive(arrived.back, lanes, meaning)
 
     def unseen_at(self, cta: int) -> dict[int, int]:
-        """The threads of other CTAs that arrived at objects of this one in phases that nobody saw complete, and their newest
+        """The threads of other CTAs that arrived at objects of this one in phases that no thread saw complete, and their newest
         arrival: the CTA has to stay until these are over."""
         found: dict[int, int] = {}
         for flat in [flat for flat in self.unseen if flat // self.stride == cta]:

@@ -33,7 +33,7 @@ _MAP_RULE = (
 )
 RULE = (
     "PTX ISA, proxies: an access by a thread and one by an asynchronous unit need a proxy fence between them, by the thread "
-    "before it arrives or by the issuing thread behind the barrier"
+    "before it arrives or by the issuing thread after the barrier"
 )
 _REFILL_RULE = "PTX ISA, proxies; disputed for reads: widespread pipelines have no fence here"
 

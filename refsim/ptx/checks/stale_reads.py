@@ -11,7 +11,7 @@ from refsim.ptx.memory.space import ITEM
 
 RULE = (
     "PTX ISA, ld.global.nc and ldu: read-only for the whole launch; CUDA makes them of __ldg, and of const __restrict__ "
-    "pointers that it takes for pointers to what nobody writes"
+    "pointers that it takes for pointers to what no thread writes"
 )
 _WRITTEN = {width: np.frombuffer(b"\x01" * width, item)[0] for width, item in ITEM.items()}
 

@@ -48,7 +48,7 @@ out[threadIdx.x] = held[63 - threadIdx.x];
     ),
     "ordered-by-convergence": _kernel(
         32,
-        "__syncwarp() beside the shuffle or vote: the threads meet there, and only a barrier orders memory",
+        "__syncwarp() next to the shuffle or vote: the threads meet there, and only a barrier orders memory",
         """
 __shared__ unsigned held[32];
 held[threadIdx.x] = threadIdx.x;
@@ -85,7 +85,7 @@ written[threadIdx.x] = back + 1;
 """,
     ),
     "missing-proxy-fence": _lines(
-        "fence.proxy.async by every thread that wrote, before the barrier behind which the copy is issued",
+        "fence.proxy.async by every thread that wrote, before the barrier after which the copy is issued",
         """
 held[threadIdx.x] = threadIdx.x;
 asm volatile("fence.proxy.async.shared::cta;" ::: "memory");  // mended
@@ -119,7 +119,7 @@ out[threadIdx.x] = written_by_the_launch_before[threadIdx.x];
     ),
     "read-before-wait": _kernel(
         16,
-        "commit behind the copies of a stage, and wait for that group before anybody reads it",
+        "commit after the copies of a stage, and wait for that group before any thread reads it",
         """
 __shared__ alignas(16) unsigned held[64];
 unsigned place = static_cast<unsigned>(__cvta_generic_to_shared(held + 4 * threadIdx.x));
@@ -130,7 +130,7 @@ out[64 + threadIdx.x] = held[4 * threadIdx.x];
 """,
     ),
     "register-in-flight": _lines(
-        "commit behind the products of a step, and wait for that group before their accumulators are touched",
+        "commit after the products of a step, and wait for that group before their accumulators are touched",
         """
 asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");  // mended
@@ -147,7 +147,7 @@ asm volatile("wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {%0, %1, %2, %
 """,
     ),
     "tensor-memory-in-flight": _lines(
-        "commit behind the products, and wait for that phase before D is loaded; tcgen05.wait::st behind stores",
+        "commit after the products, and wait for that phase before D is loaded; tcgen05.wait::st after stores",
         """
 asm volatile("tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster.b64 [%0];" ::"r"(done) : "memory");
 wait_for(done, phase);  // mended
@@ -268,7 +268,7 @@ if (threadIdx.x < 63)  // mended
     ),
     "use-after-free": _kernel(
         32,
-        "free behind the last access, and behind what orders other threads' accesses before it",
+        "free after the last access, and after what orders other threads' accesses before it",
         """
 volatile unsigned* own = static_cast<unsigned*>(malloc(4));
 *own = threadIdx.x;
@@ -353,7 +353,7 @@ out[threadIdx.x] = 1;
 """,
     ),
     "timeout": _lines(
-        "give the launch longer, Checks(seconds=...), or a smaller problem; a loop that never ends takes any time",
+        "give the launch longer, Checks(seconds=...), or a smaller test case; a loop that never ends takes any time",
         """
 for (unsigned turn = 1; turn != 1u << 6; turn += 2) atomicAdd(out, turn);  // wrong
 for (unsigned turn = 1; turn < 1u << 6; turn += 2) atomicAdd(out, turn);  // mended

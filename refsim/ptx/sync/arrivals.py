@@ -41,7 +41,7 @@ class Arrivals:
         return [(ids, statement) for ids, statement in rest if len(ids)]
 
     def never_executed(self) -> list[Statement]:
-        """The statements that arrive at mbarriers and that nobody has executed."""
+        """The statements that arrive at mbarriers and that no thread has executed."""
         steps = (step.statement for step in self.machine.code.steps)
         return [each for each in steps if "mbarrier.arrive" in each.opcode and id(each) not in self.executed]
 

@@ -117,4 +117,4 @@ def _absent(machine: Scheduler, lane: int, waiting: list[tuple[int, Ids]]) -> It
         others = f" and {len(ids) - 1} more" if len(ids) > 1 else ""
         yield f"{geometry.describe(one)}{others} came to it in the phase before, by {place(statement)}, and now {does}"
     if not missing and (never := machine.mbarriers.arrivals.never_executed()):
-        yield f"nobody has executed {', '.join(place(statement) for statement in never[:_NAMED])}"
+        yield f"no thread has executed {', '.join(place(statement) for statement in never[:_NAMED])}"

@@ -183,7 +183,7 @@ class Mbarriers:
     def check(self, found: Object, barrier: Barrier, numbers: Array, before: Array, *, completes: bool) -> None:
         """Arrivals that a phase does not take: more than are pending, or in one before which somebody must look."""
         if not barrier.is_observed:
-            what = f"an arrival in phase {barrier.phase} of an mbarrier, whose phase {barrier.phase - 1} nobody saw complete"
+            what = f"an arrival in phase {barrier.phase} of an mbarrier, whose phase {barrier.phase - 1} no thread saw complete"
             raise found.lanes.fault(CODE, 0, what, RULE)
         if (stray := (numbers < 1) | (numbers > before)).any():
             lane = int(np.argmax(stray))

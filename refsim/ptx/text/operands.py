@@ -147,7 +147,7 @@ class OperandCursor(Declarations):
             return Symbol(found.name, found.offset + self.offset_behind())
         if isinstance(found, Register) and behind == "+" and not inner:
             return self.sum(found)
-        raise malformed(f"{behind!r} cannot stand behind {token.text!r}", token.line)
+        raise malformed(f"{behind!r} cannot follow {token.text!r}", token.line)
 
     def known(self, token: Token) -> Operand | None:
         """What a name stands for: a register, a special register, a label, a variable or a function; None for `_`."""

@@ -71,7 +71,7 @@ class _Parser(OperandCursor):
         line, token = self.take().line, self.take()
         if not re.fullmatch(r"[0-9]{1,4}\.[0-9]{1,4}", token.text):
             found = repr(token.text) if token.text else "the end"
-            raise malformed(f"expected a version such as 8.4 behind .version, found {found}", line)
+            raise malformed(f"expected a version such as 8.4 after .version, found {found}", line)
         return token.text
 
     def file_directive(self) -> None:

@@ -27,7 +27,7 @@ LANES_DISAGREE = CompilerDefect(
     r"st\.shared",
     r"by the same instruction",
     "Triton, up to 3.9, lets all lanes of a warp store the result of a reduction to one place, also where their bits differ as a "
-    "product is fused into the first sum: not a mistake of this kernel, but on silicon any of them may win. "
+    "product is fused into the first sum: not a mistake of this kernel, but on hardware any of them may win. "
     "enable_fp_fusion=False makes them agree",
     TRITON["issues 7264 and 11614"],
     is_open=True,
@@ -80,7 +80,7 @@ TRITON_DEFECTS = (
         "unfenced-register",
         r"wgmma\.mma_async",
         r"which mov\.b\d+ at .*(wrote|read), and no wgmma\.fence",
-        "the LLVM of Triton, up to 3.9, copies registers of a wgmma behind its fence, for which ptxas injects another (C7519): "
+        "the LLVM of Triton, up to 3.9, copies registers of a wgmma after its fence, for which ptxas injects another (C7519): "
         "not a mistake of this kernel",
         PTX["wgmma.fence"],
     ),

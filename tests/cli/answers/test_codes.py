@@ -99,7 +99,7 @@ def test_one_code_alone_is_what_it_is_among_all(code: str) -> None:
 
 def test_codes_that_stand_in_front_of_a_sentence_are_explained_by_it() -> None:
     (said,) = everything()["model-differs"]
-    assert said.what.startswith("the model does not return what silicon returned")
+    assert said.what.startswith("the model does not return what hardware returned")
     assert said.module == "refsim.testing.witnesses"
     assert [each.what for each in everything()["bank-conflicts"]].count("promised are none") == 1
     assert {"model-differs", "definition-differs"} <= everything().keys()
@@ -113,5 +113,5 @@ def test_every_code_in_brackets_that_the_pages_name_is_explained() -> None:
         for line in page.read_text("utf-8").splitlines()
         for code in re.findall(r"(?:^|`)\[([a-z]+(?:-[a-z]+)+)\](?=`| )", line)
     }
-    assert {"model-differs", "open-bits"} <= named
+    assert {"model-differs", "definition-differs"} <= named
     assert named - set(everything()) == set()

@@ -246,7 +246,7 @@ def test_kernels_are_campaigns(monkeypatch):
     monkeypatch.setattr(kernels, "run_campaign", campaign)
     case = kernels.tasks(Broken())[0].run()
     assert (case.status, case.words, case.unexplained) == (DIFFERS, 64, True)
-    assert case.difference.smallest == ("problem Quantize(...)", "q[3] differs")
+    assert case.difference.smallest == ("test case Quantize(...)", "q[3] differs")
 
 
 def test_suites_are_listed_by_their_names():

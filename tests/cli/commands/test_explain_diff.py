@@ -130,7 +130,7 @@ def test_operands_whose_files_do_not_name_their_format(refsim, here):
     assert "[unknown-format]" in refsim(*line, "--operand-format", "e9").err
     quantized = refsim("explain-diff", "y.npy", "-t", "bf16", "--quantized", "x.npy", "--to", "1x128")
     assert "help: give --operand-format FORMAT" in quantized.err
-    assert "--operand-format beside outputs alone" in refsim(*line[:4], "x.npy", "--operand-format", "bf16").err
+    assert "--operand-format with outputs alone" in refsim(*line[:4], "x.npy", "--operand-format", "bf16").err
 
 
 def test_attention_whose_mask_begins_at_the_first_key(refsim, here):
@@ -146,7 +146,7 @@ def test_attention_whose_mask_begins_at_the_first_key(refsim, here):
     line = ("explain-diff", "o.npy", "--attention", "--q", "q.npy", "--k", "k.npy", "--v", "v.npy", "--causal")
     run = refsim(*line)
     assert run.code == 1
-    assert "cause  another mask: the first row sees one key, each behind it one more; reproduces every bit" in run.out
+    assert "cause  another mask: the first row sees one key, each later row one more; reproduces every bit" in run.out
     files.save("o.npy", attention(q, k, v, 0.125, causal=True).o, "bf16")
     files.save("lse.npy", attention(q, k, v, 0.125, causal=True).lse)
     assert refsim(*line).code == 0
@@ -251,7 +251,7 @@ def test_rows_have_the_experts_of_a_file(refsim, here):
     made = [own.hopper(rows[16 * at : 16 * at + 16], experts[1 - at].astype(np.uint8)) for at in (0, 1)]
     files.save("d.npy", np.concatenate(made))
     run = refsim("explain-diff", "d.npy", "--a", "a.npy", "--b", "b.npy", "--m-indices", "index.npy")
-    assert (run.code, "another batch or expert: B: they are those of the group" in run.out) == (1, True)
+    assert (run.code, "another batch or expert: B: they are those of the next group" in run.out) == (1, True)
     np.save("index.npy", index.astype(np.int64))
     refused = refsim("explain-diff", "d.npy", "--a", "a.npy", "--b", "b.npy", "--m-indices", "index.npy")
     assert (refused.code, "an array of int32: one index for each row of A" in refused.err) == (3, True)
@@ -274,7 +274,7 @@ def test_products_of_integers(refsim, here):
     run = refsim(*line, "--a-zero", "3", "--a-scale", "0.001")
     assert (run.code, "rounded to nearest even to s8" in run.out) == (0, True)
     assert "[bad-value]" in refsim(*line, "--a-zero", "three").err
-    assert "--interval beside a product of integers" in refsim(*line, "--interval", "128").err
+    assert "--interval with a product of integers" in refsim(*line, "--interval", "128").err
     assert "[usage]" in refsim("explain-diff", "d.npy", "d.npy", "-t", "e4m3", "--d-format", "s8").err
 
 
@@ -315,7 +315,7 @@ def test_weights_of_four_bits(refsim, here):
 )
 def test_options_of_a_product_need_operands(refsim, here, option):
     run = refsim("explain-diff", "turned.npy", "right.npy", *option)
-    assert (run.code, f"{option[0]} beside outputs alone" in run.err) == (2, True)
+    assert (run.code, f"{option[0]} with outputs alone" in run.err) == (2, True)
 
 
 def test_weights_whose_file_says_their_format(refsim, here):

@@ -85,7 +85,7 @@ EXAMPLES = {
     "o.npy --attention --q q.npy --k k.npy --v v.npy --causal": (
         attention_with_a_mask_from_the_first_key,
         "1022 of 1024 elements differ (99.8 %)",
-        ["another mask: the first row sees one key, each behind it one more; reproduces every bit"],
+        ["another mask: the first row sees one key, each later row one more; reproduces every bit"],
         [],
     ),
 }

@@ -19,7 +19,7 @@ SIZES = ("--n", "8", "--k", "32")
     [
         (("served.py:one_chain", "--m", "1,4"), 0, "batch invariant: M = 1, 4"),
         (("served.py:by_rows", "--m", "1,4"), 1, "not batch invariant: from M = 4 on (M = 3 agrees) D[0, "),
-        (("served.py:by_rows", "--m", "5,9", "--against", "served.py:one_chain"), 0, "the same order; equal words"),
+        (("served.py:by_rows", "--m", "5,9", "--against", "served.py:one_chain"), 0, "the same order; equal results"),
         (("served.py:four_parts", "--m", "1", "--against", "served.py:one_chain"), 1, "other orders; at M = 1"),
         (("unsure.py:odd", "--m", "1"), 5, "not explained: the orders found give"),
     ],

@@ -55,7 +55,7 @@ def test_byte_offsets_of_a_descriptor_follow_from_the_tile(refsim, kind, swizzle
     ("words", "said"),
     [
         ("wgmma-smem --tile 128x64", "'-t'"),
-        ("wgmma-smem stride_byte_offset=1024 --tile 128x64 -t bf16", "stride_byte_offset beside --tile"),
+        ("wgmma-smem stride_byte_offset=1024 --tile 128x64 -t bf16", "stride_byte_offset with --tile"),
         ("tcgen05-instr.f16 --tile 128x64 -t bf16", "tcgen05-smem, wgmma-smem"),
     ],
 )

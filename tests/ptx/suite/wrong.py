@@ -14,7 +14,7 @@ UNNAMED, APART, AROUND = (
 )
 # What is shown of the missing half.
 RELEASED = ("no fence before it (release)",)
-ACQUIRED = ("no fence behind it (acquire)",)
+ACQUIRED = ("no fence after it (acquire)",)
 CHAINED = ("ends the chain",)
 NARROW = ("for its own block alone",)
 ALONE = ("speaks for its own thread alone",)
@@ -197,7 +197,7 @@ WRONG = (
     Wrong("grid_barrier", 1, "global", "blocks", "release of a grid barrier", shows=RELEASED),
     Wrong("grid_barrier", 2, "global", "blocks", "acquire of a grid barrier", shows=ACQUIRED),
     Wrong("grid_barrier", 3, "global", "blocks", "barrier of the block before a grid barrier"),
-    Wrong("grid_barrier", 4, "global", "blocks", "barrier of the block behind a grid barrier"),
+    Wrong("grid_barrier", 4, "global", "blocks", "barrier of the next block a grid barrier"),
     Wrong("grid_barrier", 5, "global", "blocks", "scope of a grid barrier", shows=NARROW),
     Wrong("grid_barrier", 6, "global", "blocks", "grid barrier between write and read"),
     Wrong("grid_rounds", 1, "global", "blocks", "grid barrier between read and overwrite"),
