@@ -1,8 +1,8 @@
-"""Quantisation by groups: one scale for each group of elements, and where the groups of a matrix end.
+"""Quantization by groups: one scale for each group of elements, and where the groups of a matrix end.
 
-`quantize` here has the FP8 groups of 1x128 and 128x128; `refsim.quantize` the blocks of 16 and 32 that block-scaled tensor
-cores read, by the recipes of `RECIPES`.
-Where scales lie in memory, MN-major and aligned for TMA or packed, is a row of `refsim.layouts.SCALE_LAYOUTS`.
+`quantize` here has the FP8 groups of 1x128 and 128x128. `refsim.quantize` has the blocks of 16 and 32 that block-scaled
+tensor cores read, by the recipes of `RECIPES`. `refsim.layouts.SCALE_LAYOUTS` defines where scales lie in memory:
+MN-major and aligned for TMA, or packed.
 """
 
 from refsim.scaling.block_formats import BLOCK_FORMATS, BlockFormat, block_format
@@ -42,4 +42,5 @@ __all__ = [
 
 
 def __dir__() -> list[str]:
+    """Return the public names."""
     return sorted(__all__)

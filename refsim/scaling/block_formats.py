@@ -1,4 +1,4 @@
-"""Formats of blocks: one row for each pair of elements and scales that block-scaled tensor cores read."""
+"""Block formats: one entry for each pair of element format and scale format that block-scaled tensor cores read."""
 
 from dataclasses import dataclass
 
@@ -10,7 +10,7 @@ from refsim.sources import CUBLAS, OCP_MX, Source
 
 @dataclass(frozen=True, repr=False)
 class BlockFormat(Card):
-    """Elements of one format, and for every `width` neighbours along K one scale of another: the vector size (VS).
+    """Elements of one format; every `width` neighbors along K share one scale of another format (vector size, VS).
 
     With `two_levels` the whole tensor has a float32 factor too. mxfp4: 32 e2m1 and one e8m0, 17 bytes for 32 values.
     """
@@ -50,9 +50,10 @@ MX_FORMATS = tuple(row.name for row in BLOCK_FORMATS if row.scale is E8M0)
 
 
 def block_format(name: str | BlockFormat) -> BlockFormat:
-    """The row of a name, or the row itself; an unknown name is an error with the nearest.
+    """Return the block format of a name, or the given `BlockFormat` itself.
 
-    block_format("nvfp4").width is 16. Raises RefsimError `unknown-block-format`. Source: the row's.
+    block_format("nvfp4").width is 16. Raises RefsimError `unknown-block-format`, with the nearest name. Source: the
+    entry's.
     """
     if isinstance(name, BlockFormat):
         return name

@@ -1,7 +1,7 @@
 """A pass over blocks: the largest magnitude, the scale, the elements; a part at a time, on two threads.
 
-Patterns of bf16 take the short way: a product with a power of two shifts the exponent, and a table has the code of every
-bf16. Blocks whose products leave the normal range go the long way, through float32, as all others do.
+Patterns of bf16 take the short way: a product with a power of two shifts the exponent, and a table has the code of
+every bf16. Blocks whose products leave the normal range go the long way, through float32, as do all other inputs.
 """
 
 import os
@@ -24,9 +24,9 @@ from refsim.scaling.nvfp4_recipes import nvfp4_scale_codes
 from refsim.scaling.recipes import Recipe
 from refsim.scaling.rows import NAN_RULES
 
-PART = 1 << 17  # elements at a time: what one step reads and writes stays in the cache
+PART = 1 << 17  # elements at a time: the data of one step stays in the cache
 ALONE = 1 << 20  # below this a second thread costs more than it saves
-SAFE_SCALE = 32  # of a block with a larger code, bf16 subnormals and what is shifted below the normal range are zeros
+SAFE_SCALE = 32  # above it, bf16 subnormals and products below the normal range convert to zeros
 INFINITE_BITS = np.uint32(0x7F800000)
 MAGNITUDES = np.uint32(0x7FFFFFFF)
 
@@ -35,21 +35,22 @@ Bytes = NDArray[np.uint8]
 
 @dataclass(frozen=True)
 class WideBlocks:
-    """Patterns (blocks, width) of one of the wide formats: each row is a block."""
+    """Patterns (blocks, width) in bf16, f16 or f32; one block for each index of the first axis."""
 
     patterns: NDArray[Any]
     format: Format
 
     def values(self, part: slice | NDArray[Any]) -> NDArray[np.float32]:
-        """Some blocks as exact float32 values."""
+        """Return the blocks of `part` as exact float32 values (blocks, width)."""
         return decode(self.patterns[part], self.format, np.float32)
 
 
 @dataclass(frozen=True)
 class BlockPlan:
-    """How blocks are quantised: the recipe, the conversion of the elements, and what is kept for the whole tensor.
+    """How blocks are quantized: the recipe, the conversion of the elements, and the kept value of the whole tensor.
 
-    With `random` (blocks, width) elements are rounded stochastically, by as many bits as its integers have.
+    `kept` (1,) is the scale of the tensor as the recipe's library stores it. With `random` (blocks, width) elements are
+    rounded stochastically, by as many bits as the integers of `random` have.
     """
 
     recipe: Recipe
@@ -61,13 +62,13 @@ class BlockPlan:
 def planned(
     recipe: Recipe, row: BlockFormat, kept: NDArray[np.float32], random: NDArray[Any] | None = None
 ) -> BlockPlan:
-    """The plan of a recipe for a format."""
+    """Return the plan of a recipe for a block format; `random` (blocks, width) makes the rounding stochastic."""
     rule = policy_row(recipe.policy, row.element).rule
     return BlockPlan(recipe, rule if random is None else replace(rule, rounding=STOCHASTIC), kept, random)
 
 
 def quantized_blocks(blocks: WideBlocks, plan: BlockPlan) -> tuple[Bytes, Bytes]:
-    """Codes (blocks, width) and scale codes (blocks,)."""
+    """Return the codes of the elements (blocks, width) and of the scales (blocks,)."""
     count, width = blocks.patterns.shape
     codes, scales = np.empty((count, width), np.uint8), np.empty(count, np.uint8)
     short = blocks.format is BF16 and isinstance(plan.recipe, MxRecipe) and plan.random is None
@@ -84,13 +85,13 @@ def quantized_blocks(blocks: WideBlocks, plan: BlockPlan) -> tuple[Bytes, Bytes]
 
 
 def _zero_is_small(rule: EncodingRule) -> bool:
-    """Whether a zero has the code of the smallest numbers of its sign: the short way takes one for the other."""
+    """Return whether zero and the smallest magnitude of each sign convert to one code, as the short way assumes."""
     table = code_table(rule)
     return bool(table[0] == table[1] and table[0x8000] == table[0x8001])
 
 
 def in_parts(run: Callable[[int], None], firsts: range, *, alone: bool) -> None:
-    """`run` for every first row, on the threads that help; an error of any of them is raised."""
+    """Call `run` with every first index, on up to two threads unless `alone`, and raise an error of any call."""
     threads = 1 if alone else min(2, os.cpu_count() or 1)
     if threads == 1:
         for first in firsts:
@@ -102,7 +103,7 @@ def in_parts(run: Callable[[int], None], firsts: range, *, alone: bool) -> None:
 
 
 def largest(values: NDArray[np.float32], *, ignores_nan: bool) -> NDArray[np.float32]:
-    """The largest magnitude of each block; a NaN where one counts."""
+    """Return the largest magnitude of each block (blocks,); a NaN counts as the largest unless `ignores_nan`."""
     bits = values.view(np.uint32) & MAGNITUDES
     if ignores_nan:
         bits[bits > INFINITE_BITS] = 0
@@ -111,7 +112,7 @@ def largest(values: NDArray[np.float32], *, ignores_nan: bool) -> NDArray[np.flo
 
 
 def largest_of_tensor(blocks: WideBlocks, *, ignores_nan: bool) -> NDArray[np.float32]:
-    """The largest magnitude of a whole tensor, shape (1,); its patterns are compared, a part at a time."""
+    """Return the largest magnitude of a whole tensor, shape (1,), comparing patterns a part at a time."""
     row, peak = blocks.format, 0
     patterns = blocks.patterns.reshape(-1)
     for first in range(0, patterns.size, PART):
@@ -123,7 +124,7 @@ def largest_of_tensor(blocks: WideBlocks, *, ignores_nan: bool) -> NDArray[np.fl
 
 
 def _multiplied(blocks: WideBlocks, part: slice | NDArray[Any], plan: BlockPlan, codes: Bytes, scales: Bytes) -> None:
-    """The definition: scales from the largest magnitudes, products in float32, one conversion."""
+    """Write the codes and scales of a part by the definition: largest magnitude, float32 product, one conversion."""
     values, recipe, rule = blocks.values(part), plan.recipe, plan.rule
     peak = largest(values, ignores_nan=recipe.nan == NAN_RULES[1])
     with np.errstate(all="ignore"):
@@ -144,7 +145,10 @@ def _multiplied(blocks: WideBlocks, part: slice | NDArray[Any], plan: BlockPlan,
 
 
 def _shifted(blocks: WideBlocks, part: slice, plan: BlockPlan, codes: Bytes, scales: Bytes) -> None:
-    """The same bits from bf16 patterns: where the multiplier is a power of two, the exponent is shifted."""
+    """Write the codes and scales of a part of bf16 blocks by shifting exponents; the bits equal `_multiplied`'s.
+
+    Blocks whose products may leave the normal range are computed again by `_multiplied`.
+    """
     recipe, rule = plan.recipe, plan.rule
     assert isinstance(recipe, MxRecipe)
     patterns = blocks.patterns[part]

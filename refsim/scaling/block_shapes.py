@@ -1,4 +1,5 @@
-"""Where blocks stand in a tensor: (1, width) along K, or squares of several rows; and what does not fit is refused."""
+"""The place of blocks in a tensor: (1, width) along K, or squares of several rows; errors for arrays that do not
+fit."""
 
 from typing import Any
 
@@ -12,7 +13,7 @@ from refsim.scaling.grids import Pair, checked_group
 
 
 def checked_block(block: Pair | None, row: BlockFormat) -> Pair:
-    """(rows, columns) of a block: one row, or a square."""
+    """Return (rows, columns) of a block: one row of `width`, or a square; None means one row."""
     if block is None:
         return 1, row.width
     extent = checked_group(block)
@@ -27,7 +28,7 @@ def checked_block(block: Pair | None, row: BlockFormat) -> Pair:
 
 
 def by_blocks(array: NDArray[Any], extent: Pair) -> NDArray[Any]:
-    """(..., M, K) as (blocks, elements of a block), blocks in the order of their scales."""
+    """Return an array (..., M, K) as (blocks, elements of a block), blocks in the order of their scales."""
     down, across = extent
     if down == 1:
         return np.ascontiguousarray(array).reshape(-1, across) if array.size else array.reshape(0, across)
@@ -43,7 +44,7 @@ def by_blocks(array: NDArray[Any], extent: Pair) -> NDArray[Any]:
 
 
 def by_rows(blocks: NDArray[Any], shape: tuple[int, ...], extent: Pair) -> NDArray[Any]:
-    """The inverse of by_blocks."""
+    """Return an array (blocks, elements of a block) in the shape (..., M, K): the inverse of `by_blocks`."""
     down, across = extent
     if down == 1:
         return blocks.reshape(shape)
@@ -52,7 +53,7 @@ def by_rows(blocks: NDArray[Any], shape: tuple[int, ...], extent: Pair) -> NDArr
 
 
 def tensor_factor(value: Any, row: BlockFormat) -> np.float32 | None:
-    """The scale of a whole tensor as float32, None where there is none; a format of one level refuses one."""
+    """Return the scale of a whole tensor as float32, or None without one; raise for a format of one level."""
     if value is None:
         return None
     if not row.two_levels:
@@ -72,7 +73,7 @@ def tensor_factor(value: Any, row: BlockFormat) -> np.float32 | None:
 
 
 def require_shapes(codes: tuple[int, ...], scales: tuple[int, ...], row: BlockFormat, extent: Pair) -> None:
-    """Refuses codes that no blocks fill, and any other number of scales."""
+    """Raise where the codes are not whole blocks, or the number of scales is not one for each block."""
     down, across = extent
     if not codes or codes[-1] % across or (down > 1 and (len(codes) < 2 or codes[-2] % down)):
         raise RefsimError(

@@ -1,4 +1,4 @@
-"""Blocks of elements that share a scale: a tensor quantised by a recipe, and what the codes stand for."""
+"""Blocks of elements that share a scale: a tensor quantized by a recipe, and the values of its codes."""
 
 from dataclasses import dataclass
 from typing import Any, overload
@@ -25,12 +25,13 @@ from refsim.typed_arrays import format_held, held_codes, typed, with_format
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Blocks(Card):
-    """Codes of elements (..., K), and the codes of their scales (..., K / width): what a block-scaled kernel reads.
+    """Codes of elements (..., K) and codes of their scales (..., K / width), as a block-scaled kernel reads them.
 
-    The value of an element is that of its code times that of its scale, times the factor of the tensor where the format has
-    one. Blocks([[7] * 32], [[127]], "mxfp4") is 32 times 6. `tensor_scale` is what the recipe's library keeps: S or 1 / S.
-    `block` (rows, columns) is (1, width), or (16, 16): scales are then (..., M / 16, K / 16), and `row_scales` repeats them.
-    `layouts.scale_layout("nvidia_128x4").shuffle(blocks.row_scales)` is the form in which tensor cores read scales.
+    The value of an element is its code's value times its scale's value, times the factor of the tensor where the format
+    has one. Blocks([[7] * 32], [[127]], "mxfp4") is 32 times 6. `tensor_scale` is S or 1 / S, as the recipe's library
+    keeps it. `block` (rows, columns) is (1, width), or (16, 16): scales are then (..., M / 16, K / 16), and
+    `row_scales` repeats them. `layouts.scale_layout("nvidia_128x4").shuffle(blocks.row_scales)` is the form in which
+    tensor cores read scales.
     """
 
     codes: NDArray[Any]
@@ -41,6 +42,7 @@ class Blocks(Card):
     block: Pair | None = None
 
     def __post_init__(self) -> None:
+        """Check names, codes and shapes; raise RefsimError where they do not fit together."""
         row = block_format(self.format)
         codes = checked_codes(*with_format(self.codes, row.element))
         scales = checked_codes(*with_format(self.scales, row.scale, "scales"))
@@ -61,26 +63,30 @@ class Blocks(Card):
 
     @property
     def packed(self) -> NDArray[Any]:
-        """The elements as memory holds them: two e2m1 a byte, the first in the low half; four 6-bit codes in three bytes."""
+        """Return the elements as bytes of memory.
+
+        Two e2m1 share a byte, the first in the low half. Four 6-bit codes share three bytes.
+        """
         return pack(self.codes, self.format.element)
 
     def typed(self) -> tuple[NDArray[Any], NDArray[Any]]:
-        """Codes and scales as arrays of their formats' dtypes in ml_dtypes; scales of NVFP4 as float8_e4m3fn. No copy.
+        """Return codes and scales as arrays of their formats' ml_dtypes types, without a copy.
 
-        Raises RefsimError `no-dtype` for elements without one (mxint8).
+        Scales of NVFP4 become float8_e4m3fn. Raises RefsimError `no-dtype` for elements without a dtype (mxint8).
         """
         scale = E4M3 if self.format.scale is UE4M3 else self.format.scale  # without a sign its codes are those of E4M3
         return typed(self.codes, self.format.element, "ml_dtypes"), typed(self.scales, scale, "ml_dtypes")
 
     @property
     def row_scales(self) -> NDArray[Any]:
-        """A scale for each row and each `width` of K: those of blocks of several rows stand for each of their rows."""
+        """Return a scale for each row and each `width` of K (..., M, K / width); a square's scale repeats for its
+        rows."""
         down = 1 if self.block is None else self.block[0]
         return self.scales if down == 1 else np.repeat(self.scales, down, axis=-2)
 
     @property
     def factor(self) -> np.float32:
-        """What the whole tensor is multiplied by, as the recipe's library has it: 1 where the format has one level."""
+        """Return the factor of the whole tensor by the recipe's rule: 1 where the format has one level."""
         if self.tensor_scale is None:
             return np.float32(1)
         if self.recipe is None or isinstance(self.recipe, MxRecipe):
@@ -93,7 +99,7 @@ class Blocks(Card):
     @overload
     def dequantize(self, dtype: DTypeLike) -> NDArray[Any]: ...
     def dequantize(self, dtype: DTypeLike = np.float32) -> NDArray[Any]:
-        """The value of every element: code times scale times factor, exact in float64, rounded once to float32.
+        """Return the value of every element: code times scale times factor, exact in float64, rounded once to float32.
 
         Code 0x7e of e4m3 with scale code 126 is 224. A scale of NaN makes its block NaN.
         Raises RefsimError `value-type` for another dtype. Source: OCP MX, section 6.1.
@@ -119,7 +125,7 @@ class Blocks(Card):
         yield "codes", f"{self.codes.shape} of {self.format.element}"
         yield "scales", f"{self.scales.shape} of {self.format.scale}"
         yield "of the tensor", "" if self.tensor_scale is None else f"{self.tensor_scale}, kept by the recipe"
-        yield "recipe", self.recipe or "not said"
+        yield "recipe", self.recipe or "not given"
 
 
 def quantize(
@@ -132,18 +138,19 @@ def quantize(
     random: NDArray[Any] | None = None,
     input_format: str | Format | None = None,
 ) -> Blocks:
-    """`x` (..., K) in blocks along K: codes of elements and of scales, as the recipe's library computes them.
+    """Quantize `x` (..., K) in blocks along K: return codes of elements and of scales, as the recipe's library does.
 
     `x`: an array of bfloat16, float16 or float32 values, or codes with their `input_format`. `format`: mxfp8 (e4m3),
-    mxfp8_e5m2, mxfp6_e2m3, mxfp6_e3m2, mxfp4, nvfp4. `recipe`: a name of `scaling.RECIPES`; left out, "rceil", and "te" for
-    nvfp4: most libraries have one of their own. K is a multiple of the block: what pads a tail is the caller's choice.
-    `block`: (1, width), or (16, 16) for nvfp4 and (32, 32) for MX, one scale for as many rows too. `tensor_scale`: for nvfp4
-    what the recipe keeps of a tensor (S or 1 / S), where it was calibrated and is not computed from x. `random`: unsigned
-    integers of x's shape; elements are then rounded stochastically: the bits are added to the discarded ones, of which there
-    are as many, and the carry counts (8 bits as Transformer Engine has them: uint8).
-    quantize(np.float32([[448] + 31 * [1]]), "mxfp8").scales is [[127]]; with recipe="ceil" it is [[128]].
-    Raises RefsimError for unknown names, a recipe of another format, K that no blocks fill, values of another type.
-    Source: the recipe's row.
+    mxfp8_e5m2, mxfp6_e2m3, mxfp6_e3m2, mxfp4, nvfp4. `recipe`: a name of `scaling.RECIPES`, by default "rceil", and
+    "te" for nvfp4; most libraries have their own recipe. K is a multiple of the block; the caller pads a tail. `block`:
+    (1, width), or (16, 16) for nvfp4 and (32, 32) for MX, where as many rows share the scale. `tensor_scale`, for
+    nvfp4: a calibrated scale of the tensor as the recipe keeps it (S or 1 / S); by default it is computed from x.
+    `random`: unsigned integers of x's shape, for stochastic rounding: they are added to as many of the discarded bits,
+    and the carry rounds up (uint8: 8 bits, as Transformer Engine). quantize(np.float32([[448] + 31 * [1]]),
+    "mxfp8").scales is [[127]]; with recipe="ceil" it is [[128]].
+
+    Raises RefsimError for unknown names, a recipe of another format, K that is no multiple of the block, values of
+    another type. Source: the recipe's entry.
     """
     row = block_format(format)
     chosen = recipe_named(recipe, row)
@@ -169,12 +176,13 @@ def quantize(
 
 
 def _grid(shape: tuple[int, ...], extent: Pair) -> tuple[int, ...]:
+    """Return the shape of the scales over the last two axes, or over the last one of a vector."""
     across = shape[-1] // extent[1]
     return (across,) if len(shape) == 1 else (shape[-2] // extent[0], across)
 
 
 def _kept(blocks: WideBlocks, recipe: Recipe) -> NDArray[np.float32]:
-    """What a recipe keeps of the tensor; ones where it has one level."""
+    """Return the recipe's value for the whole tensor, shape (1,); 1 where the format has one level."""
     if isinstance(recipe, MxRecipe):
         return np.ones(1, np.float32)
     with np.errstate(all="ignore"):
@@ -182,6 +190,7 @@ def _kept(blocks: WideBlocks, recipe: Recipe) -> NDArray[np.float32]:
 
 
 def _random_bits(random: NDArray[Any] | None, shape: tuple[int, ...]) -> NDArray[Any] | None:
+    """Return the integers of stochastic rounding, or None; raise for another dtype or shape."""
     if random is None:
         return None
     bits = array_of("random", random)
@@ -196,7 +205,7 @@ def _random_bits(random: NDArray[Any] | None, shape: tuple[int, ...]) -> NDArray
 
 
 def _input(x: ArrayLike, input_format: str | Format | None) -> tuple[NDArray[Any], Format]:
-    """The patterns of bf16, f16 or f32, and which of the three they are."""
+    """Return the patterns of `x` and their format: bf16, f16 or f32."""
     array = array_of("x", x)
     if array.dtype.kind == "f" and format_held(array.dtype) is None:
         raise RefsimError(

@@ -1,4 +1,5 @@
-"""Tensors of a safetensors file quantised into another, and back: a part at a time, so that any file fits the memory."""
+"""Tensors of a safetensors file quantized into another, and back: a part at a time, so that any file fits the
+memory."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -26,12 +27,12 @@ BLOCKS_NOTE = "refsim.blocks."
 SCALES, TENSOR_SCALE = ".scales", ".tensor_scale"
 BYTE = 8
 Report = Callable[[str, int, int], None]
-"""Called with a tensor's key, the bytes that are read, and those that will be."""
+"""Called with a tensor's key, the bytes read so far, and the bytes to read in all."""
 
 
 @dataclass(frozen=True)
 class FileTensor:
-    """What became of a tensor: `done` is "quantised", "dequantised" or "copied", and `why` says why it was copied."""
+    """The outcome for one tensor: `done` is "quantized", "dequantized" or "copied"; `why` is the reason of a copy."""
 
     key: str
     shape: tuple[int, ...]
@@ -51,18 +52,19 @@ def quantize_file(
     overwrite: bool = False,
     report: Report = lambda key, done, planned: None,
 ) -> list[FileTensor]:
-    """Every matrix of a safetensors file in blocks along its last dimension; all other tensors as they are.
+    """Write a copy of a safetensors file with every matrix quantized in blocks along its last dimension.
 
-    A tensor `w` becomes codes `w`, scales `w.scales` and for NVFP4 `w.tensor_scale`, what the recipe keeps; the metadata names
-    format and recipe under `refsim.blocks.w`. `keys` are patterns (`*.weight`) of those that are meant: one that does not
-    fit is then an error. A run that was stopped goes on where it was. Raises RefsimError as `files.load` does.
+    All other tensors are copied. A tensor `w` becomes codes `w`, scales `w.scales` and for NVFP4 `w.tensor_scale`, the
+    scale as the recipe keeps it; the metadata names format and recipe under `refsim.blocks.w`. `keys` are patterns
+    (`*.weight`) of the tensors to quantize; a matching tensor that does not fit is then an error. A call after an
+    interrupted call resumes it. Returns one outcome for each tensor. Raises RefsimError as `files.load` does.
     """
     row = block_format(format)
     chosen = recipe_named(recipe, row)
     with source(path) as given:
         why = {key: _reason(region, row, keys) for key, region in given.regions.items()}
         _require_meant(given, why, keys, row)
-        plan, notes = _plan_of_quantised(given, why, row, chosen)
+        plan, notes = _plan_of_quantized(given, why, row, chosen)
         report = _counted(report, given)
         with target(to, plan, notes, given.identity, overwrite=overwrite) as made:
             for key, region in given.regions.items():
@@ -73,7 +75,7 @@ def quantize_file(
                     else:
                         made.finish(key, *_quantized(given, made, region, row, chosen))
                 report(key, region.end - region.begin, 0)
-        return [_told(given, plan, key, why[key], "quantised") for key in given.regions]
+        return [_told(given, plan, key, why[key], "quantized") for key in given.regions]
 
 
 def dequantize_file(
@@ -84,7 +86,10 @@ def dequantize_file(
     overwrite: bool = False,
     report: Report = lambda key, done, planned: None,
 ) -> list[FileTensor]:
-    """The tensors that `quantize_file` wrote as values of bf16, f16 or f32, each rounded once; all others as they are."""
+    """Write a copy of a file of `quantize_file` with values in bf16, f16 or f32, each rounded once.
+
+    All other tensors are copied. Returns one outcome for each tensor.
+    """
     wide = one_of(format, WIDE_FORMATS, "to")
     with source(path) as given:
         meant = {
@@ -107,11 +112,11 @@ def dequantize_file(
                     (_dequantized if key in meant else _copied)(given, made, region, meant.get(key, ""), wide)
                     made.finish(key)
                 report(key, region.end - region.begin, 0)
-        return [_told(given, plan, key, "" if key in meant else "no blocks", "dequantised") for key in plan]
+        return [_told(given, plan, key, "" if key in meant else "no blocks", "dequantized") for key in plan]
 
 
 def _reason(region: StoredTensor, row: BlockFormat, keys: tuple[str, ...]) -> str:
-    """Why a tensor is copied; empty where it is quantised."""
+    """Return why a tensor is copied, or an empty string where it is quantized."""
     if keys and not any(fnmatchcase(region.key, each) for each in keys):
         return "not asked for"
     if region.format not in WIDE_FORMATS:
@@ -122,6 +127,7 @@ def _reason(region: StoredTensor, row: BlockFormat, keys: tuple[str, ...]) -> st
 
 
 def _require_meant(given: TensorFile, why: Mapping[str, str], keys: tuple[str, ...], row: BlockFormat) -> None:
+    """Raise where a pattern of `keys` matches no tensor or one that does not fit, or no tensor can be quantized."""
     for pattern in keys:
         found = [key for key in given.regions if fnmatchcase(key, pattern)]
         if not found:
@@ -139,9 +145,10 @@ def _require_meant(given: TensorFile, why: Mapping[str, str], keys: tuple[str, .
         )
 
 
-def _plan_of_quantised(
+def _plan_of_quantized(
     given: TensorFile, why: Mapping[str, str], row: BlockFormat, recipe: Recipe
 ) -> tuple[dict[str, Planned], dict[str, str]]:
+    """Return dtype and shape of every tensor of the quantized file, by key, and the file's metadata."""
     plan: dict[str, Planned] = {}
     notes = _notes(given, [key for key in given.regions if why[key]])
     for key, region in given.regions.items():
@@ -162,6 +169,7 @@ def _plan_of_quantised(
 def _plan_of_values(
     given: TensorFile, meant: Mapping[str, str], spent: set[str], wide: Format
 ) -> tuple[dict[str, Planned], dict[str, str]]:
+    """Return dtype and shape of every tensor of the dequantized file, by key, and the file's metadata."""
     kept = [key for key in given.regions if key not in spent and key not in meant]
     notes = {key: text for key, text in _notes(given, kept).items() if not key.startswith(BLOCKS_NOTE)}
     plan = {key: Planned(given.regions[key].dtype, given.regions[key].shape) for key in kept}
@@ -171,7 +179,7 @@ def _plan_of_values(
 
 
 def _notes(given: TensorFile, kept: list[str]) -> dict[str, str]:
-    """The metadata, with the formats of tensors that are copied and whose dtype does not say them."""
+    """Return the metadata, with the formats of copied tensors whose dtype does not determine the format."""
     notes = dict(given.metadata)
     for key in kept:
         region = given.regions[key]
@@ -181,13 +189,14 @@ def _notes(given: TensorFile, kept: list[str]) -> dict[str, str]:
 
 
 def _add(plan: dict[str, Planned], notes: dict[str, str], key: str, format: Format, shape: tuple[int, ...]) -> None:
+    """Add one tensor to the plan, with a note of its format where the dtype does not determine it."""
     plan[key] = planned(format, shape)
     if plan[key].dtype != DTYPE_OF.get(format):
         notes[FORMAT_KEY + key] = format.name
 
 
 def _parts(rows: int, columns: int, format: Format) -> Iterator[tuple[int, int]]:
-    """(first row, rows) of parts of some 16 MiB."""
+    """Yield (first row, rows) of parts of about 16 MiB."""
     step = max(1, PIECE_BYTES // max(1, columns * format.code_dtype.itemsize))
     for first in range(0, rows, step):
         yield first, min(step, rows - first)
@@ -196,7 +205,7 @@ def _parts(rows: int, columns: int, format: Format) -> Iterator[tuple[int, int]]
 def _quantized(
     given: TensorFile, made: PartFile, region: StoredTensor, row: BlockFormat, recipe: Recipe
 ) -> tuple[str, ...]:
-    """Writes a tensor's blocks; the keys of what stands beside it."""
+    """Write a tensor's blocks and return the keys of its scales."""
     assert region.format is not None
     rows, columns = given.rows(region)
     kept = None if isinstance(recipe, MxRecipe) else _kept(given, region, recipe)
@@ -212,7 +221,7 @@ def _quantized(
 
 
 def _kept(given: TensorFile, region: StoredTensor, recipe: Any) -> np.float32:
-    """What a recipe keeps of a tensor: a first pass over it finds the largest magnitude."""
+    """Return a recipe's value for a whole tensor; a first pass over it finds the largest magnitude."""
     assert region.format is not None
     rows, columns = given.rows(region)
     peaks = [
@@ -226,6 +235,7 @@ def _kept(given: TensorFile, region: StoredTensor, recipe: Any) -> np.float32:
 
 
 def _dequantized(given: TensorFile, made: PartFile, region: StoredTensor, note: str, wide: Format) -> None:
+    """Write the values of one quantized tensor, a part at a time."""
     name, _, by = note.partition(" ")
     row = block_format(name)
     recipe = recipe_named(by, row) if by else None
@@ -241,7 +251,7 @@ def _dequantized(given: TensorFile, made: PartFile, region: StoredTensor, note: 
 
 
 def _require_parts(given: TensorFile, meant: Mapping[str, str]) -> None:
-    """Refuses notes that name no format or recipe, and tensors that cannot be the parts of blocks: the file is at fault."""
+    """Raise `Kind.UNREADABLE` for notes without format or recipe, and for tensors that cannot be parts of blocks."""
     try:
         _check_parts(given, meant)
     except RefsimError as error:
@@ -250,6 +260,7 @@ def _require_parts(given: TensorFile, meant: Mapping[str, str]) -> None:
 
 
 def _check_parts(given: TensorFile, meant: Mapping[str, str]) -> None:
+    """Raise where a note names no format or recipe, a part is missing, or its type or shape does not fit."""
     for key, note in meant.items():
         name, _, by = note.partition(" ")
         row = block_format(name)
@@ -278,17 +289,19 @@ def _check_parts(given: TensorFile, meant: Mapping[str, str]) -> None:
 
 
 def _copied(given: TensorFile, made: PartFile, region: StoredTensor, note: str, wide: Format) -> None:
+    """Copy one tensor; the arguments are `_dequantized`'s."""
     _copy(given, made, region)
 
 
 def _copy(given: TensorFile, made: PartFile, region: StoredTensor) -> None:
+    """Copy the bytes of one tensor, a part at a time."""
     size = region.end - region.begin
     for offset in range(0, size, PIECE_BYTES):
         made.write_bytes(region.key, offset, given.take(region, offset, min(PIECE_BYTES, size - offset)))
 
 
 def _counted(report: Report, given: TensorFile) -> Report:
-    """The same, told how much of the file is done."""
+    """Return a `report` that receives the bytes read so far and in all, over the whole file."""
     total = sum(region.end - region.begin for region in given.regions.values())
     passed = 0
 
@@ -301,12 +314,13 @@ def _counted(report: Report, given: TensorFile) -> Report:
 
 
 def _told(given: TensorFile, plan: Mapping[str, Planned], key: str, why: str, done: str) -> FileTensor:
+    """Return the outcome for one tensor, with the bytes before and after, scales included."""
     beside = [key, key + SCALES, key + TENSOR_SCALE]
-    whole = done == "quantised" and not why
+    whole = done == "quantized" and not why
     after = sum(plan[each].size_bytes for each in (beside if whole else beside[:1]) if each in plan)
     before = sum(
         given.regions[each].end - given.regions[each].begin
-        for each in (beside if done == "dequantised" and not why else beside[:1])
+        for each in (beside if done == "dequantized" and not why else beside[:1])
         if each in given.regions
     )
     return FileTensor(key, given.regions[key].shape, "copied" if why else done, why, before, after)

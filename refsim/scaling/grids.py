@@ -1,4 +1,4 @@
-"""Which elements share a scale: groups of (rows, columns) from the first element on, the last ones smaller."""
+"""Groups of elements that share a scale: (rows, columns) from the first element on, smaller at the edges."""
 
 from typing import Any
 
@@ -12,11 +12,11 @@ Pair = tuple[int, int]
 
 
 def scale_grid(shape: Pair, group: Pair = (1, 128)) -> Pair:
-    """How many groups of (rows, columns) a matrix of `shape` has each way: ceil(rows / group rows), ceil(K / group columns).
+    """Return the number of groups each way: (ceil(rows / group rows), ceil(columns / group columns)).
 
-    A group at the edge is smaller, its scale like any other: scale_grid((33, 300)) is (33, 3); in groups of 128 x 128 the
-    matrix has 1 x 3. Raises RefsimError `group` for a group that is no pair of whole numbers from 1.
-    Source: DeepGEMM, per_token_cast_to_fp8 and per_block_cast_to_fp8 (ceil_div).
+    A group at the edge is smaller, its scale like any other: scale_grid((33, 300)) is (33, 3); in groups of 128 x 128
+    the matrix has 1 x 3. Raises RefsimError `group` for a group that is no pair of whole numbers from 1. Source:
+    DeepGEMM, per_token_cast_to_fp8 and per_block_cast_to_fp8 (ceil_div).
     """
     rows, columns = checked_group(group)
     extents = whole_numbers("extent", shape)
@@ -26,10 +26,11 @@ def scale_grid(shape: Pair, group: Pair = (1, 128)) -> Pair:
 
 
 def spread(scales: ArrayLike, shape: Pair, group: Pair = (1, 128)) -> NDArray[Any]:
-    """The scale of every element: `scales` (..., *scale_grid(shape, group)) becomes (..., *shape), same dtype.
+    """Return the scale of every element: `scales` (..., *scale_grid(shape, group)) becomes (..., *shape) of equal
+    dtype.
 
-    spread([[2.0, 3.0]], (1, 3), (1, 2)) is [[2.0, 2.0, 3.0]]. Raises RefsimError `scale-shape` for another number of scales.
-    Source: defined here.
+    spread([[2.0, 3.0]], (1, 3), (1, 2)) is [[2.0, 2.0, 3.0]]. Raises RefsimError `scale-shape` for another number of
+    scales. Source: defined here.
     """
     array, wanted = array_of("scales", scales), scale_grid(shape, group)
     if array.shape[-2:] != wanted:
@@ -43,7 +44,7 @@ def spread(scales: ArrayLike, shape: Pair, group: Pair = (1, 128)) -> NDArray[An
 
 
 def largest_of_groups(magnitudes: NDArray[Any], group: Pair) -> NDArray[Any]:
-    """The largest of each group, (..., rows, columns) to (..., *scale_grid): a group at the edge has what there is."""
+    """Return the largest of each group, (..., rows, columns) to (..., *scale_grid); edge groups are smaller."""
     rows, columns = checked_group(group)
     if 0 in magnitudes.shape:
         down, across = scale_grid((magnitudes.shape[-2], magnitudes.shape[-1]), group)
@@ -53,7 +54,7 @@ def largest_of_groups(magnitudes: NDArray[Any], group: Pair) -> NDArray[Any]:
 
 
 def checked_group(group: Pair) -> Pair:
-    """(rows, columns), both whole and 1 or more."""
+    """Return (rows, columns) of a group; raise unless both are whole numbers from 1."""
     if array_of("group", group).shape != (2,) or not all(is_whole(each, 1) for each in group):
         raise RefsimError("group", f"a group of {group!r}", rule="(rows, columns), both 1 or more")
     return int(group[0]), int(group[1])

@@ -1,4 +1,5 @@
-"""The random Hadamard transform: sixteen neighbours mixed, so that a large one is shared by all before it is quantised."""
+"""The random Hadamard transform: it mixes 16 neighbors, which spreads an outlier over all of them before
+quantization."""
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -8,11 +9,11 @@ from refsim.integers import array_of
 from refsim.typed_arrays import is_typed
 
 SIGNS = (1, 1, 1, -1, 1, -1, -1, -1, -1, -1, -1, 1, -1, 1, -1, -1)
-"""Those of Transformer Engine, the same for every tensor."""
+"""Transformer Engine's signs, equal for every tensor."""
 
 
 def hadamard(size: int) -> NDArray[np.float64]:
-    """Sylvester's matrix of 1 and -1: hadamard(2) is [[1, 1], [1, -1]]."""
+    """Return Sylvester's matrix of 1 and -1: hadamard(2) is [[1, 1], [1, -1]]."""
     if size < 1 or size & (size - 1):
         raise RefsimError("hadamard-size", f"{size} signs", rule="a power of two")
     matrix = np.ones((1, 1))
@@ -22,12 +23,13 @@ def hadamard(size: int) -> NDArray[np.float64]:
 
 
 def random_hadamard(x: ArrayLike, signs: ArrayLike = SIGNS, *, inverse: bool = False) -> NDArray[np.float64]:
-    """Every run of len(signs) neighbours along K times diag(signs) H / sqrt(len(signs)), H Sylvester's matrix.
+    """Multiply every run of len(signs) neighbors along K by diag(signs) H / sqrt(len(signs)), H Sylvester's matrix.
 
-    `x` (..., K): values of any real type; each sum is of float64, exact for bf16 of up to 44 binades apart: round it to what
-    the kernel keeps, `.astype(ml_dtypes.bfloat16)`. H is its own inverse: with `inverse` signs come after it.
-    random_hadamard([2.0] + [0.0] * 15)[0] is 0.5. Raises RefsimError for K that no runs fill and signs that are not 1 or -1.
-    Source: Transformer Engine, custom_recipes/reference_nvfp4.py, _build_hadamard_matrix and _apply_rht.
+    `x` (..., K): values of any real type. Sums are computed in float64, exact for bf16 values up to 44 binades apart;
+    round them to the kernel's type, `.astype(ml_dtypes.bfloat16)`. H is its own inverse: with `inverse` the signs are
+    applied after H. random_hadamard([2.0] + [0.0] * 15)[0] is 0.5. Raises RefsimError for K that is no multiple of
+    len(signs) and for signs other than 1 or -1. Source: Transformer Engine, custom_recipes/reference_nvfp4.py,
+    _build_hadamard_matrix and _apply_rht.
     """
     given, vector = array_of("x", x), array_of("signs", signs)
     if given.dtype.kind not in "fiub" and not is_typed(given.dtype):

@@ -4,7 +4,7 @@
     scale = y rounded down or up to a power of two, or to the nearest by the element's mantissa (`EVEN`)
     element = the conversion of x * 2^-scale, one float32 product
 
-What a zero, an infinity and a NaN become is data of the row: no two libraries agree on it.
+The treatment of zero, infinity and NaN is data of the entry: no two libraries agree on it.
 """
 
 from dataclasses import dataclass
@@ -37,7 +37,7 @@ NAN_SCALE = 0xFF
 LARGEST_SCALE = 0xFE
 _INFINITY = np.uint32(0x7F800000)
 _FRACTION = np.uint32(0x007FFFFF)
-_LOWEST = np.uint32(0x00400000)  # 2^-127: what is above it is rounded up to 2^-126
+_LOWEST = np.uint32(0x00400000)  # 2^-127: larger subnormals are rounded up to 2^-126
 
 
 @dataclass(frozen=True, repr=False)
@@ -46,13 +46,13 @@ class MxRecipe(Card):
 
     `divisor`: amax is divided by the largest power of two of the element (256 for e4m3) or by its largest value (448).
     `direction`: the quotient goes down, up, or ("even") to the power that the element's mantissa would round it to;
-    `even_bits` says whose mantissa that is where it is not the element's own. `quotient` "reciprocal" multiplies by
-    fl(1 / MAX). `lifts_subnormals`: whatever is above zero becomes at least 2^-126. `infinity` is the code where amax is
-    infinite or rounds to infinity, None where it is taken for 2^128; `nan_code` where it is NaN. `nan` "ignored": NaN
-    never counts. `by_log2`: the exponent is that of log2 as float32 rounds it, one more just below large powers of two.
-    `flushes`: a block whose amax is subnormal is zeros. `eps` bounds amax from below, `least` the code. `multipliers`
-    are the factors of codes where they are not 2^(127 - code); code 0xff has NaN unless listed. `policy` is the
-    conversion of the elements, `formats` whose it is.
+    `even_bits` gives the bits of that mantissa where it is not the element's own. `quotient` "reciprocal" multiplies by
+    fl(1 / MAX). `lifts_subnormals`: a positive quotient becomes at least 2^-126. `infinity` is the code where amax is
+    infinite or rounds to infinity, None where it counts as 2^128; `nan_code` is the code where amax is NaN. `nan`
+    "ignored": a NaN never counts. `by_log2`: the exponent is floor(log2) with log2 rounded to float32, which is one
+    more just below large powers of two. `flushes`: a block whose amax is subnormal becomes zeros. `eps` bounds amax
+    from below, `least` bounds the code. `multipliers` are the factors of codes where they are not 2^(127 - code); code
+    0xff has NaN unless listed. `policy` is the conversion of the elements, `formats` are the block formats it can make.
     """
 
     name: str
@@ -89,7 +89,7 @@ class MxRecipe(Card):
 
 
 def mx_scale_codes(peak: NDArray[np.float32], recipe: MxRecipe, element: Format) -> NDArray[np.uint8]:
-    """The E8M0 code of each block whose largest magnitude is `peak`; a NaN there is a NaN of the block."""
+    """Return the E8M0 code of each block (blocks,) whose largest magnitude is `peak`; a NaN counts as the block's."""
     bits = peak.view(np.uint32)
     unknown = bits > _INFINITY
     floor = np.float32(dict(recipe.eps).get(element.name, 0)).view(np.uint32)
@@ -110,13 +110,14 @@ def mx_scale_codes(peak: NDArray[np.float32], recipe: MxRecipe, element: Format)
 
 
 def _quotient(peak: NDArray[np.float32], recipe: MxRecipe, element: Format) -> NDArray[np.float32]:
+    """Return amax / MAX in float32, or amax times the rounded reciprocal of MAX."""
     largest = np.float32(element.max_value)
     with np.errstate(all="ignore"):
         return peak * (np.float32(1) / largest) if recipe.quotient == QUOTIENTS[0] else peak / largest
 
 
 def _exponents(bits: NDArray[np.uint32], recipe: MxRecipe) -> NDArray[np.uint32]:
-    """The biased exponent of the power of two that a float32 is rounded to."""
+    """Return the biased exponent of the power of two that a float32 is rounded to."""
     if recipe.by_log2:
         with np.errstate(divide="ignore"):
             logarithm = np.log2(bits.view(np.float32).astype(np.float64)).astype(np.float32)
@@ -131,7 +132,7 @@ def _exponents(bits: NDArray[np.uint32], recipe: MxRecipe) -> NDArray[np.uint32]
 
 
 def multiplier_table(recipe: MxRecipe) -> NDArray[np.float32]:
-    """The factor of the elements for each of the 256 codes: 2^(127 - code), NaN for 0xff, and what the row says."""
+    """Return the factor of the elements for each of the 256 codes: 2^(127 - code), NaN for 0xff, or the entry's."""
     table = np.exp2(E8M0.bias - np.arange(256, dtype=np.float64)).astype(np.float32)
     table[NAN_SCALE] = np.nan
     for code, factor in recipe.multipliers:
@@ -145,7 +146,7 @@ _TRITON = TRITON["triton_kernels, numerics_details/mxfp.py, downcast_to_mxfp_tor
 _AITER = AITER["aiter/utility/fp4_utils.py, f32_to_mx_e8m0_scale"]
 _SIX_BITS = ("mxfp6_e2m3", "mxfp6_e3m2")
 _EIGHT_AND_FOUR = tuple(name for name in MX_FORMATS if name not in _SIX_BITS)
-_NO_NAN_SCALE = ((0, 2.0**126), (NAN_SCALE, 0.0))  # divided by 2^-126 at least, and by infinity
+_NO_NAN_SCALE = ((0, 2.0**126), (NAN_SCALE, 0.0))  # divisors of at least 2^-126; 0xff divides by infinity
 
 # fmt: off
 MX_RECIPES = (
@@ -155,8 +156,8 @@ MX_RECIPES = (
     ),
     MxRecipe("rceil", "largest", "up", "amax / MAX rounded up: nothing saturates", _CUBLAS, quotient="reciprocal",
              infinity=LARGEST_SCALE),
-    MxRecipe("even", "power", "even", "floor of amax rounded as an element is", TORCHAO["ScaleCalculationMode.EVEN"]),
-    MxRecipe("ceil", "power", "up", "ceil(log2 amax): nothing saturates, a binade is wasted",
+    MxRecipe("even", "power", "even", "amax rounded to the element's bits, then as floor", TORCHAO["ScaleCalculationMode.EVEN"]),
+    MxRecipe("ceil", "power", "up", "ceil(log2 amax): nothing saturates, one binade is unused",
              TORCHAO["ScaleCalculationMode.CEIL"]),
     MxRecipe(
         "te", "largest", "up", "Transformer Engine: rceil; scale code 0 multiplies by 1, NaN does not count",
@@ -166,7 +167,7 @@ MX_RECIPES = (
     MxRecipe("torchao_floor", "power", "down", "to_mx of torchao by default", _TO_MX, infinity=None,
              multipliers=_NO_NAN_SCALE, policy="torchao"),
     MxRecipe(
-        "torchao_rceil", "largest", "up", "to_mx of torchao with RCEIL, what its configurations ask for", _TO_MX,
+        "torchao_rceil", "largest", "up", "to_mx of torchao with RCEIL, as its configurations choose", _TO_MX,
         infinity=LARGEST_SCALE, multipliers=((0, 1.0),), policy="torchao",
     ),
     MxRecipe("torchao_even", "power", "even", "to_mx of torchao with EVEN", _TO_MX, infinity=None,
@@ -178,11 +179,11 @@ MX_RECIPES = (
         _TRITON, lifts_subnormals=True, nan_code=0, multipliers=((0, 0.0), (NAN_SCALE, 0.0)), formats=_EIGHT_AND_FOUR,
     ),
     MxRecipe(
-        "aiter", "largest", "up", "AITER, RoundUp: whatever is above zero is at least 2^-126", _AITER,
+        "aiter", "largest", "up", "AITER, RoundUp: a positive quotient gives a scale of at least 2^-126", _AITER,
         lifts_subnormals=True, formats=("mxfp8", "mxfp4"),
     ),
     MxRecipe(
-        "compressed_tensors", "power", "even", "floor of amax rounded to one bit (e2m3: three), also for e4m3",
+        "compressed_tensors", "power", "even", "amax rounded to one mantissa bit (e2m3: three bits), then as floor",
         COMPRESSED_TENSORS["quantization/utils/mxfp_utils.py, generate_mx_scales"],
         even_bits=(("e4m3", 1), ("e2m1", 1), ("e2m3", 3)), multipliers=((NAN_SCALE, 0.0),),
         policy="compressed_tensors", formats=("mxfp8", "mxfp6_e2m3", "mxfp4"),
@@ -206,8 +207,8 @@ MX_RECIPES = (
         for name, policy, flushes, says in (
             ("", "", False, "elements to nearest, ties away"),
             ("_even", "_even", False, "elements to nearest, ties to even"),
-            ("_floor", "_floor", False, "elements cut off"),
-            ("_flush", "", True, "elements to nearest, ties away; blocks of subnormals are zeros"),
+            ("_floor", "_floor", False, "elements truncated"),
+            ("_flush", "", True, "elements to nearest, ties away; blocks with subnormal amax become zeros"),
         )
     ),
     MxRecipe(

@@ -1,11 +1,13 @@
-"""Recipes of NVFP4: a float32 factor of the tensor, UE4M3 scales of blocks, e2m1 elements; the order of operations is the row.
+"""NVFP4 recipes: a float32 factor of the tensor, UE4M3 scales of blocks, e2m1 elements, each in its own order of
+operations.
 
     S = 2688 / amax of the tensor        2688: 6, the largest e2m1, times 448, the largest scale
     scale = satfinite e4m3 of S * (amax of the block / 6)
     element = satfinite e2m1 of x * (S / scale)
 
 Each library rounds these products in another order and keeps S, its reciprocal or amax. Every operation is one float32
-operation, rounded to nearest even, subnormals kept; reciprocals of the kernels of vLLM and FlashInfer are rcp.approx.ftz's.
+operation, rounded to nearest even, subnormals kept. The kernels of vLLM and FlashInfer take reciprocals with
+rcp.approx.ftz.
 """
 
 from collections.abc import Callable
@@ -33,12 +35,14 @@ SIXTH = F32_ONE / LARGEST_ELEMENT
 
 @dataclass(frozen=True, repr=False)
 class Nvfp4Recipe(Card):
-    """One library's NVFP4. All functions are of float32 arrays, in the library's order of operations.
+    """One library's NVFP4 quantization. The functions take float32 arrays and keep the library's order of operations.
 
-    `tensor`: what is kept for a tensor, of its largest magnitude. `scale`: what is converted to UE4M3, of the largest
-    magnitude of each block (blocks, 1) and what is kept. `scaled`: what is converted to e2m1, of x (blocks, width), the
-    scales' values, the blocks' largest magnitudes and what is kept. `factor`: what dequantising multiplies scales by.
-    `zero_scale` replaces the code 0. `nan` says whether a NaN counts among the largest; `policy` is the conversion of elements.
+    `tensor` maps the largest magnitude of the tensor (1,) to the kept value (S, 1 / S or amax). `scale` maps the
+    largest magnitude of each block (blocks, 1) and the kept value to the numbers that are converted to UE4M3. `scaled`
+    maps x (blocks, width), the scales' values, the blocks' largest magnitudes and the kept value to the numbers that
+    are converted to e2m1. `factor` maps the kept value to the factor with which dequantizing multiplies scales.
+    `zero_scale` replaces scale code 0. `nan` tells whether a NaN counts among the largest; `policy` is the conversion
+    of elements.
     """
 
     name: str
@@ -67,7 +71,7 @@ class Nvfp4Recipe(Card):
 
 
 def nvfp4_scale_codes(peak: Singles, recipe: Nvfp4Recipe, kept: Singles, format: Format = UE4M3) -> NDArray[np.uint8]:
-    """The codes of the scales of blocks whose largest magnitudes are `peak`; a NaN gives 0x7f."""
+    """Return the scale codes of blocks whose largest magnitudes are `peak`; a NaN gives 0x7f."""
     with np.errstate(all="ignore"):
         codes = np.asarray(encode(recipe.scale(peak, kept), format), np.uint8)
     codes[codes == 0] = recipe.zero_scale
@@ -75,12 +79,12 @@ def nvfp4_scale_codes(peak: Singles, recipe: Nvfp4Recipe, kept: Singles, format:
 
 
 def _clamped(values: Any, least: float) -> Singles:
-    """torch.clamp to [least, 448]: a NaN stays."""
+    """Clamp to [least, 448] as torch.clamp does: a NaN stays."""
     return np.asarray(np.minimum(np.maximum(values, np.float32(least)), LARGEST_SCALE_VALUE), np.float32)
 
 
 def _te_tensor(peak: Singles) -> Singles:
-    """S, at most the largest float32; 1 where the tensor is zero, or S is."""
+    """Return S, at most the largest float32; 1 where the tensor is zero or S is zero."""
     found = np.minimum(LARGEST_PRODUCT / peak, FLOAT_MAX)
     return np.asarray(np.where((peak == 0) | (found == 0), F32_ONE, found), np.float32)
 
@@ -99,7 +103,7 @@ def _te_scaled(x: Singles, scale: Singles, peak: Singles, kept: Singles) -> Sing
 
 
 def _divided_or_zero(x: Singles, scale: Singles, peak: Singles, kept: Singles) -> Singles:
-    """x * (S / scale), 0 where the scale is."""
+    """Return x * (S / scale), or 0 where the scale is 0."""
     return np.asarray(x * np.where(scale == 0, np.float32(0), kept / scale), np.float32)
 
 
@@ -109,12 +113,12 @@ def _te_cpu_scaled(x: Singles, scale: Singles, peak: Singles, kept: Singles) -> 
 
 
 def _vllm_reciprocal(values: Singles) -> Singles:
-    """1 / x, and 1e-8 of zero."""
+    """Return 1 / x, and 1e-8 for zero."""
     return np.asarray(F32_ONE / np.where(values == 0, np.float32(1e8), values), np.float32)
 
 
 def _rcp(values: Any) -> Singles:
-    """rcp.approx.ftz.f32: within one last place of 1 / x; of 6 it is 1 / 6 rounded."""
+    """Return rcp.approx.ftz.f32, within one last place of 1 / x; rcp(6) is 1 / 6 rounded."""
     return unit.rcp(np.asarray(values, np.float32).view(np.uint32)).view(np.float32)
 
 
@@ -123,7 +127,7 @@ def _approximate_scale(peak: Singles, kept: Singles) -> Singles:
 
 
 def _approximate(x: Singles, scale: Singles, kept: Singles, zeros: Any) -> Singles:
-    """x * rcp(scale * rcp(S)), 0 where `zeros`."""
+    """Return x * rcp(scale * rcp(S)), or 0 where `zeros`."""
     return np.asarray(x * np.where(zeros, np.float32(0), _rcp(scale * _rcp(kept))), np.float32)
 
 
@@ -133,7 +137,7 @@ def _compressed_tensor(peak: Singles) -> Singles:
 
 
 def _torch_quotient(peak: Singles) -> Singles:
-    """2688 / x as torch divides a number by a tensor: by its reciprocal, rounded twice."""
+    """Return 2688 / x as torch divides a number by a tensor: times its reciprocal, rounded twice."""
     return np.asarray(F32_ONE / peak * LARGEST_PRODUCT, np.float32)
 
 
@@ -155,29 +159,29 @@ _TO_NVFP4 = TORCHAO["prototype/mx_formats/nvfp4_tensor.py, nvfp4_quantize"]
 # fmt: off
 NVFP4_RECIPES = (
     Nvfp4Recipe(
-        "te", "Transformer Engine's kernels: NaN does not count; a scale that underflows leaves +-6",
+        "te", "Transformer Engine's kernels: NaN does not count; an underflowed scale gives elements +-6",
         TRANSFORMER_ENGINE["common/cast/nvfp4/core_nvfp4.cuh, compute_decoding_scaling_factor"],
         _te_tensor, _te_scale, _te_scaled, _reciprocal, nan="ignored",
     ),
     Nvfp4Recipe(
-        "te_reference", "its reference in Python: -0 and NaN become 0", _REFERENCE, _te_reference_tensor,
+        "te_reference", "Transformer Engine's reference in Python: -0 and NaN become 0", _REFERENCE, _te_reference_tensor,
         _te_scale, _te_scaled, _reciprocal, policy="te_reference",
     ),
     Nvfp4Recipe(
-        "te_cpp", "the reference of its C++ tests: a scale that underflows leaves 0", _TE_TESTS, _te_tensor, _te_scale,
+        "te_cpp", "Transformer Engine's C++ test reference: an underflowed scale gives 0", _TE_TESTS, _te_tensor, _te_scale,
         _te_cpu_scaled, _reciprocal, nan="ignored",
     ),
     Nvfp4Recipe(
-        "te_cpp_2d", "that for blocks of 16 x 16: amax / 6 * S, and S / scale", _TE_TESTS, _te_tensor,
+        "te_cpp_2d", "Transformer Engine's C++ test reference for 16 x 16: amax / 6 * S, S / scale", _TE_TESTS, _te_tensor,
         lambda peak, kept: peak / LARGEST_ELEMENT * kept, _divided_or_zero, _reciprocal, nan="ignored",
     ),
     Nvfp4Recipe(
-        "vllm", "vLLM's kernels: S * (amax * rcp(6)), rcp(scale * rcp(S)) by rcp.approx.ftz, 0 where the scale is",
+        "vllm", "vLLM's kernels: S * (amax * rcp(6)), rcp(scale * rcp(S)) with rcp.approx.ftz, 0 for scale 0",
         VLLM["csrc/quantization/fp4/nvfp4_utils.cuh, cvt_warp_fp16_to_fp4"], _torch_quotient, _approximate_scale,
         lambda x, scale, peak, kept: _approximate(x, scale, kept, scale == 0), _reciprocal, nan="ignored",
     ),
     Nvfp4Recipe(
-        "flashinfer", "those of FlashInfer and TensorRT-LLM: the same, 0 where the block is; an underflow leaves +-6",
+        "flashinfer", "FlashInfer and TensorRT-LLM: as vllm, but 0 for amax 0; an underflowed scale gives elements +-6",
         FLASHINFER["csrc/nv_internal/tensorrt_llm/kernels/quantization_utils.cuh, cvt_warp_fp16_to_fp4"],
         _torch_quotient, _approximate_scale,
         lambda x, scale, peak, kept: _approximate(x, scale, kept, peak == 0), _reciprocal, nan="ignored",
@@ -190,7 +194,7 @@ NVFP4_RECIPES = (
         policy="te_reference",
     ),
     Nvfp4Recipe(
-        "vllm_emulation", "its emulation in Triton: S * (amax * (1 / 6)), S / scale, 0 where the scale is",
+        "vllm_emulation", "vLLM's emulation in Triton: S * (amax * (1 / 6)), S / scale, 0 for scale 0",
         VLLM["quantization/utils/nvfp4_emulation_utils.py, _nvfp4_quant_dequant_kernel"], _torch_quotient,
         lambda peak, kept: _clamped(kept * (peak * SIXTH), -448), _divided_or_zero, _reciprocal, policy="modelopt",
     ),
@@ -205,13 +209,13 @@ NVFP4_RECIPES = (
         lambda x, scale, peak, kept: x * (F32_ONE / scale), _itself, policy="torchao",
     ),
     Nvfp4Recipe(
-        "modelopt", "Model Optimizer: amax / (6 * s), 1 where that is 0, at least 2^-9; x / (scale * s)",
+        "modelopt", "Model Optimizer: amax / (6 * s), 1 for quotient 0, at least 2^-9; x / (scale * s)",
         MODELOPT["qtensor/nvfp4_tensor.py, NVFP4QTensor.quantize"], _inverse,
         lambda peak, kept: _clamped(_one_for_zero(peak / (LARGEST_ELEMENT * kept)), 2.0**-9),
         lambda x, scale, peak, kept: x / (scale * kept), _itself, policy="modelopt",
     ),
     Nvfp4Recipe(
-        "compressed_tensors", "compressed-tensors: S * (amax / 6), 0.125 where the scale is 0; x / (scale / S); keeps S",
+        "compressed_tensors", "compressed-tensors: S * (amax / 6), 0.125 for scale 0; x / (scale / S); keeps S",
         COMPRESSED_TENSORS["quantization/utils/helpers.py, generate_gparam and calculate_qparams"], _compressed_tensor,
         lambda peak, kept: _clamped(kept * (peak / LARGEST_ELEMENT), -448),
         lambda x, scale, peak, kept: x / (scale / kept), _reciprocal, zero_scale=0x20, policy="compressed_tensors",

@@ -1,12 +1,12 @@
-"""Quantisation by groups, in the order of operations of DeepGEMM's casts, and its inverse.
+"""Quantization by groups, in the order of operations of DeepGEMM's casts, and its inverse.
 
 Every step is one IEEE float32 operation, rounded to nearest even, subnormals kept. For each group
 
-    amax = max |x|, at least eps        s = fl(amax / MAX), or that rounded up to a power of two
+    amax = max |x|, at least eps        s = fl(amax / MAX), or s rounded up to a power of two
     q = satfinite(fl(x * fl(1 / s)))    or, with quotient="divide", satfinite(fl(x / s))
 
-The product with the reciprocal is rounded twice: where s is no power of two, some codes differ from those of the quotient.
-A group at the edge of the matrix is what there is of it, as if zeros followed.
+The product with the reciprocal is rounded twice. Where s is no power of two, some codes therefore differ from the
+quotient's. A group at the edge of the matrix is smaller, as if zeros filled it.
 """
 
 from dataclasses import dataclass
@@ -29,12 +29,12 @@ from refsim.typed_arrays import is_typed, native, typed, with_format
 EPS = 1e-4
 MAGNITUDE_BITS, FRACTION, FRACTION_BITS = np.uint32(0x7FFFFFFF), np.uint32(0x007FFFFF), np.uint32(23)
 INFINITY_BITS = np.uint32(0x7F800000)
-SMALLEST_CODE, LARGEST_CODE = 1, 254  # of a scale that is rounded up: neither 2^-127 nor NaN
+SMALLEST_CODE, LARGEST_CODE = 1, 254  # of a rounded-up scale: 2^-127 and NaN do not occur
 
 
 @dataclass(frozen=True, repr=False)
 class Quantized(FieldsCard):
-    """Codes in the shape of what was quantised, and one scale for each group: float32, or uint8 codes of E8M0.
+    """Codes in the shape of the quantized matrix, and one scale for each group: float32, or uint8 codes of E8M0.
 
     `scales` has shape (..., ceil(rows / group rows), ceil(columns / group columns)), K contiguous.
     `layouts.scale_layout("deepgemm_mn_f32").shuffle(scales)` is the MN-major form that TMA reads.
@@ -48,7 +48,7 @@ class Quantized(FieldsCard):
 
     @property
     def factors(self) -> NDArray[np.float32]:
-        """The scales as float32 values: code 0x69 of E8M0 is 2^-22."""
+        """Return the scales as float32 values: code 0x69 of E8M0 is 2^-22."""
         return scale_values(self.scales)
 
 
@@ -64,18 +64,20 @@ def quantize(
     eps: float = EPS,
     dtype: DTypeLike | None = None,
 ) -> Quantized:
-    """FP8 codes and scales of a matrix (..., rows, columns) in groups of (rows, columns): (1, 128), (128, 128), any other.
+    """Quantize a matrix (..., rows, columns) to FP8 codes and scales in groups: (1, 128), (128, 128) or any other size.
 
     `codes`: bf16, f16 or f32 codes with their `format`, or an array of bfloat16, float16 or float32 values. `to`: e4m3
     (MAX 448) or e5m2 (57344). `scale`: "f32", "f32_power" (a float32 power of two, rounded up) or "e8m0" (its code).
-    `quotient`: "reciprocal", fl(x * fl(1 / s)), as DeepGEMM; "divide", fl(x / s), as DeepSeek-V3's act_quant writes it.
-    `eps`, rounded to float32 and above 0, bounds amax from below.
-    A group of zeros has s = fl(1e-4 / 448) = 0x346facad, E8M0 0x69, and codes 0x00 and 0x80. An infinity makes s infinite:
-    it becomes 0x7f (inf * 0), numbers become 0; E8M0 has no infinity, s is 2^127 and the code 0x7e. A NaN becomes 0x7f
-    and, as `nan` says, its group's s too is NaN and every code 0x7f ("spreads"; E8M0: 0xfe, numbers become 0), or the
-    rest is quantised as if it were not there ("ignored").
-    quantize(np.float32([[448, -1]])).codes is [[0x7e, 0xb8]], and the scale is 1.
-    Raises RefsimError for unknown names, codes that are not `format`'s, an array without rows and columns, `eps` not
+    `quotient`: "reciprocal", fl(x * fl(1 / s)), as DeepGEMM; "divide", fl(x / s), as DeepSeek-V3's act_quant. `eps`,
+    rounded to float32 and above 0, bounds amax from below.
+
+    A group of zeros has s = fl(1e-4 / 448) = 0x346facad, E8M0 0x69, and codes 0x00 and 0x80. An infinity makes s
+    infinite: it becomes 0x7f (inf * 0), numbers become 0; E8M0 has no infinity, s is 2^127 and the code 0x7e. A NaN
+    becomes 0x7f. With `nan` "spreads", s of its group is NaN and every code 0x7f (E8M0: 0xfe, numbers become 0); with
+    "ignored", the other elements are quantized without it. quantize(np.float32([[448, -1]])).codes is [[0x7e, 0xb8]],
+    and the scale is 1.
+
+    Raises RefsimError for unknown names, codes that do not fit `format`, an array without rows and columns, `eps` not
     above 0. Source: DeepGEMM, per_token_cast_to_fp8; PTX ISA, div.rn, rcp.rn, mul.rn, cvt.rn.satfinite.e4m3x2.f32.
     """
     row, kind = one_of(to, NARROW_FORMATS, "to"), scale_kind(scale)
@@ -102,7 +104,7 @@ def quantize(
 def scales_of(
     peak: NDArray[np.float32], to: Format, kind: ScaleKind
 ) -> tuple[NDArray[np.float32], NDArray[np.generic]]:
-    """The factors, float32, of groups whose largest magnitudes are `peak`, and the scales as they are stored."""
+    """Return the float32 factors of groups with largest magnitudes `peak`, and the scales as they are stored."""
     factors = _canonical(np.divide(peak, np.float32(to.max_value), dtype=np.float32))
     if not kind.is_power_of_two:
         return factors, factors
@@ -122,13 +124,13 @@ def dequantize(
     to: str | Format = F32,
     dtype: DTypeLike | None = None,
 ) -> NDArray[Any]:
-    """The codes of round(fl(q * s)) in f32, bf16 or f16: `codes` (..., rows, columns) times the scale of each group.
+    """Return codes of round(fl(q * s)) in f32, bf16 or f16: `codes` (..., rows, columns) times the scale of each group.
 
-    `codes`: FP8 codes of `format`, or an array of ml_dtypes, which knows it. `scales`: float32, or E8M0 codes as uint8 or
-    ml_dtypes, shape (..., *scale_grid). The product is rounded to float32, then to `to`; every NaN is canonical.
-    dequantize(np.uint8([[0x7e]]), np.float32([[0.5]]), "e4m3", to="bf16") is [[0x4360]], 224.
-    Raises RefsimError for unknown formats, scales of another shape or type and arrays that are no codes.
-    Source: PTX ISA, cvt.rn.f16x2.e4m3x2 (exact), mul.rn.f32, cvt.rn.bf16x2.f32.
+    `codes`: FP8 codes of `format`, or an ml_dtypes array, whose dtype gives the format. `scales`: float32, or E8M0
+    codes as uint8 or ml_dtypes, shape (..., *scale_grid). The product is rounded to float32, then to `to`; every NaN is
+    canonical. dequantize(np.uint8([[0x7e]]), np.float32([[0.5]]), "e4m3", to="bf16") is [[0x4360]], 224. Raises
+    RefsimError for unknown formats, scales of another shape or type and arrays that are no codes. Source: PTX ISA,
+    cvt.rn.f16x2.e4m3x2 (exact), mul.rn.f32, cvt.rn.bf16x2.f32.
     """
     q, held = with_format(codes, format, "codes")
     narrow, wide = one_of(held, NARROW_FORMATS, "format"), one_of(to, WIDE_FORMATS, "to")
@@ -141,7 +143,7 @@ def dequantize(
 
 
 def scale_values(scales: ArrayLike) -> NDArray[np.float32]:
-    """Scales as float32: float32 as they are, uint8 and ml_dtypes' float8_e8m0fnu as codes of E8M0; a Python float rounded."""
+    """Return scales as float32; uint8 and ml_dtypes' float8_e8m0fnu are codes of E8M0, a Python float is rounded."""
     if isinstance(scales, float) and not isinstance(scales, np.generic):
         return np.asarray(scales, np.float32)
     array = native(array_of("scales", scales))
@@ -153,6 +155,7 @@ def scale_values(scales: ArrayLike) -> NDArray[np.float32]:
 
 
 def _bits_of(eps: float) -> np.uint32:
+    """Return the bits of `eps` rounded to float32; raise unless it is a finite number above 0."""
     is_number = isinstance(eps, int | float | np.integer | np.floating) and not isinstance(eps, bool)
     with np.errstate(all="ignore"):
         rounded = np.float32(eps if is_number and abs(eps) <= 1e300 else np.inf)
@@ -162,6 +165,7 @@ def _bits_of(eps: float) -> np.uint32:
 
 
 def _canonical(values: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return the values with every NaN replaced by the canonical NaN."""
     bits = np.where(np.isnan(values), np.uint32(default_nan(F32)), values.view(np.uint32))
     return bits.view(np.float32)
 

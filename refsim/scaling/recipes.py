@@ -1,4 +1,4 @@
-"""All recipes, and the one that a name means for a format."""
+"""All recipes, and the recipe of a name for a block format."""
 
 from refsim.errors import RefsimError, unknown
 from refsim.scaling.block_formats import BlockFormat, block_format
@@ -11,19 +11,19 @@ USUAL_RECIPE, USUAL_TWO_LEVELS = "rceil", "te"
 
 
 def recipes_of(format: str | BlockFormat) -> tuple[Recipe, ...]:
-    """The recipes of a format, in the order of their rows.
+    """Return the recipes that can make a block format, in the order of `RECIPES`.
 
-    recipes_of("nvfp4")[0].name is "te". Raises RefsimError `unknown-block-format`. Source: the rows'.
+    recipes_of("nvfp4")[0].name is "te". Raises RefsimError `unknown-block-format`. Source: the recipes' entries.
     """
     row = block_format(format)
     return tuple(each for each in RECIPES if row.name in each.formats)
 
 
 def recipe_named(name: str | Recipe | None, format: str | BlockFormat) -> Recipe:
-    """The recipe of that name for a format, the usual one for None; an unknown name is an error with the nearest.
+    """Return the recipe of that name for a block format; None means the default recipe.
 
-    recipe_named(None, "mxfp8").name is "rceil". Raises RefsimError `unknown-recipe`, and `recipe-format` where the recipe
-    is of other formats. Source: the row's.
+    recipe_named(None, "mxfp8").name is "rceil". Raises RefsimError `unknown-recipe` with the nearest name, and
+    `recipe-format` where the recipe is for other formats. Source: the recipe's entry.
     """
     row = block_format(format)
     mine = recipes_of(row)

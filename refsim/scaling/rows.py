@@ -1,4 +1,4 @@
-"""How a group's scale is kept: one row for each kind that a quantiser writes and a GEMM reads."""
+"""How the scale of a group is stored: one entry for each kind that a quantizer writes and a GEMM reads."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -18,7 +18,7 @@ NAN_RULES: tuple[NanRule, ...] = ("spreads", "ignored")
 
 @dataclass(frozen=True, repr=False)
 class ScaleKind(FieldsCard):
-    """A scale as it is stored: its format, and whether it is rounded up to a power of two before it divides anything."""
+    """The stored form of a scale: its format, and whether it is rounded up to a power of two before the division."""
 
     name: str
     format: Format
@@ -33,16 +33,17 @@ class ScaleKind(FieldsCard):
 _CAST = DEEPGEMM["per_token_cast_to_fp8 and per_block_cast_to_fp8"]
 SCALE_KINDS = (
     ScaleKind("f32", F32, False, "fl(amax / MAX) as it is", _CAST),
-    ScaleKind("f32_power", F32, True, "that, rounded up to a power of two, still float32: what sm_90 reads", _CAST),
-    ScaleKind("e8m0", E8M0, True, "the same power of two as its biased exponent, one byte, 1 to 254", _CAST),
+    ScaleKind("f32_power", F32, True, "fl(amax / MAX) rounded up to a power of two, float32, as sm_90 reads it", _CAST),
+    ScaleKind("e8m0", E8M0, True, "f32_power as its biased exponent, one byte, 1 to 254", _CAST),
 )
 _BY_NAME = {row.name: row for row in SCALE_KINDS}
 
 
 def scale_kind(name: str | ScaleKind) -> ScaleKind:
-    """The row of a name, or the row itself; an unknown name is an error with the nearest.
+    """Return the scale kind of a name, or the given `ScaleKind` itself.
 
-    len(scale_kind("e8m0").name) is 4. Raises RefsimError `unknown-scale-kind`. Source: the row's.
+    len(scale_kind("e8m0").name) is 4. Raises RefsimError `unknown-scale-kind`, with the nearest name. Source: the
+    entry's.
     """
     if isinstance(name, ScaleKind):
         return name

@@ -1,4 +1,4 @@
-"""What a quantiser reads: bf16, f16 or f32, as codes or as arrays that hold the values."""
+"""The input of a quantizer: bf16, f16 or f32, as codes or as arrays of values."""
 
 from typing import Any
 
@@ -15,13 +15,13 @@ NARROW_FORMATS = (E4M3, E5M2)
 
 
 def wide_values(codes: ArrayLike, format: str | Format | None) -> NDArray[Any]:
-    """The exact values, float32, of codes or of an array that holds values of one of the formats."""
+    """Return the exact float32 values of codes, or of an array of bf16, f16 or f32 values."""
     codes, row = held_codes(codes, format)
     return decode(codes, one_of(row, WIDE_FORMATS, "format"), np.float32)
 
 
 def one_of(name: str | Format, allowed: tuple[Format, ...], where: str) -> Format:
-    """The format of that name, which must be one of `allowed`."""
+    """Return the format of that name; raise unless it is in `allowed`."""
     row = format_named(name)
     if row not in allowed:
         names = ", ".join(each.name for each in allowed)

@@ -40,9 +40,9 @@ def test_a_file_has_the_bits_of_its_tensors(
     monkeypatch.setattr(checkpoints, "PIECE_BYTES", piece)
     told = quantize_file(model, tmp_path / "small.safetensors", format)
     assert [(each.key, each.done) for each in sorted(told, key=lambda each: each.key)] == [
-        ("a.weight", "quantised"),
+        ("a.weight", "quantized"),
         ("b.bias", "copied"),
-        ("b.weight", "quantised"),
+        ("b.weight", "quantized"),
         ("codes", "copied"),
         ("odd.weight", "copied"),
     ]
@@ -63,7 +63,7 @@ def test_a_file_has_the_bits_of_its_tensors(
     assert set(values) == set(given)
     for key in ("a.weight", "b.weight"):
         np.testing.assert_array_equal(values[key].typed(), refsim.quantize(given[key].typed(), format).dequantize())
-    assert [each.done for each in back].count("dequantised") == 2
+    assert [each.done for each in back].count("dequantized") == 2
 
 
 def test_a_stopped_run_goes_on(model: Path, tmp_path: Path) -> None:

@@ -21,13 +21,13 @@ def model(tmp_path: Path) -> Path:
 def test_there_and_back(refsim, model: Path) -> None:
     made = refsim("quantize", "nvfp4", str(model), "--recipe", "modelopt")
     assert made.code == 0, made.err
-    assert "quantised" in made.out
+    assert "quantized" in made.out
     assert "no matrix" in made.out
     small = model.with_name("model.nvfp4.safetensors")
     back = refsim("dequantize", str(small), "-t", "f32", "--as", "json")
     assert back.code == 0, back.err
     rows = json.loads(back.out)["tensors"]
-    assert {row["tensor"]: row["done"] for row in rows} == {"w": "dequantised", "b": "copied"}
+    assert {row["tensor"]: row["done"] for row in rows} == {"w": "dequantized", "b": "copied"}
     values = files.load_all(model.with_name("model.nvfp4.f32.safetensors"))["w"].typed()
     x = files.load_all(model)["w"].typed()
     np.testing.assert_array_equal(values, quantize(x, "nvfp4", recipe="modelopt").dequantize())
