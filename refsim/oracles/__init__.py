@@ -1,4 +1,4 @@
-"""What a kernel must write, bit for bit: one file per kernel family, in the kernel's own order of operations."""
+"""References for kernels, bit for bit: one file per kernel family, in the kernel's own order of operations."""
 
 from refsim.oracles import fp8_quantize
 from refsim.oracles.attention_forward import Attention, attention
@@ -40,4 +40,5 @@ __all__ = [
 
 
 def __dir__() -> list[str]:
+    """Return the public names."""
     return sorted(__all__)

@@ -1,11 +1,12 @@
 """Attention forward: O = softmax(scale * Q K^T) V with an online softmax, as a kernel for Hopper computes it.
 
-The order of operations is the contract, in float32, rounded to nearest even each time. Row r of Q sees the keys below Lk, causal
-those up to r + Lk - Lq. Keys are taken 64 at a time, up to the last tile that a row of r's tile of 64 rows sees. With
-C = fl(scale * log2(e)) and F = 0 for bf16; C times the scales of q and k, fl(fl(C * q) * k), and F = 8 for E4M3, each tile does
+The order of operations is the contract, in float32, rounded to nearest even each time. Row r of Q sees the keys below
+Lk; a causal row sees the keys up to r + Lk - Lq. Keys are taken 64 at a time, up to the last tile that any row of r's
+tile of 64 rows sees. C = fl(scale * log2(e)) and F = 0 for bf16. For E4M3, C is multiplied by the scales of q and k,
+fl(fl(C * q) * k), and F = 8. For each tile
 
     s = wgmma of q and k from +0; -infinity where the row does not see the key
-    m' = max(m, s), NaN left out, from -infinity; u = m', 0 where it is -infinity
+    m' = max(m, s), NaN ignored, from -infinity; u = m', or 0 where m' is -infinity
     a = ex2(fl(fl(m - u) * C)); p = ex2(fma(s, C, -fl(fl(u * C) - F)))
     l = fma(l, a, t) for each of four lanes, lane i with the columns whose column % 8 // 2 is i; t the sum of its p, from +0
     o = wgmma of p, rounded to bf16 or E4M3, and v, from fl(o * a)
@@ -29,10 +30,10 @@ from refsim.numerics import ieee, mma
 from refsim.typed_arrays import codes_with_format, typed
 
 Floats = NDArray[np.float32]
-ROWS, KEYS, LANES = 64, 64, 4  # of a tile; lanes that share a row
+ROWS, KEYS, LANES = 64, 64, 4  # rows and keys of a tile; lanes that share a row
 LOG2_E, LN_2 = np.float32(1.4426950408889634), np.array(0.6931471805599453, np.float32)
 SHIFTS = {BF16: np.array(0, np.float32), E4M3: np.array(8, np.float32)}
-"""F of each type of operands: weights of E4M3 are 2^8 times larger, or most would be subnormal."""
+"""F of each operand format: weights of E4M3 are scaled by 2^8, since most would be subnormal otherwise."""
 
 
 class Attention(NamedTuple):
@@ -44,7 +45,7 @@ class Attention(NamedTuple):
 
 @dataclass
 class _State:
-    """Of every row, (heads, Lq): the largest score, what the last exponents were taken from, sums by lane, weighted values."""
+    """For every row, (heads, Lq): the largest score, the base of the last exponents, sums by lane, weighted values."""
 
     top: Floats
     base: Floats
@@ -63,15 +64,14 @@ def attention(
     scales: tuple[ArrayLike, ArrayLike, ArrayLike] | None = None,
     dtype: DTypeLike | None = None,
 ) -> Attention:
-    """O and the logarithms of the sums, of codes `q` (heads, Lq, D), `k` and `v` (kv_heads, Lk, D).
+    """Return O and the logarithms of the sums for codes `q` (heads, Lq, D), `k` and `v` (kv_heads, Lk, D).
 
-    `heads` is a multiple of `kv_heads`: so many follow one another that share keys. `format`: bf16, unless the dtype of q says
-    it, or e4m3; dtype="ml_dtypes" gives O the dtype of bfloat16. `scale` is rounded to float32 after the product with log2(e).
-    `scales`: of e4m3 alone, a float32 for each head of q, k and v. `causal`: the last row sees all keys; where Lq > Lk the first
-    rows see none, and are +0.
-    attention(*[np.full((1, 1, 16), 0x4000, np.uint16)] * 3, 0.125).o[0, 0, 0] is 0x4000: one key has the weight 1.
-    Raises RefsimError for other formats and for shapes that do not fit. Source: PTX ISA, wgmma, ex2, rcp and lg2; the order of
-    operations is that of `gpu/kernels/attention_sm90.cu`.
+    `heads` is a multiple of `kv_heads`: neighboring heads share keys. `format`: bf16 (the default) or e4m3; a dtype of
+    ml_dtypes gives it too. dtype="ml_dtypes" gives O as bfloat16. `scale` is rounded to float32 after the product with
+    log2(e). `scales`, for e4m3 only: a float32 for each head of q, k and v. `causal`: the last row sees all keys; where
+    Lq > Lk the first rows see none and become +0. attention(*[np.full((1, 1, 16), 0x4000, np.uint16)] * 3, 0.125).o[0,
+    0, 0] is 0x4000: one key has the weight 1. Raises RefsimError for other formats and for shapes that do not fit.
+    Source: PTX ISA, wgmma, ex2, rcp and lg2; the order of operations is from `gpu/kernels/attention_sm90.cu`.
     """
     row, (queries, keys, values) = _operands((q, k, v), format)
     factors = _factors(np.float32(np.float32(scale) * LOG2_E), scales, row, len(queries), len(keys))
@@ -100,7 +100,7 @@ def _take(
     factor: Floats,
     row: Format,
 ) -> None:
-    """One tile of keys and values more, for the rows `mine`."""
+    """Apply one more tile of keys and values to the rows `mine` of the state."""
     s = np.where(seen, mma(q, tile[0], unit="wgmma", a_format=row, b_format=row), np.float32(-np.inf))
     top = before = state.top[:, mine]
     for column in range(KEYS):
@@ -121,6 +121,7 @@ def _take(
 
 
 def _finished(state: _State, factors: tuple[Floats, Floats | None], row: Format) -> Attention:
+    """Return O and lse from the state after the last tile."""
     lanes = [np.ascontiguousarray(state.sums[:, :, lane]) for lane in range(LANES)]
     total = ieee.add(ieee.add(lanes[0], lanes[1]), ieee.add(lanes[2], lanes[3]))
     o = ieee.mul(state.values, _approx("rcp", total)[:, :, None])
@@ -132,11 +133,12 @@ def _finished(state: _State, factors: tuple[Floats, Floats | None], row: Format)
 
 
 def _approx(name: str, x: Floats) -> Floats:
+    """Return ex2, rcp or lg2 `.approx.ftz` of float32 values."""
     return approximate(name, np.ascontiguousarray(x).view(np.uint32), ftz=True).view(np.float32)
 
 
 def _visible(queries: int, keys: int, *, causal: bool) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """How many keys each row sees, and how many the last row of its tile sees: the tiles that are taken hold these."""
+    """Return the number of keys that each row sees, and the number that the last row of its tile sees."""
     row = np.arange(queries)
     if not causal:
         return np.full(queries, keys), np.full(queries, keys)
@@ -145,19 +147,19 @@ def _visible(queries: int, keys: int, *, causal: bool) -> tuple[NDArray[np.int64
 
 
 def _seen_in(seen: NDArray[np.int64], first: int) -> NDArray[np.bool_]:
-    """(rows, 64): which keys of a tile each row sees."""
+    """Return a mask (rows, 64) of the keys of a tile that each row sees."""
     return first + np.arange(KEYS) < seen[:, None]
 
 
 def _padded(tile: NDArray[Any]) -> NDArray[Any]:
-    """Zeros for keys beyond the last."""
+    """Return the tile with zeros for keys beyond the last."""
     return np.pad(tile, ((0, 0), (0, KEYS - tile.shape[1]), (0, 0)))
 
 
 def _operands(
     given: tuple[ArrayLike, ArrayLike, ArrayLike], format: str | Format | None
 ) -> tuple[Format, tuple[NDArray[Any], ...]]:
-    """The format of all three, and their codes."""
+    """Return the format of q, k and v, and their codes; raise where formats or shapes do not fit."""
     _, row = codes_with_format("q", given[0], format, BF16)
     if row not in SHIFTS:
         raise unknown("format of attention", row.name, [each.name for each in SHIFTS])
@@ -179,7 +181,7 @@ def _factors(
     heads: int,
     kv_heads: int,
 ) -> tuple[Floats, Floats | None]:
-    """C and the scale of v for each head, (heads, 1)."""
+    """Return C and the scale of v for each head, (heads, 1); None for the scale of bf16."""
     if (scales is None) != (row is BF16):
         raise RefsimError("scales", f"scales of {row} attention", rule="e4m3 has scales of q, k and v, bf16 has none")
     common = np.full((heads, 1), of_scores, np.float32)

@@ -1,11 +1,11 @@
-"""Block-scaled matrix products, bit for bit: what each target makes of the same codes and scales.
+"""Block-scaled matrix products, bit for bit, from codes and scales, by each target's arithmetic.
 
     native   one chain of the unit's own instructions over K, from C: the scales take part in the alignment of each step
-             (`numerics.mma`), so that an E8M0 scale rounds no product, and code 255 makes NaN of its row
-    in bf16  where the chip has no such unit, or where a kernel does not use it: `block_scaled_upcast`
+             (`numerics.mma`); an E8M0 scale therefore rounds no product, and code 255 makes its row NaN
+    in bf16  where the chip has no such unit, or where a kernel does not use it: see `block_scaled_upcast`
 
-Beyond the operands K goes on with zeros, as a kernel's loads give them. F is that sum, in float32. With a global scale, both
-operands' per-tensor scales in one, D = fl(global * F); where bf16 or f16 is asked for, D is rounded once more.
+K is padded with zeros, as a kernel's loads give them. F is the sum, in float32. With a global scale, the product of
+both operands' per-tensor scales, D = fl(global * F). For bf16 or f16 output, D is rounded once more.
 """
 
 from collections.abc import Callable
@@ -37,8 +37,8 @@ Floats = NDArray[np.float32]
 Product = Callable[[ScaledSide, ScaledSide, Floats], Floats]
 RESULT_FORMATS = (F32, BF16, F16)
 BF16_UNITS: tuple[Unit, ...] = ("wgmma", "tcgen05.f16", "mma.sync")
-WITH_LANES: tuple[Unit, ...] = ("mma.sync",)  # operands lie in registers: a conversion may choose which k a lane has
-TILE_ROWS = 1 << 9  # of D, and its columns: so much is computed together
+WITH_LANES: tuple[Unit, ...] = ("mma.sync",)  # operands lie in registers: a conversion may choose the k of a lane
+TILE_ROWS = 1 << 9  # rows and columns of D that are computed together
 
 
 def block_scaled_matmul(
@@ -62,20 +62,21 @@ def block_scaled_matmul(
     out: str | Format = F32,
     dtype: DTypeLike | None = None,
 ) -> NDArray[Any]:
-    """D (M, N) of A (M, K) and B (N, K) whose blocks of K share scales: float32, or codes of bf16 or f16 as uint16,
-    with dtype="ml_dtypes" as bfloat16 or float16.
+    """Return D (M, N) of A (M, K) and B (N, K) whose blocks of K share scales: float32, or bf16 or f16 codes as uint16.
 
-    `a`, `b`: FP8, FP6 or FP4 codes, one uint8 an element, or arrays of ml_dtypes, which know their format; mixed as the unit
-    allows. `a_scale` (M, K / block), `b_scale` (N, K / block): codes of `scale_format`, E8M0 unless said (blocks of 32), or
-    UE4M3 (of 16); with `layout` ("nvidia_128x4", "cdna4_32" and others) as that shuffles them, pads included.
-    `c`: float32 (M, N), where the sums begin. `global_scale`: both per-tensor scales of NVFP4, multiplied in float32.
-    `unit`: left out, that of the target which has block scales and takes the fewest formats, these among them; "wgmma",
-    "tcgen05.f16" and "mma.sync" multiply in bf16 as `upcast` says, which is what a target without block scales does. With
-    "mma.sync" a lane holds `k_width` consecutive k (8 where one operand is FP4, else 4), of tiles of `tile_k` (if less than 64).
-    block_scaled_matmul(*[np.full((1, 32), 0x38, np.uint8)] * 2, *[np.uint8([[128]])] * 2, a_format="e4m3", b_format="e4m3") is
-    [[128.0]], 32 ones times 2 times 2.
-    Raises RefsimError for shapes, blocks, formats and units that do not fit. On gfx950, whose arithmetic nobody has published,
-    warns with UnverifiedProfileWarning. Source: `numerics.profile` of the unit; Triton, DecomposeScaledBlocked.
+    dtype="ml_dtypes" returns bfloat16 or float16. `a`, `b`: FP8, FP6 or FP4 codes, one uint8 an element, or arrays of
+    ml_dtypes, whose dtype gives the format; mixed as the unit allows. `a_scale` (M, K / block), `b_scale` (N, K /
+    block): codes of `scale_format`, by default E8M0 (blocks of 32), or UE4M3 (blocks of 16); with `layout`
+    ("nvidia_128x4", "cdna4_32" and others) shuffled by that layout, padding included. `c`: float32 (M, N), the start of
+    the sums. `global_scale`: both per-tensor scales of NVFP4, multiplied in float32. `unit`: by default the target's
+    unit with block scales that takes both formats and the fewest others; "wgmma", "tcgen05.f16" and "mma.sync" multiply
+    in bf16 by the rule `upcast`, the default of a target without block scales. With "mma.sync" a lane holds `k_width`
+    consecutive k (8 where one operand is FP4, else 4), of tiles of `tile_k` (if less than 64).
+    block_scaled_matmul(*[np.full((1, 32), 0x38, np.uint8)] * 2, *[np.uint8([[128]])] * 2, a_format="e4m3",
+    b_format="e4m3") is [[128.0]], 32 ones times 2 times 2.
+
+    Raises RefsimError for shapes, blocks, formats and units that do not fit. Warns with UnverifiedProfileWarning on
+    gfx950, whose arithmetic is not published. Source: `numerics.profile` of the unit; Triton, DecomposeScaledBlocked.
     """
     written = format_named(out)
     if written not in RESULT_FORMATS:
@@ -97,6 +98,7 @@ def block_scaled_matmul(
 
 
 def _start(c: ArrayLike | None, m: int, n: int) -> Floats:
+    """Return the start of the sums (m, n): `c`, checked, or zeros."""
     if c is None:
         return np.zeros((m, n), np.float32)
     array = array_of("c", c)
@@ -106,6 +108,7 @@ def _start(c: ArrayLike | None, m: int, n: int) -> Floats:
 
 
 def _factor(scale: float) -> np.float32:
+    """Return the global scale as float32; raise unless it is one number."""
     array = array_of("global_scale", scale)
     if array.shape or array.dtype.kind not in "fiu":
         raise RefsimError(
@@ -116,7 +119,11 @@ def _factor(scale: float) -> np.float32:
 
 
 def _row(a: ScaledSide, b: ScaledSide, target: str, unit: str | None) -> Profile:
-    """The arithmetic: of the unit that is asked for, else of the one with block scales that takes the fewest formats."""
+    """Return the unit's arithmetic: the given unit, or the unit with block scales that takes the fewest formats.
+
+    Without block scales on the target it is the first unit that multiplies bf16. Raises `no-block-scales` where none
+    fits.
+    """
     chip(target)
     here = rows_of(target, None if unit is None else unit_named(unit))
     scaled = [row for row in here if (a.kind, a.block) in row.scales and _takes(row, a.format, b.format)]
@@ -134,11 +141,12 @@ def _row(a: ScaledSide, b: ScaledSide, target: str, unit: str | None) -> Profile
 
 
 def _takes(row: Profile, a: Format, b: Format) -> bool:
+    """Return whether a profile takes both operand formats and accumulates in float32."""
     return a in row.a_formats and b in row.b_formats and row.d_format is F32
 
 
 def _order(a: ScaledSide, b: ScaledSide, row: Profile, k_width: int | None, tile_k: int | None) -> NDArray[np.int64]:
-    """The order of k that the bf16 instructions take."""
+    """Return the order of k in the bf16 instructions."""
     if k_width is None:
         narrow = min(a.format.bits, b.format.bits)
         k_width = (8 if narrow <= 4 else 4) if row.unit in WITH_LANES else 2
@@ -146,6 +154,7 @@ def _order(a: ScaledSide, b: ScaledSide, row: Profile, k_width: int | None, tile
 
 
 def _tiled(a: ScaledSide, b: ScaledSide, start: Floats, multiply: Product) -> Floats:
+    """Return the sums of all of D, one tile of bounded size at a time."""
     total = np.empty_like(start)
     for top in range(0, len(a.codes), TILE_ROWS):
         for left in range(0, len(b.codes), TILE_ROWS):
@@ -155,10 +164,11 @@ def _tiled(a: ScaledSide, b: ScaledSide, start: Floats, multiply: Product) -> Fl
 
 
 def _native(row: Profile, target: str) -> Product:
-    """The unit's own instructions; K goes on with zeros whose scale is one."""
+    """Return the product by the unit's own instructions; K is padded with zeros whose scale is one."""
     k = max(row.k)
 
     def multiply(a: ScaledSide, b: ScaledSide, c: Floats) -> Floats:
+        """Return the sums of a tile (rows of A, rows of B) from C."""
         x, y = (_padded(each.codes, k, 0) for each in (a, b))
         one = int(encode(1.0, a.kind))
         scales = [_padded(each.scales, k // each.block, one) for each in (a, b)]
@@ -180,7 +190,7 @@ def _native(row: Profile, target: str) -> Product:
 
 
 def _in_bf16(row: Profile, target: str, upcast: Upcast, order: NDArray[np.int64]) -> Product:
-    """Codes times scales in bf16, their k in the order of the instructions."""
+    """Return the product of codes times scales in bf16, with k in the order of the instructions."""
 
     def multiply(a: ScaledSide, b: ScaledSide, c: Floats) -> Floats:
         wide = (multiplied(each.codes, each.format, each.scales, each.kind, upcast) for each in (a, b))
@@ -191,5 +201,5 @@ def _in_bf16(row: Profile, target: str, upcast: Upcast, order: NDArray[np.int64]
 
 
 def _padded(array: NDArray[Any], step: int, fill: int) -> NDArray[Any]:
-    """The array with whole steps of columns."""
+    """Return the array with its columns padded to a multiple of `step`."""
     return np.pad(array, ((0, 0), (0, -array.shape[1] % step)), constant_values=fill)

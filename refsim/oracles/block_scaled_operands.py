@@ -14,15 +14,15 @@ from refsim.numerics.profiles import PROFILES
 from refsim.typed_arrays import format_of, is_typed, with_format
 
 BLOCKS: dict[Format, int] = {E8M0: 32, UE4M3: 16}
-"""Elements of K that share a scale where nothing else is said, by the scale's format."""
+"""The default number of elements of K that share a scale, by the scale's format."""
 PAIRS = tuple(dict.fromkeys(pair for row in PROFILES for pair in row.scales))
-"""The formats of scales with every block that some unit takes."""
+"""Every pair of scale format and block size that some unit takes."""
 BYTE = 8
 
 
 @dataclass(frozen=True)
 class ScaledSide:
-    """Rows of an operand: codes (rows, K), scales (rows, K / block), and what both mean."""
+    """The rows of an operand: codes (rows, K), scales (rows, K / block), and both formats."""
 
     codes: NDArray[Any]
     format: Format
@@ -31,19 +31,22 @@ class ScaledSide:
 
     @property
     def k(self) -> int:
+        """Return the number of elements of K."""
         return int(self.codes.shape[1])
 
     @property
     def block(self) -> int:
+        """Return the number of elements that share a scale."""
         return self.k // int(self.scales.shape[1])
 
     def rows(self, part: slice) -> "ScaledSide":
+        """Return a part of the rows as an operand."""
         return ScaledSide(self.codes[part], self.format, self.scales[part], self.kind)
 
 
 @dataclass(frozen=True)
 class ScaleForm:
-    """How a caller says the scales lie: their format and block, where nothing else is known, and their layout."""
+    """The caller's description of scales: their format and block, None for the default, and their layout."""
 
     format: str | Format | None
     block: int | None
@@ -51,7 +54,7 @@ class ScaleForm:
 
 
 def side(name: str, codes: ArrayLike, format: str | Format | None, scales: ArrayLike, form: ScaleForm) -> ScaledSide:
-    """The operand of that name, checked; scales of a layout are unshuffled, whatever their pads hold."""
+    """Return the operand of that name, checked; scales of a layout are unshuffled, and their padding is ignored."""
     array, row = _codes(name, codes, format)
     given, kind = _scales(name, scales, form.format)
     size = BLOCKS[kind] if form.block is None else form.block
@@ -78,6 +81,7 @@ def side(name: str, codes: ArrayLike, format: str | Format | None, scales: Array
 
 
 def _codes(name: str, codes: ArrayLike, format: str | Format | None) -> tuple[NDArray[Any], Format]:
+    """Return an operand's codes (rows, K) and their format; raise for other types, shapes or illegal codes."""
     codes, row = with_format(array_of(name, codes), format, name)
     array = np.asarray(codes)
     if row.bits > BYTE or array.dtype != np.uint8:
@@ -101,7 +105,7 @@ def _codes(name: str, codes: ArrayLike, format: str | Format | None) -> tuple[ND
 
 
 def _scales(name: str, scales: ArrayLike, format: str | Format | None) -> tuple[NDArray[Any], Format]:
-    """The codes of scales and their format: the one that is named, or that of ml_dtypes, or E8M0."""
+    """Return the codes of scales and their format: the given format, the dtype's format, or E8M0."""
     given: ArrayLike = array_of(f"{name}_scale", scales)
     own = format_of(given.dtype) if isinstance(given, np.ndarray) and is_typed(given.dtype) else E8M0
     given, kind = with_format(given, format or (UE4M3 if own == E4M3 else own), f"{name}_scale")

@@ -1,9 +1,9 @@
-"""Chips without block scales: what Triton's `tl.dot_scaled` multiplies there, in bf16.
+"""Chips without block scales: the bf16 products of Triton's `tl.dot_scaled`.
 
-Every element times the scale of its block is rounded to bf16, and bf16 products follow. A scale of E8M0 becomes bf16 by a shift
-of its byte, so that 0 needs care; the bit pattern of E5M2 becomes bf16 by one multiplication, which makes numbers of its
-infinities and NaN. A fragment of mma.sync that was converted keeps `k_width` consecutive k in a lane, where the instruction has
-two: its steps then take other k together.
+Every element times the scale of its block is rounded to bf16, and bf16 products follow. A scale of E8M0 becomes bf16 by
+a shift of its byte, so code 0 needs care. The bit pattern of E5M2 becomes bf16 by one multiplication, which turns its
+infinities and NaN into numbers. A converted fragment of mma.sync keeps `k_width` consecutive k in a lane, where the
+instruction has two: its steps then take other k together.
 """
 
 from dataclasses import dataclass
@@ -19,13 +19,13 @@ from refsim.integers import is_whole
 from refsim.sources import TRITON, Source
 
 BlockScaledUpcast = Literal["triton_3.9", "byte_shift"]
-LANES_OF_ROW, HALVES, PAIR = 4, 2, 2  # of mma.sync m16n8k16: lanes that share a row, halves of its K, k of a register
+LANES_OF_ROW, HALVES, PAIR = 4, 2, 2  # mma.sync m16n8k16: lanes that share a row, halves of its K, k of a register
 INSTRUCTION_K = LANES_OF_ROW * HALVES * PAIR
 
 
 @dataclass(frozen=True)
 class Upcast:
-    """One way to make bf16 of codes and scales: what E8M0's code 0, 2^-127, becomes."""
+    """One conversion of codes and scales to bf16: `zero_code` is the value of E8M0's code 0, 2^-127."""
 
     name: BlockScaledUpcast
     zero_code: float
@@ -39,7 +39,7 @@ UPCASTS = (
 
 
 def upcast_named(name: str) -> Upcast:
-    """The row of a name; RefsimError `unknown-upcast` with the names."""
+    """Return the upcast of a name; raise RefsimError `unknown-upcast` with the names."""
     for row in UPCASTS:
         if row.name == name:
             return row
@@ -47,9 +47,10 @@ def upcast_named(name: str) -> Upcast:
 
 
 def multiplied(codes: NDArray[Any], format: Format, scales: NDArray[Any], kind: Format, row: Upcast) -> NDArray[Any]:
-    """The bf16 codes of codes (rows, K) times the scales (rows, blocks): one rounding, to nearest even.
+    """Return the bf16 codes of codes (rows, K) times the scales (rows, blocks): one rounding, to nearest even.
 
-    A scale of NVFP4 is an E4M3 number here, with its sign. E2M1 6 (7) in a block of 2^127 (254) is infinity.
+    A scale of NVFP4 counts as an E4M3 number, with its sign. E2M1 code 7 (6) in a block of code 254 (2^127) is
+    infinity.
     """
     block = codes.shape[-1] // scales.shape[-1]
     if kind is UE4M3:
@@ -61,7 +62,7 @@ def multiplied(codes: NDArray[Any], format: Format, scales: NDArray[Any], kind: 
 
 
 def _values(codes: NDArray[Any], format: Format) -> NDArray[np.float64]:
-    """The numbers of codes, where those of infinities and NaN of E5M2 are 2^16 to 1.75 * 2^16: an exponent as any other."""
+    """Return the values of codes as float64; infinities and NaN of E5M2 count as 2^16 to 1.75 * 2^16."""
     values = decode(codes, format)
     if format.specials is not Specials.IEEE:
         return values
@@ -73,11 +74,11 @@ def _values(codes: NDArray[Any], format: Format) -> NDArray[np.float64]:
 
 
 def k_order(k: int, k_width: int, tile_k: int | None) -> NDArray[np.int64]:
-    """The k in the order in which m16n8k16 takes them, 16 and 16, if a lane holds `k_width` consecutive ones of a tile.
+    """Return the k in the order of m16n8k16, 16 at a time, where a lane holds `k_width` consecutive k of a tile.
 
-    A lane's registers are its runs one after another, two for a tile of 8 * k_width; an instruction takes a pair of each run,
-    or where the tile has one run alone, two pairs of that. k_order(32, 4, None)[:16] is 0 1 4 5 8 9 12 13 16 17 .. 28 29.
-    Raises RefsimError `k-width` for widths other than 2, 4, 8 and tiles that have no whole run.
+    A lane's registers are its runs one after another, two for a tile of 8 * k_width. An instruction takes a pair of
+    each run, or two pairs of the run where the tile has only one. k_order(32, 4, None)[:16] is 0 1 4 5 8 9 12 13 16 17
+    .. 28 29. Raises RefsimError `k-width` for widths other than 2, 4, 8 and tiles without a whole run.
     """
     run = LANES_OF_ROW * (k_width if is_whole(k_width) and k_width in (2, 4, 8) else 0)
     if run == 0 or (tile_k is not None and (not is_whole(tile_k, INSTRUCTION_K) or tile_k % run)):

@@ -1,4 +1,4 @@
-"""The FP8 GEMM of cuBLASLt on Hopper, bit for bit, where measurements prove what it computes; elsewhere it refuses.
+"""The FP8 GEMM of cuBLASLt on Hopper, bit for bit, for recorded shapes; other shapes raise an error.
 
 With F from +0, P a chain of wgmma of K = 32 from +0 in the tensor core's own arithmetic, T = ceil(K / 128) blocks of K:
 
@@ -6,11 +6,11 @@ With F from +0, P a chain of wgmma of K = 32 from +0 in the tensor core's own ar
     tensor, slow       F = fl(F + P) for the chain P of each block, ascending;         D = fl(fl(scale_a * scale_b) * F)
     blockwise          F = fma(fl(scale_a * scale_b), P, F) for each block, ascending; D = F
 
-and bf16 output is D rounded to nearest even. The library chooses a kernel by the shape, and every kernel that does not split
-K returned these bits. With few outputs and a large K it splits K: S ranges of ceil(T / S) blocks (blockwise: of the next
-multiple of 4), F of each from +0, added in float32, the first first, before the scales of tensor-wise scaling. S is the
-choice of its heuristic: `CUBLASLT_REGIONS` says for each version and chip where it is proven to be 1, and where it follows
-from the shape.
+and bf16 output is D rounded to nearest even. The library chooses a kernel by the shape, and every recorded kernel that
+does not split K returned these bits. With few outputs and a large K the library splits K into S ranges of ceil(T / S)
+blocks (blockwise: rounded up to a multiple of 4). F of each range starts from +0; the ranges are added in float32, in
+ascending order, before the scales of tensor-wise scaling. The library's heuristic chooses S. `CUBLASLT_REGIONS`
+records, for each version and chip, the shapes where S is 1 and the shapes from which S follows.
 """
 
 from collections.abc import Callable, Mapping
@@ -41,19 +41,19 @@ HOPPER = "sm_90a"
 TENSOR_WISE: CublasltScaling = "tensor"
 BLOCKWISE: CublasltScaling = "blockwise"
 SCALINGS = (TENSOR_WISE, BLOCKWISE)
-NAN_CODE = 0x7F  # of E4M3, whatever its sign
-TILE_SIDE = 1 << 10  # rows and columns of D that are computed together: bounded memory
+NAN_CODE = 0x7F  # the NaN of E4M3, without its sign
+TILE_SIDE = 1 << 10  # rows and columns of D that are computed together, which bounds memory
 Extent = tuple[int, int, int]
 
 
 @dataclass(frozen=True, repr=False)
 class CublasltRegion(FieldsCard):
-    """Where one cuBLASLt on one chip is proven to compute what this file says, and in how many ranges of K.
+    """The recorded shapes of one cuBLASLt version on one chip, and the number of ranges of K for each shape.
 
-    `shapes`: the least M, N and K, the largest, and their steps, for each scaling. K up to `unsplit_k`, or more than
-    `unsplit_outputs` outputs: one range. Where a product needs at most so many tiles of so many rows and columns of D as
-    `split_tiles` says for its scaling: K // `range_k` ranges, but no more sums than `workspace` holds. `scales`: the
-    least and the largest, between which no sum leaves the normal numbers.
+    `shapes`, for each scaling: the least and largest M, N and K, and their steps. K is one range up to `unsplit_k`, and
+    for more than `unsplit_outputs` outputs. `split_tiles`, for each scaling, holds a number of tiles and their rows and
+    columns: a product of at most so many tiles of D has K // `range_k` ranges, but no more sums than `workspace` holds.
+    `scales`: the least and the largest scale, between which every sum stays a normal number.
     """
 
     version: int
@@ -68,7 +68,10 @@ class CublasltRegion(FieldsCard):
     evidence: Evidence
 
     def splits(self, m: int, n: int, k: int, scaling: CublasltScaling = "tensor") -> int | None:
-        """In how many ranges K is split: 1 for 4096 x 4096 x 7168, 3 for 1 x 64 x 8192, None where nobody knows."""
+        """Return the number of ranges of K, or None where it was not recorded.
+
+        It is 1 for 4096 x 4096 x 7168 and 3 for 1 x 64 x 8192.
+        """
         for size, (least, most, step) in zip((m, n, k), self.shapes[scaling], strict=True):
             if not least <= size <= most or size % step:
                 return None
@@ -81,16 +84,22 @@ class CublasltRegion(FieldsCard):
 
 
 def _measured(chip: str, shapes: str, block_tiles: int) -> CublasltRegion:
-    """The row of cuBLASLt 13.1.0 as PyTorch calls it. With `block_tiles` tiles at most both chips gave the same bits; with 16,
-    at 8 x 2032 x 16144, an H200 splits K into 6 ranges and an H100 into 5."""
+    """Return the region of cuBLASLt 13.1.0 as PyTorch calls it.
+
+    Up to `block_tiles` tiles, an H200 and an H100 gave equal bits; with 16, at 8 x 2032 x 16144, an H200 splits K into
+    6 ranges and an H100 into 5.
+    """
     columns, depth = (16, 16384, 16), (16, 16384, 16)
     return CublasltRegion(
         version=130100,
         chip=chip,
         shapes={TENSOR_WISE: ((1, 8192, 1), columns, depth), BLOCKWISE: ((4, 8192, 4), columns, (144, 16384, 16))},
-        unsplit_k=4096,  # the least that was seen split is 5152
+        unsplit_k=4096,  # the smallest K that was split is 5152
         unsplit_outputs=1 << 18,  # the most outputs of a split product were 128,896
-        split_tiles={TENSOR_WISE: (12, 8, 64), BLOCKWISE: (block_tiles, 128, 128)},  # with more some are split less
+        split_tiles={
+            TENSOR_WISE: (12, 8, 64),
+            BLOCKWISE: (block_tiles, 128, 128),
+        },  # with more tiles, some products are split into fewer ranges
         range_k=2560,
         workspace=1 << 18,  # sums: 1 MiB
         scales=(
@@ -109,7 +118,7 @@ CUBLASLT_REGIONS = (
     _measured("h200", "660 recorded shapes, and 1,700 more for where K is split", 16),
     _measured("h100", "660 recorded shapes", 15),
 )
-"""What is proven, a row for each version and chip."""
+"""The recorded shapes, one entry for each version and chip."""
 
 
 def cublaslt_fp8(
@@ -128,20 +137,20 @@ def cublaslt_fp8(
     cols: Picked = None,
     dtype: DTypeLike | None = None,
 ) -> NDArray[Any]:
-    """What `torch._scaled_mm` returns by cuBLASLt: D (M, N) of A (M, K) and B (N, K), E4M3 codes as uint8.
+    """Return D (M, N) of A (M, K) and B (N, K), E4M3 codes as uint8, as `torch._scaled_mm` returns it by cuBLASLt.
 
-    scaling="tensor": the scales are two float32 numbers; "blockwise": float32 (M, T) and (ceil(N / 128), T), T =
-    ceil(K / 128), and `accumulation` says nothing, there is one. Returns bf16 codes as uint16, with dtype="ml_dtypes" as
-    bfloat16, with out="f32" float32.
-    `version`: what cublasLtGetVersion returns; `chip`: where it runs. `rows`, `cols`: indices of D; only these outputs are
-    computed, D[rows][:, cols]. `splits`: the ranges of K, for one who knows them from elsewhere; left out, they are what
-    `CUBLASLT_REGIONS` proves for the shape. Blockwise the library takes M in multiples of 4: other M are the rows of a
-    call with more rows behind them, which change no bit.
+    scaling="tensor": the scales are two float32 numbers. scaling="blockwise": the scales are float32 (M, T) and (ceil(N
+    / 128), T), T = ceil(K / 128), and `accumulation` has no effect. Returns bf16 codes as uint16, with
+    dtype="ml_dtypes" bfloat16, with out="f32" float32. `version`: the result of cublasLtGetVersion; `chip`: the GPU.
+    `rows`, `cols`: indices of D; only these outputs are computed, D[rows][:, cols]. `splits`: the number of ranges of
+    K, if you know it; by default it is the recorded number of `CUBLASLT_REGIONS` for the shape. Blockwise the library
+    takes M in multiples of 4: another M stands for the first rows of a larger call, whose extra rows change no bit.
     cublaslt_fp8(np.full((1, 16), 0x38, np.uint8), np.full((16, 16), 0x38, np.uint8), 1, 0.5)[0, 0] is 0x4100, 16 * 0.5.
-    Raises RefsimError `unmodelled` for what no row proves: another version or chip, a shape where K may be split, NaN
-    among the codes, scales that are not positive numbers from 2^-40 to 2^40; other codes for operands
-    that do not fit.
-    Source: measured on an H200 and an H100, `CUBLASLT_REGIONS` names the recordings; wgmma as `numerics.mma`.
+
+    Raises RefsimError `unmodelled` for inputs that were not recorded: another version or chip, a shape where K may be
+    split, NaN among the codes, scales that are not positive numbers from 2^-40 to 2^40; and other codes for operands
+    that do not fit. Source: measured on an H200 and an H100, `CUBLASLT_REGIONS` names the recordings; wgmma as
+    `numerics.mma`.
     """
     for kind, name, known in (
         ("scaling", scaling, SCALINGS),
@@ -167,7 +176,7 @@ def cublaslt_fp8(
         scales = _block_scales("a", scale_a, m, k, 1)[picked[0]], _block_scales("b", scale_b, n, k, BLOCK)[picked[1]]
     else:
         scales = _scalar("a", scale_a), _scalar("b", scale_b)
-    by_row, by_column = (_proven_scales(region, *each, where) for each in zip("ab", scales, strict=True))
+    by_row, by_column = (_recorded_scales(region, *each, where) for each in zip("ab", scales, strict=True))
     found = computed(*sides, by_row, by_column, scaling, accumulation, ranges, out)
     return found if written is F32 else typed(found, written, dtype)
 
@@ -182,9 +191,9 @@ def computed(
     splits: int,
     out: str | Format,
 ) -> NDArray[Any]:
-    """D by the formulas above for any operands: the scales are (M, T) and (N, T), or (1, 1) both.
+    """Return D by the formulas above for any operands: the scales are (M, T) and (N, T), or both (1, 1).
 
-    Whether the library computes this is what `CUBLASLT_REGIONS` says.
+    `CUBLASLT_REGIONS` records where the library computes this.
     """
     unit, blocks = RANGE_BLOCKS[scaling], ceil(a.shape[1] / BLOCK)
     width = ceil(ceil(blocks / splits) / unit) * unit
@@ -202,7 +211,7 @@ def computed(
 
 
 def _fast(a: Codes, b: Codes) -> Floats:
-    """One chain over all of K; the tensor core keeps 14 bits of every sum on the way."""
+    """Return one chain over all of K; the tensor core keeps 14 bits of every intermediate sum."""
     total = np.zeros((len(a), len(b)), np.float32)
     a, b = (np.pad(side, ((0, 0), (0, -side.shape[1] % WGMMA_K))) for side in (a, b))
     for top in range(0, len(a), TILE_SIDE):
@@ -215,7 +224,7 @@ def _fast(a: Codes, b: Codes) -> Floats:
 
 
 def _slow(a: Codes, b: Codes) -> Floats:
-    """The blocks' chains added in float32: a promotion by scales of one, whose fma rounds once, as the sum does."""
+    """Return the blocks' chains added in float32: a promotion by scales of one, whose fma rounds once like the sum."""
     ones = (np.ones((len(side), ceil(a.shape[1] / BLOCK)), np.float32) for side in (a, b))
     return np.asarray(fp8_gemm_1d2d(a, b, *ones, out=F32), np.float32)
 
@@ -223,10 +232,11 @@ def _slow(a: Codes, b: Codes) -> Floats:
 TENSOR_SUMS: dict[str, Callable[[Codes, Codes], Floats]] = {"fast": _fast, "slow": _slow}
 ACCUMULATIONS = tuple(TENSOR_SUMS)
 RANGE_BLOCKS: dict[str, int] = {TENSOR_WISE: 1, BLOCKWISE: 4}
-"""Ranges of K hold a multiple of so many blocks, the last one aside."""
+"""Every range of K except the last holds a multiple of so many blocks."""
 
 
 def _region(version: int, chip: str) -> CublasltRegion:
+    """Return the region of a version and chip; raise `unmodelled` where there is none."""
     for row in CUBLASLT_REGIONS:
         if is_whole(version) and (row.version, row.chip) == (version, str(chip).lower()):
             return row
@@ -237,42 +247,44 @@ def _region(version: int, chip: str) -> CublasltRegion:
 
 
 def _ranges(region: CublasltRegion, shape: tuple[int, int, int], scaling: CublasltScaling, splits: int | None) -> int:
-    """The ranges of K: the caller's, or those that are proven."""
+    """Return the number of ranges of K: the caller's, or the recorded number; raise `unmodelled` without a record."""
     if splits is not None:
         if not is_whole(splits, 1):
             raise RefsimError("splits", f"splits is {splits!r}", rule="1 or more")
         return int(splits)
     m, n, k = shape
     step = region.shapes[scaling][0][2]
-    proven = region.splits(m + -m % step, n, k, scaling)
-    if proven is None:
+    recorded = region.splits(m + -m % step, n, k, scaling)
+    if recorded is None:
         raise RefsimError(
             "unmodelled",
-            f"{m} x {n} x {k} (M, N, K), {scaling}: how this library splits K there is not proven",
+            f"{m} x {n} x {k} (M, N, K), {scaling}: how this library splits K there was not recorded",
             where=f"cuBLASLt {region.version} on {region.chip.upper()}",
-            rule=f"proven: K up to {region.unsplit_k}, or more than {region.unsplit_outputs} outputs, M up to"
+            rule=f"recorded: K up to {region.unsplit_k}, or more than {region.unsplit_outputs} outputs, M up to"
             f" {region.shapes[scaling][0][1]}, N and K up to {region.shapes[scaling][1][1]} in steps of 16",
-            help="splits=S computes S ranges of K, where you know them",
+            help="splits=S computes S ranges of K, if you know the number",
             kind=Kind.INCONCLUSIVE,
         )
-    return proven
+    return recorded
 
 
 def _unmodelled(what: str, where: str, rule: str) -> RefsimError:
+    """Return the error of an input that was not recorded."""
     return RefsimError("unmodelled", what, where=where, rule=rule, kind=Kind.INCONCLUSIVE)
 
 
-def _proven_scales(region: CublasltRegion, name: str, scales: Floats, where: str) -> Floats:
-    """The scales, all of them positive numbers of the range in which products stay normal; a NaN is in none."""
+def _recorded_scales(region: CublasltRegion, name: str, scales: Floats, where: str) -> Floats:
+    """Return the scales; raise unless all are positive numbers for which every product stays normal."""
     least, most = region.scales
     outside = ~((scales >= least) & (scales <= most))
     if outside.any():
         wrong = scales[outside].flat[0]
-        raise _unmodelled(f"scale_{name} holds {wrong!s}", where, f"only scales from {least!s} to {most!s} are proven")
+        raise _unmodelled(f"scale_{name} holds {wrong!s}", where, f"only scales from {least!s} to {most!s} were tested")
     return scales
 
 
 def _codes(name: str, codes: ArrayLike) -> Codes:
+    """Return the operand's codes (rows, K); raise unless they are E4M3."""
     bare = array_of(name, codes)
     codes, format = with_format(bare, E4M3 if bare.dtype == E4M3.code_dtype else None, name)
     if format is not E4M3:
@@ -284,6 +296,7 @@ def _codes(name: str, codes: ArrayLike) -> Codes:
 
 
 def _indices(name: str, picked: Picked, extent: int) -> NDArray[np.int64]:
+    """Return the picked indices, or all of them for None."""
     if picked is None:
         return np.arange(extent)
     indices = whole(name, picked, limit=extent)
@@ -293,7 +306,7 @@ def _indices(name: str, picked: Picked, extent: int) -> NDArray[np.int64]:
 
 
 def _scalar(name: str, scale: ArrayLike) -> Floats:
-    """A scale of a whole tensor: float32, or a number of Python rounded to it."""
+    """Return the scale of a whole tensor (1, 1): float32, or a Python number rounded to it."""
     if isinstance(scale, int | float) and not isinstance(scale, bool):
         scale = _rounded(scale)
     array = native(array_of(f"scale_{name}", scale))
@@ -305,12 +318,13 @@ def _scalar(name: str, scale: ArrayLike) -> Floats:
 
 
 def _rounded(scale: float) -> np.float32:
+    """Return a Python number rounded to float32, infinite where it is too large."""
     with np.errstate(over="ignore"):
         return np.float32(scale if abs(scale) < 2**1000 else np.inf if scale > 0 else -np.inf if scale < 0 else np.nan)
 
 
 def _block_scales(name: str, scales: ArrayLike, rows: int, k: int, each: int) -> Floats:
-    """Scales by row of the operand: those of `each` rows are repeated."""
+    """Return a scale for each row of the operand and each block of K; one scale covers `each` rows."""
     array = native(array_of(f"scale_{name}", scales))
     wanted = ceil(rows / each), ceil(k / BLOCK)
     if array.dtype != np.float32:

@@ -1,4 +1,4 @@
-"""Per-tensor FP8 quantisation in the steps of gpu/kernels/fp8_quantize.cu: largest magnitude, cast, inverse.
+"""Per-tensor FP8 quantization in the steps of gpu/kernels/fp8_quantize.cu: largest magnitude, cast, inverse.
 
 Every step is one IEEE float32 operation, rounded to nearest even, subnormals kept:
 scale = fl(MAX / max(amax, eps)), q = satfinite(fl(x * scale)), stored scale = fl(1 / scale), y = round(fl(q * stored)).
@@ -21,6 +21,7 @@ __all__ = ["EPS", "amax", "dequantize", "quantize"]
 
 
 def __dir__() -> list[str]:
+    """Return the public names."""
     return sorted(__all__)
 
 
@@ -30,13 +31,12 @@ Codes = NDArray[np.unsignedinteger]
 
 
 def amax(codes: ArrayLike, format: str | Format | None = None) -> np.uint32:
-    """The float32 bits of the largest magnitude; NaN is ignored, and nothing at all gives 0.
+    """Return the float32 bits of the largest magnitude; NaN is ignored, and an empty array gives 0.
 
     `codes`: bf16, f16 or f32 codes of any shape, or bfloat16, float16 or float32 values. Infinity is a magnitude like
-    any other: amax(np.float32([-np.inf, 1])) is 0x7f800000, amax(np.float32([np.nan, -3])) is 0x40400000; of NaN
-    alone, or of nothing, 0.
-    Raises RefsimError for another format or for arrays that are not its codes.
-    Source: PTX ISA, max (a NaN operand gives the other one) and the order of non-negative floats as integers.
+    any other: amax(np.float32([-np.inf, 1])) is 0x7f800000, amax(np.float32([np.nan, -3])) is 0x40400000; an array of
+    only NaN gives 0. Raises RefsimError for another format or for arrays that are not its codes. Source: PTX ISA, max
+    (a NaN operand gives the other one) and the order of non-negative floats as integers.
     """
     magnitudes = wide_values(codes, format).view(np.uint32) & np.uint32(0x7FFFFFFF)
     numbers = magnitudes[magnitudes <= 0x7F800000]
@@ -52,16 +52,17 @@ def quantize(
     *,
     dtype: DTypeLike | None = None,
 ) -> tuple[NDArray[Any], np.float32]:
-    """The FP8 codes, in the shape of `codes`, and the float32 scale that undoes them.
+    """Return the FP8 codes, in the shape of `codes`, and the float32 scale that dequantizes them.
 
-    `codes` and `format` as in amax; dtype="ml_dtypes" gives the result that dtype. `to` is e4m3 (MAX 448) or e5m2
-    (MAX 57344). `amax_bits` is the float32 pattern that the first launch left; without it that of these very codes.
-    `eps`, rounded to float32, bounds the divisor from below. A NaN of either sign becomes 0x7f. An infinity makes the
-    scale 0: every number becomes 0 with its sign, the infinity 0x7f (inf * 0), and the stored scale is infinite. All
-    zero, or empty: the stored scale is fl(1 / fl(448 / 1e-12)) = 0x2720d7c5 for E4M3.
+    `codes` and `format` as in amax; dtype="ml_dtypes" returns codes of the ml_dtypes type. `to` is e4m3 (MAX 448) or
+    e5m2 (MAX 57344). `amax_bits` is the float32 pattern of the first launch; by default it is computed from these
+    codes. `eps`, rounded to float32, bounds the divisor from below. A NaN of either sign becomes 0x7f. An infinity
+    makes the scale 0: every number becomes 0 with its sign, the infinity 0x7f (inf * 0), and the stored scale is
+    infinite. For zeros only, or an empty array, the stored scale is fl(1 / fl(448 / 1e-12)) = 0x2720d7c5 for E4M3.
     quantize(np.float32([1, -2]))[0] is [0x76, 0xfe], and the scale 2/448 = 0x3b924925.
-    Raises RefsimError for unknown formats, for codes that are not `format`'s, for a negative or NaN `eps`.
-    Source: PTX ISA, div.rn, rcp.rn, mul.rn and cvt.rn.satfinite.e4m3x2.f32.
+
+    Raises RefsimError for unknown formats, for codes that do not fit `format`, for a negative or NaN `eps`. Source: PTX
+    ISA, div.rn, rcp.rn, mul.rn and cvt.rn.satfinite.e4m3x2.f32.
     """
     row = one_of(to, NARROW_FORMATS, "to")
     values = wide_values(codes, format)
@@ -84,15 +85,14 @@ def dequantize(
     *,
     dtype: DTypeLike | None = None,
 ) -> NDArray[Any]:
-    """The codes of round(fl(q * scale)) in bf16, f16 or f32, in the shape of `q`.
+    """Return the codes of round(fl(q * scale)) in bf16, f16 or f32, in the shape of `q`.
 
-    `q`: codes of `format`, or an array of ml_dtypes, which knows its format; dtype="ml_dtypes" gives the result that dtype
-    (float16 and float32 for f16 and f32). The product is rounded to float32 and then to `to`, to nearest even,
-    overflow to infinity. Every NaN, from a NaN code, from inf * 0 or from a NaN scale, is the canonical one: 0x7fff,
-    0x7fff, 0x7fffffff.
-    dequantize(np.uint8([0x7e]), 0.5, "e4m3", "bf16") is [0x4360], 224.
-    Raises RefsimError for unknown formats, a scale that is not float32 and for codes that are not 8 bits.
-    Source: PTX ISA, cvt.rn.f16x2.e4m3x2 (exact), mul.rn.f32 and cvt.rn.bf16x2.f32 (NaN results are canonical).
+    `q`: codes of `format`, or an array of ml_dtypes, whose dtype gives the format; dtype="ml_dtypes" returns values of
+    the ml_dtypes type (float16 and float32 for f16 and f32). The product is rounded to float32 and then to `to`, to
+    nearest even, overflow to infinity. Every NaN, from a NaN code, from inf * 0 or from a NaN scale, is the canonical
+    one: 0x7fff, 0x7fff, 0x7fffffff. dequantize(np.uint8([0x7e]), 0.5, "e4m3", "bf16") is [0x4360], 224. Raises
+    RefsimError for unknown formats, a scale that is not float32 and for codes that are not 8 bits. Source: PTX ISA,
+    cvt.rn.f16x2.e4m3x2 (exact), mul.rn.f32 and cvt.rn.bf16x2.f32 (NaN results are canonical).
     """
     q, held = with_format(q, format, "q")
     narrow, wide = one_of(held, NARROW_FORMATS, "format"), one_of(to, WIDE_FORMATS, "to")
@@ -105,7 +105,7 @@ def dequantize(
 
 
 def _scale(amax_bits: np.uint32, to: Format, eps: float) -> np.float32:
-    """fl(MAX / max(amax, eps)), where the maximum of a NaN and a number is the number, and of -0 and +0 is +0."""
+    """Return fl(MAX / max(amax, eps)); the maximum of a NaN and a number is the number, of -0 and +0 it is +0."""
     if not eps >= 0 or np.signbit(eps):
         raise RefsimError("eps", f"eps is {eps!r}", rule="eps bounds a magnitude from below: 0 or more")
     magnitude = np.array([amax_bits], np.uint32).view(np.float32)
@@ -113,6 +113,7 @@ def _scale(amax_bits: np.uint32, to: Format, eps: float) -> np.float32:
 
 
 def _pattern(bits: int) -> np.uint32:
+    """Return the bits as uint32; raise where they exceed 32 bits."""
     if not 0 <= bits <= 0xFFFFFFFF:
         raise RefsimError("amax-bits", f"amax_bits is {bits!r}", rule="a float32 pattern, 0 to 0xffffffff")
     return np.uint32(bits)

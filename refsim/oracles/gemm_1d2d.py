@@ -1,17 +1,17 @@
 """D = A B^T of FP8 codes with float32 scales for every 128 columns of K: by row (1x128) or by 128 rows (128x128).
 
-The order of operations is the contract, that of Hopper's kernels. With T = ceil(K / 128) blocks of K, F from +0, for each
-block in ascending order
+The order of operations is the contract and follows Hopper's kernels. With T = ceil(K / 128) blocks of K, F from +0, for
+each block in ascending order
 
     P = four chained wgmma of K = 32 from +0, in the tensor core's own arithmetic
     F = fma(fl(sa * sb), P, F)       "scale_product": DeepGEMM, and cuBLASLt as measured on an H200
     F = fma(fl(P * sa), sb, F)       "a_then_b": the reference of TransformerEngine
-    F = fma(fl(P * sb), sa, F)       "b_then_a": the same with A and B exchanged
+    F = fma(fl(P * sb), sa, F)       "b_then_a": a_then_b with A and B exchanged
 
-and D = RNE_bf16(F). An output depends on its row of A, its row of B and their scales alone: neither the tile that a kernel
-computes it in nor the other rows change a bit. Columns beyond K are zeros, which add nothing.
-With splits = S the blocks are shared out in ranges of ceil(T / S), each summed from +0; the sums are added in float32, rounded
-each time, the first range first: ((F0 + F1) + F2). A range without a block is not added.
+and D = RNE_bf16(F). An output depends only on its row of A, its row of B and their scales; the kernel's tile and the
+other rows change no bit. Columns beyond K are zeros, which add nothing. With splits = S, K has ranges of ceil(T / S)
+blocks, each summed from +0. The sums are added in float32, rounded each time, in ascending order: ((F0 + F1) + F2). A
+range without a block is not added.
 """
 
 from collections.abc import Callable, Iterator
@@ -33,10 +33,10 @@ from refsim.typed_arrays import typed, with_format
 Floats = NDArray[np.float32]
 Picked = ArrayLike | None
 Promotion = Literal["scale_product", "a_then_b", "b_then_a"]
-BLOCK = 128  # columns of K that share scales, and rows that share one where scales are by blocks
+BLOCK = 128  # columns of K that share a scale; rows too where scales are by blocks
 WGMMA_K = 32  # K of one wgmma
 OUT_FORMATS = (BF16, F32)
-PRODUCTS_AT_ONCE = 1 << 22  # of P: so many outputs of so many blocks are computed together
+PRODUCTS_AT_ONCE = 1 << 22  # outputs times blocks of P that are computed together
 
 
 def _scale_product(product: Floats, a: Floats, b: Floats, total: Floats) -> Floats:
@@ -60,7 +60,8 @@ PROMOTIONS: dict[str, Callable[[Floats, Floats, Floats, Floats], Floats]] = {
 
 @dataclass(frozen=True)
 class _Side:
-    """Rows of an operand: codes (rows, T, 128), zeros beyond its `k` columns, and the scale of each row and block (rows, T)."""
+    """The rows of an operand: codes (rows, T, 128), zeros beyond its `k` columns, and a scale for each row and block
+    (rows, T)."""
 
     codes: NDArray[np.uint8]
     scales: Floats
@@ -68,12 +69,13 @@ class _Side:
     k: int
 
     def rows(self, part: Any) -> "_Side":
+        """Return a part of the rows as an operand."""
         return replace(self, codes=self.codes[part], scales=self.scales[part])
 
 
 @dataclass(frozen=True)
 class _Order:
-    """How the products of blocks become one number."""
+    """The order in which the products of blocks are summed."""
 
     promotion: str
     splits: int
@@ -98,19 +100,24 @@ def fp8_gemm_1d2d(
     target: str = "sm_90a",
     dtype: DTypeLike | None = None,
 ) -> NDArray[Any]:
-    """D (M, N) of A (M, K) and B (N, K) with block scales: bf16 codes as uint16, with dtype="ml_dtypes" as bfloat16, with
-    out="f32" F itself, float32.
+    """Return D (M, N) of A (M, K) and B (N, K) with block scales: bf16 codes as uint16, or with out="f32" the float32
+    F.
 
-    `a`, `b`: FP8 codes, E4M3 unless the format or ml_dtypes says otherwise. `scale_a` (M, T), `scale_b` (ceil(N / 128), T),
-    T = ceil(K / 128): float32, or E8M0 codes as uint8. Either may be by row or by 128 rows, its shape says which, so A
-    and B may be exchanged: D is then transposed, bit for bit ("a_then_b" becomes "b_then_a"). `splits`: 1 to T or more.
-    `rows`, `cols`: indices of D; only these are computed, D[rows][:, cols], at the cost of so many outputs.
-    `groups` makes it the GEMM of a mixture of experts, B (E, N, K) and scale_b (E, ...). For A (M, K): the expert of each
-    row, -1 for none; every `group_rows` rows belong to one expert, those of nobody at their end. For A (E, M, K), D
-    (E, M, N): how many of an expert's rows count. `open_rows` has the rows that nobody counts: a kernel may write
-    anything there, here they are zeros.
-    A NaN operand or scale reaches its row or column alone, as 0x7fff; F begins as +0, so D is never -0 unless F underflows.
-    fp8_gemm_1d2d(np.uint8([[0x38]]), np.uint8([[0x40]]), np.float32([[3]]), np.float32([[0.5]])) is [[0x4040]], 1 * 2 * 1.5.
+    dtype="ml_dtypes" returns bfloat16. `a`, `b`: FP8 codes, E4M3 unless the format or an ml_dtypes dtype gives another.
+    `scale_a` (M, T), `scale_b` (ceil(N / 128), T), T = ceil(K / 128): float32, or E8M0 codes as uint8. Both may be by
+    row or by 128 rows; the shape decides. A and B may therefore be exchanged: D is then transposed, bit for bit
+    ("a_then_b" becomes "b_then_a"). `splits`: 1 to T or more. `rows`, `cols`: indices of D; only these outputs are
+    computed, D[rows][:, cols].
+
+    `groups` makes it the GEMM of a mixture of experts, B (E, N, K) and scale_b (E, ...). For A (M, K), `groups` holds
+    the expert of each row, -1 for none; every block of `group_rows` rows belongs to one expert, its unused rows at the
+    end. For A (E, M, K) and D (E, M, N), `groups` holds the number of rows that each expert uses. `open_rows` returns
+    the unused rows: a kernel may write anything there, this function writes zeros.
+
+    A NaN operand or scale affects only its row or column, as 0x7fff. F begins as +0, so D is -0 only if F underflows.
+    fp8_gemm_1d2d(np.uint8([[0x38]]), np.uint8([[0x40]]), np.float32([[3]]), np.float32([[0.5]])) is [[0x4040]], 1 * 2 *
+    1.5.
+
     Raises RefsimError for shapes that do not fit, for unknown promotions and for groups that a block of rows would mix.
     Source: DeepGEMM, sm90_fp8_gemm_1d2d; cuBLASLt measured on an H200; wgmma as `numerics.mma`; PTX ISA, fma.rn.f32.
     """
@@ -140,7 +147,7 @@ def _of_groups(
     formats: tuple[str | Format | None, str | Format | None],
     order: _Order,
 ) -> Floats:
-    """Each expert's rows by its own B; rows of nobody stay +0."""
+    """Return F of a grouped GEMM: each expert's rows by its own B; unused rows stay +0."""
     named = (("a", a), ("b", b), ("scale_a", scale_a), ("scale_b", scale_b))
     codes, weights, scales, of_weights = (array_of(name, each) for name, each in named)
     codes, a_format = _with_own_format(codes, formats[0], "a")
@@ -168,13 +175,14 @@ def _of_groups(
 
 
 def _with_own_format(codes: NDArray[Any], format: str | Format | None, name: str) -> tuple[NDArray[Any], Format]:
-    """Codes and their format, E4M3 where nothing says it."""
-    unsaid = E4M3 if format is None and codes.dtype == E4M3.code_dtype else format
-    words, row = with_format(codes, unsaid, name)
-    return np.asarray(words), row
+    """Return codes and their format, E4M3 where neither the caller nor the dtype gives one."""
+    wanted = E4M3 if format is None and codes.dtype == E4M3.code_dtype else format
+    found, row = with_format(codes, wanted, name)
+    return np.asarray(found), row
 
 
 def _order(promotion: str, splits: int, target: str) -> _Order:
+    """Return the checked order of summation."""
     if str(promotion) not in PROMOTIONS:
         raise unknown("promotion", str(promotion), list(PROMOTIONS))
     if not is_whole(splits, 1):
@@ -183,6 +191,7 @@ def _order(promotion: str, splits: int, target: str) -> _Order:
 
 
 def _side(name: str, codes: ArrayLike, scales: ArrayLike, format: str | Format | None, picked: Picked) -> _Side:
+    """Return the picked rows of an operand, checked, with a scale for each row and block."""
     array, row = _with_own_format(array_of(name, codes), format, name)
     if array.dtype != row.code_dtype or row.bits != 8:
         raise RefsimError("code-type", f"{name} holds {array.dtype}, codes of {row}", rule="FP8: one uint8 a code")
@@ -206,6 +215,7 @@ def _side(name: str, codes: ArrayLike, scales: ArrayLike, format: str | Format |
 
 
 def _indices(name: str, picked: Picked, extent: int) -> NDArray[np.int64]:
+    """Return the picked indices, or all of them for None."""
     if picked is None:
         return np.arange(extent)
     indices = whole(name, picked, limit=extent)
@@ -215,7 +225,7 @@ def _indices(name: str, picked: Picked, extent: int) -> NDArray[np.int64]:
 
 
 def _gemm(a: _Side, b: _Side, order: _Order) -> Floats:
-    """F of every output, in tiles of bounded memory."""
+    """Return F of every output (rows of A, rows of B), in tiles of bounded memory."""
     if a.k != b.k:
         raise RefsimError("shape", f"A has {a.k} columns of K, B {b.k}", rule="(M, K), (N, K): one K")
     total = np.zeros((len(a.codes), len(b.codes)), np.float32)
@@ -228,6 +238,7 @@ def _gemm(a: _Side, b: _Side, order: _Order) -> Floats:
 
 
 def _tile(a: _Side, b: _Side, order: _Order) -> Floats:
+    """Return F of a tile: the sums of the ranges of K, added in ascending order."""
     blocks = a.codes.shape[1]
     width = -(-blocks // order.splits)
     ranges = [range(first, min(first + width, blocks)) for first in range(0, blocks, width)]
@@ -238,7 +249,7 @@ def _tile(a: _Side, b: _Side, order: _Order) -> Floats:
 
 
 def _promoted(a: _Side, b: _Side, blocks: range, order: _Order) -> Floats:
-    """F of a range of blocks, from +0."""
+    """Return F of a range of blocks, from +0."""
     total: Floats = np.zeros((len(a.codes), len(b.codes)), np.float32)
     promote = PROMOTIONS[order.promotion]
     for block, product in _products(a, b, blocks, order.target):
@@ -247,7 +258,7 @@ def _promoted(a: _Side, b: _Side, blocks: range, order: _Order) -> Floats:
 
 
 def _products(a: _Side, b: _Side, blocks: range, target: str) -> Iterator[tuple[int, Floats]]:
-    """P of each block, several computed together."""
+    """Yield each block's index and its P, several blocks computed together."""
     together = max(1, PRODUCTS_AT_ONCE // max(1, len(a.codes) * len(b.codes)))
     for first in range(blocks.start, blocks.stop, together):
         some = slice(first, min(first + together, blocks.stop))

@@ -1,9 +1,9 @@
 """Linear layers on tensor cores: Y = X W^T + R in bf16, W as bf16 or as FP8 codes with group scales.
 
 The order of operations is the contract. acc (f32, from +0) runs through mma.m16n8k16 in ascending K; y1 = RNE_bf16(acc)
-is the first rounding, RNE_bf16(y1 + r) the second, so the result is not RNE_bf16(acc + r): acc = 1.00390625 + 2^-20
-with r = 2^-8 is 0x3f82 here, 0x3f81 in one rounding. Without R, y1 itself is written and -0 survives.
-Rows beyond the batch and columns beyond K are zeros, which change no bit: an accumulator is never -0.
+is the first rounding, RNE_bf16(y1 + r) the second. The result is therefore not RNE_bf16(acc + r): acc = 1.00390625 +
+2^-20 with r = 2^-8 gives 0x3f82 here, and 0x3f81 in one rounding. Without R, y1 itself is written and -0 survives. Rows
+beyond the batch and columns beyond K are zeros, which change no bit: an accumulator is never -0.
 """
 
 from collections.abc import Callable
@@ -31,7 +31,7 @@ PARTIAL_FORMATS = (F32, BF16)
 
 
 def _from_zero(partials: Floats) -> Floats:
-    """((0 + p0) + p1) + p2: a lone -0 becomes +0."""
+    """Return ((0 + p0) + p1) + p2: a lone -0 becomes +0."""
     total: Floats = np.zeros(partials.shape[1:], np.float32)
     for partial in partials:
         total = ieee.add(total, partial)
@@ -39,7 +39,7 @@ def _from_zero(partials: Floats) -> Floats:
 
 
 def _ascending(partials: Floats) -> Floats:
-    """(p0 + p1) + p2."""
+    """Return (p0 + p1) + p2."""
     total: Floats = partials[0]
     for partial in partials[1:]:
         total = ieee.add(total, partial)
@@ -47,7 +47,7 @@ def _ascending(partials: Floats) -> Floats:
 
 
 def _pairwise(partials: Floats) -> Floats:
-    """(p0 + p1) + (p2 + p3); an odd one out waits for the next level."""
+    """Return (p0 + p1) + (p2 + p3); an odd sum waits for the next level."""
     level: list[Floats] = list(partials)
     while len(level) > 1:
         pairs = [ieee.add(level[at], level[at + 1]) for at in range(0, len(level) - 1, 2)]
@@ -64,13 +64,13 @@ ORDERS: dict[str, Callable[[Floats], Floats]] = {
 
 @dataclass(frozen=True)
 class Reduction:
-    """How K is shared out to chains of mma and how the chains' sums meet: one row for each way a kernel is built.
+    """How K is divided among chains of mma, and how the chains' sums are added: one entry for each kernel variant.
 
-    K is cut into tiles of `tile` columns, a multiple of 16. Each of `splits` chains takes a range of ceil(tiles / splits)
-    tiles, the last ones fewer or none, or every splits-th tile (`in_turn`). A chain's sum is kept in f32 or rounded to
-    bf16 (`partial_format`), and the sums are added in f32, rounded each time, in an `order` of ORDERS. A chain without
-    a tile counts as +0. One chain alone is written as it is, without any addition.
-    Two splits of 5 tiles of 64: columns 0..191 make the first sum, 192..319 the second.
+    K is cut into tiles of `tile` columns, a multiple of 16. Each of `splits` chains takes a range of ceil(tiles /
+    splits) tiles, the last chains fewer or none, or every splits-th tile (`in_turn`). A chain's sum is kept in f32 or
+    rounded to bf16 (`partial_format`), and the sums are added in f32, rounded each time, in an `order` of ORDERS. A
+    chain without a tile counts as +0. With one chain, its sum is written without any addition. Two splits of 5 tiles of
+    64: columns 0..191 make the first sum, 192..319 the second.
     """
 
     name: str
@@ -82,6 +82,7 @@ class Reduction:
     order: str = "ascending"
 
     def __post_init__(self) -> None:
+        """Raise RefsimError for wrong numbers of columns, formats or orders."""
         if not (is_whole(self.splits, 1) and is_whole(self.tile, 1)) or self.tile % STEP:
             raise RefsimError(
                 "bad-reduction",
@@ -96,7 +97,7 @@ class Reduction:
             raise unknown("summation order", str(self.order), list(ORDERS), where=self.name)
 
     def chain_of(self, columns: int) -> NDArray[np.int64]:
-        """The chain, 0 to splits - 1, that takes each column of K."""
+        """Return the chain, 0 to splits - 1, that takes each column of K."""
         tile = np.arange(columns) // self.tile
         tiles = -(-columns // self.tile)
         return tile % self.splits if self.in_turn else tile // max(1, -(-tiles // self.splits))
@@ -123,15 +124,15 @@ def linear(
     reduction: ReductionName | Reduction = ONE_CHAIN,
     dtype: DTypeLike | None = None,
 ) -> NDArray[Any]:
-    """The bf16 codes of Y = X W^T + R, shape (batch, output); as bfloat16 with dtype="ml_dtypes".
+    """Return the bf16 codes of Y = X W^T + R, shape (batch, output); as bfloat16 with dtype="ml_dtypes".
 
-    `x` (batch, K), `w` (output, K) and `residual` (batch, output), or None, are bf16 codes, uint16 or bfloat16; batch is
-    1 to 16, output and K are anything from 1. `target` decides the inside of one mma, `reduction` (a row of REDUCTIONS
-    or your own) the order between them. A NaN anywhere on the way to an element makes it 0x7fff, and only elements of its
-    row of X, of its row of W, or of its own place in R: inf - inf and inf * 0 are such NaNs.
-    linear(np.uint16([[0x3f80]]), np.uint16([[0x4000]]), np.uint16([[0x3f00]])) is [[0x4020]]: 1 x 2 + 0.5.
-    Raises RefsimError for arrays that are not such codes or shapes, unknown rows and targets.
-    Source: the row's; PTX ISA, mma, cvt.rn.bf16.f32 and add.rn.bf16.
+    `x` (batch, K), `w` (output, K) and `residual` (batch, output), or None, are bf16 codes, uint16 or bfloat16; batch
+    is 1 to 16, output and K are at least 1. `target` selects the arithmetic of one mma, `reduction` (an entry of
+    REDUCTIONS or your own) the order between them. A NaN makes 0x7fff of the elements that depend on it: its row of X,
+    its row of W, or its own place in R; inf - inf and inf * 0 are such NaNs. linear(np.uint16([[0x3f80]]),
+    np.uint16([[0x4000]]), np.uint16([[0x3f00]])) is [[0x4020]]: 1 x 2 + 0.5. Raises RefsimError for arrays that are not
+    such codes or shapes, unknown reductions and targets. Source: the reduction's; PTX ISA, mma, cvt.rn.bf16.f32 and
+    add.rn.bf16.
     """
     x, w = _matrix("x", x, BF16), _matrix("w", w, BF16)
     if x.shape[0] > MAX_BATCH:
@@ -160,13 +161,14 @@ def linear_fp8_weight(
     reduction: ReductionName | Reduction = ONE_CHAIN,
     dtype: DTypeLike | None = None,
 ) -> NDArray[Any]:
-    """The bf16 codes of Y = X V^T + R, where V = RNE_bf16(decode(W) * scale of its group), shape (batch, output).
+    """Return the bf16 codes of Y = X V^T + R, shape (batch, output), with V = RNE_bf16(decode(W) * scale of its group).
 
-    `w` (output, K): E4M3 codes in their places; `layouts.scale_layout("mirage_fp8_16x16").unshuffle` brings them there.
-    `scales`: bf16 codes, shape (ceil(output / rows), ceil(K / columns)) for a `group` of (rows, columns). `decode` names
-    a policy from E4M3 to bf16: "exact"; "mirage", whose zero is 2^-7; "marlin", right but for NaN. The rest is `linear`.
-    linear_fp8_weight(np.uint16([[0x3f80]]), np.uint8([[0]]), np.uint16([[0x3f80]]), decode="mirage") is [[0x3c00]]: 2^-7.
-    Raises RefsimError as `linear` does, and for another number of scales. Source: the policy's row, PTX ISA, mul.rn.bf16.
+    `w` (output, K): E4M3 codes in logical order; `layouts.scale_layout("mirage_fp8_16x16").unshuffle` restores that
+    order. `scales`: bf16 codes, shape (ceil(output / rows), ceil(K / columns)) for a `group` of (rows, columns).
+    `decode` names a policy from E4M3 to bf16: "exact"; "mirage", whose zero is 2^-7; "marlin", exact except for NaN.
+    The other arguments are `linear`'s. linear_fp8_weight(np.uint16([[0x3f80]]), np.uint8([[0]]), np.uint16([[0x3f80]]),
+    decode="mirage") is [[0x3c00]]: 2^-7. Raises RefsimError as `linear` does, and for another number of scales. Source:
+    the policy's entry, PTX ISA, mul.rn.bf16.
     """
     v = weights(w, scales, group=group, decode=decode)
     return linear(x, v, residual, target=target, reduction=reduction, dtype=dtype)
@@ -175,7 +177,7 @@ def linear_fp8_weight(
 def weights(
     w: ArrayLike, scales: ArrayLike, *, group: tuple[int, int] = (128, 128), decode: WeightDecoder = "exact"
 ) -> NDArray[np.uint16]:
-    """V of `linear_fp8_weight`: the bf16 codes that the tensor core is given, shape (output, K); NaN is 0x7fff."""
+    """Return V of `linear_fp8_weight`: the bf16 operand of the tensor core, shape (output, K); NaN is 0x7fff."""
     codes, factors = _matrix("w", w, E4M3), _matrix("scales", scales, BF16)
     if np.shape(group) != (2,) or not all(is_whole(each, 1) for each in group):
         raise RefsimError("group", f"a group of {group!r}", rule="(rows, columns), both 1 or more")
@@ -193,7 +195,7 @@ def weights(
 
 
 def reduction_named(name: ReductionName | Reduction) -> Reduction:
-    """The row of a name, or the row itself; an unknown name is an error with the nearest."""
+    """Return the reduction of a name, or the given `Reduction`; raise with the nearest name for an unknown one."""
     if isinstance(name, Reduction):
         return name
     if str(name) not in REDUCTIONS:
@@ -202,7 +204,7 @@ def reduction_named(name: ReductionName | Reduction) -> Reduction:
 
 
 def _partials(x: Codes, w: Codes, row: Reduction, target: str) -> Floats:
-    """The sum of each chain, shape (splits, batch, output); a chain without a tile is +0."""
+    """Return the sum of each chain, shape (splits, batch, output); a chain without a tile is +0."""
     padding = ((0, 0), (0, -x.shape[1] % STEP))
     x, w = np.pad(x, padding), np.pad(w, padding)
     chain = row.chain_of(x.shape[1])
@@ -220,6 +222,7 @@ def _partials(x: Codes, w: Codes, row: Reduction, target: str) -> Floats:
 
 
 def _decoder(policy: str) -> str:
+    """Return the checked name of a policy from E4M3 to bf16."""
     known = [row.policy for row in CONVERSIONS.values() if row.policy and row.reads is E4M3 and row.to is BF16]
     if policy not in known:
         raise unknown("weight decoder", str(policy), known)
@@ -227,6 +230,7 @@ def _decoder(policy: str) -> str:
 
 
 def _matrix(name: str, codes: ArrayLike, format: Format) -> Codes:
+    """Return codes of a format as a matrix; raise for other types and shapes."""
     try:
         array = np.asarray(with_format(read_as_array(name, codes), format, name)[0])
     except ValueError:

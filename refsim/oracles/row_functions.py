@@ -1,14 +1,16 @@
-"""Softmax and RMSNorm of rows, by the instructions that Hopper's kernels take for them.
+"""Softmax and RMSNorm of rows, by the instructions that Hopper's kernels use.
 
-The order of operations is the contract, in float32, rounded to nearest even each time. A row is taken by 128 threads: thread t
-has columns t, t + 128, ... in this order; 32 lanes meet at distances 16, 8, 4, 2, 1; four warps as ((w0 + w1) + w2) + w3.
+The order of operations is the contract, in float32, rounded to nearest even each time. 128 threads process a row:
+thread t has columns t, t + 128, ... in this order; 32 lanes are reduced at distances 16, 8, 4, 2, 1; four warps as ((w0
++ w1) + w2) + w3.
 
-    softmax      m = max x, NaN left out, 0 where it is -infinity; p = ex2(fma(x, scale, -fl(m * scale))); l = sum of p
+    softmax      m = max x, NaN ignored, 0 where m is -infinity; p = ex2(fma(x, scale, -fl(m * scale))); l = sum of p
                  y = fl(p * rcp(l)) for bf16 and f16, div.full(p, l) for f32, +0 where l is 0
     rms_norm     s = sum by fma(x, x, s); r = rsqrt(fl(div.full(s, columns) + eps)); y = fl(fl(x * r) * w)
     with a gate  y = fl(y * div.full(z, fl(1 + ex2(fl(z * -log2(e))))))
 
-ex2 and rcp of softmax are `.approx.ftz`, ex2 and rsqrt of rms_norm `.approx`: the bits of `refsim.mufu`, recorded on sm_90.
+ex2 and rcp of softmax are `.approx.ftz`, ex2 and rsqrt of rms_norm `.approx`: the bits of `refsim.mufu`, recorded on
+sm_90.
 """
 
 from typing import Any
@@ -38,12 +40,13 @@ def softmax(
     format: str | Format | None = None,
     dtype: DTypeLike | None = None,
 ) -> NDArray[Any]:
-    """The codes of softmax over each row of codes `x` (rows, columns), 2^(scale * (x - max)) over their sum.
+    """Return the codes of softmax over each row of codes `x` (rows, columns), 2^(scale * (x - max)) over their sum.
 
-    `scale` is rounded to float32; log2(e), the default, gives e^x. `format`: of x and of the result, bf16 unless the dtype of x
-    says it, f16 or f32; dtype="ml_dtypes" gives the result its dtype. A row of -infinity is +0, one with NaN or +infinity NaN.
-    softmax(np.uint16([[0x3f80, 0x3f80]])) is [[0x3f00, 0x3f00]]: halves. Raises RefsimError for other shapes and formats.
-    Source: PTX ISA, ex2, rcp and div; the order of operations is that of `gpu/kernels/row_functions.cu`.
+    `scale` is rounded to float32; log2(e), the default, gives e^x. `format`: of x and of the result: bf16 (the
+    default), f16 or f32; an ml_dtypes dtype of x gives it too. dtype="ml_dtypes" returns values of that type. A row of
+    -infinity becomes +0, a row with NaN or +infinity NaN. softmax(np.uint16([[0x3f80, 0x3f80]])) is [[0x3f00, 0x3f00]]:
+    halves. Raises RefsimError for other shapes and formats. Source: PTX ISA, ex2, rcp and div; the order of operations
+    is from `gpu/kernels/row_functions.cu`.
     """
     row, values = _values("x", x, format)
     factor = np.asarray(scale, np.float32)
@@ -69,13 +72,13 @@ def rms_norm(
     format: str | Format | None = None,
     dtype: DTypeLike | None = None,
 ) -> NDArray[Any]:
-    """The codes of x / sqrt(mean(x^2) + eps) * w over each row of codes `x` (rows, columns), `w` (columns); times silu(gate).
+    """Return the codes of x / sqrt(mean(x^2) + eps) * w for each row of codes `x` (rows, columns), `w` (columns).
 
-    `eps` is rounded to float32. `gate` (rows, columns). `format`: of all of them and of the result, bf16 unless the dtype of x
-    says it, f16 or f32; dtype="ml_dtypes" gives the result its dtype.
-    rms_norm(np.uint16([[0x4000, 0x4000]]), np.uint16([0x3f80, 0x4000]), 0) is [[0x3f80, 0x4000]]: 2 / 2, times 1 and 2.
-    Raises RefsimError for other shapes and formats. Source: PTX ISA, rsqrt, ex2 and div; the order of operations is that of
-    `gpu/kernels/row_functions.cu`.
+    `eps` is rounded to float32. With `gate` (rows, columns) the result is multiplied by silu(gate). `format`: of the
+    inputs and of the result: bf16 (the default), f16 or f32; an ml_dtypes dtype of x gives it too. dtype="ml_dtypes"
+    returns values of that type. rms_norm(np.uint16([[0x4000, 0x4000]]), np.uint16([0x3f80, 0x4000]), 0) is [[0x3f80,
+    0x4000]]: 2 / 2, times 1 and 2. Raises RefsimError for other shapes and formats. Source: PTX ISA, rsqrt, ex2 and
+    div; the order of operations is from `gpu/kernels/row_functions.cu`.
     """
     row, values = _values("x", x, format)
     _, factors = _values("w", array_of("w", w)[None], row)
@@ -98,6 +101,7 @@ def rms_norm(
 
 
 def _silu(z: Floats) -> Floats:
+    """Return z / (1 + e^-z) in the kernel's operations."""
     below = ieee.add(np.ones_like(z), _ex2(ieee.mul(z, ieee.negate(LOG2_E)), ftz=False))
     return divided(_words(z), _words(below), ftz=False, full=True).view(np.float32)
 
@@ -107,11 +111,12 @@ def _ex2(x: Floats, *, ftz: bool) -> Floats:
 
 
 def _words(x: Floats) -> NDArray[np.uint32]:
+    """Return float32 values as their bits."""
     return np.ascontiguousarray(x).view(np.uint32)
 
 
 def _values(name: str, codes: ArrayLike, format: str | Format | None) -> tuple[Format, Floats]:
-    """A matrix of codes as float32, in which every one of them is exact."""
+    """Return the format and the exact float32 values of a matrix of codes."""
     array, row = codes_with_format(name, codes, format, BF16)
     if row not in ROW_FORMATS:
         raise unknown("format of a row", row.name, [each.name for each in ROW_FORMATS])
@@ -121,11 +126,12 @@ def _values(name: str, codes: ArrayLike, format: str | Format | None) -> tuple[F
 
 
 def _codes(values: Floats, row: Format) -> Codes:
+    """Return float32 values rounded to codes of the format."""
     return _words(values) if row is F32 else round_bits(values, row).astype(row.code_dtype)
 
 
 def _columns(values: Floats, beyond: float) -> NDArray[np.float32]:
-    """(turns, rows, 128): what each thread takes, turn by turn; where it has no column, what changes nothing."""
+    """Return the columns of each thread in turns, (turns, rows, 128), with `beyond` where a thread has no column."""
     rows, columns = values.shape
     whole = np.full((rows, -(-columns // BLOCK_THREADS) * BLOCK_THREADS), beyond, np.float32)
     whole[:, :columns] = values
@@ -133,13 +139,14 @@ def _columns(values: Floats, beyond: float) -> NDArray[np.float32]:
 
 
 def _over_block(both: Any, turns: NDArray[np.float32], start: Floats) -> Floats:
+    """Reduce all columns of a row by `both`, from `start` (rows, 128), to (rows,)."""
     for each in turns:
         start = both(start, each)
     return _over_threads(both, start)
 
 
 def _over_threads(both: Any, each: Floats) -> Floats:
-    """(rows, 128) to (rows)."""
+    """Reduce the threads' values (rows, 128) to (rows,), first over lanes, then over warps."""
     lanes = each.reshape(len(each), -1, LANES)
     while lanes.shape[2] > 1:
         half = lanes.shape[2] // 2

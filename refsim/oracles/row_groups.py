@@ -1,7 +1,7 @@
-"""Which rows of a grouped GEMM belong to which expert, and which to nobody.
+"""The rows of a grouped GEMM that belong to each expert, and the unused rows.
 
-Contiguous: the rows of all experts one after another, each expert's padded with rows of nobody (-1) to whole blocks, since
-a kernel asks the first row of a block whose weights to load. Masked: a matrix for each expert, of which the first rows count.
+Contiguous: the rows of all experts one after another. Unused rows (-1) pad each expert's rows to whole blocks, since a
+kernel loads the weights of a block's first row. Masked: a matrix for each expert, whose first rows are used.
 """
 
 from dataclasses import dataclass
@@ -15,13 +15,15 @@ from refsim.integers import is_whole, whole
 GROUP_ROWS = 128  # rows of one tile: DeepGEMM's alignment of the contiguous layout
 NOBODY = -1
 _MOST_ROWS = 1 << 31
-RULE = "DeepGEMM: the first row of a block says whose weights it is multiplied by"
+RULE = "DeepGEMM: the first row of a block selects the expert for the whole block"
 
 
 @dataclass(frozen=True)
 class ExpertRows:
-    """The rows of one matrix that an expert's weights multiply: `rows` is a mask, `matrix` the place of A where it has three
-    dimensions, () where it has two."""
+    """The rows of one matrix that an expert's weights multiply.
+
+    `rows` is a mask (M,). `matrix` indexes the matrix of a three-dimensional A; it is () for two dimensions.
+    """
 
     expert: int
     rows: NDArray[np.bool_]
@@ -29,12 +31,12 @@ class ExpertRows:
 
 
 def open_rows(groups: ArrayLike, rows_each: int | None = None) -> NDArray[np.bool_]:
-    """Which rows of a grouped D nobody counts, shape (M,) or (experts, M): what a kernel writes there is open.
+    """Return a mask of the unused rows of a grouped D, shape (M,) or (experts, M), where a kernel may write anything.
 
-    `groups` as `fp8_gemm_1d2d` takes them: the expert of each row, -1 for none, or with `rows_each` = M how many rows of
-    each expert count. open_rows([0, 0, -1]) is [False, False, True], and open_rows([1, 0], 2) is [[False, True], [True, True]].
-    Raises RefsimError `group-layout` for groups that are no list of whole numbers, and for more rows than there are.
-    Source: DeepGEMM, m_grouped_fp8_gemm_nt_contiguous and m_grouped_fp8_gemm_nt_masked.
+    `groups` as for `fp8_gemm_1d2d`: the expert of each row, -1 for none; or with `rows_each` = M the number of rows
+    that each expert uses. open_rows([0, 0, -1]) is [False, False, True], and open_rows([1, 0], 2) is [[False, True],
+    [True, True]]. Raises RefsimError `group-layout` for groups that are no list of whole numbers, and for more rows
+    than there are. Source: DeepGEMM, m_grouped_fp8_gemm_nt_contiguous and m_grouped_fp8_gemm_nt_masked.
     """
     if rows_each is None:
         return np.asarray(_list(groups, NOBODY, None) == NOBODY)
@@ -44,7 +46,7 @@ def open_rows(groups: ArrayLike, rows_each: int | None = None) -> NDArray[np.boo
 
 
 def parts_of(groups: ArrayLike, rows: tuple[int, ...], experts: int, group_rows: int) -> tuple[ExpertRows, ...]:
-    """The rows of every expert that has any, for `rows` (M,) or (experts, M)."""
+    """Return the rows of every expert that has any, for `rows` (M,) or (experts, M)."""
     if not is_whole(group_rows, 1, _MOST_ROWS):
         raise _misfit(f"blocks of {group_rows!r} rows")
     if len(rows) == 2:
@@ -67,6 +69,7 @@ def parts_of(groups: ArrayLike, rows: tuple[int, ...], experts: int, group_rows:
 
 
 def _list(groups: ArrayLike, least: int, limit: int | None) -> NDArray[np.int64]:
+    """Return `groups` as a list of whole numbers; raise `group-layout` for anything else."""
     try:
         found = whole("group", groups, least=least, limit=limit)
     except RefsimError as error:
@@ -77,4 +80,10 @@ def _list(groups: ArrayLike, least: int, limit: int | None) -> NDArray[np.int64]
 
 
 def _misfit(what: str) -> RefsimError:
-    return RefsimError("group-layout", what, rule=RULE, help="one expert or -1 for each row, or how many rows count")
+    """Return the error of groups that do not fit."""
+    return RefsimError(
+        "group-layout",
+        what,
+        rule=RULE,
+        help="give one expert or -1 for each row, or the number of rows for each expert",
+    )
