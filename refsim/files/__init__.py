@@ -1,9 +1,9 @@
 """Codes in and out of npy, npz, safetensors and raw files: the format is never lost, nothing is unpickled.
 
-The suffix chooses the container: .npy, .npz, .safetensors, .bin or .raw (the last two are the same).
-What each keeps: npy and npz name the format as the field of a structured array, `[('e4m3', '|u1')]`, f16 and f32 as
-float16 and float32; safetensors as its dtype, or as `refsim.format.<key>` in `__metadata__` where it has none; raw
-keeps nothing. A file from elsewhere whose words are plain uint8, uint16 or uint32 needs `format=`.
+The suffix chooses the container: .npy, .npz, .safetensors, .bin or .raw (.bin and .raw are equal). npy and npz keep the
+format as the field name of a structured array, `[('e4m3', '|u1')]`, and f16 and f32 as float16 and float32. safetensors
+keeps it as its dtype, or as `refsim.format.<key>` in `__metadata__` where it has no such dtype. raw keeps no format. A
+file from another program with plain uint8, uint16 or uint32 elements needs `format=`.
 """
 
 import os
@@ -45,6 +45,7 @@ __all__ = ["DEFAULT_MAX_BYTES", "Stored", "load", "load_all", "save", "save_all"
 
 
 def __dir__() -> list[str]:
+    """Return the public names."""
     return sorted(__all__)
 
 
@@ -62,16 +63,18 @@ def load(
     offset: int = 0,
     max_bytes: int | None = None,
 ) -> Stored:
-    """One tensor of a file, as codes.
+    """Return one tensor of a file, as codes.
 
     `format` is needed where the file does not name it, and must agree where it does. `key` chooses among several
-    tensors (npz, safetensors). `shape` and `offset` (bytes to skip) are for raw files. `max_bytes` bounds the codes,
-    4 GiB unless given; giving it also accepts an npz file that unpacks to more than 64 MiB and 100 times its size. A 16-byte
-    raw file read as "bf16" is 8 uint16 codes. Peak memory is about twice the codes; a header's claim allocates nothing.
+    tensors (npz, safetensors). `shape` and `offset` (bytes to skip) are for raw files. `max_bytes` bounds the codes, by
+    default 4 GiB; giving it also accepts an npz file that unpacks to more than 64 MiB and 100 times its size. A 16-byte
+    raw file read as "bf16" is 8 uint16 codes. Peak memory is about twice the codes; sizes in a header are checked
+    before memory is allocated.
+
     Raises RefsimError, exit 2: format-needed, format-mismatch, key-needed, unknown-key, unknown-suffix; exit 3:
     truncated-file, trailing-bytes, bad-header, header-too-large, bad-shape, too-large, unsupported-dtype,
-    pickle-refused, unsafe-archive, bad-archive, code-out-of-range, no-such-file, not-a-file.
-    Source: NumPy, numpy.lib.format; PKWARE, APPNOTE (zip); safetensors, format.
+    pickle-refused, unsafe-archive, bad-archive, code-out-of-range, no-such-file, not-a-file. Source: NumPy,
+    numpy.lib.format; PKWARE, APPNOTE (zip); safetensors, format.
     """
     file, requested, room = checked_path(path), requested_format(format), _room(max_bytes)
     container = _container(file)
@@ -97,11 +100,11 @@ def load_all(
     *,
     max_bytes: int | None = None,
 ) -> dict[str, Stored]:
-    """Every tensor of a file by its key, in the order of the file; `max_bytes` bounds the sum of their codes.
+    """Return every tensor of a file by its key, in the order of the file; `max_bytes` bounds the sum of their codes.
 
-    `format` is one format for all, or a map from key to format for those that the file does not name.
-    A safetensors file with `w` in F4 and `s` in F8_E8M0 gives {"w": E2M1 codes, "s": E8M0 codes}.
-    Raises RefsimError as `load` does. Source: as load.
+    `format` is one format for all, or a map from key to format for tensors whose format the file does not name. A
+    safetensors file with `w` in F4 and `s` in F8_E8M0 gives {"w": E2M1 codes, "s": E8M0 codes}. Raises RefsimError as
+    `load` does. Source: as load.
     """
     file, room = checked_path(path), _room(max_bytes)
     container = _container(file)
@@ -131,13 +134,12 @@ def save(
     metadata: Mapping[str, str] | None = None,
     overwrite: bool = True,
 ) -> None:
-    """Write one tensor of codes; the file appears whole or not at all.
+    """Write one tensor of codes; the complete file appears, or no file.
 
-    `codes`: unsigned integers, one per element, of any shape, or an array of ml_dtypes, float16 or float32, which knows
-    its format. `key` names the tensor in npz and safetensors,
-    `metadata` is kept by safetensors alone. save("w.npy", [0x7e], "e4m3") writes the field ('e4m3', '|u1').
-    Raises RefsimError, exit 2: not-codes, code-out-of-range, bad-key, bad-metadata, file-exists, cannot-write.
-    Source: as load.
+    `codes`: unsigned integers, one per element, of any shape, or an array of ml_dtypes, float16 or float32, whose dtype
+    gives the format. `key` names the tensor in npz and safetensors, `metadata` is kept by safetensors only.
+    save("w.npy", [0x7e], "e4m3") writes the field ('e4m3', '|u1'). Raises RefsimError, exit 2: not-codes,
+    code-out-of-range, bad-key, bad-metadata, file-exists, cannot-write. Source: as load.
     """
     container = _container(checked_path(path))
     if key != "x" and container in ("npy", "raw"):
@@ -156,11 +158,11 @@ def save_all(
     metadata: Mapping[str, str] | None = None,
     overwrite: bool = True,
 ) -> None:
-    """Write several tensors, each as (codes, format), as an array that knows its format, or as what load_all returned; npy
-    and raw hold exactly one.
+    """Write several tensors to one file; npy and raw hold exactly one.
 
-    save_all("w.safetensors", {"w": (codes, "e2m1"), "s": (scales, "e8m0")}).
-    Raises RefsimError as `save` does. Source: as load.
+    Each tensor is (codes, format), an array of ml_dtypes, float16 or float32, or a `Stored` of load_all.
+    save_all("w.safetensors", {"w": (codes, "e2m1"), "s": (scales, "e8m0")}). Raises RefsimError as `save` does. Source:
+    as load.
     """
     file = checked_path(path)
     container = _container(file)
@@ -181,6 +183,7 @@ def save_all(
 def _write(
     container: str, tensors: Mapping[str, tuple[Codes, Format]], metadata: Mapping[str, str], stream: BinaryIO
 ) -> None:
+    """Write the tensors to a stream in the given container."""
     match container:
         case "npz":
             npz.write(stream, tensors)
@@ -192,6 +195,7 @@ def _write(
 
 
 def _to_store(tensor: Any) -> tuple[Codes, Format]:
+    """Return the checked codes and the format of one tensor of `save_all`."""
     if isinstance(tensor, Stored):
         tensor = (tensor.codes, tensor.format)
     if isinstance(tensor, np.ndarray | np.generic):
@@ -216,6 +220,7 @@ def _to_store(tensor: Any) -> tuple[Codes, Format]:
 
 
 def _checked_key(key: str, container: str) -> str:
+    """Return the key; raise `bad-key` where the container cannot hold it."""
     if not isinstance(key, str):
         raise RefsimError("bad-key", f"a key is text, not {type(key).__name__}")
     if container == "npz":
@@ -235,7 +240,7 @@ def _opened(
     offset: int,
     trusted: bool,
 ) -> Iterator[_Contents]:
-    """What the file holds, open for as long as its entries are read."""
+    """Yield how to read each tensor, by key, and the metadata; the file stays open inside the block."""
     with open_for_reading(file) as reader:
         match container:
             case "npy":
@@ -252,12 +257,14 @@ def _opened(
 
 
 def _skip(reader: ByteReader, offset: int) -> None:
+    """Skip `offset` bytes of a raw file."""
     reader.require(offset, "what lies before the offset")
     reader.stream.seek(offset)
     reader.left -= offset
 
 
 def _codes(entry: TensorEntry, requested: Format | None, room: int) -> tuple[Codes, Format]:
+    """Return the codes of an entry and their format, after checks of size and range."""
     format = agreed_format(entry, requested)
     count = element_count(entry.shape, entry.where)
     if count:
@@ -269,6 +276,7 @@ def _codes(entry: TensorEntry, requested: Format | None, room: int) -> tuple[Cod
 
 
 def _container(file: Path) -> str:
+    """Return the container of a file's suffix; raise `unknown-suffix`."""
     container = SUFFIXES.get(file.suffix.lower())
     if container is None:
         raise RefsimError(
@@ -281,6 +289,7 @@ def _container(file: Path) -> str:
 
 
 def _chosen_key(found: Mapping[str, Any], key: str | None, file: Path, container: str) -> str:
+    """Return the key of the tensor to read; raise where it is unknown, or left out of a file with several tensors."""
     if key is not None:
         if container in ("npy", "raw"):
             raise RefsimError("unknown-key", f"{container} has no keys, so none is called {key!r}", where=str(file))
@@ -300,6 +309,7 @@ def _chosen_key(found: Mapping[str, Any], key: str | None, file: Path, container
 
 
 def _require_known(key: str, found: Mapping[str, Any], file: Path) -> None:
+    """Raise `unknown-key` where the file has no tensor of that key."""
     if key not in found:
         raise RefsimError(
             "unknown-key", f"no tensor is called {key!r}", where=str(file), help=f"the file has {_names(found)}"
@@ -307,11 +317,13 @@ def _require_known(key: str, found: Mapping[str, Any], file: Path) -> None:
 
 
 def _names(found: Mapping[str, Any]) -> str:
+    """Return at most eight keys, quoted, and the number of further keys."""
     shown = [repr(name[:80]) for name in list(found)[:8]]
     return ", ".join(shown) + (f" and {len(found) - 8} more" if len(found) > 8 else "")
 
 
 def _room(max_bytes: int | None) -> int:
+    """Return the largest number of bytes of codes to read; raise `bad-limit`."""
     if max_bytes is None:
         return DEFAULT_MAX_BYTES
     if type(max_bytes) is not int or max_bytes < 0:
@@ -320,12 +332,14 @@ def _room(max_bytes: int | None) -> int:
 
 
 def _checked_offset(offset: int) -> int:
+    """Return the offset; raise `bad-offset`."""
     if type(offset) is not int or offset < 0:
         raise RefsimError("bad-offset", f"offset is a count of bytes, not {offset!r}")
     return offset
 
 
 def _checked_shape(shape: tuple[int, ...] | None) -> tuple[int, ...] | None:
+    """Return the shape as a tuple, or None; raise `bad-shape`."""
     if shape is None:
         return None
     if not isinstance(shape, tuple | list) or any(type(size) is not int for size in shape):

@@ -1,4 +1,4 @@
-"""Bytes of files: bounded reading of regular files, atomic writing, and the errors both raise."""
+"""Bytes of files: bounded reading of regular files, atomic writing, and their errors."""
 
 import difflib
 import gc
@@ -18,12 +18,12 @@ CHUNK_BYTES = 1 << 20
 
 
 def unreadable(code: str, what: str, where: str, *, rule: str = "", help: str = "") -> RefsimError:
-    """The error of a file that cannot be understood: the command line leaves with 3."""
+    """Return the error of a file that cannot be read: the command line exits with 3."""
     return RefsimError(code, what, where=where, rule=rule, help=help, kind=Kind.UNREADABLE)
 
 
 def bytes_text(count: int) -> str:
-    """A byte count in words: `1 byte`, `4096 bytes`."""
+    """Return a byte count as text: `1 byte`, `4096 bytes`."""
     return f"{count} byte{'' if count == 1 else 's'}"
 
 
@@ -36,7 +36,10 @@ _BEGINNINGS = {
 
 
 def text_of(content: bytes, wanted: str, where: str, code: str = "unreadable-file") -> str:
-    """`content` as text; what is no UTF-8 is an error that says what the file is by its first bytes, and what is wanted."""
+    """Return `content` as text; raise for bytes that are not UTF-8.
+
+    The error says what the file is, by its first bytes, and what is `wanted`.
+    """
     try:
         return content.decode("utf-8")
     except UnicodeDecodeError as problem:
@@ -47,9 +50,10 @@ def text_of(content: bytes, wanted: str, where: str, code: str = "unreadable-fil
 
 @dataclass
 class ByteReader:
-    """A stream of which `left` bytes are said to remain; nothing is allocated before its bytes have been read.
+    """A stream that claims to have `left` more bytes; no memory is allocated before its bytes have been read.
 
-    `where` names the file (and the member) in errors. Asking for 10 bytes of a stream with 4 left is `truncated-file`.
+    `where` names the file (and the member) in errors. A request for 10 bytes of a stream with 4 left is
+    `truncated-file`.
     """
 
     where: str
@@ -57,12 +61,13 @@ class ByteReader:
     left: int
 
     def require(self, count: int, what: str) -> None:
-        """Raise `truncated-file` unless `count` more bytes are said to be there."""
+        """Raise `truncated-file` unless the stream claims `count` more bytes."""
         if count > self.left:
             raise self._truncated(count, self.left, what)
 
     def take(self, count: int, what: str) -> bytearray:
-        """The next `count` bytes, read in pieces of 1 MiB; fewer are `truncated-file` with both counts."""
+        """Return the next `count` bytes, read in pieces of 1 MiB; raise `truncated-file` with both counts where they
+        end early."""
         self.require(count, what)
         taken = bytearray()
         while len(taken) < count:
@@ -74,6 +79,7 @@ class ByteReader:
         return taken
 
     def _truncated(self, expected: int, found: int, what: str) -> RefsimError:
+        """Return the error of `what` that ends early, with both counts."""
         return unreadable(
             "truncated-file",
             f"{what} is cut short: expected {bytes_text(expected)}, found {found}",
@@ -94,7 +100,7 @@ class ByteReader:
 
 
 def checked_path(path: "str | os.PathLike[str]") -> Path:
-    """`path` as a Path; anything that is not a path, or holds a NUL, is the user's mistake."""
+    """Return `path` as a Path; raise `not-a-path` for other types, an empty path or a NUL."""
     if not isinstance(path, str | os.PathLike):
         raise RefsimError("not-a-path", f"a path is a string or a Path, not {type(path).__name__}")
     text = os.fspath(path)
@@ -108,9 +114,10 @@ def checked_path(path: "str | os.PathLike[str]") -> Path:
 
 
 def opened_regular(path: Path) -> BinaryIO | None:
-    """The file to read, or None where a pipe, a device or a folder has the name: opening never waits for a writer.
+    """Return the regular file, open for reading, or None for a pipe, a device or a folder.
 
-    The name is asked for twice: a device is not opened at all, and what took its place between is looked at once opened.
+    Opening never waits for a writer. The type is checked before and after opening, since another file may take the name
+    between.
     """
     if not stat.S_ISREG(path.stat().st_mode):
         return None
@@ -122,9 +129,9 @@ def opened_regular(path: Path) -> BinaryIO | None:
 
 
 def read_whole(path: Path, most: int, what: str, *, help: str = "") -> bytes:
-    """The bytes of a regular file of at most `most` bytes; `what` names it in errors, as "a PTX file".
+    """Return the bytes of a regular file of at most `most` bytes; `what` names it in errors, as "a PTX file".
 
-    Raises RefsimError: `no-such-file`, `not-a-file` (a pipe, a device, a folder), `oversized-file` before anything is read.
+    Raises RefsimError: `no-such-file`, `not-a-file` (a pipe, a device, a folder), and `oversized-file` before reading.
     """
     with open_for_reading(path) as reader:
         if reader.left > most:
@@ -140,7 +147,7 @@ def read_whole(path: Path, most: int, what: str, *, help: str = "") -> bytes:
 
 @contextmanager
 def open_for_reading(path: Path) -> Iterator[ByteReader]:
-    """The bytes of a regular file; pipes, devices and directories are refused, since their size is unknown."""
+    """Yield a reader of a regular file; raise for pipes, devices and directories, whose size is unknown."""
     try:
         stream = opened_regular(path)
     except (OSError, ValueError) as problem:
@@ -157,7 +164,7 @@ def open_for_reading(path: Path) -> Iterator[ByteReader]:
 
 
 def _names_near(path: Path) -> str:
-    """Files of the folder with names like that of a file that is missing, or that the folder is missing too."""
+    """Return the help for a missing file: files of its folder with similar names, or that the folder is missing."""
     try:
         names = sorted(os.listdir(path.parent)[:1000])
     except OSError:
@@ -167,14 +174,15 @@ def _names_near(path: Path) -> str:
 
 
 def _reason(problem: Exception) -> str:
+    """Return the reason of an operating system error, in lower case."""
     return (getattr(problem, "strerror", None) or str(problem)).lower()
 
 
 def write_atomically(path: Path, write: Callable[[BinaryIO], None], *, overwrite: bool) -> None:
-    """`path` appears with all that `write` writes, or stays as it was.
+    """Write a file with `write`: `path` gets the complete content, or stays unchanged.
 
-    The bytes go to a new file of the same directory, are flushed to the disk, and take the name by `os.replace`.
-    Raises RefsimError `file-exists` (overwrite is False) or `cannot-write`; no partial file is left either way.
+    The bytes go to a new file of the directory, are flushed to the disk, and take the name by `os.replace`. Raises
+    RefsimError `file-exists` (overwrite is False) or `cannot-write`; no partial file is left.
     """
     target = Path(os.path.realpath(path))
     if os.path.exists(target) and not os.path.isfile(target):
@@ -197,7 +205,7 @@ def write_atomically(path: Path, write: Callable[[BinaryIO], None], *, overwrite
 
 
 def _partial_file(directory: Path) -> tuple[Path, io.BufferedWriter]:
-    """A new file with a name of its own; mode "x" keeps two writers apart and obeys the umask."""
+    """Return a new file with a unique name; mode "x" separates two writers and obeys the umask."""
     for attempt in itertools.count():
         partial = directory / f".refsim-{os.getpid()}-{attempt}.part"
         try:
@@ -209,7 +217,7 @@ def _partial_file(directory: Path) -> tuple[Path, io.BufferedWriter]:
 
 @contextmanager
 def collection_paused() -> Iterator[None]:
-    """No search for garbage meanwhile: the collector would look through every small object that a long header makes."""
+    """Pause garbage collection inside the block: it would scan every small object of a long header."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:

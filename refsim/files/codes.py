@@ -1,4 +1,4 @@
-"""What the containers share: the stored tensor, which format its codes have, and which shapes are possible."""
+"""Shared parts of the containers: the stored tensor, the format of its codes, and the possible shapes."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -22,16 +22,16 @@ Codes = NDArray[np.unsignedinteger[Any]]
 
 LARGEST_SIZE = 2**63 - 1
 READS_AS = {(E4M3, UE4M3), (F32, TF32)}
-"""(named by the file, asked for): the second's codes are codes of the first with the same value."""
+"""(named by the file, requested): every code of the second is a code of the first with an equal value."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Stored(Card):
     """One tensor of a file: `codes` holds one code of `format` per element, in the format's `code_dtype`.
 
-    An F4 tensor of shape (2, 8) is 8 bytes in a safetensors file and 16 uint8 codes below 16 here. `key` is its name
-    in the file (the stem of the file where the container has no names), `container` one of npy, npz, safetensors,
-    raw, `metadata` the text that a safetensors file carries.
+    An F4 tensor of shape (2, 8) is 8 bytes in a safetensors file and 16 uint8 codes below 16 here. `key` is its name in
+    the file (the stem of the file where the container has no names), `container` is npy, npz, safetensors or raw,
+    `metadata` is the text that a safetensors file carries.
     """
 
     key: str
@@ -42,10 +42,12 @@ class Stored(Card):
 
     @property
     def shape(self) -> tuple[int, ...]:
+        """Return the shape of the tensor."""
         return tuple(self.codes.shape)
 
     def typed(self) -> NDArray[Any]:
-        """The codes as an array of the format's dtype in ml_dtypes; float16 and float32 for f16 and f32. No copy.
+        """Return the codes as an array of the format's ml_dtypes type, without a copy; f16 and f32 as float16 and
+        float32.
 
         Raises RefsimError `no-dtype` for a format without one (ue4m3, ue5m3, tf32, mxint8).
         """
@@ -56,9 +58,9 @@ class Stored(Card):
 
 
 class TensorEntry(NamedTuple):
-    """One tensor as its header describes it; `read` fetches the codes, flat order and byte order mended.
+    """One tensor as its header describes it; `read` returns the codes in C order and native byte order.
 
-    `named` is the format that the file names, or None where the file holds plain words of `word_bytes` bytes.
+    `named` is the format that the file names, or None where the file holds plain elements of `word_bytes` bytes.
     """
 
     where: str
@@ -75,14 +77,14 @@ PIECE_CODES = 1 << 18
 
 
 def bits_per_code(format: Format) -> int:
-    """How far apart codes lie in a file: 4 for e2m1, 6 for e3m2, 8 for ue4m3 (7 bits), 32 for tf32."""
+    """Return the distance of codes in a file, in bits: 4 for e2m1, 6 for e3m2, 8 for ue4m3 (7 bits), 32 for tf32."""
     return format.bits if format.bits in PACKED_BITS else 8 * format.code_dtype.itemsize
 
 
 def pack_all(codes: Codes, format: Format) -> NDArray[np.uint8]:
-    """The bytes of a vector of sub-byte codes; a last group that is not full is filled with zeros and cut to bytes.
+    """Return the bytes of a vector of sub-byte codes; zeros fill a last group, which is cut to whole bytes.
 
-    Three e2m1 codes 1, 2, 3 are the bytes 0x21, 0x03. Works in pieces, so that packing takes little memory.
+    Three e2m1 codes 1, 2, 3 are the bytes 0x21, 0x03. Packing goes piece by piece to save memory.
     """
     packed = np.empty(-(-codes.size * format.bits // 8), dtype=np.uint8)
     for first in range(0, codes.size, PIECE_CODES):
@@ -94,7 +96,8 @@ def pack_all(codes: Codes, format: Format) -> NDArray[np.uint8]:
 
 
 def unpack_all(packed: NDArray[np.uint8], format: Format, count: int, where: str) -> Codes:
-    """The `count` codes of pack_all's bytes; bits behind the last code that are not zero are `trailing-bits`."""
+    """Return the `count` codes of pack_all's bytes; raise `trailing-bits` where bits after the last code are not
+    zero."""
     codes = np.empty(count, dtype=format.code_dtype)
     for first in range(0, count, PIECE_CODES):
         piece = packed[first * format.bits // 8 : (first + PIECE_CODES) * format.bits // 8]
@@ -113,7 +116,7 @@ def unpack_all(packed: NDArray[np.uint8], format: Format, count: int, where: str
 
 
 def requested_format(format: "str | Format | None") -> Format | None:
-    """The row that the caller asks for; a value that is neither a name nor a row is a usage error."""
+    """Return the format that the caller requests, or None; raise for anything else than a name or a known format."""
     if format is None:
         return None
     if not isinstance(format, str | Format):
@@ -124,7 +127,7 @@ def requested_format(format: "str | Format | None") -> Format | None:
 
 
 def format_in_file(name: str, where: str) -> Format:
-    """The row that a file names; an unknown name is `unsupported-dtype`, and a long one is not searched for."""
+    """Return the format that a file names; raise `unsupported-dtype` for an unknown name."""
     row = next((row for row in FORMATS if name.lower() in (row.name, *row.aliases)), None) if len(name) < 64 else None
     if row is None:
         raise unreadable(
@@ -137,10 +140,10 @@ def format_in_file(name: str, where: str) -> Format:
 
 
 def agreed_format(entry: TensorEntry, requested: Format | None) -> Format:
-    """The format of the codes in `entry`: the file's own word, or `requested` where the file has none.
+    """Return the format of the codes in `entry`: the file's, or `requested` where the file names none.
 
-    A uint8 array read as "e4m3" is E4M3; a BF16 tensor read as "f16" is `format-mismatch`; nothing said by either is
-    `format-needed`. An e4m3 tensor may be read as ue4m3, and f32 as tf32: their codes mean the same values.
+    A uint8 array read as "e4m3" is E4M3. A BF16 tensor read as "f16" is `format-mismatch`; without any name it is
+    `format-needed`. An e4m3 tensor may be read as ue4m3, and f32 as tf32: their codes have equal values.
     """
     if entry.named is None:
         return _format_of_words(entry, requested)
@@ -155,6 +158,7 @@ def agreed_format(entry: TensorEntry, requested: Format | None) -> Format:
 
 
 def _format_of_words(entry: TensorEntry, requested: Format | None) -> Format:
+    """Return the requested format of plain elements; raise where it is missing or has another width."""
     fitting = [row.name for row in FORMATS if row.code_dtype.itemsize == entry.word_bytes]
     if requested is None:
         raise RefsimError(
@@ -175,7 +179,7 @@ def _format_of_words(entry: TensorEntry, requested: Format | None) -> Format:
 
 
 def element_count(shape: tuple[int, ...], where: str, *, kind: Kind = Kind.UNREADABLE) -> int:
-    """The product of `shape`, 1 for (); a shape that no array can have is `bad-shape`.
+    """Return the product of `shape`, 1 for (); raise `bad-shape` for a shape that no array can have.
 
     (0, 2^62) has no element, yet NumPy refuses it: the product without the zeros must stay below 2^60.
     """
@@ -220,10 +224,11 @@ def require_codes_in_range(codes: Codes, format: Format, where: str, *, kind: Ki
 
 
 def codes_to_store(codes: ArrayLike, format: Format) -> Codes:
-    """`codes` as a C-ordered array of the format's `code_dtype`, in little-endian byte order, every code legal.
+    """Return `codes` as a C-ordered, little-endian array of the format's `code_dtype`; raise for codes outside the
+    format.
 
-    Floats are refused (`not-codes`): they are values, and refsim.encode makes codes of them; but an array of ml_dtypes is
-    codes of its format, and one of float16 or float32 holds the patterns of f16 or f32.
+    Floats are refused (`not-codes`): they are values, and refsim.encode turns them into codes. An array of ml_dtypes
+    holds codes of its format, and an array of float16 or float32 the patterns of f16 or f32.
     """
     try:
         array = read_as_array("codes", codes)

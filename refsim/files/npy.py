@@ -1,4 +1,4 @@
-"""The .npy container: header versions 1.0, 2.0 and 3.0; the format's name travels as the name of the one field."""
+"""The .npy container: header versions 1.0, 2.0 and 3.0; the name of the one field is the name of the format."""
 
 import re
 from typing import Any, BinaryIO
@@ -25,11 +25,11 @@ _CLOSING = {"(": ")", "[": "]", "{": "}"}
 
 
 def entry(reader: ByteReader) -> TensorEntry:
-    """The array that `reader` stands at; its bytes must be the last of the stream.
+    """Return the array at the reader's position; its bytes must be the last of the stream.
 
-    float16 and float32 are f16 and f32; a structured array with one field named by a format, `[('e4m3', '|u1')]`, is
-    that format; other words of 1, 2 or 4 bytes (unsigned, signed, or the void and `<f1` that NumPy writes for ml_dtypes) do not
-    name their format. Object arrays are `pickle-refused`. Source: NumPy, numpy.lib.format.
+    float16 and float32 are f16 and f32. A structured array with one field named by a format, `[('e4m3', '|u1')]`, is of
+    that format. Other elements of 1, 2 or 4 bytes (unsigned, signed, or the void and `<f1` that NumPy writes for
+    ml_dtypes) do not name their format. Object arrays are `pickle-refused`. Source: NumPy, numpy.lib.format.
     """
     descr, fortran_order, shape = _header(reader)
     word, named = _element(descr, reader.where)
@@ -46,10 +46,12 @@ def entry(reader: ByteReader) -> TensorEntry:
 
 
 def _shown(descr: Any) -> str:
+    """Return at most 60 characters of `descr` for an error."""
     return f"{str(descr)[:60]!r}" if isinstance(descr, str) else str(descr)[:60]
 
 
 def _header(reader: ByteReader) -> tuple[Any, bool, tuple[int, ...]]:
+    """Return descr, fortran_order and shape of the npy header."""
     magic = bytes(reader.take(8, "the npy header"))
     version = (magic[6], magic[7])
     if magic[:6] != MAGIC or version not in ((1, 0), (2, 0), (3, 0)):
@@ -69,6 +71,7 @@ def _header(reader: ByteReader) -> tuple[Any, bool, tuple[int, ...]]:
 
 
 def _fields(header: Any, where: str) -> tuple[Any, bool, tuple[int, ...]]:
+    """Return descr, fortran_order and shape of a parsed header, checked."""
     if not isinstance(header, dict) or set(header) != {"descr", "fortran_order", "shape"}:
         raise unreadable("bad-header", "the npy header lacks descr, fortran_order or shape", where, rule=RULE)
     fortran_order, shape = header["fortran_order"], header["shape"]
@@ -80,10 +83,10 @@ def _fields(header: Any, where: str) -> tuple[Any, bool, tuple[int, ...]]:
 
 
 def parse_literal(text: str, where: str, *, longs: bool = True) -> Any:
-    """The value of an npy header: strings without escapes, integers, booleans, tuples, lists, dicts; 6 deep at most.
+    """Return the value of an npy header: strings without escapes, integers, booleans, tuples, lists, dicts.
 
-    What Python does not read as a literal is refused, since NumPy reads headers so: a tuple of one has its comma, digits
-    are ASCII and begin with no 0. `longs`: 5L is 5, as Python 2 wrote it in versions 1.0 and 2.0.
+    At most 6 levels. Only text that Python reads as a literal is accepted, as in NumPy: a tuple of one has its comma,
+    digits are ASCII and begin with no 0. `longs`: 5L is 5, as Python 2 wrote it in versions 1.0 and 2.0.
     """
 
     def fault(position: int) -> RefsimError:
@@ -141,7 +144,7 @@ def parse_literal(text: str, where: str, *, longs: bool = True) -> Any:
 
 
 def _element(descr: Any, where: str) -> tuple[np.dtype[Any], Format | None]:
-    """The unsigned word that holds one code, in the file's byte order, and the format if `descr` names it."""
+    """Return the unsigned dtype of one code, in the file's byte order, and the format if `descr` names it."""
     if _has_object(descr):
         raise unreadable(
             "pickle-refused",
@@ -165,6 +168,7 @@ def _element(descr: Any, where: str) -> tuple[np.dtype[Any], Format | None]:
 
 
 def _word(descr: str, where: str) -> tuple[np.dtype[Any], str]:
+    """Return the unsigned dtype of a simple `descr` and its type letter."""
     token = _DESCR.fullmatch(descr)
     if token is None:
         raise _unsupported(descr, where)
@@ -175,12 +179,14 @@ def _word(descr: str, where: str) -> tuple[np.dtype[Any], str]:
 
 
 def _has_object(descr: Any) -> bool:
+    """Return whether a `descr` contains Python objects."""
     if isinstance(descr, str):
         return _OBJECT.fullmatch(descr) is not None
     return isinstance(descr, list | tuple) and any(_has_object(part) for part in descr)
 
 
 def _unsupported(descr: Any, where: str) -> RefsimError:
+    """Return the error of a `descr` that cannot hold codes."""
     return unreadable(
         "unsupported-dtype",
         f"descr {_shown(descr)} holds no codes of a number format",
@@ -191,7 +197,7 @@ def _unsupported(descr: Any, where: str) -> RefsimError:
 
 
 def write(stream: BinaryIO, codes: Codes, format: Format) -> None:
-    """One array in version 1.0: `<f2` and `<f4` for f16 and f32, else one field with the format's name.
+    """Write one array in version 1.0: `<f2` and `<f4` for f16 and f32, else one field with the format's name.
 
     E4M3 codes have descr `[('e4m3', '|u1')]`: `np.load(path)["e4m3"]` gives the uint8 codes.
     """

@@ -1,4 +1,4 @@
-"""The .npz container: a zip archive of .npy members, read under limits that a hostile archive cannot stretch."""
+"""The .npz container: a zip archive of .npy members, read under limits that bound the cost of a hostile archive."""
 
 import struct
 import zipfile
@@ -36,13 +36,14 @@ _ARCHIVE_FAULTS = (
 
 @dataclass
 class _Directory:
-    """A stream that refuses large reads while zipfile looks for the directory, whose size is only a claim."""
+    """A stream that refuses large reads while zipfile reads the directory, whose claimed size is not trusted."""
 
     stream: IO[bytes]
     where: str
     reading: bool = True
 
     def read(self, count: int = -1) -> bytes:
+        """Return at most `count` bytes; raise `unsafe-archive` for a large read of the directory."""
         if not self.reading:
             return self.stream.read(count)
         if count > DIRECTORY_LIMIT_BYTES:
@@ -50,22 +51,25 @@ class _Directory:
         return self.stream.read(DIRECTORY_LIMIT_BYTES if count < 0 else count)
 
     def seek(self, offset: int, whence: int = 0) -> int:
+        """Move to an offset of the stream."""
         return self.stream.seek(offset, whence)
 
     def tell(self) -> int:
+        """Return the position in the stream."""
         return self.stream.tell()
 
     def seekable(self) -> bool:
+        """Return True: zipfile requires a seekable stream."""
         return True
 
 
 @contextmanager
 def contents(reader: ByteReader, *, trusted: bool) -> Iterator[dict[str, Callable[[], TensorEntry]]]:
-    """Key of every member, and how to read its header.
+    """Yield the key of every member, and a function that reads its header.
 
-    Refused as `unsafe-archive`: names that leave the directory, names given twice, encrypted members, compression
-    other than deflate, sizes that deflate cannot reach (1032 to 1), and, unless `trusted`, archives whose members unpack
-    to more than 64 MiB together and to more than 100 times what the file holds. Nothing is extracted.
+    Refused as `unsafe-archive`: names that leave the directory, duplicate names, encrypted members, compression other
+    than deflate, and sizes that deflate cannot reach (1032 to 1). Unless `trusted`, also archives whose members unpack
+    to more than 64 MiB together and to more than 100 times the file's size. Nothing is extracted.
     """
     directory = _Directory(reader.stream, reader.where)
     with _faults(reader.where):
@@ -84,7 +88,7 @@ def contents(reader: ByteReader, *, trusted: bool) -> Iterator[dict[str, Callabl
 
 
 def _require_small(members: list[zipfile.ZipInfo], reader: ByteReader) -> None:
-    """Refuse files that unpack to very much more than they hold: all members together, each byte of the file counted once."""
+    """Raise where all members together unpack to far more than the file holds; overlapping bytes count once."""
     expanded, packed = sum(member.file_size for member in members), sum(member.compress_size for member in members)
     packed = min(packed, reader.left)  # members may lie on top of one another
     if expanded > UNTRUSTED_BYTES and expanded > UNTRUSTED_RATIO * packed:
@@ -97,6 +101,7 @@ def _require_small(members: list[zipfile.ZipInfo], reader: ByteReader) -> None:
 
 
 def _check(member: zipfile.ZipInfo, reader: ByteReader) -> None:
+    """Raise `unsafe-archive` for a member with an unsafe name, encryption, compression method or size."""
     name, where = member.filename, f"{reader.where}, member {member.filename[:80]!r}"
     if _leaves_archive(name):
         raise _unsafe("the name of a member leaves the archive or is not a file name", where)
@@ -117,11 +122,15 @@ def _check(member: zipfile.ZipInfo, reader: ByteReader) -> None:
 
 
 def _leaves_archive(name: str) -> bool:
+    """Return whether a member's name would be written outside the archive's directory."""
     return "\\" in name or ":" in name or any(part in ("", ".", "..") for part in name.split("/"))
 
 
 def _entry(archive: zipfile.ZipFile, member: zipfile.ZipInfo, reader: ByteReader) -> TensorEntry:
-    """The header is read now; the codes are read by `Entry.read`, which opens the member again and closes it."""
+    """Return the entry of a member, whose header is read now.
+
+    `TensorEntry.read` opens the member again for the codes and closes it.
+    """
     where = f"{reader.where}, member {member.filename[:80]!r}"
     with _faults(where), archive.open(member) as stream:
         described = npy.entry(ByteReader(where, stream, member.file_size))
@@ -135,7 +144,7 @@ def _entry(archive: zipfile.ZipFile, member: zipfile.ZipInfo, reader: ByteReader
 
 @contextmanager
 def _faults(where: str) -> Iterator[None]:
-    """What zipfile raises on a damaged archive, as the one error type."""
+    """Raise every error of zipfile on a damaged archive as `bad-archive`."""
     try:
         yield
     except _ARCHIVE_FAULTS as problem:
@@ -152,7 +161,8 @@ def _unsafe(what: str, where: str, *, help: str = "") -> RefsimError:
 
 
 def write(stream: BinaryIO, tensors: Mapping[str, tuple[Codes, Format]]) -> None:
-    """One stored (not compressed) member `key.npy` per tensor, with a fixed date: equal tensors give equal files."""
+    """Write one stored (not compressed) member `key.npy` per tensor, with a fixed date: equal tensors give equal
+    files."""
     with zipfile.ZipFile(stream, "w", zipfile.ZIP_STORED) as archive:
         for key, (codes, format) in tensors.items():
             member = zipfile.ZipInfo(f"{key}.npy")
@@ -161,6 +171,6 @@ def write(stream: BinaryIO, tensors: Mapping[str, tuple[Codes, Format]]) -> None
 
 
 def require_key(key: str) -> None:
-    """Raise `bad-key` where a member called `key`.npy would not be read back."""
+    """Raise `bad-key` where a member called `key`.npy could not be read again."""
     if not key.isprintable() or _leaves_archive(key):
         raise RefsimError("bad-key", f"{key!r} cannot name a member of an archive", help="use letters, digits, . and _")

@@ -1,7 +1,7 @@
-"""Tensors of a safetensors file, a part at a time: what is read fits the memory, what is written survives being stopped.
+"""Tensors of a safetensors file, a part at a time: parts fit into memory, and an interrupted write can be resumed.
 
-A file that is written stands beside its name as NAME.part, at its full size, until every tensor is there; NAME.part.json
-says which are. Who begins again with the same input and the same wishes goes on after them.
+A file in progress is NAME.part, at its full size, until every tensor is there; NAME.part.json lists the finished
+tensors. A later run with equal input and options continues after them.
 """
 
 import hashlib
@@ -28,7 +28,8 @@ PIECE_BYTES = 1 << 24
 
 @dataclass(frozen=True)
 class TensorFile:
-    """An open file: its tensors by key, its metadata, and what tells it from another file of the same name."""
+    """An open file: its tensors by key, its metadata, and an `identity` that differs for other contents of the file
+    name."""
 
     reader: ByteReader
     regions: Mapping[str, StoredTensor]
@@ -37,14 +38,14 @@ class TensorFile:
     identity: str
 
     def rows(self, region: StoredTensor) -> tuple[int, int]:
-        """A tensor as a matrix: all dimensions but the last, and the last."""
+        """Return a tensor's size as a matrix: the product of all dimensions except the last, and the last."""
         last = region.shape[-1] if region.shape else 1
         return prod(region.shape[:-1]), last
 
     def codes(self, region: StoredTensor, first: int, count: int) -> NDArray[Any]:
-        """The codes of `count` rows from `first` on; rows fill whole bytes."""
+        """Return the codes (count, columns) of `count` rows from `first` on; rows fill whole bytes."""
         columns, format = self.rows(region)[1], region.format
-        assert format is not None  # only tensors whose format is known are asked for
+        assert format is not None  # callers request only tensors of a known format
         bits = columns * BITS[region.dtype]
         stored = self.take(region, first * bits // 8, count * bits // 8)
         if BITS[region.dtype] < 8:
@@ -55,14 +56,14 @@ class TensorFile:
         return np.frombuffer(stored, kind.newbyteorder("<")).astype(kind, copy=False).reshape(count, columns)
 
     def take(self, region: StoredTensor, offset: int, count: int) -> bytes:
-        """`count` bytes of a tensor from `offset` on."""
+        """Return `count` bytes of a tensor from `offset` on."""
         self.reader.stream.seek(self.start + region.begin + offset)
         return bytes(ByteReader(region.key, self.reader.stream, count).take(count, f"tensor {region.key[:80]!r}"))
 
 
 @contextmanager
 def source(path: Path) -> Iterator[TensorFile]:
-    """A safetensors file open for reading in parts."""
+    """Yield a safetensors file open for reading in parts."""
     with open_for_reading(path) as reader:
         status = os.fstat(reader.stream.fileno())
         found, metadata = regions(reader)
@@ -74,25 +75,30 @@ def source(path: Path) -> Iterator[TensorFile]:
 
 @dataclass(frozen=True)
 class Planned:
-    """A tensor that will stand in a file: how it is stored, and its shape."""
+    """A tensor of a file to write: its dtype and shape."""
 
     dtype: str
     shape: tuple[int, ...]
 
     @property
     def size_bytes(self) -> int:
+        """Return the size of the stored tensor in bytes."""
         return prod(self.shape) * BITS[self.dtype] // 8
 
 
 def planned(format: Format, shape: tuple[int, ...]) -> Planned:
-    """How codes of a format are stored."""
+    """Return the dtype and shape with which codes of a format are stored."""
     return Planned(stored_dtype(format, prod(shape)), shape)
 
 
 class PartFile:
-    """A file that is written tensor by tensor; `done` are those that an earlier run has finished."""
+    """A file that is written tensor by tensor; `done` are the keys that an earlier run has finished."""
 
     def __init__(self, path: Path, tensors: Mapping[str, Planned], notes: Mapping[str, str], wishes: str) -> None:
+        """Open the part file: continue an earlier run's, or write a new header and reserve the full size.
+
+        `wishes` identifies input and options: a part file with another value is written anew.
+        """
         self.path, self.tensors = path, tensors
         stored = {key: (each.dtype, each.shape, each.size_bytes) for key, each in tensors.items()}
         head, self.offsets = header_of(stored, notes)
@@ -107,6 +113,7 @@ class PartFile:
             self.stream.truncate(self.size)
 
     def _resumed(self) -> list[str]:
+        """Return the finished keys of an interrupted run with equal header and options, or an empty list."""
         try:
             noted = json.loads(self.journal.read_text("utf-8"))
             if noted["wishes"] == self.wishes and self.part.stat().st_size == self.size:
@@ -116,19 +123,19 @@ class PartFile:
         return []
 
     def write(self, key: str, format: Format, first: int, codes: NDArray[Any]) -> None:
-        """Codes of a tensor from its element `first` on; they fill whole bytes."""
+        """Write codes of a tensor from its element `first` on; they fill whole bytes."""
         bits = BITS[self.tensors[key].dtype]
         flat = codes.reshape(-1)
         stored = pack_all(flat, format) if bits < 8 else flat.astype(flat.dtype.newbyteorder("<"), copy=False)
         self.write_bytes(key, first * bits // 8, np.ascontiguousarray(stored).view(np.uint8).data)
 
     def write_bytes(self, key: str, offset: int, content: Any) -> None:
-        """Bytes of a tensor from `offset` on."""
+        """Write bytes of a tensor from `offset` on."""
         self.stream.seek(self.start + self.offsets[key] + offset)
         self.stream.write(content)
 
     def finish(self, *keys: str) -> None:
-        """These tensors are there: a run that is stopped after this does not write them again."""
+        """Record that these tensors are complete: a resumed run does not write them again."""
         self.stream.flush()
         os.fsync(self.stream.fileno())
         self.done += keys
@@ -140,7 +147,7 @@ class PartFile:
         write_atomically(self.journal, fill, overwrite=True)
 
     def close(self, *, complete: bool) -> None:
-        """Takes the name where everything is there; else the part stays."""
+        """Close the part file, and rename it to its final name if it is `complete`."""
         self.stream.close()
         if complete:
             self.part.replace(self.path)
@@ -151,7 +158,7 @@ class PartFile:
 def target(
     path: Path, tensors: Mapping[str, Planned], notes: Mapping[str, str], wishes: str, *, overwrite: bool
 ) -> Iterator[PartFile]:
-    """A file open for writing in parts; it has its name once the block ends without an error."""
+    """Yield a file open for writing in parts; it takes its name when the block ends without an error."""
     if path.exists() and not overwrite:
         raise RefsimError("file-exists", "the file is already there", where=str(path), help="--overwrite replaces it")
     try:

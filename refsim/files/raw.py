@@ -1,4 +1,4 @@
-"""Headerless files: little-endian words, or packed codes where the format is narrower than a byte."""
+"""Headerless files: little-endian elements, or packed codes where the format is narrower than a byte."""
 
 from typing import BinaryIO
 
@@ -11,10 +11,10 @@ from refsim.formats import Format
 
 
 def entry(reader: ByteReader, format: Format, shape: tuple[int, ...] | None) -> TensorEntry:
-    """All codes from where `reader` stands to its end, as a vector or in `shape`.
+    """Return all codes from the reader's position to the end, as a vector or in `shape`.
 
-    Without a shape the bytes must be whole codes (whole groups of three bytes for 6-bit formats): 7 bytes of bf16
-    are `truncated-file`, expected 8. With a shape the byte count must be that of its codes: (3,) of e2m1 is 2 bytes.
+    Without a shape the bytes must be whole codes (whole groups of three bytes for 6-bit formats): 7 bytes of bf16 are
+    `truncated-file`, expected 8. With a shape the byte count must fit its codes: (3,) of e2m1 is 2 bytes.
     """
     bits = bits_per_code(format)
     group_bytes = 3 if bits == 6 else max(1, bits // 8)
@@ -46,14 +46,14 @@ def entry(reader: ByteReader, format: Format, shape: tuple[int, ...] | None) -> 
 
 
 def write(stream: BinaryIO, codes: Codes, format: Format) -> None:
-    """The codes in C order without a header; the shape and the format are for the caller to remember."""
+    """Write the codes in C order without a header; shape and format are not kept."""
     flat = codes.reshape(-1)
     stored = pack_all(flat, format) if bits_per_code(format) in PACKED_BITS else flat.view(np.uint8)
     stream.write(stored.data)
 
 
 def require_format(format: Format | None, where: str) -> Format:
-    """`format`, or `format-needed`: a raw file says nothing about its codes."""
+    """Return `format`; raise `format-needed` for None, since a raw file has no format."""
     if format is None:
         raise RefsimError(
             "format-needed",

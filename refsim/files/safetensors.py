@@ -65,12 +65,12 @@ class _Tensor(NamedTuple):
 
 
 def contents(reader: ByteReader) -> tuple[dict[str, Callable[[], TensorEntry]], dict[str, str]]:
-    """How to read each tensor, by key, and the text of `__metadata__`.
+    """Return how to read each tensor, by key, and the text of `__metadata__`.
 
-    The byte ranges must tile the rest of the file: no hole, no overlap, nothing behind. F4 holds two codes a byte,
-    the first in the low nibble; F6_E2M3 and F6_E3M2 four codes in three bytes, the first in the low bits. U8, I8,
-    U16, I16, U32 and I32 are plain words, whose format `__metadata__` may name under `refsim.format.<key>`.
-    Source: safetensors, format.
+    The byte ranges must tile the rest of the file without holes, overlaps or trailing bytes. F4 holds two codes a byte,
+    the first in the low nibble; F6_E2M3 and F6_E3M2 four codes in three bytes, the first in the low bits. U8, I8, U16,
+    I16, U32 and I32 are plain elements, whose format `__metadata__` may name under `refsim.format.<key>`. Source:
+    safetensors, format.
     """
     with collection_paused():
         tensors, noted, metadata = _checked(reader)
@@ -82,7 +82,7 @@ def contents(reader: ByteReader) -> tuple[dict[str, Callable[[], TensorEntry]], 
 
 
 def _checked(reader: ByteReader) -> tuple[list[_Tensor], dict[str, Format], dict[str, str]]:
-    """The tensors in the order of their bytes, the formats that the metadata names, and the rest of it."""
+    """Return the tensors in the order of their bytes, the formats that the metadata names, and the other metadata."""
     header = _header(reader)
     metadata = _metadata(header.pop(METADATA, {}), reader.where)
     bits: dict[tuple[object, ...], int | None] = {}
@@ -104,14 +104,17 @@ def _checked(reader: ByteReader) -> tuple[list[_Tensor], dict[str, Format], dict
 
 
 def _range(tensor: _Tensor) -> tuple[int, int]:
+    """Return a tensor's byte range, for sorting."""
     return tensor.begin, tensor.end
 
 
 def _bad(what: str, where: str) -> RefsimError:
+    """Return the error of a malformed header."""
     return unreadable("bad-header", what, where, rule=RULE)
 
 
 def _header(reader: ByteReader) -> dict[str, Any]:
+    """Return the parsed header; raise for text that is too long, not UTF-8, not JSON, or has duplicate keys."""
     length = int.from_bytes(reader.take(8, "the safetensors header"), "little")
     if length > HEADER_LIMIT_BYTES:
         raise unreadable(
@@ -144,7 +147,7 @@ def _header(reader: ByteReader) -> dict[str, Any]:
         whole = integer if is_rare else int  # the parser itself is quick only with int
         header = json.loads(text, parse_int=whole, parse_float=fault, parse_constant=fault)
         if _STRING.sub("", text).count(":") != len(header) + sum(len(f) for f in header.values() if type(f) is dict):
-            json.loads(text, object_pairs_hook=unique)  # some key is lost: the hook, which is slow, says so
+            json.loads(text, object_pairs_hook=unique)  # a key is duplicate: the slow hook reports it
         text.encode() if "\\u" not in text else json.dumps(header, ensure_ascii=False).encode()
     except json.JSONDecodeError as problem:
         raise _bad(f"the header is not JSON: {problem.msg} at character {problem.pos}", reader.where) from problem
@@ -154,8 +157,8 @@ def _header(reader: ByteReader) -> dict[str, Any]:
 
 
 def _require_shallow(text: str, where: str) -> None:
-    """Refuse what no header needs before it is parsed: a fourth level (the parser recurses) and lists of many items."""
-    if _SHALLOW.fullmatch(text):  # what every writer writes; the loop names what is wrong with the rest
+    """Raise, before parsing, for a fourth nesting level (the parser recurses) and for long lists."""
+    if _SHALLOW.fullmatch(text):  # true for every known writer; the loop locates the fault otherwise
         return
     depth, opened = 0, 0
     for token in _STRUCTURE.finditer(text):
@@ -171,13 +174,15 @@ def _require_shallow(text: str, where: str) -> None:
 
 
 def _metadata(fields: Any, where: str) -> dict[str, str]:
+    """Return the metadata; raise unless it maps text to text."""
     if not isinstance(fields, dict) or not all(isinstance(text, str) for text in fields.values()):
         raise _bad(f"{METADATA} is not a map from text to text", where)
     return fields
 
 
 def _tensor(key: str, fields: Any, where: str, bits: dict[tuple[object, ...], int | None]) -> _Tensor:
-    """One entry of the header, checked; `bits` remembers how many a dtype and a shape take, None for unknown dtypes."""
+    """Return one checked entry of the header; `bits` caches the size of each dtype and shape, None for unknown
+    dtypes."""
     if not isinstance(fields, dict) or fields.keys() != _FIELDS:
         raise _bad(f"{_place(key)} does not have exactly dtype, shape and data_offsets", where)
     dtype, shape, offsets = fields["dtype"], fields["shape"], fields["data_offsets"]
@@ -197,14 +202,17 @@ def _tensor(key: str, fields: Any, where: str, bits: dict[tuple[object, ...], in
 
 
 def _place(key: str) -> str:
+    """Return a tensor's key for an error."""
     return f"tensor {key[:80]!r}"
 
 
 def _integers(value: Any) -> bool:
+    """Return whether a value is a list of integers."""
     return type(value) is list and _WHOLE.issuperset(map(type, value))
 
 
 def _entry(reader: ByteReader, start: int, tensor: _Tensor, noted: Format | None) -> TensorEntry:
+    """Return how to read one tensor, with the format that its dtype or the metadata (`noted`) names."""
     where = f"{reader.where}, {_place(tensor.key)}"
     named = NAMED.get(tensor.dtype, noted)
     word_bytes = WORDS.get(tensor.dtype) or (named.code_dtype.itemsize if tensor.dtype in NAMED and named else 0)
@@ -238,7 +246,7 @@ def _entry(reader: ByteReader, start: int, tensor: _Tensor, noted: Format | None
 
 
 class StoredTensor(NamedTuple):
-    """Where a tensor lies behind the header, and its format where the file says it."""
+    """The byte range of a tensor after the header, and its format where the file names one."""
 
     key: str
     dtype: str
@@ -249,13 +257,13 @@ class StoredTensor(NamedTuple):
 
 
 def regions(reader: ByteReader) -> tuple[dict[str, StoredTensor], dict[str, str]]:
-    """Where each tensor lies, by key, and the text of `__metadata__`; the same checks as `contents`."""
+    """Return the place of each tensor, by key, and the text of `__metadata__`, with the checks of `contents`."""
     tensors, noted, metadata = _checked(reader)
     return {each.key: StoredTensor(*each, NAMED.get(each.dtype, noted.get(each.key))) for each in tensors}, metadata
 
 
 def stored_dtype(format: Format, count: int) -> str:
-    """The dtype that holds so many codes: formats without one are words, and so are codes that fill no whole bytes."""
+    """Return the dtype for `count` codes: plain elements where the format has no dtype or codes fill no whole bytes."""
     dtype = DTYPE_OF.get(format)
     if dtype is not None and count * format.bits % 8 == 0:
         return dtype
@@ -265,7 +273,8 @@ def stored_dtype(format: Format, count: int) -> str:
 def header_of(
     stored: Mapping[str, tuple[str, tuple[int, ...], int]], notes: Mapping[str, str]
 ) -> tuple[bytes, dict[str, int]]:
-    """The header of tensors given as (dtype, shape, bytes), and where each begins behind it: the widest dtype first."""
+    """Return the header of tensors given as (dtype, shape, bytes), and each tensor's offset after it, widest dtype
+    first."""
     header: dict[str, Any] = {METADATA: dict(sorted(notes.items()))} if notes else {}
     end, begins = 0, {}
     for key in sorted(stored, key=lambda key: (-BITS[stored[key][0]], key)):
@@ -278,10 +287,11 @@ def header_of(
 
 
 def write(stream: BinaryIO, tensors: Mapping[str, tuple[Codes, Format]], metadata: Mapping[str, str]) -> None:
-    """All `tensors`, widest dtype first, the header padded with spaces to a multiple of 8 bytes.
+    """Write all `tensors`, widest dtype first, the header padded with spaces to a multiple of 8 bytes.
 
-    Formats without a dtype are kept as words and named in `__metadata__`: ue4m3, ue5m3 as U8, mxint8 as I8, tf32 as
-    U32. So are E2M1, E2M3 and E3M2 codes that do not fill whole bytes: three e2m1 codes are three U8, not 12 bits.
+    Formats without a dtype are kept as plain elements and named in `__metadata__`: ue4m3, ue5m3 as U8, mxint8 as I8,
+    tf32 as U32. So are E2M1, E2M3 and E3M2 codes that do not fill whole bytes: three e2m1 codes are three U8, not 12
+    bits.
     """
     notes = dict(metadata)
     stored: dict[str, tuple[str, Codes]] = {}
