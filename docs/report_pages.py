@@ -68,7 +68,7 @@ def of_markdown(path: Path) -> str:
 
 
 def linked(text: str, source: Path, page: str) -> str:
-    """`text` of the file `source` as the site's `page`: links to reports and to pages lead there, other files are text."""
+    """`text` of the file `source` as the site's `page`: links to reports and to files of docs/ lead there, others are text."""
 
     def shown(link: re.Match[str]) -> str:
         name, _, anchor = link[2].partition("#")
@@ -77,7 +77,7 @@ def linked(text: str, source: Path, page: str) -> str:
             return link[0]  # brackets in code, or a broken link, of which the build warns
         if target.is_relative_to(REPORTS) and target.is_file():
             place = place_of(target)
-        elif target.is_relative_to(DOCS) and target.suffix == ".md":
+        elif target.is_relative_to(DOCS) and target.is_file():
             place = target.relative_to(DOCS).as_posix()
         else:
             return f"{link[1]} (`{target.relative_to(ROOT)}`)"

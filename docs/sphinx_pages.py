@@ -121,6 +121,8 @@ def _page(code: str, found: tuple[Saying, ...], run: str) -> Iterator[str]:
         yield f"```cuda\n{example.lines.rstrip()}\n```\n"
         yield "A line with `// wrong` makes the mistake. A line with `// mended` replaces it, or was missing.\n"
         yield "[When it fails](../when-it-fails.md) explains such findings, [checks](../reports/checks.md) lists them all.\n"
+    if found:
+        yield "## Messages\n\nA name in angle brackets stands for a value.\n"
     together: dict[tuple[str, str, str], list[str]] = {}
     for each in found:
         together.setdefault((each.what, each.rule, each.help), []).append(
@@ -143,9 +145,9 @@ def gallery() -> Iterator[tuple[str, str]]:
         if main([*shlex.split(command), "-o", str(path)]):
             raise RuntimeError(f"refsim {command} failed")
         lines.append(
-            f"## {title}\n\n```console\n$ refsim {command} -o drawing.svg\n```\n\n![{title}](gallery/{number}.svg)\n"
+            f"## {title}\n\n```console\n$ refsim {command} -o drawing.svg\n```\n\n![{title}]({number}.svg)\n"
         )
-    yield "gallery.md", "\n".join(lines)
+    yield "gallery/index.md", "\n".join(lines)
 
 
 def write_pages(app: Sphinx) -> None:
