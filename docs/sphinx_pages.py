@@ -144,9 +144,7 @@ def gallery() -> Iterator[tuple[str, str]]:
         path.parent.mkdir(exist_ok=True)
         if main([*shlex.split(command), "-o", str(path)]):
             raise RuntimeError(f"refsim {command} failed")
-        lines.append(
-            f"## {title}\n\n```console\n$ refsim {command} -o drawing.svg\n```\n\n![{title}]({number}.svg)\n"
-        )
+        lines.append(f"## {title}\n\n```console\n$ refsim {command} -o drawing.svg\n```\n\n![{title}]({number}.svg)\n")
     yield "gallery/index.md", "\n".join(lines)
 
 
@@ -165,13 +163,27 @@ def name_files(app: Sphinx, page: str, source: list[str]) -> None:
 
 
 def as_written(app: Sphinx, what: str, name: str, thing: object, options: object, lines: list[str]) -> None:
-    """Docstrings are text: what reStructuredText would take for markup stands as it was typed, `names` as code."""
-    for number, line in enumerate(lines):
-        pieces = re.split(r"(`[^`]+`)", line)
-        lines[number] = "".join(
-            f"`{piece}`" if place % 2 else re.sub(r"([*|\\]|_(?=\W|$))", r"\\\1", piece)
-            for place, piece in enumerate(pieces)
-        )
+    """Show docstrings as text: `names` as code, indented blocks as typed, nothing as markup of reStructuredText."""
+    shown: list[str] = []
+    is_block = False
+    for line in lines:
+        ended = not shown or not shown[-1].strip()
+        if line.startswith(" ") and ended and not is_block:
+            shown += ["::", ""]
+            is_block = True
+        elif is_block and line.strip() and not line.startswith(" "):
+            shown += [] if ended else [""]
+            is_block = False
+        shown.append(line if is_block else _escaped(line))
+    lines[:] = shown
+
+
+def _escaped(line: str) -> str:
+    pieces = re.split(r"(`[^`]+`)", line)
+    return "".join(
+        f"`{piece}`" if place % 2 else re.sub(r"([*|\\]|_(?=\W|$))", r"\\\1", piece)
+        for place, piece in enumerate(pieces)
+    )
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
