@@ -1,1 +1,1 @@
-"""What a user asked to see of a launch: statements as they run, accesses to an address."""
+"""Observers of a launch: the statements that run, and the accesses to an address range."""

@@ -1,4 +1,4 @@
-"""Who writes and who reads some bytes: every access to a stretch of one state space, as it happens."""
+"""Observer of one address range of a state space: it records every access to these bytes."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,11 +18,9 @@ MOST = 4096
 
 @dataclass(frozen=True)
 class Stretch:
-    """Bytes [start, stop) of a state space, counted from the start of the region `region`, or from its first byte ("").
-
-    "shared", 1024, 1028: the four bytes at 0x400 of every CTA's shared memory. "global" with region "argument 1", 256,
-    260: bytes of that buffer, wherever it lies.
-    """
+    """A range of bytes [start, stop) of a state space, counted from the start of `region` ("": from byte 0 of the
+    space). "shared", 1024, 1028: the four bytes at 0x400 of every CTA's shared memory. "global" with region "argument
+    1", 256, 260: bytes 256 to 259 of that buffer, at whatever address it lies."""
 
     space: str
     start: int
@@ -33,9 +31,8 @@ class Stretch:
 @dataclass(frozen=True)
 class Touched:
     """One executed access (read, write, update, or copy): thread i of the launch touched `width` bytes at addresses[i].
-
-    `bits[i]` is what it read, wrote, or left behind; a compare-and-swap that wrote nothing has `wrote` False.
-    """
+    `bits[i]` is the value that it read, wrote, or left in memory. `wrote[i]` is False for a compare-and-swap that wrote
+    nothing."""
 
     kind: str
     statement: Statement
@@ -48,7 +45,7 @@ class Touched:
 
 @dataclass(repr=False)
 class AddressWatch(FieldsCard):
-    """Collects the accesses to a stretch; at most `most` of them, the others are counted."""
+    """Collects the first `most` accesses to a stretch in `touched`; `left_out` counts the others."""
 
     stretch: Stretch
     most: int = MOST
@@ -56,15 +53,16 @@ class AddressWatch(FieldsCard):
     left_out: int = 0
 
     def restart(self) -> None:
-        """The launch begins again: what was seen of the attempt before counts for nothing."""
+        """Forget all accesses, since the launch begins again."""
         self.touched.clear()
         self.left_out = 0
 
     def before(self, access: Access) -> None:
-        """An access is noted once it is made: a refused one is reported as what it is."""
+        """Do nothing: an access is recorded after it was made, so that a refused access is only reported as a
+        finding."""
 
     def after(self, access: Access) -> None:
-        """Note the lanes that touch the stretch."""
+        """Record the lanes of an access that touch the stretch."""
         span = self._span(access)
         if span is None or not isinstance(access.threads, Lanes):
             return
@@ -72,13 +70,16 @@ class AddressWatch(FieldsCard):
         self._note(access.kind, access.threads, access.at, access.width, items, span, access.space.base, access.wrote)
 
     def moved(self, lanes: Lanes, at: Array, width: int, items: Array) -> None:
-        """Note the bytes that an asynchronous copy of these lanes brings to shared memory."""
+        """Record the bytes that an asynchronous copy of these lanes writes to shared memory."""
         if self.stretch.space == "shared":
             self._note(COPY, lanes, at, width, items, range(self.stretch.start, self.stretch.stop), 0, None)
 
     def _note(
         self, kind: str, lanes: Lanes, at: Array, width: int, items: Array, span: range, base: int, wrote: Array | None
     ) -> None:
+        """Append the lanes that touch `span` to `touched`, or count the access once `most` are kept. `at` and `items`
+        hold an address and a value for each lane (or one for all); `base` is added to addresses for the report;
+        `wrote`: which lanes wrote, None where the kind of access says it."""
         assert lanes.statement is not None
         at, items = lanes.full(at), lanes.full(items)
         mine = (at < span.stop) & (at + width > span.start)
@@ -101,7 +102,7 @@ class AddressWatch(FieldsCard):
         )
 
     def _span(self, access: Access) -> range | None:
-        """The byte positions that are meant; None while their region does not exist."""
+        """Return the watched byte positions within the space; None while their region does not exist."""
         start, stop = self.stretch.start, self.stretch.stop
         if not self.stretch.region:
             return range(start, stop)
@@ -110,7 +111,7 @@ class AddressWatch(FieldsCard):
 
 
 def _whole(items: Array) -> list[int]:
-    """Items as integers."""
+    """Return items as integers; items wider than 8 bytes are read as little-endian bytes."""
     if items.dtype.itemsize > 8:
         return [int.from_bytes(item.tobytes(), "little") for item in items]
     return [int(item) for item in items]

@@ -1,4 +1,4 @@
-"""The statements that one warp runs, with the registers that each of them wrote."""
+"""Observer of one warp: the statements that it runs, with the registers that each statement wrote or read."""
 
 from collections import Counter
 from dataclasses import dataclass, field
@@ -20,21 +20,20 @@ MOST = 4096
 
 
 class StepObserver(Protocol):
-    """Whoever wants to see statements run, one at a time: before one, with all lanes that are at it, and after it.
-
-    A statement that the scheduler ends a block with (a branch, a barrier, an instruction of a whole warp) is shown only
-    afterwards, with the lanes that ran it.
-    """
+    """An observer that sees statements run one at a time: before a statement, with all lanes that are at it, and after
+    it. A statement with which the scheduler ends a block (a branch, a barrier, an instruction of a whole warp) is shown
+    only afterwards, with the lanes that ran it."""
 
     def before(self, lanes: Lanes, step: Step) -> None: ...
     def after(self, lanes: Lanes, step: Step) -> None: ...
     def restart(self) -> None:
-        """The launch begins again from its first statement."""
+        """Forget what was seen: the launch begins again from its first statement."""
 
 
 @dataclass(frozen=True)
 class Held:
-    """A register of the lanes of a step, as bits: what was written, or read by a statement that writes none."""
+    """The bits of a register in the lanes of a step: written by the statement, or read by a statement that writes
+    none."""
 
     register: str
     is_written: bool
@@ -54,11 +53,9 @@ class Ran:
 
 @dataclass(repr=False)
 class WarpTrace(FieldsCard):
-    """What one warp runs: warp `warp` of the launch, counted block after block, at source lines `first` to `last`.
-
-    Lines are those of the file that most of the entry's statements come from; of the PTX where it names no source. At most
-    `most` statements are kept, the others counted.
-    """
+    """Records the statements of warp `warp` (counted over the launch, block after block) at source lines `first` to
+    `last`. Line numbers refer to the file that most statements of the entry come from, or to the PTX if it names no
+    source file. At most `most` statements are kept; `left_out` counts the others."""
 
     code: Code
     warp: int
@@ -76,14 +73,14 @@ class WarpTrace(FieldsCard):
         self._file = files.most_common(1)[0][0] if files else None
 
     def before(self, lanes: Lanes, step: Step) -> None:
-        """Keep the guard: the statement may write its own."""
+        """Keep the guard of the step, which the statement itself may overwrite."""
         self._guard = None
         if step.guard and self.is_wanted(step.statement):
             guard = np.array(lanes.full(get(lanes, step.guard.register.index)))
             self._guard = ~guard if step.guard.negated else guard
 
     def after(self, lanes: Lanes, step: Step) -> None:
-        """Note the step if lanes of the warp ran it."""
+        """Record the step if lanes of the warp ran it."""
         guard, self._guard = self._guard, None
         if not self.is_wanted(step.statement):
             return
@@ -100,12 +97,12 @@ class WarpTrace(FieldsCard):
         self.ran.append(Ran(step.statement, names, tuple(self._registers(lanes, step, mine))))
 
     def restart(self) -> None:
-        """What was seen of a launch that begins again is forgotten."""
+        """Forget the recorded steps, since the launch begins again."""
         self.ran.clear()
         self.left_out, self._guard = 0, None
 
     def is_wanted(self, statement: Statement) -> bool:
-        """Whether a statement stands at one of the lines, or in a function that was inlined there."""
+        """Return whether a statement comes from one of the lines, or from a function that was inlined there."""
         place = statement.location
         if self._file is None:
             return self.first <= statement.line <= self.last
@@ -114,6 +111,7 @@ class WarpTrace(FieldsCard):
         )
 
     def _registers(self, lanes: Lanes, step: Step, mine: NDArray[np.bool_]) -> list[Held]:
+        """Return the registers that a step wrote in lanes `mine`; those that it read if it wrote none."""
         written = [(index, type) for result, type in step.results for index in _elements(result)]
         if written:
             return [self._held(lanes, index, type, mine, is_written=True) for index, type in written]
@@ -132,4 +130,5 @@ class WarpTrace(FieldsCard):
 
 
 def _elements(result: int | tuple[int | None, ...] | None) -> list[int]:
+    """Return the register indices of a result: one register, or a vector whose unused elements are None."""
     return [index for index in (result if isinstance(result, tuple) else (result,)) if index is not None]
