@@ -1,1 +1,1 @@
-"""Where threads wait for each other."""
+"""Synchronization between threads: barriers, mbarriers, meetings of warps, and deadlock reports."""

@@ -1,4 +1,5 @@
-"""The barrier of a cluster: every thread arrives, then waits; all of a phase arrive before anybody of it goes on."""
+"""The barrier of a cluster (barrier.cluster): each thread arrives, then waits until all threads of its cluster have
+arrived."""
 
 import numpy as np
 
@@ -12,7 +13,9 @@ IDLE, ARRIVED, COMPLETE = range(3)
 
 
 class ClusterBarrier:
-    """Where each lane stands in the current phase of its cluster; a launch without clusters has one of every CTA."""
+    """The state of each lane in the current phase of its cluster's barrier; without clusters, each CTA is its own
+    cluster. `state`: IDLE, ARRIVED or COMPLETE for each lane; `pc`: the statement at which a lane waits, -1 if it does
+    not wait."""
 
     def __init__(self, machine: Scheduler) -> None:
         self.machine = machine
@@ -20,7 +23,7 @@ class ClusterBarrier:
         self.pc = np.full(machine.geometry.lanes, -1, np.int64)
 
     def arrive(self, lanes: Lanes, *, releases: bool) -> None:
-        """Lanes arrive and go on."""
+        """Record that lanes arrive, and let them go on; `releases` is False for `.relaxed`."""
         again = self.state[lanes.ids] != IDLE
         if again.any():
             raise lanes.fault("barrier-misuse", int(np.argmax(again)), "a second arrival without a wait between", RULE)
@@ -31,7 +34,7 @@ class ClusterBarrier:
         self.release()
 
     def wait(self, lanes: Lanes) -> None:
-        """Lanes that have arrived wait for the others of their cluster."""
+        """Let lanes that have arrived wait for the other lanes of their cluster."""
         state = self.state[lanes.ids]
         if (idle := state == IDLE).any():
             raise lanes.fault("barrier-misuse", int(np.argmax(idle)), "a wait without an arrival before it", RULE)
@@ -39,7 +42,7 @@ class ClusterBarrier:
         self._go_on(lanes.ids[state == COMPLETE])
 
     def release(self) -> None:
-        """Complete the phase of each cluster whose threads have all arrived or exited; those that wait go on."""
+        """Complete the phase of each cluster whose threads have all arrived or exited, and resume its waiting lanes."""
         machine, geometry = self.machine, self.machine.geometry
         arrived = self.state == ARRIVED
         if not arrived.any():
@@ -68,12 +71,13 @@ class ClusterBarrier:
         self.pc[ids] = -1
 
     def waiting(self) -> list[tuple[int, Ids]]:
-        """Program counters and the lanes that wait there, for a deadlock report."""
+        """Return the program counters at which lanes wait, with these lanes, for a deadlock report."""
         ids = np.flatnonzero(self.pc >= 0)
         return [(int(pc), ids[self.pc[ids] == pc]) for pc in np.unique(self.pc[ids])]
 
     def question(self, lane: int) -> str:
-        """What a lane waits for that stands here: how many of its cluster have arrived, and who is the first that has not."""
+        """Return what a waiting lane waits for: how many threads of its cluster have arrived, and the first that has
+        not."""
         if self.pc[lane] < 0:
             return ""
         geometry = self.machine.geometry

@@ -1,4 +1,4 @@
-"""Arrivals of tcgen05.commit at mbarriers: asked for by a thread, and made once its operations are done."""
+"""Arrivals of tcgen05.commit at mbarriers: a thread requests them, and they happen once its operations are complete."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -17,12 +17,13 @@ _RANKS = 16
 
 @dataclass(frozen=True)
 class CommitArrivals:
-    """The mbarriers of one machine, for its tensor cores."""
+    """The mbarriers of one machine, as its tensor cores use them."""
 
     mbarriers: objects.Mbarriers
 
     def asked(self, one: Lanes, space: str, address: Array, mask: int | None) -> list[objects.Delayed]:
-        """What will come: one arrival at each object that a lane means, with what the lane knows now."""
+        """Return the arrivals that a commit requests: one at each object, with the current knowledge of the issuing
+        lane. `mask` selects the CTAs of a multicast by rank; None means the object at `address` alone."""
         owner, found = self.mbarriers, []
         ranks = [np.array([rank]) for rank in range(_RANKS) if mask is not None and mask >> rank & 1]
         for at in [address] if mask is None else [with_rank(address, rank) for rank in ranks]:
@@ -34,7 +35,8 @@ class CommitArrivals:
         return found
 
     def come(self, arrivals: list[objects.Delayed], committed: Any) -> None:
-        """The operations are done: they arrive, and are over once somebody sees the phase complete."""
+        """Make the arrivals, as the operations are complete; a thread that sees the phase complete knows that
+        `committed` is over."""
         owner = self.mbarriers
         for first in arrivals:
             found = objects.Object(first.flat, first.lanes, np.zeros(1, np.int64), first.access)

@@ -1,4 +1,4 @@
-"""What is said when no thread can go on: who waits where and for what, and who never came."""
+"""The report that no thread can go on: which threads wait where and for what, and which threads never came."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -26,13 +26,13 @@ _CAUSES = (
     _CLUSTER,
     WARPGROUP_RULE,
     MEETING_RULE,
-)  # who waits for the first ones holds up the others
+)  # from cause to consequence: threads that wait by the first rules hold up the others
 _NAMED = 8
 
 
 @dataclass(frozen=True)
 class _Wait:
-    """Lanes that wait at one statement for one thing: what that is in words, and by what rule they wait."""
+    """Lanes that wait at one statement for one thing: `where` describes it, `rule` is the rule by which they wait."""
 
     pc: int
     ids: Ids
@@ -41,7 +41,9 @@ class _Wait:
 
 
 def deadlock(machine: Scheduler, parked: Mapping[int, Ids]) -> RefsimError:
-    """The error for lanes of which none can go on."""
+    """Return the error for a launch in which no lane can go on. `parked`: the lanes that wait for partners, by the
+    program counter of their instruction. The code is divergent-sync if the threads of a warp or a warpgroup wait at
+    different instructions, deadlock otherwise."""
     geometry = machine.geometry
     waiting = [
         *parked.items(),
@@ -81,7 +83,7 @@ def deadlock(machine: Scheduler, parked: Mapping[int, Ids]) -> RefsimError:
 
 
 def _by_question(machine: Scheduler, pc: int, ids: Ids) -> list[_Wait]:
-    """Lanes that wait at one statement, by what they wait for: a barrier with its number or address, registers."""
+    """Return lanes that wait at one statement, grouped by the barrier, object, or registers that they wait for."""
     asked: dict[tuple[str, str], list[int]] = {}
     for lane in ids.tolist():
         asked.setdefault(_question(machine, pc, lane), []).append(lane)
@@ -89,7 +91,7 @@ def _by_question(machine: Scheduler, pc: int, ids: Ids) -> list[_Wait]:
 
 
 def _question(machine: Scheduler, pc: int, lane: int) -> tuple[str, str]:
-    """What a lane waits for, and by what rule."""
+    """Return what a lane waits for, and the rule by which it waits."""
     step = machine.code.steps[pc]
     if pc in machine.resting:
         found = machine.mbarriers.question(lane)
@@ -106,8 +108,9 @@ def _question(machine: Scheduler, pc: int, lane: int) -> tuple[str, str]:
 
 
 def _absent(machine: Scheduler, lane: int, waiting: list[tuple[int, Ids]]) -> Iterable[str]:
-    """Who has not come to the mbarrier that a lane waits for: those that came in the phase before, else the statements that
-    would bring somebody to an mbarrier and that nobody executed."""
+    """Yield a sentence for each thread that came to the lane's mbarrier in the previous phase and not in this one. If
+    there is none, one sentence names the statements that arrive at an mbarrier and that no thread has executed.
+    `waiting`: all waiting lanes by program counter."""
     geometry = machine.geometry
     missing = machine.mbarriers.missing(lane)
     for ids, statement in missing:

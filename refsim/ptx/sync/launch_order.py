@@ -1,4 +1,4 @@
-"""Where one launch stands between its neighbours: what it waits for, and whom it lets begin (griddepcontrol)."""
+"""The order of launches (griddepcontrol): a launch waits for the previous ones, and allows the next one to begin."""
 
 import numpy as np
 
@@ -8,8 +8,9 @@ from refsim.ptx.sync.scheduler import Scheduler
 
 
 class LaunchOrder:
-    """`is_open`: the launches before are complete, which they always are unless a launch runs beside the one before it.
-    `waiting` are the lanes that wait for that, by the statement at which they go on."""
+    """The state of griddepcontrol in one launch. `is_open`: the previous launches are complete, as always unless this
+    launch runs concurrently with the previous one. `waiting`: the lanes that wait for that, by the statement at which
+    they go on. `has_let`: the CTAs that allowed the next launch."""
 
     def __init__(self, machine: Scheduler) -> None:
         self.machine = machine
@@ -18,7 +19,7 @@ class LaunchOrder:
         self.has_let = np.zeros(machine.geometry.count, np.bool_)
 
     def wait(self, lanes: Lanes) -> None:
-        """Lanes wait until the launches before are complete, and their writes seen."""
+        """Let lanes wait until the previous launches are complete and their writes visible."""
         machine, after = self.machine, lanes.pc + 1
         if machine.dependency is not None:
             assert lanes.statement is not None
@@ -29,14 +30,14 @@ class LaunchOrder:
             self.waiting[after] = union(self.waiting[after], lanes.ids) if after in self.waiting else lanes.ids
 
     def open(self) -> None:
-        """The launches before are complete: those that waited go on."""
+        """Record that the previous launches are complete, and resume the waiting lanes."""
         self.is_open = True
         for pc, ids in self.waiting.items():
             self.machine.go(pc, ids)
         self.waiting = {}
 
     def let_others_begin(self, lanes: Lanes) -> None:
-        """The blocks of these lanes have no objection to the next launch."""
+        """Record that the CTAs of these lanes allow the next launch to begin."""
         if self.machine.dependency is not None:
             self.machine.dependency.let_others_begin(lanes.ids)
         self.has_let[lanes.cta] = True
@@ -44,6 +45,6 @@ class LaunchOrder:
 
     @property
     def lets_others_begin(self) -> bool:
-        """Whether every block has said so, or has exited."""
+        """Return whether every CTA has allowed the next launch to begin, or has exited."""
         alive = self.machine.alive.reshape(self.machine.geometry.count, -1).any(axis=1)
         return bool((self.has_let | ~alive).all())

@@ -1,4 +1,4 @@
-"""One mbarrier object: its phase, what holds that open, and the 64-bit word in shared memory."""
+"""The state of one mbarrier object: its phase, its pending arrivals and bytes, and the 64-bit word in shared memory."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,11 +11,12 @@ MOST_ARRIVALS = (1 << COUNT_BITS) - 1
 
 @dataclass
 class Barrier:
-    """One live object: `pending` arrivals and `transactions` bytes until `phase` completes, `expected` in the next one.
+    """One live object: `pending` arrivals and `transactions` bytes until `phase` completes, `expected` arrivals in the
+    next one.
 
-    `is_observed`: somebody saw the phase before it complete. `copies`: the lanes whose copies arrived in this phase, with
-    the number of their youngest copy; `landing` are those of the phase before, until somebody sees it complete. So are
-    `counted` and `brought` for transfers of copy engines.
+    `is_observed`: some thread saw the previous phase complete. `copies`: (lanes, number of their latest copy) of
+    cp.async copies that arrived in this phase. `landing`: these of the previous phase, until some thread sees it
+    complete. `counted` and `brought` hold transfers of copy engines in this way.
     """
 
     expected: int
@@ -30,7 +31,7 @@ class Barrier:
 
     @property
     def word(self) -> int:
-        """What stands in shared memory."""
+        """Return the 64-bit word in shared memory."""
         return (
             (self.phase & 1) << 63
             | (self.transactions & (2 * MOST_ARRIVALS + 1)) << 40
@@ -40,11 +41,11 @@ class Barrier:
 
     @property
     def is_filling(self) -> bool:
-        """Whether somebody has come to this phase, or announced bytes of it."""
+        """Return whether some thread has arrived in this phase, or announced bytes for it."""
         return self.pending != self.expected or self.transactions != 0
 
     def complete(self) -> None:
-        """The next phase begins if nothing holds this one open."""
+        """Begin the next phase if no arrival and no byte of this one is pending."""
         if self.pending == 0 and self.transactions == 0:
             self.phase, self.pending, self.is_observed = self.phase + 1, self.expected, False
             self.landing, self.copies = self.copies, []

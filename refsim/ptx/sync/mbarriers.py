@@ -1,8 +1,9 @@
 """Barriers in shared memory (mbarrier objects): phases, the arrivals and bytes that they wait for, and misuse of them.
 
-The object is the 64-bit word that a kernel may not look at; beside it the full number of its phase is kept, of which the
-word has one bit, so that a state of a phase long gone is seen. Copies that arrive do so when nobody else can run, and
-their bytes are there once somebody has seen the phase complete: as late as either may be, whatever the policy.
+The object is a 64-bit word that a kernel may not read. The word holds one bit of the phase; the full number of the
+phase is kept next to it, so that a state of an old phase is detected. Arrivals of copies happen when no thread can run
+otherwise, and the copied bytes are in memory once some thread has seen the phase complete: each as late as the ISA
+allows, under any policy.
 """
 
 from collections.abc import Iterator
@@ -28,7 +29,7 @@ BYTES = 8
 
 
 class BarrierHost(Machine, Protocol):
-    """A machine with those that hear of its barriers."""
+    """A machine with the race check that its barriers inform."""
 
     @property
     def races(self) -> Races | None: ...
@@ -36,7 +37,8 @@ class BarrierHost(Machine, Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Delayed:
-    """Arrivals of lanes at one object once their copies up to number `issued` are there, with what the lanes knew."""
+    """Arrivals of lanes at one object, due once their copies up to number `issued` are complete. `notes` hold what the
+    lanes knew when they asked for the arrival (None without race check)."""
 
     lanes: Lanes
     flat: int
@@ -47,7 +49,8 @@ class Delayed:
 
 @dataclass(frozen=True)
 class Object:
-    """The object that some lanes mean: its byte position, the lanes, their places among all that execute, the access."""
+    """An mbarrier object that some lanes address: its byte position, the lanes, their indices among the executing
+    lanes, the access."""
 
     flat: int
     lanes: Lanes
@@ -55,13 +58,15 @@ class Object:
     access: Access
 
     def of(self, values: Array) -> Array:
-        """Their part of an operand."""
+        """Return the part of an operand that belongs to these lanes."""
         return values[self.at] if len(values) > 1 else np.broadcast_to(values, len(self.at))
 
 
 @dataclass
 class Mbarriers:
-    """The objects of all CTAs that run, by their byte position in the flat shared memory."""
+    """The mbarrier objects of all running CTAs, by their byte position in the flat shared memory. `live` and `ended`:
+    objects between init and inval, and after it. `delayed`: arrivals that wait for copies. `asked`: (object, phase,
+    statement) that each waiting lane polls."""
 
     machine: BarrierHost
     live: dict[int, Barrier] = field(default_factory=dict)
@@ -77,11 +82,12 @@ class Mbarriers:
 
     @property
     def order(self) -> PhaseOrder | None:
+        """Return the race check's record of phases; None without race check."""
         return None if self.machine.races is None else self.machine.races.phases
 
     # ---- plain accesses
     def before(self, access: Access) -> None:
-        """A load, a store or a copy that touches a live object is a misuse of it."""
+        """Raise the fault of a load, store or copy that touches a live object."""
         if not self.live:
             return
         if self.positions is None:
@@ -95,10 +101,12 @@ class Mbarriers:
             raise access.threads.fault(CODE, lane, "a plain access to a live mbarrier object", RULE)
 
     def after(self, access: Access) -> None:
-        """Nothing is remembered."""
+        """Do nothing: no access is remembered."""
 
     # ---- objects
     def init(self, lanes: Lanes, space: str, addresses: Array, count: Array) -> None:
+        """Begin objects that expect `count` arrivals (mbarrier.init). Raises the fault of a count out of range; reports
+        an object that is live already."""
         made: list[tuple[Object, Barrier]] = []
         try:
             for found in self.objects(lanes, space, addresses, own="initialised"):
@@ -108,13 +116,13 @@ class Mbarriers:
                     if len(found.at) > 1:
                         raise again
                     self.machine.report(again, found.lanes.statement)
-                    self._end(found)  # which a known compiler left out
+                    self._end(found)  # a known compiler leaves out the inval
                 if not 1 <= expected <= MOST_ARRIVALS:
                     raise found.lanes.fault(
                         CODE, 0, f"an mbarrier for {expected} arrivals, of 1 to {MOST_ARRIVALS}", RULE
                     )
                 made.append((found, Barrier(expected, expected)))
-        finally:  # objects before one that cannot begin have begun: what their store says is said first
+        finally:  # the objects before an invalid one have begun: findings of their store are reported first
             if made:
                 self._store(lanes, space, addresses, {int(found.at[0]): barrier.word for found, barrier in made})
             for found, barrier in made:
@@ -123,6 +131,7 @@ class Mbarriers:
                     self.order.born(found.flat, int(found.lanes.ids[0]))
 
     def invalidate(self, lanes: Lanes, space: str, addresses: Array) -> None:
+        """End objects (mbarrier.inval) and clear their words."""
         self._come_due()
         for found in self.objects(lanes, space, addresses, own="invalidated"):
             self.barrier(found, 0)
@@ -132,7 +141,7 @@ class Mbarriers:
             self._store(lanes, space, addresses, {int(found.at[0]): 0})
 
     def _end(self, found: Object) -> None:
-        """The object is none any more."""
+        """Remove an object from all records."""
         if self.order is not None:
             self.order.died(found.access, found.flat)
         del self.live[found.flat]
@@ -141,7 +150,8 @@ class Mbarriers:
         self.positions, self.ended[found.flat] = None, found.access.statement
 
     def _store(self, lanes: Lanes, space: str, addresses: Array, words: dict[int, int]) -> None:
-        """Words of objects by one store, each by the lane at a place among all that execute."""
+        """Store the words of objects by one store; `words` maps an index among the executing lanes to the word of its
+        object."""
         places, held = sorted(words), np.array([words[place] for place in sorted(words)], np.uint64)
         some = Lanes(self.machine, lanes.ids[places], lanes.statement)
         some.store(space, lanes.full(addresses)[places], held, BYTES)
@@ -159,7 +169,9 @@ class Mbarriers:
         transactions: Array | None = None,
         completes: bool = True,
     ) -> Array:
-        """Arrivals lane after lane; the state of the phase before each: its number, and how many were pending."""
+        """Make the arrivals of lanes, lane after lane, and return a state token for each: the phase and its pending
+        count. `count`: arrivals of each lane; `drop` lowers the expected count of later phases; `transactions`: bytes
+        that the lane announces; `completes` is False for .noComplete, which may not complete a phase."""
         tokens = np.zeros(lanes.count, np.uint64)
         for found in self.objects(lanes, space, addresses):
             barrier, numbers = self.barrier(found, 0), found.of(count).astype(np.int64)
@@ -181,7 +193,9 @@ class Mbarriers:
         return tokens
 
     def check(self, found: Object, barrier: Barrier, numbers: Array, before: Array, *, completes: bool) -> None:
-        """Arrivals that a phase does not take: more than are pending, or in one before which somebody must look."""
+        """Raise the fault of arrivals that a phase does not take. These are more arrivals than are pending (`before`,
+        for each lane), or arrivals before some thread saw the previous phase complete, or, unless `completes`, arrivals
+        that complete the phase."""
         if not barrier.is_observed:
             what = f"an arrival in phase {barrier.phase} of an mbarrier, whose phase {barrier.phase - 1} no thread saw complete"
             raise found.lanes.fault(CODE, 0, what, RULE)
@@ -195,7 +209,8 @@ class Mbarriers:
             raise found.lanes.fault(CODE, lane, what, RULE)
 
     def change_transactions(self, lanes: Lanes, space: str, addresses: Array, amount: Array, sign: int) -> None:
-        """Bytes that the phase waits for, or that have come; they may come first, while an arrival is pending."""
+        """Add `sign` times `amount` bytes to those that a phase waits for; bytes may come before expect_tx announces
+        them."""
         for found in self.objects(lanes, space, addresses):
             barrier = self.barrier(found, 0)
             self.touch(found)
@@ -212,7 +227,8 @@ class Mbarriers:
     def test(
         self, lanes: Lanes, space: str, addresses: Array, asked: Array, meaning: Semantics, *, parity: bool
     ) -> Array:
-        """Whether the phase is complete that a state names, or a parity: the current phase is not, the one before it is."""
+        """Return for each lane whether the phase that a state token or a parity names is complete. Only the previous
+        phase is complete; the current one is not. `asked`: tokens, or parities if `parity`."""
         done = np.zeros(lanes.count, np.bool_)
         for found in self.objects(lanes, space, addresses, own="waited for"):
             barrier = self.barrier(found, 0)
@@ -236,6 +252,7 @@ class Mbarriers:
         return done
 
     def _wanted(self, found: Object, barrier: Barrier, asked: Array, *, parity: bool) -> Array:
+        """Return the number of the phase that each lane asks for: the current phase or the previous one."""
         if parity:  # its lowest bit: ptxas shifts the others out, and Triton writes -1 where the ISA says 1
             return np.where(asked % 2 == barrier.phase % 2, barrier.phase, barrier.phase - 1)
         wanted = (asked >> np.uint64(COUNT_BITS)).astype(np.int64)
@@ -248,7 +265,7 @@ class Mbarriers:
         return wanted
 
     def _observe(self, flat: int, barrier: Barrier) -> None:
-        """Somebody saw the last phase complete: the copies that arrived in it are there."""
+        """Complete the copies and transfers that arrived in the last phase, as some thread saw it complete."""
         if barrier.is_observed:
             return
         barrier.is_observed = True
@@ -262,12 +279,13 @@ class Mbarriers:
             self.order.observed(flat, ids, transfers)
 
     def missing(self, lane: int) -> Came:
-        """Who came in the phase before the one that a lane waits for, and not in this one."""
+        """Return the lanes that arrived in the phase before the one that a lane waits for, and not in this one."""
         flat, phase, _ = self.asked[lane]
         return self.arrivals.missing(flat, phase)
 
     def question(self, lane: int) -> str:
-        """What a lane waits for that rests: the object, its phase, and what holds it open; "" where that is no object."""
+        """Return what a resting lane waits for: the object, its phase, and the missing arrivals; "" if it waits for no
+        object."""
         if lane not in self.asked:
             return ""
         flat, phase, statement = self.asked[lane]
@@ -286,7 +304,8 @@ class Mbarriers:
 
     # ---- arrivals of copies
     def arrive_after_copies(self, lanes: Lanes, space: str, addresses: Array, *, increments: bool) -> None:
-        """Each lane arrives once its copies so far are there: at once where none is on its way."""
+        """Let each lane arrive once its copies so far are complete: at once if none is in flight. `increments`: the
+        pending count grows by one for each lane (without .noinc)."""
         for found in self.objects(lanes, space, addresses, own="counted on by copies"):
             barrier = self.barrier(found, 0)
             self.touch(found)
@@ -304,7 +323,7 @@ class Mbarriers:
                 self._come(arrival)
 
     def fire(self) -> None:
-        """Nobody else can run: the oldest arrival of copies of every CTA comes."""
+        """Make the oldest delayed arrival of every CTA, since no thread can run otherwise."""
         oldest: dict[int, Delayed] = {}
         later = []
         for each in self.delayed:
@@ -315,7 +334,7 @@ class Mbarriers:
             self._come(each)
 
     def _come_due(self) -> None:
-        """Those arrivals come whose copies somebody has waited for."""
+        """Make the delayed arrivals whose copies some thread has waited for."""
         copies, delayed = self.machine.copies, self.delayed
         self.delayed = [each for each in delayed if copies.are_flying(each.lanes.ids, each.issued)]
         for each in delayed:
@@ -323,6 +342,7 @@ class Mbarriers:
                 self._come(each)
 
     def _come(self, first: Delayed) -> None:
+        """Make one delayed arrival: count its lanes, and remember their copies until the phase is seen complete."""
         found = Object(first.flat, first.lanes, np.arange(first.lanes.count), first.access)
         barrier, ones = self.barrier(found, 0), np.ones(first.lanes.count, np.int64)
         self.check(found, barrier, ones, barrier.pending - np.arange(first.lanes.count), completes=True)
@@ -336,12 +356,15 @@ class Mbarriers:
 
     # ---- places
     def objects(self, lanes: Lanes, space: str, addresses: Array, *, own: str = "") -> Iterator[Object]:
-        """The objects that lanes mean, which must be in shared memory; in their own CTA's where `own` says what for."""
+        """Yield the objects that lanes address, which must lie in shared memory. `own`: the objects must lie in the
+        lane's own CTA; the text says what is done to them, for the error."""
         for part, name, at, chosen in lanes.parts(space, addresses):
             numbers = np.arange(lanes.count) if chosen is None else np.flatnonzero(chosen)
             if name != "shared":
                 self.machine.report(part.fault(CODE, 0, f"an mbarrier object in {name} memory", RULE), part.statement)
-                yield from self.objects(lanes, "shared", addresses, own=own)  # what a known compiler means
+                yield from self.objects(
+                    lanes, "shared", addresses, own=own
+                )  # a known compiler passes generic addresses so
                 return
             state, owner = part.space(name)
             if own and (elsewhere := np.asarray(owner != part.cta)).any():
@@ -356,6 +379,8 @@ class Mbarriers:
                 yield Object(flat, some, numbers[mine], access if some is part else access.of(mine))
 
     def barrier(self, found: Object, lane: int) -> Barrier:
+        """Return the live barrier of an object. Raises the fault of `lane` for an object that is not initialized or has
+        ended."""
         if found.flat in self.live:
             return self.live[found.flat]
         ended = self.ended.get(found.flat)
@@ -363,10 +388,11 @@ class Mbarriers:
         raise found.lanes.fault(CODE, lane, f"an mbarrier object {what}", RULE)
 
     def touch(self, found: Object) -> None:
+        """Record an access to an object for the race check."""
         if self.order is not None:
             self.order.touched(found.access, found.flat)
 
     def keep(self, flat: int) -> None:
-        """The word in memory; those that poll look again."""
+        """Write the word of an object to memory, and let polling lanes look again."""
         self.machine.shared.bytes.view(np.uint64)[flat // BYTES] = self.live[flat].word
         self.machine.port.writes += 1

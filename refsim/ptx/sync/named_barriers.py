@@ -1,4 +1,4 @@
-"""Named barriers of a CTA: who has arrived, who waits, and when they go on."""
+"""Named barriers of a CTA (bar, barrier): which warps have arrived, which lanes wait, and when these go on."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,12 +15,9 @@ RULE = "PTX ISA, bar: barrier 0 to 15, the thread count a positive multiple of t
 
 
 class Barriers:
-    """The 16 barriers of every CTA that runs.
-
-    A warp arrives when all its lanes that have not exited are at the barrier. Without a count the barrier completes when
-    every warp of the CTA is there that still runs; with one, when so many threads are, each warp counting 32. The lanes
-    of `bar.arrive` go on as soon as their warp has arrived.
-    """
+    """The 16 barriers of every running CTA. A warp arrives when all its lanes that have not exited are at the barrier.
+    Without a count, a barrier completes when every running warp of the CTA is there; with a count, when that many
+    threads are there, each warp counting 32. The lanes of `bar.arrive` go on as soon as their warp has arrived."""
 
     def __init__(self, machine: Scheduler) -> None:
         self.machine = machine
@@ -41,7 +38,9 @@ class Barriers:
         wait: bool,
         value: NDArray[np.bool_] | None = None,
     ) -> None:
-        """Lanes arrive at barrier `number` expecting `count` threads (None: all of the CTA)."""
+        """Let lanes arrive at barrier `number`, which expects `count` threads (None: all of the CTA). `wait` is
+        False for bar.arrive; `value`: the predicate of each lane for bar.red. Raises the fault of an invalid number
+        or count."""
         machine, barrier = self.machine, number.astype(np.int64)
         if (barrier >= BARRIERS).any():
             raise lanes.fault(
@@ -64,7 +63,8 @@ class Barriers:
         self.release()
 
     def agree(self, lanes: Lanes, slot: NDArray[np.int64], expected: NDArray[np.int64]) -> None:
-        """Note how many threads a barrier expects; those that have not completed it yet must all say the same."""
+        """Record how many threads each barrier expects. Raises a fault if two arrivals of one phase give different
+        counts."""
         busy = self.arrived_warps > 0
         busy[self.slot[self.slot >= 0]] = True
         everyone = -(-self.machine.geometry.threads // 32) * 32
@@ -79,14 +79,15 @@ class Barriers:
                 raise lanes.fault("barrier-misuse", lane, what, RULE)
 
     def whereabouts(self, slot: int) -> str:
-        """Where those stand that wait at a barrier: `wait there (bar.sync at PTX line 12 (k.cu:3))`."""
+        """Return where lanes wait at a barrier: `wait there (bar.sync at PTX line 12 (k.cu:3))`."""
         waiting = np.flatnonzero(self.slot == slot)
         if not len(waiting):
             return "arrive there"
         return f"wait there ({place(self.machine.code.steps[int(self.pc[waiting[0]])].statement)})"
 
     def is_everyone(self, lanes: Lanes, barrier: NDArray[np.int64], expected: NDArray[np.int64]) -> bool:
-        """Whether all threads that run are here at one barrier of their CTA, and nobody waits or has arrived elsewhere."""
+        """Return whether all running threads are here at one barrier of their CTA, and none has arrived or waits
+        elsewhere."""
         threads = self.machine.geometry.threads
         return bool(
             len(barrier) == 1
@@ -98,14 +99,15 @@ class Barriers:
         )
 
     def release(self) -> None:
-        """Let go every barrier that is complete, until none is: warps beyond a count wait for its next phase."""
+        """Resume the lanes of every complete barrier, until no barrier is complete; warps beyond a count wait for its
+        next phase."""
         while len(leaving := self.leaving()):
             for pc in np.unique(self.pc[leaving]):
                 self.finish(int(pc), leaving[self.pc[leaving] == pc], leaving)
             self.slot[leaving] = -1
 
     def leaving(self) -> Ids:
-        """The lanes that may go on now; their warps are counted as gone."""
+        """Return the lanes that may go on now, and take their warps off the counts of their barriers."""
         geometry, alive = self.machine.geometry, self.machine.alive
         waiting = np.flatnonzero(self.slot >= 0)
         if not len(waiting) and not self.arrived_warps.any():
@@ -134,7 +136,7 @@ class Barriers:
         going = passing & whole
         going[ready[rank < taken[slot[ready]]]] = True
         if self.machine.races is not None and going.any():
-            # Without a count a barrier completes when a warp has arrived or exited; one with a count does not ask who exited.
+            # Without a count, exited warps count as arrived; with a count, they do not.
             running = np.repeat(np.count_nonzero(living.reshape(geometry.count, -1), axis=1), BARRIERS)
             everyone = np.where(self.expected > 0, geometry.warps, running)
             at = self.pc[waiting[first[going]]]
@@ -143,7 +145,8 @@ class Barriers:
         return leaving
 
     def finish(self, pc: int, ids: Ids, everyone: Ids) -> None:
-        """Lanes that waited at one instruction go on; a reduction gets its result over everyone at its barrier."""
+        """Resume lanes that waited at one instruction; a bar.red gets its result over `everyone`, all lanes that leave
+        a barrier."""
         machine = self.machine
         step = machine.code.steps[pc]
         lanes = Lanes(machine, ids, step.statement)
@@ -163,12 +166,12 @@ class Barriers:
         machine.go(pc + 1, ids)
 
     def waiting(self) -> list[tuple[int, Ids]]:
-        """Program counters and the lanes that wait there, for a deadlock report."""
+        """Return the program counters at which lanes wait, with these lanes, for a deadlock report."""
         ids = np.flatnonzero(self.slot >= 0)
         return [(int(pc), ids[self.pc[ids] == pc]) for pc in np.unique(self.pc[ids])]
 
     def question(self, lane: int) -> str:
-        """What a lane waits for that stands at a barrier: its number, and how many of the threads it expects are there."""
+        """Return what a lane waits for at a barrier: its number, and how many of the expected threads are there."""
         slot = int(self.slot[lane])
         if slot < 0:
             return ""

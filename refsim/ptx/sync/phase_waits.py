@@ -1,5 +1,8 @@
-"""Which phase each thread waits for by parity, which says only whether it is an even one: a thread that forgets to turn its
-parity asks for a phase again that it has seen complete, and passes at once."""
+"""The phase that each thread waits for by parity.
+
+A parity only says whether the phase is even. A thread that forgets to flip its parity asks again for a phase that it
+has seen complete, and passes at once.
+"""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,7 +20,8 @@ _RULE = "PTX ISA, mbarrier.test_wait: a parity means the current phase or the on
 
 @dataclass
 class PhaseWaits:
-    """For each object the phase that each lane saw complete last, and how often the lane had arrived anywhere by then."""
+    """For each object: the last phase that each lane saw complete, and the lane's count of arrivals at any object by
+    then."""
 
     machine: Machine
     seen: dict[int, tuple[Array, Array]] = field(default_factory=dict)
@@ -27,15 +31,16 @@ class PhaseWaits:
         self.arrivals = np.zeros(self.machine.geometry.lanes, np.int64)
 
     def arrived(self, lanes: Ids) -> None:
-        """Lanes arrive at some object."""
+        """Count an arrival of lanes at any object."""
         self.arrivals[lanes] += 1
 
     def forget(self, flat: int) -> None:
-        """An object ends."""
+        """Drop the record of an object that ended."""
         self.seen.pop(flat, None)
 
     def passed(self, lanes: Lanes, flat: int, phase: int, *, is_filling: bool) -> None:
-        """A parity lets lanes pass, as a phase is complete; `is_filling`: somebody has come to the next one."""
+        """Record that a parity wait lets lanes pass since `phase` is complete; report a lane that passes the phase
+        again. `is_filling`: some thread has already arrived in the next phase."""
         ids = lanes.ids
         if flat not in self.seen:
             count = self.machine.geometry.lanes

@@ -1,4 +1,5 @@
-"""The registers that warps of a CTA hand to each other by setmaxnreg: a warp that asks for more waits until there are as many."""
+"""Registers that the warps of a CTA hand to each other by setmaxnreg; a warp that asks for more waits until they are
+free."""
 
 from dataclasses import dataclass, field
 from math import prod
@@ -18,10 +19,8 @@ _REGISTERS, _LEAST, _MOST, _STEP, _WARP, _GROUP = 65_536, 24, 256, 8, 32, 4
 
 
 def registers_at_entry(function: Function) -> int | None:
-    """Registers of a thread when the kernel begins, as its directives bound them; None where none does.
-
-    `.maxntid 384` leaves 65,536 / 384 = 170 registers, 168 as they come in steps of 8.
-    """
+    """Return the registers of a thread when the kernel begins, as its directives bound them; None if none does.
+    `.maxntid 384` leaves 65,536 / 384 = 170 registers, which is 168 in steps of 8."""
     directives = function.directives
     if "maxnreg" in directives:
         return -(-directives["maxnreg"][0] // _STEP) * _STEP
@@ -34,7 +33,9 @@ def registers_at_entry(function: Function) -> int | None:
 
 @dataclass
 class RegisterPool:
-    """Registers of a thread of every warp, and what each CTA has over; who waits for more, the longest first."""
+    """The registers of a thread of every warp (`held`), the free registers of each CTA (`over`), and the waiting warps.
+    `done`: the (count, statement) of each setmaxnreg that a warp executed. `queue`: (warp, count, program counter,
+    lanes) that wait, the longest first."""
 
     machine: Scheduler
     held: Array = field(init=False)
@@ -49,7 +50,7 @@ class RegisterPool:
         self.over = np.zeros(geometry.count, np.int64)
 
     def change(self, lanes: Lanes, count: int, *, grows: bool) -> None:
-        """Whole warps ask for `count` registers a thread, or give up all beyond."""
+        """Let whole warps ask for `count` registers a thread (`grows`), or give up all beyond."""
         if count % _STEP or not _LEAST <= count <= _MOST:
             what = f"{count} registers: a multiple of 8 from 24 to 256"
             raise lanes.fault("invalid-operand", 0, what, RULE)
@@ -69,7 +70,7 @@ class RegisterPool:
         self.release()
 
     def release(self) -> None:
-        """Let those go on, the longest waiting first, for whom there are registers now."""
+        """Resume the warps for which enough registers are free now, the longest waiting first."""
         left = []
         for warp, count, pc, ids in self.queue:
             cta, needed = warp // self.machine.geometry.warps, (count - int(self.held[warp])) * _WARP
@@ -82,14 +83,15 @@ class RegisterPool:
         self.queue = left
 
     def waiting(self) -> list[tuple[int, Ids]]:
-        """Program counters and the lanes that wait there, for a deadlock report."""
+        """Return the program counters at which lanes wait, with these lanes, for a deadlock report."""
         places: dict[int, list[Ids]] = {}
         for _, _, pc, ids in self.queue:
             places.setdefault(pc, []).append(ids)
         return [(pc, np.sort(np.concatenate(ids))) for pc, ids in places.items()]
 
     def question(self, lane: int) -> str:
-        """What a lane waits for that stands here: the registers it wants, and what its CTA has; "" where it waits elsewhere."""
+        """Return what a lane waits for here: the registers it asks for, and those its CTA has free; "" if it does not
+        wait here."""
         geometry = self.machine.geometry
         for warp, count, pc, ids in self.queue:
             if lane in ids:
@@ -102,7 +104,7 @@ class RegisterPool:
         return ""
 
     def finish(self) -> None:
-        """All threads have exited: the warps of a warpgroup have executed the same ones."""
+        """Report a warpgroup whose warps executed different numbers of setmaxnreg, after all threads have exited."""
         for warp, done in sorted(self.done.items()):
             for other in self._group(warp):
                 if len(self.done.get(other, ())) < len(done):
@@ -112,6 +114,7 @@ class RegisterPool:
                     return
 
     def _agree(self, lanes: Lanes, warp: int, count: int) -> None:
+        """Record the setmaxnreg of a warp; report a count that differs from another warp's of its warpgroup."""
         assert lanes.statement is not None
         mine = self.done.setdefault(warp, [])
         mine.append((count, lanes.statement))
@@ -124,7 +127,7 @@ class RegisterPool:
                 self._report(lanes, what)
 
     def _group(self, warp: int) -> list[int]:
-        """The other warps of a warp's warpgroup."""
+        """Return the other warps of a warp's warpgroup."""
         cta, own = divmod(warp, self.machine.geometry.warps)
         first, warps = own // _GROUP * _GROUP, self.machine.geometry.warps
         return [cta * warps + each for each in range(first, min(first + _GROUP, warps)) if each != own]

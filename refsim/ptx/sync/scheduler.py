@@ -1,4 +1,4 @@
-"""What barriers and meetings ask of the machine beyond what lanes ask: types alone."""
+"""The interface of the machine that barriers and meetings use, in addition to the interface of lanes."""
 
 from typing import Protocol
 
@@ -12,7 +12,8 @@ from refsim.ptx.lowering.blocks import Code
 
 
 class Scheduler(Machine, Protocol):
-    """A machine whose waiting lanes go on: who runs, who rests, what the statement at a counter is."""
+    """A machine that can resume waiting lanes. `groups`: running lanes by program counter; `resting`: lanes that poll
+    memory; `exit_pc`: where each lane exited."""
 
     groups: dict[int, Ids]
     resting: dict[int, Ids]

@@ -1,4 +1,5 @@
-"""Columns of tensor memory that warps of a CTA ask for: one for whom there are none waits until others give them back."""
+"""Requests of warps for columns of tensor memory (tcgen05.alloc); a warp waits until its CTA has enough free
+columns."""
 
 from dataclasses import dataclass, field
 
@@ -12,18 +13,18 @@ from refsim.ptx.text.syntax import place
 
 @dataclass
 class TensorColumns:
-    """Who waits for columns, the longest first: of one CTA nobody overtakes another."""
+    """The requests that wait for columns, the longest first; within a CTA they are served in order."""
 
     machine: Scheduler
     queue: list[ColumnsAsked] = field(default_factory=list)
 
     def ask(self, asked: ColumnsAsked) -> None:
-        """A warp goes on now, or waits."""
+        """Add a request of a warp, which goes on now or waits."""
         self.queue.append(asked)
         self.release()
 
     def release(self) -> None:
-        """Let those go on for whom there are columns now."""
+        """Resume the warps for which enough columns are free now."""
         left: list[ColumnsAsked] = []
         for each in self.queue:
             if any(other.cta == each.cta for other in left) or not each.take():
@@ -33,14 +34,14 @@ class TensorColumns:
         self.queue = left
 
     def waiting(self) -> list[tuple[int, Ids]]:
-        """Program counters and the lanes that wait there, for a deadlock report."""
+        """Return the program counters at which lanes wait, with these lanes, for a deadlock report."""
         places: dict[int, list[Ids]] = {}
         for each in self.queue:
             places.setdefault(each.pc, []).append(each.ids)
         return [(pc, np.sort(np.concatenate(ids))) for pc, ids in places.items()]
 
     def question(self, lane: int) -> str:
-        """What a lane waits for that stands here, with what its CTA holds; "" where it waits elsewhere."""
+        """Return what a lane waits for here, and the columns that its CTA holds; "" if it does not wait here."""
         for each in self.queue:
             if lane in each.ids:
                 where = place(self.machine.code.steps[each.pc].statement)

@@ -1,4 +1,4 @@
-"""Bytes that copy engines bring, counted at mbarriers: each in the phase in which it was asked for."""
+"""Bytes of copy engines, counted at mbarriers: each transfer in the phase in which it was issued."""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -11,7 +11,7 @@ from refsim.ptx.sync.mbarrier_word import MOST_ARRIVALS
 
 
 class Counted(Protocol):
-    """What a copy engine moves, as far as an mbarrier counts it."""
+    """A transfer of a copy engine as an mbarrier counts it: `amount` bytes at object `barrier` in phase `phase`."""
 
     barrier: int
     phase: int
@@ -21,13 +21,13 @@ class Counted(Protocol):
 
 @dataclass(frozen=True)
 class TransferCounts:
-    """The mbarriers of one machine, for its copy engine."""
+    """The mbarriers of one machine, as its copy engine uses them."""
 
     mbarriers: objects.Mbarriers
 
     def counted(self, one: Lanes, at: int) -> tuple[int, int]:
-        """The object at a position of the shared memory that a lane means, which will count bytes: where it lies in the flat
-        memory, and its phase now."""
+        """Return the mbarrier object that will count the bytes of a transfer: its byte in the flat shared memory, and
+        its phase. `at`: its position in the shared memory of the issuing lane `one`."""
         state, owner = one.space("shared")
         access = self.mbarriers.machine.port.intend(one, "shared", state, np.array([at]), owner, objects.BYTES)
         found = objects.Object(int(access.index[0]) * objects.BYTES, one, np.zeros(1, np.int64), access)
@@ -36,7 +36,8 @@ class TransferCounts:
         return found.flat, barrier.phase
 
     def arrived(self, transfer: Counted) -> None:
-        """The bytes of a transfer have come. The phase may be complete without them, if expect_tx announced too few."""
+        """Count the bytes of a complete transfer. Raises a fault if the phase completed without them (too few bytes
+        announced)."""
         barrier, lanes, amount = self.mbarriers.live.get(transfer.barrier), transfer.lanes, transfer.amount
         if barrier is None:
             raise lanes.fault(

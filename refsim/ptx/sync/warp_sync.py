@@ -1,6 +1,6 @@
-"""Where lanes of a warp meet: instructions that need their warp, or the lanes of a mask, together.
+"""Meetings of the lanes of a warp: instructions that all lanes of a warp, or of a member mask, execute together.
 
-Lanes that arrive are parked until their partners are there. When nothing else can run, lanes parked at different
+Lanes that arrive are parked until their partners are there. When no thread can run otherwise, lanes parked at different
 instructions of one opcode meet too, as the ISA allows for a member mask: `bar.warp.sync` in both arms of a branch.
 """
 
@@ -29,7 +29,7 @@ class Meetings:
         self.parked: dict[int, Ids] = {}
 
     def meet(self, pc: int, step: Step, lanes: Lanes) -> Lanes | None:
-        """Park the lanes that arrive; the ones whose partners are all there, or None."""
+        """Park the lanes that arrive, and return the lanes whose partners are all there; None if there are none."""
         ids = union(self.parked.pop(pc), lanes.ids) if pc in self.parked else lanes.ids
         arrived = lanes if len(ids) == lanes.count else Lanes(self.machine, ids, step.statement)
         if step.bound.clause.rendezvous == "warpgroup":
@@ -54,7 +54,8 @@ class Meetings:
         return meeting
 
     def meet_warpgroups(self, pc: int, lanes: Lanes) -> Lanes | None:
-        """The warpgroups all of whose threads have arrived; one whose others can never come is a fault."""
+        """Return the lanes of complete warpgroups, and park the others. Raises a fault if the missing threads have
+        exited."""
         if lanes.in_whole_warpgroups:
             return lanes
         geometry, alive = self.machine.geometry, self.machine.alive
@@ -70,7 +71,7 @@ class Meetings:
         return lanes.select(ready)
 
     def demand_one_mask(self, lanes: Lanes, mask: NDArray[np.int64]) -> None:
-        """The lanes that a mask names give that mask too."""
+        """Report a lane that a member mask names and that comes with another mask."""
         alive = self.machine.warp_bits(np.flatnonzero(self.machine.alive))[lanes.warp]
         names, group = np.unique(np.stack([lanes.warp, mask]), axis=1, return_inverse=True)
         members = np.zeros(names.shape[1], np.int64)
@@ -83,8 +84,9 @@ class Meetings:
             self.machine.report(lanes.fault("divergent-sync", who, what, MASK_RULE), lanes.statement)
 
     def demand_everybody(self, pc: int, lanes: Lanes, named: NDArray[np.int64] | None) -> None:
-        """Nobody has gone around: a lane that exited behind code to which this instruction leads has skipped it, while one
-        that left the kernel on a way of its own has not."""
+        """Report a lane that skipped this instruction and exited. A lane skipped it if it exited at code that this
+        instruction leads to. A lane that left the kernel on a separate path did not. `named`: the member masks, None
+        for whole warps."""
         machine = self.machine
         if machine.alive.all():
             return
@@ -100,7 +102,7 @@ class Meetings:
             machine.report(lanes.fault("divergent-sync", who, what, MEETING_RULE), lanes.statement)
 
     def is_complete(self, ids: Ids, named: NDArray[np.int64] | None, present: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Whether the living partners of each lane are present (a bit mask for each warp)."""
+        """Return for each lane whether all its living partners are in `present` (a bit mask for each warp)."""
         warps = self.machine.geometry.warp[ids]
         needed = self.machine.warp_bits(np.flatnonzero(self.machine.alive))[warps]
         if named is not None:
@@ -109,7 +111,8 @@ class Meetings:
         return complete
 
     def member_mask(self, step: Step, lanes: Lanes) -> NDArray[np.int64]:
-        """The `mask` operand of each lane, or (1,) if it names all; it must name the lane itself."""
+        """Return the `mask` operand of each lane, or (1,) if it names all lanes. Raises a fault if it omits the lane
+        itself."""
         assert step.mask_at is not None
         given = fetch(lanes, *step.sources[step.mask_at]).astype(np.int64)
         if len(given) == 1 and given[0] == ALL:
@@ -124,7 +127,7 @@ class Meetings:
         return mask
 
     def wake(self) -> None:
-        """Nothing can run: look again at the parked lanes, whose partners may have exited or wait elsewhere."""
+        """Look again at the parked lanes when no thread can run: their partners may have exited or wait elsewhere."""
         machine = self.machine
         for pc, ids in list(self.parked.items()):
             step = machine.code.steps[pc]
@@ -138,7 +141,8 @@ class Meetings:
             self.arrive_apart()
 
     def meet_across(self) -> None:
-        """Lanes at several instructions of one opcode with a member mask: those that are complete together go on."""
+        """Execute instructions of one opcode with a member mask at several places together, for lanes that are complete
+        together."""
         places: dict[str, list[int]] = {}
         for pc in sorted(self.parked):
             step = self.machine.code.steps[pc]
@@ -163,7 +167,7 @@ class Meetings:
                 self.machine.execute(going, Lanes(self.machine, everyone, going[0][1].statement))
 
     def arrive_apart(self) -> None:
-        """Parts of warps arrive at barriers of the CTA although these are aligned; the finding is recorded if asked for."""
+        """Let parts of warps arrive at aligned barriers of the CTA; record the finding if the check says "record"."""
         code = self.machine.code
         barriers = [pc for pc in sorted(self.parked) if code.steps[pc].bound.clause.mnemonic in ("bar", "barrier")]
         for pc in barriers:
@@ -174,12 +178,13 @@ class Meetings:
             self.machine.execute([(pc, lanes)], lanes)
 
     def report_deadlock(self) -> RefsimError:
-        """The error for lanes of which none can go on."""
+        """Return the error for a launch in which no lane can go on."""
         return deadlock(self.machine, self.parked)
 
 
 def merged(parts: list[tuple[Lanes, list[Any]]], everyone: Lanes) -> list[Any]:
-    """The operands of several sets of lanes, each fetched for itself, as operands of all of them."""
+    """Return the operands of several sets of lanes, each fetched separately, as operands of all these lanes in lane
+    order."""
     order = np.argsort(np.concatenate([lanes.ids for lanes, _ in parts]), kind="stable")
     assert len(order) == everyone.count
     return [
