@@ -1,4 +1,4 @@
-"""What a compiler is known to do wrong: findings that are its own, and not those of whoever wrote the kernel."""
+"""Known defects of compilers: findings that are the compiler's fault, and not the kernel author's."""
 
 import re
 from collections.abc import Sequence
@@ -10,10 +10,9 @@ from refsim.sources import Source
 
 @dataclass(frozen=True)
 class CompilerDefect:
-    """One defect of a compiler's versions before `mended` (None: of all up to now): findings of `code` at an instruction that
-    matches `at`, of which `told` is said. `says` is what its reader should know, `source` where the compiler's authors say it;
-    `is_open` where bits of results depend on it.
-    """
+    """One defect of the versions of a compiler before `mended` (None: of all versions so far). It covers findings of
+    `code` at an instruction that matches `at`, whose text matches `told`. `says` informs the reader, `source` is where
+    the compiler's authors state it. `is_open`: bits of results depend on it."""
 
     name: str
     mended: tuple[int, ...] | None
@@ -25,11 +24,11 @@ class CompilerDefect:
     is_open: bool = False
 
     def is_of(self, version: tuple[int, ...]) -> bool:
-        """Whether a version has it: (3, 6, 0)."""
+        """Return whether a version such as (3, 6, 0) has the defect."""
         return self.mended is None or version < self.mended
 
     def explains(self, error: RefsimError, opcode: str) -> bool:
-        """Whether a finding at an instruction is this defect."""
+        """Return whether a finding at an instruction is this defect."""
         return (
             error.code == self.code
             and re.match(self.at, opcode) is not None
@@ -37,10 +36,10 @@ class CompilerDefect:
         )
 
     def named(self, error: RefsimError) -> RefsimError:
-        """A finding with this defect as its help."""
+        """Return a finding with this defect as its help."""
         return replace(error, help=f"{self.says} ({self.source})")
 
 
 def defect_of(error: RefsimError, opcode: str, defects: Sequence[CompilerDefect]) -> CompilerDefect | None:
-    """Which of the defects a finding at an instruction is, if any."""
+    """Return the first of the defects that a finding at an instruction is; None if it is none."""
     return next((each for each in defects if each.explains(error, opcode)), None)

@@ -20,7 +20,7 @@ class Example:
     block: int = 0
 
     def text(self, mark: str) -> str:
-        """The kernel with the lines of one mark, WRONG or MENDED, and without those of the other."""
+        """Return the kernel with the lines of one mark, WRONG or MENDED, and without those of the other."""
         other = MENDED if mark == WRONG else WRONG
         return "".join(line for line in self.lines.splitlines(keepends=True) if not line.rstrip().endswith(other))
 

@@ -1,29 +1,29 @@
-"""What a simulated kernel does wrong, said so that its author can find it: PTX line, CUDA line, thread, block, address."""
+"""Errors for faults of a simulated kernel, with PTX line, CUDA line, thread, block and address."""
 
 from refsim.errors import Kind, RefsimError
 from refsim.ptx.findings.table import CHECKS, NOTE, SCHEDULE_DEPENDENT, STOPS
 from refsim.ptx.text.syntax import Statement, place
 
-# What a launch itself finds wrong with a kernel; that schedules differ is found by comparing launches.
+# The faults that a single launch can find; differing schedules are found by comparing launches.
 FAULT_CODES = frozenset(
     row.name for row in (*STOPS, *CHECKS) if row.severity != NOTE and row.name != SCHEDULE_DEPENDENT
 )
 
 
 class DoubtError(Exception):
-    """Something would be said of one of several accesses that are shown together, on trial."""
+    """Raised on trial, if a finding would be reported for one of several accesses that are shown together."""
 
 
 def fault(code: str, what: str, statement: Statement, who: str = "", rule: str = "", help: str = "") -> RefsimError:
-    """The error for a kernel's own fault; `who` names thread and block."""
+    """Return the error for a fault of the kernel; `who` is the thread and block in words."""
     assert code in FAULT_CODES
     where = place(statement) + (f", {who}" if who else "")
     return RefsimError(code, what, where=where, rule=rule, help=help, kind=Kind.FAULT)
 
 
 def open_bits(where: str, target: str, recorded: str = "", model: str = "") -> RefsimError:
-    """The refusal of a statement whose bits are not known on a target; `recorded`: the one whose chip's bits it returns;
-    `model`: what the row of a tensor core rests on that no chip's results were compared with."""
+    """Return the refusal of a statement whose bits are unverified on a target. `recorded`: the target whose recorded
+    bits it returns. `model`: the basis of a tensor core's entry that was not compared with results of any chip."""
     found = f"are assumed: those of {recorded}, unverified on {target}" if recorded else "are left open"
     found = f"are those of a model alone on {target} ({model})" if model else found
     return RefsimError(
@@ -39,7 +39,7 @@ def open_bits(where: str, target: str, recorded: str = "", model: str = "") -> R
 
 
 def is_fault(error: RefsimError) -> bool:
-    """Whether an error says that the kernel is wrong, rather than the request.
+    """Return whether an error says that the kernel is wrong, rather than the request.
 
     is_fault(RefsimError("race", "a race", kind=Kind.FAULT)) is True, is_fault(RefsimError("no-entry", "k")) is False.
     Raises nothing. Source: the table `CHECKS` and `STOPS`.

@@ -1,4 +1,4 @@
-"""What a launch saw besides its results."""
+"""Findings of a launch in addition to its results: errors, warnings, notes, bank use, printed text."""
 
 from dataclasses import dataclass, field
 
@@ -8,10 +8,8 @@ from refsim.ptx.text.syntax import Statement
 
 @dataclass(frozen=True)
 class Crowd:
-    """The lanes of one access that meet in one bank: `lanes[i]` ask for the word at byte `words[i]` of shared memory.
-
-    Each word is a wavefront of its own. `warp` is counted over the launch, block after block.
-    """
+    """The lanes of one access that meet in one bank: `lanes[i]` access the 32-bit word at byte `words[i]` of shared
+    memory. Each 32-bit word is a wavefront of its own. `warp` is counted over the launch, block after block."""
 
     warp: int
     bank: int
@@ -21,10 +19,8 @@ class Crowd:
 
 @dataclass
 class BankUse:
-    """What one instruction asked of the banks: `accesses` of a warp took `wavefronts`, `ideal` without conflicts.
-
-    `worst` is the first of the fullest banks that one access met, if any lanes collided.
-    """
+    """The use of the banks by one instruction: `accesses` of a warp took `wavefronts`, `ideal` without conflicts.
+    `worst` is the first of the fullest banks that one access met, if any lanes collided."""
 
     statement: Statement
     accesses: int = 0
@@ -34,16 +30,19 @@ class BankUse:
 
     @property
     def ways(self) -> float:
-        """Wavefronts for each one that is needed: 1 without conflicts, 8 where eight rows share a bank."""
+        """Return wavefronts per needed wavefront: 1 without conflicts, 8 if eight rows of a matrix share a bank."""
         return self.wavefronts / self.ideal if self.ideal else 1.0
 
 
 @dataclass
 class LaunchFindings:
-    """What a launch saw besides its results: `recorded` holds the first finding of each code and source line, `notes` what
-    makes no kernel wrong, `assumed` the statements, by PTX line, whose bits were taken from elsewhere, and from where,
-    `printed` who printed which text, `maps` where in global memory it made tensor maps, `blocks` the first statements of the
-    blocks that some lane ran."""
+    """The findings of a launch.
+
+    `recorded` holds the first finding of each code and source line, `notes` those that make no kernel wrong. `assumed`:
+    the statements, by PTX line, whose bits come from elsewhere, and from where. `printed`: (thread, text) of printf.
+    `maps`: the addresses in global memory at which it made tensor maps. `blocks`: the first statements of the basic
+    blocks that some lane ran.
+    """
 
     instructions: int = 0
     blocks: set[int] = field(default_factory=set)
@@ -58,39 +57,40 @@ class LaunchFindings:
     maps: set[int] = field(default_factory=set)
 
     def ran(self, block: int, instructions: int) -> None:
-        """Some lanes ran a block, and so many instructions with it."""
+        """Count that some lanes ran a basic block of so many instructions."""
         self.blocks.add(block)
         self.instructions += instructions
 
     def warn(self, error: RefsimError, statement: Statement) -> None:
-        """Note what is no failure but should be read."""
+        """Record a warning, the first of its code and source line."""
         self.warnings.setdefault((error.code, _line(statement)), error)
 
     def has_warned(self, code: str, statement: Statement) -> bool:
-        """Whether a warning of this code at this source line was noted before."""
+        """Return whether a warning of this code was recorded for this source line."""
         return (code, _line(statement)) in self.warnings
 
     def is_known(self, code: str, statement: Statement) -> bool:
-        """Whether a finding of this code at this source line was recorded before."""
+        """Return whether a finding of this code was recorded for this source line."""
         return (code, _line(statement)) in self.recorded
 
     def record(self, error: RefsimError, statement: Statement) -> None:
+        """Record a finding, the first of its code and source line."""
         self.recorded.setdefault((error.code, _line(statement)), error)
 
     def note(self, remark: RefsimError, statement: Statement) -> None:
-        """Something worth knowing that makes no kernel wrong."""
+        """Record a note, the first of its code and source line."""
         self.notes.setdefault((remark.code, _line(statement)), remark)
 
     def has_noted(self, code: str, statement: Statement) -> bool:
-        """Whether something of this code was noted of this source line before."""
+        """Return whether a note of this code was recorded for this source line."""
         return (code, _line(statement)) in self.notes
 
     def printed_lines(self) -> tuple[str, ...]:
-        """What threads printed, a line each, in the order in which they came: `block (0, 0, 0) thread (5, 0, 0): text`."""
+        """Return the printed lines in the order of printing: `block (0, 0, 0) thread (5, 0, 0): text`."""
         return tuple(f"{who}: {line}" for who, text in self.printed for line in text.removesuffix("\n").split("\n"))
 
     def summary(self) -> str:
-        """The first finding that was recorded, which often is why a launch fails later; empty if there is none."""
+        """Return the first recorded finding, often the reason why a launch fails later; "" if there is none."""
         if not self.recorded:
             return ""
         first, *others = self.recorded.values()

@@ -1,4 +1,4 @@
-"""Every check of a launch, what it finds and how severe that is; and what a launch is asked to check."""
+"""The table of all checks of a launch with their severities, and the choice of checks for a launch."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,17 +10,15 @@ from refsim.ptx.findings.compilers import CompilerDefect, defect_of
 LEVELS = ("error", "record", "off")
 STOP, FAILURE, WARNING, NOTE = "stop", "failure", "warning", "note"
 OPEN_BITS = "open"
-"""A warning of which bits depend: a defect of the compiler."""
+"""The level of a warning on which bits depend: a defect of the compiler."""
 SCHEDULE_DEPENDENT = "schedule-dependent"
 
 
 @dataclass(frozen=True)
 class Check:
-    """One check: the code that its findings carry, which is also what turns it off, and what it finds.
-
-    A stop ends the launch, which cannot go on: it is no choice. A failure makes the exit code 1; a warning and a note do
-    not. `level` is the field of `Checks` that governs it, `part_of` the check without which it cannot be made.
-    """
+    """One check: the code of its findings, which also turns it off, and a description of what it finds. A stop ends the
+    launch, which cannot go on, and cannot be turned off. A failure makes the exit code 1; a warning and a note do not.
+    `level` is the field of `Checks` that governs the check, `part_of` the check that it needs."""
 
     name: str
     severity: str
@@ -100,14 +98,14 @@ _BY_NAME = {row.name: row for row in CHECKS}
 
 @dataclass(frozen=True)
 class Checks:
-    """What a launch checks beyond what stops it anyway; the table of all checks is `CHECKS`.
+    """The checks of a launch in addition to those that stop it; the table of all checks is `CHECKS`.
 
-    "error" stops at the first finding, "record" notes it and goes on, "off" does not look. initialised: bits that nobody
-    wrote and that reach an output, an address or a decision (what is read for nothing is a note). copies: shared bytes read
+    "error" stops at the first finding, "record" notes it and goes on, "off" does not look. initialised: uninitialized bits
+    that reach an output, an address or a decision (a read without effect is a note). copies: shared bytes read
     while a cp.async still writes them, registers touched while a wgmma uses them. races: accesses that nothing orders.
     divergence: an aligned barrier that the threads of a warp reach at different instructions; without the check it gathers
     them, as chips do since sm_70. banks: whether bank conflicts are counted. seconds: wall-clock limit of a launch. off:
-    checks that are not made, by name; it comes to hold all that are off, however that was said. known: defects of the compiler
+    checks that are not made, by name; after construction it holds all checks that are off. known: defects of the compiler
     that made the PTX; a finding that is one of them is a warning that names the compiler, and the launch goes on.
     """
 
@@ -121,6 +119,8 @@ class Checks:
     known: tuple[CompilerDefect, ...] = ()
 
     def __post_init__(self) -> None:
+        """Validate the levels, and add to `off` all checks that the levels turn off. Raises `unknown-check`,
+        `time-limit`."""
         for name in ("initialised", "copies", "races", "divergence"):
             level = getattr(self, name)
             if not isinstance(level, str) or level not in LEVELS:
@@ -142,7 +142,8 @@ class Checks:
         object.__setattr__(self, "off", tuple(off))
 
     def level(self, code: str) -> str:
-        """What to do about a finding: "uninitialised" is governed by `initialised`; a warning is one unless it is off."""
+        """Return the level of a finding by its code: "error", "record", "off", or the severity of a warning or note.
+        "uninitialised" is governed by `initialised`."""
         row = _BY_NAME.get(code)
         if row is None:
             return "error"
@@ -155,15 +156,15 @@ class Checks:
         return self.level(row.part_of) if row.part_of else "error"
 
     def said_of(self, error: RefsimError, opcode: str) -> tuple[str, RefsimError]:
-        """What to do about a finding at an instruction, and its words: a known defect of the compiler is a warning, and
-        OPEN_BITS where bits depend on it."""
+        """Return the level of a finding at an instruction, and the finding as it is reported. A known defect of the
+        compiler is a warning, or OPEN_BITS if bits depend on it."""
         level = self.level(error.code)
         known = None if level == "off" else defect_of(error, opcode, self.known)
         return (level, error) if known is None else (OPEN_BITS if known.is_open else WARNING, known.named(error))
 
 
 def _named(name: str) -> Check:
-    """The check of that name; one that stops a launch cannot be turned off."""
+    """Return the check of a name. Raises `unknown-check` for an unknown name, and for a check that stops a launch."""
     if not isinstance(name, str):
         raise unknown("check", name, list(_BY_NAME))
     if name in {row.name for row in STOPS}:
