@@ -1,1 +1,1 @@
-"""What a launch checks, and what it found."""
+"""The checks of a launch, and their findings."""

@@ -1,6 +1,8 @@
-"""Memory that is marked together, the parts of accesses that fall in it, and what waits there to be marked.
+"""Memory areas whose accesses are marked together, the parts of accesses that lie in them, and reads that wait for
+marks.
 
-Reads and plain writes are only listed; they become events and marks when somebody looks, or when nothing orders them soon.
+Reads and plain writes are only listed at first. They become events and marks when another access needs them, or when no
+order follows soon.
 """
 
 from collections.abc import Callable
@@ -19,12 +21,14 @@ from refsim.ptx.memory.semantics import GPU
 
 Array = NDArray[Any]
 Repeats = Callable[[Array, int], NDArray[np.bool_]]
-_LISTED = 128  # writes of a buffer that may be known without marks
+_LISTED = 128  # writes of a buffer that are kept as a list before they become marks
 
 
 @dataclass(eq=False)
 class Area:
-    """Memory that is marked together: the shared memory of all CTAs that run, or one global buffer from byte `base` on."""
+    """Memory whose accesses are marked together: the shared memory of all running CTAs, or one global buffer from
+    byte `base`. `granule`: bytes of one mark. `waiting` and `unmarked`: reads and writes that are listed and not yet
+    marked."""
 
     base: int
     granule: int
@@ -38,36 +42,37 @@ class Area:
 
     @staticmethod
     def over(start: int, end: int, granule: int, *, is_shared: bool) -> "Area":
+        """Return the area of bytes [start, end), with one mark for each `granule` bytes."""
         base = start // 16 * 16
         granules = -(-(end - base) // 16) * 16 // granule
         return Area(base, granule, Marks(granules), Marks(granules), is_shared)
 
     def items(self, at: Array, width: int) -> Array:
-        """Numbers of items of a width from byte positions."""
+        """Return the numbers of items of `width` bytes from byte positions."""
         return (at - self.base) // width
 
     def settle(self) -> None:
-        """Weak writes listed so far become marks."""
+        """Turn the listed weak writes into marks."""
         for event, index in self.unmarked:
             self.writes.put(event, index, 0)
         self.unmarked.clear()
         self.spans = Spans()
 
     def fresh(self, index: Array, count: int) -> "Spans | None":
-        """What was written so far and these items, if this is a global buffer of which nothing else is known and all of that
-        lies apart: then there is nothing to compare them with, and as long as that goes on no need for marks."""
+        """Return the written spans with these items added, if no mark is needed yet; None otherwise. No mark is needed
+        for a global buffer with a few writes that do not overlap: there is nothing to compare them with."""
         if self.is_shared or self.waiting or self.writes.is_used or self.reads.is_used or len(self.unmarked) >= _LISTED:
             return None
         return self.spans.and_items(index, count)
 
     def forget(self) -> None:
-        """All that was listed happened before everything to come."""
+        """Drop all listed accesses, since they happened before everything to come."""
         self.waiting.clear()
         self.unmarked.clear()
         self.lanes = 0
 
     def renew(self, start: int, end: int, history: History) -> None:
-        """What touched the bytes [start, end) until now matters no more."""
+        """Clear the marks of bytes [start, end), which begin a new life."""
         self.settle()
         self.mark_reads(0, history)
         granules = slice((start - self.base) // self.granule, -(-(end - self.base) // self.granule))
@@ -75,7 +80,7 @@ class Area:
             marks.last[granules] = marks.since[granules] = 0
 
     def mark_reads(self, floor: int, history: History) -> None:
-        """The reads listed so far become marks."""
+        """Turn the listed reads into marks; reads up to access `floor` need not be remembered behind newer ones."""
         for read in self.waiting:
             (event, index), strength = read.event(), read.part.strength
             before = self.reads.lasts(index, event.count)
@@ -94,11 +99,9 @@ class Area:
 
 @dataclass(eq=False)
 class AccessPart:
-    """The part of an access that falls in one area: its items there, and which lanes change what memory holds.
-
-    Of a copy to global memory `repeats` tells what leaves memory as it would be without it, where anybody asks; `repeated` are
-    the items that do, beside another copy that nothing orders.
-    """
+    """The part of an access that lies in one area: its items there, and which lanes change memory. For a copy to global
+    memory, `repeats(items, width)` tells which items already hold the copied bytes. `repeated` are the items that do
+    and that another unordered copy writes too."""
 
     area: Area
     access: Access
@@ -110,25 +113,25 @@ class AccessPart:
 
     @cached_property
     def index(self) -> Array:
-        """The number of each lane's item in the area."""
+        """Return the number of each lane's item in the area."""
         access = self.access
         return access.index if self.area.is_shared else access.threads.full(self.area.items(access.at, access.width))
 
     @property
     def count(self) -> int:
-        """Granules of one item."""
+        """Return the granules of one item."""
         return self.access.width // self.area.granule
 
     @property
     def strength(self) -> int:
-        """The element size of accesses that never race with each other: strong, and for the whole GPU; else 0."""
+        """Return the element size of strong accesses of GPU scope, which never race with each other; 0 for others."""
         meaning = self.access.semantics
         return self.access.width // meaning.elements if meaning.strong and meaning.scope >= GPU else 0
 
 
 @dataclass(slots=True, eq=False)
 class Read:
-    """A read that waits to be marked: by the `chosen` lanes of a part, lane 0 being thread `first` of the grid."""
+    """A read that waits to be marked, by the `chosen` lanes of a part; lane 0 is thread `first` of the grid."""
 
     part: AccessPart
     number: int
@@ -136,19 +139,19 @@ class Read:
     first: int
 
     def event(self) -> tuple[AccessEvent, Array]:
-        """The read as an event, and its items."""
+        """Return the read as an event, and its items."""
         index, count = self.part.index[self.chosen], self.part.count
         agents = (self.part.access.threads.ids[self.chosen] + self.first).astype(np.int32)
         return AccessEvent(self.number, agents, index * count, count), index
 
 
 def is_rising(index: Array) -> bool:
-    """Whether no two lanes mean one place, as far as the order of their addresses shows it."""
+    """Return whether item numbers rise strictly, so that no two lanes access one place."""
     return bool((index[1:] > index[:-1]).all())
 
 
 def unequal(first: Array, second: Array) -> NDArray[np.bool_]:
-    """Which items differ in their bits; a 16-byte item is a complex number only for NumPy."""
+    """Return which items differ in their bits (NumPy takes a 16-byte item for a complex number)."""
     if first.dtype.itemsize == 16:
         one, two = (np.ascontiguousarray(items).view(np.uint64).reshape(-1, 2) for items in (first, second))
         return np.asarray((one != two).any(axis=1))

@@ -18,16 +18,16 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True)
 class BankCounter:
-    """Counts into a table by PTX line. Not counted, as nobody publishes how they meet the banks: copies of cp.async, and
-    accesses to another CTA of the cluster."""
+    """Counts bank conflicts into a table by PTX line. Not counted are copies of cp.async and accesses to another CTA of
+    the cluster: how they use the banks is not published."""
 
     table: dict[int, BankUse]
 
     def before(self, access: Access) -> None:
-        """Conflicts are counted once the access is made."""
+        """Do nothing: conflicts are counted after the access."""
 
     def after(self, access: Access) -> None:
-        """One executed access: each warp's lanes at shared addresses, so many bytes each."""
+        """Count the wavefronts of one executed access to shared memory."""
         assert isinstance(access.threads, Lanes)
         if access.threads.owner is not None:
             return
@@ -42,8 +42,9 @@ class BankCounter:
 
 
 def _served(lanes: Lanes, at: Array, width: int) -> tuple[Array, int]:
-    """Addresses (rows, lanes served together) and the number of warps: a row is a whole warp, or the part of a warp that
-    one phase serves. In it a lane that does not take part repeats one that does, and where none does there is no row."""
+    """Return addresses (rows, lanes served together) and the number of warps. A row is a whole warp, or the part of a
+    warp that one phase serves. A lane that does not take part repeats the address of another lane; a row without any
+    lane is left out."""
     if lanes.in_whole_warps:
         rows = at.reshape(-1, WARP)
         return rows, len(rows)
@@ -58,11 +59,12 @@ def _served(lanes: Lanes, at: Array, width: int) -> tuple[Array, int]:
 
 @cache
 def _phase_lanes(width: int) -> int:
+    """Return how many lanes one phase serves for accesses of `width` bytes."""
     return bank_conflicts(np.zeros(1, np.int64), width).phase_lanes
 
 
 def crowd(lanes: Lanes, at: Array, width: int) -> Crowd:
-    """The fullest bank that one of the warps meets in one phase of the access."""
+    """Return the fullest bank that a warp meets in one phase of the access."""
     geometry = lanes.machine.geometry
     busiest: tuple[int, int, dict[int, tuple[int, ...]]] | None = None
     for warp in np.unique(lanes.warp):

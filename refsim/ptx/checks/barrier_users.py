@@ -1,5 +1,7 @@
-"""Warps that use one named barrier after others: a phase counts arrivals and not who arrives, so that something must order the
-two uses. Where nothing does, warps of the one complete the phase of the other.
+"""Reuse of a named barrier by other warps (`shared-barrier`).
+
+A phase counts arrivals, whichever warps arrive. If nothing orders two uses, warps of the second use may complete the
+phase of the first.
 """
 
 from dataclasses import dataclass, field
@@ -21,7 +23,8 @@ RULE = "PTX ISA, bar: a barrier completes when as many threads have arrived as i
 
 @dataclass
 class _Phases:
-    """The warps of the last complete phase of a barrier and of the one under way, each with the number of its arrival."""
+    """The warps of the last complete phase and of the current phase of a barrier, each with the number of its
+    arrival."""
 
     last: dict[int, int] = field(default_factory=dict)
     current: dict[int, int] = field(default_factory=dict)
@@ -29,7 +32,7 @@ class _Phases:
 
 @dataclass
 class BarrierUsers:
-    """Who used each barrier (CTA * 16 + number) of the CTAs that run."""
+    """The warps that used each barrier (CTA * 16 + number) of the running CTAs."""
 
     machine: Context
     history: History
@@ -37,7 +40,8 @@ class BarrierUsers:
     phases: dict[int, _Phases] = field(default_factory=dict)
 
     def met(self, slot: Array, warps: Array, waited: Array, everyone: Array, at: Array) -> None:
-        """Warps arrive at barriers, or pass them where they `waited`, as `Orders.barriers_met` is told."""
+        """Record that warps arrive at barriers, or pass them where they `waited`, and report unordered uses. The
+        arguments are those of `Orders.barriers_met`."""
         for number in np.unique(slot).tolist():
             here = slot == number
             phases = self.phases.setdefault(number, _Phases())
@@ -47,14 +51,14 @@ class BarrierUsers:
             for warp, pc in zip(warps[here].tolist(), at[here].tolist(), strict=True):
                 if warp in phases.current:
                     self._report(number, warp, pc, "again before the phase is complete in which it has arrived")
-                elif len(phases.last) > 1 and warp not in phases.last:  # a warp alone passes whoever else comes
+                elif len(phases.last) > 1 and warp not in phases.last:  # a single warp passes alone
                     self._compare(number, warp, pc, phases.last)
                 phases.current[warp] = self.history.number(self.machine.code.steps[pc].statement, 0)
             if waited[here].any():
                 phases.last, phases.current = phases.current, {}
 
     def _compare(self, number: int, warp: int, pc: int, before: dict[int, int]) -> None:
-        """Report a warp that may have come before all of the last phase had."""
+        """Report a warp that may have come before all warps of the last phase had passed."""
         geometry = self.machine.geometry
         lanes = np.flatnonzero((geometry.warp == warp) & self.machine.alive)
         for other, stamp in before.items():
@@ -62,11 +66,11 @@ class BarrierUsers:
             asked = np.repeat(lanes, len(agents)), np.tile(agents, len(lanes))
             stamps = np.full(len(asked[0]), stamp)
             if any(clocks.is_ordered(*asked, stamps).any() for clocks in self.orders.clocks):
-                continue  # one of its lanes knows that one of theirs went on
+                continue  # one of its lanes comes after a lane of the other warp
             users = ", ".join(str(each % geometry.warps) for each in sorted(before))
-            behind = f"nothing orders it after warp {other % geometry.warps}"
+            order = f"nothing orders it after warp {other % geometry.warps}"
             self._report(
-                number, warp, pc, f"where warps {users} were before it; {behind}: it could have completed their phase"
+                number, warp, pc, f"where warps {users} were before it; {order}: it could have completed their phase"
             )
             return
 

@@ -1,4 +1,4 @@
-"""Many chains of accesses asked about at once: as a rule all of them come before what their thread does."""
+"""Bulk questions about chains of accesses: usually all accesses of a chain happened before the asking lane."""
 
 from typing import Any
 
@@ -9,16 +9,17 @@ from refsim.ptx.checks.happens_before import Clocks
 from refsim.ptx.checks.history import AccessEvent, History
 
 Array = NDArray[Any]
-_MOST, _LANES = 64, 64  # events that are looked at, and lanes that ask, until chains are rather walked one by one
-_EACH = 2  # chains of a lane from which that pays
+_MOST, _LANES = 64, 64  # most events to visit and most lanes that ask; beyond, chains are walked one by one
+_EACH = 2  # chains of a lane from which this pays
 _SIDE_BY_SIDE = 8  # chains of many lanes from which it pays to walk them together
 
 
 def come_after(
     history: History, clocks: Clocks, lanes: Array, granules: Array, agents: Array, numbers: Array, since: Array
 ) -> NDArray[np.bool_]:
-    """For each lane and the mark of a granule whether the lane comes after all that the chain behind it may hold, and more:
-    then it need not be walked. False says nothing."""
+    """Return for each lane and granule whether the lane comes after all accesses that the granule's chain may hold.
+    True means that the chain need not be walked; False decides nothing. `agents`, `numbers`, `since`: the marks of the
+    granules."""
     found = np.zeros(len(lanes), np.bool_)
     names = np.unique(lanes).tolist()
     if len(names) <= _LANES and len(lanes) >= _EACH * len(names):
@@ -33,8 +34,9 @@ def come_after(
 def _side_by_side(
     history: History, clocks: Clocks, lanes: Array, granules: Array, agents: Array, numbers: Array, since: Array
 ) -> Array:
-    """Those of many lanes that come after their granule's whole chain, a link of all chains at a time: accesses that lanes
-    of one statement made lie at one depth. A chain with an access that several threads made is left to who walks it."""
+    """Return the indices of lanes that come after their granule's whole chain, following all chains one link at a time.
+    Accesses that lanes of one statement made lie at one depth. A chain with an access that several threads made is left
+    to the exact walk."""
     here, ended = np.arange(len(lanes)), []
     for _ in range(_MOST):
         right = ~are_shared(history, numbers) & clocks.is_ordered(lanes[here], agents, numbers)
@@ -55,7 +57,8 @@ def _side_by_side(
 
 
 def _replaced(event: AccessEvent, granules: Array) -> Array:
-    """What an access replaced in granules of which each is one thread's: shape (3, n), number, thread and since."""
+    """Return the marks that an access replaced in granules that one thread touched each: (3, n): number, thread,
+    since."""
     assert event.replaced is not None
     order = np.argsort(event.first, kind="stable")
     rows = order[np.searchsorted(event.first[order], granules, side="right") - 1]
@@ -64,7 +67,8 @@ def _replaced(event: AccessEvent, granules: Array) -> Array:
 
 
 def _comes_after(history: History, clocks: Clocks, lane: int, granules: Array, numbers: Array, since: Array) -> bool:
-    """The same of one lane and all marks, with what the same events did between the first and the last of the granules."""
+    """Return whether one lane comes after the chains of all these granules, and after the accesses of their events in
+    between."""
     low, high = int(granules.min()), int(granules.max())
     waiting = {*np.unique(numbers).tolist(), *np.unique(since).tolist()} - {0}
     seen: set[int] = set()
@@ -89,13 +93,15 @@ def _comes_after(history: History, clocks: Clocks, lane: int, granules: Array, n
 
 
 def are_shared(history: History, numbers: Array) -> NDArray[np.bool_]:
-    """Which of these accesses had several threads at one granule."""
+    """Return which of these accesses had several threads at one granule."""
     names, back = np.unique(numbers, return_inverse=True)
     events = [history.listed.get(name) for name in names.tolist()]
     return np.array([event is not None and event.shared for event in events])[back]
 
 
 def _come_before(clocks: Clocks, lane: int, agents: Array, numbers: Array) -> bool:
+    """Return whether all these accesses (threads of the grid and access numbers) happened before what a lane does
+    now."""
     pairs = np.unique(agents.astype(np.int64) << 32 | numbers)
     if not len(pairs):
         return True

@@ -1,8 +1,8 @@
-"""What the barrier of a cluster orders: whoever waits comes after all that the others did before they arrived.
+"""The order that the barrier of a cluster gives: a lane that waits comes after all that others did before they arrived.
 
-Arrivals release and waits acquire at the scope of the cluster. Whole CTAs and whole warps that arrive together are one
-stamp; only the lanes of a warp that comes in parts are told one by one. The exit of a CTA is an access to all of its shared
-memory: what others of the cluster do there has to happen before it.
+Arrivals release and waits acquire at cluster scope. Whole CTAs and whole warps that arrive together are one stamp; only
+a warp that comes in parts is recorded lane by lane. The exit of a CTA is an access to all of its shared memory:
+accesses of other CTAs there must happen before it.
 """
 
 from dataclasses import dataclass, field
@@ -21,7 +21,8 @@ Array = NDArray[Any]
 
 @dataclass
 class ClusterOrder:
-    """For each cluster that runs: what those that arrived in its current phase knew, and what all of the last one knew."""
+    """The knowledge of the lanes that arrived in each running cluster's current phase, and of all lanes of its last
+    phase."""
 
     clocks: Clocks
     alive: NDArray[np.bool_]
@@ -29,7 +30,7 @@ class ClusterOrder:
     complete: dict[int, Knowledge] = field(default_factory=dict)
 
     def arrive(self, lanes: Ids, now: int) -> None:
-        """These lanes arrive and release what they know up to access `now`."""
+        """Record that lanes arrive and release what they know up to access `now`."""
         geometry = self.clocks.geometry
         for cta in np.unique(geometry.cta[lanes]).tolist():
             cluster = cta // geometry.cluster_ctas
@@ -37,7 +38,7 @@ class ClusterOrder:
             self.arriving[cluster] = self.arriving.get(cluster, NOTHING) | known
 
     def finish(self, clusters: Array, arrived: Ids) -> None:
-        """All threads of these clusters have arrived; `arrived` are those that will wait."""
+        """Complete the phase of these clusters; `arrived` are the lanes that will wait."""
         geometry = self.clocks.geometry
         for cluster in clusters.tolist():
             self.complete[cluster] = self.arriving.pop(cluster, NOTHING)
@@ -45,14 +46,14 @@ class ClusterOrder:
             self.clocks.fenced.share(arrived, geometry.cta[arrived] // geometry.cluster_ctas)
 
     def wait(self, lanes: Ids) -> None:
-        """These lanes go on behind the phase that was completed last."""
+        """Let lanes acquire what was released in the phase that completed last."""
         geometry = self.clocks.geometry
         cluster = geometry.cta[lanes] // geometry.cluster_ctas
         for number in np.unique(cluster).tolist():
             self.clocks.learn(lanes[cluster == number], self.complete[number])
 
     def _of_cta(self, cta: int, lanes: Ids, now: int) -> Knowledge:
-        """What lanes of one CTA know together, and that they were there until now."""
+        """Return what lanes of one CTA know together, including their own accesses until now."""
         clocks, geometry = self.clocks, self.clocks.geometry
         rows, number = clocks.rows, cta + geometry.first
         known = together(clocks.known[each] for each in np.unique(rows.foreign[lanes]).tolist())
@@ -75,19 +76,20 @@ class ClusterOrder:
 
 @dataclass
 class RemoteAccesses:
-    """For each CTA that runs, the newest access of every thread of another CTA to its shared memory."""
+    """For each running CTA: the newest access of every thread of other CTAs to its shared memory."""
 
     clocks: Clocks
     newest: dict[int, dict[int, int]] = field(default_factory=dict)
 
     def note(self, owner: Ids, agents: Array, number: int) -> None:
-        """Threads `agents` of the grid touch the memory of these CTAs by access `number`."""
+        """Record that threads `agents` of the grid touch the memory of these CTAs by access `number`."""
         for cta, agent in zip(owner.tolist(), agents.tolist(), strict=True):
             self.newest.setdefault(cta, {})[agent] = number
 
     def left_behind(self, lanes: Ids, alive: NDArray[np.bool_]) -> tuple[int, int, int] | None:
-        """Lanes have exited: a CTA of theirs that is gone, a thread and its access there that no thread of the CTA comes
-        after; None if there is none. The last to exit is whoever it may be, so one that comes after it is enough."""
+        """Return a CTA whose threads have all exited, with a remote access that no thread of it comes after; None if
+        there is none. `lanes` have just exited. The result is (CTA, thread of the grid, access number). Any thread may
+        exit last, so it suffices if one thread comes after the access."""
         geometry = self.clocks.geometry
         for cta in np.unique(geometry.cta[lanes]).tolist():
             own = np.arange(cta * geometry.threads, (cta + 1) * geometry.threads)
@@ -95,7 +97,7 @@ class RemoteAccesses:
                 continue
             for agent, number in self.newest.pop(cta).items():
                 if self.clocks.comes_after(int(own[-1]), np.array([agent]), number)[0]:
-                    continue  # as a rule all do, so that one is asked before them
+                    continue  # usually all threads do: one is asked first
                 some = np.full(len(own), agent)
                 if not self.clocks.is_ordered(own, some, np.full(len(own), number)).any():
                     return cta, agent, number

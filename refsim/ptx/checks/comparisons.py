@@ -1,4 +1,4 @@
-"""What is marked in memory compared with an access that comes to it: whether anything orders the two."""
+"""Comparisons of a new access with the marks in memory: whether anything orders the two."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -22,8 +22,8 @@ Array = NDArray[Any]
 
 
 class Comparisons:
-    """The comparisons of one launch; every lane that runs comes after what its own CTA did to shared memory up to access
-    `floor`, where no other CTA reaches that."""
+    """The comparisons of one launch. Every running lane comes after what its own CTA did to shared memory up to access
+    `floor`, unless other CTAs can access that memory."""
 
     def __init__(self, machine: Context, history: History, orders: Orders, reporter: Reporter) -> None:
         self.machine, self.history, self.orders, self.reporter = machine, history, orders, reporter
@@ -33,7 +33,8 @@ class Comparisons:
 
     @property
     def is_private(self) -> bool:
-        """Whether no other CTA reaches a CTA's shared memory, so that a barrier of the CTA orders all that touch it."""
+        """Return whether a CTA's shared memory is out of reach of other CTAs, so that a barrier of the CTA orders all
+        accesses."""
         return self.geometry.cluster_ctas == 1
 
     def compare(
@@ -47,8 +48,9 @@ class Comparisons:
         threads: bool = False,
         by_products: bool = False,
     ) -> bool:
-        """Raise or record a race of these lanes with what is marked there, or only with what threads did themselves; whether
-        all of that happened before. `by_products`: products have put the two in order, and nothing else has."""
+        """Report a race of these lanes with the accesses marked there; return whether all of these happened before.
+        `lanes` access items `index` of the area. `reading`: the access reads. `threads`: compare only with accesses of
+        threads, not of copy engines and tensor cores. `by_products`: completed products are all that orders the two."""
         area, count = part.area, part.count
         if marks.never_race(part.strength, index, count):
             return False
@@ -98,7 +100,9 @@ class Comparisons:
         others: tuple[Array, Array],
         doubtful: NDArray[np.bool_],
     ) -> NDArray[np.bool_]:
-        """Which granules of a copy hold the bytes of another copy that nothing orders, and the same ones: a note."""
+        """Return which granules of a copy already hold the bytes that it writes, from another unordered copy; this is a
+        note. `who`, `granule`, `others` (threads, access numbers) and `doubtful` are the candidates of `compare`, one
+        each."""
         agents, numbers = others
         equal = doubtful & self._are_made_by(numbers, self.history.is_bulk_copy)
         if equal.any():
@@ -118,11 +122,9 @@ class Comparisons:
     def _first_race(
         self, part: "AccessPart", marks: Marks, chains: Chains, lane: int, granule: int, *, reading: bool, threads: bool
     ) -> Pair | None:
-        """The newest access in a granule's chain that races with this lane's.
-
-        A read that comes after one of several writers of one value sees it whenever the others come; of several strong
-        writers each may have changed the value.
-        """
+        """Return the newest access in a granule's chain that races with this lane's access. A read that comes after one
+        of several writers of one value sees that value whenever the others come. Of several strong writers, each may
+        have changed the value."""
         writes = marks is part.area.writes
         observers, access = None, part.access
         mine = By(access.semantics, access.width // access.semantics.elements, lane + self.first)
@@ -147,12 +149,12 @@ class Comparisons:
 
     @staticmethod
     def _are_made_by(numbers: Array, those: Callable[[int], bool]) -> NDArray[np.bool_]:
-        """Which accesses, by number, are made by `those`."""
+        """Return which accesses, by number, satisfy `those`."""
         names, back = np.unique(numbers, return_inverse=True)
         return np.array([those(name) for name in names.tolist()])[back.reshape(numbers.shape)]
 
     def _observers(self, area: Area, chains: Chains, lane: int, granule: int) -> Observers:
-        """The strong reads of a granule that this lane comes after."""
+        """Return the strong reads of a granule that this lane comes after."""
         found = Observers(self.history, self.strict, lane)
         area.mark_reads(self.floor if area.is_shared else 0, self.history)
         if area.reads.is_used:
@@ -160,7 +162,8 @@ class Comparisons:
         return found
 
     def pair(self, lane: int, others: list[int], number: int, kind: str, *, same: bool = False) -> Pair:
-        """A race; only a matter of convergence where the order that counts it has them all in order."""
+        """Return the race of a lane with access `number` of threads `others`. It is marked as converged if the loose
+        order, which counts convergence, orders all of them."""
         if self.orders.loose is None or same:
             return Pair(lane, others[0], number, kind, same=same)
         for other in others:
@@ -170,11 +173,11 @@ class Comparisons:
 
     # ---- places
     def agents(self, lanes: Ids) -> Array:
-        """The numbers of lanes' threads in the grid."""
+        """Return the numbers of lanes' threads in the grid."""
         return (lanes + self.first).astype(np.int32)
 
     def position(self, area: Area, index: int, width: int) -> tuple[Space, int]:
-        """The space and the byte position, in its owner's part, of an item."""
+        """Return the space of an item and its byte position (in shared memory: within its CTA)."""
         flat = int(index) * width
         if area.is_shared:
             return self.machine.shared, flat % self.machine.shared.stride

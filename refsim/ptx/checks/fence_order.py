@@ -1,9 +1,9 @@
-"""Sequentially consistent fences of the whole GPU that are apart from the accesses which carry the news.
+"""Sequentially consistent fences of GPU scope, separated by barriers from the accesses that publish the data.
 
-"All write; __threadfence(); __syncthreads(); thread 0 counts the block" releases by no pattern of one thread: the fences of
-the others stand before the barrier. It is right all the same. Were the fence of a reader before one of these in their one
-order, then the reader's look at the counter would come before the count that it saw. So a fence that happened before a
-strong write covers what a fence behind a strong read of it covers, however barriers lie between.
+"All threads write; __threadfence(); __syncthreads(); thread 0 counts the block" is no release pattern of a single
+thread: the fences of the others stand before the barrier. It is correct all the same. If a reader's fence came before
+one of these fences in their total order, the reader's load of the counter would come before the count that it saw. So a
+fence that happened before a strong write covers for a fence after a strong read of it, with barriers in between.
 """
 
 from collections.abc import Callable, Iterator
@@ -21,7 +21,8 @@ Array = NDArray[Any]
 
 @dataclass
 class FenceOrder:
-    """For each lane the knowledge of fences that happened before it, and of those before writes that were seen."""
+    """For each lane: the knowledge of fences that happened before it, and of fences before the writes that it saw.
+    `before` and `seen` hold numbers of entries of `known`; `fresh` marks lanes that fenced since."""
 
     lanes: int
     snapshot: Callable[[Ids], Knowledge]
@@ -36,16 +37,16 @@ class FenceOrder:
         self.fresh = np.zeros(self.lanes, np.bool_)
 
     def fence(self, lanes: Ids) -> None:
-        """These lanes fence; what each covers is taken when it writes or meets others."""
+        """Record that lanes execute a fence; its coverage is computed when the lane writes or meets others."""
         self.fresh[lanes] = self.is_used = True
 
     def covered(self, lane: int) -> Knowledge:
-        """What fences that happened before a lane's next write cover."""
+        """Return the knowledge that fences before a lane's next write cover."""
         found = self.known[int(self.before[lane])]
         return found | self.snapshot(np.array([lane])) if self.fresh[lane] else found
 
     def see(self, lanes: Ids, found: Knowledge) -> None:
-        """Strong reads by lanes saw a write that fences come before."""
+        """Record that strong reads by lanes saw a write after fences that cover `found`."""
         if found is NOTHING:
             return
         self.is_used = True
@@ -55,13 +56,14 @@ class FenceOrder:
                 self.seen[some] = self._number(after)
 
     def seen_by(self, lanes: Ids) -> Iterator[tuple[int, Ids]]:
-        """The lanes by what they have seen, as a number of `known`."""
+        """Yield groups of lanes that have seen the same, with its number in `known`."""
         seen = self.seen[lanes]
         for number in np.unique(seen).tolist() if len(lanes) > 1 else seen.tolist():
             yield number, lanes[seen == number]
 
     def share(self, lanes: Ids, group: Array, waited: NDArray[np.bool_] | None = None) -> None:
-        """Lanes of one group met; of those that only arrived (`waited` is false) the others learn alone."""
+        """Share knowledge between the lanes of each group that met; lanes that only arrived (`waited` is False) learn
+        nothing."""
         if not self.is_used:
             return
         if not self.fresh[lanes].any() and all(
@@ -80,6 +82,7 @@ class FenceOrder:
                 self._put(self.seen, mine, to, [])
 
     def _put(self, table: Array, lanes: Ids, to: Ids, more: list[Knowledge]) -> None:
+        """Set the entries of lanes `to` in a table to all that `lanes` and `more` know."""
         held = [self.known[number] for number in np.unique(table[lanes]).tolist() if number]
         table[to] = self._number(joined((*held, *more)))
 

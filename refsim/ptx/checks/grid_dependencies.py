@@ -1,9 +1,9 @@
-"""Launches that begin before the one before them has ended (programmatic serialisation): a thread may touch what the earlier
-launch wrote, or write what it read, only behind griddepcontrol.wait.
+"""Launches that begin before the previous launch has ended (programmatic serialization): `missing-grid-wait`.
 
-It looks at one launch after another, whether they overlap or not. An earlier launch counts if it lets the next one begin early
-(griddepcontrol.launch_dependents); so does the one before that, unless some block of the earlier one let others begin only
-after it had waited.
+Only after griddepcontrol.wait may a thread touch what the previous launch wrote, or write what it read. The check looks
+at one launch after another, whether they overlap or not. An earlier launch counts if it lets the next one begin early
+(griddepcontrol.launch_dependents). So does the launch before that, unless some block of the earlier launch let others
+begin only after its own wait.
 """
 
 from dataclasses import dataclass, field
@@ -27,10 +27,8 @@ _RULE = "PTX ISA, griddepcontrol: .wait lets a thread see what the launches befo
 
 @dataclass
 class GridDependency:
-    """Watches global memory: notes what this launch touches where `leaves` says so, and holds it to what `earlier` touched.
-
-    `waited`: the number of each executed wait, and the lanes that executed it.
-    """
+    """Watches global memory: records what this launch touches if `leaves`, and compares it with what `earlier` touched.
+    `waited`: the number of each executed wait, with the lanes that executed it. `done`: the lanes that have waited."""
 
     machine: Context
     history: History
@@ -49,12 +47,12 @@ class GridDependency:
             self.history.touched = TouchedBytes.nothing(self.machine.memory.end)
 
     def wait(self, lanes: Ids, statement: Statement) -> None:
-        """Lanes have waited for the launches before."""
+        """Record that lanes have waited for the previous launches."""
         self.done[lanes] = True
         self.waited.append((self.history.number(statement, 0), lanes))
 
     def let_others_begin(self, lanes: Ids) -> None:
-        """The blocks of some lanes let the next launch begin, too early where a lane says so that comes after no wait."""
+        """Record that the blocks of lanes let the next launch begin: too early if a lane does not come after a wait."""
         if self.earlier is None:
             return
         cta = self.machine.geometry.cta
@@ -64,12 +62,12 @@ class GridDependency:
                 self.too_early[cta[lane]] = True
 
     def finish(self) -> None:
-        """All lanes have exited; a block that has not said so before lets the next launch begin by that."""
+        """Record that all lanes have exited, which lets the next launch begin if nothing did before."""
         waited = self.done.reshape(len(self.has_let), -1).any(axis=1)
         self.history.began_behind |= bool(np.where(self.has_let, ~self.too_early, waited).any())
 
     def before(self, access: Access) -> None:
-        """An access of a thread that has not waited, nor comes after one that has."""
+        """Report an access to bytes of the earlier launch by a lane that does not come after a wait."""
         if self.earlier is None or access.kind == DISCARD:
             return
         open_ = np.flatnonzero(~self.done[access.threads.ids])
@@ -84,13 +82,13 @@ class GridDependency:
                 return
 
     def after(self, access: Access) -> None:
-        """What this launch touched."""
+        """Record the bytes that this launch touched."""
         if self.history.touched is not None and access.kind != DISCARD:
             at = access.threads.full(access.at)[:, None] + np.arange(access.width)
             self.history.touched.add(at, writes=access.kind != READ)
 
     def _comes_after_a_wait(self, lane: int) -> bool:
-        """Whether some thread's wait happened before what a lane does now."""
+        """Return whether some thread's wait happened before what a lane does now."""
         clocks, first = self.orders.strict, self.orders.strict.first
         for number, lanes in self.waited:
             some = np.full(len(lanes), lane)

@@ -1,7 +1,7 @@
-"""What arrivals at mbarriers say beyond what they release, to copies alone: who is done with the stage that a copy fills next.
+"""What arrivals at mbarriers tell a copy in addition to what they release: which threads are done with its stage.
 
-Asynchronous work that has completed needs no release, and what threads loaded before products has arrived when these were
-waited for. Neither orders an access of a thread: only the comparison of a copy looks at it.
+Completed asynchronous work needs no release. Values that threads loaded before products have arrived once these
+products were waited for. Neither orders an access of a thread: only the comparison of a copy uses it.
 """
 
 from collections.abc import Iterator
@@ -24,9 +24,12 @@ Stamps = dict[int, int]
 
 @dataclass(frozen=True)
 class Done:
-    """`settled`: asynchronous work, before arrivals of any kind; `loaded`: reads of threads before a release of an arrival in
-    another CTA, however far either side reaches: pipelines hand stages back without a scope; `fed`: reads of threads before
-    products that somebody who released had waited for."""
+    """Work that is over for a copy, by the kind of evidence.
+
+    `settled`: asynchronous work before arrivals of any kind. `loaded`: reads of threads before a releasing arrival in
+    another CTA, whatever the scope of either side, as pipelines hand stages back without a scope. `fed`: reads of
+    threads before products that a releasing thread had waited for.
+    """
 
     settled: Knowledge = NOTHING
     loaded: Knowledge = NOTHING
@@ -41,8 +44,8 @@ NOTHING_DONE = Done()
 
 @dataclass
 class HandedBack:
-    """What those that arrived at one object were done with; `products` and `fed`: up to which access each warp of the grid
-    takes part in products that an arrival has waited for, and came to them."""
+    """What the threads that arrived at one object were done with. `products`: for each warp of the grid, its newest
+    access by products that an arrival has waited for; `fed`: its newest access before these products."""
 
     settled: Knowledge = NOTHING
     loaded: Knowledge = NOTHING
@@ -50,13 +53,13 @@ class HandedBack:
     fed: Stamps = field(default_factory=dict)
 
     def add(self, known: Knowledge, meaning: Semantics) -> None:
-        """Threads arrive that know this much, relaxed or from another CTA."""
+        """Record an arrival of threads with this knowledge, relaxed or from another CTA."""
         self.settled = self.settled | known
         if meaning.releases:
             self.loaded = self.loaded | known
 
     def done(self, known: Stamps) -> Done:
-        """All of it, less what is `known` of warps anyway."""
+        """Return all of it except what is `known` of warps anyway."""
         products, fed = (
             {warp: stamp for warp, stamp in stamps.items() if stamp > known.get(warp, 0)}
             for stamps in (self.products, self.fed)
@@ -66,7 +69,8 @@ class HandedBack:
 
 
 class HandedStages:
-    """Which products warpgroups have waited for, and what each lane that waited at mbarriers knows of others."""
+    """The products that warpgroups have waited for, and what each lane that waited at mbarriers knows of other
+    warpgroups."""
 
     def __init__(self, clocks: list[Clocks], geometry: Geometry) -> None:
         self.clocks, self.geometry = clocks, geometry
@@ -74,18 +78,20 @@ class HandedStages:
         self.known: list[dict[int, Done]] = [{} for _ in clocks]
 
     def products_waited_for(self, groups: Ids, now: int, begun: int) -> None:
-        """Warpgroups waited for products, the last of which made access `now`, and before the first access `begun`."""
+        """Record that warpgroups waited for products: access `now` is their last one, access `begun` the last before
+        they began."""
         self.products[groups] = now
         self.fed[groups] = np.maximum(self.fed[groups], begun)
 
     def arrive(self, at: HandedBack, lanes: Ids, meaning: Semantics) -> None:
-        """Lanes arrive behind products that their warpgroups have waited for."""
+        """Record that lanes arrive after products that their warpgroups have waited for."""
         if self.products.any():
             at.products.update(self._of_warps(self.products, lanes))
             at.fed.update(self._of_warps(self.fed, lanes) if meaning.releases else {})
 
     def learn(self, order: int, lanes: Ids, done: Done, meaning: Semantics) -> None:
-        """Lanes saw a phase complete, whose arrivals were done with this by one order: with loads where they acquire."""
+        """Record that lanes saw a phase complete whose arrivals were `done` with work; its loads count only for
+        acquires."""
         if not meaning.acquires:
             done = Done(done.settled)
         if done.settled is not NOTHING or done.fed is not NOTHING:
@@ -94,8 +100,8 @@ class HandedStages:
 
     @contextmanager
     def known_to(self, lanes: list[int], *kinds: str) -> Iterator[list[int]]:
-        """What a copy engine is asked for by lanes comes also after what is done by these fields of `Done`; for which lanes
-        there is such. For the time of a comparison, and of the accesses that the field speaks of."""
+        """Let lanes know, during a comparison of a copy, the work in these fields of `Done`; yield the lanes that know
+        any."""
         before = []
         tables = [{"settled": self.products, "fed": self.fed}[kind] for kind in kinds if kind in ("settled", "fed")]
         for clocks, known in zip(self.clocks, self.known, strict=True):
@@ -112,7 +118,7 @@ class HandedStages:
                 clocks.rows.foreign[lane] = foreign
 
     def _of_warps(self, stamps: NDArray[Any], lanes: Ids) -> Stamps:
-        """Stamps of warpgroups as those of the warps of these lanes' warpgroups."""
+        """Return the stamps of the warpgroups of these lanes as stamps of all their warps."""
         geometry, found = self.geometry, Stamps()
         for group in np.unique(geometry.warpgroup[lanes]).tolist():
             if stamps[group]:

@@ -1,9 +1,9 @@
-"""Who happened before whom, as the PTX memory model says: barriers, and releases that acquires observe.
+"""The happens-before order of the PTX memory model: barriers, and releases that acquires observe.
 
-Agents are lanes. What a lane knows of its own CTA is kept in arrays over all lanes, coarse first: of the whole CTA, of its
-own warp, then, made only when something partial happens, of every warp of the CTA and of every lane of the warp. What it
-learned from single threads or from other CTAs is a number of a `Knowledge`. A barrier of the CTA is one store; a kernel
-whose warps and CTAs meet by barriers alone pays for nothing else.
+Agents are lanes. What a lane knows of its own CTA lies in arrays over all lanes, from coarse to fine: of the whole CTA,
+of its own warp, and, once something partial happens, of every warp of the CTA and of every lane of the warp. What it
+learned from single threads or from other CTAs is the number of a `Knowledge`. A barrier of the CTA costs one store, and
+a kernel that uses no other synchronization pays for nothing else.
 """
 
 from dataclasses import dataclass, field
@@ -33,16 +33,14 @@ from refsim.ptx.memory.semantics import CLUSTER, CTA, GPU, SYS, Semantics
 
 Array = NDArray[Any]
 BARRIERS = 16  # of a CTA
-_MANY = 256  # questions of which equal ones are asked once
+_MANY = 256  # questions from which equal neighbors are asked once
 
 
 @dataclass
 class Clocks:
-    """The order of one launch: rows of the lanes that run now, and what stands released at locations.
-
-    `released` outlives the CTAs that run now for locations in global memory. Stamps are numbers of accesses.
-    `ignores_scopes`: arrivals at other CTAs' mbarriers reach these, whatever their scope.
-    """
+    """The happens-before order of one launch: rows of the running lanes, and what is released at locations. `released`
+    outlives the running CTAs for locations in global memory. Stamps are access numbers. `ignores_scopes`: arrivals at
+    mbarriers of other CTAs are effective there, whatever their scope."""
 
     geometry: Geometry
     released: dict[Key, Released]
@@ -64,13 +62,14 @@ class Clocks:
 
     # ---- questions
     def is_ordered(self, lanes: Ids, agent: Array, stamp: Array) -> NDArray[np.bool_]:
-        """Whether access number `stamp` of thread `agent` (of the grid) happened before what each lane does now."""
+        """Return whether access number `stamp` of thread `agent` (of the grid) happened before what each lane does
+        now."""
         if len(lanes) == 1:
             return np.array([self._is_one_ordered(int(lanes[0]), int(agent[0]), int(stamp[0]))])
         if len(lanes) >= _MANY:
             differs = (lanes[1:] != lanes[:-1]) | (agent[1:] != agent[:-1]) | (stamp[1:] != stamp[:-1])
             starts = np.append(0, np.flatnonzero(differs) + 1)
-            if len(starts) <= len(lanes) // 2:  # as a rule neighbours are one access
+            if len(starts) <= len(lanes) // 2:  # neighbors usually ask about one access
                 few = self.is_ordered(lanes[starts], agent[starts], stamp[starts])
                 return few.repeat(np.diff(starts, append=len(lanes)))
         geometry, rows = self.geometry, self.rows
@@ -94,7 +93,8 @@ class Clocks:
         return np.asarray(ordered)
 
     def comes_after(self, lane: int, agents: Array, stamp: int) -> NDArray[np.bool_]:
-        """The same of one lane and one access that several threads made."""
+        """Return for each of several threads that made access `stamp` whether it happened before what one lane does
+        now."""
         if len(agents) == 1:
             return np.array([self._is_one_ordered(lane, int(agents[0]), stamp)])
         threads, rows = self.geometry.threads, self.rows
@@ -119,7 +119,8 @@ class Clocks:
         return np.asarray(ordered)
 
     def _is_one_ordered(self, lane: int, agent: int, stamp: int) -> bool:
-        """The same for one lane, whose chain of accesses is asked about one by one."""
+        """Return whether access `stamp` of one thread happened before what one lane does now (`is_ordered` without
+        arrays)."""
         geometry, rows = self.geometry, self.rows
         (cta, thread), foreign = divmod(agent, geometry.threads), int(rows.foreign[lane])
         if agent == lane + self.first:
@@ -137,16 +138,16 @@ class Clocks:
         return foreign > 0 and bool(stamp <= self.answers.stamps(self.known[foreign], *names)[0])
 
     def thread(self, lanes: Ids) -> Ids:
-        """The number of each lane's thread in the grid."""
+        """Return the number of each lane's thread in the grid."""
         return lanes + self.first
 
     def floor(self, alive: NDArray[np.bool_]) -> int:
-        """Every lane that runs comes after all accesses of its own CTA up to this one."""
+        """Return the newest access number up to which every living lane comes after all accesses of its own CTA."""
         return int(self.rows.cta[alive].min(initial=np.iinfo(np.int32).max))
 
     # ---- meetings
     def meet_cta(self, lanes: Ids, now: int) -> None:
-        """All threads of these lanes' CTAs that have not exited met, CTA by CTA."""
+        """Record a barrier of all living threads of these lanes' CTAs, each CTA for itself."""
         self.rows.cta[key_of(lanes)] = now
         if len(self.known) > 1:
             self._share(lanes, self.geometry.cta[lanes])
@@ -154,15 +155,15 @@ class Clocks:
             self.fenced.share(lanes, self.geometry.cta[lanes])
 
     def meet_warps(self, lanes: Ids, now: int) -> None:
-        """All lanes of these warps that have not exited met, warp by warp."""
-        if self.rows.lanes is not None or len(self.known) > 1:  # else the lanes of a warp know the same
+        """Record a barrier of all living lanes of these warps, each warp for itself."""
+        if self.rows.lanes is not None or len(self.known) > 1:  # otherwise all lanes of a warp have equal knowledge
             self._share_rows(lanes, self.geometry.warp[lanes])
         if self.fenced.is_used:
             self.fenced.share(lanes, self.geometry.warp[lanes])
         self.rows.warp[key_of(lanes)] = now
 
     def meet_lanes(self, lanes: Ids, group: Array, now: int) -> None:
-        """Lanes of one group, all of one warp, met."""
+        """Record a barrier of the lanes of each group; a group lies in one warp."""
         if self.rows.lanes is None:
             self.rows.lanes = np.zeros((self.geometry.lanes, WARP), np.int32)
         starts, order = met = runs(group)
@@ -175,7 +176,8 @@ class Clocks:
         self.rows.lanes[mine] = np.where(members[number], now, self.rows.lanes[mine])
 
     def arrive(self, slot: int, lanes: Ids, now: int) -> None:
-        """Whole warps arrive at a barrier (CTA * 16 + number): whoever waits there comes after what they did so far."""
+        """Record that whole warps arrive at a barrier (CTA * 16 + number): lanes that wait there come after what these
+        did so far."""
         rows, found = self._with_warps(), self.gathered.setdefault(slot, Gathered(self.geometry.warps))
         found.cta = max(found.cta, int(rows.cta[lanes].max()))
         assert rows.warps is not None
@@ -185,7 +187,7 @@ class Clocks:
         found.lanes.append(lanes)
 
     def leave(self, slot: int, lanes: Ids) -> None:
-        """These lanes waited at the barrier until it was complete."""
+        """Record that these lanes waited at the barrier until it was complete."""
         found = self.gathered.pop(slot, None)
         if found is None:
             return
@@ -196,7 +198,7 @@ class Clocks:
             self.fenced.share(everyone, np.zeros(len(everyone), np.int64), np.isin(everyone, lanes))
 
     def learn_of_cta(self, lanes: Ids, cta: int, warps: Array) -> None:
-        """Lanes come after what their own CTA did up to one access, and what each warp of it did up to another."""
+        """Let lanes come after the accesses of their own CTA up to `cta`, and of each of its warps up to `warps`."""
         self.rows.cta[lanes] = np.maximum(self.rows.cta[lanes], cta)
         if (warps > cta).any():
             table = self._with_warps().warps
@@ -204,12 +206,13 @@ class Clocks:
             table[lanes] = np.maximum(table[lanes], warps)
 
     def _with_warps(self) -> Rows:
+        """Return the rows, with the table of warps made if it is missing."""
         if self.rows.warps is None:
             self.rows.warps = np.zeros((self.geometry.lanes, self.geometry.warps), np.int32)
         return self.rows
 
     def _share_rows(self, lanes: Ids, group: Array, met: tuple[Ids, Ids] | None = None) -> None:
-        """Lanes of one group know afterwards what any of them knew; `met`: the runs of the groups, if they are known."""
+        """Let the lanes of each group know what any of them knew; `met`: the runs of the groups, if they are known."""
         rows = self.rows
         for table in (rows.cta, rows.warp, rows.warps, rows.lanes):
             if table is None:
@@ -223,6 +226,7 @@ class Clocks:
         self._share(lanes, group)
 
     def _share(self, lanes: Ids, group: Array) -> None:
+        """Let the lanes of each group know what any of them learned from other CTAs or single threads."""
         if len(self.known) == 1:
             return
         foreign = self.rows.foreign[lanes]
@@ -237,8 +241,8 @@ class Clocks:
 
     # ---- releases and acquires
     def fence(self, lanes: Ids, meaning: Semantics, now: int) -> None:
-        """A fence of these lanes: a release of what they know now by their next strong write, an acquire of what their
-        strong reads observed."""
+        """Record a fence of these lanes. It releases what they know now by their next strong write, and acquires what
+        their strong reads observed."""
         if meaning.acquires and self.pending:
             for lane, one in zip(lanes.tolist(), lanes[:, None], strict=True):
                 for found in self.pending.pop(lane, {}).values():
@@ -253,7 +257,7 @@ class Clocks:
                 self._note(self.fences.setdefault(scope, Rows.empty(self.geometry.lanes)), lanes, now)
 
     def _at_fences(self, lanes: Ids) -> Knowledge:
-        """What the last fences of the whole GPU by these lanes cover together."""
+        """Return the joint knowledge at the last GPU-scope fences of these lanes."""
         rows, geometry = self.fences[GPU], self.geometry
         if rows.warps is not None or rows.lanes is not None or len(lanes) == 1:
             return joined(tuple(self.snapshot(rows, lane, int(rows.own[lane])) for lane in lanes.tolist()))
@@ -263,6 +267,7 @@ class Clocks:
         return joined(foreign, *(as_stamps(*largest(names, table[lanes])) for table, names in stamps))
 
     def _note(self, to: Rows, lanes: Ids, now: int) -> None:
+        """Copy the rows of lanes to another table, with `now` as their newest own access."""
         rows = self.rows
         to.cta[lanes], to.warp[lanes], to.foreign[lanes] = rows.cta[lanes], rows.warp[lanes], rows.foreign[lanes]
         to.own[lanes] = now
@@ -274,7 +279,7 @@ class Clocks:
                 getattr(to, name)[lanes] = table[lanes]
 
     def read(self, lanes: Ids, keys: list[Key], meaning: Semantics) -> None:
-        """Strong reads observe what stands at these locations."""
+        """Record that strong reads observe what is released at these locations."""
         if not self.released:
             return
         for key, positions in places(keys).items():
@@ -290,7 +295,8 @@ class Clocks:
                 self.pending.setdefault(lane, {})[id(found)] = found
 
     def write(self, lanes: Ids, keys: list[Key], meaning: Semantics, now: int, *, update: bool) -> None:
-        """Writes to these locations, strong or weak: a read-modify-write continues a chain of releases, others end it."""
+        """Record writes to these locations: a read-modify-write continues a chain of releases, any other write ends
+        it."""
         for lane, key in zip(lanes.tolist(), keys, strict=True):
             before = self.released.get(key) if update else None
             added = self._release(lane, key, meaning, now) if meaning.strong else None
@@ -302,12 +308,13 @@ class Clocks:
 
     @property
     def matters(self) -> bool:
-        """Whether a write may begin or end a chain of releases: without fences and releases none can."""
+        """Return whether a write may begin or end a chain of releases: none can without fences and releases."""
         return bool(self.released or self.fences)
 
     def _release(self, lane: int, key: Key, meaning: Semantics, now: int) -> tuple[Knowledge, int] | None:
-        """What a strong write by a lane releases, and how far: what it knows at a release itself, else at its last fence,
-        or what its last release of this very place covered, whichever reaches further and then is later."""
+        """Return what a strong write by a lane releases, and its scope; None for nothing. A release covers what the
+        lane knows. Another write covers what the lane knew at its last fence, or what its last release of this location
+        covered: the one of wider scope, or both."""
         if meaning.releases:
             found = self.snapshot(self.rows, lane, now), min(meaning.scope, GPU)
             self.repeated[lane + self.first, key] = found
@@ -323,14 +330,16 @@ class Clocks:
         return again
 
     def snapshot(self, rows: Rows, lane: int, now: int) -> Knowledge:
-        """What one lane knows, by rows of its own or of a copy of them, with all that it did itself up to `now`."""
+        """Return what one lane knows by these rows, with all that it did itself up to `now`."""
         return of_lane(self.geometry, self.known, rows, lane, now)
 
     def snapshots(self, rows: Rows, lanes: Ids, now: int) -> Knowledge:
-        """What several lanes know together."""
+        """Return what several lanes know together."""
         return of_lanes(self.geometry, self.known, rows, lanes, now)
 
     def _merged(self, before: Released | None, added: Knowledge, scope: int, fenced: Knowledge, lane: int) -> Released:
+        """Return what a location releases once `added` (with a scope) and `fenced` join what was released there
+        before."""
         before = before or Released()
         cta = lane // self.geometry.threads + self.geometry.first
         cluster = self.cluster(cta)
@@ -343,10 +352,12 @@ class Clocks:
         return Released(everybody, before.fenced | fenced, clusters, ctas, is_narrow)
 
     def cluster(self, cta: int) -> int:
-        """The cluster of a CTA of the grid."""
+        """Return the cluster of a CTA of the grid."""
         return cta // self.geometry.cluster_ctas
 
     def _acquire(self, lanes: Ids, found: Released, scope: int) -> None:
+        """Let lanes learn what a location released to their CTA, their cluster, or the GPU, within the scope of the
+        acquire."""
         if scope >= GPU and not found.is_narrow:
             self.learn(lanes, found.everybody)
             return
@@ -360,7 +371,7 @@ class Clocks:
             self.learn(lanes[ctas == cta], knowledge)
 
     def learn(self, lanes: Ids, knowledge: Knowledge) -> None:
-        """Lanes come after what somebody else knew; equal joins are made once."""
+        """Let lanes come after what others knew; equal joins are made once."""
         if knowledge is NOTHING:
             return
         if len(lanes) == 1:
@@ -372,11 +383,11 @@ class Clocks:
             self.rows.foreign[lanes[foreign == number]] = self._joined(number, knowledge)
 
     def _joined(self, number: int, knowledge: Knowledge) -> int:
-        """The number of what is known under a number and something more."""
+        """Return the number of the join of knowledge `number` with more knowledge."""
         before = self.known[number]
         if (found := before | knowledge) is before:
             return number
-        pair = 0 if found is knowledge else number, knowledge  # whoever comes to know just that has one number for it
+        pair = 0 if found is knowledge else number, knowledge  # equal knowledge has one number
         if pair not in self.learned:
             self.known.append(found)
             self.learned[pair] = len(self.known) - 1

@@ -1,8 +1,8 @@
-"""The accesses of one launch, numbered: who made them, by which statement, and what they replaced in the marks.
+"""The accesses of one launch by number: who made them, by which statement, and which marks they replaced.
 
-Numbers rise with time over all CTAs, also over those that run one after another. What an access was stays for the whole
-launch; which lanes touched which places is kept for the newest ones, some 100 MB of them. `unread` are the statements, by
-identity, whose results nobody reads.
+Numbers rise with time over all CTAs, also over CTAs that run one after another. The statement of an access is kept for
+the whole launch; its lanes and places are kept for the newest accesses only, about 100 MB of them. `unread` are the
+statements, by identity, whose results no statement reads.
 """
 
 from collections import deque
@@ -26,16 +26,15 @@ _OF_UNITS = ("wgmma.mma_async", "tcgen05.mma", "tcgen05.cp", "cp.async.bulk", "c
 
 @lru_cache(maxsize=4096)
 def _unread(opcode: str) -> Semantics:
+    """Return the semantics of an opcode whose result is not read."""
     return replace(semantics(opcode), returns=False, acquires=False)
 
 
 @dataclass(slots=True, eq=False)
 class AccessEvent:
-    """One access, or the part of one that is marked alike: the threads (numbered over the grid) and their first granules.
-
-    `benign` marks a write that changed nothing, `shared` that several threads touched one granule. `replaced` holds, for
-    lanes and granules, the marks (last, agent, since) that stood there, where these are to be remembered.
-    """
+    """One access, or the part of it that is marked alike: the threads (numbered over the grid) and their first
+    granules. `benign` marks a write that changed nothing, `shared` that several threads touched one granule. `replaced`
+    holds the replaced marks (last, agent, since) for lanes and granules, if they are to be remembered."""
 
     number: int
     agents: Array
@@ -46,12 +45,12 @@ class AccessEvent:
     replaced: tuple[Array, Array, Array] | None = None
 
     def at(self, granule: int) -> Array:
-        """The positions in `agents` of those that touched a granule."""
+        """Return the positions in `agents` of the threads that touched a granule."""
         return np.flatnonzero((self.first <= granule) & (granule < self.first + self.count))
 
 
 class By(NamedTuple):
-    """One thread's part of an access: what it promises, the bytes of one element, the thread's number in the grid."""
+    """One thread's part of an access: its semantics, the bytes of one element, the thread's number in the grid."""
 
     meaning: Semantics
     element: int
@@ -60,9 +59,9 @@ class By(NamedTuple):
 
 @dataclass
 class History:
-    """What outlives the CTAs that run at one time: the numbering, the listed accesses, releases in global
-    memory, which of its bytes were `written` and which `touched`, where anybody asks; `began_behind`: some block let the
-    next launch begin only after it had waited for the one before."""
+    """Data that outlives the running CTAs: the numbering, the listed accesses, and releases in global memory. `written`
+    and `touched`: bytes of global memory, if a check asks for them. `began_behind`: some block let the next launch
+    begin only after it had waited for the previous one."""
 
     made: list[tuple[Statement, int] | None] = field(default_factory=lambda: [None])
     unread: frozenset[int] = frozenset()
@@ -77,54 +76,55 @@ class History:
     began_behind: bool = False
 
     def left_behind(self, earlier: TouchedBytes | None) -> TouchedBytes | None:
-        """What may still be touched when the next launch begins: by this one, and by the `earlier` one that it began beside."""
+        """Return the bytes that this launch, or the `earlier` one that it overlapped, may still touch when the next one
+        begins."""
         if self.touched is None or earlier is None or self.began_behind:
             return self.touched
         return self.touched.joined(earlier)
 
     @property
     def now(self) -> int:
-        """The number of the newest access."""
+        """Return the number of the newest access."""
         return len(self.made) - 1
 
     def number(self, statement: Statement, element: int) -> int:
-        """The number of a new access by a statement to elements of so many bytes."""
+        """Return the number of a new access by a statement to elements of `element` bytes."""
         self.made.append((statement, element))
         return len(self.made) - 1
 
     def is_asynchronous(self, number: int) -> bool:
-        """Whether a copy engine or a tensor core made an access, asked by its statement."""
+        """Return whether a copy engine or a tensor core made an access, judged by its statement."""
         made = self.made[number]
         return made is not None and made[0].opcode.startswith(_OF_UNITS)
 
     def is_bulk_copy(self, number: int) -> bool:
-        """Whether an access is of a copy engine that moves bytes as they are."""
+        """Return whether a copy engine that moves bytes unchanged made an access."""
         made = self.made[number]
         return made is not None and made[0].opcode.startswith("cp.async.bulk")
 
     def meaning(self, number: int) -> Semantics:
-        """What the statement of an access promises."""
+        """Return the semantics of an access's statement."""
         made = self.made[number]
         return WEAK if made is None else self.meaning_of(made[0])
 
     def meaning_of(self, statement: Statement) -> Semantics:
-        """What a statement promises. An atomic whose result nobody reads has learnt nothing of who came before it: the
-        program does the same after the other order, so that it is taken for the red that the assembler makes of it."""
+        """Return the semantics of a statement. An atomic whose result is not read does not learn who came before it,
+        since the program does the same after the other order. It counts as the `red` that the assembler makes of it."""
         return _unread(statement.opcode) if id(statement) in self.unread else semantics(statement.opcode)
 
     def evidence(self, number: int) -> tuple[bool, int, bool, int]:
-        """What tells one access of a thread from another for those that race with it: strength, scope, whether it reads and
-        writes at once, the bytes of an element."""
+        """Return what distinguishes accesses of one thread for a race: strong, scope, reads and writes at once, element
+        bytes."""
         made, meaning = self.made[number], self.meaning(number)
         return meaning.strong, meaning.scope, meaning.atomic and meaning.returns, 0 if made is None else made[1]
 
     def by(self, number: int, agent: int) -> By:
-        """An access as one of its threads made it."""
+        """Return an access as one of its threads made it."""
         made = self.made[number]
         return By(self.meaning(number), 0 if made is None else made[1], agent)
 
     def list(self, event: AccessEvent) -> None:
-        """Remember who touched what; the oldest are forgotten when these are too many."""
+        """Remember the lanes and places of an access; the oldest are forgotten once there are too many."""
         self.listed[event.number] = event
         self.order.append(event)
         self.lanes += len(event.agents)

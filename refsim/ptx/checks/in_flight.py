@@ -1,4 +1,4 @@
-"""Shared bytes that a copy still writes: whoever reads them comes too early, whoever writes them races with the copy."""
+"""Shared bytes that a copy in flight still writes or reads: a read comes too early, a write races with the copy."""
 
 from typing import Any
 
@@ -14,18 +14,19 @@ _FLYING = {width: np.frombuffer(b"\xff" * width, item)[0] for width, item in ITE
 RULE = "PTX ISA, cp.async: its bytes are there once the thread has waited for the group, and for others after a barrier"
 
 SENT_RULE = (
-    "PTX ISA, st.async and red.async: their bytes are there for whoever has seen the phase of the mbarrier complete that "
-    "counted them"
+    "PTX ISA, st.async and red.async: their bytes are there for a thread that has seen the phase of the mbarrier complete "
+    "that counted them"
 )
 BULK_RULE = (
-    "PTX ISA, cp.async.bulk: its bytes are there for whoever has seen the phase of the mbarrier complete that counted them, and "
-    "its source is free once its thread has waited for its bulk group"
+    "PTX ISA, cp.async.bulk: its bytes are there for a thread that has seen the phase of the mbarrier complete that counted "
+    "them, and its source is free once its thread has waited for its bulk group"
 )
 _RULES = {"cp.async.bulk": BULK_RULE, "cp.reduce": BULK_RULE, "st.async": SENT_RULE, "red.async": SENT_RULE}
 
 
 class InFlight:
-    """Which granules of shared memory a copy flies to, from its issue to the wait that covers it."""
+    """The granules of shared memory that copies in flight write (`flying`) or read (`sources`), from issue to wait.
+    `updates` counts reductions in flight by proxy; `granule`: bytes of one entry."""
 
     def __init__(self, machine: Machine, granule: int) -> None:
         self.machine, self.granule = machine, granule
@@ -35,7 +36,8 @@ class InFlight:
         self.count = self.reading = 0
 
     def issued(self, index: Array, width: int, updates: str = "") -> None:
-        """A copy flies to these items. updates: the proxy of a reduction, beside which others of that proxy may fly."""
+        """Record that a copy in flight writes these items; `updates`: the proxy of a reduction, which others of that
+        proxy may overlap."""
         self._items(width)[index] = _FLYING[width // self.granule]
         self.count += len(index)
         if updates:
@@ -43,6 +45,7 @@ class InFlight:
             self._rows(width, counts)[index] += 1
 
     def landed(self, index: Array, width: int, updates: str = "") -> None:
+        """Record that a copy to these items is complete."""
         self.count -= len(index)
         if updates:
             rows = self._rows(width, self.updates[updates])
@@ -51,15 +54,17 @@ class InFlight:
         self._items(width)[index] = 0
 
     def is_read(self, index: Array, width: int) -> None:
-        """A copy reads these items, which do not overlap, until its thread has waited for that."""
+        """Record that a copy reads these items, which do not overlap, until its thread has waited for it."""
         self.reading += 1
         self._rows(width)[index] += 1
 
     def was_read(self, index: Array, width: int) -> None:
+        """Record that a copy has read these items."""
         self.reading -= 1
         self._rows(width)[index] -= 1
 
     def before(self, access: Access) -> None:
+        """Report an access to bytes that a copy in flight writes, or a write to bytes that it reads."""
         if self.count:
             flying = self._items(access.width).take(access.index)
             if flying.view(np.uint8).any() and (hit := self._meets(access, flying != 0)).any():
@@ -70,20 +75,22 @@ class InFlight:
                 self._report(access, int(np.argmax(busy)))
 
     def _meets(self, access: Access, flying: Array) -> Array:
-        """Which items of an access meet a copy in flight that is no atomic operation beside another one."""
+        """Return which items of an access meet a copy in flight, except atomic operations that meet reductions of their
+        proxy."""
         counts = self.updates.get(access.proxy) if access.kind == UPDATE else None
         if counts is None or not access.semantics.strong:
             return flying
         return flying & ~self._rows(access.width, counts)[access.index].any(axis=1)
 
     def after(self, access: Access) -> None:
-        """A copy in flight stays one."""
+        """Do nothing: an access does not change what is in flight."""
 
     def _items(self, width: int) -> Array:
+        """Return the granules in flight as items of `width` bytes."""
         return self.flying.view(ITEM[width // self.granule])
 
     def _rows(self, width: int, counts: Array | None = None) -> Array:
-        """How many copies read each granule (or what is counted of it), as rows of items."""
+        """Return how many copies read each granule (or the given counts), in rows of one item of `width` bytes."""
         count, counted = width // self.granule, self.sources if counts is None else counts
         return counted[: len(counted) // count * count].reshape(-1, count)
 

@@ -1,4 +1,4 @@
-"""Shared bytes that a tensor core still reads: whoever writes them comes too early."""
+"""Shared bytes that a tensor core still reads as operands: a write comes too early."""
 
 from typing import Any, Protocol
 
@@ -14,7 +14,7 @@ RULE = "PTX ISA, wgmma.mma_async: its operands stay as they are until a wgmma.wa
 
 
 class Readers(Protocol):
-    """What reads operands in flight, by number from 1 on."""
+    """The unit that reads operands in flight, numbered from 1 on."""
 
     @property
     def oldest(self) -> int | None: ...
@@ -22,19 +22,19 @@ class Readers(Protocol):
 
 
 class OperandReads:
-    """Which product read each item of shared memory last, by number: where none that is in flight began before it, none
-    reads it now."""
+    """The number of the newest product that reads each item of shared memory (a core row). An item is in use only if
+    that product began no earlier than the oldest product in flight."""
 
     def __init__(self, machine: Machine, unit: Readers, rule: str = RULE) -> None:
         self.machine, self.unit, self.rule = machine, unit, rule
         self.last = np.zeros(len(machine.shared.bytes) // CORE_ROW + 1, np.int64)
 
     def begun(self, items: Array, number: int) -> None:
-        """A product reads these items from now on."""
+        """Record that product `number` reads these items from now on."""
         self.last[items] = number
 
     def before(self, access: Access) -> None:
-        """Nobody writes what is being read."""
+        """Report a write to an item that a product in flight reads."""
         oldest = None if access.kind == READ else self.unit.oldest
         if oldest is None:
             return
@@ -47,4 +47,4 @@ class OperandReads:
                 return
 
     def after(self, access: Access) -> None:
-        """A product in flight stays one."""
+        """Do nothing: an access does not change what is in flight."""

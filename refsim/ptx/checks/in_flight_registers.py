@@ -1,9 +1,9 @@
-"""Registers that products of warpgroups use behind their instructions: touched too early, or handed over without a fence.
+"""Registers that warpgroup products (wgmma) use asynchronously: touched while in flight, or used without a fence.
 
-A register is an accumulator or a part of A from the instruction on, until a wait covers its group; whoever reads or writes
-it meanwhile finds it in any state. A wgmma.fence must stand between other accesses of a register and the product that
-uses it next, but not between products that accumulate by the same shape. Blocks end where a product begins, is committed
-or waited for, so that within a block nothing of this changes.
+A register is in use as an accumulator or as a part of A from the instruction until a wait covers its group. Meanwhile
+its value is undefined for readers and writers. A wgmma.fence must stand between another access of a register and the
+product that uses it next, but not between products that accumulate with one shape. Blocks end where a product begins,
+is committed or waited for, so none of this changes within a block.
 """
 
 from dataclasses import dataclass
@@ -28,8 +28,8 @@ _FENCED = -1
 
 @dataclass(frozen=True, eq=False)
 class Touch:
-    """A statement that reads or writes some of the registers that products use. `guard` is that of its statement where the
-    block leaves its value alone until there; of any other guard nothing is known, and it counts as true."""
+    """A statement that reads or writes registers that products use. `guard` is the guard of the statement if the block
+    does not change its value before. Otherwise it is None and counts as true."""
 
     statement: Statement
     registers: Registers
@@ -37,15 +37,16 @@ class Touch:
     guard: Guard | None
 
     def happens(self, lanes: Lanes) -> bool:
-        """Whether some lane executes the statement."""
+        """Return whether some lane executes the statement."""
         if self.guard is None:
             return True
         return bool((get(lanes, self.guard.register.index) != self.guard.negated).any())
 
 
 class RegisterWatch:
-    """For each warpgroup and each register that products use: which product uses it now, who touched it since the last
-    fence (a number of `touches`), and by which shape products have used it since."""
+    """The state of each register that products use, by (warpgroup, column of the register). `accumulating` and
+    `feeding`: the number of the product in flight that uses it as accumulator or as A, 0 if none. `touched`: the number
+    in `touches` of the last access since the last fence. `shape`: the shape of the products that used it since."""
 
     def __init__(self, machine: Machine, kept: Registers) -> None:
         self.machine = machine
@@ -65,7 +66,7 @@ class RegisterWatch:
 
     # ---- other statements
     def before(self, touches: tuple[Touch, ...], lanes: Lanes) -> None:
-        """A block is about to run whose statements touch registers of products."""
+        """Check the statements of a block that is about to run and that touch registers of products."""
         groups = groups_of(lanes)
         if any(touch.guard is not None for touch in touches):
             touches = tuple(touch for touch in touches if touch.happens(lanes))
@@ -75,18 +76,19 @@ class RegisterWatch:
         at = np.ix_(groups, columns)
         if self.flying and (self.accumulating[at].any() or self.feeding[at].any()):
             for touch in touches:
-                self._demand_landed(touch, lanes, groups)
+                self._report_if_in_flight(touch, lanes, groups)
         self.touched[at] = numbers
 
     def _together(self, touches: tuple[Touch, ...]) -> tuple[Ids, Ids]:
-        """The registers that statements touch, and which of them does so last."""
+        """Return the columns of the registers that statements touch, and the number of the last touch of each."""
         last = {}
         for number, touch in enumerate(touches, len(self.touches)):
             last.update(dict.fromkeys(self.column[list(touch.registers)].tolist(), number))
         self.touches += touches
         return np.array([*last], np.int64), np.array([*last.values()], np.int64)
 
-    def _demand_landed(self, touch: Touch, lanes: Lanes, groups: Ids) -> None:
+    def _report_if_in_flight(self, touch: Touch, lanes: Lanes, groups: Ids) -> None:
+        """Report the first register of `touch` that an unfinished product (wgmma) of these warpgroups still uses."""
         at = np.ix_(groups, self.column[list(touch.registers)])
         flying = np.maximum(self.accumulating[at], self.feeding[at])
         if not flying.any():
@@ -96,9 +98,11 @@ class RegisterWatch:
         verb = "writes" if register in touch.written else "reads"
         part = Lanes(self.machine, lanes.ids, touch.statement)
         who = int(np.argmax(self.machine.geometry.warpgroup[lanes.ids] == groups[group]))
-        self._report_flying(part, who, verb, register, int(flying[group, which]), int(groups[group]))
+        self._report_in_flight(part, who, verb, register, int(flying[group, which]), int(groups[group]))
 
-    def _report_flying(self, lanes: Lanes, who: int, verb: str, register: int, number: int, group: int) -> None:
+    def _report_in_flight(self, lanes: Lanes, who: int, verb: str, register: int, number: int, group: int) -> None:
+        """Report `register`, which product `number` of warpgroup `group` uses in flight, at lane index `who`; `verb`:
+        what is done to it."""
         role = "an accumulator" if self.accumulating[group, self.column[register]] == number else "a part of A"
         why = self.machine.tensor_cores.describe(number, group)
         what = f"{verb} {self._name(register)}, {role} of {why}"
@@ -109,13 +113,13 @@ class RegisterWatch:
 
     # ---- products
     def fenced(self, groups: Ids) -> None:
-        """What these warpgroups touched is in order before their products that come."""
+        """Record a wgmma.fence of these warpgroups: their accesses so far are ordered before their products to come."""
         self.touched[groups] = _FENCED
         self.ever_fenced[groups] = True
         self.shape[groups] = 0
 
     def begun(self, lanes: Lanes, groups: Ids, product: MatrixProduct, number: int) -> None:
-        """A product uses its registers from now on."""
+        """Check the registers of a product that begins, and record that product `number` uses them from now on."""
         shape = self.shapes.setdefault(product.form.shape, len(self.shapes) + 1)
         results, fragment = self.column[list(product.d)], self.column[list(product.fragment)]
         self._demand_free(lanes, groups, product, (results, fragment))
@@ -135,7 +139,7 @@ class RegisterWatch:
         self.flying += len(groups)
 
     def _demand_free(self, lanes: Lanes, groups: Ids, product: MatrixProduct, columns: tuple[Array, Array]) -> None:
-        """No other product uses an accumulator as A, or a part of A as an accumulator."""
+        """Report an accumulator that another product in flight uses as A, or a part of A that one accumulates in."""
         for verb, registers, at, held in (
             ("accumulates in", product.d, columns[0], self.feeding),
             ("takes a part of A from", product.fragment, columns[1], self.accumulating),
@@ -144,9 +148,10 @@ class RegisterWatch:
             if flying.any():
                 group, which = (int(each[0]) for each in np.nonzero(flying))
                 number = int(flying[group, which])
-                self._report_flying(lanes, group * WARPGROUP, verb, registers[which], number, int(groups[group]))
+                self._report_in_flight(lanes, group * WARPGROUP, verb, registers[which], number, int(groups[group]))
 
     def _demand_fenced(self, lanes: Lanes, groups: Ids, registers: Registers) -> None:
+        """Report a register of a product that was touched since the last wgmma.fence of its warpgroup."""
         touched = self.touched[np.ix_(groups, self.column[list(registers)])]
         if (touched == _FENCED).all():
             return
@@ -162,7 +167,7 @@ class RegisterWatch:
         self.machine.report(lanes.fault(UNFENCED, group * WARPGROUP, what, FENCE_RULE), lanes.statement)
 
     def finished(self, groups: Ids, product: MatrixProduct, number: int) -> None:
-        """Somebody has waited for a product: its registers are free, unless a later one uses them."""
+        """Record that a thread has waited for a product: its registers are free unless a later product uses them."""
         for held, registers in ((self.accumulating, product.d), (self.feeding, product.fragment)):
             at = np.ix_(groups, self.column[list(registers)])
             held[at] = np.where(held[at] == number, 0, held[at])
@@ -170,7 +175,7 @@ class RegisterWatch:
 
 
 def groups_of(lanes: Lanes) -> Ids:
-    """The warpgroups of a set of lanes, rising."""
+    """Return the warpgroups of a set of lanes, in rising order."""
     group = lanes.machine.geometry.warpgroup
     if lanes.in_whole_warpgroups:
         return np.asarray(group[lanes.ids[::WARPGROUP]])

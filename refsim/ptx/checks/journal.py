@@ -1,7 +1,8 @@
-"""What put the accesses of a launch in order, noted as it happened, so that a finding can say what would have done it.
+"""A record of what ordered the accesses of a launch, from which a finding derives the missing synchronization.
 
-A journal hears what the clocks hear, and besides every strong access, also those that order nothing. Nobody reads it until
-there is a finding. The oldest notes go when there are too many: what they would tell is missed, and nothing wrong is said.
+The journal receives all events of the clocks, and every strong access in addition, even one that orders nothing. It is
+only read for a finding. The oldest notes are dropped when there are too many; then a hint may be missed, but no wrong
+hint is given.
 """
 
 from collections import deque
@@ -34,7 +35,7 @@ CLUSTER_ARRIVE, CLUSTER_FINISH, CLUSTER_WAIT = "cluster_arrive", "cluster_finish
 
 @dataclass(slots=True, eq=False)
 class AccessPlaces:
-    """Where the lanes of an access were: byte positions in a space, the shared memory of all CTAs being one."""
+    """The byte positions of an access's lanes in a space; the shared memories of all CTAs count as one space."""
 
     kind: str
     space: str
@@ -44,7 +45,7 @@ class AccessPlaces:
 
 @dataclass(slots=True, eq=False)
 class Note:
-    """One thing that lanes did when access `now` was the newest. detail: what the verb takes besides."""
+    """One action of lanes, made when access `now` was the newest; `detail`: further arguments of the verb."""
 
     verb: str
     now: int
@@ -57,7 +58,8 @@ class Note:
 
 @dataclass
 class Journal:
-    """The notes of one launch, the oldest first."""
+    """The notes of one launch, the oldest first; `lanes` counts what they hold, `strong` are the areas with strong
+    accesses."""
 
     notes: deque[Note] = field(default_factory=deque)
     lanes: int = 0
@@ -65,7 +67,7 @@ class Journal:
     strong: set[int] = field(default_factory=set)
 
     def add(self, verb: str, now: int, lanes: Ids, **more: Any) -> None:
-        """Note one thing; forget the oldest beyond what is kept."""
+        """Append a note, and drop the oldest beyond the limit."""
         assert self.geometry is not None
         self.notes.append(Note(verb, now, self.geometry, lanes, **more))
         self.lanes += len(lanes) + 1
@@ -73,12 +75,12 @@ class Journal:
             self.lanes -= len(self.notes.popleft().lanes) + 1
 
     def since(self, number: int) -> list[Note]:
-        """What happened after an access, in order; nothing before it can order that access."""
+        """Return the notes after an access, in order; an earlier note cannot order that access."""
         found = list(takewhile(lambda note: note.now >= number, reversed(self.notes)))
         return found[::-1]
 
     def accessed(self, access: Access, at: Array, area: int, meaning: Semantics, now: int) -> None:
-        """A strong access to byte positions of an area, or a weak write to one that strong accesses go to."""
+        """Record a strong access to byte positions of an area, or a weak write to an area with strong accesses."""
         if meaning.strong:
             self.strong.add(area)
         elif area not in self.strong:

@@ -1,9 +1,10 @@
-"""What one thread knew when it released: for CTAs, warps and threads, up to which access of theirs it comes after.
+"""The knowledge of a thread when it releases: for CTAs, warps and threads, the access number up to which it comes after
+them.
 
-Every access of a launch has a number that rises with time, the same count for all threads. So "all that this CTA did up to
-number 812" is one entry, and knowledge is the largest of the entries that cover a thread: joins are maxima, and exact. A join
-is only noted; who asks for it gets tables, which are kept while they are few, so that a chain of releases by thousands of
-threads that nobody asks about costs one note each.
+Every access of a launch has a number that rises with time, from one counter for all threads. So "all that this CTA did
+up to number 812" is one entry, and knowledge of a thread is the largest entry that covers it: joins are maxima, and
+exact. A join is only noted. Tables are made when knowledge is asked about, and a limited number is kept. So a chain of
+releases by thousands of threads costs one note each while no thread asks.
 """
 
 from collections import OrderedDict
@@ -19,9 +20,9 @@ Array = NDArray[Any]
 Stamps = dict[int, int]
 Key = tuple[str, int]
 Tables = tuple[tuple[Array, Array], ...]
-_DEEP = 4096  # joins upon joins, until they become one table
-_FEW = 16  # threads asked about, and parts that are looked at, without a table
-_ENTRIES = 1 << 22  # of all tables that are kept
+_DEEP = 4096  # depth of nested joins from which they become one table
+_FEW = 16  # most threads and parts that are looked up without a table
+_ENTRIES = 1 << 22  # entries of all kept tables
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -48,7 +49,7 @@ NOTHING = Knowledge()
 def joined(
     parts: tuple[Knowledge, ...], ctas: Stamps | None = None, warps: Stamps | None = None, threads: Stamps | None = None
 ) -> Knowledge:
-    """What all of these know together, and these stamps."""
+    """Return the joint knowledge of these parts and these stamps."""
     depth = 1 + max([part.depth for part in parts], default=-1)
     found = Knowledge(ctas or {}, warps or {}, threads or {}, parts, depth)
     if depth < _DEEP:
@@ -58,7 +59,8 @@ def joined(
 
 
 def together(parts: Iterable[Knowledge]) -> Knowledge:
-    """What all of these know, by one join however many they are: a join for each would make a chain as deep as they are many."""
+    """Return the joint knowledge of these parts by a single join; pairwise joins would nest as deep as there are
+    parts."""
     distinct = tuple(dict.fromkeys(part for part in parts if part is not NOTHING))
     return joined(distinct) if len(distinct) > 1 else distinct[0] if distinct else NOTHING
 
@@ -71,7 +73,7 @@ class Answers:
     entries: int = 0
 
     def stamps(self, known: Knowledge, cta: Array, warp: Array, thread: Array) -> Array:
-        """Up to which access each of these threads is known; 0 for one that is not."""
+        """Return the access number up to which each of these threads is known; 0 for an unknown thread."""
         if known not in self.tables and len(thread) <= _FEW:
             few = _few_stamps(known, cta.tolist(), warp.tolist(), thread.tolist())
             if few is not None:
@@ -84,6 +86,7 @@ class Answers:
         return found
 
     def _of(self, known: Knowledge) -> Tables:
+        """Return the tables of some knowledge, made once and kept while there is room."""
         if known not in self.tables:
             tables = _tables(known, self.tables)
             while self.tables and self.entries > _ENTRIES:
@@ -94,7 +97,7 @@ class Answers:
 
 
 def _few_stamps(known: Knowledge, cta: list[int], warp: list[int], thread: list[int]) -> list[int] | None:
-    """The same for a few threads, by looking at each part; None where there are many."""
+    """Return the stamps of a few threads by visiting each part, without tables; None if there are too many parts."""
     waiting, found, left = [known], [0] * len(thread), _FEW
     while waiting:
         if not left:
@@ -113,7 +116,8 @@ def _size(tables: Tables) -> int:
 
 
 def _tables(known: Knowledge, made: "OrderedDict[Knowledge, Tables] | dict[Knowledge, Tables]") -> Tables:
-    """All that is known, by rising names, from what is noted there and from tables made before."""
+    """Return (names, stamps) by CTA, warp and thread of all that is known, with rising names; `made` are tables to
+    reuse."""
     waiting, seen = [known], {known}
     given: list[Tables] = []
     noted: list[Knowledge] = []
@@ -139,7 +143,7 @@ def _tables(known: Knowledge, made: "OrderedDict[Knowledge, Tables] | dict[Knowl
 
 
 def largest(names: Array, stamps: Array) -> tuple[Array, Array]:
-    """Each name once, rising, with the largest of its stamps."""
+    """Return each name once, rising, with the largest of its stamps."""
     if not len(names):
         return names, stamps
     order = np.argsort(names, kind="stable")
@@ -149,13 +153,13 @@ def largest(names: Array, stamps: Array) -> tuple[Array, Array]:
 
 
 def as_stamps(names: Array, stamps: Array) -> Stamps:
-    """The stamp of each name."""
+    """Return the stamp of each name as a dictionary."""
     return dict(zip(names.tolist(), stamps.tolist(), strict=True))
 
 
 @dataclass
 class Gathered:
-    """What those that arrived at one barrier knew."""
+    """The joint knowledge of the lanes that arrived at one barrier."""
 
     count: int
     cta: int = 0
@@ -169,11 +173,9 @@ class Gathered:
 
 @dataclass(frozen=True, eq=False)
 class Released:
-    """What an acquire of one location brings, by how far the releases that stand there reach; `is_narrow` where one of
-    them does not reach the whole GPU.
-
-    `fenced` is what sequentially consistent fences before the write covered: it reaches such a fence behind a read alone.
-    """
+    """The knowledge that an acquire of one location gets, by the scope of the releases there. `is_narrow`: some release
+    does not have GPU scope. `fenced`: what sequentially consistent fences before the write covered; it only reaches
+    such a fence after a read."""
 
     everybody: Knowledge = NOTHING
     fenced: Knowledge = NOTHING
@@ -183,7 +185,7 @@ class Released:
 
 
 def places(keys: list[Key]) -> dict[Key, list[int]]:
-    """Where each key stands."""
+    """Return the positions of each key in a list."""
     if keys.count(keys[0]) == len(keys):
         return {keys[0]: [*range(len(keys))]}
     places: dict[Key, list[int]] = {}

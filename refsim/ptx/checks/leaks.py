@@ -1,6 +1,6 @@
-"""Blocks of device malloc that nobody can free any more, when a launch has ended.
+"""Blocks of device malloc that no kernel can free after a launch has ended.
 
-The heap outlives a launch, so that a block which a later kernel frees is no leak: a pointer to it stands in memory.
+The heap outlives a launch. A block that a later kernel can free is no leak: a pointer to it is in memory.
 """
 
 from refsim.ptx.findings.faults import fault
@@ -12,7 +12,7 @@ RULE = "the heap keeps its blocks from launch to launch: free each one, or leave
 
 
 def note_leaks(heap: Heap, first: int, findings: LaunchFindings) -> None:
-    """A warning for each malloc whose blocks, from number `first` on, are lost."""
+    """Warn about each malloc whose blocks, from number `first` on, are unreachable."""
     found: dict[int, tuple[Statement, list[HeapBlock]]] = {}
     for block in heap.lost(first):
         found.setdefault(id(block.statement), (block.statement, []))[1].append(block)

@@ -1,8 +1,7 @@
-"""The fences of tensor maps that a launch executed, and whether a map that threads wrote went through them to its use.
+"""The fences of tensor maps: whether a map that threads wrote was released and acquired before a copy uses it.
 
-What a thread writes to a map reaches a copy that uses it by a release, which comes behind the write, and by an acquire of
-that very map, which comes behind the release and before the copy. Either counts whoever executes it, as far as its scope
-reaches; an acquire of another map does nothing.
+A write to a map reaches a copy by a release after the write, and by an acquire of that map after the release and before
+the copy. Any thread may execute them, within their scopes. An acquire of another map has no effect.
 """
 
 from collections.abc import Iterator
@@ -26,7 +25,8 @@ _KEPT = 1024
 
 @dataclass(frozen=True, eq=False)
 class MapFence:
-    """One executed fence: its number among the accesses, who executed it, what these lanes knew; an acquire has addresses."""
+    """One executed fence: its access number, its lanes, its scope, what these lanes knew; `address` is set for an
+    acquire."""
 
     number: int
     lanes: Ids
@@ -35,13 +35,13 @@ class MapFence:
     address: NDArray[Any] | None = None
 
     def of(self, address: int) -> list[int]:
-        """The lanes that acquired a map."""
+        """Return the lanes that acquired the map at an address."""
         chosen: list[int] = self.lanes[self.address == address].tolist()
         return chosen
 
 
 class MapFences:
-    """The newest fences of a launch. What lies before the oldest of them is `forgotten`: it counts as fenced."""
+    """The newest fences of a launch; accesses up to number `forgotten` count as fenced."""
 
     def __init__(self, clocks: Clocks, history: History) -> None:
         self.clocks, self.history = clocks, history
@@ -51,7 +51,7 @@ class MapFences:
         self.forgotten = 0
 
     def add(self, lanes: Ids, statement: Statement, scope: int, address: NDArray[Any] | None = None) -> None:
-        """Lanes execute a release, or acquire the maps at these addresses."""
+        """Record that lanes execute a release, or acquire the maps at these addresses."""
         number = self.history.number(statement, 0)
         kept = self.releases if address is None else self.acquires
         kept.append(MapFence(number, lanes, scope, rows_of(self.clocks.rows, lanes), address))
@@ -60,7 +60,8 @@ class MapFences:
             del kept[: _KEPT // 2 + 1]
 
     def missing(self, lane: int, agent: int, number: int, address: int) -> str | None:
-        """The fence that lacks between access `number` of thread `agent` to a map and what a lane does with it now."""
+        """Return the missing fence between access `number` of thread `agent` to a map and its use by a lane now; None
+        if none is."""
         asked = lane, agent, number, address
         if number <= self.forgotten or asked in self.fine:
             return None
@@ -77,7 +78,7 @@ class MapFences:
         return found
 
     def is_acquired(self, lane: int, address: int) -> bool:
-        """Whether an acquire of a map comes before what a lane does now."""
+        """Return whether an acquire of a map comes before what a lane does now."""
         return any(
             acquiring == lane or self._is_ordered(lane, acquiring, fence.number)
             for fence in reversed(self.acquires)
@@ -85,7 +86,7 @@ class MapFences:
         )
 
     def _is_released(self, acquire: MapFence, acquiring: int, agent: int, number: int) -> bool:
-        """Whether a release of that access comes before an acquire, and each of the two is in the other's scope."""
+        """Return whether a release of that access comes before an acquire, with both in each other's scope."""
         now = self.clocks.rows
         for fence in reversed(self.releases):
             if fence.number <= number:
@@ -110,6 +111,7 @@ class MapFences:
         return bool(self.clocks.is_ordered(np.array([lane]), agent, np.array([number]))[0])
 
     def _are_near(self, one: int, other: int, scope: int) -> bool:
+        """Return whether two lanes lie within one scope."""
         geometry = self.clocks.geometry
         if scope > CLUSTER:
             return True
@@ -118,7 +120,7 @@ class MapFences:
 
 
 def _first(lane: int, lanes: list[int]) -> Iterator[int]:
-    """Lanes, the one that decides most often first."""
+    """Yield lanes, beginning with `lane` itself, which decides most often."""
     if lane in lanes:
         yield lane
     yield from (each for each in lanes if each != lane)

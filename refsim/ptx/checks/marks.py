@@ -1,10 +1,10 @@
-"""Marks on memory: for every granule who touched it last, and whom that one came after.
+"""Marks on memory: the last access to every granule, and the chain of accesses before it.
 
-A granule is the narrowest access of the kernel, so that every access covers whole ones. `last` is the number of the newest
-access, `agent` its thread, `since` the access by which that thread took over from another one that is still of interest:
-0 where nothing before matters, because it happened before everything to come. The chain behind it stands in the events.
-A thread's own earlier access matters no more where the newer one promises the same: else it may race where that one does not,
-or have observed what that one has not.
+A granule is the narrowest access of the kernel, so every access covers whole granules. `last` is the number of the
+newest access, `agent` its thread, `since` the access by which that thread took over from another thread that still
+matters: 0 if nothing before matters, since it happened before everything to come. The rest of the chain is kept in the
+events. An earlier access of one thread matters no more if its newer access has equal semantics; otherwise it may race
+or have observed where the newer one did not.
 """
 
 from collections.abc import Iterator
@@ -20,14 +20,12 @@ from refsim.ptx.memory.space import ITEM
 
 Array = NDArray[Any]
 Link = tuple[int, Array, bool]
-"""Of a chain: the number of an access, its agents, whether it changed nothing."""
+"""A link of a chain: the number of an access, its agents, whether it changed nothing."""
 
 
 class Marks:
-    """The marks of one kind, reads or writes, over `granules` places.
-
-    `strength` is the element size where all that is remembered was strong for the whole GPU, else 0.
-    """
+    """The marks of one kind, reads or writes, over `granules` places. `strength` is the element size if all remembered
+    accesses were strong with GPU scope, else 0."""
 
     def __init__(self, granules: int) -> None:
         self.size = granules
@@ -36,22 +34,23 @@ class Marks:
         self.is_used = self.has_chains = self.has_strong = False
 
     def rows(self, table: Array, count: int) -> Array:
-        """A table as rows of the granules of one access."""
+        """Return a table as rows of `count` granules, one row for each item."""
         return table if count == 1 else table[: self.size // count * count].reshape(-1, count)
 
     def lasts(self, index: Array, count: int) -> Array:
-        """The newest accesses to the granules of each item, (n, count)."""
+        """Return the newest accesses to the granules of each item, (n, count)."""
         return self.take(self.last, index, count)
 
     def take(self, table: Array, index: Array, count: int) -> Array:
-        """What a table holds of the granules of each item, (n, count)."""
+        """Return the entries of a table for the granules of each item, (n, count)."""
         size = table.itemsize * count
         if size in ITEM:
             return table.view(ITEM[size]).take(index).view(table.dtype).reshape(len(index), count)
         return self.rows(table, count).take(index, axis=0).reshape(len(index), count)
 
     def never_race(self, strength: int, index: Array, count: int) -> bool:
-        """Whether all that is remembered of these items is strong for the whole GPU, as an access of this strength is."""
+        """Return whether all remembered accesses to these items are strong with GPU scope, as an access of this
+        strength is."""
         return bool(strength and self.has_strong and (self.take(self.strength, index, count) == strength).all())
 
     def fill(self, table: Array, index: Array, count: int, values: Any) -> None:
@@ -63,7 +62,7 @@ class Marks:
             self.rows(table, count)[index] = values if np.ndim(values) == 0 else values[:, None]
 
     def put(self, event: AccessEvent, index: Array, strength: int) -> None:
-        """The event is the last access to its items, and nothing before it matters."""
+        """Mark the event as the last access to its items, with nothing before it that matters."""
         self.is_used = True
         self.fill(self.last, index, event.count, event.number)
         if self.has_chains:
@@ -74,7 +73,7 @@ class Marks:
         self.fill(self.agent, index, event.count, event.agents)
 
     def lost(self, event: AccessEvent, index: Array) -> NDArray[np.bool_]:
-        """Which lanes touched a granule that another lane of the event touched too, and does not stand there for."""
+        """Return which lanes touched a granule that is marked for another lane of the event."""
         found = self.take(self.agent, index, event.count)
         lost: NDArray[np.bool_] = (found != event.agents[:, None]).any(axis=1)
         return lost
@@ -82,7 +81,7 @@ class Marks:
     def take_over(
         self, event: AccessEvent, index: Array, keep: NDArray[np.bool_], strength: int, history: History
     ) -> None:
-        """The event is the last access; where `keep` (n, count) says so the marks that stood there are remembered."""
+        """Mark the event as the last access, and remember the replaced marks where `keep` (n, count) is set."""
         self.has_chains = True
         if len(index) == 1 or bool((index == index[0]).all()):
             self._cover(event, int(index[0]) * event.count, keep[-1], strength, history)
@@ -100,7 +99,7 @@ class Marks:
         self.since[granules[keep & ~own]] = event.number
 
     def _cover(self, event: AccessEvent, first: int, keep: NDArray[np.bool_], strength: int, history: History) -> None:
-        """The same where all threads of the event are at one item: the last of them stands there for them."""
+        """Do the work of `take_over` if all threads of the event access one item; the last thread is marked."""
         at = slice(first, first + event.count)
         last, agent, since = (table[at].copy() for table in (self.last, self.agent, self.since))
         own = keep & (agent == event.agents[-1]) if len(event.agents) == 1 else np.zeros_like(keep)
@@ -114,7 +113,7 @@ class Marks:
 
     @staticmethod
     def _are_alike(numbers: Array, event: AccessEvent, history: History) -> NDArray[np.bool_]:
-        """Which earlier accesses of a thread say nothing that its newest one does not say."""
+        """Return which earlier accesses of a thread add nothing to its newest one."""
         names, back = np.unique(numbers, return_inverse=True)
         wanted = history.evidence(event.number), event.benign
         found = [
@@ -123,7 +122,7 @@ class Marks:
         return np.array([each == wanted for each in found])[back.reshape(numbers.shape)]
 
     def chain(self, granule: int, history: History) -> Iterator[Link]:
-        """What touched a granule, the newest first, as far as it matters."""
+        """Yield the accesses to a granule that matter, the newest first."""
         number, agent, since = (int(table[granule]) for table in (self.last, self.agent, self.since))
         while number:
             event = history.listed.get(number)
@@ -143,13 +142,13 @@ class Marks:
 
 @dataclass
 class Chains:
-    """Chains that many lanes ask about while nothing new is marked there: each is walked once, as far as any lane goes."""
+    """Chains that many lanes ask about while no mark changes: each is walked once, as far as any lane needs."""
 
     history: History
     walked: dict[tuple[int, int], Iterator[Link]] = field(default_factory=dict)
 
     def of(self, marks: Marks, granule: int) -> Iterator[Link]:
-        """`marks.chain` of a granule."""
+        """Yield the links of `marks.chain` for a granule."""
         key = id(marks), granule
         self.walked[key], chain = tee(self.walked.get(key) or marks.chain(granule, self.history))
         return chain

@@ -1,5 +1,5 @@
-"""What is missing between two accesses that nothing orders: how it is called by how far the threads stand apart, and, where
-the run shows it, at which statement a half of it is missing."""
+"""The missing order between two accesses: which synchronization would order them, and at which statement half of it is
+missing."""
 
 from dataclasses import dataclass
 
@@ -28,7 +28,7 @@ _WORDS = {
 
 @dataclass(frozen=True)
 class Accesses:
-    """The two accesses of a race."""
+    """The two accesses of a race, with their statements and whether they write."""
 
     later: By
     here: Statement
@@ -41,7 +41,8 @@ class Accesses:
 def missing_edge(
     machine: Context, journal: Journal, pair: Unordered, both: Accesses, *, converged: bool = False
 ) -> str:
-    """`barrier between`, and what the run shows of it."""
+    """Return the missing order in words, such as `barrier between`, and what the run shows of it. `converged`: only
+    convergence of a warp orders the two, so that the journal is not searched."""
     by_distance = distance(pair, both)
     if converged:
         return f"{by_distance} between"
@@ -60,7 +61,7 @@ def missing_edge(
 
 
 def distance(pair: Unordered, both: Accesses) -> str:
-    """The edge that would put two threads in order, by how far they stand apart."""
+    """Return the synchronization that would order two threads: within a warp, within a block, or between blocks."""
     if not pair.blocks_apart:
         several = pair.geometry.warps > 1
         return "barrier" if pair.warps_apart else f"bar.warp.sync (__syncwarp){' or barrier' if several else ''}"
@@ -71,7 +72,7 @@ def distance(pair: Unordered, both: Accesses) -> str:
 
 
 def said(repair: Repair, pair: Unordered) -> str:
-    """A repair as what is missing."""
+    """Return a repair as words for what is missing."""
     statement, at = repair.statement, place(repair.statement)
     kind = statement.opcode.split(".")[0]
     if kind == "barrier":
@@ -90,14 +91,15 @@ def said(repair: Repair, pair: Unordered) -> str:
 
 
 def narrow(statement: Statement) -> str:
-    """That a scope leaves the other block out."""
+    """Return the sentence that the scope of a statement does not include the other block."""
     if statement.opcode.split(".")[0] in _FENCES:
         return f"{place(statement)} fences for its own block alone, and the threads are in two: .gpu (__threadfence)"
     return f"{place(statement)} is strong for its own block alone, and the threads are in two: .gpu"
 
 
 def strength_seen(pair: Unordered, both: Accesses) -> str:
-    """Which of the two is weak or too narrow, where the other is not: two that are strong for each other need no order."""
+    """Return the sentence on the one access that is weak or too narrow; "" if neither or both are. Two accesses that
+    are strong for each other need no order."""
     sides = ((both.later.meaning, both.here), (both.earlier.meaning, both.there))
     if both.later.element != both.earlier.element:
         return ""
@@ -109,7 +111,7 @@ def strength_seen(pair: Unordered, both: Accesses) -> str:
 
 
 def copy_seen(pair: Unordered, both: Accesses) -> str:
-    """Where one of two accesses of a block is a cp.async."""
+    """Return the sentence on a cp.async, if one of two accesses of a block is one; otherwise ""."""
     if pair.blocks_apart:
         return ""
     if both.there.opcode.startswith("cp.async") and both.earlier_writes:
@@ -120,7 +122,8 @@ def copy_seen(pair: Unordered, both: Accesses) -> str:
 
 
 def mask_seen(notes: list[Note], pair: Unordered) -> str:
-    """The last bar.warp.sync that one of two lanes of a warp passed without the other."""
+    """Return the sentence on the last bar.warp.sync that one of two lanes of a warp passed without the other; otherwise
+    ""."""
     if pair.warps_apart:
         return ""
     first = pair.geometry.first * pair.geometry.threads
@@ -141,7 +144,8 @@ def mask_seen(notes: list[Note], pair: Unordered) -> str:
 # ---- barriers of a block
 @dataclass(frozen=True)
 class Came:
-    """One warp came to a barrier when access `now` was the newest; `phase` has all that came until it let go."""
+    """The arrival of one warp at a barrier when access `now` was the newest; `phase` holds all arrivals of that
+    phase."""
 
     warp: int
     now: int
@@ -155,28 +159,29 @@ class Came:
 
 
 def barrier_seen(machine: Context, journal: Journal, pair: Unordered) -> str:
-    """What the barriers next to two accesses of one block leave out: a warp, or an access behind an arrival."""
+    """Return the sentence on the barriers next to two accesses of one block: a warp or an access that they leave out;
+    or ""."""
     first = pair.geometry.first * pair.geometry.threads
     late, early = pair.geometry.warp[[pair.lane, pair.other - first]].tolist()
     came = arrivals(machine, journal, pair.geometry)
-    behind = [each for each in came if each.warp == late and each.now >= pair.number]
+    later = [each for each in came if each.warp == late and each.now >= pair.number]
     before = [each for each in came if each.warp == early and each.now < pair.number]
-    if not (behind or before):
+    if not (later or before):
         return ""
-    last, other = (behind[-1], early) if behind else (before[-1], late)
+    last, other = (later[-1], early) if later else (before[-1], late)
     if other not in last.phase:
-        others = [each for each in came if behind and each.warp == other and each.now >= pair.number]
+        others = [each for each in came if later and each.warp == other and each.now >= pair.number]
         elsewhere = f", which came to {others[0]}" if others and others[0].number != last.number else ""
         return f"{last} was passed without warp {other % pair.geometry.warps}{elsewhere}"
     if not last.waited:
         return f"{last} does not wait: accesses after it have no order"
-    if last.phase[other].now < pair.number and (behind or not last.phase[other].waited):
+    if last.phase[other].now < pair.number and (later or not last.phase[other].waited):
         return f"warp {other % pair.geometry.warps} came to {last.phase[other]} before its access, not after it"
     return ""
 
 
 def arrivals(machine: Context, journal: Journal, geometry: Geometry) -> list[Came]:
-    """The warps that came to barriers, in order, as far as some of their block did not come with them."""
+    """Return the arrivals of warps at barriers that some warps of their block did not join, in order."""
     found: list[Came] = []
     phases: dict[int, dict[int, Came]] = {}
     for note in journal.notes:

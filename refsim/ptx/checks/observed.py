@@ -1,8 +1,8 @@
-"""Writes that a strong read observed: they happened before all that follows the read, without any fence.
+"""Writes that a strong read observed: they happened before everything after the read, without any fence.
 
-Observation is the first step of causality order: a write comes before the morally strong read that returns its value, or
-that of a chain of read-modify-writes it began, and so before whatever comes after that read. What the writer did earlier is
-another matter: that takes a release.
+Observation is the first step of causality order. A write comes before the morally strong read that returns its value,
+or the value of a chain of read-modify-writes that it began. So it comes before everything after that read. Earlier
+accesses of the writer are only ordered by a release.
 """
 
 from collections.abc import Iterable, Iterator
@@ -21,7 +21,7 @@ Array = NDArray[Any]
 
 
 def morally_strong(clocks: Clocks, one: By, other: By) -> bool:
-    """Whether two accesses are strong, of one size, and each within the other's scope."""
+    """Return whether two accesses are strong, of one size, and each within the other's scope."""
     if not (one.meaning.strong and other.meaning.strong) or one.element != other.element:
         return False
     scope, threads = min(one.meaning.scope, other.meaning.scope), clocks.geometry.threads
@@ -32,7 +32,8 @@ def morally_strong(clocks: Clocks, one: By, other: By) -> bool:
 
 
 def not_morally_strong(clocks: Clocks, one: By, history: History, number: int, agents: list[int]) -> list[int]:
-    """Those of the threads that made an access with which one thread's access is not morally strong: as a rule all or none."""
+    """Return the threads of access `number` with which one thread's access is not morally strong: usually all or
+    none."""
     meaning, element, _ = history.by(number, -1)
     if not (one.meaning.strong and meaning.strong) or one.element != element:
         return agents
@@ -43,9 +44,12 @@ def not_morally_strong(clocks: Clocks, one: By, history: History, number: int, a
 
 @dataclass
 class Observers:
-    """The strong reads of one granule that a lane comes after: shown its writes from the newest back, it tells which of
-    them these reads observed. A write that reads nothing ends what later reads observe; who was seen to write has been seen
-    to write there before (`known`): the word has one order of writes."""
+    """The strong reads of one granule that a lane comes after.
+
+    Given the writes of the granule from the newest back, `unobserved` tells which of them these reads observed. A write
+    that reads nothing (`end`) limits what later reads observe. A thread seen to write (`known`) has been seen to write
+    there before, since the writes of one location have one order.
+    """
 
     history: History
     clocks: Clocks
@@ -55,12 +59,12 @@ class Observers:
     end: int = np.iinfo(np.int32).max
 
     def add_reads(self, chain: Iterable[Link]) -> None:
-        """The reads that are marked there."""
+        """Add the reads of a chain of marks."""
         for number, agents, _ in chain:
             self._add(number, agents)
 
     def unobserved(self, number: int, agents: Array) -> Iterator[int]:
-        """Those of the threads that made write `number` whose writes none of the reads observed."""
+        """Yield the threads that made write `number` and whose writes no read observed."""
         meaning = self.history.meaning(number)
         if meaning.atomic and meaning.returns:
             self._add(number, agents)
@@ -73,16 +77,18 @@ class Observers:
             self.end = number
 
     def _has_seen(self, number: int, place: int, agent: int) -> bool:
-        """Whether a read observed the write that stands at a place among those of one number: there lane follows lane."""
+        """Return whether a read observed the write of the lane at index `place` in access `number` (lanes act in
+        order)."""
         write = self.history.by(number, agent)
         return any(
-            (number, place) < (when, behind)
+            (number, place) < (when, after)
             and when < self.end
             and morally_strong(self.clocks, write, self.history.by(when, reader))
-            for when, behind, reader in self.reads
+            for when, after, reader in self.reads
         )
 
     def _add(self, number: int, agents: Array) -> None:
+        """Add the strong reads of an access that happened before what the lane does now."""
         if not (meaning := self.history.meaning(number)).strong or not meaning.returns:
             return
         ordered = self.clocks.comes_after(self.lane, agents, number)

@@ -1,7 +1,8 @@
-"""Bits that arithmetic leaves open, followed as undefined ones are: do they decide anything, or only change values.
+"""Unspecified bits of arithmetic results, tracked like uninitialized bits: whether they decide anything or only change
+values.
 
-The result of `.approx`, of a float atomic, of a product that the assembler may contract: a chip may return other bits than the
-simulator does. Where such bits reach a branch, a guard of a store or an address, a chip may do something else altogether.
+For `.approx`, float atomics, or products that the assembler may contract, a GPU may return other bits than the
+simulator. If such bits reach a branch, the guard of a store or an address, the GPU may behave differently.
 """
 
 from collections.abc import Sequence
@@ -23,11 +24,9 @@ from refsim.ptx.text.syntax import place
 
 @dataclass
 class OpenBits(Tracking):
-    """The open bits of the launches of one program, in one memory: `reaches` has what they decided, in order of discovery.
-
-    The results of the statements at `lines` of the PTX are open. Bits that nobody wrote are followed too, and are another
-    check's concern.
-    """
+    """The unspecified bits of the launches of one program in one memory; `reaches` lists what they decided, first found
+    first. The results of the statements at `lines` of the PTX are unspecified. Uninitialized bits are tracked too, but
+    reported by another check."""
 
     level: str = "record"
     findings: LaunchFindings = field(default_factory=LaunchFindings)
@@ -35,7 +34,7 @@ class OpenBits(Tracking):
     reaches: dict[tuple[str, int], str] = field(default_factory=dict)
 
     def reached(self, lanes: Lanes, mask: Mask | None, what: str) -> None:
-        """Open bits decide something: the first statement that they came from is kept."""
+        """Record that unspecified bits decide something (`what`), with the first statement that they came from."""
         if mask is None or not self.lines:
             return
         statement, numbers = lanes.statement, np.unique(mask.origin[mask.origin != 0])
@@ -46,7 +45,7 @@ class OpenBits(Tracking):
             self.reaches.setdefault((what, statement.line), f"{what}: {place(statement)}, from PTX line {source}")
 
     def open_in(self, memory: GlobalMemory, address: int, size: int) -> NDArray[np.uint8]:
-        """The masks of bytes of global memory as the last launch left them."""
+        """Return the masks of bytes of global memory after the last launch: set bits are unspecified."""
         start, found = address - GLOBAL_BASE, np.zeros(size, np.uint8)
         shadow = self.masks.get("global")
         if shadow is not None and shadow.space is memory.space:
@@ -57,10 +56,8 @@ class OpenBits(Tracking):
     def opened(
         self, lanes: Lanes, sources: Sequence[tuple[Any, PtxType]], masks: list[Any], keep: tuple[type, ...]
     ) -> list[Any]:
-        """The masks of a statement's sources as if every bit of theirs were open, but for those of the kinds `keep`.
-
-        The rule of the statement then says what that makes of its results, in registers and in memory.
-        """
+        """Return the masks of a statement's sources as if all their bits were unspecified, except sources of the kinds
+        `keep`. The rule of the statement then derives the masks of its results, in registers and in memory."""
         event = self.origins.add(lanes, np.ones(lanes.count, np.bool_), "its result is open")
 
         def whole(source: Any, type: PtxType, mask: Any) -> Any:
@@ -73,7 +70,7 @@ class OpenBits(Tracking):
         return [whole(source, type, mask) for (source, type), mask in zip(sources, masks, strict=True)]
 
     def returned(self, lanes: Lanes, results: Sequence[tuple[Any, PtxType]]) -> list[Any]:
-        """The masks of what an atomic gives back: who comes first is open, so that what the first of ours finds is too."""
+        """Return the masks of the results of an atomic: all unspecified, since the order of atomics is unspecified."""
         event = self.origins.add(lanes, np.ones(lanes.count, np.bool_), "what it finds is open")
         return [
             [_full(lanes.count, type, event) for _ in result]
@@ -84,4 +81,5 @@ class OpenBits(Tracking):
 
 
 def _full(count: int, type: PtxType, origin: Origins) -> Mask:
+    """Return a mask of `count` lanes with every bit of a type set."""
     return Mask(np.repeat(all_ones(np.dtype(np.bool_) if type.name == "pred" else type.bits_dtype), count), origin)

@@ -1,7 +1,8 @@
-"""What puts the accesses of a launch in order: fences, barriers, releases that acquires observe; noted in the journal too.
+"""The orders of a launch: fences, barriers, and releases that acquires observe; each event also goes to the journal.
 
-`strict` is the order of the memory model, `loose` also counts where a warp only converged; `tensor` is that of tensor memory,
-which tcgen05.fence makes of relaxed operations too; `met` is the newest access before each lane's last barrier.
+`strict` is the order of the memory model. `loose` also counts convergence of warps. `tensor` is the order of tensor
+memory, in which tcgen05.fence makes relaxed operations effective. `met` is the newest access before each lane's last
+barrier.
 """
 
 from typing import Any
@@ -25,7 +26,7 @@ Array = NDArray[Any]
 
 
 class Orders:
-    """The clocks of a launch, and whoever tells them something."""
+    """The clocks of a launch; every synchronization is reported to all of them."""
 
     def __init__(self, machine: Context, history: History, *, converges: bool) -> None:
         self.machine, self.history, self.geometry = machine, history, machine.geometry
@@ -45,7 +46,7 @@ class Orders:
 
     # ---- accesses
     def synchronise(self, part: AccessPart) -> None:
-        """What strong accesses acquire and release, and the chains that other writes end."""
+        """Record what a strong access acquires and releases, and the chains of releases that other writes end."""
         access, meaning = part.access, self.history.meaning_of(part.access.statement)
         at = part.index * access.width + part.area.base
         self.journal.accessed(access, at, part.area.base, meaning, self.history.now)
@@ -63,7 +64,7 @@ class Orders:
                 clocks.write(lanes, keys, meaning, self.history.now, update=False)
 
     def _update(self, clocks: Clocks, access: Access, keys: list[Key], meaning: Semantics) -> None:
-        """Lane after lane: each observes what the ones before it left."""
+        """Record an atomic lane after lane: each lane observes the value of the previous one."""
         lanes = access.threads.ids
         for number, key in enumerate(keys):
             one = lanes[number : number + 1]
@@ -73,7 +74,7 @@ class Orders:
                 clocks.write(one, [key], meaning, self.history.now, update=True)
 
     def _keys(self, part: AccessPart) -> list[Key]:
-        """A name for the place that each lane means; shared memory belongs to a CTA."""
+        """Return a key for the location of each lane; shared memory is named by its CTA in the grid."""
         at = (part.index * part.access.width + part.area.base).tolist()
         if not part.area.is_shared:
             return [("global", place) for place in at]
@@ -82,24 +83,22 @@ class Orders:
 
     # ---- meetings
     def fence(self, lanes: Ids, meaning: Semantics, statement: Statement | None) -> None:
-        """Lanes fence: a release of what they did, an acquire of what they saw."""
+        """Record a fence of lanes: it releases what they did and acquires what they saw."""
         self.journal.add(journal.FENCE, self.history.now, lanes, statement=statement, meaning=meaning)
         for clocks in self.clocks:
             clocks.fence(lanes, meaning, self.history.now)
 
     def everyone_met(self, lanes: Ids) -> None:
-        """All lanes that run passed one barrier of their CTAs together."""
+        """Record that all running lanes passed one barrier of their CTAs together."""
         self.journal.add(journal.MEET_CTA, self.history.now, lanes)
         self.met[lanes] = self.history.now
         for clocks in self.clocks:
             clocks.meet_cta(lanes, self.history.now)
 
     def barriers_met(self, slot: Array, warps: Array, waited: Array, everyone: Array, at: Array) -> bool:
-        """Warps pass barriers `slot` (CTA * 16 + number): those that `waited` come after all that arrived there.
-
-        everyone: for each barrier how many warps there must wait so that nobody of the CTA is left out. at: program counters.
-        Whether of any barrier nobody was.
-        """
+        """Record that warps pass barriers `slot` (CTA * 16 + number); warps that `waited` come after all that arrived
+        there. `everyone`: for each barrier, how many warps must wait for the whole CTA to take part. `at`: program
+        counters. The result is whether the whole CTA took part in any barrier."""
         self.journal.add(journal.PASSED, self.history.now, warps, detail=(slot, waited, at))
         alive, whole = self.machine.alive, np.bincount(slot[waited], minlength=len(everyone)) == everyone
         for number in np.unique(slot).tolist():
@@ -120,6 +119,7 @@ class Orders:
         return bool(whole.any())
 
     def _note_barrier(self, number: int, lanes: Ids, waiting: Ids, *, whole: bool) -> None:
+        """Add the arrivals and waits of one barrier to the journal; `whole`: the whole CTA took part."""
         if not whole:
             self.journal.add(journal.ARRIVE, self.history.now, lanes, detail=number)
         if len(waiting):
@@ -128,7 +128,7 @@ class Orders:
             self.journal.add(journal.MEET_CTA, self.history.now, lanes)
 
     def cluster_arrived(self, lanes: Ids, statement: Statement | None, *, releases: bool) -> None:
-        """Lanes arrived at the barrier of their cluster; unless they say that they do not, they release what they did."""
+        """Record that lanes arrived at the barrier of their cluster; they release what they did if `releases`."""
         meaning, alive = Semantics(releases=releases), self.machine.alive.copy()
         self.journal.add(
             journal.CLUSTER_ARRIVE, self.history.now, lanes, statement=statement, meaning=meaning, detail=alive
@@ -138,27 +138,27 @@ class Orders:
                 order.arrive(lanes, self.history.now)
 
     def clusters_completed(self, clusters: Array, arrived: Ids) -> None:
-        """All threads of these clusters have arrived."""
+        """Record that all threads of these clusters have arrived."""
         self.journal.add(journal.CLUSTER_FINISH, self.history.now, arrived, detail=clusters)
         for order in self.clusters:
             order.finish(clusters, arrived)
 
     def cluster_waited(self, lanes: Ids) -> None:
-        """Lanes go on behind the barrier of their cluster."""
+        """Record that lanes passed the barrier of their cluster."""
         self.journal.add(journal.CLUSTER_WAIT, self.history.now, lanes)
         self.met[lanes] = self.history.now
         for order in self.clusters:
             order.wait(lanes)
 
     def warp_met(self, lanes: Ids, group: Array | None, statement: Statement | None) -> None:
-        """Lanes met by bar.warp.sync: whole warps (group None), or those of one group each."""
+        """Record that lanes met by bar.warp.sync: whole warps (`group` None), or the lanes of each group."""
         verb = journal.MEET_WARPS if group is None else journal.MEET_LANES
         self.journal.add(verb, self.history.now, lanes, statement=statement, detail=group)
         for clocks in self.clocks:
             self._meet(clocks, lanes, group)
 
     def converged(self, lanes: Ids, group: Array | None) -> None:
-        """Lanes met by an instruction that orders no memory."""
+        """Record that lanes met by an instruction that does not order memory."""
         if self.loose is not None:
             self._meet(self.loose, lanes, group)
 

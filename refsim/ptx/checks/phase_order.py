@@ -1,9 +1,10 @@
-"""What mbarriers order: whoever sees a phase complete comes after those that arrived in it, and after the copies that did.
+"""The order that mbarriers give: a thread that sees a phase complete comes after the arrivals and copies of that phase.
 
-Arrivals of the object's own CTA are stamps in arrays, whole warps and the whole CTA one stamp each once all are there;
-arrivals from elsewhere in the cluster, which must release to the cluster, are joined one by one. Copies that arrive are
-accesses of nobody's program: each thread has a shadow behind the threads of the grid, whose accesses they are, so that a
-wait for the phase brings the copies without what their thread did meanwhile.
+Arrivals of the object's own CTA are stamps in arrays; a whole warp and the whole CTA become one stamp each once all
+their threads are there. Arrivals from other CTAs of the cluster, which must release at cluster scope, are joined one by
+one. Copies that arrive belong to no program order. Each thread therefore has a virtual agent (its number plus the
+number of threads of the grid) that makes the accesses of its copies. A wait for the phase then orders the copies
+without the later accesses of the issuing thread.
 """
 
 from dataclasses import dataclass, field, replace
@@ -30,8 +31,9 @@ _NEVER = np.iinfo(np.int64).max
 
 @dataclass
 class Arrived:
-    """What those that arrived at one object know, by one order: stamps of its CTA, of each warp and thread of it, numbers of
-    what they learned elsewhere, and what others of the cluster released."""
+    """The joint knowledge of the threads that arrived at one object, in one order. `cta`, `warps`, `threads`: stamps of
+    its CTA and of each warp and thread of it. `foreign`: numbers of knowledge from elsewhere; `far`: what other CTAs of
+    the cluster released."""
 
     cta: int
     warps: Array
@@ -43,10 +45,11 @@ class Arrived:
 
     @staticmethod
     def nobody(warps: int) -> "Arrived":
+        """Return the state before any arrival, for a CTA of so many warps."""
         return Arrived(0, np.zeros(warps, np.int64), np.zeros(warps * WARP, np.int64))
 
     def add(self, geometry: Geometry, rows: Rows, lanes: Ids, stamps: Array | int) -> None:
-        """Lanes of the object's CTA know what stands in `rows`, and were there up to access `stamps`."""
+        """Add lanes of the object's CTA with their knowledge in `rows`, and their own accesses up to `stamps`."""
         thread = geometry.thread[lanes]
         self.cta = max(self.cta, int(rows.cta[lanes].max()))
         np.maximum.at(self.warps, thread // WARP, rows.warp[lanes])
@@ -59,7 +62,7 @@ class Arrived:
         self.ids.append(lanes)
 
     def join(self, other: "Arrived") -> None:
-        """Those of another set have arrived too."""
+        """Add the arrivals of another set."""
         self.cta = max(self.cta, other.cta)
         np.maximum(self.warps, other.warps, out=self.warps)
         np.maximum(self.threads, other.threads, out=self.threads)
@@ -71,7 +74,7 @@ class Arrived:
 
 @dataclass(frozen=True, eq=False)
 class Complete:
-    """What a complete phase brings to a thread of its CTA: two coarse stamps, and the rest."""
+    """The knowledge that a complete phase gives to a thread of its CTA: two coarse stamps, and the rest."""
 
     cta: int
     warps: Array
@@ -81,7 +84,7 @@ class Complete:
     done: Done = NOTHING_DONE
 
     def give(self, clocks: Clocks, lanes: Ids, scope: int) -> None:
-        """These lanes saw it, and acquire to a scope."""
+        """Let these lanes learn it, as they saw the phase complete and acquire at a scope."""
         clocks.learn_of_cta(lanes, self.cta, self.warps)
         clocks.learn(lanes, self.rest)
         if scope >= CLUSTER or clocks.ignores_scopes:
@@ -91,7 +94,7 @@ class Complete:
             clocks.fenced.share(everyone, np.zeros(len(everyone), np.int64), np.isin(everyone, lanes))
 
     def released(self, geometry: Geometry, cta: int) -> Released:
-        """The same as what a later acquire by a fence brings."""
+        """Return this knowledge as what a later acquire by a fence gets."""
         number = cta + geometry.first
         stamps = {number * geometry.warps + warp: int(self.warps[warp]) for warp in np.flatnonzero(self.warps).tolist()}
         near = self.rest | Knowledge({number: self.cta}, stamps)
@@ -100,11 +103,9 @@ class Complete:
 
 @dataclass
 class Birth:
-    """Who initialised an object, by which access, and the last access of every thread to it since.
-
-    `is_fenced`: a fence.mbarrier_init of that thread followed; `met`: the access behind which its cluster then met, so that
-    whoever was there knows the object.
-    """
+    """The thread and access that initialized an object, and the last access of every thread to it since. `is_fenced`: a
+    fence.mbarrier_init of that thread followed. `met`: the newest access when its cluster met after that; the threads
+    of that meeting know the object."""
 
     agent: int
     number: int
@@ -114,7 +115,9 @@ class Birth:
 
 
 class PhaseOrder:
-    """The objects by their byte position in the flat shared memory: their arrivals, and what their last phase brings."""
+    """The mbarrier objects by their byte position in the flat shared memory: their arrivals, and the knowledge of their
+    last phase. `arrived` and `complete` hold one entry for each of `clocks`. `shadows`: the newest access of each
+    lane's virtual agent."""
 
     def __init__(self, clocks: list[Clocks], history: History, reporter: Reporter, stride: int) -> None:
         self.clocks, self.history, self.reporter, self.stride = clocks, history, reporter, stride
@@ -132,13 +135,14 @@ class PhaseOrder:
 
     # ---- objects
     def born(self, flat: int, lane: int) -> None:
-        """A lane's newest access initialised the object."""
+        """Record that a lane's newest access initialized an object."""
         self.births[flat] = Birth(self._agent(lane), self.history.now)
         self.arrived[flat] = [Arrived.nobody(self.geometry.warps) for _ in self.clocks]
         self.complete[flat] = [self.nothing for _ in self.clocks]
 
     def touched(self, access: Access, flat: int) -> None:
-        """Threads arrive or wait: what initialised the object must have happened before."""
+        """Record that threads arrive at an object or wait for it; report one that does not come after its
+        initialization."""
         birth, lanes = self.births[flat], access.threads.ids
         number = self.history.number(access.statement, access.width)
         own = self.geometry.cta[lanes] == flat // self.stride
@@ -147,26 +151,26 @@ class PhaseOrder:
             born = np.full(len(late), birth.agent), np.full(len(late), birth.number)
             ordered = self.clocks[0].is_ordered(late, *born) | (self.cluster_met[late] >= birth.met)
             if not ordered.all():
-                pair = self._pair(int(late[np.argmin(ordered)]), birth.agent, birth.number)
+                pair = self._race_with_init(int(late[np.argmin(ordered)]), birth.agent, birth.number)
                 self.reporter.report(access, pair, (access.space, flat % self.stride))
         birth.touched.update(dict.fromkeys((lanes + self._agent(0)).tolist(), number))
 
     def inits_fenced(self, lanes: Ids) -> None:
-        """These threads fence what they initialised."""
+        """Record that these threads fence the objects that they initialized."""
         own = set((lanes + self._agent(0)).tolist())
         for birth in self.births.values():
             birth.is_fenced |= birth.agent in own
 
     def clusters_completed(self, clusters: Array, lanes: Ids) -> None:
-        """All threads of these clusters have arrived at the barrier: `lanes`, which come after every init that was fenced."""
+        """Record that all threads of clusters (`lanes`) met: they come after every fenced initialization."""
         self.cluster_met[lanes] = self.history.now
         for flat, birth in self.births.items():
             if birth.is_fenced and birth.met == _NEVER and self.geometry.cluster_of(flat // self.stride) in clusters:
                 birth.met = self.history.now
 
     def died(self, access: Access, flat: int) -> None:
-        """A thread ends the object: what others did there must have happened before. A meeting of the warp is enough, as
-        cuda::pipeline ends its barriers so."""
+        """Record that a thread ends an object; report an access of another thread to it that did not happen before. A
+        meeting of the warp is enough, as cuda::pipeline ends its barriers so."""
         birth = self.births.pop(flat)
         self.unseen.pop(flat, None)
         del self.arrived[flat], self.complete[flat]
@@ -178,16 +182,20 @@ class PhaseOrder:
             pair = Pair(int(lane[0]), int(agents[other]), int(numbers[other]), READ)
             self.reporter.report(replace(access, kind=WRITE), pair, (access.space, flat % self.stride))
 
-    def _pair(self, lane: int, other: int, number: int) -> Pair:
+    def _race_with_init(self, lane: int, other: int, number: int) -> Pair:
+        """Return the race of a lane with the initialization of an object by thread `other`; converged if the loosest
+        order has it."""
         loose = self.loosest.is_ordered(np.array([lane]), np.array([other]), np.array([number]))
         return Pair(lane, other, number, WRITE, converged=bool(loose[0]))
 
     def _agent(self, lane: int) -> int:
+        """Return the number of a lane's thread in the grid."""
         return lane + self.geometry.first * self.geometry.threads
 
     # ---- arrivals
     def arrive(self, flat: int, lanes: Ids, meaning: Semantics) -> None:
-        """Lanes arrive: a release of what they know, or where they are relaxed of what they knew at their last fence."""
+        """Record arrivals: they release what the lanes know, or what they knew at their last fence if the arrivals are
+        relaxed."""
         own = self.geometry.cta[lanes] == flat // self.stride
         if not own.all():
             agents = (lanes[~own] + self._agent(0)).tolist()
@@ -202,8 +210,8 @@ class PhaseOrder:
             self.stages.arrive(arrived.back, lanes, meaning)
 
     def unseen_at(self, cta: int) -> dict[int, int]:
-        """The threads of other CTAs that arrived at objects of this one in phases that no thread saw complete, and their newest
-        arrival: the CTA has to stay until these are over."""
+        """Return the threads of other CTAs whose arrivals at objects of this CTA no thread saw complete, with their
+        newest arrival. The CTA must not exit before these arrivals."""
         found: dict[int, int] = {}
         for flat in [flat for flat in self.unseen if flat // self.stride == cta]:
             for agent, number in self.unseen.pop(flat).items():
@@ -211,11 +219,12 @@ class PhaseOrder:
         return found
 
     def _settles(self, own: NDArray[np.bool_], meaning: Semantics) -> NDArray[np.bool_]:
-        """Which arrivals say that the thread is done with what copies brought, and release nothing that a wait of the CTA gets:
-        relaxed ones, and those of other CTAs, whatever their scope."""
+        """Return which arrivals only say that the thread is done with copied data: relaxed ones, and those of other
+        CTAs."""
         return ~own | (not meaning.releases)
 
     def _add_near(self, clocks: Clocks, arrived: Arrived, lanes: Ids, meaning: Semantics) -> None:
+        """Add arrivals from the object's own CTA: what they release now, or released by their last fences."""
         if meaning.releases:
             arrived.add(self.geometry, clocks.rows, lanes, self.history.now)
             return
@@ -225,6 +234,7 @@ class PhaseOrder:
                 arrived.add(self.geometry, rows, fenced, rows.own[fenced])
 
     def _released_far(self, clocks: Clocks, lane: int, meaning: Semantics) -> Knowledge:
+        """Return what an arrival of a lane of another CTA releases to the object's CTA."""
         if meaning.scope < CLUSTER and not clocks.ignores_scopes:
             return NOTHING
         if meaning.releases:
@@ -236,7 +246,8 @@ class PhaseOrder:
         return found
 
     def note(self, lanes: Ids, flat: int) -> list[Arrived]:
-        """What lanes of one CTA know now, for arrivals at an object that will come on their behalf."""
+        """Return what lanes of one CTA know now, for later arrivals at an object on their behalf; one entry for each
+        order."""
         notes = [Arrived.nobody(self.geometry.warps) for _ in self.clocks]
         is_own = self.geometry.cta[lanes[0]] == flat // self.stride
         for clocks, arrived in zip(self.clocks, notes, strict=True):
@@ -247,31 +258,32 @@ class PhaseOrder:
         return notes
 
     def arrive_noted(self, flat: int, notes: list[Arrived]) -> None:
-        """Those arrivals have come."""
+        """Add arrivals that were noted before."""
         for arrived, note in zip(self.arrived[flat], notes, strict=True):
             arrived.join(note)
 
     # ---- copies that arrived
     def landed(self, lanes: Ids) -> Array:
-        """The newest access is by the shadows of these lanes; their numbers."""
+        """Make the newest access one of the virtual agents of these lanes, and return the numbers of these agents."""
         self.shadows[lanes] = self.history.now
         return (lanes + self._agent(0) + self.geometry.grid_threads).astype(np.int32)
 
     def waited_themselves(self, lanes: Ids) -> None:
-        """These lanes waited for their copies by groups, whoever else counts on them."""
+        """Let lanes come after their own copies, which they waited for by groups."""
         for lane in lanes[self.shadows[lanes] > 0].tolist():
             known = Knowledge(threads={self._agent(lane) + self.geometry.grid_threads: int(self.shadows[lane])})
             for clocks in self.clocks:
                 clocks.learn(np.array([lane]), known)
 
     def agent_of(self, flat: int) -> int:
-        """Whose accesses those of a copy engine are that the object at a byte position counts: nobody's thread."""
+        """Return the virtual agent that makes the accesses of copy engines counted at an object; it belongs to no
+        thread."""
         cta, at = divmod(flat, self.stride)
         thread = at // OBJECT_BYTES % self.geometry.threads
         return self._agent(cta * self.geometry.threads + thread) + 2 * self.geometry.grid_threads
 
     def waited_for(self, lane: int, number: int) -> None:
-        """A lane has waited for a bulk group, of which its shadow made access `number`."""
+        """Let a lane come after access `number` of its virtual agent, as it waited for that bulk group."""
         if number:
             known = Knowledge(threads={self._agent(lane) + self.geometry.grid_threads: number})
             for clocks in self.clocks:
@@ -279,8 +291,9 @@ class PhaseOrder:
 
     # ---- phases
     def observed(self, flat: int, copied: Ids, transfers: dict[int, int]) -> None:
-        """Somebody sees, as the first one, that a phase is complete: from now on it brings what had arrived by then, the
-        copies of these lanes, and what copy engines wrote: up to which access of each agent."""
+        """Complete a phase when the first thread sees it complete: its knowledge is fixed from now on. It covers the
+        arrivals so far, the copies of lanes `copied`, and `transfers` of copy engines: for each agent, its newest
+        access."""
         self.unseen.pop(flat, None)
         shadows = self._shadows(flat // self.stride, copied)
         if transfers:
@@ -291,7 +304,7 @@ class PhaseOrder:
         ]
 
     def passed(self, flat: int, lanes: Ids, meaning: Semantics) -> None:
-        """Lanes saw that the phase before the current one is complete."""
+        """Let lanes acquire the knowledge of the phase that they saw complete."""
         for order, (clocks, complete) in enumerate(zip(self.clocks, self.complete[flat], strict=True)):
             self.stages.learn(order, lanes, complete.done, meaning)
             if meaning.acquires:
@@ -302,7 +315,7 @@ class PhaseOrder:
                 clocks.pending.setdefault(lane, {})[id(found)] = found
 
     def _freeze(self, clocks: Clocks, arrived: Arrived, cta: int, shadows: Knowledge) -> Complete:
-        """What has arrived so far, as coarse as it may be said; the next phase goes on from it."""
+        """Return the knowledge of the arrivals so far in the coarsest form; the next phase continues from it."""
         exists = np.arange(len(arrived.threads)) < self.geometry.threads
         whole = np.where(exists, arrived.threads, _NEVER).reshape(-1, WARP).min(axis=1)
         np.maximum(arrived.warps, whole, out=arrived.warps)
@@ -324,7 +337,7 @@ class PhaseOrder:
         return Complete(arrived.cta, arrived.warps.copy(), rest, arrived.far, ids, arrived.back.done(known))
 
     def _shadows(self, cta: int, copied: Ids) -> Knowledge:
-        """Up to which access the copies of lanes are known, whole warps as one."""
+        """Return the knowledge of the copies of lanes up to their newest access, with whole warps as one stamp."""
         if not len(copied):
             return NOTHING
         geometry = self.geometry

@@ -1,8 +1,8 @@
-"""Memory that goes from threads to asynchronous units: what a thread wrote, a copy engine or a tensor core sees only behind
-a proxy fence, whatever barrier lies between.
+"""The proxy check: a copy engine or a tensor core sees what a thread wrote only after a proxy fence, whatever barriers
+lie between.
 
-Results of asynchronous work need only its completion, which is the matter of other checks. A read by a thread before an
-asynchronous write is disputed: where nothing but an mbarrier or a flag orders the two, it is a note.
+Results of asynchronous work only need its completion, which other checks verify. A read by a thread before an
+asynchronous write is disputed: if only an mbarrier or a flag orders the two, it is a note.
 """
 
 from dataclasses import dataclass, field
@@ -24,8 +24,8 @@ from refsim.ptx.text.syntax import Statement, place
 
 Array = NDArray[Any]
 PROXY_CHECK, REFILL = "missing-proxy-fence", "unfenced-refill"
-_IN_ORDER = "tcgen05.alloc"  # PTX ISA, tcgen05: it keeps the order of one address, whatever comes behind it
-_WAITING = 1 << 16  # lanes of accesses that wait to be marked
+_IN_ORDER = "tcgen05.alloc"  # PTX ISA, tcgen05: it keeps the order of one address, whatever follows
+_WAITING = 1 << 16  # most lanes of accesses that wait to be marked
 _UNITS = {ASYNC: "the async proxy", MAP_PROXY: "the tensormap proxy"}
 _MAP_RULE = (
     "PTX ISA, fence.proxy.tensormap: a map that threads wrote is released by them (tensormap.cp_fenceproxy does it) and "
@@ -40,8 +40,9 @@ _REFILL_RULE = "PTX ISA, proxies; disputed for reads: widespread pipelines have 
 
 @dataclass
 class Newest:
-    """For every granule the newest access of one kind by a thread: its number (0: none that matters) and its thread. What is
-    put waits until somebody asks: many kernels never access asynchronously what their threads wrote."""
+    """The newest access of one kind by a thread to every granule: its number (0: none that matters) and its thread.
+    Entries wait in `waiting` until they are needed, since many kernels never access asynchronously what their threads
+    wrote."""
 
     number: Array
     agent: Array
@@ -51,10 +52,11 @@ class Newest:
 
     @staticmethod
     def over(granules: int) -> "Newest":
+        """Return an empty table for so many granules."""
         return Newest(np.zeros(granules, np.int32), np.zeros(granules, np.int32))
 
     def put(self, first: Array, count: int, number: int, agents: Array) -> None:
-        """An access of `count` granules by each of these threads."""
+        """Record an access of `count` granules, from `first` on, by each of these threads."""
         self.is_used = True
         self.waiting.append((first, count, number, agents))
         self.lanes += len(first)
@@ -62,7 +64,7 @@ class Newest:
             self.settle()
 
     def settle(self) -> None:
-        """All that waits is marked."""
+        """Write all waiting entries to the table."""
         for first, count, number, agents in self.waiting:
             for offset in range(count):
                 self.number[first + offset] = number
@@ -73,7 +75,7 @@ class Newest:
 
 @dataclass
 class MarkedMemory:
-    """Some memory: `base` is its first byte, `granule` the bytes of one mark."""
+    """Marks of one memory: `base` is its first byte, `granule` the bytes of one mark."""
 
     base: int
     granule: int
@@ -82,22 +84,24 @@ class MarkedMemory:
 
     @staticmethod
     def over(base: int, size: int, granule: int) -> "MarkedMemory":
+        """Return empty marks for `size` bytes from `base` on."""
         count = -(-size // granule) + 1
         return MarkedMemory(base, granule, Newest.over(count), Newest.over(count))
 
     def granules(self, start: Array, width: int) -> Array:
-        """The granules of each item, (n, count)."""
+        """Return the granules of each item, (n, count)."""
         first, count = self.firsts(start, width)
         return first[:, None] + np.arange(count)
 
     def firsts(self, start: Array, width: int) -> tuple[Array, int]:
-        """The first granule of each item, and how many an item has."""
+        """Return the first granule of each item, and how many granules an item has."""
         return (start - self.base) // self.granule, max(width // self.granule, 1)
 
 
 @dataclass
 class Proxies:
-    """Watches memory of a launch that has asynchronous units, by the order of its accesses."""
+    """Watches the memory of a launch that uses asynchronous units. `grain`: bytes of one mark for each state space;
+    `stretches`: the marks of global buffers by their first byte."""
 
     machine: Context
     history: History
@@ -116,19 +120,20 @@ class Proxies:
 
     # ---- what threads tell
     def fence(self, lanes: Ids, statement: Statement, proxy: str, space: str | None) -> None:
-        """Lanes execute a proxy fence."""
+        """Record that lanes execute a proxy fence."""
         self.fences.add(lanes, statement, proxy, space)
 
     def maps_released(self, lanes: Ids, statement: Statement, scope: int) -> None:
-        """Lanes release what they know of tensor maps."""
+        """Record that lanes release their writes to tensor maps."""
         self.maps.add(lanes, statement, scope)
 
     def map_acquired(self, lanes: Ids, statement: Statement, scope: int, address: Array) -> None:
-        """Lanes acquire the tensor maps at these addresses."""
+        """Record that lanes acquire the tensor maps at these addresses."""
         self.maps.add(lanes, statement, scope, address)
 
     def map_is_used(self, access: Access, address: int, *, is_older: bool) -> None:
-        """A copy engine reads a map in global memory for one thread; `is_older`: a launch before this one made it there."""
+        """Report a tensor map that a copy engine uses without the fences that its writes need. `is_older`: an earlier
+        launch made the map in global memory."""
         for memory, part, starts in self._parts(access):
             memory.writes.settle()
             granules, lane = memory.granules(starts, part.width), int(part.threads.ids[0])
@@ -137,7 +142,7 @@ class Proxies:
                 granule = int(granules.reshape(-1)[np.argmax(numbers == number)])
                 agent = int(memory.writes.agent[granule])
                 if not self.clocks.is_ordered(part.threads.ids[:1], np.array([agent]), np.array([number]))[0]:
-                    continue  # a race, and the matter of that check
+                    continue  # a race, which that check reports
                 fence = self.maps.missing(lane, agent, number, address)
                 if fence is not None:
                     self.machine.report(
@@ -153,12 +158,13 @@ class Proxies:
             self.machine.report(access.threads.fault(PROXY_CHECK, 0, what, _MAP_RULE), access.statement)
 
     def landed(self, index: Array, width: int, agents: Array) -> None:
-        """A copy through the generic proxy has arrived in shared memory: writes of these threads."""
+        """Record that a copy through the generic proxy wrote shared memory, as writes of these threads."""
         self.shared.writes.put(*self.shared.firsts(index * width, width), self.history.now, agents)
 
     # ---- accesses
     def before(self, access: Access) -> None:
-        """An asynchronous access; behind a write of its kind nothing matters that threads did there before."""
+        """Check an asynchronous access; after an asynchronous write, earlier accesses of threads there no longer
+        matter."""
         if access.proxy != ASYNC:
             return
         for memory, part, starts in self._parts(access):
@@ -170,12 +176,13 @@ class Proxies:
                     newest.number[granules] = 0
 
     def after(self, access: Access) -> None:
-        """What a thread did, behind its accesses until now."""
+        """Mark an access of threads."""
         if access.proxy == GENERIC and access.kind != DISCARD and not access.statement.opcode.startswith(_IN_ORDER):
             self._mark(access)
 
     def _parts(self, access: Access) -> list[tuple[MarkedMemory, Access, Array]]:
-        """An access by the memory it goes to, with the first byte of each item; only memory that somebody may write."""
+        """Return the parts of an access by memory, with the first byte of each item; memory that no kernel may write is
+        left out."""
         if access.name == "shared":
             return [(self.shared, access, access.index * access.width)]
         if access.name != "global":
@@ -194,13 +201,14 @@ class Proxies:
         return found
 
     def _memory(self, region: Region) -> MarkedMemory:
-        """The marks of a buffer."""
+        """Return the marks of a buffer, made at its first access."""
         if region.start not in self.stretches:
             size = region.end - region.start
             self.stretches[region.start] = MarkedMemory.over(region.start, size, self.grain["global"])
         return self.stretches[region.start]
 
     def _mark(self, access: Access) -> None:
+        """Mark the items of an access with its threads; reads are only marked in shared memory."""
         if access.kind == READ and access.name != "shared":
             return
         for memory, part, starts in self._parts(access):
@@ -209,7 +217,7 @@ class Proxies:
 
     # ---- looking
     def _examine(self, memory: MarkedMemory, access: Access, granules: Array) -> None:
-        """An asynchronous access: every write by a thread that it meets must have a fence behind it, reads should."""
+        """Report a write by a thread that an asynchronous access meets without a fence after it; note such a read."""
         if memory.writes.is_used:
             found = self._unfenced(memory.writes, access, granules)
             if found is not None:
@@ -223,7 +231,8 @@ class Proxies:
     def _unfenced(
         self, newest: Newest, access: Access, granules: Array, *, refill: bool = False
     ) -> tuple[int, int, int, int] | None:
-        """The first lane that meets an access without a fence between: (position of the lane, granule, thread, number)."""
+        """Return the first unfenced access that these granules meet: (index of the lane, granule, thread, number); None
+        if none. `refill`: the accesses are reads, for which a barrier or the warp is order enough."""
         newest.settle()
         numbers = newest.number[granules]
         who, column = np.nonzero(numbers)
@@ -242,7 +251,7 @@ class Proxies:
         if refill:
             fine |= self._meet_otherwise(few[0], few[1], few[2])
         else:
-            fine |= ~self.clocks.is_ordered(few[0], few[1], few[2])  # a race, and the matter of that check
+            fine |= ~self.clocks.is_ordered(few[0], few[1], few[2])  # a race, which that check reports
         missing = ~fine[back.reshape(-1)]
         if not missing.any():
             return None
@@ -250,7 +259,7 @@ class Proxies:
         return int(who[one]), int(at[one]), int(agents[one]), int(numbers[one])
 
     def _meet_otherwise(self, lanes: Ids, agents: Array, numbers: Array) -> NDArray[np.bool_]:
-        """Whether a barrier of threads, or the warp, orders a read before what a lane does now."""
+        """Return whether a barrier of threads, or the warp, orders a read before what a lane does now."""
         threads, width = self.machine.geometry.threads, 32
         mine = lanes + self.clocks.first
         near = (mine // threads == agents // threads) & (mine % threads // width == agents % threads // width)
@@ -268,6 +277,8 @@ class Proxies:
         fence: str = "fence.proxy.async",
         rule: str = RULE,
     ) -> RefsimError:
+        """Return the error for lane index `lane` that meets access `number` of thread `agent` at a granule, with no
+        `fence` between."""
         verb = "reads" if access.kind == READ else "overwrites"
         what = (
             f"{verb} {self._place(memory, access, granule)} through {_UNITS[access.proxy]}; {self._who(agent)} wrote there "

@@ -1,9 +1,9 @@
-"""The fences between proxies that a launch executed, and whether one of them stands between two accesses.
+"""The proxy fences that a launch executed, and whether one of them stands between two accesses.
 
-An access of a thread and one of an asynchronous unit are in order only where a proxy fence lies on the way: the access of
-the thread happens before the fence, and the fence before the instruction that starts the other. Whose fence it is makes no
-difference here: the writer's before it arrives at a barrier, the issuing thread's behind the barrier, or a third one's
-between two barriers (the ISA's text admits the last two, and says so only of `fence.proxy.alias`).
+An access of a thread and an access of an asynchronous unit are ordered only by a proxy fence between them: the thread's
+access happens before the fence, and the fence before the instruction that starts the other access. Any thread may
+execute the fence: the writer before it arrives at a barrier, the issuing thread after the barrier, or a third thread
+between two barriers. (The ISA's text permits the last two, and states them for `fence.proxy.alias` only.)
 """
 
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ _KEPT = 4096
 
 @dataclass(frozen=True, eq=False)
 class Fence:
-    """One executed fence: its number among the accesses, who executed it for which memory, and what these lanes knew."""
+    """One executed fence: its access number, its lanes, the proxy and memory it is for, and what these lanes knew."""
 
     number: int
     lanes: Ids
@@ -34,17 +34,17 @@ class Fence:
     knew: Rows
 
     def covers(self, space: str) -> bool:
-        """Whether it is one of this state space."""
+        """Return whether the fence covers this state space."""
         return self.space is None or self.space.startswith(space)
 
     @property
     def is_of_own_cta(self) -> bool:
-        """Whether it covers the memory of the CTA alone that executes it."""
+        """Return whether the fence only covers the memory of the CTA that executes it."""
         return self.space == "shared::cta"
 
 
 class ProxyFences:
-    """The newest fences of a launch. What lies before the oldest of them is `forgotten`: it counts as fenced."""
+    """The newest fences of a launch; accesses up to number `forgotten` count as fenced."""
 
     def __init__(self, clocks: Clocks, history: History) -> None:
         self.clocks, self.history = clocks, history
@@ -52,7 +52,7 @@ class ProxyFences:
         self.forgotten = 0
 
     def add(self, lanes: Ids, statement: Statement, proxy: str, space: str | None) -> None:
-        """Lanes execute a fence."""
+        """Record that lanes execute a fence."""
         number = self.history.number(statement, 0)
         self.fences.append(Fence(number, lanes, proxy, space, rows_of(self.clocks.rows, lanes)))
         if len(self.fences) > _KEPT:
@@ -62,8 +62,8 @@ class ProxyFences:
     def between(
         self, lanes: Ids, agents: Array, numbers: Array, proxy: str, space: str, owner: Array
     ) -> NDArray[np.bool_]:
-        """For each lane whether a fence stands between access `number` of thread `agent` and what the lane does now, in
-        memory of CTA `owner` (of those that run)."""
+        """Return for each lane whether a fence stands between access `number` of thread `agent` and what the lane does
+        now. `owner`: the running CTA whose memory is accessed."""
         found: NDArray[np.bool_] = numbers <= self.forgotten
         for fence in self._since(int(numbers.min(initial=self.history.now)), proxy, space):
             open_ = ~found & (numbers < fence.number)
@@ -81,7 +81,8 @@ class ProxyFences:
         return (each for each in self.fences if each.number > number and each.proxy == proxy and each.covers(space))
 
     def _is_between(self, fence: Fence, lanes: Ids, agents: Array, numbers: Array) -> NDArray[np.bool_]:
-        """By the accessing thread's own fence, by the lane's own, by that of another."""
+        """Return where one fence stands between: executed by the accessing thread, by the lane, or by another
+        thread."""
         first = self.clocks.first
         by_writer = np.isin(agents - first, fence.lanes)
         found = np.zeros(len(lanes), np.bool_)
@@ -103,7 +104,7 @@ class ProxyFences:
         return found
 
     def _knew(self, fence: Fence, lanes: Ids, agents: Array, numbers: Array) -> NDArray[np.bool_]:
-        """Whether lanes came after these accesses when they executed a fence."""
+        """Return whether lanes came after these accesses when they executed a fence."""
         clocks, now = self.clocks, self.clocks.rows
         clocks.rows = as_then(now, fence.lanes, fence.knew)
         try:
@@ -113,14 +114,14 @@ class ProxyFences:
 
 
 def rows_of(rows: Rows, lanes: Ids) -> Rows:
-    """The rows of some lanes."""
+    """Return the rows of some lanes, copied."""
     tables = (rows.warps, rows.lanes)
     warps, others = (None if table is None else table[lanes].copy() for table in tables)
     return Rows(rows.cta[lanes].copy(), rows.warp[lanes].copy(), rows.foreign[lanes].copy(), rows.own, warps, others)
 
 
 def as_then(now: Rows, lanes: Ids, knew: Rows) -> Rows:
-    """Rows of all lanes in which some know what they knew, and the others nothing."""
+    """Return rows of all lanes in which `lanes` know what they knew then, and the others nothing."""
     found = Rows.empty(len(now.cta))
     for name in ("cta", "warp", "foreign", "warps", "lanes"):
         held = getattr(knew, name)

@@ -1,4 +1,4 @@
-"""What is said of a race: both accesses with their threads and source lines, and the order that is missing."""
+"""The report of a race: both accesses with their threads and source lines, and the missing order."""
 
 from dataclasses import dataclass
 
@@ -30,18 +30,20 @@ EXIT_RULE = "a block must not exit while others of its cluster use its shared me
 
 @dataclass(frozen=True)
 class Pair:
-    """A lane that runs now, and the thread (of the grid) whose access `number` it races with."""
+    """A running lane, and the thread (of the grid) whose access `number` it races with. `converged`: convergence of the
+    warp orders the two. `same`: one instruction made both accesses. `by_products`: completed products order them."""
 
     lane: int
     other: int
     number: int
-    kind: str  # what the other did: "read" or "write"
+    kind: str  # of the other access: "read" or "write"
     converged: bool = False
     same: bool = False
     by_products: bool = False
 
     @property
     def code(self) -> str:
+        """Return the code of the finding."""
         return CONVERGED if self.converged else "race"
 
 
@@ -52,15 +54,15 @@ class Reporter:
         self.machine, self.history = machine, history
 
     def is_news(self, statement: Statement) -> bool:
-        """Whether a race at this statement would be raised, or recorded for the first time; of one that is known of the
-        compiler the first is told."""
+        """Return whether a race at this statement would be raised, or recorded for the first time. A race that is a
+        known defect of the compiler is reported once."""
         findings = self.machine.findings
         if findings.has_warned("race", statement):
             return False
         return self.machine.checks.level("race") == "error" or not findings.is_known("race", statement)
 
     def report_exit(self, cta: int, agent: int, number: int) -> None:
-        """A CTA exited although nothing orders its end behind an access of an agent to its shared memory."""
+        """Report that a CTA may exit before an access of an agent to its shared memory."""
         geometry, made = self.machine.geometry, self.history.made[number]
         assert made is not None
         block = geometry.describe(cta * geometry.threads).partition(" of ")[2]
@@ -70,7 +72,7 @@ class Reporter:
         self.machine.report(fault("out-of-bounds", what, made[0], who, EXIT_RULE), made[0])
 
     def note_equal(self, access: Access, pair: Pair, where: tuple[Space, int]) -> None:
-        """Note that two copies bring the same bytes to one place, and that nothing orders them."""
+        """Note that two unordered copies write equal bytes to one place."""
         made = self.history.made[pair.number]
         assert made is not None
         if self.machine.checks.level(EQUAL) == "off":
@@ -83,7 +85,7 @@ class Reporter:
         self.machine.findings.note(RefsimError(EQUAL, what, at, EQUAL_RULE, kind=Kind.FAULT), access.statement)
 
     def report(self, access: Access, pair: Pair, where: tuple[Space, int]) -> None:
-        """Raise or record what the checks of the launch say about it."""
+        """Raise or record a race, as the checks of the launch say; `where`: the space and byte position."""
         if pair.converged and self.machine.findings.has_warned(pair.code, access.statement):
             return
         lane = int(np.searchsorted(access.threads.ids, pair.lane))
@@ -113,11 +115,12 @@ class Reporter:
         geometry = self.machine.geometry
         if thread >= 2 * geometry.grid_threads:
             return "a copy engine"
-        thread %= geometry.grid_threads  # a shadow is named as its thread
+        thread %= geometry.grid_threads  # a virtual agent is reported as its thread
         described = geometry.describe(thread - geometry.first * geometry.threads)
         return f"{described} (warp {thread % geometry.threads // WARP})"
 
     def _missing(self, access: Access, pair: Pair) -> str:
+        """Return the missing order of a pair, to follow "with no"."""
         geometry, history = self.machine.geometry, self.history
         made = history.made[pair.number]
         assert made is not None

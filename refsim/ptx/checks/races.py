@@ -1,9 +1,9 @@
-"""Races: two accesses of different threads to one byte, at least one a write, that nothing orders.
+"""The race check: two unordered accesses of different threads to one byte, at least one of them a write.
 
-A read is compared with the writes that memory still holds, a write with them and with the reads since. Two strong accesses
-whose scopes include each other never race. A write of what is there already races with nobody. Reads are only listed; they
-are marked when a write comes before the next barrier of everybody, so that a kernel whose threads meet between reads and
-writes pays nothing, and so that a buffer which a launch only reads has no marks at all.
+A read is compared with the writes that memory still holds; a write is compared with them and with the reads since. Two
+strong accesses whose scopes include each other never race. A write of the value that memory already holds never races.
+Reads are only listed; they are marked if a write comes before the next barrier of all threads. So a kernel whose
+threads meet between reads and writes pays nothing, and a buffer that is only read has no marks.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -30,11 +30,11 @@ from refsim.ptx.memory.semantics import Semantics
 from refsim.ptx.memory.space import Region
 
 Array = NDArray[Any]
-_PENDING = 1 << 21  # lanes of reads that wait to be marked
+_PENDING = 1 << 21  # most lanes of reads that wait to be marked
 
 
 class Races:
-    """Watches shared and global memory; `orders` says what happened before what."""
+    """Watches shared and global memory; `orders` is the happens-before order, `phases` the order of mbarriers."""
 
     def __init__(self, machine: Context, history: History, granules: dict[str, int], *, converges: bool) -> None:
         self.machine, self.history, self.granules = machine, history, granules
@@ -53,16 +53,18 @@ class Races:
 
     # ---- accesses
     def before(self, access: Access) -> None:
+        """Compare an access with the marks of the areas that it touches."""
         self.parts = self._parts(access)
         for part in self.parts:
             self._examine(part)
 
     def after(self, access: Access) -> None:
+        """Mark the access that was just made."""
         for part in self.parts:
             self._mark(part)
 
     def _parts(self, access: Access) -> "list[AccessPart]":
-        """An access by the area it falls in; nothing for memory that nobody writes."""
+        """Return the parts of an access by area; nothing for memory that no kernel may write."""
         if access.name == "shared":
             return [AccessPart(self.shared, access)]
         if access.region is not None:
@@ -75,6 +77,7 @@ class Races:
         return found
 
     def _part(self, access: Access, region: Region) -> "list[AccessPart]":
+        """Return the part of an access in a buffer, whose area is made at the first access."""
         if not region.writable:
             return []
         area = self.history.areas.get(region.start)
@@ -84,6 +87,7 @@ class Races:
         return [AccessPart(area, access)]
 
     def _examine(self, part: "AccessPart") -> None:
+        """Compare one part of an access with what is marked, and find which of its lanes change memory."""
         area, access = part.area, part.access
         if access.kind == READ:
             if (area.unmarked or area.writes.is_used) and self.reporter.is_news(access.statement):
@@ -108,12 +112,13 @@ class Races:
         if not part.changed.all():
             lanes, index = lanes[part.changed], index[part.changed]
         area.mark_reads(self.compared.floor if area.is_shared else 0, self.history)
-        if area.reads.is_used:  # first: what was read since is newer than what was written
+        if area.reads.is_used:  # reads first: they are newer than the writes
             part.reads_are_ordered = self.compared.compare(part, area.reads, lanes, index)
         if self.reporter.is_news(access.statement):
             self.compared.compare(part, area.writes, lanes, index)
 
     def _mark(self, part: "AccessPart") -> None:
+        """Mark one part of an access, and report its lanes that collide; strong accesses synchronize."""
         access, meaning = part.access, part.access.semantics
         number = self.history.number(access.statement, access.width // meaning.elements)
         if access.kind == READ:
@@ -132,6 +137,7 @@ class Races:
             self.orders.synchronise(part)
 
     def _list_read(self, part: "AccessPart", number: int, chosen: Any) -> None:
+        """List a read, to be marked later; `chosen`: its lanes. Reads of products go to `held`."""
         area = part.area
         if self.held is not None:
             self.held.append(Read(part, number, chosen, self.first))
@@ -142,8 +148,7 @@ class Races:
             area.mark_reads(self.compared.floor if area.is_shared else 0, self.history)
 
     def _mark_write(self, part: "AccessPart", number: int) -> None:
-        """Marks of the lanes that changed something, and of those that did not; a compare-and-swap that found another
-        value has only read."""
+        """Mark the lanes that changed something and the lanes that did not; a failed compare-and-swap only reads."""
         access, changed = part.access, part.changed
         lanes = access.threads.ids
         assert changed is not None
@@ -161,6 +166,7 @@ class Races:
             self._put(part, number, lanes[chosen], part.index[chosen], benign=False)
 
     def _put(self, part: "AccessPart", number: int, lanes: Ids, index: Array, *, benign: bool) -> None:
+        """Mark a write of lanes to items `index` as access `number`; `benign`: it changed nothing."""
         area, count, marks = part.area, part.count, part.area.writes
         event = AccessEvent(number, self.compared.agents(lanes), index * count, count, benign)
         strength = part.strength
@@ -187,7 +193,8 @@ class Races:
         self.history.list(event)
 
     def _forget_reads(self, area: Area, index: Array, count: int) -> None:
-        """The reads before a write that was compared with them matter no more: who comes after the write does after them."""
+        """Clear the reads before a write that was compared with them: a lane that comes after the write comes after
+        them."""
         area.reads.fill(area.reads.last, index, count, 0)
 
     def _collide(self, part: "AccessPart") -> None:
@@ -204,8 +211,8 @@ class Races:
     # ---- products of warpgroups
     @contextmanager
     def reads_held(self, into: list[Read]) -> Iterator[None]:
-        """Reads that are shown meanwhile are compared with what was written, and not listed: asynchronous units may read until
-        somebody has waited for that."""
+        """Collect the reads shown meanwhile in `into`; they are compared with writes but not listed. Asynchronous units
+        may read until a thread has waited for them."""
         self.held = into
         try:
             yield
@@ -213,9 +220,9 @@ class Races:
             self.held = None
 
     def products_read(self, reads: Sequence[Read], groups: Ids, begun: int) -> None:
-        """These warpgroups waited for products that read so: at this moment, so that whoever writes there has to come after
-        the wait. Each of their threads knows that all four warps have read, as the group is the warpgroup's, and that what
-        these loaded up to access `begun`, before they issued the products, has arrived."""
+        """Record the reads of products that these warpgroups waited for. They count as reads made now, so a later
+        writer must come after the wait. Each thread of the warpgroup knows that all four warps have read. It also knows
+        that what these loaded up to access `begun`, before they issued the products, has arrived."""
         for read in reads:
             access = read.part.access
             mine = np.isin(self.geometry.warpgroup[access.threads.ids], groups)
@@ -226,15 +233,16 @@ class Races:
 
     # ---- copies
     def copy_issued(self, access: Access, items: Callable[[], Array]) -> None:
-        """A copy of `items` is on its way: from now on it may write there."""
+        """Compare a cp.async that was issued, and may write from now on; `items` returns the copied values."""
         part = AccessPart(self.shared, access)
         if self.reporter.is_news(access.statement):
             self._compare_all(part)
             self._same_place(part, items)
 
     def transfer_issued(self, access: Access, items: Callable[[], Array], lane: int) -> None:
-        """The same of a copy engine, which a lane asks: what asynchronous units did there comes before it also where others
-        were done with it when they arrived, though these arrivals release nothing to the lane."""
+        """Compare a transfer of a copy engine that `lane` issued, and that may write from now on. It comes after
+        asynchronous work that other threads were done with when they arrived, although such arrivals release nothing to
+        the lane."""
         part = AccessPart(self.shared, access)
         if not self.reporter.is_news(access.statement):
             return
@@ -245,7 +253,7 @@ class Races:
         self._same_place(part, items)
 
     def transfers_issued(self, access: Access, lanes: list[int]) -> None:
-        """The same of several lanes, whose copies go to places of their own."""
+        """Compare transfers of copy engines that several lanes issued, to separate places."""
         part = AccessPart(self.shared, access)
         if not self.reporter.is_news(access.statement):
             return
@@ -256,7 +264,7 @@ class Races:
             self._compare_threads(part if chosen.all() else AccessPart(self.shared, access.of(chosen)), settled)
 
     def _compare_all(self, part: AccessPart) -> None:
-        """Compare what will be written with all that was read and written there."""
+        """Compare a coming write with all reads and writes there."""
         self.shared.settle()
         self.compared.compare(part, self.shared.writes, part.access.threads.ids, part.index)
         self.shared.mark_reads(self.compared.floor, self.history)
@@ -264,7 +272,8 @@ class Races:
             self.compared.compare(part, self.shared.reads, part.access.threads.ids, part.index)
 
     def _compare_threads(self, part: AccessPart, lanes: list[int]) -> None:
-        """The same with what threads did themselves: nothing but products may order their reads, which chips do."""
+        """Compare a coming write of a copy engine with accesses of threads; reads that only products order are a
+        warning."""
         ids, statement = part.access.threads.ids, part.access.statement
         self.compared.compare(part, self.shared.writes, ids, part.index, threads=True)
         if not self.shared.reads.is_used:
@@ -276,8 +285,8 @@ class Races:
                 self.compared.compare(part, self.shared.reads, ids, part.index, threads=True, by_products=True)
 
     def copy_landed(self, lanes: Lanes, index: Array, width: int, counted: NDArray[np.bool_]) -> Array:
-        """Copies of these lanes were waited for: from now on they are writes of theirs, or where an mbarrier counted on them
-        of their shadows; whose they are."""
+        """Mark a complete cp.async as writes of its lanes, and return the agents of these writes. The virtual agents of
+        lanes make the writes where an mbarrier counts on the copies (`counted`)."""
         assert lanes.statement is not None
         number = self.history.number(lanes.statement, width)
         count, agents = width // self.shared.granule, self.compared.agents(lanes.ids)
@@ -291,7 +300,8 @@ class Races:
         return agents
 
     def transfer_landed(self, access: Access, agent: int) -> int:
-        """What a copy engine wrote was counted in a phase that somebody saw complete: a write of an agent; its number."""
+        """Mark a write of a copy engine, counted in a phase that a thread saw complete, as made by `agent`; return its
+        number."""
         number, count = self.history.number(access.statement, access.width), access.width // self.shared.granule
         event = AccessEvent(number, np.full(len(access.index), agent, np.int32), access.index * count, count)
         self.shared.unmarked.append((event, access.index))
@@ -301,8 +311,8 @@ class Races:
         return number
 
     def transfer_read(self, access: Access, agent: int) -> int:
-        """Somebody saw that a copy engine has read shared memory: a read of an agent, at this moment and not when it was asked
-        for, so that whoever writes there has to come after those who waited; its number."""
+        """Mark a read of shared memory by a copy engine as made by `agent` now, and return its number. A thread saw the
+        transfer complete now, so that a later writer must come after the threads that waited."""
         number = self.history.number(access.statement, access.width)
         first = agent - int(access.threads.ids[0])
         self.shared.waiting.append(Read(AccessPart(self.shared, access), number, slice(None), first))
@@ -317,8 +327,13 @@ class Races:
     def transfer_sent(
         self, access: Access, repeats: Repeats | None = None, seen: list[AccessPart] | None = None
     ) -> int:
-        """A copy engine will write to global memory: the write of a shadow of the thread that asked, until that has waited.
-        `seen`: what `look_at` gave, nobody having touched global memory since."""
+        """Record an asynchronous global write as made by the virtual agent of the issuing thread, and return its
+        number.
+
+        The agent (thread number + threads of the grid) is unordered with the thread until the thread waits. `repeats`:
+        which items already hold the bytes. `seen`: the result of `look_at`, if no thread has touched global memory
+        since.
+        """
         number = self.history.number(access.statement, access.width // access.semantics.elements)
         for part in self.look_at(access, repeats) if seen is None else seen:
             agents = part.access.threads.ids + self.geometry.grid_threads
@@ -329,7 +344,7 @@ class Races:
         return number
 
     def look_at(self, access: Access, repeats: Repeats | None = None) -> list[AccessPart]:
-        """The parts of an access that a copy engine will make, what is to be said of them reported."""
+        """Return the parts of a global write that a copy engine will make, after comparing them."""
         parts = self._parts(access)
         for part in parts:
             part.repeats = repeats
@@ -337,7 +352,7 @@ class Races:
         return parts
 
     def _same_place(self, part: "AccessPart", items: Callable[[], Array]) -> None:
-        """Two lanes that copy to one place by one instruction."""
+        """Report two lanes that copy to one place by one instruction."""
         found = copied_twice(part, items, self.geometry)
         if found is not None:
             first, second = found
@@ -348,14 +363,14 @@ class Races:
             self.reporter.report(part.access, pair, where)
 
     def renew(self, region: Region, start: int, end: int) -> None:
-        """Bytes of global memory begin a new life: whoever gets them comes after all that touched them before."""
+        """Clear the marks of bytes [start, end) of global memory, which are allocated anew."""
         area = self.history.areas.get(region.start)
         if area is not None:
             area.renew(start, end, self.history)
 
     # ---- meetings
     def everyone_met(self, lanes: Ids) -> None:
-        """All lanes that run passed one barrier of their CTAs together."""
+        """Record that all running lanes passed one barrier of their CTAs together."""
         self.orders.everyone_met(lanes)
         if self.compared.is_private:
             self.shared.forget()
@@ -365,28 +380,31 @@ class Races:
         self.compared.floor = self.strict.floor(self.machine.alive)
 
     def barriers_met(self, slot: Array, warps: Array, waited: Array, everyone: Array, at: Array) -> None:
-        """Warps pass named barriers, as `Orders.barriers_met` says."""
+        """Record that warps pass named barriers; the arguments are those of `Orders.barriers_met`."""
         self.barrier_users.met(slot, warps, waited, everyone, at)
         if self.orders.barriers_met(slot, warps, waited, everyone, at) and self.compared.is_private:
             self._lift_floor()
 
     def phase_passed(self, flat: int, lanes: Ids, meaning: Semantics) -> None:
-        """Lanes saw the last phase complete of the mbarrier at a byte position of the flat shared memory."""
+        """Record that lanes saw the last phase complete of the mbarrier at a byte position of the flat shared
+        memory."""
         self.phases.passed(flat, lanes, meaning)
         if self.compared.is_private:
             self._lift_floor()
 
     def inits_fenced(self, lanes: Ids) -> None:
-        """The objects that lanes initialised are visible to whoever meets them at the barrier of the cluster from now on."""
+        """Record that the objects that lanes initialized are visible to threads that meet them at the cluster
+        barrier."""
         self.phases.inits_fenced(lanes)
 
     def clusters_completed(self, clusters: Array, arrived: Ids) -> None:
-        """All threads of these clusters have arrived at their barrier."""
+        """Record that all threads of these clusters have arrived at their barrier."""
         self.orders.clusters_completed(clusters, arrived)
         self.phases.clusters_completed(clusters, arrived)
 
     def exited(self, lanes: Ids) -> None:
-        """Lanes have exited: nobody else may still be at the shared memory of their CTAs, nor arrive there."""
+        """Report an access of another CTA to the shared memory of a CTA whose lanes have exited, if nothing orders it
+        before."""
         for cta in np.unique(self.geometry.cta[lanes]).tolist() if self.phases.unseen else ():
             if not self.machine.alive[self.geometry.cta == cta].any():
                 newest = self.remote.newest.setdefault(cta, {})

@@ -1,8 +1,8 @@
-"""Which half of an order is missing: what happened since an access, gone through again with one thing changed.
+"""The search for the missing half of an order: the notes since an access are replayed with one statement changed.
 
-A repair is a change to every execution of one statement: a release where a flag is stored, an acquire where it is read, a
-wider scope, a meeting beside it. The notes of the run are played to fresh clocks with that change; if the two accesses are
-in order then, the repair is what was missing. What is not known to repair it is not said.
+A repair changes every execution of one statement: a release where a flag is stored, an acquire where it is read, a
+wider scope, a barrier next to it. The notes of the run are replayed on fresh clocks with that change. If the two
+accesses are then ordered, the repair is what was missing. Only repairs that pass this test are reported.
 """
 
 from collections.abc import Mapping, Sequence
@@ -30,8 +30,8 @@ HALVES, MEETINGS = (
     (WARP_BEFORE, WARP_BEHIND, BLOCK_BEFORE, BLOCK_BEHIND),
 )
 FENCE = Semantics(strong=True, acquires=True, releases=True, scope=GPU, sequential=True)  # __threadfence
-_WORK = 200_000  # lane accesses that are gone through for one finding
-_MOST = 3  # repairs that are worth saying together
+_WORK = 200_000  # most lane accesses to replay for one finding
+_MOST = 3  # most repairs to report together
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Repair:
 
 @dataclass(frozen=True)
 class Unordered:
-    """A lane of the CTAs that run now, and access `number` of thread `other` of the grid, which it does not come after."""
+    """A running lane, and access `number` of thread `other` of the grid, which it does not come after."""
 
     geometry: Geometry
     lane: int
@@ -53,16 +53,19 @@ class Unordered:
 
     @property
     def blocks_apart(self) -> bool:
+        """Return whether the two threads are in different blocks."""
         return self.geometry.first + self.lane // self.geometry.threads != self.other // self.geometry.threads
 
     @property
     def warps_apart(self) -> bool:
+        """Return whether the two threads are in different warps."""
         threads = self.geometry.threads
         return self.blocks_apart or self.lane % threads // 32 != self.other % threads // 32
 
 
 def missing(notes: Sequence[Note], pair: Unordered) -> tuple[Repair, ...]:
-    """The fewest repairs that put the pair in order: one if one is enough, else some of which none can be spared."""
+    """Return the fewest repairs that order the pair: one if one is enough, else several that are all needed; () if none
+    do."""
     weight = sum(
         len(note.lanes) if note.verb in (journal.ACCESS, journal.FENCE) else 1 + len(note.lanes) // 256
         for note in notes
@@ -82,7 +85,7 @@ def missing(notes: Sequence[Note], pair: Unordered) -> tuple[Repair, ...]:
 
 
 def spared(notes: Sequence[Note], pair: Unordered, repairs: list[Repair]) -> list[Repair]:
-    """Without one after another, the least likely first, as long as the rest is enough."""
+    """Return the repairs with each one dropped that the rest does not need, the least likely tried first."""
     for one in reversed(repairs):
         others = [each for each in repairs if each != one]
         if is_ordered(notes, pair, others):
@@ -91,7 +94,7 @@ def spared(notes: Sequence[Note], pair: Unordered, repairs: list[Repair]) -> lis
 
 
 def _last(repairs: list[Repair]) -> list[Repair]:
-    """Without the half next to a meeting that is missing too: its fence may stand where nobody has come yet."""
+    """Return the repairs without the half next to a missing barrier: its fence may already stand at the right place."""
     sides = {
         WARP_BEFORE: (RELEASE, FENCE_BEFORE),
         BLOCK_BEFORE: (RELEASE, FENCE_BEFORE),
@@ -103,7 +106,7 @@ def _last(repairs: list[Repair]) -> list[Repair]:
 
 
 def candidates(notes: Sequence[Note], pair: Unordered) -> list[Repair]:
-    """What may be changed, the likeliest first."""
+    """Return the possible repairs, the likeliest first."""
     found: dict[Repair, None] = {}
     for note in notes:
         for kind in _kinds(note, pair) if note.statement is not None else ():
@@ -114,6 +117,7 @@ def candidates(notes: Sequence[Note], pair: Unordered) -> list[Repair]:
 
 
 def _kinds(note: Note, pair: Unordered) -> list[str]:
+    """Return the kinds of repairs that may apply to the statement of a note."""
     meaning = note.meaning
     if note.verb == journal.CLUSTER_ARRIVE:
         return [] if meaning.releases else [RELEASE]
@@ -129,13 +133,13 @@ def _kinds(note: Note, pair: Unordered) -> list[str]:
 
 
 def _meetings(pair: Unordered, *, before: bool, behind: bool) -> list[str]:
-    """Meetings of others than the pair's own: that of a warp is the order itself between its lanes, and so on."""
+    """Return the kinds of barriers to try, except the one that would order the pair by itself."""
     found = [WARP_BEFORE] * before + [WARP_BEHIND] * behind if pair.warps_apart else []
     return found + ([BLOCK_BEFORE] * before + [BLOCK_BEHIND] * behind if pair.blocks_apart else [])
 
 
 def is_ordered(notes: Sequence[Note], pair: Unordered, repairs: Sequence[Repair]) -> bool:
-    """Whether the pair is in order when the notes are played with these repairs."""
+    """Return whether the pair is ordered when the notes are replayed with these repairs."""
     changes: dict[int, set[str]] = {}
     for repair in repairs:
         changes.setdefault(id(repair.statement), set()).add(repair.kind)
@@ -157,21 +161,21 @@ class Stage:
 
 @dataclass
 class Play:
-    """Notes played to fresh clocks; `changes` are kinds of repairs by the identity of statements."""
+    """A replay of notes on fresh clocks; `changes` are kinds of repairs by the identity of statements."""
 
     changes: Mapping[int, set[str]]
     stage: Stage | None = None
     released: dict[tuple[str, int], Any] = field(default_factory=dict)
 
     def of(self, geometry: Geometry) -> Stage:
-        """The clocks of one wave of CTAs; what stands released outlives it."""
+        """Return the clocks of one wave of CTAs; what is released at locations outlives the wave."""
         if self.stage is None or self.stage.clocks.geometry is not geometry:
             clocks, alive = Clocks(geometry, self.released), np.ones(geometry.lanes, np.bool_)
             self.stage = Stage(clocks, alive, ClusterOrder(clocks, alive))
         return self.stage
 
     def note(self, note: Note) -> None:
-        """Play one."""
+        """Replay one note."""
         stage, lanes, now = self.of(note.geometry), note.lanes, note.now
         clocks = stage.clocks
         match note.verb:
@@ -200,12 +204,11 @@ class Play:
                 stage.clusters.finish(note.detail, lanes)
             case journal.CLUSTER_WAIT:
                 for cluster in np.unique(note.geometry.cta[lanes] // note.geometry.cluster_ctas).tolist():
-                    stage.clusters.complete.setdefault(
-                        cluster, NOTHING
-                    )  # a phase that was complete before the first note
+                    stage.clusters.complete.setdefault(cluster, NOTHING)  # the phase completed before the first note
                 stage.clusters.wait(lanes)
 
     def _meaning(self, note: Note) -> Semantics:
+        """Return the semantics of a note's statement with the repairs applied."""
         kinds = self.changes.get(id(note.statement), set())
         meaning = note.meaning
         if SCOPE in kinds:
@@ -215,6 +218,7 @@ class Play:
         )
 
     def _access(self, clocks: Clocks, note: Note, kinds: set[str]) -> None:
+        """Replay an access with the fences and barriers that repairs put next to it."""
         lanes, place, meaning = note.lanes, note.detail, self._meaning(note)
         meet(clocks, lanes, note.now - 1, kinds & {WARP_BEFORE, BLOCK_BEFORE})
         if FENCE_BEFORE in kinds:
@@ -231,7 +235,7 @@ class Play:
         meet(clocks, lanes, note.now, kinds & {WARP_BEHIND, BLOCK_BEHIND})
 
     def _update(self, clocks: Clocks, note: Note, keys: list[tuple[str, int]], meaning: Semantics) -> None:
-        """Lane after lane, as an atomic goes."""
+        """Replay an atomic lane after lane."""
         place: AccessPlaces = note.detail
         for number, key in enumerate(keys):
             one = note.lanes[number : number + 1]
@@ -242,7 +246,7 @@ class Play:
 
     @staticmethod
     def _positions(note: Note) -> NDArray[np.int64]:
-        """Shared memory belongs to CTAs of the grid: a wave of them does not share with the next."""
+        """Return byte positions that are distinct for the shared memory of each wave of CTAs."""
         place: AccessPlaces = note.detail
         if place.space != "shared":
             return place.at
@@ -250,7 +254,7 @@ class Play:
 
 
 def meet(clocks: Clocks, lanes: Ids, now: int, kinds: set[str]) -> None:
-    """The warps or the CTAs of these lanes meet."""
+    """Record a barrier of the warps or of the CTAs of these lanes."""
     geometry = clocks.geometry
     if kinds & {WARP_BEFORE, WARP_BEHIND}:
         clocks.meet_warps(np.flatnonzero(np.isin(geometry.warp, geometry.warp[lanes])), now)

@@ -1,4 +1,4 @@
-"""Lanes that write to one place by one instruction: nothing orders them."""
+"""Lanes that write to one place by one instruction, which nothing orders."""
 
 from collections.abc import Callable
 from typing import Any
@@ -15,8 +15,8 @@ Array = NDArray[Any]
 
 
 def changes(part: AccessPart) -> NDArray[np.bool_]:
-    """Which lanes write something else than what is there: before the instruction, or, in an update, before the lane's
-    turn."""
+    """Return which lanes write a value that differs from memory: before the instruction, or before their turn of an
+    update."""
     access = part.access
     held, items = access.held(), access.items
     assert items is not None
@@ -35,8 +35,8 @@ def changes(part: AccessPart) -> NDArray[np.bool_]:
 
 
 def collision(part: AccessPart, geometry: Geometry) -> tuple[int, int] | None:
-    """The positions of two lanes that race by one instruction which has just been made, or None: they store different
-    values, or take turns at an update whose scope leaves one of them out."""
+    """Return the positions of two lanes that race within one instruction that was just made; None if there are none.
+    They store different values, or update with a scope that does not include both."""
     access, meaning = part.access, part.access.semantics
     if len(part.index) == 1 or (meaning.strong and meaning.scope >= GPU) or is_rising(part.index):
         return None
@@ -53,8 +53,9 @@ def collision(part: AccessPart, geometry: Geometry) -> tuple[int, int] | None:
 
 
 def copied_twice(part: AccessPart, items: Callable[[], Array], geometry: Geometry) -> tuple[int, int] | None:
-    """The positions of two lanes that copy to one place by one instruction: either may come last, also within a warp. There
-    equal bytes are left alone; in two warps the later copy may be on its way when the earlier one has been waited for."""
+    """Return the positions of two lanes that copy to one place by one instruction; None if there are none. Either copy
+    may come last. Equal bytes are accepted within a warp. In two warps the later copy may still be in flight when the
+    earlier one has been waited for."""
     if is_rising(part.index):
         return None
     order = np.argsort(part.index, kind="stable")
@@ -69,7 +70,7 @@ def copied_twice(part: AccessPart, items: Callable[[], Array], geometry: Geometr
 
 
 def _among_strong(part: AccessPart, units: Array) -> tuple[int, int] | None:
-    """`units`: lanes of one number are within each other's scope."""
+    """Return the positions of two racing lanes of a strong access; lanes with one number in `units` share a scope."""
     access, changed = part.access, part.changed
     assert changed is not None
     assert access.items is not None

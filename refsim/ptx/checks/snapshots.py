@@ -1,4 +1,4 @@
-"""What lanes know at one moment, read off the rows that the clocks keep: up to which access they come after whom."""
+"""The knowledge of lanes at one moment, derived from the rows of the clocks."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +15,9 @@ Array = NDArray[Any]
 
 @dataclass
 class Rows:
-    """For each lane, up to which access it comes after others; `own` is the lane's own part of a copy of such rows."""
+    """For each lane, the access numbers up to which it comes after others; `own` is its own newest access in a copy of
+    rows. `cta` and `warp`: its own CTA and warp; `warps` and `lanes`: each warp of its CTA and each lane of its warp,
+    None until needed; `foreign`: the number of the `Knowledge` of other threads."""
 
     cta: Array
     warp: Array
@@ -26,11 +28,12 @@ class Rows:
 
     @staticmethod
     def empty(lanes: int) -> "Rows":
+        """Return rows of lanes that know nothing."""
         return Rows(*(np.zeros(lanes, np.int32) for _ in range(4)))
 
 
 def of_lane(geometry: Geometry, known: list[Knowledge], rows: Rows, lane: int, now: int) -> Knowledge:
-    """What one lane knows, by rows of its own or of a copy of them, with all that it did itself up to `now`."""
+    """Return what one lane knows by these rows, with all that it did itself up to `now`."""
     of_grid, thread = divmod(lane, geometry.threads)
     cta, warp = of_grid + geometry.first, thread // WARP
     ctas, warps = {cta: int(rows.cta[lane])}, {cta * geometry.warps + warp: int(rows.warp[lane])}
@@ -48,7 +51,7 @@ def of_lane(geometry: Geometry, known: list[Knowledge], rows: Rows, lane: int, n
 
 
 def of_lanes(geometry: Geometry, known: list[Knowledge], rows: Rows, lanes: Ids, now: int) -> Knowledge:
-    """What several lanes know together: the same as of each of them, joined."""
+    """Return the joint knowledge of several lanes, with all that they did up to `now`."""
     if len(lanes) == 1:
         return of_lane(geometry, known, rows, int(lanes[0]), now)
     ctas = geometry.cta[lanes] + geometry.first

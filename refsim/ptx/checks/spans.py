@@ -1,4 +1,4 @@
-"""Granules as runs: what was touched, where all that matters is whether somebody touches any of it again."""
+"""Runs of touched granules, for memory where it only matters whether a granule is touched again."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -7,26 +7,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[Any]
-_MOST = 1 << 12  # runs beyond which marks are sooner
+_MOST = 1 << 12  # most runs; beyond, marks are cheaper
 
 
 def _none() -> Array:
+    """Return an empty array."""
     return np.zeros(0, np.int64)
 
 
 @dataclass(frozen=True)
 class Spans:
-    """Runs of granules [starts, ends), rising and apart; those that adjoin are one."""
+    """Runs of granules [starts, ends), rising and disjoint; adjacent runs are merged."""
 
     starts: Array = field(default_factory=_none)
     ends: Array = field(default_factory=_none)
 
     def and_items(self, index: Array, count: int) -> "Spans | None":
-        """These runs and those of items of `count` granules each: None where two items, or an item and a run, share a
-        granule, and where the runs are many.
-
-        Items 4, 5, 6, 0, 1 of two granules are the runs [8, 14) and [0, 4).
-        """
+        """Return these runs with items of `count` granules each added. None if two items, or an item and a run, share a
+        granule, or if there are too many runs. Items 4, 5, 6, 0, 1 of two granules are the runs [8, 14) and [0, 4)."""
         if (longer := self._each_longer(index, count)) is not None:
             return longer
         breaks = np.flatnonzero(index[1:] != index[:-1] + 1)
@@ -42,8 +40,8 @@ class Spans:
         return Spans(starts[np.append(0, apart + 1)], ends[np.append(apart, len(ends) - 1)])
 
     def _each_longer(self, index: Array, count: int) -> "Spans | None":
-        """These runs where an item goes on behind each and reaches no other: a column of a matrix behind the columns before
-        it."""
+        """Return the runs if one item extends each of them and reaches no other, as columns of a matrix do; None
+        otherwise."""
         if len(index) != len(self.ends) or len(index) < 2 or (index * count != self.ends).any():
             return None
         ends = self.ends + count

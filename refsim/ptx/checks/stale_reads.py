@@ -1,4 +1,4 @@
-"""Bytes of global memory that a launch writes and then reads by ld.global.nc or ldu: their cache need not see the write."""
+"""Reads by ld.global.nc or ldu of bytes that the same launch wrote: the read-only cache may not show the write."""
 
 from dataclasses import dataclass
 
@@ -18,14 +18,15 @@ _WRITTEN = {width: np.frombuffer(b"\x01" * width, item)[0] for width, item in IT
 
 @dataclass(frozen=True)
 class StaleReads:
-    """Remembers each byte that the launch wrote. No order mends such a read: barriers and fences are not for that cache."""
+    """Remembers each byte that the launch wrote. No order fixes such a read: barriers and fences do not affect that
+    cache. `read_only`: the opcodes that read through the cache."""
 
     machine: Context
     history: History
     read_only: frozenset[str]
 
     def before(self, access: Access) -> None:
-        """A read through the read-only cache of bytes that the launch wrote is reported."""
+        """Report a read through the read-only cache of bytes that the launch wrote."""
         written = self.history.written
         if access.kind != READ or not len(written) or access.statement.opcode not in self.read_only:
             return
@@ -40,6 +41,7 @@ class StaleReads:
             self.machine.report(error, access.statement)
 
     def after(self, access: Access) -> None:
+        """Record the bytes that an access wrote."""
         if access.kind in (READ, DISCARD):
             return
         index = access.index if access.wrote is None else access.index[access.wrote]

@@ -1,11 +1,11 @@
-"""Who touched words of tensor memory before whom: operations that are complete, and what puts others behind them.
+"""The order of accesses to tensor memory by completed operations.
 
-An operation of a tensor core is complete for whoever sees the phase of its commit complete, a load or a store of a warp behind
-its tcgen05.wait. From there on it is an access like any other: the mechanisms of the memory model order it (PTX ISA, tcgen05,
-specialized inter-thread synchronization: they apply to tcgen05 too), so that a barrier, or a release that is acquired, needs no
-tcgen05.fence, as CUTLASS and Triton have none there. Where threads synchronise by relaxed operations, a
-tcgen05.fence::before_thread_sync and an ::after_thread_sync around these do it, for tensor memory alone. The same two hand an
-operation over that is still in flight, to one that the tensor core does behind it anyway.
+An operation of a tensor core is complete for a thread that sees the phase of its commit complete; a load or store of a
+warp, after its tcgen05.wait. From then on it is an ordinary access, ordered by the mechanisms of the memory model (PTX
+ISA, tcgen05, specialized inter-thread synchronization: they apply to tcgen05 too). So a barrier, or a release that is
+acquired, needs no tcgen05.fence; CUTLASS and Triton use none there. Threads that synchronize by relaxed operations need
+a tcgen05.fence::before_thread_sync and an ::after_thread_sync around these, which order tensor memory only. Such fences
+also hand over an operation in flight to an operation that the tensor core executes after it anyway.
 """
 
 from collections.abc import Iterable, Iterator
@@ -37,8 +37,9 @@ _PIPES = ("cp", "mma"), ("shift", "mma"), ("mma", "shift")
 
 @dataclass(frozen=True, eq=False)
 class TensorTouch:
-    """A completed access to words of tensor memory: access `number` of any of these agents, all of one warp or one that stands
-    for a tensor core. `issuer` is the lane whose later operations come behind it by themselves, `handed` are others like it."""
+    """A completed access to tensor memory: access `number` of these agents, which are of one warp or stand for a tensor
+    core. `issuer`: the lane whose later operations follow it without further order; `handed`: other lanes to which it
+    was handed over."""
 
     box: TensorBox
     writes: bool
@@ -51,7 +52,8 @@ class TensorTouch:
 
 @dataclass
 class HandedOver:
-    """To whom an operation in flight has been handed: `fenced` is the access number of its thread's tcgen05.fence before."""
+    """The lanes to which an operation in flight was handed over; `fenced`: the access number of its thread's
+    tcgen05.fence before."""
 
     fenced: int = 0
     lanes: frozenset[int] = frozenset()
@@ -59,23 +61,25 @@ class HandedOver:
 
 @dataclass
 class TensorOrder:
-    """The touches of each CTA's tensor memory that later ones must come behind."""
+    """The accesses to each CTA's tensor memory that later accesses must come after."""
 
     races: Races
     touches: dict[int, list[TensorTouch]] = field(default_factory=dict)
 
     @property
     def clocks(self) -> Clocks:
+        """Return the order of tensor memory."""
         return self.races.orders.tensor
 
     @property
     def history(self) -> History:
+        """Return the accesses of the launch."""
         return self.races.history
 
     # ---- accesses
     def demand(self, lanes: Lanes, box: TensorBox, *, writes: bool, of: int = _NOBODY) -> None:
-        """Words that a lane or a warp is about to touch: it comes behind whoever did so before. `of`: a tensor core does it for
-        this lane, behind what it did for it earlier."""
+        """Report an access that a lane or a warp is about to make, if it does not come after earlier accesses. `of`: a
+        tensor core accesses for this lane, after its earlier operations for that lane."""
         for touch in self.touches.get(box.cta, ()):
             if not (writes or touch.writes) or (of != _NOBODY and (of == touch.issuer or of in touch.handed)):
                 continue
@@ -85,10 +89,11 @@ class TensorOrder:
                 return
 
     def _is_ordered(self, ids: Ids, touch: TensorTouch) -> bool:
-        """Whether some lane comes behind some agent: a warp loads, stores and waits as one."""
+        """Return whether some lane comes after some agent: a warp loads, stores and waits as one."""
         return any(self.clocks.comes_after(lane, touch.agents, touch.number).any() for lane in ids.tolist())
 
     def _said(self, box: TensorBox, touch: TensorTouch, *, writes: bool) -> str:
+        """Return the sentence on an access to a box and an earlier, unordered one."""
         verb, done = "overwrites" if writes else "reads", "wrote" if touch.writes else "reads"
         geometry, agent = self.races.geometry, int(touch.agents[0])
         first = geometry.first * geometry.threads
@@ -99,21 +104,21 @@ class TensorOrder:
         )
 
     def touched(self, touch: TensorTouch) -> None:
-        """An access is complete; what it was compared with and covers matters no more."""
+        """Record a completed access, and drop the earlier accesses that it makes irrelevant."""
         held = self.touches.setdefault(touch.box.cta, [])
         held[:] = [each for each in held if not _replaces(touch, each)]
         held.append(touch)
 
     def warp_touched(self, lanes: Ids, box: TensorBox, statement: Statement, *, writes: bool) -> None:
-        """A warp has waited for its load or store, or has allocated."""
+        """Record that a warp has waited for its load or store, or has allocated."""
         agents = lanes + self.races.first
         self.touched(TensorTouch(box, writes, statement, agents, self.history.number(statement, 4)))
 
     def landed(
         self, flat: int, one: Lanes, boxes: Iterable[tuple[TensorBox, bool]], handed: HandedOver
     ) -> tuple[int, int]:
-        """Somebody sees the phase of the mbarrier at a byte position complete that counts an operation: whose access it is from
-        now on, and its number. `boxes` are what it touched, and whether it wrote."""
+        """Record an operation that an mbarrier counts, as a thread saw that phase complete; return its agent and
+        number. `flat`: the byte position of the mbarrier. `boxes`: what the operation touched, and whether it wrote."""
         assert one.statement is not None
         agent, number = self.races.phases.agent_of(flat), self.history.number(one.statement, 4)
         agents, issuer = np.array([agent]), int(one.ids[0])
@@ -122,13 +127,14 @@ class TensorOrder:
         return agent, number
 
     def forget(self, box: TensorBox) -> None:
-        """Columns are given back: whoever gets them allocates them."""
+        """Drop the accesses to columns that were deallocated; a new allocation orders later ones."""
         held = self.touches.get(box.cta, [])
         held[:] = [each for each in held if not box.meets(each.box)]
 
     # ---- fences
     def fence_before(self, lanes: Lanes, flying: Iterable[tuple[int, HandedOver]]) -> None:
-        """What these lanes did stays before what they synchronise by, also operations of theirs in flight, given by lane."""
+        """Record a tcgen05.fence::before_thread_sync: accesses of these lanes stay before their synchronization.
+        `flying`: (lane, hand-over) of operations in flight, which are fenced too."""
         assert lanes.statement is not None
         now = self.history.number(lanes.statement, 4)
         if self.clocks is not self.races.strict:
@@ -139,7 +145,7 @@ class TensorOrder:
                 handed.fenced = now
 
     def fence_after(self, lanes: Lanes, flying: Iterable[tuple[int, HandedOver]]) -> None:
-        """What these lanes do stays behind what they have synchronised by: operations in flight may be handed to them."""
+        """Record a tcgen05.fence::after_thread_sync: operations in flight may be handed over to these lanes."""
         if self.clocks is not self.races.strict:
             self.clocks.fence(lanes.ids, _AFTER, self.history.now)
         for lane, handed in flying:
@@ -150,8 +156,8 @@ class TensorOrder:
 
 
 def are_piped(earlier: Statement, later: Statement, *, is_same: bool) -> bool:
-    """Whether a tensor core does the second behind the first by itself (PTX ISA, tcgen05, pipelined instructions); of products
-    `is_same` says that they have one accumulator."""
+    """Return whether a tensor core executes the second operation after the first without further order. See PTX ISA,
+    tcgen05, pipelined instructions. `is_same`: two products use one accumulator."""
     (_, first, *words), (_, second, *more) = earlier.opcode.split("."), later.opcode.split(".")
     if (first, second) == ("mma", "mma"):
         return is_same and _kind(words) == _kind(more)
@@ -159,24 +165,25 @@ def are_piped(earlier: Statement, later: Statement, *, is_same: bool) -> bool:
 
 
 def _kind(words: list[str]) -> str:
+    """Return the `kind::` modifier of an opcode; "" if there is none."""
     return next((word for word in words if word.startswith("kind::")), "")
 
 
 def spoken(box: TensorBox) -> str:
-    """`lanes 0 to 31, columns 0 to 63 of tensor memory`."""
+    """Return a box in words: `lanes 0 to 31, columns 0 to 63 of tensor memory`."""
     which = np.flatnonzero(box.lanes)
     return f"lanes {which[0]} to {which[-1]}, columns {box.first} to {box.end - 1} of tensor memory"
 
 
 def by_warps(lanes: Lanes) -> Iterator[Lanes]:
-    """Whole warps, one by one."""
+    """Yield the lanes of whole warps, warp by warp."""
     for at in range(0, lanes.count, WARP):
         yield lanes if lanes.count == WARP else Lanes(lanes.machine, lanes.ids[at : at + WARP], lanes.statement)
 
 
 def _replaces(new: TensorTouch, old: TensorTouch) -> bool:
-    """Whether whoever comes behind a new access comes behind an old one: it wrote all the words, having come behind itself; or
-    the same agents read them again."""
+    """Return whether every access after a new access also comes after an old one. The new access wrote all its
+    elements, after it, or the same agents read them again."""
     if old.box.first < new.box.first or old.box.end > new.box.end or (old.box.lanes & ~new.box.lanes).any():
         return False
     return new.writes or (old.issuer == new.issuer and not old.writes and np.array_equal(old.agents, new.agents))

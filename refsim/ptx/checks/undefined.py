@@ -1,10 +1,10 @@
-"""Undefined bits followed through one launch: where they came from, where they are, and what they reach.
+"""Undefined bits tracked through one launch: their origin, their places, and what they reach.
 
-A launch runs without any of this until a lane reads what nobody wrote. Then memory is put back and the launch runs again
-with a mask beside every register and every byte: a set bit says that the bit below it is undefined. Masks follow the rule
-of each clause (`undefined=` in refsim.ptx.isa); None stands for a mask without a set bit, so that what is defined costs
-little. Only what reaches an output, an address or a decision is a finding; unwritten memory that was read and reached
-nothing is a note.
+A launch runs without tracking until a lane reads uninitialized bits. Then memory is restored and the launch runs again
+with a mask for every register and every byte: a set bit means that the corresponding bit is undefined. Masks follow the
+rule of each instruction implementation (`undefined=` in refsim.ptx.isa). None stands for a mask without a set bit, so
+that defined values cost little. Only bits that reach an output, an address or a decision are a finding. Uninitialized
+memory that was read and reached nothing is a note.
 """
 
 from bisect import bisect_right
@@ -25,20 +25,21 @@ from refsim.ptx.memory.space import Space
 from refsim.ptx.text.syntax import Statement, place
 
 RULE = "undefined bits may be moved about and dropped; no output, address or decision may depend on them"
-KEPT = 1 << 22  # undefined reads that are remembered with thread and address; of later ones the statement alone
-LISTED = 4  # statements that stored what one statement read
+KEPT = 1 << 22  # undefined reads kept with thread and address; of later reads only the statement is kept
+LISTED = 4  # most storing statements to list in a report
 GRANULE = 4  # bytes of memory that share one origin
 
 
 def place_in(space: Space, position: int) -> str:
-    """`shared address 0x400 (byte 0 of shared memory)`."""
+    """Return a position of a space in words: `shared address 0x400 (byte 0 of shared memory)`."""
     inside = f" ({space.where(position)})" if space.region_at(position) else ""
     return f"{space.name} address {space.address(position)}{inside}"
 
 
 @dataclass(frozen=True)
 class UndefinedEvent:
-    """One executed statement by which lanes read undefined bits or stored them; lane i has number `first` + i."""
+    """One executed statement by which lanes read or stored undefined bits; lane i has event number `first` + i. `what`:
+    the event without thread and address. `at`, `widths`: the bytes of each lane, if it is a read of memory."""
 
     first: int
     statement: Statement
@@ -50,14 +51,15 @@ class UndefinedEvent:
     widths: Array | None = None
 
     def who(self, number: int) -> str:
+        """Return the thread of an event number in words."""
         return self.geometry.describe(int(self.ids[number - self.first]))
 
     def where(self, number: int) -> str:
-        """`ld.shared.u32 at PTX line 12 (kernel.cu:9), thread (0, 0, 0) of block (0, 0, 0)`."""
+        """Return `ld.shared.u32 at PTX line 12 (kernel.cu:9), thread (0, 0, 0) of block (0, 0, 0)`."""
         return f"{place(self.statement)}, {self.who(number)}" if len(self.ids) else place(self.statement)
 
     def cause(self, number: int) -> str:
-        """`4 B at shared address 0x400 (byte 0 of shared memory) were never written`."""
+        """Return `4 B at shared address 0x400 (byte 0 of shared memory) were never written`."""
         if self.space is None or self.at is None or self.widths is None:
             return self.what
         lane = number - self.first
@@ -66,7 +68,7 @@ class UndefinedEvent:
 
 @dataclass
 class Events:
-    """The events of a launch, by number from 1 on."""
+    """The events of a launch, numbered from 1 on."""
 
     events: list[UndefinedEvent] = field(default_factory=list)
     starts: list[int] = field(default_factory=list)
@@ -82,10 +84,8 @@ class Events:
         at: Array | None = None,
         widths: Array | None = None,
     ) -> Origins:
-        """A number for each of the chosen lanes (a mask over the set); 0 for the others.
-
-        at, widths: the bytes of each lane, if it is bytes of memory. what: what it is without thread and address.
-        """
+        """Return an event number for each of the chosen lanes (a mask over the set); 0 for the others. `at`, `widths`:
+        the bytes of each lane, if it is bytes of memory. `what`: the event without thread and address."""
         statement = lanes.statement
         assert statement is not None
         geometry = lanes.machine.geometry
@@ -103,17 +103,18 @@ class Events:
         return numbers
 
     def append(self, event: UndefinedEvent, count: int) -> int:
-        """Number an event of `count` lanes; its first number."""
+        """Append an event of `count` lanes, and return its first number."""
         self.events.append(event)
         self.starts.append(event.first)
         self.following = event.first + count
         return event.first
 
     def of(self, number: int) -> UndefinedEvent:
+        """Return the event of a number."""
         return self.events[bisect_right(self.starts, number) - 1]
 
     def lines(self, numbers: Array) -> Array:
-        """The PTX line of each event."""
+        """Return the PTX line of each event."""
         lines = np.array([event.statement.line for event in self.events], np.int64)
         found: Array = lines[np.searchsorted(np.array(self.starts), numbers, side="right") - 1]
         return found
@@ -121,7 +122,9 @@ class Events:
 
 @dataclass
 class Tracking:
-    """The undefined bits of one launch: events, the masks of memory (see undefined_memory), and what was reported."""
+    """The undefined bits of one launch: events, the masks of memory (see undefined_memory), and reported statements.
+    `origins`: events that read undefined bits; `stores`: events that stored them; `blamed`: PTX lines already
+    reported."""
 
     level: str
     findings: LaunchFindings
@@ -129,10 +132,12 @@ class Tracking:
     stores: Events = field(default_factory=Events)
     masks: dict[str, Any] = field(default_factory=dict)
     blamed: set[int] = field(default_factory=set)
-    contributed: dict[int, int] = field(default_factory=dict)  # lanes of a barrier's reduction whose part is undefined
+    contributed: dict[int, int] = field(
+        default_factory=dict
+    )  # lanes that gave an undefined value to a bar.red, with its event
 
     def reached(self, lanes: Lanes, mask: Mask | None, what: str) -> None:
-        """Undefined bits decide something: the first lane's finding is raised or recorded."""
+        """Raise or record that undefined bits decide something (`what`), for the first lane with such bits."""
         if mask is None:
             return
         lane = int(np.flatnonzero(mask.origin)[0])
@@ -152,7 +157,8 @@ class Tracking:
         self.findings.record(error, event.statement)
 
     def cause(self, error: RefsimError) -> RefsimError:
-        """What to say of a launch that ended in a fault: the undefined bits that decided something before, if they did."""
+        """Return the error to report for a launch that ended in a fault: undefined bits that decided something before,
+        if any."""
         decided = next((found for found in self.findings.recorded.values() if found.code == "uninitialised"), None)
         if decided is None or decided is error:
             return error
@@ -160,7 +166,8 @@ class Tracking:
         return decided
 
     def conclude(self) -> None:
-        """The launch has ended: report what still stands in global memory, and note what was read for nothing."""
+        """Report the undefined bytes in global memory after the launch, and note reads of undefined bits without
+        effect."""
         for shadow in self.masks.values() if self.stores.events else ():
             if shadow.is_output:
                 self.report_outputs(shadow.space, *shadow.outputs())
@@ -173,8 +180,8 @@ class Tracking:
                 )
 
     def report_outputs(self, space: Space, origin: Origins, store: Origins, position: Array) -> None:
-        """Undefined bytes stand at these positions of memory: one report for each statement that they come from, with
-        the statements that stored them."""
+        """Report undefined bytes at positions of memory, once for each statement that read them, with the storing
+        statements."""
         pairs = np.stack([self.origins.lines(origin), self.stores.lines(store)], axis=1)
         reached: dict[int, list[int]] = {}
         for first in np.sort(np.unique(pairs, axis=0, return_index=True)[1]).tolist():
@@ -189,14 +196,14 @@ class Tracking:
 
 
 def tracking_of(lanes: Lanes) -> Tracking:
-    """What follows the undefined bits of the machine that these lanes run on, where something does."""
+    """Return the tracking of the machine that these lanes run on, which must be on."""
     tracking = lanes.machine.tracking
     assert isinstance(tracking, Tracking)
     return tracking
 
 
 def undefined(tracking: Tracking, machine: Context, index: int) -> Mask:
-    """All bits of a register that nobody has written yet."""
+    """Return a mask with all bits set for a register that no thread has written yet."""
     code, lanes = machine.code, machine.geometry.lanes
     bits = code.register_bits[index]
     names = [*code.function.register_names, "the carry flag"]

@@ -1,7 +1,8 @@
-"""How undefined bits pass comparisons, shifts by undefined amounts, sums and products of integers.
+"""Rules for undefined bits in comparisons, shifts by undefined amounts, sums and products of integers.
 
-A comparison of integers is decided where the ends of what both sides can be agree. A shift by an undefined amount is tried
-with every amount that it can be. A sum or a product is defined below the lowest bit that can change, and a product by 0 is 0.
+A comparison of integers is defined if it holds for both ends of the possible values, or for neither. A shift by an
+undefined amount is tried with every possible amount. A sum or a product is defined below the lowest bit that can
+change; a product by 0 is 0.
 """
 
 from typing import Any
@@ -17,7 +18,7 @@ Array = NDArray[Any]
 
 # ---- comparison
 def compared(operands: RuleOperands) -> list[Any]:
-    """setp: the test as a whole (of each half by itself), combined with c bit by bit."""
+    """Return the masks of setp: of the test (of each half, for packed operands), combined with c bit by bit."""
     sources = list(map(view, operands.values[:2], operands.types[:2]))
     keywords = {**operands.keywords, "boolean": None}
     boolean = operands.keywords.get("boolean")
@@ -36,8 +37,8 @@ def compared(operands: RuleOperands) -> list[Any]:
 
 
 def _open_test(operands: RuleOperands, keywords: dict[str, Any]) -> Array:
-    """Where the undefined bits of two numbers decide a test. Equality fails by one defined bit that differs; the other tests
-    of integers only change from one end of what the numbers can be to the other."""
+    """Return where the undefined bits of two numbers decide a test. One differing defined bit decides equality. The
+    other tests of integers only change between the ends of the possible values."""
     first, second = operands.bits(0), operands.bits(1)
     unknown: Array = (first != 0) | (second != 0)
     type = operands.types[0]
@@ -55,7 +56,7 @@ def _open_test(operands: RuleOperands, keywords: dict[str, Any]) -> Array:
 
 
 def _ends(value: Array, mask: Array, type: PtxType) -> tuple[Array, Array]:
-    """The least and the greatest number that a value with undefined bits can be."""
+    """Return the least and the greatest possible number of a value with undefined bits."""
     sign = type.bits_dtype.type(1 << (type.bits - 1) if type.is_signed else 0)
     biased = value ^ sign
     return view((biased & ~mask) ^ sign, type), view((biased | mask) ^ sign, type)
@@ -63,7 +64,8 @@ def _ends(value: Array, mask: Array, type: PtxType) -> tuple[Array, Array]:
 
 # ---- shifts
 def shifted(operands: RuleOperands) -> list[Any]:
-    """shl, shr: bits are moved; where the amount is undefined, those are that two amounts it can be leave differently."""
+    """Return the masks of shl and shr: moved bits; for an undefined amount, all bits that two possible amounts set
+    differently."""
     found = moved("a")(operands)
     if operands.masks[1] is None:
         return found
@@ -81,6 +83,7 @@ def shifted(operands: RuleOperands) -> list[Any]:
 
 
 def _shift(operands: RuleOperands, bits: Array, amount: int) -> Array:
+    """Return bits shifted by one amount, as the instruction shifts them."""
     type = operands.types[0]
     moved_by = operands.function(view(bits, type), np.array([amount], np.uint32), **operands.keywords)
     result: Array = np.ascontiguousarray(moved_by).view(type.bits_dtype)
@@ -89,26 +92,27 @@ def _shift(operands: RuleOperands, bits: Array, amount: int) -> Array:
 
 # ---- sums and products
 def _lowest(bits: Array) -> Array:
-    """The lowest set bit alone."""
+    """Return the lowest set bit alone."""
     found: Array = bits & (~bits + bits.dtype.type(1))
     return found
 
 
 def _from(lowest: Array) -> Array:
-    """All bits from the lowest set one up; none where none is set."""
+    """Return all bits from the lowest set bit up; none if no bit is set."""
     one = _lowest(lowest)
     found: Array = np.where(one != 0, ~(one - one.dtype.type(1)), one.dtype.type(0))
     return found
 
 
 def summed(operands: RuleOperands) -> list[Any]:
-    """add, sub: carries go up, so that what lies below every undefined bit is defined."""
+    """Return the mask of add and sub: carries go up, so the bits below every undefined bit are defined."""
     return operands.answer(_from(operands.bits(0) | operands.bits(1)))
 
 
 def multiplied(operands: RuleOperands) -> list[Any]:
-    """mul, mad: two values of a factor differ by a multiple of its lowest undefined bit, and so do the products by a multiple
-    of that times the lowest bit that the other factor can have: none where that is 0."""
+    """Return the mask of mul and mad. Two values of a factor differ by a multiple of its lowest undefined bit. So the
+    products differ by a multiple of that bit times the lowest bit that the other factor can have set; not at all if the
+    other factor is 0."""
     type = operands.results[0][1]
     dtype = type.bits_dtype
     masks = [operands.bits(place).astype(dtype) for place in (0, 1)]

@@ -1,7 +1,8 @@
-"""How undefined bits pass an instruction that needs its operands alone.
+"""Rules for undefined bits in instructions whose results depend on their operands only.
 
-"whole": a set bit in any source makes every bit of the results undefined; where sources and results are all pairs, for each
-half by itself. The functions here are finer, and never say less than what flipping an undefined bit can change.
+"whole": a set bit in any source makes every bit of the results undefined; if sources and results are all pairs, for
+each half separately. The functions here are more precise. None of them leaves out a bit that flipping an undefined bit
+can change.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,11 +22,9 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True)
 class RuleOperands:
-    """What a rule sees of one executed instruction.
-
-    `values` are the sources as bits, as wide as their types (addresses as numbers, targets as they are), `masks` theirs,
-    `names` those of the form; a vector is a list. A rule returns a mask for each result, as wide as its type.
-    """
+    """The operands of one executed instruction, as a rule sees them. `values` are the sources as bits of their types'
+    width (addresses as numbers, targets unchanged), `masks` their masks, `names` their names in the instruction's
+    definition; a vector is a list. A rule returns a mask for each result, as wide as its type."""
 
     lanes: Lanes
     function: Callable[..., Any]
@@ -37,31 +36,32 @@ class RuleOperands:
     results: Sequence[tuple[Any, PtxType]]
 
     def demand(self, mask: Any, what: str) -> None:
-        """What decides must be defined."""
+        """Report undefined bits of a source that decides something (`what`)."""
         for each in flat(mask):
             tracking_of(self.lanes).reached(self.lanes, each, what)
 
     def bits(self, position: int) -> Array:
-        """The mask of a source as bits, zeros where it is defined."""
+        """Return the mask of a source as bits, zeros if it is defined."""
         mask = self.masks[position]
         return self.zeros(position) if mask is None else mask.bits
 
     def zeros(self, position: int) -> Array:
+        """Return zero bits for all lanes, as wide as a source."""
         type = self.types[position]
         return np.zeros(self.lanes.count, np.bool_ if type.name == "pred" else type.bits_dtype)
 
     def unknown(self) -> tuple[Array, Array]:
-        """Which lanes have an undefined bit in any source, and its event."""
+        """Return which lanes have an undefined bit in any source, and its event."""
         return joined(flat(self.masks), self.lanes.count)
 
     def answer(self, *bits: Array) -> list[Mask | None]:
-        """Masks of the results; their events are those of the first undefined source."""
+        """Return the masks of the results; their events are those of the first undefined source."""
         _, origin = self.unknown()
         return [mask_of(np.broadcast_to(one, (self.lanes.count,)), origin) for one in bits]
 
 
 def full(unknown: Array, type: PtxType) -> Array:
-    """All bits of a type where something is unknown."""
+    """Return all bits of a type where something is unknown, zeros elsewhere."""
     if type.name == "pred":
         return unknown
     dtype = type.bits_dtype
@@ -69,13 +69,13 @@ def full(unknown: Array, type: PtxType) -> Array:
 
 
 def halves(bits: Array, count: int = 2) -> Array:
-    """The elements of packed bits, (n, count), lowest first."""
+    """Return the elements of packed bits, (n, count), lowest first."""
     wide = np.ascontiguousarray(bits)
     return wide.view(f"u{wide.dtype.itemsize // count}").reshape(-1, count)
 
 
 def whole(operands: RuleOperands) -> list[Any]:
-    """Any undefined bit makes everything undefined; pairs are two instructions side by side."""
+    """Return masks in which any undefined bit makes all results undefined; pairs count as two separate instructions."""
     unknown, origin = operands.unknown()
     if _is_paired(operands):
         each = np.zeros((operands.lanes.count, 2), np.bool_)
@@ -96,6 +96,7 @@ def whole(operands: RuleOperands) -> list[Any]:
 
 
 def _is_paired(operands: RuleOperands) -> bool:
+    """Return whether the result and all sources except predicates are pairs."""
     types = [type for type in operands.types if type.name != "pred"]
     return (
         len(operands.results) == 1
@@ -106,17 +107,15 @@ def _is_paired(operands: RuleOperands) -> bool:
 
 
 def defined(operands: RuleOperands) -> list[Any]:
-    """The results are defined whatever the sources are."""
+    """Return masks of results that are defined whatever the sources are."""
     return [[None] * len(result) if isinstance(result, tuple) else None for result, _ in operands.results]
 
 
 # ---- bits that are only moved
 def moved(*names: str) -> Callable[[RuleOperands], list[Any]]:
-    """The clause moves the bits of these sources to where the others say: it moves their masks alike.
-
-    One source at a time, zeros for the others, so that each bit keeps its event. An undefined bit of a source that says
-    where makes all of the result undefined.
-    """
+    """Return the rule of an instruction that moves the bits of the named sources to places that the other sources
+    select. Masks move as values do. One source is moved at a time, with zeros for the others, so that each bit keeps
+    its event. An undefined bit of a selecting source makes the whole result undefined."""
 
     def rule(operands: RuleOperands) -> list[Any]:
         controls = [mask for name, mask in zip(operands.names, operands.masks, strict=True) if name not in names]
@@ -138,20 +137,25 @@ def moved(*names: str) -> Callable[[RuleOperands], list[Any]]:
 
 @dataclass
 class _Gathered:
+    """The undefined bits of one result, and their events."""
+
     bits: Array
     origin: Array
 
     def add(self, bits: Array, origin: Array) -> None:
+        """Add undefined bits with their events; an earlier event stays."""
         self.origin = np.where((self.origin == 0) & nonzero(bits), origin, self.origin)
         self.bits = either(self.bits, bits)
 
 
 def _each(value: Any) -> list[Any]:
+    """Return the elements of a vector, or a scalar as a list."""
     return list(value) if isinstance(value, list | tuple) else [value]
 
 
 def _carried(operands: RuleOperands, names: tuple[str, ...], position: int, place: int) -> list[Array]:
-    """Where the clause moves the mask of one source register."""
+    """Return where the instruction moves the mask of one source register: one array of bits for each result
+    register."""
     arguments: list[Any] = []
     for number, (name, type) in enumerate(zip(operands.names, operands.types, strict=True)):
         held, mask = operands.values[number], operands.masks[number]
@@ -177,30 +181,35 @@ def _carried(operands: RuleOperands, names: tuple[str, ...], position: int, plac
 
 # ---- logic: a bit is undefined where the undefined bits of the sources can make it 0 and can make it 1
 def _can_be(operands: RuleOperands, position: int) -> tuple[Array, Array]:
-    """The bits of a source that can be 0, and those that can be 1."""
+    """Return the bits of a source that can be 0, and the bits that can be 1."""
     value, mask = operands.values[position], operands.bits(position)
     return ~value | mask, value | mask
 
 
 def and_bits(operands: RuleOperands) -> list[Any]:
+    """Return the mask of an and: bits that can be 1 in both sources and 0 in one."""
     (a0, a1), (b0, b1) = _can_be(operands, 0), _can_be(operands, 1)
     return operands.answer(a1 & b1 & (a0 | b0))
 
 
 def or_bits(operands: RuleOperands) -> list[Any]:
+    """Return the mask of an or: bits that can be 0 in both sources and 1 in one."""
     (a0, a1), (b0, b1) = _can_be(operands, 0), _can_be(operands, 1)
     return operands.answer(a0 & b0 & (a1 | b1))
 
 
 def xor_bits(operands: RuleOperands) -> list[Any]:
+    """Return the mask of an xor: bits that are undefined in either source."""
     return operands.answer(operands.bits(0) | operands.bits(1))
 
 
 def same_bits(operands: RuleOperands) -> list[Any]:
+    """Return the mask of the first source."""
     return operands.answer(operands.bits(0))
 
 
 def _table_bits(operands: RuleOperands) -> Array:
+    """Return the bits for which the selectable entries of lop3's table contain both a 0 and a 1."""
     table = int(operands.values[3][0])
     sources = [_can_be(operands, position) for position in range(3)]
     can = [np.zeros(1, np.uint32), np.zeros(1, np.uint32)]
@@ -212,12 +221,13 @@ def _table_bits(operands: RuleOperands) -> Array:
 
 
 def table_bits(operands: RuleOperands) -> list[Any]:
-    """lop3: whether the rows of its table that the sources can choose hold both a 0 and a 1."""
+    """Return the mask of lop3."""
     return operands.answer(_table_bits(operands))
 
 
 def table_and_test(operands: RuleOperands) -> list[Any]:
-    """lop3 with a predicate: whether its result is not 0, combined with q."""
+    """Return the masks of lop3 with a predicate: of its result, and of the test whether it is not 0, combined with
+    q."""
     bits = _table_bits(operands)
     found, _ = operands.function(*operands.values, **operands.keywords)
     test, unknown = _not_zero(found, bits)
@@ -227,18 +237,18 @@ def table_and_test(operands: RuleOperands) -> list[Any]:
 
 
 def _not_zero(value: Array, mask: Array) -> tuple[Array, Array]:
-    """Whether a value is not 0, and where its undefined bits decide that: no defined bit is 1."""
+    """Return whether a value is not 0, and where its undefined bits decide that: no defined bit is 1."""
     return value != 0, (mask != 0) & ((value & ~mask) == 0)
 
 
 def is_zero(operands: RuleOperands) -> list[Any]:
-    """cnot: bit 0 alone depends on the source."""
+    """Return the mask of cnot: only bit 0 depends on the source."""
     _, unknown = _not_zero(operands.values[0], operands.bits(0))
     return operands.answer(unknown.astype(operands.results[0][1].bits_dtype))
 
 
 def combined(test: Array, unknown: Array, c: Array, mask: Array, boolean: str | None) -> Array:
-    """Where a test and a predicate, combined, are undefined."""
+    """Return where the combination of a test and a predicate is undefined."""
     if boolean == "and":
         return (test | unknown) & (c | mask) & (unknown | mask)
     if boolean == "or":
@@ -248,7 +258,8 @@ def combined(test: Array, unknown: Array, c: Array, mask: Array, boolean: str | 
 
 # ---- selection
 def selected(operands: RuleOperands) -> list[Any]:
-    """selp, slct: the mask of what is chosen; where the choice is undefined, the bits in which both can differ."""
+    """Return the mask of selp and slct: of the chosen source; for an undefined choice, the bits in which both can
+    differ."""
     a, b = operands.values[:2]
     first, second = operands.bits(0), operands.bits(1)
     unknown = operands.bits(2) != 0
@@ -266,9 +277,11 @@ def selected(operands: RuleOperands) -> list[Any]:
 
 # ---- conversions that pack
 def packed(elements: int) -> Callable[[RuleOperands], list[Any]]:
-    """A conversion to a packed register: from one source each, the first in the highest place, or from a packed one."""
+    """Return the rule of a conversion to a packed register of `elements`. It takes one source for each element, the
+    first in the highest place, or one packed source."""
 
     def rule(operands: RuleOperands) -> list[Any]:
+        """Return the mask of a packed result: each undefined source element makes its field undefined."""
         sources = [
             each
             for name, held in zip(operands.names, operands.masks, strict=True)
@@ -296,7 +309,7 @@ def packed(elements: int) -> Callable[[RuleOperands], list[Any]]:
 
 
 def packed_below(operands: RuleOperands) -> list[Any]:
-    """cvt.pack: a above b, behind the low bits of c, which are moved up."""
+    """Return the mask of cvt.pack: a above b; with a third source c, its low bits are moved above both."""
     size = int(operands.keywords["to"][1:])
     upper, lower = (np.where(operands.bits(place) != 0, np.uint32((1 << size) - 1), np.uint32(0)) for place in (0, 1))
     bits = upper << np.uint32(size) | lower

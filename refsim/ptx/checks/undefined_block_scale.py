@@ -1,4 +1,4 @@
-"""How undefined bits pass a warp's block-scaled product: a scale counts for its row of A or its column of B."""
+"""Rule for undefined bits in a warp's block-scaled product: a scale affects its row of A or its column of B."""
 
 from collections.abc import Callable
 from typing import Any
@@ -17,16 +17,18 @@ _SELECTORS = "the selector of scales"
 
 
 def scale_name(scaling: Scaling, operand: str, byte: int, thread: int) -> str:
-    """The fragment of the scales that these ids choose."""
+    """Return the name of the fragment of scales that these ids choose."""
     suffix = f".byte{byte}.thread{thread}" if byte or thread else ""
     return f"mma.{scaling}.{operand}{suffix}"
 
 
 def multiplied(names: tuple[str, str, str], scaling: Scaling) -> Callable[[RuleOperands], list[Any]]:
-    """D for the fragments of A, B and C: an undefined element or scale of a row of A makes that row of D undefined, one of
-    a column of B that column; bytes that the ids do not choose are not read. The ids themselves must be defined."""
+    """Return the rule for D with the fragments of A, B and C. An undefined element or scale of a row of A makes that
+    row of D undefined; of a column of B, that column. Bytes that the ids do not choose are not read. The ids themselves
+    must be defined."""
 
     def rule(operands: RuleOperands) -> list[Any]:
+        """Return the masks of the registers of D."""
         nothing: list[Any] = [[None] * len(operands.results[0][0])]
         named = dict(zip(operands.names, operands.values, strict=True))
         masks = dict(zip(operands.names, operands.masks, strict=True))

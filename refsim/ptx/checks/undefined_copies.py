@@ -1,4 +1,4 @@
-"""Undefined bits that a copy engine carries from one memory to another."""
+"""Rules for undefined bits that a copy engine moves from one memory to another."""
 
 from typing import Any, Protocol
 
@@ -29,7 +29,7 @@ _MAP_STEPS = range(0, MAP_BYTES, 16)
 
 
 class End(Protocol):
-    """One end of a transfer."""
+    """One end of a transfer: its state space, and the items there."""
 
     @property
     def name(self) -> str: ...
@@ -40,7 +40,8 @@ class End(Protocol):
 
 
 def asked(operands: RuleOperands) -> list[Any]:
-    """All that a copy engine is told must be defined, but the hint to the cache; the bytes follow when it moves them."""
+    """Report undefined bits of a copy engine's operands, except the cache hint; the masks of the bytes follow when they
+    move."""
     for name, mask in zip(operands.names, operands.masks, strict=True):
         if name != "policy":
             operands.demand(mask, WHAT.get(name, ADDRESS))
@@ -48,7 +49,7 @@ def asked(operands: RuleOperands) -> list[Any]:
 
 
 def map_replaced(operands: RuleOperands) -> list[Any]:
-    """A map is one thing: a field of it can be changed where all of it is defined."""
+    """Report undefined bits of a tensor map that is changed: all of it must be defined."""
     asked(operands)
     space = operands.keywords["space"]
     _demand_map(operands, "generic" if space is None else space.partition("::")[0], operands.values[0])
@@ -56,7 +57,7 @@ def map_replaced(operands: RuleOperands) -> list[Any]:
 
 
 def map_copied(operands: RuleOperands) -> list[Any]:
-    """The map that is copied must be defined, and its copy is."""
+    """Report undefined bits of a tensor map that is copied, and mark its copy as defined."""
     asked(operands)
     to, source = operands.values[:2]
     _demand_map(operands, "shared", source)
@@ -66,6 +67,7 @@ def map_copied(operands: RuleOperands) -> list[Any]:
 
 
 def _demand_map(operands: RuleOperands, space: str, address: Array) -> None:
+    """Report undefined bits of the tensor map at an address."""
     for step in _MAP_STEPS:
         found = read(operands.lanes, space, address + step, 16, 16)
         if found is not None:
@@ -74,8 +76,8 @@ def _demand_map(operands: RuleOperands, space: str, address: Array) -> None:
 
 
 def transferred(lanes: Lanes, source: End, target: End, width: int, *, is_joined: bool) -> None:
-    """The masks of items go with them. `is_joined`: a reduction, which any undefined bit of
-    an item makes undefined."""
+    """Move the masks of items with the items; `is_joined`: a reduction, which any undefined bit of an item makes
+    undefined."""
     tracking = tracking_of(lanes)
     ours, theirs = shadow_of(tracking, lanes, source.name), shadow_of(tracking, lanes, target.name)
     assert ours is not None
@@ -96,14 +98,14 @@ def transferred(lanes: Lanes, source: End, target: End, width: int, *, is_joined
 
 
 def defined(lanes: Lanes, target: End, width: int) -> None:
-    """These items are filled in, and defined."""
+    """Mark items that a copy engine fills with constants as defined."""
     shadow = shadow_of(tracking_of(lanes), lanes, target.name)
     assert shadow is not None
     shadow.write(target.index * width, width, None)
 
 
 def _masks(lanes: Lanes, shadow: Shadow, flat: Array, width: int) -> tuple[Array, Array]:
-    """The masks (n, width) of items and the event of each; an item that is undefined for the first time is an event."""
+    """Return the masks (n, width) of items and the event of each; a first undefined read makes a new event."""
     rows = shadow.read(flat, width)
     if rows is None:
         return np.zeros((len(flat), width), np.uint8), np.zeros(len(flat), np.int32)

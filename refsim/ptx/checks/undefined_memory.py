@@ -1,7 +1,7 @@
-"""Undefined bits in memory: a mask byte for each byte, the rules of what loads, stores, copies and updates it.
+"""Undefined bits in memory: a mask byte for each byte, and the rules of loads, stores, copies and atomics.
 
-The bytes of shared and local memory begin undefined; those of global memory are while a mark says that nobody wrote
-them. A rule runs just before its instruction, so that an address which is undefined is told as such, whatever it hits.
+The bytes of shared and local memory begin undefined. Bytes of global memory are undefined while they are marked as
+uninitialized. A rule runs just before its instruction, so an undefined address is reported as such, whatever it hits.
 """
 
 from collections.abc import Callable, Iterator
@@ -26,7 +26,8 @@ _WIDEST = 16
 
 @dataclass
 class Shadow:
-    """The masks of one state space. Global memory also knows which store left undefined bits."""
+    """The masks of one state space: `bits`, the event of each granule (`origin`), and, for global memory, its store
+    event."""
 
     space: Space
     bits: NDArray[np.uint8] = field(init=False)
@@ -41,11 +42,12 @@ class Shadow:
 
     @property
     def is_owned(self) -> bool:
-        """Whether CTAs or lanes have it for themselves: it lives as long as they run, and nobody reads it afterwards."""
+        """Return whether the space belongs to CTAs or lanes: it lives as long as they run, and is not read
+        afterwards."""
         return self.space.stride > 0
 
     def grow(self) -> None:
-        """The space may have become larger since."""
+        """Extend the masks to the present size of the space."""
         if (more := len(self.space.bytes) - len(self.bits)) > 0:
             self.bits = np.concatenate([self.bits, np.zeros(more, np.uint8)])
             self.origin, self.store = (
@@ -53,7 +55,7 @@ class Shadow:
             )
 
     def read(self, flat: Array, width: int) -> NDArray[np.uint8] | None:
-        """The masks of `width` bytes from each flat position, (n, width); None where all bits are defined."""
+        """Return the masks of `width` bytes from each flat position, (n, width); None if all bits are defined."""
         self.grow()
         rows = self._rows(self.bits, flat, width)
         if not self.is_owned:
@@ -63,21 +65,22 @@ class Shadow:
         return rows if rows.any() else None
 
     def _rows(self, held: NDArray[np.uint8], flat: Array, width: int) -> Array:
+        """Return `width` bytes of a table at each flat position, (n, width)."""
         return held.view(ITEM[width]).take(flat // width, mode="clip").view(np.uint8).reshape(-1, width)
 
     def _inside(self, flat: Array, width: int) -> Array:
-        """Positions that exist; an access elsewhere is a fault that the instruction itself tells."""
+        """Return which positions exist; an access elsewhere is a fault that the instruction itself reports."""
         return (flat >= 0) & (flat + width <= len(self.bits))
 
     def origins(self, flat: Array, width: int) -> Array:
-        """The event of each access: of any granule that it touches."""
+        """Return the event of each access: of any granule that it touches."""
         found = self.origin.take(flat // GRANULE, mode="clip")
         for offset in range(GRANULE, width, GRANULE):
             found = np.maximum(found, self.origin.take((flat + offset) // GRANULE, mode="clip"))
         return found
 
     def write(self, flat: Array, width: int, rows: Array | None) -> None:
-        """The masks of `width` bytes at each flat position; None: all are defined."""
+        """Set the masks of `width` bytes at each flat position; None: all are defined."""
         self.grow()
         inside = self._inside(flat, width)
         if rows is None:
@@ -87,7 +90,7 @@ class Shadow:
         self.bits.view(ITEM[width])[flat[inside] // width] = items[inside]
 
     def blame(self, flat: Array, width: int, origin: Array, store: Array | None) -> None:
-        """Where undefined bits were stored (origin is not 0): which event they come from, and which store it was."""
+        """Record the event and the store of undefined bits that were stored (origin is not 0)."""
         some = (origin != 0) & self._inside(flat, width)
         for offset in range(0, max(width, GRANULE), GRANULE):
             granule = (flat[some] + offset) // GRANULE
@@ -97,14 +100,12 @@ class Shadow:
 
     @property
     def is_output(self) -> bool:
-        """Whether some undefined bits were stored where the host can see them."""
+        """Return whether some undefined bits were stored where the host can read them."""
         return bool(self.store.any())
 
     def outputs(self) -> tuple[Array, Array, Array]:
-        """Event, store and position of each undefined byte that was stored and still stands.
-
-        No host reads a heap: to the launches to come its undefined bytes are bytes that nobody wrote.
-        """
+        """Return event, store and position of each undefined byte that was stored and not overwritten. The host does
+        not read a heap: its undefined bytes become uninitialized bytes for later launches."""
         positions = np.flatnonzero(self.bits)
         positions = positions[(self.space.unwritten[positions] == 0) & (self.store[positions // GRANULE] != 0)]
         if self.space.blocks is not None:
@@ -116,7 +117,7 @@ class Shadow:
 
 
 def shadow_of(tracking: Tracking, lanes: Lanes, name: str) -> Shadow | None:
-    """The masks of a state space; None for parameters, which are always defined."""
+    """Return the masks of a state space; None for parameters, which are always defined."""
     if name == "param":
         return None
     space, _ = lanes.space(name)
@@ -127,7 +128,7 @@ def shadow_of(tracking: Tracking, lanes: Lanes, name: str) -> Shadow | None:
 
 
 def renewed(lanes: Lanes, start: int, end: int) -> None:
-    """Bytes of global memory begin a new life, in which nobody has written them: what was known of them is past."""
+    """Clear the masks of bytes [start, end) of global memory, which are allocated anew and uninitialized."""
     shadow = shadow_of(tracking_of(lanes), lanes, "global")
     assert shadow is not None
     shadow.grow()
@@ -137,18 +138,19 @@ def renewed(lanes: Lanes, start: int, end: int) -> None:
 
 
 def _places(lanes: Lanes, space: str, addresses: Array) -> Iterator[tuple[Lanes, Shadow, Array, Array, Any]]:
-    """For each state space that addresses fall in: its lanes, masks, positions, flat positions, and which lanes they are."""
+    """Yield for each state space of addresses its lanes, masks, positions, flat positions, and which lanes they are."""
     tracking = tracking_of(lanes)
     for part, name, at, chosen in lanes.parts(space, addresses):
         shadow = shadow_of(tracking, part, name)
-        if shadow is not None and len(shadow.space.bytes):  # without any, the instruction tells the fault
+        if shadow is not None and len(shadow.space.bytes):  # without any, the instruction reports the fault
             position = part.full(at)
             flat = position + part.space(name)[1] * shadow.space.stride
             yield part, shadow, position, flat, slice(None) if chosen is None else chosen
 
 
 def read(lanes: Lanes, space: str, addresses: Array, width: int, size: int) -> tuple[Array, Array] | None:
-    """The masks (n, width) of one access per lane and, for each element of `size` bytes, its event; None: all defined."""
+    """Return the masks (n, width) of one access per lane and the event of each element of `size` bytes; None: all
+    defined."""
     found = None
     for part, shadow, at, flat, chosen in _places(lanes, space, addresses):
         rows = shadow.read(flat, width)
@@ -169,7 +171,7 @@ def read(lanes: Lanes, space: str, addresses: Array, width: int, size: int) -> t
 
 
 def write(lanes: Lanes, space: str, addresses: Array, width: int, rows: Array | None, origin: Array | None) -> None:
-    """Store the masks (n, width) of one access per lane; `origin` (n, elements) names their events."""
+    """Store the masks (n, width) of one access per lane; `origin` (n, elements) holds their events."""
     for part, shadow, at, flat, chosen in _places(lanes, space, addresses):
         shadow.write(flat, width, None if rows is None else rows[chosen])
         if rows is None or origin is None:
@@ -184,17 +186,19 @@ def write(lanes: Lanes, space: str, addresses: Array, width: int, rows: Array | 
 
 
 def _stored(lanes: Lanes, some: Array, space: Space, at: Array, width: int) -> Array:
+    """Return a store event for each of `some` lanes."""
     stores: Events = tracking_of(lanes).stores
     return stores.add(lanes, some, "", space, at, np.full(len(at), width))
 
 
 # ---- rules
 def _space(operands: "RuleOperands") -> str:
+    """Return the state space of an instruction."""
     return (operands.keywords.get("space") or "generic").partition("::")[0]
 
 
 def loaded(operands: "RuleOperands") -> list[Any]:
-    """ld: the masks of the bytes; an undefined address makes all of the result undefined."""
+    """Return the masks of ld: of the bytes; an undefined address makes the whole result undefined."""
     lanes, row = operands.lanes, TYPES[operands.keywords["type"]]
     operands.demand(operands.masks[0], ADDRESS)
     count = int((operands.keywords.get("vec") or "v1")[1:])
@@ -210,12 +214,13 @@ def loaded(operands: "RuleOperands") -> list[Any]:
 
 
 def _columns(rows: Array, origin: Array, row: PtxType) -> list[Mask | None]:
+    """Return the masks (n, bytes) of a vector as one mask for each element."""
     bits = np.ascontiguousarray(rows).view(row.bits_dtype)
     return [mask_of(np.ascontiguousarray(bits[:, place]), origin[:, place]) for place in range(bits.shape[1])]
 
 
 def stored(operands: "RuleOperands") -> list[Any]:
-    """st: the masks of the operands go to the bytes."""
+    """Store the masks of the operands of st to its bytes."""
     lanes, row = operands.lanes, TYPES[operands.keywords["type"]]
     operands.demand(operands.masks[0], ADDRESS)
     masks, size = operands.masks[1], row.bits // 8
@@ -228,7 +233,7 @@ def stored(operands: "RuleOperands") -> list[Any]:
 
 
 def _row(masks: list[Mask | None], row: PtxType, count: int) -> tuple[Array | None, Array | None]:
-    """The masks of elements side by side, (n, bytes) and their events (n, elements); None where all are defined."""
+    """Return the masks (n, bytes) of adjacent elements and their events (n, elements); None if all are defined."""
     if all(mask is None for mask in masks):
         return None, None
     bits, origin = np.zeros((count, len(masks)), row.bits_dtype), np.zeros((count, len(masks)), np.int32)
@@ -241,7 +246,7 @@ def _row(masks: list[Mask | None], row: PtxType, count: int) -> tuple[Array | No
 
 @dataclass(frozen=True)
 class Masked:
-    """A number of `width` bits, some of which are undefined: those of `mask`."""
+    """A number of `width` bits; the bits of `mask` are undefined."""
 
     value: int
     mask: int
@@ -249,14 +254,17 @@ class Masked:
 
     @property
     def ones(self) -> int:
+        """Return a number with all bits set."""
         return (1 << self.width) - 1
 
     @property
     def can_be_0(self) -> int:
+        """Return the bits that can be 0."""
         return (~self.value | self.mask) & self.ones
 
     @property
     def can_be_1(self) -> int:
+        """Return the bits that can be 1."""
         return self.value | self.mask
 
 
@@ -264,19 +272,20 @@ Update = Callable[[Masked, Masked, Masked], Masked]
 
 
 def _whole(old: Masked, b: Masked, c: Masked) -> Masked:
-    """What any undefined bit makes undefined; the value is nobody's concern, as no rule here looks at it."""
+    """Return a result that any undefined bit makes undefined; its value is not used by any rule."""
     return Masked(0, old.ones if old.mask or b.mask else 0, old.width)
 
 
 def _exchanged(old: Masked, b: Masked, c: Masked) -> Masked:
-    """A compare-and-swap leaves c where old is b: surely, never, or perhaps, and then what differs is undefined."""
+    """Return the result of a compare-and-swap: c if old equals b, else old; where b may equal old, all differing bits
+    are undefined."""
     open_ = old.mask | b.mask
     if (old.value ^ b.value) & ~open_:
         return old
     return c if not open_ else Masked(old.value, old.mask | c.mask | (old.value ^ c.value), old.width)
 
 
-# What an update leaves in memory, of what was there, b and c.
+# The value in memory after an update, from the old value, b and c.
 UPDATES: dict[str, Update] = {
     "and": lambda old, b, c: Masked(
         old.value & b.value, old.can_be_1 & b.can_be_1 & (old.can_be_0 | b.can_be_0), old.width
@@ -291,7 +300,7 @@ UPDATES: dict[str, Update] = {
 
 
 def updated(operation: str) -> Callable[["RuleOperands"], list[Any]]:
-    """The rule of atom and red: each lane finds what the lanes before it left at its place."""
+    """Return the rule of atom and red: each lane reads the value that the previous lanes left at its place."""
 
     def rule(operands: "RuleOperands") -> list[Any]:
         operands.demand(operands.masks[0], ADDRESS)
@@ -314,10 +323,12 @@ def updated(operation: str) -> Callable[["RuleOperands"], list[Any]]:
 def _update(
     operands: "RuleOperands", address: Array, row: PtxType, given: list[tuple[Mask | None, Array]], update: Update
 ) -> Mask | None:
+    """Apply an update lane after lane to values and masks; return the mask of the old values. `given`: (mask, value) of
+    b and, for cas, c."""
     lanes, size, count = operands.lanes, row.bits // 8, operands.lanes.count
     found = read(lanes, _space(operands), address, size, size)
     if found is None and all(mask is None for mask, _ in given):
-        return None  # what memory holds is defined and stays so
+        return None  # memory is defined and stays defined
     held = np.zeros((count, size), np.uint8) if found is None else found[0]
     origin = np.zeros(count, np.int32) if found is None else found[1][:, 0]
     sources = [
@@ -341,7 +352,7 @@ def _update(
 
 
 def _numbers(bits: Array | None, row: PtxType, count: int) -> list[int]:
-    """Bits (n,) or (1,) as a number for each lane; None: zeros."""
+    """Return bits (n,) or (1,) as a number for each lane; None: zeros."""
     if bits is None:
         return [0] * count
     items = np.broadcast_to(np.asarray(bits), (count, *np.shape(bits)[1:])).astype(row.bits_dtype, copy=False)
@@ -349,12 +360,13 @@ def _numbers(bits: Array | None, row: PtxType, count: int) -> list[int]:
 
 
 def _rows(numbers: list[int], size: int) -> NDArray[np.uint8]:
-    """Numbers as rows of bytes."""
+    """Return numbers as rows of bytes."""
     return np.frombuffer(b"".join(number.to_bytes(size, "little") for number in numbers), np.uint8).reshape(-1, size)
 
 
 def _cells(lanes: Lanes, space: str, addresses: Array, size: int) -> list[tuple[tuple[int, int], int]]:
-    """The place that each lane means, and the number that stands there: shared address 0 of two CTAs is two places."""
+    """Return the place that each lane accesses, and the number in memory there; shared address 0 of two CTAs is two
+    places."""
     cells = [((-1, lane), 0) for lane in range(lanes.count)]
     for number, (_, shadow, _, flat, chosen) in enumerate(_places(lanes, space, addresses)):
         values: Array = shadow.space.bytes.view(ITEM[size]).take(flat // size, mode="clip")
@@ -364,7 +376,7 @@ def _cells(lanes: Lanes, space: str, addresses: Array, size: int) -> list[tuple[
 
 
 def copied(operands: "RuleOperands") -> list[Any]:
-    """cp.async: addresses and size must be defined; the masks follow when the bytes move, see `moved`."""
+    """Report undefined addresses and sizes of cp.async; the masks of its bytes follow when these move, see `moved`."""
     names = operands.names
     for name, mask in zip(names, operands.masks, strict=True):
         if name in ("a", "b"):
@@ -375,7 +387,8 @@ def copied(operands: "RuleOperands") -> list[Any]:
 
 
 def moved(lanes: Lanes, index: Array, source: Array, size: int, given: Array) -> None:
-    """The bytes of a copy arrive at items `index` of shared memory: masks of the source, then zeros that are defined."""
+    """Store the masks of a copy that arrives at items `index` of shared memory: of the source, then of defined
+    zeros."""
     tracking = tracking_of(lanes)
     rows, origin = np.zeros((lanes.count, size), np.uint8), np.zeros((lanes.count, size), np.int32)
     amount = lanes.full(given).astype(np.int64)
@@ -390,7 +403,7 @@ def moved(lanes: Lanes, index: Array, source: Array, size: int, given: Array) ->
 
 
 def _fetch(lanes: Lanes, source: Array, some: Array, part: slice, rows: Array, origin: Array) -> None:
-    """The masks of some bytes of the source, for some lanes."""
+    """Read the masks of some bytes of the source, for some lanes, into `rows` and `origin`."""
     chosen = lanes.select(some)
     width = part.stop - part.start
     found = None if chosen is None else read(chosen, "global", source[some] + part.start, width, min(width, GRANULE))

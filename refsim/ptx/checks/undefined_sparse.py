@@ -1,4 +1,5 @@
-"""How undefined bits pass products with a sparse A: an element of B counts for the rows that store what meets it."""
+"""Rules for undefined bits in products with a sparse A: an element of B affects the rows that store an element for
+it."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -23,10 +24,12 @@ SPARSE_METADATA = "the metadata of a sparse product"
 
 
 def multiplied(names: Sequence[str], shape: SparseShape, type: str) -> Callable[[RuleOperands], list[Any]]:
-    """D = A B + C for the fragments of A, B and C: an undefined element of a row of A makes that row of D undefined, one of
-    B its column in the rows that store an element there. Metadata must be defined in the lanes that give it."""
+    """Return the rule for D = A B + C with the fragments of A, B and C. An undefined element of a row of A makes that
+    row of D undefined; an element of B, its column in the rows that store an element there. Metadata must be defined in
+    the lanes that provide it."""
 
     def rule(operands: RuleOperands) -> list[Any]:
+        """Return the masks of the registers of D."""
         nothing: list[Any] = [[None] * len(operands.results[0][0])]
         if not is_whole(operands.lanes):
             return nothing
@@ -41,7 +44,7 @@ def multiplied(names: Sequence[str], shape: SparseShape, type: str) -> Callable[
         try:
             positions = positions_of(operands.lanes.full(named["metadata"]), shape, type, selector, ordered=False)
         except MetadataError:
-            return nothing  # likewise
+            return nothing  # a fault of the instruction
         a, b, c = (fragment_named(name) for name in names)
         count = operands.lanes.count
         events = np.maximum(matrix_of(masks["c"], c, count), matrix_of(masks["a"], a, count).max(axis=2)[:, :, None])
@@ -56,7 +59,7 @@ def multiplied(names: Sequence[str], shape: SparseShape, type: str) -> Callable[
 
 
 def demand_metadata(operands: RuleOperands, mask: Mask | None, name: str, threads: int) -> None:
-    """What the lanes that give the metadata have must be defined; other lanes may have anything."""
+    """Report undefined metadata in the lanes that provide it; other lanes may hold anything."""
     if mask is None:
         return
     lanes = operands.lanes
@@ -67,8 +70,8 @@ def demand_metadata(operands: RuleOperands, mask: Mask | None, name: str, thread
 
 
 def matrix_of(masks: list[Mask | None], fragment: Fragment, count: int) -> Array:
-    """The event of each element of a matrix, 0 where it is defined: (warps, rows, columns). Places of registers that hold no
-    element do not count."""
+    """Return the event of each element of a matrix, 0 if it is defined: (warps, rows, columns). Places of registers
+    that hold no element are left out."""
     _, events = elements_of(masks, fragment, count)
     found = np.zeros((len(events), *fragment.shape), np.int32)
     row, column = fragment.elements

@@ -1,4 +1,5 @@
-"""How undefined bits pass tensor memory: words keep the masks of what was stored there, and nobody has written new columns."""
+"""Rules for undefined bits in tensor memory: its elements keep the masks of stored values; new columns are
+uninitialized."""
 
 from collections.abc import Callable
 from typing import Any
@@ -28,7 +29,7 @@ _ALL = np.uint32(0xFFFFFFFF)
 
 
 def _cells(operands: RuleOperands, shape: str, length: Callable[[dict[str, Any]], int]) -> Cells | None:
-    """The words of an instruction; None where that itself is a fault."""
+    """Return the elements that an instruction accesses; None if the access itself is a fault."""
     named = dict(zip(operands.names, operands.values, strict=True))
     masks = dict(zip(operands.names, operands.masks, strict=True))
     operands.demand(masks["a"], ADDRESS)
@@ -43,7 +44,8 @@ def _cells(operands: RuleOperands, shape: str, length: Callable[[dict[str, Any]]
 
 
 def known(lanes: Lanes, cta: Array, rows: Array, columns: Array) -> tuple[Array, Array]:
-    """The masks of words and their events; those that nobody wrote are an event of the first row of lanes that see them."""
+    """Return the masks of elements and their events; uninitialized ones get an event of the first lanes that see
+    them."""
     memory = lanes.machine.tensor_pipe.memory
     assert memory.bits is not None
     assert memory.events is not None
@@ -59,7 +61,7 @@ def known(lanes: Lanes, cta: Array, rows: Array, columns: Array) -> tuple[Array,
 
 
 def loaded(shape: str, length: Callable[[dict[str, Any]], int]) -> Callable[[RuleOperands], list[Any]]:
-    """tcgen05.ld: registers are as undefined as the words that they come from."""
+    """Return the rule of tcgen05.ld: registers get the masks of the elements that they load."""
 
     def rule(operands: RuleOperands) -> list[Any]:
         count = len(operands.results[0][0])
@@ -76,7 +78,8 @@ def loaded(shape: str, length: Callable[[dict[str, Any]], int]) -> Callable[[Rul
 
 
 def reduced(shape: str, length: Callable[[dict[str, Any]], int]) -> Callable[[RuleOperands], list[Any]]:
-    """tcgen05.ld.red: the same, and one undefined word makes the smallest or largest of them undefined."""
+    """Return the rule of tcgen05.ld.red: as tcgen05.ld; one undefined element makes the minimum or maximum
+    undefined."""
     own = loaded(shape, length)
 
     def rule(operands: RuleOperands) -> list[Any]:
@@ -89,9 +92,10 @@ def reduced(shape: str, length: Callable[[dict[str, Any]], int]) -> Callable[[Ru
 
 
 def stored(shape: str, length: Callable[[dict[str, Any]], int]) -> Callable[[RuleOperands], list[Any]]:
-    """tcgen05.st: words are as undefined as the registers that they are stored from."""
+    """Return the rule of tcgen05.st: elements get the masks of the registers."""
 
     def rule(operands: RuleOperands) -> list[Any]:
+        """Set the masks of the stored elements."""
         cells = _cells(operands, shape, length)
         if cells is None:
             return []
@@ -106,22 +110,24 @@ def stored(shape: str, length: Callable[[dict[str, Any]], int]) -> Callable[[Rul
         unpacked = operands.keywords.get("unpack_16b", False)
         memory.bits[cells.key], memory.events[cells.key] = bits & _HALF if unpacked else bits, events
         if unpacked:
-            beside = cells.cta, cells.rows, cells.columns + 1
-            memory.bits[beside], memory.events[beside] = bits >> np.uint32(16), events
+            upper = cells.cta, cells.rows, cells.columns + 1
+            memory.bits[upper], memory.events[upper] = bits >> np.uint32(16), events
         return []
 
     return rule
 
 
 def allocated(operands: RuleOperands) -> list[Any]:
-    """tcgen05.alloc: what it is given must be defined; the address that it leaves in shared memory is."""
+    """Report undefined operands of tcgen05.alloc, and mark the address that it writes to shared memory as defined."""
     space = "generic" if operands.keywords["space"] is None else "shared"
     write(operands.lanes, space, operands.lanes.full(operands.values[0]), 4, None, None)
     return asked(operands)
 
 
 def product_masks(one: Lanes, given: ProductAsked, peers: list[int], places: tuple[Array | None, Array | None]) -> None:
-    """tcgen05.mma: an undefined element or scale of a row of A makes that row of D undefined, one of B its column."""
+    """Set the masks of D of tcgen05.mma: an undefined element or scale of a row of A makes that row undefined; of B,
+    its column. `peers`: the CTAs that take part; `places`: the chunks of A and B in shared memory (None if A is in
+    tensor memory)."""
     form, memory = given.form, one.machine.tensor_pipe.memory
     assert memory.bits is not None
     assert memory.events is not None
@@ -157,7 +163,7 @@ def product_masks(one: Lanes, given: ProductAsked, peers: list[int], places: tup
 
 
 def _demand_metadata(one: Lanes, given: ProductAsked, cta: Array, rows: Array) -> None:
-    """The metadata of a sparse A decides what is multiplied: it must be defined."""
+    """Report undefined metadata of a sparse A, which decides what is multiplied."""
     first = (given.metadata & 0xFFFF) + given.form.selector
     events = _seen(one, cta, rows[:, None], first + np.arange(given.form.stored.columns)[None, :])
     reached = events.max(initial=0)
@@ -165,7 +171,7 @@ def _demand_metadata(one: Lanes, given: ProductAsked, cta: Array, rows: Array) -
 
 
 def copied_masks(one: Lanes, given: CopyAsked, rows: Array, columns: Array, cta: int) -> None:
-    """tcgen05.cp: a chunk with an undefined bit makes its four words undefined."""
+    """Set the masks of tcgen05.cp: a chunk with an undefined bit makes its four elements undefined."""
     places = given.chunks
     wide = _chunk_events(one, places.ravel(), given.used, cta).reshape(places.shape).repeat(4, axis=1)[:, None, :]
     memory = one.machine.tensor_pipe.memory
@@ -176,19 +182,19 @@ def copied_masks(one: Lanes, given: CopyAsked, rows: Array, columns: Array, cta:
 
 
 def _seen(one: Lanes, cta: Array, rows: Array, columns: Array) -> Array:
-    """The events of words of tensor memory, as one lane sees them."""
+    """Return the events of elements of tensor memory, as one lane sees them."""
     bits, events = known(one, cta, *(each[None] for each in np.broadcast_arrays(rows, columns)))
     return np.where(bits[0] != 0, events[0], 0)
 
 
 def _shared_events(one: Lanes, places: Array, form: TensorForm, side: str, cta: int) -> Array:
-    """The event of each element of an operand in shared memory, (rows, k), a chunk as a whole."""
+    """Return the event of each element of an operand in shared memory, (rows, k), with one event for each chunk."""
     return event_matrix(_chunk_events(one, places, bytes_used(form, side), cta), form, side)
 
 
 def _chunk_events(one: Lanes, places: Array, used: int, cta: int) -> Array:
-    """The event of the bytes that are used of each chunk in a CTA's shared memory, (chunks,)."""
-    width, geometry = used & -used, one.machine.geometry  # 12 bytes are read as three words
+    """Return the event of the used bytes of each chunk in a CTA's shared memory, (chunks,)."""
+    width, geometry = used & -used, one.machine.geometry  # 12 bytes are read as three 32-bit words
     pieces = (places[:, None] + np.arange(0, used, width)).ravel()
     if geometry.cluster_ctas > 1:
         pieces = with_rank(pieces, geometry.ranks[cta : cta + 1])

@@ -1,4 +1,4 @@
-"""How undefined bits pass instructions of a warp: votes, reductions, matrices by row and column."""
+"""Rules for undefined bits in instructions of a warp: votes, reductions, matrices by row and column."""
 
 from collections.abc import Callable
 from typing import Any
@@ -22,13 +22,13 @@ ROW_BYTES = 16
 
 
 def _groups(lanes: Lanes, mask: Array) -> Array:
-    """A number for the lanes that take part in one exchange together."""
+    """Return a group number for each lane: lanes of one group take part in one exchange."""
     _, group = np.unique(lanes.warp << 32 | lanes.full(mask).astype(np.int64), return_inverse=True)
     return np.asarray(group)
 
 
 def _gather(operands: RuleOperands, bits: Array, combine: "np.ufunc") -> Array:
-    """The combination of the bits of all lanes of each group, per lane."""
+    """Return for each lane the combined bits of all lanes of its group."""
     group = _groups(operands.lanes, operands.values[operands.names.index("mask")])
     total = np.full(int(group.max()) + 1, combine.identity or 0, bits.dtype)
     combine.at(total, group, bits)
@@ -36,24 +36,26 @@ def _gather(operands: RuleOperands, bits: Array, combine: "np.ufunc") -> Array:
 
 
 def _origins(operands: RuleOperands) -> Array:
-    """The event of some undefined source of each group, per lane."""
+    """Return for each lane the event of some undefined source of its group."""
     _, origin = operands.unknown()
     return _gather(operands, origin, np.maximum)
 
 
 def _answer(operands: RuleOperands, *bits: Array) -> list[Mask | None]:
+    """Return the masks of the results, with the event of some undefined source of the group."""
     origin = _origins(operands)
     return [mask_of(one, origin) for one in bits]
 
 
 def ballot(operands: RuleOperands) -> list[Any]:
-    """Bit i is as undefined as the predicate of lane i."""
+    """Return the mask of a ballot: bit i is undefined if the predicate of lane i is."""
     lane = np.uint32(1) << operands.lanes.laneid.astype(np.uint32)
     return _answer(operands, _gather(operands, np.where(operands.bits(0), lane, np.uint32(0)), np.bitwise_or))
 
 
 def voted(operands: RuleOperands) -> list[Any]:
-    """all and any are defined by one defined lane that decides them, uni by two that differ."""
+    """Return the mask of a vote: a defined lane can decide `all` and `any`; two defined lanes that differ decide
+    `uni`."""
     unknown, value = operands.bits(0), operands.lanes.full(operands.values[0])
     some_unknown = _gather(operands, unknown, np.logical_or)
     some_true = _gather(operands, value & ~unknown, np.logical_or)
@@ -63,13 +65,14 @@ def voted(operands: RuleOperands) -> list[Any]:
 
 
 def group_whole(operands: RuleOperands) -> list[Any]:
-    """An undefined bit of one lane makes the results of all its group undefined."""
+    """Return masks in which an undefined bit of one lane makes the results of its whole group undefined."""
     unknown = _gather(operands, operands.unknown()[0], np.logical_or)
     return _answer(operands, *(full(unknown, type) for _, type in operands.results))
 
 
 def group_bits(operands: RuleOperands) -> list[Any]:
-    """redux of bits: and is defined by a 0, or by a 1, xor by neither."""
+    """Return the mask of a bitwise redux: a defined 0 decides an `and`, a defined 1 an `or`; nothing decides an
+    `xor`."""
     mask, value = operands.bits(0), operands.lanes.full(operands.values[0])
     unknown = _gather(operands, mask, np.bitwise_or)
     deciding = {"and": ~value, "or": value, "xor": value ^ value}[operands.keywords["operation"]]
@@ -77,7 +80,8 @@ def group_bits(operands: RuleOperands) -> list[Any]:
 
 
 def reduced(operands: RuleOperands) -> list[Any]:
-    """bar.red: its number must be defined; what lanes contribute is remembered until the barrier completes."""
+    """Report an undefined barrier number of bar.red, and remember undefined contributions until the barrier
+    completes."""
     operands.demand(list(operands.masks[:-1]), "a barrier")
     value = operands.masks[-1]
     held = tracking_of(operands.lanes).contributed
@@ -91,10 +95,8 @@ def reduced(operands: RuleOperands) -> list[Any]:
 
 
 def barrier_result(lanes: Lanes, index: int, bits: int, slots: Array, everyone: Array) -> None:
-    """A reduction of a barrier is complete: its result is undefined if what any lane of it contributed was.
-
-    slots: the barrier of each lane of the machine; everyone: the lanes whose barriers complete now.
-    """
+    """Set the mask of a bar.red's result: undefined if the contribution of any lane was. `slots`: the barrier of each
+    lane of the machine; `everyone`: the lanes whose barriers complete now."""
     held = tracking_of(lanes).contributed
     origin = np.zeros(int(slots.max()) + 1, np.int32)
     for lane in everyone.tolist():
@@ -106,7 +108,7 @@ def barrier_result(lanes: Lanes, index: int, bits: int, slots: Array, everyone: 
 
 # ---- matrices: an element of a fragment is (warp, lane, value)
 def elements_of(masks: list[Mask | None], fragment: Fragment, count: int) -> tuple[Array, Array]:
-    """Which elements are undefined, and their events: (warps, lanes, values) from one mask for each register."""
+    """Return which elements are undefined, and their events: (warps, lanes, values) from one mask for each register."""
     per = fragment.per_register
     bits = np.zeros((count // WARP, WARP, len(masks) * per), np.uint64)
     origin = np.zeros(bits.shape, np.int32)
@@ -122,7 +124,7 @@ def elements_of(masks: list[Mask | None], fragment: Fragment, count: int) -> tup
 
 
 def registers_of(bits: Array, origin: Array, fragment: Fragment, dtype: Any) -> list[Mask | None]:
-    """The masks of the registers that hold these elements."""
+    """Return the masks of the registers that hold these elements."""
     per = fragment.per_register
     width = fragment.register_bits // per
     found: list[Mask | None] = []
@@ -137,15 +139,16 @@ def registers_of(bits: Array, origin: Array, fragment: Fragment, dtype: Any) -> 
 
 
 def is_whole(lanes: Lanes) -> bool:
-    """Whether all warps are complete; if not, the instruction itself is the fault."""
+    """Return whether all warps are complete; otherwise the instruction itself is a fault."""
     return lanes.count % WARP == 0 and lanes.in_whole_warps
 
 
 def multiplied(names: tuple[str, ...]) -> Callable[[RuleOperands], list[Any]]:
-    """D = A B + C for the fragments of A, B, C and, where it is another than C's, D: an undefined element of row i of A
-    makes row i of D undefined, one of column j of B column j, one of C itself."""
+    """Return the rule for D = A B + C with the fragments of A, B, C and, if it differs from C's, D. An undefined
+    element of row i of A makes row i of D undefined; of column j of B, column j; of C, its own element."""
 
     def rule(operands: RuleOperands) -> list[Any]:
+        """Return the masks of the registers of D."""
         if not is_whole(operands.lanes) or not any(mask for held in operands.masks for mask in held):
             return [[None] * len(operands.results[0][0])]
         fragments = [fragment_named(name) for name in names]
@@ -169,8 +172,9 @@ def multiplied(names: tuple[str, ...]) -> Callable[[RuleOperands], list[Any]]:
     return rule
 
 
-def _rows(operands: RuleOperands, number: int) -> tuple[Lanes, Array, str]:
-    """The lanes that give addresses of rows, the first 8 of each matrix, those addresses, and the state space."""
+def _row_addresses(operands: RuleOperands, number: int) -> tuple[Lanes, Array, str]:
+    """Return the lanes that give row addresses (lanes 0 to 8 * number - 1), these addresses, and the state space.
+    `number`: matrices of ldmatrix or stmatrix, with 8 rows each."""
     lanes, address = operands.lanes, operands.lanes.full(operands.values[0])
     giving = lanes.laneid < 8 * number
     part = lanes.select(giving)
@@ -182,13 +186,13 @@ def _rows(operands: RuleOperands, number: int) -> tuple[Lanes, Array, str]:
 
 
 def matrix_loaded(name: str, number: int) -> Callable[[RuleOperands], list[Any]]:
-    """ldmatrix: the masks of the rows go where their elements go."""
+    """Return the rule of ldmatrix: masks of the rows move as their elements do."""
 
     def rule(operands: RuleOperands) -> list[Any]:
         nothing: list[Any] = [[None] * number]
         if not is_whole(operands.lanes):
             return nothing
-        giving, address, space = _rows(operands, number)
+        giving, address, space = _row_addresses(operands, number)
         found = memory.read(giving, space, address, ROW_BYTES, 2)
         if found is None:
             return nothing
@@ -201,12 +205,12 @@ def matrix_loaded(name: str, number: int) -> Callable[[RuleOperands], list[Any]]
 
 
 def matrix_stored(name: str, number: int) -> Callable[[RuleOperands], list[Any]]:
-    """stmatrix: the other way."""
+    """Return the rule of stmatrix: masks of the registers move to the rows as their elements do."""
 
     def rule(operands: RuleOperands) -> list[Any]:
         if not is_whole(operands.lanes):
             return []
-        giving, address, space = _rows(operands, number)
+        giving, address, space = _row_addresses(operands, number)
         if not any(operands.masks[1]):
             memory.write(giving, space, address, ROW_BYTES, None, None)
             return []
@@ -223,7 +227,7 @@ def matrix_stored(name: str, number: int) -> Callable[[RuleOperands], list[Any]]
 
 
 def transposed(name: str) -> Callable[[RuleOperands], list[Any]]:
-    """movmatrix: element (i, j) is undefined where (j, i) was."""
+    """Return the rule of movmatrix: element (i, j) of the result is undefined if element (j, i) of the source is."""
 
     def rule(operands: RuleOperands) -> list[Any]:
         if not is_whole(operands.lanes) or operands.masks[0] is None:
@@ -243,7 +247,7 @@ Addresses = Callable[[Lanes, str, Array, Any, str], Array]
 
 
 def _own_places(operands: RuleOperands, name: str, where: Addresses) -> Array | None:
-    """The address of each value of each lane, (lanes, values); None if the warp is not whole."""
+    """Return the address of each value of each lane, (lanes, values); None if the warp is not whole."""
     if not is_whole(operands.lanes):
         return None
     operands.demand(operands.masks[0], memory.ADDRESS)
@@ -255,7 +259,7 @@ def _own_places(operands: RuleOperands, name: str, where: Addresses) -> Array | 
 
 
 def fragment_loaded(name: str, where: Addresses) -> Callable[[RuleOperands], list[Any]]:
-    """wmma.load: the masks of the elements go into the registers that hold them."""
+    """Return the rule of wmma.load: masks of the elements move to the registers that hold them."""
 
     def rule(operands: RuleOperands) -> list[Any]:
         fragment = fragment_named(name)
@@ -277,9 +281,10 @@ def fragment_loaded(name: str, where: Addresses) -> Callable[[RuleOperands], lis
 
 
 def fragment_stored(name: str, where: Addresses) -> Callable[[RuleOperands], list[Any]]:
-    """wmma.store: the other way."""
+    """Return the rule of wmma.store: masks of the registers move to the elements in memory."""
 
     def rule(operands: RuleOperands) -> list[Any]:
+        """Store the masks of the warp's elements."""
         fragment = fragment_named(name)
         places = _own_places(operands, name, where)
         if places is None:

@@ -1,4 +1,5 @@
-"""How undefined bits pass a warpgroup's product: by row of A and by column of B, of which a sparse A meets a part."""
+"""Rules for undefined bits in a warpgroup's product (wgmma): by row of A and column of B, of which a sparse A uses a
+part."""
 
 from collections.abc import Callable
 from typing import Any
@@ -25,9 +26,10 @@ FormOf = Callable[[dict[str, Any], dict[str, Any]], ProductForm]
 
 
 def multiplied(form_of: FormOf) -> Callable[[RuleOperands], list[Any]]:
-    """The rule for a product whose form is made of its constant operands and its modifiers."""
+    """Return the rule for a product whose form is made of its constant operands and its modifiers."""
 
     def rule(operands: RuleOperands) -> list[Any]:
+        """Return the masks of the registers of D."""
         named = dict(zip(operands.names, operands.values, strict=True))
         masks = dict(zip(operands.names, operands.masks, strict=True))
         form = form_of(named, operands.keywords)
@@ -53,7 +55,7 @@ def multiplied(form_of: FormOf) -> Callable[[RuleOperands], list[Any]]:
 
 
 def _met(columns: Array, words: Array, form: ProductForm) -> Array:
-    """The events of B that each row of a sparse A meets in each column: (warpgroups, 64, n)."""
+    """Return the events of B that each row of a sparse A uses in each column: (warpgroups, 64, n)."""
     try:
         positions = positions_of(words, form.sparse_shape, form.a, form.selector, ordered=False)
     except MetadataError:
@@ -62,7 +64,7 @@ def _met(columns: Array, words: Array, form: ProductForm) -> Array:
 
 
 def _shared_events(operands: RuleOperands, words: Array, form: ProductForm, side: str) -> Array:
-    """The event of each element of an operand in shared memory, 0 where it is defined: (warpgroups, rows, columns)."""
+    """Return the event of each element of an operand in shared memory, 0 if defined: (warpgroups, rows, columns)."""
     lanes = operands.lanes
     size = max(1, element_named(form.a).code_bits // 8)
     try:
@@ -79,7 +81,7 @@ def _shared_events(operands: RuleOperands, words: Array, form: ProductForm, side
 
 
 def _fragment_rows(masks: list[Mask | None], fragment: Fragment, groups: int) -> Array:
-    """The event of each row of A that registers hold."""
+    """Return the event of each row of A that registers hold, (warpgroups, 64)."""
     found = np.zeros((groups, PRODUCT_ROWS), np.int32)
     rows, _ = fragment.elements
     for register, mask in enumerate(masks):
@@ -90,7 +92,7 @@ def _fragment_rows(masks: list[Mask | None], fragment: Fragment, groups: int) ->
 
 
 def _accumulator(masks: list[Mask | None], adds: Array, products: Array, fragment: Fragment) -> list[Mask | None]:
-    """The masks of D: an element is undefined where what is multiplied for it or, if that is added, it itself was."""
+    """Return the masks of D: an element is undefined if its products are, or its old value if that is added."""
     if not (products.any() or any(True for _ in flat(masks))):
         return [None] * fragment.registers
     per, width = fragment.per_register, fragment.register_bits // fragment.per_register

@@ -1,4 +1,4 @@
-"""Who wrote each byte of global memory last, for reports after a failure."""
+"""The last writer of each byte of global memory, for reports after a failure."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -16,9 +16,10 @@ class Writers:
     first: int
 
     def before(self, access: Access) -> None:
-        """A write is noted once it is made."""
+        """Do nothing: a write is recorded after it was made."""
 
     def after(self, access: Access) -> None:
+        """Record the threads of a write."""
         table = access.space.writer
         if access.kind == READ or table is None:
             return
