@@ -240,8 +240,8 @@ def round_to_odd(values: NDArray[np.float64], error: NDArray[np.float64]) -> NDA
 def odd_double(exact: Fraction | float) -> float:
     """Return a double that rounds to every format of at most 51 bits as the exact number does.
 
-    odd_double(Fraction(1, 10)) is 0x1.9999999999999p-4, whose odd last bit stands for all the digits below it. A float
-    is returned unchanged; a number beyond the range of doubles gives the largest double.
+    odd_double(Fraction(1, 10)) is 0x1.9999999999999p-4; its odd last bit represents all lower digits. A float is
+    returned unchanged; a number beyond the range of doubles gives the largest double.
     """
     if isinstance(exact, float):
         return exact

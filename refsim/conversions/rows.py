@@ -406,7 +406,7 @@ CONVERSIONS: dict[str, Conversion] = {row.name: row for family in _FAMILIES for 
 
 
 def conversion_named(name: str) -> Conversion:
-    """Return the entry of an instruction or policy; .relu and .satfinite may stand in either order, as ptxas allows.
+    """Return the entry of an instruction or policy; .relu and .satfinite may be in either order, as ptxas allows.
 
     conversion_named("cvt.rn.satfinite.e4m3x2.f32").elements is 2. Raises RefsimError `unknown-conversion`.
     Source: the entry's.

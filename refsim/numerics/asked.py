@@ -1,4 +1,4 @@
-"""What a user asks for by the arguments of `mma`: a call of a chip's instruction, with a dense A or a sparse one."""
+"""From the arguments of `mma` to the call of a chip's instruction, with a dense A or a sparse A."""
 
 from numpy.typing import ArrayLike
 
@@ -17,7 +17,10 @@ def call_of(
     target: str = "sm_90a",
     k: int | None = None,
 ) -> Call:
-    """The call of a chip's instruction; raises RefsimError where there is none, or where its arguments do not fit."""
+    """Return the call of a chip's instruction; raise RefsimError if the chip lacks it or the arguments do not fit.
+
+    `k` is the K of one instruction, None for the largest.
+    """
     row = profile(target, unit, arguments.a_format, arguments.b_format, element_named(d_format), k)
     return fitted(arguments, row, max(row.k) if k is None else int(k))
 
@@ -40,7 +43,10 @@ def call_asked_for(
     negate_b: bool = False,
     metadata: ArrayLike | None = None,
 ) -> Call | SparseCall:
-    """The call that a user means by the arguments of `mma`, where operands that do not say their format are E4M3."""
+    """Return the call that the arguments of `mma` describe; an operand without a format is E4M3.
+
+    With `metadata` the call is sparse, and its `k` counts stored products: half the instruction's K.
+    """
     arguments = arguments_of(
         a,
         b,

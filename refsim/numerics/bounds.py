@@ -1,4 +1,4 @@
-"""What a tensor core's result is compared with: the exact sum, a sequential float32 FMA, and a proven error bound."""
+"""Yardsticks for a tensor core's result: the exact sum, a sequential float32 FMA, and a derived error bound."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -48,7 +48,7 @@ def exact_product(
     b_scale: ArrayLike | None = None,
     scale_format: str | Format | None = None,
 ) -> NDArray[Any]:
-    """A B^T + C summed exactly over all of K and rounded once to nearest even; an exact zero is +0.
+    """Return A B^T + C summed exactly over all of K and rounded once to nearest even; an exact zero is +0.
 
     Arguments as for `mma`; `d_format` f32, f16 or f64, scales in blocks of any size. 2^23 + 2^-1 - 2^23 is 2^-1.
     exact_product(np.uint8([[0x38, 0x40]]), np.uint8([[0x38, 0x38]]), a_format="e4m3", b_format="e4m3") is [[3.0]].
@@ -73,7 +73,10 @@ def exact_product(
 
 
 def _in_software(name: str, arguments: Arguments, d: ElementType, **fields: Any) -> Profile:
-    """A row of arithmetic that IEEE 754 defines and no chip has: where a chip and its unit stand errors show its name."""
+    """Return a profile of arithmetic that IEEE 754 defines and no chip has.
+
+    Errors show its name in place of a chip and its unit.
+    """
     target, unit = name.split()
     fixed: dict[str, Any] = {"a_formats": (arguments.a_format,), "b_formats": (arguments.b_format,), "d_format": d}
     fixed |= {"k": (1,), "rounding": TO_NEAREST[d], "evidence": _DEFINED}
@@ -81,6 +84,7 @@ def _in_software(name: str, arguments: Arguments, d: ElementType, **fields: Any)
 
 
 def _computed(arguments: Arguments, row: Profile) -> NDArray[Any]:
+    """Return the product of the arguments by `row`; raise for integer operands and for f64 operands into f32."""
     for format in (arguments.a_format, arguments.b_format):
         if format.is_integer or (format is F64 and row.d_format is F32):
             raise RefsimError(
@@ -90,7 +94,7 @@ def _computed(arguments: Arguments, row: Profile) -> NDArray[Any]:
 
 
 def _any_block(arguments: Arguments) -> tuple[tuple[Format, int], ...]:
-    """The scales that a row takes if it takes blocks of any size; scale formats have no sign."""
+    """Return the scales of a profile that takes blocks of any size; scale formats have no sign."""
     if arguments.scale_format is None:
         return ()
     scale_format = float_named(arguments.scale_format)
@@ -104,7 +108,7 @@ def _any_block(arguments: Arguments) -> tuple[tuple[Format, int], ...]:
 
 
 def _columns(array: ArrayLike) -> int:
-    """The length of the last axis; 0 where there is none, which is refused later."""
+    """Return the length of the last axis; 0 for an array without axes, which is refused later."""
     try:
         return np.shape(array)[-1] if np.ndim(array) else 0
     except ValueError:
@@ -119,10 +123,10 @@ def fma_product(
     a_format: str | ElementType | None = None,
     b_format: str | ElementType | None = None,
 ) -> NDArray[Any]:
-    """A B^T + C by one float32 FMA per k in ascending order, as a loop on a CUDA core computes it.
+    """Return A B^T + C by one float32 FMA per k in ascending order, as a loop on a CUDA core computes it.
 
-    Arguments as for `mma`; C and the result are float32. With C = 2^24 two products of 1 leave 2^24, their exact sum
-    is 2^24 + 2.
+    Arguments as for `mma`; C and the result are float32. With C = 2^24 two products of 1 leave 2^24; their exact sum is
+    2^24 + 2.
     fma_product(np.uint8([[0x38, 0x40]]), np.uint8([[0x38, 0x38]]), a_format="e4m3", b_format="e4m3") is [[3.0]].
     Raises RefsimError for arguments that do not fit. Source: IEEE 754 section 5.4.1.
     """
@@ -133,8 +137,11 @@ def fma_product(
 
 @dataclass(frozen=True)
 class _Sizes:
-    """Upper bounds of one step for every (m, n): the sum of |products|, the part of it that comes of subnormal operands
-    (it may be flushed), and the largest product exponent."""
+    """Describe upper bounds of one step for every (m, n).
+
+    `magnitude` is the sum of |products|, `subnormal` the part of it that subnormal operands contribute (it may be
+    flushed), `exponent` the largest product exponent, `terms` the number of products.
+    """
 
     magnitude: Doubles
     subnormal: Doubles
@@ -144,17 +151,17 @@ class _Sizes:
 
 @takes_arguments_of(call_asked_for)
 def error_bound(call: Call | SparseCall) -> Doubles:
-    """An upper bound of |mma(...) - (A B^T + C)| for every output, derived from the row and the operands' magnitudes.
+    """Return an upper bound of |mma(...) - (A B^T + C)| for every output, float64 of shape (..., M, N).
 
-    Arguments, and what is meant where they are left out, as for `mma`; the result is float64 of shape (..., M, N). A step
-    that aligns n terms to exponent E cuts each by less than 2^(E - F); rounding loses less than one unit of the result
-    (half a unit to nearest). E is at most the largest exponent of the products, of the bound U = |C| + sum of |products|
-    and of the zero exponent. The losses of the steps add. Where the result may overflow, or an operand is not finite, the
-    bound is infinite; integers are exact, 0. Hopper's FP8 wgmma with 32 products of 1 and C = 0: 33 x 2^-13 + 2^-8 =
+    The profile and the magnitudes of the operands decide it. Arguments and defaults as for `mma`. A step that aligns n
+    terms to exponent E cuts each by less than 2^(E - F). Rounding loses less than one unit of the result (half a unit
+    to nearest). E is at most the largest exponent of the products, of the bound U = |C| + sum of |products| and of the
+    zero exponent. The losses of the steps add. The bound is infinite where the result may overflow or an operand is not
+    finite, and 0 for integers, which are exact. Hopper's FP8 wgmma with 32 products of 1 and C = 0: 33 x 2^-13 + 2^-8 =
     0.0079346, because E = 0 and U = 32.
-    error_bound(np.uint8([[1] * 32]), np.uint8([[1] * 32]), None, unit="mma.sync", a_format="s8", b_format="s8", d_format="s32")
-    is [[0.0]].
-    Raises RefsimError as `mma` does. Where `mma` warns, this bounds the placeholder. Source: the profile's row.
+    error_bound(np.uint8([[1] * 32]), np.uint8([[1] * 32]), None, unit="mma.sync", a_format="s8", b_format="s8",
+    d_format="s32") is [[0.0]].
+    Raises RefsimError as `mma` does. Where `mma` warns, this bounds the placeholder. Source: the profile's.
     """
     if call.row.d_format.is_integer:
         return np.zeros(call.shape)
@@ -164,6 +171,7 @@ def error_bound(call: Call | SparseCall) -> Doubles:
 
 
 def _bounded(call: Call) -> Doubles:
+    """Return the bound (batch, M, N) of a dense call with floating-point results, inf where the sum may overflow."""
     row, rounding = call.row, call.row.rounding
     reach = np.abs(floats(call.c, rounding.format).astype(np.float64))
     error = np.zeros_like(reach)
@@ -184,7 +192,7 @@ def _bounded(call: Call) -> Doubles:
 
 
 def _sizes(call: Call, places: list[int]) -> _Sizes:
-    """The bounds of a step; FP4 groups align by their scales alone."""
+    """Return the bounds of a step at these places of K; FP4 groups align by their scales alone."""
     operands, row = call.operands, call.row
     flushes = row.method.flushes
     values, exponents = [], []
@@ -217,13 +225,13 @@ def _sizes(call: Call, places: list[int]) -> _Sizes:
 
 
 def _exponent(magnitude: Doubles, format: Format) -> NDArray[np.int64]:
-    """floor(log2) of a magnitude, at least the exponent of the format's subnormals."""
+    """Return floor(log2) of a magnitude, at least the exponent of the format's subnormals."""
     result: NDArray[np.int64] = np.maximum(np.frexp(magnitude)[1].astype(np.int64) - 1, 1 - format.bias)
     return result
 
 
 def _power(exponent: NDArray[np.int64]) -> Doubles:
-    """2^exponent, rounded up to the smallest float64."""
+    """Return 2^exponent, at least the smallest float64."""
     return np.maximum(np.ldexp(1.0, exponent), 5e-324)
 
 
@@ -247,14 +255,17 @@ def _nearest_loss(sizes: _Sizes, reach: Doubles, row: Profile, rounding: Roundin
 
 
 def _flushed_loss(sizes: _Sizes, reach: Doubles, row: Profile, rounding: Rounding) -> Doubles:
-    """Every product and sum of the tree is rounded and flushed; a flushed operand loses its product."""
+    """Return the loss of a tree that rounds and flushes products and sums; a flushed operand loses its product."""
     total = (reach + sizes.magnitude) * 2
     operations = 2 * sizes.terms + 1
     return operations * (_rounding_loss(total, rounding.format, 24) + F32.min_normal) + sizes.subnormal
 
 
 def _late_loss(sizes: _Sizes, reach: Doubles, row: Profile, rounding: Rounding) -> Doubles:
-    """Products cut toward zero, halves and C rounded down, the sum rounded down and then to nearest."""
+    """Return the loss of a CDNA3 step: products are cut toward zero, partial sums and C are rounded down.
+
+    The sum of these is rounded down and then to nearest.
+    """
     assert row.fraction is not None
     top = np.maximum(sizes.exponent, _exponent(reach, rounding.format))
     cut = (sizes.terms + 4) * _power(top - row.fraction)

@@ -1,4 +1,4 @@
-"""The arguments of a product: what a caller gave, and the call that they make of a row once they are checked."""
+"""The arguments of a product: the caller's arrays and formats, and the checked call that `fitted` makes of them."""
 
 import functools
 import inspect
@@ -26,7 +26,7 @@ Found = TypeVar("Found")
 
 @dataclass(frozen=True, kw_only=True)
 class Arguments:
-    """What a caller gave, with the formats of A and B known; the arrays are not looked at yet."""
+    """Describe a caller's arguments, with the formats of A and B known; the arrays are not checked yet."""
 
     a: ArrayLike
     b: ArrayLike
@@ -42,9 +42,10 @@ class Arguments:
 
 @dataclass(frozen=True, kw_only=True)
 class Call:
-    """A product to be computed by a row: everything fits. Leading dimensions are one, `shape` is that of the result.
+    """Describe a checked product to be computed by a profile.
 
-    `c` are codes, or integers where the result is one; `k` is the K of one instruction.
+    Leading dimensions are flattened to one; `shape` is the shape of the result. `c` are codes, or integers where the
+    result is an integer; `k` is the K of one instruction.
     """
 
     row: Profile
@@ -54,12 +55,12 @@ class Call:
     shape: tuple[int, ...]
 
     def result(self) -> NDArray[Any]:
-        """D, as floats or integers."""
+        """Return D, as floats or integers."""
         codes = matrix_product(self.operands, self.c, self.row, self.k)
         return codes.reshape(self.shape).view(self.row.d_dtype)
 
     def parts(self) -> "Iterator[Call]":
-        """Calls whose results, rows behind rows, are that of this one: itself."""
+        """Yield calls whose results, concatenated along M, are the result of this call: the call itself."""
         yield self
 
 
@@ -77,7 +78,7 @@ def arguments_of(
     negate_b: bool = False,
     default: Format | None = None,
 ) -> Arguments:
-    """The arguments of a caller; where neither the array nor the caller says a format it is `default`, None: refused."""
+    """Return the arguments of a caller; `default` is the format of an operand without one, None: refuse it."""
     a, a_row = codes_and_format(a, a_format, "a", default)
     b, b_row = codes_and_format(b, b_format, "b", default)
     a_scale, scale_format = _with_scale_format(a_scale, scale_format, "a_scale")
@@ -99,7 +100,7 @@ def arguments_of(
 def takes_arguments_of(
     asked: Callable[Asked, Made],
 ) -> Callable[[Callable[[Made], Found]], Callable[Asked, Found]]:
-    """What is written as a function of a call is called with the arguments of `asked`, and shows its signature."""
+    """Make a function of a call accept the arguments of `asked` instead, and show its signature."""
 
     def decorated(meaning: Callable[[Made], Found]) -> Callable[Asked, Found]:
         made: Callable[Asked, Made] = _named_as(meaning, asked)
@@ -117,14 +118,14 @@ def takes_arguments_of(
 
 
 def _named_as(named: Any, function: Any) -> Any:
-    """The function under another's name, which Python says where an argument is missing or is not there."""
+    """Return `function` under the name of `named`, which Python shows in errors about arguments."""
     twin = FunctionType(function.__code__, function.__globals__, named.__name__, function.__defaults__)
     twin.__kwdefaults__, twin.__qualname__ = function.__kwdefaults__, named.__qualname__
     return twin
 
 
 def fitted(arguments: Arguments, row: Profile, k: int) -> Call:
-    """The call of a given row, with instructions of that K."""
+    """Return the call of a given profile, with instructions of this K; raise if the arguments do not fit."""
     x = _operand(arguments.a, arguments.a_format, "a", row, arguments.negate_a)
     y = _operand(arguments.b, arguments.b_format, "b", row, arguments.negate_b)
     _check_k(x, y, k, row)
@@ -151,7 +152,7 @@ def fitted(arguments: Arguments, row: Profile, k: int) -> Call:
 def codes_and_format(
     codes: ArrayLike, format: str | ElementType | None, what: str, default: Format | None
 ) -> tuple[ArrayLike, ElementType]:
-    """Codes and their format: the one that is named, that an array of ml_dtypes knows, or the default."""
+    """Return codes and their format: the format given, the ml_dtypes type of the array, or the default."""
     asked = None if format is None else element_named(format)
     if isinstance(codes, np.ndarray) and is_typed(codes.dtype):
         own = integer_held(codes.dtype)
@@ -169,7 +170,7 @@ def codes_and_format(
 def _with_scale_format(
     scale: ArrayLike | None, format: str | Format | None, what: str
 ) -> tuple[ArrayLike | None, str | Format | None]:
-    """Scales and their format, which an array of ml_dtypes knows."""
+    """Return scales and their format, which an array of ml_dtypes knows."""
     if not (isinstance(scale, np.ndarray) and is_typed(scale.dtype)):
         return scale, format
     own = UE4M3 if format_of(scale.dtype) == E4M3 else None  # no scale has a sign
@@ -187,7 +188,7 @@ def _array(given: ArrayLike, which: str, row: Profile) -> NDArray[Any]:
 
 
 def _operand(codes: ArrayLike, format: ElementType, which: str, row: Profile, negate: bool) -> NDArray[Any]:
-    """The codes of an operand, checked, with the sign turned where that was asked for."""
+    """Return the codes of an operand, checked, with their sign turned if `negate`."""
     array = _array(codes, which, row)
     dtype = format.code_dtype
     if array.dtype != dtype:
@@ -237,7 +238,7 @@ def _check_k(a: NDArray[Any], b: NDArray[Any], k: int, row: Profile) -> None:
 def _scales(
     arguments: Arguments, row: Profile, length: int
 ) -> tuple[NDArray[Any] | None, NDArray[Any] | None, Format | None]:
-    """The scale codes of A and of B, with the bit that UE4M3 ignores cleared, and their format."""
+    """Return the scale codes of A and of B, with the bit that UE4M3 ignores cleared, and their format."""
     a_scale, b_scale, scale_format = arguments.a_scale, arguments.b_scale, arguments.scale_format
     if not row.scales:
         if a_scale is not None or b_scale is not None or scale_format is not None:
@@ -280,7 +281,7 @@ def _code_dtype(row: Profile) -> np.dtype[Any]:
 
 
 def _accumulator(c: ArrayLike | None, row: Profile) -> NDArray[Any] | None:
-    """The codes of C, or its integers."""
+    """Return the codes of C, or its integers; None without C."""
     if c is None:
         return None
     array = _array(c, "c", row)
@@ -295,7 +296,7 @@ def _accumulator(c: ArrayLike | None, row: Profile) -> NDArray[Any] | None:
 def _batch(
     a: NDArray[Any], b: NDArray[Any], c: NDArray[Any] | None, scales: tuple[NDArray[Any] | None, NDArray[Any] | None]
 ) -> tuple[int, ...]:
-    """The leading dimensions of the result; M and N of C and of the scales must be those of A and B."""
+    """Return the leading dimensions of the result; raise if C or scales disagree with M and N of A and B."""
     m, n = a.shape[-2], b.shape[-2]
     rows = [(a, m, "a"), (b, n, "b"), (scales[0], m, "a_scale"), (scales[1], n, "b_scale"), (c, m, "c")]
     present = [(array, count, name) for array, count, name in rows if array is not None]
@@ -319,6 +320,6 @@ def _broadcast(array: NDArray[Any], shape: tuple[int, ...]) -> NDArray[Any]:
 
 
 def _flat(array: NDArray[Any], batch: tuple[int, ...]) -> NDArray[Any]:
-    """The array with its leading dimensions broadcast and made one."""
+    """Return the array with its leading dimensions broadcast and flattened to one."""
     wide = _broadcast(array, (*batch, *array.shape[-2:]))
     return wide if len(batch) == 1 else wide.reshape(math.prod(batch), *array.shape[-2:])

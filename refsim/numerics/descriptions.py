@@ -1,4 +1,4 @@
-"""What a row of tensor-core arithmetic does, in words: the bits that it keeps and returns, where C enters, a step."""
+"""Texts about tensor-core arithmetic: the bits that a step keeps and returns, the place of C, the steps."""
 
 from refsim.evidence import Level
 from refsim.numerics.dot.definition import GROUP
@@ -9,7 +9,7 @@ NOT_KNOWN = "not known"
 
 
 def kept_bits(row: Profile) -> str:
-    """The bits of the sum that a step keeps, counted from the leading bit of its largest term: "14" of Hopper's FP8 wgmma."""
+    """Return the bits of the sum that a step keeps, from its largest term down: "14" for Hopper's FP8 wgmma."""
     if row.evidence.level is Level.UNVERIFIED:
         return NOT_KNOWN
     own = "" if row.d_format.is_integer else str(row.rounding.fraction_bits + 1)
@@ -17,7 +17,7 @@ def kept_bits(row: Profile) -> str:
 
 
 def result_bits(row: Profile) -> str:
-    """The bits of the result's significand, and how they are rounded: "14, cut", "11, nearest", "32, wrapped"."""
+    """Return the bits of the result's significand and their rounding: "14, cut", "11, nearest", "32, wrapped"."""
     if row.evidence.level is Level.UNVERIFIED:
         return NOT_KNOWN
     if row.d_format.is_integer:
@@ -27,14 +27,14 @@ def result_bits(row: Profile) -> str:
 
 
 def where_c_enters(row: Profile) -> str:
-    """Where C enters: aligned with the products, or added after them."""
+    """Return where C enters: with the products, after the products, or in the sum."""
     if row.evidence.level is Level.UNVERIFIED:
         return NOT_KNOWN
     return row.method.c_enters or (WITH if row.c_enters is EARLY else AFTER)
 
 
 def arithmetic(row: Profile) -> str:
-    """How a step of a row works, in one sentence."""
+    """Return one sentence on how a step of a profile works."""
     sentence = row.method.late_sentence if row.adds_c_last else row.method.sentence
     order = "the first two of each four k, then the other two" if row.order is BYTE_PAIRS else "ascending k"
     return sentence.format(

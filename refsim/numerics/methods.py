@@ -1,7 +1,7 @@
-"""How a step of a tensor core accumulates: one row per method, with what other layers ask of it.
+"""How a step of a tensor core accumulates: one entry per method, with the facts that other modules need.
 
-The arithmetic itself is three tables keyed by these rows: `dot.definition` (one dot product), `dot.chains` (arrays) and
-`bounds` (what a step may lose). Nothing asks for a method, an order or the way of C by its name.
+Three tables keyed by these entries hold the arithmetic: `dot.definition` (one dot product), `dot.chains` (arrays) and
+`bounds` (the loss of a step). No module compares a method, an order or the way of C with a name.
 """
 
 from dataclasses import dataclass
@@ -9,15 +9,14 @@ from enum import StrEnum
 
 
 class Order(StrEnum):
-    """Which products of an instruction form a step: neighbours in ascending k, or the first two of each four k, then the
-    other two."""
+    """Name the products of a step: neighbors in ascending k, or the first two of each four k, then the other two."""
 
     ASCENDING = "ascending"
     BYTE_PAIRS = "byte-pairs"
 
 
 class CEnters(StrEnum):
-    """When C enters: aligned with the products of the first step, or added when the last is done."""
+    """Name when C enters: aligned with the products of the first step, or added after products are summed."""
 
     EARLY = "early"
     LATE = "late"
@@ -29,15 +28,15 @@ EARLY, LATE = CEnters
 
 @dataclass(frozen=True)
 class Method:
-    """One way to add products and C.
+    """Describe one way to add products and C.
 
-    `sentence` says a step in words, with the fields of its row in braces, and `late_sentence` where C is added last;
-    `kept` are the bits of the sum that a step keeps, "" for those of the row's fraction; `c_enters` says where C comes
-    in where that is the method's own, "" where the row says it. `aligns`: terms are cut below the largest exponent.
-    `parametrised`: length, fraction, rounding, order and the way of C say all of it, so that probing finds it.
+    `sentence` describes a step, with the fields of its profile in braces, and `late_sentence` a step where C is added
+    last. `kept` are the bits of the sum that a step keeps, "" for the bits of the profile's fraction. `c_enters` is the
+    place of C where the method decides it, "" where the profile does. `aligns`: terms are cut below the largest
+    exponent. `parametrised`: length, fraction, rounding, order and the way of C decide all, so that probing finds them.
     `adds_c`: a late C is added after the steps by one IEEE addition. `groups`: 16 products that share their scales are
     one term. `flushes`: subnormal operands, sums and C become zero. `halves`: products of even and of odd k are added
-    apart. `rounds_each`: an exact sum is rounded once, for each step.
+    separately. `rounds_each`: an exact sum is rounded once, for each step.
     """
 
     name: str
@@ -54,7 +53,7 @@ class Method:
     rounds_each: bool = False
 
     def __hash__(self) -> int:
-        return hash(self.name)  # rows are keys of the tables of steps: equal rows have equal names
+        return hash(self.name)  # methods are keys of the tables of steps: equal methods have equal names
 
     def __str__(self) -> str:
         return self.name

@@ -1,4 +1,4 @@
-"""What each tensor core does with a dot product: one row per chip, unit and types.
+"""The arithmetic of each tensor core: one entry per chip, unit and types.
 
 The numbers are the parameters of refsim.numerics.dot; nothing here computes.
 """
@@ -83,13 +83,13 @@ _PUBLISHED = {
 
 
 def _row(target: str, unit: Unit, types: Formats, d: ElementType, **fields: Any) -> Profile:
-    """One row, with the fields of `Profile`; operands of these types may be mixed."""
+    """Return one profile, with the fields of `Profile`; operands of these types may be mixed."""
     fields = {"evidence": _MODEL} | fields
     return Profile(target=target, unit=unit, a_formats=types, b_formats=types, d_format=d, **fields)
 
 
 def _fused(target: str, unit: Unit, types: Formats, results: Formats, *, zero: _Zeros, **fields: Any) -> list[Profile]:
-    """The fused, truncated sum, a row for each type of result: f32 is cut, f16 rounded to nearest."""
+    """Return profiles of the fused, truncated sum, one for each type of result: f32 is cut, f16 rounded to nearest."""
     fields = {"method": TRUNCATED, "rounding": RZ_F32, "source": _XIE} | fields
     forms: dict[ElementType, dict[str, Any]] = {F32: fields, F16: fields | {"rounding": RNE_F16}}
     return [_row(target, unit, types, d, zero_exponent=zero[d], **forms[d]) for d in results]
@@ -98,7 +98,7 @@ def _fused(target: str, unit: Unit, types: Formats, results: Formats, *, zero: _
 def _halves(
     target: str, unit: Unit, *, k: tuple[int, ...], length: int, evidence: Evidence = _MODEL, **fields: Any
 ) -> list[Profile]:
-    """f16, bf16 and tf32 of one chip: tf32 has half the K, and half as many products in a step."""
+    """Return f16, bf16 and tf32 of one chip; tf32 has half the K, and half as many products in a step."""
     return [
         *_fused(target, unit, (F16,), BOTH, k=k, length=length, evidence=evidence, **fields),
         *_fused(target, unit, (BF16,), (F32,), k=k, length=length, evidence=evidence, **fields),
@@ -107,14 +107,14 @@ def _halves(
 
 
 def _tf32(target: str, unit: Unit, *, evidence: Evidence, **fields: Any) -> list[Profile]:
-    """The published tf32 dot products have four elements."""
+    """Return tf32 of one chip; the published tf32 dot products have four elements."""
     if evidence.level is Level.SILICON:
         evidence = replace(evidence, what=f"{evidence.what} (K = 4; longer steps by published models)")
     return _fused(target, unit, (TF32,), (F32,), evidence=evidence, **fields)
 
 
 def _grouped(target: str, unit: Unit, **fields: Any) -> Profile:
-    """FP4 whose groups of 16 products are one term."""
+    """Return FP4 whose groups of 16 products are one term."""
     fields = {"k": (64,), "length": 64, "fraction": 35, "zero_exponent": -139} | fields
     return _row(target, unit, (E2M1,), F32, method=GROUPED, rounding=RZ_F32, source=_SIM_NVIDIA, **fields)
 
@@ -122,19 +122,19 @@ def _grouped(target: str, unit: Unit, **fields: Any) -> Profile:
 def _integer(
     target: str, unit: Unit, *, k: tuple[int, ...], source: Source = PTX["mma.sync, integer types"]
 ) -> Profile:
-    """The exact sum of s8 and u8, wrapped."""
+    """Return the exact sum of s8 and u8, wrapped to 32 bits."""
     fields = {"method": INTEGER, "length": max(k), "rounding": WRAP_S32, "evidence": _INTEGER}
     return _row(target, unit, INT8, S32, k=k, source=source, **fields)
 
 
 def _chain(target: str, unit: Unit, type: Format, **fields: Any) -> Profile:
-    """One fused multiply-add for each k."""
+    """Return one fused multiply-add for each k."""
     fields = {"method": FMA_CHAIN, "length": 1, "rounding": TO_NEAREST[type], "evidence": _IEEE} | fields
     return _row(target, unit, (type,), type, **fields)
 
 
 def _amd(target: str, types: Formats, *, unit: Unit = "mfma", **fields: Any) -> Profile:
-    """Sums that are rounded to nearest; methods that align their products keep 24 bits and add C after them."""
+    """Return sums rounded to nearest; methods that align their products keep 24 bits and add C after them."""
     late = {"fraction": 24, "c_enters": LATE} if fields["method"].aligns else {}
     return _row(target, unit, types, F32, rounding=RNE_F32, **({"source": _SIM_AMD} | late | fields))
 
@@ -142,7 +142,7 @@ def _amd(target: str, types: Formats, *, unit: Unit = "mfma", **fields: Any) -> 
 # ---- the table: chip, unit, types of operands and of results ---------------------------------------------------------
 
 _REWRITTEN = {"order": BYTE_PAIRS, "c_enters": LATE, "operands": F16, "source": KHATTAK_MIKAITIS["figure 5c"]}
-"""FP8 mma.sync where the assembler makes f16 products of it."""
+"""Fields of FP8 mma.sync where the assembler compiles it to f16 products."""
 
 # fmt: off
 _WARP = (
@@ -157,7 +157,7 @@ _WARP = (
     *_halves("sm_90", "mma.sync", k=(16, 8), length=16, fraction=25, zero=HOPPER, evidence=_PUBLISHED["sm_90"]),
     *_halves("sm_100", "mma.sync", k=(16, 8), length=16, fraction=25, zero=HOPPER, evidence=_PUBLISHED["sm_100"]),
     *_halves("sm_120", "mma.sync", k=(16, 8), length=16, fraction=25, zero=HOPPER),
-    # What was published of FP8 into f32 for H100 and H200 is wgmma's.
+    # The published dot products of FP8 into f32 for H100 and H200 are wgmma's.
     *_fused("sm_90", "mma.sync", F8, (F32,), k=(32, 16), length=16, fraction=25, zero=HOPPER, **_REWRITTEN),
     *_fused("sm_90", "mma.sync", F8, (F16,), k=(32, 16), length=16, fraction=25, zero=HOPPER, **_REWRITTEN,
             evidence=_PUBLISHED["sm_90"]),
@@ -228,7 +228,7 @@ _AMD = (  # gfx908 is CDNA1, gfx90a CDNA2, gfx942 CDNA3, gfx950 CDNA4
          source=_EMULATED, evidence=_UNVERIFIED),
 )
 
-# Words of D that an H200 returned under each row, none of which differs: conformance/vectors/h200/numerics.json.
+# Elements of D that an H200 returned for each entry; 0 differ: conformance/vectors/h200/numerics.json.
 MEASURED_WORDS = {
     ("mma.sync", F16, F32): 16_421_376, ("mma.sync", F16, F16): 14_687_744,
     ("mma.sync", BF16, F32): 16_946_688, ("mma.sync", TF32, F32): 16_798_208,
@@ -243,7 +243,7 @@ MEASURED_WORDS = {
 
 
 def _measured(row: Profile) -> Profile:
-    """The row with what an H200 says of it, where that was asked."""
+    """Return the profile with the evidence of an H200, if it was measured."""
     words = MEASURED_WORDS.get((row.unit, row.a_formats[0], row.d_format)) if row.target == "sm_90" else None
     if words is None:
         return row
@@ -264,14 +264,14 @@ _LONGER = {
 PROFILES: tuple[Profile, ...] = tuple(_measured(row) for row in (*_WARP, *_WARPGROUP, *_TCGEN05, *_BLOCK_SCALED, *_AMD))
 _UNITS: list[str] = list(get_args(Unit))
 _TARGETS = list(dict.fromkeys(row.target for row in PROFILES))
-_BY_KEY: dict[tuple[str, str, str, str, str], list[Profile]] = {}  # those with the largest K first
+_BY_KEY: dict[tuple[str, str, str, str, str], list[Profile]] = {}  # profiles with the largest K first
 for _each in sorted(PROFILES, key=lambda row: -max(row.k)):
     for _a, _b in product(_each.a_formats, _each.b_formats):
         _BY_KEY.setdefault((_each.target, _each.unit, _a.name, _b.name, _each.d_format.name), []).append(_each)
 
 
 def rows_of(target: str | None = None, unit: str | None = None) -> list[Profile]:
-    """The rows of a chip, a unit, both or all; rows_of("sm_90", "wgmma") has six."""
+    """Return the profiles of a chip, a unit, both or all; rows_of("sm_90", "wgmma") has six."""
     rows = [row for row in PROFILES if unit in (None, row.unit)]
     if target is None:
         return rows
@@ -280,7 +280,7 @@ def rows_of(target: str | None = None, unit: str | None = None) -> list[Profile]
 
 
 def chip(target: str) -> str:
-    """The chip whose rows a target has: "sm_90a" is the same silicon as "sm_90", sm_103 is taken for sm_100.
+    """Return the chip whose profiles a target uses: "sm_90" for "sm_90a", sm_100 for sm_103.
 
     Raises RefsimError `unknown-target`.
     """
@@ -292,7 +292,7 @@ def chip(target: str) -> str:
 
 
 def _of(target: str, row: Profile) -> Profile:
-    """The row as that of a target: one whose tensor cores are taken for another's says so."""
+    """Return the profile as a target's; if the target uses another chip's tensor cores, the evidence says so."""
     own = f"sm_{target_named(target).number}" if target.startswith("sm_") else target
     if own == row.target:
         return row
@@ -303,7 +303,7 @@ def _of(target: str, row: Profile) -> Profile:
 
 
 def _absent(target: str, unit: str) -> RefsimError | None:
-    """Why no chip of that number has a unit, whatever its suffix."""
+    """Return the error if no chip of this number has the unit, whatever its suffix; else None."""
     return lacking(target_named(target).row.names[-1], unit) if target.startswith("sm_") else None
 
 
@@ -311,13 +311,16 @@ _PREFERRED = ("wgmma", "tcgen05", "mma")
 
 
 def unit_rank(unit: str) -> int:
-    """Which unit kernels of a target use where it has several: a warpgroup's, tensor memory's, else a warp's; 0 first."""
+    """Return the rank of a unit among the units of a target; kernels use the lowest.
+
+    Ranks are a warpgroup's (0), tensor memory's, a warp's.
+    """
     family = unit.partition(".")[0]
     return _PREFERRED.index(family) if family in _PREFERRED else len(_PREFERRED)
 
 
 def unit_named(name: str) -> Unit:
-    """A unit by its name; unknown ones are refused."""
+    """Return a unit by its name; raise RefsimError for an unknown name."""
     if str(name) not in _UNITS:
         raise unknown("unit", name, _UNITS)
     return cast("Unit", str(name))
@@ -331,10 +334,10 @@ def profile(
     d_format: str | ElementType,
     k: int | None = None,
 ) -> Profile:
-    """The row of an instruction; `k` chooses where a chip has several (None: the one with the largest K).
+    """Return the profile of an instruction; `k` chooses where a chip has several (None: the largest K).
 
     profile("sm_90a", "wgmma", "e4m3", "e4m3", "f32").fraction is 13. Raises RefsimError with the known combinations.
-    Source: the row's.
+    Source: the profile's.
     """
     name, target = chip(target), target_name(target)
     unit = unit_named(unit)
@@ -358,7 +361,7 @@ def profile(
 
 
 def _longer(target: str, unit: str, k: int) -> int:
-    """How many products a step of an instruction with a longer K takes; 0 where the target has none, or k is not that one."""
+    """Return the products of a step of an instruction with the longer K; 0 if the target lacks it or k is another."""
     numbers, size, length = _LONGER.get(unit, ((), 0, 0))
     return (
         length

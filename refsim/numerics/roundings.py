@@ -1,4 +1,4 @@
-"""How the sum of a step becomes a result: one row per rounding. Nothing asks for a rounding by its name."""
+"""How the sum of a step becomes a result: one entry per rounding. No module compares a rounding with a name."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ from refsim.formats import F16, F32, F64, S32, ElementType, Format, float_named
 
 @dataclass(frozen=True)
 class Rounding:
-    """`result` holds the sum, of which `fraction_bits` are kept, to nearest even or toward zero.
+    """Describe a rounding: `result` holds the sum with `fraction_bits` bits, to nearest even or toward zero.
 
     A finite sum beyond the range is infinite in every rounding. `signed_zero` keeps the sign of a sum that underflows;
     tensor cores of NVIDIA write +0. Integers keep the low bits of their sum: nothing is rounded.
@@ -21,12 +21,12 @@ class Rounding:
 
     @property
     def format(self) -> Format:
-        """The floating-point format of the result; a sum of integers has none, and asking for it is refused."""
+        """Return the floating-point format of the result; raise for a sum of integers, which has none."""
         return float_named(self.result)
 
     @property
     def sentence(self) -> str:
-        """What happens to a sum, in words: "cut toward zero to 13 fraction bits"."""
+        """Return the effect on a sum as text: "cut toward zero to 13 fraction bits"."""
         if self.result.is_integer:
             return f"wrapped to {self.result.bits} bits"
         if self.nearest:
@@ -36,21 +36,23 @@ class Rounding:
 
     @property
     def nan(self) -> int:
-        """The NaN that is written: 0x7fffffff, 0x7fff; in f64 0xfff8000000000000."""
+        """Return the NaN that is written: 0x7fffffff, 0x7fff; in f64 0xfff8000000000000."""
         if self.format is F64:
             return 0xFFF8 << 48
         return self.format.magnitude_limit - 1
 
     @property
     def infinity(self) -> int:
+        """Return the code of +infinity."""
         return ((1 << self.format.exponent_bits) - 1) << self.format.mantissa_bits
 
     @property
     def sign(self) -> int:
+        """Return the sign bit of a code."""
         return 1 << (self.format.bits - 1)
 
     def __hash__(self) -> int:
-        return hash(self.name)  # equal rows have equal names
+        return hash(self.name)  # equal roundings have equal names
 
     def __str__(self) -> str:
         return self.name
@@ -65,4 +67,4 @@ WRAP_S32 = Rounding("wrap-s32", S32)
 
 SUM_ROUNDINGS = (RZ_F32, RZ_E8M13, RNE_F16, RNE_F32, RNE_F64, WRAP_S32)
 TO_NEAREST: dict[ElementType, Rounding] = {F32: RNE_F32, F16: RNE_F16, F64: RNE_F64}
-"""The rounding of IEEE arithmetic whose result has this type."""
+"""The rounding of IEEE arithmetic with a result of this type."""

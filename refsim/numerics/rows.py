@@ -1,4 +1,4 @@
-"""What a row of tensor-core arithmetic says: its parameters. Nothing here computes."""
+"""The parameters of tensor-core arithmetic: the type `Profile`. Nothing here computes."""
 
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -29,21 +29,22 @@ Unit = Literal[
     "mfma.1k",
     "mfma.scale",
 ]
-"""The units whose arithmetic is known; mfma.1k has the bf16_1k instructions of gfx90a, mfma.scale the block-scaled of gfx950."""
+"""The units whose arithmetic is known. mfma.1k has the bf16_1k instructions of gfx90a, mfma.scale the block-scaled
+instructions of gfx950."""
 
 
 @dataclass(frozen=True, repr=False, kw_only=True)
 class Profile(Card):
-    """The arithmetic of one instruction family of one chip.
+    """Describe the arithmetic of one instruction family of one chip.
 
     `a_formats` and `b_formats` may be mixed freely. `k` lists the K of the instructions, elements; a step takes
     `length` products and C at once, keeps `fraction` bits below the largest exponent and rounds the sum by `rounding`.
-    A zero takes part in the alignment with `zero_exponent`. `order` says which products form a step, `c_enters` whether
-    C is aligned with the products (early) or added by one IEEE addition at the end of an instruction (late).
-    `operands` is the format that operands are converted to first. `scales` pairs the scale types of a block-scaled kind
-    with its block sizes, elements. `negates`: the instruction can turn the sign of an operand. `keeps_nan`: of the NaNs
-    of a multiply-add the first of B, C, A comes out, made quiet; elsewhere every NaN is canonical. Hopper's FP8 wgmma:
-    32 products, 13 bits, rz-e8m13.
+    A zero takes part in the alignment with `zero_exponent`. `order` decides the products of a step. `c_enters` is early
+    where C is added with the products, late where it is added after them: at the end of an instruction by one IEEE
+    addition (`method.adds_c`), else at the end of each step. `operands` is the format that operands are converted to
+    first. `scales` pairs the scale types of a block-scaled kind with its block sizes, elements. `negates`: the
+    instruction can turn the sign of an operand. `keeps_nan`: a multiply-add returns the first NaN of B, C, A, made
+    quiet; elsewhere every NaN is canonical. Hopper's FP8 wgmma: 32 products, 13 bits, rz-e8m13.
     """
 
     target: str
@@ -68,33 +69,33 @@ class Profile(Card):
 
     @property
     def name(self) -> str:
-        """Chip, unit and types: "sm_90 wgmma e4m3|e5m2 -> f32"."""
+        """Return chip, unit and types: "sm_90 wgmma e4m3|e5m2 -> f32"."""
         a, b = ("|".join(map(str, formats)) for formats in (self.a_formats, self.b_formats))
         return f"{self.target} {self.unit} {a if a == b else f'{a} x {b}'} -> {self.d_format}"
 
     @property
     def d_dtype(self) -> np.dtype[Any]:
-        """NumPy's type of C and D: float32, float16, float64 or int32."""
+        """Return NumPy's type of C and D: float32, float16, float64 or int32."""
         assert self.d_format.array_dtype is not None
         return self.d_format.array_dtype
 
     @property
     def adds_c_last(self) -> bool:
-        """Whether C is added after the steps of an instruction, by one IEEE addition."""
+        """Return whether C is added after the steps of an instruction, by one IEEE addition."""
         return self.method.adds_c and self.c_enters is LATE
 
     @property
     def arithmetic(self) -> tuple[object, ...]:
-        """What decides the bits: two rows with equal arithmetic are the same function of their operands.
+        """Return the facts that decide the bits: two profiles with equal arithmetic are one function of their operands.
 
-        Chip, unit, source and evidence are left out, and whether operands can be negated. Chips share functions.
+        Chip, unit, source, evidence and `negates` are left out. Chips share functions.
         """
         types, steps = (self.a_formats, self.b_formats, self.d_format, self.k), (self.method, self.length, self.order)
         cuts = (self.fraction, self.zero_exponent, self.rounding, self.c_enters)
         return (*types, *steps, *cuts, self.operands, self.scales, self.keeps_nan)
 
     def steps(self, k: int) -> list[list[int]]:
-        """The products of each step of one instruction, in order.
+        """Return the products of each step of one instruction, in order.
 
         Byte pairs: of each four consecutive k the first two belong to the first step, the others to the second;
         steps(8) is [[0, 1, 4, 5], [2, 3, 6, 7]].

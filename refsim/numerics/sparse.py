@@ -1,7 +1,7 @@
-"""Products whose A has zeros in a fixed proportion: how such a matrix is stored, and the row that adds what is left of it.
+"""Products whose A has zeros in a fixed proportion: the storage of A, and the profile that adds the stored products.
 
-Of each group of neighbours in a row of A some are stored, with their positions in the group: the metadata. An instruction
-multiplies what is stored by those elements of B that stand at these positions; the others are absent, NaN or not.
+Some elements of each group of neighbors in a row of A are stored, with their positions in the group: the metadata. An
+instruction multiplies the stored elements by the elements of B at these positions. It ignores the others, NaN included.
 """
 
 from collections.abc import Iterable, Iterator
@@ -46,7 +46,10 @@ _SHAPES = "a (..., M, K / 2) codes, metadata (..., M, K / 2) positions, b (..., 
 
 @dataclass(frozen=True)
 class Sparsity:
-    """Of each `group` neighbours in a row `kept` are stored, `together` of them side by side: 2:4, or 4:8 in pairs."""
+    """Describe the storage of each `group` neighbors in a row: `kept` are stored, `together` of them side by side.
+
+    The text is "2:4", or "4:8 in pairs".
+    """
 
     kept: int
     group: int
@@ -69,8 +72,11 @@ _EXACT = Evidence(Level.FORMULA, "exact integers, by definition of the instructi
 
 @dataclass(frozen=True, kw_only=True)
 class SparseForm:
-    """The sparse instructions of a unit for some types of A and B: their `k`, counted in elements of the whole A, what is
-    stored, and what `changes` in the row of the dense instruction of half that K (fields of `Profile`)."""
+    """Describe the sparse instructions of a unit for some types of A and B.
+
+    `k` counts elements of the whole A. `changes` are the fields of `Profile` that differ from the dense instruction of
+    half this K.
+    """
 
     unit: Unit
     types: tuple[ElementType, ...]
@@ -83,12 +89,12 @@ class SparseForm:
     changes: dict[str, Any] = field(default_factory=dict)
 
     def has(self, row: Profile) -> bool:
-        """Whether the chip of a dense row has these instructions, with that result."""
+        """Return whether the chip of a dense profile has these instructions, with its result."""
         return target_named(row.target).number >= target_named(self.since).number and row.d_format in self.results
 
 
-# What a chip is measured to do otherwise stands in `changes`: chunks that end where those of the whole A end would be
-# {"length": 8} for f16 of mma.sync on sm_90.
+# `changes` hold measured differences: chunks that end at the chunk boundaries of the whole A would be {"length": 8}
+# for f16 of mma.sync on sm_90.
 # fmt: off
 _WARP, _WARPGROUP, _BLOCK = PTX["mma.sp"], PTX["wgmma.mma_async.sp"], PTX["tcgen05.mma.sp"]
 _NARROW = (E4M3, E5M2, E2M3, E3M2, E2M1)
@@ -132,8 +138,10 @@ SPARSE_FORMS = (
 
 
 def sparsity_of(format: ElementType, unit: Unit | None = None) -> Sparsity:
-    """How a sparse A of that type is stored: 1:2 for tf32, 2:4 for f16, bf16, FP8, s8 and u8; e2m1 is 4:8 in pairs where
-    the unit has containers of 4 bits, 2:4 elsewhere."""
+    """Return the storage of a sparse A of a type: 1:2 for tf32, 2:4 for f16, bf16, FP8, s8 and u8.
+
+    e2m1 is 4:8 in pairs where the unit has containers of 4 bits, 2:4 elsewhere.
+    """
     form = next((form for form in SPARSE_FORMS if format in form.types and unit in (None, form.unit)), None)
     if form is None:
         known = dict.fromkeys(type.name for form in SPARSE_FORMS for type in form.types)
@@ -149,11 +157,11 @@ def sparse_profile(
     d_format: str | ElementType,
     k: int | None = None,
 ) -> Profile:
-    """The row by which the stored products of a sparse instruction are added; its `k` and `length` count these alone.
+    """Return the profile that adds the stored products of a sparse instruction; its `k` and `length` count only these.
 
-    `k` is that of the instruction, elements of the whole A (None: the largest). What nobody has measured is unverified.
+    `k` is the instruction's, elements of the whole A (None: the largest). Sums that were not measured are unverified.
     sparse_profile("sm_90a", "mma.sync", "f16", "f16", "f32", 32).k is (16, 8).
-    Raises RefsimError for combinations that no instruction has. Source: the row's.
+    Raises RefsimError for combinations that no instruction has. Source: the form's.
     """
     row = profile(target, unit, a_format, b_format, d_format, k // 2 if isinstance(k, int) and k % 2 == 0 else k)
     for form in SPARSE_FORMS:
@@ -175,7 +183,7 @@ def sparse_profile(
 
 
 def sparse_rows(rows: Iterable[Profile]) -> Iterator[Profile]:
-    """The rows of sparse instructions beside those of dense ones, each with the K of its instructions as the ISA counts it."""
+    """Yield the profiles of the sparse instructions of dense profiles, each with the K that the ISA counts."""
     done: set[tuple[object, ...]] = set()
     for row in rows:
         for form in SPARSE_FORMS:
@@ -195,14 +203,15 @@ def sparse_rows(rows: Iterable[Profile]) -> Iterator[Profile]:
 def compress(
     a: ArrayLike, format: str | ElementType | None = None, *, unit: Unit | None = None
 ) -> tuple[Codes, Positions]:
-    """What a sparse instruction is given of a matrix (..., K) with enough zeros: its stored codes and their positions.
+    """Return the operands of a sparse instruction for a matrix (..., K) with enough zeros: stored codes and positions.
 
-    Both results are (..., K / 2). `format` may be left out where the array is one of ml_dtypes. Of each four neighbours
-    (tf32: two) at most two (one) may be nonzero, zeros of either sign counting as zeros; where fewer are, the first places
-    that are left stand for them, and positions rise within a group. `unit` "tcgen05.mxf4" and "tcgen05.mxf4nvf4" store two of
-    the four pairs of each eight.
+    Both results are (..., K / 2). `format` may be left out for an array of ml_dtypes. At most two of each four
+    neighbors (tf32: one of two) may be nonzero; zeros of either sign count as zeros. If fewer are nonzero, the first
+    free places are stored, too, and positions rise within a group. `unit` "tcgen05.mxf4" and "tcgen05.mxf4nvf4" store
+    two of the four pairs of each eight.
     compress(np.uint16([[0, 0, 0x3c00, 0]]), "f16")[1] is [[0, 2]], and the stored codes are 0 and 0x3c00.
-    Raises RefsimError `not-sparse` with the place of a group that holds too much. Source: PTX ISA, sparse matrix storage.
+    Raises RefsimError `not-sparse` with the place of a group with too many nonzero elements. Source: PTX ISA, sparse
+    matrix storage.
     """
     codes, row = _codes(a, format)
     sparsity = sparsity_of(row, unit)
@@ -229,7 +238,7 @@ def compress(
 
 
 def expanded_runs(runs: NDArray[Any], sparsity: Sparsity) -> NDArray[Any]:
-    """The positions of elements, from those of the runs that they stand in: pairs 0 and 2 are elements 0, 1, 4 and 5."""
+    """Return the positions of elements from the positions of their runs: pairs 0 and 2 are elements 0, 1, 4 and 5."""
     inside = runs[..., None] * sparsity.together + np.arange(sparsity.together)
     return inside.reshape(*runs.shape[:-1], -1)
 
@@ -237,11 +246,12 @@ def expanded_runs(runs: NDArray[Any], sparsity: Sparsity) -> NDArray[Any]:
 def decompress(
     a: ArrayLike, metadata: ArrayLike, format: str | ElementType | None = None, *, unit: Unit | None = None
 ) -> Codes:
-    """The whole matrix (..., K) of stored codes and their positions, both (..., K / 2); what is not stored is +0.
+    """Return the whole matrix (..., K) of stored codes and their positions, both (..., K / 2); other elements are +0.
 
-    Positions of a group may stand in any order. The inverse of `compress`, but for zeros that are not stored.
+    Positions of a group may be in any order. This is the inverse of `compress`, except for zeros that are not stored.
     decompress(np.uint16([[0, 0x3c00]]), np.uint8([[0, 2]]), "f16") is [[0, 0, 0x3c00, 0]].
-    Raises RefsimError `metadata` for positions that are equal or beyond their group. Source: PTX ISA, sparse matrix storage.
+    Raises RefsimError `metadata` for positions that are equal or beyond their group. Source: PTX ISA, sparse matrix
+    storage.
     """
     codes, row = _codes(a, format)
     sparsity = sparsity_of(row, unit)
@@ -254,7 +264,7 @@ def decompress(
 
 
 def checked_positions(metadata: ArrayLike, shape: tuple[int, ...], sparsity: Sparsity) -> Positions:
-    """The positions of stored codes of that shape; raises RefsimError `metadata` where no instruction takes them."""
+    """Return the positions of stored codes of this shape; raise RefsimError `metadata` if no instruction takes them."""
     positions = native(array_of("metadata", metadata))
     if positions.dtype.kind not in "iu" or positions.shape != shape or not shape or shape[-1] % sparsity.kept:
         raise RefsimError(
@@ -297,7 +307,7 @@ def _codes(a: ArrayLike, format: str | ElementType | None) -> tuple[Codes, Eleme
 
 
 def _magnitudes(row: ElementType) -> int:
-    """The bits of a code that are all clear in a zero."""
+    """Return the bits of a code that are all clear in a zero."""
     if row.is_integer:
         return row.code_limit - 1
     format = float_named(row)
@@ -312,7 +322,7 @@ def _element(place: tuple[int, ...], group: int) -> tuple[int, ...]:
 
 
 def gathered(b: Codes, metadata: Positions, sparsity: Sparsity) -> Codes:
-    """The elements of B (..., N, K) that each row of A meets, in the order in which its codes are stored: (..., M, N, K / 2)."""
+    """Return the elements of B (..., N, K) that each row of A meets, in storage order: (..., M, N, K / 2)."""
     stored = np.arange(metadata.shape[-1]) // sparsity.kept * sparsity.group
     places = (metadata + stored)[..., None, :]
     wide = b[..., None, :, :]
@@ -324,8 +334,10 @@ def gathered(b: Codes, metadata: Positions, sparsity: Sparsity) -> Codes:
 
 @dataclass(frozen=True, kw_only=True)
 class SparseCall:
-    """A product to be computed by a row of `sparse_profile`, whose instructions take `k` stored products: each row of A is
-    a product of its own, with the elements of B that it meets. `shape` is that of the result."""
+    """Describe a product to be computed by a profile of `sparse_profile`, whose instructions take `k` stored products.
+
+    Each row of A is a product of its own, with the elements of B that it meets. `shape` is the shape of the result.
+    """
 
     row: Profile
     k: int
@@ -334,7 +346,8 @@ class SparseCall:
     shape: tuple[int, ...]
 
     def parts(self) -> Iterator[Call]:
-        """Calls whose results, rows behind rows, are that of this one: no more of B is gathered at once than fits."""
+        """Yield calls whose results, concatenated along M, are the result of this call; each gathers a bounded part of
+        B."""
         given = self.arguments
         a, b = np.asarray(given.a), np.asarray(given.b)
         step = max(1, _TILE // max(1, prod(b.shape[:-1]) * a.shape[-1]))
@@ -349,12 +362,12 @@ class SparseCall:
             yield replace(call, shape=(*call.shape[:-2], call.shape[-1]))
 
     def result(self) -> NDArray[Any]:
-        """D, as floats or integers."""
+        """Return D, as floats or integers."""
         return np.concatenate([part.result() for part in self.parts()], axis=-2)
 
 
 def sparse_call(arguments: Arguments, metadata: ArrayLike, row: Profile, k: int) -> SparseCall:
-    """The call of a sparse instruction; raises RefsimError where operands and metadata do not fit each other."""
+    """Return the call of a sparse instruction; raise RefsimError if operands and metadata do not fit each other."""
     a, b = (native(array_of(name, side)) for name, side in (("a", arguments.a), ("b", arguments.b)))
     sparsity, where = sparsity_of(arguments.a_format, row.unit), f"sparse {row.name}"
     if min(a.ndim, b.ndim) < 2 or not a.size or a.shape[-1] * sparsity.group != b.shape[-1] * sparsity.kept:

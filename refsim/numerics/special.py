@@ -1,6 +1,6 @@
-"""What the `.approx` instructions and div.full return: one row for each form whose bits are recorded, by its name in PTX.
+"""The results of the `.approx` instructions and div.full: one entry for each recorded form, by its name in PTX.
 
-A function that `refsim.mufu` gains has its f32 forms here by itself; another width is one more row.
+Every function of `refsim.mufu` gets its f32 forms here automatically; another width needs one more entry.
 """
 
 from collections.abc import Callable, Iterator
@@ -22,14 +22,16 @@ from refsim.typed_arrays import words
 Array = NDArray[Any]
 
 RECORDED_ON = "sm_90"
-"""The target whose chips (an H200 and an H100) returned these bits; sm_90a is the same."""
+"""The target whose chips (an H200 and an H100) returned these bits; sm_90a has equal results."""
 _WITHOUT_FTZ = ("tanh",)
 
 
 @dataclass(frozen=True)
 class SpecialForm:
-    """One instruction: what it computes (`function`, of `operands` numbers of a format), whether it flushes subnormals, and
-    `words`: from patterns of the operands to those of the results."""
+    """Describe one instruction: its `function` of `operands` numbers of a format, and whether it flushes subnormals.
+
+    `words` maps patterns of the operands to patterns of the results.
+    """
 
     instruction: str
     function: str
@@ -40,11 +42,12 @@ class SpecialForm:
 
     @property
     def by_upper_words(self) -> bool:
-        """Whether it reads and writes the upper word of a float64 alone: the unit's own two, which are those with .ftz."""
+        """Return whether the form reads and writes only the upper half of a float64: the two f64 forms with .ftz."""
         return self.format is F64 and self.flushes
 
 
 def _singles() -> Iterator[SpecialForm]:
+    """Yield the f32 forms: every function of the unit, with and without .ftz, and the divisions."""
     for name in unit.FUNCTIONS:
         for ftz in (False,) if name in _WITHOUT_FTZ else (False, True):
             text = f"{name}.approx{'.ftz' if ftz else ''}.f32"
@@ -79,13 +82,14 @@ SPECIAL_FORMS: tuple[SpecialForm, ...] = (
 _BY_NAME = {form.instruction: form for form in SPECIAL_FORMS} | {
     f"{form.instruction}x2": form for form in SPECIAL_FORMS if form.format in (F16, BF16)
 }
-"""The rows by their names; an instruction on pairs does to each half what that of one number does."""
+"""The forms by their names; an instruction on pairs applies the form of one number to each half."""
 
 
 def special_form(instruction: str) -> SpecialForm:
-    """The row of an instruction by its name in PTX, modifiers in PTX's order; an unknown name is an error with the nearest.
+    """Return the form of an instruction by its name in PTX; raise RefsimError with the nearest names.
 
-    The beginning of a name is an error with those that begin so; one of pairs ("ex2.approx.f16x2") has the row of one number.
+    Modifiers are in PTX's order. The beginning of a name is an error with the names that begin so. An instruction on
+    pairs ("ex2.approx.f16x2") has the form of one number.
     """
     longer = [name for name in _BY_NAME if isinstance(instruction, str) and name.startswith(f"{instruction}.")]
     if longer:
@@ -97,13 +101,13 @@ def special_form(instruction: str) -> SpecialForm:
 
 
 def approx(instruction: str, *operands: Array) -> Array:
-    """What an `.approx` instruction, or div.full, returns on sm_90, bit for bit.
+    """Return the result of an `.approx` instruction, or of div.full, on sm_90, bit for bit.
 
-    instruction: its name in PTX, such as "ex2.approx.ftz.f32" or "div.full.f32". operands: arrays of the instruction's type, as
-    `numerics.ieee` has them (float32, float16, float64, bf16 as uint16 patterns or as bfloat16), which broadcast; the result has
-    that dtype. An instruction on pairs, such as "tanh.approx.f16x2", takes arrays of its halves.
-    approx("sqrt.approx.f32", np.float32([2.25])) is [1.5]. Raises RefsimError for another name, dtype or number of operands, and
-    for shapes that do not broadcast.
+    instruction: its name in PTX, such as "ex2.approx.ftz.f32" or "div.full.f32". operands: arrays of the instruction's
+    type, as in `numerics.ieee` (float32, float16, float64, bf16 as uint16 patterns or as bfloat16), which broadcast;
+    the result has this dtype. An instruction on pairs, such as "tanh.approx.f16x2", takes arrays of its halves.
+    approx("sqrt.approx.f32", np.float32([2.25])) is [1.5]. Raises RefsimError for another name, dtype or number of
+    operands, and for shapes that do not broadcast.
     Source: recorded on an H200 and an H100 (docs/special-functions.md); other targets were not.
     """
     form = special_form(instruction)
@@ -123,7 +127,7 @@ def approx(instruction: str, *operands: Array) -> Array:
 
 
 def _together(instruction: str, operands: tuple[Array, ...]) -> list[Array]:
-    """The operands as arrays of one shape."""
+    """Return the operands as arrays of one shape."""
     try:
         arrays = [read_as_array("an operand", each) for each in operands]
     except ValueError:  # lists in a list that differ in length

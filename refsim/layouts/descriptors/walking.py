@@ -52,7 +52,7 @@ _KINDS: tuple[tuple[str, int, tuple[ElementType, ...]], ...] = (
     ("mxf4nvf4", 4, (E2M1,)),
 )
 _LONG_K = {"mxf4": 96, "mxf4nvf4": 96, "mxf8f6f4": 64}  # where the instruction descriptor says so, on some chips
-_LONG_BYTES = 48  # of K, which a descriptor whose leading offset is an absolute address may have
+_LONG_BYTES = 48  # of K, for descriptors with an absolute address as leading offset
 _TCGEN05_KINDS = {kind: (container, {row.name: row.code_bits for row in rows}) for kind, container, rows in _KINDS}
 
 

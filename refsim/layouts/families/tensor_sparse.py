@@ -108,7 +108,7 @@ def _metadata(name: str, stored: StoredFields, place: RowLanes) -> Fragment:
 
 
 def _fields(lane: Integers, value: Integers, stored: StoredFields, place: RowLanes) -> tuple[Integers, Integers]:
-    """Return (row, stored column) of a metadata field, from the lane (CTAs counted on) and the field of the lane.
+    """Return (row, stored column) of a metadata field, given a lane (in the second CTA from 128 on) and its field.
 
     Lane 16 i + 8 h + j, field v of tcgen05.sp.m128k32.f16.1sm.meta is row 16 i + 8 (v / 8) + j, stored column 8 h + v %
     8.

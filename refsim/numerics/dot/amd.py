@@ -13,7 +13,10 @@ _WIDEST_SHIFT = 63
 
 
 def late_step(a: Fields, b: Fields, c: Codes, profile: Profile) -> Codes:
-    """CDNA3: the sum of products and C are rounded down at the larger of two exponents, added, rounded to nearest."""
+    """Return a step of CDNA3, codes (batch, M, N): products are summed first, then C is added.
+
+    The sum of products and C are rounded down at the larger of two exponents, added, and rounded to nearest.
+    """
     assert profile.fraction is not None
     rounding, fraction = profile.rounding, profile.fraction
     accumulator = fields(c, rounding.format)
@@ -42,7 +45,7 @@ def late_step(a: Fields, b: Fields, c: Codes, profile: Profile) -> Codes:
 
 
 def _summed(signed: Integers, exponent: Integers, bits: int, fraction: int) -> tuple[Integers, Integers]:
-    """The truncated sum of products alone, in units of 2^(exponent - fraction), and that exponent."""
+    """Return the truncated sum of products alone, in units of 2^(exponent - fraction), and that exponent."""
     top = exponent.max(-1)
     top = np.where(top < ABSENT // 2, NO_PRODUCT, top)
     cut = (np.abs(signed) << (fraction - bits)) >> np.clip(top[..., None] - exponent, 0, _WIDEST_SHIFT)
@@ -50,13 +53,13 @@ def _summed(signed: Integers, exponent: Integers, bits: int, fraction: int) -> t
 
 
 def _floored(total: Integers, places: Integers) -> Integers:
-    """total x 2^places rounded down; left shifts stay within 63 bits."""
+    """Return total x 2^places rounded down; left shifts stay within 63 bits."""
     result: Integers = (total << np.clip(places, 0, _WIDEST_SHIFT)) >> np.clip(-places, 0, _WIDEST_SHIFT)
     return result
 
 
 def flushed(values: NDArray[np.float32], *, keep_sign: bool, smallest: float) -> NDArray[np.float32]:
-    """The values with subnormal ones, those below `smallest`, replaced by zeros."""
+    """Return the values with subnormal values, below `smallest`, replaced by zeros."""
     zero = np.copysign(np.float32(0), values) if keep_sign else np.float32(0)
     result: NDArray[np.float32] = np.where(np.abs(values) < np.float32(smallest), zero, values)
     return result
@@ -64,10 +67,10 @@ def flushed(values: NDArray[np.float32], *, keep_sign: bool, smallest: float) ->
 
 @np.errstate(all="ignore")
 def flushed_tree(a: NDArray[np.float32], b: NDArray[np.float32], c: NDArray[np.float32]) -> NDArray[np.float32]:
-    """CDNA2: products of flushed operands, their sum by pairs, then C; each operation rounds and flushes.
+    """Return a step of CDNA2: products of flushed operands, their sum by pairs, then C.
 
-    `a` (batch, M, L), `b` (batch, N, L), `c` (batch, M, N) without subnormals; L is a power of two. NaN is written as
-    0x7fffffff.
+    Each operation rounds and flushes. `a` (batch, M, L), `b` (batch, N, L), `c` (batch, M, N) without subnormals; L is
+    a power of two. NaN is written as 0x7fffffff.
     """
     level = _flushed_result(a[:, :, None, :] * b[:, None, :, :])
     while level.shape[-1] > 1:

@@ -1,4 +1,4 @@
-"""The same dot product on whole matrices: int64 arithmetic on arrays of shape (batch, M, N, products)."""
+"""The dot product of `definition` on whole matrices: int64 arithmetic on arrays of shape (batch, M, N, products)."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -16,16 +16,17 @@ from refsim.numerics.rows import Profile
 Integers = NDArray[np.int64]
 Codes = NDArray[np.unsignedinteger[Any]]
 
-ABSENT = -(1 << 20)  # exponent of a zero: below that of any number, and so is its sum with one
+ABSENT = -(1 << 20)  # exponent of a zero: below the exponent of any number, also when added to one
 _WIDEST_SHIFT = 63
 _FINITE, _INFINITE, _NAN = 0, 1, 2
 
 
 @dataclass(frozen=True)
 class Fields:
-    """The terms of an array of codes: sign +1 or -1, magnitude, exponent (`ABSENT` for zeros) and kind, one shape.
+    """Describe the terms of an array of codes: sign +1 or -1, magnitude, exponent and kind, arrays of one shape.
 
-    NaN and infinity have magnitude 0, so that they do not disturb the other sums of a block.
+    Zeros have the exponent `ABSENT`. NaN and infinity have magnitude 0, so that they do not disturb the other sums of a
+    block.
     """
 
     sign: Integers
@@ -35,7 +36,7 @@ class Fields:
     fraction_bits: int
 
     def take(self, places: list[int] | slice) -> "Fields":
-        """The terms at some places of the last axis."""
+        """Return the terms at some places of the last axis."""
         return Fields(
             self.sign[..., places],
             self.magnitude[..., places],
@@ -45,19 +46,20 @@ class Fields:
         )
 
     def part(self, place: tuple[slice, ...]) -> "Fields":
-        """The terms of some batches, or of some rows of them."""
+        """Return the terms of some batches, or of some rows of them."""
         return Fields(
             self.sign[place], self.magnitude[place], self.exponent[place], self.kind[place], self.fraction_bits
         )
 
     @property
     def nonzero(self) -> NDArray[np.bool_]:
+        """Return where a term is not zero; NaN and infinity count as not zero."""
         present: NDArray[np.bool_] = (self.magnitude != 0) | (self.kind != _FINITE)
         return present
 
 
 def fields(codes: Codes, format: Format) -> Fields:
-    """The terms of an array of codes, as `refsim.numerics.dot.terms.decoded` gives them one by one."""
+    """Return the terms of an array of codes, as `refsim.numerics.dot.terms.decoded` returns them one by one."""
     wide = codes.astype(np.int64) >> format.padding_bits
     negative = (wide >> (format.bits - 1)).astype(np.bool_) if format.signed else np.zeros(wide.shape, np.bool_)
     magnitude = wide & (format.magnitude_limit - 1)
@@ -89,14 +91,14 @@ def _kinds(format: Format, negative: NDArray[np.bool_], field: Integers, mantiss
 
 
 def operand_fields(codes: Codes, format: Format, profile: Profile) -> Fields:
-    """The terms of an operand, after the conversion that the profile makes first (FP8 to f16 is exact)."""
+    """Return the terms of an operand, after the conversion that the profile makes first (FP8 to f16 is exact)."""
     if profile.operands is F16:
         return fields(encode(decode(codes, format), F16, overflow="inf"), F16)
     return fields(codes, format)
 
 
 def scaled(operand: Fields, scales: Codes, format: Format) -> Fields:
-    """A block-scaled operand: exponents add, significands multiply, a NaN scale makes NaN."""
+    """Return a block-scaled operand: exponents add, significands multiply, a NaN scale makes NaN."""
     factor = fields(scales, format)
     block = operand.magnitude.shape[-1] // scales.shape[-1]
     return Fields(
@@ -109,12 +111,12 @@ def scaled(operand: Fields, scales: Codes, format: Format) -> Fields:
 
 
 def pair(a: NDArray[Any], b: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
-    """(batch, M, L) and (batch, N, L) as views that broadcast to (batch, M, N, L)."""
+    """Return (batch, M, L) and (batch, N, L) as views that broadcast to (batch, M, N, L)."""
     return a[:, :, None, :], b[:, None, :, :]
 
 
 def shifted(magnitude: Integers, places: Integers | int) -> Integers:
-    """magnitude x 2^places with the lost bits cut; magnitude >= 0, and left shifts stay within 63 bits."""
+    """Return magnitude x 2^places with the lost bits cut; magnitude >= 0, and left shifts stay within 63 bits."""
     left = np.clip(places, 0, _WIDEST_SHIFT)
     right = np.clip(np.negative(places), 0, _WIDEST_SHIFT)
     result: Integers = (magnitude << left) >> right
@@ -122,13 +124,13 @@ def shifted(magnitude: Integers, places: Integers | int) -> Integers:
 
 
 def _cut(magnitude: Integers, below: Integers, more: int) -> None:
-    """Magnitudes, in place, in units of a step: `more` bits than their own are kept, those `below` its exponent are cut."""
+    """Cut magnitudes, in place, to units of a step: `more` bits are appended, bits `below` its exponent are cut."""
     magnitude <<= max(more, 0)
     magnitude >>= np.minimum(below - min(more, 0), _WIDEST_SHIFT)
 
 
 def truncated_step(a: Fields, b: Fields, c: Codes, profile: Profile) -> Codes:
-    """One fused step for every (m, n): align to the largest exponent, cut, sum, round."""
+    """Return one fused step for every (m, n): align to the largest exponent, cut, sum, round."""
     assert profile.fraction is not None
     assert profile.zero_exponent is not None
     rounding = profile.rounding
@@ -142,7 +144,7 @@ def truncated_step(a: Fields, b: Fields, c: Codes, profile: Profile) -> Codes:
 
 
 def _top(exponent: Integers, accumulator: Fields, zero_exponent: int) -> Integers:
-    """The exponent that a step aligns to; where anything is zero it is at least the zero exponent."""
+    """Return the exponent that a step aligns to; where any term is zero it is at least the zero exponent."""
     zero = (exponent.min(-1) < ABSENT // 2) | (accumulator.magnitude == 0)
     top = np.maximum(exponent.max(-1), accumulator.exponent)
     result: Integers = np.where(zero, np.maximum(top, zero_exponent), top)
@@ -150,7 +152,7 @@ def _top(exponent: Integers, accumulator: Fields, zero_exponent: int) -> Integer
 
 
 def finished(total: Integers, top: Integers, accumulator: Fields, profile: Profile, special: Codes | None) -> Codes:
-    """C cut and added, the sum rounded, NaN and infinities put in their places."""
+    """Return the rounded sum of `total` and C, which is cut first; `special` codes replace it where they are not 0."""
     assert profile.fraction is not None
     rounding = profile.rounding
     places = accumulator.exponent - accumulator.fraction_bits - top + profile.fraction
@@ -159,13 +161,14 @@ def finished(total: Integers, top: Integers, accumulator: Fields, profile: Profi
 
 
 def with_specials(codes: Codes, special: Codes | None) -> Codes:
+    """Return the codes with `special` in their place where it is not 0; None changes nothing."""
     return codes if special is None else np.where(special != 0, special, codes)
 
 
 def grouped_step(
     a: Fields, b: Fields, scales: tuple[Codes, Codes], format: Format, c: Codes, profile: Profile
 ) -> Codes:
-    """One step of FP4: groups of 16 products, each one term with the exponent of its scales.
+    """Return one step of FP4: groups of 16 products, each one term with the exponent of its scales.
 
     `scales`: codes of shape (batch, M or N, blocks of this step).
     """
@@ -188,7 +191,7 @@ def grouped_step(
 
 
 def _group_sums(a: Fields, b: Fields, groups: int) -> tuple[Integers, NDArray[np.bool_]]:
-    """Exact sums of the products of each group in units of the smallest, and whether any product is not zero."""
+    """Return exact sums of the products of each group in units of the smallest, and whether any product is not zero."""
     parts = [slice(GROUP * g, GROUP * (g + 1)) for g in range(groups)]
     numbers = [x.sign * (x.magnitude << np.maximum(x.exponent, 0)) for x in (a, b)]
     sums = [_matmul(numbers[0][..., part], numbers[1][..., part]) for part in parts]
@@ -197,14 +200,14 @@ def _group_sums(a: Fields, b: Fields, groups: int) -> tuple[Integers, NDArray[np
 
 
 def _matmul(a: Integers, b: Integers) -> Integers:
-    """A times B transposed over the last axis by a float64 product; exact while the sums stay below 2^53."""
+    """Return A times B transposed over the last axis by a float64 product; exact while the sums stay below 2^53."""
     return (a.astype(np.float64) @ b.astype(np.float64).swapaxes(-1, -2)).astype(np.int64)
 
 
 def specials(
     a: Fields, b: Fields, c: Fields, rounding: Rounding, beyond: NDArray[np.bool_] | None = None
 ) -> Codes | None:
-    """The code of every output that a NaN or an infinity decides, 0 elsewhere; None where there is none.
+    """Return the code of every output that a NaN or an infinity decides, 0 elsewhere; None if there is no such output.
 
     `beyond` marks finite products, shape (batch, M, N, L), that count as infinite.
     """
@@ -225,7 +228,7 @@ def specials(
 
 
 def rounded(total: Integers, quantum: Integers, rounding: Rounding) -> Codes:
-    """The code of every total x 2^quantum, as `refsim.numerics.dot.terms.rounded`; |total| < 2^53."""
+    """Return the code of every total x 2^quantum, as `refsim.numerics.dot.terms.rounded`; |total| < 2^53."""
     format, magnitude = rounding.format, np.abs(total)
     leading = np.frexp(magnitude.astype(np.float64))[1].astype(np.int64) - 1 + quantum
     unit = np.maximum(leading, 1 - format.bias) - rounding.fraction_bits
@@ -243,7 +246,7 @@ def rounded(total: Integers, quantum: Integers, rounding: Rounding) -> Codes:
 
 
 def added(d: Codes, c: Codes, format: Format) -> Codes:
-    """The IEEE addition of C at the end of an instruction, to nearest even."""
+    """Return the IEEE sum of `d` and C at the end of an instruction, to nearest even."""
     assert format.array_dtype is not None
     result: Codes = ieee.add(d.view(format.array_dtype), c.view(format.array_dtype)).view(format.code_dtype)
     return result

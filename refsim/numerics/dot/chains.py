@@ -26,12 +26,12 @@ from refsim.numerics.methods import (
 )
 from refsim.numerics.rows import Profile
 
-_TILE = 1 << 19  # products in flight: about 4 MiB an intermediate array
+_TILE = 1 << 19  # products computed at once: about 4 MiB an intermediate array
 
 
 @dataclass(frozen=True)
 class Operands:
-    """Code arrays of one product: a (batch, M, K), b (batch, N, K), their formats, and scale codes where there are any."""
+    """Describe the codes of one product: a (batch, M, K), b (batch, N, K), their formats, and scale codes if any."""
 
     a: Codes
     b: Codes
@@ -42,7 +42,7 @@ class Operands:
     scale_format: Format | None = None
 
     def tile(self, batch: slice, rows: slice) -> "Operands":
-        """The part that a tile of outputs needs: some of the batch, some rows of A."""
+        """Return the operands of a tile of outputs: some of the batch, some rows of A."""
         a_scale = None if self.a_scale is None else self.a_scale[batch, rows]
         b_scale = None if self.b_scale is None else self.b_scale[batch]
         return Operands(
@@ -50,7 +50,7 @@ class Operands:
         )
 
     def chunk(self, start: int, k: int) -> "Operands":
-        """The part of K that one instruction takes, with its scales."""
+        """Return the part of K that one instruction takes, with its scales."""
         part = slice(start, start + k)
 
         def of(scale: Codes | None) -> Codes | None:
@@ -71,7 +71,7 @@ class Operands:
 
 
 def matrix_product(operands: Operands, c: NDArray[Any], profile: Profile, k: int) -> NDArray[Any]:
-    """d (batch, M, N): C and result are codes of the accumulator's format, int32 for integers."""
+    """Return d (batch, M, N): C and result are codes of the accumulator's format, int32 for integers."""
     return _PRODUCTS.get(profile.method, _fused_chain)(operands, c, profile, k)
 
 
@@ -89,7 +89,7 @@ def _fused_chain(operands: Operands, c: Codes, profile: Profile, k: int) -> Code
 
 
 def _tiled_step(operands: Operands, a: Fields, b: Fields, d: Codes, profile: Profile) -> Codes:
-    """One step for all outputs, some batches or rows at a time: an array of products never passes the tile by much."""
+    """Compute one step for all outputs, some batches or rows at a time: about _TILE products at once."""
     result = np.empty_like(d)
     batch, m, n = d.shape
     length = max(n * a.magnitude.shape[-1], 1)
@@ -129,7 +129,7 @@ def _step(operands: Operands, a: Fields, b: Fields, d: Codes, profile: Profile) 
 
 
 def floats(codes: Codes, format: ElementType) -> NDArray[Any]:
-    """The exact values of floating-point codes: float64 for f64, float32 otherwise."""
+    """Return the exact values of floating-point codes: float64 for f64, float32 otherwise."""
     row = float_named(format)
     return codes.view(np.float64) if row is F64 else decode(codes, row, np.float32)
 
@@ -149,7 +149,7 @@ def _fma_chain(operands: Operands, c: Codes, profile: Profile, k: int) -> Codes:
 
 
 def _times_scales(values: NDArray[Any], scale: Codes | None, operands: Operands) -> NDArray[np.float64]:
-    """Operands times their scales: exact in float64, as the products of two of them are."""
+    """Return operands times their scales: exact in float64, as are the products of two such operands."""
     assert scale is not None
     assert operands.scale_format is not None
     factors = decode(scale, operands.scale_format)
@@ -165,14 +165,14 @@ def _flushed_chain(operands: Operands, c: Codes, profile: Profile, k: int) -> Co
     d = c.view(np.float32)
     for start in range(0, a.shape[-1], profile.length):
         part = slice(start, start + profile.length)
-        if start % k == 0:  # a step's own -0 stays; C, at the start of an instruction, is flushed to +0
+        if start % k == 0:  # C is flushed to +0 at the start of an instruction; the -0 of a step is not
             d = flushed(d, keep_sign=False, smallest=F32.min_normal)
         d = flushed_tree(a[..., part], b[..., part], d)
     return d.view(np.uint32)
 
 
 def _integer(operands: Operands, c: NDArray[Any], profile: Profile, k: int) -> NDArray[Any]:
-    """Exact: a product is below 2^16, so that 2^37 of them fit float64; the sum wraps to 32 bits."""
+    """Return the exact sum: a product is below 2^16, so 2^37 of them fit float64; the sum wraps to 32 bits."""
     a, b = (
         codes.view(format.array_dtype or codes.dtype).astype(np.float64)
         for codes, format in ((operands.a, operands.a_format), (operands.b, operands.b_format))
@@ -181,11 +181,11 @@ def _integer(operands: Operands, c: NDArray[Any], profile: Profile, k: int) -> N
 
 
 def accumulator(profile: Profile) -> Format | None:
-    """The format of C and D; None for integers."""
+    """Return the format of C and D; None for integers."""
     return profile.d_format if isinstance(profile.d_format, Format) else None
 
 
-# Methods whose steps are no fused sums of fields.
+# Methods whose steps are not fused sums of `Fields`.
 _PRODUCTS: dict[Method, Callable[[Operands, NDArray[Any], Profile, int], NDArray[Any]]] = {
     INTEGER: _integer,
     FMA_CHAIN: _fma_chain,

@@ -1,7 +1,7 @@
 """The definition: one dot product over Python integers, step by step, as the hardware is specified.
 
-Every function takes terms and gives a Step, which keeps what it went through. `refsim.numerics.dot.arrays` computes the
-same results on arrays and is held equal to this in properties.
+Every function takes terms and returns a step with its intermediate values. `refsim.numerics.dot.arrays` computes the
+same results on arrays; properties compare the two.
 """
 
 from collections.abc import Callable, Sequence
@@ -29,7 +29,7 @@ FLOOR_BITS = 31  # fraction bits to which CDNA3 rounds its sum down before the l
 
 @dataclass(frozen=True)
 class Sum:
-    """Terms cut onto one grid: `aligned` counts units of 2^quantum, `exponent` is the one that they were aligned to."""
+    """Describe terms cut onto one grid: `aligned` counts units of 2^quantum, `exponent` is their common exponent."""
 
     terms: tuple[Term, ...]
     exponent: int
@@ -38,17 +38,18 @@ class Sum:
 
     @property
     def total(self) -> int:
+        """Return the sum in units of 2^quantum."""
         return sum(self.aligned)
 
 
 @dataclass(frozen=True)
 class FusedStep:
-    """One fused step: its terms, the exponent they were aligned to, the aligned integers, their sum and the result.
+    """Describe one fused step: its terms, their common exponent, the aligned integers, their sum and the result.
 
     The last of `terms` and `aligned` is C. An aligned integer counts units of 2^quantum, in a truncated step of
     2^(exponent - fraction). `exponent` and `quantum` are None where a NaN or an infinity decided. `result` is the code
     of the rounded sum. `places` are the i of the products; an addition of C alone has none. CDNA3 adds its products in
-    one or two `sums` first: there the two of `aligned` are the sum of products and C.
+    one or two `sums` first: then the two of `aligned` are the sum of products and C.
     """
 
     terms: tuple[Term, ...]
@@ -63,7 +64,7 @@ class FusedStep:
 
 @dataclass(frozen=True)
 class DotProduct:
-    """The steps of one dot product in order, the code it ends with, and its products before any scale, one for each i."""
+    """Describe one dot product: its steps in order, the final code, and its products before any scale, one per i."""
 
     steps: tuple[FusedStep, ...]
     result: int
@@ -83,11 +84,11 @@ def dot_product(
     b_scale: Sequence[int] = (),
     scale_format: str | Format | None = None,
 ) -> DotProduct:
-    """d = c + sum of a[i] b[i], as the instructions of `profile` with that `k` chain it over ascending i.
+    """Return d = c + sum of a[i] b[i], as the instructions of `profile` with this `k` chain it over ascending i.
 
     `a`, `b`: codes, one each for every i, a multiple of `k`; `c`: the code of the accumulator in the result's format;
     scales: one code for each block. E4M3 ones (0x38) 32 times with C = 0 on wgmma give 0x42000000, 32.
-    Source: the profile's row.
+    Source: the profile's.
     """
     if profile.d_format.is_integer:
         return _integer(a, b, c, element_named(a_format), element_named(b_format))
@@ -124,26 +125,26 @@ def _terms(codes: Sequence[int], format: Format, profile: Profile) -> list[Term]
 
 
 def _entering(c: int, profile: Profile) -> int:
-    """C as an instruction takes it: CDNA2 makes +0 of a subnormal and of -0, though not of the -0 of its own step."""
+    """Return C as an instruction reads it: CDNA2 turns a subnormal or -0 into +0, but not the -0 of its own step."""
     flushes = profile.method.flushes and c & (F32.magnitude_limit - 1) < 1 << F32.mantissa_bits
     return 0 if flushes else c
 
 
 def _as_half(term: Term) -> Term:
-    """An FP8 number converted to f16, which is exact: a subnormal E4M3 becomes normal."""
+    """Return an FP8 number converted to f16, which is exact: a subnormal E4M3 becomes normal."""
     if term.exponent is None:
         return term
     return decoded(rounded(term.significand, term.exponent - term.fraction_bits, RNE_F16), F16)
 
 
 def _kept_nan(*codes: int) -> int | None:
-    """The first f64 NaN of the codes, made quiet: 0x7ff0000000000001 becomes 0x7ff8000000000001."""
+    """Return the first f64 NaN of the codes, made quiet: 0x7ff0000000000001 becomes 0x7ff8000000000001."""
     quiet = 1 << (F64.mantissa_bits - 1)
     return next((code | quiet for code in codes if decoded(code, F64).kind is IS_NAN), None)
 
 
 def _scaled(terms: list[Term], factors: list[Term]) -> list[Term]:
-    """The products of a step times the two scales of their block: exponents add, significands multiply.
+    """Return the products of a step times the two scales of their block: exponents add, significands multiply.
 
     A scale that is NaN makes a NaN whatever it multiplies.
     """
@@ -154,9 +155,9 @@ def _scaled(terms: list[Term], factors: list[Term]) -> list[Term]:
 
 
 def _grouped(terms: list[Term], factors: list[Term]) -> list[Term]:
-    """FP4: 16 products that share their scales are one term whose exponent is that of the scales alone.
+    """Return FP4 terms: 16 products that share their scales are one term with the exponent of the scales alone.
 
-    A group whose products are all zero is a zero; one that merely cancels keeps its exponent.
+    A group whose products are all zero is a zero; a group that merely cancels keeps its exponent.
     """
     return [_one_term(terms[start : start + GROUP], factors[start]) for start in range(0, len(terms), GROUP)]
 
@@ -173,7 +174,7 @@ def _one_term(group: list[Term], factor: Term) -> Term:
 
 
 def _special(terms: Sequence[Term], rounding: Rounding) -> FusedStep | None:
-    """NaN, and infinities of both signs, give NaN; otherwise an infinity stands."""
+    """Return the step that a NaN or infinities decide (both signs give NaN); None if all terms are finite."""
     signs = {term.negative for term in terms if term.kind is INFINITE}
     if len(signs) == 2 or any(term.kind is IS_NAN for term in terms):
         return FusedStep(tuple(terms), None, (), 0, rounding.nan)
@@ -183,7 +184,7 @@ def _special(terms: Sequence[Term], rounding: Rounding) -> FusedStep | None:
 
 
 def _aligned(terms: Sequence[Term], exponent: int, fraction: int) -> tuple[int, ...]:
-    """Every term as an integer of units 2^(exponent - fraction), cut toward zero."""
+    """Return every term as an integer of units 2^(exponent - fraction), cut toward zero."""
     return tuple(
         0
         if term.exponent is None
@@ -193,7 +194,7 @@ def _aligned(terms: Sequence[Term], exponent: int, fraction: int) -> tuple[int, 
 
 
 def _truncated(products: Sequence[Term], c: int, profile: Profile) -> FusedStep:
-    """Align the products and C to the largest exponent, cut, sum, round."""
+    """Return a step that aligns the products and C to the largest exponent, cuts, sums and rounds."""
     assert profile.fraction is not None
     assert profile.zero_exponent is not None
     rounding = profile.rounding
@@ -207,7 +208,7 @@ def _truncated(products: Sequence[Term], c: int, profile: Profile) -> FusedStep:
 
 
 def _exact(terms: Sequence[Term], rounding: Rounding) -> FusedStep:
-    """The exact sum, rounded once; an exact zero is +0."""
+    """Return the exact sum, rounded once; an exact zero is +0."""
     special = _special(terms, rounding)
     if special:
         return special
@@ -218,7 +219,7 @@ def _exact(terms: Sequence[Term], rounding: Rounding) -> FusedStep:
 
 
 def _ieee(terms: Sequence[Term], rounding: Rounding) -> FusedStep:
-    """The exact sum, rounded once, as IEEE 754 has it: a sum of negative zeros is -0."""
+    """Return the exact sum, rounded once by IEEE 754: a sum of negative zeros is -0."""
     step = _exact(terms, rounding)
     zeros = all(term.kind is FINITE and term.exponent is None and term.negative for term in terms)
     return replace(step, result=rounding.sign) if zeros else step
@@ -235,26 +236,26 @@ def _fma_step(products: Sequence[Term], c: int, profile: Profile) -> FusedStep:
 
 
 def _added(d: int, c: int, profile: Profile) -> FusedStep:
-    """The IEEE addition of C at the end of an instruction, to nearest even."""
+    """Return the IEEE addition of C at the end of an instruction, to nearest even."""
     rounding = TO_NEAREST[profile.d_format]
     return _ieee((decoded(d, rounding.format), decoded(c, rounding.format)), rounding)
 
 
 def _without_subnormal(term: Term) -> Term:
-    """The operand with a subnormal replaced by +0."""
+    """Return the operand with a subnormal replaced by +0."""
     subnormal = term.kind is FINITE and term.magnitude < 1 << term.fraction_bits
     return Term(False, 0, None, term.fraction_bits) if subnormal else term
 
 
 def _flushed_sum(terms: Sequence[Term]) -> Term:
-    """The float32 sum, to nearest even, with a subnormal result replaced by a zero of its sign."""
+    """Return the float32 sum, to nearest even, with a subnormal result replaced by a zero of its sign."""
     term = decoded(_ieee(terms, RNE_F32).result, F32)
     subnormal = term.kind is FINITE and term.magnitude < 1 << F32.mantissa_bits
     return Term(term.negative, 0, None, F32.mantissa_bits) if subnormal else term
 
 
 def _flushed_tree(products: Sequence[Term], c: int, profile: Profile) -> FusedStep:
-    """Float32 arithmetic that flushes subnormals: products, their sum by pairs, then C."""
+    """Return a step of float32 arithmetic that flushes subnormals: products, their sum by pairs, then C."""
     level = [_flushed_sum([term]) for term in products]
     while len(level) > 1:
         level = [_flushed_sum(level[i : i + 2]) for i in range(0, len(level), 2)]
@@ -271,24 +272,24 @@ def _flushed_tree(products: Sequence[Term], c: int, profile: Profile) -> FusedSt
 
 
 def _summed(products: Sequence[Term], fraction: int) -> Sum:
-    """The truncated sum of products alone, in units of 2^(exponent - fraction)."""
+    """Return the truncated sum of products alone, in units of 2^(exponent - fraction)."""
     exponent = max((term.exponent for term in products if term.exponent is not None), default=NO_PRODUCT)
     return Sum(tuple(products), exponent, exponent - fraction, _aligned(products, exponent, fraction))
 
 
 def _floored(total: int, places: int) -> int:
-    """total x 2^places rounded down: _floored(-7, -1) is -4."""
+    """Return total x 2^places rounded down: _floored(-7, -1) is -4."""
     return total << places if places >= 0 else total >> -places
 
 
 def _beyond(term: Term) -> Term:
-    """A product of 2^128 or more becomes infinite."""
+    """Return a product of 2^128 or more as an infinity; other terms are unchanged."""
     large = term.exponent is not None and abs(term.value) >= 1 << 128
     return Term(term.negative, 0, None, term.fraction_bits, INFINITE) if large else term
 
 
 def _late(products: Sequence[Term], c: int, profile: Profile) -> FusedStep:
-    """CDNA3: the products are summed first; then their sum and C are rounded down at the larger of two exponents."""
+    """Return a step of CDNA3: products are summed first; their sum and C are rounded down at the larger exponent."""
     assert profile.fraction is not None
     rounding, fraction = profile.rounding, profile.fraction
     accumulator = decoded(c, rounding.format)
@@ -315,7 +316,7 @@ def _late(products: Sequence[Term], c: int, profile: Profile) -> FusedStep:
 
 
 def _integer(a: Sequence[int], b: Sequence[int], c: int, a_format: ElementType, b_format: ElementType) -> DotProduct:
-    """The exact integer sum, wrapped to 32 bits."""
+    """Return the exact integer sum, wrapped to 32 bits."""
     products = [int(a_format.value(x) * b_format.value(y)) for x, y in zip(a, b, strict=True)]
     total = c + sum(products)
     terms = tuple(Term(value < 0, abs(value), 0 if value else None, 0) for value in products)

@@ -1,4 +1,4 @@
-"""Numbers as a tensor core holds them: a magnitude and an exponent that is never renormalised; and a sum rounded once."""
+"""Numbers as a tensor core holds them: a magnitude and an exponent, never renormalized; and a sum rounded once."""
 
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -11,10 +11,10 @@ FINITE, INFINITE, IS_NAN = "finite", "infinite", "nan"
 
 @dataclass(frozen=True)
 class Term:
-    """(-1)^negative x magnitude x 2^(exponent - fraction_bits).
+    """Describe the number (-1)^negative x magnitude x 2^(exponent - fraction_bits).
 
-    The exponent is the one the datapath aligns by: that of the format's field, so a subnormal E4M3 has -6. It is None
-    for a zero, which takes part with the zero exponent of its profile. E4M3 0x01 is 1 x 2^(-6 - 3).
+    The datapath aligns by this exponent, the exponent of the format's field: a subnormal E4M3 has -6. It is None for a
+    zero, which takes part with the zero exponent of its profile. E4M3 0x01 is 1 x 2^(-6 - 3).
     """
 
     negative: bool
@@ -25,11 +25,12 @@ class Term:
 
     @property
     def significand(self) -> int:
+        """Return the magnitude with its sign."""
         return -self.magnitude if self.negative else self.magnitude
 
     @property
     def value(self) -> Fraction:
-        """The exact value of a finite term."""
+        """Return the exact value of a finite term."""
         return (
             Fraction(0)
             if self.exponent is None
@@ -37,12 +38,15 @@ class Term:
         )
 
     def scaled(self, exponent: int) -> "Term":
-        """The term with a power of two multiplied into its exponent; a zero stays a zero."""
+        """Return the term with a power of two multiplied into its exponent; a zero stays a zero."""
         return self if self.exponent is None else replace(self, exponent=self.exponent + exponent)
 
 
 def decoded(code: int, format: Format) -> Term:
-    """The term of one code. Padding bits (tf32) are dropped before classification: a NaN of payload only is infinite."""
+    """Return the term of one code.
+
+    Padding bits (tf32) are dropped before classification: a NaN with payload only there is infinite.
+    """
     code >>= format.padding_bits
     negative = format.signed and bool(code >> (format.bits - 1))
     magnitude = code & (format.magnitude_limit - 1)
@@ -70,7 +74,7 @@ def _kind(format: Format, negative: bool, field: int, mantissa: int) -> str:
 
 
 def multiplied(a: Term, b: Term) -> Term:
-    """The product: magnitudes multiply, exponents add, nothing is normalised. 1.5 x 1.5 is 2.25 with exponent 0."""
+    """Return the product: magnitudes multiply, exponents add, nothing is normalized. 1.5 x 1.5 is 2.25, exponent 0."""
     negative, bits = a.negative != b.negative, a.fraction_bits + b.fraction_bits
     zero = any(term.kind is FINITE and term.exponent is None for term in (a, b))
     if IS_NAN in (a.kind, b.kind) or (INFINITE in (a.kind, b.kind) and zero):
@@ -82,13 +86,13 @@ def multiplied(a: Term, b: Term) -> Term:
 
 
 def shifted(significand: int, places: int) -> int:
-    """significand x 2^places with the lost bits of the magnitude cut: shifted(-7, -1) is -3."""
+    """Return significand x 2^places with the lost bits of the magnitude cut: shifted(-7, -1) is -3."""
     magnitude = abs(significand) << places if places >= 0 else abs(significand) >> -places
     return -magnitude if significand < 0 else magnitude
 
 
 def rounded(total: int, quantum: int, rounding: Rounding) -> int:
-    """The code of total x 2^quantum, rounded once. A finite sum beyond the range is infinite in every rounding.
+    """Return the code of total x 2^quantum, rounded once. A finite sum beyond the range is infinite in every rounding.
 
     rounded(5, -1, RZ_F32) is 0x40200000, 2.5.
     """

@@ -1,4 +1,4 @@
-"""Where numba takes over: packed tiles for the kernels, and when a problem is large enough for them."""
+"""The interface to numba: packed tiles for the kernels, and the size from which a matrix product uses them."""
 
 import math
 import sys
@@ -19,14 +19,14 @@ from refsim.numerics.rows import Profile
 
 WIDTH, AT_ONCE = 128, 4  # columns of a tile and products that a loop takes at a time, as in kernels
 FROM = 1 << 15  # products of one matrix product from which compiled loops win
-COMPILED_FROM = 1 << 29  # and from which loading or compiling them first wins: half a second in NumPy
+COMPILED_FROM = 1 << 29  # products from which loading or compiling them first wins: half a second in NumPy
 _NARROWEST = 32  # rows or columns; fewer leave most of a tile empty
 _MODULE = "refsim.numerics.fast.kernels"
 
 
 @lru_cache
 def kernels() -> ModuleType | None:
-    """The compiled loops; None where numba is not installed or finds no place to keep what it compiled."""
+    """Return the module of compiled loops; None if numba is not installed or has no cache directory."""
     try:
         return import_module(_MODULE)
     except (ImportError, RuntimeError):
@@ -34,8 +34,11 @@ def kernels() -> ModuleType | None:
 
 
 def wins(shape: tuple[int, ...], length: int, profile: Profile) -> bool:
-    """Whether kernels compute a product of that (batch, M, N) and K: large enough, and compiled if that takes longer. A
-    simulated GPU multiplies small tiles thousands of times: once that took as long as compiling does, they are compiled."""
+    """Return whether kernels compute a product of this (batch, M, N) and K faster, compilation included.
+
+    A simulated GPU multiplies small tiles thousands of times. Kernels are compiled once such products took as long as
+    compilation does; the counter is `left_to_numpy`.
+    """
     _, m, n = shape
     if max(m, n) < _NARROWEST or m * n * length < FROM:
         return False
@@ -49,14 +52,17 @@ def wins(shape: tuple[int, ...], length: int, profile: Profile) -> bool:
 
 
 def takes(profile: Profile, step: int) -> bool:
-    """Whether the loops compute a row with steps of so many products: they take products four at a time, in a step and
-    in what of it adds up in int32. F = 28 leaves two of those; no chip has such a row, discovery tries some."""
+    """Return whether the loops compute a profile with steps of so many products.
+
+    They take products four at a time, in a step and in the part of it that adds up in int32. F = 28 leaves two products
+    for int32; no chip has such a profile, but discovery tries some.
+    """
     return step % AT_ONCE == 0 and (profile.method.groups or int32_products(profile, step) % AT_ONCE == 0)
 
 
 @dataclass
 class LeftToNumpy:
-    """The products of this process that kernels would have computed sooner, had they been compiled."""
+    """Count the products of this process that kernels would have computed sooner, had they been compiled."""
 
     products: int = 0
 
@@ -65,30 +71,30 @@ left_to_numpy = LeftToNumpy()
 
 
 def worth_compiling(shape: tuple[int, ...], length: int) -> bool:
-    """Whether a product is so large that compiling the loops first does not matter."""
+    """Return whether a product is so large that the time of compiling the loops does not matter."""
     return math.prod(shape) * length >= COMPILED_FROM
 
 
 def _compiled(kernel: Any) -> bool:
-    """Whether a kernel can be called at once; None: its module is not loaded, or another thread is loading it."""
+    """Return whether a kernel can be called at once; None means that its module is not loaded or is being loaded."""
     return kernel is not None and bool(kernel.signatures)
 
 
 @dataclass(frozen=True)
 class Packed:
-    """B of one batch: each of its arrays as tiles (tiles, K or K / 16, width), padded with zeros."""
+    """Hold B of one batch: each of its arrays as tiles (tiles, K or K / 16, width), padded with zeros."""
 
     b: FastOperand | GroupedOperand
     arrays: tuple[NDArray[Any], ...]
 
 
 def packed(b: FastOperand | GroupedOperand) -> Packed:
-    """B packed once for all rows of A."""
+    """Pack B once for all rows of A."""
     return Packed(b, tuple(_tiles(array) for array in _arrays(b)))
 
 
 def _arrays(of: FastOperand | GroupedOperand) -> tuple[NDArray[Any], ...]:
-    """What the kernels read of an operand, C-contiguous (K or K / 16, rows)."""
+    """Return the arrays of an operand that the kernels read, C-contiguous (K or K / 16, rows)."""
     if isinstance(of, GroupedOperand):
         arrays: tuple[NDArray[Any], ...] = (of.values, of.weights, of.exponents, of.present)
     else:
@@ -97,7 +103,7 @@ def _arrays(of: FastOperand | GroupedOperand) -> tuple[NDArray[Any], ...]:
 
 
 def _tiles(array: NDArray[Any]) -> NDArray[Any]:
-    """(places, columns) as (tiles, places, width)."""
+    """Return (places, columns) as (tiles, places, width)."""
     places, columns = array.shape
     count = -(-columns // WIDTH)
     result = np.zeros((count, places, WIDTH), array.dtype)
@@ -110,8 +116,10 @@ def _tiles(array: NDArray[Any]) -> NDArray[Any]:
 def chain(
     a: FastOperand | GroupedOperand, b: Packed, c: Values, profile: Profile, length: int, *, may_compile: bool
 ) -> Values:
-    """The rounded sums of all steps from C (1, M, N), float32, on. Wide operands are left to NumPy if kernels for them
-    are not compiled yet and may not be now."""
+    """Return the rounded sums of all steps, starting with C (1, M, N), float32.
+
+    NumPy computes wide operands if their kernels are not compiled yet and `may_compile` is false.
+    """
     module = kernels()
     assert module is not None
     sums, left, rule = _tiles(c[0]), _arrays(a), module.StepNumbers(**_rule(profile, length))
@@ -130,7 +138,7 @@ def chain(
 
 
 def _rule(profile: Profile, length: int) -> dict[str, int | bool]:
-    """A row as the fields of `kernels.StepNumbers`."""
+    """Return a profile as the fields of `kernels.StepNumbers`."""
     rounding = profile.rounding
     assert profile.fraction is not None
     assert profile.zero_exponent is not None

@@ -1,4 +1,4 @@
-"""Where the fast steps are exact: for which rows at all, and for which exponents in float32. Stated once, tested as a law.
+"""Where the fast steps are exact: which profiles, and which exponents in float32. Properties test these limits.
 
 A step with largest exponent E counts in units of 2^(E - F): its last kept bit. A product is below 2^(F + 2) units.
 """
@@ -7,21 +7,21 @@ from refsim.formats import F16, float_named
 from refsim.numerics.fast.reals import REAL_F32, real_of
 from refsim.numerics.rows import Profile
 
-# ---- rows ------------------------------------------------------------------------------------------------------------
+# ---- profiles --------------------------------------------------------------------------------------------------------
 
 MOST_BITS = 29
-"""Fraction bits of a truncated row: a product below 2^(F + 2) units has to fit int32."""
+"""Fraction bits of a truncated profile: a product below 2^(F + 2) units has to fit int32."""
 GROUPED_BITS, GROUPED_ZERO = 35, -139
 _NARROW_FIELD = 5  # exponent bits of an operand whose products float32 always holds
 
 
 def covers(profile: Profile) -> bool:
-    """Whether `refsim.numerics.fast` returns the bits of the definition for every operand of this row.
+    """Return whether `refsim.numerics.fast` returns the bits of the definition for every operand of this profile.
 
-    A truncated row keeps at most 29 bits, and where it rounds to nearest at least those of its result, its sums fit the type
-    that holds them, a zero stands below every normal number of the result and every narrow product, and only f16 is
-    rounded to nearest. Every row of `refsim.numerics.profiles` is covered; F = 30 is not. Rows that no chip has are safe to
-    try: what is not covered is left to the definition.
+    A covered truncated profile keeps at most 29 bits. If it rounds to nearest, it keeps at least the bits of its
+    result, and the result is f16. Its sums fit the type that holds them. Its zero exponent is below every normal number
+    of the result and every narrow product. Every entry of `refsim.numerics.profiles` is covered; F = 30 is not. Other
+    profiles are safe to try: the definition computes profiles that are not covered.
     """
     fraction, zero = profile.fraction, profile.zero_exponent
     fused = profile.method.parametrised or profile.method.groups
@@ -38,20 +38,20 @@ def covers(profile: Profile) -> bool:
         return False
     cuts_more = rounding.fraction_bits < rounding.format.mantissa_bits
     if cuts_more and real_of(profile) is not REAL_F32:
-        return False  # a subnormal C alone is cut by its bits, which in float64 are those of a normal number
+        return False  # a subnormal C alone is cut by its bits, but in float64 it has the bits of a normal number
     carried = fraction + 3 + profile.length.bit_length()  # bits of a sum of that many products and C
     least = rounding.fraction_bits if rounding.nearest else 1
     return least <= fraction <= MOST_BITS and carried <= real_of(profile).mantissa + 1
 
 
 def _always_narrow(profile: Profile) -> bool:
-    """Whether float32 holds the products of all operands of a row."""
+    """Return whether float32 holds the products of all operands of a profile."""
     formats = [float_named(format) for format in (*profile.a_formats, *profile.b_formats)]
     return not profile.scales and all(format.exponent_bits <= _NARROW_FIELD for format in formats)
 
 
 def int32_products(profile: Profile, length: int) -> int:
-    """How many products of a step add up to less than 2^31 units: 16 where F = 25."""
+    """Return how many products of a step add up to less than 2^31 units: 16 where F = 25."""
     assert profile.fraction is not None
     return min(length, 1 << (MOST_BITS - profile.fraction))
 
@@ -59,18 +59,21 @@ def int32_products(profile: Profile, length: int) -> int:
 # ---- exponents: where products are narrow, that is float32 products, int32 sums and int8 exponents are exact ---------
 
 WIDEST_RANGE, ZERO_OFFSET = 63, -64
-"""Offsets of two operands add up within int8; a zero's is below that of any product, alone and in sum."""
+"""Offsets of two operands add up within int8; the offset of a zero is below every product, alone and in a sum."""
 LOWEST, HIGHEST = -110, 120
 LOWEST_PRODUCT, HIGHEST_PRODUCT = -100, 95
-"""A sum never leaves the normal float32 numbers: with C near the largest f32 one unit of a step is at least 2^102, with C
-small a product's last kept bit is at least 2^-125."""
+"""A sum never leaves the normal float32 numbers: one unit of a step is at least 2^102 with C near the largest f32, and a
+product's last kept bit is at least 2^-125 with C small."""
 
 
 def narrow_operand(low: int, high: int) -> bool:
-    """Whether an operand with these least and largest exponents may have narrow products."""
+    """Return whether an operand with these least and largest exponents may have narrow products.
+
+    `operand_of` then stores its exponents as int8 offsets; `narrow_products` checks a pair of operands.
+    """
     return high - low <= WIDEST_RANGE and low >= LOWEST and high <= HIGHEST
 
 
 def narrow_products(low: int, high: int) -> bool:
-    """Whether products with these least and largest exponents are narrow, their operands given."""
+    """Return whether products with these least and largest exponents are narrow; both operands must be."""
     return low >= LOWEST_PRODUCT and high <= HIGHEST_PRODUCT

@@ -1,6 +1,6 @@
 """FP4 with scales on a tile of outputs, in NumPy: each group of 16 products is one term.
 
-A group's sum times its scales is below 2^20 units of its smallest product, so a float64 matrix product gives it exactly.
+A group's sum times its scales is below 2^20 units of its smallest product, so a float64 matrix product is exact.
 """
 
 import numpy as np
@@ -16,13 +16,14 @@ from refsim.numerics.rows import Profile
 
 
 def chain(a: GroupedOperand, b: GroupedOperand, c: Values, profile: Profile, length: int) -> Values:
-    """The rounded sums of all steps from C (batch, M, N) on; `c` is overwritten."""
+    """Return the rounded sums of all steps, starting with C (batch, M, N); `c` is overwritten."""
     for start in range(0, len(a.values), length):
         _step(a, b, slice(start, start + length), c, profile)
     return c
 
 
 def _step(a: GroupedOperand, b: GroupedOperand, part: slice, c: Values, profile: Profile) -> None:
+    """Add one step to `c` in place: cut C and each group's sum below the largest exponent, add them, round."""
     assert profile.fraction is not None
     exponent = _exponent(a, b, slice(part.start // GROUP, part.stop // GROUP), c, profile)
     exponent -= profile.fraction
@@ -43,7 +44,7 @@ def _step(a: GroupedOperand, b: GroupedOperand, part: slice, c: Values, profile:
 
 
 def _exponent(a: GroupedOperand, b: GroupedOperand, groups: slice, c: Values, profile: Profile) -> NDArray[np.int64]:
-    """The largest exponent of the groups that hold a product and of C; a C of zero has the zero exponent."""
+    """Return the largest exponent of C and of the groups with a product; a C of zero has the zero exponent."""
     assert profile.zero_exponent is not None
     top = np.full(c.shape, ZERO, np.int16)
     for x, y, p, q in zip(a.exponents[groups], b.exponents[groups], a.present[groups], b.present[groups], strict=True):

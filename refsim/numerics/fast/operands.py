@@ -1,4 +1,4 @@
-"""One operand, decoded once and ready for every step: K comes first, in the order in which steps take it."""
+"""One operand, decoded once for every step: K comes first, in the order in which steps take it."""
 
 from dataclasses import dataclass
 
@@ -16,9 +16,9 @@ from refsim.numerics.rows import Profile
 
 @dataclass(frozen=True)
 class FastOperand:
-    """Terms of shape (K, batch, rows), the range of their exponents, and `offsets` from the lowest; None where too wide.
+    """Describe terms of shape (K, batch, rows), the range of their exponents, and `offsets` from the lowest exponent.
 
-    `fraction_bits`: a value is a multiple of 2^(exponent - fraction_bits).
+    `offsets` is None if the range is too wide. `fraction_bits`: a value is a multiple of 2^(exponent - fraction_bits).
     """
 
     values: Values
@@ -40,7 +40,7 @@ def operand_of(
     *,
     batch_innermost: bool = False,
 ) -> FastOperand:
-    """The terms of codes (batch, rows, K) and their scales.
+    """Return the terms of codes (batch, rows, K) and their scales.
 
     `batch_innermost`: in memory the batch comes last, so that NumPy's loops run over it.
     """
@@ -62,7 +62,7 @@ def operand_of(
 
 
 def _in_order(first: Codes, profile: Profile, k: int) -> Codes:
-    """Codes with K first, in the order of the steps."""
+    """Return codes with K first, in the order of the steps."""
     if profile.order is not BYTE_PAIRS:
         return first
     places = np.concatenate(profile.steps(k))
@@ -70,7 +70,7 @@ def _in_order(first: Codes, profile: Profile, k: int) -> Codes:
 
 
 def _scaled(found: Terms, scale: Codes | None, scale_format: Format | None) -> Terms:
-    """Powers of two, K first, multiplied in; a NaN scale makes NaN of its block."""
+    """Return the terms times powers of two, K first; a NaN scale makes NaN of its block."""
     if scale is None or scale_format is None:
         return found
     factors = terms(scale, scale_format)
@@ -88,17 +88,18 @@ def _scaled(found: Terms, scale: Codes | None, scale_format: Format | None) -> T
 
 
 def narrow(a: FastOperand, b: FastOperand) -> bool:
-    """Whether float32 products, int32 sums and int8 exponents are exact for this pair."""
+    """Return whether float32 products, int32 sums and int8 exponents are exact for this pair."""
     return a.offsets is not None and b.offsets is not None and narrow_products(a.low + b.low, a.high + b.high)
 
 
 @dataclass(frozen=True)
 class GroupedOperand:
-    """FP4: `values` (K, batch, rows), and for each group `weights`, `exponents`, `present` (K/16, batch, rows).
+    """Describe FP4: `values` (K, batch, rows), and for each group `weights`, `exponents` and `present`.
 
-    A weight is the scale's value, a double, an exponent that of the scale alone, `ZERO` where the group is all zeros;
-    bit i of `present` says that element i is not zero. `special` (K/16, batch, rows) marks NaN scales, None where there
-    are none. `low` is the least exponent; a value times its weight is a multiple of 2^(exponent - fraction_bits).
+    Arrays of groups are (K/16, batch, rows). A weight is the scale's value, a double. An exponent is the scale's alone,
+    `ZERO` where the group is all zeros; bit i of `present` says that element i is not zero. `special` marks NaN scales,
+    None without any. `low` is the least exponent; a value times its weight is a multiple of 2^(exponent -
+    fraction_bits).
     """
 
     values: NDArray[np.float32]
@@ -110,14 +111,14 @@ class GroupedOperand:
     special: NDArray[np.int8] | None
 
     def weighted(self, part: slice) -> NDArray[np.float64]:
-        """The values of some places of K times their weights."""
+        """Return the values of some places of K times their weights."""
         groups = self.weights[part.start // GROUP : part.stop // GROUP]
         result: NDArray[np.float64] = np.repeat(groups, GROUP, axis=0) * self.values[part]
         return result
 
 
 def grouped_operand_of(codes: Codes, format: Format, scale: Codes, scale_format: Format) -> GroupedOperand:
-    """The groups of codes (batch, rows, K) with scales (batch, rows, K / block)."""
+    """Return the groups of codes (batch, rows, K) with scales (batch, rows, K / block)."""
     numbers = terms(np.moveaxis(codes, -1, 0), format).values
     factors = terms(np.moveaxis(scale, -1, 0), scale_format)
     groups = numbers.reshape(-1, GROUP, *numbers.shape[1:])
@@ -134,5 +135,5 @@ def grouped_operand_of(codes: Codes, format: Format, scale: Codes, scale_format:
 
 
 def loses_no_bit(last_bit: int, a: FastOperand | GroupedOperand, b: FastOperand | GroupedOperand) -> bool:
-    """Whether every product is a multiple of 2^last_bit, the coarsest last bit that a step keeps: nothing is cut."""
+    """Return whether every product is a multiple of 2^last_bit, the coarsest last bit that a step keeps."""
     return last_bit <= a.low + b.low - a.fraction_bits - b.fraction_bits

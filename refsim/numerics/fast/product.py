@@ -1,7 +1,7 @@
-"""Whole matrix products by the fast steps, in tiles of bounded memory; rows that these do not cover go to the definition.
+"""Whole matrix products by the fast steps, in tiles of bounded memory; the definition computes other profiles.
 
-A block is some columns of some products: its part of B is decoded once. Its rows of A are decoded and multiplied tile by
-tile. `tiles`, `groups` and `compiled` have the steps; outputs that NaN or infinities decide are written afterwards.
+A block is some columns of some products: its part of B is decoded once. Its rows of A are decoded and multiplied tile
+by tile. `tiles`, `groups` and `compiled` have the steps; outputs that NaN or infinities decide are written afterwards.
 """
 
 from dataclasses import dataclass, replace
@@ -27,14 +27,14 @@ from refsim.numerics.rows import Profile
 
 
 def matrix_product(operands: Operands, c: NDArray[Any], profile: Profile, k: int) -> NDArray[Any]:
-    """d (batch, M, N), bit for bit what `refsim.numerics.dot.chains.matrix_product` returns for the same arguments."""
+    """Return d (batch, M, N), bit for bit the result of `refsim.numerics.dot.chains.matrix_product`."""
     if not covers(profile):
         return chains.matrix_product(operands, c, profile, k)
     return fast_product(operands, c, plan_for(c.shape, operands.a.shape[-1], profile, k))
 
 
 def fast_product(operands: Operands, c: Codes, plan: Plan) -> Codes:
-    """A row that `covers` allows; C that enters late is added after each instruction."""
+    """Return the product by a profile that `covers` allows; C that enters late is added after each instruction."""
     profile, length = plan.profile, operands.a.shape[-1]
     if plan.exchanges(c.shape, length):
         transposed = fast_product(_exchanged(operands), np.ascontiguousarray(c.swapaxes(1, 2)), plan)
@@ -61,7 +61,10 @@ def _exchanged(operands: Operands) -> Operands:
 
 
 def _chained(operands: Operands, c: Codes, plan: Plan) -> Codes:
-    """All steps from C on, block by block; threads share the blocks, or the rows of each where these are too few."""
+    """Return the result of all steps from C on, block by block.
+
+    Threads share the blocks, or the rows of each block if there are fewer blocks than threads.
+    """
     result, length = np.empty_like(c), operands.a.shape[-1]
     places = plan.blocks(c.shape, length)
 
@@ -82,7 +85,7 @@ def _chained(operands: Operands, c: Codes, plan: Plan) -> Codes:
 
 @dataclass(frozen=True)
 class _Block:
-    """Some columns of some products: their codes, B decoded and for compiled loops packed, C, the place of the result."""
+    """Describe some columns of some products: codes, decoded B (packed for compiled loops), C and the result."""
 
     operands: Operands
     b: FastOperand | GroupedOperand
@@ -93,6 +96,7 @@ class _Block:
 
 
 def _block(operands: Operands, c: Codes, result: Codes, place: tuple[slice, slice], plan: Plan) -> _Block:
+    """Return the block at `place`, (batches, columns), with B decoded."""
     batch, columns = place
     outputs = (batch, slice(None), columns)
     part = replace(
@@ -138,7 +142,7 @@ def _compute_rows(block: _Block, rows: slice, plan: Plan) -> None:
 
 
 def _sums(a: FastOperand | GroupedOperand, block: _Block, c: Values, plan: Plan) -> Values:
-    """The rounded sums of all steps, as if every number were finite."""
+    """Return the rounded sums of all steps, as if every number were finite."""
     b, profile = block.b, plan.profile
     if block.packed is not None:
         return compiled.chain(a, block.packed, c, profile, plan.length, may_compile=plan.may_compile)
@@ -150,7 +154,7 @@ def _sums(a: FastOperand | GroupedOperand, block: _Block, c: Values, plan: Plan)
 
 
 def _define(codes: Codes, places: NDArray[np.intp], operands: Operands, c: Codes, plan: Plan) -> None:
-    """Overwrite outputs by the definition: a sum overflowed and a term is the opposite infinity, so their order counts."""
+    """Compute outputs by the definition if a sum overflowed and a term is the opposite infinity: order counts there."""
     some = plan.outputs_at_once(operands.a.shape[-1])
     for start in range(0, len(places), some):
         batch, m, n = places[start : start + some].T

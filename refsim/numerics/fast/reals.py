@@ -1,4 +1,4 @@
-"""Sums held in a floating-point type that holds them exactly: powers of two by their bits, and the final roundings."""
+"""Sums in a floating-point type that holds them exactly: powers of two by their bits, and the final roundings."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -16,7 +16,7 @@ Values = NDArray[Any]
 
 @dataclass(frozen=True)
 class Real:
-    """A floating-point type and the integer type of its bits."""
+    """Describe a floating-point type and the integer type of its bits."""
 
     values: type[np.floating[Any]]
     bits: type[np.signedinteger[Any]]
@@ -24,13 +24,13 @@ class Real:
     bias: int
 
     def power(self, exponent: NDArray[Any]) -> Values:
-        """2^exponent, for exponents of normal numbers held in `bits`; the argument is overwritten."""
+        """Return 2^exponent, for exponents of normal numbers held in `bits`; the argument is overwritten."""
         exponent += self.bits(self.bias)
         exponent <<= self.bits(self.mantissa)
         return exponent.view(self.values)
 
     def exponent(self, values: Values) -> NDArray[Any]:
-        """floor(log2 |value|) of normal numbers; that of zeros and subnormal ones is -bias, of infinities bias + 1."""
+        """Return floor(log2 |value|) of normal numbers; -bias for zeros and subnormals, bias + 1 for infinities."""
         field: NDArray[Any] = values.view(self.bits) >> self.bits(self.mantissa)
         field &= self.bits(2 * self.bias + 1)
         field -= self.bits(self.bias)
@@ -41,7 +41,7 @@ REAL_F32, REAL_F64 = Real(np.float32, np.int32, 23, 127), Real(np.float64, np.in
 
 
 def real_of(profile: Profile) -> Real:
-    """The type that holds every sum of a step: 32 terms below 2^15 units fit float32, with 25 bits they need float64."""
+    """Return the type that holds every sum of a step: 32 terms below 2^15 units fit float32, 25 bits need float64."""
     assert profile.fraction is not None
     return REAL_F32 if profile.fraction <= 13 else REAL_F64
 
@@ -83,7 +83,7 @@ def to_nearest_half(sums: Values, real: Real) -> None:
 
 
 def values_of(c: Codes, profile: Profile, real: Real) -> tuple[Values, NDArray[np.int8] | None]:
-    """The finite values of accumulator codes and the marks of those that are not, which become zeros."""
+    """Return the values of accumulator codes, NaN and infinities as zeros, and the marks of these or None."""
     values = c.view(profile.d_dtype)
     finite = np.isfinite(values)
     if finite.all():
@@ -93,5 +93,5 @@ def values_of(c: Codes, profile: Profile, real: Real) -> tuple[Values, NDArray[n
 
 
 def codes_of(values: Values, profile: Profile) -> Codes:
-    """The codes of rounded sums: every one is a number of the format or infinite."""
+    """Return the codes of rounded sums: every sum is a number of the format or infinite."""
     return values.astype(profile.d_dtype, copy=False).view(profile.d_format.code_dtype)

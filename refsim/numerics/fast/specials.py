@@ -1,4 +1,4 @@
-"""NaN and infinities: outputs that they decide, put in place after finite arithmetic."""
+"""NaN and infinities: the outputs that they decide, written after finite arithmetic."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +14,7 @@ Marks = NDArray[np.int8]  # +1 and -1 infinities, 2 NaN, 0 finite numbers
 def decided(
     values: tuple[Values, Values], marks: tuple[Marks | None, Marks | None], c: Marks | None, shape: tuple[int, ...]
 ) -> Marks | None:
-    """The mark of every output (batch, M, N) that its terms make infinite or NaN; None where nothing is marked.
+    """Return the mark of every output (batch, M, N) that its terms make infinite or NaN; None if nothing is marked.
 
     `values` and `marks` of A and B are (K, batch, rows), a marked value is 0. NaN terms, infinity times zero and
     infinities of both signs give NaN.
@@ -40,7 +40,7 @@ def decided(
 
 
 def _indicators(values: Values, marks: Marks | None, places: NDArray[np.intp]) -> tuple[Values, Values]:
-    """The signs of the infinities and of all numbers at some places of K, float32 (batch, rows, places)."""
+    """Return the signs of the infinities and of all numbers at some places of K, float32 (batch, rows, places)."""
     mark = np.zeros(values.shape, np.int8) if marks is None else marks[places]
     infinities = np.where(mark == NAN_TERM, 0, mark)
     signs = np.sign(values).astype(np.int8) + infinities
@@ -49,7 +49,7 @@ def _indicators(values: Values, marks: Marks | None, places: NDArray[np.intp]) -
 
 
 def put(codes: Codes, marks: Marks, rounding: Rounding) -> None:
-    """Write the NaN and the infinities of the row."""
+    """Write the NaN and the infinities of a rounding where `marks` has them."""
     codes[marks == NAN_TERM] = rounding.nan
     codes[marks == 1] = rounding.infinity
     codes[marks == -1] = rounding.infinity | rounding.sign

@@ -1,4 +1,4 @@
-"""Operands as floating-point values and exponents: what the tiles and kernels compute with."""
+"""Operands as floating-point values and exponents, with which the tiles and kernels compute."""
 
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -14,15 +14,16 @@ from refsim.numerics.rows import Profile
 Values = NDArray[Any]  # float32 or float64
 Exponents = NDArray[np.int16]
 
-ZERO = -(1 << 12)  # exponent of a zero: below that of any product of others, and so is its sum with one
+ZERO = -(1 << 12)  # exponent of a zero: below the exponent of every product, also when added to another exponent
 NAN_TERM = 2  # in Terms.special; an infinity is +1 or -1
 
 
 @dataclass(frozen=True)
 class Terms:
-    """Finite values with their exponents (`ZERO` for zeros), one shape; NaN and infinities are zeros marked in `special`.
+    """Describe finite values with their exponents (`ZERO` for zeros), one shape; `special` marks NaN and infinities.
 
-    Exponents are those that a step aligns by: a subnormal E4M3 has -6. `special` is None where everything is finite.
+    Marked values are zeros. A step aligns by these exponents: a subnormal E4M3 has -6. `special` is None if all values
+    are finite.
     """
 
     values: Values
@@ -30,7 +31,7 @@ class Terms:
     special: NDArray[np.int8] | None
 
     def range(self) -> tuple[int, int]:
-        """The least and the largest exponent of the numbers that are not zero; (0, 0) where there are none."""
+        """Return the least and the largest exponent of the nonzero numbers; (0, 0) if there are none."""
         high = int(self.exponents.max(initial=ZERO))
         if high == ZERO:
             return 0, 0
@@ -47,7 +48,7 @@ def _of_fields(part: Fields) -> Terms:
 
 @lru_cache
 def _table(format: Format, profile: Profile | None) -> Terms:
-    """The terms of every code of a format; the exponent of NaN and infinities is below `ZERO`."""
+    """Return the terms of every code of a format; the exponent of NaN and infinities is below `ZERO`."""
     codes = np.arange(1 << format.bits, dtype=np.uint32) << np.uint32(format.padding_bits)
     found = _of_fields(_fields(codes.astype(format.code_dtype), format, profile))
     return replace(found, exponents=np.where(found.special != 0, np.int16(2 * ZERO), found.exponents))
@@ -58,7 +59,7 @@ def _fields(codes: Codes, format: Format, profile: Profile | None) -> Fields:
 
 
 def terms(codes: Codes, format: Format, profile: Profile | None = None) -> Terms:
-    """The terms of an array of codes, C-contiguous; `profile` where its rows convert operands first."""
+    """Return the terms of an array of codes, C-contiguous; `profile` if it converts operands first."""
     converts = profile if profile is not None and profile.operands else None
     if format.bits > 16 and codes.size < 1 << format.bits:
         found = _of_fields(_fields(np.ascontiguousarray(codes), format, converts))

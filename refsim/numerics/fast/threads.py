@@ -1,4 +1,4 @@
-"""Threads: how many, and a function over items on them. Each item writes outputs of its own; no bit depends on how many."""
+"""Threads: their number, and a function over items on them. Each item writes its own outputs, so no bit changes."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -6,20 +6,20 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 FROM = 1 << 22  # products of a matrix product from which threads pay
-MOST = 8  # of NumPy alone; more wait for the interpreter's lock, which compiled loops give back
+MOST = 8  # threads with NumPy alone; more would wait for the interpreter's lock, which compiled loops release
 
 _Item = TypeVar("_Item")
 
 
 def threads_for(products: int, *, compiled: bool) -> int:
-    """The threads for a matrix product of so many products."""
+    """Return the number of threads for a matrix product of so many products."""
     if products < FROM:
         return 1
     return cores() if compiled else min(cores(), MOST)
 
 
 def on_threads(function: Callable[[_Item], None], items: Sequence[_Item], threads: int) -> None:
-    """Call the function for every item; what one raises is raised here."""
+    """Call the function for every item; an exception of a call is raised here."""
     if threads == 1 or len(items) == 1:
         for item in items:
             function(item)
@@ -29,5 +29,5 @@ def on_threads(function: Callable[[_Item], None], items: Sequence[_Item], thread
 
 
 def cores() -> int:
-    """The cores that this process may use."""
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

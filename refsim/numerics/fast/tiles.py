@@ -2,7 +2,7 @@
 
 With E the largest exponent of a step and s = 2^(F - E) a product cut to its last kept bit is trunc(a b s), an integer.
 Narrow operands (`domain`): a b and a b s are exact in float32 (at most 22 significant bits, or below 1, where the cut
-leaves 0); the cut is the conversion to int32, in which terms add up exactly. Wide operands: the same in float64.
+leaves 0); the cut is the conversion to int32, in which terms add up exactly. Wide operands use float64 instead.
 """
 
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ from refsim.numerics.fast.reals import REAL_F64, Real, Values, in_range, real_of
 from refsim.numerics.fast.terms import ZERO
 from refsim.numerics.rows import Profile
 
-IN_FLIGHT = 1 << 16  # products formed at once: what stays in a core's own cache
+IN_FLIGHT = 1 << 16  # products formed at once: a core's own cache holds them
 AT_ONCE = 8  # places of K from which one reduction is faster than an addition each
 SERIAL = 1 << 18  # multiplications up to which OpenBLAS stays on the calling thread
 
@@ -28,7 +28,7 @@ Exponents = NDArray[np.signedinteger[Any]]
 
 @dataclass(frozen=True)
 class Arithmetic:
-    """How the steps of a row are computed for one pair of operands."""
+    """Describe how the steps of a profile are computed for one pair of operands."""
 
     profile: Profile
     length: int
@@ -37,22 +37,27 @@ class Arithmetic:
 
     @property
     def fraction(self) -> int:
+        """Return F: a term keeps bits down to 2^-F of the largest exponent."""
         assert self.profile.fraction is not None
         return self.profile.fraction
 
     @property
     def into_half(self) -> bool:
+        """Return whether results are f16."""
         return self.profile.d_format is F16
 
     @property
     def zero_exponent(self) -> int:
-        """The exponent of a step without products; where the row's is out of float32's reach C is cut alone."""
+        """Return the exponent of a step without products; if it is out of float32's range C is cut alone."""
         assert self.profile.zero_exponent is not None
         return max(self.profile.zero_exponent, LOWEST_PRODUCT) if self.narrow else self.profile.zero_exponent
 
 
 def chain(a: FastOperand, b: FastOperand, c: Values, profile: Profile, length: int) -> Values:
-    """The rounded sums of all steps from C (batch, M, N) on, values of the row's `Real`; `c` is overwritten."""
+    """Return the rounded sums of all steps, starting with C (batch, M, N), in the profile's `Real`.
+
+    `c` is overwritten.
+    """
     how = Arithmetic(profile, length, real_of(profile), narrow(a, b))
     for start in range(0, len(a.values), length):
         _step(a, b, slice(start, start + length), c, how)
@@ -65,7 +70,7 @@ def _step(a: FastOperand, b: FastOperand, part: slice, c: Values, how: Arithmeti
     exponent, no_product = _products_exponent(a, b, part, c, how)
     np.maximum(exponent, _c_exponent(c, how), out=exponent)
     c_alone = None if no_product is None or how.into_half else _cut_alone(c, how)
-    exponent -= real.bits(how.fraction)  # from here on that of the last kept bit
+    exponent -= real.bits(how.fraction)  # from here on the exponent of the last kept bit
     coarsest = int(exponent.max())
     scale = real.power(-exponent)
     np.multiply(c, scale, out=c)
@@ -86,7 +91,7 @@ def _step(a: FastOperand, b: FastOperand, part: slice, c: Values, how: Arithmeti
 def _products_exponent(
     a: FastOperand, b: FastOperand, part: slice, c: Values, how: Arithmetic
 ) -> tuple[Exponents, NDArray[np.bool_] | None]:
-    """The largest exponent of the products, and where narrow operands have none but zeros (None: nowhere)."""
+    """Return the largest exponent of the products, and where narrow operands have only zeros (None: nowhere)."""
     if how.narrow:
         assert a.offsets is not None
         assert b.offsets is not None
@@ -108,7 +113,7 @@ def _products_exponent(
 
 
 def _c_exponent(c: Values, how: Arithmetic) -> Exponents:
-    """The exponent of C; that of a zero is the zero exponent, or one below that of any product."""
+    """Return the exponent of C; for a zero it is the zero exponent, or an exponent below any product."""
     exponent = how.real.exponent(c)
     if how.narrow and not how.into_half:
         return exponent
@@ -121,14 +126,14 @@ def _c_exponent(c: Values, how: Arithmetic) -> Exponents:
 
 
 def _uncut_sum(a: FastOperand, b: FastOperand, part: slice, shape: tuple[int, ...], real: Real) -> Values:
-    """The sums of products none of which loses a bit: a matrix product, exact in any order."""
+    """Return the sums of products that lose no bit: a matrix product, exact in any order."""
     x = a.values[part].transpose(1, 2, 0).astype(real.values)
     y = b.values[part].transpose(1, 0, 2).astype(real.values)
     return matmul(x, y, np.empty(shape, real.values))
 
 
 def matmul(x: Values, y: Values, out: Values) -> Values:
-    """x (batch, M, L) times y (batch, L, N), in parts that BLAS does not spread over threads of its own."""
+    """Return x (batch, M, L) times y (batch, L, N), in parts that BLAS does not spread over threads of its own."""
     columns = max(1, SERIAL // (x.shape[1] * x.shape[2]))
     for start in range(0, y.shape[2], columns):
         some = slice(start, start + columns)
@@ -153,7 +158,7 @@ def _add_cut_products(a: FastOperand, b: FastOperand, part: slice, scale: Values
 
 
 def _int32_sum(x: Values, y: Values, scale: Values) -> NDArray[np.int32]:
-    """The sum of cut products, so few that int32 holds it; the conversion is the cut."""
+    """Return the sum of cut products, so few that int32 holds it; the conversion is the cut."""
     total, cut = np.zeros_like(scale, np.int32), None
     for terms in _outer(np.multiply, x, y, scale.size):
         np.multiply(terms, scale, out=terms)
@@ -166,9 +171,10 @@ def _int32_sum(x: Values, y: Values, scale: Values) -> NDArray[np.int32]:
 
 
 def _outer(combine: np.ufunc, x: Values, y: Values, outputs: int) -> Iterator[Values]:
-    """x (K, batch, M) combined with y (K, batch, N): (places, batch, M, N), in memory in the order of x and y.
+    """Yield x (K, batch, M) combined with y (K, batch, N): (places, batch, M, N), in memory in the order of x and y.
 
-    Either several places of K at a time, as many as stay in cache for that many outputs, or one. The array is used again.
+    Either several places of K at a time, as many as stay in cache for that many outputs, or one. The yielded array is
+    reused.
     """
     size = min(len(x), IN_FLIGHT // max(outputs, 1))
     size = size if size >= min(AT_ONCE, len(x)) else 1
@@ -180,7 +186,7 @@ def _outer(combine: np.ufunc, x: Values, y: Values, outputs: int) -> Iterator[Va
 
 
 def _over_k(combine: np.ufunc, terms: Values) -> Values:
-    """All places of K combined into one."""
+    """Return all places of K combined into one."""
     result: Values = terms[0] if len(terms) == 1 else combine.reduce(terms, axis=0)
     return result
 
@@ -200,7 +206,7 @@ def round_sums(sums: Values, profile: Profile, real: Real, *, careful: bool) -> 
 
 
 def _cut_alone(c: Values, how: Arithmetic) -> Values:
-    """C as a step without products returns it: cut like every term and as a result, and +0 where it was -0 or is cut to it."""
+    """Return C as a step without products returns it: cut like a term and like a result; -0 and zeros become +0."""
     alone = c.copy()
     toward_zero(alone, min(how.profile.rounding.fraction_bits, how.fraction), how.real)
     alone += how.real.values(0)

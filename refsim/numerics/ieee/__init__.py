@@ -1,4 +1,4 @@
-"""IEEE 754 arithmetic on NumPy arrays as PTX scalar instructions have it: exact, rounded once, in every mode.
+"""IEEE 754 arithmetic of PTX scalar instructions on NumPy arrays: exact, rounded once, in every mode.
 
 The dtype of an array is its format: float16 is f16, uint16 holds bf16 patterns, float32 and float64 are themselves.
 Operands broadcast and the result has the operands' dtype. Every function is pure and emits no NumPy warning.

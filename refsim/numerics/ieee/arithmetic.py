@@ -1,4 +1,4 @@
-"""add, sub, mul, div, rcp, sqrt: the hardware's nearest result, then one exact step for the directed modes."""
+"""add, sub, mul, div, rcp, sqrt: NumPy's nearest result, then one exact step for the directed modes."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ from refsim.numerics.ieee.patterns import (
 
 
 def check_modifiers(kind: FloatKind, *, ftz: bool, sat: bool, relu: bool = False) -> None:
-    """Raises RefsimError for a modifier that the kind's instructions do not have."""
+    """Raise RefsimError for a modifier that the kind's instructions lack."""
     if ftz and kind not in (SINGLE, HALF):
         raise RefsimError("modifier", f"{kind.name} has no .ftz", rule="PTX ISA: .ftz belongs to f32 and f16")
     if sat and kind not in (SINGLE, HALF):
@@ -44,10 +44,10 @@ def check_modifiers(kind: FloatKind, *, ftz: bool, sat: bool, relu: bool = False
 
 
 def finished(values: Array, operands: tuple[Array, ...], kind: FloatKind, *, sat: bool, relu: bool = False) -> Array:
-    """The register's value: saturated, rounded to the kind, NaN as the hardware writes it.
+    """Return the register's value: saturated, rounded to the kind, NaN as the hardware writes it.
 
-    `operands` are those whose NaN f64 passes on, in rising priority. Saturating before rounding is the same as after
-    it: 0 and 1 are representable and rounding is monotonic.
+    `operands` are the arrays whose NaN f64 passes on, in rising priority. Saturating before rounding gives equal
+    results: 0 and 1 are representable and rounding is monotonic.
     """
     if sat:
         values = saturated(values)
@@ -58,11 +58,11 @@ def finished(values: Array, operands: tuple[Array, ...], kind: FloatKind, *, sat
 
 @dataclass(frozen=True)
 class _Operation:
-    """One operation: its nearest result, and what a directed mode and the NaN of f64 need.
+    """Describe one operation: its nearest result, and the facts for directed modes and the NaN of f64.
 
     `single_excess` and `double_excess` give the sign of exact - nearest. `cancels` says for which signs of the operands
-    an exact zero is -0 in rm (None: the sign is that of the nearest result). `priority` orders the operands as
-    with_nan does.
+    an exact zero is -0 in rm (None: it has the sign of the nearest result). `priority` orders the operands for
+    with_nan.
     """
 
     nearest: Callable[..., Array]
@@ -142,7 +142,7 @@ _SQRT = _Operation(np.sqrt, _sqrt_excess, _sqrt_double_excess, priority=(0,))
 def _rounded(operation: _Operation, operands: tuple[Array, ...], rounding: RoundingModifier, kind: FloatKind) -> Array:
     # f16 and bf16 are computed in float32 and rounded again: 24 bits are at least 2p + 2 for p = 11 and p = 8, which
     # makes the second rounding harmless for sums and products (Figueroa). In the subnormal range of f16 both are exact
-    # in float32; in that of bf16 sums are, and float32 keeps 16 bits more, as many as a product has.
+    # in float32. In bf16's range sums are exact, and float32 keeps 16 bits more, as many as a product has.
     nearest = operation.nearest(*operands)
     if rounding == NEAREST:
         return nearest
@@ -163,6 +163,7 @@ def _entry(
     ftz: bool = False,
     sat: bool = False,
 ) -> Array:
+    """Check operands and modifiers, then return the operation's result."""
     kind = kind_of(*operands)
     check_rounding(rounding, kind)
     check_modifiers(kind, ftz=ftz, sat=sat)
@@ -180,11 +181,11 @@ def _entry(
 
 @np.errstate(all="ignore")
 def add(a: Array, b: Array, rounding: RoundingModifier = NEAREST, *, ftz: bool = False, sat: bool = False) -> Array:
-    """a + b, rounded once. In rm an exact zero of operands with different signs is -0.
+    """Return a + b, rounded once. In rm an exact zero of operands with different signs is -0.
 
-    Arrays of one dtype (float16, float32, float64, bf16 as uint16 patterns) that broadcast; the result has that
-    dtype. `rounding` rn, rz, rm, rp (f16 and bf16: rn). `ftz` (f32, f16) flushes subnormal operands and results, `sat`
-    (f32, f16) clamps to [+0, 1] with NaN giving +0. 1.0f + 2^-30 in rp is 0x3f800001. Raises RefsimError for a dtype,
+    Arrays of one dtype (float16, float32, float64, bf16 as uint16 patterns) that broadcast; the result has that dtype.
+    `rounding` rn, rz, rm, rp (f16 and bf16: rn). `ftz` (f32, f16) flushes subnormal operands and results, `sat` (f32,
+    f16) clamps to [+0, 1] with NaN giving +0. 1.0f + 2^-30 in rp is 0x3f800001. Raises RefsimError for a dtype,
     rounding or modifier that the instruction lacks. Source: PTX ISA, add; IEEE 754 section 6.3.
     """
     return _entry(_ADD, (a, b), rounding, ftz=ftz, sat=sat)
@@ -192,33 +193,39 @@ def add(a: Array, b: Array, rounding: RoundingModifier = NEAREST, *, ftz: bool =
 
 @np.errstate(all="ignore")
 def sub(a: Array, b: Array, rounding: RoundingModifier = NEAREST, *, ftz: bool = False, sat: bool = False) -> Array:
-    """a - b, rounded once: the sum of a and b with its sign turned. Arguments, errors and source as for add."""
+    """Return a - b, rounded once: the sum of a and b with its sign turned. Arguments, errors and source as for add."""
     return _entry(_SUB, (a, b), rounding, ftz=ftz, sat=sat)
 
 
 @np.errstate(all="ignore")
 def mul(a: Array, b: Array, rounding: RoundingModifier = NEAREST, *, ftz: bool = False, sat: bool = False) -> Array:
-    """a * b, rounded once: 0x00000001 squared in rp is 0x00000001. Arguments and errors as for add; PTX ISA, mul."""
+    """Return a * b, rounded once: 0x00000001 squared in rp is 0x00000001.
+
+    Arguments and errors as for add; PTX ISA, mul.
+    """
     return _entry(_MUL, (a, b), rounding, ftz=ftz, sat=sat)
 
 
 @np.errstate(all="ignore")
 def div(a: Array, b: Array, rounding: RoundingModifier = NEAREST, *, ftz: bool = False) -> Array:
-    """a / b for f32 and f64, rounded once: 1 / 3 in rp is 0x3eaaaaab. Errors as for add; PTX ISA, div with .rnd."""
+    """Return a / b for f32 and f64, rounded once: 1 / 3 in rp is 0x3eaaaaab.
+
+    Errors as for add; PTX ISA, div with .rnd.
+    """
     _only_wide("div", a)
     return _entry(_DIV, (a, b), rounding, ftz=ftz)
 
 
 @np.errstate(all="ignore")
 def rcp(a: Array, rounding: RoundingModifier = NEAREST, *, ftz: bool = False) -> Array:
-    """1 / a for f32 and f64, rounded once; -0 gives -infinity. Errors as for add; PTX ISA, rcp with .rnd."""
+    """Return 1 / a for f32 and f64, rounded once; -0 gives -infinity. Errors as for add; PTX ISA, rcp with .rnd."""
     _only_wide("rcp", a)
     return _entry(_DIV, (np.ones((), a.dtype), a), rounding, ftz=ftz)
 
 
 @np.errstate(all="ignore")
 def sqrt(a: Array, rounding: RoundingModifier = NEAREST, *, ftz: bool = False) -> Array:
-    """The square root for f32 and f64, rounded once; -0 stays, below 0 it is NaN. PTX ISA, sqrt with .rnd."""
+    """Return the square root for f32 and f64, rounded once; -0 stays, below 0 it is NaN. PTX ISA, sqrt with .rnd."""
     _only_wide("sqrt", a)
     return _entry(_SQRT, (a,), rounding, ftz=ftz)
 

@@ -25,10 +25,10 @@ COMPARISONS = (*_ORDERED, *(f"{name}u" for name in _ORDERED), "num", "nan")
 def minimum(
     *operands: Array, ftz: bool = False, nan: bool = False, xorsign: bool = False, absolute: bool = False
 ) -> Array:
-    """The smallest of two or three operands, -0 below +0; NaN only counts where all are NaN, or any with `nan`.
+    """Return the smallest of two or three operands, -0 below +0; NaN only if all are NaN, or with `nan` if any is.
 
     Arrays of one dtype as for add. `ftz` (f32, f16) flushes subnormal operands. `absolute` takes magnitudes first
-    (.abs), `xorsign` then gives a result that is no NaN the exclusive or of the operands' signs (.xorsign.abs, two
+    (.abs). `xorsign` then gives a result other than NaN the exclusive or of the operands' signs (.xorsign.abs, two
     operands). min(-0, +0) is -0. Raises RefsimError for another number of operands. Source: PTX ISA, min.
     """
     kind, terms = _terms(operands, ftz=ftz, xorsign=xorsign, absolute=absolute)
@@ -39,7 +39,10 @@ def minimum(
 def maximum(
     *operands: Array, ftz: bool = False, nan: bool = False, xorsign: bool = False, absolute: bool = False
 ) -> Array:
-    """The largest of two or three operands, +0 above -0; arguments, NaN and errors as for minimum. PTX ISA, max."""
+    """Return the largest of two or three operands, +0 above -0.
+
+    Arguments, NaN and errors as for minimum. PTX ISA, max.
+    """
     kind, terms = _terms(operands, ftz=ftz, xorsign=xorsign, absolute=absolute)
     return _extremum(_LARGEST, terms, kind, nan=nan, signs=operands if xorsign else ())
 
@@ -47,6 +50,7 @@ def maximum(
 def _terms(
     operands: tuple[Array, ...], *, ftz: bool, xorsign: bool, absolute: bool
 ) -> tuple[FloatKind, tuple[Array, ...]]:
+    """Return the kind of the operands, and the operands flushed and made absolute as the modifiers say."""
     if len(operands) not in (2, 3) or (xorsign and not (absolute and len(operands) == 2)):
         raise RefsimError(
             "operand-count",
@@ -62,13 +66,13 @@ def _terms(
 
 @dataclass(frozen=True)
 class _Choice:
-    """Which of two floats an instruction returns, a NaN where there is one, and the bits of two zeros combined."""
+    """Describe the choice of an instruction: of two floats (a NaN if there is one), and of two zeros by their bits."""
 
     of_floats: Callable[[Array, Array], Array]
     of_zeros: Callable[[Array, Array], Array]
 
 
-# NumPy leaves the order of -0 and +0 open. -0 | +0 is -0, the smaller; -0 & +0 is +0.
+# NumPy does not order -0 and +0. -0 | +0 is -0, the smaller; -0 & +0 is +0.
 _SMALLEST = _Choice(np.minimum, np.bitwise_or)
 _LARGEST = _Choice(np.maximum, np.bitwise_and)
 
@@ -76,6 +80,7 @@ _LARGEST = _Choice(np.maximum, np.bitwise_and)
 def _extremum(
     choice: _Choice, terms: tuple[Array, ...], kind: FloatKind, *, nan: bool, signs: tuple[Array, ...]
 ) -> Array:
+    """Return the extremum of all terms; with `signs` a number gets the exclusive or of their signs."""
     wide = [_as_floats(term, kind) for term in terms]
     chosen = wide[0]
     for term in wide[1:]:
@@ -115,7 +120,7 @@ def _magnitude(a: Array, kind: FloatKind) -> Array:
 
 @np.errstate(all="ignore")
 def absolute(a: Array, *, ftz: bool = False) -> Array:
-    """The sign bit cleared; NaN as in arithmetic, so that one of f64 keeps its sign (measured on an H200).
+    """Return the operand with its sign bit cleared; an f64 NaN keeps its sign, as in arithmetic (measured on an H200).
 
     `ftz` (f32, f16) flushes a subnormal. -1.0f gives 0x3f800000. Source: PTX ISA, abs.
     """
@@ -126,7 +131,7 @@ def absolute(a: Array, *, ftz: bool = False) -> Array:
 
 @np.errstate(all="ignore")
 def negate(a: Array, *, ftz: bool = False) -> Array:
-    """The sign bit turned; NaN as in arithmetic, so that one of f64 keeps its sign (measured on an H200).
+    """Return the operand with its sign bit turned; an f64 NaN keeps its sign, as in arithmetic (measured on an H200).
 
     `ftz` (f32, f16) flushes a subnormal. +0.0f gives 0x80000000. Source: PTX ISA, neg.
     """
@@ -138,11 +143,11 @@ def negate(a: Array, *, ftz: bool = False) -> Array:
 
 @np.errstate(all="ignore")
 def compare(comparison: str, a: Array, b: Array, *, ftz: bool = False) -> NDArray[np.bool_]:
-    """Whether the comparison of setp holds, lane by lane.
+    """Return whether the comparison of setp holds, lane by lane.
 
     eq ne lt le gt ge are false where an operand is NaN; equ neu ltu leu gtu geu are true there; num is true where
-    neither is NaN, nan where one is. Arrays of one dtype as for add; -0 equals +0. `ftz` (f32, f16) compares
-    subnormal operands as zeros. compare("ne", NaN, 1) is False. Raises RefsimError for another name or dtype.
+    neither is NaN, nan where one is. Arrays of one dtype as for add; -0 equals +0. `ftz` (f32, f16) compares subnormal
+    operands as zeros. compare("ne", NaN, 1) is False. Raises RefsimError for another name or dtype.
     Source: PTX ISA, floating point comparisons.
     """
     if comparison not in COMPARISONS:

@@ -55,7 +55,7 @@ def float_to_float(
     relu: bool = False,
     satfinite: bool = False,
 ) -> Array:
-    """Each value as a number of the format `to`, rounded once; widening is exact.
+    """Return each value as a number of the format `to`, rounded once; widening is exact.
 
     `a` is float16, float32, float64 or bf16 patterns in uint16; `to` is f16, bf16, f32 or f64, whose results have those
     dtypes. `rounding` rn, rz, rm, rp, rna. Overflow gives infinity (in rz, and in the mode that points to zero, the
@@ -70,7 +70,7 @@ def float_to_float(
     source, target = kind_of(a), _target(to)
     if (source, target) in _MOVES and not (ftz or sat or relu):
         return widen(a, source)
-    # Silicon ignores .ftz from f32 to f16: 0x00000001 in rp gives 0x0001 on an H200.
+    # Hardware ignores .ftz from f32 to f16: 0x00000001 in rp gives 0x0001 on an H200.
     flush = ftz and source is SINGLE and target is not HALF
     values = widen(with_nan(flushed(a, source), (), source) if flush else a, source)
     if sat:
@@ -82,6 +82,7 @@ def float_to_float(
 
 
 def _target(to: str) -> FloatKind:
+    """Return the kind of a target format by its name; raise RefsimError for an unknown name."""
     target = _TARGETS.get(to)
     if target is None:
         raise unknown("target format", to, list(_TARGETS))
@@ -89,6 +90,7 @@ def _target(to: str) -> FloatKind:
 
 
 def _as_kind(values: Array, target: FloatKind, rounding: ConversionModifier, *, satfinite: bool = False) -> Array:
+    """Return float32 or float64 values rounded to `target`; a NaN from or to f64 keeps its sign and upper payload."""
     wide = values.dtype == np.float64
     if target is DOUBLE:
         result: Array = values.astype(np.float64)
@@ -105,7 +107,7 @@ def _as_kind(values: Array, target: FloatKind, rounding: ConversionModifier, *, 
 
 
 def _moved_nan(a: Array, source: FloatKind, target: FloatKind) -> Array:
-    """The quiet NaN of `target` with the sign of `a` and the upper bits of its payload."""
+    """Return the quiet NaN of `target` with the sign of `a` and the upper bits of its payload."""
     bits = a.view(source.unsigned).astype(np.uint64)
     fraction = (bits & np.uint64((1 << source.mantissa_bits) - 1)) << np.uint64(52 - source.mantissa_bits)
     payload = (fraction | np.uint64(1 << 51)) >> np.uint64(52 - target.mantissa_bits)
@@ -116,7 +118,7 @@ def _moved_nan(a: Array, source: FloatKind, target: FloatKind) -> Array:
 
 @np.errstate(all="ignore")
 def round_to_integral(a: Array, rounding: IntegralModifier, *, ftz: bool = False, sat: bool = False) -> Array:
-    """The nearest integer as a float of the same format: rni (ties to even), rzi, rmi, rpi; the sign of zero stays.
+    """Return the nearest integer as a float of equal format: rni (ties to even), rzi, rmi, rpi; a zero keeps its sign.
 
     Dtypes as for add; `ftz` (f32) flushes a subnormal operand, `sat` clamps to [+0, 1]. -0.5 in rzi is -0. Raises
     RefsimError for an unknown rounding. Source: PTX ISA, cvt with an integer rounding modifier.
@@ -129,7 +131,7 @@ def round_to_integral(a: Array, rounding: IntegralModifier, *, ftz: bool = False
 
 @np.errstate(all="ignore")
 def float_to_integer(a: Array, to: DTypeLike, rounding: IntegralModifier, *, ftz: bool = False) -> Array:
-    """The value rounded to an integer and clamped to the range of the integer dtype `to`.
+    """Return the value rounded to an integer and clamped to the range of the integer dtype `to`.
 
     Dtypes of `a` as for add. `rounding` rni (ties to even), rzi, rmi, rpi; `ftz` (f32) flushes a subnormal operand. NaN
     gives 0; from f64, and to 64 bits from any format, it gives the pattern with the top bit alone. 300.5f in rzi to
@@ -143,7 +145,7 @@ def float_to_integer(a: Array, to: DTypeLike, rounding: IntegralModifier, *, ftz
     exact: NDArray[np.float64] = widen(flushed(a, kind) if ftz and kind is SINGLE else a, kind).astype(np.float64)
     values = integral(exact)
     limits = np.iinfo(target)
-    # The largest 64-bit integers are no float64, but one more than them is; below it the cast is exact.
+    # float64 does not hold the largest 64-bit integers, but holds them plus one; below that the cast is exact.
     above, below = values >= float(limits.max) + (target.itemsize < 8), values < float(limits.min)
     inside = np.where(above | below | np.isnan(values), 0.0, values).astype(target)
     result: Array = np.where(above, target.type(limits.max), np.where(below, target.type(limits.min), inside))
@@ -158,11 +160,11 @@ def float_to_integer(a: Array, to: DTypeLike, rounding: IntegralModifier, *, ftz
 
 @np.errstate(all="ignore")
 def integer_to_float(a: Array, to: str, rounding: RoundingModifier = NEAREST, *, sat: bool = False) -> Array:
-    """Each integer as a number of the format `to`, rounded once.
+    """Return each integer as a number of the format `to`, rounded once.
 
     `a` has an integer dtype of 8 to 64 bits; `to` is f16, bf16, f32 or f64, whose results are float16, uint16 patterns,
-    float32 and float64. `rounding` rn, rz, rm, rp; `sat` clamps to [+0, 1]. 2^63 + 2^39 + 1 to f32 in rn is
-    2^63 + 2^40, where a detour over float64 gives 2^63. Raises RefsimError for an unknown name. Source: PTX ISA, cvt.
+    float32 and float64. `rounding` rn, rz, rm, rp; `sat` clamps to [+0, 1]. 2^63 + 2^39 + 1 to f32 in rn is 2^63 +
+    2^40, where a detour over float64 gives 2^63. Raises RefsimError for an unknown name. Source: PTX ISA, cvt.
     """
     if rounding not in ROUNDING_MODIFIERS:
         raise unknown("rounding", rounding, list(ROUNDING_MODIFIERS))
@@ -181,7 +183,7 @@ def integer_to_float(a: Array, to: str, rounding: RoundingModifier = NEAREST, *,
     nearest = a.astype(np.float64)
     if rounding == NEAREST or a.dtype.itemsize < 8:
         return nearest
-    # Both halves are float64, and so is what the rounding of their sum loses: |low| < 2^32 <= |high|, or high is 0.
+    # float64 holds both halves and the part that the rounding of their sum loses: |low| < 2^32 <= |high|, or high is 0.
     high = (a >> a.dtype.type(32)).astype(np.float64) * 2.0**32
     low = (a & a.dtype.type(0xFFFFFFFF)).astype(np.float64)
     return stepped(nearest, side(nearest, low - (nearest - high), nearest), rounding, DOUBLE)

@@ -1,9 +1,9 @@
-"""Error-free pieces: the part a rounded result lost, its sign, and the step to the neighbour in a directed mode.
+"""Error-free operations: the part that a rounded result lost, its sign, and the step of a directed mode.
 
-Throughout, an exact value is given as a pair high + low where high is that value rounded to nearest float64. Rounding
-to nearest is monotonic, so any float64 other than high lies on the same side of the exact value as of high, and only
-in a tie does the sign of low decide. That is all a directed mode needs: the result rounded to nearest moves by at most
-one step, and one step of the pattern is one unit in the last place, through zero's neighbour and up to infinity.
+An exact value is a pair high + low, where high is the value rounded to nearest float64. Rounding to nearest is
+monotonic: any float64 other than high lies on one side of both the exact value and high. Only in a tie does the sign of
+low decide. A directed mode needs no more: the result rounded to nearest moves by at most one step. One step of the
+pattern is one unit in the last place, through zero's neighbor and up to infinity.
 """
 
 from typing import Any
@@ -18,14 +18,14 @@ _SPLITTER = float((1 << 27) + 1)
 
 
 def sign_of(a: Array, b: Array) -> Signs:
-    """The sign of a - b as -1, 0, 1; 0 where either is NaN."""
+    """Return the sign of a - b as -1, 0, 1; 0 where either is NaN."""
     return (a > b).astype(np.int8) - (a < b).astype(np.int8)
 
 
 def sum_error(a: Array, b: Array, total: Array) -> Array:
-    """What total = fl(a + b) lost: exact for every finite a, b unless an intermediate overflows (Knuth's TwoSum).
+    """Return the part that total = fl(a + b) lost: exact for finite a, b unless an intermediate overflows (TwoSum).
 
-    For float64 operands that stay below 2^1022 (those that come from float32, or are guarded) nothing overflows.
+    For float64 operands that stay below 2^1022 (from float32, or guarded) nothing overflows. Source: Knuth.
     """
     part = total - a
     error: Array = (a - (total - part)) + (b - part)
@@ -33,7 +33,7 @@ def sum_error(a: Array, b: Array, total: Array) -> Array:
 
 
 def ordered_sum_error(a: Array, b: Array, total: Array) -> Array:
-    """sum_error that never overflows when the total is finite: the larger operand is subtracted first (Dekker).
+    """Return sum_error without overflow for a finite total: the larger operand is subtracted first (Dekker).
 
     A total that overflowed gives an infinity of the opposite sign, the side on which the exact sum lies.
     """
@@ -44,7 +44,7 @@ def ordered_sum_error(a: Array, b: Array, total: Array) -> Array:
 
 
 def product(a: Doubles, b: Doubles) -> tuple[Doubles, Doubles]:
-    """high + low = a * b exactly (Dekker, Veltkamp's split in 26 bits).
+    """Return high + low = a * b exactly (Dekker, Veltkamp's split in 26 bits).
 
     Callers keep |a|, |b| within 2^-400 to 2^400, or scaled to about 1: no partial product then leaves the range, and
     the low part, at least 2^-106 of the product, is representable.
@@ -57,16 +57,16 @@ def product(a: Doubles, b: Doubles) -> tuple[Doubles, Doubles]:
 
 
 def side(high: Array, low: Array | float, result: Array) -> Signs:
-    """The sign of (high + low) - result, where high is the sum rounded to nearest; 0 when a NaN is among them."""
+    """Return the sign of (high + low) - result, where high is the sum rounded to nearest; 0 if any is NaN."""
     zero = np.float64(0)
     return np.where(high == result, sign_of(np.asarray(low), np.asarray(zero)), sign_of(high, result)).astype(np.int8)
 
 
 def stepped(nearest: Array, excess: Signs, rounding: ConversionModifier, kind: FloatKind) -> Array:
-    """The result in a directed mode, from the nearest one and the sign of exact - nearest.
+    """Return the result in a directed mode, from the nearest result and the sign of exact - nearest.
 
-    A nearest result of 0 that is inexact has the sign of the exact value, so its magnitude only ever grows.
-    With 1 + 2^-30 in f32: nearest 0x3f800000, excess +1, rp gives 0x3f800001, rz and rm leave it.
+    A nearest result of 0 that is inexact has the sign of the exact value, so its magnitude only ever grows. With 1 +
+    2^-30 in f32: nearest 0x3f800000, excess +1, rp gives 0x3f800001, rz and rm leave it.
     """
     negative = np.signbit(nearest)
     if rounding == "rz":

@@ -1,4 +1,4 @@
-"""fma: one rounding of a * b + c, by error-free pieces where they are proven exact, by integers elsewhere."""
+"""fma: one rounding of a * b + c, by error-free operations where they are exact, by integers elsewhere."""
 
 import math
 
@@ -36,12 +36,12 @@ def fma(
     sat: bool = False,
     relu: bool = False,
 ) -> Array:
-    """a * b + c, rounded once.
+    """Return a * b + c, rounded once.
 
-    Arrays of one dtype (float16, float32, float64, bf16 as uint16 patterns) that broadcast; the result has that
-    dtype. `rounding` rn, rz, rm, rp (f16 and bf16: rn). `ftz` and `sat` (f32, f16) as for add; `relu` (f16, bf16)
-    turns negative results and -0 into +0. In f32, (1 + 2^-12)^2 - (1 + 2^-11) is 2^-24, where two roundings give 0.
-    Raises RefsimError for a dtype, rounding or modifier that the instruction lacks. Source: PTX ISA, fma.
+    Arrays of one dtype (float16, float32, float64, bf16 as uint16 patterns) that broadcast; the result has that dtype.
+    `rounding` rn, rz, rm, rp (f16 and bf16: rn). `ftz` and `sat` (f32, f16) as for add; `relu` (f16, bf16) turns
+    negative results and -0 into +0. In f32, (1 + 2^-12)^2 - (1 + 2^-11) is 2^-24, where two roundings give 0. Raises
+    RefsimError for a dtype, rounding or modifier that the instruction lacks. Source: PTX ISA, fma.
     """
     kind = kind_of(a, b, c)
     check_rounding(rounding, kind)
@@ -57,7 +57,7 @@ def fma(
 
 
 def fma_to_nearest(a: Array, b: Array, c: Array) -> Array:
-    """`fma` of float32 without modifiers, but for the NaN that it gives, which is NumPy's own."""
+    """Return `fma` of float32 without modifiers, except that a NaN is NumPy's own."""
     return _fma_single(a.astype(np.float64), b.astype(np.float64), c.astype(np.float64), NEAREST)
 
 
@@ -67,10 +67,10 @@ def _three(a: Doubles, b: Doubles, c: Doubles) -> tuple[Doubles, Doubles, Double
 
 
 def _odd_sum(a: Doubles, b: Doubles, c: Doubles) -> Doubles:
-    """a * b + c rounded to odd, for operands of at most 24 bits that come from float32.
+    """Return a * b + c rounded to odd, for operands of at most 24 bits that come from float32.
 
     The product is exact. 53 bits keep a sticky bit for every narrower format: a further rounding to odd in float32 and
-    one to f16 or bf16 (24 bits are at least 11 + 2) give the rounding of the exact sum.
+    a rounding to f16 or bf16 (24 bits are at least 11 + 2) give the rounding of the exact sum.
     """
     exact = a * b
     total = exact + c
@@ -79,8 +79,8 @@ def _odd_sum(a: Doubles, b: Doubles, c: Doubles) -> Doubles:
 
 
 def _fma_single(a: Doubles, b: Doubles, c: Doubles, rounding: RoundingModifier) -> NDArray[np.float32]:
-    # 24 + 24 bits fit in 53 and the exponents of float32 products fit, so the product is exact and one rounding of the
-    # sum to float64 is all that is lost; sum_error recovers it, because nothing passes 2^257.
+    # 24 + 24 bits fit in 53 and the exponents of float32 products fit, so the product is exact. Only the rounding of
+    # the sum to float64 loses bits; sum_error recovers them, because nothing passes 2^257.
     exact = a * b
     total = exact + c
     result: NDArray[np.float32] = total.astype(np.float32)
@@ -96,6 +96,7 @@ def _fma_single(a: Doubles, b: Doubles, c: Doubles, rounding: RoundingModifier) 
 def _without_double_rounding(
     result: NDArray[np.float32], exact: Doubles, c: Doubles, total: Doubles
 ) -> NDArray[np.float32]:
+    """Return exact + c rounded once to float32; `total` is the sum in float64 and `result` the cast of `total`."""
     # The cast of `total` differs from the rounding of the exact sum only where `total` is a midpoint of two float32:
     # midpoints are float64 numbers, so rounding to float64 never carries a sum across one. A midpoint of normal
     # float32 has its low 29 bits 1 0...0; lanes up to the smallest normal result, where the unit no longer shrinks, are
@@ -105,7 +106,7 @@ def _without_double_rounding(
     again = (low == 0x10000000) | ((result.view(np.uint32) & _MAGNITUDE) <= _SMALLEST_NORMAL)
     if not again.any():
         return result
-    again &= total != 0  # which is exact: nothing underflows in float64
+    again &= total != 0  # a zero is exact: nothing underflows in float64
     if not again.any():
         return result
     exact, c = (each if each.shape == again.shape else np.broadcast_to(each, again.shape) for each in (exact, c))
@@ -117,6 +118,7 @@ def _without_double_rounding(
 
 
 def _fma_double(a: Doubles, b: Doubles, c: Doubles, rounding: RoundingModifier) -> Doubles:
+    """Return a * b + c in float64, rounded once: `_fma_pieces` for nearest in a safe range, else integers."""
     result = _with_special_operands(a, b, c)
     finite = np.isfinite(a) & np.isfinite(b) & np.isfinite(c)
     rest = finite & ((a != 0) & (b != 0))
@@ -138,7 +140,7 @@ def _fma_double(a: Doubles, b: Doubles, c: Doubles, rounding: RoundingModifier) 
 
 
 def _with_special_operands(a: Doubles, b: Doubles, c: Doubles) -> Doubles:
-    """The result where an operand is not finite or a factor is zero; a product that overflows does not beat c."""
+    """Return the result for an operand that is not finite or a zero factor; an infinite c wins over an overflow."""
     overflowed = np.isfinite(a) & np.isfinite(b) & np.isinf(c)
     result: Doubles = np.where(overflowed, c, a * b + c)
     return result
@@ -150,7 +152,7 @@ def _within(a: Doubles, power: int) -> NDArray[np.bool_]:
 
 
 def _fma_pieces(a: Doubles, b: Doubles, c: Doubles) -> Doubles:
-    """The nearest result by Boldo and Melquiond: three exact pieces, the two small ones added with rounding to odd."""
+    """Return the nearest result by Boldo and Melquiond: three exact parts, the two small ones added to odd."""
     high, low = product(a, b)
     inner = c + low
     inner_error = sum_error(c, low, inner)
@@ -161,10 +163,10 @@ def _fma_pieces(a: Doubles, b: Doubles, c: Doubles) -> Doubles:
 
 
 def fma_by_integers(a: float, b: float, c: float, rounding: RoundingModifier) -> float:
-    """a * b + c for finite float64 as an integer times a power of two, rounded once.
+    """Return a * b + c for finite float64 as an integer times a power of two, rounded once.
 
-    `rounding` rn, rz, rm, rp; a product or sum that is exactly zero takes its sign from IEEE 754 section 6.3.
-    (1 + 2^-52)^2 - 1 is 2^-51 + 2^-104, rounded 2^-51.
+    `rounding` rn, rz, rm, rp; a product or sum that is exactly zero takes its sign from IEEE 754 section 6.3. (1 +
+    2^-52)^2 - 1 is 2^-51 + 2^-104, rounded 2^-51.
     """
     (x, x_power), (y, y_power), (z, z_power) = _integer(a), _integer(b), _integer(c)
     power = min(x_power + y_power, z_power)
@@ -183,7 +185,7 @@ def _integer(a: float) -> tuple[int, int]:
 
 
 def _rounded_integer(value: int, power: int, rounding: RoundingModifier) -> float:
-    """value * 2^power as float64: 53 bits, the last of them never below 2^-1074."""
+    """Return value * 2^power as float64: 53 bits, the last of them never below 2^-1074."""
     sign, magnitude = (-1.0, -value) if value < 0 else (1.0, value)
     unit = max(magnitude.bit_length() + power - 53, -1074)
     shift = max(unit - power, 0)

@@ -1,4 +1,4 @@
-"""The arrays that the arithmetic works on: one dtype per format, special values and flushing by bit pattern."""
+"""The arrays of the arithmetic: one dtype per format, special values and flushing by bit pattern."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -26,10 +26,10 @@ _QUIET = np.uint64(1 << 51)
 
 @dataclass(frozen=True)
 class FloatKind:
-    """A float format as NumPy holds it: bf16 as uint16 patterns, the others in their own dtype.
+    """Describe a float format in NumPy: bf16 as uint16 patterns, the others in their own dtype.
 
-    `nan` is the pattern of the NaN that an instruction makes, `infinity` that of +infinity, `sign` the sign bit.
-    16-bit kinds are computed in float32. For f32: 0x7fffffff, 0x7f800000, 0x80000000.
+    `nan` is the pattern of the NaN that an instruction writes, `infinity` the pattern of +infinity, `sign` the sign
+    bit. 16-bit kinds are computed in float32. For f32: 0x7fffffff, 0x7f800000, 0x80000000.
     """
 
     name: str
@@ -43,10 +43,12 @@ class FloatKind:
 
     @property
     def sign(self) -> int:
+        """Return the sign bit of a pattern."""
         return 1 << (8 * self.dtype.itemsize - 1)
 
 
 def _narrow_kind(format: Format, dtype: type, source: Source) -> FloatKind:
+    """Return the kind of a format whose array type is `dtype`."""
     width = np.dtype(dtype).itemsize
     infinity, nan = format.infinity_code, format.nan_code
     assert infinity is not None
@@ -81,7 +83,7 @@ _BY_DTYPE = {kind.dtype: kind for kind in KINDS}
 
 
 def kind_of(*operands: Array) -> FloatKind:
-    """The kind of the operands, which all have one dtype; raises RefsimError for another dtype or a mixture."""
+    """Return the kind of the operands, which all have one dtype; raise RefsimError for another dtype or a mixture."""
     types: list[Any] = [getattr(operand, "dtype", type(operand).__name__) for operand in operands]
     kind = _BY_DTYPE.get(types[0])
     if kind is None or any(each != kind.dtype for each in types):
@@ -98,7 +100,7 @@ def kind_of(*operands: Array) -> FloatKind:
 
 
 def check_rounding(rounding: RoundingModifier, kind: FloatKind) -> None:
-    """Raises RefsimError unless the kind's arithmetic has that rounding: f16 and bf16 have rn alone."""
+    """Raise RefsimError unless the kind's arithmetic has this rounding: f16 and bf16 have rn alone."""
     if rounding not in ROUNDING_MODIFIERS:
         raise unknown("rounding", rounding, list(ROUNDING_MODIFIERS))
     if rounding != NEAREST and kind in (HALF, BRAIN):
@@ -106,28 +108,28 @@ def check_rounding(rounding: RoundingModifier, kind: FloatKind) -> None:
 
 
 def widen(a: Array, kind: FloatKind) -> Array:
-    """The values to compute with: float32 for f16 and bf16 (exact), the array itself otherwise."""
+    """Return the values to compute with: float32 for f16 and bf16 (exact), the array itself otherwise."""
     if kind is BRAIN:
         return (a.astype(np.uint32) << 16).view(np.float32)
     return a.astype(np.float32) if kind is HALF else a
 
 
 def narrow(values: Array, kind: FloatKind) -> Array:
-    """The computed values as the kind's own array, rounded to nearest even where that is narrower."""
+    """Return the computed values as the kind's own array, rounded to nearest even if it is narrower."""
     if kind is BRAIN:
         return round_bits(values, BF16)
     return round_bits(values, F16).view(np.float16) if kind is HALF else values
 
 
 def is_nan(a: Array, kind: FloatKind) -> NDArray[np.bool_]:
-    """Where the pattern is a NaN, of either sign and any payload."""
+    """Return where the pattern is a NaN, of either sign and any payload."""
     if kind is BRAIN:
         a = (a.astype(np.uint32) << 16).view(np.float32)
     return np.isnan(a)
 
 
 def flushed(a: Array, kind: FloatKind) -> Array:
-    """Subnormal numbers become zero of the same sign: 0x80000001 gives 0x80000000."""
+    """Return the numbers with every subnormal replaced by a zero of its sign: 0x80000001 gives 0x80000000."""
     bits = a.view(kind.unsigned)
     exponent = kind.unsigned.type(kind.infinity)
     subnormal = (bits & exponent) == 0
@@ -138,12 +140,13 @@ def flushed(a: Array, kind: FloatKind) -> Array:
 
 
 def flushed_result(result: Array, exact: Callable[[], Array], rounding: ConversionModifier, kind: FloatKind) -> Array:
-    """Results below the smallest normal number become zero of the same sign, as .ftz has it.
+    """Return results with numbers below the smallest normal number replaced by zeros of their sign, as .ftz does.
 
-    Below means: after rounding with an exponent range without end (measured on an H200). So 2^-126 in f32 stays where
-    it is the rounding of 2^-126 (1 - 2^-26), and becomes 0 where it came from 2^-126 (1 - 2^-24), a value with 24 bits
-    of its own that only the coarser subnormal unit rounds up. `exact` gives the exact values, or float64 on the same
-    side of every number of at most 26 bits; it is called only where a result is the smallest normal number.
+    "Below" refers to the result rounded with an unbounded exponent range (measured on an H200). So 2^-126 in f32 stays
+    if it is the rounding of 2^-126 (1 - 2^-26). It becomes 0 if it came from 2^-126 (1 - 2^-24), a value with 24 bits
+    of its own that only the coarser subnormal unit rounds up. `exact` returns the exact values, or float64 values that
+    compare like them with every number of at most 26 bits; it is called only where a result is the smallest normal
+    number.
     """
     result = flushed(result, kind)
     bits = result.view(kind.unsigned)
@@ -159,11 +162,11 @@ def flushed_result(result: Array, exact: Callable[[], Array], rounding: Conversi
 
 
 def with_nan(result: Array, operands: tuple[Array, ...], kind: FloatKind) -> Array:
-    """NaN results as the hardware writes them: the canonical NaN of the kind, or for f64 the NaN of an operand.
+    """Return results with NaN as the hardware writes it: the kind's canonical NaN, or for f64 the NaN of an operand.
 
-    PTX leaves the NaN of f32 open and supports payloads in f64 without saying whose. Measured on an H200: f32 gives
-    0x7fffffff, f16 and bf16 0x7fff; f64 gives the NaN operand with its quiet bit set and an invalid operation
-    0xfff8000000000000. `operands` come in rising priority: of several NaN the last one counts.
+    PTX does not specify the NaN of f32, and supports payloads in f64 without saying whose. Measured on an H200: f32
+    gives 0x7fffffff, f16 and bf16 0x7fff; f64 gives the NaN operand with its quiet bit set, an invalid operation
+    0xfff8000000000000. `operands` come in rising priority: the last NaN wins.
     """
     nan = is_nan(result, kind)
     if not nan.any():
@@ -177,12 +180,12 @@ def with_nan(result: Array, operands: tuple[Array, ...], kind: FloatKind) -> Arr
 
 
 def saturated(values: Array) -> Array:
-    """Clamped to [+0, 1]: NaN, -0 and negative values give +0."""
+    """Return values clamped to [+0, 1]: NaN, -0 and negative values give +0."""
     clamped: Array = np.where(values > 0, np.minimum(values, values.dtype.type(1)), values.dtype.type(0))
     return clamped
 
 
 def rectified(values: Array) -> Array:
-    """Negative values and -0 give +0; NaN stays."""
+    """Return values with negative values and -0 replaced by +0; NaN stays."""
     clamped: Array = np.where(values <= 0, values.dtype.type(0), values)
     return clamped

@@ -1,7 +1,7 @@
-"""Functions of one or two doubles to fifty digits: what a correctly rounded result, and an error in ulp, are taken from.
+"""Functions of one or two doubles to fifty digits, for correctly rounded results and errors in ulp.
 
-Zeros, infinities and NaN are NumPy's; everything else is decimal arithmetic of Python's own, which rounds exp, ln and square
-roots correctly. Where a result is a number of few bits (a power of two, a quotient) it is exact.
+NumPy computes zeros, infinities and NaN; Python's decimal arithmetic computes everything else, and rounds exp, ln and
+square roots correctly. A result of few bits (a power of two, a quotient) is exact.
 """
 
 import math
@@ -18,7 +18,7 @@ from refsim.conversions.rounding import odd_double
 from refsim.errors import unknown
 from refsim.formats import Format
 
-DIGITS = 60  # ten more than are promised
+DIGITS = 60  # ten more than `precise` guarantees
 
 DOUBLES: dict[str, Callable[..., NDArray[np.float64]]] = {
     "rcp": lambda x: np.divide(1.0, x),
@@ -31,12 +31,14 @@ DOUBLES: dict[str, Callable[..., NDArray[np.float64]]] = {
     "tanh": np.tanh,
     "div": np.divide,
 }
-"""The functions in float64, good to some ulp: for every special operand they are right."""
+"""The functions in float64, accurate to some ulp and right for every special operand."""
 
 
 def precise(function: str, *operands: float) -> Fraction | float:
-    """The value of a function of doubles, within 10^-50 of itself: precise("ex2", 0.5) begins 1.41421356; a float where an
-    operand or the value is zero, infinite or NaN. Raises RefsimError for an unknown name. Source: defined here.
+    """Return the value of a function of doubles, within 10^-50 of itself: precise("ex2", 0.5) begins 1.41421356.
+
+    The result is a float if an operand or the value is zero, infinite or NaN. Raises RefsimError for an unknown name.
+    Source: defined here.
     """
     if function not in DOUBLES:
         raise unknown("function", function, list(DOUBLES))
@@ -52,7 +54,7 @@ def precise(function: str, *operands: float) -> Fraction | float:
 
 
 def _decimal(extra: int = 0) -> Context:
-    """A context whose rounding stays below the promise when `extra` digits cancel; no value of a double leaves its range."""
+    """Return a context whose error stays below 10^-50 when `extra` digits cancel; every double fits its range."""
     return Context(prec=DIGITS + extra, Emax=10**17, Emin=-(10**17))
 
 
@@ -86,7 +88,7 @@ def _lg2(x: float) -> Fraction:
 def _tanh(x: float) -> Fraction:
     size = Decimal(x).copy_abs()  # abs would round to 28 digits
     with localcontext(_decimal(max(0, -size.adjusted()))):
-        power = (2 * min(size, Decimal(200))).exp()  # of 200 it is 1 less 10^-173
+        power = (2 * min(size, Decimal(200))).exp()  # tanh(200) is 1 less 10^-173
         return Fraction(((power - 1) / (power + 1)).copy_sign(Decimal(x)))
 
 
@@ -111,8 +113,10 @@ _PRECISE: dict[str, Callable[[float], Fraction]] = {
 
 
 def _turned(x: float, quarters: int) -> Fraction:
-    """The sine of x and so many quarter turns: the series of what is left of x when quarter turns are taken away. A double is
-    no nearer to a multiple of pi / 2 than some 10^-19 of its unit, so that thirty digits more than it has are enough."""
+    """Return the sine of x plus so many quarter turns, by the series of the rest of x after whole quarter turns.
+
+    A double is no nearer to a multiple of pi / 2 than some 10^-19 of its unit, so thirty additional digits suffice.
+    """
     with localcontext(_decimal(30 + abs(Decimal(x).adjusted()))) as context:
         quarter = _pi(context.prec + 5) / 2
         turns = (Decimal(x) / quarter).to_integral_value()
@@ -130,7 +134,7 @@ def _turned(x: float, quarters: int) -> Fraction:
 
 @cache
 def _pi(digits: int) -> Decimal:
-    """pi = 16 atan(1/5) - 4 atan(1/239) (Machin) in whole units of 10^-(digits + 5)."""
+    """Return pi = 16 atan(1/5) - 4 atan(1/239) (Machin), computed in whole units of 10^-(digits + 5)."""
     unit = 10 ** (digits + 5)
 
     def atan(inverse: int) -> int:
@@ -144,7 +148,7 @@ def _pi(digits: int) -> Decimal:
 
 
 def nearest_code(exact: Fraction | float, row: Format) -> int:
-    """The code of the number next to an exact one, ties to even: of 1 / 3 in f32 0x3eaaaaab."""
+    """Return the code of the number nearest to an exact one, ties to even: 0x3eaaaaab for 1 / 3 in f32."""
     if row.mantissa_bits <= 51:
         return int(encode([odd_double(exact)], row)[0])
     try:
@@ -155,7 +159,7 @@ def nearest_code(exact: Fraction | float, row: Format) -> int:
 
 
 def code_value(code: int, row: Format) -> float:
-    """The double that a code stands for: of 0x3f800000 in f32 1.0."""
+    """Return the double of a code: 1.0 for 0x3f800000 in f32."""
     if row.mantissa_bits <= 51:
         return float(decode(np.array([code], row.code_dtype), row)[0])
     return float(np.array([code], np.uint64).view(np.float64)[0])

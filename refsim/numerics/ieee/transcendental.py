@@ -1,7 +1,7 @@
-"""rsqrt, ex2, lg2, sin, cos and tanh, rounded once to nearest: float64 where that decides, fifty digits where it does not.
+"""rsqrt, ex2, lg2, sin, cos and tanh, rounded once to nearest: by float64 where it decides, else by fifty digits.
 
-A result of float64 is good to a few ulp. Where everything that near rounds to one number of f32, f16 or bf16, that is the
-result; the others, one in some millions, are computed again (`precise.py`).
+A float64 result is accurate to a few ulp. If every number that near rounds to one number of f32, f16 or bf16, it is the
+result. The others, one in some millions, are computed again (`precise.py`).
 """
 
 import numpy as np
@@ -14,11 +14,12 @@ from refsim.numerics.ieee.patterns import DOUBLE, NEAREST, Array, flushed, flush
 from refsim.numerics.ieee.precise import DOUBLES, precise
 
 _ERROR = 2.0**-47
-"""More than any of NumPy's functions is off (4 ulp where it computes several at once)."""
+"""More than the relative error of any of NumPy's functions (4 ulp where it computes several at once)."""
 
 
 @np.errstate(all="ignore")
 def _rounded(name: str, a: Array, *, ftz: bool) -> Array:
+    """Return a function of DOUBLES, correctly rounded to the kind of `a`; raise RefsimError for f64."""
     kind = kind_of(a)
     if kind is DOUBLE:
         raise RefsimError("operand-type", f"{name} does not take {a.dtype}", rule="f32, f16, and bf16 in uint16")
@@ -39,37 +40,46 @@ def _rounded(name: str, a: Array, *, ftz: bool) -> Array:
 
 
 def rsqrt(a: Array, *, ftz: bool = False) -> Array:
-    """1 / sqrt(a) for f32, f16 and bf16 (uint16 patterns), rounded once to nearest even; -0 gives -infinity, a negative
-    number NaN. `ftz` (f32, f16) flushes subnormal operands and results. 1 / sqrt(2) is 0x3f3504f3. Raises RefsimError for f64
-    and another dtype. Source: IEEE 754, 9.2 (rSqrt).
+    """Return 1 / sqrt(a) for f32, f16 and bf16 (uint16 patterns), rounded once to nearest even.
+
+    -0 gives -infinity, a negative number NaN. `ftz` (f32, f16) flushes subnormal operands and results. 1 / sqrt(2) is
+    0x3f3504f3. Raises RefsimError for f64 and another dtype. Source: IEEE 754, 9.2 (rSqrt).
     """
     return _rounded("rsqrt", a, ftz=ftz)
 
 
 def ex2(a: Array, *, ftz: bool = False) -> Array:
-    """2^a, rounded once: of 0.5 it is 0x3fb504f3. Operands, ftz and errors as of rsqrt; IEEE 754, 9.2 (exp2)."""
+    """Return 2^a, rounded once: 0x3fb504f3 for 0.5. Operands, ftz and errors as for rsqrt; IEEE 754, 9.2 (exp2)."""
     return _rounded("ex2", a, ftz=ftz)
 
 
 def lg2(a: Array, *, ftz: bool = False) -> Array:
-    """log2(a), rounded once: of 3 it is 0x3fcae00d, of a zero -infinity. Operands, ftz and errors as of rsqrt; IEEE 754, 9.2
-    (log2)."""
+    """Return log2(a), rounded once: 0x3fcae00d for 3, -infinity for a zero.
+
+    Operands, ftz and errors as for rsqrt; IEEE 754, 9.2 (log2).
+    """
     return _rounded("lg2", a, ftz=ftz)
 
 
 def sin(a: Array, *, ftz: bool = False) -> Array:
-    """The sine of a in radians, however large, rounded once: of 1 it is 0x3f576aa4. Operands, ftz and errors as of rsqrt; IEEE
-    754, 9.2 (sin)."""
+    """Return the sine of a in radians, however large, rounded once: 0x3f576aa4 for 1.
+
+    Operands, ftz and errors as for rsqrt; IEEE 754, 9.2 (sin).
+    """
     return _rounded("sin", a, ftz=ftz)
 
 
 def cos(a: Array, *, ftz: bool = False) -> Array:
-    """The cosine of a in radians, however large, rounded once: of 1 it is 0x3f0a5140. Operands, ftz and errors as of rsqrt; IEEE
-    754, 9.2 (cos)."""
+    """Return the cosine of a in radians, however large, rounded once: 0x3f0a5140 for 1.
+
+    Operands, ftz and errors as for rsqrt; IEEE 754, 9.2 (cos).
+    """
     return _rounded("cos", a, ftz=ftz)
 
 
 def tanh(a: Array, *, ftz: bool = False) -> Array:
-    """The hyperbolic tangent, rounded once: of 0.5 it is 0x3eec9a9f. Operands, ftz and errors as of rsqrt; IEEE 754, 9.2
-    (tanh)."""
+    """Return the hyperbolic tangent, rounded once: 0x3eec9a9f for 0.5.
+
+    Operands, ftz and errors as for rsqrt; IEEE 754, 9.2 (tanh).
+    """
     return _rounded("tanh", a, ftz=ftz)
