@@ -1,8 +1,8 @@
-"""The instructions that the unit stands behind: what ptxas wraps around it, on float32 words.
+"""The instructions around the unit: the steps that ptxas adds before and after it, on float32 patterns.
 
-Without .ftz an operand that the unit would take for zero, or whose result it would flush, is scaled by a power of two before
-and after. The operand of sin and cos is multiplied by 1 / 2 pi first, with .ftz or without. A division is the reciprocal of
-the divisor and one product: div.approx as it is, div.full scaled at the ends.
+Without .ftz ptxas scales by a power of two, before and after, an operand that the unit would treat as zero or whose
+result it would flush. The operand of sin and cos is multiplied by 1 / 2 pi first, with .ftz or without. A division is
+the reciprocal of the divisor and one product: div.approx as it is, div.full scaled at the ends.
 """
 
 from collections.abc import Callable
@@ -25,7 +25,7 @@ def _singles(words: Words) -> Singles:
 
 
 def _words(values: Singles) -> Words:
-    """The words of results; every NaN is 0x7fffffff."""
+    """Return the patterns of results; every NaN is 0x7fffffff."""
     return np.where(np.isnan(values), np.uint32(0x7FFFFFFF), values.view(np.uint32))
 
 
@@ -44,7 +44,7 @@ def _rcp(x: Singles) -> Singles:
 
 
 def _scaled(name: str, after: Callable[[Singles], Singles]) -> Callable[[Singles], Singles]:
-    """A function of 2^24 x where x is subnormal, with what mends its result."""
+    """Return a function that computes 2^24 x where x is subnormal, and corrects its result with `after`."""
 
     def of(x: Singles) -> Singles:
         small = np.abs(x) < _NORMAL
@@ -61,11 +61,14 @@ def _ex2(x: Singles) -> Singles:
 
 
 _TURN = float(np.uint32(0x3E22F983).view(np.float32))
-"""1 / 2 pi as ptxas writes it."""
+"""1 / 2 pi, the constant of ptxas."""
 
 
 def turns(angles: Singles) -> Singles:
-    """The product with 1 / 2 pi toward zero, FMUL.RZ; of one radian 0x3e22f983. A subnormal product is a zero to the unit."""
+    """Return the product with 1 / 2 pi toward zero, FMUL.RZ: 0x3e22f983 for one radian.
+
+    The unit treats a subnormal product as zero.
+    """
     product = angles.astype(np.float64) * _TURN  # 48 bits: exact
     return (product.view(np.uint64) >> np.uint64(29) << np.uint64(29)).view(np.float64).astype(np.float32)
 
@@ -84,7 +87,7 @@ _FLUSHED = {"sin": _UNFLUSHED["sin"], "cos": _UNFLUSHED["cos"]}
 
 
 def approximate(name: str, words: Words, *, ftz: bool) -> Words:
-    """NAME.approx{.ftz}.f32 for the functions of the unit: approximate("rcp", 0x00000001, ftz=False) is 0x7f800000."""
+    """Return NAME.approx{.ftz}.f32 of a unit's function: approximate("rcp", 0x00000001, ftz=False) is 0x7f800000."""
     with np.errstate(all="ignore"):
         if ftz and pieces.takes(name, words):
             return pieces.FEWER_PASSES[name](words)
@@ -98,12 +101,16 @@ def _approximate(name: str, ftz: bool, words: Words) -> Words:
 
 
 def divided(a: Words, b: Words, *, ftz: bool, full: bool) -> Words:
-    """div.approx and div.full: 6 / 2 is 3, 1 / 3 0x3eaaaaab; a divisor above 2^126 counts as infinity in div.approx."""
+    """Return div.approx or div.full: 6 / 2 is 3, 1 / 3 0x3eaaaaab.
+
+    In div.approx a divisor above 2^126 acts as infinity.
+    """
     with np.errstate(all="ignore"):
         return pieces.in_pieces(partial(_divided, ftz, full), a, b)
 
 
 def _divided(ftz: bool, full: bool, a: Words, b: Words) -> Words:
+    """Return the quotients of one piece; arguments as for `divided`."""
     x, y = _singles(a), _singles(b)
     if ftz:
         x, y = _flushed(x), _flushed(y)
@@ -113,7 +120,7 @@ def _divided(ftz: bool, full: bool, a: Words, b: Words) -> Words:
     x, y = x * scale, y * scale
     reciprocal = _of_unit("rcp", y)
     found = x * reciprocal
-    if ftz:  # what is below 2^-126 when rounded to 24 bits, however small: not what rounds up to it as a subnormal
+    if ftz:  # flush results below 2^-126 after rounding to 24 bits, not results that only a subnormal unit rounds up
         tiny = np.abs((x.astype(np.float64) * 2.0**64 * reciprocal).astype(np.float32)) < np.float32(2.0**-62)
         found = np.where(tiny, np.copysign(np.float32(0), found), found)
     return _words(found)

@@ -3,8 +3,8 @@
     segment = the upper bits of the fraction, x = its lower `width` bits
     total = (C0 << c0_shift) + C1 * x + (C2 * square << c2_shift)
 
-`square` is x * x summed from products of two bits, each pair once and doubled, without the columns below `lowest_column`
-and in units of that column. Nothing is rounded before the total is cut off: at the result's last place, below.
+`square` is x * x summed from products of two bits, each pair once and doubled, without the columns below
+`lowest_column` and in units of that column. Nothing is rounded before the total is cut off at the result's last place.
 Source: Oberman and Siu, A High-Performance Area-Efficient Multifunction Interpolator, ARITH 2005; fitted to an H200.
 """
 
@@ -17,7 +17,7 @@ Integers = NDArray[np.int64]
 
 
 class Quadratics:
-    """One table of the unit: coefficients (C0, C1, C2) of consecutive segments."""
+    """Hold one table of the unit: coefficients (C0, C1, C2) of consecutive segments."""
 
     def __init__(
         self, width: int, lowest_column: int, c0_shift: int, c2_shift: int, rows: tuple[tuple[int, int, int], ...]
@@ -27,7 +27,7 @@ class Quadratics:
         self.coefficients.setflags(write=False)
 
     def __call__(self, fraction: Integers) -> Integers:
-        """The total of each fraction; of a table of 128 segments and width 16 fractions have 23 bits."""
+        """Return the total of each fraction; with 128 segments and width 16, fractions have 23 bits."""
         segment, x = fraction >> self.width, fraction & ((1 << self.width) - 1)
         c0, c1, c2 = self.coefficients.T
         total: Integers = c2[segment] * squares(self.width, self.lowest_column)[x]
@@ -38,7 +38,7 @@ class Quadratics:
 
 @cache
 def squares(width: int, lowest_column: int) -> Integers:
-    """The square of every x of `width` bits without its low columns: 255 of 8 bits without 8 columns has 251, not 254."""
+    """Return the square of every x of `width` bits without low columns: for 255, 8 bits and 8 columns 251, not 254."""
     x = np.arange(1 << width, dtype=np.int64)
     bits = [x >> place & 1 for place in range(width)]
     total = np.zeros_like(x)

@@ -1,7 +1,7 @@
-"""The unit's functions on large arrays of NumPy: a piece at a time, of a size that stays in a core's cache; ex2 in fewer passes.
+"""The unit's functions on large NumPy arrays: a piece at a time, sized for a core's cache; ex2 in fewer passes.
 
-What they return is what `unit` defines, word for word: recordings of all 2^32 words are replayed by this path, and a property
-compares the two. Other arrays than NumPy's take the definition itself.
+Results equal the definition in `unit` bit for bit: this path replays recordings of all 2^32 patterns, and a property
+compares the two. Arrays of other types use the definition itself.
 """
 
 from collections.abc import Callable
@@ -17,15 +17,15 @@ from refsim.mufu.interpolation import squares
 Words = NDArray[np.uint32]
 
 PIECE = 1 << 13
-"""Words of a piece: eight arrays of it are 256 to 512 KiB."""
+"""Elements of a piece: eight arrays of it are 256 to 512 KiB."""
 _LEAST = 256
-"""Below so many words setting up costs more than passes do."""
+"""Elements below which the setup costs more than the passes."""
 
 _FRACTION, _INFINITY, _NAN = np.int32((1 << 23) - 1), 0x7F800000, 0x7FFFFFFF
 
 
 def in_pieces(function: Callable[..., Words], *operands: Words) -> Words:
-    """function(*operands), a piece at a time: it is elementwise, they have one shape."""
+    """Return function(*operands), a piece at a time: the function is elementwise, the operands have one shape."""
     first = operands[0]
     if first.size <= PIECE or any(type(each) is not ndarray or each.shape != first.shape for each in operands):
         return function(*operands)
@@ -37,19 +37,22 @@ def in_pieces(function: Callable[..., Words], *operands: Words) -> Words:
 
 
 def takes(name: str, words: Words) -> bool:
-    """Whether `FEWER_PASSES` has the function and an array of that kind and size is worth it."""
+    """Return whether `FEWER_PASSES` has the function and the array has the right kind and enough elements."""
     return name in FEWER_PASSES and type(words) is ndarray and words.dtype == np.uint32 and words.size >= _LEAST
 
 
 @cache
 def _ex2_tables() -> tuple[NDArray[np.float64], ...]:
-    """C0, C1 and C2 in units of the result's last place, float64: sums of 42 bits are exact; the squares, below 2^15."""
+    """Return C0, C1 and C2 in units of the result's last place, and the squares, below 2^15.
+
+    The coefficients are float64, in which sums of 42 bits are exact.
+    """
     c0, c1, c2 = (np.ascontiguousarray(column) * 2.0**-17 for column in tables.EX2.coefficients.T)
     return c0, c1, c2, squares(tables.EX2.width, tables.EX2.lowest_column).astype(np.uint16)
 
 
 def ex2(words: Words) -> Words:
-    """unit.ex2 in int32 and float64: x times 2^23 is an int32 without what is cut off, where |x| is at most 128."""
+    """Return unit.ex2 in int32 and float64: x times 2^23, cut off, is an int32 where |x| is at most 128."""
     flat = words.reshape(-1)
     found = np.empty(flat.size, np.int32)
     room = min(flat.size, PIECE)
@@ -68,12 +71,13 @@ def _ex2_of_piece(
     indices: NDArray[np.intp],
     numbers: NDArray[np.float64],
 ) -> None:
+    """Write 2^x of one piece to `found`; the other arrays are scratch space of its length."""
     c0, c1, c2, square = _ex2_tables()
     (fixed, other), (segment, below), (total, term, coefficient) = integers, indices, numbers
     clipped = np.minimum(np.maximum(x, np.float32(-127)), np.float32(128))
     clipped *= np.float32(1 << 23)
     np.copyto(fixed, clipped, casting="unsafe")
-    np.bitwise_and(fixed, _FRACTION, out=other)  # a negative number that is no integer: one less, the complement
+    np.bitwise_and(fixed, _FRACTION, out=other)  # a negative number with a fraction: one less, the complement
     other += _FRACTION
     other >>= 23
     other &= fixed >> 31

@@ -1,7 +1,7 @@
-"""The unit's functions on float32 words: what MUFU.RCP, RSQ, SQRT, EX2, LG2, SIN, COS and TANH return for every word.
+"""The unit's functions on float32 patterns: the results of MUFU.RCP, RSQ, SQRT, EX2, LG2, SIN, COS and TANH.
 
-A subnormal operand counts as a zero of its sign, a subnormal result becomes one. Every NaN is 0x7fffffff. Recorded over all
-2^32 words on an H200 and an H100 (conformance/vectors/h200/special_functions.json).
+A subnormal operand counts as a zero of its sign, a subnormal result becomes one. Every NaN is 0x7fffffff. Recorded over
+all 2^32 patterns on an H200 and an H100 (conformance/vectors/h200/special_functions.json).
 """
 
 from collections.abc import Callable
@@ -19,13 +19,13 @@ _FRACTION = (1 << 23) - 1
 
 
 def _fields(words: Words) -> tuple[Integers, Integers, Integers]:
-    """Sign word, exponent field and fraction of each word."""
+    """Return sign bit, exponent field and fraction of each pattern."""
     wide = words.astype(np.int64)
     return wide & _MINUS, wide >> 23 & 0xFF, wide & _FRACTION
 
 
 def chosen(otherwise: Integers, *cases: tuple[NDArray[np.bool_], Integers | int]) -> Words:
-    """The first case that holds, else `otherwise`."""
+    """Return the value of the first case that holds, else `otherwise`."""
     found = otherwise
     for condition, value in reversed(cases):
         found = np.where(condition, value, found)
@@ -33,7 +33,7 @@ def chosen(otherwise: Integers, *cases: tuple[NDArray[np.bool_], Integers | int]
 
 
 def rcp(words: Words) -> Words:
-    """1 / x: rcp(0x40c00000) = 0x3e2aaaab, which is 1 / 6."""
+    """Return 1 / x: rcp(0x40c00000) = 0x3e2aaaab, which is 1 / 6."""
     sign, field, fraction = _fields(words)
     y = tables.RCP(fraction) >> 16
     found = (252 - field << 23) + y
@@ -46,7 +46,7 @@ def rcp(words: Words) -> Words:
 
 
 def rsqrt(words: Words) -> Words:
-    """1 / sqrt(x): rsqrt(0x40800000) = 0x3f000000."""
+    """Return 1 / sqrt(x): rsqrt(0x40800000) = 0x3f000000."""
     sign, field, fraction = _fields(words)
     exponent, odd = (field - 127) >> 1, (field - 127) & 1
     found = (125 - exponent << 23) + (tables.RSQRT(fraction | odd << 23) >> 17)
@@ -61,7 +61,7 @@ def rsqrt(words: Words) -> Words:
 
 
 def sqrt(words: Words) -> Words:
-    """sqrt(x), of a table of its own: sqrt(0x40800000) = 0x40000000."""
+    """Return sqrt(x), which has its own table: sqrt(0x40800000) = 0x40000000."""
     sign, field, fraction = _fields(words)
     exponent, odd = (field - 127) >> 1, (field - 127) & 1
     found = (126 + exponent << 23) + (tables.SQRT(fraction | odd << 23) >> 17)
@@ -75,7 +75,10 @@ def sqrt(words: Words) -> Words:
 
 
 def ex2(words: Words) -> Words:
-    """2^x: ex2(0x3f000000) = 0x3fb504f3; x is cut off below 2^-23, and negated by complement unless it is an integer."""
+    """Return 2^x: ex2(0x3f000000) = 0x3fb504f3.
+
+    x is cut off below 2^-23. A negative x is negated by complement unless it is an integer.
+    """
     sign, field, fraction = _fields(words)
     fixed = _shifted(fraction | 1 << 23, np.clip(field - 127, -25, 8))
     fixed = np.where(sign > 0, np.where(fixed & _FRACTION > 0, ~fixed, -fixed), fixed)
@@ -89,7 +92,10 @@ def ex2(words: Words) -> Words:
 
 
 def lg2(words: Words) -> Words:
-    """log2(x): lg2(0x3f800001) = 0x3495f600; a sum of 36 binary places, negated by complement; 0 of 1 alone."""
+    """Return log2(x): lg2(0x3f800001) = 0x3495f600.
+
+    The sum has 36 binary places and is negated by complement. Only x = 1 gives 0.
+    """
     sign, field, fraction = _fields(words)
     total = (field - 127 << 36) + (tables.LG2(fraction) >> 2)
     found = np.where(total < 0, _MINUS | _cut_off(~total, 36), _cut_off(total, 36))
@@ -104,9 +110,9 @@ def lg2(words: Words) -> Words:
 
 
 def quarters(turns: Words) -> tuple[Integers, Integers]:
-    """Quarter turns of |turns| and the fraction of the last one, 23 bits, in an odd quarter complemented.
+    """Return the quarter turns of |turns| and the fraction of the last one, 23 bits, complemented in an odd quarter.
 
-    What is below 2^-25 turns is cut off first: 0.375 turns, 0x3ec00000, are 1 and the complement of 0x400000, 0x3fffff.
+    Bits below 2^-25 turns are cut off first: 0.375 turns, 0x3ec00000, are 1 and the complement of 0x400000, 0x3fffff.
     """
     _, field, fraction = _fields(turns)
     fixed = _shifted(fraction | 1 << 23, np.clip(field - 125, -25, 25))
@@ -114,14 +120,14 @@ def quarters(turns: Words) -> tuple[Integers, Integers]:
 
 
 def sin(turns: Words) -> Words:
-    """The sine of an angle in turns: sin(0x3e000000), an eighth, is 0x3f3504f2; one quarter of it is a table."""
+    """Return the sine of an angle in turns, by a table of one quarter: sin(0x3e000000), an eighth, is 0x3f3504f2."""
     sign, field, _ = _fields(turns)
     quarter, fraction = quarters(turns)
     return chosen((sign ^ (quarter >> 1 & 1) << 31) | _cut_off(tables.SIN(fraction), 37), (field == 255, _NAN))
 
 
 def cos(turns: Words) -> Words:
-    """The sine a quarter turn on, of either sign the same: cos(0x3e000000) = 0x3f3504f3."""
+    """Return the cosine, the sine a quarter turn further, of |turns|: cos(0x3e000000) = 0x3f3504f3."""
     _, field, _ = _fields(turns)
     quarter, fraction = quarters(turns)
     return chosen(
@@ -131,12 +137,15 @@ def cos(turns: Words) -> Words:
 
 
 _SEGMENTS = np.array([1, 1, 1, 2, 2, 4, 4, 4, 8, 16, 8])
-"""How many segments of tanh each binade from 2^-8 to below 8 has; a segment has 17 bits of x, lower ones are cut off."""
+"""The segments of tanh in each binade from 2^-8 to below 8; a segment has 17 bits of x, lower bits are cut off."""
 _FIRST_SEGMENT, _BITS_BELOW = np.cumsum(_SEGMENTS) - _SEGMENTS, 6 - np.log2(_SEGMENTS).astype(np.int64)
 
 
 def segments_of_tanh(words: Words) -> Integers:
-    """Place of |x| in the table of tanh, segment and 17 bits, for 2^-8 <= |x| < 8: that of 1, 0x3f800000, is 19 << 17."""
+    """Return the place of |x| in the table of tanh, segment and 17 bits, for 2^-8 <= |x| < 8.
+
+    The place of 1, 0x3f800000, is 19 << 17.
+    """
     _, field, fraction = _fields(words)
     binade = np.clip(field - 119, 0, len(_SEGMENTS) - 1)
     place: Integers = (_FIRST_SEGMENT[binade] << 17) + (fraction >> _BITS_BELOW[binade])
@@ -144,7 +153,10 @@ def segments_of_tanh(words: Words) -> Integers:
 
 
 def tanh(words: Words) -> Words:
-    """The hyperbolic tangent: tanh(0x3f800000) = 0x3f42f848; x itself below 2^-8, subnormal or not; from 8 on 1."""
+    """Return the hyperbolic tangent: tanh(0x3f800000) = 0x3f42f848.
+
+    It is x itself below 2^-8, also subnormal, and 1 from 8 on.
+    """
     sign, field, fraction = _fields(words)
     return chosen(
         sign | _cut_off(tables.TANH(segments_of_tanh(words)), 39),
@@ -155,12 +167,12 @@ def tanh(words: Words) -> Words:
 
 
 def _shifted(significand: Integers, left: Integers) -> Integers:
-    """To the left by so many bits; to the right, bits cut off, where the number is negative."""
+    """Return `significand` shifted left by `left` bits; negative counts shift right and cut bits off."""
     return np.where(left < 0, significand >> np.maximum(-left, 0), significand << np.maximum(left, 0))
 
 
 def _cut_off(magnitude: Integers, places: int) -> Integers:
-    """The word of a number of so many places, below 2^53, without what falls below its 24 bits."""
+    """Return the float32 pattern of `magnitude` x 2^-places, below 2^53, without the bits below its 24."""
     bits = magnitude.astype(np.float64).view(np.int64)
     return np.where(magnitude > 0, (bits >> 29) - (1023 - 127 + places << 23), 0)
 
