@@ -1,6 +1,6 @@
 """The steps as compiled loops over packed tiles: numba, imported only where it is installed.
 
-Every loop runs over the `WIDTH` columns of a tile, so that it becomes vector instructions. The arithmetic is that of
+Every loop runs over the `WIDTH` columns of a tile, so that it becomes vector instructions. The arithmetic equals
 `tiles` and `groups`; sums are float64 in all of them. Nothing here may be reassociated or contracted: no fastmath.
 """
 
@@ -22,14 +22,14 @@ Doubles = NDArray[np.float64]
 
 
 class StepNumbers(NamedTuple):
-    """The numbers of a row that a step is computed with."""
+    """Hold the numbers of a profile that a step needs."""
 
     length: int  # products of a step, a multiple of 4
-    together: int  # of them so many add up in int32, another multiple
+    together: int  # products that add up in int32, a multiple of 4
     fraction: int  # F: a term keeps bits down to 2^-F of the largest exponent
     zero: int  # the exponent that a zero counts with
     smallest: int  # the least exponent of the result's format
-    largest: int  # and the greatest
+    largest: int  # the greatest exponent of the result's format
     kept: int  # fraction bits of a result
     is_half: bool  # results are the nearest f16; else they are f32, cut toward zero
 
@@ -44,9 +44,10 @@ def narrow(
     c: Singles,
     rule: StepNumbers,
 ) -> None:
-    """Float32 products, int32 terms: a (K, rows), b (tiles, K, WIDTH), c (tiles, rows, WIDTH) is overwritten.
+    """Add all steps to `c` with float32 products and int32 terms.
 
-    `low`: the exponent of a product whose offsets are 0.
+    a (K, rows), b (tiles, K, WIDTH), c (tiles, rows, WIDTH), overwritten. `low`: the exponent of a product whose
+    offsets are 0.
     """
     length, together = rule.length, rule.together
     top, total, sums = np.empty(WIDTH, np.int8), np.empty(WIDTH, np.int32), np.empty(WIDTH, np.float64)
@@ -75,7 +76,7 @@ def wide(
     c: Doubles,
     rule: StepNumbers,
 ) -> None:
-    """The same with float64 products and exponents of any size."""
+    """Add all steps to `c` as `narrow` does, with float64 products and exponents of any size."""
     length = rule.length
     top, sums = np.empty(WIDTH, np.int16), np.empty(WIDTH, np.float64)
     scale, unit = np.empty(WIDTH, np.float64), np.empty(WIDTH, np.float64)
@@ -102,7 +103,10 @@ def grouped(
     c: Doubles,
     rule: StepNumbers,
 ) -> None:
-    """FP4: numbers (K, rows) and (tiles, K, WIDTH); weights, exponents and presence of groups have K / 16."""
+    """Add all steps of FP4 to `c`: numbers (K, rows) and (tiles, K, WIDTH).
+
+    Weights, exponents and presence of groups have K / 16 in place of K.
+    """
     length = rule.length
     top, sums, group = np.empty(WIDTH, np.int16), np.empty(WIDTH, np.float64), np.empty(WIDTH, np.float32)
     scale, unit = np.empty(WIDTH, np.float64), np.empty(WIDTH, np.float64)
@@ -126,7 +130,7 @@ def grouped(
 
 @njit(nogil=True, cache=True)
 def _largest(x: NDArray[Any], y: NDArray[Any], start: int, length: int, row: int, top: NDArray[Any]) -> None:
-    """top = the largest exponent of the products; sums stay within the type of `top`."""
+    """Set `top` to the largest exponent of the products; sums stay within the type of `top`."""
     kind = top.dtype.type
     own = x[start, row]
     for j in range(WIDTH):
@@ -143,6 +147,7 @@ def _largest(x: NDArray[Any], y: NDArray[Any], start: int, length: int, row: int
 def _largest_group(
     own: int, present: int, exponents: NDArray[np.int16], presents: NDArray[np.uint16], top: NDArray[np.int16]
 ) -> None:
+    """Raise `top` to the exponent of a group where it holds a product."""
     for j in range(WIDTH):
         total = np.int16(own + exponents[j])
         both = np.uint16(present & presents[j])
@@ -151,7 +156,10 @@ def _largest_group(
 
 @njit(nogil=True, cache=True)
 def _align(top: NDArray[np.int16], c: Doubles, rule: StepNumbers, scale: Doubles, unit: Doubles) -> None:
-    """One unit of the last kept bit, 2^(E - F), and its inverse. Where there is no product `top` is below all others."""
+    """Set `unit` to one unit of the last kept bit, 2^(E - F), and `scale` to its inverse.
+
+    Without a product `top` is below every exponent.
+    """
     fraction, zero, smallest = rule.fraction, rule.zero, rule.smallest
     bits, scales, units = c.view(np.int64), scale.view(np.int64), unit.view(np.int64)
     for j in range(WIDTH):
@@ -166,9 +174,12 @@ def _align(top: NDArray[np.int16], c: Doubles, rule: StepNumbers, scale: Doubles
 def _align_narrow(
     top: NDArray[np.int8], low: int, c: Singles, rule: StepNumbers, scale: Singles, unit: Singles
 ) -> None:
-    """One unit of the last kept bit, 2^(E - F), and its inverse. A negative `top`: no product."""
+    """Set `unit` to one unit of the last kept bit, 2^(E - F), and `scale` to its inverse.
+
+    A negative `top` means that there is no product.
+    """
     bits, scales, units = c.view(np.int32), scale.view(np.int32), unit.view(np.int32)
-    # Where results are f32 every product is above 2^-101, and C's subnormals are below all that counts.
+    # Where results are f32 every product is above 2^-101, and C's subnormals are below every kept bit.
     floor: Any = np.int32(rule.zero if rule.is_half else _FLOOR)
     smallest: Any = np.int32(rule.smallest if rule.is_half else _FLOOR)
     lowest: Any = np.int32(low)
@@ -181,12 +192,15 @@ def _align_narrow(
         units[j] = np.int32(np.int32(127) + shifted) << np.int32(23)
 
 
-def _whole(term: Any) -> Any:
-    """A term cut toward zero: an int32 of a float32, a float64 of a float64."""
+def _truncate(term: Any) -> Any:
+    """Cut a term toward zero: a float32 to an int32, a float64 to a float64. Only compiled code calls this."""
+    raise NotImplementedError  # numba compiles `_truncate_compiled` in its place
 
 
-@overload(_whole)
-def _whole_of(term: Any) -> Any:
+@overload(_truncate)
+def _truncate_compiled(term: Any) -> Any:
+    """Return the implementation for the type of `term`, as numba's `overload` requires."""
+
     def in_int32(term: Any) -> Any:
         return np.int32(term)
 
@@ -198,7 +212,7 @@ def _whole_of(term: Any) -> Any:
 
 @njit(nogil=True, cache=True)
 def _cut(a: Any, b: Any, start: int, count: int, row: int, scale: Any, sums: Any) -> None:
-    """sums = the sums of the cut products, in int32 or in float64.
+    """Set `sums` to the sums of the cut products, in int32 or in float64.
 
     In float32 every product is exact and its integer part below 2^27.
     """
@@ -208,16 +222,16 @@ def _cut(a: Any, b: Any, start: int, count: int, row: int, scale: Any, sums: Any
         for j in range(WIDTH):
             by = scale[j]
             sums[j] += (
-                _whole((p * b[k, j]) * by)
-                + _whole((q * b[k + 1, j]) * by)
-                + _whole((r * b[k + 2, j]) * by)
-                + _whole((s * b[k + 3, j]) * by)
+                _truncate((p * b[k, j]) * by)
+                + _truncate((q * b[k + 1, j]) * by)
+                + _truncate((r * b[k + 2, j]) * by)
+                + _truncate((s * b[k + 3, j]) * by)
             )
 
 
 @njit(nogil=True, cache=True)
 def _group_sum(a: Singles, b: Singles, start: int, row: int, group: Singles) -> None:
-    """Sixteen E2M1 products are quarters of integers up to 2304: exact in float32."""
+    """Set `group` to the sums of sixteen E2M1 products, quarters of integers up to 2304: exact in float32."""
     group[:] = 0
     for k in range(start, start + _GROUP, 4):
         p, q, r, s = a[k, row], a[k + 1, row], a[k + 2, row], a[k + 3, row]
@@ -227,6 +241,7 @@ def _group_sum(a: Singles, b: Singles, start: int, row: int, group: Singles) -> 
 
 @njit(nogil=True, cache=True)
 def _cut_group(group: Singles, weight: float, weights: Doubles, scale: Doubles, sums: Doubles) -> None:
+    """Add to `sums` the sum of a group times its weights, cut."""
     for j in range(WIDTH):
         sums[j] += np.trunc(group[j] * (weight * weights[j]) * scale[j])
 
@@ -235,7 +250,7 @@ def _cut_group(group: Singles, weight: float, weights: Doubles, scale: Doubles, 
 def _finish_narrow(
     sums: Doubles, top: NDArray[np.int8], scale: Singles, unit: Singles, c: Singles, rule: StepNumbers
 ) -> None:
-    """As `_finish`; a step without products leaves C, cut, since its own last bit may be out of float32's reach."""
+    """Finish as `_finish`; a step without products leaves C, cut, since its last bit may be out of float32's range."""
     for j in range(WIDTH):
         sums[j] = (np.float64(np.trunc(c[j] * scale[j])) + sums[j]) * np.float64(unit[j])
     if rule.is_half:
@@ -255,7 +270,7 @@ def _finish_narrow(
 
 @njit(nogil=True, cache=True)
 def _finish(sums: Doubles, scale: Doubles, unit: Doubles, c: Doubles, rule: StepNumbers) -> None:
-    """c = the sum of C, cut, and the products, rounded: toward zero by clearing bits, or to the nearest f16."""
+    """Set `c` to the rounded sum of C, cut, and the products: toward zero by clearing bits, or to the nearest f16."""
     for j in range(WIDTH):
         c[j] = (np.trunc(c[j] * scale[j]) + sums[j]) * unit[j]
     if rule.is_half:
@@ -269,7 +284,10 @@ def _finish(sums: Doubles, scale: Doubles, unit: Doubles, c: Doubles, rule: Step
 
 @njit(nogil=True, cache=True)
 def _to_nearest(c: Doubles, rule: StepNumbers) -> None:
-    """The nearest f16, ties to even: 1.5 x 2^(e + 42) added and taken away leaves multiples of 2^(e - 10)."""
+    """Round to the nearest f16, ties to even.
+
+    Adding and subtracting 1.5 x 2^(e + 42) leaves multiples of 2^(e - 10).
+    """
     anchor = np.empty(WIDTH, np.float64)
     bits, anchors = c.view(np.int64), anchor.view(np.int64)
     for j in range(WIDTH):
@@ -283,7 +301,7 @@ def _to_nearest(c: Doubles, rule: StepNumbers) -> None:
 
 @njit(nogil=True, cache=True)
 def _in_range(c: Doubles, rule: StepNumbers) -> None:
-    """The subnormals, the +0 and the infinities of f32."""
+    """Give sums the subnormals, the +0 and the infinities of f32."""
     small, large = 2.0**-126, 2.0**128
     found = False
     for j in range(WIDTH):
