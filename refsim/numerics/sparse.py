@@ -92,6 +92,10 @@ class SparseForm:
         """Return whether the chip of a dense profile has these instructions, with its result."""
         return target_named(row.target).number >= target_named(self.since).number and row.d_format in self.results
 
+    def evidence_on(self, target: str) -> Evidence:
+        """Return the evidence for these sums on a target: sm_90 was measured."""
+        return MEASURED if self.evidence is INFERRED and target == "sm_90" else self.evidence
+
 
 # `changes` hold measured differences: chunks that end at the chunk boundaries of the whole A would be {"length": 8}
 # for f16 of mma.sync on sm_90.
@@ -170,8 +174,7 @@ def sparse_profile(
             continue
         sizes = tuple(size // 2 for size in form.k if size // 2 in row.k)
         if form.has(row) and sizes and (k is None or k // 2 in sizes):
-            evidence = MEASURED if form.evidence is INFERRED and row.target == "sm_90" else form.evidence
-            return replace(row, k=sizes, source=form.source, evidence=evidence, **form.changes)
+            return replace(row, k=sizes, source=form.source, evidence=form.evidence_on(row.target), **form.changes)
     of_unit = [form for form in SPARSE_FORMS if form.unit == unit]
     known = "; ".join(f"{'|'.join(map(str, form.types))}, k {' or '.join(map(str, form.k))}" for form in of_unit)
     raise RefsimError(
@@ -193,7 +196,7 @@ def sparse_rows(rows: Iterable[Profile]) -> Iterator[Profile]:
                     continue
                 done.add(key)
                 fields: dict[str, Any] = {"a_formats": form.types, "b_formats": form.types, "k": sizes}
-                fields |= {"source": form.source, "evidence": form.evidence} | form.changes
+                fields |= {"source": form.source, "evidence": form.evidence_on(row.target)} | form.changes
                 yield replace(row, **fields)
 
 

@@ -166,13 +166,19 @@ def test_the_short_table_of_the_report_is_current(request):
 # the program as a process
 
 
-def test_sparse_rows_say_that_they_are_inferred(refsim) -> None:
+def test_sparse_rows_have_the_evidence_of_their_profiles(refsim) -> None:
+    for target, level, said in (("sm_90a", "silicon", "H200"), ("sm_80", "unverified", "not measured")):
+        rows = asked(refsim, f"numerics list --sparse --target {target} --source")["rows"]
+        inferred = [row for row in rows if row["types"] != "s8|u8 -> s32"]
+        assert inferred
+        for row in inferred:
+            assert row["level"] == level
+            assert said in row["evidence"]
+            a, d = row["types"].split("|")[0].split(" -> ")[0], row["types"].split(" -> ")[1]
+            found = numerics.sparse_profile(target, row["unit"], a, a, d)
+            assert found.evidence.what == row["evidence"]
     rows = asked(refsim, "numerics list --sparse --target sm_90a --unit wgmma -t e4m3 --source")["rows"]
-    assert [(row["types"], row["k"], row["level"]) for row in rows] == [
-        ("e4m3|e5m2 -> f32", "64", "unverified"),
-        ("e4m3|e5m2 -> f16", "64", "unverified"),
-    ]
-    assert all("not measured" in row["evidence"] for row in rows)
+    assert [(row["types"], row["k"]) for row in rows] == [("e4m3|e5m2 -> f32", "64"), ("e4m3|e5m2 -> f16", "64")]
     whole = asked(refsim, "numerics list --sparse --target sm_120")["rows"]
     assert len({(row["unit"], row["types"]) for row in whole}) == len(whole)
 
