@@ -20,7 +20,6 @@ from refsim.evidence import Level
 from refsim.formats import BF16, F16, F32, ElementType, Format
 from refsim.numerics import exact_product, fma_product, ieee
 from refsim.numerics.calls import arguments_of, fitted
-from refsim.numerics.methods import LATE
 from refsim.numerics.profiles import PROFILES
 from refsim.numerics.rows import Profile
 from refsim.oracles import linear_layers
@@ -81,7 +80,7 @@ def adders(a: ElementType, b: ElementType) -> tuple[Adder, ...]:
         if not fits or row.evidence.level is Level.UNVERIFIED:
             continue
         for k in row.k:
-            steps = min(row.length, k), row.order, row.c_enters, k if row.c_enters is LATE else 0
+            steps = min(row.length, k), row.order, row.c_enters, k if row.adds_c_last else 0
             cuts = row.method, row.fraction, row.zero_exponent, row.rounding, row.operands, row.d_format
             found.setdefault((*steps, *cuts), []).append((row, k))
     cores = [_of_rows(rows) for rows in found.values()]

@@ -97,7 +97,6 @@ FLUSHED_TREE = Method(
     "flushed-tree",
     "{length} products, their sums by pairs and C, each rounded to f32; subnormals become zero",
     kept="24, each sum rounded",
-    c_enters=AFTER,
     flushes=True,
 )
 _LATE = (

@@ -134,8 +134,9 @@ def _chain(target: str, unit: Unit, type: Format, **fields: Any) -> Profile:
 
 
 def _amd(target: str, types: Formats, *, unit: Unit = "mfma", **fields: Any) -> Profile:
-    """Return sums rounded to nearest; methods that align their products keep 24 bits and add C after them."""
-    late = {"fraction": 24, "c_enters": LATE} if fields["method"].aligns else {}
+    """Return sums rounded to nearest; methods that align or flush add C last, and methods that align keep 24 bits."""
+    late: dict[str, Any] = {"c_enters": LATE} if fields["method"].flushes else {}
+    late |= {"fraction": 24, "c_enters": LATE} if fields["method"].aligns else {}
     return _row(target, unit, types, F32, rounding=RNE_F32, **({"source": _SIM_AMD} | late | fields))
 
 

@@ -1,16 +1,19 @@
 """The table of tensor-core arithmetic: coverage, parameters as published, look-up and refusal."""
 
 from itertools import product
-from typing import get_args
+from typing import Any, get_args
 
+import numpy as np
 import pytest
 
+from refsim import numerics
 from refsim.errors import RefsimError
 from refsim.evidence import Level
 from refsim.formats import F16
 from refsim.numerics import bounds
+from refsim.numerics.descriptions import where_c_enters
 from refsim.numerics.dot import chains, definition
-from refsim.numerics.methods import BYTE_PAIRS, INTEGER, LATE, METHODS
+from refsim.numerics.methods import AFTER, BYTE_PAIRS, INTEGER, LATE, METHODS
 from refsim.numerics.profiles import PROFILES, chip, profile, rows_of
 from refsim.numerics.roundings import RNE_F16, RNE_F32, RZ_E8M13, RZ_F32
 from refsim.numerics.rows import Unit
@@ -51,6 +54,25 @@ def test_parameters_are_the_published_ones(key: tuple[str, str, str, str]) -> No
     target, unit, types, d_format = key
     row = profile(target, unit, types, types, d_format)
     assert (row.length, row.fraction, row.rounding, row.zero_exponent) == PARAMETERS[key]
+
+
+def test_profile_and_description_agree_on_where_c_enters() -> None:
+    for row in PROFILES:
+        if row.evidence.level is not Level.UNVERIFIED:
+            assert (where_c_enters(row) == AFTER) == (row.c_enters is LATE), row.name
+
+
+@pytest.mark.parametrize(("target", "types", "kept"), [("gfx90a", "f16", True), ("sm_90a", "f16", False)])
+def test_a_late_c_survives_products_that_cancel(target: str, types: str, kept: bool) -> None:
+    """C = 2^-20 next to 2^15 - 2^15 is cut where C is aligned with the products, and added after them on CDNA2."""
+    unit: Unit = "mfma" if target.startswith("gfx") else "mma.sync"
+    row = profile(target, unit, types, types, "f32")
+    a = np.zeros((1, max(row.k)), np.float16)
+    a[0, :2] = 2.0**15, -(2.0**15)
+    b, c = np.ones_like(a), np.full((1, 1), 2.0**-20, np.float32)
+    how: dict[str, Any] = {"a_format": types, "b_format": types, "unit": unit, "target": target}
+    d = numerics.mma(a.view(np.uint16), b.view(np.uint16), c, **how)
+    assert (d.item() == c.item()) == kept == (row.c_enters is LATE)
 
 
 def test_every_row_says_where_it_is_from_and_how_sure_it_is() -> None:
