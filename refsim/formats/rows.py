@@ -217,10 +217,7 @@ class Format(Card):
         return values
 
     def value(self, code: int) -> float:
-        """Return the exact value of a code: value(0x7e) of E4M3 is 448.
-
-        A NaN has the sign of its code; padding bits are ignored.
-        """
+        """Return the exact value of a code, 448 for 0x7e in E4M3; a NaN has its code's sign, padding is ignored."""
         magnitude = code >> self.padding_bits & (self.magnitude_limit - 1)
         negative = bool(code & self.sign_mask)
         if self.twos_complement:

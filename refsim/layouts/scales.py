@@ -190,10 +190,7 @@ def _fill(value: int | float, dtype: np.dtype[Any]) -> NDArray[Any]:
 
 
 def _tiles_in_row(tile: Shape, within: Callable[[Indices, Indices], Indices]) -> Place:
-    """Return a `Place` of tiles that follow each other along a row of tiles, then row by row.
-
-    `within` places an element in its tile.
-    """
+    """Return a `Place` of tiles along a row of tiles, then row by row; `within` places an element in its tile."""
 
     def place(row: Indices, block: Indices, padded: Shape) -> Indices:
         index = row // tile[0] * (padded[1] // tile[1]) + block // tile[1]

@@ -65,10 +65,7 @@ _TURN = float(np.uint32(0x3E22F983).view(np.float32))
 
 
 def turns(angles: Singles) -> Singles:
-    """Return the product with 1 / 2 pi toward zero, FMUL.RZ: 0x3e22f983 for one radian.
-
-    The unit treats a subnormal product as zero.
-    """
+    """Return the product with 1 / 2 pi toward zero, FMUL.RZ: 0x3e22f983 for 1. To the unit a subnormal is zero."""
     product = angles.astype(np.float64) * _TURN  # 48 bits: exact
     return (product.view(np.uint64) >> np.uint64(29) << np.uint64(29)).view(np.float64).astype(np.float32)
 
@@ -101,10 +98,7 @@ def _approximate(name: str, ftz: bool, words: Words) -> Words:
 
 
 def divided(a: Words, b: Words, *, ftz: bool, full: bool) -> Words:
-    """Return div.approx or div.full: 6 / 2 is 3, 1 / 3 0x3eaaaaab.
-
-    In div.approx a divisor above 2^126 acts as infinity.
-    """
+    """Return div.approx or div.full: 1 / 3 is 0x3eaaaaab; to div.approx a divisor above 2^126 is infinity."""
     with np.errstate(all="ignore"):
         return pieces.in_pieces(partial(_divided, ftz, full), a, b)
 

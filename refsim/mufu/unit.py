@@ -75,10 +75,7 @@ def sqrt(words: Words) -> Words:
 
 
 def ex2(words: Words) -> Words:
-    """Return 2^x: ex2(0x3f000000) = 0x3fb504f3.
-
-    x is cut off below 2^-23. A negative x is negated by complement unless it is an integer.
-    """
+    """Return 2^x: ex2(0x3f000000) = 0x3fb504f3; x is cut off below 2^-23, and a negative fraction is complemented."""
     sign, field, fraction = _fields(words)
     fixed = _shifted(fraction | 1 << 23, np.clip(field - 127, -25, 8))
     fixed = np.where(sign > 0, np.where(fixed & _FRACTION > 0, ~fixed, -fixed), fixed)
@@ -92,10 +89,7 @@ def ex2(words: Words) -> Words:
 
 
 def lg2(words: Words) -> Words:
-    """Return log2(x): lg2(0x3f800001) = 0x3495f600.
-
-    The sum has 36 binary places and is negated by complement. Only x = 1 gives 0.
-    """
+    """Return log2(x): lg2(0x3f800001) = 0x3495f600; the sum has 36 binary places, a negative sum is complemented."""
     sign, field, fraction = _fields(words)
     total = (field - 127 << 36) + (tables.LG2(fraction) >> 2)
     found = np.where(total < 0, _MINUS | _cut_off(~total, 36), _cut_off(total, 36))
@@ -142,10 +136,7 @@ _FIRST_SEGMENT, _BITS_BELOW = np.cumsum(_SEGMENTS) - _SEGMENTS, 6 - np.log2(_SEG
 
 
 def segments_of_tanh(words: Words) -> Integers:
-    """Return the place of |x| in the table of tanh, segment and 17 bits, for 2^-8 <= |x| < 8.
-
-    The place of 1, 0x3f800000, is 19 << 17.
-    """
+    """Return segment and 17 bits of |x| for the table of tanh, 2^-8 <= |x| < 8: 19 << 17 for 1, 0x3f800000."""
     _, field, fraction = _fields(words)
     binade = np.clip(field - 119, 0, len(_SEGMENTS) - 1)
     place: Integers = (_FIRST_SEGMENT[binade] << 17) + (fraction >> _BITS_BELOW[binade])
@@ -153,10 +144,7 @@ def segments_of_tanh(words: Words) -> Integers:
 
 
 def tanh(words: Words) -> Words:
-    """Return the hyperbolic tangent: tanh(0x3f800000) = 0x3f42f848.
-
-    It is x itself below 2^-8, also subnormal, and 1 from 8 on.
-    """
+    """Return the hyperbolic tangent: tanh(0x3f800000) = 0x3f42f848; x itself below 2^-8, and 1 from 8 on."""
     sign, field, fraction = _fields(words)
     return chosen(
         sign | _cut_off(tables.TANH(segments_of_tanh(words)), 39),

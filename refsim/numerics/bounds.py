@@ -73,10 +73,7 @@ def exact_product(
 
 
 def _in_software(name: str, arguments: Arguments, d: ElementType, **fields: Any) -> Profile:
-    """Return a profile of arithmetic that IEEE 754 defines and no chip has.
-
-    Errors show its name in place of a chip and its unit.
-    """
+    """Return a profile of arithmetic that IEEE 754 defines and no chip has; `name` is "chip unit" in errors."""
     target, unit = name.split()
     fixed: dict[str, Any] = {"a_formats": (arguments.a_format,), "b_formats": (arguments.b_format,), "d_format": d}
     fixed |= {"k": (1,), "rounding": TO_NEAREST[d], "evidence": _DEFINED}

@@ -281,10 +281,7 @@ def rows_of(target: str | None = None, unit: str | None = None) -> list[Profile]
 
 
 def chip(target: str) -> str:
-    """Return the chip whose profiles a target uses: "sm_90" for "sm_90a", sm_100 for sm_103.
-
-    Raises RefsimError `unknown-target`.
-    """
+    """Return the chip whose profiles a target uses, "sm_90" for "sm_90a"; raise RefsimError `unknown-target`."""
     given = target_name(str(target))
     name = given if given in _TARGETS else f"sm_{target_named(given).row.cores}"
     if name not in _TARGETS:

@@ -111,10 +111,7 @@ def _operand(name: str, shape: MfmaShape, operand: str, bits: int) -> Fragment:
 
 
 def _along_k(lane: Integers, value: Integers, shape: MfmaShape, operand: str, chunk: int) -> tuple[Integers, Integers]:
-    """Return places of A or B: stretches of `chunk` k go to the lane groups in turn.
-
-    fp8 16x16x128, lane 16, value 16 is k = 16 + 64.
-    """
+    """Return places of A or B, `chunk` k per lane group in turn: fp8 16x16x128, lane 16, value 16 is k = 16 + 64."""
     outer = lane % shape.mn
     k = value % chunk + chunk * (lane // shape.mn + shape.groups * (value // chunk))
     return (outer, k) if operand == "a" else (k, outer)
@@ -139,10 +136,7 @@ def _accumulator(name: str, shape: MfmaShape, type: str) -> Fragment:
 
 
 def _down_rows(lane: Integers, value: Integers, shape: MfmaShape, run: int) -> tuple[Integers, Integers]:
-    """Return places of C or D: runs of `run` rows go to the lane groups in turn.
-
-    32x32, lane 32, value 5 is row 1 + 4 + 8.
-    """
+    """Return places of C or D, `run` rows per lane group in turn: 32x32, lane 32, value 5 is row 1 + 4 + 8."""
     return value % run + run * (lane // shape.mn + shape.groups * (value // run)), lane % shape.mn
 
 

@@ -100,10 +100,7 @@ def rows() -> Iterator[Row]:
 
 
 def container_bits(type: str, k: int) -> tuple[int, int]:
-    """Return slot width and lowest bit of an element: FP6 and FP4 of kind::f8f6f4 (k = 32) lie in bytes.
-
-    FP4 lies in bits 5:2.
-    """
+    """Return slot width and lowest bit of an element; FP6 and FP4 of kind::f8f6f4 (k = 32) lie in bytes."""
     row = element_named(type)
     if k == 32 and row.code_bits < 8 and not row.is_integer:
         return 8, 2 if row is E2M1 else 0
@@ -121,10 +118,7 @@ def operand_a(lane: Integers, value: Integers, per: int, m: int = 16) -> tuple[I
 
 
 def operand_b(lane: Integers, value: Integers, per: int) -> tuple[Integers, Integers]:
-    """Return places of B: a quad holds column n = g, a lane `per` consecutive k per register.
-
-    The next register is 4 * per further on.
-    """
+    """Return places of B: a quad holds column n = g, a lane `per` consecutive k per register, 4 * per k apart."""
     register, place = value // per, value % per
     return within(lane) * per + place + register * 4 * per, group(lane)
 

@@ -43,10 +43,7 @@ class Term:
 
 
 def decoded(code: int, format: Format) -> Term:
-    """Return the term of one code.
-
-    Padding bits (tf32) are dropped before classification: a NaN with payload only there is infinite.
-    """
+    """Return the term of one code, without padding bits (tf32): a NaN with payload only there becomes infinite."""
     code >>= format.padding_bits
     negative = format.signed and bool(code >> (format.bits - 1))
     magnitude = code & (format.magnitude_limit - 1)

@@ -284,10 +284,7 @@ def _finish(sums: Doubles, scale: Doubles, unit: Doubles, c: Doubles, rule: Step
 
 @njit(nogil=True, cache=True)
 def _to_nearest(c: Doubles, rule: StepNumbers) -> None:
-    """Round to the nearest f16, ties to even.
-
-    Adding and subtracting 1.5 x 2^(e + 42) leaves multiples of 2^(e - 10).
-    """
+    """Round to the nearest f16, ties to even: adding and subtracting 1.5 anchor leaves multiples of 2^(e - 10)."""
     anchor = np.empty(WIDTH, np.float64)
     bits, anchors = c.view(np.int64), anchor.view(np.int64)
     for j in range(WIDTH):

@@ -54,10 +54,7 @@ class Arithmetic:
 
 
 def chain(a: FastOperand, b: FastOperand, c: Values, profile: Profile, length: int) -> Values:
-    """Return the rounded sums of all steps, starting with C (batch, M, N), in the profile's `Real`.
-
-    `c` is overwritten.
-    """
+    """Return the rounded sums of all steps from C (batch, M, N) on, in the profile's `Real`; `c` is overwritten."""
     how = Arithmetic(profile, length, real_of(profile), narrow(a, b))
     for start in range(0, len(a.values), length):
         _step(a, b, slice(start, start + length), c, how)

@@ -199,19 +199,13 @@ def sub(a: Array, b: Array, rounding: RoundingModifier = NEAREST, *, ftz: bool =
 
 @np.errstate(all="ignore")
 def mul(a: Array, b: Array, rounding: RoundingModifier = NEAREST, *, ftz: bool = False, sat: bool = False) -> Array:
-    """Return a * b, rounded once: 0x00000001 squared in rp is 0x00000001.
-
-    Arguments and errors as for add; PTX ISA, mul.
-    """
+    """Return a * b, rounded once: 0x00000001 squared in rp is 0x00000001. Errors as for add; PTX ISA, mul."""
     return _entry(_MUL, (a, b), rounding, ftz=ftz, sat=sat)
 
 
 @np.errstate(all="ignore")
 def div(a: Array, b: Array, rounding: RoundingModifier = NEAREST, *, ftz: bool = False) -> Array:
-    """Return a / b for f32 and f64, rounded once: 1 / 3 in rp is 0x3eaaaaab.
-
-    Errors as for add; PTX ISA, div with .rnd.
-    """
+    """Return a / b for f32 and f64, rounded once: 1 / 3 in rp is 0x3eaaaaab. Errors as for add; PTX ISA, div."""
     _only_wide("div", a)
     return _entry(_DIV, (a, b), rounding, ftz=ftz)
 

@@ -39,10 +39,7 @@ def minimum(
 def maximum(
     *operands: Array, ftz: bool = False, nan: bool = False, xorsign: bool = False, absolute: bool = False
 ) -> Array:
-    """Return the largest of two or three operands, +0 above -0.
-
-    Arguments, NaN and errors as for minimum. PTX ISA, max.
-    """
+    """Return the largest of two or three operands, +0 above -0; the rest as for minimum. PTX ISA, max."""
     kind, terms = _terms(operands, ftz=ftz, xorsign=xorsign, absolute=absolute)
     return _extremum(_LARGEST, terms, kind, nan=nan, signs=operands if xorsign else ())
 

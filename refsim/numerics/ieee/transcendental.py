@@ -54,32 +54,20 @@ def ex2(a: Array, *, ftz: bool = False) -> Array:
 
 
 def lg2(a: Array, *, ftz: bool = False) -> Array:
-    """Return log2(a), rounded once: 0x3fcae00d for 3, -infinity for a zero.
-
-    Operands, ftz and errors as for rsqrt; IEEE 754, 9.2 (log2).
-    """
+    """Return log2(a), rounded once: 0x3fcae00d for 3. Operands, ftz and errors as for rsqrt; IEEE 754, 9.2 (log2)."""
     return _rounded("lg2", a, ftz=ftz)
 
 
 def sin(a: Array, *, ftz: bool = False) -> Array:
-    """Return the sine of a in radians, however large, rounded once: 0x3f576aa4 for 1.
-
-    Operands, ftz and errors as for rsqrt; IEEE 754, 9.2 (sin).
-    """
+    """Return sin(a), a in radians, rounded once: 0x3f576aa4 for 1. Operands and errors as for rsqrt; IEEE 754, 9.2."""
     return _rounded("sin", a, ftz=ftz)
 
 
 def cos(a: Array, *, ftz: bool = False) -> Array:
-    """Return the cosine of a in radians, however large, rounded once: 0x3f0a5140 for 1.
-
-    Operands, ftz and errors as for rsqrt; IEEE 754, 9.2 (cos).
-    """
+    """Return cos(a), a in radians, rounded once: 0x3f0a5140 for 1. Operands and errors as for rsqrt; IEEE 754, 9.2."""
     return _rounded("cos", a, ftz=ftz)
 
 
 def tanh(a: Array, *, ftz: bool = False) -> Array:
-    """Return the hyperbolic tangent, rounded once: 0x3eec9a9f for 0.5.
-
-    Operands, ftz and errors as for rsqrt; IEEE 754, 9.2 (tanh).
-    """
+    """Return tanh(a), rounded once: 0x3eec9a9f for 0.5. Operands, ftz and errors as for rsqrt; IEEE 754, 9.2 (tanh)."""
     return _rounded("tanh", a, ftz=ftz)
