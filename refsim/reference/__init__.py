@@ -1,1 +1,1 @@
-"""Second definitions, slow and independent, that tests hold the model to."""
+"""Second definitions, slow and independent of the model, with which tests compare the model."""

@@ -1,4 +1,4 @@
-"""ptxas as a judge of what is legal PTX: the newest one at hand, and what it refuses of a list of instructions."""
+"""ptxas as a check of legal PTX: the newest installed release, and the instructions of a list that it rejects."""
 
 import re
 import shutil
@@ -26,13 +26,13 @@ OPERAND_WORDS = {
     "split": "2",
 }
 OPERAND_WORDS |= dict.fromkeys(("scale_a", "scale_b", "trans_a", "trans_b"), "1")
-"""What to write for operands that must be constants, or the sink."""
+"""The text of operands that must be constants, or the sink."""
 _PLACES = (("nvidia", "*/bin/ptxas"), ("triton", "backends/nvidia/bin/ptxas*"))
 
 
 @cache
 def releases() -> tuple[tuple[tuple[int, int], str], ...]:
-    """Every ptxas at hand as (release, path), oldest first: on PATH, in NVIDIA's wheels, in Triton's.
+    """Return every installed ptxas as (release, path), oldest first: from PATH, NVIDIA's wheels and Triton.
 
     Raises RefsimError `assembler-missing` without one.
     """
@@ -54,20 +54,21 @@ def releases() -> tuple[tuple[tuple[int, int], str], ...]:
 
 
 def ptx_version(release: tuple[int, int]) -> str:
-    """The newest PTX that a release from 12.9 on takes: 13.0 takes 9.0, 13.4 takes 9.4, 12.9 takes 8.8."""
+    """Return the newest PTX version of a release from 12.9 on: 13.0 takes 9.0, 13.4 takes 9.4, 12.9 takes 8.8."""
     major, minor = release
     return f"9.{minor}" if major == 13 else f"8.{minor - 1}"
 
 
 def first_target(since: str) -> str:
-    """The target to judge a form for: ptxas 13 knows none before sm_75."""
+    """Return the target on which to check a form: ptxas 13 knows no target before sm_75."""
     return since if int(re.sub(r"\D", "", since)) >= 75 else "sm_75"
 
 
 def refusals(bounds: list[Bound], target: str, folder: Path, release: int = -1) -> dict[str, str]:
-    """What ptxas refuses for a target, with its message; it reports some errors only once others are gone.
+    """Return ptxas' messages for the instructions that it rejects for a target, by opcode.
 
-    release: which of `releases()`, the newest if left out.
+    ptxas reports some errors only once other errors are gone, so the rest is assembled again. `release` is an index of
+    `releases()`, by default the newest.
     """
     version, program = releases()[release]
     found: dict[str, str] = {}

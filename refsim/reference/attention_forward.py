@@ -1,7 +1,7 @@
 """Attention forward a second time: one row over fractions and Python's integers, sharing no line with the oracle.
 
-The products are those of `reference.block_scaled` (bf16) and `reference.gemm_1d2d` (E4M3), one step of the tensor core after
-the other, the special functions those of `reference.special_functions`.
+The products are those of `reference.block_scaled` (bf16) and `reference.gemm_1d2d` (E4M3), one step of the tensor core
+after another. The special functions are from `reference.special_functions`.
 """
 
 import math
@@ -29,7 +29,8 @@ Codes = Sequence[int]
 
 @dataclass(frozen=True)
 class Row:
-    """What one row of Q sees: so many keys, in so many tiles; C, and the scale of v where there is one, as float32 patterns."""
+    """The inputs of one row of Q: the number of keys that it sees and of tiles; C and the scale of v (or None) as
+    float32 patterns."""
 
     type: str
     seen: int
@@ -39,7 +40,7 @@ class Row:
 
 
 def dot(a: Codes, b: Codes, start: ExactNumber, type: str) -> ExactNumber:
-    """`start` and the products of two rows, a step of the tensor core at a time."""
+    """Return `start` plus the products of two rows, one step of the tensor core at a time."""
     total: Value | None = start.signed
     if type == "e4m3":
         for at in range(0, len(a), 32):
@@ -57,7 +58,7 @@ def dot(a: Codes, b: Codes, start: ExactNumber, type: str) -> ExactNumber:
 
 
 def weight_code(p: ExactNumber, type: str) -> int:
-    """A weight, which has no sign, as an operand; E4M3 saturates."""
+    """Return a weight, which is not negative, as the code of an operand; E4M3 saturates."""
     if type == "bf16":
         return GRIDS["bf16"].encode(p)
     if isinstance(p.magnitude, float):
@@ -67,15 +68,20 @@ def weight_code(p: ExactNumber, type: str) -> int:
 
 
 def sum_of(x: ExactNumber, y: ExactNumber) -> ExactNumber:
+    """Return x + y rounded to float32."""
     return rounded(add(x, y))
 
 
 def product(x: ExactNumber, y: ExactNumber) -> ExactNumber:
+    """Return x * y rounded to float32."""
     return rounded(mul(x, y))
 
 
 def row_of_attention(q: Codes, keys: Sequence[Codes], columns: Sequence[Codes], row: Row) -> tuple[list[int], int]:
-    """The bf16 codes of O in some columns, each given by V's codes of all keys, and the pattern of the row's logarithm."""
+    """Return the bf16 codes of O in some columns, and the float32 pattern of the row's logarithm.
+
+    `keys` are the codes of K, one row a key; each of `columns` holds the codes of one column of V for all keys.
+    """
     factor, shift = SINGLES.decode(row.factor), ExactNumber(True, SHIFTS[row.type])
     top, base, sums, o = UNSEEN, PLUS_ZERO, [PLUS_ZERO] * LANES, [PLUS_ZERO] * len(columns)
     for first in range(0, row.tiles * TILE, TILE):
@@ -96,7 +102,7 @@ def row_of_attention(q: Codes, keys: Sequence[Codes], columns: Sequence[Codes], 
         held = [[column[j] if j < len(column) else 0 for j in at] for column in columns]
         o = [dot(codes, tile, product(each, kept), row.type) for each, tile in zip(o, held, strict=True)]
     total = sum_of(sum_of(sums[0], sums[1]), sum_of(sums[2], sums[3]))
-    lse = SINGLES.encode(product(sum_of(base, lg2_flushed(total)), LN_2))  # -infinity of a row that sees nothing
+    lse = SINGLES.encode(product(sum_of(base, lg2_flushed(total)), LN_2))  # -infinity for a row that sees no key
     if total.magnitude == 0:
         return [0] * len(columns), lse
     o = [product(each, reciprocal(total)) for each in o]

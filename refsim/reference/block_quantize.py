@@ -1,6 +1,7 @@
-"""Blocks with a power of two as their scale a second time: over fractions, element by element, by what each rule means.
+"""Blocks with power-of-two scales a second time: over fractions, element by element, by the meaning of each rule.
 
-Nothing is taken from the model: scales are searched among all powers of two, elements among all values of their format.
+This module uses no code of the model: it searches scales among all powers of two, elements among all values of their
+format.
 """
 
 from fractions import Fraction
@@ -9,7 +10,7 @@ from typing import NamedTuple
 from refsim.reference.group_quantize import SINGLE_GRID, counted_values
 from refsim.reference.rational_float import ExactNumber, div, mul
 
-LOWEST, HIGHEST = -127, 127  # of E8M0: codes 0 to 254
+LOWEST, HIGHEST = -127, 127  # exponents of E8M0 codes 0 to 254
 
 
 class BlockElement(NamedTuple):
@@ -30,22 +31,22 @@ BLOCK_ELEMENTS = {
 
 
 def power(exponent: int) -> Fraction:
-    """2^exponent, exactly."""
+    """Return 2^exponent, exactly."""
     return Fraction(2) ** exponent
 
 
 def floor_log2(value: Fraction) -> int:
-    """The largest e with 2^e <= value, for a value above zero."""
+    """Return the largest e with 2^e <= value, for a value above zero."""
     exponent = value.numerator.bit_length() - value.denominator.bit_length()
     return exponent if power(exponent) <= value else exponent - 1
 
 
 def scale_exponent(peak: Fraction, rule: str, element: BlockElement) -> int:
-    """The exponent that a rule gives a block whose largest magnitude is `peak`, before E8M0 bounds it.
+    """Return the exponent of the scale that a rule chooses for a block whose largest magnitude is `peak`, unclamped.
 
-    floor: the peak's binade becomes the element's last one. ceil: the peak, rounded up to a power of two, does. rceil: the
-    smallest exponent for which nothing saturates. even: floor, of the peak rounded to the element's mantissa, half up. Kernels
-    ask rceil of a float32: "product" of the peak times fl(1 / MAX), "quotient" of the peak over MAX.
+    floor: the peak's binade becomes the element's last one. ceil: the peak, rounded up to a power of two, does. rceil:
+    the smallest exponent for which nothing saturates. even: floor, of the peak rounded to the element's mantissa, half
+    up. Kernels compute rceil on a float32: "product" uses the peak times fl(1 / MAX), "quotient" the peak over MAX.
     """
     largest = element.values[-1]
     last = floor_log2(largest)
@@ -70,7 +71,7 @@ def scale_exponent(peak: Fraction, rule: str, element: BlockElement) -> int:
 
 
 def single_ratio(peak: Fraction, largest: Fraction, *, divides: bool) -> Fraction:
-    """peak / largest as float32 has it, by one quotient or by the product with the rounded reciprocal."""
+    """Return peak / largest in float32: one quotient, or the product with the rounded reciprocal."""
     x, y = ExactNumber(False, peak), ExactNumber(False, largest)
     if not divides:
         inverse = SINGLE_GRID.decode(SINGLE_GRID.encode(div(ExactNumber(False, Fraction(1)), y)))
@@ -79,7 +80,7 @@ def single_ratio(peak: Fraction, largest: Fraction, *, divides: bool) -> Fractio
 
 
 def nearest_code(value: Fraction, negative: bool, element: BlockElement) -> int:
-    """The code of the nearest value, the even code of two that are as near, the largest beyond all."""
+    """Return the code of the nearest value: the even code in a tie, the largest code for larger values."""
     distances = [abs(value - each) for each in element.values]
     least = min(distances)
     ties = [code for code, distance in enumerate(distances) if distance == least]
@@ -88,7 +89,7 @@ def nearest_code(value: Fraction, negative: bool, element: BlockElement) -> int:
 
 
 def block_quantize(block: list[float], rule: str, format: str) -> tuple[list[int], int]:
-    """Codes and the scale code of one block of finite numbers; a scale below 2^-127 is 2^-127."""
+    """Return the codes and the scale code of one block of finite numbers; scales below 2^-127 become 2^-127."""
     element = BLOCK_ELEMENTS[format]
     peak = max(abs(Fraction(value)) for value in block)
     exponent = min(max(scale_exponent(peak, rule, element), LOWEST), HIGHEST)

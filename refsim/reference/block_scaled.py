@@ -1,8 +1,8 @@
 """Block-scaled products a second time: one output over fractions, sharing no line with the model.
 
-A term is a value and the exponent with which it takes part in the alignment, that of its fields: a subnormal operand is not
-normalised. A step cuts every term toward zero to a multiple of 2^(E - F), E the largest exponent, a zero's being a constant;
-the exact sum is cut to the 24 bits of float32.
+A term is a value and its exponent in the alignment, which is the exponent of its fields: a subnormal operand is not
+normalized. A step truncates every term to a multiple of 2^(E - F), with E the largest exponent; a zero has a constant
+exponent. The exact sum is truncated to the 24 bits of float32.
 """
 
 import math
@@ -28,14 +28,17 @@ Value = Fraction | float
 
 
 class AlignedNumber(NamedTuple):
-    """A value and its exponent, None where it is a zero and takes that of the step."""
+    """A value and its exponent; None for a zero, which takes the step's exponent of zeros."""
 
     value: Value
     exponent: int | None
 
 
 class Alignment(NamedTuple):
-    """The terms of a step, the bits kept below the largest exponent, the exponent of a zero; of `groups` 16 products are one."""
+    """The arithmetic of a step: its number of terms, the bits kept below the largest exponent, the exponent of a zero.
+
+    With `groups`, each 16 products are one term.
+    """
 
     length: int
     fraction: int
@@ -48,7 +51,7 @@ HOPPER_BF16, AMPERE_BF16 = Alignment(16, 25, -133), Alignment(8, 24, -132)
 
 
 def term(code: int, format: str) -> AlignedNumber:
-    """The number of a code and the exponent of its fields, that of subnormals the least."""
+    """Return the number of a code and the exponent of its fields; subnormals have the least exponent."""
     exponent_bits, mantissa_bits, bias = FIELDS[format]
     sign = -1 if code >> (exponent_bits + mantissa_bits) & 1 else 1
     field, mantissa = code >> mantissa_bits & ((1 << exponent_bits) - 1), code & ((1 << mantissa_bits) - 1)
@@ -62,14 +65,14 @@ def term(code: int, format: str) -> AlignedNumber:
 
 
 def factor(code: int, kind: str) -> AlignedNumber:
-    """A scale, without a sign."""
+    """Return the number of a scale's code, without its sign."""
     if kind == "e8m0":
         return AlignedNumber(UNDEFINED if code == 255 else power(code - 127), code - 127)
     return term(code & 0x7F, "e4m3")
 
 
 def times(x: Value, y: Value) -> Value:
-    """The product of numbers, infinities and NaN."""
+    """Return the product of numbers, infinities and NaN."""
     if isinstance(x, float) or isinstance(y, float):
         zero = x == 0 or y == 0
         return UNDEFINED if zero else math.copysign(1, x) * math.copysign(1, y) * abs(float_of(x)) * abs(float_of(y))
@@ -77,12 +80,12 @@ def times(x: Value, y: Value) -> Value:
 
 
 def float_of(x: Value) -> float:
-    """An infinity or NaN as it is; of a number any finite stand-in."""
+    """Return an infinity or NaN unchanged, and 1.0 for a number."""
     return x if isinstance(x, float) else 1.0
 
 
 def multiplied(*terms: AlignedNumber) -> AlignedNumber:
-    """The product of terms: exponents add."""
+    """Return the product of terms; their exponents are added."""
     value: Value = Fraction(1)
     for each in terms:
         value = times(value, each.value)
@@ -90,7 +93,7 @@ def multiplied(*terms: AlignedNumber) -> AlignedNumber:
 
 
 def special(values: Sequence[Value]) -> float | None:
-    """NaN, or infinities of both signs, is NaN; else an infinity stands; None where there is neither."""
+    """Return NaN for a NaN or infinities of both signs, else an infinity of the values, else None."""
     odd = {value for value in values if isinstance(value, float)}
     if not odd:
         return None
@@ -98,7 +101,7 @@ def special(values: Sequence[Value]) -> float | None:
 
 
 def fused(terms: Sequence[AlignedNumber], c: Value, step: Alignment) -> Value:
-    """C and the products of one step."""
+    """Return C plus the products of one step."""
     stands = special([c, *(each.value for each in terms)])
     if stands is not None or isinstance(c, float):
         return UNDEFINED if stands is None else stands
@@ -112,12 +115,12 @@ def fused(terms: Sequence[AlignedNumber], c: Value, step: Alignment) -> Value:
 
 
 def exact(value: Value) -> ExactNumber:
-    """The number that is rounded; its zero is +0."""
+    """Return the number to be rounded; its zero is +0."""
     return ExactNumber(value < 0, -value if value < 0 else value)
 
 
 def pattern(value: Value) -> int:
-    """The float32 pattern of a sum; zero is +0."""
+    """Return the float32 pattern of a sum; zero is +0."""
     if isinstance(value, float) and math.isnan(value):
         return NAN_WORD
     return GRIDS["f32"].encode(exact(value))
@@ -130,7 +133,7 @@ def scaled_terms(
     kind: str,
     step: Alignment,
 ) -> Iterator[list[AlignedNumber]]:
-    """The terms of each step of a unit with block scales."""
+    """Yield the terms of each step of a unit with block scales."""
     block = len(codes[0]) // len(scales[0])
     for start in range(0, len(codes[0]), step.length):
         products = []
@@ -142,7 +145,8 @@ def scaled_terms(
 
 
 def grouped(products: Sequence[tuple[AlignedNumber, AlignedNumber]]) -> list[AlignedNumber]:
-    """Each 16 products with their scales: one term with the exponent of the scales, a zero if every product is one."""
+    """Return one term for each 16 products and their scales, with the scales' exponent; a zero if all products are
+    zero."""
     found = []
     for start in range(0, len(products), 16):
         group, both = products[start : start + 16], products[start][1]
@@ -153,7 +157,7 @@ def grouped(products: Sequence[tuple[AlignedNumber, AlignedNumber]]) -> list[Ali
 
 
 def in_bf16(codes: Sequence[int], format: str, scales: Sequence[int], kind: str, zero_code: Fraction) -> list[int]:
-    """The bf16 codes of codes times scales; those of E5M2 that are no numbers are read as an exponent more."""
+    """Return the bf16 codes of codes times scales; E5M2's infinities and NaN are read as one more exponent."""
     block, found = len(codes) // len(scales), []
     for i, code in enumerate(codes):
         value = term(code, format).value
@@ -169,8 +173,11 @@ def in_bf16(codes: Sequence[int], format: str, scales: Sequence[int], kind: str,
 
 
 def steps_of_lanes(k: int, k_width: int, length: int) -> list[list[int]]:
-    """Which k each step of an mma.sync of bf16 takes, where lane q of a row holds k_width of them from q * k_width on, and from
-    (4 + q) * k_width: an instruction has two of the first run of every lane, then two of the second."""
+    """Return the k of each step of an mma.sync of bf16.
+
+    Lane q of a row holds k_width consecutive k from q * k_width and from (4 + q) * k_width. An instruction takes two k
+    of the first run of every lane, then two of the second.
+    """
     found = []
     for tile in range(0, k, 8 * k_width):
         for pair in range(0, k_width, 2):
@@ -188,7 +195,7 @@ def native(
     step: Alignment,
     c: Value = Fraction(0),
 ) -> int:
-    """The float32 pattern of one output of a unit with block scales."""
+    """Return the float32 pattern of one output of a unit with block scales."""
     for terms in scaled_terms(codes, formats, scales, kind, step):
         c = fused(terms, c, step)
     return pattern(c)
@@ -197,7 +204,8 @@ def native(
 def wide(
     a: Sequence[int], b: Sequence[int], places: Sequence[Sequence[int]], step: Alignment, c: Value = Fraction(0)
 ) -> int:
-    """The float32 pattern of one output of bf16 products, a step for each list of k; beyond the operands are zeros."""
+    """Return the float32 pattern of one output of bf16 products, one step for each list of k, zeros beyond the
+    operands."""
     for some in places:
         terms = [multiplied(term(a[i], "bf16"), term(b[i], "bf16")) for i in some if i < len(a)]
         terms += [AlignedNumber(Fraction(0), None)] * (len(some) - len(terms))
@@ -210,7 +218,7 @@ def chained(
     formats: tuple[str, str],
     scales: tuple[Sequence[int], Sequence[int]],
 ) -> int:
-    """One rounding to float32 for each k, as an FMA of the scaled numbers has it, from +0."""
+    """Return the float32 pattern of a chain of FMAs of the scaled numbers from +0, rounded after each k."""
     block, d = len(codes[0]) // len(scales[0]), ExactNumber(False, Fraction(0))
     for i, pair in enumerate(zip(*codes, strict=True)):
         numbers = [signed(code, format) for code, format in zip(pair, formats, strict=True)]
@@ -220,5 +228,5 @@ def chained(
 
 
 def signed(code: int, format: str) -> ExactNumber:
-    """The number of a code with the sign of its zero."""
+    """Return the number of a code with the sign of its zero."""
     return exact(term(code, format).value)._replace(negative=bool(code >> sum(FIELDS[format][:2]) & 1))

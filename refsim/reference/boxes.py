@@ -1,4 +1,4 @@
-"""Boxes of tensor maps once more, element by element and in plain Python: what the copy engine is held to."""
+"""Boxes of tensor maps a second time, element by element and in plain Python, to check the copy engine."""
 
 from collections.abc import Iterator
 from itertools import product
@@ -14,13 +14,16 @@ _ROWS = {"none": 1, "32B": 2, "64B": 4, "128B": 8}
 
 
 def swizzled(address: int, mode: str) -> int:
-    """Chunks of 16 bytes change places by the number of the 128 bytes that they lie in: swizzled(0x90, "128B") is 0x80."""
+    """Return the swizzled address: the number of the 128-byte line permutes its 16-byte chunks.
+
+    swizzled(0x90, "128B") is 0x80.
+    """
     chunk, line = address >> 4 & 7, address >> 7 & 7
     return address & ~0x70 | (chunk ^ line % _ROWS[mode]) << 4
 
 
 def elements(made: TensorMap, corner: tuple[int, ...], shared: int) -> Iterator[tuple[int | None, int]]:
-    """For each element of a box its byte from the tensor's address (None outside) and its byte in shared memory."""
+    """Yield for each element of a box its byte offset in the tensor (None outside) and its byte in shared memory."""
     size, steps = made.data_type.element_bits // 8, (1, *made.element_strides[1:])
     counts = [-(-extent // step) for extent, step in zip(made.box, steps, strict=True)]
     span = {"none": counts[0] * size, "32B": 32, "64B": 64, "128B": 128}[made.swizzle]
@@ -35,7 +38,8 @@ def elements(made: TensorMap, corner: tuple[int, ...], shared: int) -> Iterator[
 
 
 def pixels(made: TensorMap, base: tuple[int, ...]) -> Iterator[list[int]]:
-    """W, H, D and N of the pixels of an im2col map in turn: what comes behind the last of a row begins the next one."""
+    """Yield W, H, D and N of the pixels of an im2col map in order; the next row begins after the last pixel of a
+    row."""
     assert made.pixels is not None
     at = list(base[1:])
     for _ in range(made.box[1]):
@@ -52,7 +56,7 @@ def pixels(made: TensorMap, base: tuple[int, ...]) -> Iterator[list[int]]:
 def column_elements(
     made: TensorMap, base: tuple[int, ...], offsets: tuple[int, ...], shared: int
 ) -> Iterator[tuple[int | None, int]]:
-    """The same as `elements` for an im2col map: the channels of each pixel, which the offsets move."""
+    """Yield the pairs of `elements` for an im2col map: the channels of each pixel, moved by the offsets."""
     size, span = made.data_type.element_bits // 8, {"32B": 32, "64B": 64, "128B": 128}.get(made.swizzle)
     for row, pixel in enumerate(pixels(made, base)):
         moved = [at + more for at, more in zip(pixel, (*offsets, 0), strict=True)]
@@ -67,11 +71,12 @@ def column_elements(
 def _chosen(
     made: TensorMap, corner: tuple[int, ...], shared: int, offsets: tuple[int, ...] | None
 ) -> Iterator[tuple[int | None, int]]:
+    """Yield the pairs of `elements`, or of `column_elements` where there are offsets."""
     return elements(made, corner, shared) if offsets is None else column_elements(made, corner, offsets, shared)
 
 
 def _as_loaded(made: TensorMap, element: bytes) -> bytes:
-    """An element of tf32 is encoded anew."""
+    """Return the bytes of an element after a load; tf32 is rounded."""
     if not made.data_type.rounded:
         return element
     value = np.frombuffer(element, np.float32)
@@ -86,7 +91,7 @@ def loaded(
     window: Bytes,
     offsets: tuple[int, ...] | None = None,
 ) -> Bytes:
-    """A window of shared memory from byte 0 on after a load of a box, or of pixels by offsets, to byte `shared`."""
+    """Return a window of shared memory after a load of a box, or of pixels by offsets, to byte `shared`."""
     size, after = made.data_type.element_bits // 8, window.copy()
     fill = b"\xf7\x7f" * size if made.oob_fill != "zeros" else bytes(size)
     for source, to in _chosen(made, corner, shared, offsets):
@@ -103,7 +108,7 @@ def stored(
     window: Bytes,
     offsets: tuple[int, ...] | None = None,
 ) -> Bytes:
-    """A tensor's bytes after a store of the box at byte `shared` of a window of shared memory."""
+    """Return the tensor's bytes after a store of the box at byte `shared` of a window of shared memory."""
     size, after = made.data_type.element_bits // 8, memory.copy()
     for target, source in _chosen(made, corner, shared, offsets):
         if target is not None:

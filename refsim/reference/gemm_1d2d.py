@@ -1,7 +1,8 @@
-"""The FP8 GEMM with block scales a second time: one output after another over fractions, sharing no line with the model.
+"""The FP8 GEMM with block scales a second time: one output after another over fractions, sharing no line with the
+model.
 
-A step of the tensor core: 32 products and the accumulator, each cut toward zero to a multiple of 2^(E - 13), E the largest
-exponent among those that are not zero; their exact sum cut toward zero to 13 bits behind its own leading bit.
+A step of the tensor core truncates 32 products and the accumulator to multiples of 2^(E - 13), with E the largest
+exponent of a nonzero term. It truncates their exact sum to 13 bits after the sum's leading bit.
 """
 
 from collections.abc import Sequence
@@ -9,7 +10,7 @@ from fractions import Fraction
 
 from refsim.reference.rational_float import GRIDS, NOT_A_NUMBER, ExactNumber, add, fma, mul, power
 
-Term = tuple[Fraction, int]  # a value and the exponent that takes part in the alignment
+Term = tuple[Fraction, int]  # a value and its exponent in the alignment
 FRACTION_BITS, BLOCK_COLUMNS, STEP_COLUMNS = 13, 128, 32
 PLUS_ZERO = ExactNumber(False, Fraction(0))
 TOTALS, OUTPUTS = GRIDS["f32"], GRIDS["bf16"]
@@ -17,7 +18,7 @@ ORDERS_OF_PROMOTION = {"scale_product": ("a", "b", "p"), "a_then_b": ("p", "a", 
 
 
 def e4m3(code: int) -> Term | None:
-    """The value of a code and its exponent, that of subnormals -6; None for NaN."""
+    """Return the value of a code and its exponent (-6 for subnormals); None for NaN."""
     magnitude, sign = code & 0x7F, -1 if code & 0x80 else 1
     if magnitude == 0x7F:
         return None
@@ -26,20 +27,21 @@ def e4m3(code: int) -> Term | None:
 
 
 def leading(value: Fraction) -> int:
-    """The exponent of the leading bit of a value that is not zero."""
+    """Return the exponent of the leading bit of a nonzero value."""
     magnitude = abs(value)
     found = magnitude.numerator.bit_length() - magnitude.denominator.bit_length()
     return found if magnitude >= power(found) else found - 1
 
 
 def cut(value: Fraction, quantum: Fraction) -> Fraction:
-    """Toward zero, to a multiple."""
+    """Return the value truncated toward zero to a multiple of `quantum`."""
     count = abs(value) // quantum
     return (count if value >= 0 else -count) * quantum
 
 
 def wgmma_step(a: Sequence[int], b: Sequence[int], c: Fraction) -> Fraction | None:
-    """One output of one wgmma of K = 32: c + sum of a * b as the tensor core adds; None is NaN."""
+    """Return one output of one wgmma of K = 32: c plus the sum of a * b in the tensor core's arithmetic; None is
+    NaN."""
     terms: list[Term] = [(c, max(leading(c), -126))] if c else []
     for left, right in zip(map(e4m3, a), map(e4m3, b), strict=True):
         if left is None or right is None:
@@ -54,7 +56,7 @@ def wgmma_step(a: Sequence[int], b: Sequence[int], c: Fraction) -> Fraction | No
 
 
 def block_product(a: Sequence[int], b: Sequence[int]) -> ExactNumber:
-    """P of one block of at most 128 columns: four steps, zeros where columns are missing."""
+    """Return P of one block of at most 128 columns: four steps, with zeros for missing columns."""
     total: Fraction | None = Fraction(0)
     for start in range(0, BLOCK_COLUMNS, STEP_COLUMNS):
         left, right = a[start : start + STEP_COLUMNS], b[start : start + STEP_COLUMNS]
@@ -64,14 +66,17 @@ def block_product(a: Sequence[int], b: Sequence[int]) -> ExactNumber:
 
 
 def rounded(number: ExactNumber) -> ExactNumber:
-    """To float32, to nearest even."""
+    """Return the number rounded to float32, to nearest even."""
     return TOTALS.decode(TOTALS.encode(number))
 
 
 def output(
     a: Sequence[int], b: Sequence[int], sa: Sequence[int], sb: Sequence[int], promotion: str, splits: int = 1
 ) -> tuple[int, int]:
-    """The float32 pattern of F and the bf16 pattern of D of one output; `sa` and `sb` are float32 patterns, one a block."""
+    """Return the float32 pattern of F and the bf16 pattern of D of one output.
+
+    `sa` and `sb` hold float32 patterns, one for each block of K.
+    """
     count = len(sa)
     width = -(-count // splits)
     sums = []

@@ -1,7 +1,8 @@
-"""Quantisation by groups a second time: element by element over fractions, without NumPy, sharing no line with the model.
+"""Quantization by groups a second time: element by element over fractions, without NumPy, sharing no line with the
+model.
 
-A matrix is a list of rows of float32 patterns. What is looked up here is looked up nowhere else: the values of FP8 codes
-are counted from the definition of the format, the nearest is searched, ties go to the even code.
+A matrix is a list of rows of float32 patterns. The values of FP8 codes are counted from the definition of the format;
+the nearest value is searched, and ties go to the even code.
 """
 
 import math
@@ -23,6 +24,7 @@ class SmallFormat(NamedTuple):
 
 
 def counted_values(mantissa_bits: int, bias: int, count: int) -> tuple[Fraction, ...]:
+    """Return the values of codes 0 to `count` - 1 of a format with these mantissa bits and bias."""
     units = 1 << mantissa_bits
     lowest = 1 - bias - mantissa_bits
     return tuple(
@@ -38,7 +40,7 @@ NARROW_VALUES = {
 
 
 def narrow_code(number: ExactNumber, name: str) -> int:
-    """The code of the nearest value, the largest where the number lies beyond; the canonical NaN, 0x7f, has no sign."""
+    """Return the code of the nearest value, the largest code for larger numbers, and 0x7f without sign for NaN."""
     values, nan = NARROW_VALUES[name]
     if number.is_nan:
         return nan
@@ -64,7 +66,7 @@ def group_quantize(
     rounds_up: bool = False,
     ignores_nan: bool = False,
 ) -> tuple[Matrix, Matrix]:
-    """Codes, and the float32 patterns of the factors, for float32 patterns; `eps` is a pattern too."""
+    """Return the codes and the float32 patterns of the factors for float32 patterns; `eps` is a pattern too."""
     height, width = len(rows), len(rows[0])
     codes = [[0] * width for _ in range(height)]
     factors: Matrix = []
@@ -89,7 +91,10 @@ def group_quantize(
 def group_factor(
     members: list[ExactNumber], largest: Fraction, eps: int, *, rounds_up: bool = False, ignores_nan: bool = False
 ) -> int:
-    """The float32 pattern of the factor of a group: fl(peak / largest), the peak at least eps, or the power of two above."""
+    """Return the float32 pattern of a group's factor: fl(peak / largest), or the next power of two with `rounds_up`.
+
+    The peak is at least eps.
+    """
     magnitudes = [ExactNumber(False, member.magnitude) for member in members]
     peak = extremum([*magnitudes, SINGLE_GRID.decode(eps)], True, nan=not ignores_nan)
     pattern = SINGLE_GRID.encode(div(peak, ExactNumber(False, largest)))
@@ -105,14 +110,14 @@ def group_factor(
 
 
 def scaled(member: ExactNumber, factor: ExactNumber, *, divides: bool) -> ExactNumber:
-    """An element by its factor: a quotient, or a product with the rounded reciprocal, rounded to float32."""
+    """Return an element divided by its factor, or times the rounded reciprocal, rounded to float32."""
     if divides:
         return SINGLE_GRID.decode(SINGLE_GRID.encode(div(member, factor)))
     return SINGLE_GRID.decode(SINGLE_GRID.encode(mul(member, SINGLE_GRID.decode(SINGLE_GRID.encode(div(ONE, factor))))))
 
 
 def mn_major(scales: Matrix, fill: int) -> list[int]:
-    """Scales as TMA reads them: column after column, each padded with `fill` to a multiple of four words of 16 bytes."""
+    """Return scales in TMA's order: column after column, each padded with `fill` to a multiple of four (16 bytes)."""
     padded = math.ceil(len(scales) / 4) * 4
     return [
         scales[row][column] if row < len(scales) else fill for column in range(len(scales[0])) for row in range(padded)
@@ -120,7 +125,10 @@ def mn_major(scales: Matrix, fill: int) -> list[int]:
 
 
 def mn_major_words(codes: Matrix) -> list[int]:
-    """One-byte scales, four neighbours of a row to a word, the first in its low byte, and the words as `mn_major`."""
+    """Return one-byte scales packed as 32-bit words in the order of `mn_major`.
+
+    A word holds four neighbors of a row, the first in its low byte.
+    """
     words = [
         [
             sum((row[first + place] if first + place < len(row) else 0) << 8 * place for place in range(4))

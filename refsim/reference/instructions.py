@@ -1,8 +1,8 @@
-"""Operands for one pure PTX instruction, drawn from Hypothesis, and its results as plain numbers of Python.
+"""Operands for one pure PTX instruction, drawn from Hypothesis, and its results as plain Python numbers.
 
-A law compares `refsim.ptx.isa.binding.evaluate` with a definition over integers, lane by lane: draw `operand_words()`, read
-them as the sources of one instruction with `fitted(bound, drawn)`, then `disagreements(bound, sources, definition)`
-must be empty. One draw serves every instruction.
+A property compares `refsim.ptx.isa.binding.evaluate` with a definition over integers, lane by lane. Draw
+`operand_words()`, read them as the sources of one instruction with `fitted(bound, drawn)`, then `disagreements(bound,
+sources, definition)` must be empty. One draw serves every instruction.
 """
 
 from collections.abc import Callable
@@ -20,7 +20,7 @@ LANES = 64
 Definition = Callable[..., Any]
 Words = NDArray[np.uint64]
 
-# Every width is read from the low bits of these: both ends, their neighbours, and one bit at each byte.
+# Each width reads the low bits of these values: both ends, their neighbors, and one bit at each byte.
 _ENDS = [0, 1, 2, 3, -1, -2, 0x7F, 0x80, 0xFF, 0x7FFF, 0x8000, 0xFFFF, 1 << 23, 1 << 24, (1 << 31) - 1, 1 << 31]
 _ENDS += [(1 << 31) + 1, (1 << 32) - 1, 1 << 32, (1 << 63) - 1, 1 << 63, (1 << 63) + 1, 0x8000_8000, 0x7FFF_FFFF_8000]
 # Zeros, subnormal and normal ends, one, infinities and NaNs of f16, bf16 (each twice, as a pair), f32 and f64.
@@ -31,10 +31,10 @@ _NOTABLE = np.array([value % (1 << 64) for value in _ENDS + _FLOATS], dtype=np.u
 
 
 def words(lanes: int = LANES) -> SearchStrategy[Words]:
-    """Arrays of `lanes` 64-bit patterns, one in four each: any bits, notable ones (above), 0 to 299 or 0 to 39, minus
-    those. Their low bits serve narrower types.
+    """Return a strategy for arrays of `lanes` 64-bit patterns, whose low bits serve narrower types.
 
-    It draws bytes, so that a vector costs one draw; shrinks toward zeros.
+    A quarter each: any bits, notable patterns (above), 0 to 299 or 0 to 39, and the complements of these. A vector
+    costs one draw of bytes; it shrinks toward zeros.
     """
 
     def patterns(raw: bytes) -> Words:
@@ -48,7 +48,7 @@ def words(lanes: int = LANES) -> SearchStrategy[Words]:
 
 @st.composite
 def operand_words(draw: st.DrawFn, sources: int = 5, lanes: int = LANES) -> list[Words]:
-    """One array of 64-bit words for each of the sources of an instruction; one in eight has one lane, not `lanes`.
+    """Return one array of 64-bit patterns for each source of an instruction; one array in eight has a single lane.
 
     One lane in five repeats the operand before it, so that comparisons and differences meet equal operands.
     """
@@ -62,7 +62,8 @@ def operand_words(draw: st.DrawFn, sources: int = 5, lanes: int = LANES) -> list
 
 
 def fitted(bound: Bound, drawn: list[Words]) -> list[NDArray[Any]]:
-    """64-bit words as the register bits of an instruction's sources: low bits, and for a table one value below 256."""
+    """Return 64-bit patterns as the register bits of an instruction's sources: low bits, and one byte for a lookup
+    table."""
     found: list[NDArray[Any]] = []
     for (operand, type), row in zip(bound.sources, drawn, strict=False):
         if operand.name == "immLut":
@@ -73,7 +74,7 @@ def fitted(bound: Bound, drawn: list[Words]) -> list[NDArray[Any]]:
 
 
 def numbers(bits: NDArray[Any], type: PtxType) -> list[Any]:
-    """Registers' bits as the numbers that their type means: integers, bools, or tuples (lower, upper) for a pair.
+    """Return registers' bits as numbers of their type: integers, bools, or tuples (lower, upper) for a pair.
 
     Floating-point types stay bit patterns. 0xfffe in s16 is -2; 0x0002ffff in s16x2 is (-1, 2).
     """
@@ -86,7 +87,7 @@ def numbers(bits: NDArray[Any], type: PtxType) -> list[Any]:
 
 
 def pattern(value: Any, type: PtxType) -> int:
-    """The register bits of a result of a definition: integers modulo two to the width, pairs put together."""
+    """Return the register bits of a definition's result: integers modulo two to the width, pairs combined."""
     if type.lanes == 1:
         return int(value) % (1 << type.bits)
     width = type.bits // type.lanes
@@ -94,9 +95,10 @@ def pattern(value: Any, type: PtxType) -> int:
 
 
 def disagreements(bound: Bound, sources: list[NDArray[Any]], definition: Definition) -> list[str]:
-    """Every lane in which the clause and a definition differ, as text with operands and both results in hexadecimal.
+    """Return every lane in which the instruction implementation and a definition differ, as text.
 
-    definition: takes one number per source (see `numbers`) and returns one per result, a list where there are several.
+    The text has operands and both results in hexadecimal. `definition` takes one number per source (see `numbers`) and
+    returns one result, or a list of several.
     """
     lanes = max(source.size for source in sources)
     results = [np.broadcast_to(np.asarray(bits), lanes).tolist() for bits in evaluate(bound.opcode, *sources)]

@@ -1,7 +1,7 @@
 """Linear layers a second time: one output over fractions, sharing no line with the model.
 
-What a kernel file says of itself is said again: which columns of K a warp takes, how the sums of the warps meet, where bf16 is
-rounded to. Inside an mma a step cuts every term toward zero to a multiple of 2^(E - F), E the largest exponent.
+The kernel's parameters are given again: the columns of K of each warp, the order of the warps' sums, the roundings to
+bf16. Inside an mma a step truncates every term to a multiple of 2^(E - F), with E the largest exponent.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,8 @@ _NARROW = GRIDS["bf16"]
 
 
 class SplitK(NamedTuple):
-    """How K is shared: `splits` chains, each as many neighbouring tiles of `tile` columns, their sums in f32 or in bf16."""
+    """The division of K: `splits` chains, each of neighboring tiles of `tile` columns, their sums in f32 or rounded to
+    bf16."""
 
     splits: int
     tile: int
@@ -24,7 +25,10 @@ class SplitK(NamedTuple):
 
 
 def steps_of(target: str) -> Alignment | None:
-    """How an mma of bf16 adds on a target: 8 products and 24 bits up to sm_89, 16 and 25 on sm_90 and sm_100; else None."""
+    """Return the arithmetic of a bf16 mma on a target, or None where it is unknown.
+
+    A step has 8 products and 24 bits up to sm_89, 16 products and 25 bits on sm_90 and sm_100.
+    """
     number = int("".join(letter for letter in target if letter.isdigit()))
     if number in (80, 86, 89):
         return AMPERE_BF16
@@ -32,9 +36,10 @@ def steps_of(target: str) -> Alignment | None:
 
 
 def output(x: Sequence[int], w: Sequence[int], residual: int | None, chains: SplitK, target: str) -> int | None:
-    """The bf16 code of one output: rows of X and W as bf16 codes, and the code of R. None for a target without such steps.
+    """Return the bf16 code of one output, or None for a target of unknown arithmetic.
 
-    output([0x3f80], [0x4000], 0x3f00, SplitK(1, 16, False), "sm_90a") is 0x4020: 1 x 2 + 0.5.
+    `x` and `w` are rows of X and W as bf16 codes, `residual` is the code of R. output([0x3f80], [0x4000], 0x3f00,
+    SplitK(1, 16, False), "sm_90a") is 0x4020: 1 x 2 + 0.5.
     """
     step = steps_of(target)
     if step is None:
@@ -55,16 +60,16 @@ def output(x: Sequence[int], w: Sequence[int], residual: int | None, chains: Spl
 
 
 def _chain(x: Sequence[int], w: Sequence[int], step: Alignment) -> ExactNumber:
-    """The sum of some columns, zeros behind the last up to whole instructions; +0 where there is none."""
+    """Return the sum of some columns, padded with zeros to whole instructions; +0 for no column."""
     count = -(-len(x) // COLUMNS_OF_AN_MMA) * COLUMNS_OF_AN_MMA
     places = [range(first, first + step.length) for first in range(0, count, step.length)]
     return TOTALS.decode(wide(x, w, places, step)) if len(x) else PLUS_ZERO
 
 
 def weight(code: int, scale: int, *, adds_to_exponent: bool = False) -> int:
-    """The bf16 code of an E4M3 weight times the bf16 code of its scale, rounded once; NaN is 0x7fff.
+    """Return the bf16 code of an E4M3 weight times the bf16 code of its scale, rounded once; NaN is 0x7fff.
 
-    `adds_to_exponent`: the code is moved into bf16 and 120 added to its exponent, which makes 2^-7 of zero, 480 of NaN.
+    With `adds_to_exponent` the code is shifted into bf16 and 120 is added to its exponent: zero becomes 2^-7, NaN 480.
     """
     if adds_to_exponent:
         number = _NARROW.decode((code & 0x80) << 8 | ((code & 0x7F) << 4) + (120 << 7))

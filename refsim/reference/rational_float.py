@@ -1,7 +1,8 @@
-"""Floating-point arithmetic a second time, over fractions: slow, without NumPy, and sharing no line with refsim.numerics.
+"""Floating-point arithmetic a second time, over fractions: slow, without NumPy, and sharing no line with
+refsim.numerics.
 
-A number is a sign and a magnitude: a Fraction, math.inf or math.nan. Every operation is exact on these; rounding happens
-once, when a number becomes a pattern of a format.
+A number is a sign and a magnitude: a Fraction, math.inf or math.nan. Every operation is exact; rounding happens once,
+when a number becomes a pattern of a format.
 """
 
 import math
@@ -20,14 +21,17 @@ class ExactNumber(NamedTuple):
 
     @property
     def is_nan(self) -> bool:
+        """Return whether the number is NaN."""
         return isinstance(self.magnitude, float) and math.isnan(self.magnitude)
 
     @property
     def is_infinite(self) -> bool:
+        """Return whether the number is an infinity."""
         return isinstance(self.magnitude, float) and math.isinf(self.magnitude)
 
     @property
     def signed(self) -> Magnitude:
+        """Return the magnitude with its sign; the sign of zero is lost."""
         return -self.magnitude if self.negative else self.magnitude
 
 
@@ -35,7 +39,7 @@ NOT_A_NUMBER, ONE = ExactNumber(False, math.nan), ExactNumber(False, Fraction(1)
 
 
 def whole(exact: Fraction, mode: str, negative: bool) -> int:
-    """A magnitude rounded to an integer: 5/2 is 2 in rn, 3 in rp, 2 in rp where the number is negative."""
+    """Return a magnitude rounded to an integer: 5/2 is 2 in rn, 3 in rp, 2 in rp where the number is negative."""
     floor, rest = exact.numerator // exact.denominator, exact - exact.numerator // exact.denominator
     half = Fraction(1, 2)
     upward = mode == ("rm" if negative else "rp") or (
@@ -54,19 +58,21 @@ class Binary:
 
     @property
     def sign(self) -> int:
+        """Return the sign bit."""
         return 1 << (self.exponent_bits + self.mantissa_bits)
 
     @property
     def infinity(self) -> int:
+        """Return the pattern of +infinity."""
         return ((1 << self.exponent_bits) - 1) << self.mantissa_bits
 
     @property
     def lowest(self) -> int:
-        """The exponent of the smallest normal number."""
+        """Return the exponent of the smallest normal number."""
         return 2 - (1 << (self.exponent_bits - 1))
 
     def decode(self, pattern: int, *, ftz: bool = False) -> ExactNumber:
-        """0x3f800000 of f32 is 1; ftz reads subnormal numbers as zero."""
+        """Return the number of a pattern; 0x3f800000 of f32 is 1. ftz reads subnormal numbers as zero."""
         negative, magnitude = bool(pattern & self.sign), pattern & (self.sign - 1)
         if magnitude >= self.infinity:
             return ExactNumber(negative, math.nan if magnitude > self.infinity else math.inf)
@@ -77,8 +83,11 @@ class Binary:
         return ExactNumber(negative, integer * power(field - 1 + self.lowest - self.mantissa_bits))
 
     def encode(self, number: ExactNumber, mode: str = "rn", *, ftz: bool = False, sat: bool = False) -> int:
-        """The pattern of a number, rounded once; NaN is canonical. ftz gives zero for what stays below 2^lowest once it
-        is rounded to the format's digits, whatever its exponent; sat clamps to [+0, 1], NaN to +0."""
+        """Return the pattern of a number, rounded once; NaN is canonical.
+
+        ftz gives zero for numbers that stay below 2^lowest once rounded to the format's digits, whatever the exponent.
+        sat clamps to [+0, 1], NaN to +0.
+        """
         if sat and (number.is_nan or number.negative):
             return 0
         if number.is_nan:
@@ -92,6 +101,7 @@ class Binary:
         return min(pattern, one) if sat else sign | pattern
 
     def _rounded(self, magnitude: Fraction, mode: str, negative: bool, *, ftz: bool) -> int:
+        """Return the pattern of a positive magnitude, rounded in the mode of the signed number."""
         exponent = magnitude.numerator.bit_length() - magnitude.denominator.bit_length()
         exponent -= magnitude < power(exponent)
         if ftz:
@@ -116,16 +126,17 @@ GRIDS = {
 
 
 def power(exponent: int) -> Fraction:
-    """2^exponent."""
+    """Return 2^exponent."""
     return Fraction(1 << exponent) if exponent >= 0 else Fraction(1, 1 << -exponent)
 
 
 def negated(x: ExactNumber) -> ExactNumber:
+    """Return -x."""
     return ExactNumber(not x.negative, x.magnitude)
 
 
 def add(x: ExactNumber, y: ExactNumber, mode: str = "rn") -> ExactNumber:
-    """x + y; a zero sum of different signs is +0, in rm -0."""
+    """Return x + y; a zero sum of different signs is +0, in rm -0."""
     if x.is_nan or y.is_nan or (x.is_infinite and y.is_infinite and x.negative != y.negative):
         return NOT_A_NUMBER
     if x.is_infinite or y.is_infinite:
@@ -135,7 +146,7 @@ def add(x: ExactNumber, y: ExactNumber, mode: str = "rn") -> ExactNumber:
 
 
 def mul(x: ExactNumber, y: ExactNumber) -> ExactNumber:
-    """x * y."""
+    """Return x * y, exact."""
     negative = x.negative != y.negative
     if x.is_nan or y.is_nan or (x.is_infinite and y.magnitude == 0) or (y.is_infinite and x.magnitude == 0):
         return NOT_A_NUMBER
@@ -144,12 +155,12 @@ def mul(x: ExactNumber, y: ExactNumber) -> ExactNumber:
 
 
 def fma(x: ExactNumber, y: ExactNumber, z: ExactNumber, mode: str = "rn") -> ExactNumber:
-    """x * y + z, exact."""
+    """Return x * y + z, exact."""
     return add(mul(x, y), z, mode)
 
 
 def div(x: ExactNumber, y: ExactNumber) -> ExactNumber:
-    """x / y."""
+    """Return x / y, exact."""
     negative = x.negative != y.negative
     if x.is_nan or y.is_nan or (x.is_infinite and y.is_infinite) or (x.magnitude == 0 and y.magnitude == 0):
         return NOT_A_NUMBER
@@ -159,7 +170,7 @@ def div(x: ExactNumber, y: ExactNumber) -> ExactNumber:
 
 
 def sqrt(x: ExactNumber) -> ExactNumber:
-    """The square root to 300 bits behind the binary point's scale, odd in the last where it is not exact."""
+    """Return the square root truncated to 1400 binary places, with an odd last place where it is inexact."""
     if x.is_nan or x.magnitude == 0:
         return x
     if x.negative:
@@ -172,7 +183,7 @@ def sqrt(x: ExactNumber) -> ExactNumber:
 
 
 def extremum(numbers: list[ExactNumber], largest: bool, *, nan: bool = False) -> ExactNumber:
-    """The smallest or largest, -0 below +0; NaN counts only with `nan`, or where there is nothing else."""
+    """Return the smallest or largest number, -0 below +0; a NaN counts only with `nan`, or where all are NaN."""
     present = [number for number in numbers if not number.is_nan]
     if not present or (nan and len(present) < len(numbers)):
         return NOT_A_NUMBER

@@ -21,15 +21,17 @@ MINUS_INFINITY = negated(PLUS_INFINITY)
 
 
 def larger(x: ExactNumber, y: ExactNumber) -> ExactNumber:
+    """Return the larger number."""
     return extremum([x, y], largest=True)
 
 
 def sum_of(x: ExactNumber, y: ExactNumber) -> ExactNumber:
+    """Return x + y rounded to float32."""
     return rounded(add(x, y))
 
 
 def over_block(of_threads: list[ExactNumber], both: Both) -> ExactNumber:
-    """What 128 threads make of their values: lanes at distances 16 to 1, then warps."""
+    """Return the reduction of 128 threads' values: lanes at distances 16 to 1, then warps in ascending order."""
     of_warps = []
     for first in range(0, OF_A_BLOCK, LANES):
         lanes = of_threads[first : first + LANES]
@@ -43,7 +45,7 @@ def over_block(of_threads: list[ExactNumber], both: Both) -> ExactNumber:
 
 
 def over_row(values: Sequence[ExactNumber], start: ExactNumber, taken: Both) -> list[ExactNumber]:
-    """What each thread has of a row: every 128th column, in their order."""
+    """Return the value of each of 128 threads after its columns: every 128th column, in ascending order."""
     of_threads = [start] * OF_A_BLOCK
     for column, value in enumerate(values):
         of_threads[column % OF_A_BLOCK] = taken(of_threads[column % OF_A_BLOCK], value)
@@ -51,7 +53,7 @@ def over_row(values: Sequence[ExactNumber], start: ExactNumber, taken: Both) -> 
 
 
 def softmax(codes: Sequence[int], scale: int, format: str) -> list[int]:
-    """The codes of one row; `scale` is a float32 pattern."""
+    """Return the codes of softmax of one row of codes; `scale` is a float32 pattern."""
     grid, factor = GRIDS[format], GRIDS["f32"].decode(scale)
     values = [grid.decode(code) for code in codes]
     top = over_block(over_row(values, MINUS_INFINITY, larger), larger)
@@ -69,7 +71,7 @@ def softmax(codes: Sequence[int], scale: int, format: str) -> list[int]:
 def rms_norm(
     codes: Sequence[int], w: Sequence[int], eps: int, format: str, gate: Sequence[int] | None = None
 ) -> list[int]:
-    """The codes of one row; `eps` is a float32 pattern."""
+    """Return the codes of RMSNorm of one row of codes; `eps` is a float32 pattern, `gate` the row's gate codes."""
     grid, singles = GRIDS[format], GRIDS["f32"]
     values = [grid.decode(code) for code in codes]
     squares = over_row(values, PLUS_ZERO, lambda total, x: rounded(fma(x, x, total)))

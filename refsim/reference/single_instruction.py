@@ -1,7 +1,7 @@
-"""One PTX instruction alone: a program around it that the simulator runs, and a module of many for an assembler.
+"""One PTX instruction alone: a program around it for the simulator, and a module of many for an assembler.
 
-The program gives every lane its own operands and, for an instruction with an address, a pool of bytes in the state
-space that the opcode names. What the pool holds afterwards comes back: one pool, or one per lane for local memory.
+The program gives every lane its own operands. An instruction with an address gets a pool of bytes in the state space
+that the opcode names. The pool's final contents come back: one pool, or one per lane for local memory.
 """
 
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ _TARGETS = ("sm_75", "sm_80", "sm_90a", "sm_100a")
 
 @dataclass(frozen=True)
 class InstructionResult:
-    """What one instruction left: an array of bits per result register, and the pool that its address pointed into."""
+    """The results of one instruction: an array of bits per result register, and its memory pool afterwards."""
 
     results: tuple[Bits, ...]
     pool: NDArray[np.uint8]
@@ -32,7 +32,7 @@ class InstructionResult:
 
 @dataclass(frozen=True)
 class Written:
-    """One operand as it stands in the text: its registers, how they are put together, and what they hold."""
+    """One operand in the text: its registers, their grouping, and their type."""
 
     name: str
     type: PtxType
@@ -43,17 +43,19 @@ class Written:
     inside: bool = False
 
     def registers(self, suffix: str = "") -> list[str]:
+        """Return the names of the operand's registers."""
         return [f"{self.name}{'' if self.count == 1 else place}{suffix}" for place in range(self.count)]
 
     def text(self, suffix: str = "") -> str:
+        """Return the operand's text, in brackets for an address and in braces for a vector."""
         names = ", ".join(self.registers(suffix))
         return f"[{names}]" if self.address else f"{{{names}}}" if self.braced else names
 
 
 def written(bound: Bound, optional: tuple[str, ...] = ()) -> list[Written]:
-    """The operands that stand in the text: `ld.global.v2.f32` has d (two registers) and the address a.
+    """Return the operands of the statement's text: `ld.global.v2.f32` has d (two registers) and the address a.
 
-    Optional operands count only where `optional` names them; a cache hint names its own policy.
+    Optional operands count only where `optional` names them; a cache hint implies its policy.
     """
     wanted = (*optional, "policy") if "cache_hint" in bound.opcode else optional
     count = int((bound.modifiers.get("vec") or "v1")[1:]) if bound.clause.mnemonic != "cvt" else 4
@@ -70,7 +72,7 @@ def written(bound: Bound, optional: tuple[str, ...] = ()) -> list[Written]:
 
 
 def _address_type(bound: Bound) -> PtxType:
-    """Generic addresses are 64 bits wide; those of tensor memory, and its instructions' own of shared memory, 32."""
+    """Return the type of an address: 32 bits for tensor memory and for tcgen05's shared addresses, else 64."""
     is_narrow = bound.clause.mnemonic == "tcgen05" and ("space" not in bound.clause.flags or bound.modifiers["space"])
     return TYPES["u32" if is_narrow else "u64"]
 
@@ -78,20 +80,20 @@ def _address_type(bound: Bound) -> PtxType:
 def statement(
     bound: Bound, optional: tuple[str, ...] = (), *, typed: bool = False, words: dict[str, str] | None = None
 ) -> str:
-    """One PTX statement with any instruction: `atom.global.add.u32 d, [a], b;`.
+    """Return one PTX statement with any instruction: `atom.global.add.u32 d, [a], b;`.
 
-    typed: register names end in their type, so that statements of all types may share a function. words: the text of
-    an operand, by its name in the form. Optional operands are left out unless named.
+    With `typed` register names end in their type, so statements of all types can share a function. `words` holds the
+    text of operands, by their names in the form. Optional operands appear only if named.
     """
     texts = {
         operand.name: (words or {}).get(operand.name)
         or operand.text(f"_{register_type(operand.type)}" if typed else "")
         for operand in written(bound, optional)
     }
-    behind = {form.name for form, _ in bound.operands if form.apart}
+    separate = {form.name for form, _ in bound.operands if form.apart}
     kept = [operand.name for operand in written(bound, optional) if operand.is_result]
-    joined = "|".join(texts[name] for name in kept if name not in behind)
-    results = ", ".join([joined, *(texts[name] for name in kept if name in behind)])
+    joined = "|".join(texts[name] for name in kept if name not in separate)
+    results = ", ".join([joined, *(texts[name] for name in kept if name in separate)])
     sources: list[str] = []
     for operand in written(bound, optional):
         if operand.inside:  # coordinates stand in the brackets of the address before them
@@ -102,9 +104,9 @@ def statement(
 
 
 def listing(bounds: list[Bound], target: str, words: dict[str, str] | None = None, version: str = "9.0") -> str:
-    """A PTX module that uses each instruction once, number i (from 0) on line FIRST_LINE + i, for an assembler.
+    """Return a PTX module that uses each instruction once, number i (from 0) on line FIRST_LINE + i, for an assembler.
 
-    words: as for `statement`. Loads from .param read the entry's parameter.
+    `words` as for `statement`. Loads from .param read the entry's parameter.
     """
     declared = {
         f".reg .{register_type(operand.type)} {name};"
@@ -138,15 +140,15 @@ def run(
     result_bits: int | None = None,
     checks: ptx.Checks | None = None,
 ) -> InstructionResult:
-    """Execute one instruction in one block, a lane for each element of the sources, through parser and machine.
+    """Execute one instruction in one block, one lane for each element of the sources, through parser and machine.
 
-    sources: one array of unsigned bits (bool for predicates) per source register, all of one length up to 1024;
-    vectors give one array per element, an address the byte's place in the pool. pool: bytes of the state space, shape
-    (size,), or (lanes, size) for local memory, size a multiple of 4; a copy comes back. active: the lanes that execute
-    it (default all). checks: those of a launch by default.
-    immediate: constants to write for operands, by name; such an operand takes no array. result_bits: the width of
-    the result registers, where it is not the type's own. Results of lanes that are not active are 0. Raises whatever
-    the launch raises, and RefsimError `source-count` for a wrong number of arrays.
+    `sources`: one array of unsigned bits (bool for predicates) per source register, all of one length up to 1024;
+    vectors give one array per element, an address the byte's place in the pool. `pool`: bytes of the state space, shape
+    (size,), or (lanes, size) for local memory, size a multiple of 4; a copy is returned. `active`: the lanes that
+    execute it (default all). `checks`: by default a launch's checks. `immediate`: constants for operands, by name; such
+    an operand takes no array. `result_bits`: the width of the result registers, where it differs from the type's.
+    Results of inactive lanes are 0. Raises the launch's errors, and RefsimError `source-count` for a wrong number of
+    arrays.
     """
     bound = bind(opcode, operands=operands)
     optional = tuple(form.name for form, _ in bound.operands if form.optional and operands == len(bound.operands))
@@ -183,6 +185,7 @@ class _Program:
         pool: NDArray[np.uint8] | None,
         result_bits: int | None,
     ) -> None:
+        """Collect the registers of the instruction's operands and the state space of its pool."""
         self.bound, self.optional, self.immediate, self.pool = bound, optional, immediate, pool
         self.size = 0 if pool is None else pool.shape[-1]
         self.operands = [operand for operand in written(bound, optional) if operand.name not in immediate]
@@ -199,6 +202,7 @@ class _Program:
         ]
 
     def module(self) -> str:
+        """Return the PTX module."""
         target = next(t for t in _TARGETS if has(t, self.bound.since))
         names = [
             "active",
@@ -227,6 +231,7 @@ class _Program:
         )
 
     def body(self) -> list[str]:
+        """Return the lines of the entry: load operands, execute the instruction, store results."""
         registers = [f".reg .{register_type(type)} {name};" for name, type in [*self.inputs, *self.outputs]]
         lines = [
             *registers,
@@ -257,11 +262,11 @@ class _Program:
         return [*lines, "DONE:", *self.copy_back(), "ret;"]
 
     def element(self, array: str, type: PtxType) -> list[str]:
-        """%at becomes the address of the lane's element of an array."""
+        """Return lines that set %at to the address of the lane's element of an array."""
         return [f"ld.param.u64 %at, [{array}];", f"mad.wide.u32 %at, %lane, {max(type.bits // 8, 1)}, %at;"]
 
     def window(self) -> list[str]:
-        """%base becomes the address of the pool in the instruction's state space, filled."""
+        """Return lines that set %base to the address of the pool, filled, in the instruction's state space."""
         if self.space in ("generic", "global"):
             return ["ld.param.u64 %base, [pool];"]
         if self.space in ("const", "param"):
@@ -272,12 +277,13 @@ class _Program:
         return [*lines, *self.copy("FILL", "local", fill=True)]
 
     def copy_back(self) -> list[str]:
+        """Return lines that copy the pool back to global memory."""
         if self.space == "shared":
             return ["bar.sync 0;", *self.copy("SAVE", "shared", fill=False)]
         return self.copy("SAVE", "local", fill=False) if self.space == "local" else []
 
     def copy(self, label: str, space: str, *, fill: bool) -> list[str]:
-        """A loop over the words of the pool: lanes take turns, but in local memory, where each copies its own part."""
+        """Return a loop that copies the pool in 32-bit words: lanes share it, except in local memory."""
         own = space == "local"
         first = [f"mad.wide.u32 %at, %lane, {self.size if own else 4}, %at;"]
         first += [] if own else ["mad.wide.u32 %to, %lane, 4, %to;"]

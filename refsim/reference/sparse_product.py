@@ -8,7 +8,7 @@ from refsim.numerics.rows import Profile
 
 
 def expanded(stored: Sequence[int], positions: Sequence[int], kept: int, group: int) -> list[int | None]:
-    """The row as a dense one, element by element; None is absent. ([7, 8], [2, 0], 2, 4) gives [8, None, 7, None]."""
+    """Return the row as a dense row; None is an absent element. ([7, 8], [2, 0], 2, 4) gives [8, None, 7, None]."""
     row: list[int | None] = [None] * (len(stored) // kept * group)
     for number, (code, position) in enumerate(zip(stored, positions, strict=True)):
         row[number // kept * group + position] = code
@@ -28,10 +28,10 @@ def sparse_dot_product(
     b_scale: Sequence[int] = (),
     scale_format: str | Format | None = None,
 ) -> int:
-    """The code of c + sum of row[i] b[i] over the i that are there, by instructions that take `k` elements of the row each.
+    """Return the code of c plus the sum of row[i] b[i] over the present i; an instruction takes `k` elements.
 
-    Both operands of an absent product are dropped before anybody looks at what they mean; the others, in rising i, are added
-    as `profile` adds the products of one instruction. Scales are those of equal parts of the row.
+    Both operands of an absent product are dropped before they are decoded. The others, in ascending i, are added as
+    `profile` adds the products of one instruction. Scales belong to equal parts of the row.
     """
     blocks = len(a_scale) * k // len(row)
     for number, start in enumerate(range(0, len(row), k)):

@@ -1,7 +1,7 @@
 """The special functions of Hopper a second time: one number after another over integers and fractions.
 
-Of `refsim.mufu` only the tables are read. A segment's total c0 + c1 * x + c2 * square(x) is cut off at the last place of the
-result; `square` is summed from products of two bits.
+Only the tables of `refsim.mufu` are used. A segment's total c0 + c1 * x + c2 * square(x) is truncated at the last place
+of the result; `square` is summed from products of two bits.
 """
 
 import math
@@ -18,17 +18,17 @@ NORMAL, LARGE, PLACES, LOGARITHM_PLACES = power(-126), power(126), 23, 36
 
 
 def rounded(number: ExactNumber) -> ExactNumber:
-    """To float32, to nearest even."""
+    """Return the number rounded to float32, to nearest even."""
     return SINGLES.decode(SINGLES.encode(number))
 
 
 def scaled(number: ExactNumber, exponent: int) -> ExactNumber:
-    """Times 2^exponent, rounded."""
+    """Return the number times 2^exponent, rounded to float32."""
     return rounded(mul(number, ExactNumber(False, power(exponent))))
 
 
 def total_of(table: Quadratics, fraction: int) -> int:
-    """The quadratic of a fraction before it is cut off."""
+    """Return the quadratic of a fraction before truncation."""
     c0, c1, c2 = (int(each) for each in table.coefficients[fraction >> table.width])
     x = fraction % (1 << table.width)
     places = [place for place in range(table.width) if x >> place & 1]
@@ -38,7 +38,7 @@ def total_of(table: Quadratics, fraction: int) -> int:
 
 
 def parts(number: ExactNumber) -> tuple[int, int]:
-    """Exponent and fraction of a normal number."""
+    """Return the exponent and the 23-bit fraction of a normal number."""
     magnitude = Fraction(number.magnitude)
     exponent = magnitude.numerator.bit_length() - magnitude.denominator.bit_length()
     exponent -= magnitude < power(exponent)
@@ -46,16 +46,17 @@ def parts(number: ExactNumber) -> tuple[int, int]:
 
 
 def is_small(number: ExactNumber) -> bool:
-    """Zero or subnormal."""
+    """Return whether the number is zero or subnormal."""
     return not isinstance(number.magnitude, float) and number.magnitude < NORMAL
 
 
 def flushed(number: ExactNumber) -> ExactNumber:
+    """Return zero for a zero or subnormal number, else the number."""
     return ExactNumber(number.negative, Fraction(0)) if is_small(number) else number
 
 
 def reciprocal(number: ExactNumber) -> ExactNumber:
-    """rcp.approx.ftz: of 0.5 it is 2."""
+    """Return rcp.approx.ftz: 2 for 0.5."""
     if number.is_nan:
         return NOT_A_NUMBER
     if number.is_infinite:
@@ -67,7 +68,7 @@ def reciprocal(number: ExactNumber) -> ExactNumber:
 
 
 def inverse_root(number: ExactNumber) -> ExactNumber:
-    """rsqrt.approx: a subnormal is scaled by 2^24 before, its result by 2^12 after. Of 4 it is 0.5."""
+    """Return rsqrt.approx: 0.5 for 4. A subnormal is scaled by 2^24 before, its result by 2^12 after."""
     if number.is_nan or (number.negative and number.magnitude):
         return NOT_A_NUMBER
     if not number.magnitude:
@@ -84,7 +85,7 @@ def inverse_root(number: ExactNumber) -> ExactNumber:
 
 
 def ex2_flushed(number: ExactNumber) -> ExactNumber:
-    """ex2.approx.ftz: cut off below 2^-23; a negative number that is no integer becomes the complement. Of -1 it is 0.5."""
+    """Return ex2.approx.ftz: 0.5 for -1. The input is truncated below 2^-23; a negative non-integer is complemented."""
     if number.is_nan:
         return NOT_A_NUMBER
     if number.is_infinite:
@@ -99,7 +100,7 @@ def ex2_flushed(number: ExactNumber) -> ExactNumber:
 
 
 def ex2(number: ExactNumber) -> ExactNumber:
-    """ex2.approx: below -126 by half of it, squared."""
+    """Return ex2.approx; below -126 it is the square of ex2 of half the number."""
     if not number.negative or number.is_nan or number.magnitude <= 126:
         return ex2_flushed(number)
     root = ex2_flushed(scaled(number, -1))
@@ -107,7 +108,10 @@ def ex2(number: ExactNumber) -> ExactNumber:
 
 
 def lg2_flushed(number: ExactNumber) -> ExactNumber:
-    """lg2.approx.ftz: exponent and table added with 36 places, a negative sum complemented, cut off to 24 bits. Of 8 it is 3."""
+    """Return lg2.approx.ftz: 3 for 8.
+
+    Exponent and table are added with 36 places, a negative sum is complemented, and the result truncated to 24 bits.
+    """
     if number.is_nan or (number.negative and not is_small(number)):
         return NOT_A_NUMBER
     if is_small(number):
@@ -122,7 +126,10 @@ def lg2_flushed(number: ExactNumber) -> ExactNumber:
 
 
 def quotient(x: ExactNumber, y: ExactNumber) -> ExactNumber:
-    """div.full: both scaled where the divisor is subnormal or above 2^126, then the reciprocal and a product. 6 / 2 is 3."""
+    """Return div.full: 3 for 6 / 2.
+
+    Both numbers are scaled where the divisor is subnormal or above 2^126; then x is multiplied by the reciprocal.
+    """
     exponent = 0
     if not isinstance(y.magnitude, float):
         exponent = 24 if y.magnitude < NORMAL else -2 if y.magnitude > LARGE else 0
@@ -132,6 +139,6 @@ def quotient(x: ExactNumber, y: ExactNumber) -> ExactNumber:
 
 
 def silu(z: ExactNumber) -> ExactNumber:
-    """z / (1 + 2^(-z * log2(e))), each step rounded."""
+    """Return z / (1 + 2^(-z * log2(e))), each step rounded."""
     minus_log2e = SINGLES.decode(0xBFB8AA3B)
     return quotient(z, rounded(add(ONE, ex2(rounded(mul(z, minus_log2e))))))

@@ -1,4 +1,4 @@
-"""NVFP4 a second time: one block, in fractions that are rounded to float32, formulas as their authors write them."""
+"""NVFP4 a second time: one block, in fractions rounded to float32, with the formulas of the libraries."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,16 +19,20 @@ class Single:
 
     @classmethod
     def of(cls, value: float | Fraction) -> "Single":
+        """Return a number rounded to float32."""
         return cls(GRID.decode(GRID.encode(ExactNumber(str(value).startswith("-"), abs(Fraction(value))))))
 
     def __mul__(self, other: "Single") -> "Single":
+        """Return the product rounded to float32."""
         return Single(GRID.decode(GRID.encode(mul(self.number, other.number))))
 
     def __truediv__(self, other: "Single") -> "Single":
+        """Return the quotient rounded to float32."""
         return Single(GRID.decode(GRID.encode(div(self.number, other.number))))
 
     @property
     def magnitude(self) -> Fraction:
+        """Return the magnitude as a fraction."""
         return Fraction(self.number.magnitude)
 
 
@@ -38,7 +42,8 @@ Formula = Callable[[Single, Single], Single]
 
 @dataclass(frozen=True)
 class TwoLevels:
-    """What is kept of a tensor's amax, the scale of a block's, and what an element x becomes for a scale."""
+    """One recipe's formulas: `kept` from the tensor's amax, the scale of a block's amax, the scaled value of an
+    element."""
 
     kept: Callable[[Single], Single]
     scale: Formula
@@ -74,20 +79,23 @@ TWO_LEVELS = {
 
 
 def two_level_quantize(block: list[float], amax: float, recipe: str) -> tuple[list[int], int]:
-    """Codes and the scale code of a block of finite numbers whose scale is not zero, in a tensor of that amax."""
+    """Return the codes and the scale code of a block of finite numbers, in a tensor with that amax.
+
+    The block's scale must not be zero.
+    """
     kept = TWO_LEVELS[recipe].kept(Single.of(amax))
     code = scale_code(max(abs(value) for value in block), kept, recipe)
     return [element_code(element, code, kept, recipe) for element in block], code
 
 
 def scale_code(peak: float, kept: Single, recipe: str) -> int:
-    """The scale of a block whose largest magnitude is `peak`, of a tensor of which `kept` is kept."""
+    """Return the scale code of a block whose largest magnitude is `peak`; `kept` is the tensor's kept value."""
     scale = TWO_LEVELS[recipe].scale(Single.of(peak), kept)
     return narrow_code(ExactNumber(False, max(scale.magnitude, TWO_LEVELS[recipe].least)), "e4m3")
 
 
 def element_code(element: float, code: int, kept: Single, recipe: str) -> int:
-    """One element of a block whose scale has a code."""
+    """Return the e2m1 code of one element of a block with that scale code."""
     value = Single.of(NARROW_VALUES["e4m3"].values[code])
     scaled = TWO_LEVELS[recipe].scaled(Single.of(element), value, kept)
     return nearest_code(scaled.magnitude, scaled.number.negative, BLOCK_ELEMENTS["mxfp4"])
