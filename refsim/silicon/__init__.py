@@ -1,1 +1,2 @@
-"""What GPUs returned: the operands they were given, recordings of their results, and the model's answer to the same."""
+"""Recorded results of GPUs: the operands they were given, the recordings, and the model's results for equal
+operands."""

@@ -1,9 +1,10 @@
-"""Chains through the carry flag: every instruction that writes it, before all that read it, before all of them again.
+"""Chains through the carry flag: every instruction that writes it, then every reader, then every reader or writer
+again.
 
-The ISA calls the flag a carry after a sum and a borrow after a difference and leaves chains of both open. A form is a
-chain of two or three instructions; the lower word of its result mixes the first two results, the upper one the third
-with the flag at the end, so that no single wrong bit can hide. A GPU ran `ptx()` once; the simulator runs the same text
-on the same operands.
+The ISA calls the flag a carry after a sum and a borrow after a difference, and leaves chains of both unspecified. A
+form is a chain of two or three instructions. The lower word of its result mixes the first two results, the upper word
+the third result and the final flag, so every single wrong bit shows. A GPU ran `ptx()` once; the simulator runs the
+identical text on identical operands.
 """
 
 from collections.abc import Iterator
@@ -20,19 +21,19 @@ READERS = ("addc", "subc", "madc.lo", "madc.hi")
 LATER = (*READERS, *(f"{reader}.cc" for reader in READERS))
 OPERAND_KINDS = ("u64", "u64", "u64")
 STORED_ROWS = 64
-"""Rows of the first chunk whose results are stored in full; of both chunks digests are."""
+"""Inputs of the first chunk whose results are stored in full; both chunks have digests."""
 _ORDERS = ("abc", "cab", "bca")
 
 
 def _step(opcode: str, type: str, place: int) -> str:
-    """Instruction number `place` of a chain: the operands a, b and c in an order of its own, the result in %r<place>."""
+    """Return instruction number `place` of a chain: operands a, b and c in their own order, the result in %r<place>."""
     bits = type[1:]
     names = _ORDERS[place][: 3 if opcode.startswith("mad") else 2]
     return f"{opcode}.{type} %r{place}_{bits}, {', '.join(f'%{name}_{bits}' for name in names)};"
 
 
 def chain(*steps: tuple[str, str]) -> ScalarForm:
-    """A chain of (opcode, type); one that begins by reading the flag finds the carry of a + a in 32 bits.
+    """Return a chain of (opcode, type); a first instruction that reads the flag finds the carry of a + a in 32 bits.
 
     Instructions of 32 bits take the upper or the lower half of an operand, OR-ed: 1 << 63 is 0x80000000.
     """
@@ -52,26 +53,31 @@ def chain(*steps: tuple[str, str]) -> ScalarForm:
 
 
 def forms() -> list[ScalarForm]:
-    """Every chain in order; entry k of the module is `form_<k>`. Two of a type or of both widths, three unsigned ones."""
+    """Return every chain in order; entry k of the module is `form_<k>`.
+
+    Pairs are of one type or of both widths, triples are unsigned.
+    """
     return [*_pairs(), *_triples()]
 
 
 def _pairs() -> Iterator[ScalarForm]:
+    """Yield the chains of two instructions."""
     kinds = [("u32", "u32"), ("s32", "s32"), ("u64", "u64"), ("s64", "s64"), ("u32", "u64"), ("u64", "u32")]
-    for (before, behind), first, second in product(kinds, WRITERS, LATER):
-        yield chain((first, before), (second, behind))
+    for (before, after), first, second in product(kinds, WRITERS, LATER):
+        yield chain((first, before), (second, after))
 
 
 def _triples() -> Iterator[ScalarForm]:
+    """Yield the chains of three instructions."""
     for type, first, second, third in product(("u32", "u64"), WRITERS, LATER, LATER):
         yield chain((first, type), (second, type), (third, type))
 
 
 def operands(chunk: int) -> list[NDArray[np.uint64]]:
-    """The 65,536 rows of a chunk: special values against special values in chunk 0, anything in chunk 1."""
+    """Return the 65,536 inputs of a chunk: pairs of special values in chunk 0, random ones in chunk 1."""
     return operand_rows(OPERAND_KINDS, chunk * CHUNK, CHUNK, specials=chunk == 0)
 
 
 def ptx() -> str:
-    """The PTX module of all chains."""
+    """Return the PTX module of all chains."""
     return probe_module(forms())

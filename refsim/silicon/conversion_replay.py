@@ -1,4 +1,4 @@
-"""What the clauses of the simulated GPU say to the patterns that conversions were given."""
+"""Replay of recorded conversions by the simulated GPU's instruction implementations."""
 
 from functools import cache
 
@@ -16,20 +16,20 @@ _MAGNITUDES = (0x0000, 0x0001, 0x0040, 0x007F, 0x0080, 0x3F7F, 0x3F80, 0x4B00, 0
 
 
 def other_spelling(opcode: str) -> str:
-    """The same conversion with .relu and .satfinite the other way round: PTX 9.0 has one way for FP8, the other for f16."""
+    """Return the opcode with .relu and .satfinite exchanged: PTX 9.0 orders them differently for FP8 and f16."""
     swapped = opcode.replace(".relu.satfinite", ".satfinite.relu")
     return swapped if swapped != opcode else opcode.replace(".satfinite.relu", ".relu.satfinite")
 
 
 def spelled(name: str) -> str | None:
-    """The name of the model's row of a conversion; None where it has none."""
+    """Return the model's name of a recorded conversion, or None where the model has none."""
     return next((each for each in (name, other_spelling(name)) if each in CONVERSIONS), None)
 
 
 def interesting_chunks(name: str, *, is_pair: bool) -> list[int]:
-    """Chunks of the recorded float32 space in which the conversion changes its mind, and a few others.
+    """Return the chunks of the float32 inputs near a conversion's ties and limits, and a few others.
 
-    In a pair the second operand's chunk is the first's ^ PARTNER: every chunk is visited from both sides.
+    For a pair the second operand's chunk is the first's ^ PARTNER: every chunk is visited from both sides.
     """
     magnitudes = list(_MAGNITUDES)
     row = CONVERSIONS.get(spelled(name) or "")
@@ -41,7 +41,8 @@ def interesting_chunks(name: str, *, is_pair: bool) -> list[int]:
 
 
 def _turns(format: Format) -> list[float]:
-    """Numbers at which a conversion to a format turns: ties, the least normal number, the largest, where it overflows."""
+    """Return the inputs where a conversion to a format changes: ties, the least normal, the largest number,
+    overflow."""
     if format.bits > 16:
         return []
     smallest, largest = float(format.min_normal), float(format.max_value)
@@ -52,22 +53,26 @@ def _turns(format: Format) -> list[float]:
 
 @cache
 def _drawn() -> tuple[int, ...]:
+    """Return four random chunks."""
     return tuple(np.random.default_rng(9).integers(0, CHUNK, 4).tolist())
 
 
 def upper_half(value: float) -> int:
-    """The chunk that holds a positive value: 0x3f80 for 1."""
+    """Return the chunk that holds a positive value: 0x3f80 for 1."""
     return max(int(np.float32(value).view(np.uint32)) >> 16, 1)
 
 
 def chunk_operands(kind: str, chunk: int) -> tuple[Words, ...]:
-    """The operands of one chunk, as they were on the GPU."""
+    """Return the recorded operands of one chunk."""
     patterns = chunk_patterns(chunk)
     return (patterns, patterns ^ np.uint32(PARTNER)) if kind in PAIRS else (patterns,)
 
 
 def table_operands(kind: str) -> Words:
-    """All 65,536 inputs of a recorded table: f16 or bf16 patterns (an f16x2 has pattern ^ PARTNER_F16 above), FP8 pairs."""
+    """Return all 65,536 inputs of a recorded table: f16 or bf16 patterns, or FP8 pairs.
+
+    An f16x2 has pattern ^ PARTNER_F16 in its upper half.
+    """
     halves = np.arange(CHUNK, dtype=np.uint32)
     if kind == "F16_PAIR_TO_16":
         return halves | (halves ^ np.uint32(PARTNER_F16)) << np.uint32(16)
@@ -75,7 +80,10 @@ def table_operands(kind: str) -> Words:
 
 
 def telling_chunks(name: str, *, is_pair: bool) -> list[int]:
-    """A few of them: those with ties, with the ends of the format, with NaN; 24 of a conversion to 8 bits, 12 of any other."""
+    """Return a few chunks: with ties, with the limits of the format, with NaN.
+
+    There are 24 for a conversion to 8 bits, else 12.
+    """
     row = CONVERSIONS.get(spelled(name) or "")
     first = [] if row is None else [upper_half(value) for value in _turns(row.to)]
     rest = [each for each in interesting_chunks(name, is_pair=is_pair) if each not in first]
@@ -84,7 +92,10 @@ def telling_chunks(name: str, *, is_pair: bool) -> list[int]:
 
 
 def differing_words(recording: Recording) -> tuple[int, int, int]:
-    """Words that are compared one by one, words behind digests, and how many words and digests the clause does not give."""
+    """Return the number of results compared one by one, of results behind digests, and of differences.
+
+    A difference is a result, or the digest of a chunk, that the instruction implementation does not give.
+    """
     kind, name = recording.facts["kind"], recording.name
     bits = int(kind.rsplit("_", maxsplit=1)[1])
     if "results" in recording.arrays:

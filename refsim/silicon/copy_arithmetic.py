@@ -1,8 +1,8 @@
-"""What the copy engine does to numbers: runs and boxes that are added to memory, boxes that a map's type rounds or flushes.
+"""The copy engine's arithmetic: runs and boxes that are added to memory, boxes that a map's type rounds or flushes.
 
-A form is an entry of its own module; each block of it handles 256 bytes. The documents leave open how a reduction rounds,
-whether it keeps subnormals, and which NaN it leaves. A GPU ran `CopyForm.ptx` once; the simulator runs the same text on
-the same words.
+A form is an entry of its own module; each block of it handles 256 bytes. The documents do not specify how a reduction
+rounds, whether it keeps subnormals, and which NaN it writes. A GPU ran `CopyForm.ptx` once; the simulator runs the
+identical text on identical inputs.
 """
 
 import zlib
@@ -23,7 +23,7 @@ Words = NDArray[np.unsignedinteger]
 STEM = "copy_arithmetic"
 WORDS_OF_A_FORM = 6144
 BYTES = 256
-"""Of a block's run or box."""
+"""The size of a block's run or box."""
 _THREADS = BYTES // 4
 _HEAD = """.version 8.3
 .target sm_90
@@ -84,8 +84,8 @@ $poll:
 class CopyForm:
     """One operation: "run add.noftz.f16", "box add bfloat16", "load tfloat32", "store float32_ftz".
 
-    `holds` is the format of its elements, `way` the place of the arithmetic, `of` the operation and the PTX type of a run,
-    or the type of a map.
+    `holds` is the format of its elements, `way` is run, box, load or store, `of` the operation and the PTX type of a
+    run, or the type of a map.
     """
 
     way: str
@@ -94,16 +94,17 @@ class CopyForm:
 
     @property
     def name(self) -> str:
+        """Return the name of the form."""
         return f"{self.way} {self.of}"
 
     @property
     def map_type(self) -> str | None:
-        """The data type of the tensor map; None for a run, which has none."""
+        """Return the data type of the tensor map, or None for a run."""
         return None if self.way == "run" else self.of.rpartition(" ")[2]
 
     @property
     def ptx(self) -> str:
-        """The module, with one entry, `form`."""
+        """Return the module, with one entry, `form`."""
         has_map = self.map_type is not None
         head = _HEAD.format(
             map=".param .align 64 .b8 map[128], " if has_map else "",
@@ -126,8 +127,10 @@ class CopyForm:
         return head + (_LOAD if self.way == "load" else _WRITE).format(copy=copy)
 
     def operands(self) -> tuple[Words, Words]:
-        """What memory holds and what comes, 6,144 words each: special values in all pairs first, then near exponents, which
-        round, then any words. The same for every form of a format."""
+        """Return the initial memory and the incoming elements, 6,144 each, equal for every form of a format.
+
+        All pairs of special values come first, then pairs of near exponents, which round, then random patterns.
+        """
         fmt = self.holds
         draw = np.random.default_rng(zlib.crc32(fmt.name.encode()))
         special = _special(fmt)
@@ -148,7 +151,8 @@ class CopyForm:
         return both[:, 0].copy(), both[:, 1].copy()
 
     def run(self, launcher: Launcher) -> Words:
-        """The words that the form leaves: in memory, or of a load in what it writes. `launcher` has loaded `ptx`."""
+        """Return the elements after the operation: of memory, or of shared memory for a load; `launcher` has loaded
+        `ptx`."""
         held, given = self.operands()
         memory = launcher.upload(held, name="memory", writable=self.way != "load")
         other = (
@@ -167,12 +171,16 @@ class CopyForm:
 
 
 def _wide(draw: np.random.Generator, rows: int) -> NDArray[np.uint64]:
+    """Return random 64-bit patterns (rows, 2)."""
     return np.frombuffer(draw.bytes(16 * rows), np.uint64).reshape(rows, 2).copy()
 
 
 def _special(fmt: Format) -> list[int]:
-    """Of both signs: zero, ends of the subnormal and normal numbers, one and its neighbours, halves of a last place, infinity,
-    a quiet NaN and one that signals."""
+    """Return the special patterns of a format, with both signs.
+
+    They are zero, the limits of subnormal and normal numbers, one and its neighbors, halves of a last place, infinity,
+    a quiet and a signaling NaN.
+    """
     m, top = fmt.mantissa_bits, (1 << fmt.exponent_bits) - 1
     magnitudes = [
         *(0, 1, 2, 3, (1 << m - 1), (1 << m) - 1, 1 << m, (1 << m) + 1),
@@ -199,9 +207,9 @@ COPY_FORMS = (
     CopyForm("box", "add float32_ftz", F32),
     CopyForm("box", "add tfloat32", F32),
 )
-"""Those that a driver or a chip might refuse stand last."""
+"""Forms that a driver or a chip might reject are last."""
 
 
 def code_of(form: CopyForm) -> KernelCode:
-    """What a device's launcher loads for a form."""
+    """Return the code that a device's launcher loads for a form."""
     return KernelCode(ptx=form.ptx)

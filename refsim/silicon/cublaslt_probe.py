@@ -1,8 +1,9 @@
-"""The probe of cuBLASLt's FP8 GEMM: shapes, operands that any machine makes again, and the outputs of which are kept.
+"""The probe of cuBLASLt's FP8 GEMM: shapes, operands that every machine can make again, and the recorded outputs.
 
-An operand's code at (row, k) is a hash of both, so the GPU fills whole matrices while NumPy makes the few rows that a kept
-output needs. Of each product 2 x 4 outputs are kept, from the first row and column to the last. A recording has for each
-mode (scaling, accumulation, type of output) one word per output, and the names of the kernels that ran.
+An operand's code at (row, k) is a hash of both. The GPU therefore fills whole matrices while NumPy makes the few rows
+that a recorded output needs. 2 x 4 outputs of each product are recorded, from the first row and column to the last. A
+recording has one value per output for each mode (scaling, accumulation, type of output), and the names of the kernels
+that ran.
 """
 
 from collections.abc import Callable
@@ -21,9 +22,9 @@ from refsim.oracles.gemm_1d2d import BLOCK
 STEM = "cublaslt"
 MOST = (8192, 16384, 16384)
 SCALES = np.float32(0.37), np.float32(1.91)
-"""Of the tensors a and b: neither, nor their product, is a power of two."""
+"""The scales of the tensors a and b: neither scale is a power of two, nor is their product."""
 SEEDS = {"a": 1, "b": 2, "scale_a": 3, "scale_b": 4}
-GRID = 8  # places along M and N, of which those that are kept are a part
+GRID = 8  # places along M and N among which the recorded outputs are chosen
 MULTIPLIERS = 0x9E3779B1, 0x85EBCA77, 0x2C1B3C6D, 0x297A2D39
 
 
@@ -49,7 +50,8 @@ MODES = (
 
 @dataclass(frozen=True)
 class CublasltCase:
-    """One shape; M is as given for scaling by tensor, rounded up to a multiple of 4 for blocks, as the library takes it."""
+    """One shape; M is as given for scaling by tensor, and rounded up to a multiple of 4 for blocks, as in the
+    library."""
 
     number: int
     m: int
@@ -58,12 +60,12 @@ class CublasltCase:
 
     @property
     def rows(self) -> NDArray[np.int64]:
-        """The two rows of D that are kept."""
+        """Return the two recorded rows of D."""
         return self._places(self.m, (self.number, 3 * self.number + 5))
 
     @property
     def columns(self) -> NDArray[np.int64]:
-        """The four columns of D that are kept."""
+        """Return the four recorded columns of D."""
         return self._places(self.n, tuple(self.number + step for step in (0, 2, 3, 5)))
 
     def _places(self, extent: int, picks: tuple[int, ...]) -> NDArray[np.int64]:
@@ -72,7 +74,7 @@ class CublasltCase:
 
 @cache
 def cases() -> tuple[CublasltCase, ...]:
-    """500 random shapes, a third of them of any magnitude, and 160 with few outputs, where K may be split."""
+    """Return 500 random shapes, a third of them of any magnitude, and 160 with few outputs, where K may be split."""
     draw = np.random.default_rng(5)
     shapes = []
     for number in range(500):
@@ -86,6 +88,7 @@ def cases() -> tuple[CublasltCase, ...]:
 
 
 def _few_outputs(count: int) -> list[tuple[int, int, int]]:
+    """Return shapes (M, N, K) with few outputs."""
     draw = np.random.default_rng(5)
     shapes = []
     for number in range(count):
@@ -100,7 +103,7 @@ def _few_outputs(count: int) -> list[tuple[int, int, int]]:
 
 
 def mixed(row: Any, column: Any, seed: int) -> Any:
-    """32 well mixed bits of a place, in arrays of 64-bit integers of NumPy or PyTorch: mixed(0, 0, 1) is 0xed345605."""
+    """Return 32 mixed bits of a place, in 64-bit integer arrays of NumPy or PyTorch: mixed(0, 0, 1) is 0xed345605."""
     first, second, third, fourth = MULTIPLIERS
     word = (row * first + column * second + seed) & 0xFFFFFFFF
     word = ((word ^ (word >> 15)) * third) & 0xFFFFFFFF
@@ -109,24 +112,24 @@ def mixed(row: Any, column: Any, seed: int) -> Any:
 
 
 def codes(rows: NDArray[np.int64], k: int, name: str) -> NDArray[np.uint8]:
-    """Rows of an operand (rows, k): every E4M3 code but the NaN, which becomes the code below it."""
+    """Return rows of an operand (rows, k): every E4M3 code except NaN, which becomes the code below it."""
     found = mixed(rows[:, None].astype(np.uint64), np.arange(k, dtype=np.uint64), SEEDS[name]) & 0xFF
     return np.asarray(np.where(found & 0x7F == 0x7F, found - 1, found).astype(np.uint8))
 
 
 def block_scales(rows: NDArray[np.int64], k: int, name: str) -> NDArray[np.float32]:
-    """Scales of rows, or of blocks of rows, and blocks of K: float32 from 1/8 to 2, their fractions random."""
+    """Return the scales of rows (or blocks of rows) and blocks of K: float32 from 1/8 to 2, with random fractions."""
     found = mixed(rows[:, None].astype(np.uint64), np.arange(-(-k // BLOCK), dtype=np.uint64), SEEDS[name])
     return np.asarray(scale_bits(found)).astype(np.uint32).view(np.float32)
 
 
 def scale_bits(found: Any) -> Any:
-    """The patterns of scales made of mixed bits."""
+    """Return the float32 patterns of scales made of mixed bits."""
     return (found & 0x7FFFFF) | ((124 + ((found >> 24) & 3)) << 23)
 
 
 def scales_of(case: CublasltCase, mode: CublasltMode) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """The scales of the kept rows and columns of D."""
+    """Return the scales of the recorded rows and columns of D."""
     if mode.scaling != BLOCKWISE:
         return np.full((1, 1), SCALES[0]), np.full((1, 1), SCALES[1])
     return block_scales(case.rows, case.k, "scale_a"), block_scales(case.columns // BLOCK, case.k, "scale_b")
@@ -135,20 +138,20 @@ def scales_of(case: CublasltCase, mode: CublasltMode) -> tuple[NDArray[np.float3
 def modelled(
     case: CublasltCase, mode: CublasltMode, splits: int = 1, change: Callable[..., Any] = computed
 ) -> NDArray[Any]:
-    """What the model says of the kept outputs with K in `splits` ranges: (2, 4) bf16 codes or float32."""
+    """Return the model's recorded outputs with K in `splits` ranges: (2, 4) bf16 codes or float32."""
     a, b = codes(case.rows, case.k, "a"), codes(case.columns, case.k, "b")
     return np.asarray(change(a, b, *scales_of(case, mode), mode.scaling, mode.accumulation, splits, mode.out))
 
 
 def proven_splits(case: CublasltCase, mode: CublasltMode, region: oracles.CublasltRegion) -> int | None:
-    """In how many ranges the region says that this case's K is split."""
+    """Return the region's number of ranges of K for a case, or None where it was not recorded."""
     step = region.shapes[mode.scaling][0][2]
     return region.splits(-(-case.m // step) * step, case.n, case.k, mode.scaling)
 
 
 @dataclass(frozen=True)
 class CublasltSpecial:
-    """A small product, 8 x 16 x 272, whose scales are multiplied, in which zeros or NaN codes may stand."""
+    """A small product, 8 x 16 x 272, with multiplied scales, and with zeros or NaN codes in a row."""
 
     name: str
     by_a: float = 1.0
@@ -156,7 +159,10 @@ class CublasltSpecial:
     code: int | None = None
 
     def operands(self, mode: CublasltMode) -> tuple[NDArray[Any], ...]:
-        """a, b, and both scales: (1, 1), or (8, 3) and (1, 3); `code` fills row 2 of a but for one place in four."""
+        """Return a, b, and both scales: (1, 1), or (8, 3) and (1, 3).
+
+        `code` fills row 2 of a, except for one element in four.
+        """
         m, n, k = 8, 16, 272
         a, b = codes(np.arange(m), k, "a"), codes(np.arange(n), k, "b")
         if self.code is not None:
@@ -168,7 +174,7 @@ class CublasltSpecial:
             return a, b, *(each * np.float32(by) for each, by in zip(scales, (self.by_a, self.by_b), strict=True))
 
     def modelled(self, mode: CublasltMode) -> NDArray[Any]:
-        """What IEEE arithmetic in the model's order makes of it: (8, 16) float32."""
+        """Return the result of IEEE arithmetic in the model's order: (8, 16) float32."""
         a, b, by_row, by_column = self.operands(mode)
         if mode.scaling == BLOCKWISE:
             by_column = np.repeat(by_column, len(b), axis=0)
@@ -190,4 +196,4 @@ SPECIALS = (
     CublasltSpecial("a subnormal product of scales", by_a=2.0**-68, by_b=2.0**-68),
     CublasltSpecial("subnormal scales", by_a=2.0**-130, by_b=2.0**100),
 )
-"""What the region leaves out, to see what the library makes of it."""
+"""Inputs outside the recorded region, to see the library's results."""

@@ -1,9 +1,9 @@
-"""What the instructions of a launch returned on silicon, replayed: the witness that neither a clause nor an oracle can deceive.
+"""Replay of a launch's instructions against recorded hardware: a check that is independent of model and oracle.
 
-A kernel and its oracle both multiply by `numerics.mma` and both round by `conversions`: where the model is wrong they agree on
-what is wrong. A recording does not. Of every instruction that ran a fixed part of its recording is replayed: stored words one
-by one, others by digests of 65,536 or more. What was recorded of Hopper's tensor cores says nothing of another chip's;
-arithmetic on single numbers is one clause for all targets.
+A kernel and its oracle both multiply by `numerics.mma` and both round by `conversions`: a wrong model gives both the
+wrong result. A recording is independent of the model. For every instruction of a launch a fixed part of its recording
+is replayed: stored results one by one, others by digests of 65,536 or more. Recordings of Hopper's tensor cores cover
+only Hopper; arithmetic on single numbers has one implementation for all targets.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -33,15 +33,15 @@ _ORDERS = {"relaxed", "acquire", "release", "acq_rel", "cta", "cluster", "gpu", 
 
 @dataclass
 class Replays:
-    """Replays instructions, each once: what a kernel was held to need not be computed for the next."""
+    """Replays of instructions, each computed once and then kept in `known`."""
 
     known: dict[tuple[str, str], tuple[Replay, ...]] = field(default_factory=dict)
 
     def of(self, opcodes: Iterable[str], target: str) -> SiliconWitness:
-        """What the instructions of launches on a target are held to.
+        """Return the comparison of a launch's instructions on a target with their recordings.
 
-        Opcodes that compute no numbers (moves, loads, barriers) are passed over. Recordings that are damaged are RefsimError
-        bad-sidecar; where none are installed the witness says so.
+        Opcodes that compute no numbers (moves, loads, barriers) are skipped. Raises RefsimError `bad-sidecar` for
+        damaged recordings; without any recordings the result says so.
         """
         wanted = sorted(opcodes)
         if wanted and not any(map(recorded_devices, ("numerics", "conversions", "scalar"))):
@@ -56,17 +56,17 @@ class Replays:
 
 @cache
 def shared() -> Replays:
-    """The replays of this process, for those who ask again and again: the model does not change while it runs."""
+    """Return the replays of this process: the model does not change while it runs."""
     return Replays()
 
 
 def afresh() -> None:
-    """Whoever asks `shared` from now on has everything replayed anew: a command of the program begins so."""
+    """Forget the shared replays, so that later callers of `shared` replay everything again."""
     shared.cache_clear()
 
 
 def replayed(opcode: str, target: str) -> Iterator[Replay]:
-    """What one instruction is held to, for each chip that was recorded; nothing where it computes no numbers."""
+    """Yield the replay of one instruction for each recorded chip; nothing where it computes no numbers."""
     mnemonic = opcode.partition(".")[0]
     if mnemonic in ("mma", "wgmma", "wmma", "tcgen05"):
         for name, compared in tensor_witness.compared(opcode, target):
@@ -78,7 +78,7 @@ def replayed(opcode: str, target: str) -> Iterator[Replay]:
 
 
 def _computed(opcode: str, target: str) -> Iterator[Replay]:
-    """Conversions, special functions and arithmetic on single numbers."""
+    """Yield the replays of a conversion, a special function or arithmetic on single numbers."""
     load_families()
     kind = CONVERSION if opcode.startswith("cvt.") else ARITHMETIC
     try:
@@ -107,10 +107,11 @@ def _computed(opcode: str, target: str) -> Iterator[Replay]:
 
 
 _Counts = tuple[int, int, int]
-"""Words compared one by one, words behind digests, and what differs of both."""
+"""Results compared one by one, results behind digests, and the differences of both."""
 
 
 def _added(*counts: _Counts) -> _Counts:
+    """Return the sum of counts."""
     stored, digested, differing = (sum(each[place] for each in counts) for place in range(3))
     return stored, digested, differing
 
@@ -120,7 +121,7 @@ def _conversion(row: Recording) -> tuple[int, int, int]:
 
 
 def _scalar(row: Recording) -> tuple[int, int, int]:
-    """The stored rows, and a chunk of digests where that takes no machine."""
+    """Return the counts of the stored results, and of one chunk of digests where no machine is needed."""
     stored, wrong = scalar_replay.differing_rows(row)
     chunks = range(1) if scalar_replay.is_pure(row) else range(0)
     digested, also = scalar_replay.differing_chunks(row, chunks)
@@ -134,7 +135,7 @@ _COMPARISONS: tuple[tuple[str, Callable[[Recording], _Counts]], ...] = (
 
 
 def _functions(opcode: str) -> Iterator[tuple[str, _Counts]]:
-    """A function of the special-function unit: groups of 2^20 of its inputs, or every result of 16 bits."""
+    """Yield chip and counts of a special function: groups of 2^20 of its inputs, or every 16-bit result."""
     for device in recorded_devices(special_functions.STEM):
         counts = special_functions.differing_words(opcode, device)
         if any(counts):
@@ -142,7 +143,7 @@ def _functions(opcode: str) -> Iterator[tuple[str, _Counts]]:
 
 
 def _copied(opcode: str, target: str) -> Iterator[Replay]:
-    """Runs of one type by their opcode; of boxes the map has the type, so that all of an operation are replayed."""
+    """Yield the replay of a copy engine's reduction: a run of the opcode's type, or all box forms of its operation."""
     words = opcode.split(".")
     if "tensor" in words:
         names = [form.name for form in COPY_FORMS if form.way == "box" and form.of.partition(" ")[0] in words]
@@ -166,13 +167,13 @@ def _copied(opcode: str, target: str) -> Iterator[Replay]:
 
 
 def _recorded_as(opcode: str, stem: str, device: str) -> tuple[str, ...]:
-    """The recordings of an instruction under any of its spellings."""
+    """Return the names of an instruction's recordings under any of its spellings."""
     index = _index(stem, device)
     return next((index[spelling] for spelling in _spellings(opcode) if spelling in index), ())
 
 
 def _spellings(opcode: str) -> Iterator[str]:
-    """An opcode as recordings may have it: with its default rounding, atomics without order and scope."""
+    """Yield the recorded spellings of an opcode: with its default rounding, atomics without order and scope."""
     yield opcode
     yield conversion_replay.other_spelling(opcode)
     first, *rest = opcode.split(".")
@@ -184,7 +185,7 @@ def _spellings(opcode: str) -> Iterator[str]:
 
 @lru_cache(maxsize=8)
 def _index(stem: str, device: str) -> dict[str, tuple[str, ...]]:
-    """The recordings that hold an instruction: by its opcode, or by those of the few that a form consists of."""
+    """Return the names of the recordings that contain an opcode; a recording of the opcode alone is preferred."""
     found: dict[str, tuple[str, ...]] = {}
     for name in shelf(stem, device).rows:
         if stem == "scalar" and (scalar_replay.open_reason(name) or name.startswith(("ld.", "st."))):

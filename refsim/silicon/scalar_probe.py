@@ -1,7 +1,8 @@
-"""The probe of scalar instructions: the PTX around one instruction, and the operands that it is given.
+"""The probe of scalar instructions: the PTX around one instruction, and its operands.
 
-Both sides of a comparison take these from here: a GPU ran the kernel once and its results were recorded, the simulator
-runs the same PTX on the same operands. Operands are a fixed function of the row number, so only results are stored.
+Both sides of a comparison use this module: a GPU ran the kernel once and its results were recorded, the simulator runs
+the identical PTX on identical operands. Operands are a fixed function of the input's number, so only results are
+stored.
 """
 
 from dataclasses import dataclass
@@ -13,9 +14,9 @@ from refsim.errors import RefsimError, unknown
 from refsim.silicon.vectors import splitmix64
 
 TABLE_ROWS = 1024
-"""Rows whose operands and results are stored in full: mostly special values against special values."""
+"""Inputs whose operands and results are stored in full: mostly pairs of special values."""
 DIGEST_CHUNKS = 16
-"""Chunks of 65,536 further rows of which digests are stored."""
+"""Chunks of 65,536 further inputs whose digests are stored."""
 
 _HEADER = ".version 9.0\n.target sm_90a\n.address_size 64\n"
 
@@ -34,7 +35,7 @@ class ScalarForm:
     body: str
 
     def kernel(self, entry: str) -> str:
-        """The PTX entry (in 0 .. n-1 pointers, out pointer, u32 rows) that applies the body to each row."""
+        """Return the PTX entry (in 0 .. n-1 pointers, out pointer, u32 rows) that applies the body to each input."""
         names = "abce"[: len(self.operands)]
         widths = [kind_bits(kind) for kind in self.operands]
         lines = [f".visible .entry {entry}("]
@@ -57,7 +58,7 @@ class ScalarForm:
 
 
 def probe_module(forms: list[ScalarForm]) -> str:
-    """The PTX module with one entry per form, `form_0` and on: the text that ptxas assembled and the simulator runs."""
+    """Return the PTX module with entries `form_0` and on, as ptxas assembled it and the simulator runs it."""
     return "\n".join([_HEADER, *(form.kernel(f"form_{number}") for number, form in enumerate(forms))]) + "\n"
 
 
@@ -68,11 +69,13 @@ class _FloatKind:
 
     @property
     def bits(self) -> int:
+        """Return the width of the format."""
         return 1 + self.exponent + self.mantissa
 
     @property
     def specials(self) -> list[int]:
-        """Both signs of: zero, subnormals, powers of two, ties, odd integers, largest, infinity, NaNs of all kinds."""
+        """Return both signs of zero, subnormals, powers of two, ties, odd integers, the largest, infinity and all kinds
+        of NaN."""
         m, top, one = self.mantissa, (1 << self.exponent) - 1, (1 << (self.exponent - 1)) - 1
         magnitudes = [0, 1, 2, 3, (1 << m) - 1, 1 << m, (1 << m) + 1, 2 << m, (one - 1) << m, one << m, (one << m) + 1]
         magnitudes += [(one << m) - 1, (one << m) | 1 << (m - 1), (one << m) | (1 << m) - 1, (one + 1) << m]
@@ -80,7 +83,7 @@ class _FloatKind:
         magnitudes += [min(one + e, top - 1) << m for e in (7, 8, 15, 16, 30, 31, 32, 62, 63, 64)]
         magnitudes += [(min(one + e, top - 1) << m) - 1 for e in (8, 16, 31, 32, 63, 64)]
         magnitudes += [(top << m) - 1, top << m, top << m | 1, top << m | 1 << (m - 1), (top + 1 << m) - 1]
-        # All ones but bit 3 is the NaN that tensor maps fill with and fma.oob looks for: 0x7ff7.
+        # All ones except bit 3 is 0x7ff7: tensor maps fill with this NaN, and fma.oob tests for it.
         magnitudes += [
             (top + 1 << m) - 9,
             top << m | 1 << (m - 2) | 5,
@@ -92,7 +95,7 @@ class _FloatKind:
 
     @property
     def corners(self) -> list[int]:
-        """The sixteen patterns that meet each other in every pair, the most telling first."""
+        """Return the sixteen patterns that are combined in every pair, the most telling first."""
         m, top, one = self.mantissa, (1 << self.exponent) - 1, (1 << (self.exponent - 1)) - 1
         minus = 1 << (self.bits - 1)
         first = [0, minus, top << m, top << m | 1 << (m - 2) | 5, one << m, minus | one << m, minus | top << m]
@@ -107,7 +110,7 @@ _SHIFTS = [*range(20), 23, 24, 30, 31, 32, 33, 47, 48, 63, 64, 65, 95, 127, 128,
 
 
 def kind_bits(kind: str) -> int:
-    """The width of an operand kind in memory: 32 for f16x2, shift and u32, 64 for f64."""
+    """Return the width of an operand kind in memory: 32 for f16x2, shift and u32, 64 for f64."""
     if kind in _FLOATS:
         return _FLOATS[kind].bits
     if kind in _PAIRS or kind == "shift":
@@ -118,11 +121,11 @@ def kind_bits(kind: str) -> int:
 
 
 def operand_rows(kinds: tuple[str, ...], start: int, count: int, *, specials: bool = False) -> list[NDArray[np.uint64]]:
-    """Operand patterns of rows start .. start + count - 1, one array per kind, in the kind's unsigned integer.
+    """Return the operands of inputs start .. start + count - 1, one array per kind, in its unsigned integer.
 
-    A row takes each operand from one of eight sources, chosen by a hash of the row number: special values, raw bits,
-    values near 1, few mantissa bits, subnormals and largest values, the operand before it nearly negated, and the
-    operand that makes product or sum nearly vanish. `specials` takes special values alone.
+    A hash of the input's number chooses the source of each operand among eight: special values, raw bits, values near
+    1, few mantissa bits, subnormals and largest values, the previous operand nearly negated, and the operand with which
+    product or sum nearly vanish. With `specials` all are special values.
     """
     if start < 0 or count < 0:
         raise RefsimError("row-range", f"rows {start} to {start + count} do not exist", rule="rows count from 0")
@@ -142,7 +145,7 @@ def operand_rows(kinds: tuple[str, ...], start: int, count: int, *, specials: bo
 
 
 def table_operands(kinds: tuple[str, ...]) -> list[NDArray[np.uint64]]:
-    """The operands of the stored rows: a quarter every corner against every corner, half specials, a quarter anything.
+    """Return the operands of the stored inputs: a quarter pairs of corners, half special values, a quarter random.
 
     One operand takes its first 256 special values, two 16 corners each, three 6, four 4.
     """
@@ -159,7 +162,7 @@ def table_operands(kinds: tuple[str, ...]) -> list[NDArray[np.uint64]]:
 
 
 def _corners(kind: str, number: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """The number-th corner of a kind, then its special values, counted round and round."""
+    """Return the number-th corner of a kind, then its special values, cyclically."""
     if kind in _PAIRS:
         rotated = number + np.uint64(1)
         return _corners(_PAIRS[kind], number) | _corners(_PAIRS[kind], rotated) << np.uint64(16)
@@ -173,13 +176,14 @@ def _corners(kind: str, number: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 
 def chunk_operands(kinds: tuple[str, ...], chunk: int) -> list[NDArray[np.uint64]]:
-    """The operands of the 65,536 rows of one digest."""
+    """Return the operands of the 65,536 inputs of one digest."""
     return operand_rows(kinds, (chunk + 1) << 16, 1 << 16)
 
 
 def _one(
     kind: str, rows: NDArray[np.uint64], slot: int, before: list[NDArray[np.uint64]], specials: bool
 ) -> NDArray[np.uint64]:
+    """Return one operand of the inputs: the source that a hash of the input's number chooses."""
     mixed = splitmix64(rows * np.uint64(16) + np.uint64(slot))
     choice = np.zeros(rows.shape, np.int64) if specials else (mixed & np.uint64(7)).astype(np.int64)
     noise = splitmix64(mixed)
@@ -195,7 +199,7 @@ def _pick(values: list[int], noise: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 
 def _chosen(values: list[int], number: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """The number-th of some values, counted round and round."""
+    """Return the number-th of some values, cyclically."""
     table: NDArray[np.uint64] = np.array(values, dtype=np.uint64)
     return table.take((number % np.uint64(len(values))).astype(np.int64))  # NumPy 2.0 takes no unsigned places
 
@@ -207,7 +211,7 @@ def _shift_patterns(choice: NDArray[np.int64], noise: NDArray[np.uint64]) -> NDA
 
 
 def _integer_specials(bits: int) -> list[int]:
-    """Extremes, small numbers and the extremes of narrower types; the first sixteen are the corners."""
+    """Return extremes, small numbers and the extremes of narrower types; the first sixteen are the corners."""
     top = 1 << (bits - 1)
     values = [
         0,
@@ -233,6 +237,7 @@ def _integer_specials(bits: int) -> list[int]:
 def _integer_patterns(
     bits: int, choice: NDArray[np.int64], noise: NDArray[np.uint64], before: list[NDArray[np.uint64]]
 ) -> NDArray[np.uint64]:
+    """Return integers from the chosen source: special, random, small, near powers of two, near the last operand."""
     mask = np.uint64((1 << bits) - 1)
     small = noise % np.uint64(64)
     power = np.uint64(1) << ((noise >> np.uint64(8)) % np.uint64(bits))
@@ -252,6 +257,7 @@ def _integer_patterns(
 def _float_patterns(
     kind: _FloatKind, choice: NDArray[np.int64], noise: NDArray[np.uint64], before: list[NDArray[np.uint64]]
 ) -> NDArray[np.uint64]:
+    """Return floats from the chosen source, as `operand_rows` lists them."""
     m, top, one = kind.mantissa, (1 << kind.exponent) - 1, (1 << (kind.exponent - 1)) - 1
     mask, fraction = np.uint64((1 << kind.bits) - 1), noise & np.uint64((1 << m) - 1)
     sign = (noise >> np.uint64(63)) << np.uint64(kind.bits - 1)
@@ -271,7 +277,7 @@ def _float_patterns(
 
 
 def _cancelling(kind: _FloatKind, noise: NDArray[np.uint64], before: list[NDArray[np.uint64]]) -> NDArray[np.uint64]:
-    """The operand that makes the result vanish or underflow: c near -a*b, or b so that a*b falls near the smallest."""
+    """Return the operand with which the result vanishes or underflows: c near -a*b, or b with a small a*b."""
     m, top, one = kind.mantissa, (1 << kind.exponent) - 1, (1 << (kind.exponent - 1)) - 1
     if not before:
         return noise
@@ -282,7 +288,7 @@ def _cancelling(kind: _FloatKind, noise: NDArray[np.uint64], before: list[NDArra
         return wanted << np.uint64(m) | (noise >> np.uint64(8)) & np.uint64((1 << m) - 1)
     exponents = [((b >> np.uint64(m)) & np.uint64(top)).astype(np.int64) for b in before[:2]]
     significands = [((b & np.uint64((1 << m) - 1)) | np.uint64(1 << m)) for b in before[:2]]
-    # The upper halves of both significands suffice: the product to about half its width, in integers.
+    # The upper halves of both significands give the product to about half its width, in integers.
     halves = [s >> np.uint64(max(m - 30, 0)) for s in significands]
     product = halves[0] * halves[1]
     width = 2 * min(m, 30)

@@ -1,7 +1,7 @@
-"""What the clauses of the simulated GPU say to the rows that scalar instructions were given: stored ones, and digests.
+"""Replay of recorded scalar instructions on the simulated GPU: stored results, and digests.
 
-A form whose body is one instruction of numbers, or such a comparison, is computed by its clause alone; any other (a vote, an
-atomic, a chain of carries) runs as the PTX that the GPU ran.
+A form of one pure instruction or comparison is computed by its instruction implementation. Other forms (a vote, an
+atomic, a chain of carries) run as the PTX that the GPU ran.
 """
 
 import re
@@ -18,27 +18,27 @@ from refsim.silicon.vectors import CHUNK, Recording, digest
 Words = NDArray[np.unsignedinteger]
 
 SWAPPED_BY_PTXAS = {"mul.rn.f64 + add.rn.f64", "mul.f64 + add.rn.f64", "mul.rn.f64 + add.f64"}
-"""ptxas assembles a*b + c as DADD c, a*b, and of two NaNs DADD keeps the second: PTX does not say whose stays."""
+"""ptxas assembles a*b + c as DADD c, a*b, and DADD keeps the second of two NaNs; PTX does not specify which NaN."""
 OF_THE_UNIT = re.compile(
     r"(rcp|rsqrt|sqrt|ex2|lg2|sin|cos|tanh|div)\.(approx|full)(\.ftz)?\.f32|(rcp|rsqrt)\.approx(\.ftz)?\.f64"
     r"|(ex2|tanh)\.approx(\.ftz)?\.b?f16(x2)?"
 )
-"""Forms whose bits the tables of the special-function unit have."""
+"""Forms whose bits the tables of the special-function unit give."""
 ARITHMETIC_ALONE = ptx.Checks(races="off", copies="off")
-"""For replays: that the kernel around an instruction races nowhere is no question of its arithmetic."""
+"""Checks of replays: only the arithmetic matters, so race and copy checks are off."""
 _ATOMIC_SUM = re.compile(r"atom\S*\.add\.(\S+\.)?b?f\d")
 _PURE = re.compile(r"\S+ %d((?:, %[abce])+);")
 _TEST = re.compile(r"\S+ %p((?:, %[abce])+);\nselp\.u32 %d, 1, 0, %p;")
 
 
 def form_of(recording: Recording) -> ScalarForm:
-    """The form that was recorded."""
+    """Return the recorded form."""
     facts = recording.facts
     return ScalarForm(recording.name, tuple(facts["operands"]), facts["result_bits"], facts["body"])
 
 
 def open_reason(name: str) -> str | None:
-    """Why the bits of a form are not ours to say; None for the others, which are most."""
+    """Return why the bits of a form are unspecified, or None where they are specified."""
     if ".approx" in name and not OF_THE_UNIT.fullmatch(name):
         return "approximate"
     if _ATOMIC_SUM.match(name):
@@ -48,7 +48,7 @@ def open_reason(name: str) -> str | None:
 
 
 def launched(form: ScalarForm, operands: list[Words], checks: ptx.Checks | None = None) -> tuple[Words, bool]:
-    """A form's results on the simulator, and whether the simulator vouches for every bit of them."""
+    """Return a form's results on the simulator, and whether every bit of them is exact."""
     count = len(operands[0])
     results = np.zeros(count, np.dtype(f"u{form.result // 8}"))
     arguments = [*(column.copy() for column in operands), results, np.uint32(count)]
@@ -57,13 +57,13 @@ def launched(form: ScalarForm, operands: list[Words], checks: ptx.Checks | None 
 
 
 def is_pure(recording: Recording) -> bool:
-    """Whether a form is one instruction of numbers, or a comparison, which its clause computes alone."""
+    """Return whether a form is one pure instruction or a comparison, which needs no machine."""
     body = recording.facts["body"]
     return bool(_TEST.fullmatch(body) or _PURE.fullmatch(body))
 
 
 def computed(form: ScalarForm, operands: list[Words]) -> Words:
-    """A form's results: by the clause of its instruction alone, where it has no other."""
+    """Return a form's results: by its instruction implementation if it is pure, else by a launch."""
     is_test = _TEST.fullmatch(form.body) is not None
     if is_test or _PURE.fullmatch(form.body):
         words = clause_words(form.body.partition(" ")[0], 1 if is_test else form.result, *operands)
@@ -73,7 +73,7 @@ def computed(form: ScalarForm, operands: list[Words]) -> Words:
 
 
 def clause_words(opcode: str, result_bits: int, *operands: Words) -> Words | None:
-    """What the clause of an opcode leaves in a register of so many bits; None where it asks more than its operands."""
+    """Return an instruction implementation's results in a register of `result_bits`; None if it needs a machine."""
     bound = bind(opcode, operands=1 + len(operands))
     if bound.clause.wants_lanes or bound.clause.ends_block:
         return None
@@ -83,7 +83,7 @@ def clause_words(opcode: str, result_bits: int, *operands: Words) -> Words | Non
 
 
 def differing_rows(recording: Recording) -> tuple[int, int]:
-    """How many stored rows there are, and how many of the model's results differ from them."""
+    """Return the number of stored results, and how many of the model's results differ from them."""
     form = form_of(recording)
     got = computed(form, [recording.arrays[f"operand{slot}"] for slot in range(len(form.operands))])
     want = recording.arrays["result"]
@@ -93,7 +93,7 @@ def differing_rows(recording: Recording) -> tuple[int, int]:
 
 
 def differing_chunks(recording: Recording, chunks: range) -> tuple[int, int]:
-    """How many further rows some chunks have, and how many of their digests the model does not give."""
+    """Return the number of further results in some chunks, and how many of their digests differ."""
     form, wanted = form_of(recording), recording.arrays["chunk_digests"]
     if recording.name in SWAPPED_BY_PTXAS:
         return 0, 0
@@ -103,6 +103,7 @@ def differing_chunks(recording: Recording, chunks: range) -> tuple[int, int]:
 
 @lru_cache(maxsize=64)
 def _operands(kinds: tuple[str, ...], chunk: int) -> tuple[Words, ...]:
+    """Return the read-only operands of one chunk."""
     columns = tuple(chunk_operands(kinds, chunk))
     for column in columns:
         column.setflags(write=False)
@@ -110,5 +111,5 @@ def _operands(kinds: tuple[str, ...], chunk: int) -> tuple[Words, ...]:
 
 
 def _without_payload(patterns: Words) -> Words:
-    """float64 patterns with one NaN for all."""
+    """Return float64 patterns with every NaN replaced by one."""
     return np.where(np.isnan(patterns.view(np.float64)), np.uint64(0x7FF8000000000000), patterns)

@@ -1,7 +1,7 @@
 """The probe of products with a sparse A: every form of mma.sp and wgmma.mma_async.sp, one kernel each.
 
-Each block, a warp or a warpgroup, has one problem; `sparse_problems.py` draws them. A GPU runs `ptx()`, the simulator the
-same text on the same words.
+Each block, a warp or a warpgroup, computes one test case; `sparse_problems.py` draws them. A GPU ran `ptx()`; the
+simulator runs the identical text on identical inputs.
 """
 
 from dataclasses import dataclass
@@ -23,15 +23,15 @@ from refsim.ptx.isa.products import array_type
 
 Array = NDArray[Any]
 IMAGE = 4096
-"""Bytes of shared memory that a warpgroup fills: A from 0, B from B_START on."""
+"""Bytes of shared memory that a warpgroup fills: A from 0 on, B from B_START on."""
 B_START = 2048
 _HEAD = ".version 9.0\n.target sm_90a\n.address_size 64\n"
-_NO_FIELDS = 0x0F0F0F0F  # what lanes have that give no metadata: no group of it has a meaning
+_NO_FIELDS = 0x0F0F0F0F  # the register of lanes that give no metadata: a meaningless pattern
 
 
 @dataclass(frozen=True)
 class Problem:
-    """Problems of a form: codes of what is stored of A (problems, M, K / 2) with positions, B (problems, N, K), C."""
+    """Test cases of a form: stored codes of A (cases, M, K / 2) with positions, B (cases, N, K), C (cases, M, N)."""
 
     a: Array
     positions: NDArray[np.uint8]
@@ -39,6 +39,7 @@ class Problem:
     c: Array
 
     def part(self, chosen: slice) -> "Problem":
+        """Return some of the test cases."""
         return Problem(self.a[chosen], self.positions[chosen], self.b[chosen], self.c[chosen])
 
 
@@ -56,12 +57,14 @@ class SparseInstruction:
 
     @property
     def opcode(self) -> str:
+        """Return the opcode of the instruction."""
         if self.shape.is_warpgroup:
             return f"wgmma.mma_async.sp.sync.aligned.{self.shape}.{self.d}.{self.a}.{self.b}"
         return f"mma.{self.sparse}.sync.aligned.{self.shape}.row.col.{self.d}.{self.a}.{self.b}.{self.d}"
 
     @property
     def name(self) -> str:
+        """Return the opcode with selector and source of A."""
         source = (
             "" if not self.shape.is_warpgroup else " A in registers" if self.from_registers else " A in shared memory"
         )
@@ -69,32 +72,36 @@ class SparseInstruction:
 
     @property
     def unit(self) -> Unit:
+        """Return the unit that executes the instruction."""
         return "wgmma" if self.shape.is_warpgroup else "mma.sync"
 
     @property
     def threads(self) -> int:
+        """Return the number of threads that execute the instruction."""
         return 2 * self.shape.m if self.shape.is_warpgroup else 32
 
     @property
     def problems(self) -> int:
-        """How many problems of each class a form is asked: as many words of D for warpgroups as for warps."""
+        """Return the test cases per class of a form: the results of warps and warpgroups are equally many."""
         return 4 if self.shape.is_warpgroup else 16
 
     @property
     def formats(self) -> tuple[ElementType, ElementType, ElementType]:
+        """Return the element types of A, B and D."""
         return element_named(self.a), element_named(self.b), element_named(self.d)
 
     @property
     def d_dtype(self) -> np.dtype[Any]:
-        """NumPy's type of C and D."""
+        """Return the NumPy dtype of C and D."""
         return array_type(self.formats[2])
 
     @property
     def sparsity(self) -> Sparsity:
+        """Return the number of kept elements and the group of A's type."""
         return sparsity_of(element_named(self.a))
 
     def fragment(self, operand: str) -> Fragment:
-        """That of A, B (of a warp alone) or C."""
+        """Return the fragment of A, of B (for a warp only) or of C."""
         shape, type = self.shape, self.b if operand == "b" else self.a
         refined = f".{self.d}" if operand == "c" and self.d != shape.accumulators[0] else ""
         if not shape.is_warpgroup:
@@ -105,17 +112,17 @@ class SparseInstruction:
 
     @cached_property
     def counts(self) -> tuple[int, int, int]:
-        """How many registers of A, B and C a thread loads."""
+        """Return the number of registers of A, B and C that a thread loads."""
         b = 0 if self.shape.is_warpgroup else self.fragment("b").registers
         return self.fragment("a").registers, b, self.fragment("c").registers
 
     @property
     def words(self) -> int:
-        """How many words a thread loads: registers of A, B and C, then its metadata."""
+        """Return the number of 32-bit words that a thread loads: registers of A, B and C, and its metadata."""
         return sum(self.counts) + 1
 
     def kernel(self, entry: str) -> str:
-        """The PTX entry (words, images, out); images are of a warpgroup's alone."""
+        """Return the PTX entry (words, images, out); only a warpgroup reads images."""
         a, b, c = self.counts
         lists = [_listed(name, count) for name, count in zip("abc", self.counts, strict=True)]
         names = [f"%{name}{place}" for name, count in zip("abc", self.counts, strict=True) for place in range(count)]
@@ -140,6 +147,7 @@ class SparseInstruction:
         return [f"{self.opcode} {c}, {a}, {b}, {c}, %e, {self.selector};"]
 
     def _product_of_warpgroup(self, lists: list[str]) -> list[str]:
+        """Return the lines that fill shared memory and multiply in a warpgroup."""
         words = [operand_descriptor("wgmma-smem", *each) for each in self._tiles]
         floats = not element_named(self.a).is_integer
         turned = element_named(self.a).code_bits == 16
@@ -159,14 +167,14 @@ class SparseInstruction:
 
     @property
     def _tiles(self) -> list[tuple[Any, int]]:
-        """The tiles of A and B in shared memory, K-major without a swizzle, and where they begin."""
+        """Return the tiles of A and B in shared memory, K-major without a swizzle, and their first bytes."""
         size = element_named(self.a).code_dtype.itemsize
         extents = (self.shape.m, self.shape.k // 2), (self.shape.n, self.shape.k)
         return [(tile(K, "none", size, extent), start) for extent, start in zip(extents, (0, B_START), strict=True)]
 
-    # ---- what a kernel is given, and what it leaves
+    # ---- inputs and results of a kernel
     def inputs(self, problem: Problem) -> tuple[NDArray[np.uint32], NDArray[np.uint8]]:
-        """The words of all threads, and the images of shared memory."""
+        """Return the 32-bit words of all threads (threads, words), and the images of shared memory."""
         metadata = fragment_named(self.shape.metadata(self.a, self.selector))
         fields = (
             np.array([0x4, 0xE], np.uint8)[problem.positions] if self.shape.position_bits == 4 else problem.positions
@@ -181,6 +189,7 @@ class SparseInstruction:
         )
 
     def _images(self, problem: Problem) -> NDArray[np.uint8]:
+        """Return shared memory with A and B of each test case (cases, IMAGE), or a dummy for a warp."""
         if not self.shape.is_warpgroup:
             return np.zeros((1, 16), np.uint8)
         images = np.zeros((len(problem.a), IMAGE), np.uint8)
@@ -191,7 +200,7 @@ class SparseInstruction:
         return images
 
     def results(self, words: NDArray[np.uint32]) -> Array:
-        """D (problems, M, N) as codes, from the words that all threads stored."""
+        """Return D (cases, M, N) as codes, from the registers that all threads stored."""
         row = self.fragment("c")
         held = words.reshape(-1, row.threads, row.registers)
         found = np.zeros((len(held), *row.shape), np.uint16 if row.slot_bits == 16 else np.uint32)
@@ -206,7 +215,7 @@ def _listed(name: str, count: int) -> str:
 
 
 def registers_of(matrix: Array, row: Fragment) -> NDArray[np.uint32]:
-    """The registers that hold matrices of codes (problems, rows, columns): (problems x threads, registers)."""
+    """Return the registers of matrices of codes (cases, rows, columns): (cases x threads, registers)."""
     held = np.zeros((len(matrix), row.threads, row.registers), np.uint32)
     for value in range(row.values):
         r, c = row.coord(np.arange(row.threads), value)
@@ -216,7 +225,7 @@ def registers_of(matrix: Array, row: Fragment) -> NDArray[np.uint32]:
 
 
 def forms() -> list[SparseInstruction]:
-    """Every form in order; entry k of the module is `form_<k>`."""
+    """Return every form in order; entry k of the module is `form_<k>`."""
     found = []
     for shape in SPARSE_SHAPES:
         for a in shape.types:
@@ -235,10 +244,10 @@ def forms() -> list[SparseInstruction]:
 
 
 def module(chosen: list[SparseInstruction]) -> str:
-    """The PTX module with one entry for each form."""
+    """Return the PTX module with one entry for each form."""
     return _HEAD + "\n".join(form.kernel(f"form_{number}") for number, form in enumerate(chosen)) + "\n"
 
 
 def ptx() -> str:
-    """The PTX module of all forms: what the GPU ran."""
+    """Return the PTX module of all forms, as the GPU ran it."""
     return module(forms())

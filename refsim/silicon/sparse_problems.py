@@ -1,8 +1,8 @@
-"""Problems for the probe of sparse products, class by class, and what each hypothesis makes of them.
+"""Test cases for the probe of sparse products, class by class, and each hypothesis' results for them.
 
-The classes ask: who holds which metadata; where steps end and in which order what is stored forms them; what is lost where
-large terms cancel; whether absent elements take part, as NaN, infinity or a zero of either sign; what groups with fewer
-nonzeros do; whether positions may fall within a group.
+The classes test: the thread that holds each part of the metadata; the limits of steps and the order of stored elements
+in them; the bits lost where large terms cancel; whether absent elements take part as NaN, infinity or a signed zero;
+groups with fewer nonzeros; positions that descend within a group.
 """
 
 from collections.abc import Callable
@@ -27,25 +27,26 @@ Array = NDArray[Any]
 
 
 class SteadyNumbers:
-    """Numbers that no release of NumPy changes: `splitmix64` of a count that goes on."""
+    """Random numbers that are equal in every release of NumPy: `splitmix64` of a running count."""
 
     def __init__(self, seed: int) -> None:
         self.next = seed << 40
 
     def words(self, size: tuple[int, ...]) -> NDArray[np.uint64]:
+        """Return random 64-bit patterns."""
         first, self.next = self.next, self.next + prod(size)
         return splitmix64(np.arange(first, self.next, dtype=np.uint64)).reshape(size)
 
     def random(self, size: tuple[int, ...]) -> NDArray[np.float64]:
-        """From 0 to below 1."""
+        """Return numbers from 0 to below 1."""
         return (self.words(size) >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
     def integers(self, low: int, high: int, size: tuple[int, ...]) -> NDArray[np.int64]:
-        """From `low` to below `high`."""
+        """Return integers from `low` to below `high`."""
         return (self.words(size) % np.uint64(high - low)).astype(np.int64) + low
 
     def normal(self, size: tuple[int, ...]) -> NDArray[np.float64]:
-        """About a normal distribution: twelve numbers of `random` less six."""
+        """Return numbers of about a normal distribution: twelve uniform numbers less six."""
         total = self.random(size) - 6
         for _ in range(11):
             total += self.random(size)
@@ -53,7 +54,7 @@ class SteadyNumbers:
 
 
 def problems(form: SparseInstruction) -> Problem:
-    """All problems of a form: so many of each class of `classes_of`, in their order."""
+    """Return all test cases of a form: the cases of each class of `classes_of`, in order."""
     made = [
         CLASSES[name](form, SteadyNumbers(number << 8 | form.shape.k)) for number, name in enumerate(classes_of(form))
     ]
@@ -61,7 +62,7 @@ def problems(form: SparseInstruction) -> Problem:
 
 
 def classes_of(form: SparseInstruction) -> list[str]:
-    """The classes that a form is asked: positions fall where the ISA lets them, floats have NaN and cancel."""
+    """Return the classes of a form: only sp allows descending positions, only floats have NaN and cancel."""
     left_out = {"falling"} if form.sparse != "sp" or form.sparsity.kept == 1 else set()
     if element_named(form.a).is_integer:
         left_out |= {"cancelling", "absent specials", "met specials", "tiny"}
@@ -69,11 +70,13 @@ def classes_of(form: SparseInstruction) -> list[str]:
 
 
 def _sizes(form: SparseInstruction) -> tuple[tuple[int, int, int], tuple[int, int, int], tuple[int, int, int]]:
+    """Return the sizes of stored A, B and C."""
     shape = form.shape
     return (form.problems, shape.m, shape.k // 2), (form.problems, shape.n, shape.k), (form.problems, shape.m, shape.n)
 
 
 def _positions(form: SparseInstruction, draw: SteadyNumbers, *, rising: bool = True) -> NDArray[np.uint8]:
+    """Return random positions of the stored elements of A, ascending within each group or descending."""
     size, sparsity = _sizes(form)[0], form.sparsity
     ranks = np.argsort(draw.random((*size[:2], size[2] // sparsity.kept, sparsity.group)), axis=-1)[
         ..., : sparsity.kept
@@ -106,6 +109,7 @@ def _accumulators(form: SparseInstruction, draw: SteadyNumbers) -> Array:
 
 
 def _any(form: SparseInstruction, draw: SteadyNumbers, *, rising: bool = True) -> Problem:
+    """Return test cases of random numbers."""
     a_row, b_row, _ = form.formats
     sizes = _sizes(form)
     a, b = _numbers(draw, sizes[0], a_row), _numbers(draw, sizes[1], b_row)
@@ -113,7 +117,10 @@ def _any(form: SparseInstruction, draw: SteadyNumbers, *, rising: bool = True) -
 
 
 def _layout(form: SparseInstruction, draw: SteadyNumbers) -> Problem:
-    """One 1 in each row of A, B the number of its k: D says which element was met. C is zero."""
+    """Return test cases that show the element of B that each stored element of A meets.
+
+    Each row of A has one 1, B holds the number of its k, and C is zero, so D names the element.
+    """
     a_row, b_row, _ = form.formats
     sizes = _sizes(form)
     a = np.zeros(sizes[0], a_row.code_dtype)
@@ -128,7 +135,7 @@ def _one(row: ElementType) -> int:
 
 
 def _counted(row: ElementType, count: int) -> Array:
-    """So many different numbers."""
+    """Return `count` different numbers."""
     if row.is_integer:
         return np.arange(1, count + 1, dtype=np.uint8)
     format = float_named(row)
@@ -144,7 +151,10 @@ def _zeros(form: SparseInstruction) -> Array:
 
 
 def _cancelling(form: SparseInstruction, draw: SteadyNumbers) -> Problem:
-    """In each row x, -x and a number that only a step without the two keeps, at three stored places; B is 1."""
+    """Return test cases whose rows have x, -x and a small number, which only a step without the two keeps.
+
+    They are at three stored places of each row; B is 1.
+    """
     a_row, b_row, _ = form.formats
     sizes = _sizes(form)
     a = np.zeros(sizes[0], a_row.code_dtype)
@@ -161,7 +171,10 @@ def _cancelling(form: SparseInstruction, draw: SteadyNumbers) -> Problem:
 
 
 def _absent_specials(form: SparseInstruction, draw: SteadyNumbers) -> Problem:
-    """Rows store the same positions of each group; B has NaN and infinities at all others."""
+    """Return test cases where B has NaN and infinities at all absent positions.
+
+    All rows store equal positions of each group.
+    """
     problem = _any(form, draw)
     positions = np.broadcast_to(problem.positions[:, :1], problem.positions.shape)
     kept, group = form.sparsity.kept, form.sparsity.group
@@ -174,7 +187,7 @@ def _absent_specials(form: SparseInstruction, draw: SteadyNumbers) -> Problem:
 
 
 def _met_specials(form: SparseInstruction, draw: SteadyNumbers) -> Problem:
-    """One NaN, infinity or zero of either sign in B, and half of what is stored zeros of both signs."""
+    """Return test cases with one NaN, infinity or signed zero in B, and half of the stored elements signed zeros."""
     problem = _any(form, draw)
     a, b, row = problem.a.copy(), problem.b.copy(), float_named(form.formats[0])
     zeros = np.array([0, row.sign_mask], a.dtype)
@@ -186,13 +199,13 @@ def _met_specials(form: SparseInstruction, draw: SteadyNumbers) -> Problem:
 
 
 def _specials(format: Format) -> Array:
-    """NaN, and infinities where the format has them."""
+    """Return NaN, and infinities where the format has them."""
     with_infinity = [np.inf, -np.inf] if format.has_infinity else []
     return encode(np.array([np.nan, *with_infinity], np.float32), format)
 
 
 def _fewer(form: SparseInstruction, draw: SteadyNumbers) -> Problem:
-    """Groups with no nonzero, and with one at either place."""
+    """Return test cases whose groups have no nonzero, or one at either place."""
     problem = _any(form, draw)
     kept = form.sparsity.kept
     groups = problem.a.reshape(*problem.a.shape[:2], -1, kept).copy()
@@ -203,7 +216,7 @@ def _fewer(form: SparseInstruction, draw: SteadyNumbers) -> Problem:
 
 
 def _tiny(form: SparseInstruction, draw: SteadyNumbers) -> Problem:
-    """Products about as small as the exponent with which a zero takes part in a sum, as far as the operands reach."""
+    """Return test cases whose products have about the exponent that a zero has in a sum."""
     a_row, b_row, d = (float_named(row) for row in form.formats)
     sizes, zero = _sizes(form), _row(form).zero_exponent
     assert zero is not None
@@ -230,8 +243,9 @@ CLASSES: dict[str, Callable[[SparseInstruction, SteadyNumbers], Problem]] = {
 }
 
 
-# ---- hypotheses: the first is the model's, the others are what it may turn out to be
+# ---- hypotheses: the first is the model's, the others are alternatives
 def _inferred(form: SparseInstruction, problem: Problem) -> Array:
+    """Return the model's D."""
     how: dict[str, Any] = {"unit": form.unit, "a_format": form.a, "b_format": form.b, "d_format": form.d}
     c = problem.c.view(form.d_dtype)
     return numerics.mma(problem.a, problem.b, c, k=form.shape.k, metadata=problem.positions, **how).view(
@@ -240,23 +254,25 @@ def _inferred(form: SparseInstruction, problem: Problem) -> Array:
 
 
 def _row(form: SparseInstruction) -> Profile:
+    """Return the model's arithmetic of a form."""
     return numerics.sparse_profile("sm_90a", form.unit, form.a, form.b, form.d, form.shape.k)
 
 
 def _stored(form: SparseInstruction, problem: Problem, row: Profile, order: Array | None = None) -> Array:
-    """What is stored with what it meets, in that order of the stored columns, by a row."""
+    """Return D of the stored elements and the elements of B they meet, in an order of columns, by one arithmetic."""
     chosen = np.arange(form.shape.k // 2) if order is None else order
     met = np.ascontiguousarray(gathered(problem.b, problem.positions, form.sparsity)[..., chosen])
     return _dense(form, problem.a[:, :, None, chosen], met, problem.c[:, :, None], row, form.shape.k // 2)[:, :, 0]
 
 
 def _dense(form: SparseInstruction, a: Array, b: Array, c: Array, row: Profile, k: int) -> Array:
+    """Return D of dense operands by one arithmetic."""
     given = arguments_of(a, b, c.view(form.d_dtype), a_format=form.a, b_format=form.b)
     return fitted(given, row, k).result().view(c.dtype)
 
 
 def _whole(form: SparseInstruction, problem: Problem, steps: int) -> Array:
-    """The whole matrix with zeros where nothing is stored, by two dense instructions or by one with steps twice as long."""
+    """Return D of the decompressed A, by two dense instructions or by one with steps twice as long."""
     row, k = _row(form), form.shape.k
     whole = numerics.decompress(problem.a, problem.positions, form.a)
     if steps == 1:
@@ -265,7 +281,7 @@ def _whole(form: SparseInstruction, problem: Problem, steps: int) -> Array:
 
 
 def _by_halves(form: SparseInstruction, problem: Problem) -> Array:
-    """Metadata of 8-bit types read as that of 16-bit ones: half a register a row."""
+    """Return D where metadata of 8-bit types is read in the layout of 16-bit types: half a register a row."""
     words = form.inputs(problem)[0][:, -1].reshape(len(problem.a), -1)
     row, column = np.indices(problem.a.shape[1:])
     lane = 32 * (row // 16) + 4 * (row % 8) + form.selector * form.shape.lanes + column // 8
@@ -279,12 +295,13 @@ def _changed(**changes: Any) -> Callable[[SparseInstruction, Problem], Array]:
 
 
 def _by_place(form: SparseInstruction, problem: Problem) -> Array:
-    """Steps of the first stored element of each group, then of the second."""
+    """Return D by steps of the first stored element of each group, then of the second."""
     order = np.arange(form.shape.k // 2)
     return _stored(form, problem, _halved(form), np.concatenate([order[::2], order[1::2]]))
 
 
 def _halved(form: SparseInstruction) -> Profile:
+    """Return the arithmetic with steps half as long."""
     row = _row(form)
     return replace(row, length=max(1, min(row.length, form.shape.k // 2) // 2))
 
@@ -304,14 +321,17 @@ HYPOTHESES: dict[str, Callable[[SparseInstruction, Problem], Array]] = {
 
 
 def hypotheses(form: SparseInstruction) -> list[str]:
-    """Those that may differ for a form: sums of integers do not, and metadata of 8-bit types alone may lie in two ways."""
+    """Return the hypotheses that can differ for a form.
+
+    Integer sums do not differ; only metadata of 8-bit types has two possible layouts.
+    """
     names = list(HYPOTHESES)
     sums = names[:1] if element_named(form.a).is_integer else names[:-1]
     return [*sums, *(names[-1:] if form.shape.code_bits == 8 else [])]
 
 
 def differing(form: SparseInstruction, problem: Problem, results: Array) -> dict[str, dict[str, int]]:
-    """How many words of D differ from each hypothesis, by class."""
+    """Return the number of results that differ from each hypothesis, by class."""
     found = {}
     for name in hypotheses(form):
         wrong = (

@@ -1,8 +1,8 @@
-"""What was recorded of the special functions (gpu/probes/record_special_functions.py), and how it is replayed.
+"""Recordings of the special functions (gpu/probes/record_special_functions.py), and their replay.
 
-A GPU gave digests of all 65,536 chunks of a form. What is stored is one word for 16 chunks, a group of 2^20 patterns: the
-sum of their digests, each with the weight of its place. So a group is compared as surely as a chunk is, in a sixteenth of
-the room.
+A GPU gave digests of all 65,536 chunks of a form. The file stores one word for 16 chunks, a group of 2^20 patterns: the
+sum of their digests, each with the weight of its place. A group is therefore compared as reliably as a chunk, in a
+sixteenth of the space.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,13 +21,13 @@ GROUPS = CHUNK // CHUNKS_OF_A_GROUP
 
 
 def folded(digests: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """One word for every 16 digests: of 65,536 chunks whose results are all 1 the first is 0x73044388b74387f8."""
+    """Return one word for every 16 digests; for chunks of only ones the first word is 0x73044388b74387f8."""
     weighted = digests.reshape(-1, CHUNKS_OF_A_GROUP) * weights()[:CHUNKS_OF_A_GROUP]
     return np.asarray(weighted.sum(axis=1, dtype=np.uint64))
 
 
 def recorded(form: str, device: str = "h200") -> NDArray[np.uint64]:
-    """The 4,096 words of a form over all its inputs: recorded("rcp_approx_ftz_f32")."""
+    """Return the 4,096 recorded words of a form over all its inputs: recorded("rcp_approx_ftz_f32")."""
     stored = recordings(STEM, device)
     row = stored[form]
     words = row.arrays["groups"]
@@ -35,7 +35,8 @@ def recorded(form: str, device: str = "h200") -> NDArray[np.uint64]:
 
 
 def pairs(chunks: range) -> tuple[NDArray[np.uint32], NDArray[np.uint32]]:
-    """The operands of div, a row a chunk: mantissas and signs by a hash, exponents chunk >> 10 and chunk >> 2 & 255."""
+    """Return the operands of div, one chunk a row: mantissas and signs by a hash, exponents chunk >> 10 and chunk >> 2
+    & 255."""
     chunk = np.arange(chunks.start, chunks.stop, dtype=np.uint64)[:, None]
     h = splitmix64(np.arange(CHUNK, dtype=np.uint64) | chunk << np.uint64(16))
     a, b, kind = ((h >> np.uint64(at) & np.uint64(mask)).astype(np.uint32) for at, mask in _OF_THE_HASH)
@@ -48,13 +49,13 @@ def pairs(chunks: range) -> tuple[NDArray[np.uint32], NDArray[np.uint32]]:
 
 
 def patterns(chunks: range) -> NDArray[np.uint32]:
-    """The words of some chunks, a row each: those of chunk 0x3f80 begin with 0x3f800000."""
+    """Return the float32 patterns of some chunks, one chunk a row: chunk 0x3f80 begins with 0x3f800000."""
     first = np.arange(chunks.start, chunks.stop, dtype=np.uint32)[:, None]
     return first << np.uint32(16) | np.arange(CHUNK, dtype=np.uint32)
 
 
 def doubles(uppers: NDArray[np.uint32], *, lower: bool) -> NDArray[np.float64]:
-    """The operands with these upper words; the lower ones are a hash of them, or 0."""
+    """Return float64 operands with these upper halves; the lower halves are a hash of them, or 0."""
     wide = uppers.astype(np.uint64)
     words = wide << np.uint64(32)
     if lower:
@@ -63,9 +64,9 @@ def doubles(uppers: NDArray[np.uint32], *, lower: bool) -> NDArray[np.float64]:
 
 
 def results(form: str, device: str = "h200") -> NDArray[np.unsignedinteger]:
-    """What a form of 16 bits gave for all 65,536 codes: results("ex2_approx_f16")[0] is 0x3c00.
+    """Return the recorded results of a 16-bit form for all 65,536 codes: results("ex2_approx_f16")[0] is 0x3c00.
 
-    Of a form of pairs the code i stands in the lower half, i ^ 0x5a35 in the upper one.
+    In a form of pairs, code i is in the lower half and i ^ 0x5a35 in the upper half.
     """
     return recordings(STEM, device)[form].arrays["results"]
 
@@ -73,11 +74,11 @@ def results(form: str, device: str = "h200") -> NDArray[np.unsignedinteger]:
 _OF_THE_HASH = ((0, 0x7FFFFF), (23, 0x7FFFFF), (48, 15))
 _MANTISSAS = np.array([0, 0x7FFFFF, 1, 0x400000], np.uint32)
 _CHUNKS_OF_PAIRS = 4
-"""Of one pair of exponents: their digests were added with weights before they were recorded."""
+"""Chunks of one pair of exponents: their digests were added with weights before they were recorded."""
 
 
 def replayed_pairs(divisions: Sequence[Callable[..., NDArray[np.uint32]]], group: int, at_once: int = 1) -> list[int]:
-    """The word of 16 pairs of exponents as each of some divisions of words has it, so many chunks at once."""
+    """Return the word of 16 pairs of exponents by each of some divisions, `at_once` chunks at a time."""
     count = CHUNKS_OF_A_GROUP * _CHUNKS_OF_PAIRS
     digests: list[list[NDArray[np.uint64]]] = [[] for _ in divisions]
     for first in range(group * count, (group + 1) * count, at_once):
@@ -88,7 +89,8 @@ def replayed_pairs(divisions: Sequence[Callable[..., NDArray[np.uint32]]], group
 
 
 def folded_pairs(digests: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """One word for every 64 digests of pairs: the four of one pair of exponents first, then 16 pairs of exponents."""
+    """Return one word for every 64 digests of pairs: four of one pair of exponents first, then 16 pairs of
+    exponents."""
     weighted = digests.reshape(-1, _CHUNKS_OF_PAIRS) * weights()[:_CHUNKS_OF_PAIRS]
     return folded(weighted.sum(axis=1, dtype=np.uint64))
 
@@ -96,7 +98,7 @@ def folded_pairs(digests: NDArray[np.uint64]) -> NDArray[np.uint64]:
 def replayed(
     function: Callable[[NDArray[np.uint32]], NDArray[np.unsignedinteger]], group: int, at_once: int = 1
 ) -> int:
-    """The word of a group as a function on words has it, so many of its 16 chunks at once."""
+    """Return the word of a group by a function on float32 patterns, `at_once` of its 16 chunks at a time."""
     chunks = range(group * CHUNKS_OF_A_GROUP, (group + 1) * CHUNKS_OF_A_GROUP)
     digests = [digest(function(patterns(chunks[at : at + at_once]))) for at in range(0, len(chunks), at_once)]
     return int(folded(np.concatenate(digests))[0])
@@ -108,10 +110,11 @@ _PAIRS_OF_ONE = 127 * 16 + 7
 
 
 def differing_words(opcode: str, device: str = "h200") -> tuple[int, int, int]:
-    """How many results of a function are compared one by one, how many inputs stand behind digests, and what differs of both.
+    """Return the number of results compared one by one, of results behind digests, and of differences of a function.
 
-    Of 16 bits every result. Of f32 all mantissas of [1, 4), the subnormals, NaN and -1: 19 groups of 2^20 inputs. Of f64
-    the upper words of the same, 5 groups. Of a division the 2^22 pairs around 1. (0, 0, 0) where no such opcode was recorded.
+    16-bit functions: every result. f32: all mantissas of [1, 4), the subnormals, NaN and -1, 19 groups of 2^20 inputs.
+    f64: the upper halves of these, 5 groups. Division: the 2^22 pairs around 1. (0, 0, 0) where the opcode was not
+    recorded.
     """
     form = opcode.replace(".", "_")
     arrays = shelf(STEM, device).rows.get(form, {"arrays": ()})["arrays"]
@@ -128,7 +131,7 @@ def differing_words(opcode: str, device: str = "h200") -> tuple[int, int, int]:
 
 
 def _differing_results(opcode: str, wanted: NDArray[np.unsignedinteger]) -> int:
-    """Of all 65,536 codes; those of a form of pairs stand as `results` has them."""
+    """Return the number of differing results over all 65,536 codes; pairs as in `results`."""
     codes = np.arange(1 << 16, dtype=np.uint16)
     if opcode.endswith("x2"):
         upper = (codes ^ np.uint16(0x5A35)).astype(np.uint32) << np.uint32(16)
@@ -145,7 +148,7 @@ def _of_uppers(opcode: str, uppers: NDArray[np.uint32]) -> NDArray[np.unsignedin
 
 
 def _clause(opcode: str, bits: int, *operands: NDArray[np.unsignedinteger]) -> NDArray[Any]:
-    """The words that the clause of an opcode gives, in the shape of its operands."""
+    """Return an instruction implementation's results, in the shape of its operands."""
     found = clause_words(opcode, bits, *(words.reshape(-1) for words in operands))
-    assert found is not None  # arithmetic on numbers asks for no machine
+    assert found is not None  # arithmetic on numbers needs no machine
     return np.asarray(found.astype(f"u{bits // 8}").reshape(operands[0].shape))

@@ -1,7 +1,7 @@
-"""Questions put to a tensor core one dot product at a time, after facts that are known of others.
+"""Tests of a tensor core by single dot products, each after a fact that is known of other chips.
 
-Every case is one vector of A, one of B and a C, given to all rows and columns alike: that all words of D are equal is
-part of the recording, which keeps one word a case. Cases that a format cannot hold are left out.
+Every case is one vector of A, one of B and a C, given to all rows and columns. The recording keeps one result a case,
+and that all results of D are equal. Cases that a format cannot hold are left out.
 """
 
 import math
@@ -25,7 +25,7 @@ _VECTORS = ("spread", "spread", "swamping", "geometric")
 
 @dataclass(frozen=True)
 class Feature:
-    """The cases of one question: codes a (cases, K), b (cases, K), c (cases) or None, and the operands negated."""
+    """The cases of one test: codes a (cases, K), b (cases, K), c (cases) or None, and the operands negated."""
 
     name: str
     a: Codes
@@ -37,7 +37,7 @@ class Feature:
 
 @dataclass
 class _Cases:
-    """Cases as they are collected; one that a format does not hold is dropped."""
+    """The cases collected so far; `add` drops a case that a format does not hold."""
 
     shape: ProbeShape
     length: int
@@ -45,6 +45,7 @@ class _Cases:
     c: list[float] = field(default_factory=list)
 
     def add(self, vector: Vector | None, c: float = 0.0) -> None:
+        """Add a case of products `vector` and C, unless `vector` is None or a format does not hold a number."""
         if vector is None:
             return
         a, b, d = self._formats
@@ -60,6 +61,7 @@ class _Cases:
         return float_named(shape.a_format), float_named(shape.b_format), float_named(shape.d_format)
 
     def feature(self, name: str, *, accumulate: bool = True) -> Feature | None:
+        """Return the collected cases under a name, or None where there are none."""
         if not self.vectors:
             return None
         a, b = np.zeros((2, len(self.vectors), self.length))
@@ -71,7 +73,7 @@ class _Cases:
 
 
 def features(shape: ProbeShape) -> dict[str, Feature]:
-    """Every question that an instruction on floats can be asked, by name; none for integers."""
+    """Return every test of an instruction on floats, by name; none for integers."""
     if shape.d_format.is_integer:
         return {}
     found = [
@@ -97,7 +99,7 @@ def features(shape: ProbeShape) -> dict[str, Feature]:
 
 
 def negated(shape: ProbeShape) -> dict[str, Feature]:
-    """The specials and the random vectors once more with imm-scale-a, imm-scale-b or both -1."""
+    """Return the tests of specials and random vectors with imm-scale-a, imm-scale-b or both equal to -1."""
     found = {}
     for flags in ((True, False), (False, True), (True, True)):
         suffix = "a" * flags[0] + "b" * flags[1]
@@ -109,19 +111,19 @@ def negated(shape: ProbeShape) -> dict[str, Feature]:
 
 
 def _top(shape: ProbeShape) -> int:
-    """The exponent of a large product that D's format holds too, with its sums."""
+    """Return the exponent of a large product whose sums D's format still holds."""
     narrow = float_named(shape.d_format).exponent_bits == 5
     return 14 if narrow or any(float_named(row).exponent_bits == 4 for row in (shape.a_format, shape.b_format)) else 20
 
 
 def _highest(shape: ProbeShape) -> int:
-    """The exponent of a large product; without C it need not be a number of D."""
+    """Return the exponent of a large product, which need not be a number of D without C."""
     ends = [math.frexp(largest(float_named(name)))[1] - 1 for name in (shape.a_format, shape.b_format)]
     return min(sum(ends), 20)
 
 
 def _c_precision(shape: ProbeShape) -> Feature | None:
-    """U - U + c: the largest f at which c = U x 2^-f survives is the fraction that C keeps."""
+    """Return U - U + c: the largest f for which c = U x 2^-f survives is the number of fraction bits that C keeps."""
     cases, top = _Cases(shape, shape.k), _top(shape)
     for f, sign, low in product(range(60), (1, -1), (1.0, 1.5)):
         cases.add(terms(shape, (1, top), (-1, top)), sign * low * 2.0 ** (top - f))
@@ -129,7 +131,7 @@ def _c_precision(shape: ProbeShape) -> Feature | None:
 
 
 def _product_precision(shape: ProbeShape) -> Feature | None:
-    """C = U, products -U and U x 2^-f."""
+    """Return C = U with products -U and U x 2^-f, for the fraction bits that products keep."""
     cases, top = _Cases(shape, shape.k), _top(shape)
     for f, sign, low in product(range(60), (1, -1), (1.0, 1.5)):
         cases.add(terms(shape, (-1, top), (sign * low, top - f)), 2.0**top)
@@ -137,7 +139,7 @@ def _product_precision(shape: ProbeShape) -> Feature | None:
 
 
 def _three_products(shape: ProbeShape) -> Feature | None:
-    """Products U, -U and, at k = 2 or k = 4, U x 2^-f, without C."""
+    """Return products U, -U and, at k = 2 or k = 4, U x 2^-f, without C."""
     cases, top = _Cases(shape, shape.k), _highest(shape)
     for f, sign, low, place in product(range(60), (1, -1), (1.0, 1.5), (2, 4)):
         pair, small = terms(shape, (1, top), (-1, top)), power(shape, top - f, sign * low)
@@ -147,6 +149,7 @@ def _three_products(shape: ProbeShape) -> Feature | None:
 
 
 def _rounding_cases(shape: ProbeShape, c: float) -> _Cases:
+    """Return the cases of both tests of output rounding."""
     cases = _Cases(shape, shape.k)
     for ones, odd, t, sign in product((0, 1, 3, 7, 15, 31), (1, 3, 5, 7), range(6, 29), (1, -1)):
         if ones < shape.k:
@@ -155,16 +158,17 @@ def _rounding_cases(shape: ProbeShape, c: float) -> _Cases:
 
 
 def _output_rounding(shape: ProbeShape) -> Feature | None:
-    """n ones and an odd multiple of 2^-t: the carries of the sum push bits past the end of the result."""
+    """Return sums of n ones and an odd multiple of 2^-t: carries push bits past the end of the result."""
     return _rounding_cases(shape, 0.0).feature("output_rounding", accumulate=False)
 
 
 def _output_rounding_c(shape: ProbeShape) -> Feature | None:
+    """Return the sums of `_output_rounding` with C = 1 or -1."""
     return _rounding_cases(shape, 1.0).feature("output_rounding_c")
 
 
 def _renormalised(shape: ProbeShape) -> Feature | None:
-    """1.5 x 1.5 is 2.25: whether its exponent is 0 or 1 shows in the fraction that a product 2^-f keeps beside it."""
+    """Return products 1.5 x 1.5 = 2.25 next to 2^-f: the fraction kept shows whether the exponent is 0 or 1."""
     cases = _Cases(shape, shape.k)
     for f, sign, by_c in product(range(4, 40), (1, -1), (False, True)):
         small = power(shape, -f, sign)
@@ -175,7 +179,10 @@ def _renormalised(shape: ProbeShape) -> Feature | None:
 
 
 def _order(shape: ProbeShape) -> Feature | None:
-    """U at i and -U at j over two instructions, the smallest products elsewhere: those of the same step are lost."""
+    """Return U at i, -U at j and the smallest products elsewhere, over two instructions.
+
+    The step of U and -U loses its small products, which shows the elements of each step.
+    """
     length = 2 * shape.k
     large, small = power(shape, _highest(shape)), None
     for exponent in range(-40, 0):
@@ -193,7 +200,7 @@ def _order(shape: ProbeShape) -> Feature | None:
 
 
 def _tiny(shape: ProbeShape) -> Feature | None:
-    """Sums of products below the result's smallest number: which bits survive shows the zero exponent."""
+    """Return sums of products below the result's smallest number: the surviving bits show a zero's exponent."""
     cases = _Cases(shape, shape.k)
     row = float_named(shape.d_format)
     if row.exponent_bits == 5:
@@ -210,7 +217,7 @@ def _tiny(shape: ProbeShape) -> Feature | None:
 
 
 def _signed_zeros(shape: ProbeShape) -> Feature | None:
-    """Zeros of all signs, exact cancellation, underflow of a negative sum: what sign comes out."""
+    """Return zeros of all signs, exact cancellation and negative underflow, which show the sign of the result."""
     cases = _Cases(shape, shape.k)
     small = next((pair for pair in (power(shape, exponent) for exponent in range(-400, 0)) if pair), (1.0, 1.0))
     for x, y, c in product((0.0, -0.0, 1.0, -1.0), (0.0, -0.0), (0.0, -0.0)):
@@ -225,7 +232,7 @@ def _signed_zeros(shape: ProbeShape) -> Feature | None:
 
 
 def _overflow(shape: ProbeShape) -> Feature | None:
-    """Sums at and beyond the largest number of D; C of the other sign brings some of them back."""
+    """Return sums at and above D's largest number; a C of the other sign brings some of them back."""
     cases, row = _Cases(shape, shape.k), float_named(shape.d_format)
     most = largest(row)
     edge = math.frexp(most)[1] - 1
@@ -239,7 +246,7 @@ def _overflow(shape: ProbeShape) -> Feature | None:
 
 
 def _smoke(shape: ProbeShape) -> Feature | None:
-    """(-2^13, -1/2, -1/4, -1/8) times (2^10, 1, 1, 1) plus 2^23, over all scales that the formats hold."""
+    """Return (-2^13, -1/2, -1/4, -1/8) times (2^10, 1, 1, 1) plus 2^23, over all scales that the formats hold."""
     cases = _Cases(shape, shape.k)
     for scale in range(-20, 1):
         cases.add(
@@ -249,7 +256,7 @@ def _smoke(shape: ProbeShape) -> Feature | None:
 
 
 def _vectors(shape: ProbeShape, length: int) -> list[tuple[Codes, Codes]]:
-    """Four random vectors of A and of B: twice spread over many binades, swamping, close together."""
+    """Return four random vectors of A and of B: two "spread", one "swamping", one "geometric"."""
     found = []
     for number, name in enumerate(_VECTORS):
         a_words, b_words = (words(seed + number, 1, 1, length) for seed in (_SEED_A, _SEED_B))
@@ -260,7 +267,7 @@ def _vectors(shape: ProbeShape, length: int) -> list[tuple[Codes, Codes]]:
 
 
 def _turned(vectors: list[tuple[Codes, Codes]]) -> tuple[Codes, Codes]:
-    """Every vector turned by 0, 1, .. places, forward and back to front."""
+    """Return every vector rotated by 0, 1, .. places, forward and reversed."""
     found = [
         (np.roll(a, turn)[order], np.roll(b, turn)[order])
         for a, b in vectors
@@ -271,7 +278,7 @@ def _turned(vectors: list[tuple[Codes, Codes]]) -> tuple[Codes, Codes]:
 
 
 def _permuted(shape: ProbeShape) -> Iterator[Feature]:
-    """Random vectors, their products turned by 0, 1, .. k - 1 places and back to front, with C, with +0, without."""
+    """Yield random vectors rotated by 0 to k - 1 places and reversed: with C, with +0, and without C."""
     vectors = _vectors(shape, shape.k)
     a, b = _turned(vectors)
     kind = shape.d_format.code_dtype
@@ -288,12 +295,12 @@ def _permuted(shape: ProbeShape) -> Iterator[Feature]:
 
 
 def _permuted_chain(shape: ProbeShape) -> Feature:
-    """The same over two instructions: a product that moves to the other one may change the result."""
+    """Return rotated vectors over two instructions: a product that moves to the other may change the result."""
     return Feature("permuted_chain", *_turned(_vectors(shape, 2 * shape.k)), None)
 
 
 def _c_alone(shape: ProbeShape) -> Feature:
-    """Products of zeros: what of C comes through, for every exponent, both signs and 16 or 8 mantissas."""
+    """Return products of zeros, for every exponent of C, both signs and 16 or 8 mantissas."""
     row = float_named(shape.d_format)
     m, fields = row.mantissa_bits, 1 << row.exponent_bits
     mantissas = sorted(
@@ -315,7 +322,7 @@ def _c_alone(shape: ProbeShape) -> Feature:
 
 
 def _specials(shape: ProbeShape) -> Feature:
-    """Corner against corner, with corners as C, and an infinity or a one of either sign as the second product."""
+    """Return pairs of corners with corners as C, and infinity or one of either sign as the second product."""
     a, b, c = (corners(float_named(name)) for name in (shape.a_format, shape.b_format, shape.d_format))
     one = int(coded(np.array([1.0]), shape.a_format)[0])
     signed = [int(code) for code in coded(np.array([1.0, -1.0]), shape.b_format)]
@@ -331,7 +338,8 @@ def _specials(shape: ProbeShape) -> Feature:
 
 
 def corners(format: Format) -> list[int]:
-    """Zeros, one, the largest, the smallest subnormal, infinities and three NaNs as far as there are any."""
+    """Return zeros, one, the largest, the smallest subnormal, infinities and three NaNs, as far as the format has
+    them."""
     ulp, one = 1 << format.padding_bits, format.bias << format.mantissa_bits + format.padding_bits
     chosen = [0, format.sign_mask, one, ulp, (format.magnitude_limit - 1) * ulp]
     infinity = format.infinity_code
@@ -342,8 +350,8 @@ def corners(format: Format) -> list[int]:
 
 
 def _low_bits(shape: ProbeShape) -> Feature:
-    """The 13 bits of a tf32 word that no product may see, in numbers, subnormals, infinities and NaNs."""
-    # zero, the smallest subnormal, 1 and its neighbour, the largest, infinity, the first NaN and a quiet one, -1, -infinity
+    """Return tf32 operands with the 13 padding bits set, which no product reads."""
+    # zero, the smallest subnormal, 1 and its neighbor, the largest, infinity, the first NaN and a quiet one, -1, -infinity
     heads = (
         0x00000000,
         0x00002000,

@@ -1,8 +1,8 @@
-"""The operands that tensor cores were given: fixed functions of class, number and place, so that only results are stored.
+"""The operands of recorded tensor cores: fixed functions of class, number and place, so that only results are stored.
 
-A cell is 16,384 words of D under one class of operands and one class of C; a pass has every cell once, a chunk of the
-digest holds four. Code (row, k) of A is the same whatever M, N or K an instruction has, and so is that of B: forms that
-differ in shape alone are given the same products. All classes of C of one operand class share A and B.
+A cell is 16,384 results of D under one class of operands and one class of C. A pass has every cell once, and a chunk of
+the digest holds four. Code (row, k) of A is independent of M, N and K, and so is B's: forms that differ only in shape
+get equal products. All classes of C of one operand class share A and B.
 """
 
 from dataclasses import dataclass
@@ -32,23 +32,23 @@ from refsim.silicon.vectors import splitmix64
 CELL_WORDS = 1 << 14
 CELLS_A_CHUNK = 4
 SAMPLE = 8
-"""Of every cell of pass 0 the first SAMPLE x SAMPLE words of its first product are stored."""
+"""The first SAMPLE x SAMPLE results of the first product of every cell of pass 0 are stored."""
 FLOAT_CLASSES = tuple(PROBE_CLASSES)
 FLOAT_C = ("none", "zero", "any", "near", "subnormal", "special", "opposite")
 INTEGER_C = ("none", "any", "limit")
 STEPS = (1, 2, 1, 3)
 """Instructions chained in one product: STEPS[(class + pass) % 4]."""
-# Fields of the words of C; tensor_classes has those of A and B.
-_AROUND = BitField(0, 16)  # how far from the largest integer
+# Bit fields of the random words of C; tensor_classes has the fields for A and B.
+_AROUND = BitField(0, 16)  # distance from the largest integer
 _IS_NORMAL = BitField(40, 1)
-_OFFSET = BitField(52, 11)  # the first bit: within 3 binades or within 30; the others how far
+_OFFSET = BitField(52, 11)  # the first bit: within 3 binades or 30; the other bits: the distance
 _A, _B, _C = range(3)
 _ROW, _PRODUCT = 1 << 12, 1 << 20  # places of a word's number: columns count from bit 0
 
 
 @dataclass(frozen=True)
 class ProbeShape:
-    """What decides the operands of a recorded instruction: its formats and shape."""
+    """The properties of a recorded instruction that decide its operands: formats and shape."""
 
     a_format: ElementType
     b_format: ElementType
@@ -62,25 +62,27 @@ class ProbeShape:
 
     @cached_property
     def _number(self) -> int:
-        """Counted once: questions ask hundreds of thousands of times what a shape can hold."""
+        """Return the hash, computed once: it is used hundreds of thousands of times."""
         return hash((self.a_format, self.b_format, self.d_format, self.m, self.n, self.k))
 
     @property
     def classes(self) -> tuple[str, ...]:
+        """Return the classes of operands."""
         return tuple(INTEGER_CLASSES) if self.d_format.is_integer else FLOAT_CLASSES
 
     @property
     def c_classes(self) -> tuple[str, ...]:
+        """Return the classes of C."""
         return INTEGER_C if self.d_format.is_integer else FLOAT_C
 
     @property
     def batch(self) -> int:
-        """Products in a cell: 128 for m16n8, 1 for m64n256."""
+        """Return the number of products in a cell: 128 for m16n8, 1 for m64n256."""
         return CELL_WORDS // (self.m * self.n)
 
     @property
     def chunks(self) -> int:
-        """Chunks of 65,536 words in a pass: 21 for floats, 3 for integers."""
+        """Return the number of chunks of 65,536 results in a pass: 21 for floats, 3 for integers."""
         return len(self.classes) * len(self.c_classes) // CELLS_A_CHUNK
 
 
@@ -92,9 +94,9 @@ def cell_operands(
     rows: int | None = None,
     columns: int | None = None,
 ) -> tuple[Codes, Codes]:
-    """A (batch, M, K) and B (batch, N, K) of one class in pass `number`; K holds STEPS[...] instructions.
+    """Return A (batch, M, K) and B (batch, N, K) of one class in pass `number`; K holds STEPS[...] instructions.
 
-    `batch`, `rows`, `columns`: only so many of the first products, rows of A, rows of B.
+    `batch`, `rows`, `columns` limit the result to the first products, rows of A, rows of B.
     """
     if name not in shape.classes:
         raise unknown("operand class", name, list(shape.classes))
@@ -110,19 +112,21 @@ def cell_operands(
 
 
 def _seed(shape: ProbeShape, name: str, number: int, operand: int, c_name: str = "none") -> int:
-    """What the words of an operand are numbered under: the operand in bits 0 and 1, the pass from bit 2 on, the class from
-    10 on, that of C from 24 on."""
+    """Return the key of an operand's random words.
+
+    It has the operand in bits 0 and 1, the pass from bit 2 on, the class from 10 on, and the class of C from 24 on.
+    """
     return shape.c_classes.index(c_name) << 24 | shape.classes.index(name) << 10 | number << 2 | operand
 
 
 def lowered(shape: ProbeShape) -> int:
-    """Binades that B of wide formats lies lower, so that sums in f16 are not infinite too often."""
+    """Return the binades by which B of wide formats is lower, so that f16 sums are not infinite too often."""
     wide = float_named(shape.b_format).exponent_bits > 4
     return 10 if wide and float_named(shape.d_format).exponent_bits == 5 else 0
 
 
 def cell_c(shape: ProbeShape, name: str, c_name: str, number: int, a: Codes, b: Codes) -> Codes | None:
-    """C (batch, M, N) of one class over the operands of a cell, as codes of D's format; None for "none"."""
+    """Return C (batch, M, N) of one class for the operands of a cell, as codes of D's format; None for "none"."""
     if c_name not in shape.c_classes:
         raise unknown("class of C", c_name, list(shape.c_classes))
     if c_name == "none":
@@ -151,7 +155,7 @@ def cell_c(shape: ProbeShape, name: str, c_name: str, number: int, a: Codes, b: 
 
 
 def words(key: int, batch: int, rows: int, columns: int) -> Words:
-    """64 random bits for every (product, row, column): the same wherever a larger array has that place."""
+    """Return 64 random bits for every (product, row, column), independent of the array's size."""
     start = splitmix64(np.array([key], np.uint64))
     place = np.arange(batch, dtype=np.uint64)[:, None, None] * np.uint64(_PRODUCT)
     place = place + np.arange(rows, dtype=np.uint64)[:, None] * np.uint64(_ROW) + np.arange(columns, dtype=np.uint64)
@@ -159,7 +163,7 @@ def words(key: int, batch: int, rows: int, columns: int) -> Words:
 
 
 def _cancelled(a: Codes, b: Codes, drawn: Words, format: Format) -> tuple[Codes, Codes]:
-    """Every odd k takes the product before it with the sign turned, in a quarter of all rows one ulp off."""
+    """Return operands where every odd k has the previous product negated, one ulp off in a quarter of all rows."""
     a, b = a.copy(), b.copy()
     a[..., 1::2] = a[..., 0::2]
     ulp = ONE_ULP.of(drawn[..., 1::2]) == 0
@@ -170,7 +174,7 @@ def _cancelled(a: Codes, b: Codes, drawn: Words, format: Format) -> tuple[Codes,
 
 
 def _near(shape: ProbeShape, format: Format, drawn: Words, a: Codes, b: Codes) -> Codes:
-    """C whose exponent is that of the first product, more or less: by 3 binades at most in half of all, by 30 in others."""
+    """Return C whose exponent is near the first product's: half within 3 binades, the others within 30."""
     exponents = []
     for codes, row in ((a[..., 0], float_named(shape.a_format)), (b[..., 0], float_named(shape.b_format))):
         magnitude = codes.astype(np.uint64) >> np.uint64(row.padding_bits) & np.uint64(row.magnitude_limit - 1)
@@ -182,7 +186,7 @@ def _near(shape: ProbeShape, format: Format, drawn: Words, a: Codes, b: Codes) -
 
 
 def _opposite(shape: ProbeShape, drawn: Words, a: Codes, b: Codes) -> Codes:
-    """C is the product of some k with its sign turned, rounded to D's format; NaN has one code."""
+    """Return C equal to the negated product of one k, rounded to D's format; NaN has one code."""
     k = a.shape[-1]
     place = int(ENTRY.of(drawn[:1, 0, 0])[0]) % k
     kind, format = shape.d_format.array_dtype, float_named(shape.d_format)

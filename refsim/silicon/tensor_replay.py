@@ -1,4 +1,4 @@
-"""What the model says to the products that a tensor core was given: the cells, samples and features of a recording."""
+"""The model's results for the recorded products of a tensor core: cells, samples and features of a recording."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -24,7 +24,7 @@ from refsim.silicon.vectors import Recording, digest
 
 
 def shape_of(recording: Recording) -> ProbeShape:
-    """The shape of a recorded instruction."""
+    """Return the shape of a recorded instruction."""
     facts = recording.facts
     a, b, d = (element_named(facts[name]) for name in ("a_format", "b_format", "d_format"))
     return ProbeShape(a, b, d, *facts["shape"])
@@ -41,7 +41,7 @@ def modelled(
     negate: tuple[bool, bool] = (False, False),
     row: Profile | None = None,
 ) -> Codes:
-    """D as codes: by `numerics.mma`, or by a `row` of other arithmetic."""
+    """Return D as codes: by `numerics.mma`, or by a `row` of other arithmetic."""
     kind = shape.d_format.array_dtype
     assert kind is not None
     z = None if c is None else np.ascontiguousarray(c).view(kind)
@@ -68,12 +68,12 @@ def modelled(
 
 
 def cells(shape: ProbeShape) -> list[tuple[str, str]]:
-    """Class of operands and class of C of every cell, in the order in which chunks hold them."""
+    """Return the class of operands and the class of C of every cell, in the order of the chunks."""
     return [(name, c_name) for name in shape.classes for c_name in shape.c_classes]
 
 
 def negation(shape: ProbeShape, unit: Unit, number: int) -> tuple[bool, bool]:
-    """The operands negated in a pass: none, A, B, both in turn for wgmma on floats; never elsewhere."""
+    """Return which of A and B are negated in a pass: none, A, B or both in turn for wgmma on floats, else none."""
     signed = unit == "wgmma" and not shape.d_format.is_integer
     return (signed and bool(number & 1), signed and bool(number & 2))
 
@@ -81,7 +81,7 @@ def negation(shape: ProbeShape, unit: Unit, number: int) -> tuple[bool, bool]:
 def cell_words(
     shape: ProbeShape, unit: Unit, cell: tuple[str, str], number: int, *, row: Profile | None = None
 ) -> Codes:
-    """The 16,384 words of a cell in pass `number`."""
+    """Return the 16,384 results of a cell in pass `number`."""
     a, b = cell_operands(shape, cell[0], number)
     c = cell_c(shape, *cell, number, a, b)
     words = modelled(shape, unit, a, b, c, negate=negation(shape, unit, number), row=row)
@@ -89,7 +89,7 @@ def cell_words(
 
 
 def chunk_digest(shape: ProbeShape, unit: Unit, number: int, chunk: int) -> int:
-    """The digest of one chunk of pass `number`: of four cells in order."""
+    """Return the digest of one chunk of pass `number`: four cells in order."""
     some = cells(shape)[CELLS_A_CHUNK * chunk : CELLS_A_CHUNK * (chunk + 1)]
     return int(digest(np.concatenate([cell_words(shape, unit, cell, number) for cell in some])))
 
@@ -97,7 +97,7 @@ def chunk_digest(shape: ProbeShape, unit: Unit, number: int, chunk: int) -> int:
 def sample_words(
     shape: ProbeShape, unit: Unit, chosen: Sequence[tuple[str, str]], *, row: Profile | None = None
 ) -> Codes:
-    """The stored words of some cells, (cells, 64): rows and columns 0 to 7 of the first product of pass 0."""
+    """Return the stored results of some cells, (cells, 64): rows and columns 0 to 7 of the first product of pass 0."""
     found = []
     for name, c_name in chosen:
         a, b = cell_operands(shape, name, 0, batch=1, rows=SAMPLE, columns=SAMPLE)
@@ -107,7 +107,7 @@ def sample_words(
 
 
 def feature_words(shape: ProbeShape, unit: Unit, feature: Feature, *, row: Profile | None = None) -> Codes:
-    """One word a case."""
+    """Return one result for each case of a feature."""
     c = None if feature.c is None else feature.c[:, None, None]
     negate = (feature.negate_a, feature.negate_b)
     words = modelled(shape, unit, feature.a[:, None, :], feature.b[:, None, :], c, negate=negate, row=row)

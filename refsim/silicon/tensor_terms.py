@@ -1,4 +1,4 @@
-"""Numbers that a format holds, and products of two operands that are a chosen power of two."""
+"""Numbers that a format holds, and pairs of operands whose product is a chosen power of two."""
 
 import math
 import sys
@@ -18,7 +18,7 @@ Vector = dict[int, tuple[float, float]]
 
 @cache
 def holds(format: Format, value: float) -> bool:
-    """Whether a finite value is exactly one of the format's."""
+    """Return whether the format represents a finite value exactly."""
     if value == 0:
         return True
     fraction, exponent = math.frexp(abs(value))
@@ -27,19 +27,19 @@ def holds(format: Format, value: float) -> bool:
 
 
 def largest(format: Format) -> float:
-    """The largest finite value of a format, as a double."""
+    """Return the largest finite value of a format, as a double."""
     return sys.float_info.max if format is F64 else format.max_value
 
 
 def coded(values: NDArray[np.float64], format: ElementType) -> Codes:
-    """The codes of doubles; f64 is the doubles themselves."""
+    """Return the codes of doubles; for f64, their own patterns."""
     row = float_named(format)
     return values.view(row.code_dtype) if row is F64 else encode(values, row)
 
 
 @cache
 def power(shape: ProbeShape, exponent: int, factor: float = 1.0) -> tuple[float, float] | None:
-    """Two operands whose product is factor x 2^exponent, or None; the factor is A's."""
+    """Return two operands whose product is factor x 2^exponent, or None out of range; the factor is in A's operand."""
     a, b = float_named(shape.a_format), float_named(shape.b_format)
     lowest = [1 - row.bias - row.mantissa_bits for row in (a, b)]
     highest = [math.frexp(largest(row))[1] - 1 for row in (a, b)]
@@ -51,7 +51,7 @@ def power(shape: ProbeShape, exponent: int, factor: float = 1.0) -> tuple[float,
 
 
 def terms(shape: ProbeShape, *parts: tuple[float, int]) -> Vector | None:
-    """Products factor x 2^exponent at k = 0, 1, ..; None if one of them is out of range."""
+    """Return products factor x 2^exponent at k = 0, 1, ..; None if one of them is out of range."""
     vector: Vector = {}
     for k, (factor, exponent) in enumerate(parts):
         pair = power(shape, exponent, factor)

@@ -1,4 +1,5 @@
-"""Which recorded products of tensor cores stand for an instruction of a launch, and how many of their words the model gives."""
+"""The recorded tensor core products that correspond to an instruction of a launch, and their comparison with the
+model."""
 
 import re
 from collections.abc import Iterator
@@ -23,7 +24,7 @@ from refsim.targets import target_named
 
 HOPPER = 90
 CHUNKS = 6
-"""Digests of an instruction that are replayed, of the 21 or 3 of its first pass."""
+"""Digests of an instruction that are replayed, among the 21 or 3 of its first pass."""
 _POISON = 0xA5
 _N = re.compile(r"(?<=\.m64n)\d+(?=k)")
 _KIND = re.compile(r"kind::(\w+)")
@@ -31,9 +32,10 @@ Counts = dict[str, Any]
 
 
 def compared(opcode: str, target: str) -> Iterator[tuple[str, Counts]]:
-    """The short name of a product and, for each chip that was recorded, its words; nothing for what is no product.
+    """Yield the short name of a product and, for each recorded chip, the counts of its comparison.
 
-    wgmma of any N is held to the recording of N = 8: the silicon gave the same words for the same rows at 8, 64 and 256.
+    Yields nothing for other opcodes. wgmma of any N is compared with the recording of N = 8: the hardware gave equal
+    results for equal rows at 8, 64 and 256.
     """
     if opcode.startswith("tcgen05."):
         if opcode.startswith("tcgen05.mma"):
@@ -51,7 +53,7 @@ def compared(opcode: str, target: str) -> Iterator[tuple[str, Counts]]:
 
 
 def _short(parts: MatrixOpcode) -> str:
-    """mma.sync.bf16, wgmma.e4m3 x e5m2, mma.sync.mxf4.e2m1, mma.sp.f16 -> f16."""
+    """Return a short name: mma.sync.bf16, wgmma.e4m3 x e5m2, mma.sync.mxf4.e2m1, mma.sp.f16 -> f16."""
     unit = "mma" if parts.family == "mma" else parts.family
     unit = f"{unit}.sp" if parts.sparse else "mma.sync" if parts.family == "mma" else unit
     unit = f"{unit}.{parts.kind}" if parts.kind else unit
@@ -61,6 +63,7 @@ def _short(parts: MatrixOpcode) -> str:
 
 
 def _recorded(opcode: str, parts: MatrixOpcode) -> Iterator[Counts]:
+    """Yield the counts of each chip that recorded the instruction."""
     if parts.family == "wmma":
         yield from _warp_matrix(opcode)
         return
@@ -72,6 +75,7 @@ def _recorded(opcode: str, parts: MatrixOpcode) -> Iterator[Counts]:
 
 
 def _dense(name: str, device: str) -> Counts | None:
+    """Return the counts of a recorded dense product, or None where the device did not record it."""
     if name not in shelf("numerics", device).rows:
         return None
     row = shelf("numerics", device).take([name])[name]
@@ -89,7 +93,7 @@ def _dense(name: str, device: str) -> Counts | None:
 
 
 def _features(row: Recording) -> Iterator[tuple[Any, Any]]:
-    """One word for every case of the questions that were asked of the instruction, the model's and the chip's."""
+    """Yield the model's and the chip's results for every recorded feature of the instruction."""
     shape, unit = shape_of(row), row.facts["unit"]
     stored = {key.removeprefix("feature "): words for key, words in row.arrays.items() if key.startswith("feature ")}
     if stored:
@@ -102,7 +106,7 @@ _asked, _negated = cache(features), cache(negated)
 
 
 def _sparse(opcode: str, device: str) -> Counts | None:
-    """Of each form with that opcode all problems, by the model."""
+    """Return the counts over all test cases of every form with that opcode, or None without a recording."""
     stored = shelf("sparse", device).rows
     chosen = [form for form in sparse_probe.forms() if form.opcode == opcode and form.name in stored]
     if not chosen:
@@ -117,7 +121,10 @@ def _sparse(opcode: str, device: str) -> Counts | None:
 
 
 def _warp_matrix(opcode: str) -> Iterator[Counts]:
-    """The recorded product of that shape and types, on the simulated GPU; A by rows and B by columns, whatever the launch has."""
+    """Yield the counts of the recorded wmma of that shape and types, run on the simulated GPU.
+
+    A is by rows and B by columns, whatever the launch uses.
+    """
     name = "wmma.mma." + ".".join(word for word in opcode.split(".")[3:] if word not in ("aligned", "row", "col"))
     forms = wmma_probe.forms()
     number = next((place for place, form in enumerate(forms) if form.name == name), None)
@@ -135,7 +142,7 @@ def _warp_matrix(opcode: str) -> Iterator[Counts]:
 
 
 def _fifth_generation(opcode: str, target: str) -> Iterator[tuple[str, Counts]]:
-    """tcgen05.mma names a kind alone; its types are in a descriptor."""
+    """Yield the evidence of a tcgen05.mma: its opcode names only a kind, the types are in a descriptor."""
     kind = _KIND.search(opcode)
     unit = f"tcgen05.{kind[1] if kind else ''}"
     try:
@@ -148,7 +155,7 @@ def _fifth_generation(opcode: str, target: str) -> Iterator[tuple[str, Counts]]:
 
 
 def _evidence(parts: MatrixOpcode, target: str) -> Evidence | None:
-    """What the row of an instruction rests on, on a target."""
+    """Return the evidence of an instruction's arithmetic on a target."""
     unit = {"mma": "mma.sync", "wmma": "mma.sync"}.get(parts.family, parts.family)
     scaled = parts.kind.startswith("mx")
     a, b, d = (parts.types[each] for each in "abd")
@@ -160,7 +167,7 @@ def _evidence(parts: MatrixOpcode, target: str) -> Evidence | None:
 
 
 def _said(evidence: Evidence | None) -> str:
-    """What stands in for a recording, as a verdict says it; nothing where no row computes the product."""
+    """Return the text that a verdict prints in place of a recording; empty where no arithmetic is known."""
     if evidence is None:
         return ""
     return f"{'unverified' if evidence.level is Level.UNVERIFIED else 'published model'} ({evidence.what})"

@@ -1,15 +1,15 @@
-"""Recorded silicon: what a GPU returned, as small files that replay without one, and the digest they use.
+"""Recorded hardware results as small files that replay without a GPU, and the digest that the files use.
 
 The input space of an instruction on float32 has 2^32 patterns. They are recorded in 65,536 chunks of 65,536: chunk c
-holds the patterns whose upper half is c, and one word stands for its results r(0) .. r(65535):
+holds the patterns whose upper half is c, and one 64-bit word stands for its results r(0) .. r(65535):
 
     digest = sum over i of weight(i) * r(i)  mod 2^64,    weight(i) = splitmix64(i) with its lowest bit set
 
-A 64-bit result counts as two 32-bit words, the upper one under weight(65536 + i): above bit 31 a weight has too few
-bits left to tell many equal errors apart. The weights are odd, so that no single wrong result can hide, and all
-differ, so that order counts. The sum is linear: `locate` finds a single wrong result from two digests, and neighbouring
-chunks of a piecewise linear function differ by few distinct words, which is what the file keeps.
-Worked number: of 65,536 results that are all 1 the digest is 0xcbff58fb1c827bb2.
+A 64-bit result counts as two 32-bit words, the upper one with weight(65536 + i): above bit 31 a weight has too few bits
+to distinguish many equal errors. The weights are odd, so every single wrong result changes the digest. They all differ,
+so order counts. The sum is linear: `locate` finds a single wrong result from two digests, and neighboring chunks of a
+piecewise linear function differ by few distinct words, which the file stores. Worked number: the digest of 65,536
+results of 1 is 0xcbff58fb1c827bb2.
 """
 
 import hashlib
@@ -39,11 +39,11 @@ PARTNER = 0x2545F491
 PARTNER_F16 = 0x5A35
 """The upper half of a recorded f16x2 is pattern ^ PARTNER_F16."""
 _RECORDED_FIRST = ("h200",)
-"""Devices whose arrays those of others are held to."""
+"""Devices whose arrays other devices' arrays are compared with."""
 
 
 def splitmix64(index: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """A fixed mixing of 64-bit words, one to one: splitmix64(0) = 0xe220a8397b1dcdaf."""
+    """Return a fixed one-to-one mixing of 64-bit words: splitmix64(0) = 0xe220a8397b1dcdaf."""
     z = (index + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -52,14 +52,15 @@ def splitmix64(index: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 @cache
 def weights() -> NDArray[np.uint64]:
-    """weight(0) .. weight(131071), read-only: weight(0) = 0xe220a8397b1dcdaf; the second half is for upper words."""
+    """Return weight(0) .. weight(131071), read-only: weight(0) = 0xe220a8397b1dcdaf; the second half is for upper
+    words."""
     table = splitmix64(np.arange(2 * CHUNK, dtype=np.uint64)) | np.uint64(1)
     table.setflags(write=False)
     return table
 
 
 def digest(results: NDArray[np.unsignedinteger]) -> NDArray[np.uint64]:
-    """The digest of each chunk of results: shape (..., 65536), any unsigned integers, gives shape (...) of uint64."""
+    """Return the digest of each chunk: unsigned integers of shape (..., 65536) give uint64 of shape (...)."""
     if results.ndim == 0 or results.shape[-1] != CHUNK or results.dtype.kind != "u":
         raise RefsimError(
             "digest-shape",
@@ -76,10 +77,10 @@ def digest(results: NDArray[np.unsignedinteger]) -> NDArray[np.uint64]:
 
 
 def locate(got: int, want: int) -> tuple[int, int] | None:
-    """Where two chunks differ, if in one result only: (index, got - want), for results of up to 32 bits.
+    """Return (index, got - want) where two chunks differ in one result only, for results of up to 32 bits.
 
     The difference of the digests is weight(index) * (got - want); a quotient below 2^32 by chance has odds of 2^-15.
-    None if the digests are equal or no single result explains them.
+    Returns None if the digests are equal or no single result explains them.
     """
     difference = (int(got) - int(want)) % (1 << 64)
     if difference == 0:
@@ -96,7 +97,7 @@ def locate(got: int, want: int) -> tuple[int, int] | None:
 
 @cache
 def _inverse_weights() -> NDArray[np.uint64]:
-    """1 / weight(i) mod 2^64 by Newton's iteration: each step doubles the correct bits, and x * x = 1 mod 8."""
+    """Return 1 / weight(i) mod 2^64 by Newton's iteration: each step doubles the correct bits, and x * x = 1 mod 8."""
     odd = weights()[:CHUNK]
     inverse = odd.copy()
     for _ in range(5):
@@ -105,25 +106,26 @@ def _inverse_weights() -> NDArray[np.uint64]:
 
 
 def chunk_patterns(chunk: int) -> NDArray[np.uint32]:
-    """The 65,536 patterns of one chunk: chunk 0x3f80 begins with 0x3f800000, which is 1.0."""
+    """Return the 65,536 patterns of one chunk: chunk 0x3f80 begins with 0x3f800000, which is 1.0."""
     if not 0 <= chunk < CHUNK:
         raise RefsimError("chunk-range", f"there is no chunk {chunk}", rule="chunks are 0 to 65535")
     return (np.uint32(chunk) << np.uint32(16)) | np.arange(CHUNK, dtype=np.uint32)
 
 
 def pack_digests(digests: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """The differences of neighbouring digests mod 2^64: what a file keeps, since they repeat."""
+    """Return the differences of neighboring digests mod 2^64, which a file stores because they repeat."""
     return np.diff(digests, prepend=np.uint64(0))
 
 
 def unpack_digests(differences: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """The inverse of pack_digests: running sums mod 2^64."""
+    """Return the inverse of pack_digests: running sums mod 2^64."""
     return np.cumsum(differences, dtype=np.uint64)
 
 
 @dataclass(frozen=True)
 class Recording:
-    """The results of one instruction: `arrays` by key, `facts` its row of the sidecar (opcode, operands, SASS ...)."""
+    """The results of one instruction: `arrays` by key, `facts` its entry of the sidecar (opcode, operands, SASS
+    ...)."""
 
     name: str
     facts: dict[str, Any]
@@ -131,7 +133,7 @@ class Recording:
 
 
 def vectors_folder(device: str = "h200") -> Path:
-    """The folder of one device's recordings, in the installed package or else in the checkout."""
+    """Return the folder of one device's recordings, in the installed package or else in the checkout."""
     recordings = bundled("conformance/vectors")
     if not (recordings / device).is_dir():
         raise unknown("recorded device", device, sorted(path.name for path in recordings.iterdir() if path.is_dir()))
@@ -142,10 +144,10 @@ MAX_UNPACKED_BYTES = 1 << 28
 
 
 def sidecar(stem: str, device: str = "h200") -> dict[str, Any]:
-    """What stands beside the arrays: device, driver, compiler, flags, hashes, date and one row per recording.
+    """Return the facts next to the arrays: device, driver, compiler, flags, hashes, date and one entry per recording.
 
-    A device that returned the same words as another has no arrays of its own: `equal_to` names the other, whose rows these are;
-    `left_out` those of them that are no words but times.
+    A device whose results equal another's has no arrays of its own: `equal_to` names the other device, whose entries
+    apply; `left_out` lists the entries of times instead of results.
     """
     path = vectors_folder(device) / f"{stem}.json"
     if not path.is_file():
@@ -162,13 +164,16 @@ def sidecar(stem: str, device: str = "h200") -> dict[str, Any]:
 
 
 def _damaged(path: Path, problem: Exception) -> RefsimError:
+    """Return the error of a damaged recording file."""
     what = f"{path.name} is damaged: {type(problem).__name__}: {str(problem)[:200]}"
     return RefsimError("bad-sidecar", what, where=str(path), help="reinstall refsim", kind=Kind.UNREADABLE)
 
 
 def recorded_devices(stem: str) -> tuple[str, ...]:
-    """The devices of whose recordings of a kind the arrays are here: recorded_devices("cublaslt") is ("h100", "h200"), where
-    both have their own; none is no error."""
+    """Return the devices with arrays of a recording file of their own; none is no error.
+
+    recorded_devices("cublaslt") is ("h100", "h200"), where both have their own.
+    """
     try:
         folder = bundled("conformance/vectors")
     except RefsimError:
@@ -177,12 +182,11 @@ def recorded_devices(stem: str) -> tuple[str, ...]:
 
 
 def recordings(stem: str, device: str = "h200") -> dict[str, Recording]:
-    """Every recording of `<stem>.npz` (or .npz.xz) by name; digests are unpacked.
+    """Return every recording of `<stem>.npz` (or .npz.xz) by name, with unpacked digests.
 
-    Those of a device that returned the same words as another are the other's, whose hash stands in the sidecar: RefsimError
-    bad-sidecar where they no longer have it.
-    Arrays are plain unsigned integers. Key "digests": uint64, one per chunk; "results": one per 16-bit input; for
-    scalar forms "operand0" .. and "result" are the rows of a table.
+    A device whose results equal another's has the other's recordings; RefsimError `bad-sidecar` where their hash no
+    longer fits the sidecar. Arrays are plain unsigned integers. Key "digests": uint64, one per chunk; "results": one
+    per 16-bit input; for scalar forms "operand0" .. and "result" are the columns of a table.
     """
     content = sidecar(stem, device)
     if "equal_to" in content:
@@ -197,13 +201,14 @@ def recordings(stem: str, device: str = "h200") -> dict[str, Recording]:
 
 
 class Shelf:
-    """The recordings of one file, of which single ones are read: the file stays in memory, its members are not unpacked.
+    """The recordings of one file, read one by one: the file stays in memory, its members are not unpacked.
 
-    `rows` is what the sidecar says of each, `chips` the device that it names and those that returned the same words. Raises
-    RefsimError bad-sidecar where either file is damaged.
+    `rows` are the sidecar's entries, `chips` its device and the devices with equal results. Raises RefsimError
+    `bad-sidecar` where either file is damaged.
     """
 
     def __init__(self, stem: str, device: str = "h200") -> None:
+        """Open the recordings of a device."""
         facts = sidecar(stem, device)
         self.rows: dict[str, Any] = facts["recordings"]
         folder = vectors_folder(device)
@@ -216,19 +221,20 @@ class Shelf:
             self._stored = np.load(unpacked(self.path), allow_pickle=False)
 
     def take(self, names: Iterable[str]) -> dict[str, Recording]:
-        """Some recordings by name."""
+        """Return some recordings by name."""
         with _named_if_damaged(self.path):
             return _joined({name: self.rows[name] for name in names}, self._stored)
 
 
 @cache
 def shelf(stem: str, device: str) -> Shelf:
-    """The same, opened once for as long as the process lives."""
+    """Return the open recordings of a device, kept for the life of the process."""
     return Shelf(stem, device)
 
 
 @contextmanager
 def _named_if_damaged(path: Path) -> Iterator[None]:
+    """Raise every error of reading inside the block as `bad-sidecar` of the file."""
     try:
         yield
     except (OSError, ValueError, TypeError, KeyError, AttributeError, EOFError, MemoryError) as problem:
@@ -240,13 +246,16 @@ def _named_if_damaged(path: Path) -> Iterator[None]:
 
 
 def arrays_file(folder: Path, stem: str) -> Path:
-    """Where the arrays of a recording lie: <stem>.npz.xz, one stream for all, if it is there, else <stem>.npz."""
+    """Return the file of a recording's arrays: <stem>.npz.xz if it is there, else <stem>.npz."""
     packed = folder / f"{stem}.npz.xz"
     return packed if packed.is_file() else folder / f"{stem}.npz"
 
 
 def unpacked(path: Path) -> BytesIO:
-    """An npz file in memory, of .npz.xz what one stream held; lzma.LZMAError for one that is damaged or is beyond 256 MiB."""
+    """Return an npz file in memory, decompressed from .npz.xz.
+
+    Raises lzma.LZMAError for a damaged file, and beyond 256 MiB.
+    """
     content = path.read_bytes()
     if path.suffix != ".xz":
         return BytesIO(content)
@@ -258,7 +267,7 @@ def unpacked(path: Path) -> BytesIO:
 
 
 def arrays_sha256(found: Mapping[str, Recording]) -> str:
-    """SHA-256 over every array of a recording file by name: what another device's words are held to."""
+    """Return SHA-256 over every array of a recording file by name, to compare with another device's."""
     state = hashlib.sha256()
     for name, recording in sorted(found.items()):
         for key, array in sorted(recording.arrays.items()):
@@ -268,6 +277,7 @@ def arrays_sha256(found: Mapping[str, Recording]) -> str:
 
 
 def _joined(rows: Mapping[str, Any], stored: Mapping[str, NDArray[Any]]) -> dict[str, Recording]:
+    """Return the recordings of some entries; entries may share a stored array."""
     found: dict[str, Recording] = {}
     cached: dict[str, NDArray[Any]] = {}
     for name, facts in rows.items():

@@ -1,4 +1,4 @@
-"""What recorded silicon says of the instructions of a launch: counts, as verdicts hold and print them."""
+"""The comparison of a launch's instructions with recorded hardware: counts, as verdicts hold and print them."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
@@ -18,11 +18,12 @@ RECORDED_TARGET = "sm_90a"
 
 @dataclass(frozen=True)
 class Replay:
-    """What one instruction was held to: `words` of a `chip` were replayed, `differing` of them are not what the model says.
+    """The comparison of one instruction with its recording: `words` results of a `chip` were replayed, `differing`
+    differ.
 
-    Of those words `digested` were compared by digests, where one that differs is one of 65,536 words or more. Without a
-    `chip` there is no recording, and `evidence` says what the result rests on instead. mma.sync.bf16 of a launch on sm_90a:
-    417,318 words of an NVIDIA H200.
+    `digested` of the results were compared by digests, where one difference stands for 65,536 results or more. Without
+    a `chip` there is no recording, and `evidence` says what the result rests on instead. mma.sync.bf16 of a launch on
+    sm_90a has 417,318 results of an NVIDIA H200.
     """
 
     kind: str
@@ -36,7 +37,7 @@ class Replay:
 
     @property
     def counted(self) -> str:
-        """The words and how many differ: "417,318 recorded results of an H200, 0 differ"."""
+        """Return the results and how many differ: "417,318 recorded results of an H200, 0 differ"."""
         least = "at least " if self.differing and self.digested else ""
         elsewhere = "" if self.target == RECORDED_TARGET or self.kind == TENSOR_CORE else f" ({RECORDED_TARGET})"
         chip = self.chip.replace("NVIDIA ", "").replace(" and ", " and an ")
@@ -45,26 +46,27 @@ class Replay:
 
 @dataclass(frozen=True)
 class SiliconWitness:
-    """All that the instructions of some launches were held to; `absent` says why nothing could be replayed."""
+    """The comparisons of all instructions of some launches; `absent` says why nothing could be replayed."""
 
     replays: tuple[Replay, ...] = ()
     absent: str = ""
 
     @property
     def differing(self) -> tuple[Replay, ...]:
+        """Return the replays with differences."""
         return tuple(each for each in self.replays if each.differing)
 
     @property
     def words(self) -> int:
-        """How many recorded words were replayed."""
+        """Return the number of recorded results that were replayed."""
         return sum(each.words for each in self.replays)
 
     def joined(self, other: "SiliconWitness") -> "SiliconWitness":
-        """Both, each instruction once."""
+        """Return the union of both, each instruction once."""
         return SiliconWitness(tuple(dict.fromkeys((*self.replays, *other.replays))), self.absent or other.absent)
 
     def lines(self) -> list[str]:
-        """A line for each kind of instruction: tensor cores one by one, what differs by itself, others together."""
+        """Return one line for each kind of instruction: tensor cores and differences one by one, others together."""
         if self.absent:
             return [f"recorded hardware: {self.absent}"]
         known = sorted(self.replays, key=lambda each: (_KINDS.index(each.kind), each.chip, each.instruction))
@@ -81,17 +83,17 @@ class SiliconWitness:
         return lines
 
     def to_json(self) -> dict[str, Any]:
-        """Plain dictionaries, lists, numbers and strings; `from_json` returns an equal one."""
+        """Return plain dictionaries, lists, numbers and strings; `from_json` returns an equal one."""
         return {"words": self.words, "absent": self.absent, "replays": [asdict(each) for each in self.replays]}
 
     @staticmethod
     def from_json(record: Mapping[str, Any]) -> "SiliconWitness":
-        """What `to_json` wrote; anything else is a TypeError or a KeyError."""
+        """Return the object that `to_json` wrote; raise TypeError or KeyError for anything else."""
         return SiliconWitness(tuple(Replay(**each) for each in record["replays"]), str(record["absent"]))
 
 
 def _total(group: list[Replay]) -> Replay:
-    """Instructions of one name, such as two K of an mma, as one."""
+    """Return one replay for instructions of one name, such as two K of an mma."""
     words, digested, differing = (
         sum(getattr(each, name) for each in group) for name in ("words", "digested", "differing")
     )

@@ -1,8 +1,8 @@
-"""The probe of wmma: what every lane's registers hold after a load, where a store puts them, and what products come out.
+"""The probe of wmma: every lane's registers after a load, the place of every stored register, and the products.
 
 A form is one kernel of WARPS warps over their own stretch of `in` and of `out`. A GPU ran `ptx()` once on `inputs`; the
-simulator runs the same text on the same bytes. Nothing here knows a fragment: loads read and stores write elements that
-are all different, products read random ones.
+simulator runs the identical text on identical bytes. This module does not use a fragment's layout: loads read and
+stores write elements that are all different, products read random ones.
 """
 
 from collections.abc import Iterator
@@ -26,7 +26,7 @@ _HEAD = ".version 9.0\n.target sm_90a\n.address_size 64\n"
 
 @dataclass(frozen=True)
 class WmmaForm:
-    """One kernel: `body` works with %in, %out and %lane; `kind` is load, store or mma; `bits` are those of an element."""
+    """One kernel: `body` works with %in, %out and %lane; `kind` is load, store or mma; `bits` is an element's width."""
 
     name: str
     kind: str
@@ -34,7 +34,7 @@ class WmmaForm:
     body: str
 
     def kernel(self, entry: str) -> str:
-        """The PTX entry (in, out)."""
+        """Return the PTX entry (in, out)."""
         return "\n".join(
             [
                 f".visible .entry {entry}(.param .u64 source, .param .u64 target) {{",
@@ -49,7 +49,8 @@ class WmmaForm:
         )
 
     def inputs(self) -> NDArray[np.uint8]:
-        """The bytes of `in`: numbers of elements (in odd warps their upper bytes) for loads and stores, else noise."""
+        """Return the bytes of `in`: element numbers (in odd warps their upper bytes) for loads and stores, else
+        noise."""
         count = 8 * STRETCH // self.bits
         if self.kind != "mma":
             number = np.arange(count, dtype=np.uint64)
@@ -60,7 +61,7 @@ class WmmaForm:
 
 
 def _moderate(words: NDArray[np.unsignedinteger], bits: int, name: str) -> NDArray[np.unsignedinteger]:
-    """Noise whose exponents as floats stay near that of one, so that no product overflows; integers as they are."""
+    """Return noise whose float values stay near 1, so that no product overflows; integers are unchanged."""
     if bits == 8:
         return words
     mantissa, bias = {16: (7, 127) if ".bf16." in name else (10, 15), 32: (23, 127), 64: (52, 1023)}[bits]
@@ -71,19 +72,20 @@ def _moderate(words: NDArray[np.unsignedinteger], bits: int, name: str) -> NDArr
 
 
 def _register_type(type: str) -> str:
-    """The PTX type of the registers: that of f32 and f64 themselves, else 32 bits."""
+    """Return the PTX type of the registers: f32 and f64 as they are, else b32."""
     return type if element_named(type) in (F32, F64) else "b32"
 
 
 def _registers(type: str, count: int, name: str) -> tuple[str, str, list[str]]:
-    """The declaration of a fragment, its list, and its registers."""
+    """Return the declaration of a fragment, its list, and its registers."""
     kind = _register_type(type)
     names = [f"%{name}{place}" for place in range(count)]
     return f".reg .{kind} {', '.join(names)};", "{" + ", ".join(names) + "}", names
 
 
 def _count(shape: Shape, type: str, operand: str) -> int:
-    """Registers of a fragment by the ISA's table: eight for f16 operands, else as many as its elements fill."""
+    """Return the number of registers of a fragment by the ISA's table: eight for f16 operands, else what its elements
+    fill."""
     if element_named(type) is F16 and operand in "ab":
         return 8
     lines = shape.n if operand == "b" else shape.m
@@ -91,7 +93,7 @@ def _count(shape: Shape, type: str, operand: str) -> int:
 
 
 def _dump(type: str, names: list[str], operation: str) -> list[str]:
-    """Each register to or from `out`, a lane's side by side: register r of lane l is item 32 r + l."""
+    """Return lines that move each register to or from memory: register r of lane l is item 32 r + l."""
     size, suffix = max(4, element_named(type).code_bits // 8), _register_type(type)
     lines = [f"mad.wide.u32 %mine, %lane, {size}, {'%out' if operation == 'st' else '%in'};"]
     for place, name in enumerate(names):
@@ -101,6 +103,7 @@ def _dump(type: str, names: list[str], operation: str) -> list[str]:
 
 
 def _loads() -> Iterator[WmmaForm]:
+    """Yield the forms of loads."""
     fragments = [(s, t, o) for s in WMMA_SHAPES for t, o in [*product(s.types, "ab"), *product(s.accumulators, "c")]]
     for (shape, type, operand), layout in product(dict.fromkeys(fragments), ("row", "col")):
         declared, listed, names = _registers(type, _count(shape, type, operand), "r")
@@ -110,6 +113,7 @@ def _loads() -> Iterator[WmmaForm]:
 
 
 def _stores() -> Iterator[WmmaForm]:
+    """Yield the forms of stores."""
     for (shape, type), layout in product(
         dict.fromkeys((s, t) for s in WMMA_SHAPES for t in s.accumulators), ("row", "col")
     ):
@@ -122,7 +126,7 @@ def _stores() -> Iterator[WmmaForm]:
 
 
 def _products() -> Iterator[WmmaForm]:
-    """One multiplication, A by rows and B by columns; C is noise of the operands' kind where both have 16 bits."""
+    """Yield the forms of products, A by rows and B by columns; a 16-bit C has noise like 16-bit operands."""
     for shape in WMMA_SHAPES:
         for type, c_type, d_type in product(shape.types, shape.accumulators, shape.accumulators):
             types = f"{d_type}.{c_type}" if element_named(type) is F16 else f"{d_type}.{type}.{type}.{c_type}"
@@ -143,15 +147,18 @@ def _products() -> Iterator[WmmaForm]:
 
 
 def forms() -> list[WmmaForm]:
-    """Every form in order; entry k of the module is `form_<k>`. Accumulators of several types of operands are one form."""
+    """Return every form in order; entry k of the module is `form_<k>`.
+
+    Accumulators of several operand types are one form.
+    """
     return list({form.name: form for form in [*_loads(), *_stores(), *_products()]}.values())
 
 
 def module(chosen: list[WmmaForm]) -> str:
-    """The PTX module with one entry for each form."""
+    """Return the PTX module with one entry for each form."""
     return _HEAD + "\n".join(form.kernel(f"form_{number}") for number, form in enumerate(chosen)) + "\n"
 
 
 def ptx() -> str:
-    """The PTX module of all forms: what the GPU ran."""
+    """Return the PTX module of all forms, as the GPU ran it."""
     return module(forms())
