@@ -27,7 +27,7 @@ ARRAY_SUFFIXES = (".npy", ".npz", ".safetensors", ".bin", ".raw")
 def format_option(*, required: bool = True) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """-t FORMAT."""
     note = "Number format, such as e4m3, bf16, f32." if required else "Number format, if the files do not name it."
-    return click.option("-t", "--format", "row", metavar="FORMAT", required=required, type=FORMAT, help=note)
+    return click.option("-t", "--format", "row", required=required, type=FORMAT, help=note)
 
 
 def file_option(*names: str, help: str, **more: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -36,10 +36,7 @@ def file_option(*names: str, help: str, **more: Any) -> Callable[[Callable[..., 
 
 
 kernels_option = file_option(
-    "--kernels",
-    "files",
-    multiple=True,
-    help="Python file that declares KERNELS (default: those of [tool.refsim], or else the bundled kernels).",
+    "--kernels", "files", multiple=True, help="Python file with KERNELS (default: [tool.refsim] or bundled)."
 )
 
 

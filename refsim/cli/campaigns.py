@@ -65,20 +65,12 @@ def division_options(function: Callable[..., Any]) -> Callable[..., Any]:
     divided: Callable[..., Any] = divide
     for option in (
         file_option("--report", help="Write JSON without times and workers, for comparison."),
-        file_option(
-            "--journal",
-            help="Keep finished shards in FILE (SQLite), so that the same command continues an interrupted run.",
+        file_option("--journal", help="Keep finished shards in FILE (SQLite); the same command continues the run."),
+        click.option(
+            "--cluster", metavar="ADDRESS", help="Run shards on a Dask scheduler's workers (tcp://HOST:8786), or local."
         ),
         click.option(
-            "--cluster",
-            metavar="ADDRESS",
-            help="Run shards on the workers of a Dask scheduler (tcp://HOST:8786), or local.",
-        ),
-        click.option(
-            "--jobs",
-            type=Whole(1, MOST_JOBS),
-            metavar="N",
-            help="Run shards in N processes; with --device cuda, each uses one GPU.",
+            "--jobs", type=Whole(1, MOST_JOBS), help="Run shards in N processes; with --device cuda, on a GPU each."
         ),
     ):
         divided = option(divided)

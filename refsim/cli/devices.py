@@ -15,46 +15,34 @@ if TYPE_CHECKING:
     from refsim.ptx import Arithmetic
 
 
+device_option = click.option(
+    "--device",
+    "device_name",
+    metavar="NAME",
+    default="auto",
+    help="sim, cuda, cuda:1 or cuda:bindings; auto uses a real GPU if there is one, or else the simulated GPU.",
+)
+without_option = click.option(
+    "--without",
+    metavar="NAME",
+    multiple=True,
+    type=Name("check", "refsim.ptx:CHECKS", by="name"),
+    help="Turn off a check of the simulated GPU; `refsim ptx coverage --checks` lists all checks.",
+)
+arithmetic_option = click.option(
+    "--arithmetic",
+    metavar="MODE",
+    default="silicon",
+    help="Arithmetic of the simulated GPU. `silicon`: the bits of the target's hardware, from records or a "
+    "model. `known`: the same, but refuse instructions whose bits are not recorded or specified. `exact`: "
+    "exact sums in matrix products, which is faster.",
+)
+
+
 def device_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """--device and --target."""
-    function = click.option(
-        "--target",
-        metavar="SM",
-        type=SM,
-        help="Architecture to compile for, such as sm_90a (default: that of the device).",
-    )(function)
-    return click.option(
-        "--device",
-        "device_name",
-        metavar="NAME",
-        default="auto",
-        show_default=True,
-        help="sim, cuda, cuda:1 or cuda:bindings; auto uses a real GPU if there is one, or else the simulated GPU.",
-    )(function)
-
-
-def without_option(function: Callable[..., Any]) -> Callable[..., Any]:
-    """--without: checks of the simulated GPU that are not made."""
-    return click.option(
-        "--without",
-        metavar="NAME",
-        multiple=True,
-        type=Name("check", "refsim.ptx:CHECKS", by="name"),
-        help="Turn off a check of the simulated GPU; `refsim ptx coverage --checks` lists all checks.",
-    )(function)
-
-
-def arithmetic_option(function: Callable[..., Any]) -> Callable[..., Any]:
-    """--arithmetic: what the simulated GPU takes for the results of a chip."""
-    return click.option(
-        "--arithmetic",
-        metavar="MODE",
-        default="silicon",
-        show_default=True,
-        help="Arithmetic of the simulated GPU. `silicon`: the bits of the target's hardware, from records or a "
-        "model. `known`: the same, but refuse instructions whose bits are not recorded or specified. `exact`: "
-        "exact sums in matrix products, which is faster.",
-    )(function)
+    help = "Architecture, such as sm_90a (default: the device's)."
+    return device_option(click.option("--target", metavar="SM", type=SM, help=help)(function))
 
 
 def opened(

@@ -7,6 +7,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
+from refsim.cli.function_operands import ATTENTION_OPTIONS, ROW_OPTIONS, SCALED_OPTIONS
 from refsim.cli.integer_operands import integer_types
 from refsim.errors import RefsimError
 
@@ -34,21 +35,12 @@ BLOCKS = Inquiry("a block-scaled product", "--scale-format", _OF_FLOATS | {"scal
 OF_INTEGERS = Inquiry(
     "a product of integers", "--a-format s8", _OF_PRODUCTS | {"a_zero", "b_zero", "d_zero", "d_format", "at"}
 )
-ROW = Inquiry(
-    "a function of rows",
-    "--row",
-    OF_FILES | {"function", "x", "weight", "bias", "gate", "eps", "scale", "special", "operand_format"},
-)
-ATTENTION = Inquiry(
-    "attention",
-    "--attention",
-    OF_FILES
-    | {"attention", "q", "k", "v", "causal", "q_scale", "k_scale", "v_scale", "scale", "special", "operand_format"}
-    | {"unit", "target", "at"},
-)
+_OF_FUNCTIONS = OF_FILES | {*SCALED_OPTIONS, "operand_format"}
+ROW = Inquiry("a function of rows", "--row", _OF_FUNCTIONS | {*ROW_OPTIONS})
+ATTENTION = Inquiry("attention", "--attention", _OF_FUNCTIONS | {*ATTENTION_OPTIONS, "k", "unit", "target", "at"})
 VALUES = Inquiry("values that were rounded", "--values", OF_FILES | {"values", "scales"})
 QUANTISER = Inquiry(
-    "a quantiser",
+    "a quantizer",
     "--quantized",
     OF_FILES | {"quantized", "block", "scales", "want_scales", "layout", "recipe", "operand_format"},
 )

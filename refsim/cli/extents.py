@@ -51,7 +51,8 @@ class Whole(click.IntRange):
     name = "n"
 
     def _describe_range(self) -> str:
-        return f"{self.min} or more" if self.max is None else f"{self.min} to {self.max}"
+        least = f"{self.min} or more" if self.min else ""
+        return least if self.max is None else f"{self.min} to {self.max}"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         number = value if isinstance(value, int) else number_in(str(value))

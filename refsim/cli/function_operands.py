@@ -29,25 +29,14 @@ OPTIONS = (
     click.option("--attention", is_flag=True, help="A is the output of attention, or its logarithms of sums."),
     file_option("--q", help="Q: (heads, Lq, D) or (Lq, D), bf16, f16 or e4m3."),
     file_option("--v", help="V: (kv heads, Lk, D), as for --k."),
-    click.option(
-        "--causal", is_flag=True, help="Causal mask: the last row sees every key, each earlier row one fewer."
-    ),
+    click.option("--causal", is_flag=True, help="Causal mask: the last row sees all keys, earlier rows fewer."),
     file_option("--q-scale", help="Scale for each head of Q in e4m3."),
     file_option("--k-scale", help="Scale for each head of K in e4m3."),
     file_option("--v-scale", help="Scale for each head of V in e4m3."),
+    click.option("--operand-format", metavar="FORMAT", help="Format of these files, if they do not name it."),
+    click.option("--scale", metavar="NUMBER", type=float, help="Factor of the exponent (default: 1 or 1 / sqrt(D))."),
     click.option(
-        "--operand-format",
-        metavar="FORMAT",
-        help="Format of --q, --k, --v, --x, --weight, --gate and --quantized, if files do not name it.",
-    ),
-    click.option(
-        "--scale",
-        metavar="NUMBER",
-        type=float,
-        help="Factor of the exponent (default: 1 for softmax, 1 / sqrt(D) for attention).",
-    ),
-    click.option(
-        "--special", type=click.Choice(["approx", "exact"]), help="How powers, roots and quotients are computed."
+        "--special", type=click.Choice(["approx", "exact"]), help="Arithmetic of powers, roots and quotients."
     ),
 )
 

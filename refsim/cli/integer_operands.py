@@ -19,9 +19,7 @@ OPTIONS = (
     click.option("--a-zero", metavar="VALUE|FILE", help="Zero points of A, integers: a number, or one for each row."),
     click.option("--b-zero", metavar="VALUE|FILE", help="Zero points of B, likewise."),
     click.option("--d-zero", metavar="VALUE", type=int, help="Zero point of an output in s8 or u8."),
-    click.option(
-        "--d-format", type=click.Choice(OUTPUTS), help="Integer type of the output, if its file does not name it."
-    ),
+    click.option("--d-format", type=click.Choice(OUTPUTS), help="Integer type of the output, if not in its file."),
 )
 ZERO_OPTIONS = ("a_zero", "b_zero", "d_zero")
 

@@ -79,16 +79,10 @@ def compilation_options(function: Command) -> Command:
                 "--compiler",
                 type=click.Choice(("nvrtc", "nvcc")),
                 default="nvrtc",
-                show_default=True,
                 help="Compiler of a CUDA file; nvcc also accepts host code and must be on PATH.",
             ),
             click.option(
-                "--define",
-                "-D",
-                "defines",
-                multiple=True,
-                metavar="NAME[=VALUE]",
-                help="Define a macro for a CUDA file.",
+                "--define", "-D", "defines", multiple=True, metavar="NAME[=VALUE]", help="Macro for a CUDA file."
             ),
             click.option(
                 "--include",
@@ -96,7 +90,7 @@ def compilation_options(function: Command) -> Command:
                 multiple=True,
                 type=click.Path(path_type=Path),
                 metavar="FOLDER",
-                help="Folder of headers for a CUDA file, in addition to those of [tool.refsim] include.",
+                help="Folder of headers for a CUDA file.",
             ),
             click.option("--option", "options", multiple=True, metavar="FLAG", help="Flag for the compiler."),
         )

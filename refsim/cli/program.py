@@ -54,7 +54,7 @@ def _version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
 
 @click.group(
     cls=CommandLine,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100, "show_default": True},
     epilog="Exit codes: 0 agreed, 1 a comparison failed, 2 usage, 3 unreadable input, 4 something needed is missing "
     "here, 5 inconclusive, 70 a bug of refsim, 130 interrupted.",
 )

@@ -13,7 +13,7 @@ LEAKS = re.compile(r"INTEGER|RANGE|TEXT|FLOAT|[<>]=")  # click's own names of ty
 
 def page(name: str) -> str:
     """The help page of a command, as a terminal of 80 columns shows it."""
-    context = click.Context(HELPS[name], info_name=name, terminal_width=80, max_content_width=80)
+    context = click.Context(HELPS[name], info_name=name, show_default=True, terminal_width=80, max_content_width=80)
     return HELPS[name].get_help(context)
 
 

@@ -38,24 +38,12 @@ LISTED = 4
     help="1, 2, 4, 8 or 16 bytes for each lane, or an instruction such as ld.shared.v4.b32 (default: 16; with "
     "--layout, one element).",
 )
-@click.option(
-    "--stride", metavar="BYTES", type=AddressParam(), help="Bytes between the lanes' addresses, instead of a list."
-)
-@click.option("--lanes", metavar="N", type=Whole(1, 32), default=32, help="Only the first N lanes (default: 32).")
-@click.option(
-    "--start",
-    metavar="ADDRESS",
-    type=AddressParam(),
-    default=0,
-    help="Address of --stride's first lane or of the tile.",
-)
+@click.option("--stride", metavar="BYTES", type=AddressParam(), help="Bytes between addresses, instead of a list.")
+@click.option("--lanes", type=Whole(1, 32), default=32, help="Only the first N lanes.")
+@click.option("--start", type=AddressParam(), default=0, help="Address of the first lane or of the tile.")
 @click.option("--swizzle", "mode", metavar="NAME", type=SWIZZLE, help="Swizzle that is applied to the addresses.")
 @click.option(
-    "--layout",
-    "fragment",
-    metavar="NAME",
-    type=LAYOUT,
-    help="Each thread loads its values of this fragment from a K-major tile.",
+    "--layout", "fragment", metavar="NAME", type=LAYOUT, help="Threads load this fragment from a K-major tile."
 )
 @click.option(
     "--tile",

@@ -36,45 +36,20 @@ MOST_PROBLEMS, MOST_REPEATS, LARGEST = 1000, 100, 256 << 20
 @click.argument("kernel", type=Name("kernel", "refsim.testing:find_kernels", by="name"))
 @click.argument("entry", required=False)
 @click.option(
-    "--ptxas",
-    multiple=True,
-    type=click.Path(path_type=Path),
-    metavar="PATH",
-    help="Also use this ptxas, or every ptxas in this folder.",
+    "--ptxas", multiple=True, type=click.Path(path_type=Path), metavar="PATH", help="Also use this ptxas (or folder)."
 )
 @click.option("--only-ptxas", is_flag=True, help="Use only the ptxas of --ptxas.")
 @click.option(
-    "--opt",
-    "levels",
-    multiple=True,
-    type=Whole(0, 3),
-    metavar="0-3",
-    help="Optimization level of ptxas, -O0 to -O3 (default: all four).",
+    "--opt", "levels", multiple=True, type=Whole(0, 3), metavar="0-3", help="Level of ptxas, -O0 to -O3 (default: all)."
 )
 @file_option("--edited", help="Also run this cubin or PTX and compare it with the kernel's.")
-@click.option(
-    "--problems",
-    type=Whole(1, MOST_PROBLEMS),
-    default=4,
-    show_default=True,
-    help="Number of test cases of a declared kernel.",
-)
-@click.option("--seed", type=Whole(0), default=0, show_default=True, help="Seed of the random test cases.")
-@click.option(
-    "--repeats", type=Whole(1, MOST_REPEATS), default=3, show_default=True, help="Number of runs of each cubin."
-)
-@click.option(
-    "--seconds",
-    type=Positive(),
-    default=120.0,
-    show_default=True,
-    help="Time limit of the search for the smallest PTX, in seconds.",
-)
+@click.option("--problems", type=Whole(1, MOST_PROBLEMS), default=4, help="Test cases of a declared kernel.")
+@click.option("--seed", type=Whole(0), default=0, help="Seed of the random test cases.")
+@click.option("--repeats", type=Whole(1, MOST_REPEATS), default=3, help="Runs of each cubin.")
+@click.option("--seconds", type=Positive(), default=120.0, help="Time limit of the search for the smallest PTX.")
 @click.option("--no-shrink", is_flag=True, help="Do not search for the smallest PTX.")
 @file_option("--save-ptx", help="Write the smallest PTX to FILE; without a GPU, the whole PTX.")
-@click.option(
-    "--assemble-only", is_flag=True, help="Only show which ptxas accepts the PTX at which level. Needs no GPU."
-)
+@click.option("--assemble-only", is_flag=True, help="Only show which ptxas accepts the PTX. Needs no GPU.")
 @click.option("--grid", metavar="EXTENTS", help="Blocks in the grid of ENTRY: 4 or 2x3 (default: 1).")
 @click.option("--block", metavar="EXTENTS", help="Threads in a block of ENTRY: 256 or 16x16 (default: 32).")
 @click.option("--cluster", metavar="EXTENTS", help="Blocks in a cluster of ENTRY: 2 or 2x2.")
@@ -83,18 +58,10 @@ MOST_PROBLEMS, MOST_REPEATS, LARGEST = 1000, 100, 256 << 20
 @click.option("--arg", "arguments", multiple=True, metavar="ARG", help=ARGUMENT_RULE)
 @kernels_option
 @click.option(
-    "--device",
-    "device_name",
-    metavar="NAME",
-    default="cuda",
-    show_default=True,
-    help="cuda, cuda:1 or cuda:bindings; sim makes the checks that need no GPU.",
+    "--device", "device_name", metavar="NAME", default="cuda", help="cuda, cuda:1 or cuda:bindings; sim needs no GPU."
 )
 @click.option(
-    "--target",
-    metavar="SM",
-    type=SM,
-    help="Architecture (default: that of the GPU; without a GPU that of the PTX, or sm_90a).",
+    "--target", metavar="SM", type=SM, help="Architecture (default: the GPU's; without one the PTX's or sm_90a)."
 )
 @compilation_options
 @answers

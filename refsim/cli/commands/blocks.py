@@ -42,13 +42,7 @@ def recipe_names() -> list[str]:
 @click.argument("file", metavar="FILE", type=click.Path(path_type=Path))
 @click.argument("to", metavar="[TO]", required=False, type=click.Path(path_type=Path))
 @click.option("--recipe", metavar="NAME", type=RECIPE, help="Quantization recipe (default: rceil; te for nvfp4).")
-@click.option(
-    "--key",
-    "keys",
-    metavar="PATTERN",
-    multiple=True,
-    help="Quantize only tensors whose names match: '*.weight' (default: all matrices).",
-)
+@click.option("--key", "keys", metavar="PATTERN", multiple=True, help="Only tensors with such names: '*.weight'.")
 @click.option("--overwrite", is_flag=True, help="Replace TO.")
 @answers
 def quantize(
@@ -77,9 +71,7 @@ def quantize(
 @click.command()
 @click.argument("file", metavar="FILE", type=click.Path(path_type=Path))
 @click.argument("to", metavar="[TO]", required=False, type=click.Path(path_type=Path))
-@click.option(
-    "-t", "--format", "row", metavar="FORMAT", type=FORMAT, default="bf16", help="bf16 (the default), f16 or f32."
-)
+@click.option("-t", "--format", "row", type=FORMAT, default="bf16", help="bf16, f16 or f32.")
 @click.option("--overwrite", is_flag=True, help="Replace TO.")
 @answers
 def dequantize(*, file: Path, to: Path | None, row: "Format", overwrite: bool) -> Document:

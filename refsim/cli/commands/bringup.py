@@ -51,11 +51,7 @@ COLUMNS = (
     help="conversions, layouts, numerics, special-functions, kernels or discovery (default: all but the last). "
     "May be repeated.",
 )
-@click.option(
-    "--discover",
-    is_flag=True,
-    help="Also measure L, F, rounding and zero exponent by probing; `refsim numerics list --help` explains them.",
-)
+@click.option("--discover", is_flag=True, help="Also measure the columns of `numerics list` by probing.")
 @click.option(
     "--exhaustive",
     type=click.Choice(["all", "fp8"]),
@@ -69,16 +65,14 @@ COLUMNS = (
     "folder",
     type=click.Path(path_type=Path, file_okay=False),
     metavar="DIR",
-    help="Folder for finished cases until the end (default: the user cache).",
+    help="Folder for finished cases.",
 )
 @click.option("--fresh", is_flag=True, help="Ignore the cases of an interrupted run.")
 @file_option("--baseline", help="JSON of an earlier run; the report shows what changed.")
-@file_option("--junit", "xml", help="Also write JUnit XML to FILE.")
+@file_option("--junit", "xml", help="Also write JUnit XML.")
 @division_options
 @click.option("--as", "form", metavar="FORM", type=OutputForm(), help="text, json, jsonl, csv, md or html.")
-@click.option(
-    "-o", "--output", metavar="FILE", multiple=True, help="Write to FILE; its suffix selects the form. May be repeated."
-)
+@click.option("-o", "--output", metavar="FILE", multiple=True, help="Write to FILE by its suffix. May be repeated.")
 @click.option("--source", "citations", is_flag=True, help="Cite the sources of the answer.")
 @click.pass_obj
 def command(

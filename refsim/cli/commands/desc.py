@@ -76,7 +76,7 @@ def decode(kind: "Descriptor | TensorMapForm", words: tuple[str, ...]) -> Answer
 @click.argument("fields", nargs=-1, metavar="FIELD=VALUE...")
 @click.option("--tile", metavar="MNxK", type=ShapeParam(), help="Compute the byte offsets of an operand tile.")
 @format_option(required=False)
-@click.option("--major", metavar="K|MN", default="K", help="Contiguous dimension of the tile (default: K).")
+@click.option("--major", metavar="K|MN", default="K", help="Contiguous dimension of the tile.")
 @answers
 def encode(
     kind: "Descriptor | TensorMapForm",
@@ -129,17 +129,11 @@ def _of_tile(
 @command.command()
 @_kind
 @click.argument("words", nargs=-1, required=True, metavar="WORD OPERAND|NAME=VALUE...")
-@click.option("--major", metavar="K|MN", default="K", help="Contiguous dimension (default: K).")
-@click.option("--ctas", metavar="COUNT", type=Whole(1, 2), default=1, help="2 for cta_group::2 (default: 1).")
+@click.option("--major", metavar="K|MN", default="K", help="Contiguous dimension.")
+@click.option("--ctas", metavar="COUNT", type=Whole(1, 2), default=1, help="2 for cta_group::2.")
 @click.option("--at", metavar="X,Y...", help="Coordinates of the box of a tensormap (default: 0).")
 @click.option("--offsets", metavar="W,H...", help="Offsets of the pixels of an im2col tensormap (default: 0).")
-@click.option(
-    "--start",
-    metavar="ADDRESS",
-    type=AddressParam(),
-    default=0,
-    help="Shared-memory address of the box of a tensormap.",
-)
+@click.option("--start", type=AddressParam(), default=0, help="Address of the box of a tensormap.")
 @answers
 def walk(
     *,

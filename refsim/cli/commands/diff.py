@@ -24,11 +24,7 @@ if TYPE_CHECKING:
 @click.option("--any-nan", is_flag=True, help="Count all NaN codes as equal.")
 @click.option("--within", metavar="ULP", type=Whole(min=0), default=0, help="Accept a distance of up to ULP codes.")
 @click.option(
-    "--layout",
-    "fragment",
-    metavar="NAME",
-    type=LAYOUT,
-    help="Show which thread holds each differing element of this fragment.",
+    "--layout", "fragment", metavar="NAME", type=LAYOUT, help="Show which thread holds each differing element."
 )
 @answers
 def command(

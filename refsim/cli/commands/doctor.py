@@ -9,6 +9,7 @@ import click
 
 from refsim.cli import console
 from refsim.cli.delivery import Answer, answers
+from refsim.cli.devices import device_option
 from refsim.errors import Kind, RefsimError
 from refsim.render import Column, Document, Table
 
@@ -32,14 +33,7 @@ Row = tuple[str, str, str, str]
 
 @click.command()
 @click.option("--clear-cache", is_flag=True, help="Delete the compiled PTX and cubins in the user cache.")
-@click.option(
-    "--device",
-    "device_name",
-    metavar="NAME",
-    default="auto",
-    show_default=True,
-    help="Device for the kernel: sim, cuda or cuda:1; auto uses a real GPU if there is one, or else the simulated GPU.",
-)
+@device_option
 @answers
 def command(clear_cache: bool, device_name: str) -> Answer:
     """Check packages, compilers, GPUs and caches, then compile, assemble and run one kernel.

@@ -44,7 +44,7 @@ class Encoded:
 
 
 @click.command(context_settings={"ignore_unknown_options": True})
-@click.option("-t", "--format", "row", metavar="FORMAT", type=FORMAT, help="Number format of the codes.")
+@click.option("-t", "--format", "row", type=FORMAT, help="Number format of the codes.")
 @click.option(
     "--rounding",
     metavar="RULE",
@@ -55,8 +55,8 @@ class Encoded:
     "--overflow",
     metavar="POLICY",
     type=Name("overflow", "refsim.conversions:OVERFLOWS"),
-    help="Result above the largest value: saturate, nan or inf. By default as the format's instructions do: "
-    "inf in f16, bf16, tf32, f32.",
+    help="Result above the largest value: saturate, nan or inf. By default as the format's instructions do: inf "
+    "in f16, bf16, tf32, f32.",
 )
 @click.option("--nan", metavar="CODE", help="Code of a NaN (default: the format's own).")
 @click.option(

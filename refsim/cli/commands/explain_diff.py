@@ -94,54 +94,36 @@ STAGES = (
 @click.argument("second", metavar="[B]", required=False, type=click.Path(path_type=Path))
 @format_option(required=False)
 @click.option(
-    "--key",
-    "keys",
-    metavar="NAME",
-    multiple=True,
-    help="Name of the tensor, if files hold several. Give it twice if the name in B differs.",
+    "--key", "keys", metavar="NAME", multiple=True, help="Name of the tensor; twice if the name in B differs."
 )
 @file_option("--a", "left", help="Operand A, M x K; or batches of them.")
 @file_option("--b", "right", help="Operand B, N x K; or one for each batch or expert.")
 @file_option("--c", "begin", help="Operand C, f32, M x N.")
-@click.option(
-    "--a-scale", metavar="VALUE|FILE", help="Scales of A: a number, one for each row, or one for each block of K."
-)
+@click.option("--a-scale", metavar="VALUE|FILE", help="Scales of A: a number, or one for each row or block of K.")
 @click.option("--b-scale", metavar="VALUE|FILE", help="Scales of B, likewise; (N / 128, blocks) has one for 128 rows.")
 @click.option("--scale-format", metavar="FORMAT", help="Type of scales for blocks of K: e8m0 or ue4m3.")
 @click.option("--global-scale", metavar="NUMBER", type=float, help="Factor of D for NVFP4; needs --scale-format.")
 @file_option("--m-indices", help="Expert of each row of A, int32; -1 is none.")
 @click.option("--a-format", metavar="FORMAT", type=OPERAND, help="Type of A, if its file does not name it.")
 @click.option("--b-format", metavar="FORMAT", type=OPERAND, help="Type of B (default: that of A).")
-@click.option(
-    "--unit", metavar="UNIT", type=UNIT, help="Tensor-core unit of the usual result: wgmma, mma.sync, tcgen05.f16, ..."
-)
-@click.option("--target", metavar="TARGET", default="sm_90a", type=TARGET, help="Architecture (default: sm_90a).")
-@click.option("--instruction-k", metavar="N", type=Whole(min=1), help="K of one instruction of the usual result.")
+@click.option("--unit", type=UNIT, help="Unit of the usual result: wgmma, mma.sync, tcgen05.f16, ...")
+@click.option("--target", default="sm_90a", type=TARGET, help="Architecture.")
+@click.option("--instruction-k", type=Whole(min=1), help="K of one instruction of the usual result.")
 @click.option("--k", metavar="FILE", type=InstructionOrKeys(min=1), help="K: (kv heads, Lk, D).")
-@click.option(
-    "--interval", type=Whole(min=0), help="Columns of K after which partial sums are added in float32 (0: never)."
-)
+@click.option("--interval", type=Whole(min=0), help="Columns of K after which sums are added in float32 (0: never).")
 @file_option("--values", help="Values before rounding, f32.")
 @file_option("--quantized", help="Tensor before quantization: bf16, f16 or f32.")
-@click.option(
-    "--to", "block", metavar="BLOCKS", help="Block format or group of --quantized: mxfp8, nvfp4, 1x128, tensor, ..."
-)
+@click.option("--to", "block", metavar="BLOCKS", help="Blocks of --quantized: mxfp8, nvfp4, 1x128, tensor, ...")
 @file_option("--scales", help="Scales of the codes in A, or of --values.")
 @file_option("--want-scales", help="Scales of the codes in B.")
-@click.option(
-    "--layout", metavar="NAME", help="Layout of the scales, such as nvidia_128x4 (default: from their shape)."
-)
+@click.option("--layout", metavar="NAME", help="Layout of the scales, such as nvidia_128x4 (default: by shape).")
 @click.option("--recipe", metavar="NAME", help="Recipe of the usual result.")
 @integer_options
 @function_options
 @click.option("--trust", is_flag=True, help="Run the Python file that a case names, wherever the file lies.")
 @kernels_option
-@click.option(
-    "--at", metavar="[BATCH,]ROW,COL", type=ElementOfBatches(), help="Show the partial sums of this element in A and B."
-)
-@click.option(
-    "--seconds", type=Whole(min=1), default=10, show_default=True, help="Processor time for the search, in seconds."
-)
+@click.option("--at", metavar="[BATCH,]ROW,COL", type=ElementOfBatches(), help="Show the partial sums of this element.")
+@click.option("--seconds", type=Whole(min=1), default=10, help="Processor time for the search.")
 @answers
 def command(
     *, first: Path, second: Path | None, files: tuple[Path, ...], trust: bool, seconds: int, **asked: Any

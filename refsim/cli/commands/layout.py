@@ -51,17 +51,10 @@ def list_layouts(pattern: str | None) -> Document:
 @command.command()
 @click.argument("fragment", metavar="NAME", type=LAYOUT)
 @click.option(
-    "--view",
-    metavar="VIEW",
-    default="tensor",
-    help="tensor: the thread that holds each element; hardware: the element in each register.",
+    "--view", metavar="VIEW", default="tensor", help="tensor: who holds an element; hardware: what a register holds."
 )
 @click.option("--by", metavar="FACT", default="thread", help="Color cells by thread, warp, value or bank.")
-@click.option(
-    "--memory",
-    metavar="SWIZZLE",
-    help="Also show byte and bank in a K-major shared-memory tile with this swizzle: none, 32B, 64B or 128B.",
-)
+@click.option("--memory", metavar="SWIZZLE", help="Also show byte and bank in a K-major tile: none, 32B, 64B, 128B.")
 @window
 @answers
 def show(

@@ -65,28 +65,18 @@ def _keeps_codes(run: Callable[..., int]) -> Callable[..., int]:
 @click.command()
 @click.argument("opcode", required=False, type=UNIT)
 @click.option(
-    "--a",
-    required=True,
-    metavar="LIST|FILE",
-    help="Row of A, as codes (0x38,0x40) or values (1.5,-2); or a file of M x K.",
+    "--a", required=True, metavar="LIST|FILE", help="Row of A: codes (0x38) or values (1.5,-2); or a file of M x K."
 )
 @click.option("--b", required=True, metavar="LIST|FILE", help="Column of B; or a file of N x K, the transpose of B.")
 @click.option("--c", metavar="VALUE|FILE", help="C, as a code or a value of the result's type (default: 0).")
 @click.option("--explain", is_flag=True, help="Show one dot product step by step.")
 @click.option("--at", metavar="ROW,COL", type=ElementParam(), help="Compute one element of the product of two files.")
-@click.option(
-    "--unit",
-    metavar="UNIT|OPCODE",
-    type=UNIT,
-    help="wgmma, mma.sync, tcgen05.f16, ..., or an opcode (default: the unit that kernels of the target use).",
-)
-@click.option("--target", metavar="TARGET", default="sm_90a", type=TARGET, help="Architecture (default: sm_90a).")
+@click.option("--unit", metavar="UNIT|OPCODE", type=UNIT, help="wgmma, mma.sync, tcgen05.f16, ..., or an opcode.")
+@click.option("--target", default="sm_90a", type=TARGET, help="Architecture.")
 @click.option("-t", "--format", "both", metavar="FORMAT", type=OPERAND, help="Type of A and B, if no file names it.")
 @click.option("--a-format", metavar="FORMAT", type=OPERAND, help="Type of A.")
 @click.option("--b-format", metavar="FORMAT", type=OPERAND, help="Type of B.")
-@click.option(
-    "--d-format", metavar="FORMAT", type=RESULT, help="Type of C and D (default: f32, if the instruction offers it)."
-)
+@click.option("--d-format", metavar="FORMAT", type=RESULT, help="Type of C and D (default: f32 where possible).")
 @click.option("--k", type=Whole(min=1), help="K of one instruction (default: the largest).")
 @click.option("--a-scale", metavar="LIST|FILE", help="Scales of A, one for each block; or a file of M x blocks.")
 @click.option("--b-scale", metavar="LIST|FILE", help="Scales of B, likewise.")

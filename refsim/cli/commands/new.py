@@ -27,7 +27,7 @@ def command() -> None:
     type=click.Path(path_type=Path, file_okay=False),
     default=Path("."),
     metavar="DIR",
-    help="Folder for the files (default: the working directory).",
+    help="Folder for the files.",
 )
 @answers
 def kernel(name: str, folder: Path) -> Document:

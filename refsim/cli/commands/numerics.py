@@ -56,8 +56,8 @@ def _filters(function: "click.decorators.FC") -> "click.decorators.FC":
         type=Name("operand type", "refsim.cli.products:operand_types"),
         help="Only operands of this format.",
     )(function)
-    function = click.option("--unit", metavar="UNIT", type=UNIT, help="Only this unit.")(function)
-    return click.option("--target", metavar="TARGET", type=TARGET, help="Only this architecture.")(function)
+    function = click.option("--unit", type=UNIT, help="Only this unit.")(function)
+    return click.option("--target", type=TARGET, help="Only this architecture.")(function)
 
 
 @click.group(cls=Group)

@@ -19,28 +19,14 @@ if TYPE_CHECKING:
 
 @click.command(context_settings={"ignore_unknown_options": False})
 @click.argument("command", nargs=-1, metavar="-- COMMAND...", type=click.UNPROCESSED)
-@click.option(
-    "--target", metavar="SM", type=SM, default="sm_90a", show_default=True, help="Architecture of the simulated GPU."
-)
-@click.option(
-    "--policy",
-    metavar="POLICY",
-    default="eager",
-    show_default=True,
-    help="Schedule of threads and copies: eager, lazy or random.",
-)
+@click.option("--target", metavar="SM", type=SM, default="sm_90a", help="Architecture of the simulated GPU.")
+@click.option("--policy", metavar="POLICY", default="eager", help="Schedule: eager, lazy or random.")
 @click.option("--seed", default=0, type=Whole(0), help="Seed of a random schedule.")
 @arithmetic_option
 @without_option
-@click.option(
-    "--seconds", default=600.0, show_default=True, type=Positive(), help="Time limit of a launch, in seconds."
-)
-@click.option("--test-seconds", type=Positive(), help="Time limit of each pytest test, in seconds (default: none).")
-@click.option(
-    "--strict",
-    is_flag=True,
-    help="Exit with 5 if a result depends on unspecified or unverified bits, was refused, or is unknown.",
-)
+@click.option("--seconds", default=600.0, type=Positive(), help="Time limit of a launch.")
+@click.option("--test-seconds", type=Positive(), help="Time limit of each pytest test (default: none).")
+@click.option("--strict", is_flag=True, help="Exit with 5 if a result is unverified or was refused.")
 @file_option("--junit", "junit_file", help="Also write JUnit XML.")
 @answers
 def command(

@@ -51,9 +51,7 @@ SCALES = Name(
 )
 SCALE_KIND = Name("scale kind", "refsim.scaling:SCALE_KINDS", by="name", row="refsim.scaling:scale_kind")
 _layout = click.argument("layout", metavar="NAME", type=SCALES)
-_shape = click.option(
-    "--shape", metavar="ROWSxBLOCKS", type=ShapeParam(), help="Shape of the matrix of scales (default: one tile)."
-)
+_shape = click.option("--shape", metavar="ROWSxBLOCKS", type=ShapeParam(), help="Matrix of scales (default: one tile).")
 
 
 @click.group(cls=Group)
@@ -216,11 +214,7 @@ def shuffle(
 @format_option(required=False)
 @click.option("--key", metavar="NAME", help="Name of the tensor, if a file holds several.")
 @click.option(
-    "--shape",
-    metavar="ROWSxBLOCKS",
-    type=ShapeParam(),
-    required=True,
-    help="Shape of the matrix of scales, without padding.",
+    "--shape", metavar="ROWSxBLOCKS", type=ShapeParam(), required=True, help="Matrix of scales, without padding."
 )
 @answers
 def unshuffle(*, words: tuple[str, ...], row: "Format | None", key: str | None, shape: tuple[int, int]) -> Document:
@@ -247,9 +241,7 @@ def unshuffle(*, words: tuple[str, ...], row: "Format | None", key: str | None, 
 @click.argument("file", metavar="FILE", type=click.Path(path_type=Path))
 @format_option(required=False)
 @click.option("--key", metavar="NAME", help="Name of the tensor, if a file holds several.")
-@click.option(
-    "--shape", metavar="ROWSxBLOCKS", type=ShapeParam(), help="Shape of the matrix of scales, without padding."
-)
+@click.option("--shape", metavar="ROWSxBLOCKS", type=ShapeParam(), help="Matrix of scales, without padding.")
 @file_option("--values", help="The tensor that was quantized: bf16, f16 or f32.")
 @click.option("--values-key", metavar="NAME", help="Name of that tensor, if its file holds several.")
 @answers
@@ -298,8 +290,8 @@ def check(
 
 @command.command(context_settings={"ignore_unknown_options": True})
 @format_option(required=False)
-@click.option("--group", metavar="N", type=Whole(1), default=128, help="Neighbors that share a scale (default: 128).")
-@click.option("--scale", metavar="KIND", type=SCALE_KIND, default="f32", help="f32 (the default), f32_power or e8m0.")
+@click.option("--group", type=Whole(1), default=128, help="Neighbors that share a scale.")
+@click.option("--scale", metavar="KIND", type=SCALE_KIND, default="f32", help="f32, f32_power or e8m0.")
 @click.option("--divide", is_flag=True, help="Compute fl(x / s) instead of fl(x * fl(1 / s)).")
 @click.option("--ignore-nan", is_flag=True, help="Ignore NaN in the maximum of a group.")
 @click.argument("values", nargs=-1, required=True, metavar="VALUE...|-")

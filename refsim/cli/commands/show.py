@@ -29,26 +29,12 @@ LINE = 16
 @format_option(required=False)
 @click.option("--key", metavar="NAME", help="Name of the tensor, if the file holds several.")
 @click.option("--layout", metavar="NAME", help="Layout of the dump: a fragment, a swizzle or a scale layout.")
-@click.option(
-    "--shape", metavar="ROWSxCOLS", type=ShapeParam(), help="Shape of the matrix, if file and layout do not give it."
-)
-@click.option("--major", metavar="K|MN", default="K", help="Contiguous dimension of a swizzled tile (default: K).")
+@click.option("--shape", metavar="ROWSxCOLS", type=ShapeParam(), help="The matrix, if file and layout do not give it.")
+@click.option("--major", metavar="K|MN", default="K", help="Contiguous dimension of a swizzled tile.")
 @file_option("--scales", help="File of scale factors.")
-@click.option(
-    "--scale-format",
-    "scale_row",
-    metavar="FORMAT",
-    type=FORMAT,
-    help="Format of the scales, if their file does not name it.",
-)
+@click.option("--scale-format", "scale_row", type=FORMAT, help="Format of the scales, if not in their file.")
 @click.option("--scale-layout", metavar="NAME", help="Layout of the scales (default: row by row).")
-@click.option(
-    "--block",
-    metavar="ROWSxCOLS",
-    type=ShapeParam(),
-    default="1x32",
-    help="Elements that share a scale (default: 1x32).",
-)
+@click.option("--block", metavar="ROWSxCOLS", type=ShapeParam(), default="1x32", help="Elements that share a scale.")
 @window
 @answers
 def command(

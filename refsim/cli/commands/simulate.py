@@ -117,14 +117,10 @@ class Launched:
 @click.command()
 @click.argument("file", type=click.Path(path_type=Path))
 @click.argument("entry", required=False)
-@click.option("--grid", metavar="EXTENTS", default="1", show_default=True, help="Blocks in the grid: 4 or 2x3.")
-@click.option("--block", metavar="EXTENTS", default="32", show_default=True, help="Threads in a block: 256 or 16x16.")
+@click.option("--grid", metavar="EXTENTS", default="1", help="Blocks in the grid: 4 or 2x3.")
+@click.option("--block", metavar="EXTENTS", default="32", help="Threads in a block: 256 or 16x16.")
 @click.option("--cluster", metavar="EXTENTS", help="Blocks in a cluster: 2 or 2x2 (default: as the entry requires).")
-@click.option(
-    "--cooperative",
-    is_flag=True,
-    help="Launch cooperatively: all blocks are resident at once and may meet at a grid barrier.",
-)
+@click.option("--cooperative", is_flag=True, help="Launch cooperatively, with grid barriers.")
 @click.option("--arg", "arguments", multiple=True, metavar="ARG", help=ARGUMENT_RULE)
 @click.option(
     "--save", "saves", multiple=True, metavar="N=FILE.npy", help="Write argument N (from 0) after the launch."
@@ -135,20 +131,13 @@ class Launched:
     "--policy",
     metavar="POLICY",
     default="eager",
-    show_default=True,
-    help="Schedule of threads and asynchronous copies: eager, lazy or random. all: run each schedule, as "
-    "verify does; all must write the same bytes.",
+    help="Schedule of threads and asynchronous copies: eager, lazy or random. all: run each schedule, as verify "
+    "does; all must write the same bytes.",
 )
 @click.option("--seed", default=0, type=Whole(0), help="Seed of a random schedule.")
 @arithmetic_option
 @click.option("--banks/--no-banks", default=True, help="Count bank conflicts of shared memory, or do not.")
-@click.option(
-    "--seconds",
-    default=600.0,
-    show_default=True,
-    type=Positive(),
-    help="Time limit of a launch, in seconds.",
-)
+@click.option("--seconds", default=600.0, type=Positive(), help="Time limit of a launch.")
 @without_option
 @click.option(
     "--trace",

@@ -42,8 +42,8 @@ ADDRESS_BITS = 18
 @click.argument("addresses", nargs=-1, metavar="[ADDRESS...|-]")
 @click.option("--tile", "shape", metavar="MNxK", type=ShapeParam(), help="Draw an operand tile of this many elements.")
 @format_option(required=False)
-@click.option("--major", metavar="K|MN", default="K", help="Contiguous dimension of the tile (default: K).")
-@click.option("--start", metavar="ADDRESS", type=AddressParam(), default=0, help="Address of the tile (default: 0).")
+@click.option("--major", metavar="K|MN", default="K", help="Contiguous dimension of the tile.")
+@click.option("--start", type=AddressParam(), default=0, help="Address of the tile.")
 @window
 @answers
 def command(

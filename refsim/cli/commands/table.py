@@ -18,7 +18,7 @@ FRACTIONS_BELOW = 0.5  # above it decimals are as short: 0.5625 and 9/16
 
 
 @click.command()
-@click.option("-t", "--format", "option", metavar="FORMAT", type=FORMAT, help="Number format, instead of the argument.")
+@click.option("-t", "--format", "option", type=FORMAT, help="Number format, instead of the argument.")
 @click.argument("row", metavar="FORMAT", required=False, type=FORMAT)
 @answers
 def command(row: "Format | None", option: "Format | None") -> Document:

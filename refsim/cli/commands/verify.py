@@ -33,26 +33,17 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("names", nargs=-1, metavar="[KERNEL...]", type=Name("kernel", "refsim.testing:find_kernels", by="name"))
-@click.option(
-    "-k", "expression", metavar="EXPR", help="Select kernels by parts of their names: 'fp8 and not (amax or linear)'."
-)
+@click.option("-k", "expression", metavar="EXPR", help="Select kernels by name: 'fp8 and not (amax or linear)'.")
 @device_options
 @without_option
 @arithmetic_option
-@click.option(
-    "--profile",
-    metavar="PROFILE",
-    default="quick",
-    show_default=True,
-    help="Number of generated cases: quick, ci or night.",
-)
+@click.option("--profile", metavar="PROFILE", default="quick", help="Generated cases: quick, ci or night.")
 @click.option("--cases", type=Whole(0), help="Number of generated cases for each kernel, instead of the profile's.")
 @click.option("--seed", type=Whole(0), help="Seed of the generated cases.")
 @click.option(
     "--failures",
     type=click.Path(path_type=Path, file_okay=False),
     default=Path("failures"),
-    show_default=True,
     help="Folder for replay cases.",
 )
 @kernels_option
@@ -61,20 +52,13 @@ if TYPE_CHECKING:
     "suspect_seconds",
     type=Whole(0),
     metavar="SECONDS",
-    help="Time to search for the likely mistake after a failure (default: 10, 60 or 300, by profile; 0: no search).",
+    help="Time to search for the likely mistake (default: by profile; 0: no search).",
 )
 @click.option("--fail-fast", is_flag=True, help="Stop after the first kernel that fails.")
 @file_option("--junit", "junit_file", help="Also write JUnit XML.")
 @click.option("--rerun", is_flag=True, help="Run again whenever a file of a kernel changes, until Ctrl-C.")
 @division_options
-@click.option(
-    "--shard-cases",
-    type=Whole(1),
-    default=100,
-    show_default=True,
-    metavar="N",
-    help="Number of generated cases in a shard.",
-)
+@click.option("--shard-cases", type=Whole(1), default=100, help="Generated cases in a shard.")
 @click.option("--examples", metavar="DIR|redis://", help="Store failing test cases there, and try them first.")
 @answers
 def verify(*, rerun: bool, **asked: Any) -> "Answer | Iterator[Answer | RefsimError]":
@@ -113,8 +97,7 @@ def verify(*, rerun: bool, **asked: Any) -> "Answer | Iterator[Answer | RefsimEr
     type=Whole(0),
     metavar="SECONDS",
     default=10,
-    show_default=True,
-    help="Time to search for the likely mistake after a failure (0: no search).",
+    help="Time to search for the likely mistake.",
 )
 @answers
 def replay(
