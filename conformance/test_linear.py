@@ -67,7 +67,7 @@ def test_other_targets_agree_on_the_simulator(kernel, entries, target):
     assert verdict.status == "pass", str(verdict)
     for name in {problem.entry for problem in general if not fits[problem.entry]}:
         problem = next(problem for problem in general if problem.entry == name)
-        with pytest.raises(refsim.RefsimError, match="out-of-shared-memory"):
+        with pytest.raises(refsim.RefsimError, match="launch-limit"):
             run_campaign(replace(kernel, corpus=(problem,)), simulated, cases=0)
 
 

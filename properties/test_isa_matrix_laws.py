@@ -340,7 +340,7 @@ def test_a_form_is_refused_before_its_first_target(target: str, refused: bool) -
     if refused:
         with pytest.raises(RefsimError, match="exists from sm_89 on") as caught:
             program.launch("k", (1,), (32,), [])
-        assert caught.value.code == "unsupported-target"
+        assert caught.value.code == "wrong-target"
     else:
         program.launch("k", (1,), (32,), [])
 

@@ -10,11 +10,9 @@ PACKAGE = Path(__file__).resolve().parent
 def bundled(path: str) -> Path:
     """A file or a folder as the checkout names it: bundled("gpu/probes/tensor_cores.cu").
 
-    An installed package has it under refsim/_bundled. Raises RefsimError no-bundled-file where it is in neither.
+    An installed package has it under refsim/_bundled. Raises RefsimError no-such-file where it is in neither.
     """
     for base in (PACKAGE / "_bundled", PACKAGE.parent):
         if (base / path).exists():
             return base / path
-    raise RefsimError(
-        "no-bundled-file", f"{path} is not here", str(PACKAGE), help="reinstall refsim", kind=Kind.MISSING
-    )
+    raise RefsimError("no-such-file", f"{path} is not here", str(PACKAGE), help="reinstall refsim", kind=Kind.MISSING)

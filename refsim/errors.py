@@ -3,6 +3,7 @@
 import re
 from dataclasses import dataclass
 from enum import Enum
+from functools import cache
 
 
 class Kind(Enum):
@@ -22,7 +23,7 @@ class Kind(Enum):
 
 @dataclass(eq=False)
 class RefsimError(Exception):
-    """A fault that the user can mend.
+    """An error that the user can fix.
 
     `code` is a stable kebab-case name, `what` one sentence with the offending value in it, `where` the place it
     stands, `rule` the sentence it breaks (with its source), `help` what to do instead. `kind` says what went wrong, and
@@ -42,6 +43,11 @@ class RefsimError(Exception):
     def exit_code(self) -> int:
         return self.kind.value
 
+    @property
+    def was(self) -> tuple[str, ...]:
+        """The codes of refsim 0.1 that `code` replaces, for one release: `"operand-shape" in error.was`."""
+        return tuple(code_table().get(self.code, {}).get("was", "").split())
+
     def __str__(self) -> str:
         lines = [f"[{self.code}] {_short(self.what, 120)}"]
         lines += [f"  {label}: {_short(text, 400)}" for label, text in self.details() if text]
@@ -50,6 +56,15 @@ class RefsimError(Exception):
     def details(self) -> list[tuple[str, str]]:
         """Label and text of the optional parts, in the order in which they are printed."""
         return [("at", self.where), ("rule", self.rule), ("help", self.help)]
+
+
+@cache
+def code_table() -> dict[str, dict[str, str]]:
+    """For each code of an error a table: `was`, the codes of refsim 0.1 that it replaces, separated by spaces."""
+    import tomllib
+    from importlib.resources import files
+
+    return tomllib.loads(files("refsim").joinpath("error_codes.toml").read_text("utf-8"))
 
 
 def _short(text: str, most: int) -> str:
@@ -86,11 +101,17 @@ def counted(count: int, noun: str, *, digits: str = "") -> str:
     )
 
 
+def unknown_code(kind: str) -> str:
+    """`unknown-` and the last word of a kind that has such a code: unknown-format of "target format"; else unknown-name."""
+    codes = (f"unknown-{word}" for word in reversed(kind.split()))
+    return next((code for code in codes if code in code_table()), "unknown-name")
+
+
 def unknown(kind: str, name: object, known: list[str], *, where: str = "") -> RefsimError:
     """The error for a name that no row has, or for what is no name: it shows the three nearest."""
     name = str(name)
     return RefsimError(
-        code=f"unknown-{kind.replace(' ', '-')}",
+        code=unknown_code(kind),
         what=f"no {kind} is called {_ends(name, 100)!r}",
         where=where,
         help=f"nearest: {', '.join(nearest(name, known))}" if known else "",

@@ -26,9 +26,9 @@ def whole(what: str, value: ArrayLike, *, limit: int | None = None, least: int =
     if array.size and (int(array.min()) < least or (limit is not None and int(array.max()) >= limit)):
         wrong = (array < least) | (array >= limit) if limit is not None else array < least
         bounds = f"outside {least}..{limit - 1}" if limit is not None else f"less than {least}"
-        raise RefsimError(f"{what.replace(' ', '-')}-range", f"{what} {int(array[wrong].flat[0])} is {bounds}")
+        raise RefsimError("out-of-range", f"{what} {int(array[wrong].flat[0])} is {bounds}")
     if array.size and int(array.max()) > np.iinfo(np.int64).max:
-        raise RefsimError(f"{what.replace(' ', '-')}-range", f"{what} {int(array.max())} needs more than 63 bits")
+        raise RefsimError("out-of-range", f"{what} {int(array.max())} needs more than 63 bits")
     return array.astype(np.int64)
 
 
@@ -56,7 +56,7 @@ def array_of(what: str, values: ArrayLike) -> NDArray[Any]:
         return read_as_array(what, values)
     except ValueError as error:
         raise RefsimError(
-            "no-array", f"{what}: lists of several lengths are no array", rule="rows of one length"
+            "not-an-array", f"{what}: lists of several lengths are no array", rule="rows of one length"
         ) from error
 
 
@@ -70,7 +70,7 @@ def read_as_array(what: str, values: ArrayLike) -> NDArray[Any]:
         return np.asarray(values)
     except (TypeError, RuntimeError) as error:
         raise RefsimError(
-            "no-array",
+            "not-an-array",
             f"{what}: NumPy cannot read this {type(values).__name__}: {str(error).splitlines()[0]}",
             rule="an array of NumPy or ml_dtypes",
             help="of torch: tensor.detach().cpu().view(torch.uint8).numpy().view(ml_dtypes.float8_e4m3fn)",

@@ -130,7 +130,7 @@ def code_of(given: KernelCode | Path | None) -> KernelCode:
 def needs_a_gpu(code: KernelCode) -> RefsimError:
     """The answer of the simulator to a Python function."""
     return RefsimError(
-        "call-needs-a-gpu",
+        "needs-a-gpu",
         f"{code.function} is a Python function over device arrays, and the simulator executes PTX",
         rule="Kernel(call=...) runs on a real GPU alone",
         help="--device cuda, or give the PTX that the function launches: Kernel(ptx=...)",
@@ -143,4 +143,4 @@ def _c(value: object) -> str:
 
 
 def _wrong(what: str, rule: str) -> RefsimError:
-    return RefsimError("bad-kernel-code", what, rule=rule)
+    return RefsimError("bad-kernel", what, rule=rule)

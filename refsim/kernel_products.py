@@ -47,4 +47,4 @@ class KernelProduct(FieldsCard):
             or not self.rows
         ):
             what = f"n = {self.n!r}, k = {self.k!r}, rows = {self.rows!r:.60}"
-            raise RefsimError("bad-product", what, rule="n from 1, k from 2, at least one number of rows from 1")
+            raise RefsimError("bad-kernel", what, rule="n from 1, k from 2, at least one number of rows from 1")

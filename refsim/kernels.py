@@ -66,7 +66,7 @@ class Bounded(FieldsCard):
             object.__setattr__(self, "bound", np.broadcast_to(self.bound, self.value.shape))
         except ValueError as error:
             what = f"bounds of shape {self.bound.shape} for values of shape {self.value.shape}"
-            raise RefsimError("shape-mismatch", what) from error
+            raise RefsimError("bad-shape", what) from error
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ class Promise:
                 help="Promise.BOUNDED(because=...) takes a bound for each element, from the oracle",
             )
         if not isinstance(because, str) or not because.strip():
-            raise RefsimError("underived-bound", f"the bound of {bound} ulp has no derivation", help="give because=")
+            raise RefsimError("bad-promise", f"the bound of {bound} ulp has no derivation", help="give because=")
         return Promise("any-payload", bound, because)
 
     @staticmethod
@@ -111,7 +111,7 @@ class Promise:
         An output that the oracle returns as an array, beside one that is Bounded, is compared bit for bit.
         """
         if not isinstance(because, str) or not because.strip():
-            raise RefsimError("underived-bound", "the bounds have no derivation", help="give because=")
+            raise RefsimError("bad-promise", "the bounds have no derivation", help="give because=")
         return Promise(because=because, is_bounded=True)
 
     @property
@@ -155,10 +155,10 @@ class Struct:
     def __post_init__(self) -> None:
         if not isinstance(self.raw, bytes) or not is_whole(self.align):
             what = f"{self.raw!r:.40} aligned to {self.align!r:.40}"
-            raise RefsimError("bad-struct", what, rule="a struct is bytes, its alignment a whole number")
+            raise RefsimError("bad-argument", what, rule="a struct is bytes, its alignment a whole number")
         if self.align < 1 or self.align & (self.align - 1) or len(self.raw) % self.align or not self.raw:
             raise RefsimError(
-                "bad-struct",
+                "bad-argument",
                 f"{len(self.raw)} bytes aligned to {self.align}",
                 rule="an alignment is a power of two, and the size of a C type is a multiple of it, from 1",
             )
@@ -231,13 +231,13 @@ class Launcher(Protocol):
     def encode(self, tensor_map: "TensorMap") -> Struct:
         """The 128 bytes that a tensor map is on this device, for an upload or a struct; `launch` takes the map itself.
 
-        RefsimError tensormap-memory where its tensor is not within one buffer of the launcher.
+        RefsimError bad-tensor-map where its tensor is not within one buffer of the launcher.
         """
 
     def call(self, *args: Any) -> None:
         """Runs the function of `Kernel(call=...)`: each Buffer becomes a device array (`__cuda_array_interface__`, DLPack).
 
-        RefsimError no-call where the kernel is no such function.
+        RefsimError bad-kernel where the kernel is no such function.
         """
 
     def read(self, buffer: Buffer) -> NDArray[Any]:
@@ -302,25 +302,25 @@ class Kernel(Card):
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not NAME.fullmatch(self.name):
-            raise RefsimError("bad-kernel-name", f"{self.name!r} is not a name", rule=f"a name is {NAME.pattern}")
+            raise RefsimError("bad-kernel", f"{self.name!r} is not a name", rule=f"a name is {NAME.pattern}")
         where = f"kernel {self.name}"
         if not isinstance(self.suspects, Mapping):
             what = f"suspects is a mapping of names to functions, not {self.suspects!r:.40}"
-            raise RefsimError("bad-suspects", what, where=where)
+            raise RefsimError("bad-kernel", what, where=where)
         suspects = {f"suspect {name!r}": oracle for name, oracle in self.suspects.items()}
         defined = {} if self.definition is None else {"definition": self.definition}
         for label, given in {"oracle": self.oracle, "run": self.run, **defined, **suspects}.items():
             if not callable(given):
-                raise RefsimError("not-callable", f"{label} must be a function, not {given!r}", where=where)
+                raise RefsimError("wrong-type", f"{label} must be a function, not {given!r}", where=where)
         if not isinstance(self.promise, Promise):
             raise RefsimError("bad-promise", f"promise must be a Promise, not {self.promise!r}", where=where)
         if not isinstance(self.recipe, type) or not is_dataclass(self.recipe):
             raise RefsimError("bad-recipe", f"recipe must be a dataclass, not {self.recipe!r}", where=where)
         if not isinstance(self.corpus, Sequence):
-            raise RefsimError("bad-corpus", f"corpus is a tuple of recipes, not {self.corpus!r:.40}", where=where)
+            raise RefsimError("bad-kernel", f"corpus is a tuple of recipes, not {self.corpus!r:.40}", where=where)
         strangers = [problem for problem in self.corpus if not isinstance(problem, self.recipe)]
         if strangers:
-            raise RefsimError("bad-corpus", f"{strangers[0]!r} is no {self.recipe.__name__}", where=where)
+            raise RefsimError("bad-kernel", f"{strangers[0]!r} is no {self.recipe.__name__}", where=where)
         if not callable(self.outputs):
             self._checked(self.outputs)
         try:
@@ -350,15 +350,15 @@ class Kernel(Card):
         where = f"outputs of kernel {self.name}"
         if not isinstance(formats, Mapping):
             what = f"outputs must be a mapping of names to formats, not {type(formats).__name__}"
-            raise RefsimError("bad-outputs", what, where=where, help='outputs={"y": "bf16"}, or {"n": ""} for integers')
+            raise RefsimError("bad-kernel", what, where=where, help='outputs={"y": "bf16"}, or {"n": ""} for integers')
         if not formats:
-            raise RefsimError("no-outputs", "a kernel without outputs promises nothing", where=where)
+            raise RefsimError("bad-kernel", "a kernel without outputs promises nothing", where=where)
         for name in formats.values():
             if not isinstance(name, str):
-                raise RefsimError("bad-outputs", f"a format is given by its name, not {name!r}", where=where)
+                raise RefsimError("bad-kernel", f"a format is given by its name, not {name!r}", where=where)
             if name in _WITHOUT_CODES:
                 what, way = f"{name} is no format of codes", 'outputs={"y": ""}, and arrays of integers or of float64'
-                raise RefsimError("bad-outputs", what, where=where, help=way)
+                raise RefsimError("bad-kernel", what, where=where, help=way)
             if name:
                 format_named(name)
         return formats

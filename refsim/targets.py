@@ -248,7 +248,7 @@ def lacking(target: str, name: str, where: str = "") -> RefsimError | None:
     if row is None or f"{here.row.name}{here.suffix}" in row.targets:
         return None
     return RefsimError(
-        "unsupported-target",
+        "wrong-target",
         f"{target} has no {row.what}",
         where=where,
         rule=f"{row.source}: {row.what} is in {', '.join(row.targets)}",

@@ -28,7 +28,7 @@ def is_typed(dtype: np.dtype[Any]) -> bool:
 def format_of(dtype: np.dtype[Any]) -> Format | None:
     """The format that a dtype of ml_dtypes names; None for every other dtype, and for int4 and its like.
 
-    format_of(np.dtype(ml_dtypes.float8_e4m3fn)) is E4M3. Raises RefsimError `unknown-dtype` for one without a row here
+    format_of(np.dtype(ml_dtypes.float8_e4m3fn)) is E4M3. Raises RefsimError `unsupported-dtype` for one without a row here
     (float8_e4m3b11fnuz, float8_e3m4, float8_e4m3).
     """
     if not is_typed(dtype) or _INTEGER.fullmatch(dtype.name):
@@ -36,7 +36,7 @@ def format_of(dtype: np.dtype[Any]) -> Format | None:
     row = next((row for row in FORMATS if dtype.name in row.aliases), None)
     if row is None:
         raise RefsimError(
-            "unknown-dtype",
+            "unsupported-dtype",
             f"{AS_ML_DTYPES}.{dtype.name} is none of the formats here",
             help="array.view(np.uint8) gives its bits",
         )
@@ -135,7 +135,7 @@ def codes_with_format(
 ) -> tuple[NDArray[Any], Format]:
     """Codes as wide as their format's, and the format: the one that is named, that the dtype says, or else the usual one.
 
-    codes_with_format("x", np.uint16([0x3f80]), None, BF16) is ([0x3f80], BF16). Raises RefsimError `code-type` for another width.
+    codes_with_format("x", np.uint16([0x3f80]), None, BF16) is ([0x3f80], BF16). Raises RefsimError `bad-dtype`.
     """
     array = native(array_of(what, given))
     if format is None and format_held(array.dtype) is None:
@@ -143,7 +143,7 @@ def codes_with_format(
     words, row = held_codes(array, format, what)
     codes = np.asarray(words)
     if codes.dtype != row.code_dtype:
-        raise RefsimError("code-type", f"{what} holds {codes.dtype}, codes of {row} are {row.code_dtype}")
+        raise RefsimError("bad-dtype", f"{what} holds {codes.dtype}, codes of {row} are {row.code_dtype}")
     return codes, row
 
 
@@ -165,7 +165,7 @@ def typed(codes: NDArray[Any], format: Format, dtype: DTypeLike | str | None) ->
     """Codes as the dtype that a caller asked for: None leaves them, "ml_dtypes" views them as the format's dtype there
     (float16 and float32 for f16 and f32). Any other dtype must be one of these two.
 
-    Raises RefsimError `no-dtype` for a format that has none (ue4m3, ue5m3, tf32, mxint8) and `format-mismatch` for the
+    Raises RefsimError `unsupported-dtype` for a format that has none (ue4m3, ue5m3, tf32, mxint8) and `format-mismatch` for the
     dtype of another format.
     """
     if dtype is None:
@@ -176,7 +176,7 @@ def typed(codes: NDArray[Any], format: Format, dtype: DTypeLike | str | None) ->
         wanted = np.dtype(dtype)
     except TypeError:
         raise RefsimError(
-            "unknown-dtype", f"dtype {dtype!r}", help=f'dtype="{AS_ML_DTYPES}" or np.{format.code_dtype}'
+            "unsupported-dtype", f"dtype {dtype!r}", help=f'dtype="{AS_ML_DTYPES}" or np.{format.code_dtype}'
         ) from None
     if wanted == format.code_dtype:
         return codes
@@ -195,6 +195,8 @@ def dtype_of(format: Format) -> np.dtype[Any]:
     kind = format.array_dtype or format.ml_dtype
     if kind is None:
         raise RefsimError(
-            "no-dtype", f"{AS_ML_DTYPES} has no dtype for {format}", help="leave dtype= out: codes are unsigned"
+            "unsupported-dtype",
+            f"{AS_ML_DTYPES} has no dtype for {format}",
+            help="leave dtype= out: codes are unsigned",
         )
     return kind

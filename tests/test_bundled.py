@@ -33,4 +33,4 @@ def test_an_installed_package_has_them_inside_and_looks_there_first(package: Pat
 def test_a_damaged_installation_is_named() -> None:
     with pytest.raises(RefsimError, match=r"gpu/bindings\.py is not here") as caught:
         bundled("gpu/bindings.py")
-    assert (caught.value.code, caught.value.kind) == ("no-bundled-file", Kind.MISSING)
+    assert (caught.value.code, caught.value.kind) == ("no-such-file", Kind.MISSING)

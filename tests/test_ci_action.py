@@ -171,7 +171,7 @@ def test_the_action_is_red_with_annotation_and_page_where_one_is_wrong(runner: R
 def test_an_error_ends_it_with_its_exit_code(runner: Runner) -> None:
     runner.action({"arguments": "-k nothing"})
     assert runner.outputs == {"exit-code": "2"}
-    assert "::error title=refsim%3A no-kernel-chosen::" in runner.log
+    assert "::error title=refsim%3A no-kernels::" in runner.log
 
 
 def test_it_installs_what_the_readme_installs(runner: Runner) -> None:

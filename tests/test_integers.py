@@ -50,7 +50,7 @@ def test_lists_of_several_lengths_are_no_array() -> None:
     assert array_of("row", [[1], [2]]).shape == (2, 1)
     with pytest.raises(RefsimError, match="several lengths") as caught:
         array_of("row", [[1], [2, 3]])
-    assert caught.value.code == "no-array"
+    assert caught.value.code == "not-an-array"
 
 
 class OnAnotherDevice:
@@ -78,4 +78,4 @@ def test_what_numpy_cannot_read_is_one_error(error, tmp_path) -> None:
     ):
         with pytest.raises(RefsimError, match=str(error)) as caught:
             taken()
-        assert caught.value.code == "no-array"
+        assert caught.value.code == "not-an-array"

@@ -45,7 +45,7 @@ PTX = ".version 8.0\n.target sm_80\n.address_size 64\n"
 def test_code_that_cannot_be_meant_is_refused_where_the_kernel_is_declared(given):
     with pytest.raises(RefsimError) as caught:
         KernelCode(**given)
-    assert (caught.value.code, caught.value.kind) == ("bad-kernel-code", Kind.USAGE)
+    assert (caught.value.code, caught.value.kind) == ("bad-kernel", Kind.USAGE)
     rest = {"oracle": print, "problem": None, "run": print, "outputs": {"y": "bf16"}, "recipe": Tensor}
     with pytest.raises(RefsimError, match="at: kernel mine"):
         Kernel("mine", **rest, **given)

@@ -167,7 +167,7 @@ def test_the_simulator_names_the_unit_that_the_target_has_not(target: str, body:
     program = ptx.load(EMPTY.format(version="9.0", target=target, body=body))
     with pytest.raises(RefsimError) as caught:
         program.launch("k", (1,), (32,), [])
-    assert (caught.value.code, caught.value.what) == ("unsupported-target", what)
+    assert (caught.value.code, caught.value.what) == ("wrong-target", what)
 
 
 @pytest.mark.parametrize("target", ["sm_86", "sm_90", "sm_103a", "sm_121f"])

@@ -31,7 +31,7 @@ CLASSES = (
         "the stored scale is not the one the elements were made with",
         "transformers#47030; sglang#39193, #39482; DeepGEMM#403; vllm#53680; PaddleFleet#1474",
         "float32 scales read as packed UE8M0: a buffer of words is refused by `scales check` and by `ScaleLayout` "
-        "(`scale-dtype`), and these kernels take bytes alone",
+        "(`bad-dtype`), and these kernels take bytes alone",
     ),
     FaultClass(
         "scale rule",
@@ -94,7 +94,7 @@ CLASSES = (
 NOT_HERE = (
     (
         "blocks of another width (VS)",
-        "a buffer of the wrong number of scales: `scale-shape` names the formats that it fits",
+        "a buffer of the wrong number of scales: `bad-shape` names the formats that it fits",
     ),
     (
         "random bits of stochastic rounding",

@@ -45,7 +45,7 @@ CAUSES = (
     Cause("compiling CUDA C++ to LTO-IR", r"Program\.compile to ltoir"),
     Cause("memory pools of PyCUDA", r"MemoryPool"),
     Cause("occupancy queries", r"cuOccupancy\w+ is not simulated"),
-    Cause("machine code, which is not made", r"nvdisasm|cuobjdump|get_sass|inspect_sass|\[not-ptx\]"),
+    Cause("machine code, which is not made", r"nvdisasm|cuobjdump|get_sass|inspect_sass|\[bad-file\]"),
     Cause("another function of the driver", r"is not simulated"),
     Cause(
         "the test is written for another version of the package",

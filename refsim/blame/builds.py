@@ -87,7 +87,7 @@ def builds_of(
 
     named: programs, or folders (of programs, a toolkit, site-packages). With `only_named` no other is looked for.
     With ptxas 13.0.88 alone and levels (0, 3) there are two. RefsimError `assembler-missing` (exit 4) where there is none,
-    `bad-ptxas` where what is named is no ptxas.
+    `assembler-missing` where what is named is no ptxas.
     Source: defined here.
     """
     found = [] if only_named and named else _once((*assemblers(), *_of_other_wheels()))
@@ -145,7 +145,7 @@ def _named(path: Path) -> list[Assembler]:
     found = [row for file in programs if (row := assembler_at(str(file.absolute()), str(file))) is not None]
     if not found:
         raise RefsimError(
-            "bad-ptxas",
+            "assembler-missing",
             f"{str(path)!r} is no ptxas that runs",
             where="--ptxas",
             rule="a program that answers --version as ptxas does, or a folder with one: of programs, a toolkit, site-packages",

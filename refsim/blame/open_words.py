@@ -76,4 +76,4 @@ class _Replay:
         return next(self.reads)
 
     def __getattr__(self, name: str) -> Any:
-        raise RefsimError("not-replayed", f"a host function asks for {name}")
+        raise RefsimError("unsupported-feature", f"a host function asks for {name}")

@@ -99,7 +99,7 @@ class GivenLaunch:
 def of_kernel(kernel: Kernel, target: str, *, problems: int = 4, seed: int = 0) -> BlameSubject:
     """A declared kernel: half of the problems from all over its corpus, the others drawn by its own strategy.
 
-    The text is that of `verify`, compiled once. RefsimError `call-needs-a-gpu` for a Python function, which has no PTX.
+    The text is that of `verify`, compiled once. RefsimError `needs-a-gpu` for a Python function, which has no PTX.
     """
     if kernel.call is not None:
         raise needs_a_gpu(kernel.code)
@@ -152,7 +152,7 @@ def of_launch(text: str, target: str, launch: GivenLaunch, *, name: str, compare
 
 
 def require_same_entries(subject: BlameSubject, edited: str, source: str) -> None:
-    """RefsimError `bad-edited` where an edited copy lacks an entry of the text, or takes other parameters there.
+    """RefsimError `bad-file` where an edited copy lacks an entry of the text, or takes other parameters there.
 
     A copy whose third parameter has 8 bytes in place of 4 would be given what was meant for another signature.
     """
@@ -161,7 +161,7 @@ def require_same_entries(subject: BlameSubject, edited: str, source: str) -> Non
         if theirs.get(entry) != sizes:
             took = "has no such entry" if entry not in theirs else f"takes {_sizes(theirs[entry])}"
             raise RefsimError(
-                "bad-edited",
+                "bad-file",
                 f"entry {entry} takes {_sizes(sizes)}; the edited copy {took}",
                 source,
                 "an edited copy is launched as the text is",

@@ -37,7 +37,7 @@ class OnSimulator:
     takes_any_text: bool = True
 
     def cubin(self, candidate: Candidate, target: str) -> Cubin:
-        raise RefsimError("blame-needs-a-gpu", "the simulated GPU executes PTX, and not what ptxas makes of it")
+        raise RefsimError("needs-a-gpu", "the simulated GPU executes PTX, and not what ptxas makes of it")
 
 
 def examined_without_gpu(

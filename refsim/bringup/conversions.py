@@ -62,13 +62,13 @@ def tasks(device: Device, exhaustive: str = "") -> Sequence[Task]:
     """A case for each recorded conversion: over whole input spaces where the probe file runs, else a sample of the instructions.
 
     `exhaustive` is "all" or "fp8": the model goes through all 2^32 inputs of every conversion, or of those into 8 bits.
-    Raises RefsimError `no-input-spaces` where nothing could be exhaustive.
+    Raises RefsimError `usage` where nothing could be exhaustive.
     """
     known = recordings("conversions")
     whole = not device.is_simulated and _compiles(device)
     if exhaustive and not whole:
         raise RefsimError(
-            "no-input-spaces",
+            "usage",
             "--exhaustive goes with a GPU that runs the probe file",
             where=device.describe()["device"],
             help="leave --exhaustive out: instructions run alone on a stated sample",

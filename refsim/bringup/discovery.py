@@ -39,7 +39,7 @@ def discover(
     """
     result = float_named(d_format)
     if result not in (F32, F16):
-        raise RefsimError("discovery-format", f"sums in {d_format} are not probed", rule="results are f32 or f16")
+        raise RefsimError("unsupported-format", f"sums in {d_format} are not probed", rule="results are f32 or f16")
     bench = Bench(dots, float_named(a_format), float_named(b_format), result, k)
     bench = replace(bench, floor=_floor(bench))
     found = _Findings(bench, Discovery(k, result))

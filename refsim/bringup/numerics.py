@@ -145,7 +145,7 @@ def discover_case(instruction: TensorCoreInstruction, row: Profile | None, produ
     found = discovered(instruction, products)
     if found is None:
         raise RefsimError(
-            "not-probed",
+            "unsupported-format",
             f"sums of {instruction.a_format} in {instruction.d_format} are not probed",
             rule="discovery probes products of floats in f32 and f16",
         )

@@ -59,7 +59,7 @@ class Case:
 
     def __post_init__(self) -> None:
         if self.status not in STATUSES:
-            raise RefsimError("bad-status", f"{self.status!r} is no status", rule=f"one of {', '.join(STATUSES)}")
+            raise RefsimError("unknown-name", f"{self.status!r} is no status", rule=f"one of {', '.join(STATUSES)}")
 
     @property
     def key(self) -> str:
@@ -97,7 +97,7 @@ class Case:
             case = cls(**content)
             _check_kinds(content, _CASE_KINDS)
         except (TypeError, KeyError, ValueError) as error:
-            raise RefsimError("bad-case", f"not a case of a bring-up: {error}", kind=Kind.UNREADABLE) from error
+            raise RefsimError("bad-file", f"not a case of a bring-up: {error}", kind=Kind.UNREADABLE) from error
         return case
 
 
@@ -225,7 +225,7 @@ def read_report(path: Path) -> Report:
 
     def bad(what: str) -> RefsimError:
         return RefsimError(
-            "bad-baseline", what, str(path), help="give the JSON of refsim bringup -o report.json", kind=Kind.UNREADABLE
+            "bad-file", what, str(path), help="give the JSON of refsim bringup -o report.json", kind=Kind.UNREADABLE
         )
 
     try:

@@ -54,10 +54,10 @@ def fingerprint() -> str:
 
 def tasks(device: Device, exhaustive: str = "") -> Sequence[Task]:
     """A case for each instruction whose bits are recorded; `exhaustive` asks a GPU for digests of all its inputs, and a
-    simulated one for nothing: RefsimError no-input-spaces."""
+    simulated one for nothing: RefsimError usage."""
     if exhaustive and device.is_simulated:
         raise RefsimError(
-            "no-input-spaces",
+            "usage",
             "--exhaustive goes with a GPU: a simulated one has no digests but the model's own",
             where=device.describe()["device"],
             help="leave --exhaustive out: some groups of inputs are compared with the model",

@@ -49,7 +49,7 @@ def suites_of(names: Iterable[str], extent: str | None) -> list[Suite]:
     found = [exhaustively(suite, extent) for suite in plain]
     if extent is not None and all(one is other for one, other in zip(found, plain, strict=True)):
         raise RefsimError(
-            "no-input-spaces",
+            "usage",
             f"--exhaustive {extent} asks nothing more of {', '.join(suite.name for suite in plain)}",
             rule="conversions have whole input spaces (fp8, all), and special-functions (all)",
         )

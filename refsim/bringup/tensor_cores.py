@@ -195,7 +195,7 @@ def products(
     x, y, z = _checked(instruction, a, b, c)
     if (negate_a or negate_b) and not instruction.negates:
         raise RefsimError(
-            "negate", "the instruction turns no sign", instruction.name, "imm-scale belongs to wgmma of floats"
+            "bad-modifier", "the instruction turns no sign", instruction.name, "imm-scale belongs to wgmma of floats"
         )
     number, batch, steps = next(_names), x.shape[0], x.shape[-1] // instruction.k
     warpgroup = instruction.unit == "wgmma"
@@ -227,7 +227,7 @@ def _checked(
     batch, k = (x.shape[0], x.shape[-1]) if x.ndim == 3 else (0, 0)
     if batch == 0 or k == 0 or k % instruction.k:
         raise RefsimError(
-            "operand-shape",
+            "bad-shape",
             f"a has shape {x.shape}",
             instruction.name,
             f"(batch, {instruction.m}, K) with K a multiple of {instruction.k}",
@@ -238,10 +238,10 @@ def _checked(
         wanted.append(("c", z, instruction.d_format, (batch, m, n)))
     for name, array, format, shape in wanted:
         if array.shape != shape:
-            raise RefsimError("operand-shape", f"{name} has shape {array.shape}, not {shape}", instruction.name)
+            raise RefsimError("bad-shape", f"{name} has shape {array.shape}, not {shape}", instruction.name)
         if array.dtype != format.code_dtype:
             raise RefsimError(
-                "code-type",
+                "bad-dtype",
                 f"{name} holds {array.dtype}, codes of {format} are {format.code_dtype}",
                 instruction.name,
                 "codes are unsigned integers, values are floats",

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 def opened(name: str) -> "ExampleDatabase":
     """The database of that name. Raises RefsimError: `missing-extra` (exit 4) for Redis without its package,
-    `bad-examples` for a server that does not answer (exit 4) and for another scheme or an address that is none (exit 2)."""
+    `bad-campaign` for a server that does not answer (exit 4) and for another scheme or an address that is none (exit 2)."""
     from hypothesis.database import DirectoryBasedExampleDatabase
 
     scheme, mark, _ = name.partition("://")
@@ -31,7 +31,7 @@ def opened(name: str) -> "ExampleDatabase":
         return DirectoryBasedExampleDatabase(name)
     if scheme not in ("redis", "rediss", "unix"):
         raise RefsimError(
-            "bad-examples", f"no database is reached by {scheme}://", help="a folder, or redis://host:port/0"
+            "bad-campaign", f"no database is reached by {scheme}://", help="a folder, or redis://host:port/0"
         )
     try:
         import redis
@@ -46,7 +46,7 @@ def opened(name: str) -> "ExampleDatabase":
     except (ValueError, redis.RedisError) as problem:
         kind = Kind.USAGE if isinstance(problem, ValueError) else Kind.MISSING
         help = "a folder, or redis://host:port/0 of a server that runs"
-        raise RefsimError("bad-examples", f"no database answers: {problem}", name, help=help, kind=kind) from problem
+        raise RefsimError("bad-campaign", f"no database answers: {problem}", name, help=help, kind=kind) from problem
     return RedisExampleDatabase(server)
 
 

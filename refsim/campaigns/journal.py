@@ -25,7 +25,7 @@ class CampaignJournal:
     """Finished shards of one plan in one file; open it with `with`. One process at a time has it.
 
     A file of another campaign is refused, since its records would be told as this one's.
-    Raises RefsimError: `other-campaign` (exit 2), `journal-in-use` (exit 2), `not-a-journal` (exit 3), `cannot-write` (exit 4).
+    Raises RefsimError: `other-campaign` (exit 2), `journal-in-use` (exit 2), `bad-file` (exit 3), `cannot-write` (exit 4).
     """
 
     def __init__(self, path: Path, plan: CampaignPlan) -> None:
@@ -99,7 +99,7 @@ class CampaignJournal:
         os.close(self._lock)
 
     def kept(self) -> dict[str, FinishedShard]:
-        """Every finished shard, by its key. Raises RefsimError `not-a-journal` for a damaged file, and for a record that
+        """Every finished shard, by its key. Raises RefsimError `bad-file` for a damaged file, and for a record that
         is not the one that was kept: SQLite sees damage to its own pages alone."""
         done = {}
         try:
@@ -135,7 +135,7 @@ class CampaignJournal:
 
     def _foreign(self, what: str) -> RefsimError:
         return RefsimError(
-            "not-a-journal",
+            "bad-file",
             f"not a journal of a campaign: {what}",
             where=str(self.path),
             help="name another --journal, or remove this one",

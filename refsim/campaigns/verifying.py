@@ -56,13 +56,13 @@ def plan_of(kernels: Sequence[Kernel], request: Request) -> CampaignPlan:
 
     Shard 0 of a kernel has its corpus and the first cases, drawn as an undivided campaign draws them; each further one draws
     from a seed of its own. With `examples` one shard more comes first, which tries what failed before.
-    Raises RefsimError `kernel-without-file` for a kernel that other processes cannot find.
+    Raises RefsimError `no-kernel-file` for a kernel that other processes cannot find.
     """
     shards: list[Shard] = []
     for kernel in kernels:
         if kernel.declared_in is None:
             raise RefsimError(
-                "kernel-without-file",
+                "no-kernel-file",
                 f"kernel {kernel.name} was declared in no file",
                 rule="each worker reads the file that declares a kernel",
                 help="declare it in a file with KERNELS, or run the campaign undivided: run_campaign",

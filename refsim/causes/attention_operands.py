@@ -54,13 +54,11 @@ class AttentionOperands(FieldsCard):
         if k.shape != v.shape or q.shape[2] != k.shape[2] or len(q) % len(k):
             what = f"q {q.shape}, k {k.shape}, v {v.shape}"
             rule = "(heads, Lq, D), (kv_heads, Lk, D) twice, heads a multiple of kv_heads"
-            raise RefsimError("operand-shape", what, rule=rule)
+            raise RefsimError("bad-shape", what, rule=rule)
         whole = np.shape(self.q)
         is_lse = shape == whole[:-1] and format is F32
         if not is_lse and shape != whole:
-            raise RefsimError(
-                "shape-mismatch", f"the output has shape {shape}", rule=f"O {whole}, logarithms {whole[:-1]}"
-            )
+            raise RefsimError("bad-shape", f"the output has shape {shape}", rule=f"O {whole}, logarithms {whole[:-1]}")
         if format not in ROW_OUTPUTS:
             rule = f"one of {', '.join(map(str, ROW_OUTPUTS))}"
             raise RefsimError("format-mismatch", f"the output holds {format}", rule=rule)
@@ -79,7 +77,7 @@ class AttentionOperands(FieldsCard):
                 "format-mismatch", f"{name} holds {row}", rule=f"one of {', '.join(map(str, ATTENTION_FORMATS))}"
             )
         if codes.ndim < 2 or 0 in codes.shape:
-            raise RefsimError("operand-shape", f"{name} has shape {codes.shape}", rule="(..., heads, length, depth)")
+            raise RefsimError("bad-shape", f"{name} has shape {codes.shape}", rule="(..., heads, length, depth)")
         return codes.reshape(-1, *codes.shape[-2:]), row
 
     def _scales(self, row: Format, heads: int, kv_heads: int) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
@@ -89,13 +87,13 @@ class AttentionOperands(FieldsCard):
                 return None
             given = [1.0, 1.0, 1.0]
         if row is not E4M3:
-            raise RefsimError("scales", f"scales of {row} attention", rule="e4m3 has scales of q, k and v")
+            raise RefsimError("bad-scale", f"scales of {row} attention", rule="e4m3 has scales of q, k and v")
         found = []
         for name, each, count in zip("qkv", given, (heads, kv_heads, kv_heads), strict=True):
             values = scale_values(1.0 if each is None else each).reshape(-1)
             if values.size not in (1, count):
                 raise RefsimError(
-                    "scale-shape", f"{name}_scale has {values.size} numbers", rule=f"one, or {count}: a head each"
+                    "bad-shape", f"{name}_scale has {values.size} numbers", rule=f"one, or {count}: a head each"
                 )
             found.append(np.ascontiguousarray(np.broadcast_to(values, (count,)), np.float32))
         return found[0], found[1], found[2]

@@ -131,7 +131,7 @@ def usual_adder(a: Format, b: Format, kind: Format, block: int, target: str, uni
                 said = f"{row.target} {row.unit} in bf16, elements times scales by {UPCASTS[0].name}"
                 return ScaledAdder(said, UPCASTS[0].source, row.target, row.unit, UPCASTS[0].name, _core(row))
     what = f"{target} has no {unit or 'unit'} for {a} x {b} with {kind} scales of {block}"
-    raise RefsimError("no-block-scales", what, help="target=, unit=")
+    raise RefsimError("unknown-arithmetic", what, help="target=, unit=")
 
 
 @dataclass(frozen=True)

@@ -79,7 +79,7 @@ def explain_diff(
             raise RefsimError("format-mismatch", f"a holds {row}, b holds {other}", help="format= reads both as one")
         if want.shape != got.shape:
             turned = "a transpose of one has the shape of the other" if want.shape == got.shape[::-1] else ""
-            raise RefsimError("shape-mismatch", f"a has shape {got.shape}, b has shape {want.shape}", help=turned)
+            raise RefsimError("bad-shape", f"a has shape {got.shape}, b has shape {want.shape}", help=turned)
     place = place_of_element(at, got.shape)
     question = _Question(got, want, row, time.process_time() + seconds, on_progress)
     both = quantized is not None and (quantized.scales is not None or quantized.want_scales is not None)
@@ -338,7 +338,7 @@ def _of_product(
     """The question about a product; of batches or experts, about the rows that there are."""
     whole = product.whole if isinstance(product, GroupedProduct) else product.shape
     if whole != question.got.shape:
-        raise RefsimError("shape-mismatch", f"the output has shape {question.got.shape}, the product {whole}")
+        raise RefsimError("bad-shape", f"the output has shape {question.got.shape}, the product {whole}")
     require_sums(product, at)
     if not isinstance(product, GroupedProduct):
         return question.of_subject(product, at)
@@ -365,6 +365,6 @@ def _values(values: ArrayLike, got: Codes) -> tuple[Any, Format]:
     wide = native(array_of("values", values))
     if wide.dtype not in (np.float32, np.float64) or wide.shape != got.shape:
         raise RefsimError(
-            "values", f"values are {wide.dtype} of shape {wide.shape}", rule=f"float32 or float64, {got.shape}"
+            "bad-shape", f"values are {wide.dtype} of shape {wide.shape}", rule=f"float32 or float64, {got.shape}"
         )
     return wide, F32 if wide.dtype == np.float32 else F64

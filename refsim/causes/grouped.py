@@ -150,7 +150,7 @@ class GroupedProduct:
         if self.kept is None:
             return row
         if not self.kept[row]:
-            raise RefsimError("at-range", f"row {row} has no expert", "--at")
+            raise RefsimError("out-of-range", f"row {row} has no expert", "--at")
         return int(self.kept[:row].sum())
 
     def whole_row(self, row: int) -> int:

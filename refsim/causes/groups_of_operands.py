@@ -27,7 +27,7 @@ def grouped_product(given: Operands, format: Format) -> GroupedProduct:
         return _of_experts(given, a, b, format)
     batches, rows = a.shape[:2]
     if b.ndim == 3 and len(b) != batches:
-        raise RefsimError("operand-shape", f"a has {batches} batches, b has {len(b)}", rule="(B, M, K), (B, N, K)")
+        raise RefsimError("bad-shape", f"a has {batches} batches, b has {len(b)}", rule="(B, M, K), (B, N, K)")
     left = replace(
         given,
         a=a.reshape(-1, a.shape[2]),
@@ -44,10 +44,10 @@ def _of_experts(given: Operands, a: NDArray[Any], b: NDArray[Any], format: Forma
     index = array_of("m_indices", given.m_indices)
     if index.dtype.kind not in "iu" or index.shape != a.shape[:1] or a.ndim != 2 or b.ndim != 3:
         what = f"m_indices is {index.dtype} of shape {index.shape}, a has shape {a.shape}, b has shape {b.shape}"
-        raise RefsimError("operand-shape", what, rule="integers (M,), (M, K), (G, N, K)")
+        raise RefsimError("bad-shape", what, rule="integers (M,), (M, K), (G, N, K)")
     kept = index != NOBODY
     if not kept.any() or index[kept].min() < 0 or index[kept].max() >= len(b):
-        raise RefsimError("expert-range", f"m_indices has {index.min()}..{index.max()}", rule=f"-1, 0..{len(b) - 1}")
+        raise RefsimError("out-of-range", f"m_indices has {index.min()}..{index.max()}", rule=f"-1, 0..{len(b) - 1}")
     scale = given.a_scale
     if scale is not None and np.ndim(scale) and np.shape(scale)[0] == len(a):
         scale = array_of("a_scale", scale)[kept]
@@ -75,7 +75,7 @@ def _of_group(name: str, scales: ArrayLike, at: int, b: NDArray[Any]) -> Any:
     if held.ndim == 0 or held.size == 1 or b.ndim == 2:
         return held
     if len(held) != len(b):
-        raise RefsimError("scale-shape", f"{name} has shape {held.shape}", rule=f"{len(b)} groups before their shapes")
+        raise RefsimError("bad-shape", f"{name} has shape {held.shape}", rule=f"{len(b)} groups before their shapes")
     return held[at]
 
 
@@ -86,7 +86,7 @@ def _behind_each_other(name: str, scales: ArrayLike | None, batches: int, rows: 
     held = array_of(name, scales)
     if len(held) != batches:
         rule = f"{batches} batches before their shapes"
-        raise RefsimError("scale-shape", f"{name} has shape {held.shape}", rule=rule)
+        raise RefsimError("bad-shape", f"{name} has shape {held.shape}", rule=rule)
     if held.ndim == 1:
         return np.repeat(held, rows)
     if held.shape[1] == 1 != rows:
@@ -97,7 +97,7 @@ def _behind_each_other(name: str, scales: ArrayLike | None, batches: int, rows: 
 def _rows_of_c(c: ArrayLike, batches: int) -> Any:
     held = array_of("c", c)
     if held.ndim != 3 or len(held) != batches:
-        raise RefsimError("accumulator", f"c has shape {held.shape}", rule=f"({batches}, M, N)")
+        raise RefsimError("bad-shape", f"c has shape {held.shape}", rule=f"({batches}, M, N)")
     return held.reshape(-1, held.shape[2])
 
 

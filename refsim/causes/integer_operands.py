@@ -43,10 +43,10 @@ class IntegerOperands(FieldsCard):
         knows = integer_held(array_of("b", self.b).dtype) is not None
         b, right = _matrix("b", self.b, self.b_format or (None if knows else self.a_format))
         if a.shape[1] != b.shape[1]:
-            raise RefsimError("operand-shape", f"a has K = {a.shape[1]}, b has K = {b.shape[1]}", rule="(M, K), (N, K)")
+            raise RefsimError("bad-shape", f"a has K = {a.shape[1]}, b has K = {b.shape[1]}", rule="(M, K), (N, K)")
         if shape != (len(a), len(b)):
             what = f"the output has shape {shape}, the product {(len(a), len(b))}"
-            raise RefsimError("shape-mismatch", what)
+            raise RefsimError("bad-shape", what)
         zeros = _zeros("a_zero", self.a_zero, len(a)), _zeros("b_zero", self.b_zero, len(b))
         scales = None
         if self.a_scale is not None or self.b_scale is not None:
@@ -76,9 +76,9 @@ def integer_codes(name: str, array: ArrayLike, format: str | ElementType | None)
     if row is None:
         row = next((each for each in (S32, *_TYPES) if each.array_dtype == given.dtype), None)
         if row is None:
-            raise RefsimError("code-type", f"{name} holds {given.dtype}", rule="int8 or int32, or codes with a format")
+            raise RefsimError("bad-dtype", f"{name} holds {given.dtype}", rule="int8 or int32, or codes with a format")
     if given.dtype.kind not in "iu" or given.dtype.itemsize != row.code_dtype.itemsize:
-        raise RefsimError("code-type", f"{name} holds {given.dtype}, codes of {row} are {row.code_dtype}")
+        raise RefsimError("bad-dtype", f"{name} holds {given.dtype}, codes of {row} are {row.code_dtype}")
     return np.ascontiguousarray(given).view(row.code_dtype).reshape(given.shape), row
 
 
@@ -92,10 +92,10 @@ def _matrix(name: str, given: ArrayLike, format: str | Integer | None) -> tuple[
     found = integer_codes(name, array, format)
     if found is None or found[1] not in _TYPES:
         rule = f"int8, uint8, or codes of {', '.join(map(str, _TYPES))}"
-        raise RefsimError("code-type", f"{name} holds {array.dtype}, of {format}", rule=rule)
+        raise RefsimError("bad-dtype", f"{name} holds {array.dtype}, of {format}", rule=rule)
     codes, row = found
     if codes.ndim != 2 or 0 in codes.shape:
-        raise RefsimError("operand-shape", f"{name} has shape {codes.shape}", rule="(rows, K), neither of them empty")
+        raise RefsimError("bad-shape", f"{name} has shape {codes.shape}", rule="(rows, K), neither of them empty")
     return narrow_codes(name, codes, row), row
 
 
@@ -104,7 +104,7 @@ def narrow_codes(name: str, codes: NDArray[Any], row: Integer) -> NDArray[Any]:
     are_codes = codes_or_extended(codes, row)
     if not are_codes.all():
         rule = f"codes of {row} are 0 to {row.code_limit - 1:#x}, one a place; above them no more than their sign"
-        raise RefsimError("code-out-of-range", f"{name} holds {int(codes[~are_codes].flat[0]):#x}", rule=rule)
+        raise RefsimError("out-of-range", f"{name} holds {int(codes[~are_codes].flat[0]):#x}", rule=rule)
     return codes & (row.code_limit - 1)
 
 
@@ -117,7 +117,7 @@ def codes_or_extended(codes: NDArray[Any], row: Integer) -> NDArray[np.bool_]:
 def _c(given: ArrayLike, shape: tuple[int, int]) -> Whole:
     c = array_of("c", given)
     if c.dtype.kind not in "iu" or c.shape not in (shape, shape[1:]):
-        raise RefsimError("accumulator", f"c is {c.dtype} of shape {c.shape}", rule=f"int32, {shape} or {shape[1:]}")
+        raise RefsimError("bad-shape", f"c is {c.dtype} of shape {c.shape}", rule=f"int32, {shape} or {shape[1:]}")
     return np.broadcast_to(c.astype(np.int64), shape)
 
 
@@ -126,14 +126,12 @@ def _zeros(name: str, given: ArrayLike, rows: int) -> Whole:
     narrow = integers(zero)
     whole = (zero if narrow is None else narrow).reshape(-1)
     if whole.size not in (1, rows) or not np.isfinite(whole).all() or (whole != np.rint(whole)).any():
-        raise RefsimError(
-            "zero-point", f"{name} is {zero.dtype} of shape {zero.shape}", rule=f"integers, one or {rows}"
-        )
+        raise RefsimError("bad-shape", f"{name} is {zero.dtype} of shape {zero.shape}", rule=f"integers, one or {rows}")
     return np.broadcast_to(whole.astype(np.int64), (rows,))
 
 
 def _scales(name: str, given: ArrayLike | None, rows: int) -> NDArray[np.float32]:
     values = scale_values(np.float32(1) if given is None else given)
     if values.size not in (1, rows):
-        raise RefsimError("scale-shape", f"{name} has shape {values.shape}", rule=f"one number, or {rows}")
+        raise RefsimError("bad-shape", f"{name} has shape {values.shape}", rule=f"one number, or {rows}")
     return np.ascontiguousarray(np.broadcast_to(values.reshape(-1, 1), (rows, 1)))

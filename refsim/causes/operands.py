@@ -64,12 +64,12 @@ class ProductOperands(FieldsCard):
         a, a_format = _matrix("a", self.a, self.a_format)
         b, b_format = _matrix("b", self.b, self.b_format)
         if a.shape[1] != b.shape[1]:
-            raise RefsimError("operand-shape", f"a has K = {a.shape[1]}, b has K = {b.shape[1]}", rule="(M, K), (N, K)")
+            raise RefsimError("bad-shape", f"a has K = {a.shape[1]}, b has K = {b.shape[1]}", rule="(M, K), (N, K)")
         c = self._c((len(a), len(b)))
         a_scales, b_scales, group = self._scales(len(a), len(b), a.shape[1])
         adder = self._adder(a_format, b_format)
         if self.interval is not None and not is_whole(self.interval):
-            raise RefsimError("interval", f"interval is {self.interval!r}", rule="columns of K, 0: one chain")
+            raise RefsimError("out-of-range", f"interval is {self.interval!r}", rule="columns of K, 0: one chain")
         own = group if a_scales is not None and a_scales.shape[1] > 1 else 0
         interval = own if self.interval is None else min(int(self.interval), a.shape[1])
         usual = ProductPlan(adder, interval, promotion=FUSED[0])
@@ -78,7 +78,7 @@ class ProductOperands(FieldsCard):
     def _of_blocks(self, format: Format, kind: Format) -> BlockScaledProduct:
         """The product whose blocks of K have codes of scales."""
         if self.a_scale is None or self.b_scale is None:
-            raise RefsimError("scale-shape", "blocks of one operand have scales", rule="a_scale and b_scale")
+            raise RefsimError("bad-shape", "blocks of one operand have scales", rule="a_scale and b_scale")
         if self.k is not None or self.interval is not None:
             raise RefsimError("usage", "k or interval with codes of scales", rule="the unit's own K, one chain")
         form = ScaleForm(kind, None, None)
@@ -88,7 +88,7 @@ class ProductOperands(FieldsCard):
             side("b", self.b, formats[1], self.b_scale, form),
         )
         if left.k != right.k:
-            raise RefsimError("operand-shape", f"a has K = {left.k}, b has K = {right.k}", rule="(M, K), (N, K)")
+            raise RefsimError("bad-shape", f"a has K = {left.k}, b has K = {right.k}", rule="(M, K), (N, K)")
         c = self._c((len(left.codes), len(right.codes)))
         adder = usual_adder(left.format, right.format, left.kind, left.block, self.target, self.unit)
         factor = None if self.global_scale is None else np.float32(self.global_scale)
@@ -100,7 +100,7 @@ class ProductOperands(FieldsCard):
             return None
         c = array_of("c", self.c)
         if c.dtype != np.float32 or c.shape != shape:
-            raise RefsimError("accumulator", f"c is {c.dtype} of shape {c.shape}", rule=f"float32, {shape}")
+            raise RefsimError("bad-shape", f"c is {c.dtype} of shape {c.shape}", rule=f"float32, {shape}")
         return c
 
     def _adder(self, a: ElementType, b: ElementType) -> Adder:
@@ -134,11 +134,11 @@ class ProductOperands(FieldsCard):
         blocks = max(left.shape[1], right.shape[1])
         if any(each.shape[1] not in (1, blocks) for each in (left, right)):
             what = f"{left.shape[1]} and {right.shape[1]} blocks of K have scales"
-            raise RefsimError("scale-shape", what, rule="as many of A as of B, or one")
+            raise RefsimError("bad-shape", what, rule="as many of A as of B, or one")
         group = BLOCK if -(-k // BLOCK) == blocks else k // blocks if k % blocks == 0 else 0
         if not group:
             what = f"{blocks} blocks of scales for K = {k}"
-            raise RefsimError("scale-shape", what, rule=f"a divisor of K, or one for every {BLOCK} columns")
+            raise RefsimError("bad-shape", what, rule=f"a divisor of K, or one for every {BLOCK} columns")
         if blocks == 1:
             group = k
         spread = [np.ascontiguousarray(np.broadcast_to(each, (len(each), blocks))) for each in (left, right)]
@@ -149,9 +149,9 @@ def _matrix(name: str, codes: ArrayLike, format: str | ElementType | None) -> tu
     words, row = codes_and_format(array_of(name, codes), format, name, None)
     array = np.asarray(words)
     if array.dtype != row.code_dtype:
-        raise RefsimError("code-type", f"{name} holds {array.dtype}, codes of {row} are {row.code_dtype}")
+        raise RefsimError("bad-dtype", f"{name} holds {array.dtype}, codes of {row} are {row.code_dtype}")
     if array.ndim != 2 or 0 in array.shape:
-        raise RefsimError("operand-shape", f"{name} has shape {array.shape}", rule="(rows, K), neither of them empty")
+        raise RefsimError("bad-shape", f"{name} has shape {array.shape}", rule="(rows, K), neither of them empty")
     return array, row
 
 
@@ -166,5 +166,5 @@ def _by_row(name: str, scales: ArrayLike, rows: int) -> Floats:
         values = np.repeat(values, BLOCK, axis=0)[:rows]
     if values.ndim != 2 or len(values) not in (1, rows):
         rule = f"one number, {rows} rows or {-(-rows // BLOCK)} of {BLOCK} rows each"
-        raise RefsimError("scale-shape", f"{name} has shape {np.shape(scales)}", rule=rule)
+        raise RefsimError("bad-shape", f"{name} has shape {np.shape(scales)}", rule=rule)
     return np.ascontiguousarray(np.broadcast_to(values, (rows, values.shape[1])))

@@ -80,7 +80,7 @@ class QuantizedFrom(FieldsCard):
         store = store_for(grid, _flattened(shape, x.shape), format.code_dtype.itemsize, self.layout)
         if store is None:
             what, rule = f"the output has shape {shape}", f"codes or scales: {x.shape} or {(*x.shape[:-2], *grid)}"
-            raise RefsimError("shape-mismatch", what, rule=f"{rule}, or the buffer of a layout of scales")
+            raise RefsimError("bad-shape", what, rule=f"{rule}, or the buffer of a layout of scales")
         return self._tensor(x, held, rules[0].element.to, QuantizerOutput.SCALES, shape, format, store)
 
     def with_scales(self, subject: "QuantizedTensor") -> "QuantizedTensor":
@@ -95,10 +95,10 @@ class QuantizedFrom(FieldsCard):
                 "usage", "scales of outputs that are no codes", help="A: the codes; scales=: their scales"
             )
         if given[0] is not None and given[1] is not None and given[0].shape != given[1].shape:
-            raise RefsimError("shape-mismatch", f"scales have shapes {given[0].shape} and {given[1].shape}")
+            raise RefsimError("bad-shape", f"scales have shapes {given[0].shape} and {given[1].shape}")
         fitting = [kind for kind in (F32, self.codes_of_scales) if kind.code_dtype == held.dtype]
         if not fitting:
-            raise RefsimError("code-type", f"scales hold {held.dtype}", rule="float32, or codes as uint8")
+            raise RefsimError("bad-dtype", f"scales hold {held.dtype}", rule="float32, or codes as uint8")
         other = self.explained(held.shape, fitting[0])
         rules = self._rules(subject.x.shape, subject.format, fitting[0])
         plan = replace(other.usual, rule=rules[0], limit=subject.usual.limit)
@@ -118,7 +118,7 @@ class QuantizedFrom(FieldsCard):
         """x in whole blocks, and the least number of columns of which it may be made."""
         x = wide_values(self.x, self.x_format)
         if x.ndim < 2:
-            raise RefsimError("shape", f"x has shape {x.shape}", rule="(..., rows, columns)")
+            raise RefsimError("bad-shape", f"x has shape {x.shape}", rule="(..., rows, columns)")
         if self.to in (*GROUPS, TENSOR):
             return x, x.shape[-1]
         missing = -x.shape[-1] % block_format(self.to).width

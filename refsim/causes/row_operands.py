@@ -80,9 +80,9 @@ class RowOperands(FieldsCard):
             )
         x, held = _values("x", self.x, self.x_format, None)
         if x.ndim == 0 or x.size == 0:
-            raise RefsimError("operand-shape", f"x has shape {x.shape}", rule="(..., columns), none of them empty")
+            raise RefsimError("bad-shape", f"x has shape {x.shape}", rule="(..., columns), none of them empty")
         if x.shape != shape:
-            raise RefsimError("shape-mismatch", f"the output has shape {shape}, x has {x.shape}")
+            raise RefsimError("bad-shape", f"the output has shape {shape}, x has {x.shape}")
         columns = x.shape[-1]
         beside = {
             name: self._beside(own, held, (columns,) if own != "gate" else x.shape)
@@ -105,7 +105,7 @@ class RowOperands(FieldsCard):
         values, _ = _values(name, given, None, held)
         if values.shape != shape:
             raise RefsimError(
-                "operand-shape", f"{name} has shape {values.shape}", rule=f"that of the rows it goes with, {shape}"
+                "bad-shape", f"{name} has shape {values.shape}", rule=f"that of the rows it goes with, {shape}"
             )
         return values.reshape(-1, shape[-1]) if name == "gate" else values
 

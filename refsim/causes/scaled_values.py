@@ -222,7 +222,7 @@ def scaled_values(values: NDArray[Any], scales: ArrayLike, format: Format) -> Sc
     given: Any = array_of("scales", scales)
     if {given.dtype, values.dtype} != {np.dtype(np.float32)} or given.ndim not in (1, 2) or values.ndim < 2:
         what = f"scales are {given.dtype} of shape {given.shape}, values {values.dtype} of shape {values.shape}"
-        raise RefsimError("values", what, rule="float32 both; scales of rows or blocks, values (..., rows, columns)")
+        raise RefsimError("bad-shape", what, rule="float32 both; scales of rows or blocks, values (..., rows, columns)")
     rows, columns = values.shape[-2], values.shape[-1]
     index: Any = np.indices(values.shape, sparse=True)
     row, column = index[-2], index[-1]
@@ -235,7 +235,7 @@ def scaled_values(values: NDArray[Any], scales: ArrayLike, format: Format) -> Sc
         width = _width(columns, table.shape[1])
         if values.ndim != 2 or len(table) != rows or width is None:
             what = f"scales have shape {given.shape}, values {values.shape}"
-            raise RefsimError("shape-mismatch", what, rule="a scale for each row, or for each block of columns")
+            raise RefsimError("bad-shape", what, rule="a scale for each row, or for each block of columns")
         grid = ScalePlaces(row, column // width, column, (rows, -(-columns // width)), table.shape[1], width)
     return ScaledValues(values, np.ascontiguousarray(given), grid, format)
 

@@ -66,11 +66,11 @@ def place_of_element(at: tuple[int, ...] | None, shape: tuple[int, ...]) -> int 
         return None
     if len(shape) != len(at):
         rule = f"{len(shape)} numbers: BATCH,ROW,COL of batches and heads, ROW,COL of a matrix"
-        raise RefsimError("at-range", f"the output has shape {shape}", "--at", rule)
+        raise RefsimError("out-of-range", f"the output has shape {shape}", "--at", rule)
     names = ("batch", "row", "column")[-len(at) :]
     for name, place, extent in zip(names, at, shape, strict=True):
         if not 0 <= place < extent:
-            raise RefsimError("at-range", f"{name} {place} is outside 0..{extent - 1}", "--at")
+            raise RefsimError("out-of-range", f"{name} {place} is outside 0..{extent - 1}", "--at")
     return int(np.ravel_multi_index(at, shape))
 
 

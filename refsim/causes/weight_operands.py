@@ -54,7 +54,7 @@ class WeightOperands(FieldsCard):
         fits = all(each.shape[1] in (1, groups) for each in (scales, zeros))
         if not fits or codes.shape[1] % groups or (zeros != np.rint(zeros)).any():
             raise RefsimError(
-                "scale-shape", f"{groups} groups of K = {codes.shape[1]}", rule="a divisor of K, whole zeros"
+                "bad-shape", f"{groups} groups of K = {codes.shape[1]}", rule="a divisor of K, whole zeros"
             )
         scales, zeros = (np.ascontiguousarray(np.broadcast_to(each, (len(codes), groups))) for each in (scales, zeros))
         blank = ProductOperands(
@@ -71,7 +71,7 @@ class WeightOperands(FieldsCard):
         product = blank.product(format)
         assert isinstance(product, ProductOfPlans)
         if product.shape != shape:
-            raise RefsimError("shape-mismatch", f"the output has shape {shape}, the product {product.shape}")
+            raise RefsimError("bad-shape", f"the output has shape {shape}, the product {product.shape}")
         usual = WeightPlan(**{name: getattr(product.usual, name) for name in product.usual.__dataclass_fields__})
         return WeightProduct(product, codes, row, scales, zeros, codes.shape[1] // groups, usual)
 
@@ -80,7 +80,7 @@ class WeightOperands(FieldsCard):
         found = integer_codes("b", self.b, self.b_format)
         codes, row = codes_with_format("b", self.b, self._float_format()) if found is None else found
         if codes.ndim != 2 or 0 in codes.shape:
-            raise RefsimError("operand-shape", f"b has shape {codes.shape}", rule="(N, K), neither of them empty")
+            raise RefsimError("bad-shape", f"b has shape {codes.shape}", rule="(N, K), neither of them empty")
         return (checked_codes(codes, row) if isinstance(row, Format) else narrow_codes("b", codes, row)), row
 
     def _float_format(self) -> Format | None:
@@ -92,7 +92,7 @@ class WeightOperands(FieldsCard):
 
         _, row = codes_and_format(array_of("a", self.a), self.a_format, "a", None)
         if not isinstance(row, Format) or row.bits != 16 or row.exponent_bits < 5:
-            raise RefsimError("code-type", f"a holds {row}", rule="bf16 or f16")
+            raise RefsimError("bad-dtype", f"a holds {row}", rule="bf16 or f16")
         return row
 
 
@@ -112,7 +112,7 @@ def _numbers(name: str, given: ArrayLike) -> NDArray[np.float32]:
     if held is not None:
         return decode(np.asarray(held_codes(array, held)[0]), held, np.float32)
     if array.dtype.kind not in "iuf":
-        raise RefsimError("scale-type", f"{name} holds {array.dtype}", rule="numbers")
+        raise RefsimError("bad-dtype", f"{name} holds {array.dtype}", rule="numbers")
     return array.astype(np.float32)
 
 
@@ -123,6 +123,6 @@ def _grid(name: str, values: NDArray[np.float32], shape: tuple[int, ...]) -> Any
     grid = values[:, None] if values.ndim == 1 else values
     if grid.ndim != 2 or len(grid) != shape[0] or not grid.shape[1]:
         raise RefsimError(
-            "scale-shape", f"{name} has shape {values.shape}", rule=f"one number, {shape[0]}, or ({shape[0]}, T)"
+            "bad-shape", f"{name} has shape {values.shape}", rule=f"one number, {shape[0]}, or ({shape[0]}, T)"
         )
     return grid

@@ -72,7 +72,7 @@ def leading_format(words: tuple[str, ...], option: "Format | None") -> "tuple[Fo
         named = format_named(words[0])
     except RefsimError as error:
         is_value = _VALUE.fullmatch(words[0]) or os.path.exists(words[0])
-        if option is None and (error.code == "which-format" or not is_value):
+        if option is None and (error.code == "ambiguous-name" or not is_value):
             raise
         return option, words
     if option is not None and _VALUE.fullmatch(words[0]):
@@ -83,13 +83,13 @@ def leading_format(words: tuple[str, ...], option: "Format | None") -> "tuple[Fo
 def parse_code(word: str, row: "Format") -> int:
     """A code in hexadecimal (0x7e), binary (0b0111_1110) or decimal; it must be one that the format has.
 
-    Raises RefsimError bad-code and code-out-of-range.
+    Raises RefsimError bad-value and out-of-range.
     """
     code = number_in(word)
     if code is None:
         hexadecimal = re.fullmatch(r"[0-9a-fA-F]{1,8}", word)
         raise RefsimError(
-            "bad-code",
+            "bad-value",
             f"{_shortened(word)!r} is no code",
             rule="a code is hexadecimal (0x7e), binary (0b01111110) or decimal (126)",
             help=f"0x{word} if it is hexadecimal"
@@ -98,7 +98,7 @@ def parse_code(word: str, row: "Format") -> int:
         )
     if not 0 <= code < row.code_limit:
         raise RefsimError(
-            "code-out-of-range",
+            "out-of-range",
             f"{_shortened(word)} is no code of {row}",
             rule=f"codes of {row} have {row.bits + row.padding_bits} bits: 0 to {row.code_limit - 1:#x}",
         )
@@ -132,7 +132,10 @@ def require_few(count: int, otherwise: str) -> None:
     """Refuses lists that nobody reads."""
     if count > MOST_WORDS:
         raise RefsimError(
-            "too-many", f"{count} items are too many for a printed answer", rule=f"at most {MOST_WORDS}", help=otherwise
+            "too-large",
+            f"{count} items are too many for a printed answer",
+            rule=f"at most {MOST_WORDS}",
+            help=otherwise,
         )
 
 
@@ -174,7 +177,7 @@ def _words(content: bytes, where: str) -> list[str]:
         return content.decode().split()
     except UnicodeDecodeError as problem:
         raise RefsimError(
-            "not-text",
+            "bad-value",
             f"byte {problem.start} is not text",
             where,
             help=f"arrays of codes are read by their suffix: {', '.join(ARRAY_SUFFIXES)}",

@@ -145,7 +145,7 @@ def visible_gpus() -> list[str]:
     count = sum(line.startswith("GPU ") for line in listed.splitlines())
     if not count:
         raise RefsimError(
-            "no-gpus-listed",
+            "no-cuda-device",
             "nvidia-smi lists no GPU to share among jobs",
             help="name them: CUDA_VISIBLE_DEVICES=0,1",
             kind=Kind.MISSING,

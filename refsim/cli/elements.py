@@ -21,7 +21,7 @@ def code_of(word: str, element: ElementType) -> int:
     """The code that a word stands for: 0x38 and 0b111000 are codes, anything else is a value that must be exact.
 
     code_of("1.5", E4M3) is 0x3c. Raises RefsimError inexact-value (with the two nearest codes), no-such-value,
-    bad-number, bad-code and code-out-of-range.
+    bad-value and out-of-range.
     """
     if isinstance(element, Integer):
         return _whole(word, element)
@@ -56,7 +56,7 @@ def _whole(word: str, element: Integer) -> int:
     low, high = (0, element.code_limit - 1) if pattern else element.limits
     if value is None or not low <= value <= high:
         raise RefsimError(
-            "bad-integer",
+            "bad-value",
             f"{word[:40]!r} is no {element}",
             rule=f"whole numbers from {lowest} to {largest}, or patterns of {element.bits} bits as 0x7f",
         )
@@ -67,7 +67,7 @@ def _double(word: str) -> int:
     if _PATTERN.fullmatch(word):
         code = number_in(word)
         if code is None or code >= 1 << 64:
-            raise RefsimError("code-out-of-range", f"{word[:40]} is no code of f64", rule="codes of f64 have 64 bits")
+            raise RefsimError("out-of-range", f"{word[:40]} is no code of f64", rule="codes of f64 have 64 bits")
         return code
     value = parse_value(word)
     nearest = to_double(value)

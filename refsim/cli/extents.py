@@ -40,7 +40,7 @@ class SpanParam(click.ParamType):  # type: ignore[type-arg]
             return value
         match = re.fullmatch(r"([0-9]{0,12})(:?)([0-9]{0,12})", str(value))
         if match is None or value in ("", ":"):
-            raise RefsimError("bad-range", f"{value!r} is no range", rule="a range is FROM:TO, as 8:16, or one number")
+            raise RefsimError("bad-value", f"{value!r} is no range", rule="a range is FROM:TO, as 8:16, or one number")
         first = int(match[1] or 0)
         return slice(first, first + 1) if not match[2] else slice(first, int(match[3]) if match[3] else None)
 
@@ -78,7 +78,7 @@ class Positive(click.ParamType):  # type: ignore[type-arg]
             number = 0.0
         if not 0 < number < float("inf"):
             raise RefsimError(
-                "bad-number", f"{str(value)[:40]!r} is no number above 0", where=param.opts[-1] if param else ""
+                "bad-value", f"{str(value)[:40]!r} is no number above 0", where=param.opts[-1] if param else ""
             )
         return number
 
@@ -118,7 +118,7 @@ def chosen(span: slice | None, extent: int, what: str) -> "Sequence[int]":
     if span is None:
         return range(extent)
     if span.start >= extent or (span.stop is not None and span.stop <= span.start):
-        raise RefsimError(f"{what}-range", f"{what}s {span.start}:{span.stop or ''} are outside 0..{extent - 1}")
+        raise RefsimError("out-of-range", f"{what}s {span.start}:{span.stop or ''} are outside 0..{extent - 1}")
     return range(span.start, extent if span.stop is None else min(span.stop, extent))
 
 

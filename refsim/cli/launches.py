@@ -110,7 +110,7 @@ def loaded(file: Path, target: str | None, entry: str | None, compilation: Compi
         return ptx.load(made.text, made.target)
     if compilation != Compilation():
         raise RefsimError(
-            "not-compiled",
+            "bad-file",
             f"{file.name} is no CUDA file",
             rule=f"options of a compiler are of {', '.join(CUDA_SUFFIXES)}",
         )
@@ -203,9 +203,9 @@ def saved(text: str, values: list[Any]) -> tuple[int, Path]:
     word, _, path = text.partition("=")
     position = count_in(word)
     if position is None or position >= len(values) or not path.endswith(".npy"):
-        raise RefsimError("bad-save", f"{text!r} names no argument to save", rule="N=FILE.npy, N from 0")
+        raise RefsimError("bad-value", f"{text!r} names no argument to save", rule="N=FILE.npy, N from 0")
     if getattr(values[position], "ndim", 0) == 0:
-        raise RefsimError("bad-save", f"argument {position} is a scalar", rule="only arrays are copied back")
+        raise RefsimError("bad-value", f"argument {position} is a scalar", rule="only arrays are copied back")
     return position, Path(path)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from refsim.cli.arguments import ARRAY_SUFFIXES, load_codes, words_in
 from refsim.cli.elements import code_of
-from refsim.errors import RefsimError, counted
+from refsim.errors import RefsimError, counted, unknown_code
 from refsim.formats import F16, F32, F64, FORMATS, S4, S32, U4, ElementType, Format, element_named, float_named
 from refsim.matrix_opcodes import matrix_opcode
 from refsim.numerics.profiles import PROFILES, chip, profile, rows_of, unit_named, unit_rank
@@ -73,7 +73,9 @@ class MmaArguments:
         m, n = self.a.shape[-2], self.b.shape[-2]
         for place, extent, what in ((row, m, "row"), (col, n, "column")):
             if not 0 <= place < extent:
-                raise RefsimError("at-range", f"{what} {place} is outside 0..{extent - 1}", f"the result is {m} x {n}")
+                raise RefsimError(
+                    "out-of-range", f"{what} {place} is outside 0..{extent - 1}", f"the result is {m} x {n}"
+                )
 
         def one(array: "NDArray[Any] | None", place: int) -> "NDArray[Any] | None":
             return None if array is None else array[place : place + 1]
@@ -127,14 +129,12 @@ def read(asked: Asked) -> MmaArguments:
     k, given = asked.k or max(row.k), None
     if not _is_file(asked.a) and not _is_file(asked.b):
         if a.shape[1] != b.shape[1]:
-            raise RefsimError(
-                "operand-shape", f"--a has {counted(a.shape[1], 'element')}, --b has {b.shape[1]}", row.name
-            )
+            raise RefsimError("bad-shape", f"--a has {counted(a.shape[1], 'element')}, --b has {b.shape[1]}", row.name)
         given = a.shape[1]
         missing = -given % k
         a, b = (np.pad(codes, ((0, 0), (0, missing))) for codes in (a, b))
     if not row.scales and (asked.a_scale or asked.b_scale or asked.scale_format):
-        raise RefsimError("scales", f"{row.unit} takes no scales", row.name, help="leave out the options of scales")
+        raise RefsimError("bad-scale", f"{row.unit} takes no scales", row.name, help="leave out the options of scales")
     given_type = None if asked.scale_format is None else float_named(asked.scale_format)
     scale_type = given_type or _only_scale(row)
     (a_scale, a_scale_type), (b_scale, b_scale_type) = (
@@ -146,7 +146,7 @@ def read(asked: Asked) -> MmaArguments:
     for array, option, wanted in ((a_scale, "--a-scale", m), (b_scale, "--b-scale", n)):
         if array is not None and array.shape[0] != wanted:
             raise RefsimError(
-                "operand-shape", f"{option} has {counted(array.shape[0], 'row')}, its operand {wanted}", row.name
+                "bad-shape", f"{option} has {counted(array.shape[0], 'row')}, its operand {wanted}", row.name
             )
     return MmaArguments(
         a,
@@ -238,7 +238,7 @@ def _listed(word: str, type: ElementType, option: str) -> "NDArray[Any]":
     words = " ".join(words_in([word])).replace(",", " ").split()
     if not 0 < len(words) <= MOST_LISTED:
         raise RefsimError(
-            "list-length", f"{option} has {counted(len(words), 'element')}", rule=f"1 to {MOST_LISTED}, or a file"
+            "bad-shape", f"{option} has {counted(len(words), 'element')}", rule=f"1 to {MOST_LISTED}, or a file"
         )
     return np.array([[_code(each, type, option) for each in words]], type.code_dtype)
 
@@ -254,12 +254,15 @@ def _code(word: str, type: ElementType, option: str) -> int:
 def _from_file(word: str, type: ElementType | None, key: str | None) -> "tuple[NDArray[Any], ElementType]":
     if type is not None and type not in FORMATS:
         raise RefsimError(
-            "file-format", f"files of codes do not hold {type}", word, help="give a list, or call refsim.numerics.mma"
+            "unsupported-format",
+            f"files of codes do not hold {type}",
+            word,
+            help="give a list, or call refsim.numerics.mma",
         )
     stored = load_codes(Path(word), None if type is None else float_named(type), key)
     codes = stored.codes.reshape(1, -1) if stored.codes.ndim == 1 else stored.codes
     if codes.ndim != 2 or not codes.size:
-        raise RefsimError("operand-shape", f"the file holds shape {stored.codes.shape}", word, "a matrix of rows x K")
+        raise RefsimError("bad-shape", f"the file holds shape {stored.codes.shape}", word, "a matrix of rows x K")
     return codes, stored.format
 
 
@@ -274,7 +277,7 @@ def _accumulator(c: "NDArray[Any] | str", row: Profile, shape: tuple[int, int]) 
     dtype, type = row.d_dtype, row.d_format
     if not isinstance(c, str):
         if c.shape != shape:
-            raise RefsimError("operand-shape", f"--c has shape {c.shape}, the result {shape}", type.name)
+            raise RefsimError("bad-shape", f"--c has shape {c.shape}, the result {shape}", type.name)
         return np.ascontiguousarray(c).view(dtype)
     return np.full(shape, _code(c, type, "--c"), type.code_dtype).view(dtype)
 
@@ -311,9 +314,7 @@ def known(name: str, names: list[str], kind: str, canonical: Any = str) -> None:
     except RefsimError:
         unknown = True
     if unknown:
-        raise RefsimError(
-            f"unknown-{'-'.join(kind.split())}", f"no {kind} is called {name!r}", help=f"known: {', '.join(names)}"
-        )
+        raise RefsimError(unknown_code(kind), f"no {kind} is called {name!r}", help=f"known: {', '.join(names)}")
 
 
 def units() -> list[str]:
@@ -351,7 +352,7 @@ def type_name(name: str, names: list[str], kind: str) -> str:
     try:
         found = element_named(name).name
     except RefsimError as error:
-        if error.code == "which-format":
+        if error.code == "ambiguous-name":
             raise
         found = name
     known(found, names, kind)

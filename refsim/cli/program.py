@@ -127,7 +127,7 @@ def _as_error(problem: Exception, session: Session) -> RefsimError:
         )
     if isinstance(problem, FileNotFoundError) and _is_nowhere():
         return RefsimError(
-            "no-working-directory",
+            "no-such-file",
             "the working directory was removed",
             help="cd to a folder that is there",
             kind=Kind.UNREADABLE,

@@ -33,7 +33,7 @@ class Value:
 def parse_value(word: str) -> Value:
     """A decimal (0.3, 1e-9), a hexadecimal float (0x1.8p3), nan, inf, or a bit pattern (f32:0x3f800000).
 
-    0x1.8p3 is 12. Nothing is rounded here. Raises RefsimError bad-number.
+    0x1.8p3 is 12. Nothing is rounded here. Raises RefsimError bad-value.
     """
     if ":" in word:
         name, _, pattern = word.partition(":")
@@ -58,7 +58,7 @@ def _fraction(word: str) -> Fraction:
         return Fraction(word)
     if re.fullmatch(r"[+-]?0x[0-9a-f.]+", word, re.IGNORECASE):
         raise RefsimError(
-            "bad-number",
+            "bad-value",
             f"{word} may be a value or a code",
             rule="a hexadecimal value has an exponent, a bit pattern the name of its format",
             help=f"{word}p0 for the value, f32:{word} for the pattern of a float32",
@@ -68,7 +68,7 @@ def _fraction(word: str) -> Fraction:
 
 def _bad_number(word: str, limit: str) -> RefsimError:
     return RefsimError(
-        "bad-number",
+        "bad-value",
         f"{word!r} is no number",
         rule=f"a value is decimal (0.3, 1e-9), hexadecimal (0x1.8p3), nan, inf or a pattern (f32:0x3f800000); {limit}",
         help="refsim encode --help shows examples",

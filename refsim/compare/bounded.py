@@ -38,9 +38,7 @@ def within_bound(
     value, bound = (np.asarray(each, np.float64) for each in (value, bound))
     for label, array in (("value", value), ("bound", bound)):
         if array.shape != got.shape:
-            raise RefsimError(
-                "shape-mismatch", f"got has shape {got.shape}, {label} has shape {array.shape}", where=name
-            )
+            raise RefsimError("bad-shape", f"got has shape {got.shape}, {label} has shape {array.shape}", where=name)
     if not (bound >= 0).all():
         raise RefsimError("bad-bound", "a bound is negative or NaN", where=name)
     line = code_line(got.dtype, got.dtype, format)

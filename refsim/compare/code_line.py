@@ -89,7 +89,7 @@ def _double_line() -> CodeLine:
 def code_line(got: np.dtype[Any], want: np.dtype[Any], format: str | Format | None) -> CodeLine:
     given = None if format is None else format_named(format)
     if got.itemsize != want.itemsize:
-        raise RefsimError("dtype-mismatch", f"got is {got}, want is {want}: one element has other bits")
+        raise RefsimError("bad-dtype", f"got is {got}, want is {want}: one element has other bits")
     rows = {row.name: row for row in (_format_of(got), _format_of(want), given) if row is not None}
     if len(rows) > 1:
         raise RefsimError("format-mismatch", f"got is {got}, want is {want}, format is {given}: they do not agree")
@@ -100,14 +100,14 @@ def code_line(got: np.dtype[Any], want: np.dtype[Any], format: str | Format | No
     if doubles and not rows:
         return _double_line()
     if not rows and is_typed(got) and is_typed(want) and got != want:
-        raise RefsimError("dtype-mismatch", f"got is {got.name}, want is {want.name}")
+        raise RefsimError("bad-dtype", f"got is {got.name}, want is {want.name}")
     if integer is not None and (narrow := integer_bits(integer)) is not None:
         return _narrow_integer_line(integer, narrow[0], signed=narrow[1])
     if not rows:
         return _integer_line(got if got.kind == "i" else want)
     row = next(iter(rows.values()))
     if row.code_dtype.itemsize != got.itemsize or doubles:
-        raise RefsimError("dtype-mismatch", f"codes of {row} are {row.code_dtype}, not {got}")
+        raise RefsimError("bad-dtype", f"codes of {row} are {row.code_dtype}, not {got}")
     return _format_line(row)
 
 
@@ -119,7 +119,7 @@ def _format_of(dtype: np.dtype[Any]) -> Format | None:
     for row in FORMATS:
         if str(dtype) == row.name or str(dtype) in row.aliases:
             return row
-    raise RefsimError("unreadable-dtype", f"no format has the dtype {dtype}", help="pass unsigned codes and format=")
+    raise RefsimError("unsupported-dtype", f"no format has the dtype {dtype}", help="pass unsigned codes and format=")
 
 
 def codes_of(array: NDArray[Any]) -> Codes:

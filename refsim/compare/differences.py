@@ -91,13 +91,13 @@ def _check(
     got: NDArray[Any], want: NDArray[Any], layout: Layout | None, nan: str, within_ulps: object, name: str
 ) -> None:
     if got.shape != want.shape:
-        raise RefsimError("shape-mismatch", f"got has shape {got.shape}, want has shape {want.shape}", where=name)
+        raise RefsimError("bad-shape", f"got has shape {got.shape}, want has shape {want.shape}", where=name)
     if nan not in NAN_POLICIES:
         raise unknown("NaN policy", nan, list(NAN_POLICIES))
     if not is_whole(within_ulps):
         raise RefsimError("bad-bound", f"within_ulps must be an integer from 0, not {within_ulps!r}")
     if layout is not None and got.shape != tuple(layout.shape):
-        raise RefsimError("shape-mismatch", f"the array has shape {got.shape}, layout {layout.name} {layout.shape}")
+        raise RefsimError("bad-shape", f"the array has shape {got.shape}, layout {layout.name} {layout.shape}")
 
 
 def array_named(label: str, array: object) -> NDArray[Any]:

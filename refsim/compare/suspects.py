@@ -26,9 +26,9 @@ def explained(
     """
     for name, array in (("got", got), *(candidates or {}).items()):
         if array.shape != want.shape:
-            raise RefsimError("shape-mismatch", f"{name!r} has shape {array.shape}, want has shape {want.shape}")
+            raise RefsimError("bad-shape", f"{name!r} has shape {array.shape}, want has shape {want.shape}")
         if array.dtype.itemsize != want.dtype.itemsize:
-            raise RefsimError("dtype-mismatch", f"{name!r} is {array.dtype}, want is {want.dtype}")
+            raise RefsimError("bad-dtype", f"{name!r} is {array.dtype}, want is {want.dtype}")
     got_codes, want_codes = _codes(got), _codes(want)
     if (got_codes == want_codes).all():
         return ()

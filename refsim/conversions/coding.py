@@ -70,7 +70,7 @@ def encode(
     direction = rounding_named(rounding)
     _check_overflow(to, overflow)
     if nan is not None and (not isinstance(nan, int | np.integer) or not 0 <= nan < to.code_limit):
-        raise RefsimError("code-out-of-range", f"nan={nan!r} is no code of {to}", rule=_legal(to))
+        raise RefsimError("out-of-range", f"nan={nan!r} is no code of {to}", rule=_legal(to))
     code = default_nan(to) if nan is None else int(nan)
     return typed(encode_rule(_exact_numbers(values, to), EncodingRule(to, direction, overflow, code, code)), to, dtype)
 
@@ -121,7 +121,7 @@ def decode(codes: ArrayLike, format: str | Format | None = None, dtype: DTypeLik
     """
     whole = integers(codes) if format is None and isinstance(codes, np.ndarray | np.generic) else None
     if dtype not in (np.float32, np.float64, "float32", "float64"):
-        raise RefsimError("value-type", f"decode to {dtype!r} is not offered", help="dtype=np.float32 or np.float64")
+        raise RefsimError("bad-dtype", f"decode to {dtype!r} is not offered", help="dtype=np.float32 or np.float64")
     kind = np.dtype(dtype)
     if whole is not None:
         return whole.astype(kind)
@@ -137,7 +137,7 @@ def narrow(format: Format) -> Format:
     """Return `format`; raise for f64, which is wider than the float64 steps of a conversion carry exactly."""
     if format.bits > 32:
         raise RefsimError(
-            "format-is-values",
+            "unsupported-format",
             f"{format} is what values are here, no format of codes",
             help="codes.view(np.float64) and values.view(np.uint64) are its codes",
         )
@@ -149,7 +149,7 @@ def _exact_numbers(values: ArrayLike, to: Format) -> Values:
     if isinstance(values, np.ndarray | np.generic) and values.dtype.newbyteorder("=") == to.code_dtype:
         numbers = np.dtype(np.float64 if to.code_dtype.itemsize > 2 else np.float32)
         raise RefsimError(
-            "value-type",
+            "bad-dtype",
             f"an array of {to.code_dtype} may hold codes of {to}, so it is not taken for numbers",
             rule="codes and values never share a type",
             help=f"refsim.decode(codes, '{to}') if it holds codes; encode(numbers.astype(np.{numbers}), '{to}') if numbers",
@@ -166,7 +166,7 @@ def exact_values(values: ArrayLike) -> Values:
         return _from_integers(array)
     if array.dtype.name not in _VALUE_TYPES:
         raise RefsimError(
-            "value-type",
+            "bad-dtype",
             f"cannot encode an array of {array.dtype}",
             rule=f"values are {', '.join(_VALUE_TYPES)}, integers or of ml_dtypes",
             help="decode codes first, and convert other types to float64",
@@ -296,7 +296,7 @@ def checked_codes(codes: ArrayLike, format: Format) -> Codes:
     plain = not isinstance(codes, np.ndarray | np.generic) and array.dtype.kind == "i"
     if array.dtype.kind != "u" and not plain and array.size:
         raise RefsimError(
-            "code-type",
+            "bad-dtype",
             f"codes of {format} are unsigned integers, not {array.dtype}",
             rule="codes and values never share a type",
             help=codes_from(array.dtype, format),
@@ -306,7 +306,7 @@ def checked_codes(codes: ArrayLike, format: Format) -> Codes:
         outside = (array < 0) | (array >= format.code_limit) if plain else array >= format.code_limit
         if outside.any():
             first = int(array[outside].flat[0])
-            raise RefsimError("code-out-of-range", f"{first:#x} is no code of {format}", rule=_legal(format))
+            raise RefsimError("out-of-range", f"{first:#x} is no code of {format}", rule=_legal(format))
     return array.astype(format.code_dtype, copy=False)
 
 
@@ -331,7 +331,7 @@ def _check_overflow(to: Format, overflow: str) -> None:
         raise unknown("overflow policy", str(overflow), list(OVERFLOWS))
     if (overflow == NAN and not to.has_nan) or (overflow == INFINITY and not to.has_infinity):
         raise RefsimError(
-            "overflow-policy",
+            "no-such-value",
             f"{to} has no code for overflow={overflow!r}",
             rule=f"special codes of {to}: {to.specials.value}",
             help='overflow="saturate" gives the largest value',

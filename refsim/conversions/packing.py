@@ -67,7 +67,7 @@ def _unpacked(packed: ArrayLike, to: Format, container: str) -> Codes:
     if isinstance(packed, list) and array.dtype.kind == "i" and array.size and 0 <= array.min() <= array.max() < 256:
         array = array.astype(dtype)
     if array.dtype != dtype:
-        raise RefsimError("packed-type", f"{container} {to} is packed in {dtype}, not {array.dtype}")
+        raise RefsimError("bad-dtype", f"{container} {to} is packed in {dtype}, not {array.dtype}")
     mask = (1 << to.bits + to.padding_bits) - 1
     if count == 1:
         return (array >> np.uint8(_offset(to, container))) & dtype.type(mask)
@@ -84,7 +84,9 @@ def _grouping(format: Format, container: str) -> tuple[int, int, np.dtype[np.uns
         raise unknown("container", str(container), list(CONTAINERS))
     if format.code_dtype.itemsize > 1:
         if container != DENSE:
-            raise RefsimError("container", f'{format} has no container "{container}"', help='container="dense"')
+            raise RefsimError(
+                "unsupported-format", f'{format} has no container "{container}"', help='container="dense"'
+            )
         return 1, 0, format.code_dtype
     if container == X2:
         return (2, 4, np.dtype(np.uint8)) if format is E2M1 else (2, 8, np.dtype(np.uint16))
@@ -100,7 +102,7 @@ def _offset(format: Format, container: str) -> int:
 
 
 def _uneven(what: str, count: int, container: str) -> RefsimError:
-    return RefsimError("pack-group", f"{what} do not fill groups of {count}", where=f"container {container}")
+    return RefsimError("bad-shape", f"{what} do not fill groups of {count}", where=f"container {container}")
 
 
 def _bytes_of_words(words: NDArray[np.uint32]) -> NDArray[np.uint8]:

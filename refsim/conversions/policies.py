@@ -79,7 +79,7 @@ def diff_policies(
     row_a, row_b = policy_row(policy_a, to), policy_row(policy_b, to)
     inputs = policy_patterns() if patterns is None else np.asarray(patterns)
     if inputs.dtype != np.uint32:
-        raise RefsimError("pattern-type", f"patterns are uint32 float32 bits, not {inputs.dtype}")
+        raise RefsimError("bad-dtype", f"patterns are uint32 float32 bits, not {inputs.dtype}")
     codes = convert(row_a.name, inputs), convert(row_b.name, inputs)
     return tabulate_differences(to, (policy_a, policy_b), inputs, codes)
 

@@ -38,7 +38,7 @@ def convert(name: str, *operands: ArrayLike, random_bits: ArrayLike | None = Non
         shape = np.broadcast_shapes(*(each.shape for each in (*registers, *random)))
     except ValueError:
         shapes = ", ".join(str(each.shape) for each in (*registers, *random))
-        raise RefsimError("operand-shape", f"operands of shapes {shapes} do not fit together", where=row.name) from None
+        raise RefsimError("bad-shape", f"operands of shapes {shapes} do not fit together", where=row.name) from None
     packed = row.operand_count != row.elements
     elements = _split(registers[0], row) if packed else np.empty((row.elements, *shape), row.operand_dtype)
     if not packed:
@@ -58,7 +58,7 @@ def _register(operand: ArrayLike, row: Conversion) -> NDArray[np.unsignedinteger
         return np.ascontiguousarray(array).reshape(array.shape).view(row.operand_dtype)
     if array.dtype != row.operand_dtype:
         allowed = f"{row.operand_dtype} bit patterns" + (f" or {typed}" if typed else "")
-        raise RefsimError("operand-type", f"{row.name} reads {allowed}, not {array.dtype}", rule=str(row.source))
+        raise RefsimError("bad-dtype", f"{row.name} reads {allowed}, not {array.dtype}", rule=str(row.source))
     return array
 
 

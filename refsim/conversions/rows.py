@@ -408,7 +408,7 @@ CONVERSIONS: dict[str, Conversion] = {row.name: row for family in _FAMILIES for 
 def conversion_named(name: str) -> Conversion:
     """Return the entry of an instruction or policy; .relu and .satfinite may be in either order, as ptxas allows.
 
-    conversion_named("cvt.rn.satfinite.e4m3x2.f32").elements is 2. Raises RefsimError `unknown-conversion`.
+    conversion_named("cvt.rn.satfinite.e4m3x2.f32").elements is 2. Raises RefsimError `unknown-name`.
     Source: the entry's.
     """
     for spelling in (
@@ -419,7 +419,7 @@ def conversion_named(name: str) -> Conversion:
         if spelling in CONVERSIONS:
             return CONVERSIONS[spelling]
     what = f"no conversion is called {name[:100]!r}"
-    raise RefsimError("unknown-conversion", what, help=f"nearest: {', '.join(_alike(name))}")
+    raise RefsimError("unknown-name", what, help=f"nearest: {', '.join(_alike(name))}")
 
 
 def _alike(name: str) -> list[str]:

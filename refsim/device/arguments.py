@@ -17,26 +17,26 @@ _FIXED_WIDTH = "biufcV"
 
 
 def check_buffer(name: str, count: Any, dtype: np.dtype[Any], misalign_bytes: int) -> None:
-    """RefsimError `bad-count`, `bad-dtype` or `bad-misalignment` for a buffer that cannot be."""
+    """RefsimError `bad-buffer`, `bad-dtype` or `out-of-range` for a buffer that cannot be."""
     where = f"buffer {name!s:.40}"
     if not isinstance(name, str):
-        raise RefsimError("bad-name", f"a buffer named {name!r:.40}", rule="a buffer has a name: a string")
+        raise RefsimError("bad-buffer", f"a buffer named {name!r:.40}", rule="a buffer has a name: a string")
     if not is_whole(count):
         help = (
             "of a matrix rows * columns; what read returns may be reshaped" if isinstance(count, tuple | list) else ""
         )
         raise RefsimError(
-            "bad-count", f"an output of {count!r:.40} elements", where, "a count is an integer from 0", help
+            "bad-buffer", f"an output of {count!r:.40} elements", where, "a count is an integer from 0", help
         )
     if dtype.hasobject or dtype.itemsize == 0:
         help = "upload an array of numbers or codes: of a recipe, what its codes() returns"
         raise RefsimError("bad-dtype", f"{dtype} has no bytes to copy", where, help=help)
     if not is_whole(misalign_bytes, 0, MAX_MISALIGNMENT):
-        raise RefsimError("bad-misalignment", f"{misalign_bytes!r:.40} bytes off", where, f"0 to {MAX_MISALIGNMENT}")
+        raise RefsimError("out-of-range", f"{misalign_bytes!r:.40} bytes off", where, f"0 to {MAX_MISALIGNMENT}")
 
 
 def flat_of(name: str, array: Any) -> np.ndarray[Any, Any]:
-    """What an array holds, in one row; RefsimError `no-array` for lists of several lengths."""
+    """What an array holds, in one row; RefsimError `not-an-array` for lists of several lengths."""
     return np.ascontiguousarray(array_of(f"buffer {name!s:.40}", array)).reshape(-1)
 
 
@@ -64,7 +64,7 @@ def launch_values(
     """Arguments as NumPy scalars and Structs; a buffer must be one that `owns` knows, since an address is all that is left,
     and a tensor map becomes what `encode` makes of it.
 
-    Raises RefsimError `foreign-buffer` or `untyped-argument`, and `bad-launch` for an entry or arguments that are none.
+    Raises RefsimError `bad-buffer` or `bad-argument`, and `bad-launch` for an entry or arguments that are none.
     """
     if not isinstance(entry, str):
         raise RefsimError("bad-launch", f"an entry is given by its name, not {entry!r:.40}")
@@ -81,13 +81,13 @@ def launch_values(
 def check_owned(buffer: Buffer, owns: Callable[[Buffer], bool]) -> None:
     """RefsimError for a buffer of another launcher, or of this one before it was closed."""
     if not isinstance(buffer, Buffer):
-        raise RefsimError("foreign-buffer", f"{buffer!r:.40} is no buffer", help="what upload or output returned")
+        raise RefsimError("bad-buffer", f"{buffer!r:.40} is no buffer", help="what upload or output returned")
     if not owns(buffer):
-        raise RefsimError("foreign-buffer", f"buffer {buffer.name!r} does not belong to this launcher")
+        raise RefsimError("bad-buffer", f"buffer {buffer.name!r} does not belong to this launcher")
 
 
 def check_mapped(made: TensorMap, buffers: Iterable[Buffer]) -> None:
-    """RefsimError `tensormap-memory` unless the tensor lies in one of these buffers: a copy engine would read beyond it."""
+    """RefsimError `bad-tensor-map` unless the tensor lies in one of these buffers: a copy engine would read beyond it."""
     if not isinstance(made, TensorMap):
         what = f"{made!r:.40} is no tensor map"
         raise RefsimError("bad-argument", what, help="layouts.tensor_map(...) makes one")
@@ -99,14 +99,14 @@ def check_mapped(made: TensorMap, buffers: Iterable[Buffer]) -> None:
         if buffer.address <= made.address < ends:
             if end > ends:
                 raise RefsimError(
-                    "tensormap-memory",
+                    "bad-tensor-map",
                     f"the tensor ends {end - ends} B past the end of buffer {buffer.name!r}",
                     f"{made.data_type.name} {made.dims}, strides {made.strides}",
                     str(CUDA_DRIVER["cuTensorMapEncodeTiled: globalAddress, globalDim and globalStrides"]),
                 )
             return
     raise RefsimError(
-        "tensormap-memory",
+        "bad-tensor-map",
         f"address {made.address:#x} lies in no buffer of this launcher",
         rule="a tensor map is made of the address of a buffer and a byte offset into it",
         help="layouts.tensor_map(..., address=buffer.address + offset)",
@@ -116,7 +116,7 @@ def check_mapped(made: TensorMap, buffers: Iterable[Buffer]) -> None:
 def no_call() -> RefsimError:
     """The error of `call` where a kernel is compiled code."""
     return RefsimError(
-        "no-call",
+        "bad-kernel",
         "the kernel is no Python function",
         rule="call(...) is of Kernel(call=...)",
         help="launch(entry, ...)",
@@ -130,7 +130,7 @@ def _value(where: str, number: int, argument: Any, owns: Callable[[Buffer], bool
     if isinstance(argument, Struct) or (isinstance(argument, np.generic) and argument.dtype.kind in _FIXED_WIDTH):
         return argument
     raise RefsimError(
-        "untyped-argument",
+        "bad-argument",
         f"argument {number} is {argument!r}, whose width is unknown",
         where,
         "arguments are Buffers, Structs, tensor maps or NumPy scalars of the width of the .param",

@@ -46,7 +46,7 @@ class Cubin(Card):
 
 
 def assembled(text: str, target: str) -> Cubin:
-    """The cubin of a PTX text; RefsimError `assembler-missing`, `assembler-too-old` or `assemble-error`."""
+    """The cubin of a PTX text; RefsimError `assembler-missing`, `assembler-too-old` or `compile-error`."""
     assembler = required_assembler(text)
     flags = _flags(target, OPT_LEVELS[-1])
     key = cache.digest("cubin", text, *flags, str(assembler))
@@ -57,7 +57,7 @@ def assembled(text: str, target: str) -> Cubin:
 def assembled_by(assembler: Assembler, text: str, target: str, level: int) -> Cubin:
     """The cubin that one ptxas makes of a PTX text at one of OPT_LEVELS, made anew each time, with its registers.
 
-    RefsimError `assembler-too-old` where the text is newer than what it reads, `assemble-error` for what it refuses.
+    RefsimError `assembler-too-old` where the text is newer than what it reads, `compile-error` for what it refuses.
     """
     wanted = ptx_version(text) or (0, 0)
     if wanted > assembler.reads:
@@ -127,5 +127,5 @@ def _run(program: str, text: str, flags: tuple[str, ...]) -> tuple[bytes, str]:
             check=False,
         )
         if answer.returncode != 0:
-            raise refused("assemble-error", "ptxas refused the PTX", answer.stderr or answer.stdout, flags)
+            raise refused("compile-error", "ptxas refused the PTX", answer.stderr or answer.stdout, flags)
         return (Path(directory) / "kernel.cubin").read_bytes(), answer.stderr + answer.stdout

@@ -137,6 +137,6 @@ def _entries() -> list[Path]:
 def _path(kind: str, key: str) -> Path:
     if kind not in _KINDS or not key.isalnum():
         raise RefsimError(
-            "cache-key", f"no cache entry is called {kind}/{key}", rule=f"kinds: {', '.join(_KINDS)}; hex keys"
+            "unknown-key", f"no cache entry is called {kind}/{key}", rule=f"kinds: {', '.join(_KINDS)}; hex keys"
         )
     return cache_directory() / kind / key

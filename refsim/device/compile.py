@@ -107,9 +107,7 @@ def compile_ptx(source: Path, target: str = "sm_90a", options: tuple[str, ...] =
     Raises RefsimError as `compiled` does.
     """
     if isinstance(options, str) or not all(isinstance(option, str) for option in options):
-        raise RefsimError(
-            "compile-options", f"options is {options!r}", rule="options is a tuple of strings, one per flag"
-        )
+        raise RefsimError("bad-value", f"options is {options!r}", rule="options is a tuple of strings, one per flag")
     return compiled(KernelCode(file=Path(source), options=options), target)
 
 
@@ -118,8 +116,8 @@ def compiled(code: KernelCode, target: str = "sm_90a") -> CompiledPtx:
 
     Headers included in quotes are read from beside the file that includes them, others from `include` and
     `[tool.refsim] include`, CUDA's own from where `refsim doctor` says. The bundled text is taken only if it was made
-    from this very source and these flags. Raises RefsimError: `source-unreadable`, `not-a-file`, `oversized-file`,
-    `compile-error` with the first lines of the log, `compiler-missing` with the pip line, `call-needs-a-gpu`.
+    from this very source and these flags. Raises RefsimError: `unreadable-file`, `not-a-file`, `too-large`,
+    `compile-error` with the first lines of the log, `compiler-missing` with the pip line, `needs-a-gpu`.
     """
     row = target_named(target)
     target = row.name
@@ -150,13 +148,13 @@ def assemble(ptx: CompiledPtx | str, target: str | None = None) -> Cubin:
 
     ptxas is the one that came with the text's producer (Triton's wheel), else that of the wheel nvidia-cuda-nvcc or on PATH,
     else the oldest that reads the text's version. Raises RefsimError: `assembler-missing` with the pip line,
-    `assembler-too-old`, `assemble-error` with the first lines of its log.
+    `assembler-too-old`, `compile-error` with the first lines of its log.
     """
     if isinstance(ptx, CompiledPtx):
         return assembled(ptx.text, target_named(target or ptx.target).name)
     if target is None:
         raise RefsimError(
-            "assemble-target", "a PTX text needs the target that it is assembled for", help='assemble(text, "sm_90a")'
+            "missing-argument", "a PTX text needs the target that it is assembled for", help='assemble(text, "sm_90a")'
         )
     return assembled(ptx, target_named(target).name)
 

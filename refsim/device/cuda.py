@@ -192,7 +192,7 @@ def open_device(index: int = 0, target: str | None = None, backend: str | None =
 
 def _first(index: int) -> Driver:
     """PyCUDA, else cuda.bindings where they can be imported, else the driver's library, which no package has to bring."""
-    for opened, absent in ((open_pycuda, ("no-pycuda", "no-cuda-driver")), (open_bindings, ("no-cuda-bindings",))):
+    for opened, absent in ((open_pycuda, ("missing-extra", "no-cuda-driver")), (open_bindings, ("missing-extra",))):
         try:
             return opened(index)
         except RefsimError as error:
@@ -209,7 +209,7 @@ def _target_for(capability: tuple[int, int], target: str | None) -> str:
     if target is not None and _runs(target_named(target), capability):
         return target
     raise RefsimError(
-        "target-mismatch",
+        "wrong-target",
         f"a cubin for {target or 'any known target'} does not run on compute capability {capability[0]}.{capability[1]}",
         rule="a cubin runs on its own major version and its minor or later; with a suffix a, on exactly its own",
         help=f"use {own[0].names[-1]}" if own else SIMULATOR,

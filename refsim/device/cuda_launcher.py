@@ -131,7 +131,7 @@ class CudaLauncher(Card):
         return entries
 
     def encode(self, tensor_map: TensorMap) -> Struct:
-        """The bytes that the driver's own encoder makes; what it refuses is RefsimError tensormap-refused."""
+        """The bytes that the driver's own encoder makes; what it refuses is RefsimError driver-refused."""
         check_mapped(tensor_map, (allocation.buffer for allocation in self.allocations))
         return encoded_map(tensor_map)
 
@@ -147,7 +147,7 @@ class CudaLauncher(Card):
             raise
         except Exception as error:
             raise RefsimError(
-                "call-failed",
+                "user-code-raised",
                 f"the call raised {type(error).__name__}: {error}",
                 f"call of {self.module.source}",
                 kind=Kind.FAULT,
@@ -194,7 +194,7 @@ class CudaLauncher(Card):
             base = self.driver.allocate(size)
         except DriverError as fault:
             raise RefsimError(
-                "device-memory", f"{size} bytes do not fit on the device: {fault}", help="use a smaller test case"
+                "out-of-memory", f"{size} bytes do not fit on the device: {fault}", help="use a smaller test case"
             ) from fault
         buffer = Buffer(name, base + GUARD_BYTES + misalign, count, dtype)
         allocation = Guarded(buffer, base, size, kept)
@@ -219,7 +219,7 @@ class CudaLauncher(Card):
             yield
         except DriverError as fault:
             raise RefsimError(
-                "copy-failed",
+                "driver-refused",
                 f"the driver does not copy: {fault}",
                 self.module.source,
                 "a kernel's fault takes the context and all buffers with it" if self.module.broken else "",

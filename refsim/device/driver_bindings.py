@@ -41,7 +41,7 @@ def open_bindings(index: int) -> DirectDriver:
         bindings = importlib.import_module("cuda.bindings.driver")
     except ImportError as fault:
         raise RefsimError(
-            "no-cuda-bindings",
+            "missing-extra",
             f"cuda.bindings is not installed: {fault}",
             help="pip install 'refsim[gpu]'",
             kind=Kind.MISSING,

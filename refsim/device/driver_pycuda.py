@@ -92,7 +92,7 @@ def open_pycuda(index: int) -> PyCudaDriver:
         library = f"PyCUDA {importlib.import_module('pycuda').VERSION_TEXT}"
     except ImportError as fault:
         raise RefsimError(
-            "no-pycuda", "PyCUDA is not installed", help="pip install 'refsim[pycuda]'", kind=Kind.MISSING
+            "missing-extra", "PyCUDA is not installed", help="pip install 'refsim[pycuda]'", kind=Kind.MISSING
         ) from fault
     with warnings.catch_warnings():
         # Without a driver PyCUDA warns about a mismatch of headers and driver, which is not the cause.

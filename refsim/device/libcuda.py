@@ -135,7 +135,7 @@ _MAP_SCALARS = {"globalAddress": c_void_p, "tensorRank": c_uint, "channelsPerPix
 def encoded_map(made: TensorMap) -> Struct:
     """A tensor map as the driver encodes it, which needs no context: whatever library made one.
 
-    Raises RefsimError `tensormap-refused` with the driver's status, and `no-cuda-driver` (exit 4).
+    Raises RefsimError `driver-refused` with the driver's status, and `no-cuda-driver` (exit 4).
     """
     name = "cuTensorMapEncodeTiled" if made.pixels is None else "cuTensorMapEncodeIm2col"
     try:
@@ -153,7 +153,7 @@ def encoded_map(made: TensorMap) -> Struct:
     status = encode(ctypes.addressof(room) + start, *arguments)
     if status:
         raise RefsimError(
-            "tensormap-refused",
+            "driver-refused",
             f"the driver refuses the tensor map: status {status}",
             str(made),
             str(CUDA_DRIVER[name]),

@@ -98,7 +98,7 @@ class Nvrtc:
     def _call(self, name: str, *arguments: Any) -> None:
         if status := getattr(self._library, name)(*arguments):
             said = self._library.nvrtcGetErrorString(status).decode()
-            raise RefsimError("nvrtc", f"NVRTC answered {said}", name, kind=Kind.MISSING)
+            raise RefsimError("compile-error", f"NVRTC answered {said}", name, kind=Kind.MISSING)
 
 
 def _texts(texts: Any) -> Any:

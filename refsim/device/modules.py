@@ -90,7 +90,7 @@ class NoModule:
 
     def run(self, entry: str, *arguments: Any) -> None:
         raise RefsimError(
-            "no-entry",
+            "unknown-entry",
             f"{self.source} is a Python function, without an entry {entry!r}",
             rule="Kernel(call=...) has no entries",
             help="launcher.call(...) with the function's arguments",
@@ -134,7 +134,7 @@ class LoadedModule:
         except DriverError as fault:
             kind = "cubin" if self.image.startswith(b"\x7fELF") else "PTX"
             raise RefsimError(
-                "module-refused",
+                "driver-refused",
                 f"the driver does not load the {kind}: {fault}",
                 self.source,
                 help="compile for this GPU's compute capability",
@@ -204,7 +204,7 @@ class LoadedModule:
         try:
             self._start(launch, arguments)
         except DriverError as fault:
-            raise RefsimError("launch-refused", f"the driver refused the launch: {fault}", where) from fault
+            raise RefsimError("driver-refused", f"the driver refused the launch: {fault}", where) from fault
         if not self.lets_others_begin:
             self.finish(where)
 
@@ -242,7 +242,7 @@ class LoadedModule:
                 launching.set_attribute(function, MAX_DYNAMIC_SHARED_BYTES, launch.shared_bytes)
             except DriverError as fault:
                 raise RefsimError(
-                    "out-of-shared-memory",
+                    "launch-limit",
                     f"{static + launch.shared_bytes} B of shared memory ({static} static, {launch.shared_bytes} dynamic): "
                     f"{fault}",
                     f"launch of {launch.entry}",
@@ -256,7 +256,7 @@ class LoadedModule:
         each = self.driver.launching.blocks_per_multiprocessor(function, threads, launch.shared_bytes)
         if launch.shape.ctas > each * facts.multiprocessors:
             raise RefsimError(
-                "not-co-resident",
+                "launch-limit",
                 f"a cooperative grid of {launch.shape.ctas:,} blocks: {facts.name} holds "
                 f"{each * facts.multiprocessors:,} at once",
                 f"launch of {launch.entry}",

@@ -40,7 +40,7 @@ def _no_target(flags: tuple[str, ...], toolchain: Toolchain) -> RefsimError:
     """The error of a target for which this NVRTC has no code."""
     asked = next((flag.rpartition("_")[2] for flag in flags if flag.startswith("--gpu-architecture=")), "")
     return RefsimError(
-        "unsupported-target",
+        "wrong-target",
         f"{toolchain.origin or 'NVRTC'} does not compile for sm_{asked}",
         rule="CUDA 13 compiles for sm_75 and later: it dropped Maxwell, Pascal and Volta",
         help="compile for sm_75 or later; or simulate the PTX text of an older compiler, as "

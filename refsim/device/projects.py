@@ -15,11 +15,11 @@ MAX_PROJECT_BYTES = 1 << 20
 def paths_of(project: Path, key: str) -> list[Path]:
     """The paths that `[tool.refsim] key` lists, from the folder of the file on; every table on the way must be one.
 
-    Raises RefsimError bad-pyproject.
+    Raises RefsimError bad-file.
     """
 
     def wrong(what: str) -> RefsimError:
-        return RefsimError("bad-pyproject", what, where=str(project), kind=Kind.UNREADABLE)
+        return RefsimError("bad-file", what, where=str(project), kind=Kind.UNREADABLE)
 
     try:
         table = _table(read_whole(project, MAX_PROJECT_BYTES, "a pyproject.toml"))

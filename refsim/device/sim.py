@@ -117,7 +117,7 @@ class SimLauncher(Card):
 
     def _fresh(self, name: str) -> str:
         if any(region.name == name for region in self.memory.space.regions):
-            raise RefsimError("buffer-name-taken", f"a buffer named {name!r} exists in this launcher")
+            raise RefsimError("name-taken", f"a buffer named {name!r} exists in this launcher")
         return name
 
     def read(self, buffer: Buffer) -> NDArray[Any]:
@@ -299,7 +299,7 @@ class SimDevice(Card):
         return {"device": f"simulated GPU ({self.target})", "target": self.target, **other, **off, **self._built}
 
     def program(self, code: KernelCode | Path | None) -> ptx.Program:
-        """A kernel's code compiled and loaded, once per content; RefsimError call-needs-a-gpu for a Python function."""
+        """A kernel's code compiled and loaded, once per content; RefsimError needs-a-gpu for a Python function."""
         given = code_of(code).required()
         made = compiled(given, self.target)
         self._built = made.facts(given.label)

@@ -41,7 +41,7 @@ def read_unit(code: KernelCode, folders: Sequence[Path] = ()) -> Unit:
     """
     for folder in folders:
         if not os.path.isdir(folder):
-            raise RefsimError("no-include-folder", f"{folder} is not a folder", rule="include names folders of headers")
+            raise RefsimError("no-such-file", f"{folder} is not a folder", rule="include names folders of headers")
     if code.file is None:
         text = (code.source or "").replace("\r\n", "\n")
         headers: dict[str, str] = {}
@@ -79,7 +79,7 @@ def _beside(source: Path, text: str) -> dict[str, str]:
                 pending.append((content, path.parent))
             elif files[name] != path and read_source(files[name]) != content:
                 raise RefsimError(
-                    "header-name",
+                    "name-taken",
                     f"two files are included as {name!r}",
                     where=str(source),
                     rule="headers are known by the name in their #include",
@@ -131,16 +131,16 @@ def read_source(path: Path) -> str:
         with open_for_reading(path) as reader:
             if reader.left > MAX_SOURCE:
                 raise unreadable(
-                    "oversized-file",
+                    "too-large",
                     f"a CUDA source of {bytes_text(reader.left)}",
                     str(path),
                     rule=f"at most {bytes_text(MAX_SOURCE)} are read",
                 )
             content = bytes(reader.take(reader.left, "the file"))
-        return text_of(content, "a CUDA source in UTF-8", str(path), "source-unreadable").replace("\r\n", "\n")
+        return text_of(content, "a CUDA source in UTF-8", str(path), "unreadable-file").replace("\r\n", "\n")
     except RefsimError as problem:
         if problem.code != "no-such-file":
             raise
         raise unreadable(
-            "source-unreadable", f"cannot read {path.name}: {problem.what}", str(path), help=problem.help or help
+            "unreadable-file", f"cannot read {path.name}: {problem.what}", str(path), help=problem.help or help
         ) from None

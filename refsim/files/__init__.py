@@ -72,14 +72,14 @@ def load(
     before memory is allocated.
 
     Raises RefsimError, exit 2: format-needed, format-mismatch, key-needed, unknown-key, unknown-suffix; exit 3:
-    truncated-file, trailing-bytes, bad-header, header-too-large, bad-shape, too-large, unsupported-dtype,
-    pickle-refused, unsafe-archive, bad-archive, code-out-of-range, no-such-file, not-a-file. Source: NumPy,
+    truncated-file, trailing-bytes, bad-file, bad-shape, too-large, unsupported-dtype,
+    pickle-refused, unsafe-archive, out-of-range, no-such-file, not-a-file. Source: NumPy,
     numpy.lib.format; PKWARE, APPNOTE (zip); safetensors, format.
     """
     file, requested, room = checked_path(path), requested_format(format), _room(max_bytes)
     container = _container(file)
     if container != "raw" and (shape is not None or offset != 0):
-        raise RefsimError("raw-only", f"shape= and offset= describe raw files; {container} has its own header")
+        raise RefsimError("usage", f"shape= and offset= describe raw files; {container} has its own header")
     opening = _opened(
         file,
         container,
@@ -138,13 +138,13 @@ def save(
 
     `codes`: unsigned integers, one per element, of any shape, or an array of ml_dtypes, float16 or float32, whose dtype
     gives the format. `key` names the tensor in npz and safetensors, `metadata` is kept by safetensors only.
-    save("w.npy", [0x7e], "e4m3") writes the field ('e4m3', '|u1'). Raises RefsimError, exit 2: not-codes,
-    code-out-of-range, bad-key, bad-metadata, file-exists, cannot-write. Source: as load.
+    save("w.npy", [0x7e], "e4m3") writes the field ('e4m3', '|u1'). Raises RefsimError, exit 2: wrong-type,
+    out-of-range, bad-key, bad-metadata, file-exists, cannot-write. Source: as load.
     """
     container = _container(checked_path(path))
     if key != "x" and container in ("npy", "raw"):
         raise RefsimError(
-            "key-not-kept",
+            "bad-key",
             f"the key {key!r} would be lost: {container} has no keys",
             help="save as .npz or .safetensors",
         )
@@ -169,7 +169,7 @@ def save_all(
     checked = {_checked_key(key, container): _to_store(tensor) for key, tensor in tensors.items()}
     if container in ("npy", "raw") and len(checked) != 1:
         raise RefsimError(
-            "one-tensor",
+            "bad-key",
             f"{container} holds one tensor, not {len(checked)}",
             where=str(file),
             help="save as .npz or .safetensors",
@@ -202,14 +202,14 @@ def _to_store(tensor: Any) -> tuple[Codes, Format]:
         tensor = (np.asarray(tensor), format_held(tensor.dtype))
     if not isinstance(tensor, tuple) or len(tensor) != 2:
         raise RefsimError(
-            "not-codes",
+            "wrong-type",
             f"a tensor is (codes, format), an array of ml_dtypes or a Stored, not {type(tensor).__name__}",
         )
     codes, format = tensor
     row = requested_format(format)
     if row is None and isinstance(codes, np.ndarray) and integer_bits(codes.dtype) is not None:
         raise RefsimError(
-            "not-codes",
+            "wrong-type",
             f"{codes.dtype.name} holds integers, codes of no number format",
             rule="a file names the format of its codes",
             help="numpy.save(path, array.astype(numpy.int8)) keeps their values",
@@ -296,7 +296,7 @@ def _chosen_key(found: Mapping[str, Any], key: str | None, file: Path, container
         _require_known(key, found, file)
         return key
     if not found:
-        raise unreadable("no-tensors", "the file holds no tensor", str(file))
+        raise unreadable("empty-file", "the file holds no tensor", str(file))
     if len(found) > 1:
         raise RefsimError(
             "key-needed",
@@ -323,18 +323,18 @@ def _names(found: Mapping[str, Any]) -> str:
 
 
 def _room(max_bytes: int | None) -> int:
-    """Return the largest number of bytes of codes to read; raise `bad-limit`."""
+    """Return the largest number of bytes of codes to read; raise `wrong-type`."""
     if max_bytes is None:
         return DEFAULT_MAX_BYTES
     if type(max_bytes) is not int or max_bytes < 0:
-        raise RefsimError("bad-limit", f"max_bytes is a count of bytes, not {max_bytes!r}")
+        raise RefsimError("wrong-type", f"max_bytes is a count of bytes, not {max_bytes!r}")
     return max_bytes
 
 
 def _checked_offset(offset: int) -> int:
-    """Return the offset; raise `bad-offset`."""
+    """Return the offset; raise `wrong-type`."""
     if type(offset) is not int or offset < 0:
-        raise RefsimError("bad-offset", f"offset is a count of bytes, not {offset!r}")
+        raise RefsimError("wrong-type", f"offset is a count of bytes, not {offset!r}")
     return offset
 
 

@@ -100,16 +100,16 @@ class ByteReader:
 
 
 def checked_path(path: "str | os.PathLike[str]") -> Path:
-    """Return `path` as a Path; raise `not-a-path` for other types, an empty path or a NUL."""
+    """Return `path` as a Path; raise `wrong-type` for other types, an empty path or a NUL."""
     if not isinstance(path, str | os.PathLike):
-        raise RefsimError("not-a-path", f"a path is a string or a Path, not {type(path).__name__}")
+        raise RefsimError("wrong-type", f"a path is a string or a Path, not {type(path).__name__}")
     text = os.fspath(path)
     if not isinstance(text, str) or "\0" in text or not text:
-        raise RefsimError("not-a-path", f"{text!r} cannot name a file")
+        raise RefsimError("wrong-type", f"{text!r} cannot name a file")
     try:
         os.fsencode(text)
     except UnicodeEncodeError as problem:
-        raise RefsimError("not-a-path", f"{text!r} cannot name a file") from problem
+        raise RefsimError("wrong-type", f"{text!r} cannot name a file") from problem
     return Path(text)
 
 
@@ -131,12 +131,12 @@ def opened_regular(path: Path) -> BinaryIO | None:
 def read_whole(path: Path, most: int, what: str, *, help: str = "") -> bytes:
     """Return the bytes of a regular file of at most `most` bytes; `what` names it in errors, as "a PTX file".
 
-    Raises RefsimError: `no-such-file`, `not-a-file` (a pipe, a device, a folder), and `oversized-file` before reading.
+    Raises RefsimError: `no-such-file`, `not-a-file` (a pipe, a device, a folder), and `too-large` before reading.
     """
     with open_for_reading(path) as reader:
         if reader.left > most:
             raise unreadable(
-                "oversized-file",
+                "too-large",
                 f"{what} of {bytes_text(reader.left)}",
                 str(path),
                 rule=f"at most {bytes_text(most)} are read",

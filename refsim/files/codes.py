@@ -49,7 +49,7 @@ class Stored(Card):
         """Return the codes as an array of the format's ml_dtypes type, without a copy; f16 and f32 as float16 and
         float32.
 
-        Raises RefsimError `no-dtype` for a format without one (ue4m3, ue5m3, tf32, mxint8).
+        Raises RefsimError `unsupported-dtype` for a format without one (ue4m3, ue5m3, tf32, mxint8).
         """
         return typed(self.codes, self.format, "ml_dtypes")
 
@@ -96,7 +96,7 @@ def pack_all(codes: Codes, format: Format) -> NDArray[np.uint8]:
 
 
 def unpack_all(packed: NDArray[np.uint8], format: Format, count: int, where: str) -> Codes:
-    """Return the `count` codes of pack_all's bytes; raise `trailing-bits` where bits after the last code are not
+    """Return the `count` codes of pack_all's bytes; raise `trailing-bytes` where bits after the last code are not
     zero."""
     codes = np.empty(count, dtype=format.code_dtype)
     for first in range(0, count, PIECE_CODES):
@@ -107,7 +107,7 @@ def unpack_all(packed: NDArray[np.uint8], format: Format, count: int, where: str
         target[:] = unpacked[: target.size]
         if unpacked[target.size :].any():
             raise unreadable(
-                "trailing-bits",
+                "trailing-bytes",
                 f"the bits after the last of {count} {format} codes are not zero",
                 where,
                 help="the shape is not the one that was written",
@@ -120,9 +120,9 @@ def requested_format(format: "str | Format | None") -> Format | None:
     if format is None:
         return None
     if not isinstance(format, str | Format):
-        raise RefsimError("not-a-format", f"a format is a name or a Format row, not {type(format).__name__}")
+        raise RefsimError("wrong-type", f"a format is a name or a Format row, not {type(format).__name__}")
     if isinstance(format, Format) and format not in FORMATS:
-        raise RefsimError("not-a-format", f"a file can name only the formats of refsim, not your row {format.name!r}")
+        raise RefsimError("wrong-type", f"a file can name only the formats of refsim, not your row {format.name!r}")
     return format_named(format)
 
 
@@ -210,12 +210,12 @@ def require_room(count_bytes: int, max_bytes: int, where: str) -> None:
 
 
 def require_codes_in_range(codes: Codes, format: Format, where: str, *, kind: Kind = Kind.UNREADABLE) -> None:
-    """Raise `code-out-of-range` with the first code that `format` does not have: 0x10 for e2m1, 0x80 for ue4m3."""
+    """Raise `out-of-range` with the first code that `format` does not have: 0x10 for e2m1, 0x80 for ue4m3."""
     if codes.size == 0 or format.code_limit > np.iinfo(codes.dtype).max or int(codes.max()) < format.code_limit:
         return
     position = np.unravel_index(int(np.argmax(codes >= format.code_limit)), codes.shape)
     raise RefsimError(
-        "code-out-of-range",
+        "out-of-range",
         f"{int(codes[position]):#x} is not a code of {format}: they end at {format.code_limit - 1:#x}",
         where=f"{where}, element {tuple(int(i) for i in position)}",
         help="a byte that packs several codes is read as e4m3 codes and split with refsim.unpack",
@@ -227,13 +227,13 @@ def codes_to_store(codes: ArrayLike, format: Format) -> Codes:
     """Return `codes` as a C-ordered, little-endian array of the format's `code_dtype`; raise for codes outside the
     format.
 
-    Floats are refused (`not-codes`): they are values, and refsim.encode turns them into codes. An array of ml_dtypes
+    Floats are refused (`wrong-type`): they are values, and refsim.encode turns them into codes. An array of ml_dtypes
     holds codes of its format, and an array of float16 or float32 the patterns of f16 or f32.
     """
     try:
         array = read_as_array("codes", codes)
     except ValueError as problem:
-        raise RefsimError("not-codes", f"not an array: {problem}") from problem
+        raise RefsimError("wrong-type", f"not an array: {problem}") from problem
     if is_typed(array.dtype):
         array = np.asarray(with_format(array, format)[0])
     elif array.dtype.kind == "f" and format_held(array.dtype) == format:
@@ -243,12 +243,12 @@ def codes_to_store(codes: ArrayLike, format: Format) -> Codes:
     empty_list = array.size == 0 and not isinstance(codes, np.ndarray)
     if array.dtype.kind not in "ui" and not empty_list:
         raise RefsimError(
-            "not-codes",
+            "wrong-type",
             f"codes are unsigned integers, not {array.dtype}",
             help=codes_from(array.dtype, format),
         )
     if array.dtype.kind == "i" and array.size and int(array.min()) < 0:
-        raise RefsimError("not-codes", f"a code is not negative: {int(array.min())}", kind=Kind.USAGE)
+        raise RefsimError("wrong-type", f"a code is not negative: {int(array.min())}", kind=Kind.USAGE)
     if array.dtype.kind in "ui":
         unsigned = array.astype(np.dtype(f"u{array.dtype.itemsize}"), copy=False)
         require_codes_in_range(unsigned, format, "codes", kind=Kind.USAGE)

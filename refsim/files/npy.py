@@ -56,29 +56,29 @@ def _header(reader: ByteReader) -> tuple[Any, bool, tuple[int, ...]]:
     version = (magic[6], magic[7])
     if magic[:6] != MAGIC or version not in ((1, 0), (2, 0), (3, 0)):
         raise unreadable(
-            "bad-header", f"not an npy file: it starts with {magic.hex(' ')}", reader.where, rule=f"{RULE}: 93 'NUMPY'"
+            "bad-file", f"not an npy file: it starts with {magic.hex(' ')}", reader.where, rule=f"{RULE}: 93 'NUMPY'"
         )
     length = int.from_bytes(reader.take(2 if version == (1, 0) else 4, "the npy header"), "little")
     if length > HEADER_LIMIT_BYTES:
         raise unreadable(
-            "header-too-large", f"the npy header claims {length} bytes, the limit is {HEADER_LIMIT_BYTES}", reader.where
+            "too-large", f"the npy header claims {length} bytes, the limit is {HEADER_LIMIT_BYTES}", reader.where
         )
     try:
         text = reader.take(length, "the npy header").decode("utf-8" if version == (3, 0) else "latin-1")
     except UnicodeDecodeError as problem:
-        raise unreadable("bad-header", "the npy header is not UTF-8", reader.where, rule=RULE) from problem
+        raise unreadable("bad-file", "the npy header is not UTF-8", reader.where, rule=RULE) from problem
     return _fields(parse_literal(text, reader.where, longs=version != (3, 0)), reader.where)
 
 
 def _fields(header: Any, where: str) -> tuple[Any, bool, tuple[int, ...]]:
     """Return descr, fortran_order and shape of a parsed header, checked."""
     if not isinstance(header, dict) or set(header) != {"descr", "fortran_order", "shape"}:
-        raise unreadable("bad-header", "the npy header lacks descr, fortran_order or shape", where, rule=RULE)
+        raise unreadable("bad-file", "the npy header lacks descr, fortran_order or shape", where, rule=RULE)
     fortran_order, shape = header["fortran_order"], header["shape"]
     if not isinstance(fortran_order, bool):
-        raise unreadable("bad-header", "fortran_order is neither True nor False", where, rule=RULE)
+        raise unreadable("bad-file", "fortran_order is neither True nor False", where, rule=RULE)
     if not isinstance(shape, tuple) or any(type(size) is not int for size in shape):
-        raise unreadable("bad-header", "shape is not a tuple of integers", where, rule=RULE)
+        raise unreadable("bad-file", "shape is not a tuple of integers", where, rule=RULE)
     return header["descr"], fortran_order, shape
 
 
@@ -90,7 +90,7 @@ def parse_literal(text: str, where: str, *, longs: bool = True) -> Any:
     """
 
     def fault(position: int) -> RefsimError:
-        return unreadable("bad-header", f"the npy header cannot be read from character {position}", where, rule=RULE)
+        return unreadable("bad-file", f"the npy header cannot be read from character {position}", where, rule=RULE)
 
     def value(position: int, depth: int) -> tuple[Any, int]:
         token = _TOKEN.match(text, position)

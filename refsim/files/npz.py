@@ -144,12 +144,12 @@ def _entry(archive: zipfile.ZipFile, member: zipfile.ZipInfo, reader: ByteReader
 
 @contextmanager
 def _faults(where: str) -> Iterator[None]:
-    """Raise every error of zipfile on a damaged archive as `bad-archive`."""
+    """Raise every error of zipfile on a damaged archive as `bad-file`."""
     try:
         yield
     except _ARCHIVE_FAULTS as problem:
         raise unreadable(
-            "bad-archive",
+            "bad-file",
             f"the zip archive is damaged: {str(problem)[:120] or type(problem).__name__}",
             where,
             help="write the file again: its directory or a member is missing or changed",

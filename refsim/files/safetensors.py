@@ -110,7 +110,7 @@ def _range(tensor: _Tensor) -> tuple[int, int]:
 
 def _bad(what: str, where: str) -> RefsimError:
     """Return the error of a malformed header."""
-    return unreadable("bad-header", what, where, rule=RULE)
+    return unreadable("bad-file", what, where, rule=RULE)
 
 
 def _header(reader: ByteReader) -> dict[str, Any]:
@@ -118,7 +118,7 @@ def _header(reader: ByteReader) -> dict[str, Any]:
     length = int.from_bytes(reader.take(8, "the safetensors header"), "little")
     if length > HEADER_LIMIT_BYTES:
         raise unreadable(
-            "header-too-large",
+            "too-large",
             f"the safetensors header claims {length} bytes, the limit is {HEADER_LIMIT_BYTES}",
             reader.where,
         )

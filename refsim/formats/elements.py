@@ -107,9 +107,9 @@ def element_named(name: "str | ElementType") -> ElementType:
 def float_named(name: "str | ElementType") -> Format:
     """Return the entry of a floating-point element type, f64 included; integers are refused.
 
-    float_named("f64").bits is 64. Raises RefsimError `unknown-format` or `not-a-float`. Source: the entry's.
+    float_named("f64").bits is 64. Raises RefsimError `unknown-format` or `unsupported-format`. Source: the entry's.
     """
     row = element_named(name)
     if isinstance(row, Integer):
-        raise RefsimError("not-a-float", f"{row} is no floating-point format")
+        raise RefsimError("unsupported-format", f"{row} is no floating-point format")
     return row

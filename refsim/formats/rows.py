@@ -211,7 +211,7 @@ class Format(Card):
         Shape (code_limit,), NaN with the sign bit of the code at NaN codes. Raises RefsimError for wider formats.
         """
         if self.code_bits > 16:
-            raise RefsimError("format-too-wide", f"{self.name} has 2^{self.bits} codes: too many for a table")
+            raise RefsimError("too-large", f"{self.name} has 2^{self.bits} codes: too many for a table")
         values = np.array([self.value(code) for code in range(self.code_limit)])
         values.setflags(write=False)
         return values
@@ -305,7 +305,7 @@ def format_named(name: "str | Format") -> Format:
 
     Names with a width before them are read too: fp8_e4m3, f8e5m2, __nv_fp8_e4m3. A name that several formats have is an
     error that lists them. format_named("float8_e4m3fn").max_value is 448.0.
-    Raises RefsimError `unknown-format`, and `which-format` for "fp8". Source: the entry's.
+    Raises RefsimError `unknown-format`, and `ambiguous-name` for "fp8". Source: the entry's.
     """
     if isinstance(name, Format):
         return name
@@ -318,7 +318,7 @@ def format_named(name: "str | Format") -> Format:
         return row
     if candidates := _ASKED.get(given):
         raise RefsimError(
-            "which-format",
+            "ambiguous-name",
             f"{name} is {' or '.join(map(str, candidates))}",
             rule="; ".join(
                 f"{each}: {each.mantissa_bits} bits of mantissa, to {each.max_value:g}" for each in candidates
@@ -328,7 +328,7 @@ def format_named(name: "str | Format") -> Format:
     if block := _IN_BLOCKS.fullmatch(given):
         element, scale = block[2] or "e2m1", UE4M3 if given == "nvfp4" else E8M0
         raise RefsimError(
-            "which-format",
+            "ambiguous-name",
             f"{name} is a block format, not a number format",
             rule=f"{name} is {element} elements, and {scale} scales that each belong to a block of elements",
             help=f"{element} for its elements, {scale} for its scales; `refsim quantize` and refsim.quantize take {name}",

@@ -130,15 +130,15 @@ def bank_conflicts(addresses: ArrayLike, width: int | str = 16) -> BankConflicts
     """
     size = access_width(width) if isinstance(width, str) else width
     if size not in WIDTHS:
-        raise RefsimError("access-width", f"a lane accesses 1, 2, 4, 8 or 16 bytes, not {size}")
+        raise RefsimError("bad-access", f"a lane accesses 1, 2, 4, 8 or 16 bytes, not {size}")
     lanes = np.atleast_1d(whole("address", addresses))
     if not 1 <= lanes.shape[-1] <= WARP:
-        raise RefsimError("access-lanes", f"a warp has 1 to {WARP} lanes, not {lanes.shape[-1]}", where="the last axis")
+        raise RefsimError("bad-access", f"a warp has 1 to {WARP} lanes, not {lanes.shape[-1]}", where="the last axis")
     if isinstance(width, str) and (rows := _matrix_rows(width)) not in (None, lanes.shape[-1]):
-        raise RefsimError("access-lanes", f"{width} takes {rows} row addresses, not {lanes.shape[-1]}")
+        raise RefsimError("bad-access", f"{width} takes {rows} row addresses, not {lanes.shape[-1]}")
     if (lanes % size).any():
         wrong = int(lanes[lanes % size != 0].flat[0])
-        raise RefsimError("access-misaligned", f"address {wrong} is no multiple of the {size} bytes of the access")
+        raise RefsimError("bad-access", f"address {wrong} is no multiple of the {size} bytes of the access")
     phase_lanes = min(WARP, PHASE_BYTES // max(size, BANK_BYTES))
     return BankConflicts(lanes, size, phase_lanes, _wavefronts(lanes, size, phase_lanes))
 
@@ -154,7 +154,7 @@ def access_width(instruction: str) -> int:
     match = _VECTOR.fullmatch(instruction)
     if match is None:
         raise RefsimError(
-            "access-instruction",
+            "unknown-instruction",
             f"{instruction!r} is no shared-memory access that is known here",
             help="ld.shared.v4.b32, st.shared.b64, ldmatrix.m8n8.x4.b16, stmatrix.m16n8.x2.trans.b8",
         )
@@ -176,12 +176,12 @@ def layout_conflicts(fragment: Holds, tile: Tile, width: int | None = None, star
     per = size // tile.element_bytes
     if per < 1 or fragment.values % per or fragment.threads % WARP:
         raise RefsimError(
-            "access-width", f"{fragment.values} values of {tile.element_bytes} bytes are not taken {size} at a time"
+            "bad-access", f"{fragment.values} values of {tile.element_bytes} bytes are not taken {size} at a time"
         )
     held = fragment.coord(np.arange(fragment.threads)[:, None], np.arange(fragment.values)[None, :])
     places = tile.address(*held, start=start).reshape(fragment.threads // WARP, WARP, fragment.values // per, per)
     if (np.diff(places, axis=-1) != tile.element_bytes).any():
-        raise RefsimError("access-split", f"the values that {size} bytes would hold do not lie side by side")
+        raise RefsimError("bad-access", f"the values that {size} bytes would hold do not lie side by side")
     return bank_conflicts(places[..., 0].swapaxes(1, 2), size)
 
 
@@ -192,13 +192,13 @@ def matrix_conflicts(
 
     The rows of the tile follow each other in memory, bytes swizzled where a swizzle is given. Lanes go down the tile,
     then to the next 16 bytes of its rows, as kernels load A: matrix 1 of ldmatrix.x4 from 16 rows lies below matrix 0.
-    matrix_conflicts(32, (16, 64), 16).total is 32, with swizzle 128B 4. Raises RefsimError `access-tile`.
+    matrix_conflicts(32, (16, 64), 16).total is 32, with swizzle 128B 4. Raises RefsimError `bad-access`.
     Source: as `bank_conflicts`.
     """
     down, pitch = min(rows, shape[0]), shape[1] * element_bits // 8
     if rows % down or down % 8 or pitch % ROW_BYTES or rows // down * ROW_BYTES > pitch:
         raise RefsimError(
-            "access-tile",
+            "bad-access",
             f"{rows} rows of {ROW_BYTES} bytes are not taken from {shape[0]} rows of {pitch} bytes",
             rule="a tile has a multiple of 8 rows, each a multiple of 16 bytes; the matrices lie within it",
         )

@@ -57,7 +57,7 @@ class ScaleLayout(Card):
         whole_tiles = (-(-rows // self.tile[0]) * self.tile[0], -(-blocks // self.tile[1]) * self.tile[1])
         if not self.pads and whole_tiles != (rows, blocks):
             raise RefsimError(
-                "scale-shape",
+                "bad-shape",
                 f"{rows} x {blocks} is not filled by tiles of {self.tile[0]} x {self.tile[1]}",
                 where=self.name,
                 rule=str(self.source),
@@ -92,7 +92,7 @@ class ScaleLayout(Card):
             raise
         except ValueError as error:
             what = f"rows of shape {np.shape(row)} and blocks of shape {np.shape(block)}"
-            raise RefsimError("scale-shape", what, where=self.name, rule="arrays that broadcast") from error
+            raise RefsimError("bad-shape", what, where=self.name, rule="arrays that broadcast") from error
         return np.asarray(self.place(rows, blocks, padded) * self.element_bytes)
 
     def coord(self, byte_offset: ArrayLike, shape: Shape) -> tuple[Indices, Indices]:
@@ -135,7 +135,7 @@ class ScaleLayout(Card):
         tail = next((len(each) for each in (dims, padded) if array.shape[max(0, array.ndim - len(each)) :] == each), 1)
         if array.ndim < 1 or int(np.prod(array.shape[array.ndim - tail :])) != count:
             raise RefsimError(
-                "scale-size",
+                "bad-shape",
                 f"{array.shape} is not the shuffled form of {shape[0]} x {shape[1]}",
                 where=self.name,
                 rule=f"{shape[0]} x {shape[1]} pads to {padded[0]} x {padded[1]}: {count} elements, shape {dims}",
@@ -156,13 +156,13 @@ class ScaleLayout(Card):
     def _checked(self, array: NDArray[Any], axes: int) -> NDArray[Any]:
         if array.dtype.itemsize != self.element_bytes:
             raise RefsimError(
-                "scale-dtype",
+                "bad-dtype",
                 f"{self.name} moves elements of {self.element_bytes} byte(s), not {array.dtype}",
                 help="codes are uint8 arrays" if self.element_bytes == 1 else "float32, or its uint32 view",
             )
         if array.ndim < axes:
             raise RefsimError(
-                "scale-shape", f"this array has {array.ndim} axes", where=self.name, rule="a matrix has rows and blocks"
+                "bad-shape", f"this array has {array.ndim} axes", where=self.name, rule="a matrix has rows and blocks"
             )
         return array
 
@@ -173,7 +173,7 @@ class ScaleLayout(Card):
 def _extents(shape: Shape, where: str) -> Shape:
     """Return rows and blocks, both whole numbers."""
     if array_of("shape", shape).shape != (2,):
-        raise RefsimError("scale-shape", f"shape {shape!r}", where=where, rule="(rows, blocks)")
+        raise RefsimError("bad-shape", f"shape {shape!r}", where=where, rule="(rows, blocks)")
     return int(whole("rows", shape[0])), int(whole("blocks", shape[1]))
 
 
@@ -185,7 +185,7 @@ def _fill(value: int | float, dtype: np.dtype[Any]) -> NDArray[Any]:
         is_other = True
     if is_other:
         rule = "one code, which fills every pad: 0, or a poison"
-        raise RefsimError("scale-fill", f"fill {value!r} is no {dtype} element", rule=rule)
+        raise RefsimError("out-of-range", f"fill {value!r} is no {dtype} element", rule=rule)
     return found
 
 
@@ -336,7 +336,7 @@ _BY_NAME = {row.name: row for row in SCALE_LAYOUTS}
 def scale_layout(name: str | ScaleLayout) -> ScaleLayout:
     """Return the layout of a name, or the layout itself; an unknown name is an error with the three nearest.
 
-    scale_layout("nvidia_128x4").size_bytes((100, 3)) is 512. Raises RefsimError `unknown-scale-layout`.
+    scale_layout("nvidia_128x4").size_bytes((100, 3)) is 512. Raises RefsimError `unknown-layout`.
     Source: the layout's.
     """
     if isinstance(name, ScaleLayout):

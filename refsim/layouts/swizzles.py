@@ -70,7 +70,7 @@ class Swizzle(Card):
         exponent = element_bytes.bit_length() - 1
         if element_bytes != 1 << max(exponent, 0) or exponent > self.base:
             raise RefsimError(
-                "element-size",
+                "bad-dtype",
                 f"an element of {element_bytes} bytes has no index form of swizzle {self.name}",
                 rule=f"chunks of {self.chunk_bytes} bytes stay whole: an element is a power of two of at most that",
             )
@@ -113,7 +113,7 @@ def swizzle(name: str | Swizzle) -> Swizzle:
     row = _BY_NAME.get(name.lower())
     if row is None and name.lower() in _UNPUBLISHED:
         raise RefsimError(
-            "swizzle-unpublished",
+            "bad-swizzle",
             f"the pattern of {name} is not published",
             rule=str(CUDA_DRIVER["CUtensorMapSwizzle: the modes are named, their patterns are not given"]),
             help=f"known: {', '.join(row.name for row in SWIZZLES)}",
@@ -127,15 +127,15 @@ def _cute(bits: int, base: int, shift: int) -> Swizzle:
     """Return Swizzle<bits,base,shift>; raise where the map is not its own inverse or exceeds 62 address bits."""
     where = f"Swizzle<{bits},{base},{shift}>"
     if bits < 0 or base < 0:
-        raise RefsimError("swizzle-bits", "the counts of bits B and M are at least 0", where=where)
+        raise RefsimError("bad-swizzle", "the counts of bits B and M are at least 0", where=where)
     if bits > abs(shift):
         raise RefsimError(
-            "swizzle-overlap",
+            "bad-swizzle",
             f"B = {bits} bits are XORed into bits only S = {abs(shift)} places away: some are source and target at once",
             where=where,
             rule=f"{CUTLASS['Swizzle: abs(SShift) >= BBits']}: else the map is not its own inverse",
             help=f"Swizzle<{abs(shift)},{base},{shift}> is the widest with this shift",
         )
     if base + abs(shift) + bits > 62:
-        raise RefsimError("swizzle-bits", "M + S + B is more than the 62 bits of an address", where=where)
+        raise RefsimError("bad-swizzle", "M + S + B is more than the 62 bits of an address", where=where)
     return Swizzle(where, bits, base, shift, CUTLASS["Swizzle"])

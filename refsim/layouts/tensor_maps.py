@@ -139,9 +139,9 @@ def _dense(row: DataType, dims: Sequence[int]) -> list[int]:
     return strides
 
 
-def _refuse(code: str, what: str, rule: str, where: str = "", help: str = "", *, im2col: bool = False) -> RefsimError:
+def _refuse(what: str, rule: str, where: str = "", help: str = "", *, im2col: bool = False) -> RefsimError:
     call = "cuTensorMapEncodeIm2col" if im2col else "cuTensorMapEncodeTiled"
-    return RefsimError(code, what, where=where, rule=str(CUDA_DRIVER[f"{call}: {rule}"]), help=help)
+    return RefsimError("bad-tensor-map", what, where=where, rule=str(CUDA_DRIVER[f"{call}: {rule}"]), help=help)
 
 
 def _check_words(made: TensorMap) -> None:
@@ -159,7 +159,7 @@ def _check_ranks(made: TensorMap) -> None:
     rank = len(made.dims)
     least = 3 if made.interleave != "none" else 1
     if not least <= rank <= 5:
-        raise _refuse("tensormap-rank", f"rank {rank} is outside {least}..5", "rank 1 to 5, at least 3 if interleaved")
+        raise _refuse(f"rank {rank} is outside {least}..5", "rank 1 to 5, at least 3 if interleaved")
     _check_counts(rank, strides=(made.strides, rank - 1), box=(made.box, rank), steps=(made.element_strides, rank))
 
 
@@ -167,7 +167,7 @@ def _check_counts(rank: int, **given: tuple[Sequence[int], int]) -> None:
     for name, (values, need) in given.items():
         if len(values) != need:
             what = f"{len(values)} {name.replace('steps', 'element strides')} for rank {rank}"
-            raise _refuse("tensormap-rank", what, f"{need} are needed")
+            raise _refuse(what, f"{need} are needed")
 
 
 def _check_pixels(made: TensorMap) -> None:
@@ -175,7 +175,7 @@ def _check_pixels(made: TensorMap) -> None:
     rank, box = len(made.dims), made.pixels
     assert box is not None
     if rank not in OFFSET_BITS:
-        raise _refuse("tensormap-rank", f"rank {rank} of an im2col map is outside 3..5", "tensorRank", im2col=True)
+        raise _refuse(f"rank {rank} of an im2col map is outside 3..5", "tensorRank", im2col=True)
     _check_counts(
         rank,
         strides=(made.strides, rank - 1),
@@ -187,34 +187,32 @@ def _check_pixels(made: TensorMap) -> None:
     for name, corner in (("lower", box.lower), ("upper", box.upper)):
         if not all(-most <= at < most for at in corner):
             what = f"{name} corner {corner} is outside {-most}..{most - 1}"
-            raise _refuse("tensormap-corner", what, f"corners of rank {rank}", im2col=True)
+            raise _refuse(what, f"corners of rank {rank}", im2col=True)
     for axis, (low, high, extent) in enumerate(zip(box.lower, box.upper, made.dims[1:-1], strict=True), 1):
         if extent - 1 + high < low:
             what = f"the box of pixels along dimension {axis} is {low}..{extent - 1 + high}"
-            raise _refuse("tensormap-corner", what, "the bounding box has a non-zero area", im2col=True)
+            raise _refuse(what, "the bounding box has a non-zero area", im2col=True)
     channels, pixels = made.box
     if not 1 <= channels <= 256 or not 1 <= pixels <= _MOST_PIXELS:
         what = f"{channels} channels of {pixels} pixels"
-        raise _refuse("tensormap-box", what, f"channels to 256, pixels to {_MOST_PIXELS}", im2col=True)
+        raise _refuse(what, f"channels to 256, pixels to {_MOST_PIXELS}", im2col=True)
 
 
 def _check_sizes(made: TensorMap) -> None:
     """Raise where dimensions, box or element strides are out of the driver's range."""
     for axis, extent in enumerate(made.dims):
         if not 1 <= extent <= 1 << 32:
-            raise _refuse("tensormap-dim", f"dimension {axis} is {extent}", "globalDim is 1 to 2^32")
+            raise _refuse(f"dimension {axis} is {extent}", "globalDim is 1 to 2^32")
     for axis, extent in enumerate(made.box if made.pixels is None else ()):
         if not 1 <= extent <= 256:
-            raise _refuse("tensormap-box", f"box dimension {axis} is {extent}", "boxDim is 1 to 256")
+            raise _refuse(f"box dimension {axis} is {extent}", "boxDim is 1 to 256")
     for axis, step in enumerate(made.element_strides):
         if not 1 <= step <= 8:
-            raise _refuse("tensormap-step", f"element stride {axis} is {step}", "elementStrides are 1 to 8")
+            raise _refuse(f"element stride {axis} is {step}", "elementStrides are 1 to 8")
     if made.data_type.padded and made.dims[0] % 128:
-        raise _refuse(
-            "tensormap-dim", f"dimension 0 is {made.dims[0]}", "globalDim[0] of padded types is a multiple of 128"
-        )
+        raise _refuse(f"dimension 0 is {made.dims[0]}", "globalDim[0] of padded types is a multiple of 128")
     if made.data_type.packed and made.dims[0] % 2:
-        raise _refuse("tensormap-dim", f"dimension 0 is {made.dims[0]}", "globalDim[0] of 4-bit types is even")
+        raise _refuse(f"dimension 0 is {made.dims[0]}", "globalDim[0] of 4-bit types is even")
 
 
 def _check_alignment(made: TensorMap) -> None:
@@ -223,14 +221,13 @@ def _check_alignment(made: TensorMap) -> None:
     for name, value in (("address", made.address), *((f"stride {i + 1}", v) for i, v in enumerate(made.strides))):
         if value % quantum:
             raise _refuse(
-                "tensormap-alignment",
                 f"{name} {value} is no multiple of {quantum} bytes",
                 "16 bytes; 32 with interleave 32B and for padded types",
                 help=f"pad the rows to {quantum} bytes",
             )
     for axis, stride in enumerate(made.strides, 1):
         if stride >= 1 << 40:
-            raise _refuse("tensormap-stride", f"stride {axis} is {stride}", "globalStrides are less than 2^40")
+            raise _refuse(f"stride {axis} is {stride}", "globalStrides are less than 2^40")
 
 
 def _check_box(made: TensorMap) -> None:
@@ -238,15 +235,12 @@ def _check_box(made: TensorMap) -> None:
     row = made.data_type
     shown = f"box={made.box} of {row.name}: {made.row_bytes} B in a row"
     if row.padded and made.box[0] != 128:
-        raise _refuse("tensormap-box", f"box dimension 0 is {made.box[0]}", "boxDim[0] of padded types is 128", shown)
+        raise _refuse(f"box dimension 0 is {made.box[0]}", "boxDim[0] of padded types is 128", shown)
     if made.pixels is None and made.interleave == "none" and made.row_bytes % 16:
-        raise _refuse(
-            "tensormap-box", f"one box row is {made.row_bytes} B", "a box row is a multiple of 16 bytes", shown
-        )
+        raise _refuse(f"one box row is {made.row_bytes} B", "a box row is a multiple of 16 bytes", shown)
     span = {"none": 0, "32B": 32, "64B": 64}.get(made.swizzle, 128)
     if made.interleave == "none" and span and made.row_bytes > span:
         raise _refuse(
-            "swizzle-span",
             f"one box row is {made.row_bytes} B, more than the {span} B span of swizzle {made.swizzle}",
             "boxDim[0] x element size <= swizzle span",
             shown,
@@ -258,17 +252,11 @@ def _check_modes(made: TensorMap) -> None:
     """Raise where interleave, swizzle or fill contradict the data type or each other."""
     row = made.data_type
     if made.interleave == "32B" and made.swizzle != "32B":
-        raise _refuse(
-            "tensormap-interleave", f"interleave 32B with swizzle {made.swizzle}", "interleave 32B needs swizzle 32B"
-        )
+        raise _refuse(f"interleave 32B with swizzle {made.swizzle}", "interleave 32B needs swizzle 32B")
     if row.is_six_bit and made.interleave != "none":
-        raise _refuse(
-            "tensormap-interleave", f"{row.name} with interleave {made.interleave}", "6-bit types are not interleaved"
-        )
+        raise _refuse(f"{row.name} with interleave {made.interleave}", "6-bit types are not interleaved")
     legal = _PADDED_SWIZZLES if row.is_six_bit else _PADDED_SWIZZLES[:3]
     if row.padded and made.swizzle not in legal:
-        raise _refuse(
-            "tensormap-swizzle", f"{row.name} with swizzle {made.swizzle}", f"padded types: {', '.join(legal)}"
-        )
+        raise _refuse(f"{row.name} with swizzle {made.swizzle}", f"padded types: {', '.join(legal)}")
     if made.oob_fill == NAN_REQUEST and not row.floating:
-        raise _refuse("tensormap-fill", f"NaN fill of {row.name}", "NaN fill is for floating types that are not packed")
+        raise _refuse(f"NaN fill of {row.name}", "NaN fill is for floating types that are not packed")

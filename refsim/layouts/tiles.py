@@ -78,7 +78,7 @@ class Tile(Card):
     def address(self, mn: ArrayLike, k: ArrayLike, start: int = 0) -> NDArray[np.int64]:
         """Return the first byte of element (mn, k) in shared memory, for a tile that begins at `start` (16-aligned)."""
         if int(whole("start", start)) % CORE_BYTES:
-            raise RefsimError("tile-start", f"the start {start} is no multiple of {CORE_BYTES} bytes")
+            raise RefsimError("bad-tile", f"the start {start} is no multiple of {CORE_BYTES} bytes")
         return self.swizzle(start + self.offset(mn, k))
 
     def coord(self, byte_address: ArrayLike, start: int = 0) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -119,12 +119,12 @@ def tile(
     pattern = swizzle_named(swizzle)
     check_major(major, pattern)
     if element_bytes not in (1, 2, 4):
-        raise RefsimError("element-size", f"tiles hold elements of 1, 2 or 4 bytes, not {element_bytes}")
+        raise RefsimError("bad-dtype", f"tiles hold elements of 1, 2 or 4 bytes, not {element_bytes}")
     atom = _atom(major, pattern, element_bytes)
     counts = [int(whole("extent", extent, least=1)) // part for extent, part in zip(shape, atom, strict=True)]
     if any(count * part != extent for count, part, extent in zip(counts, atom, shape, strict=True)):
         raise RefsimError(
-            "tile-shape",
+            "bad-tile",
             f"{shape[0]} x {shape[1]} elements are not filled by atoms of {atom[0]} x {atom[1]}",
             where=f"{major}-major, swizzle {pattern}, {element_bytes}-byte elements",
         )
@@ -139,13 +139,13 @@ def check_major(major: str, pattern: Swizzle) -> None:
     """Raise for the one combination that hardware does not have, and for swizzles that no descriptor can encode."""
     if pattern == ATOM_32B and major == K:
         raise RefsimError(
-            "tile-major",
+            "bad-tile",
             "swizzle 128B_32B_atom has no K-major tile",
             rule=str(CUTLASS["make_umma_desc: SWIZZLE_128B_BASE32B is invalid for Major-K"]),
             help="MN-major, or swizzle 128B",
         )
     if pattern.name.startswith("Swizzle<"):
-        raise RefsimError("tile-swizzle", f"tensor cores read no tile of {pattern}", help="none, 32B, 64B or 128B")
+        raise RefsimError("bad-tile", f"tensor cores read no tile of {pattern}", help="none, 32B, 64B or 128B")
 
 
 def atom_rows(pattern: Swizzle) -> int:
@@ -161,11 +161,11 @@ def _atom(major: str, pattern: Swizzle, element_bytes: int) -> tuple[int, int]:
 def _check_strides(along_mn: int, along_k: int, counts: list[int], atom_bytes: int) -> None:
     for name, stride in (("mn_stride_bytes", along_mn), ("k_stride_bytes", along_k)):
         if int(whole(name, stride)) % CORE_BYTES:
-            raise RefsimError("tile-stride", f"{name} {stride} is no multiple of {CORE_BYTES} bytes")
+            raise RefsimError("bad-tile", f"{name} {stride} is no multiple of {CORE_BYTES} bytes")
     starts = np.sort(np.add.outer(np.arange(counts[0]) * along_mn, np.arange(counts[1]) * along_k).ravel())
     if starts.size > 1 and int(np.diff(starts).min()) < atom_bytes:
         raise RefsimError(
-            "tile-overlap",
+            "bad-tile",
             f"strides of {along_mn} and {along_k} bytes let atoms of {atom_bytes} bytes overlap",
             help="leave the strides out for a compact tile",
         )

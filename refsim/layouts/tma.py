@@ -196,7 +196,7 @@ class TensorMap(Card):
         at = list(whole_numbers("coordinate", coordinates, least=-_FAR, limit=_FAR))
         if self.pixels is None and offsets is not None:
             raise RefsimError(
-                "tma-offsets", f"offsets {offsets!r} for a map of tiles", rule="offsets are of the im2col mode"
+                "bad-box", f"offsets {offsets!r} for a map of tiles", rule="offsets are of the im2col mode"
             )
         shape = self.loaded[::-1]
         self._check_place(at, shared_address)
@@ -238,36 +238,34 @@ class TensorMap(Card):
         for axis, (base, low, high, extent) in enumerate(limits, 1):
             if not low <= base <= extent - 1 + high:
                 what = f"coordinate {axis} is {base}: the filter's base lies in {low}..{extent - 1 + high}"
-                raise RefsimError("tma-coordinates", what, rule=rule)
+                raise RefsimError("bad-box", what, rule=rule)
         spatial = len(self.dims) - 2
         moved = whole_numbers("offset", (0,) * spatial if offsets is None else offsets)
         most = (1 << OFFSET_BITS[len(self.dims)]) - 1
         if len(moved) != spatial or not all(0 <= each <= most for each in moved):
             what = f"offsets {moved} of a tensor of rank {len(self.dims)}: {spatial} of 0..{most}"
-            raise RefsimError("tma-offsets", what, rule=rule)
+            raise RefsimError("bad-box", what, rule=rule)
         if self.row_bytes % 16:
-            raise RefsimError("tma-columns", f"pixels of {self.row_bytes} bytes are not placed: no multiple of 16")
+            raise RefsimError("bad-box", f"pixels of {self.row_bytes} bytes are not placed: no multiple of 16")
         return moved
 
     def _check_place(self, coordinates: Sequence[int], shared_address: int) -> None:
         """Raise where coordinates or destination are illegal, or the map's interleave has no published placement."""
         if len(coordinates) != len(self.dims):
-            raise RefsimError(
-                "tma-coordinates", f"{len(coordinates)} coordinates for a tensor of rank {len(self.dims)}"
-            )
+            raise RefsimError("bad-box", f"{len(coordinates)} coordinates for a tensor of rank {len(self.dims)}")
         if self.interleave != "none":
             raise RefsimError(
-                "tma-interleave", f"boxes of interleave {self.interleave} are not placed", help='interleave="none"'
+                "bad-box", f"boxes of interleave {self.interleave} are not placed", help='interleave="none"'
             )
         if whole_number("shared address", shared_address) % 128:
             raise RefsimError(
-                "tma-destination",
+                "bad-box",
                 f"shared address {shared_address} is no multiple of 128",
                 rule=str(PTX["cp.async.bulk.tensor: the address in shared memory is 128-byte aligned"]),
             )
         if self.data_type.padded and coordinates[0] % 128:
             raise RefsimError(
-                "tma-coordinates",
+                "bad-box",
                 f"first coordinate {coordinates[0]} of a {self.data_type.name} tensor is no multiple of 128",
                 rule=str(PTX["restrictions on tensor copy instructions, sub-byte types"]),
             )
@@ -325,11 +323,11 @@ class Placement:
         width = self.tensor_map.data_type.element_bits
         fills_nan = self.tensor_map.oob_fill == NAN_REQUEST
         if fills_nan and width > 32 and not self.inside.all():
-            raise RefsimError("tma-fill", f"the NaN fill of {width}-bit elements is not known", help="oob_fill zeros")
+            raise RefsimError("bad-box", f"the NaN fill of {width}-bit elements is not known", help="oob_fill zeros")
         needed = (int(self.global_bits.max()) + width + 7) // 8
         memory = words(array_of("memory", memory))
         if memory.dtype != np.uint8 or memory.ndim != 1 or memory.size < needed:
-            raise RefsimError("tma-memory", f"the box reads {needed} bytes; {memory.dtype} {memory.shape} has fewer")
+            raise RefsimError("bad-box", f"the box reads {needed} bytes; {memory.dtype} {memory.shape} has fewer")
         memory = memory[:needed]
         if self.tensor_map.data_type.rounded:
             memory = rounded_words(np.frombuffer(memory.tobytes(), np.uint32)).view(np.uint8)

@@ -85,7 +85,7 @@ def _computed(arguments: Arguments, row: Profile) -> NDArray[Any]:
     for format in (arguments.a_format, arguments.b_format):
         if format.is_integer or (format is F64 and row.d_format is F32):
             raise RefsimError(
-                "operand-format", f"{format} operands are not offered here", row.name, help="use numerics.mma"
+                "unsupported-format", f"{format} operands are not offered here", row.name, help="use numerics.mma"
             )
     return fitted(arguments, row, row.k[0]).result()
 
@@ -98,7 +98,7 @@ def _any_block(arguments: Arguments) -> tuple[tuple[Format, int], ...]:
     if scale_format.signed or scale_format.bits > 8:
         names = [row.name for row in FORMATS if not row.signed]
         raise RefsimError(
-            "scales", f"{scale_format} is no format of scales", "exact sum", help=f"known: {', '.join(names)}"
+            "bad-scale", f"{scale_format} is no format of scales", "exact sum", help=f"known: {', '.join(names)}"
         )
     length, blocks = (0 if array is None else _columns(array) for array in (arguments.a, arguments.a_scale))
     return ((scale_format, length // blocks if blocks else 1),)

@@ -184,7 +184,7 @@ def _array(given: ArrayLike, which: str, row: Profile) -> NDArray[Any]:
     try:
         return native(read_as_array(which, given))
     except ValueError:
-        raise RefsimError("operand-shape", f"the rows of {which} differ in length", row.name) from None
+        raise RefsimError("bad-shape", f"the rows of {which} differ in length", row.name) from None
 
 
 def _operand(codes: ArrayLike, format: ElementType, which: str, row: Profile, negate: bool) -> NDArray[Any]:
@@ -193,29 +193,29 @@ def _operand(codes: ArrayLike, format: ElementType, which: str, row: Profile, ne
     dtype = format.code_dtype
     if array.dtype != dtype:
         raise RefsimError(
-            "code-type",
+            "bad-dtype",
             f"{which} holds {array.dtype}, codes of {format} are {dtype}",
             row.name,
             "codes are unsigned integers, values are floats",
             f"refsim.encode(values, {format.name!r}), or view a float's bits",
         )
     if array.ndim < 2:
-        raise RefsimError("operand-shape", f"{which} has shape {array.shape}", row.name, "(..., rows, K)")
+        raise RefsimError("bad-shape", f"{which} has shape {array.shape}", row.name, "(..., rows, K)")
     if format.bits < 8 and array.size and int(array.max()) >= format.code_limit:
         raise RefsimError(
-            "illegal-code",
+            "out-of-range",
             f"{which} holds {int(array.max()):#x}",
             row.name,
             f"{format} has codes below {format.code_limit:#x}",
             "one code per element; unpack packed bytes with refsim.unpack",
         )
     if not isinstance(negate, (bool, np.bool_)):
-        raise RefsimError("negate", f"negate_{which} is {negate!r}", row.name, "a flag is True or False")
+        raise RefsimError("bad-modifier", f"negate_{which} is {negate!r}", row.name, "a flag is True or False")
     if not negate:
         return array
     if not row.negates or format.is_integer:
         raise RefsimError(
-            "negate", f"negate_{which} is not offered by {row.unit}", row.name, "the instruction has no such flag"
+            "bad-modifier", f"negate_{which} is not offered by {row.unit}", row.name, "the instruction has no such flag"
         )
     negated: NDArray[Any] = array ^ dtype.type(format.sign_mask)
     return negated
@@ -223,12 +223,10 @@ def _operand(codes: ArrayLike, format: ElementType, which: str, row: Profile, ne
 
 def _check_k(a: NDArray[Any], b: NDArray[Any], k: int, row: Profile) -> None:
     if a.shape[-1] != b.shape[-1]:
-        raise RefsimError(
-            "operand-shape", f"a has K = {a.shape[-1]}, b has K = {b.shape[-1]}", row.name, "(..., rows, K)"
-        )
+        raise RefsimError("bad-shape", f"a has K = {a.shape[-1]}, b has K = {b.shape[-1]}", row.name, "(..., rows, K)")
     if a.shape[-1] == 0 or a.shape[-1] % k:
         raise RefsimError(
-            "operand-k",
+            "bad-shape",
             f"K = {a.shape[-1]} is not a positive multiple of the instruction's {k}",
             row.name,
             help="pad a and b with zeros: code 0 is +0 in every operand format",
@@ -243,13 +241,13 @@ def _scales(
     if not row.scales:
         if a_scale is not None or b_scale is not None or scale_format is not None:
             raise RefsimError(
-                "scales", f"{row.unit} takes no scales", row.name, help="leave out a_scale, b_scale, scale_format"
+                "bad-scale", f"{row.unit} takes no scales", row.name, help="leave out a_scale, b_scale, scale_format"
             )
         return None, None, None
     known = ", ".join(f"{name} in blocks of {block}" for name, block in row.scales)
     if a_scale is None or b_scale is None or scale_format is None:
         raise RefsimError(
-            "scales", f"{row.unit} needs a_scale, b_scale and scale_format", row.name, help=f"known: {known}"
+            "bad-scale", f"{row.unit} needs a_scale, b_scale and scale_format", row.name, help=f"known: {known}"
         )
     format = element_named(scale_format)
     arrays = [_array(scale, which, row) for scale, which in ((a_scale, "a_scale"), (b_scale, "b_scale"))]
@@ -260,7 +258,7 @@ def _scales(
     )
     if not fits or blocks[0] != blocks[1]:
         raise RefsimError(
-            "scales",
+            "bad-scale",
             f"{format} scales of shapes {arrays[0].shape} and {arrays[1].shape} do not fit K = {length}",
             row.name,
             "(..., rows, K // block)",
@@ -268,7 +266,7 @@ def _scales(
         )
     if any(array.dtype != np.uint8 for array in arrays):
         raise RefsimError(
-            "code-type", f"scales hold {arrays[0].dtype} and {arrays[1].dtype}, codes are uint8", row.name
+            "bad-dtype", f"scales hold {arrays[0].dtype} and {arrays[1].dtype}, codes are uint8", row.name
         )
     found = float_named(format)
     mask = np.uint8(found.code_limit - 1)
@@ -287,9 +285,9 @@ def _accumulator(c: ArrayLike | None, row: Profile) -> NDArray[Any] | None:
     array = _array(c, "c", row)
     wanted = row.d_dtype
     if array.dtype != wanted:
-        raise RefsimError("accumulator-type", f"c is {array.dtype}, {row.d_format} is {wanted}", row.name)
+        raise RefsimError("bad-dtype", f"c is {array.dtype}, {row.d_format} is {wanted}", row.name)
     if array.ndim < 2:
-        raise RefsimError("operand-shape", f"c has shape {array.shape}", row.name, "(..., M, N)")
+        raise RefsimError("bad-shape", f"c has shape {array.shape}", row.name, "(..., M, N)")
     return np.ascontiguousarray(array).view(_code_dtype(row))
 
 
@@ -303,7 +301,7 @@ def _batch(
     for array, count, name in present:
         if array.shape[-2] != count or (name == "c" and array.shape[-1] != n):
             raise RefsimError(
-                "operand-shape", f"{name} has shape {array.shape}", rule=f"M = {m} rows of a, N = {n} rows of b"
+                "bad-shape", f"{name} has shape {array.shape}", rule=f"M = {m} rows of a, N = {n} rows of b"
             )
     leading = {array.shape[:-2] for array, _, _ in present}
     if len(leading) == 1:
@@ -312,7 +310,7 @@ def _batch(
         return np.broadcast_shapes(*leading)
     except ValueError:
         shapes = ", ".join(f"{name} {array.shape}" for array, _, name in present)
-        raise RefsimError("operand-shape", f"leading dimensions do not broadcast: {shapes}") from None
+        raise RefsimError("bad-shape", f"leading dimensions do not broadcast: {shapes}") from None
 
 
 def _broadcast(array: NDArray[Any], shape: tuple[int, ...]) -> NDArray[Any]:

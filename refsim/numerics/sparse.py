@@ -219,7 +219,7 @@ def compress(
     codes, row = _codes(a, format)
     sparsity = sparsity_of(row, unit)
     if codes.ndim < 1 or codes.shape[-1] == 0 or codes.shape[-1] % sparsity.group:
-        raise RefsimError("operand-k", f"rows of {codes.shape} codes are not whole groups of {sparsity.group}")
+        raise RefsimError("bad-shape", f"rows of {codes.shape} codes are not whole groups of {sparsity.group}")
     groups = codes.reshape(*codes.shape[:-1], codes.shape[-1] // sparsity.group, sparsity.group)
     present = groups & codes.dtype.type(_magnitudes(row)) != 0
     runs = present.reshape(*groups.shape[:-1], -1, sparsity.together).any(axis=-1)
@@ -271,20 +271,22 @@ def checked_positions(metadata: ArrayLike, shape: tuple[int, ...], sparsity: Spa
     positions = native(array_of("metadata", metadata))
     if positions.dtype.kind not in "iu" or positions.shape != shape or not shape or shape[-1] % sparsity.kept:
         raise RefsimError(
-            "metadata",
+            "not-sparse",
             f"metadata is {positions.dtype} of shape {positions.shape}, a has shape {shape}",
             rule=f"a position for each stored code, {sparsity.kept} to a group",
         )
     if (beyond := (positions < 0) | (positions >= sparsity.group)).any():
         place = tuple(int(each[0]) for each in np.nonzero(beyond))
         what = f"position {int(positions[place])} of stored element {place}"
-        raise RefsimError("metadata", what, rule=f"positions in a group of {sparsity.group} are below {sparsity.group}")
+        raise RefsimError(
+            "not-sparse", what, rule=f"positions in a group of {sparsity.group} are below {sparsity.group}"
+        )
     runs = positions.reshape(*shape[:-1], -1, sparsity.kept // sparsity.together, sparsity.together)
     first = runs[..., 0] - runs[..., 0] % sparsity.together
     if (torn := runs != first[..., None] + np.arange(sparsity.together)).any():
         group = tuple(int(each[0]) for each in np.nonzero(torn.any(axis=(-1, -2))))
         raise RefsimError(
-            "metadata",
+            "not-sparse",
             f"group {group} has positions {', '.join(map(str, runs[group].ravel().tolist()))}",
             rule=f"{sparsity}: the elements of a pair are stored side by side",
         )
@@ -292,7 +294,7 @@ def checked_positions(metadata: ArrayLike, shape: tuple[int, ...], sparsity: Spa
         group = tuple(int(each[0]) for each in np.nonzero(equal))
         position = int(first[..., 0][group])
         raise RefsimError(
-            "metadata",
+            "not-sparse",
             f"group {group} has positions {position} and {position}",
             rule="the positions of a group differ",
         )
@@ -304,7 +306,7 @@ def _codes(a: ArrayLike, format: str | ElementType | None) -> tuple[Codes, Eleme
     codes = native(array_of("a", given))
     if codes.dtype != row.code_dtype:
         raise RefsimError(
-            "code-type", f"a holds {codes.dtype}, codes of {row} are {row.code_dtype}", help="or view a float's bits"
+            "bad-dtype", f"a holds {codes.dtype}, codes of {row} are {row.code_dtype}", help="or view a float's bits"
         )
     return codes, row
 
@@ -374,19 +376,17 @@ def sparse_call(arguments: Arguments, metadata: ArrayLike, row: Profile, k: int)
     a, b = (native(array_of(name, side)) for name, side in (("a", arguments.a), ("b", arguments.b)))
     sparsity, where = sparsity_of(arguments.a_format, row.unit), f"sparse {row.name}"
     if min(a.ndim, b.ndim) < 2 or not a.size or a.shape[-1] * sparsity.group != b.shape[-1] * sparsity.kept:
-        raise RefsimError(
-            "operand-shape", f"a has shape {a.shape}, b has shape {b.shape}", where, f"{sparsity}: {_SHAPES}"
-        )
+        raise RefsimError("bad-shape", f"a has shape {a.shape}, b has shape {b.shape}", where, f"{sparsity}: {_SHAPES}")
     positions = checked_positions(metadata, a.shape, sparsity)
     c = None if arguments.c is None else native(array_of("c", arguments.c))
     m, n = a.shape[-2], b.shape[-2]
     if c is not None and c.shape[-2:] != (m, n):
-        raise RefsimError("operand-shape", f"c has shape {c.shape}", where, f"M = {m}, N = {n}")
+        raise RefsimError("bad-shape", f"c has shape {c.shape}", where, f"M = {m}, N = {n}")
     try:
         leading = np.broadcast_shapes(a.shape[:-2], b.shape[:-2], () if c is None else c.shape[:-2])
     except ValueError:
         raise RefsimError(
-            "operand-shape", f"leading dimensions of {a.shape} and {b.shape} do not broadcast", where
+            "bad-shape", f"leading dimensions of {a.shape} and {b.shape} do not broadcast", where
         ) from None
     return SparseCall(
         row=row, k=k, arguments=replace(arguments, a=a, b=b, c=c), positions=positions, shape=(*leading, m, n)

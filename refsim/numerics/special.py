@@ -94,7 +94,7 @@ def special_form(instruction: str) -> SpecialForm:
     longer = [name for name in _BY_NAME if isinstance(instruction, str) and name.startswith(f"{instruction}.")]
     if longer:
         what = f"{instruction} may be any of {len(longer)} instructions"
-        raise RefsimError("which-instruction", what, help=f"known: {', '.join(longer)}")
+        raise RefsimError("ambiguous-name", what, help=f"known: {', '.join(longer)}")
     if not isinstance(instruction, str) or instruction not in _BY_NAME:
         raise unknown("special function", instruction, [form.instruction for form in SPECIAL_FORMS])
     return _BY_NAME[instruction]
@@ -120,7 +120,7 @@ def approx(instruction: str, *operands: Array) -> Array:
         arrays = [words(each) for each in arrays]
     kind = kind_of(*arrays)
     if kind.name != form.format.name:
-        raise RefsimError("operand-type", f"{instruction} does not take {kind.name}", rule=f"{form.format.name} alone")
+        raise RefsimError("bad-dtype", f"{instruction} does not take {kind.name}", rule=f"{form.format.name} alone")
     flat = (np.ascontiguousarray(each).reshape(-1).view(kind.unsigned) for each in arrays)
     found: Array = form.words(*flat).reshape(arrays[0].shape).view(returned)
     return found
@@ -131,11 +131,9 @@ def _together(instruction: str, operands: tuple[Array, ...]) -> list[Array]:
     try:
         arrays = [read_as_array("an operand", each) for each in operands]
     except ValueError:  # lists in a list that differ in length
-        raise RefsimError("operand-shape", "the rows of an operand differ in length", where=instruction) from None
+        raise RefsimError("bad-shape", "the rows of an operand differ in length", where=instruction) from None
     try:
         return list(np.broadcast_arrays(*arrays))
     except ValueError:
         shapes = " and ".join(str(each.shape) for each in arrays)
-        raise RefsimError(
-            "operand-shape", f"operands of shapes {shapes} do not fit together", where=instruction
-        ) from None
+        raise RefsimError("bad-shape", f"operands of shapes {shapes} do not fit together", where=instruction) from None

@@ -166,11 +166,13 @@ def _operands(
     arrays = tuple(codes_with_format(name, each, row)[0] for name, each in zip("qkv", given, strict=True))
     for name, array in zip("qkv", arrays, strict=True):
         if array.ndim != 3 or 0 in array.shape:
-            raise RefsimError("shape", f"{name} has shape {array.shape}", rule="(heads, length, depth)")
+            raise RefsimError("bad-shape", f"{name} has shape {array.shape}", rule="(heads, length, depth)")
     q, k, v = arrays
     if k.shape != v.shape or q.shape[2] != k.shape[2] or len(q) % len(k):
         what = f"q {q.shape}, k {k.shape}, v {v.shape}"
-        raise RefsimError("shape", what, rule="(heads, Lq, D), (kv_heads, Lk, D) twice, heads a multiple of kv_heads")
+        raise RefsimError(
+            "bad-shape", what, rule="(heads, Lq, D), (kv_heads, Lk, D) twice, heads a multiple of kv_heads"
+        )
     return row, arrays
 
 
@@ -183,14 +185,16 @@ def _factors(
 ) -> tuple[Floats, Floats | None]:
     """Return C and the scale of v for each head, (heads, 1); None for the scale of bf16."""
     if (scales is None) != (row is BF16):
-        raise RefsimError("scales", f"scales of {row} attention", rule="e4m3 has scales of q, k and v, bf16 has none")
+        raise RefsimError(
+            "bad-scale", f"scales of {row} attention", rule="e4m3 has scales of q, k and v, bf16 has none"
+        )
     common = np.full((heads, 1), of_scores, np.float32)
     if scales is None:
         return common, None
     of_q, of_k, of_v = (np.asarray(each, np.float32) for each in scales)
     if of_q.shape != (heads,) or of_k.shape != (kv_heads,) or of_v.shape != (kv_heads,):
         what = f"scales of shapes {of_q.shape}, {of_k.shape}, {of_v.shape}"
-        raise RefsimError("scale-shape", what, rule=f"({heads},), ({kv_heads},), ({kv_heads},): one for each head")
+        raise RefsimError("bad-shape", what, rule=f"({heads},), ({kv_heads},), ({kv_heads},): one for each head")
     group = heads // kv_heads
     of_scores_and_q = ieee.mul(common, of_q[:, None])
     return ieee.mul(of_scores_and_q, np.repeat(of_k, group)[:, None]), np.repeat(of_v, group)[:, None]

@@ -80,12 +80,12 @@ def block_scaled_matmul(
     """
     written = format_named(out)
     if written not in RESULT_FORMATS:
-        raise RefsimError("format-not-here", f"out is {written.name}", rule="f32, or bf16 or f16: that, rounded")
+        raise RefsimError("unsupported-format", f"out is {written.name}", rule="f32, or bf16 or f16: that, rounded")
     form = ScaleForm(scale_format, block, layout)
     left, right = side("a", a, a_format, a_scale, form), side("b", b, b_format, b_scale, form)
     if left.k != right.k or (left.kind, left.block) != (right.kind, right.block):
         shapes = ", ".join(f"K = {each.k} in blocks of {each.block}, {each.kind.name}" for each in (left, right))
-        raise RefsimError("shape", f"A and B have {shapes}", rule="(M, K) and (N, K): one K and one kind of scales")
+        raise RefsimError("bad-shape", f"A and B have {shapes}", rule="(M, K) and (N, K): one K and one kind of scales")
     row = _row(left, right, target, unit)
     if row.scales:
         multiply = _native(row, target)
@@ -103,7 +103,7 @@ def _start(c: ArrayLike | None, m: int, n: int) -> Floats:
         return np.zeros((m, n), np.float32)
     array = array_of("c", c)
     if array.dtype != np.float32 or array.shape != (m, n):
-        raise RefsimError("accumulator", f"c is {array.dtype} of shape {array.shape}", rule=f"float32, ({m}, {n})")
+        raise RefsimError("bad-shape", f"c is {array.dtype} of shape {array.shape}", rule=f"float32, ({m}, {n})")
     return array
 
 
@@ -111,9 +111,7 @@ def _factor(scale: float) -> np.float32:
     """Return the global scale as float32; raise unless it is one number."""
     array = array_of("global_scale", scale)
     if array.shape or array.dtype.kind not in "fiu":
-        raise RefsimError(
-            "global-scale", f"global_scale is {scale!r}", rule="one number, which float32 holds or rounds"
-        )
+        raise RefsimError("bad-scale", f"global_scale is {scale!r}", rule="one number, which float32 holds or rounds")
     with np.errstate(over="ignore"):
         return np.float32(array)
 
@@ -121,7 +119,7 @@ def _factor(scale: float) -> np.float32:
 def _row(a: ScaledSide, b: ScaledSide, target: str, unit: str | None) -> Profile:
     """Return the unit's arithmetic: the given unit, or the unit with block scales that takes the fewest formats.
 
-    Without block scales on the target it is the first unit that multiplies bf16. Raises `no-block-scales` where none
+    Without block scales on the target it is the first unit that multiplies bf16. Raises `unknown-arithmetic` where none
     fits.
     """
     chip(target)
@@ -136,7 +134,7 @@ def _row(a: ScaledSide, b: ScaledSide, target: str, unit: str | None) -> Profile
     known = [f"{row.name}, {kind.name} of {size}" for row in here for kind, size in row.scales]
     known += [f"unit={name!r}, in bf16" for name in dict.fromkeys(row.unit for row in wide)]
     raise RefsimError(
-        "no-block-scales", f"{target} has no {unit or 'unit'} for {asked}", help="; ".join(known) or "another target"
+        "unknown-arithmetic", f"{target} has no {unit or 'unit'} for {asked}", help="; ".join(known) or "another target"
     )
 
 

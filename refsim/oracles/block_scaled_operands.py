@@ -60,18 +60,18 @@ def side(name: str, codes: ArrayLike, format: str | Format | None, scales: Array
     size = BLOCKS[kind] if form.block is None else form.block
     if not is_whole(size) or (kind, size) not in PAIRS:
         known = ", ".join(f"{format.name} of {length}" for format, length in PAIRS)
-        raise RefsimError("block-size", f"{kind.name} scales of blocks of {size!r}", f"{name}_scale", f"known: {known}")
+        raise RefsimError("bad-scale", f"{kind.name} scales of blocks of {size!r}", f"{name}_scale", f"known: {known}")
     k = array.shape[1]
     if k % size:
         raise RefsimError(
-            "operand-k", f"K = {k} of {name} is no multiple of its blocks of {size}", help=f"pad {name} with zeros"
+            "bad-shape", f"K = {k} of {name} is no multiple of its blocks of {size}", help=f"pad {name} with zeros"
         )
     shape = (len(array), k // size)
     if form.layout is not None:
         given = scale_layout(form.layout).unshuffle(given, shape)
     elif given.shape != shape:
         raise RefsimError(
-            "scale-shape",
+            "bad-shape",
             f"{name}_scale has shape {given.shape}",
             f"{name} of shape {array.shape}",
             f"{shape}: {kind.name}, one for {size} of K",
@@ -86,20 +86,20 @@ def _codes(name: str, codes: ArrayLike, format: str | Format | None) -> tuple[ND
     array = np.asarray(codes)
     if row.bits > BYTE or array.dtype != np.uint8:
         raise RefsimError(
-            "code-type", f"{name} holds {array.dtype}, codes of {row}", rule="FP8, FP6 or FP4: one uint8 a code"
+            "bad-dtype", f"{name} holds {array.dtype}, codes of {row}", rule="FP8, FP6 or FP4: one uint8 a code"
         )
     if array.ndim != 2 or array.shape[1] == 0:
-        raise RefsimError("shape", f"{name} has shape {array.shape}", rule="(rows, K), K at least 1")
+        raise RefsimError("bad-shape", f"{name} has shape {array.shape}", rule="(rows, K), K at least 1")
     if array.size and int(array.max()) >= row.code_limit:
         raise RefsimError(
-            "illegal-code",
+            "out-of-range",
             f"{name} holds {int(array.max()):#x}",
             rule=f"{row} has codes below {row.code_limit:#x}",
             help="one code an element; refsim.unpack takes packed bytes apart",
         )
     if 2 * row.bits <= BYTE and array.shape[1] % 2:
         raise RefsimError(
-            "odd-count", f"{name} has K = {array.shape[1]} of {row}", rule="two of them share a byte: K is even"
+            "bad-shape", f"{name} has K = {array.shape[1]} of {row}", rule="two of them share a byte: K is even"
         )
     return array, row
 
@@ -112,7 +112,7 @@ def _scales(name: str, scales: ArrayLike, format: str | Format | None) -> tuple[
     array = np.asarray(given)
     if kind not in BLOCKS or array.dtype != np.uint8:
         raise RefsimError(
-            "scale-type",
+            "bad-dtype",
             f"{name}_scale holds {array.dtype}, scales of {kind.name}",
             rule=f"codes of {' or '.join(row.name for row in BLOCKS)}: one uint8 each",
         )

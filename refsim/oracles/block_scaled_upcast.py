@@ -39,7 +39,7 @@ UPCASTS = (
 
 
 def upcast_named(name: str) -> Upcast:
-    """Return the upcast of a name; raise RefsimError `unknown-upcast` with the names."""
+    """Return the upcast of a name; raise RefsimError `unknown-name` with the names."""
     for row in UPCASTS:
         if row.name == name:
             return row
@@ -78,11 +78,11 @@ def k_order(k: int, k_width: int, tile_k: int | None) -> NDArray[np.int64]:
 
     A lane's registers are its runs one after another, two for a tile of 8 * k_width. An instruction takes a pair of
     each run, or two pairs of the run where the tile has only one. k_order(32, 4, None)[:16] is 0 1 4 5 8 9 12 13 16 17
-    .. 28 29. Raises RefsimError `k-width` for widths other than 2, 4, 8 and tiles without a whole run.
+    .. 28 29. Raises RefsimError `bad-value` for widths other than 2, 4, 8 and tiles without a whole run.
     """
     run = LANES_OF_ROW * (k_width if is_whole(k_width) and k_width in (2, 4, 8) else 0)
     if run == 0 or (tile_k is not None and (not is_whole(tile_k, INSTRUCTION_K) or tile_k % run)):
-        raise RefsimError("k-width", f"k_width={k_width!r}, tile_k={tile_k!r}", rule="2, 4 or 8 k a lane; whole runs")
+        raise RefsimError("bad-value", f"k_width={k_width!r}, tile_k={tile_k!r}", rule="2, 4 or 8 k a lane; whole runs")
     pairs = k_width // PAIR
     if tile_k == run and pairs > 1:
         shape, axes = (-1, 1, LANES_OF_ROW, pairs // HALVES, HALVES, PAIR), (0, 3, 1, 4, 2, 5)

@@ -160,11 +160,11 @@ def cublaslt_fp8(
             raise unknown(kind, str(name), list(known))
     written = format_named(out)
     if written not in OUT_FORMATS:
-        raise RefsimError("format-not-here", f"out is {written.name}", rule="bf16, or f32")
+        raise RefsimError("unsupported-format", f"out is {written.name}", rule="bf16, or f32")
     left, right = _codes("a", a), _codes("b", b)
     m, n, k = len(left), len(right), left.shape[1]
     if right.shape[1] != k:
-        raise RefsimError("shape", f"a has K = {k}, b has K = {right.shape[1]}", rule="a (M, K), b (N, K)")
+        raise RefsimError("bad-shape", f"a has K = {k}, b has K = {right.shape[1]}", rule="a (M, K), b (N, K)")
     region = _region(version, chip)
     ranges = _ranges(region, (m, n, k), scaling, splits)
     picked = _indices("row", rows, m), _indices("col", cols, n)
@@ -250,14 +250,14 @@ def _ranges(region: CublasltRegion, shape: tuple[int, int, int], scaling: Cublas
     """Return the number of ranges of K: the caller's, or the recorded number; raise `unmodelled` without a record."""
     if splits is not None:
         if not is_whole(splits, 1):
-            raise RefsimError("splits", f"splits is {splits!r}", rule="1 or more")
+            raise RefsimError("out-of-range", f"splits is {splits!r}", rule="1 or more")
         return int(splits)
     m, n, k = shape
     step = region.shapes[scaling][0][2]
     recorded = region.splits(m + -m % step, n, k, scaling)
     if recorded is None:
         raise RefsimError(
-            "unmodelled",
+            "unsupported-feature",
             f"{m} x {n} x {k} (M, N, K), {scaling}: how this library splits K there was not recorded",
             where=f"cuBLASLt {region.version} on {region.chip.upper()}",
             rule=f"recorded: K up to {region.unsplit_k}, or more than {region.unsplit_outputs} outputs, M up to"
@@ -270,7 +270,7 @@ def _ranges(region: CublasltRegion, shape: tuple[int, int, int], scaling: Cublas
 
 def _unmodelled(what: str, where: str, rule: str) -> RefsimError:
     """Return the error of an input that was not recorded."""
-    return RefsimError("unmodelled", what, where=where, rule=rule, kind=Kind.INCONCLUSIVE)
+    return RefsimError("unsupported-feature", what, where=where, rule=rule, kind=Kind.INCONCLUSIVE)
 
 
 def _recorded_scales(region: CublasltRegion, name: str, scales: Floats, where: str) -> Floats:
@@ -288,10 +288,10 @@ def _codes(name: str, codes: ArrayLike) -> Codes:
     bare = array_of(name, codes)
     codes, format = with_format(bare, E4M3 if bare.dtype == E4M3.code_dtype else None, name)
     if format is not E4M3:
-        raise RefsimError("format-not-here", f"{name} holds {format.name}", rule="E4M3, as it was measured")
+        raise RefsimError("unsupported-format", f"{name} holds {format.name}", rule="E4M3, as it was measured")
     array = np.asarray(codes)
     if array.ndim != 2 or 0 in array.shape:
-        raise RefsimError("shape", f"{name} has shape {array.shape}", rule="(rows, K), none of them 0")
+        raise RefsimError("bad-shape", f"{name} has shape {array.shape}", rule="(rows, K), none of them 0")
     return array
 
 
@@ -301,7 +301,7 @@ def _indices(name: str, picked: Picked, extent: int) -> NDArray[np.int64]:
         return np.arange(extent)
     indices = whole(name, picked, limit=extent)
     if indices.ndim != 1:
-        raise RefsimError("shape", f"{name}s have shape {indices.shape}", rule="a list of indices")
+        raise RefsimError("bad-shape", f"{name}s have shape {indices.shape}", rule="a list of indices")
     return indices
 
 
@@ -311,9 +311,9 @@ def _scalar(name: str, scale: ArrayLike) -> Floats:
         scale = _rounded(scale)
     array = native(array_of(f"scale_{name}", scale))
     if array.dtype != np.float32:
-        raise RefsimError("scale-type", f"scale_{name} is {array.dtype}", rule="float32")
+        raise RefsimError("bad-dtype", f"scale_{name} is {array.dtype}", rule="float32")
     if array.size != 1:
-        raise RefsimError("scale-shape", f"scale_{name} has shape {array.shape}", rule="one number for a tensor")
+        raise RefsimError("bad-shape", f"scale_{name} has shape {array.shape}", rule="one number for a tensor")
     return array.reshape(1, 1)
 
 
@@ -328,9 +328,9 @@ def _block_scales(name: str, scales: ArrayLike, rows: int, k: int, each: int) ->
     array = native(array_of(f"scale_{name}", scales))
     wanted = ceil(rows / each), ceil(k / BLOCK)
     if array.dtype != np.float32:
-        raise RefsimError("scale-type", f"scale_{name} holds {array.dtype}", rule="float32")
+        raise RefsimError("bad-dtype", f"scale_{name} holds {array.dtype}", rule="float32")
     if array.shape != wanted:
         raise RefsimError(
-            "scale-shape", f"scale_{name} has shape {array.shape}", rule=f"scales of blocks have shape {wanted}"
+            "bad-shape", f"scale_{name} has shape {array.shape}", rule=f"scales of blocks have shape {wanted}"
         )
     return np.repeat(array, each, axis=0)[:rows]

@@ -99,7 +99,7 @@ def dequantize(
     with np.errstate(all="ignore"):
         factor = np.float32(scale)
         if not isinstance(scale, np.float32) and not np.isnan(factor) and float(factor) != float(scale):
-            raise RefsimError("scale-type", f"scale {scale!r} is no float32", help=f"the nearest is {float(factor)!r}")
+            raise RefsimError("bad-dtype", f"scale {scale!r} is no float32", help=f"the nearest is {float(factor)!r}")
         product = np.multiply(decode(q, narrow, np.float32), factor, dtype=np.float32)
         return typed(round_bits(product, wide), wide, dtype)
 
@@ -107,7 +107,7 @@ def dequantize(
 def _scale(amax_bits: np.uint32, to: Format, eps: float) -> np.float32:
     """Return fl(MAX / max(amax, eps)); the maximum of a NaN and a number is the number, of -0 and +0 it is +0."""
     if not eps >= 0 or np.signbit(eps):
-        raise RefsimError("eps", f"eps is {eps!r}", rule="eps bounds a magnitude from below: 0 or more")
+        raise RefsimError("out-of-range", f"eps is {eps!r}", rule="eps bounds a magnitude from below: 0 or more")
     magnitude = np.array([amax_bits], np.uint32).view(np.float32)
     return np.float32(np.float32(to.max_value) / maximum(magnitude, np.array([eps], np.float32))[0])
 
@@ -115,5 +115,5 @@ def _scale(amax_bits: np.uint32, to: Format, eps: float) -> np.float32:
 def _pattern(bits: int) -> np.uint32:
     """Return the bits as uint32; raise where they exceed 32 bits."""
     if not 0 <= bits <= 0xFFFFFFFF:
-        raise RefsimError("amax-bits", f"amax_bits is {bits!r}", rule="a float32 pattern, 0 to 0xffffffff")
+        raise RefsimError("out-of-range", f"amax_bits is {bits!r}", rule="a float32 pattern, 0 to 0xffffffff")
     return np.uint32(bits)

@@ -125,7 +125,7 @@ def fp8_gemm_1d2d(
     written = format_named(out)
     if written not in OUT_FORMATS:
         raise RefsimError(
-            "format-not-here", f"out is {written.name}", rule="bf16, or f32: the sum that is rounded to it"
+            "unsupported-format", f"out is {written.name}", rule="bf16, or f32: the sum that is rounded to it"
         )
     if groups is None:
         left = _side("a", a, scale_a, a_format, rows)
@@ -154,13 +154,15 @@ def _of_groups(
     weights, b_format = _with_own_format(weights, formats[1], "b")
     if weights.ndim != 3 or of_weights.ndim != 3 or len(of_weights) != len(weights):
         raise RefsimError(
-            "shape",
+            "bad-shape",
             f"b has shape {weights.shape}, scale_b {of_weights.shape}",
             rule="(experts, N, K) and scales of each",
         )
     if codes.ndim not in (2, 3) or scales.ndim != codes.ndim or (codes.ndim == 3 and len(scales) != len(codes)):
         raise RefsimError(
-            "shape", f"a has shape {codes.shape}, scale_a {scales.shape}", rule="(M, K) and (M, T), or (experts, M, K)"
+            "bad-shape",
+            f"a has shape {codes.shape}, scale_a {scales.shape}",
+            rule="(M, K) and (M, T), or (experts, M, K)",
         )
     rows = _indices("row", picked[0], codes.shape[-2])
     cols = _indices("col", picked[1], weights.shape[1])
@@ -186,7 +188,7 @@ def _order(promotion: str, splits: int, target: str) -> _Order:
     if str(promotion) not in PROMOTIONS:
         raise unknown("promotion", str(promotion), list(PROMOTIONS))
     if not is_whole(splits, 1):
-        raise RefsimError("splits", f"splits is {splits!r}", rule="1 or more")
+        raise RefsimError("out-of-range", f"splits is {splits!r}", rule="1 or more")
     return _Order(str(promotion), int(splits), target)
 
 
@@ -194,15 +196,15 @@ def _side(name: str, codes: ArrayLike, scales: ArrayLike, format: str | Format |
     """Return the picked rows of an operand, checked, with a scale for each row and block."""
     array, row = _with_own_format(array_of(name, codes), format, name)
     if array.dtype != row.code_dtype or row.bits != 8:
-        raise RefsimError("code-type", f"{name} holds {array.dtype}, codes of {row}", rule="FP8: one uint8 a code")
+        raise RefsimError("bad-dtype", f"{name} holds {array.dtype}, codes of {row}", rule="FP8: one uint8 a code")
     if array.ndim != 2 or array.shape[1] == 0:
-        raise RefsimError("shape", f"{name} has shape {array.shape}", rule="(rows, K), K at least 1")
+        raise RefsimError("bad-shape", f"{name} has shape {array.shape}", rule="(rows, K), K at least 1")
     blocks = -(-array.shape[1] // BLOCK)
     factors = scale_values(scales)
     by_row, by_block = (len(array), blocks), (-(-len(array) // BLOCK), blocks)
     if factors.shape not in (by_row, by_block):
         raise RefsimError(
-            "scale-shape",
+            "bad-shape",
             f"scale_{name} has shape {factors.shape}",
             where=f"{name} of shape {array.shape}",
             rule=f"{by_row} by row, or {by_block} by {BLOCK} rows",
@@ -220,14 +222,14 @@ def _indices(name: str, picked: Picked, extent: int) -> NDArray[np.int64]:
         return np.arange(extent)
     indices = whole(name, picked, limit=extent)
     if indices.ndim != 1:
-        raise RefsimError("shape", f"{name}s have shape {indices.shape}", rule="a list of indices")
+        raise RefsimError("bad-shape", f"{name}s have shape {indices.shape}", rule="a list of indices")
     return indices
 
 
 def _gemm(a: _Side, b: _Side, order: _Order) -> Floats:
     """Return F of every output (rows of A, rows of B), in tiles of bounded memory."""
     if a.k != b.k:
-        raise RefsimError("shape", f"A has {a.k} columns of K, B {b.k}", rule="(M, K), (N, K): one K")
+        raise RefsimError("bad-shape", f"A has {a.k} columns of K, B {b.k}", rule="(M, K), (N, K): one K")
     total = np.zeros((len(a.codes), len(b.codes)), np.float32)
     side = 1 << 10
     for top in range(0, len(a.codes), side):

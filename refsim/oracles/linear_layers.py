@@ -85,7 +85,7 @@ class Reduction:
         """Raise RefsimError for wrong numbers of columns, formats or orders."""
         if not (is_whole(self.splits, 1) and is_whole(self.tile, 1)) or self.tile % STEP:
             raise RefsimError(
-                "bad-reduction",
+                "bad-value",
                 f"{self.splits} splits of tiles of {self.tile} columns",
                 where=self.name,
                 rule=f"1 split or more, a tile of {STEP} columns or a multiple",
@@ -136,12 +136,16 @@ def linear(
     """
     x, w = _matrix("x", x, BF16), _matrix("w", w, BF16)
     if x.shape[0] > MAX_BATCH:
-        raise RefsimError("batch", f"x has {x.shape[0]} rows", rule=f"a batch is 1 to {MAX_BATCH} rows: one fragment")
+        raise RefsimError(
+            "bad-shape", f"x has {x.shape[0]} rows", rule=f"a batch is 1 to {MAX_BATCH} rows: one fragment"
+        )
     if x.shape[1] != w.shape[1]:
-        raise RefsimError("shape", f"x has K = {x.shape[1]}, w has K = {w.shape[1]}", rule="(batch, K), (output, K)")
+        raise RefsimError(
+            "bad-shape", f"x has K = {x.shape[1]}, w has K = {w.shape[1]}", rule="(batch, K), (output, K)"
+        )
     r = None if residual is None else _matrix("residual", residual, BF16)
     if r is not None and r.shape != (len(x), len(w)):
-        raise RefsimError("shape", f"residual has shape {r.shape}", rule=f"(batch, output) = {(len(x), len(w))}")
+        raise RefsimError("bad-shape", f"residual has shape {r.shape}", rule=f"(batch, output) = {(len(x), len(w))}")
     row = reduction_named(reduction)
     partials = _partials(x, w, row, target)
     total = partials[0] if row.splits == 1 else ORDERS[row.order](partials)
@@ -180,12 +184,12 @@ def weights(
     """Return V of `linear_fp8_weight`: the bf16 operand of the tensor core, shape (output, K); NaN is 0x7fff."""
     codes, factors = _matrix("w", w, E4M3), _matrix("scales", scales, BF16)
     if np.shape(group) != (2,) or not all(is_whole(each, 1) for each in group):
-        raise RefsimError("group", f"a group of {group!r}", rule="(rows, columns), both 1 or more")
+        raise RefsimError("bad-value", f"a group of {group!r}", rule="(rows, columns), both 1 or more")
     rows, columns = (min(size, extent) for size, extent in zip(group, codes.shape, strict=True))
     wanted = -(-codes.shape[0] // rows), -(-codes.shape[1] // columns)
     if factors.shape != wanted:
         raise RefsimError(
-            "scale-shape",
+            "bad-shape",
             f"scales have shape {factors.shape}, groups of {group[0]} x {group[1]} need {wanted}",
             rule="(ceil(output / rows), ceil(K / columns))",
         )
@@ -234,10 +238,10 @@ def _matrix(name: str, codes: ArrayLike, format: Format) -> Codes:
     try:
         array = np.asarray(with_format(read_as_array(name, codes), format, name)[0])
     except ValueError:
-        raise RefsimError("shape", f"the rows of {name} differ in length") from None
+        raise RefsimError("bad-shape", f"the rows of {name} differ in length") from None
     if array.dtype != format.code_dtype:
         wanted = format.code_dtype
-        raise RefsimError("code-type", f"{name} holds {array.dtype}, its codes are {wanted}", help=f"view({wanted})")
+        raise RefsimError("bad-dtype", f"{name} holds {array.dtype}, its codes are {wanted}", help=f"view({wanted})")
     if array.ndim != 2 or 0 in array.shape:
-        raise RefsimError("shape", f"{name} has shape {array.shape}", rule="two dimensions, neither of them empty")
+        raise RefsimError("bad-shape", f"{name} has shape {array.shape}", rule="two dimensions, neither of them empty")
     return array

@@ -83,7 +83,7 @@ def rms_norm(
     row, values = _values("x", x, format)
     _, factors = _values("w", array_of("w", w)[None], row)
     if factors.shape[1] != values.shape[1]:
-        raise RefsimError("shape", f"w has {factors.shape[1]} elements, x {values.shape[1]} columns")
+        raise RefsimError("bad-shape", f"w has {factors.shape[1]} elements, x {values.shape[1]} columns")
     total: Floats = np.zeros((len(values), BLOCK_THREADS), np.float32)
     for each in _columns(values, 0):
         total = ieee.fma(each, each, total)
@@ -95,7 +95,7 @@ def rms_norm(
     if gate is not None:
         _, gates = _values("gate", gate, row)
         if gates.shape != values.shape:
-            raise RefsimError("shape", f"gate has shape {gates.shape}, x {values.shape}")
+            raise RefsimError("bad-shape", f"gate has shape {gates.shape}, x {values.shape}")
         normed = ieee.mul(normed, _silu(gates))
     return typed(_codes(normed, row), row, dtype)
 
@@ -121,7 +121,7 @@ def _values(name: str, codes: ArrayLike, format: str | Format | None) -> tuple[F
     if row not in ROW_FORMATS:
         raise unknown("format of a row", row.name, [each.name for each in ROW_FORMATS])
     if array.ndim != 2 or array.shape[1] == 0:
-        raise RefsimError("shape", f"{name} has shape {array.shape}", rule="(rows, columns), a column at least")
+        raise RefsimError("bad-shape", f"{name} has shape {array.shape}", rule="(rows, columns), a column at least")
     return row, decode(array, row, np.float32)
 
 

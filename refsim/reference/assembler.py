@@ -81,6 +81,6 @@ def refusals(bounds: list[Bound], target: str, folder: Path, release: int = -1) 
             break
         messages = refused(ended.stdout + ended.stderr, len(bounds))
         if not messages:
-            raise RefsimError("assembler-failed", f"ptxas refuses the listing: {ended.stderr[:2000]}")
+            raise RefsimError("compile-error", f"ptxas refuses the listing: {ended.stderr[:2000]}")
         found |= {bounds[at].opcode: message for at, message in messages.items()}
     return found

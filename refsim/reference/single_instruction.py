@@ -147,7 +147,7 @@ def run(
     (size,), or (lanes, size) for local memory, size a multiple of 4; a copy is returned. `active`: the lanes that
     execute it (default all). `checks`: by default a launch's checks. `immediate`: constants for operands, by name; such
     an operand takes no array. `result_bits`: the width of the result registers, where it differs from the type's.
-    Results of inactive lanes are 0. Raises the launch's errors, and RefsimError `source-count` for a wrong number of
+    Results of inactive lanes are 0. Raises the launch's errors, and RefsimError `operand-count` for a wrong number of
     arrays.
     """
     bound = bind(opcode, operands=operands)
@@ -155,7 +155,7 @@ def run(
     text = _Program(bound, optional, immediate or {}, pool, result_bits)
     arrays = [np.ascontiguousarray(source) for source in sources]
     if len(arrays) != len(text.inputs):
-        raise RefsimError("source-count", f"{opcode} takes {len(text.inputs)} arrays, {len(arrays)} were given")
+        raise RefsimError("operand-count", f"{opcode} takes {len(text.inputs)} arrays, {len(arrays)} were given")
     lanes = len(arrays[0]) if arrays else 32 if active is None else len(active)
     flags = np.ones(lanes, np.uint8) if active is None else active.astype(np.uint8)
     contents = np.zeros(16, np.uint8) if pool is None else pool.copy()

@@ -18,7 +18,7 @@ def write(document: Document, *, citations: bool = False) -> str:
     parts = [part for part in document.parts if not _headline(part)] or document.parts
     if len(parts) != 1:
         raise RefsimError(
-            "csv-needs-one-table",
+            "form-does-not-fit",
             f"this answer has {len(parts)} parts, and CSV holds one table",
             help="--as json or --as jsonl holds all of them",
         )

@@ -52,7 +52,7 @@ MX_FORMATS = tuple(row.name for row in BLOCK_FORMATS if row.scale is E8M0)
 def block_format(name: str | BlockFormat) -> BlockFormat:
     """Return the block format of a name, or the given `BlockFormat` itself.
 
-    block_format("nvfp4").width is 16. Raises RefsimError `unknown-block-format`, with the nearest name. Source: the
+    block_format("nvfp4").width is 16. Raises RefsimError `unknown-format`, with the nearest name. Source: the
     entry's.
     """
     if isinstance(name, BlockFormat):

@@ -19,7 +19,7 @@ def checked_block(block: Pair | None, row: BlockFormat) -> Pair:
     extent = checked_group(block)
     if extent not in ((1, row.width), (row.width, row.width)):
         raise RefsimError(
-            "block",
+            "bad-value",
             f"a block of {extent[0]} x {extent[1]}",
             where=str(row),
             rule=f"(1, {row.width}), or ({row.width}, {row.width}) with one scale for as many rows [{row.source.document.title}]",
@@ -34,7 +34,7 @@ def by_blocks(array: NDArray[Any], extent: Pair) -> NDArray[Any]:
         return np.ascontiguousarray(array).reshape(-1, across) if array.size else array.reshape(0, across)
     if array.ndim < 2 or array.shape[-2] % down:
         raise RefsimError(
-            "block-shape",
+            "bad-shape",
             f"x has shape {array.shape}: its rows are no multiple of {down}",
             rule=f"blocks of {down} x {across}",
             help="pad rows with zeros",
@@ -58,17 +58,17 @@ def tensor_factor(value: Any, row: BlockFormat) -> np.float32 | None:
         return None
     if not row.two_levels:
         raise RefsimError(
-            "tensor-scale", f"{row} has no scale of the tensor", rule=str(row.source), help="leave tensor_scale= out"
+            "bad-scale", f"{row} has no scale of the tensor", rule=str(row.source), help="leave tensor_scale= out"
         )
     array = array_of("tensor_scale", value)
     if array.shape not in ((), (1,)) or array.dtype.kind not in "fiu":
         what = f"tensor_scale is {array.dtype} of shape {array.shape}"
-        raise RefsimError("tensor-scale", what, where=str(row), rule="one float32 for the tensor")
+        raise RefsimError("bad-scale", what, where=str(row), rule="one float32 for the tensor")
     with np.errstate(all="ignore"):
         found = np.float32(array.reshape(()))
     if found < 0 or (np.isinf(found) and np.isfinite(array.astype(np.float64)).all()):
         rule = "one number from 0 on, which float32 holds or rounds"
-        raise RefsimError("tensor-scale", f"tensor_scale is {value!r}", where=str(row), rule=rule)
+        raise RefsimError("bad-scale", f"tensor_scale is {value!r}", where=str(row), rule=rule)
     return found
 
 
@@ -77,7 +77,7 @@ def require_shapes(codes: tuple[int, ...], scales: tuple[int, ...], row: BlockFo
     down, across = extent
     if not codes or codes[-1] % across or (down > 1 and (len(codes) < 2 or codes[-2] % down)):
         raise RefsimError(
-            "block-shape",
+            "bad-shape",
             f"codes of shape {codes} are not in blocks of {down} x {across}",
             where=str(row),
             rule=str(row.source),
@@ -89,7 +89,7 @@ def require_shapes(codes: tuple[int, ...], scales: tuple[int, ...], row: BlockFo
     others = sorted({each.width for each in BLOCK_FORMATS if scales == (*codes[:-1], codes[-1] // each.width)})
     names = ", ".join(each.name for each in BLOCK_FORMATS if each.width in others)
     raise RefsimError(
-        "scale-shape",
+        "bad-shape",
         f"scales have shape {scales}, codes of shape {codes} need {wanted}",
         where=str(row),
         rule=f"one {row.scale} for {down} x {across} {row.element}",

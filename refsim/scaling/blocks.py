@@ -72,7 +72,7 @@ class Blocks(Card):
     def typed(self) -> tuple[NDArray[Any], NDArray[Any]]:
         """Return codes and scales as arrays of their formats' ml_dtypes types, without a copy.
 
-        Scales of NVFP4 become float8_e4m3fn. Raises RefsimError `no-dtype` for elements without a dtype (mxint8).
+        Scales of NVFP4 become float8_e4m3fn. Raises RefsimError `unsupported-dtype` for elements without a dtype (mxint8).
         """
         scale = E4M3 if self.format.scale is UE4M3 else self.format.scale  # without a sign its codes are those of E4M3
         return typed(self.codes, self.format.element, "ml_dtypes"), typed(self.scales, scale, "ml_dtypes")
@@ -102,10 +102,10 @@ class Blocks(Card):
         """Return the value of every element: code times scale times factor, exact in float64, rounded once to float32.
 
         Code 0x7e of e4m3 with scale code 126 is 224. A scale of NaN makes its block NaN.
-        Raises RefsimError `value-type` for another dtype. Source: OCP MX, section 6.1.
+        Raises RefsimError `bad-dtype` for another dtype. Source: OCP MX, section 6.1.
         """
         if dtype not in (np.float32, np.float64, "float32", "float64"):
-            raise RefsimError("value-type", f"dequantize to {dtype!r} is not offered", help="np.float32 or np.float64")
+            raise RefsimError("bad-dtype", f"dequantize to {dtype!r} is not offered", help="np.float32 or np.float64")
         two_levels = self.tensor_scale is not None
         kind = np.float64 if two_levels else np.dtype(dtype).type
         values = decode(self.codes, self.format.element, kind)
@@ -157,7 +157,7 @@ def quantize(
     array, held = _input(x, input_format)
     if array.ndim < 1 or array.shape[-1] % row.width:
         raise RefsimError(
-            "block-shape",
+            "bad-shape",
             f"x has shape {array.shape}: its last dimension is no multiple of {row.width}",
             where=str(row),
             rule=f"{row.width} neighbours along K share a scale [{row.source.document.title}]",
@@ -209,7 +209,7 @@ def _input(x: ArrayLike, input_format: str | Format | None) -> tuple[NDArray[Any
     array = array_of("x", x)
     if array.dtype.kind == "f" and format_held(array.dtype) is None:
         raise RefsimError(
-            "value-type",
+            "bad-dtype",
             f"x holds {array.dtype}",
             rule="a quantiser reads bfloat16, float16 or float32",
             help="codes of bf16 or f16 go in as they are, with input_format=; x.astype(np.float32) rounds what float32 does not "

@@ -97,7 +97,7 @@ def dequantize_file(
         }
         if not meant:
             raise RefsimError(
-                "no-blocks",
+                "nothing-to-do",
                 "no tensor says its block format",
                 where=str(path),
                 rule=f"metadata {BLOCKS_NOTE}<key> names it: refsim quantize writes that",
@@ -135,11 +135,11 @@ def _require_meant(given: TensorFile, why: Mapping[str, str], keys: tuple[str, .
         for key in found:
             if why[key]:
                 raise RefsimError(
-                    "block-shape", f"tensor {key!r} of shape {given.regions[key].shape}: {why[key]}", where=str(row)
+                    "bad-shape", f"tensor {key!r} of shape {given.regions[key].shape}: {why[key]}", where=str(row)
                 )
     if all(why.values()):
         raise RefsimError(
-            "nothing-to-quantise",
+            "nothing-to-do",
             f"no tensor is a matrix of bf16, f16 or f32 with K a multiple of {row.width}",
             where=given.reader.where,
         )
@@ -162,7 +162,7 @@ def _plan_of_quantized(
             _add(plan, notes, key + TENSOR_SCALE, F32, (1,))
         taken = [each for each in (key + SCALES, key + TENSOR_SCALE) if each in given.regions]
         if taken:
-            raise RefsimError("key-taken", f"the file has a tensor called {taken[0]!r}", where=given.reader.where)
+            raise RefsimError("name-taken", f"the file has a tensor called {taken[0]!r}", where=given.reader.where)
     return plan, notes
 
 
@@ -280,11 +280,11 @@ def _check_parts(given: TensorFile, meant: Mapping[str, str]) -> None:
             if BITS[region.dtype] not in widths or (count is not None and prod(region.shape) != count):
                 what = f"{part!r} is {region.dtype} of shape {region.shape}"
                 rule = f"{row}: {row.element} elements, a byte for each scale, one float32 for the tensor"
-                raise RefsimError("part-type", what, rule=rule)
+                raise RefsimError("bad-dtype", what, rule=rule)
         shape, scales = given.regions[key].shape, given.regions[key + SCALES].shape
         if scales != (*shape[:-1], shape[-1] // row.width) or shape[-1] % row.width:
             raise RefsimError(
-                "scale-shape", f"{key!r} has shape {shape}, its scales {scales}", rule=f"{row.width} of K share one"
+                "bad-shape", f"{key!r} has shape {shape}, its scales {scales}", rule=f"{row.width} of K share one"
             )
 
 

@@ -21,7 +21,7 @@ def scale_grid(shape: Pair, group: Pair = (1, 128)) -> Pair:
     rows, columns = checked_group(group)
     extents = whole_numbers("extent", shape)
     if len(extents) != 2:
-        raise RefsimError("shape", f"a matrix of shape {extents}", rule="(rows, columns)")
+        raise RefsimError("bad-shape", f"a matrix of shape {extents}", rule="(rows, columns)")
     return -(-extents[0] // rows), -(-extents[1] // columns)
 
 
@@ -29,13 +29,13 @@ def spread(scales: ArrayLike, shape: Pair, group: Pair = (1, 128)) -> NDArray[An
     """Return the scale of every element: `scales` (..., *scale_grid(shape, group)) becomes (..., *shape) of equal
     dtype.
 
-    spread([[2.0, 3.0]], (1, 3), (1, 2)) is [[2.0, 2.0, 3.0]]. Raises RefsimError `scale-shape` for another number of
+    spread([[2.0, 3.0]], (1, 3), (1, 2)) is [[2.0, 2.0, 3.0]]. Raises RefsimError `bad-shape` for another number of
     scales. Source: defined here.
     """
     array, wanted = array_of("scales", scales), scale_grid(shape, group)
     if array.shape[-2:] != wanted:
         raise RefsimError(
-            "scale-shape",
+            "bad-shape",
             f"scales have shape {array.shape}, {shape[0]} x {shape[1]} in groups of {group[0]} x {group[1]} need {wanted}",
             rule="(ceil(rows / group rows), ceil(columns / group columns))",
         )
@@ -56,5 +56,5 @@ def largest_of_groups(magnitudes: NDArray[Any], group: Pair) -> NDArray[Any]:
 def checked_group(group: Pair) -> Pair:
     """Return (rows, columns) of a group; raise unless both are whole numbers from 1."""
     if array_of("group", group).shape != (2,) or not all(is_whole(each, 1) for each in group):
-        raise RefsimError("group", f"a group of {group!r}", rule="(rows, columns), both 1 or more")
+        raise RefsimError("bad-value", f"a group of {group!r}", rule="(rows, columns), both 1 or more")
     return int(group[0]), int(group[1])

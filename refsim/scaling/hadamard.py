@@ -15,7 +15,7 @@ SIGNS = (1, 1, 1, -1, 1, -1, -1, -1, -1, -1, -1, 1, -1, 1, -1, -1)
 def hadamard(size: int) -> NDArray[np.float64]:
     """Return Sylvester's matrix of 1 and -1: hadamard(2) is [[1, 1], [1, -1]]."""
     if size < 1 or size & (size - 1):
-        raise RefsimError("hadamard-size", f"{size} signs", rule="a power of two")
+        raise RefsimError("bad-value", f"{size} signs", rule="a power of two")
     matrix = np.ones((1, 1))
     while len(matrix) < size:
         matrix = np.block([[matrix, matrix], [matrix, -matrix]])
@@ -33,15 +33,15 @@ def random_hadamard(x: ArrayLike, signs: ArrayLike = SIGNS, *, inverse: bool = F
     """
     given, vector = array_of("x", x), array_of("signs", signs)
     if given.dtype.kind not in "fiub" and not is_typed(given.dtype):
-        raise RefsimError("value-type", f"x holds {given.dtype}", rule="numbers, which float64 holds")
+        raise RefsimError("bad-dtype", f"x holds {given.dtype}", rule="numbers, which float64 holds")
     values = given.astype(np.float64)
     if vector.ndim != 1 or vector.dtype.kind not in "fiu" or not (np.abs(vector) == 1).all():
-        raise RefsimError("hadamard-signs", f"signs {signs!r}", rule="one dimension of 1 and -1")
+        raise RefsimError("bad-value", f"signs {signs!r}", rule="one dimension of 1 and -1")
     vector = vector.astype(np.float64)
     matrix = hadamard(vector.size)
     if values.ndim < 1 or values.shape[-1] % vector.size:
         raise RefsimError(
-            "block-shape",
+            "bad-shape",
             f"x has shape {values.shape}: its last dimension is no multiple of {vector.size}",
             rule="one sign for each of a run of neighbours",
         )

@@ -85,7 +85,7 @@ def quantize(
     _known("NaN rule", nan, NAN_RULES)
     values = wide_values(codes, format)
     if values.ndim < 2:
-        raise RefsimError("shape", f"codes have shape {values.shape}", rule="(..., rows, columns)")
+        raise RefsimError("bad-shape", f"codes have shape {values.shape}", rule="(..., rows, columns)")
     magnitudes = values.view(np.uint32) & MAGNITUDE_BITS
     if nan == NAN_RULES[1]:
         magnitudes = np.where(magnitudes > INFINITY_BITS, np.uint32(0), magnitudes)
@@ -136,7 +136,7 @@ def dequantize(
     narrow, wide = one_of(held, NARROW_FORMATS, "format"), one_of(to, WIDE_FORMATS, "to")
     values = decode(q, narrow, np.float32)
     if values.ndim < 2:
-        raise RefsimError("shape", f"codes have shape {values.shape}", rule="(..., rows, columns)")
+        raise RefsimError("bad-shape", f"codes have shape {values.shape}", rule="(..., rows, columns)")
     with np.errstate(all="ignore"):
         factors = spread(scale_values(scales), (values.shape[-2], values.shape[-1]), group)
         return typed(round_bits(np.multiply(values, factors, dtype=np.float32), wide), wide, dtype)
@@ -151,7 +151,7 @@ def scale_values(scales: ArrayLike) -> NDArray[np.float32]:
         return array
     if array.dtype == np.uint8 or is_typed(array.dtype):
         return decode(array, scale_kind("e8m0").format, np.float32)
-    raise RefsimError("scale-type", f"scales hold {array.dtype}", rule="float32, or E8M0 codes as uint8")
+    raise RefsimError("bad-dtype", f"scales hold {array.dtype}", rule="float32, or E8M0 codes as uint8")
 
 
 def _bits_of(eps: float) -> np.uint32:
@@ -160,7 +160,7 @@ def _bits_of(eps: float) -> np.uint32:
     with np.errstate(all="ignore"):
         rounded = np.float32(eps if is_number and abs(eps) <= 1e300 else np.inf)
     if not (rounded > 0 and np.isfinite(rounded)):
-        raise RefsimError("eps", f"eps is {eps!r}", rule="eps bounds amax from below: a float32 above 0")
+        raise RefsimError("out-of-range", f"eps is {eps!r}", rule="eps bounds amax from below: a float32 above 0")
     return np.uint32(rounded.view(np.uint32))
 
 

@@ -13,7 +13,7 @@ USUAL_RECIPE, USUAL_TWO_LEVELS = "rceil", "te"
 def recipes_of(format: str | BlockFormat) -> tuple[Recipe, ...]:
     """Return the recipes that can make a block format, in the order of `RECIPES`.
 
-    recipes_of("nvfp4")[0].name is "te". Raises RefsimError `unknown-block-format`. Source: the recipes' entries.
+    recipes_of("nvfp4")[0].name is "te". Raises RefsimError `unknown-format`. Source: the recipes' entries.
     """
     row = block_format(format)
     return tuple(each for each in RECIPES if row.name in each.formats)
@@ -23,7 +23,7 @@ def recipe_named(name: str | Recipe | None, format: str | BlockFormat) -> Recipe
     """Return the recipe of that name for a block format; None means the default recipe.
 
     recipe_named(None, "mxfp8").name is "rceil". Raises RefsimError `unknown-recipe` with the nearest name, and
-    `recipe-format` where the recipe is for other formats. Source: the recipe's entry.
+    `unsupported-format` where the recipe is for other formats. Source: the recipe's entry.
     """
     row = block_format(format)
     mine = recipes_of(row)
@@ -37,7 +37,7 @@ def recipe_named(name: str | Recipe | None, format: str | BlockFormat) -> Recipe
         found = rows[0]
     if row.name not in found.formats:
         raise RefsimError(
-            "recipe-format",
+            "unsupported-format",
             f"recipe {found} is not for {row}",
             rule=f"{found} makes {', '.join(found.formats)}",
             help=f"recipes of {row}: {', '.join(each.name for each in mine)}",

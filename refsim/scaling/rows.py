@@ -42,7 +42,7 @@ _BY_NAME = {row.name: row for row in SCALE_KINDS}
 def scale_kind(name: str | ScaleKind) -> ScaleKind:
     """Return the scale kind of a name, or the given `ScaleKind` itself.
 
-    len(scale_kind("e8m0").name) is 4. Raises RefsimError `unknown-scale-kind`, with the nearest name. Source: the
+    len(scale_kind("e8m0").name) is 4. Raises RefsimError `unknown-name`, with the nearest name. Source: the
     entry's.
     """
     if isinstance(name, ScaleKind):

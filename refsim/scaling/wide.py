@@ -25,5 +25,5 @@ def one_of(name: str | Format, allowed: tuple[Format, ...], where: str) -> Forma
     row = format_named(name)
     if row not in allowed:
         names = ", ".join(each.name for each in allowed)
-        raise RefsimError("format-not-here", f"{where} is {row.name}", rule=f"{where} is one of {names}")
+        raise RefsimError("unsupported-format", f"{where} is {row.name}", rule=f"{where} is one of {names}")
     return row

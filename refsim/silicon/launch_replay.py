@@ -40,7 +40,7 @@ class Replays:
     def of(self, opcodes: Iterable[str], target: str) -> SiliconWitness:
         """Return the comparison of a launch's instructions on a target with their recordings.
 
-        Opcodes that compute no numbers (moves, loads, barriers) are skipped. Raises RefsimError `bad-sidecar` for
+        Opcodes that compute no numbers (moves, loads, barriers) are skipped. Raises RefsimError `bad-file` for
         damaged recordings; without any recordings the result says so.
         """
         wanted = sorted(opcodes)

@@ -128,7 +128,7 @@ def operand_rows(kinds: tuple[str, ...], start: int, count: int, *, specials: bo
     product or sum nearly vanish. With `specials` all are special values.
     """
     if start < 0 or count < 0:
-        raise RefsimError("row-range", f"rows {start} to {start + count} do not exist", rule="rows count from 0")
+        raise RefsimError("out-of-range", f"rows {start} to {start + count} do not exist", rule="rows count from 0")
     dtypes = [np.dtype(f"u{kind_bits(kind) // 8}") for kind in kinds]
     rows = np.arange(start, start + count, dtype=np.uint64)
     found: list[NDArray[np.uint64]] = []

@@ -63,7 +63,7 @@ def digest(results: NDArray[np.unsignedinteger]) -> NDArray[np.uint64]:
     """Return the digest of each chunk: unsigned integers of shape (..., 65536) give uint64 of shape (...)."""
     if results.ndim == 0 or results.shape[-1] != CHUNK or results.dtype.kind != "u":
         raise RefsimError(
-            "digest-shape",
+            "bad-shape",
             f"a digest is taken of 65536 unsigned integers, not of shape {results.shape} {results.dtype}",
             help="give register bits, 65536 along the last axis",
         )
@@ -108,7 +108,7 @@ def _inverse_weights() -> NDArray[np.uint64]:
 def chunk_patterns(chunk: int) -> NDArray[np.uint32]:
     """Return the 65,536 patterns of one chunk: chunk 0x3f80 begins with 0x3f800000, which is 1.0."""
     if not 0 <= chunk < CHUNK:
-        raise RefsimError("chunk-range", f"there is no chunk {chunk}", rule="chunks are 0 to 65535")
+        raise RefsimError("out-of-range", f"there is no chunk {chunk}", rule="chunks are 0 to 65535")
     return (np.uint32(chunk) << np.uint32(16)) | np.arange(CHUNK, dtype=np.uint32)
 
 
@@ -159,14 +159,14 @@ def sidecar(stem: str, device: str = "h200") -> dict[str, Any]:
     if isinstance(content, dict) and content.get("equal_to") in _RECORDED_FIRST and content["equal_to"] != device:
         content["recordings"] = sidecar(stem, content["equal_to"])["recordings"]
     if not isinstance(content, dict) or not isinstance(content.get("recordings"), dict):
-        raise RefsimError("bad-sidecar", f"{path.name} has no recordings", where=str(path), kind=Kind.UNREADABLE)
+        raise RefsimError("bad-file", f"{path.name} has no recordings", where=str(path), kind=Kind.UNREADABLE)
     return content
 
 
 def _damaged(path: Path, problem: Exception) -> RefsimError:
     """Return the error of a damaged recording file."""
     what = f"{path.name} is damaged: {type(problem).__name__}: {str(problem)[:200]}"
-    return RefsimError("bad-sidecar", what, where=str(path), help="reinstall refsim", kind=Kind.UNREADABLE)
+    return RefsimError("bad-file", what, where=str(path), help="reinstall refsim", kind=Kind.UNREADABLE)
 
 
 def recorded_devices(stem: str) -> tuple[str, ...]:
@@ -184,7 +184,7 @@ def recorded_devices(stem: str) -> tuple[str, ...]:
 def recordings(stem: str, device: str = "h200") -> dict[str, Recording]:
     """Return every recording of `<stem>.npz` (or .npz.xz) by name, with unpacked digests.
 
-    A device whose results equal another's has the other's recordings; RefsimError `bad-sidecar` where their hash no
+    A device whose results equal another's has the other's recordings; RefsimError `bad-file` where their hash no
     longer fits the sidecar. Arrays are plain unsigned integers. Key "digests": uint64, one per chunk; "results": one
     per 16-bit input; for scalar forms "operand0" .. and "result" are the columns of a table.
     """
@@ -204,7 +204,7 @@ class Shelf:
     """The recordings of one file, read one by one: the file stays in memory, its members are not unpacked.
 
     `rows` are the sidecar's entries, `chips` its device and the devices with equal results. Raises RefsimError
-    `bad-sidecar` where either file is damaged.
+    `bad-file` where either file is damaged.
     """
 
     def __init__(self, stem: str, device: str = "h200") -> None:
@@ -234,7 +234,7 @@ def shelf(stem: str, device: str) -> Shelf:
 
 @contextmanager
 def _named_if_damaged(path: Path) -> Iterator[None]:
-    """Raise every error of reading inside the block as `bad-sidecar` of the file."""
+    """Raise every error of reading inside the block as `bad-file` of the file."""
     try:
         yield
     except (OSError, ValueError, TypeError, KeyError, AttributeError, EOFError, MemoryError) as problem:

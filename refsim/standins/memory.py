@@ -116,7 +116,7 @@ class DeviceMemory:
 
     @_in_turn
     def free(self, address: int) -> None:
-        """Give an allocation back; RefsimError `bad-free` for an address where none begins."""
+        """Give an allocation back; RefsimError `bad-address` for an address where none begins."""
         if address not in self.live:
             raise self.not_free(address)
         self.live_bytes -= self.live.pop(address).size
@@ -126,7 +126,7 @@ class DeviceMemory:
         """The error for a free of what is no allocation, or no longer; it is told."""
         lies = self.memory.space.describe(address - self.memory.space.base, 1)
         what = f"{address:#x} is no allocation: {lies}"
-        return self._told(RefsimError("bad-free", what, caller(), "free takes what allocate returned, once"))
+        return self._told(RefsimError("bad-address", what, caller(), "free takes what allocate returned, once"))
 
     @_in_turn
     def read(self, address: int, size: int) -> Bytes:
@@ -207,7 +207,7 @@ class DeviceMemory:
         if size and (region is None or position + size > region.end):
             what = f"{size} B at {address:#x}: {self.memory.space.describe(position, size)}"
             rule = "a copy lies within one allocation of the device"
-            raise self._told(RefsimError("bad-copy", what, caller(), rule))
+            raise self._told(RefsimError("bad-address", what, caller(), rule))
 
     @contextmanager
     def mapped(self, arrays: Sequence[tuple[int, Bytes]], package: str) -> Iterator[list[int]]:

@@ -38,7 +38,7 @@ def run_program(command: Sequence[str], settings: Settings) -> ProgramRun:
     """Start a command with the stand-ins in every Python of it, wait for it, and read what was done.
 
     `python` and `pytest` are those of the Python that runs refsim. Its input and output are this process's. Raises
-    RefsimError `no-command` and `stand-ins-did-not-start` (exit 4).
+    RefsimError `missing-argument` and `stand-ins-did-not-start` (exit 4).
     run_program(["python", "-c", "pass"], Settings()).exit_code is 0.
     """
     words = _resolved(command)
@@ -75,7 +75,7 @@ def _resolved(command: Sequence[str]) -> list[str]:
     found = shutil.which(first)
     if found is None:
         raise RefsimError(
-            "no-command",
+            "missing-argument",
             f"no program is called {first!r}",
             help="refsim run -- python program.py, or refsim run -- pytest tests",
             kind=Kind.MISSING,
@@ -104,7 +104,7 @@ def _waited(words: list[str], environment: dict[str, str]) -> tuple[int, bool]:
         process = subprocess.Popen(words, env=environment, stdout=into, text=True)
     except OSError as problem:
         raise RefsimError(
-            "no-command",
+            "missing-argument",
             f"{words[0]} cannot be started: {(problem.strerror or str(problem)).lower()}",
             kind=Kind.MISSING,
         ) from problem

@@ -116,7 +116,7 @@ class StandInFinder(MetaPathFinder):
             )  # `from package import module` would swallow ModuleNotFoundError
         package, _, name = fullname.rpartition(".")
         if package in _OF_MODULES and PathFinder.find_spec(fullname, path) is None:  # `from package import name`
-            said = f"[unsupported-function] {_OF_MODULES[package]}.{name} is not simulated"
+            said = f"[unsupported-feature] {_OF_MODULES[package]}.{name} is not simulated"
             raise ImportError(said, name=f"{_OF_MODULES[package]}.{name}")
         return None
 

@@ -95,7 +95,7 @@ class GpuSession:
         return compiled(KernelCode(source=source, options=tuple(options), **more), target or self.target).text
 
     def load(self, image: bytes | str, package: str) -> "SimulatedModule":
-        """A module with variables of its own; `image` is PTX. RefsimError `not-ptx` for machine code."""
+        """A module with variables of its own; `image` is PTX. RefsimError `bad-file` for machine code."""
         self.memory.begun()
         text = ptx_text(image)
         if text not in self.programs:
@@ -111,7 +111,7 @@ class GpuSession:
         self.refused[name] = self.refused.get(name, 0) + 1
         self._of_test("refused", name)
         return UnsupportedError(
-            "unsupported-function", f"{name} is not simulated" + (f": {why}" if why else ""), "", "", help, Kind.MISSING
+            "unsupported-feature", f"{name} is not simulated" + (f": {why}" if why else ""), "", "", help, Kind.MISSING
         )
 
     def answered_by_host(self, name: str) -> None:
@@ -287,7 +287,7 @@ def ptx_text(image: bytes | str) -> str:
     what = next((word for magic, word in _BINARIES.items() if raw.startswith(magic)), "")
     if what or b".version" not in raw:
         raise RefsimError(
-            "not-ptx",
+            "bad-file",
             f"{what or 'an image without PTX'} of {len(raw)} B",
             rule="the simulated GPU executes PTX, not machine code",
             help="load the PTX that it was made from: nvcc -ptx, or a SourceModule",

@@ -33,7 +33,7 @@ def find_kernels(paths: Iterable[str | Path] | None = None) -> tuple[Kernel, ...
     names = [kernel.name for kernel in kernels]
     for name in names:
         if names.count(name) > 1:
-            raise RefsimError("duplicate-kernel", f"two kernels are called {name!r}", where=", ".join(map(str, files)))
+            raise RefsimError("name-taken", f"two kernels are called {name!r}", where=", ".join(map(str, files)))
     return kernels
 
 
@@ -136,6 +136,6 @@ def _module(file: Path, modified_ns: int) -> ModuleType:
         if isinstance(error, ModuleNotFoundError):
             help = f"a module next to the kernel file is found by PYTHONPATH={file.parent}, or where its package is installed"
         raise RefsimError(
-            "kernel-file-fails", what, where=str(file), help=help, kind=Kind.UNREADABLE, place=location(error)
+            "user-code-raised", what, where=str(file), help=help, kind=Kind.UNREADABLE, place=location(error)
         ) from error
     return module

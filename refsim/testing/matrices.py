@@ -75,7 +75,7 @@ def values(format: str | Format, *, fills: Sequence[str] = DRAWN_FILLS, max_patc
 def extents(tile: int, most: int) -> SearchStrategy[int]:
     """1 to `most`, often at or next to multiples of `tile`, often multiples of 8 (rows of whole 16-byte vectors)."""
     if not 1 <= tile <= most or most < 8:
-        raise RefsimError("bad-size", f"extents up to {most} around tiles of {tile} do not exist")
+        raise RefsimError("out-of-range", f"extents up to {most} around tiles of {tile} do not exist")
     beside = st.builds(lambda count, off: max(1, count * tile + off), st.integers(1, most // tile), st.integers(-1, 1))
     return st.one_of(st.integers(1, most), beside, st.integers(1, most // 8).map(lambda count: 8 * count))
 

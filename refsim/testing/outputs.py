@@ -17,7 +17,7 @@ def checked(kernel: Kernel, label: str, outputs: Any, formats: Mapping[str, str]
     if not isinstance(outputs, Mapping):
         what = f"{label} returns {_named(outputs)}, not a mapping of names to arrays"
         example = "launcher.read(y)" if label == "run" else "want"
-        raise RefsimError("outputs-differ", what, where=where, help=f'return {{"{next(iter(formats))}": {example}}}')
+        raise RefsimError("wrong-output", what, where=where, help=f'return {{"{next(iter(formats))}": {example}}}')
     arrays: Mapping[str, Any] = called(kernel, label, lambda: {name: _read(value) for name, value in outputs.items()})
     _same_names(label, arrays, formats, where)
     for name, value in arrays.items():
@@ -27,14 +27,14 @@ def checked(kernel: Kernel, label: str, outputs: Any, formats: Mapping[str, str]
                     f"{label} returns Bounded values for {name!r}, the promise is {str(kernel.promise).split(':')[0]}"
                 )
                 raise RefsimError(
-                    "outputs-differ", what, where=where, help="promise=Promise.BOUNDED(because=...) decides by them"
+                    "wrong-output", what, where=where, help="promise=Promise.BOUNDED(because=...) decides by them"
                 )
         elif not isinstance(value, np.ndarray):
             what = f"{label} returns {_named(value)} for {name!r}, not a NumPy array"
-            raise RefsimError("outputs-differ", what, where=where, help=_way_out(label, name, value))
+            raise RefsimError("wrong-output", what, where=where, help=_way_out(label, name, value))
     if kernel.promise.is_bounded and label == "oracle" and not any(isinstance(v, Bounded) for v in arrays.values()):
         what = "the promise is Promise.BOUNDED, and oracle returns no bounds"
-        raise RefsimError("outputs-differ", what, where=where, help="return {name: Bounded(value, bound)}")
+        raise RefsimError("wrong-output", what, where=where, help="return {name: Bounded(value, bound)}")
     return arrays
 
 
@@ -43,13 +43,13 @@ def check_shape(kernel: Kernel, name: str, got: Any, want: Any) -> None:
     shape = want.value.shape if isinstance(want, Bounded) else want.shape
     if got.shape != shape:
         what = f"run returns {name!r} in shape {got.shape}, oracle in shape {shape}"
-        raise RefsimError("shape-mismatch", what, where=f"kernel {kernel.name}", help="both return the same elements")
+        raise RefsimError("bad-shape", what, where=f"kernel {kernel.name}", help="both return the same elements")
 
 
 def in_output(kernel: Kernel, name: str, format: str, error: RefsimError) -> RefsimError:
     """An error of a comparison, with the output that was compared and, for floats in place of codes, the way out."""
     error.where = error.where or f"output {name!r} of kernel {kernel.name}"
-    if not error.help and format and error.code in ("dtype-mismatch", "format-mismatch"):
+    if not error.help and format and error.code in ("bad-dtype", "format-mismatch"):
         error.help = f'run and oracle both return codes: refsim.encode(values, "{format}") gives those of floats'
     return error
 
@@ -63,10 +63,10 @@ def _same_names(label: str, outputs: Mapping[Any, Any], formats: Mapping[str, st
     if undeclared:
         what = f"{label} returns {listed(undeclared)}, declared are {listed(list(formats))}"
         help = f'outputs={{"{undeclared[0]}": "<format>"}} declares it; "" stands for plain integers'
-        raise RefsimError("outputs-differ", what, where=where, help=help)
+        raise RefsimError("wrong-output", what, where=where, help=help)
     if missing:
         what = f"{label} does not return {listed(missing)}, which is declared; it returns {listed(list(outputs)) or 'nothing'}"
-        raise RefsimError("outputs-differ", what, where=where, help="return every output of outputs=, or declare fewer")
+        raise RefsimError("wrong-output", what, where=where, help="return every output of outputs=, or declare fewer")
 
 
 def _read(value: Any) -> Any:

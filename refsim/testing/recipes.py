@@ -248,7 +248,7 @@ def _dataclass_from_json(kind: type, record: Any, where: str) -> Any:
             raise unknown(f"field of {kind.__name__}", str(key), known, where=where)
     missing = [f.name for f in fields(kind) if f.name not in record and f.default is MISSING]
     if missing:
-        raise RefsimError("missing-field", f"{kind.__name__} needs {missing[0]!r}", where=where)
+        raise RefsimError("bad-file", f"{kind.__name__} needs {missing[0]!r}", where=where)
     return kind(**{key: from_json(hints[key], value, f"{where}.{key}") for key, value in record.items()})
 
 

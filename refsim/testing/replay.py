@@ -59,7 +59,7 @@ def load_case(path: str | Path, kernel: Kernel | None = None, *, trust: bool = F
 
     The file is at most 1 MiB; its fields are checked, and the kernel's own recipe class decides what is built. The Python
     file that it names runs only where `trusted` says so, or with `trust`. Raises RefsimError: `untrusted-case` (exit 2),
-    `bad-case` (exit 3) for what is no case.
+    `bad-file` (exit 3) for what is no case.
     """
     case = checked_path(path)
     record = _record(case)
@@ -143,7 +143,7 @@ def _no_constant(name: str) -> float:
 
 def _record(case: Path) -> dict[str, Any]:
     def refuse(what: str) -> RefsimError:
-        return RefsimError("bad-case", what, where=str(case), help=f"give {_WANTED}", kind=Kind.UNREADABLE)
+        return RefsimError("bad-file", what, where=str(case), help=f"give {_WANTED}", kind=Kind.UNREADABLE)
 
     try:
         text = text_of(read_whole(case, MAX_CASE_BYTES, "a case"), _WANTED, str(case))

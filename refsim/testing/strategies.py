@@ -36,7 +36,7 @@ def sizes(max_size: int = 4096, *, multiple_of: int = 1) -> SearchStrategy[int]:
     `multiple_of` keeps to multiples (of a vector width, a block): sizes(multiple_of=128) draws 0, 128, 256, ...
     """
     if max_size < 0 or multiple_of < 1:
-        raise RefsimError("bad-size", f"sizes up to {max_size} in steps of {multiple_of} do not exist")
+        raise RefsimError("out-of-range", f"sizes up to {max_size} in steps of {multiple_of} do not exist")
     top = max_size // multiple_of
     # The full range comes first: a size from any edge is also one of the full range, so shrinking can leave its edge.
     ranges = [(0, top), *((low, min(high, top)) for low, high in EDGES if low <= top), (max(top - 1, 0), top)]
@@ -52,7 +52,7 @@ def bit_patterns(format: str | Format) -> SearchStrategy[int]:
 def misalignments(max_elements: int = 15) -> SearchStrategy[int]:
     """How many elements a tensor lies off its natural alignment: 0 is the simplest, odd values are frequent."""
     if not 0 <= max_elements <= MAX_MISALIGN:
-        raise RefsimError("bad-misalignment", f"max_elements must be in 0..{MAX_MISALIGN}, not {max_elements}")
+        raise RefsimError("out-of-range", f"max_elements must be in 0..{MAX_MISALIGN}, not {max_elements}")
     return st.one_of(st.just(0), st.integers(0, max_elements))
 
 

@@ -45,7 +45,9 @@ def called(kernel: Kernel, label: str, function: Callable[..., Any], *arguments:
         if label != "run":
             raise code_fails(kernel, label, error, problem) from error
         what = f"run of kernel {kernel.name} asserts: {said(error)}"
-        raise RefsimError("run-asserts", what, where=place(error), kind=Kind.FAULT, place=location(error)) from error
+        raise RefsimError(
+            "user-code-raised", what, where=place(error), kind=Kind.FAULT, place=location(error)
+        ) from error
     except BaseException as error:
         raise code_fails(kernel, label, error, problem) from error
 
@@ -58,7 +60,7 @@ def code_fails(kernel: Kernel, label: str, error: BaseException, problem: Any = 
     else:
         what, help = f"raised {said(error)}{on}", f"mend {label}: this is neither the kernel nor refsim"
     what = f"{label} of kernel {kernel.name} {what}"
-    return RefsimError("kernel-code-fails", what, where=place(error), help=help, place=location(error))
+    return RefsimError("user-code-raised", what, where=place(error), help=help, place=location(error))
 
 
 def shortened(problem: Any) -> str:

@@ -163,7 +163,7 @@ class Verdict(Card):
             return Verdict._of(record)
         except (TypeError, ValueError, KeyError, AttributeError, OverflowError) as problem:
             what = f"not a verdict: {type(problem).__name__}: {problem}"
-            raise RefsimError("bad-verdict", what, kind=Kind.UNREADABLE) from problem
+            raise RefsimError("bad-file", what, kind=Kind.UNREADABLE) from problem
 
     @staticmethod
     def _of(record: Mapping[str, Any]) -> "Verdict":
@@ -173,7 +173,7 @@ class Verdict(Card):
                 raise unknown("field of Verdict", key, list(Verdict.__dataclass_fields__))
         missing = [key for key in ("kernel", "status", "device", "profile") if key not in known]
         if missing:
-            raise RefsimError("missing-field", f"a verdict needs {missing[0]!r}")
+            raise RefsimError("bad-file", f"a verdict needs {missing[0]!r}")
         known["notes"] = tuple(known.get("notes", ()))
         for key in ("mismatch", "worst"):
             record_of = known.get(key)

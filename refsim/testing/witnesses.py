@@ -58,7 +58,7 @@ class Witnesses:
         got = int(array[index].view(f"u{array.dtype.itemsize}"))
         if not isinstance(want, int):
             what = f"definition of kernel {self.kernel.name} returns {type(want).__name__} for {name}{list(index)}"
-            raise RefsimError("bad-definition", what, rule="a definition returns the code of one element, or None")
+            raise RefsimError("wrong-output", what, rule="a definition returns the code of one element, or None")
         self.outputs += 1
         if got != want:
             self.differing += 1

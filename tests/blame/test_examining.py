@@ -108,7 +108,7 @@ def test_a_launch_that_the_driver_refuses_blames_nobody():
     class Refusing(StandInSilicon):
         def loaded_cubin(self, cubin, text, source):
             if b"0f3FC00001" in cubin:
-                raise RefsimError("launch-refused", "the driver refused the launch: out of resources")
+                raise RefsimError("driver-refused", "the driver refused the launch: out of resources")
             return super().loaded_cubin(cubin, text, source)
 
     hungry = InProcess("ptxas 13.0.88", 0, (PLANTED["constant"],))
@@ -118,7 +118,7 @@ def test_a_launch_that_the_driver_refuses_blames_nobody():
     edited = InProcess("mine", 3, (PLANTED["constant"],), is_edited=True)
     found = examined(polynomial(), [SOUND, edited], Refusing(), repeats=1)
     assert (found.verdict, found.exit_code) == ("not-run", 5)
-    assert found.because[0].startswith("what was edited was not run: [launch-refused]")
+    assert found.because[0].startswith("what was edited was not run: [driver-refused]")
 
 
 def test_of_what_was_edited_alone_changing_words_blame_the_edit():

@@ -145,7 +145,7 @@ def test_a_word_that_agrees_when_asked_alone_once_more_has_no_smallest_case():
 
 def test_operands_that_cannot_be_made_are_a_bug_of_refsim_not_of_the_device(monkeypatch):
     def refuses(*arguments, **keywords):
-        raise RefsimError("code-out-of-range", "0x47 is no code of e3m2")
+        raise RefsimError("out-of-range", "0x47 is no code of e3m2")
 
     monkeypatch.setattr(operands, "cell_operands", refuses)
     with pytest.raises(RuntimeError, match=r"no operands for mma\.sync.*0x47 is no code of e3m2"):

@@ -187,9 +187,9 @@ def test_every_bundled_product_is_the_sum_that_it_says(kernel, name):
 @pytest.mark.parametrize(
     ("change", "code", "kind"),
     [
-        ({"run": lambda launcher, problem: 1 / 0}, "kernel-code-fails", Kind.USAGE),
-        ({"run": lambda launcher, problem: {}}, "unknown-output", Kind.USAGE),
-        ({"run": lambda launcher, problem: {"y": np.zeros(3, np.uint16)}}, "order-result", Kind.USAGE),
+        ({"run": lambda launcher, problem: 1 / 0}, "user-code-raised", Kind.USAGE),
+        ({"run": lambda launcher, problem: {}}, "unknown-name", Kind.USAGE),
+        ({"run": lambda launcher, problem: {"y": np.zeros(3, np.uint16)}}, "wrong-output", Kind.USAGE),
         (
             {"run": lambda launcher, problem: raised(RefsimError("race", "a race", kind=Kind.FAULT))},
             "race",

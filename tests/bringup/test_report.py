@@ -105,7 +105,7 @@ def test_a_file_that_is_no_report_is_refused(tmp_path, content):
     path.write_bytes(content.encode("utf-8", "surrogateescape"))
     with pytest.raises(RefsimError) as caught:
         read_report(path)
-    assert (caught.value.code, caught.value.exit_code, caught.value.where) == ("bad-baseline", 3, str(path))
+    assert (caught.value.code, caught.value.exit_code, caught.value.where) == ("bad-file", 3, str(path))
 
 
 @pytest.mark.parametrize(
@@ -129,7 +129,7 @@ def test_a_file_that_is_no_report_is_refused(tmp_path, content):
 def test_a_case_of_wrong_types_is_refused(place, value):
     with pytest.raises(RefsimError) as caught:
         Case.from_json({**CASES[0].to_json(), place: value})
-    assert (caught.value.code, caught.value.exit_code) == ("bad-case", 3)
+    assert (caught.value.code, caught.value.exit_code) == ("bad-file", 3)
 
 
 def test_facts_that_are_no_texts_are_refused(tmp_path):

@@ -116,7 +116,7 @@ def test_a_state_that_is_a_pipe_is_not_waited_for(tmp_path):
     with pytest.raises(RefsimError, match="not-a-file"):
         list(run_suites(None, [suite([])], state(tmp_path)))
     for name in ("", path.name):
-        with pytest.raises(RefsimError, match="bad-baseline"):
+        with pytest.raises(RefsimError, match="bad-file"):
             read_report(tmp_path / name)
 
 

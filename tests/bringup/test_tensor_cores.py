@@ -239,11 +239,11 @@ FP8 = "mma.sync.aligned.m16n8k32.row.col.f32.e4m3.e4m3.f32"
 @pytest.mark.parametrize(
     ("code", "a", "b", "c", "negate"),
     [
-        ("operand-shape", (1, 16, 16), (1, 8, 16), None, False),
-        ("operand-shape", (16, 32), (8, 32), None, False),
-        ("operand-shape", (1, 16, 32), (2, 8, 32), None, False),
-        ("operand-shape", (1, 16, 32), (1, 8, 32), (1, 8, 16), False),
-        ("negate", (1, 16, 32), (1, 8, 32), None, True),
+        ("bad-shape", (1, 16, 16), (1, 8, 16), None, False),
+        ("bad-shape", (16, 32), (8, 32), None, False),
+        ("bad-shape", (1, 16, 32), (2, 8, 32), None, False),
+        ("bad-shape", (1, 16, 32), (1, 8, 32), (1, 8, 16), False),
+        ("bad-modifier", (1, 16, 32), (1, 8, 32), None, True),
     ],
 )
 def test_arguments_that_do_not_fit_are_refused(code, a, b, c, negate):

@@ -148,7 +148,7 @@ def test_a_record_that_was_changed_is_not_told_as_found(tmp_path: Path) -> None:
     base.execute("UPDATE shard SET record = ? WHERE key = 'a/1'", (record.replace("{", '{"more": 1, '),))
     base.commit()
     base.close()
-    with CampaignJournal(tmp_path / "j", whole) as journal, pytest.raises(RefsimError, match="not-a-journal"):
+    with CampaignJournal(tmp_path / "j", whole) as journal, pytest.raises(RefsimError, match="bad-file"):
         run(whole, Inline(), journal=journal)
 
 
@@ -170,7 +170,7 @@ def test_what_is_no_journal_is_refused_and_left_as_it_is(tmp_path: Path, content
     file.write_bytes(content)
     with pytest.raises(RefsimError) as caught, CampaignJournal(file, plan(tmp_path, ASKS)):
         pass
-    assert (caught.value.code, caught.value.kind) == ("not-a-journal", Kind.UNREADABLE)
+    assert (caught.value.code, caught.value.kind) == ("bad-file", Kind.UNREADABLE)
     assert file.read_bytes() == content
 
 
@@ -179,7 +179,7 @@ def test_a_database_of_something_else_is_refused(tmp_path: Path) -> None:
     base.execute("CREATE TABLE mine (x)")
     base.commit()
     base.close()
-    with pytest.raises(RefsimError, match="not-a-journal"), CampaignJournal(tmp_path / "j", plan(tmp_path, ASKS)):
+    with pytest.raises(RefsimError, match="bad-file"), CampaignJournal(tmp_path / "j", plan(tmp_path, ASKS)):
         pass
 
 

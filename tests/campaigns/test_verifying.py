@@ -176,7 +176,7 @@ def test_a_failure_that_is_shared_is_tried_first_and_forgotten_when_it_passes(tm
     assert verdicts(mended, request, tmp_path)[0].device["device"] == "simulated GPU (sm_80)"
 
 
-@pytest.mark.parametrize(("name", "code"), [("ftp://x", "bad-examples"), ("redis://127.0.0.1:1/0", "missing-extra")])
+@pytest.mark.parametrize(("name", "code"), [("ftp://x", "bad-campaign"), ("redis://127.0.0.1:1/0", "missing-extra")])
 def test_a_database_that_cannot_be_reached_is_an_error(tmp_path: Path, name: str, code: str) -> None:
     from importlib.util import find_spec
 
@@ -196,7 +196,7 @@ def test_a_redis_server_that_does_not_answer_is_an_error(monkeypatch, problem: t
     monkeypatch.setitem(sys.modules, "hypothesis.extra.redis", SimpleNamespace(RedisExampleDatabase=None))
     with pytest.raises(RefsimError, match="no database answers: refused") as caught:
         opened("redis://127.0.0.1:1/0")
-    assert (caught.value.code, caught.value.kind) == ("bad-examples", kind)
+    assert (caught.value.code, caught.value.kind) == ("bad-campaign", kind)
 
 
 def test_the_gravest_part_is_the_verdict_of_the_whole(tmp_path: Path) -> None:

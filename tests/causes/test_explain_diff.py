@@ -72,10 +72,10 @@ def test_a_global_scale_that_was_left_out_is_not_called_inverted():
 @pytest.mark.parametrize(
     ("wrong", "code"),
     [
-        ({"b_scale": None}, "scale-shape"),
+        ({"b_scale": None}, "bad-shape"),
         ({"k": 32}, "usage"),
-        ({"b": np.zeros((4, 128), np.uint8)}, "scale-shape"),
-        ({"target": "sm_80", "unit": "wgmma"}, "no-block-scales"),
+        ({"b": np.zeros((4, 128), np.uint8)}, "bad-shape"),
+        ({"target": "sm_80", "unit": "wgmma"}, "unknown-arithmetic"),
     ],
     ids=lambda case: case if isinstance(case, str) else "",
 )
@@ -315,14 +315,14 @@ def test_progress_counts_to_what_is_planned():
 @pytest.mark.parametrize(
     ("arguments", "code"),
     [
-        ({"b": np.zeros((2, 3), np.uint8)}, "shape-mismatch"),
+        ({"b": np.zeros((2, 3), np.uint8)}, "bad-shape"),
         ({}, "usage"),
         ({"b": np.zeros((2, 2), np.float32)}, "format-mismatch"),
-        ({"b": np.zeros((2, 2), np.float64)}, "code-type"),
-        ({"values": np.zeros((2, 2), np.int32)}, "values"),
-        ({"operands": OTHER_SIZE}, "shape-mismatch"),
-        ({"b": np.ones((2, 2), np.uint8), "at": (2, 0)}, "at-range"),
-        ({"b": np.ones((2, 2), np.uint8), "at": (0, -1)}, "at-range"),
+        ({"b": np.zeros((2, 2), np.float64)}, "bad-dtype"),
+        ({"values": np.zeros((2, 2), np.int32)}, "bad-shape"),
+        ({"operands": OTHER_SIZE}, "bad-shape"),
+        ({"b": np.ones((2, 2), np.uint8), "at": (2, 0)}, "out-of-range"),
+        ({"b": np.ones((2, 2), np.uint8), "at": (0, -1)}, "out-of-range"),
     ],
     ids=lambda case: case if isinstance(case, str) else "",
 )

@@ -85,7 +85,7 @@ def test_outputs_without_an_axis_are_compared():
 
 
 def test_a_transpose_of_another_shape_is_refused_with_a_word():
-    with pytest.raises(RefsimError, match="shape-mismatch") as error:
+    with pytest.raises(RefsimError, match="bad-shape") as error:
         explain_diff(np.zeros((2, 3), np.float32), np.zeros((3, 2), np.float32))
     assert error.value.help == "a transpose of one has the shape of the other"
 

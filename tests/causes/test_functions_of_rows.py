@@ -125,15 +125,15 @@ def test_nan_is_written_as_the_hardware_writes_it():
 @pytest.mark.parametrize(
     ("wrong", "code"),
     [
-        ({"function": "softmin"}, "unknown-row-function"),
-        ({"special": "half"}, "unknown-special-functions"),
+        ({"function": "softmin"}, "unknown-name"),
+        ({"special": "half"}, "unknown-name"),
         ({"eps": 1.0}, "usage"),
         ({"weight": np.ones(8, np.float32)}, "usage"),
-        ({"function": "rms_norm", "weight": np.ones(7, np.float32)}, "operand-shape"),
-        ({"function": "silu", "gate": np.ones((2, 7), np.float32)}, "operand-shape"),
-        ({"x": np.ones((3, 8), np.float32)}, "shape-mismatch"),
+        ({"function": "rms_norm", "weight": np.ones(7, np.float32)}, "bad-shape"),
+        ({"function": "silu", "gate": np.ones((2, 7), np.float32)}, "bad-shape"),
+        ({"x": np.ones((3, 8), np.float32)}, "bad-shape"),
         ({"x": np.ones((2, 8), np.uint8), "x_format": "e4m3"}, "format-mismatch"),
-        ({"x": np.ones((2, 8), np.uint8), "x_format": "bf16"}, "code-type"),
+        ({"x": np.ones((2, 8), np.uint8), "x_format": "bf16"}, "bad-dtype"),
     ],
     ids=lambda case: case if isinstance(case, str) else "",
 )

@@ -131,14 +131,14 @@ def test_the_expert_of_a_tile_is_that_of_its_first_row():
 @pytest.mark.parametrize(
     ("wrong", "code"),
     [
-        ({"b": B[:2]}, "operand-shape"),
-        ({"b_scale": SCALES[:3]}, "scale-shape"),
-        ({"a_scale": SCALES[:3]}, "scale-shape"),
-        ({"c": np.zeros((ROWS, COLUMNS), np.float32)}, "accumulator"),
+        ({"b": B[:2]}, "bad-shape"),
+        ({"b_scale": SCALES[:3]}, "bad-shape"),
+        ({"a_scale": SCALES[:3]}, "bad-shape"),
+        ({"c": np.zeros((ROWS, COLUMNS), np.float32)}, "bad-shape"),
         ({"scale_format": "e8m0"}, "usage"),
-        ({"m_indices": INDEX}, "operand-shape"),
-        ({"a": A[0], "b": B, "m_indices": np.full(ROWS, 4)}, "expert-range"),
-        ({"a": A[0], "b": B, "m_indices": np.zeros(ROWS)}, "operand-shape"),
+        ({"m_indices": INDEX}, "bad-shape"),
+        ({"a": A[0], "b": B, "m_indices": np.full(ROWS, 4)}, "out-of-range"),
+        ({"a": A[0], "b": B, "m_indices": np.zeros(ROWS)}, "bad-shape"),
     ],
     ids=lambda case: case if isinstance(case, str) else "",
 )

@@ -146,15 +146,15 @@ def test_equal_and_held_out_integers_have_no_cause():
 @pytest.mark.parametrize(
     ("wrong", "code"),
     [
-        ({"b": B[:, :32]}, "operand-shape"),
-        ({"b": B[:4]}, "shape-mismatch"),
-        ({"a": A.astype(np.float32)}, "code-type"),
-        ({"a": A, "a_format": "e4m3"}, "code-type"),
-        ({"a": A.astype(np.int16)}, "code-type"),
-        ({"a_zero": 0.5}, "zero-point"),
-        ({"b_zero": ZB[:3]}, "zero-point"),
+        ({"b": B[:, :32]}, "bad-shape"),
+        ({"b": B[:4]}, "bad-shape"),
+        ({"a": A.astype(np.float32)}, "bad-dtype"),
+        ({"a": A, "a_format": "e4m3"}, "bad-dtype"),
+        ({"a": A.astype(np.int16)}, "bad-dtype"),
+        ({"a_zero": 0.5}, "bad-shape"),
+        ({"b_zero": ZB[:3]}, "bad-shape"),
         ({"a_scale": SA}, "usage"),
-        ({"c": RIGHT.astype(np.float32)}, "accumulator"),
+        ({"c": RIGHT.astype(np.float32)}, "bad-shape"),
     ],
     ids=lambda case: case if isinstance(case, str) else "",
 )

@@ -87,8 +87,8 @@ def test_attention_shows_what_the_first_keys_give():
     [
         (operands_of(Rows.drawn(0, (4, 32)), "softmax"), (0, 0), "usage"),
         (None, (0, 0), "usage"),
-        (operands_of(Rows.drawn(0, (4, 32)), "softmax"), (0, 0, 0), "at-range"),
-        (operands_of(Rows.drawn(0, (4, 32)), "softmax"), (4, 0), "at-range"),
+        (operands_of(Rows.drawn(0, (4, 32)), "softmax"), (0, 0, 0), "out-of-range"),
+        (operands_of(Rows.drawn(0, (4, 32)), "softmax"), (4, 0), "out-of-range"),
     ],
 )
 def test_an_element_of_what_is_no_sum_is_refused(operands, at, code):

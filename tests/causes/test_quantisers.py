@@ -174,11 +174,11 @@ def test_a_tile_is_all_that_differs():
 @pytest.mark.parametrize(
     ("changed", "code"),
     [
-        ({"to": "mxfp9"}, "unknown-quantisation"),
-        ({"scales": np.zeros((4, 4), np.uint16)}, "code-type"),
-        ({"scales": np.zeros((3, 5), np.uint8)}, "shape-mismatch"),
+        ({"to": "mxfp9"}, "unknown-name"),
+        ({"scales": np.zeros((4, 4), np.uint16)}, "bad-dtype"),
+        ({"scales": np.zeros((3, 5), np.uint8)}, "bad-shape"),
         ({"want_scales": np.zeros((4, 2), np.uint8)}, "usage"),
-        ({"x": np.zeros(64, np.float32)}, "shape"),
+        ({"x": np.zeros(64, np.float32)}, "bad-shape"),
         ({"x": np.zeros((4, 128), np.float32)}, "format-mismatch"),
     ],
     ids=lambda case: case if isinstance(case, str) else "",

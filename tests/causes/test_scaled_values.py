@@ -67,9 +67,9 @@ def test_scales_of_rows_in_any_order_stay_unexplained():
     ("given", "code"),
     [
         ({"scales": OF_ROWS}, "usage"),
-        ({"values": X, "scales": OF_ROWS[:7]}, "shape-mismatch"),
-        ({"values": X, "scales": OF_ROWS.astype(np.float64)}, "values"),
-        ({"values": X, "scales": np.ones((3, 3, 3), np.float32)}, "values"),
+        ({"values": X, "scales": OF_ROWS[:7]}, "bad-shape"),
+        ({"values": X, "scales": OF_ROWS.astype(np.float64)}, "bad-shape"),
+        ({"values": X, "scales": np.ones((3, 3, 3), np.float32)}, "bad-shape"),
     ],
     ids=lambda case: case if isinstance(case, str) else "",
 )

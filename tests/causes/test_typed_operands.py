@@ -99,7 +99,7 @@ def test_words_that_are_no_codes_of_four_bits_are_refused():
     given = IntegerOperands(a=np.full((4, 32), 0x71, np.uint8), b=np.ones((8, 32), np.uint8), a_format="s4")
     with pytest.raises(RefsimError) as caught:
         given.explained((4, 8), S32)
-    assert caught.value.code == "code-out-of-range"
+    assert caught.value.code == "out-of-range"
 
 
 @pytest.mark.parametrize("name", WIDE)

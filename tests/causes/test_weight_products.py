@@ -103,12 +103,12 @@ def test_equal_and_held_out_weights_have_no_cause():
 @pytest.mark.parametrize(
     ("wrong", "code"),
     [
-        ({"b": CODES[:, :64]}, "operand-shape"),
-        ({"b": CODES[:8], "b_scale": 1, "b_zero": 0}, "shape-mismatch"),
-        ({"b_scale": SCALES[:5]}, "scale-shape"),
-        ({"b_scale": SCALES[:, :3]}, "scale-shape"),
-        ({"b_zero": ZEROS + 0.5}, "scale-shape"),
-        ({"a": A.view(np.uint16).astype(np.uint8), "a_format": "e4m3"}, "code-type"),
+        ({"b": CODES[:, :64]}, "bad-shape"),
+        ({"b": CODES[:8], "b_scale": 1, "b_zero": 0}, "bad-shape"),
+        ({"b_scale": SCALES[:5]}, "bad-shape"),
+        ({"b_scale": SCALES[:, :3]}, "bad-shape"),
+        ({"b_zero": ZEROS + 0.5}, "bad-shape"),
+        ({"a": A.view(np.uint16).astype(np.uint8), "a_format": "e4m3"}, "bad-dtype"),
     ],
     ids=lambda case: case if isinstance(case, str) else "",
 )

@@ -129,7 +129,7 @@ def test_values_come_from_standard_input(refsim):
 
 
 @pytest.mark.parametrize(
-    ("stdin", "code", "exit_code"), [(b"\xff\xfe", "not-text", 3), (b"0 " * 70_000, "too-many", 2)]
+    ("stdin", "code", "exit_code"), [(b"\xff\xfe", "bad-value", 3), (b"0 " * 70_000, "too-large", 2)]
 )
 def test_unreadable_standard_input(refsim, stdin, code, exit_code):
     run = refsim("decode", "-t", "e4m3", "-", stdin=stdin)

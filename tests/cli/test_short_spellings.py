@@ -23,7 +23,7 @@ import pytest
 def test_a_family_of_formats_asks_which(command, name, candidates, refsim):
     run = refsim(*command.replace("NAME", name).split())
     assert (run.code, run.out) == (2, "")
-    assert run.err.startswith(f"[which-format] {name} is {candidates}\n")
+    assert run.err.startswith(f"[ambiguous-name] {name} is {candidates}\n")
     assert f"help: name one: {candidates}" in run.err
 
 
@@ -96,7 +96,7 @@ def test_a_mnemonic_lists_its_forms(refsim):
 def test_a_word_without_0x_is_never_taken_for_a_decimal(command, word, ways, refsim):
     run = refsim(*command.replace("WORD", word).split())
     assert (run.code, run.out) == (2, "")
-    assert run.err.startswith(f"[bad-word] {word} stands without 0x\n")
+    assert run.err.startswith(f"[bad-value] {word} stands without 0x\n")
     assert f"help: give {ways}\n" in run.err
 
 
@@ -127,10 +127,10 @@ def test_banks_takes_a_fragment(words, wavefronts, refsim):
 @pytest.mark.parametrize(
     ("words", "code"),
     [
-        ("ldmatrix.m8n8.x4.b16", "tile-needed"),
-        ("ldmatrix.m8n8.x4.b16 --tile 12x64", "access-tile"),
-        ("ldmatrix.m8n8.x4.b16 --tile 8x16", "access-tile"),
-        ("ldmatrix --tile 16x64", "which-fragment"),
+        ("ldmatrix.m8n8.x4.b16", "missing-argument"),
+        ("ldmatrix.m8n8.x4.b16 --tile 12x64", "bad-access"),
+        ("ldmatrix.m8n8.x4.b16 --tile 8x16", "bad-access"),
+        ("ldmatrix --tile 16x64", "ambiguous-name"),
         ("0 4 8 --tile 16x64", "usage"),
     ],
 )
@@ -186,9 +186,9 @@ def test_mma_takes_the_unit_of_the_target_and_says_so(words, unit, refsim):
 @pytest.mark.parametrize(
     ("words", "code"),
     [
-        ("-t e4m3 --unit wgmma --target sm_90", "unsupported-target"),
-        ("-t e4m3 --unit tcgen05.f8f6f4 --target sm_100", "unsupported-target"),
-        ("-t e2m1 --unit mma.sync --target sm_120", "unsupported-target"),
+        ("-t e4m3 --unit wgmma --target sm_90", "wrong-target"),
+        ("-t e4m3 --unit tcgen05.f8f6f4 --target sm_100", "wrong-target"),
+        ("-t e2m1 --unit mma.sync --target sm_120", "wrong-target"),
         ("-t e4m3 --unit mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32", "usage"),
         ("-t f16 --target sm_91", "unknown-target"),
         ("wgmma -t e4m3 --unit mma.sync", "usage"),

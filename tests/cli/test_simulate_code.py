@@ -43,4 +43,4 @@ def test_options_of_a_compiler_are_not_for_ptx(simulated, tmp_path):
     (tmp_path / "k.ptx").write_text(".version 8.0\n.target sm_80\n.address_size 64\n.entry k() { ret; }\n")
     result = simulated("k.ptx", "k", "-D", "X")
     assert result.code == 2
-    assert "not-compiled" in result.err
+    assert "bad-file" in result.err

@@ -45,7 +45,7 @@ def test_special_values_keep_their_sign():
 def test_what_is_no_number_is_refused(word):
     with pytest.raises(RefsimError) as caught:
         parse_value(word)
-    assert caught.value.code == "bad-number"
+    assert caught.value.code == "bad-value"
 
 
 def test_double_stands_for_every_digit():

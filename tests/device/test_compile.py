@@ -320,10 +320,10 @@ def test_a_source_is_a_regular_file_of_bounded_size(tmp_path: Path) -> None:
         pipe: "not-a-file",
         tmp_path: "not-a-file",
         Path("/dev/zero"): "not-a-file",
-        big: "oversized-file",
-        tmp_path / "includes.cu": "oversized-file",
-        binary: "source-unreadable",
-        tmp_path / ("x" * 300): "source-unreadable",
+        big: "too-large",
+        tmp_path / "includes.cu": "too-large",
+        binary: "unreadable-file",
+        tmp_path / ("x" * 300): "unreadable-file",
     }
     for path, code in wrong.items():
         with pytest.raises(RefsimError) as caught:
@@ -335,8 +335,8 @@ def test_a_source_is_a_regular_file_of_bounded_size(tmp_path: Path) -> None:
     ("source", "target", "options", "code", "exit_code"),
     [
         (QUANTIZE, "sm_91", (), "unknown-target", Kind.USAGE.value),
-        (QUANTIZE, "sm_90a", "-DX", "compile-options", Kind.USAGE.value),
-        (ROOT / "gpu" / "kernels" / "absent.cu", "sm_90a", (), "source-unreadable", Kind.UNREADABLE.value),
+        (QUANTIZE, "sm_90a", "-DX", "bad-value", Kind.USAGE.value),
+        (ROOT / "gpu" / "kernels" / "absent.cu", "sm_90a", (), "unreadable-file", Kind.UNREADABLE.value),
     ],
 )
 def test_user_mistakes_are_named(
@@ -359,7 +359,7 @@ def test_missing_assembler_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_assemble_of_a_bare_text_needs_a_target() -> None:
     with pytest.raises(RefsimError) as caught:
         assemble(".version 9.0\n")
-    assert caught.value.code == "assemble-target"
+    assert caught.value.code == "missing-argument"
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -384,7 +384,7 @@ def test_assembled_cubin_is_an_elf_of_that_ptx(target: str, without_nvrtc: None)
 def test_assemble_error_shows_the_log() -> None:
     with pytest.raises(RefsimError) as caught:
         assemble(".version 9.0\n.target sm_90a\n.address_size 64\n.entry f() { bogus.u32 1; }\n", "sm_90a")
-    assert caught.value.code == "assemble-error"
+    assert caught.value.code == "compile-error"
     assert "bogus" in caught.value.where
 
 

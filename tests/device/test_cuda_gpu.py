@@ -86,7 +86,7 @@ def test_gpu_refusals_are_named(real):
         real.launch("missing", (1,), (1,), [y])
     with pytest.raises(RefsimError) as caught:
         real.launch("shared", (1,), (1,), [y], shared_bytes=1 << 20)
-    assert caught.value.code == "out-of-shared-memory"
+    assert caught.value.code == "launch-limit"
 
 
 WILD_STORE = """

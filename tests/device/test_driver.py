@@ -230,9 +230,9 @@ def test_a_tensor_map_is_encoded_by_the_driver(answers):
     parameters = launched(said["map"])[-1]
     assert parameters[8 : 8 + 128] == struct.pack("<16Q", *handed) == bytes.fromhex(said["bytes"])
     assert parameters[8 + 128 :].startswith(b"\x04\x03\x02\x01")
-    assert said["beyond"] == ["tensormap-memory", 2, "the tensor ends 128 B past the end of buffer 'x'"]
-    assert said["nowhere"] == ["tensormap-memory", 2, "address 0x0 lies in no buffer of this launcher"]
-    assert said["refused"] == ["tensormap-refused", 2, "the driver refuses the tensor map: status 801"]
+    assert said["beyond"] == ["bad-tensor-map", 2, "the tensor ends 128 B past the end of buffer 'x'"]
+    assert said["nowhere"] == ["bad-tensor-map", 2, "address 0x0 lies in no buffer of this launcher"]
+    assert said["refused"] == ["driver-refused", 2, "the driver refuses the tensor map: status 801"]
 
 
 def test_an_im2col_map_is_encoded_by_the_driver(answers):
@@ -243,13 +243,13 @@ def test_an_im2col_map_is_encoded_by_the_driver(answers):
 
 def test_refusals_have_a_code_and_the_drivers_words(answers):
     said = answers["refusals"]
-    assert said["launch"][:2] == ["launch-refused", 2]
+    assert said["launch"][:2] == ["driver-refused", 2]
     assert "cuLaunchKernelEx: as the driver says (CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES)" in said["launch"][2]
-    assert said["unnamed"][0] == "launch-refused"
+    assert said["unnamed"][0] == "driver-refused"
     assert "12345" in said["unnamed"][2]
-    assert said["memory"][0] == "device-memory"
-    assert said["shared"][0] == "out-of-shared-memory"
-    assert said["resident"] == ["not-co-resident", 2, "a cooperative grid of 9 blocks: Fake GPU holds 8 at once"]
+    assert said["memory"][0] == "out-of-memory"
+    assert said["shared"][0] == "launch-limit"
+    assert said["resident"] == ["launch-limit", 2, "a cooperative grid of 9 blocks: Fake GPU holds 8 at once"]
     assert said["fits"] == "no error"
 
 
@@ -265,7 +265,7 @@ said["read"] = refused(gpu.read, out)
     )
     assert said["launch"][:2] == ["launch-failed", 1]
     assert "cuCtxSynchronize: an illegal memory access was encountered" in said["launch"][2]
-    assert said["read"][0] == "copy-failed"
+    assert said["read"][0] == "driver-refused"
 
 
 def test_a_machine_without_a_gpu(libcuda, backend, refsim_profile):
@@ -313,7 +313,7 @@ def test_neither_package_nor_driver_is_a_machine_without_a_driver(monkeypatch):
     assert (caught.value.code, caught.value.kind) == ("no-cuda-driver", Kind.MISSING)
 
 
-@pytest.mark.parametrize(("backend", "code"), [("pycuda", "no-pycuda"), ("bindings", "no-cuda-bindings")])
+@pytest.mark.parametrize(("backend", "code"), [("pycuda", "missing-extra"), ("bindings", "missing-extra")])
 def test_a_library_that_was_named_and_is_missing(monkeypatch, backend, code):
     without(monkeypatch, "pycuda", "cuda.bindings.driver")
     with pytest.raises(RefsimError) as caught:
@@ -362,7 +362,7 @@ def test_missing_driver_through_cuda_bindings(monkeypatch):
 def test_an_unknown_library_is_named():
     with pytest.raises(RefsimError) as caught:
         cuda.open_device(backend="cupy")
-    assert caught.value.code == "unknown-backend"
+    assert caught.value.code == "unknown-name"
 
 
 def test_a_real_gpu_makes_no_checks_that_could_be_left_out(monkeypatch):

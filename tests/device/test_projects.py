@@ -55,6 +55,6 @@ def test_a_relative_file_belongs_to_the_project_of_the_working_folder(tmp_path: 
 def test_what_is_no_list_of_paths_is_one_error(tmp_path: Path, text: str, what: str) -> None:
     with pytest.raises(RefsimError) as caught:
         paths_of(said(tmp_path, text), "include")
-    assert (caught.value.code, caught.value.kind) == ("bad-pyproject", Kind.UNREADABLE)
+    assert (caught.value.code, caught.value.kind) == ("bad-file", Kind.UNREADABLE)
     assert what in caught.value.what
     assert len(caught.value.what) < 200

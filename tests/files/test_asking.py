@@ -63,8 +63,8 @@ def test_the_sum_of_all_tensors_is_bounded(tmp_path):
 def test_containers_without_names_refuse_keys_and_second_tensors(tmp_path):
     one = (np.uint8([1]), "e4m3")
     for suffix in (".npy", ".bin"):
-        assert error_of(files.save, tmp_path / f"w{suffix}", *one, key="k").code == "key-not-kept"
-        assert error_of(files.save_all, tmp_path / f"w{suffix}", {"a": one, "b": one}).code == "one-tensor"
+        assert error_of(files.save, tmp_path / f"w{suffix}", *one, key="k").code == "bad-key"
+        assert error_of(files.save_all, tmp_path / f"w{suffix}", {"a": one, "b": one}).code == "bad-key"
         files.save(tmp_path / f"w{suffix}", *one)
         assert error_of(files.load, tmp_path / f"w{suffix}", "e4m3", key="k").code == "unknown-key"
         assert list(files.load_all(tmp_path / f"w{suffix}", "e4m3")) == ["w"]
@@ -120,11 +120,11 @@ def test_a_format_with_the_same_values_may_be_asked_for(tmp_path, held, asked):
 def test_codes_that_the_format_does_not_have(tmp_path):
     np.save(tmp_path / "x.npy", np.uint8([[1, 2], [3, 0x83]]))
     problem = error_of(files.load, tmp_path / "x.npy", "ue4m3")
-    assert (problem.code, problem.kind) == ("code-out-of-range", Kind.UNREADABLE)
+    assert (problem.code, problem.kind) == ("out-of-range", Kind.UNREADABLE)
     assert "0x83" in problem.what
     assert "(1, 1)" in problem.where
     problem = error_of(files.save, tmp_path / "y.npy", [1, 16], "e2m1")
-    assert (problem.code, problem.kind) == ("code-out-of-range", Kind.USAGE)
+    assert (problem.code, problem.kind) == ("out-of-range", Kind.USAGE)
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,7 @@ def test_codes_that_the_format_does_not_have(tmp_path):
     [[1.0], np.float16([1]), np.float64([1]), ["a"], [[1], [2, 3]], [-1], [None], [True]],
 )
 def test_values_are_not_codes(tmp_path, codes):
-    assert error_of(files.save, tmp_path / "w.npy", codes, "e4m3").code == "not-codes"
+    assert error_of(files.save, tmp_path / "w.npy", codes, "e4m3").code == "wrong-type"
     assert os.listdir(tmp_path) == []
 
 
@@ -198,7 +198,7 @@ def test_raw_bits_behind_the_last_code(tmp_path):
     (tmp_path / "w.bin").write_bytes(b"\x21\x03")
     assert files.load(tmp_path / "w.bin", "e2m1", shape=(3,)).codes.tolist() == [1, 2, 3]
     (tmp_path / "w.bin").write_bytes(b"\x21\x43")
-    assert error_of(files.load, tmp_path / "w.bin", "e2m1", shape=(3,)).code == "trailing-bits"
+    assert error_of(files.load, tmp_path / "w.bin", "e2m1", shape=(3,)).code == "trailing-bytes"
 
 
 # ---- arguments --------------------------------------------------------------------------------------------------
@@ -212,12 +212,12 @@ def test_raw_bits_behind_the_last_code(tmp_path):
         ({"shape": (1.0,)}, "bad-shape"),
         ({"shape": (1,) * 65}, "bad-shape"),
         ({"shape": (0, 1 << 62)}, "bad-shape"),
-        ({"offset": -1}, "bad-offset"),
-        ({"offset": 1.5}, "bad-offset"),
-        ({"max_bytes": -1}, "bad-limit"),
-        ({"max_bytes": "1"}, "bad-limit"),
+        ({"offset": -1}, "wrong-type"),
+        ({"offset": 1.5}, "wrong-type"),
+        ({"max_bytes": -1}, "wrong-type"),
+        ({"max_bytes": "1"}, "wrong-type"),
         ({"format": "e4m9"}, "unknown-format"),
-        ({"format": 4}, "not-a-format"),
+        ({"format": 4}, "wrong-type"),
     ],
 )
 def test_arguments_are_checked(tmp_path, said, code):
@@ -228,8 +228,8 @@ def test_arguments_are_checked(tmp_path, said, code):
 
 def test_raw_options_elsewhere(tmp_path):
     files.save(tmp_path / "w.npy", [1], "e4m3")
-    assert error_of(files.load, tmp_path / "w.npy", shape=(1,)).code == "raw-only"
-    assert error_of(files.load, tmp_path / "w.npy", offset=1).code == "raw-only"
+    assert error_of(files.load, tmp_path / "w.npy", shape=(1,)).code == "usage"
+    assert error_of(files.load, tmp_path / "w.npy", offset=1).code == "usage"
 
 
 @pytest.mark.parametrize("path", ["w.pt", "w", "w.npy.gz"])
@@ -240,8 +240,8 @@ def test_unknown_suffix(tmp_path, path):
 
 @pytest.mark.parametrize("path", ["", "a\0.npy", b"w.npy", 3, "\ud800.npy"])
 def test_things_that_are_not_paths(path):
-    assert error_of(files.load, path).code == "not-a-path"
-    assert error_of(files.save, path, [1], "e4m3").code == "not-a-path"
+    assert error_of(files.load, path).code == "wrong-type"
+    assert error_of(files.save, path, [1], "e4m3").code == "wrong-type"
 
 
 def test_max_bytes_counts_the_codes_not_the_packed_bytes(tmp_path):

@@ -292,4 +292,4 @@ def test_a_file_of_just_the_limit_is_read_whole(tmp_path: Path) -> None:
     path = tmp_path / "text"
     path.write_bytes(b"abc")
     assert read_whole(path, 3, "a text") == b"abc"
-    assert error_of(read_whole, path, 2, "a text").code == "oversized-file"
+    assert error_of(read_whole, path, 2, "a text").code == "too-large"

@@ -27,41 +27,41 @@ NPY_HEADER = "{'descr': '<f2', 'fortran_order': False, 'shape': (2,), }"
 NPY = {
     "empty": (b"", "truncated-file"),
     "magic-only": (b"\x93NUMPY", "truncated-file"),
-    "wrong-magic": (b"PK\x03\x04" + bytes(60), "bad-header"),
-    "version-0": (npy(b"{}", version=0), "bad-header"),
-    "version-9": (npy(b"{}", version=9), "bad-header"),
+    "wrong-magic": (b"PK\x03\x04" + bytes(60), "bad-file"),
+    "version-0": (npy(b"{}", version=0), "bad-file"),
+    "version-9": (npy(b"{}", version=9), "bad-file"),
     "header-longer-than-file": (npy(b"{}", length=9000), "truncated-file"),
-    "header-of-4-gib": (npy(b"{}", version=2, length=0xFFFFFFFF), "header-too-large"),
-    "header-beyond-numpys-limit": (npy(NPY_HEADER.ljust(10_001), bytes(4)), "header-too-large"),
-    "header-not-utf8": (npy(b"\xff{}", version=3), "bad-header"),
-    "header-empty": (npy(b""), "bad-header"),
-    "nested-9000-deep": (npy(b"(" * 9000), "bad-header"),
-    "nested-dicts": (npy(b"{'a':" * 1900), "bad-header"),
-    "unterminated-strings": (npy(b"'" + b'"' * 9000), "bad-header"),
-    "escapes": (npy_of(descr="'<f2\\x00'"), "bad-header"),
-    "expression": (npy_of(shape="(2**40,)"), "bad-header"),
-    "call": (npy_of(shape="__import__('os').getpid()"), "bad-header"),
-    "set-instead-of-dict": (npy("{'descr', 'fortran_order', 'shape'}"), "bad-header"),
-    "duplicate-key": (npy("{'descr': '<f2', 'descr': '<f2', 'fortran_order': False, 'shape': (2,)}"), "bad-header"),
-    "missing-key": (npy("{'descr': '<f2', 'shape': (2,)}", bytes(4)), "bad-header"),
-    "extra-key": (npy("{'descr': '<f2', 'fortran_order': False, 'shape': (2,), 'x': 1}", bytes(4)), "bad-header"),
-    "a-thousand-keys": (npy("{" + ",".join(f"'{i}':1" for i in range(1000)) + "}"), "bad-header"),
-    "text-behind-header": (npy("{'descr': '<f2', 'fortran_order': False, 'shape': (2,)} 7", bytes(4)), "bad-header"),
-    "negative-size": (npy_of(shape="(-2,)"), "bad-header"),
-    "boolean-size": (npy_of(shape="(True,)"), "bad-header"),
-    "list-shape": (npy_of(shape="[2]"), "bad-header"),
-    "shape-without-comma": (npy_of(shape="(2)"), "bad-header"),
-    "size-of-arabic-digits": (npy(NPY_HEADER.replace("2,", "\u0662,"), bytes(4), version=3), "bad-header"),
-    "size-with-leading-zero": (npy_of(shape="(02,)"), "bad-header"),
-    "python-2-long-in-version-3": (npy(NPY_HEADER.replace("2,", "2L,"), bytes(4), version=3), "bad-header"),
-    "no-break-space": (npy(NPY_HEADER.replace(": ", ":\xa0").encode("latin-1"), bytes(4)), "bad-header"),
-    "next-line-behind": (npy(f"{NPY_HEADER}\x85".encode("latin-1"), bytes(4)), "bad-header"),
-    "newline-first": (npy(f"\n {NPY_HEADER}", bytes(4)), "bad-header"),
-    "newline-in-text": (npy_of(descr="[('e4m3\n', '|u1')]"), "bad-header"),
+    "header-of-4-gib": (npy(b"{}", version=2, length=0xFFFFFFFF), "too-large"),
+    "header-beyond-numpys-limit": (npy(NPY_HEADER.ljust(10_001), bytes(4)), "too-large"),
+    "header-not-utf8": (npy(b"\xff{}", version=3), "bad-file"),
+    "header-empty": (npy(b""), "bad-file"),
+    "nested-9000-deep": (npy(b"(" * 9000), "bad-file"),
+    "nested-dicts": (npy(b"{'a':" * 1900), "bad-file"),
+    "unterminated-strings": (npy(b"'" + b'"' * 9000), "bad-file"),
+    "escapes": (npy_of(descr="'<f2\\x00'"), "bad-file"),
+    "expression": (npy_of(shape="(2**40,)"), "bad-file"),
+    "call": (npy_of(shape="__import__('os').getpid()"), "bad-file"),
+    "set-instead-of-dict": (npy("{'descr', 'fortran_order', 'shape'}"), "bad-file"),
+    "duplicate-key": (npy("{'descr': '<f2', 'descr': '<f2', 'fortran_order': False, 'shape': (2,)}"), "bad-file"),
+    "missing-key": (npy("{'descr': '<f2', 'shape': (2,)}", bytes(4)), "bad-file"),
+    "extra-key": (npy("{'descr': '<f2', 'fortran_order': False, 'shape': (2,), 'x': 1}", bytes(4)), "bad-file"),
+    "a-thousand-keys": (npy("{" + ",".join(f"'{i}':1" for i in range(1000)) + "}"), "bad-file"),
+    "text-behind-header": (npy("{'descr': '<f2', 'fortran_order': False, 'shape': (2,)} 7", bytes(4)), "bad-file"),
+    "negative-size": (npy_of(shape="(-2,)"), "bad-file"),
+    "boolean-size": (npy_of(shape="(True,)"), "bad-file"),
+    "list-shape": (npy_of(shape="[2]"), "bad-file"),
+    "shape-without-comma": (npy_of(shape="(2)"), "bad-file"),
+    "size-of-arabic-digits": (npy(NPY_HEADER.replace("2,", "\u0662,"), bytes(4), version=3), "bad-file"),
+    "size-with-leading-zero": (npy_of(shape="(02,)"), "bad-file"),
+    "python-2-long-in-version-3": (npy(NPY_HEADER.replace("2,", "2L,"), bytes(4), version=3), "bad-file"),
+    "no-break-space": (npy(NPY_HEADER.replace(": ", ":\xa0").encode("latin-1"), bytes(4)), "bad-file"),
+    "next-line-behind": (npy(f"{NPY_HEADER}\x85".encode("latin-1"), bytes(4)), "bad-file"),
+    "newline-first": (npy(f"\n {NPY_HEADER}", bytes(4)), "bad-file"),
+    "newline-in-text": (npy_of(descr="[('e4m3\n', '|u1')]"), "bad-file"),
     "field-in-tuples": (npy_of(descr="(('e4m3', '|u1'),)", payload=bytes(2)), "unsupported-dtype"),
     "field-as-a-list": (npy_of(descr="[['e4m3', '|u1']]", payload=bytes(2)), "unsupported-dtype"),
-    "text-order": (npy_of(order="'C'"), "bad-header"),
-    "5000-digit-size": (npy_of(shape=f"({'9' * 5000},)"), "bad-header"),
+    "text-order": (npy_of(order="'C'"), "bad-file"),
+    "5000-digit-size": (npy_of(shape=f"({'9' * 5000},)"), "bad-file"),
     "size-2-to-the-63": (npy_of(shape="(9223372036854775808,)"), "bad-shape"),
     "zero-times-2-to-the-62": (npy_of(shape="(0, 4611686018427387904)", payload=b""), "bad-shape"),
     "product-overflows": (npy_of(shape="(4294967296, 4294967296)"), "bad-shape"),
@@ -90,7 +90,7 @@ NPY = {
     "field-name-9000-letters": (npy_of(descr=f"[('{'e4' * 4500}', '|u1')]"), "unsupported-dtype"),
     "field-of-wrong-width": (npy_of(descr="[('e4m3', '<u2')]"), "format-mismatch"),
     "field-of-floats": (npy_of(descr="[('bf16', '<f2')]"), "format-mismatch"),
-    "field-code-too-large": (npy_of(descr="[('e2m1', '|u1')]", payload=b"\x0f\x10"), "code-out-of-range"),
+    "field-code-too-large": (npy_of(descr="[('e2m1', '|u1')]", payload=b"\x0f\x10"), "out-of-range"),
 }
 
 
@@ -143,7 +143,7 @@ def test_what_numpy_refuses_is_refused(*, folder, descr, changes, end, version, 
 
 def test_bad_headers_are_those_that_numpy_refuses():
     """What it would read, were its bytes there, is refused here too: the last of two equal keys, True as 1."""
-    bad = {name: content for name, (content, code) in NPY.items() if code in ("bad-header", "header-too-large")}
+    bad = {name: content for name, (content, code) in NPY.items() if code in ("bad-file", "too-large")}
     read = [name for name, content in bad.items() if not isinstance(as_numpy_reads(content), Exception)]
     assert read == []
 
@@ -151,5 +151,5 @@ def test_bad_headers_are_those_that_numpy_refuses():
 def test_headers_are_read_six_deep():
     assert parse_literal("[[[[[1]]]]]", "x.npy") == [[[[[1]]]]]
     for text in ("[[[[[[1]]]]]]", "[[[[[[[]]]]]]]"):
-        with pytest.raises(RefsimError, match="bad-header"):
+        with pytest.raises(RefsimError, match="bad-file"):
             parse_literal(text, "x.npy")

@@ -123,16 +123,16 @@ def test_instruction_gives_its_width(instruction: str, width: int) -> None:
 @pytest.mark.parametrize(
     ("call", "code"),
     [
-        (lambda: bank_conflicts([2], 4), "access-misaligned"),
-        (lambda: bank_conflicts(np.arange(33) * 4, 4), "access-lanes"),
-        (lambda: bank_conflicts([0], 12), "access-width"),
-        (lambda: bank_conflicts([0], "ld.shared.v4.f64"), "access-width"),
-        (lambda: bank_conflicts([-4], 4), "address-range"),
-        (lambda: bank_conflicts([0] * 32, "ldmatrix.m8n8.x2.b16"), "access-lanes"),
-        (lambda: bank_conflicts([0], "ld.global.b32"), "access-instruction"),
-        (lambda: bank_conflicts([0], 4).collisions(1), "access-range"),
-        (lambda: layout_conflicts(MmaA(), tile("K", "128B", 2, (16, 64)), width=8), "access-split"),
-        (lambda: layout_conflicts(MmaA(), tile("K", "128B", 2, (16, 64)), width=1), "access-width"),
+        (lambda: bank_conflicts([2], 4), "bad-access"),
+        (lambda: bank_conflicts(np.arange(33) * 4, 4), "bad-access"),
+        (lambda: bank_conflicts([0], 12), "bad-access"),
+        (lambda: bank_conflicts([0], "ld.shared.v4.f64"), "bad-access"),
+        (lambda: bank_conflicts([-4], 4), "out-of-range"),
+        (lambda: bank_conflicts([0] * 32, "ldmatrix.m8n8.x2.b16"), "bad-access"),
+        (lambda: bank_conflicts([0], "ld.global.b32"), "unknown-instruction"),
+        (lambda: bank_conflicts([0], 4).collisions(1), "out-of-range"),
+        (lambda: layout_conflicts(MmaA(), tile("K", "128B", 2, (16, 64)), width=8), "bad-access"),
+        (lambda: layout_conflicts(MmaA(), tile("K", "128B", 2, (16, 64)), width=1), "bad-access"),
     ],
 )
 def test_misuse_is_refused(call: Callable[[], object], code: str) -> None:

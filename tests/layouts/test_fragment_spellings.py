@@ -56,7 +56,7 @@ def test_one_fragment_is_taken(spelled: str, name: str) -> None:
 def test_several_are_a_question(spelled: str, asks: str) -> None:
     with pytest.raises(RefsimError) as caught:
         fragment(spelled)
-    assert caught.value.code == "which-fragment"
+    assert caught.value.code == "ambiguous-name"
     assert asks in caught.value.help
 
 

@@ -138,7 +138,7 @@ def test_notebooks_show_every_layout(thing):
 
 
 def test_other_things_are_not_drawn():
-    with pytest.raises(RefsimError, match="unknown-drawable-layout"):
+    with pytest.raises(RefsimError, match="unknown-layout"):
         draw(3)
 
 

@@ -99,15 +99,15 @@ def test_integers_have_no_error() -> None:
 @pytest.mark.parametrize(
     ("changes", "code"),
     [
-        ({"d_format": "e4m3"}, "unknown-result-format"),
-        ({"a_format": "s8"}, "operand-format"),
-        ({"a": np.zeros((1, 2), np.uint8)}, "code-type"),
-        ({"b": bf16(1.0, 2.0, 3.0)}, "operand-shape"),
-        ({"a_scale": np.zeros((1, 1), np.uint8)}, "scales"),
-        ({"a": [[1, 2], [3]]}, "operand-shape"),
+        ({"d_format": "e4m3"}, "unknown-format"),
+        ({"a_format": "s8"}, "unsupported-format"),
+        ({"a": np.zeros((1, 2), np.uint8)}, "bad-dtype"),
+        ({"b": bf16(1.0, 2.0, 3.0)}, "bad-shape"),
+        ({"a_scale": np.zeros((1, 1), np.uint8)}, "bad-scale"),
+        ({"a": [[1, 2], [3]]}, "bad-shape"),
         ({"a_format": None}, "format-needed"),
-        ({"a_scale": ONE, "b_scale": ONE, "scale_format": "e4m3"}, "scales"),  # its sign has no place in a scale
-        ({"a_scale": [[1], [1, 2]], "b_scale": ONE, "scale_format": "e8m0"}, "operand-shape"),
+        ({"a_scale": ONE, "b_scale": ONE, "scale_format": "e4m3"}, "bad-scale"),  # its sign has no place in a scale
+        ({"a_scale": [[1], [1, 2]], "b_scale": ONE, "scale_format": "e8m0"}, "bad-shape"),
     ],
 )
 def test_arguments_that_do_not_fit_are_refused(changes: dict[str, Any], code: str) -> None:

@@ -142,11 +142,11 @@ def test_suffixes_name_the_same_chip() -> None:
     ("arguments", "code", "part"),
     [
         (("sm_90", "wgmma", "e2m1", "e2m1", "f32"), "unknown-arithmetic", "sm_90 wgmma e4m3|e5m2 -> f32"),
-        (("sm_70", "wgmma", "f16", "f16", "f32"), "unsupported-target", "sm_90a"),
+        (("sm_70", "wgmma", "f16", "f16", "f32"), "wrong-target", "sm_90a"),
         (("sm_70", "mma.sync", "bf16", "bf16", "f32"), "unknown-arithmetic", "sm_70 mma.sync f16 -> f32"),
         (("sm_90", "wgmma", "f16", "bf16", "f32"), "unknown-arithmetic", "sm_90 wgmma bf16 -> f32"),
         (("sm_61", "mma.sync", "f16", "f16", "f32"), "unknown-target", "sm_"),
-        (("sm_90", "wmma", "f16", "f16", "f32"), "unknown-unit", "wgmma"),
+        (("sm_90", "wmma", "f16", "f16", "f32"), "unknown-name", "wgmma"),
         (("sm_90", "wgmma", "f16", "f16", "f32", 8), "instruction-k", "k: 16"),
     ],
 )

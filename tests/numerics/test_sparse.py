@@ -273,7 +273,7 @@ def test_a_group_that_holds_too_much_is_named() -> None:
 def test_metadata_that_names_no_places_is_refused(positions: np.ndarray, what: str) -> None:
     with pytest.raises(RefsimError, match=what) as caught:
         numerics.decompress(np.uint16([[1, 2]]), positions, "f16")
-    assert caught.value.code == "metadata"
+    assert caught.value.code == "not-sparse"
 
 
 def test_shapes_that_do_not_fit_are_refused() -> None:

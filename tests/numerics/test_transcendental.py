@@ -159,11 +159,11 @@ def test_narrow_types_and_those_that_are_refused() -> None:
     assert ieee.ex2(np.array([0x3800], np.uint16).view(np.float16)).view(np.uint16).tolist() == [0x3DA8]
     assert ieee.ex2(np.array([0x3F00], np.uint16)).tolist() == [0x3FB5]
     for wrong in (np.zeros(1), np.zeros(1, np.int32)):
-        with pytest.raises(RefsimError, match="operand-type"):
+        with pytest.raises(RefsimError, match="bad-dtype"):
             ieee.ex2(wrong)
-    with pytest.raises(RefsimError, match="modifier"):
+    with pytest.raises(RefsimError, match="bad-modifier"):
         ieee.ex2(np.zeros(1, np.uint16), ftz=True)
-    with pytest.raises(RefsimError, match="unknown-function"):
+    with pytest.raises(RefsimError, match="unknown-name"):
         precise("exp", 1.0)
 
 

@@ -141,19 +141,19 @@ CODES = np.zeros((1, 2, 64), np.uint8)
 @pytest.mark.parametrize(
     ("call", "code"),
     [
-        (lambda: attention(ZERO, ZERO, ZERO, 1.0, format="f16"), "unknown-format-of-attention"),
-        (lambda: attention(ZERO, ZERO, CODES, 1.0), "code-type"),
-        (lambda: attention(ZERO[0], ZERO, ZERO, 1.0), "shape"),
-        (lambda: attention(ZERO, ZERO, ZERO[:, :1], 1.0), "shape"),
+        (lambda: attention(ZERO, ZERO, ZERO, 1.0, format="f16"), "unknown-format"),
+        (lambda: attention(ZERO, ZERO, CODES, 1.0), "bad-dtype"),
+        (lambda: attention(ZERO[0], ZERO, ZERO, 1.0), "bad-shape"),
+        (lambda: attention(ZERO, ZERO, ZERO[:, :1], 1.0), "bad-shape"),
         (
             lambda: attention(np.repeat(ZERO, 3, axis=0), np.repeat(ZERO, 2, axis=0), np.repeat(ZERO, 2, axis=0), 1.0),
-            "shape",
+            "bad-shape",
         ),
-        (lambda: attention(ZERO, ZERO, ZERO, 1.0, scales=(ONE, ONE, ONE)), "scales"),
-        (lambda: attention(CODES, CODES, CODES, 1.0, format="e4m3"), "scales"),
+        (lambda: attention(ZERO, ZERO, ZERO, 1.0, scales=(ONE, ONE, ONE)), "bad-scale"),
+        (lambda: attention(CODES, CODES, CODES, 1.0, format="e4m3"), "bad-scale"),
         (
             lambda: attention(CODES, CODES, CODES, 1.0, format="e4m3", scales=(ONE, ONE, np.float32([1, 1]))),
-            "scale-shape",
+            "bad-shape",
         ),
     ],
 )

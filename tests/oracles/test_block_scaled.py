@@ -194,7 +194,7 @@ def test_shuffled_scales_are_the_logical_ones_whatever_their_pads_hold(kind: str
     np.testing.assert_array_equal(call(given | shuffled, target=target, layout=layout), want)
     with pytest.raises(RefsimError, match="pads to") as refused:
         call(given | {"a_scale": shuffled["a_scale"].ravel()[:-4]}, target=target, layout=layout)
-    assert refused.value.code == "scale-size"
+    assert refused.value.code == "bad-shape"
 
 
 def test_the_global_scale_multiplies_once_and_the_output_is_rounded_once_more() -> None:
@@ -230,44 +230,44 @@ def test_lanes_with_more_than_two_k_change_the_order_of_the_sum() -> None:
 
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
-    "K is no multiple of the block": ({"a": np.zeros((2, 48), np.uint8)}, "operand-k"),
-    "an odd count of FP4": ({"a": np.zeros((2, 63), np.uint8), "a_format": "e2m1"}, "odd-count"),
-    "scales of blocks of 16": ({"a_scale": np.zeros((2, 4), np.uint8)}, "scale-shape"),
-    "scales of another row count": ({"b_scale": np.zeros((2, 2), np.uint8)}, "scale-shape"),
-    "scales that are shuffled": ({"a_scale": np.zeros(512, np.uint8)}, "scale-shape"),
-    "scales that are numbers": ({"a_scale": np.ones((2, 2), np.float32)}, "scale-type"),
-    "scales of another format": ({"scale_format": "e5m2"}, "scale-type"),
-    "a block no unit has": ({"block": 64}, "block-size"),
-    "a block that is no whole number": ({"block": 32.0}, "block-size"),
-    "UE4M3 in blocks of 32": ({"scale_format": "ue4m3", "block": 32}, "block-size"),
+    "K is no multiple of the block": ({"a": np.zeros((2, 48), np.uint8)}, "bad-shape"),
+    "an odd count of FP4": ({"a": np.zeros((2, 63), np.uint8), "a_format": "e2m1"}, "bad-shape"),
+    "scales of blocks of 16": ({"a_scale": np.zeros((2, 4), np.uint8)}, "bad-shape"),
+    "scales of another row count": ({"b_scale": np.zeros((2, 2), np.uint8)}, "bad-shape"),
+    "scales that are shuffled": ({"a_scale": np.zeros(512, np.uint8)}, "bad-shape"),
+    "scales that are numbers": ({"a_scale": np.ones((2, 2), np.float32)}, "bad-dtype"),
+    "scales of another format": ({"scale_format": "e5m2"}, "bad-dtype"),
+    "a block no unit has": ({"block": 64}, "bad-scale"),
+    "a block that is no whole number": ({"block": 32.0}, "bad-scale"),
+    "UE4M3 in blocks of 32": ({"scale_format": "ue4m3", "block": 32}, "bad-scale"),
     "NVFP4's scales for FP8": (
         {"scale_format": "ue4m3", "a_scale": np.zeros((2, 4), np.uint8), "b_scale": np.zeros((3, 4), np.uint8)},
-        "no-block-scales",
+        "unknown-arithmetic",
     ),
-    "another K": ({"b": np.zeros((3, 96), np.uint8), "b_scale": np.zeros((3, 3), np.uint8)}, "shape"),
-    "codes that are packed": ({"a": np.full((2, 64), 0x22, np.uint8), "a_format": "e2m1"}, "illegal-code"),
-    "numbers for codes": ({"a": np.ones((2, 64), np.float32)}, "code-type"),
-    "wide operands": ({"a": np.ones((2, 64), np.uint16), "a_format": "bf16"}, "code-type"),
+    "another K": ({"b": np.zeros((3, 96), np.uint8), "b_scale": np.zeros((3, 3), np.uint8)}, "bad-shape"),
+    "codes that are packed": ({"a": np.full((2, 64), 0x22, np.uint8), "a_format": "e2m1"}, "out-of-range"),
+    "numbers for codes": ({"a": np.ones((2, 64), np.float32)}, "bad-dtype"),
+    "wide operands": ({"a": np.ones((2, 64), np.uint16), "a_format": "bf16"}, "bad-dtype"),
     "no format": ({"a_format": None}, "format-needed"),
-    "an accumulator of float64": ({"c": np.zeros((2, 3))}, "accumulator"),
-    "two global scales": ({"global_scale": [1.0, 2.0]}, "global-scale"),
-    "output in FP8": ({"out": "e4m3"}, "format-not-here"),
-    "a unit of another chip": ({"unit": "wgmma"}, "no-block-scales"),
-    "a unit nobody has": ({"unit": "wmma"}, "unknown-unit"),
-    "another target": ({"target": "gfx942"}, "no-block-scales"),
-    "an unknown conversion": ({"target": "sm_90a", "upcast": "triton_4"}, "unknown-upcast"),
-    "an odd width of lanes": ({"target": "sm_89", "k_width": 3}, "k-width"),
-    "tiles that cut a lane's run": ({"target": "sm_89", "k_width": 8, "tile_k": 16}, "k-width"),
-    "a width of lanes that is no integer": ({"target": "sm_89", "k_width": 4.0}, "k-width"),
-    "a block that is no integer": ({"block": 32.0}, "block-size"),
-    "lists of several lengths": ({"a": [[1], [1, 2]]}, "no-array"),
-    "scales in lists of several lengths": ({"b_scale": [[1], [1, 2]]}, "no-array"),
-    "an accumulator in lists of several lengths": ({"c": [[1], [1, 2]]}, "no-array"),
-    "one row": ({"a": np.zeros(64, np.uint8)}, "shape"),
-    "no K": ({"a": np.zeros((2, 0), np.uint8), "a_scale": np.zeros((2, 0), np.uint8)}, "shape"),
-    "shuffled scales without their pads": ({"layout": "nvidia_128x4"}, "scale-size"),
-    "a global scale that is none": ({"global_scale": 1j}, "global-scale"),
-    "an unknown layout": ({"layout": "nvidia_128x5"}, "unknown-scale-layout"),
+    "an accumulator of float64": ({"c": np.zeros((2, 3))}, "bad-shape"),
+    "two global scales": ({"global_scale": [1.0, 2.0]}, "bad-scale"),
+    "output in FP8": ({"out": "e4m3"}, "unsupported-format"),
+    "a unit of another chip": ({"unit": "wgmma"}, "unknown-arithmetic"),
+    "a unit nobody has": ({"unit": "wmma"}, "unknown-name"),
+    "another target": ({"target": "gfx942"}, "unknown-arithmetic"),
+    "an unknown conversion": ({"target": "sm_90a", "upcast": "triton_4"}, "unknown-name"),
+    "an odd width of lanes": ({"target": "sm_89", "k_width": 3}, "bad-value"),
+    "tiles that cut a lane's run": ({"target": "sm_89", "k_width": 8, "tile_k": 16}, "bad-value"),
+    "a width of lanes that is no integer": ({"target": "sm_89", "k_width": 4.0}, "bad-value"),
+    "a block that is no integer": ({"block": 32.0}, "bad-scale"),
+    "lists of several lengths": ({"a": [[1], [1, 2]]}, "not-an-array"),
+    "scales in lists of several lengths": ({"b_scale": [[1], [1, 2]]}, "not-an-array"),
+    "an accumulator in lists of several lengths": ({"c": [[1], [1, 2]]}, "not-an-array"),
+    "one row": ({"a": np.zeros(64, np.uint8)}, "bad-shape"),
+    "no K": ({"a": np.zeros((2, 0), np.uint8), "a_scale": np.zeros((2, 0), np.uint8)}, "bad-shape"),
+    "shuffled scales without their pads": ({"layout": "nvidia_128x4"}, "bad-shape"),
+    "a global scale that is none": ({"global_scale": 1j}, "bad-scale"),
+    "an unknown layout": ({"layout": "nvidia_128x5"}, "unknown-layout"),
 }
 
 

@@ -276,18 +276,18 @@ def test_shuffled_weights_put_a_lane_s_fragments_into_eight_bytes() -> None:
 @pytest.mark.parametrize(
     ("arguments", "code"),
     [
-        ({"x": np.zeros((17, 4), np.uint16)}, "batch"),
-        ({"x": np.zeros((1, 5), np.uint16)}, "shape"),
-        ({"x": np.zeros(4, np.uint16)}, "shape"),
-        ({"x": np.zeros((0, 4), np.uint16)}, "shape"),
-        ({"x": np.zeros((1, 4), np.float32)}, "code-type"),
-        ({"w": np.zeros((2, 4), np.uint8)}, "code-type"),
-        ({"residual": np.zeros((2, 1), np.uint16)}, "shape"),
-        ({"reduction": "one_chian"}, "unknown-reduction"),
+        ({"x": np.zeros((17, 4), np.uint16)}, "bad-shape"),
+        ({"x": np.zeros((1, 5), np.uint16)}, "bad-shape"),
+        ({"x": np.zeros(4, np.uint16)}, "bad-shape"),
+        ({"x": np.zeros((0, 4), np.uint16)}, "bad-shape"),
+        ({"x": np.zeros((1, 4), np.float32)}, "bad-dtype"),
+        ({"w": np.zeros((2, 4), np.uint8)}, "bad-dtype"),
+        ({"residual": np.zeros((2, 1), np.uint16)}, "bad-shape"),
+        ({"reduction": "one_chian"}, "unknown-name"),
         ({"target": "sm_70"}, "unknown-arithmetic"),
         ({"target": None}, "unknown-target"),
-        ({"reduction": ["one_chain"]}, "unknown-reduction"),
-        ({"x": [[1], [2, 3]]}, "shape"),
+        ({"reduction": ["one_chain"]}, "unknown-name"),
+        ({"x": [[1], [2, 3]]}, "bad-shape"),
     ],
 )
 def test_user_mistakes_are_named(arguments: dict[str, object], code: str) -> None:
@@ -300,14 +300,14 @@ def test_user_mistakes_are_named(arguments: dict[str, object], code: str) -> Non
 @pytest.mark.parametrize(
     ("arguments", "code"),
     [
-        ({"scales": np.zeros((1, 2), np.uint16)}, "scale-shape"),
-        ({"scales": np.zeros((1, 1), np.float16)}, "code-type"),
-        ({"group": (0, 128)}, "group"),
-        ({"group": (2.0, 128)}, "group"),
-        ({"group": ("2", "128")}, "group"),
-        ({"group": (128,)}, "group"),
-        ({"group": 128}, "group"),
-        ({"decode": "torch"}, "unknown-weight-decoder"),
+        ({"scales": np.zeros((1, 2), np.uint16)}, "bad-shape"),
+        ({"scales": np.zeros((1, 1), np.float16)}, "bad-dtype"),
+        ({"group": (0, 128)}, "bad-value"),
+        ({"group": (2.0, 128)}, "bad-value"),
+        ({"group": ("2", "128")}, "bad-value"),
+        ({"group": (128,)}, "bad-value"),
+        ({"group": 128}, "bad-value"),
+        ({"decode": "torch"}, "unknown-name"),
     ],
 )
 def test_mistakes_about_scales_are_named(arguments: dict[str, object], code: str) -> None:

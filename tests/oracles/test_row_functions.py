@@ -126,16 +126,16 @@ def test_rows_of_infinity_and_nan(format: str) -> None:
 @pytest.mark.parametrize(
     ("call", "code"),
     [
-        (lambda: oracles.softmax(np.zeros((2, 2), np.uint8), format="e4m3"), "unknown-format-of-a-row"),
-        (lambda: oracles.softmax(np.zeros((2, 2), np.uint8)), "code-type"),
-        (lambda: oracles.softmax(np.zeros((2, 0), np.uint16)), "shape"),
-        (lambda: oracles.softmax(np.zeros(2, np.uint16)), "shape"),
-        (lambda: oracles.rms_norm(np.zeros((2, 2), np.uint16), np.zeros(3, np.uint16)), "shape"),
+        (lambda: oracles.softmax(np.zeros((2, 2), np.uint8), format="e4m3"), "unknown-format"),
+        (lambda: oracles.softmax(np.zeros((2, 2), np.uint8)), "bad-dtype"),
+        (lambda: oracles.softmax(np.zeros((2, 0), np.uint16)), "bad-shape"),
+        (lambda: oracles.softmax(np.zeros(2, np.uint16)), "bad-shape"),
+        (lambda: oracles.rms_norm(np.zeros((2, 2), np.uint16), np.zeros(3, np.uint16)), "bad-shape"),
         (
             lambda: oracles.rms_norm(
                 np.zeros((2, 2), np.uint16), np.zeros(2, np.uint16), gate=np.zeros((2, 3), np.uint16)
             ),
-            "shape",
+            "bad-shape",
         ),
     ],
 )

@@ -89,5 +89,5 @@ def test_each_ptxas_here_reads_its_own_version_and_not_the_next(release: str, tm
     text = ".version {}.{}\n.target sm_80\n.address_size 64\n.visible .entry k() {{ ret; }}\n"
     flags = ("--gpu-name=sm_80",)
     assert assembling._run(rows[0].program, text.format(major, minor), flags)
-    with pytest.raises(RefsimError, match="assemble-error"):
+    with pytest.raises(RefsimError, match="compile-error"):
         assembling._run(rows[0].program, text.format(major, minor + 1), flags)

@@ -199,7 +199,7 @@ def test_the_kinds_are_those_of_one_family(target: str, runs: bool) -> None:
     if not runs:
         with pytest.raises(RefsimError, match="mma with block scaling") as caught:
             run(text, operands, names, np.uint32)
-        assert caught.value.code == "unsupported-target"
+        assert caught.value.code == "wrong-target"
         return
     got = run(text, operands, names, np.uint32)
     want = numerics.mma(a, b, c, unit="mma.sync.mxf4", target="sm_120a", **how)

@@ -310,4 +310,4 @@ def test_chips_that_have_no_such_load() -> None:
     load = "tcgen05.ld.red.sync.aligned.32x32b.x2.max.u32 {%r0, %r1}, %x1, [%own];"
     with pytest.raises(RefsimError, match="sm_100a has no") as caught:
         TensorKernel(load, 1, 32, dumps=False).run()
-    assert caught.value.code == "unsupported-target"
+    assert caught.value.code == "wrong-target"

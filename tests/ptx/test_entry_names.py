@@ -56,7 +56,7 @@ def test_a_name_means_one_entry(name: str, entry: str) -> None:
 def test_a_name_of_several_entries_lists_them() -> None:
     with pytest.raises(RefsimError) as caught:
         entry_named("k", ENTRIES)
-    assert caught.value.code == "ambiguous-entry"
+    assert caught.value.code == "ambiguous-name"
     assert "k<4> (_Z1kILi4EEvPf)" in caught.value.what
     assert "k<-5> (_Z1kILin5EEvPf)" in caught.value.what
     with pytest.raises(RefsimError, match="'twice' is 3 entries"):
@@ -69,7 +69,7 @@ def test_a_name_of_several_entries_lists_them() -> None:
 def test_what_no_entry_is_called_is_unknown(name: str) -> None:
     with pytest.raises(RefsimError) as caught:
         entry_named(name, ENTRIES)
-    assert caught.value.code in ("unknown-entry", "ambiguous-entry")
+    assert caught.value.code in ("unknown-entry", "ambiguous-name")
     if name == "k<7>":
         assert "Kernel(entries=('k<7>',))" in caught.value.help
         assert "k<4>" in caught.value.help

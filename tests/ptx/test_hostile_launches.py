@@ -95,7 +95,7 @@ def test_a_target_has_a_name(wrong: Any) -> None:
         *(("races", wrong, "unknown-check") for wrong in (5, None, [1], np.array(["error", "off"]), Unequal())),
         *(("banks", wrong, "unknown-check") for wrong in (1, "yes", np.array([1, 2]))),
         *(("off", wrong, "unknown-check") for wrong in (5, "race", [5], [[1]], {"race"}, None)),
-        *(("seconds", wrong, "time-limit") for wrong in ("1", True, 1j, float("nan"), -1.0, None, np.zeros(2))),
+        *(("seconds", wrong, "out-of-range") for wrong in ("1", True, 1j, float("nan"), -1.0, None, np.zeros(2))),
     ],
 )
 def test_checks_are_levels_names_and_seconds(field: str, wrong: Any, code: str) -> None:
@@ -117,7 +117,7 @@ def test_checks_are_levels_names_and_seconds(field: str, wrong: Any, code: str) 
 def test_a_buffer_has_a_name_a_size_and_no_more_contents(changed: dict[str, Any]) -> None:
     """Contents beyond the size would lie in the buffer behind it."""
     memory = ptx.GlobalMemory()
-    with pytest.raises(RefsimError, match=r"bad-buffer|no-array"):
+    with pytest.raises(RefsimError, match=r"bad-buffer|not-an-array"):
         memory.allocate(**{"size": 16, "name": "x"} | changed)
     assert memory.allocate(np.int8(100), "y", initial=bytes(100)) % 256 == 0
 

@@ -185,13 +185,13 @@ CORPUS = {
 REFUSED = {
     "branch to itself": "timeout", "endless loop with a store": "race", "endless loop of barriers": "timeout",
     "null pointer": "out-of-bounds", "wild pointer": "out-of-bounds", "barrier 99": "barrier-misuse",
-    "barrier of nobody": "barrier-misuse", "recursive call": "recursive-call", "call through a register": "uninitialised",
-    "call of nobody": "unsupported-call", "call of an entry": "recursive-call", "calls that double": "timeout",
-    "unknown instruction": "unknown-instruction", "unknown symbol": "unknown-symbol", "huge shared": "out-of-shared-memory",
-    "huge local": "out-of-local-memory", "label nowhere": "malformed-ptx", "store to a constant": "read-only",
+    "barrier of nobody": "barrier-misuse", "recursive call": "unsupported-feature", "call through a register": "uninitialised",
+    "call of nobody": "unsupported-feature", "call of an entry": "unsupported-feature", "calls that double": "timeout",
+    "unknown instruction": "unknown-instruction", "unknown symbol": "unknown-symbol", "huge shared": "launch-limit",
+    "huge local": "launch-limit", "label nowhere": "malformed-ptx", "store to a constant": "read-only",
     "shuffle with an empty mask": "divergent-sync", "register of 128 bits": "malformed-ptx",
     "unknown target": "unknown-target", "no instruction": "ran", "barrier nobody else reaches": "deadlock",
-    "undeclared axis": "unknown-special-register", "address of 32 bits": "unsupported-address-size",
+    "undeclared axis": "unsupported-feature", "address of 32 bits": "unsupported-feature",
     **dict.fromkeys(
         (
             "table is a label", "table is a register", "branch to a register", "branch to a number", "empty vector",

@@ -210,20 +210,20 @@ def test_a_multicast_brings_the_pixels_to_every_block() -> None:
 
 MAP = {"data_type": "uint32", "dims": (4, 6, 5, 2), "channels": 4, "pixels": 8, "lower": (-1, 0), "upper": (-1, 0)}
 REFUSED = [
-    ({"dims": (4, 6), "lower": (), "upper": ()}, "tensormap-rank"),
-    ({"lower": (0,)}, "tensormap-rank"),
-    ({"lower": (-129, 0)}, "tensormap-corner"),
-    ({"upper": (0, 128)}, "tensormap-corner"),
-    ({"upper": (-8, 0)}, "tensormap-corner"),
-    ({"channels": 257}, "tensormap-box"),
-    ({"channels": 0}, "tensormap-box"),
-    ({"upper": (-7, 0)}, "tensormap-corner"),
-    ({"pixels": 1025}, "tensormap-box"),
-    ({"element_strides": (1, 9, 1, 1)}, "tensormap-step"),
-    ({"address": 8}, "tensormap-alignment"),
-    ({"channels": 16, "swizzle": "32B"}, "swizzle-span"),
+    ({"dims": (4, 6), "lower": (), "upper": ()}, "bad-tensor-map"),
+    ({"lower": (0,)}, "bad-tensor-map"),
+    ({"lower": (-129, 0)}, "bad-tensor-map"),
+    ({"upper": (0, 128)}, "bad-tensor-map"),
+    ({"upper": (-8, 0)}, "bad-tensor-map"),
+    ({"channels": 257}, "bad-tensor-map"),
+    ({"channels": 0}, "bad-tensor-map"),
+    ({"upper": (-7, 0)}, "bad-tensor-map"),
+    ({"pixels": 1025}, "bad-tensor-map"),
+    ({"element_strides": (1, 9, 1, 1)}, "bad-tensor-map"),
+    ({"address": 8}, "bad-tensor-map"),
+    ({"channels": 16, "swizzle": "32B"}, "bad-tensor-map"),
     ({"swizzle": "256B"}, "unknown-swizzle"),
-    ({"oob_fill": "nan_request_zero_fma"}, "tensormap-fill"),
+    ({"oob_fill": "nan_request_zero_fma"}, "bad-tensor-map"),
 ]
 
 

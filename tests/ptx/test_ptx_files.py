@@ -45,7 +45,7 @@ def test_a_file_beyond_the_limit_is_refused_by_its_size(tmp_path: Path) -> None:
     with path.open("wb") as stream:
         stream.truncate(1 << 40)
     error = refused(path)
-    assert error.code == "oversized-file"
+    assert error.code == "too-large"
     assert "1099511627776 bytes" in error.what
 
 

@@ -345,7 +345,7 @@ def test_descriptors_that_no_instruction_takes(kind: str, word: int, target: str
 
 def test_what_chips_lack_is_refused() -> None:
     for text, target, code in (
-        ("kind::i8 [%base], %word0, %word1, %v0, %no;", "sm_103a", "unsupported-target"),
+        ("kind::i8 [%base], %word0, %word1, %v0, %no;", "sm_103a", "wrong-target"),
         ("kind::f16 [%base], %word0, %word1, %v0, %no, 2;", "sm_110a", "invalid-operand"),
         ("kind::f16 [%base], %word0, %word1, %v0, %no, 16;", "sm_100a", "invalid-operand"),
     ):

@@ -75,4 +75,4 @@ def test_a_tensor_lies_within_one_buffer(dims, offset):
         made = layouts.tensor_map("uint8", dims, (32, 1), address=x.address + offset)
         with pytest.raises(RefsimError) as caught:
             gpu.encode(made)
-        assert caught.value.code == "tensormap-memory"
+        assert caught.value.code == "bad-tensor-map"

@@ -98,7 +98,7 @@ def test_a_map_of_which_a_field_was_never_set_is_named(field: str, ordinal: int)
         raw = raw if change[:2] == (field, ordinal) else replaced(raw, *change)
     with pytest.raises(RefsimError, match=f"its {field}.* was never set") as caught:
         decoded(raw)
-    assert caught.value.code == "tensormap-field"
+    assert caught.value.code == "bad-tensor-map"
 
 
 WRONG = [
@@ -125,7 +125,7 @@ WRONG = [
 def test_a_field_holds_what_the_driver_takes(field: str, ordinal: int, value: int) -> None:
     with pytest.raises(RefsimError) as caught:
         replaced(encoded(layouts.tensor_map(**BASE)), field, ordinal, value)
-    assert caught.value.code == "tensormap-field"
+    assert caught.value.code == "bad-tensor-map"
 
 
 # ---- kernels

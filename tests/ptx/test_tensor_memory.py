@@ -260,7 +260,7 @@ def test_other_targets_of_the_families_have_it(target: str) -> None:
 def test_other_targets_have_none(target: str) -> None:
     with pytest.raises(RefsimError, match=f"{target} has no tcgen05") as caught:
         TensorKernel("", columns=32, target=target).run()
-    assert caught.value.code == "unsupported-target"
+    assert caught.value.code == "wrong-target"
 
 
 def test_ptxas_takes_these_kernels(tmp_path: Path) -> None:

@@ -181,4 +181,4 @@ def test_every_product_of_triton_has_the_bits_of_the_oracle(kernel: Any, case: C
 def test_what_ampere_has_no_type_for_triton_refuses_itself(kernel: Any, kind: str) -> None:
     with pytest.raises(RefsimError, match="fp8e4nv not supported in this architecture") as refused:
         compiled(kernel, KINDS[kind], "sm_80", (64, 32, 128), 4)
-    assert refused.value.code == "triton-error"
+    assert refused.value.code == "compile-error"

@@ -120,7 +120,7 @@ def test_csv_reads_back_with_a_column_for_each_value():
 
 
 def test_csv_refuses_several_tables():
-    with pytest.raises(RefsimError, match="csv-needs-one-table"):
+    with pytest.raises(RefsimError, match="form-does-not-fit"):
         write(WHOLE, "csv")
 
 

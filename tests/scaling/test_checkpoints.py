@@ -124,9 +124,9 @@ def test_what_is_refused(model: Path, tmp_path: Path) -> None:
     to = tmp_path / "small.safetensors"
     for code, call in (
         ("unknown-key", lambda: quantize_file(model, to, "mxfp8", keys=("c.*",))),
-        ("block-shape", lambda: quantize_file(model, to, "mxfp8", keys=("odd.weight",))),
-        ("no-blocks", lambda: dequantize_file(model, to)),
-        ("format-not-here", lambda: dequantize_file(model, to, "e4m3")),
+        ("bad-shape", lambda: quantize_file(model, to, "mxfp8", keys=("odd.weight",))),
+        ("nothing-to-do", lambda: dequantize_file(model, to)),
+        ("unsupported-format", lambda: dequantize_file(model, to, "e4m3")),
         ("unknown-recipe", lambda: quantize_file(model, to, "mxfp8", recipe="x")),
     ):
         with pytest.raises(RefsimError) as caught:
@@ -138,29 +138,29 @@ def test_what_is_refused(model: Path, tmp_path: Path) -> None:
         quantize_file(model, to, "mxfp8")
     again = tmp_path / "again.safetensors"
     files.save_all(again, {"w": np.zeros((1, 32), np.float32), "w.scales": np.zeros(1, np.float32)})
-    with pytest.raises(RefsimError, match="key-taken"):
+    with pytest.raises(RefsimError, match="name-taken"):
         quantize_file(again, tmp_path / "x.safetensors", "mxfp8")
     only = tmp_path / "only.safetensors"
     files.save_all(only, {"w": np.zeros(32, np.float32)})
-    with pytest.raises(RefsimError, match="nothing-to-quantise"):
+    with pytest.raises(RefsimError, match="nothing-to-do"):
         quantize_file(only, tmp_path / "x.safetensors", "mxfp8")
 
 
 # What a file says of itself, and what is wrong with it then.
 BROKEN = {
-    "a format that is none": ("unknown-block-format", {"note": "mxfp5 floor"}),
-    "no format": ("unknown-block-format", {"note": ""}),
+    "a format that is none": ("unknown-format", {"note": "mxfp5 floor"}),
+    "no format": ("unknown-format", {"note": ""}),
     "a recipe that is none": ("unknown-recipe", {"note": "nvfp4 floors"}),
-    "a recipe of another format": ("recipe-format", {"note": "nvfp4 rceil"}),
-    "another width": ("scale-shape", {"note": "mxfp4 rceil"}),
+    "a recipe of another format": ("unsupported-format", {"note": "nvfp4 rceil"}),
+    "another width": ("bad-shape", {"note": "mxfp4 rceil"}),
     "no scales": ("unknown-key", {"without": "w.scales"}),
     "no factor": ("unknown-key", {"without": "w.tensor_scale"}),
-    "scales of other rows": ("scale-shape", {"w.scales": (np.zeros((4, 8), np.uint8), "ue4m3")}),
-    "scales that are numbers": ("part-type", {"w.scales": np.ones((8, 4), np.float32)}),
-    "codes that are numbers": ("part-type", {"w": np.ones((8, 64), np.float32)}),
-    "codes of two bytes": ("part-type", {"w": np.ones((8, 64), np.float16)}),
-    "two factors": ("part-type", {"w.tensor_scale": np.ones(2, np.float32)}),
-    "a factor of two bytes": ("part-type", {"w.tensor_scale": np.ones(1, np.float16)}),
+    "scales of other rows": ("bad-shape", {"w.scales": (np.zeros((4, 8), np.uint8), "ue4m3")}),
+    "scales that are numbers": ("bad-dtype", {"w.scales": np.ones((8, 4), np.float32)}),
+    "codes that are numbers": ("bad-dtype", {"w": np.ones((8, 64), np.float32)}),
+    "codes of two bytes": ("bad-dtype", {"w": np.ones((8, 64), np.float16)}),
+    "two factors": ("bad-dtype", {"w.tensor_scale": np.ones(2, np.float32)}),
+    "a factor of two bytes": ("bad-dtype", {"w.tensor_scale": np.ones(1, np.float16)}),
 }
 
 

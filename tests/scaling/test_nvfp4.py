@@ -173,7 +173,7 @@ def test_a_tensor_scale_that_was_calibrated() -> None:
 def test_a_tensor_scale_that_is_no_factor_is_refused(given: Any) -> None:
     with pytest.raises(RefsimError) as caught:
         refsim.quantize(np.ones((1, 16), np.float32), "nvfp4", tensor_scale=given)
-    assert caught.value.code == "tensor-scale"
+    assert caught.value.code == "bad-scale"
 
 
 def test_a_tensor_scale_may_be_of_any_width() -> None:
@@ -226,22 +226,22 @@ def test_mixed_and_rounded_at_random_a_gradient_comes_back() -> None:
 @pytest.mark.parametrize(
     ("code", "call"),
     [
-        ("tensor-scale", lambda: refsim.quantize(np.zeros((1, 32), np.float32), "mxfp4", tensor_scale=1.0)),
-        ("tensor-scale", lambda: refsim.quantize(tensor(1), "nvfp4", tensor_scale=np.ones(2, np.float32))),
-        ("block", lambda: refsim.quantize(tensor(1), "nvfp4", block=(1, 32))),
-        ("block-shape", lambda: refsim.quantize(np.zeros((8, 16), np.float32), "nvfp4", block=(16, 16))),
-        ("block-shape", lambda: refsim.quantize(np.zeros(16, np.float32), "nvfp4", block=(16, 16))),
+        ("bad-scale", lambda: refsim.quantize(np.zeros((1, 32), np.float32), "mxfp4", tensor_scale=1.0)),
+        ("bad-scale", lambda: refsim.quantize(tensor(1), "nvfp4", tensor_scale=np.ones(2, np.float32))),
+        ("bad-value", lambda: refsim.quantize(tensor(1), "nvfp4", block=(1, 32))),
+        ("bad-shape", lambda: refsim.quantize(np.zeros((8, 16), np.float32), "nvfp4", block=(16, 16))),
+        ("bad-shape", lambda: refsim.quantize(np.zeros(16, np.float32), "nvfp4", block=(16, 16))),
         ("random-bits", lambda: refsim.quantize(tensor(1), "nvfp4", random=np.zeros((1, 16)))),
         ("random-bits", lambda: refsim.quantize(tensor(1), "nvfp4", random=np.zeros((2, 16), np.uint8))),
-        ("scale-shape", lambda: scaling.Blocks(np.zeros((2, 64), np.uint8), np.zeros((2, 2), np.uint8), "nvfp4")),
-        ("code-out-of-range", lambda: scaling.Blocks(np.zeros((1, 16), np.uint8), np.uint8([[0x80]]), "nvfp4")),
-        ("hadamard-signs", lambda: scaling.random_hadamard(np.zeros(16), [1, 0] * 8)),
-        ("hadamard-size", lambda: scaling.random_hadamard(np.zeros(12), [1] * 12)),
-        ("block-shape", lambda: scaling.random_hadamard(np.zeros(24))),
-        ("value-type", lambda: scaling.random_hadamard("x" * 16)),
-        ("value-type", lambda: scaling.random_hadamard(np.zeros(16, complex))),
-        ("no-array", lambda: scaling.random_hadamard([[1], [1, 2]])),
-        ("hadamard-signs", lambda: scaling.random_hadamard(np.zeros(16), "1" * 16)),
+        ("bad-shape", lambda: scaling.Blocks(np.zeros((2, 64), np.uint8), np.zeros((2, 2), np.uint8), "nvfp4")),
+        ("out-of-range", lambda: scaling.Blocks(np.zeros((1, 16), np.uint8), np.uint8([[0x80]]), "nvfp4")),
+        ("bad-value", lambda: scaling.random_hadamard(np.zeros(16), [1, 0] * 8)),
+        ("bad-value", lambda: scaling.random_hadamard(np.zeros(12), [1] * 12)),
+        ("bad-shape", lambda: scaling.random_hadamard(np.zeros(24))),
+        ("bad-dtype", lambda: scaling.random_hadamard("x" * 16)),
+        ("bad-dtype", lambda: scaling.random_hadamard(np.zeros(16, complex))),
+        ("not-an-array", lambda: scaling.random_hadamard([[1], [1, 2]])),
+        ("bad-value", lambda: scaling.random_hadamard(np.zeros(16), "1" * 16)),
     ],
 )
 def test_what_is_refused(code: str, call) -> None:

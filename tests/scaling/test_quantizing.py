@@ -146,34 +146,37 @@ def test_nothing_is_quantised_to_nothing() -> None:
 @pytest.mark.parametrize(
     ("code", "call"),
     [
-        ("unknown-scale-kind", lambda: scaling.quantize(f32([1]), scale="ue8m0")),
-        ("unknown-quotient", lambda: scaling.quantize(f32([1]), quotient="reciprocals")),
-        ("unknown-NaN-rule", lambda: scaling.quantize(f32([1]), nan="spread")),
-        ("eps", lambda: scaling.quantize(f32([1]), eps=0.0)),
-        ("eps", lambda: scaling.quantize(f32([1]), eps=1e-60)),
-        ("eps", lambda: scaling.quantize(f32([1]), eps=float("nan"))),
-        *(("eps", partial(scaling.quantize, f32([1]), eps=eps)) for eps in (True, "1", [1, 2], None, 10**400, 1j)),
+        ("unknown-name", lambda: scaling.quantize(f32([1]), scale="ue8m0")),
+        ("unknown-name", lambda: scaling.quantize(f32([1]), quotient="reciprocals")),
+        ("unknown-name", lambda: scaling.quantize(f32([1]), nan="spread")),
+        ("out-of-range", lambda: scaling.quantize(f32([1]), eps=0.0)),
+        ("out-of-range", lambda: scaling.quantize(f32([1]), eps=1e-60)),
+        ("out-of-range", lambda: scaling.quantize(f32([1]), eps=float("nan"))),
         *(
-            ("group", partial(scaling.quantize, f32([1]), group=group))
+            ("out-of-range", partial(scaling.quantize, f32([1]), eps=eps))
+            for eps in (True, "1", [1, 2], None, 10**400, 1j)
+        ),
+        *(
+            ("bad-value", partial(scaling.quantize, f32([1]), group=group))
             for group in ((1, True), (1, 2, 3), (1, 1.0), "ab")
         ),
-        ("no-array", lambda: scaling.quantize(f32([1]), group=([1], 2))),
-        ("no-array", lambda: scaling.quantize([[1.0], [1.0, 2.0]])),
-        ("no-array", lambda: scaling.dequantize([[1], [1, 2]], f32([1]), "e4m3")),
-        ("no-array", lambda: scaling.spread([[1.0], [1.0, 2.0]], (1, 1))),
-        ("shape", lambda: scaling.scale_grid((1, 2, 3))),
-        ("shape", lambda: scaling.spread(f32([1]), (1,))),
+        ("not-an-array", lambda: scaling.quantize(f32([1]), group=([1], 2))),
+        ("not-an-array", lambda: scaling.quantize([[1.0], [1.0, 2.0]])),
+        ("not-an-array", lambda: scaling.dequantize([[1], [1, 2]], f32([1]), "e4m3")),
+        ("not-an-array", lambda: scaling.spread([[1.0], [1.0, 2.0]], (1, 1))),
+        ("bad-shape", lambda: scaling.scale_grid((1, 2, 3))),
+        ("bad-shape", lambda: scaling.spread(f32([1]), (1,))),
         ("not-whole", lambda: scaling.scale_grid(5)),
         ("not-whole", lambda: scaling.scale_grid((1, True))),
-        ("unknown-quotient", lambda: scaling.quantize(f32([1]), quotient=np.arange(2))),
-        ("group", lambda: scaling.quantize(f32([1]), group=(1, 0))),
-        ("group", lambda: scaling.quantize(f32([1]), group=128)),
-        ("shape", lambda: scaling.quantize(np.float32([1]))),
-        ("format-not-here", lambda: scaling.quantize(f32([1]), to="e2m1")),
+        ("unknown-name", lambda: scaling.quantize(f32([1]), quotient=np.arange(2))),
+        ("bad-value", lambda: scaling.quantize(f32([1]), group=(1, 0))),
+        ("bad-value", lambda: scaling.quantize(f32([1]), group=128)),
+        ("bad-shape", lambda: scaling.quantize(np.float32([1]))),
+        ("unsupported-format", lambda: scaling.quantize(f32([1]), to="e2m1")),
         ("format-needed", lambda: scaling.quantize(np.zeros((1, 1), np.uint16))),
-        ("scale-shape", lambda: scaling.dequantize(np.zeros((2, 300), np.uint8), np.ones((2, 2), np.float32), "e4m3")),
-        ("scale-shape", lambda: scaling.spread(np.ones((2, 1), np.float32), (3, 5))),
-        ("scale-type", lambda: scaling.dequantize(np.zeros((1, 1), np.uint8), np.ones((1, 1)), "e4m3")),
+        ("bad-shape", lambda: scaling.dequantize(np.zeros((2, 300), np.uint8), np.ones((2, 2), np.float32), "e4m3")),
+        ("bad-shape", lambda: scaling.spread(np.ones((2, 1), np.float32), (3, 5))),
+        ("bad-dtype", lambda: scaling.dequantize(np.zeros((1, 1), np.uint8), np.ones((1, 1)), "e4m3")),
     ],
 )
 def test_what_is_refused(code: str, call) -> None:

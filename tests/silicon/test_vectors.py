@@ -119,7 +119,7 @@ def test_chunk_patterns():
 def test_digest_refuses_other_shapes_and_types(bad):
     with pytest.raises(RefsimError) as caught:
         digest(np.asarray(bad))
-    assert caught.value.code == "digest-shape"
+    assert caught.value.code == "bad-shape"
 
 
 def test_recordings_are_plain_integers_with_their_facts():
@@ -171,7 +171,7 @@ def test_equal_to_names_a_device_whose_arrays_are_here(shelf, other):
     (shelf / "h100" / "x.json").write_text(json.dumps({"equal_to": other, "arrays_sha256": "00"}))
     with pytest.raises(RefsimError) as caught:
         recordings("x", "h100")
-    assert (caught.value.code, caught.value.exit_code) == ("bad-sidecar", 3)
+    assert (caught.value.code, caught.value.exit_code) == ("bad-file", 3)
 
 
 @pytest.mark.parametrize(
@@ -182,7 +182,7 @@ def test_a_damaged_stream_is_one_clear_error(shelf, damage):
     file.write_bytes(damage(file.read_bytes()))
     with pytest.raises(RefsimError) as caught:
         recordings("x")
-    assert (caught.value.code, caught.value.exit_code) == ("bad-sidecar", 3)
+    assert (caught.value.code, caught.value.exit_code) == ("bad-file", 3)
 
 
 def test_a_stream_that_grows_without_end_is_refused(shelf, monkeypatch):

@@ -111,7 +111,7 @@ def test_modules_of_ptx_become_one_and_keep_their_own_variables(fresh):
     y = fresh.memory.allocate(32, "test", X.view(np.uint8).copy())
     core.core_launch(core.CoreStream(), core.CoreLaunchConfig(1, 8), made.get_kernel("double"), y, y, np.uint32(8))
     assert fresh.memory.read(y, 32).view(np.float32).tolist() == (3 * X).tolist()
-    with pytest.raises(RefsimError, match=r"link-error.*thrice is defined by two modules"):
+    with pytest.raises(RefsimError, match=r"compile-error.*thrice is defined by two modules"):
         joined([CALLER, CALLED, CALLED])
 
 

@@ -39,7 +39,7 @@ def test_a_run_of_no_elements_follows_no_bits(elements, reached, followed):
     [
         ("timeout", Kind.FAULT, "timeout"),
         ("race", Kind.FAULT, "fail"),
-        ("no-call", Kind.INCONCLUSIVE, "unsupported"),
+        ("bad-kernel", Kind.INCONCLUSIVE, "unsupported"),
     ],
 )
 def test_an_error_is_the_kernels_by_its_kind(code, kind, status):

@@ -53,7 +53,7 @@ def test_bundled_kernels_stand_in(project, text):
 
 
 def test_missing_bundled_file_is_named():
-    with pytest.raises(RefsimError, match="no-bundled-file"):
+    with pytest.raises(RefsimError, match="no-such-file"):
         bundled_kernels("nothing.py")
 
 
@@ -73,9 +73,9 @@ def test_edited_file_is_loaded_again(project):
         ("KERNELS = ()\n", "no-kernels"),
         ("KERNELS = ('a',)\n", "no-kernels"),
         ("x = 1\n", "no-kernels"),
-        ("import nowhere_at_all\n", "kernel-file-fails"),
-        ("def (\n", "kernel-file-fails"),
-        (KERNEL_FILE.format(name="mine"), "duplicate-kernel"),
+        ("import nowhere_at_all\n", "user-code-raised"),
+        ("def (\n", "user-code-raised"),
+        (KERNEL_FILE.format(name="mine"), "name-taken"),
     ],
 )
 def test_unusable_file_is_refused(project, text, code):
@@ -89,7 +89,7 @@ def test_unusable_file_is_refused(project, text, code):
 @pytest.mark.parametrize("text", ["[tool.refsim\n", "[tool.refsim]\nkernels = 'mine.py'\n"])
 def test_unusable_pyproject_is_refused(project, text):
     (project / "pyproject.toml").write_text(text)
-    with pytest.raises(RefsimError, match="bad-pyproject"):
+    with pytest.raises(RefsimError, match="bad-file"):
         find_kernels()
 
 
@@ -127,7 +127,7 @@ def test_a_damaged_pyproject_is_one_error(project, text):
     (project / "pyproject.toml").write_bytes(text.encode("utf-8", "surrogatepass"))
     with pytest.raises(RefsimError) as caught:
         find_kernels()
-    assert (caught.value.code, caught.value.kind) == ("bad-pyproject", Kind.UNREADABLE)
+    assert (caught.value.code, caught.value.kind) == ("bad-file", Kind.UNREADABLE)
     assert len(str(caught.value)) < 600
 
 
@@ -139,7 +139,7 @@ def test_what_is_no_file_is_not_waited_for(project):
     for name in ("pipe.py", "zero.py", "loop.py", "", "x" * 5000, "nul\0"):
         with pytest.raises(RefsimError) as caught:
             find_kernels([name])
-        assert caught.value.code in ("no-kernel-file", "not-a-path")
+        assert caught.value.code in ("no-kernel-file", "wrong-type")
     os.mkfifo(project / "pyproject.toml")
     with pytest.raises(RefsimError, match="not-a-file"):
         find_kernels()

@@ -17,6 +17,6 @@ def test_a_buffer_that_cannot_be_is_said_with_the_line_that_asks_for_it(halve_ke
 
     with pytest.raises(RefsimError) as caught:
         run_campaign(replace(halve_kernel, run=run), fake_device())
-    assert (caught.value.code, caught.value.where.partition(", ")[0]) == ("bad-count", "buffer y")
+    assert (caught.value.code, caught.value.where.partition(", ")[0]) == ("bad-buffer", "buffer y")
     assert re.search(r"test_places_of_errors\.py:\d+ in run$", caught.value.where)
     assert "rows * columns" in caught.value.help

@@ -159,7 +159,7 @@ def test_a_case_is_a_file(tmp_path):
     for name in ("pipe.json", "zero.json", "loop.json", ""):
         with pytest.raises(RefsimError) as caught:
             load_case(tmp_path / name)
-        assert (caught.value.code, caught.value.exit_code) == ("bad-case", 3)
+        assert (caught.value.code, caught.value.exit_code) == ("bad-file", 3)
 
 
 def test_same_problem_has_the_same_name(case, halve_kernel):
@@ -197,7 +197,7 @@ def test_damaged_case_is_unreadable(case, halve_kernel, change):
     case.write_text(change(json.loads(case.read_text())))
     with pytest.raises(RefsimError) as caught:
         load_case(case, halve_kernel)
-    assert (caught.value.code, caught.value.kind) == ("bad-case", Kind.UNREADABLE)
+    assert (caught.value.code, caught.value.kind) == ("bad-file", Kind.UNREADABLE)
 
 
 def test_problem_of_another_shape_is_refused(case, halve_kernel):

@@ -62,7 +62,7 @@ def test_bad_arguments_are_refused():
     for make in (lambda: rst.sizes(-1), lambda: rst.sizes(4, multiple_of=0), lambda: rst.misalignments(1000)):
         with pytest.raises(RefsimError):
             make()
-    with pytest.raises(RefsimError, match="unknown-fill"):
+    with pytest.raises(RefsimError, match="unknown-name"):
         smallest(rst.tensors("bf16", fills=("noise",)), lambda tensor: True)
 
 

@@ -41,7 +41,7 @@ ENDS = [KeyError("y"), ValueError("a shape"), SystemExit(0), SystemExit(), Gener
 @pytest.mark.parametrize("function", ["run", "oracle", "outputs"])
 def test_what_a_function_raises_is_its_own(halve_kernel, fake_device, function, error):
     found = error_of(replace(halve_kernel, **{function: raises(error)}), fake_device())
-    assert found.code == "kernel-code-fails"
+    assert found.code == "user-code-raised"
     assert found.what.startswith(f"{function} of kernel halve ")
     assert "Tensor(n=0, format='bf16')" in found.what
     assert "test_user_code.py:" in found.where
@@ -69,7 +69,7 @@ def test_an_oracle_may_overflow_in_silence(halve_kernel, fake_device):
 def test_what_draws_problems_is_named_too(halve_kernel, fake_device, error):
     found = error_of(replace(halve_kernel, problem=rst.sizes().map(raises(error))), fake_device())
     assert (found.code, found.what.partition(" r")[0].partition(" e")[0]) == (
-        "kernel-code-fails",
+        "user-code-raised",
         "problem of kernel halve",
     )
 
@@ -87,14 +87,14 @@ def test_a_recipe_that_ends_the_program_verifies_nothing(halve_kernel, fake_devi
 
 
 def test_what_is_no_strategy_is_refused(halve_kernel, fake_device):
-    assert error_of(replace(halve_kernel, problem=[Tensor(1, "bf16")]), fake_device()).code == "kernel-code-fails"
+    assert error_of(replace(halve_kernel, problem=[Tensor(1, "bf16")]), fake_device()).code == "user-code-raised"
 
 
 def test_a_kernel_file_that_ends_the_program_is_unreadable(tmp_path):
     file = tmp_path / "kernels.py"
     for text in ("import sys\nsys.exit(0)\n", "raise SystemExit\n", "raise BaseException('odd')\n"):
         file.write_text(text)
-        with pytest.raises(RefsimError, match="kernel-file-fails") as caught:
+        with pytest.raises(RefsimError, match="user-code-raised") as caught:
             find_kernels([file])
         assert caught.value.kind is Kind.UNREADABLE
 
@@ -192,7 +192,7 @@ def test_a_mapping_that_fails_as_it_is_read_is_its_authors(halve_kernel, fake_de
             raise OSError("no such member")
 
     found = error_of(replace(halve_kernel, oracle=lambda _: Lazy(y=1)), fake_device())
-    assert (found.code, "OSError: no such member" in found.what) == ("kernel-code-fails", True)
+    assert (found.code, "OSError: no such member" in found.what) == ("user-code-raised", True)
 
 
 def returning(**outputs):
@@ -258,7 +258,7 @@ def test_a_promise_of_bounds_needs_bounds(halve_kernel, fake_device):
 
 @pytest.mark.parametrize("outputs", [None, ["y"], {"y": np.uint16}, {"y": 16}])
 def test_outputs_are_names_and_formats(halve_kernel, fake_device, outputs):
-    with pytest.raises(RefsimError, match="bad-outputs"):
+    with pytest.raises(RefsimError, match="bad-kernel"):
         examine(replace(halve_kernel, outputs=lambda _: outputs), PROBLEM, fake_device())
 
 
@@ -308,7 +308,7 @@ def test_recipes_may_hold_arrays_though_no_case_of_them_can_be_written(halve_ker
 
 
 def test_laws_say_the_same(halve_kernel, fake_device):
-    with pytest.raises(RefsimError, match="kernel-code-fails"):
+    with pytest.raises(RefsimError, match="user-code-raised"):
         laws.agrees_with_oracle(replace(halve_kernel, oracle=raises(SystemExit(0))), PROBLEM, fake_device())
 
 
@@ -340,7 +340,7 @@ def test_a_comparison_that_cannot_be_made_says_of_which_output(halve_kernel, fak
 
 
 def test_an_error_that_says_where_keeps_its_place(halve_kernel, fake_device):
-    own = RefsimError("bad-range", "no such range", where="row 3 of my table")
+    own = RefsimError("bad-value", "no such range", where="row 3 of my table")
     assert error_of(replace(halve_kernel, oracle=raises(own)), fake_device()).where == "row 3 of my table"
 
 

@@ -216,7 +216,7 @@ def test_another_chip_has_no_recording_and_the_verdict_says_what_its_model_is() 
 
 def test_without_recordings_the_verdict_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     def none_here(path: str) -> None:
-        raise RefsimError("no-bundled-file", path)
+        raise RefsimError("no-such-file", path)
 
     monkeypatch.setattr(vectors, "bundled", none_here)
     assert verdict_of(ROUNDING).silicon.lines() == [

@@ -48,7 +48,7 @@ class OrderSubject(FieldsCard):
         d = np.array(self.multiply(np.ascontiguousarray(a), np.ascontiguousarray(b)))
         if d.shape != (len(a), len(b)) or d.dtype != self.d_format.code_dtype:
             raise RefsimError(
-                "order-result",
+                "wrong-output",
                 f"{self.name} returned {d.dtype} of shape {d.shape}",
                 rule=f"{self.d_format.code_dtype}, codes of {self.d_format}, of shape {(len(a), len(b))}",
             )
@@ -73,7 +73,7 @@ class Asker:
     def sums(self, a: Codes, b: Codes, c: Codes | None = None) -> Codes:
         """d (batch,) of a (batch, K) and b (batch, K), as `Bench` asks for; there is no C here."""
         if c is not None and c.any():
-            raise RefsimError("order-c", "a product of matrices has no C", kind=Kind.BUG)
+            raise RefsimError("no-order", "a product of matrices has no C", kind=Kind.BUG)
         found, row = self._found(a, b), self.subject.d_format
         return found if self.scale == 1 else encode(decode(found, row) / float(self.scale), row, overflow="saturate")
 

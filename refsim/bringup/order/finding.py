@@ -342,9 +342,7 @@ def compared(one: Fingerprint, other: Fingerprint) -> FirstDifference | None:
     kinds = [(s.a_format, s.b_format, s.d_format, s.n, s.k, s.a_is_free, s.b_is_free) for s in (left, right)]
     if kinds[0] != kinds[1]:
         said = [" ".join(map(str, kind[:3])) + f", N = {kind[3]}, K = {kind[4]}" for kind in kinds]
-        raise RefsimError(
-            "order-kinds", f"{left.name} is {said[0]}; {right.name} is {said[1]}", rule="the same operands"
-        )
+        raise RefsimError("no-order", f"{left.name} is {said[0]}; {right.name} is {said[1]}", rule="the same operands")
     for m in [m for m in left.rows if m in right.rows]:
         for seed in one.seeds:
             for each in telling(left, seed):

@@ -61,7 +61,7 @@ def of_kernel(
         if found.size != len(a) * len(b) or found.itemsize != d_format.code_dtype.itemsize:
             what = f"{row.output} is {found.size} elements of {found.itemsize} bytes"
             rule = f"M N = {len(a) * len(b)} codes of {d_format}, {d_format.code_dtype.itemsize} bytes each"
-            raise RefsimError("order-result", what, where, rule)
+            raise RefsimError("wrong-output", what, where, rule)
         return np.ascontiguousarray(found).view(d_format.code_dtype).reshape(len(a), len(b))
 
     return OrderSubject(
@@ -80,10 +80,10 @@ def of_kernel(
 
 def _product_of(kernel: Kernel, product: str | None) -> tuple[str, KernelProduct]:
     if kernel.orderless and not kernel.products:
-        raise RefsimError("no-products", f"kernel {kernel.name} has no order to be asked for", rule=kernel.orderless)
+        raise RefsimError("no-order", f"kernel {kernel.name} has no order to be asked for", rule=kernel.orderless)
     if not kernel.products:
         raise RefsimError(
-            "no-products",
+            "no-order",
             f"kernel {kernel.name} declares no product of matrices",
             where=str(kernel.declared_in or ""),
             rule="its order can be asked where products= says how operands become a test case",
@@ -176,7 +176,9 @@ def _require_signs(*rows: Format) -> None:
     for row in rows:
         if not row.signed:
             rule = "large operands of two signs cancel, and what they hid is lost"
-            raise RefsimError("no-signs", f"{row} has no sign", rule=rule, help="a type with signs: bf16, e4m3, e5m2")
+            raise RefsimError(
+                "no-such-value", f"{row} has no sign", rule=rule, help="a type with signs: bf16, e4m3, e5m2"
+            )
 
 
 def _ways(
@@ -195,7 +197,7 @@ def _called(asked: str, where: str, function: Callable[..., Any], *operands: Any
     except Exception as error:
         at = ", ".join(filter(None, (where, place(error))))
         raise RefsimError(
-            "function-fails",
+            "user-code-raised",
             f"the function raised {said(error)}",
             at,
             help=f"it is called as {asked}",
@@ -205,7 +207,7 @@ def _called(asked: str, where: str, function: Callable[..., Any], *operands: Any
 
 def _shaped(codes: Codes, row: Format, shape: tuple[int, int], label: str) -> tuple[Codes, Format]:
     if codes.shape != shape:
-        raise RefsimError("order-result", f"{label} returned shape {codes.shape}", rule=f"(M, N) = {shape}")
+        raise RefsimError("wrong-output", f"{label} returned shape {codes.shape}", rule=f"(M, N) = {shape}")
     return codes, row
 
 
@@ -223,10 +225,10 @@ def function_named(text: str) -> Callable[..., Any]:
             found = resolve_name(text)
         except (ImportError, AttributeError, ValueError) as error:
             raise RefsimError(
-                "unknown-function", f"{text} is no kernel and no function: {error}", help="FILE.py:f, or torch.matmul"
+                "unknown-name", f"{text} is no kernel and no function: {error}", help="FILE.py:f, or torch.matmul"
             ) from error
     if not callable(found):
-        raise RefsimError("unknown-function", f"{text} is no function", help="FILE.py:f, or torch.matmul")
+        raise RefsimError("unknown-name", f"{text} is no function", help="FILE.py:f, or torch.matmul")
     return found  # type: ignore[no-any-return]
 
 
@@ -244,7 +246,7 @@ def wants_torch(function: Callable[..., Any]) -> bool:
 def _as_numpy(codes: Codes, row: Format) -> NDArray[Any]:
     dtype = row.array_dtype or row.ml_dtype or (np.dtype(np.float32) if row.padding_bits else None)
     if dtype is None:
-        raise RefsimError("format-not-here", f"no array of NumPy or ml_dtypes holds {row}")
+        raise RefsimError("unsupported-format", f"no array of NumPy or ml_dtypes holds {row}")
     return codes.view(dtype)
 
 
@@ -255,7 +257,7 @@ def _numpy_codes(d: Any, label: str) -> tuple[Codes, Format]:
     row = format_held(array.dtype)
     if row is None or row is F64:
         what = f"{label} returned {array.dtype}"
-        raise RefsimError("order-result", what, rule="float32, float16, or a type of ml_dtypes")
+        raise RefsimError("wrong-output", what, rule="float32, float16, or a type of ml_dtypes")
     held = words(array) if is_typed(array.dtype) else np.ascontiguousarray(array).view(row.code_dtype)
     return np.ascontiguousarray(held), row
 
@@ -269,7 +271,7 @@ def _torch_maker(device: str) -> Callable[[Codes, Format], Any]:
             (getattr(torch, each) for each in names if isinstance(getattr(torch, each, None), torch.dtype)), None
         )
         if dtype is None:
-            raise RefsimError("format-not-here", f"no tensor of torch holds {row}")
+            raise RefsimError("unsupported-format", f"no tensor of torch holds {row}")
         return torch.from_numpy(codes.view(_INTEGERS[codes.itemsize])).view(dtype).to(device)
 
     return make
@@ -280,7 +282,7 @@ def _torch_codes(d: Any, label: str) -> tuple[Codes, Format]:
     name = str(getattr(d, "dtype", type(d).__name__)).removeprefix("torch.")
     row = next((row for row in (F32, F16, BF16) if name in row.aliases), None)
     if row is None:
-        raise RefsimError("order-result", f"{label} returned {name}", rule="float32, float16 or bfloat16")
+        raise RefsimError("wrong-output", f"{label} returned {name}", rule="float32, float16 or bfloat16")
     integers = torch.int32 if row is F32 else torch.int16
     return d.detach().contiguous().cpu().view(integers).numpy().view(row.code_dtype), row
 

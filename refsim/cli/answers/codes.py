@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import refsim
+from refsim.errors import code_table, unknown_code
 
 if TYPE_CHECKING:
     from refsim.ptx.findings.table import Check
@@ -38,7 +39,7 @@ MAKERS = {
 }
 """Functions that take a code, and at which place."""
 RANGES = ("whole", "whole_number", "whole_numbers")
-"""Functions of refsim.integers: the first argument, with -range behind it, is the code of a number outside."""
+"""Functions of refsim.integers: the first argument is what a number is called that is out-of-range."""
 
 _Call = tuple[str, ast.AST, ast.Call]  # of which function, that function, the call
 
@@ -63,8 +64,6 @@ def sayings(code: str = "") -> dict[str, tuple[Saying, ...]]:
             module = ".".join(path.relative_to(ROOT.parent).with_suffix("").parts).removesuffix(".__init__")
             for each, saying in _of_module(_source(path), module):
                 found.setdefault(each, {})[saying] = None
-    if code and code not in found and (family := _of_family(code)):
-        found[code] = {family: None}
     return {each: tuple(_worded(found[each])) for each in sorted(found) if code in ("", each)}
 
 
@@ -99,22 +98,17 @@ def is_bare(sentence: str) -> bool:
     return not re.search(r"\w", re.sub(r"⟨[^⟩]*⟩", "", sentence))
 
 
-def _of_family(code: str) -> Saying | None:
-    """What a code says whose first or last part is the name of an argument: thread-range, unknown-map."""
-    if CODE.fullmatch(code.lower()) and code.startswith("unknown-"):
-        name = code.removeprefix("unknown-").replace("-", " ")
-        return Saying("refsim", "", what=f"no {name} is called ⟨name⟩", help="nearest: ⟨names⟩")
-    if CODE.fullmatch(code) and code.endswith("-range"):
-        return Saying("refsim", "", what=f"{code.removesuffix('-range').replace('-', ' ')} ⟨number⟩ is outside ⟨range⟩")
-    return None
-
-
 def _may_raise(text: str, code: str) -> bool:
-    words = code.removeprefix("unknown-").removesuffix("-range")
-    wanted = {f'"{each}"' for each in (code, words, words.replace("-", " "))} | {f'"[{code}] '}
-    if not code:
-        wanted = {"code=", *(f"{each}(" for each in (*MAKERS, *RANGES, "unknown"))}
+    wanted = [f'"{code}"', f'"[{code}] '] if code else ["code=", *(f"{each}(" for each in MAKERS)]
+    wanted += ["unknown("] * (not code or code.startswith("unknown-"))
+    wanted += [f"{each}(" for each in RANGES] * (code in ("", "out-of-range"))
     return any(each in text for each in wanted)
+
+
+def renamed(code: str) -> str:
+    """The code that replaces one of refsim 0.1: that of bad-header is bad-file; "" for any other."""
+    olds = ((new, row.get("was", "").split()) for new, row in code_table().items())
+    return next((new for new, was in olds if code in was), "")
 
 
 @cache
@@ -137,7 +131,7 @@ def _of_module(source: _Source, module: str) -> Iterator[tuple[str, Saying]]:
     texts = cache(lambda around: dict(_assigned(around, constants)))
     for function, around, call in source.calls:
         for code in _codes(call, constants, tree):
-            said = _sentences(code, call, texts(around), constants)
+            said = _sentences(call, texts(around), constants)
             for what in (said["what"],) if said["what"] else _templates(source, around, call):
                 yield code, Saying(module, function, **{**said, "what": what})
     if not SPELLED.search(source.text):
@@ -263,8 +257,7 @@ def _codes(call: ast.Call, constants: dict[str, str], tree: ast.Module) -> Itera
     given = next((each.value for each in call.keywords if each.arg == "code"), first if name in MAKERS else None)
     if name == "unknown" or name in RANGES:
         if isinstance(first, ast.Constant) and isinstance(first.value, str):
-            words = first.value.replace(" ", "-")
-            yield f"unknown-{words}" if name == "unknown" else f"{words}-range"
+            yield unknown_code(first.value) if name == "unknown" else "out-of-range"
         return
     if isinstance(given, ast.Attribute):  # a property of the module
         given = next((each.value for each in _returns(tree, given.attr)), None)
@@ -274,11 +267,14 @@ def _codes(call: ast.Call, constants: dict[str, str], tree: ast.Module) -> Itera
             yield value
 
 
-def _sentences(code: str, call: ast.Call, texts: dict[str, str], constants: dict[str, str]) -> dict[str, str]:
+def _sentences(call: ast.Call, texts: dict[str, str], constants: dict[str, str]) -> dict[str, str]:
     """The texts among the arguments of a call: by their names, else the first text behind the code is what it says, which
     no constant of the module is: those are rules."""
-    if code not in _constants(call) and (family := _of_family(code)):
-        return {"what": family.what, "help": family.help}
+    match call:
+        case ast.Call(func=ast.Name(id="unknown"), args=[ast.Constant(value=kind), *_]):
+            return {"what": f"no {kind} is called ⟨name⟩", "rule": "", "help": "nearest: ⟨names⟩"}
+        case ast.Call(func=ast.Name(id=name), args=[ast.Constant(value=what), *_]) if name in RANGES:
+            return {"what": f"{what} ⟨number⟩ is outside ⟨range⟩", "rule": "", "help": ""}
     every = constants | texts
     named = {each.arg: _text(each.value, every) for each in call.keywords if each.arg in PARTS}
     behind = [text for each in call.args[1:] if (text := _text(each, texts))]
@@ -287,10 +283,6 @@ def _sentences(code: str, call: ast.Call, texts: dict[str, str], constants: dict
     elif behind:
         named.setdefault("what", behind[0])
     return {part: named.get(part, "") for part in ("what", "rule", "help")}
-
-
-def _constants(call: ast.Call) -> set[object]:
-    return {each.value for each in ast.walk(call) if isinstance(each, ast.Constant)}
 
 
 def _text(node: ast.expr, texts: dict[str, str]) -> str:

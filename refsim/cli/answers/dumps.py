@@ -177,7 +177,7 @@ def element_bytes(row: "Format") -> int:
     size = row.code_dtype.itemsize
     if row.bits + row.padding_bits < 8 or size not in TILE_BYTES:
         raise RefsimError(
-            "element-size", f"codes of {row} have {row.bits} bits", rule="tiles hold elements of 8, 16 or 32 bits"
+            "bad-dtype", f"codes of {row} have {row.bits} bits", rule="tiles hold elements of 8, 16 or 32 bits"
         )
     return size
 
@@ -197,7 +197,7 @@ def unshuffled(layout: "ScaleLayout", stored: "Stored", shape: tuple[int, int], 
     if expected != found:
         padded = layout.padded(shape)
         raise RefsimError(
-            "truncated-dump" if found < expected else "trailing-bytes",
+            "truncated-file" if found < expected else "trailing-bytes",
             f"expected {expected} bytes, found {found}",
             where=str(file),
             rule=f"{layout.name}: {shape[0]} x {shape[1]} pads to {padded[0]} x {padded[1]} elements of {layout.element_bytes} B",
@@ -212,7 +212,7 @@ def _shape_needed(name: str) -> RefsimError:
 
 def _wrong_size(file: Path, what: str, expected: int, found: int) -> RefsimError:
     return RefsimError(
-        "truncated-dump" if found < expected else "trailing-bytes",
+        "truncated-file" if found < expected else "trailing-bytes",
         f"expected {expected} bytes, found {found}",
         str(file),
         rule=f"the dump is {what}",

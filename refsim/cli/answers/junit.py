@@ -26,7 +26,7 @@ def junit(all_judged: "Sequence[Judged]", ended: tuple[str, RefsimError] | None 
         where = f" file={attribute(error.place[0])} line={attribute(str(error.place[1]))}" if error.place else ""
         cases.append(
             f"<testcase classname={attribute('refsim')} name={attribute(name)}{where}>"
-            f"{_said('error', error.code, error.what, str(error))}</testcase>"
+            f"{_properties({'was': ' '.join(error.was)})}{_said('error', error.code, error.what, str(error))}</testcase>"
         )
     counts = {word: sum(f"<{word} " in case for case in cases) for word in ("failure", "error", "skipped")}
     seconds = sum(each.verdict.seconds for each in all_judged)
@@ -53,12 +53,7 @@ def _case(each: "Judged") -> str:
         "definition": verdict.recomputed.text,
         **verdict.device,
     }
-    properties = "".join(
-        f"<property name={attribute(name)} value={attribute(str(value))}/>"
-        for name, value in facts.items()
-        if value != ""
-    )
-    inner = f"<properties>{properties}</properties>"
+    inner = _properties(facts)
     if not verdict:
         element = _ELEMENT.get(verdict.status, "error")
         inner += _said(element, verdict.status, each.headline or verdict.status, "\n".join(each.lines()))
@@ -68,6 +63,15 @@ def _case(each: "Judged") -> str:
         f"<testcase classname={attribute(suite)} name={attribute(verdict.kernel)}{where} "
         f'time="{verdict.seconds:.3f}">{inner}</testcase>'
     )
+
+
+def _properties(facts: Mapping[str, object]) -> str:
+    rows = [
+        f"<property name={attribute(name)} value={attribute(str(value))}/>"
+        for name, value in facts.items()
+        if value != ""
+    ]
+    return f"<properties>{''.join(rows)}</properties>" if rows else ""
 
 
 def _said(element: str, kind: str, message: str, text: str) -> str:

@@ -133,13 +133,13 @@ def _read(file: Path, layout: Fragment) -> Map:
         raise
     except Exception as problem:  # NumPy raises what its tokenizer, its parser and its allocator raise
         what = f"no array of integers: {type(problem).__name__}: {str(problem)[:200]}"
-        raise RefsimError("bad-map", what, str(file), kind=Kind.UNREADABLE) from problem
+        raise RefsimError("bad-file", what, str(file), kind=Kind.UNREADABLE) from problem
     return _of_array(array, file, layout)
 
 
 def _of_array(array: NDArray[Any], file: Path, layout: Fragment) -> Map:
     if array.dtype.kind not in "iu":
-        raise RefsimError("bad-map", f"a map holds integers, not {array.dtype}", str(file), kind=Kind.UNREADABLE)
+        raise RefsimError("bad-file", f"a map holds integers, not {array.dtype}", str(file), kind=Kind.UNREADABLE)
     places = layout.threads * layout.values
     array = array.astype(np.int64)
     if array.size == 2 * places and array.shape[-1:] == (2,):
@@ -147,7 +147,7 @@ def _of_array(array: NDArray[Any], file: Path, layout: Fragment) -> Map:
         return both[..., 0], both[..., 1]
     if array.size != places:
         raise RefsimError(
-            "map-size",
+            "bad-shape",
             f"expected {layout.threads} x {layout.values} places, found an array of shape {array.shape}",
             str(file),
             rule=f"{layout.name}: an element for each value of each thread",
@@ -173,11 +173,14 @@ def _of_csv(file: Path, layout: Fragment) -> Map:
                 thread, value, row, col = (_cell(line[name]) for name in ("thread", "value", "row", "col"))
             except (KeyError, TypeError, AttributeError, ValueError) as problem:
                 raise RefsimError(
-                    "bad-map", f"line {number} has no whole thread, value, row and col", str(file), kind=Kind.UNREADABLE
+                    "bad-file",
+                    f"line {number} has no whole thread, value, row and col",
+                    str(file),
+                    kind=Kind.UNREADABLE,
                 ) from problem
             if not (0 <= thread < layout.threads and 0 <= value < layout.values):
                 raise RefsimError(
-                    "bad-map",
+                    "bad-file",
                     f"line {number}: thread {thread}, value {value} is outside 0..{layout.threads - 1}, "
                     f"0..{layout.values - 1}",
                     str(file),

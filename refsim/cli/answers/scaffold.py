@@ -104,10 +104,10 @@ def test_generated_problems(problem, device):
 
 
 def kernel_files(name: str) -> dict[str, str]:
-    """The content of each file by its name: NAME.cu, NAME_kernel.py and test_NAME.py. Raises RefsimError bad-kernel-name."""
+    """The content of each file by its name: NAME.cu, NAME_kernel.py and test_NAME.py. Raises RefsimError bad-kernel."""
     if not NAME.fullmatch(name):
         raise RefsimError(
-            "bad-kernel-name",
+            "bad-kernel",
             f"{name!r} is not a name",
             rule=f"the name of a kernel, its files and its entry is {NAME.pattern}",
             help="refsim new kernel my_kernel",

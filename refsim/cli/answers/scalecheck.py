@@ -85,7 +85,7 @@ def scale_formats(stored: "Stored") -> "tuple[tuple[Format, ...], str]":
         return (F32,), "words of 32 bits: float32 scales"
     if stored.codes.dtype.itemsize != 1:
         raise RefsimError(
-            "scale-type",
+            "bad-dtype",
             f"scales hold {stored.format}",
             rule="bytes of e8m0 or ue4m3, or float32",
             help="give -t FORMAT",

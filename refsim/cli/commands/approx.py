@@ -140,7 +140,7 @@ def _form(name: str, row: str | None, ftz: bool) -> "SpecialForm":
     wanted = " ".join([name, *([f"-t {row}"] if row is not None else []), *(["--ftz"] if ftz else [])])
     what = f"{wanted} may be any of {len(chosen)} instructions" if chosen else f"no instruction is {wanted}"
     raise RefsimError(
-        "which-instruction", what, help=f"known: {', '.join(form.instruction for form in chosen or fitting)}"
+        "ambiguous-name", what, help=f"known: {', '.join(form.instruction for form in chosen or fitting)}"
     )
 
 

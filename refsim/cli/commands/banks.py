@@ -123,7 +123,7 @@ def _of_addresses(asked: list[int], width: str, mode: "Swizzle | None") -> "Bank
 
     if len(asked) > WARP and len(asked) % WARP:
         raise RefsimError(
-            "access-lanes",
+            "bad-access",
             f"{len(asked)} addresses are no whole accesses",
             rule=f"a warp has 1 to {WARP} lanes",
             help=f"give up to {WARP} addresses, or a multiple of it",
@@ -142,7 +142,7 @@ def _of_fragment(
 
     if fragment.element_bits not in (8, 16, 32) or fragment.slot_bits != fragment.element_bits:
         raise RefsimError(
-            "element-size",
+            "bad-dtype",
             f"{fragment.name} has elements of {fragment.element_bits} bits",
             where="--layout",
             rule="tiles hold elements of 8, 16 or 32 bits",
@@ -163,7 +163,7 @@ def _of_matrices(
 
     if tile is None:
         raise RefsimError(
-            "tile-needed",
+            "missing-argument",
             f"each lane of {fragment.name} gives the address of a row",
             rule="what it costs depends on the tile that the rows lie in",
             help=f"--tile {fragment.shape[0]}x64, with --swizzle NAME where it is swizzled",

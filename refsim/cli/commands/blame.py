@@ -161,7 +161,7 @@ def _silicon(name: str, target: str | None) -> "Silicon":
 
 def _needs_a_gpu(where: str) -> RefsimError:
     return RefsimError(
-        "blame-needs-a-gpu",
+        "needs-a-gpu",
         "the simulated GPU executes PTX, and not what ptxas makes of it",
         where,
         help="--device cuda; --device sim with a PTX, or --assemble-only",
@@ -222,6 +222,6 @@ def _edited(path: Path | None, builds: "list[Build]", subject: "BlameSubject") -
         text = ""
     if ".version" not in text:
         rule = "a cubin is an ELF file, a PTX a text with its .version"
-        raise RefsimError("bad-edited", "neither a cubin nor PTX", str(path), rule, kind=Kind.UNREADABLE)
+        raise RefsimError("bad-file", "neither a cubin nor PTX", str(path), rule, kind=Kind.UNREADABLE)
     require_same_entries(subject, text, str(path))
     return text, [replace(each, is_edited=True) for each in builds if isinstance(each, BuiltBy)]

@@ -98,7 +98,7 @@ def _place(file: Path, to: Path | None, done: str) -> Path:
             )
     assert place is not None
     if place.resolve() == file.resolve():
-        raise RefsimError("same-file", "TO is FILE itself", where=str(place), help="give another name")
+        raise RefsimError("file-exists", "TO is FILE itself", where=str(place), help="give another name")
     return place
 
 

@@ -122,7 +122,7 @@ def _of_tile(
     made = tile(major, given.pop("swizzle", "none"), row.bits // 8, shape)
     start, mn, k = (given.pop(name, 0) for name in ("start_address", "mn", "k"))
     for name in given:
-        raise RefsimError("bad-field", f"{name} with --tile", rule="start_address, swizzle, mn and k go with --tile")
+        raise RefsimError("bad-value", f"{name} with --tile", rule="start_address, swizzle, mn and k go with --tile")
     return operand_descriptor(kind.kind, made, start, mn=mn, k=k)
 
 
@@ -215,7 +215,7 @@ def _word(words: tuple[str, ...], kind: str) -> int:
     if text.isdecimal() and is_bare:
         ways = [f"0x{text} if it is hexadecimal", f"{int(text):#x} if it is decimal"]
     raise RefsimError(
-        "bad-word",
+        "bad-value",
         f"{text[:60]!r} is no word" if not ways else f"{text} stands without 0x",
         where=kind,
         rule="a word is hexadecimal (0x40), binary (0b1000000) or a single digit",
@@ -229,9 +229,9 @@ def _arguments(words: tuple[str, ...]) -> dict[str, Any]:
     for word in words:
         name, equals, value = word.partition("=")
         if not equals or not name.isidentifier() or not value:
-            raise RefsimError("bad-field", f"{word[:60]!r} is no FIELD=VALUE", help="start_address=1024 swizzle=128B")
+            raise RefsimError("bad-value", f"{word[:60]!r} is no FIELD=VALUE", help="start_address=1024 swizzle=128B")
         if name in found:
-            raise RefsimError("bad-field", f"{name} is given twice")
+            raise RefsimError("bad-value", f"{name} is given twice")
         found[name] = _value(name, value)
     return found
 
@@ -249,7 +249,7 @@ def _value(name: str, value: str) -> Any:
 def _number(word: str) -> int:
     number = number_in(word)
     if number is None:
-        raise RefsimError("bad-field", f"{word[:40]!r} is no number", help="dims=256,64")
+        raise RefsimError("bad-value", f"{word[:40]!r} is no number", help="dims=256,64")
     return number
 
 

@@ -141,7 +141,7 @@ def _recipes(row: "BlockFormat", recipe: str | None, other: str | None, file: Pa
     pair = recipe_named(recipe, row), recipe_named(other, row)
     if file is None:
         raise RefsimError(
-            "missing-option",
+            "missing-argument",
             "recipes are compared on a tensor",
             where=where,
             help="--on FILE, a tensor of bf16, f16 or f32",

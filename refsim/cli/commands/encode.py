@@ -142,7 +142,7 @@ def _conversion(via: str, row: "Format | None", overridden: list[str]) -> "Conve
         )
     if conversion.random_positions:
         raise RefsimError(
-            "needs-random-bits",
+            "random-bits",
             f"{via} adds random bits",
             rule=str(conversion.source),
             help="refsim.convert(name, ..., random_bits=...) in Python",

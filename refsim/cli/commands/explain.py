@@ -30,7 +30,7 @@ def command(code: str | None) -> Document:
       refsim explain unknown-format
       refsim explain assumed
     """
-    from refsim.cli.answers.codes import checks, sayings
+    from refsim.cli.answers.codes import checks, renamed, sayings
     from refsim.testing.verdicts import MEANING
 
     if code is None:
@@ -40,10 +40,13 @@ def command(code: str | None) -> Document:
         )
         return Document((Table(COLUMNS, rows, key="codes"),), "codes")
     code = code.strip("[]")
+    code, was = renamed(code) or code, code
     known = sayings(code)
     if code not in known and code not in MEANING:
         raise unknown("code", code, [*sayings(), *MEANING])
     parts: list[Part] = [_status(code)] if code in MEANING else []
+    if was != code:
+        parts.append(Wording((f"{was} is now {code}",), {"was": was}))
     if code in known:
         parts += [_record(code), *_example(code), _places(known[code])]
     return Document(tuple(parts), f"code {code}")

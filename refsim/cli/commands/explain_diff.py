@@ -306,7 +306,7 @@ def _loaded(path: Path, row: "Format | None", key: str | None) -> "tuple[Any, Fo
     try:
         stored = load_codes(path, row, key)
     except RefsimError as error:
-        if row is None or error.code != "code-out-of-range" or row.bits != 4:
+        if row is None or error.code != "out-of-range" or row.bits != 4:
             raise
         from refsim import unpack
         from refsim.formats import E4M3

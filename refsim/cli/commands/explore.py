@@ -29,7 +29,10 @@ def command(output: str | None) -> int:
         return AGREED
     if (form := form_of(output)) != FORM:
         raise RefsimError(
-            "not-a-page", f"the suffix of {output} is that of {form}", where="-o", help="a name that ends in .html"
+            "form-does-not-fit",
+            f"the suffix of {output} is that of {form}",
+            where="-o",
+            help="a name that ends in .html",
         )
     require_writable(Path(output))
     content = page().encode()

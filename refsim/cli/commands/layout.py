@@ -92,7 +92,7 @@ def _memory(fragment: "Fragment", mode: str) -> "Tile":
 
     if fragment.element_bits not in MEMORY_BITS:
         raise RefsimError(
-            "element-size",
+            "bad-dtype",
             f"{fragment.name} has elements of {fragment.element_bits} bits",
             where="--memory",
             rule="tiles hold elements of 8, 16 or 32 bits",
@@ -232,7 +232,7 @@ def _thread(fragment: "Fragment", place: str) -> int:
     numbers = parse_whole(warp, "warp"), parse_whole(lane, "lane")
     for what, number, limit in (("warp", numbers[0], last), ("lane", numbers[1], lanes - 1)):
         if not 0 <= number <= limit:
-            raise RefsimError(f"{what}-range", f"{what} {number} is outside 0..{limit}", where=fragment.name)
+            raise RefsimError("out-of-range", f"{what} {number} is outside 0..{limit}", where=fragment.name)
     return numbers[0] * lanes + numbers[1]
 
 

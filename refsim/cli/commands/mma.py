@@ -47,7 +47,7 @@ class ElementParam(click.ParamType):  # type: ignore[type-arg]
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, int]:
         match = re.fullmatch(r" *([0-9]{1,11}) *, *([0-9]{1,11}) *", str(value))
         if match is None:
-            raise RefsimError("bad-place", f"{value!r} is no element", "--at", "an element is ROW,COL, as 17,42")
+            raise RefsimError("bad-value", f"{value!r} is no element", "--at", "an element is ROW,COL, as 17,42")
         return int(match[1]), int(match[2])
 
 
@@ -129,7 +129,7 @@ def command(
         product = product.at(*at)
     elif whole != (1, 1) and (explain or to is None):
         raise RefsimError(
-            "one-element",
+            "usage",
             f"the result is {whole[0]} x {whole[1]}",
             rule="one element is shown",
             help="give --at ROW,COL" if explain else "give --at ROW,COL, or -o D.npy for all of it",

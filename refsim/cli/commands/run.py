@@ -11,7 +11,7 @@ from refsim.cli.delivery import AGREED, FAILED, INTERRUPTED, Answer, answers, re
 from refsim.cli.devices import arithmetic_option, without_option
 from refsim.cli.extents import Positive, Whole
 from refsim.cli.names import SM
-from refsim.errors import Kind, RefsimError
+from refsim.errors import Kind, RefsimError, unknown_code
 
 if TYPE_CHECKING:
     from refsim.ptx import Arithmetic
@@ -60,10 +60,10 @@ def command(
     from refsim.targets import target_named
 
     if not command:
-        raise RefsimError("no-command", "there is no command to run", help="refsim run -- python program.py")
+        raise RefsimError("missing-argument", "there is no command to run", help="refsim run -- python program.py")
     for name, value, known in (("policy", policy, POLICIES), ("arithmetic", arithmetic, ARITHMETICS)):
         if value not in known:
-            raise RefsimError(f"unknown-{name}", f"no {name} is called {value!r}", help=", ".join(known))
+            raise RefsimError(unknown_code(name), f"no {name} is called {value!r}", help=", ".join(known))
     if junit_file is not None:
         require_writable(junit_file)
     settings = Settings(target_named(target).name, policy, seed, seconds, test_seconds or 0.0, without, arithmetic)  # type: ignore[arg-type]

@@ -151,7 +151,7 @@ def _require_table(layout: "ScaleLayout", shape: tuple[int, int]) -> None:
     size = layout.size_bytes(shape)
     if size > LARGEST_TABLE:
         raise RefsimError(
-            "too-many",
+            "too-large",
             f"{shape[0]} x {shape[1]} scales are {size} bytes",
             rule=f"at most {LARGEST_TABLE} from byte to scale",
         )
@@ -200,7 +200,7 @@ def shuffle(
     matrix = stored.codes if shape is None else _shaped(stored, shape, file)
     if matrix.ndim != 2:
         raise RefsimError(
-            "scale-shape", f"scales are rows x blocks; {file} has shape {matrix.shape}", help="give --shape"
+            "bad-shape", f"scales are rows x blocks; {file} has shape {matrix.shape}", help="give --shape"
         )
     packed = layout.shuffle(matrix, fill=0 if fill is None else parse_code(fill, stored.format))
     files.save(to, packed, stored.format)
@@ -272,7 +272,7 @@ def check(
     if shape is None:
         if stored.codes.ndim != 2:
             raise RefsimError(
-                "scale-shape",
+                "bad-shape",
                 f"the buffer has shape {stored.codes.shape}",
                 where=str(file),
                 help="give --shape ROWSxBLOCKS",
@@ -280,7 +280,7 @@ def check(
         shape = stored.codes.shape[0], stored.codes.shape[1]
     if tensor is not None and (tensor.codes.ndim < 1 or prod(tensor.codes.shape[:-1]) != shape[0]):
         raise RefsimError(
-            "scale-shape",
+            "bad-shape",
             f"a tensor of shape {tensor.codes.shape} has no {shape[0]} rows",
             where="--values",
             rule="a row of scales for each row of the tensor, all dimensions but the last",
@@ -345,7 +345,7 @@ def _is_file(word: str) -> bool:
 def _shaped(stored: "Stored", shape: tuple[int, int], file: Path) -> "NDArray[Any]":
     if stored.codes.size != shape[0] * shape[1]:
         raise RefsimError(
-            "dump-size",
+            "bad-shape",
             f"expected {shape[0] * shape[1]} codes of {stored.format}, found {stored.codes.size}",
             str(file),
             kind=Kind.UNREADABLE,

@@ -67,13 +67,15 @@ def command(
 
     dump = dumps.read(file, row, key, layout, shape, major)
     if not dump.codes.size:
-        raise RefsimError("empty-dump", "the dump holds no codes", str(file), kind=Kind.UNREADABLE)
+        raise RefsimError("empty-file", "the dump holds no codes", str(file), kind=Kind.UNREADABLE)
     factors = None
     if scales is not None:
         extent = tuple(-(-size // of) for size, of in zip(dump.codes.shape, block, strict=True))
         factors = dumps.read(scales, scale_row, None, scale_layout, (extent[0], extent[1]))
     elif scale_layout or scale_row:
-        raise RefsimError("no-scales", "the scales have a format or a layout, and no file", help="give --scales FILE")
+        raise RefsimError(
+            "missing-argument", "the scales have a format or a layout, and no file", help="give --scales FILE"
+        )
     if dump.axes == ("line", "index"):
         dump = _in_lines(dump)
     down, across = (

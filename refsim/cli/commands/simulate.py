@@ -289,10 +289,10 @@ def _traced(program: "Program", entry: str, text: str, blocks: int, threads: int
     rule = "WARP or WARP:FIRST-LAST: a warp from 0, source lines from 1"
     match = re.fullmatch(r"([0-9]{1,9})(?::([0-9]{1,9})(?:-([0-9]{1,9}))?)?", text)
     if match is None:
-        raise RefsimError("bad-trace", f"{text!r} names no warp and lines", where="--trace", rule=rule)
+        raise RefsimError("bad-value", f"{text!r} names no warp and lines", where="--trace", rule=rule)
     warp, warps = int(match[1]), blocks * -(-threads // 32)
     if warp >= warps:
-        raise RefsimError("bad-trace", f"warp {warp} of a launch of {warps}", where="--trace", rule=rule)
+        raise RefsimError("bad-value", f"warp {warp} of a launch of {warps}", where="--trace", rule=rule)
     code = program.code(entry)
     return WarpTrace(code, warp) if not match[2] else WarpTrace(code, warp, int(match[2]), int(match[3] or match[2]))
 

@@ -34,7 +34,7 @@ def command(row: "Format | None", option: "Format | None") -> Document:
     row = only_format(row, option)
     if row.bits > WIDEST_BITS:
         raise RefsimError(
-            "format-too-wide",
+            "too-large",
             f"{row} has 2^{row.bits} codes",
             where=f"refsim table {row}",
             rule=f"a table has at most 2^{WIDEST_BITS} codes",

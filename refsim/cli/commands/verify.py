@@ -255,7 +255,7 @@ class _Run:
         fitting = [kernel for kernel in chosen if wanted(kernel.name)]
         if not fitting:
             raise RefsimError(
-                "no-kernel-chosen",
+                "no-kernels",
                 f"-k {self.expression!r} chooses none of {counted(len(chosen), 'kernel')}",
                 rule="nothing that was verified is no pass",
                 help=f"there are {', '.join(kernel.name for kernel in chosen[:8])}{', ...' if len(chosen) > 8 else ''}",

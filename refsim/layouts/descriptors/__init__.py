@@ -54,7 +54,7 @@ def descriptor(kind: str) -> Descriptor | TensorMapForm:
 
     descriptor("wgmma-smem").decode(0x4000004000000040)["swizzle"] is "128B". An unknown kind is an error with the three
     nearest.
-    descriptor("wgmma-smem").bits is 64. Raises RefsimError `unknown-descriptor`. Source: the descriptor's.
+    descriptor("wgmma-smem").bits is 64. Raises RefsimError `unknown-name`. Source: the descriptor's.
     """
     if kind not in _BY_KIND:
         raise unknown("descriptor", kind, list(_BY_KIND))

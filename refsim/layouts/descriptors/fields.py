@@ -52,11 +52,11 @@ class Field:
         if self.names:
             return self._named(value, where)
         if not isinstance(value, int):
-            raise RefsimError("descriptor-value", f"{self.name} is a number, not {value!r}", where=self._at(where))
+            raise RefsimError("bad-descriptor", f"{self.name} is a number, not {value!r}", where=self._at(where))
         limit = (1 << self.width) - 1
         if value % self.unit:
             raise RefsimError(
-                "descriptor-quantum",
+                "bad-descriptor",
                 f"{self.name} {value} is no multiple of {self.unit}",
                 where=self._at(where),
                 rule=f"{self.bits} hold {self.name} / {self.unit}",
@@ -65,7 +65,7 @@ class Field:
         if not 0 <= value // self.unit <= limit or (self.allowed is not None and value not in self.allowed):
             legal = self.allowed or range(0, limit * self.unit + 1, self.unit)
             raise RefsimError(
-                "descriptor-range",
+                "out-of-range",
                 f"{self.name} {value} is outside {legal.start}..{legal[-1]}, steps of {legal.step}",
                 where=self._at(where),
                 rule=f"{self.bits} hold at most {limit}" + (f" units of {self.unit}" if self.unit > 1 else ""),
@@ -91,7 +91,7 @@ class Field:
         if isinstance(value, str):
             raise unknown(self.name.replace("_", " "), value, [str(name) for _, name in self.names], where=where)
         choices = ", ".join(str(name) for _, name in self.names)
-        raise RefsimError("descriptor-value", f"{self.name} {value!r} is none of {choices}", where=self._at(where))
+        raise RefsimError("bad-descriptor", f"{self.name} {value!r} is none of {choices}", where=self._at(where))
 
     def _at(self, where: str) -> str:
         return f"{where}, {self.bits}"
@@ -177,12 +177,12 @@ class Descriptor(Card):
         for field in self.fields:
             value = values.get(field.name, field.default)
             if value is None:
-                raise RefsimError("descriptor-field", f"{field.name} is needed", where=f"{self.kind}, {field.bits}")
+                raise RefsimError("bad-descriptor", f"{field.name} is needed", where=f"{self.kind}, {field.bits}")
             word |= field.code(value, self.kind) << field.low
         for rule in self.rules:
             if complaint := rule(self.decode(word)):
                 raise RefsimError(
-                    "descriptor-combination",
+                    "bad-descriptor",
                     f"the fields contradict each other: {complaint}",
                     where=self.kind,
                     rule=str(self.source),
@@ -214,7 +214,7 @@ class Descriptor(Card):
     def _check_word(self, word: int) -> None:
         if not isinstance(word, int) or not 0 <= word < 1 << self.bits:
             shown = hex(word) if isinstance(word, int) else repr(word)
-            raise RefsimError("descriptor-word", f"{shown} is no {self.bits}-bit word", where=self.kind)
+            raise RefsimError("bad-descriptor", f"{shown} is no {self.bits}-bit word", where=self.kind)
 
     def _line(self) -> str:
         return f"{self.kind}: {self.bits} bits"

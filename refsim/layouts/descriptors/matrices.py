@@ -128,14 +128,14 @@ def operand_descriptor(kind: str, tile: Tile, start_address: int, *, mn: int = 0
         raise unknown("matrix descriptor", kind, list(rows))
     if int(whole("start address", start_address)) % tile.swizzle.repeat_bytes:
         raise RefsimError(
-            "tile-start",
+            "bad-tile",
             f"start address {start_address} is no multiple of the {tile.swizzle.repeat_bytes}-byte pattern",
             where=f"swizzle {tile.swizzle}",
             help="align the tile: operand_descriptor writes base_offset 0",
         )
     offset = int(tile.offset(mn, k))
     if offset % UNIT_BYTES or (mn if tile.major == K else k) % tile.atom_rows:
-        raise RefsimError("tile-corner", f"({mn}, {k}) is not the corner of a core matrix of this tile")
+        raise RefsimError("bad-tile", f"({mn}, {k}) is not the corner of a core matrix of this tile")
     leading, stride = _offsets(tile)
     return rows[kind].encode(
         start_address=start_address + offset,

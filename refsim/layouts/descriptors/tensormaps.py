@@ -103,17 +103,17 @@ class TensorMapForm:
         fields: dict[str, Any] = {}
         for argument, name, names in table:
             if argument not in arguments:
-                raise RefsimError("descriptor-field", f"{argument} is needed", where=self.kind)
+                raise RefsimError("bad-descriptor", f"{argument} is needed", where=self.kind)
             value = arguments[argument]
             if names:
                 if not isinstance(value, int) or not 0 <= value < len(names):
-                    raise RefsimError("descriptor-value", f"{argument} {value!r} is outside 0..{len(names) - 1}")
+                    raise RefsimError("bad-descriptor", f"{argument} {value!r} is outside 0..{len(names) - 1}")
                 fields[name] = names[value]
             else:
                 fields[name] = value
         rank = fields.pop("rank")
         if rank != len(fields["dims"]):
-            raise RefsimError("tensormap-rank", f"tensorRank {rank} with {len(fields['dims'])} dimensions")
+            raise RefsimError("bad-tensor-map", f"tensorRank {rank} with {len(fields['dims'])} dimensions")
         return _built(fields)
 
     def explain(self, arguments: Arguments) -> Explanation:
@@ -165,7 +165,7 @@ def _built(fields: Mapping[str, Any]) -> TensorMap:
             raise unknown("tensor map field", name, names)
     for name in ("data_type", "dims", *(name for _, name, _ in (_PIXELS if is_im2col else (_BOX,)))):
         if name not in fields:
-            raise RefsimError("descriptor-field", f"{name} is needed", where="tensormap")
+            raise RefsimError("bad-descriptor", f"{name} is needed", where="tensormap")
     return im2col_map(**fields) if is_im2col else tensor_map(**fields)
 
 

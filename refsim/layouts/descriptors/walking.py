@@ -160,20 +160,20 @@ def operand_named(name: str, ctas: int = 1) -> Operand:
     match = _NAME.fullmatch(name) or _NAME.fullmatch(_of_opcode(name))
     if match is None:
         raise RefsimError(
-            "operand-name",
+            "unknown-name",
             f"{name!r} names no operand in shared memory",
             help="wgmma.m64n128k16.bf16.a or tcgen05.m128n256k32.f8f6f4.e2m1.b",
         )
     unit, m, n, k, types, side = match[1], int(match[3]), int(match[4]), int(match[5]), match[6], match[7]
     is_sparse = match[2] is not None
     if ctas not in (1, 2) or (ctas == 2 and unit == "wgmma"):
-        raise RefsimError("operand-ctas", f"{unit} has no group of {ctas} blocks", where=name)
+        raise RefsimError("bad-descriptor", f"{unit} has no group of {ctas} blocks", where=name)
     made = _wgmma(types, name, is_sparse=is_sparse) if unit == "wgmma" else _tcgen05(types, name, ctas, is_sparse)
     if m not in made.rows or k not in (made.k, made.long_k) or n not in made.columns:
         legal = f"m {' or '.join(map(str, made.rows))}, n {made.spoken_columns}, k {made.k}"
         legal += f" or {made.long_k}" * (made.long_k != 0)
         raise RefsimError(
-            "operand-shape",
+            "bad-shape",
             f"{unit}{match[2] or ''} has no m{m}n{n}k{k} of {types}" + (" over two blocks" if ctas == 2 else ""),
             where=name,
             rule=f"{PTX[f'{unit}, matrix shapes']}: {legal}",
@@ -212,14 +212,12 @@ def walk(
     Raises RefsimError for a descriptor, an operand or a window that does not fit.
     """
     if descriptor.operand_of is None:
-        raise RefsimError("descriptor-walk", f"{descriptor.kind} describes no memory: there is nothing to walk")
+        raise RefsimError("bad-descriptor", f"{descriptor.kind} describes no memory: there is nothing to walk")
     shape = operand_named(operand, ctas)
     if shape.unit != descriptor.operand_of:
-        raise RefsimError("descriptor-walk", f"{descriptor.kind} is no operand of {shape.unit}", where=operand)
+        raise RefsimError("bad-descriptor", f"{descriptor.kind} is no operand of {shape.unit}", where=operand)
     if wrong := descriptor.problems(word):
-        raise RefsimError(
-            "descriptor-word", wrong[0], where=f"{descriptor.kind} {word:#x}", rule=str(descriptor.source)
-        )
+        raise RefsimError("bad-descriptor", wrong[0], where=f"{descriptor.kind} {word:#x}", rule=str(descriptor.source))
     fields = descriptor.decode(word)
     pattern = swizzle(str(fields["swizzle"]))
     _check_major(shape, pattern, major, fields)
@@ -258,7 +256,7 @@ def _wgmma(types: str, name: str, *, is_sparse: bool) -> _Legal:
     row = next((row for row in PRODUCTS if {*parts} <= {*row.types}), None)
     if row is None or len(parts) > 2 or (is_sparse and element_named(parts[0]).code_bits < 8):
         have = ", ".join(type for row in PRODUCTS for type in row.types)
-        raise RefsimError("operand-type", f"wgmma multiplies no {types}", where=name, help=f"types: {have}")
+        raise RefsimError("bad-dtype", f"wgmma multiplies no {types}", where=name, help=f"types: {have}")
     bits = element_named(parts[0]).code_bits
     return _Legal((64,), row.columns, row.spoken_columns, 2 * row.k if is_sparse else row.k, bits, bits)
 
@@ -269,7 +267,7 @@ def _tcgen05(types: str, name: str, ctas: int, is_sparse: bool) -> _Legal:
     container, elements = _TCGEN05_KINDS.get(kind, (0, {}))
     if not container or (element and element not in elements):
         raise RefsimError(
-            "operand-type",
+            "bad-dtype",
             f"tcgen05.mma has no kind {kind}" if not container else f"kind::{kind} has no elements of {element}",
             where=name,
             help=f"known: {', '.join(elements or _TCGEN05_KINDS)}",
@@ -288,17 +286,17 @@ def _tcgen05(types: str, name: str, ctas: int, is_sparse: bool) -> _Legal:
 
 def _check_major(shape: Operand, pattern: Swizzle, major: str, fields: Fields) -> None:
     if major not in MAJORS:
-        raise RefsimError("tile-major", f"major is K or MN, not {major!r}")
+        raise RefsimError("bad-tile", f"major is K or MN, not {major!r}")
     check_major(major, pattern)
     if major != K and (shape.element_bits < 8 or (shape.unit == "wgmma" and shape.element_bits != 16)):
         raise RefsimError(
-            "tile-major",
+            "bad-tile",
             f"{shape.name} is read K-major only",
             rule="wgmma transposes 16-bit operands alone; tcgen05 none of 4 or 6 bits",
         )
     if fields.get("leading_mode") == "absolute" and shape.k * shape.container_bits != 8 * _LONG_BYTES:
         raise RefsimError(
-            "descriptor-walk", "leading_mode absolute is for K of 48 bytes, which this instruction does not have"
+            "bad-descriptor", "leading_mode absolute is for K of 48 bytes, which this instruction does not have"
         )
 
 

@@ -55,7 +55,7 @@ def fragment(name: str) -> Fragment:
     error with the three nearest. Source: the fragment's.
     """
     if not isinstance(name, str):
-        raise RefsimError("fragment-name", f"a fragment is asked for by name, not by {name!r}")
+        raise RefsimError("wrong-type", f"a fragment is asked for by name, not by {name!r}")
     family = family_of(name)
     if family in _MODULES:
         build = _builders(_MODULES[family]).get(name)

@@ -85,7 +85,7 @@ def which(text: str, names: tuple[str, ...]) -> RefsimError:
     spelled = [stem.replace("OPERAND", _braced(operands)) for stem, operands in groups.items()]
     more = f", and {len(spelled) - MOST_LISTED} more" if len(spelled) > MOST_LISTED else ""
     return RefsimError(
-        "which-fragment",
+        "ambiguous-name",
         f"{text!r} names {len(names)} fragments",
         rule="a name is family.shape.type.operand",
         help=f"give one of {', '.join(spelled[:MOST_LISTED])}{more}",

@@ -32,12 +32,12 @@ from refsim.numerics.ieee.patterns import (
 def check_modifiers(kind: FloatKind, *, ftz: bool, sat: bool, relu: bool = False) -> None:
     """Raise RefsimError for a modifier that the kind's instructions lack."""
     if ftz and kind not in (SINGLE, HALF):
-        raise RefsimError("modifier", f"{kind.name} has no .ftz", rule="PTX ISA: .ftz belongs to f32 and f16")
+        raise RefsimError("bad-modifier", f"{kind.name} has no .ftz", rule="PTX ISA: .ftz belongs to f32 and f16")
     if sat and kind not in (SINGLE, HALF):
-        raise RefsimError("modifier", f"{kind.name} has no .sat", rule="PTX ISA: .sat belongs to f32 and f16")
+        raise RefsimError("bad-modifier", f"{kind.name} has no .sat", rule="PTX ISA: .sat belongs to f32 and f16")
     if relu and (sat or kind not in (HALF, BRAIN)):
         raise RefsimError(
-            "modifier",
+            "bad-modifier",
             f".relu on {kind.name}, sat={sat}",
             rule="PTX ISA, fma: .relu belongs to f16 and bf16, without .sat",
         )
@@ -226,4 +226,4 @@ def sqrt(a: Array, rounding: RoundingModifier = NEAREST, *, ftz: bool = False) -
 
 def _only_wide(name: str, a: Array) -> None:
     if kind_of(a) not in (SINGLE, DOUBLE):
-        raise RefsimError("operand-type", f"{name} does not take {a.dtype}", rule=f"PTX ISA, {name}: f32 and f64")
+        raise RefsimError("bad-dtype", f"{name} does not take {a.dtype}", rule=f"PTX ISA, {name}: f32 and f64")

@@ -89,7 +89,7 @@ def kind_of(*operands: Array) -> FloatKind:
     if kind is None or any(each != kind.dtype for each in types):
         bare = next((each for each in operands if isinstance(each, int | float)), None)
         raise RefsimError(
-            "operand-type",
+            "bad-dtype",
             f"no arithmetic on {', '.join(map(str, types))}",
             rule="the operands are all float16, all float32, all float64, or all bf16 patterns in uint16",
             help="view the register's bits as the instruction's type first"
@@ -104,7 +104,7 @@ def check_rounding(rounding: RoundingModifier, kind: FloatKind) -> None:
     if rounding not in ROUNDING_MODIFIERS:
         raise unknown("rounding", rounding, list(ROUNDING_MODIFIERS))
     if rounding != NEAREST and kind in (HALF, BRAIN):
-        raise RefsimError("rounding-mode", f"{kind.name} arithmetic has no .{rounding}", rule="PTX ISA: .rn alone")
+        raise RefsimError("bad-modifier", f"{kind.name} arithmetic has no .{rounding}", rule="PTX ISA: .rn alone")
 
 
 def widen(a: Array, kind: FloatKind) -> Array:

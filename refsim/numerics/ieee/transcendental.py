@@ -22,7 +22,7 @@ def _rounded(name: str, a: Array, *, ftz: bool) -> Array:
     """Return a function of DOUBLES, correctly rounded to the kind of `a`; raise RefsimError for f64."""
     kind = kind_of(a)
     if kind is DOUBLE:
-        raise RefsimError("operand-type", f"{name} does not take {a.dtype}", rule="f32, f16, and bf16 in uint16")
+        raise RefsimError("bad-dtype", f"{name} does not take {a.dtype}", rule="f32, f16, and bf16 in uint16")
     check_modifiers(kind, ftz=ftz, sat=False)
     operand = widen(flushed(a, kind) if ftz else a, kind).astype(np.float64)
     values = np.asarray(DOUBLES[name](operand))

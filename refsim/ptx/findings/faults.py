@@ -41,7 +41,7 @@ def open_bits(where: str, target: str, recorded: str = "", model: str = "") -> R
 def is_fault(error: RefsimError) -> bool:
     """Return whether an error says that the kernel is wrong, rather than the request.
 
-    is_fault(RefsimError("race", "a race", kind=Kind.FAULT)) is True, is_fault(RefsimError("no-entry", "k")) is False.
+    is_fault(RefsimError("race", "a race", kind=Kind.FAULT)) is True, is_fault(RefsimError("unknown-entry", "k")) is False.
     Raises nothing. Source: the table `CHECKS` and `STOPS`.
     """
     return error.code in FAULT_CODES and error.kind is Kind.FAULT

@@ -120,7 +120,7 @@ class Checks:
 
     def __post_init__(self) -> None:
         """Validate the levels, and add to `off` all checks that the levels turn off. Raises `unknown-check`,
-        `time-limit`."""
+        `out-of-range`."""
         for name in ("initialised", "copies", "races", "divergence"):
             level = getattr(self, name)
             if not isinstance(level, str) or level not in LEVELS:
@@ -128,7 +128,7 @@ class Checks:
         if not isinstance(self.banks, bool):
             raise RefsimError("unknown-check", f"banks={self.banks!r:.40}", help="True or False")
         if not isinstance(self.seconds, Real) or isinstance(self.seconds, bool) or not self.seconds >= 0:
-            raise RefsimError("time-limit", f"seconds={self.seconds!r:.40}", rule="a number of seconds, from 0")
+            raise RefsimError("out-of-range", f"seconds={self.seconds!r:.40}", rule="a number of seconds, from 0")
         if isinstance(self.off, str) or not isinstance(self.off, Sequence):
             raise RefsimError("unknown-check", f"off={self.off!r:.40}", help='a list of names: ("race",)')
         for name in self.off:

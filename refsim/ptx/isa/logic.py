@@ -72,10 +72,10 @@ def _looked_up(table: int, operands: tuple[Array, ...]) -> Array:
 @instruction("lop3.b32 d:b32, a:b32, b:b32, c:b32, immLut:b32", undefined=bits.table_bits, source=PTX["lop3"])
 def lop3(a: Array, b: Array, c: Array, lut: Array) -> Array:
     """Return any function of three bits, by its table F(0xf0, 0xcc, 0xaa): 0x80 is a & b & c, 0x96 is a ^ b ^ c. lut:
-    one constant from 0 to 255, shape (1,); anything else is RefsimError `lop3-table`."""
+    one constant from 0 to 255, shape (1,); anything else is RefsimError `malformed-ptx`."""
     if lut.size != 1 or lut[0] > 0xFF:
         raise RefsimError(
-            "lop3-table",
+            "malformed-ptx",
             f"the table of lop3 is {lut[0]}" if lut.size == 1 else f"lop3 has {lut.size} tables",
             rule=f"{PTX['lop3']}: immLut is an integer constant from 0 to 255",
             help="give one constant",

@@ -108,7 +108,7 @@ class _Group:
 def bind_statement(statement: Statement, function: Function, target: str, carry: int) -> Step:
     """The step of a statement; `carry` is the register that keeps the carry flag.
 
-    Raises RefsimError: `unknown-instruction`, `unsupported-target`, or `malformed-ptx` for operands that do not fit.
+    Raises RefsimError: `unknown-instruction`, `wrong-target`, or `malformed-ptx` for operands that do not fit.
     """
     given = _flat(statement.operands)
     try:
@@ -149,7 +149,7 @@ def _available(statement: Statement, given: list[Any], function: Function, targe
     bound = bind(statement.opcode, "", len(given), _predicates(statement, function), kinds.count("V"), kinds)
     if not _reaches(target, bound.since):
         raise RefsimError(
-            "unsupported-target",
+            "wrong-target",
             f"{statement.opcode} exists from {bound.since} on, the target is {target}",
             rule=str(bound.clause.source),
             help="compile or load for a newer target",

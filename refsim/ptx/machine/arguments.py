@@ -45,12 +45,12 @@ def pack_parameters(
 
 
 def check_count(function: Function, args: Sequence[Any]) -> None:
-    """RefsimError `argument-count` unless there is one argument for each parameter."""
+    """RefsimError `bad-argument` unless there is one argument for each parameter."""
     if not isinstance(args, Sequence) or isinstance(args, str | bytes):
         raise RefsimError("bad-launch", f"arguments are a list of them, not {args!r:.40}", f"launch of {function.name}")
     if len(args) != len(function.parameters):
         raise RefsimError(
-            "argument-count",
+            "bad-argument",
             f"{function.name} takes {counted(len(function.parameters), 'argument')}, given: {len(args)}",
             rule=f"its parameters are {described(function.parameters)}",
             help=f"give {' '.join(examples(function.parameters))} on the command line, arrays and numpy scalars in Python",
@@ -85,14 +85,14 @@ def argument_bytes(function: Function, position: int, argument: Any) -> bytes:
         raise RefsimError("bad-argument", f"{name} is a {type(argument).__name__}", rule=RULE)
     if len(raw) != parameter.size:
         raise RefsimError(
-            "argument-size",
+            "bad-argument",
             f"{name} has {len(raw)} B, {parameter.name} takes {parameter.size} B",
             rule=RULE,
             help="give a numpy scalar of that size, such as np.uint64(n), or all bytes of the struct",
         )
     if align > parameter.align:
         raise RefsimError(
-            "argument-alignment",
+            "bad-argument",
             f"{name} is aligned to {align} B, {parameter.name} to {parameter.align} B",
             rule="a struct lies in the parameters as its type is aligned: the two declarations differ",
         )

@@ -167,7 +167,7 @@ class PreparedLaunch:
             chip = limits_of(self.target)
             known = "unknown registers (no ptxas here)" if self.registers is None else f"{self.registers} registers"
             raise RefsimError(
-                "not-co-resident",
+                "launch-limit",
                 f"a cooperative grid of {self.shape.ctas:,} blocks: {chip.chip} holds {self.resident:,} at once",
                 f"launch of {function.name}",
                 f"{chip.sms} SMs; a block has {threads} threads of {known} and {self.variables.shared_bytes} B of shared "

@@ -104,7 +104,7 @@ def launch_shape(
         _check_cluster_directives(function, shape, where)
     elif "explicitcluster" in function.directives:
         raise RefsimError(
-            "missing-cluster",
+            "bad-launch",
             f"{function.name} has to be launched with a cluster, and none was given",
             where,
             str(CLUSTER_SOURCE) + ": .explicitcluster",
@@ -125,7 +125,7 @@ def _check_grid(shape: LaunchShape, where: str) -> None:
     for axis, extent, most in zip("xyz", shape.grid, MAX_GRID, strict=True):
         if extent > most:
             raise RefsimError(
-                "grid-too-large",
+                "launch-limit",
                 f"a grid of {extent:,} blocks along {axis}: the limit is {most:,}",
                 where,
                 str(THREAD_SOURCE),
@@ -137,14 +137,14 @@ def _check_block(function: Function, shape: LaunchShape, where: str) -> None:
     for axis, extent, most in zip("xyz", shape.block, MAX_BLOCK, strict=True):
         if extent > most:
             raise RefsimError(
-                "block-too-large",
+                "launch-limit",
                 f"a block of {extent} threads along {axis}: the limit is {most}",
                 where,
                 str(THREAD_SOURCE),
             )
     if shape.threads > MAX_THREADS:
         raise RefsimError(
-            "block-too-large",
+            "launch-limit",
             f"a block of {shape.threads} threads: the limit is {MAX_THREADS}",
             where,
             str(THREAD_SOURCE),
@@ -152,7 +152,7 @@ def _check_block(function: Function, shape: LaunchShape, where: str) -> None:
     required, largest = _directive(function, "reqntid"), _directive(function, "maxntid")
     if required is not None and shape.block != required:
         raise RefsimError(
-            "wrong-block",
+            "bad-launch",
             f"a block of {_text(shape.block)} threads: the entry requires {_text(required)}",
             where,
             f"{_PERFORMANCE}: .reqntid",
@@ -160,7 +160,7 @@ def _check_block(function: Function, shape: LaunchShape, where: str) -> None:
         )
     if largest is not None and shape.threads > prod(largest):
         raise RefsimError(
-            "block-too-large",
+            "launch-limit",
             f"a block of {shape.threads} threads: the entry was compiled for at most {prod(largest)}",
             where,
             f"{_PERFORMANCE}: .maxntid {_text(largest)} (__launch_bounds__)",
@@ -171,21 +171,21 @@ def _check_cluster(target: str, shape: LaunchShape, where: str) -> None:
     most = limits_of(target).cluster
     if most == 0:
         raise RefsimError(
-            "no-clusters",
+            "bad-launch",
             f"a cluster of {_text(shape.cluster)} on {target}, which has no clusters",
             where,
             f"{CLUSTER_SOURCE}: sm_90 and newer",
         )
     if shape.cluster_ctas > most:
         raise RefsimError(
-            "cluster-too-large",
+            "launch-limit",
             f"a cluster of {shape.cluster_ctas} blocks: {target} takes {most}",
             where,
             f"{CLUSTER_SOURCE}; up to 8 are portable, 16 where the chip allows it",
         )
     if any(blocks % part for blocks, part in zip(shape.grid, shape.cluster, strict=True)):
         raise RefsimError(
-            "grid-not-whole-clusters",
+            "bad-launch",
             f"a grid of {_text(shape.grid)} blocks in clusters of {_text(shape.cluster)}",
             where,
             f"{CLUSTER_SOURCE}: a grid is whole clusters along each axis",
@@ -196,7 +196,7 @@ def _check_cluster_directives(function: Function, shape: LaunchShape, where: str
     required = _directive(function, "reqnctapercluster")
     if required is not None and shape.cluster != required:
         raise RefsimError(
-            "wrong-cluster",
+            "bad-launch",
             f"a cluster of {_text(shape.cluster)} blocks: the entry requires {_text(required)}",
             where,
             f"{CLUSTER_SOURCE}: .reqnctapercluster",
@@ -205,7 +205,7 @@ def _check_cluster_directives(function: Function, shape: LaunchShape, where: str
     largest = function.directives.get("maxclusterrank")
     if largest and shape.cluster_ctas > largest[0]:
         raise RefsimError(
-            "cluster-too-large",
+            "launch-limit",
             f"a cluster of {shape.cluster_ctas} blocks: the entry takes at most {largest[0]}",
             where,
             f"{CLUSTER_SOURCE}: .maxclusterrank",
@@ -217,7 +217,7 @@ def check_memory(entry: str, target: str, static: int, dynamic: int, local: int)
     where, most = f"launch of {entry}", limits_of(target).opt_in
     if static > MAX_STATIC_SHARED:
         raise RefsimError(
-            "out-of-shared-memory",
+            "launch-limit",
             f"{static} B of static shared memory: the limit is {MAX_STATIC_SHARED} B",
             where,
             f"{SHARED_SOURCE}, on every target",
@@ -225,14 +225,14 @@ def check_memory(entry: str, target: str, static: int, dynamic: int, local: int)
         )
     if static + dynamic > most:
         raise RefsimError(
-            "out-of-shared-memory",
+            "launch-limit",
             f"{static + dynamic} B of shared memory ({static} static, {dynamic} dynamic): {target} has {most} B for a block",
             where,
             str(SHARED_SOURCE),
         )
     if local > MAX_LOCAL:
         raise RefsimError(
-            "out-of-local-memory",
+            "launch-limit",
             f"{local} B of local memory a thread: the limit is {MAX_LOCAL} B",
             where,
             str(THREAD_SOURCE),
@@ -246,7 +246,7 @@ def check_parameters(function: Function, version: str, target: str) -> None:
         size = round_up(size, parameter.align) + parameter.size
     if size > most:
         raise RefsimError(
-            "too-many-parameters",
+            "launch-limit",
             f"{size} B of parameters: the limit is {most} B for PTX {version} on {target}",
             f"launch of {function.name}",
             str(PARAMETER_SOURCE),
@@ -258,7 +258,7 @@ def check_programmatic(entry: str, target: str) -> None:
     """A target that can begin a launch before the one before it has ended."""
     if limits_of(target).cluster == 0:
         raise RefsimError(
-            "no-programmatic-launch",
+            "bad-launch",
             f"a launch by programmatic serialisation on {target}, which has none",
             f"launch of {entry}",
             f"{CUDA_DRIVER['cuLaunchKernelEx']}: programmatic stream serialisation, compute capability 9.0 and newer",
@@ -271,7 +271,7 @@ def check_registers(entry: str, threads: int, registers: int) -> None:
     needed = warp_registers(registers) * round_up(-(-threads // 32), 4)
     if needed > REGISTERS:
         raise RefsimError(
-            "too-many-registers",
+            "launch-limit",
             f"{threads} threads of {registers} registers take {needed:,}: an SM has {REGISTERS:,}",
             f"launch of {entry}",
             "cuda_occupancy.h: registers of a warp x warps rounded up to 4",

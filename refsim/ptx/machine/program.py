@@ -386,7 +386,7 @@ def _read(text: str, target: str | None) -> Program:
     module = parse(text)
     if module.address_bits != 64:
         raise RefsimError(
-            "unsupported-address-size", f"addresses of {module.address_bits} bits", rule="addresses have 64 bits"
+            "unsupported-feature", f"addresses of {module.address_bits} bits", rule="addresses have 64 bits"
         )
     chosen = module.target or DEFAULT_TARGET if target is None else target_named(target).name
     if module.target and not runs(module.target, chosen):

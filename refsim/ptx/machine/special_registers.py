@@ -95,6 +95,4 @@ def axis_of(numbers: Ids, shape: Shape, at: int) -> Ids:
 
 
 def _unmodelled(name: str) -> RefsimError:
-    return RefsimError(
-        "unknown-special-register", f"the simulator does not model {name}", rule="PTX ISA, special registers"
-    )
+    return RefsimError("unsupported-feature", f"the simulator does not model {name}", rule="PTX ISA, special registers")

@@ -114,7 +114,7 @@ class GlobalMemory:
         """Take back the buffer that begins at an address; its size in bytes. Later buffers may lie where it lay.
 
         An `idle` one lies unused until there are many of them, so that whoever uses it still is found. Raises RefsimError
-        `bad-free` where no buffer begins. Memory that was taken back faults a kernel that uses it.
+        `bad-address` where no buffer begins. Memory that was taken back faults a kernel that uses it.
         """
         space, start = self.space, address - GLOBAL_BASE
         region = space.region_at(start)
@@ -122,7 +122,9 @@ class GlobalMemory:
         if region is None and at < len(space.starts) and space.starts[at] == start:
             region = space.regions[at]
         if region is None or region.start != start:
-            raise RefsimError("bad-free", f"no buffer begins at {address:#x}", rule="an address that allocate returned")
+            raise RefsimError(
+                "bad-address", f"no buffer begins at {address:#x}", rule="an address that allocate returned"
+            )
         del space.regions[at], space.starts[at]
         space.initialised.discard(region.name)
         space.stored.discard(region.name)

@@ -139,7 +139,7 @@ def is_map(raw: bytes) -> bool:
 def replaced(raw: bytes, field: str, ordinal: int, value: int) -> bytes:
     """The map with one field changed; zeros are a map of which nothing was set yet.
 
-    Raises RefsimError `tensormap-field` for what is no map, a value that the field cannot hold, and an ordinal that it lacks.
+    Raises RefsimError `bad-tensor-map` for what is no map, a value that the field cannot hold, and an ordinal that it lacks.
     """
     row = FIELDS[field]
     if not is_map(raw) and any(raw):
@@ -182,7 +182,7 @@ def set_in_vain(raw: bytes) -> str:
 
 
 def _wrong(what: str) -> RefsimError:
-    return RefsimError("tensormap-field", what, rule=str(REPLACE_RULE))
+    return RefsimError("bad-tensor-map", what, rule=str(REPLACE_RULE))
 
 
 @lru_cache(maxsize=4096)

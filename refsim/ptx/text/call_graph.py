@@ -30,7 +30,7 @@ def has_body(module: Module, name: str) -> bool:
 
 def unsupported(what: str, statement: Statement) -> RefsimError:
     return RefsimError(
-        "unsupported-call",
+        "unsupported-feature",
         what,
         where=place(statement),
         rule=CALL_RULE,
@@ -75,7 +75,7 @@ def _recursive(chain: list[str], statement: Statement) -> RefsimError:
     left_out = [f"({len(names) - 2 * MAX_NAMED} more)"] if len(names) > 2 * MAX_NAMED else []
     shown = [*names[:MAX_NAMED], *left_out, *names[-MAX_NAMED:]] if left_out else names
     return RefsimError(
-        "recursive-call",
+        "unsupported-feature",
         " calls ".join(shown),
         where=place(statement),
         rule=CALL_RULE,

@@ -35,7 +35,7 @@ _LITERAL = re.compile(r"(-?\d+)(?:[uU]?[lL]{0,2})")
 def entry_named(name: str, entries: Collection[str], text: str = "", where: str = "") -> str:
     """The entry of a module that a name means; `text` is the PTX, in whose comments compilers say what they made of a name.
 
-    Raises RefsimError `unknown-entry` with the nearest names, `ambiguous-entry` with all that fit.
+    Raises RefsimError `unknown-entry` with the nearest names, `ambiguous-name` with all that fit.
     """
     if not isinstance(name, str):
         raise unknown("entry", name, list(entries), where=where)
@@ -51,7 +51,7 @@ def entry_named(name: str, entries: Collection[str], text: str = "", where: str 
         return fitting[0]
     if fitting:
         raise RefsimError(
-            "ambiguous-entry",
+            "ambiguous-name",
             f"{name!r} is {len(fitting)} entries: {', '.join(f'{spelled(entry)} ({entry})' for entry in fitting)}",
             where,
             "a name without template arguments or types must be of one entry",

@@ -9,7 +9,7 @@ from refsim.ptx.text.lexer import MAX_TEXT
 def read_ptx(path: "str | PathLike[str]") -> str:
     """The text of a file, with the errors that readers of data raise (exit 3).
 
-    Raises RefsimError: `no-such-file`, `not-a-file` (a pipe, a device, a directory), `oversized-file` before anything is
+    Raises RefsimError: `no-such-file`, `not-a-file` (a pipe, a device, a directory), `too-large` before anything is
     read, `unreadable-file` for what is not UTF-8.
     """
     where = checked_path(path)

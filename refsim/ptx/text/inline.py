@@ -44,8 +44,8 @@ Work = Iterator["Work"]
 def inline(module: Module, function: Function) -> Function:
     """A function without calls that does what the given one does; the same object if it calls nothing.
 
-    Raises RefsimError: `recursive-call`, `unsupported-call` (a function without a body in the module, or operands that do
-    not fit its parameters), `too-many-calls` (too many statements in all).
+    Raises RefsimError: `unsupported-feature` (recursion, a function without a body in the module, or operands that do
+    not fit its parameters), `too-large` (too many statements in all).
     """
     calls = any(is_call(statement) for statement in function.statements)
     if not calls and not any(variable.space == "param" for variable in function.variables):
@@ -165,7 +165,7 @@ class _Linker:
         out, moved = self.out, copy.statement(statement)
         if len(out.statements) > MAX_STATEMENTS:
             raise RefsimError(
-                "too-many-calls",
+                "too-large",
                 f"{self.entry.name} has more than {MAX_STATEMENTS} statements with all that it calls",
                 where=place(moved),
                 rule=CALL_RULE,
@@ -366,7 +366,7 @@ def _paired(
     ):
         if len(actuals) != len(formals):
             raise RefsimError(
-                "unsupported-call",
+                "unsupported-feature",
                 f"{callee.name} has {len(formals)} {what}, the call gives {len(actuals)}",
                 where=place(call),
                 rule=CALL_RULE,

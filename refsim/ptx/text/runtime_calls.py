@@ -24,7 +24,7 @@ def runtime_call(out: Function, call: Statement, name: str, rule: str) -> list[S
     wanted = results.elements if isinstance(results, Vector) else ()
     if len(given) != len(widths) or len(wanted) > 1 or any(not isinstance(one, Symbol) for one in (*given, *wanted)):
         raise RefsimError(
-            "unsupported-call", f"{name} takes {len(widths)} .param variables", where=place(call), rule=rule
+            "unsupported-feature", f"{name} takes {len(widths)} .param variables", where=place(call), rule=rule
         )
     made = [_fresh(out, bits, name) for bits in (*widths, *([result] if result else []))]
     taken = made[: len(widths)]

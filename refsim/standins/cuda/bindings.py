@@ -26,7 +26,7 @@ _STATUS = {
     "misaligned": "CUDA_ERROR_MISALIGNED_ADDRESS",
     "unknown-entry": "CUDA_ERROR_NOT_FOUND",
     "unknown-symbol": "CUDA_ERROR_NOT_FOUND",
-    "not-ptx": "CUDA_ERROR_INVALID_IMAGE",
+    "bad-file": "CUDA_ERROR_INVALID_IMAGE",
 }
 """What the driver answers where the simulated GPU says a code."""
 _FUNCTION = re.compile(r"cu[A-Z]\w*")

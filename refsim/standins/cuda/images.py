@@ -253,7 +253,7 @@ def lto_ir(source: str, flags: Sequence[str]) -> bytes:
 
 
 def linked(parts: Sequence[bytes], flags: Sequence[str]) -> bytes:
-    """PTX of LTO-IR by nvJitLink, which needs no GPU; RefsimError `link-error` with its log."""
+    """PTX of LTO-IR by nvJitLink, which needs no GPU; RefsimError `compile-error` with its log."""
     from cuda.bindings import nvjitlink
 
     handle = nvjitlink.create(len(flags), list(flags))
@@ -267,7 +267,7 @@ def linked(parts: Sequence[bytes], flags: Sequence[str]) -> bytes:
         log = bytearray(nvjitlink.get_error_log_size(handle))
         nvjitlink.get_error_log(handle, log)
         raise RefsimError(
-            "link-error", f"nvJitLink: {error}", help=log.rstrip(b"\0").decode(errors="replace")
+            "compile-error", f"nvJitLink: {error}", help=log.rstrip(b"\0").decode(errors="replace")
         ) from error
     finally:
         nvjitlink.destroy(handle)

@@ -33,7 +33,7 @@ _FILES = 1000
 def joined(texts: Sequence[str]) -> str:
     """One PTX text of several, whose line numbers are those of the parts one behind another.
 
-    What a module keeps to itself gets a name of its own where another has it too. RefsimError `link-error` for a name that two
+    What a module keeps to itself gets a name of its own where another has it too. RefsimError `compile-error` for a name that two
     of them define for all.
     """
     shown: set[str] = set()
@@ -43,7 +43,7 @@ def joined(texts: Sequence[str]) -> str:
         own = {name: linkage.strip(" \t.") for linkage, name in _DEFINED.findall(text)}
         for name in sorted(shown & {name for name, linkage in own.items() if linkage == "visible"}):
             raise RefsimError(
-                "link-error", f"{name} is defined by two modules", rule="a visible name has one definition"
+                "compile-error", f"{name} is defined by two modules", rule="a visible name has one definition"
             )
         for name in taken & {name for name, linkage in own.items() if not linkage}:
             text = re.sub(rf"(?<![\w$%]){re.escape(name)}(?![\w$])", f"{name}_of_module_{number}", text)

@@ -64,7 +64,7 @@ class ModuleCalls:
         extra: Any,
     ) -> None:
         if extra:
-            raise RefsimError("launch-extra", "cuLaunchKernel with extra", help="give its arguments by kernelParams")
+            raise RefsimError("bad-launch", "cuLaunchKernel with extra", help="give its arguments by kernelParams")
         kernel = self.functions[int(function)]
         given = packed(arguments, kernel.module.parameter_sizes(kernel.entry))
         grid, block = (grid_x, grid_y, grid_z), (block_x, block_y, block_z)

@@ -98,14 +98,14 @@ class DeviceAddresses:
     mapped: Sequence[int]
 
     def of(self, host: int) -> int:
-        """The device's address; one of the device is itself. RefsimError `unmapped-pointer` for memory of no argument."""
+        """The device's address; one of the device is itself. RefsimError `bad-argument` for memory of no argument."""
         for (first, held), address in zip(self.stretches, self.mapped, strict=True):
             if first <= host < first + max(held.nbytes, 1):
                 return address + host - first
         if not host or self.session.memory.holds(host):
             return host
         raise RefsimError(
-            "unmapped-pointer",
+            "bad-argument",
             f"{host:#x} points into no tensor of this launch",
             rule="a pointer is a tensor, or an address within a tensor that the launch is given too",
             help="give the kernel the tensor",
@@ -158,7 +158,7 @@ def _number(kind: str, argument: Any) -> Any:
     if scalar is None:
         upper = UPPER_HALVES.get(kind)
         if upper is None:
-            raise RefsimError("unsupported-argument", f"an argument of Triton's type {kind}")
+            raise RefsimError("bad-argument", f"an argument of Triton's type {kind}")
         return (np.float32(argument).view(np.uint32) >> upper).astype(np.uint16)
     if np.dtype(scalar).kind in "iu":
         bits = np.dtype(scalar).itemsize * 8

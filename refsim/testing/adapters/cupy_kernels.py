@@ -56,7 +56,7 @@ class CupyKernel(FieldsCard):
         """
         entry = name or self.name
         if not entry:
-            raise RefsimError("no-entry-name", "a module has several entries", help="launch(..., name=...)")
+            raise RefsimError("ambiguous-name", "a module has several entries", help="launch(..., name=...)")
         options = {"cooperative": True} if self.cooperative else {}
         launcher.launch(entry, grid, block, [_value(each) for each in args], shared_mem, **options)
 
@@ -66,7 +66,7 @@ def from_cupy(kernel: Any, name: str = "", *, options: Sequence[str] = (), inclu
 
     from_cupy('extern "C" __global__ void k() {}', "k").options is ("--device-as-default-execution-space",), CuPy's own.
     Its options, backend and name expressions are taken over; `include` is for headers of CuPy's own. Raises RefsimError
-    `bad-cupy-kernel` for what has no source. Source: CuPy, RawKernel and RawModule.
+    `bad-kernel` for what has no source. Source: CuPy, RawKernel and RawModule.
     """
     given = KernelCode(source=kernel) if isinstance(kernel, str) else None
     source = given.source if given is not None else getattr(kernel, "code", None)
@@ -75,7 +75,7 @@ def from_cupy(kernel: Any, name: str = "", *, options: Sequence[str] = (), inclu
         source = Path(path).read_text("utf-8")
     if not isinstance(source, str):
         raise RefsimError(
-            "bad-cupy-kernel", f"{kernel!r:.60} has no source", rule="a RawKernel, a RawModule or a text of CUDA C++"
+            "bad-kernel", f"{kernel!r:.60} has no source", rule="a RawKernel, a RawModule or a text of CUDA C++"
         )
     found = getattr(kernel, "options", ()) or ()
     kept = tuple(flag for flag in (*found, *options) if not flag.startswith(_OURS))

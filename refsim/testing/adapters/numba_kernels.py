@@ -47,7 +47,7 @@ class NumbaKernel(FieldsCard):
         """
         if len(args) != len(self.parameters):
             raise RefsimError(
-                "argument-count", f"{self.entry} takes {counted(len(self.parameters), 'argument')}, given: {len(args)}"
+                "bad-argument", f"{self.entry} takes {counted(len(self.parameters), 'argument')}, given: {len(args)}"
             )
         values = [value for pair in zip(self.parameters, args, strict=True) for value in _members(*pair)]
         options = {"cooperative": True} if cooperative else {}
@@ -58,14 +58,14 @@ def from_numba(function: Any, signature: Any, target: str = "sm_80", **options: 
     """Compiles a Python function by numba-cuda, which needs no GPU: from_numba(f, "void(float32[::1], int32)", "sm_80").
 
     `function` is a plain function or one of `@cuda.jit`; `options` are those of numba.cuda.compile_ptx (fastmath, opt,
-    lineinfo, launch_bounds). Raises RefsimError: `no-numba-cuda` where it is not installed (exit 4), `numba-error` with
-    what it says, `unsupported-argument` for types that are neither numbers nor arrays nor tuples of numbers.
+    lineinfo, launch_bounds). Raises RefsimError: `missing-extra` where it is not installed (exit 4), `compile-error` with
+    what it says, `bad-argument` for types that are neither numbers nor arrays nor tuples of numbers.
     Source: numba-cuda, numba.cuda.compile_ptx and the data model of its arrays.
     """
     cuda = _imported()
     capability = re.fullmatch(r"sm_(\d+)(\d)[af]?", target)
     if capability is None:
-        raise RefsimError("bad-target", f"{target!r} is not a target", help="write sm_80")
+        raise RefsimError("unknown-target", f"{target!r} is not a target", help="write sm_80")
     plain = getattr(function, "py_func", function)
     try:
         types, _ = _signatures().normalize_signature(signature)
@@ -76,12 +76,12 @@ def from_numba(function: Any, signature: Any, target: str = "sm_80", **options: 
         where = f"{plain.__name__} for {target}"
         if type(error).__name__ == "CudaSupportError":  # numba-cuda compiles min and max without a driver
             what = "the numba.cuda that numba itself brings asks the driver about this function, and none is here"
-            raise RefsimError("no-numba-cuda", what, where, help=NUMBA_CUDA, kind=Kind.MISSING) from error
-        raise RefsimError("numba-error", f"numba-cuda raised {type(error).__name__}: {error}", where) from error
+            raise RefsimError("missing-extra", what, where, help=NUMBA_CUDA, kind=Kind.MISSING) from error
+        raise RefsimError("compile-error", f"numba-cuda raised {type(error).__name__}: {error}", where) from error
     entry = re.search(r"\.visible\s+\.entry\s+([\w$]+)", text)
     if entry is None:
         raise RefsimError(
-            "numba-error", f"the PTX of {plain.__name__} has no entry", help="give a kernel, not a device function"
+            "compile-error", f"the PTX of {plain.__name__} has no entry", help="give a kernel, not a device function"
         )
     return NumbaKernel(text, entry[1], tuple(map(_parameter, types)), _version())
 
@@ -91,7 +91,7 @@ def _imported() -> ModuleType:
         return importlib.import_module("numba.cuda")
     except ImportError as missing:
         raise RefsimError(
-            "no-numba-cuda",
+            "missing-extra",
             f"numba-cuda is not installed: {missing}",
             help=NUMBA_CUDA,
             kind=Kind.MISSING,
@@ -124,12 +124,12 @@ def _parameter(kind: Any) -> Argument:
 def _single(kind: Any) -> Parameter:
     dimensions = getattr(kind, "ndim", 0)
     if dimensions and getattr(kind, "layout", "C") == "F":
-        raise RefsimError("unsupported-argument", f"{kind} is in Fortran order", rule="arrays are C-contiguous")
+        raise RefsimError("bad-argument", f"{kind} is in Fortran order", rule="arrays are C-contiguous")
     try:
         return np.dtype(str(kind.dtype if dimensions else kind)).str, dimensions
     except (TypeError, AttributeError):
         raise RefsimError(
-            "unsupported-argument", f"an argument of type {kind}", rule="numbers, arrays of them, and tuples of these"
+            "bad-argument", f"an argument of type {kind}", rule="numbers, arrays of them, and tuples of these"
         ) from None
 
 
@@ -140,7 +140,7 @@ def _members(parameter: Argument, argument: Any) -> list[Any]:
             return _flat((dtype, dimensions), argument)
     members = tuple(argument) if isinstance(argument, tuple | list) else (argument,)
     if len(members) != len(parameter):
-        raise RefsimError("argument-count", f"a tuple of {len(parameter)} is given {len(members)} values")
+        raise RefsimError("bad-argument", f"a tuple of {len(parameter)} is given {len(members)} values")
     return [value for pair in zip(parameter, members, strict=True) for value in _members(*pair)]
 
 
@@ -153,7 +153,7 @@ def _flat(parameter: Parameter, argument: Any) -> list[Any]:
     buffer, shape = argument if isinstance(argument, tuple) else (argument, None)
     if not isinstance(buffer, Buffer):
         raise RefsimError(
-            "bad-array", f"{argument!r:.60} stands where an array does", rule="a Buffer, or (Buffer, shape)"
+            "bad-argument", f"{argument!r:.60} stands where an array does", rule="a Buffer, or (Buffer, shape)"
         )
     shape = (buffer.count,) if shape is None else tuple(shape)
     _check(buffer, shape, dtype, dimensions)
@@ -165,7 +165,7 @@ def _flat(parameter: Parameter, argument: Any) -> list[Any]:
 def _check(buffer: Buffer, shape: Sequence[int], dtype: np.dtype[Any], dimensions: int) -> None:
     if len(shape) != dimensions or prod(shape) > buffer.count or buffer.dtype.itemsize != dtype.itemsize:
         raise RefsimError(
-            "bad-array",
+            "bad-argument",
             f"{buffer.name}: {buffer.count} elements of {buffer.dtype} as {tuple(shape)} of {dtype}",
             rule=f"the signature has {dimensions} dimensions of {dtype}",
             help="(buffer, shape) for an array of several dimensions",

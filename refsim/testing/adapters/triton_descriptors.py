@@ -108,7 +108,7 @@ def _mapped(kind: str, argument: TritonDescriptor, said: Mapping[str, Any]) -> A
     box = said["block_size"]
     if said.get("is_im2col") or len(box) != len(argument.shape):
         what = "boxes of im2col" if said.get("is_im2col") else f"a tensor of {len(argument.shape)} dimensions"
-        raise RefsimError("unsupported-argument", f"{what} for {kind}")
+        raise RefsimError("bad-argument", f"{what} for {kind}")
     number = _OF_DRIVER.get(said["elem_type"], said["elem_type"])
     element = _TF32 if argument.round_f32_to_tf32 else next(row.name for row in DATA_TYPES if row.code == number)
     *outer, inner = map(int, argument.shape)

@@ -63,7 +63,7 @@ class TritonKernel(FieldsCard):
         """
         if len(args) != len(self.parameters):
             raise RefsimError(
-                "argument-count",
+                "bad-argument",
                 f"{self.entry} takes {counted(len(self.parameters), 'argument')}, given: {len(args)}",
                 rule=f"in order: {', '.join(self.parameters)}; constants are left out",
             )
@@ -92,7 +92,7 @@ class TritonKernel(FieldsCard):
         number = argument.address if isinstance(argument, Buffer) else argument
         if number is not None and int(number) % _ALIGNED:
             raise RefsimError(
-                "misaligned-argument",
+                "bad-argument",
                 f"argument {place} of {self.entry} is {number}, no multiple of {_ALIGNED}",
                 rule="it was compiled with aligned=, for multiples alone",
                 help="leave its name out of aligned=",
@@ -110,7 +110,7 @@ class TritonKernel(FieldsCard):
         fresh = np.zeros(size * blocks, np.uint8)
         buffer = launcher.upload(fresh, name=f"{self.entry} {_SCRATCH[place]}", writable=True)
         if buffer.address % align:
-            raise RefsimError("scratch-alignment", f"{buffer.name} lies at {buffer.address:#x}, aligned to {align}")
+            raise RefsimError("bad-argument", f"{buffer.name} lies at {buffer.address:#x}, aligned to {align}")
         return buffer
 
 
@@ -128,7 +128,7 @@ def from_triton(
     `signature` gives the types of the arguments by name (or in order), without the constants. `aligned` names the arguments
     that are multiples of 16, as Triton's own launches find out: vector accesses need it. `options` are the launch's:
     num_warps, num_stages, num_ctas, launch_pdl, ... A tensor descriptor is "tensordesc<fp16[64,32]>", with the block that the
-    kernel loads. Raises RefsimError: `no-triton` where it is not installed (exit 4), `triton-error` with what it says.
+    kernel loads. Raises RefsimError: `missing-extra` where it is not installed (exit 4), `compile-error` with what it says.
     Source: Triton, triton.compile and the launcher of its NVIDIA backend.
     """
     try:
@@ -136,7 +136,7 @@ def from_triton(
         compiler, backends = (importlib.import_module(f"triton.{name}.compiler") for name in ("compiler", "backends"))
     except ImportError as missing:
         raise RefsimError(
-            "no-triton", f"triton is not installed: {missing}", help="pip install triton", kind=Kind.MISSING
+            "missing-extra", f"triton is not installed: {missing}", help="pip install triton", kind=Kind.MISSING
         ) from missing
     types = _types(jit_function, signature, constexprs)
     source = _source_class(jit_function, compiler)(
@@ -151,7 +151,7 @@ def from_triton(
             made = compiler.compile(source, target=backends.GPUTarget("cuda", _capability(target), 32), options=options)
         except Exception as error:
             raise RefsimError(
-                "triton-error",
+                "compile-error",
                 f"Triton raised {type(error).__name__}: {error}",
                 f"{jit_function.__name__} for {target}",
             ) from error
@@ -195,14 +195,14 @@ def _types(
     given = dict(signature) if isinstance(signature, Mapping) else dict(zip(names, signature, strict=False))
     types = {name: given[name] for name in names if name in given}
     if list(types) != names:
-        raise RefsimError("bad-signature", f"{jit_function.__name__} takes {names}, the signature has {list(given)}")
+        raise RefsimError("bad-kernel", f"{jit_function.__name__} takes {names}, the signature has {list(given)}")
     return types
 
 
 def _capability(target: str) -> int:
     number = re.fullmatch(r"sm_(\d+)[af]?", target)
     if number is None:
-        raise RefsimError("bad-target", f"{target!r} is not a target", help="write sm_89")
+        raise RefsimError("unknown-target", f"{target!r} is not a target", help="write sm_89")
     return int(number[1])
 
 

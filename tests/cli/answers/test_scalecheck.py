@@ -98,8 +98,8 @@ def test_signs_tell_formats_apart(refsim, tmp_path: Path) -> None:
     assert answer["scale_formats"] == ["f32"]
     assert next(row for row in answer["layouts"] if row["layout"] == "deepgemm_mn_f32")["fits"] == "fits"
     files.save(tmp_path / "h.npy", np.ones((4, 4), np.float16))
-    assert "[scale-type]" in refsim("scales", "check", "h.npy").err
-    assert "[scale-shape]" in refsim("scales", "check", "s.npy", "--values", "t.npy", "--shape", "3x4").err
+    assert "[bad-dtype]" in refsim("scales", "check", "h.npy").err
+    assert "[bad-shape]" in refsim("scales", "check", "s.npy", "--values", "t.npy", "--shape", "3x4").err
 
 
 def test_a_tensor_of_other_rows_is_refused(refsim, tmp_path: Path) -> None:
@@ -108,4 +108,4 @@ def test_a_tensor_of_other_rows_is_refused(refsim, tmp_path: Path) -> None:
     files.save(tmp_path / "s.npy", np.zeros((4, 4), np.uint8), "e8m0")
     found = refsim("scales", "check", "s.npy", "--values", "x.npy")
     assert found.code == 2
-    assert "[scale-shape]" in found.err
+    assert "[bad-shape]" in found.err

@@ -67,7 +67,7 @@ def test_a_wrong_ptxas_is_blamed_and_the_smallest_ptx_written(refsim, tmp_path, 
     [
         (("poly.ptx", "--ptxas", "sound"), 2, "without an entry"),
         (("poly.ptx", "polynomial", "--ptxas", "sound"), 2, "[nothing-compared]"),
-        (("poly.ptx", "polynomial", *LAUNCH, "--ptxas", "nowhere"), 2, "[bad-ptxas]"),
+        (("poly.ptx", "polynomial", *LAUNCH, "--ptxas", "nowhere"), 2, "[assembler-missing]"),
         (("poly.ptx", "polynomial", *LAUNCH, "--ptxas", "sound", "--edited", "x.npy"), 3, "neither a cubin nor PTX"),
         (
             ("poly.ptx", "polynomial", *LAUNCH, "--ptxas", "sound", "--edited", "other.ptx"),
@@ -98,7 +98,7 @@ def test_without_a_gpu_the_exit_code_is_4(refsim, monkeypatch, tmp_path):
     asked = ("blame", "poly.ptx", "polynomial", *LAUNCH, "--ptxas", "sound", "--only-ptxas", "--device", "sim")
     given = refsim(*asked, "--edited", "mine.cubin")
     assert given.code == 4
-    assert "[blame-needs-a-gpu]" in given.err
+    assert "[needs-a-gpu]" in given.err
 
 
 @pytest.mark.usefixtures("here")

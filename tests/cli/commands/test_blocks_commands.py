@@ -36,10 +36,10 @@ def test_there_and_back(refsim, model: Path) -> None:
 @pytest.mark.parametrize(
     ("code", "words"),
     [
-        ("unknown-block-format", ["mxfp5", "{model}"]),
+        ("unknown-format", ["mxfp5", "{model}"]),
         ("unknown-suffix", ["mxfp8", "x.npy"]),
-        ("same-file", ["mxfp8", "{model}", "{model}"]),
-        ("recipe-format", ["mxfp8", "{model}", "--recipe", "modelopt"]),
+        ("file-exists", ["mxfp8", "{model}", "{model}"]),
+        ("unsupported-format", ["mxfp8", "{model}", "--recipe", "modelopt"]),
     ],
 )
 def test_what_is_refused(refsim, model: Path, code: str, words: list[str]) -> None:
@@ -73,4 +73,4 @@ def test_recipes_of_a_format_are_named(refsim, model: Path) -> None:
     found = refsim("diffpolicy", "nvfp4")
     assert found.code == 2
     assert all(each.name in found.err for each in scaling.recipes_of("nvfp4"))
-    assert "[missing-option]" in refsim("diffpolicy", "nvfp4", "te", "torchao").err
+    assert "[missing-argument]" in refsim("diffpolicy", "nvfp4", "te", "torchao").err

@@ -171,7 +171,7 @@ def test_a_baseline_shows_what_changed(refsim, monkeypatch):
     [
         (("--suite", "numeric"), 2, "no suite is called 'numeric'"),
         (("--device", "gpu"), 2, "no device is called 'gpu'"),
-        (("--baseline", "absent.json"), 3, "bad-baseline"),
+        (("--baseline", "absent.json"), 3, "bad-file"),
         (("-o", "report.doc"), 2, "the suffix '.doc' names no output form"),
         (("-o", "nowhere/report.json"), 2, "no file can be written there"),
         (("--junit", "nowhere/report.xml"), 2, "no file can be written there"),

@@ -196,7 +196,7 @@ def test_a_kernel_that_agrees_has_no_cause():
         ("right.npy --attention --q right.npy --k right.npy --v right.npy", "format-mismatch"),
         ("right.npy --row softmax --x right.npy", "format-mismatch"),
         ("right.npy --row silu --x right.npy --a right.npy --b right.npy", "usage"),
-        ("right.npy --a right.npy --b right.npy --at 12,0", "at-range"),
+        ("right.npy --a right.npy --b right.npy --at 12,0", "out-of-range"),
         ("right.npy --key one --key other", "usage"),
         ("right.npy right.txt", "unknown-suffix"),
         ("nothing", "unknown-suffix"),

@@ -167,13 +167,13 @@ def test_a_kernel_fault_writes_nothing(capsys, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "code", "says"),
     [
-        (["add", "--arg", "u32:1"], 2, "argument-count"),
+        (["add", "--arg", "u32:1"], 2, "bad-argument"),
         (["add", "--arg", "u32:x"], 2, "bad-argument"),
         (["add", "--arg", "u32:99999999999"], 2, "bad-argument"),
         (["sub"], 2, "add"),
         (["add", "--grid", "0"], 2, "bad-launch"),
         (["add", "--policy", "chaos"], 2, "eager"),
-        (["add", "--arg", "zeros:u32:4", "--save", "7=y.npy"], 2, "bad-save"),
+        (["add", "--arg", "zeros:u32:4", "--save", "7=y.npy"], 2, "bad-value"),
         (["add", "--target", "sm_80"], 2, "wrong-target"),
     ],
 )

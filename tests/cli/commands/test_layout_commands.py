@@ -158,7 +158,7 @@ def test_check_refuses_what_is_no_map(content, refsim, tmp_path):
     (tmp_path / "map.npy").write_bytes(content)
     run = refsim("layout", "check", "mma.m16n8k16.bf16.a", "map.npy")
     assert run.code == 3
-    assert run.err.startswith("[bad-map]")
+    assert run.err.startswith("[bad-file]")
 
 
 @pytest.mark.usefixtures("dumps")
@@ -267,24 +267,24 @@ TILED = (
 @pytest.mark.parametrize(
     ("arguments", "code", "error"),
     [
-        ("show none.bin -t e4m3", 3, "empty-dump"),
-        ("scales where cdna4_16 --shape 99999x99999 --byte 64", 2, "too-many"),
-        ("scales show cdna4_16 --shape 99999x99999 --rows 0:2", 2, "too-many"),
-        ("show none.bin -t e8m0 --layout nvidia_128x4 --shape 99999x99999", 3, "truncated-dump"),
-        ("layout show wgmma.m64n128k32.e4m3.d --memory 128B --by bnak", 2, "unknown-fact"),
-        ("desc decode tensormap tensorRank=2", 2, "descriptor-field"),
-        ("desc encode tensormap data_type=uint8 dims=64,9,2 box=64,9,2 lower=0", 2, "unknown-tensor-map-field"),
-        ("desc encode tensormap data_type=uint8 dims=64,9,2 channels=64 lower=0 upper=0", 2, "descriptor-field"),
+        ("show none.bin -t e4m3", 3, "empty-file"),
+        ("scales where cdna4_16 --shape 99999x99999 --byte 64", 2, "too-large"),
+        ("scales show cdna4_16 --shape 99999x99999 --rows 0:2", 2, "too-large"),
+        ("show none.bin -t e8m0 --layout nvidia_128x4 --shape 99999x99999", 3, "truncated-file"),
+        ("layout show wgmma.m64n128k32.e4m3.d --memory 128B --by bnak", 2, "unknown-name"),
+        ("desc decode tensormap tensorRank=2", 2, "bad-descriptor"),
+        ("desc encode tensormap data_type=uint8 dims=64,9,2 box=64,9,2 lower=0", 2, "unknown-name"),
+        ("desc encode tensormap data_type=uint8 dims=64,9,2 channels=64 lower=0 upper=0", 2, "bad-descriptor"),
         (
             "desc encode tensormap data_type=uint8 dims=64,9,2 channels=64 pixels=8 lower=9 upper=0",
             2,
-            "tensormap-corner",
+            "bad-tensor-map",
         ),
-        (f"desc walk tensormap {TILED} --offsets 1", 2, "tma-offsets"),
-        (f"desc walk tensormap {TILED} --at 1,,2", 2, "bad-field"),
-        ("layout show mma.m16n8k16.bf16.a --rows 4:4", 2, "row-range"),
-        ("layout show mma.m16n8k16.bf16.a --cols 8:4", 2, "col-range"),
-        ("layout show mma.m16n8k16.bf16.a --rows 16:", 2, "row-range"),
+        (f"desc walk tensormap {TILED} --offsets 1", 2, "bad-box"),
+        (f"desc walk tensormap {TILED} --at 1,,2", 2, "bad-value"),
+        ("layout show mma.m16n8k16.bf16.a --rows 4:4", 2, "out-of-range"),
+        ("layout show mma.m16n8k16.bf16.a --cols 8:4", 2, "out-of-range"),
+        ("layout show mma.m16n8k16.bf16.a --rows 16:", 2, "out-of-range"),
     ],
 )
 def test_input_beyond_reason_is_an_error_of_the_user(arguments, code, error, refsim, tmp_path):

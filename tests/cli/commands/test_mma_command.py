@@ -235,7 +235,7 @@ def test_a_list_may_come_from_standard_input(refsim):
     piped = answer(refsim(*line, "--a", "-", stdin=b"0x38, 2\n3\n"))
     assert piped == answer(refsim(*line, "--a", "1,2,3"))
     run = refsim("mma", "-t", "e4m3", "--a", "-", "--b", "-", stdin=b"1 2")
-    assert (run.code, run.err.splitlines()[0]) == (2, "[list-length] --b has 0 elements")
+    assert (run.code, run.err.splitlines()[0]) == (2, "[bad-shape] --b has 0 elements")
 
 
 def test_the_bound_of_integers_says_that_they_wrap(refsim):
@@ -269,7 +269,7 @@ def test_scales_of_files_belong_to_their_rows(refsim, tmp_path):
     for explain in ("", "--explain"):
         assert int(asked(refsim, f"mma {line} --at 2,3 {explain}")["d"], 16) == want[2, 3]
     run = refsim("mma", *line.replace("sb.npy", "sa.npy").split(), "--at", "2,2")
-    assert (run.code, run.err.splitlines()[0]) == (2, "[operand-shape] --b-scale has 3 rows, its operand 5")
+    assert (run.code, run.err.splitlines()[0]) == (2, "[bad-shape] --b-scale has 3 rows, its operand 5")
     assert asked(refsim, f"mma {line} -o d.npz")["shape"] == [3, 5]
     assert (files.load(tmp_path / "d.npz").codes == want).all()
 
@@ -278,23 +278,23 @@ def test_scales_of_files_belong_to_their_rows(refsim, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "code", "error", "said"),
     [
-        ("--unit wgma -t e4m3 --a 1 --b 1", 2, "unknown-unit", "mma.sync, wgmma, tcgen05.f16"),
+        ("--unit wgma -t e4m3 --a 1 --b 1", 2, "unknown-name", "mma.sync, wgmma, tcgen05.f16"),
         ("--target sm_91 -t e4m3 --a 1 --b 1", 2, "unknown-target", "sm_90, sm_100"),
-        ("-t e4m4 --a 1 --b 1", 2, "unknown-operand-type", "e4m3, e5m2"),
-        ("-t e4m3 --d-format f33 --a 1 --b 1", 2, "unknown-result-type", "f32, f16, f64, s32"),
-        ("-t e4m3 --scale-format e5m2 --a 1 --b 1", 2, "unknown-scale-type", "known: e8m0, ue4m3"),
+        ("-t e4m4 --a 1 --b 1", 2, "unknown-name", "e4m3, e5m2"),
+        ("-t e4m3 --d-format f33 --a 1 --b 1", 2, "unknown-name", "f32, f16, f64, s32"),
+        ("-t e4m3 --scale-format e5m2 --a 1 --b 1", 2, "unknown-name", "known: e8m0, ue4m3"),
         ("--a-format e4m3 --b-format f16 --a 1 --b 1", 2, "unknown-arithmetic", "sm_90 wgmma e4m3|e5m2 -> f32"),
         ("-t e4m3 --k 16 --a 1 --b 1", 2, "instruction-k", "k: 32"),
         ("-t e4m3 --k 0 --a 1 --b 1", 2, "usage", "--k"),
-        ("-t e4m3 --a 1,2 --b 1", 2, "operand-shape", "--a has 2 elements, --b has 1"),
-        ("-t e4m3 --a , --b 1", 2, "list-length", "--a has 0 elements"),
+        ("-t e4m3 --a 1,2 --b 1", 2, "bad-shape", "--a has 2 elements, --b has 1"),
+        ("-t e4m3 --a , --b 1", 2, "bad-shape", "--a has 0 elements"),
         ("-t e4m3 --a 0.3 --b 1", 2, "inexact-value", "give 0x29 (0.28125) or 0x2a (0.3125)"),
         ("-t e4m3 --a inf --b 1", 2, "no-such-value", "e4m3 has no infinity"),
-        ("-t e4m3 --a 0x1ff --b 1", 2, "code-out-of-range", "0x1ff"),
-        ("-t e4m3 --a one --b 1", 2, "bad-number", "'one' is no number"),
-        ("-t s8 --a 128 --b 1", 2, "bad-integer", "from -128 to 127"),
+        ("-t e4m3 --a 0x1ff --b 1", 2, "out-of-range", "0x1ff"),
+        ("-t e4m3 --a one --b 1", 2, "bad-value", "'one' is no number"),
+        ("-t s8 --a 128 --b 1", 2, "bad-value", "from -128 to 127"),
         ("--a 1 --b 1", 2, "format-needed", "give -t FORMAT"),
-        ("-t e4m3 --a 1 --b 1 --a-scale 1", 2, "scales", "takes no scales"),
+        ("-t e4m3 --a 1 --b 1 --a-scale 1", 2, "bad-scale", "takes no scales"),
         (
             "-t e2m1 --unit tcgen05.mxf4nvf4 --target sm_100a --a 1 --b 1 --a-scale 1",
             2,
@@ -304,23 +304,23 @@ def test_scales_of_files_belong_to_their_rows(refsim, tmp_path):
         (
             "-t e2m1 --unit tcgen05.mxf4 --target sm_100a --a 1 --b 1 --a-scale 1 --b-scale 1",
             2,
-            "scales",
+            "bad-scale",
             "blocks of 32",
         ),
-        ("-t f16 --unit mma.sync --target sm_80 --a 1 --b 1 --negate-a", 2, "negate", "no such flag"),
-        ("--a a.npy --b b.npy", 2, "one-element", "--at ROW,COL"),
-        ("--a a.npy --b b.npy --explain", 2, "one-element", "--at ROW,COL"),
-        ("--a a.npy --b b.npy --at 16,0", 2, "at-range", "row 16 is outside 0..15"),
-        ("--a a.npy --b b.npy --at 0,8", 2, "at-range", "column 8 is outside 0..7"),
-        ("--a a.npy --b b.npy --at 3", 2, "bad-place", "ROW,COL"),
+        ("-t f16 --unit mma.sync --target sm_80 --a 1 --b 1 --negate-a", 2, "bad-modifier", "no such flag"),
+        ("--a a.npy --b b.npy", 2, "usage", "--at ROW,COL"),
+        ("--a a.npy --b b.npy --explain", 2, "usage", "--at ROW,COL"),
+        ("--a a.npy --b b.npy --at 16,0", 2, "out-of-range", "row 16 is outside 0..15"),
+        ("--a a.npy --b b.npy --at 0,8", 2, "out-of-range", "column 8 is outside 0..7"),
+        ("--a a.npy --b b.npy --at 3", 2, "bad-value", "ROW,COL"),
         ("--a a.npy --b b.npy --c a.npy -o d.npy", 2, "unknown-arithmetic", "e4m3 x e4m3 -> e4m3"),
         ("--a a.npy --b b.npy --c c.npy -t bf16", 2, "format-mismatch", "e4m3"),
-        ("--a b.npy --b a.npy --c c.npy -o d.npy", 2, "operand-shape", "c has shape (16, 8)"),
-        ("--a b.npy --b a.npy --c c.npy --at 1,1", 2, "operand-shape", "c has shape (16, 8)"),
-        ("--a a.npy --b 1,2 -t e4m3 -o d.npy", 2, "operand-shape", "K = 2"),
-        ("--a a3.npy --b b.npy -o d.npy", 2, "operand-shape", "(1, 16, 64)"),
+        ("--a b.npy --b a.npy --c c.npy -o d.npy", 2, "bad-shape", "c has shape (16, 8)"),
+        ("--a b.npy --b a.npy --c c.npy --at 1,1", 2, "bad-shape", "c has shape (16, 8)"),
+        ("--a a.npy --b 1,2 -t e4m3 -o d.npy", 2, "bad-shape", "K = 2"),
+        ("--a a3.npy --b b.npy -o d.npy", 2, "bad-shape", "(1, 16, 64)"),
         ("--a a.npy --b b.npy --at 1,1 --explain -o d.npy", 2, "usage", "the steps are no codes"),
-        ("-t s8 --a a.npy --b b.npy", 2, "file-format", "do not hold s8"),
+        ("-t s8 --a a.npy --b b.npy", 2, "unsupported-format", "do not hold s8"),
         ("-t e4m3 --a none.npy --b 1", 3, "no-such-file", "none.npy"),
     ],
 )
@@ -336,4 +336,4 @@ def test_bad_input_is_an_error_of_the_user(refsim, arguments, code, error, said,
 def test_a_target_without_any_unit_for_a_type_is_said_by_name(refsim, target):
     run = refsim("mma", "--a", "1", "--b", "1", "--target", target, "--format", "e2m1")
     assert (run.code, run.out) == (2, "")
-    assert run.err.startswith(f"[unsupported-target] {target} has no ")
+    assert run.err.startswith(f"[wrong-target] {target} has no ")

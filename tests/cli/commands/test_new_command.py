@@ -96,7 +96,7 @@ def test_a_link_that_leads_nowhere_is_there_too(refsim, tmp_path):
 def test_what_is_no_name_is_refused(refsim, tmp_path, name):
     run = refsim("new", "kernel", "--", name)
     assert (run.code, run.out) == (2, "")
-    assert "[bad-kernel-name]" in run.err
+    assert "[bad-kernel]" in run.err
     assert os.listdir(tmp_path) == []
 
 

@@ -62,11 +62,11 @@ def talks(a, b):
     [
         (
             "raises",
-            "[function-fails] the function raised ValueError: only so\n  at: unusable.py:raises, M = 1, N = 8, K = 32, ",
+            "[user-code-raised] the function raised ValueError: only so\n  at: unusable.py:raises, M = 1, N = 8, K = 32, ",
         ),
-        ("speechless", "[function-fails] the function raised Mute: (its text cannot be had)"),
+        ("speechless", "[user-code-raised] the function raised Mute: (its text cannot be had)"),
         ("leaves", "[program-ended] "),
-        ("misshapen", "[order-result] unusable.py:misshapen returned shape (8,)\n  rule: (M, N) = (1, 8)"),
+        ("misshapen", "[wrong-output] unusable.py:misshapen returned shape (8,)\n  rule: (M, N) = (1, 8)"),
     ],
 )
 def test_a_function_that_cannot_be_asked_is_no_batch_variance(refsim, tmp_path, monkeypatch, name, said):

@@ -104,8 +104,8 @@ def test_a_finding_is_a_failure_of_junit(ran, tmp_path):
 @pytest.mark.parametrize(
     ("command", "code", "error"),
     [
-        ((), 2, "no-command"),
-        (("no-such-program",), 4, "no-command"),
+        ((), 2, "missing-argument"),
+        (("no-such-program",), 4, "missing-argument"),
         (("python", "-S", "-c", "pass"), 4, "stand-ins-did-not-start"),
     ],
 )
@@ -258,20 +258,20 @@ def test_a_program_of_cupy_prints_what_an_h200_printed(refsim, tmp_path):
 def test_what_the_program_itself_did_wrong_is_a_finding(refsim, monkeypatch, tmp_path):
     tests = {
         "test_a.py::test_leak": TestRecord(held_bytes=96),
-        "test_a.py::test_free": TestRecord(findings=["[bad-free] 0x1 is no allocation, at test_a.py:3"]),
+        "test_a.py::test_free": TestRecord(findings=["[bad-address] 0x1 is no allocation, at test_a.py:3"]),
         "test_a.py::test_right": TestRecord(launches=1),
         "test_a.py::test_asks": TestRecord(refused=["pycuda.driver.Texture"]),
     }
-    found = [Said("bad-free", "0x1 is no allocation", "test_a.py:3")]
+    found = [Said("bad-address", "0x1 is no allocation", "test_a.py:3")]
     record = RunRecord("sm_90a", tests=tests, found=found, warned=[Said("uninitialised", "4 B", "test_a.py:9")])
     monkeypatch.setattr(programs, "run_program", lambda command, settings: ProgramRun(command, 0, record, 1, 0))
     done = refsim("run", "--junit", "junit.xml", "--", "pytest")
     assert done.code == 1
-    assert "finding  bad-free       (host)  test_a.py:3" in done.out
+    assert "finding  bad-address    (host)  test_a.py:3" in done.out
     assert "warning  uninitialised  (host)  test_a.py:9" in done.out
     for line in (
         "test_a.py::test_leak          96  -",
-        "test_a.py::test_free           0  [bad-free]",
+        "test_a.py::test_free           0  [bad-address]",
         "test_asks           0  pycuda",
     ):
         assert line in done.out

@@ -163,7 +163,7 @@ def test_a_trace_shows_what_led_to_a_fault(capsys, tmp_path):
     assert "again: refsim simulate" in err
     code, out, err = run(capsys, "simulate", file, *OF_ARRIVALS, "--trace", "1", "--arg", "u32:1")
     assert (code, out) == (2, "")
-    assert "argument-count" in err
+    assert "bad-argument" in err
 
 
 def test_a_trace_under_all_policies_is_of_the_first(capsys, tmp_path):
@@ -210,9 +210,9 @@ def test_a_cluster_and_a_cooperative_launch_are_options(capsys, tmp_path):
     assert code == 0
     assert np.load(saved).tolist() == [132, 2]
     code, _, err = meet(capsys, tmp_path, 3, "--cluster", "2")
-    assert (code, "grid-not-whole-clusters" in err) == (2, True)
+    assert (code, "bad-launch" in err) == (2, True)
     code, _, err = meet(capsys, tmp_path, 2000, "--cooperative")
-    assert (code, "not-co-resident" in err) == (2, True)
+    assert (code, "launch-limit" in err) == (2, True)
 
 
 def test_a_grid_barrier_of_more_blocks_than_are_resident_is_inconclusive(capsys, tmp_path):

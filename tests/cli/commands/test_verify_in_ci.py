@@ -219,7 +219,7 @@ def test_k_chooses_and_nothing_chosen_is_no_pass(refsim, several):
     assert [row["kernel"] for row in chosen["verdicts"]] == ["fp8_right", "late"]
     run = verify(refsim, "-k", "nothing")
     assert (run.code, run.out) == (2, "")
-    assert run.err.startswith("[no-kernel-chosen] -k 'nothing' chooses none of 4 kernels")
+    assert run.err.startswith("[no-kernels] -k 'nothing' chooses none of 4 kernels")
     run = verify(refsim, "-k", "(")
     assert (run.code, run.err.split()[0]) == (2, "[bad-expression]")
 
@@ -353,7 +353,7 @@ def test_rerun_runs_again_for_an_imported_module(several):
     )
     (several / "scale_kernel.py").write_text(f"import mistakes\n{declared}")
     with rerunning(several, "--kernels", "scale_kernel.py") as (_, waited):
-        assert "[kernel-file-fails] the file raised SyntaxError" in waited()
+        assert "[user-code-raised] the file raised SyntaxError" in waited()
         for text, said in (
             ("BIT = 1\n", "fail    scale"),
             ("BIT = 0\n", "pass    scale"),

@@ -121,7 +121,8 @@ def test_without_a_file_the_page_is_the_answer(refsim, written):
 
 
 @pytest.mark.parametrize(
-    ("name", "code"), [("page.csv", "not-a-page"), ("page.xlsx", "unknown-suffix"), ("none/page.html", "cannot-write")]
+    ("name", "code"),
+    [("page.csv", "form-does-not-fit"), ("page.xlsx", "unknown-suffix"), ("none/page.html", "cannot-write")],
 )
 def test_a_name_that_is_no_page_is_refused_and_nothing_written(refsim, tmp_path, name, code):
     run = refsim("explore", "-o", name)
