@@ -23,8 +23,7 @@ RULE = "PTX ISA, bar: a barrier completes when as many threads have arrived as i
 
 @dataclass
 class _Phases:
-    """The warps of the last complete phase and of the current phase of a barrier, each with the number of its
-    arrival."""
+    """The warps of the last complete phase and of the current phase of a barrier, each with its arrival number."""
 
     last: dict[int, int] = field(default_factory=dict)
     current: dict[int, int] = field(default_factory=dict)

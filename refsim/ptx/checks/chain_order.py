@@ -57,8 +57,7 @@ def _side_by_side(
 
 
 def _replaced(event: AccessEvent, granules: Array) -> Array:
-    """Return the marks that an access replaced in granules that one thread touched each: (3, n): number, thread,
-    since."""
+    """Return the marks that an access replaced in granules of one thread each: (3, n): number, thread, since."""
     assert event.replaced is not None
     order = np.argsort(event.first, kind="stable")
     rows = order[np.searchsorted(event.first[order], granules, side="right") - 1]
@@ -67,8 +66,7 @@ def _replaced(event: AccessEvent, granules: Array) -> Array:
 
 
 def _comes_after(history: History, clocks: Clocks, lane: int, granules: Array, numbers: Array, since: Array) -> bool:
-    """Return whether one lane comes after the chains of all these granules, and after the accesses of their events in
-    between."""
+    """Return whether one lane comes after the chains of all these granules, and after their events in between."""
     low, high = int(granules.min()), int(granules.max())
     waiting = {*np.unique(numbers).tolist(), *np.unique(since).tolist()} - {0}
     seen: set[int] = set()
@@ -100,8 +98,7 @@ def are_shared(history: History, numbers: Array) -> NDArray[np.bool_]:
 
 
 def _come_before(clocks: Clocks, lane: int, agents: Array, numbers: Array) -> bool:
-    """Return whether all these accesses (threads of the grid and access numbers) happened before what a lane does
-    now."""
+    """Return whether all these accesses (threads and access numbers) happened before what a lane does now."""
     pairs = np.unique(agents.astype(np.int64) << 32 | numbers)
     if not len(pairs):
         return True

@@ -21,8 +21,7 @@ Array = NDArray[Any]
 
 @dataclass
 class ClusterOrder:
-    """The knowledge of the lanes that arrived in each running cluster's current phase, and of all lanes of its last
-    phase."""
+    """The knowledge of the lanes that arrived in each running cluster's current phase, and of its last phase."""
 
     clocks: Clocks
     alive: NDArray[np.bool_]

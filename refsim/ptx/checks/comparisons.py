@@ -33,8 +33,7 @@ class Comparisons:
 
     @property
     def is_private(self) -> bool:
-        """Return whether a CTA's shared memory is out of reach of other CTAs, so that a barrier of the CTA orders all
-        accesses."""
+        """Return whether other CTAs cannot access a CTA's shared memory, so that its barriers order all accesses."""
         return self.geometry.cluster_ctas == 1
 
     def compare(

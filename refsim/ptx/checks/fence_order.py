@@ -62,8 +62,7 @@ class FenceOrder:
             yield number, lanes[seen == number]
 
     def share(self, lanes: Ids, group: Array, waited: NDArray[np.bool_] | None = None) -> None:
-        """Share knowledge between the lanes of each group that met; lanes that only arrived (`waited` is False) learn
-        nothing."""
+        """Share knowledge within each group that met; lanes that only arrived (`waited` is False) learn nothing."""
         if not self.is_used:
             return
         if not self.fresh[lanes].any() and all(

@@ -69,8 +69,7 @@ class HandedBack:
 
 
 class HandedStages:
-    """The products that warpgroups have waited for, and what each lane that waited at mbarriers knows of other
-    warpgroups."""
+    """The products that warpgroups have waited for, and what lanes that waited at mbarriers know of others."""
 
     def __init__(self, clocks: list[Clocks], geometry: Geometry) -> None:
         self.clocks, self.geometry = clocks, geometry
@@ -78,8 +77,7 @@ class HandedStages:
         self.known: list[dict[int, Done]] = [{} for _ in clocks]
 
     def products_waited_for(self, groups: Ids, now: int, begun: int) -> None:
-        """Record that warpgroups waited for products: access `now` is their last one, access `begun` the last before
-        they began."""
+        """Record that warpgroups waited for products that end with access `now` and began after access `begun`."""
         self.products[groups] = now
         self.fed[groups] = np.maximum(self.fed[groups], begun)
 
@@ -90,8 +88,7 @@ class HandedStages:
             at.fed.update(self._of_warps(self.fed, lanes) if meaning.releases else {})
 
     def learn(self, order: int, lanes: Ids, done: Done, meaning: Semantics) -> None:
-        """Record that lanes saw a phase complete whose arrivals were `done` with work; its loads count only for
-        acquires."""
+        """Record that lanes saw a phase complete whose arrivals were `done` with work; loads need an acquire."""
         if not meaning.acquires:
             done = Done(done.settled)
         if done.settled is not NOTHING or done.fed is not NOTHING:
@@ -100,8 +97,7 @@ class HandedStages:
 
     @contextmanager
     def known_to(self, lanes: list[int], *kinds: str) -> Iterator[list[int]]:
-        """Let lanes know, during a comparison of a copy, the work in these fields of `Done`; yield the lanes that know
-        any."""
+        """Let lanes know the work in these fields of `Done` during a comparison; yield the lanes that know any."""
         before = []
         tables = [{"settled": self.products, "fed": self.fed}[kind] for kind in kinds if kind in ("settled", "fed")]
         for clocks, known in zip(self.clocks, self.known, strict=True):

@@ -62,8 +62,7 @@ class Clocks:
 
     # ---- questions
     def is_ordered(self, lanes: Ids, agent: Array, stamp: Array) -> NDArray[np.bool_]:
-        """Return whether access number `stamp` of thread `agent` (of the grid) happened before what each lane does
-        now."""
+        """Return whether access `stamp` of thread `agent` (of the grid) happened before what each lane does now."""
         if len(lanes) == 1:
             return np.array([self._is_one_ordered(int(lanes[0]), int(agent[0]), int(stamp[0]))])
         if len(lanes) >= _MANY:
@@ -93,8 +92,7 @@ class Clocks:
         return np.asarray(ordered)
 
     def comes_after(self, lane: int, agents: Array, stamp: int) -> NDArray[np.bool_]:
-        """Return for each of several threads that made access `stamp` whether it happened before what one lane does
-        now."""
+        """Return for each thread that made access `stamp` whether it happened before what one lane does now."""
         if len(agents) == 1:
             return np.array([self._is_one_ordered(lane, int(agents[0]), stamp)])
         threads, rows = self.geometry.threads, self.rows
@@ -119,8 +117,7 @@ class Clocks:
         return np.asarray(ordered)
 
     def _is_one_ordered(self, lane: int, agent: int, stamp: int) -> bool:
-        """Return whether access `stamp` of one thread happened before what one lane does now (`is_ordered` without
-        arrays)."""
+        """Return whether access `stamp` of thread `agent` happened before what one lane does now."""
         geometry, rows = self.geometry, self.rows
         (cta, thread), foreign = divmod(agent, geometry.threads), int(rows.foreign[lane])
         if agent == lane + self.first:
@@ -176,8 +173,7 @@ class Clocks:
         self.rows.lanes[mine] = np.where(members[number], now, self.rows.lanes[mine])
 
     def arrive(self, slot: int, lanes: Ids, now: int) -> None:
-        """Record that whole warps arrive at a barrier (CTA * 16 + number): lanes that wait there come after what these
-        did so far."""
+        """Record that warps arrive at a barrier (CTA * 16 + number): waiting lanes come after what these did so far."""
         rows, found = self._with_warps(), self.gathered.setdefault(slot, Gathered(self.geometry.warps))
         found.cta = max(found.cta, int(rows.cta[lanes].max()))
         assert rows.warps is not None
@@ -295,8 +291,7 @@ class Clocks:
                 self.pending.setdefault(lane, {})[id(found)] = found
 
     def write(self, lanes: Ids, keys: list[Key], meaning: Semantics, now: int, *, update: bool) -> None:
-        """Record writes to these locations: a read-modify-write continues a chain of releases, any other write ends
-        it."""
+        """Record writes to these locations: a read-modify-write continues a chain of releases, others end it."""
         for lane, key in zip(lanes.tolist(), keys, strict=True):
             before = self.released.get(key) if update else None
             added = self._release(lane, key, meaning, now) if meaning.strong else None
@@ -338,8 +333,7 @@ class Clocks:
         return of_lanes(self.geometry, self.known, rows, lanes, now)
 
     def _merged(self, before: Released | None, added: Knowledge, scope: int, fenced: Knowledge, lane: int) -> Released:
-        """Return what a location releases once `added` (with a scope) and `fenced` join what was released there
-        before."""
+        """Return what a location releases after `added` (with a scope) and `fenced` join its earlier releases."""
         before = before or Released()
         cta = lane // self.geometry.threads + self.geometry.first
         cluster = self.cluster(cta)
@@ -356,8 +350,7 @@ class Clocks:
         return cta // self.geometry.cluster_ctas
 
     def _acquire(self, lanes: Ids, found: Released, scope: int) -> None:
-        """Let lanes learn what a location released to their CTA, their cluster, or the GPU, within the scope of the
-        acquire."""
+        """Let lanes learn what a location released to their CTA, cluster, or GPU, within the acquire's scope."""
         if scope >= GPU and not found.is_narrow:
             self.learn(lanes, found.everybody)
             return

@@ -76,8 +76,7 @@ class History:
     began_behind: bool = False
 
     def left_behind(self, earlier: TouchedBytes | None) -> TouchedBytes | None:
-        """Return the bytes that this launch, or the `earlier` one that it overlapped, may still touch when the next one
-        begins."""
+        """Return the bytes that this launch, or the overlapped `earlier` one, may touch when the next one begins."""
         if self.touched is None or earlier is None or self.began_behind:
             return self.touched
         return self.touched.joined(earlier)
@@ -113,7 +112,7 @@ class History:
         return _unread(statement.opcode) if id(statement) in self.unread else semantics(statement.opcode)
 
     def evidence(self, number: int) -> tuple[bool, int, bool, int]:
-        """Return what distinguishes accesses of one thread for a race: strong, scope, reads and writes at once, element
+        """Return what distinguishes accesses of one thread for a race: strong, scope, read-modify-write, element
         bytes."""
         made, meaning = self.made[number], self.meaning(number)
         return meaning.strong, meaning.scope, meaning.atomic and meaning.returns, 0 if made is None else made[1]

@@ -75,8 +75,7 @@ class InFlight:
                 self._report(access, int(np.argmax(busy)))
 
     def _meets(self, access: Access, flying: Array) -> Array:
-        """Return which items of an access meet a copy in flight, except atomic operations that meet reductions of their
-        proxy."""
+        """Return which items of an access meet a copy in flight; atomics may meet reductions of their proxy."""
         counts = self.updates.get(access.proxy) if access.kind == UPDATE else None
         if counts is None or not access.semantics.strong:
             return flying

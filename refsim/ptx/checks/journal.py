@@ -58,8 +58,7 @@ class Note:
 
 @dataclass
 class Journal:
-    """The notes of one launch, the oldest first; `lanes` counts what they hold, `strong` are the areas with strong
-    accesses."""
+    """The notes of one launch, the oldest first; `lanes`: how many they hold, `strong`: areas with strong accesses."""
 
     notes: deque[Note] = field(default_factory=deque)
     lanes: int = 0

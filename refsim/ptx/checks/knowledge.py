@@ -59,8 +59,7 @@ def joined(
 
 
 def together(parts: Iterable[Knowledge]) -> Knowledge:
-    """Return the joint knowledge of these parts by a single join; pairwise joins would nest as deep as there are
-    parts."""
+    """Return the joint knowledge of these parts by a single join; pairwise joins would nest too deeply."""
     distinct = tuple(dict.fromkeys(part for part in parts if part is not NOTHING))
     return joined(distinct) if len(distinct) > 1 else distinct[0] if distinct else NOTHING
 
@@ -116,8 +115,7 @@ def _size(tables: Tables) -> int:
 
 
 def _tables(known: Knowledge, made: "OrderedDict[Knowledge, Tables] | dict[Knowledge, Tables]") -> Tables:
-    """Return (names, stamps) by CTA, warp and thread of all that is known, with rising names; `made` are tables to
-    reuse."""
+    """Return sorted (names, stamps) by CTA, warp and thread of all that is known; `made` are tables to reuse."""
     waiting, seen = [known], {known}
     given: list[Tables] = []
     noted: list[Knowledge] = []

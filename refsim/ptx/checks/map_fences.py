@@ -25,8 +25,7 @@ _KEPT = 1024
 
 @dataclass(frozen=True, eq=False)
 class MapFence:
-    """One executed fence: its access number, its lanes, its scope, what these lanes knew; `address` is set for an
-    acquire."""
+    """One executed fence: its access number, lanes and scope, what the lanes knew; `address` is set for an acquire."""
 
     number: int
     lanes: Ids
@@ -60,8 +59,8 @@ class MapFences:
             del kept[: _KEPT // 2 + 1]
 
     def missing(self, lane: int, agent: int, number: int, address: int) -> str | None:
-        """Return the missing fence between access `number` of thread `agent` to a map and its use by a lane now; None
-        if none is."""
+        """Return the missing fence between access `number` of thread `agent` to a map and its use by a lane, or
+        None."""
         asked = lane, agent, number, address
         if number <= self.forgotten or asked in self.fine:
             return None

@@ -49,8 +49,7 @@ class Marks:
         return self.rows(table, count).take(index, axis=0).reshape(len(index), count)
 
     def never_race(self, strength: int, index: Array, count: int) -> bool:
-        """Return whether all remembered accesses to these items are strong with GPU scope, as an access of this
-        strength is."""
+        """Return whether all remembered accesses to these items are strong with GPU scope and of this strength."""
         return bool(strength and self.has_strong and (self.take(self.strength, index, count) == strength).all())
 
     def fill(self, table: Array, index: Array, count: int, values: Any) -> None:

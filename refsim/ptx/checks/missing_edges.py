@@ -1,5 +1,4 @@
-"""The missing order between two accesses: which synchronization would order them, and at which statement half of it is
-missing."""
+"""The missing order between two accesses: which synchronization would order them, and where half of it is missing."""
 
 from dataclasses import dataclass
 
@@ -122,8 +121,7 @@ def copy_seen(pair: Unordered, both: Accesses) -> str:
 
 
 def mask_seen(notes: list[Note], pair: Unordered) -> str:
-    """Return the sentence on the last bar.warp.sync that one of two lanes of a warp passed without the other; otherwise
-    ""."""
+    """Return the sentence on the last bar.warp.sync that one of two lanes of a warp passed alone; otherwise ""."""
     if pair.warps_apart:
         return ""
     first = pair.geometry.first * pair.geometry.threads
@@ -144,8 +142,7 @@ def mask_seen(notes: list[Note], pair: Unordered) -> str:
 # ---- barriers of a block
 @dataclass(frozen=True)
 class Came:
-    """The arrival of one warp at a barrier when access `now` was the newest; `phase` holds all arrivals of that
-    phase."""
+    """The arrival of one warp at a barrier when access `now` was the newest; `phase`: all arrivals of that phase."""
 
     warp: int
     now: int
@@ -159,8 +156,7 @@ class Came:
 
 
 def barrier_seen(machine: Context, journal: Journal, pair: Unordered) -> str:
-    """Return the sentence on the barriers next to two accesses of one block: a warp or an access that they leave out;
-    or ""."""
+    """Return the sentence on a warp or an access that the barriers next to two accesses leave out; otherwise ""."""
     first = pair.geometry.first * pair.geometry.threads
     late, early = pair.geometry.warp[[pair.lane, pair.other - first]].tolist()
     came = arrivals(machine, journal, pair.geometry)

@@ -32,8 +32,7 @@ def morally_strong(clocks: Clocks, one: By, other: By) -> bool:
 
 
 def not_morally_strong(clocks: Clocks, one: By, history: History, number: int, agents: list[int]) -> list[int]:
-    """Return the threads of access `number` with which one thread's access is not morally strong: usually all or
-    none."""
+    """Return the threads of access `number` with which an access is not morally strong: usually all or none."""
     meaning, element, _ = history.by(number, -1)
     if not (one.meaning.strong and meaning.strong) or one.element != element:
         return agents
@@ -77,8 +76,7 @@ class Observers:
             self.end = number
 
     def _has_seen(self, number: int, place: int, agent: int) -> bool:
-        """Return whether a read observed the write of the lane at index `place` in access `number` (lanes act in
-        order)."""
+        """Return whether a read observed the write of the lane at index `place` in access `number`."""
         write = self.history.by(number, agent)
         return any(
             (number, place) < (when, after)

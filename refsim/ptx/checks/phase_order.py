@@ -183,8 +183,7 @@ class PhaseOrder:
             self.reporter.report(replace(access, kind=WRITE), pair, (access.space, flat % self.stride))
 
     def _race_with_init(self, lane: int, other: int, number: int) -> Pair:
-        """Return the race of a lane with the initialization of an object by thread `other`; converged if the loosest
-        order has it."""
+        """Return the race of a lane with an object's initialization; converged if the loosest order has it."""
         loose = self.loosest.is_ordered(np.array([lane]), np.array([other]), np.array([number]))
         return Pair(lane, other, number, WRITE, converged=bool(loose[0]))
 
@@ -194,8 +193,7 @@ class PhaseOrder:
 
     # ---- arrivals
     def arrive(self, flat: int, lanes: Ids, meaning: Semantics) -> None:
-        """Record arrivals: they release what the lanes know, or what they knew at their last fence if the arrivals are
-        relaxed."""
+        """Record arrivals: they release what the lanes know, or, if relaxed, what they knew at their last fence."""
         own = self.geometry.cta[lanes] == flat // self.stride
         if not own.all():
             agents = (lanes[~own] + self._agent(0)).tolist()
@@ -219,8 +217,7 @@ class PhaseOrder:
         return found
 
     def _settles(self, own: NDArray[np.bool_], meaning: Semantics) -> NDArray[np.bool_]:
-        """Return which arrivals only say that the thread is done with copied data: relaxed ones, and those of other
-        CTAs."""
+        """Return which arrivals only say that the thread is done with copied data: relaxed or from other CTAs."""
         return ~own | (not meaning.releases)
 
     def _add_near(self, clocks: Clocks, arrived: Arrived, lanes: Ids, meaning: Semantics) -> None:
@@ -246,8 +243,7 @@ class PhaseOrder:
         return found
 
     def note(self, lanes: Ids, flat: int) -> list[Arrived]:
-        """Return what lanes of one CTA know now, for later arrivals at an object on their behalf; one entry for each
-        order."""
+        """Return what lanes of one CTA know now, in each order, for later arrivals at an object on their behalf."""
         notes = [Arrived.nobody(self.geometry.warps) for _ in self.clocks]
         is_own = self.geometry.cta[lanes[0]] == flat // self.stride
         for clocks, arrived in zip(self.clocks, notes, strict=True):
@@ -276,8 +272,7 @@ class PhaseOrder:
                 clocks.learn(np.array([lane]), known)
 
     def agent_of(self, flat: int) -> int:
-        """Return the virtual agent that makes the accesses of copy engines counted at an object; it belongs to no
-        thread."""
+        """Return the virtual agent, of no thread, that makes the accesses of copy engines counted at an object."""
         cta, at = divmod(flat, self.stride)
         thread = at // OBJECT_BYTES % self.geometry.threads
         return self._agent(cta * self.geometry.threads + thread) + 2 * self.geometry.grid_threads

@@ -163,8 +163,7 @@ class Proxies:
 
     # ---- accesses
     def before(self, access: Access) -> None:
-        """Check an asynchronous access; after an asynchronous write, earlier accesses of threads there no longer
-        matter."""
+        """Check an asynchronous access; an asynchronous write makes earlier accesses of threads there irrelevant."""
         if access.proxy != ASYNC:
             return
         for memory, part, starts in self._parts(access):
@@ -181,8 +180,7 @@ class Proxies:
             self._mark(access)
 
     def _parts(self, access: Access) -> list[tuple[MarkedMemory, Access, Array]]:
-        """Return the parts of an access by memory, with the first byte of each item; memory that no kernel may write is
-        left out."""
+        """Return the parts of an access by writable memory, with the first byte of each item."""
         if access.name == "shared":
             return [(self.shared, access, access.index * access.width)]
         if access.name != "global":

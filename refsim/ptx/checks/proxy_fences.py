@@ -81,8 +81,7 @@ class ProxyFences:
         return (each for each in self.fences if each.number > number and each.proxy == proxy and each.covers(space))
 
     def _is_between(self, fence: Fence, lanes: Ids, agents: Array, numbers: Array) -> NDArray[np.bool_]:
-        """Return where one fence stands between: executed by the accessing thread, by the lane, or by another
-        thread."""
+        """Return where one fence stands between: executed by the accessing thread, the lane, or another thread."""
         first = self.clocks.first
         by_writer = np.isin(agents - first, fence.lanes)
         found = np.zeros(len(lanes), np.bool_)

@@ -193,8 +193,7 @@ class Races:
         self.history.list(event)
 
     def _forget_reads(self, area: Area, index: Array, count: int) -> None:
-        """Clear the reads before a write that was compared with them: a lane that comes after the write comes after
-        them."""
+        """Clear the reads before a write that was compared with them: lanes after the write come after them."""
         area.reads.fill(area.reads.last, index, count, 0)
 
     def _collide(self, part: "AccessPart") -> None:
@@ -272,8 +271,7 @@ class Races:
             self.compared.compare(part, self.shared.reads, part.access.threads.ids, part.index)
 
     def _compare_threads(self, part: AccessPart, lanes: list[int]) -> None:
-        """Compare a coming write of a copy engine with accesses of threads; reads that only products order are a
-        warning."""
+        """Compare a coming write of a copy engine with accesses of threads; warn of reads that only products order."""
         ids, statement = part.access.threads.ids, part.access.statement
         self.compared.compare(part, self.shared.writes, ids, part.index, threads=True)
         if not self.shared.reads.is_used:
@@ -300,8 +298,7 @@ class Races:
         return agents
 
     def transfer_landed(self, access: Access, agent: int) -> int:
-        """Mark a write of a copy engine, counted in a phase that a thread saw complete, as made by `agent`; return its
-        number."""
+        """Mark a copy engine's write, in a phase that a thread saw complete, as made by `agent`; return its number."""
         number, count = self.history.number(access.statement, access.width), access.width // self.shared.granule
         event = AccessEvent(number, np.full(len(access.index), agent, np.int32), access.index * count, count)
         self.shared.unmarked.append((event, access.index))
@@ -386,15 +383,13 @@ class Races:
             self._lift_floor()
 
     def phase_passed(self, flat: int, lanes: Ids, meaning: Semantics) -> None:
-        """Record that lanes saw the last phase complete of the mbarrier at a byte position of the flat shared
-        memory."""
+        """Record that lanes saw the last phase of the mbarrier at byte `flat` of the shared memory complete."""
         self.phases.passed(flat, lanes, meaning)
         if self.compared.is_private:
             self._lift_floor()
 
     def inits_fenced(self, lanes: Ids) -> None:
-        """Record that the objects that lanes initialized are visible to threads that meet them at the cluster
-        barrier."""
+        """Record that objects that lanes initialized are visible to threads that meet them at the cluster barrier."""
         self.phases.inits_fenced(lanes)
 
     def clusters_completed(self, clusters: Array, arrived: Ids) -> None:
@@ -403,8 +398,7 @@ class Races:
         self.phases.clusters_completed(clusters, arrived)
 
     def exited(self, lanes: Ids) -> None:
-        """Report an access of another CTA to the shared memory of a CTA whose lanes have exited, if nothing orders it
-        before."""
+        """Report an unordered access of another CTA to the shared memory of a CTA whose lanes have exited."""
         for cta in np.unique(self.geometry.cta[lanes]).tolist() if self.phases.unseen else ():
             if not self.machine.alive[self.geometry.cta == cta].any():
                 newest = self.remote.newest.setdefault(cta, {})

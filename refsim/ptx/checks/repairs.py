@@ -64,8 +64,7 @@ class Unordered:
 
 
 def missing(notes: Sequence[Note], pair: Unordered) -> tuple[Repair, ...]:
-    """Return the fewest repairs that order the pair: one if one is enough, else several that are all needed; () if none
-    do."""
+    """Return the fewest repairs that order the pair: one if one is enough, else several that are all needed, or ()."""
     weight = sum(
         len(note.lanes) if note.verb in (journal.ACCESS, journal.FENCE) else 1 + len(note.lanes) // 256
         for note in notes

@@ -15,8 +15,7 @@ Array = NDArray[Any]
 
 
 def changes(part: AccessPart) -> NDArray[np.bool_]:
-    """Return which lanes write a value that differs from memory: before the instruction, or before their turn of an
-    update."""
+    """Return which lanes write a value that differs from memory before the instruction (or their turn of an update)."""
     access = part.access
     held, items = access.held(), access.items
     assert items is not None

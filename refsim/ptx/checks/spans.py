@@ -40,8 +40,7 @@ class Spans:
         return Spans(starts[np.append(0, apart + 1)], ends[np.append(apart, len(ends) - 1)])
 
     def _each_longer(self, index: Array, count: int) -> "Spans | None":
-        """Return the runs if one item extends each of them and reaches no other, as columns of a matrix do; None
-        otherwise."""
+        """Return the runs if one item extends each and reaches no other, as columns of a matrix do; else None."""
         if len(index) != len(self.ends) or len(index) < 2 or (index * count != self.ends).any():
             return None
         ends = self.ends + count

@@ -157,8 +157,7 @@ class Tracking:
         self.findings.record(error, event.statement)
 
     def cause(self, error: RefsimError) -> RefsimError:
-        """Return the error to report for a launch that ended in a fault: undefined bits that decided something before,
-        if any."""
+        """Return the error for a launch that ended in a fault: undefined bits that decided something before, if any."""
         decided = next((found for found in self.findings.recorded.values() if found.code == "uninitialised"), None)
         if decided is None or decided is error:
             return error
@@ -166,8 +165,7 @@ class Tracking:
         return decided
 
     def conclude(self) -> None:
-        """Report the undefined bytes in global memory after the launch, and note reads of undefined bits without
-        effect."""
+        """Report the undefined bytes in global memory after the launch; note reads of undefined bits without effect."""
         for shadow in self.masks.values() if self.stores.events else ():
             if shadow.is_output:
                 self.report_outputs(shadow.space, *shadow.outputs())
@@ -180,7 +178,7 @@ class Tracking:
                 )
 
     def report_outputs(self, space: Space, origin: Origins, store: Origins, position: Array) -> None:
-        """Report undefined bytes at positions of memory, once for each statement that read them, with the storing
+        """Report undefined bytes at positions of memory by the statement that read them, with the storing
         statements."""
         pairs = np.stack([self.origins.lines(origin), self.stores.lines(store)], axis=1)
         reached: dict[int, list[int]] = {}

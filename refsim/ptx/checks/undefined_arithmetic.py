@@ -64,8 +64,7 @@ def _ends(value: Array, mask: Array, type: PtxType) -> tuple[Array, Array]:
 
 # ---- shifts
 def shifted(operands: RuleOperands) -> list[Any]:
-    """Return the masks of shl and shr: moved bits; for an undefined amount, all bits that two possible amounts set
-    differently."""
+    """Return the masks of shl and shr; an undefined amount gives all bits that two possible amounts set differently."""
     found = moved("a")(operands)
     if operands.masks[1] is None:
         return found

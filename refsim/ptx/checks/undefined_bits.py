@@ -154,8 +154,7 @@ def _each(value: Any) -> list[Any]:
 
 
 def _carried(operands: RuleOperands, names: tuple[str, ...], position: int, place: int) -> list[Array]:
-    """Return where the instruction moves the mask of one source register: one array of bits for each result
-    register."""
+    """Return where the instruction moves the mask of one source register: bits for each result register."""
     arguments: list[Any] = []
     for number, (name, type) in enumerate(zip(operands.names, operands.types, strict=True)):
         held, mask = operands.values[number], operands.masks[number]
@@ -226,8 +225,7 @@ def table_bits(operands: RuleOperands) -> list[Any]:
 
 
 def table_and_test(operands: RuleOperands) -> list[Any]:
-    """Return the masks of lop3 with a predicate: of its result, and of the test whether it is not 0, combined with
-    q."""
+    """Return the masks of lop3 with a predicate: of its result, and of the test for 0 combined with q."""
     bits = _table_bits(operands)
     found, _ = operands.function(*operands.values, **operands.keywords)
     test, unknown = _not_zero(found, bits)
@@ -258,8 +256,7 @@ def combined(test: Array, unknown: Array, c: Array, mask: Array, boolean: str | 
 
 # ---- selection
 def selected(operands: RuleOperands) -> list[Any]:
-    """Return the mask of selp and slct: of the chosen source; for an undefined choice, the bits in which both can
-    differ."""
+    """Return the mask of selp and slct: of the chosen source; for an undefined choice, all bits that can differ."""
     a, b = operands.values[:2]
     first, second = operands.bits(0), operands.bits(1)
     unknown = operands.bits(2) != 0

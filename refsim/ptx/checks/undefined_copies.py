@@ -40,8 +40,7 @@ class End(Protocol):
 
 
 def asked(operands: RuleOperands) -> list[Any]:
-    """Report undefined bits of a copy engine's operands, except the cache hint; the masks of the bytes follow when they
-    move."""
+    """Report undefined bits of a copy engine's operands, except the cache hint; masks of the bytes follow later."""
     for name, mask in zip(operands.names, operands.masks, strict=True):
         if name != "policy":
             operands.demand(mask, WHAT.get(name, ADDRESS))
@@ -76,8 +75,7 @@ def _demand_map(operands: RuleOperands, space: str, address: Array) -> None:
 
 
 def transferred(lanes: Lanes, source: End, target: End, width: int, *, is_joined: bool) -> None:
-    """Move the masks of items with the items; `is_joined`: a reduction, which any undefined bit of an item makes
-    undefined."""
+    """Move the masks of items with the items; in a reduction (`is_joined`) any undefined bit makes all undefined."""
     tracking = tracking_of(lanes)
     ours, theirs = shadow_of(tracking, lanes, source.name), shadow_of(tracking, lanes, target.name)
     assert ours is not None

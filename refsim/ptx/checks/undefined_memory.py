@@ -26,8 +26,8 @@ _WIDEST = 16
 
 @dataclass
 class Shadow:
-    """The masks of one state space: `bits`, the event of each granule (`origin`), and, for global memory, its store
-    event."""
+    """The masks of one state space: `bits`, the event of each granule (`origin`), and its store event (global
+    memory)."""
 
     space: Space
     bits: NDArray[np.uint8] = field(init=False)
@@ -42,8 +42,7 @@ class Shadow:
 
     @property
     def is_owned(self) -> bool:
-        """Return whether the space belongs to CTAs or lanes: it lives as long as they run, and is not read
-        afterwards."""
+        """Return whether the space belongs to CTAs or lanes: it lives as long as they run."""
         return self.space.stride > 0
 
     def grow(self) -> None:
@@ -149,8 +148,7 @@ def _places(lanes: Lanes, space: str, addresses: Array) -> Iterator[tuple[Lanes,
 
 
 def read(lanes: Lanes, space: str, addresses: Array, width: int, size: int) -> tuple[Array, Array] | None:
-    """Return the masks (n, width) of one access per lane and the event of each element of `size` bytes; None: all
-    defined."""
+    """Return the masks (n, width) of one access per lane and the event of each element of `size` bytes, or None."""
     found = None
     for part, shadow, at, flat, chosen in _places(lanes, space, addresses):
         rows = shadow.read(flat, width)
@@ -365,8 +363,7 @@ def _rows(numbers: list[int], size: int) -> NDArray[np.uint8]:
 
 
 def _cells(lanes: Lanes, space: str, addresses: Array, size: int) -> list[tuple[tuple[int, int], int]]:
-    """Return the place that each lane accesses, and the number in memory there; shared address 0 of two CTAs is two
-    places."""
+    """Return the place that each lane accesses, and its number; shared address 0 of two CTAs is two places."""
     cells = [((-1, lane), 0) for lane in range(lanes.count)]
     for number, (_, shadow, _, flat, chosen) in enumerate(_places(lanes, space, addresses)):
         values: Array = shadow.space.bytes.view(ITEM[size]).take(flat // size, mode="clip")
@@ -387,8 +384,7 @@ def copied(operands: "RuleOperands") -> list[Any]:
 
 
 def moved(lanes: Lanes, index: Array, source: Array, size: int, given: Array) -> None:
-    """Store the masks of a copy that arrives at items `index` of shared memory: of the source, then of defined
-    zeros."""
+    """Store the masks of a copy that arrives at items `index` of shared memory: of the source, then zeros."""
     tracking = tracking_of(lanes)
     rows, origin = np.zeros((lanes.count, size), np.uint8), np.zeros((lanes.count, size), np.int32)
     amount = lanes.full(given).astype(np.int64)

@@ -1,5 +1,4 @@
-"""Rules for undefined bits in products with a sparse A: an element of B affects the rows that store an element for
-it."""
+"""Rules for undefined bits in products with a sparse A: an element of B affects rows that store an element for it."""
 
 from collections.abc import Callable, Sequence
 from typing import Any

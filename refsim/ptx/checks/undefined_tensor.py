@@ -44,8 +44,7 @@ def _cells(operands: RuleOperands, shape: str, length: Callable[[dict[str, Any]]
 
 
 def known(lanes: Lanes, cta: Array, rows: Array, columns: Array) -> tuple[Array, Array]:
-    """Return the masks of elements and their events; uninitialized ones get an event of the first lanes that see
-    them."""
+    """Return the masks of elements and their events; uninitialized ones get an event of the first lanes there."""
     memory = lanes.machine.tensor_pipe.memory
     assert memory.bits is not None
     assert memory.events is not None
@@ -78,8 +77,7 @@ def loaded(shape: str, length: Callable[[dict[str, Any]], int]) -> Callable[[Rul
 
 
 def reduced(shape: str, length: Callable[[dict[str, Any]], int]) -> Callable[[RuleOperands], list[Any]]:
-    """Return the rule of tcgen05.ld.red: as tcgen05.ld; one undefined element makes the minimum or maximum
-    undefined."""
+    """Return the rule of tcgen05.ld.red: one undefined element makes the minimum or maximum undefined."""
     own = loaded(shape, length)
 
     def rule(operands: RuleOperands) -> list[Any]:

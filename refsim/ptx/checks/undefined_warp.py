@@ -54,8 +54,7 @@ def ballot(operands: RuleOperands) -> list[Any]:
 
 
 def voted(operands: RuleOperands) -> list[Any]:
-    """Return the mask of a vote: a defined lane can decide `all` and `any`; two defined lanes that differ decide
-    `uni`."""
+    """Return the mask of a vote: one defined lane can decide `all` and `any`; two that differ decide `uni`."""
     unknown, value = operands.bits(0), operands.lanes.full(operands.values[0])
     some_unknown = _gather(operands, unknown, np.logical_or)
     some_true = _gather(operands, value & ~unknown, np.logical_or)
@@ -71,8 +70,7 @@ def group_whole(operands: RuleOperands) -> list[Any]:
 
 
 def group_bits(operands: RuleOperands) -> list[Any]:
-    """Return the mask of a bitwise redux: a defined 0 decides an `and`, a defined 1 an `or`; nothing decides an
-    `xor`."""
+    """Return the mask of a bitwise redux: a defined 0 decides an `and`, a defined 1 an `or`, nothing an `xor`."""
     mask, value = operands.bits(0), operands.lanes.full(operands.values[0])
     unknown = _gather(operands, mask, np.bitwise_or)
     deciding = {"and": ~value, "or": value, "xor": value ^ value}[operands.keywords["operation"]]
@@ -80,8 +78,7 @@ def group_bits(operands: RuleOperands) -> list[Any]:
 
 
 def reduced(operands: RuleOperands) -> list[Any]:
-    """Report an undefined barrier number of bar.red, and remember undefined contributions until the barrier
-    completes."""
+    """Report an undefined barrier number of bar.red, and keep undefined contributions until the barrier completes."""
     operands.demand(list(operands.masks[:-1]), "a barrier")
     value = operands.masks[-1]
     held = tracking_of(operands.lanes).contributed

@@ -1,5 +1,4 @@
-"""Rules for undefined bits in a warpgroup's product (wgmma): by row of A and column of B, of which a sparse A uses a
-part."""
+"""Rules for undefined bits in a warpgroup's product (wgmma): by row of A and column of B, partly used by a sparse A."""
 
 from collections.abc import Callable
 from typing import Any

@@ -119,8 +119,7 @@ class Checks:
     known: tuple[CompilerDefect, ...] = ()
 
     def __post_init__(self) -> None:
-        """Validate the levels, and add to `off` all checks that the levels turn off. Raises `unknown-check`,
-        `out-of-range`."""
+        """Validate the levels, and add all checks that they turn off to `off`. Raises `unknown-check`, `time-limit`."""
         for name in ("initialised", "copies", "races", "divergence"):
             level = getattr(self, name)
             if not isinstance(level, str) or level not in LEVELS:

@@ -58,8 +58,7 @@ class AddressWatch(FieldsCard):
         self.left_out = 0
 
     def before(self, access: Access) -> None:
-        """Do nothing: an access is recorded after it was made, so that a refused access is only reported as a
-        finding."""
+        """Do nothing: an access is recorded after it was made; a refused access is reported as a finding."""
 
     def after(self, access: Access) -> None:
         """Record the lanes of an access that touch the stretch."""

@@ -32,8 +32,7 @@ class StepObserver(Protocol):
 
 @dataclass(frozen=True)
 class Held:
-    """The bits of a register in the lanes of a step: written by the statement, or read by a statement that writes
-    none."""
+    """The bits of a register in the lanes of a step: written by the statement, or read if it writes none."""
 
     register: str
     is_written: bool

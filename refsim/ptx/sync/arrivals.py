@@ -36,8 +36,7 @@ class Arrivals:
         self.came.pop(flat, None)
 
     def missing(self, flat: int, phase: int) -> Came:
-        """Return the lanes that arrived in the previous phase and not in this one, with the statement of each
-        arrival."""
+        """Return the lanes that arrived in the previous phase and not in this one, with each arrival's statement."""
         phases = self.came.get(flat, {})
         here = np.array(sorted({lane for ids, _ in phases.get(phase, []) for lane in ids.tolist()}), np.int64)
         rest = [(ids[~np.isin(ids, here)], statement) for ids, statement in phases.get(phase - 1, [])]

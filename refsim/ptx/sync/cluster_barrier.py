@@ -1,5 +1,4 @@
-"""The barrier of a cluster (barrier.cluster): each thread arrives, then waits until all threads of its cluster have
-arrived."""
+"""The barrier of a cluster (barrier.cluster): threads arrive, then wait until all of the cluster have arrived."""
 
 import numpy as np
 
@@ -76,8 +75,7 @@ class ClusterBarrier:
         return [(int(pc), ids[self.pc[ids] == pc]) for pc in np.unique(self.pc[ids])]
 
     def question(self, lane: int) -> str:
-        """Return what a waiting lane waits for: how many threads of its cluster have arrived, and the first that has
-        not."""
+        """Return what a waiting lane waits for: how many threads have arrived, and the first that has not."""
         if self.pc[lane] < 0:
             return ""
         geometry = self.machine.geometry

@@ -150,8 +150,7 @@ class Mbarriers:
         self.positions, self.ended[found.flat] = None, found.access.statement
 
     def _store(self, lanes: Lanes, space: str, addresses: Array, words: dict[int, int]) -> None:
-        """Store the words of objects by one store; `words` maps an index among the executing lanes to the word of its
-        object."""
+        """Store the words of objects at once; `words` maps an index among the lanes to the word of its object."""
         places, held = sorted(words), np.array([words[place] for place in sorted(words)], np.uint64)
         some = Lanes(self.machine, lanes.ids[places], lanes.statement)
         some.store(space, lanes.full(addresses)[places], held, BYTES)
@@ -209,8 +208,7 @@ class Mbarriers:
             raise found.lanes.fault(CODE, lane, what, RULE)
 
     def change_transactions(self, lanes: Lanes, space: str, addresses: Array, amount: Array, sign: int) -> None:
-        """Add `sign` times `amount` bytes to those that a phase waits for; bytes may come before expect_tx announces
-        them."""
+        """Add `sign` times `amount` bytes to those that a phase waits for; bytes may precede expect_tx."""
         for found in self.objects(lanes, space, addresses):
             barrier = self.barrier(found, 0)
             self.touch(found)
@@ -284,8 +282,7 @@ class Mbarriers:
         return self.arrivals.missing(flat, phase)
 
     def question(self, lane: int) -> str:
-        """Return what a resting lane waits for: the object, its phase, and the missing arrivals; "" if it waits for no
-        object."""
+        """Return what a resting lane waits for: object, phase, and missing arrivals; "" if it waits for no object."""
         if lane not in self.asked:
             return ""
         flat, phase, statement = self.asked[lane]
@@ -379,8 +376,7 @@ class Mbarriers:
                 yield Object(flat, some, numbers[mine], access if some is part else access.of(mine))
 
     def barrier(self, found: Object, lane: int) -> Barrier:
-        """Return the live barrier of an object. Raises the fault of `lane` for an object that is not initialized or has
-        ended."""
+        """Return the live barrier of an object. Raises the fault of `lane` for an uninitialized or ended object."""
         if found.flat in self.live:
             return self.live[found.flat]
         ended = self.ended.get(found.flat)

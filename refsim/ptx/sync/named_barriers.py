@@ -63,8 +63,7 @@ class Barriers:
         self.release()
 
     def agree(self, lanes: Lanes, slot: NDArray[np.int64], expected: NDArray[np.int64]) -> None:
-        """Record how many threads each barrier expects. Raises a fault if two arrivals of one phase give different
-        counts."""
+        """Record how many threads each barrier expects. Raises a fault if counts differ within a phase."""
         busy = self.arrived_warps > 0
         busy[self.slot[self.slot >= 0]] = True
         everyone = -(-self.machine.geometry.threads // 32) * 32
@@ -86,8 +85,7 @@ class Barriers:
         return f"wait there ({place(self.machine.code.steps[int(self.pc[waiting[0]])].statement)})"
 
     def is_everyone(self, lanes: Lanes, barrier: NDArray[np.int64], expected: NDArray[np.int64]) -> bool:
-        """Return whether all running threads are here at one barrier of their CTA, and none has arrived or waits
-        elsewhere."""
+        """Return whether all running threads are at one barrier of their CTA, and none has arrived elsewhere."""
         threads = self.machine.geometry.threads
         return bool(
             len(barrier) == 1
@@ -99,8 +97,7 @@ class Barriers:
         )
 
     def release(self) -> None:
-        """Resume the lanes of every complete barrier, until no barrier is complete; warps beyond a count wait for its
-        next phase."""
+        """Resume the lanes of each complete barrier until none is complete; warps beyond a count wait on."""
         while len(leaving := self.leaving()):
             for pc in np.unique(self.pc[leaving]):
                 self.finish(int(pc), leaving[self.pc[leaving] == pc], leaving)
@@ -145,8 +142,7 @@ class Barriers:
         return leaving
 
     def finish(self, pc: int, ids: Ids, everyone: Ids) -> None:
-        """Resume lanes that waited at one instruction; a bar.red gets its result over `everyone`, all lanes that leave
-        a barrier."""
+        """Resume lanes that waited at one instruction; a bar.red combines `everyone` that leaves the barrier."""
         machine = self.machine
         step = machine.code.steps[pc]
         lanes = Lanes(machine, ids, step.statement)

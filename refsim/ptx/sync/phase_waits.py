@@ -20,8 +20,7 @@ _RULE = "PTX ISA, mbarrier.test_wait: a parity means the current phase or the on
 
 @dataclass
 class PhaseWaits:
-    """For each object: the last phase that each lane saw complete, and the lane's count of arrivals at any object by
-    then."""
+    """For each object: the last phase that each lane saw complete, and the lane's count of arrivals by then."""
 
     machine: Machine
     seen: dict[int, tuple[Array, Array]] = field(default_factory=dict)

@@ -1,5 +1,4 @@
-"""Registers that the warps of a CTA hand to each other by setmaxnreg; a warp that asks for more waits until they are
-free."""
+"""Registers that warps of a CTA hand to each other by setmaxnreg; a warp that asks for more waits for them."""
 
 from dataclasses import dataclass, field
 from math import prod
@@ -90,8 +89,7 @@ class RegisterPool:
         return [(pc, np.sort(np.concatenate(ids))) for pc, ids in places.items()]
 
     def question(self, lane: int) -> str:
-        """Return what a lane waits for here: the registers it asks for, and those its CTA has free; "" if it does not
-        wait here."""
+        """Return what a lane waits for here: the registers it asks for, and its CTA's free registers; or ""."""
         geometry = self.machine.geometry
         for warp, count, pc, ids in self.queue:
             if lane in ids:

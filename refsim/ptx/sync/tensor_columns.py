@@ -1,5 +1,4 @@
-"""Requests of warps for columns of tensor memory (tcgen05.alloc); a warp waits until its CTA has enough free
-columns."""
+"""Requests of warps for columns of tensor memory (tcgen05.alloc); a warp waits for enough free columns."""
 
 from dataclasses import dataclass, field
 

@@ -36,8 +36,7 @@ class TransferCounts:
         return found.flat, barrier.phase
 
     def arrived(self, transfer: Counted) -> None:
-        """Count the bytes of a complete transfer. Raises a fault if the phase completed without them (too few bytes
-        announced)."""
+        """Count the bytes of a complete transfer. Raises a fault if the phase completed without them."""
         barrier, lanes, amount = self.mbarriers.live.get(transfer.barrier), transfer.lanes, transfer.amount
         if barrier is None:
             raise lanes.fault(

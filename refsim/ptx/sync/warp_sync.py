@@ -54,8 +54,7 @@ class Meetings:
         return meeting
 
     def meet_warpgroups(self, pc: int, lanes: Lanes) -> Lanes | None:
-        """Return the lanes of complete warpgroups, and park the others. Raises a fault if the missing threads have
-        exited."""
+        """Return the lanes of complete warpgroups, and park the others. Raises a fault if other threads exited."""
         if lanes.in_whole_warpgroups:
             return lanes
         geometry, alive = self.machine.geometry, self.machine.alive
@@ -111,8 +110,7 @@ class Meetings:
         return complete
 
     def member_mask(self, step: Step, lanes: Lanes) -> NDArray[np.int64]:
-        """Return the `mask` operand of each lane, or (1,) if it names all lanes. Raises a fault if it omits the lane
-        itself."""
+        """Return the `mask` operand of each lane, or (1,) if it names all. Raises a fault if it omits the lane."""
         assert step.mask_at is not None
         given = fetch(lanes, *step.sources[step.mask_at]).astype(np.int64)
         if len(given) == 1 and given[0] == ALL:
@@ -141,8 +139,7 @@ class Meetings:
             self.arrive_apart()
 
     def meet_across(self) -> None:
-        """Execute instructions of one opcode with a member mask at several places together, for lanes that are complete
-        together."""
+        """Execute instructions of one opcode at several places together, for lanes that complete a member mask."""
         places: dict[str, list[int]] = {}
         for pc in sorted(self.parked):
             step = self.machine.code.steps[pc]
@@ -183,8 +180,7 @@ class Meetings:
 
 
 def merged(parts: list[tuple[Lanes, list[Any]]], everyone: Lanes) -> list[Any]:
-    """Return the operands of several sets of lanes, each fetched separately, as operands of all these lanes in lane
-    order."""
+    """Return the operands of several sets of lanes, fetched separately, as operands of all lanes in lane order."""
     order = np.argsort(np.concatenate([lanes.ids for lanes, _ in parts]), kind="stable")
     assert len(order) == everyone.count
     return [
