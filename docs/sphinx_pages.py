@@ -117,9 +117,9 @@ def _page(code: str, found: tuple[Saying, ...], run: str) -> Iterator[str]:
         row = checks()[code]
         yield f"A {row.severity} of a launch: {_plain(row.finds)}.\n"
         example = EXAMPLES[code]
-        yield f"Fix: {_plain(example.mends)}.\n"
+        yield f"Fix: {_plain(example.fix)}.\n"
         yield f"```cuda\n{example.lines.rstrip()}\n```\n"
-        yield "A line with `// wrong` makes the mistake. A line with `// mended` replaces it, or was missing.\n"
+        yield "A line with `// wrong` makes the mistake. A line with `// right` replaces it, or was missing.\n"
         yield "[When it fails](../when-it-fails.md) explains such findings, [checks](../reports/checks.md) lists them all.\n"
     if found:
         yield "## Messages\n\nA name in angle brackets stands for a value.\n"

@@ -1,4 +1,4 @@
-"""The example of each finding is one: launched with the wrong line it has the code, with the mended line nothing is said."""
+"""The example of each finding: launched with the wrong line it reports the code, with the right line it reports nothing."""
 
 from functools import cache
 
@@ -10,13 +10,13 @@ from refsim.device.compile import compile_ptx
 from refsim.device.schedules import SeededPolicy, outcomes, schedules_of
 from refsim.device.toolchain import find_toolchain
 from refsim.errors import RefsimError
-from refsim.ptx.findings.examples import EXAMPLES, MENDED, WRONG
+from refsim.ptx.findings.examples import EXAMPLES, RIGHT, WRONG
 from refsim.ptx.findings.table import CHECKS, STOPS
 from refsim.ptx.memory.tensor_map import encoded
 from tests.ptx.example_surroundings import AROUND, HELPERS, Around
 
 WORDS = 256
-MARKS = (WRONG, MENDED)
+MARKS = (WRONG, RIGHT)
 
 
 def around(code: str) -> Around:
@@ -39,7 +39,7 @@ def kernel_text(code: str, mark: str) -> str:
 
 @cache
 def program(folder: str, target: str) -> ptx.Program:
-    """Every example of a target twice, wrong and mended, compiled as one file."""
+    """Every example of a target twice, wrong and right, compiled as one file."""
     codes = [code for code in EXAMPLES if around(code).target == target]
     file = f"{folder}/examples_{target}.cu"
     with open(file, "w", encoding="utf-8") as opened:
@@ -83,13 +83,13 @@ def initial(there: Around, tensor: int) -> bytes:
 
 def test_every_check_has_an_example_with_both_lines() -> None:
     assert list(EXAMPLES) == [row.name for row in (*CHECKS, *STOPS)]
-    assert [code for code, row in EXAMPLES.items() if row.text(WRONG) == row.text(MENDED)] == []
+    assert [code for code, row in EXAMPLES.items() if row.text(WRONG) == row.text(RIGHT)] == []
     assert set(AROUND) == {code for code, row in EXAMPLES.items() if not row.block}
 
 
 @pytest.mark.skipif(find_toolchain() is None, reason="NVRTC is not installed: pip install 'refsim[sim]'")
 @pytest.mark.parametrize("code", EXAMPLES)
-def test_the_wrong_line_is_found_and_the_mended_one_is_not(code: str, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_the_wrong_line_is_found_and_the_right_one_is_not(code: str, tmp_path_factory: pytest.TempPathFactory) -> None:
     folder = str(tmp_path_factory.getbasetemp())
     assert code in said_of(code, WRONG, folder)
-    assert said_of(code, MENDED, folder) == set()
+    assert said_of(code, RIGHT, folder) == set()

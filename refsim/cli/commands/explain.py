@@ -19,11 +19,11 @@ COLUMNS = (Column("code", strong=True), Column("check"), Column("says"))
 @click.argument("code", required=False, type=Name("code", "refsim.cli.answers.codes:sayings"))
 @answers
 def command(code: str | None) -> Document:
-    """What CODE means, where it is raised, what it says, by which rule and what mends it; all codes without one.
+    """What CODE means, where it is raised, what it says, by which rule and the fix; all codes without one.
 
     A name in angle brackets stands where a message has a value. A finding of a launch also says whether it fails a kernel
     and how it is left out, and shows the smallest lines that it is found in: those that end in // wrong make the mistake,
-    those in // mended stand in their place. The status of a verdict is explained too.
+    those in // right replace them. The status of a verdict is explained too.
 
     \b
       refsim explain race
@@ -84,14 +84,14 @@ def _record(code: str) -> Record:
 
 
 def _example(code: str) -> tuple[Wording, ...]:
-    """Of a finding the smallest kernel that has it, and what mends it."""
+    """Return the smallest kernel that has a finding, and the fix; nothing for other codes."""
     from refsim.ptx.findings.examples import EXAMPLES
 
     row = EXAMPLES.get(code)
     if row is None:
         return ()
     lines = row.lines.rstrip().splitlines()
-    return (Wording((f"mended by: {row.mends}", "", *lines), {"mends": row.mends, "example": lines}, key="example"),)
+    return (Wording((f"fix: {row.fix}", "", *lines), {"mends": row.fix, "example": lines}, key="example"),)
 
 
 def _places(found: "tuple[Saying, ...]") -> Wording:

@@ -29,69 +29,67 @@ class Check:
 
 # fmt: off
 CHECKS = (
-    Check("race", FAILURE, "two threads access bytes of shared or global memory or words of tensor memory, one of them writes, "
-          "and nothing orders them", "races"),
-    Check("ordered-by-convergence", WARNING, "two accesses that nothing orders but a shfl, vote, match, redux or wgmma between "
-          "them: the threads meet there, and memory is not ordered", part_of="race"),
-    Check("equal-stores", NOTE, "two copies to global memory that nothing orders bring the same bytes to one place",
+    Check("race", FAILURE, "two threads access the same bytes of shared or global memory, or words of tensor memory; one of them "
+          "writes, and nothing orders the two", "races"),
+    Check("ordered-by-convergence", WARNING, "only a shfl, vote, match, redux or wgmma stands between two accesses: the threads "
+          "meet there, but memory is not ordered", part_of="race"),
+    Check("equal-stores", NOTE, "two copies that nothing orders write equal bytes to one place of global memory",
           part_of="race"),
-    Check("shared-barrier", FAILURE, "warps come to a named barrier that others of the block used before, and nothing orders the "
-          "two uses: either may complete the phase of the other", part_of="race"),
-    Check("stale-read", FAILURE, "ld.global.nc or ldu reads bytes that the same launch wrote, which its cache need not see",
+    Check("shared-barrier", FAILURE, "warps come to a named barrier that other warps of the block used before, and nothing "
+          "orders the two uses: either may complete the phase of the other", part_of="race"),
+    Check("stale-read", FAILURE, "ld.global.nc or ldu reads bytes that the same launch wrote; its cache may not show the write",
           part_of="race"),
-    Check("missing-proxy-fence", FAILURE, "a copy engine or a tensor core reads or overwrites what threads wrote, a tensor map "
-          "too, and no proxy fence lies between", part_of="race"),
-    Check("unfenced-refill", NOTE, "a copy engine overwrites what threads read, ordered by an mbarrier and by no proxy fence",
+    Check("missing-proxy-fence", FAILURE, "a copy engine or a tensor core reads or overwrites what threads wrote (also a tensor "
+          "map), with no proxy fence between", part_of="race"),
+    Check("unfenced-refill", NOTE, "a copy engine overwrites what threads read, ordered by an mbarrier but by no proxy fence",
           part_of="race"),
-    Check("map-beyond-rank", NOTE, "a copy uses a tensor map of which tensormap.replace set a dimension that it does not have"),
-    Check("missing-grid-wait", FAILURE, "a launch by programmatic serialisation accesses what the launch before it touched, "
-          "before griddepcontrol.wait", part_of="race"),
-    Check("read-before-wait", FAILURE, "shared bytes are read or written while a copy still writes them, or written while one "
-          "reads them, or a tensor map changes while one reads it", "copies"),
-    Check("register-in-flight", FAILURE, "a register is read or written while a wgmma still uses it, or written while a "
-          "tcgen05.ld still loads it", part_of="read-before-wait"),
-    Check("unfenced-register", FAILURE, "a wgmma uses a register that was accessed otherwise, without a wgmma.fence between",
+    Check("map-beyond-rank", NOTE, "a copy uses a tensor map in which tensormap.replace set a dimension beyond its rank"),
+    Check("missing-grid-wait", FAILURE, "a launch by programmatic serialization accesses memory that the previous launch "
+          "touched, before griddepcontrol.wait", part_of="race"),
+    Check("read-before-wait", FAILURE, "shared bytes are read or written while a copy writes them, or written while a copy reads "
+          "them, or a tensor map changes while a copy reads it", "copies"),
+    Check("register-in-flight", FAILURE, "a register is read or written while a wgmma uses it, or written while a tcgen05.ld "
+          "loads it", part_of="read-before-wait"),
+    Check("unfenced-register", FAILURE, "a wgmma uses a register that other code accessed, without a wgmma.fence between",
           part_of="read-before-wait"),
-    Check("tensor-memory-in-flight", FAILURE, "tensor memory is touched while a tcgen05.mma or cp in flight uses it, or a load "
+    Check("tensor-memory-in-flight", FAILURE, "tensor memory is accessed while a tcgen05.mma or cp in flight uses it, or a load "
           "or store that no thread waited for", part_of="read-before-wait"),
-    Check("tensor-memory-leak", FAILURE, "a block exits without having given back the tensor memory that it allocated",
-          part_of="read-before-wait"),
+    Check("tensor-memory-leak", FAILURE, "a block exits without deallocating its tensor memory", part_of="read-before-wait"),
     Check("unfinished-copy", FAILURE, "a block exits while a copy engine may still write to its shared memory",
           part_of="read-before-wait"),
     Check("unfinished-store", WARNING, "a block exits while a copy engine may still read its shared memory",
           part_of="read-before-wait"),
     Check("uninitialised", FAILURE, "uninitialized bits reach an output, an address, a branch or a decision",
           "initialised"),
-    Check("uninitialised-unused", NOTE, "uninitialized bits are read, and reach none of these", part_of="uninitialised"),
-    Check("divergent-sync", FAILURE, "an aligned barrier or an instruction of a warp, which not all its threads reach together",
+    Check("uninitialised-unused", NOTE, "uninitialized bits are read, but reach no output, address, branch or decision",
+          part_of="uninitialised"),
+    Check("divergent-sync", FAILURE, "not all threads of a warp reach an aligned barrier or an instruction of the warp together",
           "divergence"),
-    Check(SCHEDULE_DEPENDENT, FAILURE, "a launch writes other bytes under another schedule"),
-    Check("phase-waited-twice", WARNING, "a thread waits by parity for a phase of an mbarrier that it has seen complete, "
-          "while the next one is under way: it passes at once"),
-    Check("setmaxnreg-ignored", WARNING, "setmaxnreg in a kernel whose registers nothing bounds: it may have no effect"),
-    Check("leak", WARNING, "memory from device malloc that is never freed, and to which no pointer stands in memory at the end"),
-    Check("bank-conflicts", NOTE, "lanes of a warp want several words of one bank of shared memory", "banks"),
+    Check(SCHEDULE_DEPENDENT, FAILURE, "a launch writes different bytes under another schedule"),
+    Check("phase-waited-twice", WARNING, "a thread waits by parity for a phase of an mbarrier that it has seen complete, while "
+          "the next phase is under way: the wait passes at once"),
+    Check("setmaxnreg-ignored", WARNING, "setmaxnreg in a kernel without a bound on its registers: it may have no effect"),
+    Check("leak", WARNING, "memory from device malloc is never freed, and no pointer to it is in memory at the end"),
+    Check("bank-conflicts", NOTE, "lanes of a warp access several words of one bank of shared memory", "banks"),
 )
 # fmt: on
 STOPS = (
     Check("out-of-bounds", STOP, "an access outside every buffer, variable and parameter"),
-    Check("use-after-free", STOP, "an access to memory that device free has taken back"),
-    Check("invalid-free", STOP, "device free of what is freed already, or of what malloc did not give"),
-    Check("misaligned", STOP, "an address that is no multiple of the bytes of the access"),
+    Check("use-after-free", STOP, "an access to memory that device free has released"),
+    Check("invalid-free", STOP, "device free of memory that is freed already, or that malloc did not return"),
+    Check("misaligned", STOP, "an address that is not a multiple of the bytes of the access"),
     Check("read-only", STOP, "a write to an input, a constant or a parameter"),
-    Check("invalid-operand", STOP, "an operand that the instruction does not take"),
+    Check("invalid-operand", STOP, "an operand that the instruction does not accept"),
     Check(
-        "invalid-call", STOP, "a call of an address where no function begins that fits, or one that is running already"
+        "invalid-call", STOP, "a call of an address where no matching function begins, or of a function that is running"
     ),
     Check(
-        "barrier-misuse",
-        STOP,
-        "a barrier with a number or a thread count that it cannot have, or an mbarrier object against its rules",
+        "barrier-misuse", STOP, "a barrier with an invalid number or thread count, or invalid use of an mbarrier object"
     ),
     Check("tensor-memory-misuse", STOP, "tensor memory allocated, freed or addressed against its rules"),
-    Check("deadlock", STOP, "threads that wait, and no thread is left that could let them continue"),
+    Check("deadlock", STOP, "threads wait, and no thread is left that could let them continue"),
     Check("trap", STOP, "the kernel executed trap or brkpt, or failed an assertion"),
-    Check("timeout", STOP, "the time limit of the launch"),
+    Check("timeout", STOP, "the launch exceeded its time limit"),
 )
 _BY_NAME = {row.name: row for row in CHECKS}
 
@@ -119,7 +117,7 @@ class Checks:
     known: tuple[CompilerDefect, ...] = ()
 
     def __post_init__(self) -> None:
-        """Validate the levels, and add all checks that they turn off to `off`. Raises `unknown-check`, `time-limit`."""
+        """Validate the levels, and add all checks that they turn off to `off`. Raises RefsimError for a wrong value."""
         for name in ("initialised", "copies", "races", "divergence"):
             level = getattr(self, name)
             if not isinstance(level, str) or level not in LEVELS:
