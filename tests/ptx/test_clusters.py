@@ -230,7 +230,7 @@ def test_an_object_that_the_cluster_may_not_see_yet(fence, meet):
     for seed in range(4):
         with pytest.raises(RefsimError) as caught:
             run(body, policy="random", seed=seed)
-        codes.add((caught.value.code, "not initialised" in caught.value.what))
+        codes.add((caught.value.code, "not initialized" in caught.value.what))
     assert codes <= {("race", False), ("barrier-misuse", True)}
 
 

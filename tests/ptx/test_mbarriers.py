@@ -68,7 +68,7 @@ def test_a_wait_may_say_how_long_and_the_time_may_be_anything() -> None:
 
 TWICE = INIT + (ARRIVE * 3 + SEEN.format(0)) + (ARRIVE * 3 + SEEN.format(1))
 MISUSE = {
-    "not initialised": "mbarrier.arrive.shared.b64 %d2, [bar+8];",
+    "not initialized": "mbarrier.arrive.shared.b64 %d2, [bar+8];",
     "arrival of 4, while 3 of 3 are pending in phase 0": INIT + "mbarrier.arrive.shared.b64 %d2, [bar], 4;",
     "arrival of 0, while": INIT + "mbarrier.arrive.shared.b64 %d2, [bar], 0;",
     "whose phase 0 no thread saw complete": INIT + ARRIVE * 4,

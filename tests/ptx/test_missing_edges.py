@@ -35,7 +35,7 @@ def run(body: str, blocks: int, threads: int, policy: str, seed: int, **launch: 
 
 
 def said(body: str, *shape, **launch: int) -> str:
-    """What the finding says behind its `between`."""
+    """What the finding says after its `between`."""
     with pytest.raises(RefsimError) as caught:
         run(body, *shape, **launch)
     return re.sub(r"PTX line \d+ ", "", caught.value.what.partition(" between: ")[2] or caught.value.what)
@@ -47,23 +47,23 @@ FLAG = """@%p1 st.global.u32 [%d4+128], 5;
 @%p1 STORE [%d4], 1;
 @%p1 bra DONE;
 POLL: LOAD %r9, [%d4]; setp.eq.u32 %p4, %r9, 0; @%p4 bra POLL;
-BEHIND;
+AFTER;
 ld.global.u32 %r10, [%d4+128]; st.global.u32 [%d5], %r10;
 DONE:"""
 RIGHT = {
     "FENCE": "fence.acq_rel.gpu",
     "STORE": "st.volatile.global.u32",
     "LOAD": "ld.volatile.global.u32",
-    "BEHIND": "fence.acq_rel.gpu",
+    "AFTER": "fence.acq_rel.gpu",
 }
 RELEASED = RIGHT | {
     "FENCE": "mov.u32 %r11, 0",
     "STORE": "st.release.gpu.global.u32",
     "LOAD": "ld.acquire.gpu.global.u32",
-    "BEHIND": "",
+    "AFTER": "",
 }
-NO_RELEASE, NO_ACQUIRE = "passes on nothing that came before it", "sees it and orders nothing after it"
-OWN_BLOCK = "for its own block alone, and the threads are in two: .gpu"
+NO_RELEASE, NO_ACQUIRE = "does not release earlier accesses", "does not order later accesses"
+OWN_BLOCK = "its own block only, and the threads are in two: .gpu"
 
 
 def flag(words: dict[str, str]) -> str:
@@ -78,19 +78,19 @@ def flag(words: dict[str, str]) -> str:
             RIGHT | {"FENCE": "mov.u32 %r11, 0"},
             f"st.volatile.global.u32 at (k.cu:3) {NO_RELEASE}: no fence before it (release)",
         ),
-        (RIGHT | {"BEHIND": ""}, f"ld.volatile.global.u32 at (k.cu:5) {NO_ACQUIRE}: no fence after it (acquire)"),
-        (RIGHT | {"FENCE": "membar.cta"}, f"membar.cta at (k.cu:2) fences {OWN_BLOCK} (__threadfence)"),
-        (RIGHT | {"BEHIND": "membar.cta"}, f"membar.cta at (k.cu:6) fences {OWN_BLOCK} (__threadfence)"),
+        (RIGHT | {"AFTER": ""}, f"ld.volatile.global.u32 at (k.cu:5) {NO_ACQUIRE}: no fence after it (acquire)"),
+        (RIGHT | {"FENCE": "membar.cta"}, f"membar.cta at (k.cu:2) has the scope of {OWN_BLOCK} (__threadfence)"),
+        (RIGHT | {"AFTER": "membar.cta"}, f"membar.cta at (k.cu:6) has the scope of {OWN_BLOCK} (__threadfence)"),
         (
             RELEASED | {"STORE": "st.release.cta.global.u32"},
-            f"st.release.cta.global.u32 at (k.cu:3) is strong {OWN_BLOCK}",
+            f"st.release.cta.global.u32 at (k.cu:3) is strong within {OWN_BLOCK}",
         ),
         (
             RELEASED | {"LOAD": "ld.acquire.cta.global.u32"},
-            f"ld.acquire.cta.global.u32 at (k.cu:5) is strong {OWN_BLOCK}",
+            f"ld.acquire.cta.global.u32 at (k.cu:5) is strong within {OWN_BLOCK}",
         ),
         (
-            RIGHT | {"FENCE": "mov.u32 %r11, 0", "BEHIND": ""},
+            RIGHT | {"FENCE": "mov.u32 %r11, 0", "AFTER": ""},
             f"st.volatile.global.u32 at (k.cu:3) {NO_RELEASE}: no fence before it (release) and "
             f"ld.volatile.global.u32 at (k.cu:5) {NO_ACQUIRE}: no fence after it (acquire)",
         ),
@@ -111,19 +111,19 @@ def test_the_second_wave_of_a_grid_knows_what_the_first_noted(policy, seed) -> N
 
 @SCHEDULES
 def test_fences_of_all_before_a_barrier_are_not_said_to_be_missing(policy, seed) -> None:
-    """All write and fence, meet, and one thread counts by a relaxed atomic: of a poll without a fence behind it that alone."""
+    """All write and fence, meet, and one thread counts by a relaxed atomic: a missing fence after the poll is reported alone."""
     body = """@%p1 st.global.u32 [%d4+128], 5;
         @%p1 membar.gl;
         bar.sync 0;
         and.pred %p5, %p1, %p2; @%p5 red.global.add.u32 [%d2], 1;
         @%p1 bra DONE;
         POLL: ld.relaxed.gpu.global.u32 %r9, [%d2]; setp.eq.u32 %p4, %r9, 0; @%p4 bra POLL;
-        BEHIND;
+        AFTER;
         ld.global.u32 %r10, [%d4+128]; st.global.u32 [%d5], %r10;
         DONE:"""
-    found = said(body.replace("BEHIND;", ""), 2, 64, policy, seed)
+    found = said(body.replace("AFTER;", ""), 2, 64, policy, seed)
     assert found == f"ld.relaxed.gpu.global.u32 at (k.cu:6) {NO_ACQUIRE}: no fence after it (acquire)"
-    run(body.replace("BEHIND", "membar.gl"), 2, 64, policy, seed)
+    run(body.replace("AFTER", "membar.gl"), 2, 64, policy, seed)
 
 
 @SCHEDULES

@@ -17,11 +17,11 @@ from refsim.ptx.text.syntax import Statement, place
 
 _FENCES = ("membar", "fence")
 _WORDS = {
-    repairs.WARP_BEFORE: "{at} speaks for its own thread alone: no {meeting} before it",
-    repairs.WARP_BEHIND: "{at} tells its own thread alone: no {meeting} after it",
-    repairs.BLOCK_BEFORE: "{at} speaks for its own thread alone: no {meeting} before it",
-    repairs.BLOCK_BEHIND: "{at} tells its own thread alone: no {meeting} after it",
-    repairs.CHAIN: "{at} ends the chain of read-modify-writes that a release began: an atomic goes on with it",
+    repairs.WARP_BEFORE: "{at} publishes accesses of its own thread only: no {meeting} before it",
+    repairs.WARP_AFTER: "{at} orders accesses of its own thread only: no {meeting} after it",
+    repairs.BLOCK_BEFORE: "{at} publishes accesses of its own thread only: no {meeting} before it",
+    repairs.BLOCK_AFTER: "{at} orders accesses of its own thread only: no {meeting} after it",
+    repairs.CHAIN: "{at} ends the chain of read-modify-writes that a release began: an atomic continues it",
 }
 
 
@@ -77,13 +77,13 @@ def said(repair: Repair, pair: Unordered) -> str:
     if kind == "barrier":
         return f"{at} releases nothing (.relaxed)"
     if repair.kind in (repairs.RELEASE, repairs.FENCE_BEFORE):
-        return f"{at} passes on nothing that came before it: no fence before it (release)"
-    if repair.kind in (repairs.ACQUIRE, repairs.FENCE_BEHIND):
-        return f"{at} sees it and orders nothing after it: no fence after it (acquire)"
+        return f"{at} does not release earlier accesses: no fence before it (release)"
+    if repair.kind in (repairs.ACQUIRE, repairs.FENCE_AFTER):
+        return f"{at} does not order later accesses: no fence after it (acquire)"
     if repair.kind == repairs.SCOPE:
         return narrow(statement)
     meeting = "barrier of the block (__syncthreads)"
-    if repair.kind in (repairs.WARP_BEFORE, repairs.WARP_BEHIND):
+    if repair.kind in (repairs.WARP_BEFORE, repairs.WARP_AFTER):
         warp = "bar.warp.sync (__syncwarp) of the lanes"
         meeting = f"{meeting}, nor {warp}," if pair.blocks_apart and pair.geometry.warps > 1 else warp
     return _WORDS[repair.kind].format(at=at, meeting=meeting)
@@ -92,8 +92,10 @@ def said(repair: Repair, pair: Unordered) -> str:
 def narrow(statement: Statement) -> str:
     """Return the sentence that the scope of a statement does not include the other block."""
     if statement.opcode.split(".")[0] in _FENCES:
-        return f"{place(statement)} fences for its own block alone, and the threads are in two: .gpu (__threadfence)"
-    return f"{place(statement)} is strong for its own block alone, and the threads are in two: .gpu"
+        return (
+            f"{place(statement)} has the scope of its own block only, and the threads are in two: .gpu (__threadfence)"
+        )
+    return f"{place(statement)} is strong within its own block only, and the threads are in two: .gpu"
 
 
 def strength_seen(pair: Unordered, both: Accesses) -> str:
@@ -114,7 +116,7 @@ def copy_seen(pair: Unordered, both: Accesses) -> str:
     if pair.blocks_apart:
         return ""
     if both.there.opcode.startswith("cp.async") and both.earlier_writes:
-        return "a thread waits for its own copies alone, and the others meet it after that wait"
+        return "a wait covers the copies of its own thread only, and other threads need a barrier after it"
     if both.here.opcode.startswith("cp.async"):
         return f"a copy may {'write' if both.later_writes else 'read'} as soon as it is issued"
     return ""

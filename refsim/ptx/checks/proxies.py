@@ -153,7 +153,7 @@ class Proxies:
         if is_older and not self.maps.is_acquired(lane, address):
             what = (
                 f"reads the tensor map at global address {address:#x} ({access.space.where(int(access.at[0]))}), which an "
-                f"earlier launch made, and no {MAP_ACQUIRE} comes before: the start of a launch is none"
+                f"earlier launch made, and no {MAP_ACQUIRE} comes before: the start of a launch does not acquire it"
             )
             self.machine.report(access.threads.fault(PROXY_CHECK, 0, what, _MAP_RULE), access.statement)
 
@@ -290,7 +290,7 @@ class Proxies:
         who = self.machine.geometry.describe(int(access.threads.ids[lane]))
         what = (
             f"overwrites {self._place(memory, access, granule)} through the async proxy; {self._who(agent)} read there by "
-            f"{self._by(number)}, and an mbarrier at most orders the two, no fence.proxy.async"
+            f"{self._by(number)}, and at most an mbarrier orders the two, no fence.proxy.async"
         )
         return RefsimError(REFILL, what, f"{place(access.statement)}, {who}", _REFILL_RULE, kind=Kind.FAULT)
 

@@ -125,7 +125,7 @@ class Reporter:
         made = history.made[pair.number]
         assert made is not None
         if pair.by_products:
-            return "__syncwarp before that arrival, nor an arrival of this thread, between: products issued after its load do it"
+            return "__syncwarp before that arrival, nor an arrival of this thread, between: only products do it"
         if pair.other >= geometry.grid_threads and "bulk_group" in made[0].opcode:
             return "wait of that thread between for the bulk group of this copy"
         if pair.other >= geometry.grid_threads:

@@ -23,11 +23,11 @@ from refsim.ptx.memory.semantics import GPU, Semantics
 from refsim.ptx.text.syntax import Statement
 
 SCOPE, RELEASE, ACQUIRE, CHAIN = "scope", "release", "acquire", "chain"
-WARP_BEFORE, WARP_BEHIND, BLOCK_BEFORE, BLOCK_BEHIND = "warp before", "warp behind", "block before", "block behind"
-FENCE_BEFORE, FENCE_BEHIND = "fence before", "fence behind"
+WARP_BEFORE, WARP_AFTER, BLOCK_BEFORE, BLOCK_AFTER = "warp before", "warp after", "block before", "block after"
+FENCE_BEFORE, FENCE_AFTER = "fence before", "fence after"
 HALVES, MEETINGS = (
-    (SCOPE, RELEASE, CHAIN, ACQUIRE, FENCE_BEFORE, FENCE_BEHIND),
-    (WARP_BEFORE, WARP_BEHIND, BLOCK_BEFORE, BLOCK_BEHIND),
+    (SCOPE, RELEASE, CHAIN, ACQUIRE, FENCE_BEFORE, FENCE_AFTER),
+    (WARP_BEFORE, WARP_AFTER, BLOCK_BEFORE, BLOCK_AFTER),
 )
 FENCE = Semantics(strong=True, acquires=True, releases=True, scope=GPU, sequential=True)  # __threadfence
 _WORK = 200_000  # most lane accesses to replay for one finding
@@ -97,8 +97,8 @@ def _last(repairs: list[Repair]) -> list[Repair]:
     sides = {
         WARP_BEFORE: (RELEASE, FENCE_BEFORE),
         BLOCK_BEFORE: (RELEASE, FENCE_BEFORE),
-        WARP_BEHIND: (ACQUIRE, FENCE_BEHIND),
-        BLOCK_BEHIND: (ACQUIRE, FENCE_BEHIND),
+        WARP_AFTER: (ACQUIRE, FENCE_AFTER),
+        BLOCK_AFTER: (ACQUIRE, FENCE_AFTER),
     }
     spare = {(id(one.statement), half) for one in repairs for half in sides.get(one.kind, ())}
     return [one for one in repairs if (id(one.statement), one.kind) not in spare]
@@ -122,19 +122,19 @@ def _kinds(note: Note, pair: Unordered) -> list[str]:
         return [] if meaning.releases else [RELEASE]
     narrow = [SCOPE] if pair.blocks_apart and meaning.scope < GPU else []
     if note.verb == journal.FENCE:
-        return narrow + _meetings(pair, before=meaning.releases, behind=meaning.acquires)
+        return narrow + _meetings(pair, before=meaning.releases, after=meaning.acquires)
     if note.verb != journal.ACCESS or not meaning.strong:
         return []
     reads, writes = note.detail.kind != WRITE and meaning.returns, note.detail.kind != READ
     found = narrow + [RELEASE] * (writes and not meaning.releases) + [ACQUIRE] * (reads and not meaning.acquires)
-    found += [FENCE_BEFORE] * writes + [FENCE_BEHIND] * reads
-    return found + [CHAIN] * (note.detail.kind == WRITE) + _meetings(pair, before=writes, behind=reads)
+    found += [FENCE_BEFORE] * writes + [FENCE_AFTER] * reads
+    return found + [CHAIN] * (note.detail.kind == WRITE) + _meetings(pair, before=writes, after=reads)
 
 
-def _meetings(pair: Unordered, *, before: bool, behind: bool) -> list[str]:
+def _meetings(pair: Unordered, *, before: bool, after: bool) -> list[str]:
     """Return the kinds of barriers to try, except the one that would order the pair by itself."""
-    found = [WARP_BEFORE] * before + [WARP_BEHIND] * behind if pair.warps_apart else []
-    return found + ([BLOCK_BEFORE] * before + [BLOCK_BEHIND] * behind if pair.blocks_apart else [])
+    found = [WARP_BEFORE] * before + [WARP_AFTER] * after if pair.warps_apart else []
+    return found + ([BLOCK_BEFORE] * before + [BLOCK_AFTER] * after if pair.blocks_apart else [])
 
 
 def is_ordered(notes: Sequence[Note], pair: Unordered, repairs: Sequence[Repair]) -> bool:
@@ -184,7 +184,7 @@ class Play:
                 kinds = self.changes.get(id(note.statement), set())
                 meet(clocks, lanes, now, kinds & {WARP_BEFORE, BLOCK_BEFORE})
                 clocks.fence(lanes, self._meaning(note), now)
-                meet(clocks, lanes, now, kinds & {WARP_BEHIND, BLOCK_BEHIND})
+                meet(clocks, lanes, now, kinds & {WARP_AFTER, BLOCK_AFTER})
             case journal.MEET_CTA:
                 clocks.meet_cta(lanes, now)
             case journal.MEET_WARPS:
@@ -229,9 +229,9 @@ class Play:
             clocks.write(lanes, keys, meaning, note.now, update=CHAIN in kinds)
         elif place.kind == UPDATE:
             self._update(clocks, note, keys, meaning)
-        if FENCE_BEHIND in kinds:
+        if FENCE_AFTER in kinds:
             clocks.fence(lanes, FENCE, note.now)
-        meet(clocks, lanes, note.now, kinds & {WARP_BEHIND, BLOCK_BEHIND})
+        meet(clocks, lanes, note.now, kinds & {WARP_AFTER, BLOCK_AFTER})
 
     def _update(self, clocks: Clocks, note: Note, keys: list[tuple[str, int]], meaning: Semantics) -> None:
         """Replay an atomic lane after lane."""
@@ -255,7 +255,7 @@ class Play:
 def meet(clocks: Clocks, lanes: Ids, now: int, kinds: set[str]) -> None:
     """Record a barrier of the warps or of the CTAs of these lanes."""
     geometry = clocks.geometry
-    if kinds & {WARP_BEFORE, WARP_BEHIND}:
+    if kinds & {WARP_BEFORE, WARP_AFTER}:
         clocks.meet_warps(np.flatnonzero(np.isin(geometry.warp, geometry.warp[lanes])), now)
-    if kinds & {BLOCK_BEFORE, BLOCK_BEHIND}:
+    if kinds & {BLOCK_BEFORE, BLOCK_AFTER}:
         clocks.meet_cta(np.flatnonzero(np.isin(geometry.cta, geometry.cta[lanes])), now)

@@ -73,7 +73,7 @@ def deadlock(machine: Scheduler, parked: Mapping[int, Ids]) -> RefsimError:
     apart, what = False, "no thread can go on"
     if rule not in (_POOL, _COLUMNS) and any(wait.rule == WARPGROUP_RULE for wait in waits):
         apart, rule = True, WARPGROUP_RULE
-        what = "an instruction of warpgroups was not reached by all four warps of one"
+        what = "not all four warps of a warpgroup reached one of its instructions"
     elif rule in (_CLUSTER, MEETING_RULE) and len(np.unique(warps)) < len(warps):
         apart, rule, what = True, MEETING_RULE, "the threads of a warp wait at different instructions"
     end = f"; {exited} threads have exited" if exited else ""

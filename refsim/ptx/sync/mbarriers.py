@@ -380,7 +380,7 @@ class Mbarriers:
         if found.flat in self.live:
             return self.live[found.flat]
         ended = self.ended.get(found.flat)
-        what = "that is not initialised" if ended is None else f"that mbarrier.inval ended ({place(ended)})"
+        what = "that is not initialized" if ended is None else f"that mbarrier.inval ended ({place(ended)})"
         raise found.lanes.fault(CODE, lane, f"an mbarrier object {what}", RULE)
 
     def touch(self, found: Object) -> None:
