@@ -1,1 +1,1 @@
-"""Bringing up a GPU: suites that ask whether a device does what the model says, and the report of what they found."""
+"""Bring-up of a GPU: suites that compare a device with the model, and the report of the results."""

@@ -1,4 +1,4 @@
-"""A tensor core on the bench: dot products of chosen numbers in, exact numbers out."""
+"""A tensor core as a function: dot products of chosen numbers in, exact numbers out."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,9 +15,9 @@ from refsim.formats import Format
 
 Codes = NDArray[np.unsignedinteger[Any]]
 Dots = Callable[[Codes, Codes, Codes], Codes]
-"""A tensor core: a (batch, K), b (batch, K), c (batch,) codes to d (batch,) codes; K is that of one instruction."""
+"""A tensor core: a (batch, K), b (batch, K), c (batch,) codes to d (batch,) codes; K is one instruction's."""
 WIDEST = 60
-"""The largest magnitude of an exponent that probes use, but for those of the least numbers."""
+"""The largest magnitude of a probe's exponents, except in probes of the least numbers."""
 
 
 @dataclass(frozen=True)
@@ -30,22 +30,22 @@ class Probe:
 
 @cache
 def power(exponent: int) -> Fraction:
-    """2^exponent."""
+    """Return 2^exponent."""
     return Fraction(2) ** exponent
 
 
 @lru_cache(maxsize=1 << 14)
 def _code(number: Fraction, format: Format) -> int | None:
-    """The code of a number; None where the format does not hold it. Probes ask for few numbers, each many times."""
+    """Return the code of a number, or None where the format does not hold it; results are cached."""
     code = encode(np.array(float(number)), format, overflow="saturate")
     return int(code) if Fraction(float(decode(code, format))) == number else None
 
 
 @dataclass(frozen=True)
 class Bench:
-    """A tensor core with its formats, asked in numbers: which products it can be given and what came out.
+    """A tensor core with its formats, called with numbers: the possible products and the results.
 
-    `floor` is the least exponent of a product that the core is known not to cut.
+    `floor` is the least exponent of a product that the core is known to keep.
     """
 
     dots: Dots
@@ -57,31 +57,34 @@ class Bench:
 
     @property
     def top(self) -> int:
-        """The largest exponent of a product that is used; the result holds it."""
+        """Return the largest exponent of a product that probes use; the result holds it."""
         return min(reach(self.a_format) + reach(self.b_format), reach(self.d_format) - 1, WIDEST)
 
     @property
     def bottom(self) -> int:
-        """The least exponent of a product that is a power of two and, alone, a result."""
+        """Return the least exponent of a power-of-two product that is exact as the only term of a result."""
         return max(self.least, self.last_unit, self.floor)
 
     @property
     def last_unit(self) -> int:
-        """The exponent of the least result: -149 for f32."""
+        """Return the exponent of the least result: -149 for f32."""
         return exponent_of(Fraction(self.d_format.quantum))
 
     @property
     def least(self) -> int:
-        """The exponent of the least product, of two subnormal numbers."""
+        """Return the exponent of the least product, of two subnormal numbers."""
         return sum(exponent_of(Fraction(format.quantum)) for format in (self.a_format, self.b_format))
 
     @property
     def normal_bottom(self) -> int:
-        """The least exponent of a product of normal operands."""
+        """Return the least exponent of a product of normal operands."""
         return sum(1 - format.bias for format in (self.a_format, self.b_format))
 
     def factors(self, value: Fraction) -> tuple[int, int]:
-        """Codes of A and B whose product is +-2^e or +-1.5 x 2^e; normal operands where there are any."""
+        """Return codes of A and B whose product is +-2^e or +-1.5 x 2^e, normal operands where possible.
+
+        Raises RefsimError `unreachable-product` where the formats have no such operands.
+        """
         exponent = exponent_of(abs(value))
         a_least, b_least = 1 - self.a_format.bias, 1 - self.b_format.bias
         low, high = max(b_least, exponent - reach(self.a_format)), min(reach(self.b_format), exponent - a_least)
@@ -101,7 +104,7 @@ class Bench:
         )
 
     def ask(self, probes: Sequence[Probe]) -> list[Fraction]:
-        """The results; what is not finite counts as a value that no probe expects."""
+        """Return the result of each probe; a result that is not finite counts as 2^999, which no probe expects."""
         a = np.zeros((len(probes), self.k), self.a_format.code_dtype)
         b = np.zeros((len(probes), self.k), self.b_format.code_dtype)
         c = encode(np.array([float(probe.c) for probe in probes]), self.d_format)
@@ -117,7 +120,10 @@ class Bench:
 
 @dataclass(frozen=True)
 class Sums:
-    """Sums 2^j V + pieces x (a bit `depth` places below the leading one), all in one step."""
+    """Sums of 2^j V and `pieces` times a bit `depth` places below the leading bit, all in one step.
+
+    `fraction` is F, the number of bits that the step keeps below the largest exponent. `early`: the bit is in C.
+    """
 
     bench: Bench
     group: tuple[int, ...]
@@ -126,34 +132,39 @@ class Sums:
 
     @property
     def base(self) -> int:
-        """The exponent of V: 64 of them stay in the range of the result."""
+        """Return the exponent of V: 64 V stay in the range of the result."""
         return min(self.bench.top, reach(self.bench.d_format) - 7)
 
     @property
     def doublings(self) -> int:
+        """Return the largest j: the step has room for 2^j products V."""
         room = len(self.group) if self.early else len(self.group) - 2
         return max(room, 1).bit_length() - 1
 
     @property
-    def deepest(self) -> int:
+    def max_probe_depth(self) -> int:
+        """Return the number of bits below the leading bit at which a probe can place a bit."""
         lowest = self.fraction if self.early else min(self.fraction, self.base - self.bench.bottom)
         return lowest + self.doublings
 
     def _copies(self, depth: int) -> int:
-        """j: as few doublings as bring the bit within the fraction."""
-        return max(0, depth - (self.deepest - self.doublings))
+        """Return j: the least number of doublings that bring the bit within the fraction."""
+        return max(0, depth - (self.max_probe_depth - self.doublings))
 
     def leading(self, depth: int) -> Fraction:
+        """Return the leading sum of a probe of that depth."""
         return power(self.base + self._copies(depth))
 
     def growth(self, depth: int, got: Fraction, kept: int) -> int:
-        """By how many units of a result with `kept` bits its magnitude passes the leading sum."""
+        """Return by how many units of a result with `kept` bits the result's magnitude exceeds the leading sum."""
         return round((abs(got) / self.leading(depth) - 1) / power(-kept))
 
     def exact(self, depth: int, pieces: int) -> Fraction:
+        """Return the exact sum of a probe."""
         return self.leading(depth) * (1 + pieces * power(-depth))
 
     def probe(self, depth: int, pieces: int, sign: int = 1) -> Probe:
+        """Return the probe of a bit at a depth; `sign` negates all terms."""
         copies = 1 << self._copies(depth)
         products = {place: sign * power(self.base) for place in self.group[:copies]}
         added = sign * self.leading(depth) * power(-depth)
@@ -166,11 +177,11 @@ class Sums:
 
 
 def exponent_of(value: Fraction) -> int:
-    """floor(log2(value)) of a positive value."""
+    """Return floor(log2(value)) of a positive value."""
     guess = value.numerator.bit_length() - value.denominator.bit_length()
     return guess if power(guess) <= value else guess - 1
 
 
 def reach(format: Format) -> int:
-    """The exponent of the largest number: 8 for E4M3."""
+    """Return the exponent of the largest number: 8 for E4M3."""
     return exponent_of(Fraction(format.max_value))

@@ -1,8 +1,8 @@
-"""Every conversion to and from a narrow format on a device, against what an H200 returned and the model is held to.
+"""Every conversion to and from a narrow format on a device, compared with an H200's recording and the model.
 
-A real GPU runs gpu/probes/conversions.cu over whole input spaces: one digest for each 65,536 of the 2^32 patterns, all
-compared with the recording, a sample also with the model itself, or all of them (`--exhaustive`). Where that file does not
-compile for a target, and on the simulated GPU, each instruction runs alone on a stated sample of chunks.
+A real GPU runs gpu/probes/conversions.cu over whole input spaces: one digest for each 65,536 of the 2^32 patterns. All
+digests are compared with the recording, a sample also with the model, or all of them (`--exhaustive`). Where that file
+does not compile for a target, and on the simulated GPU, each instruction runs alone on a fixed sample of chunks.
 """
 
 import re
@@ -48,21 +48,22 @@ SAMPLED = (
     0xCF00,
     0xFF80,
 )
-"""Upper halves of the patterns that a sample holds: subnormal, small, ones, ends of ranges, special, both signs."""
+"""Upper halves of a sample's patterns: subnormal, small, ones, ends of ranges, special, both signs."""
 _WRONG_CHUNKS = 4
 _NAMED = 16
 
 
 def fingerprint() -> str:
+    """Return the hash of the files that decide the suite's results."""
     folder = vectors_folder()
     return hashed([PROBES, arrays_file(folder, "conversions"), folder / "conversions.json"])
 
 
 def tasks(device: Device, exhaustive: str = "") -> Sequence[Task]:
-    """A case for each recorded conversion: over whole input spaces where the probe file runs, else a sample of the instructions.
+    """Return a case for each recorded conversion: over whole input spaces where the probe file runs, else on a sample.
 
-    `exhaustive` is "all" or "fp8": the model goes through all 2^32 inputs of every conversion, or of those into 8 bits.
-    Raises RefsimError `usage` where nothing could be exhaustive.
+    `exhaustive` is "all" or "fp8": the model computes all 2^32 inputs of every conversion, or of the conversions to 8
+    bits. Raises RefsimError `usage` where nothing could be exhaustive.
     """
     known = recordings("conversions")
     whole = not device.is_simulated and _compiles(device)
@@ -85,6 +86,7 @@ def tasks(device: Device, exhaustive: str = "") -> Sequence[Task]:
 
 
 def _compiles(device: Device) -> bool:
+    """Return whether the probe file compiles for the device; raise where the compiler is missing."""
     try:
         with device.launcher(PROBES):
             return True
@@ -98,7 +100,7 @@ def _compiles(device: Device) -> bool:
 
 
 def _whole(device: Device, row: Recording, exhaustive: bool = False) -> Case:
-    """Every input on the device; a chunk whose digest differs is run again alone, to see which input it was."""
+    """Return the case of every input on the device; a chunk with a differing digest runs again to find the input."""
     digests = "digests" in row.arrays
     count, dtype, blocks = (CHUNK, np.uint64, CHUNK) if digests else (CHUNK, np.uint32, CHUNK // BLOCK_THREADS)
     with device.launcher(PROBES) as launcher:
@@ -149,7 +151,7 @@ def _whole(device: Device, row: Recording, exhaustive: bool = False) -> Case:
 
 
 def _covered(digests: bool, modelled: int) -> str:
-    """What was compared with what, in words."""
+    """Return the text of the inputs compared with the recording and the model."""
     if not digests:
         return "all 65,536 inputs against the recording and the model"
     if modelled == CHUNK:
@@ -158,13 +160,14 @@ def _covered(digests: bool, modelled: int) -> str:
 
 
 def _strayed(row: Recording, chunks: list[int], got: Words) -> list[int]:
-    """The chunks in which the model says something else than the device."""
+    """Return the chunks in which the model's results differ from the device's."""
     if "digests" not in row.arrays:
         return [] if np.array_equal(expected(row, 0), got) else [0]
     return [chunk for chunk, digest in zip(chunks, model_digests(row, chunks), strict=True) if digest != got[chunk]]
 
 
 def _first(row: Recording, number: int, got: int, want: int) -> Difference:
+    """Return the difference at one input of a table."""
     (operand,) = operands(row, 0)
     return Difference((f"operand {int(operand[number]):#x}",), f"{got:#x}", f"{want:#x}")
 
@@ -173,11 +176,13 @@ def _first(row: Recording, number: int, got: int, want: int) -> Difference:
 
 
 def _sampled(device: Device, row: Recording) -> Case:
+    """Return the case of the instruction alone on the sampled chunks."""
     return _compared(device, row, list(SAMPLED) if "digests" in row.arrays else [0])
 
 
 def _compared(device: Device, row: Recording, chunks: list[int]) -> Case:
-    """One instruction on some chunks, against the recording; what differs is compared with the model word by word."""
+    """Return the case of one instruction on some chunks; differing chunks are compared with the model result by
+    result."""
     differing, first = 0, None
     with device.probing().loaded(_program(row, device.target), row.name) as launcher:
         for chunk in chunks:
@@ -199,13 +204,14 @@ def _compared(device: Device, row: Recording, chunks: list[int]) -> Case:
 
 
 def _agrees(row: Recording, chunk: int, got: Words) -> bool:
+    """Return whether a chunk's results equal the recording."""
     if "digests" in row.arrays:
         return int(digest(got)) == int(row.arrays["digests"][chunk])
     return bool(np.array_equal(got, row.arrays["results"]))
 
 
 def _worded(row: Recording, chunk: int, got: Words, want: Words, wrong: NDArray[np.intp]) -> Difference:
-    """The simplest input whose result differs: the one with the fewest bits set."""
+    """Return the difference at the simplest input whose result differs: the input with the fewest bits set."""
     if not wrong.size:
         return Difference(
             (f"chunk {chunk:#06x}",), "-", "-", "the model agrees with the device, the recording does not"
@@ -217,7 +223,7 @@ def _worded(row: Recording, chunk: int, got: Words, want: Words, wrong: NDArray[
 
 
 def _program(row: Recording, target: str) -> str:
-    """The kernel of one instruction over 65,536 rows, for a target."""
+    """Return the kernel of one instruction over 65,536 inputs, for a target."""
     inputs = operands(row, 0)
     kinds = tuple(f"u{x.dtype.itemsize * 8}" for x in inputs)
     names = "".join(f", %{name}" for name in "ab"[: len(inputs)])
@@ -226,6 +232,7 @@ def _program(row: Recording, target: str) -> str:
 
 
 def _results(launcher: Launcher, row: Recording, chunk: int) -> Words:
+    """Return the device's results of one chunk."""
     inputs = [launcher.upload(x, name=f"operand{i} of {chunk}") for i, x in enumerate(operands(row, chunk))]
     out = launcher.output(CHUNK, np.dtype(f"u{result_bits(row) // 8}"), name=f"out of {chunk}")
     launcher.launch("form_0", (CHUNK // BLOCK_THREADS,), (BLOCK_THREADS,), [*inputs, out, np.uint32(CHUNK)])

@@ -1,4 +1,4 @@
-"""What probing showed of an instruction: its parameters, beside a row of a profile, or as one."""
+"""The result of probing an instruction: its parameters, for a comparison with a profile or as a new profile."""
 
 from dataclasses import dataclass, replace
 
@@ -24,12 +24,12 @@ _ROUNDINGS: dict[tuple[str, int, ElementType], Rounding] = {
 
 @dataclass(frozen=True)
 class Discovery:
-    """What probing showed of one instruction of a given K; None where its operands cannot show it.
+    """The probed parameters of one instruction of a given K; None where its operands cannot show the parameter.
 
     `steps`: the places of K that are added together, in order; `c_enters` early or late; `fraction`: bits kept below
-    the largest exponent; `direction` and `kept`: the rounding of a sum and the fraction bits it keeps;
-    `zero_exponent`: the least exponent that a step aligns to when one of its terms is zero. Hopper's FP8 wgmma: one
-    step of 32, early, 13, toward-zero, 13, None.
+    the largest exponent; `direction` and `kept`: the rounding of a sum and the fraction bits it keeps; `zero_exponent`:
+    the least exponent that a step aligns to when one of its terms is zero; `unseen`: reasons for None. Hopper's FP8
+    wgmma: one step of 32, early, 13, toward-zero, 13, None.
     """
 
     k: int
@@ -44,13 +44,13 @@ class Discovery:
 
     @property
     def length(self) -> int | None:
-        """Products of one step, where all steps have as many."""
+        """Return the number of products of one step, where all steps are equally long."""
         sizes = {len(step) for step in self.steps or ()}
         return sizes.pop() if len(sizes) == 1 else None
 
     @property
     def order(self) -> Order | str | None:
-        """ascending, byte-pairs, or other."""
+        """Return ascending, byte-pairs, or "other"; None without steps."""
         if self.steps is None or self.length is None:
             return None
         if list(self.steps) == [tuple(range(i, i + self.length)) for i in range(0, self.k, self.length)]:
@@ -60,14 +60,14 @@ class Discovery:
 
     @property
     def rounding(self) -> Rounding | str | None:
-        """The row of `refsim.numerics.roundings`, or a rounding that has none in words."""
+        """Return the rounding of `refsim.numerics.roundings`, or a description of another rounding."""
         if self.direction is None or self.kept is None:
             return None
         row = _ROUNDINGS.get((self.direction, self.kept, self.d_format))
         return row or f"{self.direction} to {self.kept} bits"
 
     def parameters(self) -> dict[str, str | int | None]:
-        """The findings by name, plain."""
+        """Return the parameters by name, as plain values."""
         return {
             "length": self.length,
             "order": _plain(self.order),
@@ -78,12 +78,13 @@ class Discovery:
         }
 
     def __str__(self) -> str:
+        """Return the known parameters in a line."""
         signs = {"length": "L", "fraction": "F", "zero_exponent": "zero exponent", "c_enters": "C"}
         seen = {signs.get(key, key): value for key, value in self.parameters().items() if value is not None}
         return ", ".join(f"{name} = {value}" for name, value in seen.items())
 
     def contradicts(self, row: Profile) -> list[str]:
-        """What of a profile's row was seen to be otherwise, as "fraction 13, not 25"."""
+        """Return the parameters that differ from a profile's, as "fraction 13, not 25"."""
         said: dict[str, str | int | None] = {
             "length": len(row.steps(self.k)[0]),
             "order": str(row.order),
@@ -102,7 +103,7 @@ class Discovery:
         ]
 
     def as_profile(self, like: Profile) -> Profile | None:
-        """A row with these parameters; what was not seen is taken from `like`. None where no row can say it."""
+        """Return a profile with these parameters, completed from `like`, or None where no profile can express them."""
         order, rounding = self.order or like.order, self.rounding or like.rounding
         if not isinstance(order, Order) or not isinstance(rounding, Rounding):
             return None

@@ -1,8 +1,8 @@
-"""Finds how an unknown tensor core adds, by probing alone: nothing here knows a chip.
+"""Finds how an unknown tensor core adds, by probing alone: this module has no knowledge of chips.
 
-Products +V and -V cancel and leave what the chip did to a small third number; where that survives shows the steps, the
-bits below the largest exponent, how C takes part, the rounding and the exponent of a zero. What no operand of the given
-formats can show is None, and `unseen` says why; nothing is guessed.
+Products +V and -V cancel and leave a small third number, as far as the chip kept it. The places where that number
+survives show the steps, the bits below the largest exponent, the entry of C, the rounding and the exponent of a zero. A
+parameter that no operand of the given formats can show is None, and `unseen` gives the reason; nothing is guessed.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -18,7 +18,7 @@ from refsim.formats import F16, F32, ElementType, float_named
 from refsim.numerics.methods import EARLY, LATE
 
 _PAIR = (0, 1)
-# Units that the magnitude of (even + 1/2, odd + 1/2, -(even + 1/2), -(odd + 1/2)) grows by, and how 1/4 and 3/4 go on.
+# Growth in units of (even + 1/2, odd + 1/2, -(even + 1/2), -(odd + 1/2)), then of 1/4 and 3/4, and the rounding's name.
 _HALVES: dict[tuple[int, ...], tuple[tuple[int, int, str], ...]] = {
     (0, 0, 0, 0): ((0, 0, TOWARD_ZERO), (0, 1, NEAREST_TIES_ZERO)),
     (0, 1, 0, 1): ((0, 1, NEAREST_EVEN),),
@@ -32,10 +32,10 @@ _HALVES: dict[tuple[int, ...], tuple[tuple[int, int, str], ...]] = {
 def discover(
     dots: Dots, a_format: str | ElementType, b_format: str | ElementType, d_format: str | ElementType, k: int
 ) -> Discovery:
-    """The parameters of a tensor core that multiplies `a_format` by `b_format` into `d_format` (f32 or f16), K = `k`.
+    """Return the parameters of a tensor core that multiplies `a_format` by `b_format` into `d_format` (f32 or f16).
 
-    `dots(a, b, c)`: codes of shape (batch, k), (batch, k), (batch,) in, codes (batch,) out. About 2 k^2 + 900 dot
-    products are asked. Raises RefsimError for other result formats. Source: the probes of XIE and MMA_SIM.
+    `dots(a, b, c)` takes codes of shape (batch, k), (batch, k), (batch,) and returns codes (batch,). It is called for
+    about 2 k^2 + 900 dot products. Raises RefsimError for other result formats. Source: the probes of XIE and MMA_SIM.
     """
     result = float_named(d_format)
     if result not in (F32, F16):
@@ -49,10 +49,10 @@ def discover(
 
 
 def discover_step(bench: Bench, group: Sequence[int]) -> Discovery:
-    """The bits that one step keeps and how its sum is rounded, where it is known that it adds the places of `group` at once.
+    """Return the bits that one step keeps and its rounding, where the step is known to add the places `group` at once.
 
-    Products alone are asked for, no C; sums are taken to be f32. Of Hopper's FP8 wgmma and the places 0 to 31: fraction 13,
-    kept 13, toward-zero.
+    Only products are probed, without C; sums are assumed to be f32. Hopper's FP8 wgmma with the places 0 to 31:
+    fraction 13, kept 13, toward-zero.
     """
     found = _Findings(bench, Discovery(bench.k, F32, steps=(tuple(group),), c_enters=LATE))
     for probe in (_find_fraction, _find_rounding):
@@ -62,27 +62,29 @@ def discover_step(bench: Bench, group: Sequence[int]) -> Discovery:
 
 @dataclass
 class _Findings:
-    """The bench, what is known so far, and what could not be seen."""
+    """The bench, the parameters known so far, and the reasons for unknown ones."""
 
     bench: Bench
     discovery: Discovery
     unseen: list[str] = field(default_factory=list)
 
     def add(self, **parameters: Any) -> None:
+        """Record parameters."""
         self.discovery = replace(self.discovery, **parameters)
 
     @property
     def group(self) -> tuple[int, ...]:
-        """The places of the last step: what comes out of it is not cut again. Without steps, a pair of one step."""
+        """Return the places of the last step, whose result is not truncated again; without steps, a pair."""
         return (self.discovery.steps or (_PAIR,))[-1]
 
     @property
     def early(self) -> bool:
+        """Return whether C enters before the products."""
         return self.discovery.c_enters is EARLY
 
 
 def _floor(bench: Bench) -> int:
-    """The exponent from which on one product alone is its own result: less is cut below a zero or its own factors."""
+    """Return the exponent from which on a single product is its own result; smaller products are truncated."""
     exponents = range(bench.bottom, bench.top + 1)
     results = bench.ask([Probe({0: power(exponent)}) for exponent in exponents])
     lost = [exponent for exponent, got in zip(exponents, results, strict=True) if got != power(exponent)]
@@ -90,7 +92,7 @@ def _floor(bench: Bench) -> int:
 
 
 def _find_entry(found: _Findings) -> None:
-    """Products V and -V with a tiny C: a C that is aligned with them is lost, one that is added later survives."""
+    """Find the entry of C by products V and -V with a tiny C: an aligned C is lost, a C added later survives."""
     bench = found.bench
     least = max(bench.last_unit, bench.top - 100)
     (got,) = bench.ask([Probe({0: power(bench.top), 1: -power(bench.top)}, power(least))])
@@ -105,7 +107,7 @@ def _find_entry(found: _Findings) -> None:
 
 
 def _rounds_before_c(bench: Bench) -> bool:
-    """Whether products are rounded before C joins: C completes their half unit to a whole one, or takes it away."""
+    """Return whether products are rounded before C is added: C completes their half unit, or cancels it."""
     half = power(bench.top - bench.d_format.mantissa_bits - 1)
     if half < power(bench.bottom):
         return False
@@ -115,10 +117,10 @@ def _rounds_before_c(bench: Bench) -> bool:
 
 
 def _find_steps(found: _Findings) -> None:
-    """A small number survives V and -V only in a step after both; C stands before all steps, products in theirs.
+    """Find the steps: a small number survives V and -V only in a step after both of them.
 
-    Where C is no help, V and -V are neighbours or half of K apart: a step of neighbours holds some of the former, one
-    that takes every other or every fourth place holds some of the latter.
+    C stands before all steps. Where C is no help, V and -V are neighbors or half of K apart: a step of neighbors holds
+    some of the former pairs, a step of every other or every fourth place holds some of the latter.
     """
     bench, small, large = found.bench, power(found.bench.bottom), power(found.bench.top)
     places = range(bench.k)
@@ -152,7 +154,7 @@ def _find_steps(found: _Findings) -> None:
 
 
 def _steps_of(places: set[int], after: list[set[int]]) -> tuple[tuple[int, ...], ...] | None:
-    """The steps in order from the sets of places that come after something; None where these are not nested."""
+    """Return the steps in order from the sets of places that come after something; None if the sets are not nested."""
     sets = sorted({frozenset(each) for each in after}, key=len, reverse=True)
     steps, rest = [], frozenset(places)
     for later in sets:
@@ -164,7 +166,7 @@ def _steps_of(places: set[int], after: list[set[int]]) -> tuple[tuple[int, ...],
 
 
 def _find_fraction(found: _Findings) -> None:
-    """V, -V and 2^(E - x) in one step: the largest x that survives is the number of bits kept below E."""
+    """Find the bits kept below E with V, -V and 2^(E - x) in one step: the largest x that survives."""
     bench, group = found.bench, found.group
     if found.discovery.steps is None:
         _find_fraction_of_a_pair(found)
@@ -187,7 +189,7 @@ def _find_fraction(found: _Findings) -> None:
 
 
 def _find_fraction_of_a_pair(found: _Findings) -> None:
-    """The fraction where the steps are not known: V, -V and C, if more survives of C than a result between steps holds."""
+    """Find the fraction without known steps: from V, -V and C, if C keeps more bits than a result holds."""
     bench, kept = found.bench, None
     if found.early:
         limit = bench.top - max(bench.last_unit, bench.top - WIDEST)
@@ -199,7 +201,7 @@ def _find_fraction_of_a_pair(found: _Findings) -> None:
 
 
 def _cancelled(group: Sequence[int], top: int, *, product: int | None = None, c: int | None = None) -> Probe:
-    """V and -V, and a number `product` or `c` bits below them."""
+    """Return the probe of V and -V, and a number `product` or `c` bits below them."""
     products = {group[0]: power(top), group[1]: -power(top)}
     if product is not None:
         products[group[2]] = power(top - product)
@@ -207,7 +209,7 @@ def _cancelled(group: Sequence[int], top: int, *, product: int | None = None, c:
 
 
 def _last_kept(bench: Bench, limit: int, probe: Callable[[int], Probe]) -> int | None:
-    """The largest x up to `limit` whose number survives; None where all do, or not the first ones."""
+    """Return the largest x up to `limit` whose number survives; None where all survive, or the first ones do not."""
     results = bench.ask([probe(x) for x in range(limit + 1)])
     kept = [got == power(bench.top - x) for x, got in enumerate(results)]
     count = kept.index(False) if False in kept else len(kept)
@@ -215,34 +217,34 @@ def _last_kept(bench: Bench, limit: int, probe: Callable[[int], Probe]) -> int |
 
 
 def _find_rounding(found: _Findings) -> None:
-    """2^j products V lift the leading bit j places, so that a sum has more bits than its result keeps."""
+    """Find the rounding: 2^j products V lift the leading bit by j, so a sum has more bits than its result keeps."""
     fraction = found.discovery.fraction
     if fraction is None:
         found.unseen.append("rounding: needs the fraction")
         return
     sums = Sums(found.bench, found.group, found.early, fraction)
-    depths = range(1, sums.deepest + 1)
+    depths = range(1, sums.max_probe_depth + 1)
     results = found.bench.ask([sums.probe(depth, 1) for depth in depths])
     kept = 0
     for depth, got in zip(depths, results, strict=True):
         if got != sums.exact(depth, 1):
             break
         kept = depth
-    if kept == sums.deepest:
+    if kept == sums.max_probe_depth:
         found.unseen.append(f"rounding: no sum has more than {kept} bits below its first, and all are kept")
         return
     found.add(kept=kept, direction=_direction(found, sums, kept))
 
 
 def _direction(found: _Findings, sums: Sums, kept: int) -> str | None:
-    """How half a unit goes, above even and odd units and below zero; a quarter and three quarters where they fit."""
+    """Return the rounding of half units above even and odd units and below zero, and of quarters where they fit."""
     bench = found.bench
     asked = [(1, 1), (3, 1), (1, -1), (3, -1)]  # halves of a unit, and the sign
     results = bench.ask([sums.probe(kept + 1, pieces, sign) for pieces, sign in asked])
     grown = [sums.growth(kept + 1, got, kept) for got in results]
     halves = tuple(units - pieces // 2 for units, (pieces, _) in zip(grown, asked, strict=True))
     candidates = _HALVES.get(halves, ())
-    if sums.deepest >= kept + 2:
+    if sums.max_probe_depth >= kept + 2:
         results = bench.ask([sums.probe(kept + 2, pieces) for pieces in (1, 3)])
         quarters = tuple(sums.growth(kept + 2, got, kept) for got in results)
         candidates = tuple(row for row in candidates if row[:2] == quarters)
@@ -257,7 +259,7 @@ def _direction(found: _Findings, sums: Sums, kept: int) -> str | None:
 
 
 def _find_zero_exponent(found: _Findings) -> None:
-    """Products so small that the exponent of a zero is the largest: beside a result's last unit a tiny one is cut."""
+    """Find the exponent of a zero: products below it are truncated next to a result's last unit."""
     bench, known = found.bench, found.discovery
     if known.fraction is None or len(found.group) < 2:
         found.unseen.append("zero_exponent: needs the fraction, and steps of two products")
@@ -279,13 +281,13 @@ def _find_zero_exponent(found: _Findings) -> None:
 
 
 def _least_units(bench: Bench, kept: int | None) -> list[int]:
-    """Exponents of the last unit of a subnormal result: -149 for f32 with 23 bits; all that may be where unknown."""
+    """Return the possible exponents of a subnormal result's last unit: -149 for f32 with 23 bits."""
     bits = [kept] if kept is not None else range(10, bench.d_format.mantissa_bits + 1)
     return [1 - bench.d_format.bias - each for each in bits]
 
 
 def _showing(found: _Findings, units: Sequence[int], depths: range) -> list[int]:
-    """The x for which +-2^-x changes the result of some sum of at most 1.5 last units."""
+    """Return the x for which +-2^-x changes the result of some sum of at most 1.5 last units."""
     bench, (place, other) = found.bench, found.group[:2]
     sums = [{}, *({place: base} for base in _bases(bench, units))]
     tiny = [sign * power(-x) for x in depths for sign in (1, -1)]
@@ -296,7 +298,7 @@ def _showing(found: _Findings, units: Sequence[int], depths: range) -> list[int]
 
 
 def _bases(bench: Bench, units: Sequence[int]) -> Iterator[Fraction]:
-    """One and one and a half of the last unit: the second is a tie for roundings to nearest."""
+    """Yield one and one and a half of each last unit: the second is a tie for roundings to nearest."""
     for unit in units:
         if unit >= bench.least + 1:
             yield power(unit)

@@ -1,4 +1,5 @@
-"""A difference between a tensor core and its row: the smallest case that shows it, and which parameters reproduce it."""
+"""A difference between a tensor core and its profile: the smallest case that shows it, and parameters that reproduce
+it."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -27,7 +28,7 @@ _SHOWN = 9
 
 
 def model_of(row: Profile, instruction: TensorCoreInstruction) -> Products:
-    """What a row says that the instruction returns; the row may be of another chip, or made up."""
+    """Return the products of a profile's arithmetic; the profile may belong to another chip, or be made up."""
 
     def products(a: Codes, b: Codes, c: Codes | None) -> Codes:
         return modelled(shape_of(instruction), row.unit, a, b, c, row=row)
@@ -46,13 +47,13 @@ class Dot:
 
 
 class DeviceAndModel:
-    """A device and its model on one instruction, asked for single dot products at their places."""
+    """A device and its model on one instruction, called for single dot products at their places."""
 
     def __init__(self, device: Products, model: Products, instruction: TensorCoreInstruction) -> None:
         self.device, self.model, self.instruction = device, model, instruction
 
     def ask(self, dots: Sequence[Dot]) -> list[tuple[int, int]]:
-        """(device, model) of each; rows and columns beside its place are zeros. All have one K."""
+        """Return (device, model) of each dot product; all other rows and columns are zeros. All have one K."""
         instruction, k = self.instruction, len(dots[0].a)
         a = np.zeros((len(dots), instruction.m, k), instruction.a_format.code_dtype)
         b = np.zeros((len(dots), instruction.n, k), instruction.b_format.code_dtype)
@@ -65,18 +66,18 @@ class DeviceAndModel:
         return list(zip(*sides, strict=True))
 
     def differing(self, dots: Sequence[Dot]) -> Dot | None:
-        """The first whose results differ."""
+        """Return the first dot product whose results differ, or None."""
         if not dots:
             return None
         return next((dot for dot, (got, want) in zip(dots, self.ask(dots), strict=True) if got != want), None)
 
 
 def smallest(pair: DeviceAndModel, dots: Sequence[Dot]) -> tuple[Dot, bool]:
-    """A dot product that still differs, with as few and as simple terms as were found, and whether it stands alone.
+    """Return a dot product that still differs, with few and simple terms, and whether it differs alone.
 
-    It begins with the first of `dots` that differs when all rows and columns beside its place are zero; where none does,
-    the first is returned as it was. Terms become zero in halves, quarters and so on, whole instructions go, then
-    operands become 1 or lose mantissa bits and signs.
+    It starts with the first of `dots` that differs when all other rows and columns are zero; without one, the first is
+    returned unchanged. Terms become zero in halves, quarters and so on, whole instructions are dropped, then operands
+    become 1 or lose mantissa bits and signs.
     """
     dot = pair.differing(dots)
     if dot is None:
@@ -91,6 +92,7 @@ def smallest(pair: DeviceAndModel, dots: Sequence[Dot]) -> tuple[Dot, bool]:
 
 
 def _fewer_terms(pair: DeviceAndModel, dot: Dot) -> Dot:
+    """Return a differing dot product in which no part of the terms can become zero."""
     parts = 2
     while True:
         terms = [i for i, (x, y) in enumerate(zip(dot.a, dot.b, strict=True)) if x or y]
@@ -108,13 +110,14 @@ def _fewer_terms(pair: DeviceAndModel, dot: Dot) -> Dot:
 
 
 def _without(dot: Dot, places: Sequence[int]) -> Dot:
+    """Return the dot product with zeros at some places."""
     gone = set(places)
     a, b = (tuple(0 if i in gone else code for i, code in enumerate(row)) for row in (dot.a, dot.b))
     return replace(dot, a=a, b=b)
 
 
 def _fewer_steps(pair: DeviceAndModel, dot: Dot) -> Dot:
-    """Leaves out instructions whose operands are all zero, where the difference does not need them."""
+    """Return the dot product without instructions of zeros, where it still differs."""
     k, start = pair.instruction.k, 0
     while start < len(dot.a) and len(dot.a) > k:
         part = slice(start, start + k)
@@ -129,7 +132,7 @@ def _fewer_steps(pair: DeviceAndModel, dot: Dot) -> Dot:
 
 
 def _simpler(instruction: TensorCoreInstruction, dot: Dot) -> Iterator[Dot]:
-    """The dot products with one operand that is simpler."""
+    """Yield the dot products with one simpler operand."""
     for i, code in enumerate(dot.a):
         for other in _simpler_codes(code, instruction.a_format):
             yield replace(dot, a=(*dot.a[:i], other, *dot.a[i + 1 :]))
@@ -141,7 +144,7 @@ def _simpler(instruction: TensorCoreInstruction, dot: Dot) -> Iterator[Dot]:
 
 
 def _simpler_codes(code: int, format: ElementType) -> Iterator[int]:
-    """1, then the code without its mantissa, without a mantissa bit, without its sign; each costs less than `code`."""
+    """Yield 1, then the code without its mantissa, without a mantissa bit, without its sign."""
     if code == 0:
         return
     if isinstance(format, Integer):
@@ -169,20 +172,20 @@ def _simpler_codes(code: int, format: ElementType) -> Iterator[int]:
 
 @dataclass(frozen=True)
 class Returned:
-    """What the device returned for one class of operands."""
+    """The device's results for one class of operands."""
 
     operands: ProbeOperands
     got: Codes
 
 
 def reproduces(row: Profile, instruction: TensorCoreInstruction, seen: Sequence[Returned]) -> bool:
-    """Whether a row gives every bit that was seen."""
+    """Return whether a profile gives all the device's results."""
     model = model_of(row, instruction)
     return all(np.array_equal(model(each.operands.a, each.operands.b, each.operands.c), each.got) for each in seen)
 
 
 def known_rows(row: Profile | None, instruction: TensorCoreInstruction) -> list[Profile]:
-    """Rows of other chips and units that multiply these formats."""
+    """Return the profiles of other chips and units that multiply these formats."""
     return [
         other
         for other in PROFILES
@@ -197,10 +200,10 @@ def known_rows(row: Profile | None, instruction: TensorCoreInstruction) -> list[
 def explain(
     row: Profile, instruction: TensorCoreInstruction, device: Products, seen: Sequence[Returned], wrong: int
 ) -> tuple[str, bool]:
-    """The words for what reproduces the device, and whether a known chip does it.
+    """Return the text of an arithmetic that reproduces the device, and whether a known chip has it.
 
-    First the rows of other chips, then what discovery finds, then a grid of L, F, rounding, order and the way of C.
-    `wrong` is the class in `seen` with the most differences.
+    Profiles of other chips are tried first, then the result of discovery, then a grid of L, F, rounding, order and
+    entry of C. `wrong` is the class in `seen` with the most differences.
     """
     sample = _sample(row, instruction, seen[wrong])
     matching = [other for other in known_rows(row, instruction) if _fits(other, instruction, sample, seen)]
@@ -217,7 +220,7 @@ def explain(
 
 
 def said(row: Profile, k: int) -> str:
-    """The parameters of a row: L = 16, F = 13, rz-e8m13, zero exponent -132."""
+    """Return a profile's parameters as text: L = 16, F = 13, rz-e8m13, zero exponent -132."""
     if not row.method.parametrised:
         return row.method.name
     order = "" if row.order is ASCENDING else f", {row.order}"
@@ -227,7 +230,7 @@ def said(row: Profile, k: int) -> str:
 
 
 def _sample(row: Profile, instruction: TensorCoreInstruction, seen: Returned) -> Returned:
-    """Some outputs of one class as products of a single row and column: those that differ first."""
+    """Return some outputs of one class as products of a single row and column, differing ones first."""
     operands = seen.operands
     want = model_of(row, instruction)(operands.a, operands.b, operands.c)
     order = np.argsort(want.ravel() == seen.got.ravel(), kind="stable")[:_SAMPLE]
@@ -239,6 +242,7 @@ def _sample(row: Profile, instruction: TensorCoreInstruction, seen: Returned) ->
 
 
 def _fits(row: Profile, instruction: TensorCoreInstruction, sample: Returned, seen: Sequence[Returned]) -> bool:
+    """Return whether a profile gives the results of the sample, then of all classes."""
     return reproduces(row, instruction, [sample]) and reproduces(row, instruction, seen)
 
 
@@ -248,13 +252,13 @@ def _discovered(row: Profile, instruction: TensorCoreInstruction, device: Produc
 
 
 def is_probed(instruction: TensorCoreInstruction) -> bool:
-    """Whether discovery knows sums of this kind: floats in f32 or f16."""
+    """Return whether discovery covers the instruction: floats summed in f32 or f16."""
     a = instruction.a_format
     return not a.is_integer and a is not F64 and instruction.d_format in (F32, F16)
 
 
 def discovered(instruction: TensorCoreInstruction, device: Products) -> Discovery | None:
-    """What probing finds of the instruction; None where sums of its kind are not probed."""
+    """Return the probed parameters of the instruction, or None where its sums are not probed."""
     if not is_probed(instruction):
         return None
 
@@ -275,7 +279,7 @@ def discovered(instruction: TensorCoreInstruction, device: Products) -> Discover
 
 
 def _grid(row: Profile, instruction: TensorCoreInstruction) -> Iterator[Profile]:
-    """Rows around `row`, with parameters that no chip need have."""
+    """Yield profiles around `row`, with parameters that no chip needs to have."""
     a, b = instruction.a_format, instruction.b_format
     if not row.method.parametrised or row.fraction is None or isinstance(a, Integer) or isinstance(b, Integer):
         return
@@ -293,7 +297,7 @@ def _grid(row: Profile, instruction: TensorCoreInstruction) -> Iterator[Profile]
 
 
 def difference(pair: DeviceAndModel, dots: Sequence[Dot], explanation: tuple[str, bool]) -> Difference:
-    """The smallest case in bits, with what the device and its row return."""
+    """Return the smallest case in bits, with the results of the device and its model."""
     small, alone = smallest(pair, dots)
     if not alone:
         needs = "it differs next to other rows and columns only: each dot product alone agrees"
@@ -306,7 +310,7 @@ def difference(pair: DeviceAndModel, dots: Sequence[Dot], explanation: tuple[str
 
 
 def unsteady(pair: DeviceAndModel, seen: Returned) -> Difference | None:
-    """The first result that is another one when its launch is made twice more; None where the device repeats itself."""
+    """Return the first result that changes when its launch is repeated twice, or None."""
     operands = seen.operands
     for _ in range(2):
         again = pair.device(operands.a, operands.b, operands.c)
@@ -336,13 +340,13 @@ def unsteady(pair: DeviceAndModel, seen: Returned) -> Difference | None:
 
 
 def dot_at(operands: ProbeOperands, batch: int, m: int, n: int) -> Dot:
-    """One output of a launch."""
+    """Return one output of a launch."""
     c = 0 if operands.c is None else int(operands.c[batch, m, n])
     return Dot(tuple(operands.a[batch, m].tolist()), tuple(operands.b[batch, n].tolist()), c, (m, n))
 
 
 def _cut(lines: Iterator[str]) -> list[str]:
-    """The first lines, and how many more there are."""
+    """Return the first lines, and the number of further lines."""
     found = list(lines)
     return [*found[:_SHOWN], f"and {len(found) - _SHOWN} lines more"] if len(found) > _SHOWN else found
 
@@ -352,6 +356,7 @@ def _result(code: int, instruction: TensorCoreInstruction) -> str:
 
 
 def _spelled(instruction: TensorCoreInstruction, dot: Dot) -> Iterator[str]:
+    """Yield the lines of a dot product: its place, its nonzero terms and C."""
     yield f"D[{dot.place[0]}, {dot.place[1]}] of K = {len(dot.a)}, all other operands zero"
     for i, (x, y) in enumerate(zip(dot.a, dot.b, strict=True)):
         if x or y:
@@ -361,5 +366,5 @@ def _spelled(instruction: TensorCoreInstruction, dot: Dot) -> Iterator[str]:
 
 
 def _pattern(code: int, format: ElementType) -> str:
-    """0x38 (1): the bits, and the number that they stand for."""
+    """Return the bits and the value of a code: 0x38 (1)."""
     return f"0x{code:0{2 * format.code_dtype.itemsize}x} ({format.value(code):.9g})"

@@ -1,4 +1,4 @@
-"""What a bring-up ran on: device, driver, compilers, and the hash of the model itself."""
+"""The environment of a bring-up: device, driver, compilers, and the hash of the model."""
 
 import hashlib
 import platform
@@ -15,7 +15,7 @@ from refsim.errors import RefsimError
 
 
 def facts_of(device: Device) -> dict[str, str]:
-    """Facts by name in reading order: "device" and "target" first, then what a real GPU says of itself, then tools."""
+    """Return facts by name in reading order: "device" and "target", then a real GPU's own facts, then tools."""
     described = device.describe()
     found: dict[str, str] = {name: described[name] for name in ("device", "target") if name in described}
     found |= device.hardware()
@@ -29,7 +29,7 @@ def facts_of(device: Device) -> dict[str, str]:
 
 
 def _compiler() -> str:
-    """ "13.0.88", or what else brought it; without one, what runs instead."""
+    """Return the version of NVRTC, or its origin; without NVRTC, the text of the fallback."""
     found = find_toolchain()
     if found is None:
         return "none that works: the bundled PTX runs (refsim doctor says why)"
@@ -37,6 +37,7 @@ def _compiler() -> str:
 
 
 def _assembler() -> str:
+    """Return the release of ptxas and its origin, or the text of the fallback."""
     try:
         found = required_assembler("")
     except RefsimError:
@@ -47,7 +48,7 @@ def _assembler() -> str:
 
 @lru_cache(maxsize=1)
 def source_hash() -> str:
-    """SHA-256 over every Python file of refsim: another model is another bring-up."""
+    """Return SHA-256 over every Python file of refsim, which identifies the model."""
     state = hashlib.sha256()
     for file in sorted(PACKAGE.rglob("*.py")):
         state.update(f"{file.relative_to(PACKAGE).as_posix()} {file.stat().st_size}\n".encode())

@@ -1,7 +1,7 @@
-"""A bring-up as one self-contained HTML page: a matrix of all cases first, then differences, then every row.
+"""A bring-up as one self-contained HTML page: a matrix of all cases first, then differences, then every case.
 
-No script, nothing fetched, every text escaped; light or dark as the reader's system is. Whoever compares two bring-ups
-reads their JSON: here a table is a line, and so is the style.
+The page has no script and fetches nothing; every text is escaped. It is light or dark as the reader's system is. Tables
+and style are one line each: to compare two bring-ups, use their JSON.
 """
 
 from collections.abc import Iterator, Sequence
@@ -58,7 +58,7 @@ td.name:first-child { min-width: 17rem; white-space: normal; overflow-wrap: anyw
 
 
 def page(report: Report) -> str:
-    """The whole page."""
+    """Return the whole page."""
     title = escape(report.title)
     banner = '<p class="banner">Simulated: no GPU took part in these results.</p>\n' if report.simulated else ""
     sections = [
@@ -79,7 +79,7 @@ def page(report: Report) -> str:
 
 
 def _missing(report: Report) -> str:
-    """What did not run, above everything else; nothing where all of it did."""
+    """Return the cases that did not run, for the top of the page; empty where all cases ran."""
     if not report.missing:
         return ""
     head, *reasons = map(escape, report.missing)
@@ -95,7 +95,7 @@ def _facts(report: Report) -> str:
 
 
 def _matrix(report: Report) -> str:
-    """A square for each case, suite by suite; its title names the case, its link leads to the row."""
+    """Return a square for each case, suite by suite; its title names the case, its link leads to the table."""
     rows = []
     for name in report.suites:
         cases = report.of(name)
@@ -127,6 +127,7 @@ def _anchor(report: Report, case: Case) -> str:
 
 
 def _differences(report: Report) -> str:
+    """Return the section of differences, each as its smallest case."""
     blocks = []
     for case in report.cases:
         if case.difference is None:
@@ -153,11 +154,12 @@ def _changes(report: Report) -> str:
 
 
 def _found_first(report: Report) -> list[str]:
-    """The suites with what discovery found in front: it is what a reader of an unknown chip looks for."""
+    """Return the suites, those with discovered parameters first."""
     return sorted(report.suites, key=lambda name: not any(case.parameters for case in report.of(name)))
 
 
 def _suite(report: Report, name: str) -> str:
+    """Return the table of a suite, without empty columns."""
     cases = report.of(name)
     found = any(case.parameters for case in cases)
     headings = ("case", "status", *(_HEADINGS if found else ()), "words", "differ", "time [s]", "covered", "note")
@@ -172,6 +174,7 @@ def _suite(report: Report, name: str) -> str:
 
 
 def _cells(case: Case, found: bool) -> Iterator[str]:
+    """Yield the cells of a case as HTML; `found` adds the discovered parameters."""
     yield escape(case.name)
     yield f'<span class="tag {_KINDS[case.shown]}">{escape(case.shown)}</span>'
     if found:
@@ -185,7 +188,7 @@ def _cells(case: Case, found: bool) -> Iterator[str]:
 def _table(
     headings: Sequence[str], kinds: Sequence[str], rows: Sequence[Sequence[str]], anchors: Sequence[str] = ()
 ) -> str:
-    """A table of cells that are HTML already."""
+    """Return a table of cells that are HTML already."""
     head = "".join(
         f'<th scope="col"{_right(kind)}>{escape(each)}</th>' for each, kind in zip(headings, kinds, strict=True)
     )

@@ -1,4 +1,4 @@
-"""A bring-up as JUnit XML, the form that build servers read."""
+"""A bring-up as JUnit XML, the format that build servers read."""
 
 import re
 from xml.sax.saxutils import escape, quoteattr
@@ -10,10 +10,10 @@ _FORBIDDEN = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]"
 
 
 def junit(report: Report) -> str:
-    """The XML text: a suite of tests for each suite, a failure for each unexplained difference.
+    """Return the XML text: a suite of tests for each suite, a failure for each unexplained difference.
 
-    An explained difference passes with its explanation as output; what is unsupported or was not run is skipped, and a
-    case that a bug of refsim kept from running is an error.
+    An explained difference passes with its explanation as output. Unsupported cases and cases that were not run are
+    skipped. A case that a bug of refsim prevented from running is an error.
     """
     suites = "".join(_suite(report, name) for name in report.suites)
     counts = _totals(report.cases)
@@ -43,6 +43,7 @@ def _totals(cases: tuple[Case, ...]) -> str:
 
 
 def _case(case: Case, label: str) -> str:
+    """Return the XML element of one case."""
     head = f'   <testcase classname={_attribute(label)} name={_attribute(case.name)} time="{case.seconds:.3f}"'
     lines = "\n".join(case.difference.lines() if case.difference else ([case.note] if case.note else []))
     if case.unexplained:
@@ -58,7 +59,7 @@ def _case(case: Case, label: str) -> str:
 
 
 def _text(content: str) -> str:
-    """Escaped, without the characters that XML 1.0 cannot hold at all."""
+    """Return escaped text, with ? for characters that XML 1.0 cannot hold."""
     return escape(_FORBIDDEN.sub("?", content))
 
 

@@ -16,17 +16,19 @@ _STATUS = {verdicts.PASS: PASS, verdicts.FAIL: DIFFERS, verdicts.UNSUPPORTED: UN
 
 
 def fingerprint() -> str:
+    """Return the hash of the files that decide the suite's results."""
     folder = bundled_kernels().parent
     return hashed([*folder.glob("*.py"), *folder.glob("kernels/*.cu*")])
 
 
 def tasks(device: Device) -> Sequence[Task]:
-    """A case for each of the kernels that travel with refsim."""
+    """Return a case for each kernel that is part of refsim."""
     files = sorted(bundled_kernels().parent.glob("*bindings.py"))
     return [Task(kernel.name, partial(_run, kernel, device)) for kernel in find_kernels(files)]
 
 
 def _run(kernel: Kernel, device: Device) -> Case:
+    """Return the verdict of a kernel's campaign as a case."""
     verdict = run_campaign(kernel, device, profile=PROFILE)
     status = _STATUS.get(verdict.status, LEFT_OUT)
     difference = None

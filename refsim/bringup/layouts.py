@@ -1,8 +1,8 @@
-"""Who holds which element on a device: operands with a single 1 go in, and the place where it comes out is read.
+"""The layout of fragments on a device: operands with a single 1 go in, and the place where it comes out is read.
 
 ldmatrix and stmatrix move the numbers of shared-memory slots (gpu/probes/layouts.cu). Tensor cores multiply a 1 at one
-place of each row of A with random B, so that D shows which k and which row met; the fragments of refsim.layouts pack
-and unpack, so a wrong one cannot give the right matrix.
+place of each row of A with random B, so D shows the k and the row that were multiplied. The fragments of refsim.layouts
+pack and unpack, so a wrong fragment cannot give the right matrix.
 """
 
 import tempfile
@@ -39,11 +39,12 @@ _MATRICES = [
 
 
 def fingerprint() -> str:
+    """Return the hash of the files that decide the suite's results."""
     return hashed([PROBES, tensor_cores.KERNEL_FILE])
 
 
 def tasks(device: Device) -> Sequence[Task]:
-    """ldmatrix, stmatrix, then the operands of every tensor-core instruction of the target."""
+    """Return the cases of ldmatrix, stmatrix, then the operands of every tensor-core instruction of the target."""
     found = [Task(name, partial(_matrix_case, device, entry, name, count)) for entry, name, count in _MATRICES]
     found += [
         Task(instruction.name, partial(product_case, instruction, on_device(device, instruction)))
@@ -57,9 +58,9 @@ def tasks(device: Device) -> Sequence[Task]:
 
 @contextmanager
 def matrix_part() -> Iterator[Path]:
-    """A file with the part of layouts.cu before TMA, without its generated products; it goes with the block.
+    """Yield a file with the part of layouts.cu before TMA, without its generated products; it exists in the block only.
 
-    It lies in folders of its own, so that bundled PTX is looked for beside it in no folder that others may fill.
+    It lies in new folders, so that no other files next to it are taken as bundled PTX.
     """
     with tempfile.TemporaryDirectory(prefix="refsim-") as folder:
         part = Path(folder) / PROBES.parent.name / PROBES.name
@@ -70,7 +71,8 @@ def matrix_part() -> Iterator[Path]:
 
 
 def _matrix_case(device: Device, entry: str, name: str, count: int) -> Case:
-    """Lane i names 16-byte slot slots[i]; the halfwords of shared memory hold their own numbers."""
+    """Return the case of one matrix load or store: lane i names slot slots[i], memory holds the numbers of
+    halfwords."""
     slots = np.array([(7 * lane + 3) % SLOTS for lane in range(32)], np.uint32)
     words, dtype = (32 * count, np.uint32) if entry.startswith("ld") else (SLOTS * 8, np.uint16)
     with matrix_part() as part, device.probing().launcher(part) as launcher:
@@ -93,7 +95,8 @@ def _matrix_case(device: Device, entry: str, name: str, count: int) -> Case:
 
 
 def matrix_image(name: str, slots: NDArray[np.uint32], size: int) -> NDArray[np.int64]:
-    """What the fragment says: registers of a load, or shared memory after a store, 0xffff where nothing is stored."""
+    """Return the fragment's prediction: registers of a load, or shared memory after a store (0xffff where
+    unwritten)."""
     rows, columns = fragment(name).elements
     place = slots.astype(np.int64)[rows] * 8 + columns
     if name.startswith("ld"):
@@ -107,7 +110,7 @@ def matrix_image(name: str, slots: NDArray[np.uint32], size: int) -> NDArray[np.
 
 
 def product_case(instruction: TensorCoreInstruction, products: Products) -> Case:
-    """One 1 in each row of A, at every k, against random B; the same of B; then C through a product of zeros."""
+    """Return the case of single ones: one 1 in each row of A, at every k, against random B; B likewise; then C."""
     rng = np.random.default_rng(7)
     compared, differing, first = 0, 0, ""
     for label, (a, b, c, want) in trials(rng, instruction):
@@ -131,7 +134,7 @@ def product_case(instruction: TensorCoreInstruction, products: Products) -> Case
 def trials(
     rng: np.random.Generator, instruction: TensorCoreInstruction
 ) -> Iterator[tuple[str, tuple[Any, Any, Any, Any]]]:
-    """(label, (a, b, c, d)): products whose exact result is one operand's own numbers."""
+    """Yield (label, (a, b, c, d)): products whose exact result is one operand's own numbers."""
     m, n, k = instruction.m, instruction.n, instruction.k
     ones = [_one(format) for format in (instruction.a_format, instruction.b_format)]
     batch = ROUNDS * k
@@ -161,9 +164,9 @@ def _one(format: ElementType) -> int:
 
 
 def _numbers(instruction: TensorCoreInstruction, side: str, small: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Codes of an operand from numbers 0 to 7, and the codes of the same values as results.
+    """Return codes of an operand from numbers 0 to 7, and the codes of equal values as results.
 
-    Float formats take powers of two 2^0 to 2^2 and their sums that every format has: 0, 0.5, 1, 1.5, 2, 3, 4, 6 of E2M1.
+    Float formats take values that every format has: 0, 0.5, 1, 1.5, 2, 3, 4, 6 of E2M1.
     """
     format = instruction.a_format if side == "a" else instruction.b_format
     if format.is_integer:
@@ -179,7 +182,7 @@ def _result_codes(instruction: TensorCoreInstruction, values: NDArray[Any]) -> N
 
 
 def _misplaced(instruction: TensorCoreInstruction, products: Products, side: str) -> Difference:
-    """The first single 1 that comes out elsewhere: one 1 in A, one in B (or one in C alone)."""
+    """Return the first single 1 that comes out at a wrong place: one 1 in A and one in B, or one in C alone."""
     m, n, k = instruction.m, instruction.n, instruction.k
     one = _result_codes(instruction, np.array([1]))[0]
     count = m * n if side == "c" else max(m, n) * k

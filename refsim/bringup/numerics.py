@@ -1,4 +1,5 @@
-"""Tensor-core arithmetic on a device: every instruction of its target against its row, bit for bit, and discovery."""
+"""Tensor-core arithmetic on a device: every instruction of its target against its profile, bit for bit, and
+discovery."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -37,16 +38,17 @@ from refsim.silicon.tensor_classes import Codes
 from refsim.testing.verdicts import PASS
 
 WORDS = 1 << 12
-"""Results of one class on a real GPU, at least one product; the simulated one computes a single product of each."""
+"""Results of one class on a real GPU, at least one product; the simulated GPU computes a single product of each."""
 _TRIED = 64
 
 
 def fingerprint() -> str:
+    """Return the hash of the files that decide the suite's results."""
     return hashed([tensor_cores.KERNEL_FILE])
 
 
 def on_device(device: Device, instruction: TensorCoreInstruction) -> Products:
-    """The instruction on a device, a launcher with empty memory for each call."""
+    """Return the instruction on a device, with a new launcher for each call."""
     prober = device.probing()
 
     def products(a: Codes, b: Codes, c: Codes | None) -> Codes:
@@ -57,7 +59,7 @@ def on_device(device: Device, instruction: TensorCoreInstruction) -> Products:
 
 
 def row_of(instruction: TensorCoreInstruction, target: str) -> Profile | None:
-    """The row of an instruction; None where nobody knows this chip's arithmetic."""
+    """Return the profile of an instruction, or None where the chip's arithmetic is unknown."""
     try:
         return instruction.profile(target)
     except RefsimError as error:
@@ -67,7 +69,7 @@ def row_of(instruction: TensorCoreInstruction, target: str) -> Profile | None:
 
 
 def tasks(device: Device) -> Sequence[Task]:
-    """A case for each instruction; one without a row is discovered instead."""
+    """Return a case for each instruction; an instruction without a profile is probed instead."""
     words = 1 if device.is_simulated else WORDS
     found = []
     for instruction in tensor_cores.instructions(device.target):
@@ -82,7 +84,7 @@ def tasks(device: Device) -> Sequence[Task]:
 
 
 def discovery_tasks(device: Device) -> Sequence[Task]:
-    """Discovery of every instruction with float sums, in its narrowest shape: N decides nothing of one dot product."""
+    """Return the discovery of every instruction with float sums, in its narrowest shape: N has no influence."""
     return [
         Task(
             instruction.name,
@@ -94,7 +96,7 @@ def discovery_tasks(device: Device) -> Sequence[Task]:
 
 
 def compare_case(instruction: TensorCoreInstruction, row: Profile, products: Products, words: int) -> Case:
-    """Every class of operands and of C, about `words` results each; a difference comes reduced and explained."""
+    """Return the case of every class of operands and C, about `words` results each, with a reduced difference."""
     per_class = max(1, words // (instruction.m * instruction.n))
     model, seen, compared = model_of(row, instruction), list[Returned](), 0
     differing: Counter[str] = Counter()
@@ -129,7 +131,7 @@ def compare_case(instruction: TensorCoreInstruction, row: Profile, products: Pro
 
 
 def failing(seen: Returned, model: Products) -> list[Dot]:
-    """Outputs of a launch that differ from the model, spread over its products; those with the fewest terms first."""
+    """Return outputs of a launch that differ from the model, spread over its products, fewest terms first."""
     operands = seen.operands
     want = model(operands.a, operands.b, operands.c)
     places = np.argwhere(seen.got != want)
@@ -138,9 +140,10 @@ def failing(seen: Returned, model: Products) -> list[Dot]:
 
 
 def discover_case(instruction: TensorCoreInstruction, row: Profile | None, products: Products) -> Case:
-    """The parameters that probing finds, and whether they reproduce random products on the device.
+    """Return the case of the probed parameters, and whether they reproduce random products on the device.
 
-    Parameters that contradict the row are a difference, explained where another chip's row has them and its bits.
+    Parameters that contradict the profile are a difference, explained where another chip's profile has them and its
+    bits.
     """
     found = discovered(instruction, products)
     if found is None:
@@ -165,7 +168,7 @@ def discover_case(instruction: TensorCoreInstruction, row: Profile | None, produ
 def _contradiction(
     found: Discovery, row: Profile, instruction: TensorCoreInstruction, seen: Sequence[Returned]
 ) -> Difference | None:
-    """What was found against what the row says; None where nothing of it is otherwise."""
+    """Return the difference between probed parameters and the profile, or None."""
     against = found.contradicts(row)
     if not against:
         return None
@@ -180,13 +183,13 @@ def _contradiction(
 
 
 def _stand_in(instruction: TensorCoreInstruction) -> Profile:
-    """A row of these formats, to take from it what was not seen."""
+    """Return a profile of these formats, which supplies the parameters that probing did not show."""
     like = profile("sm_90", "mma.sync", "f16", "f16", instruction.d_format)
     return replace(like, a_formats=(instruction.a_format,), b_formats=(instruction.b_format,))
 
 
 def _summary(found: Discovery, row: Profile | None, made: Sequence[Profile], fits: bool, words: int) -> str:
-    """How what was found stands to the device and to the row, and what could not be seen."""
+    """Return the text of a discovery: whether it fits the device and the profile, and the parameters not seen."""
     parts = (
         [] if fits else [f"does not reproduce {words:,} random and feature results" if made else "no row can say it"]
     )

@@ -1,4 +1,5 @@
-"""The products that a bring-up gives to a tensor core: the classes of refsim.silicon.tensor_probe, in few launches."""
+"""The products with which a bring-up tests a tensor core: the classes of refsim.silicon.tensor_probe, in few
+launches."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ NARROWEST = 8
 
 @dataclass(frozen=True)
 class ProbeOperands:
-    """Products that one launch makes: a (batch, m, K), b (batch, n, K), c (batch, m, n) or None, all codes.
+    """The products of one launch: a (batch, m, K), b (batch, n, K), c (batch, m, n) or None, all codes.
 
     `labels` has the class of each product of the batch.
     """
@@ -31,16 +32,17 @@ class ProbeOperands:
 
 
 def shape_of(instruction: TensorCoreInstruction) -> ProbeShape:
+    """Return the shape of an instruction for the probe."""
     row = instruction
     return ProbeShape(row.a_format, row.b_format, row.d_format, row.m, row.n, row.k)
 
 
 def operand_classes(instruction: TensorCoreInstruction, per_class: int) -> Iterator[ProbeOperands]:
-    """Every class of operands with every class of C, `per_class` products each, and the feature probes.
+    """Yield every class of operands with every class of C, `per_class` products each, and the feature probes.
 
-    The same products on every call. Those of one K go together, those without C apart. Features are asked where sums are
-    fused, which leaves out integers and f64, and of the narrowest shape of each type only. An error is one of refsim, no
-    word about the device: RuntimeError.
+    The products are equal on every call; products of one K are in one group, products without C in another. Feature
+    probes are for fused sums, so not for integers and f64, and for the narrowest shape of each type only. An error is a
+    bug of refsim and not a finding about the device: RuntimeError.
     """
     try:
         yield from _classes(instruction, per_class)
@@ -49,6 +51,7 @@ def operand_classes(instruction: TensorCoreInstruction, per_class: int) -> Itera
 
 
 def _classes(instruction: TensorCoreInstruction, per_class: int) -> Iterator[ProbeOperands]:
+    """Yield the groups of `operand_classes`."""
     shape = shape_of(instruction)
     groups: dict[tuple[int, bool], list[ProbeOperands]] = {}
     for name, c_name in cells(shape):
@@ -68,7 +71,7 @@ def _classes(instruction: TensorCoreInstruction, per_class: int) -> Iterator[Pro
 
 
 def _features(shape: ProbeShape) -> Iterator[ProbeOperands]:
-    """Eight cases of a feature in a product: case i has row i of A, row i of B and its C at D[i, i]."""
+    """Yield eight cases of a feature in a product: case i has row i of A, row i of B and its C at D[i, i]."""
     for feature in features(shape).values():
         if feature.negate_a or feature.negate_b:
             continue

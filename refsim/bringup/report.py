@@ -1,4 +1,4 @@
-"""What a bring-up found: cases under suites, with everything that a reader, a baseline or a later run needs."""
+"""The results of a bring-up: cases by suite, with everything that a reader, a baseline or a later run needs."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -18,10 +18,10 @@ MAX_REPORT_BYTES = 1 << 26
 
 @dataclass(frozen=True)
 class Difference:
-    """The smallest case that shows a difference, in bits, and what explains it.
+    """The smallest case that shows a difference, in bits, and its explanation.
 
     `smallest` is one line a term; `got` and `want` are patterns such as 0x3f800400. `explanation` names the parameters
-    that reproduce the device; `known` says that a row of another chip has them: such a difference is no fault.
+    that reproduce the device; `known` means that another chip's profile has them, so the difference is no fault.
     """
 
     smallest: tuple[str, ...]
@@ -31,17 +31,17 @@ class Difference:
     known: bool = False
 
     def lines(self) -> list[str]:
-        """The terms, both results and the explanation."""
+        """Return the terms, both results and the explanation."""
         return [*self.smallest, f"got  {self.got}", f"want {self.want}", self.explanation or "unexplained"]
 
 
 @dataclass(frozen=True)
 class Case:
-    """One row of the matrix: `words` results were compared and `differing` of them differ.
+    """One case of the matrix: `words` results were compared and `differing` of them differ.
 
-    `recorded` of these were compared with an earlier recording alone, by digests; the others with the model. `coverage`
-    says which inputs were tried, `note` why a case could not run or what else there is to know, `parameters` what discovery
-    found. `bug` marks a case that was not run because refsim itself failed.
+    `recorded` of these were compared only with an earlier recording, by digests; the others with the model. `coverage`
+    describes the tried inputs, `note` the reason why a case could not run or other facts, `parameters` the discovered
+    parameters. `bug` marks a case that was not run because refsim itself failed.
     """
 
     suite: str
@@ -58,24 +58,27 @@ class Case:
     recorded: int = 0
 
     def __post_init__(self) -> None:
+        """Raise `unknown-name` for an unknown status."""
         if self.status not in STATUSES:
             raise RefsimError("unknown-name", f"{self.status!r} is no status", rule=f"one of {', '.join(STATUSES)}")
 
     @property
     def key(self) -> str:
+        """Return the suite and the name."""
         return f"{self.suite}: {self.name}"
 
     @property
     def unexplained(self) -> bool:
-        """A difference that no row of another chip explains."""
+        """Return whether the case differs and no other chip's profile explains it."""
         return self.status == DIFFERS and not (self.difference and self.difference.known)
 
     @property
     def shown(self) -> str:
-        """The status as the matrix has it: a difference says whether it is explained."""
+        """Return the status for the matrix: an explained difference is "explained"."""
         return "explained" if self.status == DIFFERS and not self.unexplained else self.status
 
     def to_json(self) -> dict[str, Any]:
+        """Return plain dictionaries, lists, numbers and strings."""
         record = {each.name: getattr(self, each.name) for each in fields(self)}
         record["parameters"] = dict(self.parameters)
         if self.difference:
@@ -85,7 +88,7 @@ class Case:
 
     @classmethod
     def from_json(cls, record: Mapping[str, Any]) -> "Case":
-        """The inverse of to_json; raises RefsimError for anything else."""
+        """Return the case that `to_json` wrote; raise RefsimError `bad-file` for anything else."""
         try:
             content = dict(record)
             if content.get("difference") is not None:
@@ -132,7 +135,7 @@ def _check_kinds(record: Mapping[str, Any], kinds: Mapping[str, type | tuple[typ
 
 @dataclass(frozen=True)
 class Change:
-    """What is otherwise than in the baseline: a case, and both sides in a few words."""
+    """A difference from the baseline: its subject, and both sides in a few words."""
 
     case: str
     before: str
@@ -141,7 +144,7 @@ class Change:
 
 @dataclass(frozen=True)
 class Report:
-    """A whole bring-up: `facts` of device and toolchain, `cases` in order, `changes` since a baseline if one was given."""
+    """A whole bring-up: `facts` of device and tools, `cases` in order, `changes` since a baseline if one was given."""
 
     facts: Mapping[str, str]
     cases: tuple[Case, ...]
@@ -150,25 +153,28 @@ class Report:
 
     @property
     def title(self) -> str:
+        """Return the title of the report."""
         device = self.facts.get("device", "a device")
         return f"Bring-up of {device}" + (" (simulated)" if self.simulated and "simulated" not in device else "")
 
     @property
     def suites(self) -> tuple[str, ...]:
+        """Return the names of the suites, in order."""
         return tuple(dict.fromkeys(case.suite for case in self.cases))
 
     def of(self, suite: str) -> tuple[Case, ...]:
+        """Return the cases of a suite."""
         return tuple(case for case in self.cases if case.suite == suite)
 
     @property
     def counts(self) -> dict[str, int]:
-        """Cases of each status; explained differences apart."""
+        """Return the number of cases of each status; explained differences have their own."""
         names = (PASS, DIFFERS, "explained", UNSUPPORTED, LEFT_OUT)
         return {name: sum(case.shown == name for case in self.cases) for name in names}
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """What did not run, which stands first in every form: how many cases, then each reason with its count."""
+        """Return the number of cases that did not run, then each reason with its count; empty where all ran."""
         reasons = Counter(case.note or "no reason given" for case in self.cases if case.status == LEFT_OUT)
         if not reasons:
             return ()
@@ -177,7 +183,10 @@ class Report:
 
     @property
     def verdict(self) -> str:
-        """One sentence: "131 pass, 2 differ and are explained, 0 differ unexplained, ..."; what did not run comes first."""
+        """Return one sentence: "131 pass, 2 differ and are explained, 0 differ unexplained, ...".
+
+        Cases that did not run come first.
+        """
         counts = self.counts
         words = sum(case.words for case in self.cases)
         recorded = sum(case.recorded for case in self.cases)
@@ -191,8 +200,11 @@ class Report:
 
     @property
     def exit_code(self) -> int:
-        """70 if a bug of refsim kept a case from running, 1 if any difference is unexplained, 5 if a case did not run or
-        nothing was compared, else 0."""
+        """Return the exit code of the command.
+
+        70 if a bug of refsim kept a case from running, 1 if any difference is unexplained, 5 if a case did not run or
+        nothing was compared, else 0.
+        """
         if any(case.bug for case in self.cases):
             return Kind.BUG.value
         if any(case.unexplained for case in self.cases):
@@ -220,7 +232,7 @@ class Report:
 
 
 def read_report(path: Path) -> Report:
-    """The report in a JSON file that `refsim bringup` wrote; RefsimError (exit 3) for any other file."""
+    """Return the report in a JSON file of `refsim bringup`; raise RefsimError (exit 3) for any other file."""
     import json
 
     def bad(what: str) -> RefsimError:
@@ -246,9 +258,9 @@ def read_report(path: Path) -> Report:
 
 
 def changes_since(old: Report, cases: tuple[Case, ...], facts: Mapping[str, str]) -> tuple[Change, ...]:
-    """What differs between two reports: facts, cases that came or went, statuses, counts, found parameters.
+    """Return the changes between two reports: facts, added and removed cases, statuses, counts, parameters.
 
-    Suites that were not asked for this time are left out; seconds and words do not count as changes.
+    Suites that did not run this time are left out; seconds and compared results do not count as changes.
     """
     found = [
         Change(name, old.facts.get(name, "-"), facts.get(name, "-"))
@@ -266,6 +278,7 @@ def changes_since(old: Report, cases: tuple[Case, ...], facts: Mapping[str, str]
 
 
 def _in_short(case: Case | None) -> str:
+    """Return status, differences and parameters of a case as text."""
     if case is None:
         return "absent"
     parts = [case.shown]

@@ -1,9 +1,9 @@
-"""The special functions on a device, one instruction a kernel: what each returns, against the model and an H200's recording.
+"""The special functions on a device, one instruction a kernel, compared with the model and an H200's recording.
 
-A recorded word stands for 2^20 inputs (a group), or for 2^22 pairs of a division; of 16 bits all results are stored. Every result
-that a device gives for a group is compared with the model, and their digest with the recording; a simulated GPU takes one group,
-and of a division one chunk, against the model alone. `exhaustive` lets a GPU make the digests of all 4,096 groups itself, by
-gpu/probes/special_functions.cu, and compares these with the recording alone.
+A recorded word stands for 2^20 inputs (a group), or for 2^22 pairs of a division; for 16 bits all results are stored.
+Every result of a group on the device is compared with the model, and their digest with the recording. A simulated GPU
+takes one group, or one chunk of a division, compared only with the model. With `exhaustive` a GPU makes the digests of
+all 4,096 groups itself, by gpu/probes/special_functions.cu, and they are compared only with the recording.
 """
 
 import re
@@ -40,21 +40,25 @@ PROBES = KERNEL_FILE.parent / "special_functions.cu"
 BLOCK_THREADS = 256
 Words = NDArray[np.unsignedinteger[Any]]
 
-# Groups: for float32 the beginnings of 1, -1, the subnormals, and of infinity with NaNs; for float64, of which a group is one
-# sign and exponent, from 1 on, zeros, and NaNs; for a division 16 divisors' exponents from 112 on beside dividends from 1 on.
+# Groups: float32 from 1, -1, the subnormals, infinity with NaNs; float64 (a group is one sign and exponent) from 1, zeros,
+# NaNs; a division: 16 divisors' exponents from 112 on with dividends from 1 on.
 _GROUPS = {32: (0x3F8, 0xBF8, 0, 0x7F8), 64: (0x3FF, 0, 0x7FF)}
 _SIMULATED = {32: (0x3F8,), 64: (0x3FF,)}
 _OF_PAIRS, _CHUNK_OF_PAIRS = (127 * 16 + 7,), 127 << 10 | 126 << 2
 
 
 def fingerprint() -> str:
+    """Return the hash of the files that decide the suite's results."""
     folder = vectors_folder()
     return hashed([file for file in (PROBES, *folder.glob(f"{PROBES.stem}.*")) if file.is_file()])
 
 
 def tasks(device: Device, exhaustive: str = "") -> Sequence[Task]:
-    """A case for each instruction whose bits are recorded; `exhaustive` asks a GPU for digests of all its inputs, and a
-    simulated one for nothing: RefsimError usage."""
+    """Return a case for each instruction with recorded bits; `exhaustive` makes a GPU compute digests of all its
+    inputs.
+
+    Raises RefsimError `usage` for `exhaustive` on a simulated GPU.
+    """
     if exhaustive and device.is_simulated:
         raise RefsimError(
             "usage",
@@ -68,7 +72,7 @@ def tasks(device: Device, exhaustive: str = "") -> Sequence[Task]:
 
 @dataclass
 class _Compared:
-    """A form as a device has it; every result goes past the model's."""
+    """A form on a device; every result is compared with the model's."""
 
     form: SpecialForm
     launcher: Launcher
@@ -77,7 +81,7 @@ class _Compared:
     first: Difference | None = None
 
     def __call__(self, *given: Words) -> Words:
-        """The device's results of patterns of any shape."""
+        """Return the device's results of patterns of any shape, and count the differences from the model."""
         operands = [np.ascontiguousarray(each).reshape(-1) for each in given]
         form, count = self.form, operands[0].size
         out = self.launcher.output(count, operands[0].dtype, name=f"d{self.words}")
@@ -100,7 +104,7 @@ class _Compared:
 
 
 def _sampled(device: Device, form: SpecialForm) -> Case:
-    """The instruction alone on some groups, each result against the model, each digest against the recording."""
+    """Return the case of the instruction on some groups: results against the model, digests against the recording."""
     name, bits = form.instruction.replace(".", "_"), form.format.bits
     with device.probing().loaded(_program(form, device.target), form.instruction) as launcher:
         seen, strayed = _Compared(form, launcher), list[str]()
@@ -118,7 +122,7 @@ def _sampled(device: Device, form: SpecialForm) -> Case:
 
 
 def _digest(form: SpecialForm, function: Callable[..., Words], group: int) -> int:
-    """The recorded word of a group as a function on words gives it."""
+    """Return the recorded word of a group by a function on patterns."""
     if form.operands == 2:
         return replayed_pairs([function], group)[0]
     if form.format.bits == 64:
@@ -127,6 +131,7 @@ def _digest(form: SpecialForm, function: Callable[..., Words], group: int) -> in
 
 
 def _case(form: SpecialForm, device: Device, seen: _Compared, strayed: list[str], coverage: str) -> Case:
+    """Return the case of one form from its comparisons."""
     is_recorded = device.target.startswith(RECORDED_ON)
     if not (seen.differing or strayed):
         return outcome(PASS, words=seen.words, coverage=coverage, note="" if is_recorded else f"as on {RECORDED_ON}")
@@ -143,7 +148,10 @@ def _case(form: SpecialForm, device: Device, seen: _Compared, strayed: list[str]
 
 
 def _whole(device: Device, form: SpecialForm) -> Case:
-    """Digests of every input, made on the device; of the 16-bit forms, and where a digest differs, the instruction alone."""
+    """Return the case of every input by digests made on the device.
+
+    16-bit forms, and forms with a differing digest, run alone.
+    """
     if form.format.bits == 16:
         return _sampled(device, form)
     name, is_pair = form.instruction.replace(".", "_"), form.operands == 2
@@ -175,7 +183,7 @@ def _whole(device: Device, form: SpecialForm) -> Case:
 
 
 def _program(form: SpecialForm, target: str) -> str:
-    """The kernel of one instruction, for a target."""
+    """Return the kernel of one instruction, for a target."""
     kind, names = f"u{form.format.bits}", ", ".join(f"%{name}" for name in "ab"[: form.operands])
     probe = ScalarForm(form.instruction, (kind,) * form.operands, form.format.bits, f"{form.instruction} %d, {names};")
     return re.sub(r"(?m)^\.target .*$", f".target {target}", probe_module([probe]))

@@ -1,7 +1,8 @@
-"""Finished cases on disk, so that an interrupted bring-up goes on where it stopped.
+"""Finished cases on disk, so that an interrupted bring-up can be resumed.
 
-One file per device and toolchain; each suite under the hash of what decides its results, and all of it under a checksum.
-Another hash, another file format, a damaged or an edited file count as nothing there: results are then made anew.
+There is one file per device and tools. Each suite is stored under the hash of the files that decide its results, and
+the file has a checksum. A file with another hash or format, or a damaged or edited file, counts as empty: results are
+computed again.
 """
 
 import json
@@ -20,10 +21,13 @@ MAX_STATE_BYTES = 1 << 28
 
 
 class State:
-    """The cases of a bring-up that are finished; every change is on disk, whole, when the call returns."""
+    """The finished cases of a bring-up; every change is on disk when the call returns."""
 
     def __init__(self, folder: Path | None, facts: Mapping[str, str], suites: Mapping[str, str]) -> None:
-        """`facts` decide the file, `suites` (name to hash) which of its cases still hold."""
+        """Load the finished cases.
+
+        `facts` select the file, `suites` (name to hash) the cases that are still valid.
+        """
         name = digest(*(part for pair in sorted(facts.items()) for part in pair))[:16]
         self.path = (folder or cache_directory() / "bringup") / f"bringup-{name}.json"
         self.hashes = dict(suites)
@@ -33,6 +37,7 @@ class State:
         self._load()
 
     def _load(self) -> None:
+        """Read the file; a damaged file counts as empty and sets `is_damaged`."""
         asked = dict(self.hashes)
         try:
             record = json.loads(read_whole(self.path, MAX_STATE_BYTES, "a file of finished cases"))
@@ -53,11 +58,12 @@ class State:
         return sum(map(len, self.stored.values()))
 
     def find(self, suite: str, name: str) -> Case | None:
-        """The case as it ended before, or None."""
+        """Return the finished case, or None."""
         return self.stored.get(suite, {}).get(name)
 
     def keep(self, case: Case) -> None:
-        """Adds a finished case; one that did not run is not finished. Raises RefsimError where the disk refuses."""
+        """Add a finished case and write the file; a case that did not run is not kept. Raises RefsimError for a disk
+        error."""
         if case.status == LEFT_OUT:
             return
         self.stored.setdefault(case.suite, {})[case.name] = case
@@ -82,7 +88,7 @@ class State:
         write_atomically(self.path, fill, overwrite=True)
 
     def clear(self) -> None:
-        """Forgets everything: the next bring-up starts anew. Raises RefsimError where the file stays."""
+        """Remove all finished cases and the file. Raises RefsimError where the file cannot be removed."""
         self.stored = {}
         try:
             self.path.unlink(missing_ok=True)
@@ -96,5 +102,5 @@ class State:
 
 
 def _checksum(suites: object) -> str:
-    """Of the cases as JSON spells them; what was read and is written again has the same."""
+    """Return the checksum of the cases as JSON; it is equal after reading and writing."""
     return digest(json.dumps(suites, sort_keys=True))

@@ -1,4 +1,4 @@
-"""The suites of a bring-up, and the run through them: one case after the other, each finished on disk before the next."""
+"""The suites of a bring-up, and the run through them: one case after another, each stored on disk before the next."""
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -15,7 +15,7 @@ from refsim.errors import RefsimError, unknown
 
 @dataclass(frozen=True)
 class Suite:
-    """A suite: its cases on a device, and the hash of the files (beside refsim itself) that decide its results."""
+    """A suite: its cases on a device, and the hash of the files (in addition to refsim) that decide its results."""
 
     name: str
     summary: str
@@ -25,7 +25,7 @@ class Suite:
 
 SUITES = (
     Suite("conversions", "every cvt, over all its inputs", conversions.tasks, conversions.fingerprint),
-    Suite("layouts", "who holds which element", layouts.tasks, layouts.fingerprint),
+    Suite("layouts", "the thread and register of each element", layouts.tasks, layouts.fingerprint),
     Suite("numerics", "what tensor cores return", numerics.tasks, numerics.fingerprint),
     Suite("special-functions", "what .approx returns", special_functions.tasks, special_functions.fingerprint),
     Suite("kernels", "compiled kernels against their oracles", kernels.tasks, kernels.fingerprint),
@@ -35,7 +35,7 @@ ALWAYS = ("conversions", "layouts", "numerics", "special-functions", "kernels")
 
 
 def suite_named(name: str) -> Suite:
-    """The suite of that name; an unknown one is an error with the nearest."""
+    """Return the suite of that name; raise with the nearest name for an unknown one."""
     rows = {suite.name: suite for suite in SUITES}
     if name not in rows:
         raise unknown("suite", name, list(rows))
@@ -43,8 +43,10 @@ def suite_named(name: str) -> Suite:
 
 
 def suites_of(names: Iterable[str], extent: str | None) -> list[Suite]:
-    """The suites of some names, over whole input spaces where `extent` asks for that and they have them; an unknown name is an
-    error, and so is an extent that none of them has: fp8 of layouts."""
+    """Return the suites of some names, over whole input spaces where `extent` asks for them.
+
+    Raises RefsimError for an unknown name, and for an extent that none of the suites has, as fp8 for layouts.
+    """
     plain = [suite_named(name) for name in names]
     found = [exhaustively(suite, extent) for suite in plain]
     if extent is not None and all(one is other for one, other in zip(found, plain, strict=True)):
@@ -57,10 +59,10 @@ def suites_of(names: Iterable[str], extent: str | None) -> list[Suite]:
 
 
 def exhaustively(suite: Suite, extent: str | None) -> Suite:
-    """The suite of conversions with the model over whole input spaces, "all" or "fp8", that of special functions with digests
-    of them ("all"); other suites and None: as it is.
+    """Return the suite over whole input spaces: conversions by the model ("all", "fp8"), special functions by digests
+    ("all").
 
-    Cases that are finished count for the same extent only. Raises nothing.
+    Other suites, and every suite for None, are returned unchanged. Finished cases count only for their extent.
     """
     exhaustible: tuple[Callable[..., Sequence[Task]], ...] = (conversions.tasks, special_functions.tasks)
     found = next((each for each in exhaustible[: 1 if extent == "fp8" else 2] if each is suite.tasks), None)
@@ -72,7 +74,7 @@ def exhaustively(suite: Suite, extent: str | None) -> Suite:
 
 @dataclass(frozen=True)
 class RunProgress:
-    """Where a run stands: this case of `planned`, and whether its result is from before."""
+    """The progress of a run: this case, its number `done` of `planned`, and whether its result was kept from before."""
 
     suite: str
     name: str
@@ -84,7 +86,7 @@ class RunProgress:
 def run_suites(
     device: Device, suites: Sequence[Suite], state: State, on_step: Callable[[RunProgress], None] | None = None
 ) -> Iterator[Case]:
-    """Runs the cases that `state` does not hold yet; yields all of them in order, and keeps each before the next begins."""
+    """Run the cases that `state` does not hold yet; yield all cases in order, each stored before the next begins."""
     planned = [(suite, task) for suite in suites for task in tasks_of(suite, device)]
     for number, (suite, task) in enumerate(planned):
         known = state.find(suite.name, task.name)
@@ -97,7 +99,7 @@ def run_suites(
 
 
 def tasks_of(suite: Suite, device: Device) -> Sequence[Task]:
-    """The cases of a suite; a suite that cannot even list them is one case that says why."""
+    """Return the cases of a suite; a suite that cannot list them is one case with the reason."""
     try:
         return suite.tasks(device)
     except RefsimError as error:
@@ -110,7 +112,7 @@ def tasks_of(suite: Suite, device: Device) -> Sequence[Task]:
 
 
 def timed(suite: Suite, task: Task) -> Case:
-    """Runs one case, with its time; an error is a case too."""
+    """Run one case and return it with its time; an error becomes a case too."""
     began = time.perf_counter()
     try:
         case = task.run()

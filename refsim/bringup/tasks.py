@@ -1,4 +1,4 @@
-"""One case before it has run, and what an error makes of it."""
+"""One case before it has run, and the case of an error."""
 
 import hashlib
 import traceback
@@ -20,15 +20,15 @@ class Task:
 
 
 def outcome(status: str, **facts: object) -> Case:
-    """What a task returns: a Case whose suite and name are added by the run."""
+    """Return a task's result: a Case whose suite and name the run adds."""
     return Case("", "", status, **facts)  # type: ignore[arg-type]
 
 
 def refused(error: RefsimError) -> Case:
-    """The case that ended in an error.
+    """Return the case that ended in an error.
 
-    A fault on the device is a difference; a missing tool means that it was not run; anything else, that this device or
-    its compiler does not have what the case needs.
+    A fault on the device is a difference. A missing tool means that the case was not run. Any other error means that
+    this device or its compiler lacks a requirement of the case.
     """
     first = f"{error.what}" + (f" ({error.where.strip()})" if error.where and len(error.where) < 80 else "")
     if error.kind is Kind.FAULT:
@@ -39,14 +39,14 @@ def refused(error: RefsimError) -> Case:
 
 
 def broken(error: Exception) -> Case:
-    """The case in which refsim itself failed: not run, with the place of the failure."""
+    """Return the case in which refsim itself failed: not run, with the place of the failure."""
     frames = traceback.extract_tb(error.__traceback__)
     place = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
     return outcome(LEFT_OUT, note=f"a bug of refsim: {type(error).__name__}: {error}{place}", bug=True)
 
 
 def hashed(files: Sequence[Path]) -> str:
-    """SHA-256 over names and contents."""
+    """Return SHA-256 over names and contents of files."""
     state = hashlib.sha256()
     for file in sorted(files):
         state.update(f"{file.name} {file.stat().st_size}\n".encode())

@@ -1,7 +1,7 @@
-"""The tensor-core instructions that the probe kernels hold, and one call that multiplies with any of them.
+"""The tensor-core instructions of the probe kernels, and one function that multiplies with any of them.
 
-Operands are codes; the fragments of `refsim.layouts` say which register takes which code. B of wgmma lies in shared
-memory as core matrices of 8 rows x 16 bytes: the two of a row group side by side, then the next 8 rows.
+Operands are codes; the fragments of `refsim.layouts` map codes to registers. B of wgmma is in shared memory as core
+matrices of 8 rows x 16 bytes: the two of a row group next to each other, then the next 8 rows.
 """
 
 from collections.abc import Iterator
@@ -57,7 +57,7 @@ _names = count()
 class TensorCoreInstruction:
     """One tensor-core instruction: its PTX opcode, shape and formats, the entry of the probe file, its first target.
 
-    `unit` is that of `refsim.numerics`. `since` is the first target that has the instruction; with a suffix a, the
+    `unit` is a unit of `refsim.numerics`. `since` is the first target that has the instruction; with a suffix a, the
     only one. wgmma m64n8k32 of E4M3 is wgmma.mma_async.sync.aligned.m64n8k32.f32.e4m3.e4m3, since sm_90a.
     """
 
@@ -74,25 +74,26 @@ class TensorCoreInstruction:
 
     @property
     def threads(self) -> int:
+        """Return the number of threads that execute the instruction."""
         return 128 if self.unit == "wgmma" else 32
 
     @property
     def negates(self) -> bool:
-        """Whether the instruction can turn the sign of an operand."""
+        """Return whether the instruction can negate an operand."""
         return self.unit == "wgmma" and not self.d_format.is_integer
 
     def runs_on(self, target: str) -> bool:
-        """Whether a target has the instruction: sm_90a has wgmma, sm_90 has not."""
+        """Return whether a target has the instruction: sm_90a has wgmma, sm_90 does not."""
         if self.since.endswith("a"):
             return target == self.since  # the probes are compiled for no other one
         return target_named(target).number >= target_named(self.since).number
 
     def profile(self, target: str) -> Profile:
-        """The row of `refsim.numerics` for this instruction on a target."""
+        """Return the profile of `refsim.numerics` for this instruction on a target."""
         return profile_of(target, self.unit, self.a_format, self.b_format, self.d_format, self.k)
 
     def fragment(self, operand: str) -> Fragment:
-        """Who holds which element of "a", "b" (not of wgmma) or "d"."""
+        """Return the fragment of "a", "b" (not of wgmma) or "d"."""
         shape, unit = f"m{self.m}n{self.n}k{self.k}", "wgmma" if self.unit == "wgmma" else "mma"
         type = self.b_format if operand == "b" else self.a_format
         refined = operand == "d" and self.d_format is F16
@@ -103,7 +104,7 @@ KERNEL_FILE = bundled("gpu/probes/tensor_cores.cu")
 
 
 def instructions(target: str) -> tuple[TensorCoreInstruction, ...]:
-    """Every instruction that the probe file holds for a target; instructions("sm_80") has 21.
+    """Return every instruction of the probe file for a target; instructions("sm_80") has 21.
 
     Raises RefsimError for a name that is no target from sm_80 on.
     """
@@ -113,7 +114,7 @@ def instructions(target: str) -> tuple[TensorCoreInstruction, ...]:
 
 
 def instruction_named(name: str) -> TensorCoreInstruction:
-    """The instruction of an opcode; an unknown one is an error with the nearest."""
+    """Return the instruction of an opcode; raise with the nearest opcode for an unknown one."""
     rows = {row.name: row for row in _every()}
     if name not in rows:
         raise unknown("instruction", name, list(rows))
@@ -137,6 +138,7 @@ def _warp(
 
 
 def _warp_rows() -> Iterator[TensorCoreInstruction]:
+    """Yield the instructions of a warp."""
     for type, d, k in (
         *product((F16,), (F32, F16), (16, 8)),
         *product((BF16,), (F32,), (16, 8)),
@@ -156,6 +158,7 @@ def _warp_rows() -> Iterator[TensorCoreInstruction]:
 
 
 def _warpgroup_rows() -> Iterator[TensorCoreInstruction]:
+    """Yield the instructions of a warpgroup."""
     types: list[tuple[ElementType, ElementType, ElementType]] = [
         (F16, F16, F32),
         (F16, F16, F16),
@@ -184,13 +187,13 @@ def products(
     negate_a: bool = False,
     negate_b: bool = False,
 ) -> Codes:
-    """D = A B^T + C of every product of a batch, as codes (batch, M, N), chained over K inside one launch.
+    """Return D = A B^T + C of every product of a batch, as codes (batch, M, N), chained over K in one launch.
 
     `a` (batch, M, K) and `b` (batch, N, K): codes, unsigned integers of the format's width (s8 and u8 as bytes, tf32 as
-    words); K is any multiple of the instruction's. `c` (batch, M, N): codes of D's format, or None: scale-d = 0 for
-    wgmma, a C of zeros for mma.sync. `negate_a`, `negate_b`: imm-scale-a, imm-scale-b = -1, wgmma of floats only.
-    Every call leaves its buffers in the launcher: open a new one after a few. Raises RefsimError for arguments that do
-    not fit. Rule: `numerics.mma` with the instruction's unit, formats and k.
+    32-bit words); K is any multiple of the instruction's. `c` (batch, M, N): codes of D's format, or None: scale-d = 0
+    for wgmma, a C of zeros for mma.sync. `negate_a`, `negate_b`: imm-scale-a, imm-scale-b = -1, wgmma of floats only.
+    Every call leaves its buffers in the launcher: open a new launcher after a few calls. Raises RefsimError for
+    arguments that do not fit. Rule: `numerics.mma` with the instruction's unit, formats and k.
     """
     x, y, z = _checked(instruction, a, b, c)
     if (negate_a or negate_b) and not instruction.negates:
@@ -221,7 +224,7 @@ def products(
 def _checked(
     instruction: TensorCoreInstruction, a: ArrayLike, b: ArrayLike, c: ArrayLike | None
 ) -> tuple[Codes, Codes, Codes | None]:
-    """The arrays of a call, or a RefsimError that names the one that does not fit."""
+    """Return the arrays of a call, or raise RefsimError that names the array that does not fit."""
     x, y = np.asarray(a), np.asarray(b)
     z = None if c is None else np.asarray(c)
     batch, k = (x.shape[0], x.shape[-1]) if x.ndim == 3 else (0, 0)
@@ -251,13 +254,13 @@ def _checked(
 
 
 def _by_step(operand: Codes, k: int) -> Codes:
-    """(batch, rows, K) as (batch, steps, rows, k)."""
+    """Return (batch, rows, K) as (batch, steps, rows, k)."""
     batch, rows, length = operand.shape
     return operand.reshape(batch, rows, length // k, k).swapaxes(1, 2)
 
 
 def packed(layout: Fragment, codes: Codes) -> Codes:
-    """Matrices (..., rows, cols) as registers (..., threads, registers), as the fragment has them.
+    """Return matrices (..., rows, cols) as the fragment's registers (..., threads, registers).
 
     mma.m16n8k16.bf16.a: thread 5, register 1 is A[9, 2] in its lower half and A[9, 3] in its upper.
     """
@@ -268,7 +271,7 @@ def packed(layout: Fragment, codes: Codes) -> Codes:
 
 
 def unpacked(layout: Fragment, registers: Codes, dtype: np.dtype[Any]) -> Codes:
-    """The inverse for the batch of a launch: registers in a row become matrices (batch, rows, cols)."""
+    """Return matrices (batch, rows, cols) of the registers of a launch: the inverse of `packed`."""
     slots = registers.view(f"u{layout.slot_bits // 8}").reshape(-1, layout.threads, layout.values)
     codes = np.zeros((len(slots), *layout.shape), dtype)
     rows, cols = layout.elements
@@ -277,7 +280,7 @@ def unpacked(layout: Fragment, registers: Codes, dtype: np.dtype[Any]) -> Codes:
 
 
 def _tiles(b: Codes) -> Codes:
-    """B (batch, steps, N, k) as the words of shared memory (batch, steps, N * 8): core matrices without a swizzle."""
+    """Return B (batch, steps, N, k) as 32-bit words (batch, steps, N * 8) of core matrices without a swizzle."""
     batch, steps, n, _ = b.shape
     rows = np.ascontiguousarray(b).view(np.uint8).reshape(batch, steps, n // 8, 8, 2, 16)
     words: Codes = np.ascontiguousarray(rows.swapaxes(3, 4)).view(np.uint32).reshape(batch, steps, -1)
@@ -286,7 +289,7 @@ def _tiles(b: Codes) -> Codes:
 
 @lru_cache(maxsize=1)
 def _descriptor_word() -> int:
-    """The matrix descriptor of such a tile at address 0."""
+    """Return the matrix descriptor of such a tile at address 0."""
     return descriptor("wgmma-smem").encode(
         start_address=0, leading_byte_offset=CORE_BYTES, stride_byte_offset=2 * CORE_BYTES, swizzle="none"
     )

@@ -1,4 +1,5 @@
-"""The order in which a product of matrices adds: found by probing, said in words, held to the bits of random problems."""
+"""The order in which a matrix product adds: found by probing, described in words, compared with the bits of test
+cases."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""What a node of a tree does to its children, and the sum that tree and arithmetic make: the plain definition."""
+"""The operation of a tree's node on its children, and the sum of tree and arithmetic: the plain definition."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -31,13 +31,13 @@ ONE_FMA, FL_THEN_ADD = "one fused multiply-add", "rounded, then added"
 
 @dataclass(frozen=True)
 class NodeArithmetic:
-    """How nodes add: `step` the row of those that add several products at once, None where no node does.
+    """How nodes add: `step` is the profile of nodes that add several products at once, None without such nodes.
 
-    Elsewhere a product joins a sum of the format `sums` as `product` says, and two sums are added in it, or in the format
-    `meets`, to nearest even; of two products that meet the first of their chain is rounded. Where that is not all, `rounded` has
-    the places of the products that are rounded before they are added, and the others are fused. `partial` is the format that a
-    sum of products is rounded to before it meets another, None where it stays. The sum times `scale`, a power of two, is
-    rounded to the format of D.
+    Elsewhere a product joins a sum of the format `sums` by the rule `product`, and two sums are added in that format,
+    or in `meets`, to nearest even. Where two products are added, the first of their chain is rounded. `rounded` has the
+    places of the products that are rounded before they are added, where only some are; the others are fused. `partial`
+    is the format to which a sum of products is rounded before it is added to another, None where it is not rounded. The
+    sum times `scale`, a power of two, is rounded to the format of D.
     """
 
     step: Profile | None
@@ -49,6 +49,7 @@ class NodeArithmetic:
     scale: Fraction = Fraction(1)
 
     def __str__(self) -> str:
+        """Return the arithmetic in words."""
         parts = [
             self._steps()
             if self.step
@@ -65,6 +66,7 @@ class NodeArithmetic:
         return "; ".join(parts)
 
     def _steps(self) -> str:
+        """Return the description of the steps."""
         assert self.step is not None
         if self.step.method is EXACT:
             return "a step is exact and rounded once to float32, nearest even"
@@ -75,12 +77,12 @@ class NodeArithmetic:
 
 
 def steps_of(tree: "int | Node") -> list[Node]:
-    """The nodes that add more than two terms at once: those that only one sum enters."""
+    """Return the nodes that add more than two terms at once; at most one sum enters each of them."""
     return [node for node in post_order(tree) if len(node.children) > 2]
 
 
 def candidates(subject: OrderSubject, bench: Bench, tree: "int | Node") -> Iterator[NodeArithmetic]:
-    """The arithmetic that probing leaves open, likeliest first; bits decide among them."""
+    """Yield the arithmetic that fits the probes, likeliest first; the bits of test cases decide among them."""
     meetings: tuple[tuple[Format | None, Format | None], ...] = ((None, None),)
     if subject.d_format != F32 and any(len(node.nodes) == 2 for node in post_order(tree)):
         meetings = ((None, None), (subject.d_format, None), (None, subject.d_format))
@@ -105,7 +107,10 @@ def candidates(subject: OrderSubject, bench: Bench, tree: "int | Node") -> Itera
 
 
 def _meet_above(tree: "int | Node") -> bool:
-    """Whether sums meet, and no product joins them behind that: chains of one format may be added in another."""
+    """Return whether sums are added to each other, and no product is added after that.
+
+    Chains of one format may then be added in another.
+    """
     nodes = list(post_order(tree))
     return any(len(node.nodes) == 2 for node in nodes) and all(
         child.products for node in nodes if node.products for child in node.nodes
@@ -117,7 +122,7 @@ def _dtype(row: Format) -> str:
 
 
 def first_of_pairs(tree: "int | Node") -> tuple[int, ...]:
-    """Of each two products that meet, the place of the one that its chain begins with: the far one from where it goes on."""
+    """Return the place of the first product of each chain: of two products, the one farther from the chain's next."""
     follows = {id(child): node.products[0] for node in post_order(tree) for child in node.nodes if node.products}
     found = []
     for node in post_order(tree):
@@ -128,10 +133,10 @@ def first_of_pairs(tree: "int | Node") -> tuple[int, ...]:
 
 
 def _rounded_alone(subject: OrderSubject, bench: Bench, tree: "int | Node") -> tuple[int, ...]:
-    """The places whose products are rounded before they are added.
+    """Return the places whose products are rounded before they are added.
 
-    A product that float32 does not hold is taken away by another of the same factors that stands alone in what it meets: what
-    rounding cut off is left where it was fused. With (1 + 2^-23)^2 that is 2^-46.
+    A product that float32 does not hold is cancelled by another of equal factors that stands alone in its sum. The part
+    cut off by rounding is left where the product was fused. With (1 + 2^-23)^2 that part is 2^-46.
     """
     pairs = [
         (place, next(least(other) for other in node.children if other != place))
@@ -141,7 +146,7 @@ def _rounded_alone(subject: OrderSubject, bench: Bench, tree: "int | Node") -> t
     rows = subject.a_format, subject.b_format
     size = (
         7 if max(row.mantissa_bits for row in rows) <= F16.mantissa_bits else 15
-    )  # f16 holds the product, and what is left
+    )  # f16 holds the product and the remainder
     factors = [(2.0**row.mantissa_bits + 1) * 2.0 ** (min(size, reach(row) - 1) - row.mantissa_bits) for row in rows]
     a_code = encode(np.array(factors[0]), subject.a_format)
     b_code, taken = encode(np.array([factors[1], -factors[1]]), subject.b_format)
@@ -154,14 +159,14 @@ def _rounded_alone(subject: OrderSubject, bench: Bench, tree: "int | Node") -> t
 
 
 def _holds_products(sums: Format, subject: OrderSubject) -> bool:
-    """Whether a format holds every product, so that a fused multiply-add is a product and a sum."""
+    """Return whether a format holds every product, so that fusing makes no difference."""
     if len(subject.factors) == 1:  # a number is rounded to the format of sums as it is read
         return True
     return sum(row.mantissa_bits + 1 for row in subject.factors) <= sums.mantissa_bits + 1
 
 
 def _found(bench: Bench, tree: "int | Node", steps: list[Node]) -> Discovery:
-    """What probing shows of a step, read through a product of the step that takes its sum."""
+    """Return the probed parameters of a step, read through a product of a later step that cancels its sum."""
     step = max(steps, key=lambda node: len(node.products))
     holder: Node = step
     for node in post_order(tree):
@@ -173,9 +178,9 @@ def _found(bench: Bench, tree: "int | Node", steps: list[Node]) -> Discovery:
 
 
 def _rows(subject: OrderSubject, found: Discovery) -> Iterator[Profile]:
-    """Rows of a step. A zero stands where Hopper's does, below every product of ordinary numbers.
+    """Yield profiles of a step; a zero has Hopper's exponent, below every product of ordinary numbers.
 
-    Where too few binades are left to see a cut, there is none, or it is one of those that chips are known to make.
+    Where too few binades are left to see truncation, the step is exact, or has the parameters of a known chip.
     """
     like = replace(
         profile_of("sm_90a", "wgmma", "e4m3", "e4m3", "f32"),
@@ -195,7 +200,7 @@ def _rows(subject: OrderSubject, found: Discovery) -> Iterator[Profile]:
         return
     known = found.rounding
     roundings = [known] if isinstance(known, Rounding) else [RZ_F32, RNE_F32, RZ_E8M13]
-    for each in (subject.d_format, F16):  # rounding the result hides what a step did; sums of f16 may go on in float32
+    for each in (subject.d_format, F16):  # the result's rounding hides a step's; sums of f16 may continue in float32
         own = TO_NEAREST.get(each)
         if own is not None and own not in roundings:
             roundings.append(own)
@@ -204,7 +209,7 @@ def _rows(subject: OrderSubject, found: Discovery) -> Iterator[Profile]:
 
 
 def computed(tree: "int | Node", arithmetic: NodeArithmetic, subject: OrderSubject, a: Codes, b: Codes) -> Codes:
-    """D of A (M, K) and B (N, K) in this order: codes of the subject's result, by the definitions of each node alone."""
+    """Return D of A (M, K) and B (N, K) in this order, as codes, by the definition of each node alone."""
     operands = _Operands(tree, arithmetic, subject, a, b)
     total = folded(tree, operands.leaf, operands.node)
     if isinstance(total, int):
@@ -214,7 +219,7 @@ def computed(tree: "int | Node", arithmetic: NodeArithmetic, subject: OrderSubje
 
 
 def _carried(numbers: Values, row: Format) -> Values:
-    """Numbers rounded to a format, as `ieee` takes them: arrays of its dtype, patterns of bf16."""
+    """Return numbers rounded to a format, in the form that `ieee` takes: its dtype, or patterns of bf16."""
     if row is F64:  # the type of decoded numbers, which has no codes
         return np.asarray(numbers, np.float64)
     codes = np.asarray(encode(numbers, row, overflow="inf"))
@@ -222,15 +227,17 @@ def _carried(numbers: Values, row: Format) -> Values:
 
 
 def _numbers(carried: Values) -> Values:
+    """Return the numbers of `_carried`."""
     return np.asarray(decode(carried, BF16, np.float32)) if carried.dtype == BF16.code_dtype else carried
 
 
 class _Operands:
-    """A and B as the nodes read them: fields of codes for steps, numbers of the format of sums for the rest."""
+    """A and B as the nodes read them: fields of codes for steps, numbers of the format of sums elsewhere."""
 
     def __init__(
         self, tree: "int | Node", arithmetic: NodeArithmetic, subject: OrderSubject, a: Codes, b: Codes
     ) -> None:
+        """Decode the operands for the steps or for the sums."""
         self.arithmetic = arithmetic
         codes = (a, subject.a_format), (b, subject.b_format)
         self.fields: list[Fields] = []
@@ -243,9 +250,11 @@ class _Operands:
         self.shape = (len(a), len(b))
 
     def leaf(self, place: int) -> int:
+        """Return the place itself: the products of a place are computed in its node."""
         return place
 
     def node(self, node: Node, values: list[Any]) -> Values:
+        """Return the sum of a node (M, N) from its children's values."""
         products = [value for value in values if isinstance(value, int)]
         sums = [value for value in values if not isinstance(value, int)]
         if not products:
@@ -256,7 +265,8 @@ class _Operands:
         return self.step(products, sums[0] if sums else None)
 
     def _met(self, value: Values, node: Node) -> Values:
-        """A sum of products as it meets another, rounded to the format of partials first; sums of sums stay."""
+        """Return a sum of products before it is added to another, rounded to `partial` first; sums of sums are
+        unchanged."""
         partial, meets = self.arithmetic.partial, self.arithmetic.meets
         if not node.products or (partial is None and meets is None):
             return value
@@ -266,7 +276,7 @@ class _Operands:
         return _carried(numbers, meets or self.arithmetic.sums)
 
     def step(self, places: list[int], before: Values | None) -> Values:
-        """Products at some places of K joined to a sum, or to nothing."""
+        """Return the sum of products at some places of K and the sum `before`, if any."""
         if self.arithmetic.step is None:
             return self._one_by_one(places, before)
         row = replace(self.arithmetic.step, length=len(places))
@@ -277,6 +287,7 @@ class _Operands:
         return np.asarray(decode(sum_of(a, b, start[None], row)[0], result, np.float32))
 
     def _one_by_one(self, places: list[int], total: Values | None) -> Values:
+        """Return the sum after the products of some places, added one by one."""
         for place in sorted(places, key=lambda place: place not in self.alone):
             x, y = np.broadcast_arrays(self.numbers[0][:, None, place], self.numbers[1][None, :, place])
             if self.arithmetic.sums is F64:

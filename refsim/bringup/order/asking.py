@@ -1,4 +1,4 @@
-"""Asks a product of matrices for single sums: which products they add is chosen, the shape stays that of the subject."""
+"""Calls a matrix product for single sums: the added products are chosen, the shape is always the subject's."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -17,12 +17,11 @@ from refsim.render.cards import FieldsCard
 
 @dataclass(frozen=True, repr=False)
 class OrderSubject(FieldsCard):
-    """What is asked for its order: D (M, N) of A (M, K) and B (N, K), each D[m, n] the sum of A[m, k] B[n, k].
+    """A matrix product whose order is asked: D (M, N) of A (M, K) and B (N, K), D[m, n] the sum of A[m, k] B[n, k].
 
-    `multiply` takes codes and returns codes, and is called with these `n` and `k` and with M from `rows`. Where not
-    `a_is_free`, every element of A is 1: the subject takes B alone. Where not `b_is_free`, every element of B is, and the subject
-    adds the rows of A. `scheduled` is the same on a simulated GPU whose threads run in a random
-    order.
+    `multiply` takes codes and returns codes, and is called with these `n` and `k` and with M from `rows`. Without
+    `a_is_free`, every element of A is 1: the subject takes only B. Without `b_is_free`, every element of B is 1, and
+    the subject adds the rows of A. `scheduled` is `multiply` on a simulated GPU whose threads run in a random order.
     """
 
     name: str
@@ -39,12 +38,12 @@ class OrderSubject(FieldsCard):
 
     @property
     def factors(self) -> tuple[Format, ...]:
-        """The formats of what a product is made of: of sums of rows that of A alone."""
+        """Return the formats of a product's factors: only A's for sums of rows."""
         sides = (self.a_format, self.a_is_free), (self.b_format, self.b_is_free)
         return tuple(row for row, is_free in sides if is_free)
 
     def product(self, a: Codes, b: Codes) -> Codes:
-        """D, held to its shape and dtype. A copy: a subject may write its next result to the same place."""
+        """Return D, after a check of its shape and dtype, as a copy: a subject may reuse its result's memory."""
         d = np.array(self.multiply(np.ascontiguousarray(a), np.ascontiguousarray(b)))
         if d.shape != (len(a), len(b)) or d.dtype != self.d_format.code_dtype:
             raise RefsimError(
@@ -59,8 +58,8 @@ class OrderSubject(FieldsCard):
 class Asker:
     """One subject at one M: sums by the row of A and the row of B that they multiply, many in one call.
 
-    `columns` are the columns of D that are read, `row` the only row, where the order of single elements is asked. `scale` is
-    the power of two that D is of its sum, and is taken away.
+    `columns` are the columns of D that are read; `row` is the only row, where the order of single elements is asked.
+    `scale` is the power of two by which D is its sum multiplied; `sums` divides by it.
     """
 
     subject: OrderSubject
@@ -71,14 +70,14 @@ class Asker:
     scale: Fraction = Fraction(1)
 
     def sums(self, a: Codes, b: Codes, c: Codes | None = None) -> Codes:
-        """d (batch,) of a (batch, K) and b (batch, K), as `Bench` asks for; there is no C here."""
+        """Return d (batch,) of a (batch, K) and b (batch, K), as `Bench` asks for it; C must be zero."""
         if c is not None and c.any():
             raise RefsimError("no-order", "a product of matrices has no C", kind=Kind.BUG)
         found, row = self._found(a, b), self.subject.d_format
         return found if self.scale == 1 else encode(decode(found, row) / float(self.scale), row, overflow="saturate")
 
     def _found(self, a: Codes, b: Codes) -> Codes:
-        """The elements of D that hold these sums."""
+        """Return the elements of D that hold these sums."""
         columns = list(self.columns) or list(range(self.subject.n))
         rows = [self.row] if self.row is not None else list(range(self.m))
         if not self.subject.b_is_free:
@@ -103,7 +102,7 @@ class Asker:
         return d
 
     def _row_by_row(self, a: Codes, rows: list[int], column: int) -> Codes:
-        """Sums of rows of A, one in each of `rows`, and the last again in those behind."""
+        """Return sums of rows of A, one in each of `rows`; later rows repeat the last one."""
         subject, found = self.subject, []
         ones = np.full((subject.n, subject.k), encode(np.array(1.0), subject.b_format), subject.b_format.code_dtype)
         for start in range(0, len(a), len(rows)):
@@ -115,7 +114,7 @@ class Asker:
 
     @staticmethod
     def _fitting(kinds: NDArray[Any], start: int, rows: int, columns: int) -> tuple[int, list[int]]:
-        """How many of the sums from `start` on fit in one call, and the rows of A that they share."""
+        """Return how many of the sums from `start` on fit in one call, and the rows of A that they share."""
         mine: list[int] = []
         for taken, kind in enumerate(kinds[start : start + columns].tolist()):
             if not mine or mine[-1] != kind:
@@ -125,7 +124,7 @@ class Asker:
         return min(columns, len(kinds) - start), mine
 
     def bench(self, *, weighted: bool = False) -> Bench:
-        """The subject in numbers; `weighted`: all of A is 1, B carries the products."""
+        """Return the subject as a bench; with `weighted`, all of A is 1 and B carries the products."""
         subject = self.subject
         kind = _Rows if not subject.b_is_free else _Weighted if weighted or not subject.a_is_free else Bench
         return kind(self.sums, subject.a_format, subject.b_format, subject.d_format, subject.k)
@@ -133,55 +132,66 @@ class Asker:
 
 @dataclass(frozen=True)
 class _Weighted(Bench):
-    """All products are an element of B: every row of A is the same, so that one call answers as many as it has columns."""
+    """A bench whose products are elements of B: all rows of A are equal, so one call answers as many as it has
+    columns."""
 
     @property
     def top(self) -> int:
+        """Return the largest exponent of a product that probes use."""
         return min(reach(self.b_format), reach(self.d_format) - 1, 60)
 
     @property
     def least(self) -> int:
+        """Return the exponent of the least product."""
         return exponent_of(Fraction(self.b_format.quantum))
 
     @property
     def normal_bottom(self) -> int:
+        """Return the least exponent of a product of normal operands."""
         return 1 - self.b_format.bias
 
     def factors(self, value: Fraction) -> tuple[int, int]:
+        """Return the codes of 1 in A and of the value in B."""
         one, code = (int(encode(np.array(float(x)), row)) for x, row in ((1, self.a_format), (value, self.b_format)))
         return one, code
 
     def ask(self, probes: Sequence[Probe]) -> list[Fraction]:
+        """Return the result of each probe, with A all ones."""
         full = replace(self, dots=lambda a, b, c: self.dots(np.full_like(a, self.factors(power(0))[0]), b, c))
         return Bench.ask(full, probes)
 
 
 @dataclass(frozen=True)
 class _Rows(Bench):
-    """All products are an element of A: B is 1 where one is asked for."""
+    """A bench whose products are elements of A; B is 1 at the places of the probe."""
 
     @property
     def top(self) -> int:
+        """Return the largest exponent of a product that probes use."""
         return min(reach(self.a_format), reach(self.d_format) - 1, 60)
 
     @property
     def least(self) -> int:
+        """Return the exponent of the least product."""
         return exponent_of(Fraction(self.a_format.quantum))
 
     @property
     def normal_bottom(self) -> int:
+        """Return the least exponent of a product of normal operands."""
         return 1 - self.a_format.bias
 
     def factors(self, value: Fraction) -> tuple[int, int]:
+        """Return the codes of the value in A and of 1 in B."""
         code, one = (int(encode(np.array(float(x)), row)) for x, row in ((value, self.a_format), (1, self.b_format)))
         return code, one
 
 
 @dataclass(frozen=True)
 class ReadBack(Bench):
-    """Sums whose largest part is taken away again at the place `taken`, by a later step: what is left of them has few bits.
+    """A bench whose largest products are cancelled again at the place `taken`, by a later step: the rest has few bits.
 
-    A result in bf16 shows so what the sum before it kept. Without such a place the sums are read as they are.
+    A result in bf16 thereby shows the bits that the sum before it kept. Without such a place the sums are read
+    unchanged.
     """
 
     inner: Bench | None = None
@@ -189,23 +199,27 @@ class ReadBack(Bench):
 
     @property
     def top(self) -> int:
-        """So low that 64 of the largest product are one product still."""
+        """Return the largest exponent of a product that probes use: 64 such products are still one product."""
         return self._inner.top - (0 if self.taken is None else 6)
 
     @property
     def least(self) -> int:
+        """Return the exponent of the least product."""
         return self._inner.least
 
     @property
     def normal_bottom(self) -> int:
+        """Return the least exponent of a product of normal operands."""
         return self._inner.normal_bottom
 
     @property
     def _inner(self) -> Bench:
+        """Return the inner bench."""
         assert self.inner is not None
         return self.inner
 
     def ask(self, probes: Sequence[Probe]) -> list[Fraction]:
+        """Return the result of each probe, with its largest products cancelled and added back exactly."""
         largest = [self._largest(probe) if self.taken is not None else Fraction(0) for probe in probes]
         changed = [
             Probe({**probe.products, self.taken: -sum_of}) if sum_of and self.taken is not None else probe
@@ -215,12 +229,13 @@ class ReadBack(Bench):
 
     @staticmethod
     def _largest(probe: Probe) -> Fraction:
+        """Return the sum of the probe's largest products."""
         most = max((abs(value) for value in probe.products.values()), default=Fraction(0))
         return sum((value for value in probe.products.values() if abs(value) == most), Fraction(0))
 
 
 def read_back(bench: Bench, taken: int | None) -> ReadBack:
-    """The bench, read at what is left after the place `taken`."""
+    """Return the bench with sums that are cancelled at the place `taken`."""
     return ReadBack(
         bench.dots, bench.a_format, bench.b_format, bench.d_format, bench.k, bench.floor, inner=bench, taken=taken
     )

@@ -1,4 +1,4 @@
-"""A tree in a few lines: chains, steps, sums that are added in turn or by pairs, with what repeats said once."""
+"""A tree in a few lines: chains, steps, sums added in turn or by pairs; equal parts are described once."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -10,7 +10,8 @@ INDENT = "  "
 
 
 def lines_of(tree: "int | Node", arithmetic: NodeArithmetic, result: str) -> tuple[str, ...]:
-    """The order in words, what stands deeper indented: "4 sums added one after the other", "each: a chain of 8 steps"."""
+    """Return the order in words, deeper levels indented: "4 sums added one after the other", "each: a chain of 8
+    steps"."""
     if isinstance(tree, int):
         return ("one product",)
     described = _Describer(tree, arithmetic)
@@ -19,9 +20,10 @@ def lines_of(tree: "int | Node", arithmetic: NodeArithmetic, result: str) -> tup
 
 
 class _Describer:
-    """Shapes are numbered so that equal ones are found: two nodes have the same number where only their places differ."""
+    """Describes a tree; equal shapes have equal numbers: two such nodes differ only in their places."""
 
     def __init__(self, tree: Node, arithmetic: NodeArithmetic) -> None:
+        """Number the shapes of all nodes."""
         numbers: dict[tuple[int, ...], int] = {}
         self.arithmetic = arithmetic
         self.shapes: dict[int, int] = {}
@@ -31,7 +33,7 @@ class _Describer:
             below[id(node)] = self.shapes[id(node)] = numbers.setdefault(kinds, len(numbers))
 
     def lines(self, tree: "int | Node", depth: int) -> list[str]:
-        """What a subtree does, the sums that it adds below it."""
+        """Return the description of a subtree, with the sums that it adds below it."""
         pad = INDENT * depth
         if isinstance(tree, int):
             return [f"{pad}the product at k = {tree}"]
@@ -46,7 +48,7 @@ class _Describer:
         return [f"{pad}{len(parts)} sums added {how}".rstrip(), *self._each(parts, depth)]
 
     def _sums(self, node: Node) -> "tuple[list[Node], str]":
-        """What a node adds in the end, in the order of its additions, and how: a comb or a tree of pairs."""
+        """Return the sums that a node adds, in the order of its additions, and how: in turn or by pairs."""
         paired: list[Node] = [node]
         while all(len(each.nodes) == 2 and not each.products for each in paired):
             halves = [child for each in paired for child in each.nodes]
@@ -76,7 +78,7 @@ class _Describer:
         return parts, f"one after the other, {way}"
 
     def _each(self, parts: "Sequence[Node]", depth: int) -> list[str]:
-        """Parts of one shape said once, a last one that differs for itself."""
+        """Return the description of parts of one shape once, and of other shapes separately."""
         pad = INDENT * (depth + 1)
         alike = [each for each in parts if self.shapes[id(each)] == self.shapes[id(parts[0])]]
         others = [each for each in parts if self.shapes[id(each)] != self.shapes[id(parts[0])]]
@@ -93,7 +95,7 @@ class _Describer:
         return found
 
     def _chain(self, node: Node, depth: int) -> list[str]:
-        """Nodes that each add products to one sum: from the first to the last."""
+        """Return the description of nodes that each add products to one sum, from the first to the last."""
         groups: list[tuple[int, ...]] = []
         rest: int | Node = node
         while isinstance(rest, Node) and len(rest.nodes) < 2 and rest.products:
@@ -110,6 +112,7 @@ class _Describer:
         return found
 
     def _groups(self, groups: list[tuple[int, ...]], *, from_zero: bool) -> list[str]:
+        """Return the description of a chain's groups of products, from zero or added to a sum."""
         start = "from zero" if from_zero else "onto a sum"
         if self.arithmetic.step is None:
             if from_zero and len(groups[0]) == 2:
@@ -127,7 +130,7 @@ class _Describer:
 
 
 def _pairs(node: Node, parts: Sequence[Node]) -> str:
-    """Which of the parts meet first: by how many of them those that meet are apart."""
+    """Return which parts are added first, by the distance of each pair."""
     rank = {least(part): number for number, part in enumerate(parts)}
     apart: list[int] = []
     level = [node]
@@ -146,7 +149,7 @@ def _pairs(node: Node, parts: Sequence[Node]) -> str:
 
 
 def _direction(places: Sequence[int]) -> str:
-    """How places follow one another."""
+    """Return the order of places in words."""
     apart = {after - before for before, after in pairwise(places)}
     if len(apart) == 1 and (by := apart.pop()) in (1, -1):
         return "k ascending" if by == 1 else "k descending"

@@ -1,4 +1,5 @@
-"""The order in which a product of matrices adds, over sizes and places of its batch, and whether bits bear it out."""
+"""The order in which a matrix product adds, over sizes and places of its batch, and its check by the bits of test
+cases."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -17,14 +18,17 @@ from refsim.errors import RefsimError
 from refsim.render.cards import FieldsCard
 
 MOST_CLASSES = 8
-NEAR = 8  # so many values of M are tried one after the other
-MOST_ROWS = 1024  # sums of rows that one call is asked for
-SPARE = 8  # binades beyond those that a float32 sum hides, so that a call may count 256 products
+NEAR = 8  # up to so many values of M are tried one after the other
+MOST_ROWS = 1024  # sums of rows in one call
+SPARE = 8  # binades beyond float32's precision, so that a call can count 256 products
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class SumOrder(FieldsCard):
-    """A tree and what its nodes do; `lines` say both. `words`: how many words it was tried on, `equal` how many it gave."""
+    """A tree and the arithmetic of its nodes; `lines` describe both.
+
+    `words` results were compared, `equal` of them agree with this order, `reversed_equal` with the reversed order.
+    """
 
     tree: "int | Node"
     arithmetic: NodeArithmetic
@@ -35,19 +39,19 @@ class SumOrder(FieldsCard):
 
     @property
     def explains(self) -> bool:
-        """Whether computing in this order gave every word."""
+        """Return whether computing in this order gave every result."""
         return 0 < self.words == self.equal
 
     def is_like(self, other: "SumOrder") -> bool:
-        """The same additions, rounded the same way."""
+        """Return whether both make equal additions with equal rounding."""
         return same(self.tree, other.tree) and self.arithmetic == other.arithmetic
 
 
 @dataclass(frozen=True)
 class FirstDifference:
-    """The first word that another size or place of the batch changes: D[row, column] of a batch of `m` rows.
+    """The first result that another size or place of the batch changes: D[row, column] of a batch of `m` rows.
 
-    `agrees` is the largest M below it that was tried and gave the words of the smallest batch, 0 where none was.
+    `agrees` is the largest tried M below `m` whose results equal the smallest batch's, 0 without one.
     """
 
     m: int
@@ -60,7 +64,8 @@ class FirstDifference:
 
 @dataclass(frozen=True, eq=False)
 class AtM:
-    """One size of the batch: the order of each class of elements (None: not found, `why`), and words that an order gave."""
+    """One size of the batch: the order of each class of elements (None with the reason in `why`), and the explained
+    results."""
 
     m: int
     classes: tuple[tuple[SumOrder | None, int], ...]
@@ -70,12 +75,13 @@ class AtM:
 
     @property
     def orders(self) -> tuple[SumOrder, ...]:
+        """Return the orders that were found."""
         return tuple(order for order, _ in self.classes if order is not None)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Fingerprint(FieldsCard):
-    """What was found of a subject: its orders by M, whether words depend on M or place, whether two runs agree."""
+    """The findings about a subject: its orders by M, whether results depend on M or place, whether two runs agree."""
 
     subject: OrderSubject
     sizes: tuple[AtM, ...]
@@ -86,43 +92,45 @@ class Fingerprint(FieldsCard):
 
     @property
     def is_batch_invariant(self) -> bool:
-        """Whether a row gave the same words in every batch and at every place that was tried."""
+        """Return whether a row gave equal results in every batch and at every place that was tried."""
         return self.difference is None
 
     @property
     def words(self) -> int:
+        """Return the number of compared results."""
         return sum(each.words for each in self.sizes)
 
     @property
     def explained(self) -> int:
+        """Return the number of results that the orders give."""
         return sum(each.explained for each in self.sizes)
 
     @property
     def explains(self) -> bool:
-        """Whether computing in the orders found gives every word of every size."""
+        """Return whether the orders give every result of every size."""
         return 0 < self.words == self.explained
 
     @property
     def orders(self) -> tuple[SumOrder, ...]:
-        """The different orders, that of the smallest batch first."""
+        """Return the different orders, the smallest batch's first."""
         found: list[SumOrder] = []
         for each in self.sizes:
             found += [order for order in each.orders if not any(order.is_like(known) for known in found)]
         return tuple(found)
 
     def order_at(self, m: int) -> SumOrder | None:
-        """The order of most elements of a batch of m rows."""
+        """Return the order of most elements of a batch of m rows."""
         classes = next(each.classes for each in self.sizes if each.m == m)
         return max(classes, key=lambda each: each[1])[0] if classes else None
 
 
 def fingerprint(subject: OrderSubject, *, seeds: Sequence[int] = (0, 1), thorough: bool = False) -> Fingerprint:
-    """The orders of a subject for every M of its `rows`, held to the bits of two problems for each seed.
+    """Return the orders of a subject for every M of its `rows`, checked by the bits of two test cases for each seed.
 
-    The order of the first M is found by probing; another M, or another place of D, is probed where its words are not those
-    that a known order gives. `thorough`: groups that answer alike are asked one by one.
-    fingerprint of 16 products added by a chain of eight steps has one order, whose first line says so.
-    Raises RefsimError where the subject does, and for results of another shape. Source: FPRev; `refsim.bringup.discovery`.
+    The order of the first M is found by probing. Another M, or another place of D, is probed where no known order gives
+    its results. With `thorough`, groups with equal answers are asked one by one. The fingerprint of 16 products added
+    by a chain of eight steps has one order, whose first line says so. Raises RefsimError where the subject does, and
+    for results of another shape. Source: FPRev; `refsim.bringup.discovery`.
     """
     rows = sorted(set(subject.rows))
     run = _Run(subject, tuple(seeds), thorough)
@@ -135,6 +143,8 @@ def fingerprint(subject: OrderSubject, *, seeds: Sequence[int] = (0, 1), thoroug
 
 @dataclass
 class _Run:
+    """One fingerprint in progress: the subject, its orders so far, and its results by M."""
+
     subject: OrderSubject
     seeds: tuple[int, ...]
     thorough: bool
@@ -149,7 +159,7 @@ class _Run:
         self._given: dict[tuple[int, NodeArithmetic, int], tuple[int | Node, Codes]] = {}
 
     def in_turn(self, rows: list[int]) -> list[int]:
-        """Where a probe needs a row of A of its own, the batch of most rows is probed first: a call answers as many."""
+        """Return the order of the M: the largest useful batch first where each probe needs a row of A of its own."""
         if self.subject.b_is_free and _shares_rows(Asker(self.subject, rows[0])):
             return rows
         useful = self.subject.n if self.subject.b_is_free else MOST_ROWS
@@ -157,7 +167,7 @@ class _Run:
         return [most, *(m for m in rows if m != most)]
 
     def first_difference(self, rows: list[int]) -> FirstDifference | None:
-        """The first word, by M, that is not that of the same row in the smallest batch."""
+        """Return the first result, by M, that differs from the equal row's result in the smallest batch."""
         self.results = {m: self._results(m) for m in rows}
         self.repeats = self._repeats(rows[0]) and all(map(self._is_settled, rows))
         reference = self._first(rows[0], self.results[rows[0]])
@@ -173,7 +183,8 @@ class _Run:
         return [self._product(each.rows(m), each.b) for each in self.problems]
 
     def _repeats(self, m: int) -> bool:
-        """Whether each problem gives its words again, twice in turn: what alternates between two orders shows."""
+        """Return whether each test case gives its results again, twice in turn, which shows alternation of two
+        orders."""
         return all(
             np.array_equal(got, self._product(each.rows(m), each.b))
             for each, got in zip(self.problems, self.results[m], strict=True)
@@ -181,13 +192,14 @@ class _Run:
         )
 
     def _is_settled(self, m: int) -> bool:
-        """Whether a random order of threads gives the same words: sums by atomics are in the order in which threads come."""
+        """Return whether a random order of threads gives equal results; sums by atomics depend on that order."""
         if self.subject.scheduled is None:
             return True
         problem, got = self.problems[1], self.results[m][1]
         return np.array_equal(got, self.subject.scheduled(problem.rows(m), problem.b))
 
     def _difference(self, m: int, results: list[Codes], reference: list[Codes]) -> FirstDifference | None:
+        """Return the first difference of a batch's results from the reference, or None."""
         for want, got in zip(reference, results, strict=True):
             expected = want[np.arange(m) % POOL]
             if (places := np.argwhere(got != expected)).size:
@@ -196,9 +208,10 @@ class _Run:
         return None
 
     def _smallest(self, agrees: int, found: FirstDifference, reference: list[Codes]) -> FirstDifference:
-        """The smallest M between two that were asked: each in turn where they are near, else by halves.
+        """Return the difference at the smallest M between two tried ones: one by one where they are near, else by
+        halves.
 
-        Where the subject does not take an M it is asked for multiples of 2, then of 4, ...
+        Where the subject does not take an M, multiples of 2 are tried, then of 4, ...
         """
         step = 1
         while between := [m for m in range(agrees + 1, found.m) if m % step == 0]:
@@ -212,7 +225,7 @@ class _Run:
         return replace(found, agrees=agrees)
 
     def at(self, m: int) -> AtM:
-        """The order of each class of elements of a batch of m rows."""
+        """Return the order of each class of elements of a batch of m rows."""
         results = self.results[m]
         labels = self._labels(m)
         found: list[tuple[SumOrder | None, int]] = []
@@ -236,7 +249,8 @@ class _Run:
         return self.subject.product(a, b)
 
     def _first(self, m: int, results: list[Codes]) -> list[Codes]:
-        """The words that every other batch is held to, (4, N) each: of batches of the first M, that begin with each row."""
+        """Return the reference results of every other batch, (4, N) each: of batches of the first M that begin with
+        each row."""
         first = []
         for problem, got in zip(self.problems, results, strict=True):
             others = [
@@ -246,7 +260,7 @@ class _Run:
         return first
 
     def _labels(self, m: int) -> NDArray[np.int64]:
-        """Which elements of D are the same function: those that give the same words for the same rows."""
+        """Return the class of each element of D (m, N): elements of one class give equal results for equal rows."""
         words = []
         for seed in self.seeds:
             for a, b in uniform(self.subject, m, seed + 1000):
@@ -259,13 +273,14 @@ class _Run:
         return np.asarray(rank[label.reshape(-1)]).reshape(m, self.subject.n)
 
     def _known(self, results: list[Codes], mask: NDArray[np.bool_]) -> SumOrder | None:
+        """Return the known order that gives all results of a class, or None."""
         for order in self.orders:
             if all(self._equal(order, at, got, mask) == int(mask.sum()) for at, got in enumerate(results)):
                 return order
         return None
 
     def _equal(self, order: SumOrder, number: int, got: Codes, mask: NDArray[np.bool_]) -> int:
-        """How many words of a class an order gives."""
+        """Return how many results of a class an order gives."""
         key = id(order.tree), order.arithmetic, number
         if key not in self._given:
             problem = self.problems[number]
@@ -275,7 +290,7 @@ class _Run:
         return int(((got == want) & mask).sum())
 
     def _probed(self, m: int, results: list[Codes], mask: NDArray[np.bool_]) -> tuple[SumOrder | None, str]:
-        """The order of a class of elements by probing, the arithmetic that gives most of its words."""
+        """Return the order of a class of elements by probing, with the arithmetic that gives most of its results."""
         asker = self._asker(m, mask)
         try:
             best = self._best(asker, results, mask, self.thorough)
@@ -289,12 +304,14 @@ class _Run:
         return best, "" if best.explains else "the order found does not give every element"
 
     def _asker(self, m: int, mask: NDArray[np.bool_]) -> Asker:
+        """Return the calls for a class of elements: all of D, or the row with most elements of the class."""
         if mask.all():
             return Asker(self.subject, m)
         row = int(mask.sum(1).argmax())
         return Asker(self.subject, m, row, np.flatnonzero(mask[row]).tolist())
 
     def _best(self, asker: Asker, results: list[Codes], mask: NDArray[np.bool_], thorough: bool) -> SumOrder:
+        """Return the order found by one probing, with the arithmetic that gives most results."""
         bench = asker.bench(weighted=_shares_rows(asker))
         asker.scale = scale_of(bench)
         tree = Revealer(bench, thorough).tree()
@@ -314,9 +331,9 @@ class _Run:
         return best
 
     def _backwards(self, order: SumOrder, results: list[Codes], mask: NDArray[np.bool_]) -> int:
-        """How many words the same order from the other end of K gives: as many, where bits do not tell the order.
+        """Return how many results the reversed order gives: all of them, where bits do not show the order.
 
-        None of an order that is the same from both ends, as one of pairs is.
+        It is 0 for an order that equals its reverse, as an order of pairs does.
         """
         places = leaves(order.tree)
         turn = dict(zip(places, reversed(places), strict=True))
@@ -328,15 +345,15 @@ class _Run:
 
 
 def _shares_rows(asker: Asker) -> bool:
-    """Whether B alone carries the products, so that all rows ask the same: where its range allows, or A is all ones."""
+    """Return whether B alone carries the products, so all rows are equal: where B's range allows, or A is all ones."""
     weighted = asker.bench(weighted=True)
     return weighted.top - weighted.bottom >= HIDING + SPARE or not asker.subject.a_is_free
 
 
 def compared(one: Fingerprint, other: Fingerprint) -> FirstDifference | None:
-    """The first word in which two subjects differ on the same operands, at the M that both were asked with.
+    """Return the first result in which two subjects differ on equal operands, at an M that both were asked with.
 
-    Raises RefsimError for subjects of other formats or sizes: their operands would not be the same.
+    Raises RefsimError for subjects of other formats or sizes: their operands would differ.
     """
     left, right = one.subject, other.subject
     kinds = [(s.a_format, s.b_format, s.d_format, s.n, s.k, s.a_is_free, s.b_is_free) for s in (left, right)]

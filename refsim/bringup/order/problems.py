@@ -1,4 +1,4 @@
-"""TellingOperands on which the order of a sum shows: ordinary numbers, and sums whose exact value is zero."""
+"""Operands whose result shows the order of a sum: ordinary numbers, and sums whose exact value is zero."""
 
 from dataclasses import dataclass, replace
 
@@ -11,12 +11,8 @@ from refsim.conversions import encode
 from refsim.formats import Format
 
 Floats = NDArray[np.float64]
-POOL = (
-    4  # rows of A that differ; further rows repeat them, so that every place in a batch is compared with the same words
-)
-MOST_SPREAD = (
-    10  # binades around 1 in which magnitudes lie, on top of a normal distribution; fewer where a format has few
-)
+POOL = 4  # rows of A that differ; further rows repeat them, so every place in a batch has a result to be compared with
+MOST_SPREAD = 10  # binades around 1 of the magnitudes, in addition to a normal distribution; fewer in narrow formats
 
 
 @dataclass(frozen=True)
@@ -27,15 +23,15 @@ class TellingOperands:
     b: Codes
 
     def rows(self, m: int) -> Codes:
-        """A of a batch of m rows."""
+        """Return A of a batch of m rows."""
         return self.pool[np.arange(m) % len(self.pool)]
 
 
 def telling(subject: OrderSubject, seed: int) -> tuple[TellingOperands, TellingOperands]:
-    """Two problems of a seed: numbers of several binades, and the same with each product there again with the other sign.
+    """Return two test cases of a seed: numbers of several binades, and such numbers with every product also negated.
 
-    In the second what comes out is what additions lost: it shows the order even through a result of few bits. Which two
-    places cancel is drawn, so that no order that a kernel has puts them together.
+    The second result is the error of the additions: it shows the order even through a result of few bits. The two
+    places that cancel are random, so no kernel's order puts them together systematically.
     """
     generator = np.random.default_rng(seed)
     sides = (POOL, subject.a_format), (subject.n, subject.b_format)
@@ -56,16 +52,19 @@ def telling(subject: OrderSubject, seed: int) -> tuple[TellingOperands, TellingO
 
 
 def uniform(subject: OrderSubject, m: int, seed: int) -> list[tuple[Codes, Codes]]:
-    """A and B of `telling` with one row of A in all rows and one row of B in all: every element of D is the same sum."""
+    """Return A and B of `telling` with one row of A and one row of B repeated: every element of D is the same sum."""
     return [(each.pool[[0] * m], each.b[[0] * subject.n]) for each in telling(replace(subject, n=1), seed)]
 
 
 def _numbers(generator: np.random.Generator, shape: tuple[int, int], row: Format, most: float) -> Floats:
+    """Return normally distributed numbers, spread over binades."""
     spread = min(most, reach(row) / 3)
     return generator.standard_normal(shape) * np.exp2(generator.uniform(-spread, spread, shape))
 
 
 def _coded(subject: OrderSubject, pool: Floats, b: Floats) -> TellingOperands:
+    """Return the operands as codes of the subject's formats."""
+
     def codes(numbers: Floats, row: Format) -> Codes:
         return encode(numbers, row, overflow="saturate")
 

@@ -1,9 +1,10 @@
-"""Finds the tree of a sum: two large products that cancel swallow all that is added before or with the later of them.
+"""Finds the tree of a sum: two large products that cancel swallow everything added before or with the later of them.
 
-U at place i and -U at place j leave 0, and of the small products those that join after i and j have met: how many are lost
-is the size of the smallest subtree that holds both. From all j and one i follows the path from i to the root; what hangs on
-it is asked in the same way. A node of many children is a step that adds them at once: everything beside i and j is lost in it.
-Source: the published method FPRev (revealing floating-point accumulation order), here with a witness outside each group.
+U at place i and -U at place j leave 0, and the small products added after i and j have met. The number of lost products
+is the size of the smallest subtree that holds both. The answers for all j and one i give the path from i to the root;
+its side branches are asked likewise. A node of many children is a step that adds them at once: it loses everything
+except i and j. Source: the published method FPRev (revealing floating-point accumulation order), here with a witness
+outside each group.
 """
 
 from bisect import bisect_right
@@ -20,14 +21,14 @@ from refsim.conversions import decode
 from refsim.errors import Kind, RefsimError
 
 Question = tuple[int, int, int]
-HIDING = 26  # a sum of float32 loses what is less than 2^-25 of it
-NARROW_HIDING = 15  # a step that keeps 13 bits loses so much more: of operands of few binades that is asked instead
+HIDING = 26  # a sum of float32 loses terms below 2^-25 of it
+NARROW_HIDING = 15  # the distance for a step that keeps 13 bits: for operands of few binades
 MOST_PAIRS = 64
-AT_ONCE = 4096  # sums that are asked together
+AT_ONCE = 4096  # sums in one call
 
 
 class NoOrderError(RefsimError):
-    """What comes back is no sum in a fixed order of additions that lose bits."""
+    """Results that are no sum in a fixed order of additions that lose bits."""
 
 
 def _number(value: Fraction) -> str:
@@ -35,11 +36,12 @@ def _number(value: Fraction) -> str:
 
 
 def no_order(what: str, rule: str = "") -> NoOrderError:
+    """Return the error of a subject without a fixed order of additions."""
     return NoOrderError("no-order", what, rule=rule, kind=Kind.INCONCLUSIVE)
 
 
 def scale_of(bench: Bench) -> Fraction:
-    """The power of two that every result is of its sum, as a mean of 128 numbers is; 1 where there is none."""
+    """Return the power of two between every result and its sum, as in a mean of 128 numbers; 1 where there is none."""
     value = power((bench.top + bench.bottom) // 2)
     nothing, *alone = bench.ask([Probe({}), *(Probe({place: value}) for place in (0, bench.k // 2, bench.k - 1))])
     factor = alone[0] / value
@@ -49,9 +51,9 @@ def scale_of(bench: Bench) -> Fraction:
 
 @dataclass
 class Revealer:
-    """Asks one bench; answers are kept, and groups that answer like one that is known have its tree (unless `thorough`).
+    """Calls one bench; answers are cached, and groups with a known group's answers get its tree (unless `thorough`).
 
-    A question is two places and a number: which of `_groups` is counted, the two themselves left out.
+    A question is two places and a number: the index of the counted group in `_groups`, without the two places.
     """
 
     bench: Bench
@@ -63,28 +65,29 @@ class Revealer:
 
     @property
     def span(self) -> int:
-        """Binades between the large products and the small ones."""
+        """Return the binades between the large and the small products."""
         return self.bench.top - self.bench.bottom
 
     @property
     def at_once(self) -> int:
-        """How many small products may be counted in one result: they stay below the large one, and their number exact."""
+        """Return how many small products one result can count: they stay below the large product, and exact."""
         hiding = HIDING if self.span > HIDING else NARROW_HIDING
         return int(min(2 ** min(self.span - hiding, 12), 2 << self.bench.d_format.mantissa_bits, 4096))
 
     @property
     def _range(self) -> str:
+        """Return the range of products as text."""
         return f"products span 2^{self.bench.bottom} to 2^{self.bench.top}"
 
     def tree(self) -> "int | Node":
-        """The tree over all places. Raises NoOrderError where the answers are those of no tree."""
+        """Return the tree over all places; raise NoOrderError where the answers fit no tree."""
         if self.span <= NARROW_HIDING:
             raise no_order(f"{self._range}: none hides another")
         self._require_each_product_once()
         return joined(self._children(tuple(range(self.bench.k)), None))
 
     def _require_each_product_once(self) -> None:
-        """Refuses what is no sum of these products: one is not in it, or counts more than once, or something else is added."""
+        """Raise NoOrderError where a product is not in the sum, counts more than once, or anything else is added."""
         value = power((self.bench.top + self.bench.bottom) // 2)
         nothing, *alone = self.bench.ask([Probe({}), *(Probe({place: value}) for place in range(self.bench.k))])
         if nothing:
@@ -99,7 +102,7 @@ class Revealer:
             raise no_order(f"the product at {said_places(places)} {what}", "each product enters the sum once")
 
     def _children(self, places: tuple[int, ...], witness: int | None) -> "list[int | Node]":
-        """The subtrees over `places` that enter the step that also holds the witness."""
+        """Return the subtrees over `places` that enter the step that also holds the witness."""
         found: list[int | Node] = []
         rest = places
         whole = key = None
@@ -121,7 +124,8 @@ class Revealer:
         return found
 
     def _around(self, places: tuple[int, ...], witness: int | None) -> tuple[int, dict[int, int]]:
-        """A place in the middle, and for every other one how many products (itself counted) are below where they meet."""
+        """Return a middle place, and for every other place the number of products below their common node, itself
+        counted."""
         pivot = places[len(places) // 2]
         questions = self._questions(places, pivot, witness)
         lost = self._answers(questions)
@@ -135,6 +139,7 @@ class Revealer:
         return pivot, sizes
 
     def _questions(self, places: tuple[int, ...], pivot: int, witness: int | None) -> list[Question]:
+        """Return the questions of a pivot and every other place, with the group and the witness counted."""
         counted = (*places, *(() if witness is None else (witness,)))
         number = self._numbers.setdefault(counted, len(self._groups))
         if number == len(self._groups):
@@ -142,7 +147,7 @@ class Revealer:
         return [(pivot, j, number) for j in places if j != pivot]
 
     def _ask_pairs(self, places: tuple[int, ...], witness: int | None) -> None:
-        """Of a step that adds all places at once, what will be asked next, in one go."""
+        """Ask in one call the later questions of a step that adds all places at once."""
         ahead: list[Question] = []
         while len(places) > 1:
             pivot = places[len(places) // 2]
@@ -151,7 +156,7 @@ class Revealer:
         self._answers(ahead)
 
     def _path(self, places: tuple[int, ...], pivot: int, sizes: dict[int, int]) -> "int | Node":
-        """The subtree of the pivot: what joins it, nearest first."""
+        """Return the subtree of the pivot, its nearest partners first."""
         groups: dict[int, list[int]] = {}
         for j, lost in sizes.items():
             groups.setdefault(lost, []).append(j)
@@ -166,7 +171,7 @@ class Revealer:
         return tree
 
     def _answers(self, questions: Sequence[Question]) -> list[int]:
-        """How many of the counted products are lost, for each question."""
+        """Return how many of the counted products are lost, for each question."""
         new = [q for q in dict.fromkeys(questions) if q not in self._lost]
         survived, most = dict.fromkeys(new, 0), self.at_once
         parts = [(q, start) for q in new for start in range(0, len(self._groups[q[2]]), most)]
@@ -178,7 +183,7 @@ class Revealer:
         return [self._lost[question] for question in questions]
 
     def _surviving(self, parts: list[tuple[Question, int]]) -> list[int]:
-        """How many of the counted products of each part of a group are left beside U and -U."""
+        """Return how many counted products of each part of a group survive next to U and -U."""
         bench, shape = self.bench, (len(parts), self.bench.k)
         large, small = power(bench.top), power(bench.bottom)
         (a_large, b_large), (a_minus, b_minus), (a_small, b_small) = map(bench.factors, (large, -large, small))

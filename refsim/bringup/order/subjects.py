@@ -1,4 +1,5 @@
-"""What can be asked for its order: a product that a kernel declares, on a device, or a Python function of two matrices."""
+"""The subjects of order questions: a product that a kernel declares, on a device, or a Python function of two
+matrices."""
 
 import sys
 from collections.abc import Callable, Sequence
@@ -24,7 +25,7 @@ from refsim.typed_arrays import format_held, is_typed, words
 Layout = Literal["nt", "nn"]
 LAYOUTS: tuple[Layout, ...] = ("nt", "nn")
 USUAL_ROWS = (1, 2, 3, 4, 8, 16, 17, 32, 64, 65, 128, 129, 256)
-_INTEGERS: dict[int, type[np.integer[Any]]] = {1: np.uint8, 2: np.int16, 4: np.int32}  # those that torch takes
+_INTEGERS: dict[int, type[np.integer[Any]]] = {1: np.uint8, 2: np.int16, 4: np.int32}  # integers that torch has
 
 
 def of_kernel(
@@ -36,22 +37,23 @@ def of_kernel(
     k: int | None = None,
     rows: Sequence[int] | None = None,
 ) -> OrderSubject:
-    """A product of matrices of a kernel, its first where none is named, on a device.
+    """Return a matrix product of a kernel on a device; without a name, the kernel's first.
 
-    of_kernel(kernel_named("linear"), device.open("sim")).name is "linear linear_n64_s1".
-    Raises RefsimError for a kernel that declares no products, and for an unknown one.
+    of_kernel(kernel_named("linear"), device.open("sim")).name is "linear linear_n64_s1". Raises RefsimError for a
+    kernel that declares no products, and for an unknown one.
     """
     name, row = _product_of(kernel, product)
     d_format = format_named(row.d_format)
 
     def multiply(device: Device, a: Codes, b: Codes) -> Codes:
+        """Return D of A and B by one launch of the kernel; raise where its output is not M x N codes."""
         label, where = f"product {name}", f"product {name} of kernel {kernel.name}"
         problem = called(kernel, label, row.problem, a, b)
         try:
             with device.launcher(kernel.code) as launcher:
                 outputs = called(kernel, "run", kernel.run, launcher, problem, problem=problem)
         except RefsimError as error:
-            if error.kind is Kind.FAULT:  # its exit code says that a comparison failed: here nothing was compared
+            if error.kind is Kind.FAULT:  # the exit code of a fault means a failed comparison, and nothing was compared
                 error.kind = Kind.INCONCLUSIVE
             raise
         if row.output not in outputs:
@@ -79,6 +81,7 @@ def of_kernel(
 
 
 def _product_of(kernel: Kernel, product: str | None) -> tuple[str, KernelProduct]:
+    """Return the name and declaration of a kernel's product; raise where there is none of that name."""
     if kernel.orderless and not kernel.products:
         raise RefsimError("no-order", f"kernel {kernel.name} has no order to be asked for", rule=kernel.orderless)
     if not kernel.products:
@@ -96,7 +99,8 @@ def _product_of(kernel: Kernel, product: str | None) -> tuple[str, KernelProduct
 
 
 def _scheduled(device: Device) -> Device | None:
-    """The same simulated GPU whose threads run in a random order; None of others, and where the order was chosen."""
+    """Return the simulated GPU with threads in a random order; None for other devices and where the order was
+    chosen."""
     from refsim.device.sim import SimDevice
 
     return replace(device, policy="random") if isinstance(device, SimDevice) and device.policy is None else None
@@ -115,12 +119,13 @@ def of_function(
     torch_device: str | None = None,
     a_is_free: bool = True,
 ) -> OrderSubject:
-    """A function f(a, b) of A (M, K) and B (K, N) that returns D (M, N); what it returns says the format of D.
+    """Return the subject of a function f(a, b) of A (M, K) and B (K, N) that returns D (M, N).
 
-    It is given NumPy arrays, of ml_dtypes where NumPy has no such type, or torch tensors on `torch_device`. B lies in memory
-    by columns ("nt": a transposed view of (N, K), as weights do) or by rows ("nn"). Where not `a_is_free`, A holds ones only.
-    of_function(np.matmul, "f32", "f32").d_format is F32. Raises RefsimError for operands without such a type, for results of
-    other types than those of `refsim.formats`, and for what the function raises: that request cannot be answered.
+    The dtype of the result gives the format of D. The function gets NumPy arrays, of ml_dtypes where NumPy has no such
+    type, or torch tensors on `torch_device`. B is stored by columns ("nt": a transposed view of (N, K), as for weights)
+    or by rows ("nn"). Without `a_is_free`, A holds only ones. of_function(np.matmul, "f32", "f32").d_format is F32.
+    Raises RefsimError for operands without such a type, for results of types outside `refsim.formats`, and for errors
+    of the function.
     """
     a_row, b_row = format_named(a_format), format_named(b_format)
     if layout not in LAYOUTS:
@@ -130,7 +135,7 @@ def of_function(
     label = name or getattr(function, "__name__", "function")
 
     def returned(a: Codes, b: Codes) -> tuple[Codes, Format]:
-        a, b = a.copy(), b.copy()  # a function may write over its operands: they are asked about again
+        a, b = a.copy(), b.copy()  # a function may overwrite its operands, which are used again
         right = make(b, b_row)
         right = right.T if layout == "nt" else make(np.ascontiguousarray(b.T), b_row)
         left = make(a, a_row)
@@ -153,9 +158,10 @@ def of_row_sums(
     rows: Sequence[int] = USUAL_ROWS,
     torch_device: str | None = None,
 ) -> OrderSubject:
-    """A function f(x) of X (M, K) that returns the sum of each row, (M) or (M, 1): D with one column, of A = X and ones.
+    """Return the subject of a function f(x) of X (M, K) that returns the sum of each row, (M) or (M, 1).
 
-    X is what `of_function` makes of A. of_row_sums(lambda x: x.sum(1), "f32").n is 1. Raises RefsimError as `of_function` does.
+    It is the product of A = X and a column of ones; X is made as `of_function` makes A. of_row_sums(lambda x: x.sum(1),
+    "f32").n is 1. Raises RefsimError as `of_function` does.
     """
     row = format_named(format)
     _require_signs(row)
@@ -172,7 +178,7 @@ def of_row_sums(
 
 
 def _require_signs(*rows: Format) -> None:
-    """A sum without signs cancels nothing, so that what it lost never shows."""
+    """Raise for formats without a sign: their sums cancel nothing, so lost bits never show."""
     for row in rows:
         if not row.signed:
             rule = "large operands of two signs cancel, and what they hid is lost"
@@ -184,12 +190,12 @@ def _require_signs(*rows: Format) -> None:
 def _ways(
     torch_device: str | None,
 ) -> tuple[Callable[[Codes, Format], Any], Callable[[Any, str], tuple[Codes, Format]]]:
-    """How operands are made of codes, and codes of results."""
+    """Return the functions from codes to operands and from results to codes, for NumPy or torch."""
     return (_as_numpy, _numpy_codes) if torch_device is None else (_torch_maker(torch_device), _torch_codes)
 
 
 def _called(asked: str, where: str, function: Callable[..., Any], *operands: Any) -> Any:
-    """What a function returns; what it raises is the error that names its line."""
+    """Return the function's result; raise its errors as `user-code-raised` with the failing line."""
     try:
         return function(*operands)
     except RefsimError:
@@ -206,13 +212,14 @@ def _called(asked: str, where: str, function: Callable[..., Any], *operands: Any
 
 
 def _shaped(codes: Codes, row: Format, shape: tuple[int, int], label: str) -> tuple[Codes, Format]:
+    """Return codes and format; raise where the shape is not (M, N)."""
     if codes.shape != shape:
         raise RefsimError("wrong-output", f"{label} returned shape {codes.shape}", rule=f"(M, N) = {shape}")
     return codes, row
 
 
 def function_named(text: str) -> Callable[..., Any]:
-    """The function of "FILE.py:name" or of "module.name"; the file, or the module, is run.
+    """Return the function of "FILE.py:name" or of "module.name"; the file or the module is imported.
 
     function_named("numpy.matmul") is np.matmul. Raises RefsimError where there is no such function.
     """
@@ -233,7 +240,7 @@ def function_named(text: str) -> Callable[..., Any]:
 
 
 def wants_torch(function: Callable[..., Any]) -> bool:
-    """Whether a function is one of torch, or of a file that has imported torch by its name."""
+    """Return whether a function belongs to torch, or to a file that has imported torch by its name."""
     torch = sys.modules.get("torch")
     name = getattr(function, "__name__", "")  # built-in functions of torch name no module
     return torch is not None and (
@@ -244,6 +251,7 @@ def wants_torch(function: Callable[..., Any]) -> bool:
 
 
 def _as_numpy(codes: Codes, row: Format) -> NDArray[Any]:
+    """Return an array of NumPy or ml_dtypes that views these codes."""
     dtype = row.array_dtype or row.ml_dtype or (np.dtype(np.float32) if row.padding_bits else None)
     if dtype is None:
         raise RefsimError("unsupported-format", f"no array of NumPy or ml_dtypes holds {row}")
@@ -251,6 +259,7 @@ def _as_numpy(codes: Codes, row: Format) -> NDArray[Any]:
 
 
 def _numpy_codes(d: Any, label: str) -> tuple[Codes, Format]:
+    """Return the codes and the format of a result; raise for other dtypes."""
     array = np.asarray(d)
     if not array.dtype.isnative:
         array = array.astype(array.dtype.newbyteorder("="))
@@ -263,21 +272,24 @@ def _numpy_codes(d: Any, label: str) -> tuple[Codes, Format]:
 
 
 def _torch_maker(device: str) -> Callable[[Codes, Format], Any]:
+    """Return a function from codes to torch tensors on `device`."""
     torch = _torch()
 
-    def make(codes: Codes, row: Format) -> Any:
+    def to_torch(codes: Codes, row: Format) -> Any:
+        """Return a torch tensor on `device` that holds these codes."""
         names = [*row.aliases, *(["float32"] if row.padding_bits and codes.itemsize == 4 else [])]
         dtype = next(
             (getattr(torch, each) for each in names if isinstance(getattr(torch, each, None), torch.dtype)), None
         )
         if dtype is None:
-            raise RefsimError("unsupported-format", f"no tensor of torch holds {row}")
+            raise RefsimError("unsupported-format", f"torch has no dtype for {row}")
         return torch.from_numpy(codes.view(_INTEGERS[codes.itemsize])).view(dtype).to(device)
 
-    return make
+    return to_torch
 
 
 def _torch_codes(d: Any, label: str) -> tuple[Codes, Format]:
+    """Return the codes and the format of a torch result; raise for other dtypes."""
     torch = _torch()
     name = str(getattr(d, "dtype", type(d).__name__)).removeprefix("torch.")
     row = next((row for row in (F32, F16, BF16) if name in row.aliases), None)
@@ -288,6 +300,7 @@ def _torch_codes(d: Any, label: str) -> tuple[Codes, Format]:
 
 
 def _torch() -> Any:
+    """Return torch; raise `missing-extra` where it is not installed."""
     try:
         import torch
     except ImportError as error:

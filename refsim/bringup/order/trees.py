@@ -10,30 +10,31 @@ MOST_SAID = 4
 
 @dataclass(frozen=True, eq=False)
 class Node:
-    """Children that are added at once, those with the least place first. `size`: how many products are below it.
+    """Children that are added at once, the child with the least place first.
 
-    Node((Node((0, 1)), 2)) is (p0 + p1) + p2; two nodes are compared by `same`, as chains are deeper than Python recurses.
+    Node((Node((0, 1)), 2)) is (p0 + p1) + p2. Compare two nodes with `same`: chains are deeper than Python recurses.
     """
 
     children: tuple["int | Node", ...]
 
     def __post_init__(self) -> None:
+        """Store the number of products below and the least place."""
         object.__setattr__(self, "_size", sum(size(child) for child in self.children))
         object.__setattr__(self, "_least", min(least(child) for child in self.children))
 
     @property
     def products(self) -> tuple[int, ...]:
-        """The places of the products that enter here themselves."""
+        """Return the places of the products that enter this node directly."""
         return tuple(child for child in self.children if isinstance(child, int))
 
     @property
     def nodes(self) -> tuple["Node", ...]:
-        """The sums that enter here."""
+        """Return the sums that enter this node."""
         return tuple(child for child in self.children if isinstance(child, Node))
 
 
 def size(tree: "int | Node") -> int:
-    """How many products a tree adds."""
+    """Return how many products a tree adds."""
     return tree._size if isinstance(tree, Node) else 1  # type: ignore[attr-defined]
 
 
@@ -43,7 +44,7 @@ def least(tree: "int | Node") -> int:
 
 
 def joined(children: "list[int | Node]") -> "int | Node":
-    """A node of these, or the only one itself."""
+    """Return a node of these children, or the only child itself."""
     return children[0] if len(children) == 1 else Node(tuple(sorted(children, key=least)))
 
 
@@ -60,7 +61,7 @@ def post_order(tree: "int | Node") -> Iterator[Node]:
 
 
 def folded(tree: "int | Node", leaf: Callable[[int], T], node: Callable[[Node, list[T]], T]) -> T:
-    """The value of a tree: `leaf` of a place, `node` of a node and the values of its children in their order."""
+    """Return the value of a tree: `leaf` of a place, `node` of a node and its children's values in order."""
     known: dict[int, T] = {}
     for each in post_order(tree):
         values = [known.pop(id(child)) if isinstance(child, Node) else leaf(child) for child in each.children]
@@ -69,19 +70,22 @@ def folded(tree: "int | Node", leaf: Callable[[int], T], node: Callable[[Node, l
 
 
 def leaves(tree: "int | Node") -> tuple[int, ...]:
-    """The places below, ascending."""
+    """Return the places below, ascending."""
     if isinstance(tree, int):
         return (tree,)
     return tuple(sorted(place for node in post_order(tree) for place in node.products))
 
 
 def same(one: "int | Node", other: "int | Node") -> bool:
-    """Whether two trees add the same products in the same order; which summand stands first is no order."""
+    """Return whether two trees add equal products in equal order; the two summands of an addition may be exchanged."""
     return _signature(one) == _signature(other)
 
 
 def _signature(tree: "int | Node") -> tuple[tuple[tuple[int, ...], int], ...]:
-    """The products of every node and how many nodes enter it, in post-order, children by their least place: the whole tree."""
+    """Return a description of the whole tree: the products and number of nodes of every node, in post-order.
+
+    Children are ordered by their least place.
+    """
     ordered = folded(tree, lambda place: place, lambda _, children: joined(children))
     if isinstance(ordered, int):
         return (((ordered,), 0),)
@@ -89,12 +93,12 @@ def _signature(tree: "int | Node") -> tuple[tuple[tuple[int, ...], int], ...]:
 
 
 def placed(tree: "int | Node", places: Mapping[int, int] | tuple[int, ...]) -> "int | Node":
-    """The same tree over other places: place i becomes places[i]."""
+    """Return the tree over other places: place i becomes places[i]."""
     return folded(tree, lambda place: places[place], lambda _, children: joined(children))
 
 
 def nested(tree: "int | Node") -> object:
-    """The tree as nested lists of places, for JSON; chains longer than 200 nodes are given by their steps."""
+    """Return the tree as nested lists of places, for JSON; chains longer than 200 nodes as their steps."""
     depth = folded(tree, lambda _: 0, lambda _, below: 1 + max(below))
     if depth > 200:
         assert isinstance(tree, Node)
@@ -107,7 +111,7 @@ def _listed(_: Node, children: list[object]) -> object:
 
 
 def said_places(places: Sequence[int]) -> str:
-    """k 0..15; k 0, 8, .., 504; k 0..1, 4..5, .."""
+    """Return places as text: "k 0..15", "k 0, 8, .., 504", "k 0..1, 4..5, .."."""
     runs: list[list[int]] = []
     for place in places:
         if runs and place == runs[-1][1] + 1:
