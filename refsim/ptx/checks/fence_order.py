@@ -1,7 +1,7 @@
 """Sequentially consistent fences of GPU scope, separated by barriers from the accesses that publish the data.
 
 "All threads write; __threadfence(); __syncthreads(); thread 0 counts the block" is no release pattern of a single
-thread: the fences of the others stand before the barrier. It is correct all the same. If a reader's fence came before
+thread: the fences of the others stand before the barrier. It is correct nevertheless. If a reader's fence came before
 one of these fences in their total order, the reader's load of the counter would come before the count that it saw. So a
 fence that happened before a strong write covers for a fence after a strong read of it, with barriers in between.
 """
@@ -56,7 +56,7 @@ class FenceOrder:
                 self.seen[some] = self._number(after)
 
     def seen_by(self, lanes: Ids) -> Iterator[tuple[int, Ids]]:
-        """Yield groups of lanes that have seen the same, with its number in `known`."""
+        """Yield groups of lanes with equal knowledge of seen fences, with its number in `known`."""
         seen = self.seen[lanes]
         for number in np.unique(seen).tolist() if len(lanes) > 1 else seen.tolist():
             yield number, lanes[seen == number]

@@ -1,9 +1,10 @@
 """The happens-before order of the PTX memory model: barriers, and releases that acquires observe.
 
-Agents are lanes. What a lane knows of its own CTA lies in arrays over all lanes, from coarse to fine: of the whole CTA,
-of its own warp, and, once something partial happens, of every warp of the CTA and of every lane of the warp. What it
-learned from single threads or from other CTAs is the number of a `Knowledge`. A barrier of the CTA costs one store, and
-a kernel that uses no other synchronization pays for nothing else.
+Agents are lanes. What a lane knows of its own CTA lies in arrays over all lanes, from coarse to fine. The arrays for
+the whole CTA and for its own warp always exist. The arrays for every warp of the CTA and for every lane of the warp are
+made once something partial happens. What it learned from single threads or from other CTAs is the number of a
+`Knowledge`. A barrier of the CTA costs one store, and a kernel that uses no other synchronization pays for nothing
+else.
 """
 
 from dataclasses import dataclass, field

@@ -107,8 +107,9 @@ class History:
         return WEAK if made is None else self.meaning_of(made[0])
 
     def meaning_of(self, statement: Statement) -> Semantics:
-        """Return the semantics of a statement. An atomic whose result is not read does not learn who came before it,
-        since the program does the same after the other order. It counts as the `red` that the assembler makes of it."""
+        """Return the semantics of a statement. An atomic without a reader of its result learns nothing from earlier
+        accesses: the program does the same in the other order. It counts as the `red` that the assembler makes of
+        it."""
         return _unread(statement.opcode) if id(statement) in self.unread else semantics(statement.opcode)
 
     def evidence(self, number: int) -> tuple[bool, int, bool, int]:

@@ -1,10 +1,10 @@
 """Marks on memory: the last access to every granule, and the chain of accesses before it.
 
 A granule is the narrowest access of the kernel, so every access covers whole granules. `last` is the number of the
-newest access, `agent` its thread, `since` the access by which that thread took over from another thread that still
-matters: 0 if nothing before matters, since it happened before everything to come. The rest of the chain is kept in the
-events. An earlier access of one thread matters no more if its newer access has equal semantics; otherwise it may race
-or have observed where the newer one did not.
+newest access, `agent` its thread. `since` is the access by which that thread took over from another thread that still
+matters. It is 0 if nothing before matters, since it happened before everything to come. The rest of the chain is kept
+in the events. An earlier access of one thread matters no more if its newer access has equal semantics; otherwise it may
+race or have observed where the newer one did not.
 """
 
 from collections.abc import Iterator

@@ -141,8 +141,7 @@ class PhaseOrder:
         self.complete[flat] = [self.nothing for _ in self.clocks]
 
     def touched(self, access: Access, flat: int) -> None:
-        """Record that threads arrive at an object or wait for it; report one that does not come after its
-        initialization."""
+        """Record that threads arrive at an object or wait for it; report a thread that does not come after its init."""
         birth, lanes = self.births[flat], access.threads.ids
         number = self.history.number(access.statement, access.width)
         own = self.geometry.cta[lanes] == flat // self.stride

@@ -1,9 +1,9 @@
 """The proxy fences that a launch executed, and whether one of them stands between two accesses.
 
-An access of a thread and an access of an asynchronous unit are ordered only by a proxy fence between them: the thread's
-access happens before the fence, and the fence before the instruction that starts the other access. Any thread may
-execute the fence: the writer before it arrives at a barrier, the issuing thread after the barrier, or a third thread
-between two barriers. (The ISA's text permits the last two, and states them for `fence.proxy.alias` only.)
+Only a proxy fence between them orders an access of a thread and an access of an asynchronous unit. The thread's access
+happens before the fence, and the fence before the instruction that starts the other access. Any thread may execute the
+fence: the writer before it arrives at a barrier, the issuing thread after the barrier, or a third thread between two
+barriers. (The ISA's text permits the last two, and states them for `fence.proxy.alias` only.)
 """
 
 from collections.abc import Iterator

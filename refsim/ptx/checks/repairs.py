@@ -132,7 +132,7 @@ def _kinds(note: Note, pair: Unordered) -> list[str]:
 
 
 def _meetings(pair: Unordered, *, before: bool, after: bool) -> list[str]:
-    """Return the kinds of barriers to try, except the one that would order the pair by itself."""
+    """Return the kinds of barriers to try, except a barrier that would order the pair by itself."""
     found = [WARP_BEFORE] * before + [WARP_AFTER] * after if pair.warps_apart else []
     return found + ([BLOCK_BEFORE] * before + [BLOCK_AFTER] * after if pair.blocks_apart else [])
 

@@ -15,9 +15,9 @@ Array = NDArray[Any]
 
 @dataclass
 class Rows:
-    """For each lane, the access numbers up to which it comes after others; `own` is its own newest access in a copy of
-    rows. `cta` and `warp`: its own CTA and warp; `warps` and `lanes`: each warp of its CTA and each lane of its warp,
-    None until needed; `foreign`: the number of the `Knowledge` of other threads."""
+    """For each lane, the access numbers up to which it comes after others. `cta` and `warp`: its own CTA and warp.
+    `warps` and `lanes`: each warp of its CTA and each lane of its warp, None until needed. `foreign`: the number of its
+    `Knowledge` of other threads. `own`: its own newest access, in a copy of rows."""
 
     cta: Array
     warp: Array

@@ -182,8 +182,8 @@ def by_warps(lanes: Lanes) -> Iterator[Lanes]:
 
 
 def _replaces(new: TensorTouch, old: TensorTouch) -> bool:
-    """Return whether every access after a new access also comes after an old one. The new access wrote all its
-    elements, after it, or the same agents read them again."""
+    """Return whether every access after a new access also comes after an old one. The new access came after the old one
+    and wrote all its elements, or the same agents read them again."""
     if old.box.first < new.box.first or old.box.end > new.box.end or (old.box.lanes & ~new.box.lanes).any():
         return False
     return new.writes or (old.issuer == new.issuer and not old.writes and np.array_equal(old.agents, new.agents))

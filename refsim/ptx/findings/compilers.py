@@ -10,29 +10,29 @@ from refsim.sources import Source
 
 @dataclass(frozen=True)
 class CompilerDefect:
-    """One defect of the versions of a compiler before `mended` (None: of all versions so far). It covers findings of
-    `code` at an instruction that matches `at`, whose text matches `told`. `says` informs the reader, `source` is where
+    """One defect of the versions of a compiler before `fixed_in` (None: of all versions so far). It covers findings of
+    `code` at an instruction that matches `at`, whose text matches `text`. `says` informs the reader, `source` is where
     the compiler's authors state it. `is_open`: bits of results depend on it."""
 
     name: str
-    mended: tuple[int, ...] | None
+    fixed_in: tuple[int, ...] | None
     code: str
     at: str
-    told: str
+    text: str
     says: str
     source: Source
     is_open: bool = False
 
     def is_of(self, version: tuple[int, ...]) -> bool:
         """Return whether a version such as (3, 6, 0) has the defect."""
-        return self.mended is None or version < self.mended
+        return self.fixed_in is None or version < self.fixed_in
 
     def explains(self, error: RefsimError, opcode: str) -> bool:
         """Return whether a finding at an instruction is this defect."""
         return (
             error.code == self.code
             and re.match(self.at, opcode) is not None
-            and re.search(self.told, error.what) is not None
+            and re.search(self.text, error.what) is not None
         )
 
     def named(self, error: RefsimError) -> RefsimError:

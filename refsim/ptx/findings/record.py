@@ -38,10 +38,10 @@ class BankUse:
 class LaunchFindings:
     """The findings of a launch.
 
-    `recorded` holds the first finding of each code and source line, `notes` those that make no kernel wrong. `assumed`:
-    the statements, by PTX line, whose bits come from elsewhere, and from where. `printed`: (thread, text) of printf.
-    `maps`: the addresses in global memory at which it made tensor maps. `blocks`: the first statements of the basic
-    blocks that some lane ran.
+    `recorded` holds the first finding of each code and source line, `notes` the remarks that make no kernel wrong.
+    `assumed`: the statements, by PTX line, whose bits come from elsewhere, and from where. `printed`: (thread, text) of
+    printf. `maps`: the addresses in global memory at which it made tensor maps. `blocks`: the first statements of the
+    basic blocks that some lane ran.
     """
 
     instructions: int = 0

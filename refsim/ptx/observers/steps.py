@@ -110,7 +110,7 @@ class WarpTrace(FieldsCard):
         )
 
     def _registers(self, lanes: Lanes, step: Step, mine: NDArray[np.bool_]) -> list[Held]:
-        """Return the registers that a step wrote in lanes `mine`; those that it read if it wrote none."""
+        """Return the registers that a step wrote in lanes `mine`, or the registers that it read if it wrote none."""
         written = [(index, type) for result, type in step.results for index in _elements(result)]
         if written:
             return [self._held(lanes, index, type, mine, is_written=True) for index, type in written]

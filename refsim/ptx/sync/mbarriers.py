@@ -2,8 +2,8 @@
 
 The object is a 64-bit word that a kernel may not read. The word holds one bit of the phase; the full number of the
 phase is kept next to it, so that a state of an old phase is detected. Arrivals of copies happen when no thread can run
-otherwise, and the copied bytes are in memory once some thread has seen the phase complete: each as late as the ISA
-allows, under any policy.
+otherwise. Their bytes are in memory once some thread has seen the phase complete. Both are as late as the ISA allows,
+under any policy.
 """
 
 from collections.abc import Iterator
@@ -208,7 +208,7 @@ class Mbarriers:
             raise found.lanes.fault(CODE, lane, what, RULE)
 
     def change_transactions(self, lanes: Lanes, space: str, addresses: Array, amount: Array, sign: int) -> None:
-        """Add `sign` times `amount` bytes to those that a phase waits for; bytes may precede expect_tx."""
+        """Add `sign` times `amount` bytes to the bytes that a phase waits for; bytes may precede expect_tx."""
         for found in self.objects(lanes, space, addresses):
             barrier = self.barrier(found, 0)
             self.touch(found)
@@ -277,7 +277,7 @@ class Mbarriers:
             self.order.observed(flat, ids, transfers)
 
     def missing(self, lane: int) -> Came:
-        """Return the lanes that arrived in the phase before the one that a lane waits for, and not in this one."""
+        """Return the lanes that arrived in the phase before the awaited phase of a lane, and not in the awaited one."""
         flat, phase, _ = self.asked[lane]
         return self.arrivals.missing(flat, phase)
 
