@@ -84,6 +84,14 @@ def test_a_mnemonic_lists_its_forms(refsim):
     assert refsim("ptx", "explain", "prnt").code == 2
 
 
+def test_a_list_of_forms_has_one_sentence_each_and_an_opcode_has_all(refsim):
+    listed, one = (refsim("ptx", "explain", name).out for name in ("bmsk", "bmsk.clamp.b32"))
+    first = "Return b set bits from bit a up: bmsk.wrap.b32 of 1 and 2 is 6."
+    assert first in listed
+    assert "`.wrap` takes" not in listed
+    assert f"{first} `.wrap` takes" in " ".join(one.split())
+
+
 @pytest.mark.parametrize(
     ("word", "ways"),
     [

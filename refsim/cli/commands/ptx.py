@@ -200,7 +200,7 @@ def explain(opcode: str) -> Document:
     modifiers = ", ".join(f"{name}={value}" for name, value in bound.modifiers.items() if value not in (None, False))
     entries = [
         Entry("opcode", opcode),
-        Entry("meaning", " ".join((clause.function.__doc__ or "").split())),
+        Entry("meaning", _meaning(clause)),
         Entry("results", ", ".join(f"{form.name}: {_kind(form, type)}" for form, type in bound.results) or "none"),
         Entry("operands", ", ".join(f"{form.name}: {_kind(form, type)}" for form, type in bound.sources) or "none"),
         Entry("modifiers", modifiers or "none"),
@@ -221,10 +221,15 @@ def _forms_of(opcode: str) -> Document | None:
     if not found:
         return None
     rows = tuple(
-        (each.form, " ".join((each.function.__doc__ or "").split()), each.since, each.source) for each in found
+        (each.form, _meaning(each).split(". ")[0].rstrip(".") + ".", each.since, each.source) for each in found
     )
     hints = (f"{len(found)} forms; refsim ptx explain OPCODE says what one opcode takes",)
     return Document((Table(MEANING_COLUMNS, rows, key="forms"),), opcode, hints=hints)
+
+
+def _meaning(clause: "Instruction") -> str:
+    """Return the docstring of an instruction implementation as one line."""
+    return " ".join((clause.function.__doc__ or "").split())
 
 
 def _kind(form: "OperandForm", type: "PtxType") -> str:
