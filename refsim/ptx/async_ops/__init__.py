@@ -1,1 +1,1 @@
-"""What goes on while threads compute."""
+"""Asynchronous work: operations that go on while threads compute."""

@@ -1,8 +1,8 @@
-"""Boxes that several threads ask for by one instruction: looked at as one access where nothing is to be said of any of them.
+"""Boxes that several threads request with one instruction, checked as one access where no check has anything to report.
 
-Each copy begins behind the one of the thread before it. Where the boxes lie apart, none of them changes what is found out
-about another; so all are shown to those who watch at once, on trial. Where one of these would say something, or boxes meet,
-nothing has begun yet, and the copies are started one by one.
+Each thread's copy begins after the copy of the thread before it. Boxes that do not overlap cannot change what the
+checks find for one another, so all of them are shown to the observers at once, on trial. If an observer would report
+something, or if boxes overlap, nothing has started yet, and the copies are started one by one.
 """
 
 from collections.abc import Callable
@@ -25,12 +25,12 @@ from refsim.ptx.memory.access import READ, WRITE, Access
 
 Array = NDArray[Any]
 Begin = Callable[[Transfer, Lanes, int | None], None]
-"""Starts a transfer that has been shown: what it is, the lane with whose memory it goes to, the address of its mbarrier."""
+"""Starts a shown transfer: the transfer, the lane with the target memory, and the address of its mbarrier."""
 
 
 @dataclass(frozen=True)
 class BoxBatch:
-    """Boxes of one map, each asked for by another lane, all items equally wide."""
+    """Boxes of one tensor map, each requested by another lane; all items have one width."""
 
     lanes: Lanes
     boxes: tuple[Box, ...]
@@ -39,13 +39,14 @@ class BoxBatch:
 
     @property
     def width(self) -> int:
+        """Return the width of an item in bytes."""
         return self.boxes[0].width
 
 
 def batch_of(
     ends: Ends, lanes: Lanes, map_address: Array, coordinates: list[Array], shared: Array, *, stores: bool
 ) -> BoxBatch | None:
-    """The boxes that several lanes ask for, if they may be looked at together."""
+    """Return the boxes that several lanes request, or None where they must be checked one by one."""
     machine = ends.machine
     made = ends.maps.get(int(map_address[0]))
     if made is None or machine.tracking is not None or machine.watching is not None:
@@ -114,8 +115,8 @@ def loaded(ends: Ends, batch: BoxBatch, barriers: Array, masks: Array | None, be
 
 
 def _targets(ends: Ends, batch: BoxBatch, masks: Array | None) -> tuple[Array, Array, Array] | None:
-    """Of each copy the lane that asks (by its place), the CTA that gets it and the position there; None where a mask names
-    others than blocks of the cluster that run."""
+    """Return for each copy the number of its lane, the receiving CTA and the position there. Return None where a mask
+    names anything but running blocks of the cluster."""
     lanes, geometry = batch.lanes, ends.machine.geometry
     ((part, _, position, _),) = lanes.parts("shared", batch.addresses)
     if masks is None:
@@ -130,6 +131,7 @@ def _targets(ends: Ends, batch: BoxBatch, masks: Array | None) -> tuple[Array, A
 
 
 def _look_at_loads(machine: TransferHost, lanes: Lanes, read: Access | None, write: Access) -> None:
+    """Show the reads and writes of several loads to the observers, which may raise DoubtError or RefsimError."""
     if read is not None:
         for observer in watching(machine, "global"):
             observer.before(read)
@@ -137,7 +139,7 @@ def _look_at_loads(machine: TransferHost, lanes: Lanes, read: Access | None, wri
         observer.before(write)
     if machine.races is not None:
         machine.races.transfers_issued(write, lanes.ids.tolist())
-    if machine.proxies is not None:  # last, as it forgets what stood there before
+    if machine.proxies is not None:  # last, as it forgets the older accesses
         machine.proxies.before(write)
 
 
@@ -187,6 +189,7 @@ def stored(ends: Ends, batch: BoxBatch, begin: Begin) -> bool:
 
 
 def _look_at_stores(machine: TransferHost, read: Access, write: Access) -> list[AccessPart]:
+    """Show the reads and writes of several stores to the observers; return what the race check saw at the target."""
     for observer in watching(machine, "shared"):
         observer.before(read)
     for observer in others_watching(machine, "global"):
@@ -199,7 +202,7 @@ def _look_at_stores(machine: TransferHost, read: Access, write: Access) -> list[
 
 # ---- both
 def _are_apart(index: Array, sizes: Array) -> bool:
-    """Whether runs of rising items share none, by their first and last ones."""
+    """Return whether runs of rising items are disjoint, judged by their first and last items."""
     stops = np.cumsum(sizes)
     first, last = index[stops - sizes], index[stops - 1]
     order = np.argsort(first, kind="stable")
@@ -207,7 +210,7 @@ def _are_apart(index: Array, sizes: Array) -> bool:
 
 
 def _part(access: Access, lane: Lanes, some: slice) -> Access:
-    """The items of one lane."""
+    """Return the access to the items of one lane."""
     several = Lanes(lane.machine, np.repeat(lane.ids, some.stop - some.start), lane.statement)
     return Access(
         access.kind,

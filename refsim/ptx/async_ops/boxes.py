@@ -1,7 +1,7 @@
 """One box of a tensor map as bytes: which items of global memory are which items of shared memory.
 
-Where the bytes of a box lie is said by `refsim.layouts.tma`, once for every map and alignment; a copy adds its coordinates
-and its address, and leaves out what lies outside the tensor.
+`refsim.layouts.tma` defines where the bytes of a box are, once for every map and alignment. A copy adds its coordinates
+and its address, and leaves out items outside the tensor.
 """
 
 from dataclasses import dataclass, replace
@@ -14,15 +14,18 @@ from numpy.typing import NDArray
 from refsim.layouts.tma import NAN_FILL, NAN_REQUEST, Placement, TensorMap
 
 Array = NDArray[np.int64]
-REPEAT = 1024  # bytes of shared memory behind which every swizzle pattern begins again
+REPEAT = 1024  # bytes of shared memory after which every swizzle pattern repeats
 BULK_BYTES = 16
 _EVERYWHERE = 1 << 32
 
 
 @dataclass(frozen=True)
 class BoxTable:
-    """The items of a box that begins at coordinate 0, outermost dimension first: their bytes from its shared and from its
-    global address; `touched` are the 16-byte chunks of shared memory that the box covers, rising."""
+    """The items of a box that begins at coordinate 0, outermost dimension first.
+
+    `shared` and `source` are byte offsets from the box's shared and global address. `touched` are the 16-byte chunks of
+    shared memory that the box covers, rising.
+    """
 
     shape: tuple[int, ...]
     shared: Array
@@ -32,9 +35,11 @@ class BoxTable:
 
 @dataclass(frozen=True)
 class Box:
-    """The items of one copy, `width` bytes each: positions in shared memory from its address, addresses in global memory.
+    """The items of one copy, `width` bytes each: positions in shared memory from its address, addresses in global
+    memory.
 
-    `filled` are those in shared memory that lie outside the tensor, None where none do; `amount` is what complete_tx counts.
+    `filled` are the positions in shared memory of items outside the tensor, None if there are none. `amount` is the
+    number of bytes that complete_tx counts.
     """
 
     width: int
@@ -47,10 +52,8 @@ class Box:
 
 @lru_cache(maxsize=1 << 10)
 def box_of(made: TensorMap, coordinates: tuple[int, ...], shared_address: int) -> Box:
-    """The box that begins at these coordinates (innermost first, negative ones outside the tensor).
-
-    bf16, box (64, 8), dims (64, 6), coordinates (0, 0): 8 chunks of each of 6 rows, and 16 chunks filled.
-    """
+    """Return the box that begins at these coordinates (innermost first, negative ones outside the tensor). bf16, box
+    (64, 8), dims (64, 6), coordinates (0, 0): 8 chunks of each of 6 rows, and 16 chunks filled."""
     row, steps = made.data_type, (1, *made.element_strides[1:])
     ends = [at + (count - 1) * step for at, count, step in zip(coordinates, made.loaded, steps, strict=True)]
     clipped = [at < 0 or end >= extent for at, end, extent in zip(coordinates, ends, made.dims, strict=True)]
@@ -74,7 +77,7 @@ def box_of(made: TensorMap, coordinates: tuple[int, ...], shared_address: int) -
 
 @lru_cache(maxsize=4096)
 def columns_of(made: TensorMap, base: tuple[int, ...], shared_address: int, offsets: tuple[int, ...]) -> Box:
-    """The pixels of an im2col map from a filter's base on, each moved by the offsets: a row of channels for every pixel."""
+    """Return the pixels of an im2col map from a filter's base on, moved by the offsets; each is one run of channels."""
     row, (first, channels) = made.data_type, (base[0], made.box[0])
     start, end = (at * row.element_bits // 8 for at in (first, made.dims[0]))
     is_clipped = first < 0 or first + channels > made.dims[0]
@@ -91,14 +94,14 @@ def columns_of(made: TensorMap, base: tuple[int, ...], shared_address: int, offs
 
 
 def fill_of(made: TensorMap, width: int) -> bytes | None:
-    """What an item outside the tensor becomes; None where that is not known: NaN of float64."""
+    """Return the bytes of an item outside the tensor, or None where they are not known (NaN of float64)."""
     if made.oob_fill != NAN_REQUEST:
         return bytes(width)
     return None if made.data_type.element_bits > 32 else NAN_FILL.to_bytes(2, "little") * (width // 2)
 
 
 def _width(made: TensorMap, start: int, end: int) -> int:
-    """The widest items of which none straddles an edge of the tensor, a chunk that a swizzle moves, or a pad."""
+    """Return the width in bytes of the widest items that cross no edge of the tensor, swizzle chunk or padding."""
     width = 4 if made.data_type.padded else 8 if made.swizzle == "128B_32B_atom_8B_flip" else BULK_BYTES
     while start % width or end % width:
         width //= 2
@@ -113,17 +116,17 @@ def _table(plain: TensorMap, shared_address: int, width: int) -> BoxTable:
 
 
 def _step(made: TensorMap, width: int) -> int:
-    """How many elements an item of `width` bytes holds; of padded types, how many lie in a group."""
+    """Return how many elements an item of `width` bytes holds, or the elements of a group for padded types."""
     return 16 if made.data_type.padded else 8 * width // made.data_type.element_bits
 
 
 def _items(placed: Placement, width: int) -> tuple[Array, Array]:
-    """The bytes of the items of a placed box, from its shared address and from the tensor's address."""
+    """Return byte offsets of the items of a placed box: from its shared address and from the tensor's address."""
     row, step = placed.tensor_map.data_type, _step(placed.tensor_map, width)
     shared, source = (
         bits[..., ::step] // 8 for bits in (placed.shared_bits - 8 * placed.shared_address, placed.global_bits)
     )
-    if row.padded:  # groups of 16 elements, whose bytes lie together on both sides
+    if row.padded:  # groups of 16 elements with contiguous bytes on both sides
         within = np.arange(0, 2 * row.element_bits, width)
         shared, source = ((each[..., None] + within).reshape(*each.shape[:-1], -1) for each in (shared, source))
     return shared, source

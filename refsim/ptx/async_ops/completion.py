@@ -1,6 +1,6 @@
-"""How threads learn that asynchronous work is complete: groups that a thread commits and waits for.
+"""Groups of asynchronous work that a thread commits and waits for.
 
-(An mbarrier that work arrives at is the matter of sync/mbarriers.)
+sync/mbarriers models the other way to learn of completion: an mbarrier at which the work arrives.
 """
 
 from dataclasses import dataclass, field
@@ -14,7 +14,8 @@ from refsim.ptx.text.syntax import Statement, place
 
 @dataclass(frozen=True)
 class Wait:
-    """One executed wait of some threads: all groups below number `limit` are there, `pending` newer ones may not be."""
+    """One executed wait of some threads: the groups below number `limit` are complete, `pending` newer ones need not
+    be."""
 
     statement: Statement
     pending: int
@@ -23,8 +24,8 @@ class Wait:
 
 @dataclass
 class ThreadGroups:
-    """Each of `lanes` threads, or warpgroups, puts what it has started since its last commit into one group, numbered from
-    0, by instructions whose names begin with `family`."""
+    """The groups of `lanes` threads or warpgroups. A commit puts everything that a thread started since its last commit
+    into one group. Groups are numbered from 0. The names of the instructions begin with `family`."""
 
     lanes: int
     family: str = "cp.async"
@@ -37,14 +38,15 @@ class ThreadGroups:
         self.waited = np.full(self.lanes, -1, np.int32)
 
     def commit(self, lanes: Ids | slice) -> None:
+        """Close the current group of each of these threads."""
         self.committed[lanes] += 1
 
     def current(self, lanes: Ids | slice) -> NDArray[np.int64]:
-        """The group that work of each of these threads joins now."""
+        """Return the group that new work of each of these threads joins."""
         return self.committed[lanes].copy()
 
     def all_but(self, lanes: Ids | slice, pending: int) -> NDArray[np.int64]:
-        """For every thread the first group that a wait of `lanes` leaves in flight; -1 leaves what is not committed too."""
+        """Return for every thread the first group that a wait of `lanes` leaves in flight; -1 for all other threads."""
         limit = np.full(self.lanes, -1, np.int64)
         limit[lanes] = self.committed[lanes] - pending
         return limit
@@ -57,11 +59,11 @@ class ThreadGroups:
             self.waited[lanes[done == limit]] = len(self.waits) - 1
 
     def behind(self, thread: int, group: int) -> int:
-        """How many groups back from what it starts now one of a thread's groups is."""
+        """Return how many groups before the current one a thread's `group` is."""
         return int(self.committed[thread]) - group
 
     def missing_wait(self, thread: int, group: int) -> str:
-        """What a thread lacks that would wait for one of its groups."""
+        """Return a sentence about the wait that a thread lacks for one of its groups."""
         if self.behind(thread, group) == 0:
             return f"it lacks a {self.family}.commit_group and a wait for that group"
         wait = self.waits[self.waited[thread]] if self.waited[thread] >= 0 else None

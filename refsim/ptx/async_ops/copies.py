@@ -1,6 +1,6 @@
 """Copies of cp.async from global to shared memory, in groups that each thread commits and waits for.
 
-For the checks a copy flies from its issue to the wait that covers it, whenever its bytes move.
+The checks treat a copy as in flight from its issue to the wait that covers it, whenever its bytes move.
 """
 
 from copy import copy
@@ -26,13 +26,14 @@ Array = NDArray[Any]
 
 
 class CopyWatch(Protocol):
-    """Who wants to see the bytes that copies bring."""
+    """An observer of the bytes that copies write."""
 
-    def moved(self, lanes: Lanes, at: Array, width: int, items: Array) -> None: ...
+    def moved(self, lanes: Lanes, at: Array, width: int, items: Array) -> None:
+        """Receive the `items` of `width` bytes that lanes wrote at byte offsets `at` of their CTA's shared memory."""
 
 
 class CopyHost(Machine, Protocol):
-    """A machine with those that follow its copies."""
+    """A machine with the checks that follow its copies."""
 
     @property
     def races(self) -> Races | None: ...
@@ -47,9 +48,7 @@ class CopyHost(Machine, Protocol):
 @dataclass(frozen=True)
 class AsyncCopy:
     """One executed cp.async: `size` bytes to item `index` of shared memory per lane, the first `given` from `source`.
-
-    `group` is the lane's group. An AsyncOp; its parts are lanes, its units warps.
-    """
+    `group` is each lane's group. This is an AsyncOp whose parts are lanes and whose units are warps."""
 
     host: CopyHost
     number: int
@@ -63,9 +62,11 @@ class AsyncCopy:
 
     @property
     def units(self) -> NDArray[np.int64]:
+        """Return the warp of each lane."""
         return self.lanes.warp
 
     def part(self, chosen: NDArray[np.bool_]) -> "AsyncCopy":
+        """Return the copy of the lanes where `chosen`, a mask over the lanes of this copy, is true."""
         return replace(
             self,
             lanes=Lanes(self.lanes.machine, self.lanes.ids[chosen], self.lanes.statement),
@@ -76,6 +77,7 @@ class AsyncCopy:
         )
 
     def performed(self) -> "AsyncCopy":
+        """Write the bytes to shared memory and show them to the observers; return the performed copy."""
         host, items = self.host, self.items()
         host.shared.bytes.view(ITEM[self.size])[self.index] = items
         if host.tracking is not None:
@@ -85,6 +87,7 @@ class AsyncCopy:
         return replace(self, is_performed=True)
 
     def complete(self) -> None:
+        """Report the bytes as complete to the checks, after a wait that covers the copy."""
         if self.host.in_flight is not None:
             self.host.in_flight.landed(self.index, self.size)
         if self.host.races is not None:
@@ -94,12 +97,13 @@ class AsyncCopy:
                 self.host.proxies.landed(self.index, self.size, agents)
 
     def writes_to(self, start: int, width: int) -> NDArray[np.bool_]:
+        """Return for each lane whether it writes to bytes [start, start + width) of the flat shared memory."""
         first = self.index * self.size
         there: NDArray[np.bool_] = (first < start + width) & (first + self.size > start)
         return there
 
     def items(self) -> Array:
-        """The bytes that arrive: those of the source, then zeros."""
+        """Return the items that arrive: the bytes of the source, then zeros."""
         lanes, given, size = self.lanes, self.given, self.size
         if (given == size).all():
             return self._held(self.source, size)
@@ -115,7 +119,7 @@ class AsyncCopy:
         return state.bytes.view(ITEM[width]).take(state.index(source.astype(np.int64) - state.base, 0, width))
 
     def read_source(self) -> None:
-        """The copy reads its source from now on: an access of the lane that issued it, whenever the bytes move."""
+        """Show the read of the source to the observers, as an access of the issuing lane at the time of issue."""
         lanes, port, (state, owner) = self.lanes, self.host.port, self.lanes.space("global")
         at = self.source.astype(np.int64) - state.base
         if (self.given == self.size).all():
@@ -130,7 +134,8 @@ class AsyncCopy:
                 port.touch(part, "global", state, at[chosen] + first, owner, width)
 
     def check_source(self) -> None:
-        """The source lies as the whole copy must, however few of its bytes are read; `read_source` says that these exist."""
+        """Raise `misaligned` where the source is not aligned for the whole copy, even if fewer bytes are read.
+        `read_source` checks that the bytes exist."""
         if (self.given == self.size).all():
             return  # reading it is the check
         state, _ = self.lanes.space("global")
@@ -144,8 +149,8 @@ class AsyncCopy:
 
 @dataclass
 class Copies:
-    """The copies in flight of all lanes that run; `issued` counts the instructions that started some, `counted` tells up to
-    which of them an mbarrier counts on each lane's copies."""
+    """The copies in flight of all running lanes. `issued` counts the instructions that started copies. `counted` holds,
+    per lane, the newest of these that an mbarrier counts."""
 
     machine: CopyHost
     policy: str
@@ -161,7 +166,7 @@ class Copies:
         self.counted = np.zeros(self.machine.geometry.lanes, np.int64)
 
     def issue(self, lanes: Lanes, to: Array, source: Array, size: int, given: Array) -> None:
-        """Lanes start copies of `size` bytes to shared addresses `to`; bytes beyond `given` become zero."""
+        """Start copies of `size` bytes to shared addresses `to`; bytes from `given` on become zero."""
         self.issued += 1
         machine = self.machine
         ((lanes, _, at, _),) = lanes.parts("shared", to)
@@ -184,11 +189,11 @@ class Copies:
         self.queue.start(flight)
 
     def commit(self, lanes: Lanes) -> None:
-        """All copies since the last commit are one group."""
+        """Put all copies since the last commit into one group."""
         self.groups.commit(lanes.key)
 
     def wait(self, lanes: Lanes, pending: int) -> None:
-        """Lanes go on when at most `pending` of their newest groups are in flight."""
+        """Complete all but the `pending` newest groups of these lanes."""
         if self.queue.flying:
             assert lanes.statement is not None
             self.groups.note_wait(lanes.ids, lanes.statement, pending)
@@ -198,22 +203,23 @@ class Copies:
             self.machine.races.phases.waited_themselves(lanes.ids)
 
     def count_on(self, lanes: Lanes) -> None:
-        """An mbarrier counts on the copies of these lanes so far."""
+        """Let an mbarrier count all copies that these lanes have issued."""
         self.counted[lanes.ids] = self.issued
 
     def land(self, ids: Ids, issued: int) -> None:
-        """The copies of these lanes that are no younger than number `issued` have arrived."""
+        """Complete the copies of these lanes up to number `issued`."""
         self.queue.complete(lambda flight: np.isin(flight.lanes.ids, ids) & (flight.number <= issued))
 
     def are_flying(self, ids: Ids, issued: int) -> bool:
-        """Whether a copy of one of these lanes, no younger than number `issued`, is on its way."""
+        """Return whether a copy of one of these lanes, up to number `issued`, is in flight."""
         return any(flight.number <= issued and np.isin(flight.lanes.ids, ids).any() for flight in self.queue.flying)
 
     def drift(self) -> None:
+        """Let some copies in flight take effect, under the random policy."""
         self.queue.drift()
 
     def describe(self, start: int, width: int, reader: int) -> str:
-        """The flight that flies to one of these bytes of the flat shared memory, and what a lane has to wait for."""
+        """Return a sentence about the copy that writes to these bytes of shared memory, and its missing wait."""
         found = self.queue.writer_of(start, width)
         if found is None:
             return "a cp.async still writes them"

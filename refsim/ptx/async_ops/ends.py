@@ -1,4 +1,4 @@
-"""Where a transfer begins and ends: addresses resolved and checked, before anything is on its way."""
+"""The two ends of a transfer: addresses are resolved and checked before the transfer is in flight."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -31,14 +31,14 @@ EXIT_RULE = "a block must not exit while copies to its shared memory are to come
 
 @dataclass
 class Ends:
-    """The memories of one machine, as its copy engine reaches them; `maps` are those in parameters, which never change."""
+    """The memories of one machine for its copy engine; `maps` are tensor maps in parameters, which never change."""
 
     machine: TransferHost
     maps: dict[int, TensorMap] = field(default_factory=dict)
 
     # ---- tensor maps
     def tensor_map(self, one: Lanes, address: int) -> TensorMap:
-        """The map at a generic address, by what stands there."""
+        """Return the tensor map whose 128 bytes are at a generic address, or raise a fault."""
         if address in self.maps:
             return self.maps[address]
         ((part, name, at, _),) = one.parts("generic", np.array([address]))
@@ -66,7 +66,7 @@ class Ends:
         return made
 
     def _note(self, one: Lanes, what: str) -> None:
-        """A note on the instruction of a lane."""
+        """Add a note to the findings on the instruction of a lane."""
         statement, machine = one.statement, self.machine
         if statement is None or machine.checks.level(BEYOND_RANK) == "off":
             return
@@ -75,7 +75,8 @@ class Ends:
         machine.findings.note(RefsimError(BEYOND_RANK, what, where, rule, kind=Kind.FAULT), statement)
 
     def _read_map(self, part: Lanes, at: int, address: int) -> Array:
-        """A map in global memory, which threads may have written: read through a proxy of its own."""
+        """Return the bytes of a map in global memory, read through the tensor-map proxy: threads may have changed
+        it."""
         steps = at + np.arange(0, MAP_BYTES, BULK_BYTES)
         _, access = self.checked(part, "global", steps, BULK_BYTES, READ, MAP_PROXY)
         for observer in self.machine.port.observers.get("global", ()):
@@ -98,7 +99,7 @@ class Ends:
         *,
         stores: bool,
     ) -> Box:
-        """The bytes of a box, or of the pixels of an im2col map, which has `offsets`; what is asked must be legal."""
+        """Return the bytes of a box, or of the pixels of an im2col map (with `offsets`), or raise a fault."""
         if (made.pixels is None) != (offsets is None):
             asked, given = ("tile", "im2col") if offsets is None else ("im2col", "tile")
             raise one.fault(
@@ -113,7 +114,7 @@ class Ends:
             raise one.fault("invalid-operand", 0, error.what, error.rule) from None
 
     def _is_legal(self, one: Lanes, made: TensorMap, corner: tuple[int, ...], address: int, *, stores: bool) -> None:
-        """What the instruction asks of a map, coordinates and a shared address; else a fault."""
+        """Raise a fault if the instruction does not allow this map, these coordinates or this shared address."""
         row = made.data_type
         if len(corner) != len(made.dims):
             what = f"{len(corner)} coordinates for a tensor map of rank {len(made.dims)}"
@@ -135,12 +136,12 @@ class Ends:
 
     # ---- addresses
     def own(self, one: Lanes, address: int) -> tuple[Lanes, int]:
-        """The lane with the CTA whose shared memory an address names, and the position there."""
+        """Return the lane with the CTA whose shared memory an address names, and the position there."""
         ((part, _, at, _),) = one.parts("shared", np.array([address]))
         return part, int(at[0])
 
     def targets(self, one: Lanes, name: str, address: int, mask: int | None) -> Iterator[tuple[Lanes, int]]:
-        """The lane with the owner of the memory that it copies to, and the address there: several CTAs by a mask."""
+        """Yield the lane with each CTA that the copy writes to, and the address there; `mask` names several CTAs."""
         if name == "global":
             yield one, address
             return
@@ -165,7 +166,7 @@ class Ends:
     def checked(
         self, one: Lanes, name: str, at: Array, width: int, kind: str, proxy: str = ASYNC
     ) -> tuple[End, Access]:
-        """Items of a space for a lane, inside its regions and, where they are read, written before."""
+        """Return items of a space for one lane, inside its regions and, if they are read, initialized."""
         owner = None if one.owner is None else np.repeat(one.owner, len(at))
         several = Lanes(one.machine, np.repeat(one.ids, len(at)), one.statement, owner)
         space, owners = several.space(name)
@@ -175,18 +176,18 @@ class Ends:
     def checked_many(
         self, lanes: Lanes, counts: Array, owner: Array | None, name: str, at: Array, width: int, kind: str
     ) -> Access:
-        """Items of several lanes, so many of each, in the memory of these owners."""
+        """Return the access of several lanes, `counts` items each, in the memory of these owners."""
         owner = None if owner is None else np.repeat(owner, counts)
         several = Lanes(lanes.machine, np.repeat(lanes.ids, counts), lanes.statement, owner)
         space, owners = several.space(name)
         return self.machine.port.plan(kind, several, name, space, at, owners, width, proxy=ASYNC)
 
     def in_global(self, one: Lanes, addresses: Array, width: int, kind: str) -> tuple[End, Access]:
+        """Return the checked end and access at these global addresses."""
         return self.checked(one, "global", addresses - self.machine.memory.space.base, width, kind)
 
     def coarse(self, access: Access) -> Access | None:
-        """An access by items that are narrower than the grain of the marks, as the grains that it touches whole; None if none
-        is."""
+        """Return an access by narrow items as one by whole grains of the checks' marks; None if it covers no grain."""
         grain = granule(self.machine.code, access.name)
         if access.width >= grain:
             return access
@@ -207,5 +208,5 @@ class Ends:
 
 
 def changed(access: Access) -> Array:
-    """Items that differ from all that stands there: a write whose values nobody knows yet."""
+    """Return items that differ from the items in memory, for a write whose values are not yet known."""
     return (~access.held().view(np.uint8)).view(ITEM[access.width])

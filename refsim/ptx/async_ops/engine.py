@@ -1,7 +1,7 @@
 """The copy engine of the simulated GPU: runs of bytes and boxes of tensors, between global and shared memory.
 
-A thread asks, and goes on. What it asks is checked at once: addresses, alignment, bounds, who else is at those bytes. The
-policy says when bytes move; an mbarrier counts them, or a thread waits for its bulk groups.
+A thread requests a copy and goes on. The request is checked at once: addresses, alignment, bounds and other accesses to
+the bytes. The policy decides when bytes move. An mbarrier counts them, or a thread waits for its bulk groups.
 """
 
 from collections.abc import Iterator
@@ -38,7 +38,7 @@ RUN_RULE = "PTX ISA, cp.async.bulk: size and addresses are multiples of 16"
 
 @dataclass
 class CopyEngine:
-    """The transfers in flight of all lanes that run."""
+    """The transfers in flight of all running lanes."""
 
     machine: TransferHost
     policy: str
@@ -55,7 +55,7 @@ class CopyEngine:
         self.ends = Ends(self.machine)
         self.shown = TransferWatchers(self.machine, self.ends)
 
-    # ---- what clauses ask for
+    # ---- requests of instruction implementations
     def run(
         self,
         lanes: Lanes,
@@ -67,7 +67,7 @@ class CopyEngine:
         mask: Array | None = None,
         reduction: tuple[str, str] | None = None,
     ) -> None:
-        """Each lane starts a copy of `amount` bytes; `mask` names the CTAs of the cluster that get one."""
+        """Start a copy of `amount` bytes for each lane; `mask` names the CTAs of the cluster that receive one."""
         combine = self._reduction(lanes, *reduction) if reduction else None
         width = combine.width if combine else BULK_BYTES
         for one, at in _each(lanes):
@@ -97,8 +97,8 @@ class CopyEngine:
         reduction: str | None = None,
         offsets: list[Array] | None = None,
     ) -> None:
-        """Each lane starts the copy of a box: into shared memory where `barrier` counts its bytes, else out of it. `offsets`
-        are those of the im2col mode, none in a store; None in the tile mode."""
+        """Start the copy of a box for each lane: into shared memory if `barrier` counts its bytes, else to global
+        memory. `offsets` are the offsets of the im2col mode, empty in a store, and None in the tile mode."""
         if lanes.count > 1 and reduction is None and offsets is None:
             batch = batch_of(self.ends, lanes, map_address, coordinates, shared, stores=barrier is None)
             if batch is not None and self._starts_together(batch, barrier, mask):
@@ -126,8 +126,8 @@ class CopyEngine:
         barrier: Array,
         update: ElementUpdate | None = None,
     ) -> None:
-        """Each lane sends its words (n, count) to shared memory of a CTA, through the generic proxy, or has them combined with
-        what is there; the mbarrier that counts the bytes is in the same CTA."""
+        """Send each lane's elements (n, count) to the shared memory of a CTA, through the generic proxy. With `update`,
+        combine them with the elements in memory. The mbarrier that counts the bytes must be in the receiving CTA."""
         width = words.shape[1] * words.dtype.itemsize
         for one, at in _each(lanes):
             target, counts = (int(lanes.full(each)[at]) for each in (to, barrier))
@@ -153,7 +153,7 @@ class CopyEngine:
         coordinates: list[Array] | None = None,
         offsets: list[Array] | None = None,
     ) -> None:
-        """A prefetch moves nothing: its map, and the box where there is one, must be what a copy takes."""
+        """Check the map of a prefetch, and its box if it has one, as for a copy; a prefetch moves nothing."""
         for one, at in _each(lanes):
             made = self.ends.tensor_map(one, int(lanes.full(map_address)[at]))
             if coordinates is not None:
@@ -161,7 +161,7 @@ class CopyEngine:
                 self.ends.box(one, made, corner, 0, moved, stores=False)
 
     def map_changes(self, lanes: Lanes, space: str, address: int) -> None:
-        """A thread is about to write a tensor map: no copy may still read it."""
+        """Report a copy that still reads the tensor map that a thread is about to write."""
         ((_, name, at, _),) = lanes.parts(space, np.array([address]))
         if name == "shared":
             return
@@ -177,7 +177,7 @@ class CopyEngine:
                 return
 
     def hint(self, lanes: Lanes, address: Array, amount: Array) -> None:
-        """A prefetch of a run of bytes, which must be there."""
+        """Check that the run of bytes of a prefetch exists."""
         for one, at in _each(lanes):
             start, size = int(lanes.full(address)[at]), int(lanes.full(amount)[at])
             self._check_run(one, {"size": size, "source address": start})
@@ -189,11 +189,11 @@ class CopyEngine:
                     raise one.fault(error.code, 0, error.what) from None
 
     def commit(self, lanes: Lanes) -> None:
-        """What a thread started since its last commit is one bulk group."""
+        """Put everything that a thread started since its last commit into one bulk group."""
         self.groups.commit(lanes.key)
 
     def wait(self, lanes: Lanes, pending: int, *, read: bool) -> None:
-        """Lanes go on when at most `pending` of their newest groups are in flight, or with `read` still read their source."""
+        """Complete all but the `pending` newest groups of these lanes, or with `read` only the reads of sources."""
         assert lanes.statement is not None
         self.groups.note_wait(lanes.ids, lanes.statement, pending)
         if not self.queue.flying:
@@ -212,18 +212,19 @@ class CopyEngine:
             for each in ready:
                 self.machine.races.phases.waited_for(each.lane, each.stamp)
 
-    # ---- what moves them
+    # ---- progress of transfers
     @property
     def is_pending(self) -> bool:
-        """Whether some bytes have not moved yet."""
+        """Return whether some bytes have not moved yet."""
         return any(not each.is_performed for each in self.queue.flying)
 
     def drift(self) -> None:
+        """Let some transfers in flight take effect, under the random policy."""
         if self.queue.flying:
             self.queue.drift()
 
     def fire(self) -> None:
-        """Nobody else can run: the oldest transfer of every CTA that has one takes effect."""
+        """Perform the oldest transfer of every CTA that has one, as no thread can run."""
         seen = set()
         for each in list(self.queue.flying):
             cta = each.lane // self.machine.geometry.threads
@@ -232,7 +233,7 @@ class CopyEngine:
                 each.performed()
 
     def finish(self) -> None:
-        """All threads have exited: what is still on its way arrives; what nobody waited for is told."""
+        """Perform all transfers in flight after the last thread exits; report transfers that no thread waited for."""
         for each in list(self.queue.flying):
             if not each.is_performed:
                 each.performed()
@@ -241,8 +242,7 @@ class CopyEngine:
         self.queue.flying.clear()
 
     def land(self, transfers: list[Transfer]) -> dict[int, int]:
-        """Somebody saw the phase complete in which these were counted: the agents that read and wrote, and their newest
-        accesses."""
+        """Complete the transfers that an observed phase counted; return the newest access of each of their agents."""
         found = dict[int, int]()
         for each in transfers:
             each.source_was_read()
@@ -259,9 +259,9 @@ class CopyEngine:
             each.complete()
         self.queue.flying = [each for each in self.queue.flying if id(each) not in gone]
 
-    # ---- words
+    # ---- text of findings
     def describe(self, start: int, width: int) -> str:
-        """The transfer at these bytes of the flat shared memory, and what has to be waited for; "" where there is none."""
+        """Return a sentence about the transfer at these bytes of shared memory and its missing wait, or "" for none."""
         for each in reversed(self.queue.flying):
             writes = bool(each.writes_to(start, width)[0])
             if not writes and not each.reads_from(start, width)[0]:
@@ -279,6 +279,7 @@ class CopyEngine:
         return words if writes else words.replace("wait_group", "wait_group.read")
 
     def _tell_left(self, flight: Transfer) -> None:
+        """Report a transfer that no thread waited for when its block exits."""
         statement = flight.lanes.statement
         assert statement is not None
         code, act = ("unfinished-store", "reads") if flight.writes is None else ("unfinished-copy", "writes")
@@ -288,6 +289,7 @@ class CopyEngine:
 
     # ---- boxes and runs
     def _load(self, one: Lanes, made: TensorMap, box: Box, address: int, barrier: int, mask: int | None) -> None:
+        """Start the copy of a box to the shared memory of one CTA, or of each CTA in `mask`."""
         fill = b"" if box.filled is None else fill_of(made, box.width)
         if fill is None:
             what = f"the NaN fill of {made.data_type.name} elements is not known"
@@ -304,6 +306,7 @@ class CopyEngine:
             self._start(there, flight, read, (end, seen), barrier)
 
     def _store(self, one: Lanes, made: TensorMap, box: Box, address: int, reduction: str | None) -> None:
+        """Start the copy, or the reduction, of a box to global memory."""
         combine, width, shared, source = None, box.width, box.shared, box.source
         if not len(source):
             return
@@ -356,7 +359,7 @@ class CopyEngine:
         write: tuple[End | None, Access],
         barrier: int | None,
     ) -> None:
-        """A transfer whose ends were checked is shown to all that look on, and is on its way to the memory of `there`."""
+        """Show a checked transfer to all observers and put it in flight to the memory of `there`."""
         self._number(flight, there, barrier)
         if read is not None:
             self.shown.read(flight, read[1])
@@ -367,11 +370,12 @@ class CopyEngine:
         self.queue.start(flight)
 
     def _begin(self, flight: Transfer, there: Lanes, barrier: int | None) -> None:
-        """The same of a transfer that has been shown."""
+        """Put a transfer in flight that the observers have already seen."""
         self._number(flight, there, barrier)
         self.queue.start(flight)
 
     def _number(self, flight: Transfer, there: Lanes, barrier: int | None) -> None:
+        """Number a transfer, and assign it to its mbarrier's phase or to its thread's group."""
         self.issued += 1
         flight.number = self.issued
         if barrier is None:
@@ -384,7 +388,7 @@ class CopyEngine:
 
 
 def _each(lanes: Lanes) -> Iterator[tuple[Lanes, int]]:
-    """The lanes one by one: each asks for a transfer of its own."""
+    """Yield each lane alone with its place, since each lane requests its own transfer."""
     for at in range(lanes.count):
         yield Lanes(lanes.machine, lanes.ids[at : at + 1], lanes.statement), at
 
@@ -392,6 +396,6 @@ def _each(lanes: Lanes) -> Iterator[tuple[Lanes, int]]:
 def _place(
     lanes: Lanes, at: int, coordinates: list[Array], offsets: list[Array] | None
 ) -> tuple[tuple[int, ...], tuple[int, ...] | None]:
-    """The coordinates of a lane, and its offsets where it gives some."""
+    """Return the coordinates of a lane, and its offsets or None."""
     corner = tuple(int(lanes.full(each).view(np.int32)[at]) for each in coordinates)
     return corner, None if offsets is None else tuple(int(lanes.full(each)[at]) for each in offsets)

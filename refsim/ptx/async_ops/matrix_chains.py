@@ -1,5 +1,7 @@
-"""The sums of products that have read their operands: those that accumulate in the same registers are one chain, and
-chains of one form are computed by one call, warpgroups behind warpgroups."""
+"""The sums of products that have read their operands.
+
+Products that accumulate in one set of registers form a chain. Chains of one form are computed by one call.
+"""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -20,7 +22,7 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True)
 class OperandsRead:
-    """A product of some warpgroups with the codes of A and B that it read: (warpgroups, 64, k) and (warpgroups, n, k)."""
+    """A product of some warpgroups with the codes that it read of A (warpgroups, 64, k) and B (warpgroups, n, k)."""
 
     number: int
     lanes: Lanes
@@ -30,13 +32,13 @@ class OperandsRead:
     b: Array
 
     def part(self, chosen: NDArray[np.bool_]) -> "OperandsRead":
-        """The same of some of the warpgroups."""
+        """Return the product of the chosen warpgroups only."""
         lanes = Lanes(self.lanes.machine, self.lanes.ids[chosen.repeat(WARPGROUP)], self.lanes.statement)
         groups, product = self.groups[chosen], self.product.part(chosen)
         return replace(self, lanes=lanes, groups=groups, product=product, a=self.a[chosen], b=self.b[chosen])
 
     def continues(self, chain: "list[OperandsRead]") -> bool:
-        """Whether it adds to what a chain computes, and nothing else."""
+        """Return whether this product adds to the result of a chain and writes nothing else."""
         last = chain[-1]
         if self.product.positions is not None:
             return False
@@ -44,7 +46,7 @@ class OperandsRead:
         return same and bool(self.product.adds.all()) and np.array_equal(last.groups, self.groups)
 
     def is_apart(self, other: "OperandsRead") -> bool:
-        """Whether the two write nothing in common."""
+        """Return whether the two products write no common register."""
         return set(self.product.d).isdisjoint(other.product.d) or np.intersect1d(self.groups, other.groups).size == 0
 
 
@@ -64,7 +66,7 @@ def computed(reads: list[OperandsRead]) -> None:
 
 
 def _compute(chains: list[list[OperandsRead]]) -> None:
-    """Chains that write nothing in common."""
+    """Compute chains that write no common register."""
     alike: dict[Any, list[list[OperandsRead]]] = {}
     for chain in chains:
         form = replace(chain[0].product.form, negated=(False, False), majors=("K", "K"))  # done when operands were read
@@ -74,7 +76,7 @@ def _compute(chains: list[list[OperandsRead]]) -> None:
 
 
 def _multiply(stack: list[list[OperandsRead]]) -> None:
-    """Chains of one form and length, by one call."""
+    """Compute chains of one form and length by one call."""
     first = stack[0][0]
     form = first.product.form
     kind = wgmma_kind(form.a, form.b, form.d, form.satfinite)
@@ -98,7 +100,7 @@ def _multiply(stack: list[list[OperandsRead]]) -> None:
 
 
 def _added(read: OperandsRead) -> Array:
-    """What the first product of a chain adds to: codes (warpgroups, 64, n)."""
+    """Return the addend of the first product of a chain: codes (warpgroups, 64, n)."""
     product, packing = read.product, packing_of(read.product.form.accumulator, False)
     if not product.adds.any():
         return np.zeros((len(read.groups), PRODUCT_ROWS, product.form.n), packing.element)

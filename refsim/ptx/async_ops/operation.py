@@ -1,5 +1,4 @@
-"""Work that goes on while the threads that started it compute: one shape for copies of threads and, later, for copy engines
-and tensor cores."""
+"""The common protocol of work that goes on while the threads that started it compute."""
 
 from typing import Any, Protocol, Self
 
@@ -8,32 +7,32 @@ from numpy.typing import NDArray
 
 
 class AsyncOp(Protocol):
-    """Work in flight: from its issue until somebody has observed that it is complete.
+    """Work in flight: from its issue until a thread has observed that it is complete.
 
-    What it reads and writes is checked, and told to those that watch, when it is issued: an error does not depend on when
-    the bytes move. A policy alone decides when `perform` runs; who waits for it, and how, is the matter of completion.
+    Its reads and writes are checked and shown to the observers at issue, so an error does not depend on when the bytes
+    move. Only the policy decides when `performed` is called; `completion` models who waits for it.
     """
 
     @property
     def number(self) -> int:
-        """Rises from issue to issue."""
+        """Return its number, which rises from issue to issue."""
 
     @property
     def is_performed(self) -> bool:
-        """Whether its bytes have moved."""
+        """Return whether its bytes have moved."""
 
     @property
     def units(self) -> NDArray[np.int64]:
-        """For each of its parts, rising, the unit that does it; parts of one unit take effect together."""
+        """Return the unit of each of its parts, rising; parts of one unit take effect together."""
 
     def part(self, chosen: NDArray[np.bool_]) -> Self:
-        """Some of its parts, as an operation of their own."""
+        """Return the chosen parts as an operation of their own."""
 
     def performed(self) -> Self:
-        """The same, its bytes moved now."""
+        """Move its bytes now and return the performed operation."""
 
     def complete(self) -> None:
-        """Somebody has waited for it: for the checks it is over."""
+        """Mark it as complete for the checks, after a thread has waited for it."""
 
     def writes_to(self, start: int, width: int) -> NDArray[Any]:
-        """Which of its parts write to these bytes of the flat shared memory."""
+        """Return which of its parts write to these bytes of the flat shared memory."""

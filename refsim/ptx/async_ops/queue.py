@@ -1,7 +1,8 @@
-"""When asynchronous work takes effect: a policy, and nothing else.
+"""The policy that decides when asynchronous work takes effect.
 
-"eager" performs it at issue, "lazy" at the wait that covers it, "random" at a moment between the two that a seeded generator
-picks, for some units of an operation and not yet for others. What a correct kernel computes does not depend on it.
+"eager" performs it at issue and "lazy" at the wait that covers it. "random" performs it at a moment between the two
+that a seeded generator picks, perhaps for only some units of an operation. The result of a correct kernel does not
+depend on the policy.
 """
 
 from collections.abc import Callable
@@ -17,20 +18,20 @@ SchedulePolicy = Literal["eager", "lazy", "random"]
 POLICIES: tuple[SchedulePolicy, ...] = get_args(SchedulePolicy)
 _AT_ISSUE = 0.3
 _DRIFT = 0.3
-SHARE = _AT_ISSUE  # of what is asked, or drifts, at one moment
+SHARE = _AT_ISSUE  # of the work that is requested, or drifts, at one moment
 Op = TypeVar("Op", bound=AsyncOp)
 
 
 @dataclass
 class Queue(Generic[Op]):
-    """What is in flight, the oldest first; an operation of which only a part has taken effect, or is complete, is two."""
+    """The operations in flight, the oldest first; an operation that is partly performed or complete is split in two."""
 
     policy: str
     choice: np.random.Generator | None
     flying: list[Op] = field(default_factory=list)
 
     def start(self, operation: Op) -> None:
-        """From now on it may take effect."""
+        """Put an operation in flight, and perform the parts that the policy chooses."""
         if self.policy == "random" and self.choice is not None:
             now = self._some(operation, _AT_ISSUE)
         else:
@@ -38,7 +39,7 @@ class Queue(Generic[Op]):
         self.flying += self._performed(operation, now)
 
     def drift(self) -> None:
-        """Time passes: under the random policy, some of what flies takes effect."""
+        """Perform some work in flight, under the random policy, as time passes."""
         if self.choice is None or self.policy != "random" or self.choice.random() >= _DRIFT:
             return
         waiting = [place for place, operation in enumerate(self.flying) if not operation.is_performed]
@@ -48,7 +49,7 @@ class Queue(Generic[Op]):
             self.flying[place : place + 1] = self._performed(operation, self._some(operation, 0.5))
 
     def complete(self, chosen: Callable[[Op], NDArray[np.bool_]]) -> None:
-        """Somebody has waited for these parts of what flies."""
+        """Complete the parts in flight that `chosen` selects, after a thread has waited for them."""
         still: list[Op] = []
         for operation in self.flying:
             done = chosen(operation)
@@ -60,7 +61,7 @@ class Queue(Generic[Op]):
         self.flying = still
 
     def writer_of(self, start: int, width: int) -> tuple[Op, int] | None:
-        """The newest operation that writes to these bytes of the flat shared memory, and its first part that does."""
+        """Return the newest operation that writes to these bytes of the flat shared memory, and its first such part."""
         for operation in reversed(self.flying):
             there = operation.writes_to(start, width)
             if there.any():
@@ -79,7 +80,7 @@ class Queue(Generic[Op]):
 
 
 def _cut(operation: Op, chosen: NDArray[np.bool_]) -> tuple[Op | None, Op | None]:
-    """The chosen parts and the rest; None where there are none."""
+    """Return the chosen parts and the rest, None for an empty side."""
     if chosen.all():
         return operation, None
     if not chosen.any():

@@ -1,4 +1,4 @@
-"""Whether a copy to global memory writes what is there already, or what other copies on their way bring there."""
+"""Whether a copy to global memory writes values that are there already or that other copies in flight bring."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -13,10 +13,8 @@ Array = NDArray[Any]
 
 
 def repeats(flight: Transfer, flying: Iterable[Transfer], space: Space, index: Array, width: int) -> NDArray[np.bool_]:
-    """For each item of a space, by number, whether the copy leaves there what would stand there without it.
-
-    The sources of copies on their way do not change, or that is a finding of its own.
-    """
+    """Return for each item (by number) whether the copy leaves the value that would be there without the copy. This
+    assumes that the sources of copies in flight do not change; a change is a finding of its own."""
     at = (index[:, None] * width + np.arange(width)).reshape(-1)
     order = np.argsort(at, kind="stable")
     before = space.bytes[at[order]].astype(np.int16)
@@ -31,7 +29,7 @@ def repeats(flight: Transfer, flying: Iterable[Transfer], space: Space, index: A
 
 
 def _bring(flight: Transfer, space: Space, at: Array, to: Array) -> None:
-    """Put the bytes of a copy where they go, -1 where a reduction makes others of them; `at`: positions that rise."""
+    """Put the bytes of a copy into `to` at rising positions `at`; put -1 where a reduction computes the value."""
     target = flight.target
     if target is None or target.space is not space or flight.source is None:
         return

@@ -1,4 +1,4 @@
-"""What those who watch memory are shown of a transfer that begins: what it reads, and what it will write."""
+"""The accesses that the observers of memory see when a transfer begins: its reads and its future writes."""
 
 from dataclasses import dataclass
 from functools import partial
@@ -12,13 +12,13 @@ from refsim.ptx.memory.access import UPDATE, Access
 
 @dataclass
 class TransferWatchers:
-    """The watchers of one machine, as its copy engine tells them."""
+    """The observers of one machine, as its copy engine calls them."""
 
     machine: TransferHost
     ends: Ends
 
     def read(self, flight: Transfer, access: Access) -> None:
-        """Bytes that the transfer reads until its thread has waited for that."""
+        """Show the bytes that the transfer reads until its thread has waited for the read."""
         seen = self.ends.coarse(access)
         if seen is None:
             return
@@ -31,7 +31,7 @@ class TransferWatchers:
             flight.reads = seen
 
     def landing(self, flight: Transfer, access: Access) -> None:
-        """Shared bytes that the transfer writes until somebody has seen it complete."""
+        """Show the shared bytes that the transfer writes until a thread has observed its completion."""
         machine = self.machine
         for observer in machine.port.observers.get("shared", ()):
             if observer not in (machine.races, machine.proxies) and not isinstance(observer, BankCounter):
@@ -46,7 +46,7 @@ class TransferWatchers:
         flight.writes = access
 
     def sent(self, flight: Transfer, access: Access, flying: list[Transfer]) -> None:
-        """Global bytes that the transfer writes: for others of its thread, once that has waited for the group."""
+        """Show the global bytes that the transfer writes; threads may rely on them after a wait for the group."""
         machine, seen = self.machine, self.ends.coarse(access)
         access.items = changed(access)
         for observer in machine.port.observers.get("global", ()):

@@ -1,4 +1,4 @@
-"""What tcgen05 moves in tensor memory: rows of shared memory to its lanes, and lanes to the lanes behind them."""
+"""The moves of tcgen05 within tensor memory: shared memory to lanes, and lanes to the next lanes."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -22,7 +22,7 @@ _CHUNK = 16
 DESCRIPTOR_RULE = str(PTX["tcgen05, shared memory descriptor"])
 LANE_RULE = "PTX ISA, tcgen05: data path layout organization"
 _PAIR_RULE = "PTX ISA, tcgen05, CTA pair: two CTAs of a cluster whose %cluster_ctarank differs in the last bit"
-_WARP_LANES, _SHIFT_COLUMNS = 32, 8  # what a tcgen05.shift moves
+_WARP_LANES, _SHIFT_COLUMNS = 32, 8  # moved by a tcgen05.shift
 
 
 @dataclass
@@ -30,7 +30,7 @@ class TensorMover(TensorPipe):
     """A pipe that copies to tensor memory, and moves what is there."""
 
     def copy(self, one: Lanes, asked: CopyAsked) -> None:
-        """A thread asks for a copy of rows of shared memory, its own and with a group that of the other CTA."""
+        """Start a copy of rows of shared memory to the tensor memory of this CTA, and of its peer in a CTA group."""
         try:
             places = asked.chunks
         except DescriptorError as error:
@@ -40,6 +40,7 @@ class TensorMover(TensorPipe):
             self._copy(one, asked, places, cta)
 
     def _copy(self, one: Lanes, asked: CopyAsked, places: Array, cta: int) -> None:
+        """Check the copy for one CTA, show its reads and put it in flight."""
         machine, box = self.machine, asked.box(cta)
         self._box(one, asked.address, box.lanes, box.end - box.first, cta)
         items = self._show(one, places.ravel(), asked.used, cta)
@@ -49,6 +50,7 @@ class TensorMover(TensorPipe):
         self._now_written(box)
 
         def work() -> None:
+            """Move the chunks from shared memory to the columns."""
             held = machine.shared.bytes.view(ITEM[_CHUNK]).take(items).view(np.uint8).reshape(*places.shape, _CHUNK)
             self._words(cta, box.first, box.end)
             self.memory.words[cta][rows, columns] = asked.words(held)[:, None, :]
@@ -56,7 +58,7 @@ class TensorMover(TensorPipe):
         self.start(Operation(self.number(), one, work, (), (box,), items))
 
     def move_down(self, one: Lanes, address: int, ctas: int) -> None:
-        """A thread asks for 31 of 32 lanes, 32 bytes of each, to go to the lane behind; the first keeps what it has."""
+        """Start a move of 31 of 32 lanes, 32 bytes each, to the next lane; the first lane keeps its bytes."""
         lane, first = address >> LANE_SHIFT, address & COLUMN_MASK
         if lane % _WARP_LANES or lane >= TENSOR_LANES:
             raise one.fault(MISUSE, 0, f"lane {lane} begins no lanes of a warp", str(PTX["tcgen05.shift"]))
@@ -73,6 +75,7 @@ class TensorMover(TensorPipe):
                 marks[to] = marks[source].copy()
 
             def work(cta: int = cta, box: TensorBox = box, source: Any = source, to: Any = to) -> None:
+                """Move the lanes of one CTA down."""
                 self._words(cta, box.first, box.end)
                 self.memory.words[to] = self.memory.words[source].copy()
 
@@ -80,7 +83,7 @@ class TensorMover(TensorPipe):
 
     # ---- where operands are
     def _peers(self, one: Lanes, ctas: int) -> list[int]:
-        """The CTAs that take part: two of a group differ in the last bit of their rank."""
+        """Return the CTAs that take part; the two CTAs of a pair differ in the last bit of their rank."""
         cta, geometry = int(one.cta[0]), self.machine.geometry
         if ctas == 1:
             return [cta]
@@ -91,7 +94,7 @@ class TensorMover(TensorPipe):
         return [first, first + 1]
 
     def _box(self, one: Lanes, address: int, used: NDArray[np.bool_], width: int, cta: int, lane: int = 0) -> TensorBox:
-        """Columns of tensor memory that an address begins, which the CTA must hold; it says the lane that D's says."""
+        """Return the columns from an address on; raise a fault for a wrong lane or unallocated columns."""
         if address >> LANE_SHIFT != lane:
             other = f", D lane {lane}" * (lane != 0)
             raise one.fault(MISUSE, 0, f"lane {address >> LANE_SHIFT} begins no operand{other}", LANE_RULE)
@@ -100,8 +103,8 @@ class TensorMover(TensorPipe):
         return TensorBox(cta, used, first, first + width)
 
     def _show(self, one: Lanes, places: Array, used: int, cta: int) -> Array:
-        """Show the reads of chunks of a CTA to those that watch; their numbers in the flat shared memory."""
-        machine, width = self.machine, used & -used  # 12 bytes are read as three words
+        """Show the reads of chunks of a CTA to the observers; return the chunks' numbers in the flat shared memory."""
+        machine, width = self.machine, used & -used  # 12 bytes are read as three 4-byte items
         pieces = places if used == width else (places[:, None] + np.arange(0, used, width)).ravel()
         several = Lanes(machine, np.repeat(one.ids, len(pieces)), one.statement, np.full(len(pieces), cta))
         space, owner = several.space("shared")
@@ -109,11 +112,11 @@ class TensorMover(TensorPipe):
         return np.asarray((places + cta * space.stride) // _CHUNK)
 
     def _now_written(self, box: TensorBox) -> None:
-        """Words that an operation writes count as written from now on."""
+        """Mark the cells that an operation writes as initialized."""
         columns = self.memory.unwritten[box.cta, :, box.first : box.end]
         if columns.any():
             columns[box.lanes] = False
 
     def _words(self, cta: int, first: int, end: int) -> Array:
-        """Columns of a CTA (lanes, columns), with what earlier operations leave there."""
+        """Return columns of a CTA (lanes, columns), after the effects of earlier operations."""
         return np.asarray(self.memory.words[cta][:, first:end])

@@ -1,7 +1,7 @@
-"""The tensor cores of the fifth generation: products and copies of tensor memory that go on behind the threads that ask.
+"""The tensor cores of the fifth generation: products and copies of tensor memory that run after a thread requests them.
 
-What one CTA asks for is done in its order: each operation may rely on those before it. A commit is an operation too: done,
-it arrives at an mbarrier. Until somebody has seen that phase complete, what was asked for before the commit is in flight.
+The operations of one CTA are performed in order, so each may rely on the earlier ones. A commit is an operation too: it
+arrives at an mbarrier. An operation is in flight until a thread has observed the phase that counts its commit.
 """
 
 from collections.abc import Callable
@@ -37,14 +37,14 @@ MOVE_RULE = "PTX ISA, tcgen05.wait: what tcgen05.ld and st touch is theirs until
 
 
 class Commits(Protocol):
-    """The mbarriers, which count what is committed."""
+    """The mbarriers, which count commits."""
 
     def asked(self, one: Lanes, space: str, address: Array, mask: int | None) -> list[Any]: ...
     def come(self, arrivals: list[Any], committed: Any) -> None: ...
 
 
 class PipeHost(Machine, Protocol):
-    """A machine with its mbarriers' arrivals of commits."""
+    """A machine with the arrivals of commits at its mbarriers."""
 
     @property
     def code(self) -> Code: ...
@@ -56,8 +56,11 @@ class PipeHost(Machine, Protocol):
 
 @dataclass(eq=False)
 class Operation:
-    """What one thread asked of a tensor core: `work` does it, `reads` and `writes` are what it touches of tensor memory,
-    `items` the chunks of shared memory that it reads; `landed` are its agent and number once somebody saw it complete."""
+    """One operation that a thread requested of a tensor core.
+
+    `work` performs it. `reads` and `writes` are the tensor memory that it touches, `items` the chunks of shared memory
+    that it reads. `landed` is its agent and number after a thread has observed its completion.
+    """
 
     number: int
     lanes: Lanes
@@ -71,12 +74,13 @@ class Operation:
 
     @property
     def lane(self) -> int:
+        """Return the lane that requested it."""
         return int(self.lanes.ids[0])
 
 
 @dataclass(eq=False)
 class MoveInFlight:
-    """A tcgen05.ld or st of one warp that it has not waited for: the registers are those that a load has yet to write."""
+    """A tcgen05.ld or st that its warp has not waited for; `registers` are those that a load has yet to write."""
 
     warp: int
     is_load: bool
@@ -87,8 +91,8 @@ class MoveInFlight:
 
 @dataclass
 class TensorPipe:
-    """The operations in flight of all CTAs that run, and the loads and stores that nobody has waited for. `done` are operations
-    that somebody saw complete, by the lane behind which they were asked for: their agents, and the newest of each."""
+    """The operations in flight of all running CTAs, and the loads and stores that no warp has waited for. `done` holds
+    observed operations by the lane that may rely on them: the newest access of each of their agents."""
 
     machine: PipeHost
     policy: str
@@ -110,7 +114,7 @@ class TensorPipe:
 
     @property
     def memory(self) -> TensorMemory:
-        """The tensor memory of the CTAs, there once somebody asks for it."""
+        """Return the tensor memory of the CTAs, created at the first use."""
         if self._memory is None:
             self._memory = TensorMemory(self.machine.geometry.count, (self.poison & 0xFF) * 0x01010101)
             if self.machine.tracking is not None:
@@ -119,12 +123,12 @@ class TensorPipe:
 
     @property
     def words(self) -> Array:
-        """The words of tensor memory, with all sums that were put off."""
+        """Return the cells of tensor memory, after all pending sums."""
         self.settle()
         return self.memory.words
 
     def holds(self, lanes: Lanes, first: int, columns: int) -> None:
-        """A warp has allocated columns, which nobody touches before it."""
+        """Record that a warp has allocated columns, which no thread touches before the allocation."""
         assert lanes.statement is not None
         cta = int(lanes.cta[0])
         self.allocated[cta] = lanes.statement
@@ -134,11 +138,11 @@ class TensorPipe:
             self.order.warp_touched(lanes.ids, box, lanes.statement, writes=True)
 
     def settle(self) -> None:
-        """Compute what was put off."""
+        """Compute all pending sums."""
 
     # ---- operations
     def start(self, operation: Operation) -> None:
-        """A thread asks for an operation; what is in flight must leave its words alone."""
+        """Check an operation against those in flight, and put it in flight."""
         for box in operation.writes:
             self.demand(operation.lanes, box, writes=True, of=operation.lane)
         for box in operation.reads:
@@ -151,12 +155,12 @@ class TensorPipe:
             self.perform(operation)
 
     def number(self) -> int:
-        """The number of the next operation."""
+        """Return the number of the next operation."""
         self.issued += 1
         return self.issued
 
     def perform(self, last: Operation) -> None:
-        """An operation is done, and before it all that its CTA asked for earlier."""
+        """Perform an operation, after all earlier operations of its CTA."""
         cta = self._cta(last)
         for each in [each for each in self.flying if self._cta(each) == cta and each.number <= last.number]:
             if not each.is_performed:
@@ -165,7 +169,7 @@ class TensorPipe:
         self.machine.port.writes += 1
 
     def commit(self, lanes: Lanes, space: str, addresses: Array, mask: Array | None) -> None:
-        """Each lane's operations so far are counted at an mbarrier, in each CTA of the cluster that a mask names."""
+        """Count each lane's operations so far at an mbarrier, in each CTA of the cluster that `mask` names."""
         for at in range(lanes.count):
             one = Lanes(lanes.machine, lanes.ids[at : at + 1], lanes.statement)
             address = lanes.full(addresses)[at : at + 1]
@@ -179,8 +183,8 @@ class TensorPipe:
             )
 
     def land(self, covered: list[Operation], flat: int) -> dict[int, int]:
-        """Somebody has seen the phase complete at which these were counted, at the mbarrier at a byte position: the agents
-        whose accesses they are, and the newest of each."""
+        """Complete operations after a thread observed their phase at the mbarrier at byte `flat`. Return the newest
+        access of each agent that made their accesses."""
         gone, found = {id(each) for each in covered}, dict[int, int]()
         self.flying = [each for each in self.flying if id(each) not in gone]
         for each in covered if self.order is not None else ():
@@ -201,16 +205,17 @@ class TensorPipe:
     # ---- time
     @property
     def is_pending(self) -> bool:
+        """Return whether some operations have not been performed yet."""
         return any(not each.is_performed for each in self.flying)
 
     def drift(self) -> None:
-        """Time passes: under the random policy some of what flies is done."""
+        """Perform some operation in flight, under the random policy, as time passes."""
         waiting = [each for each in self.flying if not each.is_performed]
         if waiting and self.choice is not None and self.policy == "random" and self.choice.random() < SHARE:
             self.perform(waiting[int(self.choice.integers(len(waiting)))])
 
     def fire(self) -> None:
-        """Nobody else can run: every CTA's operations are done up to its next commit."""
+        """Perform every CTA's operations up to its next commit, as no thread can run."""
         seen = set[int]()
         for each in list(self.flying):
             cta = self._cta(each)
@@ -220,7 +225,7 @@ class TensorPipe:
                     seen.add(cta)
 
     def finish(self) -> None:
-        """All threads have exited: what is still on its way is done; columns that were not given back are told."""
+        """Perform all operations in flight after the last thread exits; report columns that were not deallocated."""
         for each in self.flying:
             if not each.is_performed:
                 self.perform(each)
@@ -232,18 +237,18 @@ class TensorPipe:
                 what = f"a block exits that holds {self._memory.spoken(cta)} of tensor memory: no tcgen05.dealloc gave them back"
                 self.machine.report(lanes.fault(LEAK, 0, what, LEAK_RULE), lanes.statement)
 
-    # ---- what nobody may touch
+    # ---- cells that no thread may touch
     @property
     def order(self) -> TensorOrder | None:
-        """Who looks whether accesses that are complete come one behind another."""
+        """Return the check of the order of completed accesses, or None if races are not checked."""
         if self._order is None and self.machine.races is not None:
             self._order = TensorOrder(self.machine.races)
         return self._order
 
     def demand(self, lanes: Lanes, box: TensorBox, *, writes: bool, of: int = -1) -> None:
-        """Words that a lane or a warp touches: nothing in flight writes them, and if it `writes` them nothing reads them; it
-        comes behind what is complete. Operations of one thread, `of`, come one after another, and behind those that it was
-        handed."""
+        """Report cells that a lane or warp touches while an operation in flight uses them. Nothing in flight may write
+        the cells, and nothing may read them if the access `writes`. The access must be ordered after completed ones.
+        Operations of one thread, `of`, are ordered, also after operations that were handed to the thread."""
         for each in self.flying:
             if of >= 0 and (each.lane == of or (of in each.handed.lanes and self._follows(lanes, box, each))):
                 continue
@@ -265,7 +270,7 @@ class TensorPipe:
 
     @staticmethod
     def _follows(lanes: Lanes, box: TensorBox, earlier: Operation) -> bool:
-        """Whether a tensor core does what it is asked for now behind an operation, by itself."""
+        """Return whether tensor cores order a new operation after an earlier one without a wait."""
         assert lanes.statement is not None
         assert earlier.lanes.statement is not None
         return are_piped(
@@ -273,14 +278,14 @@ class TensorPipe:
         )
 
     def fenced(self, lanes: Lanes, *, is_before: bool) -> None:
-        """Threads fence what they ask tensor cores for, before or behind what they synchronise by."""
+        """Record a fence of threads before or after the synchronization that orders their tensor core operations."""
         if self.order is not None:
             flying = [(each.lane, each.handed) for each in self.flying]
             (self.order.fence_before if is_before else self.order.fence_after)(lanes, flying)
 
     # ---- loads and stores of warps
     def moved(self, lanes: Lanes, boxes: list[tuple[int, TensorBox]], *, is_load: bool) -> None:
-        """Warps load or store words, and have yet to wait for that."""
+        """Record loads or stores of warps as in flight until the warps wait for them."""
         assert lanes.statement is not None
         for one, (_, box) in zip(by_warps(lanes), boxes, strict=True):
             self.demand(one, box, writes=not is_load)
@@ -289,7 +294,7 @@ class TensorPipe:
         self.loading += is_load
 
     def waited(self, lanes: Lanes, *, is_load: bool) -> None:
-        """Warps have waited for their loads, or their stores."""
+        """Complete the loads, or the stores, of these warps."""
         warps = {int(one.warp[0]): one.ids for one in by_warps(lanes)}
         for move in self.moves if self.order is not None else ():
             if move.is_load == is_load and move.warp in warps:
@@ -299,7 +304,8 @@ class TensorPipe:
         self.loading = sum(move.is_load for move in self.moves)
 
     def before(self, block: BasicBlock, lanes: Lanes) -> None:
-        """A block is about to run: its statements may overwrite registers that loads have yet to write. Who reads one has it."""
+        """Report a statement of the block about to run that overwrites a register that a load has yet to write. A
+        thread that reads such a register gets the loaded value."""
         warps = set(np.unique(lanes.warp).tolist())
         mine = [move for move in self.moves if move.is_load and move.registers and move.warp in warps]
         for step in block.everything() if mine else ():
@@ -316,11 +322,11 @@ class TensorPipe:
     # ---- shared memory that operations read
     @property
     def oldest(self) -> int | None:
-        """The number of the first operation that is in flight."""
+        """Return the number of the oldest operation in flight, or None."""
         return self.flying[0].number if self.flying else None
 
     def reader_of(self, item: int) -> str | None:
-        """The operation in flight that reads a chunk of the flat shared memory, if one does."""
+        """Return a sentence about the operation in flight that reads a chunk of the flat shared memory, or None."""
         for each in self.flying:
             if each.items is not None and (each.items == item).any():
                 assert each.lanes.statement is not None
@@ -330,7 +336,8 @@ class TensorPipe:
 
 @dataclass(eq=False)
 class Committed:
-    """What a commit covers, as the mbarrier at byte position `flat` sees it that counts it first; `done` is what was complete."""
+    """The operations that a commit covers, as the mbarrier at byte position `flat` first counts them. `done` holds the
+    operations that were complete at the commit."""
 
     pipe: TensorPipe
     covered: list[Operation]
@@ -339,11 +346,11 @@ class Committed:
     is_performed: bool = True
 
     def source_was_read(self) -> None:
-        """Operands in shared memory are watched by the pipe itself."""
+        """Do nothing: the pipe itself checks operands in shared memory."""
 
     def complete(self) -> None:
-        """Somebody has seen the phase complete."""
+        """Do nothing: a commit holds no bytes."""
 
     def landed(self) -> dict[int, int]:
-        """The agents whose accesses the operations are from now on."""
+        """Return the newest access of each agent that made accesses of the operations."""
         return self.done | self.pipe.land(self.covered, self.flat)

@@ -1,4 +1,4 @@
-"""Products of tcgen05: what each reads and writes, checked when it is asked for; and sums, many by one call."""
+"""Products of tcgen05: reads and writes are checked at issue, and many sums are computed by one call."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -42,8 +42,8 @@ _MOST = 16  # products that wait for their sums
 
 @dataclass(frozen=True, eq=False)
 class TensorOperands:
-    """A product of one CTA that has read its operands: codes of A and B, scales where there are any, where the stored
-    elements of a sparse A stand, and the words of D; `peer` is the CTA's place in its group."""
+    """A product of one CTA that has read its operands. It holds codes of A and B, scales or None, the positions of the
+    stored elements of a sparse A, and the cells of D. `peer` is the CTA's place in its group."""
 
     lanes: Lanes
     asked: ProductAsked
@@ -55,26 +55,26 @@ class TensorOperands:
     positions: Array | None = None
 
     def continues(self, last: "TensorOperands") -> bool:
-        """Whether it adds to what another computes, and to nothing else."""
+        """Return whether this product adds to the result of `last` and writes nothing else."""
         own, other = self.asked, last.asked
         same = own.form.sums == other.form.sums and own.d == other.d and np.array_equal(own.disabled, other.disabled)
         return same and own.adds and own.shift == 0 and self.a.shape == last.a.shape
 
     @property
     def cells(self) -> tuple[Array, Array]:
-        """The lanes and columns of D, (m, n)."""
+        """Return the lanes and columns of D, both (m, n)."""
         rows, columns = self.asked.cells(self.peer)
         return rows, columns + (self.asked.d & COLUMN_MASK)
 
 
 @dataclass
 class TensorCore(TensorMover):
-    """A pipe that also multiplies; `chains` have read their operands and wait for their sums, one chain for each CTA."""
+    """A pipe that also multiplies; `chains` have read their operands and wait for their sums, one for each CTA."""
 
     chains: dict[int, list[TensorOperands]] = field(default_factory=dict)
 
     def multiply(self, one: Lanes, asked: ProductAsked) -> None:
-        """A thread asks for a product, of its CTA or of the pair of CTAs that it is in; what it reads is checked now."""
+        """Start a product of a thread's CTA, or of its CTA pair, and check its reads now."""
         form, peers = asked.form, self._peers(one, asked.form.ctas)
         places = [
             None if side == "a" and asked.a_in_columns else self._places(one, word, asked, side)
@@ -99,6 +99,7 @@ class TensorCore(TensorMover):
 
     # ---- where operands are
     def _d_box(self, one: Lanes, asked: ProductAsked, peer: int, cta: int) -> TensorBox:
+        """Return the cells of D that a product writes in one CTA."""
         if asked.lane not in ((0, _UPPER) if asked.form.is_halved else (0,)):
             raise one.fault(MISUSE, 0, f"lane {asked.lane} begins no accumulator", LANE_RULE)
         used, width = asked.extent(peer)
@@ -116,6 +117,7 @@ class TensorCore(TensorMover):
         return used
 
     def _metadata_boxes(self, one: Lanes, asked: ProductAsked, peer: int, cta: int) -> list[TensorBox]:
+        """Return the cells of the metadata of a sparse A, none for a dense one."""
         if not asked.form.is_sparse:
             return []
         if asked.metadata & 1:
@@ -131,6 +133,7 @@ class TensorCore(TensorMover):
         ]
 
     def _places(self, one: Lanes, word: int, asked: ProductAsked, side: str) -> Array:
+        """Return the addresses of the chunks of an operand in shared memory, or raise a fault for a bad descriptor."""
         try:
             if side == "b" and asked.columns is not None and asked.columns.shift:
                 return shifted_chunks(word, asked.form, asked.columns.shift)
@@ -140,7 +143,7 @@ class TensorCore(TensorMover):
             raise one.fault("invalid-operand", 0, what, DESCRIPTOR_RULE) from None
 
     def _show_operands(self, one: Lanes, places: list[Array | None], form: TensorForm, cta: int) -> list[Array | None]:
-        """Show the reads of A and B, as one where that says the same."""
+        """Show the reads of A and B to the observers, as one access where the result is equal."""
         used = [bytes_used(form, side) for side in "ab"]
         a, b = places
         if a is None or b is None or used[0] != used[1] or self.machine.checks.banks:
@@ -150,7 +153,7 @@ class TensorCore(TensorMover):
         return [items[: len(a)], items[len(a) :]]
 
     def _demand_written(self, reads: list[TensorBox]) -> None:
-        """Words that nobody wrote make the launch begin again, to see what they reach."""
+        """Restart the launch with tracking if a product reads uninitialized cells."""
         if self.machine.tracking is not None:
             return
         for box in reads:
@@ -160,7 +163,7 @@ class TensorCore(TensorMover):
 
     # ---- sums
     def _words(self, cta: int, first: int, end: int) -> Array:
-        """Columns of a CTA (lanes, columns), with the sums that other products leave there."""
+        """Return columns of a CTA (lanes, columns), with the sums of pending products."""
         for read in self.chains.get(cta, [])[-1:]:
             if first < read.box.end and read.box.first < end:
                 self.settle()
@@ -169,14 +172,16 @@ class TensorCore(TensorMover):
     def _work(
         self, one: Lanes, asked: ProductAsked, writes: list[TensorBox], items: list[list[Array | None]]
     ) -> Callable[[], None]:
-        """Read the operands when the product is done; its sums can wait."""
+        """Return the work of a product: read its operands and keep them for the sums."""
         form = asked.form
 
         def shared(places: Array, side: str) -> Array:
+            """Return the codes of an operand in shared memory, rows by k."""
             held = self.machine.shared.bytes.view(ITEM[_CHUNK]).take(places).view(np.uint8).reshape(-1, _CHUNK)
             return codes_in_shared(held, form, side)
 
         def work() -> None:
+            """Read A, B, scales and metadata of each CTA, and hold the product."""
             halves = [shared(found[1], "b") for found in items if found[1] is not None]
             b = _signed(np.concatenate(halves), form.b, form.negated[1])
             if asked.columns is not None:
@@ -194,7 +199,7 @@ class TensorCore(TensorMover):
         return work
 
     def _a_in_columns(self, asked: ProductAsked, peer: int, cta: int) -> Array:
-        """The codes (m, k) of A, of which each part of D has its own where they differ: (parts m, k)."""
+        """Return the codes (m, k) of A, or (parts m, k) if the parts of D have different ones."""
         first = asked.a & COLUMN_MASK
         words = self._words(cta, first, first + asked.form.a_columns)
         found = [codes_in_columns(words[lanes], asked.form) for lanes in asked.a_lanes(peer)]
@@ -203,7 +208,7 @@ class TensorCore(TensorMover):
         return _once(found)
 
     def _positions(self, one: Lanes, asked: ProductAsked, peer: int, cta: int) -> Array | None:
-        """Where what is stored of a sparse A stands in its groups."""
+        """Return the positions of the stored elements of a sparse A within their groups, None for a dense A."""
         if not asked.form.is_sparse:
             return None
         first, form = (asked.metadata & COLUMN_MASK) + asked.form.selector, asked.form
@@ -218,7 +223,7 @@ class TensorCore(TensorMover):
             raise one.fault("invalid-operand", 0, error.what, str(PTX["tcgen05, sparse matrices"])) from None
 
     def _scales(self, cta: int, asked: ProductAsked) -> tuple[Array, Array] | None:
-        """The scales of the rows of A (m, blocks) and of B (n, blocks)."""
+        """Return the scales of the rows of A (m, blocks) and of B (n, blocks), or None."""
         if not asked.scales:
             return None
         found = []
@@ -231,6 +236,7 @@ class TensorCore(TensorMover):
         return found[0], found[1]
 
     def _hold(self, cta: int, read: TensorOperands) -> None:
+        """Append a product to the chain of its CTA, and compute the chain first if it cannot continue."""
         chain = self.chains.setdefault(cta, [])
         if chain and (not read.continues(chain[-1]) or len(chain) == _MOST):
             self.settle()
@@ -238,7 +244,7 @@ class TensorCore(TensorMover):
         chain.append(read)
 
     def settle(self) -> None:
-        """Compute the sums of all chains: those of one form and length by one call."""
+        """Compute the sums of all chains; chains of one form and length share one call."""
         chains, self.chains = self.chains, {}
         alike: dict[Any, list[list[TensorOperands]]] = {}
         for chain in chains.values():
@@ -247,6 +253,7 @@ class TensorCore(TensorMover):
             self._compute(stack)
 
     def _compute(self, stack: list[list[TensorOperands]]) -> None:
+        """Compute chains of one form and length, and write their results to tensor memory."""
         first = stack[0][0]
         form = first.asked.form
         kind = tensor_kind(form.kind, form.a, form.b, form.d, form.satfinite)
@@ -264,6 +271,7 @@ class TensorCore(TensorMover):
             self._write(chain[0], result)
 
     def _dense(self, stack: list[list[TensorOperands]], c: Array, kind: MmaKind) -> Array:
+        """Return the sums of dense chains, (chains, rows, n), with block scales where the form has them."""
         first = stack[0][0]
         form = first.asked.form
         a, b = (
@@ -279,7 +287,7 @@ class TensorCore(TensorMover):
         return scaled_product(first.lanes, a, b, c, Scales(held[0], held[1], float_named(form.scale)), kind, form.k)
 
     def _sparse(self, reads: list[TensorOperands], c: Array, kind: MmaKind) -> Array:
-        """One product of each of several CTAs, whose A is sparse."""
+        """Return one product of each of several CTAs with a sparse A."""
         form, scales = reads[0].asked.form, None
         a, b, positions = (np.stack([getattr(read, name) for read in reads]) for name in ("a", "b", "positions"))
         if form.blocks:
@@ -288,7 +296,7 @@ class TensorCore(TensorMover):
         return sparse_product(reads[0].lanes, a, b, c, positions, kind, form.k, scales)
 
     def _added(self, read: TensorOperands) -> Array:
-        """What the first product of a chain adds to, (m, n)."""
+        """Return the addend of the first product of a chain, (m, n)."""
         form, asked = read.asked.form, read.asked
         dtype = array_type(tensor_kind(form.kind, form.a, form.b, form.d, form.satfinite).d)
         if not asked.adds:
@@ -306,10 +314,10 @@ class TensorCore(TensorMover):
 
 
 def _once(found: list[Array]) -> Array:
-    """What each part of D has, once where it is the same."""
+    """Return the array of each part of D, concatenated, or one array if all are equal."""
     return found[0] if all(np.array_equal(found[0], each) for each in found) else np.concatenate(found)
 
 
 def _signed(codes: Array, type: str, negated: bool) -> Array:
-    """Codes with their sign turned, where the instruction says so."""
+    """Return the codes, with their signs flipped if `negated`."""
     return codes ^ codes.dtype.type(float_named(type).sign_mask) if negated else codes

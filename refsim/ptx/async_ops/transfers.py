@@ -1,4 +1,4 @@
-"""What a copy engine does for one thread: bytes read from one memory, and written to another later than they were asked for."""
+"""The work of a copy engine for one thread: bytes are read from one memory and written to another at a later time."""
 
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -22,7 +22,7 @@ _ALL = np.ones(1, np.bool_)
 
 
 class Counter(Protocol):
-    """The mbarriers, which count the bytes that arrive."""
+    """The mbarriers, which count arriving bytes."""
 
     def counted(self, one: Lanes, at: int) -> tuple[int, int]: ...
     def arrived(self, transfer: "Transfer") -> None: ...
@@ -51,12 +51,13 @@ class End:
 class Transfer:
     """One copy of `width`-byte items for one thread: an AsyncOp of one part.
 
-    `filled` are items of the target that nothing is read for; `combine` is what a reduction leaves there; of one that is
-    `rounded` words of float32 become tf32. `writes` and `reads`
-    are the shared bytes that it touches, as an access. It is complete when its bytes were counted at the mbarrier at byte
-    `barrier` of the flat shared memory (-1: none) in phase `phase`, or when its thread has waited for its bulk `group`;
-    `stamp` is the number of the access that it was, for the order of accesses. `map_at` is the address of the tensor map that
-    it reads until its thread or somebody who waits for it goes on, 0 where there is none.
+    `filled` are items of the target that have no source. `combine` computes the result of a reduction. A `rounded`
+    transfer rounds float32 elements to tf32. `writes` and `reads` are the shared bytes that it touches, as an access.
+
+    The transfer is complete when its bytes were counted in phase `phase` of the mbarrier at byte `barrier` of the flat
+    shared memory (-1: none), or when its thread has waited for its bulk `group`. `stamp` is the number of its access in
+    the order of accesses. `map_at` is the address of the tensor map that it reads until a thread has waited for it, 0
+    if there is none.
     """
 
     host: TransferHost
@@ -86,14 +87,14 @@ class Transfer:
 
     @property
     def lane(self) -> int:
-        """The lane that asked for it."""
+        """Return the lane that requested it."""
         return int(self.lanes.ids[0])
 
     def part(self, chosen: NDArray[np.bool_]) -> "Transfer":
         return self
 
     def fetch(self) -> None:
-        """Its source is read now: what is written there later does not matter any more."""
+        """Read its source now, so that later writes to the source do not change the result."""
         if self.held is not None or self.source is None or self.target is None:
             return
         self.held = self.brings()
@@ -101,13 +102,14 @@ class Transfer:
             transferred(self.lanes, self.source, self.target, self.width, is_joined=self.combine is not None)
 
     def brings(self) -> Array:
-        """The items that it has read, or reads if it does so now."""
+        """Return the items that it has read, or would read now."""
         if self.held is not None or self.source is None:
             return np.zeros(0, np.uint8) if self.held is None else self.held
         items = self.source.space.bytes.view(ITEM[self.width]).take(self.source.index)
         return rounded_words(items.view(np.uint32)).view(items.dtype) if self.rounded else items
 
     def performed(self) -> "Transfer":
+        """Write the items to the target, count them at the mbarrier and return this transfer."""
         self.fetch()
         self._put()
         if self.filled is not None:
@@ -122,6 +124,7 @@ class Transfer:
         return self
 
     def _put(self) -> None:
+        """Write or combine the items in the target, and show them to the observers."""
         target, items = self.target, self.held
         if target is None or items is None:
             return
@@ -133,14 +136,14 @@ class Transfer:
             self.host.watching.moved(several, target.index * self.width % target.space.stride, self.width, items)
 
     def complete(self) -> None:
-        """Somebody has seen that it is complete."""
+        """Mark it as complete for the checks, after a thread has observed its completion."""
         self.release()
         if self.host.in_flight is not None and self.writes is not None:
             updates = self.writes.proxy if self.writes.kind == UPDATE else ""
             self.host.in_flight.landed(self.writes.index, self.writes.width, updates)
 
     def landed(self) -> dict[int, int]:
-        """Somebody saw the phase complete that counts its bytes: the agent whose writes they are from now on, and its newest."""
+        """Return the agent that now owns its writes, with the newest access, after a thread observed the phase."""
         races = self.host.races
         if races is None or self.writes is None:
             return {}
@@ -148,13 +151,13 @@ class Transfer:
         return {agent: races.transfer_landed(self.writes, agent)}
 
     def release(self) -> None:
-        """Its thread has waited until it had read its source, which others may write from now on."""
+        """Let other threads write its source and its map, after its thread has waited for the read."""
         if self.host.in_flight is not None and self.reads is not None:
             self.host.in_flight.was_read(self.reads.index, self.reads.width)
         self.reads, self.map_at = None, 0
 
     def source_was_read(self) -> None:
-        """Its thread, or whoever saw the phase complete in which it was counted, knows that its shared source has been read."""
+        """Record the read of the shared source for the thread or mbarrier agent that knows of its end."""
         races = self.host.races
         if races is not None and self.reads is not None:
             by_thread = self.barrier < 0
@@ -163,10 +166,11 @@ class Transfer:
             )
 
     def writes_to(self, start: int, width: int) -> NDArray[np.bool_]:
+        """Return whether it still writes some of these bytes of the flat shared memory."""
         return self._touches(self.writes, start, width)
 
     def reads_from(self, start: int, width: int) -> NDArray[np.bool_]:
-        """Whether it still reads some of these bytes of the flat shared memory."""
+        """Return whether it still reads some of these bytes of the flat shared memory."""
         return self._touches(self.reads, start, width)
 
     def _touches(self, access: Access | None, start: int, width: int) -> NDArray[np.bool_]:

@@ -1,5 +1,6 @@
-"""Much asynchronous work shown at once, on trial, to those who watch memory: nobody says anything then. Who would, stops the
-trial, and the same is shown again piece by piece.
+"""Trials: much asynchronous work is shown to the observers at once, and none of them reports anything.
+
+An observer that would report something stops the trial. The work is then shown again piece by piece.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,17 +14,17 @@ from refsim.ptx.memory.access import Access, Observer
 
 
 def watching(machine: TransferHost, name: str) -> list[Observer]:
-    """Those who watch a state space, but for the one who counts the banks that threads use."""
+    """Return the observers of a state space, except the counter of bank conflicts."""
     return [each for each in machine.port.observers.get(name, ()) if not isinstance(each, BankCounter)]
 
 
 def others_watching(machine: TransferHost, name: str) -> list[Observer]:
-    """Those of them who are not asked by themselves about what copies write."""
+    """Return the observers of a state space, except the checks that are asked separately about writes of copies."""
     return [each for each in watching(machine, name) if each is not machine.races and each is not machine.proxies]
 
 
 def on_trial(machine: Machine, look: Callable[[], None]) -> bool:
-    """Let those who watch look at something; whether none of them has anything to say."""
+    """Let the observers look at something; return whether none of them has anything to report."""
     machine.is_on_trial = True
     try:
         look()
@@ -35,6 +36,6 @@ def on_trial(machine: Machine, look: Callable[[], None]) -> bool:
 
 
 def look(observers: Sequence[Observer], access: Access) -> None:
-    """Those who watch see an access that is about to be made."""
+    """Show an access that is about to be made to the observers."""
     for observer in observers:
         observer.before(access)

@@ -1,8 +1,8 @@
-"""Products of warpgroups in flight: when their operands are read, when their sums are computed, when they are complete.
+"""Products of warpgroups in flight: when they read operands, when sums are computed, when they are complete.
 
-A policy decides when a product reads its operands and takes its place in the order of what is added to D. The sums are
-computed later, when somebody touches the registers of one: products that accumulate in the same registers become one chain,
-and the chains of several warpgroups one call.
+A policy decides when a product reads its operands and takes its place in the order of additions to D. The sums are
+computed later, when a thread touches the registers of a product. Products that accumulate in one set of registers
+become one chain, and the chains of several warpgroups become one call.
 """
 
 from collections.abc import Iterator
@@ -49,7 +49,7 @@ MOST = 1 << 26  # bytes of operands that wait for their sums
 
 
 class ProductHost(Machine, Protocol):
-    """A machine with those that follow its products."""
+    """A machine with the checks that follow its products."""
 
     @property
     def code(self) -> Code: ...
@@ -61,9 +61,12 @@ class ProductHost(Machine, Protocol):
 
 @dataclass(frozen=True)
 class ProductInFlight:
-    """One executed wgmma: an AsyncOp whose parts and units are warpgroups. `places` are the chunks of A and B as items of
-    the flat shared memory (warpgroups, chunks), None for A in registers; `group` is that of each warpgroup. `reads` are for
-    those who look for races: reads of its threads once somebody has waited for it, and `begun` the newest access before it."""
+    """One executed wgmma: an AsyncOp whose parts and units are warpgroups.
+
+    `places` are the chunks of A and B as items of the flat shared memory (warpgroups, chunks), None for A in registers.
+    `group` is the group of each warpgroup. `reads` are its reads for the race check, which become reads of its threads
+    after a wait; `begun` is the number of the newest access before it.
+    """
 
     host: ProductHost
     number: int
@@ -77,19 +80,23 @@ class ProductInFlight:
 
     @property
     def units(self) -> NDArray[np.int64]:
+        """Return the warpgroups."""
         return groups_of(self.lanes)
 
     def part(self, chosen: NDArray[np.bool_]) -> "ProductInFlight":
+        """Return the product of the warpgroups where the mask `chosen` is true."""
         a, b = self.places
         lanes = Lanes(self.lanes.machine, self.lanes.ids[chosen.repeat(WARPGROUP)], self.lanes.statement)
         places = (None if a is None else a[chosen], b[chosen])
         return replace(self, lanes=lanes, product=self.product.part(chosen), places=places, group=self.group[chosen])
 
     def performed(self) -> "ProductInFlight":
+        """Read the operands, leave the sums to the tensor cores and return the performed product."""
         self.host.tensor_cores.hold(OperandsRead(self.number, self.lanes, self.units, self.product, *self._codes()))
         return replace(self, is_performed=True)
 
     def complete(self) -> None:
+        """Report the registers and the operands as free, after a wait that covers the product."""
         unit = self.host.tensor_cores
         if unit.registers is not None:
             unit.registers.finished(self.units, self.product, self.number)
@@ -100,11 +107,11 @@ class ProductInFlight:
         return np.zeros(len(self.group), np.bool_)
 
     def items(self) -> Iterator[Array]:
-        """The chunks of shared memory that it reads."""
+        """Yield the chunks of shared memory that it reads, an array for each operand there."""
         return (items for items in self.places if items is not None)
 
     def _codes(self) -> tuple[Array, Array]:
-        """A and B as matrices of codes, with the signs that the instruction turns."""
+        """Return A and B as matrices of codes, with the signs that the instruction negates."""
         form, memory = self.product.form, self.host.shared.bytes.view(ITEM[CORE_ROW])
         found = []
         for side, items, type, negated in zip("ab", self.places, (form.a, form.b), form.negated, strict=True):
@@ -119,8 +126,8 @@ class ProductInFlight:
 
 @dataclass
 class TensorCores:
-    """The products of all warpgroups that run. `waiting` have read their operands, and wait for their sums, which will be
-    written to `results`. `reads` and `registers` look for those who touch what products use."""
+    """The products of all running warpgroups. `waiting` have read their operands and wait for their sums, which go to
+    the registers `results`. `reads` and `registers` check for accesses to operands and registers that products use."""
 
     machine: ProductHost
     policy: str
@@ -143,14 +150,14 @@ class TensorCores:
             self.reads = None if "race" in off else OperandReads(self.machine, self)
             self.registers = None if set(CODES) <= set(off) else RegisterWatch(self.machine, self.machine.code.kept)
 
-    # ---- what instructions ask for
+    # ---- requests of instruction implementations
     def fence(self, lanes: Lanes) -> None:
-        """Registers that were touched are in order before what comes."""
+        """Order the threads' earlier register accesses before the products that follow."""
         if self.registers is not None:
             self.registers.fenced(groups_of(lanes))
 
     def multiply(self, lanes: Lanes, product: MatrixProduct) -> None:
-        """Warpgroups start a product; what it reads is checked now."""
+        """Start a product of each warpgroup, and check its reads now."""
         self.issued += 1
         machine, lanes = self.machine, copy(lanes)  # the set goes on to other statements
         groups = groups_of(lanes)
@@ -169,11 +176,11 @@ class TensorCores:
         self.queue.start(flight)
 
     def commit(self, lanes: Lanes) -> None:
-        """All products since the last commit are one group."""
+        """Put all products since the last commit into one group."""
         self.groups.commit(groups_of(lanes))
 
     def wait(self, lanes: Lanes, pending: int) -> None:
-        """Warpgroups go on when at most `pending` of their newest groups are in flight."""
+        """Complete all but the `pending` newest groups of these warpgroups."""
         if self.queue.flying:
             assert lanes.statement is not None
             groups = groups_of(lanes)
@@ -182,7 +189,7 @@ class TensorCores:
             self.queue.complete(lambda flight: flight.group < limit[flight.units])
 
     def _read_operands(self, lanes: Lanes, product: MatrixProduct) -> tuple[Array | None, Array]:
-        """Show the reads of A and B to those that watch; the chunks that will be read."""
+        """Show the reads of A and B to the observers; return the chunks that will be read."""
         found: list[Array | None] = []
         reads: list[tuple[Lanes, Array]] = []
         for side, words in zip("ab", (product.a, product.b), strict=True):
@@ -202,7 +209,7 @@ class TensorCores:
         return found[0], found[1]
 
     def _show(self, reads: list[tuple[Lanes, Array]]) -> None:
-        """Reads of chunks by lanes, in their order."""
+        """Show reads of chunks by lanes, in their order."""
         if len(reads) > 1 and not self.machine.checks.banks and self._show_together(reads):
             return
         for part, at in reads:
@@ -210,7 +217,7 @@ class TensorCores:
             self.machine.port.touch(part, "shared", space, at, owner, CORE_ROW, proxy=ASYNC)
 
     def _show_together(self, reads: list[tuple[Lanes, Array]]) -> bool:
-        """Show all these reads as one, if nothing is to be said of any."""
+        """Show all these reads as one access; return False if a check has something to report."""
         machine, ids = self.machine, np.concatenate([part.ids for part, _ in reads])
         lanes = Lanes(machine, ids, reads[0][0].statement, machine.geometry.cta[ids])
         (space, owner), watching = lanes.space("shared"), machine.port.observers.get("shared", ())
@@ -226,7 +233,7 @@ class TensorCores:
         return True
 
     def _use_registers(self, lanes: Lanes, product: MatrixProduct) -> None:
-        """What is added to, and A in registers, must have been written; where another product wrote them, that is done."""
+        """Check that added D and A in registers are initialized; compute pending sums that A needs."""
         if not self.results.isdisjoint(product.fragment):
             self.settle()
         if self.machine.registers.unwritten:
@@ -238,11 +245,12 @@ class TensorCores:
 
     # ---- time
     def drift(self) -> None:
+        """Let some products in flight read their operands, under the random policy."""
         if self.queue.flying:  # else no number is drawn, which would change the schedules of kernels without wgmma
             self.queue.drift()
 
     def hold(self, read: OperandsRead) -> None:
-        """A product has read its operands; its sums can wait."""
+        """Keep a product that has read its operands; compute the sums at once if too many bytes are held."""
         self.waiting.append(read)
         self.results.update(read.product.d)
         self.bytes_held += read.a.nbytes + read.b.nbytes
@@ -250,7 +258,7 @@ class TensorCores:
             self.settle()
 
     def before(self, block: BasicBlock, lanes: Lanes) -> None:
-        """A block is about to run: its statements may touch registers of products."""
+        """Check, and compute where needed, the products whose registers the statements of a block touch."""
         known = self.machine.code.touching
         if block.pc not in known:
             known[block.pc] = _touching(block, frozenset(self.machine.code.kept))
@@ -263,8 +271,8 @@ class TensorCores:
             self.settle()
 
     def settle(self) -> None:
-        """Compute the sums of all that have read their operands, but those before which an older product of the same
-        warpgroup has yet to read."""
+        """Compute the sums of all products that have read their operands. Products after an older unread product of
+        their warpgroup keep waiting."""
         oldest = np.full(self.machine.geometry.count * self.machine.geometry.warpgroups, self.issued + 1, np.int64)
         for flight in self.queue.flying:
             if not flight.is_performed:
@@ -282,14 +290,14 @@ class TensorCores:
         self.bytes_held = sum(read.a.nbytes + read.b.nbytes for read in still)
         computed(ready)
 
-    # ---- words
+    # ---- text of findings
     @property
     def oldest(self) -> int | None:
-        """The number of the first product that is in flight."""
+        """Return the number of the oldest product in flight, or None."""
         return self.queue.flying[0].number if self.queue.flying else None
 
     def describe(self, number: int, group: int) -> str:
-        """The product of that number, and what a warpgroup lacks that would wait for it."""
+        """Return a sentence about the product with this number, and the wait that a warpgroup lacks for it."""
         for flight in self.queue.flying:
             if flight.number == number and group in flight.units:
                 assert flight.lanes.statement is not None
@@ -298,7 +306,7 @@ class TensorCores:
         return "a wgmma in flight"
 
     def reader_of(self, item: int) -> str | None:
-        """The product in flight that reads a chunk of the flat shared memory, if one does."""
+        """Return a sentence about the product in flight that reads a chunk of the flat shared memory, or None."""
         for flight in self.queue.flying:
             for items in flight.items():
                 if (there := (items == item).any(axis=1)).any():
@@ -307,7 +315,7 @@ class TensorCores:
 
 
 def _touching(block: BasicBlock, kept: frozenset[int]) -> tuple[frozenset[int], tuple[Touch, ...]]:
-    """The registers of products that statements of a block touch, and those statements."""
+    """Return the registers of products that statements of a block touch, and these statements."""
     touches, changed = [], set[int]()
     for step in block.everything():
         written = frozenset(() if step.bound.clause.keeps_registers else step.writes())
