@@ -1,7 +1,7 @@
-"""Addresses of names beside where they are placed: functions as values, symbols in generic accesses, tables of addresses.
+"""Addresses of names that are no placed variables: functions, symbols in generic accesses, tables of addresses.
 
-`mov.u64 r, s` gives the place of a shared variable within its window; `ld.u32 r, [s]` names no state space, and ptxas makes
-it an access to that window. So a variable has two addresses; the generic one is kept under `generic(s)`.
+`mov.u64 r, s` gives the place of a shared variable within its window. `ld.u32 r, [s]` names no state space, and ptxas
+makes it an access to that window. A variable therefore has two addresses; the generic one is kept under `generic(s)`.
 """
 
 from collections.abc import Iterable, Mapping
@@ -17,13 +17,13 @@ FUNCTION_STEP = 16
 
 
 def function_addresses(module: Module) -> dict[str, int]:
-    """A number for each function of a module, for `mov` and for tables of functions."""
+    """Return a number for each function of a module, for `mov` and for tables of functions."""
     found = {name: FUNCTION_BASE + FUNCTION_STEP * place for place, name in enumerate(module.functions)}
     return found | {alias: found[name] for alias, name in module.aliases.items() if name in found}
 
 
 def generic_addresses(symbols: Mapping[str, int], variables: Iterable[Variable]) -> dict[str, int]:
-    """The addresses of variables for accesses that name no state space, as `generic(name)`."""
+    """Return the addresses of variables for accesses that name no state space, as `generic(name)`."""
     return {
         f"generic({variable.name})": symbols[variable.name] + WINDOWS.get(variable.space, 0)
         for variable in variables
@@ -32,7 +32,7 @@ def generic_addresses(symbols: Mapping[str, int], variables: Iterable[Variable])
 
 
 def write_references(variable: Variable, symbols: Mapping[str, int], device: GlobalMemory) -> None:
-    """Put the addresses that a variable begins with where they belong; every name is placed by now."""
+    """Write the addresses that a variable is initialized with; every name must have been placed."""
     for reference in variable.references:
         name = reference.symbol.name
         if name not in symbols:

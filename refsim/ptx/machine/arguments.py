@@ -1,4 +1,4 @@
-"""The arguments of a launch as parameter bytes: arrays are copied in, scalars and structs stand for themselves."""
+"""The arguments of a launch as parameter bytes: arrays are copied in, scalars and structs are taken as bytes."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -21,7 +21,7 @@ RULE = (
 def pack_parameters(
     function: Function, args: Sequence[Any], device: GlobalMemory
 ) -> tuple[Space, list[tuple[NDArray[Any], int]]]:
-    """The parameter bytes of a launch, and the arrays that must be copied back with their addresses."""
+    """Return the parameter bytes of a launch, and the arrays to copy back with their addresses."""
     check_count(function, args)
     packed, arrays = bytearray(), []
     device.reserve(device.end + sum(array.nbytes + 1024 for array in args if isinstance(array, np.ndarray)))
@@ -45,7 +45,7 @@ def pack_parameters(
 
 
 def check_count(function: Function, args: Sequence[Any]) -> None:
-    """RefsimError `bad-argument` unless there is one argument for each parameter."""
+    """Raise RefsimError `bad-argument` unless there is one argument for each parameter."""
     if not isinstance(args, Sequence) or isinstance(args, str | bytes):
         raise RefsimError("bad-launch", f"arguments are a list of them, not {args!r:.40}", f"launch of {function.name}")
     if len(args) != len(function.parameters):
@@ -58,12 +58,12 @@ def check_count(function: Function, args: Sequence[Any]) -> None:
 
 
 def described(parameters: Sequence[Variable]) -> str:
-    """Parameters by name and type: "k_param_0: u64 or pointer, k_param_1: b8[12]"."""
+    """Return parameters by name and type: "k_param_0: u64 or pointer, k_param_1: b8[12]"."""
     return ", ".join(f"{one.name}: {one.type}{' or pointer' * (one.type == 'u64')}" for one in parameters) or "none"
 
 
 def examples(parameters: Sequence[Variable]) -> list[str]:
-    """An option --arg for each parameter: a file for what may be a pointer, else a scalar of its type."""
+    """Return an option --arg for each parameter: a file for a possible pointer, else a scalar of its type."""
     return [
         "--arg FILE.npy"
         if one.type in ("pointer", "u64", "b64") or one.size not in (1, 2, 4, 8)
@@ -73,7 +73,8 @@ def examples(parameters: Sequence[Variable]) -> list[str]:
 
 
 def argument_bytes(function: Function, position: int, argument: Any) -> bytes:
-    """The bytes of a scalar or a struct, which must have the size of the parameter and ask for no more alignment."""
+    """Return the bytes of a scalar or a struct. They must have the parameter's size, and need no larger alignment than
+    the parameter; else RefsimError is raised."""
     name, parameter = f"argument {position} of {function.name}", function.parameters[position]
     align = 1
     if isinstance(argument, np.generic | np.ndarray):

@@ -1,9 +1,8 @@
-"""Instructions of whole warps whose results wait until somebody needs them, so that many are computed by one call.
+"""Warp instructions whose results are computed later, many by one call.
 
-A kernel multiplies its tiles by runs of mma, each for few warps and none of them reading what the others wrote. Such an
-instruction is done as far as anyone can see once its operands are fetched: no register array changes after it was given
-away. Before a block runs that reads or writes one of the registers in question, all that wait are computed, lanes behind
-lanes as if they were so many more warps.
+A kernel multiplies its tiles by runs of mma, each for few warps, and no mma of a run reads the result of another. Such
+an instruction fetches its operands at once, and no register array changes after that. Before a block runs that touches
+one of the result registers, all waiting instructions are computed, with their lanes stacked like more warps.
 """
 
 from collections.abc import Callable, Sequence
@@ -26,7 +25,7 @@ MANY = 64  # warps that one call computes about as fast, each, as any number of 
 
 @dataclass(frozen=True)
 class Stack:
-    """The lanes of several executions one behind the other: all that a clause which stacks asks of its lanes."""
+    """The lanes of several executions, one after the other; it has all that a stacking instruction uses of lanes."""
 
     machine: Machine
     statement: Statement
@@ -34,17 +33,17 @@ class Stack:
     in_whole_warps = True
 
     def arithmetic(self, *, is_settled: bool) -> str:
-        """What the first execution of the statement has noted already."""
+        """Return the machine's arithmetic, which the first execution of the statement has noted already."""
         return self.machine.arithmetic
 
 
 @dataclass(frozen=True)
 class DeferredKind:
-    """What is known of a statement that may wait: its operands, and the places of its results. One call computes those of
-    one `name`: the opcode, and how wide the registers are that it reads and writes."""
+    """The operands and result registers of a statement that may wait. One call computes all waiting executions of one
+    `number`: one opcode, and equal widths of the registers that it reads and writes."""
 
     step: Step
-    name: int
+    number: int
     operands: Callable[[Lanes], list[Any]]
     function: Callable[..., Any]
     results: tuple[int | None, ...]
@@ -52,7 +51,7 @@ class DeferredKind:
 
 
 class Execution(NamedTuple):
-    """One instruction of some lanes, its operands fetched."""
+    """One instruction of some lanes, with its operands fetched."""
 
     kind: DeferredKind
     lanes: Lanes
@@ -60,13 +59,13 @@ class Execution(NamedTuple):
 
 
 class Deferred:
-    """The executions of a machine that wait. `slots` are the places of the registers that they will write."""
+    """The waiting executions of a machine; `slots` are the places of the registers that they will write."""
 
     def __init__(self, machine: Machine, code: Code) -> None:
         self.machine, self.code = machine, code
         self.has_waiting = np.zeros(machine.geometry.lanes, np.bool_)
         self.waiting: dict[int, list[Execution]] = {}
-        self.names: dict[Any, int] = {}
+        self.signatures: dict[Any, int] = {}
         self.slots: set[int] = set()
         self.warps = 0
         self.tried: set[Any] = set()
@@ -74,18 +73,19 @@ class Deferred:
         self.touched: dict[int, frozenset[int]] = {}
 
     def takes(self, lanes: Lanes, pc: int, step: Step) -> bool:
-        """Whether an execution may wait, and then it does. The first of an opcode does not: what is to be said of it, that
-        a target's arithmetic is not known for example, is said there; so it is for every statement where it is noted."""
+        """Return whether an execution may wait, and keep it if so. The first execution of an opcode does not wait, so
+        that it reports its findings (unknown arithmetic of a target, for example). Where every statement reports,
+        the first execution of each statement does not wait."""
         if lanes.count >= 32 * MANY or not lanes.in_whole_warps:
             return False
         kind = self.kinds.get(pc)
         if kind is None:
-            name = step.bound.opcode if self.machine.arithmetic == "silicon" else pc
-            if name not in self.tried:
-                self.tried.add(name)
+            first = step.bound.opcode if self.machine.arithmetic == "silicon" else pc
+            if first not in self.tried:
+                self.tried.add(first)
                 return False
-            kind = self.kinds[pc] = _kind(self.code, pc, self.names)
-        self.waiting.setdefault(kind.name, []).append(Execution(kind, lanes, kind.operands(lanes)))
+            kind = self.kinds[pc] = _deferred_kind(self.code, pc, self.signatures)
+        self.waiting.setdefault(kind.number, []).append(Execution(kind, lanes, kind.operands(lanes)))
         self.slots |= kind.slots
         self.has_waiting[lanes.key] = True
         if self.machine.registers.unwritten:
@@ -96,7 +96,7 @@ class Deferred:
         return True
 
     def before(self, block: BasicBlock, lanes: Lanes) -> None:
-        """A block is about to run: compute what waits if it reads or writes any of it."""
+        """Compute the waiting executions if the block about to run touches their registers."""
         touched = self.touched.get(block.pc)
         if touched is None:
             slots = self.code.slots
@@ -108,7 +108,7 @@ class Deferred:
             self.settle()
 
     def settle(self) -> None:
-        """Compute all that waits, and write it to the registers."""
+        """Compute all waiting executions and write their results to the registers."""
         waiting, self.waiting, self.warps = self.waiting, {}, 0
         self.slots = set()
         self.has_waiting[:] = False
@@ -116,7 +116,7 @@ class Deferred:
             self._compute(alike)
 
     def _compute(self, alike: list[Execution]) -> None:
-        """Executions of one opcode by one call."""
+        """Compute executions of one number by one call."""
         kind = alike[0].kind
         counts = [each.lanes.count for each in alike]
         stack = Stack(self.machine, kind.step.statement, sum(counts))
@@ -129,24 +129,27 @@ class Deferred:
             begin += count
 
 
-def _kind(code: Code, pc: int, names: dict[Any, int]) -> DeferredKind:
+def _deferred_kind(code: Code, pc: int, signatures: dict[Any, int]) -> DeferredKind:
+    """Return the kind of the statement at `pc`. Its number is looked up in `signatures` (opcode, register widths,
+    source types); a new signature is added there."""
     step, bits = code.steps[pc], code.register_bits
     writes = tuple(step.writes())
     widths = tuple(bits[index] for index in (*writes, *step.reads()))
-    name = step.bound.opcode, widths, tuple(type.name for _, type in step.sources)
+    signature = step.bound.opcode, widths, tuple(type.name for _, type in step.sources)
     slots = frozenset(code.slots[index] for index in writes)
     ((results, _),) = step.results
     assert isinstance(results, tuple)
-    number = names.setdefault(name, len(names))
+    number = signatures.setdefault(signature, len(signatures))
     return DeferredKind(step, number, operands_function(code, pc), terminator_function(code, pc), results, slots)
 
 
 def _stacked(operands: Sequence[list[Any]], counts: list[int]) -> list[Any]:
-    """The operands of all executions, place by place, lanes behind lanes."""
+    """Return each operand of all executions, with the lanes of one execution after the other."""
     return [_one_behind_other(values, counts) for values in zip(*operands, strict=True)]
 
 
 def _one_behind_other(values: Sequence[Any], counts: list[int]) -> Any:
+    """Return one operand of all executions as one array, or as a list for a list of registers; None stays None."""
     if isinstance(values[0], list):
         return [_one_behind_other(each, counts) for each in zip(*values, strict=True)]
     if values[0] is None:

@@ -1,4 +1,4 @@
-"""One launch: where variables and parameters lie, which CTAs run at once, and their machines one after another."""
+"""One launch: the places of variables and parameters, the CTAs that run at once, and the machine of each wave."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -38,8 +38,8 @@ WORKSPACE = "workspace of grid.sync()"
 
 @dataclass(frozen=True)
 class VariablePlacement:
-    """Addresses of all names of an entry; the bytes of shared memory that a CTA takes, and of local memory a lane; which
-    names are in shared memory."""
+    """The addresses of all names of an entry. `shared_bytes` and `local_bytes` are the memory that a CTA and a lane
+    take; `in_shared` names the variables in shared memory."""
 
     symbols: dict[str, int]
     shared_bytes: int
@@ -49,7 +49,7 @@ class VariablePlacement:
 
 @dataclass(frozen=True)
 class PreparedLaunch:
-    """A launch whose arguments are checked and placed: what every CTA of it has in common; `text` is its module."""
+    """A launch with its arguments checked and placed, as all of its CTAs share it; `text` is its module's PTX."""
 
     code: Code
     shape: LaunchShape
@@ -70,17 +70,17 @@ class PreparedLaunch:
 
     @cached_property
     def registers(self) -> int | None:
-        """Registers of a thread, where ptxas is at hand to tell; asked only when something depends on them."""
+        """Return the registers of a thread, or None without a ptxas; asked only when something depends on them."""
         return registers_used(self.text, self.code.function.name, self.target)
 
     @cached_property
     def resident(self) -> int:
-        """CTAs that the target's chip holds at once."""
+        """Return how many CTAs the target's chip holds at once."""
         return co_resident(self.target, self.shape, self.variables.shared_bytes, self.registers)
 
     @cached_property
     def wave(self) -> int:
-        """How many CTAs run at once."""
+        """Return how many CTAs run at once."""
         shape, owned = self.shape, (self.variables.shared_bytes, self.variables.local_bytes)
         few = few_ctas(shape, *owned)
         if self.is_cooperative:
@@ -90,7 +90,7 @@ class PreparedLaunch:
         return max(few, min(self.resident, affordable_ctas(shape, *owned, self.code)))
 
     def run(self) -> LaunchFindings:
-        """Run all CTAs within the time limit; a fault of the kernel is RefsimError."""
+        """Run all CTAs within the time limit and return the findings; a fault of the kernel is RefsimError."""
         self.check_resources()
         heap = self.memory.heap
         first = heap.numbers + 1 if heap is not None else 0
@@ -100,7 +100,7 @@ class PreparedLaunch:
         return findings
 
     def run_tracked(self, deadline: float) -> LaunchFindings:
-        """A launch that reads what nobody wrote begins again from the memory it found, and follows undefined bits."""
+        """Run all CTAs; after a read of uninitialized memory, restore it and run again with undefined bits tracked."""
         if self.following is not None:
             return self.attempt(LaunchFindings(), deadline, self.following)
         if self.checks.initialised == "off":
@@ -122,7 +122,7 @@ class PreparedLaunch:
         return findings
 
     def attempt(self, findings: LaunchFindings, deadline: float, tracking: Tracking | None = None) -> LaunchFindings:
-        """Run all CTAs, a wave after another."""
+        """Run all CTAs, one wave after another, and return the findings."""
         history = History()
         for machine in self.waves(findings, deadline, tracking, history):
             try:
@@ -144,7 +144,7 @@ class PreparedLaunch:
         tracking: Tracking | None = None,
         history: History | None = None,
     ) -> Iterator[Machine]:
-        """The machines of a wave after another; each has run when the next is asked for."""
+        """Yield the machine of each wave; a machine must have run before the next one is requested."""
         shape, kept = self.shape, history or History()
         for first in range(0, shape.ctas, self.wave):
             count = min(self.wave, shape.ctas - first)
@@ -153,13 +153,11 @@ class PreparedLaunch:
             try:
                 yield machine
             finally:
-                machine.__dict__.clear()  # its parts refer to it: its memory would stay until the collector of cycles came by
+                machine.__dict__.clear()  # its parts refer to it: its memory would stay until a cycle collection
 
     def check_resources(self) -> None:
-        """Refuse a CTA that needs more registers than an SM has, and a cooperative grid that is not resident at once.
-
-        A block that `.maxntid` or `.reqntid` allows got registers that fit, and 256 threads fit whatever they use.
-        """
+        """Raise RefsimError for a CTA with too many registers, or a cooperative grid that is not resident at once. A
+        block within `.maxntid` or `.reqntid` got registers that fit, and 256 threads always fit."""
         function, threads = self.code.function, self.shape.threads
         if threads > 256 and function.directives.keys().isdisjoint(("maxntid", "reqntid")) and self.registers:
             check_registers(function.name, threads, self.registers)
@@ -176,7 +174,7 @@ class PreparedLaunch:
             )
 
     def inconclusive(self, error: RefsimError) -> RefsimError:
-        """A grid that ran in waves and polls for ever says nothing about the kernel: it may have waited for a later wave."""
+        """Return the error of a grid in waves that polls for ever: it may have waited for a later wave."""
         return RefsimError(
             "timeout",
             error.what,
@@ -190,7 +188,7 @@ class PreparedLaunch:
     def machine(
         self, geometry: Geometry, findings: LaunchFindings, history: History, deadline: float, tracking: Tracking | None
     ) -> Machine:
-        """The machine for some of the CTAs, with shared and local memory of their own."""
+        """Return the machine for some of the CTAs, with shared and local memory of their own."""
         shared_bytes, local_bytes = self.variables.shared_bytes, self.variables.local_bytes
         poison = (POISON + self.seed) & 0xFF
         shared = per_owner(
@@ -228,11 +226,9 @@ class PreparedLaunch:
 def place_variables(
     module: Module, function: Function, key: str, target: str, device: GlobalMemory, dynamic: int = 0
 ) -> VariablePlacement:
-    """Place all variables that an entry may name; `key` tells the variables of one module from those of another.
-
-    Shared and local variables of the module take room only where the entry names them. All external shared arrays begin
-    at one address, behind what has a size. A memory knows what was placed in it.
-    """
+    """Place all variables that an entry may name; `key` identifies the module whose variables they are. Shared and
+    local variables of the module take room only if the entry names them. All external shared arrays begin at one
+    address, after the variables with a size. A memory remembers the variables that were placed in it."""
     if not function.opcodes.isdisjoint(HEAP_CALLS):
         device.begin_heap()
     variables = [*module.variables.values(), *function.variables]
@@ -269,7 +265,7 @@ def place_variables(
 def _placed_globals(
     module: Module, function: Function, variables: list[Variable], key: str, device: GlobalMemory
 ) -> tuple[dict[str, int], list[Variable]]:
-    """The addresses of functions, and of variables in device memory; those of them that were placed just now."""
+    """Return the addresses of functions and of variables in device memory, and the variables placed by this call."""
     lasting = [each for each in variables if each.space in ("global", "const")]
     known = device.placed.get((key, function.name))
     if known is not None and (not lasting or device.named(f"{lasting[-1].name}@{key}") is not None):
@@ -293,16 +289,15 @@ def _placed_globals(
 
 @lru_cache(maxsize=64)
 def _lot(variables: tuple[Variable, ...], key: str, end: int) -> Lot:
-    """Variables of a module, which live in a device memory from now on for as long as that does, behind byte `end` of it:
-    laid out once, as a module may have hundreds from headers, and a test thousands of memories."""
+    """Return a layout of a module's variables after byte `end` of a device memory. The result is cached: a module may
+    have hundreds of variables from headers, and a test thousands of memories."""
     wanted = ((f"{each.name}@{key}", each.size, each.initial or b"", each.space != "const") for each in variables)
     return Lot.behind(end, wanted)
 
 
 def changed_variables(module: Module, key: str, device: GlobalMemory) -> tuple[str, ...]:
-    """Variables of a module that launches left with other bytes than they began with, as C++ calls them; one that holds
-    addresses counts as changed when it was stored to.
-    """
+    """Return the names in C++ of a module's variables that launches changed. A variable that holds addresses counts as
+    changed if it was stored to."""
     found = []
     inner = (variable for function in module.functions.values() for variable in function.variables)
     for variable in (*module.variables.values(), *inner):
@@ -316,7 +311,8 @@ def changed_variables(module: Module, key: str, device: GlobalMemory) -> tuple[s
 
 
 def place_workspace(device: GlobalMemory) -> int:
-    """Address of the words {size, barrier} that a cooperative launch finds through %envreg1 and %envreg2, barrier 0."""
+    """Return the address of the workspace {size, barrier} of a cooperative launch, with barrier 0. The kernel finds the
+    address through %envreg1 and %envreg2."""
     words = np.array([8, 0], np.uint32)
     region = device.named(WORKSPACE)
     if region is None:

@@ -1,7 +1,7 @@
-"""What a launch must keep: its shape, the directives of the entry, and the limits of the target; checked before it runs.
+"""The rules of a launch: its shape, the directives of the entry, and the limits of the target; checked before it runs.
 
-Each rule is one function that raises one RefsimError. The assembler lets most of this through (`.maxntid 2048`,
-`.reqnctapercluster 32`): the driver refuses the launch, and so do these.
+Each rule is one function that raises one RefsimError. The assembler accepts most violations (`.maxntid 2048`,
+`.reqnctapercluster 32`); the driver refuses the launch, and these rules do too.
 """
 
 from collections.abc import Mapping, Sequence, Set
@@ -39,7 +39,8 @@ _PERFORMANCE = PTX["performance-tuning directives"]
 
 @dataclass(frozen=True)
 class LaunchShape:
-    """Grid, block and cluster of a launch, in CTAs and threads; `is_explicit_cluster` where somebody asked for one."""
+    """Grid, block and cluster of a launch, in CTAs and threads. `is_explicit_cluster` is true if the launch or the
+    entry names a cluster."""
 
     grid: Shape
     block: Shape
@@ -48,25 +49,26 @@ class LaunchShape:
 
     @property
     def threads(self) -> int:
-        """Threads of one CTA."""
+        """Return the number of threads of one CTA."""
         return prod(self.block)
 
     @property
     def ctas(self) -> int:
+        """Return the number of CTAs of the grid."""
         return prod(self.grid)
 
     @property
     def cluster_ctas(self) -> int:
-        """CTAs of one cluster."""
+        """Return the number of CTAs of one cluster."""
         return prod(self.cluster)
 
     def block_number(self, order: int) -> int:
-        """The number in the grid, x fastest, of the CTA that runs as number `order`."""
+        """Return the number in the grid, x fastest, of the CTA that runs as number `order`."""
         return int(grid_number(np.array([order]), self.grid, self.cluster)[0])
 
 
 def extents(what: str, shape: Extents) -> Shape:
-    """Up to three positive launch extents, filled with ones; a number alone is the first."""
+    """Return one to three positive launch extents as three, filled with ones; a single number is the first."""
     try:
         if isinstance(shape, bytes | bytearray | Set | Mapping):
             raise TypeError
@@ -84,11 +86,8 @@ def extents(what: str, shape: Extents) -> Shape:
 def launch_shape(
     function: Function, target: str, grid: Extents, block: Extents, cluster: Extents | None
 ) -> LaunchShape:
-    """The shape of a launch that keeps all rules of `target` and of the entry's directives.
-
-    A cluster that the launch does not name is the one of `.reqnctapercluster`; with `.blocksareclusters` the grid counts
-    clusters.
-    """
+    """Return the shape of a launch that keeps all rules of `target` and of the entry's directives. A launch without a
+    cluster takes the cluster of `.reqnctapercluster`. With `.blocksareclusters` the grid counts clusters."""
     where = f"launch of {function.name}"
     required = _directive(function, "reqnctapercluster")
     explicit = cluster is not None or required is not None
@@ -114,7 +113,7 @@ def launch_shape(
 
 
 def _directive(function: Function, name: str) -> Shape | None:
-    """The extents of a directive, filled with ones; None where the entry has no such directive."""
+    """Return the extents of a directive, filled with ones, or None if the entry has no such directive."""
     if name not in function.directives:
         return None
     x, y, z = (*function.directives[name], 1, 1, 1)[:3]
@@ -122,6 +121,7 @@ def _directive(function: Function, name: str) -> Shape | None:
 
 
 def _check_grid(shape: LaunchShape, where: str) -> None:
+    """Raise RefsimError for a grid beyond the largest extents."""
     for axis, extent, most in zip("xyz", shape.grid, MAX_GRID, strict=True):
         if extent > most:
             raise RefsimError(
@@ -134,6 +134,7 @@ def _check_grid(shape: LaunchShape, where: str) -> None:
 
 
 def _check_block(function: Function, shape: LaunchShape, where: str) -> None:
+    """Raise RefsimError for a block beyond the target's limits or the entry's `.reqntid` and `.maxntid`."""
     for axis, extent, most in zip("xyz", shape.block, MAX_BLOCK, strict=True):
         if extent > most:
             raise RefsimError(
@@ -168,6 +169,7 @@ def _check_block(function: Function, shape: LaunchShape, where: str) -> None:
 
 
 def _check_cluster(target: str, shape: LaunchShape, where: str) -> None:
+    """Raise RefsimError for a cluster that the target does not allow, or that does not divide the grid."""
     most = limits_of(target).cluster
     if most == 0:
         raise RefsimError(
@@ -193,6 +195,7 @@ def _check_cluster(target: str, shape: LaunchShape, where: str) -> None:
 
 
 def _check_cluster_directives(function: Function, shape: LaunchShape, where: str) -> None:
+    """Raise RefsimError for a cluster that the entry's directives do not allow."""
     required = _directive(function, "reqnctapercluster")
     if required is not None and shape.cluster != required:
         raise RefsimError(
@@ -213,7 +216,8 @@ def _check_cluster_directives(function: Function, shape: LaunchShape, where: str
 
 
 def check_memory(entry: str, target: str, static: int, dynamic: int, local: int) -> None:
-    """Shared memory of a CTA (bytes that the entry declares, bytes of the launch) and local memory of a thread."""
+    """Raise RefsimError for too much shared memory of a CTA or local memory of a thread, in bytes. `static` is declared
+    by the entry, `dynamic` requested by the launch."""
     where, most = f"launch of {entry}", limits_of(target).opt_in
     if static > MAX_STATIC_SHARED:
         raise RefsimError(
@@ -240,7 +244,7 @@ def check_memory(entry: str, target: str, static: int, dynamic: int, local: int)
 
 
 def check_parameters(function: Function, version: str, target: str) -> None:
-    """Bytes of all parameters, each at its alignment."""
+    """Raise RefsimError if the parameters, each at its alignment, take too many bytes."""
     most, size = parameter_limit(version, target), 0
     for parameter in function.parameters:
         size = round_up(size, parameter.align) + parameter.size
@@ -255,7 +259,7 @@ def check_parameters(function: Function, version: str, target: str) -> None:
 
 
 def check_programmatic(entry: str, target: str) -> None:
-    """A target that can begin a launch before the one before it has ended."""
+    """Raise RefsimError for a target that cannot start a launch before the previous one has ended."""
     if limits_of(target).cluster == 0:
         raise RefsimError(
             "bad-launch",
@@ -267,7 +271,8 @@ def check_programmatic(entry: str, target: str) -> None:
 
 
 def check_registers(entry: str, threads: int, registers: int) -> None:
-    """Registers of a CTA: whole groups of four warps, as each of the four partitions of an SM takes a warp of them."""
+    """Raise RefsimError for a CTA with too many registers. The registers of whole groups of four warps count, as each
+    of the four partitions of an SM takes a warp of a group."""
     needed = warp_registers(registers) * round_up(-(-threads // 32), 4)
     if needed > REGISTERS:
         raise RefsimError(

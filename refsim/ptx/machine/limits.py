@@ -1,7 +1,7 @@
-"""What a target has of everything that a launch may run out of: one row per target, one function per rule.
+"""The resource limits of each target: one entry per target, one function per rule.
 
-An SM is modelled by what the occupancy header says of it; `sms` is that of the `chip` named, which `%nsmid` tells and
-co-residency counts with. Sizes are bytes.
+The occupancy header of CUDA describes an SM. `sms` is the number of SMs of the named `chip`; `%nsmid` returns it and
+co-residency counts with it. Sizes are bytes.
 """
 
 from dataclasses import dataclass
@@ -29,8 +29,8 @@ PARAMETER_SOURCE = PTX["kernel function parameters: 4352 B, 32764 B from PTX 8.1
 
 @dataclass(frozen=True)
 class Limits:
-    """One target: warps and CTAs of an SM, shared memory of an SM and of one CTA that opts in, CTAs of a cluster at
-    most (0: the target has no clusters), and the number of SMs of a chip that has it."""
+    """The limits of one target. They are warps and CTAs of an SM, shared memory of an SM and of one CTA that opts in,
+    the most CTAs of a cluster (0: the target has no clusters), and the number of SMs of a chip of this target."""
 
     target: str
     warps: int
@@ -44,12 +44,12 @@ class Limits:
 
     @property
     def number(self) -> int:
-        """90 for sm_90."""
+        """Return 90 for sm_90."""
         return _number(self.target)
 
     @property
     def reserved(self) -> int:
-        """Bytes of shared memory that the system keeps of every CTA, since sm_80."""
+        """Return the bytes of shared memory that the system keeps of every CTA, since sm_80."""
         return SHARED_RESERVED if self.number >= 80 else 0
 
 
@@ -63,7 +63,7 @@ def _row(target: str, warps: int, ctas: int, shared_kib: int, cluster: int, sms:
     return Limits(target, warps, ctas, shared_kib << 10, opt_in, cluster, sms, chip, source)
 
 
-# The guide has no column for these: CTAs and shared memory are the header's, warps those of the target before.
+# The guide has no column for these: CTAs and shared memory are from the header, warps from the previous target.
 _BY_HEADER = ("sm_103", "sm_121")
 
 LIMITS = (
@@ -84,33 +84,32 @@ CHIP_SOURCE = CUDA_PRODUCTS["number of multiprocessors"]
 
 @lru_cache(maxsize=64)
 def limits_of(target: str) -> Limits:
-    """The row of a target such as sm_90a; one without a row has that of the newest target before it, sm_75 at least."""
+    """Return the limits of a target such as sm_90a; an unlisted target has those of the newest one before it. The
+    oldest entry is sm_75."""
     number = _number(target)
     return [row for row in LIMITS if row.number <= max(number, LIMITS[0].number)][-1]
 
 
 def parameter_limit(version: str, target: str) -> int:
-    """Bytes of parameters that an entry may take: 32,764 since PTX 8.1 on sm_70 and newer, 4,352 before."""
+    """Return how many bytes of parameters an entry may take: 32,764 since PTX 8.1 on sm_70 and newer, else 4,352."""
     major, _, minor = version.partition(".")
     is_new = major.isdigit() and minor.isdigit() and (int(major), int(minor)) >= (8, 1)
     return 32_764 if is_new and _number(target) >= 70 else 4_352
 
 
 def round_up(number: int, step: int) -> int:
-    """The least multiple of `step` that is not smaller: round_up(33, 32) = 64."""
+    """Return the least multiple of `step` that is not smaller: round_up(33, 32) = 64."""
     return -(-number // step) * step
 
 
 def warp_registers(registers: int) -> int:
-    """Registers that a warp occupies when each thread uses `registers`: 33 a thread take 40 x 32 = 1,280."""
+    """Return how many registers a warp occupies if each thread uses `registers`: 33 a thread take 40 x 32 = 1,280."""
     return round_up(32 * registers, REGISTER_UNIT)
 
 
 def ctas_per_sm(limits: Limits, threads: int, shared_bytes: int, registers: int) -> int:
-    """CTAs that one SM holds at once: the least that warps, slots, registers and shared memory allow.
-
-    132 CTAs of 1,024 threads with 32 registers: 2 an SM of sm_90. Source: cuda_occupancy.h.
-    """
+    """Return how many CTAs one SM holds at once, as warps, slots, registers and shared memory allow. Example: CTAs of
+    1,024 threads with 32 registers: 2 an SM of sm_90. Source: cuda_occupancy.h."""
     warps = -(-threads // 32)
     per_partition = REGISTERS // PARTITIONS // warp_registers(max(registers, 1))
     return min(
@@ -122,5 +121,5 @@ def ctas_per_sm(limits: Limits, threads: int, shared_bytes: int, registers: int)
 
 
 def total_shared(shared_bytes: int) -> int:
-    """`%total_smem_size`: static and dynamic shared memory in units of 128 B, without the reserved part."""
+    """Return `%total_smem_size`: static and dynamic shared memory in units of 128 B, without the reserved part."""
     return round_up(shared_bytes, SHARED_UNIT)

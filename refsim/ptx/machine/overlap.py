@@ -1,7 +1,7 @@
-"""Two launches that run at the same time: the second by programmatic serialisation, begun before the first has ended.
+"""Two launches that run at once: programmatic serialization starts the second before the first has ended.
 
-It begins as soon as every block of the first has executed griddepcontrol.launch_dependents or exited, and what stands behind its
-griddepcontrol.wait runs when the first is complete.
+The second launch starts as soon as every block of the first has executed griddepcontrol.launch_dependents or exited.
+Its code after griddepcontrol.wait runs when the first launch is complete.
 """
 
 from collections.abc import Iterator
@@ -31,7 +31,7 @@ class _Running:
         self.machine.launches.is_open = not waits
 
     def advance(self, turns: int | None = None) -> bool:
-        """Goes on for so many turns, or as far as it can; whether it can go on after that."""
+        """Run up to `turns` turns, or as far as the launch can; return whether it can go on after that."""
         if self.machine.advance(turns):
             return True
         if self.machine.launches.waiting or self.is_complete:
@@ -51,24 +51,24 @@ class _Running:
 
     @property
     def is_complete(self) -> bool:
+        """Return whether all waves have run."""
         return self.left < 0
 
     @property
     def lets_others_begin(self) -> bool:
+        """Return whether the next launch may start."""
         return self.is_complete or (self.left == 0 and self.machine.launches.lets_others_begin)
 
     def open(self) -> None:
-        """What it waited for is complete."""
+        """Let the launch pass griddepcontrol.wait, as the launch before is complete."""
         self.waits = False
         self.machine.launches.open()
 
 
 def run_overlapped(first: PreparedLaunch, second: PreparedLaunch, before: Snapshot) -> LaunchFindings:
-    """Runs both from the memory `before`; what the second saw. A fault of either is RefsimError.
-
-    Under "eager" and "lazy" the second goes as far as it can as soon as it may begin, under "random" the two take turns of
-    random length. Launches that read what nobody wrote begin again, as one alone does.
-    """
+    """Run both launches from the memory `before` and return the findings of the second; a fault of either is raised.
+    Under "eager" and "lazy" the second runs as far as it can as soon as it may start. Under "random" the two
+    alternate for random numbers of turns. Launches that read uninitialized memory run again with tracking."""
     try:
         return _run(first, second, None, None)
     except UnwrittenReadError:
@@ -80,6 +80,7 @@ def run_overlapped(first: PreparedLaunch, second: PreparedLaunch, before: Snapsh
 def _run(
     first: PreparedLaunch, second: PreparedLaunch, followed: Tracking | None, tracking: Tracking | None
 ) -> LaunchFindings:
+    """Run both launches once, with the trackings given, and return the findings of the second."""
     one = _Running(first, followed, waits=False)
     while not one.lets_others_begin:
         one.advance(1)

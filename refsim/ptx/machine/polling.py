@@ -1,4 +1,4 @@
-"""Lanes that poll memory rest between two looks: when they look again, and when all wait for ever."""
+"""Polling: lanes that poll memory rest between two reads; this module decides when they resume or are deadlocked."""
 
 from typing import Protocol
 
@@ -11,14 +11,14 @@ from refsim.ptx.sync.mbarriers import Mbarriers
 from refsim.ptx.sync.scheduler import Scheduler
 from refsim.ptx.sync.warp_sync import Meetings
 
-PATIENCE = 50_000  # rounds of polling in which nobody writes anything, until that is a deadlock
+PATIENCE = 50_000  # rounds of polling without a write until they are a deadlock
 FORBEARANCE = 1_000  # such rounds until a part of a warp arrives at an aligned barrier, where that need not be an error
-QUIET = 100  # of them in which nobody else runs either, until those that wait are looked at: are they as they were?
-LONG = 1 << 41  # what clocks then have gone on, 37 minutes of %globaltimer
+QUIET = 100  # of them in which no other lane runs either, until the states of the waiting lanes are compared
+LONG = 1 << 41  # the advance of clocks then, 37 minutes of %globaltimer
 
 
 class Polled(Scheduler, Protocol):
-    """A scheduler whose lanes meet, and wait at mbarriers."""
+    """A scheduler with meetings of lanes and waits at mbarriers."""
 
     meetings: Meetings
 
@@ -33,7 +33,7 @@ class Polled(Scheduler, Protocol):
 
 
 class Polling:
-    """The rounds of polling of one machine, and what was written between them."""
+    """The rounds of polling of one machine, and the writes between them."""
 
     def __init__(self, machine: Polled) -> None:
         self.machine = machine
@@ -41,8 +41,8 @@ class Polling:
         self.before: list[bytes] = []
 
     def resume(self) -> bool:
-        """Lanes that rest look again; whether there are any. When nothing is written for long they wait for ever, unless
-        some wait for the launch before."""
+        """Resume the resting lanes; return whether there are any. After many rounds without a write the lanes are
+        deadlocked, unless some wait for the previous launch."""
         machine = self.machine
         machine.mbarriers.fire()
         machine.engine.fire()
@@ -63,8 +63,8 @@ class Polling:
         return True
 
     def _is_stuck(self) -> bool:
-        """Whether those that rest have come back, with nobody else running, to where they were, and their registers and
-        memory are the same: so will be all that they do. Before that time passes, as one may wait for a clock."""
+        """Return whether resting lanes have come back to equal counters, registers and memory while no other lane ran.
+        Everything that they do then repeats. Time is advanced before the decision, as a lane may wait for a clock."""
         machine = self.machine
         quiet = QUIET if machine.code.has_mbarriers else FORBEARANCE
         if (

@@ -1,4 +1,4 @@
-"""Loading PTX and launching its entries: the public face of the simulator."""
+"""Loading PTX and launching its entries: the public interface of the simulator."""
 
 import hashlib
 from collections.abc import Sequence
@@ -49,13 +49,20 @@ MOST_KEPT, MOST_PROGRAMS = 1 << 20, 256  # characters of texts whose programs ar
 
 @dataclass(frozen=True, repr=False)
 class Trace(Card):
-    """What one launch did: thread-instructions run, inexact instructions met, those whose bits are assumed (what another
-    target's chip returns, sums of which nothing is published), findings that checks recorded (the first
-    of each code and source line), products that ptxas may contract, the use of shared-memory banks where it was counted,
-    matrix products that were summed exactly where the chip does not, warnings, which are no failure but should be read,
-    and notes: what makes no kernel wrong, such as unwritten memory that was read for nothing. `off` names the checks
-    that were not made, `printed` holds the lines that threads printed, who did first, `open_lines` the lines of the PTX
-    whose results are not what silicon must return, `opcodes` what the blocks that ran are made of."""
+    """The result of one launch.
+
+    `instructions` counts thread-instructions. `findings` are the recorded findings, the first of each code and source
+    line. `warnings` are no failure but should be read. `notes` are facts that make no kernel wrong, such as
+    uninitialized memory that was read but does not matter.
+
+    Some results are not what hardware must return. `inexact` names instructions with unspecified bits, and `assumed`
+    those whose bits are unverified on this target (recorded on another chip, or sums without a published order).
+    `contractions` are products that ptxas may contract. `idealised` names matrix products that were summed exactly
+    unlike the chip. `open_lines` are the PTX lines of all of these.
+
+    `banks` is the use of shared-memory banks, if counted. `off` names the checks that were not made. `printed` holds
+    the lines that threads printed, in order. `opcodes` are the opcodes of the executed blocks.
+    """
 
     entry: str
     instructions: int
@@ -74,13 +81,13 @@ class Trace(Card):
 
     @property
     def uninitialised(self) -> tuple[RefsimError, ...]:
-        """The recorded reads of unwritten bits that reached an output, an address or a decision."""
+        """Return the recorded reads of uninitialized bits that reached an output, an address or a decision."""
         return tuple(error for error in self.findings if error.code == "uninitialised")
 
     @property
     def is_exact(self) -> bool:
-        """Whether every result is what silicon must return too: no `.approx` whose bits are open or assumed, no sum that
-        depends on an order, no contraction, no matrix product by another arithmetic than the chip's."""
+        """Return whether every result is what hardware must return too: no `.approx` with unspecified or unverified
+        bits, no sum that depends on an order, no contraction, and every matrix product in the chip's arithmetic."""
         return not (self.inexact or self.assumed or self.contractions or self.idealised)
 
     def _line(self) -> str:
@@ -106,31 +113,32 @@ class Program(Card):
 
     @cached_property
     def entries(self) -> dict[str, tuple[Variable, ...]]:
-        """Entry names with their parameters, in file order."""
+        """Return the entry names with their parameters, in file order."""
         return {name: function.parameters for name, function in self.module.functions.items() if function.is_entry}
 
     @property
     def key(self) -> str:
-        """What tells the variables of this module from those of another in one memory."""
+        """Return the name that keeps this module's variables apart from other modules' variables in one memory."""
         return self.sha256[:12]
 
     def code(self, entry: str) -> Code:
-        """An entry by its name in C++ or in PTX, lowered (once); unknown entries and instructions are RefsimError."""
+        """Return an entry by its name in C++ or in PTX, lowered once; RefsimError for unknown entries and
+        instructions."""
         entry = entry_named(entry, self.entries, self.text)
         if entry not in self._codes:
             self._codes[entry] = lower(inline(self.module, self.module.functions[entry]), self.target)
         return self._codes[entry]
 
     def stepped(self, entry: str) -> Code:
-        """An entry in blocks of one statement, as an observer sees it."""
+        """Return an entry in blocks of one statement, as an observer sees it."""
         return single_stepped(self.code(entry))
 
     def shape(self, entry: str, grid: Extents, block: Extents, cluster: Extents | None = None) -> LaunchShape:
-        """The shape of a launch; one that the target or the entry's directives refuse is RefsimError."""
+        """Return the shape of a launch; RefsimError if the target or the entry's directives refuse it."""
         return launch_shape(self.code(entry).function, self.target, grid, block, cluster)
 
     def prepare(self, entry: str, memory: GlobalMemory, *, cooperative: bool = False) -> None:
-        """Place in a memory what the first launch of an entry would place there: the module's variables, the workspace."""
+        """Place the module's variables in a memory, and the workspace of a `cooperative` launch, before a launch."""
         place_variables(self.module, self.code(entry).function, self.key, self.target, memory)
         if cooperative:
             place_workspace(memory)
@@ -157,17 +165,21 @@ class Program(Card):
     ) -> Trace:
         """Run one entry over a grid of blocks and return what happened.
 
-        grid, block, cluster: a number or up to three extents, x first; without `cluster` the entry's own directive holds.
-        args: one per parameter; a numpy array is copied in and copied back, a numpy scalar must have the parameter's size
-        (a pointer into `memory` is np.uint64), a struct is bytes, a structured scalar or an object that bytes() takes.
-        policy: "eager" runs the lowest program counter first and moves asynchronous copies at issue, "lazy" moves them at
-        the wait, "random" picks schedule and moments by the seed. arithmetic: "silicon" multiplies matrices as the target
-        does, "exact" sums exactly, rounds once, "known" is "silicon" and refuses bits that are open, assumed or a model's.
-        cooperative: all blocks are resident at once, may meet at a grid barrier.
-        programmatic: the launch before it in this memory lets it begin early, by griddepcontrol.launch_dependents; this one
-        is held to that, and runs when that has ended.
-        observer: told of every statement, watching: of every access to some bytes, following: what open bits reach. Raises
-        RefsimError: a kernel's fault (exit 1), a wrong launch (exit 2), a timeout of a grid that ran in waves (exit 5).
+        grid, block, cluster: a number or up to three extents, x first; without `cluster` the entry's own directive
+        holds.
+        args: one per parameter. A numpy array is copied in and copied back, a numpy scalar must have the parameter's
+        size (a pointer into `memory` is np.uint64), a struct is bytes, a structured scalar or an object that bytes()
+        takes.
+        policy: "eager" runs the lowest program counter first and moves asynchronous copies at issue, "lazy" moves them
+        at the wait, "random" picks schedule and moments by the seed.
+        arithmetic: "silicon" multiplies matrices as the target does, "exact" sums exactly and rounds once, "known" is
+        "silicon" and refuses bits that are unspecified, unverified on this target or a model's.
+        cooperative: all blocks are resident at once and may meet at a grid barrier.
+        programmatic: the previous launch in this memory may let this one start early
+        (griddepcontrol.launch_dependents); accesses are checked for that, and this launch runs after the previous one.
+        observer sees every statement, watching every access to some bytes, following where unspecified bits go.
+        Raises RefsimError: a kernel's fault (exit 1), a wrong launch (exit 2), a timeout of a grid that ran in waves
+        (exit 5).
         """
         made, arrays = self.prepared(
             entry,
@@ -211,7 +223,7 @@ class Program(Card):
         watching: AddressWatch | None = None,
         following: OpenBits | None = None,
     ) -> tuple[PreparedLaunch, list[tuple[NDArray[Any], int]]]:
-        """A launch that is checked and placed and has not run, and where the arrays among its arguments lie."""
+        """Return a checked and placed launch that has not run, and its array arguments with their addresses."""
         code = (self.code if observer is None else self.stepped)(entry)
         _check_words(policy, arithmetic)
         if arithmetic == KNOWN and code.contractions:
@@ -267,6 +279,7 @@ def _shortened(name: str) -> str:
 
 
 def _check_words(policy: SchedulePolicy, arithmetic: Arithmetic) -> None:
+    """Raise RefsimError for an unknown policy or arithmetic."""
     if not isinstance(policy, str) or policy not in POLICIES:
         raise unknown("policy", policy, list(POLICIES))
     if not isinstance(arithmetic, str) or arithmetic not in ARITHMETICS:
@@ -295,6 +308,7 @@ def _check_helpers(
     watching: AddressWatch | None,
     following: OpenBits | None,
 ) -> None:
+    """Raise RefsimError for a launch option that is no object of its own kind."""
     for name, value, fits in (
         ("memory", memory, isinstance(memory, GlobalMemory | None)),
         ("checks", checks, isinstance(checks, Checks | None)),
@@ -316,20 +330,20 @@ def _launch_of(code: Code) -> str:
 
 
 def _workspace(device: GlobalMemory) -> dict[str, int]:
-    """The special registers through which a cooperative launch finds what grid.sync() works with."""
+    """Return the special registers through which a cooperative launch finds the workspace of grid.sync()."""
     high, low = divmod(place_workspace(device), 1 << 32)
     return {"%envreg1": high, "%envreg2": low}
 
 
 def _copy_back(arrays: list[tuple[NDArray[Any], int]], device: GlobalMemory) -> None:
-    """Arrays that the kernel wrote to, as it left them."""
+    """Copy device memory back to the arrays that the kernel may have written."""
     for array, address in arrays:
         if device.was_stored_to(address):
             array.reshape(-1).view(np.uint8)[:] = device.read(address, array.nbytes)
 
 
 def trace_of(entry: str, launch: PreparedLaunch, findings: LaunchFindings) -> Trace:
-    """What a launch saw, as its user reads it."""
+    """Return the result of a launch as its user reads it."""
     code, checks = launch.code, launch.checks
     return Trace(
         entry,
@@ -357,9 +371,8 @@ _keeping = Lock()
 def load(text_or_path: "str | PathLike[str]", target: str | None = None) -> Program:
     """Read PTX from a text (it contains a newline) or a file; `target` defaults to the module's own, else sm_90a.
 
-    Raises RefsimError: `malformed-ptx` or an unreadable file (exit 3), a target older than the module's (exit 2).
-    A module of `.target sm_80` makes a program for "sm_80". A text that was read lately gives the program that it gave then.
-    Source: PTX ISA.
+    Raises RefsimError: `malformed-ptx` or an unreadable file (exit 3), a target older than the module's (exit 2). A
+    module of `.target sm_80` makes a program for "sm_80". Recently read texts are cached. Source: PTX ISA.
     """
     text = str(text_or_path)
     if "\n" not in text:
@@ -377,12 +390,13 @@ def load(text_or_path: "str | PathLike[str]", target: str | None = None) -> Prog
 
 
 def forget() -> None:
-    """Read every text anew: what is known of texts depends on limits and clauses that a test may change."""
+    """Clear the cache of programs; a program depends on limits and instructions that a test may change."""
     with _keeping:
         _kept.clear()
 
 
 def _read(text: str, target: str | None) -> Program:
+    """Return the program of a PTX text, without the cache."""
     module = parse(text)
     if module.address_bits != 64:
         raise RefsimError(

@@ -1,8 +1,8 @@
-"""Which CTAs of a launch run at once: as many as a chip holds where one may wait for another, few where none can.
+"""Which CTAs of a launch run at once: as many as a chip holds if CTAs may wait for one another, else few.
 
-A grid runs in waves, a wave to its end before the next begins. A kernel whose CTAs wait for one another is right only as
-far as they are all resident, so its wave is what the target holds at once. An elementwise kernel cannot tell: its waves are
-as small as runs fastest, since registers of 16,384 lanes stay in the cache.
+A grid runs in waves, and each wave ends before the next starts. A kernel whose CTAs wait for one another is right only
+if they are all resident, so its wave is the number that the target holds at once. An elementwise kernel cannot see the
+difference, so its waves have the size that runs fastest: registers of 16,384 lanes stay in the cache.
 """
 
 from collections.abc import Iterator
@@ -15,28 +15,26 @@ from refsim.ptx.text.syntax import Function, Label
 
 WAVE_LANES = 1 << 14
 WAVE_BYTES = 32 << 20  # shared and local memory of the CTAs that run at once
-RESIDENT_BYTES = 2 << 30  # the same, and registers, of CTAs that may wait for one another
+RESIDENT_BYTES = 2 << 30  # shared and local memory and registers of CTAs that may wait for one another
 _POLLING = frozenset({"volatile", "acquire", "relaxed", "mmio", "cv", "cg"})
 
 
 def co_resident(target: str, shape: LaunchShape, shared_bytes: int, registers: int | None) -> int:
-    """CTAs of a launch that the target's chip holds at once, whole clusters; one an SM where registers are not known.
-
-    1,024 threads of 32 registers on sm_90: 2 an SM, 264 in all.
-    """
+    """Return how many CTAs of a launch the target's chip holds at once, in whole clusters. One CTA an SM is assumed if
+    registers are not known. 1,024 threads of 32 registers on sm_90: 2 an SM, 264 in all."""
     limits = limits_of(target)
     per_sm = 1 if registers is None else ctas_per_sm(limits, shape.threads, shared_bytes, registers)
     return max(limits.sms * max(per_sm, 1) // shape.cluster_ctas, 1) * shape.cluster_ctas
 
 
 def few_ctas(shape: LaunchShape, shared_bytes: int, local_bytes: int) -> int:
-    """CTAs of a wave of a kernel that waits for none: whole clusters whose registers stay in the cache."""
+    """Return how many CTAs a wave has if no CTA waits for another: whole clusters whose registers stay in the cache."""
     owned = SHARED_BASE + shared_bytes + shape.threads * local_bytes
     return _whole_clusters(shape, min(WAVE_LANES // shape.threads, WAVE_BYTES // owned))
 
 
 def affordable_ctas(shape: LaunchShape, shared_bytes: int, local_bytes: int, code: Code) -> int:
-    """CTAs whose state fits in RESIDENT_BYTES, whole clusters."""
+    """Return how many CTAs have state that fits in RESIDENT_BYTES, in whole clusters."""
     of_a_thread = local_bytes + sum(max(bits // 8, 1) for bits in code.slot_bits)
     return _whole_clusters(shape, RESIDENT_BYTES // (SHARED_BASE + shared_bytes + shape.threads * of_a_thread))
 
@@ -46,11 +44,8 @@ def _whole_clusters(shape: LaunchShape, ctas: int) -> int:
 
 
 def may_wait_for_others(function: Function) -> bool:
-    """Whether a CTA may wait for what another one writes: a loop of the entry polls memory that both can reach.
-
-    A poll is an atomic that returns something, or a load that is not weak. A `red`, or an atomic outside every loop, waits
-    for nobody.
-    """
+    """Return whether a loop of the entry polls memory that another CTA can write. A poll is an atomic that returns a
+    value, or a load that is not weak. A `red`, or an atomic outside every loop, does not wait."""
     end = -1
     for first, last in sorted(_loops(function)):
         if any(_is_poll(function.statements[pc].opcode) for pc in range(max(first, end + 1), last + 1)):
@@ -60,7 +55,7 @@ def may_wait_for_others(function: Function) -> bool:
 
 
 def _loops(function: Function) -> Iterator[tuple[int, int]]:
-    """The statements between each branch back and its target: every loop lies within the union of such stretches."""
+    """Yield the statements between each branch back and its target; every loop is within the union of these ranges."""
     for pc, statement in enumerate(function.statements):
         for operand in statement.operands:
             if isinstance(operand, Label):

@@ -1,4 +1,4 @@
-"""Registers and local memory that a compiled entry uses: only ptxas knows, and it is asked where it is at hand."""
+"""Registers and local memory that a compiled entry uses, as ptxas reports them where a ptxas is installed."""
 
 import re
 import subprocess
@@ -14,24 +14,22 @@ SECONDS = 120  # ptxas needs minutes for some generated kernels: then the launch
 
 @dataclass(frozen=True)
 class Assembled:
-    """What a thread of an assembled entry has: registers, and bytes of local memory for what they do not hold."""
+    """The registers of a thread of an assembled entry, and its bytes of local memory for spills."""
 
     registers: int
     stack_bytes: int
 
 
 def registers_used(text: str, entry: str, target: str) -> int | None:
-    """Registers of a thread as `ptxas -v` reports them; None where no ptxas reads the text."""
+    """Return the registers of a thread as `ptxas -v` reports them, or None if no ptxas reads the text."""
     found = assembled(text, entry, target)
     return None if found is None else found.registers
 
 
 @lru_cache(maxsize=256)
 def assembled(text: str, entry: str, target: str) -> Assembled | None:
-    """What `ptxas -v` reports of an entry; None where no ptxas reads the text.
-
-    One entry is assembled, not the file, and asked once for each text.
-    """
+    """Return what `ptxas -v` reports of an entry, or None if no ptxas reads the text. Only this entry is assembled,
+    once for each text."""
     assembler = assembler_for(text)
     if assembler is None:
         return None

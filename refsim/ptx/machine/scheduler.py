@@ -1,7 +1,7 @@
 """The machine: groups of lanes at program counters, the lowest first; lanes that meet at one counter become one group.
 
-Results never depend on where lanes reconverge: an instruction that needs its warp together (`.sync`, `.aligned`) parks the
-lanes that arrive until the others are there. Lanes parked when nothing else can run are a deadlock, and reported.
+Results never depend on where lanes reconverge: an instruction that needs its warp together (`.sync`, `.aligned`) parks
+arriving lanes until the others are there. If only parked lanes are left, the deadlock is reported.
 """
 
 from collections.abc import Callable
@@ -59,11 +59,18 @@ from refsim.ptx.sync.warp_sync import Meetings, merged
 from refsim.ptx.text.syntax import Statement, place
 
 _BITS = 2.0 ** np.arange(32)
-_APART = 0x9E3779B97F4A7C15  # the clocks of two random schedules, so that no high bit of a clock is the same in all
+_APART = 0x9E3779B97F4A7C15  # between the first clocks of two random schedules: a kernel that uses the time differs between them
 
 
 class Machine:
-    """The CTAs of one launch that run at the same time."""
+    """The CTAs of one launch that run at the same time.
+
+    `__init__` makes the parts in this order: first the launch's arguments, which every part may read, then the
+    registers with their masks of uninitialized lanes. `choice` comes before the schedule, which draws the late warps
+    first: another order of draws would change all random schedules. `tensor_cores`, `tensor_pipe`, `mbarriers` and the
+    checks come before `port`, which collects them as observers of memory. `lanes` and `go` come last: they start a
+    complete machine.
+    """
 
     copies: Copies
     tensor_cores: TensorCores
@@ -104,6 +111,7 @@ class Machine:
         in_shared: frozenset[str] = frozenset(),
         earlier: TouchedBytes | None = None,
     ) -> None:
+        """Set up the CTAs of `geometry` with all lanes at the first statement; the class says why in this order."""
         self.code, self.geometry, self.memory = code, geometry, memory
         self.shared, self.local, self.parameters, self.symbols = shared, local, parameters, symbols
         self.checks, self.findings = checks, findings
@@ -135,14 +143,13 @@ class Machine:
         self.meetings, self.launches, self.tensor_columns = Meetings(self), LaunchOrder(self), TensorColumns(self)
         self.deferred = None if observer or tracking else Deferred(self, code)
         self.specials: dict[str, NDArray[np.uint32]] = {}
-        # Each random schedule begins at a time of its own: what a kernel makes of the hour differs between them.
         self.clock, self.clock_began = 0, 0 if self.choice is None else (seed + 1) * _APART % (1 << 62)
         everyone = np.arange(geometry.lanes, dtype=np.int64)
         self.lanes = Lanes(self, everyone)
         self.go(0, everyone)
 
     def begin_unwritten(self) -> None:
-        """No lane has written the registers that it may read before: remember that, or follow their undefined bits."""
+        """Mark the registers that a lane may read before it writes them, or track their undefined bits."""
         registers, doubtful = self.registers, self.code.doubtful
         if self.tracking is not None:
             for index in doubtful:
@@ -151,24 +158,24 @@ class Machine:
             registers.unwritten = Unwritten(doubtful, self.geometry.lanes)
 
     def saw_unwritten(self) -> None:
-        """A lane is about to read bits that nobody wrote: what they reach decides, so the launch begins again to see it."""
+        """Restart the launch with tracking, as a lane is about to read uninitialized bits."""
         if self.tracking is None and self.checks.initialised != "off":
             raise UnwrittenReadError
 
-    # ---- what clauses ask for
+    # ---- requests of instruction implementations
     @property
     def first_thread(self) -> int:
-        """The number, in the whole grid, of the thread in lane 0."""
+        """Return the number, in the whole grid, of the thread in lane 0."""
         return self.geometry.first * self.geometry.threads
 
     def symbol(self, name: str, offset: int) -> NDArray[np.uint64]:
-        """The address of a variable within its state space, shape (1,)."""
+        """Return the address of a variable within its state space, shape (1,)."""
         if name not in self.symbols:
             raise RefsimError("unknown-symbol", f"the kernel refers to {name!r}, which the module does not define")
         return np.array([(self.symbols[name] + offset) % (1 << 64)], np.uint64)
 
     def special(self, lanes: Lanes, name: str) -> NDArray[Any]:
-        """A special register for a set of lanes."""
+        """Return a special register for a set of lanes."""
         if name not in self.specials:
             self.specials[name] = special_register(self, name)
         if name.startswith(("%clock", "%globaltimer")):
@@ -176,17 +183,17 @@ class Machine:
         return lanes.of(self.specials[name])
 
     def _schedule(self, seed: int) -> Schedule:
-        """Every second seed of a random schedule has warps that are late."""
+        """Return the schedule; random schedules of even seeds have late warps."""
         if self.choice is None:
             return LowestFirst(self, self.polling.resume)
         return Random(self, self.polling.resume, self.choice, late=seed % 2 == 0)
 
     def _read_unwritten(self, access: Access, error: AccessError) -> None:
-        """Bytes were read that nobody wrote."""
+        """Restart the launch with tracking after a read of uninitialized bytes."""
         self.saw_unwritten()
 
     def report(self, error: RefsimError, statement: Statement | None) -> None:
-        """Raise a finding, or note it and go on, as its check's level says; of accesses that are on trial nothing: DoubtError."""
+        """Raise a finding, or note it and go on, as its check's level says; raise DoubtError for accesses on trial."""
         assert statement is not None
         level, error = self.checks.said_of(error, statement.opcode)
         if self.is_on_trial and level != "off":
@@ -202,42 +209,43 @@ class Machine:
 
     @property
     def arithmetic(self) -> str:
+        """Return the arithmetic of matrix products; "known" computes as "silicon"."""
         return "silicon" if self.asked == KNOWN else self.asked
 
     def mark_inexact(self, statement: Statement) -> None:
-        """The bits of a result are left open."""
+        """Record that bits of a result are unspecified; raise RefsimError under arithmetic "known"."""
         if self.asked == KNOWN:
             raise open_bits(place(statement), self.target)
         self.findings.inexact.setdefault(statement.line, statement)
 
     def mark_assumed(self, statement: Statement, recorded: str) -> None:
-        """The bits of a result are those of another chip."""
+        """Record that bits of a result are those of another chip; raise RefsimError under arithmetic "known"."""
         if self.asked == KNOWN:
             raise open_bits(place(statement), self.target, recorded)
         self.findings.assumed.setdefault(statement.line, (statement, f"as on {recorded}, unverified on {self.target}"))
 
     def record(self, error: RefsimError, statement: Statement | None) -> None:
-        """Note a finding and go on; one of each code and statement is kept."""
+        """Record a finding and go on; one of each code and statement is kept."""
         assert statement is not None
         self.findings.record(error, statement)
 
     def go(self, pc: int, ids: Ids) -> None:
-        """Let lanes go on at a statement; past the last one they have exited."""
+        """Let lanes go on at a statement; lanes past the last one exit."""
         if pc >= len(self.code.steps):
             self.retire(ids)
         elif len(ids):
             self.groups[pc] = union(self.groups[pc], ids) if pc in self.groups else ids
 
     def retire(self, ids: Ids, pc: int = -1) -> None:
-        """These lanes have exited, by the statement at a counter or behind the last one."""
+        """Let lanes exit, by the statement at `pc` or after the last statement (-1)."""
         self.alive[ids] = False
         self.exit_pc[ids] = pc
         if self.races is not None:
             self.races.exited(ids)
 
     def branch(self, lanes: Lanes, target: int) -> None:
-        """Lanes go to a statement. Those that go back to poll memory again rest until nobody else can run: what they wait
-        for is somebody's to do."""
+        """Let lanes go to a statement. Lanes that go back to poll memory again rest until no other lane can run, since
+        they wait for other lanes."""
         if target <= lanes.pc and lanes.pc in self.code.polls:
             self.resting[target] = union(self.resting[target], lanes.ids) if target in self.resting else lanes.ids
         else:
@@ -250,7 +258,7 @@ class Machine:
         self.finish()
 
     def advance(self, turns: int | None = None) -> bool:
-        """Run until no lane can go on, or for so many turns; whether lanes can go on after that."""
+        """Run until no lane can go on, or for `turns` turns; return whether lanes can go on after that."""
         pick, resume = self.schedule.pick, self.polling.resume
         last = None if turns is None else self.clock + turns
         with np.errstate(all="ignore"):
@@ -273,7 +281,7 @@ class Machine:
         return False
 
     def finish(self) -> None:
-        """No lane can go on: they have exited, and what copy engines still do is done, or it is a deadlock."""
+        """Complete the asynchronous work after the last lane exits; raise a deadlock if lanes are left."""
         if self.alive.any():
             raise self.meetings.report_deadlock()
         self.register_pool.finish()
@@ -283,6 +291,7 @@ class Machine:
             self.dependency.finish()
 
     def run_block(self, block: BasicBlock, ids: Ids) -> None:
+        """Run a block for lanes, with its observers, and let the lanes go on after it."""
         lanes = self.lanes
         if lanes.ids is not ids:  # else the set that ran last goes on
             lanes = self.lanes = Lanes(self, ids)
@@ -304,7 +313,7 @@ class Machine:
             self.terminate(block, block.terminator, lanes)
 
     def block_function(self, block: BasicBlock) -> Callable[[Lanes], None]:
-        """A block's steps as one function, made once for all launches."""
+        """Return a block's steps as one function, made once for all launches."""
         if self.tracking is not None:
             if block.pc not in self.code.tracked:
                 self.code.tracked[block.pc] = translate_tracked(block, self.code)
@@ -315,6 +324,7 @@ class Machine:
         return run
 
     def terminate(self, block: BasicBlock, step: Step, lanes: Lanes) -> None:
+        """Run a block's last statement: apply its guard, then branch, defer, meet or execute."""
         lanes.statement = step.statement
         if self.registers.unwritten:
             check_written(lanes, *step.fetches())
@@ -349,7 +359,7 @@ class Machine:
         self.execute([(pc, lanes)], lanes)
 
     def execute(self, places: list[tuple[int, Lanes]], lanes: Lanes) -> None:
-        """Run a terminator for lanes that are all there; they may come from several instructions of one opcode."""
+        """Run a terminator for lanes that have all arrived, perhaps at several instructions of one opcode."""
         step = self.code.steps[places[0][0]]
         step.mark_open(self)
         lanes.pc = places[0][0]
@@ -379,20 +389,20 @@ class Machine:
         self.show(places)
 
     def show(self, places: list[tuple[int, Lanes]]) -> None:
-        """Tell the observer about a terminator that ran."""
+        """Show the observer a terminator that ran."""
         if self.observer is not None:
             self.tensor_cores.settle()
             for pc, lanes in places:
                 self.observer.after(lanes, self.code.steps[pc])
 
     def warp_bits(self, ids: Ids) -> NDArray[np.int64]:
-        """For each warp, the set of its lanes among `ids` as a bit mask."""
+        """Return for each warp the set of its lanes among `ids` as a bit mask."""
         geometry = self.geometry
         bits = _BITS[geometry.laneid[ids]]  # a sum of different powers of two below 2^53 is exact
         return np.bincount(geometry.warp[ids], bits, geometry.count * geometry.warps).astype(np.int64)
 
     def wake(self) -> bool:
-        """Nothing can run: look again at the lanes that wait; whether one of them goes on."""
+        """Check again the lanes that wait, as no lane can run; return whether one of them goes on."""
         self.meetings.wake()
         if not self.groups:
             self.barriers.release()

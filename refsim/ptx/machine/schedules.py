@@ -1,4 +1,4 @@
-"""Which lanes run next: those at the lowest counter, with turns for the others; or a random choice that hardware may make."""
+"""Which lanes run next: those at the lowest counter with turns for others, or a random choice of hardware's choices."""
 
 from collections.abc import Callable
 from typing import Protocol
@@ -9,31 +9,31 @@ from numpy.typing import NDArray
 from refsim.ptx.execution.geometry import Geometry, Ids
 from refsim.ptx.sync.scheduler import Scheduler
 
-FAIRNESS = 1024  # picks from one turn of those that wait behind a spinning group to the next
+FAIRNESS = 1024  # picks between two turns of groups that a spinning group keeps waiting
 TURN = 32  # picks of such a turn: enough to leave a critical section
 RANDOM_SPLIT = 0.5
 LATER_SPLIT = 1 / 8
 RARE_SPLIT = 1 / 32
-FREELY = 48  # blocks of a random schedule that are parted freely
+FREELY = 48  # blocks of a random schedule whose warps are split freely
 
 Resume = Callable[[], bool]  # lanes that rest look again
 
 
 class Schedule(Protocol):
-    """Who picks among the groups of a machine."""
+    """The choice among the groups of a machine."""
 
     def pick(self) -> tuple[int, Ids]: ...
 
 
 class LowestFirst:
-    """The lowest counter; now and then another for a while, so that a spinning group does not starve what it waits for:
-    the highest, then the one below it, and so on, as groups may spin on both sides of it."""
+    """The lowest counter first, with turns for other counters so that a spinning group starves no other group. The
+    turns go to the highest counter, then to the one below it, and so on, as groups may spin on both sides of it."""
 
     def __init__(self, machine: Scheduler, resume: Resume) -> None:
         self.machine, self.resume = machine, resume
 
     def pick(self) -> tuple[int, Ids]:
-        """A counter, and all lanes there, taken from the groups that can run."""
+        """Return a counter and all its lanes, removed from the groups that can run."""
         groups = self.machine.groups
         turn, picked = divmod(self.machine.clock, FAIRNESS)
         if turn and picked == 0:
@@ -46,18 +46,18 @@ class LowestFirst:
 
 
 class Random:
-    """A random group, of which sometimes only some warps run; with `late`, one warp of each CTA last wherever it may."""
+    """A random group, sometimes only some of its warps; with `late`, one warp of each CTA runs as late as possible."""
 
     def __init__(self, machine: Scheduler, resume: Resume, choice: np.random.Generator, *, late: bool) -> None:
         self.machine, self.resume, self.choice = machine, resume, choice
         self.late = _late_lanes(machine.geometry, choice) if late else None
 
     def pick(self) -> tuple[int, Ids]:
-        """A counter and some of the lanes there, taken from the groups that can run."""
+        """Return a counter and some of its lanes, removed from the groups that can run."""
         return self._pick_early() or self._pick_any()
 
     def _pick_early(self) -> tuple[int, Ids] | None:
-        """Lanes that are not late, of a random group that has any; every FAIRNESS picks it is the others' turn too."""
+        """Return lanes that are not late, of a random group; None if there are none, and every FAIRNESS picks."""
         machine = self.machine
         if self.late is None or machine.clock % FAIRNESS == 0:
             return None
@@ -70,7 +70,7 @@ class Random:
         return None
 
     def _pick_any(self) -> tuple[int, Ids]:
-        """A random group, of which sometimes only some warps run: a schedule that hardware may well choose."""
+        """Return a random group, sometimes only some of its warps: a schedule that hardware may choose."""
         machine, choice = self.machine, self.choice
         if machine.resting and choice.random() < LATER_SPLIT:
             self.resume()
@@ -88,8 +88,8 @@ class Random:
         return pc, ids
 
     def _split_share(self, pc: int) -> float:
-        """How often a random schedule parts the warps at a block: rarely where it only ends in a meeting of each warp, and
-        less often in a long run, so that the parts between two barriers stay few."""
+        """Return how often a random schedule splits the warps at a block. The share is small where the block only ends
+        in a meeting of each warp. It is smaller in a long run, to keep parts between two barriers few."""
         terminator = self.machine.code.blocks[pc].terminator
         clause = None if terminator is None else terminator.bound.clause
         if clause is not None and clause.rendezvous is not None and not clause.flow:
@@ -98,7 +98,7 @@ class Random:
 
 
 def _late_lanes(geometry: Geometry, choice: np.random.Generator) -> NDArray[np.bool_] | None:
-    """One warp of each CTA that shall come last wherever it may: what was ordered by luck alone then goes wrong."""
+    """Return the lanes of one random warp of each CTA that runs as late as possible, to expose order by luck alone."""
     if geometry.warps == 1:
         return None
     last = choice.integers(geometry.warps, size=geometry.count)

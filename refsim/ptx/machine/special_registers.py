@@ -1,4 +1,4 @@
-"""Special registers: where a thread stands in its launch, and clocks that no program may rely on."""
+"""Special registers: the position of a thread in its launch, and clocks that no program may rely on."""
 
 from typing import Any
 
@@ -15,11 +15,8 @@ _LOW = 0xFFFFFFFF
 
 
 def special_register(machine: Context, name: str) -> NDArray[Any]:
-    """A special register over all lanes, or (1,) where it is the same for all.
-
-    Source: PTX ISA, special registers. Timers count scheduler steps from a time that each schedule has of its own; no
-    program may rely on either.
-    """
+    """Return a special register over all lanes, or (1,) if it is equal for all. Source: PTX ISA, special registers.
+    Timers count scheduler steps from a start time of each schedule; no program may rely on either."""
     geometry = machine.geometry
     stem, _, axis = name[1:].partition(".")
     if axis and axis not in AXES:
@@ -70,7 +67,7 @@ def special_register(machine: Context, name: str) -> NDArray[Any]:
 
 
 def _of_ctas(geometry: Geometry, stem: str, at: int, sms: int) -> NDArray[np.uint32] | None:
-    """A register that all threads of a CTA share, one element per CTA or (1,); None for any other."""
+    """Return a register that all threads of a CTA share, one element per CTA or (1,); None for any other."""
     numbers = geometry.numbers
     match stem:
         case "ctaid":
@@ -90,7 +87,7 @@ def _of_ctas(geometry: Geometry, stem: str, at: int, sms: int) -> NDArray[np.uin
 
 
 def axis_of(numbers: Ids, shape: Shape, at: int) -> Ids:
-    """The index along one axis of things numbered with x fastest."""
+    """Return the index along axis `at` of items numbered with x fastest."""
     return numbers // (1, shape[0], shape[0] * shape[1])[at] % shape[at]
 
 

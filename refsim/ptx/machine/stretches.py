@@ -1,4 +1,4 @@
-"""From an address or the name of a variable to the bytes that are meant."""
+"""From an address or the name of a variable to the bytes that it means."""
 
 import re
 
@@ -21,11 +21,11 @@ _SPELLED = re.compile(
 
 
 def stretch_named(program: Program, entry: str, text: str, shared_bytes: int = 0) -> Stretch:
-    """`0x4000000280`, `0x480`, `tile`, `tile+64:16`, `arg1+256`: a stretch of one state space.
+    """Return the bytes that a text names in one state space: `0x4000000280`, `0x480`, `tile`, `tile+64:16`, `arg1+256`.
 
-    Four bytes at an address or behind an offset, a whole variable else. `tile` is also found under the name that a compiler
-    gave it (_ZZ3addE4tile). Raises RefsimError `bad-address`, or `unknown-symbol` with the nearest names.
-    Source: PTX ISA, state spaces; the windows of generic addresses are this simulator's.
+    They are four bytes at an address or after an offset, else a whole variable. `tile` is also found under a mangled
+    name (_ZZ3addE4tile). Raises RefsimError `bad-address`, or `unknown-symbol` with the nearest names. Source: PTX ISA,
+    state spaces; the windows of generic addresses are this simulator's.
     """
     match = _SPELLED.fullmatch(text.strip())
     if match is None:
@@ -42,7 +42,7 @@ def stretch_named(program: Program, entry: str, text: str, shared_bytes: int = 0
 
 
 def _address(address: int, count: int) -> Stretch:
-    """Addresses below 2^32 are those of shared memory, as findings print them."""
+    """Return the bytes at an address; addresses below 2^32 are shared memory, as findings print them."""
     if address >= GLOBAL_BASE:
         return Stretch("global", address - GLOBAL_BASE, address - GLOBAL_BASE + count)
     for space, start in WINDOWS.items():
@@ -54,7 +54,7 @@ def _address(address: int, count: int) -> Stretch:
 
 
 def _named(program: Program, entry: str, name: str, shared_bytes: int) -> tuple[str, int, int, str]:
-    """State space, first byte, size and region of a variable or of the array behind a parameter."""
+    """Return state space, first byte, size and region of a variable, or of the array that a parameter points to."""
     function = program.code(entry).function
     parameters = [variable.name for variable in function.parameters]
     names = [f"arg{position}" for position in range(len(parameters))]
@@ -74,11 +74,11 @@ def _named(program: Program, entry: str, name: str, shared_bytes: int) -> tuple[
 
 
 def _is_called(mangled: str, name: str) -> bool:
-    """Whether a variable was called so: _ZZ3addE4tile and _ZN2ns4tileE are `tile`, and so is tile@add@0 of a scope."""
+    """Return whether a name means a variable: _ZZ3addE4tile, _ZN2ns4tileE and tile@add@0 of a scope are `tile`."""
     own = mangled.partition("@")[0]
     return name in (mangled, own) or re.search(rf"(?<!\d){len(name)}{re.escape(name)}(E|_\d+)?$", own) is not None
 
 
 def _size(variable: Variable, shared_bytes: int) -> int:
-    """An array without a size takes what the launch gives."""
+    """Return the size of a variable; an array without a size has the dynamic shared memory of the launch."""
     return variable.size or max(shared_bytes, 1)

@@ -1,4 +1,4 @@
-"""Who watches the memory of a launch, and in which order they look: what the checks, the kernel and the user ask for."""
+"""The observers of a launch's memory and their order: those of the checks, of the kernel and of the user."""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -22,7 +22,7 @@ from refsim.ptx.sync.scheduler import Scheduler
 
 
 class WatchedMachine(Scheduler, Protocol):
-    """A machine with those of its parts that look at accesses themselves."""
+    """A machine with its parts that observe accesses themselves."""
 
     watching: AddressWatch | None
     tensor_cores: TensorCores
@@ -34,7 +34,7 @@ class WatchedMachine(Scheduler, Protocol):
 
 @dataclass(frozen=True)
 class MemoryWatchers:
-    """The checks that others ask too; None for one that is off, or that the kernel gives nothing to do."""
+    """The checks that other parts ask too; None for a check that is off or has nothing to do in this kernel."""
 
     history: History
     races: Races | None
@@ -44,7 +44,7 @@ class MemoryWatchers:
 
     @staticmethod
     def of(machine: Scheduler, history: History, earlier: TouchedBytes | None) -> "MemoryWatchers":
-        """Those of a machine; `earlier` is what the launch before it touched, where that may still run."""
+        """Return the checks of a machine; `earlier` is what the previous launch touched if it may still run."""
         checks, code = machine.checks, machine.code
         grain = {space: granule(code, space) for space in ("shared", "global")}
         history.unread = code.unread
@@ -68,11 +68,11 @@ class MemoryWatchers:
 
     @property
     def asked(self) -> tuple[Races | None, InFlight | None, Proxies | None, GridDependency | None]:
-        """All of them."""
+        """Return all of the checks."""
         return self.races, self.in_flight, self.proxies, self.dependency
 
     def observers(self, machine: WatchedMachine) -> dict[str, list[Observer]]:
-        """Who watches which state space, in the order in which they look."""
+        """Return the observers of each state space, in the order in which they are called."""
         found: dict[str, list[Observer]] = {"shared": [], "global": []}
         if machine.code.has_mbarriers:
             found["shared"].append(machine.mbarriers)
