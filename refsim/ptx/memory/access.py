@@ -1,7 +1,7 @@
 """One port to memory: every access of an instruction is checked, shown to observers, and made here.
 
-An access is checked whole (inside one region, aligned, writable) before a byte moves. Observers see it before and after;
-they subscribe to a state space, so that an access nobody watches costs nothing more.
+A whole access is checked (inside one region, aligned, writable) before a byte moves. Observers see it before and after.
+They subscribe to a state space, so an access without observers costs nothing more.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -20,8 +20,8 @@ Array = NDArray[Any]
 Owner = NDArray[np.int64] | int
 READ, WRITE, UPDATE, DISCARD = "read", "write", "update", "discard"
 GENERIC, ASYNC, MAP_PROXY = "generic", "async", "tensormap"
-"""The proxies that memory is accessed through: by threads, by copy engines and tensor cores, and by copy engines that read a
-tensor map (PTX ISA, proxies)."""
+"""The proxies of accesses: by threads, by copy engines and tensor cores, and by copy engines that read a tensor map.
+Source: PTX ISA, proxies."""
 
 
 class Threads(Protocol):
@@ -44,9 +44,9 @@ class Threads(Protocol):
 class Access:
     """One executed access: lane i touches `width` bytes from byte position at[i] of its owner's part of a space.
 
-    `index` numbers items of that width in the flat bytes, `region` is the one that all lanes share, if they do. `items`
-    is what a write brings; in an update, what it leaves where `wrote` (None: everywhere) says that it wrote. `proxy` is
-    the way to memory that it takes: no barrier alone orders two accesses of different ones.
+    `index` numbers items of that width in the flat bytes. `region` is the region that all lanes share, else None.
+    `items` are the values that a write brings. In an update they are the values that it leaves; `wrote` tells which
+    lanes write (None: all). `proxy` is the way to memory; no barrier alone orders two accesses by different proxies.
     """
 
     kind: str
@@ -64,12 +64,13 @@ class Access:
 
     @property
     def statement(self) -> Statement:
+        """Return the statement that makes the access."""
         statement = self.threads.statement
         assert statement is not None
         return statement
 
     def of(self, chosen: NDArray[np.bool_]) -> "Access":
-        """The part of some lanes."""
+        """Return the part of some lanes."""
         items = self.items if self.items is None or len(self.items) == 1 else self.items[chosen]
         wrote = None if self.wrote is None else self.wrote[chosen]
         threads = self.threads.select(chosen)
@@ -91,12 +92,12 @@ class Access:
         )
 
     def held(self) -> Array:
-        """What memory holds there now."""
+        """Return the items that memory holds there now."""
         return self.space.bytes.view(ITEM[self.width]).take(self.index)
 
 
 class Observer(Protocol):
-    """Whoever wants to see accesses; `before` may raise, and then no byte has moved."""
+    """An observer of accesses; `before` may raise an error, and then no byte has moved."""
 
     def before(self, access: Access) -> None: ...
     def after(self, access: Access) -> None: ...
@@ -104,15 +105,15 @@ class Observer(Protocol):
 
 @dataclass
 class Port:
-    """The way to memory for all lanes of a machine. `unwritten` decides about a read of bytes that nobody wrote; `writes`
-    counts those that another thread may see."""
+    """The way to memory for all lanes of a machine. `unwritten` is called for a read of uninitialized bytes. `writes`
+    counts writes that another thread may see."""
 
     observers: Mapping[str, Sequence[Observer]]
     unwritten: Callable[[Access, AccessError], None] | None
     writes: int = 0
 
     def load(self, threads: Threads, name: str, space: Space, at: Addresses, owner: Owner, width: int) -> Array:
-        """One item of `width` bytes per lane."""
+        """Return one item of `width` bytes per lane."""
         access = self._access(READ, threads, name, space, at, owner, width)
         watching = self.observers.get(name, ())
         for observer in watching:
@@ -125,7 +126,7 @@ class Port:
     def store(
         self, threads: Threads, name: str, space: Space, at: Addresses, owner: Owner, items: Array, width: int
     ) -> None:
-        """Write one item per lane; lanes that hit the same address: the last lane stays."""
+        """Write one item per lane; if lanes hit one address, the last lane's item stays."""
         access = self._access(WRITE, threads, name, space, at, owner, width)
         if items.dtype != ITEM[width]:
             items = items.view(ITEM[width])
@@ -142,8 +143,8 @@ class Port:
         width: int,
         compute: Callable[[Array, Addresses], tuple[Array, NDArray[np.bool_] | None]],
     ) -> None:
-        """Read-modify-write in one step: `compute` gets what each lane's place holds and the number of that place, and
-        gives what each lane leaves there in lane order, and which lanes write (None: all)."""
+        """Read, modify and write in one step. `compute` takes the item of each lane's place and the number of the
+        place. It returns the item that each lane leaves there, in lane order, and which lanes write (None: all)."""
         access = self._access(UPDATE, threads, name, space, at, owner, width)
         items, access.wrote = compute(access.held(), access.index)
         access.items = items
@@ -160,7 +161,7 @@ class Port:
         *,
         proxy: str = GENERIC,
     ) -> None:
-        """A read whose value somebody takes later: checked, and shown to the observers."""
+        """Check a read whose value is taken later, and show it to the observers."""
         access = self._access(READ, threads, name, space, at, owner, width, proxy)
         for observer in self.observers.get(name, ()):
             observer.before(access)
@@ -177,7 +178,7 @@ class Port:
         *,
         proxy: str = GENERIC,
     ) -> Access:
-        """A write that somebody will make later: checked, and shown to nobody."""
+        """Return a checked write that is made later and shown to no observer."""
         return self._access(WRITE, threads, name, space, at, owner, width, proxy)
 
     def plan(
@@ -192,11 +193,11 @@ class Port:
         *,
         proxy: str,
     ) -> Access:
-        """An access that is made and shown by somebody else: checked."""
+        """Return a checked access that the caller makes and shows."""
         return self._access(kind, threads, name, space, at, owner, width, proxy)
 
     def discard(self, threads: Threads, name: str, space: Space, at: Addresses, width: int) -> None:
-        """Bytes whose contents end here, whatever they are: shown as a change of all of them, and nothing is written."""
+        """Show bytes whose contents end here as a change of all of them; write nothing."""
         region = space.region_at(int(at[0]))
         access = Access(DISCARD, threads, threads.semantics, name, space, at, space.index(at, 0, width), width, region)
         access.items = ~access.held().view(np.uint64)
@@ -215,6 +216,7 @@ class Port:
         width: int,
         proxy: str = GENERIC,
     ) -> Access:
+        """Return a checked access; raise the fault of the first wrong lane."""
         try:
             region = space.check(at, width, store=kind != READ)
             index = space.index(at, owner, width)
@@ -229,6 +231,7 @@ class Port:
         return access
 
     def _write(self, access: Access) -> None:
+        """Make a checked write, between the calls of its observers."""
         watching = self.observers.get(access.name, ())
         for observer in watching:
             observer.before(access)

@@ -1,6 +1,6 @@
 """Device memory of one simulated GPU: named buffers with red zones between them.
 
-It is one `Space` that grows as buffers are allocated; what a kernel may do to it is checked there.
+It is one `Space` that grows as buffers are allocated; the space checks the accesses of a kernel.
 """
 
 from bisect import bisect_left
@@ -21,21 +21,22 @@ from refsim.ptx.memory.touched import TouchedBytes
 
 RED_ZONE = 512
 IDLE, IDLE_BYTES = 64, 64 << 20
-"""How many buffers, and of how many bytes together, lie idle when they were taken back."""
-STEP = 1 << 16  # memory grows by so much: a small launch clears, copies and compares what it has
+"""The most freed buffers that stay idle, and the most bytes of all of them."""
+STEP = 1 << 16  # memory grows by this: a small launch clears, copies and compares all of it
 
 
 @dataclass(frozen=True)
 class Lot:
-    """Buffers that the host has written, laid out one behind another for memories that end at one byte; `given`: by position
-    what they begin with, zeros follow."""
+    """Buffers that the host has written, laid out one after another for any memory that ends at one byte. `given` holds
+    the initial bytes by position; zeros follow."""
 
     regions: tuple[Region, ...]
     given: tuple[tuple[int, bytes], ...]
 
     @staticmethod
     def behind(end: int, wanted: Iterable[tuple[str, int, bytes, bool]]) -> "Lot":
-        """Each of those wanted: its name, its size, what it begins with, whether a kernel may write it."""
+        """Return a layout of the wanted buffers after byte `end`. Each is a name, a size, initial bytes, and whether a
+        kernel may write it."""
         regions, given = [], []
         for name, size, initial, writable in wanted:
             start = _start_behind(end, size, name)
@@ -50,9 +51,8 @@ class GlobalMemory:
     """Device memory of one simulated GPU: named buffers with red zones between them.
 
     `allocate` returns an address; buffers keep their contents from launch to launch. Reading a byte that neither the
-    host nor a kernel wrote is a fault in a launch. `placed` is where variables of modules lie, for whoever places them,
-    `touched` are the bytes of the last launch, where that lets the next one
-    begin early.
+    host nor a kernel wrote is a fault in a launch. `placed` holds the addresses of module variables. `touched` are the
+    bytes of the last launch if it lets the next one start early.
     """
 
     def __init__(self) -> None:
@@ -75,9 +75,9 @@ class GlobalMemory:
     ) -> int:
         """Reserve `size` bytes at an address that is `offset` more than a multiple of `align`; return the address.
 
-        With `initial` (bytes or an array) the buffer counts as written, and is zero behind what is given; else it is
-        poisoned and unread. Memory that holds zeros costs nothing until somebody touches it.
-        Raises RefsimError `out-of-memory` beyond 16 GiB, and `bad-buffer` for sizes and contents that are none.
+        With `initial` (bytes or an array) the buffer counts as written, and is zero after these bytes. Without it, the
+        buffer is poisoned and uninitialized. Zeros cost no memory until they are touched. Raises RefsimError
+        `out-of-memory` beyond 16 GiB, and `bad-buffer` for invalid sizes and contents.
         """
         space, raw = self.space, None if initial is None else _raw(initial)
         numbers = is_whole(size) and is_whole(align, 1) and is_whole(offset)
@@ -101,7 +101,7 @@ class GlobalMemory:
         return start + GLOBAL_BASE
 
     def add(self, lot: Lot) -> None:
-        """Reserve buffers that were laid out for a memory that ends where this one does."""
+        """Reserve the buffers of a layout for a memory that ends where this one does."""
         space = self.space
         self.reserve(lot.regions[-1].end + RED_ZONE)
         for region in lot.regions:
@@ -111,14 +111,14 @@ class GlobalMemory:
             space.bytes[start : start + len(initial)] = np.frombuffer(initial, np.uint8)
 
     def free(self, address: int, *, idle: bool = False) -> int:
-        """Take back the buffer that begins at an address; its size in bytes. Later buffers may lie where it lay.
+        """Free the buffer that begins at an address; return its size in bytes. Later buffers may take its place.
 
-        An `idle` one lies unused until there are many of them, so that whoever uses it still is found. Raises RefsimError
-        `bad-address` where no buffer begins. Memory that was taken back faults a kernel that uses it.
+        An `idle` buffer stays unused until there are many of them, so that later uses of it are found. Raises
+        RefsimError `bad-address` where no buffer begins. A kernel that uses freed memory faults.
         """
         space, start = self.space, address - GLOBAL_BASE
         region = space.region_at(start)
-        at = bisect_left(space.starts, start)  # an empty buffer holds no byte, and begins somewhere all the same
+        at = bisect_left(space.starts, start)  # an empty buffer holds no byte, but it has a start
         if region is None and at < len(space.starts) and space.starts[at] == start:
             region = space.regions[at]
         if region is None or region.start != start:
@@ -146,7 +146,7 @@ class GlobalMemory:
         return sum(each.end - each.start for each in self.space.freed)
 
     def _hole(self, size: int, align: int, offset: int) -> int | None:
-        """Where a buffer fits between others, if some were taken back."""
+        """Return where a buffer fits between others, or None if no freed place is large enough."""
         if size > self._given_back:
             return None
         before = 0
@@ -182,22 +182,22 @@ class GlobalMemory:
             self.heap = self.space.blocks = Heap(self.space, region)
 
     def named(self, name: str) -> Region | None:
-        """The latest buffer of a name, or None."""
+        """Return the latest buffer of a name, or None."""
         region = self._by_name.get(name)
         return region if region is not None and self.space.region_at(region.start) is region else None
 
     @property
     def end(self) -> int:
-        """The byte position behind the last buffer that there ever was."""
+        """Return the byte position after the last buffer that ever existed."""
         return self._high
 
     def was_stored_to(self, address: int) -> bool:
-        """Whether a kernel may have written the buffer at an address."""
+        """Return whether a kernel may have written the buffer at an address."""
         region = self.space.region_at(address - GLOBAL_BASE)
         return region is None or region.name in self.space.stored
 
     def reserve(self, size: int) -> None:
-        """Make room up to a byte position: more than is asked for, as room that nobody touches is free."""
+        """Make room up to a byte position, and more than that: room that is not touched is free."""
         space = self.space
         if size > (used := len(space.bytes)):
             before = Snapshot.of(space, used)
@@ -209,45 +209,45 @@ class GlobalMemory:
                 space.writer = writer
 
     def read(self, address: int, size: int) -> NDArray[np.uint8]:
-        """A copy of the bytes at an address, whoever wrote them."""
+        """Return a copy of the bytes at an address, written or not."""
         start = address - GLOBAL_BASE
         return self.space.bytes[start : start + size].copy()
 
     def written(self, address: int, size: int) -> NDArray[np.bool_]:
-        """Which of the bytes at an address were ever written."""
+        """Return which of the bytes at an address were ever written."""
         start = address - GLOBAL_BASE
         known: NDArray[np.bool_] = self.space.unwritten[start : start + size] == 0
         return known
 
     def write(self, address: int, contents: NDArray[Any]) -> None:
-        """The host's copy into a buffer."""
+        """Copy the host's `contents` into a buffer."""
         raw, start = _raw(contents), address - GLOBAL_BASE
         self.space.bytes[start : start + len(raw)] = raw
         self.space.unwritten[start : start + len(raw)] = 0
         self.space.maps = {at for at in self.space.maps if not start <= at < start + len(raw)}
 
     def snapshot(self) -> Snapshot:
-        """All bytes and which of them were written; `restore` puts them back."""
+        """Return all bytes and which of them were written; `restore` puts them back."""
         return Snapshot.of(self.space, self.end)
 
     def restore(self, snapshot: Snapshot) -> None:
-        """Back to a snapshot; buffers that came later stay."""
+        """Restore a snapshot; later buffers stay."""
         snapshot.restore(self.space)
 
     def first_difference(self, snapshot: Snapshot) -> int | None:
-        """The first byte position that was written now or at the snapshot and differs; None if there is none."""
+        """Return the first byte position that was written now or at the snapshot and differs, or None."""
         return snapshot.first_difference(self.space)
 
     def track_writers(self) -> None:
-        """From now on remember who wrote each byte, and where; costs eight bytes a byte, for reports after a failure."""
+        """Remember from now on who wrote each byte, and where; costs eight bytes a byte, for failure reports."""
         self.space.writer = np.zeros(len(self.space.bytes), np.int64)
 
     def writer(self, address: int) -> int:
-        """The global thread number that last wrote a byte, or -1."""
+        """Return the global thread number that last wrote a byte, or -1."""
         return self._written(address)[1]
 
     def writing_line(self, address: int) -> int:
-        """The PTX line of the statement that last wrote a byte, or -1."""
+        """Return the PTX line of the statement that last wrote a byte, or -1."""
         return self._written(address)[0]
 
     def _written(self, address: int) -> tuple[int, int]:
@@ -256,7 +256,7 @@ class GlobalMemory:
 
 
 def _start_behind(end: int, size: int, name: str, align: int = 256, offset: int = 0) -> int:
-    """Where a buffer begins in a memory that ends at a byte: a red zone lies between."""
+    """Return where a buffer begins in a memory that ends at a byte, after a red zone."""
     start = -(-(end + RED_ZONE) // align) * align + offset
     if start + size > MAX_BYTES:
         raise RefsimError("out-of-memory", f"{size} B for {name}: the simulated GPU has {MAX_BYTES} B")
@@ -264,7 +264,7 @@ def _start_behind(end: int, size: int, name: str, align: int = 256, offset: int 
 
 
 def _zeros(size: int, generous: int) -> NDArray[np.uint8]:
-    """At least `size` zeros, if there is room; the system backs a page when it is first touched."""
+    """Return at least `size` zeros, and `generous` if there is room; the system backs a page at its first touch."""
     for asked in (max(size, generous), size):
         with suppress(MemoryError):
             return np.zeros(-(-asked // STEP) * STEP, np.uint8)
@@ -272,7 +272,7 @@ def _zeros(size: int, generous: int) -> NDArray[np.uint8]:
 
 
 def _raw(contents: bytes | NDArray[Any]) -> NDArray[np.uint8]:
-    """Bytes, or those of an array of numbers."""
+    """Return bytes, or the bytes of an array of numbers, as uint8."""
     if isinstance(contents, bytes):
         return np.frombuffer(contents, np.uint8)
     array = np.ascontiguousarray(array_of("contents", contents)).reshape(-1)

@@ -1,8 +1,8 @@
-"""The heap of device malloc and free: blocks within one stretch of global memory, with red zones between them.
+"""The heap of device malloc and free: blocks within one region of global memory, with red zones between them.
 
-It outlives launches, as a context's heap does. Blocks are placed in rising order, and a place is used again only after all
-behind it were used, so that who keeps a pointer to a freed block meets nobody else's memory. An access is checked byte by
-byte: each one must lie in one block that is not freed.
+It outlives launches, like the heap of a context. Blocks are placed in rising order, and a place is used again only
+after all later places. A pointer to a freed block therefore meets no other block for long. An access is checked byte by
+byte: each byte must be in one block that is not freed.
 """
 
 from bisect import bisect_left, bisect_right, insort
@@ -20,7 +20,7 @@ from refsim.ptx.text.syntax import Statement, place
 LIMIT = 8 << 20  # bytes, cudaLimitMallocHeapSize as it is unless the host sets it
 ALIGN = 16
 RED_ZONE = 128
-# What a block takes from the limit beyond its bytes, and at least: blocks of up to 48 bytes lie 80 apart on an H100.
+# Bytes that a block takes from the limit beyond its size, and at least: blocks of up to 48 B are 80 B apart on an H100.
 OVERHEAD, LEAST = 32, 80
 REMEMBERED = 1 << 16  # freed blocks that a finding can still name
 HEAP = "device heap"
@@ -29,10 +29,8 @@ ROOM = 4 * LIMIT  # positions: blocks, their red zones, and the time until a pla
 
 @dataclass(frozen=True)
 class HeapBlock:
-    """Bytes [start, start + size) that malloc gave: by which statement to whom, and who took them back, as text.
-
-    `reused`: some of these bytes were a block's before.
-    """
+    """Bytes [start, start + size) that malloc returned. `statement` and `who` allocated it, `freed` tells who freed it.
+    `reused`: some of these bytes belonged to an earlier block."""
 
     number: int
     start: int
@@ -44,10 +42,12 @@ class HeapBlock:
 
     @property
     def end(self) -> int:
+        """Return the position after its last byte."""
         return self.start + self.size
 
     @property
     def charge(self) -> int:
+        """Return how many bytes of the limit it takes."""
         return max(LEAST, _up(self.size, ALIGN) + OVERHEAD)
 
     def __str__(self) -> str:
@@ -57,7 +57,7 @@ class HeapBlock:
 
 @dataclass(frozen=True)
 class HeapState:
-    """All that changes about a heap, at one moment."""
+    """The whole changing state of a heap at one moment."""
 
     cursor: int
     used: int
@@ -69,7 +69,7 @@ class HeapState:
 
 @dataclass
 class Heap:
-    """The blocks in `region` of a space. `allowed` is 1 for each byte that lies in a block which is not freed."""
+    """The blocks in `region` of a space; `allowed` is 1 for each byte in a block that is not freed."""
 
     space: Space
     region: Region
@@ -89,7 +89,7 @@ class Heap:
 
     # ---- malloc and free
     def take(self, size: int, align: int, statement: Statement, who: str) -> HeapBlock | None:
-        """A block of unwritten bytes at a multiple of `align`; None where the limit leaves no room for it."""
+        """Return a block of uninitialized bytes at a multiple of `align`, or None beyond the limit."""
         block = HeapBlock(self.numbers + 1, 0, size, statement, who)
         start = self._place(size, max(align, ALIGN)) if self.used + block.charge <= self.limit else None
         if start is None:
@@ -108,7 +108,7 @@ class Heap:
         return block
 
     def give_back(self, position: int, freed: str) -> None:
-        """The block at a byte position is free from now on."""
+        """Free the block at a byte position."""
         block = self.live.pop(position)
         del self.starts[bisect_left(self.starts, position)]
         self.used -= block.charge
@@ -120,7 +120,7 @@ class Heap:
         self.allowed[block.start - first : block.end - first] = value
 
     def _place(self, size: int, align: int) -> int | None:
-        """The first gap behind the cursor that takes a block, else the first one of all."""
+        """Return the first gap after the cursor that takes a block, else the first gap of all, else None."""
         for begin in (self.cursor, self.region.start + RED_ZONE):
             start = _up(begin, align)
             number = bisect_left(self.starts, start)
@@ -135,7 +135,7 @@ class Heap:
 
     # ---- accesses
     def check(self, at: Addresses, width: int) -> None:
-        """Raise AccessError for the first lane that touches a byte of the heap which belongs to no block."""
+        """Raise AccessError for the first lane that touches a byte of the heap outside all blocks."""
         inside = (at >= self.region.start) & (at < self.region.end)
         if not inside.any():
             return
@@ -151,18 +151,18 @@ class Heap:
             raise AccessError(code, lane, f"{width} B at global address {self.space.address(position)}: {said}")
 
     def block_at(self, position: int) -> HeapBlock | None:
-        """The block that holds a byte and is not freed."""
+        """Return the live block that holds a byte, or None."""
         found = bisect_right(self.starts, position) - 1
         block = self.live[self.starts[found]] if found >= 0 else None
         return block if block is not None and position < block.end else None
 
     def freed_at(self, position: int, width: int = 1) -> HeapBlock | None:
-        """The freed block that held some byte last, unless it was used again since."""
+        """Return the freed block that last held some byte, or None if none did or the byte was used again."""
         found = next((one for one in reversed(self.freed) if one.start < position + width and position < one.end), None)
         return None if found is None or self.block_at(position) is not None else found
 
     def describe(self, position: int, width: int) -> str:
-        """Where an access that hits no block lies, relative to the nearest one before it, else behind it."""
+        """Return where an access that hits no block is, relative to the nearest block."""
         found = bisect_right(self.starts, position + width - 1) - 1
         before = self.live[self.starts[found]] if found >= 0 else None
         after = self.live[self.starts[found + 1]] if found + 1 < len(self.starts) else None
@@ -178,20 +178,21 @@ class Heap:
         )
 
     def where(self, position: int) -> str:
-        """`byte 4 of the 40 B from call.malloc at PTX line 12 (k.cu:5), thread (0, 0, 0) of block (0, 0, 0)`."""
+        """Return a position as text: `byte 4 of the 40 B from call.malloc at PTX line 12 (k.cu:5), thread (0, 0,
+        0)...`."""
         block = self.block_at(position) or self.freed_at(position)
         inside = position - (self.region.start if block is None else block.start)
         return f"byte {inside} of {block or self.region.name}"
 
     # ---- one moment
     def state(self) -> HeapState:
-        """All that changes, as it is now."""
+        """Return the changing state as it is now."""
         return HeapState(
             self.cursor, self.used, self.numbers, self.highest, tuple(self.live.values()), tuple(self.freed)
         )
 
     def restore(self, state: HeapState | None) -> None:
-        """Back to a moment; None: to the one when there were no blocks yet. The bytes are the space's own."""
+        """Restore a state; None is the state without blocks. The bytes belong to the space."""
         for block in self.live.values():
             self._allow(block, 0)
         state = state or HeapState(self.region.start + RED_ZONE, 0, 0, 0, (), ())
@@ -202,10 +203,10 @@ class Heap:
         for block in state.live:
             self._allow(block, 1)
 
-    # ---- what is lost
+    # ---- leaks
     def lost(self, first: int) -> list[HeapBlock]:
-        """The blocks from number `first` on to which no pointer stands in memory: not in a buffer or a variable, nor in a
-        block that one leads to."""
+        """Return the blocks from number `first` on that no pointer in memory reaches. Pointers count in buffers, in
+        variables, and in blocks that are reached themselves."""
         if not any(block.number >= first for block in self.live.values()):
             return []
         waiting = [
@@ -223,17 +224,17 @@ class Heap:
         return [block for start, block in sorted(self.live.items()) if block.number >= first and start not in known]
 
     def _pointed_to(self, start: int, end: int) -> list[int]:
-        """Positions in the heap that the aligned words of some bytes are addresses of."""
+        """Return positions in the heap whose addresses are among the aligned 64-bit words of some bytes."""
         words = self.space.bytes[_up(start, 8) : max(end // 8 * 8, _up(start, 8))].view(np.uint64)
         found: list[int] = np.unique(self.positions(words)).tolist()
         return found
 
     def positions(self, words: NDArray[Any]) -> NDArray[np.int64]:
-        """The byte positions that those words mean which are addresses within the heap."""
+        """Return the byte positions of the 64-bit `words` that are addresses within the heap."""
         return (words[self.are_pointers(words)] - np.uint64(self.space.base)).astype(np.int64)
 
     def are_pointers(self, words: NDArray[Any]) -> NDArray[np.bool_]:
-        """Which words are addresses within the heap."""
+        """Return which 64-bit words are addresses within the heap."""
         lowest = np.uint64(self.region.start + self.space.base)
         found: NDArray[np.bool_] = words - lowest < np.uint64(self.region.end - self.region.start)
         return found

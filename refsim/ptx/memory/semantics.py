@@ -1,7 +1,7 @@
-"""How an instruction takes part in the memory model: weak or strong, what it orders, and for whom.
+"""How an instruction takes part in the memory model: weak or strong, and what it orders for which scope.
 
-Sources: PTX ISA, memory consistency model, and the sections of ld, st, atom, red, membar, fence and cp.reduce.async.bulk. A
-modifier is a word of the opcode whatever its place, so that every order the assembler takes means the same.
+Sources: PTX ISA, memory consistency model, and the sections of ld, st, atom, red, membar, fence and
+cp.reduce.async.bulk. A modifier counts at any place of the opcode: all orders that the assembler takes are equal.
 """
 
 from dataclasses import dataclass
@@ -17,8 +17,8 @@ _VECTORS = {"v2": 2, "v4": 4, "v8": 8}
 
 @dataclass(frozen=True)
 class Semantics:
-    """What one opcode promises. `scope` counts only where it is `strong`; a vector is `elements` accesses; `returns` is
-    false for red, which is a write that reads nothing for its thread; `sequential` marks fence.sc and membar."""
+    """The guarantees of one opcode. `scope` counts only if it is `strong`. A vector is `elements` accesses. `returns`
+    is false for red, which writes and returns no value. `sequential` marks fence.sc and membar."""
 
     strong: bool = False
     acquires: bool = False
@@ -35,8 +35,8 @@ WEAK = Semantics()
 
 @lru_cache(maxsize=4096)
 def semantics(opcode: str) -> Semantics:
-    """The semantics of a load, a store, an atomic or a fence: volatile is relaxed.sys, atom and red are relaxed.gpu unless
-    they say more, a fence without a word is acq_rel, membar is a fence.sc."""
+    """Return the semantics of a load, a store, an atomic or a fence. volatile is relaxed.sys. atom and red are
+    relaxed.gpu by default, fence is acq_rel by default, and membar is a fence.sc."""
     mnemonic, *words = opcode.split(".")
     named = frozenset(words)
     scope = next((SCOPES[word] for word in words if word in SCOPES), None)
@@ -59,7 +59,7 @@ def semantics(opcode: str) -> Semantics:
             elements,
             mnemonic == "atom",
         )
-    if mnemonic == "cp" and "reduce" in named:  # an update of each element that nobody gets a value of
+    if mnemonic == "cp" and "reduce" in named:  # an update of each element that returns no value
         return Semantics(True, scope=GPU, atomic=True, returns=False)
     if named.isdisjoint(_STRONG):
         return Semantics(elements=elements) if elements > 1 else WEAK

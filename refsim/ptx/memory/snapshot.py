@@ -1,6 +1,6 @@
-"""What device memory held at one moment: for a launch that runs several times from the same bytes.
+"""The contents of device memory at one moment, for a launch that runs several times from the initial bytes.
 
-Pages that are zero all over are left out, so that declared memory which nobody touched costs nothing.
+Pages of zeros are left out, so declared memory that is not touched costs nothing.
 """
 
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ Bytes = NDArray[np.uint8]
 
 @dataclass(frozen=True)
 class Snapshot:
-    """Bytes [0, end) of a space and which of them nobody wrote, by the first position of each page that holds any."""
+    """Bytes [0, end) of a space and their marks of uninitialized bytes, by the first position of each nonzero page."""
 
     end: int
     pages: dict[int, tuple[Bytes, Bytes]]
@@ -28,14 +28,14 @@ class Snapshot:
 
     @classmethod
     def of(cls, space: Space, end: int) -> "Snapshot":
-        """The space as it is now."""
+        """Return the space as it is now."""
         pages = _used(space, end)
         blocks = None if space.blocks is None else space.blocks.state()
         held = {start: (contents.copy(), unwritten.copy()) for start, contents, unwritten in pages}
         return cls(end, held, blocks, frozenset(space.maps))
 
     def restore(self, space: Space) -> None:
-        """Put everything back; what lies behind `end` stays."""
+        """Restore everything up to `end`; later bytes stay."""
         for start, contents, unwritten in _used(space, self.end):
             if start not in self.pages:
                 contents[:], unwritten[:] = 0, 0
@@ -47,10 +47,8 @@ class Snapshot:
             space.blocks.restore(self.blocks)
 
     def first_difference(self, space: Space) -> int | None:
-        """The first position that was written now or then and does not hold the same now; None if there is none.
-
-        Where a heap places its blocks is nobody's result: neither its bytes nor addresses within it are compared.
-        """
+        """Return the first position that was written now or then and differs, or None. The places of heap blocks are no
+        result: neither the heap's bytes nor addresses within it are compared."""
         now = {start: (contents, unwritten) for start, contents, unwritten in _used(space, self.end)}
         for start in sorted(now.keys() | self.pages.keys()):
             size = min(PAGE, self.end - start)
@@ -65,7 +63,7 @@ class Snapshot:
 
 
 def _is_placed(blocks: Blocks, start: int, before: Bytes, after: Bytes) -> NDArray[np.bool_]:
-    """Which bytes of a page from `start` on say only where a heap placed something: its own, and addresses in it."""
+    """Return which bytes of a page tell only where a heap placed blocks: its own bytes, and addresses within it."""
     whole = len(before) // 8 * 8
     both = blocks.are_pointers(before[:whole].view(np.uint64)) & blocks.are_pointers(after[:whole].view(np.uint64))
     found = np.zeros(len(before), np.bool_)
@@ -75,7 +73,7 @@ def _is_placed(blocks: Blocks, start: int, before: Bytes, after: Bytes) -> NDArr
 
 
 def _used(space: Space, end: int) -> Iterator[tuple[int, Bytes, Bytes]]:
-    """First position, bytes and marks of each page below `end` that is not zero all over."""
+    """Yield first position, bytes and marks of each page below `end` that is not all zero."""
     for start in range(0, end, PAGE):
         part = slice(start, min(start + PAGE, end))
         contents, unwritten = space.bytes[part], space.unwritten[part]

@@ -1,8 +1,8 @@
-"""State spaces: flat bytes, a mark for each that nobody wrote, regions with red zones between them, vectorised access.
+"""State spaces: flat bytes, a mark for each uninitialized byte, regions with red zones between them, vectorized access.
 
-Every access names byte positions for many lanes at once. It is checked (inside one region, aligned, initialised) before
-a byte moves, so that a fault leaves memory as it was. Global addresses start at GLOBAL_BASE: a pointer cut to 32 bits,
-or a null pointer, hits nothing. Shared memory starts at SHARED_BASE within its window, so that address 0 traps there too.
+Every access names byte positions for many lanes at once. It is checked (inside one region, aligned, initialized) before
+a byte moves, so a fault leaves memory as it was. Global addresses start at GLOBAL_BASE: a pointer cut to 32 bits, or a
+null pointer, hits nothing. Shared memory starts at SHARED_BASE within its window, so address 0 traps there too.
 """
 
 from bisect import bisect_right
@@ -43,21 +43,22 @@ class Region:
 
 
 class AccessError(Exception):
-    """Which lane broke which rule; the machine adds the statement and the thread."""
+    """A lane that broke a rule; the machine adds the statement and the thread."""
 
     def __init__(self, code: str, lane: int, what: str) -> None:
+        """Keep the code of the rule, the lane's position in its set, and the text."""
         super().__init__(what)
         self.code, self.lane, self.what = code, lane, what
 
 
 class StoreWatch(Protocol):
-    """Who must know of a store before it is made."""
+    """An observer of a store before it is made."""
 
     def before(self, region: Region | None, index: NDArray[Any], width: int) -> None: ...
 
 
 class Blocks(Protocol):
-    """Pieces of one region that come and go, as those of a heap do."""
+    """Pieces of one region that come and go, such as the blocks of a heap."""
 
     @property
     def region(self) -> Region: ...
@@ -72,10 +73,10 @@ class Blocks(Protocol):
 class Space:
     """One state space. `stride` bytes belong to each owner (CTA or lane); global memory has one owner.
 
-    `unwritten` is 1 for a byte that neither the host nor a kernel wrote, and 0 for all others: zeros cost nothing.
-    `blocks` are the parts of a region that an access may touch, where it may not touch all of it. `maps` are the positions of
-    tensor maps that launches which have ended made there. `freed` are regions that were taken back and lie idle, the oldest
-    first: an access of one is told by its name.
+    `unwritten` is 1 for a byte that neither the host nor a kernel wrote, else 0: zeros cost nothing. `blocks` are the
+    parts of a region that an access may touch, if it may not touch all of it. `maps` are the positions of tensor maps
+    that ended launches made there. `freed` are idle regions that were freed, the oldest first; an access to one is
+    reported by its name.
     """
 
     name: str
@@ -98,19 +99,19 @@ class Space:
         self.origin = np.array([self.base])
 
     def add(self, region: Region) -> None:
-        """Regions are added in rising order."""
+        """Add a region; regions are added in rising order."""
         self.regions.append(region)
         self.starts.append(region.start)
 
     def region_at(self, position: int) -> Region | None:
-        """The region that holds a byte position, or None."""
+        """Return the region that holds a byte position, or None."""
         found = bisect_right(self.starts, position) - 1
         if found >= 0 and position < self.regions[found].end:
             return self.regions[found]
         return None
 
     def describe(self, position: int, width: int) -> str:
-        """Where an access that left its region lies, relative to the nearest one."""
+        """Return where an access outside its region is, relative to the nearest one."""
         for idle in self.freed:
             if idle.start <= position < idle.end:
                 return f"byte {position - idle.start} of {idle.name} ({idle.end - idle.start} B), which was freed"
@@ -125,14 +126,14 @@ class Space:
         return f"{past} B past the end of {size}" if past >= 0 else f"it ends {past + width} B past the end of {size}"
 
     def where(self, position: int) -> str:
-        """`byte 4 of argument 1`: a position that lies in some region."""
+        """Return a position in some region as text: `byte 4 of argument 1`."""
         region = self.region_at(position)
         if self.blocks is not None and region is self.blocks.region:
             return self.blocks.where(position)
         return f"byte {position - (region.start if region else 0)} of {region.name if region else self.name}"
 
     def check(self, at: Addresses, width: int, *, store: bool) -> Region | None:
-        """Raise AccessError unless each access lies in one region and is aligned; the region if all share it."""
+        """Raise AccessError unless each access is aligned in one region; return the region that all share, or None."""
         if len(at) == 1:
             low = high = stray = at.item()
         else:
@@ -157,6 +158,7 @@ class Space:
         return shared
 
     def check_each(self, at: Addresses, width: int) -> None:
+        """Raise AccessError for the first access that is not inside one region."""
         starts = np.array(self.starts or [0], dtype=np.int64)
         ends = np.array([region.end for region in self.regions] or [0], dtype=np.int64)
         found = np.searchsorted(starts, at, side="right") - 1
@@ -171,19 +173,20 @@ class Space:
             )
 
     def address(self, position: Any) -> str:
-        """The address of a byte position as the kernel sees it."""
+        """Return the address of a byte position as the kernel sees it."""
         return hex(int(position) + self.base)
 
     def index(self, at: Addresses, owner: Addresses | int, width: int) -> Addresses:
-        """Item numbers in the flat bytes for positions of each owner; the stride is a multiple of 16."""
+        """Return item numbers in the flat bytes for positions of each owner; the stride is a multiple of 16."""
         flat = at + owner * self.stride if self.stride else at
         return flat if width == 1 else flat >> _SHIFT[width]
 
     def is_initialised(self, region: Region | None) -> bool:
-        """Whether a region's bytes were all written by the host."""
+        """Return whether the host wrote all bytes of a region."""
         return region is not None and region.name in self.initialised
 
     def check_initialised(self, at: Addresses, index: Addresses, width: int) -> None:
+        """Raise AccessError for the first access that reads an uninitialized byte."""
         narrow = min(width, 8)
         marks: NDArray[Any] = self.unwritten.view(ITEM[width]).take(index).view(ITEM[narrow])
         if np.count_nonzero(marks) and (bad := (marks != 0).reshape(len(at), -1).any(axis=1)).any():
@@ -196,14 +199,14 @@ class Space:
             )
 
     def note_stored(self, region: Region | None) -> None:
-        """Some bytes of a region were stored to; None: of several ones, so that any may have been."""
+        """Record a store to a region; None means several regions, so that any of them may have changed."""
         if region is not None:
             self.stored.add(region.name)
         else:
             self.stored.update(one.name for one in self.regions if one.writable)
 
     def put(self, region: Region | None, index: Addresses, items: NDArray[Any], width: int) -> None:
-        """Write items to places that were checked; where two are one place, the last item stays."""
+        """Write items to checked places; if two places are equal, the last item stays."""
         self.note_stored(region)
         if self.undo is not None:
             self.undo.before(region, index, width)
@@ -212,12 +215,12 @@ class Space:
             self.mark_written(index, width)
 
     def mark_written(self, index: Addresses, width: int) -> None:
-        """These items count as written from now on."""
+        """Mark these items as written."""
         self.unwritten.view(ITEM[width])[index] = 0
 
 
 def per_owner(name: str, owners: int, size: int, regions: list[Region], poison: int) -> Space:
-    """A space that each owner (CTA, lane) has for itself: `size` bytes each, regions in byte positions of one owner."""
+    """Return a space with `size` bytes for each owner (CTA, lane); regions are byte positions of one owner."""
     stride = -(-(size + 16) // 16) * 16
     if owners * stride > MAX_BYTES:
         raise RefsimError("out-of-memory", f"{owners} x {stride} B of {name} memory: the limit is {MAX_BYTES} B")

@@ -1,8 +1,8 @@
-"""The 128 bytes of a tensor map on the simulated GPU, which only it can read, as only a chip reads those of a driver.
+"""The 128 bytes of a tensor map on the simulated GPU, in a format of its own.
 
-They hold all parameters, with a checksum, so that a copy of them in constant, global or parameter memory means the same map.
-A kernel may change one field after the other (`tensormap.replace`), also from zeros on: a map that was made so is the one
-that the host encodes, bit for bit, and says which of its fields were never set.
+They hold all parameters with a checksum, so a copy of them in constant, global or parameter memory is a valid map. A
+kernel may change fields one by one (`tensormap.replace`), also starting from zeros. The result equals the map that the
+host encodes, bit for bit, and records which of its fields were never set.
 """
 
 import struct
@@ -31,7 +31,7 @@ _SWIZZLES = {"none": (0, 0), "32B": (1, 0), "64B": (2, 0), "128B": (3, 0)} | {
     name: (3, atom) for atom, name in enumerate(SWIZZLE_MODES[4:], 1)
 }
 """Swizzle and its atom, as tensormap.replace numbers them."""
-# Table "tensormap new_val validity": other numbers than those of the driver.
+# Table "tensormap new_val validity": its numbers differ from the numbers of the driver.
 # fmt: off
 _ELEMENTS = (
     "uint8", "uint16", "uint32", "int32", "uint64", "int64", "float16", "float32", "float32_ftz", "float64", "bfloat16",
@@ -44,10 +44,10 @@ REPLACE_RULE = PTX["tensormap.replace"]
 
 @dataclass(frozen=True)
 class MapField:
-    """One field of a map as `tensormap.replace` names it: `count` of them from byte `start` on, each a `code` of struct.
+    """One field of a map as `tensormap.replace` names it: `count` values from byte `start` on, each a `code` of struct.
 
-    A value v is stored as v - `bias`; it is a multiple of `step` from `least` to `most`. One that is `needed` has no
-    meaning until it was set, the others are 0 until then.
+    A value v is stored as v - `bias`; it is a multiple of `step` from `least` to `most`. A `needed` field has no
+    meaning until it is set; other fields are 0 until then.
     """
 
     name: str
@@ -62,6 +62,7 @@ class MapField:
 
     @property
     def packing(self) -> struct.Struct:
+        """Return the struct that packs all values of the field."""
         return struct.Struct(f"<{self.count}{self.code}")
 
 
@@ -87,13 +88,13 @@ _SET_AT = 120
 
 
 def _bit(row: MapField, ordinal: int) -> int:
-    """The bit that says that a needed field was set."""
+    """Return the bit that marks an ordinal of a needed field as set."""
     before = sum(each.count for each in _FIELDS[: _FIELDS.index(row)])
     return 1 << before + ordinal
 
 
 def encoded(made: TensorMap) -> bytes:
-    """The 128 bytes of a map: of two maps that differ in a parameter they differ too."""
+    """Return the 128 bytes of a map; different maps have different bytes."""
     mode, atom = _SWIZZLES[made.swizzle]
     values: dict[str, tuple[int, ...]] = {
         "global_address": (made.address,),
@@ -122,13 +123,14 @@ def encoded(made: TensorMap) -> bytes:
 
 
 def _sealed(raw: bytearray, known: int) -> bytes:
+    """Return the bytes with the marks of set fields and the checksum."""
     _SET.pack_into(raw, _SET_AT, known)
     _SUM.pack_into(raw, MAP_BYTES - _SUM.size, zlib.crc32(raw[: -_SUM.size]))
     return bytes(raw)
 
 
 def is_map(raw: bytes) -> bool:
-    """Whether 128 bytes are a whole map, be its fields as they may."""
+    """Return whether 128 bytes are a whole map, whatever its fields hold."""
     return (
         len(raw) == MAP_BYTES
         and raw.startswith(_MAGIC)
@@ -137,10 +139,8 @@ def is_map(raw: bytes) -> bool:
 
 
 def replaced(raw: bytes, field: str, ordinal: int, value: int) -> bytes:
-    """The map with one field changed; zeros are a map of which nothing was set yet.
-
-    Raises RefsimError `bad-tensor-map` for what is no map, a value that the field cannot hold, and an ordinal that it lacks.
-    """
+    """Return the map with one field changed; zeros are a map without a set field. Raises RefsimError `bad-tensor-map`
+    for bytes that are no map, a value that the field cannot hold, and an ordinal that it lacks."""
     row = FIELDS[field]
     if not is_map(raw) and any(raw):
         raise _wrong("the 128 bytes there are neither a tensor map nor zeros")
@@ -155,7 +155,7 @@ def replaced(raw: bytes, field: str, ordinal: int, value: int) -> bytes:
     after = bytearray(raw)
     after[: len(_MAGIC)] = _MAGIC
     known = _SET.unpack_from(raw, _SET_AT)[0]
-    if field == "rank" and known & _bit(row, 0):  # what a dimension held that is gone was not set in vain
+    if field == "rank" and known & _bit(row, 0):  # a field of a removed dimension had a use when it was set
         known &= ~sum(_bit(*each) for each in _beyond(value + 1))
     known |= _bit(row, ordinal) if row.needed else 0
     held = list(row.packing.unpack_from(raw, row.start))
@@ -165,16 +165,14 @@ def replaced(raw: bytes, field: str, ordinal: int, value: int) -> bytes:
 
 
 def _beyond(rank: int) -> list[tuple[MapField, int]]:
-    """The fields and ordinals of the dimensions that a map of that rank lacks."""
+    """Return the fields and ordinals of the dimensions that a map of that rank lacks."""
     return [(row, ordinal) for row in _FIELDS if row.count > 1 for ordinal in range(_asked(row, rank), row.count)]
 
 
 @lru_cache(maxsize=4096)
 def set_in_vain(raw: bytes) -> str:
-    """The first field that was set of a dimension which the map lacks, "global_dim 2, and its rank is 2"; "" without one.
-
-    A copy never looks at it: its author meant another ordinal, or another map.
-    """
+    """Return the first field that was set for a missing dimension ("global_dim 2, and its rank is 2"), or "". A copy
+    never reads the field: its author meant another ordinal, or another map."""
     held = FIELDS["rank"]
     (known,), (rank,) = _SET.unpack_from(raw, _SET_AT), held.packing.unpack_from(raw, held.start)
     vain = [(row, ordinal) for row, ordinal in _beyond(rank + 1) if known & _bit(row, ordinal)]
@@ -187,10 +185,8 @@ def _wrong(what: str) -> RefsimError:
 
 @lru_cache(maxsize=4096)
 def decoded(raw: bytes) -> TensorMap | None:
-    """The map that 128 bytes hold; None where they are none, or only a part of one.
-
-    Raises RefsimError for fields that were never set, and for each rule of cuTensorMapEncodeTiled that is broken.
-    """
+    """Return the map that 128 bytes hold, or None if they are no whole map. Raises RefsimError for fields that were
+    never set, and for each broken rule of cuTensorMapEncodeTiled."""
     if not is_map(raw):
         return None
     held = {row.name: row.packing.unpack_from(raw, row.start) for row in (*_FIELDS, _PROMOTION)}
@@ -222,7 +218,7 @@ def decoded(raw: bytes) -> TensorMap | None:
 
 
 def _asked(row: MapField, rank: int) -> int:
-    """How many ordinals of a field a map of that rank needs."""
+    """Return how many ordinals of a field a map of that rank needs."""
     if not row.needed:
         return 0
     return 1 if row.count == 1 else rank - (row.count < _RANKS)

@@ -1,4 +1,4 @@
-"""Tensor memory: 128 lanes of 512 columns of 32 bits for each CTA, of which a kernel allocates columns."""
+"""Tensor memory: 128 lanes of 512 columns of 32 bits for each CTA; a kernel allocates columns."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,10 +14,11 @@ LEAST_COLUMNS = 32
 
 @dataclass
 class TensorMemory:
-    """The tensor memory of the CTAs that run: `words` (CTAs, lanes, columns) and, in `unwritten`, which of them nobody wrote
-    since their columns were allocated. In a launch whose undefined bits are followed `bits` and `events` have their masks.
+    """The tensor memory of the running CTAs: `words` (CTAs, lanes, columns).
 
-    `blocks` are the columns that each CTA holds, by the first of them; `closed` the CTAs that gave up allocating more.
+    `unwritten` marks the cells not written since the allocation of their columns. In a launch with tracking, `bits` and
+    `events` are the masks of undefined bits. `blocks` are the columns that each CTA holds, by their first; `closed` are
+    the CTAs that gave up the right to allocate.
     """
 
     ctas: int
@@ -34,11 +35,11 @@ class TensorMemory:
         self.words, self.unwritten = np.zeros(shape, np.uint32), np.zeros(shape, np.bool_)
 
     def follow(self) -> None:
-        """From now on masks of undefined bits go with the words."""
+        """Add masks of undefined bits to the cells."""
         self.bits, self.events = np.zeros(self.words.shape, np.uint32), np.zeros(self.words.shape, np.int32)
 
     def allocate(self, cta: int, columns: int) -> int | None:
-        """The first of so many columns that nobody holds, which they are a multiple of; None where there are none."""
+        """Return the first of `columns` free columns, a multiple of their number, or None if there are none."""
         held = self.held(cta)
         for first in range(0, TENSOR_COLUMNS, columns):
             if not held[first : first + columns].any():
@@ -51,20 +52,20 @@ class TensorMemory:
         return None
 
     def free(self, cta: int, first: int, columns: int) -> bool:
-        """Give columns back, where they are one allocation."""
+        """Free columns; return whether they are one allocation."""
         if self.blocks.get(cta, {}).get(first) != columns:
             return False
         del self.blocks[cta][first]
         return True
 
     def held(self, cta: int) -> NDArray[np.bool_]:
-        """Which columns a CTA holds."""
+        """Return which columns a CTA holds."""
         found = np.zeros(TENSOR_COLUMNS, np.bool_)
         for first, columns in self.blocks.get(cta, {}).items():
             found[first : first + columns] = True
         return found
 
     def spoken(self, cta: int) -> str:
-        """`columns 0 to 63 and 128 to 255`."""
+        """Return the columns that a CTA holds as text: `columns 0 to 63 and 128 to 255`."""
         parts = [f"{first} to {first + columns - 1}" for first, columns in sorted(self.blocks.get(cta, {}).items())]
         return f"columns {' and '.join(parts)}" if parts else "none"

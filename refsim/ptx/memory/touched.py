@@ -18,10 +18,11 @@ class TouchedBytes:
 
     @staticmethod
     def nothing(size: int) -> "TouchedBytes":
+        """Return a record of `size` untouched bytes."""
         return TouchedBytes(np.zeros(size, np.bool_), np.zeros(size, np.bool_))
 
     def joined(self, other: "TouchedBytes") -> "TouchedBytes":
-        """What either touched."""
+        """Return the bytes that either record touched."""
         found = TouchedBytes.nothing(max(len(self.wrote), len(other.wrote)))
         for each in (self, other):
             found.wrote[: len(each.wrote)] |= each.wrote
@@ -29,11 +30,11 @@ class TouchedBytes:
         return found
 
     def add(self, at: Array, *, writes: bool) -> None:
-        """An access touches these bytes."""
+        """Record an access to these bytes."""
         (self.wrote if writes else self.read)[at[at < len(self.wrote)]] = True
 
     def meets(self, at: Array, *, writes: bool) -> NDArray[np.bool_]:
-        """Which items (n, bytes) were written, or also read where somebody writes them now."""
+        """Return which items (n, bytes) conflict: written before, or read before if the access `writes`."""
         known, place = at < len(self.wrote), np.minimum(at, len(self.wrote) - 1)
         found = self.wrote[place] | self.read[place] if writes else self.wrote[place]
         return np.asarray((found & known).any(axis=1))

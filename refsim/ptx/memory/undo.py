@@ -1,6 +1,6 @@
-"""What a launch has overwritten in global memory, kept until it ends: a launch that must begin again finds all as it was.
+"""The overwritten bytes of global memory, kept until a launch ends, so that it can run again from the initial memory.
 
-Pages are copied just before the first store into them, so that a launch pays for what it writes and for nothing else.
+Pages are copied just before the first store into them, so a launch pays only for what it writes.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ _FEW = 16  # pages that are looked up without asking which of them the items fal
 
 @dataclass
 class Undo:
-    """The old bytes of one space, and which of them were written, by page; a context that watches its stores."""
+    """The old bytes of one space and their marks, by page; a context manager that watches the space's stores."""
 
     space: Space
     pages: dict[int, tuple[NDArray[np.uint8], NDArray[np.uint8]]] = field(default_factory=dict)
@@ -42,7 +42,7 @@ class Undo:
         self.space.undo = None
 
     def before(self, region: Region | None, index: NDArray[Any], width: int) -> None:
-        """Items `index` of some width are about to be written; region: the one that holds them all, if one does."""
+        """Save the pages of items that are about to be written; `region` is the one that holds them all, or None."""
         if region is not None and region.start in self.whole:
             return
         if region is not None and region.end - region.start <= UNDO_PAGE:
@@ -59,7 +59,7 @@ class Undo:
                 self.pages[page] = self.space.bytes[part].copy(), self.space.unwritten[part].copy()
 
     def restore(self) -> None:
-        """Put everything back: bytes, which of them were written, the buffers and the blocks that existed."""
+        """Restore everything: bytes, marks of uninitialized bytes, and the buffers and blocks that existed."""
         space = self.space
         for page, (contents, unwritten) in self.pages.items():
             start = page * UNDO_PAGE
