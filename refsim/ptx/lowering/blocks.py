@@ -1,7 +1,7 @@
-"""A function to blocks of steps, and what is known of them before anything runs.
+"""From a function to blocks of steps, and facts about them that are known before anything runs.
 
-A block is a straight-line run: it starts at a label or behind a terminator and ends before the next start. A terminator is
-a statement after which the scheduler decides who goes on (branches, exits, barriers, meetings of a warp).
+A block is a straight-line run: it starts at a label or after a terminator and ends before the next start. After a
+terminator the scheduler decides which lanes go on (branches, exits, barriers, meetings of a warp).
 """
 
 from collections.abc import Callable, Iterator
@@ -29,7 +29,7 @@ LEAVING = ("bra", "brx", "ret", "exit", "trap")
 
 @dataclass
 class BasicBlock:
-    """Steps of a straight-line run, the terminator behind them, and the registers that later blocks read."""
+    """Steps of a straight-line run, the terminator after them, and the registers that later blocks read."""
 
     pc: int
     steps: list[Step]
@@ -40,11 +40,11 @@ class BasicBlock:
 
     @cached_property
     def opcodes(self) -> frozenset[str]:
-        """What its statements are called."""
+        """Return the opcodes of its statements."""
         return frozenset(step.statement.opcode for step in self.everything())
 
     def everything(self) -> Iterator[Step]:
-        """Its steps, the terminator last."""
+        """Yield its steps, the terminator last."""
         yield from self.steps
         if self.terminator:
             yield self.terminator
@@ -52,10 +52,11 @@ class BasicBlock:
 
 @dataclass
 class Code:
-    """An entry, lowered: blocks by first statement, the register table (carry flag last), and where registers are kept.
+    """A lowered entry: blocks by first statement, the register table (carry flag last), and the places of registers.
 
-    `doubtful` are the registers that some path may read before any statement of it has written them, `entering` sets of
-    those that are live where a block begins, `touching` those of warpgroups' products that a block touches.
+    `doubtful` are the registers that some path may read before any statement has written them. `entering` are sets of
+    live registers at the start of each block. `touching` are the registers of warpgroups' products that a block
+    touches.
     """
 
     function: Function
@@ -76,12 +77,12 @@ class Code:
 
     @cached_property
     def contractions(self) -> tuple[Contraction, ...]:
-        """The products that ptxas may fuse with a sum."""
+        """Return the products that ptxas may fuse with a sum."""
         return contractions(self.function)
 
     @cached_property
     def jumps(self) -> dict[int, int]:
-        """Where each branch to one statement leads."""
+        """Return the target of each branch to one statement."""
         return {
             pc: source.pc
             for pc, step in enumerate(self.steps)
@@ -91,51 +92,51 @@ class Code:
 
     @cached_property
     def is_asynchronous(self) -> bool:
-        """Whether it starts copies that go on while threads compute."""
+        """Return whether it starts copies that go on while threads compute."""
         return any(step.statement.opcode.startswith(_IN_FLIGHT) for step in self.steps)
 
     @cached_property
     def kept(self) -> tuple[int, ...]:
-        """The registers that products of warpgroups go on to use behind their instructions."""
+        """Return the registers that products of warpgroups use after their instructions."""
         return tuple(sorted({index for step in self.steps for index in step.kept()}))
 
     @cached_property
     def has_products(self) -> bool:
-        """Whether warpgroups start products that go on while they compute."""
+        """Return whether warpgroups start products that go on while they compute."""
         return any(step.bound.clause.keeps_registers for step in self.steps)
 
     @cached_property
     def has_tensor_memory(self) -> bool:
-        """Whether it uses the tensor cores of the fifth generation."""
+        """Return whether it uses the tensor cores of the fifth generation."""
         return any(step.bound.clause.mnemonic == "tcgen05" for step in self.steps)
 
     @cached_property
     def fences_tensor_memory(self) -> bool:
-        """Whether its tcgen05.fence may order what nothing else does: by relaxed operations, or in other CTAs."""
+        """Return whether its tcgen05.fence may be the only order: with relaxed operations, or across CTAs."""
         opcodes = {step.statement.opcode for step in self.steps}
         return any(each.startswith("tcgen05.fence") for each in opcodes) and any(map(_is_relaxed, opcodes))
 
     @cached_property
     def has_async_proxy(self) -> bool:
-        """Whether copy engines or tensor cores access memory for it."""
+        """Return whether it uses copy engines or tensor cores that access memory."""
         return any(step.statement.opcode.startswith(_ASYNC_PROXY) for step in self.steps)
 
     @cached_property
     def lets_others_begin(self) -> bool:
-        """Whether the launch behind this one may begin before this one ends."""
+        """Return whether the next launch may start before this one ends."""
         return any(step.statement.opcode == "griddepcontrol.launch_dependents" for step in self.steps)
 
     @cached_property
     def has_mbarriers(self) -> bool:
-        """Whether it has barriers in shared memory."""
+        """Return whether it has barriers in shared memory."""
         return any(step.bound.clause.mnemonic == "mbarrier" for step in self.steps)
 
     def live_at(self, pc: int) -> list[int]:
-        """The registers whose values decide what lanes do from the beginning of a block on."""
+        """Return the registers whose values decide what lanes do from the start of a block on."""
         return registers_in(self.entering[pc])
 
     def leads_to(self, pc: int, end: int) -> bool:
-        """Whether lanes at a statement may come to the block that ends with the one at `end`, and do something there."""
+        """Return whether lanes at `pc` may reach the block that ends with statement `end`, and run a step in it."""
         if (pc, end) not in self.led:
             blocks = self.blocks.values()
             last = next(
@@ -145,7 +146,7 @@ class Code:
         return self.led[pc, end]
 
     def _behind(self, pc: int) -> set[int]:
-        """The blocks that lanes may come to after a statement that ends its block."""
+        """Return the blocks that lanes may reach after a statement that ends its block."""
         found: set[int] = set()
         waiting = [pc + 1]
         while waiting:
@@ -158,7 +159,7 @@ class Code:
 
     @cached_property
     def polls(self) -> frozenset[int]:
-        """The branches back to a loop that reads memory strongly: whoever takes one may wait for another thread."""
+        """Return the branches back to a loop with a strong read: a lane that takes one may wait for another thread."""
         reads = np.cumsum([0, *(_polls(step) for step in self.steps)])
         return frozenset(
             pc
@@ -172,7 +173,7 @@ class Code:
 
     @cached_property
     def unread(self) -> frozenset[int]:
-        """The identities of the atomics whose results nobody reads: the assembler makes them red."""
+        """Return the identities of atomics whose results are never read; the assembler turns them into red."""
         found = set()
         for block in self.blocks.values():
             needed = set(block.live_out)
@@ -187,13 +188,13 @@ class Code:
 
     @cached_property
     def read_only(self) -> frozenset[str]:
-        """The opcodes of the loads through the cache that no write of the launch reaches."""
+        """Return the opcodes of loads through the read-only cache, which see no write of the launch."""
         loads = {step.statement.opcode for step in self.steps if step.bound.clause.mnemonic in ("ld", "ldu")}
         return frozenset(each for each in loads if each.startswith("ldu.") or "nc" in each.split("."))
 
     @cached_property
     def converges(self) -> bool:
-        """Whether lanes of a warp meet anywhere without ordering memory."""
+        """Return whether lanes of a warp meet anywhere without ordering memory."""
         return any(step.bound.clause.converges for step in self.steps)
 
 
@@ -203,7 +204,7 @@ def _is_relaxed(opcode: str) -> bool:
 
 
 def _polls(step: Step) -> bool:
-    """Whether a step reads what other threads may write, and means to."""
+    """Return whether a step reads memory that other threads may write, by a strong read or a wait at an mbarrier."""
     if step.bound.clause.mnemonic == "mbarrier":
         return "_wait" in step.statement.opcode
     meaning = semantics(step.statement.opcode)
@@ -221,7 +222,7 @@ def lower(function: Function, target: str) -> Code:
 
 
 def _check_groups(steps: list[Step]) -> None:
-    """Refuse an entry that uses tensor memory for single CTAs and for pairs, as ptxas does."""
+    """Raise RefsimError for an entry that uses tensor memory for single CTAs and for pairs, as ptxas does."""
     groups: dict[str, Statement] = {}
     for step in steps:
         words = step.statement.opcode.split(".")
@@ -238,7 +239,7 @@ def _check_groups(steps: list[Step]) -> None:
 
 
 def _cut(steps: list[Step], labels: set[int]) -> dict[int, BasicBlock]:
-    """The blocks by their first statement."""
+    """Return the blocks by their first statement."""
     if not steps:
         return {}
     starts = {0} | labels | {pc + 1 for pc, step in enumerate(steps) if step.is_terminator}
@@ -252,7 +253,7 @@ def _cut(steps: list[Step], labels: set[int]) -> dict[int, BasicBlock]:
 
 
 def _keep_registers(code: Code) -> None:
-    """Find what each block must leave behind, and a place for every register that crosses from block to block."""
+    """Find the registers that each block must leave for later blocks, and a place for each of them."""
     entering, leaving = live_registers({pc: _flow(block, code.blocks) for pc, block in code.blocks.items()})
     for pc, block in code.blocks.items():
         if block.terminator:
@@ -261,13 +262,13 @@ def _keep_registers(code: Code) -> None:
         block.live_out = set(registers_in(leaving[pc] & written))
     code.entering = entering
     code.doubtful = frozenset(registers_in(entering[0])) if entering else frozenset()
-    kept = mask_of(set(code.kept))  # written whenever a product is complete: nobody else may have their places
+    kept = mask_of(set(code.kept))  # written at any completion of a product: no other register may share their places
     borders = [live | kept for live in (*entering.values(), *leaving.values())]
     code.slots, code.slot_bits = shared_slots(code.register_bits, borders)
 
 
 def _flow(block: BasicBlock, blocks: dict[int, BasicBlock]) -> Flow:
-    """What a block reads first, what it surely writes, and where it leads."""
+    """Return what a block reads before writing, what it surely writes, and its successors."""
     reads: set[int] = set()
     writes: set[int] = set()
     for step in block.everything():
@@ -280,7 +281,7 @@ def _flow(block: BasicBlock, blocks: dict[int, BasicBlock]) -> Flow:
 
 
 def successors(block: BasicBlock) -> list[int]:
-    """The statements that may follow a block; one past the last statement of the function is its end."""
+    """Return the statements that may follow a block; one past the last statement of the function is its end."""
     targets = [] if _never_goes_on(block.terminator) else [block.next_pc]
     if block.terminator:
         targets += [pc for source, _ in block.terminator.sources for pc in _targets(source)]
@@ -288,7 +289,7 @@ def successors(block: BasicBlock) -> list[int]:
 
 
 def _never_goes_on(terminator: Step | None) -> bool:
-    """Whether no lane reaches the statement behind a terminator from it: a branch, or an exit, without a guard."""
+    """Return whether no lane goes on from a terminator to the next statement: an unguarded branch or exit."""
     return terminator is not None and terminator.guard is None and terminator.bound.clause.mnemonic in LEAVING
 
 

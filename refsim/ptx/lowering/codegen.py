@@ -1,7 +1,7 @@
-"""A block to one Python function: a line per PTX instruction, registers as local variables, written back once at the end.
+"""From a block to one Python function: a line per PTX instruction, registers as local variables.
 
-The generated text of `add.s32 %r3, %r1, %r2` is `r3 = f0(r1, r2)`, where f0 is the clause bound to its types. Lanes that
-do not run keep their registers: `put` writes only the set that ran.
+The generated text of `add.s32 %r3, %r1, %r2` is `r3 = f0(r1, r2)`; f0 is the instruction implementation bound to its
+types. Registers are written back once at the end. Inactive lanes keep theirs: `put` writes only the active set.
 """
 
 from collections.abc import Callable
@@ -33,7 +33,7 @@ Array = NDArray[Any]
 
 
 def typed(source: Source, type: PtxType) -> Callable[[Any], Any]:
-    """The function from an operand's fetched bits to the values that a clause takes."""
+    """Return the function from an operand's fetched bits to the values that an instruction implementation takes."""
     if isinstance(source, AddressOperand | BranchTarget | BranchTargets) or source is None:
         return lambda bits: bits
     values = viewer(type)
@@ -46,7 +46,8 @@ def typed(source: Source, type: PtxType) -> Callable[[Any], Any]:
 
 
 def clause_function(step: Step, register_bits: list[int]) -> Callable[..., Any]:
-    """The step's clause over register bits: one result as an array, several as a list; lanes first where it wants them."""
+    """Return the step's instruction implementation over register bits. The function takes the lanes first if the
+    implementation wants them. It returns one result as an array, several as a list."""
     bound = step.bound
     function, keywords, wants_lanes = bound.clause.function, dict(bound.keywords), bound.clause.wants_lanes
     if bound.clause.counts_results:
@@ -61,6 +62,7 @@ def clause_function(step: Step, register_bits: list[int]) -> Callable[..., Any]:
     is_silent = not results or bound.clause.flow or bound.clause.keeps_registers
 
     def call(*arguments: Any) -> Any:
+        """Return the result bits of the implementation; take the lanes first if it wants them."""
         if wants_lanes:
             lanes, *bits = arguments
             value = function(lanes, *[part(one) for part, one in zip(operands, bits, strict=True)], **keywords)
@@ -76,7 +78,7 @@ def clause_function(step: Step, register_bits: list[int]) -> Callable[..., Any]:
 
 
 def _result_function(result: Any, type: PtxType, register_bits: list[int]) -> Callable[[Any], Any]:
-    """From a clause's values to the bits of a result register, or of a vector of them."""
+    """Return the function from an implementation's values to the bits of a result register, or of a vector of them."""
     if isinstance(result, tuple):
         parts = [unviewer(type, type.bits if index is None else register_bits[index]) for index in result]
         return lambda values: [part(value) for part, value in zip(parts, values, strict=True)]
@@ -84,14 +86,14 @@ def _result_function(result: Any, type: PtxType, register_bits: list[int]) -> Ca
 
 
 def terminator_function(code: Code, pc: int) -> Callable[..., Any]:
-    """The clause of the statement at a counter over register bits, made once for all launches."""
+    """Return the implementation of the statement at `pc` over register bits, made once for all launches."""
     if pc not in code.functions:
         code.functions[pc] = clause_function(code.steps[pc], code.register_bits)
     return code.functions[pc]
 
 
 def operands_function(code: Code, pc: int) -> Callable[[Lanes], list[Any]]:
-    """What fetches the operands of the statement at a counter, as `fetch` does, made once for all launches."""
+    """Return the function that fetches the operands of the statement at `pc`, made once for all launches."""
     if pc not in code.fetchers:
         names: dict[str, Any] = {"__name__": __name__, "get": get, "place": place}
         kept = code.steps[pc].bound.clause.keeps_registers
@@ -104,6 +106,7 @@ def operands_function(code: Code, pc: int) -> Callable[[Lanes], list[Any]]:
 
 
 def _fetching(source: Source, names: dict[str, Any]) -> str:
+    """Return the source text that fetches an operand; constants are added to `names`."""
     match source:
         case Register(index):
             return f"get(lanes, {index})"
@@ -127,9 +130,11 @@ def _fetching(source: Source, names: dict[str, Any]) -> str:
 
 
 class Writer:
-    """Writes the text of one block's function."""
+    """A writer of the text of one block's function."""
 
     def __init__(self, block: BasicBlock, code: Code) -> None:
+        """Start an empty text. `held` are the registers that are local variables, `changed` the registers written,
+        `sure` the registers known as initialized."""
         self.block, self.code = block, code
         self.lines: list[str] = []
         self.names: dict[str, Any] = {
@@ -150,18 +155,20 @@ class Writer:
         self.sure: set[int] = set()
 
     def constant(self, value: Any) -> str:
+        """Return a new name for a value that the text refers to."""
         name = f"k{len(self.names)}"
         self.names[name] = value
         return name
 
     def register(self, index: int) -> str:
+        """Return the variable of a register, fetched at its first use."""
         if index not in self.held:
             self.lines.append(f"r{index} = get(lanes, {index})")
             self.held.add(index)
         return f"r{index}"
 
     def read(self, index: int) -> str:
-        """A register that an instruction reads, which is more than that its other lanes' bits are kept."""
+        """Return the variable of a register that an instruction reads, after a check that it is initialized."""
         name = self.register(index)
         if index in self.code.doubtful and index not in self.sure:
             self.lines.append(f"check_written(lanes, {index})")
@@ -169,6 +176,7 @@ class Writer:
         return name
 
     def expression(self, source: Source) -> str:
+        """Return the source text of an operand's bits."""
         match source:
             case Constant(bits):
                 return self.constant(bits)
@@ -191,6 +199,7 @@ class Writer:
         return "[" + ", ".join(self.expression(element) for element in source) + "]"
 
     def step(self, step: Step) -> None:
+        """Write the lines of a step."""
         if self.is_simple(step):
             self.simple(step)
             return
@@ -214,11 +223,12 @@ class Writer:
         self.wrote(step)
 
     def marked(self, step: Step, indent: str = "") -> None:
+        """Write a line that marks results with unspecified or unverified bits."""
         if step.certainty != "exact":
             self.lines.append(f"{indent}{self.constant(step)}.mark_open(lanes.machine)")
 
     def wrote(self, step: Step) -> None:
-        """The step has written its results; a register that only some lanes wrote may be unwritten in the others."""
+        """Record the results of a step as written; in a guarded step, only for the lanes that ran it."""
         written = set(step.writes())
         self.held |= written
         self.changed |= written
@@ -230,8 +240,8 @@ class Writer:
             self.sure |= written
 
     def whole(self, step: Step) -> None:
-        """A step without a guard and with one result at most: views and clause in one line, each element of a result by
-        itself: `[r3, r4] = one(f0(lanes, place(r1, 8)))` and `r3 = u0(r3)`."""
+        """Write an unguarded step with at most one result: views and implementation in one line. Each element of a
+        result is converted by a line: `[r3, r4] = one(f0(lanes, place(r1, 8)))` and `r3 = u0(r3)`."""
         clause, keywords = step.bound.clause, dict(step.bound.keywords)
         if clause.counts_results:
             result = step.results[0][0]
@@ -255,7 +265,7 @@ class Writer:
         self.wrote(step)
 
     def operand(self, source: Source, type: PtxType) -> str:
-        """An operand, which may be an address or a vector, as what the clause takes."""
+        """Return the source text of an operand, perhaps an address or a vector, as the implementation takes it."""
         if isinstance(source, tuple):
             return "[" + ", ".join(self.operand(element, type) for element in source) + "]"
         if isinstance(source, AddressOperand | BranchTarget | BranchTargets) or source is None:
@@ -263,7 +273,7 @@ class Writer:
         return self.value(source, type)
 
     def is_simple(self, step: Step) -> bool:
-        """Whether a step is one clause over whole operands with one result, for every lane that is here."""
+        """Return whether a step is one implementation over whole operands with one result, for all active lanes."""
         clause = step.bound.clause
         return (
             step.guard is None
@@ -277,7 +287,7 @@ class Writer:
         )
 
     def simple(self, step: Step) -> None:
-        """One line without a call between the clause and its operands: `r3 = u0(f0(r1, v0(r2)))`."""
+        """Write a step as one line, with views around the implementation: `r3 = u0(f0(r1, v0(r2)))`."""
         clause, ((index, type),) = step.bound.clause, step.results
         function = partial(clause.function, **step.bound.keywords) if step.bound.keywords else clause.function
         arguments = ", ".join(self.value(source, type) for source, type in step.sources)
@@ -287,7 +297,7 @@ class Writer:
         self.wrote(step)
 
     def value(self, source: Source, type: PtxType) -> str:
-        """An operand as the values of its type."""
+        """Return the source text of an operand as values of its type."""
         match source:
             case Constant(bits):
                 return self.constant(view(bits, type))
@@ -296,6 +306,7 @@ class Writer:
         return f"{self.constant(viewer(type))}({self.expression(source)})"
 
     def guarded(self, step: Step, function: str, arguments: list[str], targets: list[str], left: str) -> None:
+        """Write a step that only the lanes of its guard run; other lanes keep their registers."""
         assert step.guard is not None
         guard = self.read(step.guard.register.index)
         guard = f"~{guard}" if step.guard.negated else guard
@@ -317,7 +328,10 @@ class Writer:
             self.lines += [f"    {name} = np.where({guard}, n{name}, {name})" for name in targets]
 
     def left_side(self, step: Step, letter: str = "r") -> str:
+        """Return the variables of a step's results as the left side of an assignment."""
+
         def name(result: Any) -> str:
+            """Return the variable of a result, or a list of variables."""
             if isinstance(result, tuple):
                 return "[" + ", ".join(name(element) for element in result) + "]"
             return "_" if result is None else f"{letter}{result}"
@@ -325,11 +339,11 @@ class Writer:
         return ", ".join(name(result) for result, _ in step.results)
 
     def keep(self, index: int) -> None:
-        """A register that later blocks read goes back to its place."""
+        """Write a register that later blocks read back to its place."""
         self.lines.append(f"put(lanes, {index}, r{index})")
 
     def run(self, steps: list[Step]) -> None:
-        """Steps that one call computes: `[r3, r4] = in_one_call(f0, u0, 2, [r1, r2], r5)`."""
+        """Write steps that one call computes: `[r3, r4] = in_one_call(f0, u0, 2, [r1, r2], r5)`."""
         bound, ((first_result, type),) = steps[0].bound, steps[0].results
         assert isinstance(first_result, int)
         operands = []
@@ -345,7 +359,7 @@ class Writer:
             self.wrote(step)
 
     def write(self) -> None:
-        """All steps of the block."""
+        """Write all steps of the block."""
         for steps in runs(self.block.steps):
             if len(steps) > 1:
                 self.run(steps)
@@ -353,6 +367,7 @@ class Writer:
                 self.step(steps[0])
 
     def function(self) -> Callable[[Lanes], None]:
+        """Return the compiled function of the block."""
         self.write()
         for index in sorted(self.changed & self.block.live_out):
             self.keep(index)
@@ -364,23 +379,23 @@ class Writer:
 
 @lru_cache(maxsize=1 << 12)
 def _compiled(body: str, pc: int) -> CodeType:
-    """The definition of a block's function; programs that are loaded again, or begin alike, share it."""
+    """Return the definition of a block's function; equal texts share it."""
     return compile(f"def block(lanes):\n    {body}\n", f"<block {pc}>", "exec")
 
 
 def one(values: Any) -> Any:
-    """The result of a statement that has one, or the first of what its clause gives."""
+    """Return the result of a statement with one result, or the first result of its implementation."""
     return values[0] if isinstance(values, tuple) else values
 
 
 def first(tests: Array | tuple[Array, ...]) -> Array:
-    """A predicate; a comparison gives its opposite beside it, which this statement does not want."""
+    """Return the predicate of a comparison; its complement, the second value, is dropped."""
     test = tests[0] if isinstance(tests, tuple) else tests
     return test if test.dtype == np.bool_ else test.astype(np.bool_)
 
 
 def part(lanes: Lanes, guard: Array, value: Any) -> Any:
-    """The chosen lanes' part of an operand."""
+    """Return the guard's lanes of an operand; a value for all lanes stays as it is."""
     if isinstance(value, list):
         return [part(lanes, guard, element) for element in value]
     if not isinstance(value, np.ndarray) or len(value) == 1:
@@ -389,12 +404,12 @@ def part(lanes: Lanes, guard: Array, value: Any) -> Any:
 
 
 def merge(lanes: Lanes, guard: Array, old: Array, new: Array) -> Array:
-    """A register after some of its lanes were written."""
+    """Return a register with new values in the lanes of the guard."""
     whole = np.broadcast_to(old, (lanes.count,)).copy()
     whole[lanes.full(guard)] = new
     return whole
 
 
 def translate(block: BasicBlock, code: Code) -> Callable[[Lanes], None]:
-    """The Python function that runs a block's steps (not its terminator) for a set of lanes."""
+    """Return the Python function that runs a block's steps (not its terminator) for a set of lanes."""
     return Writer(block, code).function()

@@ -1,7 +1,7 @@
-"""Products that ptxas may fuse: a bare mul whose result feeds a bare add or sub of the same type.
+"""Products that ptxas may fuse: a bare mul whose result feeds a bare add or sub of equal type.
 
-Without a rounding modifier the ISA lets the assembler contract the pair into one fma, so that the simulator's two roundings
-and the chip's one may differ. With `.rn` (or any other mode) it must not.
+Without a rounding modifier the ISA lets the assembler contract the pair into one fma. The simulator's two roundings and
+the chip's single rounding may then differ. With `.rn` (or any other mode) ptxas must not contract.
 """
 
 import re
@@ -26,7 +26,7 @@ class Contraction:
 
 
 def contractions(function: Function) -> tuple[Contraction, ...]:
-    """Every pair in a function that may be contracted; by registers, so a reused register can only report too much."""
+    """Return every pair in a function that ptxas may contract; a reused register can only add pairs."""
     products: dict[tuple[int, str], Statement] = {}
     for statement in function.statements:
         match = _BARE.fullmatch(statement.opcode)

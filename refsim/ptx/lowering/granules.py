@@ -1,4 +1,4 @@
-"""The grain of the marks: the narrowest access that a kernel makes to shared and to global memory."""
+"""The grain of the checks' marks: the narrowest access that a kernel makes to shared and to global memory."""
 
 from refsim.ptx.execution.types import TYPES
 from refsim.ptx.lowering.blocks import Code
@@ -9,8 +9,8 @@ WIDEST_GRANULE = 16
 
 
 def granule(code: Code, space: str) -> int:
-    """The bytes of the narrowest access to "shared" or "global" memory by any step, 16 where there is none; an access to
-    a generic address may be one to either."""
+    """Return the bytes of the narrowest access to "shared" or "global" memory by any step, 16 without one. An access to
+    a generic address counts for both."""
     if space not in code.grains:
         widths = [width for step in code.steps for width in _widths(step, space) if width]
         code.grains[space] = min([WIDEST_GRANULE, *widths])
@@ -18,6 +18,7 @@ def granule(code: Code, space: str) -> int:
 
 
 def _widths(step: Step, space: str) -> list[int]:
+    """Return the widths in bytes of a step's accesses to a space."""
     modifiers, mnemonic = step.bound.modifiers, step.bound.clause.mnemonic
     if mnemonic == "cp":
         return [_copied(step), _source_size(step)] if space == "global" else [_copied(step)]
@@ -37,7 +38,7 @@ def _widths(step: Step, space: str) -> list[int]:
 
 
 def _copied(step: Step) -> int:
-    """The bytes that a cp.async writes; 0 where the text does not say."""
+    """Return the bytes that a cp.async writes, or 0 if the text does not tell."""
     sizes = [
         source for (form, _), (source, _) in zip(step.bound.sources, step.sources, strict=True) if form.name == "bytes"
     ]
@@ -45,7 +46,7 @@ def _copied(step: Step) -> int:
 
 
 def _source_size(step: Step) -> int:
-    """A copy with a source size may read single bytes."""
+    """Return 1 for a copy with a source size, which may read single bytes, else 0."""
     given = [
         source
         for (form, _), (source, _) in zip(step.bound.sources, step.sources, strict=True)

@@ -1,5 +1,8 @@
-"""Which registers are needed where blocks meet: a backward pass with a work list, so that a chain of blocks takes one
-visit a block, whichever way it runs. A set of registers is an integer with a bit for each."""
+"""The registers that are needed where blocks meet.
+
+It is a backward pass with a work list, so a chain of blocks takes one visit a block in either direction. A set of
+registers is an integer with a bit for each.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -8,7 +11,7 @@ from heapq import heappop, heappush
 
 @dataclass(frozen=True)
 class Flow:
-    """What one block does to registers: it reads `reads` before it writes them, writes `writes` for certain, and the
+    """The effect of one block on registers: it reads `reads` before writing them, and surely writes `writes`. The
     blocks `successors` may follow."""
 
     reads: int
@@ -17,11 +20,8 @@ class Flow:
 
 
 def live_registers(flows: Mapping[int, Flow]) -> tuple[dict[int, int], dict[int, int]]:
-    """The registers that are needed where each block begins, and behind each block.
-
-    What a block needs is handed to the blocks before it; none looks at all that follow it, of which a return to many
-    places has thousands.
-    """
+    """Return the live registers at the start and at the end of each block, as two dicts by first statement. A block
+    passes its needs to its predecessors, as a return to many places has thousands of successors."""
     predecessors: dict[int, list[int]] = {pc: [] for pc in flows}
     for pc, flow in flows.items():
         for successor in flow.successors:
@@ -29,7 +29,7 @@ def live_registers(flows: Mapping[int, Flow]) -> tuple[dict[int, int], dict[int,
     entering, leaving = dict.fromkeys(flows, -1), dict.fromkeys(flows, 0)
     order = _last_first(flows)
     turn = {pc: number for number, pc in enumerate(order)}
-    waiting = list(range(len(order)))  # a heap of turns: what lies behind a block comes before it
+    waiting = list(range(len(order)))  # a heap of turns: successors come before their block
     is_waiting = set(waiting)
     while waiting:
         number = heappop(waiting)
@@ -50,7 +50,7 @@ def live_registers(flows: Mapping[int, Flow]) -> tuple[dict[int, int], dict[int,
 
 
 def _last_first(flows: Mapping[int, Flow]) -> list[int]:
-    """The blocks, each behind those that follow it (except around loops)."""
+    """Return the blocks, each after its successors (except around loops)."""
     order: list[int] = []
     seen: set[int] = set()
     for root in flows:
@@ -69,7 +69,7 @@ def _last_first(flows: Mapping[int, Flow]) -> list[int]:
 
 
 def registers_in(mask: int) -> list[int]:
-    """The numbers in a set of registers, rising."""
+    """Return the numbers in a set of registers, rising."""
     digits = bin(mask)[:1:-1]
     found, at = [], digits.find("1")
     while at >= 0:
@@ -79,7 +79,7 @@ def registers_in(mask: int) -> list[int]:
 
 
 def mask_of(registers: set[int]) -> int:
-    """A set of registers as an integer."""
+    """Return a set of registers as an integer."""
     if not registers:
         return 0
     bits = bytearray((max(registers) >> 3) + 1)

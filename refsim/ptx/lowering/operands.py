@@ -18,7 +18,7 @@ _BITS, _WIDE = np.dtype(np.uint64), np.dtype(np.int64)
 
 @dataclass(frozen=True)
 class Constant:
-    """An operand known when the program is loaded: one element, the same for all lanes."""
+    """An operand known when the program is loaded: one element for all lanes."""
 
     bits: NDArray[Any]
 
@@ -60,7 +60,7 @@ Source = (
 
 
 def fetch(lanes: Lanes, source: Source, type: PtxType) -> Any:
-    """An operand's value for a set of lanes, straight from the registers: what a terminator uses."""
+    """Return an operand's value for a set of lanes, straight from the registers, as a terminator needs it."""
     match source:
         case Constant(bits):
             return bits
@@ -84,13 +84,13 @@ def fetch(lanes: Lanes, source: Source, type: PtxType) -> Any:
 
 
 def place(base: Array, offset: int | Array) -> Array:
-    """Byte addresses: a register, zero-extended, plus the offset, which may be an array of one."""
+    """Return byte addresses: a register, zero-extended, plus the offset, which may be an array of one."""
     wide: Array = base.view(_WIDE) if base.dtype == _BITS else base.astype(_WIDE, copy=False)
     return wide + offset if offset else wide
 
 
 def registers_of(source: Source) -> Iterator[int]:
-    """The registers that an operand reads."""
+    """Yield the registers that an operand reads."""
     match source:
         case Register(index):
             yield index

@@ -1,7 +1,7 @@
-"""Where registers are kept between blocks: two registers that are never needed at once share one array of all lanes.
+"""Where registers are kept between blocks: registers that are never live at once share one array of all lanes.
 
-Compilers name a new register for every value. A block reads what it needs before it writes anything back, so that two
-registers conflict only where both are live at one border between blocks: 732 registers of a matrix kernel fit 70 arrays.
+Compilers name a new register for every value. A block reads before it writes back, so two registers conflict only if
+both are live at one border between blocks: 732 registers of a matrix kernel fit 70 arrays.
 """
 
 from collections.abc import Iterable
@@ -12,11 +12,8 @@ MAX_PAIRS = 1 << 27  # bits of conflict sets; beyond, every register has a slot 
 
 
 def shared_slots(register_bits: list[int], borders: Iterable[int]) -> tuple[list[int], list[int]]:
-    """The slot of each register (-1: it never crosses a border) and the width of each slot, in bits.
-
-    borders: the sets of registers that are live at once, as integers with a bit for each. Registers of different widths
-    never share.
-    """
+    """Return the slot of each register (-1: it never crosses a border) and the width of each slot, in bits. `borders`
+    are the sets of registers that are live at once, as bit masks. Registers of different widths never share."""
     masks = set(borders)
     everything = 0
     for mask in masks:

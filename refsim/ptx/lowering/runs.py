@@ -1,4 +1,4 @@
-"""Runs of statements that one call of their clause computes: the same arithmetic on other registers, none reading another."""
+"""Runs of statements that one call computes: one operation on different registers, and none reads another's result."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -15,7 +15,7 @@ _MOST = 1 << 13  # numbers of one operand; with more of them their memory costs 
 
 
 def runs(steps: Sequence[Step]) -> Iterator[list[Step]]:
-    """The steps in order, those together that may be one call."""
+    """Yield the steps in order, as lists of steps that one call may compute."""
     run: list[Step] = []
     for step in steps:
         if not (run and _goes_on(run, step)):
@@ -33,7 +33,7 @@ def _cut(run: list[Step]) -> Iterator[list[Step]]:
 
 
 def _goes_on(run: list[Step], step: Step) -> bool:
-    """Whether a step does what those before it do, and neither reads nor writes what they write."""
+    """Return whether a step repeats the operation of the run, and neither reads nor writes its results."""
     before = run[-1]
     written = {index for each in run for index in each.writes()}
     return (
@@ -50,8 +50,8 @@ def _goes_on(run: list[Step], step: Step) -> bool:
 def in_one_call(
     function: Callable[..., Array], unviewed: Callable[[Array], Array], count: int, *operands: list[Array] | Array
 ) -> list[Array]:
-    """The results of `count` statements from their operands, each a list of them or one for all, as bits: as many at a time as
-    caches hold."""
+    """Return the result bits of `count` statements. Each operand is a list of bits, one per statement, or one array for
+    all statements. One call computes as many statements as caches hold."""
     columns = [each if isinstance(each, list) else [each] * count for each in operands]
     lanes = max(len(each) for column in columns for each in column)
     if (rows := _MOST // lanes) < _FEWEST:
@@ -66,7 +66,7 @@ def in_one_call(
 
 
 def _stacked(operands: list[Array] | Array, shape: tuple[int, int]) -> Array:
-    """Operands as rows; one that is the same for all lanes stands in each of them."""
+    """Return an operand of several statements as rows (statements, lanes)."""
     if not isinstance(operands, list):
         return np.broadcast_to(operands, shape)
     if all(len(each) == shape[1] for each in operands):

@@ -1,4 +1,4 @@
-"""An entry cut so that its registers can be read after every statement."""
+"""An entry cut into blocks of one statement, so that its registers can be read after every statement."""
 
 from dataclasses import replace
 
@@ -7,11 +7,9 @@ from refsim.ptx.lowering.steps import Step
 
 
 def single_stepped(code: Code) -> Code:
-    """The same entry in blocks of one statement, with a place of its own for every register.
-
-    A block writes back what later blocks read and registers share places; here each statement writes back all it wrote,
-    and nothing is overwritten but by a statement of the kernel.
-    """
+    """Return the entry in blocks of one statement, with a place of its own for every register. A normal block writes
+    back only what later blocks read, and registers share places. Here each statement writes back all of its results,
+    and only statements of the kernel overwrite a place."""
     blocks = {pc: _block(pc, step) for pc, step in enumerate(code.steps)}
     places = list(range(len(code.register_bits)))
     return replace(code, blocks=blocks, slots=places, slot_bits=list(code.register_bits), functions={}, tracked={})

@@ -1,8 +1,8 @@
-"""One statement to a step: its clause found, every operand of the text matched to an operand of the form.
+"""From one statement to a step: its implementation is found, and every operand is matched to an operand of the form.
 
-The text gives operands in the order of the form. `d|p` are two results, an address with coordinates is an address and its
-groups, an operand that may be left out is absent when too few are given (the last ones first), and the carry flag `cc`
-never stands in the text. A result that is also read (`+d`) comes first among the sources as well.
+The text gives operands in the order of the form. `d|p` are two results. An address with coordinates is an address and
+its groups. If too few operands are given, the last optional ones are absent. The carry flag `cc` never appears in the
+text. A result that is also read (`+d`) comes first among the sources as well.
 """
 
 from collections.abc import Iterator
@@ -43,7 +43,7 @@ Result = int | tuple[int | None, ...] | None
 
 @dataclass(frozen=True)
 class Step:
-    """One statement ready to run: its clause with modifiers, the sources to fetch and the registers to write."""
+    """One statement ready to run: its implementation with modifiers, sources to fetch and registers to write."""
 
     statement: Statement
     bound: Bound
@@ -53,7 +53,7 @@ class Step:
     certainty: Certainty
 
     def mark_open(self, machine: Context) -> None:
-        """Tell the machine that its results are not known to be the bits of the target's chip, where they are not."""
+        """Tell the machine that result bits are unspecified, or unverified on its target."""
         match self.certainty:
             case "inexact":
                 machine.mark_inexact(self.statement)
@@ -62,23 +62,24 @@ class Step:
 
     @cached_property
     def mask_at(self) -> int | None:
-        """The place of the member mask among the sources; None where the instruction has none."""
+        """Return the place of the member mask among the sources, or None if the instruction has none."""
         names = [form.name for form, _ in self.bound.sources]
         return names.index("mask") if "mask" in names else None
 
     @property
     def is_terminator(self) -> bool:
+        """Return whether its block ends with it."""
         return self.bound.clause.ends_block
 
     def reads(self) -> Iterator[int]:
-        """Registers that the step reads, its guard included."""
+        """Yield registers that the step reads, its guard included."""
         if self.guard:
             yield self.guard.register.index
         for source, _ in self.sources:
             yield from registers_of(source)
 
     def fetches(self) -> Iterator[int]:
-        """Registers whose values the step takes when it runs: not those that it hands over as registers."""
+        """Yield registers whose values the step takes when it runs, except those that it hands over as registers."""
         if self.guard:
             yield self.guard.register.index
         for source, _ in self.sources:
@@ -86,14 +87,14 @@ class Step:
                 yield from registers_of(source)
 
     def kept(self) -> Iterator[int]:
-        """Registers that the step hands over, and that are used behind it."""
+        """Yield registers that the step hands over and that are used after it."""
         if self.bound.clause.keeps_registers:
             for source, _ in self.sources:
                 if isinstance(source, tuple):
                     yield from registers_of(source)
 
     def writes(self) -> Iterator[int]:
-        """Registers that the step writes."""
+        """Yield registers that the step writes."""
         for result, _ in self.results:
             yield from (index for index in (result if isinstance(result, tuple) else (result,)) if index is not None)
 
@@ -106,10 +107,8 @@ class _Group:
 
 
 def bind_statement(statement: Statement, function: Function, target: str, carry: int) -> Step:
-    """The step of a statement; `carry` is the register that keeps the carry flag.
-
-    Raises RefsimError: `unknown-instruction`, `wrong-target`, or `malformed-ptx` for operands that do not fit.
-    """
+    """Return the step of a statement; `carry` is the register that keeps the carry flag. Raises RefsimError:
+    `unknown-instruction`, `wrong-target`, or `malformed-ptx` for operands that do not fit."""
     given = _flat(statement.operands)
     try:
         bound = _available(statement, given, function, target)
@@ -143,7 +142,7 @@ _ABSENT: Any = object()
 
 
 def _available(statement: Statement, given: list[Any], function: Function, target: str) -> Bound:
-    """The clause of a statement, which the target must have."""
+    """Return the bound implementation of a statement, or raise RefsimError if the target lacks it."""
     _check_unit(statement.opcode, target)
     kinds = _kinds(given, function)
     bound = bind(statement.opcode, "", len(given), _predicates(statement, function), kinds.count("V"), kinds)
@@ -157,17 +156,17 @@ def _available(statement: Statement, given: list[Any], function: Function, targe
     return bound
 
 
-_reaches = lru_cache(maxsize=1 << 10)(has)  # the same few questions for every statement
+_reaches = lru_cache(maxsize=1 << 10)(has)  # few questions, asked for every statement
 
 
-@lru_cache(maxsize=1 << 12)  # what is remembered is that nothing is refused: an error is made anew
+@lru_cache(maxsize=1 << 12)  # only successes are cached: an error is made anew
 def _check_unit(opcode: str, target: str) -> None:
     if refused := lacking(target, opcode):
         raise refused
 
 
 def _flat(operands: tuple[Operand | None, ...]) -> list[Any]:
-    """The operands with the groups of an address behind it, each as an operand of its own."""
+    """Return the operands; the groups of an address follow it as operands of their own."""
     found: list[Any] = []
     for operand in operands:
         found.append(operand)
@@ -177,7 +176,7 @@ def _flat(operands: tuple[Operand | None, ...]) -> list[Any]:
 
 
 def _split(given: list[Any], bound: Bound) -> tuple[list[tuple[Any, OperandForm, PtxType]], list[Any]]:
-    """The results that stand in the text with their forms, and the operands behind them."""
+    """Return the results in the text with their forms, and the operands after them."""
     forms = [(form, type) for form, type in bound.results if form.name != "dcc"]
     if not forms or not given:
         return [], given
@@ -189,14 +188,14 @@ def _split(given: list[Any], bound: Bound) -> tuple[list[tuple[Any, OperandForm,
 
 
 def _own(operand: Any, form: OperandForm, type: PtxType) -> PtxType:
-    """The type of each element, where those of a vector share the bits of the form's type."""
+    """Return the type of each element, if the elements of a vector share the bits of the form's type."""
     if form.type != "part" or not isinstance(operand, Vector):
         return type
     return TYPES[f"b{type.bits // len(operand.elements)}"]
 
 
 def _kinds(given: list[Any], function: Function) -> str:
-    """The kinds of operands, as `Instruction.kinds` has them."""
+    """Return the kinds of operands, as `Instruction.kinds` has them."""
 
     bits, kinds = function.register_bits, ""
     for operand in given:
@@ -213,7 +212,7 @@ def _kinds(given: list[Any], function: Function) -> str:
 
 
 def _predicates(statement: Statement, function: Function) -> int:
-    """How many operands behind the first are predicates."""
+    """Return how many operands after the first are predicates."""
     return sum(
         isinstance(operand, Negated) or (isinstance(operand, Register) and function.register_bits[operand.index] == 1)
         for operand in statement.operands[1:]
@@ -221,8 +220,9 @@ def _predicates(statement: Statement, function: Function) -> int:
 
 
 def _check_vectors(statement: Statement, bound: Bound) -> None:
-    """Vectors have as many elements as the opcode says (a single register may stand in braces, as Triton writes it);
-    mov has one on one side, whose elements share its bits; where a form says `**` the clause itself decides."""
+    """Raise `malformed-ptx` unless vectors have as many elements as the opcode asks for. A single register may stand in
+    braces, as Triton writes it. mov has a vector on one side, whose elements share its bits. Where a form says `**`,
+    the implementation itself decides."""
     counts = [len(operand.elements) for operand in statement.operands if isinstance(operand, Vector)]
     forms = bound.vectors
     if not counts and not forms:
@@ -243,14 +243,14 @@ def _check_vectors(statement: Statement, bound: Bound) -> None:
 
 
 class _Matcher:
-    """Operands of one statement against the operands of its form."""
+    """The operands of one statement, matched against the operands of its form."""
 
     def __init__(self, statement: Statement, function: Function, *, is_generic: bool) -> None:
         self.function, self.is_generic = function, is_generic
         self.opcode, self.line = statement.opcode, statement.line
 
     def paired(self, given: list[Any], bound: Bound) -> Iterator[tuple[Any, OperandForm, PtxType]]:
-        """Each source of the form with the operand that was given for it; `_ABSENT` for one that was left out."""
+        """Yield each source of the form with its operand; `_ABSENT` for an operand that was left out."""
         forms = [(form, type) for form, type in bound.sources if not form.is_result]
         in_text = [form for form, _ in forms if form.name != "cc"]
         needed = sum(not form.optional for form in in_text)
@@ -267,7 +267,7 @@ class _Matcher:
                 yield next(rest), form, type
 
     def check(self, register: Register, type: PtxType) -> None:
-        """A predicate, or a register of 128 bits, stands where the instruction wants one, and nowhere else."""
+        """Raise `malformed-ptx` if a predicate or a 128-bit register is missing, or is where another value belongs."""
         bits = self.function.register_bits[register.index]
         if (bits == 1) != (type.name == "pred") or (bits == 128) != (type.bits == 128):
             wanted = "a predicate" if type.name == "pred" else f"a value of type {type.name}"
@@ -276,7 +276,7 @@ class _Matcher:
             )
 
     def check_kept(self, sources: list[tuple[Source, PtxType]]) -> None:
-        """Registers that an instruction takes as such have the width of its type: no value is converted on the way."""
+        """Raise `malformed-ptx` unless registers that are handed over have the width of their type."""
         for source, type in sources:
             if not isinstance(source, tuple):
                 continue
@@ -290,7 +290,7 @@ class _Matcher:
                     raise malformed(f"{self.opcode} wants registers of {type.bits} bits, {name} has {bits}", self.line)
 
     def result(self, operand: Operand | None, form: OperandForm, type: PtxType) -> Result:
-        """The register that an operand names, several for a vector, None for the sink."""
+        """Return the register of an operand, several for a vector, None for the sink."""
         if not form.many:
             return self.register(operand, form, type)
         if isinstance(operand, Vector):
@@ -298,7 +298,7 @@ class _Matcher:
         return None if operand is None else (self.register(operand, form, type),)
 
     def register(self, operand: Operand | None, form: OperandForm, type: PtxType) -> int | None:
-        """The number of a register that is written, None for the sink."""
+        """Return the number of a register that is written, None for the sink."""
         if operand is None:
             return None
         if not isinstance(operand, Register):
@@ -307,7 +307,7 @@ class _Matcher:
         return operand.index
 
     def source(self, operand: Any, form: OperandForm, type: PtxType) -> Source:
-        """How an operand is fetched; what a form does not take there is `malformed-ptx`."""
+        """Return how an operand is fetched; raise `malformed-ptx` for an operand that the form does not take."""
         if form.inside:
             if isinstance(operand, _Group):
                 return tuple(self.source(element, form.single, type) for element in operand.elements)
@@ -335,7 +335,7 @@ class _Matcher:
         raise malformed(f"operand {form.name!r} of {self.opcode} is of the wrong kind", self.line)
 
     def target(self, operand: Operand | None, *, is_table: bool) -> Source:
-        """Where a branch goes: the statement behind a label, or those of a table."""
+        """Return the target of a branch: the statement after a label, or the statements of a table."""
         function = self.function
         match operand:
             case Label(name) if (name in function.branch_tables) == is_table:
@@ -350,7 +350,7 @@ class _Matcher:
 
 
 def constant_bits(constant: Immediate, type: PtxType) -> NDArray[Any]:
-    """The bits of a constant as an operand of a type, shape (1,): 1.0 written for f64 becomes 0x3f800000 for f32."""
+    """Return the bits of a constant as an operand of a type, shape (1,): 1.0 written for f64 is 0x3f800000 for f32."""
     value = constant.value
     if type.name == "pred":
         return np.array([bool(value)])

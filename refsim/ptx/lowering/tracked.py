@@ -1,7 +1,7 @@
-"""A block to a Python function that also follows undefined bits: a mask m3 beside every register r3.
+"""From a block to a Python function that also tracks undefined bits: a mask m3 next to every register r3.
 
-The line of an instruction's rule stands before that of the instruction: an undefined address is told before it is used,
-and the rule sees the sources even where the instruction overwrites one of them.
+The line of an instruction's rule stands before the line of the instruction. An undefined address is thus reported
+before it is used, and the rule sees the sources even if the instruction overwrites one of them.
 """
 
 from collections.abc import Callable
@@ -30,7 +30,8 @@ GUARD, BRANCH, MEMBERS = "the guard of a store", "a branch", "a member mask"
 
 
 def follower(step: Step, register_bits: list[int]) -> Follow:
-    """The step's rule over masks of registers: from masks and fetched bits of its sources to the masks of its results."""
+    """Return the step's rule over masks of registers. The rule takes lanes, masks and fetched bits of the sources, and
+    returns the masks of the results."""
     clause, keywords = step.bound.clause, dict(step.bound.keywords)
     if clause.counts_results:
         result = step.results[0][0]
@@ -41,10 +42,11 @@ def follower(step: Step, register_bits: list[int]) -> Follow:
     names = [form.name for form, _ in step.bound.sources]
     types = [type for _, type in step.sources]
     is_pure = not clause.wants_lanes
-    # All that a clause knows of its opcode may matter to a rule; the clause itself takes its keywords alone.
+    # A rule may need all modifiers of the opcode; the instruction implementation takes only its keywords.
     facts = keywords if is_pure else {**step.bound.modifiers, **keywords}
 
     def follow(lanes: Lanes, masks: list[Any], values: list[Any]) -> list[Any]:
+        """Return the masks of the step's results."""
         tracking = lanes.machine.tracking
         opened = tracking if isinstance(tracking, OpenBits) and step.statement.line in tracking.lines else None
         if opened is not None:
@@ -75,7 +77,7 @@ def follower(step: Step, register_bits: list[int]) -> Follow:
 
 
 def _cut(value: Any, source: Source, type: PtxType) -> Any:
-    """An operand's bits as wide as its type; addresses and branch targets as they are."""
+    """Return an operand's bits as wide as its type; addresses and branch targets stay as they are."""
     if isinstance(value, tuple):
         return value  # registers that are handed over
     if isinstance(value, list):
@@ -87,6 +89,7 @@ def _cut(value: Any, source: Source, type: PtxType) -> Any:
 
 
 def _cut_mask(mask: Any, source: Source, type: PtxType) -> Any:
+    """Return an operand's mask as wide as its type."""
     if isinstance(mask, list):
         assert isinstance(source, tuple)
         return [_cut_mask(one, element, type) for one, element in zip(mask, source, strict=True)]
@@ -96,7 +99,7 @@ def _cut_mask(mask: Any, source: Source, type: PtxType) -> Any:
 
 
 def _extended(mask: Mask | None, type: PtxType, index: int | None, register_bits: list[int]) -> Mask | None:
-    """A mask as wide as its register: what a signed type repeats upwards is the mask of its sign."""
+    """Return a mask as wide as its register; a signed type repeats the mask of its sign bit upwards."""
     if mask is None or index is None or type.name == "pred" or register_bits[index] == type.bits:
         return mask
     dtype = UNSIGNED[register_bits[index]]
@@ -115,8 +118,8 @@ def guarded(
     values: list[Any],
     old: list[Mask | None],
 ) -> list[Mask | None]:
-    """The masks of the registers that a guarded step writes: new ones where its guard holds, old ones elsewhere. Where the
-    guard itself is undefined so are they, and what writes memory must not be guarded so."""
+    """Return the masks of registers that a guarded step writes: new ones where its guard holds, else the old ones. An
+    undefined guard makes the results undefined, and is reported if the step writes memory."""
     if doubt is not None and _writes_memory(step):
         tracking_of(lanes).reached(lanes, doubt, GUARD)
     chosen = lanes.select(lanes.full(guard))
@@ -149,13 +152,14 @@ def _pairs(result: Any, targets: Any) -> tuple[list[Any], list[Any]]:
 
 
 def part_mask(mask: Any, some: Array) -> Any:
-    """The masks of an operand for some of the lanes."""
+    """Return the masks of an operand for some of the lanes."""
     if isinstance(mask, list):
         return [part_mask(one, some) for one in mask]
     return None if mask is None else mask.part(some)
 
 
 def _merged(before: Mask | None, after: Mask | None, some: Array, count: int) -> Mask | None:
+    """Return a mask that is `after` in the lanes `some` and `before` in the others, or None if all bits are defined."""
     if before is None and after is None:
         return None
     dtype = (after if before is None else before).bits.dtype  # type: ignore[union-attr]
@@ -166,6 +170,7 @@ def _merged(before: Mask | None, after: Mask | None, some: Array, count: int) ->
 
 
 def _doubtful(mask: Mask | None, doubt: Mask, lanes: Lanes, index: int) -> Mask | None:
+    """Return a mask that is undefined wherever the guard's mask `doubt` is."""
     bits = lanes.machine.code.register_bits[index]
     dtype = np.dtype(np.bool_) if bits == 1 else UNSIGNED[bits]
     unknown = doubt.bits
@@ -175,18 +180,20 @@ def _doubtful(mask: Mask | None, doubt: Mask, lanes: Lanes, index: int) -> Mask 
 
 
 class _Follower(Writer):
-    """Writes the text of a block's function, masks included."""
+    """A writer of the text of a block's function, masks included."""
 
     def __init__(self, block: BasicBlock, code: Code) -> None:
         super().__init__(block, code)
         self.names |= {"get_mask": get_mask, "put_mask": put_mask, "guarded": guarded}
 
     def register(self, index: int) -> str:
+        """Return the variable of a register; fetch the register and its mask at their first use."""
         if index not in self.held:
             self.lines.append(f"m{index} = get_mask(lanes, {index})")
         return super().register(index)
 
     def mask(self, source: Source) -> str:
+        """Return the source text of an operand's mask."""
         match source:
             case Register(index) | Negated(Register(index)):
                 return f"m{index}"
@@ -197,10 +204,12 @@ class _Follower(Writer):
         return "None"
 
     def write(self) -> None:
+        """Write all steps of the block, one by one."""
         for step in self.block.steps:
             self.step(step)
 
     def step(self, step: Step) -> None:
+        """Write the line of a step's rule, then the lines of the step."""
         values = "[" + ", ".join(self.expression(source) for source, _ in step.sources) + "]"
         masks = "[" + ", ".join(self.mask(source) for source, _ in step.sources) + "]"
         follow = self.constant(follower(step, self.code.register_bits))
@@ -222,18 +231,19 @@ class _Follower(Writer):
         super().step(step)
 
     def keep(self, index: int) -> None:
+        """Write a register and its mask back to their places."""
         super().keep(index)
         self.lines.append(f"put_mask(lanes, {index}, m{index})")
 
 
 def translate_tracked(block: BasicBlock, code: Code) -> Callable[[Lanes], None]:
-    """The Python function that runs a block's steps and follows undefined bits through them."""
+    """Return the Python function that runs a block's steps and tracks undefined bits through them."""
     return _Follower(block, code).function()
 
 
 # ---- terminators
 def fetch_mask(lanes: Lanes, source: Source) -> Any:
-    """The mask of an operand, straight from the registers."""
+    """Return the mask of an operand, straight from the registers."""
     match source:
         case Register(index) | Negated(Register(index)):
             return get_mask(lanes, index)
@@ -245,13 +255,13 @@ def fetch_mask(lanes: Lanes, source: Source) -> Any:
 
 
 def demand_guard(lanes: Lanes, step: Step) -> None:
-    """Which lanes execute a terminator must be defined."""
+    """Report a terminator whose guard is undefined."""
     if step.guard is not None:
         tracking_of(lanes).reached(lanes, get_mask(lanes, step.guard.register.index), BRANCH)
 
 
 def demand_members(lanes: Lanes, step: Step) -> None:
-    """Whom lanes wait for must be defined before they wait."""
+    """Report an undefined member mask before lanes wait for its members."""
     if step.bound.clause.rendezvous == "mask":
         position = [form.name for form, _ in step.bound.sources].index("mask")
         tracking_of(lanes).reached(lanes, fetch_mask(lanes, step.sources[position][0]), MEMBERS)
@@ -260,10 +270,8 @@ def demand_members(lanes: Lanes, step: Step) -> None:
 def follow_terminator(
     places: list[tuple[int, Lanes]], lanes: Lanes, arguments: list[Any], code: Code
 ) -> Callable[[], None]:
-    """Apply the rule of a terminator, before it runs; what is returned puts the masks of its results, after that.
-
-    The lanes may stand at several instructions of one opcode, each with its own registers.
-    """
+    """Apply the rule of a terminator before it runs; return a function that then puts the masks of its results. The
+    lanes may be at several instructions of one opcode, each with its own registers."""
     step = code.steps[places[0][0]]
     position = [np.searchsorted(lanes.ids, part.ids) for _, part in places]
     masks = [
@@ -277,6 +285,7 @@ def follow_terminator(
     found = follower(step, code.register_bits)(lanes, masks, arguments)  # a barrier's results come when it completes
 
     def put() -> None:
+        """Put the masks of the results, for each instruction's lanes."""
         for (pc, some), at in zip(places, position, strict=True):
             for (targets, _), result in zip(code.steps[pc].results, found, strict=False):
                 for mask, index in zip(*_pairs(result, targets), strict=True):
@@ -287,7 +296,7 @@ def follow_terminator(
 
 
 def _spread(masks: list[Any], position: list[Array], count: int) -> Any:
-    """The masks of one operand, fetched by several sets of lanes, as that of all of them."""
+    """Return the mask of one operand, fetched by several sets of lanes, for all of these lanes."""
     if isinstance(masks[0], list):
         return [_spread(list(each), position, count) for each in zip(*masks, strict=True)]
     if len(masks) == 1:
