@@ -1,4 +1,4 @@
-"""Who calls whom: the functions that an entry may reach, those whose address is taken, calls that never end."""
+"""The call graph: the functions that an entry may reach, functions whose address is taken, and recursion."""
 
 from collections.abc import Iterator
 
@@ -21,14 +21,17 @@ CALL_RULE = "PTX ISA, call: device functions become part of the entry"
 
 
 def is_call(statement: Statement) -> bool:
+    """Return whether a statement calls a function."""
     return statement.opcode in ("call", "call.uni")
 
 
 def has_body(module: Module, name: str) -> bool:
+    """Return whether the module defines a device function of this name."""
     return name in module.functions and module.functions[name].is_defined and not module.functions[name].is_entry
 
 
 def unsupported(what: str, statement: Statement) -> RefsimError:
+    """Return the error for a call that cannot be resolved."""
     return RefsimError(
         "unsupported-feature",
         what,
@@ -39,7 +42,7 @@ def unsupported(what: str, statement: Statement) -> RefsimError:
 
 
 def check_calls(module: Module, entry: Function) -> bool:
-    """Refuse functions that call themselves by name, directly or through others; whether any call is through a register."""
+    """Raise RefsimError for functions that call themselves by name; return whether any call is through a register."""
     is_indirect = False
     done: set[str] = set()
     chain: dict[str, None] = {}
@@ -52,7 +55,7 @@ def check_calls(module: Module, entry: Function) -> bool:
                 continue
             callee = statement.operands[1] if len(statement.operands) > 1 else None
             if not isinstance(callee, Symbol):
-                if not is_indirect:  # what it may reach is reached from here too
+                if not is_indirect:  # its possible targets are reached from here too
                     is_indirect = True
                     stack[:0] = [(one, iter(module.functions[one].statements)) for one in addressed(module)]
                 continue
@@ -71,6 +74,7 @@ def check_calls(module: Module, entry: Function) -> bool:
 
 
 def _recursive(chain: list[str], statement: Statement) -> RefsimError:
+    """Return the error for a chain of calls that ends in a function that it contains."""
     names = chain[chain.index(chain[-1]) :]
     left_out = [f"({len(names) - 2 * MAX_NAMED} more)"] if len(names) > 2 * MAX_NAMED else []
     shown = [*names[:MAX_NAMED], *left_out, *names[-MAX_NAMED:]] if left_out else names
@@ -84,7 +88,7 @@ def _recursive(chain: list[str], statement: Statement) -> RefsimError:
 
 
 def addressed(module: Module) -> list[str]:
-    """The functions with a body whose address the module takes, in file order."""
+    """Return the functions with a body whose address the module takes, in file order."""
     taken = {
         module.aliases.get(reference.symbol.name, reference.symbol.name)
         for variable in module.variables.values()
@@ -100,6 +104,7 @@ def addressed(module: Module) -> list[str]:
 
 
 def _symbols(operands: tuple[Operand | None, ...]) -> Iterator[str]:
+    """Yield the names of symbols in operands."""
     for operand in operands:
         match operand:
             case Symbol(name):
@@ -111,9 +116,10 @@ def _symbols(operands: tuple[Operand | None, ...]) -> Iterator[str]:
 
 
 def fits(function: Function, prototype: Prototype) -> bool:
-    """Whether a function takes and gives what a prototype says, by space and size."""
+    """Return whether the parameters and results of a function match a prototype in space and size."""
 
     def shape(variables: tuple[Variable, ...]) -> list[tuple[str, int]]:
+        """Return space and size of each variable."""
         return [(variable.space, variable.size) for variable in variables]
 
     return shape(function.parameters) == shape(prototype.parameters) and shape(function.returns) == shape(

@@ -1,8 +1,9 @@
-"""Constant expressions: integers of 64 bits with or without sign, doubles, and floats spelled by their bits.
+"""Constant expressions: 64-bit integers with or without sign, doubles, and floats spelled by their bits.
 
-The rules are those of ptxas 13.0, read from the values it puts into variables: an integer is signed unless it ends in U or
-does not fit; two integers meet as unsigned if one of them is; `~` and `%` are unsigned; comparisons and `! && ||` give 0 or 1; a
-shift counts modulo 64 and keeps its left type; integers and doubles never mix, and 0f... stands for itself alone.
+The rules are those of ptxas 13.0, tested by the values that it puts into variables. An integer is signed unless it ends
+in U or does not fit. Two integers meet as unsigned if one of them is unsigned. `~` and `%` are unsigned. Comparisons
+and `! && ||` give 0 or 1. A shift counts modulo 64 and keeps its left type. Integers and doubles never mix, and 0f...
+may only stand alone.
 """
 
 import operator
@@ -61,7 +62,7 @@ _DOUBLES: dict[str, Callable[[float, float], float]] = {
 }
 _STARTS = ("-", "+", "~", "!", "(")
 _GOES_ON = frozenset((*_PRECEDENCE, "?"))
-_SURE_TO_FIT = 19  # characters: what they spell has less than 64 bits in every base
+_SURE_TO_FIT = 19  # characters: a number of this length has less than 64 bits in every base
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,12 +77,12 @@ class Constants(Cursor):
     """A cursor that reads constant expressions."""
 
     def starts_constant(self) -> bool:
-        """Whether a constant may begin here; `!` also begins a negated predicate, which the caller tells apart."""
+        """Return whether a constant may begin here; the caller separates `!` of a negated predicate."""
         token = self.token
         return token.kind in ("integer", "float") or token.text == "WARP_SZ" or token.text in _STARTS
 
     def constant(self) -> Immediate:
-        """The value of the expression that begins here; RefsimError `malformed-ptx` if it has none."""
+        """Return the value of the expression that begins here; raise `malformed-ptx` if there is none."""
         if (plain := self._plain_integer()) is not None:
             return Immediate(plain)
         value = self._ternary(0)
@@ -90,7 +91,7 @@ class Constants(Cursor):
         return Immediate(int(value.number), "f32" if value.kind == "f32" else "int")
 
     def integer_constant(self) -> int:
-        """The value of an expression that must be an integer."""
+        """Return the value of an expression that must be an integer."""
         if (plain := self._plain_integer()) is not None:
             return plain
         line, found = self.token.line, self.constant()
@@ -99,7 +100,7 @@ class Constants(Cursor):
         return found.value
 
     def _plain_integer(self) -> int | None:
-        """A number with no operator behind it, as most are: the expression that it is needs no descent."""
+        """Return a number without an operator after it, or None; most numbers are plain and need no descent."""
         token = self.tokens[self.at]
         if token.kind != "integer" or len(token.text) > _SURE_TO_FIT or self.tokens[self.at + 1].text in _GOES_ON:
             return None
@@ -107,6 +108,7 @@ class Constants(Cursor):
         return unsigned_integer(token)
 
     def _ternary(self, depth: int) -> _Value:
+        """Return the value of an expression, perhaps with `?` and `:`."""
         if depth > MAX_DEPTH:
             raise malformed(f"a constant expression is nested deeper than {MAX_DEPTH}", self.token.line)
         value = self._binary(1, depth)
@@ -122,6 +124,7 @@ class Constants(Cursor):
         return first if chooses else second
 
     def _binary(self, least: int, depth: int) -> _Value:
+        """Return the value of operators that bind at least as strongly as `least`."""
         value = self._unary(depth)
         while (level := _PRECEDENCE.get(self.token.text, 0)) >= least and self.token.kind == "mark":
             sign = self.take()
@@ -129,6 +132,7 @@ class Constants(Cursor):
         return value
 
     def _unary(self, depth: int) -> _Value:
+        """Return the value of an operand with its signs, casts and parentheses."""
         applied: list[Token] = []
         while True:
             token = self.token
@@ -152,6 +156,7 @@ class Constants(Cursor):
         return value
 
     def _literal(self) -> _Value:
+        """Return the value of an integer or float token."""
         token = self.take()
         if token.kind not in ("integer", "float") or len(token.text) > 70:
             raise malformed(f"expected an operand, found {token.text[:80]!r}", token.line)
@@ -170,12 +175,13 @@ class Constants(Cursor):
         return _Value("f64", double)
 
     def _integer(self, value: _Value) -> int:
+        """Return the number of an integer; raise `malformed-ptx` for a float."""
         if value.kind in ("f32", "f64"):
             raise malformed("an integer is needed here, not a float", self.token.line)
         return int(value.number)
 
     def _applied(self, token: Token, value: _Value) -> _Value:
-        """A unary operator or a cast."""
+        """Return the value after a unary operator or a cast."""
         if token.text in ("-", "+"):
             if value.kind == "f32":  # ptxas refuses a sign here; nvcc's older listings have it
                 return _Value("f32", int(value.number) ^ (0x80000000 if token.text == "-" else 0))
@@ -188,7 +194,7 @@ class Constants(Cursor):
         return _wrapped("u64", ~number) if token.text == "~" else _wrapped(token.text[1:], number)
 
     def _combined(self, sign: Token, left: _Value, right: _Value) -> _Value:
-        """A binary operator."""
+        """Return the value of a binary operator."""
         text = sign.text
         if "f32" in (left.kind, right.kind) or (left.kind == "f64") != (right.kind == "f64"):
             raise malformed(f"{text!r} stands between an integer and a float", sign.line)
@@ -218,13 +224,13 @@ class Constants(Cursor):
 
 
 def _wrapped(kind: str, number: int) -> _Value:
-    """An integer as one of 64 bits."""
+    """Return an integer modulo 2^64, signed or unsigned."""
     number &= _MASK
     return _Value(kind, number - (1 << 64) if kind == "s64" and number >> 63 else number)
 
 
 def unsigned_integer(token: Token) -> int:
-    """The value of an integer token: 0x1F, 0b101, 017, 42, each perhaps with U behind it."""
+    """Return the value of an integer token: 0x1F, 0b101, 017, 42, each perhaps followed by U."""
     digits = token.text.rstrip("U")
     try:
         octal = digits[0] == "0" and digits[1:2] not in ("x", "X", "b", "B")

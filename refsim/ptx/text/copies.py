@@ -1,5 +1,8 @@
-"""A function's statements as part of another one: registers renumbered, labels and local variables renamed, parameters
-bound to what the caller gives, places in the CUDA source with the call behind them."""
+"""A function's statements as part of another function.
+
+Registers are renumbered, labels and local variables renamed, parameters bound to the caller's values, and places in the
+CUDA source get the call.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -26,8 +29,8 @@ from refsim.ptx.text.syntax import (
 
 @dataclass
 class FunctionCopy:
-    """One copy of a function. `symbols` says what its own variables and parameters are called where it is put: a symbol,
-    or a register that holds an address; `shift` is the number of its first register."""
+    """One copy of a function. `symbols` holds the new names of its own variables and parameters: a symbol, or a
+    register that holds an address. `shift` is the number of its first register."""
 
     function: Function
     shift: int
@@ -38,13 +41,15 @@ class FunctionCopy:
     _locations: dict[int, tuple[Location, Location]] = field(default_factory=dict)
 
     def register(self, register: Register) -> Register:
+        """Return the renumbered register."""
         return Register(register.index + self.shift)
 
     def label(self, name: str) -> str:
+        """Return the renamed label."""
         return name + self.suffix
 
     def operand(self, operand: Operand | None) -> Operand | None:
-        """An operand as it reads in the caller."""
+        """Return an operand as it reads in the caller."""
         match operand:
             case Register():
                 return self.register(operand)
@@ -65,13 +70,15 @@ class FunctionCopy:
         return operand
 
     def symbol(self, name: str, offset: int) -> Symbol | Register:
-        """A name; the address of a parameter in a register stands only at its beginning, as compilers use it."""
+        """Return a renamed symbol, or the register that holds its address. Compilers take the address of a parameter in
+        a register only with offset 0."""
         actual = self.symbols.get(name)
         if actual is None:
             return Symbol(name, offset)
         return Symbol(actual.name, actual.offset + offset) if isinstance(actual, Symbol) else actual
 
     def address(self, address: Address) -> Address:
+        """Return an address as it reads in the caller."""
         base, offset = address.base, address.offset
         if isinstance(base, Symbol):
             moved: Register | Symbol | Immediate = self.symbol(base.name, 0)
@@ -83,10 +90,11 @@ class FunctionCopy:
         return Address(moved, offset, tuple(groups))
 
     def guard(self, guard: Guard | None) -> Guard | None:
+        """Return a guard with its register renumbered."""
         return guard and Guard(self.register(guard.register), guard.negated)
 
     def location(self, location: Location | None) -> Location | None:
-        """A place of the function as one that was called: `mine.cu:27 in slow, called at mine.cu:65`."""
+        """Return a place of the function with its call: `mine.cu:27 in slow, called at mine.cu:65`."""
         if location is None:
             return None
         known = self._locations.get(id(location))
@@ -104,7 +112,7 @@ class FunctionCopy:
         return known[1]
 
     def statement(self, statement: Statement) -> Statement:
-        """A statement as it reads in the caller."""
+        """Return a statement as it reads in the caller."""
         if not self.suffix:
             return statement
         return replace(
@@ -115,7 +123,7 @@ class FunctionCopy:
         )
 
     def variables(self) -> Iterator[Variable]:
-        """Variables that the copy needs: local ones of its own, and those of the function that all copies share."""
+        """Yield the variables of the copy: local ones of its own, and the function's shared ones."""
         for variable in self.function.variables:
             if variable.space in ("local", "param"):
                 name = variable.name + self.suffix

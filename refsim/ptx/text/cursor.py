@@ -4,7 +4,7 @@ from refsim.ptx.text.lexer import Token, malformed
 
 
 class Cursor:
-    """What a recursive descent needs of its tokens; every disappointment is `malformed-ptx` with its line."""
+    """A position in tokens for a recursive descent; every mismatch is `malformed-ptx` with its line."""
 
     def __init__(self, tokens: list[Token]) -> None:
         self.tokens = tokens
@@ -12,9 +12,11 @@ class Cursor:
 
     @property
     def token(self) -> Token:
+        """Return the token at the position."""
         return self.tokens[self.at]
 
     def take(self) -> Token:
+        """Return the token at the position and step over it; raise `malformed-ptx` at the end."""
         token = self.tokens[self.at]
         if token.kind == "end":
             raise malformed("the text ends in the middle of a statement", token.line)
@@ -22,6 +24,7 @@ class Cursor:
         return token
 
     def accept(self, *texts: str) -> str | None:
+        """Step over the token if its text is one of these; return the text, else None."""
         token = self.tokens[self.at]
         if token.text in texts and token.kind not in ("string", "end"):
             self.at += 1
@@ -29,21 +32,24 @@ class Cursor:
         return None
 
     def expect(self, text: str) -> None:
+        """Step over the token, which must have this text."""
         if self.accept(text) is None:
             raise malformed(f"expected {text!r}, found {self.token.text or 'the end of the text'!r}", self.token.line)
 
     def word(self) -> str:
+        """Return the text of a word and step over it; raise `malformed-ptx` for another token."""
         token = self.take()
         if token.kind != "word":
             raise malformed(f"expected a name, found {token.text!r}", token.line)
         return token.text
 
     def skip_statement(self) -> None:
+        """Skip to after the next semicolon."""
         while self.take().text != ";":
             pass
 
     def skip_group(self, opening: str, closing: str) -> None:
-        """Skip to the mark that closes the one which stands here."""
+        """Skip to after the mark that closes the group which begins here."""
         self.expect(opening)
         depth = 1
         while depth:

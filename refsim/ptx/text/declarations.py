@@ -1,4 +1,4 @@
-"""Declarations of variables: state space, alignment, type, size, and what they begin with."""
+"""Declarations of variables: state space, alignment, type, size, and initial value."""
 
 import struct
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from refsim.ptx.text.lexer import Token, malformed
 from refsim.ptx.text.syntax import Reference, Symbol, Variable
 
 MAX_VARIABLE_BYTES = 1 << 34
-MAX_INITIAL_BYTES = 1 << 28  # how far the values that an initialiser gives may reach; zeros behind them cost nothing
+MAX_INITIAL_BYTES = 1 << 28  # the last byte that an initializer may give; zeros after it cost nothing
 MAX_ALIGN = 1 << 16
 SPACES = (".global", ".const", ".shared", ".local", ".param")
 OPAQUE = ("texref", "samplerref", "surfref")
@@ -20,7 +20,7 @@ _WIDTHS = {"16x2": 32, "e4m3x2": 16, "texref": 64, "samplerref": 64, "surfref": 
 
 @dataclass
 class _Initial:
-    """The bytes and addresses that an initialiser gives, while it is read."""
+    """The bytes and addresses of an initializer while it is read."""
 
     type: str
     width: int
@@ -30,7 +30,7 @@ class _Initial:
 
 @dataclass(frozen=True)
 class _Kind:
-    """What stands in front of the names of a declaration."""
+    """The part of a declaration in front of the names."""
 
     space: str
     type: str
@@ -40,7 +40,7 @@ class _Kind:
     is_pointer: bool
 
     def spelled(self, dimensions: Sequence[int]) -> str:
-        """The type as people write it: f32, pointer, b8[12]."""
+        """Return the type as people write it: f32, pointer, b8[12]."""
         return "pointer" if self.is_pointer else self.type + "".join(f"[{extent}]" for extent in dimensions)
 
 
@@ -48,7 +48,7 @@ class Declarations(Constants):
     """A cursor that reads declarations of variables."""
 
     def variables(self, external: bool = False, *, single: bool = False) -> list[Variable]:
-        """The variables of one declaration; in a parameter list (`single`) a comma starts the next declaration."""
+        """Return the variables of one declaration; in a parameter list (`single`) a comma starts the next one."""
         kind = self.variable_kind()
         found = []
         while True:
@@ -60,14 +60,14 @@ class Declarations(Constants):
         return found
 
     def variable_kind(self) -> _Kind:
-        """Space, alignment, vector length and type; hints such as .ptr and .attribute are read and dropped."""
+        """Return space, alignment, vector length and type; drop hints such as .ptr and .attribute."""
         space = self.take().text[1:]
         type, width, vector, align, pointee = "", 1, 1, 0, False
         while self.token.kind == "directive":
             directive = self.take()
             if directive.text == ".align":
                 given = self.alignment(directive)
-                # Behind .ptr it is the alignment of what the parameter points to, not of the parameter.
+                # After .ptr it is the alignment of the pointer's target, not of the parameter.
                 align = align if pointee else given
             elif directive.text == ".ptr":
                 pointee = True
@@ -84,13 +84,14 @@ class Declarations(Constants):
         return _Kind(space, type, width, vector, align, pointee)
 
     def alignment(self, directive: Token) -> int:
+        """Return the alignment that stands here; raise `malformed-ptx` unless it is a power of two."""
         given = self.integer_constant()
         if not 0 < given <= MAX_ALIGN or given & (given - 1):
             raise malformed(f"alignment {given} is no power of two up to {MAX_ALIGN}", directive.line)
         return given
 
     def variable(self, kind: _Kind, external: bool) -> Variable:
-        """One name with its dimensions and what it begins with."""
+        """Return one variable with its dimensions and its initial value."""
         line, name = self.token.line, self.word()
         dimensions: list[int] = []
         while self.accept("["):
@@ -124,9 +125,10 @@ class Declarations(Constants):
             kind.spelled(dimensions),
         )
 
-    # ---- initialisers
+    # ---- initializers
     def initializer(self, initial: _Initial, shape: Sequence[int]) -> _Initial:
-        """Read the values of a variable: one, or braces that follow the dimensions (an empty one is as long as needed)."""
+        """Read the values of a variable: one value, or braces that follow the dimensions. An empty first dimension is
+        as long as needed."""
         if len(shape) > MAX_DEPTH:
             raise malformed(f"a variable of {len(shape)} dimensions", self.token.line)
         if self.token.text == "{":
@@ -136,7 +138,7 @@ class Declarations(Constants):
         return initial
 
     def nested(self, initial: _Initial, shape: Sequence[int], start: int) -> None:
-        """One pair of braces, whose first element is number `start`: an inner pair begins the next row."""
+        """Read one pair of braces, whose first element is number `start`; an inner pair begins the next row."""
         line, stride, at = self.token.line, _product(shape[1:]), 0
         self.expect("{")
         while not self.accept("}"):
@@ -155,7 +157,7 @@ class Declarations(Constants):
             raise malformed(f"{at} initial values for {shape[0] * stride}", line)
 
     def value(self, initial: _Initial, index: int) -> None:
-        """One element: a constant, an address, a part of an address such as 0xff00(name)."""
+        """Read one element: a constant, an address, or a part of an address such as 0xff00(name)."""
         token, offset = self.token, index * initial.width
         if offset + initial.width > MAX_INITIAL_BYTES:
             raise malformed(f"an initialiser reaches byte {offset}, beyond {MAX_INITIAL_BYTES}", token.line)
@@ -174,12 +176,12 @@ class Declarations(Constants):
         initial.values[offset : offset + initial.width] = bits.to_bytes(initial.width, "little")
 
     def expect_mask(self, mask: int, token: Token) -> None:
-        """Only a whole byte of an address may be picked."""
+        """Raise `malformed-ptx` unless a mask selects one whole byte of an address."""
         if mask not in [0xFF << shift for shift in range(0, 64, 8)]:
             raise malformed(f"{token.text!r} picks no byte of an address", token.line)
 
     def address_constant(self) -> Symbol:
-        """`name`, `name+8`, `generic(name)`, `generic(name)+8`: addresses of globals are generic as they are."""
+        """Return `name`, `name+8`, `generic(name)` or `generic(name)+8`; addresses of globals are generic."""
         name = self.word()
         if name == "generic" and self.token.text == "(":
             self.take()
@@ -189,7 +191,7 @@ class Declarations(Constants):
         return Symbol(self.variable_named(name), self.offset_behind())
 
     def offset_behind(self) -> int:
-        """The constant behind an address: `+8`, `-4`, or 0 if there is none."""
+        """Return the constant after an address: `+8`, `-4`, or 0 if there is none."""
         if self.token.text not in ("+", "-"):
             return 0
         line = self.token.line
@@ -200,12 +202,12 @@ class Declarations(Constants):
         return offset
 
     def variable_named(self, name: str) -> str:
-        """The unique name of a variable; a module has no other."""
+        """Return the unique name of a variable; at module level that is its own name."""
         return name
 
 
 def _element_bits(value: int, kind: str, initial: _Initial, token: Token) -> int:
-    """The bits of one constant in a variable: doubles become floats in .f32 and .b32, integers lose what does not fit."""
+    """Return the bits of one constant in a variable: doubles become floats in .f32 and .b32, integers are truncated."""
     if kind == "int":
         if initial.type[0] == "f":
             raise malformed(f"{token.text!r} initialises a variable of type {initial.type}", token.line)
@@ -220,6 +222,7 @@ def _element_bits(value: int, kind: str, initial: _Initial, token: Token) -> int
 
 
 def _product(dimensions: Sequence[int]) -> int:
+    """Return the product of dimensions, 1 without any."""
     product = 1
     for dimension in dimensions:
         product *= dimension
@@ -227,7 +230,7 @@ def _product(dimensions: Sequence[int]) -> int:
 
 
 def type_bits(token: Token) -> int:
-    """The width of a register or variable type: .f16x2 has 32 bits, .pred counts as 1."""
+    """Return the width of a register or variable type: .f16x2 has 32 bits, .pred counts as 1."""
     name = token.text[1:]
     if name == "pred":
         return 1

@@ -1,4 +1,4 @@
-"""Entries by the names that people write: `scale` for `_Z5scalePfi`, `k<4>` for `_Z1kILi4EEvPf`; mangled ones as they are."""
+"""Entries by the names that people write: `scale` for `_Z5scalePfi`, `k<4>` for `_Z1kILi4EEvPf`, or mangled."""
 
 import re
 from collections.abc import Collection
@@ -9,7 +9,7 @@ from refsim.ptx.text.mangled_arguments import template_arguments
 from refsim.ptx.text.source_names import demangled
 
 NAMES_MARK = "// refsim entry: "
-"""What stands before `k<4> = _Z1kILi4EEvPf` at the end of a PTX text whose compiler was asked for k<4>."""
+"""The mark before `k<4> = _Z1kILi4EEvPf` at the end of a PTX text, for a requested instance k<4>."""
 _SAME = {
     "unsigned": "unsigned int",
     "uint8_t": "unsigned char",
@@ -33,10 +33,8 @@ _LITERAL = re.compile(r"(-?\d+)(?:[uU]?[lL]{0,2})")
 
 
 def entry_named(name: str, entries: Collection[str], text: str = "", where: str = "") -> str:
-    """The entry of a module that a name means; `text` is the PTX, in whose comments compilers say what they made of a name.
-
-    Raises RefsimError `unknown-entry` with the nearest names, `ambiguous-name` with all that fit.
-    """
+    """Return the entry of a module that a name means. `text` is the PTX, in whose comments compilers write the entry of
+    a requested name. Raises RefsimError `unknown-entry` with the nearest names, `ambiguous-name` with all that fit."""
     if not isinstance(name, str):
         raise unknown("entry", name, list(entries), where=where)
     if name in entries:
@@ -71,12 +69,13 @@ def entry_named(name: str, entries: Collection[str], text: str = "", where: str 
 
 
 def spelled(entry: str) -> str:
-    """An entry as it stands in C++: `_Z1kILi4EEvPf` is k<4>, `scale` itself."""
+    """Return an entry as it is written in C++: `_Z1kILi4EEvPf` is k<4>, `scale` itself."""
     arguments = template_arguments(entry)
     return demangled(entry) + (f"<{', '.join(arguments)}>" if arguments else "")
 
 
 def _said(text: str) -> list[tuple[str, str]]:
+    """Return the names that compilers noted in the text, with their entries."""
     if NAMES_MARK not in text:
         return []
     lines = (line.removeprefix(NAMES_MARK) for line in text.splitlines() if line.startswith(NAMES_MARK))
@@ -84,6 +83,7 @@ def _said(text: str) -> list[tuple[str, str]]:
 
 
 def _fits(entry: str, base: str, arguments: tuple[str, ...] | None) -> bool:
+    """Return whether an entry has this name and begins with these template arguments (None: any)."""
     full = demangled(entry)
     if base not in (full, full.rpartition("::")[2]):
         return False
@@ -91,10 +91,11 @@ def _fits(entry: str, base: str, arguments: tuple[str, ...] | None) -> bool:
         return True
     held = [_same(argument) for argument in template_arguments(entry)]
     given = [_same(argument) for argument in arguments]
-    return held[: len(given)] == given  # what follows may be default arguments
+    return held[: len(given)] == given  # later ones may be default arguments
 
 
 def _same(argument: str) -> str:
+    """Return one spelling for all spellings of a template argument."""
     squeezed = _CONST.sub(r"\1 const", _squeezed(argument).removeprefix("::"))
     literal = _LITERAL.fullmatch(squeezed)
     return literal[1] if literal else _SAME.get(squeezed, squeezed)
@@ -102,7 +103,7 @@ def _same(argument: str) -> str:
 
 @lru_cache(maxsize=1024)
 def _split(name: str) -> tuple[str, tuple[str, ...] | None]:
-    """`f<A<1,2>,3>` is f and (A<1,2>, 3); parameter types behind the name are left out."""
+    """Return name and template arguments: `f<A<1,2>,3>` is f and (A<1,2>, 3); parameter types are left out."""
     name = name.removeprefix("&").removeprefix("::")
     start = name.find("<")
     if start < 0:
@@ -119,5 +120,5 @@ def _split(name: str) -> tuple[str, tuple[str, ...] | None]:
 
 
 def _squeezed(name: str) -> str:
-    """Without spaces, but for those between two words."""
+    """Return a name without spaces, except between two words."""
     return re.sub(r"\s*([^\w\s])\s*", r"\1", " ".join(name.split()))

@@ -7,10 +7,7 @@ from refsim.ptx.text.lexer import MAX_TEXT
 
 
 def read_ptx(path: "str | PathLike[str]") -> str:
-    """The text of a file, with the errors that readers of data raise (exit 3).
-
-    Raises RefsimError: `no-such-file`, `not-a-file` (a pipe, a device, a directory), `too-large` before anything is
-    read, `unreadable-file` for what is not UTF-8.
-    """
+    """Return the text of a file. Raises RefsimError: `no-such-file`, `not-a-file` (a pipe, a device, a directory),
+    `too-large` before anything is read, `unreadable-file` for a file that is not UTF-8 (all exit 3)."""
     where = checked_path(path)
     return text_of(read_whole(where, MAX_TEXT, "a PTX file"), "a file of PTX or CUDA text", str(where))

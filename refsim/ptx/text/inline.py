@@ -1,12 +1,12 @@
-"""Calls of device functions, resolved before an entry is lowered: one function without calls that does the same.
+"""Calls of device functions, resolved before an entry is lowered: one equivalent function without calls.
 
-A call becomes a copy of the callee's body as long as the whole stays small. Beyond that, or deep within calls, the body is
-put once behind the entry and shared: a call notes where it goes on and branches there, a return is a branch table. The
-.param variables of a call sequence become local memory of each lane, and formal parameters are other names for them: PTX
-passes by value, and a callee only reads its parameters and only writes its results.
+A call becomes a copy of the callee's body while the whole stays small. Beyond that, or deep within calls, the body is
+put once after the entry and shared: a call notes where it goes on and branches there, and a return is a branch table.
+The .param variables of a call sequence become local memory of each lane, and formal parameters are other names for
+them: PTX passes by value, and a callee only reads its parameters and only writes its results.
 
-A call through a register compares it with the address of every function it may reach: those of a `.calltargets`, or all
-whose address the module takes and whose parameters fit the prototype.
+A call through a register compares it with the address of every function it may reach: the functions of a
+`.calltargets`, or all functions whose address the module takes and whose parameters fit the prototype.
 """
 
 from collections import deque
@@ -42,11 +42,9 @@ Work = Iterator["Work"]
 
 
 def inline(module: Module, function: Function) -> Function:
-    """A function without calls that does what the given one does; the same object if it calls nothing.
-
-    Raises RefsimError: `unsupported-feature` (recursion, a function without a body in the module, or operands that do
-    not fit its parameters), `too-large` (too many statements in all).
-    """
+    """Return an equivalent function without calls, or the given object if it has no calls. Raises RefsimError:
+    `unsupported-feature` (recursion, a function without a body in the module, or operands that do not fit its
+    parameters), `too-large` (too many statements in all)."""
     calls = any(is_call(statement) for statement in function.statements)
     if not calls and not any(variable.space == "param" for variable in function.variables):
         return function
@@ -55,7 +53,7 @@ def inline(module: Module, function: Function) -> Function:
 
 @dataclass
 class _Shared:
-    """A body that stands once: where it begins, the register that tells a return where to go, and those places."""
+    """A body that stands once: its start, the register that tells a return where to go, and the places to return to."""
 
     copy: FunctionCopy
     start: str
@@ -67,7 +65,7 @@ class _Shared:
 
 
 class _Linker:
-    """Puts the statements of an entry and of all it calls into one function."""
+    """A builder of one function from the statements of an entry and of all functions that it calls."""
 
     def __init__(self, module: Module, entry: Function) -> None:
         self.module, self.entry = module, entry
@@ -82,7 +80,7 @@ class _Linker:
         self.reachable = addressed(module) if self.is_indirect else []
 
     def link(self) -> Function:
-        """The entry first, then the bodies that are shared."""
+        """Return the linked function: the entry first, then the shared bodies."""
         copy = self.begin(FunctionCopy(self.entry, 0, "", active=(self.entry.name,)))
         _run(self.body(copy, None))
         while self.waiting:
@@ -102,7 +100,7 @@ class _Linker:
         return self.out
 
     def set_idle(self) -> None:
-        """In front of everything: no shared body is running."""
+        """Mark every shared body as not running, in front of all other statements."""
         first = [
             Statement("mov.pred", (shared.is_running, Immediate(0)), None, self.entry.line, None)
             for shared in self.shared.values()
@@ -126,18 +124,19 @@ class _Linker:
         return copy
 
     def declare(self, variable: Variable) -> None:
+        """Add a variable to the function once."""
         if variable.name not in self.known_variables:
             self.known_variables.add(variable.name)
             self.out.variables.append(variable)
 
     def register(self, name: str, bits: int) -> Register:
-        """A register of the linked function itself."""
+        """Return a register of the linked function itself."""
         self.out.register_bits.append(bits)
         self.out.register_names.append(name)
         return Register(len(self.out.register_bits) - 1)
 
     def body(self, copy: FunctionCopy, shared: _Shared | None) -> Work:
-        """Emit the statements of a copy; what it calls is emitted by the work that it yields."""
+        """Emit the statements of a copy; yield the work that emits its calls."""
         function, out = copy.function, self.out
         end = f"end{copy.suffix}"
         labels: dict[int, list[str]] = {}
@@ -161,7 +160,7 @@ class _Linker:
 
     # ---- calls
     def call(self, copy: FunctionCopy, statement: Statement) -> Work:
-        """One call: around it if its guard says so, to the function that it names or to one of those it may reach."""
+        """Emit one call, guarded by a branch around it: to the named function, or to one of those it may reach."""
         out, moved = self.out, copy.statement(statement)
         if len(out.statements) > MAX_STATEMENTS:
             raise RefsimError(
@@ -197,7 +196,7 @@ class _Linker:
         out.labels[behind] = len(out.statements)
 
     def targets(self, copy: FunctionCopy, statement: Statement) -> list[str]:
-        """The functions that an indirect call may reach."""
+        """Return the functions that an indirect call may reach."""
         label = statement.operands[3] if len(statement.operands) > 3 else None
         prototype = copy.function.prototypes.get(label.name) if isinstance(label, Label) else None
         if prototype is None:
@@ -207,11 +206,11 @@ class _Linker:
         return [name for name in self.reachable if fits(self.module.functions[name], prototype)]
 
     def named(self, name: str) -> str:
-        """A function by its own name."""
+        """Return the own name of a function that may be named by an alias."""
         return self.module.aliases.get(name, name)
 
     def direct(self, copy: FunctionCopy, statement: Statement, moved: Statement, name: str) -> Work:
-        """A call of a function that is known, as a copy of it or as a branch to the one that is shared."""
+        """Emit a call of a known function, as a copy of it or as a branch to its shared body."""
         name, out = self.named(name), self.out
         if not has_body(self.module, name):
             if name not in RUNTIME:
@@ -252,7 +251,7 @@ class _Linker:
         out.statements += stores
 
     def share(self, callee: Function, name: str) -> _Shared:
-        """Begin a body that stands once; its parameters are addresses in registers."""
+        """Return a new body that stands once; its parameters are addresses in registers."""
         suffix = f"@shared{self.number()}"
         copy = self.begin(
             FunctionCopy(callee, 0, suffix, call=Statement("call", (), None, callee.line, None), active=(name,))
@@ -274,14 +273,14 @@ class _Linker:
         call: Statement,
         pairs: list[tuple[Variable, Operand | None, bool]],
     ) -> list[Statement]:
-        """Give the callee its parameters; the statements that fetch results afterwards."""
+        """Bind the callee's parameters; return the statements that fetch results after the call."""
         after: list[Statement] = []
         for formal, actual, is_result in pairs:
             moved = copy.operand(actual)
             if formal.space == "reg":
                 after += self.bind_register(callee, formal, actual, moved, call, is_result=is_result)
                 continue
-            if not isinstance(actual, Symbol):  # a value where a .param variable is usual
+            if not isinstance(actual, Symbol):  # a value in place of a .param variable
                 holder = Symbol(f"{formal.name}@held{self.number()}")
                 self.declare(Variable(holder.name, "local", formal.size, formal.align))
                 if is_result and isinstance(moved, Register):
@@ -307,7 +306,7 @@ class _Linker:
         *,
         is_result: bool,
     ) -> list[Statement]:
-        """A parameter in a register: moved there before the call, or from there afterwards."""
+        """Emit the move of a register parameter before the call; return the move of a register result after it."""
         indices = callee.function.register_parameters.get(formal.name, ())
         if len(indices) != 1:
             raise unsupported(f"{callee.function.name} takes a vector in registers", call)
@@ -328,19 +327,21 @@ class _Linker:
 
     # ---- statements
     def made(self, call: Statement, opcode: str, *operands: Operand | None, guard: Guard | None = None) -> Statement:
+        """Return a statement at the place of a call."""
         return replace(call, opcode=opcode, operands=operands, guard=guard)
 
     def emit(self, call: Statement, opcode: str, *operands: Operand | None, guard: Guard | None = None) -> None:
-        """A statement that a call stands for in part."""
+        """Append a statement that is a part of a call."""
         self.out.statements.append(self.made(call, opcode, *operands, guard=guard))
 
     def number(self) -> int:
+        """Return a new number for labels and variables."""
         self.copies += 1
         return self.copies
 
 
 def _run(work: Work) -> None:
-    """Work and all the work that it yields, in order, however deep."""
+    """Run work and all the work that it yields, in order, at any depth."""
     stack = [work]
     while stack:
         inner = next(stack[-1], None)
@@ -358,7 +359,7 @@ def _vector(operand: Operand | None) -> Vector:
 def _paired(
     callee: Function, results: Vector, arguments: Vector, call: Statement
 ) -> list[tuple[Variable, Operand | None, bool]]:
-    """The callee's formal parameters and results, each with what the call gives for it; True for results."""
+    """Return formal parameters and results with their actual operands, and whether each is a result."""
     found: list[tuple[Variable, Operand | None, bool]] = []
     for actuals, formals, what in (
         (arguments.elements, callee.parameters, "arguments"),
@@ -376,7 +377,7 @@ def _paired(
 
 
 def _local(statement: Statement, copy: FunctionCopy) -> Statement:
-    """An access to a parameter of a call as one to local memory; parameters of the entry stay where they are."""
+    """Return an access to a parameter of a call as an access to local memory; parameters of the entry stay."""
     mnemonic, _, rest = statement.opcode.partition(".param")
     if mnemonic not in ("ld", "ld.weak", "st", "st.weak", "cvta", "cvta.to") or rest.startswith("::entry"):
         return statement

@@ -1,7 +1,7 @@
-"""PTX text to tokens: one regular expression, line numbers kept, comments dropped.
+"""From PTX text to tokens: one regular expression, line numbers kept, comments dropped.
 
-A `.loc` as compilers write it is one token: with line information they are a third of a text. One that an expression may go
-on behind, or whose numbers are spelled otherwise, is a directive with what follows it, as any other.
+A `.loc` as compilers write it is one token, since `.loc` is a third of a text with line information. A `.loc` that an
+expression may continue, or with unusual numbers, is a directive followed by tokens, like any other directive.
 """
 
 import re
@@ -14,7 +14,7 @@ MAX_TEXT = 64 << 20
 MAX_TOKENS = 1 << 24
 MAX_MARKS = 1 << 17  # one after another: no file has so many, and millions of them take minutes to refuse otherwise
 
-# Words come first: most of a text is words. Nothing else begins as they do; what is left at the end is "odd".
+# Words come first: most of a text is words, and no other token begins like one. The rest at the end is "odd".
 _TOKEN = re.compile(
     r"""[ \t\r\f\v]*+(?:
       (?P<word>(?:[A-Za-z_][\w$]*|[%$][\w$]+)(?:(?:\.|::)[A-Za-z0-9_]+)*)
@@ -48,12 +48,12 @@ class Token(NamedTuple):
 
 
 def malformed(what: str, line: int, help: str = "") -> RefsimError:
-    """The error for text that is not PTX."""
+    """Return the error for text that is not PTX."""
     return RefsimError("malformed-ptx", what, where=f"PTX line {line}", help=help, kind=Kind.UNREADABLE)
 
 
 def tokenize(text: str) -> list[Token]:
-    """All tokens of a PTX text, closed by one of kind "end"; RefsimError `malformed-ptx` names the line."""
+    """Return all tokens of a PTX text, closed by one of kind "end"; raise `malformed-ptx` with the line."""
     if len(text) > MAX_TEXT:
         raise malformed(f"the text has {len(text)} characters, more than the limit of {MAX_TEXT}", 1)
     tokens: list[Token] = []
@@ -61,11 +61,11 @@ def tokenize(text: str) -> list[Token]:
     position, line, marks = 0, 1, 0
     while True:
         found = match(text, position)
-        assert found is not None  # something stands here, or the end
+        assert found is not None  # a token or the end always matches
         kind, position = found.lastgroup, found.end()
         if kind == "newline":
             line += found[kind].count("\n")
-        elif kind == "semicolon":  # many are as good as one
+        elif kind == "semicolon":  # several in a row mean one
             add(Token("mark", ";", line))
             line += found[kind].count("\n")
         elif kind == "comment":

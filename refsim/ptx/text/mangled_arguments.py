@@ -1,4 +1,4 @@
-"""The template arguments in an Itanium-mangled name, in C++: what a kernel was instantiated with."""
+"""The template arguments in an Itanium-mangled name, in C++: the arguments that a kernel was instantiated with."""
 
 from functools import lru_cache
 
@@ -33,7 +33,8 @@ _AROUND = {"P": "{}*", "R": "{}&", "O": "{}&&", "K": "{} const", "V": "{} volati
 
 @lru_cache(maxsize=4096)
 def template_arguments(name: str) -> tuple[str, ...]:
-    """`_Z1kILi4EfEvPf` has ("4", "float"); what is not understood reads "?", and a name without arguments has none."""
+    """Return the template arguments: `_Z1kILi4EfEvPf` has ("4", "float"). An argument that is not understood reads "?".
+    A name without arguments has none."""
     if not name.startswith("_Z"):
         return ()
     whole = MangledName(name[2:])
@@ -52,6 +53,7 @@ class _Arguments:
         self.text, self.at = text, 0
 
     def many(self, depth: int = 0) -> list[str]:
+        """Return the arguments up to the closing E, packs included."""
         found: list[str] = []
         self.at += 1  # I or J
         while self.at < len(self.text) and self.text[self.at] != "E":
@@ -63,6 +65,7 @@ class _Arguments:
         return found
 
     def one(self, depth: int) -> str:
+        """Return one argument, "?" if it is not understood."""
         if depth > MAX_NAME_DEPTH:
             return "?"
         letter = self.text[self.at : self.at + 1]
@@ -79,7 +82,8 @@ class _Arguments:
         return self.named(depth)
 
     def literal(self) -> str:
-        """`Li4E` is 4, `Lin3E` -3, `Lb1E` true, `LN4ModeE2E` and `L4Mode2E` 2: of an enumeration its number."""
+        """Return a value: `Li4E` is 4, `Lin3E` -3, `Lb1E` true; `LN4ModeE2E` and `L4Mode2E` are 2 (an enum's
+        number)."""
         self.at += 1
         start = self.at
         self.one(MAX_NAME_DEPTH)
@@ -91,7 +95,7 @@ class _Arguments:
         return _BOOLEANS.get(kind + value, value.replace("n", "-", 1) if value.lstrip("n").isdigit() else "?")
 
     def named(self, depth: int) -> str:
-        """A class, perhaps in a namespace, perhaps with arguments of its own."""
+        """Return a class, perhaps in a namespace, perhaps with template arguments."""
         name = MangledName(self.text[self.at :])
         spelt = name.name()
         if not spelt or name.at == 0:

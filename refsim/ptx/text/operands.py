@@ -1,7 +1,7 @@
 """Operands of instructions: registers and their parts, constants, names, addresses, vectors.
 
-Two spellings that ptxas takes are written out as statements in front: `%r1+4` where a value stands is an addition, and
-`name[%r1]` the address of an element.
+Two spellings that ptxas takes are written out as statements in front: `%r1+4` as a value is an addition, and
+`name[%r1]` is the address of an element.
 """
 
 from functools import lru_cache
@@ -66,7 +66,7 @@ class OperandCursor(Declarations):
         self.elements: dict[str, int] = {}
 
     def operands(self) -> list[Operand | None]:
-        """All operands of an instruction; `d|p` are two results in one."""
+        """Return all operands of an instruction; `d|p` is one operand with two results."""
         if self.token.text == ";":
             return []
         found = [self.operand()]
@@ -77,7 +77,7 @@ class OperandCursor(Declarations):
         return found
 
     def operand(self, *, inner: bool = False) -> Operand | None:
-        """One operand; an `inner` one stands in an address, in a vector or behind '!', where no other of these may."""
+        """Return one operand; an `inner` one stands in an address, in a vector or after '!', and is none of these."""
         token = self.token
         if inner and token.text in ("[", "{"):
             raise malformed(f"{token.text!r} cannot stand inside an operand", token.line)
@@ -96,7 +96,7 @@ class OperandCursor(Declarations):
         return self.constant()
 
     def vector(self) -> Vector:
-        """What stands between braces, of which the first is taken."""
+        """Return the elements between braces; the opening brace is taken already."""
         elements: list[Operand | None] = []
         while not self.accept("}"):
             elements.append(self.operand(inner=True))
@@ -107,7 +107,7 @@ class OperandCursor(Declarations):
         return Vector(tuple(elements))
 
     def address(self) -> Address:
-        """What stands between brackets, of which the first is taken: a base, an offset, the coordinates of a tensor."""
+        """Return a base, an offset and tensor coordinates between brackets; the opening bracket is taken already."""
         line, base = self.token.line, self.base()
         if isinstance(base, Immediate):
             base, offset = Immediate(0), base.value
@@ -122,7 +122,7 @@ class OperandCursor(Declarations):
         return Address(base, offset, tuple(groups))
 
     def base(self) -> Register | Symbol | Immediate:
-        """What an address begins with."""
+        """Return the base of an address."""
         token = self.token
         if token.kind == "word" and token.text != "WARP_SZ":
             found = self.known(self.take())
@@ -135,7 +135,7 @@ class OperandCursor(Declarations):
         return found
 
     def named(self, *, inner: bool) -> Operand | None:
-        """An operand that begins with a name, with what may stand behind one: `+4`, `[1]`, `[%r1+1]`."""
+        """Return an operand that begins with a name, perhaps followed by `+4`, `[1]` or `[%r1+1]`."""
         token = self.take()
         found = self.known(token)
         behind = self.token.text
@@ -150,7 +150,7 @@ class OperandCursor(Declarations):
         raise malformed(f"{behind!r} cannot follow {token.text!r}", token.line)
 
     def known(self, token: Token) -> Operand | None:
-        """What a name stands for: a register, a special register, a label, a variable or a function; None for `_`."""
+        """Return the meaning of a name: a register, special register, label, variable or function; None for `_`."""
         name, scopes = token.text, self.scopes
         if name == "_":
             return None
@@ -167,11 +167,12 @@ class OperandCursor(Declarations):
         return Symbol(scopes.variable(name))
 
     def sum(self, register: Register) -> Register:
-        """`%r1+4` as a value: an addition in front, in the register's own width."""
+        """Return `%r1+4` as a value: emit an addition in front, in the register's own width."""
         self.expect("+")
         return self.added(register, self.integer_constant())
 
     def added(self, register: Register, offset: int) -> Register:
+        """Return a new register, and emit the addition of an offset to a register into it."""
         bits = max(16, self.scopes.function.register_bits[register.index])
         if bits == 128:
             raise malformed("nothing is added to a register of 128 bits", self.token.line)
@@ -180,7 +181,7 @@ class OperandCursor(Declarations):
         return Register(target)
 
     def element(self, symbol: Symbol) -> Operand:
-        """`name[3]` and `name[%r1+1]`: an element, which mov takes the address of and others access."""
+        """Return the element of `name[3]` or `name[%r1+1]`: mov takes its address, other opcodes access it."""
         self.expect("[")
         is_value = self.opcode.startswith("mov.")
         size = self.elements.get(symbol.name, 1)
@@ -201,19 +202,21 @@ class OperandCursor(Declarations):
         return Register(target) if is_value else Address(Register(target), 0)
 
     def statement_in_front(self, opcode: str, operands: tuple[Operand, ...]) -> None:
-        """A statement that the one being read stands for in part."""
+        """Append a statement that is a part of the one being read."""
         self.scopes.function.statements.append(Statement(opcode, operands, None, self.token.line, self.location))
 
     def check_offset(self, offset: int, line: int) -> None:
+        """Raise `malformed-ptx` for an offset beyond 32 bits."""
         if not -(1 << 32) < offset < 1 << 32:
             raise malformed(f"offset {offset} is beyond 32 bits", line)
 
     def variable_named(self, name: str) -> str:
+        """Return the unique name of a variable in the scopes around this place."""
         return self.scopes.variable(name) if self.scopes.inside else name
 
     # ---- calls
     def call_operands(self) -> list[Operand | None]:
-        """`call (results), function, (arguments), prototype`: results, function, arguments, and the prototype if given."""
+        """Return results, function, arguments and prototype of `call (results), function, (arguments), prototype`."""
         results = self.call_list() if self.token.text == "(" else Vector(())
         self.accept(",")
         callee, arguments = self.operand(), Vector(())
@@ -226,6 +229,7 @@ class OperandCursor(Declarations):
         return [results, callee, arguments, *prototype[:1]]
 
     def call_list(self) -> Vector:
+        """Return the operands between parentheses."""
         self.expect("(")
         found: list[Operand | None] = []
         while not self.accept(")"):

@@ -1,4 +1,4 @@
-"""Tokens to a Module: a recursive descent with the scopes of PTX (registers, variables and labels nest in braces)."""
+"""From tokens to a Module: a recursive descent with the scopes of PTX (braces nest registers, variables and labels)."""
 
 import re
 from dataclasses import replace
@@ -17,12 +17,12 @@ MAX_INLINED = 64  # calls within calls that a `.loc` may name
 
 
 def parse(text: str) -> Module:
-    """The module that a PTX text describes; RefsimError `malformed-ptx` (exit 3) names line and token otherwise."""
+    """Return the module of a PTX text; raise RefsimError `malformed-ptx` (exit 3) with line and token."""
     return _Parser(tokenize(text)).module()
 
 
 def signatures(text: str) -> Module:
-    """What the host needs of a PTX text: variables, entries with parameters and directives; bodies are not read."""
+    """Return what the host needs of a PTX text: variables, entries with parameters and directives, without bodies."""
     return _Parser(tokenize(text), bodies=False).module()
 
 
@@ -39,6 +39,7 @@ class _Parser(OperandCursor):
 
     # ---- module level
     def module(self) -> Module:
+        """Read the whole text and return its module."""
         while self.token.kind != "end":
             token = self.token
             if token.text == ".version":
@@ -68,6 +69,7 @@ class _Parser(OperandCursor):
         return self.out
 
     def version(self) -> str:
+        """Read a `.version` directive and return its number."""
         line, token = self.take().line, self.take()
         if not re.fullmatch(r"[0-9]{1,4}\.[0-9]{1,4}", token.text):
             found = repr(token.text) if token.text else "the end"
@@ -75,6 +77,7 @@ class _Parser(OperandCursor):
         return token.text
 
     def file_directive(self) -> None:
+        """Read a `.file` directive."""
         self.take()
         self.integer_constant()
         name = self.take()
@@ -84,12 +87,13 @@ class _Parser(OperandCursor):
             self.integer_constant()
 
     def section(self) -> None:
-        """What debuggers read; the names that it keeps are known already."""
+        """Skip a section for debuggers; `source_names` has read its names already."""
         self.take()
         self.take()
         self.skip_group("{", "}")
 
     def alias(self) -> None:
+        """Read an `.alias` directive."""
         self.take()
         name = self.word()
         self.expect(",")
@@ -97,10 +101,12 @@ class _Parser(OperandCursor):
         self.expect(";")
 
     def attributes(self) -> None:
+        """Skip `.attribute` lists."""
         while self.accept(".attribute"):
             self.skip_group("(", ")")
 
     def definition(self) -> None:
+        """Read a function or module variables, with the linkage in front."""
         external = False
         self.attributes()
         while linkage := self.accept(*_LINKAGE):
@@ -121,6 +127,7 @@ class _Parser(OperandCursor):
 
     # ---- functions
     def function_definition(self, *, is_entry: bool) -> None:
+        """Read a function or its declaration; a second body is `malformed-ptx`."""
         self.attributes()
         function = Function("", is_entry, (), (), self.token.line)
         self.scopes, scope = Scopes(function), Scope()
@@ -146,7 +153,7 @@ class _Parser(OperandCursor):
         self.scopes.inside.pop()
 
     def function_directives(self, function: Function) -> None:
-        """`.maxntid 256, 1, 1` and the like, with their numbers; a pragma is dropped."""
+        """Read directives such as `.maxntid 256, 1, 1` with their numbers; drop a pragma."""
         while self.token.kind == "directive":
             if self.token.text == ".pragma":
                 self.skip_statement()
@@ -158,7 +165,7 @@ class _Parser(OperandCursor):
             function.directives[directive] = tuple(numbers)
 
     def parameter_list(self) -> tuple[Variable, ...]:
-        """Parameters between parentheses, if any stand here; one of space "reg" is a register of the function."""
+        """Return parameters between parentheses, if any; a parameter of space "reg" is a register of the function."""
         if not self.accept("("):
             return ()
         found: list[Variable] = []
@@ -176,6 +183,7 @@ class _Parser(OperandCursor):
         return tuple(found)
 
     def register_parameter(self, name: str, kind: RegisterType) -> Variable:
+        """Return a parameter that is a register, and declare the register."""
         registers = self.scopes.declare(name, kind, self.token.line) if name != "_" else ()
         if registers:
             self.scopes.function.register_parameters[name] = registers
@@ -183,6 +191,7 @@ class _Parser(OperandCursor):
         return Variable(name, "reg", size, size, element=size)
 
     def block(self, line: int) -> None:
+        """Read the statements of a pair of braces, with a scope of their own."""
         start = self.at
         self.expect("{")
         if len(self.scopes.inside) >= MAX_DEPTH:
@@ -194,6 +203,7 @@ class _Parser(OperandCursor):
         self.scopes.inside.pop()
 
     def statement(self, scope: Scope) -> None:
+        """Read a block, a directive, a label, a `.loc` or an instruction."""
         token = self.token
         if token.text == "{":
             self.block(token.line)
@@ -209,7 +219,7 @@ class _Parser(OperandCursor):
             self.instruction()
 
     def label_definition(self, token: Token) -> None:
-        """A label, or the name of a table of branches, a prototype, a list of functions to call."""
+        """Read a label, or the name of a branch table, a prototype, or a list of functions to call."""
         function, label = self.scopes.function, self.label(token)
         match self.token.text:
             case ".branchtargets":
@@ -235,7 +245,7 @@ class _Parser(OperandCursor):
                 function.labels[label] = len(function.statements)
 
     def prototype(self) -> Prototype:
-        """`(.param .b32 _) _ (.param .b64 _) .noreturn;`"""
+        """Read a prototype such as `(.param .b32 _) _ (.param .b64 _) .noreturn;`."""
         self.scopes.inside.append(Scope())
         returns = self.parameter_list()
         self.word()
@@ -245,12 +255,14 @@ class _Parser(OperandCursor):
         return Prototype(parameters, returns)
 
     def label(self, token: Token) -> str:
+        """Return the unique name of a label; raise `malformed-ptx` if it is not declared here."""
         found = self.scopes.label(token.text)
         if found is None:
             raise malformed(f"label {token.text!r} is not declared in this scope", token.line)
         return found
 
     def directive(self, scope: Scope) -> None:
+        """Read a directive inside a function."""
         token, function = self.token, self.scopes.function
         if token.text == ".reg":
             self.registers(scope)
@@ -270,11 +282,9 @@ class _Parser(OperandCursor):
             raise malformed(f"directive {token.text!r} is not known inside a function", token.line)
 
     def source_location(self) -> Location:
-        """`.loc file line column, function_name name, inlined_at file line column`: the place, and whence it was called.
-
-        The place of the call may itself lie in an inlined function: then a `.loc` before this one says so. Line 0 stands for
-        no line of the inlined function: such code has the place of the call.
-        """
+        """Return the place and the calls of `.loc file line column, function_name name, inlined_at file line column`.
+        The place of the call may be in an inlined function itself, as an earlier `.loc` tells. Line 0 is no line of the
+        inlined function: such code has the place of the call."""
         key = self.integer_constant(), self.integer_constant(), self.integer_constant()
         function, called = "", None
         while self.accept(","):
@@ -289,7 +299,7 @@ class _Parser(OperandCursor):
         return self.located(key, function, called)
 
     def spelled_location(self, text: str) -> Location:
-        """The same where it is one token."""
+        """Return the place of a `.loc` that is one token."""
         if (known := self.spelled.get(text)) is None:
             words = text.replace(",", " ").split()
             numbers = [int(word) for word in (*words[1:4], *words[7:])]
@@ -300,7 +310,7 @@ class _Parser(OperandCursor):
         return self.located(*known)
 
     def located(self, key: _Spot, function: str, called: _Spot | None) -> Location:
-        """The place that numbers name, of which others may be called from."""
+        """Return the place of these numbers with its calls, and keep it for functions that are inlined there."""
         caller = None
         if called is not None:
             caller = self.locations.get(called) or Location(self.names.file(called[0]), called[1])
@@ -311,7 +321,7 @@ class _Parser(OperandCursor):
         return found
 
     def registers(self, scope: Scope) -> None:
-        """`.reg .v4 .f32 a, b<9>;`"""
+        """Read a declaration of registers such as `.reg .v4 .f32 a, b<9>;`."""
         self.take()
         kind = self.register_type()
         while True:
@@ -326,7 +336,7 @@ class _Parser(OperandCursor):
         self.expect(";")
 
     def integer_token(self) -> int:
-        """A plain integer: an expression would read the mark behind it as a comparison."""
+        """Return a plain integer: an expression would read the mark after it as a comparison."""
         line, sign = self.token.line, -1 if self.accept("-") else 1
         token = self.take()
         if token.kind != "integer" or len(token.text) > 20:
@@ -334,7 +344,7 @@ class _Parser(OperandCursor):
         return sign * unsigned_integer(token)
 
     def register_type(self) -> RegisterType:
-        """`.v4 .f32`: how many, and how wide; an alignment says nothing about a register."""
+        """Return number and width of `.v4 .f32`; an alignment means nothing for a register."""
         count = 1
         while self.token.text in (".v2", ".v4", ".align"):
             directive = self.take()
@@ -346,6 +356,7 @@ class _Parser(OperandCursor):
 
     # ---- instructions
     def instruction(self) -> None:
+        """Read one instruction with its guard, and append its statement."""
         line, guard = self.token.line, None
         if self.accept("@"):
             negated = self.accept("!") is not None

@@ -1,4 +1,4 @@
-"""Functions of the CUDA runtime that have no body in any module, as statements in place of their calls."""
+"""Functions of the CUDA runtime without a body in any module, as statements in place of their calls."""
 
 from dataclasses import replace
 
@@ -17,7 +17,7 @@ HEAP_CALLS = frozenset({"call.malloc", "call.free", "call.__cuda_syscall_aligned
 
 
 def runtime_call(out: Function, call: Statement, name: str, rule: str) -> list[Statement]:
-    """A call as one statement that the machine runs, between loads of its arguments and the store of its result."""
+    """Return a call as one statement of the machine, between loads of its arguments and the store of its result."""
     widths, result = RUNTIME[name]
     results, _, arguments = call.operands[:3]
     given = arguments.elements if isinstance(arguments, Vector) else ()
@@ -41,7 +41,7 @@ def runtime_call(out: Function, call: Statement, name: str, rule: str) -> list[S
 
 
 def _fresh(out: Function, bits: int, name: str) -> Register:
-    """A register that the function did not have."""
+    """Return a new register of the function."""
     out.register_bits.append(bits)
     out.register_names.append(f"{name}@{len(out.register_bits)}")
     return Register(len(out.register_bits) - 1)

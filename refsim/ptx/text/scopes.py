@@ -1,4 +1,4 @@
-"""What names mean inside a function: registers, variables and labels of the braces around a statement."""
+"""The meaning of names inside a function: registers, variables and labels of the braces around a statement."""
 
 from dataclasses import dataclass, field
 
@@ -11,7 +11,7 @@ MAX_DIGITS = 9
 
 @dataclass(frozen=True, slots=True)
 class RegisterType:
-    """The width of a register in bits, and how many it is: four for `.reg .v4 .f32 v`."""
+    """The width of a register in bits, and the number of registers: four for `.reg .v4 .f32 v`."""
 
     bits: int
     count: int = 1
@@ -38,7 +38,7 @@ class Scopes:
         self.inside: list[Scope] = []
 
     def declare(self, name: str, kind: RegisterType, line: int) -> tuple[int, ...]:
-        """A register of the innermost scope."""
+        """Declare a register in the innermost scope and return its numbers."""
         scope = self.inside[-1]
         if name in scope.registers:
             raise malformed(f"register {name!r} is declared twice in one scope", line)
@@ -46,14 +46,15 @@ class Scopes:
         return found
 
     def new_register(self, name: str, kind: RegisterType) -> tuple[int, ...]:
-        """Numbers for a register (several for a vector) in the function's table."""
+        """Add a register to the function's table and return its number, or several for a vector."""
         function, first = self.function, len(self.function.register_bits)
         function.register_bits += [kind.bits] * kind.count
         function.register_names += [name] if kind.count == 1 else [f"{name}.{part}" for part in "xyzw"[: kind.count]]
         return tuple(range(first, first + kind.count))
 
     def registers(self, name: str) -> tuple[int, ...] | None:
-        """The register of a name, several numbers for a vector; one of a range gets its number when it is first named."""
+        """Return the numbers of a register's name, several for a vector, or None. A register of a range gets its number
+        when it is first named."""
         for scope in reversed(self.inside):
             if (known := scope.registers.get(name)) is not None:
                 return known
@@ -67,7 +68,7 @@ class Scopes:
         return None
 
     def part(self, name: str) -> tuple[int, str] | None:
-        """`v.x` is an element of a vector, `%r.b0` a part of a register: its number, and the part if it is one."""
+        """Return an element of a vector `v.x`, or a register and its part `%r.b0`, as number and part; else None."""
         stem, dot, selector = name.rpartition(".")
         found = self.registers(stem) if dot else None
         if found is None:
@@ -77,19 +78,17 @@ class Scopes:
         return (found[_PARTS[selector]], "") if _PARTS.get(selector, 4) < len(found) else None
 
     def label(self, name: str) -> str | None:
-        """The unique name of a label that can be seen from here."""
+        """Return the unique name of a label that is visible here, or None."""
         return next((scope.labels[name] for scope in reversed(self.inside) if name in scope.labels), None)
 
     def variable(self, name: str) -> str:
-        """The unique name of a variable; one that the function does not declare is the module's."""
+        """Return the unique name of a variable; a name that the function does not declare is the module's."""
         return next((scope.names[name] for scope in reversed(self.inside) if name in scope.names), name)
 
 
 def labels_ahead(tokens: list[Token], start: int) -> dict[int, dict[str, str]]:
-    """The labels of each scope of the function whose brace stands at `start`, by the place of the scope's brace.
-
-    They are made unique, since the same name may stand in sibling scopes.
-    """
+    """Return the labels of each scope of the function whose brace stands at `start`, by the place of the scope's brace.
+    They are made unique, since sibling scopes may use equal names."""
     found: dict[int, dict[str, str]] = {}
     inside: list[int] = []
     for at in range(start, len(tokens)):

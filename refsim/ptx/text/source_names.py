@@ -1,5 +1,4 @@
-"""Names that a file keeps for debuggers: source files by number, functions in the section .debug_str, and what a mangled
-name was called in C++."""
+"""Names that a file keeps for debuggers: source files, functions in .debug_str, and C++ names of mangled names."""
 
 import re
 from dataclasses import dataclass, field
@@ -62,10 +61,11 @@ class SourceNames:
     labels: dict[str, int] = field(default_factory=dict)
 
     def file(self, number: int) -> str:
+        """Return the name of a source file by its number."""
         return self.files.get(number, f"file {number}")
 
     def function(self, label: str, offset: int = 0) -> str:
-        """The function whose name stands at a label of .debug_str, as it was called in C++; empty if none does."""
+        """Return the C++ name of the function whose name is at a label of .debug_str, or ""."""
         if label and label not in self.labels:
             return ""
         start = self.labels.get(label, 0) + offset
@@ -74,7 +74,7 @@ class SourceNames:
 
 
 def source_names(tokens: list[Token]) -> SourceNames:
-    """The names of a file; the directives that give them may stand behind the `.loc` that use them."""
+    """Return the names of a file; the directives that give them may follow the `.loc` that use them."""
     names = SourceNames()
     marks = [at for at, token in enumerate(tokens) if token.kind == "directive" and token.text in (".file", ".section")]
     for at in marks:
@@ -90,7 +90,7 @@ def source_names(tokens: list[Token]) -> SourceNames:
 
 
 def _read_strings(tokens: list[Token], at: int, names: SourceNames) -> None:
-    """Labels and `.b8` bytes up to the closing brace."""
+    """Read labels and `.b8` bytes up to the closing brace."""
     while at < len(tokens) - 1 and tokens[at].text != "}":
         token = tokens[at]
         if token.kind == "word" and tokens[at + 1].text == ":":
@@ -102,10 +102,8 @@ def _read_strings(tokens: list[Token], at: int, names: SourceNames) -> None:
 
 @lru_cache(maxsize=4096)
 def demangled(name: str) -> str:
-    """`_Z9block_sumPf` is block_sum, `_ZN4tile4Ring4pushEi` tile::Ring::push: the name alone, without types.
-
-    Anonymous and internal namespaces are left out; a name that is not understood is returned as it is.
-    """
+    """Return the C++ name without types: `_Z9block_sumPf` is block_sum. `_ZN4tile4Ring4pushEi` is tile::Ring::push.
+    Anonymous and internal namespaces are left out. A name that is not understood is returned as it is."""
     if not name.startswith("_Z"):
         return name
     found = MangledName(name[2:]).name()
@@ -113,14 +111,14 @@ def demangled(name: str) -> str:
 
 
 class MangledName:
-    """A position in an Itanium-mangled name; `arguments` is I...E of the last part of a nested one, where that has some."""
+    """A position in an Itanium-mangled name; `arguments` is I...E of the last part of a nested name, or ""."""
 
     def __init__(self, text: str, depth: int = 0) -> None:
         self.text, self.at, self.depth = text, 0, depth
         self.arguments = ""
 
     def name(self) -> str:
-        """The name of a function: nested, local to another function, or plain; empty if it is none of these."""
+        """Return the name of a function: nested, local to another function, or plain; "" for any other."""
         if self.depth > MAX_NAME_DEPTH:
             return ""
         if self.accept("Z"):
@@ -140,6 +138,7 @@ class MangledName:
         return self.part("")
 
     def nested(self) -> str:
+        """Return the parts of a nested name, joined by `::`."""
         parts: list[str] = []
         while self.at < len(self.text) and not self.accept("E"):
             if self.accept("St"):
@@ -159,7 +158,7 @@ class MangledName:
         return "::".join(part for part in parts if not part.startswith(("_INTERNAL_", "_GLOBAL__N_")))
 
     def part(self, parent: str) -> str:
-        """One component: a length and a name, a constructor or destructor, an operator, a lambda."""
+        """Return one component: a length and a name, a constructor or destructor, an operator, a lambda."""
         self.accept("L")
         if length := _LENGTH.match(self.text, self.at):
             start = length.end()
@@ -178,7 +177,7 @@ class MangledName:
         return ""
 
     def skip_arguments(self) -> None:
-        """Template arguments: from I to its E, over names whose letters are no marks."""
+        """Skip template arguments from I to its E, over names whose letters are no marks."""
         depth = 0
         while self.at < len(self.text):
             if leaf := _LEAF.match(self.text, self.at):
@@ -193,6 +192,7 @@ class MangledName:
                     return
 
     def accept(self, mark: str) -> bool:
+        """Step over a mark if it stands here; return whether it does."""
         if self.text.startswith(mark, self.at):
             self.at += len(mark)
             return True

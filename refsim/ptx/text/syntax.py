@@ -1,4 +1,4 @@
-"""What a PTX file says: modules, functions, variables, statements, operands; nothing is executed here."""
+"""The contents of a PTX file: modules, functions, variables, statements, operands; nothing is executed here."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -7,10 +7,8 @@ from functools import cached_property
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """A place in the CUDA source, from a `.loc` directive; inside an inlined function also its name and the call's place.
-
-    As text: `mine.cu:27 in block_sum, called at mine.cu:65`, for calls within calls one `called at` each.
-    """
+    """A place in the CUDA source, from a `.loc` directive; inside an inlined function also its name and the call's
+    place. As text: `mine.cu:27 in block_sum, called at mine.cu:65`, for calls within calls one `called at` each."""
 
     file: str
     line: int
@@ -18,7 +16,7 @@ class Location:
     caller: "Location | None" = None
 
     def places(self) -> "Iterator[Location]":
-        """Itself, and the calls around it from the inside out."""
+        """Yield this place, and the calls around it from the inside out."""
         at: Location | None = self
         while at is not None:
             yield at
@@ -26,21 +24,21 @@ class Location:
 
     @property
     def spot(self) -> str:
-        """File and line; the file alone where a compiler says line 0: code that stands on no line of it."""
+        """Return file and line, or the file alone if a compiler reports line 0 (code without a line)."""
         return f"{self.file}:{self.line}" if self.line else self.file
 
     @property
     def own(self) -> str:
-        """The place without the calls around it."""
+        """Return the place without the calls around it."""
         return self.spot + (f" in {self.function}" if self.function else "")
 
     def __str__(self) -> str:
         return ", called at ".join(at.own for at in self.places())
 
     def brief(self) -> str:
-        """The same with calls left out that a library makes of itself: `atomic.h:57 in load, called through 5 more at k.cu:8`.
+        """Return the place without the calls inside a library: `atomic.h:57 in load, called through 5 more at k.cu:8`.
 
-        What stands in the file of the outermost place stays, and so do up to two places before it.
+        Places in the file of the outermost place stay, and so do up to two places before them.
         """
         *inner, last = self.places()
         skipped = next((number for number, at in enumerate(inner) if at.file == last.file), len(inner)) - 1
@@ -89,10 +87,8 @@ class Label:
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """A memory operand [base + offset]; the base is a register, a symbol, or 0 for an absolute address.
-
-    `coordinates` are what follows inside the brackets of a tensor: `[a, {x, y}]` has one group of two.
-    """
+    """A memory operand [base + offset]; the base is a register, a symbol, or 0 for an absolute address. `coordinates`
+    are what follows inside the brackets of a tensor: `[a, {x, y}]` has one group of two."""
 
     base: "Register | Symbol | Immediate"
     offset: int
@@ -108,7 +104,7 @@ class Vector:
 
 @dataclass(frozen=True, slots=True)
 class Negated:
-    """!p: a predicate read upside down."""
+    """!p: the negated predicate."""
 
     register: Register
 
@@ -142,7 +138,7 @@ class Guard:
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """One instruction: its opcode, operands in order (None for the sink `_`), guard, and where it stands."""
+    """One instruction: its opcode, operands in order (None for the sink `_`), guard, and its place in the text."""
 
     opcode: str
     operands: tuple[Operand | None, ...]
@@ -163,10 +159,10 @@ class Reference:
 
 @dataclass(frozen=True, slots=True)
 class Variable:
-    """A variable: its state space, size and alignment in bytes, and what it begins with if the file says so.
+    """A variable: its state space, size and alignment in bytes, and its initial value if it has one.
 
-    `initial` holds bytes up to the last one that is given (zeros follow); `references` are addresses within them, and
-    `element` is the bytes of one element of an array, `type` the declared type: f32, pointer, b8[12].
+    `initial` holds bytes up to the last one that is given (zeros follow); `references` are addresses within them.
+    `element` is the size in bytes of one array element, `type` the declared type: f32, pointer, b8[12].
     """
 
     name: str
@@ -182,10 +178,8 @@ class Variable:
 
 @dataclass(frozen=True, slots=True)
 class Prototype:
-    """What a function takes and gives: how an indirect call says which functions it may reach.
-
-    `targets` are the functions that a `.calltargets` names; empty for a `.callprototype`.
-    """
+    """The parameters and results of a function, by which an indirect call tells which functions it may reach. `targets`
+    are the functions that a `.calltargets` names; empty for a `.callprototype`."""
 
     parameters: tuple[Variable, ...]
     returns: tuple[Variable, ...]
@@ -224,17 +218,17 @@ class Function:
 
     @cached_property
     def opcodes(self) -> frozenset[str]:
-        """Those of its statements, which are all there."""
+        """Return the opcodes of its statements, which must be complete."""
         return frozenset(statement.opcode for statement in self.statements)
 
     @cached_property
     def named(self) -> frozenset[str]:
-        """The variables that its statements name, and its own; its statements are all there."""
+        """Return the variables that its statements name, and its own; its statements must be complete."""
         named = {name for statement in self.statements for name in _names(*statement.operands)}
         return frozenset(named.union(variable.name for variable in self.variables))
 
     def body_of(self, statement: Statement) -> SharedBody | None:
-        """The shared body that a statement stands in; it is known by its identity."""
+        """Return the shared body that contains a statement (by identity), or None."""
         return next((body for body in self.shared if id(statement) in body.statements), None)
 
 
@@ -251,7 +245,7 @@ class Module:
 
 
 def _names(*operands: Operand | None) -> list[str]:
-    """The variables that operands name."""
+    """Return the variables that operands name."""
     found = []
     for operand in operands:
         match operand:
@@ -267,10 +261,10 @@ def _names(*operands: Operand | None) -> list[str]:
 
 
 def location_of(statement: Statement) -> str:
-    """The place in the CUDA source as it stands behind one in the PTX: ` (kernel.cu:17)`, or nothing."""
+    """Return the place in the CUDA source to follow a place in the PTX: ` (kernel.cu:17)`, or nothing."""
     return f" ({statement.location.brief()})" if statement.location else ""
 
 
 def place(statement: Statement) -> str:
-    """`add.f32 at PTX line 42 (kernel.cu:17)`."""
+    """Return the place of a statement: `add.f32 at PTX line 42 (kernel.cu:17)`."""
     return f"{statement.opcode} at PTX line {statement.line}{location_of(statement)}"
