@@ -108,7 +108,7 @@ def test_without_a_gpu_the_exit_code_is_4(refsim, monkeypatch, tmp_path):
         (("poly.ptx", "polynomial", *LAUNCH), 5, "every bit is fixed: on a GPU each build must write these results"),
         (("race.ptx", "last_wins", "--block", "64", "--arg", "zeros:u32:1"), 1, "race.ptx: race: what is written"),
         (("poly.ptx", "polynomial", *LAUNCH, "--edited", "edited.ptx"), 1, "poly.ptx: edited: "),
-        (("fused.ptx", "polynomial", *LAUNCH), 5, "12 words may differ on a GPU, after:"),
+        (("fused.ptx", "polynomial", *LAUNCH), 5, "12 elements may differ on a GPU, after:"),
     ],
 )
 def test_what_the_simulator_alone_says(refsim, arguments, code, said):
