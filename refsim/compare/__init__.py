@@ -1,4 +1,4 @@
-"""The bit diff: which elements differ, by how many ulp, in which pattern, who wrote or holds them, and by which mistake."""
+"""The bit diff: which elements differ, by how many ulp, in which pattern, which thread wrote or holds them, and why."""
 
 from refsim.compare.bounded import within_bound
 from refsim.compare.differences import Layout, NanPolicy, Owner, bits

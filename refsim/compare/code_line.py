@@ -17,6 +17,12 @@ Codes = NDArray[np.unsignedinteger]
 
 @dataclass(frozen=True)
 class CodeLine:
+    """The codes of a format in order of value.
+
+    `order` maps codes to int64 positions, `values` maps codes to float64 or integers; codes from `limit` on do not
+    exist.
+    """
+
     name: str
     bits: int
     order: Callable[[Any], Any]  # codes -> int64 positions
@@ -25,12 +31,14 @@ class CodeLine:
     integer: bool = False
 
     def value(self, code: int) -> float | int | None:
+        """Return the number that a code stands for; None for a code that the format does not have."""
         if code >= self.limit:
             return None
         value = self.values(np.array([code], dtype=f"u{_container_bits(self.bits) // 8}"))[0]
         return value.item()  # type: ignore[no-any-return]
 
     def is_nan(self, codes: Codes) -> NDArray[np.bool_]:
+        """Return where an array holds codes of NaN, as booleans of its shape; integers have none."""
         found = np.zeros(codes.shape, dtype=np.bool_)
         if self.integer:
             return found
@@ -69,7 +77,7 @@ def _integer_line(dtype: np.dtype[Any]) -> CodeLine:
 
 
 def _narrow_integer_line(dtype: np.dtype[Any], width: int, *, signed: bool) -> CodeLine:
-    """int4 and its like: `width` bits of a byte."""
+    """Return the line of int4 and other integers that take `width` bits of a byte."""
 
     def values(codes: Any) -> Any:
         sign = 1 << (width - 1) if signed else 0
@@ -87,6 +95,10 @@ def _double_line() -> CodeLine:
 
 
 def code_line(got: np.dtype[Any], want: np.dtype[Any], format: str | Format | None) -> CodeLine:
+    """Return the line of codes on which two arrays of these dtypes are compared.
+
+    Raises RefsimError where the dtypes and `format` do not agree, and where no format has the dtype.
+    """
     given = None if format is None else format_named(format)
     if got.itemsize != want.itemsize:
         raise RefsimError("bad-dtype", f"got is {got}, want is {want}: one element has other bits")
@@ -123,11 +135,12 @@ def _format_of(dtype: np.dtype[Any]) -> Format | None:
 
 
 def codes_of(array: NDArray[Any]) -> Codes:
+    """Return the elements as one flat array of unsigned codes of the same width."""
     return np.ascontiguousarray(words(array)).reshape(-1).view(f"u{array.dtype.itemsize}")
 
 
 def distances(got: Codes, want: Codes, line: CodeLine) -> tuple[NDArray[np.uint64], NDArray[np.bool_]]:
-    """Steps between two codes, and where there is no distance because just one is NaN or not a code."""
+    """Return the steps between pairs of codes, and where no distance exists: either code is a NaN or no code."""
     here, there = line.order(got), line.order(want)
     # The distance of two int64 can need 64 bits: modular subtraction of the larger minus the smaller is exact.
     low, high = np.minimum(here, there).view(np.uint64), np.maximum(here, there).view(np.uint64)

@@ -1,4 +1,4 @@
-"""Two arrays, bit for bit: the elements that differ and who holds or wrote them."""
+"""Compare two arrays bit for bit: the elements that differ, and the thread that holds or wrote each."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -22,7 +22,7 @@ NAN_POLICIES: tuple[NanPolicy, ...] = get_args(NanPolicy)
 
 
 class Layout(Protocol):
-    """What attribution needs of a fragment: its name, its shape, and who holds an element."""
+    """The part of a layout that attribution reads: name, shape, and the (thread, value) that holds an element."""
 
     @property
     def name(self) -> str: ...
@@ -42,7 +42,7 @@ def bits(
     within_ulps: int = 0,
     name: str = "",
 ) -> Mismatch:
-    """Compares two arrays bit for bit: e4m3 0x7e against 0x7f is one difference, NaN against 448.
+    """Compare two arrays bit for bit: e4m3 0x7e against 0x7f is one difference, NaN against 448.
 
     `got`, `want`: equal shapes; codes (unsigned), or floats that are viewed as codes. `format` names the codes when
     the dtypes do not. `layout` (2-D) says which lane holds an element, `owner(*index)` who wrote it: a text, or a dict
@@ -101,19 +101,19 @@ def _check(
 
 
 def array_named(label: str, array: object) -> NDArray[Any]:
-    """The array, of a NumPy scalar one without axes; what is neither is an error that names it."""
+    """Return the argument as a NumPy array, a NumPy scalar without axes; other objects raise an error with `label`."""
     if not isinstance(array, np.ndarray | np.generic):
         raise RefsimError("not-an-array", f"{label} must be a NumPy array, not {type(array).__name__}")
     return native(np.asarray(array))
 
 
 def label_of(name: str, layout: Layout | None) -> str:
-    """What the elements are called in a report: the output's name, else the operand of the layout."""
+    """Return the name of the elements in a report: the output's name, else the operand of the layout."""
     return name if name or layout is None else layout.name.rpartition(".")[2].upper()
 
 
 def attribution(index: tuple[int, ...], layout: Layout | None, owner: Owner | None) -> str:
-    """Who holds an element and who wrote it, in words."""
+    """Return a sentence on the thread that holds an element and the thread that wrote it; "" where neither is known."""
     parts = []
     if layout is not None:
         thread, value = layout.holder(*index)

@@ -10,7 +10,7 @@ from refsim.errors import counted
 from refsim.render.cards import Card
 
 LISTED_ELEMENTS = 16
-"""How many differing elements a mismatch lists, beside the worst; `count` is always of all."""
+"""How many differing elements a mismatch lists, in addition to the worst; `count` counts all of them."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Element:
 
     @property
     def distance(self) -> float:
-        """How wrong it is: ulp, or the multiple of its bound; infinite where a NaN, or a bound of 0, is involved."""
+        """Return the error in ulp or in multiples of its bound; infinite where a NaN or a bound of 0 is involved."""
         if self.bound is None:
             return math.inf if self.ulps is None else abs(self.ulps)
         if self.got_value is None or self.want_value is None:
@@ -44,9 +44,10 @@ class Element:
 class Mismatch(Card):
     """The difference of two arrays: falsy when there is none, `str()` is the report.
 
-    `count` of `total` elements differ. `first` is the lowest flat index, `worst` the largest ulp distance (NaN against
-    a number is worse than any), `elements` the first LISTED_ELEMENTS of them in the order of the array. `suspects` are the
-    mistakes that would have written this. 3 of 8192 elements are 0.037 percent.
+    `count` of `total` elements differ. `first` has the lowest flat index, `worst` the largest distance in ulp (NaN
+    against
+    a number counts as the largest), `elements` are the first LISTED_ELEMENTS in the order of the array. `suspects` are
+    candidate causes: mistakes that would have written these bits. 3 of 8192 elements are 0.037 percent.
     """
 
     count: int
@@ -69,13 +70,14 @@ class Mismatch(Card):
 
     @property
     def percent(self) -> float:
+        """Return `count` in percent of `total`."""
         return 100.0 * self.count / self.total if self.total else 0.0
 
     def __str__(self) -> str:
         return "\n".join(self.lines())
 
     def lines(self) -> list[str]:
-        """The report, one fact a line."""
+        """Return the report, one fact a line."""
         if self.first is None or self.worst is None:
             verb = "lie within their bounds" if self.is_bounded else "agree"
             return [f"{counted(self.total, 'element')} of {self.format} {verb}{self._allowance()}"]
@@ -92,7 +94,7 @@ class Mismatch(Card):
 
     @property
     def worst_text(self) -> str:
-        """How far off the worst element is: `worst 241 ulp`."""
+        """Return the distance of the worst element as text: `worst 241 ulp`."""
         if self.worst is None:
             return "none"
         if self.worst.bound is not None:
@@ -106,7 +108,7 @@ class Mismatch(Card):
         return f" (allowed: {', '.join(parts)})" if parts else ""
 
     def spelled(self, element: Element) -> tuple[str, str, str]:
-        """What an element is, what it must be, each with its bits, and how far it is off: `+2 ulp`."""
+        """Return three texts: the element and the wanted value, each with its bits, and the distance as `+2 ulp`."""
         got = spelled(element.got_bits, element.got_value, self.bits)
         if element.want_bits is None:
             return got, f"{number(element.want_value)} within {number(element.bound)}", _error(element)
@@ -124,7 +126,7 @@ class Mismatch(Card):
         return f'<table class="refsim-mismatch">{rows}</table>'
 
     def to_json(self) -> dict[str, Any]:
-        """Plain lists, numbers and strings; bit patterns are hex strings, NaN and infinities are words."""
+        """Return plain lists, numbers and strings; bit patterns are hex strings, NaN and infinities are strings."""
         fields = {key: getattr(self, key) for key in ("count", "total", "format", "bits", "name", "nan", "within_ulps")}
         return fields | {
             "shape": list(self.shape),
@@ -140,7 +142,7 @@ class Mismatch(Card):
 
     @staticmethod
     def from_json(record: Mapping[str, Any]) -> "Mismatch":
-        """The mismatch that `to_json` wrote."""
+        """Return the mismatch that `to_json` wrote."""
         return Mismatch(
             **{key: record[key] for key in ("count", "total", "format", "bits", "name", "nan", "within_ulps")},
             shape=tuple(record["shape"]),
@@ -157,7 +159,7 @@ class Mismatch(Card):
 
 
 def _error(element: Element) -> str:
-    """`off by +0.015, 7.6 times its bound`."""
+    """Return the error of an element against its bound: `off by +0.015, 7.6 times its bound`."""
     if element.got_value is None or element.want_value is None:
         return "no code of the format"
     error = element.got_value - element.want_value
@@ -168,10 +170,12 @@ def _error(element: Element) -> str:
 
 
 def number(value: float | int | None) -> str:
+    """Return a value as text; "(no code)" for None."""
     return "(no code)" if value is None else repr(value)
 
 
 def spelled(code: int, value: float | int | None, bits: int) -> str:
+    """Return a code in hex and its value: `0x7e 448.0`."""
     return f"0x{code:0{(bits + 3) // 4}x} {number(value)}"
 
 

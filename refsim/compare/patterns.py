@@ -1,4 +1,4 @@
-"""Patterns: where the differences stand and what they have in common, in words."""
+"""Find patterns: the positions of the differences, and what the differing values have in common, as sentences."""
 
 import math
 
@@ -8,10 +8,11 @@ from numpy.typing import NDArray
 from refsim.compare.code_line import CodeLine, Codes, distances
 from refsim.compare.mismatch import number
 
-CHANCE = 0.005  # a pattern is named only where random positions would show it more rarely than this
+CHANCE = 0.005  # a pattern is reported only where random positions would show it less often than this
 
 
 def place_patterns(flat: NDArray[np.intp], shape: tuple[int, ...]) -> list[str]:
+    """Return sentences on the positions of the differences; `flat` are their flat indices in an array of `shape`."""
     total = math.prod(shape)
     if len(flat) == total:
         return ["every element differs"] if total > 1 else []
@@ -26,7 +27,7 @@ def place_patterns(flat: NDArray[np.intp], shape: tuple[int, ...]) -> list[str]:
 
 
 def _axis_patterns(name: str, coordinates: NDArray[np.intp], extent: int, *, whole: bool) -> list[str]:
-    """What the coordinates along one axis share; `whole`: the differences fill every place that they span."""
+    """Return what coordinates along one axis share; `whole`: the differences fill the grid of their coordinates."""
     present = np.zeros(extent, np.bool_)
     present[coordinates] = True
     distinct = np.flatnonzero(present)
@@ -40,6 +41,7 @@ def _axis_patterns(name: str, coordinates: NDArray[np.intp], extent: int, *, who
 
 
 def _residue_pattern(name: str, distinct: NDArray[np.intp], extent: int) -> str:
+    """Return the residue that the coordinates share and that is the least likely by chance: `row % 8 = 3`."""
     best, rarest = "", math.log(CHANCE)
     for modulus in (2, 4, 8, 16, 32, 64, 128, 256):
         hit = np.flatnonzero(np.bincount(distinct % modulus, minlength=modulus))
@@ -53,6 +55,7 @@ def _residue_pattern(name: str, distinct: NDArray[np.intp], extent: int) -> str:
 
 
 def _span_pattern(name: str, distinct: NDArray[np.intp], extent: int, *, whole: bool) -> str:
+    """Return the range that the coordinates lie in, where chance would rarely confine them to it."""
     low, high = int(distinct[0]), int(distinct[-1])
     span = high - low + 1
     filled = span == len(distinct)
@@ -68,6 +71,10 @@ def _span_pattern(name: str, distinct: NDArray[np.intp], extent: int, *, whole: 
 
 
 def value_patterns(got: Codes, want: Codes, line: CodeLine) -> list[str]:
+    """Return what all differing values have in common: one sentence, or none.
+
+    `got` and `want` hold the codes of the differing elements only.
+    """
     if (line.is_nan(got) & line.is_nan(want)).all():
         allowed = 'nan="any-payload" allows it, Promise.BITWISE_EXCEPT_NAN_PAYLOAD for a kernel'
         return [f"every difference is the payload of a NaN: {allowed}"]

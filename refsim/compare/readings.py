@@ -1,4 +1,4 @@
-"""Readings: mistakes that a right output alone lets one predict, because they code, place or cut off right values wrongly."""
+"""Mistakes whose wrong result follows from the right output alone: wrongly coded, placed or cut off right values."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -20,10 +20,10 @@ MOST_FLUSHED = 0.1  # FP4 and FP6 flush ordinary numbers: zeros below 0.25 or 1 
 
 @dataclass(frozen=True)
 class Misreading:
-    """One mistake: `fits(got, want, format)` says whether it turns `want` into `got`, in every element it speaks of.
+    """One mistake: `fits(got, want, format)` says whether it turns `want` into `got`, in every element it covers.
 
-    Both are codes of one shape; `format` is None where they are integers. Where the mistake changes nothing, as a transposition
-    of one row, equal arrays fit. `least` elements must differ for it to be believed.
+    Both are codes of one shape; `format` is None where they are integers. Equal arrays fit where the mistake changes
+    nothing, such as a transposition of one row. `least` elements must differ for the mistake to be reported.
     """
 
     suspect: str
@@ -33,7 +33,7 @@ class Misreading:
 
 
 def readings() -> Iterator[Misreading]:
-    """Every mistake that is looked for; the first of them is called "transposed". Source: defined here."""
+    """Yield every mistake that refsim looks for; the first is called "transposed". Source: defined here."""
     yield Misreading("transposed", "the transpose was written", _transposed)
     for step, way in ((1, "behind"), (-1, "before")):
         yield Misreading("off-by-one row", f"each row lies one {way} its place", partial(_shifted, -2, step))
@@ -55,7 +55,7 @@ def readings() -> Iterator[Misreading]:
     yield Misreading("FN / FNUZ", "FN codes are read as FNUZ", _read_as_fnuz)
     for other in FORMATS:
         if other.padding_bits:
-            continue  # decode ignores the padding of tf32: every f32 would be one
+            continue  # decode ignores the padding of tf32, so every f32 code would fit
         yield Misreading(
             "FN / FNUZ" if other.specials is Specials.NAN_NEGATIVE_ZERO else "format",
             f"the codes are those of {other.name}",
@@ -64,11 +64,12 @@ def readings() -> Iterator[Misreading]:
 
 
 def _transposed(got: Codes, want: Codes, format: Format | None) -> bool:
+    """Return whether `got` holds the transpose of the last two axes of `want`."""
     return want.ndim >= 2 and bool((got.reshape(-1) == np.swapaxes(want, -1, -2).reshape(-1)).all())
 
 
 def _shifted(axis: int, step: int, got: Codes, want: Codes, format: Format | None) -> bool:
-    """Whether lines along an axis hold their neighbours; what the line at the edge holds is not asked."""
+    """Return whether lines along an axis hold their neighbor; the line at the edge may hold anything."""
     if want.ndim < -axis:
         return False
     held, belonging = (slice(1, None), slice(None, -1)) if step > 0 else (slice(None, -1), slice(1, None))
@@ -77,19 +78,20 @@ def _shifted(axis: int, step: int, got: Codes, want: Codes, format: Format | Non
 
 
 def _swizzled(row: Swizzle, got: Codes, want: Codes, format: Format | None) -> bool:
+    """Return whether the bytes of `want` lie where a swizzle puts them."""
     have, right = (np.ascontiguousarray(array).reshape(-1).view(np.uint8) for array in (got, want))
     places = np.asarray(row(np.arange(right.size)))
     return bool((places < right.size).all() and (have[places] == right).all())
 
 
 def _flushed(got: Codes, want: Codes, format: Format | None) -> bool:
-    """Whether all that is below the smallest normal number of some format, and nothing else, is a zero."""
+    """Return whether zeros replace exactly the values below the smallest normal number of some format."""
     if format is None or not format.has_zero:
         return False
     wrong, right = got != want, np.abs(_values(want, format))
     if (_values(got[wrong], format) != 0).any() or (wrong.any() and not right[wrong].any()):
-        return False  # zeros for zeros of the other sign are no flush
-    for row in FORMATS:  # what rounds up to the smallest normal was below it, too
+        return False  # a zero for a zero of the other sign is not a flush
+    for row in FORMATS:  # a value that rounds up to the smallest normal number was also below it
         if row.has_zero and row.min_normal < MOST_FLUSHED:
             below = (right > 0) & (right < row.min_normal)
             if bool(wrong[below].all()) and bool((right[wrong] <= row.min_normal).all()):
@@ -98,7 +100,7 @@ def _flushed(got: Codes, want: Codes, format: Format | None) -> bool:
 
 
 def _unsigned_zeros(got: Codes, want: Codes, format: Format | None) -> bool:
-    """Whether every -0, and nothing else, is +0."""
+    """Return whether +0 replaces every -0 and nothing else changes."""
     if format is None or not format.has_zero:
         return False
     right = _values(want, format)
@@ -108,10 +110,10 @@ def _unsigned_zeros(got: Codes, want: Codes, format: Format | None) -> bool:
 
 
 def _read_as_fnuz(got: Codes, want: Codes, format: Format | None) -> bool:
-    """Whether values came from FN codes that were read as FNUZ: halved, NaN as the largest numbers, -0 as NaN.
+    """Return whether FN codes were read as FNUZ: values halved, NaN as the largest numbers, -0 as NaN.
 
-    Half of everything could be a factor that is wrong: one of the codes that mean something else has to be there. And a NaN
-    may have become anything: some number has to be there that was halved.
+    A wrong factor could also halve everything, so `want` must hold a code with another meaning in FNUZ. A NaN may have
+    become anything, so `want` must also hold a number that was halved.
     """
     if format is None or format.code_bits <= 8:
         return False
@@ -124,12 +126,13 @@ def _read_as_fnuz(got: Codes, want: Codes, format: Format | None) -> bool:
 
 
 def _ends(got: Codes, want: Codes, format: Format | None, *, saturated: bool) -> bool:
+    """Return whether largest values replace infinities (`saturated`), or infinities replace largest values."""
     if format is None or not format.has_nan:
         return False
     wrong = got != want
     have, right = _values(got[wrong], format), _values(want[wrong], format)
     ended, endless = (have, right) if saturated else (right, have)
-    if not format.has_infinity:  # NaN stands for it: of both signs, for a clamp makes one number of every NaN
+    if not format.has_infinity:  # NaN stands for infinity; both signs must occur, since a clamp maps NaN to one number
         signs = {float(sign) for sign in np.sign(ended)}
         return bool(np.isnan(endless).all() and (np.abs(ended) == format.max_value).all() and signs == {-1.0, 1.0})
     return bool(
@@ -140,6 +143,7 @@ def _ends(got: Codes, want: Codes, format: Format | None, *, saturated: bool) ->
 
 
 def _dropped(got: Codes, want: Codes, format: Format | None) -> bool:
+    """Return whether every difference is a number where a NaN belongs."""
     if format is None or not format.has_nan:
         return False
     wrong = got != want
@@ -150,7 +154,7 @@ def _dropped(got: Codes, want: Codes, format: Format | None) -> bool:
 
 
 def _recoded(other: Format, got: Codes, want: Codes, format: Format | None) -> bool:
-    """Whether each code is the other format's for the value, or for one that rounds to it: their grids differ."""
+    """Return whether each code is `other`'s for the value, or for a value next to it on `other`'s grid."""
     if format is None or format == other or format.code_bits != other.code_bits:
         return False
     if (got >= other.code_limit).any() or (want >= format.code_limit).any():
@@ -162,7 +166,7 @@ def _recoded(other: Format, got: Codes, want: Codes, format: Format | None) -> b
 
 
 def _values(codes: Codes, format: Format) -> NDArray[np.float64]:
-    """Values of codes; NaN for a code that the format has not, which no reading explains."""
+    """Return the values of codes; NaN for a code that the format does not have, which no reading explains."""
     known = codes < format.code_limit if format.code_bits < 8 * codes.itemsize else np.ones(codes.shape, np.bool_)
     return np.where(
         known, np.asarray(decode(np.where(known, codes, 0).astype(codes.dtype), format), np.float64), np.nan

@@ -1,4 +1,4 @@
-"""Which mistake would have written exactly this: known wrong results, and rows or columns that took each other's place."""
+"""Find the mistake that would have written exactly these bits: a given wrong result, or exchanged rows or columns."""
 
 from collections.abc import Mapping
 
@@ -14,11 +14,12 @@ SHOWN = 4  # moves listed one by one
 def explained(
     got: NDArray[np.generic], want: NDArray[np.generic], candidates: Mapping[str, NDArray[np.generic]] | None = None
 ) -> tuple[str, ...]:
-    """The mistakes that explain `got`, candidates first; none where the arrays are equal.
+    """Return sentences on the mistakes that explain `got`, candidates first; () where the arrays are equal.
 
-    `candidates`: what a kernel would write that makes the mistake of that name, each in the shape of `want`; it is named
-    where `got` holds its very bits, in the wrong elements and in the right ones. In two dimensions also: a wrong row, or
-    column, that holds bit for bit what belongs to another one, or its own elements in another order. Rows [1, 2] and
+    `candidates` maps the name of a mistake to the array that a kernel with that mistake would write, in the shape of
+    `want`; a candidate is reported where `got` equals it in every bit. For arrays of two dimensions, also reported:
+    wrong
+    rows (columns) that each hold another row of `want`, or their own elements in another order. Rows [1, 2] and
     [3, 4] written as [3, 4] and [3, 4] give "row 0 holds row 1".
     Raises RefsimError for arrays of different shapes or element sizes.
     explained(np.uint8([[3, 4], [3, 4]]), np.uint8([[1, 2], [3, 4]])) is ("row 0 holds row 1",).
@@ -42,7 +43,7 @@ def explained(
 
 
 def _moved(name: str, got: Codes, want: Codes) -> str:
-    """What the wrong lines along the first axis hold, if each holds just what belongs to one other line of `want`."""
+    """Return which line of `want` each wrong line along the first axis holds; "" where it is not exactly one line."""
     lines = np.flatnonzero((got != want).any(axis=1))
     places: dict[bytes, list[int]] = {}
     for line, content in enumerate(want):
@@ -54,17 +55,19 @@ def _moved(name: str, got: Codes, want: Codes) -> str:
 
 
 def _reordered(name: str, got: Codes, want: Codes) -> str:
+    """Return a sentence where every wrong line holds its own elements in another order; else ""."""
     lines = np.flatnonzero((got != want).any(axis=1))
     same = (np.sort(got[lines]) == np.sort(want[lines])).all()
     return f"every wrong {name} holds its own elements in another order" if same and not _constant(got[lines]) else ""
 
 
 def _constant(lines: Codes) -> bool:
-    """Whether some line repeats one element: it could be anything."""
+    """Return whether some line repeats one element, so that it fits anywhere."""
     return bool((lines == lines[:, :1]).all(axis=1).any())
 
 
 def _moves(name: str, moves: list[tuple[int, int]]) -> str:
+    """Return (line, line that it holds) pairs as one sentence, as a rule `n ^ 4` or `n +1` where the rule fits all."""
     masks, steps = {line ^ home for line, home in moves}, {home - line for line, home in moves}
     if len(moves) > 1 and len(masks) == 1:
         return f"every wrong {name} n holds {name} n ^ {masks.pop()}"
