@@ -1,6 +1,6 @@
-"""Who is to blame where a kernel's bits are not the simulator's: ptxas, the model, a race, or arithmetic that PTX leaves open.
+"""Find the cause where a kernel's bits differ from the simulator's: ptxas, the model, a race, or unspecified bits.
 
-The simulator executes the PTX; each ptxas makes machine code of that very PTX at each level of optimisation; a GPU runs it.
+The simulator executes the PTX. Each ptxas compiles that PTX to machine code at each optimization level. A GPU runs it.
 """
 
 from typing import TYPE_CHECKING

@@ -1,4 +1,4 @@
-"""What makes machine code of a PTX: each ptxas at each level of optimisation, or a cubin that was given."""
+"""The builds of a PTX text: each ptxas at each optimization level, or a cubin that the user gave."""
 
 import hashlib
 import shutil
@@ -22,7 +22,7 @@ _BENEATH = (
     "nvidia/cuda_nvcc/bin/ptxas",
     "triton/backends/nvidia/bin/ptxas",
 )
-"""Where ptxas lies in a folder that is named: of programs, a toolkit, site-packages."""
+"""Paths of ptxas in a folder that the user gives: a folder of programs, a toolkit, or site-packages."""
 
 
 class Build(Protocol):
@@ -36,15 +36,15 @@ class Build(Protocol):
     def is_edited(self) -> bool: ...
     @property
     def takes_any_text(self) -> bool:
-        """Whether it can be asked for a smaller text."""
+        """Return whether it can compile a smaller text."""
 
     def cubin(self, candidate: Candidate, target: str) -> Cubin:
-        """RefsimError where it makes none of that text."""
+        """Return the machine code of a candidate; raise RefsimError where it makes none."""
 
 
 @dataclass(frozen=True)
 class BuiltBy:
-    """A ptxas at a level; `is_edited` where it is given the edited copy of a text."""
+    """A ptxas at one level; `is_edited` where it compiles the edited copy of a text."""
 
     assembler: Assembler
     level: int
@@ -62,7 +62,7 @@ class BuiltBy:
 
 @dataclass(frozen=True)
 class GivenCubin:
-    """Machine code that somebody made: it is what it is, whatever becomes of the text."""
+    """Machine code that the user gave: it stays as it is when the text changes."""
 
     path: Path
     image: bytes
@@ -75,6 +75,7 @@ class GivenCubin:
         return self.path.name
 
     def cubin(self, candidate: Candidate, target: str) -> Cubin:
+        """Return the given image, with the hash of the candidate's text."""
         sha256 = hashlib.sha256(self.image).hexdigest()
         of = hashlib.sha256(candidate.text.encode()).hexdigest()
         return Cubin(self.image, sha256, of, target, (), "given", str(self.path))
@@ -83,11 +84,12 @@ class GivenCubin:
 def builds_of(
     named: Sequence[Path] = (), levels: Sequence[int] = OPT_LEVELS, *, only_named: bool = False
 ) -> tuple[BuiltBy, ...]:
-    """Every ptxas that is found and every one that is named, at each level; what is found is used once for each release.
+    """Return a build for every ptxas found or given and for each level; found programs are used once for each release.
 
-    named: programs, or folders (of programs, a toolkit, site-packages). With `only_named` no other is looked for.
-    With ptxas 13.0.88 alone and levels (0, 3) there are two. RefsimError `assembler-missing` (exit 4) where there is none,
-    `assembler-missing` where what is named is no ptxas.
+    `named`: programs, or folders (of programs, a toolkit, site-packages). `only_named` looks for no other.
+    With ptxas 13.0.88 alone and levels (0, 3) there are two builds. Raises RefsimError `assembler-missing` (exit 4)
+    where
+    there is no ptxas, and where a given path is not a ptxas that runs.
     Source: defined here.
     """
     found = [] if only_named and named else _once((*assemblers(), *_of_other_wheels()))
@@ -103,9 +105,11 @@ def builds_of(
 
 
 def readers_of(text: str, builds: Sequence[BuiltBy]) -> tuple[tuple[BuiltBy, ...], tuple[str, ...]]:
-    """The builds whose ptxas reads a text, and a sentence for each ptxas that is too old for it.
+    """Return the builds whose ptxas reads a text, and a sentence for each ptxas that is too old for it.
 
-    Of PTX 9.0 ptxas 12.9.86, which reads to 8.8, is left out. RefsimError `assembler-too-old` (exit 4) where none reads it.
+    ptxas 12.9.86 reads PTX up to 8.8 and is left out for a text of PTX 9.0. Raises RefsimError `assembler-too-old`
+    (exit 4)
+    where no ptxas reads the text.
     Source: PTX ISA, release notes.
     """
     major, minor = ptx_version(text) or (0, 0)
@@ -121,6 +125,7 @@ def readers_of(text: str, builds: Sequence[BuiltBy]) -> tuple[tuple[BuiltBy, ...
 
 
 def _once(found: Iterable[Assembler]) -> list[Assembler]:
+    """Return the first assembler of each release."""
     first: dict[str, Assembler] = {}
     for row in found:
         first.setdefault(row.release, row)
@@ -128,7 +133,7 @@ def _once(found: Iterable[Assembler]) -> list[Assembler]:
 
 
 def _of_other_wheels() -> Iterable[Assembler]:
-    """Wheels that a second site-packages on the path brings: the first of a name hides the others."""
+    """Yield the ptxas of wheels in a second site-packages on the path, where the first hides them."""
     for distribution in metadata.distributions():
         if (name := distribution.metadata["Name"]) in PTXAS_WHEELS:
             for file in distribution.files or ():
@@ -139,6 +144,7 @@ def _of_other_wheels() -> Iterable[Assembler]:
 
 
 def _named(path: Path) -> list[Assembler]:
+    """Return the ptxas programs at a path: a program, a folder, or a name on PATH. Raises RefsimError for none."""
     programs = sorted({file for each in _BENEATH for file in path.glob(each)}) if path.is_dir() else [path]
     if not path.exists() and (program := shutil.which(path)) is not None:
         programs = [Path(program)]

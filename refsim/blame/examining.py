@@ -1,4 +1,4 @@
-"""The table of builds beside the simulator's words, and what it says of who is to blame."""
+"""Compare every build with the simulator's results, and decide which one is to blame."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,7 +19,7 @@ Item = TypeVar("Item")
 EQUAL, OPEN_WORDS, OTHER_WORDS, VARIES, FAULTS = "equal", "open", "differs", "varies", "faults"
 NOT_BUILT, ASSEMBLED = "refused", "assembled"
 RACES = frozenset({SCHEDULE_DEPENDENT} | {row.name for row in CHECKS if "race" in (row.name, row.part_of)})
-"""Findings of the simulator after which a chip may write other words each time."""
+"""Findings of the simulator after which a GPU may write different elements in each run."""
 
 NONE, PTXAS, EDITED, MODEL, RACE, KERNEL = "none", "ptxas", "edited", "model", "race", "kernel"
 LEFT_OPEN, UNDECIDED, SIMULATED, NOTHING_RAN = "open", "undecided", "simulated", "not-run"
@@ -35,14 +35,17 @@ BLAME_MEANING = {
     SIMULATED: "only the simulator ran: a GPU's results, and the cause of any difference, are not known",
     NOTHING_RAN: "no machine code was run",
 }
-"""What each verdict says, in a sentence."""
+"""A sentence that explains each verdict."""
 SHRINKABLE = frozenset({PTXAS, EDITED, MODEL, UNDECIDED})
 _CODES = {NONE: 0} | dict.fromkeys((LEFT_OPEN, SIMULATED, NOTHING_RAN), Kind.INCONCLUSIVE.value)
 
 
 @dataclass(frozen=True)
 class BuildRow:
-    """One build: whether it writes the simulator's words, on how many of the `problems`, and where it first does not."""
+    """One build: whether it writes the simulator's elements, which of the `problems` differ, and the first difference.
+
+    `differing` holds indices of the subject's problems (test cases); `runs` holds the last run of each.
+    """
 
     build: Build
     state: str
@@ -54,15 +57,17 @@ class BuildRow:
 
     @property
     def has_run(self) -> bool:
+        """Return whether the build's machine code was run."""
         return self.state not in (NOT_BUILT, ASSEMBLED)
 
 
 @dataclass(frozen=True, repr=False)
 class Blame(FieldsCard):
-    """Who is to blame: `verdict` is a key of BLAME_MEANING; `because` the findings and arithmetic that it rests on.
+    """The result: `verdict` is a key of BLAME_MEANING; `because` lists the findings and arithmetic that it depends on.
 
-    `rows` are the builds, `facts` the silicon with hashes and tools, `launched` the entries that some problem launched. The
-    exit code is 0 where nobody is to blame, 5 where bits are open or nothing ran, else 1.
+    `rows` are the builds, `facts` describe the GPU and the tools, `launched` are the entries that some test case
+    launched.
+    The exit code is 0 where nothing differs, 5 where bits are unspecified or nothing ran, else 1.
     """
 
     subject: BlameSubject
@@ -75,34 +80,36 @@ class Blame(FieldsCard):
 
     @property
     def never_launched(self) -> tuple[str, ...]:
-        """Entries that no problem launched, of which the verdict says nothing; none where nothing ran."""
+        """Return the entries that no test case launched, which the verdict does not cover; () where nothing ran."""
         return tuple(each for each in self.subject.entries if each not in self.launched) if self.launched else ()
 
     @property
     def exit_code(self) -> int:
+        """Return the exit code: 0, 1 or 5; 0 where the builds were only to be assembled and one was."""
         if self.verdict == NOTHING_RAN and any(row.state == ASSEMBLED for row in self.rows):
             return 0
         return _CODES.get(self.verdict, Kind.FAULT.value)
 
     @property
     def culprits(self) -> tuple[BuildRow, ...]:
+        """Return the builds that write other elements than the simulator, or fault."""
         return tuple(row for row in self.rows if row.state in (OTHER_WORDS, FAULTS))
 
     @property
     def is_shrinkable(self) -> bool:
-        """Whether a smaller text would make the verdict clearer."""
+        """Return whether a smaller text would make the verdict clearer."""
         return self.verdict in SHRINKABLE and bool(self.culprits)
 
     @property
     def healthy(self) -> BuildRow | None:
-        """A build whose words are the simulator's and that takes smaller texts, to hold others to."""
+        """Return a build that agrees with the simulator and compiles smaller texts; None where there is none."""
         right = (row for state in (EQUAL, OPEN_WORDS) for row in self.rows if row.state == state)
         return next((row for row in right if row.build.takes_any_text), None)
 
 
 @dataclass(frozen=True)
 class Examination:
-    """How far it is: what a line of progress says."""
+    """The progress of an examination, as a line of progress prints it."""
 
     kernel: str
     phase: str
@@ -124,11 +131,14 @@ def examined(
     assembled: Sequence["BuildRow"] | None = None,
     on_progress: Report | None = None,
 ) -> Blame:
-    """Runs every build of a subject's PTX and says who is to blame where words are not the simulator's.
+    """Run every build of a subject's PTX and decide which is to blame for elements that differ from the simulator's.
 
-    `silicon` None: the builds are assembled and nothing is run. edited: a copy of the text, for builds that are of it.
-    repeats: runs of each cubin, since words that differ from run to run are a race and not ptxas's.
-    models, assembled: what `simulated` gives for each problem and `assembled_row` for each build, where that was done before.
+    `silicon` None: the builds are assembled and nothing is run. `edited`: an edited copy of the text, for edited
+    builds.
+    `repeats`: runs of each cubin; elements that differ from run to run are blamed on a race and not on ptxas.
+    `models`, `assembled`: results of `simulated` for each test case and of `assembled_row` for each build, where they
+    are
+    known already.
     Raises RefsimError for what the simulator cannot execute, or where the GPU is lost.
     Source: defined here.
     """
@@ -152,7 +162,7 @@ def examined(
 
 
 def launched(models: Sequence[RunWords]) -> frozenset[str]:
-    """The entries that the problems launched."""
+    """Return the entries that the runs launched."""
     return frozenset().union(*(model.entries for model in models))
 
 
@@ -164,7 +174,7 @@ def run_row(
     models: Sequence[RunWords],
     repeats: int,
 ) -> BuildRow:
-    """What a build made, on every problem of the subject, beside the simulator's words for each."""
+    """Return a build after runs of every test case of the subject, compared with the simulator's elements."""
     if made.cubin is None:
         return made
     runs = []
@@ -179,7 +189,7 @@ def run_row(
 
 
 def compared_rows(made: BuildRow, models: Sequence[RunWords], runs: Sequence[Sequence[RunWords]]) -> BuildRow:
-    """The row of a build with what its runs of each problem are beside the simulator's words."""
+    """Return a build with its state after comparing its runs of each test case with the simulator's elements."""
     compared: dict[str, list[int]] = {VARIES: [], FAULTS: [], OTHER_WORDS: [], OPEN_WORDS: []}
     firsts: dict[str, str] = {}
     for number, (model, tried) in enumerate(zip(models, runs, strict=True)):
@@ -194,9 +204,9 @@ def compared_rows(made: BuildRow, models: Sequence[RunWords], runs: Sequence[Seq
 
 
 def compared_with(model: RunWords, tried: Sequence[RunWords]) -> tuple[str, str]:
-    """What the runs of one cubin are beside the simulator's: a state, and the first difference in words.
+    """Return how the runs of one cubin compare with the simulator's: a state, and the first difference as text.
 
-    Runs that differ among themselves vary, unless they do so only in sums whose order is open.
+    Runs that differ from each other vary, unless they differ only in sums whose order is unspecified.
     """
     for each in tried:
         if not each.agrees(tried[0]) and not (model.depends_on_order and model.excuses(each, tried[0])):
@@ -213,7 +223,10 @@ def compared_with(model: RunWords, tried: Sequence[RunWords]) -> tuple[str, str]
 def faulty(
     subject: BlameSubject, models: Sequence[RunWords], facts: Mapping[str, str], candidate: Candidate
 ) -> Blame | None:
-    """The verdict where the simulator finds a fault, before anything is compared. RefsimError where nothing can be."""
+    """Return the verdict where the simulator finds a fault; None where runs can be compared.
+
+    Raises RefsimError `nothing-compared` where no test case has an element to compare.
+    """
     for model in models:
         if model.fault is not None:
             verdict = RACE if model.fault.code in RACES else KERNEL
@@ -227,7 +240,7 @@ def faulty(
 
 
 def assembled_row(subject: BlameSubject, build: Build, candidate: Candidate) -> BuildRow:
-    """What a build makes of the text, or why it does not."""
+    """Return a build with its cubin, or with the error that refused the text."""
     started = time.monotonic()
     try:
         cubin = build.cubin(candidate, subject.target)
@@ -237,12 +250,16 @@ def assembled_row(subject: BlameSubject, build: Build, candidate: Candidate) -> 
 
 
 def _said(error: RefsimError) -> str:
+    """Return an error as one line: its code, its message and the first line of its place."""
     line = next((each.strip() for each in error.where.splitlines() if each.strip()), "")
     return f"[{error.code}] {error.what}" + (f": {line}" if line else "")
 
 
 def _verdict(rows: Sequence[BuildRow], models: Sequence[RunWords]) -> tuple[str, tuple[str, ...]]:
-    """In this order: words that vary from run to run, no difference, arithmetic that is open, then who differs from whom."""
+    """Return the verdict on the builds and the sentences that it depends on.
+
+    Checked in this order: runs that vary, no difference, unspecified arithmetic, then which builds differ from which.
+    """
     ran = [row for row in rows if row.has_run]
     own = [row for row in ran if not row.build.is_edited]
     if varying := [row for row in ran if row.state == VARIES]:
@@ -264,7 +281,7 @@ def _verdict(rows: Sequence[BuildRow], models: Sequence[RunWords]) -> tuple[str,
 
 
 def _alike(row: BuildRow, other: BuildRow, models: Sequence[RunWords]) -> bool:
-    """Whether two builds write the same wherever bits are fixed."""
+    """Return whether two builds write the same wherever bits are fixed."""
     return all(
         mine.agrees(theirs) or model.excuses(mine, theirs)
         for mine, theirs, model in zip(row.runs, other.runs, models, strict=True)
@@ -272,7 +289,7 @@ def _alike(row: BuildRow, other: BuildRow, models: Sequence[RunWords]) -> bool:
 
 
 def told(on_progress: Report | None, subject: BlameSubject, phase: str, items: Sequence[Item]) -> Iterator[Item]:
-    """The items, with a word of progress before each."""
+    """Yield the items, and report progress before each."""
     for done, item in enumerate(items):
         if on_progress is not None:
             on_progress(Examination(subject.name, phase, done, len(items)))

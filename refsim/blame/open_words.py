@@ -1,4 +1,4 @@
-"""Which words of an output hang on bits that arithmetic left open: the host's part of a run again, with those bits turned."""
+"""Find the elements of an output that depend on unspecified bits: rerun the host's code with those bits inverted."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -16,7 +16,10 @@ Words = Mapping[str, NDArray[Any]]
 
 @dataclass
 class ReadNote:
-    """What the host read of a simulated launcher, in order, with a mask of the open bits of each; None where nobody can tell."""
+    """Every read that the host made of a simulated launcher, in order, with a mask of its unspecified bits.
+
+    The mask is None where the launcher does not know it. The note replaces the launcher's `read`.
+    """
 
     launcher: SimLauncher
     reads: list[tuple[NDArray[Any], NDArray[np.uint8] | None]] = field(default_factory=list)
@@ -26,16 +29,17 @@ class ReadNote:
         self.launcher.read = self.noted  # type: ignore[method-assign]
 
     def noted(self, buffer: Buffer) -> NDArray[Any]:
-        """`SimLauncher.read`, remembered."""
+        """Read a buffer as `SimLauncher.read` does, and remember the values and their mask."""
         values = self.read(buffer)
         self.reads.append((values.copy(), self.launcher.open_bits(buffer)))
         return values
 
     def open_words(self, run: Callable[[Launcher], Words], words: Words) -> dict[str, NDArray[np.bool_]] | None:
-        """For each output which of its words hang on open bits; None where nobody can tell.
+        """Return for each output a mask of the elements that depend on unspecified bits; None where unknown.
 
-        `run` is what gave `words` before. A word is open that comes out otherwise when all open bits of all reads are turned:
-        of a copy that is every word with an open bit, of a host's own arithmetic what that makes of them.
+        `run` is the function that gave `words` before. It runs again on reads whose unspecified bits are all inverted;
+        an
+        element that changes depends on them.
         """
         masks = [mask for _, mask in self.reads if mask is not None]
         if len(masks) < len(self.reads):
@@ -49,7 +53,7 @@ class ReadNote:
         try:
             other = run(_Replay(self.launcher.target, iter(self.launcher.buffers), turned))
         except (RefsimError, StopIteration):
-            return None  # the host decides by what it reads: anything may hang on it
+            return None  # the host branches on what it reads, so anything may depend on it
         if other.keys() != words.keys() or any(other[name].shape != each.shape for name, each in words.items()):
             return None
         return {name: np.asarray(other[name] != each) for name, each in words.items()}
@@ -57,7 +61,7 @@ class ReadNote:
 
 @dataclass
 class _Replay:
-    """A launcher that executes nothing: it gives the buffers of a run again, and what is to be read of them."""
+    """A launcher that executes nothing: it returns the buffers of an earlier run, and the values given as `reads`."""
 
     target: str
     buffers: Iterator[Buffer]

@@ -1,4 +1,4 @@
-"""One run of a subject's PTX on the simulator, or of its machine code on a GPU: what it wrote, or what ended it."""
+"""Run a subject's PTX on the simulator, or its machine code on a GPU: return what it wrote, or the fault."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -16,13 +16,13 @@ from refsim.errors import Kind, RefsimError
 from refsim.kernels import Buffer, Launcher
 
 FILL = bytes.fromhex("c3a55a3c")
-"""What every output begins with, here and there: what a kernel does not write is then the same on both sides."""
+"""Initial bytes of every output on both sides, so that elements which no thread writes are equal."""
 _ORDERED = re.compile(r"\b(atom|red|multimem|cp\.reduce)\b[\w.:]*\.(f16|bf16|f32|f64)")
-"""Float sums whose order is open: they may come out otherwise each time."""
+"""Float sums whose order is unspecified: their results may differ from run to run."""
 
 
 class Silicon(Protocol):
-    """What runs machine code: `refsim.device.open("cuda")` is one."""
+    """A device that runs machine code, such as `refsim.device.open("cuda")`."""
 
     @property
     def target(self) -> str: ...
@@ -30,15 +30,16 @@ class Silicon(Protocol):
     def describe(self) -> dict[str, str]: ...
 
     def loaded_cubin(self, cubin: bytes, text: str, source: str) -> AbstractContextManager[Launcher]:
-        """Memory and the entries of a cubin; `text` is the PTX that it is taken for."""
+        """Load a cubin and return its launcher; `text` is the PTX that the cubin was made of."""
 
 
 @dataclass(frozen=True)
 class RunWords:
-    """What one run wrote, as unsigned words of each output; None with the `fault` that ended it.
+    """The outputs of one run as unsigned integers; None with the `fault` that ended it.
 
-    Of the simulator: `entries` are those that were launched, `open_bits` names statements whose results have no fixed bits,
-    `open_words` says which words hang on them, None where any may.
+    For runs on the simulator: `entries` were launched, `open_bits` names statements whose results have unspecified
+    bits,
+    `open_words` masks the elements that depend on them, None where any element may.
     """
 
     words: Words | None
@@ -49,14 +50,14 @@ class RunWords:
     entries: frozenset[str] = frozenset()
 
     def agrees(self, other: "RunWords") -> bool:
-        """The same words, or the same kind of fault."""
+        """Return whether two runs wrote equal outputs, or ended with the same kind of fault."""
         if self.words is None or other.words is None:
             return self.fault is not None and other.fault is not None and self.fault.code == other.fault.code
         mine, theirs = self.words, other.words
         return mine.keys() == theirs.keys() and all(np.array_equal(mine[name], theirs[name]) for name in mine)
 
     def excuses(self, one: "RunWords", other: "RunWords") -> bool:
-        """Whether two runs differ only in words that hang on open bits of this one, the simulator's."""
+        """Return whether two runs differ only in elements that depend on unspecified bits of this simulated run."""
         if not self.open_bits or self.open_words is None:
             return bool(self.open_bits)
         if one.words is None or other.words is None:
@@ -69,13 +70,13 @@ class RunWords:
 
     @property
     def depends_on_order(self) -> bool:
-        """Whether sums are among the open bits that a chip may add in another order each time."""
+        """Return whether unspecified bits come from sums that a GPU may add in any order."""
         return any(_ORDERED.search(text) for text in self.open_bits)
 
     def first_difference(self, other: "RunWords", without: Mapping[str, NDArray[np.bool_]] | None = None) -> str:
-        """`y[3]: 0x40400000, and 0x3f800000` of the other, with how many differ; a fault in its own words.
+        """Return the first difference as text: `y[3]: 0x40400000, model 0x3f800000; 2 of 8 differ`.
 
-        without: words that are passed over.
+        A fault gives its code and message, equal runs give "". `without` masks elements that are skipped.
         """
         if self.words is None or other.words is None:
             fault = self.fault or other.fault
@@ -96,7 +97,10 @@ class RunWords:
 
 
 def simulated(subject: BlameSubject, text: str, problem: Any, seconds: float = 600.0) -> RunWords:
-    """The PTX under the simulator's schedules; its faults and findings are part of the answer, other errors are raised."""
+    """Return the run of the PTX under the simulator's schedules.
+
+    Faults and findings are part of the result; other errors are raised.
+    """
 
     def run(launcher: Launcher) -> Words:
         return subject.words(problem, subject.run(_filled(launcher), problem))
@@ -120,9 +124,9 @@ def simulated(subject: BlameSubject, text: str, problem: Any, seconds: float = 6
 def measured(
     silicon: Silicon, subject: BlameSubject, cubin: bytes, text: str, problem: Any, repeats: int
 ) -> Sequence[RunWords]:
-    """`repeats` runs of the machine code, each over a module loaded anew; a fault ends them.
+    """Return `repeats` runs of the machine code, each on a newly loaded module; a fault ends the series.
 
-    What the driver refuses (to load, or to launch: too many registers for the block) is raised.
+    Raises the driver's error where it refuses to load or to launch, such as too many registers for the block.
     """
     runs: list[RunWords] = []
     for _ in range(repeats):
@@ -137,7 +141,7 @@ def measured(
 
 
 def _filled(launcher: Launcher) -> Launcher:
-    """The launcher with outputs that hold FILL in place of poison, which differs from device to device."""
+    """Return the launcher with outputs that hold FILL, since poison differs from device to device."""
 
     def output(count: int, dtype: Any, *, name: str, misalign_bytes: int = 0) -> Buffer:
         element = np.dtype(dtype)

@@ -1,6 +1,7 @@
-"""The smallest problem and the smallest PTX that still show a difference: delta debugging, each step tried for real.
+"""Find the smallest test case and PTX that still show a difference: delta debugging that runs each candidate.
 
-What can go goes; of what has to stay a register becomes 0 where that shows as well, and what computed it can go then.
+Parts that can go are left out. A register that must stay is set to 0 where the difference still shows, so that the
+statements that computed it can go too.
 """
 
 import re
@@ -20,17 +21,16 @@ from refsim.ptx.text.entry_names import NAMES_MARK
 from refsim.render.cards import FieldsCard
 
 Item = TypeVar("Item")
-CANDIDATE_SECONDS = 20.0  # of a candidate on the simulator: one that lost the end of a loop runs for ever
+CANDIDATE_SECONDS = 20.0  # for a candidate on the simulator: without the end of a loop it would never stop
 RUNS = 2
 
 
 @dataclass(frozen=True, repr=False)
 class Shrunk(FieldsCard):
-    """The smallest that was found: the problem as it is `given` and in words, its text, the build that shows it, and what
-    that wrote beside the model.
+    """The smallest case found: the problem as `given` and as text, its PTX, the build that differs, and the difference.
 
-    `is_smallest`: no single statement of it can be left out; False where the time ended first, or where the machine code was
-    given and the text could not be shrunk. `tried` candidates were run.
+    `is_smallest`: no single statement can be left out; False where the time ended first, or where the machine code was
+    given and the text could not be shrunk. `tried` counts the candidates that were run.
     """
 
     given: Any
@@ -44,14 +44,14 @@ class Shrunk(FieldsCard):
 
     @property
     def text(self) -> str:
-        """The text in which the difference shows, without empty lines and remarks; names of templates are in some."""
+        """Return the text in which the difference shows, without empty lines and comments that name no templates."""
         said = re.sub(rf"(?m)^\s*//(?!{re.escape(NAMES_MARK[2:])})[^\n]*\n", "", self.candidate.text)
         said = re.sub(r"(?m);[ \t]*//[^\n]*$", ";", said)
         return re.sub(r"\n\s*\n+", "\n", said).strip() + "\n"
 
     @property
     def edited(self) -> str:
-        """The lines of the edited copy where it says something else."""
+        """Return the lines of the edited copy that differ from the text."""
         edits = self.candidate.pieces.edits
         return "".join(edits[number] for number in self.candidate.kept if number in edits).strip()
 
@@ -59,10 +59,11 @@ class Shrunk(FieldsCard):
 def shrunk(
     found: Blame, silicon: Silicon, *, seconds: float = 120.0, on_progress: Report | None = None
 ) -> Shrunk | None:
-    """The smallest case of a difference; None for verdicts that no smaller text would make clearer.
+    """Return the smallest case of a difference; None for verdicts that no smaller text would make clearer.
 
-    A candidate counts where the simulator runs it without a finding, the build that is blamed still writes other words where
-    bits are fixed, and the build that it is held to still writes the model's.
+    A candidate counts where the simulator runs it without a finding, where the blamed build still writes other elements
+    than the model (unspecified bits excluded), and where the build it is compared with still writes the model's
+    elements.
     Source: delta debugging, Zeller and Hildebrandt 2002, "Simplifying and Isolating Failure-Inducing Input".
     """
     if not found.is_shrinkable or found.pieces is None:
@@ -72,9 +73,10 @@ def shrunk(
 
 
 def left_out(items: Sequence[Item], shows: Callable[[Sequence[Item]], bool]) -> list[Item]:
-    """Items that can be left out together: all, halves, quarters, at last each alone until none can.
+    """Return items that can be left out together: tried as a whole, in halves, in quarters, at last one by one.
 
-    From the end, since what comes last uses what comes before. Of 1 to 8, where 3 and 6 must stay, the six others.
+    Later items are tried first, since they use earlier ones. For 1 to 8, where 3 and 6 must stay, it returns the six
+    others.
     """
     kept, gone, size = list(items), list[Item](), len(items)
     while size:
@@ -94,7 +96,7 @@ def left_out(items: Sequence[Item], shows: Callable[[Sequence[Item]], bool]) -> 
 
 @dataclass
 class _Trial:
-    """What is held fixed while a case shrinks, and the smallest case so far."""
+    """The fixed conditions of a shrinking case, and the smallest case so far."""
 
     found: Blame
     silicon: Silicon
@@ -119,7 +121,10 @@ class _Trial:
         self.last: tuple[RunWords, RunWords, Cubin] | None = None
 
     def shrunk(self) -> Shrunk | None:
-        """The problem first: all that follows is as fast as that is small; a launch of its own once more at the end."""
+        """Shrink the test case, then the text, then the test case again; return the smallest case or None.
+
+        The test case comes first, since a small one makes every later step faster.
+        """
         half = time.monotonic() + (self.deadline - time.monotonic()) / 2
         if not self._shows(self.best, self.problem):
             return None
@@ -149,6 +154,7 @@ class _Trial:
         return self.subject.smaller(self.problem, lambda problem: self._shows(self.best, problem))
 
     def _smaller_text(self) -> None:
+        """Leave out marks, functions, statements and declarations, and set registers to 0 where that still shows."""
         pieces = self.best.pieces
         self._leave_out([(number,) for number in pieces.marks])
         self._leave_out(pieces.functions)
@@ -165,6 +171,7 @@ class _Trial:
         self._leave_out([(number,) for number in self.best.pieces.statements if number in self.best.kept])
 
     def _leave_out(self, groups: Sequence[tuple[int, ...]]) -> None:
+        """Replace the best candidate by one without as many groups of part numbers as possible."""
         before = self.best
 
         def shows(gone: Sequence[tuple[int, ...]]) -> bool:
@@ -179,6 +186,7 @@ class _Trial:
         self.seen.clear()
 
     def _shows(self, candidate: Candidate, problem: Any) -> bool:
+        """Return whether a candidate still shows the difference; False after the deadline."""
         if time.monotonic() > self.deadline:
             return False
         self.tried += 1
@@ -193,7 +201,7 @@ class _Trial:
             return False
 
     def _differs(self, candidate: Candidate, problem: Any) -> bool:
-        """The assemblers are asked first: most texts that lost a statement are none, and they say so soonest."""
+        """Return whether a candidate still shows the difference; assembling comes first, since it fails soonest."""
         builds = [self.row, *filter(None, (self.beside,))]
         cubins = [row.build.cubin(candidate, self.subject.target) for row in builds]
         model = simulated(self.subject, candidate.text, problem, CANDIDATE_SECONDS)
@@ -216,4 +224,5 @@ class _Trial:
 
 
 def _unnumbered(text: str) -> str:
+    """Return the text with every number replaced by "#"."""
     return re.sub(r"\d+", "#", text)

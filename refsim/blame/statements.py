@@ -1,4 +1,4 @@
-"""A PTX text in the parts that can be left out of it: functions, statements, marks of source lines."""
+"""Split a PTX text into the parts that can be left out: functions, statements, marks of source lines."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -15,14 +15,16 @@ _TOKEN = re.compile(
 _WRITES = re.compile(r"(?:@!?[%\w$]+ )?(?P<opcode>[a-z][\w.:]*) (?P<to>%[\w$]+), ?(?P<of>.*)")
 _REGISTERS = re.compile(r"\.reg \.(\w+) ([^;]+);")
 _ZEROS = {kind + bits: f"mov.b{bits} {{}}, 0;" for kind in "bfsu" for bits in ("16", "32", "64")}
-"""What makes a register of each type zero."""
+"""The instruction that sets a register of each type to zero."""
 _FUNCTION = re.compile(r"\.(entry|func)\b")
 
 
 @dataclass(frozen=True)
 class TextPart:
-    """A stretch of the text: `function` is the number of the function that it is of, 0 outside; `is_statement` what ends in
-    a semicolon within one, `is_mark` a .loc."""
+    """A stretch of the text: `function` numbers the function that contains it, 0 outside any.
+
+    `is_statement` marks a part that ends in a semicolon within a function, `is_mark` a .loc.
+    """
 
     text: str
     function: int = 0
@@ -31,9 +33,9 @@ class TextPart:
 
 
 def parts_of(text: str) -> tuple[TextPart, ...]:
-    """The whole text in order: joined again the parts are the text.
+    """Return the text as parts in order: joined, they are the text again.
 
-    `ld.param.u64 %rd1, [p];` within a function is a part that can be left out; a brace, a label, a header is one that cannot.
+    `ld.param.u64 %rd1, [p];` within a function can be left out; a brace, a label or a header cannot.
     """
     cut = _Cut()
     for token in _TOKEN.finditer(text):
@@ -44,7 +46,7 @@ def parts_of(text: str) -> tuple[TextPart, ...]:
 
 @dataclass
 class _Cut:
-    """Where the cutting stands: what is pending of a part, how deep in blocks, how deep in braces of operands."""
+    """The state of the split: the pending text, the depth of blocks, and the depth of braces within an operand."""
 
     parts: list[TextPart] = field(default_factory=list)
     pending: str = ""
@@ -53,6 +55,7 @@ class _Cut:
     function: int = 0
 
     def take(self, kind: str, text: str) -> None:
+        """Add a token and end a part where the token ends one."""
         begins = kind in ("mark", "head", "label", "open") and not _says(self.pending)
         if kind in ("mark", "head", "label") and begins and not self.within:
             self.pending += text
@@ -67,6 +70,7 @@ class _Cut:
             self.close(is_statement=self.depth > 0)
 
     def _opened(self, begins: bool) -> None:
+        """Count an opening brace: of a block, of a function, or of an operand where neither begins."""
         header = not self.depth and _FUNCTION.search(self.pending) is not None
         if self.within or not (begins or header):
             self.within += 1
@@ -77,6 +81,7 @@ class _Cut:
         self.close()
 
     def _closed(self) -> None:
+        """Count a closing brace."""
         if self.within:
             self.within -= 1
             return
@@ -84,7 +89,7 @@ class _Cut:
         self.depth = max(0, self.depth - 1)
 
     def close(self, *, is_statement: bool = False, is_mark: bool = False) -> None:
-        """Ends a part; the header of a function is of that function."""
+        """End the pending part; the header of a function belongs to that function."""
         if self.pending:
             number = self.function if self.depth else 0
             self.parts.append(TextPart(self.pending, number, is_statement, is_mark))
@@ -93,26 +98,29 @@ class _Cut:
 
 @dataclass(frozen=True)
 class Pieces:
-    """A text in parts; `edits` is what stands in an edited copy of it in place of a part, where that differs."""
+    """A text in parts; `edits` maps the number of a part to its text in an edited copy, where they differ."""
 
     parts: tuple[TextPart, ...]
     edits: dict[int, str] = field(default_factory=dict)
 
     @property
     def all(self) -> "Candidate":
+        """Return the candidate with every part."""
         return Candidate(self, tuple(range(len(self.parts))))
 
     @cached_property
     def statements(self) -> tuple[int, ...]:
+        """Return the numbers of the parts that are statements."""
         return tuple(number for number, part in enumerate(self.parts) if part.is_statement)
 
     @cached_property
     def marks(self) -> tuple[int, ...]:
+        """Return the numbers of the parts that mark source lines."""
         return tuple(number for number, part in enumerate(self.parts) if part.is_mark)
 
     @cached_property
     def functions(self) -> tuple[tuple[int, ...], ...]:
-        """The parts of each function."""
+        """Return the numbers of each function's parts."""
         found: dict[int, list[int]] = {}
         for number, part in enumerate(self.parts):
             if part.function:
@@ -121,7 +129,7 @@ class Pieces:
 
     @cached_property
     def outside(self) -> tuple[int, ...]:
-        """Variables and declarations of the module."""
+        """Return the numbers of variables and declarations outside functions."""
         return tuple(
             number for number, part in enumerate(self.parts) if not part.function and part.text.rstrip().endswith(";")
         )
@@ -129,9 +137,7 @@ class Pieces:
 
 @dataclass(frozen=True)
 class Candidate:
-    """Some parts of a text: `text` is what they say, `edited` what they say in the edited copy; `instead` stands for some parts
-    in both.
-    """
+    """Some parts of a text: `kept` are their numbers, `instead` pairs a number with the text that replaces the part."""
 
     pieces: Pieces
     kept: tuple[int, ...]
@@ -139,29 +145,32 @@ class Candidate:
 
     @cached_property
     def text(self) -> str:
+        """Return the PTX of the kept parts."""
         parts, instead = self.pieces.parts, dict(self.instead)
         return "".join(instead.get(number, parts[number].text) for number in self.kept)
 
     @cached_property
     def edited(self) -> str:
+        """Return the PTX of the kept parts in the edited copy."""
         parts, instead = self.pieces.parts, self.pieces.edits | dict(self.instead)
         return "".join(instead.get(number, parts[number].text) for number in self.kept)
 
     @property
     def instructions(self) -> int:
-        """Statements that are no declarations."""
+        """Return how many kept statements are not declarations."""
         of = (self.pieces.parts[number] for number in self.kept)
         return sum(part.is_statement and not _says(part.text).startswith(".") for part in of)
 
     def without(self, numbers: Sequence[int]) -> "Candidate":
+        """Return the candidate without some more parts."""
         left_out = frozenset(numbers)
         return Candidate(self.pieces, tuple(number for number in self.kept if number not in left_out), self.instead)
 
     @property
     def zeros(self) -> "Iterator[Candidate]":
-        """Candidates with one statement less to read: in its place its register is set to 0. From the end.
+        """Yield candidates that replace one statement by a zero in its register, the last statement first.
 
-        `mad.lo.s32 %r4, %r1, %r2, %r3;` becomes `mov.b32 %r4, 0;`. A statement that changes in the edited copy stays.
+        `mad.lo.s32 %r4, %r1, %r2, %r3;` becomes `mov.b32 %r4, 0;`. A statement that the edited copy changes stays.
         """
         said = [(number, _says(self.pieces.parts[number].text)) for number in self.kept]
         types = {
@@ -185,9 +194,9 @@ class Candidate:
 
 
 def pieces_of(text: str, edited: str | None = None) -> Pieces:
-    """A text in parts, and where an edited copy says something else: each change hangs on the part that it begins at.
+    """Return a text in parts with the changes of an edited copy, each at the part where it begins.
 
-    A copy with `sub.s32` for one `add.s32` has one edit. What the copy has more stands with the part before it.
+    A copy with `sub.s32` for one `add.s32` has one edit. Added text belongs to the part before it.
     """
     parts = parts_of(text)
     if edited is None:
@@ -207,5 +216,5 @@ def pieces_of(text: str, edited: str | None = None) -> Pieces:
 
 
 def _says(text: str) -> str:
-    """A part without remarks, its white space one blank each."""
+    """Return a part without comments, with each run of white space as one blank."""
     return " ".join(re.sub(r"//[^\n]*|/\*.*?\*/", "", text, flags=re.DOTALL).split())

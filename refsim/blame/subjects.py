@@ -1,4 +1,4 @@
-"""What is examined: a PTX text with its problems, and how one of them is run. Of a declared kernel, or of one launch."""
+"""The subject of an examination: a PTX text with test cases and the way to run one, of a kernel or of one launch."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
@@ -29,10 +29,10 @@ Smaller = Callable[[Any, Callable[[Any], bool]], Any]
 
 @dataclass(frozen=True, repr=False)
 class BlameSubject(FieldsCard):
-    """A PTX text for a target, problems, and how one is run on a launcher.
+    """A PTX text for a target, `problems` (test cases), and the function that runs one on a launcher.
 
-    `words` gives its outputs as unsigned words; `smaller(problem, shows)` looks for a smaller problem that `shows` as well.
-    `declared` are the entries that a declared kernel names; a text may hold those of others.
+    `words` returns its outputs as unsigned integers; `smaller(problem, shows)` returns a smaller problem that `shows`
+    accepts too. `declared` are the entries that a declared kernel names; the text may hold further entries.
     """
 
     name: str
@@ -47,16 +47,17 @@ class BlameSubject(FieldsCard):
 
     @property
     def entries(self) -> tuple[str, ...]:
-        """The entries that are asked about: those that are declared, else all of the text."""
+        """Return the entries under examination: the declared ones, else all of the text."""
         return self.declared or tuple(_signatures(self.text))
 
     def spelled(self, problem: Any) -> str:
+        """Return a test case as short text."""
         return problem.spelled if isinstance(problem, GivenLaunch) else shortened(problem)
 
 
 @dataclass(frozen=True)
 class GivenLaunch:
-    """One launch with its arguments: arrays are copied in and read afterwards, scalars are NumPy's."""
+    """One launch with its arguments: arrays are copied in and read back, scalars are NumPy scalars."""
 
     entry: str
     grid: tuple[int, ...]
@@ -68,11 +69,12 @@ class GivenLaunch:
 
     @property
     def spelled(self) -> str:
+        """Return the launch as text: `scale, grid 2x1x1, block 128x1x1`."""
         grid, block = ("x".join(map(str, each)) for each in (self.grid, self.block))
         return f"{self.entry}, grid {grid}, block {block}"
 
     def run(self, launcher: Launcher) -> Outputs:
-        """Array N is the output argN."""
+        """Launch the entry and return its arrays: argument N is the output "argN"."""
         buffers = {
             position: launcher.upload(each, name=f"arg{position}", writable=True)
             for position, each in enumerate(self.arguments)
@@ -91,15 +93,17 @@ class GivenLaunch:
         return {buffer.name: launcher.read(buffer) for buffer in buffers.values()}
 
     def smaller(self) -> "Iterator[GivenLaunch]":
-        """One extent less: 1, a half, one below."""
+        """Yield the launch with one extent of grid or block reduced: to 1, to half, by one."""
         yield from (replace(self, grid=grid) for grid in _less(self.grid))
         yield from (replace(self, block=block) for block in _less(self.block))
 
 
 def of_kernel(kernel: Kernel, target: str, *, problems: int = 4, seed: int = 0) -> BlameSubject:
-    """A declared kernel: half of the problems from all over its corpus, the others drawn by its own strategy.
+    """Return the subject of a declared kernel: half of the test cases from its corpus, half drawn by its strategy.
 
-    The text is that of `verify`, compiled once. RefsimError `needs-a-gpu` for a Python function, which has no PTX.
+    The text is compiled once, as `verify` compiles it. Raises RefsimError `needs-a-gpu` for a Python function, which
+    has
+    no PTX.
     """
     if kernel.call is not None:
         raise needs_a_gpu(kernel.code)
@@ -132,8 +136,11 @@ def of_kernel(kernel: Kernel, target: str, *, problems: int = 4, seed: int = 0) 
 
 
 def of_launch(text: str, target: str, launch: GivenLaunch, *, name: str, compares: bool = True) -> BlameSubject:
-    """One launch of a PTX text. RefsimError `nothing-compared` where it `compares` and is given no array: nothing could differ;
-    `unknown-entry` where the text has none of that name.
+    """Return the subject of one launch of a PTX text.
+
+    Raises RefsimError `nothing-compared` where it `compares` and no argument is an array, `unknown-entry` where the
+    text
+    has no such entry.
     """
     entry_named(launch.entry, _signatures(text), text, name)
     if compares and not any(np.ndim(each) for each in launch.arguments):
@@ -152,9 +159,9 @@ def of_launch(text: str, target: str, launch: GivenLaunch, *, name: str, compare
 
 
 def require_same_entries(subject: BlameSubject, edited: str, source: str) -> None:
-    """RefsimError `bad-file` where an edited copy lacks an entry of the text, or takes other parameters there.
+    """Raise RefsimError `bad-file` where an edited copy lacks an entry of the text or changes its parameters.
 
-    A copy whose third parameter has 8 bytes in place of 4 would be given what was meant for another signature.
+    A copy whose third parameter has 8 bytes in place of 4 would receive arguments meant for another signature.
     """
     theirs = _signatures(edited)
     for entry, sizes in _signatures(subject.text).items():
@@ -171,6 +178,7 @@ def require_same_entries(subject: BlameSubject, edited: str, source: str) -> Non
 
 @lru_cache(maxsize=8)
 def _signatures(text: str) -> dict[str, tuple[int, ...]]:
+    """Return the sizes in bytes of the parameters of each entry."""
     functions = signatures(text).functions
     return {name: tuple(p.size for p in each.parameters) for name, each in functions.items() if each.is_entry}
 
@@ -180,6 +188,7 @@ def _sizes(sizes: tuple[int, ...]) -> str:
 
 
 def _less(extents: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
+    """Yield extents with one axis reduced: to 1, to half, by one."""
     for axis, extent in enumerate(extents):
         for less in dict.fromkeys((1, extent // 2, extent - 1)):
             if 0 < less < extent:
@@ -187,13 +196,14 @@ def _less(extents: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
 
 
 def _narrowed(launch: GivenLaunch, shows: Callable[[Any], bool]) -> GivenLaunch:
+    """Return the smallest launch that still shows, reduced step by step."""
     while (found := next((each for each in launch.smaller() if shows(each)), None)) is not None:
         launch = found
     return launch
 
 
 def _words(array: NDArray[Any], format: str) -> NDArray[Any]:
-    """Unsigned words; with a format every NaN is the same one."""
+    """Return an array as unsigned integers; with a format, every NaN becomes the same integer."""
     words = np.ascontiguousarray(array).view(f"u{array.dtype.itemsize}")
     if not format or not (row := format_named(format)).has_nan:
         return words
@@ -201,7 +211,9 @@ def _words(array: NDArray[Any], format: str) -> NDArray[Any]:
 
 
 def _drawn(kernel: Kernel, count: int, seed: int) -> tuple[Any, ...]:
-    """Problems of the kernel's strategy, the same ones for a seed; not the first that are drawn, which are the simplest."""
+    """Return `count` test cases of the kernel's strategy, equal for equal seeds; skip the first, which are the
+    simplest.
+    """
     import hypothesis
 
     found: list[Any] = []
@@ -217,7 +229,7 @@ def _drawn(kernel: Kernel, count: int, seed: int) -> tuple[Any, ...]:
 
 
 def _smallest(kernel: Kernel, problem: Any, shows: Callable[[Any], bool]) -> Any:
-    """The smallest problem that Hypothesis comes to; the one that is known where it finds none."""
+    """Return the smallest test case that Hypothesis finds to show; `problem` itself where it finds none."""
     import hypothesis
 
     best = [problem]
@@ -233,13 +245,14 @@ def _smallest(kernel: Kernel, problem: Any, shows: Callable[[Any], bool]) -> Any
     search = _settings(30, hypothesis.Phase.generate, hypothesis.Phase.shrink)(
         hypothesis.given(problem=kernel.problem)(attempt)
     )
-    # What no longer shows when the time is over is flaky to Hypothesis.
+    # Hypothesis calls a test case flaky that no longer shows once the time is over.
     with drawn_from(kernel), suppress(Shown, hypothesis.errors.Flaky):
         search()
     return best[0]
 
 
 def _settings(count: int, *phases: Any) -> Any:
+    """Return quiet Hypothesis settings for `count` examples without a database."""
     import hypothesis
 
     return hypothesis.settings(

@@ -1,4 +1,4 @@
-"""What can be said without a GPU: races and other faults of the PTX, bits that are open, what an edited PTX writes instead."""
+"""Examine a kernel without a GPU: races and faults of the PTX, unspecified bits, and the results of an edited PTX."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ from refsim.errors import RefsimError
 
 @dataclass(frozen=True)
 class OnSimulator:
-    """The edited text as the simulator executes it: no machine code is made of it."""
+    """The edited text as the simulator executes it, without machine code."""
 
     label: str = "simulator"
     level: int | None = None
@@ -37,16 +37,18 @@ class OnSimulator:
     takes_any_text: bool = True
 
     def cubin(self, candidate: Candidate, target: str) -> Cubin:
+        """Raise RefsimError: the simulator has no machine code."""
         raise RefsimError("needs-a-gpu", "the simulated GPU executes PTX, and not what ptxas makes of it")
 
 
 def examined_without_gpu(
     subject: BlameSubject, builds: Sequence[Build], *, edited: str | None = None, on_progress: Report | None = None
 ) -> Blame:
-    """What the simulator alone says: `race`, `kernel` or, of an edited text, `edited` and `open`; else `simulated`.
+    """Return the simulator's verdict: `race`, `kernel`, `simulated`; for an edited text also `edited` or `open`.
 
-    The builds are assembled, and not run. `because` says what was looked at and which bits are open. Raises RefsimError for what
-    the simulator cannot execute. A kernel whose threads race for one word is `race` here as on a GPU: exit code 1.
+    The builds are assembled, and not run. `because` lists what was examined and which bits are unspecified. Raises
+    RefsimError for what the simulator cannot execute. A kernel whose threads race for an element is `race` here as on a
+    GPU: exit code 1.
     Source: defined here.
     """
     candidate = pieces_of(subject.text, edited).all
@@ -67,6 +69,7 @@ def examined_without_gpu(
 
 
 def _looked_at(models: Sequence[RunWords]) -> str:
+    """Return a sentence on how much the simulator ran without a race or a fault."""
     words = sum(each.size for model in models for each in (model.words or {}).values())
     return (
         f"the simulator finds no race and no fault: {len(models)} test case{'s' * (len(models) > 1)}, {words} elements"
@@ -74,7 +77,7 @@ def _looked_at(models: Sequence[RunWords]) -> str:
 
 
 def _open(models: Sequence[RunWords]) -> list[str]:
-    """How many words a GPU may write otherwise, and after which statements."""
+    """Return lines on how many elements a GPU may write differently, and after which statements."""
     lines = list(dict.fromkeys(line for model in models for line in model.open_bits))
     if not lines:
         return ["every bit is fixed: on a GPU each build must write these results"]
