@@ -1,5 +1,5 @@
 """Campaigns in shards: one plan, any executor, one report.
 
-A plan says what is to be done as shards of fixed content; workers of any kind (this process, local processes, a Dask cluster)
-do them in any order; the journal keeps what is done; the report is of the plan alone and never of who did what.
+A plan lists the work as shards of fixed content. Workers of any kind (this process, local processes, a Dask cluster)
+do the shards in any order. The journal keeps finished shards. The report depends on the plan, not on the workers.
 """

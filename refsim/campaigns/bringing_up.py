@@ -1,4 +1,4 @@
-"""refsim bringup as a plan: every case of every suite is a shard, done on whichever GPU of the kind is free."""
+"""Plan `refsim bringup`: every case of every suite is a shard, done on any free GPU of the right kind."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -20,9 +20,10 @@ _WORK = "refsim.campaigns.bringing_up:case"
 def plan_of(
     device: Device, name: str, target: str | None, suites: Sequence[str], extent: str | None, facts: Mapping[str, str]
 ) -> CampaignPlan:
-    """A shard for each case, in the order of the report; `name` and `target` are what workers open, `facts` those of the GPU.
+    """Return the plan of a bring-up: a shard for each case, in the order of the report.
 
-    `extent` is what --exhaustive says. A case that could not be run is not kept: the next run tries it again.
+    Workers open the device `name` for `target`; `facts` describe the GPU, `extent` is the value of --exhaustive. A case
+    that could not run is not kept, so the next run tries it again.
     """
     shards: list[Shard] = []
     rests_on = {**facts, "refsim": source_hash(), "exhaustive": str(extent)}
@@ -35,7 +36,7 @@ def plan_of(
 
 
 def case(ask: Mapping[str, Any]) -> dict[str, Any]:
-    """Does one case: the JSON of it. Raises RefsimError `other-sources` in a worker with another refsim."""
+    """Run one case and return its JSON object. Raises RefsimError `other-sources` in a worker with another refsim."""
     if ask["refsim"] != source_hash():
         raise RefsimError(
             "other-sources",
@@ -50,10 +51,11 @@ def case(ask: Mapping[str, Any]) -> dict[str, Any]:
 
 @lru_cache(maxsize=8)
 def _suite(name: str, target: str | None, suite_name: str, extent: str | None) -> tuple[Suite, dict[str, Task]]:
+    """Return a suite and its tasks by name, built once a process."""
     suite = exhaustively(suite_named(suite_name), extent)
     return suite, {task.name: task for task in tasks_of(suite, open_device(name, target))}
 
 
 def cases_of(records: Mapping[str, Sequence[Mapping[str, Any]]]) -> tuple[Case, ...]:
-    """The cases of a report, in order."""
+    """Return the cases of a report, in order."""
     return tuple(Case.from_json(each) for series in records.values() for each in series)

@@ -1,7 +1,7 @@
-"""A Dask cluster as an executor: shards go to its workers, one GPU each where they have that resource.
+"""A Dask cluster as an executor: its workers do the shards, one GPU each where they have that resource.
 
-A worker that is lost costs its shard a try; a scheduler that is lost costs nothing but the time until one answers again: the
-shards that it had are handed out anew.
+A lost worker costs its shard one try. A lost scheduler costs the time until a scheduler answers again; its shards are
+handed out anew.
 """
 
 import threading
@@ -22,11 +22,12 @@ PATIENCE = 60.0
 
 
 class ClusterWorkers(Executor):
-    """The workers behind a scheduler, "tcp://host:8786", or with "local" a cluster of this machine's own.
+    """The workers of a scheduler, "tcp://host:8786", or of a cluster on this machine, "local".
 
-    `resources`, such as {"GPU": 1}, is what a worker sets aside for a shard (`dask worker --resources GPU=1`): workers
-    without it get none. Raises RefsimError `missing-extra` (exit 4) without dask.distributed, `no-scheduler` (exit 4) where
-    none answers.
+    `resources`, such as {"GPU": 1}, is what a worker reserves for a shard (`dask worker --resources GPU=1`); workers
+    without it get no shards. Raises RefsimError `missing-extra` (exit 4) without dask.distributed, `no-scheduler` (exit
+    4)
+    where no scheduler answers.
     """
 
     def __init__(
@@ -44,6 +45,7 @@ class ClusterWorkers(Executor):
         self._client = self._connected(connect_seconds)
 
     def _connected(self, seconds: float) -> "Client":
+        """Return a new client of the scheduler. Raises RefsimError where there is none, or no dask."""
         try:
             from distributed import Client
         except ImportError as problem:
@@ -67,7 +69,7 @@ class ClusterWorkers(Executor):
             ) from problem
 
     def submit(self, fn: "Callable[..., Any]", /, *args: Any, **kwargs: Any) -> "Future[Any]":
-        """Hands one call out; the scheduler may be away for `patience` seconds."""
+        """Submit one call; wait up to `patience` seconds while the scheduler is away."""
         client = self._present()
         answer: Future[Any] = Future()
         answer.set_running_or_notify_cancel()
@@ -80,7 +82,7 @@ class ClusterWorkers(Executor):
         return answer
 
     def _present(self) -> "Client":
-        """A client that is connected; a new one where the scheduler has gone and come back."""
+        """Return a connected client, a new one where the scheduler has restarted."""
         with self._door:
             if self._client.status == "running":
                 return self._client
@@ -98,16 +100,17 @@ class ClusterWorkers(Executor):
                     time.sleep(0.5)
 
     def width(self) -> int:
-        """How many workers there are now."""
+        """Return how many workers the cluster has now."""
         return len(self._client.scheduler_info(n_workers=-1)["workers"])
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """Close the client."""
         with suppress(Exception):
             self._client.close(timeout=10 if wait else 1)
 
 
 def _settle(answer: "Future[Any]", done: Any) -> None:
-    """What became of a call, as any executor would say it; called in a thread of Dask's."""
+    """Put the outcome of a Dask call into `answer`, as any executor would; called in a thread of Dask."""
     try:
         if done.status == "finished":
             answer.set_result(done.result())

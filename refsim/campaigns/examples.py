@@ -1,7 +1,7 @@
-"""Failures that campaigns share: problems in one of Hypothesis's example databases, tried again before anything is drawn.
+"""Failing test cases that campaigns share in a Hypothesis example database, tried again before new ones are drawn.
 
-The database is a folder or a Redis server (`redis://host:port/db`), as `hypothesis.database` has them; a value is the JSON of
-a problem's recipe, so it outlives other strategies and other versions of Hypothesis.
+The database is a folder or a Redis server (`redis://host:port/db`), as in `hypothesis.database`. A value is the JSON
+of a test case, so it stays readable under other strategies and other versions of Hypothesis.
 """
 
 import json
@@ -22,8 +22,12 @@ if TYPE_CHECKING:
 
 
 def opened(name: str) -> "ExampleDatabase":
-    """The database of that name. Raises RefsimError: `missing-extra` (exit 4) for Redis without its package,
-    `bad-campaign` for a server that does not answer (exit 4) and for another scheme or an address that is none (exit 2)."""
+    """Return the database of that name.
+
+    Raises RefsimError: `missing-extra` (exit 4) for Redis without its package; `bad-campaign` for a server that does
+    not
+    answer (exit 4), and for another scheme or a malformed address (exit 2).
+    """
     from hypothesis.database import DirectoryBasedExampleDatabase
 
     scheme, mark, _ = name.partition("://")
@@ -51,13 +55,14 @@ def opened(name: str) -> "ExampleDatabase":
 
 
 def _key(kernel: Kernel) -> bytes:
+    """Return the database key of a kernel."""
     return f"refsim verify {kernel.name}".encode()
 
 
 def tried(kernel: Kernel, device: Device, ask: Mapping[str, Any]) -> dict[str, Any]:
-    """Does the shard that comes first: every stored problem of a kernel; where all agree now they are removed.
+    """Run every stored test case of a kernel, the first shard; remove them from the database where all agree.
 
-    What is no problem of this kernel any more is removed too. The order is that of the stored texts.
+    Values that are no test cases of this kernel any more are removed too. The order is that of the stored texts.
     """
     database, key, problems = opened(ask["examples"]), _key(kernel), {}
     for stored in sorted(database.fetch(key)):
@@ -82,6 +87,6 @@ def tried(kernel: Kernel, device: Device, ask: Mapping[str, Any]) -> dict[str, A
 
 
 def store(kernel: Kernel, name: str, verdict: Verdict) -> None:
-    """Keeps the smallest problem of a kernel that fails; nothing where the verdict has none that can be written."""
+    """Save the smallest test case of a kernel that fails; do nothing where the verdict has none that JSON can hold."""
     if verdict.status == FAIL and verdict.problem is not None:
         opened(name).save(_key(kernel), json.dumps(verdict.problem, sort_keys=True).encode())

@@ -1,4 +1,4 @@
-"""The journal of a campaign: one SQLite file with every finished shard, whole or not at all, whatever ends the program."""
+"""The journal of a campaign: one SQLite file that holds every finished shard completely, however the program ends."""
 
 import fcntl
 import json
@@ -22,10 +22,11 @@ CREATE TABLE shard (
 
 
 class CampaignJournal:
-    """Finished shards of one plan in one file; open it with `with`. One process at a time has it.
+    """Finished shards of one plan in one file; open it with `with`. One process at a time may hold it.
 
-    A file of another campaign is refused, since its records would be told as this one's.
-    Raises RefsimError: `other-campaign` (exit 2), `journal-in-use` (exit 2), `bad-file` (exit 3), `cannot-write` (exit 4).
+    A file of another campaign is refused, since its records belong to other shards.
+    Raises RefsimError: `other-campaign` (exit 2), `journal-in-use` (exit 2), `bad-file` (exit 3), `cannot-write` (exit
+    4).
     """
 
     def __init__(self, path: Path, plan: CampaignPlan) -> None:
@@ -48,7 +49,7 @@ class CampaignJournal:
         return self
 
     def _own(self) -> None:
-        """flock, which SQLite does not use: its own locks go with the first descriptor of the file that is closed."""
+        """Lock the file with flock: SQLite's own locks would go when any descriptor of the file is closed."""
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as problem:
@@ -61,6 +62,7 @@ class CampaignJournal:
             ) from problem
 
     def _open(self) -> None:
+        """Connect to the file, create its tables where it is new, and check that it belongs to the plan."""
         try:
             self._base = sqlite3.connect(self.path, isolation_level=None)
             if self._base.execute("SELECT count(*) FROM sqlite_master").fetchone()[0] == 0:
@@ -84,6 +86,7 @@ class CampaignJournal:
             )
 
     def _begin(self) -> None:
+        """Create the tables and write the plan's facts, in one transaction."""
         facts = json.dumps(dict(self.plan.rests_on), sort_keys=True)
         self._base.execute("BEGIN EXCLUSIVE")
         for statement in filter(str.strip, _TABLES.split(";")):
@@ -99,8 +102,11 @@ class CampaignJournal:
         os.close(self._lock)
 
     def kept(self) -> dict[str, FinishedShard]:
-        """Every finished shard, by its key. Raises RefsimError `bad-file` for a damaged file, and for a record that
-        is not the one that was kept: SQLite sees damage to its own pages alone."""
+        """Return every finished shard by its key.
+
+        Raises RefsimError `bad-file` for a damaged file and for a record that was changed; SQLite checks its own pages
+        only.
+        """
         done = {}
         try:
             for key, record, kept, worker, seconds in self._base.execute(
@@ -114,7 +120,7 @@ class CampaignJournal:
         return done
 
     def keep(self, shard: Shard, done: FinishedShard) -> None:
-        """Adds a finished shard; it is on disk when this returns. Raises RefsimError `cannot-write` where the disk is full."""
+        """Add a finished shard, on disk on return. Raises RefsimError `cannot-write` where the disk is full."""
         record = json.dumps(done.record)
         kept = digest(self.plan.digest, shard.key, record)
         row = (shard.key, shard.series, shard.number, record, kept, done.worker, done.seconds)
@@ -144,7 +150,7 @@ class CampaignJournal:
 
 
 def facts_of(path: Path | None) -> dict[str, str]:
-    """What the campaign of a journal rests on; nothing where there is no journal to be read."""
+    """Return the facts that the campaign of a journal depends on; {} where no journal can be read."""
     if path is None or not path.is_file():
         return {}
     try:
@@ -159,7 +165,7 @@ def facts_of(path: Path | None) -> dict[str, str]:
 
 
 def _changed(name: str, facts: dict[str, str], plan: CampaignPlan) -> str:
-    """What tells two campaigns apart, as far as it has a name."""
+    """Return how two campaigns differ, as far as a name describes it."""
     if name != plan.name:
         return f"of {name}, not of {plan.name}"
     names = [key for key in sorted({*facts, *plan.rests_on}) if facts.get(key) != plan.rests_on.get(key)]

@@ -1,4 +1,4 @@
-"""Workers on this machine: one process a job, each replaced alone where it dies, and the caller's own process as one."""
+"""Workers on this machine: processes that are replaced one by one when they die, or the caller's own process."""
 
 import os
 import signal
@@ -15,9 +15,10 @@ from refsim.campaigns.shards import LostError
 
 
 class Inline(Executor):
-    """Does what is submitted at once, in the process and thread of the caller."""
+    """An executor that runs each call at once, in the process and thread of the caller."""
 
     def submit(self, fn: "Callable[..., Any]", /, *args: Any, **kwargs: Any) -> "Future[Any]":
+        """Run the call now and return its finished future."""
         future: Future[Any] = Future()
         try:
             future.set_result(fn(*args, **kwargs))
@@ -27,10 +28,11 @@ class Inline(Executor):
 
 
 class LocalWorkers(Executor):
-    """So many processes, each with environment variables of its own (which GPU it sees, say).
+    """A pool of processes, each with environment variables of its own (such as the GPU that it sees).
 
-    A `ProcessPoolExecutor` breaks as a whole where one process dies; here that one is replaced and its shard alone is
-    LostError. Processes are spawned, since a GPU's context does not survive a fork, and end with this one, however it ends.
+    A `ProcessPoolExecutor` breaks as a whole when one process dies. Here only that process is replaced, and only its
+    shard raises LostError. Processes are spawned, since a GPU's context does not survive a fork. They end with this
+    one.
     """
 
     def __init__(self, environments: "list[Mapping[str, str]]") -> None:
@@ -51,7 +53,7 @@ class LocalWorkers(Executor):
             self._free.put(seat)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Ends the processes; those in the middle of a shard are killed unless `wait`."""
+        """End the processes; kill those that are running a shard unless `wait`."""
         self._threads.shutdown(wait=False, cancel_futures=cancel_futures)
         for seat in self._seats:
             seat.close(kill=not wait)
@@ -59,7 +61,7 @@ class LocalWorkers(Executor):
 
 
 class _Seat:
-    """A place for one process at a time."""
+    """A slot for one process at a time."""
 
     def __init__(self, environment: dict[str, str]) -> None:
         self.environment = environment
@@ -67,6 +69,7 @@ class _Seat:
         self.is_closed = False
 
     def call(self, fn: "Callable[..., Any]", args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run a call in the slot's process, started when needed; raise LostError where the process ends."""
         if self.is_closed:
             raise LostError("the workers are ending", blames=False)
         if self.pool is None:
@@ -80,6 +83,7 @@ class _Seat:
             raise LostError("its process ended") from broken
 
     def close(self, *, kill: bool) -> None:
+        """End the slot's process, by a signal with `kill`."""
         self.is_closed = True
         pool = self.pool
         if pool is None:
@@ -91,9 +95,9 @@ class _Seat:
 
 
 def _begin(parent: int, environment: Mapping[str, str]) -> None:
-    """First thing in a worker: its variables, and a watch that ends it when its parent is gone."""
+    """Set a new worker's environment variables, and start a watch that ends it when its parent is gone."""
     os.environ.update(environment)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole process group; the parent handles it
 
     def watch() -> None:
         while os.getppid() == parent:

@@ -1,4 +1,4 @@
-"""The run of a plan: every shard once, over any `concurrent.futures.Executor`, each in the journal before it counts."""
+"""Run a plan: every shard once, over any `concurrent.futures.Executor`, each in the journal before it counts."""
 
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
@@ -12,14 +12,14 @@ from refsim.campaigns.shards import CampaignPlan, FinishedShard, LostError, Shar
 from refsim.errors import Kind, RefsimError
 
 ATTEMPTS = 3
-"""So often a shard is tried whose worker dies under it: a crash of the machine is no property of the shard, three are."""
+"""How often a shard is tried when its worker dies: one crash may be the machine's fault, three are the shard's."""
 AHEAD = 64
-"""Shards that are handed out at a time, where nothing else is said: enough for 64 workers."""
+"""Default number of shards that are handed out at a time: enough for 64 workers."""
 
 
 @dataclass
 class Standing:
-    """How far a run is: shards `done` of `planned`, `kept` of them from the journal, and lost workers so far."""
+    """The progress of a run: `done` of `planned` shards, `kept` of them from the journal, and `lost` workers."""
 
     planned: int
     done: int = 0
@@ -30,6 +30,8 @@ class Standing:
 
 @dataclass
 class _Run:
+    """The state of a run: finished shards, shards in flight (`flying`), shards that wait, and the first error."""
+
     plan: CampaignPlan
     executor: Executor
     journal: CampaignJournal | None
@@ -45,12 +47,13 @@ class _Run:
     error: tuple[Shard, RefsimError] | None = None
 
     def is_behind_the_end(self, shard: Shard) -> bool:
+        """Return whether a shard comes after the end of its series or of the campaign."""
         if self.stopped is not None and self.plan.places[shard.key] > self.stopped:
             return True
         return shard.number > self.ended.get(shard.series, shard.number)
 
     def hand_out(self) -> None:
-        """Fills the executor with what is wanted still, in the order of the plan."""
+        """Submit waiting shards in the order of the plan until `ahead` of them are in flight."""
         while self.waiting and len(self.flying) < self.ahead and self.error is None:
             shard = self.waiting.popleft()
             if self.is_behind_the_end(shard):
@@ -67,7 +70,7 @@ class _Run:
                 ) from broken
 
     def take(self, future: "Future[str]") -> None:
-        """One shard that came back, with a record, an error, or without its worker."""
+        """Process a shard that came back: its record, its error, or the loss of its worker."""
         shard = self.flying.pop(future)
         try:
             done = read(future.result())
@@ -87,7 +90,7 @@ class _Run:
         self.keep(shard, done)
 
     def lose(self, shard: Shard, why: BaseException) -> None:
-        """A shard whose worker is gone is tried again; one that costs several workers ends the run."""
+        """Queue a shard again whose worker is gone; raise an error after its third loss."""
         self.standing.lost += 1
         self.tries[shard.key] += getattr(why, "blames", True)
         if self.tries[shard.key] >= ATTEMPTS:
@@ -102,6 +105,7 @@ class _Run:
         self.waiting.appendleft(shard)
 
     def keep(self, shard: Shard, done: FinishedShard, *, kept: bool = False) -> None:
+        """Record a finished shard, and cancel shards in flight that come after an end which it sets."""
         self.done[shard.key] = done
         self.standing.done += 1
         self.standing.kept += kept
@@ -112,7 +116,7 @@ class _Run:
             place = self.plan.places[shard.key]
             self.stopped = place if self.stopped is None else min(place, self.stopped)
         if self.error is not None and self.is_behind_the_end(self.error[0]):
-            self.error = None  # which of the two came first is chance
+            self.error = None  # the order in which the error and the end arrived is chance
         for future, flown in list(self.flying.items()):
             if self.is_behind_the_end(flown) and future.cancel():
                 del self.flying[future]
@@ -128,13 +132,16 @@ def run(
     watch: Callable[[Standing], None] | None = None,
     ahead: int = AHEAD,
 ) -> dict[str, list[Mapping[str, Any]]]:
-    """Does all shards and returns the records of each series in order, up to the one that ends it.
+    """Do all shards and return the records of each series in order, up to the record that ends it.
 
-    Those that `journal` holds are not done again; each new one is in it before it counts. The result depends on the plan
-    alone: not on the executor, on its workers or on how often the run was interrupted. `ahead` shards are handed out at a
-    time: what was begun behind the end of a series, or when the run is ended, was done for nothing.
-    Raises RefsimError: that of the first shard in the plan which ended in one; `workers-lost` (exit 5) for a shard under
-    which three workers ended; what the journal refuses.
+    Shards that `journal` holds are not done again; each new one is written to it before it counts. The result depends
+    on
+    the plan only, and not on the executor, the workers or interruptions. `ahead` shards are handed out at a time: work
+    on
+    shards after the end of a series is wasted.
+    Raises RefsimError: the error of the first shard in the plan that ended with one; `workers-lost` (exit 5) for a
+    shard
+    whose worker ended three times; the journal's errors.
     """
     state = _Run(plan, executor, journal, watch, Standing(len(plan.shards)), ahead)
     kept = {} if journal is None else journal.kept()
@@ -160,6 +167,7 @@ def run(
 
 
 def _reported(plan: CampaignPlan, state: _Run) -> dict[str, list[Mapping[str, Any]]]:
+    """Return the records of each series in order, without shards after an end."""
     series: dict[str, list[Mapping[str, Any]]] = {shard.series: [] for shard in plan.shards}
     for shard in plan.shards:
         if not state.is_behind_the_end(shard):

@@ -1,4 +1,4 @@
-"""A campaign cut into shards that depend on the campaign alone, and the work of one shard in whatever process does it."""
+"""Split a campaign into shards that depend on the campaign only, and do one shard in any process."""
 
 import json
 import os
@@ -16,9 +16,9 @@ from refsim.errors import Kind, RefsimError
 
 @dataclass(frozen=True)
 class Shard:
-    """One piece of work: `function` ("package.module:name") is called with the JSON object `ask` and returns another.
+    """One piece of work: `function` ("package.module:name") takes the JSON object `ask` and returns another object.
 
-    Shards of one `series` (a kernel, a suite) are numbered from 0 in the order in which a report has them.
+    Shards of one `series` (a kernel, a suite) are numbered from 0 in the order of the report.
     """
 
     series: str
@@ -28,15 +28,16 @@ class Shard:
 
     @property
     def key(self) -> str:
+        """Return the name of the shard: "scale/0"."""
         return f"{self.series}/{self.number}"
 
 
 @dataclass(frozen=True)
 class CampaignPlan:
-    """All shards of a campaign, and in `rests_on` what decides their results beside them: versions, hashes, the device.
+    """All shards of a campaign, and in `rests_on` the other facts that decide its results: versions, hashes, device.
 
-    `ends(record)` says that a record ends its series, `stops(record)` that it ends the campaign: what comes behind it in the
-    plan is not asked for, and stands in no report. A record that `keeps` refuses is reported and not kept in a journal.
+    `ends(record)` says that a record ends its series, `stops(record)` that it ends the campaign: later shards are not
+    run and not reported. A record that `keeps` refuses is reported and not kept in a journal.
     """
 
     name: str
@@ -48,19 +49,19 @@ class CampaignPlan:
 
     @cached_property
     def digest(self) -> str:
-        """Names the campaign: two plans with one digest have the same results."""
+        """Return a hash that identifies the campaign: two plans with equal digests have equal results."""
         facts = sorted(self.rests_on.items())
         return digest(self.name, json.dumps(facts), *(json.dumps(asdict(shard)) for shard in self.shards))
 
     @cached_property
     def places(self) -> Mapping[str, int]:
-        """Where each shard stands in the plan, by its key."""
+        """Return the position of each shard in the plan, by its key."""
         return {shard.key: place for place, shard in enumerate(self.shards)}
 
 
 @dataclass(frozen=True)
 class FinishedShard:
-    """A finished shard: its record, and of how it came about the worker's name and its seconds, which no report has."""
+    """A finished shard: its record, and the worker's name and seconds, which reports leave out."""
 
     record: Mapping[str, Any]
     worker: str = ""
@@ -68,7 +69,7 @@ class FinishedShard:
 
 
 class LostError(Exception):
-    """The worker of a shard ended before the shard did. `blames` says whether that shard may be why."""
+    """The worker of a shard ended before the shard did. `blames`: the shard may have caused it."""
 
     def __init__(self, what: str, *, blames: bool = True) -> None:
         super().__init__(what)
@@ -76,10 +77,10 @@ class LostError(Exception):
 
 
 def work(function: str, ask: str) -> str:
-    """Does one shard in this process: JSON of its record, the worker and the seconds, or of the error that ended it.
+    """Do one shard in this process and return JSON: its record, worker and seconds, or the error that ended it.
 
-    Errors travel as their fields, since other processes may have loaded refsim from elsewhere. Any exception but
-    RefsimError is refsim's own fault, or that of code which it was given, and reaches the caller as it is.
+    Errors travel as their fields, since other processes may have loaded refsim from elsewhere. Other exceptions than
+    RefsimError are bugs of refsim or of user code, and reach the caller unchanged.
     """
     began = time.monotonic()
     try:
@@ -92,7 +93,7 @@ def work(function: str, ask: str) -> str:
 
 
 def read(answer: str) -> FinishedShard:
-    """What `work` returned; raises the RefsimError that ended the shard."""
+    """Return the finished shard in an answer of `work`; raise the RefsimError that ended the shard."""
     said = json.loads(answer)
     if "error" in said:
         facts = said["error"]

@@ -1,4 +1,4 @@
-"""refsim verify as a plan: each kernel's corpus and generated cases in shards, and the verdict that they make together."""
+"""Plan `refsim verify`: each kernel's corpus and generated test cases in shards, and the verdict of all together."""
 
 import hashlib
 import json
@@ -28,7 +28,7 @@ from refsim.testing.replay import write_case
 from refsim.testing.verdicts import ASSUMED, FAIL, INEXACT, NOT_RUN, PASS, TIMEOUT, UNSUPPORTED, Recomputed, Verdict
 
 SHARD_CASES = 100
-"""Generated cases of a shard: the profile quick is one shard, which draws what an undivided campaign draws."""
+"""Generated cases of a shard: the profile quick is one shard, which draws the cases of an undivided campaign."""
 GRAVITY = (PASS, ASSUMED, INEXACT, TIMEOUT, UNSUPPORTED, FAIL)
 ENDING = (FAIL, UNSUPPORTED, TIMEOUT)
 _WORK = "refsim.campaigns.verifying:part"
@@ -36,7 +36,7 @@ _WORK = "refsim.campaigns.verifying:part"
 
 @dataclass(frozen=True)
 class Request:
-    """What `refsim verify` was asked for, as far as it decides a verdict; `examples` names a shared database of failures."""
+    """The options of `refsim verify` that decide a verdict; `examples` names a shared database of failures."""
 
     device: str
     target: str | None = None
@@ -52,10 +52,10 @@ class Request:
 
 
 def plan_of(kernels: Sequence[Kernel], request: Request) -> CampaignPlan:
-    """The shards of a campaign over kernels that files declare.
+    """Return the shards of a campaign over kernels that files declare.
 
-    Shard 0 of a kernel has its corpus and the first cases, drawn as an undivided campaign draws them; each further one draws
-    from a seed of its own. With `examples` one shard more comes first, which tries what failed before.
+    Shard 0 of a kernel has its corpus and its first cases, drawn as in an undivided campaign; later shards draw from
+    seeds of their own. With `examples` one more shard comes first, which tries earlier failures.
     Raises RefsimError `no-kernel-file` for a kernel that other processes cannot find.
     """
     shards: list[Shard] = []
@@ -97,7 +97,7 @@ def _first(shards: Sequence[Shard], series: str) -> int:
 
 
 def _parts(name: str, request: Request) -> Iterator[dict[str, Any]]:
-    """Cases, seed and corpus of each part; a seed depends on the kernel, on the campaign's and on the number alone."""
+    """Yield cases, seed and corpus of each part; a seed depends on the kernel, the campaign's seed and the number."""
     budget, size = checked_budget(request.profile, request.cases, request.seed), request.shard_cases
     planned = budget.cases if request.cases is None else request.cases
     for number in range(max(1, -(-planned // size))):
@@ -107,6 +107,7 @@ def _parts(name: str, request: Request) -> Iterator[dict[str, Any]]:
 
 
 def _common(kernel: Kernel, request: Request) -> dict[str, Any]:
+    """Return the fields that every shard of a kernel shares."""
     said = asdict(request)
     kept = ("device", "target", "without", "arithmetic", "profile", "suspect_seconds", "examples")
     return {key: said[key] for key in kept} | {
@@ -118,18 +119,18 @@ def _common(kernel: Kernel, request: Request) -> dict[str, Any]:
 
 
 def _sources(kernel: Kernel) -> str:
-    """SHA-256 of the file that declares a kernel, and of its CUDA or PTX with all headers."""
+    """Return the SHA-256 of the file that declares a kernel, and of its CUDA or PTX with all headers."""
     files = [*([kernel.declared_in] if kernel.declared_in else []), *source_files(kernel.code)]
     return hashlib.sha256(repr([(file.name, _hash(file)) for file in files]).encode()).hexdigest()
 
 
 def _hash(file: Path) -> str:
-    with open_for_reading(file) as reader:  # it may be gone since it was loaded
+    with open_for_reading(file) as reader:  # the file may have been removed since it was loaded
         return hashlib.sha256(reader.take(reader.left, "the file")).hexdigest()
 
 
 def quiet_hypothesis() -> None:
-    """Hypothesis keeps notes of its own beside the working directory, even without a database: put them in the cache."""
+    """Move the notes that Hypothesis writes without a database from the working directory to the cache."""
     from hypothesis.configuration import set_hypothesis_home_dir
 
     set_hypothesis_home_dir(cache_directory() / "hypothesis")
@@ -142,8 +143,8 @@ _watching: Callable[[Progress], None] | None = None
 
 @contextmanager
 def watched(report: Callable[[Progress], None] | None) -> Iterator[None]:
-    """Tells the progress within shards that this process does itself."""
-    global _watching  # noqa: PLW0603 (a shard is a function of its JSON; who watches is no part of that)
+    """Report the progress within shards that this process does itself."""
+    global _watching  # noqa: PLW0603 (a shard is a function of its JSON, which cannot hold a callback)
     before, _watching = _watching, report
     try:
         yield
@@ -152,7 +153,7 @@ def watched(report: Callable[[Progress], None] | None) -> Iterator[None]:
 
 
 def part(ask: Mapping[str, Any]) -> dict[str, Any]:
-    """Does one shard: the JSON of its verdict with `slack`, what its bounds leave open."""
+    """Do one shard and return the JSON object of its verdict, with `slack` for what its bounds leave open."""
     quiet_hypothesis()
     kernel = kernel_named(ask["kernel"], [ask["file"]])
     if ask["refsim"] != source_hash() or ask["sources"] != _sources(kernel):
@@ -185,7 +186,7 @@ def part(ask: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def recorded(verdict: Verdict, slack: Slack = NO_SLACK) -> dict[str, Any]:
-    """A verdict as the record of a shard."""
+    """Return a verdict as the record of a shard."""
     return verdict.to_json() | {"slack": asdict(slack)}
 
 
@@ -200,11 +201,11 @@ def _opened(name: str, target: str | None, without: tuple[str, ...], arithmetic:
 def verdict_of(
     kernel: Kernel, records: Sequence[Mapping[str, Any]], request: Request, failures: Path | None
 ) -> Verdict:
-    """The verdict of a kernel's shards: counts add up; the finding is that of the gravest, of the first among equals.
+    """Return the verdict of a kernel's shards: counts add up, and the worst shard (the first of several) decides.
 
-    A failure's case is written to `failures`, here and not by a worker, which may be on another machine. No record at all is
-    a kernel that was not run.
-    Raises RefsimError where the shards together compared nothing, or only with bounds that no number breaks.
+    The failing case is written to `failures` here, since a worker may run on another machine. Without any record the
+    kernel was not run.
+    Raises RefsimError where the shards together compared nothing, or only with bounds that every number meets.
     """
     if not records:
         return Verdict(kernel.name, NOT_RUN, {}, request.profile, promise=str(kernel.promise))
@@ -235,7 +236,7 @@ def verdict_of(
 
 
 def _with_case(kernel: Kernel, verdict: Verdict, failures: Path | None) -> Verdict:
-    """The verdict with the replay case of its problem, as an undivided campaign writes it."""
+    """Return the verdict with the replay case of its failing test case, as an undivided campaign writes it."""
     if verdict.status not in (FAIL, TIMEOUT) or verdict.problem is None or failures is None:
         return verdict
     try:
@@ -254,7 +255,7 @@ def _both(a: Recomputed, b: Recomputed) -> Recomputed:
 
 
 def _devices(parts: Sequence[Verdict]) -> Iterator[str]:
-    """A note where the shards ran on devices that differ."""
+    """Yield a note for each fact that differs between the devices of the shards."""
     names = dict.fromkeys(key for each in parts for key in each.device)
     for name in names:
         values = list(dict.fromkeys(str(each.device.get(name, "nothing")) for each in parts if each.device))
