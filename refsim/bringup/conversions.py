@@ -167,7 +167,6 @@ def _strayed(row: Recording, chunks: list[int], got: Words) -> list[int]:
 
 
 def _first(row: Recording, number: int, got: int, want: int) -> Difference:
-    """Return the difference at one input of a table."""
     (operand,) = operands(row, 0)
     return Difference((f"operand {int(operand[number]):#x}",), f"{got:#x}", f"{want:#x}")
 
@@ -176,7 +175,6 @@ def _first(row: Recording, number: int, got: int, want: int) -> Difference:
 
 
 def _sampled(device: Device, row: Recording) -> Case:
-    """Return the case of the instruction alone on the sampled chunks."""
     return _compared(device, row, list(SAMPLED) if "digests" in row.arrays else [0])
 
 
@@ -204,7 +202,6 @@ def _compared(device: Device, row: Recording, chunks: list[int]) -> Case:
 
 
 def _agrees(row: Recording, chunk: int, got: Words) -> bool:
-    """Return whether a chunk's results equal the recording."""
     if "digests" in row.arrays:
         return int(digest(got)) == int(row.arrays["digests"][chunk])
     return bool(np.array_equal(got, row.arrays["results"]))
@@ -232,7 +229,6 @@ def _program(row: Recording, target: str) -> str:
 
 
 def _results(launcher: Launcher, row: Recording, chunk: int) -> Words:
-    """Return the device's results of one chunk."""
     inputs = [launcher.upload(x, name=f"operand{i} of {chunk}") for i, x in enumerate(operands(row, chunk))]
     out = launcher.output(CHUNK, np.dtype(f"u{result_bits(row) // 8}"), name=f"out of {chunk}")
     launcher.launch("form_0", (CHUNK // BLOCK_THREADS,), (BLOCK_THREADS,), [*inputs, out, np.uint32(CHUNK)])

@@ -110,7 +110,6 @@ def _fewer_terms(pair: DeviceAndModel, dot: Dot) -> Dot:
 
 
 def _without(dot: Dot, places: Sequence[int]) -> Dot:
-    """Return the dot product with zeros at some places."""
     gone = set(places)
     a, b = (tuple(0 if i in gone else code for i, code in enumerate(row)) for row in (dot.a, dot.b))
     return replace(dot, a=a, b=b)
@@ -242,7 +241,6 @@ def _sample(row: Profile, instruction: TensorCoreInstruction, seen: Returned) ->
 
 
 def _fits(row: Profile, instruction: TensorCoreInstruction, sample: Returned, seen: Sequence[Returned]) -> bool:
-    """Return whether a profile gives the results of the sample, then of all classes."""
     return reproduces(row, instruction, [sample]) and reproduces(row, instruction, seen)
 
 

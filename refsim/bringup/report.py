@@ -127,7 +127,7 @@ _DIFFERENCE_KINDS: dict[str, type | tuple[type, ...]] = {
 
 
 def _check_kinds(record: Mapping[str, Any], kinds: Mapping[str, type | tuple[type, ...]]) -> None:
-    """Raises TypeError for a value that to_json does not write."""
+    """Raise TypeError for a value that to_json does not write."""
     for name, kind in kinds.items():
         if name in record and not isinstance(record[name], kind):
             raise TypeError(f"{name} is {record[name]!r}")
@@ -213,7 +213,7 @@ class Report:
         return 0 if compared and not self.missing else Kind.INCONCLUSIVE.value
 
     def to_json(self) -> dict[str, Any]:
-        """Plain dictionaries, lists, numbers and strings."""
+        """Return plain dictionaries, lists, numbers and strings."""
         record: dict[str, Any] = {
             "kind": KIND,
             "missing": list(self.missing),

@@ -158,7 +158,6 @@ def _warp_rows() -> Iterator[TensorCoreInstruction]:
 
 
 def _warpgroup_rows() -> Iterator[TensorCoreInstruction]:
-    """Yield the instructions of a warpgroup."""
     types: list[tuple[ElementType, ElementType, ElementType]] = [
         (F16, F16, F32),
         (F16, F16, F16),

@@ -257,7 +257,6 @@ def _opened(
 
 
 def _skip(reader: ByteReader, offset: int) -> None:
-    """Skip `offset` bytes of a raw file."""
     reader.require(offset, "what lies before the offset")
     reader.stream.seek(offset)
     reader.left -= offset
@@ -309,7 +308,6 @@ def _chosen_key(found: Mapping[str, Any], key: str | None, file: Path, container
 
 
 def _require_known(key: str, found: Mapping[str, Any], file: Path) -> None:
-    """Raise `unknown-key` where the file has no tensor of that key."""
     if key not in found:
         raise RefsimError(
             "unknown-key", f"no tensor is called {key!r}", where=str(file), help=f"the file has {_names(found)}"
@@ -317,13 +315,11 @@ def _require_known(key: str, found: Mapping[str, Any], file: Path) -> None:
 
 
 def _names(found: Mapping[str, Any]) -> str:
-    """Return at most eight keys, quoted, and the number of further keys."""
     shown = [repr(name[:80]) for name in list(found)[:8]]
     return ", ".join(shown) + (f" and {len(found) - 8} more" if len(found) > 8 else "")
 
 
 def _room(max_bytes: int | None) -> int:
-    """Return the largest number of bytes of codes to read; raise `wrong-type`."""
     if max_bytes is None:
         return DEFAULT_MAX_BYTES
     if type(max_bytes) is not int or max_bytes < 0:
@@ -332,14 +328,12 @@ def _room(max_bytes: int | None) -> int:
 
 
 def _checked_offset(offset: int) -> int:
-    """Return the offset; raise `wrong-type`."""
     if type(offset) is not int or offset < 0:
         raise RefsimError("wrong-type", f"offset is a count of bytes, not {offset!r}")
     return offset
 
 
 def _checked_shape(shape: tuple[int, ...] | None) -> tuple[int, ...] | None:
-    """Return the shape as a tuple, or None; raise `bad-shape`."""
     if shape is None:
         return None
     if not isinstance(shape, tuple | list) or any(type(size) is not int for size in shape):

@@ -79,7 +79,6 @@ class ByteReader:
         return taken
 
     def _truncated(self, expected: int, found: int, what: str) -> RefsimError:
-        """Return the error of `what` that ends early, with both counts."""
         return unreadable(
             "truncated-file",
             f"{what} is cut short: expected {bytes_text(expected)}, found {found}",
@@ -174,7 +173,6 @@ def _names_near(path: Path) -> str:
 
 
 def _reason(problem: Exception) -> str:
-    """Return the reason of an operating system error, in lower case."""
     return (getattr(problem, "strerror", None) or str(problem)).lower()
 
 

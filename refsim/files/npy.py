@@ -46,7 +46,6 @@ def entry(reader: ByteReader) -> TensorEntry:
 
 
 def _shown(descr: Any) -> str:
-    """Return at most 60 characters of `descr` for an error."""
     return f"{str(descr)[:60]!r}" if isinstance(descr, str) else str(descr)[:60]
 
 
@@ -71,7 +70,6 @@ def _header(reader: ByteReader) -> tuple[Any, bool, tuple[int, ...]]:
 
 
 def _fields(header: Any, where: str) -> tuple[Any, bool, tuple[int, ...]]:
-    """Return descr, fortran_order and shape of a parsed header, checked."""
     if not isinstance(header, dict) or set(header) != {"descr", "fortran_order", "shape"}:
         raise unreadable("bad-file", "the npy header lacks descr, fortran_order or shape", where, rule=RULE)
     fortran_order, shape = header["fortran_order"], header["shape"]
@@ -186,7 +184,6 @@ def _has_object(descr: Any) -> bool:
 
 
 def _unsupported(descr: Any, where: str) -> RefsimError:
-    """Return the error of a `descr` that cannot hold codes."""
     return unreadable(
         "unsupported-dtype",
         f"descr {_shown(descr)} holds no codes of a number format",

@@ -104,12 +104,10 @@ def _checked(reader: ByteReader) -> tuple[list[_Tensor], dict[str, Format], dict
 
 
 def _range(tensor: _Tensor) -> tuple[int, int]:
-    """Return a tensor's byte range, for sorting."""
     return tensor.begin, tensor.end
 
 
 def _bad(what: str, where: str) -> RefsimError:
-    """Return the error of a malformed header."""
     return unreadable("bad-file", what, where, rule=RULE)
 
 
@@ -174,7 +172,6 @@ def _require_shallow(text: str, where: str) -> None:
 
 
 def _metadata(fields: Any, where: str) -> dict[str, str]:
-    """Return the metadata; raise unless it maps text to text."""
     if not isinstance(fields, dict) or not all(isinstance(text, str) for text in fields.values()):
         raise _bad(f"{METADATA} is not a map from text to text", where)
     return fields
@@ -202,12 +199,10 @@ def _tensor(key: str, fields: Any, where: str, bits: dict[tuple[object, ...], in
 
 
 def _place(key: str) -> str:
-    """Return a tensor's key for an error."""
     return f"tensor {key[:80]!r}"
 
 
 def _integers(value: Any) -> bool:
-    """Return whether a value is a list of integers."""
     return type(value) is list and _WHOLE.issuperset(map(type, value))
 
 

@@ -133,7 +133,6 @@ def _finished(state: _State, factors: tuple[Floats, Floats | None], row: Format)
 
 
 def _approx(name: str, x: Floats) -> Floats:
-    """Return ex2, rcp or lg2 `.approx.ftz` of float32 values."""
     return approximate(name, np.ascontiguousarray(x).view(np.uint32), ftz=True).view(np.float32)
 
 

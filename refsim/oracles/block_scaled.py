@@ -139,7 +139,6 @@ def _row(a: ScaledSide, b: ScaledSide, target: str, unit: str | None) -> Profile
 
 
 def _takes(row: Profile, a: Format, b: Format) -> bool:
-    """Return whether a profile takes both operand formats and accumulates in float32."""
     return a in row.a_formats and b in row.b_formats and row.d_format is F32
 
 
@@ -152,7 +151,6 @@ def _order(a: ScaledSide, b: ScaledSide, row: Profile, k_width: int | None, tile
 
 
 def _tiled(a: ScaledSide, b: ScaledSide, start: Floats, multiply: Product) -> Floats:
-    """Return the sums of all of D, one tile of bounded size at a time."""
     total = np.empty_like(start)
     for top in range(0, len(a.codes), TILE_ROWS):
         for left in range(0, len(b.codes), TILE_ROWS):

@@ -269,7 +269,6 @@ def _ranges(region: CublasltRegion, shape: tuple[int, int, int], scaling: Cublas
 
 
 def _unmodelled(what: str, where: str, rule: str) -> RefsimError:
-    """Return the error of an input that was not recorded."""
     return RefsimError("unsupported-feature", what, where=where, rule=rule, kind=Kind.INCONCLUSIVE)
 
 

@@ -113,7 +113,6 @@ def _scale(amax_bits: np.uint32, to: Format, eps: float) -> np.float32:
 
 
 def _pattern(bits: int) -> np.uint32:
-    """Return the bits as uint32; raise where they exceed 32 bits."""
     if not 0 <= bits <= 0xFFFFFFFF:
         raise RefsimError("out-of-range", f"amax_bits is {bits!r}", rule="a float32 pattern, 0 to 0xffffffff")
     return np.uint32(bits)

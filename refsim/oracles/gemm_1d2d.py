@@ -184,7 +184,6 @@ def _with_own_format(codes: NDArray[Any], format: str | Format | None, name: str
 
 
 def _order(promotion: str, splits: int, target: str) -> _Order:
-    """Return the checked order of summation."""
     if str(promotion) not in PROMOTIONS:
         raise unknown("promotion", str(promotion), list(PROMOTIONS))
     if not is_whole(splits, 1):

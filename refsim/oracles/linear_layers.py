@@ -226,7 +226,6 @@ def _partials(x: Codes, w: Codes, row: Reduction, target: str) -> Floats:
 
 
 def _decoder(policy: str) -> str:
-    """Return the checked name of a policy from E4M3 to bf16."""
     known = [row.policy for row in CONVERSIONS.values() if row.policy and row.reads is E4M3 and row.to is BF16]
     if policy not in known:
         raise unknown("weight decoder", str(policy), known)

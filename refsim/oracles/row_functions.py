@@ -111,7 +111,6 @@ def _ex2(x: Floats, *, ftz: bool) -> Floats:
 
 
 def _words(x: Floats) -> NDArray[np.uint32]:
-    """Return float32 values as their bits."""
     return np.ascontiguousarray(x).view(np.uint32)
 
 
@@ -126,7 +125,6 @@ def _values(name: str, codes: ArrayLike, format: str | Format | None) -> tuple[F
 
 
 def _codes(values: Floats, row: Format) -> Codes:
-    """Return float32 values rounded to codes of the format."""
     return _words(values) if row is F32 else round_bits(values, row).astype(row.code_dtype)
 
 

@@ -80,7 +80,6 @@ def _list(groups: ArrayLike, least: int, limit: int | None) -> NDArray[np.int64]
 
 
 def _misfit(what: str) -> RefsimError:
-    """Return the error of groups that do not fit."""
     return RefsimError(
         "group-layout",
         what,

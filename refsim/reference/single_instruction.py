@@ -277,7 +277,6 @@ class _Program:
         return [*lines, *self.copy("FILL", "local", fill=True)]
 
     def copy_back(self) -> list[str]:
-        """Return lines that copy the pool back to global memory."""
         if self.space == "shared":
             return ["bar.sync 0;", *self.copy("SAVE", "shared", fill=False)]
         return self.copy("SAVE", "local", fill=False) if self.space == "local" else []

@@ -289,12 +289,10 @@ def _check_parts(given: TensorFile, meant: Mapping[str, str]) -> None:
 
 
 def _copied(given: TensorFile, made: PartFile, region: StoredTensor, note: str, wide: Format) -> None:
-    """Copy one tensor; the arguments are `_dequantized`'s."""
     _copy(given, made, region)
 
 
 def _copy(given: TensorFile, made: PartFile, region: StoredTensor) -> None:
-    """Copy the bytes of one tensor, a part at a time."""
     size = region.end - region.begin
     for offset in range(0, size, PIECE_BYTES):
         made.write_bytes(region.key, offset, given.take(region, offset, min(PIECE_BYTES, size - offset)))

@@ -61,14 +61,12 @@ def forms() -> list[ScalarForm]:
 
 
 def _pairs() -> Iterator[ScalarForm]:
-    """Yield the chains of two instructions."""
     kinds = [("u32", "u32"), ("s32", "s32"), ("u64", "u64"), ("s64", "s64"), ("u32", "u64"), ("u64", "u32")]
     for (before, after), first, second in product(kinds, WRITERS, LATER):
         yield chain((first, before), (second, after))
 
 
 def _triples() -> Iterator[ScalarForm]:
-    """Yield the chains of three instructions."""
     for type, first, second, third in product(("u32", "u64"), WRITERS, LATER, LATER):
         yield chain((first, type), (second, type), (third, type))
 

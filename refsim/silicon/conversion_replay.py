@@ -53,7 +53,6 @@ def _turns(format: Format) -> list[float]:
 
 @cache
 def _drawn() -> tuple[int, ...]:
-    """Return four random chunks."""
     return tuple(np.random.default_rng(9).integers(0, CHUNK, 4).tolist())
 
 

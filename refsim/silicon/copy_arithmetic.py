@@ -171,7 +171,6 @@ class CopyForm:
 
 
 def _wide(draw: np.random.Generator, rows: int) -> NDArray[np.uint64]:
-    """Return random 64-bit patterns (rows, 2)."""
     return np.frombuffer(draw.bytes(16 * rows), np.uint64).reshape(rows, 2).copy()
 
 

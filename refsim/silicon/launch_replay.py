@@ -111,7 +111,6 @@ _Counts = tuple[int, int, int]
 
 
 def _added(*counts: _Counts) -> _Counts:
-    """Return the sum of counts."""
     stored, digested, differing = (sum(each[place] for each in counts) for place in range(3))
     return stored, digested, differing
 

@@ -103,7 +103,6 @@ def differing_chunks(recording: Recording, chunks: range) -> tuple[int, int]:
 
 @lru_cache(maxsize=64)
 def _operands(kinds: tuple[str, ...], chunk: int) -> tuple[Words, ...]:
-    """Return the read-only operands of one chunk."""
     columns = tuple(chunk_operands(kinds, chunk))
     for column in columns:
         column.setflags(write=False)

@@ -70,7 +70,6 @@ def classes_of(form: SparseInstruction) -> list[str]:
 
 
 def _sizes(form: SparseInstruction) -> tuple[tuple[int, int, int], tuple[int, int, int], tuple[int, int, int]]:
-    """Return the sizes of stored A, B and C."""
     shape = form.shape
     return (form.problems, shape.m, shape.k // 2), (form.problems, shape.n, shape.k), (form.problems, shape.m, shape.n)
 
@@ -109,7 +108,6 @@ def _accumulators(form: SparseInstruction, draw: SteadyNumbers) -> Array:
 
 
 def _any(form: SparseInstruction, draw: SteadyNumbers, *, rising: bool = True) -> Problem:
-    """Return test cases of random numbers."""
     a_row, b_row, _ = form.formats
     sizes = _sizes(form)
     a, b = _numbers(draw, sizes[0], a_row), _numbers(draw, sizes[1], b_row)
@@ -245,7 +243,6 @@ CLASSES: dict[str, Callable[[SparseInstruction, SteadyNumbers], Problem]] = {
 
 # ---- hypotheses: the first is the model's, the others are alternatives
 def _inferred(form: SparseInstruction, problem: Problem) -> Array:
-    """Return the model's D."""
     how: dict[str, Any] = {"unit": form.unit, "a_format": form.a, "b_format": form.b, "d_format": form.d}
     c = problem.c.view(form.d_dtype)
     return numerics.mma(problem.a, problem.b, c, k=form.shape.k, metadata=problem.positions, **how).view(
@@ -254,7 +251,6 @@ def _inferred(form: SparseInstruction, problem: Problem) -> Array:
 
 
 def _row(form: SparseInstruction) -> Profile:
-    """Return the model's arithmetic of a form."""
     return numerics.sparse_profile("sm_90a", form.unit, form.a, form.b, form.d, form.shape.k)
 
 
@@ -266,7 +262,6 @@ def _stored(form: SparseInstruction, problem: Problem, row: Profile, order: Arra
 
 
 def _dense(form: SparseInstruction, a: Array, b: Array, c: Array, row: Profile, k: int) -> Array:
-    """Return D of dense operands by one arithmetic."""
     given = arguments_of(a, b, c.view(form.d_dtype), a_format=form.a, b_format=form.b)
     return fitted(given, row, k).result().view(c.dtype)
 
@@ -301,7 +296,6 @@ def _by_place(form: SparseInstruction, problem: Problem) -> Array:
 
 
 def _halved(form: SparseInstruction) -> Profile:
-    """Return the arithmetic with steps half as long."""
     row = _row(form)
     return replace(row, length=max(1, min(row.length, form.shape.k // 2) // 2))
 

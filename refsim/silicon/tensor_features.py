@@ -149,7 +149,6 @@ def _three_products(shape: ProbeShape) -> Feature | None:
 
 
 def _rounding_cases(shape: ProbeShape, c: float) -> _Cases:
-    """Return the cases of both tests of output rounding."""
     cases = _Cases(shape, shape.k)
     for ones, odd, t, sign in product((0, 1, 3, 7, 15, 31), (1, 3, 5, 7), range(6, 29), (1, -1)):
         if ones < shape.k:

@@ -164,7 +164,6 @@ def sidecar(stem: str, device: str = "h200") -> dict[str, Any]:
 
 
 def _damaged(path: Path, problem: Exception) -> RefsimError:
-    """Return the error of a damaged recording file."""
     what = f"{path.name} is damaged: {type(problem).__name__}: {str(problem)[:200]}"
     return RefsimError("bad-file", what, where=str(path), help="reinstall refsim", kind=Kind.UNREADABLE)
 

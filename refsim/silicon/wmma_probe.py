@@ -103,7 +103,6 @@ def _dump(type: str, names: list[str], operation: str) -> list[str]:
 
 
 def _loads() -> Iterator[WmmaForm]:
-    """Yield the forms of loads."""
     fragments = [(s, t, o) for s in WMMA_SHAPES for t, o in [*product(s.types, "ab"), *product(s.accumulators, "c")]]
     for (shape, type, operand), layout in product(dict.fromkeys(fragments), ("row", "col")):
         declared, listed, names = _registers(type, _count(shape, type, operand), "r")
@@ -113,7 +112,6 @@ def _loads() -> Iterator[WmmaForm]:
 
 
 def _stores() -> Iterator[WmmaForm]:
-    """Yield the forms of stores."""
     for (shape, type), layout in product(
         dict.fromkeys((s, t) for s in WMMA_SHAPES for t in s.accumulators), ("row", "col")
     ):

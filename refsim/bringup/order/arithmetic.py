@@ -66,7 +66,6 @@ class NodeArithmetic:
         return "; ".join(parts)
 
     def _steps(self) -> str:
-        """Return the description of the steps."""
         assert self.step is not None
         if self.step.method is EXACT:
             return "a step is exact and rounded once to float32, nearest even"
@@ -227,7 +226,6 @@ def _carried(numbers: Values, row: Format) -> Values:
 
 
 def _numbers(carried: Values) -> Values:
-    """Return the numbers of `_carried`."""
     return np.asarray(decode(carried, BF16, np.float32)) if carried.dtype == BF16.code_dtype else carried
 
 

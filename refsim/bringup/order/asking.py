@@ -214,7 +214,6 @@ class ReadBack(Bench):
 
     @property
     def _inner(self) -> Bench:
-        """Return the inner bench."""
         assert self.inner is not None
         return self.inner
 
@@ -229,7 +228,6 @@ class ReadBack(Bench):
 
     @staticmethod
     def _largest(probe: Probe) -> Fraction:
-        """Return the sum of the probe's largest products."""
         most = max((abs(value) for value in probe.products.values()), default=Fraction(0))
         return sum((value for value in probe.products.values() if abs(value) == most), Fraction(0))
 

@@ -57,13 +57,11 @@ def uniform(subject: OrderSubject, m: int, seed: int) -> list[tuple[Codes, Codes
 
 
 def _numbers(generator: np.random.Generator, shape: tuple[int, int], row: Format, most: float) -> Floats:
-    """Return normally distributed numbers, spread over binades."""
     spread = min(most, reach(row) / 3)
     return generator.standard_normal(shape) * np.exp2(generator.uniform(-spread, spread, shape))
 
 
 def _coded(subject: OrderSubject, pool: Floats, b: Floats) -> TellingOperands:
-    """Return the operands as codes of the subject's formats."""
 
     def codes(numbers: Floats, row: Format) -> Codes:
         return encode(numbers, row, overflow="saturate")

@@ -76,7 +76,6 @@ class Revealer:
 
     @property
     def _range(self) -> str:
-        """Return the range of products as text."""
         return f"products span 2^{self.bench.bottom} to 2^{self.bench.top}"
 
     def tree(self) -> "int | Node":

@@ -39,7 +39,7 @@ def size(tree: "int | Node") -> int:
 
 
 def least(tree: "int | Node") -> int:
-    """The least place of K in a tree."""
+    """Return the least place of K in a tree."""
     return tree._least if isinstance(tree, Node) else tree  # type: ignore[attr-defined]
 
 
@@ -49,7 +49,7 @@ def joined(children: "list[int | Node]") -> "int | Node":
 
 
 def post_order(tree: "int | Node") -> Iterator[Node]:
-    """Every node after the nodes below it, without recursion."""
+    """Yield every node after the nodes below it, without recursion."""
     stack: list[tuple[Node, bool]] = [(tree, False)] if isinstance(tree, Node) else []
     while stack:
         node, done = stack.pop()
