@@ -247,6 +247,9 @@ class Launcher(Protocol):
         """What was seen of all launches so far; Findings() where nobody looks, as on a real GPU."""
 
 
+_CALLED = 'name the arguments: Kernel(name="k", oracle=, problem=, run=, outputs={"y": "bf16"}, recipe=, file="k.cu")'
+
+
 @dataclass(frozen=True, repr=False)
 class Kernel(Card):
     """The declaration of a kernel: `run` on a device must write what `oracle` returns, for every `problem`.
@@ -311,11 +314,15 @@ class Kernel(Card):
         defined = {} if self.definition is None else {"definition": self.definition}
         for label, given in {"oracle": self.oracle, "run": self.run, **defined, **suspects}.items():
             if not callable(given):
-                raise RefsimError("wrong-type", f"{label} must be a function, not {given!r}", where=where)
+                raise RefsimError("wrong-type", f"{label} must be a function, not {given!r}", where=where, help=_CALLED)
+        if self.problem is not None and not callable(getattr(self.problem, "map", None)):
+            what = f"problem must be a Hypothesis strategy of recipes, not {self.problem!r:.60}"
+            raise RefsimError("bad-recipe", what, where=where, help=_CALLED)
         if not isinstance(self.promise, Promise):
             raise RefsimError("bad-promise", f"promise must be a Promise, not {self.promise!r}", where=where)
         if not isinstance(self.recipe, type) or not is_dataclass(self.recipe):
-            raise RefsimError("bad-recipe", f"recipe must be a dataclass, not {self.recipe!r}", where=where)
+            what = f"recipe must be a dataclass, not {self.recipe!r:.60}"
+            raise RefsimError("bad-recipe", what, where=where, help=_CALLED)
         if not isinstance(self.corpus, Sequence):
             raise RefsimError("bad-kernel", f"corpus is a tuple of recipes, not {self.corpus!r:.40}", where=where)
         strangers = [problem for problem in self.corpus if not isinstance(problem, self.recipe)]

@@ -1,8 +1,11 @@
 """Names of a package that are loaded when first used, so that importing the package imports nothing heavy."""
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from typing import Any
+
+from refsim.errors import nearest
 
 
 def exports(
@@ -20,6 +23,43 @@ def exports(
             return getattr(import_module(home_of[name]), name)
         if name in modules:
             return import_module(f"{package}.{name}")
-        raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        raise MissingNameError(package, name, [*own, *home_of, *modules])
 
     return load, lambda: sorted([*own, *home_of, *modules])
+
+
+_ELSEWHERE = {
+    "refsim.numerics": "mma dot multiply exact_product",
+    "refsim.layouts": "fragment fragments swizzle swizzles scale_layout tile tensor_map bank_conflicts descriptor walk",
+    "refsim.testing": "Bounded Kernel Launcher Promise run_campaign strategies",
+    "refsim.ptx": "Program Trace GlobalMemory load",
+    "refsim.device": "Device open",
+    "refsim.files": "load load_all save save_all",
+    "refsim.scaling": "block_format dequantize",
+}
+"""Names that people look for at the top, and the module that has them."""
+
+
+class MissingNameError(AttributeError):
+    """A name that a package has not. Its text, made only when somebody reads it, says where the name is or what is near.
+
+    Python itself raises it, unread, for each module of a package that is imported by `from package import module`.
+    """
+
+    def __init__(self, package: str, name: str, known: Sequence[str]) -> None:
+        super().__init__(f"module {package!r} has no attribute {name!r}", name=name)
+        self.package, self.known = package, known
+
+    def __str__(self) -> str:
+        return f"{self.args[0]}: {self._way_out()}"
+
+    def _way_out(self) -> str:
+        name = str(self.name)
+        american = re.sub(r"(?<=[a-z])is(e|ed|ing|ation)$", r"iz\1", name)
+        for spelled in dict.fromkeys((name, american, f"{american}s", american.removesuffix("s"))):
+            for module, names in _ELSEWHERE.items():
+                if spelled in names.split() and module != self.package:
+                    return f"it is {module}.{spelled}"
+            if spelled in self.known:
+                return f"{self.package}.{spelled} is meant"
+        return f"nearest: {', '.join(f'{self.package}.{each}' for each in nearest(name, [*self.known]))}"

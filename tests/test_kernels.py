@@ -33,6 +33,8 @@ def test_declaration_keeps_what_it_was_given():
         ({"name": "../../etc"}, "bad-kernel"),
         ({"oracle": None}, "wrong-type"),
         ({"run": "launch"}, "wrong-type"),
+        ({"problem": "k.cu"}, "bad-recipe"),
+        ({"problem": Tensor}, "bad-recipe"),
         ({"suspects": {"sign lost": {"y": 0}}}, "wrong-type"),
         ({"outputs": {}}, "bad-kernel"),
         ({"outputs": {"y": "bf17"}}, "unknown-format"),

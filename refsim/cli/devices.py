@@ -26,7 +26,7 @@ without_option = click.option(
     "--without",
     metavar="NAME",
     multiple=True,
-    type=Name("check", "refsim.ptx:CHECKS", by="name"),
+    type=Name("check", "refsim.ptx:CHECKS", by="name", row="refsim.ptx.findings.table:check_name"),
     help="Turn off a check of the simulated GPU; `refsim ptx coverage --checks` lists all checks.",
 )
 arithmetic_option = click.option(

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from refsim.errors import RefsimError
+
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
@@ -28,7 +30,11 @@ class Name(click.ParamType):  # type: ignore[type-arg]
         return [getattr(row, self._by) if self._by else row for row in rows]
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        return resolve_name(self._row)(value) if self._row else value
+        try:
+            return resolve_name(self._row)(value) if self._row else value
+        except RefsimError as error:
+            error.where = error.where or (param.opts[-1] if param and param.param_type_name == "option" else "")
+            raise
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> "list[CompletionItem]":
         return completions(((name, None) for name in self.known()), incomplete)

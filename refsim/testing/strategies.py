@@ -61,9 +61,7 @@ def launches(max_blocks: int = 5) -> SearchStrategy[Launch]:
     return st.builds(Launch, st.sampled_from([256, 32, 64, 1024]), st.integers(0, max_blocks))
 
 
-@st.composite
 def tensors(
-    draw: st.DrawFn,
     formats: str | Sequence[str],
     *,
     target: str = "e4m3",
@@ -71,17 +69,35 @@ def tensors(
     max_size: int = 4096,
     max_patches: int = 3,
     max_misalign: int = 15,
-) -> Tensor:
+) -> SearchStrategy[Tensor]:
     """Tensor recipes in one of `formats`; `target` is the format that ties and near-overflow aim at.
 
     Shrinks to Tensor(n=0, format=formats[0]); a failure that needs one value shrinks to one patch in zeros.
     """
+    chosen = [formats] if isinstance(formats, str) else list(formats)
+    for format in (*chosen, target):
+        format_named(format)
     for fill in fills:
         if fill not in FILLS:
             raise unknown("fill", fill, sorted(FILLS))
-    format = draw(st.sampled_from([formats] if isinstance(formats, str) else list(formats)))
+    if not chosen:
+        raise RefsimError("unknown-format", "no format is named", help='tensors("bf16"), tensors(["f16", "f32"])')
+    return _tensors(chosen, target, list(fills), max_size, max_patches, max_misalign)
+
+
+@st.composite
+def _tensors(
+    draw: st.DrawFn,
+    formats: list[str],
+    target: str,
+    fills: list[str],
+    max_size: int,
+    max_patches: int,
+    max_misalign: int,
+) -> Tensor:
+    format = draw(st.sampled_from(formats))
     n = draw(sizes(max_size))
-    fill = draw(st.sampled_from(list(fills)))
+    fill = draw(st.sampled_from(fills))
     seed = draw(st.integers(0, 2**16 - 1))
     patch = st.tuples(st.integers(0, max(n - 1, 0)), bit_patterns(format))
     patches = draw(st.lists(patch, max_size=max_patches if n else 0, unique_by=lambda pair: pair[0]))

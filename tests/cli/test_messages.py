@@ -1,5 +1,7 @@
 """Messages of wrong command lines: what is wrong, where, and the way out, in the words of the command line."""
 
+import sys
+
 import numpy as np
 import pytest
 
@@ -124,3 +126,22 @@ def test_a_machine_without_a_gpu_says_nothing_of_a_driver(line, refsim, monkeypa
     monkeypatch.setattr("refsim.device.cuda.open_device", absent)
     assert "libcuda" not in refsim(*line.split()).err
     assert "libcuda" in refsim("verify", "--device", "cuda").err
+
+
+@pytest.mark.parametrize(
+    "line", ["verify --without races", "simulate k.cu k --without races", "run --without races -- true"]
+)
+def test_a_misspelt_check_is_the_options_fault(line, refsim):
+    run = refsim(*line.split())
+    assert run.code == 2
+    assert "no check is called 'races'\n  at: --without\n  help: nearest: race" in run.err
+
+
+@pytest.mark.parametrize(("program", "code"), [("absent.py", 2), ("empty.py", 0)])
+def test_a_program_that_used_no_gpu_is_one_line(program, code, refsim, tmp_path):
+    (tmp_path / "empty.py").write_text("")
+    run = refsim("run", "--", sys.executable, program)
+    assert (
+        run.out == f"the program used no GPU: nothing was launched or allocated before it ended with exit code {code}\n"
+    )
+    assert '"launches": 0' in refsim("run", "--as", "json", "--", sys.executable, program).out

@@ -50,7 +50,7 @@ HOST = "(host)"
 def document(run: "ProgramRun") -> Document:
     """The fidelity report."""
     record = run.record
-    parts: list[Part] = [Record(_summary(run))]
+    parts: list[Part] = [_nothing(run) if _did_nothing(run) else Record(_summary(run))]
     if record.kernels:
         parts.append(Table(KERNELS, tuple(map(_kernel, record.kernels)), "kernels"))
     said = [row for kernel in record.kernels for row in _said(kernel)] + _of_host(record)
@@ -72,6 +72,19 @@ def document(run: "ProgramRun") -> Document:
         if more := _tests(record):
             parts.append(Table(TESTS, more, "tests_with_more"))
     return Document(tuple(parts), f"on the simulated GPU: {' '.join(run.command)}")
+
+
+def _nothing(run: "ProgramRun") -> Wording:
+    """The one line of a program that used no GPU; the same facts for programs."""
+    line = f"the program used no GPU: nothing was launched or allocated before it ended with exit code {run.exit_code}"
+    return Wording((line,), {entry.key: entry.value for entry in _summary(run)})
+
+
+def _did_nothing(run: "ProgramRun") -> bool:
+    """Whether no process of the program used the simulated GPU, nor left anything to say of it."""
+    record = run.record
+    said = record.kernels, record.refused, record.by_host, record.held, record.tests, record.found, record.warned
+    return not (any(map(bool, said)) or record.allocations or run.silent or run.is_interrupted)
 
 
 def has_findings(record: "RunRecord") -> bool:

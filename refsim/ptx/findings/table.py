@@ -160,6 +160,11 @@ class Checks:
         return (level, error) if known is None else (OPEN_BITS if known.is_open else WARNING, known.named(error))
 
 
+def check_name(name: str) -> str:
+    """The name of a check that may be turned off, as it is; RefsimError `unknown-check` for any other."""
+    return _named(name).name
+
+
 def _named(name: str) -> Check:
     """Return the check of a name. Raises `unknown-check` for an unknown name, and for a check that stops a launch."""
     if not isinstance(name, str):

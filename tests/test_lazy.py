@@ -1,0 +1,41 @@
+"""Names that a package has not: the error says where they are, without importing anything."""
+
+from importlib import import_module
+
+import pytest
+
+import refsim
+from refsim import numerics, testing
+from refsim.lazy import _ELSEWHERE
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("mma", "it is refsim.numerics.mma"),
+        ("layout", "refsim.layouts is meant"),
+        ("quantise", "refsim.quantize is meant"),
+        ("dequantise", "it is refsim.scaling.dequantize"),
+        ("Kernel", "it is refsim.testing.Kernel"),
+        ("decod", "nearest: refsim.decode"),
+    ],
+)
+def test_a_missing_name_says_where_it_is(name, said):
+    with pytest.raises(AttributeError) as caught:
+        getattr(refsim, name)
+    assert f"module 'refsim' has no attribute '{name}': {said}" in str(caught.value)
+    assert caught.value.name == name
+    assert not hasattr(refsim, name)
+
+
+@pytest.mark.parametrize(
+    ("package", "name", "near"), [(numerics, "mmaa", "mma"), (testing, "kernel", "refsim.testing.Kernel")]
+)
+def test_a_package_names_its_own_nearest(package, name, near):
+    with pytest.raises(AttributeError, match=near):
+        getattr(package, name)
+
+
+def test_every_name_that_is_elsewhere_is_there():
+    for module, names in _ELSEWHERE.items():
+        assert all(hasattr(import_module(module), name) for name in names.split()), module
