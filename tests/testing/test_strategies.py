@@ -77,7 +77,7 @@ def _collector(strategy, seen):
 
 
 @pytest.mark.parametrize(
-    ("wrong", "code"), [(["fp8"], "which-format"), (["bf16", "bf17"], "unknown-format"), ("e4m4", "unknown-format")]
+    ("wrong", "code"), [(["fp8"], "ambiguous-name"), (["bf16", "bf17"], "unknown-format"), ("e4m4", "unknown-format")]
 )
 def test_an_unknown_format_is_refused_where_the_strategy_is_written(wrong, code):
     with pytest.raises(RefsimError, match=code):
