@@ -1,8 +1,8 @@
 """Boxes that several threads request with one instruction, checked as one access where no check has anything to report.
 
 Each thread's copy begins after the copy of the thread before it. Boxes that do not overlap cannot change what the
-checks find for one another, so all of them are shown to the observers at once, on trial. If an observer would report
-something, or if boxes overlap, nothing has started yet, and the copies are started one by one.
+checks find for one another. All of them are therefore shown to the observers at once, on trial. If an observer would
+report something, or if boxes overlap, nothing has started yet, and the copies are started one by one.
 """
 
 from collections.abc import Callable

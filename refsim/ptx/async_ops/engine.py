@@ -238,7 +238,7 @@ class CopyEngine:
             if not each.is_performed:
                 each.performed()
             if each.writes is not None or each.reads is not None:
-                self._tell_left(each)
+                self._report_left(each)
         self.queue.flying.clear()
 
     def land(self, transfers: list[Transfer]) -> dict[int, int]:
@@ -278,7 +278,7 @@ class CopyEngine:
         words = self.groups.missing_wait(flight.lane, flight.group).replace("cp.async.", "cp.async.bulk.")
         return words if writes else words.replace("wait_group", "wait_group.read")
 
-    def _tell_left(self, flight: Transfer) -> None:
+    def _report_left(self, flight: Transfer) -> None:
         """Report a transfer that no thread waited for when its block exits."""
         statement = flight.lanes.statement
         assert statement is not None

@@ -29,8 +29,11 @@ PARAMETER_SOURCE = PTX["kernel function parameters: 4352 B, 32764 B from PTX 8.1
 
 @dataclass(frozen=True)
 class Limits:
-    """The limits of one target. They are warps and CTAs of an SM, shared memory of an SM and of one CTA that opts in,
-    the most CTAs of a cluster (0: the target has no clusters), and the number of SMs of a chip of this target."""
+    """The limits of one target.
+
+    An SM has `warps`, `ctas` and `shared` bytes; `opt_in` is the most shared memory of one CTA. A cluster has at most
+    `cluster` CTAs (0: the target has no clusters). `sms` is the number of SMs of the `chip` named.
+    """
 
     target: str
     warps: int

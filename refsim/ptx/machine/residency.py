@@ -1,7 +1,7 @@
 """Which CTAs of a launch run at once: as many as a chip holds if CTAs may wait for one another, else few.
 
 A grid runs in waves, and each wave ends before the next starts. A kernel whose CTAs wait for one another is right only
-if they are all resident, so its wave is the number that the target holds at once. An elementwise kernel cannot see the
+if they are all resident. Its wave is the number that the target holds at once. An elementwise kernel cannot see the
 difference, so its waves have the size that runs fastest: registers of 16,384 lanes stay in the cache.
 """
 
