@@ -170,7 +170,7 @@ def div(x: ExactNumber, y: ExactNumber) -> ExactNumber:
 
 
 def sqrt(x: ExactNumber) -> ExactNumber:
-    """Return the square root truncated to 1400 binary places, with an odd last place where it is inexact."""
+    """Return the square root truncated to 1400 binary places, with one more odd place where it is inexact."""
     if x.is_nan or x.magnitude == 0:
         return x
     if x.negative:

@@ -74,7 +74,7 @@ class Blocks(Card):
 
         Scales of NVFP4 become float8_e4m3fn. Raises RefsimError `unsupported-dtype` for elements without a dtype (mxint8).
         """
-        scale = E4M3 if self.format.scale is UE4M3 else self.format.scale  # without a sign its codes are those of E4M3
+        scale = E4M3 if self.format.scale is UE4M3 else self.format.scale  # without a sign its codes are E4M3's
         return typed(self.codes, self.format.element, "ml_dtypes"), typed(self.scales, scale, "ml_dtypes")
 
     @property
@@ -160,8 +160,8 @@ def quantize(
             "bad-shape",
             f"x has shape {array.shape}: its last dimension is no multiple of {row.width}",
             where=str(row),
-            rule=f"{row.width} neighbours along K share a scale [{row.source.document.title}]",
-            help=f"pad K with zeros to a multiple of {row.width}, or quantise the transpose",
+            rule=f"{row.width} neighbors along K share a scale [{row.source.document.title}]",
+            help=f"pad K with zeros to a multiple of {row.width}, or quantize the transpose",
         )
     extent = checked_block(block, row)
     bits = _random_bits(random, array.shape)
@@ -211,7 +211,7 @@ def _input(x: ArrayLike, input_format: str | Format | None) -> tuple[NDArray[Any
         raise RefsimError(
             "bad-dtype",
             f"x holds {array.dtype}",
-            rule="a quantiser reads bfloat16, float16 or float32",
+            rule="a quantizer reads bfloat16, float16 or float32",
             help="codes of bf16 or f16 go in as they are, with input_format=; x.astype(np.float32) rounds what float32 does not "
             "hold, which is another result in rare cases",
         )

@@ -43,7 +43,7 @@ def random_hadamard(x: ArrayLike, signs: ArrayLike = SIGNS, *, inverse: bool = F
         raise RefsimError(
             "bad-shape",
             f"x has shape {values.shape}: its last dimension is no multiple of {vector.size}",
-            rule="one sign for each of a run of neighbours",
+            rule="one sign for each of a run of neighbors",
         )
     runs = values.reshape(*values.shape[:-1], values.shape[-1] // vector.size, vector.size)
     with np.errstate(all="ignore"):

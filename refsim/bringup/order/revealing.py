@@ -101,7 +101,7 @@ class Revealer:
             raise no_order(f"the product at {said_places(places)} {what}", "each product enters the sum once")
 
     def _children(self, places: tuple[int, ...], witness: int | None) -> "list[int | Node]":
-        """Return the subtrees over `places` that enter the step that also holds the witness."""
+        """Return the subtrees over `places` that enter the step which also holds the place `witness` outside them."""
         found: list[int | Node] = []
         rest = places
         whole = key = None

@@ -1,4 +1,4 @@
-"""One row of values quantised by groups: the scale of each group, and what each value became."""
+"""One row of values quantized by groups: the scale of each group, and what each value became."""
 
 from typing import TYPE_CHECKING
 

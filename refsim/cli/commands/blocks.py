@@ -63,7 +63,7 @@ def quantize(
     place = _place(file, to, str(row))
     with reporting(sys.stderr) as live:
         told = quantize_file(
-            file, place, row, recipe=recipe, keys=keys, overwrite=overwrite, report=_report(live, "quantising")
+            file, place, row, recipe=recipe, keys=keys, overwrite=overwrite, report=_report(live, "quantizing")
         )
     return _document(told, f"{row} to {place}")
 
@@ -85,7 +85,7 @@ def dequantize(*, file: Path, to: Path | None, row: "Format", overwrite: bool) -
 
     place = _place(file, to, str(row))
     with reporting(sys.stderr) as live:
-        told = dequantize_file(file, place, row, overwrite=overwrite, report=_report(live, "dequantising"))
+        told = dequantize_file(file, place, row, overwrite=overwrite, report=_report(live, "dequantizing"))
     return _document(told, f"{row} to {place}")
 
 

@@ -1,4 +1,4 @@
-"""refsim scales: where scale factors lie in memory, files of them shuffled and unshuffled, values quantised by groups."""
+"""refsim scales: where scale factors lie in memory, files of them shuffled and unshuffled, values quantized by groups."""
 
 import os
 from math import prod
