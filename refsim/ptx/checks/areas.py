@@ -80,7 +80,7 @@ class Area:
             marks.last[granules] = marks.since[granules] = 0
 
     def mark_reads(self, floor: int, history: History) -> None:
-        """Turn the listed reads into marks; reads up to access `floor` need not be remembered after newer ones."""
+        """Turn the listed reads into marks; older marks up to access `floor` are replaced and not remembered."""
         for read in self.waiting:
             (event, index), strength = read.event(), read.part.strength
             before = self.reads.lasts(index, event.count)

@@ -361,7 +361,7 @@ class Mbarriers:
                 self.machine.report(part.fault(CODE, 0, f"an mbarrier object in {name} memory", RULE), part.statement)
                 yield from self.objects(
                     lanes, "shared", addresses, own=own
-                )  # a known compiler passes generic addresses so
+                )  # a known compiler means shared addresses
                 return
             state, owner = part.space(name)
             if own and (elsewhere := np.asarray(owner != part.cta)).any():
