@@ -359,9 +359,7 @@ class Mbarriers:
             numbers = np.arange(lanes.count) if chosen is None else np.flatnonzero(chosen)
             if name != "shared":
                 self.machine.report(part.fault(CODE, 0, f"an mbarrier object in {name} memory", RULE), part.statement)
-                yield from self.objects(
-                    lanes, "shared", addresses, own=own
-                )  # a known compiler means shared addresses
+                yield from self.objects(lanes, "shared", addresses, own=own)  # a known compiler means shared addresses
                 return
             state, owner = part.space(name)
             if own and (elsewhere := np.asarray(owner != part.cta)).any():
