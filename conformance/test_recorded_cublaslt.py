@@ -1,4 +1,4 @@
-"""What cuBLASLt returned on an H200 and an H100, replayed: every output of a proven shape has the model's bits."""
+"""What cuBLASLt returned on an H200 and an H100, replayed: every output of a recorded shape has the model's bits."""
 
 from dataclasses import replace
 from functools import cache
@@ -47,11 +47,11 @@ def bits(values: np.ndarray) -> np.ndarray:
 
 
 def asked(chip: str, mode: str, share: int = 1):
-    """The cases that ran in a mode, each with the number of ranges that is proven for it."""
+    """The cases that ran in a mode, each with the number of ranges recorded for it."""
     _, kernels = recorded(chip, mode)
     for case in probe.cases()[::share]:
         if kernels[case.number]:
-            yield case, probe.proven_splits(case, MODES[mode], REGIONS[chip])
+            yield case, probe.recorded_splits(case, MODES[mode], REGIONS[chip])
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -68,7 +68,7 @@ def test_every_output_of_a_proven_shape_has_the_bits_of_the_model(mode: str, sha
 @pytest.mark.parametrize("chip", CHIPS)
 @pytest.mark.parametrize("mode", MODES)
 def test_a_kernel_splits_k_where_the_region_says_so(chip: str, mode: str) -> None:
-    """The name of a kernel says whether it splits K: for every proven shape that is what the region says of it."""
+    """The name of a kernel says whether it splits K: for every recorded shape that is what the region says of it."""
     _, kernels = recorded(chip, mode)
     known = [(case, splits) for case, splits in asked(chip, mode) if splits is not None]
     wrong = [case for case, splits in known if ("splitK" in kernels[case.number]) != (splits > 1)]
@@ -179,8 +179,8 @@ def test_blockwise_ranges_are_no_ranges_of_single_blocks() -> None:
     assert np.mean([each.any() for each in wrong]) > 0.5
 
 
-def test_where_nobody_knows_the_oracle_refuses() -> None:
-    with pytest.raises(RefsimError, match="unmodelled"):
+def test_where_nothing_is_recorded_the_oracle_refuses() -> None:
+    with pytest.raises(RefsimError, match="unsupported-feature"):
         oracles.cublaslt_fp8(*(np.zeros((size, 8192), np.uint8) for size in (64, 1024)), 1, 1)
 
 
@@ -202,7 +202,7 @@ def test_another_region_is_refused(name: str) -> None:
     region = replace(REGIONS["h200"], **change)
     words, kernels = recorded("h200", mode)
     for case, _ in asked("h200", mode):
-        splits = probe.proven_splits(case, MODES[mode], region)
+        splits = probe.recorded_splits(case, MODES[mode], region)
         tells = splits is not None and (splits > 1 or "splitK" in kernels[case.number])
         if tells and (bits(sums(case.number, mode, splits)) != words[case.number]).any():
             return

@@ -37,7 +37,7 @@ def verdicts(region: oracles.CublasltRegion, mode: CublasltMode) -> Iterator[tup
     for case in probe.cases():
         if (place := recorded["kernel"][case.number]) == NOT_RUN:
             continue
-        splits = probe.proven_splits(case, mode, region)
+        splits = probe.recorded_splits(case, mode, region)
         said = "unmodelled" if splits is None else "one range" if splits == 1 else "split"
         differing = int((words(case, mode, splits or 1) != recorded["words"][case.number]).sum())
         yield case, names[place], said, differing
@@ -172,14 +172,14 @@ def page() -> str:
         "\n".join(["| | H200 | H100 |", "|---|---|---|", *facts]),
         "## Regions",
         "The library sums K in S ranges of ceil(T / S) blocks of 128 (blockwise: of the next multiple of 4). The table has the\n"
-        "shapes for which `oracles.CUBLASLT_REGIONS` knows S. The oracle raises `unmodelled` for every other shape.\n"
+        "shapes for which `oracles.CUBLASLT_REGIONS` knows S. The oracle raises `unsupported-feature` for every other shape.\n"
         "Between 98 and 99 % of shapes drawn evenly up to these sizes lie in a region. Blockwise calls with another M behave\n"
         "as if rows followed.",
         "\n".join(regions_table()),
         BEYOND,
         "## Outputs",
         "*Answered* cases lie in a region of `oracles.CUBLASLT_REGIONS`. Eight outputs of each case are compared in every bit.\n"
-        "In *refused* cases the library may split K, and the oracle raises `unmodelled`.",
+        "In *refused* cases the library may split K, and the oracle raises `unsupported-feature`.",
         "\n".join(modes_table()),
         "\n".join(kernels_table()),
         "## Departures",

@@ -147,9 +147,9 @@ def cublaslt_fp8(
     takes M in multiples of 4: another M stands for the first rows of a larger call, whose extra rows change no bit.
     cublaslt_fp8(np.full((1, 16), 0x38, np.uint8), np.full((16, 16), 0x38, np.uint8), 1, 0.5)[0, 0] is 0x4100, 16 * 0.5.
 
-    Raises RefsimError `unmodelled` for inputs that were not recorded: another version or chip, a shape where K may be
-    split, NaN among the codes, scales that are not positive numbers from 2^-40 to 2^40; and other codes for operands
-    that do not fit. Source: measured on an H200 and an H100, `CUBLASLT_REGIONS` names the recordings; wgmma as
+    Raises RefsimError `unsupported-feature` for inputs that were not recorded: another version or chip, a shape where K
+    may be split, NaN among the codes, scales that are not positive numbers from 2^-40 to 2^40; and other codes for
+    operands that do not fit. Source: measured on an H200 and an H100, `CUBLASLT_REGIONS` names the recordings; wgmma as
     `numerics.mma`.
     """
     for kind, name, known in (
@@ -236,7 +236,7 @@ RANGE_BLOCKS: dict[str, int] = {TENSOR_WISE: 1, BLOCKWISE: 4}
 
 
 def _region(version: int, chip: str) -> CublasltRegion:
-    """Return the region of a version and chip; raise `unmodelled` where there is none."""
+    """Return the region of a version and chip; raise `unsupported-feature` where there is none."""
     for row in CUBLASLT_REGIONS:
         if is_whole(version) and (row.version, row.chip) == (version, str(chip).lower()):
             return row
@@ -247,7 +247,8 @@ def _region(version: int, chip: str) -> CublasltRegion:
 
 
 def _ranges(region: CublasltRegion, shape: tuple[int, int, int], scaling: CublasltScaling, splits: int | None) -> int:
-    """Return the number of ranges of K: the caller's, or the recorded number; raise `unmodelled` without a record."""
+    """Return the number of ranges of K: the caller's, or the recorded number; raise `unsupported-feature` without a
+    record."""
     if splits is not None:
         if not is_whole(splits, 1):
             raise RefsimError("out-of-range", f"splits is {splits!r}", rule="1 or more")
@@ -258,7 +259,7 @@ def _ranges(region: CublasltRegion, shape: tuple[int, int, int], scaling: Cublas
     if recorded is None:
         raise RefsimError(
             "unsupported-feature",
-            f"{m} x {n} x {k} (M, N, K), {scaling}: how this library splits K there was not recorded",
+            f"{m} x {n} x {k} (M, N, K), {scaling}: how this library splits this K was not recorded",
             where=f"cuBLASLt {region.version} on {region.chip.upper()}",
             rule=f"recorded: K up to {region.unsplit_k}, or more than {region.unsplit_outputs} outputs, M up to"
             f" {region.shapes[scaling][0][1]}, N and K up to {region.shapes[scaling][1][1]} in steps of 16",

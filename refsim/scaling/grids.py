@@ -15,7 +15,7 @@ def scale_grid(shape: Pair, group: Pair = (1, 128)) -> Pair:
     """Return the number of groups each way: (ceil(rows / group rows), ceil(columns / group columns)).
 
     A group at the edge is smaller, its scale like any other: scale_grid((33, 300)) is (33, 3); in groups of 128 x 128
-    the matrix has 1 x 3. Raises RefsimError `group` for a group that is no pair of whole numbers from 1. Source:
+    the matrix has 1 x 3. Raises RefsimError `bad-value` for a group that is no pair of whole numbers from 1. Source:
     DeepGEMM, per_token_cast_to_fp8 and per_block_cast_to_fp8 (ceil_div).
     """
     rows, columns = checked_group(group)

@@ -143,7 +143,7 @@ def modelled(
     return np.asarray(change(a, b, *scales_of(case, mode), mode.scaling, mode.accumulation, splits, mode.out))
 
 
-def proven_splits(case: CublasltCase, mode: CublasltMode, region: oracles.CublasltRegion) -> int | None:
+def recorded_splits(case: CublasltCase, mode: CublasltMode, region: oracles.CublasltRegion) -> int | None:
     """Return the region's number of ranges of K for a case, or None where it was not recorded."""
     step = region.shapes[mode.scaling][0][2]
     return region.splits(-(-case.m // step) * step, case.n, case.k, mode.scaling)
