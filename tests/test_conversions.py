@@ -454,3 +454,8 @@ def test_unknown_conversion_shows_the_three_nearest() -> None:
 def test_rows_cite_and_name_themselves() -> None:
     assert all(row.source.place and name == row.name for name, row in CONVERSIONS.items())
     assert {row.rounding for row in CONVERSIONS.values()} <= {*ROUNDINGS, STOCHASTIC}
+
+
+def test_lists_of_several_lengths_are_no_values() -> None:
+    with pytest.raises(RefsimError, match="lists of several lengths"):
+        encode([[1], [1, 2]], "e4m3")

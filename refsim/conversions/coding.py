@@ -27,7 +27,7 @@ from refsim.conversions.rounding import (
 )
 from refsim.errors import RefsimError, unknown
 from refsim.formats import BF16, F16, F32, Format, Overflow, format_named
-from refsim.integers import array_of, read_as_array
+from refsim.integers import array_of
 from refsim.typed_arrays import integers, is_typed, typed, with_format
 
 Codes = NDArray[np.unsignedinteger]
@@ -159,7 +159,7 @@ def _exact_numbers(values: ArrayLike, to: Format) -> Values:
 
 def exact_values(values: ArrayLike) -> Values:
     """Return `values` as float16, float32 or float64 without loss; integers beyond 2^53 are rounded to odd."""
-    array = read_as_array("values", values)
+    array = array_of("values", values)
     if is_typed(array.dtype):
         return _typed_values(array)
     if array.dtype.kind in "iu":

@@ -69,7 +69,7 @@ class Tile(Card):
 
     def offset(self, mn: ArrayLike, k: ArrayLike) -> NDArray[np.int64]:
         """Return the bytes from the start of the tile to element (mn, k) before the swizzle; arguments broadcast."""
-        row, column = whole("mn", mn, limit=self.shape[0]), whole("k", k, limit=self.shape[1])
+        row, column = whole("row", mn, limit=self.shape[0]), whole("k", k, limit=self.shape[1])
         atom_mn, atom_k = self.atom
         across, along = (row % atom_mn, column % atom_k) if self.major == K else (column % atom_k, row % atom_mn)
         within = across * self.span_bytes + along * self.element_bytes

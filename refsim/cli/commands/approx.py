@@ -11,7 +11,7 @@ import click
 
 from refsim.cli.arguments import ARRAY_SUFFIXES, codes_in
 from refsim.cli.delivery import answers
-from refsim.errors import RefsimError, unknown
+from refsim.errors import RefsimError
 from refsim.render import Bits, Column, Document, Number, Table, number
 
 if TYPE_CHECKING:
@@ -119,7 +119,12 @@ def _form(name: str, row: str | None, ftz: bool) -> "SpecialForm":
     from refsim.numerics.special import SPECIAL_FORMS, special_form
 
     if row is not None and row not in (formats := list(dict.fromkeys(form.format.name for form in SPECIAL_FORMS))):
-        raise unknown("format", row, formats)
+        raise RefsimError(
+            "unknown-format",
+            f"special functions have no results of {row!r:.40}",
+            "-t",
+            help=f"one of {', '.join(formats)}",
+        )
     mnemonic, *given = name.split(".")
     fitting = [
         form
