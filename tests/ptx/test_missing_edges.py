@@ -79,8 +79,8 @@ def flag(words: dict[str, str]) -> str:
             f"st.volatile.global.u32 at (k.cu:3) {NO_RELEASE}: no fence before it (release)",
         ),
         (RIGHT | {"AFTER": ""}, f"ld.volatile.global.u32 at (k.cu:5) {NO_ACQUIRE}: no fence after it (acquire)"),
-        (RIGHT | {"FENCE": "membar.cta"}, f"membar.cta at (k.cu:2) has the scope of {OWN_BLOCK} (__threadfence)"),
-        (RIGHT | {"AFTER": "membar.cta"}, f"membar.cta at (k.cu:6) has the scope of {OWN_BLOCK} (__threadfence)"),
+        (RIGHT | {"FENCE": "membar.cta"}, f"membar.cta at (k.cu:2) covers {OWN_BLOCK} (__threadfence)"),
+        (RIGHT | {"AFTER": "membar.cta"}, f"membar.cta at (k.cu:6) covers {OWN_BLOCK} (__threadfence)"),
         (
             RELEASED | {"STORE": "st.release.cta.global.u32"},
             f"st.release.cta.global.u32 at (k.cu:3) is strong within {OWN_BLOCK}",

@@ -92,9 +92,7 @@ def said(repair: Repair, pair: Unordered) -> str:
 def narrow(statement: Statement) -> str:
     """Return the sentence that the scope of a statement does not include the other block."""
     if statement.opcode.split(".")[0] in _FENCES:
-        return (
-            f"{place(statement)} has the scope of its own block only, and the threads are in two: .gpu (__threadfence)"
-        )
+        return f"{place(statement)} covers its own block only, and the threads are in two: .gpu (__threadfence)"
     return f"{place(statement)} is strong within its own block only, and the threads are in two: .gpu"
 
 

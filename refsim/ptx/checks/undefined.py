@@ -132,9 +132,7 @@ class Tracking:
     stores: Events = field(default_factory=Events)
     masks: dict[str, Any] = field(default_factory=dict)
     blamed: set[int] = field(default_factory=set)
-    contributed: dict[int, int] = field(
-        default_factory=dict
-    )  # lanes that gave an undefined value to a bar.red, with its event
+    contributed: dict[int, int] = field(default_factory=dict)  # lanes with undefined values for a bar.red, by event
 
     def reached(self, lanes: Lanes, mask: Mask | None, what: str) -> None:
         """Raise or record that undefined bits decide something (`what`), for the first lane with such bits."""

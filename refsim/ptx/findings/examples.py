@@ -94,8 +94,7 @@ if (threadIdx.x == 0)
 """,
     ),
     "unfenced-refill": _lines(
-        "compilers emit no fence here, and none may be needed; to follow the ISA to the letter, execute "
-        "fence.proxy.async before the arrival",
+        "none may be needed, as compilers emit none here; the letter of the ISA asks for fence.proxy.async before arrival",
         """
 unsigned seen = held[threadIdx.x];
 asm volatile("fence.proxy.async.shared::cta;" ::: "memory");  // right
@@ -111,8 +110,7 @@ asm volatile("tensormap.replace.tile.global_dim.global.b1024.b32 [%0], 1, %1;" :
 """,
     ),
     "missing-grid-wait": _lines(
-        "execute griddepcontrol.wait (cudaGridDependencySynchronize) before the first access to memory that the "
-        "previous launch touches",
+        "execute griddepcontrol.wait (cudaGridDependencySynchronize) before accesses to memory of the previous launch",
         """
 asm volatile("griddepcontrol.wait;" ::: "memory");  // right
 out[threadIdx.x] = written_by_the_launch_before[threadIdx.x];
@@ -201,8 +199,7 @@ out[threadIdx.x] = 1;
     ),
     "divergent-sync": _kernel(
         32,
-        "let all threads of the warp reach the barrier together: outside the branch, or with a mask of the threads in "
-        "it",
+        "let all threads of the warp reach the barrier together: outside the branch, or with a mask of those threads",
         """
 __shared__ unsigned held[32];
 held[threadIdx.x] = threadIdx.x;
