@@ -43,10 +43,8 @@ def _code(number: Fraction, format: Format) -> int | None:
 
 @dataclass(frozen=True)
 class Bench:
-    """A tensor core with its formats, called with numbers: the possible products and the results.
-
-    `floor` is the least exponent of a product that the core is known to keep.
-    """
+    """A tensor core with its formats, called with numbers: the possible products and the results. `floor` is the least
+    exponent of a product that the core is known to keep."""
 
     dots: Dots
     a_format: Format
@@ -81,10 +79,8 @@ class Bench:
         return sum(1 - format.bias for format in (self.a_format, self.b_format))
 
     def factors(self, value: Fraction) -> tuple[int, int]:
-        """Return codes of A and B whose product is +-2^e or +-1.5 x 2^e, normal operands where possible.
-
-        Raises RefsimError `unreachable-product` where the formats have no such operands.
-        """
+        """Return codes of A and B whose product is +-2^e or +-1.5 x 2^e, normal operands where possible. Raises
+        RefsimError `unreachable-product` where the formats have no such operands."""
         exponent = exponent_of(abs(value))
         a_least, b_least = 1 - self.a_format.bias, 1 - self.b_format.bias
         low, high = max(b_least, exponent - reach(self.a_format)), min(reach(self.b_format), exponent - a_least)
@@ -120,10 +116,8 @@ class Bench:
 
 @dataclass(frozen=True)
 class Sums:
-    """Sums of 2^j V and `pieces` times a bit `depth` places below the leading bit, all in one step.
-
-    `fraction` is F, the number of bits that the step keeps below the largest exponent. `early`: the bit is in C.
-    """
+    """Sums of 2^j V and `pieces` times a bit `depth` places below the leading bit, all in one step. `fraction` is F,
+    the number of bits that the step keeps below the largest exponent. `early`: the bit is in C."""
 
     bench: Bench
     group: tuple[int, ...]

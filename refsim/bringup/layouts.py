@@ -59,9 +59,7 @@ def tasks(device: Device) -> Sequence[Task]:
 @contextmanager
 def matrix_part() -> Iterator[Path]:
     """Yield a file with the part of layouts.cu before TMA, without its generated products; it exists in the block only.
-
-    It lies in new folders, so that no other files next to it are taken as bundled PTX.
-    """
+    It lies in new folders, so that no other files next to it are taken as bundled PTX."""
     with tempfile.TemporaryDirectory(prefix="refsim-") as folder:
         part = Path(folder) / PROBES.parent.name / PROBES.name
         part.parent.mkdir()
@@ -164,10 +162,8 @@ def _one(format: ElementType) -> int:
 
 
 def _numbers(instruction: TensorCoreInstruction, side: str, small: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Return codes of an operand from numbers 0 to 7, and the codes of equal values as results.
-
-    Float formats take values that every format has: 0, 0.5, 1, 1.5, 2, 3, 4, 6 of E2M1.
-    """
+    """Return codes of an operand from numbers 0 to 7, and the codes of equal values as results. Float formats take
+    values that every format has: 0, 0.5, 1, 1.5, 2, 3, 4, 6 of E2M1."""
     format = instruction.a_format if side == "a" else instruction.b_format
     if format.is_integer:
         return small.astype(format.code_dtype), _result_codes(instruction, small)

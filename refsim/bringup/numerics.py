@@ -140,11 +140,8 @@ def failing(seen: Returned, model: Products) -> list[Dot]:
 
 
 def discover_case(instruction: TensorCoreInstruction, row: Profile | None, products: Products) -> Case:
-    """Return the case of the probed parameters, and whether they reproduce random products on the device.
-
-    Parameters that contradict the profile are a difference, explained where another chip's profile has them and its
-    bits.
-    """
+    """Return the case of the probed parameters, and whether they reproduce random products on the device. Parameters
+    that contradict the profile are a difference, explained where another chip's profile has them and its bits."""
     found = discovered(instruction, products)
     if found is None:
         raise RefsimError(

@@ -20,10 +20,8 @@ NARROWEST = 8
 
 @dataclass(frozen=True)
 class ProbeOperands:
-    """The products of one launch: a (batch, m, K), b (batch, n, K), c (batch, m, n) or None, all codes.
-
-    `labels` has the class of each product of the batch.
-    """
+    """The products of one launch: a (batch, m, K), b (batch, n, K), c (batch, m, n) or None, all codes. `labels` has
+    the class of each product of the batch."""
 
     labels: tuple[str, ...]
     a: Codes

@@ -183,10 +183,8 @@ class Report:
 
     @property
     def verdict(self) -> str:
-        """Return one sentence: "131 pass, 2 differ and are explained, 0 differ unexplained, ...".
-
-        Cases that did not run come first.
-        """
+        """Return one sentence: "131 pass, 2 differ and are explained, 0 differ unexplained, ...". Cases that did not
+        run come first."""
         counts = self.counts
         words = sum(case.words for case in self.cases)
         recorded = sum(case.recorded for case in self.cases)
@@ -200,11 +198,8 @@ class Report:
 
     @property
     def exit_code(self) -> int:
-        """Return the exit code of the command.
-
-        70 if a bug of refsim kept a case from running, 1 if any difference is unexplained, 5 if a case did not run or
-        nothing was compared, else 0.
-        """
+        """Return the exit code of the command. 70 if a bug of refsim kept a case from running, 1 if any difference is
+        unexplained, 5 if a case did not run or nothing was compared, else 0."""
         if any(case.bug for case in self.cases):
             return Kind.BUG.value
         if any(case.unexplained for case in self.cases):
@@ -258,10 +253,8 @@ def read_report(path: Path) -> Report:
 
 
 def changes_since(old: Report, cases: tuple[Case, ...], facts: Mapping[str, str]) -> tuple[Change, ...]:
-    """Return the changes between two reports: facts, added and removed cases, statuses, counts, parameters.
-
-    Suites that did not run this time are left out; seconds and compared results do not count as changes.
-    """
+    """Return the changes between two reports: facts, added and removed cases, statuses, counts, parameters. Suites that
+    did not run this time are left out; seconds and compared results do not count as changes."""
     found = [
         Change(name, old.facts.get(name, "-"), facts.get(name, "-"))
         for name in dict.fromkeys([*old.facts, *facts])

@@ -55,10 +55,7 @@ def fingerprint() -> str:
 
 def tasks(device: Device, exhaustive: str = "") -> Sequence[Task]:
     """Return a case for each instruction with recorded bits; `exhaustive` makes a GPU compute digests of all its
-    inputs.
-
-    Raises RefsimError `usage` for `exhaustive` on a simulated GPU.
-    """
+    inputs. Raises RefsimError `usage` for `exhaustive` on a simulated GPU."""
     if exhaustive and device.is_simulated:
         raise RefsimError(
             "usage",
@@ -148,10 +145,8 @@ def _case(form: SpecialForm, device: Device, seen: _Compared, strayed: list[str]
 
 
 def _whole(device: Device, form: SpecialForm) -> Case:
-    """Return the case of every input by digests made on the device.
-
-    16-bit forms, and forms with a differing digest, run alone.
-    """
+    """Return the case of every input by digests made on the device. 16-bit forms, and forms with a differing digest,
+    run alone."""
     if form.format.bits == 16:
         return _sampled(device, form)
     name, is_pair = form.instruction.replace(".", "_"), form.operands == 2

@@ -24,10 +24,7 @@ class State:
     """The finished cases of a bring-up; every change is on disk when the call returns."""
 
     def __init__(self, folder: Path | None, facts: Mapping[str, str], suites: Mapping[str, str]) -> None:
-        """Load the finished cases.
-
-        `facts` select the file, `suites` (name to hash) the cases that are still valid.
-        """
+        """Load the finished cases. `facts` select the file, `suites` (name to hash) the cases that are still valid."""
         name = digest(*(part for pair in sorted(facts.items()) for part in pair))[:16]
         self.path = (folder or cache_directory() / "bringup") / f"bringup-{name}.json"
         self.hashes = dict(suites)

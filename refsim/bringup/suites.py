@@ -43,10 +43,8 @@ def suite_named(name: str) -> Suite:
 
 
 def suites_of(names: Iterable[str], extent: str | None) -> list[Suite]:
-    """Return the suites of some names, over whole input spaces where `extent` asks for them.
-
-    Raises RefsimError for an unknown name, and for an extent that none of the suites has, as fp8 for layouts.
-    """
+    """Return the suites of some names, over whole input spaces where `extent` asks for them. Raises RefsimError for an
+    unknown name, and for an extent that none of the suites has, as fp8 for layouts."""
     plain = [suite_named(name) for name in names]
     found = [exhaustively(suite, extent) for suite in plain]
     if extent is not None and all(one is other for one, other in zip(found, plain, strict=True)):

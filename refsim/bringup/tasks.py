@@ -25,11 +25,8 @@ def outcome(status: str, **facts: object) -> Case:
 
 
 def refused(error: RefsimError) -> Case:
-    """Return the case that ended in an error.
-
-    A fault on the device is a difference. A missing tool means that the case was not run. Any other error means that
-    this device or its compiler lacks a requirement of the case.
-    """
+    """Return the case that ended in an error. A fault on the device is a difference. A missing tool means that the case
+    was not run. Any other error means that this device or its compiler lacks a requirement of the case."""
     first = f"{error.what}" + (f" ({error.where.strip()})" if error.where and len(error.where) < 80 else "")
     if error.kind is Kind.FAULT:
         return outcome(DIFFERS, note=first, difference=Difference((str(error),), error.code, "a launch that ends"))

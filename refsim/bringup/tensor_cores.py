@@ -104,10 +104,8 @@ KERNEL_FILE = bundled("gpu/probes/tensor_cores.cu")
 
 
 def instructions(target: str) -> tuple[TensorCoreInstruction, ...]:
-    """Return every instruction of the probe file for a target; instructions("sm_80") has 21.
-
-    Raises RefsimError for a name that is no target from sm_80 on.
-    """
+    """Return every instruction of the probe file for a target; instructions("sm_80") has 21. Raises RefsimError for a
+    name that is no target from sm_80 on."""
     if target_named(target).number < 80:
         raise unknown("target", target, ["sm_80", "sm_86", "sm_89", "sm_90", "sm_90a", "sm_100a", "sm_120a"])
     return tuple(row for row in _every() if row.runs_on(target))
@@ -259,10 +257,8 @@ def _by_step(operand: Codes, k: int) -> Codes:
 
 
 def packed(layout: Fragment, codes: Codes) -> Codes:
-    """Return matrices (..., rows, cols) as the fragment's registers (..., threads, registers).
-
-    mma.m16n8k16.bf16.a: thread 5, register 1 is A[9, 2] in its lower half and A[9, 3] in its upper.
-    """
+    """Return matrices (..., rows, cols) as the fragment's registers (..., threads, registers). mma.m16n8k16.bf16.a:
+    thread 5, register 1 is A[9, 2] in its lower half and A[9, 3] in its upper."""
     rows, cols = layout.elements
     slots = codes[..., rows, cols].astype(f"u{layout.slot_bits // 8}") << layout.element_shift
     registers: Codes = np.ascontiguousarray(slots).view(f"u{layout.register_bits // 8}")

@@ -127,10 +127,8 @@ def _leaves_archive(name: str) -> bool:
 
 
 def _entry(archive: zipfile.ZipFile, member: zipfile.ZipInfo, reader: ByteReader) -> TensorEntry:
-    """Return the entry of a member, whose header is read now.
-
-    `TensorEntry.read` opens the member again for the codes and closes it.
-    """
+    """Return the entry of a member, whose header is read now. `TensorEntry.read` opens the member again for the codes
+    and closes it."""
     where = f"{reader.where}, member {member.filename[:80]!r}"
     with _faults(where), archive.open(member) as stream:
         described = npy.entry(ByteReader(where, stream, member.file_size))

@@ -95,10 +95,8 @@ class PartFile:
     """A file that is written tensor by tensor; `done` are the keys that an earlier run has finished."""
 
     def __init__(self, path: Path, tensors: Mapping[str, Planned], notes: Mapping[str, str], wishes: str) -> None:
-        """Open the part file: continue an earlier run's, or write a new header and reserve the full size.
-
-        `wishes` identifies input and options: a part file with another value is written anew.
-        """
+        """Open the part file: continue an earlier run's, or write a new header and reserve the full size. `wishes`
+        identifies input and options: a part file with another value is written anew."""
         self.path, self.tensors = path, tensors
         stored = {key: (each.dtype, each.shape, each.size_bytes) for key, each in tensors.items()}
         head, self.offsets = header_of(stored, notes)

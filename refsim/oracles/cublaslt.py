@@ -84,11 +84,8 @@ class CublasltRegion(FieldsCard):
 
 
 def _measured(chip: str, shapes: str, block_tiles: int) -> CublasltRegion:
-    """Return the region of cuBLASLt 13.1.0 as PyTorch calls it.
-
-    Up to `block_tiles` tiles, an H200 and an H100 gave equal bits; with 16, at 8 x 2032 x 16144, an H200 splits K into
-    6 ranges and an H100 into 5.
-    """
+    """Return the region of cuBLASLt 13.1.0 as PyTorch calls it. Up to `block_tiles` tiles, an H200 and an H100 gave
+    equal bits; with 16, at 8 x 2032 x 16144, an H200 splits K into 6 ranges and an H100 into 5."""
     columns, depth = (16, 16384, 16), (16, 16384, 16)
     return CublasltRegion(
         version=130100,
@@ -247,8 +244,7 @@ def _region(version: int, chip: str) -> CublasltRegion:
 
 
 def _ranges(region: CublasltRegion, shape: tuple[int, int, int], scaling: CublasltScaling, splits: int | None) -> int:
-    """Return the number of ranges of K: the caller's, or the recorded number; raise `unsupported-feature` without a
-    record."""
+    """Return the number of ranges of K, given or recorded; raise `unsupported-feature` without a record."""
     if splits is not None:
         if not is_whole(splits, 1):
             raise RefsimError("out-of-range", f"splits is {splits!r}", rule="1 or more")

@@ -32,10 +32,8 @@ _PLACES = (("nvidia", "*/bin/ptxas"), ("triton", "backends/nvidia/bin/ptxas*"))
 
 @cache
 def releases() -> tuple[tuple[tuple[int, int], str], ...]:
-    """Return every installed ptxas as (release, path), oldest first: from PATH, NVIDIA's wheels and Triton.
-
-    Raises RefsimError `assembler-missing` without one.
-    """
+    """Return every installed ptxas as (release, path), oldest first: from PATH, NVIDIA's wheels and Triton. Raises
+    RefsimError `assembler-missing` without one."""
     found = {shutil.which("ptxas")}
     for package, pattern in _PLACES:
         spec = find_spec(package)

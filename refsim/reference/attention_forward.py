@@ -78,10 +78,8 @@ def product(x: ExactNumber, y: ExactNumber) -> ExactNumber:
 
 
 def row_of_attention(q: Codes, keys: Sequence[Codes], columns: Sequence[Codes], row: Row) -> tuple[list[int], int]:
-    """Return the bf16 codes of O in some columns, and the float32 pattern of the row's logarithm.
-
-    `keys` are the codes of K, one row a key; each of `columns` holds the codes of one column of V for all keys.
-    """
+    """Return the bf16 codes of O in some columns, and the float32 pattern of the row's logarithm. `keys` are the codes
+    of K, one row a key; each of `columns` holds the codes of one column of V for all keys."""
     factor, shift = SINGLES.decode(row.factor), ExactNumber(True, SHIFTS[row.type])
     top, base, sums, o = UNSEEN, PLUS_ZERO, [PLUS_ZERO] * LANES, [PLUS_ZERO] * len(columns)
     for first in range(0, row.tiles * TILE, TILE):

@@ -36,9 +36,7 @@ class AlignedNumber(NamedTuple):
 
 class Alignment(NamedTuple):
     """The arithmetic of a step: its number of terms, the bits kept below the largest exponent, the exponent of a zero.
-
-    With `groups`, each 16 products are one term.
-    """
+    With `groups`, each 16 products are one term."""
 
     length: int
     fraction: int
@@ -173,11 +171,8 @@ def in_bf16(codes: Sequence[int], format: str, scales: Sequence[int], kind: str,
 
 
 def steps_of_lanes(k: int, k_width: int, length: int) -> list[list[int]]:
-    """Return the k of each step of an mma.sync of bf16.
-
-    Lane q of a row holds k_width consecutive k from q * k_width and from (4 + q) * k_width. An instruction takes two k
-    of the first run of every lane, then two of the second.
-    """
+    """Return the k of each step of an mma.sync of bf16. Lane q of a row holds k_width consecutive k from q * k_width
+    and from (4 + q) * k_width. An instruction takes two k of the first run of every lane, then two of the second."""
     found = []
     for tile in range(0, k, 8 * k_width):
         for pair in range(0, k_width, 2):

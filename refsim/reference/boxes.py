@@ -14,10 +14,8 @@ _ROWS = {"none": 1, "32B": 2, "64B": 4, "128B": 8}
 
 
 def swizzled(address: int, mode: str) -> int:
-    """Return the swizzled address: the number of the 128-byte line permutes its 16-byte chunks.
-
-    swizzled(0x90, "128B") is 0x80.
-    """
+    """Return the swizzled address: the number of the 128-byte line permutes its 16-byte chunks. swizzled(0x90, "128B")
+    is 0x80."""
     chunk, line = address >> 4 & 7, address >> 7 & 7
     return address & ~0x70 | (chunk ^ line % _ROWS[mode]) << 4
 

@@ -24,9 +24,7 @@ def amax(codes: Iterable[int], format: str) -> int:
 
 def largest_and_nan(codes: Sequence[int], format: str) -> list[int]:
     """Return the float32 patterns on which a group's factor depends: its largest magnitude, and a NaN if it has one.
-
-    For bf16's [0x3f80, 0xc000, 0x7fc1] it is [0x40000000, 0x7fc10000].
-    """
+    For bf16's [0x3f80, 0xc000, 0x7fc1] it is [0x40000000, 0x7fc10000]."""
     grid = GRIDS[format]
     nan = next((code for code in codes if code & (grid.sign - 1) > grid.infinity), None)
     return [amax(codes, format), *([] if nan is None else [single(nan, format)])]

@@ -73,10 +73,8 @@ def rounded(number: ExactNumber) -> ExactNumber:
 def output(
     a: Sequence[int], b: Sequence[int], sa: Sequence[int], sb: Sequence[int], promotion: str, splits: int = 1
 ) -> tuple[int, int]:
-    """Return the float32 pattern of F and the bf16 pattern of D of one output.
-
-    `sa` and `sb` hold float32 patterns, one for each block of K.
-    """
+    """Return the float32 pattern of F and the bf16 pattern of D of one output. `sa` and `sb` hold float32 patterns, one
+    for each block of K."""
     count = len(sa)
     width = -(-count // splits)
     sums = []

@@ -92,9 +92,7 @@ def group_factor(
     members: list[ExactNumber], largest: Fraction, eps: int, *, rounds_up: bool = False, ignores_nan: bool = False
 ) -> int:
     """Return the float32 pattern of a group's factor: fl(peak / largest), or the next power of two with `rounds_up`.
-
-    The peak is at least eps.
-    """
+    The peak is at least eps."""
     magnitudes = [ExactNumber(False, member.magnitude) for member in members]
     peak = extremum([*magnitudes, SINGLE_GRID.decode(eps)], True, nan=not ignores_nan)
     pattern = SINGLE_GRID.encode(div(peak, ExactNumber(False, largest)))
@@ -125,10 +123,8 @@ def mn_major(scales: Matrix, fill: int) -> list[int]:
 
 
 def mn_major_words(codes: Matrix) -> list[int]:
-    """Return one-byte scales packed as 32-bit words in the order of `mn_major`.
-
-    A word holds four neighbors of a row, the first in its low byte.
-    """
+    """Return one-byte scales packed as 32-bit words in the order of `mn_major`. A word holds four neighbors of a row,
+    the first in its low byte."""
     words = [
         [
             sum((row[first + place] if first + place < len(row) else 0) << 8 * place for place in range(4))

@@ -48,10 +48,8 @@ def words(lanes: int = LANES) -> SearchStrategy[Words]:
 
 @st.composite
 def operand_words(draw: st.DrawFn, sources: int = 5, lanes: int = LANES) -> list[Words]:
-    """Return one array of 64-bit patterns for each source of an instruction; one array in eight has a single lane.
-
-    One lane in five repeats the operand before it, so that comparisons and differences meet equal operands.
-    """
+    """Return one array of 64-bit patterns for each source of an instruction; one array in eight has a single lane. One
+    lane in five repeats the operand before it, so that comparisons and differences meet equal operands."""
     found: list[Words] = []
     for _ in range(sources):
         drawn = draw(words(1 if draw(st.integers(0, 7)) == 7 else lanes))
@@ -75,9 +73,7 @@ def fitted(bound: Bound, drawn: list[Words]) -> list[NDArray[Any]]:
 
 def numbers(bits: NDArray[Any], type: PtxType) -> list[Any]:
     """Return registers' bits as numbers of their type: integers, bools, or tuples (lower, upper) for a pair.
-
-    Floating-point types stay bit patterns. 0xfffe in s16 is -2; 0x0002ffff in s16x2 is (-1, 2).
-    """
+    Floating-point types stay bit patterns. 0xfffe in s16 is -2; 0x0002ffff in s16x2 is (-1, 2)."""
     if type.name == "pred":
         return list(map(bool, bits.tolist()))
     width = type.bits // type.lanes

@@ -25,10 +25,8 @@ class SplitK(NamedTuple):
 
 
 def steps_of(target: str) -> Alignment | None:
-    """Return the arithmetic of a bf16 mma on a target, or None where it is unknown.
-
-    A step has 8 products and 24 bits up to sm_89, 16 products and 25 bits on sm_90 and sm_100.
-    """
+    """Return the arithmetic of a bf16 mma on a target, or None where it is unknown. A step has 8 products and 24 bits
+    up to sm_89, 16 products and 25 bits on sm_90 and sm_100."""
     number = int("".join(letter for letter in target if letter.isdigit()))
     if number in (80, 86, 89):
         return AMPERE_BF16
@@ -67,10 +65,8 @@ def _chain(x: Sequence[int], w: Sequence[int], step: Alignment) -> ExactNumber:
 
 
 def weight(code: int, scale: int, *, adds_to_exponent: bool = False) -> int:
-    """Return the bf16 code of an E4M3 weight times the bf16 code of its scale, rounded once; NaN is 0x7fff.
-
-    With `adds_to_exponent` the code is shifted into bf16 and 120 is added to its exponent: zero becomes 2^-7, NaN 480.
-    """
+    """Return the bf16 code of an E4M3 weight times the bf16 code of its scale, rounded once; NaN is 0x7fff. With
+    `adds_to_exponent` the code is shifted into bf16 and 120 is added to its exponent: zero becomes 2^-7, NaN 480."""
     if adds_to_exponent:
         number = _NARROW.decode((code & 0x80) << 8 | ((code & 0x7F) << 4) + (120 << 7))
     else:

@@ -128,10 +128,8 @@ def drawn(format: Format, kind: str, shape: tuple[int, ...], random: np.random.G
 
 
 def at_exponents(format: Format, exponents: NDArray[Any], random: np.random.Generator) -> Codes:
-    """Return codes of numbers with these exponents and random sign and mantissa.
-
-    Exponents above the range become the largest, exponents below it give subnormal numbers.
-    """
+    """Return codes of numbers with these exponents and random sign and mantissa. Exponents above the range become the
+    largest, exponents below it give subnormal numbers."""
     below, width = _places(format)
     fields = np.clip(exponents + format.bias, 0, (1 << format.exponent_bits) - 2)
     sign, low = random.integers(0, 2, exponents.shape), random.integers(0, 1 << below, exponents.shape, np.uint64)
@@ -191,10 +189,8 @@ BREAKING = (
 
 
 def special_codes(format: str | Format, names: Sequence[str] = BREAKING) -> tuple[int, ...]:
-    """Return the codes of the given `landmarks` that a format has, each with both signs.
-
-    E4M3 has 0x00, 0x01, 0x07, 0x08, 0x30, 0x38, 0x39, 0x7d, 0x7e, 0x7f, each with and without the sign.
-    """
+    """Return the codes of the given `landmarks` that a format has, each with both signs. E4M3 has 0x00, 0x01, 0x07,
+    0x08, 0x30, 0x38, 0x39, 0x7d, 0x7e, 0x7f, each with and without the sign."""
     row = format_named(format)
     known = landmarks(row)
     magnitudes = dict.fromkeys(known[name] << row.padding_bits for name in names if name in known)

@@ -83,11 +83,8 @@ class Binary:
         return ExactNumber(negative, integer * power(field - 1 + self.lowest - self.mantissa_bits))
 
     def encode(self, number: ExactNumber, mode: str = "rn", *, ftz: bool = False, sat: bool = False) -> int:
-        """Return the pattern of a number, rounded once; NaN is canonical.
-
-        ftz gives zero for numbers that stay below 2^lowest once rounded to the format's digits, whatever the exponent.
-        sat clamps to [+0, 1], NaN to +0.
-        """
+        """Return the pattern of a number, rounded once; NaN is canonical. ftz gives zero for numbers that stay below
+        2^lowest once rounded to the format's digits, whatever the exponent. sat clamps to [+0, 1], NaN to +0."""
         if sat and (number.is_nan or number.negative):
             return 0
         if number.is_nan:

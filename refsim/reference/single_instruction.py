@@ -53,10 +53,8 @@ class Written:
 
 
 def written(bound: Bound, optional: tuple[str, ...] = ()) -> list[Written]:
-    """Return the operands of the statement's text: `ld.global.v2.f32` has d (two registers) and the address a.
-
-    Optional operands count only where `optional` names them; a cache hint implies its policy.
-    """
+    """Return the operands of the statement's text: `ld.global.v2.f32` has d (two registers) and the address a. Optional
+    operands count only where `optional` names them; a cache hint implies its policy."""
     wanted = (*optional, "policy") if "cache_hint" in bound.opcode else optional
     count = int((bound.modifiers.get("vec") or "v1")[1:]) if bound.clause.mnemonic != "cvt" else 4
     found = []
@@ -105,9 +103,7 @@ def statement(
 
 def listing(bounds: list[Bound], target: str, words: dict[str, str] | None = None, version: str = "9.0") -> str:
     """Return a PTX module that uses each instruction once, number i (from 0) on line FIRST_LINE + i, for an assembler.
-
-    `words` as for `statement`. Loads from .param read the entry's parameter.
-    """
+    `words` as for `statement`. Loads from .param read the entry's parameter."""
     declared = {
         f".reg .{register_type(operand.type)} {name};"
         for bound in bounds

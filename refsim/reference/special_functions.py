@@ -108,10 +108,8 @@ def ex2(number: ExactNumber) -> ExactNumber:
 
 
 def lg2_flushed(number: ExactNumber) -> ExactNumber:
-    """Return lg2.approx.ftz: 3 for 8.
-
-    Exponent and table are added with 36 places, a negative sum is complemented, and the result truncated to 24 bits.
-    """
+    """Return lg2.approx.ftz: 3 for 8. Exponent and table are added with 36 places, a negative sum is complemented, and
+    the result truncated to 24 bits."""
     if number.is_nan or (number.negative and not is_small(number)):
         return NOT_A_NUMBER
     if is_small(number):
@@ -126,10 +124,8 @@ def lg2_flushed(number: ExactNumber) -> ExactNumber:
 
 
 def quotient(x: ExactNumber, y: ExactNumber) -> ExactNumber:
-    """Return div.full: 3 for 6 / 2.
-
-    Both numbers are scaled where the divisor is subnormal or above 2^126; then x is multiplied by the reciprocal.
-    """
+    """Return div.full: 3 for 6 / 2. Both numbers are scaled where the divisor is subnormal or above 2^126; then x is
+    multiplied by the reciprocal."""
     exponent = 0
     if not isinstance(y.magnitude, float):
         exponent = 24 if y.magnitude < NORMAL else -2 if y.magnitude > LARGE else 0

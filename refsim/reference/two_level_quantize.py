@@ -79,10 +79,8 @@ TWO_LEVELS = {
 
 
 def two_level_quantize(block: list[float], amax: float, recipe: str) -> tuple[list[int], int]:
-    """Return the codes and the scale code of a block of finite numbers, in a tensor with that amax.
-
-    The block's scale must not be zero.
-    """
+    """Return the codes and the scale code of a block of finite numbers, in a tensor with that amax. The block's scale
+    must not be zero."""
     kept = TWO_LEVELS[recipe].kept(Single.of(amax))
     code = scale_code(max(abs(value) for value in block), kept, recipe)
     return [element_code(element, code, kept, recipe) for element in block], code

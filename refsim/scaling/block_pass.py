@@ -145,10 +145,8 @@ def _multiplied(blocks: WideBlocks, part: slice | NDArray[Any], plan: BlockPlan,
 
 
 def _shifted(blocks: WideBlocks, part: slice, plan: BlockPlan, codes: Bytes, scales: Bytes) -> None:
-    """Write the codes and scales of a part of bf16 blocks by shifting exponents; the bits equal `_multiplied`'s.
-
-    Blocks whose products may leave the normal range are computed again by `_multiplied`.
-    """
+    """Write the codes and scales of a part of bf16 blocks by shifting exponents; the bits equal `_multiplied`'s. Blocks
+    whose products may leave the normal range are computed again by `_multiplied`."""
     recipe, rule = plan.recipe, plan.rule
     assert isinstance(recipe, MxRecipe)
     patterns = blocks.patterns[part]

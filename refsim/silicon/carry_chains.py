@@ -34,9 +34,7 @@ def _step(opcode: str, type: str, place: int) -> str:
 
 def chain(*steps: tuple[str, str]) -> ScalarForm:
     """Return a chain of (opcode, type); a first instruction that reads the flag finds the carry of a + a in 32 bits.
-
-    Instructions of 32 bits take the upper or the lower half of an operand, OR-ed: 1 << 63 is 0x80000000.
-    """
+    Instructions of 32 bits take the upper or the lower half of an operand, OR-ed: 1 << 63 is 0x80000000."""
     lines = [f".reg .b{bits} %{name}_{bits};" for bits in (32, 64) for name in ("a", "b", "c", "r0", "r1", "r2")]
     for name in "abc":
         lines += [f"mov.b64 {{%x, %y}}, %{name};", f"or.b32 %{name}_32, %x, %y;", f"mov.b64 %{name}_64, %{name};"]
@@ -53,10 +51,8 @@ def chain(*steps: tuple[str, str]) -> ScalarForm:
 
 
 def forms() -> list[ScalarForm]:
-    """Return every chain in order; entry k of the module is `form_<k>`.
-
-    Pairs are of one type or of both widths, triples are unsigned.
-    """
+    """Return every chain in order; entry k of the module is `form_<k>`. Pairs are of one type or of both widths,
+    triples are unsigned."""
     return [*_pairs(), *_triples()]
 
 

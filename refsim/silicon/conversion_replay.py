@@ -27,10 +27,8 @@ def spelled(name: str) -> str | None:
 
 
 def interesting_chunks(name: str, *, is_pair: bool) -> list[int]:
-    """Return the chunks of the float32 inputs near a conversion's ties and limits, and a few others.
-
-    For a pair the second operand's chunk is the first's ^ PARTNER: every chunk is visited from both sides.
-    """
+    """Return the chunks of the float32 inputs near a conversion's ties and limits, and a few others. For a pair the
+    second operand's chunk is the first's ^ PARTNER: every chunk is visited from both sides."""
     magnitudes = list(_MAGNITUDES)
     row = CONVERSIONS.get(spelled(name) or "")
     if row is not None and row.to.bits <= 16:
@@ -68,10 +66,8 @@ def chunk_operands(kind: str, chunk: int) -> tuple[Words, ...]:
 
 
 def table_operands(kind: str) -> Words:
-    """Return all 65,536 inputs of a recorded table: f16 or bf16 patterns, or FP8 pairs.
-
-    An f16x2 has pattern ^ PARTNER_F16 in its upper half.
-    """
+    """Return all 65,536 inputs of a recorded table: f16 or bf16 patterns, or FP8 pairs. An f16x2 has pattern ^
+    PARTNER_F16 in its upper half."""
     halves = np.arange(CHUNK, dtype=np.uint32)
     if kind == "F16_PAIR_TO_16":
         return halves | (halves ^ np.uint32(PARTNER_F16)) << np.uint32(16)
@@ -79,10 +75,8 @@ def table_operands(kind: str) -> Words:
 
 
 def telling_chunks(name: str, *, is_pair: bool) -> list[int]:
-    """Return a few chunks: with ties, with the limits of the format, with NaN.
-
-    There are 24 for a conversion to 8 bits, else 12.
-    """
+    """Return a few chunks: with ties, with the limits of the format, with NaN. There are 24 for a conversion to 8 bits,
+    else 12."""
     row = CONVERSIONS.get(spelled(name) or "")
     first = [] if row is None else [upper_half(value) for value in _turns(row.to)]
     rest = [each for each in interesting_chunks(name, is_pair=is_pair) if each not in first]
@@ -91,10 +85,8 @@ def telling_chunks(name: str, *, is_pair: bool) -> list[int]:
 
 
 def differing_words(recording: Recording) -> tuple[int, int, int]:
-    """Return the number of results compared one by one, of results behind digests, and of differences.
-
-    A difference is a result, or the digest of a chunk, that the instruction implementation does not give.
-    """
+    """Return the number of results compared one by one, of results behind digests, and of differences. A difference is
+    a result, or the digest of a chunk, that the instruction implementation does not give."""
     kind, name = recording.facts["kind"], recording.name
     bits = int(kind.rsplit("_", maxsplit=1)[1])
     if "results" in recording.arrays:

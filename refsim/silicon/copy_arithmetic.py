@@ -127,10 +127,8 @@ class CopyForm:
         return head + (_LOAD if self.way == "load" else _WRITE).format(copy=copy)
 
     def operands(self) -> tuple[Words, Words]:
-        """Return the initial memory and the incoming elements, 6,144 each, equal for every form of a format.
-
-        All pairs of special values come first, then pairs of near exponents, which round, then random patterns.
-        """
+        """Return the initial memory and the incoming elements, 6,144 each, equal for every form of a format. All pairs
+        of special values come first, then pairs of near exponents, which round, then random patterns."""
         fmt = self.holds
         draw = np.random.default_rng(zlib.crc32(fmt.name.encode()))
         special = _special(fmt)
@@ -175,11 +173,8 @@ def _wide(draw: np.random.Generator, rows: int) -> NDArray[np.uint64]:
 
 
 def _special(fmt: Format) -> list[int]:
-    """Return the special patterns of a format, with both signs.
-
-    They are zero, the limits of subnormal and normal numbers, one and its neighbors, halves of a last place, infinity,
-    a quiet and a signaling NaN.
-    """
+    """Return the special patterns of a format, with both signs. They are zero, the limits of subnormal and normal
+    numbers, one and its neighbors, halves of a last place, infinity, a quiet and a signaling NaN."""
     m, top = fmt.mantissa_bits, (1 << fmt.exponent_bits) - 1
     magnitudes = [
         *(0, 1, 2, 3, (1 << m - 1), (1 << m) - 1, 1 << m, (1 << m) + 1),

@@ -159,10 +159,8 @@ class CublasltSpecial:
     code: int | None = None
 
     def operands(self, mode: CublasltMode) -> tuple[NDArray[Any], ...]:
-        """Return a, b, and both scales: (1, 1), or (8, 3) and (1, 3).
-
-        `code` fills row 2 of a, except for one element in four.
-        """
+        """Return a, b, and both scales: (1, 1), or (8, 3) and (1, 3). `code` fills row 2 of a, except for one element
+        in four."""
         m, n, k = 8, 16, 272
         a, b = codes(np.arange(m), k, "a"), codes(np.arange(n), k, "b")
         if self.code is not None:

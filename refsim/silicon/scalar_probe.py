@@ -145,10 +145,8 @@ def operand_rows(kinds: tuple[str, ...], start: int, count: int, *, specials: bo
 
 
 def table_operands(kinds: tuple[str, ...]) -> list[NDArray[np.uint64]]:
-    """Return the operands of the stored inputs: a quarter pairs of corners, half special values, a quarter random.
-
-    One operand takes its first 256 special values, two 16 corners each, three 6, four 4.
-    """
+    """Return the operands of the stored inputs: a quarter pairs of corners, half special values, a quarter random. One
+    operand takes its first 256 special values, two 16 corners each, three 6, four 4."""
     corner_rows, special_rows = TABLE_ROWS // 4, TABLE_ROWS // 2
     each = {1: corner_rows, 2: 16, 3: 6, 4: 4}[len(kinds)]
     count = np.arange(corner_rows, dtype=np.uint64)

@@ -115,10 +115,8 @@ def _any(form: SparseInstruction, draw: SteadyNumbers, *, rising: bool = True) -
 
 
 def _layout(form: SparseInstruction, draw: SteadyNumbers) -> Problem:
-    """Return test cases that show the element of B that each stored element of A meets.
-
-    Each row of A has one 1, B holds the number of its k, and C is zero, so D names the element.
-    """
+    """Return test cases that show the element of B that each stored element of A meets. Each row of A has one 1, B
+    holds the number of its k, and C is zero, so D names the element."""
     a_row, b_row, _ = form.formats
     sizes = _sizes(form)
     a = np.zeros(sizes[0], a_row.code_dtype)
@@ -149,10 +147,8 @@ def _zeros(form: SparseInstruction) -> Array:
 
 
 def _cancelling(form: SparseInstruction, draw: SteadyNumbers) -> Problem:
-    """Return test cases whose rows have x, -x and a small number, which only a step without the two keeps.
-
-    They are at three stored places of each row; B is 1.
-    """
+    """Return test cases whose rows have x, -x and a small number, which only a step without the two keeps. They are at
+    three stored places of each row; B is 1."""
     a_row, b_row, _ = form.formats
     sizes = _sizes(form)
     a = np.zeros(sizes[0], a_row.code_dtype)
@@ -169,10 +165,8 @@ def _cancelling(form: SparseInstruction, draw: SteadyNumbers) -> Problem:
 
 
 def _absent_specials(form: SparseInstruction, draw: SteadyNumbers) -> Problem:
-    """Return test cases where B has NaN and infinities at all absent positions.
-
-    All rows store equal positions of each group.
-    """
+    """Return test cases where B has NaN and infinities at all absent positions. All rows store equal positions of each
+    group."""
     problem = _any(form, draw)
     positions = np.broadcast_to(problem.positions[:, :1], problem.positions.shape)
     kept, group = form.sparsity.kept, form.sparsity.group
@@ -315,10 +309,8 @@ HYPOTHESES: dict[str, Callable[[SparseInstruction, Problem], Array]] = {
 
 
 def hypotheses(form: SparseInstruction) -> list[str]:
-    """Return the hypotheses that can differ for a form.
-
-    Integer sums do not differ; only metadata of 8-bit types has two possible layouts.
-    """
+    """Return the hypotheses that can differ for a form. Integer sums do not differ; only metadata of 8-bit types has
+    two possible layouts."""
     names = list(HYPOTHESES)
     sums = names[:1] if element_named(form.a).is_integer else names[:-1]
     return [*sums, *(names[-1:] if form.shape.code_bits == 8 else [])]

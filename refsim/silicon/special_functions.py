@@ -64,10 +64,8 @@ def doubles(uppers: NDArray[np.uint32], *, lower: bool) -> NDArray[np.float64]:
 
 
 def results(form: str, device: str = "h200") -> NDArray[np.unsignedinteger]:
-    """Return the recorded results of a 16-bit form for all 65,536 codes: results("ex2_approx_f16")[0] is 0x3c00.
-
-    In a form of pairs, code i is in the lower half and i ^ 0x5a35 in the upper half.
-    """
+    """Return the recorded results of a 16-bit form for all 65,536 codes: results("ex2_approx_f16")[0] is 0x3c00. In a
+    form of pairs, code i is in the lower half and i ^ 0x5a35 in the upper half."""
     return recordings(STEM, device)[form].arrays["results"]
 
 

@@ -68,10 +68,8 @@ def build(format: Format, words: Words, fields: NDArray[Any], mantissas: Words) 
 
 @dataclass(frozen=True)
 class Draw:
-    """Random words (.., K) of one operand, and the format of its codes.
-
-    `lowered`: the exponents are lower by so many binades, where a result in f16 would be infinite too often.
-    """
+    """Random words (.., K) of one operand, and the format of its codes. `lowered`: the exponents are lower by so many
+    binades, where a result in f16 would be infinite too often."""
 
     words: Words
     format: Format
@@ -136,10 +134,8 @@ def _finite(draw: Draw) -> Codes:
 
 
 def _narrow(draw: Draw) -> Codes:
-    """Return codes with four neighboring exponents in a row.
-
-    They lie anywhere in small formats, and around 1 in formats of eight or more exponent bits.
-    """
+    """Return codes with four neighboring exponents in a row. They lie anywhere in small formats, and around 1 in
+    formats of eight or more exponent bits."""
     bias, row = draw.format.bias, draw.of_row
     low = 1 + row % max(draw.last - 3, 1) if draw.format.exponent_bits < 8 else bias - 8 + row % 16
     return draw.with_fields(np.clip(low - draw.lowered + (draw.choice >> 4) % 4, 1, draw.last))

@@ -178,10 +178,8 @@ def _renormalised(shape: ProbeShape) -> Feature | None:
 
 
 def _order(shape: ProbeShape) -> Feature | None:
-    """Return U at i, -U at j and the smallest products elsewhere, over two instructions.
-
-    The step of U and -U loses its small products, which shows the elements of each step.
-    """
+    """Return U at i, -U at j and the smallest products elsewhere, over two instructions. The step of U and -U loses its
+    small products, which shows the elements of each step."""
     length = 2 * shape.k
     large, small = power(shape, _highest(shape)), None
     for exponent in range(-40, 0):

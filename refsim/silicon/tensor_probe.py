@@ -95,9 +95,7 @@ def cell_operands(
     columns: int | None = None,
 ) -> tuple[Codes, Codes]:
     """Return A (batch, M, K) and B (batch, N, K) of one class in pass `number`; K holds STEPS[...] instructions.
-
-    `batch`, `rows`, `columns` limit the result to the first products, rows of A, rows of B.
-    """
+    `batch`, `rows`, `columns` limit the result to the first products, rows of A, rows of B."""
     if name not in shape.classes:
         raise unknown("operand class", name, list(shape.classes))
     k = shape.k * STEPS[(shape.classes.index(name) + number) % len(STEPS)]
@@ -112,10 +110,8 @@ def cell_operands(
 
 
 def _seed(shape: ProbeShape, name: str, number: int, operand: int, c_name: str = "none") -> int:
-    """Return the key of an operand's random words.
-
-    It has the operand in bits 0 and 1, the pass from bit 2 on, the class from 10 on, and the class of C from 24 on.
-    """
+    """Return the key of an operand's random words. It has the operand in bits 0 and 1, the pass from bit 2 on, the
+    class from 10 on, and the class of C from 24 on."""
     return shape.c_classes.index(c_name) << 24 | shape.classes.index(name) << 10 | number << 2 | operand
 
 

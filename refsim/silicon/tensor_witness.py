@@ -121,10 +121,8 @@ def _sparse(opcode: str, device: str) -> Counts | None:
 
 
 def _warp_matrix(opcode: str) -> Iterator[Counts]:
-    """Yield the counts of the recorded wmma of that shape and types, run on the simulated GPU.
-
-    A is by rows and B by columns, whatever the launch uses.
-    """
+    """Yield the counts of the recorded wmma of that shape and types, run on the simulated GPU. A is by rows and B by
+    columns, whatever the launch uses."""
     name = "wmma.mma." + ".".join(word for word in opcode.split(".")[3:] if word not in ("aligned", "row", "col"))
     forms = wmma_probe.forms()
     number = next((place for place, form in enumerate(forms) if form.name == name), None)

@@ -169,10 +169,8 @@ def _damaged(path: Path, problem: Exception) -> RefsimError:
 
 
 def recorded_devices(stem: str) -> tuple[str, ...]:
-    """Return the devices with arrays of a recording file of their own; none is no error.
-
-    recorded_devices("cublaslt") is ("h100", "h200"), where both have their own.
-    """
+    """Return the devices with arrays of a recording file of their own; none is no error. recorded_devices("cublaslt")
+    is ("h100", "h200"), where both have their own."""
     try:
         folder = bundled("conformance/vectors")
     except RefsimError:
@@ -251,10 +249,8 @@ def arrays_file(folder: Path, stem: str) -> Path:
 
 
 def unpacked(path: Path) -> BytesIO:
-    """Return an npz file in memory, decompressed from .npz.xz.
-
-    Raises lzma.LZMAError for a damaged file, and beyond 256 MiB.
-    """
+    """Return an npz file in memory, decompressed from .npz.xz. Raises lzma.LZMAError for a damaged file, and beyond 256
+    MiB."""
     content = path.read_bytes()
     if path.suffix != ".xz":
         return BytesIO(content)

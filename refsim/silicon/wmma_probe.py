@@ -145,10 +145,8 @@ def _products() -> Iterator[WmmaForm]:
 
 
 def forms() -> list[WmmaForm]:
-    """Return every form in order; entry k of the module is `form_<k>`.
-
-    Accumulators of several operand types are one form.
-    """
+    """Return every form in order; entry k of the module is `form_<k>`. Accumulators of several operand types are one
+    form."""
     return list({form.name: form for form in [*_loads(), *_stores(), *_products()]}.values())
 
 

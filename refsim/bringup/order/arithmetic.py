@@ -106,10 +106,8 @@ def candidates(subject: OrderSubject, bench: Bench, tree: "int | Node") -> Itera
 
 
 def _meet_above(tree: "int | Node") -> bool:
-    """Return whether sums are added to each other, and no product is added after that.
-
-    Chains of one format may then be added in another.
-    """
+    """Return whether sums are added to each other, and no product is added after that. Chains of one format may then be
+    added in another."""
     nodes = list(post_order(tree))
     return any(len(node.nodes) == 2 for node in nodes) and all(
         child.products for node in nodes if node.products for child in node.nodes
@@ -177,10 +175,8 @@ def _found(bench: Bench, tree: "int | Node", steps: list[Node]) -> Discovery:
 
 
 def _rows(subject: OrderSubject, found: Discovery) -> Iterator[Profile]:
-    """Yield profiles of a step; a zero has Hopper's exponent, below every product of ordinary numbers.
-
-    Where too few binades are left to see truncation, the step is exact, or has the parameters of a known chip.
-    """
+    """Yield profiles of a step; a zero has Hopper's exponent, below every product of ordinary numbers. Where too few
+    binades are left to see truncation, the step is exact, or has the parameters of a known chip."""
     like = replace(
         profile_of("sm_90a", "wgmma", "e4m3", "e4m3", "f32"),
         a_formats=(subject.a_format,),

@@ -25,10 +25,8 @@ SPARE = 8  # binades beyond float32's precision, so that a call can count 256 pr
 
 @dataclass(frozen=True, eq=False, repr=False)
 class SumOrder(FieldsCard):
-    """A tree and the arithmetic of its nodes; `lines` describe both.
-
-    `words` results were compared, `equal` of them agree with this order, `reversed_equal` with the reversed order.
-    """
+    """A tree and the arithmetic of its nodes; `lines` describe both. `words` results were compared, `equal` of them
+    agree with this order, `reversed_equal` with the reversed order."""
 
     tree: "int | Node"
     arithmetic: NodeArithmetic
@@ -49,10 +47,8 @@ class SumOrder(FieldsCard):
 
 @dataclass(frozen=True)
 class FirstDifference:
-    """The first result that another size or place of the batch changes: D[row, column] of a batch of `m` rows.
-
-    `agrees` is the largest tried M below `m` whose results equal the smallest batch's, 0 without one.
-    """
+    """The first result that another size or place of the batch changes: D[row, column] of a batch of `m` rows. `agrees`
+    is the largest tried M below `m` whose results equal the smallest batch's, 0 without one."""
 
     m: int
     row: int
@@ -209,10 +205,7 @@ class _Run:
 
     def _smallest(self, agrees: int, found: FirstDifference, reference: list[Codes]) -> FirstDifference:
         """Return the difference at the smallest M between two tried ones: one by one where they are near, else by
-        halves.
-
-        Where the subject does not take an M, multiples of 2 are tried, then of 4, ...
-        """
+        halves. Where the subject does not take an M, multiples of 2 are tried, then of 4, ..."""
         step = 1
         while between := [m for m in range(agrees + 1, found.m) if m % step == 0]:
             m = between[0] if len(between) <= NEAR else between[len(between) // 2]
@@ -331,10 +324,8 @@ class _Run:
         return best
 
     def _backwards(self, order: SumOrder, results: list[Codes], mask: NDArray[np.bool_]) -> int:
-        """Return how many results the reversed order gives: all of them, where bits do not show the order.
-
-        It is 0 for an order that equals its reverse, as an order of pairs does.
-        """
+        """Return how many results the reversed order gives: all of them, where bits do not show the order. It is 0 for
+        an order that equals its reverse, as an order of pairs does."""
         places = leaves(order.tree)
         turn = dict(zip(places, reversed(places), strict=True))
         rounded = tuple(sorted(turn[place] for place in order.arithmetic.rounded))
@@ -351,10 +342,8 @@ def _shares_rows(asker: Asker) -> bool:
 
 
 def compared(one: Fingerprint, other: Fingerprint) -> FirstDifference | None:
-    """Return the first result in which two subjects differ on equal operands, at an M that both were asked with.
-
-    Raises RefsimError for subjects of other formats or sizes: their operands would differ.
-    """
+    """Return the first result in which two subjects differ on equal operands, at an M that both were asked with. Raises
+    RefsimError for subjects of other formats or sizes: their operands would differ."""
     left, right = one.subject, other.subject
     kinds = [(s.a_format, s.b_format, s.d_format, s.n, s.k, s.a_is_free, s.b_is_free) for s in (left, right)]
     if kinds[0] != kinds[1]:

@@ -51,10 +51,8 @@ def scale_of(bench: Bench) -> Fraction:
 
 @dataclass
 class Revealer:
-    """Calls one bench; answers are cached, and groups with a known group's answers get its tree (unless `thorough`).
-
-    A question is two places and a number: the index of the counted group in `_groups`, without the two places.
-    """
+    """Calls one bench; answers are cached, and groups with a known group's answers get its tree (unless `thorough`). A
+    question is two places and a number: the index of the counted group in `_groups`, without the two places."""
 
     bench: Bench
     thorough: bool = False

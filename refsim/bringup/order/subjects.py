@@ -220,9 +220,7 @@ def _shaped(codes: Codes, row: Format, shape: tuple[int, int], label: str) -> tu
 
 def function_named(text: str) -> Callable[..., Any]:
     """Return the function of "FILE.py:name" or of "module.name"; the file or the module is imported.
-
-    function_named("numpy.matmul") is np.matmul. Raises RefsimError where there is no such function.
-    """
+    function_named("numpy.matmul") is np.matmul. Raises RefsimError where there is no such function."""
     path, colon, name = text.rpartition(":")
     if colon and path.endswith(".py"):
         module = load_kernel_file(Path(path))

@@ -10,10 +10,8 @@ MOST_SAID = 4
 
 @dataclass(frozen=True, eq=False)
 class Node:
-    """Children that are added at once, the child with the least place first.
-
-    Node((Node((0, 1)), 2)) is (p0 + p1) + p2. Compare two nodes with `same`: chains are deeper than Python recurses.
-    """
+    """Children that are added at once, the child with the least place first. Node((Node((0, 1)), 2)) is (p0 + p1) + p2.
+    Compare two nodes with `same`: chains are deeper than Python recurses."""
 
     children: tuple["int | Node", ...]
 
@@ -82,10 +80,8 @@ def same(one: "int | Node", other: "int | Node") -> bool:
 
 
 def _signature(tree: "int | Node") -> tuple[tuple[tuple[int, ...], int], ...]:
-    """Return a description of the whole tree: the products and number of nodes of every node, in post-order.
-
-    Children are ordered by their least place.
-    """
+    """Return a description of the whole tree: the products and number of nodes of every node, in post-order. Children
+    are ordered by their least place."""
     ordered = folded(tree, lambda place: place, lambda _, children: joined(children))
     if isinstance(ordered, int):
         return (((ordered,), 0),)
