@@ -104,7 +104,7 @@ def _places(found: "tuple[Saying, ...]") -> Wording:
     for (what, rule, help), places in together.items():
         lines += ["", what]
         lines += [f"  {label}: {text}" for label, text in (("rule", rule), ("help", help)) if text]
-        lines += [f"  said by: {', '.join(places)}"]
+        lines += [f"  reported by: {', '.join(places)}"]
         facts.append({"what": what, "rule": rule, "help": help, "said_by": places})
     return Wording(tuple(lines[1:]), {"sayings": facts})
 
