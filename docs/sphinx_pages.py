@@ -14,7 +14,8 @@ from report_pages import linked, report_pages, whole_pages
 from sphinx.application import Sphinx
 
 from refsim.cli import main
-from refsim.cli.answers.codes import Saying, checks, sayings
+from refsim.cli.answers.codes import checks, meaning, sample, sayings
+from refsim.errors import code_table
 from refsim.ptx.findings.examples import EXAMPLES
 
 HERE = Path(__file__).parent
@@ -86,32 +87,27 @@ def transcripts() -> dict[str, str]:
 
 def errors() -> Iterator[tuple[str, str]]:
     known, runs = sayings(), transcripts()
-    rows = [f"| [{code}]({code}.md) | {_kind(code)} | {_cell(code, found)} |" for code, found in known.items()]
-    table = "\n".join(["| code | kind | says |", "|---|---|---|", *rows])
+    rows = [f"| [{code}]({code}.md) | {_kind(code)} | {_plain(meaning(code))} |" for code in known]
+    table = "\n".join(["| code | kind | means |", "|---|---|---|", *rows])
     yield (
         "errors/index.md",
-        "# Error codes\n\nThe table lists every code of an error or a finding. `refsim explain CODE` prints the same text. "
-        "A name in angle\nbrackets stands for a value.\n\n"
+        "# Error codes\n\nThe table lists every code of an error or a finding. `refsim explain CODE` prints the same text "
+        "and also takes a code\nof refsim 0.1.\n\n"
         f"{table}\n",
     )
-    for code, found in known.items():
-        yield f"errors/{code}.md", "\n".join(_page(code, found, runs.get(code, "")))
+    for code in known:
+        yield f"errors/{code}.md", "\n".join(_page(code, runs.get(code) or sample(code)))
 
 
 def _kind(code: str) -> str:
     return checks()[code].severity if code in checks() else "error"
 
 
-def _cell(code: str, found: tuple[Saying, ...]) -> str:
-    said = checks()[code].finds if code in checks() else next((each.what for each in found if each.what), "")
-    return _plain(said)
-
-
 def _plain(text: str) -> str:
     return re.sub(r"([\\`*_|<>\[\]$])", r"\\\1", text.replace("\n", " "))
 
 
-def _page(code: str, found: tuple[Saying, ...], run: str) -> Iterator[str]:
+def _page(code: str, run: str) -> Iterator[str]:
     yield f"---\norphan: true\n---\n\n# {code}\n"  # reached from the index: there are too many for the sidebar
     if code in checks():
         row = checks()[code]
@@ -121,17 +117,10 @@ def _page(code: str, found: tuple[Saying, ...], run: str) -> Iterator[str]:
         yield f"```cuda\n{example.lines.rstrip()}\n```\n"
         yield "A line with `// wrong` makes the mistake. A line with `// right` replaces it, or was missing.\n"
         yield "[When it fails](../when-it-fails.md) explains such findings, [checks](../reports/checks.md) lists them all.\n"
-    if found:
-        yield "## Messages\n\nA name in angle brackets stands for a value.\n"
-    together: dict[tuple[str, str, str], list[str]] = {}
-    for each in found:
-        together.setdefault((each.what, each.rule, each.help), []).append(
-            f"`{each.module}.{each.function}`".replace(".`", "`")
-        )
-    for (what, rule, help), places in together.items():
-        yield f"- {_plain(what)}"
-        yield from (f"  - *{label}*: {_plain(text)}" for label, text in (("rule", rule), ("help", help)) if text)
-        yield f"  - *raised in*: {', '.join(places)}"
+    else:
+        yield f"{_plain(meaning(code))}\n"
+        if was := code_table()[code].get("was"):
+            yield f"Codes of refsim 0.1 that it replaces: {', '.join(f'`{each}`' for each in was.split())}.\n"
     if run:
         yield f"\nExample:\n\n```text\n{run.rstrip()}\n```"
     yield ""

@@ -60,7 +60,7 @@ class RefsimError(Exception):
 
 @cache
 def code_table() -> dict[str, dict[str, str]]:
-    """For each code of an error a table: `was`, the codes of refsim 0.1 that it replaces, separated by spaces."""
+    """For each code of an error a table: `means`, a sentence, and `was`, the former codes, separated by spaces."""
     import tomllib
     from importlib.resources import files
 

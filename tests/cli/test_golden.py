@@ -68,7 +68,7 @@ ANSWERS = {
     "diff-agrees": "diff want.npy want.npy -t bf16",
     "explain-diff-equal": "explain-diff want.npy want.npy -t bf16",
     "sources-ptx": "sources ptx",
-    "explain-error": "explain random-bits",
+    "explain-error": "explain random-bits --source",
     "explain-finding": "explain [leak]",
     "explain-verdict": "explain model-differs",
     "explain-status": "explain timeout",

@@ -111,6 +111,17 @@ def renamed(code: str) -> str:
     return next((new for new, was in olds if code in was), "")
 
 
+def meaning(code: str) -> str:
+    """What a finding or an error says of the program, in a sentence."""
+    return checks()[code].finds if code in checks() else code_table()[code]["means"]
+
+
+def sample(code: str) -> str:
+    """A recorded message with this code, "" where none was recorded; samples.txt has each after an empty line."""
+    texts = (ROOT / "cli" / "answers" / "samples.txt").read_text("utf-8").rstrip().split("\n\n")
+    return next((text for text in texts if text.startswith(f"[{code}] ")), "")
+
+
 @cache
 def checks() -> "dict[str, Check]":
     """The checks of a launch by the code that their findings carry."""
@@ -271,9 +282,9 @@ def _sentences(call: ast.Call, texts: dict[str, str], constants: dict[str, str])
     """The texts among the arguments of a call: by their names, else the first text behind the code is what it says, which
     no constant of the module is: those are rules."""
     match call:
-        case ast.Call(func=ast.Name(id="unknown"), args=[ast.Constant(value=kind), *_]):
+        case ast.Call(func=ast.Name(id="unknown"), args=[ast.Constant(value=str(kind)), *_]):
             return {"what": f"no {kind} is called ⟨name⟩", "rule": "", "help": "nearest: ⟨names⟩"}
-        case ast.Call(func=ast.Name(id=name), args=[ast.Constant(value=what), *_]) if name in RANGES:
+        case ast.Call(func=ast.Name(id=name), args=[ast.Constant(value=str(what)), *_]) if name in RANGES:
             return {"what": f"{what} ⟨number⟩ is outside ⟨range⟩", "rule": "", "help": ""}
     every = constants | texts
     named = {each.arg: _text(each.value, every) for each in call.keywords if each.arg in PARTS}

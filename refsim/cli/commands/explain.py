@@ -19,25 +19,22 @@ COLUMNS = (Column("code", strong=True), Column("check"), Column("says"))
 @click.argument("code", required=False, type=Name("code", "refsim.cli.answers.codes:sayings"))
 @answers
 def command(code: str | None) -> Document:
-    """What CODE means, where it is raised, what it says, by which rule and the fix; all codes without one.
+    """Explain CODE: what it means and a recorded message with its rule and help. Without CODE: list all codes.
 
-    A name in angle brackets stands where a message has a value. A finding of a launch also says whether it fails a kernel
-    and how it is left out, and shows the smallest lines that it is found in: those that end in // wrong make the mistake,
-    those in // right replace them. The status of a verdict is explained too.
+    For a finding of a launch the page also shows whether it fails a kernel, how to leave it out, how to fix it, and the
+    smallest example: a line with // wrong makes the mistake, a line with // right replaces it. The page of a verdict's
+    status shows its exit code. --source adds the places in refsim that raise CODE; a name in angle brackets is a value.
 
     \b
       refsim explain race
       refsim explain unknown-format
       refsim explain assumed
     """
-    from refsim.cli.answers.codes import checks, renamed, sayings
+    from refsim.cli.answers.codes import checks, meaning, renamed, sample, sayings
     from refsim.testing.verdicts import MEANING
 
     if code is None:
-        rows = tuple(
-            (each, checks()[each].severity if each in checks() else None, _says(each, found))
-            for each, found in sayings().items()
-        )
+        rows = tuple((each, checks()[each].severity if each in checks() else None, meaning(each)) for each in sayings())
         return Document((Table(COLUMNS, rows, key="codes"),), "codes")
     code = code.strip("[]")
     code, was = renamed(code) or code, code
@@ -48,7 +45,11 @@ def command(code: str | None) -> Document:
     if was != code:
         parts.append(Wording((f"{was} is now {code}",), {"was": was}))
     if code in known:
-        parts += [_record(code), *_example(code), _places(known[code])]
+        parts += [_record(code), *_example(code)]
+        if said := sample(code):
+            parts.append(Wording(tuple(said.splitlines()), {"sample": said}))
+        if click.get_current_context().params["citations"]:
+            parts.append(_places(known[code]))
     return Document(tuple(parts), f"code {code}")
 
 
@@ -67,12 +68,12 @@ def _status(code: str) -> Record:
 
 def _record(code: str) -> Record:
     """The code; of a finding also how severe it is, and whether it can be left out."""
-    from refsim.cli.answers.codes import checks
+    from refsim.cli.answers.codes import checks, meaning
     from refsim.ptx.findings.table import STOP
 
     row = checks().get(code)
     if row is None:
-        return Record((Entry("code", code),))
+        return Record((Entry("code", code), Entry("means", meaning(code))))
     left_out = f"Checks(off=({code!r},))" if row.severity != STOP else "never: it ends the launch"
     entries = (
         Entry("code", code),
@@ -107,9 +108,3 @@ def _places(found: "tuple[Saying, ...]") -> Wording:
         lines += [f"  reported by: {', '.join(places)}"]
         facts.append({"what": what, "rule": rule, "help": help, "said_by": places})
     return Wording(tuple(lines[1:]), {"sayings": facts})
-
-
-def _says(code: str, found: "tuple[Saying, ...]") -> str:
-    from refsim.cli.answers.codes import checks
-
-    return checks()[code].finds if code in checks() else next((each.what for each in found if each.what), "")
