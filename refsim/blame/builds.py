@@ -88,8 +88,7 @@ def builds_of(
 
     `named`: programs, or folders (of programs, a toolkit, site-packages). `only_named` looks for no other.
     With ptxas 13.0.88 alone and levels (0, 3) there are two builds. Raises RefsimError `assembler-missing` (exit 4)
-    where
-    there is no ptxas, and where a given path is not a ptxas that runs.
+    where there is no ptxas, and where a given path is not a ptxas that runs.
     Source: defined here.
     """
     found = [] if only_named and named else _once((*assemblers(), *_of_other_wheels()))
@@ -108,8 +107,7 @@ def readers_of(text: str, builds: Sequence[BuiltBy]) -> tuple[tuple[BuiltBy, ...
     """Return the builds whose ptxas reads a text, and a sentence for each ptxas that is too old for it.
 
     ptxas 12.9.86 reads PTX up to 8.8 and is left out for a text of PTX 9.0. Raises RefsimError `assembler-too-old`
-    (exit 4)
-    where no ptxas reads the text.
+    (exit 4) where no ptxas reads the text.
     Source: PTX ISA, release notes.
     """
     major, minor = ptx_version(text) or (0, 0)

@@ -66,8 +66,7 @@ class Blame(FieldsCard):
     """The result: `verdict` is a key of BLAME_MEANING; `because` lists the findings and arithmetic that it depends on.
 
     `rows` are the builds, `facts` describe the GPU and the tools, `launched` are the entries that some test case
-    launched.
-    The exit code is 0 where nothing differs, 5 where bits are unspecified or nothing ran, else 1.
+    launched. The exit code is 0 where nothing differs, 5 where bits are unspecified or nothing ran, else 1.
     """
 
     subject: BlameSubject
@@ -134,11 +133,9 @@ def examined(
     """Run every build of a subject's PTX and decide which is to blame for elements that differ from the simulator's.
 
     `silicon` None: the builds are assembled and nothing is run. `edited`: an edited copy of the text, for edited
-    builds.
-    `repeats`: runs of each cubin; elements that differ from run to run are blamed on a race and not on ptxas.
+    builds. `repeats`: runs of each cubin; elements that differ from run to run are blamed on a race and not on ptxas.
     `models`, `assembled`: results of `simulated` for each test case and of `assembled_row` for each build, where they
-    are
-    known already.
+    are known already.
     Raises RefsimError for what the simulator cannot execute, or where the GPU is lost.
     Source: defined here.
     """

@@ -38,8 +38,7 @@ class ReadNote:
         """Return for each output a mask of the elements that depend on unspecified bits; None where unknown.
 
         `run` is the function that gave `words` before. It runs again on reads whose unspecified bits are all inverted;
-        an
-        element that changes depends on them.
+        an element that changes depends on them.
         """
         masks = [mask for _, mask in self.reads if mask is not None]
         if len(masks) < len(self.reads):

@@ -38,8 +38,7 @@ class RunWords:
     """The outputs of one run as unsigned integers; None with the `fault` that ended it.
 
     For runs on the simulator: `entries` were launched, `open_bits` names statements whose results have unspecified
-    bits,
-    `open_words` masks the elements that depend on them, None where any element may.
+    bits, `open_words` masks the elements that depend on them, None where any element may.
     """
 
     words: Words | None

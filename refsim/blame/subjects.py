@@ -102,8 +102,7 @@ def of_kernel(kernel: Kernel, target: str, *, problems: int = 4, seed: int = 0) 
     """Return the subject of a declared kernel: half of the test cases from its corpus, half drawn by its strategy.
 
     The text is compiled once, as `verify` compiles it. Raises RefsimError `needs-a-gpu` for a Python function, which
-    has
-    no PTX.
+    has no PTX.
     """
     if kernel.call is not None:
         raise needs_a_gpu(kernel.code)
@@ -139,8 +138,7 @@ def of_launch(text: str, target: str, launch: GivenLaunch, *, name: str, compare
     """Return the subject of one launch of a PTX text.
 
     Raises RefsimError `nothing-compared` where it `compares` and no argument is an array, `unknown-entry` where the
-    text
-    has no such entry.
+    text has no such entry.
     """
     entry_named(launch.entry, _signatures(text), text, name)
     if compares and not any(np.ndim(each) for each in launch.arguments):

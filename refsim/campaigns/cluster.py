@@ -26,8 +26,7 @@ class ClusterWorkers(Executor):
 
     `resources`, such as {"GPU": 1}, is what a worker reserves for a shard (`dask worker --resources GPU=1`); workers
     without it get no shards. Raises RefsimError `missing-extra` (exit 4) without dask.distributed, `no-scheduler` (exit
-    4)
-    where no scheduler answers.
+    4) where no scheduler answers.
     """
 
     def __init__(

@@ -25,8 +25,7 @@ def opened(name: str) -> "ExampleDatabase":
     """Return the database of that name.
 
     Raises RefsimError: `missing-extra` (exit 4) for Redis without its package; `bad-campaign` for a server that does
-    not
-    answer (exit 4), and for another scheme or a malformed address (exit 2).
+    not answer (exit 4), and for another scheme or a malformed address (exit 2).
     """
     from hypothesis.database import DirectoryBasedExampleDatabase
 

@@ -135,13 +135,10 @@ def run(
     """Do all shards and return the records of each series in order, up to the record that ends it.
 
     Shards that `journal` holds are not done again; each new one is written to it before it counts. The result depends
-    on
-    the plan only, and not on the executor, the workers or interruptions. `ahead` shards are handed out at a time: work
-    on
-    shards after the end of a series is wasted.
+    on the plan only, and not on the executor, the workers or interruptions. `ahead` shards are handed out at a time:
+    work on shards after the end of a series is wasted.
     Raises RefsimError: the error of the first shard in the plan that ended with one; `workers-lost` (exit 5) for a
-    shard
-    whose worker ended three times; the journal's errors.
+    shard whose worker ended three times; the journal's errors.
     """
     state = _Run(plan, executor, journal, watch, Standing(len(plan.shards)), ahead)
     kept = {} if journal is None else journal.kept()

@@ -27,15 +27,12 @@ def within_bound(
     """Return the elements of `got` whose decoded value differs from `value` by more than `bound`.
 
     `value` and `bound` are float64, absolute, and have the shape of `got`. An element agrees where |decode(got) -
-    value| <=
-    bound, in float64; the sign of a zero does not count. Where `value` is NaN the element must be a NaN of any payload,
-    and
-    a NaN agrees nowhere else. Where `value` is infinite the element must be that infinity, unless the bound is infinite
-    too: such a bound accepts every number and both infinities. A code that the format does not have agrees with
-    nothing.
-    The other arguments are those of `refsim.compare.bits`. Raises RefsimError for shapes, dtypes or formats that do not
-    match, and for a bound that is negative or NaN.
-    within_bound(np.uint8([8, 9]), np.array([2.0**-6, 2.0**-6]), np.array([0.0, 0.0]), "e4m3").count is 1.
+    value| <= bound, in float64; the sign of a zero does not count. Where `value` is NaN the element must be a NaN of
+    any payload, and a NaN agrees nowhere else. Where `value` is infinite the element must be that infinity, unless the
+    bound is infinite too: such a bound accepts every number and both infinities. A code that the format does not have
+    agrees with nothing. The other arguments are those of `refsim.compare.bits`. Raises RefsimError for shapes, dtypes
+    or formats that do not match, and for a bound that is negative or NaN. within_bound(np.uint8([8, 9]),
+    np.array([2.0**-6, 2.0**-6]), np.array([0.0, 0.0]), "e4m3").count is 1.
     Source: defined here.
     """
     got = array_named("got", got)

@@ -45,9 +45,8 @@ class Mismatch(Card):
     """The difference of two arrays: falsy when there is none, `str()` is the report.
 
     `count` of `total` elements differ. `first` has the lowest flat index, `worst` the largest distance in ulp (NaN
-    against
-    a number counts as the largest), `elements` are the first LISTED_ELEMENTS in the order of the array. `suspects` are
-    candidate causes: mistakes that would have written these bits. 3 of 8192 elements are 0.037 percent.
+    against a number counts as the largest), `elements` are the first LISTED_ELEMENTS in the order of the array.
+    `suspects` are candidate causes: mistakes that would have written these bits. 3 of 8192 elements are 0.037 percent.
     """
 
     count: int
@@ -108,7 +107,7 @@ class Mismatch(Card):
         return f" (allowed: {', '.join(parts)})" if parts else ""
 
     def spelled(self, element: Element) -> tuple[str, str, str]:
-        """Return three texts: the element and the wanted value, each with its bits, and the distance as `+2 ulp`."""
+        """Return three texts: the element with its bits, the wanted value with its bits, the distance as `+2 ulp`."""
         got = spelled(element.got_bits, element.got_value, self.bits)
         if element.want_bits is None:
             return got, f"{number(element.want_value)} within {number(element.bound)}", _error(element)

@@ -18,8 +18,7 @@ def explained(
 
     `candidates` maps the name of a mistake to the array that a kernel with that mistake would write, in the shape of
     `want`; a candidate is reported where `got` equals it in every bit. For arrays of two dimensions, also reported:
-    wrong
-    rows (columns) that each hold another row of `want`, or their own elements in another order. Rows [1, 2] and
+    wrong rows (columns) that each hold another row of `want`, or their own elements in another order. Rows [1, 2] and
     [3, 4] written as [3, 4] and [3, 4] give "row 0 holds row 1".
     Raises RefsimError for arrays of different shapes or element sizes.
     explained(np.uint8([[3, 4], [3, 4]]), np.uint8([[1, 2], [3, 4]])) is ("row 0 holds row 1",).
@@ -67,7 +66,7 @@ def _constant(lines: Codes) -> bool:
 
 
 def _moves(name: str, moves: list[tuple[int, int]]) -> str:
-    """Return (line, line that it holds) pairs as one sentence, as a rule `n ^ 4` or `n +1` where the rule fits all."""
+    """Return (line, line that it holds) pairs as one sentence, as a rule `n ^ 4` or `n +1` where one holds for all."""
     masks, steps = {line ^ home for line, home in moves}, {home - line for line, home in moves}
     if len(moves) > 1 and len(masks) == 1:
         return f"every wrong {name} n holds {name} n ^ {masks.pop()}"
