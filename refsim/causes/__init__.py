@@ -1,7 +1,7 @@
-"""Why two results differ: causes as rows, and a search for those that reproduce every bit of one output from the other's plan.
+"""Explain why two results differ: find the causes that turn one output into the other in every bit.
 
-A plan is every choice on the way from operands to bits. A cause changes one of them: it is named only where the changed plan
-gives the very bits of the output, in the elements that differ and in those that do not.
+A plan is every choice on the way from operands to bits. A cause changes one choice. It is reported only where the
+changed plan gives the bits of the output in every element, whether the element differs or not.
 """
 
 from refsim.causes.attention_operands import AttentionOperands

@@ -1,7 +1,7 @@
-"""How the products of an output are added: tensor cores, intervals, ranges of K; the rows of causes in between.
+"""How the products of an output are added: tensor cores, intervals and ranges of K, and the causes among them.
 
-A sum of K columns is computed in ranges (split-K). A range is one chain of instructions, or a chain for every `interval` columns
-whose sums are added, or promoted by their scales, outside the tensor core.
+A sum of K columns is computed in ranges (split-K). A range is one chain of instructions, or one chain for every
+`interval` columns, whose sums are added, or promoted by their scales, outside the tensor core.
 """
 
 import functools
@@ -33,7 +33,10 @@ Multiply = Callable[..., NDArray[Any]]
 
 @dataclass(frozen=True)
 class Adder:
-    """What adds the products of a chain: a row of tensor cores with the K of its instruction, or a loop in software."""
+    """An adder of the products of a chain: a tensor-core profile with the K of its instruction, or a loop in software.
+
+    `same` lists every (profile, K) whose arithmetic is equal.
+    """
 
     name: str
     k: int
@@ -43,13 +46,13 @@ class Adder:
     same: tuple[tuple[Profile, int], ...] = ()
 
     def has(self, row: Profile, k: int) -> bool:
-        """Whether it is the arithmetic of a row with instructions of that K."""
+        """Return whether this is the arithmetic of a profile with instructions of that K."""
         return any(each.name == row.name and size == k for each, size in self.same)
 
     def sum(
         self, a: NDArray[Any], b: NDArray[Any], c: Floats | None, formats: tuple[ElementType, ElementType]
     ) -> Floats:
-        """A B^T + C in float32; a and b are codes (..., rows, K), filled with zeros to whole instructions here."""
+        """Return a B^T + C in float32; a and b are codes (..., rows, K), padded with zeros to whole instructions."""
         missing = -a.shape[-1] % self.k
         if missing:
             a, b = (np.pad(each, [(0, 0)] * (each.ndim - 1) + [(0, missing)]) for each in (a, b))
@@ -73,7 +76,7 @@ _LOOPS = (
 
 @functools.cache
 def adders(a: ElementType, b: ElementType) -> tuple[Adder, ...]:
-    """Everything that adds such products to a float32 or f16 sum; chips whose arithmetic is one function are one adder."""
+    """Return every adder of such products to a float32 or f16 sum; GPUs with equal arithmetic share one adder."""
     found: dict[tuple[object, ...], list[tuple[Profile, int]]] = {}
     for row in PROFILES:
         fits = a in row.a_formats and b in row.b_formats and not row.scales and row.d_format in (F32, F16)
@@ -88,6 +91,7 @@ def adders(a: ElementType, b: ElementType) -> tuple[Adder, ...]:
 
 
 def _of_rows(rows: list[tuple[Profile, int]]) -> Adder:
+    """Return the adder of several (profile, K) whose arithmetic is equal."""
     row, k = rows[0]
     chips = ", ".join(dict.fromkeys(f"{each.target} {each.unit}" for each, _ in rows))
     kept = f"{row.length} products at once" + (f", {row.fraction} bits" if row.fraction else "")
@@ -99,9 +103,10 @@ def _of_rows(rows: list[tuple[Profile, int]]) -> Adder:
 
 @dataclass(frozen=True)
 class Promotion:
-    """How the sum of a block meets its scales and the total: `meet(sum, scale a, scale b, total)`, all float32.
+    """How the sum of a block is joined with its scales and the total: `meet(sum, scale a, scale b, total)`, all
+    float32.
 
-    `order` is that of the factors; what is not `is_fused` is a product that is rounded, and then a sum.
+    `order` is the order of the factors. Unless it `is_fused`, the product is rounded before it is added.
     """
 
     name: str
@@ -112,11 +117,11 @@ class Promotion:
 
 
 def _apart(order: str) -> Callable[[Floats, Floats, Floats, Floats], Floats]:
-    """The same factors without contraction: a product that is rounded, and then a sum."""
+    """Return the promotion with these factors and without fma: the product is rounded before it is added."""
 
     def meet(product: Floats, a: Floats, b: Floats, total: Floats) -> Floats:
         zero = np.zeros_like(total)
-        minus = np.negative(zero)  # -0 is what changes no product: +0 would turn -0 into +0
+        minus = np.negative(zero)  # adding -0 changes no product; +0 would turn -0 into +0
         return np.asarray(ieee.add(PROMOTIONS[order](product, a, b, minus), total), np.float32)
 
     return meet
@@ -136,7 +141,7 @@ PROMOTION_ROWS = (*FUSED, *APART)
 
 
 def _promoted_otherwise(had: Promotion, row: Promotion) -> str:
-    """What tells two promotions apart: the order of their factors, the fma, or both."""
+    """Return the family of a change between two promotions: order of factors, use of fma, or both."""
     if had.order == row.order:
         return Family.CONTRACTION
     return Family.PROMOTION_ORDER if had.is_fused == row.is_fused else Family.PROMOTION
@@ -148,7 +153,7 @@ MEETING_ORDERS: dict[str, Callable[[Floats], Floats]] = {
     **linear_layers.ORDERS,
     "descending": lambda partials: linear_layers.ORDERS["ascending"](partials[::-1]),
 }
-"""In which order the sums of ranges are added: the kernels' orders, and the last range first."""
+"""The orders in which sums of ranges are added: the kernels' orders, and the last range first."""
 _SPLIT = CUBLAS["split-K: sums of ranges of K are added afterwards"]
 ONE_RANGE = Reduction("one range", 1, linear_layers.STEP, PTX["wgmma, mma: D = A B + D, chained"])
 SPLITS = (2, 3, 4, 5, 6, 7, 8, 12, 16)
@@ -160,7 +165,7 @@ MOST_CUTS = 64
 
 @dataclass(frozen=True)
 class Cut:
-    """Two ranges of K that are not equal, as work that is shared tile by tile leaves them: the second begins at column `at`."""
+    """Two ranges of K of different sizes, as work shared by tiles leaves them: the second begins at column `at`."""
 
     at: int
     source: Source
@@ -168,15 +173,15 @@ class Cut:
     splits = 2
 
     def chain_of(self, columns: int) -> NDArray[np.int64]:
-        """The range, 0 or 1, that takes each column of K."""
+        """Return the range, 0 or 1, of each column of K."""
         return (np.arange(columns) >= self.at).astype(np.int64)
 
 
 @dataclass(frozen=True)
 class Sharing:
-    """How K is shared: ranges, the format in which their sums are kept, and in which order they are added.
+    """How K is shared: ranges, the format in which their sums are kept, and the order in which they are added.
 
-    `is_added_so`: what is added so far is kept in that format too, as atomic additions leave it.
+    `is_added_so`: the running total is kept in that format too, as atomic additions leave it.
     """
 
     ranges: Reduction | Cut = ONE_RANGE
@@ -185,7 +190,7 @@ class Sharing:
     is_added_so: bool = False
 
     def met(self, sums: Floats) -> Floats:
-        """The sum of the sums of ranges (ranges, M, N); one alone is what it is."""
+        """Return the total of the sums of ranges (ranges, M, N)."""
         if len(sums) == 1:
             return MEETING_ORDERS[self.meeting](sums)
         held = narrowed(sums, self.kept)
@@ -212,7 +217,7 @@ class Sharing:
 
 
 def sharings(columns: int) -> Iterator[tuple[Sharing, int]]:
-    """Every way to share so many columns, each partition once, with its rank."""
+    """Yield every way to share that many columns, each partition once, with its rank."""
     seen: set[bytes] = {np.zeros(columns, np.int64).tobytes()}
     yield Sharing(), 0
     for splits in SPLITS:
@@ -243,7 +248,7 @@ COUNTED: dict[str, slice] = {
     "the last range of K does not count": slice(-1),
     "the first range of K does not count": slice(1, None),
 }
-"""Whose sums are added; all of them first."""
+"""The ranges whose sums are added; all of them first."""
 EVERY_RANGE = next(iter(COUNTED))
 BEGINNINGS: dict[str, tuple[bool, bool]] = {
     "blocks of scales are counted from the beginning of K": (False, False),
@@ -251,18 +256,19 @@ BEGINNINGS: dict[str, tuple[bool, bool]] = {
     "blocks of A's scales are counted from the beginning of each range of K": (True, False),
     "blocks of B's scales are counted from the beginning of each range of K": (False, True),
 }
-"""From where the scales of a range are counted, of A and of B: whether each range begins with the first block's."""
+"""Whether each range of K begins with the scale of the first block, for A and for B."""
 FROM_THE_BEGINNING = next(iter(BEGINNINGS))
 
 
 @dataclass(frozen=True)
 class Running:
-    """What the running sum is held in between intervals: float32, or rounded to `format` after each, which way."""
+    """The format of the running sum between intervals: float32, or `format` with a rounding after each interval."""
 
     format: Format = F32
     rounding: RoundingName = "nearest-even"
 
     def kept(self, total: Floats) -> Floats:
+        """Return the running sum as it is kept."""
         if self.format is F32:
             return total
         return decode(encode(total, self.format, self.rounding), self.format, np.float32)
@@ -278,7 +284,7 @@ INTERVALS = (0, 128, 64, 32, 256, 16, 512)
 
 
 def accumulation_causes(a: ElementType, b: ElementType, columns: int, is_scaled: bool) -> Iterator[Cause]:
-    """The rows of causes in how products are added."""
+    """Yield the causes in how products are added."""
     for adder in adders(a, b):
         yield Cause(Family.ACCUMULATOR, adder.name, "adder", adder, adder.source, 1 if adder.row else 2)
     for interval in INTERVALS:
@@ -307,5 +313,5 @@ def accumulation_causes(a: ElementType, b: ElementType, columns: int, is_scaled:
 
 
 def narrowed(partials: Floats, format: Format) -> Floats:
-    """Sums as they are kept between ranges."""
+    """Return sums as they are kept between ranges."""
     return partials if format is F32 else decode(encode(partials, format), format, np.float32)

@@ -1,4 +1,4 @@
-"""Two outputs and nothing else: one made of the other, either way round, by what is visible in codes alone."""
+"""Explain two outputs without operands: one output made of the other, in either direction, from the codes alone."""
 
 import time
 from collections.abc import Callable
@@ -28,13 +28,13 @@ _FAMILIES = {
     "infinity propagated": Family.SATURATION,
     "FN / FNUZ": Family.FNUZ,
 }
-"""The readings of `compare` that say more than a rewriting does: some elements are not asked for, or may be one of two."""
+"""The readings of `compare` that go beyond a rewriting: they leave some elements free, or allow one of two codes."""
 
 
 def between_outputs(
     got: Codes, want: Codes, format: Format, deadline: float, report: Callable[[str, int, int], None] | None
 ) -> DiffExplanation:
-    """What turns B into A, or A into B."""
+    """Return the explanation that turns B into A, or A into B."""
     directions = (("A", got, want), ("B", want, got))
     found: list[tuple[str, Found, OtherOutput]] = []
     for made, one, other in directions:
@@ -74,40 +74,41 @@ def between_outputs(
 
 
 def is_nan_alone(codes: Codes, format: Format) -> bool:
-    """Whether every element is a NaN, of which any mistake can be the cause."""
+    """Return whether every element is a NaN, which any mistake can cause."""
     return bool(np.isnan(decode(codes, format)).all())
 
 
 def _is_loose(named: Named) -> bool:
-    """Whether it leaves open which values stand for those that are gone, as a NaN may be any number elsewhere."""
+    """Return whether an explanation leaves values free, as a dropped NaN may be any number."""
     return any(cause.family == Family.NAN for cause in named.causes)
 
 
 def _plain(whole: list[Named]) -> list[Named]:
-    """Single causes before pairs."""
+    """Return single causes before pairs, each in the order of rank."""
     return sorted(whole, key=lambda each: (len(each.causes), sum(cause.rank for cause in each.causes)))
 
 
 def _apart(subject: OtherOutput, named: tuple[Named, ...]) -> tuple[str, ...]:
-    """What tells rewritings apart; readings and tails are no plans."""
+    """Return sentences that distinguish rewritings; readings and tails have no plans to distinguish."""
     plans = tuple(each for each in named if all(cause.aspect for cause in each.causes))
     return told_apart(subject, subject.usual, plans)
 
 
 def _by_readings(got: Codes, want: Codes, format: Format, deadline: float) -> list[Named]:
+    """Return the readings of `compare` that fit every element, as causes."""
     differing = int((got != want).sum())
     return [
         Named((_cause(reading),), differing, is_whole=True)
         for reading in readings()
         if got.size <= LOOKED_AFTER or time.process_time() < deadline
         if reading.suspect in _FAMILIES and differing >= reading.least and reading.fits(got, want, format)
-        if _FAMILIES[reading.suspect] is not Family.NAN or differing < want.size  # of NaN alone anything could be made
+        if _FAMILIES[reading.suspect] is not Family.NAN or differing < want.size  # an output of only NaN fits anything
         if _FAMILIES[reading.suspect] is not Family.SHIFTED or _is_seen(reading, got != want)
     ]
 
 
 def _is_seen(reading: Misreading, differing: NDArray[np.bool_]) -> bool:
-    """Whether elements differ of which a shift says anything: what the line at the edge holds is nobody's."""
+    """Return whether enough elements differ where a shift decides; the line at the edge may hold anything."""
     lines = np.moveaxis(differing, -2 if reading.suspect.endswith("row") else -1, 0)
     return int((lines[1:] if "behind" in reading.says else lines[:-1]).sum()) >= LEAST
 

@@ -1,4 +1,4 @@
-"""The largest magnitude of each block taken over other elements, or rounded: rows of causes, and what a row of a step is."""
+"""Causes in the largest magnitude of each block: taken over other elements, or rounded."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ MAGNITUDE_MASK, INFINITE_MAGNITUDE, SIGN = np.uint32(0x7FFFFFFF), np.uint32(0x7F
 
 @dataclass(frozen=True)
 class ChangedStep:
-    """One way to do a step: what `apply` takes and gives is the step's own."""
+    """One way to do a step; the step defines the arguments and the result of `apply`."""
 
     name: str
     family: Family
@@ -29,6 +29,7 @@ class ChangedStep:
     rank: int = 1
 
     def cause(self, aspect: str) -> Cause:
+        """Return the cause that sets the field `aspect` of a plan to this step."""
         return Cause(self.family, self.name, aspect, self, self.source, self.rank)
 
 
@@ -37,18 +38,18 @@ def _largest(magnitudes: Words, patterns: Words, group: Pair) -> Words:
 
 
 def _one_sign(negative: bool, magnitudes: Words, patterns: Words, group: Pair) -> Words:
-    """Without abs: the largest number, or the least one, from 0 on."""
+    """Return the largest positive magnitudes, or the largest negative ones: abs is missing."""
     return _largest(np.where((patterns >= SIGN) == negative, magnitudes, np.uint32(0)), patterns, group)
 
 
 def _signed_in(chosen: Callable[[Any], Any], magnitudes: Words, patterns: Words, group: Pair) -> Words:
-    """Without abs in some columns: what is negative there is less than everything."""
+    """Return the largest magnitudes where negative numbers in the chosen columns count as less than all others."""
     column = np.arange(magnitudes.shape[-1])
     return _largest(np.where((patterns >= SIGN) & chosen(column), np.uint32(0), magnitudes), patterns, group)
 
 
 def _without_infinity(run: int, magnitudes: Words, patterns: Words, group: Pair) -> Words:
-    """Infinities are left out, of so many neighbours where one is a NaN; 0: everywhere."""
+    """Return the largest magnitudes without infinities; `run` > 0: only in runs of that length with a NaN."""
     if run and magnitudes.shape[-1] % run:
         raise DoesNotApplyError
     is_left_out = magnitudes == INFINITE_MAGNITUDE
@@ -59,7 +60,10 @@ def _without_infinity(run: int, magnitudes: Words, patterns: Words, group: Pair)
 
 
 def _of_halves(run: int, lanes: int, magnitudes: Words, patterns: Words, group: Pair) -> Words:
-    """The two halves of a run by a maximum that drops NaN, `lanes` of them side by side; a NaN on both sides stays."""
+    """Return the largest magnitudes where a maximum of the two halves of a run drops a NaN that one half has alone.
+
+    `lanes` elements of each half lie next to each other; a NaN in both halves stays.
+    """
     if magnitudes.shape[-1] % run or (magnitudes <= INFINITE_MAGNITUDE).all():
         raise DoesNotApplyError
     halves = magnitudes.reshape(*magnitudes.shape[:-1], -1, 2, run // 2 // lanes, lanes).max(axis=-2)
@@ -70,13 +74,13 @@ def _of_halves(run: int, lanes: int, magnitudes: Words, patterns: Words, group: 
 
 
 def _in_block(chosen: Callable[[Any, int], Any], magnitudes: Words, patterns: Words, group: Pair) -> Words:
-    """Some columns of every block alone."""
+    """Return the largest magnitudes of some columns of every block."""
     column = np.arange(magnitudes.shape[-1]) % group[1]
     return _largest(np.where(chosen(column, group[1]), magnitudes, np.uint32(0)), patterns, group)
 
 
 def _wider(down: int, across: int, magnitudes: Words, patterns: Words, group: Pair) -> Words:
-    """Of so many blocks together, 0: of all."""
+    """Return one largest magnitude for `down` x `across` blocks together; 0 means all of them."""
     found = _largest(magnitudes, patterns, group)
     wide = (down or found.shape[-2], across or found.shape[-1])
     if wide == (1, 1) or wide[0] > found.shape[-2] or wide[1] > found.shape[-1]:
@@ -86,6 +90,7 @@ def _wider(down: int, across: int, magnitudes: Words, patterns: Words, group: Pa
 
 
 def _neighbour(axis: int, step: int, wraps: bool, magnitudes: Words, patterns: Words, group: Pair) -> Words:
+    """Return the largest magnitude of the block `step` places on along an axis."""
     found = _largest(magnitudes, patterns, group)
     extent = found.shape[axis]
     if extent < 2:
@@ -127,7 +132,7 @@ _COLUMNS: tuple[tuple[str, Callable[[Any], Any]], ...] = (
         for k, words in enumerate(("first", "last"))
     ),
 )
-"""Columns that one word of a vector holds, or one of the values that a thread goes through in turn."""
+"""Columns in one 32-bit word of a vector, or those that a thread visits in one of its steps."""
 _TOGETHER = (
     (1, 2),
     (1, 4),
@@ -146,6 +151,7 @@ _TOGETHER = (
 
 
 def peaks() -> Iterator[ChangedStep]:
+    """Yield every way to take the largest magnitude, the right one first."""
     rule, shuffles = OCP_MX["section 6.3"], CUDA_GUIDE["warp reduce functions"]
     yield AMAX
     yield ChangedStep("amax is the largest number: abs is forgotten", Family.AMAX, rule, partial(_one_sign, False))

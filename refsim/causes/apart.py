@@ -1,4 +1,4 @@
-"""Causes that give the same bits here: which problem tells them apart."""
+"""Distinguish causes that give equal bits here: find a test case on which they differ."""
 
 import itertools
 from typing import Any
@@ -13,7 +13,10 @@ MOST = 3
 
 
 def told_apart(subject: Explained[Any], start: Any, named: tuple[Named, ...]) -> tuple[str, ...]:
-    """For the first few causes that all fit: a drawn problem on which they differ, or that none of some does."""
+    """Return a sentence for each pair of the first few fitting causes: a drawn test case on which they differ.
+
+    The sentence says so where no drawn test case distinguishes the two. `start` is the plan that the causes change.
+    """
     if len(named) < 2:
         return ()
     found = []
@@ -25,6 +28,7 @@ def told_apart(subject: Explained[Any], start: Any, named: tuple[Named, ...]) ->
 
 
 def _difference(subject: Explained[Any], start: Any, one: Named, other: Named) -> str:
+    """Return how many elements differ between two causes on the first drawn test case where any does."""
     for wide in (False, True):
         for seed in SEEDS:
             drawn = subject.another(seed, wide=wide)

@@ -1,4 +1,4 @@
-"""Attention as a plan: an online softmax between two products, every step of which may be done otherwise."""
+"""Attention as a plan: an online softmax between two products, each step of which a cause may change."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -45,7 +45,7 @@ REMEMBERED = 32
 
 @dataclass(frozen=True)
 class AttentionPlan:
-    """The choices; `shift` is F, the power of two that weights are enlarged by."""
+    """The choices; weights are multiplied by 2^`shift`."""
 
     adder: Adder
     factor: float
@@ -80,7 +80,7 @@ class AttentionPlan:
 
 @dataclass
 class OnlineState:
-    """Of some rows of a head: the largest score, what the last exponents were taken from, sums by lane, weighted values."""
+    """The state of some rows of a head: largest score, base of the last exponents, sums by lane, weighted values."""
 
     top: Floats
     base: Floats
@@ -90,9 +90,10 @@ class OnlineState:
 
 @dataclass(frozen=True, eq=False)
 class AttentionOfPlans:
-    """O (heads * Lq, D), or with `is_lse` the logarithms (heads * Lq, 1), of codes q (heads, Lq, D), k and v (kv_heads, Lk, D).
+    """O (heads * Lq, D), or with `is_lse` the logarithms (heads * Lq, 1).
 
-    `scales`: those of q, k and v for each head, or None; `number`: what scores are multiplied by under e^.
+    `q` (heads, Lq, D), `k` and `v` (kv_heads, Lk, D) are codes. `scales` holds one scale of q, k and v for each head,
+    or is None; `number` multiplies the scores in the exponent of e.
     """
 
     q: NDArray[Any]
@@ -121,7 +122,10 @@ class AttentionOfPlans:
 
     @cached_property
     def usual(self) -> AttentionPlan:
-        """The order of operations of our own kernel; `exact`: e^t and quotients rounded once, column after column."""
+        """Return the order of operations of refsim's kernel.
+
+        With `exact`: e^t and quotients rounded once, columns in order.
+        """
         mask = steps.CAUSAL if self.causal else steps.ALL
         plan = AttentionPlan(self.chain, self.number, mask, SHIFT_OF_NARROW if self.operand is E4M3 else 0)
         if not self.exact:
@@ -136,6 +140,7 @@ class AttentionOfPlans:
         return [*self._of_scores(), *self._of_weights(), *self._of_output()]
 
     def _of_scores(self) -> Iterator[Cause]:
+        """Yield the causes in scores: masks, tiles, scales, heads, operands, adders."""
         usual = self.usual
         yield from steps.masks(causal=self.causal)
         yield from steps.tile_causes(usual.tile)
@@ -153,11 +158,12 @@ class AttentionOfPlans:
             yield Cause(Family.ACCUMULATOR, adder.name, "adder", adder, adder.source, 1 if adder.row else 2)
 
     def _adders(self) -> list[Adder]:
-        """What is quick to compute: a row of a chip by its bits, and the loop of fma; others take longer than all the rest."""
+        """Return the adders that are quick to compute: profiles that a bit model covers, and the loop of fma."""
         known = adders(self.operand, self.operand)
         return [each for each in known if each == self.chain or (covers(each.row) if each.row else "fma" in each.name)]
 
     def _of_weights(self) -> Iterator[Cause]:
+        """Yield the causes in weights: exponents, exponentials, sums, rounding of P."""
         usual = self.usual
         for row in steps.SCORE_EXPONENTS:
             yield row.cause("exponent")
@@ -176,6 +182,7 @@ class AttentionOfPlans:
             yield from steps.narrowing_causes()
 
     def _of_output(self) -> Iterator[Cause]:
+        """Yield the causes after the second product: quotient or logarithm, writing, placing."""
         if self.is_lse:
             for row in state_steps.LOGARITHMS:
                 yield row.cause("logarithm")
@@ -195,7 +202,7 @@ class AttentionOfPlans:
         return replace(plan, placed=IN_PLACE), plan.placed.back(got)
 
     def codes(self, plan: AttentionPlan, sample: Sample | None = None) -> Codes:
-        """What a plan writes of all rows, or of a sample's. Raises DoesNotApplyError."""
+        """Return the codes that a plan writes: all rows, or a sample's. Raises DoesNotApplyError."""
         rows = np.arange(self.shape[0]) if sample is None else sample[0]
         values = np.zeros((len(rows), self.shape[1]), np.float32 if plan.wide == STEPS_IN_FLOAT32 else np.float64)
         with np.errstate(all="ignore"):
@@ -212,7 +219,7 @@ class AttentionOfPlans:
         return plan.placed.put(codes) if sample is None else codes[:, sample[1]]
 
     def sums_of(self, plan: AttentionPlan, at: tuple[int, int], most: int) -> list[tuple[int, int]]:
-        """The float32 pattern of what the keys before each of up to `most` places alone give one element."""
+        """Return pairs (key count, float32 pattern): one element computed from the keys before each of `most` ends."""
         head, row = divmod(at[0], self.q.shape[1])
         of_head, ends = (
             self._of_head if plan.wide == STEPS_IN_FLOAT32 else self._wide,
@@ -223,7 +230,7 @@ class AttentionOfPlans:
         return [(end, int(np.float32(value).view(np.uint32))) for end, value in zip(ends, values, strict=True)]
 
     def _of_head(self, plan: AttentionPlan, head: int, rows: NDArray[np.int64], end: int | None = None) -> Floats:
-        """O or the logarithms of some rows of a head."""
+        """Return O or the logarithms of some rows of a head, from the keys before `end`."""
         q_scale, k_scale, v_scale = self._head_scales(plan, head)
         factor = np.float32(np.float32(plan.factor) * (np.float32(1) if plan.function in NATURAL else LOG2_OF_E))
         factor = np.float32(np.float32(factor * q_scale) * k_scale)
@@ -246,7 +253,7 @@ class AttentionOfPlans:
         return self._finished(plan, state, v_scale)
 
     def _wide(self, plan: AttentionPlan, head: int, rows: NDArray[np.int64], end: int | None = None) -> Doubles:
-        """The same with all steps in float64, all keys at once."""
+        """Return O or the logarithms of some rows of a head with all steps in float64 and all keys at once."""
         q_scale, k_scale, v_scale = (float(each) for each in self._head_scales(plan, head))
         places = rows % steps.TILE_ROWS if plan.queries is None else rows + plan.queries
         q = plan.q_read.read(self.q[head][np.clip(places, 0, self.q.shape[1] - 1)], self.operand)[0]
@@ -272,7 +279,7 @@ class AttentionOfPlans:
     def _seen(
         self, plan: AttentionPlan, rows: NDArray[np.int64], end: int | None
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """How many keys each row sees, of those before `end`, and how many the last row of its tile of 64 rows."""
+        """Return how many keys each row sees, up to `end`, and how many the last row of its tile of 64 rows sees."""
         queries, keys = self.q.shape[1], self.k.shape[1]
         last = np.minimum(rows // steps.TILE_ROWS * steps.TILE_ROWS + steps.TILE_ROWS, queries) - 1
         usual = steps.CAUSAL if self.causal else steps.ALL
@@ -283,6 +290,7 @@ class AttentionOfPlans:
         return (seen, ends) if end is None else (np.minimum(seen, end), np.minimum(ends, end))
 
     def _is_taken(self, plan: AttentionPlan, first: int, tile: int, ends: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Return whether a plan takes the tile of keys from `first` on, for each row."""
         if plan.taken == steps.WHOLE_TILES:
             return np.asarray(ends >= first + tile)
         if plan.taken == steps.WITHOUT_LAST:
@@ -290,7 +298,7 @@ class AttentionOfPlans:
         return np.asarray((ends > first) & ((first > 0) | (plan.taken != steps.WITHOUT_FIRST)))
 
     def _scores(self, plan: AttentionPlan, head: int, rows: NDArray[np.int64], width: int) -> Floats:
-        """(rows, width): the products of Q and K, of zeros behind the last key."""
+        """Return the products of Q and K, (rows, width); zeros after the last key."""
         parts = (plan.adder, plan.q_read, plan.k_read, plan.heads[0], plan.queries)
         key = (head, rows.tobytes(), width, *parts)
         if key not in self.scores:
@@ -303,11 +311,12 @@ class AttentionOfPlans:
         return self.scores[key]
 
     def _operand(self, read: OperandReading, codes: NDArray[Any], heads: ChangedStep, head: int) -> NDArray[Any]:
-        """Keys or values of a head; zeros beyond the last head."""
+        """Return the keys or values of a head; zeros for a head after the last."""
         place = heads.apply(head, self.group, len(codes))
         return read.read(codes[place] if place < len(codes) else np.zeros_like(codes[0]), self.operand)[0]
 
     def _finished(self, plan: AttentionPlan, state: OnlineState, v_scale: np.float32) -> Floats:
+        """Return O, or the logarithms, from the state after the last tile."""
         total = state_steps.lanes_met(state.sums)
         if self.is_lse:
             log2 = approximate("lg2", words(total), ftz=True).view(np.float32)
@@ -328,7 +337,7 @@ class AttentionOfPlans:
         return np.where(total[:, None] == 0, np.float32(0), o)
 
     def another(self, seed: int, *, wide: bool = False) -> "AttentionOfPlans":
-        """The same heads with other numbers and some more keys; few rows."""
+        """Return as many heads with other numbers, fewer rows and some more keys."""
         random = np.random.default_rng(seed)
         queries, keys = min(self.q.shape[1], 24), min(self.k.shape[1], 160) + 40 * seed
         shapes = (len(self.q), queries), (len(self.k), keys), (len(self.k), keys)
@@ -337,7 +346,7 @@ class AttentionOfPlans:
         return replace(self, q=np.asarray(q), k=np.asarray(k), v=np.asarray(v), format=format, scores={})
 
     def described(self, plan: AttentionPlan) -> str:
-        """The plan in words."""
+        """Return the plan as text."""
         usual = self.usual
         if plan.wide != STEPS_IN_FLOAT32:
             return f"attention: {plan.wide}"
@@ -364,7 +373,7 @@ def _take(
     factor: np.float32,
     formats: tuple[Format, Any],
 ) -> None:
-    """One tile of keys and values more, for the rows `mine`."""
+    """Update the state of the rows `mine` with one more tile of keys and values."""
     before = state.top[mine]
     begin = before if plan.top == state_steps.RUNNING_MAXIMUM else np.full_like(before, -np.inf)
     top = np.fmax(begin, np.fmax.reduce(s, axis=1, initial=-np.inf)).astype(np.float32)

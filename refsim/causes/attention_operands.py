@@ -1,4 +1,4 @@
-"""What attention was computed from, as a user has it: Q, K, V, the mask, the scale."""
+"""The operands of attention as a user has them: Q, K, V, the mask, the scale."""
 
 from dataclasses import dataclass
 
@@ -21,14 +21,15 @@ ATTENTION_FORMATS = (BF16, F16, E4M3)
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class AttentionOperands(FieldsCard):
-    """The operands of O = softmax(scale * Q K^T) V: what O, or the logarithms of its rows' sums, are computed from again.
+    """The operands of O = softmax(scale * Q K^T) V, from which O or the logarithms of its sums are recomputed.
 
-    `q` (..., heads, Lq, D), `k` and `v` (..., kv_heads, Lk, D), heads a multiple of kv_heads: codes of `format` (bf16, f16 or
-    e4m3), or arrays that know it; (L, D) is one head. `causal`: the last row sees all keys. `scale`: 1 / sqrt(D) where it is left
-    out. `q_scale`, `k_scale`, `v_scale`: of e4m3 alone, a float32 for each head. Outputs are O, of Q's shape, or logarithms in
-    float32, that shape without D. Usual is the arithmetic of `oracles.attention` with the products of `unit` on `target`;
-    `special` "exact": a float32 fma for every k, exponentials and quotients rounded once, P rounded to the operands' format.
-    AttentionOperands(q=q, k=k, v=v, format="bf16", causal=True) is the attention of our own kernel.
+    `q` (..., heads, Lq, D), `k` and `v` (..., kv_heads, Lk, D), heads a multiple of kv_heads: codes of `format` (bf16,
+    f16 or e4m3), or arrays of such a dtype; (L, D) is one head. `causal`: the last row sees all keys. `scale`: 1 /
+    sqrt(D) by default. `q_scale`, `k_scale`, `v_scale`: for e4m3 only, a float32 for each head. Outputs are O, in Q's
+    shape, or float32 logarithms in that shape without D. The reference is the arithmetic of `oracles.attention` with
+    the products of `unit` on `target`; `special` "exact": a float32 fma for every k, exponentials and quotients rounded
+    once, P rounded to the operands' format. AttentionOperands(q=q, k=k, v=v, format="bf16", causal=True) is the
+    attention of refsim's kernel.
     """
 
     q: ArrayLike
@@ -45,7 +46,10 @@ class AttentionOperands(FieldsCard):
     special: str = APPROXIMATE
 
     def explained(self, shape: tuple[int, ...], format: Format) -> AttentionOfPlans:
-        """O or the logarithms, whichever has that shape. Raises RefsimError for operands that do not fit."""
+        """Return the subject whose output, O or the logarithms, has that shape.
+
+        Raises RefsimError for operands that do not fit.
+        """
         if self.special not in SPECIAL:
             raise unknown("special functions", self.special, list(SPECIAL))
         (q, row), (k, k_row), (v, v_row) = (self._operand(name) for name in "qkv")
@@ -70,7 +74,7 @@ class AttentionOperands(FieldsCard):
         )
 
     def _operand(self, name: str) -> tuple[NDArray[np.unsignedinteger], Format]:
-        """Codes (heads, length, depth) and their format."""
+        """Return codes (heads, length, depth) and their format."""
         codes, row = codes_with_format(name, getattr(self, name), self.format)
         if row not in ATTENTION_FORMATS:
             raise RefsimError(
@@ -81,6 +85,7 @@ class AttentionOperands(FieldsCard):
         return codes.reshape(-1, *codes.shape[-2:]), row
 
     def _scales(self, row: Format, heads: int, kv_heads: int) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
+        """Return float32 scales of q, k and v, one for each head; None for formats without scales."""
         given = [self.q_scale, self.k_scale, self.v_scale]
         if all(each is None for each in given):
             if row is not E4M3:
@@ -99,7 +104,7 @@ class AttentionOperands(FieldsCard):
         return found[0], found[1], found[2]
 
     def _chain(self, row: Format, *, exact: bool) -> Adder:
-        """What adds the products where nothing was changed."""
+        """Return the adder of the reference."""
         known = adders(row, row)
         if exact:
             return next(adder for adder in known if adder.row is None)

@@ -1,4 +1,4 @@
-"""What attention keeps between tiles of keys, and what it makes of that at the end, each done in every way that is looked for."""
+"""Causes in the state that attention keeps between tiles of keys, and in its last steps."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -44,7 +44,7 @@ BY_FMA, BY_PRODUCT = "l = fma(l, a, t)", "l = fl(fl(l * a) + t)"
 
 
 def lane_sums(order: str, p: Floats) -> Floats:
-    """(rows, lanes): the sums of a tile's weights (rows, keys), keys a multiple of 8."""
+    """Return the sums of a tile's weights by lane, (rows, lanes), from p (rows, keys); keys is a multiple of 8."""
     if order == QUAD:
         lanes = p.reshape(len(p), -1, 4, 2).swapaxes(1, 2).reshape(len(p), 4, -1)
         return np.add.accumulate(lanes, axis=2, dtype=np.float32)[:, :, -1]
@@ -58,7 +58,7 @@ def lane_sums(order: str, p: Floats) -> Floats:
 def factor_of_older(
     function: ChangedStep, rescaled: str, maximum: str, before: Floats, used: Floats, factor: np.float32
 ) -> Floats:
-    """What older sums are multiplied by."""
+    """Return the factor of older sums after a new tile."""
     function = EX2_FLUSHED if function is EX2_SUBNORMAL else function
     if rescaled == DROPPED:
         return np.zeros_like(used)
@@ -69,14 +69,14 @@ def factor_of_older(
 
 
 def lanes_met(sums: Floats) -> Floats:
-    """(rows, lanes) to (rows): neighbours first."""
+    """Return the sums (rows) of lanes (rows, lanes): neighbors are added first."""
     while sums.shape[1] > 1:
         sums = sums[:, 0::2] + sums[:, 1::2]
     return sums[:, 0]
 
 
 def state_causes(usual_order: str) -> Iterator[Cause]:
-    """The rows of causes in what is kept between tiles: aspects `rescaled`, `top`, `lanes`, `joined`."""
+    """Yield the causes in the state between tiles: aspects `rescaled`, `top`, `lanes`, `joined`."""
     for way in RESCALINGS:
         yield Cause(Family.RESCALING, way, "rescaled", way, _ONLINE, int(way != RESCALED))
     for way in MAXIMA:

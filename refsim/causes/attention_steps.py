@@ -1,4 +1,4 @@
-"""Steps of attention, each done in every way that is looked for: masks, tiles of keys, exponents, weights, rescaling, the end."""
+"""Causes in the steps of attention: masks, tiles of keys, exponents, weights."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ _ONLINE = FLASHINFER["prefill.cuh: update_mdo_states"]
 
 @dataclass(frozen=True)
 class MaskWay:
-    """Which keys a row sees: those below `seen(row, queries, keys)`; `pads`: so many zeros behind the keys may be."""
+    """The keys that a row sees: those below `seen(row, queries, keys)`; up to `pads` zeros may follow the last key."""
 
     name: str
     family: Family
@@ -42,12 +42,12 @@ def _all(row: Seen, queries: int, keys: int) -> Seen:
 
 
 def _causal(step: int, row: Seen, queries: int, keys: int) -> Seen:
-    """The last row sees every key."""
+    """Return how many keys each row sees, all of them in the last row, changed by `step`."""
     return np.clip(row + 1 + keys - queries + step, 0, keys)
 
 
 def _from_first(step: int, row: Seen, queries: int, keys: int) -> Seen:
-    """The first row sees one key."""
+    """Return how many keys each row sees, one in the first row, changed by `step`."""
     return np.clip(row + 1 + step, 0, keys)
 
 
@@ -68,7 +68,7 @@ CAUSAL = MaskWay("the last row sees every key, each before it one fewer", Family
 
 
 def masks(*, causal: bool) -> Iterator[Cause]:
-    """The rows of causes in what a row sees: aspect `mask`."""
+    """Yield the causes in the keys that a row sees: aspect `mask`."""
     found = [CAUSAL if causal else ALL]
     if causal:
         found += [
@@ -101,7 +101,7 @@ KEY_TILES = (64, 128, 32, 16, 256, 0)
 
 
 def tile_causes(usual: int) -> Iterator[Cause]:
-    """The rows of causes in which tiles are taken, and how large they are: aspects `taken` and `tile`, 0: all keys at once."""
+    """Yield the causes in which tiles are used, and in their size: aspects `taken` and `tile` (0: all keys at once)."""
     for taken in TAKEN:
         yield Cause(Family.TAIL, taken, "taken", taken, PTX["cp.async.bulk.tensor"], int(taken != EVERY_TILE))
     for tile in KEY_TILES:
@@ -113,7 +113,7 @@ def tile_causes(usual: int) -> Iterator[Cause]:
 
 
 def scale_causes(own: float, depth: int) -> Iterator[Cause]:
-    """The rows of causes in the softmax scale: aspect `factor`."""
+    """Yield the causes in the softmax scale: aspect `factor`."""
     seen = set()
     for cause in factor_causes(own):
         seen.add(float(np.float32(cause.value)))
@@ -139,7 +139,7 @@ SCALE_WAYS = (OWN, FIRST_OF_ALL, NEXT, BY_QUERY_HEAD, TAKEN_FOR_ONE, TWICE)
 
 
 def head_scale_causes() -> Iterator[Cause]:
-    """The rows of causes in the scales of q, k and v: aspects `q_scale`, `k_scale`, `v_scale`."""
+    """Yield the causes in the scales of q, k and v: aspects `q_scale`, `k_scale`, `v_scale`."""
     for name in "qkv":
         for way in SCALE_WAYS:
             family = Family.SCALE_RULE if way in (TAKEN_FOR_ONE, TWICE) else Family.SCALE_LAYOUT
@@ -148,7 +148,7 @@ def head_scale_causes() -> Iterator[Cause]:
 
 
 def head_scale(way: str, scales: Floats, mine: int, query_head: int) -> np.float32:
-    """The scale of one head, whose own is number `mine`. Raises DoesNotApplyError for one beyond the last."""
+    """Return the scale that a head uses; its own has the number `mine`. Raises DoesNotApplyError after the last."""
     place = {FIRST_OF_ALL: 0, NEXT: mine + 1, BY_QUERY_HEAD: query_head}.get(way, mine)
     if place >= len(scales):
         raise DoesNotApplyError
@@ -158,7 +158,7 @@ def head_scale(way: str, scales: Floats, mine: int, query_head: int) -> np.float
 
 # ---- whose keys --------------------------------------------------------------------------------------------------------------
 
-# From a head, the heads that share keys and the number of heads of keys to a head of keys.
+# Each function maps (head, heads that share keys, number of key heads) to a key head.
 
 
 def _own_keys(head: int, group: int, kv_heads: int) -> int:
@@ -192,7 +192,7 @@ HEAD_MAPS = (
 
 
 def head_causes() -> Iterator[Cause]:
-    """The rows of causes in whose keys and values a head takes: aspect `heads`, the maps of both."""
+    """Yield the causes in the keys and values that a head uses: aspect `heads`, a map for keys and one for values."""
     yield Cause(Family.HEADS, "a head takes its own keys and values", "heads", (OWN_HEAD, OWN_HEAD), _ATTENTION, 0)
     for row in HEAD_MAPS[1:]:
         for what, pair in (("keys and values", (row, row)), ("keys", (row, OWN_HEAD)), ("values", (OWN_HEAD, row))):
@@ -200,7 +200,7 @@ def head_causes() -> Iterator[Cause]:
 
 
 def query_causes() -> Iterator[Cause]:
-    """The rows of causes in which rows of Q a tile has: aspect `queries`, None: the first tile's, else so many rows on."""
+    """Yield the causes in the rows of Q of a tile: aspect `queries`, an offset in rows, None for the first tile."""
     yield Cause(Family.QUERY_ROWS, "rows of Q are their own", "queries", 0, _ATTENTION, 0)
     for step, says in (
         (None, "those of the first tile"),
@@ -248,6 +248,7 @@ Weights = tuple[Codes, Format]
 
 
 def _rounded(way: str, p: Floats, format: Format) -> Weights:
+    """Return P rounded one way, with its format."""
     overflow = {} if format.has_infinity else {"overflow": "saturate"}
     return np.asarray(encode(p, format, way, **overflow)), format  # type: ignore[arg-type]
 
@@ -260,6 +261,7 @@ def _unsaturated(p: Floats, format: Format) -> Weights:
 
 
 def _via(middle: Format, p: Floats, format: Format) -> Weights:
+    """Return P rounded to a wider format first."""
     if middle.mantissa_bits <= format.mantissa_bits:
         raise DoesNotApplyError
     return _rounded("nearest-even", decode(encode(p, middle), middle, np.float32), format)
@@ -303,7 +305,7 @@ NARROWED_APART = "P and O are rounded to nearest even"
 
 
 def narrowing_causes() -> Iterator[Cause]:
-    """The rows of causes in how P and O are rounded alike, as one instruction does it: aspect `narrowing`."""
+    """Yield the causes that round P and O alike, as one instruction does: aspect `narrowing`."""
     yield Cause(Family.ROUNDING, NARROWED_APART, "narrowing", NARROWED_APART, PTX["cvt"], 0)
     for way in ROUNDINGS[1:]:
         family = Family.TIES if way == TIES_AWAY else Family.ROUNDING
@@ -311,7 +313,7 @@ def narrowing_causes() -> Iterator[Cause]:
 
 
 def narrowed_weights(weights: ChangedStep, narrowing: str, p: Floats, format: Format) -> Weights:
-    """P as the second product takes it."""
+    """Return P as the second product uses it: codes and their format."""
     if narrowing == NARROWED_APART:
         held: Weights = weights.apply(p, format)
         return held
@@ -327,7 +329,7 @@ SUMMED = (_UNROUNDED_SUM, _ROUNDED_SUM, _CUT_SUM)
 
 
 def summed_weights(way: str, p: Floats, held: Weights) -> Floats:
-    """What l is added of."""
+    """Return the weights whose sum is l, in float32."""
     if way == _CUT_SUM:
         return np.asarray((p.view(np.uint32) & np.uint32(0xFFFF0000)).view(np.float32))
     return p if way == _UNROUNDED_SUM else decode(held[0], held[1], np.float32)

@@ -1,4 +1,4 @@
-"""D of a product whose blocks of K share scales of E8M0 or UE4M3: MXFP8, MXFP6, MXFP4, NVFP4, as a plan of choices."""
+"""D of a product whose blocks of K share E8M0 or UE4M3 scales (MXFP8, MXFP6, MXFP4, NVFP4), as a plan of choices."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -33,9 +33,9 @@ LOOP = "a float32 fma for every k of codes times scales, as a loop on CUDA cores
 
 @dataclass(frozen=True)
 class ScaledAdder:
-    """What multiplies codes by scales and adds: a unit of a target, its own block scales or bf16 by an `upcast`; or a loop.
+    """An adder of codes times scales: a unit of a target, with block scales or in bf16 by an `upcast`; or a loop.
 
-    `core` is what tells the arithmetic of tensor cores apart.
+    `core` identifies the arithmetic of the tensor core.
     """
 
     name: str
@@ -53,7 +53,7 @@ class ScaledAdder:
         formats: tuple[Format, Format],
         c: Floats | None,
     ) -> Floats:
-        """The float32 sums of codes (rows, K) and scales (rows, K / block), from C."""
+        """Return the float32 sums of codes (rows, K) times scales (rows, K / block), starting from C."""
         if not self.target:
             values = [
                 (decode(side, format) * np.repeat(decode(scale, given.kind), given.block, axis=1)).astype(np.float32)
@@ -81,7 +81,7 @@ class ScaledAdder:
                 np.float32,
             )
         except RefsimError:
-            raise DoesNotApplyError from None  # a unit that does not take these formats
+            raise DoesNotApplyError from None  # the unit does not take these formats
 
 
 def _core(row: Profile) -> tuple[object, ...]:
@@ -90,13 +90,13 @@ def _core(row: Profile) -> tuple[object, ...]:
 
 
 def _multiplied_otherwise(had: ScaledAdder, adder: ScaledAdder) -> str:
-    """The same tensor core with scales that are decoded or multiplied otherwise is no other accumulator."""
+    """Return the family of a change: tensor cores that differ only in their upcast count as a scale rule."""
     is_same = had.upcast and adder.upcast and had.core == adder.core
     return Family.SCALE_RULE if is_same else Family.ACCUMULATOR
 
 
 def scaled_adders(a: Format, b: Format, kind: Format, block: int) -> tuple[ScaledAdder, ...]:
-    """Everything that multiplies such operands; chips whose arithmetic is one function are one adder."""
+    """Return every adder of such operands; GPUs with equal arithmetic share one."""
     found: dict[tuple[object, ...], ScaledAdder] = {}
     for row in PROFILES:
         if row.d_format is not F32 or row.evidence.level is Level.UNVERIFIED:
@@ -114,7 +114,7 @@ def scaled_adders(a: Format, b: Format, kind: Format, block: int) -> tuple[Scale
 
 
 def usual_adder(a: Format, b: Format, kind: Format, block: int, target: str, unit: Unit | None) -> ScaledAdder:
-    """The unit of a target with block scales that takes the fewest formats; where there is none, bf16."""
+    """Return the adder of a target's unit with block scales that takes the fewest formats; else its bf16 unit."""
     rows = [row for row in rows_of(target) if unit in (None, row.unit)]
     own = [
         row
@@ -155,7 +155,10 @@ class ScaledPlan:
 
 @dataclass(frozen=True, eq=False)
 class BlockScaledProduct:
-    """D (M, N) of A (M, K) and B (N, K) with scales (rows, K / block), codes of `kind`; `factor` is the global scale or None."""
+    """D (M, N) of A (M, K) and B (N, K) with scales (rows, K / block), codes of `kind`.
+
+    `factor` is the global scale or None.
+    """
 
     a: Matrix
     b: Matrix
@@ -176,6 +179,7 @@ class BlockScaledProduct:
         return len(self.a), len(self.b)
 
     def causes(self) -> Sequence[Cause]:
+        """Return every cause that applies to these operands."""
         columns = self.a.shape[1]
         found = [*self._adding(columns), *reading_causes(self.formats), *scale_causes(), *scale_change_causes()]
         found += [*tail_causes(columns), *writing_causes(self.format), *placing_causes()]
@@ -186,6 +190,7 @@ class BlockScaledProduct:
         return found
 
     def _adding(self, columns: int) -> Iterator[Cause]:
+        """Yield the causes in how products are added."""
         for adder in scaled_adders(*self.formats, self.kind, self.block):
             rank = 1 + bool(adder.upcast)
             yield Cause(Family.ACCUMULATOR, adder.name, "adder", adder, adder.source, rank, _multiplied_otherwise)
@@ -201,10 +206,12 @@ class BlockScaledProduct:
         return replace(plan, placed=IN_PLACE), plan.placed.back(got)
 
     def codes(self, plan: ScaledPlan, sample: Sample | None = None) -> Codes:
+        """Return the codes that a plan writes: all, or those of a sample. Raises DoesNotApplyError."""
         codes = plan.written.codes(self._total(plan, sample), self.format)
         return codes if sample is not None else plan.placed.put(codes)
 
     def _total(self, plan: ScaledPlan, sample: Sample | None) -> Floats:
+        """Return the float32 sums of a plan, all or of a sample, before they are written."""
         parts: tuple[Any, Any] = (slice(None), slice(None)) if sample is None else sample
         sides = [self._side(plan, at)[part] for at, part in enumerate(parts)]
         scales = [self._scales(plan, at)[part] for at, part in enumerate(parts)]
@@ -230,7 +237,7 @@ class BlockScaledProduct:
     def _range(
         self, plan: ScaledPlan, sides: list[Matrix], scales: list[Matrix], mine: NDArray[np.int64], c: Floats | None
     ) -> Floats:
-        """The sum of some columns from +0, or from C: one chain, or one for every interval."""
+        """Return the sum of some columns from +0, or from C: one chain, or one for every interval."""
         blocks = mine[:: self.block] // self.block
         if mine.size % self.block or (mine.reshape(-1, self.block) // self.block != blocks[:, None]).any():
             raise DoesNotApplyError  # half a block
@@ -269,7 +276,7 @@ class BlockScaledProduct:
         return self.read[key]
 
     def another(self, seed: int, *, wide: bool = False) -> "BlockScaledProduct":
-        """Codes of all kinds at 24 x 24 with a longer K, scales of several binades."""
+        """Return a product of drawn codes, 24 x 24 with a longer K and scales of several binades."""
         random = np.random.default_rng(seed)
         columns = self.a.shape[1] + 4 * self.block * (seed % 3 + 1)
         drawn = partial(random.normal, 0, 1, (24, columns))
@@ -290,7 +297,7 @@ class BlockScaledProduct:
         )
 
     def described(self, plan: ScaledPlan) -> str:
-        """The plan in words, what is usual left out."""
+        """Return the plan as text, without its usual choices."""
         words = [plan.adder.name, f"a chain for every {plan.interval} columns" if plan.interval else "one chain"]
         if plan.sharing.ranges.splits > 1:
             words.append(str(plan.sharing))

@@ -1,4 +1,4 @@
-"""How a quotient becomes the code of an element, and where codes lie: rows of causes."""
+"""Causes in the conversion of a quotient to the code of an element, and in the places of codes."""
 
 import functools
 from collections.abc import Callable, Iterator
@@ -20,7 +20,7 @@ from refsim.formats import BF16, F16, FORMATS, TF32, Format
 from refsim.sources import FNUZ, IEEE754, PTX
 
 RUNS = (0, 16, 32, 64, 128)
-"""Elements of which one half is packed next to the other; 0: a row."""
+"""Lengths of runs whose halves are packed next to each other; 0: a whole row."""
 
 
 def _converted(values: Singles, rule: EncodingRule) -> Codes:
@@ -32,12 +32,13 @@ def _rounded(rounding: Any, values: Singles, rule: EncodingRule) -> Codes:
 
 
 def _away(values: Singles, rule: EncodingRule) -> Codes:
+    """Return codes of values rounded away from zero."""
     up, down = (encode_rule(values, replace(rule, rounding=way)) for way in ("up", "down"))
     return np.where(np.signbit(values), down, up)
 
 
 def _ties(toward: float, values: Singles, rule: EncodingRule) -> Codes:
-    """A tie goes where its neighbour in float32 goes; what is no tie goes where it went."""
+    """Return codes where a tie goes toward a value, and every other number is rounded by the rule."""
     with np.errstate(all="ignore"):
         moved = np.where(np.isfinite(values), np.nextafter(values, np.float32(toward)), values)
     exact = decode(encode_rule(values, rule), rule.to, np.float32) == values
@@ -45,13 +46,14 @@ def _ties(toward: float, values: Singles, rule: EncodingRule) -> Codes:
 
 
 def _through(narrow: Format, way: Any, values: Singles, rule: EncodingRule) -> Codes:
+    """Return codes of values rounded to a wider format first."""
     if narrow.mantissa_bits <= rule.to.mantissa_bits:
         raise DoesNotApplyError
     return encode_rule(decode(encode(values, narrow, way), narrow, np.float32), rule)
 
 
 def _beyond(overflow: Any, values: Singles, rule: EncodingRule) -> Codes:
-    """What is too large becomes NaN or infinity."""
+    """Return codes where overflow becomes NaN or infinity."""
     try:
         return np.asarray(encode(values, rule.to, overflow=overflow))
     except RefsimError:
@@ -59,7 +61,7 @@ def _beyond(overflow: Any, values: Singles, rule: EncodingRule) -> Codes:
 
 
 def _beyond_largest(from_itself: bool, values: Singles, rule: EncodingRule) -> Codes:
-    """What is beyond the largest value, or reaches it, and would be rounded to it, becomes NaN."""
+    """Return codes where values above the largest number, or from it on, become NaN."""
     if not rule.to.has_nan:
         raise DoesNotApplyError
     codes = encode_rule(values, rule)
@@ -69,7 +71,7 @@ def _beyond_largest(from_itself: bool, values: Singles, rule: EncodingRule) -> C
 
 
 def _wrapped(values: Singles, rule: EncodingRule) -> Codes:
-    """What is too large loses the bits of its exponent that the format has not."""
+    """Return codes where an overflow loses the exponent bits that the format does not have."""
     to = rule.to
     mantissa, exponent = np.frexp(np.abs(values.astype(np.float64)))
     with np.errstate(all="ignore"):
@@ -83,13 +85,14 @@ def _wrapped(values: Singles, rule: EncodingRule) -> Codes:
 
 
 def _flushed(values: Singles, rule: EncodingRule) -> Codes:
+    """Return codes where subnormals become zeros of their sign."""
     codes, to = encode_rule(values, rule), rule.to
     magnitudes = codes & codes.dtype.type(to.sign_mask - 1)
     return np.where(magnitudes < (1 << to.mantissa_bits), codes & codes.dtype.type(to.sign_mask), codes)
 
 
 def _flushed_before(values: Singles, rule: EncodingRule) -> Codes:
-    """What lies below the least normal number before it is rounded."""
+    """Return codes where values below the smallest normal number become zeros before rounding."""
     return encode_rule(np.where(np.abs(values) < rule.to.min_normal, np.copysign(np.float32(0), values), values), rule)
 
 
@@ -98,21 +101,23 @@ def _in_codes_of(other: Format, values: Singles, rule: EncodingRule) -> Codes:
 
 
 def _recoded(other: Format, values: Singles, rule: EncodingRule) -> Codes:
-    """Right codes, their values written in another format."""
+    """Return right codes whose values are written in another format."""
     return np.asarray(encode(decode(encode_rule(values, rule), rule.to), other), rule.to.code_dtype)
 
 
 def _read_back(other: Format, values: Singles, rule: EncodingRule) -> Codes:
-    """Codes of another format taken for this one's, and written again."""
+    """Return right codes read as another format and converted again."""
     return np.asarray(encode(decode(encode_rule(values, rule), other), rule.to))
 
 
 def _of_nan(code: Callable[[Format], int], values: Singles, rule: EncodingRule) -> Codes:
+    """Return codes with one given code for every NaN."""
     codes = encode_rule(values, rule)
     return np.where(np.isnan(values), codes.dtype.type(code(rule.to)), codes)
 
 
 def _without_sign(zeros_alone: bool, values: Singles, rule: EncodingRule) -> Codes:
+    """Return codes without a sign, for all elements or for zeros alone."""
     codes, mask = encode_rule(values, rule), rule.to.sign_mask
     magnitudes = codes & codes.dtype.type(mask - 1)
     return np.where((magnitudes == 0) | (not zeros_alone), magnitudes, codes)
@@ -125,7 +130,7 @@ CONVERTED = ChangedStep(
 
 @functools.cache
 def conversions_of(format: Format) -> tuple[ChangedStep, ...]:
-    """Every way in which a quotient becomes a code, the right one first."""
+    """Return every way to convert a quotient to a code, the right one first."""
     modes, cvt = IEEE754["section 4.3"], PTX["cvt"]
     found = [CONVERTED]
     for rounding in ROUNDINGS[1:]:
@@ -174,14 +179,14 @@ def conversions_of(format: Format) -> tuple[ChangedStep, ...]:
 
 
 def _exchanged(codes: Codes) -> Codes:
-    """The two codes of each byte in the other order."""
+    """Return the two codes of each byte in reverse order."""
     if codes.shape[-1] % 2:
         raise DoesNotApplyError
     return np.ascontiguousarray(codes.reshape(*codes.shape[:-1], -1, 2)[..., ::-1]).reshape(codes.shape)
 
 
 def _halves(run: int, back: bool, codes: Codes) -> Codes:
-    """Element i of a run beside element i of its other half."""
+    """Return codes where element i of one half of a run lies next to element i of the other half."""
     run = run or codes.shape[-1]
     if codes.shape[-1] % run or run < 4 or run % 2:
         raise DoesNotApplyError
@@ -192,7 +197,7 @@ def _halves(run: int, back: bool, codes: Codes) -> Codes:
 
 @functools.cache
 def code_placings(format: Format) -> tuple[Placing, ...]:
-    """Where codes of elements lie: everything that an output may do, and how two of 4 bits share a byte."""
+    """Return the places of element codes: those of any output, and the orders of two 4-bit codes in a byte."""
     if format.code_bits > 4:
         return placings()
     source = PTX["cvt: e2m1x2"]
@@ -205,7 +210,7 @@ def code_placings(format: Format) -> tuple[Placing, ...]:
 
 
 def element_causes(format: Format) -> Iterator[Cause]:
-    """The rows of causes in how codes are made."""
+    """Yield the causes in how codes are made."""
     for row in conversions_of(format):
         yield row.cause("element")
     for place in code_placings(format):

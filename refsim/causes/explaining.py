@@ -1,4 +1,4 @@
-"""The public question: what makes two results differ."""
+"""Answer the public question: what makes two results differ."""
 
 import time
 from collections.abc import Callable
@@ -34,12 +34,12 @@ from refsim.formats import F32, F64, ElementType, Format, float_named
 from refsim.integers import array_of
 from refsim.typed_arrays import codes_with_format, native
 
-LEAST_DIFFERING, LEAST_ELEMENTS = 4, 256  # with less of both a cause may fit by chance
+LEAST_DIFFERING, LEAST_ELEMENTS = 4, 256  # with fewer of both, a cause may fit by chance
 MOST_BESIDE = 4
 BOTH_SHARE = 0.7
-"""Of the time: for causes that explain codes and scales together; the rest is for each of them alone."""
+"""Share of the time for causes that explain codes and scales together; the rest is for each of them alone."""
 SHARES = 0.35, 0.7, 0.85, 0.93
-"""Of the time: until when each step ends that looks for the plans of two outputs; what is left is for their codes alone."""
+"""Shares of the time at which the four searches for plans of two outputs end; the rest is for their codes alone."""
 Report = Callable[[str, int, int], None]
 
 
@@ -56,17 +56,17 @@ def explain_diff(
     at: tuple[int, ...] | None = None,
     on_progress: Report | None = None,
 ) -> DiffExplanation:
-    """What makes output `a` differ from output `b`, or from what `operands` or `values` usually give: causes by their bits.
+    """Return the causes that make output `a` differ from output `b`, or from the reference of `operands` or `values`.
 
-    `a`, `b`: codes of one shape, of `format`, or arrays that know it (ml_dtypes, float16, float32). `operands` are those of the
-    product or function that both come from: `b` may then be left out, and means one with nothing changed; `values` (float32 or
-    float64, the shape of `a`) are what both were rounded from, with `scales` (float32, one a row or a block of columns) after a
-    product with those, `quantized` what both were quantised from. A cause is named only
-    if it reproduces every bit, and never for equal outputs. The search ends after about `seconds` of processor time;
-    `on_progress(phase, done, planned)` is called meanwhile. `at`: the element (row, column), of batches and
-    heads (batch, row, column), whose two sums are returned as `stages`, else the first that differs.
-    explain_diff(np.arange(16, dtype=np.uint8).reshape(4, 4).T, np.arange(16, dtype=np.uint8).reshape(4, 4), "e4m3").outcome is
-    "explained": the one is the transpose of the other.
+    `a`, `b`: codes of `format` in one shape, or arrays of such a dtype (ml_dtypes, float16, float32). `operands` are
+    those of the product or function that both come from; without `b`, `a` is compared with the usual result. `values`
+    (float32 or float64, in the shape of `a`) were rounded to both outputs, after a product with `scales` (float32, one
+    for each row or block of columns) where given. `quantized` is the tensor that both were quantized from. A cause is
+    reported only if it reproduces every bit, and never for equal outputs. The search ends after about `seconds` of
+    processor time and calls `on_progress(phase, done, planned)` meanwhile. `at`: the element (row, column), or (batch,
+    row, column), whose two sums are returned as `stages`; by default the first that differs. explain_diff(np.arange(16,
+    dtype=np.uint8).reshape(4, 4).T, np.arange(16, dtype=np.uint8).reshape(4, 4), "e4m3").outcome is "explained": one is
+    the transpose of the other.
     Raises RefsimError for shapes and formats that do not match, and where there is nothing to compare with.
     Source: defined here; the causes cite their own.
     """
@@ -108,7 +108,7 @@ def explain_diff(
 def _of_values(
     values: ArrayLike | None, scales: ArrayLike | None, got: Codes, row: Format
 ) -> WideValues | ScaledValues:
-    """What was rounded, or multiplied by scales and rounded."""
+    """Return the subject of values that were rounded, or multiplied by scales and then rounded."""
     if values is None:
         raise RefsimError("usage", "scales without values", help="values=: what they multiply")
     wide, held = _values(values, got)
@@ -117,7 +117,7 @@ def _of_values(
 
 @dataclass(frozen=True)
 class _Question:
-    """Two outputs, or one, and the time there is; `is_one`: codes of `format`, not outputs of several behind each other."""
+    """One output or two, and the deadline; `is_one` False: the outputs join several parts, such as codes and scales."""
 
     got: Codes
     want: Codes | None
@@ -128,13 +128,13 @@ class _Question:
     judged: Indices | None = None
 
     def of_rows(self, subject: Explained[Any], at: int | None) -> DiffExplanation:
-        """Outputs (..., columns), or one number a row, as the rows of one matrix."""
+        """Return the explanation of outputs (..., columns), or of one number a row, as rows of one matrix."""
         require_sums(subject, at)
         want = None if self.want is None else self.want.reshape(subject.shape)
         return replace(self, got=self.got.reshape(subject.shape), want=want).of_subject(subject, at)
 
     def of_quantiser(self, given: QuantizedFrom) -> DiffExplanation:
-        """Codes, scales, or both together: then one cause explains both outputs, or none is named."""
+        """Return the explanation of codes, of scales, or of both together: one cause must explain both."""
         format = given.meant(self.format)
         subject = given.explained(self.got.shape, format)
         if given.scales is None and given.want_scales is None:
@@ -156,7 +156,7 @@ class _Question:
         )
 
     def _apart_from_each_other(self, both: QuantizedTensor, given: QuantizedFrom) -> tuple[str, ...]:
-        """What explains the codes alone, and the scales alone."""
+        """Return what explains the codes alone, and what explains the scales alone."""
         found = []
         codes, scales = both.alone(QuantizerOutput.CODES), both.alone(QuantizerOutput.SCALES)
         pairs = ((codes, self.got, self.want), (scales, given.scales, given.want_scales))
@@ -171,17 +171,17 @@ class _Question:
         return tuple(found)
 
     def of_subject(self, subject: Explained[Any], at: int | None) -> DiffExplanation:
-        """The question about the rows for which there is time."""
+        """Return the explanation over as many rows as the time allows."""
         left = self.deadline - time.process_time()
         question = replace(self, judged=judged_rows(subject, self.got, self.want, left))
         return question._of_one(subject, at) if self.want is None else question._of_two(subject, self.want, at)
 
     def _of_two(self, subject: Explained[Any], want: Codes, at: int | None) -> DiffExplanation:
-        """The difference between plans: what one side has is looked for, and from there what the other one does otherwise."""
+        """Return the difference between two plans: find the plan of one side, then the change to the other side."""
         start = subject.usual
         sides = [("A", self.got, want), ("B", want, self.got)]
         if self._is_usual(subject, self.got):
-            sides.reverse()  # then B alone has done something otherwise, and its causes are known by their own names
+            sides.reverse()  # then only B differs from the reference, and its causes keep their own names
         said, other_is = None, ""
         ends = self._ends()
         for (made, one, other), known_by, end in zip(sides, ends[::2], ends[1::2], strict=True):
@@ -206,7 +206,7 @@ class _Question:
         return replace(said, a_is=said.a_is or other_is, b_is=said.b_is or other_is)
 
     def _by_codes(self, subject: Explained[Any], want: Codes) -> DiffExplanation:
-        """What the codes alone say, beside operands: they say where a NaN belongs, any other has come from elsewhere."""
+        """Return the explanation by codes alone, unless a NaN appears where the operands give none."""
         alone = between_outputs(self.got, want, self.format, self.deadline, self.report)
         if alone.named and all(cause.family == Family.NAN for each in alone.named for cause in each.causes):
             rows = np.arange(len(want)) if self.judged is None else self.judged
@@ -217,7 +217,7 @@ class _Question:
         return alone
 
     def _of_one(self, subject: Explained[Any], at: int | None) -> DiffExplanation:
-        """One output against what is usual: what a plan does not explain may be seen in the codes alone."""
+        """Return the explanation of one output against the reference, by plans and then by codes alone."""
         now = time.process_time()
         end = now + SHARES[-1] * (self.deadline - now)
         search = CauseSearch(
@@ -237,12 +237,12 @@ class _Question:
         return made.holds(subject.usual)
 
     def _ends(self) -> list[float]:
-        """Until when the plan of one side is looked for, and the other side from there; then the same with sides exchanged."""
+        """Return the four times at which searches end: the plan of one side, the other side from it, then exchanged."""
         now = time.process_time()
         return [now + share * (self.deadline - now) for share in SHARES]
 
     def _plan_of(self, subject: Explained[Any], start: Any, output: Codes, end: float) -> Any:
-        """The plan that reproduces an output; None where there is none in the time."""
+        """Return the plan that reproduces an output; None where none is found in time."""
         found = CauseSearch(subject, start, output, end, report=self.report, judged=self.judged).run()
         if found.is_equal:
             return start
@@ -258,7 +258,7 @@ class _Question:
         return unwritten_causes(got, want, self.format) if self.is_one or self.format.is_integer else []
 
     def _said(self, subject: Explained[Any], start: Any, found: Found, made: str, at: int | None) -> DiffExplanation:
-        """What was found of the output `made`, "A" or "B", from the plan of the other one on."""
+        """Return the explanation of the output `made`, "A" or "B", found from the plan `start` of the other output."""
         size = self.got.size
         if found.is_equal:
             return DiffExplanation(DiffOutcome.EQUAL, 0, found.judged, size, a_is=subject.described(start))
@@ -304,12 +304,12 @@ class _Question:
 
 
 def _is_of_two(found: Found) -> bool:
-    """Whether two causes together are all that fits: there are so many pairs that few elements are chance."""
+    """Return whether only pairs of causes fit: there are so many pairs that a fit to few elements may be chance."""
     return all(len(each.causes) > 1 for each in found.whole)
 
 
 def _is_planned(named: Named) -> bool:
-    """Whether it is a choice of a plan; what nobody wrote is none."""
+    """Return whether every cause is a choice of a plan; uninitialized parts are not."""
     return all(cause.aspect for cause in named.causes)
 
 
@@ -321,7 +321,7 @@ def _made(start: Any, named: Named) -> Any:
 
 
 def _beside(subject: Explained[Any], start: Any, named: tuple[Named, ...]) -> tuple[str, ...]:
-    """Of causes of different kinds what each says of the output that was not given."""
+    """Return what causes of different kinds imply for the output that was not given."""
     if not isinstance(subject, QuantizedTensor):
         return ()
     kinds: dict[tuple[str, ...], str] = {}
@@ -335,7 +335,7 @@ def _beside(subject: Explained[Any], start: Any, named: tuple[Named, ...]) -> tu
 def _of_product(
     question: _Question, product: ProductOfPlans | BlockScaledProduct | GroupedProduct, at: int | None
 ) -> DiffExplanation:
-    """The question about a product; of batches or experts, about the rows that there are."""
+    """Return the explanation of a product; of batches or experts, over the rows that exist."""
     whole = product.whole if isinstance(product, GroupedProduct) else product.shape
     if whole != question.got.shape:
         raise RefsimError("bad-shape", f"the output has shape {question.got.shape}, the product {whole}")

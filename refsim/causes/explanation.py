@@ -1,4 +1,4 @@
-"""What is said of two results that differ: the causes that reproduce every bit, those that explain a part, those that do not."""
+"""The explanation of two results that differ: causes that reproduce every bit, partial causes, and refuted ones."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ FORMER_KEYS = {
 
 
 class DiffOutcome(StrEnum):
-    """What came of it."""
+    """The outcome of a search for causes."""
 
     EQUAL = "equal"
     EXPLAINED = "explained"
@@ -31,9 +31,9 @@ class DiffOutcome(StrEnum):
 
 @dataclass(frozen=True)
 class SumsSoFar:
-    """Both sums of one element after the part of K before `end`, of attention what its keys give.
+    """Both sums of one element after the columns of K before `end`; in attention, after the keys before `end`.
 
-    `code_a` and `code_b` are patterns of float32, of integers words of 32 bits in two's complement.
+    `code_a` and `code_b` are float32 patterns, or for integers 32-bit words in two's complement.
     """
 
     end: int
@@ -45,14 +45,14 @@ class SumsSoFar:
 
 @dataclass(frozen=True, repr=False)
 class DiffExplanation(Card):
-    """What makes output A differ from B, the second one or what is usual.
+    """What makes output A differ from B, the second output or the reference.
 
-    `named` are causes, or two together, each of which turns the one into the other in every bit: several are alike on this data,
-    and `apart` says on which problem they are not; `made` is the output that they make of the other one. `parts` put some
-    differing elements right and break none. `excluded` were refuted, `unseen` change nothing here, so that nothing is known of
-    them; `untried` were left when the time was over. `judged` of `size` elements were computed. `a_is` and `b_is` say how each
-    is computed, "" where nobody knows. `beside`: what an output would be that belongs to A and was not given, as the scales of
-    a quantiser's codes; of two outputs that no cause explains together, what explains each alone.
+    `named` are causes, or pairs, that each turn one output into the other in every bit. `apart` says on which test
+    cases several of them differ; `made` is the output that they reproduce. `parts` correct some differing elements and
+    break none. `excluded` were refuted; `unseen` change nothing here, so nothing is known of them; `untried` ran out of
+    time. `judged` of `size` elements were computed. `a_is` and `b_is` describe how each is computed, "" where unknown.
+    `beside`: what an output that was not given would be, such as the scales for a quantizer's codes; for two outputs
+    that no cause explains together, what explains each alone.
     """
 
     outcome: DiffOutcome
@@ -82,7 +82,7 @@ class DiffExplanation(Card):
         return [(first, "".join(rest)) for first, *rest in words]
 
     def lines(self) -> list[str]:
-        """The answer as text, the verdict first."""
+        """Return the answer as lines of text, the verdict first."""
         found = [self._verdict()]
         found += [f"{name} is {words}" for name, words in (("A", self.a_is), ("B", self.b_is)) if words]
         by_family: dict[tuple[str, ...], list[Named]] = {}
@@ -108,6 +108,7 @@ class DiffExplanation(Card):
         return found
 
     def _verdict(self) -> str:
+        """Return the outcome with the counts of differing and judged elements, in one line."""
         judged = "" if self.judged == self.size else f"; {self.size - self.judged} were not computed in the time"
         if self.outcome is DiffOutcome.EQUAL:
             return f"equal: {counted(self.judged, 'element')}, every bit{judged}"
@@ -116,7 +117,16 @@ class DiffExplanation(Card):
         return f"{self.outcome}: {self.differing} of {of} ({share:.3g} %){judged}"
 
     def to_json(self) -> dict[str, Any]:
-        """Return a JSON object; docs/verdicts.md describes its keys, and `FORMER_KEYS` stay for one release."""
+        """Return a JSON object with these keys.
+
+        `outcome`: the DiffOutcome. `differing`, `judged`, `size`: counts of elements.
+        `a_is`, `b_is`: how each output is computed. `explained_output`: the output that causes reproduce, "A" or "B".
+        `named`: causes, or pairs, that reproduce every bit. `partial_causes`: causes that correct some elements.
+        `excluded`: refuted causes. `undetectable`: causes that change nothing on this data.
+        `pairs_tried`, `untried`: counts of pairs that were tried, and of causes or pairs left when the time ended.
+        `distinguished_by`: test cases on which `named` causes differ. `implied`: what causes say of another output.
+        `FORMER_KEYS` repeats some keys under their names of the last release; docs/verdicts.md describes them all.
+        """
         found: dict[str, Any] = {
             "outcome": str(self.outcome),
             "differing": self.differing,
@@ -141,6 +151,7 @@ class DiffExplanation(Card):
 
 
 def _counted(causes: tuple[Cause, ...]) -> str:
+    """Return the families of causes as text, with a count where a family has several."""
     counts = Counter(str(cause.family) for cause in causes)
     return ", ".join(f"{name} ({count})" if count > 1 else name for name, count in counts.items())
 

@@ -1,4 +1,4 @@
-"""Scales of a product that a neighbour in memory has, that 128 rows share, or that were kept otherwise: rows of causes."""
+"""Causes in grids of scales: the scale of a neighbor in memory, of 128 other rows, or kept in another way."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ Change = Callable[[Scales], Scales]
 
 @dataclass(frozen=True)
 class _OfFloats:
-    """A change of float32 scales; codes are none."""
+    """A change of float32 scales; it does not apply to codes."""
 
     change: Change
 
@@ -32,7 +32,7 @@ class _OfFloats:
 
 @dataclass(frozen=True)
 class _OfBlocks:
-    """A change of the grid in which one scale stands for 128 rows; where each row has its own there is no such grid."""
+    """A change of the grid in which one scale covers 128 rows; it does not apply where each row has its own."""
 
     change: Change
 
@@ -46,7 +46,7 @@ class _OfBlocks:
 
 @dataclass(frozen=True)
 class _Around:
-    """The scale `by` places on along an axis, or in memory (None), the last one's neighbour being the first."""
+    """The scale `by` places away along an axis, or in memory (None); it wraps around at the ends."""
 
     by: int
     axis: int | None
@@ -70,7 +70,7 @@ def _held(format: Format) -> Change:
 
 
 def _turned(grid: Scales) -> Scales:
-    """The words of a grid (blocks, T) read as if they were (T, blocks)."""
+    """Return the memory of a grid (blocks, T) read as if its shape were (T, blocks)."""
     return np.ascontiguousarray(grid.reshape(grid.shape[::-1]).T)
 
 
@@ -109,14 +109,14 @@ SCALE_VALUES, SCALE_PLACES, SCALE_BLOCKS = tuple(_values()), tuple(_places()), t
 
 
 def scale_value_causes() -> Iterator[Cause]:
-    """The rows of causes in what scales are kept as, those of rows and of the tensor too."""
+    """Yield the causes in how scales are kept, including the scales of rows and of the tensor."""
     for aspect, name in (("a_scales_read", "A"), ("b_scales_read", "B"), ("both_scales_read", "A and B")):
         for row in SCALE_VALUES:
             yield Cause(row.family, f"the scales of {name} are read {row.name}", aspect, row, row.source, row.rank)
 
 
 def scale_place_causes() -> Iterator[Cause]:
-    """The rows of causes in which place of a grid of scales is read."""
+    """Yield the causes in the place of a grid from which a scale is read."""
     for aspect, name in (("a_scales_read", "A"), ("b_scales_read", "B")):
         for row in (*SCALE_PLACES, *SCALE_BLOCKS):
             yield Cause(row.family, f"the scales of {name} are read {row.name}", aspect, row, row.source, row.rank)

@@ -1,4 +1,4 @@
-"""Products of many: batches whose operands lie behind each other, or rows that a table of experts hands to matrices of B."""
+"""Grouped products: batches of operands, or rows that a table of experts assigns to matrices of B."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -17,14 +17,17 @@ from refsim.sources import CUBLAS, DEEPGEMM, Source
 
 Numbers = NDArray[np.int64]
 MOST_EXCHANGED = 8
-"""Of so many groups any two may have changed places, of more only neighbours."""
+"""Up to this many groups, any two may be exchanged; with more groups, only neighbors."""
 TABLE_ROWS = (128, 64, 256, 32, 16)
-"""Rows of a tile, of which one looks up the expert for all."""
+"""Sizes of a tile of rows whose first row selects the expert for all of them."""
 
 
 @dataclass(frozen=True)
 class Owner:
-    """Whose operand rows get: `table[g]` instead of g, and of rows the first of every `tile` (0: their own)."""
+    """The group whose operand a row gets: `table[g]` instead of g.
+
+    With `tile` > 0 the first row of every `tile` decides for all of them.
+    """
 
     name: str
     table: tuple[int, ...] = ()
@@ -32,7 +35,7 @@ class Owner:
     rank: int = 1
 
     def of(self, groups: Numbers) -> Numbers:
-        """The group whose operand each row gets, in the order of the rows."""
+        """Return the group whose operand each row gets, in the order of the rows."""
         if self.tile:
             groups = groups[np.arange(len(groups)) // self.tile * self.tile]
         return np.array(self.table)[groups] if self.table else groups
@@ -42,7 +45,7 @@ OWN = Owner("are their own", rank=0)
 
 
 def owners(groups: int) -> Iterator[Owner]:
-    """Every confusion of so many groups, each table once."""
+    """Yield every confusion of that many groups, each table once."""
     yield OWN
     own = tuple(range(groups))
     named: list[tuple[str, tuple[int, ...]]] = [
@@ -68,7 +71,7 @@ def owners(groups: int) -> Iterator[Owner]:
 
 @dataclass(frozen=True)
 class GroupedPlan(ProductPlan):
-    """The choices of a product, and whose operands the rows of a group get."""
+    """The choices of a product, and the groups whose operands the rows get."""
 
     a_of: Owner = OWN
     b_of: Owner = OWN
@@ -78,10 +81,10 @@ class GroupedPlan(ProductPlan):
 
 @dataclass(frozen=True, eq=False)
 class GroupedProduct:
-    """D (R, N): row r is row r of A times the matrix of B that `groups[r]` names; `whole` is the shape that users see.
+    """D (R, N): row r is row r of A times the matrix of B that `groups[r]` selects; `whole` is the user's shape.
 
-    `products[g]` has all rows of A and the g-th matrix of B; with `batches` the rows are those of so many batches of one size.
-    `kept`: which rows of an output are looked at, None: all.
+    `products[g]` has all rows of A and matrix g of B. `batches` > 0: the rows are those of batches of equal size.
+    `kept` marks the rows of an output that are compared, None: all.
     """
 
     products: tuple[ProductOfPlans, ...]
@@ -104,11 +107,12 @@ class GroupedProduct:
         return len(self.groups), self.products[0].shape[1]
 
     def flat(self, codes: Codes) -> Codes:
-        """An output as its rows, those of no expert left out: of (B, M, N) it is (B M, N)."""
+        """Return an output as its rows without those that have no expert: (B, M, N) becomes (B M, N)."""
         rows = codes.reshape(-1, codes.shape[-1])
         return rows[self.kept] if self.kept is not None else rows
 
     def causes(self) -> Sequence[Cause]:
+        """Return every cause that applies to these operands."""
         first, source = self.products[0], _source(self.batches)
         found = list(first.causes())
         groups = self.batches or len(self.products)
@@ -125,6 +129,7 @@ class GroupedProduct:
         return found
 
     def codes(self, plan: GroupedPlan, sample: Sample | None = None) -> Codes:
+        """Return the codes that a plan writes: all, or those of a sample. Raises DoesNotApplyError."""
         rows, columns = (np.arange(self.shape[0]), np.arange(self.shape[1])) if sample is None else sample
         size = len(self.groups) // max(1, self.batches)
         b, scales = (owner.of(self.groups)[rows] for owner in (plan.b_of, plan.b_scales_of))
@@ -139,14 +144,14 @@ class GroupedProduct:
         return codes if sample is not None else self._placed(plan, codes, back=False)
 
     def sums_of(self, plan: GroupedPlan, at: tuple[int, int], most: int) -> list[tuple[int, int]]:
-        """The float32 pattern of one element's sum over the columns of K before each of up to `most` places."""
+        """Return pairs (columns, float32 pattern): one element's sum before each of `most` ends in K."""
         rows, size = np.array([at[0]]), len(self.groups) // max(1, self.batches)
         b, scales = (int(owner.of(self.groups)[at[0]]) for owner in (plan.b_of, plan.b_scales_of))
         a, a_scales = (self._rows(owner, rows, size) for owner in (plan.a_of, plan.a_scales_of))
         return _of_other_rows(self._product(b, scales), rows, a, a_scales).sums_of(plan, at, most)
 
     def kept_row(self, row: int) -> int:
-        """Which of the rows that are looked at a row of the output is. Raises RefsimError where it is none."""
+        """Return the compared row for a row of the output. Raises RefsimError where the row has no expert."""
         if self.kept is None:
             return row
         if not self.kept[row]:
@@ -154,14 +159,15 @@ class GroupedProduct:
         return int(self.kept[:row].sum())
 
     def whole_row(self, row: int) -> int:
-        """The row of the output that one of those that are looked at is."""
+        """Return the row of the output for a compared row."""
         return row if self.kept is None else int(np.flatnonzero(self.kept)[row])
 
     def _rows(self, owner: Owner, rows: Numbers, size: int) -> Numbers:
-        """Which rows of A the rows get: of another batch the same one."""
+        """Return the rows of A that the rows get: the corresponding row of another batch."""
         return rows if owner is OWN else owner.of(rows // size) * size + rows % size
 
     def _product(self, group: int, scales_of: int) -> ProductOfPlans:
+        """Return the product with the matrix of one group and the scales of another."""
         at = min(group, len(self.products) - 1), min(scales_of, len(self.products) - 1)
         if at not in self.made:
             scales = self.products[at[1]].b_scales
@@ -169,6 +175,7 @@ class GroupedProduct:
         return self.made[at]
 
     def _placed(self, plan: GroupedPlan, codes: Codes, *, back: bool) -> Codes:
+        """Return codes moved by the plan's placing, or moved back."""
         seen = codes.reshape(self.whole) if self.batches else codes
         return (plan.placed.back(seen) if back else plan.placed.put(seen)).reshape(codes.shape)
 
@@ -176,7 +183,7 @@ class GroupedProduct:
         return replace(plan, placed=IN_PLACE), got if plan.placed is IN_PLACE else self._placed(plan, got, back=True)
 
     def another(self, seed: int, *, wide: bool = False) -> "GroupedProduct":
-        """Drawn matrices of as many groups, eight at most, each for as many of the up to 24 rows of A."""
+        """Return a product of as many groups (at most eight) with drawn matrices and up to 24 rows of A."""
         groups = min(self.batches or len(self.products), 8)
         drawn = [self.products[0].another(seed + 3 * group, wide=wide) for group in range(groups)]
         first, size = drawn[0], len(drawn[0].a) // groups
@@ -195,7 +202,7 @@ class GroupedProduct:
         return GroupedProduct(products, rows, (groups, size, first.shape[1]), self.usual, groups)
 
     def described(self, plan: GroupedPlan) -> str:
-        """The plan in words."""
+        """Return the plan as text."""
         many = f"{self.batches} batches" if self.batches else f"{len(self.products)} groups of rows"
         words = [many, self.products[0].described(plan)]
         for name, owner in (("A", plan.a_of), ("B", plan.b_of)):
@@ -215,7 +222,7 @@ def _source(batches: int) -> Source:
 
 
 def _of_other_rows(product: ProductOfPlans, rows: Numbers, a: Numbers, a_scales: Numbers) -> ProductOfPlans:
-    """The product in which each of `rows` has the codes and the scales of other rows."""
+    """Return the product in which each of `rows` has the codes and the scales of other rows."""
     codes = product.a.copy()
     codes[rows] = product.a[a]
     scales: Any = product.a_scales

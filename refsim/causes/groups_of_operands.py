@@ -1,4 +1,4 @@
-"""Operands of batches and of experts, as users have them, taken apart into the operands of each group."""
+"""Split the user's operands of batches and experts into the operands of each group."""
 
 from dataclasses import replace
 from typing import Any
@@ -13,13 +13,13 @@ from refsim.formats import Format
 from refsim.integers import array_of
 
 Operands = Any
-"""`ProductOperands`, which asks here for the product that it means."""
+"""A `ProductOperands`; its module imports this one."""
 NOBODY = -1
-"""The index of a row that no expert has, as DeepGEMM pads its groups."""
+"""The index of a row without an expert, as DeepGEMM pads its groups."""
 
 
 def grouped_product(given: Operands, format: Format) -> GroupedProduct:
-    """The products of batches, or of rows by their experts. Raises RefsimError for shapes that do not fit each other."""
+    """Return the product of batches, or of rows with experts. Raises RefsimError for shapes that do not match."""
     if given.scale_format is not None:
         raise RefsimError("usage", "batches or experts with codes of scales", help="one of them at a time")
     a, b = array_of("a", given.a), array_of("b", given.b)
@@ -41,6 +41,7 @@ def grouped_product(given: Operands, format: Format) -> GroupedProduct:
 
 
 def _of_experts(given: Operands, a: NDArray[Any], b: NDArray[Any], format: Format) -> GroupedProduct:
+    """Return the product of rows whose experts `m_indices` selects; rows without an expert are dropped."""
     index = array_of("m_indices", given.m_indices)
     if index.dtype.kind not in "iu" or index.shape != a.shape[:1] or a.ndim != 2 or b.ndim != 3:
         what = f"m_indices is {index.dtype} of shape {index.shape}, a has shape {a.shape}, b has shape {b.shape}"
@@ -59,7 +60,7 @@ def _of_experts(given: Operands, a: NDArray[Any], b: NDArray[Any], format: Forma
 
 
 def _products(left: Operands, b: NDArray[Any], format: Format) -> tuple[ProductOfPlans, ...]:
-    """All rows of A with each matrix of B."""
+    """Return the product of all rows of A with each matrix of B."""
     matrices = b if b.ndim == 3 else b[None]
     found = []
     for at, matrix in enumerate(matrices):
@@ -71,6 +72,7 @@ def _products(left: Operands, b: NDArray[Any], format: Format) -> tuple[ProductO
 
 
 def _of_group(name: str, scales: ArrayLike, at: int, b: NDArray[Any]) -> Any:
+    """Return the scales of one group; a single scale applies to every group."""
     held = array_of(name, scales)
     if held.ndim == 0 or held.size == 1 or b.ndim == 2:
         return held
@@ -80,7 +82,7 @@ def _of_group(name: str, scales: ArrayLike, at: int, b: NDArray[Any]) -> Any:
 
 
 def _behind_each_other(name: str, scales: ArrayLike | None, batches: int, rows: int) -> Any:
-    """Scales of (B, M, T), (B, M) or (B,) as those of B M rows."""
+    """Return scales (B, M, T), (B, M) or (B,) as those of B M rows."""
     if scales is None or np.size(scales) == 1:
         return scales
     held = array_of(name, scales)
@@ -95,6 +97,7 @@ def _behind_each_other(name: str, scales: ArrayLike | None, batches: int, rows: 
 
 
 def _rows_of_c(c: ArrayLike, batches: int) -> Any:
+    """Return C (B, M, N) as (B M, N)."""
     held = array_of("c", c)
     if held.ndim != 3 or len(held) != batches:
         raise RefsimError("bad-shape", f"c has shape {held.shape}", rule=f"({batches}, M, N)")

@@ -1,6 +1,6 @@
-"""In which order a host adds a row: NumPy in blocks of 128, torch in a cascade of eight lanes, in float64, exactly.
+"""The orders in which a host adds a row: NumPy in blocks of 128, torch in eight lanes, in float64, or exactly.
 
-Orders are written down here and are the same on every machine; tests hold them to what NumPy and torch return.
+The orders are defined here and are equal on every machine; tests compare them with NumPy and torch.
 """
 
 import math
@@ -32,13 +32,13 @@ class HostOrder:
     add_squares: Callable[[Floats], Floats] | None = None
 
     def sum(self, values: Floats, held: Format = F32) -> Floats:
-        """The sum of each row. Raises DoesNotApplyError where a sum is to be held in another format meanwhile."""
+        """Return the sum of each row. Raises DoesNotApplyError unless the running sum is held in float32."""
         if held is not F32:
             raise DoesNotApplyError
         return self.add(np.asarray(values, np.float32))
 
     def sum_of_squares(self, values: Floats, held: Format = F32) -> Floats:
-        """The sum of the squares of each row; of orders in float64 they are exact."""
+        """Return the sum of the squares of each row; orders in float64 add exact squares."""
         if self.add_squares is None or held is not F32:
             return self.sum(values * values, held)
         return self.add_squares(values)
@@ -48,11 +48,12 @@ class HostOrder:
 
 
 def pairwise(values: Floats) -> Floats:
-    """np.sum along a contiguous axis: halves, whole eights, down to 128 columns, which eight accumulators take in turn."""
+    """Return row sums in the order of np.sum: halves down to 128 columns, then eight accumulators in turn."""
     return np.float32(0) + _pairwise(values)
 
 
 def _pairwise(values: Floats) -> Floats:
+    """Return the row sums of one level: two halves, or a block with eight accumulators and its remaining columns."""
     columns = values.shape[1]
     if columns > PAIRWISE_BLOCK:
         half = columns // 2 // ACCUMULATORS * ACCUMULATORS
@@ -67,7 +68,7 @@ def _pairwise(values: Floats) -> Floats:
 
 
 def cascade(values: Floats) -> Floats:
-    """torch.sum of float32 on a CPU along a contiguous axis: four chains of eight lanes, then what is left, then the lanes."""
+    """Return row sums in the order of torch.sum on a CPU: four chains of eight lanes, other columns, then the lanes."""
     rows, columns = values.shape
     if columns < TORCH_LANES:
         return _chains(values[:, :, None])[:, 0]
@@ -77,7 +78,7 @@ def cascade(values: Floats) -> Floats:
 
 
 def _chains(turns: Floats) -> Floats:
-    """(rows, turns, lanes) to (rows, lanes): each fourth turn is of one chain, those behind the last four of the first."""
+    """Return sums (rows, lanes) of turns (rows, turns, lanes): four chains take turns, the first also the remainder."""
     rows, count, lanes = turns.shape
     fours = count // TORCH_CHAINS
     whole = fours * TORCH_CHAINS
@@ -91,7 +92,7 @@ def _chains(turns: Floats) -> Floats:
 
 
 def _levels(turns: Floats) -> Floats:
-    """(rows, turns, lanes) to (rows, lanes): sums of 2^bits turns are added to those of a level above, as digits carry."""
+    """Return sums (rows, lanes) of turns (rows, turns, lanes): 2^bits sums of a level carry to the next, as digits do."""
     rows, count, lanes = turns.shape
     bits = max(LEAST_LEVEL_BITS, max(1, (count - 1).bit_length()) // TORCH_LEVELS)
     step = 1 << bits
@@ -110,23 +111,25 @@ def _levels(turns: Floats) -> Floats:
 
 
 def _one_by_one(total: Floats, values: Floats) -> Floats:
+    """Return `total` plus each column in order."""
     for column in values.T:
         total = total + column
     return total
 
 
 def in_float64(values: NDArray[np.floating]) -> Floats:
-    """A column after the other in float64; the sum is rounded once."""
+    """Return row sums in float64, column by column, rounded once to float32."""
     wide = np.add.accumulate(np.asarray(values, np.float64), axis=1)
     return wide[:, -1].astype(np.float32) if wide.shape[1] else np.zeros(len(wide), np.float32)
 
 
 def exactly(values: NDArray[np.floating]) -> Floats:
-    """The exact sum, rounded once to float32; NaN where infinities of both signs are."""
+    """Return exact row sums, rounded once to float32; NaN where infinities of both signs meet."""
     return np.array([_exact(row) for row in np.asarray(values, np.float64).tolist()], np.float32)
 
 
 def _exact(row: list[float]) -> np.float32:
+    """Return the exact sum of one row, rounded once to float32."""
     try:
         total = math.fsum(row)
     except (OverflowError, ValueError):
@@ -175,7 +178,7 @@ def product_of_host(
     a_format: ElementType,
     b_format: ElementType,
 ) -> Floats:
-    """(a[:, None] * b).sum(-1) + c of codes (..., M, K) and (..., N, K): every product is rounded, then all are added."""
+    """Return (a[:, None] * b).sum(-1) + c for codes (..., M, K) and (..., N, K); each product is rounded."""
     sides = [np.asarray(decode(each, float_named(row), np.float32)) for each, row in ((a, a_format), (b, b_format))]
     left, right = (each.reshape(-1, *each.shape[-2:]) for each in sides)
     total = np.zeros((*left.shape[:2], right.shape[1]), np.float32)

@@ -1,4 +1,4 @@
-"""A cause that was at work in a part of an output alone: in some columns of every few, in some rows, from a row or column on."""
+"""Find a cause that acted on a part of an output: some columns or rows of each period, or those from a line on."""
 
 import itertools
 from collections.abc import Iterator
@@ -13,19 +13,19 @@ Axes = tuple[tuple[int, str], ...]
 PERIODS = (2, 4, 8, 16, 32)
 TILE, VECTORS = 4, (1, 4, 8, 16)
 LEAST_OF_EACH, LEAST_OF_CLASS = 4, 3
-"""Elements that tell the two apart: on each side, and for each class of a period; with fewer a part may fit by chance."""
+"""Least number of deciding elements on each side, and for each class of a period; with fewer, a fit may be chance."""
 
 
 def is_mixed(made: Codes, got: Codes, want: Codes) -> bool:
-    """Whether every element is as one of the two makes it, and neither makes all."""
+    """Return whether every element equals `made` or `want`, and neither equals all."""
     of_made, of_want = made == got, want == got
     return bool((of_made | of_want).all()) and not of_made.all() and not of_want.all()
 
 
 def part_of(made: Codes, got: Codes, want: Codes, *, of_columns: bool) -> str | None:
-    """Where a matrix is as `made`, and as `want` everywhere else, in words; None where no line divides them.
+    """Return where a matrix equals `made` while it equals `want` elsewhere, as text; None where no line divides them.
 
-    `of_columns` False: rows alone are parts.
+    `of_columns` False: only rows divide them.
     """
     if not is_mixed(made, got, want):
         return None
@@ -37,7 +37,7 @@ def part_of(made: Codes, got: Codes, want: Codes, *, of_columns: bool) -> str | 
 
 
 def _periods(is_made: Marks, is_want: Marks, axes: Axes) -> Iterator[str]:
-    """Some lines of every few; behind the last whole vector of a row a kernel may go another way."""
+    """Yield periods whose classes divide the two; a kernel may treat columns after its last whole vector separately."""
     count = int(is_made.sum() + is_want.sum())
     for period in PERIODS:
         if count < LEAST_OF_CLASS * period:
@@ -55,7 +55,7 @@ def _periods(is_made: Marks, is_want: Marks, axes: Axes) -> Iterator[str]:
 
 
 def _ends(is_made: Marks, is_want: Marks, axes: Axes) -> Iterator[str]:
-    """From a line on, or up to it, that a tile begins with."""
+    """Yield the line, at the start of a tile, from which or up to which the matrix equals `made`."""
     for axis, what in axes:
         one, other = (np.flatnonzero(each.any(axis=1 - axis)) for each in (is_made, is_want))
         for first, last, words in ((one, other, "from {} {} on"), (other, one, "before {} {}")):

@@ -1,4 +1,4 @@
-"""Operands of an integer product, as a user has them."""
+"""The operands of an integer product as a user has them."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -17,13 +17,13 @@ from refsim.typed_arrays import disagreeing, integer_held, integers, is_typed, n
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class IntegerOperands(FieldsCard):
-    """The operands of D = (A - za)(B - zb)^T + C over integers: what outputs are computed from again.
+    """The operands of D = (A - za)(B - zb)^T + C over integers, from which outputs are recomputed.
 
-    `a` (M, K), `b` (N, K): int8, uint8, or int4 and uint4 of ml_dtypes, or codes with `a_format` and `b_format`, "s8", "u8", "s4"
-    or "u4", a code a byte.
-    `c` (M, N) or (N,): int32. `a_zero`, `b_zero`: a number, or one a row. Without scales the sum is D: s32, or f32, bf16 or
-    f16. With `a_scale` and `b_scale`, float32, a number or one a row, sum times scales is D; in s8 or u8 it is rounded, `d_zero`
-    is added, and it saturates. IntegerOperands(a=a, b=b) of int8 is what a tensor core returns in s32.
+    `a` (M, K), `b` (N, K): int8, uint8, int4 and uint4 of ml_dtypes, or codes, one a byte, with `a_format` and
+    `b_format` "s8", "u8", "s4" or "u4". `c` (M, N) or (N,): int32. `a_zero`, `b_zero`: a number, or one for each row.
+    Without scales the sum is D: s32, or f32, bf16 or f16. With `a_scale` and `b_scale`, float32, a number or one for
+    each row, D is the sum times the scales; in s8 or u8 it is rounded, `d_zero` is added, and it saturates.
+    IntegerOperands(a=a, b=b) of int8 is what a tensor core returns in s32.
     """
 
     a: ArrayLike
@@ -38,7 +38,10 @@ class IntegerOperands(FieldsCard):
     b_scale: ArrayLike | None = None
 
     def explained(self, shape: tuple[int, ...], format: ElementType) -> Any:
-        """The product whose output has that shape and type. Raises RefsimError for operands that do not fit."""
+        """Return the product whose output has that shape and type.
+
+        Raises RefsimError for operands that do not fit.
+        """
         a, left = _matrix("a", self.a, self.a_format)
         knows = integer_held(array_of("b", self.b).dtype) is not None
         b, right = _matrix("b", self.b, self.b_format or (None if knows else self.a_format))
@@ -60,9 +63,9 @@ class IntegerOperands(FieldsCard):
 
 
 def integer_codes(name: str, array: ArrayLike, format: str | ElementType | None) -> tuple[NDArray[Any], Integer] | None:
-    """Codes of integers with their type, by `format` or by the dtype; None where they are floats.
+    """Return codes of integers with their type, from `format` or the dtype; None where they are floats.
 
-    int8 is s8, int32 is s32, int4 and uint4 of ml_dtypes s4 and u4; uint8 needs a format, as any codes do.
+    int8 is s8, int32 is s32, int4 and uint4 of ml_dtypes are s4 and u4; uint8 needs a format, as all codes do.
     """
     given = native(array_of(name, array))
     row = None if format is None else element_named(format)
@@ -86,6 +89,7 @@ _TYPES = S8, U8, S4, U4
 
 
 def _matrix(name: str, given: ArrayLike, format: str | Integer | None) -> tuple[NDArray[Any], Integer]:
+    """Return an operand (rows, K) as codes of 4 or 8 bits, with their type."""
     array = array_of(name, given)
     if format is None and array.dtype == np.uint8:
         format = U8
@@ -100,7 +104,7 @@ def _matrix(name: str, given: ArrayLike, format: str | Integer | None) -> tuple[
 
 
 def narrow_codes(name: str, codes: NDArray[Any], row: Integer) -> NDArray[Any]:
-    """Codes without what stands above them in their words, where that is a sign. Raises RefsimError for other words."""
+    """Return codes without the sign bits that fill their bytes. Raises RefsimError for other values above them."""
     are_codes = codes_or_extended(codes, row)
     if not are_codes.all():
         rule = f"codes of {row} are 0 to {row.code_limit - 1:#x}, one a place; above them no more than their sign"
@@ -109,7 +113,7 @@ def narrow_codes(name: str, codes: NDArray[Any], row: Integer) -> NDArray[Any]:
 
 
 def codes_or_extended(codes: NDArray[Any], row: Integer) -> NDArray[np.bool_]:
-    """Which words are codes, or negative ones whose sign fills the word: 0xf8 is -8 of s4 in int8."""
+    """Return which elements are codes, or negative numbers sign-extended: 0xf8 is -8 of s4 in int8."""
     extended = codes.astype(np.int64) >= (1 << 8 * codes.dtype.itemsize) - row.sign_mask
     return (codes < row.code_limit) | extended & row.signed
 
@@ -122,6 +126,7 @@ def _c(given: ArrayLike, shape: tuple[int, int]) -> Whole:
 
 
 def _zeros(name: str, given: ArrayLike, rows: int) -> Whole:
+    """Return whole zero points, one for each row."""
     zero = array_of(name, given)
     narrow = integers(zero)
     whole = (zero if narrow is None else narrow).reshape(-1)

@@ -1,4 +1,4 @@
-"""Products of integers as a plan: zero points, what the sum is held in, scales, and how it becomes the output."""
+"""Integer products as a plan: zero points, the type of the sum, scales, and the conversion to the output."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -24,12 +24,13 @@ S16 = 1 << 15
 
 
 def values_of(codes: NDArray[Any], row: Integer) -> Whole:
-    """The integers that codes mean: 0xff is -1 in s8, 255 in u8."""
+    """Return the integers that codes stand for: 0xff is -1 in s8, 255 in u8."""
     found = codes.astype(np.int64)
     return np.where(found & row.sign_mask, found - row.code_limit, found) if row.signed else found
 
 
 def _held(values: Whole, row: Integer, *, wraps: bool) -> Whole:
+    """Return values in the range of a type, wrapped around or saturated."""
     least, most = row.limits
     return (values - least) % row.code_limit + least if wraps else np.clip(values, least, most)
 
@@ -40,7 +41,7 @@ Adding = Callable[[Whole, Whole, Whole], Whole]
 
 
 def _exact(a: Whole, b: Whole, c: Whole) -> Whole:
-    product = a.astype(np.float64) @ b.T.astype(np.float64)  # exact: far below 2^53
+    product = a.astype(np.float64) @ b.T.astype(np.float64)  # exact: all sums are far below 2^53
     return np.asarray(product, np.int64) + c
 
 
@@ -53,7 +54,7 @@ def _saturated(a: Whole, b: Whole, c: Whole) -> Whole:
 
 
 def _by_pairs(a: Whole, b: Whole, c: Whole) -> Whole:
-    """Two products are added in 16 bits, which saturate, before they meet the sum."""
+    """Return the sums where two products are added in 16 bits, saturated, before they join the sum."""
     if a.shape[1] % 2:
         a, b = (np.pad(each, ((0, 0), (0, 1))) for each in (a, b))
     total = c.copy()
@@ -67,7 +68,7 @@ def _in_16(a: Whole, b: Whole, c: Whole) -> Whole:
 
 
 def _in_float32(a: Whole, b: Whole, c: Whole) -> Whole:
-    """Numbers of float32, added column by column: beyond 2^24 they are rounded."""
+    """Return the sums in float32, added column by column and rounded above 2^24."""
     total = c.astype(np.float32)
     for one, other in zip(a.T.astype(np.float32), b.T.astype(np.float32), strict=True):
         total = total + one[:, None] * other
@@ -119,7 +120,7 @@ SATURATES, WRAPS, SYMMETRIC = "saturates", "wraps around", "saturates at both li
 
 @dataclass(frozen=True)
 class IntegerPlan:
-    """The choices, the usual ones as defaults."""
+    """The choices; the defaults are the reference."""
 
     a_read: OperandReading = AS_IT_IS
     b_read: OperandReading = AS_IT_IS
@@ -142,9 +143,9 @@ class IntegerPlan:
 
 @dataclass(frozen=True, eq=False)
 class IntegerProduct:
-    """D (M, N) of integers: sum of (A - za)(B - zb) + C, which is D, or is scaled and then rounded to D's type.
+    """D (M, N) of integers: the sum of (A - za)(B - zb) + C, which is D, or is scaled and rounded to D's type.
 
-    `zeros` are those of A's rows, B's rows, and D's one; `scales` (M, 1) and (N, 1) in float32 or None.
+    `zeros` are those of A's rows, of B's rows, and D's; `scales` (M, 1) and (N, 1) are float32, or None.
     """
 
     a: NDArray[Any]
@@ -167,6 +168,7 @@ class IntegerProduct:
         return [*self._of_operands(), *self._of_output(), *placing_causes()]
 
     def _of_operands(self) -> Iterator[Cause]:
+        """Yield the causes in operands, zero points and how products are added."""
         other = {S8: U8, U8: S8}
         for aspect, name, row in (("a_read", "A", self.types[0]), ("b_read", "B", self.types[1])):
             for each in readings_of(row):
@@ -192,6 +194,7 @@ class IntegerProduct:
                 yield Cause(Family.ACCUMULAND, says, "adds_c", adds, PTX["mma: D = A B + C"], 0 if adds else 1)
 
     def _of_output(self) -> Iterator[Cause]:
+        """Yield the causes in scales, rounding and overflow."""
         if self.scales is not None:
             sides = ("a_scales_read", "A"), ("b_scales_read", "B"), ("both_scales_read", "A and B")
             for aspect, name in sides:
@@ -216,17 +219,19 @@ class IntegerProduct:
                 yield _zero("d_zero", f"the zero point of D {says.replace('subtracted', 'added as it is')}", says)
 
     def codes(self, plan: IntegerPlan, sample: Sample | None = None) -> Codes:
+        """Return the codes that a plan writes: all, or those of a sample."""
         total = self._sums(plan, sample)
         made = self._written(plan, total, sample)
         return made if sample is not None else plan.placed.put(made)
 
     def sums_of(self, plan: IntegerPlan, at: tuple[int, int], most: int) -> list[tuple[int, int]]:
-        """The word of one element's sum over the columns of K before each of up to `most` places, before it is scaled."""
+        """Return pairs (columns, 32-bit word): one element's unscaled sum before each of `most` ends."""
         sample = np.array([at[0]]), np.array([at[1]])
         ends = ends_of_parts(self.a.shape[1], most)
         return [(end, int(self._sums(plan, sample, end).item()) % (1 << 32)) for end in ends]
 
     def _sums(self, plan: IntegerPlan, sample: Sample | None, end: int | None = None) -> Whole:
+        """Return the unscaled sums of a plan over the columns of K before `end`."""
         parts: Any = (slice(None), slice(None)) if sample is None else sample
         columns = kept_columns(self.a.shape[1], plan.tail)
         columns = columns if end is None else columns[columns < end]
@@ -250,6 +255,7 @@ class IntegerProduct:
         return add(sides[0], sides[1], c + sum(kept, np.zeros_like(c)))
 
     def _written(self, plan: IntegerPlan, total: Whole, sample: Sample | None) -> Codes:
+        """Return the codes of sums: scaled, rounded and limited as the plan says."""
         if self.scales is None:
             if isinstance(self.format, Format):
                 return plan.written.codes(total.astype(np.float32), self.format)
@@ -266,6 +272,7 @@ class IntegerProduct:
         return _codes(_held(whole, self.format, wraps=plan.overflow == WRAPS), self.format)
 
     def _scales(self, plan: IntegerPlan, sample: Sample | None) -> tuple[Floats, Floats]:
+        """Return the scales (M, 1) and (1, N) as the plan reads them."""
         assert self.scales is not None
         found = []
         parts: Any = sample or (slice(None), slice(None))
@@ -280,7 +287,7 @@ class IntegerProduct:
         return replace(plan, placed=IN_PLACE), plan.placed.back(got)
 
     def another(self, seed: int, *, wide: bool = False) -> "IntegerProduct":
-        """24 x 24 of drawn integers and zero points, written as they are, or with `wide` in 32 bits or float32."""
+        """Return a 24 x 24 product of drawn integers and zero points; `wide`: written in 32 bits or float32."""
         random = np.random.default_rng(seed)
         shape = 24, self.a.shape[1] + 16 * (seed % 3)
         a, b = (random.integers(0, row.code_limit, shape).astype(row.code_dtype) for row in self.types)
@@ -296,7 +303,7 @@ class IntegerProduct:
         return IntegerProduct(a, b, self.types, c, (zeros[0], zeros[1], self.zeros[2]), scales, written)
 
     def described(self, plan: IntegerPlan) -> str:
-        """The plan in words, what is usual left out."""
+        """Return the plan as text, without its usual choices."""
         words = [f"{self.types[0]} x {self.types[1]}, {plan.adding}"]
         if self.scales is not None:
             words.append(plan.scaled)

@@ -1,4 +1,4 @@
-"""Of a large output, the rows that are judged: as many as the time allows to compute several times over."""
+"""Choose the rows of a large output that are judged: as many as the time allows to compute several times."""
 
 import time
 from typing import Any
@@ -8,23 +8,23 @@ import numpy as np
 from refsim.causes.rows import Codes, Explained, Indices, lines_chosen
 
 LOOKED_AFTER = 1 << 15
-"""Elements that are computed between two looks at the clock."""
+"""Number of elements that are computed between two checks of the clock."""
 JUDGED_SHARE = 0.15
-"""Of the time, for one plan of all rows that are judged: what fits is computed again, and so is what nearly does."""
+"""Share of the time for one plan of all judged rows: plans that fit, or nearly do, are computed again."""
 
 
 def tile_rows(shape: tuple[int, ...]) -> int:
-    """Rows of a tile."""
+    """Return the number of rows in a tile."""
     return max(1, LOOKED_AFTER // max(1, shape[1]))
 
 
 def judged_rows(subject: Explained[Any], got: Codes, want: Codes | None, seconds: float) -> Indices | None:
-    """Rows where outputs differ most, and some others; without a second output rows all over it. None: every row."""
+    """Return the rows where outputs differ most, and some others; without `want`, evenly spaced rows; None: all."""
     if not subject.is_sampled or subject.shape[0] <= tile_rows(subject.shape):
         return None
     rows, step = subject.shape[0], tile_rows(subject.shape)
     columns = np.arange(subject.shape[1])
-    subject.codes(subject.usual, (np.arange(1), columns[:16]))  # what is compiled or read first is no matter of rows
+    subject.codes(subject.usual, (np.arange(1), columns[:16]))  # the first call also compiles, so it is not timed
     began = time.process_time()
     subject.codes(subject.usual, (np.arange(step), columns))
     took = time.process_time() - began

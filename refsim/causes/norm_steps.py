@@ -1,4 +1,4 @@
-"""Steps of RMSNorm and LayerNorm, each done in every way that is looked for."""
+"""Causes in the steps of RMSNorm and LayerNorm."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -32,7 +32,7 @@ MEANS = (*DIVISIONS, ChangedStep("times 1 / N, rounded once", Family.SPECIAL, PT
 
 
 def counts(columns: int, *, centred: bool) -> Iterator[Cause]:
-    """The rows of causes in the numbers that sums are divided by: aspect `count`, those of x and of squares, 0: the columns."""
+    """Yield the causes in the divisors of sums: aspect `count`, for x and for squares; 0 is the number of columns."""
     yield Cause(Family.COUNT, "N is the number of columns", "count", (0, 0), _NORM, 0)
     others = {columns - 1: "one fewer than columns", columns + 1: "one more than columns"}
     for width in ROW_WIDTHS:
@@ -62,7 +62,7 @@ SIZES = (1e-4, 1e-5, 1e-6, 1e-7, 1e-8, 1e-10, 1e-12, 1e-3, 1.1920928955078125e-0
 
 
 def epsilons(own: float) -> Iterator[Cause]:
-    """The rows of causes in epsilon: aspects `eps` and `eps_place`."""
+    """Yield the causes in epsilon: aspects `eps` and `eps_place`."""
     yield Cause(Family.EPSILON, f"epsilon is {own:g}", "eps", float(np.float32(own)), _NORM, 0)
     if own:
         yield Cause(Family.NO_EPSILON, "epsilon is left out", "eps", 0.0, _NORM)
@@ -80,7 +80,7 @@ def epsilons(own: float) -> Iterator[Cause]:
 
 
 def as_written(eps: float, own: float) -> float:
-    """The decimal number that a float32 epsilon is: in float64 1e-5 is not what float32 makes of it."""
+    """Return the decimal number that a float32 epsilon stands for, since float64 1e-5 differs from float32 1e-5."""
     return next((size for size in (own, *SIZES, own * own, own**0.5) if float(np.float32(size)) == eps), eps)
 
 
@@ -100,7 +100,7 @@ def _plus_one(w: Floats) -> Floats:
 
 
 def _beside(step: int, w: Floats) -> Floats:
-    """Those of the column before or behind; at the edge its own."""
+    """Return the weights of the column `step` places on; at the edge the column's own."""
     return w[np.clip(np.arange(len(w)) + step, 0, len(w) - 1)]
 
 

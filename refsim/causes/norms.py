@@ -53,7 +53,7 @@ NOT_CENTRED, CENTRED, CENTRED_IN_VARIANCE, ONE_PASS = (
 
 @dataclass(frozen=True)
 class NormPlan:
-    """The choices; `count`: what sums of x and of squares are divided by, 0: the columns; `tail`: those that no sum has."""
+    """The choices; `count`: the divisors of the sums of x and of squares, 0: the columns; `tail`: columns left out."""
 
     order: Order
     eps: float
@@ -81,7 +81,7 @@ class NormPlan:
 
 @dataclass(frozen=True, eq=False)
 class NormOfPlans(RowSubject):
-    """x / sqrt(mean(x^2) + eps) * w, times silu(gate); `centres`: of x less its mean. `number` is eps."""
+    """x / sqrt(mean(x^2) + eps) * w, times silu(gate); `centres`: x is x less its mean. `number` is eps."""
 
     centres: bool = False
 
@@ -93,7 +93,7 @@ class NormOfPlans(RowSubject):
 
     @property
     def usual(self) -> NormPlan:
-        """The order of operations of our own kernel; `exact`: quotients, roots and powers that are rounded once."""
+        """Return the order of operations of refsim's kernel; `exact`: quotients, roots and powers rounded once."""
         plan = NormPlan(RowOrder(), float(np.float32(self.number)), CENTRED if self.centres else NOT_CENTRED)
         if not self.exact:
             return plan
@@ -101,6 +101,7 @@ class NormOfPlans(RowSubject):
         return replace(plan, order=RowOrder(1), mean=DIVIDED, root=ONE_BY_ROOT, **silu)  # type: ignore[arg-type]
 
     def causes(self) -> Sequence[Cause]:
+        """Return every cause that applies to these operands."""
         usual, columns = self.usual, self.x.shape[1]
         found = [*common_causes(self.format), *sum_causes(usual.order), *tail_causes(columns, "the mean")]
         found += [*steps.counts(columns, centred=self.centres), *steps.epsilons(self.number)]
@@ -127,7 +128,7 @@ class NormOfPlans(RowSubject):
         return found
 
     def references(self) -> Sequence[Cause]:
-        """Libraries of a host, and our own kernel for whom a host is usual."""
+        """Return the causes that take all steps of a host library, or of refsim's kernel on a GPU."""
         own = replace(self, exact=False).usual
         found = [
             Cause(
@@ -150,7 +151,7 @@ class NormOfPlans(RowSubject):
         return replace(plan, placed=IN_PLACE), plan.placed.back(got)
 
     def codes(self, plan: NormPlan, sample: Sample | None = None) -> Codes:
-        """What a plan writes of all rows, or of a sample's. Raises DoesNotApplyError."""
+        """Return the codes that a plan writes: all rows, or a sample's. Raises DoesNotApplyError."""
         rows, key = rows_of(sample)
         with np.errstate(all="ignore"):
             if plan.wide != STEPS_IN_FLOAT32:
@@ -171,7 +172,7 @@ class NormOfPlans(RowSubject):
         return plan.placed.put(codes) if sample is None else codes[:, sample[1]]
 
     def _wide(self, plan: NormPlan, rows: Any) -> Doubles:
-        """All steps in float64."""
+        """Return the output with all steps in float64."""
         x = np.asarray(plan.read.apply(self.x[rows], self.x_format), np.float64)
         of_x, of_squares = (count or x.shape[1] for count in plan.count)
         shift = added_wide(kept(x, plan.tail)) / of_x if plan.centred != NOT_CENTRED else np.float64(0)
@@ -195,7 +196,7 @@ class NormOfPlans(RowSubject):
         return gated
 
     def _normed(self, plan: NormPlan, rows: Any) -> tuple[Floats, Floats]:
-        """x, less its mean where that is subtracted, and what it is multiplied by (rows, 1)."""
+        """Return x, less its mean where the plan subtracts it, and its factor (rows, 1)."""
         x = np.asarray(plan.read.apply(self.x[rows], self.x_format), np.float32)
         of_x, of_squares = (np.full(len(x), count or x.shape[1], np.float32) for count in plan.count)
         shown, shift = x, np.zeros(len(x), np.float32)
@@ -228,11 +229,11 @@ class NormOfPlans(RowSubject):
         return np.asarray(plan.root.apply(mean), np.float32)
 
     def another(self, seed: int, *, wide: bool = False) -> "NormOfPlans":
-        """Rows of other numbers, somewhat longer, an epsilon that shows."""
+        """Return rows of other numbers, somewhat longer, with an epsilon that changes the result."""
         return replace(self, **self.drawn(seed), format=F32 if wide else self.format)
 
     def described(self, plan: NormPlan) -> str:
-        """The plan in words."""
+        """Return the plan as text."""
         usual = self.usual
         if plan.wide != STEPS_IN_FLOAT32:
             return f"{'layer' if self.centres else 'RMS'} norm: {plan.wide}"

@@ -1,4 +1,4 @@
-"""What a product was made of, as a user has it: codes, scales, C, and which instruction is meant."""
+"""The operands of a product as a user has them: codes, scales, C, and the instruction."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -25,17 +25,17 @@ from refsim.scaling.quantizing import scale_values
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class ProductOperands(FieldsCard):
-    """The operands of D = A B^T + C: what outputs are computed from again.
+    """The operands of D = A B^T + C, from which outputs are recomputed.
 
-    `a` (M, K), `b` (N, K): codes with `a_format` and `b_format`, or arrays of ml_dtypes. `c`: float32 (M, N). `a_scale`,
-    `b_scale`: float32, or E8M0 codes as uint8: one number, one a row, or (rows, T) or (ceil(rows / 128), T) for T blocks of K.
-    `unit`, `target` and `k` are the instruction that is usual there, as in `numerics.mma`; `interval` the columns of K after
-    which its sums are added in float32, 0: none, left out: the blocks of the scales. With a `scale_format`, "e8m0" or "ue4m3",
-    scales are its codes, (rows, K / 32) or (rows, K / 16), row by row as before any shuffle, and take part in the product as
-    in `oracles.block_scaled_matmul`; `global_scale` is that of NVFP4. ProductOperands(a=a, b=b, a_format="e4m3",
-    b_format="e4m3") is one chain of Hopper's wgmma.
-    `a` (B, M, K) are batches: `b` (B, N, K) or (N, K), scales and `c` with B before their shapes. With `m_indices` (M,), int32,
-    `b` (G, N, K) and its scales are those of G experts, of which each row of `a` has one; -1: a row that is not looked at.
+    `a` (M, K), `b` (N, K): codes with `a_format` and `b_format`, or arrays of ml_dtypes. `c`: float32 (M, N).
+    `a_scale`, `b_scale`: float32, or E8M0 codes as uint8: one number, one for each row, or (rows, T) or (ceil(rows /
+    128), T) for T blocks of K. `unit`, `target` and `k` select the instruction, as in `numerics.mma`; `interval` is the
+    number of columns of K after which sums are added in float32 (0: none; by default the blocks of the scales). With a
+    `scale_format`, "e8m0" or "ue4m3", scales are codes, (rows, K / 32) or (rows, K / 16), row by row before any
+    shuffle, and take part in the product as in `oracles.block_scaled_matmul`; `global_scale` is the one of NVFP4.
+    ProductOperands(a=a, b=b, a_format="e4m3", b_format="e4m3") is one chain of Hopper's wgmma. `a` (B, M, K) are
+    batches: `b` is (B, N, K) or (N, K), and the shapes of scales and `c` begin with B. With `m_indices` (M,), int32,
+    `b` (G, N, K) and its scales are those of G experts, one for each row of `a`; -1: the row is not compared.
     """
 
     a: ArrayLike
@@ -54,7 +54,7 @@ class ProductOperands(FieldsCard):
     m_indices: ArrayLike | None = None
 
     def product(self, format: Format) -> ProductOfPlans | BlockScaledProduct | GroupedProduct:
-        """The product whose output is held in `format`. Raises RefsimError for operands that do not fit."""
+        """Return the product whose output has `format`. Raises RefsimError for operands that do not fit."""
         if self.m_indices is not None or np.ndim(self.a) == 3:
             return grouped_product(self, format)
         if self.scale_format is not None:
@@ -76,7 +76,7 @@ class ProductOperands(FieldsCard):
         return ProductOfPlans(a, b, (a_format, b_format), c, a_scales, b_scales, group, format, usual)
 
     def _of_blocks(self, format: Format, kind: Format) -> BlockScaledProduct:
-        """The product whose blocks of K have codes of scales."""
+        """Return the product whose blocks of K have scale codes."""
         if self.a_scale is None or self.b_scale is None:
             raise RefsimError("bad-shape", "blocks of one operand have scales", rule="a_scale and b_scale")
         if self.k is not None or self.interval is not None:
@@ -104,7 +104,7 @@ class ProductOperands(FieldsCard):
         return c
 
     def _adder(self, a: ElementType, b: ElementType) -> Adder:
-        """What adds the products where nothing was changed."""
+        """Return the adder of the reference."""
         row = self._row(a, b)
         k = max(row.k) if self.k is None else self.k
         for adder in adders(a, b):
@@ -113,6 +113,7 @@ class ProductOperands(FieldsCard):
         return Adder(row.name, k, row.source, row)
 
     def _row(self, a: ElementType, b: ElementType) -> Profile:
+        """Return the profile of the instruction."""
         if self.unit is not None:
             return profile(self.target, self.unit, a, b, F32, self.k)
         chip(self.target)
@@ -125,7 +126,7 @@ class ProductOperands(FieldsCard):
         return min(fitting, key=lambda row: (unit_rank(row.unit), row.d_format is not F32))
 
     def _scales(self, m: int, n: int, k: int) -> tuple[Floats | None, Floats | None, int]:
-        """Scales by row of A and of B, (rows, T), and the columns of K that share one."""
+        """Return scales by row of A and of B, (rows, T), and the number of columns of K that share one."""
         if self.a_scale is None and self.b_scale is None:
             return None, None, k
         one = np.ones((1, 1), np.float32)
@@ -156,7 +157,7 @@ def _matrix(name: str, codes: ArrayLike, format: str | ElementType | None) -> tu
 
 
 def _by_row(name: str, scales: ArrayLike, rows: int) -> Floats:
-    """(rows, T): a number stands for all rows, one of 128 rows for each of them."""
+    """Return scales (rows, T): a number applies to all rows, one for 128 rows to each of them."""
     values = scale_values(scales)
     if values.ndim == 0 or values.size == 1:
         return np.full((rows, 1), values.reshape(-1)[0], np.float32)

@@ -1,4 +1,4 @@
-"""One output made of the other alone: placed or coded otherwise, flushed, saturated, scaled, cut off."""
+"""Causes that make one output of the other alone: places, codes, flushed, saturated, scaled or rounded elements."""
 
 import functools
 from collections.abc import Callable, Iterator, Sequence
@@ -19,7 +19,7 @@ POWERS = (1, -1, 2, -2, 3, -3, 4, -4, 8, -8)
 
 @dataclass(frozen=True)
 class Rewriting:
-    """What is done to each element: `change(codes, format)` are the codes that come of it."""
+    """A change of each element: `change(codes, format)` returns the new codes."""
 
     name: str
     family: Family
@@ -36,7 +36,7 @@ AS_THEY_ARE = Rewriting("are as they are", Family.FORMAT, PTX["st"], _as_they_ar
 
 
 def _written_as(other: Format, codes: Codes, format: Format) -> Codes:
-    """The values in codes of another format, which stand where codes of this one belong."""
+    """Return the values as codes of another format, in place of codes of this one."""
     made = encode(decode(codes, format), other)
     if int(made.max(initial=0)) >= format.code_limit:
         raise DoesNotApplyError
@@ -44,7 +44,7 @@ def _written_as(other: Format, codes: Codes, format: Format) -> Codes:
 
 
 def _read_as(other: Format, codes: Codes, format: Format) -> Codes:
-    """The codes taken for those of another format, their values written in this one."""
+    """Return the codes read as another format's, their values written in this one."""
     if int(codes.max(initial=0)) >= other.code_limit:
         raise DoesNotApplyError
     return np.asarray(encode(decode(codes, other), format))
@@ -62,7 +62,7 @@ def _exchanged(codes: Codes, format: Format) -> Codes:
 
 
 def _zeros_plus(codes: Codes, format: Format) -> Codes:
-    """Zeros without a sign; the code is NaN where there is one zero alone, and stays."""
+    """Return codes without signs of zeros; formats with a single zero stay unchanged."""
     zeros = decode(codes, format) == 0
     return np.where(zeros, encode(np.zeros(()), format), codes).astype(codes.dtype)
 
@@ -76,7 +76,7 @@ def _through(narrow: Format, codes: Codes, format: Format) -> Codes:
 
 
 def _ended(saturated: bool, codes: Codes, format: Format) -> Codes:
-    """Infinities, NaN where there are none, as the largest values; or the other way round."""
+    """Return codes with the largest values for infinities (NaN where the format has none), or the reverse."""
     values = decode(codes, format)
     if saturated:
         endless = np.isinf(values) if format.has_infinity else np.isnan(values)
@@ -90,6 +90,7 @@ def _ended(saturated: bool, codes: Codes, format: Format) -> Codes:
 
 
 def _has(format: Format, policy: str) -> bool:
+    """Return whether a format has an overflow policy."""
     try:
         encode(np.array([np.inf]), format, overflow=policy)  # type: ignore[arg-type]
     except RefsimError:
@@ -99,7 +100,7 @@ def _has(format: Format, policy: str) -> bool:
 
 @functools.cache
 def rewritings(format: Format) -> tuple[Rewriting, ...]:
-    """Every rewriting of codes of a format, none first."""
+    """Return every rewriting of codes of a format, the identity first."""
     found = [AS_THEY_ARE]
     for other in FORMATS:
         if other is format or other.code_bits != format.code_bits or other.padding_bits or not other.signed:
@@ -137,7 +138,7 @@ def rewritings(format: Format) -> tuple[Rewriting, ...]:
 
 @dataclass(frozen=True)
 class OutputPlan:
-    """The choices: what is done to each element, and where it is put."""
+    """The choices: the change of each element, and its place."""
 
     rewritten: Rewriting = AS_THEY_ARE
     placed: Placing = IN_PLACE
@@ -145,7 +146,7 @@ class OutputPlan:
 
 @dataclass(frozen=True, eq=False)
 class OtherOutput:
-    """An output as what another one may be made of."""
+    """The other output, from which this one may be made."""
 
     right: Codes
     format: Format
@@ -167,7 +168,7 @@ class OtherOutput:
         return replace(plan, placed=IN_PLACE), plan.placed.back(got)
 
     def another(self, seed: int, *, wide: bool = False) -> "OtherOutput":
-        """Codes of all kinds in the same shape, none of which is NaN alone."""
+        """Return drawn codes of the format in the same shape."""
         random = np.random.default_rng(seed)
         return OtherOutput(random.integers(0, self.format.code_limit, self.shape).astype(self.right.dtype), self.format)
 

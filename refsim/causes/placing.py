@@ -1,4 +1,4 @@
-"""Where outputs are written: in their places, as the transpose, where a swizzle puts them."""
+"""The places where outputs are written: their own, the transpose, or those of a swizzle."""
 
 import functools
 from collections.abc import Callable, Iterator
@@ -15,7 +15,7 @@ from refsim.sources import CUBLAS, PTX, Source
 
 @dataclass(frozen=True)
 class Placing:
-    """A permutation of an output: `put` moves right elements to where they are written, `back` undoes that."""
+    """A permutation of an output: `put` moves right elements to their written places, `back` reverses it."""
 
     name: str
     family: Family
@@ -49,7 +49,7 @@ def _chunks(pattern: tuple[int, int, int], codes: Codes) -> Codes:
 
 
 def _swizzled(row: Swizzle, codes: Codes, *, back: bool) -> Codes:
-    """Bytes where a swizzle of shared memory puts them, where none of these places lies behind the end."""
+    """Return the bytes where a shared-memory swizzle puts them. Raises DoesNotApplyError for places after the end."""
     if codes.nbytes % row.span_bytes:
         raise DoesNotApplyError
     flat = np.ascontiguousarray(codes).reshape(-1).view(np.uint64)  # a chunk is two or four of these
@@ -79,7 +79,7 @@ def _batches_turned(codes: Codes) -> Codes:
 
 
 def _rows_first(codes: Codes) -> Codes:
-    """(B, M, ...) lying as (M, B, ...)."""
+    """Return (B, M, ...) in the memory order of (M, B, ...)."""
     if codes.ndim < 3 or 1 in codes.shape[:2]:
         raise DoesNotApplyError
     return np.swapaxes(codes, 0, 1).reshape(codes.shape)
@@ -92,7 +92,7 @@ def _rows_first_back(codes: Codes) -> Codes:
 
 
 def _of_batches() -> Iterator[Placing]:
-    """Where (B, M, N) lies otherwise along its batches."""
+    """Yield the placings that move the batches of (B, M, N)."""
     source = CUBLAS["strided batches"]
     for by, name in ((1, "behind"), (-1, "before")):
         says = f"one batch {name} their own, around the end"
@@ -106,7 +106,7 @@ IN_PLACE = Placing("in their places", Family.TRANSPOSED, PTX["st"], _same, _same
 
 @functools.cache
 def placings() -> tuple[Placing, ...]:
-    """Every permutation that is looked for, the right one first."""
+    """Return every permutation that is tried, the identity first."""
     found = [
         IN_PLACE,
         Placing("as the transpose", Family.TRANSPOSED, PTX["stmatrix, .trans"], _transposed, _transposed_back),
@@ -127,6 +127,6 @@ def placings() -> tuple[Placing, ...]:
 
 
 def placing_causes() -> Iterator[Cause]:
-    """The rows of causes in where outputs are written."""
+    """Yield the causes in the places of outputs."""
     for row in placings():
         yield Cause(row.family, f"outputs lie {row.name}", "placed", row, row.source, int(row is not IN_PLACE))

@@ -1,4 +1,4 @@
-"""D of a matrix product as a plan: every choice on the way from operands to bits, with the usual one as default."""
+"""D of a matrix product as a plan: every choice from operands to bits, with the usual one as default."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -41,7 +41,7 @@ FIRST, LAST, ROUNDED_AGAIN, NOWHERE = (
     "C is added to the output, rounded again",
     "C is left out",
 )
-KEPT, LARGEST = 512, 1 << 12  # sums of samples that are remembered, and how large one may be
+KEPT, LARGEST = 512, 1 << 12  # number of remembered sums of samples, and the most elements of one
 
 
 @dataclass(frozen=True)
@@ -72,8 +72,8 @@ class ProductPlan:
 class ProductOfPlans:
     """D (M, N) of A (M, K) and B (N, K), codes; C (M, N) in float32 or None.
 
-    `a_scales` (M, T) and `b_scales` (N, T), float32, or None: `group` columns of K share one, T = 1: a row. `usual` is the plan
-    that nobody need explain.
+    `a_scales` (M, T) and `b_scales` (N, T), float32, or None: `group` columns of K share one, T = 1: a whole row.
+    `usual` is the plan of the reference.
     """
 
     a: Matrix
@@ -96,10 +96,11 @@ class ProductOfPlans:
 
     @cached_property
     def blocks(self) -> int:
-        """How many blocks of K have scales of their own."""
+        """Return how many blocks of K have their own scale."""
         return 1 if self.a_scales is None else self.a_scales.shape[1]
 
     def causes(self) -> Sequence[Cause]:
+        """Return every cause that applies to these operands."""
         columns, is_scaled = self.a.shape[1], self.a_scales is not None
         found = [*accumulation_causes(*self.formats, columns, is_scaled), *reading_causes(self.formats)]
         found += [*tail_causes(columns), *writing_causes(self.format), *placing_causes()]
@@ -116,6 +117,7 @@ class ProductOfPlans:
         return replace(plan, placed=IN_PLACE), plan.placed.back(got)
 
     def codes(self, plan: ProductPlan, sample: Sample | None = None) -> Codes:
+        """Return the codes that a plan writes: all, or those of a sample. Raises DoesNotApplyError."""
         rows, cols = (slice(None), slice(None)) if sample is None else sample
         total = self.total(plan, sample)
         codes = plan.written.codes(total, self.format)
@@ -125,13 +127,13 @@ class ProductOfPlans:
         return codes if sample is not None else plan.placed.put(codes)
 
     def sums_of(self, plan: ProductPlan, at: tuple[int, int], most: int) -> list[tuple[int, int]]:
-        """The float32 pattern of one element's sum over the columns of K before each of up to `most` places."""
+        """Return pairs (columns, float32 pattern): one element's sum before each of `most` ends in K."""
         sample = np.array([at[0]]), np.array([at[1]])
         ends = ends_of_parts(self.a.shape[1], most)
         return [(end, int(self._total(plan, sample, end).view(np.uint32).item())) for end in ends]
 
     def total(self, plan: ProductPlan, sample: Sample | None = None) -> Floats:
-        """The float32 sums before they are written."""
+        """Return the float32 sums before they are written; those of small samples are remembered."""
         if sample is None:
             return self._total(plan, sample)
         if sample[0].size * sample[1].size > LARGEST:
@@ -144,6 +146,7 @@ class ProductOfPlans:
         return self.sums[key]
 
     def _total(self, plan: ProductPlan, sample: Sample | None, end: int | None = None) -> Floats:
+        """Return the float32 sums of a plan over the columns of K before `end`."""
         rows, cols = (slice(None), slice(None)) if sample is None else sample
         sides = [self._side(plan, name)[part] for name, part in (("a", rows), ("b", cols))]
         formats = self._formats(plan)
@@ -173,7 +176,7 @@ class ProductOfPlans:
         return self._ended(plan, total, scales, c)
 
     def _ended(self, plan: ProductPlan, total: Floats, scales: list[Floats | None], c: Floats | None) -> Floats:
-        """What is left to do with a sum: scales of rows or of the tensor, C."""
+        """Return sums after the last steps: scales of rows or of the tensor, and C."""
         if scales[0] is not None and scales[1] is not None and self.blocks == 1:
             is_in = c is not None and plan.accumuland not in (ROUNDED_AGAIN, NOWHERE)
             beginning = c if c is not None and is_in else np.full_like(total, -0.0)
@@ -203,7 +206,7 @@ class ProductOfPlans:
         return np.asarray(scales[part], np.float32)
 
     def another(self, seed: int, *, wide: bool = False) -> "ProductOfPlans":
-        """Codes of all kinds at 24 x 24 with a longer K, and the same kinds of scales."""
+        """Return a product of drawn codes, 24 x 24 with a longer K, and scales of the same shape."""
         random = np.random.default_rng(seed)
         size, more = 24, seed % 3 + 1
         columns = self.group * (self.blocks + more) if self.blocks > 1 else self.a.shape[1] + 64 * more
@@ -224,7 +227,7 @@ class ProductOfPlans:
         return np.asarray(encode(random.normal(0, 1, shape) * 2.0 ** random.integers(-6, 7, shape), format))
 
     def described(self, plan: ProductPlan) -> str:
-        """The plan in words, what is usual left out."""
+        """Return the plan as text, without its usual choices."""
         words = [plan.adder.name]
         if plan.interval:
             words.append(f"a chain for every {plan.interval} columns")
@@ -243,7 +246,7 @@ class ProductOfPlans:
 
 @dataclass(frozen=True)
 class _Range:
-    """Some columns of both operands: their codes, all scales, and the block of scales that each column has."""
+    """A range of K: codes of both operands, all scales, and the block of scales of each column."""
 
     a: Matrix
     b: Matrix
@@ -252,11 +255,11 @@ class _Range:
     blocks: int
 
     def sum(self, plan: ProductPlan, formats: tuple[ElementType, ElementType], c: Floats | None) -> Floats:
-        """The sum of the range from +0, or from C."""
+        """Return the sum of the range from +0, or from C."""
         interval, columns = plan.interval, self.a.shape[1]
         if not interval:
             if self.blocks > 1 or plan.running is not IN_FLOAT32:
-                raise DoesNotApplyError  # scales of blocks are no part of a chain
+                raise DoesNotApplyError  # block scales cannot be applied within a chain
             step = max(plan.adder.k, 1)
             sides = (
                 (_chunks_reversed(self.a, step), _chunks_reversed(self.b, step)) if plan.descends else (self.a, self.b)
@@ -290,6 +293,6 @@ class _Range:
 
 
 def _chunks_reversed(codes: Matrix, step: int) -> Matrix:
-    """The columns in chunks of `step`, the last chunk first, each in its own order."""
+    """Return the columns in chunks of `step`, the last chunk first, each in its own order."""
     padded = np.pad(codes, ((0, 0), (0, -codes.shape[1] % step)))
     return np.ascontiguousarray(padded.reshape(len(codes), -1, step)[:, ::-1].reshape(len(codes), -1))

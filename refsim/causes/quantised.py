@@ -1,4 +1,4 @@
-"""Outputs of a quantiser: codes, scales or both of a known tensor, with every step of every rule done otherwise."""
+"""The outputs of a quantizer of a known tensor: codes, scales or both, with causes in every step of every rule."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -34,15 +34,15 @@ from refsim.formats import F32, Format
 from refsim.scaling.grids import Pair, scale_grid
 
 LARGE = 1 << 14
-"""Elements from which on a plan is refuted by a few rows."""
+"""From this many elements on, a few rows refute a plan."""
 
 
 OF_ELEMENTS = ("read", "keeping", "used", "quotient", "element")
-"""Steps that a kernel may do otherwise in some columns of a block: each element has its own."""
+"""Steps done for each element, which a kernel may do differently in some columns of a block."""
 
 
 class QuantizerOutput(StrEnum):
-    """Which outputs of a quantiser are asked about."""
+    """The outputs of a quantizer that are compared."""
 
     CODES = "codes"
     SCALES = "scales"
@@ -50,13 +50,13 @@ class QuantizerOutput(StrEnum):
 
 
 def grid_of(shape: tuple[int, ...], group: Pair) -> Pair:
-    """Rows and columns of the scales of a tensor."""
+    """Return rows and columns of the grid of a tensor's scales."""
     return scale_grid((shape[-2], shape[-1]), group)
 
 
 @dataclass(frozen=True)
 class QuantizingPlan:
-    """The choices, in the order of the steps; `limit` is the format whose largest value scales are for."""
+    """The choices, in the order of the steps; scales map amax to the largest value of the format `limit`."""
 
     rule: QuantizingRule
     limit: Format
@@ -76,7 +76,10 @@ class QuantizingPlan:
 
 @dataclass(frozen=True, eq=False)
 class QuantizedTensor:
-    """`which` outputs of a tensor x (..., rows, columns): codes, scales in a buffer of `shape`, or both, one behind the other."""
+    """The outputs `which` of a quantized tensor x (..., rows, columns).
+
+    Codes, scales in a buffer of `shape`, or both concatenated. `columns` excludes the zeros that complete a block of x.
+    """
 
     x: Singles
     x_format: Format
@@ -96,6 +99,7 @@ class QuantizedTensor:
         return list(self._causes())
 
     def _causes(self) -> Iterator[Cause]:
+        """Yield every cause that applies to these outputs."""
         element = self.usual.rule.element.to
         for rule in self.rules:
             says = f"the rule {rule.name}"
@@ -110,13 +114,15 @@ class QuantizedTensor:
             yield from reach_causes((self.x.shape[0], self.columns), group, both)
         if self.which == QuantizerOutput.SCALES and self.usual.stored is BY_ROWS:
             for row in code_placings(F32):
-                if row.family is not Family.TRANSPOSED or row is IN_PLACE:  # column by column is a place of scales
+                if (
+                    row.family is not Family.TRANSPOSED or row is IN_PLACE
+                ):  # column by column is already a place of scales
                     yield Cause(
                         row.family, f"outputs lie {row.name}", "placed", row, row.source, int(row is not IN_PLACE)
                     )
 
     def codes(self, plan: QuantizingPlan, sample: FlatSample | None = None) -> Codes:
-        """Codes, scales, or both. Raises DoesNotApplyError for steps that this tensor or rule has not."""
+        """Return codes, scales, or both. Raises DoesNotApplyError for steps that this tensor or rule lacks."""
         if sample is not None:
             return self._sampled(plan, sample)
         with np.errstate(all="ignore"):
@@ -132,7 +138,10 @@ class QuantizedTensor:
             return np.concatenate(words)
 
     def few_rows(self, wrong: NDArray[np.bool_], most: int) -> FlatSample | None:
-        """Rows where most codes differ, and some others; all scales. None for a small tensor, or scales alone."""
+        """Return the rows where most codes differ, some others, and all scales.
+
+        Return None for a small tensor, or for scales alone.
+        """
         if self.which == QuantizerOutput.SCALES or self.x.size < LARGE or self.x.ndim > 2:
             return None
         size = self.x.shape[0] * self.columns
@@ -141,7 +150,7 @@ class QuantizedTensor:
         return FlatSample(rows, np.concatenate([places[rows].reshape(-1), np.arange(size, wrong.size)]))
 
     def is_refuted(self, plan: QuantizingPlan, got: Codes) -> bool:
-        """Whether the scales beside codes, of which there are few, are others already; codes are not looked at."""
+        """Return whether the scales, of which there are few, already differ from `got`; codes are skipped."""
         if self.which != QuantizerOutput.BOTH:
             return False
         steps = (
@@ -159,12 +168,12 @@ class QuantizedTensor:
         if key not in self.made:
             with np.errstate(all="ignore"):
                 made = self._in_buffer(plan, self._grids(plan)[0].stored).reshape(-1)
-            self.made[key] = got, bool((made != got[-self.scales_size :]).any())  # who holds `got` keeps its id
+            self.made[key] = got, bool((made != got[-self.scales_size :]).any())  # holding `got` keeps its id unique
         refuted: bool = self.made[key][1]
         return refuted
 
     def _sampled(self, plan: QuantizingPlan, sample: FlatSample) -> Codes:
-        """The codes of some rows, and all scales."""
+        """Return the codes of some rows, and all scales."""
         if plan.placed is not IN_PLACE:
             return self.codes(plan).reshape(-1)[sample.at]
         with np.errstate(all="ignore"):
@@ -179,7 +188,10 @@ class QuantizedTensor:
             return np.concatenate([each.reshape(-1).astype(np.uint32) for each in (codes, scales)])
 
     def part(self, cause: Cause, made: Codes, got: Codes, want: Codes) -> str | None:
-        """Where the codes of an output are as `made`, and as `want` elsewhere; scales beside them are all as one of the two."""
+        """Return where codes equal `made` while they equal `want` elsewhere, as text; None where nowhere.
+
+        The scales that accompany them must all match one of the two.
+        """
         if self.x.ndim > 2 or self.which == QuantizerOutput.SCALES:
             return None
         size = self.x.shape[0] * self.columns
@@ -190,7 +202,7 @@ class QuantizedTensor:
         return part_of(made, got, want, of_columns=cause.aspect in OF_ELEMENTS)
 
     def alone(self, which: QuantizerOutput) -> "QuantizedTensor":
-        """The same tensor, of which the codes or the scales alone are asked for."""
+        """Return the subject of the same tensor for its codes alone or its scales alone."""
         grid = (*self.x.shape[:-2], *grid_of(self.x.shape, self.usual.rule.group))
         size = self.scales_size or int(np.prod(grid))
         shape = (
@@ -201,7 +213,7 @@ class QuantizedTensor:
         return replace(self, which=which, shape=shape, scales_size=size, made={})
 
     def beside(self, plan: QuantizingPlan) -> str:
-        """What the other output, that nobody gave, would be under a plan, compared with the usual one."""
+        """Return how the output that was not given would compare with the usual one, under a plan."""
         if self.which == QuantizerOutput.BOTH:
             return ""
         which = QuantizerOutput.SCALES if self.which == QuantizerOutput.CODES else QuantizerOutput.CODES
@@ -218,7 +230,7 @@ class QuantizedTensor:
     # ---- the steps ---------------------------------------------------------------------------------------------------
 
     def _grids(self, plan: QuantizingPlan) -> tuple[ScaleGrid, ScaleGrid]:
-        """The scales that are stored, and those that elements are made with."""
+        """Return the scales that are stored, and the scales that elements are divided by."""
         key = (plan.rule, plan.limit, plan.read, plan.peak, plan.bound, plan.tensor, plan.keeping)
         if key not in self.made:
             ruled = self._ruled(plan)
@@ -232,6 +244,7 @@ class QuantizedTensor:
         return found
 
     def _ruled(self, plan: QuantizingPlan) -> ScaleGrid:
+        """Return the scales of the plan's rule."""
         rule = plan.rule
         peak = plan.bound.apply(self._peaks(plan), rule)
         kept = plan.tensor.apply(self._of_tensor(plan))
@@ -267,7 +280,7 @@ class QuantizedTensor:
         return found
 
     def _elements(self, plan: QuantizingPlan, grid: ScaleGrid, rows: NDArray[Any] | None = None) -> Codes:
-        """The codes of some rows, or of all; what was made with the same scales before is not made again."""
+        """Return the codes of some rows, or of all; codes of equal scales are remembered."""
         steps = (plan.rule, plan.read, plan.used, plan.quotient, plan.element)
         had = self.made.get(("elements", *steps))
         if rows is None and had is not None and _is_same(had[0], grid):
@@ -289,6 +302,7 @@ class QuantizedTensor:
         return self.x.shape[-2], self.columns
 
     def _in_buffer(self, plan: QuantizingPlan, scales: NDArray[Any]) -> Codes:
+        """Return scales in their places in the output buffer."""
         codes = np.ascontiguousarray(scales).view(plan.rule.stored_as.code_dtype)
         if codes.ndim > 2:
             return codes
@@ -301,7 +315,7 @@ class QuantizedTensor:
         return np.where(self._beyond_in_scales(plan), codes.dtype.type(0), plan.stored.put(codes, self.scales_size))
 
     def _beyond_in_scales(self, plan: QuantizingPlan) -> NDArray[np.bool_]:
-        """The elements of the buffer that a plan does not reach, or whose place it leaves out."""
+        """Return a mask of the buffer's elements that a plan never writes."""
         grid, reach = grid_of(self.x.shape, plan.rule.group), plan.reach
         marks = np.zeros(self.scales_size, bool)
         if plan.stored.leaves is not None:
@@ -314,6 +328,7 @@ class QuantizedTensor:
     # ---- what the search asks for --------------------------------------------------------------------------------------
 
     def undone(self, plan: QuantizingPlan, got: Codes) -> tuple[QuantizingPlan, Codes]:
+        """Return the plan without its placing, and `got` with its elements moved back."""
         if self.which == QuantizerOutput.CODES:
             return replace(plan, placed=IN_PLACE), plan.placed.back(got)
         if self.which == QuantizerOutput.BOTH and plan.placed is not IN_PLACE:
@@ -325,7 +340,7 @@ class QuantizedTensor:
         return plan, got
 
     def _placed_back(self, placed: Placing, got: Codes) -> Codes:
-        """Codes put back into their places, scales as they are; kept, for two causes of which one is this place."""
+        """Return codes moved back into their places with unchanged scales; the result is remembered."""
         key = ("back", placed, id(got))
         if key not in self.made:
             size = got.size - self.scales_size
@@ -335,7 +350,10 @@ class QuantizedTensor:
         return found
 
     def _with_what_is_left(self, plan: QuantizingPlan, got: Codes) -> Codes:
-        """An output with zeros where a plan does not write. Raises DoesNotApplyError where that is no one code."""
+        """Return an output with zeros where a plan does not write.
+
+        Raises DoesNotApplyError where the output holds several codes there.
+        """
         flat = got.reshape(-1)
         first = flat.size - self.scales_size
         codes, scales = flat[:first], flat[first:]
@@ -349,7 +367,7 @@ class QuantizedTensor:
         return np.concatenate([codes, scales]).reshape(got.shape)
 
     def _with_pads(self, plan: QuantizingPlan, got: Codes) -> Codes:
-        """An output with zeros where the layout has pads: what lies there is not asked."""
+        """Return an output with zeros in the padding of its layout, which may hold anything."""
         places, _ = plan.stored.places(grid_of(self.x.shape, plan.rule.group))
         first = got.size - self.scales_size
         found = got.reshape(-1).copy()
@@ -359,14 +377,14 @@ class QuantizedTensor:
         return found.reshape(got.shape)
 
     def another(self, seed: int, *, wide: bool = False) -> "QuantizedTensor":
-        """Values of many magnitudes, blocks of subnormals and of zeros among them."""
+        """Return a tensor of drawn values of many magnitudes, with blocks of subnormals and of zeros."""
         random = np.random.default_rng(seed)
         drawn = random.normal(0, 1, self.x.shape) * 2.0 ** random.integers(-130, 100, (*self.x.shape[:-1], 1))
         x = np.where(random.random(self.x.shape) < 0.05, 0, drawn).astype(np.float32)
         return replace(self, x=x, x_format=F32, made={})
 
     def described(self, plan: QuantizingPlan) -> str:
-        """The plan in words, what is usual left out."""
+        """Return the plan as text, without its usual choices."""
         words = [f"quantised by the rule {plan.rule.name}"]
         steps = (plan.read, plan.peak, plan.bound, plan.tensor, plan.used, plan.quotient, plan.element)
         words += [step.name for step in steps if step.rank]
@@ -374,18 +392,19 @@ class QuantizedTensor:
 
 
 def _family_of_rules(had: QuantizingRule, chosen: QuantizingRule) -> str:
-    """Rules of groups that differ in what becomes of a NaN alone are of that family."""
+    """Return the family of a change of rules: NaN where the rules differ only in their treatment of NaN."""
     one, other = (rule.name.rpartition(", NaN ")[0] for rule in (had, chosen))
     return Family.NAN if one and one == other else Family.SCALE_RULE
 
 
 def _is_same(one: ScaleGrid, other: ScaleGrid) -> bool:
-    """Whether two grids are the same bits."""
+    """Return whether two grids are equal in every bit."""
     pairs = ((getattr(one, name), getattr(other, name)) for name in ("peak", "kept", "stored", "value"))
     return one.is_unrounded == other.is_unrounded and all(a.tobytes() == b.tobytes() for a, b in pairs)
 
 
 def _magnitudes(patterns: NDArray[np.uint32], counts_nan: bool) -> NDArray[np.uint32]:
+    """Return patterns without signs, NaN as 0 unless it counts."""
     found = patterns & MAGNITUDE_MASK
     return found if counts_nan else np.where(found > INFINITE_MAGNITUDE, np.uint32(0), found)
 

@@ -1,4 +1,4 @@
-"""What a quantiser read, as a user has it: the tensor, what it was quantised to, and which outputs are asked about."""
+"""The input of a quantizer as a user has it: the tensor, the target format, and the outputs that are compared."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -34,13 +34,13 @@ _BLOCKS = {name for row in BLOCK_FORMATS for name in (row.name, *row.aliases)}
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class QuantizedFrom(FieldsCard):
-    """What a quantiser read: `x`, values of bfloat16, float16 or float32, or codes with their `x_format`.
+    """The input of a quantizer: `x`, values of bfloat16, float16 or float32, or codes with their `x_format`.
 
-    `to`: a block format (mxfp8, mxfp4, nvfp4, ...), FP8 groups of "1x128" or "128x128", or "tensor", FP8 with one scale.
-    `recipe` is what is usual there, by default what `refsim.quantize` takes. `scales` and `want_scales` are the second outputs,
-    beside codes A and B: one cause then has to explain both. `layout` is where scales are meant to lie, a name of
-    `layouts.scale_layout`, where they are not row by row. `tensor_scale` is what the recipe keeps of the tensor where that was
-    given (NVFP4), `eps` bounds amax from below. A row of x that ends within a block goes on with zeros.
+    `to`: a block format (mxfp8, mxfp4, nvfp4, ...), FP8 groups of "1x128" or "128x128", or "tensor", FP8 with one
+    scale. `recipe` is the reference, by default the one that `refsim.quantize` uses. `scales` and `want_scales` are the
+    second outputs, for codes A and B: one cause then has to explain both. `layout` is the intended layout of scales, a
+    name of `layouts.scale_layout`, where they are not row by row. `tensor_scale` is the factor of the tensor where it
+    was given (NVFP4), `eps` bounds amax from below. A row of x that ends within a block is completed with zeros.
     QuantizedFrom(x=x, to="mxfp8") explains codes of x's shape, or scales.
     """
 
@@ -56,16 +56,19 @@ class QuantizedFrom(FieldsCard):
 
     @property
     def codes_of_scales(self) -> Format:
-        """What scales are codes of, where they are no float32: UE4M3 of NVFP4, else E8M0."""
+        """Return the format of scale codes: UE4M3 for NVFP4, else E8M0."""
         return E8M0 if self.to in (*GROUPS, TENSOR) else block_format(self.to).scale
 
     def meant(self, format: Format) -> Format:
-        """What an output holds: arrays of E4M3 are scales of NVFP4 where no codes are E4M3."""
+        """Return the format that an output holds: E4M3 arrays are UE4M3 scales where NVFP4 has no E4M3 codes."""
         is_scale = format is E4M3 and self.to in _BLOCKS and block_format(self.to).scale is UE4M3
         return UE4M3 if is_scale else format
 
     def explained(self, shape: tuple[int, ...], format: Format) -> "QuantizedTensor":
-        """Codes or scales, whichever has that shape, or both. Raises RefsimError where neither has."""
+        """Return the subject of codes or of scales, whichever has that shape.
+
+        Raises RefsimError where neither has it.
+        """
         if self.to not in {*_BLOCKS, *GROUPS, TENSOR}:
             raise unknown("quantisation", self.to, [*(row.name for row in BLOCK_FORMATS), *GROUPS, TENSOR])
         x, columns = self._in_blocks()
@@ -84,7 +87,7 @@ class QuantizedFrom(FieldsCard):
         return self._tensor(x, held, rules[0].element.to, QuantizerOutput.SCALES, shape, format, store)
 
     def with_scales(self, subject: "QuantizedTensor") -> "QuantizedTensor":
-        """The subject of codes with its scales beside it. Raises RefsimError where these are none of x's."""
+        """Return the subject of codes with their scales. Raises RefsimError for scales that do not fit x."""
         given = [
             None if each is None else self._words(name, each)
             for name, each in (("scales", self.scales), ("want_scales", self.want_scales))
@@ -108,14 +111,14 @@ class QuantizedFrom(FieldsCard):
         )
 
     def _words(self, name: str, scales: ArrayLike) -> Codes:
-        """The words of scales; an array that knows its format must be of those that are stored there."""
+        """Return scales as unsigned codes; an array with a known dtype must have the format of the scales."""
         held = format_held(array_of(name, scales).dtype)
         if held not in (None, F32):
             held_codes(scales, self.codes_of_scales, name)
         return words_of(scales)
 
     def _in_blocks(self) -> tuple[Singles, int]:
-        """x in whole blocks, and the least number of columns of which it may be made."""
+        """Return x in whole blocks, and the least number of columns that complete to this width."""
         x = wide_values(self.x, self.x_format)
         if x.ndim < 2:
             raise RefsimError("bad-shape", f"x has shape {x.shape}", rule="(..., rows, columns)")
@@ -135,6 +138,7 @@ class QuantizedFrom(FieldsCard):
         format: Format,
         store: ScaleStore = BY_ROWS,
     ) -> "QuantizedTensor":
+        """Return the subject of one output of x."""
         rules = self._rules(x.shape, element, format if which == QuantizerOutput.SCALES else None)
         size = int(np.prod(shape)) if which == QuantizerOutput.SCALES else 0
         plan = QuantizingPlan(rules[0], limit=rules[0].element.to, stored=store)
@@ -143,12 +147,12 @@ class QuantizedFrom(FieldsCard):
         return QuantizedTensor(x, held, rules, which, shape, format, plan, size, columns, variants)
 
     def _variants(self) -> Iterator[Cause]:
-        """The usual rule of a block format with one of its rows otherwise."""
+        """Yield the usual rule of a block format with one of its settings changed."""
         for kind, says, rule in block_variants(self.to, self.recipe):
             yield Cause(_VARIED[kind], says, "rule", self._kept(self._bounded(rule)), rule.source, 2)
 
     def _rules(self, shape: tuple[int, ...], element: Format, scale: Format | None) -> tuple[QuantizingRule, ...]:
-        """Every rule for `to` whose scales are of a format, float32 where that is open; the usual one first."""
+        """Return the rules for `to` whose scales have a format (None: any), the usual one first."""
         if self.to in (*GROUPS, TENSOR):
             return tuple(self._bounded(row) for row in self._group_rules(shape, element, scale or F32))
         rules = tuple(self._bounded(row) for row in block_rules(self.to, self.recipe))
@@ -156,7 +160,7 @@ class QuantizedFrom(FieldsCard):
         return rules if scale in (None, rules[0].stored_as) else ()
 
     def _kept(self, rule: QuantizingRule) -> QuantizingRule:
-        """The rule with the tensor's factor where that was given."""
+        """Return the rule with the given factor of the tensor, if any."""
         if self.tensor_scale is None:
             return rule
         kept = np.array([tensor_factor(self.tensor_scale, block_format(self.to))], np.float32)
@@ -190,12 +194,12 @@ def _wide_format(x: ArrayLike, named: str | Format | None) -> Format:
 
 
 def joined(codes: ArrayLike, scales: ArrayLike) -> Codes:
-    """Codes and scales one behind the other, as QuantizedTensor gives them for both."""
+    """Return codes and scales concatenated in 32 bits, in the order that QuantizedTensor returns both."""
     return np.concatenate([words_of(each).reshape(-1).astype(np.uint32) for each in (codes, scales)])
 
 
 def words_of(scales: ArrayLike) -> Codes:
-    """Patterns of float32, codes as they are."""
+    """Return float32 as bit patterns, and codes unchanged."""
     given = native(array_of("scales", scales))
     held = format_held(given.dtype)
     if held is not None:
@@ -204,5 +208,5 @@ def words_of(scales: ArrayLike) -> Codes:
 
 
 def _flattened(shape: tuple[int, ...], of: tuple[int, ...]) -> tuple[int, ...]:
-    """The shape of one matrix of scales where there are several matrices."""
+    """Return the shape of the scales of one matrix where there are several matrices."""
     return shape[len(of) - 2 :] if shape[: len(of) - 2] == of[:-2] else shape

@@ -1,4 +1,4 @@
-"""What a quantiser does otherwise between reading x and storing codes and scales: rows of causes, step by step."""
+"""Causes between a quantizer's read of x and its stored codes and scales, step by step."""
 
 import functools
 from collections.abc import Callable, Iterator
@@ -26,6 +26,7 @@ def _as_read(x: Singles, format: Format) -> Singles:
 
 
 def _narrowed(narrow: Format, x: Singles, format: Format) -> Singles:
+    """Return x rounded to a narrower format first."""
     if format.mantissa_bits <= narrow.mantissa_bits:
         raise DoesNotApplyError
     return decode(encode(x, narrow), narrow, np.float32)
@@ -36,7 +37,7 @@ def _without_subnormals(x: Singles, format: Format) -> Singles:
 
 
 def _misread(other: Format, x: Singles, format: Format) -> Singles:
-    """Codes of 16 bits taken for those of the other such format."""
+    """Return codes of 16 bits read as the other 16-bit format."""
     if format is other or format.bits != other.bits:
         raise DoesNotApplyError
     return decode(encode(x, format), other, np.float32)
@@ -67,14 +68,17 @@ FLOORS = (0.0, 1e-12, 1e-10, 1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 2.0**-126, 2.0*
 
 
 def _bounded(floor: float, peak: Singles, rule: QuantizingRule) -> Singles:
+    """Return the largest magnitudes, raised to at least `floor`; `rule` is there for the signature of the step."""
     return np.asarray(np.maximum(peak, np.float32(floor)), np.float32)
 
 
 def _scale_bounded(floor: float, peak: Singles, rule: QuantizingRule) -> Singles:
+    """Return the largest magnitudes, raised so that a scale is at least `floor`."""
     return np.asarray(np.maximum(peak, np.float32(floor) * np.float32(rule.element.to.max_value)), np.float32)
 
 
 def _added(eps: float, peak: Singles, rule: QuantizingRule) -> Singles:
+    """Return the largest magnitudes plus `eps`."""
     return np.asarray(peak + np.float32(eps), np.float32)
 
 
@@ -111,6 +115,7 @@ def _own(row: Any, block: Any, shape: Pair) -> tuple[Any, Any]:
 
 
 def _from_place(place: Places, grid: ScaleGrid, rule: QuantizingRule) -> NDArray[Any]:
+    """Return the stored scales with each one taken from another place of the grid."""
     rows, blocks = grid.stored.shape[-2:]
     found: NDArray[Any] = grid.stored[
         (..., *place(np.arange(rows)[:, None], np.arange(blocks)[None, :], (rows, blocks)))
@@ -151,13 +156,14 @@ def _uses() -> Iterator[ChangedStep]:
 
 
 def _stored(grid: ScaleGrid, values: Any, rule: QuantizingRule, rounding: Any = "nearest-even") -> NDArray[Any]:
-    """Values as scales are kept."""
+    """Return values in the format of stored scales."""
     if rule.stored_as is F32:
         return np.asarray(values, np.float32)
     return np.asarray(encode(np.asarray(values, np.float64), rule.stored_as, rounding), grid.stored.dtype)
 
 
 def _power(round_power: Callable[[Any], Any], grid: ScaleGrid, rule: QuantizingRule) -> NDArray[Any]:
+    """Return scales as powers of two, with exponents rounded by `round_power`."""
     with np.errstate(all="ignore"):
         exponents = round_power(np.log2(grid.value.astype(np.float64)))
         return _stored(grid, np.exp2(exponents), rule)
@@ -184,7 +190,7 @@ def _written(rounding: str, grid: ScaleGrid, rule: QuantizingRule) -> NDArray[An
 
 
 def _above_cut(bits: int, grid: ScaleGrid, rule: QuantizingRule) -> NDArray[Any]:
-    """The power of two above amax / MAX of which so many bits behind the point are looked at."""
+    """Return the power of two above amax / MAX where only the first `bits` fraction bits count."""
     words = np.ascontiguousarray(grid.value).view(np.uint32)
     seen = np.uint32((1 << bits) - 1 << F32.mantissa_bits - bits)
     codes = np.clip((words >> F32.mantissa_bits) + ((words & seen) != 0), 1, 254).astype(np.uint32)
@@ -195,7 +201,7 @@ def _above_cut(bits: int, grid: ScaleGrid, rule: QuantizingRule) -> NDArray[Any]
 
 
 def _by_reciprocal(grid: ScaleGrid, rule: QuantizingRule) -> NDArray[Any]:
-    """amax times 1 / MAX, which is rounded, where the rule divides; up to a power of two where its scales are."""
+    """Return amax times the rounded 1 / MAX; rounded up to a power of two where the rule's scales are."""
     values = grid.peak * (np.float32(1) / np.float32(rule.element.to.max_value))
     if rule.stored_as is F32 and not (np.frexp(grid.stored)[0] == 0.5).all():
         return np.asarray(values, np.float32)
@@ -203,11 +209,12 @@ def _by_reciprocal(grid: ScaleGrid, rule: QuantizingRule) -> NDArray[Any]:
 
 
 def _of_quotient(grid: ScaleGrid, rule: QuantizingRule) -> NDArray[Any]:
-    """1 / (MAX / amax), rounded twice."""
+    """Return 1 / (MAX / amax), rounded twice."""
     return _stored(grid, np.float32(1) / (np.float32(rule.element.to.max_value) / grid.peak), rule)
 
 
 def _of_subnormals(code: int, grid: ScaleGrid, rule: QuantizingRule) -> NDArray[Any]:
+    """Return E8M0 scales with one code for every amax / MAX of at most 2^-127."""
     if rule.stored_as is not E8M0:
         raise DoesNotApplyError
     is_tiny = (grid.value > 0) & (grid.value <= np.float32(2.0**-127))
@@ -225,10 +232,12 @@ def _without_bias(grid: ScaleGrid, rule: QuantizingRule) -> NDArray[Any]:
 
 
 def _of_zeros(value: float, grid: ScaleGrid, rule: QuantizingRule) -> NDArray[Any]:
+    """Return scales with one value where amax is at most its bound."""
     return np.where(grid.peak <= np.float32(rule.floor), _stored(grid, np.float32(value), rule), grid.stored)
 
 
 def _of_nan(value: float, grid: ScaleGrid, rule: QuantizingRule) -> NDArray[Any]:
+    """Return scales with one value where amax is NaN."""
     return np.where(np.isnan(grid.peak), _stored(grid, np.float32(value), rule), grid.stored)
 
 
@@ -268,9 +277,9 @@ _CHANGES: tuple[tuple[str, Family, Callable[[ScaleGrid, QuantizingRule], NDArray
 
 @dataclass(frozen=True)
 class Keeping:
-    """A change of scales, and where it is seen: what is `stored`, what elements are made with, or both.
+    """A change of scales, and where it acts: in the stored scales, in the scales that elements use, or both.
 
-    `value`: numbers that elements are made with instead of what scales are rounded to.
+    `value` returns the numbers that elements use in place of rounded scales.
     """
 
     change: Callable[[ScaleGrid, QuantizingRule], NDArray[Any]] | None = None
@@ -284,7 +293,7 @@ def _before_rounding(grid: ScaleGrid, rule: QuantizingRule) -> Singles:
 
 
 def _flushed_factors(grid: ScaleGrid, rule: QuantizingRule) -> Singles:
-    """Scales whose reciprocals are subnormal, as if these were zeros."""
+    """Return scales whose subnormal reciprocals count as zeros."""
     scales = rule.decoded(grid.stored)
     return np.where(scales > np.float32(2.0**126), np.float32(np.inf), scales)
 
@@ -293,6 +302,7 @@ SCALES_AS_RULED = Keeping()
 
 
 def _keepings() -> Iterator[Cause]:
+    """Yield the causes in stored and used scales: aspect `keeping`."""
     source = OCP_MX["section 6.3"]
 
     def row(family: Family, says: str, keeping: Keeping, rank: int = 1) -> Cause:
@@ -354,12 +364,12 @@ def _tensors() -> Iterator[ChangedStep]:
 
 @functools.cache
 def limits_of(element: Format) -> tuple[Format, ...]:
-    """Formats whose largest value a scale may be for by mistake, the right one first."""
+    """Return formats whose largest value a scale may use by mistake, the right format first."""
     return (element, *(row for row in (E4M3FNUZ, E5M2, E2M1, *FORMATS[:2]) if row.max_value != element.max_value))
 
 
 def quantiser_causes(element: Format) -> Iterator[Cause]:
-    """The rows of causes between x and what is converted."""
+    """Yield the causes between x and the values that are converted."""
     steps = {
         "read": _readings(),
         "peak": peaks(),

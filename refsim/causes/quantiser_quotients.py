@@ -1,4 +1,4 @@
-"""What is converted to elements made otherwise than the rule says, from right scales: rows of causes."""
+"""Causes in the value that is converted to an element, given right scales."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -27,7 +27,7 @@ def _as_ruled(x: Singles, grid: ScaleGrid, rule: QuantizingRule) -> Singles:
 
 
 def _of_amax(way: str, x: Singles, grid: ScaleGrid, rule: QuantizingRule) -> Singles:
-    """By the block's amax itself, whatever its scale is rounded to and whatever is kept of the tensor."""
+    """Return x scaled by its block's amax, regardless of the rounded scale and of the tensor's factor."""
     largest = np.float32(rule.element.to.max_value)
     if way == "times MAX / amax":
         return np.asarray(x * (largest / grid.peak), np.float32)
@@ -36,7 +36,7 @@ def _of_amax(way: str, x: Singles, grid: ScaleGrid, rule: QuantizingRule) -> Sin
 
 
 def _divided(by_reciprocal: bool, x: Singles, grid: ScaleGrid, rule: QuantizingRule) -> Singles:
-    """By the stored scale; of a rule that keeps a factor of the tensor it is no quotient of x alone."""
+    """Return x divided by the stored scale. Raises DoesNotApplyError for rules with a factor of the tensor."""
     if not (grid.kept == 1).all():
         raise DoesNotApplyError
     scales = grid.value if grid.is_unrounded else rule.decoded(grid.stored)
@@ -44,7 +44,10 @@ def _divided(by_reciprocal: bool, x: Singles, grid: ScaleGrid, rule: QuantizingR
 
 
 def _in(narrow: Format, has_wide_product: bool, x: Singles, grid: ScaleGrid, rule: QuantizingRule) -> Singles:
-    """Both factors rounded to a narrow type first; their product is rounded to it too, or to float32 alone."""
+    """Return the product of x and its factor, both rounded to a narrow format first; the product is rounded to it too.
+
+    `has_wide_product`: the product is rounded to float32 only.
+    """
     factors = rule.scaled(np.ones_like(x), grid)
     one, other = (decode(encode(each, narrow), narrow, np.float32) for each in (x, factors))
     product = np.asarray(one * other, np.float32)
@@ -55,6 +58,7 @@ def _in(narrow: Format, has_wide_product: bool, x: Singles, grid: ScaleGrid, rul
 
 
 def _kept(change: str, x: Singles, grid: ScaleGrid, rule: QuantizingRule) -> Singles:
+    """Return x scaled with the tensor's factor inverted or left out."""
     if (grid.kept == 1).all():
         raise DoesNotApplyError
     kept = _ONE / grid.kept if change == "inverted" else np.ones_like(grid.kept)
@@ -73,7 +77,7 @@ def _is_nan(grid: ScaleGrid, rule: QuantizingRule) -> NDArray[np.bool_]:
 
 
 def _times(marked: Marks, factor: float, x: Singles, grid: ScaleGrid, rule: QuantizingRule) -> Singles:
-    """Elements of marked blocks times a factor, all others by the rule."""
+    """Return x times a factor in marked blocks, and scaled by the rule in all others."""
     marks = marked(grid, rule)
     if not marks.any():
         raise DoesNotApplyError
@@ -90,7 +94,7 @@ _SPECIAL: tuple[tuple[str, Family, Marks, tuple[float, ...]], ...] = (
 
 
 def quotients() -> Iterator[ChangedStep]:
-    """Every way to what is converted, that of the rule first."""
+    """Yield every way to compute the value that is converted, the rule's first."""
     mul, rule = PTX["mul.rn, div.rn, rcp.rn"], OCP_MX["section 6.3"]
     yield AS_RULED
     for way in ("times MAX / amax", "divided by amax / MAX", "times 1 / (amax / MAX)"):

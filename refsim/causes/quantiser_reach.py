@@ -1,4 +1,4 @@
-"""How far a quantiser gets: rows and columns whose codes and scales nobody wrote, seen in both outputs: rows of causes."""
+"""Causes in how far a quantizer gets: rows and columns whose codes and scales stay uninitialized."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -17,9 +17,9 @@ Marks = NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class Reach:
-    """Elements below `rows` and `columns` are made, -1: all of them; the others hold what was there before.
+    """Elements below `rows` and `columns` are written (-1: all of them); the others hold what memory held before.
 
-    `is_packed`: scales lie as if there were no more than those. `has_codes` False: codes are made, scales behind the end hold 0.
+    `is_packed`: scales lie as if the tensor ended there. `has_codes` False: codes are all written, later scales hold 0.
     """
 
     name: str
@@ -29,11 +29,11 @@ class Reach:
     has_codes: bool = True
 
     def of(self, shape: Pair) -> Pair:
-        """Rows and columns of a matrix of `shape` that are reached."""
+        """Return the rows and columns of a matrix of `shape` that are written."""
         return (shape[0] if self.rows < 0 else self.rows, shape[1] if self.columns < 0 else self.columns)
 
     def beyond_in_codes(self, shape: Pair) -> Marks:
-        """The elements that nobody wrote."""
+        """Return a mask of the codes that are uninitialized."""
         marks = np.zeros(shape, bool)
         if self.has_codes:
             rows, columns = self.of(shape)
@@ -41,12 +41,12 @@ class Reach:
         return marks
 
     def grid_of(self, shape: Pair, group: Pair) -> Pair:
-        """Rows and blocks of the scales that are reached; without codes a block that is cut has none."""
+        """Return rows and blocks of the scales that are written; without codes, a cut block has no scale."""
         rows, columns = self.of(shape)
         return -(-rows // group[0]), -(-columns // group[1])
 
     def beyond_in_scales(self, store: ScaleStore, grid: Pair, reached: Pair, size: int) -> Marks:
-        """The elements of a buffer of scales that nobody wrote, or that hold 0 for the scale of a block that is cut."""
+        """Return a mask of the buffer's scales that are uninitialized, or that hold 0 for a cut block."""
         if self.is_packed:
             _, written = store.places(reached) if min(reached) else (None, 0)
             return np.arange(size) >= written
@@ -67,7 +67,7 @@ EVERYTHING = Reach("all rows and columns are reached")
 
 
 def reaches(shape: Pair, group: Pair, has_codes: bool) -> Iterator[Reach]:
-    """Every reach of a matrix, all of it first; without codes those alone in which scales lack."""
+    """Yield every reach of a matrix, the full one first; without codes, only those that miss scales."""
     yield EVERYTHING
     rows, columns = shape
     whole = columns // group[1] * group[1]
@@ -91,7 +91,7 @@ def reaches(shape: Pair, group: Pair, has_codes: bool) -> Iterator[Reach]:
 
 
 def reach_causes(shape: Pair, group: Pair, has_codes: bool) -> Iterator[Cause]:
-    """The rows of causes in how far a quantiser gets."""
+    """Yield the causes in how far a quantizer gets."""
     for reach in reaches(shape, group, has_codes):
         yield Cause(
             Family.TAIL, reach.name, "reach", reach, PTX["st: guarded by a bound"], int(reach is not EVERYTHING)
@@ -99,9 +99,9 @@ def reach_causes(shape: Pair, group: Pair, has_codes: bool) -> Iterator[Cause]:
 
 
 def blanked(codes: Codes, marks: Marks) -> Codes:
-    """An output with zeros where nobody wrote. Raises DoesNotApplyError where it holds several codes there.
+    """Return an output with zeros where it is uninitialized. Raises DoesNotApplyError for several codes there.
 
-    Two that alternate by columns are one byte of two codes.
+    Two codes that alternate by columns count as one, since they make one byte of 4-bit codes.
     """
     if any(np.unique(codes[..., k::2][marks[..., k::2]]).size > 1 for k in (0, 1)):
         raise DoesNotApplyError
@@ -109,7 +109,7 @@ def blanked(codes: Codes, marks: Marks) -> Codes:
 
 
 def is_one_byte(codes: Codes, scales: Codes, code_bits: int) -> bool:
-    """Whether codes and scales that nobody wrote are the same byte again and again, as memory is filled."""
+    """Return whether codes and scales repeat one byte, as memory does that was filled before the run."""
     first = [int(each) for each in codes.reshape(-1)[:2]]
     byte = first[0] if code_bits == 8 else first[0] | first[-1] << 4
     return int(scales.reshape(-1)[0]) in (byte, byte * 0x01010101)

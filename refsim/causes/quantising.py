@@ -1,4 +1,4 @@
-"""Rules of quantisers step by step: amax of a block, its scale as it is stored, what is converted; each step may be changed."""
+"""Rules of quantizers in steps that a cause can change: amax of a block, its stored scale, the converted value."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -32,9 +32,9 @@ CASTS = DEEPGEMM["per_token_cast_to_fp8 and per_block_cast_to_fp8"]
 
 @dataclass(frozen=True, eq=False)
 class ScaleGrid:
-    """The scales of all blocks: the largest magnitudes, what is `kept` of the tensor, codes (or float32) as they are stored.
+    """The scales of all blocks: largest magnitudes, the tensor's factor `kept`, and stored codes or float32.
 
-    `value`: the scales before they were rounded, float32; `is_unrounded`: elements are made with those.
+    `value`: the scales before rounding, float32; `is_unrounded`: elements use those.
     """
 
     peak: Singles
@@ -46,11 +46,11 @@ class ScaleGrid:
 
 @dataclass(frozen=True, eq=False)
 class QuantizingRule:
-    """One library's way: `scale(peak, kept, limit)` are stored scales and their values before rounding.
+    """The rule of one library: `scale(peak, kept, limit)` returns stored scales and their values before rounding.
 
-    `scaled(x, grid)` is what the conversion `element` takes; all arrays of the grid are spread over x. `limit` is the format
-    whose largest value scales are for, `floor` what bounds amax from below, `stored_as` holds a scale. `tensor_counts_nan`:
-    whether a NaN is the tensor's largest, where that is not as in blocks.
+    `scaled(x, grid)` returns the value that the conversion `element` takes; all arrays of the grid are spread over x.
+    Scales map amax to the largest value of `limit`; `floor` bounds amax from below; `stored_as` is the format of a
+    scale. `tensor_counts_nan`: whether a NaN counts as the tensor's largest value, where that differs from blocks.
     """
 
     name: str
@@ -66,7 +66,7 @@ class QuantizingRule:
     tensor_counts_nan: bool | None = None
 
     def decoded(self, stored: NDArray[Any]) -> Singles:
-        """Stored scales as numbers."""
+        """Return stored scales as float32."""
         return stored if stored.dtype == np.float32 else decode(stored, self.stored_as, np.float32)
 
 
@@ -78,6 +78,7 @@ def _one(peak: Singles) -> Singles:
 
 
 def _mx(to: str, recipe: MxRecipe) -> QuantizingRule:
+    """Return the rule of an MX recipe for a block format."""
     row = block_format(to)
     element = policy_row(recipe.policy, row.element).rule
     table = multiplier_table(recipe)
@@ -102,6 +103,7 @@ def _mx(to: str, recipe: MxRecipe) -> QuantizingRule:
 
 
 def _nvfp4(to: str, recipe: Nvfp4Recipe) -> QuantizingRule:
+    """Return the rule of an NVFP4 recipe."""
     row = block_format(to)
 
     def scale(peak: Singles, kept: Singles, limit: Format) -> tuple[NDArray[Any], Singles]:
@@ -129,6 +131,7 @@ QUOTIENT_WORDS = {
 
 
 def _quotient(name: str, largest: np.float32, x: Singles, scales: Singles, peak: Singles) -> Singles:
+    """Return x scaled in the named way: quotient, reciprocal, approximate reciprocal, or MAX / amax."""
     if name == QUOTIENTS[1]:
         return np.asarray(x / scales, np.float32)
     if name == "approximate":
@@ -137,6 +140,8 @@ def _quotient(name: str, largest: np.float32, x: Singles, scales: Singles, peak:
 
 
 def _group_rule(group: Grid, to: Format, kind: ScaleKind, quotient: str, nan: str) -> QuantizingRule:
+    """Return the rule of FP8 groups with one kind of scale, one quotient and one treatment of NaN."""
+
     def scale(peak: Singles, kept: Singles, limit: Format) -> tuple[NDArray[Any], Singles]:
         return np.asarray(scales_of(peak, limit, kind)[1]), np.asarray(peak / np.float32(limit.max_value), np.float32)
 
@@ -157,7 +162,7 @@ def _group_rule(group: Grid, to: Format, kind: ScaleKind, quotient: str, nan: st
 
 
 def group_rules(group: Grid, to: Format, scale: Format) -> Iterator[QuantizingRule]:
-    """Every kind of scale that `scale` holds, with every quotient and way of NaN; the usual one first."""
+    """Yield a rule for every kind of scale that `scale` holds, every quotient and treatment of NaN, usual first."""
     for kind, quotient, nan in product(SCALE_KINDS, QUOTIENT_WORDS, NAN_RULES):
         if kind.format is scale and not (kind.is_power_of_two and quotient != QUOTIENTS[0]):
             yield _group_rule(group, to, kind, quotient, nan)
@@ -167,7 +172,7 @@ def group_rules(group: Grid, to: Format, scale: Format) -> Iterator[QuantizingRu
 
 
 def tensor_rules(shape: Grid, to: Format) -> Iterator[QuantizingRule]:
-    """s = MAX / max(amax, eps), and what undoes it is stored: 1 / s; or amax / MAX, and a quotient."""
+    """Yield the rules with one scale for the tensor: 1 / (MAX / amax) or amax / MAX is stored, with each quotient."""
     largest, source = np.float32(to.max_value), CASTS
 
     def scale(stores: str, peak: Singles, kept: Singles, limit: Format) -> tuple[NDArray[Any], Singles]:
@@ -195,7 +200,7 @@ def tensor_rules(shape: Grid, to: Format) -> Iterator[QuantizingRule]:
 
 
 def block_variants(to: str, recipe: str | None) -> Iterator[tuple[str, str, QuantizingRule]]:
-    """The rule of `recipe` with one of its rows otherwise: what kind of change, in words, and the rule."""
+    """Yield the rule of `recipe` with one setting changed: the kind of change, its text, and the rule."""
     usual = recipe_named(recipe, to)
     other_nan = NAN_RULES[0] if usual.nan == NAN_RULES[1] else NAN_RULES[1]
     counts = "counts" if other_nan == NAN_RULES[0] else "does not count"
@@ -221,7 +226,7 @@ def block_variants(to: str, recipe: str | None) -> Iterator[tuple[str, str, Quan
 
 
 def block_rules(to: str, recipe: str | None) -> Iterator[QuantizingRule]:
-    """The rules of a block format, that of `recipe` first."""
+    """Yield the rules of a block format, the rule of `recipe` first."""
     usual = recipe_named(recipe, to)
     for row in (usual, *(row for row in recipes_of(to) if row is not usual)):
         yield _mx(to, row) if isinstance(row, MxRecipe) else _nvfp4(to, row)

@@ -1,4 +1,4 @@
-"""How operands are read: as the codes that they are, or as another format's, flushed, transposed, swizzled, cut short."""
+"""How operands are read: their codes, or codes of another format, flushed, transposed, swizzled, or cut short."""
 
 import functools
 from collections.abc import Callable, Iterator
@@ -21,7 +21,7 @@ Matrix = NDArray[Any]
 
 @dataclass(frozen=True)
 class OperandReading:
-    """What a kernel takes an operand for: its codes moved or changed, and the format that they are decoded by (None: its own)."""
+    """How a kernel reads an operand: codes moved or changed, then decoded as `format` (None: its own)."""
 
     name: str
     family: Family
@@ -31,7 +31,7 @@ class OperandReading:
     rank: int = 1
 
     def read(self, codes: Matrix, format: ElementType) -> tuple[Matrix, ElementType]:
-        """The codes and the format that products are made of."""
+        """Return the codes and the format from which products are computed."""
         return codes if self.change is None else self.change(codes, format), self.format or format
 
 
@@ -39,9 +39,9 @@ AS_IT_IS = OperandReading("as it is", Family.FORMAT, PTX["mma, operands"], rank=
 
 
 def chunks_moved(matrix: Matrix, width_bytes: int, count: int, shift: int) -> Matrix | None:
-    """Chunk c of row r changes places with chunk c ^ (r >> shift) % count; None where the rows are not of such chunks.
+    """Return the matrix with chunk c of row r exchanged with chunk c ^ (r >> shift) % count.
 
-    `width_bytes` stay together, 0: one element.
+    `width_bytes` bytes stay together, 0: one element. Return None where the rows are not made of such chunks.
     """
     size = matrix.dtype.itemsize
     width = max(1, width_bytes // size) if width_bytes else 1
@@ -67,13 +67,13 @@ def _transposed(codes: Matrix, format: ElementType) -> Matrix:
 
 
 def _transposed_in_place(codes: Matrix, format: ElementType) -> Matrix:
-    """The words of a matrix (rows, K) read as if they were (K, rows)."""
+    """Return the memory of a matrix (rows, K) read as if its shape were (K, rows)."""
     return np.ascontiguousarray(codes.reshape(codes.shape[::-1]).T)
 
 
-def _flushed(codes: Matrix, format: ElementType) -> Matrix:
+def _with_subnormals_flushed(codes: Matrix, format: ElementType) -> Matrix:
     assert isinstance(format, Format)
-    magnitude = codes & codes.dtype.type(format.code_limit - 1 ^ format.sign_mask)
+    magnitude = codes & codes.dtype.type((format.code_limit - 1) ^ format.sign_mask)
     return np.where(magnitude < (1 << format.mantissa_bits), codes & codes.dtype.type(format.sign_mask), codes)
 
 
@@ -83,18 +83,18 @@ CHUNK_PATTERNS = (
     (0, 16, 0),
     (0, 8, 0),
 )
-"""Swizzles of a tile's rows: bytes that stay together (0: one element), how many change places, row bits passed over."""
+"""Swizzles of a tile's rows: bytes that stay together (0: one element), chunks that are exchanged, row bits skipped."""
 
 
 def _flushed_below(least: float, codes: Matrix, format: ElementType) -> Matrix:
-    """Numbers that were a narrower format's subnormals before they were widened."""
+    """Return zeros for numbers that were subnormal in a narrower format before they were widened."""
     assert isinstance(format, Format)
     return np.where(np.abs(decode(codes, format)) < least, codes & codes.dtype.type(format.sign_mask), codes)
 
 
 @functools.cache
 def readings_of(format: ElementType) -> tuple[OperandReading, ...]:
-    """Every way in which codes of a format are read, the right one first."""
+    """Return every way in which codes of a format are read, the right one first."""
     found = [AS_IT_IS]
     if isinstance(format, Format):
         for other in FORMATS:
@@ -110,7 +110,9 @@ def readings_of(format: ElementType) -> tuple[OperandReading, ...]:
                     )
                 )
         if format.exponent_bits and format.mantissa_bits:
-            found.append(OperandReading("with subnormals as zeros", Family.FLUSHED, PTX["ftz"], _flushed))
+            found.append(
+                OperandReading("with subnormals as zeros", Family.FLUSHED, PTX["ftz"], _with_subnormals_flushed)
+            )
             for narrow in (E4M3, E5M2):
                 if format.mantissa_bits > narrow.mantissa_bits and format.min_normal < narrow.min_normal < 1:
                     name = f"with subnormals of {narrow} as zeros, numbers below {narrow.min_normal:g}"
@@ -136,7 +138,7 @@ def readings_of(format: ElementType) -> tuple[OperandReading, ...]:
 
 
 def _places(layout: ScaleLayout, scales: Matrix) -> NDArray[np.int64]:
-    """Which element each scale is where the layout places them; what a scale is stored in does not matter here."""
+    """Return the element that holds each scale in a layout, whatever the size of an element."""
     shape = (scales.shape[0], scales.shape[1])
     try:
         places = layout.offset(np.arange(shape[0])[:, None], np.arange(shape[1])[None, :], shape)
@@ -146,7 +148,7 @@ def _places(layout: ScaleLayout, scales: Matrix) -> NDArray[np.int64]:
 
 
 def _read_shuffled(layout: ScaleLayout, scales: Matrix, format: ElementType) -> Matrix:
-    """Scales that lie row by row, read as if the layout had placed them; elements beyond them are nobody's."""
+    """Return scales stored row by row and read in the layout. Raises DoesNotApplyError for reads after the end."""
     index = _places(layout, scales)
     if index.max() >= scales.size:
         raise DoesNotApplyError
@@ -154,7 +156,7 @@ def _read_shuffled(layout: ScaleLayout, scales: Matrix, format: ElementType) -> 
 
 
 def _read_plain(layout: ScaleLayout, scales: Matrix, format: ElementType) -> Matrix:
-    """Scales that the layout placed, read as if they lay row by row."""
+    """Return scales stored in the layout and read row by row."""
     index = _places(layout, scales)
     packed = np.zeros(max(int(index.max()) + 1, scales.size), scales.dtype)
     packed[index] = scales
@@ -163,14 +165,14 @@ def _read_plain(layout: ScaleLayout, scales: Matrix, format: ElementType) -> Mat
 
 def _power_of_two(rounding: Callable[[Matrix], Matrix], scales: Matrix, format: ElementType) -> Matrix:
     if scales.dtype != np.float32:
-        raise DoesNotApplyError  # codes
+        raise DoesNotApplyError  # scales are codes
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.asarray(np.exp2(rounding(np.log2(scales))), scales.dtype)
 
 
 @functools.cache
 def scale_readings() -> tuple[OperandReading, ...]:
-    """Every way in which a grid of scales is read."""
+    """Return every way in which a grid of scales is read, the right one first."""
     found = [AS_IT_IS]
     for layout in SCALE_LAYOUTS:
         for verb, change in (("row by row where they lie in", _read_plain), ("in", _read_shuffled)):
@@ -185,7 +187,7 @@ def scale_readings() -> tuple[OperandReading, ...]:
 
 
 def reading_causes(formats: tuple[ElementType, ElementType]) -> Iterator[Cause]:
-    """The rows of causes in reading A and B."""
+    """Yield the causes in how A and B are read."""
     for aspect, name, format in (("a_read", "A", formats[0]), ("b_read", "B", formats[1])):
         for row in readings_of(format):
             yield Cause(row.family, f"{name} is read {row.name}", aspect, row, row.source, row.rank)
@@ -200,7 +202,7 @@ TAILS = (128, 64, 32, 16, 256)
 
 
 def tail_causes(columns: int) -> Iterator[Cause]:
-    """The rows of causes in how far K is gone through."""
+    """Yield the causes in how many columns of K are added."""
     source = PTX["cp.async.bulk.tensor: what lies outside"]
     yield Cause(Family.TAIL, "every column of K is added", "tail", 0, source, 0)
     for width in TAILS:
@@ -214,16 +216,17 @@ def tail_causes(columns: int) -> Iterator[Cause]:
 
 
 def scale_causes() -> Iterator[Cause]:
-    """The rows of causes in reading scales."""
+    """Yield the causes in how scales are read."""
     for aspect, name in (("a_scales_read", "A"), ("b_scales_read", "B")):
         for row in scale_readings():
             yield Cause(row.family, f"the scales of {name} are read {row.name}", aspect, row, row.source, row.rank)
 
 
 def kept_columns(columns: int, tail: int) -> NDArray[np.int64]:
-    """The columns of K that are added under a `tail` of `tail_causes`: whole multiples of it, or all but the last -tail.
+    """Return the columns of K that are added under a `tail` of `tail_causes`: whole multiples, or all but the last.
 
-    kept_columns(20, 16) and kept_columns(20, -4) are 0..15. Raises DoesNotApplyError where none is left.
+    A negative tail leaves out the last -tail columns. kept_columns(20, 16) and kept_columns(20, -4) are 0..15.
+    Raises DoesNotApplyError where no column is left.
     """
     kept = columns // tail * tail if tail > 0 else columns + tail
     if kept <= 0:

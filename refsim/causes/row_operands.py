@@ -1,4 +1,4 @@
-"""What a function of rows was computed from, as a user has it: x, weights, gate, epsilon or scale, and which function it is."""
+"""The operands of a function of rows as a user has them: x, weights, gate, epsilon or scale, and the function."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ SPECIAL = (APPROXIMATE, EXACT_FUNCTIONS)
 
 @dataclass(frozen=True)
 class RowFunction:
-    """What a function of rows is made of: which operands it has beside x, and what computes it."""
+    """A function of rows: the operands that it has in addition to x, and the class that computes it."""
 
     name: str
     has: tuple[str, ...]
@@ -42,15 +42,15 @@ ROW_FUNCTIONS = (
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class RowOperands(FieldsCard):
-    """The operands of a function of rows: what outputs (rows, columns) are computed from again.
+    """The operands of a function of rows, from which outputs (rows, columns) are recomputed.
 
-    `function`: "softmax", e^(scale (x - max)) over its sum, `scale` 1 by default; "rms_norm", x / sqrt(mean(x^2) + eps) *
-    weight; "layer_norm", the same of x less its mean, plus `bias`; "silu", x * sigmoid(x). With a `gate` (rows, columns) norms
-    are multiplied by silu(gate), and silu is x * silu(gate).
-    `x` (..., columns): codes with `x_format`, or an array of bfloat16, float16 or float32; `weight`, `bias` (columns) and `gate`
-    likewise. `special`: "approx", usual are the instructions and the order of `gpu/kernels/row_functions.cu`; "exact",
-    exponentials, roots and quotients that are rounded once, columns that are added as they stand.
-    RowOperands(function="softmax", x=x, x_format="bf16") is the softmax of our own kernel.
+    `function`: "softmax", e^(scale (x - max)) over its sum, `scale` 1 by default; "rms_norm", x / sqrt(mean(x^2) + eps)
+    * weight; "layer_norm", with x less its mean, plus `bias`; "silu", x * sigmoid(x). With a `gate` (rows, columns)
+    norms are multiplied by silu(gate), and silu is x * silu(gate). `x` (..., columns): codes with `x_format`, or an
+    array of bfloat16, float16 or float32; likewise `weight` and `bias` (columns) and `gate`. `special`: "approx", the
+    reference uses the instructions and the order of `gpu/kernels/row_functions.cu`; "exact", it rounds exponentials,
+    roots and quotients once and adds columns in order. RowOperands(function="softmax", x=x, x_format="bf16") is the
+    softmax of refsim's kernel.
     """
 
     function: str
@@ -64,7 +64,10 @@ class RowOperands(FieldsCard):
     special: str = APPROXIMATE
 
     def explained(self, shape: tuple[int, ...], format: Format) -> Any:
-        """The function whose output has that shape and format. Raises RefsimError for operands that do not fit."""
+        """Return the function whose output has that shape and format.
+
+        Raises RefsimError for operands that do not fit.
+        """
         found = next((row for row in ROW_FUNCTIONS if row.name == self.function), None)
         if found is None:
             raise unknown("row function", self.function, [row.name for row in ROW_FUNCTIONS])
@@ -99,6 +102,7 @@ class RowOperands(FieldsCard):
         return float(given) if given is not None else 1.0 if is_scale else 1e-6
 
     def _beside(self, name: str, held: Format, shape: tuple[int, ...]) -> Floats | None:
+        """Return a further operand in float32, in the shape that it must have; None where it was not given."""
         given = getattr(self, name)
         if given is None:
             return None
@@ -111,7 +115,7 @@ class RowOperands(FieldsCard):
 
 
 def _values(name: str, given: ArrayLike, named: str | Format | None, usual: Format | None) -> tuple[Floats, Format]:
-    """Values in float32 and the format that they are held in; codes of `usual` where nothing says another."""
+    """Return values in float32, and their format: `named`, the array's own, or `usual`."""
     codes, row = codes_with_format(name, given, named, usual)
     if row not in ROW_OUTPUTS:
         raise RefsimError("format-mismatch", f"{name} holds {row}", rule=f"one of {', '.join(map(str, ROW_OUTPUTS))}")

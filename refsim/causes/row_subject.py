@@ -1,4 +1,4 @@
-"""What functions of rows have in common: the operands of one, how its values are read and written, and what it remembers."""
+"""The common part of functions of rows: operands, reading and writing, and results that are remembered."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -22,16 +22,16 @@ Doubles = NDArray[np.float64]
 Rows = NDArray[np.int64] | slice
 KEPT = 64
 NAN_CODES = {2: 0x7FFF, 4: 0x7FFFFFFF}
-"""What PTX's cvt and arithmetic write for NaN, by the bytes of a code."""
+"""The NaN that PTX's cvt and arithmetic write, by the size of a code in bytes."""
 ROW_WIDTHS = (8, 16, 32, 64, 128, 256, 512, 1024)
 
 
 @dataclass(frozen=True, eq=False)
 class RowSubject:
-    """The operands of a function of rows: `x` (rows, columns), float32 values of codes of `x_format`, the output's `format`.
+    """The operands of a function of rows: `x` (rows, columns), float32 values of codes of `x_format`.
 
-    `w`, `bias` (columns) and `gate` (rows, columns) likewise, None where there is none. `number`: the scale of softmax, the
-    epsilon of a norm.
+    `format` is the output's; `w` and `bias` (columns) and `gate` (rows, columns) are float32 too, None where absent.
+    `number`: the scale of softmax, the epsilon of a norm.
     """
 
     x: Floats
@@ -45,7 +45,7 @@ class RowSubject:
     made: dict[tuple[Any, ...], Any] = field(default_factory=dict)
 
     def remembered(self, key: tuple[Any, ...], make: Any) -> Any:
-        """What was made before under a key, that of few rows; else made anew."""
+        """Return the result of `make`, remembered under a key; an empty key remembers nothing."""
         if not key or self.x.size == 0:
             return make()
         if key not in self.made:
@@ -55,7 +55,7 @@ class RowSubject:
         return self.made[key]
 
     def drawn(self, seed: int) -> dict[str, Any]:
-        """Other numbers for the same operands: some rows of many magnitudes, a few zeros and subnormals."""
+        """Return other operands as keyword arguments: rows of several magnitudes with a few zeros."""
         random = np.random.default_rng(seed)
         rows, columns = min(16, len(self.x)) or 1, self.x.shape[1] + 64 * seed
         values = random.normal(0, 1, (rows, columns)) * 2.0 ** random.integers(-2, 3, (rows, 1))
@@ -75,14 +75,14 @@ class RowSubject:
 
 
 def rows_of(sample: Sample | None) -> tuple[Rows, tuple[Any, ...]]:
-    """The rows of a sample, and a key for what is made of few of them: () for others."""
+    """Return the rows of a sample, and a key for results of at most 16 rows; () for more."""
     if sample is None:
         return slice(None), ()
     return sample[0], (sample[0].tobytes(),) if len(sample[0]) <= 16 else ()
 
 
 def written(values: Floats | Doubles, way: Writing, format: Format) -> Codes:
-    """Codes of values, NaN as the hardware writes it."""
+    """Return the codes of values, with NaN as the hardware writes it."""
     codes = way.codes(np.where(np.isnan(values), values.dtype.type(0), values), format)
     nan = NAN_CODES.get(codes.dtype.itemsize)
     return codes if nan is None else np.where(np.isnan(values), codes.dtype.type(nan), codes)
@@ -100,6 +100,7 @@ def _flushed(x: Floats, format: Format) -> Floats:
 
 
 def _taken_for(other: Format, x: Floats, format: Format) -> Floats:
+    """Return codes of x read as another format of that width."""
     if other is format or other.code_bits != format.code_bits:
         raise DoesNotApplyError
     return decode(encode(x, format), other, np.float32)
@@ -123,7 +124,7 @@ READINGS = (
 
 
 def common_causes(format: Format) -> Iterator[Cause]:
-    """The rows of causes in reading x, in writing and in placing y: aspects `read`, `wide`, `written`, `placed`."""
+    """Yield the causes in reading x and in writing and placing y: aspects `read`, `wide`, `written`, `placed`."""
     for row in READINGS:
         yield row.cause("read")
     yield from width_causes(format)
@@ -141,18 +142,18 @@ STEPS_IN_FLOAT32, STEPS_IN_FLOAT64, STEPS_IN_FLOAT64_THEN_32 = (
 
 
 def width_causes(format: Format) -> Iterator[Cause]:
-    """The rows of causes in which format a reference computes: aspect `wide`."""
+    """Yield the causes in the format in which a reference computes: aspect `wide`."""
     for way in (STEPS_IN_FLOAT32, STEPS_IN_FLOAT64, *([] if format is F32 else [STEPS_IN_FLOAT64_THEN_32])):
         yield Cause(Family.HOST, way, "wide", way, IEEE754["section 5.4.1"], int(way != STEPS_IN_FLOAT32))
 
 
 def narrowed_from(wide: Floats | Doubles, way: str) -> Doubles | Floats:
-    """What is rounded to the output."""
+    """Return float64 results as they are rounded to the output: directly, or through float32."""
     return wide if way == STEPS_IN_FLOAT64 else wide.astype(np.float32)
 
 
 def added_wide(values: Doubles) -> Doubles:
-    """The sum of each row (rows, 1), a column after the other."""
+    """Return the sum of each row (rows, 1), column by column."""
     return np.add.accumulate(values, axis=1)[:, -1:]
 
 
@@ -162,7 +163,7 @@ _GUARD = TORCH["nn.functional: rows of any length"]
 
 
 def tail_causes(columns: int, what: str) -> Iterator[Cause]:
-    """The rows of causes in which columns are added: aspect `tail`, an int as in `kept_columns`."""
+    """Yield the causes in which columns are added: aspect `tail`, an int as in `kept_columns`."""
     yield Cause(Family.TAIL, f"every column is in {what}", "tail", 0, _GUARD, 0)
     for width in ROW_WIDTHS:
         if columns > width and columns % width:
@@ -175,11 +176,11 @@ def tail_causes(columns: int, what: str) -> Iterator[Cause]:
 
 
 def kept(x: NDArray[Any], tail: int) -> NDArray[Any]:
-    """The columns that are counted. Raises DoesNotApplyError where none is."""
+    """Return the columns that count. Raises DoesNotApplyError where no column is left."""
     return x[:, kept_columns(x.shape[1], tail)] if tail else x
 
 
 def padded_widths(columns: int) -> list[int]:
-    """How many columns there are with pads: whole widths, powers of two."""
+    """Return the numbers of columns with padding: whole widths and powers of two."""
     found = {-(-columns // width) * width for width in ROW_WIDTHS} | {1 << (columns - 1).bit_length()}
     return sorted(found - {columns})

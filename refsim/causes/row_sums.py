@@ -1,4 +1,4 @@
-"""In which order a row is added: which thread takes which columns, how threads meet, what the sum is held in between."""
+"""The orders in which a row is added: columns of each thread, how threads are joined, the format of the sum."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -24,10 +24,10 @@ VECTORS = (1, 2, 4, 8)
 
 @dataclass(frozen=True)
 class RowOrder:
-    """Thread t of `threads` takes `vector` neighbouring columns, then those `threads * vector` further on, ascending.
+    """Thread t of `threads` adds `vector` neighboring columns, then those `threads * vector` further on, ascending.
 
-    The 32 lanes of a warp meet in pairs at distances that halve or double, then the warps. `threads` 1: the columns as they
-    stand. RowOrder().sum(x) is the order of our row functions.
+    The 32 lanes of a warp are added in pairs at distances that halve or double, then the warps. `threads` 1: all
+    columns in order. RowOrder().sum(x) is the order of refsim's row functions.
     """
 
     threads: int = 128
@@ -36,14 +36,14 @@ class RowOrder:
     warps: str = ONE_BY_ONE
 
     def turns(self, values: Floats) -> Floats:
-        """(turns, rows, threads): what each thread takes, +0 where there is no column."""
+        """Return the column that each thread adds in each turn, (turns, rows, threads); +0 after the last column."""
         rows, columns = values.shape
         whole = np.pad(values, ((0, 0), (0, -columns % (self.threads * self.vector))))
         turns: Floats = whole.reshape(rows, -1, self.threads, self.vector).transpose(1, 3, 0, 2)
         return turns.reshape(-1, rows, self.threads)
 
     def sum(self, values: Floats, held: Format = F32) -> Floats:
-        """The sum of each row (rows, columns), in float32; `held`: what it is rounded to after each addition."""
+        """Return the float32 sum of each row (rows, columns); `held` is the format after each addition."""
         turns = self.turns(values)
         if held is F32:
             return self.over_threads(np.add.accumulate(turns, axis=0, dtype=np.float32)[-1])
@@ -53,7 +53,7 @@ class RowOrder:
         return self.over_threads(total, held)
 
     def sum_of_squares(self, values: Floats, held: Format = F32) -> Floats:
-        """The same of the squares, each added by an fma: a square is not rounded."""
+        """Return the sum of the squares of each row, each added by an fma without rounding the square."""
         squares = values * values
         if (squares.astype(np.float64) == values.astype(np.float64) ** 2).all():
             return self.sum(squares, held)
@@ -64,7 +64,7 @@ class RowOrder:
         return self.over_threads(total, held)
 
     def over_threads(self, each: Floats, held: Format = F32) -> Floats:
-        """(rows, threads) to (rows): lanes, then warps."""
+        """Return the sums (rows) of partial sums (rows, threads): lanes first, then warps."""
         lanes = each.reshape(len(each), -1, min(LANES, each.shape[1]))
         total = _met(lanes, self.lanes, held)
         if self.warps != ONE_BY_ONE:
@@ -83,7 +83,7 @@ class RowOrder:
 
 
 def _met(parts: Floats, way: str, held: Format) -> Floats:
-    """Partners in pairs along the last axis, until one is left."""
+    """Return the sums of pairs along the last axis, repeated until one element is left."""
     while parts.shape[-1] > 1:
         half = parts.shape[-1] // 2
         if way == HALVING:
@@ -94,6 +94,7 @@ def _met(parts: Floats, way: str, held: Format) -> Floats:
 
 
 def _narrowed(total: Floats, held: Format) -> Floats:
+    """Return a sum rounded to the format that holds it."""
     return total if held is F32 else decode(encode(total, held), held, np.float32)
 
 
@@ -101,7 +102,7 @@ Order = RowOrder | HostOrder
 
 
 def orders(usual: Order) -> Iterator[tuple[Order, int]]:
-    """Every order that is looked for with its rank, the usual one first."""
+    """Yield every order that is tried with its rank, the usual one first."""
     yield usual, 0
     others: list[tuple[Order, int]] = [(RowOrder(1), 1), *((order, 1) for order in HOST_ORDERS)]
     for lanes in (HALVING, DOUBLING):
@@ -119,7 +120,7 @@ HELD = (F32, BF16, F16)
 
 
 def sum_causes(usual: Order) -> Iterator[Cause]:
-    """The rows of causes in how a row is added: aspects `order` and `held`."""
+    """Yield the causes in how a row is added: aspects `order` and `held`."""
     for order, rank in orders(usual):
         source = order.source if isinstance(order, HostOrder) else CUDA_GUIDE["warp shuffle functions"]
         yield Cause(Family.REDUCTION_ORDER, str(order), "order", order, source, rank)

@@ -1,4 +1,4 @@
-"""A cause as a row: which choice of a computation it changes, and to what; families of causes that users tell apart."""
+"""A cause as data: the choice of a computation that it changes, and the new value; families of causes for users."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -15,12 +15,12 @@ from refsim.sources import Source
 Codes = NDArray[np.unsignedinteger]
 Indices = NDArray[np.int64]
 Sample = tuple[Indices, Indices]
-"""Rows and columns of an output, of which every pair is an element."""
+"""Rows and columns of an output; every pair of them is an element of the sample."""
 
 
 @dataclass(frozen=True, eq=False)
 class FlatSample:
-    """Rows of a matrix, and where their elements, and whatever lies behind the matrix, have their places in an output."""
+    """Rows of a matrix, and the flat positions in an output of their elements and of all that follows the matrix."""
 
     rows: Indices
     at: Indices
@@ -30,7 +30,7 @@ PlanT = TypeVar("PlanT")
 
 
 class Family(StrEnum):
-    """What a user would call the cause."""
+    """The name that a user gives to a kind of cause."""
 
     ACCUMULATOR = "accumulator width and chip"
     FAST_SLOW = "fast / slow accumulation"
@@ -84,10 +84,10 @@ class Family(StrEnum):
 
 @dataclass(frozen=True, repr=False)
 class Cause(FieldsCard):
-    """One choice of a plan, of a Family: `aspect` is the field of the plan, `value` what it becomes.
+    """One changed choice of a plan: `aspect` is the field of the plan, `value` its new value.
 
-    `rank`: cheap and usual ones first. `families`: what a choice of several parts is called, by the choice that was made
-    before and this one. `beside`: other choices that are made with it, as a reference makes all of its steps in its own way.
+    `rank` orders causes, cheap and usual ones first. `families(had, value)` names the family where a choice has several
+    parts. `beside`: further fields that change too, as a reference does all of its steps in its own way.
     """
 
     family: str
@@ -100,7 +100,10 @@ class Cause(FieldsCard):
     beside: tuple[tuple[str, Any], ...] = ()
 
     def seen_from(self, had: "Cause | None") -> "Cause":
-        """The cause as it is called where a plan has made the choice `had`: to undo a choice is of the family of that choice."""
+        """Return the cause with its family from a plan that has made the choice `had`.
+
+        A cause that undoes a choice has the family of that choice.
+        """
         if had is None:
             return self
         if self.families is not None:
@@ -108,12 +111,12 @@ class Cause(FieldsCard):
         return replace(self, family=had.family) if self.rank == 0 < had.rank else self
 
     def of(self, plan: PlanT) -> PlanT:
-        """The plan with this choice made."""
+        """Return the plan with this choice made."""
         changed: PlanT = replace(plan, **{self.aspect: self.value}, **dict(self.beside))  # type: ignore[type-var]
         return changed
 
     def is_made(self, plan: object) -> bool:
-        """Whether the plan has made it already."""
+        """Return whether the plan has made this choice already."""
         return all(getattr(plan, aspect) == value for aspect, value in ((self.aspect, self.value), *self.beside))
 
     def __str__(self) -> str:
@@ -121,11 +124,11 @@ class Cause(FieldsCard):
 
 
 class DoesNotApplyError(Exception):
-    """A choice that these operands leave no room for, such as the transpose of what is not square."""
+    """A choice that does not apply to these operands, such as the transpose of a matrix that is not square."""
 
 
 class Explained(Protocol[PlanT]):
-    """What outputs were computed from: every plan gives the codes of an output of that `shape` and `format`."""
+    """A subject from which outputs are computed: each plan gives codes of an output of that `shape` and `format`."""
 
     @property
     def shape(self) -> tuple[int, ...]: ...
@@ -135,26 +138,26 @@ class Explained(Protocol[PlanT]):
     def usual(self) -> PlanT: ...
     @property
     def is_sampled(self) -> bool:
-        """Whether some elements cost less than all of them."""
+        """Return whether some elements cost less than all of them."""
 
     def causes(self) -> Sequence[Cause]:
-        """Every choice that there is, the usual ones too."""
+        """Return every choice, including the usual ones."""
 
     def codes(self, plan: PlanT, sample: Any = None) -> Codes:
-        """What a plan writes: everything, or the elements of a sample. Raises DoesNotApplyError."""
+        """Return the codes that a plan writes: all, or those of a sample. Raises DoesNotApplyError."""
 
     def undone(self, plan: PlanT, got: Codes) -> tuple[PlanT, Codes]:
-        """Where a plan puts its elements elsewhere: the plan that leaves them, and what `got` would then hold."""
+        """Return the plan without its placing, and `got` with its elements moved back to their own places."""
 
     def another(self, seed: int, *, wide: bool = False) -> "Explained[PlanT]":
-        """The same with other numbers, on which causes may be told apart; `wide`: written as wide as the sums are."""
+        """Return the subject with other numbers, to distinguish causes; `wide`: written as wide as its sums are."""
 
     def described(self, plan: PlanT) -> str:
-        """The plan in words."""
+        """Return the plan as text."""
 
 
 def lines_chosen(counts: Indices, most: int) -> Indices:
-    """Three quarters of the lines with the largest counts, and some of the others, in order."""
+    """Return at most `most` line numbers in order: three quarters with the largest counts, the rest drawn."""
     if len(counts) <= most:
         return np.arange(len(counts))
     order = np.argsort(-counts, kind="stable")

@@ -1,4 +1,4 @@
-"""Scales of other blocks than an element's own, or of another tile or chip, scales left out: rows of causes."""
+"""Causes in which scale an element gets: another block's, another tile's or GPU's, or none."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ TILE_ROWS, TILE_BLOCKS = 128, 4
 
 @dataclass(frozen=True)
 class _Moved:
-    """The scale at (row, block of K) taken from `place(rows, blocks, shape)`."""
+    """A change that takes the scale at (row, block of K) from `place(rows, blocks, shape)`."""
 
     place: Callable[..., tuple[Any, Any]]
     is_of_rows: bool = False
@@ -33,14 +33,14 @@ class _Moved:
 
 
 def _tile_order_turned(scales: Scales, format: ElementType) -> Scales:
-    """The tiles of the shuffled scales found down the rows, where they follow each other along K."""
+    """Return scales of shuffled tiles that are read down the rows but follow each other along K."""
     layout = scale_layout("nvidia_128x4")
     down, across = -(-scales.shape[0] // TILE_ROWS), -(-scales.shape[1] // TILE_BLOCKS)
     return _other_tiles(scales, lambda tile, of: (tile % across) * down + tile // across, layout)
 
 
 def _tiles_counted_down(scales: Scales, format: ElementType) -> Scales:
-    """The rows' first tile found by a count of tiles along K that leaves out the last one, which is not full."""
+    """Return scales of tiles found by a count along K that omits the last tile, which is not full."""
     across = -(-scales.shape[1] // TILE_BLOCKS)
     whole = scales.shape[1] // TILE_BLOCKS
     if whole in (0, across):
@@ -53,6 +53,7 @@ def _tiles_counted_down(scales: Scales, format: ElementType) -> Scales:
 
 
 def _other_tiles(scales: Scales, tile_of: Callable[[Any, int], Any], layout: Any) -> Scales:
+    """Return scales where tile i of the shuffled buffer is read from tile `tile_of(i, count)`."""
     if scales.dtype.itemsize != layout.element_bytes or len(scales) <= TILE_ROWS:
         raise DoesNotApplyError
     shuffled = layout.shuffle(scales, fill=0xFF).reshape(-1, TILE_ROWS * TILE_BLOCKS)
@@ -61,7 +62,7 @@ def _other_tiles(scales: Scales, tile_of: Callable[[Any, int], Any], layout: Any
 
 
 def _twice(scales: Scales, format: ElementType) -> Scales:
-    """What lies in a buffer that was shuffled, and shuffled again."""
+    """Return scales read once from a buffer that was shuffled twice."""
     layout = scale_layout("nvidia_128x4")
     if scales.dtype.itemsize != layout.element_bytes:
         raise DoesNotApplyError
@@ -70,7 +71,7 @@ def _twice(scales: Scales, format: ElementType) -> Scales:
 
 
 def _from_buffer_of(name: str, scales: Scales, format: ElementType) -> Scales:
-    """What is found in a buffer that `name` placed by those who expect 128 x 4 tiles; what lies behind it is padding."""
+    """Return scales that layout `name` placed, read as tiles of 128 x 4; reads after its end find padding."""
     mine, other = scale_layout("nvidia_128x4"), scale_layout(name)
     if scales.dtype.itemsize != 1:
         raise DoesNotApplyError
@@ -101,17 +102,18 @@ _ROW_PLACES: tuple[tuple[str, Callable[..., tuple[Any, Any]]], ...] = (
     *((f"of the first of {n} rows for all {n}", lambda r, t, s, n=n: (r // n * n, t)) for n in (2, 4, 8, 16, 32, 64)),
     ("of the 128 rows before, where fewer than 128 are left", lambda r, t, s: (np.minimum(r, _whole(s[0]) - 1), t)),
 )
-"""Of other rows, where a block or a lane of theirs is taken for another."""
+"""Scales of other rows, where a block or a lane of rows is confused with another."""
 
 
 def _whole(rows: int) -> int:
-    """The rows of whole blocks of 128; raises DoesNotApplyError where there are no others, or no whole one."""
+    """Return the rows in whole blocks of 128. Raises DoesNotApplyError where all rows are, or none."""
     if rows < TILE_ROWS or rows % TILE_ROWS == 0:
         raise DoesNotApplyError
     return rows // TILE_ROWS * TILE_ROWS
 
 
 def _rows() -> Iterator[OperandReading]:
+    """Yield every reading of scales from another place or with another value."""
     blocks = OCP_MX["section 5.2, scales of blocks"]
     tiles: Source = PTX["tcgen05, scale factor layouts"]
     for says, place in _PLACES:
@@ -133,11 +135,11 @@ def _rows() -> Iterator[OperandReading]:
 
 _OTHERS = ("nvidia_8x4", "cdna4_32", "cdna4_16", "deepgemm_mn_ue8m0")
 ROWS = tuple(_rows())
-"""Every reading of scales that takes another one's place or value."""
+"""Every reading of scales from another place or with another value."""
 
 
 def scale_change_causes() -> Iterator[Cause]:
-    """The rows of causes in which scale an element gets."""
+    """Yield the causes in which scale an element gets."""
     sides = ("a_scales_read", "A"), ("b_scales_read", "B"), ("both_scales_read", "A and B")
     for aspect, name in sides:
         for row in ROWS if name in ("A", "B") else (AS_IT_IS, *ROWS[: len(_PLACES)]):

@@ -1,4 +1,4 @@
-"""Where the scales of a quantiser lie in its output: row by row, column by column, in tiles; what becomes of the pads."""
+"""Causes in where a quantizer's scales lie in its output: by rows, by columns, in tiles, with or without padding."""
 
 import functools
 import itertools
@@ -20,10 +20,10 @@ ATOM = (128, 4)
 
 @dataclass(frozen=True)
 class ScaleStore:
-    """A place for the scale of (row, block): `places(shape)` are elements of a buffer, and how many that has.
+    """A place for the scale of (row, block): `places(shape)` returns buffer positions and the size of the buffer.
 
-    `item_bytes` 0: scales of any size. `tile`: what rows and blocks are padded to. `leaves(shape, size)` are the elements that
-    such a place never writes, pads neither, where it is no permutation of all.
+    `item_bytes` 0: scales of any size. `tile`: rows and blocks are padded to multiples of it. `leaves(shape, size)`
+    masks the positions that are never written, padding included, where the places are no permutation.
     """
 
     name: str
@@ -35,12 +35,12 @@ class ScaleStore:
     leaves: Callable[[Shape, int], NDArray[np.bool_]] | None = None
 
     def padded(self, shape: Shape) -> Shape:
-        """Rows and blocks with their pads."""
+        """Return rows and blocks with their padding."""
         rows, blocks = (-(-extent // of) * of for extent, of in zip(shape, self.tile, strict=True))
         return rows, blocks
 
     def put(self, scales: Codes, size: int) -> Codes:
-        """Scales in a buffer of `size`, zeros in its pads; what lies behind its end is lost."""
+        """Return scales in a buffer of `size`, zeros in its padding; scales after its end are lost."""
         if self.item_bytes not in (0, scales.dtype.itemsize):
             raise DoesNotApplyError
         places, _ = _places_of(self, (scales.shape[0], scales.shape[1]))
@@ -68,13 +68,14 @@ def _padded_rows(shape: Shape) -> tuple[Places, int]:
 
 
 def _interleaved_rows(shape: Shape) -> tuple[Places, int]:
-    """Rows of 128 in the order of a tile, 0, 32, 64, 96, 1 and so on, each row in one piece."""
+    """Return places of whole rows in the order of a tile: 0, 32, 64, 96, 1 and so on in each 128."""
     rows, blocks = (-(-extent // of) * of for extent, of in zip(shape, ATOM, strict=True))
     row, block = np.arange(shape[0])[:, None], np.arange(shape[1])[None, :]
     return (row // 128 * 128 + row % 32 * 4 + row % 128 // 32) * blocks + block, rows * blocks
 
 
 def _of_layout(layout: ScaleLayout, shape: Shape) -> tuple[Places, int]:
+    """Return the places of a layout of scales."""
     try:
         padded = layout.padded(shape)
     except RefsimError:
@@ -85,7 +86,10 @@ def _of_layout(layout: ScaleLayout, shape: Shape) -> tuple[Places, int]:
 
 
 def _of_digits(order: tuple[int, ...], down_first: bool, shape: Shape) -> tuple[Places, int]:
-    """Tiles of 128 x 4 whose digits (row % 32, row // 32, block) stand in another order, or that follow down the rows."""
+    """Return places in tiles of 128 x 4 with their digits (row % 32, row // 32, block) in another order.
+
+    `down_first`: tiles follow each other down the rows.
+    """
     rows, blocks = (-(-extent // of) * of for extent, of in zip(shape, ATOM, strict=True))
     row, block = np.arange(shape[0])[:, None], np.arange(shape[1])[None, :]
     digits, radix = (row % 32, row % 128 // 32, block % 4), (32, 4, 4)
@@ -98,7 +102,7 @@ def _of_digits(order: tuple[int, ...], down_first: bool, shape: Shape) -> tuple[
 
 
 def _words_turned(layout: ScaleLayout, shape: Shape) -> tuple[Places, int]:
-    """The four codes of each word in the other order."""
+    """Return places with the four codes of each 32-bit word in reverse order."""
     places, size = _of_layout(layout, shape)
     if size % 4:
         raise DoesNotApplyError
@@ -106,7 +110,7 @@ def _words_turned(layout: ScaleLayout, shape: Shape) -> tuple[Places, int]:
 
 
 def _strided(strides: Shape, shape: Shape) -> tuple[Places, int]:
-    """Tiles of 128 x 4 whose rows are so many bytes apart; what two places share has the last one's scale."""
+    """Return places in tiles of 128 x 4 with other strides in bytes; where places collide, the last scale stays."""
     rows, blocks = (-(-extent // of) * of for extent, of in zip(shape, ATOM, strict=True))
     row, block = np.arange(shape[0])[:, None], np.arange(shape[1])[None, :]
     tile = row // 128 * (blocks // 4) + block // 4
@@ -120,7 +124,7 @@ def _left_by_strides(strides: Shape, shape: Shape, size: int) -> NDArray[np.bool
 
 
 def _unpadded_lines(words: int, shape: Shape) -> tuple[Places, int]:
-    """Word t // words of row r at r of line t // words, where a line has as many words as there are rows."""
+    """Return places where line t // words holds one word of each row, as many words as there are rows."""
     row, block = np.arange(shape[0])[:, None], np.arange(shape[1])[None, :]
     places = (block // words * shape[0] + row) * words + block % words
     return places, shape[0] * -(-shape[1] // words) * words
@@ -131,6 +135,7 @@ def _left_by_lines(words: int, shape: Shape, size: int) -> NDArray[np.bool_]:
 
 
 def _left(places: Places, size: int) -> NDArray[np.bool_]:
+    """Return a mask of the positions that hold no scale."""
     marks = np.ones(size, bool)
     marks[places[places < size]] = False
     return marks
@@ -142,7 +147,7 @@ BY_ROWS = ScaleStore("row by row", OCP_MX["section 5.2"], _rows, rank=0)
 
 @functools.cache
 def scale_stores() -> tuple[ScaleStore, ...]:
-    """Every place of scales, row by row first."""
+    """Return every place of scales that is tried, row by row first."""
     tiles, found = PTX["tcgen05, scale factor layouts"], [BY_ROWS]
     found.append(ScaleStore("column by column", OCP_MX["section 5.2"], _columns))
     for layout in SCALE_LAYOUTS:
@@ -181,7 +186,10 @@ def scale_stores() -> tuple[ScaleStore, ...]:
 
 
 def store_for(shape: Shape, wanted: tuple[int, ...], item_bytes: int, layout: str | None) -> ScaleStore | None:
-    """The place that scales of `shape` have in an output of shape `wanted`, that of `layout` first; None where none has."""
+    """Return the place of scales of `shape` in an output of shape `wanted`; None where none fits.
+
+    `layout` names the only layout to consider.
+    """
     if layout is not None:
         named = [
             row for row in scale_stores() if row.name == f"as {layout}" and _size(row, shape) == int(np.prod(wanted))
@@ -200,6 +208,7 @@ def store_for(shape: Shape, wanted: tuple[int, ...], item_bytes: int, layout: st
 
 
 def _size(store: ScaleStore, shape: Shape) -> int:
+    """Return the size of a store's buffer; -1 where it does not apply."""
     try:
         return store.places(shape)[1]
     except DoesNotApplyError:
@@ -210,7 +219,7 @@ AS_WRITTEN, NOT_WRITTEN = "the pads hold zeros", "the pads are not written"
 
 
 def store_causes(usual: ScaleStore, shape: Shape, size: int) -> Iterator[Cause]:
-    """The rows of causes in where scales lie; a place that puts them where the usual one does is no other."""
+    """Yield the causes in where scales lie; skip places that equal the usual ones."""
     seen: set[bytes] = {_key(usual, shape)}
     for row in scale_stores():
         try:
@@ -228,4 +237,5 @@ def store_causes(usual: ScaleStore, shape: Shape, size: int) -> Iterator[Cause]:
 
 
 def _key(store: ScaleStore, shape: Shape) -> bytes:
+    """Return the places of a store as bytes, to compare stores."""
     return np.ascontiguousarray(store.places(shape)[0]).tobytes()

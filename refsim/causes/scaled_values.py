@@ -1,4 +1,4 @@
-"""Outputs that are known values times scales of rows or blocks, rounded: which scale an element got, and what became of it."""
+"""Outputs that are known values times scales of rows or blocks, rounded: causes in the scale of an element."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -21,13 +21,13 @@ from refsim.sources import IEEE754, OCP_MX, PTX
 Floats = NDArray[np.float32]
 Numbers = NDArray[np.int64]
 WIDTHS = (128, 64, 32, 16, 256, 512, 8)
-"""Columns of a block that has a scale, usual ones first."""
+"""Numbers of columns that may share a scale, usual ones first."""
 GROUPS = (2, 4, 8, 16, 32, 64, 128)
 
 
 @dataclass(frozen=True)
 class ScalePlaces:
-    """A grid of scales (outer, inner), `pitch` apart, of which each element has one: the lines of an element and the extents."""
+    """A grid of scales (outer, inner), `pitch` apart: `outer` and `inner` hold the indices of each element's scale."""
 
     outer: Numbers
     inner: Numbers
@@ -45,7 +45,7 @@ def _own(grid: ScalePlaces) -> Any:
 
 
 def _at(outer: Callable[[Any, int], Any], inner: Callable[[Any, int], Any], grid: ScalePlaces) -> Any:
-    """Another line or another place of it: both take a number and how many there are."""
+    """Return places with another outer or inner index; both functions take an index and the number of indices."""
     return outer(grid.outer, grid.extents[0]) * grid.pitch + inner(grid.inner, grid.extents[1])
 
 
@@ -84,7 +84,7 @@ def _turned(grid: ScalePlaces) -> Any:
 
 
 def _of_two(tile: int, grid: ScalePlaces) -> Any:
-    """Of a tile of so many columns the block of its first one and the next, although there may be three."""
+    """Return the place in one of the first two blocks of a tile of columns, although a tile may have three."""
     begin = grid.column // tile * tile
     return grid.outer * grid.pitch + begin // grid.width + (grid.column >= (begin // grid.width + 1) * grid.width)
 
@@ -94,6 +94,7 @@ def _other_width(width: int, grid: ScalePlaces) -> Any:
 
 
 def _lines() -> Iterator[tuple[str, Callable[[Any, int], Any]]]:
+    """Yield texts and functions that map an index and the number of indices to another index."""
     for step, words in ((-1, "before"), (1, "behind")):
         for wraps in (False, True):
             yield f"the {{}} {words}" + (", around the end" if wraps else ""), partial(_moved, step, wraps)
@@ -104,6 +105,7 @@ def _lines() -> Iterator[tuple[str, Callable[[Any, int], Any]]]:
 
 
 def _places(width: int) -> Iterator[tuple[str, Place, int]]:
+    """Yield a text, a place and its rank, the right place first."""
     yield "its own", _own, 0
     for says, line in _lines():
         yield says.format("block"), partial(_at, _same, line), 1
@@ -141,7 +143,7 @@ def _squares(scales: Floats) -> Floats:
 
 @dataclass(frozen=True)
 class ScaledValuesPlan:
-    """The choices: the place of an element's scale, what the scale is, how the product is written and where it lies."""
+    """The choices: the place of an element's scale, the scale's value, how the product is written, and where."""
 
     place: Place = _own
     scale: Callable[[Floats], Floats] = _as_given
@@ -151,7 +153,7 @@ class ScaledValuesPlan:
 
 @dataclass(frozen=True, eq=False)
 class ScaledValues:
-    """`values` (..., rows, columns) times `scales`, an array of which every element has the place that `grid` says."""
+    """`values` (..., rows, columns) times `scales`; `grid` gives the place of each element's scale."""
 
     values: Floats
     scales: Floats
@@ -170,6 +172,7 @@ class ScaledValues:
         return list(self._causes())
 
     def _causes(self) -> Iterator[Cause]:
+        """Yield every cause that applies to these values."""
         blocks, mul = OCP_MX["section 5.2, scales of blocks"], PTX["mul.rn"]
         seen: set[bytes] = set()
         for says, place, rank in _places(self.grid.width):
@@ -190,6 +193,7 @@ class ScaledValues:
         yield from placing_causes()
 
     def codes(self, plan: ScaledValuesPlan, sample: Sample | None = None) -> Codes:
+        """Return the codes that a plan writes. Raises DoesNotApplyError for places outside the scales."""
         key = (plan.place, plan.scale)
         if key not in self.made:
             flat = self.scales.reshape(-1)
@@ -204,7 +208,7 @@ class ScaledValues:
         return replace(plan, placed=IN_PLACE), plan.placed.back(got)
 
     def another(self, seed: int, *, wide: bool = False) -> "ScaledValues":
-        """Other numbers and scales, no two of them the same."""
+        """Return a subject with drawn values and distinct scales."""
         random = np.random.default_rng(seed)
         values = random.normal(0, 1, self.shape).astype(np.float32)
         scales = random.uniform(0.5, 2, self.scales.shape).astype(np.float32)
@@ -215,9 +219,9 @@ class ScaledValues:
 
 
 def scaled_values(values: NDArray[Any], scales: ArrayLike, format: Format) -> ScaledValues:
-    """The values with the scales of their rows, or of blocks of their columns, padded or not.
+    """Return the values with the scales of their rows, or of blocks of their columns, padded or not.
 
-    Raises RefsimError for scales that are not float32, or of which there is none for each row or block.
+    Raises RefsimError for scales that are not float32, or that do not cover each row or block.
     """
     given: Any = array_of("scales", scales)
     if {given.dtype, values.dtype} != {np.dtype(np.float32)} or given.ndim not in (1, 2) or values.ndim < 2:
@@ -241,6 +245,6 @@ def scaled_values(values: NDArray[Any], scales: ArrayLike, format: Format) -> Sc
 
 
 def _width(columns: int, blocks: int) -> int | None:
-    """Columns of a block where so many blocks, the pads among them, are those of a row; None where no width gives them."""
+    """Return the columns of a block where `blocks` blocks, padding included, make up a row; None for no such width."""
     fitting = [columns] if blocks == 1 else [width for width in WIDTHS if -(-columns // width) == blocks]
     return next(iter(fitting), next((width for width in sorted(WIDTHS) if -(-columns // width) <= blocks), None))

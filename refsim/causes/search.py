@@ -1,7 +1,7 @@
-"""The search: which choice of a plan, or which two together, reproduces every bit of an output.
+"""The search: which choice of a plan, or which pair of choices, reproduces every bit of an output.
 
-A sample of elements refutes most choices; what it leaves is computed in full. Two choices together are tried where no single one
-fits. The time is bounded: what was not tried is counted, and what was not computed is not judged.
+A sample of elements refutes most choices; the others are computed in full. Pairs are tried where no single choice fits.
+The time is bounded: choices that were not tried are counted, and elements that were not computed are not judged.
 """
 
 import itertools
@@ -35,37 +35,37 @@ CHEAP = ("written", "placed")
 OF_FUNCTIONS = ("order", "held", "exponent", "function", "quotient", "mean", "root", "squares", "product", "silu_function",
                 "silu_quotient", "tile", "lanes", "joined", "summed", "scaled", "logarithm", "wide")  # fmt: skip
 ADDING = ("adder", "interval", "sharing", "descends", "running", "promotion", "accumuland", *OF_FUNCTIONS, *CHEAP)
-"""Choices that one kernel makes differently from another without being wrong: two of them together are usual."""
+"""Choices in which right kernels differ from each other, so that pairs of them are usual."""
 OF_RANGES = ("counted", "counted_from")
-"""Choices that there are where K is shared alone."""
+"""Choices that exist only where K is shared."""
 Report = Callable[[str, int, int], None]
 
 
 @runtime_checkable
 class SampledByRows(Protocol):
-    """A subject of which some rows are computed alone, and of which a cause may have made a part."""
+    """A subject that can compute some rows alone, and of which a cause may have made a part."""
 
     def few_rows(self, wrong: NDArray[np.bool_], most: int) -> FlatSample | None:
-        """Rows where much differs and some others, and their places; None where all of it costs little."""
+        """Return rows with many differences and some others, with their places; None for cheap subjects."""
 
     def is_refuted(self, plan: Any, got: Codes) -> bool:
-        """Whether what costs least to compute, of several outputs in one, is other than in `got` already."""
+        """Return whether the cheapest of several outputs in one already differs from `got`."""
 
     def part(self, cause: Cause, made: Codes, got: Codes, want: Codes) -> str | None:
-        """Where `got` is as `made` by a cause, and as `want` everywhere else."""
+        """Return where `got` equals `made` while it equals `want` elsewhere, as text."""
 
 
 @runtime_checkable
 class WithReferences(Protocol):
-    """A subject that others compute too, each step in a way of their own."""
+    """A subject that other libraries compute too, each with its own way for every step."""
 
     def references(self) -> Sequence[Cause]:
-        """All steps of one of them together."""
+        """Return a cause for each library that changes all steps together."""
 
 
 @dataclass(frozen=True, repr=False)
 class Named(FieldsCard):
-    """Causes that together put `repaired` of the differing elements right and break none; `is_whole`: every bit is reproduced."""
+    """Causes that together correct `repaired` differing elements and break none; `is_whole`: they reproduce all bits."""
 
     causes: tuple[Cause, ...]
     repaired: int
@@ -77,7 +77,7 @@ class Named(FieldsCard):
 
 @dataclass
 class Found:
-    """What became of every cause that was tried on one output."""
+    """The result for every cause that was tried on one output."""
 
     differing: int = 0
     judged: int = 0
@@ -96,10 +96,10 @@ class Found:
 
 @dataclass
 class CauseSearch(Generic[PlanT]):
-    """One output `got` of a subject, begun from the plan `start`; `want` is what that gives, computed here where it is None.
+    """The search for one output `got` of a subject from the plan `start`; `want` is that plan's output, or None.
 
-    `alone`: what is said of `got` and `want` as they are, where no single cause fits and before two together are tried.
-    `judged`: the rows that are computed and compared, None: all; fewer where the time ends before `want` is there.
+    `alone` explains `got` and `want` without plans; it runs after single causes and before pairs. `judged`: the rows
+    that are computed and compared, None: all; fewer where the time ends while `want` is computed.
     """
 
     subject: Explained[PlanT]
@@ -114,7 +114,7 @@ class CauseSearch(Generic[PlanT]):
     mixed: list[Cause] = field(default_factory=list)
 
     def run(self) -> Found:
-        """Singles, then those that made a part alone, then pairs."""
+        """Try single causes, then causes that acted in part, then pairs; return the results."""
         is_given = self.want is not None
         if self.want is None:
             self.want, done = self._computed(self.start, phase="elements")
@@ -128,7 +128,7 @@ class CauseSearch(Generic[PlanT]):
         had = {cause.aspect: cause for cause in causes if cause.is_made(self.start)}
         singles = [cause.seen_from(had.get(cause.aspect)) for cause in causes if not cause.is_made(self.start)]
         singles.sort(key=lambda cause: cause.rank)
-        # To move a whole large output takes longer than to compute a sample of it.
+        # Moving a whole large output takes longer than computing a sample of it.
         moving = [cause for cause in singles if self.judged is not None and cause.aspect == "placed"]
         partial = self._singles([cause for cause in singles if cause not in moving], sample)
         if not self.found.whole and self.alone is not None and (is_given or self.judged is None):
@@ -149,7 +149,7 @@ class CauseSearch(Generic[PlanT]):
     # ---- single causes ---------------------------------------------------------------------------------------------
 
     def _singles(self, singles: Sequence[Cause], sample: Sample | FlatSample | None) -> list[tuple[float, Cause]]:
-        """Every cause alone; returns those that put a part of the sample right, and how much."""
+        """Try every cause alone; return those that correct a part of the sample, with the share."""
         partial: list[tuple[float, Cause]] = []
         want = self._at(self.want, sample)
         for number, cause in enumerate(singles):
@@ -178,11 +178,11 @@ class CauseSearch(Generic[PlanT]):
         return partial
 
     def _is_unseen(self, plan: PlanT, sample: Sample | FlatSample | None) -> bool:
-        """Whether a plan changes nothing anywhere, where all of it costs not much more than the sample."""
+        """Return whether a plan changes no element, where the whole output costs little more than the sample."""
         return not isinstance(sample, FlatSample) or bool((self.subject.codes(plan) == self.want).all())
 
     def _in_part(self) -> None:
-        """Causes by which some rows or columns were made, as a kernel does by one of several paths."""
+        """Add causes that made some rows or columns only, as one of several paths of a kernel does."""
         if self.want is None or not isinstance(self.subject, SampledByRows):
             return
         for cause in self.mixed:
@@ -194,7 +194,7 @@ class CauseSearch(Generic[PlanT]):
                 self.found.whole.append(Named((named,), self.found.differing, is_whole=True))
 
     def _parts(self, partial: Sequence[tuple[float, Cause]]) -> None:
-        """The causes that explain most, measured over everything that is judged."""
+        """Add the causes that correct most elements and break none, measured over all judged elements."""
         assert self.want is not None
         for share, cause in sorted(partial, key=lambda each: -each[0])[:PARTS]:
             if share < LEAST_PART or self._is_late():
@@ -210,7 +210,7 @@ class CauseSearch(Generic[PlanT]):
     # ---- two together ----------------------------------------------------------------------------------------------
 
     def _pairs(self, sample: Sample | FlatSample | None) -> None:
-        """Two causes of different choices, the cheap and usual ones first; the first rank that fits ends the search."""
+        """Try pairs of causes of different choices in the order of rank; the first rank that fits ends the search."""
         pairs = list(self._ordered_pairs())
         by_rows = self.subject if isinstance(self.subject, SampledByRows) else None
         if by_rows is not None and isinstance(sample, FlatSample):
@@ -236,8 +236,9 @@ class CauseSearch(Generic[PlanT]):
                 self.found.whole.append(Named((first, second), self.found.differing, is_whole=True))
 
     def _ordered_pairs(self) -> Iterator[tuple[int, Cause, Cause]]:
-        # What does not apply alone may do so beside another choice, as scales of blocks do with their interval.
-        # All steps of a reference are made before one of them is made otherwise.
+        """Yield pairs of causes with their rank, in the order of rank."""
+        # A cause that does not apply alone may apply with another choice, as block scales do with their interval.
+        # A reference changes all of its steps before another cause changes one of them.
         candidates = sorted([*self.found.excluded, *self.found.absent], key=lambda each: not each.beside)
         if self.judged is not None:
             candidates = [each for each in candidates if each.aspect != "placed"]
@@ -246,7 +247,7 @@ class CauseSearch(Generic[PlanT]):
             for first, second in itertools.combinations(candidates, 2)
             if first.aspect != second.aspect
         ]
-        # Ranges that change no bit where all is right do so where one of them is left out.
+        # Shared ranges that change no bit by themselves change bits where one range is left out.
         shared = [each for each in self.found.unseen if each.aspect == "sharing"]
         of_ranges = [each for each in self.found.absent if each.aspect in OF_RANGES]
         ranked += [(_rank(first, second), first, second) for first in shared for second in of_ranges]
@@ -258,7 +259,7 @@ class CauseSearch(Generic[PlanT]):
         return self.subject.undone(plan, self.got)
 
     def _sample(self, wrong: NDArray[np.bool_]) -> Sample | FlatSample | None:
-        """Rows and columns where much differs, and some where nothing does."""
+        """Return rows and columns with many differences, and some without."""
         if isinstance(self.subject, SampledByRows):
             return self.subject.few_rows(wrong, SAMPLE_ROWS)
         if not self.subject.is_sampled:
@@ -281,16 +282,16 @@ class CauseSearch(Generic[PlanT]):
         return codes if sample is None else codes[sample[0]][:, sample[1]]
 
     def holds(self, plan: PlanT) -> bool:
-        """Whether a plan gives the output in every bit."""
+        """Return whether a plan gives the output in every judged bit."""
         return self._holds(plan, self.got)
 
     def _holds(self, plan: PlanT, got: Codes) -> bool:
-        """Whether a plan reproduces every bit that is judged."""
+        """Return whether a plan reproduces every judged bit of `got`."""
         made, done = self._computed(plan, got)
         return done == len(self._lines) and bool((made[self._rows] == got[self._rows]).all())
 
     def _computed(self, plan: PlanT, got: Codes | None = None, phase: str = "") -> tuple[Codes, int]:
-        """What a plan gives, and how many of the judged rows the time allowed; with `got` to the first difference."""
+        """Return a plan's output and how many judged rows the time allowed; with `got` up to a difference."""
         if not self.subject.is_sampled:
             made = self.subject.codes(plan)
             return made, len(made)
@@ -320,6 +321,7 @@ class CauseSearch(Generic[PlanT]):
 
 
 def _rank(first: Cause, second: Cause) -> int:
+    """Return the rank of a pair: lower for cheap, usual choices."""
     one, other = first.aspect, second.aspect
     if (one == "sharing" and other in OF_RANGES) or (other == "sharing" and one in OF_RANGES):
         return first.rank + second.rank

@@ -1,4 +1,4 @@
-"""SiLU as a plan, z * sigmoid(z): alone, or as the gate of what another function of rows gives."""
+"""SiLU as a plan, z * sigmoid(z): alone, or as the gate of another function of rows."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -37,7 +37,7 @@ def _same(z: Floats) -> Floats:
 
 
 def _next_row(step: int, z: Floats) -> Floats:
-    """The line before or behind; at the edge the line itself."""
+    """Return the row `step` rows on; at the edge the row itself."""
     return z[np.clip(np.arange(len(z)) + step, 0, len(z) - 1)]
 
 
@@ -99,13 +99,14 @@ GATINGS = (
 
 @dataclass(frozen=True)
 class Sigmoid:
-    """How silu(z) = z / (1 + e^-z) is computed."""
+    """The choices in silu(z) = z / (1 + e^-z)."""
 
     function: ChangedStep = EX2_SUBNORMAL
     quotient: ChangedStep = FULL
     base: str = WITH_LOG2_E
 
     def silu(self, z: Floats) -> Floats:
+        """Return silu of float32 values."""
         if self.function in NATURAL:
             power = self.function.apply(-z if self.base == WITH_LOG2_E else -z / LOG2_OF_E)
         else:
@@ -114,7 +115,7 @@ class Sigmoid:
 
 
 def silu_wide(z: Floats) -> Doubles:
-    """z / (1 + e^-z) in float64."""
+    """Return z / (1 + e^-z) in float64."""
     wide = z.astype(np.float64)
     return np.asarray(wide / (1 + np.exp(-wide)), np.float64)
 
@@ -123,7 +124,7 @@ EXACT_SIGMOID = Sigmoid(EXP_EXACT, DIVIDED)
 
 
 def sigmoid_causes(usual: Sigmoid) -> Iterator[Cause]:
-    """The rows of causes in silu: aspects `function`, `quotient`, `base` of a plan that holds those of a Sigmoid."""
+    """Yield the causes in silu: aspects `silu_function`, `silu_quotient` and `silu_base`."""
     for row in EXPONENTIALS:
         yield row.cause("silu_function")
     for row in DIVISIONS:
@@ -133,7 +134,7 @@ def sigmoid_causes(usual: Sigmoid) -> Iterator[Cause]:
 
 
 def gate_causes(format: Format) -> Iterator[Cause]:
-    """The rows of causes in which gate an element gets and how it meets y: aspects `gate` and `gating`."""
+    """Yield the causes in the gate of an element and in its product with y: aspects `gate` and `gating`."""
     for row in GATES:
         yield row.cause("gate")
     for row in GATINGS:
@@ -143,7 +144,7 @@ def gate_causes(format: Format) -> Iterator[Cause]:
 
 @dataclass(frozen=True)
 class SiluPlan:
-    """The choices."""
+    """The choices; `exchanged`: silu is applied to x and not to the gate."""
 
     silu_function: ChangedStep = EX2_SUBNORMAL
     silu_quotient: ChangedStep = FULL
@@ -169,11 +170,12 @@ class SiluOfPlans(RowSubject):
 
     @property
     def usual(self) -> SiluPlan:
-        """The silu of our own kernel; `exact`: e^z and quotients rounded once."""
+        """Return the silu of refsim's kernel; `exact`: e^z and quotients rounded once."""
         own = EXACT_SIGMOID if self.exact else Sigmoid()
         return SiluPlan(own.function, own.quotient, own.base)
 
     def causes(self) -> Sequence[Cause]:
+        """Return every cause that applies to these operands."""
         found = [*common_causes(self.format), *sigmoid_causes(Sigmoid())]
         if self.gate is not None:
             found += gate_causes(self.format)
@@ -185,7 +187,7 @@ class SiluOfPlans(RowSubject):
         return replace(plan, placed=IN_PLACE), plan.placed.back(got)
 
     def codes(self, plan: SiluPlan, sample: Sample | None = None) -> Codes:
-        """What a plan writes of all rows, or of a sample's."""
+        """Return the codes that a plan writes: all rows, or a sample's."""
         rows, _ = rows_of(sample)
         with np.errstate(all="ignore"):
             x = plan.read.apply(self.x, self.x_format)[rows]
@@ -203,11 +205,11 @@ class SiluOfPlans(RowSubject):
         return plan.placed.put(codes) if sample is None else codes[:, sample[1]]
 
     def another(self, seed: int, *, wide: bool = False) -> "SiluOfPlans":
-        """Rows of other numbers."""
+        """Return rows of other numbers."""
         return replace(self, **self.drawn(seed), format=F32 if wide else self.format)
 
     def described(self, plan: SiluPlan) -> str:
-        """The plan in words."""
+        """Return the plan as text."""
         if plan.wide != STEPS_IN_FLOAT32:
             return f"silu: {plan.wide}"
         steps: tuple[Any, ...] = (plan.read, plan.gate, plan.gating)

@@ -1,4 +1,4 @@
-"""Softmax of rows as a plan: which maximum, which exponent, in which order weights are added, how they are divided."""
+"""Softmax of rows as a plan: the maximum, the exponent, the order of sums, the division."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -65,7 +65,7 @@ def _difference_first(x: Floats, top: Floats, factor: np.float32, own: np.float3
 
 
 def _two_products(x: Floats, top: Floats, factor: np.float32, own: np.float32) -> Floats:
-    """The scale first, log2(e) then: exp of CUDA's intrinsics."""
+    """Return exponents with the scale applied first and log2(e) second, as exp of CUDA's intrinsics does."""
     return ((x - top) * own) * LOG2_OF_E
 
 
@@ -98,7 +98,7 @@ EXPONENTS = (
 
 
 def _largest(x: Floats) -> Floats:
-    """NaN left out, 0 where all is -infinity."""
+    """Return the maximum of each row without NaN; 0 where every element is -infinity."""
     top = np.fmax.reduce(x, axis=1, initial=-np.inf)
     return np.where(np.isneginf(top), np.float32(0), top).astype(np.float32)
 
@@ -129,18 +129,22 @@ def _as_they_are(p: Floats, format: Format) -> tuple[Floats, Floats]:
 
 
 def _narrow(p: Floats, format: Format) -> Floats:
+    """Return weights rounded to a format."""
     return decode(encode(p, format), format, np.float32)
 
 
-def _narrow_sum(p: Floats, format: Format) -> tuple[Floats, Floats]:
+def _round_denominator_only(p: Floats, format: Format) -> tuple[Floats, Floats]:
+    """Return (numerator weights, weights that are summed): only the summed copy is rounded to `format`."""
     return p, _narrow(p, format)
 
 
 def _narrow_both(p: Floats, format: Format) -> tuple[Floats, Floats]:
+    """Return (numerator weights, weights that are summed): both are rounded to `format`."""
     return _narrow(p, format), _narrow(p, format)
 
 
 def _narrow_weights(p: Floats, format: Format) -> tuple[Floats, Floats]:
+    """Return (numerator weights, weights that are summed): only the numerator is rounded to `format`."""
     return _narrow(p, format), p
 
 
@@ -148,7 +152,10 @@ UNROUNDED = ChangedStep("weights are float32 until they are divided", Family.DOU
 ROUNDED = (
     UNROUNDED,
     ChangedStep(
-        "weights are rounded to the output before they are added", Family.DOUBLE_ROUNDING, _SOFTMAX, _narrow_sum
+        "weights are rounded to the output before they are added",
+        Family.DOUBLE_ROUNDING,
+        _SOFTMAX,
+        _round_denominator_only,
     ),
     ChangedStep(
         "weights are rounded to the output, then added and divided", Family.DOUBLE_ROUNDING, _SOFTMAX, _narrow_both
@@ -160,7 +167,7 @@ ROUNDED = (
 
 
 def factor_causes(own: float) -> Iterator[Cause]:
-    """The rows of causes in what x is multiplied by under e^, each number once: aspect `factor`."""
+    """Yield the causes in the factor of x in the exponent of e, each number once: aspect `factor`."""
     base, seen = LOG2_E_DOUBLE, set()
     named = (
         (Family.NO_SCALE, "the scale", own),
@@ -180,7 +187,10 @@ def factor_causes(own: float) -> Iterator[Cause]:
 
 @dataclass(frozen=True)
 class SoftmaxPlan:
-    """The choices; `factor` is what x is multiplied by under e^, `pads` columns of zeros that count, `tail` those that do not."""
+    """The choices; `factor` multiplies x in the exponent of e.
+
+    `pads` columns of zeros count in sum and maximum; the columns of `tail` do not.
+    """
 
     factor: float
     order: Order
@@ -200,7 +210,7 @@ class SoftmaxPlan:
 
 @dataclass(frozen=True, eq=False)
 class SoftmaxOfPlans(RowSubject):
-    """e^(scale (x - m)) over its sum, of each row; `number` is the scale."""
+    """e^(scale (x - m)) over its sum, for each row; `number` is the scale."""
 
     is_sampled = True
 
@@ -210,13 +220,14 @@ class SoftmaxOfPlans(RowSubject):
 
     @property
     def usual(self) -> SoftmaxPlan:
-        """The order of operations of our own kernel; `exact`: quotients and powers that are rounded once."""
+        """Return the order of operations of refsim's kernel; `exact`: quotients and powers rounded once."""
         plan = SoftmaxPlan(self.number, RowOrder())
         if self.exact:
             return replace(plan, order=RowOrder(1), exponent=DIFFERENCE, function=EXP_EXACT, quotient=DIVIDED)
         return replace(plan, quotient=FULL) if self.format is F32 else plan
 
     def causes(self) -> Sequence[Cause]:
+        """Return every cause that applies to these operands."""
         usual, columns = self.usual, self.x.shape[1]
         found = [*common_causes(self.format), *sum_causes(usual.order), *tail_causes(columns, "sum and maximum")]
         for aspect, rows in (
@@ -235,7 +246,7 @@ class SoftmaxOfPlans(RowSubject):
         return [*found, *factor_causes(self.number)]
 
     def references(self) -> Sequence[Cause]:
-        """Libraries of a host, and our own kernel for whom a host is usual."""
+        """Return the causes that take all steps of a host library, or of refsim's kernel on a GPU."""
         own = replace(self, exact=False).usual
         beside = (("exponent", own.exponent), ("function", own.function), ("quotient", own.quotient))
         found = [
@@ -260,7 +271,7 @@ class SoftmaxOfPlans(RowSubject):
         return replace(plan, placed=IN_PLACE), plan.placed.back(got)
 
     def codes(self, plan: SoftmaxPlan, sample: Sample | None = None) -> Codes:
-        """What a plan writes of all rows, or of a sample's. Raises DoesNotApplyError."""
+        """Return the codes that a plan writes: all rows, or a sample's. Raises DoesNotApplyError."""
         rows, key = rows_of(sample)
         with np.errstate(all="ignore"):
             if plan.wide != STEPS_IN_FLOAT32:
@@ -274,17 +285,18 @@ class SoftmaxOfPlans(RowSubject):
         return plan.placed.put(codes) if sample is None else codes[:, sample[1]]
 
     def _wide(self, plan: SoftmaxPlan, rows: Any) -> Doubles:
-        """All steps in float64."""
+        """Return the output with all steps in float64."""
         x = np.pad(plan.read.apply(self.x[rows], self.x_format), ((0, 0), (0, plan.pads))).astype(np.float64)
         p = np.exp((x - plan.top.apply(kept(x, plan.tail))[:, None]) * plan.factor)
         total = added_wide(kept(p, plan.tail))
         return np.where(total == 0, 0, p[:, : self.x.shape[1]] / np.where(total == 0, 1, total))
 
     def _weights(self, plan: SoftmaxPlan, rows: Any, key: tuple[Any, ...]) -> tuple[Floats, Floats]:
-        """What is divided, and what is added."""
+        """Return the numerator weights and the weights that are summed; those of few rows are remembered."""
         return self.remembered(key and (*key, *_parts(plan)), partial(self._made_weights, plan, rows))  # type: ignore[no-any-return]
 
     def _made_weights(self, plan: SoftmaxPlan, rows: Any) -> tuple[Floats, Floats]:
+        """Return the numerator weights and the weights that are summed."""
         x = np.pad(plan.read.apply(self.x[rows], self.x_format), ((0, 0), (0, plan.pads)))
         top = plan.top.apply(kept(x, plan.tail))[:, None]
         own = np.float32(plan.factor)
@@ -294,15 +306,16 @@ class SoftmaxOfPlans(RowSubject):
         return divided, kept(added, plan.tail)
 
     def _total(self, plan: SoftmaxPlan, weights: tuple[Floats, Floats], key: tuple[Any, ...]) -> Floats:
+        """Return the sum of each row's weights; those of few rows are remembered."""
         make: Callable[[], Floats] = partial(plan.order.sum, weights[1], plan.held)
         return self.remembered(key and (*key, *_parts(plan), plan.order, plan.held), make)  # type: ignore[no-any-return]
 
     def another(self, seed: int, *, wide: bool = False) -> "SoftmaxOfPlans":
-        """Rows of other numbers, somewhat longer."""
+        """Return rows of other numbers, somewhat longer."""
         return replace(self, **self.drawn(seed), format=F32 if wide else self.format)
 
     def described(self, plan: SoftmaxPlan) -> str:
-        """The plan in words."""
+        """Return the plan as text."""
         if plan.wide != STEPS_IN_FLOAT32:
             return f"softmax: {plan.wide}"
         steps = (plan.exponent, plan.function, plan.quotient, plan.read, plan.top, plan.rounded)
@@ -316,5 +329,5 @@ class SoftmaxOfPlans(RowSubject):
 
 
 def _parts(plan: SoftmaxPlan) -> tuple[Any, ...]:
-    """What weights are made by."""
+    """Return the choices that decide the weights."""
     return plan.factor, plan.exponent, plan.function, plan.read, plan.top, plan.rounded, plan.tail, plan.pads

@@ -1,4 +1,4 @@
-"""Exponentials, reciprocals, roots and quotients as kernels have them: by the chip's approximations, or rounded once."""
+"""Exponentials, reciprocals, roots and quotients of kernels: the GPU's approximations, or rounded once."""
 
 from collections.abc import Callable
 from functools import partial
@@ -32,6 +32,7 @@ EXP_MOST, EXP_LEAST = np.float32(88.72283935546875), np.float32(-103.97208404541
 
 
 def words(x: Floats) -> NDArray[np.uint32]:
+    """Return float32 values as bit patterns."""
     return np.ascontiguousarray(x, np.float32).view(np.uint32)
 
 
@@ -40,7 +41,7 @@ def _approx(name: str, ftz: bool, x: Floats) -> Floats:
 
 
 def _exact_exp(x: Floats) -> Floats:
-    """e^x; float64 decides how it rounds in all but one of some hundred million cases."""
+    """Return e^x rounded once; float64 rounds wrongly about once in some hundred million cases."""
     return np.exp(np.asarray(x, np.float64)).astype(np.float32)
 
 
@@ -49,7 +50,7 @@ def _exact_ex2(x: Floats) -> Floats:
 
 
 def _horner(x: Floats, coefficients: Floats) -> Floats:
-    """The polynomial by one fma a step, its highest coefficient first."""
+    """Return a polynomial with one fma for each step, its highest coefficient first."""
     total = np.full_like(x, coefficients[0])
     for each in coefficients[1:]:
         total = ieee.fma(total, x, np.full_like(x, each))
@@ -57,7 +58,7 @@ def _horner(x: Floats, coefficients: Floats) -> Floats:
 
 
 def _numpy_exp(x: Floats) -> Floats:
-    """A quotient of polynomials of what is left of x beside a multiple of ln 2, as NumPy's vectors compute it."""
+    """Return e^x as NumPy's vector code does: a quotient of polynomials of x less a multiple of ln 2."""
     left = np.ascontiguousarray(x, np.float32)
     whole = (x * LOG2_OF_E + TO_WHOLE) - TO_WHOLE
     for part in LN_2_PARTS:
@@ -81,7 +82,7 @@ EXP_NUMPY = ChangedStep(
 )
 EXPONENTIALS = (EX2_FLUSHED, EX2_SUBNORMAL, EX2_EXACT, EXP_EXACT, EX2_FOR_EXP, EXP_NUMPY)
 NATURAL = (EXP_EXACT, EX2_FOR_EXP, EXP_NUMPY)
-"""Those whose t has no log2(e) in it."""
+"""Exponentials whose argument t is not multiplied by log2(e)."""
 
 
 def _quotient(of: Callable[[Floats, Floats], Floats], p: Floats, total: Floats) -> Floats:

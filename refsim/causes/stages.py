@@ -1,4 +1,4 @@
-"""The two sums of one element, side by side: what a plan has after each part of K."""
+"""Compare two sums of one element: the running sum of each plan after each part of K."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -16,23 +16,23 @@ STAGES, LEAST_STEP = 32, 32
 
 @runtime_checkable
 class WithSums(Protocol):
-    """A subject whose elements are sums: of what they are added, and what holds them: float32 or s32."""
+    """A subject whose elements are sums: `summed_over` names the addends, `sums_held` is the type, float32 or s32."""
 
     summed_over: str
     sums_held: ElementType
 
     def sums_of(self, plan: Any, at: tuple[int, int], most: int) -> list[tuple[int, int]]:
-        """The pattern of one element's sum over the columns of K before each of up to `most` places."""
+        """Return pairs (columns of K, pattern): one element's sum before each of up to `most` ends."""
 
 
 def ends_of_parts(columns: int, most: int) -> list[int]:
-    """Up to so many places in K, whole 32 apart, and its end."""
+    """Return at most `most` ends of parts of K, multiples of 32, and the last column."""
     step = -(-max(LEAST_STEP, -(-columns // most)) // LEAST_STEP) * LEAST_STEP
     return [*range(step, columns, step), columns]
 
 
 def require_sums(subject: Explained[Any], at: int | None) -> None:
-    """One element is asked for of what is a sum."""
+    """Raise RefsimError where an element is given with `--at` for a subject without sums."""
     if at is not None and not isinstance(subject, WithSums):
         raise RefsimError("usage", "an element is asked for that is no sum", "--at", "of products and attention")
 
@@ -45,7 +45,10 @@ def stages_of(
     at: int | None,
     judged: Indices | None,
 ) -> tuple[tuple[int, int] | None, tuple[SumsSoFar, ...]]:
-    """The sums of one element under two plans, the first that differs if none is asked for; none where no plan has sums."""
+    """Return an element and its sums under two plans; (None, ()) where no plan has sums.
+
+    `at` is the flat index of the element, None: the first element that differs.
+    """
     if not isinstance(subject, WithSums):
         return None, ()
     columns = subject.shape[1]
@@ -61,7 +64,7 @@ def stages_of(
 
 
 def place_of_element(at: tuple[int, ...] | None, shape: tuple[int, ...]) -> int | None:
-    """An element is asked for before anything is searched, and has a place in the output: that, counted row by row."""
+    """Return the flat index of the element `at`; None for None. Raises RefsimError outside the output."""
     if at is None:
         return None
     if len(shape) != len(at):
@@ -77,7 +80,7 @@ def place_of_element(at: tuple[int, ...] | None, shape: tuple[int, ...]) -> int 
 def shown_in(
     found: DiffExplanation, shape: tuple[int, ...], columns: int, row_of: Callable[[int], int] = int
 ) -> DiffExplanation:
-    """The same with its element where it stands in an output of that shape; `row_of`: which of its rows a row is."""
+    """Return the explanation with its element as an index in an output of `shape`; `row_of` maps its row."""
     if found.element is None:
         return found
     row, column = found.element

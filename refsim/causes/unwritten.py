@@ -1,4 +1,4 @@
-"""What nobody wrote: the pads of a buffer of scales, the last elements, rows or columns, tiles; each holds one code."""
+"""Find uninitialized parts of an output that hold one code: padding of scales, last elements or lines, tiles."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -19,9 +19,9 @@ TILE_SIDES = (256, 128, 64, 32, 16, 8)
 
 
 def unwritten_causes(got: Codes, want: Codes, format: ElementType) -> list[Named]:
-    """The one part of an output that nobody wrote, if all that differs from `want` is there; else nothing.
+    """Return the uninitialized part that contains every difference from `want`, as one cause; else nothing.
 
-    Pads are looked for first: they are no tail, whatever they hold, and no NaN that was kept or dropped.
+    Padding is tried first: it is no tail, whatever it holds, and its NaN was neither kept nor dropped.
     """
     for part in (_pads, _tails, _tiles):
         says = next(part(got, want, format), None)
@@ -37,7 +37,7 @@ def _code(code: Any, format: ElementType) -> str:
 
 
 def _one_code(codes: Codes) -> Codes | None:
-    """The code that all of some are, as an array of one; None of several or none."""
+    """Return the code that all elements share, as an array of one; None for several codes, or no element."""
     return codes[:1] if codes.size and (codes == codes[0]).all() else None
 
 
@@ -45,7 +45,10 @@ def _one_code(codes: Codes) -> Codes | None:
 
 
 def _pads(got: Codes, want: Codes, format: ElementType) -> Iterator[tuple[Family, str]]:
-    """All pads of a layout hold one code, and another one in `want`: of a matrix (m, t), rows from m on, blocks from t on."""
+    """Yield a sentence where all padding of a layout holds one code, and another one in `want`.
+
+    The scales of a matrix (m, t) fill the rows before m and the blocks before t; the rest is padding.
+    """
     wrong = got != want
     if any(_one_code(each[wrong]) is None for each in (got, want)):
         return
@@ -62,7 +65,7 @@ def _pads(got: Codes, want: Codes, format: ElementType) -> Iterator[tuple[Family
 
 
 def _padded_shapes(layout: ScaleLayout, shape: tuple[int, ...]) -> Iterator[tuple[int, int]]:
-    """Rows and blocks of every matrix without pads whose shuffled form has that shape; any of its size where that is flat."""
+    """Yield the rows and blocks of every matrix whose shuffled form has that shape, or that size where it is flat."""
     size = int(np.prod(shape))
     for blocks in range(layout.tile[1], size + 1, layout.tile[1]):
         rows = size // blocks
@@ -73,7 +76,7 @@ def _padded_shapes(layout: ScaleLayout, shape: tuple[int, ...]) -> Iterator[tupl
 
 
 def _filled(marks: NDArray[np.bool_]) -> tuple[int, int] | None:
-    """(m, t) where just the elements of rows from m on and of columns from t on are marked; None where others are too."""
+    """Return (m, t) where exactly the elements of rows from m on and of columns from t on are marked; else None."""
     rows, columns = (int(each.argmax()) if each.any() else each.size for each in (marks[:, 0], marks[0]))
     if not rows or not columns:
         return None
@@ -85,9 +88,9 @@ def _filled(marks: NDArray[np.bool_]) -> tuple[int, int] | None:
 
 
 def _tails(got: Codes, want: Codes, format: ElementType) -> Iterator[tuple[Family, str]]:
-    """The last elements, rows or columns hold one code, and all that differs is there.
+    """Yield a sentence where the last elements, rows or columns hold one code and contain every difference.
 
-    Behind the last whole tile that is how a kernel ends too early; elsewhere it takes more elements to be no chance.
+    A tail after the last whole tile is a usual mistake; elsewhere more elements are needed to rule out chance.
     """
     flat: list[tuple[str, Any, Any]] = [("elements", got.reshape(-1), want.reshape(-1))]
     if got.ndim == 2:
@@ -110,9 +113,9 @@ def _tails(got: Codes, want: Codes, format: ElementType) -> Iterator[tuple[Famil
 
 
 def _tiles(got: Codes, want: Codes, format: ElementType) -> Iterator[tuple[Family, str]]:
-    """Whole tiles hold one code, all the same, and all that differs is there; the largest such tiles.
+    """Yield a sentence where whole tiles hold one common code and contain every difference; the largest such tiles.
 
-    A NaN is none of those codes: what is made of a scale that is NaN is all that.
+    A NaN does not count as the code, since a NaN scale makes whole tiles NaN.
     """
     if got.ndim < 2:
         return
@@ -137,5 +140,6 @@ def _tiles(got: Codes, want: Codes, format: ElementType) -> Iterator[tuple[Famil
 
 
 def _any_of_tiles(marks: NDArray[np.bool_], height: int, width: int) -> NDArray[np.bool_]:
+    """Return which tiles contain a mark."""
     down = np.logical_or.reduceat(marks, np.arange(0, marks.shape[0], height), axis=0)
     return np.asarray(np.logical_or.reduceat(down, np.arange(0, marks.shape[1], width), axis=1))

@@ -1,4 +1,4 @@
-"""Outputs that are roundings of known values: which way, once or twice, what overflows."""
+"""Outputs that are known values rounded: which way, once or twice, and what overflows."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -15,7 +15,7 @@ from refsim.formats import Format
 
 @dataclass(frozen=True)
 class WritingPlan:
-    """The choices: how a value is rounded, and where it is put."""
+    """The choices: how a value is rounded, and where it is written."""
 
     written: Writing = USUAL_WRITING
     placed: Placing = IN_PLACE
@@ -23,7 +23,7 @@ class WritingPlan:
 
 @dataclass(frozen=True, eq=False)
 class WideValues:
-    """The values behind an output, of which `wide` is the format: float32 or float64."""
+    """The values from which an output was rounded, in the format `wide`: float32 or float64."""
 
     values: NDArray[Any]
     wide: Format
@@ -46,7 +46,7 @@ class WideValues:
         return replace(plan, placed=IN_PLACE), plan.placed.back(got)
 
     def another(self, seed: int, *, wide: bool = False) -> "WideValues":
-        """Ties, numbers between codes, subnormals of the output and numbers beyond its range."""
+        """Return drawn values: ties, numbers between codes, subnormals, and numbers that overflow."""
         random = np.random.default_rng(seed)
         fine = random.integers(-(1 << 15), 1 << 15, self.shape).astype(self.values.dtype)
         scales = 2.0 ** random.integers(-self.format.bias - 16, self.format.bias + 2, self.shape).clip(-140, 120)

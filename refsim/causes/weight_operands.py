@@ -1,4 +1,4 @@
-"""Operands of a product with narrow weights, as a user has them."""
+"""The operands of a product with narrow weights as a user has them."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -24,12 +24,12 @@ from refsim.typed_arrays import codes_with_format, format_held, held_codes, inte
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class WeightOperands(FieldsCard):
-    """The operands of D = A W^T with narrow weights (w8a16, w4a16): what outputs are computed from again.
+    """The operands of D = A W^T with narrow weights (w8a16, w4a16), from which outputs are recomputed.
 
-    `a` (M, K): bf16 or f16. `b` (N, K): codes of `b_format`, "e4m3", "s8", "u8", "s4", "u4", one a place, or an array that
-    knows it. `b_scale`: a number, (N,) or (N, K / group), float32, float16, bfloat16 or E8M0 codes; `b_zero`, whole numbers,
-    likewise. Usual is w = (q - zero) * scale in float32, rounded to A's format, and the product of both on tensor cores;
-    `unit`, `target`, `k`, `interval` and `c` as of ProductOperands.
+    `a` (M, K): bf16 or f16. `b` (N, K): codes of `b_format`, "e4m3", "s8", "u8", "s4", "u4", one for each element, or
+    an array of such a dtype. `b_scale`: a number, (N,) or (N, K / group), in float32, float16, bfloat16 or E8M0 codes;
+    `b_zero`, whole numbers, in such a shape too. The reference computes w = (q - zero) * scale in float32, rounds it to
+    A's format and multiplies on tensor cores; `unit`, `target`, `k`, `interval` and `c` are as for ProductOperands.
     WeightOperands(a=a, b=q, a_format="bf16", b_format="u4", b_scale=s, b_zero=8) is GPTQ's product.
     """
 
@@ -46,7 +46,10 @@ class WeightOperands(FieldsCard):
     interval: int | None = None
 
     def explained(self, shape: tuple[int, ...], format: Format) -> Any:
-        """The product whose output has that shape and format. Raises RefsimError for operands that do not fit."""
+        """Return the product whose output has that shape and format.
+
+        Raises RefsimError for operands that do not fit.
+        """
         codes, row = self._weights()
         scales = _grid("b_scale", _scales(self.b_scale), codes.shape)
         zeros = _grid("b_zero", _numbers("b_zero", self.b_zero), codes.shape)
@@ -76,7 +79,7 @@ class WeightOperands(FieldsCard):
         return WeightProduct(product, codes, row, scales, zeros, codes.shape[1] // groups, usual)
 
     def _weights(self) -> tuple[Codes, ElementType]:
-        """The codes of B, one a place, and their type."""
+        """Return the codes of B, one for each element, and their type."""
         found = integer_codes("b", self.b, self.b_format)
         codes, row = codes_with_format("b", self.b, self._float_format()) if found is None else found
         if codes.ndim != 2 or 0 in codes.shape:
@@ -87,7 +90,7 @@ class WeightOperands(FieldsCard):
         return None if self.b_format is None else float_named(self.b_format)
 
     def _format(self) -> Format:
-        """A's format, which weights are rounded to."""
+        """Return A's format, to which weights are rounded."""
         from refsim.numerics.calls import codes_and_format
 
         _, row = codes_and_format(array_of("a", self.a), self.a_format, "a", None)
@@ -97,13 +100,13 @@ class WeightOperands(FieldsCard):
 
 
 def _scales(given: ArrayLike) -> NDArray[np.float32]:
-    """Scales as float32: uint8 are codes of E8M0, as wherever scales are taken."""
+    """Return scales as float32; uint8 holds E8M0 codes, as for all scales."""
     array = array_of("b_scale", given)
     return scale_values(array) if array.dtype == np.uint8 else _numbers("b_scale", array)
 
 
 def _numbers(name: str, given: ArrayLike) -> NDArray[np.float32]:
-    """Numbers as float32: of a narrow type exactly what the array holds."""
+    """Return numbers as float32, for narrow dtypes exactly the values of the array."""
     array = native(array_of(name, given))
     held = format_held(array.dtype)
     narrow = integers(array)
@@ -117,7 +120,7 @@ def _numbers(name: str, given: ArrayLike) -> NDArray[np.float32]:
 
 
 def _grid(name: str, values: NDArray[np.float32], shape: tuple[int, ...]) -> Any:
-    """(N, T) of a number, (N,) or (N, T)."""
+    """Return (N, T) values of a number, (N,) or (N, T)."""
     if values.size == 1:
         return np.full((shape[0], 1), values.reshape(-1)[0], np.float32)
     grid = values[:, None] if values.ndim == 1 else values

@@ -1,4 +1,4 @@
-"""Products of activations in 16 bits with narrow weights: how a weight becomes a number, before the product or behind it."""
+"""Products of 16-bit activations with narrow weights: causes in how a weight becomes a number."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -26,7 +26,7 @@ def _rounded(values: Floats, format: Format) -> Floats:
 
 
 Weighing = Callable[[Floats, Floats, Floats, Format], Floats]
-"""Weights of (values, scales, zero points) in float32, all of them (N, K), for activations of a format."""
+"""Weights from (values, scales, zero points), float32 and (N, K) each, for activations of a format."""
 WEIGHINGS: dict[str, tuple[Weighing, Family]] = {
     "(q - z) * s": (lambda q, s, z, to: (q - z) * s, Family.DOUBLE_ROUNDING),
     "q * s - z * s, each product rounded": (
@@ -52,7 +52,7 @@ def _of_pairs(codes: Matrix, limit: int) -> Matrix:
 
 
 def _interleaved(codes: Matrix, limit: int) -> Matrix:
-    """Eight codes of a word taken in the order 0, 2, 4, 6, 1, 3, 5, 7."""
+    """Return the eight codes of each 32-bit word in the order 0, 2, 4, 6, 1, 3, 5, 7."""
     if codes.shape[1] % 8 or limit > 16:
         raise DoesNotApplyError
     return codes.reshape(len(codes), -1, 8)[:, :, [0, 2, 4, 6, 1, 3, 5, 7]].reshape(codes.shape)
@@ -80,7 +80,7 @@ USUAL_ORDER = next(iter(ORDERS))
 
 @dataclass(frozen=True)
 class WeightPlan(ProductPlan):
-    """The choices of a product, and those that make weights."""
+    """The choices of a product, and the choices that make its weights."""
 
     ordered: str = USUAL_ORDER
     weight_read: OperandReading = AS_IT_IS
@@ -92,9 +92,10 @@ class WeightPlan(ProductPlan):
 
 @dataclass(frozen=True, eq=False)
 class WeightProduct:
-    """D (M, N) = A W^T: A in bf16 or f16, W (N, K) made of narrow codes, scales and zero points, rounded to A's format.
+    """D (M, N) = A W^T: A in bf16 or f16; W (N, K) from codes, scales and zero points, rounded to A's format.
 
-    `product` is A times the usual W; `scales` (N, T) in float32, `zeros` (N, T) whole numbers, `group` columns of K share one.
+    `product` is A times the usual W; `scales` (N, T) are float32, `zeros` (N, T) whole numbers, one for each `group` of
+    columns of K.
     """
 
     product: ProductOfPlans
@@ -118,12 +119,14 @@ class WeightProduct:
         return self.product.shape
 
     def causes(self) -> Sequence[Cause]:
+        """Return every cause that applies to these operands."""
         return [
             *self._of_weights(),
             *(each for each in self.product.causes() if each.aspect not in ("b_read", "both_read")),
         ]
 
     def _of_weights(self) -> Iterator[Cause]:
+        """Yield the causes in the weights."""
         for says, (_, family) in ORDERS.items():
             rank = 0 if says == USUAL_ORDER else 1
             yield Cause(family, f"weights are read {says}", "ordered", says, TORCHAO["packed weights"], rank)
@@ -149,12 +152,12 @@ class WeightProduct:
         return product.codes(own, sample)
 
     def sums_of(self, plan: WeightPlan, at: tuple[int, int], most: int) -> list[tuple[int, int]]:
-        """The float32 pattern of one element's sum over the columns of K before each of up to `most` places."""
+        """Return pairs (columns, float32 pattern): one element's sum before each of `most` ends in K."""
         product, own = self._planned(plan)
         return product.sums_of(own, at, most)
 
     def _planned(self, plan: WeightPlan) -> tuple[ProductOfPlans, WeightPlan]:
-        """The product with the weights of a plan, and the plan of its sums."""
+        """Return the product with the weights of a plan, remembered, and the plan of its sums."""
         key = plan.ordered, plan.weight_read, plan.scale_read, plan.zero, plan.weighed, plan.scaled_where
         if key not in self.made:
             if len(self.made) > 64:
@@ -165,7 +168,7 @@ class WeightProduct:
         return self.made[key], plan
 
     def _made(self, plan: WeightPlan) -> ProductOfPlans:
-        """The product with the weights of a plan."""
+        """Return the product with the weights of a plan."""
         change = ORDERS[plan.ordered][0]
         codes = self.codes_of_weights if change is None else change(self.codes_of_weights, self.row.code_limit)
         codes, row = plan.weight_read.read(codes, self.row)
@@ -189,7 +192,7 @@ class WeightProduct:
         return replace(plan, placed=plain.placed), codes
 
     def another(self, seed: int, *, wide: bool = False) -> "WeightProduct":
-        """Drawn activations, weights, scales and zero points: 24 x 24, a group more."""
+        """Return a 24 x 24 product of drawn activations, weights, scales and zero points, one group longer."""
         random = np.random.default_rng(seed)
         blocks = self.scales.shape[1] + 1
         drawn = self.product.another(seed, wide=wide)
@@ -202,7 +205,7 @@ class WeightProduct:
         return WeightProduct(product, codes, self.row, scales, zeros, self.group, self.usual)
 
     def described(self, plan: WeightPlan) -> str:
-        """The plan in words."""
+        """Return the plan as text."""
         where = "" if plan.scaled_where == BEFORE else f", {plan.scaled_where}"
         return (
             f"weights {self.row} as {plan.weighed} in {self.product.formats[0]}{where}, {self.product.described(plan)}"

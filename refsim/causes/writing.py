@@ -1,4 +1,4 @@
-"""How a sum becomes the output: rounded once or twice, which way, ties, what overflows, what is flushed."""
+"""How a sum becomes the output: rounded once or twice, in which direction, overflow, flushed subnormals."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from refsim.sources import FNUZ, IEEE754, PTX
 
 @dataclass(frozen=True)
 class Writing:
-    """From values to codes: `via` a narrower format first, in a direction, with what stands for what is too large.
+    """The conversion of values to codes: first to a narrower format `via`, then with `rounding` and `overflow`.
 
     `flushes`: subnormals of the output become zeros. `coded`: the codes are those of another format.
     """
@@ -30,7 +30,7 @@ class Writing:
     coded: Format | None = None
 
     def codes(self, values: NDArray[Any], format: Format) -> Codes:
-        """The codes of values; raises DoesNotApplyError where the format has no such overflow."""
+        """Return the codes of values. Raises DoesNotApplyError where the format has no such overflow."""
         if self.via is not None:
             values = decode(encode(values, self.via, self.via_rounding), self.via, values.dtype)
         try:
@@ -38,7 +38,7 @@ class Writing:
         except RefsimError:
             raise DoesNotApplyError from None
         if self.flushes:
-            kept = codes & codes.dtype.type(format.code_limit - 1 ^ format.sign_mask)
+            kept = codes & codes.dtype.type((format.code_limit - 1) ^ format.sign_mask)
             zeros = codes & codes.dtype.type(format.sign_mask)
             codes = np.where(kept < (1 << format.mantissa_bits), zeros, codes).astype(codes.dtype)
         return np.asarray(codes)
@@ -60,7 +60,7 @@ USUAL_WRITING = Writing()
 
 
 def writing_causes(format: Format, wide: Format = F32) -> Iterator[Cause]:
-    """The rows of causes in writing values that `wide` holds."""
+    """Yield the causes in how values of the format `wide` are written."""
     cvt, modes = PTX["cvt"], IEEE754["section 4.3"]
     yield Cause(Family.ROUNDING, f"{format} is rounded to nearest even, once", "written", USUAL_WRITING, modes, 0)
     if format.mantissa_bits < wide.mantissa_bits:
