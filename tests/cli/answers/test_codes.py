@@ -9,6 +9,7 @@ import pytest
 
 import refsim as package
 from refsim.cli.answers.codes import Saying, checks, is_bare, meaning, renamed, sample, sayings
+from refsim.cli.answers.junit import junit
 from refsim.errors import RefsimError, code_table
 from refsim.testing.verdicts import MEANING
 from tests.cli.conftest import Run
@@ -150,6 +151,12 @@ def test_places_in_refsim_are_shown_with_source_only(code: str, refsim: Callable
     assert "reported by: refsim." not in plain
     assert "⟨" in cited
     assert "reported by: refsim." in cited
+
+
+def test_a_report_for_ci_has_the_former_codes_of_an_error() -> None:
+    text = junit([], ("kernel", RefsimError("assembler-missing", "no ptxas")))
+    assert '<property name="was" value="bad-ptxas"/>' in text
+    assert "<properties>" not in junit([], ("kernel", RefsimError("usage-of-a-test", "no former code")))
 
 
 @pytest.mark.parametrize("former", FORMER)
