@@ -19,7 +19,7 @@ GENERATED = 25  # problems for a kernel whose corpus agrees
 SECONDS = 240.0  # for the mistake behind a failure
 SUSPECTED = {
     "contraction": (),
-    "bad-modifier": (),
+    "rounding-mode": (),
     "flushed-subnormals": (),
     "saturated-or-propagated-infinity": (
         "infinity saturated or propagated",
