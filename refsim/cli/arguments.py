@@ -20,18 +20,18 @@ if TYPE_CHECKING:
 MOST_WORDS = 1 << 16
 MOST_TEXT = 1 << 24
 _VALUE = re.compile(r"[^a-z_].*|[0-9a-f]*|nan|inf(inity)?|[^.]*:.*|.*[./].*", re.IGNORECASE | re.DOTALL)
-"""A word that names no format: a number, hexadecimal digits alone, a pattern of a format (f32:0x1) or a path."""
+"""A word that is no name of a format: a number, hexadecimal digits alone, a pattern of a format (f32:0x1) or a path."""
 ARRAY_SUFFIXES = (".npy", ".npz", ".safetensors", ".bin", ".raw")
 
 
 def format_option(*, required: bool = True) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """-t FORMAT."""
+    """Return the option -t FORMAT."""
     note = "Number format, such as e4m3, bf16, f32." if required else "Number format, if the files do not name it."
     return click.option("-t", "--format", "row", required=required, type=FORMAT, help=note)
 
 
 def file_option(*names: str, help: str, **more: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """An option that takes the name of a FILE, as a Path."""
+    """Return an option that takes the name of a FILE and passes it as a Path."""
     return click.option(*names, metavar="FILE", type=click.Path(path_type=Path), help=help, **more)
 
 
@@ -41,7 +41,8 @@ kernels_option = file_option(
 
 
 def only_format(argument: "Format | None", option: "Format | None") -> "Format":
-    """The format of a command that takes it as an argument or by -t, once."""
+    """Return the format that a command takes as an argument or by -t. Raise RefsimError where the two contradict or
+    both are missing."""
     if argument is not None and option is not None and argument != option:
         raise RefsimError("usage", f"-t {option} contradicts {argument}", help=f"give {argument} or -t {option}")
     row = argument or option
@@ -51,7 +52,8 @@ def only_format(argument: "Format | None", option: "Format | None") -> "Format":
 
 
 def missing_format(*words: str, otherwise: str = "") -> RefsimError:
-    """The error of a command that needs a format: its help is the command with one, before the user's own words."""
+    """Return the error of a command without a format; its help repeats the command with a format before the user's
+    words."""
     command = click.get_current_context().command_path
     again = " ".join((command, "e4m3", *map(_shortened, words[:2])))
     return RefsimError(
@@ -60,9 +62,11 @@ def missing_format(*words: str, otherwise: str = "") -> RefsimError:
 
 
 def leading_format(words: tuple[str, ...], option: "Format | None") -> "tuple[Format | None, tuple[str, ...]]":
-    """The format and the other words: the first word may name it, as in `decode e4m3 0x7e`, alone or as -t does.
+    """Return the format and the remaining words. The first word may name the format, as in `decode e4m3 0x7e`; so may
+    -t.
 
-    Without -t a first word that begins as a name does (e4m4, nvfp4) is a format that is misspelt, unless it is a value or a file.
+    Without -t, a first word that begins like a name (e4m4, nvfp4) is a misspelled format, unless it is a value or a
+    file.
     """
     from refsim.formats import format_named
 
@@ -81,9 +85,10 @@ def leading_format(words: tuple[str, ...], option: "Format | None") -> "tuple[Fo
 
 
 def parse_code(word: str, row: "Format") -> int:
-    """A code in hexadecimal (0x7e), binary (0b0111_1110) or decimal; it must be one that the format has.
+    """Return the code that a word spells in hexadecimal (0x7e), binary (0b0111_1110) or decimal.
 
-    Raises RefsimError bad-value and out-of-range.
+    Raises RefsimError bad-value for a word that is no number, and out-of-range for a code that the format does not
+    have.
     """
     code = number_in(word)
     if code is None:
@@ -110,9 +115,9 @@ def _shortened(word: str) -> str:
 
 
 def codes_in(words: Iterable[str], row: "Format") -> list[int]:
-    """The codes that the words of a command line stand for: codes, `-` for those on standard input, files of codes.
+    """Return the codes that the words of a command line stand for: codes, `-` for standard input, files of codes.
 
-    A file of text holds codes between blanks; npy, npz, safetensors and raw files are read by refsim.files.
+    A text file holds codes between blanks; refsim.files reads npy, npz, safetensors and raw files.
     """
     codes: list[int] = []
     for word in words:
@@ -129,7 +134,7 @@ def codes_in(words: Iterable[str], row: "Format") -> list[int]:
 
 
 def require_few(count: int, otherwise: str) -> None:
-    """Refuses lists that nobody reads."""
+    """Raise RefsimError for a list that is too long to print; `otherwise` is the help."""
     if count > MOST_WORDS:
         raise RefsimError(
             "too-large",
@@ -140,7 +145,8 @@ def require_few(count: int, otherwise: str) -> None:
 
 
 def load_codes(path: Path, row: "Format | None", key: str | None = None, option: str = "-t FORMAT") -> "Stored":
-    """One tensor of a file; where the file leaves a choice, the way out is an option: `option` names the format."""
+    """Return one tensor of a file. Where the file leaves a choice, the help of the error names the option that decides
+    it."""
     from refsim import files
 
     options = {"format-needed": f"give {option}", "key-needed": "give --key NAME"}
@@ -158,7 +164,7 @@ def _codes_of_array(path: Path, row: "Format") -> list[int]:
 
 
 def words_in(words: Iterable[str]) -> Iterator[str]:
-    """The words themselves, with those on standard input in the place of `-`."""
+    """Yield the words, with the words of standard input in the place of `-`."""
     for word in words:
         if word == "-":
             yield from _words(sys.stdin.buffer.read(), "standard input")

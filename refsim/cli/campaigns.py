@@ -1,4 +1,4 @@
-"""What divides the work of a command among workers: --jobs, --cluster, --journal, --report."""
+"""Options that divide the work of a command among workers: --jobs, --cluster, --journal, --report."""
 
 import functools
 import os
@@ -28,7 +28,7 @@ MOST_JOBS = 1024
 
 @dataclass(frozen=True)
 class Division:
-    """Who does the work, and where finished shards are kept."""
+    """How the work is divided, and where finished shards are kept."""
 
     jobs: int | None = None
     cluster: str | None = None
@@ -37,12 +37,13 @@ class Division:
 
     @property
     def is_asked_for(self) -> bool:
+        """Return whether any option of a division was given."""
         return self != Division()
 
 
 @dataclass(frozen=True)
 class _Shards:
-    """A line of progress in shards."""
+    """Progress counted in shards."""
 
     kernel: str
     phase: str
@@ -51,10 +52,11 @@ class _Shards:
 
 
 def division_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """--jobs, --cluster, --journal and --report, which a command gets as one `division`."""
+    """Add --jobs, --cluster, --journal and --report, which the command gets as one `division`."""
 
     @functools.wraps(function)
     def divide(*arguments: Any, **options: Any) -> Any:
+        """Call the command with the four options as one Division."""
         division = Division(**{each.name: options.pop(each.name) for each in fields(Division)})
         if division.jobs is not None and division.cluster is not None:
             raise RefsimError(
@@ -78,7 +80,8 @@ def division_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def outcome(plan: "CampaignPlan", division: Division, device: str) -> dict[str, list[Mapping[str, Any]]]:
-    """The records of each series of a plan, done as the division says, with progress on a terminal."""
+    """Run the shards of a plan as the division asks, and return the records of each series. Shows progress on a
+    terminal."""
     from contextlib import nullcontext
 
     from refsim.campaigns.journal import CampaignJournal
@@ -87,6 +90,7 @@ def outcome(plan: "CampaignPlan", division: Division, device: str) -> dict[str, 
     with reporting(sys.stderr) as line:
 
         def watch(standing: Standing) -> None:
+            """Show how many shards are finished and how many were lost."""
             if line is not None and standing.latest is not None:
                 lost = f", {standing.lost} lost" if standing.lost else ""
                 line(_Shards(standing.latest.series, f"shards{lost}", standing.done, standing.planned))
@@ -102,7 +106,8 @@ def outcome(plan: "CampaignPlan", division: Division, device: str) -> dict[str, 
 
 @contextmanager
 def _workers(division: Division, device: str) -> Iterator[tuple[Executor, int]]:
-    """The executor of a division and how many shards it is given at a time; interrupted, it does not wait for them."""
+    """Yield the executor of a division and how many shards it gets at a time. An interrupt does not wait for the
+    workers."""
     from refsim.campaigns.local import Inline, LocalWorkers
 
     executor: Executor
@@ -127,7 +132,7 @@ def _workers(division: Division, device: str) -> Iterator[tuple[Executor, int]]:
 
 
 def _environments(jobs: int, device: str) -> list[Mapping[str, str]]:
-    """The variables of each worker: one thread of NumPy's libraries, and a GPU of its own while there are any left."""
+    """Return the environment variables of each worker: one NumPy thread, and one of the visible GPUs in turn."""
     one_thread = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
     if device != "cuda" and not device.startswith("cuda:pycuda"):
         return [one_thread] * jobs
@@ -136,7 +141,8 @@ def _environments(jobs: int, device: str) -> list[Mapping[str, str]]:
 
 
 def visible_gpus() -> list[str]:
-    """The GPUs that this process may use, as CUDA_VISIBLE_DEVICES names them. Raises RefsimError where nothing lists them."""
+    """Return the GPUs that this process may use, as CUDA_VISIBLE_DEVICES names them. Raises RefsimError where there
+    are none."""
     named = os.environ.get("CUDA_VISIBLE_DEVICES")
     if named:
         return [name.strip() for name in named.split(",") if name.strip()]

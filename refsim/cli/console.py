@@ -1,4 +1,4 @@
-"""One run of the program, and its terminal: width, colour, and writing to it when the other end may be gone."""
+"""One run of the program, and its terminal: width, color, and writing to it when the other end may be gone."""
 
 import os
 import shlex
@@ -19,14 +19,14 @@ class Session:
 
     @property
     def command_line(self) -> str:
-        """What a shell takes to run this again."""
+        """Return the shell command that repeats this run."""
         return shlex.join(["refsim", *self.arguments])
 
 
 def width() -> int | None:
-    """Columns of the terminal on standard output, or None where the output is not read on one.
+    """Return the columns of the terminal on standard output, or None where standard output is no terminal.
 
-    COLUMNS, where it is set to a number, comes first, so that a pager or a test can ask for a width.
+    A number in COLUMNS comes first, so that a pager or a test can ask for a width.
     """
     wanted = count_in(os.environ.get("COLUMNS", ""))
     if wanted:
@@ -40,35 +40,34 @@ def width() -> int | None:
 
 
 def is_terminal(stream: TextIO) -> bool:
-    """Whether somebody reads along; a stream that the user's code closed is no terminal."""
+    """Return whether a stream is a terminal; a stream that the user's code closed is none."""
     return not stream.closed and stream.isatty()
 
 
 def takes_colour(stream: TextIO) -> bool:
-    """Whether escapes are welcome: a terminal that is not dumb, and no NO_COLOR."""
+    """Return whether a stream takes color escapes: a terminal that is not dumb, without NO_COLOR."""
     return is_terminal(stream) and not os.environ.get("NO_COLOR") and os.environ.get("TERM", "dumb") != "dumb"
 
 
 def open_closed() -> None:
-    """Lets a standard output or error that the caller closed (`>&-`; Python has None there) swallow what is written, and a
-    standard input be empty."""
+    """Replace standard streams that the caller closed (`>&-`, which Python shows as None) by the null device."""
     for name, mode in (("stdout", "w"), ("stderr", "w"), ("stdin", "r")):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115
 
 
 def answer(body: str) -> None:
-    """`body` on standard output. When the reader has gone (`| head -1`) the rest is not an error."""
+    """Write `body` to standard output. A reader that has gone (`| head -1`) is no error."""
     _write(sys.stdout, body, "standard output")
 
 
 def tell(line: str) -> None:
-    """A line beside the answer: hints and headings go to standard error."""
+    """Write one line to standard error: a hint or a heading."""
     _write(sys.stderr, line + "\n", "standard error")
 
 
 def tell_error(error: RefsimError) -> None:
-    """An error's four lines on standard error, its code in bold red where the terminal takes colour."""
+    """Write an error's four lines to standard error, with its code in bold red where the terminal takes color."""
     record = str(error)
     if takes_colour(sys.stderr):
         label = f"[{error.code}]"
@@ -77,7 +76,7 @@ def tell_error(error: RefsimError) -> None:
 
 
 def _write(stream: TextIO, text: str, name: str) -> None:
-    if stream.closed:  # by Python code of the user's
+    if stream.closed:  # the user's Python code closed it
         if stream is sys.stderr:
             return
         raise RefsimError("cannot-write", "cannot write: it was closed", name)
@@ -94,7 +93,7 @@ def _write(stream: TextIO, text: str, name: str) -> None:
 
 
 def abandon(stream: TextIO) -> None:
-    """Sends what is still buffered nowhere, so that the interpreter does not fail over it when it ends."""
+    """Redirect a stream to the null device, so that the interpreter does not fail on its buffered text when it ends."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, stream.fileno())
     os.close(nowhere)

@@ -1,4 +1,4 @@
-"""What every command has in common: --as, -o, --source, and the way of an answer to its reader."""
+"""Parts that all commands share: --as, -o, --source, and the delivery of an answer."""
 
 import errno
 import functools
@@ -18,7 +18,7 @@ from refsim.errors import Kind, RefsimError, unknown
 from refsim.render import FORMS, Document, Notice, rendered
 
 AGREED, FAILED, INTERRUPTED = 0, Kind.FAULT.value, 130
-STDOUT = (None, "-", "/dev/stdout")  # opening /dev/stdout would truncate the file behind it
+STDOUT = (None, "-", "/dev/stdout")  # opening /dev/stdout would truncate the file that it leads to
 SUFFIXES = {".txt": "text", **{f".{form}": form for form in FORMS if form not in ("text", "github")}}
 
 
@@ -33,10 +33,10 @@ class Answer:
 def answers(
     function: Callable[..., Document | Answer | Iterator[Answer | RefsimError]],
 ) -> Callable[..., int]:
-    """Makes a function that returns a Document (or an Answer) the body of a command.
+    """Make a function that returns a Document (or an Answer) the body of a command.
 
-    It adds --as, -o and --source, renders, writes, and ends a failure with the command that repeats it. A function that
-    answers again and again returns an iterator, of errors too, and the last of them is the exit code.
+    Adds --as, -o and --source, renders and writes the document, and prints the command again after a failure. A
+    function with several answers returns an iterator of answers and errors; the last one gives the exit code.
     """
 
     @click.option("--as", "form", metavar="FORM", help=f"One of {', '.join(FORMS)}.", type=OutputForm())
@@ -45,11 +45,13 @@ def answers(
     @click.pass_obj
     @functools.wraps(function)
     def run(session: Session, /, form: str | None, output: str | None, citations: bool, **arguments: Any) -> int:
+        """Call the function and deliver its answers. Return the exit code."""
         chosen = form or form_of(output)
         if output is not None and output not in STDOUT:
             require_writable(Path(output))
 
         def delivered(answer: Answer) -> int:
+            """Deliver one answer, and print the command again unless the answer agreed. Return its exit code."""
             _deliver(answer.document, chosen, output, citations)
             if answer.exit_code != AGREED:
                 console.tell(f"again: {session.command_line}")
@@ -76,7 +78,7 @@ def answers(
 
 
 def _annotate(error: RefsimError, form: str) -> None:
-    """On GitHub an error is a line of the log that it shows among the annotations."""
+    """Print an error as an annotation of GitHub where the form is github."""
     if form == "github":
         from refsim.render.github import annotation
 
@@ -91,13 +93,14 @@ class OutputForm(Name):
         super().__init__("form", "refsim.render:FORMS")
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Return the name of the form. Raises RefsimError for an unknown one."""
         if value not in FORMS:
             raise unknown("output form", str(value), list(FORMS), where="--as")
         return str(value)
 
 
 def form_of(output: str | None) -> str:
-    """The form that a file's suffix chooses, text for standard output. Raises RefsimError unknown-suffix."""
+    """Return the form that the suffix of a file selects, text for standard output. Raises RefsimError unknown-suffix."""
     if output in STDOUT:
         return "text"
     suffix = Path(output).suffix.lower()
@@ -127,14 +130,14 @@ def _deliver(document: Document, form: str, output: str | None, citations: bool)
 
 
 def require_writable(path: Path) -> None:
-    """Refuses a file whose folder is not there before hours of work are spent on what it should hold."""
+    """Raise RefsimError for a file that cannot be written, before hours of work are spent on its content."""
     reason = errno.EISDIR if os.path.isdir(path) else 0 if os.path.isdir(path.parent) else errno.ENOENT
     if reason := reason or too_long(path):
         raise RefsimError("cannot-write", f"cannot write: {os.strerror(reason).lower()}", where=str(path))
 
 
 def too_long(path: Path) -> int:
-    """ENAMETOOLONG of a name that no file can have here, else 0."""
+    """Return ENAMETOOLONG for a name that is too long for a file here, else 0."""
     try:
         os.lstat(path)
     except OSError as problem:
@@ -143,10 +146,11 @@ def too_long(path: Path) -> int:
 
 
 def save(path: Path, content: bytes) -> None:
-    """All of `content` under that name, or nothing: pipes and devices are written to, files are replaced."""
+    """Write all of `content` to a file or nothing. Files are replaced; pipes and devices are written to."""
     from refsim.files.access import write_atomically
 
     def fill(stream: BinaryIO) -> None:
+        """Write the content to a stream."""
         stream.write(content)
 
     try:

@@ -1,4 +1,4 @@
-"""Which device a command runs on, and what must be installed for it."""
+"""The device that a command runs on, and the packages that it needs."""
 
 from collections.abc import Callable
 from importlib.util import find_spec
@@ -40,7 +40,7 @@ arithmetic_option = click.option(
 
 
 def device_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """--device and --target."""
+    """Add --device and --target."""
     help = "Architecture, such as sm_90a (default: the device's)."
     return device_option(click.option("--target", metavar="SM", type=SM, help=help)(function))
 
@@ -48,10 +48,10 @@ def device_options(function: Callable[..., Any]) -> Callable[..., Any]:
 def opened(
     device_name: str, target: str | None, without: tuple[str, ...] = (), arithmetic: "Arithmetic" = "silicon"
 ) -> "Device":
-    """The device of that name; "auto" falls back to the simulated GPU, and says why where a driver finds no GPU.
+    """Return the device of that name. "auto" takes a real GPU, or else the simulated GPU, and reports why a driver
+    finds no GPU.
 
-    without: checks that a simulated GPU does not make; a real one makes none, and refuses them; so it does arithmetic
-    other than its own.
+    without: checks that the simulated GPU skips. arithmetic: its mode. A real GPU refuses both.
     """
     from refsim import device
 
@@ -62,13 +62,13 @@ def opened(
     except RefsimError as error:
         if error.kind is not Kind.MISSING:
             raise
-        if error.code != "no-cuda-driver":  # most machines have no GPU: then the answer's own words are enough
+        if error.code != "no-cuda-driver":  # most machines have none: the answer names the device
             console.tell(f"simulated GPU: {error.what}")
         return device.open("sim", target, without=without, arithmetic=arithmetic)
 
 
 def need(extra: str, *modules: str) -> None:
-    """RefsimError (exit 4) with the pip line where a module of an extra is not installed."""
+    """Raise RefsimError (exit 4) with the pip command unless the modules of an extra are installed."""
     for module in modules:
         if find_spec(module) is None:
             raise RefsimError(

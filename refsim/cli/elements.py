@@ -1,4 +1,4 @@
-"""One element of any type that a tensor core takes: read from a word, and shown with its bits."""
+"""One element of any type that a tensor core takes: read from the command line, and shown with its bits."""
 
 import re
 from fractions import Fraction
@@ -18,7 +18,8 @@ _PATTERN = re.compile(r"0[xb][0-9a-f_]+", re.IGNORECASE)
 
 
 def code_of(word: str, element: ElementType) -> int:
-    """The code that a word stands for: 0x38 and 0b111000 are codes, anything else is a value that must be exact.
+    """Return the code that a word stands for: 0x38 and 0b111000 are codes, any other word is a value that must be
+    exact.
 
     code_of("1.5", E4M3) is 0x3c. Raises RefsimError inexact-value (with the two nearest codes), no-such-value,
     bad-value and out-of-range.
@@ -31,6 +32,7 @@ def code_of(word: str, element: ElementType) -> int:
 
 
 def _encoded(value: Value, row: Format) -> int:
+    """Return the code of a value. Raises RefsimError where the format does not hold it exactly."""
     if isinstance(value.exact, float) and value.exact != 0:
         kind, code = ("NaN", row.nan_code) if value.is_nan else ("infinity", row.infinity_code)
         if code is None:
@@ -64,6 +66,7 @@ def _whole(word: str, element: Integer) -> int:
 
 
 def _double(word: str) -> int:
+    """Return the 64 bits of a double: a pattern as it stands, or a value that a double holds exactly."""
     if _PATTERN.fullmatch(word):
         code = number_in(word)
         if code is None or code >= 1 << 64:
@@ -82,18 +85,18 @@ def _double(word: str) -> int:
 
 
 def bits_of(code: int, element: ElementType) -> Bits:
-    """The code in as many digits as its container has."""
+    """Return the code in as many digits as its container has."""
     return Bits(code % element.code_limit, element.code_bits)
 
 
 def number_of(code: int, element: ElementType) -> Number:
-    """The value of a code, spelled exactly or by the fewest digits that lead back to it."""
+    """Return the value of a code, spelled exactly or with the fewest digits that identify it."""
     if isinstance(element, Integer) or element is F64:
         return number(value_of(code, element))
     return code_number(code, element)
 
 
 def value_of(code: int, element: ElementType) -> Fraction | float:
-    """The exact value of a code: a Fraction, or a float for -0, the infinities and NaN."""
+    """Return the exact value of a code: a Fraction, or a float for -0, the infinities and NaN."""
     value = element.value(code)
     return Fraction(value) if element.is_integer or (np.isfinite(value) and value) else value

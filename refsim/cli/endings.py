@@ -1,4 +1,4 @@
-"""The exit code is refsim's to give: Python code that a command runs does not end this process by itself."""
+"""Guards of the exit code: Python code that a command runs cannot end the process of refsim."""
 
 import os
 from collections.abc import Iterator
@@ -12,19 +12,20 @@ HELP = "raise an exception where something is wrong"
 
 
 def program_ended(by: str) -> RefsimError:
-    """The error of code that wanted to end the program: `by` is the call."""
+    """Return the error for user code that called `by` to end the program."""
     return RefsimError("program-ended", f"Python code that refsim ran called {by}", rule=RULE, help=HELP)
 
 
 @contextmanager
 def exits_held(*, for_good: bool) -> Iterator[None]:
-    """Meanwhile os._exit raises `program-ended`, in threads too; children of this process end as they like.
+    """Make os._exit raise `program-ended` meanwhile, in all threads; child processes still end as they like.
 
-    for_good: it stays so, for what runs while the interpreter ends.
+    for_good: keep it so, for code that runs while the interpreter ends.
     """
     leave, process = os._exit, os.getpid()
 
     def refuse(status: Any) -> None:
+        """Raise `program-ended` in this process; end a child process."""
         if os.getpid() != process:
             leave(status)
         raise program_ended(f"os._exit({status!r})")

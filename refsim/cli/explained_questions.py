@@ -1,4 +1,5 @@
-"""Which options of `refsim explain-diff` belong to which question: what has no meaning there is refused, never ignored."""
+"""The options of each question of `refsim explain-diff`: an option that has no meaning there is refused, never
+ignored."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ _OF_FLOATS = _OF_PRODUCTS | {"unit", "target"}
 
 @dataclass(frozen=True)
 class Inquiry:
-    """What is asked, the option that says so, and every parameter that has a meaning in it."""
+    """A question, the option that asks it, and every parameter that has a meaning in it."""
 
     name: str
     said_by: str
@@ -49,7 +50,7 @@ _SAID_BY = {"attention": ATTENTION, "function": ROW, "quantized": QUANTISER, "va
 
 
 def asked_of_files(given: Mapping[str, Any]) -> Inquiry:
-    """The question that options about files ask."""
+    """Return the question that the given options about files ask."""
     for name, question in _SAID_BY.items():
         if name in given:
             return question
@@ -61,7 +62,7 @@ def asked_of_files(given: Mapping[str, Any]) -> Inquiry:
 
 
 def refuse_strangers(*, of_files: bool) -> None:
-    """Raises RefsimError for the first option of this call that its question has no place for."""
+    """Raise RefsimError for the first given option that does not belong to the question of this call."""
     context = click.get_current_context()
     given = {
         name: value

@@ -21,6 +21,7 @@ class ShapeParam(click.ParamType):  # type: ignore[type-arg]
     name = "shape"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, int]:
+        """Return (rows, columns), both positive. Raises RefsimError bad-shape."""
         if isinstance(value, tuple):
             return value
         match = re.fullmatch(r"([0-9]{1,12})\s*[xX,]\s*([0-9]{1,12})", str(value))
@@ -36,6 +37,7 @@ class SpanParam(click.ParamType):  # type: ignore[type-arg]
     name = "range"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> slice:
+        """Return the range as a slice. Raises RefsimError bad-value."""
         if isinstance(value, slice):
             return value
         match = re.fullmatch(r"([0-9]{0,12})(:?)([0-9]{0,12})", str(value))
@@ -46,7 +48,7 @@ class SpanParam(click.ParamType):  # type: ignore[type-arg]
 
 
 class Whole(click.IntRange):
-    """A whole number as ASCII digits spell it, in a range: int() also takes digits of other scripts and underscores."""
+    """A whole number in ASCII digits, in a range. int() also takes digits of other scripts and underscores."""
 
     name = "n"
 
@@ -55,6 +57,7 @@ class Whole(click.IntRange):
         return least if self.max is None else f"{self.min} to {self.max}"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Return the number. Raises RefsimError not-whole, or the usage error of click for a number outside the range."""
         number = value if isinstance(value, int) else number_in(str(value))
         if number is None:
             raise RefsimError(
@@ -72,6 +75,7 @@ class Positive(click.ParamType):  # type: ignore[type-arg]
     name = "seconds"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Return the number. Raises RefsimError bad-value."""
         try:
             number = float(value) if isinstance(value, float | int) else real_in(str(value))
         except ValueError:
@@ -89,11 +93,12 @@ class AddressParam(click.ParamType):  # type: ignore[type-arg]
     name = "address"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Return the address. Raises RefsimError bad-address."""
         return value if isinstance(value, int) else parse_address(str(value))
 
 
 def parse_address(word: str) -> int:
-    """A whole number from 0, decimal or hexadecimal: 0x3a0 is 928."""
+    """Return a byte address from 0, decimal or hexadecimal: 0x3a0 is 928."""
     address = number_in(word) if re.fullmatch(_NUMBER, word) else None
     if address is None or address >= LARGEST:
         raise RefsimError(
@@ -105,7 +110,7 @@ def parse_address(word: str) -> int:
 
 
 def parse_whole(word: str, what: str) -> int:
-    """A whole number, negative ones too, which the model refuses with the range that it has."""
+    """Return a whole number, negative ones too; the model checks its range. `what` names it in the error."""
     if not re.fullmatch(r"-?[0-9]{1,12}", word):
         if word.startswith("-"):
             raise click.NoSuchOption(word, ctx=click.get_current_context())
@@ -114,7 +119,8 @@ def parse_whole(word: str, what: str) -> int:
 
 
 def chosen(span: slice | None, extent: int, what: str) -> "Sequence[int]":
-    """The numbers of a range that an extent has; a range that begins past it is refused."""
+    """Return the numbers of a span that lie below `extent`, all for None. Raises RefsimError for a span that begins
+    past it."""
     if span is None:
         return range(extent)
     if span.start >= extent or (span.stop is not None and span.stop <= span.start):
@@ -123,7 +129,7 @@ def chosen(span: slice | None, extent: int, what: str) -> "Sequence[int]":
 
 
 def window(function: Any) -> Any:
-    """--rows and --cols: the part of a grid to show."""
+    """Add --rows and --cols, the part of a grid to show."""
     for what in ("cols", "rows"):
         function = click.option(f"--{what}", metavar="FROM:TO", type=SpanParam(), help=f"Only these {what}.")(function)
     return function

@@ -1,4 +1,4 @@
-"""Options of `refsim explain-diff` for the operands of functions of rows and of attention, and what they make."""
+"""Options of `refsim explain-diff` for row functions and attention, and the operands that they make."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -42,19 +42,20 @@ OPTIONS = (
 
 
 def function_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The options, in the order of the list."""
+    """Add the options to a command, in the order of OPTIONS."""
     for option in reversed(OPTIONS):
         command = option(command)
     return command
 
 
 class InstructionOrKeys(Whole):
-    """The file of the keys; a number is K of one instruction, which --instruction-k says too."""
+    """The file of the keys, or a number: K of one instruction, which --instruction-k gives too."""
 
     def _describe_range(self) -> str:
         return ""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return a Path for a name with the suffix of an array, else the number."""
         return Path(value) if str(value).endswith(ARRAY_SUFFIXES) else super().convert(value, param, ctx)
 
 
@@ -64,7 +65,7 @@ SCALED_OPTIONS = ("scale", "special")
 
 
 def operand_codes(path: Path, named: str | None) -> "Stored":
-    """Codes of an operand: `named` is the format of those whose file does not say it."""
+    """Return the codes of an operand. `named` is the format of a file that does not store its format."""
     from refsim.formats import format_named
 
     row = None if named is None else format_named(named)
@@ -77,9 +78,10 @@ def operand_codes(path: Path, named: str | None) -> "Stored":
 
 
 def function_operands(options: dict[str, Any], named: str | None) -> "RowOperands | AttentionOperands | None":
-    """Takes the options of functions out of `options`, and makes the operands that they name; None where they name none.
+    """Remove the options of functions from `options` and return their operands, or None where no option names any.
 
-    `named`: the format of files that do not say it. Raises RefsimError for options without what they belong to.
+    `named`: the format of files that do not store one. Raises RefsimError for an option without the operand that it
+    needs.
     """
     of_rows, of_attention, both = (
         {name: value for name in names if (value := options.pop(name)) not in (None, False)}
@@ -110,6 +112,7 @@ def _rows(named: str | None, function: str, x: Path | None = None, **given: Any)
 
 
 def _attention(given: dict[str, Any], named: str | None, chip: dict[str, Any], **more: Any) -> "AttentionOperands":
+    """Return the operands of attention: Q, K and V from files of one format, with their scales and masks."""
     from refsim.causes import AttentionOperands
 
     if not given.pop("attention", False):
@@ -129,7 +132,7 @@ def _attention(given: dict[str, Any], named: str | None, chip: dict[str, Any], *
 
 
 def _values(path: Path, named: str | None) -> Any:
-    """The values of a file in float32."""
+    """Return the values of a file in float32."""
     from refsim.conversions import decode
     from refsim.formats import float_named
 

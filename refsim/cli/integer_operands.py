@@ -1,4 +1,4 @@
-"""Options of `refsim explain-diff` for products of integers: files of their words, zero points, the type of the output."""
+"""Options of `refsim explain-diff` for products of integers: files of integers, zero points, the type of the output."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -25,7 +25,7 @@ ZERO_OPTIONS = ("a_zero", "b_zero", "d_zero")
 
 
 def integer_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The options, in the order of the list."""
+    """Add the options to a command, in the order of OPTIONS."""
     for option in reversed(OPTIONS):
         command = option(command)
     return command
@@ -34,7 +34,7 @@ def integer_options(command: Callable[..., Any]) -> Callable[..., Any]:
 def integer_types(
     a_format: "str | ElementType | None", b_format: "str | ElementType | None"
 ) -> "tuple[Integer, Integer] | None":
-    """The types of both operands, where they are integers."""
+    """Return the types of both operands, or None unless both are integers."""
     from refsim.formats import Integer, element_named
 
     if a_format is None:
@@ -59,7 +59,10 @@ def weight_operands(
     scale_format: str | None = None,
     **chosen: Any,
 ) -> "WeightOperands | None":
-    """The operands of a product with narrow weights: A in 16 bits, B in 8 or 4; None where they are of other widths."""
+    """Return the operands of a product with narrow weights: A in 16 bits, B in 8 or 4. Return None for other widths.
+
+    Raises RefsimError for options that such a product does not take.
+    """
     from refsim.causes import WeightOperands
     from refsim.formats import Integer, element_named
 
@@ -88,7 +91,7 @@ def weight_operands(
 
 
 def _said_by(path: Path) -> "ElementType | None":
-    """The format that a file names; None where it names none."""
+    """Return the format that a file stores, or None where it stores none."""
     try:
         return load_codes(path, None).format
     except RefsimError as error:
@@ -98,7 +101,7 @@ def _said_by(path: Path) -> "ElementType | None":
 
 
 def integer_words(path: Path, row: "Integer", key: str | None = None) -> Any:
-    """The codes of integers in a file, unsigned words; a byte that is no code of four bits holds two, the first one lower."""
+    """Return the integers of a file as unsigned codes. A byte with two 4-bit codes gives two, the lower half first."""
     from refsim.causes.integer_operands import codes_or_extended
     from refsim.formats import E4M3, F32
 
@@ -112,7 +115,8 @@ def integer_words(path: Path, row: "Integer", key: str | None = None) -> Any:
 
 
 def integer_output(path: Path, operand: "Integer", d_format: str | None, key: str | None) -> "tuple[Any, ElementType]":
-    """An output with its type: what the file names, or integers as wide as its words: s32, or the type of A."""
+    """Return the codes and the type of an output: the file's own type, else s32 or the type of A by the width of its
+    elements."""
     from refsim.formats import S32, element_named
 
     if d_format is not None:
@@ -144,7 +148,7 @@ def integer_operands(
     a_scale: Any,
     b_scale: Any,
 ) -> "IntegerOperands":
-    """The operands of files; `a_scale` and `b_scale` are read already."""
+    """Return the operands of a product of integers, read from files; `a_scale` and `b_scale` are read already."""
     from refsim.causes import IntegerOperands
     from refsim.formats import S32
 
@@ -163,7 +167,7 @@ def integer_operands(
 
 
 def zero_points(word: str | None, option: str, row: "Integer") -> Any:
-    """A number, or those of a file: int32, f32, or integers of the operand's own type."""
+    """Return zero points: an integer, or the array of a file in int32, f32 or the operand's own type."""
     from refsim.causes.integer_products import values_of
     from refsim.formats import F32, S32
 

@@ -1,4 +1,4 @@
-"""What a launch is given on the command line: a file, extents, arguments, and where arrays are saved afterwards."""
+"""Arguments of a launch on the command line: a file, extents, values, and where arrays are saved afterwards."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -30,12 +30,13 @@ ARGUMENT_RULE = (
 
 @dataclass(frozen=True)
 class Extents:
-    """1 to 3 positive extents: 4 or 2x3."""
+    """One to three positive extents: 4 or 2x3."""
 
     text: str
 
     @property
     def numbers(self) -> tuple[int, ...]:
+        """Return the extents. Raises RefsimError bad-launch."""
         parts = [count_in(part) for part in self.text.lower().split("x")]
         extents = tuple(part for part in parts if part)
         if len(extents) < len(parts) or len(parts) > 3:
@@ -47,7 +48,7 @@ class Extents:
 
 @dataclass(frozen=True)
 class Compilation:
-    """How a CUDA file is compiled: what --compiler, --option, --include and --define say."""
+    """How a CUDA file is compiled: --compiler, --option, --include and --define."""
 
     compiler: "Compiler" = "nvrtc"
     options: tuple[str, ...] = ()
@@ -55,7 +56,7 @@ class Compilation:
     defines: tuple[str, ...] = ()
 
     def code(self, file: Path, entry: str | None) -> "KernelCode":
-        """The code of a file of which one entry is wanted."""
+        """Return the code of a CUDA file; `entry` is the only entry that is needed, None for all."""
         from refsim.kernel_code import KernelCode
 
         defined = {
@@ -72,7 +73,7 @@ class Compilation:
 
 
 def compilation_options(function: Command) -> Command:
-    """--compiler, --define, --include and --option, which a command takes as **compilation for `Compilation`."""
+    """Add --compiler, --define, --include and --option, which make one `Compilation`."""
     for option in reversed(
         (
             click.option(
@@ -100,7 +101,7 @@ def compilation_options(function: Command) -> Command:
 
 
 def loaded(file: Path, target: str | None, entry: str | None, compilation: Compilation) -> "Program":
-    """A PTX file, or a CUDA file compiled, ready to launch; an entry with template arguments is instantiated."""
+    """Return the program of a PTX file or of a compiled CUDA file. An entry with template arguments is instantiated."""
     from refsim import ptx
 
     if file.suffix in CUDA_SUFFIXES:
@@ -119,13 +120,13 @@ def loaded(file: Path, target: str | None, entry: str | None, compilation: Compi
 
 @dataclass(frozen=True)
 class LaunchArgument:
-    """An argument as the launch takes it, and the format of an array of codes."""
+    """An argument as a launch takes it, and the format of an array of codes."""
 
     value: Any
     format: "Format | None" = None
 
     def beginning(self) -> str:
-        """The first elements, each as the number that it stands for."""
+        """Return the first eight elements of an array as decimal numbers."""
         from refsim.conversions import decode
 
         first = self.value.reshape(-1)[:8]
@@ -133,8 +134,8 @@ class LaunchArgument:
         return f"{' '.join(map(str, shown))}{' ...' if self.value.size > 8 else ''}"
 
 
-def argument(position: int, text: str) -> LaunchArgument:
-    """An argument as ARGUMENT_RULE spells it."""
+def parse_argument(position: int, text: str) -> LaunchArgument:
+    """Return the NumPy scalar or array that --arg TEXT stands for (ARGUMENT_RULE); `position` names it in errors."""
     import numpy as np
 
     kind, _, value = text.partition(":")
@@ -168,7 +169,7 @@ def argument(position: int, text: str) -> LaunchArgument:
 
 
 def _array_of(text: str, kind: str, value: str) -> LaunchArgument:
-    """FILE.npy or FORMAT:FILE.npy as the array of a launch: numbers of float16 and float32 as those, else codes."""
+    """Return the array of FILE.npy or FORMAT:FILE.npy: float16 and float32 as numbers, other formats as codes."""
     from refsim.formats import format_named
 
     named = None if ":" not in text or Path(text).is_file() else format_named(kind)
@@ -187,7 +188,7 @@ def _range(name: str) -> str:
 
 
 def _scalar(kind: str, value: str) -> Any:
-    """A scalar of a PTX type; a float may be given by its bits in hexadecimal."""
+    """Return a NumPy scalar of a PTX type; hexadecimal gives the bits of a float."""
     import numpy as np
 
     dtype, bits = np.dtype(_dtype(kind)), number_in(value)
@@ -199,7 +200,7 @@ def _scalar(kind: str, value: str) -> Any:
 
 
 def saved(text: str, values: list[Any]) -> tuple[int, Path]:
-    """N=FILE.npy: which argument is saved, and where."""
+    """Return the position of an argument and the file of N=FILE.npy."""
     word, _, path = text.partition("=")
     position = count_in(word)
     if position is None or position >= len(values) or not path.endswith(".npy"):
@@ -210,7 +211,7 @@ def saved(text: str, values: list[Any]) -> tuple[int, Path]:
 
 
 def write_array(path: Path, array: Any) -> None:
-    """An array as an .npy file, whole or not at all."""
+    """Write an array to an .npy file, whole or not at all."""
     import numpy as np
 
     from refsim.files.access import write_atomically
@@ -219,6 +220,6 @@ def write_array(path: Path, array: Any) -> None:
 
 
 def previews(given: list[LaunchArgument]) -> tuple[str, ...]:
-    """How each array begins."""
+    """Return a line for each array of a launch: its position and its first elements."""
     arrays = ((at, each) for at, each in enumerate(given) if getattr(each.value, "ndim", 0) and each.value.size)
     return tuple(f"argument {position}: {each.beginning()}" for position, each in arrays)

@@ -1,4 +1,4 @@
-"""Names that a command line takes: a shell completes them, and what they name is imported only then."""
+"""Types of options that take a name. A shell completes the name; its module is imported only then."""
 
 from collections.abc import Iterable
 from pkgutil import resolve_name
@@ -15,21 +15,22 @@ if TYPE_CHECKING:
 class Name(click.ParamType):  # type: ignore[type-arg]
     """A name that the model checks.
 
-    `known`, written "module:attribute", is where all names are: an iterable of names, or of rows whose attribute `by` is
-    the name, or a function that returns one. `row` is the function that turns a name into its row; without it the
-    command gets the name.
+    `known`, written "module:attribute", holds all names: an iterable of names, or of entries whose attribute `by` is
+    the name, or a function that returns one of these. `row` is the function that returns the entry of a name; without
+    it the command gets the name.
     """
 
     def __init__(self, name: str, known: str, *, by: str = "", row: str = "") -> None:
         self.name, self._known, self._by, self._row = name, known, by, row
 
     def known(self) -> list[str]:
-        """All names, in the order of their rows."""
+        """Return all names, in the order of their entries."""
         found = resolve_name(self._known)
         rows = found() if callable(found) else found
         return [getattr(row, self._by) if self._by else row for row in rows]
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the entry of a name, or the name. Raises the RefsimError of the lookup, with the option in `where`."""
         try:
             return resolve_name(self._row)(value) if self._row else value
         except RefsimError as error:
@@ -37,11 +38,12 @@ class Name(click.ParamType):  # type: ignore[type-arg]
             raise
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> "list[CompletionItem]":
+        """Return the names that begin with `incomplete`."""
         return completions(((name, None) for name in self.known()), incomplete)
 
 
 def completions(names: Iterable[tuple[str, str | None]], incomplete: str) -> "list[CompletionItem]":
-    """What a shell may offer for the beginning of a name: names and, where there are any, their descriptions."""
+    """Return the names that begin with `incomplete`, with their descriptions."""
     from click.shell_completion import CompletionItem
 
     return [CompletionItem(name, help=summary) for name, summary in names if name.startswith(incomplete)]

@@ -1,4 +1,4 @@
-"""The operands of a matrix product as a command line gives them: lists of codes and values, or files."""
+"""Operands of a matrix product on the command line: lists of codes and values, or files."""
 
 import re
 from dataclasses import dataclass, replace
@@ -26,7 +26,7 @@ _FIFTH_GENERATION = re.compile(r"tcgen05\.mma\b[\w.:]*\.kind::(\w+)")
 
 @dataclass(frozen=True)
 class Asked:
-    """What the options of `refsim mma` say, as words; None where one is not given."""
+    """The options of `refsim mma` as text; None where an option is missing."""
 
     a: str
     b: str
@@ -48,8 +48,8 @@ class Asked:
 class MmaArguments:
     """The arguments of numerics.mma: codes a (M, K), b (N, K), c (M, N) as floats or integers, scales and their types.
 
-    `given` is how many products a list had before zeros filled the K of the instruction, None for files. `chosen`: nobody named
-    the unit.
+    `given`: how many products a list had before zeros filled the K of the instruction, None for files. `chosen`:
+    refsim chose the unit.
     """
 
     a: "NDArray[Any]"
@@ -69,7 +69,7 @@ class MmaArguments:
     chosen: bool = False
 
     def at(self, row: int, col: int) -> "MmaArguments":
-        """The product of one row of A and one of B."""
+        """Return the product of one row of A and one row of B, as arguments of shape 1 x 1."""
         m, n = self.a.shape[-2], self.b.shape[-2]
         for place, extent, what in ((row, m, "row"), (col, n, "column")):
             if not 0 <= place < extent:
@@ -78,6 +78,7 @@ class MmaArguments:
                 )
 
         def one(array: "NDArray[Any] | None", place: int) -> "NDArray[Any] | None":
+            """Return one row of an array, or None."""
             return None if array is None else array[place : place + 1]
 
         c = None if self.c is None else self.c[row : row + 1, col : col + 1]
@@ -91,7 +92,7 @@ class MmaArguments:
         )
 
     def arguments(self, *names: str) -> dict[str, Any]:
-        """Keyword arguments of a function of refsim.numerics."""
+        """Return keyword arguments of a function of refsim.numerics: those of `names`, or all."""
         found = {
             "unit": self.unit,
             "target": self.target,
@@ -109,15 +110,15 @@ class MmaArguments:
 
 
 def read(asked: Asked) -> MmaArguments:
-    """The product that a command line describes.
+    """Return the product that a command line describes.
 
-    Two lists are filled with zeros up to the K of the instruction. Raises RefsimError where the words are no operands,
-    the combination has no known arithmetic, or shapes do not fit.
+    Zeros extend two lists to the K of the instruction. Raises RefsimError for words that are no operands, for a
+    combination without known arithmetic, and for shapes that do not fit.
     """
     asked = _of_opcode(asked)
     if asked.unit is not None:
         known(asked.unit, units(), "unit")
-    chip(asked.target)  # which refuses a target that has no rows
+    chip(asked.target)  # raises RefsimError for a target without entries
     a, a_type = _operand(asked.a, _type(asked.a_format), "--a", asked.key)
     b, b_type = _operand(asked.b, _type(asked.b_format), "--b", asked.key)
     c, c_type = (None, None) if asked.c is None else _file_or_word(asked.c, _type(asked.d_format), "--c", asked.key)
@@ -168,7 +169,7 @@ def read(asked: Asked) -> MmaArguments:
 
 
 def _of_opcode(asked: Asked) -> Asked:
-    """What the opcode of an instruction says, where one stands for the unit: types, K and the kind of scales."""
+    """Replace an opcode that stands for the unit by its unit, types, K and kind of scales."""
     if kind := _FIFTH_GENERATION.match(asked.unit or ""):
         return replace(asked, unit=f"tcgen05.{kind[1]}")
     opcode = matrix_opcode(asked.unit or "")
@@ -195,7 +196,8 @@ def _of_opcode(asked: Asked) -> Asked:
 
 
 def _usual_unit(asked: Asked, a: ElementType, b: ElementType) -> str:
-    """The unit that kernels of a target use for these types: a warpgroup's, tensor memory's, else a warp's."""
+    """Return the unit that kernels of a target use for these types: of a warpgroup or tensor memory first, else of a
+    warp."""
     scaled = any((asked.a_scale, asked.b_scale, asked.scale_format))
     refused = {row: _unit_refused(asked.target, row.unit, a, b) for row in rows_of(asked.target)}
     here = [row for row, refusal in refused.items() if refusal is None]
@@ -210,7 +212,7 @@ def _usual_unit(asked: Asked, a: ElementType, b: ElementType) -> str:
 
 
 def _unit_refused(target: str, unit: str, *types: ElementType) -> RefsimError | None:
-    """Why a target has not a unit: sm_90 without its a has no wgmma; operands of 6 and 4 bits need a kind of mma."""
+    """Return the error of a unit that a target lacks, or None. sm_90 has no wgmma; 4 and 6 bits need a kind of mma."""
     if not target.startswith("sm_"):
         return None
     is_narrow = any(type.code_bits < 8 and not type.is_integer for type in types)
@@ -226,7 +228,7 @@ def _is_file(word: str) -> bool:
 
 
 def _operand(word: str, type: ElementType | None, option: str, key: str | None) -> "tuple[NDArray[Any], ElementType]":
-    """Codes as a matrix of rows, and their type."""
+    """Return the codes of an operand as a matrix of (rows, K), and their type."""
     if _is_file(word):
         return _from_file(word, type, key)
     if type is None:
@@ -273,7 +275,7 @@ def _file_or_word(
 
 
 def _accumulator(c: "NDArray[Any] | str", row: Profile, shape: tuple[int, int]) -> "NDArray[Any]":
-    """C as an array of the result's type; one element stands for all of them."""
+    """Return C as an array of the result's type and shape; a single value fills it."""
     dtype, type = row.d_dtype, row.d_format
     if not isinstance(c, str):
         if c.shape != shape:
@@ -287,10 +289,10 @@ def _scale(
 ) -> "tuple[NDArray[Any] | None, ElementType | None]":
     if word is None:
         return None, None
-    return _operand(word, type, option, key) if _is_file(word) or type else _no_scale_format(option)
+    return _operand(word, type, option, key) if _is_file(word) or type else _refuse_untyped_scale(option)
 
 
-def _no_scale_format(option: str) -> Any:
+def _refuse_untyped_scale(option: str) -> Any:
     raise RefsimError(
         "format-needed", f"{option} is a list of codes or values", help="give --scale-format e8m0 or ue4m3"
     )
@@ -302,13 +304,13 @@ def _only_scale(row: Profile) -> Format | None:
 
 
 def _only_result(target: str, unit: str, a: ElementType, b: ElementType) -> ElementType:
-    """f32 where there is a choice, else the one type of result that the operands have."""
+    """Return the only result type that these operands have on a unit, or f32 where there is a choice."""
     found = {row.d_format for row in rows_of(target, unit) if a in row.a_formats and b in row.b_formats}
     return found.pop() if len(found) == 1 else F32
 
 
 def known(name: str, names: list[str], kind: str, canonical: Any = str) -> None:
-    """Refuses a name that no row has, with all that some row has."""
+    """Raise RefsimError for a name that is not in `names`; its help lists them."""
     try:
         unknown = canonical(name) not in names
     except RefsimError:
@@ -318,37 +320,37 @@ def known(name: str, names: list[str], kind: str, canonical: Any = str) -> None:
 
 
 def units() -> list[str]:
-    """The units of all rows: mma.sync, wgmma, ..."""
+    """Return the units that have an entry: mma.sync, wgmma, ..."""
     return list(dict.fromkeys(row.unit for row in PROFILES))
 
 
 def targets() -> list[str]:
-    """The chips of all rows: sm_70, ..."""
+    """Return the chips that have an entry: sm_70, ..."""
     return list(dict.fromkeys(row.target for row in PROFILES))
 
 
 def operand_types() -> list[str]:
-    """The operand types of all rows."""
+    """Return the operand types of all entries."""
     return list(dict.fromkeys(format.name for row in PROFILES for format in (*row.a_formats, *row.b_formats)))
 
 
 def explained_types() -> list[str]:
-    """The operand types of all rows, and the integers of four bits that weights are kept in."""
+    """Return the operand types of all entries, and the 4-bit integers of quantized weights."""
     return [*operand_types(), *(row.name for row in (S4, U4))]
 
 
 def result_types() -> list[str]:
-    """The result types of all rows: f32, f16, ..."""
+    """Return the result types of all entries: f32, f16, ..."""
     return [format.name for format in (F32, F16, F64, S32) if any(row.d_format is format for row in PROFILES)]
 
 
 def scale_types() -> list[str]:
-    """The types of scales of all rows: e8m0, ue4m3."""
+    """Return the types of scales of all entries: e8m0, ue4m3."""
     return list(dict.fromkeys(format.name for row in PROFILES for format, _ in row.scales))
 
 
 def type_name(name: str, names: list[str], kind: str) -> str:
-    """The name of a row's type for a name or an alias of a format; one that no row takes is refused."""
+    """Return the canonical name of a format or alias. Raises RefsimError for a type that no entry takes."""
     try:
         found = element_named(name).name
     except RefsimError as error:

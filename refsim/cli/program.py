@@ -1,4 +1,4 @@
-"""The program: a group whose commands load when used, and the place where every failure becomes four lines."""
+"""The program: a group that loads a command when it is used, and turns every failure into four lines."""
 
 import gc
 import os
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
 
-# With Python's own thresholds the collector takes a third of the time in which a long PTX text is read.
+# With Python's own thresholds the collector takes a third of the time that reading a long PTX text needs.
 COLLECTED_EVERY = (50_000, 20, 20)
 
 
@@ -28,18 +28,22 @@ class CommandLine(Group):
     """A group that knows its commands from the registry and imports one only to run it."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names of the registry."""
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Return the imported command of a name, or None."""
         return COMMANDS[cmd_name].load(cmd_name) if cmd_name in COMMANDS else None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the commands of each section with their summaries."""
         margin = max(map(len, COMMANDS))
         for section, commands in SECTIONS.items():
             with formatter.section(section):
                 formatter.write_dl([(f"{name:{margin}}", listing.summary) for name, listing in commands.items()])
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> "list[CompletionItem]":
+        """Return commands and options that begin with `incomplete`."""
         found = completions(((name, listing.summary) for name, listing in COMMANDS.items()), incomplete)
         return found + click.Command.shell_complete(self, ctx, incomplete)
 
@@ -73,13 +77,13 @@ def program(session: Session, debug: bool) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs one command line (by default the process's own) and returns its exit code; errors are printed, not raised.
+    """Run one command line (by default the process's own) and return its exit code. Errors are printed, not raised.
 
-    0 agreed, 1 a comparison failed, 2 usage, 3 unreadable input, 4 missing,
-    5 inconclusive, 70 our bug, 130 interrupted.
+    0 agreed, 1 a comparison failed, 2 usage, 3 unreadable input, 4 missing, 5 inconclusive, 70 our bug, 130
+    interrupted.
     """
     session = Session(tuple(sys.argv[1:] if arguments is None else arguments))
-    if arguments is None:  # a process of ours alone
+    if arguments is None:  # the process runs nothing else
         gc.set_threshold(*COLLECTED_EVERY)
     console.open_closed()
     stdout = sys.stdout
@@ -88,7 +92,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             result = program.main(list(session.arguments), prog_name="refsim", standalone_mode=False, obj=session)
         return result if isinstance(result, int) else 0
     except SystemExit as ended:
-        if sys.stdout is stdout:  # no command of refsim's ends so: code of the user's did
+        if sys.stdout is stdout:  # refsim never exits so: the user's code did
             return _failed(program_ended(f"sys.exit({ended.code!r})"), session)
         # click met a closed pipe while it printed a help page, and put its own stream in the place of stdout
         sys.stdout = stdout
@@ -114,6 +118,7 @@ def _failed(problem: Exception, session: Session) -> int:
 
 
 def _as_error(problem: Exception, session: Session) -> RefsimError:
+    """Return the RefsimError of any exception: usage, memory, a removed working directory, or a bug of refsim."""
     if isinstance(problem, RefsimError):
         return problem
     if isinstance(problem, click.UsageError):
@@ -147,7 +152,7 @@ def _as_error(problem: Exception, session: Session) -> RefsimError:
 
 
 def _is_nowhere() -> bool:
-    """Whether the working directory is gone."""
+    """Return whether the working directory was removed."""
     try:
         os.getcwd()
     except FileNotFoundError:

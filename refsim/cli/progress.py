@@ -9,12 +9,12 @@ from typing import Protocol, TextIO
 
 from refsim.cli.console import takes_colour
 
-PAUSE = 0.1  # seconds between two lines that one would see
+PAUSE = 0.1  # seconds between two visible lines
 ERASED = "\r\x1b[K"
 
 
 class Countable(Protocol):
-    """What a line of progress says: of what, in which phase, how many of how many."""
+    """A line of progress: the kernel, its phase, and how many of the planned cases are done."""
 
     @property
     def kernel(self) -> str: ...
@@ -28,7 +28,7 @@ class Countable(Protocol):
 
 @dataclass(frozen=True)
 class Passed:
-    """How far a file is, in bytes."""
+    """Progress in a file, in bytes."""
 
     kernel: str
     phase: str
@@ -38,13 +38,14 @@ class Passed:
 
 @contextmanager
 def reporting(stream: TextIO) -> Iterator[Callable[[Countable], None] | None]:
-    """A function to call with each campaign's Progress, or None where nobody watches."""
+    """Yield a function that shows a Progress on one live line, or None where the stream is no terminal."""
     if not takes_colour(stream):
         yield None
         return
     started, shown, phase = time.monotonic(), -PAUSE, ""
 
     def report(progress: Countable) -> None:
+        """Show the progress, at most once in PAUSE seconds within a phase."""
         nonlocal shown, phase
         passed = time.monotonic() - started
         if passed - shown >= PAUSE or progress.phase != phase:
@@ -60,6 +61,6 @@ def reporting(stream: TextIO) -> Iterator[Callable[[Countable], None] | None]:
 
 
 def spoken(progress: Countable, seconds: float) -> str:
-    """One line: "fp8_amax generated 37 of 100, 0:12"."""
+    """Return the line of a progress: "fp8_amax generated 37 of 100, 0:12"."""
     minutes, rest = divmod(int(seconds), 60)
     return f"{progress.kernel} {progress.phase} {progress.done} of {progress.planned}, {minutes}:{rest:02}"

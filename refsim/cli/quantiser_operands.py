@@ -1,4 +1,4 @@
-"""Options of `refsim explain-diff` for what a quantiser read, and what they make."""
+"""Options of `refsim explain-diff` for the input of a quantizer, and the operands that they make."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
 
 def quantiser_operands(x: Path | None, block: str | None, named: str | None, **more: Any) -> "QuantizedFrom | None":
-    """What a quantiser read, and the scales beside its codes; None where no option names it.
+    """Return the input of a quantizer and the scales of its codes, or None where no option names them.
 
-    Raises RefsimError where nothing says what it was quantised to.
+    Raises RefsimError where no option names the block format.
     """
     from refsim.causes import QuantizedFrom
 
@@ -32,7 +32,7 @@ def quantiser_operands(x: Path | None, block: str | None, named: str | None, **m
 
 
 def _scales_beside(path: Path, block: str) -> Any:
-    """Scales as float32, or as codes of what `block` keeps them in where the file does not say."""
+    """Return scales as float32, or as codes in the scale format of `block` where the file does not store its format."""
     from refsim.causes import QuantizedFrom
     from refsim.formats import F32
 

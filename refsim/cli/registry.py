@@ -1,6 +1,6 @@
 """Every command of the program: its name, where it is defined, and one line for the help page.
 
-Adding a command is one line here. The module is imported when the command is used, never for `refsim --help`.
+A new command adds one line here. The module is imported when the command is used, never for `refsim --help`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,7 +21,7 @@ class Listing:
     summary: str
 
     def load(self, name: str) -> click.Command:
-        """The command itself, under the name that the registry gives it."""
+        """Import the command and return it under its name in the registry."""
         command: click.Command = resolve_name(self.target)
         command.name = name
         return command
@@ -108,6 +108,7 @@ class Group(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Return the subcommand. Raises RefsimError with the nearest names for an unknown one."""
         known = self.list_commands(ctx)
         if args[0] not in known and not args[0].startswith("-"):
             raise unknown("command", args[0], known, where=ctx.command_path if ctx.parent else "")
@@ -125,6 +126,7 @@ class Sectioned(click.Command):
         self.sections = sections
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the options under the headings of `sections`, then the remaining ones."""
         options = [each for each in self.get_params(ctx) if isinstance(each, click.Option)]
         records = {each.name: record for each in options if (record := each.get_help_record(ctx))}
         for heading, names in self.sections.items():

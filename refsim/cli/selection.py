@@ -1,4 +1,4 @@
-"""-k EXPR: which kernels are meant, as pytest's -k chooses tests."""
+"""-k EXPR: selects kernels by name, as -k of pytest selects tests."""
 
 import re
 from collections.abc import Callable
@@ -14,7 +14,7 @@ _WORD = re.compile(r"\s*(?:([()])|([A-Za-z0-9_.<>:+\-\[\]/]+))")
 
 @dataclass
 class _Reader:
-    """The words of an expression, and how many are read: "or" binds less than "and", "and" less than "not"."""
+    """The words of an expression, and how many are read. "or" binds less than "and", "and" less than "not"."""
 
     text: str
     words: list[str]
@@ -22,27 +22,32 @@ class _Reader:
 
     @property
     def next(self) -> str:
+        """Return the next word, "" at the end."""
         return self.words[self.at] if self.at < len(self.words) else ""
 
     def taken(self, word: str) -> bool:
+        """Read the next word if it is `word`, and return whether it was."""
         if self.next == word:
             self.at += 1
             return True
         return False
 
     def either(self) -> Chooser:
+        """Read terms that "or" joins."""
         chosen = self.both()
         while self.taken("or"):
             chosen = _either(chosen, self.both())
         return chosen
 
     def both(self) -> Chooser:
+        """Read terms that "and" joins."""
         chosen = self.one()
         while self.taken("and"):
             chosen = _both(chosen, self.one())
         return chosen
 
     def one(self) -> Chooser:
+        """Read a name or an expression in parentheses, after any number of "not"."""
         turned = False
         while self.taken("not"):
             turned = not turned
@@ -62,7 +67,8 @@ class _Reader:
 
 
 def chooser(expression: str) -> Chooser:
-    """Whether a kernel's name is chosen: `fp8 and not (amax or linear)`, a word being part of a name in any case.
+    """Return a function that tests the name of a kernel: `fp8 and not (amax or linear)`. A word matches part of a
+    name, in any case.
 
     Raises RefsimError bad-expression.
     """
@@ -90,6 +96,7 @@ def _words(expression: str) -> list[str]:
 
 
 def wrong(expression: str, what: str) -> RefsimError:
+    """Return the error of an expression; `what` says what is wrong in it."""
     return RefsimError(
         "bad-expression",
         what,

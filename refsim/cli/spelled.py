@@ -1,4 +1,4 @@
-"""Numbers as a command line spells them: ASCII digits, few of them, nothing else that Python's own int and float take."""
+"""Numbers on a command line: few ASCII digits, and nothing else that int and float of Python take."""
 
 import re
 
@@ -7,10 +7,10 @@ LONGEST_WORD = 80
 
 
 def number_in(word: str) -> int | None:
-    """The whole number that a word spells, or None: decimal (42, at most 40 digits), 0x2a or 0b101010.
+    """Return the whole number that a word spells, or None: decimal (42, at most 40 digits), 0x2a or 0b101010.
 
-    int() also takes digits of other scripts and 4_2, and raises ValueError beyond 4,300 of them. Here underscores part the
-    digits of patterns alone (0b0010_1010), and no blank stands around the word. number_in("007") is 7.
+    int() also takes digits of other scripts and 4_2, and raises ValueError beyond 4,300 digits. Here only patterns may
+    hold underscores (0b0010_1010), and blanks around the word are refused. number_in("007") is 7.
     """
     if len(word) > LONGEST_WORD or not _NUMBER.fullmatch(word):
         return None
@@ -18,12 +18,13 @@ def number_in(word: str) -> int | None:
 
 
 def count_in(word: str) -> int | None:
-    """The number that a word of decimal digits alone spells: "42"; None for "-1", "0x2a" and a raised 2."""
+    """Return the number that decimal digits spell, as "42"; None for any other word ("-1", "0x2a", a superscript 2)."""
     return number_in(word) if word.isdecimal() else None
 
 
 def real_in(word: str) -> float:
-    """The float that a word of ASCII spells: 1.5, 1e-9, inf. Raises ValueError for anything else, 1_0 and long words too."""
+    """Return the float that an ASCII word spells: 1.5, 1e-9, inf. Raises ValueError for any other word, 1_0 and long
+    ones too."""
     if not word.isascii() or "_" in word or len(word) > LONGEST_WORD or word.strip() != word:
         raise ValueError(word)
     return float(word)

@@ -1,4 +1,4 @@
-"""Values as people write them, kept exact: decimals, hexadecimal floats, bit patterns of another format."""
+"""Exact values on a command line: decimals, hexadecimal floats, bit patterns of another format."""
 
 import math
 import re
@@ -20,18 +20,20 @@ _LARGEST_EXPONENT = 4000
 
 @dataclass(frozen=True)
 class Value:
-    """A value and how it was written; `exact` is a Fraction, or a float for -0, the infinities and NaN."""
+    """A value and its spelling; `exact` is a Fraction, or a float for -0, the infinities and NaN."""
 
     written: str
     exact: Fraction | float
 
     @property
     def is_nan(self) -> bool:
+        """Return whether the value is NaN."""
         return isinstance(self.exact, float) and math.isnan(self.exact)
 
 
 def parse_value(word: str) -> Value:
-    """A decimal (0.3, 1e-9), a hexadecimal float (0x1.8p3), nan, inf, or a bit pattern (f32:0x3f800000).
+    """Return the value of a decimal (0.3, 1e-9), a hexadecimal float (0x1.8p3), nan, inf, or a bit pattern
+    (f32:0x3f800000).
 
     0x1.8p3 is 12. Nothing is rounded here. Raises RefsimError bad-value.
     """
@@ -47,6 +49,7 @@ def parse_value(word: str) -> Value:
 
 
 def _fraction(word: str) -> Fraction:
+    """Return the exact fraction of a finite number, decimal or hexadecimal with an exponent."""
     if len(word) > _MOST_DIGITS:
         raise _bad_number(f"{word[:37]}...", f"a number has at most {_MOST_DIGITS} characters")
     if found := _HEXADECIMAL.fullmatch(word):
@@ -76,8 +79,8 @@ def _bad_number(word: str, limit: str) -> RefsimError:
 
 
 def to_double(value: Value) -> float:
-    """The value as a double that rounds to every format as the value itself: inexact ones are rounded to odd.
+    """Return a double that rounds to every format as the exact value does; an inexact value is rounded to odd.
 
-    0.1 becomes 0x1.9999999999999p-4, whose odd last bit stands for all the digits below it.
+    0.1 becomes 0x1.9999999999999p-4, whose odd last bit stands for all digits below it.
     """
     return odd_double(value.exact)

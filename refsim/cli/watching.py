@@ -1,4 +1,4 @@
-"""The same again whenever a file changes: `--rerun`."""
+"""Repetition of a command whenever a file changes: `--rerun`."""
 
 import os
 import time
@@ -11,10 +11,11 @@ PAUSE = 0.3  # seconds between two looks
 
 
 class Watched(Generic[Result]):
-    """Runs `once` at first and whenever one of the files that `files` names is written, comes or goes; for ever.
+    """Iterator that runs `once`, and again whenever a file of `files` is written, created or removed.
 
-    `files` is asked after each run, since a run may find new headers. `wait` is what happens between two looks: a test gives
-    its own, which edits a file, or raises KeyboardInterrupt as Ctrl-C does; that ends the iteration and is no error.
+    `files` is called after each run, since a run may find new headers. `wait` is called between two looks; a test
+    passes a function that edits a file, or raises KeyboardInterrupt as Ctrl-C does. That ends the iteration and is no
+    error.
     """
 
     def __init__(
@@ -44,7 +45,7 @@ class Watched(Generic[Result]):
 def states(
     files: "Sequence[Path] | set[Path] | dict[Path, tuple[int, int] | None]",
 ) -> dict[Path, tuple[int, int] | None]:
-    """When each file was written and its size; None where there is none."""
+    """Return the time of the last write and the size of each file; None for a file that does not exist."""
     return {file: _state(file) for file in files}
 
 

@@ -1,4 +1,4 @@
-"""refsim blame: the simulator's bits beside those of every ptxas and level, and who is to blame where they differ."""
+"""refsim blame: the simulator's bits and those of every ptxas and level, and the cause where they differ."""
 
 import sys
 from pathlib import Path
@@ -16,9 +16,9 @@ from refsim.cli.launches import (
     CUDA_SUFFIXES,
     Compilation,
     Extents,
-    argument,
     compilation_options,
     loaded,
+    parse_argument,
 )
 from refsim.cli.names import SM, Name
 from refsim.cli.progress import reporting
@@ -130,7 +130,8 @@ def command(
 def _readers(
     text: str, named: tuple[Path, ...], levels: tuple[int, ...], only_named: bool, *, is_needed: bool
 ) -> "tuple[tuple[BuiltBy, ...], tuple[str, ...]]":
-    """The builds that a text is given to; where none `is_needed`, what is missing is a line."""
+    """Return the builds that can read a text, and lines about the others. Without any, raise an error only if one
+    `is_needed`."""
     from refsim.blame import builds_of, readers_of
 
     try:
@@ -142,7 +143,7 @@ def _readers(
 
 
 def _silicon(name: str, target: str | None) -> "Silicon":
-    """A real GPU by its driver: the simulator cannot run machine code."""
+    """Return a real GPU. The simulator cannot run machine code."""
     from refsim import device
 
     try:
@@ -172,7 +173,7 @@ def _needs_a_gpu(where: str) -> RefsimError:
 def _subject(
     kernel: str, entry: str | None, target: str | None, asked: dict[str, Any], *, compares: bool
 ) -> "BlameSubject":
-    """A declared kernel by its name, or one launch of a file."""
+    """Return the test cases of a declared kernel, or one launch of a file."""
     from refsim.blame import GivenLaunch, of_kernel, of_launch
     from refsim.ptx import DEFAULT_TARGET
 
@@ -195,7 +196,7 @@ def _subject(
         entry,
         Extents(launched["grid"] or "1").numbers,
         Extents(launched["block"] or "32").numbers,
-        tuple(argument(position, text).value for position, text in enumerate(launched["arguments"])),
+        tuple(parse_argument(position, text).value for position, text in enumerate(launched["arguments"])),
         launched["shared"],
         None if launched["cluster"] is None else Extents(launched["cluster"]).numbers,
         launched["cooperative"],
@@ -204,7 +205,7 @@ def _subject(
 
 
 def _edited(path: Path | None, builds: "list[Build]", subject: "BlameSubject") -> "tuple[str | None, list[Build]]":
-    """The edited text with a build of it for each of the others, or the machine code that was given."""
+    """Return the edited PTX with one build of it for each other build, or the given machine code as a build."""
     from dataclasses import replace
 
     from refsim.blame import require_same_entries

@@ -1,4 +1,4 @@
-"""refsim simulate: one entry on the simulated GPU, under one schedule or several."""
+"""refsim simulate: run one entry on the simulated GPU, under one schedule or several."""
 
 import re
 from collections.abc import Iterator
@@ -27,9 +27,9 @@ from refsim.cli.launches import (
     ARGUMENT_RULE,
     Compilation,
     Extents,
-    argument,
     compilation_options,
     loaded,
+    parse_argument,
     previews,
     saved,
     write_array,
@@ -47,7 +47,7 @@ ALL = "all"
 
 @dataclass(frozen=True)
 class Watchers:
-    """What the user asked to see of the first schedule: the statements of a warp, the accesses to some bytes."""
+    """Observers of the first schedule that the user asked for: the statements of a warp, the accesses to some bytes."""
 
     steps: "WarpTrace | None"
     accesses: "AddressWatch | None"
@@ -56,7 +56,7 @@ class Watchers:
         return self.steps is not None or self.accesses is not None
 
     def tables(self, grid: tuple[int, ...], block: tuple[int, ...]) -> Iterator[Table]:
-        """What was seen in a launch of that shape."""
+        """Yield the observations in a launch of that shape."""
         from refsim.ptx.execution.geometry import Geometry
         from refsim.ptx.machine.launch_rules import extents
 
@@ -67,7 +67,7 @@ class Watchers:
             yield accesses_table(self.accesses.touched, geometry.describe)
 
     def hints(self) -> Iterator[str]:
-        """What was left out, and how to see it."""
+        """Yield how much was left out, and the option that shows it."""
         if self.steps is not None and self.steps.left_out:
             yield f"{counted(self.steps.left_out, 'statement')} more: --trace {self.steps.warp}:FIRST-LAST chooses lines"
         if self.accesses is not None and self.accesses.left_out:
@@ -76,7 +76,8 @@ class Watchers:
 
 @dataclass(frozen=True)
 class Launched:
-    """What all schedules have in common: the entry, its shape and what is checked; the first one counts bank conflicts."""
+    """The facts that all schedules share: the entry, its shape and its checks. Only the first schedule counts bank
+    conflicts."""
 
     program: "Program"
     entry: str
@@ -91,7 +92,8 @@ class Launched:
     without: tuple[str, ...]
 
     def run(self, order: "SeededPolicy", values: list[Any], seen: Watchers | None) -> "tuple[Trace, GlobalMemory]":
-        """A launch under one schedule; `seen` where it is the first."""
+        """Run the launch under one schedule and return its trace and memory. `seen` observes it, None except for the
+        first."""
         from refsim.ptx import Checks, GlobalMemory
 
         memory, banks = GlobalMemory(), self.banks and seen is not None
@@ -188,7 +190,7 @@ def command(
     compilation = Compilation(**{each.name: asked.pop(each.name) for each in fields(Compilation)})
     program = loaded(file, target, entry, compilation)
     entry = entry or _no_entry(program, file)
-    given = [argument(position, text) for position, text in enumerate(arguments)]
+    given = [parse_argument(position, text) for position, text in enumerate(arguments)]
     values = [each.value for each in given]
     targets = [saved(text, values) for text in saves]
     orders = _orders(program, entry, policy, seed)
@@ -199,6 +201,7 @@ def command(
     launch = Launched(program, entry, blocks, threads, **asked)
 
     def run(order: "SeededPolicy") -> "tuple[Trace, GlobalMemory]":
+        """Run one schedule. Later schedules get fresh copies of the arguments."""
         is_first = order == orders[0]
         return launch.run(order, values if is_first else _copied(originals), seen if is_first else None)
 
@@ -214,7 +217,7 @@ def command(
 
 
 def _no_entry(program: "Program", file: Path) -> str:
-    """Refuses a command without ENTRY: all entries with their parameters, and a command for the first."""
+    """Raise RefsimError with all entries and their parameters, and a command for the first."""
     from refsim.ptx.machine.arguments import described, examples
     from refsim.ptx.text.entry_names import spelled
 
@@ -225,7 +228,7 @@ def _no_entry(program: "Program", file: Path) -> str:
 
 
 def _tried(run: "Run", entry: str, orders: "tuple[SeededPolicy, ...]", *, is_watched: bool) -> "list[Outcome]":
-    """What came of each schedule; a fault ends the command, unless there is something to see of the way to it."""
+    """Return the outcome of each schedule. A fault ends the command, unless the user watches the way to it."""
     from refsim.device.schedules import Outcome, outcomes
     from refsim.ptx import is_fault
 
@@ -240,6 +243,7 @@ def _tried(run: "Run", entry: str, orders: "tuple[SeededPolicy, ...]", *, is_wat
 def _record(
     entry: str, target: str, policy: str, arithmetic: str, tried: "list[Outcome]", targets: list[tuple[int, Path]]
 ) -> Record:
+    """Return the facts of the launch: what was asked for, and what the first schedule did."""
     trace = tried[0].trace
     asked = [Entry("entry", entry), Entry("target", target), Entry("policy", policy), Entry("arithmetic", arithmetic)]
     did = (
@@ -275,7 +279,7 @@ def _tables(tried: "list[Outcome]", by_order: bool) -> Iterator[Table]:
 
 
 def _exit_code(tried: "list[Outcome]") -> int:
-    """A fault's own code where one ended the launch, else whether anything was found."""
+    """Return the exit code of a fault that ended the launch, else FAILED with findings and AGREED without."""
     ended = [outcome.error.exit_code for outcome in tried if outcome.error is not None]
     if ended:
         return FAILED if FAILED in ended else ended[0]
@@ -283,7 +287,7 @@ def _exit_code(tried: "list[Outcome]") -> int:
 
 
 def _traced(program: "Program", entry: str, text: str, blocks: int, threads: int) -> "WarpTrace":
-    """WARP or WARP:FIRST-LAST as the observer of that warp."""
+    """Return the observer of a warp for WARP or WARP:FIRST-LAST."""
     from refsim.ptx import WarpTrace
 
     rule = "WARP or WARP:FIRST-LAST: a warp from 0, source lines from 1"
