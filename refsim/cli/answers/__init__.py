@@ -1,1 +1,1 @@
-"""View models: what an answer shows, before it is text, JSON or a picture."""
+"""View models: the content of an answer, before it becomes text, JSON or a picture."""

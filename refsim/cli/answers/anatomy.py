@@ -1,4 +1,4 @@
-"""What one code is: its fields, its exact value, its class, its neighbours, and what rounds to it."""
+"""The anatomy of one code: its fields, exact value, class, neighbors, and the numbers that round to it."""
 
 import math
 from dataclasses import dataclass
@@ -18,9 +18,9 @@ _FEWEST_DIGITS, _MOST_DIGITS = 4, 10  # nine identify a float32
 
 @dataclass(frozen=True)
 class Anatomy:
-    """One code of a format, taken apart. `interval` is None for whatever is not finite.
+    """One code of a format, taken apart. `interval` is None for infinity and NaN.
 
-    E4M3 0x7e: fields 0 1111 110, value 448 = 1.110b x 2^8, largest finite, neighbours 416 and nan; under nearest-even
+    E4M3 0x7e: fields 0 1111 110, value 448 = 1.110b x 2^8, largest finite, neighbors 416 and nan. Under nearest-even
     the reals in [432, 464] become it, before any overflow policy.
     """
 
@@ -37,7 +37,7 @@ class Anatomy:
 
 @lru_cache(maxsize=1 << 12)
 def anatomy(code: int, row: Format) -> Anatomy:
-    """The anatomy of a legal code; padding bits (tf32) are shown and otherwise ignored."""
+    """Return the anatomy of a legal code; padding bits (tf32) are shown and otherwise ignored."""
     value = exact_value(code, row)
     finite = math.isfinite(value)
     below, above = (None, None) if math.isnan(value) else neighbours(code, row)
@@ -55,22 +55,22 @@ def anatomy(code: int, row: Format) -> Anatomy:
 
 
 def as_bits(code: int, row: Format) -> Bits:
-    """The code in as many digits as its container has."""
+    """Return the code in as many digits as its container has."""
     return Bits(code, row.bits + row.padding_bits)
 
 
 def coded(code: int, row: Format) -> Coded:
-    """A code with its value."""
+    """Return a code with its value."""
     return Coded(as_bits(code, row), code_number(code, row))
 
 
 def exact_value(code: int, row: Format) -> float:
-    """The value as a double, which holds every value of every format."""
+    """Return the value as a double, which holds every value of every format."""
     return float(decode(np.array([code], row.code_dtype), row)[0])
 
 
 def code_number(code: int, row: Format) -> Number:
-    """The value of a code, spelled by the fewest digits that lead back to it where the exact ones are too many."""
+    """Return the value of a code. A value with too many digits is spelled with the fewest that identify the code."""
     value = exact_value(code, row)
     if not math.isfinite(value) or value == 0:
         return number(value)
@@ -79,7 +79,7 @@ def code_number(code: int, row: Format) -> Number:
 
 
 def _shortest(code: int, row: Format, value: float) -> str:
-    """The fewest digits within half a step of the value, so that no other value of the format is nearer."""
+    """Return the fewest digits within half a step of the value, so that no other value of the format is nearer."""
     interval = nearest_even_interval(code, row)
     low, high = Fraction(interval.low.value), Fraction(interval.high.value)
     spelled = (rounded(Fraction(value), digits) for digits in range(_FEWEST_DIGITS, _MOST_DIGITS))
@@ -87,7 +87,8 @@ def _shortest(code: int, row: Format, value: float) -> str:
 
 
 def magnitude_of(code: int, row: Format) -> tuple[int, bool]:
-    """The code without sign and padding, and the sign; two's complement gives the absolute integer."""
+    """Return the code without sign and padding, and whether it is negative; two's complement gives the absolute
+    integer."""
     negative = bool(code & row.sign_mask)
     if row.twos_complement:
         return (row.code_limit - code if negative else code), negative
@@ -95,7 +96,8 @@ def magnitude_of(code: int, row: Format) -> tuple[int, bool]:
 
 
 def code_of(magnitude: int, negative: bool, row: Format) -> int | None:
-    """The code of a magnitude and sign, or None where there is none; 0 has the positive code unless -0 exists."""
+    """Return the code of a magnitude and sign, or None where the format has none. 0 has the positive code unless -0
+    exists."""
     if row.twos_complement:
         limit = row.magnitude_limit + int(negative)
         return None if magnitude >= limit else (row.code_limit - magnitude if negative and magnitude else magnitude)
@@ -107,7 +109,8 @@ def code_of(magnitude: int, negative: bool, row: Format) -> int | None:
 
 
 def neighbours(code: int, row: Format) -> tuple[int | None, int | None]:
-    """The codes of the next lower and the next higher value; beyond the largest comes whatever code follows it."""
+    """Return the codes of the next lower and next higher value. The code that follows the largest value is its
+    neighbor."""
     magnitude, negative = magnitude_of(code, row)
     outward = code_of(magnitude + 1, negative, row)
     if magnitude == 0 and row.has_zero:
@@ -117,10 +120,10 @@ def neighbours(code: int, row: Format) -> tuple[int | None, int | None]:
 
 
 def nearest_even_interval(code: int, row: Format) -> Interval:
-    """The reals that round to a finite code under nearest-even, the overflow policy left aside.
+    """Return the interval of reals that round to a finite code under nearest-even, before any overflow policy.
 
-    An end is closed where the tie goes to this code, that is where its last bit is 0. For 448 in E4M3 the upper end
-    is 464, halfway to the 480 that would follow.
+    An end is closed where the tie goes to this code, whose last bit then is 0. For 448 in E4M3 the upper end is
+    464, halfway to the 480 that would follow.
     """
     magnitude, negative = magnitude_of(code, row)
     even = magnitude % 2 == 0
@@ -142,12 +145,13 @@ def _halfway(magnitude: int, row: Format) -> Fraction:
 
 
 def step(code: int, row: Format) -> Fraction:
-    """The distance to the next larger magnitude: one ulp of this code."""
+    """Return the distance from a code to the next larger magnitude: one ulp."""
     magnitude, _ = magnitude_of(code, row)
     return Fraction(row.magnitude_value(magnitude + 1)) - Fraction(row.magnitude_value(magnitude))
 
 
 def _fields(code: int, row: Format) -> BitFields:
+    """Return the binary digits of a code, split into sign, exponent, mantissa and padding."""
     if row.twos_complement:
         return BitFields((("integer", f"{code:0{row.bits}b}"),))
     digits = f"{code:0{row.bits + row.padding_bits}b}"
@@ -182,7 +186,7 @@ def _expression(code: int, row: Format) -> str:
 
 
 def kind_of(code: int, row: Format, value: float) -> str:
-    """What kind of number a code of that value is: 0x08 of e4m3 is its smallest normal."""
+    """Return the kind of a code with that value: 0x08 of e4m3 is its smallest normal."""
     if not math.isfinite(value):
         return "nan" if math.isnan(value) else "infinity"
     magnitude, negative = magnitude_of(code, row)

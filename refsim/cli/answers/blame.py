@@ -1,4 +1,4 @@
-"""What `refsim blame` shows: the verdict, a row for each build, and the smallest PTX that shows a difference."""
+"""The answer of `refsim blame`: the verdict, an entry for each build, and the smallest PTX that shows a difference."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +21,8 @@ BUILDS = (
 
 
 def said(found: "Blame", older: tuple[str, ...] = ()) -> Wording:
-    """The verdict in a sentence, and what it rests on; `older` says which ptxas read no such text."""
+    """Return the verdict in a sentence and its reasons; `older` holds lines about ptxas releases that cannot read the
+    text."""
     from refsim.blame.examining import ASSEMBLED, BLAME_MEANING, NOT_BUILT
 
     subject, made = found.subject, [row for row in found.rows if row.state in (ASSEMBLED, NOT_BUILT)]
@@ -40,7 +41,7 @@ def said(found: "Blame", older: tuple[str, ...] = ()) -> Wording:
 
 
 def facts(found: "Blame") -> dict[str, Any]:
-    """The same for machines."""
+    """Return the facts of a verdict for JSON."""
     return {
         "subject": found.subject.name,
         "verdict": found.verdict,
@@ -54,7 +55,7 @@ def facts(found: "Blame") -> dict[str, Any]:
 
 
 def table(found: "Blame") -> Table:
-    """A row for each ptxas and level."""
+    """Return a table with an entry for each ptxas and optimization level."""
     total = len(found.subject.problems)
     rows: list[tuple[Cell, ...]] = []
     for row in found.rows:
@@ -68,7 +69,7 @@ def table(found: "Blame") -> Table:
 
 
 def smallest(case: "Shrunk | None", seconds: float) -> Wording:
-    """The smallest problem and text, ready to be sent to whom it concerns."""
+    """Return the smallest test case and PTX that still show the difference, ready to send to its maintainers."""
     if case is None:
         text = "not shrunk: the difference did not show again, or not without a finding of the simulator"
         return Wording((text,), {"shrunk": False}, is_beside=True)

@@ -1,4 +1,4 @@
-"""A TMA box drawn: where each element comes from in the tensor and goes in shared memory."""
+"""A picture of a TMA box: the source of each element in the tensor and its place in shared memory."""
 
 from typing import TYPE_CHECKING
 
@@ -12,7 +12,8 @@ if TYPE_CHECKING:
 
 
 def placed(found: "Placement") -> Document:
-    """Rows are the outer dimensions together, columns the innermost; elements outside the tensor alert."""
+    """Return the picture: rows are the outer dimensions together, columns the innermost. Elements outside the tensor
+    are marked."""
     width = found.shared_bytes.shape[-1]
     require_few(found.shared_bytes.size, "refsim.layouts.descriptor('tensormap').walk in Python has no such limit")
     shared, source = found.shared_bytes.reshape(-1, width), found.global_bytes.reshape(-1, width)

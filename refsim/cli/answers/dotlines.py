@@ -1,4 +1,4 @@
-"""A dot product as it is told: which of its steps are listed, and under which labels their terms stand."""
+"""The steps of a dot product that are listed, and the labels of their terms."""
 
 import math
 from dataclasses import dataclass
@@ -15,7 +15,10 @@ from refsim.render import Number, number
 
 @dataclass(frozen=True)
 class Line:
-    """A term of a step: its label, the place i of a product (None for C and sums), its integer of units and what was cut."""
+    """A term of a step: its label, its units, and the exponent of a unit.
+
+    `place` is the i of a product, None for C and sums.
+    """
 
     label: str
     term: Term
@@ -25,18 +28,20 @@ class Line:
 
     @property
     def lost(self) -> Number | None:
+        """Return the part of the term that alignment cut off, or None where the term was not aligned."""
         if self.units is None or self.quantum is None:
             return None
         return number(self.term.value - self.units * Fraction(2) ** self.quantum)
 
     @property
     def is_zero(self) -> bool:
+        """Return whether the term is zero."""
         return is_zero(self.term)
 
 
 @dataclass(frozen=True)
 class Shown:
-    """A step with its number, the lines of its terms and how many products are zero."""
+    """A listed step: its number, the lines of its terms, how many products are zero, and whether it adds C."""
 
     number: int
     step: FusedStep
@@ -47,7 +52,7 @@ class Shown:
 
 @dataclass(frozen=True)
 class _Sum:
-    """What a step adds its products to: C, nothing, or the result of a step before it."""
+    """The value that a step adds its products to: C, nothing, or the result of an earlier step."""
 
     label: str
     code: int
@@ -57,15 +62,16 @@ _NOTHING = _Sum("", 0)
 
 
 def is_zero(term: Term) -> bool:
+    """Return whether a term is zero."""
     return term.kind is FINITE and term.exponent is None
 
 
 def shown_steps(question: Question, dot: DotProduct, zeros: bool) -> tuple[list[Shown], int]:
-    """The steps to list, and how many were left out: those of zero products alone that change nothing.
+    """Return the steps to list, and how many are left out: steps of zero products that change nothing.
 
-    Where a row adds C last, the steps of an instruction begin with nothing, and one more adds their sum to C, or to what
-    the instruction before it came to. A step that is left out lends its name to nobody: the next one adds to what the left
-    out one was given.
+    Where an entry adds C last, the first step of an instruction adds to nothing. One more step adds its sum to C, or
+    to the result of the previous instruction. A step after one that is left out adds to the value that the left-out
+    step was given.
     """
     found, left_out = [], 0
     late = question.row.adds_c_last
@@ -89,7 +95,7 @@ def shown_steps(question: Question, dot: DotProduct, zeros: bool) -> tuple[list[
 
 
 def _lines(row: Profile, step: FusedStep, labels: tuple[str, ...]) -> list[Line]:
-    """The terms of a step: products or groups of them, then what they are added to, under its `labels`."""
+    """Return the terms of a step: products or groups of products, then the values they are added to, under `labels`."""
     if step.sums:
         return _lines_of_sums(step, labels[0])
     if row.method.flushes:
@@ -102,7 +108,8 @@ def _lines(row: Profile, step: FusedStep, labels: tuple[str, ...]) -> list[Line]
 
 
 def _lines_of_sums(step: FusedStep, label: str) -> list[Line]:
-    """A step that adds products first, all or those of even and of odd k apart: they come before their sum."""
+    """Return the lines of a step that sums products first, all together or even and odd k apart. The sum comes after
+    them."""
     found = []
     for start, each in enumerate(step.sums):
         for i, term, units in zip(step.places[start :: len(step.sums)], each.terms, each.aligned, strict=True):
@@ -116,30 +123,30 @@ def _lines_of_sums(step: FusedStep, label: str) -> list[Line]:
 
 
 def _units(step: FusedStep) -> tuple[int | None, ...]:
-    """The aligned integers of the terms; none where a NaN or an infinity decided."""
+    """Return the aligned integers of the terms, None for each where a NaN or an infinity decided the step."""
     return step.aligned if step.exponent is not None else (None,) * len(step.terms)
 
 
 def _as_term(value: Fraction, exponent: int) -> Term:
-    """A sum as a term: an integer of 2^-bits with the exponent that it was aligned to."""
+    """Return a sum as a term: an integer of units 2^-bits, with the exponent that it was aligned to."""
     scaled = value / Fraction(2) ** exponent
     bits = scaled.denominator.bit_length() - 1
     return Term(value < 0, abs(scaled.numerator), exponent if value else None, bits)
 
 
 def _term_places(row: Profile, step: FusedStep) -> list[tuple[str, int | None]]:
-    """The label of each product or group of a step, and the i where it begins."""
+    """Return the label of each product or group of products in a step, and its first i."""
     if not row.method.groups:
         return [(str(i), i) for i in step.places]
     return [(f"{start}..{start + GROUP - 1}", start) for start in step.places[::GROUP]]
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# What decided a step
+# Cause of the result of a step
 
 
 def largest(shown: Shown) -> str:
-    """The term whose exponent is E: the first of them, or the zeros where none has it."""
+    """Return the label of the first term with the largest exponent E, or "a zero" where no term has it."""
     top = shown.step.exponent
     found = [line for line in shown.lines if line.term.exponent == top and line.quantum == shown.step.quantum]
     if not found:
@@ -148,7 +155,7 @@ def largest(shown: Shown) -> str:
 
 
 def reason(question: Question, shown: Shown) -> str | None:
-    """The NaN or the infinity that decided a step, None where it was computed."""
+    """Return the NaN or infinity that decided a step, or None for a computed step."""
     if shown.step.exponent is not None:
         return None
     for line in shown.lines:
@@ -161,7 +168,7 @@ def reason(question: Question, shown: Shown) -> str | None:
 
 
 def _blame(question: Question, line: Line) -> str:
-    """Why a term is NaN: an operand, a scale, or infinity times zero."""
+    """Return why a term is NaN: an operand, a scale, or infinity times zero."""
     of, i = question.product, line.place
     if i is None:
         return f"{line.label} is NaN"

@@ -1,4 +1,4 @@
-"""One dot product that was asked about: its codes, what computes it in words, and what its result is compared with."""
+"""One dot product: its codes, the instruction in words, and the values that its result is compared with."""
 
 from dataclasses import dataclass
 from decimal import ROUND_CEILING, Context, Decimal
@@ -30,7 +30,7 @@ COMPARED = (
 
 @dataclass(frozen=True)
 class Question:
-    """One dot product: operand codes, and the names of their formats; `product` is what it was taken from."""
+    """One dot product: its operand codes; `product` is the matrix product that contains it."""
 
     product: "MmaArguments"
     a: tuple[int, ...]
@@ -41,10 +41,11 @@ class Question:
 
     @property
     def row(self) -> Profile:
+        """Return the profile of the arithmetic."""
         return self.product.row
 
     def steps(self) -> DotProduct:
-        """What the definition says of it."""
+        """Return the products and steps of the definition."""
         of = self.product
         return dot_product(
             self.a,
@@ -60,12 +61,12 @@ class Question:
         )
 
     def scales(self, i: int) -> tuple[int, int]:
-        """The codes of the two scales of product i."""
+        """Return the codes of the scales of a and b for product i."""
         block = len(self.a) // len(self.a_scale)
         return self.a_scale[i // block], self.b_scale[i // block]
 
     def exact(self) -> Fraction | None:
-        """C plus all products, exactly; None where one of them is no number."""
+        """Return the exact sum of C and all products, or None where an operand is NaN or infinite."""
         of = self.product
         values = [value_of(self.c, of.row.d_format)]
         for i, (x, y) in enumerate(zip(self.a, self.b, strict=True)):
@@ -79,6 +80,7 @@ class Question:
 
 
 def is_number(value: Fraction | float) -> bool:
+    """Return whether a value is finite."""
     return isinstance(value, Fraction) or value == 0
 
 
@@ -90,7 +92,7 @@ def _multiplied(factors: list[Fraction | float]) -> Fraction:
 
 
 def head(question: Question, result: int) -> Wording:
-    """The result, the instruction and what it rests on."""
+    """Return the result, the instruction and its evidence."""
     of, row = question.product, question.row
     value = number_of(result, row.d_format)
     c, c_value = bits_of(question.c, row.d_format), number_of(question.c, row.d_format)
@@ -116,7 +118,7 @@ def _expression(code: int, element: ElementType) -> str:
 
 
 def instruction(of: "MmaArguments") -> list[str]:
-    """What computes, in words: the instruction, how a step works, the evidence."""
+    """Return lines on the instruction, how a step works, and the evidence."""
     row = of.row
     scales = f", scales {of.scale_format}" if of.scale_format else ""
     turned = "".join(f", {name} negated" for name, flag in zip("ab", of.negate, strict=True) if flag)
@@ -130,7 +132,7 @@ def instruction(of: "MmaArguments") -> list[str]:
 
 
 def instruction_facts(of: "MmaArguments") -> dict[str, Any]:
-    """The same for programs."""
+    """Return the facts about the instruction for JSON."""
     row, total = of.row, of.a.shape[-1]
     return {
         "target": row.target,
@@ -156,7 +158,7 @@ def instruction_facts(of: "MmaArguments") -> dict[str, Any]:
 
 
 def compared(question: Question, result: int) -> Table:
-    """The exact sum, that sum rounded once, the float32 loop, and the derived bound."""
+    """Return a table of the exact sum, the sum rounded once, the float32 loop and the derived bound."""
     import numpy as np
 
     from refsim import numerics
@@ -165,11 +167,13 @@ def compared(question: Question, result: int) -> Table:
     exact, got = question.exact(), value_of(result, row.d_format)
 
     def error(value: Fraction | float | None) -> Number | None:
+        """Return the result minus a value, or None where one of them is not finite."""
         if value is None or not is_number(value) or not is_number(got):
             return None
         return number(Fraction(got) - Fraction(value))
 
     def line(what: str, code: int, element: ElementType) -> tuple[Cell, ...]:
+        """Return an entry of the table for a code."""
         return (what, bits_of(code, element), number_of(code, element), error(value_of(code, element)))
 
     rows: list[tuple[Cell, ...]] = [("exact sum", None, None if exact is None else number(exact), error(exact))]
@@ -194,5 +198,5 @@ def compared(question: Question, result: int) -> Table:
 
 
 def _upward(bound: float) -> str:
-    """Six digits, rounded up."""
+    """Return a bound with six digits, rounded up."""
     return f"{Context(prec=6, rounding=ROUND_CEILING).create_decimal(Decimal(bound)).normalize():g}"

@@ -1,4 +1,4 @@
-"""One dot product step by step: what each step took, what it aligned to, what it cut, and what it is compared with."""
+"""One dot product step by step: the terms of each step, their alignment, the lost bits, and the comparison."""
 
 from fractions import Fraction
 
@@ -21,9 +21,9 @@ PRODUCT_COLUMNS = (
 
 
 def document(question: Question, *, zeros: bool = False) -> Document:
-    """The answer, the steps that led to it, and what the result is compared with.
+    """Return the result, the steps that lead to it, and the values it is compared with.
 
-    Zero products are counted, not listed, unless `zeros`; so are steps of nothing else that leave C as it is.
+    Unless `zeros`, zero products are only counted. So are steps of zero products that leave C unchanged.
     """
     dot = question.steps()
     parts: list[Part] = [head(question, dot.result)]
@@ -39,7 +39,7 @@ def document(question: Question, *, zeros: bool = False) -> Document:
 
 
 def _products(question: Question, dot: DotProduct, zeros: bool) -> Table:
-    """The products themselves, where a step takes something made of them."""
+    """Return the table of products, for steps whose terms are groups or trees of products."""
     rows = []
     for i, term in enumerate(dot.products):
         if zeros or not is_zero(term):
@@ -71,7 +71,7 @@ def _tables(question: Question, dot: DotProduct, zeros: bool) -> list[Part]:
 
 
 def _terms(question: Question, steps: list[Shown], zeros: bool) -> Table:
-    """Every term of every step."""
+    """Return the table of all terms of all steps."""
     row = question.row
     several = len(steps) > 1
     scaled, grouped = bool(question.a_scale), row.method.groups
@@ -95,7 +95,9 @@ def _terms(question: Question, steps: list[Shown], zeros: bool) -> Table:
     rows = []
     for shown in steps:
         for line in shown.lines:
-            is_spare = line.place is not None or not line.label  # a product, or the nothing that a late C begins with
+            is_spare = (
+                line.place is not None or not line.label
+            )  # a product, or the +0 that steps before a late C begin with
             if zeros or not (line.is_zero and is_spare):
                 value = (_value(line.term), line.term.exponent, line.units, line.lost)
                 rows.append((shown.number, line.label or "+0", *_factors(question, line), *value))
@@ -103,7 +105,7 @@ def _terms(question: Question, steps: list[Shown], zeros: bool) -> Table:
 
 
 def _factors(question: Question, line: Line) -> tuple[Cell, ...]:
-    """A product's operands and their scales, each as bits and as a number; a group of products has scales alone."""
+    """Return the operands and scales of a product, each as bits and as a number. A group of products has only scales."""
     operands: tuple[Cell, ...] = (None,) * 4
     scales: tuple[Cell, ...] = (None,) * 4
     format, i = question.product.scale_format, line.place
@@ -115,7 +117,7 @@ def _factors(question: Question, line: Line) -> tuple[Cell, ...]:
 
 
 def _steps(question: Question, steps: list[Shown]) -> Table:
-    """What every step came to."""
+    """Return the table of steps and their results."""
     row = question.row
     special = any(reason(question, shown) for shown in steps)
     plain = not row.method.flushes
@@ -137,8 +139,9 @@ def _steps(question: Question, steps: list[Shown]) -> Table:
 
 
 def _step_cells(question: Question, shown: Shown) -> tuple[Cell, ...]:
+    """Return the cells of a step: its products, E, the unit, the sum, the result and what rounding lost."""
     step, format = shown.step, question.row.d_format
-    taken: tuple[Cell, ...] = (None,) * 5  # E, from which term, the unit, the sum in units and as a number
+    taken: tuple[Cell, ...] = (None,) * 5  # E, its term, the unit, the sum in units and as a number
     lost = None
     if step.quantum is not None:
         unit = Fraction(2) ** step.quantum
@@ -161,7 +164,7 @@ def _step_cells(question: Question, shown: Shown) -> tuple[Cell, ...]:
 
 
 def _spans(places: tuple[int, ...]) -> str:
-    """The i of a step: 0..31; 0, 1, 4, 5, ... where they are no run."""
+    """Return the i of a step: 0..31, or 0, 1, 4, 5, ... where they are not consecutive."""
     if places[-1] - places[0] == len(places) - 1:
         return f"{places[0]}..{places[-1]}" if len(places) > 1 else str(places[0])
     return ", ".join(map(str, places[:4])) + (", ..." if len(places) > 4 else "")

@@ -1,4 +1,4 @@
-"""Dumps of registers, shared memory and shuffled scales as matrices of codes: each code where its element stands."""
+"""Dumps of registers, shared memory and shuffled scales as matrices: each code at the place of its element."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,20 +28,21 @@ Where = dict[str, NDArray[np.int64]]
 
 
 class Dump:
-    """A matrix of codes with their format, and by name where in the dump each of them stood."""
+    """A matrix of codes with their format. `where` maps a name, such as byte or thread, to the place of each code in
+    the dump."""
 
     def __init__(self, codes: Codes, row: "Format", where: Where, axes: tuple[str, str] = ("row", "col")) -> None:
         self.codes, self.format, self.where, self.axes = codes, row, where, axes
 
     def facts(self, rows: "NDArray[np.int64]", cols: "NDArray[np.int64]") -> tuple[Fact, ...]:
-        """Where the chosen rows and columns stood, for a picture."""
+        """Return the places in the dump of the chosen rows and columns, for a picture."""
         return tuple(
             Fact(name, at[np.ix_(rows, cols)].ravel().tolist(), tip=name != "thread") for name, at in self.where.items()
         )
 
 
 def layout_named(name: str) -> "Fragment | Swizzle | ScaleLayout":
-    """The fragment, swizzle or scale layout of a name; an unknown one is an error with the three nearest of all."""
+    """Return the fragment, swizzle or scale layout of a name. Raises RefsimError with the three nearest names."""
     from refsim.layouts.families import FAMILIES, family_of, fragment, fragments
     from refsim.layouts.scales import SCALE_LAYOUTS, scale_layout
     from refsim.layouts.swizzles import SWIZZLES, swizzle
@@ -64,7 +65,8 @@ def read(
     shape: tuple[int, int] | None,
     major: "Major" = "K",
 ) -> Dump:
-    """The dump of a file seen through a layout, or as it stands; errors say the bytes expected and found."""
+    """Return the dump of a file seen through a layout, or as it stands. A size error gives the expected and found
+    bytes."""
     if layout is None:
         return _plain(load_codes(file, row, key), shape, file)
     found = layout_named(layout)
@@ -94,7 +96,7 @@ def _plain(stored: "Stored", shape: tuple[int, int] | None, file: Path) -> Dump:
 
 
 def _registers(fragment: "Fragment", file: Path, row: "Format | None", key: str | None) -> Dump:
-    """A dump of registers: thread by thread, all registers of a thread in order, little-endian."""
+    """Return a dump of registers: thread by thread, all registers of a thread in order, little-endian."""
     if file.suffix.lower() in RAW:
         if row is None:
             raise RefsimError(
@@ -121,7 +123,8 @@ def _registers(fragment: "Fragment", file: Path, row: "Format | None", key: str 
 
 
 def _slots(fragment: "Fragment", file: Path, row: "Format") -> Codes:
-    """Elements out of their slots: an FP4 of kind::f8f6f4 is bits 2 to 5 of its byte."""
+    """Return the elements of a raw dump (threads, values), taken from their slots. FP4 of kind::f8f6f4 is bits 2 to 5
+    of its byte."""
     if row.bits + row.padding_bits != fragment.element_bits:
         raise RefsimError(
             "format-mismatch",
@@ -149,7 +152,7 @@ def _bytes(file: Path) -> NDArray[np.uint8]:
 
 
 def _tile(mode: "Swizzle", stored: "Stored", shape: tuple[int, int] | None, major: "Major", file: Path) -> Dump:
-    """A dump of shared memory that begins where the tile does: codes gathered from their swizzled places."""
+    """Return a dump of shared memory that begins at the tile: codes gathered from their swizzled addresses."""
     from refsim.layouts.tiles import tile
 
     if shape is None:
@@ -173,7 +176,7 @@ def _tile(mode: "Swizzle", stored: "Stored", shape: tuple[int, int] | None, majo
 
 
 def element_bytes(row: "Format") -> int:
-    """Bytes of a code, for layouts that hold whole bytes."""
+    """Return the bytes of a code. Raises RefsimError unless tiles can hold the format."""
     size = row.code_dtype.itemsize
     if row.bits + row.padding_bits < 8 or size not in TILE_BYTES:
         raise RefsimError(
@@ -192,7 +195,7 @@ def _scales(layout: "ScaleLayout", stored: "Stored", shape: tuple[int, int] | No
 
 
 def unshuffled(layout: "ScaleLayout", stored: "Stored", shape: tuple[int, int], file: Path) -> "NDArray[Any]":
-    """The scales of a dump; one of another size is refused with the bytes that were expected and found."""
+    """Return the scales of a dump as (rows, blocks). Raises RefsimError for a dump of another size."""
     expected, found = layout.size_bytes(shape), stored.codes.nbytes
     if expected != found:
         padded = layout.padded(shape)

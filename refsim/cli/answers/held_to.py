@@ -1,4 +1,4 @@
-"""What verdicts were held to beside their oracles: recorded silicon, and slow definitions of single outputs."""
+"""The independent checks of verdicts: recorded hardware results, and slow definitions of single outputs."""
 
 from collections.abc import Sequence
 from functools import reduce
@@ -10,7 +10,8 @@ from refsim.testing.verdicts import Verdict
 
 
 def witnesses(verdicts: Sequence[Verdict]) -> list[Wording]:
-    """One part for all kernels of a run: each kind of instruction once, then how many outputs were computed again."""
+    """Return one part for all kernels of a run: each kind of instruction once, then how many outputs were computed
+    again."""
     if not verdicts:
         return []
     silicon = reduce(SiliconWitness.joined, (each.silicon for each in verdicts))
@@ -22,7 +23,7 @@ def witnesses(verdicts: Sequence[Verdict]) -> list[Wording]:
 
 
 def definitions(verdicts: Sequence[Verdict]) -> str:
-    """How many outputs slow definitions computed again, and the kernels that declare none."""
+    """Return a line: how many outputs slow definitions computed again, and the kernels that declare none."""
     declared = [each for each in verdicts if each.recomputed.is_declared]
     without = [each.kernel for each in verdicts if not each.recomputed.is_declared]
     outputs, differing = (sum(getattr(each.recomputed, name) for each in declared) for name in ("outputs", "differing"))

@@ -1,4 +1,4 @@
-"""A verdict with what is shown beside it: its kernel, and the source lines that the finding names."""
+"""A verdict with its kernel and the source lines that the finding names."""
 
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Judged:
-    """A kernel with its verdict, and the source lines that the finding names, the one to look at first in front."""
+    """A kernel with its verdict, and the source lines that the finding names, the most important first."""
 
     kernel: "Kernel"
     verdict: "Verdict"
@@ -21,27 +21,29 @@ class Judged:
 
     @property
     def was_run(self) -> bool:
+        """Return whether the kernel was run."""
         return self.verdict.status != "not-run"
 
     @property
     def place(self) -> Excerpt | None:
-        """The first place that can be opened in a file."""
+        """Return the first excerpt that comes from a file."""
         return next((excerpt for excerpt in self.excerpts if excerpt.file is not None), None)
 
     @property
     def headline(self) -> str:
-        """The first line of the finding."""
+        """Return the first line of the finding."""
         return next(iter(self.verdict.finding.splitlines()), "")
 
     def lines(self) -> list[str]:
-        """The verdict's lines with the excerpts behind the finding; what it was held to stands once for all kernels."""
+        """Return the lines of the verdict with the excerpts after the finding. Independent checks are shown once for
+        all kernels."""
         lines = [line for line in self.verdict.lines() if not line.startswith(HELD_TO)]
         behind = 1 + len(self.verdict.finding.splitlines())
         return [*lines[:behind], *(line for excerpt in self.excerpts for line in excerpt.lines()), *lines[behind:]]
 
 
 def judged(kernel: "Kernel", verdict: "Verdict") -> Judged:
-    """A verdict beside its kernel; the source is read now, before anybody edits it."""
+    """Return a verdict with its kernel. The source is read now, before anybody edits it."""
     from refsim.testing.excerpts import excerpts
 
     return Judged(kernel, verdict, excerpts(verdict, kernel) if verdict.finding else ())

@@ -11,14 +11,17 @@ if TYPE_CHECKING:
     from refsim.cli.answers.judged import Judged
 
 _ILLEGAL = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-_ELEMENT = {"fail": "failure", "not-run": "skipped"}  # what decides nothing is an error: CI must not show it as green
+_ELEMENT = {
+    "fail": "failure",
+    "not-run": "skipped",
+}  # a status that decides nothing is an error, so that CI does not show it as green
 
 
 def junit(all_judged: "Sequence[Judged]", ended: tuple[str, RefsimError] | None = None) -> str:
-    """One test suite; `ended` is the kernel at which an error of the user's ended the run, and that error.
+    """Return one test suite. `ended` is the kernel at which an error of user code ended the run, and that error.
 
-    `fail` is a failure, `inexact`, `assumed`, `unsupported` and `timeout` are errors with that type, a kernel that
-    `--fail-fast` left out is skipped. The text of each is what `refsim verify` prints.
+    The status `fail` is a failure. `inexact`, `assumed`, `unsupported` and `timeout` are errors of that type. A kernel
+    that `--fail-fast` left out is skipped. The text of each is the output of `refsim verify`.
     """
     cases = [_case(each) for each in all_judged]
     if ended is not None:
@@ -39,6 +42,7 @@ def junit(all_judged: "Sequence[Judged]", ended: tuple[str, RefsimError] | None 
 
 
 def _case(each: "Judged") -> str:
+    """Return the test case of a verdict, with its facts as properties."""
     verdict = each.verdict
     facts: Mapping[str, object] = {
         "status": verdict.status,
@@ -79,9 +83,10 @@ def _said(element: str, kind: str, message: str, text: str) -> str:
 
 
 def attribute(words: str) -> str:
+    """Return the words as a quoted attribute."""
     return quoteattr(legal(words))
 
 
 def legal(words: str) -> str:
-    """Without the control characters and halves of characters that XML has no way to spell."""
+    """Return the words with U+FFFD for characters that XML cannot spell: control characters and lone surrogates."""
     return _ILLEGAL.sub("\ufffd", words)

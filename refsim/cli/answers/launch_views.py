@@ -1,4 +1,4 @@
-"""What a launch did, as tables: findings, schedules, banks, the statements that a warp ran."""
+"""Tables of a launch: findings, schedules, banks, and the statements that a warp ran."""
 
 from dataclasses import replace
 from itertools import islice
@@ -61,31 +61,33 @@ SHOWN = 4
 
 
 def source_of(statement: "Statement") -> str:
-    """The source line of a statement and, inside a function, of the nearest call: all calls, as a finding names them, would
-    be wider than a table. Where the PTX names no source, its own line."""
+    """Return the source line of a statement and of the nearest call, or its PTX line where the PTX names no source.
+
+    A finding names all calls, which would be wider than a table.
+    """
     if statement.location is None:
         return f"PTX line {statement.line}"
     return ", called at ".join(at.spot for at in islice(statement.location.places(), 2))
 
 
 def order_name(order: "SeededPolicy") -> str:
-    """A schedule as tables name it."""
+    """Return the name of a schedule in tables."""
     return f"random, seed {order.seed}" if order.policy == "random" else order.policy
 
 
 def remarks_table(remarks: "tuple[RefsimError, ...]", key: str) -> Table:
-    """Warnings or notes: what makes no kernel wrong."""
+    """Return a table of warnings or notes, which do not make a kernel wrong."""
     columns = (replace(FINDINGS[0], label=key.removesuffix("s")), *FINDINGS[1:])
     return Table(columns, tuple((each.code, each.where, each.what) for each in remarks), key)
 
 
 def printed_table(lines: tuple[str, ...]) -> Table:
-    """What threads printed under the first schedule, one line each."""
+    """Return the lines that threads printed under the first schedule."""
     return Table((Column("printed"),), tuple((line,) for line in lines), "printed")
 
 
 def schedules_table(tried: "list[Outcome]") -> Table:
-    """One row for each order: how much was found under it, and whether it wrote the bytes of the first."""
+    """Return an entry for each schedule: how many findings it has, and whether its bytes equal those of the first."""
     return Table(
         SCHEDULE_COLUMNS,
         tuple((order_name(each.order), *_judged(each, each is tried[0])) for each in tried),
@@ -116,7 +118,7 @@ def _why_not_compared(trace: "Trace | None") -> str:
 
 
 def findings_of(tried: "list[Outcome]") -> "list[tuple[RefsimError, str]]":
-    """Each finding once, by check and place, with the orders that it was found under."""
+    """Return each finding once, by check and place, with the schedules that show it."""
     found: dict[tuple[str, str], tuple[RefsimError, list[str]]] = {}
     for outcome in tried:
         for error in (*(outcome.trace.findings if outcome.trace else ()), *([outcome.error] if outcome.error else [])):
@@ -125,14 +127,14 @@ def findings_of(tried: "list[Outcome]") -> "list[tuple[RefsimError, str]]":
 
 
 def findings_table(findings: "list[tuple[RefsimError, str]]", *, by_order: bool) -> Table:
-    """The findings; `by_order` adds the schedules that each was found under."""
+    """Return the findings; `by_order` adds the schedules that show each."""
     columns = (*FINDINGS, UNDER) if by_order else FINDINGS
     rows = ((error.code, error.where, error.what, under)[: len(columns)] for error, under in findings)
     return Table(columns, tuple(rows), key="findings")
 
 
 def banks_table(uses: "tuple[BankUse, ...]") -> Table:
-    """One row for each source line and opcode: the copies of an unrolled loop are one instruction to its author."""
+    """Return an entry for each source line and opcode; the copies of an unrolled loop count as one instruction."""
     together: dict[tuple[str, str], list[BankUse]] = {}
     for use in uses:
         together.setdefault((source_of(use.statement), use.statement.opcode), []).append(use)
@@ -149,7 +151,8 @@ def banks_table(uses: "tuple[BankUse, ...]") -> Table:
 
 
 def _crowd(worst: "Crowd | None") -> "tuple[Cell, ...]":
-    """The lanes that collide: in text the first words of the fullest bank, all of them in machine forms."""
+    """Return the cells of the lanes that collide: text with the first words of the fullest bank, then all of them for
+    JSON."""
     if worst is None:
         return (None,) * 5
     said = [f"{spans(lanes)} @ {word:#x}" for word, lanes in zip(worst.words, worst.lanes, strict=True)]
@@ -159,7 +162,7 @@ def _crowd(worst: "Crowd | None") -> "tuple[Cell, ...]":
 
 
 def steps_table(ran: "list[Ran]") -> Table:
-    """One row for each register that a statement of the warp wrote, or read if it writes none."""
+    """Return an entry for each register that a statement of the warp wrote, or read if it writes none."""
     rows: list[tuple[Cell, ...]] = []
     for step in ran:
         known = (source_of(step.statement), step.statement.opcode, spans(step.lanes))
@@ -174,7 +177,7 @@ def steps_table(ran: "list[Ran]") -> Table:
 
 
 def accesses_table(touched: "list[Touched]", describe: "Callable[[int], str]") -> Table:
-    """One row for each executed access to the bytes that were asked for; `describe` names a thread of the launch."""
+    """Return an entry for each access to the watched bytes; `describe` returns the name of a thread."""
     rows: list[tuple[Cell, ...]] = []
     for each in touched:
         first, last = min(each.addresses), max(each.addresses) + each.width - 1
@@ -205,7 +208,7 @@ def _who(threads: tuple[int, ...], describe: "Callable[[int], str]") -> str:
 
 
 def _listed(bits: tuple[Bits, ...]) -> str:
-    """One value if all are equal, else the first few."""
+    """Return one value if all are equal, else the first few."""
     if len(set(bits)) == 1:
         return str(bits[0])
     more = f", {len(bits) - SHOWN} more" if len(bits) > SHOWN else ""
@@ -213,7 +216,7 @@ def _listed(bits: tuple[Bits, ...]) -> str:
 
 
 def spans(numbers: tuple[int, ...]) -> str:
-    """Ascending numbers as spans: 0-15, 24."""
+    """Return ascending numbers as spans: 0-15, 24."""
     spoken: list[list[int]] = []
     for number in numbers:
         if spoken and number == spoken[-1][1] + 1:
@@ -224,7 +227,7 @@ def spans(numbers: tuple[int, ...]) -> str:
 
 
 def _values(lanes: tuple[int, ...], held: "Held") -> str:
-    """One value if all lanes hold it, first and last where it grows evenly from lane to lane, else lanes with values."""
+    """Return one value if all lanes hold it; first, last and step if it grows evenly; else the lanes of each value."""
     groups: dict[int, list[int]] = {}
     for lane, bits in zip(lanes, held.bits, strict=True):
         groups.setdefault(bits, []).append(lane)
@@ -243,7 +246,7 @@ def _grown(step: int, width: int) -> str:
 
 
 def _spelled(bits: int, held: "Held") -> str:
-    """Bits, and the number that they are where the type says so: 0x3f800000 1.0; an address is best read as bits."""
+    """Return the bits, followed by the number where the type has one: 0x3f800000 1.0. An address stays bits."""
     import numpy as np
 
     type, code = held.type, str(Bits(bits, held.width))

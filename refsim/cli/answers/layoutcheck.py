@@ -1,4 +1,4 @@
-"""Somebody's index arithmetic against a layout: the first place where they differ, and which layout would agree."""
+"""A check of a user's index arithmetic against a layout: the first difference, and the layouts that would agree."""
 
 import csv
 import io
@@ -24,7 +24,7 @@ MOST_BYTES = 1 << 26
 
 
 def sound(layout: Fragment) -> Answer:
-    """Whether every element has its holders and the inverse leads back."""
+    """Return whether every element has its holders and the inverse map returns to it."""
     rows, cols = layout.elements
     held = rows >= 0
     threads, values = layout.holders(*np.ogrid[: layout.shape[0], : layout.shape[1]])
@@ -51,7 +51,7 @@ def sound(layout: Fragment) -> Answer:
 
 
 def against(layout: Fragment, file: Path) -> Answer:
-    """The map of a file against the layout's, place by place."""
+    """Return the comparison of a map in a file with the map of the layout, place by place."""
     rows, cols = _read(file, layout)
     want = layout.elements
     wrong = np.argwhere((rows != want[0]) | (cols != want[1]))
@@ -82,7 +82,7 @@ def against(layout: Fragment, file: Path) -> Answer:
 
 
 def _suspects(got: Map, want: Map) -> list[str]:
-    """The simple mistakes that would explain all of it."""
+    """Return simple mistakes that would explain the whole difference: exchanged axes, or another order."""
     if np.array_equal(got[0], want[1]) and np.array_equal(got[1], want[0]):
         return ["row and col are exchanged"]
     size = 1 + max(int(each.max()) for each in (*got, *want))
@@ -97,7 +97,8 @@ def _suspects(got: Map, want: Map) -> list[str]:
 
 
 def _order(found: NDArray[np.int64], wanted: NDArray[np.int64]) -> list[int] | None:
-    """The places of `wanted` that `found` shows one after the other, if all its lines are lines of `wanted`."""
+    """Return the places of `wanted` in the order of `found`, or None unless every line of `found` is a line of
+    `wanted`."""
     places = {line.tobytes(): place for place, line in enumerate(np.ascontiguousarray(wanted))}
     order = [places.get(line.tobytes()) for line in np.ascontiguousarray(found)]
     return [place for place in order if place is not None] if None not in order else None
@@ -108,7 +109,7 @@ def _place(at: tuple[Any, Any]) -> str:
 
 
 def _agreeing(rows: NDArray[np.int64], cols: NDArray[np.int64], layout: Fragment) -> list[str]:
-    """Names of the layouts with the same threads and values whose map this is."""
+    """Return the names of other layouts, with as many threads and values, that have this map."""
     found = []
     for name in fragments():
         other = fragment(name)
@@ -120,6 +121,7 @@ def _agreeing(rows: NDArray[np.int64], cols: NDArray[np.int64], layout: Fragment
 
 
 def _read(file: Path, layout: Fragment) -> Map:
+    """Return the map of an .npy or .csv file. Raises RefsimError for any other content."""
     try:
         if file.suffix.lower() == ".csv":
             return _of_csv(file, layout)
@@ -131,13 +133,14 @@ def _read(file: Path, layout: Fragment) -> Map:
             array = np.lib.format.read_array(content, allow_pickle=False)
     except RefsimError:
         raise
-    except Exception as problem:  # NumPy raises what its tokenizer, its parser and its allocator raise
+    except Exception as problem:  # NumPy passes on any error of its tokenizer, parser and allocator
         what = f"no array of integers: {type(problem).__name__}: {str(problem)[:200]}"
         raise RefsimError("bad-file", what, str(file), kind=Kind.UNREADABLE) from problem
     return _of_array(array, file, layout)
 
 
 def _of_array(array: NDArray[Any], file: Path, layout: Fragment) -> Map:
+    """Return the map of an array: (row, col) pairs, or tags row * columns + col; a negative tag is no element."""
     if array.dtype.kind not in "iu":
         raise RefsimError("bad-file", f"a map holds integers, not {array.dtype}", str(file), kind=Kind.UNREADABLE)
     places = layout.threads * layout.values
@@ -165,6 +168,7 @@ def _cell(text: str) -> int:
 
 
 def _of_csv(file: Path, layout: Fragment) -> Map:
+    """Return the map of a table with the columns thread, value, row and col."""
     rows = np.full((layout.threads, layout.values), -1, np.int64)
     cols = rows.copy()
     with io.StringIO(read_whole(file, MOST_BYTES, "a map").decode("utf-8"), newline="") as stream:

@@ -1,4 +1,4 @@
-"""Every layout and what it rests on: names alone, or gathered where they differ in N, a count or an operand."""
+"""The list of all layouts with their evidence: names alone, or grouped where they differ in N, a count or an operand."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -42,7 +42,7 @@ _SELECTOR = re.compile(r"\.byte\d(\.thread\d)?$|\.id\d$|\.sel\d$")
 
 
 def matching(pattern: str) -> Document:
-    """The names that a pattern or a family has, one a row."""
+    """Return an entry for each name that matches a pattern or belongs to a family."""
     names = [
         name for name in fragments() if fnmatchcase(name, pattern) or name == pattern or family_of(name) == pattern
     ]
@@ -57,7 +57,7 @@ def matching(pattern: str) -> Document:
 
 
 def everything() -> Document:
-    """All layouts, gathered by what they rest on; fragments first, then what lies in memory."""
+    """Return all layouts, grouped by their evidence: fragments first, then layouts of memory."""
     rows = (*_fragments(), *_others())
     count = len(fragments())
     hints = (f"{count} fragments; refsim layout list PATTERN lists their names",)
@@ -65,6 +65,7 @@ def everything() -> Document:
 
 
 def _fragments() -> "Iterator[tuple[Cell, ...]]":
+    """Yield an entry for each group of fragments that share their formula and evidence."""
     groups: dict[tuple[str, Evidence], list[tuple[str, str, str]]] = {}
     for name in fragments():
         stem, operand, number = _parts(name)
@@ -84,7 +85,8 @@ def _fragments() -> "Iterator[tuple[Cell, ...]]":
 
 
 def _parts(name: str) -> tuple[str, str, str]:
-    """The name with letters for what varies, the operand, and the number: wgmma.m64nNk16.f16.OPERAND, d, 128."""
+    """Return the name with letters for its varying parts, the operand, and the number: wgmma.m64nNk16.f16.OPERAND, d,
+    128."""
     number = ""
     for pattern, letter in _VARYING:
         if match := pattern.search(name):
@@ -98,7 +100,7 @@ def _parts(name: str) -> tuple[str, str, str]:
 
 
 def _numbers(stem: str, members: Iterable[tuple[str, str, str]]) -> str | None:
-    """N 8..256 in steps of 8, or the numbers themselves."""
+    """Return the numbers of a group, as "N 8..256 by 8" where they are regular; None where the names have no number."""
     numbers = sorted({int(number) for _, number, _ in members if number})
     if not numbers:
         return None

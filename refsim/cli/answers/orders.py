@@ -1,4 +1,4 @@
-"""What `refsim order` shows: the orders of one subject or of two, and whether a row's words depend on its batch."""
+"""The answer of `refsim order`: the orders of one subject or two, and whether a result depends on its batch."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +10,8 @@ if TYPE_CHECKING:
 
 
 def said(found: "Fingerprint", key: str = "") -> Wording:
-    """The answer for one subject: every order with the sizes that have it, the words it gave, then the verdict."""
+    """Return the answer for one subject: every order with its sizes and how many elements it explains, then the
+    verdict."""
     lines = [_asked(found)]
     for number, order in enumerate(found.orders, 1):
         lines.append(f"order {number}: {_where(found, order)}")
@@ -29,7 +30,7 @@ def _asked(found: "Fingerprint") -> str:
 
 
 def _where(found: "Fingerprint", order: "SumOrder") -> str:
-    """At which M an order was found, and how much of D has it where it is not all."""
+    """Return the M that show an order, with the number of elements where it is not all of D."""
     parts = []
     for each in found.sizes:
         total = sum(count for _, count in each.classes)
@@ -58,15 +59,15 @@ def _verdict(found: "Fingerprint") -> list[str]:
     smallest = f"from M = {difference.m} on" + (
         f" (M = {difference.agrees} agrees)" if difference.agrees > rows[0] else ""
     )
-    words = f"{_element(difference, found)}, and {_word(difference.want, found)} at M = {rows[0]}"
+    words = f"{_element(difference, found)}, and {_spelled_code(difference.want, found)} at M = {rows[0]}"
     return [f"not batch invariant: {smallest} {words}"]
 
 
 def _element(difference: "FirstDifference", found: "Fingerprint") -> str:
-    return f"D[{difference.row}, {difference.column}] is {_word(difference.got, found)}"
+    return f"D[{difference.row}, {difference.column}] is {_spelled_code(difference.got, found)}"
 
 
-def _word(code: int, found: "Fingerprint") -> str:
+def _spelled_code(code: int, found: "Fingerprint") -> str:
     from refsim.conversions import decode
 
     row = found.subject.d_format
@@ -82,7 +83,7 @@ def _explained(found: "Fingerprint") -> str:
 
 
 def versus(one: "Fingerprint", other: "Fingerprint", difference: "FirstDifference | None") -> Wording:
-    """The line that compares two subjects: their orders, and the first word that differs."""
+    """Return the line that compares two subjects: their orders, and the first element that differs."""
     alike = len(one.orders) == len(other.orders) and all(
         any(order.is_like(known) for known in other.orders) for order in one.orders
     )
@@ -91,7 +92,7 @@ def versus(one: "Fingerprint", other: "Fingerprint", difference: "FirstDifferenc
     if difference is None:
         bits = f"equal results at M = {', '.join(map(str, shared))}" if shared else "no M in common"
     else:
-        left, right = _element(difference, one), _word(difference.want, one)
+        left, right = _element(difference, one), _spelled_code(difference.want, one)
         bits = f"at M = {difference.m} {left} in {one.subject.name}, {right} in {other.subject.name}"
     facts = {
         "same_order": bool(alike and one.orders),
@@ -102,12 +103,13 @@ def versus(one: "Fingerprint", other: "Fingerprint", difference: "FirstDifferenc
 
 
 def facts(found: "Fingerprint") -> dict[str, Any]:
-    """The same for machines, trees included."""
+    """Return the facts about a subject for JSON, trees included."""
     from refsim.bringup.order.trees import nested
 
     subject, orders = found.subject, found.orders
 
     def numbered(order: "SumOrder | None") -> int | None:
+        """Return the number of an order, from 1."""
         if order is None:
             return None
         return next(at for at, known in enumerate(orders, 1) if known.is_like(order))

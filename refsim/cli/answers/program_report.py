@@ -1,4 +1,4 @@
-"""What a program did on the simulated GPU: its kernels and how far their bits can be trusted, findings, memory; and JUnit."""
+"""The report of a program on the simulated GPU: its kernels and the trust in their bits, findings, memory; and JUnit."""
 
 from typing import TYPE_CHECKING
 from xml.sax.saxutils import escape
@@ -44,11 +44,11 @@ TESTS = (
     Column("said", label="found, and refused"),
 )
 HOST = "(host)"
-"""What stands for a kernel where a call of the program is meant."""
+"""Shown in the place of a kernel for a call of the program itself."""
 
 
 def document(run: "ProgramRun") -> Document:
-    """The fidelity report."""
+    """Return the report of a program."""
     record = run.record
     parts: list[Part] = [_nothing(run) if _did_nothing(run) else Record(_summary(run))]
     if record.kernels:
@@ -75,25 +75,26 @@ def document(run: "ProgramRun") -> Document:
 
 
 def _nothing(run: "ProgramRun") -> Wording:
-    """The one line of a program that used no GPU; the same facts for programs."""
+    """Return a single line for a program that used no GPU, with the same facts for JSON."""
     line = f"the program used no GPU: nothing was launched or allocated before it ended with exit code {run.exit_code}"
     return Wording((line,), {entry.key: entry.value for entry in _summary(run)})
 
 
 def _did_nothing(run: "ProgramRun") -> bool:
-    """Whether no process of the program used the simulated GPU, nor left anything to say of it."""
+    """Return whether no process of the program used the simulated GPU or left a record."""
     record = run.record
     said = record.kernels, record.refused, record.by_host, record.held, record.tests, record.found, record.warned
     return not (any(map(bool, said)) or record.allocations or run.silent or run.is_interrupted)
 
 
 def has_findings(record: "RunRecord") -> bool:
-    """Whether any launch was found wrong, or a call of the program's own."""
+    """Return whether a launch or a call of the program has a finding."""
     return bool(record.found) or any(kernel.findings for kernel in record.kernels)
 
 
 def rests_on_open_bits(record: "RunRecord") -> bool:
-    """Whether any result may differ from a chip's: open or assumed bits, those of the host, or something that was refused."""
+    """Return whether a result may differ from hardware: unspecified or assumed bits, results of the host, refused
+    calls."""
     kernels = any(kernel.inexact or kernel.assumed or kernel.refused for kernel in record.kernels)
     return kernels or bool(record.refused or record.by_host)
 
@@ -145,7 +146,7 @@ def _of_tests(record: "RunRecord") -> str:
 
 
 def _tests(record: "RunRecord") -> tuple[tuple[str, int, str], ...]:
-    """Tests of which there is more to say than that they launched kernels."""
+    """Return the tests with findings, refusals or allocated memory."""
     return tuple(
         (name, test.held_bytes, "; ".join((*test.findings, *test.refused)))
         for name, test in record.tests.items()
@@ -154,7 +155,7 @@ def _tests(record: "RunRecord") -> tuple[tuple[str, int, str], ...]:
 
 
 def junit(run: "ProgramRun") -> str:
-    """A test case for each kernel, each test and the program: a finding is a failure, what was refused an error."""
+    """Return a test case for each kernel, each test and the program. A finding is a failure, a refusal an error."""
     cases = [_case("program", " ".join(run.command), "failure" if run.exit_code else "", f"exit code {run.exit_code}")]
     for kernel in run.record.kernels:
         said = [*kernel.findings, *kernel.refused]
@@ -174,7 +175,8 @@ def junit(run: "ProgramRun") -> str:
 
 
 def _of_test(name: str, test: "TestRecord") -> str:
-    """Failed where the GPU found something or pytest did, an error where something was refused."""
+    """Return the test case of a test: failed where the GPU or pytest found something, an error where a call was
+    refused."""
     if test.outcome == "skipped" and not test.asked:
         return f'<testcase classname="test" name={attribute(name)}><skipped/></testcase>'
     failed = test.outcome == "failed"

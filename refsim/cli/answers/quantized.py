@@ -1,4 +1,4 @@
-"""One row of values quantized by groups: the scale of each group, and what each value became."""
+"""One row of values quantized by groups: the scale of each group, and the code of each value."""
 
 from typing import TYPE_CHECKING
 
@@ -33,7 +33,7 @@ QUANTIZED_VALUES = (
 def quantized(
     values: "list[Value]", row: "Format", width: int, kind: ScaleKind, quotient: Quotient, nan: NanRule
 ) -> Document:
-    """Every group with its scale, then every value with its code and with what code times scale is in float32."""
+    """Return every group with its scale, then every value with its code and the float32 product of code and scale."""
     import numpy as np
 
     from refsim.cli.values import to_double

@@ -1,4 +1,5 @@
-"""Two recipes on one tensor: which blocks get another scale, and which other elements under the same one."""
+"""Two quantization schemes on one tensor: the blocks that differ in scale, and the elements that differ under equal
+scales."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def differing(stored: "Stored", row: "BlockFormat", recipe: "Recipe", other: "Recipe") -> Answer:
-    """Every kind of difference with how many blocks and elements have it, and the first block."""
+    """Return each kind of difference: its number of blocks and elements, and the first block."""
 
     one, two = (quantize(stored.codes, row, recipe=each, input_format=stored.format) for each in (recipe, other))
     codes = (one.codes != two.codes).reshape(-1, row.width).sum(axis=1)
@@ -61,6 +62,8 @@ def differing(stored: "Stored", row: "BlockFormat", recipe: "Recipe", other: "Re
 def _cells(
     what: str, mask: "NDArray[np.bool_]", codes: "NDArray[Any]", stored: "Stored", one: Blocks, two: Blocks
 ) -> "tuple[Cell, ...]":
+    """Return the cells of one kind of difference; `mask` marks its blocks, `codes` counts differing elements of a
+    block."""
     import numpy as np
 
     from refsim.conversions import decode

@@ -1,4 +1,4 @@
-"""What a buffer of scales may be: which layouts its size and bytes fit, and with the tensor by which recipe it was made."""
+"""A check of a buffer of scales: the layouts that fit its size and bytes, and the recipe that gives these scales."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -46,7 +46,7 @@ RULES = (
 
 @dataclass(frozen=True)
 class Fit:
-    """One layout: the matrix of scales that the buffer would hold in it, or None and why it cannot be."""
+    """One layout with the matrix of scales that the buffer holds in it, or with None and the reason why it cannot."""
 
     layout: ScaleLayout | None
     why: str
@@ -56,13 +56,14 @@ class Fit:
 
     @property
     def name(self) -> str:
+        """Return the name of the layout, with the mistake where there is one."""
         own = PLAIN if self.layout is None else self.layout.name
         return f"{own}, {self.mistake}" if self.mistake else own
 
 
 @dataclass(frozen=True)
 class Made:
-    """The scales that a recipe makes of the values."""
+    """The scales that a recipe computes from the values."""
 
     block: "BlockFormat"
     recipe: str
@@ -71,7 +72,8 @@ class Made:
 
 @dataclass(frozen=True)
 class Rule:
-    """A recipe's scales beside those of the buffer: how many differ, and the first that does."""
+    """A comparison of a recipe's scales with the buffer: how many differ, and (row, block, given, expected) of the
+    first."""
 
     block: "BlockFormat"
     recipe: str
@@ -80,7 +82,7 @@ class Rule:
 
 
 def scale_formats(stored: "Stored") -> "tuple[tuple[Format, ...], str]":
-    """Which formats of scales the codes may be, and why others are out."""
+    """Return the formats that the codes may have, and why others are excluded."""
     if stored.codes.dtype.itemsize == F32.code_dtype.itemsize:
         return (F32,), "words of 32 bits: float32 scales"
     if stored.codes.dtype.itemsize != 1:
@@ -99,7 +101,7 @@ def scale_formats(stored: "Stored") -> "tuple[tuple[Format, ...], str]":
 
 
 def fits(stored: "Stored", shape: tuple[int, int]) -> list[Fit]:
-    """Every layout, and the plain matrix, against the size of the buffer."""
+    """Return every layout, and the plain matrix, compared with the size of the buffer."""
     codes = stored.codes.reshape(-1)
     found = [_plain(codes, shape)]
     for layout in SCALE_LAYOUTS:
@@ -120,7 +122,7 @@ def fits(stored: "Stored", shape: tuple[int, int]) -> list[Fit]:
 
 
 def mistakes(stored: "Stored", shape: tuple[int, int]) -> "Iterator[Fit]":
-    """What the buffer would hold had the scales been transposed before they were laid out, or been shuffled twice."""
+    """Yield the matrices of scales that were transposed before they were laid out, or shuffled twice."""
     codes, across = stored.codes.reshape(-1), (shape[1], shape[0])
     if codes.size == shape[0] * shape[1]:
         yield Fit(None, f"{codes.nbytes} B", matrix=codes.reshape(across).T, mistake="transposed")
@@ -149,7 +151,7 @@ def _padding(pads: "NDArray[Any]") -> str:
 
 
 def made_of(values: "Stored", shape: tuple[int, int], formats: "tuple[Format, ...]") -> list[Made]:
-    """The scales of all recipes that make so many."""
+    """Return the scales of every recipe whose block shape fits."""
     found = []
     for block in BLOCK_FORMATS:
         if block.scale not in formats or values.codes.shape[-1] != block.width * shape[1]:
@@ -162,7 +164,7 @@ def made_of(values: "Stored", shape: tuple[int, int], formats: "tuple[Format, ..
 
 
 def rules(matrix: "NDArray[Any]", made: list[Made]) -> list[Rule]:
-    """All recipes beside a matrix of scales, the nearest first."""
+    """Return every recipe compared with a matrix of scales, the nearest first."""
     found = []
     for each in made:
         wrong = np.argwhere(each.scales != matrix)
@@ -175,7 +177,8 @@ def rules(matrix: "NDArray[Any]", made: list[Made]) -> list[Rule]:
 
 
 def checked(stored: "Stored", shape: tuple[int, int], values: "Stored | None") -> Answer:
-    """The layouts that fit and those that cannot be; with the values, the recipe that made the scales in each."""
+    """Return the layouts that fit and those that cannot; with the values, the recipe that gives the scales in each
+    layout."""
     formats, said = scale_formats(stored)
     all_fits = fits(stored, shape)
     made = made_of(values, shape, formats) if values is not None else []

@@ -1,4 +1,4 @@
-"""The page of `refsim verify -o report.html`: what somebody else needs to see of a finding, believe it and repeat it."""
+"""The page of `refsim verify -o report.html`: a finding with everything that is needed to believe and repeat it."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Literal
@@ -24,7 +24,7 @@ _ELEMENTS = (Column("which", label=" "), Column("place"), Column("got"), Column(
 
 
 def heading(all_judged: "Sequence[Judged]") -> str:
-    """What the page is called: the kernel that fails, or how many of them."""
+    """Return the title of the page: the kernel that fails, or how many kernels fail."""
     wrong = [each for each in all_judged if not each.verdict]
     if not wrong:
         names = [each.verdict.kernel for each in all_judged]
@@ -35,7 +35,7 @@ def heading(all_judged: "Sequence[Judged]") -> str:
 
 
 def page(all_judged: "Sequence[Judged]") -> tuple[Section, ...]:
-    """All kernels, then each that does not pass or has something to note, then what they ran on."""
+    """Return a section for all kernels, one for each kernel that fails or has notes, then their devices."""
     told = [each for each in all_judged if each.was_run and (not each.verdict or each.verdict.notes)]
     rows = tuple(
         (v.kernel, v.status, v.cases, v.elements, v.differing, f"{v.seconds:.1f}")
@@ -53,11 +53,12 @@ def page(all_judged: "Sequence[Judged]") -> tuple[Section, ...]:
 
 
 def _section(each: "Judged") -> Section:
+    """Return the section of a kernel: its finding, source lines, smallest case, command and facts."""
     verdict, mismatch = each.verdict, each.verdict.mismatch
     parts: list[Part | Excerpt] = []
-    if mismatch is not None and _pair(mismatch):
+    if mismatch is not None and _first_and_worst(mismatch):
         parts += [_said(*_without_elements(each)), _elements(mismatch)]
-        parts += [_said(*(line for element in _pair(mismatch) for line in element.owner.splitlines()))]
+        parts += [_said(*(line for element in _first_and_worst(mismatch) for line in element.owner.splitlines()))]
         parts += [_said(*(f"likely cause: {line}" for line in mismatch.suspects))]
     else:
         parts.append(_said(*verdict.finding.splitlines()))
@@ -91,13 +92,14 @@ def _facts(each: "Judged") -> Record:
 
 
 def _without_elements(each: "Judged") -> list[str]:
-    """The finding less what the table of elements and the list of suspects show."""
-    shown = {line for element in _pair(each.verdict.mismatch) for line in element.owner.splitlines()}
+    """Return the finding without the lines that the table of elements and the candidate causes show."""
+    shown = {line for element in _first_and_worst(each.verdict.mismatch) for line in element.owner.splitlines()}
     lines = each.verdict.finding.splitlines()
     return [line for line in lines if line not in shown and not line.startswith(("first ", "worst ", "likely cause: "))]
 
 
-def _pair(mismatch: "Mismatch | None") -> "list[Element]":
+def _first_and_worst(mismatch: "Mismatch | None") -> "list[Element]":
+    """Return the first and the worst differing element: one if they coincide, none without a difference."""
     if mismatch is None or mismatch.first is None or mismatch.worst is None:
         return []
     return [mismatch.first] if mismatch.worst.index == mismatch.first.index else [mismatch.first, mismatch.worst]
@@ -105,7 +107,7 @@ def _pair(mismatch: "Mismatch | None") -> "list[Element]":
 
 def _elements(mismatch: "Mismatch") -> Table:
     rows: list[tuple[Cell, ...]] = []
-    for which, element in zip(("first", "worst"), _pair(mismatch), strict=False):
+    for which, element in zip(("first", "worst"), _first_and_worst(mismatch), strict=False):
         place = f"{mismatch.name}[{', '.join(map(str, element.index))}]"
         got, want, off = mismatch.spelled(element)
         rows.append((which, place, got, want, off))
@@ -113,7 +115,7 @@ def _elements(mismatch: "Mismatch") -> Table:
 
 
 def _devices(all_judged: "Sequence[Judged]") -> list[Section]:
-    """Hashes, flags and versions, each set of them once, under the kernels that it belongs to."""
+    """Return a section for each set of hash, flags and versions, with the names of its kernels."""
     sets: dict[tuple[tuple[str, str], ...], list[str]] = {}
     for each in all_judged:
         if each.was_run:

@@ -1,4 +1,4 @@
-"""Verdicts as an answer: the table, what each finding says and where, what it ran on; and the page that one would send."""
+"""Verdicts as an answer: a table, the findings with their source lines, the devices; and a page to send."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -44,13 +44,13 @@ _SEVERITY = (70, 1, 4, 5)
 
 
 def exit_code(all_judged: Sequence[Judged]) -> int:
-    """What the command returns for all of them: the gravest, 1 before 4 before 5."""
+    """Return the exit code of the gravest verdict: 1 before 4 before 5."""
     codes = {each.verdict.exit_code for each in all_judged} - {0}
     return next((code for code in _SEVERITY if code in codes), 0)
 
 
 def answer(all_judged: Sequence[Judged]) -> Answer:
-    """The document and the exit code of verdicts."""
+    """Return the document and the exit code of the verdicts."""
     parts: list[Part] = [Table(COLUMNS, tuple(map(_row, all_judged)), key="verdicts")]
     for each in all_judged:
         if each.was_run and (not each.verdict or each.verdict.notes):
@@ -64,7 +64,7 @@ def answer(all_judged: Sequence[Judged]) -> Answer:
 
 
 def notice(each: Judged) -> Notice:
-    """What a reviewer sees of a verdict that is no pass: at the CUDA line of the finding, where it names one."""
+    """Return the review comment of a verdict that does not pass, at the CUDA line of its finding where it has one."""
     place = each.place
     return Notice(
         f"{each.verdict.kernel}: {each.verdict.status}",
@@ -106,8 +106,8 @@ def _excerpt_facts(excerpt: Excerpt) -> dict[str, object]:
 
 
 def devices(verdicts: "Sequence[Verdict]") -> list[Wording]:
-    """What the kernels ran on; what differs from one build to the next stands under the name of its file, and under those of
-    its kernels too where a file was built more than once."""
+    """Return the facts about the devices. Facts that differ between builds are listed by file, and by kernel where a
+    file was built more than once."""
     builds: dict[tuple[tuple[str, str], ...], list[str]] = {}
     for each in verdicts:
         builds.setdefault(tuple(each.device.items()), []).append(each.kernel)

@@ -1,4 +1,4 @@
-"""Fragments as data for the page: every map of a thread and a value is a sum of two short lists."""
+"""Fragments as data for the page: every map from a thread and a value is a sum of two short lists."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -13,29 +13,29 @@ COLUMNS = (
     "name", "rows", "cols", "threads", "values", "threadRow", "threadCol", "valueRow", "valueCol", "perRegister",
     "slotBits", "elementBits", "elementShift", "units", "element", "since", "evidence", "source",
 )  # fmt: skip
-_WIDTHS = {8: "e4m3", 16: "bf16", 32: "f32", 4: "e2m1"}  # what a width begins with where the name says nothing
+_WIDTHS = {8: "e4m3", 16: "bf16", 32: "f32", 4: "e2m1"}  # the type for a width where the name gives none
 
 
 class Interned:
-    """Values by number, each kept once: what many rows say is said once in the page."""
+    """Numbered values, each kept once: repeated text occurs once in the page."""
 
     def __init__(self) -> None:
         self.kept: dict[Any, int] = {}
 
     def number(self, value: Any) -> int:
-        """The number of a value: 0 for the first that was asked for."""
+        """Return the number of a value, from 0; a new value gets the next number."""
         return self.kept.setdefault(value, len(self.kept))
 
     def listed(self) -> list[Any]:
-        """The values, each at its number."""
+        """Return the values in the order of their numbers."""
         return list(self.kept)
 
 
 def fragment_rows(names: Sequence[str] = ()) -> dict[str, Any]:
-    """The fragments of those names (all, where none is given) as rows of COLUMNS, and the lists that they refer to.
+    """Return entries of COLUMNS for the named fragments (all by default), and the lists that the entries refer to.
 
     mma.m16n8k16.bf16.a: thread 5 adds (1, 2), value 3 adds (8, 1): element (9, 3). A list holds None for a thread or a
-    value that has no element; a sum outside the shape is a place without one.
+    value without an element. A sum outside the shape is a place without an element.
     """
     sequences, words = Interned(), Interned()
     rows = [_row(fragment(name), sequences, words) for name in names or fragments()]
@@ -62,8 +62,8 @@ Terms = tuple[int | None, ...]
 
 
 def terms_of(each: Fragment) -> tuple[Terms, Terms, Terms, Terms]:
-    """What the thread adds to row and col, then what the value adds. Raises RuntimeError where sums do not lead to
-    every element of the map."""
+    """Return what the thread adds to row and col, then what the value adds to row and col. Raises RuntimeError where
+    the sums are not the map."""
     row, col = each.elements
     used = row >= 0
     thread, value = int(used.sum(1).argmax()), int(used.sum(0).argmax())
@@ -87,7 +87,7 @@ def _terms(terms: NDArray[np.int64], used: NDArray[np.bool_]) -> Terms:
 
 
 def _element(each: Fragment) -> str:
-    """The element type that the page begins with: the last that the name says of that width, "" where none fits."""
+    """Return the element type that the page selects: the last type of that width in the name, "" where none fits."""
     named = [row for word in each.name.split(".") for row in ELEMENTS if row.name == word]
     fitting = [row.name for row in named if row.code_bits == each.element_bits]
     if fitting:

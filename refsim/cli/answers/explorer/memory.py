@@ -9,7 +9,10 @@ from refsim.layouts.tiles import K, atom_rows, check_major
 
 
 def memory_rows() -> dict[str, Any]:
-    """The swizzles, with the atom of the tiles that they make, and the banks: 128B moves 3 bits from 3 places above bit 4."""
+    """Return the swizzles with the atoms of their tiles, and the banks.
+
+    128B moves 3 bits from 3 places above bit 4.
+    """
     return {"swizzles": [_row(each) for each in SWIZZLES], "banks": BANKS, "bankBytes": BANK_BYTES}
 
 
@@ -30,7 +33,7 @@ def _row(pattern: Swizzle) -> dict[str, Any]:
 
 
 def _refusal(pattern: Swizzle) -> str:
-    """Why no tile has rows of this swizzle, "" where there are such."""
+    """Return why no tile has rows of this swizzle, "" where tiles do."""
     try:
         check_major(K, pattern)
     except RefsimError as problem:

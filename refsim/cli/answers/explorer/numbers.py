@@ -1,4 +1,4 @@
-"""Number formats as data for the page: fields, quantum, and which codes are of which kind."""
+"""Number formats as data for the page: fields, quantum, and the kind of each code."""
 
 import math
 from typing import Any
@@ -6,19 +6,20 @@ from typing import Any
 from refsim.cli.answers.anatomy import kind_of
 from refsim.formats import ELEMENTS, ElementType, Format
 
-EXACT_BITS = 53  # integers of a script's numbers; codes beyond are written as text
+EXACT_BITS = 53  # JavaScript's integers are exact to here; longer codes are written as text
 
 
 def element_rows() -> list[dict[str, Any]]:
-    """Every type that a matrix may hold: the formats of `refsim decode` and f64, and the integers.
+    """Return every type that a matrix may hold: the formats of `refsim decode`, f64, and the integers.
 
     e4m3 has 4 exponent and 3 mantissa bits, quantum 2^-9, and the range [0x7f, 0x7f, "nan", "nan"] among its kinds.
     """
     rows = [_format_row(row) if isinstance(row, Format) else _integer_row(row) for row in ELEMENTS]
-    return sorted(rows, key=lambda row: row["bits"] > EXACT_BITS)  # what few look at comes last
+    return sorted(rows, key=lambda row: row["bits"] > EXACT_BITS)  # rarely used types come last
 
 
 def _format_row(row: Format) -> dict[str, Any]:
+    """Return the entry of a format."""
     return {
         "name": row.name,
         "aliases": list(row.aliases),
@@ -39,7 +40,7 @@ def _format_row(row: Format) -> dict[str, Any]:
 
 
 def _integer_row(row: ElementType) -> dict[str, Any]:
-    """An integer is a two's complement number of quantum 1: s8 has 7 bits below its sign."""
+    """Return the entry of an integer type: a two's complement number of quantum 1. s8 has 7 bits below its sign."""
     signed = bool(getattr(row, "signed", False))
     return {
         "name": row.name,
@@ -60,10 +61,10 @@ def _integer_row(row: ElementType) -> dict[str, Any]:
 
 
 def kinds_of(row: Format) -> list[list[Any]]:
-    """Runs of codes, padding left out, of one kind: [first, last, kind, "nan", "inf", "-inf" or ""], ascending.
+    """Return runs of codes of one kind, without padding, ascending: [first, last, kind, "nan", "inf", "-inf" or ""].
 
-    Kinds change at few magnitudes: around zero, where mantissas become whole, at the largest, at infinity. Asked is the
-    model, once at the first code behind each of these places.
+    Kinds change only at a few magnitudes: at zero, at the first normal, at the largest, at infinity. The model is
+    asked once for the first code after each of these places.
     """
     limit = 1 << row.bits
     whole, largest = 1 << row.mantissa_bits, row.max_code >> row.padding_bits
@@ -84,12 +85,12 @@ def kinds_of(row: Format) -> list[list[Any]]:
 
 
 def _one(row: Format) -> int:
-    """The code of 1."""
+    """Return the code of 1."""
     return round(1 / row.quantum) if row.twos_complement else row.bias << row.mantissa_bits + row.padding_bits
 
 
 def _number(code: int, row: Format) -> int | str:
-    """A code as a script reads it without loss."""
+    """Return a code in a form that JavaScript reads exactly: an integer, or text for wide codes."""
     return str(code) if row.code_bits > EXACT_BITS else code
 
 

@@ -30,7 +30,7 @@ SCRIPTS = (
 
 
 def tables() -> dict[str, Any]:
-    """All that the page knows, as the model says it: element types, fragments, swizzles, descriptors and colours."""
+    """Return all data of the page: element types, fragments, swizzles, scale layouts, descriptors and colors."""
     return {
         "version": __version__,
         "palette": {
@@ -48,7 +48,7 @@ def tables() -> dict[str, Any]:
 
 @cache
 def page() -> str:
-    """The page: everything is in it, and its policy lets it fetch nothing. It is always the same: it is made once."""
+    """Return the complete page. It fetches nothing, and its policy forbids it; it is built once."""
     facts = json.dumps(tables(), separators=(",", ":"), allow_nan=False).replace("</", "<\\/")
     filled = {
         "/* style */": _asset("page.css"),

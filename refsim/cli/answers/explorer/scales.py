@@ -1,4 +1,4 @@
-"""Scale layouts as data for the page: every place is a sum of what the tile and the place in it add."""
+"""Scale layouts as data for the page: every place is a sum of terms for the tile and for the place in it."""
 
 from collections.abc import Callable
 from typing import Any
@@ -14,15 +14,17 @@ _PROBES = ((1, 1), (2, 1), (1, 2), (2, 3), (3, 2))  # tiles down and across: thr
 
 
 def scale_rows() -> list[dict[str, Any]]:
-    """Every scale layout; element (row, block) lies at within[row % down][block % across] + the tile's row and column.
+    """Return every scale layout. Element (row, block) lies at within[row % down][block % across] plus the terms of its
+    tile.
 
-    Each of the three is [a, b, c] for a + b * rows + c * blocks of the padded shape. nvidia_128x4: the next tile across
-    lies 512 on, the next down 128 * blocks.
+    Each term is [a, b, c] for a + b * rows + c * blocks of the padded shape. nvidia_128x4: the next tile across lies
+    512 further, the next tile down 128 * blocks.
     """
     return [_row(each) for each in SCALE_LAYOUTS]
 
 
 def _row(each: ScaleLayout) -> dict[str, Any]:
+    """Return the entry of a layout."""
     down, across, within = terms_of(each)
     return {
         "name": each.name,
@@ -41,9 +43,9 @@ def _row(each: ScaleLayout) -> dict[str, Any]:
 
 
 def terms_of(each: ScaleLayout) -> tuple[Terms, Terms, Terms]:
-    """What each tile down, each tile across and each place in a tile adds, as terms of (1, rows, blocks).
+    """Return the terms (1, rows, blocks) of each tile down, each tile across, and each place in a tile.
 
-    Raises RuntimeError where places of a padded shape are no such sum.
+    Raises RuntimeError where the places of a padded shape are not such sums.
     """
     tall, broad = each.tile
     within = _solved(lambda padded: _places(each, padded)[:tall, :broad], each.tile)
@@ -65,7 +67,7 @@ def _places(each: ScaleLayout, padded: Shape) -> Terms:
 
 
 def _solved(asked: Callable[[Shape], Terms], tile: Shape, more: Shape = (0, 0)) -> Terms:
-    """a, b and c of a + b * rows + c * blocks, from three shapes that have `more` tiles down and across."""
+    """Return a, b and c of a + b * rows + c * blocks, from three shapes with `more` tiles down and across."""
     first, taller, broader = (
         np.asarray(asked((tile[0] * (1 + more[0] + a), tile[1] * (1 + more[1] + b))))
         for a, b in ((0, 0), (1, 0), (0, 1))

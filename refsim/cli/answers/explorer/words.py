@@ -1,4 +1,4 @@
-"""Descriptors as data for the page: fields, and their rules as tables of every answer that a rule can give."""
+"""Descriptors as data for the page: fields, and their rules as tables of every possible answer."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -11,18 +11,18 @@ _MOST_ANSWERS = 6  # bits of the widest field whose answers are written out
 
 
 class _Asked(dict[str, Value]):
-    """Some fields of a descriptor; asking for another one says which."""
+    """Some fields of a descriptor; a lookup of a missing field raises its name."""
 
     def __missing__(self, name: str) -> Value:
         raise _WantedError(name)
 
 
 class _WantedError(Exception):
-    """A rule reads a field that nobody has chosen yet."""
+    """A rule reads a field that has no value yet."""
 
 
 def descriptor_rows() -> list[dict[str, Any]]:
-    """The descriptors that are words; the driver's tensor map has no published bits and is not among them.
+    """Return the descriptors with a published bit layout; the driver's tensor map has none.
 
     wgmma-smem has 64 bits and five fields; its rule answers by swizzle, then by base_offset.
     """
@@ -61,7 +61,8 @@ def _field_row(field: Field) -> dict[str, Any]:
 
 
 def remark_words() -> dict[str, Any]:
-    """What remarks about matrices in shared memory say, with names in braces, and the unit of a base offset."""
+    """Return the texts of remarks about matrices in shared memory, with names in braces, and the unit of a base
+    offset."""
     return {
         "at": matrices.PATTERN_AT,
         "moved": matrices.PATTERN_MOVED,
@@ -72,16 +73,16 @@ def remark_words() -> dict[str, Any]:
 
 
 def _patterns(each: Descriptor) -> dict[str, tuple[int, int]]:
-    """The names of a descriptor's swizzles: after how many bytes each comes again, and the bytes of a group of rows."""
+    """Return (bytes after which the pattern repeats, bytes of a group of rows) for each swizzle of a descriptor."""
     field = next(field for field in each.fields if field.name == "swizzle")
     names = [str(name) for _, name in field.names]
     return {name: (swizzle(name).repeat_bytes, matrices.group_bytes(name)) for name in names}
 
 
 def rule_table(rule: Rule, each: Descriptor, chosen: Mapping[str, Value] | None = None) -> Any:
-    """What a rule says: a text, None, or {"field": name, "cases": what it says for each number stored there}.
+    """Return the answer of a rule: text, None, or {"field": name, "cases": an answer for each stored value}.
 
-    The rule itself is asked, with more and more of the fields that it reads; fields that make no difference drop out.
+    The rule is called with more and more of the fields that it reads. Fields that make no difference are dropped.
     """
     fields: Fields = _Asked(chosen or {})
     try:
@@ -94,7 +95,7 @@ def rule_table(rule: Rule, each: Descriptor, chosen: Mapping[str, Value] | None 
 
 
 def _example(each: Descriptor) -> int:
-    """A legal word to begin with: every field that has no default gets a value in the middle of what it may hold."""
+    """Return a legal descriptor to begin with: a field without a default gets the middle of its legal values."""
     chosen: Fields = {}
     for field in each.fields:
         if field.default is None:
