@@ -1,1 +1,1 @@
-"""One module a command: what it asks, what it answers; imported when the command is used."""
+"""One module for each command: its options and its answer. The module is imported when the command is used."""

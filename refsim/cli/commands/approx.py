@@ -1,4 +1,4 @@
-"""refsim approx: what an instruction of the special-function unit returns, beside the correctly rounded result."""
+"""refsim approx: the result of an instruction of the special-function unit, with the correctly rounded result."""
 
 import math
 import os
@@ -37,7 +37,7 @@ COLUMNS = (
 
 @dataclass(frozen=True)
 class _Result:
-    """What an instruction returns for some operands, and the exact value of its function there."""
+    """The result of an instruction for some operands, and the exact value of its function."""
 
     form: "SpecialForm"
     operands: tuple[int, ...]
@@ -45,7 +45,7 @@ class _Result:
 
     @property
     def reads(self) -> tuple[float, ...]:
-        """The values of the operands: with .ftz a subnormal one is a zero of its sign."""
+        """Return the values of the operands; with .ftz, a subnormal operand is a zero of its sign."""
         return tuple(self._flushed(_value(code, self.form.format)) for code in self.operands)
 
     def _flushed(self, value: float) -> float:
@@ -54,13 +54,14 @@ class _Result:
 
     @property
     def exact(self) -> Fraction | float:
+        """Return the exact value of the function for these operands."""
         from refsim.numerics.ieee.precise import precise
 
         return precise(self.form.function, *self.reads)
 
     @property
     def rounded(self) -> int:
-        """The code of the exact value rounded once to nearest even; with .ftz a subnormal result is a zero."""
+        """Return the code of the exact value rounded once to nearest even; with .ftz, a subnormal result is a zero."""
         from refsim.numerics.ieee.precise import nearest_code
 
         row = self.form.format
@@ -114,7 +115,10 @@ def _source(form: "SpecialForm") -> "Source":
 
 
 def _form(name: str, row: str | None, ftz: bool) -> "SpecialForm":
-    """The form that a name and the options mean; without --ftz that without, where there is one."""
+    """Return the instruction form that a name and the options select; without --ftz, the form without it comes first.
+
+    Raises RefsimError ambiguous-name where several or none fit.
+    """
     from refsim.formats import F32
     from refsim.numerics.special import SPECIAL_FORMS, special_form
 
@@ -132,7 +136,7 @@ def _form(name: str, row: str | None, ftz: bool) -> "SpecialForm":
         if form.instruction.split(".")[0] == mnemonic and {*given} <= {*form.instruction.split(".")}
     ]
     if not fitting:
-        return special_form(name)  # of pairs, or unknown
+        return special_form(name)  # a form for pairs, or an unknown name
     exactly = [form for form in fitting if form.instruction == name]
     of_format = [form for form in exactly or fitting if row in (None, form.format.name)]
     if row is None and any(form.format == F32 for form in of_format):
@@ -150,7 +154,7 @@ def _form(name: str, row: str | None, ftz: bool) -> "SpecialForm":
 
 
 def _operands(words: tuple[str, ...], form: "SpecialForm") -> list[list[int]]:
-    """The codes of each operand: two words for a division may be files, dividends and divisors; else codes stand in pairs."""
+    """Return the codes of each operand. A division takes two files, dividends and divisors, or codes in pairs."""
     lists = [_value_code(word, form.format) or codes_in([word], form.format) for word in words]
     if form.operands == 1:
         return [[code for codes in lists for code in codes]]
@@ -168,7 +172,7 @@ def _operands(words: tuple[str, ...], form: "SpecialForm") -> list[list[int]]:
 
 
 def _value_code(word: str, row: "Format") -> list[int]:
-    """The code of a word that is a value; none where it is a code, a file or standard input."""
+    """Return a list with the rounded code of a value, or an empty list for a code, a file or standard input."""
     from refsim.cli.values import parse_value
     from refsim.numerics.ieee.precise import nearest_code
 
@@ -180,6 +184,7 @@ def _value_code(word: str, row: "Format") -> list[int]:
 
 
 def _cells(each: _Result) -> "tuple[Cell, ...]":
+    """Return the cells of a result: operands, code, value, error, correctly rounded code and the neighbors."""
     from refsim.cli.answers.anatomy import as_bits, code_number, neighbours
 
     row, value = each.form.format, _value(each.code, each.form.format)
@@ -206,7 +211,7 @@ def _one(cells: "tuple[Cell, ...]") -> "Cell":
 
 
 def _shifted(each: _Result, side: int) -> "Cell":
-    """What the form returns when one operand is the next number below (0) or above (1), for each operand in turn."""
+    """Return the results with each operand in turn replaced by the next number below (side 0) or above (side 1)."""
     import numpy as np
 
     from refsim.cli.answers.anatomy import as_bits, neighbours
@@ -234,7 +239,7 @@ def _is_nan(code: int, row: "Format") -> bool:
 
 
 def _error(each: _Result, rounded: int) -> Number | None:
-    """The result less the exact value, in steps of the correctly rounded one; None where one of them is not finite."""
+    """Return the result minus the exact value, in ulp of the rounded result; None where one of them is not finite."""
     from refsim.cli.answers.anatomy import step
 
     row, exact = each.form.format, each.exact
@@ -250,7 +255,7 @@ def _is_finite(exact: Fraction | float) -> bool:
 
 
 def _steps(code: int, rounded: int, row: "Format") -> int | None:
-    """How many numbers of the format the result is above the correctly rounded one; None where one is a NaN."""
+    """Return how many numbers of the format the result lies above the correctly rounded one; None for a NaN."""
     if _is_nan(code, row) or _is_nan(rounded, row):
         return None
     places = ((word & ~row.sign_mask) * (-1 if word & row.sign_mask else 1) for word in (code, rounded))

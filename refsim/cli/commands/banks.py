@@ -1,4 +1,4 @@
-"""refsim banks: what an access to shared memory costs, and which lanes collide."""
+"""refsim banks: the cost of an access to shared memory, and the lanes that collide."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -136,6 +136,7 @@ def _of_addresses(asked: list[int], width: str, mode: "Swizzle | None") -> "Bank
 def _of_fragment(
     fragment: "Fragment", shape: tuple[int, int] | None, mode: "Swizzle | None", width: str | None, start: int
 ) -> "BankConflicts":
+    """Return the conflicts when the threads of a fragment load it from a K-major tile."""
     from refsim.layouts.banks import access_width, layout_conflicts
     from refsim.layouts.swizzles import swizzle
     from refsim.layouts.tiles import atom_rows, tile
@@ -173,12 +174,13 @@ def _of_matrices(
 
 
 class _ByColumn:
-    """A B operand with its coordinates as a tile has them: (n, k) instead of (k, n)."""
+    """A B operand with the coordinates of a tile: (n, k) instead of (k, n)."""
 
     def __init__(self, fragment: "Fragment") -> None:
         self.threads, self.values, self._coord = fragment.threads, fragment.values, fragment.coord
 
     def coord(self, thread: "ArrayLike", value: "ArrayLike") -> "tuple[NDArray[Any], NDArray[Any]]":
+        """Return (n, k) of the element that a thread and a value hold."""
         k, n = self._coord(thread, value)
         return n, k
 
@@ -197,7 +199,7 @@ def _phases(found: "BankConflicts") -> "list[tuple[Cell, ...]]":
 
 
 def _collided(met: "list[Collision]") -> str | None:
-    """The worst banks of a phase and the lanes that ask each of its words."""
+    """Return the busiest banks of a phase and the lanes that access each word, None without a collision."""
     if not met:
         return None
     groups: dict[str, list[int]] = {}

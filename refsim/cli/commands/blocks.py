@@ -1,4 +1,4 @@
-"""refsim quantize and refsim dequantize: safetensors files in blocks that share a scale, and back."""
+"""refsim quantize and refsim dequantize: convert safetensors files to blocks that share a scale, and back."""
 
 import sys
 from collections.abc import Callable
@@ -31,7 +31,7 @@ TENSORS = (
 
 
 def recipe_names() -> list[str]:
-    """The names of recipes, each once: two formats may have one of a name."""
+    """Return the names of recipes, each once: several formats may have a recipe of that name."""
     from refsim.scaling import RECIPES
 
     return list(dict.fromkeys(row.name for row in RECIPES))
@@ -104,6 +104,7 @@ def _place(file: Path, to: Path | None, done: str) -> Path:
 
 def _report(live: Callable[[Countable], None] | None, phase: str) -> "Report":
     def report(key: str, done: int, planned: int) -> None:
+        """Show the progress of a tensor."""
         if live is not None:
             live(Passed(key, phase, done, planned))
 

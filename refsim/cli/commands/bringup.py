@@ -1,4 +1,4 @@
-"""refsim bringup: whether a GPU does what the model says, suite by suite."""
+"""refsim bringup: compare a GPU with the model, suite by suite."""
 
 import os
 import sys
@@ -139,7 +139,8 @@ def command(
 
 
 def _cases(device: "Device", suites: "list[Suite]", state: "State") -> "tuple[Case, ...]":
-    """Every case, from before or run now; an interrupt leaves the finished ones on disk and says so."""
+    """Return every case, kept from an earlier run or run now. An interrupt keeps the finished cases on disk and
+    reports them."""
     from refsim.bringup.suites import run_suites
 
     try:
@@ -159,7 +160,7 @@ def _divided(
     facts: dict[str, str],
     division: Division,
 ) -> "tuple[Case, ...]":
-    """Every case, done by the workers of a division; what is finished is in its journal and in no state file."""
+    """Return every case, run by the workers of a division. Finished cases are in its journal, not in a state file."""
     from refsim.campaigns.bringing_up import cases_of, plan_of
     from refsim.campaigns.reports import report
 
@@ -172,7 +173,7 @@ def _divided(
 
 @contextmanager
 def _watched() -> "Iterator[Callable[[RunProgress], None] | None]":
-    """What shows each step as progress of its suite, on a terminal only."""
+    """Yield a function that shows each step as progress of its suite, or None without a terminal."""
     from refsim.testing.campaign import Progress
 
     with reporting(sys.stderr) as report:
@@ -202,7 +203,7 @@ def _report(facts: dict[str, str], cases: "tuple[Case, ...]", simulated: bool, o
 
 
 def _planned_outputs(form: str | None, output: tuple[str, ...], xml: Path | None) -> list[tuple[str, str | None]]:
-    """(form, file or None for standard output) of each output, refused before anything runs."""
+    """Return (form, file or None for standard output) of each output. Raises RefsimError before anything runs."""
     planned: list[tuple[str, str | None]] = []
     for name in output or ("-",):
         file = None if name in STDOUT else name
@@ -223,13 +224,14 @@ def _planned_outputs(form: str | None, output: tuple[str, ...], xml: Path | None
 
 
 def _can_be_written(path: Path) -> bool:
-    """Whether a file can take that name, or a pipe or a device has it."""
+    """Return whether a file can be written under that name, or a pipe or device has it."""
     if os.path.exists(path) and not os.path.isfile(path):
         return not os.path.isdir(path) and os.access(path, os.W_OK)
     return os.path.isdir(path.parent) and os.access(path.parent, os.W_OK) and not too_long(path)
 
 
 def _deliver(report: "Report", forms: list[tuple[str, str | None]], xml: Path | None, citations: bool) -> None:
+    """Write the report in each form, and JUnit XML where a file is given."""
     for form, file in forms:
         if file is not None:
             save(Path(file), _body(report, form, None, False, citations)[0].encode())
@@ -257,7 +259,7 @@ def _body(report: "Report", form: str, width: int | None, colour: bool, citation
 
 
 def _document(report: "Report", form: str) -> Document:
-    """The report as the parts that a form can hold: JSON one object, CSV and JSONL the matrix alone."""
+    """Return the report as a document: one object for JSON, only the matrix for CSV and JSONL."""
     sources = (PTX["cvt, mma, wgmma"], XIE["tables 3 to 8"], MMA_SIM["feature probes"])
     if form == "json":
         return Document((Wording((), report.to_json()),), report.title, sources)
@@ -289,7 +291,7 @@ def _row(case: "Case", simulated: bool) -> tuple[str | int, ...]:
 
 
 def _told(case: "Case") -> Wording:
-    """A difference, or why a case has no result, or what was discovered."""
+    """Return lines on a case: its difference, why it has no result, or what was discovered."""
     lines = [f"{case.shown}  {case.suite}: {case.name}"]
     if case.parameters:
         lines.append(

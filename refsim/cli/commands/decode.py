@@ -1,4 +1,4 @@
-"""refsim decode: what codes stand for."""
+"""refsim decode: the values and fields of codes."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""refsim desc: descriptors of tensor cores and TMA in words, made, and walked."""
+"""refsim desc: decode, encode and walk descriptors of tensor cores and TMA."""
 
 import re
 from typing import TYPE_CHECKING, Any
@@ -64,7 +64,7 @@ def decode(kind: "Descriptor | TensorMapForm", words: tuple[str, ...]) -> Answer
     if isinstance(kind, TensorMapForm):
         explained = kind.explain(_arguments(words))
     else:
-        explained = kind.explain(_word(words, kind.kind))
+        explained = kind.explain(_parse_descriptor(words, kind.kind))
     rows = tuple((each.bits, each.name, each.stored, each.value, each.meaning) for each in explained.readings)
     parts: tuple[Part, ...] = (Table(READINGS, rows, key="fields"), _remarks(explained))
     document = Document(parts, f"{explained.kind} {explained.word}", (explained.source,))
@@ -114,7 +114,8 @@ def encode(
 def _of_tile(
     kind: "Descriptor", given: dict[str, Any], shape: tuple[int, int], row: "Format | None", major: "Major"
 ) -> int:
-    """The word of an operand tile; of the fields its address, its swizzle and the first element are given."""
+    """Return the descriptor of an operand tile. `given` holds its address, swizzle and first element; other fields
+    raise."""
     from refsim.layouts import operand_descriptor, tile
 
     if row is None:
@@ -167,11 +168,12 @@ def walk(
         raise RefsimError(
             "usage", f"{counted(len(words), 'argument')} given, not WORD and OPERAND", "refsim desc", help=way
         )
-    found = walked(kind, _word(words[:1], kind.kind), words[1], major=major, ctas=ctas)
+    found = walked(kind, _parse_descriptor(words[:1], kind.kind), words[1], major=major, ctas=ctas)
     return _walked(found)
 
 
 def _walked(found: "Walk") -> Answer:
+    """Return a picture of the bytes that an instruction reads, and whether they are legal."""
     from refsim.layouts.pictures import walk_picture
 
     facts = {
@@ -204,8 +206,9 @@ def _remarks(explained: "Explanation") -> Wording:
     return Wording(tuple(lines), facts)
 
 
-def _word(words: tuple[str, ...], kind: str) -> int:
-    """The word; several digits without 0x are refused, for a descriptor is copied from where it stands in hexadecimal."""
+def _parse_descriptor(words: tuple[str, ...], kind: str) -> int:
+    """Return the descriptor as an integer. Several digits without 0x are refused, because descriptors are copied in
+    hexadecimal."""
     text = words[0] if len(words) == 1 else " ".join(words)
     is_bare = re.fullmatch(r"[0-9a-fA-F]{2,32}", text) is not None
     word = None if is_bare or text[:1] in ("+", "-") else number_in(text)
@@ -224,7 +227,7 @@ def _word(words: tuple[str, ...], kind: str) -> int:
 
 
 def _arguments(words: tuple[str, ...]) -> dict[str, Any]:
-    """NAME=VALUE pairs; numbers become numbers, those with commas tuples of them."""
+    """Return the NAME=VALUE pairs, with integers as numbers and lists as tuples."""
     found: dict[str, Any] = {}
     for word in words:
         name, equals, value = word.partition("=")

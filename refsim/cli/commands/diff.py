@@ -1,4 +1,4 @@
-"""refsim diff: two files of codes, bit for bit."""
+"""refsim diff: compare two files of codes bit for bit."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING

@@ -1,4 +1,4 @@
-"""refsim diffpolicy: where two libraries convert the same number differently."""
+"""refsim diffpolicy: the numbers that two libraries convert differently."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,7 +21,7 @@ POLICY_COLUMNS = (Column("policy", strong=True), Column("formats"), Column("sour
 
 
 def policy_names() -> list[str]:
-    """The policies of headers and libraries, in the order of their rows."""
+    """Return the policies of headers and libraries, in the order of their entries."""
     from refsim.conversions import CONVERSIONS
 
     return list(dict.fromkeys(row.policy for row in CONVERSIONS.values() if row.policy))
@@ -34,6 +34,7 @@ class Subject(Name):
         super().__init__("format", "refsim.formats:FORMATS", by="name", row="refsim.formats:format_named")
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the block format or the format of a name."""
         from refsim.scaling import BLOCK_FORMATS
 
         block = next((row for row in BLOCK_FORMATS if value in (row.name, *row.aliases)), None)
@@ -111,6 +112,7 @@ def command(
 
 
 def _cells(each: "PolicyDifference", row: "Format") -> "tuple[Cell, ...]":
+    """Return the cells of one class of inputs: its count, the first input, and both codes."""
     from refsim.cli.answers.anatomy import as_bits, code_number
     from refsim.formats import F32
 
@@ -130,6 +132,7 @@ def _cells(each: "PolicyDifference", row: "Format") -> "tuple[Cell, ...]":
 
 
 def _recipes(row: "BlockFormat", recipe: str | None, other: str | None, file: Path | None, key: str | None) -> Answer:
+    """Return the comparison of two recipes on a tensor. Raises RefsimError where a recipe or the tensor is missing."""
     from refsim.scaling import recipe_named, recipes_of
 
     where = f"refsim diffpolicy {row}"

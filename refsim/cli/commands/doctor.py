@@ -1,4 +1,4 @@
-"""refsim doctor: what is installed here, what is missing, what that costs; one kernel through all of it."""
+"""refsim doctor: installed and missing parts, the cost of a missing part, and a trial run of one kernel."""
 
 import platform
 import sys
@@ -74,7 +74,7 @@ def _package(part: str, package: str, advice: str) -> Row:
 
 
 def _compilers() -> list[Row]:
-    """NVRTC and the headers that are taken, and where they lie."""
+    """Return the entries of NVRTC and the CUDA headers, with their places."""
     from refsim.device import toolchain
 
     found = toolchain.find_toolchain()
@@ -96,7 +96,7 @@ def _assembler() -> Row:
 
 
 def _gpu(name: str) -> "tuple[Row, Device | None, RefsimError | None]":
-    """The row of the GPU, the device that a kernel is tried on, and what is wrong with the one that was asked for."""
+    """Return the entry of the GPU, the device for the trial run, and the error of a named device that is missing."""
     from refsim import device
 
     asked = name.startswith("cuda")

@@ -1,4 +1,4 @@
-"""refsim encode: the code of a value, and what was lost."""
+"""refsim encode: the code of a value, and its rounding error."""
 
 from dataclasses import dataclass
 from fractions import Fraction
@@ -36,7 +36,7 @@ COLUMNS = (
 
 @dataclass(frozen=True)
 class Encoded:
-    """The code that a value got; `operand` is what the instruction read, where it could not hold the value."""
+    """The code of a value. `operand` is the value that the instruction read, None where it read the value exactly."""
 
     value: "Value"
     code: int
@@ -126,6 +126,7 @@ def _by_rule(
 
 
 def _conversion(via: str, row: "Format | None", overridden: list[str]) -> "Conversion":
+    """Return the conversion of --via. Raises RefsimError for options that contradict it, and for random rounding."""
     from refsim.conversions import conversion_named
 
     conversion = conversion_named(via)
@@ -151,7 +152,8 @@ def _conversion(via: str, row: "Format | None", overridden: list[str]) -> "Conve
 
 
 def _by_conversion(values: "list[Value]", conversion: "Conversion") -> list[Encoded]:
-    """Every slot of the operand registers holds the value; the lowest slot of the result is its code."""
+    """Return the codes that a conversion gives. Every slot of the operand registers holds the value; the lowest result
+    counts."""
     import numpy as np
 
     from refsim.cli.answers.anatomy import as_bits, exact_value
@@ -174,6 +176,7 @@ def _by_conversion(values: "list[Value]", conversion: "Conversion") -> list[Enco
 
 
 def _cells(each: Encoded, row: "Format") -> "tuple[Cell, ...]":
+    """Return the cells of a value: its code, fields, class, error and neighbors."""
     from refsim.cli.answers.anatomy import anatomy
 
     shown = anatomy(each.code, row)
@@ -194,7 +197,7 @@ def _cells(each: Encoded, row: "Format") -> "tuple[Cell, ...]":
 
 
 def _error(each: Encoded, row: "Format") -> tuple[Number | None, Number | None]:
-    """Code minus value, absolutely and in steps of the code; None where one of them is not finite."""
+    """Return code minus value, absolutely and in ulp of the code; None where one of them is not finite."""
     import math
 
     from refsim.cli.answers.anatomy import exact_value, step

@@ -1,4 +1,4 @@
-"""refsim explain-diff: what makes two results differ, by search over causes that reproduce every bit."""
+"""refsim explain-diff: search for the causes that reproduce every bit of a difference."""
 
 import sys
 from collections.abc import Callable
@@ -50,6 +50,7 @@ class ElementOfBatches(click.ParamType):  # type: ignore[type-arg]
     name = "place"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
+        """Return (row, column) or (batch, row, column). Raises RefsimError bad-value."""
         batch, comma, rest = str(value).partition(",")
         if not comma or "," not in rest or not batch.strip().isdecimal():
             return ElementParam().convert(value, param, ctx)
@@ -181,7 +182,7 @@ def _of_files(
     operand_format: str | None,
     **of_operands: Any,
 ) -> Answer:
-    """Compare two files of codes, or one with what its operands usually give."""
+    """Compare two files of codes, or one file with the usual result of its operands."""
     from refsim.causes import explain_diff
 
     (of_first, of_second), load = _keys(keys, second), _loader(of_operands)
@@ -200,18 +201,18 @@ def _of_files(
 
 
 def _of_values(values: Path | None, scales: Path | None) -> dict[str, Any]:
-    """What was rounded, and the scales that it was multiplied by first."""
+    """Return the values before rounding, and the scales that multiplied them."""
     return {name: _floats(path, None) for name, path in (("values", values), ("scales", scales)) if path and values}
 
 
 def _chosen(options: dict[str, Any], named: str | None) -> Any:
-    """The operands of a product, of a function of rows or of attention, whichever options name."""
+    """Return the operands of a product, a function of rows or attention, by the options given; None without any."""
     of_function = function_operands(options, named)
     return _operands(**options) or of_function
 
 
 def _keys(keys: tuple[str, ...], second: Path | None) -> tuple[str | None, str | None]:
-    """The names of A's and of B's tensor: one stands for both."""
+    """Return the names of the tensors of A and B; a single name holds for both."""
     if len(keys) > 2 or (len(keys) == 2 and second is None):
         what = f"{len(keys)} names of tensors for {'one file' if second is None else 'two files'}"
         raise RefsimError("usage", what, "--key", "one name, or that of A's tensor and that of B's", "give B too")
@@ -219,12 +220,13 @@ def _keys(keys: tuple[str, ...], second: Path | None) -> tuple[str | None, str |
 
 
 def _told(report: "Callable[[Countable], None] | None", of: str, phase: str, done: int, planned: int) -> None:
+    """Show the progress of the search, where a terminal shows it."""
     if report is not None:
         report(Passed(of, phase, done, planned))
 
 
 def _loader(options: dict[str, Any]) -> "Callable[..., tuple[Any, ElementType]]":
-    """What reads an output: one of integers has words that no format of numbers has."""
+    """Return the function that reads an output; outputs of integers need a reader of their own."""
     types = integer_types(options["a_format"], options["b_format"])
     d_format = options.pop("d_format")
     if types is None:
@@ -235,7 +237,7 @@ def _loader(options: dict[str, Any]) -> "Callable[..., tuple[Any, ElementType]]"
 
 
 def _second(first: Path, second: Path, format: "ElementType", load: Callable[[], Any]) -> Any:
-    """The codes of B, which are of A's format."""
+    """Return the codes of B. Raises RefsimError unless they have the format of A."""
     codes, own = load()
     if own != format:
         what = f"{first} holds {format}, {second} holds {own}"
@@ -244,7 +246,7 @@ def _second(first: Path, second: Path, format: "ElementType", load: Callable[[],
 
 
 def _of_kernel(first: Path, second: Path | None, declared: tuple[Path, ...], *, trust: bool, seconds: int) -> Answer:
-    """A case, or a kernel and its case, on the simulated GPU."""
+    """Explain a case, or a kernel and its case, on the simulated GPU."""
     from refsim import device
     from refsim.cli.devices import need
 
@@ -279,6 +281,7 @@ def _exit_code(found: "DiffExplanation") -> int:
 
 
 def _document(found: "DiffExplanation", first: Path, second: Path | None) -> Document:
+    """Return the explanation, with the partial sums of the chosen element."""
     names = {"a": str(first), "b": "" if second is None else str(second)}
     parts: list[Any] = [Wording(tuple(found.lines()), {**names, **found.to_json()})]
     if found.stages and found.element is not None:
@@ -317,7 +320,7 @@ def _loaded(path: Path, row: "Format | None", key: str | None) -> "tuple[Any, Fo
 
 
 def _floats(path: Path, key: str | None) -> Any:
-    """Numbers of float32 or float64; scales may be codes of E8M0."""
+    """Return the numbers of a file in float32 or float64. Scales may be codes of E8M0."""
     from refsim.formats import float_named
 
     stored = load_codes(path, None, key)
@@ -338,6 +341,7 @@ def _operands(
     m_indices: Path | None,
     **chosen: Any,
 ) -> "ProductOperands | IntegerOperands | WeightOperands | None":
+    """Return the operands of a product by their types: integers, narrow weights or floats; None without --a and --b."""
     from refsim.causes import ProductOperands
     from refsim.formats import float_named
 
@@ -376,7 +380,7 @@ def _operands(
 
 
 def _indices(path: Path) -> Any:
-    """Words of 32 bits as the integers that they are."""
+    """Return the 32-bit elements of a file as int32."""
     from refsim.formats import F32
 
     try:
@@ -388,6 +392,7 @@ def _indices(path: Path) -> Any:
 
 
 def _scale(word: str | None, option: str, scale_format: str | None) -> Any:
+    """Return a scale of the command line: codes or float32 values of a file, or one float32 number."""
     if word is None:
         return None
     if scale_format is not None and word.endswith(ARRAY_SUFFIXES):

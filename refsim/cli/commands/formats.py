@@ -1,4 +1,4 @@
-"""refsim formats: the rows of all number formats, and everything that is derived of one."""
+"""refsim formats: the definitions of all number formats, or all derived facts of one."""
 
 from typing import TYPE_CHECKING
 
@@ -66,6 +66,7 @@ def _cells(row: "Format") -> "tuple[Cell, ...]":
 
 
 def _entries(row: "Format") -> "list[Entry]":
+    """Return everything about one format."""
     from refsim.conversions import encode
 
     lowest = int(encode([row.min_value], row)[0])
@@ -117,7 +118,7 @@ def _extreme(code: int, row: "Format") -> Number:
 
 
 def _nan_codes(row: "Format") -> str | None:
-    """The ranges of the codes that are NaN: 0x7d to 0x7f, 0xfd to 0xff for E5M2."""
+    """Return the ranges of NaN codes: 0x7d to 0x7f, 0xfd to 0xff for E5M2."""
     if row.nan_code is None:
         return None
     first = row.nan_code if row.infinity_code is None else row.infinity_code + (1 << row.padding_bits)

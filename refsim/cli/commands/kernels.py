@@ -1,4 +1,4 @@
-"""refsim kernels: what is declared, and where."""
+"""refsim kernels: the declared kernels and their files."""
 
 from pathlib import Path
 

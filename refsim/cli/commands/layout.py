@@ -1,4 +1,4 @@
-"""refsim layout: who holds an element, what a thread holds, and whether somebody's index arithmetic agrees."""
+"""refsim layout: the holders of an element, the elements of a thread, and a check of a user's index arithmetic."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -187,7 +187,7 @@ def check(fragment: "Fragment", file: Path | None) -> Answer:
 
 
 def holder_columns(fragment: "Fragment") -> tuple[Column, ...]:
-    """What names a place of that fragment, as the columns of a sentence."""
+    """Return the columns that name a place of that fragment."""
     from refsim.layouts.holders import BY_THREAD, warp_lanes
 
     if fragment.units != BY_THREAD:
@@ -207,7 +207,7 @@ def holder_columns(fragment: "Fragment") -> tuple[Column, ...]:
 
 
 def holder_cells(fragment: "Fragment", thread: int, value: int) -> "tuple[Cell, ...]":
-    """The cells of `holder_columns` for one place."""
+    """Return the cells of `holder_columns` for one place."""
     from refsim.layouts.holders import BY_THREAD, bits_of, warp_lanes
 
     if fragment.units != BY_THREAD:
@@ -246,7 +246,7 @@ def _spoken_thread(fragment: "Fragment", thread: int) -> str:
 
 
 def _one_thread(fragment: "Fragment", thread: int, asked: int = -1) -> "Picture":
-    """What one thread holds; the element at the flat place `asked` stands out."""
+    """Return a picture of the elements of one thread; the element at the flat place `asked` is marked."""
     from dataclasses import replace
 
     from refsim.layouts.pictures import fragment_picture

@@ -1,4 +1,4 @@
-"""refsim mma: what a tensor core returns, and why."""
+"""refsim mma: the result of a tensor core, and the steps that lead to it."""
 
 import functools
 import re
@@ -22,13 +22,14 @@ if TYPE_CHECKING:
     from refsim.cli.products import MmaArguments
 
 
-USUAL = "wgmma"  # of the default target: said only where another one was chosen
+USUAL = "wgmma"  # the unit of the default target; any other choice is reported
 
 
 class Types(Name):
-    """The name of an operand's or a result's type."""
+    """The name of an operand type or a result type."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Return the canonical name of a type. Raises RefsimError for a type that no entry has."""
         from refsim.cli.products import type_name
 
         return type_name(str(value), self.known(), self.name)
@@ -45,6 +46,7 @@ class ElementParam(click.ParamType):  # type: ignore[type-arg]
     name = "place"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, int]:
+        """Return (row, column). Raises RefsimError bad-value."""
         match = re.fullmatch(r" *([0-9]{1,11}) *, *([0-9]{1,11}) *", str(value))
         if match is None:
             raise RefsimError("bad-value", f"{value!r} is no element", "--at", "an element is ROW,COL, as 17,42")
@@ -52,10 +54,12 @@ class ElementParam(click.ParamType):  # type: ignore[type-arg]
 
 
 def _keeps_codes(run: Callable[..., int]) -> Callable[..., int]:
-    """-o FILE.npy (npz, safetensors, bin, raw) keeps the result's codes; any other suffix is a form of the answer."""
+    """Make -o FILE.npy (npz, safetensors, bin, raw) keep the result's codes. Other suffixes select a form of the
+    answer."""
 
     @functools.wraps(run)
     def kept(*, output: str | None, **arguments: Any) -> int:
+        """Run the command with the file as `to` where it keeps codes, else as `output`."""
         as_codes = output is not None and output.endswith(ARRAY_SUFFIXES)
         return run(output=None if as_codes else output, to=Path(output or "") if as_codes else None, **arguments)
 
@@ -140,7 +144,7 @@ def command(
 
 
 def _said(product: "MmaArguments") -> tuple[str, ...]:
-    """The unit, where nobody named it and it is not that of the default target."""
+    """Return a hint on the unit that refsim chose, unless it is the unit of the default target."""
     if not product.chosen or product.unit == USUAL:
         return ()
     types = f"{product.a_format} x {product.b_format}"
@@ -160,7 +164,7 @@ def _answered(product: "MmaArguments", to: Path | None, *, explain: bool, zeros:
 
 
 def _multiplied(product: "MmaArguments") -> Any:
-    """The result of numerics.mma; that a row is unverified stands in the answer."""
+    """Return the result of numerics.mma without its warning, because the answer shows the level of evidence."""
     from refsim import numerics
 
     with warnings.catch_warnings():
@@ -169,13 +173,13 @@ def _multiplied(product: "MmaArguments") -> Any:
 
 
 def _codes(product: "MmaArguments") -> Any:
-    """The result as unsigned codes."""
+    """Return the result as unsigned codes."""
     d = _multiplied(product)
     return d.view(f"u{d.dtype.itemsize}")
 
 
 def _question(product: "MmaArguments") -> "Question":
-    """The one dot product, after numerics.mma has checked its arguments; negated operands have their signs turned."""
+    """Return the dot product with operands as numerics.mma checks them; the signs of negated operands are flipped."""
     from refsim.cli.answers.dotproduct import Question
     from refsim.numerics.calls import arguments_of, fitted
 
@@ -186,6 +190,7 @@ def _question(product: "MmaArguments") -> "Question":
     operands = call.operands
 
     def codes(array: Any) -> tuple[int, ...]:
+        """Return the codes of an array, none for None."""
         return () if array is None else tuple(array.ravel().tolist())
 
     return Question(
@@ -199,7 +204,7 @@ def _question(product: "MmaArguments") -> "Question":
 
 
 def _whole(product: "MmaArguments", to: Path) -> Document:
-    """The product of two files, in a third."""
+    """Write the product of two files to a third, and return its facts."""
     from refsim import files
     from refsim.cli.answers import dotproduct
 

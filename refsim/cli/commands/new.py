@@ -1,4 +1,4 @@
-"""refsim new: files to begin with."""
+"""refsim new: write files to start from."""
 
 import shlex
 from pathlib import Path

@@ -47,7 +47,7 @@ BITS_COLUMNS = (
 
 
 def _filters(function: "click.decorators.FC") -> "click.decorators.FC":
-    """--target, --unit and -t."""
+    """Add --target, --unit and -t."""
     function = click.option(
         "-t",
         "--format",
@@ -134,7 +134,7 @@ def bits(target: str | None, unit: str | None, type_: str | None) -> Document:
 
 
 def _chosen(target: str | None, unit: str | None, type_: str | None) -> "list[Profile]":
-    """The rows that the filters leave; a filter that no row has is refused with those that some row has."""
+    """Return the entries that match the filters. Raises RefsimError with the known names where none matches."""
     from refsim.cli.products import known, operand_types, targets, type_name, units
     from refsim.formats import element_named
     from refsim.numerics.profiles import chip, rows_of
@@ -158,6 +158,7 @@ def _chosen(target: str | None, unit: str | None, type_: str | None) -> "list[Pr
 
 
 def _cells(row: "Profile") -> "tuple[Cell, ...]":
+    """Return the cells of an entry."""
     scales = ", ".join(f"{name}/{block}" for name, block in row.scales)
     return (
         row.target,
@@ -187,6 +188,7 @@ def _joined(formats: "Iterable[ElementType]") -> str:
 
 
 def _gathered(rows: "list[Profile]") -> "tuple[Cell, ...]":
+    """Return the cells of entries with equal arithmetic, with all their targets and types."""
     from refsim.numerics.descriptions import kept_bits, result_bits, where_c_enters
 
     first = rows[0]
@@ -213,7 +215,7 @@ def _length(row: "Profile") -> int | None:
 
 
 def _evidence(rows: "list[Profile]") -> Iterable[str]:
-    """What the rows rest on, each once, with the chips and types that it holds for where they differ."""
+    """Return the evidence of the entries, each once, with the chips or types it holds for where they differ."""
     found: dict[str, list[Profile]] = {}
     for row in rows:
         found.setdefault(row.evidence.what, []).append(row)

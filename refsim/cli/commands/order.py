@@ -1,4 +1,4 @@
-"""refsim order: in which order a kernel adds, and whether that depends on its batch."""
+"""refsim order: the order in which a kernel adds, and whether it depends on the batch."""
 
 import re
 import sys
@@ -31,6 +31,7 @@ class RowList(click.ParamType):  # type: ignore[type-arg]
     name = "rows"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
+        """Return the numbers, ascending and each once. Raises RefsimError bad-value."""
         if isinstance(value, tuple):
             return value
         if re.fullmatch(r"[0-9]{1,6}(,[0-9]{1,6})*", str(value)) is None:
@@ -90,7 +91,7 @@ def command(
     from refsim.cli.answers.orders import said, versus
 
     chosen = _Chosen(files, device_name, target, how)
-    with redirect_stdout(sys.stderr):  # what functions print is no part of the answer
+    with redirect_stdout(sys.stderr):  # the answer excludes the output of the functions
         subjects = [chosen.subject(kernel, product)]
         if against is not None:
             subjects.append(chosen.subject(against, against_product))
@@ -107,13 +108,14 @@ def command(
 
 
 class _Chosen:
-    """Which kernels there are, on what they run, and with which operands functions are asked."""
+    """The declared kernels, their device, and the operands of functions."""
 
     def __init__(self, files: tuple[Path, ...], device_name: str, target: str | None, how: dict[str, Any]) -> None:
         self.files, self.device_name, self.target, self.how = files, device_name, target, how
         self._device: Device | None = None
 
     def subject(self, name: str, product: str | None) -> "OrderSubject":
+        """Return a declared kernel or a function, ready to probe. Raises RefsimError for options that do not fit."""
         from refsim.bringup.order import of_kernel
 
         if (kernel := self._kernel(name)) is None:
@@ -127,12 +129,13 @@ class _Chosen:
         return of_kernel(kernel, self.device(), product, n=self.how["n"], k=self.how["k"], rows=self.how["rows"])
 
     def device(self) -> "Device":
+        """Return the device, opened at the first call."""
         if self._device is None:
             self._device = opened(self.device_name, self.target)
         return self._device
 
     def _kernel(self, name: str) -> "Kernel | None":
-        """The declared kernel, None for what is a function."""
+        """Return the declared kernel of a name, or None for a function."""
         from refsim.testing import find_kernels, kernel_named
 
         if ":" in name or ("." in name and name not in {kernel.name for kernel in find_kernels(self.files or None)}):
@@ -140,6 +143,7 @@ class _Chosen:
         return kernel_named(name, self.files or None)
 
     def _function(self, name: str) -> "OrderSubject":
+        """Return a function of matrices or of rows, ready to probe."""
         from refsim.bringup.order import function_named, of_function, of_row_sums
         from refsim.bringup.order.subjects import USUAL_ROWS, wants_torch
 
@@ -167,7 +171,7 @@ class _Chosen:
         return row
 
     def _torch_device(self) -> str:
-        """cuda for a real GPU, else torch's own arithmetic on the host."""
+        """Return cuda for a real GPU, or cpu for torch's own arithmetic on the host."""
         import torch
 
         name = self.device_name

@@ -1,4 +1,4 @@
-"""refsim ptx: which instructions the simulator knows, and what one of them means."""
+"""refsim ptx: the instructions that the simulator implements, and the meaning of each."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -65,6 +65,7 @@ def command() -> None:
 
 
 def opcodes() -> list[str]:
+    """Return the mnemonics of all instruction implementations."""
     from refsim.ptx.isa.forms import clauses
 
     return sorted({clause.mnemonic for clause in clauses()})
@@ -112,7 +113,7 @@ def _family(clause: "Instruction") -> str:
 
 
 def _exact(clause: "Instruction") -> str:
-    """yes, no, or the targets whose chip was recorded."""
+    """Return yes, no, or the targets whose chip was recorded."""
     return ", ".join(clause.recorded) or "no" if clause.inexact else "yes"
 
 
@@ -139,7 +140,7 @@ def _families(known: "list[Instruction]") -> "Iterator[tuple[Cell, ...]]":
 
 
 def _coverage_of(files: tuple[Path, ...]) -> Answer:
-    """What is missing stands first: the instruction, the first target that has it, and the functions that need it."""
+    """Return the opcodes of files, missing ones first, with the first target and the functions that use each."""
     from refsim import ptx
     from refsim.ptx.isa.forms import find
 
@@ -168,7 +169,7 @@ def _coverage_of(files: tuple[Path, ...]) -> Answer:
 
 
 def _lacking(opcode: str, error: RefsimError) -> "tuple[Cell, Cell]":
-    """The first target that has an opcode which this simulator does not model, and what it is."""
+    """Return the first target of an opcode that the simulator does not model, and a description of the opcode."""
     from refsim.ptx.isa.unmodelled import unmodelled
 
     row = unmodelled(opcode)
@@ -213,7 +214,7 @@ def explain(opcode: str) -> Document:
 
 
 def _forms_of(opcode: str) -> Document | None:
-    """What a mnemonic, with some words of its opcodes, may be; None where no form has them."""
+    """Return the forms of a mnemonic with some of its modifiers, or None where no form has them."""
     from refsim.ptx.isa.forms import clauses
 
     mnemonic, *words = opcode.split(".")

@@ -1,4 +1,4 @@
-"""refsim run: a program or test suite of somebody's on the simulated GPU, and what it did there."""
+"""refsim run: a user's program or test suite on the simulated GPU, and a report on it."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING

@@ -1,4 +1,4 @@
-"""refsim scales: where scale factors lie in memory, files of them shuffled and unshuffled, values quantized by groups."""
+"""refsim scales: the places of scale factors in memory, files shuffled and unshuffled, values quantized by groups."""
 
 import os
 from math import prod
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from refsim.scaling import Quotient, ScaleKind
 
 LARGEST_TABLE = 1 << 24
-USUAL = "nvidia_128x4"  # what cuBLAS, CUTLASS and tcgen05 read
+USUAL = "nvidia_128x4"  # the layout of cuBLAS, CUTLASS and tcgen05
 LAYOUTS = (
     Column("layout", strong=True),
     Column("tile"),
@@ -147,7 +147,7 @@ def where(
 
 
 def _require_table(layout: "ScaleLayout", shape: tuple[int, int]) -> None:
-    """Refuses matrices whose table of places would fill the memory: from byte to scale there is no formula."""
+    """Raise RefsimError for a matrix whose table of places would fill the memory. No formula maps bytes to scales."""
     size = layout.size_bytes(shape)
     if size > LARGEST_TABLE:
         raise RefsimError(
@@ -323,7 +323,8 @@ def quantize(
 
 
 def _places(words: tuple[str, ...], done: str) -> "tuple[ScaleLayout, Path, Path]":
-    """The layout, the file and where it goes; two words are a layout and a file unless the first is a file's name."""
+    """Return the layout, the input file and the output file. Two words are a layout and a file, unless the first is a
+    file."""
     from refsim.layouts.scales import scale_layout
 
     named = len(words) == 3 or (len(words) == 2 and not _is_file(words[0]))
@@ -363,6 +364,7 @@ def _report(
     pads: int,
     row: "Format",
 ) -> Document:
+    """Return the answer of a conversion: the layout, files, shapes and the number of padding elements."""
     line = f"{shape[0]} x {shape[1]} {row} {done} ({layout.name}) to {to}: shape {' x '.join(map(str, result))}, {pads} pads"
     facts = {
         "layout": layout.name,
@@ -378,6 +380,7 @@ def _report(
 
 
 def _all() -> Document:
+    """Return the list of scale layouts."""
     from refsim.layouts.scales import SCALE_LAYOUTS
 
     rows = tuple(

@@ -1,4 +1,4 @@
-"""refsim show: a dump as numbers, seen through its format, the layout it is in, and its scales."""
+"""refsim show: a dump as numbers, seen through its format, its layout and its scales."""
 
 import math
 from pathlib import Path
@@ -88,7 +88,7 @@ def command(
 
 
 def _in_lines(dump: "Dump") -> "Dump":
-    """A vector as lines of 16, where that leaves no remainder."""
+    """Reshape a vector to lines of 16 where its length allows, and return the dump."""
     count = dump.codes.size
     if count % LINE == 0 and count > LINE:
         dump.codes = dump.codes.reshape(-1, LINE)
@@ -97,6 +97,7 @@ def _in_lines(dump: "Dump") -> "Dump":
 
 
 def _picture(dump: "Dump", factors: "Dump | None", block: tuple[int, int], down: Any, across: Any) -> Picture:
+    """Return the chosen part of a dump, multiplied by its scales; each cell shows number, code, scale and place."""
     import numpy as np
 
     from refsim.conversions import decode
@@ -133,7 +134,7 @@ def _bits(codes: "NDArray[Any]", row: "Format") -> list[Bits]:
 
 
 def _numbers(values: "NDArray[Any]") -> list[Number]:
-    """Four digits, with ~ where that is not all of the number: 0.4375, ~0.1001, 448, ~9.155e-4."""
+    """Return the numbers with four digits; ~ marks a rounded number: 0.4375, ~0.1001, 448, ~9.155e-4."""
     flat = values.ravel().tolist()
     spelled: dict[str, Number] = {}
     for value in flat:
@@ -152,7 +153,8 @@ def _short(value: float) -> str:
 
 
 def _colours(values: "NDArray[Any]") -> list[int]:
-    """Blue above zero, orange below, darker with the magnitude relative to the largest; NaN and infinity alert."""
+    """Return a color for each value: blue above zero, orange below, darker for larger magnitudes. NaN and infinity are
+    marked."""
     import numpy as np
 
     finite = np.isfinite(values)

@@ -1,4 +1,4 @@
-"""refsim swizzle: where a swizzle moves bytes, and operand tiles drawn with it."""
+"""refsim swizzle: map addresses through a swizzle, or draw it and the tiles in it."""
 
 from typing import TYPE_CHECKING
 
@@ -93,6 +93,7 @@ def command(
 
 
 def _modes() -> Document:
+    """Return the list of swizzles."""
     from refsim.layouts.swizzles import SWIZZLES
 
     rows = tuple(

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from refsim.formats import Format
 
 WIDEST_BITS = 8
-FRACTIONS_BELOW = 0.5  # above it decimals are as short: 0.5625 and 9/16
+FRACTIONS_BELOW = 0.5  # larger decimals are as short: 0.5625 and 9/16
 
 
 @click.command()

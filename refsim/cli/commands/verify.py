@@ -1,4 +1,4 @@
-"""refsim verify and refsim replay: compiled kernels against their oracles, on a simulated or a real GPU."""
+"""refsim verify and refsim replay: compare compiled kernels with their oracles, on a simulated or a real GPU."""
 
 import secrets
 import sys
@@ -135,7 +135,7 @@ def replay(
 
 @dataclass
 class _Run:
-    """What one command line asks for; `declared` are the kernels that were chosen last, so that their files are watched."""
+    """The request of one command line. `declared` holds the kernels chosen last, whose files are watched."""
 
     names: tuple[str, ...]
     expression: str | None
@@ -160,7 +160,7 @@ class _Run:
     python_files: "dict[Path, None]" = field(default_factory=dict)
 
     def answered(self, rerun: bool) -> "Answer | Iterator[Answer | RefsimError]":
-        """What one run says, or every run until Ctrl-C."""
+        """Return the answer of one run, or an iterator of runs until Ctrl-C."""
         self.check()
         if not rerun:
             return self.once()
@@ -168,7 +168,7 @@ class _Run:
         return iter(Watched(self.attempt, self.watched, waiting=_say_waiting))
 
     def check(self) -> None:
-        """What no edit of a kernel mends is refused before anything runs: an expression, a place to write to."""
+        """Raise RefsimError before anything runs for faults that no edit of a kernel fixes: -k, and files to write."""
         if self.expression is not None:
             chooser(self.expression)
         if self.junit_file is not None:
@@ -177,7 +177,7 @@ class _Run:
             require_writable(self.division.report)
 
     def once(self) -> Answer:
-        """The kernels that are chosen now, verified; an error of the user's is raised, once the JUnit file has it."""
+        """Verify the kernels that are chosen now. The JUnit file records an error of user code before it is raised."""
         from refsim.silicon import launch_replay
 
         launch_replay.afresh()
@@ -203,8 +203,10 @@ class _Run:
         return verdicts.answer(found)
 
     def attempt(self) -> Answer | RefsimError:
-        """The same where an error is an answer too, such as a source that does not compile while it is written; every Python
-        file of the user's is read anew. No bytecode is written: Python takes a file of the same size and second for the same.
+        """Return the answer or the error of one run, such as a source that does not compile while it is edited.
+
+        Every Python file of the user is read anew. No bytecode is written: Python reuses it for a file of equal size
+        and time.
         """
         from refsim.testing.kernel_files import forget_modules, imported_files
 
@@ -220,9 +222,8 @@ class _Run:
             self.python_files |= dict.fromkeys(imported_files(self.loaded))
 
     def watched(self) -> list[Path]:
-        """Every file that a verdict rests on: declarations and what they import, what is compiled, with headers that may yet
-        come, and the pyproject.toml here.
-        """
+        """Return every file that a verdict depends on: declarations with their imports, sources, headers that may
+        still appear, and pyproject.toml."""
         from refsim.device.kernel_sources import watched_files
         from refsim.testing.kernel_files import kernel_paths
 
@@ -245,6 +246,7 @@ class _Run:
         )
 
     def _chosen(self) -> "list[Kernel]":
+        """Return the kernels that names and -k select. Raises RefsimError where -k selects none."""
         from refsim.testing import find_kernels, kernel_named
 
         files = self.files or None
@@ -265,6 +267,7 @@ class _Run:
     def _one(
         self, kernel: "Kernel", device: "Device", found: list[Judged], report: "Callable[[Progress], None] | None"
     ) -> Judged:
+        """Return the verdict of a kernel, or not-run after a failure with --fail-fast."""
         from refsim.testing import Verdict, run_campaign
         from refsim.testing.verdicts import FAIL, NOT_RUN
 
@@ -285,14 +288,14 @@ class _Run:
         )
 
     def _is_divided(self) -> bool:
-        """Whether this campaign goes in shards: the same that one process does, whoever does them."""
+        """Return whether the campaign is divided into shards; its cases do not depend on the workers."""
         from refsim.testing.campaign import checked_budget
 
         planned = checked_budget(self.profile, self.cases, self.seed).cases if self.cases is None else self.cases
         return self.division.is_asked_for or self.examples is not None or planned > self.shard_cases
 
     def _divided(self, device: "Device") -> list[Judged]:
-        """The verdicts of all kernels, from shards."""
+        """Run the campaign in shards and return the verdicts of all kernels."""
         from refsim.campaigns.journal import facts_of
         from refsim.campaigns.reports import report
         from refsim.campaigns.verifying import Request, plan_of, recorded, verdict_of, watched
