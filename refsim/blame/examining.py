@@ -278,7 +278,7 @@ def _verdict(rows: Sequence[BuildRow], models: Sequence[RunWords]) -> tuple[str,
 
 
 def _alike(row: BuildRow, other: BuildRow, models: Sequence[RunWords]) -> bool:
-    """Return whether two builds write the same wherever bits are fixed."""
+    """Return whether two builds write equal elements wherever bits are fixed."""
     return all(
         mine.agrees(theirs) or model.excuses(mine, theirs)
         for mine, theirs, model in zip(row.runs, other.runs, models, strict=True)

@@ -49,7 +49,7 @@ class RunWords:
     entries: frozenset[str] = frozenset()
 
     def agrees(self, other: "RunWords") -> bool:
-        """Return whether two runs wrote equal outputs, or ended with the same kind of fault."""
+        """Return whether two runs wrote equal outputs, or ended with one kind of fault."""
         if self.words is None or other.words is None:
             return self.fault is not None and other.fault is not None and self.fault.code == other.fault.code
         mine, theirs = self.words, other.words

@@ -61,9 +61,8 @@ def shrunk(
 ) -> Shrunk | None:
     """Return the smallest case of a difference; None for verdicts that no smaller text would make clearer.
 
-    A candidate counts where the simulator runs it without a finding, where the blamed build still writes other elements
-    than the model (unspecified bits excluded), and where the build it is compared with still writes the model's
-    elements.
+    A candidate counts where the simulator runs it without a finding and the blamed build still writes other elements
+    than the model, unspecified bits excluded. The build that it is compared with must still write the model's elements.
     Source: delta debugging, Zeller and Hildebrandt 2002, "Simplifying and Isolating Failure-Inducing Input".
     """
     if not found.is_shrinkable or found.pieces is None:

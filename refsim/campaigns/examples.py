@@ -61,7 +61,7 @@ def _key(kernel: Kernel) -> bytes:
 def tried(kernel: Kernel, device: Device, ask: Mapping[str, Any]) -> dict[str, Any]:
     """Run every stored test case of a kernel, the first shard; remove them from the database where all agree.
 
-    Values that are no test cases of this kernel any more are removed too. The order is that of the stored texts.
+    Values that are no test cases of this kernel any more are removed too. They run in the order of the stored texts.
     """
     database, key, problems = opened(ask["examples"]), _key(kernel), {}
     for stored in sorted(database.fetch(key)):

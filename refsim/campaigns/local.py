@@ -53,7 +53,7 @@ class LocalWorkers(Executor):
             self._free.put(seat)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """End the processes; kill those that are running a shard unless `wait`."""
+        """End the processes; kill the processes that are running a shard unless `wait`."""
         self._threads.shutdown(wait=False, cancel_futures=cancel_futures)
         for seat in self._seats:
             seat.close(kill=not wait)

@@ -220,7 +220,7 @@ def verdict_of(
             counts[name] = before[0] + of, before[1] + bad
     whole = replace(
         gravest,
-        device=next((each.device for each in parts if each.device), {}),  # a part without a stored problem opened none
+        device=next((each.device for each in parts if each.device), {}),  # a part without stored test cases opened none
         seed=request.seed,
         cases=sum(each.cases for each in parts),
         elements=sum(each.elements for each in parts),

@@ -103,10 +103,10 @@ def _of_rows(rows: list[tuple[Profile, int]]) -> Adder:
 
 @dataclass(frozen=True)
 class Promotion:
-    """How the sum of a block is joined with its scales and the total: `meet(sum, scale a, scale b, total)`, all
-    float32.
+    """How the sum of a block is joined with its scales and the total: `meet(sum, scale a, scale b, total)`.
 
-    `order` is the order of the factors. Unless it `is_fused`, the product is rounded before it is added.
+    All four are float32. `order` is the order of the factors. Unless it `is_fused`, the product is rounded before it is
+    added.
     """
 
     name: str

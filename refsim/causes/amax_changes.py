@@ -132,7 +132,7 @@ _COLUMNS: tuple[tuple[str, Callable[[Any], Any]], ...] = (
         for k, words in enumerate(("first", "last"))
     ),
 )
-"""Columns in one 32-bit word of a vector, or those that a thread visits in one of its steps."""
+"""Columns in one 32-bit word of a vector, or columns that a thread visits in one of its steps."""
 _TOGETHER = (
     (1, 2),
     (1, 4),

@@ -122,10 +122,7 @@ class AttentionOfPlans:
 
     @cached_property
     def usual(self) -> AttentionPlan:
-        """Return the order of operations of refsim's kernel.
-
-        With `exact`: e^t and quotients rounded once, columns in order.
-        """
+        """Return refsim's own order of operations; `exact`: e^t and quotients rounded once, columns in order."""
         mask = steps.CAUSAL if self.causal else steps.ALL
         plan = AttentionPlan(self.chain, self.number, mask, SHIFT_OF_NARROW if self.operand is E4M3 else 0)
         if not self.exact:
@@ -158,7 +155,7 @@ class AttentionOfPlans:
             yield Cause(Family.ACCUMULATOR, adder.name, "adder", adder, adder.source, 1 if adder.row else 2)
 
     def _adders(self) -> list[Adder]:
-        """Return the adders that are quick to compute: profiles that a bit model covers, and the loop of fma."""
+        """Return the adders that are quick to compute: profiles of the fast kernels, and the loop of fma."""
         known = adders(self.operand, self.operand)
         return [each for each in known if each == self.chain or (covers(each.row) if each.row else "fma" in each.name)]
 

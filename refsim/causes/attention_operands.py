@@ -28,8 +28,8 @@ class AttentionOperands(FieldsCard):
     sqrt(D) by default. `q_scale`, `k_scale`, `v_scale`: for e4m3 only, a float32 for each head. Outputs are O, in Q's
     shape, or float32 logarithms in that shape without D. The reference is the arithmetic of `oracles.attention` with
     the products of `unit` on `target`; `special` "exact": a float32 fma for every k, exponentials and quotients rounded
-    once, P rounded to the operands' format. AttentionOperands(q=q, k=k, v=v, format="bf16", causal=True) is the
-    attention of refsim's kernel.
+    once, P rounded to the operands' format.
+    AttentionOperands(q=q, k=k, v=v, format="bf16", causal=True) is the attention of refsim's kernel.
     """
 
     q: ArrayLike

@@ -156,7 +156,7 @@ def head_scale(way: str, scales: Floats, mine: int, query_head: int) -> np.float
     return np.float32({TAKEN_FOR_ONE: np.float32(1), TWICE: own * own}.get(way, own))
 
 
-# ---- whose keys --------------------------------------------------------------------------------------------------------------
+# ---- key heads ---------------------------------------------------------------------------------------------------------------
 
 # Each function maps (head, heads that share keys, number of key heads) to a key head.
 

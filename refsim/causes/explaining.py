@@ -64,9 +64,9 @@ def explain_diff(
     for each row or block of columns) where given. `quantized` is the tensor that both were quantized from. A cause is
     reported only if it reproduces every bit, and never for equal outputs. The search ends after about `seconds` of
     processor time and calls `on_progress(phase, done, planned)` meanwhile. `at`: the element (row, column), or (batch,
-    row, column), whose two sums are returned as `stages`; by default the first that differs. explain_diff(np.arange(16,
-    dtype=np.uint8).reshape(4, 4).T, np.arange(16, dtype=np.uint8).reshape(4, 4), "e4m3").outcome is "explained": one is
-    the transpose of the other.
+    row, column), whose two sums are returned as `stages`; by default the first that differs.
+    explain_diff(np.arange(16, dtype=np.uint8).reshape(4, 4).T, np.arange(16, dtype=np.uint8).reshape(4, 4),
+    "e4m3").outcome is "explained": one is the transpose of the other.
     Raises RefsimError for shapes and formats that do not match, and where there is nothing to compare with.
     Source: defined here; the causes cite their own.
     """

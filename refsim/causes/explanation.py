@@ -49,10 +49,10 @@ class DiffExplanation(Card):
 
     `named` are causes, or pairs, that each turn one output into the other in every bit. `apart` says on which test
     cases several of them differ; `made` is the output that they reproduce. `parts` correct some differing elements and
-    break none. `excluded` were refuted; `unseen` change nothing here, so nothing is known of them; `untried` ran out of
-    time. `judged` of `size` elements were computed. `a_is` and `b_is` describe how each is computed, "" where unknown.
-    `beside`: what an output that was not given would be, such as the scales for a quantizer's codes; for two outputs
-    that no cause explains together, what explains each alone.
+    break none. `excluded` were refuted; `unseen` change nothing here, so nothing is known of them; `untried` counts
+    those left when the time ended. `judged` of `size` elements were computed. `a_is` and `b_is` describe how each is
+    computed, "" where unknown. `beside`: what an output that was not given would be, such as the scales for a
+    quantizer's codes; for two outputs that no cause explains together, what explains each alone.
     """
 
     outcome: DiffOutcome

@@ -107,7 +107,7 @@ class GroupedProduct:
         return len(self.groups), self.products[0].shape[1]
 
     def flat(self, codes: Codes) -> Codes:
-        """Return an output as its rows without those that have no expert: (B, M, N) becomes (B M, N)."""
+        """Return an output as its rows, (B, M, N) as (B M, N), without the rows that have no expert."""
         rows = codes.reshape(-1, codes.shape[-1])
         return rows[self.kept] if self.kept is not None else rows
 

@@ -32,10 +32,11 @@ class ProductOperands(FieldsCard):
     128), T) for T blocks of K. `unit`, `target` and `k` select the instruction, as in `numerics.mma`; `interval` is the
     number of columns of K after which sums are added in float32 (0: none; by default the blocks of the scales). With a
     `scale_format`, "e8m0" or "ue4m3", scales are codes, (rows, K / 32) or (rows, K / 16), row by row before any
-    shuffle, and take part in the product as in `oracles.block_scaled_matmul`; `global_scale` is the one of NVFP4.
-    ProductOperands(a=a, b=b, a_format="e4m3", b_format="e4m3") is one chain of Hopper's wgmma. `a` (B, M, K) are
-    batches: `b` is (B, N, K) or (N, K), and the shapes of scales and `c` begin with B. With `m_indices` (M,), int32,
-    `b` (G, N, K) and its scales are those of G experts, one for each row of `a`; -1: the row is not compared.
+    shuffle. They take part in the product as in `oracles.block_scaled_matmul`; `global_scale` is NVFP4's. `a`
+    (B, M, K) are batches: `b` is (B, N, K) or (N, K), and the shapes of scales and `c` begin with B. With `m_indices`
+    (M,), int32, `b` (G, N, K) and its scales are those of G experts, one for each row of `a`; -1: the row is not
+    compared.
+    ProductOperands(a=a, b=b, a_format="e4m3", b_format="e4m3") is one chain of Hopper's wgmma.
     """
 
     a: ArrayLike

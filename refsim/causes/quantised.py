@@ -114,9 +114,7 @@ class QuantizedTensor:
             yield from reach_causes((self.x.shape[0], self.columns), group, both)
         if self.which == QuantizerOutput.SCALES and self.usual.stored is BY_ROWS:
             for row in code_placings(F32):
-                if (
-                    row.family is not Family.TRANSPOSED or row is IN_PLACE
-                ):  # column by column is already a place of scales
+                if row.family is not Family.TRANSPOSED or row is IN_PLACE:  # a place of scales
                     yield Cause(
                         row.family, f"outputs lie {row.name}", "placed", row, row.source, int(row is not IN_PLACE)
                     )
@@ -202,7 +200,7 @@ class QuantizedTensor:
         return part_of(made, got, want, of_columns=cause.aspect in OF_ELEMENTS)
 
     def alone(self, which: QuantizerOutput) -> "QuantizedTensor":
-        """Return the subject of the same tensor for its codes alone or its scales alone."""
+        """Return the subject of this tensor for its codes alone or its scales alone."""
         grid = (*self.x.shape[:-2], *grid_of(self.x.shape, self.usual.rule.group))
         size = self.scales_size or int(np.prod(grid))
         shape = (

@@ -37,7 +37,7 @@ class QuantizedFrom(FieldsCard):
     """The input of a quantizer: `x`, values of bfloat16, float16 or float32, or codes with their `x_format`.
 
     `to`: a block format (mxfp8, mxfp4, nvfp4, ...), FP8 groups of "1x128" or "128x128", or "tensor", FP8 with one
-    scale. `recipe` is the reference, by default the one that `refsim.quantize` uses. `scales` and `want_scales` are the
+    scale. `recipe` is the reference, by default the recipe of `refsim.quantize`. `scales` and `want_scales` are the
     second outputs, for codes A and B: one cause then has to explain both. `layout` is the intended layout of scales, a
     name of `layouts.scale_layout`, where they are not row by row. `tensor_scale` is the factor of the tensor where it
     was given (NVFP4), `eps` bounds amax from below. A row of x that ends within a block is completed with zeros.
@@ -118,7 +118,7 @@ class QuantizedFrom(FieldsCard):
         return words_of(scales)
 
     def _in_blocks(self) -> tuple[Singles, int]:
-        """Return x in whole blocks, and the least number of columns that complete to this width."""
+        """Return x in whole blocks, and the fewest columns that zeros would complete to that width."""
         x = wide_values(self.x, self.x_format)
         if x.ndim < 2:
             raise RefsimError("bad-shape", f"x has shape {x.shape}", rule="(..., rows, columns)")

@@ -67,7 +67,7 @@ EVERYTHING = Reach("all rows and columns are reached")
 
 
 def reaches(shape: Pair, group: Pair, has_codes: bool) -> Iterator[Reach]:
-    """Yield every reach of a matrix, the full one first; without codes, only those that miss scales."""
+    """Yield every reach of a matrix, the full one first; without codes, only reaches that miss scales."""
     yield EVERYTHING
     rows, columns = shape
     whole = columns // group[1] * group[1]

@@ -72,6 +72,7 @@ def _transposed_in_place(codes: Matrix, format: ElementType) -> Matrix:
 
 
 def _with_subnormals_flushed(codes: Matrix, format: ElementType) -> Matrix:
+    """Return codes with every subnormal replaced by a zero of its sign."""
     assert isinstance(format, Format)
     magnitude = codes & codes.dtype.type((format.code_limit - 1) ^ format.sign_mask)
     return np.where(magnitude < (1 << format.mantissa_bits), codes & codes.dtype.type(format.sign_mask), codes)

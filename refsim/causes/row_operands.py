@@ -49,8 +49,8 @@ class RowOperands(FieldsCard):
     norms are multiplied by silu(gate), and silu is x * silu(gate). `x` (..., columns): codes with `x_format`, or an
     array of bfloat16, float16 or float32; likewise `weight` and `bias` (columns) and `gate`. `special`: "approx", the
     reference uses the instructions and the order of `gpu/kernels/row_functions.cu`; "exact", it rounds exponentials,
-    roots and quotients once and adds columns in order. RowOperands(function="softmax", x=x, x_format="bf16") is the
-    softmax of refsim's kernel.
+    roots and quotients once and adds columns in order.
+    RowOperands(function="softmax", x=x, x_format="bf16") is the softmax of refsim's kernel.
     """
 
     function: str

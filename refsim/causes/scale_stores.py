@@ -124,7 +124,7 @@ def _left_by_strides(strides: Shape, shape: Shape, size: int) -> NDArray[np.bool
 
 
 def _unpadded_lines(words: int, shape: Shape) -> tuple[Places, int]:
-    """Return places where line t // words holds one word of each row, as many words as there are rows."""
+    """Return places in lines of `words` blocks of every row: block t lies in line t // words, without padding."""
     row, block = np.arange(shape[0])[:, None], np.arange(shape[1])[None, :]
     places = (block // words * shape[0] + row) * words + block % words
     return places, shape[0] * -(-shape[1] // words) * words

@@ -149,7 +149,7 @@ class CauseSearch(Generic[PlanT]):
     # ---- single causes ---------------------------------------------------------------------------------------------
 
     def _singles(self, singles: Sequence[Cause], sample: Sample | FlatSample | None) -> list[tuple[float, Cause]]:
-        """Try every cause alone; return those that correct a part of the sample, with the share."""
+        """Try every cause alone; return the causes that correct a part of the sample, with the share."""
         partial: list[tuple[float, Cause]] = []
         want = self._at(self.want, sample)
         for number, cause in enumerate(singles):

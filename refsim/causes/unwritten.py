@@ -41,7 +41,7 @@ def _one_code(codes: Codes) -> Codes | None:
     return codes[:1] if codes.size and (codes == codes[0]).all() else None
 
 
-# ---- pads ----------------------------------------------------------------------------------------------------------------
+# ---- padding -------------------------------------------------------------------------------------------------------------
 
 
 def _pads(got: Codes, want: Codes, format: ElementType) -> Iterator[tuple[Family, str]]:

@@ -135,12 +135,12 @@ def _format_of(dtype: np.dtype[Any]) -> Format | None:
 
 
 def codes_of(array: NDArray[Any]) -> Codes:
-    """Return the elements as one flat array of unsigned codes of the same width."""
+    """Return the elements as one flat array of unsigned codes of their width."""
     return np.ascontiguousarray(words(array)).reshape(-1).view(f"u{array.dtype.itemsize}")
 
 
 def distances(got: Codes, want: Codes, line: CodeLine) -> tuple[NDArray[np.uint64], NDArray[np.bool_]]:
-    """Return the steps between pairs of codes, and where no distance exists: either code is a NaN or no code."""
+    """Return the steps between pairs of codes, and where they have no distance because a code is NaN."""
     here, there = line.order(got), line.order(want)
     # The distance of two int64 can need 64 bits: modular subtraction of the larger minus the smaller is exact.
     low, high = np.minimum(here, there).view(np.uint64), np.maximum(here, there).view(np.uint64)

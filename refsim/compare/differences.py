@@ -44,10 +44,10 @@ def bits(
 ) -> Mismatch:
     """Compare two arrays bit for bit: e4m3 0x7e against 0x7f is one difference, NaN against 448.
 
-    `got`, `want`: equal shapes; codes (unsigned), or floats that are viewed as codes. `format` names the codes when
-    the dtypes do not. `layout` (2-D) says which lane holds an element, `owner(*index)` who wrote it: a text, or a dict
-    such as {"block": 3, "thread": 17, "address": 0x7f00}. `nan="any-payload"` lets any NaN stand for any other.
-    `within_ulps` accepts that distance along the format's ordered codes; a NaN never stands for a number.
+    `got`, `want`: equal shapes; codes (unsigned), or floats that are viewed as codes. `format` names the codes when the
+    dtypes do not. `layout` (2-D) says which lane holds an element. `owner(*index)` returns the thread that wrote it: a
+    text, or a dict such as {"block": 3, "thread": 17, "address": 0x7f00}. `nan="any-payload"` lets any NaN stand for
+    any other. `within_ulps` accepts that distance along the format's ordered codes; a NaN never stands for a number.
     Raises RefsimError for shapes, dtypes or formats that do not match.
     bits(np.uint8([8, 8]), np.uint8([8, 9]), "e4m3").count is 1.
     Source: defined here; IEEE 754 section 5.3.1 (nextUp) for a distance of one.

@@ -44,8 +44,8 @@ class Element:
 class Mismatch(Card):
     """The difference of two arrays: falsy when there is none, `str()` is the report.
 
-    `count` of `total` elements differ. `first` has the lowest flat index, `worst` the largest distance in ulp (NaN
-    against a number counts as the largest), `elements` are the first LISTED_ELEMENTS in the order of the array.
+    `count` of `total` elements differ. `first` has the lowest flat index; `worst` has the largest distance in ulp, and
+    NaN against a number counts as the largest. `elements` are the first LISTED_ELEMENTS in the order of the array.
     `suspects` are candidate causes: mistakes that would have written these bits. 3 of 8192 elements are 0.037 percent.
     """
 
