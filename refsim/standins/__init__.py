@@ -1,1 +1,1 @@
-"""Stand-ins for packages that talk to a GPU: programs of others run on the simulated one, at the seams of Python."""
+"""Stand-ins for packages that talk to a GPU: Python programs written for them run on the simulated GPU instead."""

@@ -1,4 +1,4 @@
-"""Complex numbers in CUDA C++ as programs of CuPy and PyCUDA have them, from headers that these packages bring."""
+"""Complex numbers in CUDA C++ for programs of CuPy and PyCUDA, in place of the headers that these packages bring."""
 
 import re
 
@@ -64,16 +64,16 @@ using ::complex; using ::real; using ::imag; using ::conj; using ::norm; using :
 using ::exp; using ::log; using ::sqrt;
 }
 """
-"""Sums, products and conjugates as both packages have them; of quotients and functions the last bits may be others."""
+"""Sums, products and conjugates match both packages; the last bits of quotients and functions may differ."""
 
 
 def including_complex(source: str) -> str:
-    """A generated source, with the header of PyCUDA before it where it has complex numbers."""
+    """Return a generated source, with an include of PyCUDA's header before it where it has complex numbers."""
     return f"#include <pycuda-complex.hpp>\n{source}" if "complex<" in source else source
 
 
 def with_complex(source: str, name: str = "source.cu") -> str:
-    """A source that includes the header of a package, with complex numbers in its place; its lines stay what they were."""
+    """Return a source with complex numbers in place of a package's header; line numbers stay as they are."""
     if not _INCLUDED.search(source):
         return source
     current().answered_by_host("complex numbers in kernels, whose quotients and functions are not the package's own")

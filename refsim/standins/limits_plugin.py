@@ -1,4 +1,4 @@
-"""A plugin of pytest for tests that run on the simulated GPU: a time limit for each, how it ended, what memory it left behind."""
+"""A pytest plugin for tests on the simulated GPU: a time limit per test, its outcome, and memory that it kept."""
 
 import gc
 import signal
@@ -15,7 +15,7 @@ from refsim.standins.startup import is_started
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
-    """Around a test with its fixtures: what it left allocated."""
+    """Record the device memory that a test and its fixtures left allocated."""
     if not is_started():
         return (yield)
     session = current()
@@ -24,13 +24,13 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
         return (yield)
     finally:
         if session.memory.held_since(before):
-            gc.collect()  # what is garbage is not held
+            gc.collect()  # garbage does not count as held
         if held := session.memory.held_since(before):
             session.tests.setdefault(item.nodeid, TestRecord()).held_bytes = held
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    """How it ended, as pytest has it."""
+    """Record the outcome of a test, as pytest reports it, with the last line of a failure."""
     if is_started() and (report.when == "call" or not report.passed):
         said = report.longreprtext.strip().splitlines()[-1:] if report.failed else []
         current().tests.setdefault(report.nodeid, TestRecord()).ended(report.outcome, "".join(said))
@@ -38,7 +38,7 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
-    """The time limit holds for the test's own body, in the main thread."""
+    """Enforce the time limit on the test's own body, in the main thread; RefsimError `test-timeout`."""
     seconds = current().settings.test_seconds if is_started() else 0.0
     if not seconds:
         return (yield)

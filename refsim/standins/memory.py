@@ -1,4 +1,4 @@
-"""Device memory of a program: allocations of the simulated GPU with who made them, and host arrays that a kernel works on."""
+"""Device memory of a program: allocations of the simulated GPU with their owners, and host arrays that kernels use."""
 
 import ctypes
 import functools
@@ -31,8 +31,7 @@ _ALIGN = 256
 
 @dataclass(frozen=True)
 class Allocation:
-    """Bytes of device memory: where they begin, how many, the package that asked for them and the line of the program, and the
-    how manieth of the process they are."""
+    """An allocation of device memory: address, bytes, package, line of the program, and a running number."""
 
     address: int
     size: int
@@ -44,7 +43,7 @@ class Allocation:
 def _in_turn(
     method: "Callable[Concatenate[DeviceMemory, Given], Found]",
 ) -> "Callable[Concatenate[DeviceMemory, Given], Found]":
-    """A method that no other thread's stands beside."""
+    """Return a method that runs while no other thread runs a method of the same object."""
 
     @functools.wraps(method)
     def call(self: "DeviceMemory", /, *args: Given.args, **kwargs: Given.kwargs) -> Found:
@@ -56,10 +55,11 @@ def _in_turn(
 
 @dataclass
 class DeviceMemory:
-    """The device memory of one process. Addresses are those that kernels see; every copy is checked against allocations.
+    """The device memory of one process. Kernels see its addresses; every copy is checked.
 
-    `tell` hears what is wrong, whether the program goes on or not: an error, and `is_wrong=False` where it may be meant; `begun`
-    that memory is used. Threads take turns (`alone`). Allocations up to number `forgotten` are another process's to tell of.
+    `tell` is called with each error; `is_wrong=False` marks an access that may be intended. `begun` is called when
+    memory is first used. Threads take turns (`alone`). Allocations up to number `forgotten` belong to the parent
+    process and are not reported.
     """
 
     tell: Tell = lambda error, is_wrong=True: None
@@ -78,7 +78,7 @@ class DeviceMemory:
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """No other thread touches device memory meanwhile; what is freed meanwhile, as garbage is at any time, is freed then."""
+        """Keep other threads away from device memory; memory that is freed meanwhile is freed at the end."""
         with self._turn:
             self._depth += 1
             try:
@@ -89,13 +89,13 @@ class DeviceMemory:
                 self._depth -= 1
 
     def forget(self) -> None:
-        """What was allocated up to now is not told of by this process, a child by fork: no other thread is in it."""
+        """Report no allocation made up to now: this process is a child by fork, and no other thread runs in it."""
         self._turn, self._depth = RLock(), 0
         self.forgotten, self.total_bytes, self.peak_bytes = self.count, 0, 0
 
     @_in_turn
     def allocate(self, size: int, package: str, initial: Bytes | None = None) -> int:
-        """The address of `size` bytes that nobody has written, or that hold `initial`; RefsimError `out-of-memory`."""
+        """Return the address of `size` new bytes, uninitialized or holding `initial`; RefsimError `out-of-memory`."""
         self.begun()
         self.count += 1
         name = f"allocation {self.count} of {package}"
@@ -107,11 +107,11 @@ class DeviceMemory:
         return address
 
     def held_since(self, count: int) -> int:
-        """Bytes that are held of the allocations made after the first `count`."""
+        """Return how many bytes are still allocated, of allocations made after the first `count`."""
         return sum(each.size for each in self.live.values() if each.number > count)
 
     def scratch(self, size: int, package: str) -> int:
-        """The address of `size` zeros for one launch; 0 of none."""
+        """Return the address of `size` zero bytes for one launch; 0 where `size` is 0."""
         return self.allocate(size, package, np.zeros(size, np.uint8)) if size else 0
 
     @_in_turn
@@ -123,20 +123,20 @@ class DeviceMemory:
         self._later.append(address)
 
     def not_free(self, address: int) -> RefsimError:
-        """The error for a free of what is no allocation, or no longer; it is told."""
+        """Return and report the error for a free of an address where no live allocation begins."""
         lies = self.memory.space.describe(address - self.memory.space.base, 1)
         what = f"{address:#x} is no allocation: {lies}"
         return self._told(RefsimError("bad-address", what, caller(), "free takes what allocate returned, once"))
 
     @_in_turn
     def read(self, address: int, size: int) -> Bytes:
-        """A copy of some bytes for the host; of those that nobody wrote it is told."""
+        """Return a copy of some bytes for the host; report the bytes that are uninitialized."""
         self._check(address, size)
         self.reads(address, (size,), np.dtype(np.uint8), (1,), "the host reads")
         return self.memory.read(address, size)
 
     def reads(self, address: int, shape: Sequence[int], kind: np.dtype[Any], strides: Sequence[int], who: str) -> None:
-        """Somebody reads an array: of bytes that nobody wrote it is told, as what may be meant."""
+        """Report a host read of an array with uninitialized bytes, as a warning: the read may be intended."""
         space = self.memory.space
         if 0 in shape or ((region := space.region_at(address - space.base)) and region.name in space.initialised):
             return
@@ -152,16 +152,17 @@ class DeviceMemory:
 
     @_in_turn
     def write(self, address: int, content: Bytes) -> None:
+        """Copy bytes of the host to an address; RefsimError `bad-address` outside an allocation."""
         self._check(address, content.nbytes)
         self.memory.write(address, content)
 
     def fill(self, address: int, pattern: bytes, count: int) -> None:
-        """`count` times the bytes of `pattern`, one behind another."""
+        """Write the bytes of `pattern` `count` times, one copy after another."""
         self.write(address, np.tile(np.frombuffer(pattern, np.uint8), count))
 
     @_in_turn
     def copy(self, to: int, source: int, size: int) -> None:
-        """From one place of the device to another; bytes that nobody wrote stay so."""
+        """Copy bytes from one place of the device to another; uninitialized bytes stay uninitialized."""
         self._check(source, size)
         written = self.memory.written(source, size)
         content = self.memory.read(source, size)
@@ -176,20 +177,20 @@ class DeviceMemory:
                 space.initialised.discard(region.name)
 
     def holds(self, address: int) -> bool:
-        """Whether an address lies in memory of the device."""
+        """Return whether an address lies in device memory."""
         return self.memory.space.region_at(address - self.memory.space.base) is not None
 
     def allocation_of(self, address: int) -> Allocation | None:
-        """The allocation that holds an address."""
+        """Return the allocation that holds an address; None where there is none."""
         region = self.memory.space.region_at(address - self.memory.space.base)
         return None if region is None else self.live.get(region.start + self.memory.space.base)
 
     def array(self, address: int, shape: Sequence[int], kind: Any, strides: Sequence[int]) -> NDArray[Any]:
-        """Device memory itself as an array of NumPy, until the next allocation; who writes there calls `wrote`."""
+        """Return device memory itself as a NumPy array, valid until the next allocation; a writer calls `wrote`."""
         return self._seen(self.memory.space.bytes, address, shape, np.dtype(kind), strides)
 
     def wrote(self, address: int, shape: Sequence[int], kind: Any, strides: Sequence[int], index: Any = ...) -> None:
-        """Elements of an array of device memory were written by the host: those of an index, all of them without one."""
+        """Mark elements of an array of device memory as written by the host: those at `index`, by default all."""
         element = np.dtype((np.void, np.dtype(kind).itemsize))
         self._seen(self.memory.space.unwritten, address, shape, element, strides)[index] = np.zeros((), element)
 
@@ -211,9 +212,10 @@ class DeviceMemory:
 
     @contextmanager
     def mapped(self, arrays: Sequence[tuple[int, Bytes]], package: str) -> Iterator[list[int]]:
-        """Host memory on the device while a kernel runs: of each (host address, bytes) the address that the kernel sees.
+        """Map host memory to the device while a kernel runs; yield the device address of each (host address, bytes).
 
-        What the kernel wrote is copied back. A device address is as far behind a multiple of 256 as the host's.
+        What the kernel wrote is copied back. A device address and its host address have equal offsets from a
+        multiple of 256.
         """
         made: list[int] = []
         try:
@@ -234,7 +236,7 @@ class DeviceMemory:
         return self.memory.allocate(size, name, initial=content, align=_ALIGN, offset=host % _ALIGN)
 
     def held(self) -> list[HeldMemory]:
-        """What was never given back, by package and place, the most bytes first."""
+        """Return the allocations that were never freed, grouped by package and line, the most bytes first."""
         found: dict[tuple[str, str], HeldMemory] = {}
         for each in (each for each in self.live.values() if each.number > self.forgotten):
             row = found.setdefault((each.package, each.place), HeldMemory(each.package, each.place, 0, 0))
@@ -244,13 +246,13 @@ class DeviceMemory:
 
 
 def host_bytes(address: int, size: int) -> Bytes:
-    """Memory of the host at an address, as NumPy's; whoever gives the address keeps it alive."""
+    """Return host memory at an address as a NumPy array of bytes; the caller keeps the memory alive."""
     room: Any = (ctypes.c_uint8 * int(size)).from_address(int(address)) if size else bytearray()
     return np.frombuffer(room, np.uint8)
 
 
 def caller() -> str:
-    """File and line of the program's own frame: the nearest outside refsim and of what is installed, if there is one."""
+    """Return file and line of the program's nearest frame outside refsim and installed packages, else of any frame."""
     frame: FrameType | None = sys._getframe(1)
     nearest = ""
     while frame is not None:

@@ -1,4 +1,4 @@
-"""A program of somebody's, started with the stand-ins in place; what its processes did on the simulated GPU."""
+"""Run a user's program with the stand-ins in place, and collect what its processes did on the simulated GPU."""
 
 import json
 import os
@@ -23,8 +23,10 @@ _PLUGIN = "refsim.standins.limits_plugin"
 
 @dataclass(frozen=True)
 class ProgramRun:
-    """How a program ended, what its processes did together, and how many of them used a GPU and never said what they did;
-    `is_interrupted` by Ctrl-C."""
+    """How a program ended and what its processes did together; `silent` processes used a GPU and left no record.
+
+    `is_interrupted` is set after Ctrl-C.
+    """
 
     command: tuple[str, ...]
     exit_code: int
@@ -35,9 +37,9 @@ class ProgramRun:
 
 
 def run_program(command: Sequence[str], settings: Settings) -> ProgramRun:
-    """Start a command with the stand-ins in every Python of it, wait for it, and read what was done.
+    """Run a command with the stand-ins in each of its Python processes, and return what the processes did.
 
-    `python` and `pytest` are those of the Python that runs refsim. Its input and output are this process's. Raises
+    `python` and `pytest` run in the Python that runs refsim. The command has this process's input and output. Raises
     RefsimError `missing-argument` and `stand-ins-did-not-start` (exit 4).
     run_program(["python", "-c", "pass"], Settings()).exit_code is 0.
     """
@@ -64,7 +66,7 @@ def run_program(command: Sequence[str], settings: Settings) -> ProgramRun:
 
 
 def _resolved(command: Sequence[str]) -> list[str]:
-    """The words of a command with the program found: python and pytest are this Python's."""
+    """Return a command with its program resolved: python and pytest become this Python's, a .py file runs in it."""
     first, *rest = command
     if first in _PYTHON:
         return [sys.executable, *rest]
@@ -96,8 +98,10 @@ def _environment(folder: Path) -> dict[str, str]:
 
 
 def _waited(words: list[str], environment: dict[str, str]) -> tuple[int, bool]:
-    """The exit code of a command, 128 + n of one that signal n ended; and whether Ctrl-C was pressed, which reaches it too: it
-    ends first, and what it did is reported."""
+    """Run a command; return its exit code (128 + n where signal n ended it) and whether Ctrl-C was pressed.
+
+    Ctrl-C reaches the command too: the command ends first, and what it did is still reported.
+    """
     is_interrupted = False
     into = None if _is_a_file(sys.stdout) else subprocess.PIPE
     try:
@@ -120,7 +124,7 @@ def _waited(words: list[str], environment: dict[str, str]) -> tuple[int, bool]:
 
 
 def _is_a_file(stream: TextIO) -> bool:
-    """Whether a process can write to a stream itself: one in a notebook, or in a test, has no file."""
+    """Return whether a process can write to a stream directly; a stream of a notebook or a test has no file."""
     try:
         return stream.fileno() >= 0
     except (AttributeError, OSError):

@@ -1,4 +1,4 @@
-"""What the simulated GPU says of itself when a package asks by the driver's numbers of attributes."""
+"""What the simulated GPU reports about itself when a package asks for a device attribute by the driver's number."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,12 +11,12 @@ from refsim.standins.session import GpuSession
 
 MEMORY_BYTES = MAX_BYTES
 DRIVER_VERSION = 13000
-"""What cuDriverGetVersion would say: the CUDA release whose PTX and headers the simulator follows."""
+"""The result of cuDriverGetVersion: the CUDA release whose PTX and headers the simulator follows."""
 _CONSTANT_BYTES = 64 << 10
 
 
 def _doubles(session: GpuSession) -> int:
-    """How many times more results in float32 than in float64 a multiprocessor has in a cycle."""
+    """Return how many times more float32 than float64 results a multiprocessor computes per cycle."""
     known = {(8, 0): 2, (8, 6): 64, (8, 7): 64, (8, 9): 64, (9, 0): 2, (10, 0): 2, (12, 0): 64}.get(session.capability)
     if known is None:
         raise session.unsupported(f"CU_DEVICE_ATTRIBUTE_SINGLE_TO_DOUBLE_PRECISION_PERF_RATIO of {session.target}")
@@ -25,7 +25,7 @@ def _doubles(session: GpuSession) -> int:
 
 @dataclass(frozen=True)
 class Attribute:
-    """A device attribute: its name in the driver behind CU_DEVICE_ATTRIBUTE_, its number, and its value."""
+    """A device attribute: its name in the driver after CU_DEVICE_ATTRIBUTE_, its number, and its value."""
 
     name: str
     number: int
@@ -71,7 +71,7 @@ _BY_NUMBER = {row.number: row for row in ATTRIBUTES}
 
 
 def attribute(session: GpuSession, number: int, asker: str) -> int:
-    """The value of a device attribute; one that the simulated GPU has no truth about is refused by its number."""
+    """Return a device attribute by its number; raise UnsupportedError for a number without a value here."""
     row = _BY_NUMBER.get(int(number))
     if row is None:
         raise session.unsupported(f"{asker} of attribute {int(number)}")
@@ -79,7 +79,7 @@ def attribute(session: GpuSession, number: int, asker: str) -> int:
 
 
 def attribute_named(session: GpuSession, name: str, asker: str) -> int:
-    """The value of a device attribute by its name in any case: multiprocessor_count."""
+    """Return a device attribute by its name in any case (multiprocessor_count); UnsupportedError for others."""
     row = next((each for each in ATTRIBUTES if each.name == name.upper()), None)
     if row is None:
         raise session.unsupported(f"{asker}.{name}")
@@ -87,5 +87,5 @@ def attribute_named(session: GpuSession, name: str, asker: str) -> int:
 
 
 def device_name(session: GpuSession) -> str:
-    """refsim simulated sm_90a."""
+    """Return the name of the simulated GPU: refsim simulated sm_90a."""
     return f"refsim simulated {session.target}"

@@ -1,4 +1,4 @@
-"""What a process did on the simulated GPU, as data: kernels, what was refused, memory, the tests that asked for it."""
+"""What a process did on the simulated GPU, as data: kernels, refused functions, memory, and tests."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
@@ -9,7 +9,7 @@ from refsim.errors import RefsimError
 
 
 class Fidelity(StrEnum):
-    """What the launches of a kernel were, the gravest first: found wrong, not done, bits that are open or another chip's."""
+    """The status of a kernel, the gravest first: wrong, refused, unspecified bits, or unverified on this target."""
 
     FINDING = "finding"
     REFUSED = "refused"
@@ -19,9 +19,9 @@ class Fidelity(StrEnum):
 
 
 OUTCOMES = ("", "passed", "skipped", "failed")
-"""pytest's words for tests, the gravest last."""
+"""pytest's outcomes of a test, the gravest last."""
 KEPT = 8
-"""How many shapes of a kernel, and how many places of allocations, are told apart."""
+"""The most shapes of a kernel that are kept."""
 
 
 @dataclass
@@ -36,23 +36,25 @@ class Said:
 
     @classmethod
     def of(cls, error: RefsimError) -> "Said":
+        """Return the text of an error."""
         return cls(error.code, error.what, error.where, error.rule, error.help)
 
     def is_of(self, other: "Said") -> bool:
-        """Whether both are of one code and place."""
+        """Return whether two messages have equal codes and equal, known places."""
         return bool(self.where) and (self.code, self.where) == (other.code, other.where)
 
     @property
     def line(self) -> str:
+        """Return the message as one line: [code] what, at where."""
         return f"[{self.code}] {self.what}" + (f", at {self.where}" if self.where else "")
 
 
 @dataclass
 class KernelRecord:
-    """All launches of one entry of one module: `launches` of them, `shapes` their grids and blocks, the first few.
+    """All launches of one entry of one module: `launches` counts them, `shapes` holds the first grids and blocks.
 
-    `inexact` and `assumed` are statements whose bits are open (or ptxas's choice), or another chip's; `findings`
-    what checks recorded or stopped at, `refused` what the simulator does not do.
+    `inexact` lists statements whose bits are unspecified (or ptxas's choice), `assumed` statements unverified on
+    this target; `findings` what checks recorded or stopped at, `refused` what the simulator does not do.
     """
 
     name: str
@@ -70,7 +72,7 @@ class KernelRecord:
 
     @property
     def status(self) -> Fidelity:
-        """The gravest word that is true of any launch."""
+        """Return the gravest status of any launch."""
         true = {
             Fidelity.FINDING: self.findings,
             Fidelity.REFUSED: self.refused,
@@ -80,7 +82,7 @@ class KernelRecord:
         return next((word for word, said in true.items() if said), Fidelity.EXACT)
 
     def took(self, shape: str, threads: int, seconds: float) -> None:
-        """One launch more."""
+        """Add one launch with its shape, its number of threads and its seconds."""
         self.launches += 1
         self.threads += threads
         self.seconds += seconds
@@ -88,7 +90,7 @@ class KernelRecord:
             self.shapes.append(shape)
 
     def merge(self, other: "KernelRecord") -> None:
-        """What another process saw of the same kernel."""
+        """Add what another process recorded for the same kernel."""
         for name in ("launches", "threads", "seconds"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         for name in ("shapes", "inexact", "assumed", "findings", "warnings", "refused"):
@@ -97,10 +99,10 @@ class KernelRecord:
 
 @dataclass
 class TestRecord:
-    """What one test of pytest asked of the GPU; `held_bytes` it allocated and did not give back.
+    """What one test of pytest did on the GPU; it left `held_bytes` allocated.
 
-    `findings` are lines, `[race] sum: st.shared.f32 at PTX line 102 (source.cu:4), ...`; `refused` are codes and names. `outcome`
-    is pytest's word for it, with what it said of a failure.
+    `findings` are lines, such as `[race] sum: st.shared.f32 at PTX line 102 (source.cu:4), ...`; `refused` are
+    codes and names. `outcome` is pytest's, and `said` the last line of a failure.
     """
 
     launches: int = 0
@@ -111,9 +113,10 @@ class TestRecord:
     outcome: str = ""
     said: str = ""
 
-    __test__ = False  # pytest takes a class of this name for a group of tests
+    __test__ = False  # else pytest collects a class of this name as tests
 
     def merge(self, other: "TestRecord") -> None:
+        """Add what another process recorded for the same test."""
         for name in ("launches", "inexact", "held_bytes"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         for name in ("findings", "refused"):
@@ -121,19 +124,19 @@ class TestRecord:
         self.ended(other.outcome, other.said)
 
     def ended(self, outcome: str, said: str = "") -> None:
-        """A part of it, or the test in another process, ended so: of several words the gravest is its own."""
+        """Set the outcome of a phase of the test, or of the test in another process; the gravest outcome is kept."""
         if OUTCOMES.index(outcome) > OUTCOMES.index(self.outcome):
             self.outcome, self.said = outcome, said
 
     @property
     def asked(self) -> bool:
-        """Whether it asked anything of the GPU."""
+        """Return whether the test used the GPU in any way."""
         return bool(self.launches or self.findings or self.refused or self.held_bytes)
 
 
 @dataclass
 class HeldMemory:
-    """Device memory that nobody gave back: the package that allocated it, the line of the program, how much."""
+    """Device memory that was never freed: the package that allocated it, the program's line, allocations and bytes."""
 
     package: str
     place: str
@@ -143,9 +146,9 @@ class HeldMemory:
 
 @dataclass
 class RunRecord:
-    """What one process did; `refused` counts the functions that were asked for and are not simulated, by their names, and
-    `by_host` those that the host computed, whose bits need not be a GPU's; `found` and `warned` are what the program's own
-    calls did wrong, apart from its kernels: memory freed twice, copies that leave an allocation or read what nobody wrote."""
+    """What one process did. `refused` counts functions that are not simulated, by name; `by_host` counts functions that
+    the host computed, whose bits need not be a GPU's. `found` and `warned` hold mistakes of the program's own calls,
+    outside its kernels: memory freed twice, copies that leave an allocation, reads of uninitialized memory."""
 
     target: str
     kernels: list[KernelRecord] = field(default_factory=list)
@@ -160,25 +163,26 @@ class RunRecord:
     warned: list[Said] = field(default_factory=list)
 
     def to_json(self) -> dict[str, Any]:
-        """Itself as JSON holds it, with the status of each kernel."""
+        """Return the record as a JSON object, with the status of each kernel."""
         found = asdict(self)
         for said, kernel in zip(found["kernels"], self.kernels, strict=True):
             said["status"] = kernel.status
         return found
 
     def count(self, status: str) -> int:
+        """Return how many kernels have a status."""
         return sum(kernel.status == status for kernel in self.kernels)
 
 
 def add(known: list[Any], more: Iterable[Any]) -> None:
-    """What is not there yet, in order; of what was said of one place by one code the first is kept, whatever the address."""
+    """Append what is not known yet, in order; of messages with one code and one place only the first is kept."""
     for each in more:
         if not any(each == other or (isinstance(each, Said) and each.is_of(other)) for other in known):
             known.append(each)
 
 
 def of_json(found: dict[str, Any]) -> RunRecord:
-    """What `to_json` wrote."""
+    """Return the record that `to_json` wrote."""
     kernels = []
     for row in found["kernels"]:
         lists = {name: [Said(**said) for said in row[name]] for name in ("findings", "warnings", "refused")}
@@ -190,7 +194,7 @@ def of_json(found: dict[str, Any]) -> RunRecord:
 
 
 def merged(records: Sequence[RunRecord], target: str) -> RunRecord:
-    """The processes of one run as one; the peak is the largest of any."""
+    """Return the records of all processes of a run as one; the peak is the largest of any process."""
     whole = RunRecord(target)
     known: dict[tuple[str, str, str], KernelRecord] = {}
     for record in records:

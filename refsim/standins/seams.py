@@ -1,7 +1,7 @@
-"""Which modules a stand-in takes the place of, and the import hook that puts it there.
+"""The modules that stand-ins replace, and the import hook that replaces them.
 
-One row a module. A row of a package whose other modules have no row stands for the whole package: what is not there is
-refused by its name, whether the package is installed or not.
+One entry per module. An entry of a package whose other modules have no entry stands for the whole package: every
+other module is refused by its name, whether the package is installed or not.
 """
 
 import importlib
@@ -18,7 +18,7 @@ from refsim.standins.session import current
 
 @dataclass(frozen=True)
 class Seam:
-    """A module of somebody's, and the one of refsim that is imported in its place; `whole`: no other below it is let in."""
+    """A module of another package, and refsim's module in its place; `whole` refuses all its other submodules."""
 
     name: str
     module: str
@@ -57,7 +57,7 @@ SEAMS = (
 
 @dataclass(frozen=True)
 class Hook:
-    """A module that stays its own, and a function of refsim that is called with it once it is imported."""
+    """A module that stays as it is, and a function of refsim that is called with the module once it is imported."""
 
     name: str
     module: str
@@ -79,30 +79,32 @@ _BY_NAME = {row.name: row for row in SEAMS}
 _OF_MODULES = {row.module: row.name for row in SEAMS}
 _WHOLE = tuple(f"{row.name}." for row in SEAMS if row.whole)
 _ABSENT = ("cupy_backends",)
-"""Packages that come with one of these, and have no module here."""
+"""Packages that are installed with one of these packages and have no stand-in."""
 
 
 class StandInLoader(Loader):
-    """Gives a module of refsim under another name: one object under both, so that its classes are one."""
+    """Load a module of refsim under another name: one object under both names, so that its classes exist once."""
 
     def __init__(self, row: Seam) -> None:
         self.row = row
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
+        """Return refsim's module, imported under its own name."""
         made = importlib.import_module(self.row.module)
         self.own = made.__spec__
         return made
 
     def exec_module(self, module: ModuleType) -> None:
-        module.__spec__ = self.own  # the import system has put the other name's there
+        module.__spec__ = self.own  # the import system has stored the spec of the other name
 
 
 class StandInFinder(MetaPathFinder):
-    """Finds stand-ins before anything that is installed, and refuses what belongs to their packages and is not simulated."""
+    """Find stand-ins before anything that is installed, and refuse modules of their packages that are not simulated."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
+        """Return the spec of a stand-in or a hooked module; ImportError for what is not simulated, None for others."""
         row = _BY_NAME.get(fullname)
         if row is not None:
             inner = any(name.startswith(f"{fullname}.") for name in _BY_NAME)
@@ -122,7 +124,7 @@ class StandInFinder(MetaPathFinder):
 
 
 class HookLoader(Loader):
-    """Imports a module as it is, then calls the hook."""
+    """Import a module as it is, then call the hook."""
 
     def __init__(self, inner: Loader, row: Hook) -> None:
         self.inner, self.row = inner, row
@@ -131,6 +133,7 @@ class HookLoader(Loader):
         return self.inner.create_module(spec)
 
     def exec_module(self, module: ModuleType) -> None:
+        """Execute the module, then call the hook with it."""
         self.inner.exec_module(module)
         getattr(importlib.import_module(self.row.module), self.row.function)(module)
 
@@ -143,7 +146,7 @@ def _hooked(row: Hook, path: Sequence[str] | None) -> ModuleSpec | None:
 
 
 def install() -> None:
-    """Put the stand-ins before everything else that is imported from now on; RefsimError `seam-too-late`."""
+    """Put the stand-ins before everything that is imported from now on; RefsimError `seam-too-late`."""
     late = [row.name for row in (*SEAMS, *HOOKS) if row.name in sys.modules]
     if late:
         raise RefsimError("seam-too-late", f"{late[0]} is imported already", rule="stand-ins come before the program")
@@ -151,7 +154,7 @@ def install() -> None:
 
 
 def refuse(package: str, name: str) -> Exception:
-    """What a stand-in's module raises for a name that it does not have: private names are no function of the package."""
+    """Return the exception for a name that a stand-in lacks: AttributeError if private, else UnsupportedError."""
     if name.startswith("_") or f"{package}.{name}" in _BY_NAME:  # `from package import module` asks first, then imports
         return AttributeError(name)
     return current().unsupported(f"{package}.{name}")

@@ -1,6 +1,6 @@
-"""One simulated GPU for a whole process: modules, launches, and a record of all that was done on it.
+"""One simulated GPU for a whole process: modules, launches, and a record of everything that was done on it.
 
-Stand-ins share it (`current()`), so that memory of one package is memory of another's kernels.
+Stand-ins share it (`current()`), so that kernels of one package can use memory of another package.
 """
 
 import gc
@@ -30,15 +30,15 @@ _BINARIES = {b"\x7fELF": "a cubin", b"\x50\xed\x55\xba": "a fat binary"}
 
 
 class UnsupportedError(RefsimError, AttributeError, NotImplementedError):
-    """Something of a package that the simulated GPU does not do; `what` names it."""
+    """A function of a package that the simulated GPU does not support; `what` holds its name."""
 
     __hash__ = Exception.__hash__
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What a run was asked for: the target, one schedule and its seed, the limits of a launch and of a test in seconds,
-    checks that are not made, and `arithmetic` as `Program.launch` takes it."""
+    """The options of a run: target, schedule and its seed, time limits of a launch and of a test in seconds, checks
+    that are off (`without`), and `arithmetic` as `Program.launch` takes it."""
 
     target: str = "sm_90a"
     policy: SchedulePolicy = "eager"
@@ -58,7 +58,7 @@ class Settings:
 
 @dataclass
 class GpuSession:
-    """The simulated GPU of a process and what was done on it; `own` is what stand-ins keep there, by names of theirs."""
+    """The simulated GPU of a process and what was done on it; stand-ins keep their own objects in `own`, by name."""
 
     settings: Settings = field(default_factory=Settings)
     memory: DeviceMemory = field(default_factory=DeviceMemory)
@@ -82,7 +82,7 @@ class GpuSession:
 
     @property
     def capability(self) -> tuple[int, int]:
-        """(9, 0) for sm_90a."""
+        """Return the compute capability as (major, minor): (9, 0) for sm_90a."""
         major, minor = divmod(target_named(self.target).number, 10)
         return major, minor
 
@@ -91,11 +91,11 @@ class GpuSession:
         return limits_of(self.target)
 
     def compiled(self, source: str, options: Sequence[str] = (), target: str = "", **more: Any) -> str:
-        """PTX of CUDA C++ by NVRTC, for the run's target or another; RefsimError `compile-error` with the log."""
+        """Return NVRTC's PTX of CUDA C++ for the run's target or `target`; RefsimError `compile-error` has the log."""
         return compiled(KernelCode(source=source, options=tuple(options), **more), target or self.target).text
 
     def load(self, image: bytes | str, package: str) -> "SimulatedModule":
-        """A module with variables of its own; `image` is PTX. RefsimError `bad-file` for machine code."""
+        """Load PTX as a module with its own variables; RefsimError `bad-file` for machine code."""
         self.memory.begun()
         text = ptx_text(image)
         if text not in self.programs:
@@ -107,7 +107,7 @@ class GpuSession:
         return SimulatedModule(self, program, package)
 
     def unsupported(self, name: str, why: str = "", help: str = "") -> UnsupportedError:
-        """The error for something of a package that is not simulated, by its name; the report counts it."""
+        """Return the error for a function that is not simulated, by its name, and count it in the report."""
         self.refused[name] = self.refused.get(name, 0) + 1
         self._of_test("refused", name)
         return UnsupportedError(
@@ -115,12 +115,12 @@ class GpuSession:
         )
 
     def answered_by_host(self, name: str) -> None:
-        """A function of a package was computed by the host, whose bits need not be those of the package's kernels."""
+        """Count a function that the host computed: its bits need not be the bits of the package's kernels."""
         self.by_host[name] = self.by_host.get(name, 0) + 1
 
     def record(self) -> RunRecord:
-        """What was done up to now."""
-        gc.collect()  # objects in circles give their memory back as others do
+        """Return the record of everything done up to now."""
+        gc.collect()  # objects in reference cycles free their memory too
         memory = self.memory
         kernels = list(self.kernels.values())
         return RunRecord(
@@ -138,7 +138,7 @@ class GpuSession:
         )
 
     def tell(self, error: RefsimError, *, is_wrong: bool = True) -> None:
-        """What the program itself did wrong, or perhaps: a finding or a warning apart from kernels, and of the test."""
+        """Record a mistake of the program outside kernels as a finding, or as a warning (`is_wrong=False`)."""
         if error.code in self.settings.without:
             return
         add(self.found if is_wrong else self.warned, [Said.of(error)])
@@ -146,18 +146,18 @@ class GpuSession:
             self._of_test("findings", f"[{error.code}] {error.what}, at {error.where}")
 
     def forget(self) -> None:
-        """Nothing was done yet: a child by fork begins so. Memory stays, which its parent has told of."""
+        """Clear the record, as a child by fork does; memory stays, which the parent reports."""
         for known in (self.kernels, self.refused, self.tests, self.by_host, self.found, self.warned):
             known.clear()
         self.memory.forget()
 
     def test(self) -> TestRecord | None:
-        """The record of the test that pytest runs now."""
+        """Return the record of the test that pytest runs now; None outside a test."""
         name = os.environ.get(TEST_VARIABLE, "").rpartition(" (")[0]
         return self.tests.setdefault(name, TestRecord()) if name else None
 
     def _ended(self, record: KernelRecord, error: RefsimError) -> None:
-        """A launch ended with an error: the test has it."""
+        """Record in the running test that a launch ended with an error."""
         if (test := self.test()) is not None:
             test.launches += 1
             if is_fault(error):
@@ -172,22 +172,22 @@ class GpuSession:
 
 @dataclass
 class SimulatedModule:
-    """A module on the simulated GPU: its entries can be launched, its variables have addresses."""
+    """A module loaded on the simulated GPU: its entries can be launched, its variables have addresses."""
 
     session: GpuSession
     program: Program
     package: str
 
     def entry(self, name: str) -> str:
-        """The entry of a name in PTX or C++; RefsimError `unknown-entry` with the nearest."""
+        """Return the PTX entry with a PTX or C++ name; RefsimError `unknown-entry` lists the nearest names."""
         return self.program.code(name).function.name
 
     def parameter_sizes(self, entry: str) -> tuple[int, ...]:
-        """Bytes of each parameter of an entry."""
+        """Return the size in bytes of each parameter of an entry."""
         return tuple(each.size for each in self.program.entries[entry])
 
     def variable(self, name: str) -> tuple[int, int]:
-        """Address and bytes of a global or constant variable, by its name in PTX; RefsimError `unknown-symbol`."""
+        """Return address and bytes of a global or constant variable by its PTX name; RefsimError `unknown-symbol`."""
         memory = self.session.memory.memory
         for function in self.program.module.functions.values():
             if function.is_entry:
@@ -213,10 +213,11 @@ class SimulatedModule:
         programmatic: bool = False,
         known: Sequence[CompilerDefect] = (),
     ) -> list[str]:
-        """Run an entry; what its threads printed. `args` are bytes or NumPy scalars of the parameters' sizes, `known` the
-        defects of the compiler that made it, which are warnings.
+        """Run an entry and return what its threads printed.
 
-        Findings that do not stop a kernel are recorded. A fault and a refusal are recorded and raised, as RefsimError.
+        `args` are bytes or NumPy scalars of the parameters' sizes. `known` are the defects of the compiler that made
+        the entry; their findings become warnings. Findings that do not stop a kernel are recorded. A fault and a
+        refusal are recorded and raised, as RefsimError.
         """
         session, settings = self.session, self.session.settings
         record = self._record(entry)
@@ -272,7 +273,7 @@ def _line(record: KernelRecord, error: RefsimError) -> str:
 
 
 def _shape(grid: Extents, block: Extents) -> tuple[str, int]:
-    """A launch's extents in words, and its threads; 0 of what are none, which the launch refuses."""
+    """Return grid and block as text, and the number of threads: 0 for extents that the launch will refuse."""
     try:
         sizes = [np.atleast_1d(np.asarray(each, np.int64)) for each in (grid, block)]
     except (TypeError, ValueError, OverflowError):
@@ -282,7 +283,7 @@ def _shape(grid: Extents, block: Extents) -> tuple[str, int]:
 
 
 def ptx_text(image: bytes | str) -> str:
-    """The PTX of an image as a driver takes it: text, perhaps with a zero behind it."""
+    """Return the PTX text of an image as a driver takes it, without zero bytes at its end; RefsimError `bad-file`."""
     raw = image.encode() if isinstance(image, str) else bytes(image)
     what = next((word for magic, word in _BINARIES.items() if raw.startswith(magic)), "")
     if what or b".version" not in raw:
@@ -300,13 +301,13 @@ _CURRENT: list[GpuSession] = []
 
 
 def current() -> GpuSession:
-    """The session of this process; begun with the usual settings where nobody began one."""
+    """Return the session of this process; it begins with default settings where none was begun."""
     if not _CURRENT:
         _CURRENT.append(GpuSession())
     return _CURRENT[0]
 
 
 def begin(settings: Settings) -> GpuSession:
-    """The session of this process with settings of its own, in place of any other."""
+    """Begin a new session of this process with the given settings, in place of any other, and return it."""
     _CURRENT[:] = [GpuSession(settings)]
     return _CURRENT[0]

@@ -1,5 +1,5 @@
-"""What happens in a program that `refsim run` starts, before its first line: stand-ins are put in place, and at its end
-its record is written. The folder named by REFSIM_RUN holds the settings, and gets a file of each process."""
+"""What happens in a program that `refsim run` starts: stand-ins are installed before its first line, and its record is
+written at its end. The folder in the variable REFSIM_RUN holds the settings, and gets one file per process."""
 
 import atexit
 import json
@@ -19,19 +19,19 @@ if TYPE_CHECKING:
 VARIABLE = "REFSIM_RUN"
 SETTINGS = "settings.json"
 RECORD, STARTED, USED = "process-{}.json", "started-{}", "used-{}"
-"""A process that started, one that used its GPU, what it did; {} names the process, as one program may follow another in it."""
+"""Files for a process's record, its start and its use of the GPU; {} is a unique name, as a process may call exec."""
 _ENDS = ("_exit", "execv", "execve")
-"""Functions of os behind which nothing of this program runs, not even what waits for its end."""
+"""Functions of os after which no code of this program runs, not even handlers of atexit."""
 
 
 def is_started() -> bool:
-    """Whether this process belongs to a run."""
+    """Return whether this process belongs to a run of `refsim run`."""
     return VARIABLE in os.environ
 
 
 @dataclass
 class RecordKeeper:
-    """Writes what a process did into a folder, as often as it seems to end; a child by fork has a record of its own."""
+    """Writes what a process did into a folder when the process seems to end; a child by fork has its own record."""
 
     folder: Path
     session: "GpuSession"
@@ -39,25 +39,25 @@ class RecordKeeper:
     is_used: bool = False
 
     def begin(self) -> None:
-        """From now on there is this process."""
+        """Mark in the folder that this process started."""
         with suppress(OSError):
             (self.folder / STARTED.format(self.name)).touch()
 
     def use(self) -> None:
-        """It uses the GPU: should it never write its record, that is told."""
+        """Mark that this process uses the GPU, so that a missing record is reported."""
         if not self.is_used:
             self.is_used = True
             with suppress(OSError):
                 (self.folder / USED.format(self.name)).touch()
 
     def forked(self) -> None:
-        """This is a child by fork: what its parent did is not its own."""
+        """Start a record of its own for a child by fork, without what its parent did."""
         self.session.forget()
         self.name, self.is_used = uuid4().hex, False
         self.begin()
 
     def write(self) -> None:
-        """The record as it is now; nothing where the run is over and its folder gone."""
+        """Write the current record; do nothing where the run is over and its folder is gone."""
         made = self.folder / RECORD.format(self.name)
         unfinished = made.with_suffix(".part")
         with suppress(FileNotFoundError):
@@ -65,7 +65,7 @@ class RecordKeeper:
             unfinished.replace(made)
 
     def before(self, module: ModuleType, name: str) -> None:
-        """Write before a function of a module that never returns."""
+        """Replace a function of a module that never returns, so that the record is written before it."""
         theirs: Callable[..., Any] = getattr(module, name)
 
         def call(*args: Any, **kwargs: Any) -> Any:
@@ -75,7 +75,7 @@ class RecordKeeper:
         setattr(module, name, call)
 
     def on_termination(self) -> None:
-        """Write when the process is asked to end, unless the program has something to do then: it ends as it would have."""
+        """Write the record on SIGTERM and end as usual, unless the program has its own handler."""
 
         def end(number: int, frame: FrameType | None) -> None:
             self.write()
@@ -87,7 +87,7 @@ class RecordKeeper:
 
 
 def start() -> None:
-    """Begin the session of this process as the folder says; nothing where no run asked for it."""
+    """Begin the session of this process from the folder's settings; do nothing outside a run."""
     folder = os.environ.get(VARIABLE)
     if not folder:
         return

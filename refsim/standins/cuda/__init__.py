@@ -1,1 +1,1 @@
-"""cuda.bindings and cuda.core on the simulated GPU: their names replaced once they are imported, as numba-cuda uses them."""
+"""cuda.bindings and cuda.core on the simulated GPU: their names are replaced after import, as numba-cuda uses them."""

@@ -1,4 +1,4 @@
-"""cuda.bindings.driver: its types and constants stay, every function is the simulated GPU's or is refused by its name."""
+"""cuda.bindings.driver: types and constants stay; functions run on the simulated GPU or are refused by name."""
 
 import ctypes
 import itertools
@@ -18,7 +18,7 @@ from refsim.standins.session import UnsupportedError, current
 
 PACKAGE_NAME = "cuda.bindings"
 CONTEXT = 0x51
-"""The handle of the one context there is."""
+"""The handle of the only context."""
 _INVALID, _FAULT = "CUDA_ERROR_INVALID_VALUE", "CUDA_ERROR_LAUNCH_FAILED"
 _STATUS = {
     "out-of-memory": "CUDA_ERROR_OUT_OF_MEMORY",
@@ -28,12 +28,12 @@ _STATUS = {
     "unknown-symbol": "CUDA_ERROR_NOT_FOUND",
     "bad-file": "CUDA_ERROR_INVALID_IMAGE",
 }
-"""What the driver answers where the simulated GPU says a code."""
+"""The driver's status for each error code of the simulated GPU."""
 _FUNCTION = re.compile(r"cu[A-Z]\w*")
 
 
 class DriverCalls(ModuleCalls):
-    """Functions of the driver by their names; each returns its results, the status is put before them by `answered`."""
+    """Functions of the driver by their names. Each returns its results; `answered` puts the status before them."""
 
     def __init__(self, types: ModuleType) -> None:
         super().__init__()
@@ -44,7 +44,7 @@ class DriverCalls(ModuleCalls):
         self.pinned: dict[int, Any] = {}
 
     def cuInit(self, flags: int) -> None:  # noqa: N802 - names of the driver
-        """Nothing is to be done."""
+        """Do nothing: the simulated driver needs no start."""
 
     def cuDriverGetVersion(self) -> int:  # noqa: N802
         return DRIVER_VERSION
@@ -62,7 +62,7 @@ class DriverCalls(ModuleCalls):
         return attribute(current(), int(number), "cuda.bindings.driver.cuDeviceGetAttribute")
 
     def cuDevicePrimaryCtxRelease(self, device: Any) -> None:  # noqa: N802
-        """The context stays."""
+        """Do nothing: the context stays."""
 
     def cuDevicePrimaryCtxReset(self, device: Any) -> None:  # noqa: N802
         self.contexts.clear()
@@ -96,7 +96,7 @@ class DriverCalls(ModuleCalls):
         return self.types.CUdevice(0)
 
     def cuCtxSynchronize(self) -> None:  # noqa: N802
-        """Everything has happened."""
+        """Return at once: every call has completed when it returns."""
 
     def cuMemGetInfo(self) -> tuple[int, int]:  # noqa: N802
         return MEMORY_BYTES - current().memory.live_bytes, MEMORY_BYTES
@@ -108,6 +108,7 @@ class DriverCalls(ModuleCalls):
         current().memory.free(int(address))
 
     def cuMemHostAlloc(self, size: int, flags: int) -> int:  # noqa: N802
+        """Return the address of new host memory; mapped memory is refused."""
         if flags & self.types.CU_MEMHOSTALLOC_DEVICEMAP:
             raise current().unsupported("cuda.bindings.driver.cuMemHostAlloc", "mapped memory of the host")
         room = ctypes.create_string_buffer(int(size))
@@ -118,11 +119,12 @@ class DriverCalls(ModuleCalls):
         self.pinned.pop(int(address))
 
     def cuMemHostRegister(self, address: Any, size: int, flags: int) -> None:  # noqa: N802
+        """Do nothing, as host memory is never paged out here; mapped memory is refused."""
         if flags & self.types.CU_MEMHOSTREGISTER_DEVICEMAP:
             raise current().unsupported("cuda.bindings.driver.cuMemHostRegister", "mapped memory of the host")
 
     def cuMemHostUnregister(self, address: Any) -> None:  # noqa: N802
-        """Memory of the host is never paged out by this one."""
+        """Do nothing: host memory is never paged out here."""
 
     def cuMemcpyHtoD(self, to: Any, source: Any, size: int) -> None:  # noqa: N802
         current().memory.write(int(to), host_bytes(source, size))
@@ -155,12 +157,14 @@ class DriverCalls(ModuleCalls):
         self.cuMemsetD32(to, value, count)
 
     def cuMemGetAddressRange(self, address: Any) -> tuple[Any, int]:  # noqa: N802
+        """Return address and bytes of the allocation that holds an address."""
         found = current().memory.allocation_of(int(address))
         if found is None:
             raise RefsimError("bad-address", f"{int(address):#x} lies in no allocation")
         return self.types.CUdeviceptr(found.address), found.size
 
     def cuPointerGetAttribute(self, number: Any, address: Any) -> Any:  # noqa: N802
+        """Return an address as its own device pointer; other attributes are refused."""
         names = self.types.CUpointer_attribute
         if int(number) != int(names.CU_POINTER_ATTRIBUTE_DEVICE_POINTER):
             raise current().unsupported(f"cuda.bindings.driver.cuPointerGetAttribute({int(number)})")
@@ -172,13 +176,13 @@ class DriverCalls(ModuleCalls):
         return self.types.CUstream(next(self.handles))
 
     def cuStreamDestroy(self, stream: Any) -> None:  # noqa: N802
-        """Nothing waits in it."""
+        """Do nothing: no work waits in a stream."""
 
     def cuStreamSynchronize(self, stream: Any) -> None:  # noqa: N802
-        """Everything has happened."""
+        """Return at once: every call has completed when it returns."""
 
     def cuStreamWaitEvent(self, stream: Any, event: Any, flags: Any) -> None:  # noqa: N802
-        """Everything has happened."""
+        """Return at once: every call has completed when it returns."""
 
     def cuEventCreate(self, flags: Any) -> Any:  # noqa: N802
         return self.types.CUevent(next(self.handles))
@@ -190,10 +194,10 @@ class DriverCalls(ModuleCalls):
         self.events[int(event)] = perf_counter()
 
     def cuEventQuery(self, event: Any) -> None:  # noqa: N802
-        """Everything has happened."""
+        """Report the event as complete."""
 
     def cuEventSynchronize(self, event: Any) -> None:  # noqa: N802
-        """Everything has happened."""
+        """Return at once: every call has completed when it returns."""
 
     def cuEventElapsedTime(self, start: Any, end: Any) -> float:  # noqa: N802
         return (self.events[int(end)] - self.events[int(start)]) * 1e3
@@ -206,13 +210,13 @@ class DriverCalls(ModuleCalls):
         Image.by_handle.pop(int(library), None)
 
     def cuProfilerStart(self) -> None:  # noqa: N802
-        """There is no profile."""
+        """Do nothing: there is no profile."""
 
     def cuProfilerStop(self) -> None:  # noqa: N802
-        """There is no profile."""
+        """Do nothing: there is no profile."""
 
     def answered(self, name: str) -> Callable[..., tuple[Any, ...]]:
-        """A function as cuda.bindings has it: the status, then what it returns."""
+        """Return a function as cuda.bindings has it: it returns the status, then the results."""
         function = getattr(self, name)
         status = self.types.CUresult
 
@@ -223,7 +227,7 @@ class DriverCalls(ModuleCalls):
                 raise
             except RefsimError as error:
                 if error.kind is Kind.MISSING and error.code not in _STATUS:
-                    raise  # what is not simulated is no status
+                    raise  # a function that is not simulated raises instead of returning a status
                 return (getattr(status, _STATUS.get(error.code, _FAULT if is_fault(error) else _INVALID)), None)
             except (KeyError, IndexError):
                 return (status.CUDA_ERROR_INVALID_HANDLE, None)

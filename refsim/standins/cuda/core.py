@@ -1,4 +1,4 @@
-"""cuda.core: device, streams, buffers, views of memory and launches, put in the place of its own once it is imported."""
+"""cuda.core: device, streams, buffers, views of memory and launches, which replace the package's own after import."""
 
 import ctypes
 import functools
@@ -23,14 +23,14 @@ from refsim.standins.session import current
 
 
 class ComputeCapability(NamedTuple):
-    """(9, 0) for sm_90a."""
+    """The compute capability: (9, 0) for sm_90a."""
 
     major: int
     minor: int
 
 
 class CoreStream:
-    """A stream: what it is given has happened."""
+    """A stream, in which every call has completed when it returns."""
 
     def __init__(self, handle: int = 0) -> None:
         self.handle = handle
@@ -43,25 +43,26 @@ class CoreStream:
         return 0, self.handle
 
     def sync(self) -> None:
-        """Everything has happened."""
+        """Return at once: every call has completed when it returns."""
 
     def record(self, event: "CoreEvent | None" = None, options: Any = None) -> "CoreEvent":
+        """Record the host's time in an event, by default a new one, and return the event."""
         made = event or CoreEvent()
         made.at = perf_counter()
         return made
 
     def wait(self, event_or_stream: Any) -> None:
-        """It has happened."""
+        """Return at once: every event is complete."""
 
     def close(self) -> None:
-        """Nothing waits in it."""
+        """Do nothing: no work waits in a stream."""
 
     def __getattr__(self, name: str) -> Any:
         raise _unknown("Stream", name)
 
 
 class CoreEvent:
-    """A moment; times between two are the simulator's own, not a GPU's."""
+    """A moment in time; differences are times of the simulator, not of a GPU."""
 
     is_done = True
 
@@ -69,13 +70,13 @@ class CoreEvent:
         self.handle, self.at = id(self), 0.0
 
     def sync(self) -> None:
-        """It has happened."""
+        """Return at once: every event is complete."""
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: an event holds no resource."""
 
     def __sub__(self, other: "CoreEvent") -> float:
-        """Milliseconds from the other to this one."""
+        """Return the milliseconds from the other event to this one."""
         return (self.at - other.at) * 1e3
 
     def __getattr__(self, name: str) -> Any:
@@ -83,7 +84,7 @@ class CoreEvent:
 
 
 class CoreBuffer:
-    """Device memory: some that is somebody's, or an allocation that is given back with the object."""
+    """Device memory: a view of memory that something else owns, or an allocation that is freed with the object."""
 
     def __init__(self, address: int, size: int, is_own: bool = False) -> None:
         self.handle, self.size, self._memory = address, size, current().memory if is_own else None
@@ -93,6 +94,7 @@ class CoreBuffer:
         return CoreBuffer(int(ptr), int(size))
 
     def close(self, stream: Any = None) -> None:
+        """Free the memory if the buffer owns it."""
         memory, self._memory = self._memory, None
         if memory is not None:
             memory.free(self.handle)
@@ -100,7 +102,7 @@ class CoreBuffer:
     __del__ = close
 
     def copy_to(self, dst: "CoreBuffer | None" = None, *, stream: Any = None) -> "CoreBuffer":
-        """A copy in another buffer of the device, which is made if there is none."""
+        """Copy the bytes to another buffer of the device, by default a new one, and return that buffer."""
         made = (
             CoreBuffer(current().memory.allocate(self.size, images.CUDA_CORE), self.size, True) if dst is None else dst
         )
@@ -129,12 +131,12 @@ class CoreMemory:
 
 
 def _unknown(kind: str, name: str) -> Exception:
-    """What a class of cuda.core raises for a name that its stand-in does not have."""
+    """Return the exception for a name that the stand-in of a cuda.core class does not have."""
     return AttributeError(name) if name.startswith("_") else current().unsupported(f"cuda.core.{kind}.{name}")
 
 
 class CoreProperties:
-    """The attributes of the device, by their names in the driver in small letters."""
+    """The attributes of the device, by their lower-case names in the driver."""
 
     def __getattr__(self, name: str) -> int:
         if name.startswith("_"):
@@ -173,6 +175,7 @@ class CoreDevice:
         return device_name(current())
 
     def set_current(self, context: Any = None) -> None:
+        """Make the one context current unless a context is current."""
         from cuda.bindings import driver
 
         if not int(driver.cuCtxGetCurrent()[1]):
@@ -192,7 +195,7 @@ class CoreDevice:
         return CoreEvent()
 
     def sync(self) -> None:
-        """Everything has happened."""
+        """Return at once: every call has completed when it returns."""
 
     def __getattr__(self, name: str) -> Any:
         raise _unknown("Device", name)
@@ -203,7 +206,7 @@ _STREAMS = itertools.count(0x1001)
 
 @dataclass(frozen=True)
 class StridedLayout:
-    """Whether elements lie one behind another, and how many bytes apart they are."""
+    """Shape and strides of an array, and whether its elements are contiguous."""
 
     shape: tuple[int, ...]
     strides_in_bytes: tuple[int, ...]
@@ -247,29 +250,33 @@ class MemoryView:
 
     @property
     def strides(self) -> tuple[int, ...] | None:
-        """In elements; None where they lie one behind another."""
+        """Return the strides in elements; None for a contiguous array."""
         steps = self._layout.strides_in_bytes
         return None if self._layout.is_contiguous_c else tuple(step // self.dtype.itemsize for step in steps)
 
     @classmethod
     def from_array_interface(cls, obj: Any) -> "MemoryView":
+        """Return a view of an array of the host."""
         found = np.asarray(obj)
         return cls(found.ctypes.data, found.shape, found.strides, found.dtype, found, is_device=False)
 
     @classmethod
     def from_cuda_array_interface(cls, obj: Any, stream_ptr: Any = None) -> "MemoryView":
+        """Return a view of device memory that an object's __cuda_array_interface__ describes."""
         said = obj.__cuda_array_interface__
         kind = np.dtype(said.get("descr", said["typestr"]) if said["typestr"][1] == "V" else said["typestr"])
         return cls(said["data"][0], said["shape"], said.get("strides"), kind, obj, is_device=True)
 
     @classmethod
     def from_dlpack(cls, obj: Any, stream_ptr: Any = None) -> "MemoryView":
+        """Return a view of a NumPy array; other objects are refused."""
         if isinstance(obj, np.ndarray):
             return cls.from_array_interface(obj)
         raise current().unsupported("cuda.core.utils.StridedMemoryView.from_dlpack", f"of {type(obj).__name__}")
 
     @classmethod
     def from_any_interface(cls, obj: Any, stream_ptr: Any = None) -> "MemoryView":
+        """Return a view of device memory, or of a NumPy array."""
         if hasattr(obj, "__cuda_array_interface__"):
             return cls.from_cuda_array_interface(obj, stream_ptr)
         return cls.from_dlpack(obj, stream_ptr)
@@ -292,7 +299,7 @@ class CoreLaunchConfig:
 
 
 def core_launch(stream: Any, config: CoreLaunchConfig, kernel: images.CoreKernel, *args: Any) -> None:
-    """Run a kernel with arguments as cuda.core takes them."""
+    """Run a kernel with arguments as cuda.core takes them; print what its threads printed."""
     sizes = kernel.module.parameter_sizes(kernel.entry)
     if len(args) != len(sizes):
         raise RuntimeError(f"{kernel.entry} takes {len(sizes)} arguments, {len(args)} are given")
@@ -313,7 +320,7 @@ def core_launch(stream: Any, config: CoreLaunchConfig, kernel: images.CoreKernel
 
 @functools.cache
 def _cuda_error() -> type[Exception]:
-    """The error of cuda.core, as far as that of this version is found, which a RuntimeError is, too."""
+    """Return the error class of cuda.core, which is also a RuntimeError; RuntimeError where this version has none."""
     try:
         theirs = importlib.import_module("cuda.core._utils.cuda_utils").CUDAError
     except (ImportError, AttributeError):
@@ -322,7 +329,7 @@ def _cuda_error() -> type[Exception]:
 
 
 def _packed(argument: Any, size: int) -> bytes:
-    """An argument as bytes: numbers of ctypes and NumPy as they are, a Python int as a pointer, or as the kernel has it."""
+    """Return an argument as bytes: NumPy and ctypes numbers as they are, a Python int cut to the parameter's size."""
     if isinstance(argument, CoreBuffer):
         return int(argument.handle).to_bytes(8, "little")
     if isinstance(argument, bool | np.bool_):
@@ -357,7 +364,7 @@ REPLACED = {
 
 
 def take_place(module: ModuleType) -> None:
-    """Replace the names of cuda.core, just imported; those that would ask the driver are refused by name."""
+    """Replace the names of cuda.core, just imported; refuse by name whatever would call the driver."""
     for name in getattr(module, "__all__", ()):
         if name in REPLACED:
             setattr(module, name, REPLACED[name])

@@ -1,4 +1,4 @@
-"""Code as cuda.core holds it: images that are PTX, kernels in them, and a linker that has one of them to take."""
+"""Code objects of cuda.core: images that hold PTX, their kernels, and a linker that joins PTX."""
 
 import itertools
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ CUDA_CORE = "cuda.core"
 
 
 class KernelAttributes:
-    """What a kernel says of itself; registers are ptxas's to know, and None here."""
+    """The attributes of a kernel; the number of registers is None, as only ptxas knows it."""
 
     num_regs = None
     const_size_bytes = 0
@@ -41,7 +41,7 @@ class CoreKernel:
         CoreKernel.by_handle[self.handle] = self
 
     def ctas_per_sm(self, threads: int, shared_bytes: int) -> int:
-        """Blocks of so many threads, each with shared memory of its own besides the kernel's, that an SM holds at once."""
+        """Return how many blocks an SM holds at once; `shared_bytes` per block add to the kernel's own."""
         program = self.module.program
         registers = registers_used(program.text, self.entry, program.target)
         if registers is None:
@@ -55,7 +55,7 @@ class CoreKernel:
 
 
 class Image:
-    """An ObjectCode: PTX, or something that cannot be run here and is refused when it is used."""
+    """An ObjectCode that holds PTX; code of other kinds is refused when it is used."""
 
     by_handle: ClassVar[dict[int, "Image"]] = {}
     _handles: ClassVar[Any] = itertools.count(1)
@@ -69,7 +69,7 @@ class Image:
 
     @cached_property
     def handle(self) -> int:
-        """A number; the module is loaded when it is first asked for."""
+        """Return a number for the image, and load the module on the first call."""
         number = int(next(Image._handles))
         Image.by_handle[number] = self
         _ = self.loaded
@@ -97,25 +97,26 @@ for _kind in ("ptx", "cubin", "ltoir", "fatbin", "object", "library"):
 
 
 class LinkerOptions:
-    """How to link: the architecture and lines for debuggers; nothing else changes what PTX means."""
+    """The options of a link: architecture and line information; no other option changes what PTX means."""
 
     def __init__(self, **options: Any) -> None:
         self.options = options
 
     @property
     def flags(self) -> list[str]:
-        """Those of nvJitLink for a program of LTO-IR that shall become PTX."""
+        """Return nvJitLink's flags that make PTX of LTO-IR."""
         lines = ["-lineinfo"] if self.options.get("lineinfo") else []
         return [f"-arch={self.options.get('arch') or current().target}", "-lto", "-ptx", *lines]
 
 
 class Linker:
-    """Images that are PTX, or LTO-IR that nvJitLink makes PTX of; the device runtime's library is part of the simulated GPU."""
+    """Links PTX images, or LTO-IR by nvJitLink; the device runtime's library is part of the simulated GPU."""
 
     def __init__(self, *images: Image, options: LinkerOptions | None = None) -> None:
         self.images, self.options = images, options or LinkerOptions()
 
     def link(self, target_type: str) -> Image:
+        """Return one PTX image of images that are all PTX or all LTO-IR; anything else is refused."""
         given = [each for each in self.images if each.code_type != "library"]
         kinds = {each.code_type for each in given}
         if kinds == {"ltoir"}:
@@ -135,7 +136,7 @@ class Linker:
         return ""
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: a linker holds no resource."""
 
 
 _FLAGS = {
@@ -159,7 +160,7 @@ _FLAGS = {
 }
 """Options of cuda.core as NVRTC's flags."""
 _WITH_A_VALUE = {"fma", "ftz", "prec_div", "prec_sqrt", "relocatable_device_code"}
-"""Those that are written =true or =false; of the other ones that are true or false, false is no flag."""
+"""Flags that are written =true or =false; any other boolean flag is left out where it is false."""
 _NO_MATTER = {
     "arch",
     "lineinfo",
@@ -174,7 +175,7 @@ _NO_MATTER = {
 
 
 class ProgramOptions:
-    """How to compile: each option is a flag of NVRTC, or changes nothing that the PTX means; others are refused by name."""
+    """The options of a compilation. Each is a flag of NVRTC or has no effect on PTX; others are refused by name."""
 
     def __init__(self, **options: Any) -> None:
         self.options = {name: value for name, value in options.items() if value is not None}
@@ -184,12 +185,13 @@ class ProgramOptions:
 
     @property
     def arch(self) -> str:
-        """The target to compile for: sm_90 where the run's is sm_90a and nothing was asked for, as Device().arch says."""
+        """Return the target to compile for, by default sm_90 for a run on sm_90a, as Device().arch reports."""
         plain = f"sm_{target_named(current().target).number}"
         return str(self.options.get("arch", plain)).replace("compute_", "sm_")
 
     @property
     def flags(self) -> Sequence[str]:
+        """Return the options as NVRTC's flags."""
         found = []
         for name, flag in _FLAGS.items():
             for value in _listed(self.options.get(name)):
@@ -201,7 +203,7 @@ class ProgramOptions:
 
 
 class CoreProgram:
-    """CUDA C++ that NVRTC compiles."""
+    """CUDA C++ source that NVRTC compiles."""
 
     def __init__(self, code: Any, code_type: str, options: ProgramOptions | None = None) -> None:
         self.code = (code.decode() if isinstance(code, bytes) else code) or "// nothing"
@@ -210,6 +212,7 @@ class CoreProgram:
             raise current().unsupported(f"cuda.core.Program of {code_type}")
 
     def compile(self, target_type: str, name_expressions: Any = (), logs: Any = None) -> Image:
+        """Return an image of PTX, or of LTO-IR; RuntimeError with NVRTC's log, other targets are refused."""
         if target_type == "ltoir":
             std = [] if "std" in self.options.options else ["--std=c++17"]
             arch = self.options.options.get("arch") or current().target
@@ -226,11 +229,11 @@ class CoreProgram:
         return Image("ptx", text.encode())
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: a program holds no resource."""
 
 
 def lto_ir(source: str, flags: Sequence[str]) -> bytes:
-    """LTO-IR of CUDA C++ by NVRTC; RuntimeError with its log."""
+    """Return the LTO-IR of CUDA C++ by NVRTC; RuntimeError with NVRTC's log."""
     from cuda.bindings import nvrtc
 
     def done(call: Any, *args: Any) -> Any:
@@ -253,7 +256,7 @@ def lto_ir(source: str, flags: Sequence[str]) -> bytes:
 
 
 def linked(parts: Sequence[bytes], flags: Sequence[str]) -> bytes:
-    """PTX of LTO-IR by nvJitLink, which needs no GPU; RefsimError `compile-error` with its log."""
+    """Return the PTX of LTO-IR by nvJitLink, which needs no GPU; RefsimError `compile-error` with its log."""
     from cuda.bindings import nvjitlink
 
     handle = nvjitlink.create(len(flags), list(flags))
@@ -275,5 +278,5 @@ def linked(parts: Sequence[bytes], flags: Sequence[str]) -> bytes:
 
 
 def _listed(value: Any) -> list[Any]:
-    """One value or several; a pair is a macro with its value."""
+    """Return an option's value as a list, empty for None; a tuple is one macro with its value."""
     return [] if value is None else list(value) if isinstance(value, list) else [value]

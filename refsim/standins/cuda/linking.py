@@ -1,4 +1,4 @@
-"""Several modules of PTX as one: what one declares as external another defines."""
+"""Link several PTX modules into one: external declarations of one module refer to definitions of another."""
 
 import re
 from collections.abc import Sequence
@@ -25,16 +25,16 @@ extern "C" __device__ cudaError_t cudaCGSynchronize(unsigned long long handle, u
     return cudaSuccess;
 }
 """
-"""What the device runtime's library has for groups of a grid, as CUDA's own headers have it."""
+"""The device runtime's functions for groups of a grid, written with CUDA's own headers."""
 _FILES = 1000
-"""Numbers of source files are a module's own: those of the n-th begin at n times so many."""
+"""Source file numbers are per module: the numbers of module n begin at n times this one."""
 
 
 def joined(texts: Sequence[str]) -> str:
-    """One PTX text of several, whose line numbers are those of the parts one behind another.
+    """Return one PTX text of several, with the lines of the parts one after another.
 
-    What a module keeps to itself gets a name of its own where another has it too. RefsimError `compile-error` for a name that two
-    of them define for all.
+    A private name that another module has too is renamed. RefsimError `compile-error` for a visible name with two
+    definitions.
     """
     shown: set[str] = set()
     found, taken = [], set[str]()
@@ -57,12 +57,12 @@ def joined(texts: Sequence[str]) -> str:
 
 
 def needs_grid_functions(texts: Sequence[str]) -> bool:
-    """Whether modules call them."""
+    """Return whether modules call the device runtime's functions for groups of a grid."""
     return any("cudaCGGetIntrinsicHandle" in text or "cudaCGSynchronize" in text for text in texts)
 
 
 def _without_debug(text: str) -> str:
-    """A text without what only a debugger reads and without its header; lines stay where they are."""
+    """Return a text without its header and debug sections; line numbers stay."""
     for pattern in (_DEBUG, _HEADER):
         text = pattern.sub(lambda each: "\n" * each[0].count("\n"), text)
     return text

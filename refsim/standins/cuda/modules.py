@@ -1,4 +1,4 @@
-"""Modules and launches by functions of the driver: images in the host's memory, arguments by their addresses."""
+"""Functions of the driver that load modules and launch kernels: images in host memory, arguments by address."""
 
 import ctypes
 import itertools
@@ -23,6 +23,7 @@ class ModuleCalls:
         self.functions: dict[int, CoreKernel] = {}
 
     def cuModuleLoadData(self, image: Any) -> Any:  # noqa: N802 - names of the driver
+        """Load an image, given as bytes or as a host address of zero-terminated PTX, and return its handle."""
         number = next(self.numbers)
         made = Image("ptx", bytes(image) if isinstance(image, bytes | bytearray) else ctypes.string_at(int(image)))
         _ = made.loaded
@@ -36,6 +37,7 @@ class ModuleCalls:
         del self.modules[int(module)]
 
     def cuModuleGetFunction(self, module: Any, name: bytes) -> Any:  # noqa: N802
+        """Return a handle of an entry of a module, by its name."""
         number = next(self.numbers)
         self.functions[number] = self.modules[int(module)].get_kernel(name)
         return self.types.CUfunction(number)
@@ -45,6 +47,7 @@ class ModuleCalls:
         return self.types.CUdeviceptr(address), size
 
     def cuOccupancyMaxActiveBlocksPerMultiprocessor(self, function: Any, threads: int, shared_bytes: int) -> int:  # noqa: N802
+        """Return how many blocks of a kernel an SM holds at once."""
         number = int(function)
         kernel = self.functions[number] if number in self.functions else CoreKernel.by_handle[number]
         return kernel.ctas_per_sm(int(threads), int(shared_bytes))
@@ -63,6 +66,7 @@ class ModuleCalls:
         arguments: Any,
         extra: Any,
     ) -> None:
+        """Launch a kernel and print what its threads printed; arguments in `extra` are refused."""
         if extra:
             raise RefsimError("bad-launch", "cuLaunchKernel with extra", help="give its arguments by kernelParams")
         kernel = self.functions[int(function)]
@@ -72,7 +76,7 @@ class ModuleCalls:
 
 
 def packed(arguments: Any, sizes: tuple[int, ...]) -> list[bytes]:
-    """The arguments of a launch as bytes: from the address of their addresses, or from (values, types of ctypes)."""
+    """Return the arguments of a launch as bytes, from an address of addresses or from (values, ctypes types)."""
     if not sizes:
         return []
     if isinstance(arguments, tuple):

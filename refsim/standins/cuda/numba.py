@@ -1,8 +1,8 @@
-"""numba-cuda looks for the driver's library before it calls anything: its functions here need none."""
+"""numba-cuda looks for the driver's library before it calls any function; the stand-ins need no library."""
 
 from types import ModuleType
 
 
 def take_place(module: ModuleType) -> None:
-    """Tell numba.cuda.cudadrv.driver, just imported, that there is a driver."""
+    """Mark the driver in numba.cuda.cudadrv.driver, just imported, as available."""
     module.driver.is_initialized, module.driver.initialization_error = False, None

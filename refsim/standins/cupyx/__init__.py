@@ -11,7 +11,7 @@ from refsim.standins.seams import refuse
 
 
 def scatter_add(a: ndarray, slices: Any, value: Any) -> None:
-    """a[slices] += value, also where slices name an element twice."""
+    """Add `value` to a[slices] in place; an element that `slices` contains twice is added to twice."""
     changed("add.at", np.add.at, (a, slices, value), {})
 
 
@@ -24,17 +24,17 @@ def scatter_min(a: ndarray, slices: Any, value: Any) -> None:
 
 
 def rsqrt(x: Any, out: Any = None) -> Any:
-    """1 / sqrt(x)."""
+    """Return 1 / sqrt(x) of each element."""
     return answer("rsqrt", lambda array, out=None: np.divide(1, np.sqrt(array), out=out), (x,), {"out": out})
 
 
 def empty_pinned(shape: Any, dtype: Any = float, order: Any = "C") -> Any:
-    """An array of the host."""
+    """Return an uninitialized array of the host."""
     return np.empty(shape, dtype, order)
 
 
 def zeros_pinned(shape: Any, dtype: Any = float, order: Any = "C") -> Any:
-    """An array of the host."""
+    """Return an array of zeros of the host."""
     return np.zeros(shape, dtype, order)
 
 

@@ -10,11 +10,11 @@ import numpy as np
 from refsim.standins.seams import refuse
 
 _SECONDS = 1.0
-"""Repeats end after so many, whatever number was asked for: no time of a GPU comes of them."""
+"""Repeats end after so many seconds, for any `n_repeat`: the times are not a GPU's."""
 
 
 class SimulatedTimes:
-    """What `benchmark` measured, in seconds: `cpu_times`, and `gpu_times` of the one device."""
+    """The times that `benchmark` measured, in seconds: `cpu_times`, and `gpu_times` of the one device."""
 
     def __init__(self, name: str, times: list[float]) -> None:
         self.name, self.cpu_times, self.gpu_times = name, np.array(times), np.array([times])
@@ -36,6 +36,7 @@ def benchmark(
     n_warmup: int = 10,
     **more: Any,
 ) -> SimulatedTimes:
+    """Time calls of a function, until `n_repeat` calls or one second in total; no call is made to warm up."""
     times: list[float] = []
     while len(times) < max(n_repeat, 1) and sum(times) < _SECONDS:
         began = perf_counter()
@@ -46,13 +47,13 @@ def benchmark(
 
 @contextmanager
 def time_range(message: Any = None, *args: Any, **kwargs: Any) -> Iterator[None]:
-    """There is no profile."""
+    """Do nothing: there is no profile."""
     yield
 
 
 @contextmanager
 def profile() -> Iterator[None]:
-    """There is no profile."""
+    """Do nothing: there is no profile."""
     yield
 
 

@@ -1,1 +1,1 @@
-"""PyTorch's GPU on the simulated one: tensors of the host that say they are on it, once torch is imported."""
+"""PyTorch's GPU on the simulated GPU: once torch is imported, tensors of the host can be on cuda:0."""

@@ -1,4 +1,4 @@
-"""torch.cuda on the simulated GPU: its device, streams, events and memory figures; all has happened when a call returns."""
+"""torch.cuda on the simulated GPU: device, streams, events, memory figures. A call that returns has completed."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,7 +13,7 @@ from refsim.standins.session import current
 
 
 class TorchEvent:
-    """A moment; times between two are the simulator's own, not a GPU's."""
+    """A moment in time; differences are times of the simulator, not of a GPU."""
 
     def __init__(self, enable_timing: bool = False, blocking: bool = False, **more: Any) -> None:
         self._at: float | None = None
@@ -22,23 +22,23 @@ class TorchEvent:
         self._at = perf_counter()
 
     def wait(self, stream: Any = None) -> None:
-        """It has happened."""
+        """Return at once: every event is complete."""
 
     def synchronize(self) -> None:
-        """It has happened."""
+        """Return at once: every event is complete."""
 
     def query(self) -> bool:
         return True
 
     def elapsed_time(self, end: "TorchEvent") -> float:
-        """Milliseconds from this one to another."""
+        """Return the milliseconds from this event to another; RuntimeError unless both are recorded."""
         if self._at is None or end._at is None:
             raise RuntimeError("Both events must be recorded before calculating elapsed time.")
         return (end._at - self._at) * 1e3
 
 
 class TorchStream:
-    """A stream: what it is given has happened."""
+    """A stream, in which every call has completed when it returns."""
 
     cuda_stream = stream_id = device_index = 0
 
@@ -46,7 +46,7 @@ class TorchStream:
         self.priority = priority
 
     def synchronize(self) -> None:
-        """Everything has happened."""
+        """Return at once: every call has completed when it returns."""
 
     def query(self) -> bool:
         return True
@@ -55,12 +55,13 @@ class TorchStream:
         return False
 
     def wait_stream(self, stream: "TorchStream") -> None:
-        """It has happened."""
+        """Return at once: every stream is idle."""
 
     def wait_event(self, event: TorchEvent) -> None:
-        """It has happened."""
+        """Return at once: every event is complete."""
 
     def record_event(self, event: TorchEvent | None = None) -> TorchEvent:
+        """Record an event, by default a new one, and return it."""
         made = event or TorchEvent()
         made.record(self)
         return made
@@ -69,30 +70,31 @@ class TorchStream:
         return self
 
     def __exit__(self, *what: object) -> None:
-        """The usual stream again: there is no difference."""
+        """Do nothing: all streams behave alike."""
 
 
 _USUAL = TorchStream()
 
 
 class device:  # noqa: N801 - torch's own name
-    """`with torch.cuda.device(0)`."""
+    """The context manager `with torch.cuda.device(0)`."""
 
     def __init__(self, number: Any) -> None:
         self.idx = 0
 
     def __enter__(self) -> None:
-        """There is one."""
+        """Do nothing: there is one device."""
 
     def __exit__(self, *what: object) -> None:
-        """There is one."""
+        """Do nothing: there is one device."""
 
 
 class device_of(device):  # noqa: N801 - torch's own name
-    """`with torch.cuda.device_of(tensor)`."""
+    """The context manager `with torch.cuda.device_of(tensor)`."""
 
 
 def properties(number: Any = None) -> Any:
+    """Return the properties of the simulated GPU, as torch.cuda.get_device_properties does."""
     session = current()
     major, minor = session.capability
     return SimpleNamespace(
@@ -149,7 +151,7 @@ ANSWERS: dict[str, Any] = {
     "stream": _stream,
     "synchronize": _always(),
 }
-"""Names of torch.cuda; tensors are the host's, so that a seed is that of the host's numbers."""
+"""Names of torch.cuda. The host draws random numbers, so that a seed is the host's seed."""
 ACCELERATOR: dict[str, Any] = {
     "current_device_index": _always(0),
     "current_device_idx": _always(0),
@@ -179,4 +181,4 @@ WITHOUT_ANSWER = (
     "set_rng_state",
     "set_rng_state_all",
 )
-"""Names of torch.cuda to which there is no true answer: no allocator of a GPU has these tensors, and no generator of one."""
+"""Names of torch.cuda without a true answer here: no GPU allocator or generator serves these tensors."""

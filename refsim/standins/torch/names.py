@@ -1,4 +1,4 @@
-"""What of PyTorch has the bits of a GPU's kernels although the host computed it, by name: of tensors on the simulated GPU."""
+"""Functions of PyTorch whose results have the bits of a GPU's kernels although the host computes them, by name."""
 
 
 def _names(text: str) -> frozenset[str]:
@@ -24,5 +24,5 @@ MOVED_OR_ROUNDED_ONCE = _names("""
     is_same_size broadcast_tensors meshgrid vstack hstack unfold tensor_split hsplit vsplit ne_ index_copy_ scatter_
     masked_fill_ clamp_ relu_ neg_ share_memory_ is_tensor numpy backward
 """)
-"""Functions that move numbers, compare them or round a real result once, that tell something, or that draw random numbers,
-of which a seed says nothing anyway. `backward` is named for the function that began it."""
+"""Functions that move or compare numbers, round a real result once, return facts, or draw random numbers, which no seed
+reproduces across devices. `backward` stands for the function that began it."""

@@ -1,4 +1,4 @@
-"""Where torch is told of devices: its functions that make or move tensors, torch.cuda, and what goes with them."""
+"""Put the simulated GPU into torch: functions that make or move tensors, torch.cuda, generators, gradients."""
 
 import importlib
 from collections.abc import Callable
@@ -13,7 +13,7 @@ _NEW = ("new_empty", "new_empty_strided", "new_full", "new_ones", "new_tensor", 
 
 
 def take_place(torch: Any) -> None:
-    """Let torch, just imported, have the simulated GPU as its device cuda:0."""
+    """Make the simulated GPU torch's device cuda:0; `torch` was just imported."""
     places = Places(torch)
     _makers(torch, places)
     _tensors(torch, places)
@@ -32,7 +32,7 @@ def take_place(torch: Any) -> None:
 
 
 def _makers(torch: Any, places: Places) -> None:
-    """Functions of torch that make tensors; set_default_device and `with torch.device("cuda")` ask them too."""
+    """Replace torch's functions that make tensors, also under set_default_device and `with torch.device("cuda")`."""
     known: Any = importlib.import_module("torch.utils._device")
     usual, wrapped = set(known._device_constructors()), {}
     for module in (torch, torch.fft):
@@ -52,6 +52,7 @@ def _makers(torch: Any, places: Places) -> None:
 
 
 def _tensors(torch: Any, places: Places) -> None:
+    """Replace the methods of tensors that move them or make new ones, and the setter of `data`."""
     kind = torch.Tensor
 
     def to(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -74,7 +75,7 @@ def _tensors(torch: Any, places: Places) -> None:
 
 
 def _generator(torch: Any, places: Places) -> type:
-    """Numbers are drawn by the host, whatever the device."""
+    """Return a generator class that draws its numbers on the host, for any device."""
 
     base: Any = torch._C.Generator
 
@@ -87,7 +88,7 @@ def _generator(torch: Any, places: Places) -> type:
 
 
 def _autocast(torch: Any) -> None:
-    """Mixed precision of a GPU is another than that of the host, whose functions compute here."""
+    """Refuse autocast for cuda: the host computes here, and its mixed precision differs from a GPU's."""
     theirs = torch.amp.autocast_mode.autocast.__init__
 
     def begin(self: Any, device_type: str, dtype: Any = None, enabled: bool = True, cache_enabled: Any = None) -> None:
@@ -99,7 +100,7 @@ def _autocast(torch: Any) -> None:
 
 
 def _backward(torch: Any, places: Places) -> None:
-    """Gradients that the engine hands to a function's backward are where the function saved tensors."""
+    """Put gradients given to a function's backward on the GPU where the function saved tensors on the GPU."""
     function: Any = torch.autograd.function.BackwardCFunction
     theirs = function.apply
 

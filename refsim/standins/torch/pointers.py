@@ -1,4 +1,4 @@
-"""Tensors whose address a program asks for, to put it into a table for a kernel: they have one on the device from then on."""
+"""Tensors with a device address: a program that asks for data_ptr() may put the address into a table for a kernel."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,7 +19,7 @@ _BY_COMPILER: ContextVar[bool] = ContextVar("by_compiler", default=False)
 
 @contextmanager
 def host_addresses() -> Iterator[None]:
-    """Meanwhile tensors tell where they lie in the host's memory: a launch asks."""
+    """Let tensors report their addresses in host memory inside the block, as a launch needs them."""
     token = _BY_COMPILER.set(True)
     try:
         yield
@@ -29,7 +29,7 @@ def host_addresses() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Pointed:
-    """The memory of tensors that is known by its address on the device, as long as it lives."""
+    """A tensor's memory with its device address, valid as long as the memory lives."""
 
     alive: Any
     host: int
@@ -38,7 +38,7 @@ class Pointed:
 
 
 class PointedMemory:
-    """All of these, by where they begin in the host's memory. Kernels get what the host has, the host what kernels left."""
+    """All memory with a device address, by its host address. Around a launch it is copied to the device and back."""
 
     def __init__(self, session: GpuSession) -> None:
         self.session = session
@@ -46,11 +46,12 @@ class PointedMemory:
 
     @classmethod
     def of(cls, session: GpuSession) -> "PointedMemory":
+        """Return the object of a session, made on the first call."""
         made: PointedMemory = session.own.setdefault("torch.pointers", cls(session))
         return made
 
     def address(self, tensor: Any, torch: Any) -> int:
-        """Of the first element of a tensor of the host: on the device, or where it is while a launch asks."""
+        """Return the device address of a host tensor's first element; inside `host_addresses`, its host address."""
         host = int(tensor.data_ptr())
         storage = tensor.untyped_storage()
         if _BY_COMPILER.get() or not storage.nbytes():
@@ -69,7 +70,7 @@ class PointedMemory:
 
     @contextmanager
     def lent(self) -> Iterator[tuple[list[Stretch], list[int]]]:
-        """While a kernel runs: the memory of the host, and where the kernel finds it."""
+        """Copy this memory to the device, yield (host memory, device addresses), and copy back what kernels wrote."""
         self._forget_the_dead()
         memory, lent = self.session.memory, list(self.known.values())
         for each in lent:

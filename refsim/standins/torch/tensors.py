@@ -1,4 +1,4 @@
-"""Tensors on the simulated GPU: memory of the host, computed by the host, of a class that says where they are."""
+"""Tensors on the simulated GPU: host memory, computed by the host, of a class that reports the device cuda:0."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -11,7 +11,7 @@ CUDA = "cuda"
 
 
 class Places:
-    """Which tensors are on the GPU, and how others come there: `kind` is their class, made for the torch that was imported."""
+    """Decides which tensors are on the GPU and moves tensors: `kind` is their class, made for the imported torch."""
 
     def __init__(self, torch: Any) -> None:
         self.torch = torch
@@ -20,7 +20,7 @@ class Places:
         self.move, self.host = torch.Tensor.to, torch.device("cpu")
 
     def is_asked(self, device: Any) -> bool:
-        """Whether a device, as PyTorch takes one, is the GPU; RuntimeError for one that there is not."""
+        """Return whether a device, as PyTorch takes one, is the GPU; RuntimeError for cuda:1 and higher."""
         found = self.torch.device(device)
         if found.type == CUDA and found.index not in (None, 0):
             raise RuntimeError("CUDA error: invalid device ordinal: one GPU is simulated")
@@ -30,7 +30,7 @@ class Places:
         return isinstance(value, self.kind)
 
     def put(self, found: Any, but: Sequence[int] = ()) -> Any:
-        """What a function returned is on the GPU; objects with the identities `but` stay where they are."""
+        """Mark tensors that a function returned as on the GPU, except objects whose id is in `but`; return `found`."""
         if isinstance(found, self.torch.Tensor):
             if id(found) not in but:
                 if isinstance(found, self.torch.nn.Parameter):
@@ -42,18 +42,18 @@ class Places:
         return found
 
     def take(self, tensor: Any) -> None:
-        """A tensor is no longer on the GPU."""
+        """Mark a tensor as no longer on the GPU."""
         if self.is_there(tensor):
             is_parameter = isinstance(tensor, self.torch.nn.Parameter)
             tensor.__class__ = self.torch.nn.Parameter if is_parameter else self.torch.Tensor
 
     def plain(self, tensor: Any) -> Any:
-        """The same memory as a tensor of the host."""
+        """Return a host tensor that shares the memory."""
         with self.torch._C.DisableTorchFunctionSubclass():
             return tensor.as_subclass(self.torch.Tensor)
 
     def moved(self, tensor: Any, *args: Any, **kwargs: Any) -> Any:
-        """Tensor.to."""
+        """Return the tensor moved and converted, as Tensor.to does."""
         is_copy = kwargs.pop("copy", False)
         other = kwargs.pop("other", args[0] if args else None)
         if isinstance(other, self.torch.Tensor):
@@ -72,7 +72,7 @@ class Places:
         return self.put(found) if goes else found
 
     def called(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        """A function of tensors of which one is on the GPU: there is what it returns."""
+        """Call a function with a tensor on the GPU among its arguments; its results are on the GPU."""
         with self.torch._C.DisableTorchFunctionSubclass():
             found = function(*args, **kwargs)
         name = getattr(function, "__name__", "")
@@ -89,12 +89,12 @@ def _has_fractions(found: Any) -> bool:
 
 
 def _kind(places: Places, torch: Any) -> Any:
-    """The class of tensors on the GPU."""
+    """Return the class of tensors on the GPU."""
 
     base: Any = torch.Tensor
 
     class Tensor(base):  # type: ignore[misc]
-        """A tensor of PyTorch's that is on the simulated GPU."""
+        """A PyTorch tensor on the simulated GPU."""
 
         device = property(lambda self: places.device)
         is_cuda = property(lambda self: True)
@@ -118,6 +118,7 @@ def _kind(places: Places, torch: Any) -> Any:
             raise RuntimeError("cannot pin 'torch.cuda.FloatTensor' only dense CPU tensors can be pinned")
 
         def numpy(self, *, force: bool = False) -> Any:
+            """Return a NumPy array if `force` is set; TypeError otherwise, as for a tensor on a GPU."""
             if not force:
                 raise TypeError(
                     "can't convert cuda:0 device type tensor to numpy. "
@@ -143,12 +144,12 @@ def _kind(places: Places, torch: Any) -> Any:
 
 
 def placed(places: Places, function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function that makes tensors, and may be told the device."""
+    """Return a function of torch that makes tensors, extended so that `device` may be the GPU."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
         device = kwargs.get("device")
         if kwargs.get("pin_memory"):
-            del kwargs["pin_memory"]  # no memory of the host is paged out here
+            del kwargs["pin_memory"]  # host memory is never paged out here
         if device is None:
             found = function(*args, **kwargs)
             return places.put(found) if args and places.is_there(args[0]) else found

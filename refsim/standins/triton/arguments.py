@@ -1,4 +1,4 @@
-"""What a kernel of Triton is given: arguments as its signature flattens them, host tensors as memory of the device."""
+"""Arguments of Triton kernels: flattened as the signature has them, with host tensors mapped to device memory."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,11 +21,11 @@ from refsim.testing.adapters.triton_kernels import SCALARS
 
 CONSTANT = "constexpr"
 UPPER_HALVES = dict.fromkeys((BF16.name,), 16)
-"""Types that are the upper half of a float32, cut off: how Triton's launcher passes such a number."""
+"""Types that Triton's launcher passes as the upper half of a float32, truncated; the value is the shift in bits."""
 
 
 class HostArray:
-    """An array of NumPy's as Triton takes a tensor."""
+    """A NumPy array with the methods that Triton needs of a tensor."""
 
     def __init__(self, array: NDArray[Any]) -> None:
         self.base, self.dtype = array, array.dtype
@@ -35,7 +35,7 @@ class HostArray:
 
 
 def take_arrays(module: ModuleType) -> None:
-    """Let kernels of triton.runtime.jit, just imported, be given arrays of NumPy's where they are given tensors."""
+    """Let kernels of triton.runtime.jit, just imported, take NumPy arrays where they take tensors."""
     theirs = module.JITFunction.run
 
     def run(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -55,12 +55,12 @@ def _tensor(argument: Any) -> Any:
 
 @dataclass
 class HostMemory:
-    """The host's memory behind the tensors of a launch: of each storage where it begins, and its bytes."""
+    """The host memory of the tensors of a launch: the bytes of each storage, by its first address."""
 
     storages: dict[int, NDArray[np.uint8]] = field(default_factory=dict)
 
     def take(self, tensor: Any) -> None:
-        """Note the memory behind a tensor; what says nothing of its memory is left to `address`."""
+        """Add the memory of a tensor; a raw address is left to `DeviceAddresses.of`."""
         tensor = getattr(tensor, "base", None) if not hasattr(tensor, "untyped_storage") else tensor
         if isinstance(tensor, np.ndarray):
             first, end = np.lib.array_utils.byte_bounds(tensor)
@@ -74,7 +74,7 @@ class HostMemory:
             self.storages[first] = host_bytes(first, size)
 
     def parted(self, but: Sequence[tuple[int, NDArray[np.uint8]]] = ()) -> list[tuple[int, NDArray[np.uint8]]]:
-        """Stretches that do not overlap, in order: views of one piece of memory are one stretch. Those of `but` are left out."""
+        """Return disjoint (address, bytes) in order, joining views of one storage; memory within `but` is left out."""
         found: list[tuple[int, int]] = []
         for first, size in sorted((first, held.nbytes) for first, held in self.storages.items()):
             if any(start <= first < start + held.nbytes for start, held in but):
@@ -91,14 +91,14 @@ class HostMemory:
 
 @dataclass
 class DeviceAddresses:
-    """From addresses of the host to those of the device while its memory is mapped there."""
+    """Translates addresses of host memory into device addresses, while the host memory is mapped."""
 
     session: GpuSession
     stretches: Sequence[tuple[int, NDArray[np.uint8]]]
     mapped: Sequence[int]
 
     def of(self, host: int) -> int:
-        """The device's address; one of the device is itself. RefsimError `bad-argument` for memory of no argument."""
+        """Return the device address of a host address; others that are valid stay. RefsimError `bad-argument`."""
         for (first, held), address in zip(self.stretches, self.mapped, strict=True):
             if first <= host < first + max(held.nbytes, 1):
                 return address + host - first
@@ -113,7 +113,7 @@ class DeviceAddresses:
 
 
 def flattened(signature: Sequence[Any], args: Sequence[Any]) -> Iterator[tuple[str, Any]]:
-    """Type and value of each argument that the kernel takes, tuples taken apart, constants left out."""
+    """Yield type and value of each argument that the kernel takes: tuples are flattened, constants left out."""
     for kind, argument in zip(signature, args, strict=True):
         if isinstance(kind, tuple):
             yield from flattened(kind, argument)
@@ -122,7 +122,7 @@ def flattened(signature: Sequence[Any], args: Sequence[Any]) -> Iterator[tuple[s
 
 
 def tensors(pairs: Sequence[tuple[str, Any]]) -> Iterator[Any]:
-    """What points to memory among the arguments."""
+    """Yield the arguments that point to memory."""
     for kind, argument in pairs:
         if is_descriptor(kind):
             yield argument.base
@@ -133,7 +133,7 @@ def tensors(pairs: Sequence[tuple[str, Any]]) -> Iterator[Any]:
 def values(
     pairs: Sequence[tuple[str, Any]], said: Sequence[Mapping[str, Any]], addresses: DeviceAddresses
 ) -> list[Any]:
-    """The parameters of a launch: addresses of the device, numbers of their width, descriptors as maps or taken apart."""
+    """Return a launch's parameters: device addresses, numbers of their width, descriptors as tensor maps or parts."""
     found: list[Any] = []
     maps = iter(said)
     for kind, argument in pairs:
@@ -167,7 +167,7 @@ def _number(kind: str, argument: Any) -> Any:
 
 
 def _descriptor(argument: Any, addresses: DeviceAddresses) -> TritonDescriptor:
-    """A descriptor of Triton's host code over memory of the device."""
+    """Return a descriptor of Triton's host code as one over device memory."""
     base = argument.base
     size = base.element_size()
     buffer = Buffer("descriptor", addresses.of(base.data_ptr()), base.numel(), np.dtype(f"V{size}"))

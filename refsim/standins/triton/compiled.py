@@ -1,4 +1,4 @@
-"""What Triton's programs ask of a compiled kernel that only ptxas knows: it is asked when they do."""
+"""Registers and spills of a compiled Triton kernel: ptxas runs when the program reads them."""
 
 from types import ModuleType
 from typing import Any
@@ -10,7 +10,7 @@ _WORD = 4
 
 
 def take_resources(module: ModuleType) -> None:
-    """Let kernels of triton.compiler.compiler, just imported, have the registers that ptxas gives them."""
+    """Let kernels of triton.compiler.compiler, just imported, report ptxas's registers and spills."""
     kind: Any = module.CompiledKernel
     kind.n_regs = property(lambda self: _resources(self, "n_regs").registers, _given)
     kind.n_spills = property(lambda self: _resources(self, "n_spills").stack_bytes // _WORD, _given)
@@ -24,4 +24,4 @@ def _resources(kernel: Any, asked: str) -> Assembled:
 
 
 def _given(kernel: Any, value: int) -> None:
-    """What the driver said of it, which is nothing."""
+    """Ignore the value from the driver, which knows neither registers nor spills."""

@@ -1,4 +1,4 @@
-"""The backend that Triton finds in place of NVIDIA's: the same compiler without ptxas, and a driver over the simulated GPU."""
+"""The backend that replaces Triton's NVIDIA backend: its compiler without ptxas, and a driver of the simulated GPU."""
 
 import re
 import sys
@@ -21,13 +21,13 @@ from refsim.standins.triton.arguments import DeviceAddresses, HostMemory, flatte
 from refsim.testing.adapters.triton_defects import known_defects
 
 OF_TRITON = "triton"
-_GLUON_SOURCE = "ttgir"  # the suffix of what Gluon's functions become first; those of Triton are "ttir"
+_GLUON_SOURCE = "ttgir"  # the suffix of the first stage of Gluon's functions; for Triton it is "ttir"
 IMAGE = "refsim"
-"""The last stage of a compilation, where NVIDIA's backend has a cubin: the PTX as it is."""
+"""The last stage of a compilation: the PTX itself, where NVIDIA's backend has a cubin."""
 
 
 def take_place(backends: ModuleType) -> None:
-    """Put the simulated GPU in the place of NVIDIA's backend; `backends` is the module triton.backends, just imported."""
+    """Replace NVIDIA's backend by the simulated GPU; `backends` is the module triton.backends, just imported."""
     theirs = backends.backends["nvidia"]
     made = type(theirs)(compiler=_compiler(theirs.compiler), driver=_driver(sys.modules["triton.backends.driver"]))
     for name in list(backends.backends):
@@ -36,16 +36,17 @@ def take_place(backends: ModuleType) -> None:
 
 
 def _compiler(base: Any) -> Any:
-    """NVIDIA's compiler up to PTX."""
+    """Return a class that compiles like NVIDIA's compiler up to PTX."""
 
     class SimulatedCompiler(base):  # type: ignore[misc]
-        """Its results are kept apart from those of the real backend, which have a cubin."""
+        """NVIDIA's compiler without the cubin stage; its cache keys differ from the real backend's."""
 
         def __init__(self, target: Any) -> None:
             super().__init__(target)
             self.binary_ext = IMAGE
 
         def add_stages(self, stages: dict[str, Any], options: Any, language: Any) -> None:
+            """Add the stages of NVIDIA's compiler, with the PTX as it is in place of the cubin."""
             super().add_stages(stages, options, language)
             del stages["cubin"]
             stages[IMAGE] = lambda source, metadata: source.encode() if isinstance(source, str) else source
@@ -57,7 +58,7 @@ def _compiler(base: Any) -> Any:
 
 
 def _driver(module: Any) -> Any:
-    """A driver of Triton's interface."""
+    """Return a driver class with Triton's interface."""
 
     class SimulatedDriver(module.DriverBase):  # type: ignore[misc]
         """One simulated GPU; tensors are the host's."""
@@ -92,7 +93,7 @@ def _driver(module: Any) -> Any:
             return 0
 
         def set_current_device(self, device: int) -> None:
-            """There is one."""
+            """Do nothing: there is one device."""
 
         def get_current_stream(self, device: int = 0) -> int:
             return 0
@@ -104,6 +105,7 @@ def _driver(module: Any) -> Any:
             return benchmarked
 
         def get_device_interface(self) -> Any:
+            """Return the functions and classes of torch.cuda that Triton's autotuner uses."""
             return SimpleNamespace(
                 synchronize=lambda *args: None, current_device=lambda: 0, Event=TorchEvent, Stream=TorchStream
             )
@@ -112,13 +114,13 @@ def _driver(module: Any) -> Any:
             return None
 
         def clear_cache(self, cache: Any) -> None:
-            """There is none."""
+            """Do nothing: there is no cache."""
 
     return SimulatedDriver
 
 
 def benchmarked(kernel_call: Callable[[], Any], *, quantiles: Sequence[float] | None = None, **more: Any) -> Any:
-    """What autotuning compares: the thread-instructions of one launch, in millions; no time of a GPU is known here."""
+    """Return the millions of thread-instructions of one launch, which autotuning compares instead of a time."""
     session = current()
     before = session.instructions
     kernel_call()
@@ -145,13 +147,13 @@ class LoadedKernel:
 
 
 def _loaded(name: str, image: bytes, shared: int, device: int) -> tuple[Any, LoadedKernel, int, int, int]:
-    """Module, function, registers, spills (neither is known without ptxas) and the most threads of a block."""
+    """Return module, function, registers, spills (both 0: only ptxas knows them) and the most threads per block."""
     module = current().load(image, OF_TRITON)
     return module, LoadedKernel(module, module.entry(name)), 0, 0, MAX_THREADS
 
 
 class SimulatedLaunch:
-    """What Triton calls to launch one compiled kernel."""
+    """The object that Triton calls to launch one compiled kernel."""
 
     def __init__(self, source: Any, metadata: Any) -> None:
         self.signature = tuple(source.signature.values())
@@ -172,6 +174,7 @@ class SimulatedLaunch:
         leave: Any,
         *args: Any,
     ) -> None:
+        """Launch the kernel on a grid of (x, y, z) with host tensors mapped to the device; call the hooks around it."""
         if not prod((x, y, z)):
             return
         pairs = list(flattened(self.signature, args))
@@ -190,6 +193,7 @@ class SimulatedLaunch:
             leave(launch)
 
     def _run(self, kernel: LoadedKernel, grid: tuple[int, int, int], given: list[Any]) -> None:
+        """Launch with parameters in device form and scratch memory; a fault becomes RuntimeError, as in Triton."""
         metadata, session = self.metadata, current()
         ctas = int(metadata.num_ctas)
         grid = (grid[0] * ctas, *grid[1:])
