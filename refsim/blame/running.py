@@ -96,10 +96,7 @@ class RunWords:
 
 
 def simulated(subject: BlameSubject, text: str, problem: Any, seconds: float = 600.0) -> RunWords:
-    """Return the run of the PTX under the simulator's schedules.
-
-    Faults and findings are part of the result; other errors are raised.
-    """
+    """Return the run under the simulator's schedules, with its faults and findings; raise other errors."""
 
     def run(launcher: Launcher) -> Words:
         return subject.words(problem, subject.run(_filled(launcher), problem))

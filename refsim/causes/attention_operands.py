@@ -46,10 +46,7 @@ class AttentionOperands(FieldsCard):
     special: str = APPROXIMATE
 
     def explained(self, shape: tuple[int, ...], format: Format) -> AttentionOfPlans:
-        """Return the subject whose output, O or the logarithms, has that shape.
-
-        Raises RefsimError for operands that do not fit.
-        """
+        """Return the subject for O or the logarithms, by shape. Raises RefsimError for operands that do not fit."""
         if self.special not in SPECIAL:
             raise unknown("special functions", self.special, list(SPECIAL))
         (q, row), (k, k_row), (v, v_row) = (self._operand(name) for name in "qkv")

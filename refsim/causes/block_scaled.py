@@ -155,10 +155,7 @@ class ScaledPlan:
 
 @dataclass(frozen=True, eq=False)
 class BlockScaledProduct:
-    """D (M, N) of A (M, K) and B (N, K) with scales (rows, K / block), codes of `kind`.
-
-    `factor` is the global scale or None.
-    """
+    """D (M, N) of A (M, K) and B (N, K) with `kind` scales (rows, K / block) and a global `factor` or None."""
 
     a: Matrix
     b: Matrix

@@ -24,10 +24,7 @@ TABLE_ROWS = (128, 64, 256, 32, 16)
 
 @dataclass(frozen=True)
 class Owner:
-    """The group whose operand a row gets: `table[g]` instead of g.
-
-    With `tile` > 0 the first row of every `tile` decides for all of them.
-    """
+    """The group whose operand a row gets: `table[g]` for g; with `tile`, the group of the first row of every `tile`."""
 
     name: str
     table: tuple[int, ...] = ()

@@ -38,10 +38,7 @@ class IntegerOperands(FieldsCard):
     b_scale: ArrayLike | None = None
 
     def explained(self, shape: tuple[int, ...], format: ElementType) -> Any:
-        """Return the product whose output has that shape and type.
-
-        Raises RefsimError for operands that do not fit.
-        """
+        """Return the product whose output has that shape and type. Raises RefsimError for operands that do not fit."""
         a, left = _matrix("a", self.a, self.a_format)
         knows = integer_held(array_of("b", self.b).dtype) is not None
         b, right = _matrix("b", self.b, self.b_format or (None if knows else self.a_format))

@@ -136,10 +136,7 @@ class QuantizedTensor:
             return np.concatenate(words)
 
     def few_rows(self, wrong: NDArray[np.bool_], most: int) -> FlatSample | None:
-        """Return the rows where most codes differ, some others, and all scales.
-
-        Return None for a small tensor, or for scales alone.
-        """
+        """Return rows where most codes differ, some others, and all scales; None for small tensors or scales alone."""
         if self.which == QuantizerOutput.SCALES or self.x.size < LARGE or self.x.ndim > 2:
             return None
         size = self.x.shape[0] * self.columns
@@ -348,10 +345,7 @@ class QuantizedTensor:
         return found
 
     def _with_what_is_left(self, plan: QuantizingPlan, got: Codes) -> Codes:
-        """Return an output with zeros where a plan does not write.
-
-        Raises DoesNotApplyError where the output holds several codes there.
-        """
+        """Return an output with zeros where a plan does not write. Raises DoesNotApplyError for several codes there."""
         flat = got.reshape(-1)
         first = flat.size - self.scales_size
         codes, scales = flat[:first], flat[first:]

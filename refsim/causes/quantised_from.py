@@ -65,10 +65,7 @@ class QuantizedFrom(FieldsCard):
         return UE4M3 if is_scale else format
 
     def explained(self, shape: tuple[int, ...], format: Format) -> "QuantizedTensor":
-        """Return the subject of codes or of scales, whichever has that shape.
-
-        Raises RefsimError where neither has it.
-        """
+        """Return the subject of codes or scales, whichever has that shape. Raises RefsimError where neither has it."""
         if self.to not in {*_BLOCKS, *GROUPS, TENSOR}:
             raise unknown("quantisation", self.to, [*(row.name for row in BLOCK_FORMATS), *GROUPS, TENSOR])
         x, columns = self._in_blocks()

@@ -64,10 +64,7 @@ class RowOperands(FieldsCard):
     special: str = APPROXIMATE
 
     def explained(self, shape: tuple[int, ...], format: Format) -> Any:
-        """Return the function whose output has that shape and format.
-
-        Raises RefsimError for operands that do not fit.
-        """
+        """Return the function with output of that shape and format. Raises RefsimError for operands that do not fit."""
         found = next((row for row in ROW_FUNCTIONS if row.name == self.function), None)
         if found is None:
             raise unknown("row function", self.function, [row.name for row in ROW_FUNCTIONS])

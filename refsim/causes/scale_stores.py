@@ -186,10 +186,7 @@ def scale_stores() -> tuple[ScaleStore, ...]:
 
 
 def store_for(shape: Shape, wanted: tuple[int, ...], item_bytes: int, layout: str | None) -> ScaleStore | None:
-    """Return the place of scales of `shape` in an output of shape `wanted`; None where none fits.
-
-    `layout` names the only layout to consider.
-    """
+    """Return the place (of `layout` if given) for scales of `shape` in an output of shape `wanted`, or None."""
     if layout is not None:
         named = [
             row for row in scale_stores() if row.name == f"as {layout}" and _size(row, shape) == int(np.prod(wanted))

@@ -46,10 +46,7 @@ class WeightOperands(FieldsCard):
     interval: int | None = None
 
     def explained(self, shape: tuple[int, ...], format: Format) -> Any:
-        """Return the product whose output has that shape and format.
-
-        Raises RefsimError for operands that do not fit.
-        """
+        """Return the product with output of that shape and format. Raises RefsimError for operands that do not fit."""
         codes, row = self._weights()
         scales = _grid("b_scale", _scales(self.b_scale), codes.shape)
         zeros = _grid("b_zero", _numbers("b_zero", self.b_zero), codes.shape)

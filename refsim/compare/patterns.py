@@ -71,10 +71,7 @@ def _span_pattern(name: str, distinct: NDArray[np.intp], extent: int, *, whole: 
 
 
 def value_patterns(got: Codes, want: Codes, line: CodeLine) -> list[str]:
-    """Return what all differing values have in common: one sentence, or none.
-
-    `got` and `want` hold the codes of the differing elements only.
-    """
+    """Return a sentence, or none, on what the values have in common; both arrays hold differing elements only."""
     if (line.is_nan(got) & line.is_nan(want)).all():
         allowed = 'nan="any-payload" allows it, Promise.BITWISE_EXCEPT_NAN_PAYLOAD for a kernel'
         return [f"every difference is the payload of a NaN: {allowed}"]
