@@ -9,7 +9,7 @@ from refsim import numerics
 from refsim.formats import F16, F32, float_named
 from refsim.numerics.dot.terms import rounded
 from refsim.numerics.roundings import RNE_F16, RNE_F32, Rounding
-from refsim.ptx.isa import exact_sums, scaled_products
+from refsim.ptx.isa import scaled_products
 from refsim.ptx.isa.products import scaled_kind
 
 SHAPES = [
@@ -89,7 +89,7 @@ def test_a_sum_of_numbers_is_rounded_once(rounding: Rounding, seed: int, count: 
     draw, quantum = np.random.default_rng(seed), -4
     terms = [draw.integers(-4, 5, 64) * np.exp2(draw.integers(quantum, quantum + spread + 1, 64)) for _ in range(count)]
     with np.errstate(all="ignore"):
-        got, is_open = exact_sums.rounded_sum(terms, rounding.format)
+        got, is_open = scaled_products.rounded_sum(terms, rounding.format)
     totals = [sum(int(each[place] * 2**-quantum) for each in terms) for place in range(64)]
     want = np.array([rounded(total, quantum, rounding) for total in totals], rounding.format.code_dtype)
     known = np.setdiff1d(np.arange(64), is_open)
@@ -109,11 +109,11 @@ def test_what_two_numbers_do_not_hold_is_left_open_where_it_decides() -> None:
         ([-one, -half, -least], -up),
         ([one, half, small, least], up),
     ]:
-        got, is_open = exact_sums.rounded_sum(terms, F32)
+        got, is_open = scaled_products.rounded_sum(terms, F32)
         assert got[0] == want
         assert not is_open.size
     for terms in ([one, half, small, least, -small], [small, least, one, -small, half]):
-        _, is_open = exact_sums.rounded_sum(terms, F32)
+        _, is_open = scaled_products.rounded_sum(terms, F32)
         assert is_open.tolist() == [0]
 
 
@@ -121,7 +121,7 @@ def test_a_sum_of_nothing_but_negative_zeros_is_positive_zero() -> None:
     """As tensor cores write it, whichever way the sum is taken."""
     zeros = [np.full(3, -0.0)] * 3
     for row in (F32, F16):
-        got, is_open = exact_sums.rounded_sum(zeros, row)
+        got, is_open = scaled_products.rounded_sum(zeros, row)
         assert not got.view(row.code_dtype).any()
         assert not is_open.size
 

@@ -11,7 +11,7 @@ from refsim.conversions import encode
 from refsim.device.compile import compile_ptx
 from refsim.errors import Kind, RefsimError
 from refsim.layouts import bank_conflicts
-from refsim.ptx.machine import residency
+from refsim.ptx.machine import launch
 
 SOURCE = Path(__file__).with_name("pipeline.cu")
 SHARED = 3 * (16 + 64) * 256
@@ -177,7 +177,7 @@ def test_a_large_grid_runs_in_parts_with_the_same_result(tmp_path: Path, monkeyp
     whole, _ = launched(text, 2, 256, 320, arithmetic="exact")
     for name, value in (("WAVE_LANES", 256), ("WAVE_BYTES", 3 * SHARED)):
         with monkeypatch.context() as patch:
-            patch.setattr(residency, name, value)
+            patch.setattr(launch, name, value)
             parts, _ = launched(text, 2, 256, 320, arithmetic="exact", checks=ptx.Checks(banks=True))
         assert np.array_equal(whole, parts)
 

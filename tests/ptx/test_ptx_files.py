@@ -9,7 +9,7 @@ import pytest
 
 from refsim import ptx
 from refsim.errors import Kind, RefsimError
-from refsim.ptx.lowering import register_slots
+from refsim.ptx.lowering import blocks
 from refsim.ptx.machine import program
 from refsim.ptx.machine.program import forget
 from refsim.ptx.text import lexer
@@ -150,9 +150,9 @@ def test_work_grows_with_the_text(name: str) -> None:
 def test_registers_that_cross_many_borders_have_places_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where finding who conflicts with whom would cost too much, nobody shares."""
     borders = [0b0111, 0b1100]
-    assert register_slots.shared_slots([32, 32, 32, 32, 64], borders) == ([0, 1, 2, 0, -1], [32, 32, 32])
-    monkeypatch.setattr(register_slots, "MAX_PAIRS", 4)
-    assert register_slots.shared_slots([32, 32, 32, 32, 64], borders) == ([0, 1, 2, 3, -1], [32] * 4)
+    assert blocks.shared_slots([32, 32, 32, 32, 64], borders) == ([0, 1, 2, 0, -1], [32, 32, 32])
+    monkeypatch.setattr(blocks, "MAX_PAIRS", 4)
+    assert blocks.shared_slots([32, 32, 32, 32, 64], borders) == ([0, 1, 2, 3, -1], [32] * 4)
 
 
 def test_a_text_that_was_read_lately_is_not_read_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,8 +7,8 @@ from refsim import ptx
 from refsim.errors import Kind, RefsimError
 from refsim.ptx.findings.faults import is_fault
 from refsim.ptx.machine import launch
+from refsim.ptx.machine.launch import WAVE_LANES, co_resident, few_ctas, may_wait_for_others
 from refsim.ptx.machine.launch_rules import launch_shape
-from refsim.ptx.machine.residency import WAVE_LANES, co_resident, few_ctas, may_wait_for_others
 
 HEAD = ".version 9.0\n.target sm_90a\n.address_size 64\n"
 REGISTERS = ".reg .b32 %r<12>; .reg .b64 %d<8>; .reg .pred %p<4>; ld.param.u64 %d1, [out];"

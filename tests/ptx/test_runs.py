@@ -5,7 +5,7 @@ import pytest
 
 from refsim import ptx
 from refsim.ptx.isa.real import fma_single
-from refsim.ptx.lowering import runs
+from refsim.ptx.lowering import codegen
 
 HEAD = ".version 8.0\n.target sm_90\n.address_size 64\n"
 COUNT = 6
@@ -41,7 +41,7 @@ def test_a_statement_that_reads_another_s_result_is_no_part_of_its_run() -> None
     for last, lengths in (("%a, %x5, %c", [6]), ("%y4, %x5, %c", [5, 1]), ("%a, %x5, %y0", [5, 1])):
         code = ptx.load(text(f"fma.rn.f32 %y5, {last};")).code("k")
         steps = [step for step in code.steps if step.statement.opcode == "fma.rn.f32"]
-        assert [len(run) for run in runs.runs(steps)] == lengths
+        assert [len(run) for run in codegen.runs(steps)] == lengths
 
 
 def test_many_lanes_are_computed_piece_by_piece_or_each_for_itself() -> None:
@@ -54,6 +54,6 @@ def test_many_lanes_are_computed_piece_by_piece_or_each_for_itself() -> None:
             seen.append(np.shape(a))
             return a + b
 
-        found = runs.in_one_call(doubled, lambda row: row, 30, x, x[0][:1])
+        found = codegen.in_one_call(doubled, lambda row: row, 30, x, x[0][:1])
         assert (np.array(found) == np.array(x) + x[0][0]).all()
         assert len(seen) == {1: 1, 7: 1, 600: 3, 5000: 30}[lanes]

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from refsim import ptx
+from refsim.ptx.lowering.blocks import shared_slots
 from refsim.ptx.lowering.liveness import mask_of
-from refsim.ptx.lowering.register_slots import shared_slots
 
 WIDTHS = st.sampled_from([1, 16, 32, 64])
 

@@ -5,7 +5,7 @@ import pytest
 
 from refsim import ptx
 from refsim.errors import RefsimError
-from refsim.ptx.machine.residency import WAVE_LANES
+from refsim.ptx.machine.launch import WAVE_LANES
 
 HEAD = ".version 9.0\n.target sm_90a\n.address_size 64\n"
 POLICIES = pytest.mark.parametrize(("policy", "seed"), [("eager", 0), ("random", 1), ("random", 2)])

@@ -1,11 +1,13 @@
 """The copy engine of the simulated GPU: runs of bytes and boxes of tensors, between global and shared memory.
 
 A thread requests a copy and goes on. The request is checked at once: addresses, alignment, bounds and other accesses to
-the bytes. The policy decides when bytes move. An mbarrier counts them, or a thread waits for its bulk groups.
+the bytes. The policy decides when bytes move. An mbarrier counts them, or a thread waits for its bulk groups. The
+observers of memory see the reads and the future writes of a transfer when the transfer begins.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,15 +17,15 @@ from refsim.layouts.tma import TensorMap
 from refsim.ptx.async_ops.box_batches import BoxBatch, batch_of, loaded, stored
 from refsim.ptx.async_ops.boxes import BULK_BYTES, Box, fill_of
 from refsim.ptx.async_ops.completion import ThreadGroups
-from refsim.ptx.async_ops.ends import TENSOR_RULE, Ends
+from refsim.ptx.async_ops.ends import TENSOR_RULE, Ends, changed
 from refsim.ptx.async_ops.queue import Queue
-from refsim.ptx.async_ops.shown import TransferWatchers
 from refsim.ptx.async_ops.transfers import End, Transfer, TransferHost
+from refsim.ptx.checks.bank_conflicts import BankCounter
 from refsim.ptx.execution.lanes import Lanes
 from refsim.ptx.isa.reductions import ElementUpdate, reduction
 from refsim.ptx.memory.access import GENERIC, READ, UPDATE, WRITE, Access
 from refsim.ptx.memory.address import rank_of
-from refsim.ptx.memory.space import ITEM, AccessError
+from refsim.ptx.memory.space import ITEM, AccessError, Space
 from refsim.ptx.text.syntax import place
 
 Array = NDArray[Any]
@@ -34,6 +36,87 @@ CHANGE_RULE = (
 )
 _AT_ONCE = 1 << 20  # bytes of a prefetch that are looked at together
 RUN_RULE = "PTX ISA, cp.async.bulk: size and addresses are multiples of 16"
+
+
+@dataclass
+class TransferWatchers:
+    """The observers of one machine, as its copy engine calls them."""
+
+    machine: TransferHost
+    ends: Ends
+
+    def read(self, flight: Transfer, access: Access) -> None:
+        """Show the bytes that the transfer reads until its thread has waited for the read."""
+        seen = self.ends.coarse(access)
+        if seen is None:
+            return
+        for observer in self.machine.port.observers.get(access.name, ()):
+            if not isinstance(observer, BankCounter):
+                observer.before(seen)
+                observer.after(seen)
+        if access.name == "shared" and self.machine.in_flight is not None:
+            self.machine.in_flight.is_read(seen.index, seen.width)
+            flight.reads = seen
+
+    def landing(self, flight: Transfer, access: Access) -> None:
+        """Show the shared bytes that the transfer writes until a thread has observed its completion."""
+        machine = self.machine
+        for observer in machine.port.observers.get("shared", ()):
+            if observer not in (machine.races, machine.proxies) and not isinstance(observer, BankCounter):
+                observer.before(access)
+        if machine.proxies is not None:
+            machine.proxies.before(access)
+        if machine.races is not None:
+            machine.races.transfer_issued(access, lambda: changed(access), flight.lane)
+        if machine.in_flight is not None:
+            machine.in_flight.issued(access.index, access.width, access.proxy if access.kind == UPDATE else "")
+        access.space.mark_written(access.index, access.width)
+        flight.writes = access
+
+    def sent(self, flight: Transfer, access: Access, flying: list[Transfer]) -> None:
+        """Show the global bytes that the transfer writes; threads may rely on them after a wait for the group."""
+        machine, seen = self.machine, self.ends.coarse(access)
+        access.items = changed(access)
+        for observer in machine.port.observers.get("global", ()):
+            if observer not in (machine.races, machine.proxies):
+                observer.before(access)
+                observer.after(access)
+        if seen is None:
+            return
+        if machine.proxies is not None:
+            machine.proxies.before(seen)
+        if machine.races is not None:
+            seen.items = changed(seen)
+            flight.stamp = machine.races.transfer_sent(seen, partial(repeats, flight, flying, seen.space))
+
+
+def repeats(flight: Transfer, flying: Iterable[Transfer], space: Space, index: Array, width: int) -> NDArray[np.bool_]:
+    """Return for each item (by number) whether the copy to global memory leaves the value that would be there without it,
+    because the value is there already or another copy in flight brings it. This
+    assumes that the sources of copies in flight do not change; a change is a finding of its own."""
+    at = (index[:, None] * width + np.arange(width)).reshape(-1)
+    order = np.argsort(at, kind="stable")
+    before = space.bytes[at[order]].astype(np.int16)
+    for other in flying:
+        if other is not flight and not other.is_performed:
+            _bring(other, space, at[order], before)
+    after = np.full(len(at), -1, np.int16)
+    _bring(flight, space, at[order], after)
+    equal = np.empty(len(at), np.bool_)
+    equal[order] = (before == after) & (after >= 0)
+    return np.asarray(equal.reshape(-1, width).all(axis=1))
+
+
+def _bring(flight: Transfer, space: Space, at: Array, to: Array) -> None:
+    """Put the bytes of a copy into `to` at rising positions `at`; put -1 where a reduction computes the value."""
+    target = flight.target
+    if target is None or target.space is not space or flight.source is None:
+        return
+    places = (target.index[:, None] * flight.width + np.arange(flight.width)).reshape(-1)
+    found = np.minimum(np.searchsorted(at, places), len(at) - 1)
+    here = at[found] == places
+    brought = flight.brings().view(np.uint8) if flight.combine is None else np.full(len(places), -1, np.int16)
+    to[found[here]] = brought[here]
 
 
 @dataclass

@@ -2,9 +2,12 @@
 
 A block is a straight-line run: it starts at a label or after a terminator and ends before the next start. After a
 terminator the scheduler decides which lanes go on (branches, exits, barriers, meetings of a warp).
-"""
 
-from collections.abc import Callable, Iterator
+Between blocks, registers that are never live at once share one array of all lanes. Compilers name a new register for
+every value. A block reads before it writes back, so two registers conflict only if both are live at one border between
+blocks: 732 registers of a matrix kernel fit 70 arrays."""
+
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -16,7 +19,6 @@ from refsim.ptx.checks.in_flight_registers import Touch
 from refsim.ptx.lowering.contraction import Contraction, contractions
 from refsim.ptx.lowering.liveness import Flow, live_registers, mask_of, registers_in
 from refsim.ptx.lowering.operands import BranchTarget, BranchTargets, Source
-from refsim.ptx.lowering.register_slots import shared_slots
 from refsim.ptx.lowering.steps import Step, bind_statement
 from refsim.ptx.memory.semantics import semantics
 from refsim.ptx.text.syntax import Function, Statement, location_of
@@ -25,6 +27,41 @@ from refsim.sources import PTX
 _IN_FLIGHT = ("cp.async.", "cp.reduce.", "st.async.", "red.async.")
 _ASYNC_PROXY = ("cp.async.bulk", "cp.reduce.async.bulk", "wgmma.", "tcgen05.mma.", "tcgen05.cp.")
 LEAVING = ("bra", "brx", "ret", "exit", "trap")
+MAX_PAIRS = 1 << 27  # bits of conflict sets; beyond, every register has a slot of its own
+
+
+def shared_slots(register_bits: list[int], borders: Iterable[int]) -> tuple[list[int], list[int]]:
+    """Return the slot of each register (-1: it never crosses a border) and the width of each slot, in bits. `borders`
+    are the sets of registers that are live at once, as bit masks. Registers of different widths never share."""
+    masks = set(borders)
+    everything = 0
+    for mask in masks:
+        everything |= mask
+    crossing = registers_in(everything)
+    slots, widths, members = [-1] * len(register_bits), list[int](), list[int]()
+    if sum(mask.bit_count() for mask in masks) * everything.bit_length() > MAX_PAIRS:
+        for slot, index in enumerate(crossing):
+            slots[index] = slot
+        return slots, [register_bits[index] for index in crossing]
+    neighbours = dict.fromkeys(crossing, 0)
+    for mask in masks:
+        for index in registers_in(mask):
+            neighbours[index] |= mask
+    for index in crossing:
+        slot = next(
+            (
+                slot
+                for slot, width in enumerate(widths)
+                if width == register_bits[index] and not members[slot] & neighbours[index]
+            ),
+            len(widths),
+        )
+        if slot == len(widths):
+            widths.append(register_bits[index])
+            members.append(0)
+        members[slot] |= 1 << index
+        slots[index] = slot
+    return slots, widths
 
 
 @dataclass

@@ -1,6 +1,15 @@
-"""One launch: the places of variables and parameters, the CTAs that run at once, and the machine of each wave."""
+"""One launch: the places of variables and parameters, the CTAs that run at once, and the machine of each wave.
 
-from collections.abc import Iterator
+Addresses: `mov.u64 r, s` gives the place of a shared variable within its window. `ld.u32 r, [s]` names no state space,
+and ptxas makes it an access to that window. A variable therefore has two addresses; the generic one is kept under
+`generic(s)`.
+
+CTAs that run at once: as many as a chip holds if CTAs may wait for one another, else few. A grid runs in waves, and
+each wave ends before the next starts. A kernel whose CTAs wait for one another is right only if they are all resident.
+Its wave is the number that the target holds at once. An elementwise kernel cannot see the difference, so its waves have
+the size that runs fastest: registers of 16,384 lanes stay in the cache."""
+
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from time import monotonic
@@ -17,23 +26,26 @@ from refsim.ptx.execution.masks import UnwrittenReadError
 from refsim.ptx.findings.record import LaunchFindings
 from refsim.ptx.findings.table import Checks
 from refsim.ptx.lowering.blocks import Code
-from refsim.ptx.machine.addresses import function_addresses, generic_addresses, write_references
 from refsim.ptx.machine.launch_rules import LaunchShape, check_memory, check_registers
-from refsim.ptx.machine.limits import limits_of, round_up, total_shared
-from refsim.ptx.machine.residency import affordable_ctas, co_resident, few_ctas, may_wait_for_others
+from refsim.ptx.machine.limits import ctas_per_sm, limits_of, round_up, total_shared
 from refsim.ptx.machine.resources import registers_used
 from refsim.ptx.machine.scheduler import Machine
 from refsim.ptx.memory.global_memory import GlobalMemory, Lot
-from refsim.ptx.memory.space import POISON, SHARED_BASE, Region, Space, per_owner
+from refsim.ptx.memory.space import FUNCTION_BASE, POISON, SHARED_BASE, WINDOWS, Region, Space, per_owner
 from refsim.ptx.memory.touched import TouchedBytes
 from refsim.ptx.memory.undo import Undo
 from refsim.ptx.observers.accesses import AddressWatch
 from refsim.ptx.observers.steps import StepObserver
 from refsim.ptx.text.runtime_calls import HEAP_CALLS
 from refsim.ptx.text.source_names import demangled
-from refsim.ptx.text.syntax import Function, Module, Variable
+from refsim.ptx.text.syntax import Function, Label, Module, Variable
 
 WORKSPACE = "workspace of grid.sync()"
+FUNCTION_STEP = 16
+WAVE_LANES = 1 << 14
+WAVE_BYTES = 32 << 20  # shared and local memory of the CTAs that run at once
+RESIDENT_BYTES = 2 << 30  # shared and local memory and registers of CTAs that may wait for one another
+_POLLING = frozenset({"volatile", "acquire", "relaxed", "mmio", "cv", "cg"})
 
 
 @dataclass(frozen=True)
@@ -319,3 +331,84 @@ def place_workspace(device: GlobalMemory) -> int:
         return device.allocate(words.nbytes, WORKSPACE, initial=words)
     device.write(region.start + device.space.base, words)
     return region.start + device.space.base
+
+
+def function_addresses(module: Module) -> dict[str, int]:
+    """Return a number for each function of a module, for `mov` and for tables of functions."""
+    found = {name: FUNCTION_BASE + FUNCTION_STEP * place for place, name in enumerate(module.functions)}
+    return found | {alias: found[name] for alias, name in module.aliases.items() if name in found}
+
+
+def generic_addresses(symbols: Mapping[str, int], variables: Iterable[Variable]) -> dict[str, int]:
+    """Return the addresses of variables for accesses that name no state space, as `generic(name)`."""
+    return {
+        f"generic({variable.name})": symbols[variable.name] + WINDOWS.get(variable.space, 0)
+        for variable in variables
+        if variable.name in symbols
+    }
+
+
+def write_references(variable: Variable, symbols: Mapping[str, int], device: GlobalMemory) -> None:
+    """Write the addresses that a variable is initialized with; every name must have been placed."""
+    for reference in variable.references:
+        name = reference.symbol.name
+        if name not in symbols:
+            raise RefsimError(
+                "unknown-symbol", f"{variable.name} begins with the address of {name!r}, which is nowhere"
+            )
+        address = (symbols[name] + reference.symbol.offset) % (1 << 64) >> reference.shift
+        content = np.frombuffer(address.to_bytes(8, "little")[: reference.width], np.uint8)
+        device.write(symbols[variable.name] + reference.offset, content)
+
+
+def co_resident(target: str, shape: LaunchShape, shared_bytes: int, registers: int | None) -> int:
+    """Return how many CTAs of a launch the target's chip holds at once, in whole clusters. One CTA an SM is assumed if
+    registers are not known. 1,024 threads of 32 registers on sm_90: 2 an SM, 264 in all."""
+    limits = limits_of(target)
+    per_sm = 1 if registers is None else ctas_per_sm(limits, shape.threads, shared_bytes, registers)
+    return max(limits.sms * max(per_sm, 1) // shape.cluster_ctas, 1) * shape.cluster_ctas
+
+
+def few_ctas(shape: LaunchShape, shared_bytes: int, local_bytes: int) -> int:
+    """Return how many CTAs a wave has if no CTA waits for another: whole clusters whose registers stay in the cache."""
+    owned = SHARED_BASE + shared_bytes + shape.threads * local_bytes
+    return _whole_clusters(shape, min(WAVE_LANES // shape.threads, WAVE_BYTES // owned))
+
+
+def affordable_ctas(shape: LaunchShape, shared_bytes: int, local_bytes: int, code: Code) -> int:
+    """Return how many CTAs have state that fits in RESIDENT_BYTES, in whole clusters."""
+    of_a_thread = local_bytes + sum(max(bits // 8, 1) for bits in code.slot_bits)
+    return _whole_clusters(shape, RESIDENT_BYTES // (SHARED_BASE + shared_bytes + shape.threads * of_a_thread))
+
+
+def _whole_clusters(shape: LaunchShape, ctas: int) -> int:
+    return max(ctas // shape.cluster_ctas, 1) * shape.cluster_ctas
+
+
+def may_wait_for_others(function: Function) -> bool:
+    """Return whether a loop of the entry polls memory that another CTA can write. A poll is an atomic that returns a
+    value, or a load that is not weak. A `red`, or an atomic outside every loop, does not wait."""
+    end = -1
+    for first, last in sorted(_loops(function)):
+        if any(_is_poll(function.statements[pc].opcode) for pc in range(max(first, end + 1), last + 1)):
+            return True
+        end = max(end, last)
+    return False
+
+
+def _loops(function: Function) -> Iterator[tuple[int, int]]:
+    """Yield the statements between each branch back and its target; every loop is within the union of these ranges."""
+    for pc, statement in enumerate(function.statements):
+        for operand in statement.operands:
+            if isinstance(operand, Label):
+                for label in function.branch_tables.get(operand.name, (operand.name,)):
+                    if function.labels.get(label, pc + 1) <= pc:
+                        yield function.labels[label], pc
+
+
+def _is_poll(opcode: str) -> bool:
+    mnemonic, *words = opcode.split(".")
+    named = frozenset(words)
+    if any(word.split("::")[0] in ("shared", "local", "param", "const") for word in words):
+        return False
+    return mnemonic == "atom" or (mnemonic == "ld" and not named.isdisjoint(_POLLING))

@@ -2,11 +2,14 @@
 
 Results never depend on where lanes reconverge: an instruction that needs its warp together (`.sync`, `.aligned`) parks
 arriving lanes until the others are there. If only parked lanes are left, the deadlock is reported.
+
+Lanes that poll memory rest between two reads; `Polling` decides when they resume or are deadlocked. Special registers
+hold the position of a thread in its launch, and clocks that no program may rely on.
 """
 
 from collections.abc import Callable
 from time import monotonic
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +25,8 @@ from refsim.ptx.checks.in_flight import InFlight
 from refsim.ptx.checks.proxies import Proxies
 from refsim.ptx.checks.races import Races
 from refsim.ptx.checks.undefined import Tracking, undefined
-from refsim.ptx.execution.geometry import Geometry, Ids, union
+from refsim.ptx.execution.context import Context
+from refsim.ptx.execution.geometry import Geometry, Ids, Shape, union
 from refsim.ptx.execution.lanes import Lanes, groups
 from refsim.ptx.execution.masks import UnwrittenReadError
 from refsim.ptx.execution.register_file import Registers, Unwritten
@@ -37,9 +41,8 @@ from refsim.ptx.lowering.codegen import operands_function, terminator_function, 
 from refsim.ptx.lowering.steps import Step
 from refsim.ptx.lowering.tracked import demand_guard, demand_members, follow_terminator, translate_tracked
 from refsim.ptx.machine.deferred import Deferred
-from refsim.ptx.machine.polling import Polling
+from refsim.ptx.machine.limits import limits_of
 from refsim.ptx.machine.schedules import LowestFirst, Random, Schedule
-from refsim.ptx.machine.special_registers import special_register
 from refsim.ptx.machine.watchers import MemoryWatchers
 from refsim.ptx.memory.access import Access, Port
 from refsim.ptx.memory.global_memory import GlobalMemory
@@ -53,6 +56,7 @@ from refsim.ptx.sync.launch_order import LaunchOrder
 from refsim.ptx.sync.mbarriers import Mbarriers
 from refsim.ptx.sync.named_barriers import Barriers
 from refsim.ptx.sync.register_pool import RegisterPool
+from refsim.ptx.sync.scheduler import Scheduler
 from refsim.ptx.sync.tensor_columns import TensorColumns
 from refsim.ptx.sync.transfer_counts import TransferCounts
 from refsim.ptx.sync.warp_sync import Meetings, merged
@@ -60,6 +64,81 @@ from refsim.ptx.text.syntax import Statement, place
 
 _BITS = 2.0 ** np.arange(32)
 _APART = 0x9E3779B97F4A7C15  # between the first clocks of two random schedules: a kernel that uses the time differs between them
+PATIENCE = 50_000  # rounds of polling without a write until they are a deadlock
+FORBEARANCE = 1_000  # such rounds until a part of a warp arrives at an aligned barrier, where that need not be an error
+QUIET = 100  # of them in which no other lane runs either, until the states of the waiting lanes are compared
+LONG = 1 << 41  # the advance of clocks then, 37 minutes of %globaltimer
+AXES = "xyz"
+_LOW = 0xFFFFFFFF
+
+
+class Polled(Scheduler, Protocol):
+    """A scheduler with meetings of lanes and waits at mbarriers."""
+
+    meetings: Meetings
+
+    launches: LaunchOrder
+
+    @property
+    def mbarriers(self) -> Mbarriers: ...
+    @property
+    def engine(self) -> CopyEngine: ...
+    @property
+    def tensor_pipe(self) -> TensorCore: ...
+
+
+class Polling:
+    """The rounds of polling of one machine, and the writes between them."""
+
+    def __init__(self, machine: Polled) -> None:
+        self.machine = machine
+        self.idle = self.quiet = self.seen_writes = 0
+        self.before: list[bytes] = []
+
+    def resume(self) -> bool:
+        """Resume the resting lanes; return whether there are any. After many rounds without a write the lanes are
+        deadlocked, unless some wait for the previous launch."""
+        machine = self.machine
+        machine.mbarriers.fire()
+        machine.engine.fire()
+        machine.tensor_pipe.fire()
+        if not machine.resting:
+            return False
+        changed = machine.port.writes != self.seen_writes or bool(machine.launches.waiting)
+        self.idle = 0 if changed else self.idle + 1
+        self.quiet = 0 if changed else self.quiet + (not machine.groups)
+        self.seen_writes = machine.port.writes
+        if self.idle == FORBEARANCE and machine.checks.divergence != "error":
+            machine.meetings.arrive_apart()
+        if self.idle > PATIENCE or self._is_stuck():
+            raise machine.meetings.report_deadlock()
+        for pc, ids in machine.resting.items():
+            machine.go(pc, ids)
+        machine.resting = {}
+        return True
+
+    def _is_stuck(self) -> bool:
+        """Return whether resting lanes have come back to equal counters, registers and memory while no other lane ran.
+        Everything that they do then repeats. Time is advanced before the decision, as a lane may wait for a clock."""
+        machine = self.machine
+        quiet = QUIET if machine.code.has_mbarriers else FORBEARANCE
+        if (
+            machine.groups
+            or self.quiet <= quiet
+            or machine.mbarriers.delayed
+            or machine.engine.is_pending
+            or machine.tensor_pipe.is_pending
+        ):
+            return False
+        if self.quiet == quiet + 1:
+            machine.clock, self.before = machine.clock + LONG, []
+            return False
+        now = [machine.local.bytes.tobytes()]
+        for pc, ids in sorted(machine.resting.items()):
+            lanes = Lanes(machine, ids)
+            now += [ids.tobytes(), *(get(lanes, index).tobytes() for index in machine.code.live_at(pc))]
+        before, self.before = self.before, now
+        return now == before
 
 
 class Machine:
@@ -408,3 +487,84 @@ class Machine:
             self.barriers.release()
             self.cluster_barrier.release()
         return bool(self.groups)
+
+
+def special_register(machine: Context, name: str) -> NDArray[Any]:
+    """Return a special register over all lanes, or (1,) if it is equal for all. Source: PTX ISA, special registers.
+    Timers count scheduler steps from a start time of each schedule; no program may rely on either."""
+    geometry = machine.geometry
+    stem, _, axis = name[1:].partition(".")
+    if axis and axis not in AXES:
+        raise _unmodelled(name)
+    at, sms = AXES.find(axis) if axis else 0, limits_of(machine.target).sms
+    time = machine.clock_began + machine.clock
+    uniform: dict[str, int] = {
+        "nctaid": geometry.grid[at],
+        "ntid": geometry.block[at],
+        "nwarpid": geometry.warps,
+        "nsmid": sms,
+        "gridid": 0,
+        "clock": time & _LOW,
+        "clock_hi": time >> 32,
+        "clock64": time,
+        "globaltimer": time,
+        "globaltimer_lo": time & _LOW,
+        "globaltimer_hi": time >> 32,
+        "cluster_nctaid": geometry.cluster[at],
+        "cluster_nctarank": geometry.cluster_ctas,
+        "nclusterid": geometry.grid[at] // geometry.cluster[at],
+        "dynamic_smem_size": machine.symbols.get("%dynamic_smem_size", 0),
+        "total_smem_size": machine.symbols.get("%total_smem_size", 0),
+        "reserved_smem_offset_begin": 0,
+    }
+    if stem.startswith("envreg") and stem[6:].isdigit() and int(stem[6:]) < 32:
+        return np.array([machine.symbols.get(name, 0)], np.uint32)
+    if stem == "is_explicit_cluster":
+        return np.array([geometry.is_explicit_cluster])
+    if stem in uniform:
+        wide = stem in ("gridid", "clock64", "globaltimer")
+        return np.array([uniform[stem]], np.uint64 if wide else np.uint32)
+    if stem == "tid":
+        threads = axis_of(geometry.thread, geometry.block, at)
+        return threads[:1] if geometry.block[at] == 1 else threads
+    if (ctas := _of_ctas(geometry, stem, at, sms)) is not None:
+        return ctas if len(ctas) == 1 else ctas[geometry.cta]
+    if stem == "laneid":
+        return geometry.laneid.astype(np.uint32)
+    if stem == "warpid":
+        return (geometry.thread // 32).astype(np.uint32)
+    if stem.startswith("lanemask_"):
+        lane = np.uint64(1) << geometry.laneid.astype(np.uint64)
+        masks = {"eq": lane, "lt": lane - 1, "le": 2 * lane - 1, "gt": ~(2 * lane - 1), "ge": ~(lane - 1)}
+        if stem[9:] in masks:
+            return (masks[stem[9:]] & np.uint64(0xFFFFFFFF)).astype(np.uint32)
+    raise _unmodelled(name)
+
+
+def _of_ctas(geometry: Geometry, stem: str, at: int, sms: int) -> NDArray[np.uint32] | None:
+    """Return a register that all threads of a CTA share, one element per CTA or (1,); None for any other."""
+    numbers = geometry.numbers
+    match stem:
+        case "ctaid":
+            values = axis_of(numbers, geometry.grid, at)
+        case "clusterid":
+            values = axis_of(numbers, geometry.grid, at) // geometry.cluster[at]
+        case "cluster_ctaid":
+            values = axis_of(numbers, geometry.grid, at) % geometry.cluster[at]
+        case "cluster_ctarank":
+            values = geometry.ranks
+        case "smid":
+            values = numbers % sms
+        case _:
+            return None
+    found = values.astype(np.uint32)
+    return found[:1] if (found == found[0]).all() else found
+
+
+def axis_of(numbers: Ids, shape: Shape, at: int) -> Ids:
+    """Return the index along axis `at` of items numbered with x fastest."""
+    return numbers // (1, shape[0], shape[0] * shape[1])[at] % shape[at]
+
+
+def _unmodelled(name: str) -> RefsimError:
+    return RefsimError("unsupported-feature", f"the simulator does not model {name}", rule="PTX ISA, special registers")

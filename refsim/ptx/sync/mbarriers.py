@@ -4,6 +4,11 @@ The object is a 64-bit word that a kernel may not read. The word holds one bit o
 phase is kept next to it, so that a state of an old phase is detected. Arrivals of copies happen when no thread can run
 otherwise. Their bytes are in memory once some thread has seen the phase complete. Both are as late as the ISA allows,
 under any policy.
+
+`PhaseWaits` records the phase that each thread waits for by parity. A parity only says whether the phase is even. A
+thread that forgets to flip its parity asks again for a phase that it has seen complete, and passes at once.
+
+`Arrivals` records the threads that arrived at each mbarrier, phase by phase, for deadlock reports.
 """
 
 from collections.abc import Iterator
@@ -15,17 +20,103 @@ from numpy.typing import NDArray
 
 from refsim.ptx.checks.phase_order import Arrived, PhaseOrder
 from refsim.ptx.checks.races import Races
+from refsim.ptx.execution.geometry import Ids
 from refsim.ptx.execution.lanes import Lanes, Machine
 from refsim.ptx.memory.access import READ, Access
 from refsim.ptx.memory.semantics import Semantics
-from refsim.ptx.sync.arrivals import Arrivals, Came
 from refsim.ptx.sync.mbarrier_word import COUNT_BITS, MOST_ARRIVALS, Barrier
-from refsim.ptx.sync.phase_waits import PhaseWaits
 from refsim.ptx.text.syntax import Statement, place
 
 Array = NDArray[Any]
 CODE, RULE = "barrier-misuse", "PTX ISA, mbarrier"
 BYTES = 8
+_NONE = -2
+_RULE = "PTX ISA, mbarrier.test_wait: a parity means the current phase or the one before it, whichever thread asks"
+Came = list[tuple[Ids, Statement]]
+
+
+@dataclass
+class PhaseWaits:
+    """For each object: the last phase that each lane saw complete, and the lane's count of arrivals by then."""
+
+    machine: Machine
+    seen: dict[int, tuple[Array, Array]] = field(default_factory=dict)
+    arrivals: Array = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.arrivals = np.zeros(self.machine.geometry.lanes, np.int64)
+
+    def arrived(self, lanes: Ids) -> None:
+        """Count an arrival of lanes at any object."""
+        self.arrivals[lanes] += 1
+
+    def forget(self, flat: int) -> None:
+        """Drop the record of an object that ended."""
+        self.seen.pop(flat, None)
+
+    def passed(self, lanes: Lanes, flat: int, phase: int, *, is_filling: bool) -> None:
+        """Record that a parity wait lets lanes pass since `phase` is complete; report a lane that passes the phase
+        again. `is_filling`: some thread has already arrived in the next phase."""
+        ids = lanes.ids
+        if flat not in self.seen:
+            count = self.machine.geometry.lanes
+            self.seen[flat] = np.full(count, _NONE, np.int64), np.zeros(count, np.int64)
+        phases, counts = self.seen[flat]
+        again = (phases[ids] == phase) & (counts[ids] < self.arrivals[ids])
+        if is_filling and again.any():
+            what = (
+                f"waits again for phase {phase} of an mbarrier, which it saw complete before it arrived elsewhere: it passes "
+                f"at once, and phase {phase + 1} is under way"
+            )
+            error = lanes.fault("phase-waited-twice", int(np.argmax(again)), what, _RULE)
+            self.machine.report(error, lanes.statement)
+        phases[ids], counts[ids] = phase, self.arrivals[ids]
+
+
+@dataclass
+class Arrivals:
+    """The arrivals at each mbarrier object in its current phase and in the previous one. `came` maps the object's byte
+    in the flat shared memory to {phase: [(lanes, statement)]}; `executed` holds the ids of the statements that arrived
+    anywhere."""
+
+    machine: Machine
+    came: dict[int, dict[int, Came]] = field(default_factory=dict)
+    executed: set[int] = field(default_factory=set)
+
+    def note(self, flat: int, phase: int, lanes: Ids, statement: Statement) -> None:
+        """Record that lanes arrive at an object in a phase; phases older than the previous one are dropped."""
+        self.executed.add(id(statement))
+        phases = self.came.setdefault(flat, {})
+        if phase not in phases:
+            phases[phase] = []
+            for old in [each for each in phases if each < phase - 1]:
+                del phases[old]
+        phases[phase].append((lanes, statement))
+
+    def forget(self, flat: int) -> None:
+        """Drop the arrivals at an object that ended."""
+        self.came.pop(flat, None)
+
+    def missing(self, flat: int, phase: int) -> Came:
+        """Return the lanes that arrived in the previous phase and not in this one, with each arrival's statement."""
+        phases = self.came.get(flat, {})
+        here = np.array(sorted({lane for ids, _ in phases.get(phase, []) for lane in ids.tolist()}), np.int64)
+        rest = [(ids[~np.isin(ids, here)], statement) for ids, statement in phases.get(phase - 1, [])]
+        return [(ids, statement) for ids, statement in rest if len(ids)]
+
+    def never_executed(self) -> list[Statement]:
+        """Return the statements that arrive at mbarriers and that no thread has executed."""
+        steps = (step.statement for step in self.machine.code.steps)
+        return [each for each in steps if "mbarrier.arrive" in each.opcode and id(each) not in self.executed]
+
+    def named(self, position: int) -> str:
+        """Return an address in shared memory with the variable that contains it, if any: `0x408 (full+8)`."""
+        machine = self.machine
+        names = machine.in_shared & machine.symbols.keys()  # variables that the entry names
+        starts = [(machine.symbols[name], name) for name in names if not name.startswith("generic(")]
+        start, name = max((each for each in starts if each[0] <= position), default=(0, ""))
+        name, offset = name.partition("@")[0], f"+{position - start}" if position > start else ""
+        return f"{position:#x} ({name}{offset})" if name else f"{position:#x}"
 
 
 class BarrierHost(Machine, Protocol):
