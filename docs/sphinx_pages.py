@@ -14,7 +14,7 @@ from report_pages import linked, report_pages, whole_pages
 from sphinx.application import Sphinx
 
 from refsim.cli import main
-from refsim.cli.answers.codes import checks, meaning, sample, sayings
+from refsim.cli.answers.codes import checks, codes, meaning, sample
 from refsim.errors import code_table
 from refsim.ptx.findings.examples import EXAMPLES
 
@@ -86,7 +86,7 @@ def transcripts() -> dict[str, str]:
 
 
 def errors() -> Iterator[tuple[str, str]]:
-    known, runs = sayings(), transcripts()
+    known, runs = codes(), transcripts()
     rows = [f"| [{code}]({code}.md) | {_kind(code)} | {_plain(meaning(code))} |" for code in known]
     table = "\n".join(["| code | kind | means |", "|---|---|---|", *rows])
     yield (
