@@ -98,7 +98,7 @@ def test_a_pasted_dump_is_laid_over_a_fragment(opened):
     to(page, "dump")
     give(page, "dump-text", "80 3f")
     to(page, "fragment")
-    assert "the dump has 1 codes, 256 are held" in says(page, "fragment")
+    assert "codes in the dump: 1, needed: 256" in says(page, "fragment")
 
 
 def test_a_pasted_descriptor_is_decoded_and_its_bits_turn(opened):
@@ -193,7 +193,7 @@ def test_a_place_is_gone_to_and_its_link_leads_there_again(opened):
     give(page, "fragment-at", f"{row},{col}")
     for nowhere in ("32,0", "0,8", "-1,0", "t32 v0", "t0 v8", "", "x"):
         give(page, "fragment-at", nowhere)
-        assert "is no element: row, col from 0,0 to 31,7, or t0 v0 to t31 v7" in says(page, "fragment")
+        assert "is no element: enter row, col from 0,0 to 31,7, or t0 v0 to t31 v7" in says(page, "fragment")
         assert panel(page, "fragment").startswith(f"row {row}, col {col}")
 
 
@@ -225,7 +225,7 @@ def test_a_row_and_chunk_are_found_behind_their_swizzle(opened):
     give(page, "swizzle-pattern", "128B")
     for nowhere in ("5,8", "-1", "1.5", "0x10000000000", "x"):
         give(page, "swizzle-byte", nowhere)
-        assert "is no byte, and no row and chunk of 0 to 7" in says(page, "swizzle")
+        assert "is neither a byte address nor a row and a chunk from 0 to 7" in says(page, "swizzle")
 
 
 def test_a_dump_of_scales_lies_where_the_layout_puts_it(opened):
@@ -250,11 +250,11 @@ def test_a_dump_of_scales_lies_where_the_layout_puts_it(opened):
     give(page, "scales-at", "532")
     assert panel(page, "scales").startswith("row 33, block 2") is False
     give(page, "scales-at", str(layout.offset(33, 3, shape)))
-    assert "pad\nno scale is meant" in panel(page, "scales")
+    assert "padding\nholds no scale" in panel(page, "scales")
     to(page, "dump")
     give(page, "dump-text", codes.tobytes()[:32].hex())
     to(page, "scales")
-    assert "the dump has 32 codes of 512" in says(page, "scales")
+    assert "codes in the dump: 32, needed: 512" in says(page, "scales")
     for rows in ("0", "x", "999999"):
         give(page, "scales-rows", rows)
         assert page.locator("#scales-says .bad").count() == 1
@@ -266,7 +266,7 @@ def test_remarks_and_other_kinds_stand_beside_a_legal_word(opened):
     assert len(wanted.notes) == 2
     assert page.locator("#descriptor-remarks li").all_inner_texts() == list(wanted.notes)
     give(page, "descriptor-word", "0x4000404000000040")
-    assert "legal too as tcgen05-smem" in says(page, "descriptor")
+    assert "also legal as tcgen05-smem" in says(page, "descriptor")
     give(page, "descriptor-kind", "tcgen05-smem")
     assert page.locator("#descriptor-word").input_value() == "0x4000404000000040"
     assert page.evaluate("location.hash") == "#descriptor=tcgen05-smem&word=0x4000404000000040"

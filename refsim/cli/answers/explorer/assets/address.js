@@ -1,20 +1,20 @@
-// The address holds what is shown: #fragment=mma.m16n8k16.bf16.a&view=holder&at=9,3 opens the page so again.
+// The address holds the state of the page: #fragment=mma.m16n8k16.bf16.a&view=holder&at=9,3 restores it.
 
-const MOST_ADDRESS = 4000; // characters; what is long is left out then, and said
+const MOST_ADDRESS = 4000; // characters; beyond it long values are left out, and the page says so
 const MOST_VALUE = 400;
-const PLACES = new Set(["at", "byte", "code", "word"]); // what means a place of the rest, and comes behind it
+const PLACES = new Set(["at", "byte", "code", "word"]); // places in the view, written after its other choices
 const shown = { view: "", isReading: true };
 const choices = {};
 const touched = {};
 
-// A view's first choice; the others begin anew with it, unless `keeps`
+// The first choice of a view. It resets the other choices unless `keeps`.
 function chosen(view, choice, keeps = false) {
   choices[view] = choice;
   if (!keeps) touched[view] = new Map();
   writeAddress();
 }
 
-// What a person changed in a view
+// Records a change of the user in a view
 function touch(view, name, value) {
   (touched[view] ??= new Map()).set(name, value);
   writeAddress();
@@ -33,7 +33,7 @@ function writeAddress() {
   history.replaceState(null, "", `#${spelledOut(isLong ? whole.filter(([, value]) => value.length < MOST_VALUE) : whole)}`);
 }
 
-// [[name, value], ...] of an address; what no browser wrote is read as it stands
+// [[name, value], ...] of an address; a value with invalid escapes is taken literally
 function readAddress(hash) {
   const plain = (text) => {
     try {
@@ -48,7 +48,7 @@ function readAddress(hash) {
   });
 }
 
-// Sets a control as if a person had: a choice that there is not is left as it was
+// Sets a control as a user would; an unknown choice changes nothing
 function setControl(view, name, value) {
   const node = $(`${view}-${name}`);
   if (!node?.matches("select, input, textarea") || !node.closest(`#${view}`)) return;
@@ -58,7 +58,7 @@ function setControl(view, name, value) {
   if (node.tagName === "INPUT") node.dispatchEvent(new Event("input", { bubbles: true }));
 }
 
-// Opens what an address says; `open` shows a view
+// Restores the state of an address; `open` shows a view
 function restore(hash, views, open) {
   const [[view, choice] = ["", ""], ...rest] = readAddress(hash);
   shown.isReading = true;

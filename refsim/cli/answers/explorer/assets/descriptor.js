@@ -1,4 +1,4 @@
-// A descriptor: its word bit by bit, its fields, and what no hardware accepts in it.
+// A descriptor: its word bit by bit, its fields, and values that no hardware accepts.
 
 class DescriptorView {
   constructor() {
@@ -13,7 +13,7 @@ class DescriptorView {
     this.pick("wgmma-smem");
   }
 
-  // Another kind of the same width reads the same word
+  // Another kind of equal width reads the current word
   pick(name) {
     const kind = DESCRIPTORS.get(name);
     if (!kind) {
@@ -34,7 +34,7 @@ class DescriptorView {
     this.read($("descriptor-word").value);
   }
 
-  // Reads a pasted word, or two registers of one; nothing changes where there is none
+  // Reads a pasted word, or the two registers that hold a word. Any other text changes nothing.
   read(text) {
     const found = wordOf(text, this.kind.bits);
     $("descriptor-word").setAttribute("aria-invalid", String(!found));
@@ -67,8 +67,8 @@ class DescriptorView {
     $("descriptor-problems").replaceChildren(...problems.map((problem) => made("li", problem)));
     $("descriptor-remarks").replaceChildren(...remarks.map((remark) => made("li", remark)));
     const others = [...DESCRIPTORS.values()].filter((each) => each !== kind && each.bits === kind.bits && !explain(each, word).problems.length);
-    const also = others.length ? `legal too as ${others.map((each) => each.kind).join(", ")}` : "";
-    const verdict = problems.length ? made("span", "no hardware takes it", "bad") : made("span", "legal", "good");
+    const also = others.length ? `also legal as ${others.map((each) => each.kind).join(", ")}` : "";
+    const verdict = problems.length ? made("span", "no hardware accepts it", "bad") : made("span", "legal", "good");
     $("descriptor-says").replaceChildren(made("b", kind.summary), " · ", verdict, [this.note, also].map((part) => (part ? ` · ${part}` : "")).join(""), ` · evidence: ${kind.evidence} · ${kind.source}`);
   }
 
@@ -122,7 +122,7 @@ function wordOf(text, bits) {
   const parts = bare.split(/[\s,:]+/);
   const fits = (word, note = "") => (word >> BigInt(bits) === 0n ? { word, note } : null);
   if (parts.length === 2 && parts.every((part) => /^0x[0-9a-f]{1,8}$/i.test(part)) && bits === 64)
-    return fits(BigInt(parts[0]) | (BigInt(parts[1]) << 32n), "two words of 32 bits, the lower first");
+    return fits(BigInt(parts[0]) | (BigInt(parts[1]) << 32n), "two 32-bit words, the lower first");
   const digits = bare.replace(/^0x/i, "").replace(/[_'\s]/g, "").replace(/u?l{0,2}$/i, "");
   if (/^0b[01]+$/i.test(bare)) return fits(BigInt(bare));
   if (!/^[0-9a-f]{1,64}$/i.test(digits)) return null;

@@ -2,42 +2,42 @@
 
 class DumpError extends Error {}
 
-// How a text may be taken: what it looks like, or as it is said
+// The ways to read a text: by its shape, or as the user chooses
 const READINGS = {
-  auto: "what it looks like",
-  bytes: "bytes in hexadecimal",
-  low: "words, lowest byte first",
-  high: "words, highest byte first",
-  codes: "one code a word",
+  auto: "automatic",
+  bytes: "hexadecimal bytes",
+  low: "words, little-endian",
+  high: "words, big-endian",
+  codes: "one code per word",
   decimal: "decimal codes",
   values: "values",
 };
 
 const MOST_TEXT = 4e6; // characters
-const FEWEST_PRINTED = 4; // digits behind the point: PyTorch prints as many, NumPy twice
-const MOST_NUMBER = 64; // characters of a number that a person printed
+const FEWEST_PRINTED = 4; // digits after the point: PyTorch prints 4, NumPy prints 8
+const MOST_NUMBER = 64; // characters of a printed number
 
 // {codes, note}: the codes of an element type in a text. Throws DumpError with the line that cannot be read.
 function readDump(text, element, reading = "auto") {
-  if (text.length > MOST_TEXT) throw new DumpError(`${text.length} characters are more than the ${MOST_TEXT} that are read here: refsim decode reads files`);
+  if (text.length > MOST_TEXT) throw new DumpError(`the text has ${text.length} characters, and this page reads at most ${MOST_TEXT}: refsim decode reads files`);
   const found = tokensOf(text, reading);
-  if (!found.words.length) throw new DumpError("nothing to read yet");
+  if (!found.words.length) throw new DumpError("paste a dump to read it");
   const how = reading === "auto" ? looksLike(found, element) : reading;
   const { words } = found;
   if (how === "values") return readValues(words, element);
   if (how === "decimal" && found.unit && found.unit !== containerOf(element)) {
     const bytes = words.flatMap((each) => bytesOfNumber(integerOf(each), found.unit / 8, each));
-    return { codes: codesOfBytes(bytes, element), note: `numbers of ${found.unit} bits, lowest byte first` };
+    return { codes: codesOfBytes(bytes, element), note: `numbers of ${found.unit} bits, little-endian` };
   }
   if (how === "decimal") return { codes: words.map((each) => checked(integerOf(each), element, each)), note: READINGS[how] };
   if (how === "codes") return { codes: words.map((each) => checked(hexOf(each), element, each)), note: READINGS[how] };
   const bytes = found.bytes ?? words.flatMap((each) => bytesOf(each, how));
-  return { codes: codesOfBytes(bytes, element), note: found.bytes ? "bytes of a Python string" : how === "bytes" ? "bytes as they stand" : READINGS[how] };
+  return { codes: codesOfBytes(bytes, element), note: found.bytes ? "bytes of a Python string" : how === "bytes" ? "bytes in order" : READINGS[how] };
 }
 
 const containerOf = (element) => [8, 16, 32, 64].find((width) => width >= element.bits);
 
-// What a text is, by its shape alone: brackets and braces, addresses, prefixes, commas, the digits of its words
+// The reading of a text by its shape: brackets and braces, addresses, prefixes, commas, the digits of its words
 function looksLike({ words, bytes, isList, isFloat, addressed, hasCommas }, element) {
   if (bytes || addressed === "bytes") return "bytes";
   const digits = words.map(({ word }) => word.replace(/^0x/i, "").length);
@@ -70,8 +70,8 @@ function tokensOf(text, reading) {
   const bare = text.slice(first, last + 1).replace(/\b(dtype|device|size|shape)=[\w.:'"<>]*(\([^)]*\))?/g, " ").replace(/\b(array|tensor|tuple|list|float\d*|u?int\d*)\s*\(/g, " ");
   const before = text.slice(0, first).split("\n").length;
   const words = bare.split("\n").flatMap((line, at) => wordsOf(line.replace(/[[\](){}'"]/g, " "), at + before));
-  if (/<repeats/.test(bare)) throw new DumpError("<repeats ...> stands for elements that were left out: set print repeats 0");
-  if (words.some(({ word }) => /^(\.\.\.|…)$/.test(word))) throw new DumpError("the list is shortened by ...: print all of it");
+  if (/<repeats/.test(bare)) throw new DumpError("<repeats ...> abbreviates equal elements: set print repeats 0 in gdb");
+  if (words.some(({ word }) => /^(\.\.\.|…)$/.test(word))) throw new DumpError("the list is abbreviated with ...: print all elements");
   if (!words.length) throw new DumpError("the list is empty");
   for (const each of words) each.word = each.word.replace(/(?<=[0-9a-f])(u|ul|ull|l|ll)$/i, "").replace(/(?<=\.\d*)f$/i, "");
   return { words, isList: true, isFloat: /dtype=(torch\.)?b?float/.test(text), unit: Number(text.match(/dtype=(?:torch\.|np\.|numpy\.)?['"]?u?int(8|16|32|64)\b/)?.[1] ?? 0) };
@@ -85,17 +85,17 @@ function tokensOfLines(lines) {
   const isPlain = !isCanonical && isOctalDump(lines);
   let addressed = isCanonical ? "bytes" : "";
   const words = lines.flatMap((line, at) => {
-    if (/^\s*\*\s*$/.test(line)) throw new DumpError(`line ${at + 1}: * stands for lines that were left out: dump with -v`);
+    if (/^\s*\*\s*$/.test(line)) throw new DumpError(`line ${at + 1}: * abbreviates equal lines: dump with -v`);
     if (isCanonical) return wordsOf(line.replace(/^[0-9a-f]{8,16}(\s|$)/i, "").replace(/\|.*$/, ""), at + 1);
-    const behind = line.replace(ADDRESS, "");
-    const found = wordsOf(behind === line ? line : behind.split(/ {2,}/)[0], at + 1).slice(isPlain ? 1 : 0);
+    const rest = line.replace(ADDRESS, "");
+    const found = wordsOf(rest === line ? line : rest.split(/ {2,}/)[0], at + 1).slice(isPlain ? 1 : 0);
     if (isPlain && found.length) addressed = found[0].word.length > 2 ? "words" : "bytes";
     return found;
   });
   return { words, addressed, hasCommas: lines.some((line) => line.includes(",")) };
 }
 
-// hexdump and od: rising addresses from 0 on, of six or seven digits, and words of one width behind them
+// hexdump and od: rising addresses from 0, of six to eight digits, each followed by words of one width
 function isOctalDump(lines) {
   const parts = lines.filter((line) => line.trim()).map((line) => line.trim().split(/\s+/));
   const addresses = parts.map(([address]) => address);
@@ -156,7 +156,7 @@ function numberOf(each) {
   return number;
 }
 
-// A code as the page holds it, of an integer that a person wrote
+// The code, as the page holds it, of an integer in the text
 function checked(integer, element, each) {
   const isInteger = element.kinds[0][2] === "integer";
   const code = integer < 0n && element.signed && isInteger && integer >= -(1n << BigInt(element.bits - 1)) ? integer + (1n << BigInt(element.bits)) : integer;
@@ -164,7 +164,7 @@ function checked(integer, element, each) {
   return codeOfNumber(element, code);
 }
 
-// Codes of one after the other from the lowest bit of the first byte up
+// Consecutive codes, from the lowest bit of the first byte up
 function codesOfBytes(bytes, element) {
   const width = element.bits === 7 ? 8 : element.bits;
   if ((bytes.length * 8) % width) throw new DumpError(`${bytes.length} bytes are no whole number of ${element.name} codes`);
@@ -180,7 +180,7 @@ function codesOfBytes(bytes, element) {
   return codes;
 }
 
-// Values as printed: digits that were cut off are no reason to refuse where one code alone is meant
+// Printed values: a value with few digits is accepted where only one code prints so
 function readValues(words, element) {
   let isCut = false;
   const codes = words.map((each) => {
@@ -189,14 +189,14 @@ function readValues(words, element) {
     if (code !== null) return code;
     const near = element.bits <= 16 && Number.isFinite(value) && each.word.length <= MOST_NUMBER ? printedCodes(element, value, each.word) : [];
     if (near.length > 1) throw refuse(each, `${near.map((found) => hex(found, element.bits)).join(" or ")} of ${element.name}: print more digits`);
-    if (!near.length) throw refuse(each, `no value of ${element.name}: refsim encode -t ${element.name} rounds`);
+    if (!near.length) throw refuse(each, `no value of ${element.name}: refsim encode -t ${element.name} rounds it`);
     isCut = true;
     return near[0];
   });
-  return { codes, note: isCut ? "values, some printed with fewer digits than they have" : "values, each exactly one of the format" };
+  return { codes, note: isCut ? "values, some printed with few digits; each matches one code" : "values, all exact in the format" };
 }
 
-// The codes whose values are printed so: those within half a unit of the last digit
+// The codes with values within half a unit of the last digit
 function printedCodes(element, value, word) {
   const [, fraction = "", exponent = "0"] = word.match(/^[-+]?[\d_]*\.?(\d*)(?:e([-+]?\d+))?$/i) ?? [];
   if (fraction.length < FEWEST_PRINTED) return [];
@@ -214,7 +214,7 @@ function printedCodes(element, value, word) {
   return found;
 }
 
-// The code of a value that the format has, null for one between two
+// The code of a value, null for a value that the format does not have
 function codeOf(element, value) {
   if (isWide(element)) {
     const room = new DataView(new ArrayBuffer(8));
@@ -236,7 +236,7 @@ function codeOf(element, value) {
   return Object.is(value, -0) ? codeOf(element, 0) : null;
 }
 
-// Runs of codes, padding left out, along which values rise or fall; a NaN is a run of its own
+// Runs of codes without padding along which values rise or fall; a NaN is a separate run
 function monotone(element) {
   if (element.runs) return element.runs;
   const half = 2 ** (element.exponent + element.mantissa);

@@ -1,4 +1,4 @@
-// The pasted dump: codes and values one after the other, also for the views that lay it over something.
+// The pasted dump: consecutive codes and values, also for the views that show a dump in a layout.
 
 class DumpView {
   constructor() {
@@ -24,7 +24,7 @@ class DumpView {
     try {
       const { codes, note } = readDump(this.text, this.element, this.reading);
       this.codes = codes;
-      $("dump-says").replaceChildren(made("b", `${codes.length} codes of ${this.element.name}`), ` · ${note} · choose it under Codes of Fragment or Scales to see who holds what`);
+      $("dump-says").replaceChildren(made("b", `${codes.length} codes of ${this.element.name}`), ` · ${note} · select the dump under Codes in Fragment or Scales to see the place of each code`);
     } catch (found) {
       if (!(found instanceof DumpError)) throw found;
       problem = found.message;

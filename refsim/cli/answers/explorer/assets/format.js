@@ -3,7 +3,7 @@
 const CODES_SHOWN = 256;
 const KINDS = [...new Set(TABLES.elements.flatMap((row) => row.kinds.map(([, , kind]) => kind)))];
 
-// A hue of its own for each of eight kinds, then the same hues in another shade
+// A separate hue for each of eight kinds, then these hues in another shade
 function kindColour(kind) {
   const at = KINDS.indexOf(kind);
   return ((at * 12) % 32) + [1, 3, 2, 0][Math.floor(at / 8) % 4];
@@ -19,7 +19,7 @@ class FormatView {
     this.pick("e4m3");
   }
 
-  // Another format shows the same code, where it has it
+  // Another format shows the current code if it has one
   pick(asked) {
     const wanted = asked.toLowerCase();
     const element = TABLES.elements.find((row) => row.name === wanted || row.aliases.includes(wanted));
@@ -37,7 +37,7 @@ class FormatView {
     $("format-says").replaceChildren(made("span", problem, "bad"));
   }
 
-  // The code of a value that the format has
+  // Goes to the code of an exact value
   find(text) {
     let problem = "";
     try {
@@ -50,7 +50,7 @@ class FormatView {
     if (problem) this.complain(problem);
   }
 
-  // Goes to a code; several formats have more of them than fit, and then the 256 around it are shown
+  // Goes to a code. Wide formats show only the 256 codes around it.
   go(text) {
     const isGood = /^(0x[0-9a-f]{1,16}|0b[01]{1,64}|\d{1,20})$/i.test(text) && BigInt(text) < BigInt(limitOf(this.element));
     $("format-code").setAttribute("aria-invalid", String(!isGood));
@@ -87,16 +87,16 @@ class FormatView {
     const kinds = new Set();
     for (let at = 0; at < shown; at++) kinds.add(kindOf(element, codeAt(0, at)).kind);
     legend($("format-legend"), "", [...kinds].map((kind) => [kind, kindColour(kind)]));
-    const span = limitOf(element) > shown ? ` · codes ${hex(first, element.bits)} to ${hex(codeAt(0, shown - 1), element.bits)}: give a code to see those around it` : "";
+    const span = limitOf(element) > shown ? ` · codes ${hex(first, element.bits)} to ${hex(codeAt(0, shown - 1), element.bits)}: enter a code to see its neighbors` : "";
     const fields = element.twosComplement ? "" : `sign ${element.signed ? 1 : 0}, exponent ${element.exponent}, mantissa ${element.mantissa}, bias ${element.bias} · `;
-    $("format-says").replaceChildren(made("b", `${element.bits} bits`), element.aliases.length ? ` · also ${element.aliases.join(", ")}` : "", ` · ${fields}${element.about} · ${element.source}${span}`);
+    $("format-says").replaceChildren(made("b", `${element.bits} bits`), element.aliases.length ? ` · also called ${element.aliases.join(", ")}` : "", ` · ${fields}${element.about} · ${element.source}${span}`);
   }
 
   named(row, col) {
     return ["code", hex(this.codeAt(row, col), this.element.bits)];
   }
 
-  // What the same code is in other formats of this width
+  // The value of a code in other formats of this width
   elsewhere(code) {
     const others = TABLES.elements.filter((row) => row !== this.element && row.bits === this.element.bits);
     return others.map((row) => [row.name, spelled(decode(row, code).value)]);

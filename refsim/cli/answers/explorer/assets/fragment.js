@@ -1,11 +1,11 @@
-// The fragment: who holds each element, where it lies in shared memory, what it is.
+// The fragment: the holder of each element, its place in shared memory, and its value.
 
 const COLOURS = {
   thread: { of: (place) => place.lane % 32, says: (held) => (held.isByThread ? "lane" : `${held.units[0]} mod 32`), count: 32 },
   warp: { of: (place) => place.warp * 4, says: () => "warp" },
-  register: { of: (place) => place.register % 32, says: () => "register, mod 32", count: 32 },
-  value: { of: (place, held) => place.value % 32, says: (held) => `${held.units[1]}, mod 32`, count: 32 },
-  bank: { says: () => "bank of its first byte", count: TABLES.memory.banks },
+  register: { of: (place) => place.register % 32, says: () => "register mod 32", count: 32 },
+  value: { of: (place, held) => place.value % 32, says: (held) => `${held.units[1]} mod 32`, count: 32 },
+  bank: { says: () => "bank of the first byte", count: TABLES.memory.banks },
 };
 
 class FragmentView {
@@ -21,7 +21,7 @@ class FragmentView {
     this.pick("mma.m16n8k16.bf16.a");
   }
 
-  // Chooses a fragment by name; a name that there is not is said, and nothing changes
+  // Chooses a fragment by name. An unknown name is reported and changes nothing.
   pick(asked) {
     const words = asked.toLowerCase().split(/[\s.,_]+/).filter((word) => word);
     const fitting = fragment(asked) ? [] : [...FRAGMENTS.keys()].filter((each) => words.length && words.every((word) => each.split(".").includes(word)));
@@ -31,7 +31,7 @@ class FragmentView {
     field.setAttribute("aria-invalid", String(!held));
     if (!held) {
       const near = [...fitting, ...[...FRAGMENTS.keys()].filter((each) => words.length && words.every((word) => each.includes(word)))].slice(0, 4);
-      $("fragment-says").replaceChildren(made("span", `no fragment is called ${name}${near.length ? `; there are ${near.join(", ")}` : ""}`, "bad"));
+      $("fragment-says").replaceChildren(made("span", `no fragment is called ${name}${near.length ? `; nearest: ${near.join(", ")}` : ""}`, "bad"));
       return;
     }
     this.held = held;
@@ -39,7 +39,7 @@ class FragmentView {
     $("fragment-family").value = familyOf(name);
     $("fragment-names").replaceChildren(...[...FRAGMENTS.keys()].filter((each) => familyOf(each) === familyOf(name)).map((each) => new Option(each)));
     const elements = TABLES.elements.filter(({ bits }) => bits <= held.elementBits && bits * 2 > held.elementBits);
-    options($("fragment-element"), elements.length ? elements.map((row) => row.name) : [["", "none of this width"]], held.element);
+    options($("fragment-element"), elements.length ? elements.map((row) => row.name) : [["", "no format of this width"]], held.element);
     const tiles = TABLES.memory.swizzles.filter((row) => !tileOf(held, row).refusal).map((row) => row.name);
     options($("fragment-memory"), tiles.length ? tiles : [["", "no tile of this shape"]], tiles.at(-1));
     const colours = ["thread", ...(held.isByThread ? ["warp", "register"] : []), "value", ...(tiles.length ? ["bank"] : [])];
@@ -48,7 +48,7 @@ class FragmentView {
     chosen("fragment", name);
   }
 
-  // Goes to an element by "row, col", or to what a thread holds by "t5 v3"
+  // Goes to an element by "row, col", or by its thread and value, "t5 v3"
   go(text) {
     const { held } = this;
     const [first, second] = (text.match(/\d+/g) ?? []).map(Number);
@@ -58,7 +58,7 @@ class FragmentView {
       first < held.rows && second < held.cols && holders(held)[first * held.cols + second].length ? [first, second] : null;
     $("fragment-at").setAttribute("aria-invalid", String(!at));
     if (!at) {
-      this.say(`${text.slice(0, 30) || "nothing"} is no element: row, col from 0,0 to ${held.rows - 1},${held.cols - 1}, or t0 v0 to t${held.threads - 1} v${held.values - 1}`);
+      this.say(`${text.slice(0, 30) || "nothing"} is no element: enter row, col from 0,0 to ${held.rows - 1},${held.cols - 1}, or t0 v0 to t${held.threads - 1} v${held.values - 1}`);
       return;
     }
     this.say();
@@ -79,7 +79,7 @@ class FragmentView {
     this.draw();
   }
 
-  // The codes that the elements show: those of the dump, or each element's number
+  // The codes of the elements: from the dump, or example codes by element number
   read() {
     const { held } = this;
     [this.codes, this.problem] = [null, ""];
@@ -87,7 +87,7 @@ class FragmentView {
     try {
       this.codes = readDump(this.pasted.text, this.element, this.pasted.reading).codes;
       const wanted = $("fragment-codes").value === "holder" ? held.threads * held.values : held.rows * held.cols;
-      if (this.codes.length !== wanted) this.problem = `the dump has ${this.codes.length} codes, ${wanted} are held`;
+      if (this.codes.length !== wanted) this.problem = `codes in the dump: ${this.codes.length}, needed: ${wanted}`;
     } catch (problem) {
       if (!(problem instanceof DumpError)) throw problem;
       this.problem = problem.message;
@@ -106,7 +106,7 @@ class FragmentView {
     return this.codes[order === "holder" ? holders(held)[at][0] : (this.tile.address(row, col) * 8 + this.tile.bit(col)) / this.tile.bits];
   }
 
-  // How the address names a cell: a control, and what stands in it
+  // The name of a cell in the address: a control and its content
   named(row, col) {
     return ["at", $("fragment-view").value === "matrix" ? `${row},${col}` : `t${row} v${col}`];
   }
@@ -154,7 +154,7 @@ class FragmentView {
     const copies = holders(held)[0].length;
     const shape = `${held.rows} × ${held.cols} over ${held.threads} ${held.units[0]}s of ${held.values} ${held.units[1]}s`;
     const parts = [made("b", shape), ` · since ${held.since} · evidence: ${held.evidence} · ${held.source}`];
-    if (copies > 1) parts.push(` · each element is held ${copies} times, the first is shown`);
+    if (copies > 1) parts.push(` · each element has ${copies} holders; the first is shown`);
     if (problem) parts.push(made("span", ` · ${problem}`, "bad"));
     $("fragment-says").replaceChildren(...parts);
   }
@@ -181,7 +181,7 @@ class FragmentView {
   }
 }
 
-// Codes to look at where no dump is chosen: from 1 up in eighths of a binade, from 0 up for integers
+// Example codes without a dump: from 1 up in eighths of a binade, from 0 up for integers
 function exampleCode(element, at) {
   const isInteger = element.twosComplement;
   if (isWide(element)) return (element.one + (BigInt(at) << BigInt(element.mantissa - 3))) % limitOf(element);

@@ -1,4 +1,4 @@
-// A grid of cells on a canvas that draws what is in sight: 64 x 256 elements scroll as lightly as 8 x 8.
+// A grid of cells on a canvas that draws only the visible part: 64 x 256 elements scroll as fast as 8 x 8.
 
 const style = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 const isDark = () => document.documentElement.dataset.theme === "dark";
@@ -6,7 +6,7 @@ const colourOf = (number) => TABLES.palette[isDark() ? "dark" : "light"][((numbe
 const MARGIN = { top: 20, left: 46 };
 
 class Grid {
-  // `show(row, col)` is told of the cell that is pointed at or moved to; `moved`, where set, of one that a person chose
+  // `show(row, col)` is called for the cell under the pointer or focus; `moved`, if set, for a cell that the user selects
   constructor(host, show) {
     this.host = host;
     this.show = show;
@@ -142,7 +142,7 @@ class Grid {
     return cell[0] < this.picture.rows && cell[1] < this.picture.cols ? cell : null;
   }
 
-  // Where a cell is on the screen, of use to tests and to nobody else's scripts
+  // The place of a cell on the screen, for tests
   centre(row, col) {
     const box = this.host.getBoundingClientRect();
     return [

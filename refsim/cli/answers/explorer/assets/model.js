@@ -1,5 +1,5 @@
 "use strict";
-// What the tables of the page mean. Every fact is a row that refsim wrote; here rows are only applied.
+// The meaning of the tables of the page. refsim wrote every fact; this script only applies them.
 
 const TABLES = JSON.parse(document.getElementById("tables").textContent);
 const byName = (rows, key = "name") => new Map(rows.map((row) => [row[key], row]));
@@ -74,7 +74,7 @@ function fieldsOf(element, code) {
   return widths.filter(([, width]) => width).map(([name, width]) => [name, digits.slice(at, (at += width))]);
 }
 
-// ---- fragments: a place is a thread and a value of it; row and col are sums of what each of the two adds
+// ---- fragments: a place is a thread and one of its values; row and col are sums of a term for each of the two
 
 const opened = new Map();
 function fragment(name) {
@@ -135,11 +135,11 @@ function swizzled(pattern, address) {
 // byte lie packed, the first in the lowest bits; a swizzle moves whole chunks, so that wider elements lie as their bytes do.
 function tileOf(held, pattern) {
   const bits = held.elementBits;
-  if (!Number.isInteger(Math.log2(bits)) || bits !== held.slotBits) return { refusal: `elements of ${bits} bits in ${held.slotBits} have no tile` };
+  if (!Number.isInteger(Math.log2(bits)) || bits !== held.slotBits) return { refusal: `elements of ${bits} bits in slots of ${held.slotBits} bits have no tile` };
   if (pattern.refusal) return { refusal: pattern.refusal };
   const [down, across] = [pattern.atomRows, (pattern.span * 8) / bits];
   if (held.rows % down || held.cols % across)
-    return { refusal: `${held.rows} x ${held.cols} elements are not filled by atoms of ${down} x ${across}` };
+    return { refusal: `atoms of ${down} x ${across} do not divide ${held.rows} x ${held.cols} elements` };
   const atom = pattern.span * pattern.atomRows;
   const next = atom * (held.rows / down);
   return {
@@ -157,8 +157,8 @@ const MOST_SCALES = 2 ** 18;
 function scalesOf(layout, rows, blocks) {
   const [tall, broad] = layout.tile;
   const padded = [Math.ceil(rows / tall) * tall, Math.ceil(blocks / broad) * broad];
-  if (!layout.pads && (padded[0] !== rows || padded[1] !== blocks)) return { refusal: `${rows} x ${blocks} is not filled by tiles of ${tall} x ${broad}, and nothing may be added` };
-  if (padded[0] * padded[1] > MOST_SCALES) return { refusal: `${padded[0]} x ${padded[1]} scales are more than the ${MOST_SCALES} that are shown` };
+  if (!layout.pads && (padded[0] !== rows || padded[1] !== blocks)) return { refusal: `tiles of ${tall} x ${broad} do not divide ${rows} x ${blocks}, and this layout has no padding` };
+  if (padded[0] * padded[1] > MOST_SCALES) return { refusal: `${padded[0]} x ${padded[1]} scales are too many: the page shows at most ${MOST_SCALES}` };
   const terms = [1, ...padded];
   const sum = (parts) => parts.reduce((total, part, at) => total + part * terms[at], 0);
   const [down, across] = [sum(layout.down), sum(layout.across)];
@@ -186,7 +186,7 @@ function answerOf(rule, held) {
   return rule;
 }
 
-// {readings: [{field, stored, value}], problems, remarks}: what a word of that many bits says
+// {readings: [{field, stored, value}], problems, remarks} of a descriptor word
 function explain(descriptor, word) {
   const held = Object.fromEntries(descriptor.fields.map((field) => [field.name, stored(field, word)]));
   const readings = descriptor.fields.map((field) => ({
@@ -204,7 +204,7 @@ function explain(descriptor, word) {
 
 const filled = (text, words) => text.replace(/\{(\w+)\}/g, (_, name) => words[name]);
 
-// What is legal and seldom meant
+// Remarks about legal values that are rarely intended
 function remarksOf(descriptor, values) {
   const words = TABLES.remarks;
   const name = values.swizzle;

@@ -1,4 +1,4 @@
-// The page: tabs, theme, and the choice kept in the address.
+// The page: tabs, theme, and the state in the address.
 
 const dump = new DumpView();
 const views = { fragment: new FragmentView(dump), format: new FormatView(), swizzle: new SwizzleView(), scales: new ScalesView(dump), descriptor: new DescriptorView(), dump };
@@ -29,7 +29,7 @@ tabs.forEach((tab, at) => {
   });
 });
 
-// What a person changes is kept in the address; a view's first control is its choice, and kept by the view itself
+// The address keeps every change of the user. The first control of a view is its choice, and the view keeps it.
 for (const [name, view] of Object.entries(views)) {
   const keep = (event) => {
     const id = event.target.id.slice(name.length + 1);
@@ -53,7 +53,7 @@ let theme = "auto";
 function paint() {
   document.documentElement.dataset.theme = theme === "auto" ? (system.matches ? "dark" : "light") : theme;
   $("theme").textContent = theme[0].toUpperCase() + theme.slice(1);
-  $("theme").setAttribute("aria-label", `Theme: ${theme === "auto" ? "as the system" : theme}`);
+  $("theme").setAttribute("aria-label", `Theme: ${theme === "auto" ? "follows the system" : theme}`);
   views[shown.view]?.draw();
 }
 

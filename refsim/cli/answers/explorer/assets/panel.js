@@ -1,4 +1,4 @@
-// What is said of one element: the panel beside a grid, and the same as a sentence for those who listen.
+// The facts about one element: a panel next to a grid, and a sentence for screen readers.
 
 const $ = (id) => document.getElementById(id);
 const spoken = $("spoken");
@@ -24,7 +24,7 @@ function tell(panel, heading, facts) {
   }
 }
 
-// What a code says: [label, content] pairs
+// The facts about a code: [label, content] pairs
 function codeFacts(element, code) {
   const found = decode(element, code);
   const digits = made("span", fieldsOf(element, code).map(([name, bits]) => {
@@ -33,7 +33,7 @@ function codeFacts(element, code) {
     return part;
   }), "digits");
   const facts = [["code", hex(code, element.bits)], ["fields", digits], ["value", spelled(found.value)]];
-  if (found.power !== undefined && found.value) facts.push(["is", `${found.significand} × 2^${found.power}`]);
+  if (found.power !== undefined && found.value) facts.push(["equals", `${found.significand} × 2^${found.power}`]);
   return [...facts, ["kind", found.kind]];
 }
 
@@ -45,7 +45,7 @@ function options(select, rows, chosen) {
   if (!rows.some((row) => (Array.isArray(row) ? row[0] : row) === chosen) && rows.length) select.selectedIndex = 0;
 }
 
-// parts: [name, colour number] pairs as swatches; a number of colours alone is a ramp from 0
+// parts: [name, color number] pairs as swatches; a single number of colors is a ramp from 0
 function legend(host, title, parts) {
   const swatch = (colour) => {
     const node = made("i");

@@ -1,6 +1,6 @@
-// A scale layout: where the scale of each row and block lies in memory, pads and all.
+// A scale layout: the place of the scale of each row and block in memory, with padding.
 
-const LINE_SCALES = 16; // of memory, side by side
+const LINE_SCALES = 16; // scales in a line of the memory view
 
 class ScalesView {
   constructor(pasted) {
@@ -42,7 +42,7 @@ class ScalesView {
     const { layout } = this;
     this.element = ELEMENTS.get($("scales-element").value);
     const [rows, blocks] = [this.extent("rows"), this.extent("blocks")];
-    const found = !rows || !blocks ? { refusal: "rows and blocks are whole numbers from 1 on" } : scalesOf(layout, rows, blocks);
+    const found = !rows || !blocks ? { refusal: "rows and blocks must be positive whole numbers" } : scalesOf(layout, rows, blocks);
     $("scales-grid").parentElement.parentElement.hidden = Boolean(found.refusal);
     if (found.refusal) {
       $("scales-says").replaceChildren(made("span", found.refusal, "bad"));
@@ -80,14 +80,14 @@ class ScalesView {
     return isGood ? Number(text) : 0;
   }
 
-  // {codes, problem}: the pasted dump, as far as it goes
+  // {codes, problem}: the codes of the pasted dump, and why they do not fit
   read(rows, blocks) {
     if ($("scales-codes").value === "count") return { codes: null, problem: "" };
     try {
       const { codes } = readDump(this.pasted.text, this.element, this.pasted.reading);
       const { padded } = scalesOf(this.layout, rows, blocks);
       const wanted = $("scales-codes").value === "row" ? rows * blocks : padded[0] * padded[1];
-      return { codes, problem: codes.length === wanted ? "" : `the dump has ${codes.length} codes of ${wanted}` };
+      return { codes, problem: codes.length === wanted ? "" : `codes in the dump: ${codes.length}, needed: ${wanted}` };
     } catch (problem) {
       if (!(problem instanceof DumpError)) throw problem;
       return { codes: [], problem: problem.message };
@@ -109,7 +109,7 @@ class ScalesView {
     const at = pair && !/[-.]/.test(text) ? [Number(pair[1]), Number(pair[2])] : byte < size ? this.placed.at(Math.floor(byte / this.layout.elementBytes)) : null;
     const isGood = at && at[0] < tall && at[1] < broad;
     $("scales-at").setAttribute("aria-invalid", String(!isGood));
-    if (!isGood) return this.say(`${text.slice(0, 30) || "nothing"} is no row and block of ${tall} x ${broad}, and no byte of ${size}`);
+    if (!isGood) return this.say(`${text.slice(0, 30) || "nothing"} is neither a row and block of ${tall} x ${broad} nor a byte address below ${size}`);
     this.say();
     const index = this.placed.place(...at);
     this.grid.move(...($("scales-view").value === "matrix" ? at : [Math.floor(index / LINE_SCALES), index % LINE_SCALES]));
@@ -126,20 +126,20 @@ class ScalesView {
 
   show(row, col) {
     const at = this.elementAt(row, col);
-    if (!at) return tell($("scales-panel"), "behind the end", [["scale", "none"]]);
+    if (!at) return tell($("scales-panel"), "after the end", [["scale", "none"]]);
     const [tall, broad] = this.layout.tile;
     const byte = this.placed.place(...at) * this.layout.elementBytes;
     const tile = `${Math.floor(at[0] / tall)}, ${Math.floor(at[1] / broad)}`;
     const isPad = at[0] >= this.rows || at[1] >= this.blocks;
     const code = this.codeAt(...at);
     tell($("scales-panel"), `row ${at[0]}, block ${at[1]}`, [
-      ["byte", `${byte} (${hex(byte, 16)})`], ["word", `${Math.floor(byte / 4)}, byte ${byte % 4}`], ["tile", tile], ...(isPad ? [["pad", "no scale is meant"]] : []),
+      ["byte", `${byte} (${hex(byte, 16)})`], ["word", `${Math.floor(byte / 4)}, byte ${byte % 4}`], ["tile", tile], ...(isPad ? [["padding", "holds no scale"]] : []),
       ...(code === undefined ? [] : [null, ...codeFacts(this.element, code)]),
     ]);
   }
 }
 
-// Scales to look at where no dump is chosen: 2^-7 to 2^7 in turn, integers from 0 up
+// Example scales without a dump: 2^-7 to 2^7 in turn, integers from 0 up
 function exampleScale(element, at) {
   if (element.twosComplement) return at % limitOf(element);
   return element.one + ((at % 15) - 7) * 2 ** (element.mantissa + element.padding);

@@ -1,4 +1,4 @@
-// A swizzle: what lies in each chunk of shared memory, 128 bytes (every bank once) a line.
+// A swizzle: the bytes in each chunk of shared memory; a line is 128 bytes, one word of every bank.
 
 const LINE_BYTES = TABLES.memory.banks * TABLES.memory.bankBytes;
 
@@ -19,7 +19,7 @@ class SwizzleView {
     else $("swizzle-says").replaceChildren(made("span", `no swizzle is called ${name.slice(0, 30)}`, "bad"));
   }
 
-  // Goes to where the swizzle moves a byte, or chunk c of row r ("r, c"): rows of as many bytes as the swizzle spans
+  // Goes to the swizzled place of a byte, or of chunk c in row r ("r, c"); a row has as many bytes as the swizzle spans
   go(text) {
     const [, row, chunk] = text.match(/^\D*(\d+)\D+(\d+)\D*$/) && !/^0x/i.test(text) ? text.match(/^\D*(\d+)\D+(\d+)\D*$/) : [];
     const { span } = this.pattern;
@@ -29,7 +29,7 @@ class SwizzleView {
     $("swizzle-byte").setAttribute("aria-invalid", String(!isGood));
     this.say();
     if (!isGood) {
-      $("swizzle-says").append(made("span", ` · ${text.slice(0, 30) || "nothing"} is no byte, and no row and chunk of 0 to ${span / this.pattern.chunk - 1}`, "bad"));
+      $("swizzle-says").append(made("span", ` · ${text.slice(0, 30) || "nothing"} is neither a byte address nor a row and a chunk from 0 to ${span / this.pattern.chunk - 1}`, "bad"));
       return;
     }
     const moved = swizzled(this.pattern, byte);
@@ -72,7 +72,7 @@ class SwizzleView {
 
   say() {
     const { pattern } = this;
-    const moves = pattern.bits ? `<${pattern.bits},${pattern.base},${pattern.shift}>: chunks of ${pattern.chunk} bytes change places within ${pattern.span}, every ${pattern.repeat} bytes again` : "every byte stays where it is";
+    const moves = pattern.bits ? `<${pattern.bits},${pattern.base},${pattern.shift}>: swaps chunks of ${pattern.chunk} bytes within ${pattern.span} bytes; the pattern repeats every ${pattern.repeat} bytes` : "moves no byte";
     $("swizzle-says").replaceChildren(made("b", moves), ` · evidence: ${pattern.evidence} · ${pattern.source}`);
   }
 
@@ -82,8 +82,8 @@ class SwizzleView {
     const banks = `${bankOf(at)}..${bankOf(at + this.chunk - 1)}`;
     tell($("swizzle-panel"), `bytes ${at}..${at + this.chunk - 1}`, [
       ["line", String(row)], ["chunk", String(col)], ["bank", banks], null,
-      ["holds bytes", `${before}..${before + this.chunk - 1}`], ["from address", hex(before, 16)],
-      ["from line", String(Math.floor(before / LINE_BYTES))], ["from column", String((before % LINE_BYTES) / this.chunk)],
+      ["original bytes", `${before}..${before + this.chunk - 1}`], ["original address", hex(before, 16)],
+      ["original line", String(Math.floor(before / LINE_BYTES))], ["original column", String((before % LINE_BYTES) / this.chunk)],
     ]);
   }
 }
