@@ -33,8 +33,7 @@ _FILES = 1000
 def joined(texts: Sequence[str]) -> str:
     """Return one PTX text of several, with the lines of the parts one after another.
 
-    A private name that another module has too is renamed. RefsimError `compile-error` for a visible name with two
-    definitions.
+    A private name that another module has too is renamed. RefsimError `compile-error` for a visible name defined twice.
     """
     shown: set[str] = set()
     found, taken = [], set[str]()

@@ -1,4 +1,4 @@
-"""CuPy on the simulated GPU: arrays over its memory in which NumPy computes, and kernels that it runs as PTX."""
+"""CuPy on the simulated GPU: NumPy computes on arrays in simulated memory, and the simulator runs kernels as PTX."""
 
 from typing import Any
 

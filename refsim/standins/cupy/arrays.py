@@ -1,4 +1,4 @@
-"""Arrays of CuPy: a shape over memory of the simulated GPU, in which NumPy computes."""
+"""Arrays of CuPy: a shape over memory of the simulated GPU, on which NumPy computes."""
 
 import operator
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ TYPE_LETTERS = "?bhilqBHILQefdFD"
 
 
 def kind_of(dtype: Any) -> np.dtype[Any]:
-    """A type of CuPy's; others are refused by their names."""
+    """Return the NumPy type of a CuPy dtype; types that CuPy lacks are refused by name."""
     kind: np.dtype[Any] = np.dtype(dtype)
     if kind.char not in TYPE_LETTERS and kind.type.__module__ != "ml_dtypes":
         raise current().unsupported(f"cupy.ndarray of {kind}", "an array has numbers of at most 64 bits")
@@ -24,7 +24,7 @@ def kind_of(dtype: Any) -> np.dtype[Any]:
 
 
 class ndarray:  # noqa: N801 - CuPy's own name
-    """An array in device memory; what is computed from it is a new one there."""
+    """An array in device memory; results computed from it are new arrays there."""
 
     __array_priority__ = 100
     __hash__: ClassVar[None] = None  # type: ignore[assignment]
@@ -32,6 +32,7 @@ class ndarray:  # noqa: N801 - CuPy's own name
     def __init__(
         self, shape: Any, dtype: Any = float, memptr: Any = None, strides: Any = None, order: str = "C"
     ) -> None:
+        """Allocate an array, or wrap the memory `memptr`, which `strides` needs."""
         self.dtype = kind_of(dtype)
         wanted = (operator.index(shape),) if hasattr(shape, "__index__") else tuple(int(each) for each in shape)
         if any(each < 0 for each in wanted):
@@ -51,20 +52,20 @@ class ndarray:  # noqa: N801 - CuPy's own name
 
     @property
     def host(self) -> NDArray[Any]:
-        """Its memory as NumPy sees it, until the next allocation."""
+        """Return the array's memory as a NumPy array, valid until the next allocation."""
         return current().memory.array(self.data.ptr, self.shape, self.dtype, self.strides)
 
     def is_read(self, who: str) -> None:
-        """Elements of it are read: of those that nobody wrote it is told."""
+        """Report a read of this array by `who` if elements are uninitialized."""
         current().memory.reads(self.data.ptr, self.shape, self.dtype, self.strides, who)
 
     def wrote(self, index: Any = ...) -> "ndarray":
-        """Elements of it were written."""
+        """Mark the elements at `index` as written, by default all; return the array."""
         current().memory.wrote(self.data.ptr, self.shape, self.dtype, self.strides, index)
         return self
 
     def get(self, stream: Any = None, order: str = "C", out: Any = None, blocking: bool = True) -> NDArray[Any]:
-        """A copy on the host."""
+        """Return a copy on the host, or fill `out` of equal shape and type."""
         self.is_read("the host reads")
         if out is None:
             return self.host.copy(order)  # type: ignore[arg-type]
@@ -78,7 +79,7 @@ class ndarray:  # noqa: N801 - CuPy's own name
         return out
 
     def set(self, arr: Any, stream: Any = None) -> None:
-        """Filled with an array of the host."""
+        """Copy a host array of equal shape and type to the device."""
         if not isinstance(arr, np.ndarray):
             raise TypeError("Only numpy.ndarray can be set to cupy.ndarray")
         if arr.dtype != self.dtype:
@@ -159,7 +160,7 @@ class ndarray:  # noqa: N801 - CuPy's own name
     def __reduce__(self) -> Any:
         return from_host, (self.get(),)
 
-    # -- what stands for the host's -------------------------------------------------------------------------------------
+    # -- conversions to host values -----------------------------------------------------------------------------------
 
     def __array__(self, dtype: Any = None, copy: Any = None) -> NDArray[Any]:
         raise TypeError(
@@ -196,7 +197,7 @@ class ndarray:  # noqa: N801 - CuPy's own name
 
 
 def contiguous(shape: Sequence[int], itemsize: int, order: str) -> tuple[int, ...]:
-    """Bytes from one element to the next along each axis, without gaps: ((2, 3), 4, "C") is (12, 4)."""
+    """Return the strides in bytes of a contiguous array: contiguous((2, 3), 4, "C") is (12, 4)."""
     extents = [max(each, 1) for each in shape]
     if order == "F":
         return tuple(itemsize * prod(extents[:axis]) for axis in range(len(extents)))
@@ -204,7 +205,7 @@ def contiguous(shape: Sequence[int], itemsize: int, order: str) -> tuple[int, ..
 
 
 def from_host(values: NDArray[Any]) -> ndarray:
-    """A copy on the device: contiguous in NumPy's order of it."""
+    """Return a copy on the device, contiguous in the order of the host array."""
     order = "F" if values.flags.f_contiguous and not values.flags.c_contiguous else "C"
     kind = kind_of(values.dtype)
     flat = np.asarray(values, order=order).ravel(order="K")  # type: ignore[call-overload]
@@ -213,13 +214,13 @@ def from_host(values: NDArray[Any]) -> ndarray:
 
 
 def view_at(address: int, view: NDArray[Any]) -> ndarray:
-    """Memory of the device that NumPy made a view of."""
+    """Return an array over device memory of which NumPy made a view."""
     memory = memory_at(address)
     return ndarray(view.shape, view.dtype, MemoryPointer(memory, address - memory.ptr), view.strides)
 
 
 def of_interface(values: Any) -> ndarray:
-    """What lies on the device and belongs to somebody else."""
+    """Return an array over device memory of another package, from its __cuda_array_interface__."""
     said = values.__cuda_array_interface__
     kind, shape, address = kind_of(said["typestr"]), tuple(said["shape"]), int(said["data"][0])
     strides = said.get("strides") or contiguous(shape, kind.itemsize, "C")

@@ -1,4 +1,4 @@
-"""cupy.cuda.compiler on the simulated GPU: CUDA C++ goes through NVRTC, and its PTX is what runs."""
+"""cupy.cuda.compiler on the simulated GPU: NVRTC compiles CUDA C++, and the simulator runs its PTX."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -12,7 +12,7 @@ from refsim.targets import target_named
 
 
 class CompileException(Exception):  # noqa: N818 - CuPy's own name
-    """CUDA C++ that does not compile; `get_message` is the compiler's log."""
+    """CUDA C++ that does not compile; `get_message` returns the compiler's log."""
 
     def __init__(self, msg: str, source: str, name: str, options: Sequence[str], backend: str = "nvrtc") -> None:
         super().__init__(msg)
@@ -26,7 +26,7 @@ class CompileException(Exception):  # noqa: N818 - CuPy's own name
 
 
 def ptx_of(source: str, options: Sequence[str], backend: str, entries: Sequence[str] = ()) -> str:
-    """The PTX of a source for the GPU as CuPy names it: sm_90, where the run's target is sm_90a."""
+    """Return the PTX of a source for the GPU as CuPy names it: sm_90 where the run's target is sm_90a."""
     if backend not in COMPILERS:
         raise ValueError(f"Invalid backend {backend!r}: nvrtc or nvcc")
     plain = f"sm_{target_named(current().target).number}"

@@ -1,4 +1,4 @@
-"""Arrays that CuPy makes: empty ones, copies of the host's, and those that belong to somebody else."""
+"""Functions of CuPy that make arrays: empty ones, copies of host arrays, and views of other packages' memory."""
 
 from typing import Any
 
@@ -8,11 +8,12 @@ from refsim.standins.cupy.arrays import from_host, kind_of, ndarray, of_interfac
 
 
 def empty(shape: Any, dtype: Any = float, order: Any = "C") -> ndarray:
-    """An array that nobody has written: a kernel that reads it is found."""
+    """Return an uninitialized array; a kernel that reads it before a write is reported."""
     return ndarray(shape, dtype, order=order)
 
 
 def empty_like(prototype: Any, dtype: Any = None, order: Any = "K", subok: Any = None, shape: Any = None) -> ndarray:
+    """Return an uninitialized array with the shape, type and order of `prototype`, unless given."""
     kind = prototype.dtype if dtype is None else dtype
     wanted = prototype.shape if shape is None else shape
     flags = prototype.flags
@@ -23,6 +24,7 @@ def empty_like(prototype: Any, dtype: Any = None, order: Any = "K", subok: Any =
 def full_like(
     a: Any, fill_value: Any, dtype: Any = None, order: Any = "K", subok: Any = None, shape: Any = None
 ) -> ndarray:
+    """Return an array with the shape and type of `a`, filled with one value."""
     made = empty_like(a, dtype, order, subok, shape)
     made.fill(fill_value)
     return made
@@ -46,7 +48,7 @@ def array(
     *,
     blocking: bool = False,
 ) -> ndarray:
-    """An array of the device: itself without `copy`, what has __cuda_array_interface__ by its address, else a copy."""
+    """Return an array of the device: `obj` itself without `copy`, a view of __cuda_array_interface__, else a copy."""
     if not isinstance(obj, ndarray) and hasattr(obj, "__cuda_array_interface__"):
         obj = of_interface(obj)
     if isinstance(obj, ndarray):
@@ -61,7 +63,7 @@ def array(
 
 
 def _on_host(values: Any) -> Any:
-    """Lists that may hold arrays of the device, as NumPy reads them."""
+    """Return nested lists with arrays of the device replaced by NumPy arrays."""
     if isinstance(values, ndarray):
         return values.host
     if isinstance(values, list | tuple):
@@ -87,7 +89,7 @@ def asfortranarray(a: Any, dtype: Any = None) -> ndarray:
 
 
 def asnumpy(a: Any, stream: Any = None, order: Any = "C", out: Any = None, *, blocking: bool = True) -> Any:
-    """A copy on the host; what is there already is NumPy's own."""
+    """Return a copy on the host; a host array is returned as it is."""
     if not isinstance(a, ndarray) and hasattr(a, "__cuda_array_interface__"):
         a = of_interface(a)
     if isinstance(a, ndarray):
@@ -104,7 +106,7 @@ def copy(a: Any, order: Any = "K") -> ndarray:
 
 
 def get_array_module(*args: Any) -> Any:
-    """cupy if any argument is an array of the device, else numpy."""
+    """Return cupy if any argument is an array of the device, else numpy."""
     import importlib
 
     is_ours = any(isinstance(each, ndarray) for each in args)

@@ -71,21 +71,21 @@ def get_allocator() -> Callable[[int], MemoryPointer]:
 
 
 def set_allocator(allocator: Any = None) -> None:
-    """All memory is of one kind here: which pool it comes from makes no difference, except to what the pool counts."""
+    """Do nothing: all memory is of one kind here, and pools differ only in what they count."""
 
 
 def alloc_pinned_memory(size: int) -> PinnedMemoryPointer:
-    """Memory of the host, which nothing pages out here."""
+    """Return zeroed host memory, which is never paged out here."""
     return np.zeros(int(size), np.uint8).view(PinnedMemoryPointer)
 
 
 def set_pinned_memory_allocator(allocator: Any = None) -> None:
-    """As set_allocator."""
+    """Do nothing, as in set_allocator."""
 
 
 @contextlib.contextmanager
 def using_allocator(allocator: Any = None) -> Iterator[None]:
-    """As set_allocator."""
+    """Do nothing, as in set_allocator."""
     yield
 
 

@@ -1,4 +1,4 @@
-"""Decorators of CuPy: fuse, whose function is computed part after part, and memoize."""
+"""Decorators of CuPy: fuse, which runs the function's operations one by one, and memoize."""
 
 import functools
 from collections.abc import Callable
@@ -8,8 +8,10 @@ from refsim.standins.session import current
 
 
 def fuse(*args: Any, **kwargs: Any) -> Any:
-    """@fuse or @fuse(kernel_name="f"). One kernel of CuPy's keeps what lies between in registers, and may fuse products: bits of
-    real numbers are counted as open."""
+    """Return a function that runs unfused, for @fuse and @fuse(kernel_name="f").
+
+    CuPy's fused kernel keeps intermediates in registers and may contract products: real results count as unspecified.
+    """
     if args and callable(args[0]):
         return _fused(args[0])
     return _fused
@@ -25,5 +27,5 @@ def _fused(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def memoize(for_each_device: bool = False) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """What a function returned for the same arguments is kept; there is one device."""
+    """Return a decorator that caches results by arguments; there is one device."""
     return functools.cache

@@ -1,4 +1,4 @@
-"""Functions of CuPy that NumPy answers: arrays of the device go in as NumPy sees them, what comes out is put on the device."""
+"""Functions of CuPy that NumPy computes: arrays go in as NumPy sees them, results are put on the device."""
 
 import importlib
 from collections.abc import Callable, Iterator
@@ -13,7 +13,7 @@ from refsim.standins.session import current
 
 
 def answer(name: str, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """What a function returns, on the device; views of an argument's memory stay views, `out` is what is returned."""
+    """Return a NumPy function's result on the device; views of an argument stay views, and `out` is returned itself."""
     out = kwargs.get("out")
     with current().memory.alone(), wrapped_indices():
         flat = current().memory.memory.space.bytes
@@ -33,7 +33,7 @@ def answer(name: str, function: Callable[..., Any], args: tuple[Any, ...], kwarg
 
 
 def changed(name: str, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """A function that changes its first argument."""
+    """Call a NumPy function that changes its first argument in place."""
     with current().memory.alone(), wrapped_indices():
         function(*_inward(args), **{key: _inward(value) for key, value in kwargs.items()})
     _noted(name, args, None)
@@ -41,18 +41,18 @@ def changed(name: str, function: Callable[..., Any], args: tuple[Any, ...], kwar
 
 
 def told(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """What a function says of arrays, as it is."""
+    """Return a NumPy function's result about arrays unchanged, such as a number or a type."""
     return function(*_inward(args), **{key: _inward(value) for key, value in kwargs.items()})
 
 
 def named(name: str) -> Any:
-    """The function of CuPy that NumPy dispatches to."""
+    """Return the function of CuPy that NumPy dispatches to."""
     return getattr(importlib.import_module("refsim.standins.cupy"), name)
 
 
 @contextmanager
 def wrapped_indices() -> Iterator[None]:
-    """CuPy takes indices out of range from the other end, which is no answer of NumPy's."""
+    """Raise IndexError with a note that CuPy wraps indices out of range, where NumPy raises."""
     try:
         yield
     except IndexError as error:
@@ -62,12 +62,12 @@ def wrapped_indices() -> Iterator[None]:
 
 
 def index_of(index: Any) -> Any:
-    """An index as NumPy takes it."""
+    """Return an index as NumPy takes it."""
     return _inward(index)
 
 
 def _inward(value: Any) -> Any:
-    """Arrays as NumPy sees them, in tuples and lists too; an array of the host is no operand."""
+    """Return arrays of the device as NumPy arrays, also inside tuples and lists; other values stay."""
     if isinstance(value, ndarray):
         return value.host
     if type(value) in (tuple, list):
@@ -78,14 +78,14 @@ def _inward(value: Any) -> Any:
 
 
 def refused_hosts(args: tuple[Any, ...]) -> None:
-    """Arrays of the host are no operands of CuPy's: TypeError."""
+    """Raise TypeError if an argument is an array of the host, as CuPy does."""
     for value in args:
         if isinstance(value, np.ndarray) and value.ndim:
             raise TypeError(f"Unsupported type {type(value)}")
 
 
 def _placed(found: Any, flat: Any) -> Any:
-    """Results before any of them is put on the device: (address, view) where one lies there already."""
+    """Return results with each array as a `_Place`, before any is copied to the device."""
     if isinstance(found, tuple | list):
         parts = [_placed(each, flat) for each in found]
         made = type(found)
@@ -100,14 +100,14 @@ def _placed(found: Any, flat: Any) -> Any:
 
 
 class _Place:
-    """A result of NumPy's, and where it lies on the device, if it does."""
+    """A result of NumPy, and its device address if it lies in device memory."""
 
     def __init__(self, address: int | None, view: Any) -> None:
         self.address, self.view = address, view
 
 
 def _is_view(placed: Any) -> bool:
-    """Whether results lie in memory of arguments, of which nothing was read."""
+    """Return whether all results are views of arguments' memory, so that no element was read."""
     if isinstance(placed, tuple | list):
         return all(map(_is_view, placed))
     return isinstance(placed, _Place) and placed.address is not None
@@ -124,17 +124,17 @@ def _outward(placed: Any) -> Any:
 
 
 def _noted(name: str, args: Any, found: Any) -> None:
-    """The report says which functions of real numbers need not have the bits of CuPy's kernels."""
+    """Count a function of real numbers in the report if its bits may differ from the bits of CuPy's kernels."""
     if name.startswith("ndarray.") or name in COMPLEX_BITS:
         return
-    arrays = ndarray | np.ndarray | np.generic  # not a type, which is an argument, too
+    arrays = ndarray | np.ndarray | np.generic  # an argument may also be a type, which does not count
     kinds = {np.dtype(each.dtype).kind for each in (*args, found) if isinstance(each, arrays)}
     if kinds & {"c"} or (kinds & {"f", "V"} and name not in SAME_BITS):
         current().answered_by_host(f"cupy.{name}")
 
 
 class Ufunc:
-    """A function of elements."""
+    """A function of CuPy that NumPy computes for each element."""
 
     def __init__(self, name: str) -> None:
         self.__name__ = self.name = name
@@ -169,14 +169,14 @@ class Ufunc:
 
 
 def renamed(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Arguments by the names that NumPy has for them."""
+    """Return arguments with NumPy's names in place of CuPy's."""
     names = RENAMED.get(name, {})
     spelt = {names.get(key, key): value for key, value in kwargs.items()}
     return ((spelt.pop(""), *args), spelt) if "" in spelt else (args, spelt)
 
 
 def function_of(name: str, module: Any, label: str = "") -> Callable[..., Any]:
-    """A function of CuPy that is NumPy's of the same name, by a module of NumPy."""
+    """Return a function of CuPy that NumPy's function of that name computes; `module` is NumPy's."""
     inner, said = getattr(module, GIVEN_UP.get(name, name)), label + name
 
     def call(*args: Any, **kwargs: Any) -> Any:

@@ -1,4 +1,4 @@
-"""The device, streams and events of CuPy: one simulated GPU, and everything has happened when a call returns."""
+"""The device, streams and events of CuPy: one simulated GPU. A call that returns has completed."""
 
 from time import perf_counter
 from typing import Any
@@ -15,7 +15,7 @@ _SPELT = {
 
 
 class CupyDevice:
-    """GPU 0, the simulated one; `with Device(0)` changes nothing."""
+    """GPU 0, the simulated GPU; `with Device(0)` changes nothing."""
 
     def __init__(self, device: Any = None) -> None:
         self.id = int(getattr(device, "id", device) or 0)
@@ -30,7 +30,7 @@ class CupyDevice:
 
     @property
     def attributes(self) -> dict[str, int]:
-        """All attributes that the simulated GPU knows, as CuPy writes their names: MaxThreadsPerBlock."""
+        """Return all attributes that the simulated GPU knows, by CuPy's names: MaxThreadsPerBlock."""
         return {_SPELT.get(row.name, row.name.title().replace("_", "")): row.value(current()) for row in ATTRIBUTES}
 
     @property
@@ -42,16 +42,16 @@ class CupyDevice:
         return "0000:00:00.0"
 
     def synchronize(self) -> None:
-        """Everything has happened."""
+        """Return at once: every call has completed when it returns."""
 
     def use(self) -> None:
-        """It is in use."""
+        """Do nothing: the only device is in use."""
 
     def __enter__(self) -> "CupyDevice":
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Nothing to go back to."""
+        """Do nothing: there is one device."""
 
     def __int__(self) -> int:
         return self.id
@@ -70,7 +70,7 @@ class CupyDevice:
 
 
 class CupyEvent:
-    """A moment; times between two are the simulator's own, not a GPU's."""
+    """A moment in time; differences are times of the simulator, not of a GPU."""
 
     def __init__(self, block: bool = False, disable_timing: bool = False, interprocess: bool = False) -> None:
         self.ptr, self.at = id(self), None if disable_timing else 0.0
@@ -83,11 +83,11 @@ class CupyEvent:
         self.at = perf_counter()
 
     def synchronize(self) -> None:
-        """It has happened."""
+        """Return at once: every event is complete."""
 
 
 def get_elapsed_time(start_event: CupyEvent, end_event: CupyEvent) -> float:
-    """Milliseconds from one event to another."""
+    """Return the milliseconds from one event to another."""
     if start_event.at is None or end_event.at is None:
         from refsim.standins.cupy.runtime import CUDARuntimeError
 
@@ -96,7 +96,7 @@ def get_elapsed_time(start_event: CupyEvent, end_event: CupyEvent) -> float:
 
 
 class CupyStream:
-    """A stream: what it is given has happened at once."""
+    """A stream, in which every call has completed when it returns."""
 
     null: "CupyStream"
     ptds: "CupyStream"
@@ -112,7 +112,7 @@ class CupyStream:
         return True
 
     def synchronize(self) -> None:
-        """Everything has happened."""
+        """Return at once: every call has completed when it returns."""
 
     def use(self) -> "CupyStream":
         _STREAMS[-1] = self
@@ -124,7 +124,7 @@ class CupyStream:
         return made
 
     def wait_event(self, event: CupyEvent) -> None:
-        """It has happened."""
+        """Return at once: every event is complete."""
 
     def launch_host_func(self, callback: Any, arg: Any) -> None:
         callback(arg)
@@ -173,7 +173,7 @@ _OWN_NAMES = {"Device": CupyDevice, "Event": CupyEvent, "Stream": CupyStream}
 
 
 def __getattr__(name: str) -> Any:
-    """The classes by CuPy's names, for who imports cupy.cuda.device or cupy.cuda.stream."""
+    """Return a class by its name in cupy.cuda.device or cupy.cuda.stream."""
     if name in _OWN_NAMES:
         return _OWN_NAMES[name]
     raise refuse("cupy.cuda.device", name)

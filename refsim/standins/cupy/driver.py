@@ -19,7 +19,7 @@ class CUDADriverError(RuntimeError):
 
 @contextmanager
 def as_cupy(status: int, name: str) -> Iterator[None]:
-    """Errors of the simulated GPU as the driver's, by number and name; what is not simulated stays as it is."""
+    """Raise the simulated GPU's errors as CUDADriverError with number and name, except what is not simulated."""
     try:
         yield
     except UnsupportedError:

@@ -1,4 +1,4 @@
-"""Elements and views of CuPy's arrays, and what stands for NumPy's: methods of `ndarray` that NumPy answers."""
+"""Elements and views of CuPy's arrays, and methods of `ndarray` that replace NumPy's."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -12,7 +12,7 @@ from refsim.standins.session import current
 
 
 class Elements(ndarray):
-    """What `ndarray` gets."""
+    """The methods that are added to `ndarray`."""
 
     @property
     def T(self) -> "ndarray":  # noqa: N802 - NumPy's own name
@@ -66,6 +66,7 @@ class Elements(ndarray):
         return delegation.answer("ndarray.view", lambda a: a.view(kind), (self,), {})
 
     def astype(self, dtype: Any, order: Any = "K", casting: Any = None, subok: Any = None, copy: bool = True) -> Any:
+        """Return the array converted to another type; itself if `copy` is false and the type is equal."""
         kind = kind_of(dtype)
         if not copy and kind == self.dtype:
             return self

@@ -1,4 +1,4 @@
-"""ElementwiseKernel of CuPy: an operation written in C++, put into a loop over all elements and run as a RawKernel is."""
+"""ElementwiseKernel of CuPy: a C++ operation in a loop over all elements, run as a RawKernel."""
 
 import sys
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ WHO = "cupy.ElementwiseKernel"
 
 
 class ElementwiseKernel:
-    """An operation for each element of arrays that are broadcast together; `raw` ones it indexes itself."""
+    """An operation for each element of arrays that are broadcast together; it indexes `raw` arrays itself."""
 
     def __init__(
         self,
@@ -45,6 +45,7 @@ class ElementwiseKernel:
         loop_prep: str = "",
         after_loop: str = "",
     ) -> None:
+        """Store the expressions and parse the parameters; compilation waits for the first call."""
         self.in_params, self.out_params = parameters(in_params), parameters(out_params)
         self.params = (*self.in_params, *self.out_params)
         self.nin, self.nout = len(self.in_params), len(self.out_params)
@@ -57,6 +58,7 @@ class ElementwiseKernel:
     def __call__(
         self, *args: Any, size: int | None = None, stream: Any = None, block_size: int = _THREADS, out: Any = None
     ) -> Any:
+        """Run the kernel and return its outputs, new arrays unless given; CuPy's checks of arguments apply."""
         if len(args) not in (self.nin, self.nargs):
             raise TypeError(
                 f"Wrong number of arguments for '{self.name}'. It must be either {self.nin} or {self.nargs} (with outputs), "
@@ -90,6 +92,7 @@ class ElementwiseKernel:
         shape: tuple[int, ...],
         block: int,
     ) -> None:
+        """Compile and launch the kernel for the types and layouts of its arguments."""
         views: dict[str, Seen] = {}
         for number, (parameter, value) in enumerate(given):
             if isinstance(value, ndarray):
@@ -115,6 +118,7 @@ class ElementwiseKernel:
         launched(compiled, self.name, -(-count // block), block, values)
 
     def _source(self, heads: Sequence[str], names: Sequence[str], known: dict[str, np.dtype[Any]]) -> str:
+        """Return the kernel's CUDA C++: `heads` declare parameters, `names` bind elements inside the loop."""
         return source_of(
             *(f"typedef {c_type(kind, WHO)} {letter};" for letter, kind in known.items()),
             self.preamble,
@@ -138,7 +142,7 @@ class ElementwiseKernel:
 
 
 def launched(source: KernelSource, name: str, blocks: int, threads: int, values: Sequence[bytes]) -> None:
-    """Run a kernel that was generated."""
+    """Run a generated kernel and print what its threads printed."""
     module = source.module()
     with as_cupy(*ILLEGAL_ADDRESS):
         printed = module.launch(source.entry(name), (blocks, 1, 1), (threads, 1, 1), list(values))
@@ -146,7 +150,7 @@ def launched(source: KernelSource, name: str, blocks: int, threads: int, values:
 
 
 def _loop(given: Sequence[tuple[Parameter, Any]], size: int | None) -> tuple[int, ...]:
-    """What is looped over: the shape that arrays have together, or `size` where all are raw."""
+    """Return the loop's shape: the broadcast shape of the arrays, or (`size`,) where all are raw."""
     shapes = [value.shape for parameter, value in given if isinstance(value, ndarray) and not parameter.is_raw]
     if size is not None:
         if shapes:

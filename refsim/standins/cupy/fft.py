@@ -1,4 +1,4 @@
-"""cupy.fft on the simulated GPU: by numpy.fft, whose bits are other ones than cuFFT's."""
+"""cupy.fft on the simulated GPU, computed by numpy.fft; its bits differ from cuFFT's."""
 
 from typing import Any
 

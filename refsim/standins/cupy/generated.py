@@ -1,4 +1,4 @@
-"""What ElementwiseKernel and ReductionKernel of CuPy share: parameters as they are written, arrays as kernels see them."""
+"""Shared parts of CuPy's ElementwiseKernel and ReductionKernel: parsed parameters, and arrays as kernels see them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -58,18 +58,18 @@ struct Indexer {
     __device__ long long size() const { return size_; }
 };
 """
-"""An element of an array is found by its number in C order, whatever the strides are."""
+"""`Array` finds an element by its position in C order, for any strides."""
 
 
 def source_of(*parts: str) -> str:
-    """A generated kernel's source: what all of them begin with, complex numbers where it has some, and its own parts."""
+    """Return a generated kernel's source: common types, complex numbers where used, and the given parts."""
     own = "\n".join(parts)
     return "\n".join((*(["#include <cupy/complex.cuh>"] if "complex<" in own else []), _PRELUDE, own))
 
 
 @dataclass(frozen=True)
 class Parameter:
-    """`raw T x`: its type, which one letter leaves open, its name, and whether the kernel indexes it itself."""
+    """A parameter such as `raw T x`: its type (one letter for any), its name, and whether the kernel indexes it."""
 
     kind: str
     name: str
@@ -81,7 +81,7 @@ class Parameter:
 
 
 def parameters(text: str) -> tuple[Parameter, ...]:
-    """The parameters of a list: parameters("float32 x, raw T y")[1] is Parameter("T", "y", True)."""
+    """Return the parameters of a list: parameters("float32 x, raw T y")[1] is Parameter("T", "y", True)."""
     found = []
     for part in filter(None, map(str.strip, text.split(","))):
         *words, kind, name = ["", *part.split()] if len(part.split()) == 1 else part.split()
@@ -96,14 +96,14 @@ def parameters(text: str) -> tuple[Parameter, ...]:
 
 
 def c_type(kind: np.dtype[Any], who: str) -> str:
-    """What a generated kernel calls a type."""
+    """Return a type's name in generated kernels; other types are refused."""
     if kind.name not in _C_TYPES:
         raise current().unsupported(f"{who} of {kind.name}")
     return _C_TYPES[kind.name]
 
 
 def types_of(given: Sequence[tuple[Parameter, Any]]) -> dict[str, np.dtype[Any]]:
-    """The types that parameters leave open, by their letters, from the arrays given for them; TypeError for a mismatch."""
+    """Return the types of one-letter parameters from their arrays, by letter; TypeError for a mismatch."""
     known: dict[str, np.dtype[Any]] = {}
     for parameter, value in given:
         if isinstance(value, ndarray):
@@ -114,6 +114,7 @@ def types_of(given: Sequence[tuple[Parameter, Any]]) -> dict[str, np.dtype[Any]]
 
 
 def type_of(parameter: Parameter, known: dict[str, np.dtype[Any]]) -> np.dtype[Any]:
+    """Return a parameter's type; TypeError where no array decides its letter."""
     if parameter.is_open and parameter.kind not in known:
         raise TypeError(f"Type of {parameter.name} is not known: no array has the type {parameter.kind}")
     return known[parameter.kind] if parameter.is_open else np.dtype(parameter.kind)
@@ -121,7 +122,7 @@ def type_of(parameter: Parameter, known: dict[str, np.dtype[Any]]) -> np.dtype[A
 
 @dataclass(frozen=True)
 class Seen:
-    """An array as a kernel is given it: its type in C, its address and bytes per step of each axis."""
+    """An array as a kernel gets it: its type in C, its address, and its strides in bytes."""
 
     kind: str
     address: int
@@ -135,7 +136,7 @@ class Seen:
 
     @property
     def flat(self) -> "Seen":
-        """One axis, of a dense array."""
+        """Return a dense array with one axis."""
         return Seen(self.kind, self.address, (prod(self.shape),), (self.itemsize,), self.itemsize)
 
     @property
@@ -148,7 +149,7 @@ class Seen:
 
 
 def seen(array: ndarray, shape: tuple[int, ...], who: str, *, const: bool) -> Seen:
-    """An array broadcast to a shape: axes that it lacks, and those of one element, take no step."""
+    """Return an array broadcast to a shape: axes that it lacks or that have one element get stride 0."""
     lacking = len(shape) - array.ndim
     axes = zip(shape[lacking:], array.shape, array.strides, strict=True)
     strides = (*(0,) * lacking, *(0 if have == 1 and want != 1 else step for want, have, step in axes))
@@ -157,7 +158,7 @@ def seen(array: ndarray, shape: tuple[int, ...], who: str, *, const: bool) -> Se
 
 
 def checked(args: Sequence[Any]) -> None:
-    """Arrays of the device and numbers are arguments; nothing else is: TypeError."""
+    """Raise TypeError unless all arguments are arrays of the device or numbers."""
     for value in args:
         if not isinstance(value, ndarray | np.generic | bool | int | float | complex):
             raise TypeError(f"Unsupported type {type(value)}")

@@ -1,4 +1,4 @@
-"""cupy.linalg on the simulated GPU: by numpy.linalg, whose bits are other ones than cuSOLVER's."""
+"""cupy.linalg on the simulated GPU, computed by numpy.linalg; its bits differ from cuSOLVER's."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Operators and methods of CuPy's arrays that are NumPy's."""
+"""Operators and methods of CuPy's arrays that NumPy computes."""
 
 from typing import Any
 
@@ -70,12 +70,13 @@ _METHODS = [
 
 
 def _is_operand(value: Any) -> bool:
-    """Numbers and arrays of the device; other objects have operators of their own, arrays of the host are refused."""
+    """Return whether a value is a number or an array of the device; TypeError for arrays of the host."""
     delegation.refused_hosts((value,))
     return isinstance(value, ndarray | np.generic | np.ndarray | bool | int | float | complex)
 
 
 def _operator(name: str) -> None:
+    """Add a binary operator to `ndarray`: on the left, on the right, and in place."""
     function = getattr(np, _OPERATORS[name])
 
     def left(self: ndarray, other: Any) -> Any:

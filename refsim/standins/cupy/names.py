@@ -1,4 +1,4 @@
-"""What of CuPy is simulated, by name: every function that NumPy answers, and whose bits a GPU's kernels would have too."""
+"""Functions of CuPy that NumPy computes, by name, and the ones whose bits match a GPU's kernels."""
 
 
 def _names(text: str) -> frozenset[str]:
@@ -14,7 +14,7 @@ UFUNCS = _names("""
     maximum minimum mod modf multiply negative nextafter not_equal positive pow power rad2deg radians reciprocal
     remainder right_shift rint sign signbit sin sinh sqrt square subtract tan tanh true_divide trunc
 """)
-"""Functions of elements."""
+"""Functions of each element."""
 
 ARRAY_FUNCTIONS = _names("""
     all allclose amax amin angle any append arange argmax argmin argpartition argsort argwhere around array_equal
@@ -46,7 +46,7 @@ FACTS = _names("""
     issubdtype iterable may_share_memory min_scalar_type mintypecode ndim printoptions promote_types result_type save
     savetxt savez savez_compressed set_printoptions shape shares_memory size typename
 """)
-"""Functions that tell something of arrays, or write them to a file; what they return is no array."""
+"""Functions that return facts about arrays or write arrays to a file; they return no array."""
 
 CONSTANTS = _names("""
     bool bool_ byte c_ cdouble complex128 complex64 complexfloating csingle double dtype e euler_gamma finfo float16
@@ -77,12 +77,12 @@ SAME_BITS = _names("""
     squeeze stack subtract swapaxes take take_along_axis tile transpose tri tril trim_zeros triu true_divide trunc
     vsplit vstack where zeros
 """)
-"""Functions that move numbers, or round a real result once: floating-point bits are those of CuPy's kernels.
+"""Functions that move numbers or round a real result once: their floating-point bits match CuPy's kernels.
 
-On an H200 with CuPy 14.2.0 they were so but for payloads of NaN; not those of sorts and of nextafter, which are left out.
+Tested on an H200 with CuPy 14.2.0: equal except for NaN payloads. Sorts and nextafter differed and are left out.
 """
 COMPLEX_BITS = SAME_BITS - {"abs", "absolute", "divide", "multiply", "sqrt", "square", "true_divide", "sign"}
-"""The same of complex numbers."""
+"""Functions whose bits of complex numbers match CuPy's kernels."""
 
 RENAMED = {
     "arange": {"start": ""},
@@ -111,7 +111,7 @@ RENAMED = {
     "union1d": {"arr1": "ar1", "arr2": "ar2"},
     "unravel_index": {"dims": "shape"},
 }
-"""Arguments that CuPy and NumPy call by different names: by function, CuPy's and NumPy's; "" is
-the first, which has no name there."""
+"""Arguments with different names in CuPy and NumPy: by function, CuPy's name and NumPy's; "" is a first argument
+without a name in NumPy."""
 GIVEN_UP = {"row_stack": "vstack"}
-"""Functions of CuPy that NumPy 2.5 has no more, by the one that they were."""
+"""Functions of CuPy that NumPy 2.5 removed, and the functions that replace them."""

@@ -1,4 +1,4 @@
-"""Memory of CuPy: allocations of the simulated GPU, pointers into them, and the pool that counts what was freed and kept."""
+"""Memory of CuPy: allocations of the simulated GPU, pointers into them, and the pool that counts freed blocks."""
 
 import ctypes
 import weakref
@@ -14,15 +14,15 @@ from refsim.standins.session import current
 
 CUPY = "cupy"
 _UNIT = 512
-"""CuPy's pool rounds every block up to so many bytes."""
+"""CuPy's pool rounds every block up to a multiple of so many bytes."""
 
 
 class OutOfMemoryError(MemoryError):
-    """More than the simulated GPU has."""
+    """An allocation larger than the simulated GPU's free memory, or beyond the pool's limit."""
 
 
 class BaseMemory:
-    """Device memory: where it begins and how many bytes it has."""
+    """Device memory: its address and its size in bytes."""
 
     ptr = size = device_id = 0
 
@@ -32,7 +32,7 @@ class BaseMemory:
 
 
 class Memory(BaseMemory):
-    """An allocation, given back with the object."""
+    """An allocation of device memory, freed with the object."""
 
     def __init__(self, size: int) -> None:
         self._session, self.size = current(), int(size)
@@ -40,7 +40,7 @@ class Memory(BaseMemory):
 
     @classmethod
     def of(cls, content: Any) -> "Memory":
-        """An allocation that holds the bytes of a contiguous array."""
+        """Return an allocation that holds the bytes of a contiguous array."""
         made = cls.__new__(cls)
         made._session, made.size = current(), content.nbytes
         made.ptr = made._address(np.frombuffer(content, np.uint8)) if content.nbytes else 0
@@ -67,7 +67,7 @@ class Memory(BaseMemory):
 
 
 def _live() -> "weakref.WeakValueDictionary[int, Memory]":
-    """The allocations that somebody holds, by their addresses."""
+    """Return the live allocations of CuPy by their addresses."""
     known: weakref.WeakValueDictionary[int, Memory] = current().own.setdefault(
         "cupy memory", weakref.WeakValueDictionary()
     )
@@ -75,7 +75,7 @@ def _live() -> "weakref.WeakValueDictionary[int, Memory]":
 
 
 def memory_at(address: int) -> BaseMemory:
-    """The allocation of CuPy that holds an address, or memory that somebody else owns."""
+    """Return CuPy's allocation that holds an address, or memory of another owner."""
     found = current().memory.allocation_of(address)
     if found is None:
         return UnownedMemory(address, 0, None)
@@ -90,7 +90,7 @@ class UnownedMemory(BaseMemory):
 
 
 class MemoryPointer:
-    """A place in device memory."""
+    """An address in device memory."""
 
     def __init__(self, mem: Any, offset: int) -> None:
         self.mem, self.ptr, self.device_id = mem, mem.ptr + int(offset), 0
@@ -145,13 +145,13 @@ class MemoryPointer:
 
 
 def _host_address(mem: Any) -> int:
-    """The address of host memory: a number, a pointer of ctypes, or an object with `ptr`."""
+    """Return the address of host memory: a number, a ctypes pointer, or an object with `ptr`."""
     value: Any = mem.value if isinstance(mem, ctypes.c_void_p) else getattr(mem, "ptr", mem)
     return int(value or 0)
 
 
 class MemoryPool:
-    """A count of bytes in use, and of blocks that were freed and are kept for later. Blocks are split, and never joined."""
+    """Counts bytes in use and freed blocks that a real pool would keep. Blocks are split and never joined."""
 
     def __init__(self, allocator: Any = None) -> None:
         self._used, self._free, self._limit = 0, list[int](), 0
@@ -160,7 +160,7 @@ class MemoryPool:
         return MemoryPointer(Memory(size), 0)
 
     def took(self, size: int) -> None:
-        """A block of so many bytes is in use."""
+        """Count a block as used; OutOfMemoryError beyond the pool's limit."""
         wanted = -(-size // _UNIT) * _UNIT
         fitting = min((each for each in self._free if each >= wanted), default=0)
         if self._limit and not fitting and self.total_bytes() + wanted > self._limit:
@@ -171,7 +171,7 @@ class MemoryPool:
         self._used += wanted
 
     def gave_back(self, size: int) -> None:
-        """A block is free, and kept."""
+        """Count a block as free and kept."""
         wanted = -(-size // _UNIT) * _UNIT
         self._used -= wanted
         self._free.append(wanted)
@@ -197,7 +197,7 @@ class MemoryPool:
         return self._limit
 
     def set_limit(self, size: int | None = None, fraction: float | None = None) -> None:
-        """The most bytes that the pool may hold; a fraction is of the device's memory."""
+        """Set the most bytes that the pool may hold, in bytes or as a fraction of device memory."""
         if size is not None and fraction is not None:
             raise ValueError("size and fraction cannot be specified at one time")
         if fraction is not None:
@@ -210,7 +210,7 @@ class MemoryPool:
 
 
 class PinnedMemoryPointer(np.ndarray[Any, Any]):
-    """Bytes of the host, whose buffer and address are asked for."""
+    """Bytes of the host with a buffer and an address."""
 
     @property
     def ptr(self) -> int:
@@ -218,17 +218,17 @@ class PinnedMemoryPointer(np.ndarray[Any, Any]):
 
 
 class PinnedMemoryPool:
-    """Host memory that could not be paged out makes no difference here; nothing is kept."""
+    """A pool that keeps no block: page-locked memory is ordinary memory here."""
 
     def free_all_blocks(self) -> None:
-        """Nothing is kept."""
+        """Do nothing: no block is kept."""
 
     def n_free_blocks(self) -> int:
         return 0
 
 
 def default_pool() -> MemoryPool:
-    """The pool of the simulated GPU."""
+    """Return the memory pool of this session."""
     pool: MemoryPool = current().own.setdefault("cupy pool", MemoryPool())
     return pool
 

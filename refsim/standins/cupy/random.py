@@ -1,4 +1,4 @@
-"""cupy.random on the simulated GPU: NumPy's generators, whose numbers are other ones than cuRAND's."""
+"""cupy.random on the simulated GPU: NumPy's generators, whose numbers differ from cuRAND's."""
 
 from typing import Any
 
@@ -80,7 +80,7 @@ METHODS = [
 
 
 def _drawn(owner: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Numbers of NumPy's on the device, of the type that is asked for."""
+    """Return numbers that NumPy drew, on the device, in the requested type."""
     current().answered_by_host(f"cupy.random.{name}")
     kind = kwargs.pop("dtype", None) if name not in ("integers", "randint") else None
     host = [each.get() if hasattr(each, "get") else each for each in args]
@@ -88,7 +88,7 @@ def _drawn(owner: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any])
 
 
 class RandomState:
-    """Numbers of numpy.random.RandomState, on the device."""
+    """The generator numpy.random.RandomState, with its numbers on the device."""
 
     def __init__(self, seed: Any = None, method: Any = None) -> None:
         self._inner = np.random.RandomState(seed)
@@ -108,7 +108,7 @@ class RandomState:
 
 
 class Generator:
-    """Numbers of numpy.random.Generator, on the device."""
+    """The generator numpy.random.Generator, with its numbers on the device."""
 
     def __init__(self, bit_generator: Any) -> None:
         self._inner = np.random.default_rng(bit_generator)

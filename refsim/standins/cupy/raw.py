@@ -1,4 +1,4 @@
-"""RawKernel and RawModule of CuPy: CUDA C++ by NVRTC, or PTX of a file, and launches with arguments as CuPy packs them."""
+"""RawKernel and RawModule of CuPy: CUDA C++ by NVRTC or PTX from a file, launched with CuPy's argument packing."""
 
 import sys
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ _PYTHON = ((bool, np.bool_), (int, np.int64), (float, np.float64), (complex, np.
 
 
 class KernelSource:
-    """What a kernel is made from, compiled when it is first asked for, once for each simulated GPU."""
+    """The source of a kernel, compiled on first use, once per simulated GPU."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class KernelSource:
             return current().load(text, CUPY)
 
     def entry(self, name: str) -> str:
-        """The entry of a name of the module itself, or of one of the name expressions."""
+        """Return the entry of a PTX name or a name expression; CUDADriverError for others."""
         module = self.module()
         if name not in module.program.entries and name not in (self.names or ()):
             raise CUDADriverError(
@@ -68,7 +68,7 @@ class KernelSource:
 
 
 def _given(code: Any, options: Any, flags: dict[str, Any], who: str) -> None:
-    """The types that CuPy insists on, and what of it is not simulated."""
+    """Raise TypeError for wrong argument types, as CuPy does; refuse flags that are not simulated."""
     if code is not None and not isinstance(code, str):
         raise TypeError(f"Argument 'code' has incorrect type (expected str, got {type(code).__name__})")
     if not isinstance(options, tuple):
@@ -92,6 +92,7 @@ class RawKernel:
         enable_cooperative_groups: bool = False,
         jitify: Any = None,
     ) -> None:
+        """Store the source; compilation waits for the first use."""
         _given(code, options, {"translate_cucomplex": translate_cucomplex, "jitify": jitify}, "RawKernel")
         self.code, self.name, self.options, self.backend = code, name, options, backend
         self.__name__, self.file_path = name, None
@@ -102,7 +103,7 @@ class RawKernel:
 
     @classmethod
     def _of(cls, module: "RawModule", name: str) -> "RawKernel":
-        """A kernel of a module that is compiled already."""
+        """Return a kernel of a compiled module."""
         made = cls.__new__(cls)
         made.code, made.name, made.options, made.backend = module.code, name, module.options, module.backend  # type: ignore[assignment]
         made.__name__, made.file_path = name, module.file_path  # type: ignore[assignment]
@@ -119,6 +120,7 @@ class RawKernel:
         shared_mem: int = 0,
         stream: Any = None,
     ) -> None:
+        """Launch the kernel with CuPy's argument rules and print what its threads printed."""
         for label, extents in (("grid", grid), ("block", block)):
             if not isinstance(extents, tuple):
                 raise TypeError(f"Argument '{label}' has incorrect type (expected tuple, got {type(extents).__name__})")
@@ -163,6 +165,7 @@ class RawKernel:
 
     @property
     def num_regs(self) -> int:
+        """Return the registers per thread that ptxas allocates; refused where ptxas is not installed."""
         program = self._source.module().program
         found = registers_used(program.text, self._source.entry(self.name), program.target)
         if found is None:
@@ -171,7 +174,7 @@ class RawKernel:
 
     @property
     def binary_version(self) -> int:
-        """90 for sm_90."""
+        """Return the compute capability as one number: 90 for sm_90."""
         major, minor = current().capability
         return 10 * major + minor
 
@@ -179,11 +182,12 @@ class RawKernel:
 
     @property
     def max_dynamic_shared_size_bytes(self) -> int:
-        """What a launch may ask for: 48 KiB less what is static, until it is set. Here a launch may take more all the same."""
+        """Return the limit of dynamic shared memory, by default 48 KiB minus static; launches here may exceed it."""
         return (48 << 10) - self.shared_size_bytes if self._dynamic_shared is None else self._dynamic_shared
 
     @max_dynamic_shared_size_bytes.setter
     def max_dynamic_shared_size_bytes(self, size: int) -> None:
+        """Set the limit; CUDADriverError above what the GPU allows."""
         most = current().limits.opt_in - self.shared_size_bytes
         if not 0 <= size <= most:
             raise CUDADriverError(1, f"CUDA_ERROR_INVALID_VALUE: {size} B of dynamic shared memory, of {most} B")
@@ -194,7 +198,7 @@ class RawKernel:
 
 
 class RawModule:
-    """CUDA C++ with several entries and variables, or PTX of a file."""
+    """CUDA C++ with several entries and variables, or PTX from a file."""
 
     def __init__(
         self,
@@ -208,6 +212,7 @@ class RawModule:
         name_expressions: Sequence[str] | None = None,
         jitify: Any = None,
     ) -> None:
+        """Store the source or the path; compilation waits for the first use."""
         if (code is None) == (path is None):
             raise TypeError("Exactly one of `code` and `path` keyword arguments must be given.")
         _given(code, options, {"translate_cucomplex": translate_cucomplex, "jitify": jitify}, "RawModule")
@@ -229,13 +234,13 @@ class RawModule:
         return self
 
     def get_function(self, name: str) -> RawKernel:
-        """The kernel of a name; CUDADriverError where the module has none."""
+        """Return a kernel by its name; CUDADriverError where the module has none."""
         made = RawKernel._of(self, name)
         made.compile()
         return made
 
     def get_global(self, name: str) -> MemoryPointer:
-        """Where a variable lies."""
+        """Return a pointer to a variable."""
         with as_cupy(*_NOT_FOUND):
             address, size = self._source.module().variable(name)
         return MemoryPointer(UnownedMemory(address, size, self), 0)
@@ -245,13 +250,13 @@ class RawModule:
 
 
 def packed(args: Sequence[Any], sizes: Sequence[int]) -> list[bytes]:
-    """The bytes that the driver reads of each argument: as many as its parameter has, of the arguments that there are."""
+    """Return the bytes of each argument, cut to its parameter's size; surplus arguments are ignored."""
     values = [_bytes(each) for each in args][: len(sizes)]
     return [value[:size] if len(value) > size else value for value, size in zip(values, sizes, strict=False)]
 
 
 def _bytes(value: Any) -> Any:
-    """An argument by CuPy's rules: a number of Python's has 8 bytes (int64, float64; a bool one), complex ones 16."""
+    """Return an argument's bytes by CuPy's rules: Python numbers have 8 bytes (bool 1, complex 16)."""
     if value is None:
         return bytes(8)
     if isinstance(value, ndarray):

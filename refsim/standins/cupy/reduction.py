@@ -1,5 +1,7 @@
-"""ReductionKernel of CuPy: expressions in C++ put into a loop, a block of threads for each output. Its order of sums is not
-CuPy's own, so that the report counts those of floating-point numbers."""
+"""ReductionKernel of CuPy: a loop around C++ expressions, with one block of threads per output.
+
+The order of sums differs from CuPy's: the report counts reductions of floating-point numbers.
+"""
 
 from math import prod
 from typing import Any
@@ -17,7 +19,8 @@ WHO = "cupy.ReductionKernel"
 
 
 class ReductionKernel:
-    """`map_expr` of each element, `reduce_expr` of any two of these (a, b), `post_map_expr` of what is left (a)."""
+    """Applies `map_expr` to each element, combines pairs (a, b) by `reduce_expr`, then applies `post_map_expr` to
+    the result a."""
 
     def __init__(
         self,
@@ -33,6 +36,7 @@ class ReductionKernel:
         preamble: str = "",
         options: tuple[str, ...] = (),
     ) -> None:
+        """Store the expressions and parse the parameters; raw parameters and several outputs are refused."""
         self.in_params, self.out_params = parameters(in_params), parameters(out_params)
         if len(self.out_params) != 1 or any(each.is_raw for each in (*self.in_params, *self.out_params)):
             raise current().unsupported(WHO, "with raw parameters, or with another number of outputs than one")
@@ -46,6 +50,7 @@ class ReductionKernel:
     def __call__(
         self, *args: Any, out: Any = None, axis: Any = None, keepdims: bool = False, stream: Any = None
     ) -> Any:
+        """Reduce over `axis` and return the output, new unless given; ValueError for no elements without identity."""
         if len(args) not in (self.nin, self.nargs):
             raise TypeError(f"Wrong number of arguments for '{self.name}': {self.nin} or {self.nargs}, not {len(args)}")
         out = args[self.nin] if len(args) > self.nin else out
@@ -74,6 +79,7 @@ class ReductionKernel:
         return made
 
     def _run(self, args: list[Any], out: Seen, known: dict[str, np.dtype[Any]], inner: int) -> None:
+        """Compile and launch the kernel: `inner` elements for each element of `out`."""
         into, values, heads, names = self.out_params[0], [], [], []
         for parameter, value in zip(self.in_params, args, strict=True):
             kind = type_of(parameter, known)
@@ -94,7 +100,7 @@ class ReductionKernel:
         launched(compiled, self.name, outputs, _THREADS, [*values, out.packed(), np.int64(inner).tobytes()])
 
     def _sum_type(self, known: dict[str, np.dtype[Any]], of_output: str) -> str:
-        """The type in which is reduced: the output's where none is said."""
+        """Return the C++ type of the reduction, by default the output's."""
         if self.reduce_type is None:
             return of_output
         if len(self.reduce_type) == 1:
@@ -105,6 +111,7 @@ class ReductionKernel:
             return self.reduce_type
 
     def _source(self, heads: list[str], names: list[str], known: dict[str, np.dtype[Any]], sums: str) -> str:
+        """Return the kernel's CUDA C++ from declarations, lines that bind elements, and the type of sums."""
         into, out = self.out_params[0], "_out[_o]"
         first = f"_type_reduce({self.identity})" if self.identity is not None else "_type_reduce()"
         has_first = str(self.identity is not None).lower()
@@ -145,7 +152,7 @@ class ReductionKernel:
 
 
 def _axes(axis: Any, ndim: int) -> tuple[int, ...]:
-    """The axes that are reduced, in order; numpy.exceptions.AxisError for one that there is not."""
+    """Return the reduced axes in order; numpy.exceptions.AxisError for an axis that does not exist."""
     if axis is None:
         return tuple(range(ndim))
     wanted = np.lib.array_utils.normalize_axis_tuple(axis, ndim)
@@ -153,6 +160,6 @@ def _axes(axis: Any, ndim: int) -> tuple[int, ...]:
 
 
 def _turned(view: Seen, order: tuple[int, ...]) -> Seen:
-    """The axes of an array in another order."""
+    """Return an array with its axes in another order."""
     shape, strides = (tuple(each[axis] for axis in order) for each in (view.shape, view.strides))
     return Seen(view.kind, view.address, shape, strides, view.itemsize)

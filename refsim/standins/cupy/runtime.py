@@ -1,4 +1,4 @@
-"""cupy.cuda.runtime on the simulated GPU: what the CUDA runtime says of the device, and its memory."""
+"""cupy.cuda.runtime on the simulated GPU: facts of the device, and its memory."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ is_hip = False
 
 
 class CUDARuntimeError(RuntimeError):
-    """What the runtime refuses."""
+    """A call of the runtime that failed."""
 
     def __init__(self, status: int, said: str = "") -> None:
         super().__init__(said or f"error {status}")
@@ -31,11 +31,11 @@ def setDevice(device: int) -> None:  # noqa: N802 - CuPy's own name
 
 
 def deviceSynchronize() -> None:  # noqa: N802 - CuPy's own name
-    """Everything has happened."""
+    """Return at once: every call has completed when it returns."""
 
 
 def streamSynchronize(stream: int) -> None:  # noqa: N802 - CuPy's own name
-    """Everything has happened."""
+    """Return at once: every call has completed when it returns."""
 
 
 def runtimeGetVersion() -> int:  # noqa: N802 - CuPy's own name
@@ -54,7 +54,7 @@ def deviceGetAttribute(attrib: int, device: int) -> int:  # noqa: N802 - CuPy's 
 
 
 def getDeviceProperties(device: int) -> dict[str, Any]:  # noqa: N802 - CuPy's own name
-    """What the simulated GPU knows of itself, by the names of cudaDeviceProp; what it does not know is not there."""
+    """Return the known fields of cudaDeviceProp by name; unknown fields are absent."""
     setDevice(device)
     known = {row.name: row.value(current()) for row in ATTRIBUTES}
     axes = ("X", "Y", "Z")

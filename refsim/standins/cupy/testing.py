@@ -1,4 +1,4 @@
-"""cupy.testing on the simulated GPU: comparisons of arrays, by NumPy's of the same names."""
+"""cupy.testing on the simulated GPU: comparisons of arrays by NumPy's functions of equal names."""
 
 from collections.abc import Callable
 from typing import Any
@@ -19,6 +19,7 @@ ASSERTIONS = [
 
 
 def _assertion(name: str) -> Callable[..., None]:
+    """Return NumPy's assertion for arrays of the device; `strides_check` compares strides too."""
     inner = getattr(np.testing, name)
 
     def compare(first: Any, second: Any, *args: Any, **kwargs: Any) -> None:
@@ -32,7 +33,7 @@ def _assertion(name: str) -> Callable[..., None]:
 
 
 def assert_array_list_equal(xlist: Any, ylist: Any, err_msg: str = "", verbose: bool = True) -> None:
-    """Arrays of two lists are equal, one by one."""
+    """Raise AssertionError unless the arrays of two lists are equal, one by one."""
     if len(xlist) != len(ylist):
         raise AssertionError(f"{len(xlist)} arrays and {len(ylist)} {err_msg}")
     for first, second in zip(xlist, ylist, strict=True):

@@ -1,5 +1,5 @@
-"""Python runs this before a program, as the folder stands first on its path: stand-ins of refsim, then the file of this name
-that would have been run otherwise. The refsim is the one that this file belongs to, whatever else is installed."""
+"""Python runs this file before a program, as its folder is first on the path: it starts refsim's stand-ins, then runs
+the sitecustomize that Python would have run otherwise. The refsim used is the one that contains this file."""
 
 import sys
 from importlib.machinery import PathFinder

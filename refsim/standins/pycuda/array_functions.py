@@ -1,4 +1,4 @@
-"""Functions of arrays of PyCUDA: of elements, by kernels around an expression; of all elements, by reductions."""
+"""Functions of PyCUDA's arrays: of each element, by kernels around an expression; of all, by reductions."""
 
 from functools import lru_cache
 from typing import Any
@@ -13,7 +13,7 @@ from refsim.standins.session import current
 
 
 def of_elements(expression: str, dtype: Any, *operands: Any, out: Any = None, stream: Any = None) -> GPUArray:
-    """A new array, or `out`: an expression of x0[i], x1[i], ... (numbers: x1), in the type `dtype`."""
+    """Return `out` or a new array of type `dtype`: an expression in which $0, $1, ... are elements of the operands."""
     arrays = [each for each in operands if isinstance(each, GPUArray)]
     if {each.shape for each in arrays} != {arrays[0].shape}:
         raise current().unsupported("pycuda.gpuarray broadcasting", " with ".join(str(each.shape) for each in arrays))
@@ -51,7 +51,7 @@ def dot(a: GPUArray, b: GPUArray, dtype: Any = None, stream: Any = None, allocat
 
 
 def _largest(name: str, a: GPUArray, stream: Any) -> GPUArray:
-    """The first element is where the others begin: no number of a type is needed that none exceeds."""
+    """Return the largest or smallest element; the first element is the start value, so that no type limit is needed."""
     heads = f"const {dtype_to_ctype(a.dtype)} *x"
     return _reduction(a.dtype, "x[0]", _larger(name, a.dtype, "a", "b"), "x[i]", heads, f"{name}_of_all")(
         a, stream=stream
@@ -69,7 +69,7 @@ def all(a: GPUArray, stream: Any = None) -> GPUArray:
 
 
 def _larger(name: str, kind: Any, one: str, other: str) -> str:
-    """fmaxf(a, b) of floats, a > b ? a : b of integers."""
+    """Return C++ for the larger or smaller of two numbers: fmaxf(a, b) for floats, a > b ? a : b for integers."""
     if np.dtype(kind).kind == "f":
         return f"f{name}{'f' * (kind == np.float32)}({one}, {other})"
     return f"{one} {'>' if name == 'max' else '<'} {other} ? {one} : {other}"
@@ -104,7 +104,7 @@ def where(condition: GPUArray, if_true: Any, if_false: Any, out: Any = None, str
 
 
 def take(a: GPUArray, indices: GPUArray, out: Any = None, stream: Any = None) -> GPUArray:
-    """Elements by their numbers in memory."""
+    """Return the elements at the given positions in memory."""
     made = GPUArray(indices.shape, a.dtype, a.allocator) if out is None else out
     heads = (
         f"{dtype_to_ctype(a.dtype)} *z, const {dtype_to_ctype(indices.dtype)} *at, const {dtype_to_ctype(a.dtype)} *x"
@@ -135,7 +135,7 @@ def compared(sign: str, one: GPUArray, other: Any) -> GPUArray:
 
 
 def power(base: Any, exponent: Any) -> GPUArray:
-    """base ** exponent, in float32 and float64 alone: of integers PyCUDA's function is CUDA's for doubles."""
+    """Return base ** exponent for float32 and float64; other types are refused: PyCUDA computes them in double."""
     kind = _kind(base, exponent)
     if kind not in (np.float32, np.float64):
         raise current().unsupported("pycuda.gpuarray.GPUArray.__pow__", f"of {kind}")
@@ -144,6 +144,7 @@ def power(base: Any, exponent: Any) -> GPUArray:
 
 
 def reverse(a: GPUArray) -> GPUArray:
+    """Return a copy with the elements in reverse order, as PyCUDA does."""
     made = GPUArray(a.shape, a.dtype, a.allocator)
     c_type = dtype_to_ctype(a.dtype)
     _elements(f"{c_type} *z, const {c_type} *x", "z[i] = x[n - 1 - i]", "reverse")(made, a)

@@ -1,4 +1,4 @@
-"""pycuda.compiler on the simulated GPU: CUDA C++ goes through NVRTC, and its PTX is what runs."""
+"""pycuda.compiler on the simulated GPU: NVRTC compiles CUDA C++, and the simulator runs its PTX."""
 
 import re
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ _OF_OTHERS_WITH_A_VALUE = (
 
 
 class SourceModule:
-    """A module of CUDA C++, wrapped in extern "C" as PyCUDA wraps it; its lines count as the program wrote them."""
+    """A module of CUDA C++, wrapped in extern "C" as PyCUDA wraps it; line numbers are the program's own."""
 
     def __init__(
         self,
@@ -43,6 +43,7 @@ class SourceModule:
         cache_dir: Any = None,
         include_dirs: Sequence[str] = (),
     ) -> None:
+        """Compile and load a source; CompileError with NVRTC's log. Options of nvcc's run have no effect."""
         text = ptx(source, options, no_extern_c, arch, include_dirs)
         self.module: Module = module_from_buffer(text)
         self.get_global = self.module.get_global
@@ -63,7 +64,7 @@ def ptx(
     arch: str | None = None,
     include_dirs: Sequence[str] = (),
 ) -> str:
-    """The PTX of a source for the run's target, or for `arch`; CompileError with NVRTC's log."""
+    """Return the PTX of a source for the run's target, or for `arch`; CompileError with NVRTC's log."""
     text = with_complex(source if no_extern_c else f'extern "C" {{\n#line 1\n{source}\n}}\n')
     flags = of_device(DEFAULT_NVCC_FLAGS if options is None else options)
     code = KernelCode(source=text, options=flags, include=tuple(map(Path, include_dirs)))
@@ -76,7 +77,7 @@ def ptx(
 
 
 def of_device(options: Sequence[str]) -> tuple[str, ...]:
-    """Flags of nvcc as NVRTC takes them: what is for ptxas or the host's compiler changes no PTX."""
+    """Return nvcc's flags without flags for ptxas and the host's compiler, which do not change PTX."""
     found, rest = [], iter(map(str, options))
     for flag in rest:
         if flag in _OF_OTHERS_WITH_A_VALUE:

@@ -1,4 +1,4 @@
-"""Contexts, the device, streams and events of PyCUDA: one simulated GPU, and everything has happened when a call returns."""
+"""Contexts, the device, streams and events of PyCUDA: one simulated GPU. A call that returns has completed."""
 
 from time import perf_counter
 from typing import Any
@@ -12,7 +12,7 @@ device_attribute = type("device_attribute", (), {row.name: row.number for row in
 
 
 class Device:
-    """GPU 0, the simulated one."""
+    """GPU 0, the simulated GPU."""
 
     def __init__(self, number: int = 0) -> None:
         _begun("cuDeviceGet")
@@ -40,7 +40,7 @@ class Device:
         return attribute(current(), number, "pycuda.driver.Device.get_attribute")
 
     def get_attributes(self) -> dict[int, int]:
-        """All attributes that the simulated GPU knows, by number."""
+        """Return all attributes that the simulated GPU knows, by number."""
         return {row.number: row.value(current()) for row in ATTRIBUTES}
 
     def __getattr__(self, name: str) -> int:
@@ -52,6 +52,7 @@ class Device:
         return self.get_attribute(number)
 
     def make_context(self, flags: int = 0) -> "Context":
+        """Return a new context, which becomes the current one."""
         made = Context(self)
         made.push()
         return made
@@ -67,7 +68,7 @@ class Device:
 
 
 class Context:
-    """A context of the one GPU; memory is common to all of them."""
+    """A context of the only GPU; all contexts share its memory."""
 
     _stack: list["Context"] = []  # noqa: RUF012 - the contexts of the process, the current one last
 
@@ -79,6 +80,7 @@ class Context:
 
     @staticmethod
     def pop() -> None:
+        """Remove the current context; LogicError without one, as in PyCUDA."""
         if not Context._stack:
             raise LogicError("cuCtxPopCurrent failed: invalid device context")
         Context._stack.pop()
@@ -106,7 +108,7 @@ class Context:
 
 
 def needed(call: str) -> Context:
-    """The current context; without one every call of the driver fails."""
+    """Return the current context; LogicError without one, as every call of the driver needs a context."""
     if not Context._stack:
         raise LogicError(f"{call} failed: invalid device context: no currently active context?")
     return Context._stack[-1]
@@ -133,13 +135,13 @@ def get_driver_version() -> int:
 
 
 def mem_get_info() -> tuple[int, int]:
-    """Free and all bytes of device memory."""
+    """Return the free and the total bytes of device memory."""
     needed("cuMemGetInfo")
     return properties.MEMORY_BYTES - current().memory.live_bytes, properties.MEMORY_BYTES
 
 
 class Stream:
-    """A stream: what it is given has happened at once."""
+    """A stream, in which every call has completed when it returns."""
 
     def __init__(self, flags: int = 0) -> None:
         needed("cuStreamCreate")
@@ -156,7 +158,7 @@ class Stream:
 
 
 class Event:
-    """A moment; times between two are the simulator's own, not a GPU's."""
+    """A moment in time; differences are times of the simulator, not of a GPU."""
 
     def __init__(self, flags: int = 0) -> None:
         needed("cuEventCreate")
@@ -173,7 +175,7 @@ class Event:
         return True
 
     def time_since(self, event: "Event") -> float:
-        """Milliseconds from another event to this one."""
+        """Return the milliseconds from another event to this event."""
         if self._at is None or event._at is None:
             raise LogicError("cuEventElapsedTime failed: an event was not recorded")
         return (self._at - event._at) * 1e3

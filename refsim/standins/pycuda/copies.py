@@ -1,4 +1,4 @@
-"""Copies of rows of PyCUDA: Memcpy2D, without arrays of the driver's own."""
+"""Two-dimensional copies of PyCUDA: Memcpy2D, without the driver's arrays."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from refsim.standins.session import current
 
 
 class Memcpy2D:
-    """`height` rows of `width_in_bytes`, each `src_pitch` and `dst_pitch` bytes behind the one before it."""
+    """Copies `height` rows of `width_in_bytes`; rows begin `src_pitch` and `dst_pitch` bytes apart."""
 
     CALL = "cuMemcpy2D"
 
@@ -34,7 +34,7 @@ class Memcpy2D:
         self._to = int(address)
 
     def __call__(self, aligned: Any = None) -> None:
-        """Row after row, each of them checked against its allocation."""
+        """Copy row by row; each row is checked against its allocation."""
         needed(self.CALL)
         if self._from is None or self._to is None:
             raise LogicError(f"{self.CALL} failed: invalid value: where from and where to is to be said")

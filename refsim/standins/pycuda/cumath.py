@@ -1,4 +1,4 @@
-"""pycuda.cumath on the simulated GPU: CUDA's functions of numbers, of each element."""
+"""pycuda.cumath on the simulated GPU: CUDA's math functions, applied to each element."""
 
 import re
 from functools import lru_cache
@@ -18,7 +18,7 @@ _OF_TWO = ("atan2", "fmod")
 
 
 def _named(name: str, *operands: GPUArray) -> tuple[Any, str]:
-    """The type of the result, and CUDA's name of the function for it: sinf for float32."""
+    """Return the result's type and the name of CUDA's function for it: sinf for float32."""
     kind = np.result_type(*(each.dtype for each in operands))
     if kind not in (np.float32, np.float64):
         raise current().unsupported(f"pycuda.cumath.{name}", f"of {kind}")
@@ -48,12 +48,12 @@ def ldexp(significand: GPUArray, exponent: GPUArray, stream: Any = None) -> GPUA
 
 
 def frexp(arg: GPUArray, stream: Any = None) -> tuple[GPUArray, GPUArray]:
-    """Fractions and exponents, these as numbers of the same type."""
+    """Return the fractions and the exponents, both in the array's type."""
     return _in_two("frexp", "int e; z[i] = FUNCTION(x[i], &e); y[i] = e", arg, stream)
 
 
 def modf(arg: GPUArray, stream: Any = None) -> tuple[GPUArray, GPUArray]:
-    """Fractions and whole parts."""
+    """Return the fractions and the whole parts."""
     return _in_two("modf", "z[i] = FUNCTION(x[i], &y[i])", arg, stream)
 
 

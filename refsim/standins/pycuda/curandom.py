@@ -1,4 +1,4 @@
-"""pycuda.curandom on the simulated GPU: uniform numbers that the host draws; the generators of cuRAND are refused."""
+"""pycuda.curandom on the simulated GPU: uniform numbers drawn by the host; the generators of cuRAND are refused."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from refsim.standins.session import current
 
 
 def rand(shape: Any, dtype: Any = np.float32, stream: Any = None) -> GPUArray:
-    """Numbers from 0 to 1, and not PyCUDA's."""
+    """Return random numbers from 0 to 1, which differ from PyCUDA's."""
     current().answered_by_host("pycuda.curandom.rand")
     return to_gpu(np.random.default_rng().random(shape).astype(dtype))
 

@@ -1,4 +1,4 @@
-"""pycuda.elementwise on the simulated GPU: an operation in CUDA C++, put into a loop over all elements and compiled."""
+"""pycuda.elementwise on the simulated GPU: an operation in CUDA C++ is compiled in a loop over all elements."""
 
 import re
 from typing import Any
@@ -32,11 +32,11 @@ _SCALARS = {
     "pycuda complex float": "F",
     "pycuda complex double": "D",
 }
-"""What C++ calls a number, as NumPy's letter."""
+"""NumPy's letter for each C++ number type."""
 
 
 class PycudaElementwise:
-    """`operation` for each i below the size n of the first array; `arguments` as C++ declares them."""
+    """A kernel that runs `operation` for each i below the first array's size; `arguments` are C++ declarations."""
 
     def __init__(
         self,
@@ -51,6 +51,7 @@ class PycudaElementwise:
         after_loop: str = "",
         **more: Any,
     ) -> None:
+        """Compile the kernel; options of PyCUDA that are not simulated are refused by name."""
         if more:
             raise current().unsupported(f"pycuda.elementwise.ElementwiseKernel with {', '.join(more)}")
         self.arguments = declared_types(arguments)
@@ -83,7 +84,7 @@ ElementwiseKernel = PycudaElementwise
 
 
 def declared_types(arguments: str) -> "list[np.dtype[Any] | None]":
-    """The types of the arguments of a kernel around an expression, as C++ declares them; None for a pointer."""
+    """Return the types of a kernel's arguments, declared as in C++; None for a pointer."""
     found = [_argument(each) for each in arguments.split(",")]
     if None not in found:
         raise RuntimeError("a kernel around an expression has at least one vector argument")
@@ -91,7 +92,7 @@ def declared_types(arguments: str) -> "list[np.dtype[Any] | None]":
 
 
 def scalars(kinds: "list[np.dtype[Any] | None]", args: tuple[Any, ...]) -> tuple[list[Any], list[GPUArray]]:
-    """What is given for declared arguments, numbers in their types, and the arrays among it."""
+    """Return the arguments, with numbers in their declared types, and the arrays among the arguments."""
     if len(args) != len(kinds):
         raise LogicError(f"{len(args)} arguments where {len(kinds)} were declared")
     pairs = list(zip(kinds, args, strict=True))
@@ -103,7 +104,7 @@ def scalars(kinds: "list[np.dtype[Any] | None]", args: tuple[Any, ...]) -> tuple
 
 
 def _argument(declared: str) -> "np.dtype[Any] | None":
-    """The type of a number that is declared; None for a pointer."""
+    """Return the type of a number declared as in C++; None for a pointer."""
     if "*" in declared or "[" in declared:
         return None
     words = [word for word in re.findall(r"\w+", declared) if word not in ("const", "volatile")]

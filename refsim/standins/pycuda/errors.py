@@ -1,4 +1,4 @@
-"""The errors that PyCUDA raises, and what of the simulated GPU becomes which."""
+"""The errors of PyCUDA, and which error of the simulated GPU becomes which."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,15 +10,15 @@ from refsim.standins.session import UnsupportedError
 
 
 class Error(Exception):
-    """Anything that the driver refuses."""
+    """Any error of the driver."""
 
 
 class MemoryError(Error):
-    """Device memory that is not there."""
+    """Not enough device memory."""
 
 
 class LogicError(Error):
-    """A call that cannot be: of a context, a module, an argument."""
+    """A call with an invalid context, module or argument."""
 
 
 class LaunchError(Error):
@@ -26,11 +26,11 @@ class LaunchError(Error):
 
 
 class RuntimeError(Error):
-    """Everything else."""
+    """Any other error."""
 
 
 class CompileError(Error):
-    """CUDA C++ that does not compile: the text of PyCUDA's own, with the compiler's log as `stderr`."""
+    """CUDA C++ that does not compile: PyCUDA's text, with the compiler's log as `stderr`."""
 
     def __init__(self, msg: str, command_line: Any, stdout: str | None = None, stderr: str | None = None) -> None:
         super().__init__(msg, command_line, stdout, stderr)
@@ -42,7 +42,7 @@ class CompileError(Error):
 
 @contextmanager
 def as_pycuda(call: str) -> Iterator[None]:
-    """Errors of the simulated GPU as PyCUDA's: `cuMemAlloc failed: ...`; what is not simulated stays as it is."""
+    """Raise the simulated GPU's errors as PyCUDA's (`cuMemAlloc failed: ...`), except what is not simulated."""
     try:
         yield
     except UnsupportedError:

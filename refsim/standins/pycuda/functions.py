@@ -1,4 +1,4 @@
-"""Modules and functions of PyCUDA: PTX that is loaded, and launches with arguments as PyCUDA packs them."""
+"""Modules and functions of PyCUDA: loaded PTX, and launches with arguments as PyCUDA packs them."""
 
 import re
 import struct
@@ -20,7 +20,7 @@ from refsim.standins.session import SimulatedModule, current
 
 
 class function_attribute:  # noqa: N801 - PyCUDA's own name
-    """The numbers of what a function is asked: CUfunction_attribute."""
+    """The numbers of a function's attributes: CUfunction_attribute."""
 
     MAX_THREADS_PER_BLOCK, SHARED_SIZE_BYTES, CONST_SIZE_BYTES, LOCAL_SIZE_BYTES, NUM_REGS = range(5)
     MAX_DYNAMIC_SHARED_SIZE_BYTES = 8
@@ -37,7 +37,7 @@ class PycudaModule:
             return PycudaFunction(self._loaded, self._loaded.entry(name))
 
     def get_global(self, name: str) -> tuple[int, int]:
-        """Address and bytes of a variable."""
+        """Return address and bytes of a variable."""
         with as_pycuda("cuModuleGetGlobal"):
             return self._loaded.variable(name)
 
@@ -48,7 +48,7 @@ class PycudaModule:
 
 
 def module_from_buffer(buffer: Any, options: Sequence[Any] = (), message_handler: Any = None) -> PycudaModule:
-    """A module of a PTX text; machine code is refused."""
+    """Load a module of PTX text; machine code is refused."""
     needed("cuModuleLoadDataEx")
     with as_pycuda("cuModuleLoadDataEx"):
         return PycudaModule(current().load(buffer if isinstance(buffer, str) else bytes(buffer), PYCUDA))
@@ -75,6 +75,7 @@ class PycudaFunction:
         texrefs: Sequence[Any] = (),
         time_kernel: bool = False,
     ) -> float | None:
+        """Launch the kernel as PyCUDA does; return the seconds of the simulation if `time_kernel`, else None."""
         if block is None:
             raise ValueError("must specify block size")
         if texrefs:
@@ -90,7 +91,7 @@ class PycudaFunction:
         return seconds if time_kernel else None
 
     def prepare(self, arg_types: Sequence[Any], texrefs: Sequence[Any] = ()) -> "PycudaFunction":
-        """The types of the arguments: letters of struct, NumPy types; anything else is a pointer."""
+        """Set the types of the arguments: letters of struct or NumPy types; anything else is a pointer."""
         if texrefs:
             raise current().unsupported("pycuda.driver.Function.prepare with texrefs", "texture references")
         self.arg_format = "".join(map(_letters, arg_types))
@@ -103,13 +104,14 @@ class PycudaFunction:
         self._launch(grid, block, _by_format(self.arg_format, args), shared_size)
 
     def prepared_timed_call(self, grid: Any, block: Any, *args: Any, shared_size: int = 0) -> Callable[[], float]:
-        """A function that tells the seconds that the simulated launch took."""
+        """Launch the kernel; return a function that returns the seconds of the simulation."""
         start, end = Event().record(), Event()
         self._launch(grid, block, _by_format(self.arg_format, args), shared_size)
         end.record()
         return lambda: end.time_since(start) * 1e-3
 
     def get_attribute(self, number: int) -> int:
+        """Return an attribute of the function by its CUfunction_attribute number; unknown ones are refused."""
         program, names = self._loaded.program, function_attribute
         placed = place_variables(
             program.module,
@@ -130,11 +132,11 @@ class PycudaFunction:
         return value
 
     def set_attribute(self, number: int, value: int) -> None:
-        if number != function_attribute.MAX_DYNAMIC_SHARED_SIZE_BYTES:  # which every launch may take here
+        if number != function_attribute.MAX_DYNAMIC_SHARED_SIZE_BYTES:  # every launch may use it here
             raise current().unsupported(f"pycuda.driver.Function.set_attribute({number})")
 
     def set_cache_config(self, config: Any) -> None:
-        """No result depends on how caches are divided."""
+        """Do nothing: no result depends on how caches are divided."""
 
     def __getattr__(self, name: str) -> int:
         number = getattr(function_attribute, name.upper(), None)
@@ -154,7 +156,7 @@ class PycudaFunction:
 
 
 def _packed(args: Sequence[Any]) -> tuple[list[bytes], list[ArgumentHandler]]:
-    """The bytes of each argument by PyCUDA's rules, and the host arrays that are copied around the launch."""
+    """Return the bytes of each argument by PyCUDA's rules, and the host arrays to copy around the launch."""
     values, handlers = [], []
     for number, argument in enumerate(args):
         if isinstance(argument, ArgumentHandler):
@@ -178,7 +180,7 @@ def _pointer(address: Any) -> bytes:
 
 
 def _letters(kind: Any) -> str:
-    """The format of an argument type of prepare."""
+    """Return the format of one argument type of prepare."""
     if isinstance(kind, str):
         return kind
     if isinstance(kind, np.dtype) or (isinstance(kind, type) and issubclass(kind, np.number)):
@@ -188,7 +190,7 @@ def _letters(kind: Any) -> str:
 
 
 def _by_format(letters: str, args: Sequence[Any]) -> list[bytes]:
-    """The bytes of arguments whose types were prepared."""
+    """Return the bytes of arguments in the prepared format."""
     wanted: list[str] = []
     for count, letter in re.findall(r"(\d*)([a-zA-Z?])", letters):
         wanted += [f"{count}s"] if letter == "s" else [letter] * int(count or 1)

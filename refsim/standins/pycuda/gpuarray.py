@@ -1,4 +1,4 @@
-"""pycuda.gpuarray on the simulated GPU: memory with a shape, and arithmetic of elements by kernels that are compiled for it."""
+"""pycuda.gpuarray on the simulated GPU: arrays in device memory, with arithmetic by compiled kernels."""
 
 import importlib
 from collections.abc import Sequence
@@ -54,6 +54,7 @@ class GPUArray:
         strides: Any = None,
         order: str = "C",
     ) -> None:
+        """Allocate an array, or wrap the memory `gpudata`; strides with gaps are refused."""
         self.shape = tuple(int(each) for each in np.atleast_1d(np.asarray(shape, np.int64)))
         self.dtype = np.dtype(dtype)
         self.size, self.order, self.base, self.allocator = prod(self.shape), order, base, allocator
@@ -83,12 +84,13 @@ class GPUArray:
         }
 
     def set(self, array: NDArray[Any], stream: Any = None) -> None:
+        """Copy a host array of equal size and type to the device."""
         if array.size != self.size or array.dtype != self.dtype:
             raise ValueError("ary and self must be the same size and dtype")
         memcpy_htod(self.gpudata, np.asarray(array, order="F" if self.order == "F" else "C"))
 
     def get(self, ary: NDArray[Any] | None = None, pagelocked: bool = False) -> NDArray[Any]:
-        """A copy on the host."""
+        """Return a copy on the host."""
         made: NDArray[Any] = np.empty(self.shape, self.dtype, "F" if self.order == "F" else "C") if ary is None else ary
         if self.size:
             memcpy_dtoh(made, self.gpudata)
@@ -104,7 +106,7 @@ class GPUArray:
         return self
 
     def reshape(self, *shape: Any, order: str = "C") -> "GPUArray":
-        """The same memory in another shape; one extent may be -1."""
+        """Return an array with another shape over this memory; one extent may be -1."""
         if order != self.order and self.ndim > 1:
             raise current().unsupported(
                 "pycuda.gpuarray.GPUArray.reshape", f"of an array in order {self.order} to {order}"
@@ -120,7 +122,7 @@ class GPUArray:
         return self if self.dtype == dtype else _elementwise("x[i]", dtype, self)
 
     def __getitem__(self, index: Any) -> "GPUArray":
-        """A run of whole rows: a slice of the first axis without a step."""
+        """Return a range of whole rows: a slice of the first axis without a step."""
         if not isinstance(index, slice) or index.step not in (None, 1) or self.order == "F":
             raise current().unsupported("pycuda.gpuarray.GPUArray indexing", f"[{index!r}]: a slice of whole rows is")
         first, last, _ = index.indices(self.shape[0])
@@ -128,7 +130,7 @@ class GPUArray:
         return GPUArray(shape, self.dtype, self.allocator, self, self.ptr + first * self.strides[0])
 
     def __setitem__(self, index: Any, value: Any) -> None:
-        """Whole rows, filled with a number or with an array of their shape."""
+        """Set whole rows to a number or to an array of their shape."""
         rows = self if index is Ellipsis else self[index]
         if isinstance(value, GPUArray):
             if (value.shape, value.dtype) != (rows.shape, rows.dtype):
@@ -139,12 +141,12 @@ class GPUArray:
 
     @property
     def flags(self) -> Any:
-        """c_contiguous, f_contiguous and forc, which is both or either."""
+        """Return the flags c_contiguous, f_contiguous and forc (either or both)."""
         found = np.empty(self.shape, np.bool_, "F" if self.order == "F" else "C").flags
         return SimpleNamespace(c_contiguous=found.c_contiguous, f_contiguous=found.f_contiguous, forc=found.forc)
 
     def __bool__(self) -> bool:
-        """Of one element alone, as NumPy has it."""
+        """Return the truth of the only element; ValueError for several, as in NumPy."""
         return bool(self.get())
 
     def __len__(self) -> int:
@@ -178,12 +180,12 @@ class GPUArray:
 
 
 def _functions() -> Any:
-    """The module above this one, whose kernels are those of ElementwiseKernel."""
+    """Return the module array_functions, which itself imports this module."""
     return importlib.import_module("refsim.standins.pycuda.array_functions")
 
 
 def _operation(name: str, sign: str) -> None:
-    """The operator on the left, on the right, and in place."""
+    """Add an operator to GPUArray: on the left, on the right, and in place."""
 
     def left(self: GPUArray, other: Any) -> GPUArray:
         kind = _common(self, other, sign)
@@ -221,7 +223,7 @@ def _second(other: Any, kind: Any, sign: str) -> str:
 
 
 def _operand(array: GPUArray, kind: Any, sign: str) -> str:
-    """The type in which an array is taken on the right: complex numbers are divided by real ones part by part."""
+    """Return the type of an array on the right; complex numbers are divided by real numbers part by part."""
     return "T::value_type" if sign == "/" and np.dtype(kind).kind == "c" != array.dtype.kind else "T"
 
 
@@ -231,7 +233,7 @@ def _common(one: GPUArray, other: Any, sign: str) -> np.dtype[Any]:
 
 
 def _elementwise(expression: str, dtype: Any, one: GPUArray, other: Any = None) -> GPUArray:
-    """A new array whose element i is an expression of x[i] and y[i] (or y), in the type T of the result."""
+    """Return a new array of `dtype`; element i is an expression of x[i] and y[i] (or y), where T is that type."""
     made = GPUArray(one.shape, dtype, one.allocator, order=one.order)
     kinds: list[str] = [dtype_to_ctype(made.dtype), dtype_to_ctype(one.dtype)]
     if isinstance(other, GPUArray):
@@ -270,7 +272,7 @@ def _kernel(source: str) -> PycudaFunction:
 
 
 def _strides(shape: Sequence[int], itemsize: int, order: str) -> tuple[int, ...]:
-    """Bytes from one element to the next along each axis of a contiguous array."""
+    """Return the bytes from one element to the next along each axis of a contiguous array."""
     if order == "F":
         return tuple(itemsize * prod(shape[:axis]) for axis in range(len(shape)))
     return tuple(itemsize * prod(shape[axis + 1 :]) for axis in range(len(shape)))
@@ -297,7 +299,7 @@ def zeros_like(other: GPUArray, dtype: Any = None) -> GPUArray:
 
 
 def to_gpu(array: NDArray[Any], allocator: Any = mem_alloc) -> GPUArray:
-    """A copy of a host array on the device."""
+    """Return a copy of a host array on the device."""
     host = np.asarray(array)
     is_fortran = host.flags.f_contiguous and not host.flags.c_contiguous
     made = GPUArray(host.shape, host.dtype, allocator, order="F" if is_fortran else "C")

@@ -13,7 +13,7 @@ PYCUDA = "pycuda"
 
 
 class PointerHolderBase:
-    """Something with a device address; `get_pointer` of a subclass tells it."""
+    """An object with a device address; subclasses implement `get_pointer`."""
 
     def get_pointer(self) -> int:
         raise NotImplementedError
@@ -28,7 +28,7 @@ class PointerHolderBase:
 
 
 class DeviceAllocation(PointerHolderBase):
-    """Bytes of the device, given back with the object or by `free`."""
+    """An allocation of device memory, freed with the object or by `free`."""
 
     def __init__(self, address: int, session: GpuSession) -> None:
         self._address, self._session, self.is_live = address, session, True
@@ -37,6 +37,7 @@ class DeviceAllocation(PointerHolderBase):
         return self._address
 
     def free(self) -> None:
+        """Free the memory; LogicError if it was freed already."""
         if not self.is_live:
             self._session.memory.not_free(self._address)
             raise LogicError("DeviceAllocation.free: the memory was freed already")
@@ -49,11 +50,11 @@ class DeviceAllocation(PointerHolderBase):
 
 
 class PooledDeviceAllocation(DeviceAllocation):
-    """An allocation that came from a pool."""
+    """An allocation from a pool."""
 
 
 def allocated(nbytes: int) -> tuple[int, GpuSession]:
-    """The address of so many bytes, and the GPU that has them."""
+    """Return the address of new device memory, and the session that owns it; LogicError for 0 bytes."""
     needed("cuMemAlloc")
     if int(nbytes) <= 0:
         raise LogicError("cuMemAlloc failed: invalid argument: an allocation has at least one byte")
@@ -71,13 +72,13 @@ def mem_alloc_like(array: Any) -> DeviceAllocation:
 
 
 def mem_alloc_pitch(width: int, height: int, access_size: int) -> tuple[DeviceAllocation, int]:
-    """Rows at multiples of 512 bytes: the allocation and the bytes from row to row."""
+    """Return an allocation whose rows begin at multiples of 512 bytes, and the bytes from row to row."""
     pitch = -(-int(width) // 512) * 512
     return mem_alloc(pitch * int(height)), pitch
 
 
 def host_bytes(call: str, array: Any, *, writable: bool = False) -> NDArray[np.uint8]:
-    """The bytes of a host buffer, without a copy; an array in Fortran order as it lies in memory."""
+    """Return the bytes of a host buffer without a copy; an array in Fortran order as it lies in memory."""
     is_array = isinstance(array, np.ndarray)
     if is_array and not (array.flags.c_contiguous or array.flags.f_contiguous):
         raise LogicError(f"{call} failed: the host array is not contiguous")
@@ -101,6 +102,7 @@ def memcpy_htod_async(dest: Any, src: Any, stream: Any = None) -> None:
 
 
 def memcpy_dtoh(dest: Any, src: Any) -> None:
+    """Copy device memory to a writable host buffer, whose size decides how much."""
     needed("cuMemcpyDtoH")
     with as_pycuda("cuMemcpyDtoH"):
         flat = host_bytes("cuMemcpyDtoH", dest, writable=True)
@@ -153,7 +155,7 @@ def memset_d32_async(dest: Any, value: int, count: int, stream: Any = None) -> N
 
 
 def to_device(buffer: Any) -> DeviceAllocation:
-    """A copy of a host buffer on the device."""
+    """Return a copy of a host buffer on the device."""
     content = memoryview(buffer).tobytes()
     made = mem_alloc(len(content))
     memcpy_htod(made, content)
@@ -173,7 +175,7 @@ def from_device_like(address: Any, other: NDArray[Any]) -> NDArray[Any]:
 
 
 def pagelocked_empty(shape: Any, dtype: Any, order: Any = "C", mem_flags: int = 0) -> NDArray[Any]:
-    """Memory of the host; that it could be paged out makes no difference here."""
+    """Return an uninitialized array of the host; page-locked memory is ordinary memory here."""
     needed("cuMemHostAlloc")
     if mem_flags:
         raise current().unsupported("pycuda.driver.pagelocked_empty", "mapped memory (mem_flags)")
@@ -212,25 +214,25 @@ class ArgumentHandler:
         return self.dev_alloc
 
     def pre_call(self, stream: Any) -> None:
-        """Before the launch."""
+        """Do nothing before the launch."""
 
     def post_call(self, stream: Any) -> None:
-        """Behind it."""
+        """Do nothing after the launch."""
 
 
 class In(ArgumentHandler):
-    """Copied to the device before the launch."""
+    """An array that is copied to the device before the launch."""
 
     def pre_call(self, stream: Any) -> None:
         memcpy_htod(self.get_device_alloc(), self.array)
 
 
 class Out(ArgumentHandler):
-    """Copied back behind the launch."""
+    """An array that is copied back after the launch."""
 
     def post_call(self, stream: Any) -> None:
         memcpy_dtoh(self.array, self.get_device_alloc())
 
 
 class InOut(In, Out):
-    """Both."""
+    """An array that is copied to the device before the launch and back after it."""

@@ -1,5 +1,7 @@
-"""pycuda.reduction on the simulated GPU: expressions in CUDA C++ put into a loop of one block of threads. Its order of sums is
-not PyCUDA's own, so that the report counts those of floating-point numbers."""
+"""pycuda.reduction on the simulated GPU: a loop around C++ expressions, run by one block of threads.
+
+The order of sums differs from PyCUDA's: the report counts reductions of floating-point numbers.
+"""
 
 from typing import Any
 
@@ -18,7 +20,8 @@ _THREADS = 512
 
 
 class PycudaReduction:
-    """`map_expr` of each i, `reduce_expr` of any two of these (a, b), from `neutral` on; `arguments` as C++ declares them."""
+    """Applies `map_expr` to each i, then combines pairs (a, b) by `reduce_expr`, beginning with `neutral`;
+    `arguments` are C++ declarations."""
 
     def __init__(
         self,
@@ -33,6 +36,7 @@ class PycudaReduction:
         preamble: str = "",
         allocator: Any = mem_alloc,
     ) -> None:
+        """Compile the kernel; `arguments` is by default one array `in` of the output's type."""
         self.dtype_out, self.name, self.allocator = np.dtype(dtype_out), name, allocator
         kind = dtype_to_ctype(self.dtype_out)
         heads = f"const {kind} *in" if arguments is None else arguments
@@ -55,6 +59,7 @@ class PycudaReduction:
         self._function = SourceModule(including_complex(source), options=options, keep=keep).get_function(name)
 
     def __call__(self, *args: Any, stream: Any = None, out: Any = None, allocator: Any = None, **more: Any) -> GPUArray:
+        """Return the reduced value as an array with no axes, or in `out`."""
         if any(value is not None for value in more.values()):
             raise current().unsupported("pycuda.reduction.ReductionKernel", f"with {', '.join(more)}")
         given, arrays = scalars(self.arguments, args)

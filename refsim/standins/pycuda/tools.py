@@ -1,4 +1,4 @@
-"""pycuda.tools on the simulated GPU: what programs and their tests ask of it."""
+"""pycuda.tools on the simulated GPU: the functions that programs and their tests use."""
 
 import functools
 import gc
@@ -30,7 +30,7 @@ _C_TYPES = {
 
 
 def dtype_to_ctype(dtype: Any) -> str:
-    """What C++ calls a NumPy type: float for float32."""
+    """Return the C++ name of a NumPy type: float for float32."""
     element = np.dtype(dtype)
     name = _C_TYPES.get(element.name)
     if name is None:
@@ -39,6 +39,7 @@ def dtype_to_ctype(dtype: Any) -> str:
 
 
 def make_default_context(make: Callable[[Device], Context] | None = None) -> Context:
+    """Return a new context of the simulated GPU, which becomes the current one."""
     init()
     device = get_default_device()
     return device.make_context() if make is None else make(device)
@@ -49,16 +50,16 @@ def get_default_device(default: int = 0) -> Device:
 
 
 def bitlog2(number: int) -> int:
-    """The place of the highest bit: bitlog2(17) is 4."""
+    """Return the position of the highest bit: bitlog2(17) is 4."""
     return int(number).bit_length() - 1
 
 
 def clear_context_caches() -> None:
-    """Nothing is kept by context here."""
+    """Do nothing: no cache is kept per context."""
 
 
 def mark_cuda_test(inner: Callable[..., Any]) -> Callable[..., Any]:
-    """A test with a context of its own around it."""
+    """Return a test that runs inside its own context."""
 
     @functools.wraps(inner)
     def run(*args: Any, **kwargs: Any) -> None:
@@ -73,7 +74,7 @@ def mark_cuda_test(inner: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def init_cuda_context_fixture() -> Iterator[None]:
-    """What a fixture of pytest yields from: a context around each test."""
+    """Yield to one test inside its own context, as a fixture of pytest."""
     context = make_default_context()
     yield
     context.detach()
@@ -81,8 +82,7 @@ def init_cuda_context_fixture() -> Iterator[None]:
 
 
 class DeviceMemoryPool:
-    """Allocations that a pool would keep for the next ones: here each is one of the device, so that nothing hides a use of memory
-    that was given back."""
+    """A pool of device memory. Each allocation is a new one, so that no reuse hides an access to freed memory."""
 
     def __init__(self) -> None:
         self._given: weakref.WeakSet[PooledDeviceAllocation] = weakref.WeakSet()
@@ -99,10 +99,10 @@ class DeviceMemoryPool:
     held_blocks = 0
 
     def free_held(self) -> None:
-        """Nothing is kept."""
+        """Do nothing: no block is kept."""
 
     def stop_holding(self) -> None:
-        """Nothing is kept."""
+        """Do nothing: no block is kept."""
 
 
 def __getattr__(name: str) -> Any:

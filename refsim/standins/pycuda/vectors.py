@@ -1,4 +1,4 @@
-"""The vector types of CUDA as NumPy types with fields x, y, z, w: float3, int4 and their like."""
+"""CUDA's vector types as NumPy types with fields x, y, z, w: float3, int4 and the others."""
 
 from collections.abc import Callable
 from typing import Any
