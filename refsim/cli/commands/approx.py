@@ -29,7 +29,7 @@ COLUMNS = (
     Column("error", label="off", unit="ulp", align="right"),
     Column("rounded", label="correctly rounded"),
     Column("steps", label="steps from it", align="right"),
-    Column("neighbours", label="its neighbours", drop=4),
+    Column("neighbours", label="its neighbors", drop=4),
     Column("before", label="the operand below gives", drop=5),
     Column("after", label="the one above", drop=5),
 )

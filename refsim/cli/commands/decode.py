@@ -21,7 +21,7 @@ COLUMNS = (
     Column("value", gap=3),
     Column("expression", label="=", gap=1),
     Column("class", gap=3),
-    Column("neighbours", label="neighbours", gap=3),
+    Column("neighbours", label="neighbors", gap=3),
     Column("nearest_even", label="nearest-even:", gap=3),
 )
 

@@ -30,7 +30,7 @@ COLUMNS = (
     Column("class", gap=3),
     Column("error", label="error", gap=3),
     Column("error", unit="ulp", label="=", gap=1),
-    Column("neighbours", label="neighbours", gap=3),
+    Column("neighbours", label="neighbors", gap=3),
 )
 
 
