@@ -23,7 +23,7 @@ def quantiser_operands(x: Path | None, block: str | None, named: str | None, **m
     if x is None:
         return None
     if block is None:
-        raise RefsimError("usage", "nothing says what it was quantised to", help="give --to mxfp8, or --to 1x128")
+        raise RefsimError("usage", "--quantized without a block format", help="give --to mxfp8, or --to 1x128")
     stored = operand_codes(x, named)
     for name in ("scales", "want_scales"):
         if more[name] is not None:
