@@ -43,7 +43,7 @@ class Allocation:
 def _in_turn(
     method: "Callable[Concatenate[DeviceMemory, Given], Found]",
 ) -> "Callable[Concatenate[DeviceMemory, Given], Found]":
-    """Return a method that runs while no other thread runs a method of the same object."""
+    """Return a method that runs while no other thread runs such a method of the object."""
 
     @functools.wraps(method)
     def call(self: "DeviceMemory", /, *args: Given.args, **kwargs: Given.kwargs) -> Found:
@@ -190,7 +190,7 @@ class DeviceMemory:
         return self._seen(self.memory.space.bytes, address, shape, np.dtype(kind), strides)
 
     def wrote(self, address: int, shape: Sequence[int], kind: Any, strides: Sequence[int], index: Any = ...) -> None:
-        """Mark elements of an array of device memory as written by the host: those at `index`, by default all."""
+        """Mark elements of an array of device memory as written by the host: elements at `index`, by default all."""
         element = np.dtype((np.void, np.dtype(kind).itemsize))
         self._seen(self.memory.space.unwritten, address, shape, element, strides)[index] = np.zeros((), element)
 

@@ -1,4 +1,4 @@
-"""What the simulated GPU reports about itself when a package asks for a device attribute by the driver's number."""
+"""The attributes of the simulated GPU, by the driver's numbers and names."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

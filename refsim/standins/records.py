@@ -26,7 +26,7 @@ KEPT = 8
 
 @dataclass
 class Said:
-    """A finding, a warning or a refusal as text: what `RefsimError` holds."""
+    """The text of a finding, a warning or a refusal: the fields of `RefsimError`."""
 
     code: str
     what: str
@@ -90,7 +90,7 @@ class KernelRecord:
             self.shapes.append(shape)
 
     def merge(self, other: "KernelRecord") -> None:
-        """Add what another process recorded for the same kernel."""
+        """Add another process's record of this kernel."""
         for name in ("launches", "threads", "seconds"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         for name in ("shapes", "inexact", "assumed", "findings", "warnings", "refused"):
@@ -116,7 +116,7 @@ class TestRecord:
     __test__ = False  # else pytest collects a class of this name as tests
 
     def merge(self, other: "TestRecord") -> None:
-        """Add what another process recorded for the same test."""
+        """Add another process's record of this test."""
         for name in ("launches", "inexact", "held_bytes"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         for name in ("findings", "refused"):

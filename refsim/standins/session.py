@@ -102,7 +102,7 @@ class GpuSession:
             self.programs[text] = load(text, self.target)
         self.loads += 1
         kept = self.programs[text]
-        # The number makes the variables of each load its own, as a second cuModuleLoadData does.
+        # The number gives each load its own variables, as a second cuModuleLoadData does.
         program = Program(kept.module, kept.target, f"{self.loads:06x}{kept.sha256}", kept.text, kept._codes)
         return SimulatedModule(self, program, package)
 

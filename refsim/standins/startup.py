@@ -1,5 +1,6 @@
-"""What happens in a program that `refsim run` starts: stand-ins are installed before its first line, and its record is
-written at its end. The folder in the variable REFSIM_RUN holds the settings, and gets one file per process."""
+"""The start and the end of a program under `refsim run`: stand-ins are installed before its first line, and its
+record is written at its end. The folder in the variable REFSIM_RUN holds the settings and gets one file per
+process."""
 
 import atexit
 import json

@@ -56,7 +56,7 @@ class ndarray:  # noqa: N801 - CuPy's own name
         return current().memory.array(self.data.ptr, self.shape, self.dtype, self.strides)
 
     def is_read(self, who: str) -> None:
-        """Report a read of this array by `who` if elements are uninitialized."""
+        """Report a read of this array, named `who` in the message, if elements are uninitialized."""
         current().memory.reads(self.data.ptr, self.shape, self.dtype, self.strides, who)
 
     def wrote(self, index: Any = ...) -> "ndarray":

@@ -1,4 +1,4 @@
-"""Functions of CuPy that NumPy computes, by name, and the ones whose bits match a GPU's kernels."""
+"""Functions of CuPy that NumPy computes, by name, and the functions whose bits match a GPU's kernels."""
 
 
 def _names(text: str) -> frozenset[str]:
