@@ -103,7 +103,7 @@ class KernelCode(Card):
         """The entries that exist only if somebody asks for them: names with template arguments."""
         return tuple(entry for entry in self.entries if "<" in entry)
 
-    def _line(self) -> str:
+    def _repr_summary(self) -> str:
         return " ".join((self.label or "none", *self.flags))[:LONGEST_LINE]
 
     def _facts(self) -> Facts:

@@ -370,7 +370,7 @@ class Kernel(Card):
                 format_named(name)
         return formats
 
-    def _line(self) -> str:
+    def _repr_summary(self) -> str:
         return f"{self.name}: {self.promise}"
 
     def _facts(self) -> Facts:

@@ -73,7 +73,7 @@ class DiffExplanation(Card):
     made: str = "A"
     beside: tuple[str, ...] = ()
 
-    def _line(self) -> str:
+    def _repr_summary(self) -> str:
         said = f"{self.outcome}, {self.differing} of {self.size} differ"
         return f"{said}, {len(self.named)} named" if self.named else said
 

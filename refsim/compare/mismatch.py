@@ -153,7 +153,7 @@ class Mismatch(Card):
             elements=tuple(element for each in record.get("elements", ()) if (element := _element_from_json(each))),
         )
 
-    def _line(self) -> str:
+    def _repr_summary(self) -> str:
         return self.lines()[0]
 
 

@@ -97,7 +97,7 @@ class Conversion(Card):
         """Return the unsigned integer type as wide as one operand register."""
         return np.dtype(f"u{slot_bits(self.reads, self.elements) * self.elements // 8 // self.operand_count}")
 
-    def _line(self) -> str:
+    def _repr_summary(self) -> str:
         return self.name
 
     def _facts(self) -> Facts:

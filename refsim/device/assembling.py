@@ -36,7 +36,7 @@ class Cubin(Card):
     assembler_from: str = ""
     registers: int | None = None
 
-    def _line(self) -> str:
+    def _repr_summary(self) -> str:
         return f"{self.target}, {len(self.image)} bytes, {self.assembler}, sha256 {self.sha256[:12]}"
 
     def _facts(self) -> Facts:

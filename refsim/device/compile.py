@@ -77,7 +77,7 @@ class CompiledPtx(Card):
     compiler_from: str = ""
     made_for: str = ""
 
-    def _line(self) -> str:
+    def _repr_summary(self) -> str:
         return f"{self.target}, {len(self.text)} characters, {self.compiler}, sha256 {self.sha256[:12]}"
 
     def _facts(self) -> Facts:

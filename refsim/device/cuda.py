@@ -154,7 +154,7 @@ class CudaDevice(Card):
             self.modules[key] = module
         return module
 
-    def _line(self) -> str:
+    def _repr_summary(self) -> str:
         return f"{self.name}: {self.target}"
 
 

@@ -73,7 +73,7 @@ class CudaLauncher(Card):
     unsettled: list[str] = field(default_factory=list)
     launched: set[str] = field(default_factory=set)
 
-    def _line(self) -> str:
+    def _repr_summary(self) -> str:
         return f"{self.target}, {len(self.allocations)} buffers"
 
     def upload(self, array: NDArray[Any], *, name: str, misalign_bytes: int = 0, writable: bool = False) -> Buffer:

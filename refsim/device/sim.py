@@ -85,7 +85,7 @@ class SimLauncher(Card):
     earlier: Earlier | None = None
     assumed: list[str] = field(default_factory=list)
 
-    def _line(self) -> str:
+    def _repr_summary(self) -> str:
         return f"{self.target}, {counted(len(self.buffers), 'buffer')}, launches: {len(self.traces)}"
 
     @property
@@ -340,5 +340,5 @@ class SimDevice(Card):
     def probing(self) -> "SimDevice":
         return replace(self, schedules=1)
 
-    def _line(self) -> str:
+    def _repr_summary(self) -> str:
         return f"{self.name}: {self.target}"

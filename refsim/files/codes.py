@@ -53,7 +53,7 @@ class Stored(Card):
         """
         return typed(self.codes, self.format, "ml_dtypes")
 
-    def _line(self) -> str:
+    def _repr_summary(self) -> str:
         return f"{self.key}: {self.format} {self.shape} of {self.container}"
 
 

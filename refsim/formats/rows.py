@@ -240,7 +240,7 @@ class Format(Card):
     def __str__(self) -> str:
         return self.name
 
-    def _line(self) -> str:
+    def _repr_summary(self) -> str:
         return f"{self.name}: {self.bits} bits"
 
     def _facts(self) -> Facts:

@@ -105,7 +105,7 @@ class BankConflicts(Card):
             if len(words) > 1
         )
 
-    def _line(self) -> str:
+    def _repr_summary(self) -> str:
         return str(self)
 
     def __str__(self) -> str:

@@ -166,7 +166,7 @@ class ScaleLayout(Card):
             )
         return array
 
-    def _line(self) -> str:
+    def _repr_summary(self) -> str:
         return f"{self.name}: tiles of {self.tile[0]} x {self.tile[1]}"
 
 

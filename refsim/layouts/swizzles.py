@@ -80,7 +80,7 @@ class Swizzle(Card):
     def __str__(self) -> str:
         return self.name
 
-    def _line(self) -> str:
+    def _repr_summary(self) -> str:
         return f"{self.name}: bits {self.bits}, base {self.base}, shift {self.shift}"
 
 

@@ -41,7 +41,7 @@ class Tile(Card):
     k_stride_bytes: int
     source: Source = PTX["shared memory matrix layout, swizzle atoms"]
 
-    def _line(self) -> str:
+    def _repr_summary(self) -> str:
         rows, columns = self.shape
         return f"{rows} x {columns} of {self.element_bytes} B, {self.major}-major, swizzle {self.swizzle}"
 

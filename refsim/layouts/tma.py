@@ -270,7 +270,7 @@ class TensorMap(Card):
                 rule=str(PTX["restrictions on tensor copy instructions, sub-byte types"]),
             )
 
-    def _line(self) -> str:
+    def _repr_summary(self) -> str:
         return f"{self.data_type.name} {self.dims}, box {self.box}, swizzle {self.swizzle}"
 
 

@@ -108,7 +108,7 @@ class Profile(Card):
     def __str__(self) -> str:
         return f"{self.name} [{self.evidence}]"
 
-    def _line(self) -> str:
+    def _repr_summary(self) -> str:
         return f"{self.name}: {self.method}"
 
     def _facts(self) -> Facts:

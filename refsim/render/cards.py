@@ -12,17 +12,20 @@ _LONGEST_VALUE = 40
 
 
 class Card:
-    """A base for what users hold: `_line` is its repr, `<Format e4m3: 8 bits>` for "e4m3: 8 bits", and `_facts`, pairs of a
-    label and a value, stand below it in Jupyter. A dataclass says `repr=False`, or it writes a repr of its own."""
+    """A base class for what users hold: `_repr_summary` makes its repr, `<Format e4m3: 8 bits>` for "e4m3: 8 bits".
 
-    def _line(self) -> str:
+    `_facts` are pairs of a label and a value, shown below it in Jupyter. A dataclass needs `repr=False` to use this
+    repr.
+    """
+
+    def _repr_summary(self) -> str:
         raise NotImplementedError
 
     def _facts(self) -> Facts:
         return ()
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self._line()}>"
+        return f"<{type(self).__name__} {self._repr_summary()}>"
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
         """The same where Hypothesis or IPython prints it: they would go through every field of a dataclass."""
@@ -33,13 +36,13 @@ class Card:
             f'<tr><th style="text-align:left">{escape(label)}</th><td style="text-align:left">{escape(str(value))}</td></tr>'
             for label, value in self._facts()
         )
-        return f"<table><caption>{escape(type(self).__name__)} {escape(self._line())}</caption>{rows}</table>"
+        return f"<table><caption>{escape(type(self).__name__)} {escape(self._repr_summary())}</caption>{rows}</table>"
 
 
 class FieldsCard(Card):
     """A card of a dataclass: its line has the fields that differ from their defaults, as many as fit; arrays by their shape."""
 
-    def _line(self) -> str:
+    def _repr_summary(self) -> str:
         room = LONGEST_REPR - len(f"<{type(self).__name__} , ...>")
         parts: list[str] = []
         told = [(name, value) for name, value, is_told in self._told() if is_told]
@@ -54,7 +57,7 @@ class FieldsCard(Card):
         return [(name, value) for name, value, _ in self._told()]
 
     def _told(self) -> list[tuple[str, str, bool]]:
-        """Each field with its value in words, and whether it is none of the usual ones."""
+        """Return each field with its value in words, and whether it is none of the usual ones."""
         found = []
         for each in fields(self):  # type: ignore[arg-type]  # it is a base of dataclasses alone
             value = getattr(self, each.name)
@@ -68,7 +71,8 @@ def _usual(of: "Field[Any]") -> object:
 
 
 def in_words(value: object) -> str:
-    """A value as part of a line: an array by its dtype and shape, a function by its name, what is long by how long it is."""
+    """Return a value as part of a line: an array by its dtype and shape, a function by its name, what is long by how long
+    it is."""
     shape = getattr(value, "shape", None)
     if shape and hasattr(value, "dtype"):
         return f"{value.dtype} {' x '.join(map(str, shape))}"

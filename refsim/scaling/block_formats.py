@@ -26,7 +26,7 @@ class BlockFormat(Card):
     def __str__(self) -> str:
         return self.name
 
-    def _line(self) -> str:
+    def _repr_summary(self) -> str:
         return f"{self.name}: {self.width} {self.element} with one {self.scale}"
 
     def _facts(self) -> Facts:

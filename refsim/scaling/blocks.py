@@ -117,7 +117,7 @@ class Blocks(Card):
                 np.multiply(values, np.float64(self.factor), out=values)
             return values.astype(dtype, copy=False)
 
-    def _line(self) -> str:
+    def _repr_summary(self) -> str:
         by = f" by {self.recipe}" if self.recipe is not None else ""
         return f"{self.format}: {' x '.join(map(str, self.codes.shape))}{by}"
 

@@ -77,7 +77,7 @@ class MxRecipe(Card):
     def __str__(self) -> str:
         return self.name
 
-    def _line(self) -> str:
+    def _repr_summary(self) -> str:
         return f"{self.name}: {self.summary}"
 
     def _facts(self) -> Facts:

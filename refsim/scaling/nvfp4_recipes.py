@@ -60,7 +60,7 @@ class Nvfp4Recipe(Card):
     def __str__(self) -> str:
         return self.name
 
-    def _line(self) -> str:
+    def _repr_summary(self) -> str:
         return f"{self.name}: {self.summary}"
 
     def _facts(self) -> Facts:

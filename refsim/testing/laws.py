@@ -56,7 +56,7 @@ class _WatchedLauncher(Card):
     buffers: dict[str, Buffer] = field(default_factory=dict)
     suffix: str = ""
 
-    def _line(self) -> str:
+    def _repr_summary(self) -> str:
         return f"over {self.inner!r}"
 
     @property

@@ -120,7 +120,7 @@ class Verdict(Card):
     def __str__(self) -> str:
         return "\n".join(self.lines())
 
-    def _line(self) -> str:
+    def _repr_summary(self) -> str:
         return self.lines()[0]
 
     def _facts(self) -> Facts:

@@ -216,7 +216,7 @@ class Descriptor(Card):
             shown = hex(word) if isinstance(word, int) else repr(word)
             raise RefsimError("bad-descriptor", f"{shown} is no {self.bits}-bit word", where=self.kind)
 
-    def _line(self) -> str:
+    def _repr_summary(self) -> str:
         return f"{self.kind}: {self.bits} bits"
 
     def _facts(self) -> Facts:

@@ -121,7 +121,7 @@ class Fragment(Card):
             error.where = self.name
             raise
 
-    def _line(self) -> str:
+    def _repr_summary(self) -> str:
         return f"{self.name}: {self.shape[0]} x {self.shape[1]} over {self.threads} {self.units[0]}s"
 
 

@@ -90,7 +90,7 @@ class Trace(Card):
         bits, no sum that depends on an order, no contraction, and every matrix product in the chip's arithmetic."""
         return not (self.inexact or self.assumed or self.contractions or self.idealised)
 
-    def _line(self) -> str:
+    def _repr_summary(self) -> str:
         return f"{_shortened(self.entry)}: {counted(self.instructions, 'instruction')}, {counted(len(self.findings), 'finding')}"
 
     def _facts(self) -> Facts:
@@ -259,7 +259,7 @@ class Program(Card):
             following,
         ), arrays
 
-    def _line(self) -> str:
+    def _repr_summary(self) -> str:
         names = list(self.entries)
         return f"{self.target}: {_shortened(names[0]) if len(names) == 1 else f'{len(names)} entries'}"
 
