@@ -1,4 +1,4 @@
-"""refsim: the golden model for low-precision GPU kernels, and the framework that proves kernels against it.
+"""refsim: bit-exact tests of low-precision GPU kernels, on a GPU or without one.
 
 Names are loaded when first used: `import refsim` itself imports nothing heavy.
 """

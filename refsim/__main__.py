@@ -1,4 +1,4 @@
-"""`python -m refsim` is the command line."""
+"""Run the command line: `python -m refsim`."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Files that travel with refsim: kernels, probes, their PTX and recordings, in an installed package or in a checkout."""
+"""Files that come with refsim: kernels, probes, their PTX and recordings, in an installed package or in a checkout."""
 
 from pathlib import Path
 
@@ -8,9 +8,10 @@ PACKAGE = Path(__file__).resolve().parent
 
 
 def bundled(path: str) -> Path:
-    """A file or a folder as the checkout names it: bundled("gpu/probes/tensor_cores.cu").
+    """Return the path of a bundled file or folder, given its path in the checkout:
+    bundled("gpu/probes/tensor_cores.cu").
 
-    An installed package has it under refsim/_bundled. Raises RefsimError no-such-file where it is in neither.
+    An installed package has it under refsim/_bundled. Raises RefsimError no-such-file if it is in neither place.
     """
     for base in (PACKAGE / "_bundled", PACKAGE.parent):
         if (base / path).exists():

@@ -1,7 +1,7 @@
-"""Where parts of CUDA may lie: wheels, toolkits, what torch brings. A row a place, asked in this order for every part.
+"""Places where parts of CUDA may lie: wheels, toolkits, the wheels of torch. One entry a place, searched in this order
+for every part.
 
-Whether a part found there works is for those who use it: `device/toolchain.py` for NVRTC and headers,
-`ptx/machine/assemblers.py` for ptxas.
+Callers check whether a part works: `device/toolchain.py` for NVRTC and headers, `ptx/machine/assemblers.py` for ptxas.
 """
 
 import os
@@ -16,7 +16,7 @@ from pathlib import Path, PurePath
 NVRTC_WHEELS = ("nvidia-cuda-nvrtc",)
 HEADER_WHEELS = ("nvidia-cuda-runtime", "nvidia-cuda-crt", "nvidia-cuda-cccl")
 PTXAS_WHEELS = ("nvidia-cuda-nvcc", "nvidia-cuda-nvcc-cu12")
-"""The wheels that `refsim[sim]` and `refsim[gpu]` install; the last is of CUDA 12, which others bring."""
+"""The wheels that `refsim[sim]` and `refsim[gpu]` install; the last belongs to CUDA 12 and comes with other packages."""
 BESIDE_NVCC = "toolkit next to nvcc"
 FIXED = ("/usr/local/cuda", "/opt/cuda")
 _PTXAS = ("ptxas", "ptxas.exe", "ptxas-blackwell", "ptxas-blackwell.exe")
@@ -32,25 +32,25 @@ _INCLUDE = ("include", "include/cccl", "targets/*/include", "targets/*/include/c
 
 @dataclass(frozen=True)
 class Place:
-    """A kind of place by the name that a verdict gives it; `roots` finds its folders, each laid out as a toolkit is.
+    """A kind of place with its name in verdicts; `roots` finds its folders, each laid out as a toolkit.
 
-    Wheels are many folders that make up one toolkit.
+    The wheels are many folders that make up one toolkit.
     """
 
     name: str
     roots: Callable[[], Iterator[Path]]
 
     def libraries(self) -> tuple[Path, ...]:
-        """NVRTC's libraries: lib64/libnvrtc.so.13."""
+        """Return the paths of NVRTC's libraries: lib64/libnvrtc.so.13."""
         found = [path for path in self._globbed(_LIBRARIES) if not _is_beside(path.name)]
         return _once(sorted(found, key=lambda path: len(path.name)))
 
     def include(self) -> tuple[Path, ...]:
-        """The folders of headers; CUDA 13 keeps those of CCCL in a folder of their own."""
+        """Return the folders of headers; CUDA 13 keeps the headers of CCCL in a separate folder."""
         return _once(path for path in self._globbed(_INCLUDE) if path.is_dir())
 
     def programs(self, name: str) -> tuple[Path, ...]:
-        """Programs of that name: bin/nvcc."""
+        """Return the programs called `name`: bin/nvcc."""
         return tuple(path for path in self._globbed((f"bin/{name}", f"bin/{name}.exe")) if path.is_file())
 
     def _globbed(self, patterns: tuple[str, ...]) -> list[Path]:
@@ -58,7 +58,7 @@ class Place:
 
 
 def places() -> tuple[Place, ...]:
-    """Every place, in the order in which a part is looked for; the wheels come first."""
+    """Return every place in the order of the search; the wheels come first."""
     return (
         Place("wheels", lambda: iter(_wheel_roots())),
         Place("toolkit of CUDA_HOME", lambda: _named("CUDA_HOME")),
@@ -72,7 +72,7 @@ def places() -> tuple[Place, ...]:
 
 
 def wheel_version(name: str) -> str | None:
-    """The version of an installed wheel, or None."""
+    """Return the version of an installed wheel, or None."""
     try:
         return metadata.version(name)
     except metadata.PackageNotFoundError:
@@ -81,7 +81,7 @@ def wheel_version(name: str) -> str | None:
 
 @lru_cache(maxsize=16)
 def programs_of_wheel(wheel: str) -> tuple[tuple[str, str], ...]:
-    """The ptxas programs in a wheel, each with "nvidia-cuda-nvcc 13.0.88"."""
+    """Return the ptxas programs in a wheel, each with "nvidia-cuda-nvcc 13.0.88"."""
     version = wheel_version(wheel)
     if version is None:
         return ()
@@ -92,7 +92,7 @@ def programs_of_wheel(wheel: str) -> tuple[tuple[str, str], ...]:
 
 @lru_cache(maxsize=1)
 def _wheel_roots() -> tuple[Path, ...]:
-    """The folders into which the wheels of `refsim[sim]` were installed: site-packages/nvidia/cu13."""
+    """Return the folders into which the wheels of `refsim[sim]` were installed: site-packages/nvidia/cu13."""
     roots: dict[Path, None] = {}
     for wheel in (*NVRTC_WHEELS, *HEADER_WHEELS):
         for path, file in _files(wheel):
@@ -104,7 +104,7 @@ def _wheel_roots() -> tuple[Path, ...]:
 
 
 def _files(wheel: str) -> Iterator[tuple[PurePath, Path]]:
-    """Each file of an installed wheel as the wheel names it, and where it lies."""
+    """Yield each file of an installed wheel as the wheel names it, and where it lies."""
     if wheel_version(wheel) is not None:
         distribution = metadata.distribution(wheel)
         for path in distribution.files or ():
@@ -122,14 +122,14 @@ def _beside_nvcc() -> Iterator[Path]:
 
 
 def _in_packages(pattern: str) -> Iterator[Path]:
-    """Folders of installed packages, which are looked at and not imported."""
+    """Yield folders of installed packages that match `pattern`, without importing the packages."""
     for entry in dict.fromkeys(filter(None, sys.path)):
         if Path(entry).is_dir():
             yield from sorted(Path(entry).glob(pattern))
 
 
 def _once(paths: Iterable[Path]) -> tuple[Path, ...]:
-    """Each under the first of its names."""
+    """Return each path once, under the first of its names."""
     found: dict[Path, Path] = {}
     for path in paths:
         found.setdefault(path.resolve(), path)
@@ -137,5 +137,5 @@ def _once(paths: Iterable[Path]) -> tuple[Path, ...]:
 
 
 def _is_beside(name: str) -> bool:
-    """What lies beside the library: built-in headers, another build of it."""
+    """Return whether a file next to the library is not the library: built-in headers, another build."""
     return any(word in name for word in ("builtins", ".alt.", "_alt", "static"))

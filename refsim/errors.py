@@ -1,4 +1,4 @@
-"""One error type: every message says what is wrong, where, by which rule, and the way out."""
+"""One error type: every message says what is wrong, where, which rule it breaks, and how to fix it."""
 
 import re
 from dataclasses import dataclass
@@ -7,10 +7,10 @@ from functools import cache
 
 
 class Kind(Enum):
-    """What kind of thing went wrong; the value is the exit code of the command line.
+    """The kind of an error; the value is the exit code of the command line.
 
-    USAGE: the request; FAULT: the kernel, or a comparison that failed; UNREADABLE: an input; MISSING: something that is
-    needed is not here; INCONCLUSIVE: nothing is shown either way; BUG: refsim itself.
+    USAGE: the request; FAULT: the kernel, or a comparison that failed; UNREADABLE: an input; MISSING: something
+    required is not installed; INCONCLUSIVE: no result either way; BUG: refsim itself.
     """
 
     FAULT = 1
@@ -25,10 +25,9 @@ class Kind(Enum):
 class RefsimError(Exception):
     """An error that the user can fix.
 
-    `code` is a stable kebab-case name, `what` one sentence with the offending value in it, `where` the place it
-    stands, `rule` the sentence it breaks (with its source), `help` what to do instead. `kind` says what went wrong, and
-    with it what the command line returns: `exit_code`, 2 for Kind.USAGE. `place` is the file and the line to open, where they
-    are known: an annotation stands there.
+    `code` is a stable kebab-case name, `what` one sentence that contains the offending value, `where` its place, `rule`
+    the sentence it breaks (with its source), `help` the way out. `kind` is the kind of error and decides `exit_code`, 2
+    for Kind.USAGE. `place` is the file and line to open, if they are known; annotations point there.
     """
 
     code: str
@@ -41,11 +40,12 @@ class RefsimError(Exception):
 
     @property
     def exit_code(self) -> int:
+        """Return the exit code of the command line."""
         return self.kind.value
 
     @property
     def was(self) -> tuple[str, ...]:
-        """The codes of refsim 0.1 that `code` replaces, for one release: `"operand-shape" in error.was`."""
+        """Return the codes of refsim 0.1 that `code` replaces, for one release: `"operand-shape" in error.was`."""
         return tuple(code_table().get(self.code, {}).get("was", "").split())
 
     def __str__(self) -> str:
@@ -54,13 +54,13 @@ class RefsimError(Exception):
         return "\n".join(lines)
 
     def details(self) -> list[tuple[str, str]]:
-        """Label and text of the optional parts, in the order in which they are printed."""
+        """Return label and text of the optional parts, in the order in which they are printed."""
         return [("at", self.where), ("rule", self.rule), ("help", self.help)]
 
 
 @cache
 def code_table() -> dict[str, dict[str, str]]:
-    """For each code of an error a table: `means`, a sentence, and `was`, the former codes, separated by spaces."""
+    """Return a table for each error code: `means`, a sentence, and `was`, its former codes separated by spaces."""
     import tomllib
     from importlib.resources import files
 
@@ -68,9 +68,9 @@ def code_table() -> dict[str, dict[str, str]]:
 
 
 def _short(text: str, most: int) -> str:
-    """`text` with the middle left out of words longer than `most` and of lines longer than 2,000 characters.
+    """Return `text` without the middle of words longer than `most` and of lines longer than 2,000 characters.
 
-    What a user typed stands in errors as it was typed: a name of 5,000 letters is known by its ends.
+    Errors repeat what a user typed; the two ends identify a name of 5,000 letters.
     """
     if len(text) <= most:
         return text
@@ -84,7 +84,7 @@ def _ends(text: str, most: int) -> str:
 
 
 def nearest(name: str, known: list[str], count: int = 3) -> list[str]:
-    """The `count` known names closest in spelling to `name`, best first."""
+    """Return the `count` known names that are closest in spelling to `name`, best first."""
     import difflib
 
     name = name[:200]
@@ -93,7 +93,7 @@ def nearest(name: str, known: list[str], count: int = 3) -> list[str]:
 
 
 def counted(count: int, noun: str, *, digits: str = "") -> str:
-    """A number and what it counts: "1 element", "2 elements"; `digits` is how the number is formatted."""
+    """Return a number and its noun: "1 element", "2 elements"; `digits` is the format of the number."""
     return (
         f"{count:{digits}} {noun}"
         if count == 1
@@ -102,13 +102,15 @@ def counted(count: int, noun: str, *, digits: str = "") -> str:
 
 
 def unknown_code(kind: str) -> str:
-    """`unknown-` and the last word of a kind that has such a code: unknown-format of "target format"; else unknown-name."""
+    """Return `unknown-` and the last word of a kind that has such a code: unknown-format for "target format"; else
+    unknown-name."""
     codes = (f"unknown-{word}" for word in reversed(kind.split()))
     return next((code for code in codes if code in code_table()), "unknown-name")
 
 
 def unknown(kind: str, name: object, known: list[str], *, where: str = "") -> RefsimError:
-    """The error for a name that no row has, or for what is no name: it shows the three nearest."""
+    """Return the error for a name that no entry has, or for a value that is not a name; it lists the three nearest
+    names."""
     name = str(name)
     return RefsimError(
         code=unknown_code(kind),

@@ -1,11 +1,12 @@
-"""How sure a row of the model is: what was read or run beside the document that it cites."""
+"""The evidence for an entry of the model: what was read or run in addition to the document that it cites."""
 
 from dataclasses import dataclass
 from enum import IntEnum
 
 
 class Level(IntEnum):
-    """What a row rests on, weakest first: nothing published, its source alone, others who agree, or silicon."""
+    """The strength of the evidence, weakest first: nothing published, its source alone, independent agreement, or
+    hardware."""
 
     UNVERIFIED = 0
     FORMULA = 1
@@ -14,13 +15,13 @@ class Level(IntEnum):
 
     @property
     def word(self) -> str:
-        """As tables show it: Level.SILICON.word is "silicon"."""
+        """Return the name as tables show it: Level.SILICON.word is "silicon"."""
         return self.name.lower()
 
 
 @dataclass(frozen=True)
 class Run:
-    """A run on a chip whose recording, `vectors`, replays in the conformance suite."""
+    """A run on a chip; its recording, `vectors`, replays in the conformance suite."""
 
     device: str
     date: str
@@ -29,7 +30,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Evidence:
-    """How sure a row is: its level, what was run or read, and of that `packages` and `runs` where tests name them."""
+    """The evidence for an entry: its level, what was run or read, and the `packages` and `runs` that tests name."""
 
     level: Level
     what: str

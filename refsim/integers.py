@@ -1,4 +1,4 @@
-"""Whole-number arguments: checked in one place, with the value that failed."""
+"""Checks of whole-number arguments; errors show the value that failed."""
 
 from typing import Any
 
@@ -9,14 +9,14 @@ from refsim.errors import RefsimError
 
 
 def is_whole(value: object, least: int = 0, most: int | None = None) -> bool:
-    """Whether a value is one whole number in least .. most, Python's or NumPy's; a truth value is none."""
+    """Return whether a value is one whole number in least .. most, Python's or NumPy's; a truth value is not."""
     if isinstance(value, bool) or not isinstance(value, int | np.integer):
         return False
     return bool(value >= least and (most is None or value <= most))
 
 
 def whole(what: str, value: ArrayLike, *, limit: int | None = None, least: int = 0) -> NDArray[np.int64]:
-    """`value` (any shape) as int64, if every number in it is whole and in least .. limit - 1.
+    """Return `value` (any shape) as int64; raise RefsimError unless every number is whole and in least .. limit - 1.
 
     whole("row", [3, 7], limit=8) passes; whole("row", 8, limit=8) is the error "row 8 is outside 0..7".
     """
@@ -33,7 +33,7 @@ def whole(what: str, value: ArrayLike, *, limit: int | None = None, least: int =
 
 
 def whole_number(what: str, value: ArrayLike, *, limit: int | None = None, least: int = 0) -> int:
-    """One whole number in least .. limit - 1; a list of one is none."""
+    """Return one whole number in least .. limit - 1; raise RefsimError for a list, even of one number."""
     found = whole(what, value, limit=limit, least=least)
     if found.ndim:
         raise RefsimError("not-whole", f"{what} has shape {found.shape}: one whole number is needed")
@@ -41,7 +41,7 @@ def whole_number(what: str, value: ArrayLike, *, limit: int | None = None, least
 
 
 def whole_numbers(what: str, values: ArrayLike, *, limit: int | None = None, least: int = 0) -> tuple[int, ...]:
-    """A list of whole numbers in least .. limit - 1: `what` is the name of one of them."""
+    """Return a list of whole numbers in least .. limit - 1 as a tuple; `what` is the name of one of them in errors."""
     found = whole(what, values, limit=limit, least=least)
     if found.ndim != 1:
         raise RefsimError("not-whole", f"{what}s have shape {found.shape}: a list of whole numbers is needed")
@@ -51,7 +51,7 @@ def whole_numbers(what: str, values: ArrayLike, *, limit: int | None = None, lea
 
 
 def array_of(what: str, values: ArrayLike) -> NDArray[Any]:
-    """`values` as an array; lists of lists of several lengths are none."""
+    """Return `values` as an array; raise RefsimError not-an-array for lists of different lengths."""
     try:
         return read_as_array(what, values)
     except ValueError as error:
@@ -65,7 +65,10 @@ def _shown(array: NDArray[np.generic]) -> str:
 
 
 def read_as_array(what: str, values: ArrayLike) -> NDArray[Any]:
-    """np.asarray, where a tensor that NumPy cannot read is one error: of a type it does not know, on a GPU, with gradients."""
+    """Return np.asarray(values); raise RefsimError not-an-array for a tensor that NumPy cannot read.
+
+    NumPy cannot read tensors of unknown types, on a GPU, or with gradients.
+    """
     try:
         return np.asarray(values)
     except (TypeError, RuntimeError) as error:

@@ -1,4 +1,4 @@
-"""Where the instructions of a kernel come from: a file or a text in CUDA or PTX, or a Python function over device arrays."""
+"""The code of a kernel: a file or a text in CUDA or PTX, or a Python function over device arrays."""
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
@@ -20,9 +20,9 @@ LONGEST_LINE = 100  # at a prompt
 class KernelCode(Card):
     """One of `file`, `source` (CUDA C++), `ptx` (its text) and `call`, or none of them; a file called *.ptx is PTX.
 
-    `options` go to the compiler as they are, `include` are folders for headers, `defines` become -DNAME=VALUE (None: -DNAME);
-    they are of CUDA only. `compiler` "nvcc" runs `nvcc -ptx`, for files with host code in them. `entries` with template
-    arguments ("scale<float>") are what is instantiated.
+    `options` go to the compiler unchanged, `include` are folders for headers, `defines` become -DNAME=VALUE (None:
+    -DNAME); these three apply to CUDA only. `compiler` "nvcc" runs `nvcc -ptx`, for files that contain host code.
+    `entries` with template arguments ("scale<float>") are instantiated.
     """
 
     file: Path | None = None
@@ -36,6 +36,7 @@ class KernelCode(Card):
     entries: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        """Raise RefsimError bad-kernel for fields of a wrong type, and for fields that exclude each other."""
         ways = {"file": self.file, "source": self.source, "ptx": self.ptx, "call": self.call}
         given = [name for name, value in ways.items() if value is not None]
         if len(given) > 1:
@@ -58,7 +59,8 @@ class KernelCode(Card):
             raise _wrong("options, include or defines for PTX", "PTX is compiled already: they are of CUDA sources")
 
     def _check_parts(self) -> None:
-        """What is given in several parts is a tuple of parts of one kind."""
+        """Raise RefsimError bad-kernel unless `options`, `include` and `entries` are sequences of one kind and
+        `defines` a mapping."""
         for label, values in (("options", self.options), ("include", self.include), ("entries", self.entries)):
             if isinstance(values, str | Path) or not isinstance(values, Sequence):
                 raise _wrong(f"{label} is {values!r:.40}", f"{label} is a tuple, one part each")
@@ -70,11 +72,12 @@ class KernelCode(Card):
 
     @property
     def is_ptx(self) -> bool:
+        """Return whether the code is PTX: a text, or a file with the suffix .ptx."""
         return self.ptx is not None or (self.file is not None and Path(self.file).suffix == PTX_SUFFIX)
 
     @property
     def label(self) -> str:
-        """What a verdict calls it: a file's name, else the kind of text with its hash, so that two texts differ."""
+        """Return the name of the code in verdicts: the file's name, or the kind of text with 12 digits of its hash."""
         if self.file is not None:
             return Path(self.file).name
         if self.call is not None:
@@ -86,13 +89,13 @@ class KernelCode(Card):
 
     @property
     def function(self) -> str:
-        """The name of `call`: module and function, as far as it has them."""
+        """Return the name of `call`: module and function if it has them."""
         name = getattr(self.call, "__qualname__", type(self.call).__name__)
         return f"{getattr(self.call, '__module__', '')}.{name}".lstrip(".")
 
     @property
     def flags(self) -> tuple[str, ...]:
-        """What compilers are told beside the folders: -DWIDTH=8 for `defines`, then the options."""
+        """Return the compiler's arguments except the include folders: -DWIDTH=8 for `defines`, then the options."""
         return (
             *(f"-D{name}" if value is None else f"-D{name}={_c(value)}" for name, value in self.defines.items()),
             *self.options,
@@ -100,7 +103,7 @@ class KernelCode(Card):
 
     @property
     def instances(self) -> tuple[str, ...]:
-        """The entries that exist only if somebody asks for them: names with template arguments."""
+        """Return the entries that the compiler must instantiate: names with template arguments."""
         return tuple(entry for entry in self.entries if "<" in entry)
 
     def _repr_summary(self) -> str:
@@ -112,7 +115,7 @@ class KernelCode(Card):
                 yield name, value
 
     def required(self) -> "KernelCode":
-        """Itself; RefsimError no-kernel-file where nothing could be compiled, which no GPU can run."""
+        """Return the code itself; raise RefsimError no-kernel-file if it is empty, because nothing could run."""
         if not self.label:
             raise RefsimError(
                 "no-kernel-file",
@@ -123,12 +126,12 @@ class KernelCode(Card):
 
 
 def code_of(given: KernelCode | Path | None) -> KernelCode:
-    """A path stands for its file."""
+    """Return the code for `given`; a path stands for the code in its file."""
     return given if isinstance(given, KernelCode) else KernelCode(file=given)
 
 
 def needs_a_gpu(code: KernelCode) -> RefsimError:
-    """The answer of the simulator to a Python function."""
+    """Return the simulator's error for a Python function."""
     return RefsimError(
         "needs-a-gpu",
         f"{code.function} is a Python function over device arrays, and the simulator executes PTX",

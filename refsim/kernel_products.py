@@ -1,4 +1,4 @@
-"""How a kernel is asked for a product of matrices: what its author declares so that the order of its sums can be found."""
+"""The declaration of a kernel's matrix products, which `refsim order` needs to find the order of the sums."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,14 +17,14 @@ Codes = NDArray[np.unsignedinteger[Any]]
 
 @dataclass(frozen=True, repr=False)
 class KernelProduct(FieldsCard):
-    """D (M, N) of A (M, K) and B (N, K), D[m, n] the sum of A[m, k] B[n, k] over k, as a kernel computes it.
+    """A product that a kernel computes: D (M, N) of A (M, K) and B (N, K), D[m, n] = the sum of A[m, k] B[n, k] over k.
 
-    `problem(a, b)` turns codes (M, K) and (N, K) into a recipe of the kernel, scales of one and whatever else is added left out;
-    `output` names the output that is D: M N codes of `d_format` in rows, or what `read(output, problem)` makes such codes of.
-    `n`, `k` and `rows` (values of M) are what it is asked with where nobody says otherwise, as the shapes that the kernel
-    takes allow. Where not `a_is_free`, A holds ones only, as the weights of attention do.
-    KernelProduct(lambda a, b: MyGemm(a, b), "d", "bf16", "bf16", "bf16") is asked for 64 columns of 512 products.
-    Raises RefsimError for unknown formats, and for sizes that are no sizes.
+    `problem(a, b)` turns codes (M, K) and (N, K) into a recipe of the kernel with scales of one and no other terms.
+    `output` names the output that holds D: M*N codes of `d_format` in row-major order, or an array that `read(output,
+    problem)` turns into such codes. `n`, `k` and `rows` (values of M) are the default shapes; the kernel must accept
+    them. `a_is_free` is False where A can hold only ones, as the weights of attention do. KernelProduct(lambda a, b:
+    MyGemm(a, b), "d", "bf16", "bf16", "bf16") computes 64 columns of 512 products. Raises RefsimError for unknown
+    formats, and for sizes that are not positive whole numbers.
     """
 
     problem: Callable[[Codes, Codes], Any]

@@ -1,4 +1,4 @@
-"""What the author of a kernel declares: who runs it, what it must write, and how far that promise goes."""
+"""The declaration of a kernel: its code, how to run it, the outputs it must write, and its accuracy contract."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -37,18 +37,20 @@ _WITHOUT_CODES = {row.name for row in ELEMENTS if row not in FORMATS}
 
 @dataclass(frozen=True, repr=False)
 class Bounded(FieldsCard):
-    """What an oracle says of an output whose bits are open: exact values, and how far each element may lie from its own.
+    """The value of an output whose bits are not fixed: exact values, and how far each element may differ from its
+    value.
 
     `value`: float64 in the shape of the output, computed exactly and not rounded to its format. `bound`: float64 >= 0,
-    absolute, of that shape or broadcast to it, derived for these operands. An element agrees where its decoded value lies
-    within its bound, as `refsim.compare.within_bound` says; Bounded([1.0], 2.0**-8) accepts the bf16 codes 0x3f7f to 0x3f80.
-    Raises RefsimError for values that are no numbers, and for a bound that is negative or NaN.
+    absolute, in the shape of `value` or broadcast to it, derived for these operands. An element agrees if its decoded
+    value lies within its bound (`refsim.compare.within_bound`). Bounded([1.0], 2.0**-8) accepts the bf16 codes 0x3f7f
+    to 0x3f80. Raises RefsimError for values that are not numbers, and for a bound that is negative or NaN.
     """
 
     value: NDArray[np.float64]
     bound: NDArray[np.float64]
 
     def __post_init__(self) -> None:
+        """Convert both fields to float64 arrays of one shape; raise RefsimError if that is impossible."""
         for name in ("value", "bound"):
             given = getattr(self, name)
             try:
@@ -71,10 +73,11 @@ class Bounded(FieldsCard):
 
 @dataclass(frozen=True)
 class Promise:
-    """How far a kernel agrees with its oracle: `Promise.BITWISE` unless there is a reason.
+    """The accuracy contract of a kernel: how far its outputs may differ from the oracle's. The default is
+    `Promise.BITWISE`.
 
-    `nan` is the NaN policy of `refsim.compare.bits`; `within_ulps` > 0 and `is_bounded` need the derivation of the bound in
-    `because`.
+    `nan` is the NaN policy of `refsim.compare.bits`. `within_ulps` > 0 and `is_bounded` need the derivation of the
+    bound in `because`.
     """
 
     nan: "NanPolicy" = "bitwise"
@@ -93,7 +96,8 @@ class Promise:
 
     @staticmethod
     def WITHIN(bound: int, because: str) -> "Promise":  # noqa: N802 (reads as a constant beside BITWISE)
-        """Every element within `bound` ulp of the oracle: WITHIN(2, because="div.full.f32 has 2 ulp (PTX ISA)")."""
+        """Allow each element to differ from the oracle by `bound` ulp: WITHIN(2, because="div.full.f32 has 2 ulp (PTX
+        ISA)")."""
         if not is_whole(bound, 1):
             raise RefsimError(
                 "bad-bound",
@@ -106,9 +110,10 @@ class Promise:
 
     @staticmethod
     def BOUNDED(because: str) -> "Promise":  # noqa: N802 (reads as a constant beside BITWISE)
-        """Every element within the absolute bound that the oracle derives for it: the oracle returns `Bounded(value, bound)`.
+        """Allow each element to differ by the absolute bound that the oracle derives for it and returns as
+        `Bounded(value, bound)`.
 
-        An output that the oracle returns as an array, beside one that is Bounded, is compared bit for bit.
+        An output that the oracle returns as a plain array is still compared bit for bit.
         """
         if not isinstance(because, str) or not because.strip():
             raise RefsimError("bad-promise", "the bounds have no derivation", help="give because=")
@@ -116,7 +121,7 @@ class Promise:
 
     @property
     def is_bitwise(self) -> bool:
-        """Whether bits decide, and no bound."""
+        """Return whether outputs are compared bit for bit, without a bound."""
         return not (self.within_ulps or self.is_bounded)
 
     def __str__(self) -> str:
@@ -143,7 +148,7 @@ class Buffer:
 
 @dataclass(frozen=True)
 class Struct:
-    """An argument that is a struct: its bytes, and the alignment that its C type has.
+    """An argument that is a struct: its bytes, and the alignment of its C type.
 
     `Struct(raw, 64)` of 128 bytes is a tensor map. A structured NumPy scalar of an aligned dtype is an argument too:
     `np.array((1, 2.0), np.dtype([("n", np.int32), ("x", np.float64)], align=True))[()]` has 16 bytes, aligned to 8.
@@ -169,16 +174,17 @@ class Struct:
 
 @dataclass(frozen=True)
 class Findings:
-    """What a device saw of the launches of one launcher besides what they wrote; what it does not look for stays empty.
+    """What a device observed during the launches of one launcher, in addition to their outputs. A field stays empty
+    where the device does not look.
 
-    `inexact` lists arithmetic on the data path whose bits are not fixed, `assumed` that whose bits are those of another
-    target's chip, `notes` what makes no kernel wrong, such as
-    unwritten memory that was read for nothing, `conflicts` each instruction that took more passes over the banks than it
-    needed. `owner_of(buffer, index)` says who wrote an element: "block" and "thread" with an "address" and, where it is
-    known, the statement "by" which; without a "block" nobody did. `reached` says which branches, guards of stores and
-    addresses those bits decided, None where nobody followed them. `changed_variables` are variables of the module that no
-    longer hold what they were loaded with, or on a real GPU may not: what the next run over the module finds. `opcodes` are
-    the instructions that ran, on a real GPU those of the entries that were launched; empty where nobody knows.
+    `inexact`: arithmetic on the data path whose bits are not fixed. `assumed`: arithmetic whose bits are taken from
+    another target and are unverified on this target. `notes`: observations that make no kernel wrong, such as an unused
+    read of uninitialized memory. `conflicts`: instructions that took more passes over the banks than they needed.
+    `owner_of(buffer, index)`: the "block" and "thread" that wrote an element, its "address" and, if known, the
+    statement ("by"); there is no "block" for an element that no thread wrote. `reached`: the branches, guards of stores
+    and addresses that depend on inexact bits; None if they were not followed. `changed_variables`: module variables
+    that differ from their loaded values (on a real GPU: may differ), which the next run of the module reads. `opcodes`:
+    the instructions that ran, on a real GPU all instructions of the launched entries; empty if unknown.
     """
 
     inexact: tuple[str, ...] = ()
@@ -192,19 +198,20 @@ class Findings:
 
 
 class Launcher(Protocol):
-    """What a kernel runs on: a simulated or a real GPU, or somebody else's library."""
+    """The interface through which a kernel runs: on a simulated GPU, on a real GPU, or in a third-party library."""
 
     @property
     def target(self) -> str:
-        """The architecture the kernel was compiled for: sm_90a."""
+        """Return the architecture that the kernel was compiled for: sm_90a."""
 
     def upload(self, array: NDArray[Any], *, name: str, misalign_bytes: int = 0, writable: bool = False) -> Buffer:
-        """A copy of an array between guard bands, `misalign_bytes` past its alignment; a write to it is a fault unless
-        `writable`.
+        """Copy an array to the device, between guard bands and `misalign_bytes` past its alignment; return its buffer.
+
+        A kernel that writes the buffer faults unless it is `writable`.
         """
 
     def output(self, count: int, dtype: Any, *, name: str, misalign_bytes: int = 0) -> Buffer:
-        """Memory that holds poison, between guard bands."""
+        """Allocate `count` elements of poison between guard bands and return their buffer."""
 
     def launch(
         self,
@@ -218,33 +225,35 @@ class Launcher(Protocol):
         cooperative: bool = False,
         programmatic: bool = False,
     ) -> None:
-        """Runs an entry to its end; `args` are Buffers, Structs, tensor maps (`layouts.tensor_map`) and NumPy scalars, each
-        as wide as its .param.
+        """Run an entry to its end; `args` are Buffers, Structs, tensor maps (`layouts.tensor_map`) and NumPy scalars as
+        wide as the .param.
 
-        grid, block, cluster: a number or up to three, x first; without `cluster` the entry's own directive holds.
-        cooperative: all blocks are resident at once and may meet at a grid barrier, or the launch is refused.
-        programmatic: it may begin before the launch before it has ended (programmatic stream serialisation), as soon as all
-        blocks of that one have executed griddepcontrol.launch_dependents or exited; behind its own griddepcontrol.wait that
-        one is complete. From sm_90 on.
+        grid, block, cluster: a number or up to three, x first. Without `cluster` the entry's own directive holds.
+        cooperative: all blocks are resident at once and may meet at a grid barrier; otherwise the launch is refused.
+        programmatic (programmatic stream serialization, from sm_90 on): the launch may begin before the previous launch
+        has ended, as soon as all blocks of the previous launch have executed griddepcontrol.launch_dependents or
+        exited. After griddepcontrol.wait the previous launch is complete.
         """
 
     def encode(self, tensor_map: "TensorMap") -> Struct:
-        """The 128 bytes that a tensor map is on this device, for an upload or a struct; `launch` takes the map itself.
+        """Return the 128 bytes of a tensor map on this device, for an upload or a struct; `launch` accepts the map
+        itself.
 
-        RefsimError bad-tensor-map where its tensor is not within one buffer of the launcher.
+        Raises RefsimError bad-tensor-map if the tensor does not lie within one buffer of the launcher.
         """
 
     def call(self, *args: Any) -> None:
-        """Runs the function of `Kernel(call=...)`: each Buffer becomes a device array (`__cuda_array_interface__`, DLPack).
+        """Run the function of `Kernel(call=...)`: each Buffer becomes a device array (`__cuda_array_interface__`,
+        DLPack).
 
-        RefsimError bad-kernel where the kernel is no such function.
+        Raises RefsimError bad-kernel if the kernel is not a Python function.
         """
 
     def read(self, buffer: Buffer) -> NDArray[Any]:
-        """What device memory holds now, one-dimensional, in the dtype of the buffer."""
+        """Return the current contents of a buffer, one-dimensional, in its dtype."""
 
     def findings(self) -> Findings:
-        """What was seen of all launches so far; Findings() where nobody looks, as on a real GPU."""
+        """Return what was observed during all launches so far; Findings() on devices that observe nothing."""
 
 
 _CALLED = 'name the arguments: Kernel(name="k", oracle=, problem=, run=, outputs={"y": "bf16"}, recipe=, file="k.cu")'
@@ -252,27 +261,33 @@ _CALLED = 'name the arguments: Kernel(name="k", oracle=, problem=, run=, outputs
 
 @dataclass(frozen=True, repr=False)
 class Kernel(Card):
-    """The declaration of a kernel: `run` on a device must write what `oracle` returns, for every `problem`.
+    """The declaration of a kernel: `run` on a device must write what `oracle` returns, for every test case (`problem`).
 
-    Its code is one of `file` (CUDA, or PTX in a file called *.ptx), `source` (CUDA C++ as a text), `ptx` (a text) and `call` (a
-    Python function over device arrays, for a real GPU alone); `options`, `include`, `defines` and `compiler` are of CUDA:
-    `KernelCode` says what each means. `entries` names what may be launched; one with template arguments
-    ("scale<float>") is instantiated.
-    `run(launcher, problem)` may launch several entries; one that launches none on any problem is refused, as it shows nothing
-    of a kernel. `oracle(problem)` returns the same keys, and `Bounded` values under `Promise.BOUNDED`; with `per_target`
-    it is `oracle(problem, target)`, and so are `suspects`: tensor cores of two targets differ.
-    `problem` is a Hypothesis strategy of recipes, `recipe` their frozen dataclass (a replay case is parsed into it),
-    `corpus` the recipes that every campaign runs first. `outputs` gives the format name of each output, "" for plain
-    integers and for float64; it may be a function of the problem. `owner(problem, output, index)` says which (block,
-    thread) writes an element. `suspects` names mistakes and gives, for each, what a kernel that makes it would write: a report
-    of differing bits says which of them fits. `conflict_free` lists the beginnings of PTX opcodes ("ldmatrix") whose
-    accesses have no bank conflicts, which a device that counts them holds the kernel to. `definition(problem, output, index)`
-    (with `per_target` its second argument is the target) is the code that one element must have, by a way that shares nothing
-    with the oracle, such as sums over Python integers, or None where it has none; a campaign asks it for a few elements. A
-    kernel that leaves something in the module's variables must be right in a second run as well; `fresh_module` says that each
-    run needs a module that nobody launched before. `products` are the products of matrices that it can be asked for, by a name
-    each: `refsim order` finds in which order they add; `orderless` says why there is no such order, of a kernel without sums.
-    `declared_in` is the file that a replay case names.
+    Code: one of `file` (CUDA, or PTX in a file called *.ptx), `source` (CUDA C++ as a text), `ptx` (a text) and `call`
+    (a Python function over device arrays, on a real GPU only). `options`, `include`, `defines` and `compiler` apply to
+    CUDA; `KernelCode` describes each. `entries` lists the entries that may be launched; an entry with template
+    arguments ("scale<float>") is instantiated. `declared_in` is the file that a replay case names.
+
+    Run and compare: `run(launcher, problem)` may launch several entries and returns the outputs by name; a kernel that
+    launches nothing on any test case is refused. `oracle(problem)` returns the expected outputs under the same keys,
+    `Bounded` values under `Promise.BOUNDED`. With `per_target`, `oracle` and the functions of `suspects` take (problem,
+    target), because tensor cores of two targets differ. `outputs` gives the format name of each output, "" for plain
+    integers and float64; it may be a function of the test case.
+
+    Test cases: `problem` is a Hypothesis strategy of recipes, `recipe` their frozen dataclass (a replay case is parsed
+    into it), `corpus` the recipes that every campaign runs first.
+
+    Diagnosis: `owner(problem, output, index)` returns the (block, thread) that writes an element. `suspects` maps the
+    name of a mistake to a function that returns what a kernel with this mistake writes; a report of differing bits
+    lists the mistakes that fit. `conflict_free` lists prefixes of PTX opcodes ("ldmatrix") whose accesses must have no
+    bank conflicts, on devices that count conflicts. `products` names the matrix products that `refsim order` may ask
+    the kernel for; `orderless` is the reason why a kernel without sums has no order.
+
+    Independent check: `definition(problem, output, index)` (with `per_target`: `definition(problem, target, output,
+    index)`) returns the code that one element must have, computed without the oracle's code, for example by sums of
+    Python integers; None where it has none. A campaign checks a few elements with it. A kernel that changes the
+    module's variables must be right in a second run as well; `fresh_module` says that each run needs a newly loaded
+    module.
     """
 
     name: str
@@ -304,6 +319,7 @@ class Kernel(Card):
     declared_in: Path | None = None
 
     def __post_init__(self) -> None:
+        """Raise RefsimError for a field of a wrong type, and for code that cannot belong to a kernel."""
         if not isinstance(self.name, str) or not NAME.fullmatch(self.name):
             raise RefsimError("bad-kernel", f"{self.name!r} is not a name", rule=f"a name is {NAME.pattern}")
         where = f"kernel {self.name}"
@@ -338,22 +354,24 @@ class Kernel(Card):
 
     @property
     def code(self) -> KernelCode:
-        """Where its instructions come from: what a device is asked to run."""
+        """Return the code of the kernel, which a device compiles or loads."""
         return KernelCode(**{each.name: getattr(self, each.name) for each in fields(KernelCode)})
 
     def expected(self, problem: Any, target: str) -> Expected:
-        """What the oracle says that the kernel writes on a target."""
+        """Return the outputs that the oracle expects on a target, by name."""
         return self.oracle(*self.asked(problem, target))
 
     def asked(self, problem: Any, target: str) -> tuple[Any, ...]:
-        """The arguments of the oracle and of the suspects."""
+        """Return the arguments of the oracle and of the suspects: (problem,), with `per_target` (problem, target)."""
         return (problem, target) if self.per_target else (problem,)
 
     def output_formats(self, problem: Any) -> Mapping[str, str]:
-        """The format name of each output of a problem, "" where it holds plain integers or float64."""
+        """Return the format name of each output of a test case, "" for plain integers and float64."""
         return self._checked(self.outputs(problem)) if callable(self.outputs) else self.outputs
 
     def _checked(self, formats: Mapping[str, str]) -> Mapping[str, str]:
+        """Return `formats` unchanged; raise RefsimError bad-kernel for a mapping that is empty or names no format of
+        codes."""
         where = f"outputs of kernel {self.name}"
         if not isinstance(formats, Mapping):
             what = f"outputs must be a mapping of names to formats, not {type(formats).__name__}"

@@ -1,4 +1,4 @@
-"""Names of a package that are loaded when first used, so that importing the package imports nothing heavy."""
+"""Names of a package that load when first used, so that importing the package imports nothing heavy."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -11,10 +11,11 @@ from refsim.errors import nearest
 def exports(
     package: str, homes: Mapping[str, Sequence[str]], modules: Sequence[str] = (), own: Sequence[str] = ()
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """`__getattr__` and `__dir__` of a package: `homes` names the module of each name, `modules` are its own modules.
+    """Return `__getattr__` and `__dir__` of a package: `homes` maps modules to their names, `modules` are its own
+    modules.
 
-    `own` are names that the package itself defines. A type checker must not see the result, or every misspelt name is
-    of type Any: packages assign it under `if not TYPE_CHECKING`.
+    `own` are names that the package itself defines. A type checker must not see the result, because every misspelled
+    name would have type Any: packages assign it under `if not TYPE_CHECKING`.
     """
     home_of = {name: home for home, names in homes.items() for name in names}
 
@@ -37,13 +38,14 @@ _ELSEWHERE = {
     "refsim.files": "load load_all save save_all",
     "refsim.scaling": "block_format dequantize",
 }
-"""Names that people look for at the top, and the module that has them."""
+"""Names that users look for in `refsim`, by the module that has them."""
 
 
 class MissingNameError(AttributeError):
-    """A name that a package has not. Its text, made only when somebody reads it, says where the name is or what is near.
+    """A name that a package does not have. Its text says where the name is, or which names are close; it is built on
+    demand.
 
-    Python itself raises it, unread, for each module of a package that is imported by `from package import module`.
+    Python itself raises this error, and ignores it, for each module of a package in `from package import module`.
     """
 
     def __init__(self, package: str, name: str, known: Sequence[str]) -> None:

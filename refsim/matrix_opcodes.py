@@ -1,4 +1,4 @@
-"""Opcodes of matrix instructions as PTX spells them, taken apart: the shape, and the type of every operand."""
+"""Opcodes of matrix instructions in PTX, parsed: the shape, and the type of every operand."""
 
 import re
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from refsim.formats import ELEMENTS
 
 _SHAPE = re.compile(r"m([0-9]{1,3})n([0-9]{1,3})k([0-9]{1,3})")
 _TYPES = {row.name for row in ELEMENTS}
-_OPERANDS = {  # family, verb and number of types -> whose types the opcode names, in its order
+_OPERANDS = {  # (family, verb, number of types) -> the operands whose types the opcode names, in order
     ("mma", "sync", 4): ("d", "a", "b", "c"),
     ("mma", "sp", 4): ("d", "a", "b", "c"),
     ("wgmma", "mma_async", 3): ("d", "a", "b"),
@@ -16,15 +16,16 @@ _OPERANDS = {  # family, verb and number of types -> whose types the opcode name
     ("wmma", "load", 1): ("",),
     ("wmma", "store", 1): ("",),
 }
-_SCALE_VECTORS = {"mxf8f6f4": "1x", "mxf4": "2x"}  # where scale_vec may be left out
+_SCALE_VECTORS = {"mxf8f6f4": "1x", "mxf4": "2x"}  # default of scale_vec
 
 
 @dataclass(frozen=True)
 class MatrixOpcode:
-    """One opcode: `types` by operand, `majors` of A and B, and for block-scaled ones the kind and the scale vector.
+    """One opcode: `types` by operand, `majors` of A and B, and for block-scaled opcodes the kind and the scale vector.
 
-    `sparse`: A is. `operand` is the one that a load or a store moves, or that is named behind the opcode: mma.sync.(...).f32.a.
-    mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 has types d f32, a bf16, b bf16, c f32.
+    `sparse` says that A is sparse. `operand` is the operand that a load or a store moves, or the operand named after
+    the opcode: mma.sync.(...).f32.a. mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 has types d f32, a bf16, b
+    bf16, c f32.
     """
 
     family: str
@@ -39,7 +40,7 @@ class MatrixOpcode:
 
 
 def matrix_opcode(text: str) -> MatrixOpcode | None:
-    """The parts of an opcode of mma, wgmma or wmma; None for anything else.
+    """Return the parts of an opcode of mma, wgmma or wmma; None for anything else.
 
     matrix_opcode("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32").k is 16.
     """

@@ -1,11 +1,11 @@
-"""Citable documents: every row of the model names the place it was taken from."""
+"""Citable documents: every entry of the model's tables names the place it was taken from."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class Publication:
-    """A document that rows cite: `PTX["cvt"]` is one place in it."""
+    """A document that entries cite: `PTX["cvt"]` is one place in it."""
 
     key: str
     title: str
@@ -28,7 +28,7 @@ class Source:
 
     @property
     def bracketed(self) -> str:
-        """For the end of a sentence: the document without its edition, and the place."""
+        """Return the citation for the end of a sentence: the document without its edition, and the place."""
         return f"[{self.document.title}, {self.place}]"
 
 

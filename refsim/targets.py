@@ -1,6 +1,7 @@
-"""The GPUs that code is made for: one table, and the rules of what runs where.
+"""The GPUs that code is compiled for: one table, and the rules for which code runs on which GPU.
 
-`sm_90` is the architecture alone, `sm_90a` its specific features too (wgmma), `sm_100f` those that its family shares.
+`sm_90` is the plain architecture, `sm_90a` adds features of this chip only (wgmma), `sm_100f` adds features that its
+family shares.
 """
 
 import re
@@ -15,10 +16,11 @@ _DIRECTIVE = PTX["PTX module directives, .target"]
 
 @dataclass(frozen=True)
 class Architecture:
-    """One number of a target: the suffixes that it takes, its family, and whose tensor cores it is said to have.
+    """One number of a target: the suffixes it allows, its family, and the architecture whose tensor cores model it.
 
-    `family` is the first number of those that share features by the suffix f; 0 where there are none. `cores` is the architecture
-    whose tensor cores are taken for its own, an assumption where that is another one; 0 where it has none.
+    `family` is the first number of the architectures that share features by the suffix f; 0 if there are none. `cores`
+    is the architecture whose tensor cores are used for it, unverified if that is another architecture; 0 if it has
+    none.
     """
 
     number: int
@@ -30,15 +32,16 @@ class Architecture:
 
     @property
     def name(self) -> str:
+        """Return the plain name: sm_100."""
         return f"sm_{self.number}"
 
     @property
     def names(self) -> tuple[str, ...]:
-        """sm_100, sm_100f and sm_100a, the one with all features last."""
+        """Return the names with every suffix, the one with all features last: sm_100, sm_100f, sm_100a."""
         return (self.name, *(f"{self.name}{suffix}" for suffix in self.suffixes))
 
 
-# Suffixes and families are those of ptxas 13.4 (--gpu-name; which code it takes for which), which knows none before sm_75.
+# Suffixes and families come from ptxas 13.4 (--gpu-name, and which code it accepts for which target). It starts at sm_75.
 ARCHITECTURES = (
     *(Architecture(number, "Kepler") for number in (30, 32, 35, 37)),
     *(Architecture(number, "Maxwell") for number in (50, 52, 53)),
@@ -85,7 +88,7 @@ CHIPS: dict[str, tuple[str, Source]] = {
     )
     for chip in chips.split()
 }
-"""Products by their bare names: the target of each with all its features, and where that is documented."""
+"""The target of each product with all its features, and where it is documented; keys are bare product names."""
 _VENDORS = re.compile(
     r"nvidia|amd|geforce|tesla|instinct|quadro|blackwell|workstation|server|edition|generation|laptop|gpu"
 )
@@ -94,9 +97,9 @@ _FORM = re.compile(r"([0-9]+gb|hbm[0-9]*e?|sxm[0-9]*|pcie|nvl|ti|super|d)")
 
 @dataclass(frozen=True)
 class SpecificUnit:
-    """A unit that some targets have alone: `unit` begins its opcodes and the names of refsim.numerics.
+    """A unit that only some targets have: `unit` is the prefix of its opcodes and of its names in refsim.numerics.
 
-    `having` is the word that only its opcodes contain. Measured: ptxas 13.4, one instruction on every target.
+    `having` is a part that only its opcodes contain. Measured: ptxas 13.4, one instruction on every target.
     """
 
     unit: str
@@ -106,7 +109,7 @@ class SpecificUnit:
     source: Source = _DIRECTIVE
 
     def covers(self, name: str) -> bool:
-        """Whether an opcode or a unit is one of these: tcgen05.mma.cta_group::1.kind::f16, tcgen05.f16."""
+        """Return whether an opcode or a unit belongs to this unit: tcgen05.mma.cta_group::1.kind::f16, tcgen05.f16."""
         return f"{name}.".startswith(self.unit) and (not self.having or self.having in name.split("."))
 
 
@@ -145,7 +148,7 @@ _NAME = re.compile(r"sm_([0-9]{2,3})([af]?)")
 
 @dataclass(frozen=True)
 class Target:
-    """An architecture and the suffix that it was named with: sm_90a is 90 and "a"."""
+    """An architecture and the suffix it was named with: sm_90a is 90 and "a"."""
 
     name: str
     number: int
@@ -153,23 +156,25 @@ class Target:
 
     @property
     def row(self) -> Architecture:
+        """Return the table entry of the architecture."""
         return _BY_NUMBER[self.number]
 
     @property
     def compute(self) -> str:
-        """What a compiler is asked for: compute_90a."""
+        """Return the compiler's name for the architecture: compute_90a."""
         return f"compute_{self.number}{self.suffix}"
 
 
 def names() -> tuple[str, ...]:
-    """Every target by name, oldest first, of one architecture the one with all features last."""
+    """Return every target by name, oldest first; within an architecture the target with all features comes last."""
     return tuple(name for row in ARCHITECTURES for name in row.names)
 
 
 def target_name(name: str) -> str:
-    """The name of a target for a chip or another spelling; any other text comes back as it is.
+    """Return the name of a target for a chip or another spelling; return any other text unchanged.
 
-    target_name("NVIDIA H100 80GB") is "sm_90a", target_name("sm90") "sm_90", target_name("mi300x") "gfx942". Source: the chip's.
+    target_name("NVIDIA H100 80GB") is "sm_90a", target_name("sm90") "sm_90", target_name("mi300x") "gfx942". Source:
+    the chip's.
     """
     return _target_name(name) if isinstance(name, str) and len(name) <= 80 else name
 
@@ -185,15 +190,18 @@ def _target_name(name: str) -> str:
 
 
 def target_named(name: str) -> Target:
-    """The target of a name such as sm_90a, or of a chip such as H100; RefsimError `unknown-target` with the nearest names.
+    """Return the target called `name`: a target such as sm_90a, or a chip such as H100.
 
-    target_named("sm_101a").number is 110: sm_101 was its name before CUDA 13. Source: PTX ISA, .target.
+    Raises RefsimError `unknown-target` with the nearest names. target_named("sm_101a").number is 110: sm_101 was its
+    name before CUDA 13. Source: PTX ISA, .target.
     """
     return _target_named(target_name(name) if isinstance(name, str) else repr(name)[:80])
 
 
 @lru_cache(maxsize=256)
 def _target_named(name: str) -> Target:
+    """Return the target of a canonical name; raise RefsimError `unknown-target` for other names and for targets of
+    AMD."""
     if name in _OF_AMD:
         raise RefsimError(
             "unknown-target",
@@ -224,11 +232,11 @@ def _with_target(name: str) -> str:
 
 
 def runs(code: str, target: str) -> bool:
-    """Whether code for one target runs on another: sm_80 on sm_86, sm_100f on sm_103a, sm_90a on sm_90a alone.
+    """Return whether code for one target runs on another: sm_80 on sm_86, sm_100f on sm_103a, sm_90a only on sm_90a.
 
     Source: PTX ISA, .target; ptxas 13.4, --gpu-name.
     """
-    made, here = _target_named(code), target_named(target)  # a text names its target as ptxas takes it
+    made, here = _target_named(code), target_named(target)  # a PTX text spells its target as ptxas expects it
     match made.suffix:
         case "a":
             return (made.number, made.suffix) == (here.number, here.suffix)
@@ -239,7 +247,8 @@ def runs(code: str, target: str) -> bool:
 
 
 def lacking(target: str, name: str, where: str = "") -> RefsimError | None:
-    """The error for a unit or an opcode that a target has not, because of its suffix or its family; None where it has it.
+    """Return the error for a unit or an opcode that a target lacks because of its suffix or family; None if the target
+    has it.
 
     lacking("sm_90", "wgmma") says that wgmma is in sm_90a. Source: the feature's.
     """
@@ -257,17 +266,18 @@ def lacking(target: str, name: str, where: str = "") -> RefsimError | None:
 
 
 def _way_out(target: str, targets: tuple[str, ...]) -> str:
-    """The same chip with its features, where that helps."""
+    """Return the help text: the name of this chip with all its features if that is enough, else another target."""
     own = [name for name in targets if target_named(name).number == target_named(target).number]
     return f"{own[-1]} is {target} with it" if own else f"name another target, such as {targets[-1]}"
 
 
 def has(target: str, since: str) -> bool:
-    """Whether a target has an instruction that came with `since`.
+    """Return whether a target has an instruction that was introduced with the target `since`.
 
-    What came with `sm_90` is on every later one. What came with `sm_100f` is on every later one named with a suffix, what came
-    with `sm_100a` on the `a` of its family alone: sm_103a has it, sm_100f and sm_120a have not. has("sm_90", "sm_90a") is
-    False. Source: PTX ISA, target ISA notes of each instruction; ptxas 13.4 on all its forms.
+    An instruction of `sm_90` exists on every later target. An instruction of `sm_100f` exists on every later target
+    with a suffix. An instruction of `sm_100a` exists only on the `a` targets of its family: sm_103a has it, sm_100f and
+    sm_120a do not. has("sm_90", "sm_90a") is False. Source: PTX ISA, target ISA notes of each instruction; ptxas 13.4
+    on all its forms.
     """
     here, suffix = target_named(target), since[-1] if since[-1] in "af" else ""
     number = int(since.removeprefix("sm_").rstrip("af"))

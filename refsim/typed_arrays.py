@@ -1,7 +1,7 @@
-"""Arrays whose dtype says what their codes mean: those of ml_dtypes.
+"""Arrays whose dtype names the format of their codes: arrays of ml_dtypes.
 
-Here a dtype only names a format. The bits are read as codes and decoded by the format's row; no cast of ml_dtypes is used.
-One element takes a whole byte, also where its code has 4 or 6 bits, as in arrays of codes.
+A dtype only names a format here. The bits are read as codes and decoded by the format's entry; no cast of ml_dtypes is
+used. One element takes a whole byte, even if its code has 4 or 6 bits, as in arrays of codes.
 """
 
 import re
@@ -16,20 +16,20 @@ from refsim.integers import array_of
 
 AS_ML_DTYPES = "ml_dtypes"
 _NATIVE: dict[np.dtype[Any], Format] = {row.array_dtype: row for row in FORMATS if row.array_dtype is not None}
-_UNSIGNED = E4M3, UE4M3  # scales of NVFP4 are held as the first: without a sign its codes are those of the second
+_UNSIGNED = E4M3, UE4M3  # NVFP4 scales have dtype e4m3; codes without a sign are equal in both formats
 _INTEGER = re.compile(r"(u?)int([124])")
 
 
 def is_typed(dtype: np.dtype[Any]) -> bool:
-    """Whether a dtype is one of ml_dtypes: bfloat16, float8_e4m3fn, int4 and the like."""
+    """Return whether a dtype belongs to ml_dtypes: bfloat16, float8_e4m3fn, int4 and others."""
     return dtype.type.__module__ == AS_ML_DTYPES
 
 
 def format_of(dtype: np.dtype[Any]) -> Format | None:
-    """The format that a dtype of ml_dtypes names; None for every other dtype, and for int4 and its like.
+    """Return the format that a dtype of ml_dtypes names; None for every other dtype, and for integers such as int4.
 
-    format_of(np.dtype(ml_dtypes.float8_e4m3fn)) is E4M3. Raises RefsimError `unsupported-dtype` for one without a row here
-    (float8_e4m3b11fnuz, float8_e3m4, float8_e4m3).
+    format_of(np.dtype(ml_dtypes.float8_e4m3fn)) is E4M3. Raises RefsimError `unsupported-dtype` for a dtype without a
+    format here (float8_e4m3b11fnuz, float8_e3m4, float8_e4m3).
     """
     if not is_typed(dtype) or _INTEGER.fullmatch(dtype.name):
         return None
@@ -44,40 +44,42 @@ def format_of(dtype: np.dtype[Any]) -> Format | None:
 
 
 def native(array: NDArray[Any]) -> NDArray[Any]:
-    """The array in the byte order of this machine: its bits may be looked at. Most arrays are, and come back themselves."""
+    """Return the array in the byte order of this machine; return the array itself if it has that order already."""
     return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
 
 
 def format_held(dtype: np.dtype[Any]) -> Format | None:
-    """The format whose patterns an array holds: that of a dtype of ml_dtypes, f16 of float16, f32 of float32; else None."""
+    """Return the format of the bits in an array: the format of a dtype of ml_dtypes, f16 for float16, f32 for float32;
+    else None."""
     return _NATIVE.get(dtype.newbyteorder("=")) or format_of(dtype)
 
 
 def integer_bits(dtype: np.dtype[Any]) -> tuple[int, bool] | None:
-    """The bits of int4, uint4 and their like, and whether they have a sign; None for any other dtype."""
+    """Return (bits, is signed) of int4, uint4 and the other small integers of ml_dtypes; None for any other dtype."""
     integer = _INTEGER.fullmatch(dtype.name) if is_typed(dtype) else None
     return None if integer is None else (int(integer[2]), not integer[1])
 
 
 def integer_held(dtype: np.dtype[Any]) -> Integer | None:
-    """The row of int4 and uint4 of ml_dtypes; None for int2 and uint2, which have none, and for any other dtype."""
+    """Return the element type of int4 and uint4 of ml_dtypes; None for int2 and uint2, and for any other dtype."""
     if integer_bits(dtype) is None:
         return None
     return next((row for row in ELEMENTS if isinstance(row, Integer) and dtype.name in row.aliases), None)
 
 
 def words(array: NDArray[Any]) -> NDArray[Any]:
-    """The codes of an array of ml_dtypes as unsigned integers of its width; any other array as it is."""
+    """Return the codes of an array of ml_dtypes as unsigned integers of its width; return any other array unchanged."""
     if not is_typed(array.dtype):
         return array
     codes = np.ascontiguousarray(array).reshape(array.shape).view(f"u{array.dtype.itemsize}")
     if (integer := integer_bits(array.dtype)) is not None:
-        codes = codes & np.uint8((1 << integer[0]) - 1)  # the library keeps a sign in the upper bits too, or does not
+        codes = codes & np.uint8((1 << integer[0]) - 1)  # ml_dtypes may or may not extend the sign into the upper bits
     return codes
 
 
 def integers(array: NDArray[Any] | np.generic) -> NDArray[np.int8] | None:
-    """The values of an array of int4, uint4 and their like; None for any other dtype."""
+    """Return the values of an array of small integers of ml_dtypes (int4, uint4, ...) as int8; None for any other
+    dtype."""
     integer = integer_bits(array.dtype)
     if integer is None:
         return None
@@ -88,10 +90,10 @@ def integers(array: NDArray[Any] | np.generic) -> NDArray[np.int8] | None:
 
 
 def with_format(codes: ArrayLike, format: str | Format | None, what: str = "codes") -> tuple[ArrayLike, Format]:
-    """Codes as unsigned integers and their format: the one that is named, or the one that the dtype names.
+    """Return codes as unsigned integers and their format: the given format, or the format that the dtype names.
 
-    with_format(np.ones(2, ml_dtypes.bfloat16), None) is ([0x3f80, 0x3f80], BF16). What is no array of ml_dtypes comes
-    back as it is. Raises RefsimError `format-mismatch` where the two disagree, `format-needed` where neither says it.
+    with_format(np.ones(2, ml_dtypes.bfloat16), None) is ([0x3f80, 0x3f80], BF16). Any other input is returned
+    unchanged. Raises RefsimError `format-mismatch` if the two disagree, `format-needed` if neither is given.
     """
     given = None if format is None else format_named(format)
     array = codes if isinstance(codes, np.ndarray | np.generic) else None
@@ -112,9 +114,10 @@ def with_format(codes: ArrayLike, format: str | Format | None, what: str = "code
 
 
 def held_codes(given: ArrayLike, format: str | Format | None, what: str = "codes") -> tuple[ArrayLike, Format]:
-    """As with_format, also of float16 and float32, in either byte order: their patterns are codes of f16 and f32.
+    """Return codes and format as `with_format` does; the bits of float16 and float32 arrays are codes of f16 and f32.
 
-    held_codes(np.float16([1, 2]), None) is ([0x3c00, 0x4000], F16). An array of float64 is codes where f64 is named.
+    Both byte orders are accepted. held_codes(np.float16([1, 2]), None) is ([0x3c00, 0x4000], F16). An array of float64
+    holds codes if `format` is f64.
     """
     asked = None if format is None else float_named(format)
     array = array_of(what, given)
@@ -133,7 +136,8 @@ def held_codes(given: ArrayLike, format: str | Format | None, what: str = "codes
 def codes_with_format(
     what: str, given: ArrayLike, format: str | Format | None, usual: Format | None = None
 ) -> tuple[NDArray[Any], Format]:
-    """Codes as wide as their format's, and the format: the one that is named, that the dtype says, or else the usual one.
+    """Return codes in the dtype of their format, and the format: the given one, else the one of the dtype, else
+    `usual`.
 
     codes_with_format("x", np.uint16([0x3f80]), None, BF16) is ([0x3f80], BF16). Raises RefsimError `bad-dtype`.
     """
@@ -148,7 +152,7 @@ def codes_with_format(
 
 
 def disagreeing(dtype: np.dtype[Any], asked: ElementType | None, what: str) -> RefsimError:
-    """The error of an array whose dtype names one format where the caller asks for another."""
+    """Return the error for an array whose dtype names another format than the caller asked for."""
     return RefsimError(
         "format-mismatch",
         f"{what} are {dtype.name}, the format asked for is {asked}",
@@ -162,11 +166,11 @@ def _kind(codes: ArrayLike) -> str:
 
 
 def typed(codes: NDArray[Any], format: Format, dtype: DTypeLike | str | None) -> NDArray[Any]:
-    """Codes as the dtype that a caller asked for: None leaves them, "ml_dtypes" views them as the format's dtype there
-    (float16 and float32 for f16 and f32). Any other dtype must be one of these two.
+    """Return codes in the dtype that a caller asked for: None leaves them, "ml_dtypes" selects the dtype of the format.
 
-    Raises RefsimError `unsupported-dtype` for a format that has none (ue4m3, ue5m3, tf32, mxint8) and `format-mismatch` for the
-    dtype of another format.
+    That dtype is float16 and float32 for f16 and f32. Any other dtype must be one of these two. Raises RefsimError
+    `unsupported-dtype` for a format without a dtype (ue4m3, ue5m3, tf32, mxint8) and `format-mismatch` for the dtype of
+    another format.
     """
     if dtype is None:
         return codes
@@ -181,7 +185,7 @@ def typed(codes: NDArray[Any], format: Format, dtype: DTypeLike | str | None) ->
     if wanted == format.code_dtype:
         return codes
     own = dtype_of(format) if is_typed(wanted) or wanted in _NATIVE else None
-    if own is None or wanted != own:  # NumPy takes None for float64
+    if own is None or wanted != own:  # np.dtype("float64") == None is true
         raise RefsimError(
             "format-mismatch",
             f"codes of {format} are no {wanted.name}",
@@ -191,7 +195,7 @@ def typed(codes: NDArray[Any], format: Format, dtype: DTypeLike | str | None) ->
 
 
 def dtype_of(format: Format) -> np.dtype[Any]:
-    """The dtype of arrays of a format: float16 and float32, else the one of ml_dtypes that bears its name."""
+    """Return the dtype of arrays of a format: float16, float32, or the dtype of ml_dtypes with its name."""
     kind = format.array_dtype or format.ml_dtype
     if kind is None:
         raise RefsimError(

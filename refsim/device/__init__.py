@@ -1,4 +1,4 @@
-"""Devices that kernels run on: the simulated GPU and real ones, behind one protocol."""
+"""Devices that kernels run on: the simulated GPU and real GPUs, behind one protocol."""
 
 import re
 from collections.abc import Sequence
@@ -23,9 +23,9 @@ def __dir__() -> list[str]:
 
 
 class Device(Protocol):
-    """A GPU, simulated or real: `launcher` compiles a kernel's code for it and gives memory to run it in.
+    """A GPU, simulated or real: `launcher` compiles a kernel's code for it and provides the memory of its launches.
 
-    Kernels are also tried on devices of somebody else's, which run functions of a library under the same names.
+    Other libraries may implement this protocol and run functions of their own under the names of the entries.
     """
 
     @property
@@ -36,45 +36,45 @@ class Device(Protocol):
 
     @property
     def is_simulated(self) -> bool:
-        """Whether what it says of a kernel is the model's word and not silicon's."""
+        """Return whether results come from the model and not from hardware."""
 
     def describe(self) -> dict[str, str]:
-        """What a verdict must hold: device, driver, compiler, flags, hashes of PTX and cubin."""
+        """Return what a verdict records: device, driver, compiler, flags, hashes of PTX and cubin."""
 
     def hardware(self) -> dict[str, str]:
-        """What a report of a bring-up says of the GPU and its driver, in reading order; nothing of a simulated one."""
+        """Return the facts of the GPU and its driver for a bring-up report, in reading order; empty for a simulated
+        GPU."""
 
     def launcher(
         self, code: KernelCode | Path | None, *, count_banks: bool = False, follow_open: bool = False
     ) -> AbstractContextManager[Launcher]:
-        """Memory and the entries of a kernel's code, or of a file; None for a kernel without, which no GPU can run.
+        """Return a context manager of a launcher for a kernel's code or file; RefsimError no-kernel-file for None.
 
-        count_banks: `findings` of the launcher have bank conflicts, on a device that sees them. follow_open: they have what
-        bits that arithmetic left open reached; only a device that `is_simulated` is asked for it.
+        count_banks: the launcher's `findings` include bank conflicts, on a device that observes them. follow_open: they
+        include what inexact bits reached; request it only from a device that `is_simulated`.
         """
 
     def loaded(self, text: str, source: str) -> AbstractContextManager[Launcher]:
-        """Memory and the entries of a PTX text; `source` names it in errors."""
+        """Return a context manager of a launcher for a PTX text; `source` names the text in errors."""
 
     def probing(self) -> "Device":
-        """The same device for probes of one instruction: a simulated GPU runs them under one schedule, none other matters."""
+        """Return this device for probes of one instruction: a simulated GPU then runs one schedule only."""
 
 
 def open(
     name: str = "sim", target: str | None = None, *, without: Sequence[str] = (), arithmetic: "Arithmetic" = "silicon"
 ) -> Device:
-    """The device called "sim", "cuda" or "cuda:1", for a target such as "sm_90a" (the device's own by default).
+    """Return the device called "sim", "cuda" or "cuda:1", for a target such as "sm_90a" (the device's own by default).
 
-    "sim" tries each launch under all policies; "sim:eager", "sim:lazy" and "sim:random" under one of them. "cuda" goes
-    through PyCUDA where it can be imported, else through cuda.bindings, else through the driver's library by ctypes;
-    "cuda:pycuda", "cuda:bindings", "cuda:libcuda" and
-    "cuda:1:bindings" through the one named. `without` names checks that a simulated GPU leaves out; a real one makes none.
-    `arithmetic` is that of a simulated GPU: "silicon", "exact" (matrices are summed exactly) or "known" (results whose bits
-    are open, assumed or a model's alone are refused); a real one has its own.
+    "sim" tries each launch under all policies; "sim:eager", "sim:lazy" and "sim:random" use one policy. "cuda" uses
+    PyCUDA if it can be imported, else cuda.bindings, else the driver's library by ctypes; "cuda:pycuda",
+    "cuda:bindings", "cuda:libcuda" and "cuda:1:bindings" select one of them. `without` names checks that a simulated
+    GPU leaves out; a real GPU makes no checks. `arithmetic` applies to a simulated GPU: "silicon", "exact" (matrices
+    are summed exactly) or "known" (results that are inexact, unverified on this target or known from a model only are
+    refused).
 
     Raises RefsimError: an unknown name, check or arithmetic (exit 2); no driver, no GPU or neither library (exit 4).
-    open("sim:lazy", "sm_80").target is "sm_80".
-    Source: CUDA Driver API, cuDeviceGet, for the numbers of GPUs.
+    open("sim:lazy", "sm_80").target is "sm_80". Source: CUDA Driver API, cuDeviceGet, for the numbers of GPUs.
     """
     if not isinstance(name, str):
         raise RefsimError("unknown-device", f"{name!r:.40} is no name of a device", help="sim, sim:lazy, cuda, cuda:1")

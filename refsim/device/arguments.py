@@ -1,4 +1,4 @@
-"""What the host gives to a launcher, checked alike on both devices: buffers and the arguments of a launch."""
+"""Checks of what the host gives to a launcher, equal on both devices: buffers and the arguments of a launch."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -13,11 +13,11 @@ from refsim.sources import CUDA_DRIVER
 
 MAX_MISALIGNMENT = 4095
 _FIXED_WIDTH = "biufcV"
-"""Kinds of NumPy scalars that a kernel takes: V are structs and the formats of ml_dtypes."""
+"""Kinds of NumPy scalars that a kernel accepts; V stands for structs and the formats of ml_dtypes."""
 
 
 def check_buffer(name: str, count: Any, dtype: np.dtype[Any], misalign_bytes: int) -> None:
-    """RefsimError `bad-buffer`, `bad-dtype` or `out-of-range` for a buffer that cannot be."""
+    """Raise RefsimError `bad-buffer`, `bad-dtype` or `out-of-range` unless a buffer of this size and type can exist."""
     where = f"buffer {name!s:.40}"
     if not isinstance(name, str):
         raise RefsimError("bad-buffer", f"a buffer named {name!r:.40}", rule="a buffer has a name: a string")
@@ -36,12 +36,12 @@ def check_buffer(name: str, count: Any, dtype: np.dtype[Any], misalign_bytes: in
 
 
 def flat_of(name: str, array: Any) -> np.ndarray[Any, Any]:
-    """What an array holds, in one row; RefsimError `not-an-array` for lists of several lengths."""
+    """Return an array flattened to one dimension; raise RefsimError `not-an-array` for lists of different lengths."""
     return np.ascontiguousarray(array_of(f"buffer {name!s:.40}", array)).reshape(-1)
 
 
 def dtype_of(name: str, dtype: Any) -> np.dtype[Any]:
-    """The type of a buffer's elements; RefsimError `bad-dtype` for what names none."""
+    """Return the type of a buffer's elements; raise RefsimError `bad-dtype` for a value that names no type."""
     try:
         element: np.dtype[Any] = np.dtype(dtype)
     except (TypeError, ValueError) as error:
@@ -50,7 +50,7 @@ def dtype_of(name: str, dtype: Any) -> np.dtype[Any]:
 
 
 def check_flags(entry: str, **flags: bool) -> None:
-    """RefsimError `bad-launch` for a truth value that is none."""
+    """Raise RefsimError `bad-launch` for a flag that is not True or False."""
     for name, flag in flags.items():
         if not isinstance(flag, bool):
             raise RefsimError(
@@ -61,10 +61,11 @@ def check_flags(entry: str, **flags: bool) -> None:
 def launch_values(
     entry: str, args: Sequence[Any], owns: Callable[[Buffer], bool], encode: Callable[[TensorMap], Struct]
 ) -> list[Any]:
-    """Arguments as NumPy scalars and Structs; a buffer must be one that `owns` knows, since an address is all that is left,
-    and a tensor map becomes what `encode` makes of it.
+    """Return the arguments of a launch as NumPy scalars and Structs: addresses for buffers, encoded maps for tensor
+    maps.
 
-    Raises RefsimError `bad-buffer` or `bad-argument`, and `bad-launch` for an entry or arguments that are none.
+    `owns` must know each buffer, because only its address reaches the kernel. Raises RefsimError `bad-buffer` or
+    `bad-argument`, and `bad-launch` for an entry that is not a name or arguments that are not a list.
     """
     if not isinstance(entry, str):
         raise RefsimError("bad-launch", f"an entry is given by its name, not {entry!r:.40}")
@@ -79,7 +80,7 @@ def launch_values(
 
 
 def check_owned(buffer: Buffer, owns: Callable[[Buffer], bool]) -> None:
-    """RefsimError for a buffer of another launcher, or of this one before it was closed."""
+    """Raise RefsimError for a buffer of another launcher, or of this launcher before it was closed."""
     if not isinstance(buffer, Buffer):
         raise RefsimError("bad-buffer", f"{buffer!r:.40} is no buffer", help="what upload or output returned")
     if not owns(buffer):
@@ -87,7 +88,8 @@ def check_owned(buffer: Buffer, owns: Callable[[Buffer], bool]) -> None:
 
 
 def check_mapped(made: TensorMap, buffers: Iterable[Buffer]) -> None:
-    """RefsimError `bad-tensor-map` unless the tensor lies in one of these buffers: a copy engine would read beyond it."""
+    """Raise RefsimError `bad-tensor-map` unless the tensor lies in one of these buffers: a copy engine would read
+    beyond it."""
     if not isinstance(made, TensorMap):
         what = f"{made!r:.40} is no tensor map"
         raise RefsimError("bad-argument", what, help="layouts.tensor_map(...) makes one")
@@ -114,7 +116,7 @@ def check_mapped(made: TensorMap, buffers: Iterable[Buffer]) -> None:
 
 
 def no_call() -> RefsimError:
-    """The error of `call` where a kernel is compiled code."""
+    """Return the error of `call` for a kernel that is compiled code."""
     return RefsimError(
         "bad-kernel",
         "the kernel is no Python function",

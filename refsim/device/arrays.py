@@ -1,4 +1,4 @@
-"""Memory of a GPU as other libraries take it: `__cuda_array_interface__` and DLPack, without a copy."""
+"""GPU memory as other libraries accept it: `__cuda_array_interface__` and DLPack, without a copy."""
 
 import ctypes
 from ctypes import POINTER, Structure, c_char_p, c_int32, c_int64, c_uint8, c_uint16, c_uint64, c_void_p, py_object
@@ -24,7 +24,7 @@ _NAMED = {
     "float8_e5m2fnuz": 13,
     "float8_e8m0fnu": 14,
 }
-"""The code of a type: DLDataTypeCode, by NumPy's kind, or by the name that ml_dtypes gives it."""
+"""DLDataTypeCode of a type, by NumPy's kind or by its name in ml_dtypes."""
 
 
 class _Tensor(Structure):
@@ -48,7 +48,7 @@ class _Tensor(Structure):
 
 _DELETER = ctypes.CFUNCTYPE(None, c_void_p)
 _held: dict[int, Any] = {}
-"""What lives until its consumer calls the deleter, by address: tensor, shape."""
+"""Tensors with their shapes by address, kept until the consumer calls the deleter."""
 
 
 def _release(address: int) -> None:
@@ -62,7 +62,7 @@ _pointer = ctypes.PYFUNCTYPE(c_void_p, c_void_p, c_char_p)(("PyCapsule_GetPointe
 
 
 def _forget(capsule: int) -> None:
-    """The destructor of a capsule that nobody consumed; a consumer renames it and calls the deleter."""
+    """Release the tensor of a capsule that no consumer took; a consumer renames the capsule and calls the deleter."""
     if _is_unused(capsule, b"dltensor"):
         _release(_pointer(capsule, b"dltensor"))
 
@@ -74,7 +74,8 @@ _FORGET = _DELETER(_forget)
 class DeviceArray:
     """A buffer on a GPU, C-contiguous: `torch.from_dlpack(x)`, `cupy.asarray(x)`, `numba.cuda.as_cuda_array(x)`.
 
-    It is valid until the launcher is closed; nothing is copied. FP8 and bfloat16 (ml_dtypes) exist in DLPack only.
+    The array is valid until the launcher is closed; nothing is copied. FP8 and bfloat16 (ml_dtypes) exist in DLPack
+    only.
     """
 
     address: int
@@ -83,7 +84,7 @@ class DeviceArray:
     device: int = 0
 
     def reshape(self, *shape: int) -> "DeviceArray":
-        """The same memory in another shape; one extent may be -1."""
+        """Return the array in another shape; one extent may be -1."""
         known = -prod(shape) if -1 in shape else prod(shape)
         size = prod(self.shape)
         whole = tuple(size // known if extent == -1 and known else extent for extent in shape)
@@ -92,7 +93,7 @@ class DeviceArray:
         return DeviceArray(self.address, whole, self.dtype, self.device)
 
     def view(self, dtype: Any) -> "DeviceArray":
-        """The same bytes as elements of another type of the same width."""
+        """Return the bytes as elements of another type of equal width."""
         other = np.dtype(dtype)
         if other.itemsize != self.dtype.itemsize:
             raise RefsimError("bad-dtype", f"{self.dtype} is no {other}: another width", "a device array")
@@ -117,7 +118,7 @@ class DeviceArray:
         return ON_CUDA, self.device
 
     def __dlpack__(self, *, stream: Any = None, **options: Any) -> Any:
-        """A capsule "dltensor"; the memory is ready on every stream, since the host has waited for what wrote it."""
+        """Return a capsule "dltensor". The memory is ready on every stream: the host has waited for all launches."""
         code = _NAMED.get(self.dtype.name, _KINDS.get(self.dtype.kind))
         if code is None:
             raise BufferError(f"{self.dtype} has no type in DLPack: view it as integers")

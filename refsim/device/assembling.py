@@ -1,4 +1,4 @@
-"""PTX to cubin by ptxas: the one that came with the text's producer, or the usual one; outputs cached by content."""
+"""PTX to cubin by ptxas: the ptxas of the text's producer, or the default one; outputs are cached by content."""
 
 import hashlib
 import re
@@ -15,16 +15,16 @@ from refsim.render.cards import Card, Facts
 
 FLAGS = ("--fmad=true", "--generate-line-info")
 OPT_LEVELS = (0, 1, 2, 3)
-"""What ptxas takes for --opt-level; a verdict's cubins are of the last."""
+"""Values of --opt-level; verdicts use the last."""
 _REGISTERS = re.compile(r"Used (\d+) registers")
 
 
 @dataclass(frozen=True, repr=False)
 class Cubin(Card):
-    """Machine code for one target: `image` is the ELF file a driver loads, `ptx_sha256` what it came from.
+    """Machine code for one target: `image` is the ELF file that a driver loads, `ptx_sha256` the hash of its PTX.
 
-    `assembler` is "ptxas 12.9.86"; `assembler_from` what brought it: "nvidia-cuda-nvcc 13.0.88", "triton 3.9.0", "PATH".
-    `registers` is the most that an entry of it uses, None where nobody asked.
+    `assembler` is "ptxas 12.9.86"; `assembler_from` its origin: "nvidia-cuda-nvcc 13.0.88", "triton 3.9.0", "PATH".
+    `registers` is the largest number of registers of an entry, None if it was not requested.
     """
 
     image: bytes
@@ -46,7 +46,7 @@ class Cubin(Card):
 
 
 def assembled(text: str, target: str) -> Cubin:
-    """The cubin of a PTX text; RefsimError `assembler-missing`, `assembler-too-old` or `compile-error`."""
+    """Return the cubin of a PTX text; raise RefsimError `assembler-missing`, `assembler-too-old` or `compile-error`."""
     assembler = required_assembler(text)
     flags = _flags(target, OPT_LEVELS[-1])
     key = cache.digest("cubin", text, *flags, str(assembler))
@@ -55,13 +55,14 @@ def assembled(text: str, target: str) -> Cubin:
 
 
 def assembled_by(assembler: Assembler, text: str, target: str, level: int) -> Cubin:
-    """The cubin that one ptxas makes of a PTX text at one of OPT_LEVELS, made anew each time, with its registers.
+    """Return the cubin that one ptxas makes of a PTX text at a level of OPT_LEVELS, uncached, with its registers.
 
-    RefsimError `assembler-too-old` where the text is newer than what it reads, `compile-error` for what it refuses.
+    Raises RefsimError `assembler-too-old` for a text that is newer than this ptxas reads, `compile-error` for a refused
+    text.
     """
     wanted = ptx_version(text) or (0, 0)
     if wanted > assembler.reads:
-        raise _too_old(wanted, "which it does not read", (assembler,))
+        raise _assembler_too_old_error(wanted, "which it does not read", (assembler,))
     flags = (*_flags(target, level), "--verbose")
     image, log = _run(assembler.program, text, flags)
     registers = max(map(int, _REGISTERS.findall(log)), default=None)
@@ -88,7 +89,7 @@ def _cubin(
 
 
 def required_assembler(text: str) -> Assembler:
-    """The ptxas for a text; what is missing is said with the versions that are here."""
+    """Return the ptxas for a text; raise RefsimError with the versions that are installed if none reads it."""
     found = assembler_for(text)
     if found is not None:
         return found
@@ -100,23 +101,26 @@ def required_assembler(text: str) -> Assembler:
             help="pip install 'nvidia-cuda-nvcc==13.0.*', which refsim[gpu] brings",
             kind=Kind.MISSING,
         )
-    raise _too_old(ptx_version(text) or (0, 0), "which no ptxas here reads", here)
+    raise _assembler_too_old_error(ptx_version(text) or (0, 0), "which no ptxas here reads", here)
 
 
-def _too_old(wanted: Version, who: str, here: tuple[Assembler, ...]) -> RefsimError:
-    major, minor = wanted
-    read = ", ".join(f"{row} ({row.origin}) to {row.reads[0]}.{row.reads[1]}" for row in here)
+def _assembler_too_old_error(wanted: Version, reason: str, here: tuple[Assembler, ...]) -> RefsimError:
+    """Return the error for PTX of version `wanted`, with the wheel whose ptxas reads it; `here` are the installed
+    ones."""
+    ptx_major, minor = wanted
+    cuda_major = ptx_major + 4  # PTX 9.x ships with CUDA 13.x
+    read = ", ".join(f"{each} ({each.origin}) to {each.reads[0]}.{each.reads[1]}" for each in here)
     return RefsimError(
         "assembler-too-old",
-        f"the text is PTX {major}.{minor}, {who}: {read}",
+        f"the text is PTX {ptx_major}.{minor}, {reason}: {read}",
         rule="a ptxas reads PTX up to the version of its CUDA release",
-        help=f"pip install 'nvidia-cuda-nvcc=={major + 4}.{minor}.*'",
+        help=f"pip install 'nvidia-cuda-nvcc=={cuda_major}.{minor}.*'",
         kind=Kind.MISSING,
     )
 
 
 def _run(program: str, text: str, flags: tuple[str, ...]) -> tuple[bytes, str]:
-    """The image and what was said beside it. Fixed file names, because the image repeats them."""
+    """Return the image and the log of one run of ptxas; file names are fixed because the image contains them."""
     with tempfile.TemporaryDirectory(prefix="refsim-") as directory:
         (Path(directory) / "kernel.ptx").write_text(text, encoding="utf-8", newline="\n")
         answer = subprocess.run(

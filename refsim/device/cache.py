@@ -21,10 +21,10 @@ MAX_ENTRY_BYTES = 1 << 28
 
 
 def cache_directory() -> Path:
-    """Where this platform keeps what may be deleted at any time: ~/.cache/refsim on Linux.
+    r"""Return this platform's directory for deletable files: ~/.cache/refsim on Linux.
 
-    macOS: ~/Library/Caches/refsim. Windows: %LOCALAPPDATA%\\refsim\\Cache. Elsewhere $XDG_CACHE_HOME or ~/.cache.
-    The directory need not exist.
+    macOS: ~/Library/Caches/refsim. Windows: %LOCALAPPDATA%\refsim\Cache. Elsewhere $XDG_CACHE_HOME or ~/.cache. The
+    directory need not exist.
     """
     if sys.platform == "win32":
         local = os.environ.get("LOCALAPPDATA", "")
@@ -32,12 +32,12 @@ def cache_directory() -> Path:
     if sys.platform == "darwin":
         return Path.home() / "Library" / "Caches" / _APPLICATION
     xdg = os.environ.get("XDG_CACHE_HOME", "")
-    # The XDG rule: a relative path in the variable is to be ignored.
+    # XDG: ignore a relative path in the variable.
     return (Path(xdg) if os.path.isabs(xdg) else Path.home() / ".cache") / _APPLICATION
 
 
 def digest(*parts: str | bytes) -> str:
-    """SHA-256 in hex of the parts with their lengths, so that ("ab", "c") and ("a", "bc") differ."""
+    """Return SHA-256 in hex of the parts with their lengths, so that ("ab", "c") and ("a", "bc") differ."""
     state = hashlib.sha256()
     for part in parts:
         content = part.encode() if isinstance(part, str) else part
@@ -47,7 +47,7 @@ def digest(*parts: str | bytes) -> str:
 
 
 def read_entry(kind: str, key: str) -> bytes | None:
-    """The bytes stored under `kind` ("ptx", "cubin") and the hex `key`, or None; a damaged entry counts as absent."""
+    """Return the bytes stored under `kind` ("ptx", "cubin") and the hex `key`; None for an absent or damaged entry."""
     path = _path(kind, key)
     try:
         stored = read_whole(path, MAX_ENTRY_BYTES, "a cache entry")
@@ -58,7 +58,7 @@ def read_entry(kind: str, key: str) -> bytes | None:
 
 
 def write_entry(kind: str, key: str, content: bytes) -> None:
-    """Store `content`; readers see all of it or nothing. A directory that refuses the write is left alone."""
+    """Store `content` atomically; do nothing in a directory that cannot be written."""
     path = _path(kind, key)
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -73,9 +73,10 @@ def write_entry(kind: str, key: str, content: bytes) -> None:
 
 
 def entry(kind: str, key: str, make: Callable[[], bytes]) -> bytes:
-    """The stored bytes, else what `make` returns, stored; processes that want one entry at once wait for the first of them.
+    """Return the stored bytes, or call `make` and store its result.
 
-    Without a directory that can be written, or without POSIX locks, each makes its own.
+    Processes that need an entry at the same time wait for the first of them. Without a writable directory or POSIX
+    locks, each process calls `make`.
     """
     stored = read_entry(kind, key)
     if stored is None:
@@ -89,7 +90,7 @@ def entry(kind: str, key: str, make: Callable[[], bytes]) -> bytes:
 
 @contextlib.contextmanager
 def _turn(kind: str, key: str) -> Iterator[None]:
-    """Holds the lock of one entry; its file goes when the work is done."""
+    """Hold the lock of one entry; delete its file afterwards."""
     path = _path(kind, key).with_name(f".{key}.lock")
     with contextlib.ExitStack() as held:
         with contextlib.suppress(OSError, ImportError):
@@ -98,22 +99,22 @@ def _turn(kind: str, key: str) -> Iterator[None]:
             path.parent.mkdir(parents=True, exist_ok=True)
             lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NONBLOCK | os.O_NOFOLLOW, 0o666)
             held.callback(os.close, lock)
-            if stat.S_ISREG(os.fstat(lock).st_mode):  # a pipe of that name is nobody's turn
+            if stat.S_ISREG(os.fstat(lock).st_mode):  # a pipe of that name is no lock
                 fcntl.flock(lock, fcntl.LOCK_EX)
                 held.callback(path.unlink, missing_ok=True)
         yield
 
 
 def cache_size() -> tuple[int, int]:
-    """Number of entries and their bytes."""
+    """Return (number of entries, their bytes)."""
     sizes = [path.lstat().st_size for path in _entries()]
     return len(sizes), sum(sizes)
 
 
 def clear_cache() -> int:
-    """Delete every entry and return how many there were; nothing outside the entries is touched.
+    """Delete every entry and return their number; files outside the entries are not touched.
 
-    Raises RefsimError `cannot-write` where one may not be deleted.
+    Raises RefsimError `cannot-write` if an entry may not be deleted.
     """
     entries = _entries()
     for path in entries:
@@ -129,7 +130,7 @@ _KINDS = ("ptx", "cubin")
 
 
 def _entries() -> list[Path]:
-    """Whatever lies there and is no folder: a damaged entry may be a pipe or a link to nothing."""
+    """Return every path in the folders of entries except folders; a damaged entry may be a pipe or a dangling link."""
     found = [path for kind in _KINDS for path in sorted((cache_directory() / kind).glob("*"))]
     return [path for path in found if not stat.S_ISDIR(path.lstat().st_mode)]
 

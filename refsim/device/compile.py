@@ -1,7 +1,8 @@
-"""The code of a kernel as PTX: CUDA by NVRTC or nvcc, PTX as it is given; flags explicit, outputs cached, hashes kept.
+"""The code of a kernel as PTX: CUDA compiled by NVRTC or nvcc, PTX unchanged; flags explicit, outputs cached, hashes
+kept.
 
-The PTX is what the simulator executes and what ptxas assembles for the real GPU, so its text names no machine: a source
-goes in under its bare name and the paths of headers are cut to their names.
+The simulator executes this PTX and ptxas assembles it for the real GPU, so the text contains no machine paths: a source
+is compiled under its bare name, and paths of headers are cut to their names.
 """
 
 import hashlib
@@ -46,24 +47,24 @@ __all__ = [
 
 
 TARGETS = tuple(map(target_named, ("sm_80", "sm_89", "sm_90a", "sm_100a", "sm_120a")))
-"""Those for which PTX comes with the package; NVRTC compiles for every one that it knows."""
+"""Targets whose PTX comes with the package; NVRTC compiles for every target that it supports."""
 
-# --fmad=true is the compilers' default and decides bits, so it is said; a kernel that must not care writes __fmul_rn.
+# --fmad=true is the compilers' default. It decides bits, so it is explicit; __fmul_rn in a kernel prevents fusion.
 COMPILE_FLAGS = ("--std=c++17", "--fmad=true", "-lineinfo")
-# Header libraries (CUTLASS) have functions without a space, which nvcc leaves to the host and NVRTC refuses.
+# Header libraries (CUTLASS) have unannotated functions: nvcc compiles them for the host, NVRTC refuses them.
 HEADER_FLAGS = ("--device-as-default-execution-space",)
 _BUNDLED_MARK = "// bundled "
 
 
 @dataclass(frozen=True, repr=False)
 class CompiledPtx(Card):
-    """PTX and where it came from.
+    """PTX and its origin.
 
-    `sha256` is of `text`; `source_sha256` of the source and the headers of yours that it includes; `compiler` is
-    "NVRTC 13.0.88"; `origin` is "nvrtc", "nvcc", "ptx" (as it was given) or "bundled" (compiled by the same flags when the
-    package was made). `include` are the folders that were searched, by their names; `compiler_from` is what brought NVRTC:
-    "nvidia-cuda-nvrtc 13.0.88", "toolkit of CUDA_HOME, 12.9". `target` is what it runs on, `made_for` what PTX that was given
-    says of itself.
+    `sha256` is the hash of `text`; `source_sha256` covers the source and the user's headers that it includes.
+    `compiler` is "NVRTC 13.0.88". `origin` is "nvrtc", "nvcc", "ptx" (given as PTX) or "bundled" (compiled with equal
+    flags when the package was built). `include` lists the names of the searched folders. `compiler_from` is the origin
+    of NVRTC: "nvidia-cuda-nvrtc 13.0.88", "toolkit of CUDA_HOME, 12.9". `target` is the target it runs on, `made_for`
+    the target that given PTX declares.
     """
 
     text: str
@@ -84,7 +85,7 @@ class CompiledPtx(Card):
         yield from self.facts("").items()
 
     def facts(self, label: str) -> dict[str, str]:
-        """What a verdict says of it; `label` is what the kernel's code is called."""
+        """Return the entries of a verdict about this PTX; `label` is the name of the kernel's code."""
         folders = {"include": " ".join(self.include)} if self.include else {}
         brought = {"compiler_from": self.compiler_from} if self.compiler_from else {}
         made_for = {"ptx_target": self.made_for} if self.made_for else {}
@@ -102,7 +103,7 @@ class CompiledPtx(Card):
 
 
 def compile_ptx(source: Path, target: str = "sm_90a", options: tuple[str, ...] = ()) -> CompiledPtx:
-    """PTX of a CUDA source for `target`; `options` follow the fixed flags (("-DWIDTH=8",)).
+    """Return the PTX of a CUDA source for `target`; `options` follow the fixed flags (("-DWIDTH=8",)).
 
     Raises RefsimError as `compiled` does.
     """
@@ -112,12 +113,12 @@ def compile_ptx(source: Path, target: str = "sm_90a", options: tuple[str, ...] =
 
 
 def compiled(code: KernelCode, target: str = "sm_90a") -> CompiledPtx:
-    """The PTX of a kernel's code: CUDA by NVRTC, or the bundled text where NVRTC is not installed; PTX is read as it is.
+    """Return the PTX of a kernel's code: CUDA by NVRTC, or the bundled text if NVRTC is not installed; PTX unchanged.
 
-    Headers included in quotes are read from beside the file that includes them, others from `include` and
-    `[tool.refsim] include`, CUDA's own from where `refsim doctor` says. The bundled text is taken only if it was made
-    from this very source and these flags. Raises RefsimError: `unreadable-file`, `not-a-file`, `too-large`,
-    `compile-error` with the first lines of the log, `compiler-missing` with the pip line, `needs-a-gpu`.
+    Headers in quotes are read from the folder of the including file, others from `include` and `[tool.refsim] include`,
+    CUDA's own from the folders that `refsim doctor` shows. The bundled text is used only if it was made from this
+    source with these flags. Raises RefsimError: `unreadable-file`, `not-a-file`, `too-large`, `compile-error` with the
+    first lines of the log, `compiler-missing` with the pip line, `needs-a-gpu`.
     """
     row = target_named(target)
     target = row.name
@@ -132,23 +133,23 @@ def compiled(code: KernelCode, target: str = "sm_90a") -> CompiledPtx:
         return _by_nvcc(unit, source, row, code)
     of_headers = HEADER_FLAGS if unit.include else ()
     flags = (*COMPILE_FLAGS, *of_headers, f"--gpu-architecture={row.compute}", *code.flags)
-    toolchain = find_toolchain(row.number) or find_toolchain()  # which says itself what it does not know
+    toolchain = find_toolchain(row.number) or find_toolchain()  # the second one refuses the target itself
     if toolchain is None:
         return _bundled(source, unit, target, flags)
     try:
         return _by_nvrtc(unit, target, flags, toolchain, code.instances)
-    except RefsimError as refusal:  # an older release lacks headers with which the bundled text was made
+    except RefsimError as refusal:  # an older release may lack headers of the bundled text
         with suppress(RefsimError):
             return _bundled(source, unit, target, flags)
         raise refusal from None
 
 
 def assemble(ptx: CompiledPtx | str, target: str | None = None) -> Cubin:
-    """The cubin of a PTX text, by ptxas; `target` defaults to the target of a CompiledPtx.
+    """Return the cubin of a PTX text, by ptxas; `target` defaults to the target of a CompiledPtx.
 
-    ptxas is the one that came with the text's producer (Triton's wheel), else that of the wheel nvidia-cuda-nvcc or on PATH,
-    else the oldest that reads the text's version. Raises RefsimError: `assembler-missing` with the pip line,
-    `assembler-too-old`, `compile-error` with the first lines of its log.
+    refsim uses the ptxas of the text's producer (Triton's wheel), else the ptxas of the wheel nvidia-cuda-nvcc or on
+    PATH, else the oldest ptxas that reads the text's version. Raises RefsimError: `assembler-missing` with the pip
+    line, `assembler-too-old`, `compile-error` with the first lines of its log.
     """
     if isinstance(ptx, CompiledPtx):
         return assembled(ptx.text, target_named(target or ptx.target).name)
@@ -160,18 +161,19 @@ def assemble(ptx: CompiledPtx | str, target: str | None = None) -> Cubin:
 
 
 def assembler_version() -> str:
-    """The ptxas that `assemble` uses, "ptxas 13.0.88"; RefsimError `assembler-missing` if there is none."""
+    """Return the ptxas that `assemble` uses, "ptxas 13.0.88"; raise RefsimError `assembler-missing` if there is
+    none."""
     return str(required_assembler(""))
 
 
 def bundled_targets() -> list[str]:
-    """The targets for which PTX came with the package; empty in an installation that is damaged."""
+    """Return the targets whose PTX comes with the package; empty in a damaged installation."""
     names = {file.name for directory in _kept() for file in directory.iterdir()}
     return [row.name for row in TARGETS if any(name.endswith(f".{row.name}.ptx") for name in names)]
 
 
 def bundled_text(compiled: CompiledPtx) -> str:
-    """What is kept under gpu/ptx: one comment line that says what it was made from, then the PTX."""
+    """Return the text of a file in gpu/ptx: one comment line with source hash, flags and compiler, then the PTX."""
     facts = {"source_sha256": compiled.source_sha256, "flags": compiled.flags, "compiler": compiled.compiler}
     return f"{_BUNDLED_MARK}{json.dumps(facts)}\n{compiled.text}"
 
@@ -183,6 +185,7 @@ def bundled_text(compiled: CompiledPtx) -> str:
 def _by_nvrtc(
     unit: Unit, target: str, flags: tuple[str, ...], toolchain: Toolchain, instances: tuple[str, ...]
 ) -> CompiledPtx:
+    """Return the PTX of a unit by NVRTC, from the cache if the unit, flags, versions and headers are unchanged."""
     shims = (PROLOGUE, *(part for header in standard_headers(toolchain.include) for part in header))
     key = cache.digest(
         "ptx", unit.name, unit.sha256, *flags, *map(str, unit.include), *toolchain.versions, *instances, *shims
@@ -192,7 +195,8 @@ def _by_nvrtc(
 
 
 def _by_nvcc(unit: Unit, source: Path | None, row: Target, code: KernelCode) -> CompiledPtx:
-    """nvcc instantiates no template because of its name: the file does, by `template __global__ void k<4>(float*);`."""
+    """Return the PTX of a unit by nvcc. nvcc ignores `entries`: the file must instantiate `template __global__ void
+    k<4>(float*);`."""
     flags = (*COMPILE_FLAGS, f"--gpu-architecture={row.compute}", *code.flags)
     version = _version(find_nvcc() or "")
     key = cache.digest("nvcc", unit.name, unit.sha256, *flags, *map(str, unit.include), version)
@@ -208,7 +212,7 @@ def _version(program: str) -> str:
 
 
 def _given(code: KernelCode, target: str) -> CompiledPtx:
-    """PTX as its producer wrote it; RefsimError `wrong-target` where its `.target` does not run on `target`."""
+    """Return given PTX unchanged; raise RefsimError `wrong-target` if its `.target` does not run on `target`."""
     text = code.ptx if code.ptx is not None else read_ptx(Path(code.file or ""))
     digest, own = _sha256(text.encode()), _target_of(text)
     if own and not runs(own, target):
@@ -227,7 +231,8 @@ def _target_of(text: str) -> str:
 
 
 def _producer(text: str) -> str:
-    """What the comments at the head of a PTX text say of the compiler: "NVVM 13.0.88", "LLVM NVPTX"."""
+    """Return the compiler that the head of a PTX text names: "NVVM 13.0.88", "LLVM NVPTX"; "not said" if it names
+    none."""
     head = text[:4096]
     release = re.search(r"^// Cuda compilation tools, release .*V([\d.]+)", head, re.MULTILINE)
     generated = re.search(r"^//\s*Generated by (?:NVIDIA )?(.+?)(?: Compiler| Back-End)?\s*$", head, re.MULTILINE)
@@ -247,8 +252,11 @@ def _as_compiled(
 
 
 def _bundled(source: Path | None, unit: Unit, target: str, flags: tuple[str, ...]) -> CompiledPtx:
-    """The text under ptx beside the directory of the source, of the checkout or of the installed package: for this target,
-    else for the newest that runs on it, as sm_80 on sm_86."""
+    """Return the bundled text of a unit for this target, else for the newest target that runs on it (sm_80 on sm_86).
+
+    It lies in the folder ptx next to the folder of the source, in the checkout or in the installed package. Raises
+    RefsimError compiler-missing if no text was made from this source with these flags.
+    """
     own = f"--gpu-architecture={target_named(target).compute}"
     fitting = [row for row in reversed(TARGETS) if row.name == target or runs(row.name, target)]
     reason = f"no bundled PTX is called {Path(unit.name).stem}.{target}.ptx"
@@ -257,7 +265,7 @@ def _bundled(source: Path | None, unit: Unit, target: str, flags: tuple[str, ...
     ):
         name = f"{Path(unit.name).stem}.{row.name}.ptx"
         candidate = directory / name
-        if not os.path.isfile(candidate):  # a name with a target behind it may be too long for a path
+        if not os.path.isfile(candidate):  # the name may be too long for a path
             continue
         first, _, text = candidate.read_bytes().decode(errors="replace").replace("\r\n", "\n").partition("\n")
         made_with = tuple(f"--gpu-architecture={row.compute}" if flag == own else flag for flag in flags)
@@ -274,7 +282,7 @@ def _bundled(source: Path | None, unit: Unit, target: str, flags: tuple[str, ...
 
 
 def _made_from(line: str) -> tuple[object, object]:
-    """The hash of the source and the flags that the first line of a bundled text names; nothing where it is damaged."""
+    """Return (source hash, flags) from the first line of a bundled text; (None, None) for a damaged line."""
     try:
         facts = json.loads(line.removeprefix(_BUNDLED_MARK)) if line.startswith(_BUNDLED_MARK) else None
     except (ValueError, RecursionError):
@@ -283,7 +291,7 @@ def _made_from(line: str) -> tuple[object, object]:
 
 
 def _kept() -> tuple[Path, ...]:
-    """The folder of PTX that came with refsim; none in an installation that is damaged."""
+    """Return the folder of the bundled PTX; nothing in a damaged installation."""
     try:
         return (bundled("gpu/ptx"),)
     except RefsimError:

@@ -1,4 +1,4 @@
-"""What a compiler's log says, as one error: its first lines, and the way out where it is known."""
+"""A compiler's log as one error: its first lines, and a fix if it is known."""
 
 import re
 
@@ -39,7 +39,7 @@ _HOST_CODE = re.compile(
 
 
 def refused(code: str, what: str, log: str, flags: tuple[str, ...]) -> RefsimError:
-    """The error that shows the first lines of a compiler's log."""
+    """Return the error with the first lines of a compiler's log."""
     lines = [line.rstrip() for line in log.strip().splitlines() if line.strip()]
     more = f"\n    ({len(lines) - _LOG_LINES} more lines)" if len(lines) > _LOG_LINES else ""
     where = "".join(f"\n    {line}" for line in lines[:_LOG_LINES]) + more
@@ -47,9 +47,10 @@ def refused(code: str, what: str, log: str, flags: tuple[str, ...]) -> RefsimErr
 
 
 def _way_out(log: str) -> str:
-    """The header that declares a name, or what to do with code of the host, which NVRTC does not compile."""
+    """Return the help text: the header that declares a name, or the treatment of host code, which NVRTC does not
+    compile."""
     if missing := _MISSING_HEADER.search(log):
-        if name := missing[2]:  # the host compiler of nvcc says it so
+        if name := missing[2]:  # in a log of nvcc's host compiler
             torch = ": torch.utils.cpp_extension.include_paths() lists them" if _TORCH_HEADERS.match(name) else ""
             return f"the folder of <{name}>: include=(folder,), -I FOLDER, or [tool.refsim] include{torch}"
         name = missing[1]

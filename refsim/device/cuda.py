@@ -1,6 +1,6 @@
-"""A real GPU: it runs the PTX that the simulator runs, and watches every byte around the buffers (`cuda_launcher.py`).
+"""A real GPU: it runs the PTX that the simulator runs, and checks every byte around the buffers (`cuda_launcher.py`).
 
-The driver is reached through PyCUDA, through cuda.bindings, or by ctypes (`driver.py`), imported when a device is opened.
+refsim reaches the driver through PyCUDA, cuda.bindings or ctypes (`driver.py`), imported when a device is opened.
 """
 
 import hashlib
@@ -40,7 +40,8 @@ class CudaDevice(Card):
     modules: dict[str, LoadedModule] = field(default_factory=dict)
 
     def describe(self) -> dict[str, str]:
-        """Device, driver, the library between and compute capability; after a launcher also PTX, cubin, flags, tools."""
+        """Return device, driver, library and compute capability; after a launcher also hashes, flags and tools of its
+        code."""
         major, minor = self.facts.capability
         return {
             "device": self.facts.name,
@@ -56,7 +57,7 @@ class CudaDevice(Card):
         return False
 
     def hardware(self) -> dict[str, str]:
-        """Capability, size and driver; nvidia-smi tells the driver's version, where that is installed."""
+        """Return capability, size and driver; the driver's version comes from nvidia-smi if that is installed."""
         described = self.describe()
         return {
             "compute capability": described["compute_capability"],
@@ -73,9 +74,10 @@ class CudaDevice(Card):
     def launcher(
         self, code: KernelCode | Path | None, *, count_banks: bool = False, follow_open: bool = False
     ) -> Iterator[CudaLauncher]:
-        """Compiles a kernel's code to PTX, assembles that PTX, loads it; the buffers live as long as the block.
+        """Compile a kernel's code to PTX, assemble and load it; yield a launcher whose buffers live as long as the
+        block.
 
-        A Python function is not compiled: `call` runs it.
+        A Python function is not compiled: the launcher's `call` runs it.
         """
         given = code_of(code).required()
         if given.call is not None:
@@ -92,21 +94,22 @@ class CudaDevice(Card):
 
     @contextmanager
     def loaded(self, text: str, source: str) -> Iterator[CudaLauncher]:
-        """A launcher over a PTX text; `source` names it in errors."""
+        """Yield a launcher for a PTX text; `source` names it in errors."""
         image, _ = self._image(text)
         with self._running(lambda: self._module(image, text, source)) as launcher:
             yield launcher
 
     @contextmanager
     def loaded_cubin(self, cubin: bytes, text: str, source: str) -> Iterator[CudaLauncher]:
-        """A launcher over machine code as it is; `text` is the PTX that it is taken for: its entries and their parameters."""
+        """Yield a launcher for machine code; `text` is PTX that declares its entries and their parameters."""
         with self._running(lambda: LoadedModule(self.driver, cubin, text, self.target, source)) as launcher:
             yield launcher
 
     def _image(self, text: str) -> tuple[bytes, dict[str, str]]:
-        """What the driver loads, with facts for a verdict: the cubin by ptxas, or without a ptxas the PTX itself.
+        """Return the image for the driver and facts for a verdict: the cubin by ptxas, or the PTX itself without a
+        ptxas.
 
-        The driver assembles that by the same optimiser, of its own release.
+        The driver assembles PTX with the optimizer of its own release.
         """
         try:
             cubin = importlib.import_module("refsim.device.compile").assemble(text, self.target)
@@ -121,7 +124,7 @@ class CudaDevice(Card):
     def _running(
         self, opened: Callable[[], RunnableModule], function: Callable[..., Any] | None = None
     ) -> Iterator[CudaLauncher]:
-        """A launcher in the device's context, which goes when a kernel has broken it."""
+        """Yield a launcher in the device's context; release a context that a kernel has broken."""
         try:
             self.driver.enter()
         except DriverError as fault:
@@ -145,7 +148,7 @@ class CudaDevice(Card):
                     self.driver.forget()
 
     def _module(self, image: bytes, text: str, source: str) -> LoadedModule:
-        """The cubin; one without variables is loaded once for as long as the context lives."""
+        """Return the loaded cubin; a cubin without variables is loaded once for the life of the context."""
         key = hashlib.sha256(image).hexdigest()
         if key in self.modules:
             return self.modules[key]
@@ -159,7 +162,7 @@ class CudaDevice(Card):
 
 
 def kernel_driver(index: int) -> str:
-    """The version of the driver of a GPU, as nvidia-smi tells it; empty where that is not installed."""
+    """Return the driver version of a GPU from nvidia-smi; empty if nvidia-smi is not installed."""
     program = shutil.which("nvidia-smi")
     if program is None:
         return ""
@@ -178,10 +181,11 @@ BACKENDS: dict[str, Callable[[int], Driver]] = {
 
 
 def open_device(index: int = 0, target: str | None = None, backend: str | None = None) -> CudaDevice:
-    """Opens GPU `index`; the target is the GPU's own (sm_90a on an H200) unless one is named that it can run.
+    """Open GPU `index`; the target is the GPU's own (sm_90a on an H200) unless `target` names another one that it can
+    run.
 
-    backend: "pycuda", "bindings" (cuda.bindings) or "libcuda" (the driver's library by ctypes); by default the first of them that
-    is here. Raises RefsimError (exit 4) where the library, the CUDA driver or the GPU is missing.
+    backend: "pycuda", "bindings" (cuda.bindings) or "libcuda" (the driver's library by ctypes); the default is the
+    first that is available. Raises RefsimError (exit 4) if the library, the CUDA driver or the GPU is missing.
     """
     if backend is not None and backend not in BACKENDS:
         raise unknown("backend", backend, list(BACKENDS))
@@ -191,7 +195,7 @@ def open_device(index: int = 0, target: str | None = None, backend: str | None =
 
 
 def _first(index: int) -> Driver:
-    """PyCUDA, else cuda.bindings where they can be imported, else the driver's library, which no package has to bring."""
+    """Return the driver through PyCUDA, else cuda.bindings, else the driver's own library, which needs no package."""
     for opened, absent in ((open_pycuda, ("missing-extra", "no-cuda-driver")), (open_bindings, ("missing-extra",))):
         try:
             return opened(index)
@@ -202,7 +206,8 @@ def _first(index: int) -> Driver:
 
 
 def _target_for(capability: tuple[int, int], target: str | None) -> str:
-    """The target of a GPU with all its features: (9, 0) gives sm_90a, (8, 6) sm_86; a named one must be one that it runs."""
+    """Return the target of a GPU with all its features, (9, 0) -> sm_90a, (8, 6) -> sm_86, or `target` if the GPU runs
+    it."""
     own = [row for row in ARCHITECTURES if row.cores and row.name == f"sm_{capability[0]}{capability[1]}"]
     if target is None and own:
         return own[0].names[-1]

@@ -1,7 +1,7 @@
 """The launcher of a real GPU: buffers between guard bands, checked after every launch.
 
-Each buffer lies between guard bands of GUARD_BYTES. After every launch the bands must hold what was put there, and so
-must every upload that was not declared writable. Outputs begin as POISON, so that an element nobody wrote shows.
+Each buffer lies between guard bands of GUARD_BYTES. After every launch, the bands and every read-only upload must be
+unchanged. Outputs begin as POISON, so that an element without a write is visible.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -34,12 +34,13 @@ from refsim.render.cards import Card
 
 GUARD_BYTES = 4096
 GPU_POISON = bytes.fromhex("badc0de5")
-"""The bytes of an output before the launch, repeated from its first byte: a 32-bit word reads 0xe50ddcba."""
+"""The bytes of an output before the launch, repeated from its first byte: a 32-bit element reads 0xe50ddcba."""
 
 
 @dataclass(frozen=True)
 class Guarded:
-    """One allocation: the buffer, the bytes around it, and what an upload must still hold after a launch."""
+    """One allocation: the buffer, its guard bands, and the contents that a read-only upload must still have after a
+    launch."""
 
     buffer: Buffer
     base: int
@@ -48,7 +49,8 @@ class Guarded:
 
     @property
     def sides(self) -> list[tuple[str, int, int]]:
-        """(side, first address, bytes) of both bands: the one before ends, the one after begins, at the buffer."""
+        """Return (side, first address, bytes) of both bands: one ends where the buffer begins, one begins where it
+        ends."""
         end = self.buffer.address + self.buffer.count * self.buffer.dtype.itemsize
         return [
             ("before", self.base, self.buffer.address - self.base),
@@ -57,7 +59,7 @@ class Guarded:
 
 
 def guard_pattern(size: int) -> Bytes:
-    """The bytes of a guard band: 77, 228, 123, ...: neighbours differ, so that a shifted copy shows."""
+    """Return the bytes of a guard band: 77, 228, 123, ...; neighbors differ, so that a shifted copy is visible."""
     return (np.arange(size, dtype=np.uint32) * 151 + 77).astype(np.uint8)
 
 
@@ -77,7 +79,7 @@ class CudaLauncher(Card):
         return f"{self.target}, {len(self.allocations)} buffers"
 
     def upload(self, array: NDArray[Any], *, name: str, misalign_bytes: int = 0, writable: bool = False) -> Buffer:
-        """Copies an array to the device; unless `writable`, a launch that changes it is an error."""
+        """Copy an array to the device; a launch that changes it is an error unless it is `writable`."""
         flat = flat_of(name, array)
         check_buffer(name, flat.size, flat.dtype, misalign_bytes)
         contents = flat.view(np.uint8).copy()
@@ -85,7 +87,7 @@ class CudaLauncher(Card):
         return self._place(name, flat.dtype, flat.size, contents=contents, misalign=misalign_bytes, kept=kept)
 
     def output(self, count: int, dtype: Any, *, name: str, misalign_bytes: int = 0) -> Buffer:
-        """`count` elements of POISON."""
+        """Allocate `count` elements of POISON."""
         element = dtype_of(name, dtype)
         check_buffer(name, count, element, misalign_bytes)
         size = int(count) * element.itemsize
@@ -104,10 +106,10 @@ class CudaLauncher(Card):
         cooperative: bool = False,
         programmatic: bool = False,
     ) -> None:
-        """Runs an entry to its end, then checks guards and uploads; faults are RefsimErrors that name the entry.
+        """Run an entry to its end, then check guards and uploads; faults are RefsimErrors that name the entry.
 
-        One that lets the next launch begin early is waited for, and checked, when something else than a programmatic launch
-        is asked for.
+        A launch that lets the next launch begin early is completed and checked before any operation except a
+        programmatic launch.
         """
         values = launch_values(entry, args, self._owns, self.encode)
         check_flags(entry, cooperative=cooperative, programmatic=programmatic)
@@ -120,23 +122,24 @@ class CudaLauncher(Card):
             self._check(self._taken())
 
     def settle(self) -> None:
-        """Waits for launches that the next one might have overlapped, and checks what they left."""
+        """Wait for launches that the next launch may overlap, and check guards and uploads."""
         if self.unsettled:
             entries = self._taken()
             self.module.finish(f"{entries} of {self.module.source}")
             self._check(entries)
 
     def _taken(self) -> str:
+        """Return the names of unsettled entries and forget them."""
         entries, self.unsettled = ", ".join(self.unsettled), []
         return entries
 
     def encode(self, tensor_map: TensorMap) -> Struct:
-        """The bytes that the driver's own encoder makes; what it refuses is RefsimError driver-refused."""
+        """Return the bytes of the driver's own encoder; raise RefsimError driver-refused for a map that it refuses."""
         check_mapped(tensor_map, (allocation.buffer for allocation in self.allocations))
         return encoded_map(tensor_map)
 
     def call(self, *args: Any) -> None:
-        """Runs the function with device arrays for Buffers and waits for its end, then checks guards and uploads."""
+        """Run the function with device arrays for Buffers, wait for its end, then check guards and uploads."""
         if self.function is None:
             raise no_call()
         self.settle()
@@ -166,7 +169,7 @@ class CudaLauncher(Card):
         return DeviceArray(buffer.address, (buffer.count,), buffer.dtype, self.driver.index)
 
     def read(self, buffer: Buffer) -> NDArray[Any]:
-        """The buffer's elements as they are now, shape (count,)."""
+        """Return the buffer's current elements, shape (count,)."""
         check_owned(buffer, self._owns)
         self.settle()
         size = buffer.count * buffer.dtype.itemsize
@@ -174,12 +177,13 @@ class CudaLauncher(Card):
         return raw.view(buffer.dtype)
 
     def findings(self) -> Findings:
-        """A GPU writes bytes and says no more; a module with variables may hold others than it was loaded with."""
+        """Return the launched opcodes, and whether variables of the module may have changed; a real GPU observes
+        nothing else."""
         changed = () if self.module.keeps_nothing else ("a variable of the module",)
         return Findings(changed_variables=changed, opcodes=self.module.opcodes(frozenset(self.launched)))
 
     def close(self) -> None:
-        """Frees every buffer; the launcher is empty afterwards."""
+        """Free every buffer; the launcher is empty afterwards."""
         for allocation in self.allocations:
             if not self.module.broken:
                 self.driver.free(allocation.base)
@@ -188,6 +192,8 @@ class CudaLauncher(Card):
     def _place(
         self, name: str, dtype: np.dtype[Any], count: int, *, contents: Bytes, misalign: int, kept: Bytes | None
     ) -> Buffer:
+        """Allocate a buffer between guard bands, write bands and contents, and return it; `kept` is checked after
+        launches."""
         self.settle()
         size = 2 * GUARD_BYTES + misalign + contents.size
         try:
@@ -229,6 +235,7 @@ class CudaLauncher(Card):
         return any(allocation.buffer is buffer for allocation in self.allocations)
 
     def _check_guards(self, entry: str, allocation: Guarded) -> None:
+        """Raise RefsimError guard-violated, with the distance to the buffer, if a band has changed."""
         for side, start, length in allocation.sides:
             found = self._read(start, length)
             wrong = np.flatnonzero(found != guard_pattern(length))
@@ -248,6 +255,7 @@ class CudaLauncher(Card):
                 )
 
     def _check_unchanged(self, entry: str, allocation: Guarded) -> None:
+        """Raise RefsimError input-changed if a read-only upload has changed."""
         if allocation.contents is None or not allocation.contents.size:
             return
         found = self._read(allocation.buffer.address, allocation.contents.size)

@@ -1,7 +1,7 @@
-"""What a real GPU's driver is asked for: one protocol, served through PyCUDA, cuda.bindings or ctypes alone.
+"""The requests to a real GPU's driver: one protocol, implemented through PyCUDA, cuda.bindings or ctypes alone.
 
-All keep the primary context, which every other library of the process shares, and launch by cuLaunchKernelEx with a
-pointer to each argument: where an argument lies among the parameters is the driver's work, not the caller's.
+All implementations use the primary context, which every other library of the process shares. They launch by
+cuLaunchKernelEx with a pointer to each argument: the driver places arguments among the parameters.
 """
 
 import ctypes
@@ -27,7 +27,7 @@ MAX_DYNAMIC_SHARED_BYTES = 8
 NON_PORTABLE_CLUSTER_ALLOWED = 14
 COOPERATIVE: Attribute = (2, struct.pack("i", 1))
 PROGRAMMATIC: Attribute = (6, struct.pack("i", 1))
-"""The launch may begin before the one before it in the stream has ended: programmatic stream serialisation."""
+"""The launch may begin before the previous launch in the stream has ended: programmatic stream serialization."""
 
 
 LONGEST_REASON = 120  # characters of why a driver is missing
@@ -35,13 +35,13 @@ SIMULATOR = "run on the simulated GPU, device sim"
 
 
 def cluster_dimension(cluster: Extent) -> Attribute:
-    """The attribute that launches clusters of so many blocks along x, y and z."""
+    """Return the attribute that launches clusters of this many blocks along x, y and z."""
     return 4, struct.pack("3I", *cluster)
 
 
 @dataclass
 class DriverError(Exception):
-    """A call that failed: which one, the name of its status where the library tells it, and what the driver says."""
+    """A call that failed: its name, the name of its status if the library reports it, and the driver's text."""
 
     call: str
     status: str
@@ -53,7 +53,7 @@ class DriverError(Exception):
 
 @dataclass(frozen=True)
 class GpuFacts:
-    """What a GPU says of itself; `driver` is the CUDA version that its driver serves, 13000 for 13.0."""
+    """Facts that a GPU reports; `driver` is the CUDA version of its driver, 13000 for 13.0."""
 
     name: str
     capability: tuple[int, int]
@@ -64,7 +64,7 @@ class GpuFacts:
 
 @dataclass(frozen=True)
 class LaunchConfig:
-    """What cuLaunchKernelEx takes beside the function and its arguments; it launches on the default stream."""
+    """The configuration for cuLaunchKernelEx; the launch goes to the default stream."""
 
     grid: Extent
     block: Extent
@@ -74,26 +74,26 @@ class LaunchConfig:
 
 @dataclass(frozen=True)
 class Launching:
-    """Modules, functions and launches over `calls`, which gives (status, *results) as cuda.bindings does.
+    """Modules, functions and launches through `calls`, which returns (status, *results) as cuda.bindings does.
 
-    PyCUDA tells no handle of a function and launches without attributes: beside it the calls go to libcuda (`libcuda.py`),
+    PyCUDA exposes no function handles and launches without attributes. With PyCUDA, `calls` is libcuda (`libcuda.py`)
     in the context that PyCUDA made current.
     """
 
     calls: Any
 
     def call(self, name: str, *arguments: Any) -> Any:
-        """The result of a call (a tuple where it has several); DriverError where its status is not 0."""
+        """Return the result of a call (a tuple if it has several); raise DriverError if its status is not 0."""
         try:
             status, *results = getattr(self.calls, name)(*arguments)
-        except ValueError as unlisted:  # cuda.bindings, of a status that is newer than itself
+        except ValueError as unlisted:  # cuda.bindings raises it for a status that it does not know
             raise DriverError(name, "", str(unlisted)) from unlisted
         if int(status):
             raise DriverError(name, *self._words(status))
         return results[0] if len(results) == 1 else tuple(results)
 
     def _words(self, status: Any) -> tuple[str, str]:
-        """Name and text of a status; numbers that this driver does not know have neither."""
+        """Return name and text of a status, with substitutes for a status that this driver does not know."""
         found = []
         for name in ("cuGetErrorName", "cuGetErrorString"):
             failed, words = getattr(self.calls, name)(status)
@@ -101,43 +101,50 @@ class Launching:
         return found[0] or f"status {int(status)}", found[1] or "the driver says no more"
 
     def load(self, image: bytes) -> Any:
+        """Load an image (a cubin or PTX) and return the module's handle."""
         return self.call("cuModuleLoadData", image)
 
     def unload(self, module: Any) -> None:
+        """Unload a module."""
         self.call("cuModuleUnload", module)
 
     def function(self, module: Any, entry: str) -> Any:
+        """Return the handle of an entry."""
         return self.call("cuModuleGetFunction", module, entry.encode())
 
     def attribute(self, function: Any, attribute: int) -> int:
+        """Return the value of a CUfunction_attribute."""
         return int(self.call("cuFuncGetAttribute", self.calls.CUfunction_attribute(attribute), function))
 
     def set_attribute(self, function: Any, attribute: int, value: int) -> None:
+        """Set the value of a CUfunction_attribute."""
         self.call("cuFuncSetAttribute", function, self.calls.CUfunction_attribute(attribute), value)
 
     def blocks_per_multiprocessor(self, function: Any, threads: int, shared_bytes: int) -> int:
+        """Return how many blocks of this size fit on one multiprocessor at once."""
         return int(self.call("cuOccupancyMaxActiveBlocksPerMultiprocessor", function, threads, shared_bytes))
 
     def launch(self, function: Any, config: LaunchConfig, arguments: Sequence[bytes]) -> None:
-        """The driver copies the arguments before the call returns, so that they need not live longer."""
+        """Launch a function; the driver copies the arguments before the call returns."""
         held = [ctypes.create_string_buffer(argument, len(argument)) for argument in arguments]
         pointers = (ctypes.c_void_p * max(len(held), 1))(*map(ctypes.addressof, held))
         self.call("cuLaunchKernelEx", self.calls.config(config), function, ctypes.addressof(pointers), 0)
 
 
 class Driver(Protocol):
-    """One GPU through one library. All but `library` and `facts` need the context to be current; failures are DriverError.
+    """One GPU through one library. All methods except `library` and `facts` need a current context and raise
+    DriverError.
 
-    `launching` holds what is done with modules and functions.
+    `launching` handles modules and functions.
     """
 
     @property
     def library(self) -> str:
-        """The library and its version: PyCUDA 2026.1."""
+        """Return the library and its version: PyCUDA 2026.1."""
 
     @property
     def index(self) -> int:
-        """The number of the GPU."""
+        """Return the number of the GPU."""
 
     @property
     def launching(self) -> Launching: ...
@@ -145,12 +152,12 @@ class Driver(Protocol):
     def facts(self) -> GpuFacts: ...
 
     def enter(self) -> None:
-        """Makes the primary context current; it is retained by the first call and kept."""
+        """Make the primary context current; the first call retains it."""
 
     def leave(self) -> None: ...
 
     def forget(self) -> None:
-        """Gives the context back: after a kernel's fault it is lost, and with it all memory and every module."""
+        """Release the context: a kernel's fault destroys it with all memory and every module."""
 
     def allocate(self, size: int) -> int: ...
 
@@ -161,12 +168,11 @@ class Driver(Protocol):
     def read(self, address: int, size: int) -> Bytes: ...
 
     def synchronize(self) -> None:
-        """Waits for the kernels that were launched, and raises what became of them."""
+        """Wait for the launched kernels and raise their errors."""
 
 
 def no_driver(fault: Exception) -> RefsimError:
-    """The error of a machine without the driver's library; of a loader's reason the first sentence, as some list every place
-    where they looked."""
+    """Return the error of a machine without the driver's library, with the first sentence of the loader's message."""
     reason = " ".join(str(fault).split()).split(". ")[0][:LONGEST_REASON].rstrip(".")
     return RefsimError(
         "no-cuda-driver", f"this machine has no CUDA driver: {reason}", help=SIMULATOR, kind=Kind.MISSING
@@ -174,5 +180,5 @@ def no_driver(fault: Exception) -> RefsimError:
 
 
 def no_gpu(what: str) -> RefsimError:
-    """The error of a machine whose driver has no such GPU."""
+    """Return the error of a machine whose driver has no such GPU."""
     return RefsimError("no-cuda-device", what, help=SIMULATOR, kind=Kind.MISSING)

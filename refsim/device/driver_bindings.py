@@ -11,7 +11,7 @@ from refsim.errors import Kind, RefsimError
 
 
 class _Calls:
-    """cuda.bindings.driver, and the launch configuration in its types."""
+    """The calls of cuda.bindings.driver, and the launch configuration in its types."""
 
     def __init__(self, driver: ModuleType) -> None:
         self.driver = driver
@@ -20,6 +20,7 @@ class _Calls:
         return getattr(self.driver, name)
 
     def config(self, config: LaunchConfig) -> Any:
+        """Return a launch configuration as a CUlaunchConfig."""
         made = self.driver.CUlaunchConfig()
         made.gridDimX, made.gridDimY, made.gridDimZ = config.grid
         made.blockDimX, made.blockDimY, made.blockDimZ = config.block
@@ -36,7 +37,8 @@ class _Calls:
 
 
 def open_bindings(index: int) -> DirectDriver:
-    """GPU `index` through cuda.bindings; RefsimError (exit 4) says which of library, driver and GPU is missing."""
+    """Open GPU `index` through cuda.bindings; RefsimError (exit 4) says whether the library, the driver or the GPU is
+    missing."""
     try:
         bindings = importlib.import_module("cuda.bindings.driver")
     except ImportError as fault:
@@ -48,5 +50,5 @@ def open_bindings(index: int) -> DirectDriver:
         ) from fault
     try:
         return open_direct(_Calls(bindings), f"cuda.bindings {version('cuda-bindings')}", index)
-    except RuntimeError as fault:  # its loader's error where there is no libcuda
+    except RuntimeError as fault:  # raised by its loader without libcuda
         raise no_driver(fault) from fault

@@ -1,4 +1,4 @@
-"""The driver by calls that are its own, those of cuda.bindings or of its library: context, memory, modules and launches."""
+"""The driver through its own calls, by cuda.bindings or by ctypes: context, memory, modules and launches."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ _MULTIPROCESSORS, _CAPABILITY_MAJOR, _CAPABILITY_MINOR = 16, 75, 76
 
 
 class DirectDriver:
-    """One GPU through `calls`; `open_direct` makes it."""
+    """One GPU through `calls`; `open_direct` creates it."""
 
     def __init__(self, calls: Any, library: str, index: int) -> None:
         self.library = library
@@ -24,6 +24,7 @@ class DirectDriver:
         self._context: Any = None
 
     def facts(self) -> GpuFacts:
+        """Return the facts that the GPU reports."""
         name = self._call("cuDeviceGetName", NAME_BYTES, self._device).split(b"\0")[0].decode()
         return GpuFacts(
             name,
@@ -38,37 +39,45 @@ class DirectDriver:
         return int(self._call("cuDeviceGetAttribute", named, self._device))
 
     def enter(self) -> None:
+        """Make the primary context current; the first call retains it."""
         if self._context is None:
             self._context = self._call("cuDevicePrimaryCtxRetain", self._device)
         self._call("cuCtxPushCurrent", self._context)
 
     def leave(self) -> None:
+        """Remove the context from the stack of current contexts."""
         self._call("cuCtxPopCurrent")
 
     def forget(self) -> None:
+        """Release the primary context."""
         self._context = None
         self._call("cuDevicePrimaryCtxRelease", self._device)
 
     def allocate(self, size: int) -> int:
+        """Allocate `size` bytes and return their address."""
         return int(self._call("cuMemAlloc", size))
 
     def free(self, address: int) -> None:
+        """Free the allocation at `address`."""
         self._call("cuMemFree", address)
 
     def write(self, address: int, content: Bytes) -> None:
+        """Copy `content` to the device."""
         self._call("cuMemcpyHtoD", address, content.ctypes.data, content.nbytes)
 
     def read(self, address: int, size: int) -> Bytes:
+        """Return `size` bytes from the device, shape (size,)."""
         content = np.empty(size, np.uint8)
         self._call("cuMemcpyDtoH", content.ctypes.data, address, size)
         return content
 
     def synchronize(self) -> None:
+        """Wait for all launched work."""
         self._call("cuCtxSynchronize")
 
 
 def open_direct(calls: Any, library: str, index: int) -> DirectDriver:
-    """GPU `index` through `calls`; RefsimError (exit 4) says that there is none."""
+    """Open GPU `index` through `calls`; raise RefsimError (exit 4) if there is none."""
     call = Launching(calls).call
     try:
         call("cuInit", 0)

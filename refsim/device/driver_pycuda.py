@@ -1,4 +1,5 @@
-"""The driver through PyCUDA: context, memory and facts are its own; modules and launches go to libcuda in its context."""
+"""The driver through PyCUDA: PyCUDA provides context, memory and facts; modules and launches use libcuda in its
+context."""
 
 import importlib
 import warnings
@@ -15,7 +16,7 @@ from refsim.errors import Kind, RefsimError
 
 
 class PyCudaDriver:
-    """One GPU through PyCUDA; `open_pycuda` makes it."""
+    """One GPU through PyCUDA; `open_pycuda` creates it."""
 
     def __init__(self, pycuda: ModuleType, library: str, index: int, calls: Any) -> None:
         self.library = library
@@ -27,6 +28,7 @@ class PyCudaDriver:
         self._allocations: dict[int, Any] = {}
 
     def facts(self) -> GpuFacts:
+        """Return the facts that the GPU reports."""
         device, attributes = self._device, self._pycuda.device_attribute
         return GpuFacts(
             device.name(),
@@ -37,47 +39,56 @@ class PyCudaDriver:
         )
 
     def enter(self) -> None:
+        """Make the primary context current; the first call retains it."""
         with self._faults():
             if self._context is None:
                 self._context = self._device.retain_primary_context()
             self._context.push()
 
     def leave(self) -> None:
+        """Remove the context from the stack of current contexts."""
         self._pycuda.Context.pop()
 
     def forget(self) -> None:
+        """Release the primary context with all allocations."""
         self._allocations.clear()
         context, self._context = self._context, None
         with self._faults():
             context.detach()
 
     def allocate(self, size: int) -> int:
+        """Allocate `size` bytes and return their address."""
         with self._faults():
             allocation = self._pycuda.mem_alloc(size)
         self._allocations[int(allocation)] = allocation
         return int(allocation)
 
     def free(self, address: int) -> None:
+        """Free the allocation at `address`."""
         with self._faults():
             self._allocations.pop(address).free()
 
     def write(self, address: int, content: Bytes) -> None:
+        """Copy `content` to the device."""
         with self._faults():
             self._pycuda.memcpy_htod(address, content)
 
     def read(self, address: int, size: int) -> Bytes:
+        """Return `size` bytes from the device, shape (size,)."""
         content = np.empty(size, np.uint8)
         with self._faults():
             self._pycuda.memcpy_dtoh(content, address)
         return content
 
     def synchronize(self) -> None:
+        """Wait for all launched work."""
         with self._faults():
             self._pycuda.Context.synchronize()
 
     @contextmanager
     def _faults(self) -> Iterator[None]:
-        """PyCUDA's errors as DriverError: their text is "cuMemAlloc failed: out of memory", without the status."""
+        """Turn PyCUDA's errors into DriverError; their text is "cuMemAlloc failed: out of memory", without the
+        status."""
         try:
             yield
         except self._pycuda.Error as fault:
@@ -87,7 +98,8 @@ class PyCudaDriver:
 
 
 def open_pycuda(index: int) -> PyCudaDriver:
-    """GPU `index` through PyCUDA; RefsimError (exit 4) says which of library, driver and GPU is missing."""
+    """Open GPU `index` through PyCUDA; RefsimError (exit 4) says whether the library, the driver or the GPU is
+    missing."""
     try:
         library = f"PyCUDA {importlib.import_module('pycuda').VERSION_TEXT}"
     except ImportError as fault:
@@ -95,7 +107,7 @@ def open_pycuda(index: int) -> PyCudaDriver:
             "missing-extra", "PyCUDA is not installed", help="pip install 'refsim[pycuda]'", kind=Kind.MISSING
         ) from fault
     with warnings.catch_warnings():
-        # Without a driver PyCUDA warns about a mismatch of headers and driver, which is not the cause.
+        # Without a driver, PyCUDA warns about a mismatch of headers and driver. The warning is misleading.
         warnings.simplefilter("ignore")
         try:
             pycuda = importlib.import_module("pycuda.driver")

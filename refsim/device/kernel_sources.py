@@ -1,4 +1,4 @@
-"""The files that a kernel's code is written in: the source and every header that can be read beside it and in its folders."""
+"""The source files of a kernel's code: the source and every header found next to it and in its folders."""
 
 import os
 from collections.abc import Iterator
@@ -12,21 +12,22 @@ from refsim.kernel_code import KernelCode
 
 
 def source_files(code: KernelCode) -> tuple[Path, ...]:
-    """The file of a kernel and the headers that it includes, whatever #if says; what is not there or unreadable is left out.
+    """Return the file of a kernel and the headers that it includes, whatever #if says; leave out files that cannot be
+    read.
 
-    Headers of CUDA are none of them: only those beside their includer, in `include`, and in the project's folders.
+    Headers of CUDA are not included: only headers in the includer's folder, in `include`, and in the project's folders.
     """
     return _looked_for(code)[0]
 
 
 def watched_files(code: KernelCode) -> tuple[Path, ...]:
-    """The same, and every place where a header in quotes would be found that is not there yet."""
+    """Return the source files, and every path where a missing header in quotes would be found."""
     found, absent = _looked_for(code)
     return (*found, *absent)
 
 
 def _looked_for(code: KernelCode) -> tuple[tuple[Path, ...], tuple[Path, ...]]:
-    """The files that are there, and the places of headers in quotes that are nowhere."""
+    """Return (files found, paths where missing headers in quotes would be)."""
     absent: dict[Path, None] = {}
     found = dict.fromkeys([Path(code.file).absolute()] if code.file is not None else [])
     if code.is_ptx:

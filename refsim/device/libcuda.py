@@ -1,8 +1,7 @@
-"""The driver's own library by ctypes: all that is needed where no other library is here, and the calls that PyCUDA lacks.
+"""The driver's library by ctypes: enough without any other library, and the calls that PyCUDA lacks.
 
-Each returns (status, *results) as in cuda.bindings.
-
-The types are those of cuda.h, held against it by a driver library that the tests compile with that header.
+Each call returns (status, *results) as in cuda.bindings. The types follow cuda.h; the tests check them with a driver
+library that they compile with that header.
 """
 
 import ctypes
@@ -41,7 +40,7 @@ class CUlaunchConfig(Structure):
 
 @dataclass(frozen=True)
 class _Out:
-    """A parameter through which the call returns something."""
+    """A parameter through which the call returns a value."""
 
     kind: Any
 
@@ -85,11 +84,11 @@ _SECOND = (
     "cuMemcpyHtoD",
     "cuMemcpyDtoH",
 )
-"""Calls that cuda.h renames to their second version."""
+"""Calls whose symbol in the library ends in _v2."""
 
 
 class Libcuda:
-    """The driver's library in this process; OSError where there is none."""
+    """The driver's library in this process; the constructor raises OSError if there is none."""
 
     CUfunction_attribute = CUdevice_attribute = int
 
@@ -102,7 +101,7 @@ class Libcuda:
             setattr(self, name, partial(_called, function, parameters))
 
     def config(self, config: LaunchConfig) -> CUlaunchConfig:
-        """A launch as the driver takes it; it keeps its attributes alive."""
+        """Return a launch configuration as a CUlaunchConfig that keeps its attributes alive."""
         attributes = (CUlaunchAttribute * len(config.attributes))()
         for attribute, (number, value) in zip(attributes, config.attributes, strict=True):
             attribute.id = number
@@ -112,6 +111,7 @@ class Libcuda:
 
 
 def _called(function: Any, parameters: tuple[Any, ...], *arguments: Any) -> tuple[Any, ...]:
+    """Call a function with `arguments` and return (status, *values of the _Out parameters)."""
     given = iter(arguments)
     passed = [each.kind() if isinstance(each, _Out) else next(given) for each in parameters]
     results = [value for each, value in zip(parameters, passed, strict=True) if isinstance(each, _Out)]
@@ -133,14 +133,14 @@ _MAP_SCALARS = {"globalAddress": c_void_p, "tensorRank": c_uint, "channelsPerPix
 
 
 def encoded_map(made: TensorMap) -> Struct:
-    """A tensor map as the driver encodes it, which needs no context: whatever library made one.
+    """Return a tensor map as the driver encodes it; no context is needed, so it works with every library.
 
     Raises RefsimError `driver-refused` with the driver's status, and `no-cuda-driver` (exit 4).
     """
     name = "cuTensorMapEncodeTiled" if made.pixels is None else "cuTensorMapEncodeIm2col"
     try:
         encode = getattr(ctypes.CDLL(LIBRARY), name)
-    except (OSError, AttributeError) as fault:  # no library, or one that is older than Hopper
+    except (OSError, AttributeError) as fault:  # no library, or a driver older than Hopper
         raise no_driver(fault) from fault
     given = driver_arguments(made)
     kinds = [c_void_p if each in _MAP_NUMBERS else _MAP_SCALARS.get(each, c_int) for each in given]
@@ -162,15 +162,16 @@ def encoded_map(made: TensorMap) -> Struct:
 
 
 def _numbers(kind: Any, values: Any) -> Any:
-    """Numbers as an array in memory; the driver reads none of an empty one."""
+    """Return numbers as a ctypes array with at least one element."""
     held: Sequence[int] = values
     return (kind * max(len(held), 1))(*held)
 
 
 def open_libcuda(index: int) -> DirectDriver:
-    """GPU `index` through the driver's library; RefsimError (exit 4) says which of driver and GPU is missing."""
+    """Open GPU `index` through the driver's library; RefsimError (exit 4) says whether the driver or the GPU is
+    missing."""
     try:
         calls = Libcuda()
-    except (OSError, AttributeError) as fault:  # no library, or one that is older than cuLaunchKernelEx
+    except (OSError, AttributeError) as fault:  # no library, or a driver without cuLaunchKernelEx
         raise no_driver(fault) from fault
     return open_direct(calls, f"{LIBRARY} by ctypes", index)

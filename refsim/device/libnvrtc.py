@@ -1,4 +1,4 @@
-"""NVRTC as a library of this machine, wherever it lies: the calls that a compilation takes."""
+"""NVRTC as a library of this machine: the calls that a compilation needs."""
 
 import ctypes
 from collections.abc import Sequence
@@ -31,9 +31,9 @@ class NvrtcError(Exception):
 
 
 class Nvrtc:
-    """The library at a path; OSError or AttributeError where that is none.
+    """The NVRTC library at a path; the constructor raises OSError or AttributeError for any other file.
 
-    It looks for its built-in headers by a bare name, which is found only once they are loaded from beside it.
+    NVRTC loads its built-in headers by a bare name, so the constructor first loads them from the library's folder.
     """
 
     def __init__(self, path: str) -> None:
@@ -47,13 +47,13 @@ class Nvrtc:
         self._library.nvrtcGetErrorString.restype = c_char_p
 
     def version(self) -> tuple[int, int]:
-        """(13, 0) of NVRTC 13.0.88."""
+        """Return (major, minor): (13, 0) for NVRTC 13.0.88."""
         major, minor = c_int(), c_int()
         self._call("nvrtcVersion", byref(major), byref(minor))
         return major.value, minor.value
 
     def architectures(self) -> tuple[int, ...]:
-        """Those that it compiles for by their numbers: 75 to 121 of NVRTC 13.0."""
+        """Return the numbers of the supported architectures: 75 to 121 for NVRTC 13.0."""
         count = c_int()
         self._call("nvrtcGetNumSupportedArchs", byref(count))
         numbers = (c_int * count.value)()
@@ -63,7 +63,8 @@ class Nvrtc:
     def compile(
         self, source: str, name: str, headers: dict[str, str], options: Sequence[str], instances: Sequence[str] = ()
     ) -> tuple[str, dict[str, str]]:
-        """PTX of a program, and what each of `instances` ("k<4>") is called in it. Raises NvrtcError with the log."""
+        """Return the PTX of a program, and the mangled name of each of `instances` ("k<4>"); raise NvrtcError with the
+        log."""
         program = c_void_p()
         self._call(
             "nvrtcCreateProgram",
@@ -108,5 +109,5 @@ def _texts(texts: Any) -> Any:
 
 @lru_cache(maxsize=8)
 def opened(path: str) -> Nvrtc:
-    """The library at a path, loaded once."""
+    """Return the library at a path; each path is loaded once."""
     return Nvrtc(path)

@@ -1,4 +1,4 @@
-"""A cubin on a GPU, with what its PTX says of every entry: a launch is checked against that before the driver sees it."""
+"""A cubin on a GPU, with the declarations of its PTX: refsim checks a launch against them before the driver sees it."""
 
 import re
 from collections import Counter
@@ -30,7 +30,7 @@ from refsim.ptx.text.syntax import Function, Module
 
 @dataclass(frozen=True)
 class CheckedLaunch:
-    """One launch as it was asked for; `shape` is what the rules made of its extents."""
+    """One launch as requested; `shape` holds its checked extents."""
 
     entry: str
     grid: Extents
@@ -42,7 +42,7 @@ class CheckedLaunch:
 
 
 class RunnableModule(Protocol):
-    """What a launcher runs entries of; `broken` once a kernel has taken the context with it."""
+    """A module whose entries a launcher runs; `broken` is set when a kernel has destroyed the context."""
 
     @property
     def source(self) -> str: ...
@@ -61,34 +61,36 @@ class RunnableModule(Protocol):
         cooperative: bool,
         programmatic: bool,
     ) -> None:
-        """Launches an entry and waits for its end, but where it `lets_others_begin`."""
+        """Launch an entry and wait for its end, unless it `lets_others_begin`."""
 
     @property
     def lets_others_begin(self) -> bool:
-        """Whether the next launch may begin before one of this module has ended, so that nobody waits between the two."""
+        """Return whether the next launch may begin before a launch of this module has ended; then `run` does not
+        wait."""
 
     def finish(self, where: str) -> None:
-        """Waits for what was launched, and raises what became of it."""
+        """Wait for all launches and raise their errors."""
 
     @property
     def keeps_nothing(self) -> bool:
-        """Whether no launch can leave something in the module that the next one would find."""
+        """Return whether launches can leave nothing in the module that a later launch would read."""
 
     def opcodes(self, entries: frozenset[str]) -> frozenset[str]:
-        """The instructions of some entries and of every function that they may call; empty where nobody can tell."""
+        """Return the opcodes of some entries and of every function that they may call; empty if they are unknown."""
 
     def unload(self) -> None: ...
 
 
 @dataclass
 class NoModule:
-    """What a Python function launches is not refsim's to load; `source` is its name."""
+    """The module of a kernel that is a Python function: refsim loads nothing. `source` is the function's name."""
 
     driver: Driver
     source: str
     broken: bool = False
 
     def run(self, entry: str, *arguments: Any) -> None:
+        """Raise RefsimError unknown-entry: a Python function has no entries."""
         raise RefsimError(
             "unknown-entry",
             f"{self.source} is a Python function, without an entry {entry!r}",
@@ -97,6 +99,7 @@ class NoModule:
         )
 
     def finish(self, where: str) -> None:
+        """Wait for all work on the device; `broken` stays set if that fails."""
         self.broken = True
         synchronized(self.driver, where)
         self.broken = False
@@ -107,7 +110,7 @@ class NoModule:
 
     @property
     def keeps_nothing(self) -> bool:
-        """What a Python function keeps outlives any launcher: the next problem finds it, whoever runs it."""
+        """Return True. State of a Python function outlives every launcher, so a new module would not help."""
         return True
 
     def opcodes(self, entries: frozenset[str]) -> frozenset[str]:
@@ -119,7 +122,7 @@ class NoModule:
 
 @dataclass
 class LoadedModule:
-    """One image in the driver's context, a cubin or PTX; `text` is the PTX of it, `source` names it in errors."""
+    """One image in the driver's context, a cubin or PTX; `text` is its PTX, `source` names it in errors."""
 
     driver: Driver
     image: bytes
@@ -142,26 +145,27 @@ class LoadedModule:
 
     @property
     def module(self) -> Module:
-        """The PTX without the bodies of its functions."""
+        """Return the PTX without the bodies of its functions."""
         return _declarations(self.text)
 
     @property
     def keeps_nothing(self) -> bool:
-        """Whether no launch can leave something in the module that the next one would find.
+        """Return whether launches can leave nothing in the module that a later launch would read.
 
-        The standard library declares dozens of variables that no function names: those cannot change.
+        The standard library declares dozens of variables that no function names: these cannot change.
         """
         variables = [name for name, variable in self.module.variables.items() if variable.space == "global"]
         named = Counter(re.findall(r"[\w$]+", self.text)) if variables else Counter()
         return all(named[name] == 1 for name in variables)
 
     def opcodes(self, entries: frozenset[str]) -> frozenset[str]:
+        """Return the opcodes of the entries and of all functions; empty if the PTX cannot be parsed."""
         names = {self._declared(entry).name for entry in entries}
         return frozenset().union(*(found for name, found in self._opcodes.items() if name in names or not name))
 
     @cached_property
     def _opcodes(self) -> dict[str, frozenset[str]]:
-        """The opcodes of each entry, and under "" those of all other functions; none where the text cannot be read whole."""
+        """Return the opcodes of each entry, and under "" of all other functions; empty if the PTX cannot be parsed."""
         try:
             functions = parse(self.text).functions
         except RefsimError:
@@ -171,6 +175,7 @@ class LoadedModule:
         return {**found, "": frozenset().union(*others)}
 
     def unload(self) -> None:
+        """Unload the module unless the context is lost."""
         if not self.broken:
             self.driver.launching.unload(self.handle)
 
@@ -185,8 +190,9 @@ class LoadedModule:
         cooperative: bool,
         programmatic: bool,
     ) -> None:
-        """Launch an entry and wait for its end, but where it may be overlapped; RefsimError for what the rules, the driver or
-        the kernel refuse.
+        """Launch an entry and wait for its end, unless it lets other launches begin.
+
+        Raises RefsimError for launches that break a rule, that the driver refuses, or whose kernel fails.
         """
         declared = self._declared(entry)
         if shared_bytes < 0:
@@ -210,6 +216,7 @@ class LoadedModule:
 
     @cached_property
     def lets_others_begin(self) -> bool:
+        """Return whether the PTX contains griddepcontrol.launch_dependents."""
         return "griddepcontrol.launch_dependents" in self.text
 
     def _declared(self, entry: str) -> Function:
@@ -217,6 +224,7 @@ class LoadedModule:
         return entries[entry_named(entry, entries, self.text, self.source)]
 
     def _start(self, launch: CheckedLaunch, arguments: Sequence[bytes]) -> None:
+        """Launch an entry with its attributes: cluster size, cooperative, programmatic."""
         launching = self.driver.launching
         function = launching.function(self.handle, launch.entry)
         self._opt_in(function, launch)
@@ -230,11 +238,12 @@ class LoadedModule:
             attributes.append(PROGRAMMATIC)
         config = LaunchConfig(
             extents("grid", launch.grid), launch.shape.block, launch.shared_bytes, tuple(attributes)
-        )  # the grid as it was given: with .blocksareclusters the driver multiplies it
+        )  # the grid as given: with .blocksareclusters the driver multiplies it
         launching.launch(function, config, arguments)
 
     def _opt_in(self, function: Any, launch: CheckedLaunch) -> None:
-        """More than 48 KiB of shared memory and clusters of more than 8 blocks have to be allowed for a function."""
+        """Allow the function more than 48 KiB of shared memory, and clusters of more than 8 blocks, if the launch needs
+        them."""
         launching = self.driver.launching
         static = launching.attribute(function, STATIC_SHARED_BYTES)
         if static + launch.shared_bytes > MAX_STATIC_SHARED:
@@ -251,7 +260,8 @@ class LoadedModule:
             launching.set_attribute(function, NON_PORTABLE_CLUSTER_ALLOWED, 1)
 
     def _check_resident(self, function: Any, launch: CheckedLaunch) -> None:
-        """A cooperative grid whose blocks do not all fit at once would wait for ever at its first barrier."""
+        """Raise RefsimError launch-limit if a cooperative grid does not fit at once: its first barrier would wait
+        forever."""
         threads, facts = launch.shape.threads, self.driver.facts()
         each = self.driver.launching.blocks_per_multiprocessor(function, threads, launch.shared_bytes)
         if launch.shape.ctas > each * facts.multiprocessors:
@@ -266,13 +276,14 @@ class LoadedModule:
             )
 
     def finish(self, where: str) -> None:
+        """Wait for all launches; `broken` stays set if a kernel failed."""
         self.broken = True
         synchronized(self.driver, where)
         self.broken = False
 
 
 def synchronized(driver: Driver, where: str) -> None:
-    """Waits for what was launched; RefsimError launch-failed for a kernel that did not come to its end."""
+    """Wait for all launches; raise RefsimError launch-failed if a kernel did not come to its end."""
     try:
         driver.synchronize()
     except DriverError as fault:
@@ -288,5 +299,5 @@ def synchronized(driver: Driver, where: str) -> None:
 
 @lru_cache(maxsize=4)
 def _declarations(text: str) -> Module:
-    """What a text declares, read once however often its module is loaded anew: of 2 MB that takes seconds."""
+    """Return the declarations of a PTX text; cached, because parsing 2 MB takes seconds."""
     return signatures(text)

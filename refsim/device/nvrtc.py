@@ -1,4 +1,4 @@
-"""CUDA to PTX by NVRTC and by nvcc: texts that name no machine."""
+"""CUDA to PTX by NVRTC and by nvcc; the PTX contains no machine paths."""
 
 import re
 import subprocess
@@ -13,13 +13,13 @@ from refsim.device.units import Unit
 from refsim.errors import Kind, RefsimError
 from refsim.ptx.text.entry_names import NAMES_MARK
 
-# NVRTC looks for headers in quotes beside the file that includes them, which NVIDIA's own rely on; beside the source nothing
-# is to be found, whatever the working directory holds, and `#line` gives its bare name back.
+# NVRTC looks for headers in quotes in the folder of the including file; NVIDIA's headers rely on this. The source lies in a
+# folder that does not exist, so that files of the working directory are not found; `#line` restores its bare name.
 _NOWHERE = "/refsim-source/"
 
 
 def run_nvrtc(unit: Unit, flags: tuple[str, ...], toolchain: Toolchain, instances: tuple[str, ...] = ()) -> str:
-    """PTX of a unit; at its end stand the entries that `instances` became ("k<4>"), as comments."""
+    """Return the PTX of a unit, followed by comments with the mangled names of `instances` ("k<4>")."""
     folders = (*map(str, unit.include), *toolchain.include)
     arguments = [*flags, *(f"--include-path={path}" for path in folders)]
     given = dict(unit.headers)
@@ -37,7 +37,7 @@ def run_nvrtc(unit: Unit, flags: tuple[str, ...], toolchain: Toolchain, instance
 
 
 def _no_target(flags: tuple[str, ...], toolchain: Toolchain) -> RefsimError:
-    """The error of a target for which this NVRTC has no code."""
+    """Return the error for a target that this NVRTC does not support."""
     asked = next((flag.rpartition("_")[2] for flag in flags if flag.startswith("--gpu-architecture=")), "")
     return RefsimError(
         "wrong-target",
@@ -50,7 +50,8 @@ def _no_target(flags: tuple[str, ...], toolchain: Toolchain) -> RefsimError:
 
 
 def run_nvcc(unit: Unit, source: Path | None, flags: tuple[str, ...], include_directories: tuple[str, ...]) -> str:
-    """PTX by `nvcc -ptx`; the source is compiled where it lies, so that its headers are found as always."""
+    """Return the PTX of a unit by `nvcc -ptx`; a source file is compiled in its own folder, so that its headers are
+    found."""
     program = find_nvcc()
     if program is None:
         raise RefsimError(
@@ -80,7 +81,8 @@ def run_nvcc(unit: Unit, source: Path | None, flags: tuple[str, ...], include_di
 
 
 def without_paths(text: str, include_directories: tuple[str, ...]) -> str:
-    """A compiler puts the working directory before the source's name and names headers by their full paths."""
+    """Return PTX without machine paths in its .file lines: nvcc and NVRTC write the working directory and full header
+    paths."""
 
     def bare(match: re.Match[str]) -> str:
         path = Path(match[2])

@@ -1,4 +1,4 @@
-"""The project that a CUDA file belongs to: `[tool.refsim]` of the nearest pyproject.toml above it."""
+"""The project of a CUDA file: `[tool.refsim]` of the nearest pyproject.toml above it."""
 
 import os
 import tomllib
@@ -13,9 +13,9 @@ MAX_PROJECT_BYTES = 1 << 20
 
 
 def paths_of(project: Path, key: str) -> list[Path]:
-    """The paths that `[tool.refsim] key` lists, from the folder of the file on; every table on the way must be one.
+    """Return the paths that `[tool.refsim] key` lists, relative to the folder of the pyproject.toml.
 
-    Raises RefsimError bad-file.
+    Raises RefsimError bad-file for a file that is not TOML, and for entries of a wrong type.
     """
 
     def wrong(what: str) -> RefsimError:
@@ -23,7 +23,7 @@ def paths_of(project: Path, key: str) -> list[Path]:
 
     try:
         table = _table(read_whole(project, MAX_PROJECT_BYTES, "a pyproject.toml"))
-    except (ValueError, RecursionError) as error:  # of TOML, of UTF-8, of an integer with 5,000 digits
+    except (ValueError, RecursionError) as error:  # not TOML, not UTF-8, or an integer of 5,000 digits
         raise wrong(f"not TOML: {str(error) or type(error).__name__}") from error
     for name in ("tool", "refsim"):
         table = table.get(name, {})
@@ -36,7 +36,7 @@ def paths_of(project: Path, key: str) -> list[Path]:
 
 
 def project_include(beside: Path) -> list[Path]:
-    """`[tool.refsim] include` for a file or folder: of the nearest pyproject.toml above it."""
+    """Return the folders of `[tool.refsim] include` in the nearest pyproject.toml above a file or folder."""
     place = beside.absolute()
     found = (folder / "pyproject.toml" for folder in (place, *place.parents))
     project = next((file for file in found if os.path.lexists(file)), None)
@@ -45,7 +45,7 @@ def project_include(beside: Path) -> list[Path]:
 
 @lru_cache(maxsize=8)
 def _table(text: bytes) -> Any:
-    """What a TOML file says, which nobody changes; a project is asked at every compilation."""
+    """Return the parsed TOML; cached and read-only, because every compilation reads it."""
     return tomllib.loads(text.decode("utf-8"))
 
 

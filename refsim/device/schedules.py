@@ -1,7 +1,7 @@
-"""One launch under several schedules, each from the same memory: a correct kernel writes the same bytes under all of them.
+"""One launch under several schedules from equal memory: a correct kernel writes equal bytes under all of them.
 
-First the lowest program counter first; for kernels with asynchronous copies, the copies as late as they may come; then
-random schedules. `verify` and `simulate` both judge by what stands here.
+The first schedule runs the lowest program counter first. For kernels with asynchronous copies, the next one completes
+the copies as late as possible. Random schedules follow. `verify` and `simulate` both use this module.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -18,7 +18,7 @@ SCHEDULE_RULE = "threads that share memory must be ordered by a barrier or by at
 
 @dataclass(frozen=True)
 class SeededPolicy:
-    """A policy, the seed of a random one, and whether the launch runs beside the one before it."""
+    """A schedule: a policy, the seed of a random policy, and whether the launch overlaps the previous launch."""
 
     policy: ptx.SchedulePolicy
     seed: int = 0
@@ -31,9 +31,12 @@ class SeededPolicy:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of one order. `error` is the fault that ended it, or says which byte differs from the first order's;
-    `is_compared` tells whether its bytes were compared at all: inexact results and bytes that nobody wrote are not,
-    and none are where that check is off."""
+    """The result of one schedule. `error` is the fault that ended it, or names the first byte that differs from the
+    first schedule.
+
+    `is_compared` says whether its bytes were compared. Bytes are not compared if results are inexact, if memory was
+    uninitialized, or if the check is off.
+    """
 
     order: SeededPolicy
     trace: ptx.Trace | None
@@ -42,7 +45,7 @@ class Outcome:
 
 
 def early(orders: Sequence[SeededPolicy]) -> tuple[SeededPolicy, ...]:
-    """The same orders, of a launch that begins before the one before it has ended."""
+    """Return these schedules with a launch that begins before the previous launch has ended."""
     return tuple(replace(order, begins_early=True) for order in orders)
 
 
@@ -52,17 +55,18 @@ Run = Callable[[SeededPolicy], tuple[ptx.Trace, ptx.GlobalMemory]]
 def schedules_of(
     program: ptx.Program, entry: str, count: int = SCHEDULES, first_seed: int = 1
 ) -> tuple[SeededPolicy, ...]:
-    """The orders that a launch of an entry is tried under."""
+    """Return the schedules that a launch of an entry is tried under, at most `count`."""
     late = [SeededPolicy("lazy")] if program.code(entry).is_asynchronous else []
     random = (SeededPolicy("random", first_seed + index) for index in range(count))
     return (SeededPolicy("eager"), *late, *random)[:count]
 
 
 def outcomes(run: Run, entry: str, orders: Sequence[SeededPolicy]) -> Iterator[Outcome]:
-    """Run a launch under each order in turn; a fault under the first is raised, under the others it is their outcome.
+    """Run a launch under each schedule in turn and yield the outcomes; a fault under the first is raised, a later one
+    is an outcome.
 
-    run: executes one order, each time from the memory that the first one began with, and gives the memory afterwards.
-    Inexact results, such as float sums of atomics, may differ from order to order; so may bytes that nobody wrote.
+    `run` executes one schedule from the initial memory and returns the trace and the memory afterwards. Inexact
+    results, such as float sums of atomics, may differ between schedules; so may uninitialized bytes.
     """
     trace, memory = run(orders[0])
     yield Outcome(orders[0], trace)
@@ -82,7 +86,8 @@ def outcomes(run: Run, entry: str, orders: Sequence[SeededPolicy]) -> Iterator[O
 
 
 def _difference(first: Snapshot, memory: ptx.GlobalMemory, entry: str, order: SeededPolicy) -> RefsimError | None:
-    """The error for the first byte that an order wrote otherwise, or wrote where the first order did not."""
+    """Return the error for the first byte that differs from the first schedule, or that only one of them wrote; None if
+    equal."""
     position = memory.first_difference(first)
     if position is None:
         return None

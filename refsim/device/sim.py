@@ -1,4 +1,4 @@
-"""The simulated GPU as a device: the kernel's own PTX, executed lane by lane, every access checked.
+"""The simulated GPU as a device: it executes the kernel's PTX lane by lane and checks every access.
 
 A launch of moderate size runs under several schedules (`schedules.py`).
 """
@@ -48,13 +48,13 @@ UNCHECKED = ptx.Checks(races="off", copies="off", seconds=LAUNCH_SECONDS)
 
 @dataclass(frozen=True)
 class Earlier:
-    """A launch that lets the next one begin before it ends, to run again, and the memory that it began with."""
+    """A launch that lets the next launch begin early, prepared to run again, and the memory it began with."""
 
     before: Snapshot
     launch: PreparedLaunch
 
     def overlapped(self, launch: PreparedLaunch) -> LaunchFindings:
-        """It runs again with a launch beside it; what that one saw."""
+        """Run the launch again, overlapped with `launch`, and return the findings of `launch`."""
         launch.memory.restore(self.before)
         return run_overlapped(self.launch, launch, self.before)
 
@@ -63,8 +63,9 @@ class Earlier:
 class SimLauncher(Card):
     """One kernel file loaded on a simulated GPU with empty memory.
 
-    A launch runs under the first `schedules` of its `orders`, or under one `policy` alone; `arithmetic` is that of
-    `Program.launch`. `traces` holds what each launch did, under its first order; with `count_banks` also how it used the banks.
+    A launch runs under the first `schedules` of its `orders`, or under one `policy` alone; `arithmetic` is the argument
+    of `Program.launch`. `traces` holds the trace of each launch under its first schedule, with `count_banks` also its
+    use of the banks.
     """
 
     program: ptx.Program
@@ -93,7 +94,7 @@ class SimLauncher(Card):
         return self.program.target
 
     def upload(self, array: NDArray[Any], *, name: str, misalign_bytes: int = 0, writable: bool = False) -> Buffer:
-        """A buffer that holds the array; writing it is a fault unless `writable`."""
+        """Copy an array into a new buffer and return it; writing it is a fault unless it is `writable`."""
         raw = flat_of(name, array)
         check_buffer(name, raw.size, raw.dtype, misalign_bytes)
         address = self.memory.allocate(
@@ -102,7 +103,7 @@ class SimLauncher(Card):
         return self._kept(Buffer(name, address, raw.size, raw.dtype))
 
     def output(self, count: int, dtype: Any, *, name: str, misalign_bytes: int = 0) -> Buffer:
-        """A buffer of poison; reading an element before it is written is a fault."""
+        """Return a buffer of poison; reading an element before it is written is a fault."""
         element = dtype_of(name, dtype)
         check_buffer(name, count, element, misalign_bytes)
         address = self.memory.allocate(count * element.itemsize, self._fresh(name), offset=misalign_bytes)
@@ -121,12 +122,13 @@ class SimLauncher(Card):
         return name
 
     def read(self, buffer: Buffer) -> NDArray[Any]:
-        """The buffer's elements as they are now."""
+        """Return the buffer's current elements, shape (count,)."""
         check_owned(buffer, self._owns)
         return self.memory.read(buffer.address, buffer.count * buffer.dtype.itemsize).view(buffer.dtype)
 
     def owner_of(self, buffer: Buffer, index: int) -> dict[str, object]:
-        """Which thread last wrote an element (block and thread counted x first), by which statement, and its address."""
+        """Return the thread that last wrote an element (block and thread counted x first), its statement, and the
+        address."""
         address = buffer.address + index * buffer.dtype.itemsize
         thread = self.memory.writer(address)
         if thread < 0:
@@ -154,7 +156,8 @@ class SimLauncher(Card):
     ) -> None:
         """Run an entry under one or more schedules; faults are RefsimError.
 
-        A programmatic launch runs behind the one before it, then beside it as well, where that lets it begin early.
+        A programmatic launch runs after the previous launch. If that launch lets it begin early, it runs overlapped as
+        well.
         """
         scalars = launch_values(entry, args, self._owns, self.encode)
         self._shape = self.program.shape(entry, grid, block, cluster)
@@ -201,14 +204,15 @@ class SimLauncher(Card):
         self._follow(lambda following: executed(orders[0], UNCHECKED, following), can_follow=small)
 
     def _begin(self, entry: str, cooperative: bool, programmatic: bool) -> None:
-        """The module's own variables are part of the memory that every order begins with."""
+        """Check the flags, place the module's variables in memory before any schedule runs, and track writers of small
+        memories."""
         check_flags(entry, cooperative=cooperative, programmatic=programmatic)
         self.program.prepare(entry, self.memory, cooperative=cooperative)
         if self.memory.end <= WATCHED_BYTES and self.memory.space.writer is None:
             self.memory.track_writers()
 
     def _follow(self, again: Callable[[OpenBits], object], *, can_follow: bool) -> None:
-        """Run a launch once more and follow the bits that it, or one before it, left open; memory stays as it is."""
+        """Run a launch once more to follow inexact bits of this and earlier launches; memory is restored afterwards."""
         if self.following is None:
             return
         self.following.lines |= self.traces[-1].open_lines
@@ -222,10 +226,10 @@ class SimLauncher(Card):
         self.has_followed = True
 
     def open_bits(self, buffer: Buffer) -> NDArray[np.uint8] | None:
-        """A byte of mask for each byte of a buffer: a set bit is one that arithmetic left open, here or before.
+        """Return a byte of mask for each byte of a buffer: a set bit is unspecified because of inexact arithmetic.
 
-        None where nobody can tell: open bits decided a branch, a guard or an address, a launch was too large to be followed, or
-        `follow_open` was not asked for.
+        None if this is unknown: unspecified bits decided a branch, a guard or an address, a launch was too large to be
+        followed, or `follow_open` was not requested.
         """
         check_owned(buffer, self._owns)
         if self.following is None or self.is_unfollowed or self.following.reaches:
@@ -233,15 +237,16 @@ class SimLauncher(Card):
         return self.following.open_in(self.memory, buffer.address, buffer.count * buffer.dtype.itemsize)
 
     def encode(self, tensor_map: TensorMap) -> Struct:
-        """The bytes that the simulated copy engine reads."""
+        """Return the bytes that the simulated copy engine reads."""
         check_mapped(tensor_map, self.buffers)
         return Struct(encoded(tensor_map), MAP_ALIGN)
 
     def call(self, *args: Any) -> None:
+        """Raise RefsimError: the simulator runs no Python functions."""
         raise no_call()
 
     def _judge(self, entry: str, tried: Iterator[Outcome]) -> None:
-        """Note what the first order did, whose bytes stay; an error under any other is raised."""
+        """Record the trace of the first schedule, whose bytes stay; raise the error of any later schedule."""
         trace = next(tried).trace
         assert trace is not None
         self.traces.append(trace)
@@ -259,7 +264,8 @@ class SimLauncher(Card):
             self.memory.restore(after)
 
     def findings(self) -> Findings:
-        """Conflicts are instructions that took more wavefronts than they needed, where they were counted."""
+        """Return the findings of all launches; conflicts are counted instructions that took more wavefronts than they
+        needed."""
         uses = [use for trace in self.traces for use in trace.banks if use.wavefronts > use.ideal]
         conflicts = tuple(f"{place(use.statement)}: {use.ways:.3g} wavefronts for each one needed" for use in uses)
         reached = tuple(self.following.reaches.values()) if self.following and self.has_followed else None
@@ -269,7 +275,7 @@ class SimLauncher(Card):
         return Findings(open_, notes, conflicts, self.owner_of, reached, left, assumed, ran)
 
     def orders(self, entry: str) -> tuple[SeededPolicy, ...]:
-        """The orders that a launch of an entry is tried under."""
+        """Return the schedules that a launch of an entry is tried under."""
         if self.policy is not None:
             return (SeededPolicy(self.policy, 1 if self.policy == "random" else 0),)
         return schedules_of(self.program, entry, self.schedules)
@@ -277,10 +283,10 @@ class SimLauncher(Card):
 
 @dataclass(repr=False)
 class SimDevice(Card):
-    """A simulated GPU of a target; `schedules` is how many orders of execution a moderate launch is tried under.
+    """A simulated GPU of a target; `schedules` is the number of schedules for a launch of moderate size.
 
-    policy: "eager", "lazy" or "random" where one alone is wanted; arithmetic: "silicon", "exact" or "known", as for
-    a launch; without: the names of checks that are not made.
+    policy: "eager", "lazy" or "random" to use one policy only; arithmetic: "silicon", "exact" or "known", as for a
+    launch; without: names of checks to leave out.
     """
 
     target: str = ptx.DEFAULT_TARGET
@@ -293,13 +299,14 @@ class SimDevice(Card):
     _built: dict[str, str] = field(default_factory=dict)
 
     def describe(self) -> dict[str, str]:
-        """What ran: the simulator and, after a launcher, the PTX with hash, flags and compiler."""
+        """Return the facts of a verdict: the simulator and, after a launcher, the PTX with hash, flags and compiler."""
         off = {"without": ", ".join(off)} if (off := ptx.Checks(off=self.without).off) else {}
         other = {} if self.arithmetic == "silicon" else {"arithmetic": self.arithmetic}
         return {"device": f"simulated GPU ({self.target})", "target": self.target, **other, **off, **self._built}
 
     def program(self, code: KernelCode | Path | None) -> ptx.Program:
-        """A kernel's code compiled and loaded, once per content; RefsimError needs-a-gpu for a Python function."""
+        """Return a kernel's code compiled and loaded, once per content; raise RefsimError needs-a-gpu for a Python
+        function."""
         given = code_of(code).required()
         made = compiled(given, self.target)
         self._built = made.facts(given.label)
@@ -318,12 +325,12 @@ class SimDevice(Card):
     def launcher(
         self, code: KernelCode | Path | None, *, count_banks: bool = False, follow_open: bool = False
     ) -> Iterator[SimLauncher]:
-        """A launcher with empty memory; the program is kept for the next one."""
+        """Yield a launcher with empty memory; the program is kept for the next launcher."""
         yield self._launcher(self.program(code), count_banks, follow_open)
 
     @contextmanager
     def loaded(self, text: str, source: str, *, follow_open: bool = False) -> Iterator[SimLauncher]:
-        """A launcher over a PTX text."""
+        """Yield a launcher for a PTX text."""
         yield self._launcher(ptx.load(text, self.target), follow_open=follow_open)
 
     def _launcher(self, program: ptx.Program, count_banks: bool = False, follow_open: bool = False) -> SimLauncher:

@@ -1,6 +1,6 @@
-"""Headers of C and C++ for NVRTC, which has none: libcu++ under the names of the standard, and what nvcc has without asking.
+"""Standard C and C++ headers for NVRTC, which has none: libcu++ under the standard names, and nvcc's implicit headers.
 
-They are handed to NVRTC as texts, so that a kernel reads the same here and under nvcc; a name in `std::` is the one in
+refsim passes them to NVRTC as texts, so that a kernel compiles as it does under nvcc; a name in `std::` is the one in
 `cuda::std::`.
 """
 
@@ -21,7 +21,7 @@ PROLOGUE = """\
 #define HUGE_VAL (__builtin_bit_cast(double, 0x7ff0000000000000ull))
 #endif
 """
-"""What math.h defines for every file that nvcc compiles; it stands before line 1 of a source."""
+"""Macros of math.h, which nvcc includes in every file; they precede line 1 of a source."""
 
 _STD = "\nnamespace cuda { namespace std {} }\nnamespace std { using namespace ::cuda::std; }\n"
 _CPP = (
@@ -136,7 +136,7 @@ typedef struct CUtensorMap_st { alignas(64) cuuint64_t opaque[16]; } CUtensorMap
 
 
 def _moved(name: str) -> str:
-    """A header that older releases of libcu++ keep under a name of their own: <cuda/std/__algorithm_> until CCCL 3.0."""
+    """Return a header that libcu++ before CCCL 3.0 has under another name: <cuda/std/__algorithm_>."""
     new, old = f"<cuda/std/{name}>", f"<cuda/std/__{name}_>"
     return f"#pragma once\n#if __has_include({new})\n#include {new}\n#else\n#include {old}\n#endif{_STD}"
 
@@ -148,16 +148,16 @@ _OWN = {
     "cinttypes": "#include <cstdint>\n",
     "algorithm": _moved("algorithm"),
     "new": _moved("new"),
-    "cuda.h": _TENSOR_MAP,  # of the driver's header, what a kernel takes as an argument
+    "cuda.h": _TENSOR_MAP,  # only the types of kernel arguments
 }
 _CUB = ("thread", "warp", "block", "iterator")
 
 
 @lru_cache(maxsize=4)
 def standard_headers(include: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
-    """Name and text of each, over the folders in which libcu++ and CUB lie.
+    """Return (name, text) of each header, for the folders that contain libcu++ and CUB.
 
-    `<cub/cub.cuh>` is what of CUB a kernel calls: the algorithms of a device are launched by the host, and left out.
+    `<cub/cub.cuh>` includes the parts of CUB that a kernel calls; algorithms that the host launches are left out.
     """
     found = {name: f"#include <cuda/std/{name}>{_STD}{_BESIDE.get(name, '')}" for name in _CPP}
     found |= {name: f"#include <{cpp}>\n" for name, cpp in _C.items()} | _OWN

@@ -1,7 +1,7 @@
-"""Which NVRTC and which of CUDA's headers compile: the first places where both work together; nvcc, where there is one.
+"""The search for NVRTC and CUDA's headers: the first places whose parts work together; nvcc, if there is one.
 
-A part is taken only if it works: the library loads and knows the target, no header is missing, and the two are of one
-release or a file that includes them all compiles. Why another was passed over is kept, for `refsim doctor`.
+A library must load and know the target; no header may be missing. Library and headers must belong to one release, or a
+file that includes all headers must compile. The reason for each rejected part is kept for `refsim doctor`.
 """
 
 import os
@@ -20,7 +20,7 @@ from refsim.errors import RefsimError
 INSTALL = "pip install 'refsim[sim]'"
 Version = tuple[int, int]
 OLDEST: Version = (12, 0)
-"""Headers and flags of older releases than CUDA 12.0 are not what kernels here are written for."""
+"""The oldest CUDA release whose headers and flags the kernels here support."""
 HEADERS = (
     "cuda_runtime_api.h",
     "cuda_fp8.h",
@@ -34,15 +34,15 @@ HEADERS = (
     "cuda/pipeline",
     "nv/target",
 )
-"""Headers that kernels include or that those include: folders without one of them are not complete."""
+"""Headers that kernels include, directly or indirectly: folders without one of them are incomplete."""
 _TRIED = "".join(f"#include <{name}>\n" for name in HEADERS if name not in ("cuda_runtime_api.h", "crt/mma.h"))
 
 
 @dataclass(frozen=True)
 class Part:
-    """NVRTC or the headers as one place has them; `lacks` says why they do not work, and is empty where they do.
+    """NVRTC or the headers of one place; `lacks` says why they do not work, and is empty if they do.
 
-    `origin` is "nvidia-cuda-nvrtc 13.0.88" or "toolkit of CUDA_HOME, 12.9"; `paths` the library, or the folders.
+    `origin` is "nvidia-cuda-nvrtc 13.0.88" or "toolkit of CUDA_HOME, 12.9"; `paths` holds the library, or the folders.
     """
 
     kind: str
@@ -54,9 +54,9 @@ class Part:
 
 @dataclass(frozen=True)
 class Toolchain:
-    """NVRTC with CUDA's headers: what compiled texts depend on (`versions`), the library, the include folders.
+    """NVRTC with CUDA's headers: the identity of their files (`versions`), the include folders, the library.
 
-    `origin` is where they are from, in one line if they are from one place.
+    `origin` is the place they come from, or both places.
     """
 
     versions: tuple[str, ...]
@@ -67,20 +67,22 @@ class Toolchain:
 
 @dataclass(frozen=True)
 class Search:
-    """What was found: the toolchain, or None, and every part that was looked at, in order."""
+    """The result of a search: the toolchain or None, and every part that was examined, in order."""
 
     toolchain: Toolchain | None
     parts: tuple[Part, ...]
 
 
 def find_toolchain(number: int = 0) -> Toolchain | None:
-    """The first NVRTC and headers that work together and compile for an architecture (90), or for any; None without."""
+    """Return the first NVRTC and headers that work together and compile for an architecture (90; 0: any); None
+    without."""
     return search(number).toolchain
 
 
 @lru_cache(maxsize=8)
 def search(number: int = 0) -> Search:
-    """Looks from place to place until a library and headers of one release are found; else pairs of two are tried."""
+    """Search the places in order for a library and headers of one release; if there are none, try pairs of two
+    releases."""
     found: list[Part] = []
     for place in places():
         new = [part for part in (_nvrtc(place, number), _headers(place)) if part is not None]
@@ -104,13 +106,13 @@ def search(number: int = 0) -> Search:
 
 
 def _pairs(found: Sequence[Part]) -> Iterator[tuple[Part, Part]]:
-    """Libraries with headers, all of which work alone, in the order of their places."""
+    """Return pairs of libraries and headers, each of which works alone, in the order of their places."""
     working = [[part for part in found if part.kind == kind and not part.lacks] for kind in ("NVRTC", "headers")]
     return ((library, headers) for library, headers in product(*working))
 
 
 def find_nvcc() -> str | None:
-    """The nvcc on PATH, else that of a toolkit."""
+    """Return the nvcc on PATH, else the nvcc of a toolkit."""
     in_places = (str(program) for place in places() for program in place.programs("nvcc"))
     return shutil.which("nvcc") or next(in_places, None)
 
@@ -119,7 +121,8 @@ def find_nvcc() -> str | None:
 
 
 def _nvrtc(place: Place, number: int) -> Part | None:
-    """The library of a place; None where it has none."""
+    """Return the library of a place, which must compile for architecture `number` (0: any); None if the place has
+    none."""
     lacks, path, release = "", "", (0, 0)
     for library in place.libraries():
         path = str(library)
@@ -137,7 +140,7 @@ def _nvrtc(place: Place, number: int) -> Part | None:
 
 
 def _headers(place: Place) -> Part | None:
-    """The headers of a place; None where it has not even those of the runtime."""
+    """Return the headers of a place; None if it lacks even the runtime's header."""
     folders = place.include()
     runtime = next((file for folder in folders if (file := folder / "cuda_runtime_api.h").is_file()), None)
     if runtime is None:
@@ -161,7 +164,7 @@ def _dotted(release: Version) -> str:
 
 
 def _first_words(problem: Exception) -> str:
-    """Of a loader's reason what comes after the path."""
+    """Return the part of a loader's message after the path."""
     return str(problem).rpartition(": ")[2][:80] or type(problem).__name__
 
 
@@ -169,7 +172,7 @@ def _first_words(problem: Exception) -> str:
 
 
 def _fails(library: Part, headers: Part) -> str:
-    """Why NVRTC does not compile headers of another release; empty where it does."""
+    """Return why NVRTC does not compile headers of another release; empty if it does."""
     options = ["--std=c++17", "--gpu-architecture=compute_80", *(f"--include-path={path}" for path in headers.paths)]
     try:
         opened(library.paths[0]).compile(_TRIED, "headers.cu", {}, options)
@@ -183,7 +186,8 @@ def _fails(library: Part, headers: Part) -> str:
 
 
 def _joined(library: Part, headers: Part) -> Toolchain:
-    """Wheels are known by their versions; of other places the files are part of what a text depends on."""
+    """Return the toolchain of a library and headers. Wheels are identified by version, other files by path, size and
+    time."""
     identity = [f"{library.origin} {library.release}", headers.origin]
     if not library.origin.startswith(NVRTC_WHEELS):
         identity += [f"{path} {Path(path).stat().st_size} {Path(path).stat().st_mtime_ns}" for path in library.paths]

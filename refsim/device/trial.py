@@ -1,4 +1,4 @@
-"""One kernel through every tool that a verdict needs: compiled, assembled, run, its bits compared."""
+"""One kernel through every tool that a verdict needs: compile it, assemble it, run it, compare its bits."""
 
 from dataclasses import dataclass
 
@@ -19,7 +19,7 @@ _CODES = {OK: 0, MISSING: 0, FAILS: Kind.INCONCLUSIVE.value, WRONG_BITS: Kind.FA
 
 @dataclass(frozen=True)
 class TrialStep:
-    """A step of the trial: `by` says which tool did it, or why it failed; `brought` where that tool is from."""
+    """A step of the trial: `by` is the tool that did it, or why it failed; `brought` the origin of the tool."""
 
     name: str
     state: str
@@ -28,12 +28,13 @@ class TrialStep:
 
     @property
     def exit_code(self) -> int:
-        """0 if it went well or a tool is not installed, 5 if a tool that is here fails, 1 if bits differ."""
+        """Return 0 for success or a tool that is not installed, 5 for an installed tool that fails, 1 for differing
+        bits."""
         return _CODES[self.state]
 
 
 def tried(device: Device) -> list[TrialStep]:
-    """The steps for the target of a device; the trial ends where there is nothing left to run."""
+    """Return the steps for the target of a device; the trial ends if compilation fails."""
     try:
         made = compile_ptx(bundled("gpu/probes/doctor.cu"), device.target)
     except RefsimError as error:
@@ -51,7 +52,10 @@ def _assembled(made: CompiledPtx) -> TrialStep:
 
 
 def _run(device: Device) -> TrialStep:
-    """Floats of both signs from 2^-20 to 2^11 against the model: subnormal, rounded and saturated codes are among them."""
+    """Run the kernel on floats from 2^-20 to 2^11 of both signs and compare with the model.
+
+    Subnormal, rounded and saturated codes are among the outputs.
+    """
     values = (np.random.default_rng(1).uniform(-1, 1, _COUNT) * 2.0 ** np.arange(-20, 12).repeat(_COUNT // 32)).astype(
         "f4"
     )

@@ -1,4 +1,4 @@
-"""A CUDA source with every header of the user's that it includes: what is compiled, and what its hash covers."""
+"""A CUDA source with every header of the user that it includes: the compiler's input, and what its hash covers."""
 
 import os
 import re
@@ -13,14 +13,17 @@ from refsim.kernel_code import KernelCode
 
 MAX_SOURCE = 16 << 20  # characters of one file of a kernel
 TEXT_NAME = "source.cu"
-"""How a CUDA text without a file is called in errors and line numbers."""
+"""The name of a CUDA text without a file in errors and line numbers."""
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*(?:"([^"\n]+)"|<([^>\n]+)>|([A-Za-z_]\w*))', re.MULTILINE)
 
 
 @dataclass(frozen=True)
 class Unit:
-    """A source and its headers. Those from beside it go to the compiler by the names under which they are included
-    (`headers`); those of the `include` folders are read there by the compiler itself, and `found` is the hash of each."""
+    """A source and its headers.
+
+    `headers`: headers in the source's folder, as (name in the #include, text); refsim passes them to the compiler.
+    `include`: folders whose headers the compiler reads itself; `found` holds (name, hash) of each.
+    """
 
     name: str
     text: str
@@ -30,14 +33,16 @@ class Unit:
 
     @property
     def sha256(self) -> str:
+        """Return the hash of the source and all its headers."""
         of_folders = [part for header in self.found for part in header]
         return cache.digest(self.name, self.text, *(part for header in self.headers for part in header), *of_folders)
 
 
 def read_unit(code: KernelCode, folders: Sequence[Path] = ()) -> Unit:
-    """The unit of a CUDA file or text; `folders` are those of its `include` and of its project.
+    """Return the unit of a CUDA file or text; `folders` are the folders of its `include` and of its project.
 
-    A file under two names would be two files to a compiler, `#pragma once` or not: the second name includes the first.
+    A file under two names would be two files for a compiler, even with `#pragma once`: the second name includes the
+    first.
     """
     for folder in folders:
         if not os.path.isdir(folder):
@@ -56,12 +61,13 @@ def read_unit(code: KernelCode, folders: Sequence[Path] = ()) -> Unit:
 
 
 def included(text: str) -> Iterator[tuple[str, bool]]:
-    """The names that a text includes, and whether in quotes; "" for a name that a macro gives."""
+    """Yield (name, is in quotes) of each header that a text includes; the name is "" if a macro gives it."""
     for match in _INCLUDE.finditer(text):
         yield match[1] or match[2] or "", match[1] is not None
 
 
 def _beside(source: Path, text: str) -> dict[str, str]:
+    """Return the text of each header in quotes that lies in its includer's folder, by the name in the #include."""
     files: dict[str, Path] = {}
     headers: dict[str, str] = {}
     pending = [(text, source.parent)]
@@ -69,7 +75,7 @@ def _beside(source: Path, text: str) -> dict[str, str]:
         including, directory = pending.pop()
         for name in (name for name, quoted in included(including) if quoted):
             if not os.path.isfile(directory / name):
-                continue  # a header of CUDA or of a folder, in quotes; or a name that is too long for a path
+                continue  # a header of another folder in quotes; or a name that is too long for a path
             path = (directory / name).resolve()
             content = read_source(path)
             if name not in files:
@@ -89,7 +95,8 @@ def _beside(source: Path, text: str) -> dict[str, str]:
 
 
 def _in_folders(texts: Sequence[tuple[str, Path | None]], folders: Sequence[Path]) -> dict[str, str]:
-    """Name and hash of each header that may be read from the folders, whatever #if says; all of them where a macro names one."""
+    """Return name and hash of each header in the folders that may be read, whatever #if says; of all if a macro names
+    one."""
     if not folders:
         return {}
     found: dict[Path, str] = {}
@@ -116,7 +123,7 @@ def _files(folder: Path) -> list[Path]:
 
 
 def _inside(path: Path, folders: Sequence[Path]) -> str:
-    """The path below its folder, which names no machine."""
+    """Return the path relative to its folder, which names no machine."""
     below = [
         path.relative_to(folder.resolve()).as_posix() for folder in folders if path.is_relative_to(folder.resolve())
     ]
@@ -124,8 +131,10 @@ def _inside(path: Path, folders: Sequence[Path]) -> str:
 
 
 def read_source(path: Path) -> str:
-    """A regular file that is not too large, as for readers of data. Line ends are normalised, so that a checkout on another
-    system has the same hash."""
+    """Return the text of a CUDA source with normalized line ends, so that its hash is equal on every system.
+
+    Raises RefsimError for files that are too large or that cannot be read as UTF-8.
+    """
     help = "give the path of a CUDA source in UTF-8"
     try:
         with open_for_reading(path) as reader:
