@@ -1,4 +1,4 @@
-"""What a kernel's own test suite imports; every name is loaded when it is first used."""
+"""The names that a kernel's own test suite imports; every name is loaded when it is first used."""
 
 from typing import TYPE_CHECKING
 

@@ -6,7 +6,7 @@ from refsim.compare import Mismatch, bits
 
 
 class BitsDiffer(AssertionError):  # noqa: N818 (reads as what happened)
-    """Two arrays differ; `mismatch` is the report (the pytest plugin prints it as a section of its own)."""
+    """Two arrays differ; `mismatch` is the report, which the pytest plugin prints as a separate section."""
 
     def __init__(self, mismatch: Mismatch, heading: str = "", *, after: str = "", case: Any = None) -> None:
         super().__init__("\n".join(part for part in (heading, str(mismatch), after) if part))
@@ -14,7 +14,7 @@ class BitsDiffer(AssertionError):  # noqa: N818 (reads as what happened)
 
 
 class PromiseNotKept(AssertionError):  # noqa: N818 (reads as what happened)
-    """A run shows something other than elements that differ, for which `refsim verify` would not pass the kernel either."""
+    """A run for which `refsim verify` would not pass the kernel, although no element differs."""
 
     def __init__(self, text: str, *, case: Any = None) -> None:
         super().__init__(text)
@@ -22,10 +22,10 @@ class PromiseNotKept(AssertionError):  # noqa: N818 (reads as what happened)
 
 
 def assert_bits_equal(*arguments: Any, **options: Any) -> None:
-    """Raises BitsDiffer unless `got` equals `want` bit for bit; the arguments are those of `refsim.compare.bits`.
+    """Raise BitsDiffer unless `got` equals `want` bit for bit; the arguments are the ones of `refsim.compare.bits`.
 
-    -0 differs from +0, and one NaN code from another. Raises RefsimError where shapes or dtypes do not match.
-    assert_bits_equal(np.uint8([7]), np.uint8([7]), "e4m3") is None. Source: that of `refsim.compare.bits`.
+    -0 differs from +0, and one NaN code from another. Raises RefsimError if shapes or dtypes do not match.
+    assert_bits_equal(np.uint8([7]), np.uint8([7]), "e4m3") is None. Source: see `refsim.compare.bits`.
     """
     if mismatch := bits(*arguments, **options):
         raise BitsDiffer(mismatch)

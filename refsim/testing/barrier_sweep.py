@@ -1,9 +1,8 @@
-"""Everything that orders a kernel's memory taken away or weakened in turn: what the simulator makes of the rest.
+"""Remove or weaken each statement that orders a kernel's memory, one at a time, and report which changes are caught.
 
-A kernel needs each barrier, wait, commit and fence that it has, and each acquire, release and scope of its loads, stores and
-atomics, or it should not have it. One statement at a time is taken out of the program or made weaker, and the problems that
-run it are run again on the simulated GPU, under every policy. That is caught by a fault, or by bits that differ from the
-oracle.
+A kernel should have only barriers, waits, commits and fences that it needs, and only the acquire, release and scope
+that its loads, stores and atomics need. For each change, the test cases that reach the statement run again on the
+simulated GPU, under every policy. A change is caught by a fault, or by bits that differ from the oracle.
 """
 
 import re
@@ -34,10 +33,10 @@ NO_DIFFERENCE = "every test case gives the same bits without it, under every pol
 
 @dataclass(frozen=True)
 class Removal:
-    """One statement taken away, or weakened to the opcode `instead`: `caught` says whether a run noticed, `finding` what it
-    said or why nothing was seen.
+    """One statement removed, or weakened to the opcode `instead`; `caught` says whether a run noticed the change.
 
-    `line` is that of the PTX, `location` the CUDA source line behind it.
+    `finding` is the fault or difference, or the reason why there is none. `line` is the line in the PTX, `location` the
+    line in the CUDA source.
     """
 
     entry: str
@@ -60,11 +59,12 @@ class Removal:
 
 
 def weaker(opcode: str) -> tuple[str, ...]:
-    """What orders less than an instruction and may stand in its place: weaker opcodes, and "" for nothing at all.
+    """Return the opcodes that order less than `opcode` and may replace it; "" stands for removal.
 
-    Barriers, waits and fences go. The scope of a fence and of a strong access shrinks to .cta, unless it names shared memory;
-    .acquire and .release become .relaxed, .acq_rel becomes either of them; a strong load or store becomes a weak one.
-    `ld.acquire.gpu.global.u32` has two: `ld.relaxed.gpu.global.u32` and `ld.acquire.cta.global.u32`.
+    Barriers, waits and fences are removed. The scope of a fence or strong access shrinks to .cta unless the access
+    names shared memory. .acquire and .release become .relaxed; .acq_rel becomes either of them; a strong load or store
+    becomes a weak one. `ld.acquire.gpu.global.u32` has two: `ld.relaxed.gpu.global.u32` and
+    `ld.acquire.cta.global.u32`.
     """
     if BARRIER_OPCODES.match(opcode):
         return ("",)
@@ -93,11 +93,12 @@ def sweep(
     alternatives: Callable[[str], tuple[str, ...]] = weaker,
     on_removal: Callable[[Removal], None] | None = None,
 ) -> tuple[Removal, ...]:
-    """Puts each of its `alternatives` in the place of each statement in turn, in every entry that `problems` launch.
+    """Replace each statement by each of its `alternatives` in turn, in every entry that `problems` launch; return the
+    results.
 
-    The problems run in the order given until one notices; small ones that fill several tiles should come first. What is
-    not caught was never run, or changes nothing: `finding` tells the two apart.
-    Raises RefsimError for a kernel without a file, and where the kernel fails a problem as it is.
+    The test cases run in the given order until one notices the change; small ones that fill several tiles should come
+    first. `finding` distinguishes statements that no test case runs from statements whose change makes no difference.
+    Raises RefsimError for a kernel without a file, and for a kernel that fails without any change.
     """
     if not kernel.code.label or kernel.call is not None:
         raise RefsimError("no-kernel-file", f"{kernel.name} has no file whose PTX could be changed")
@@ -115,7 +116,7 @@ def sweep(
 
 
 def only(text: str, entry: str) -> str:
-    """PTX whose other entries are blank lines, so that it is read sooner; line numbers stay."""
+    """Return PTX in which all other entries are blank lines, so that parsing is faster; line numbers do not change."""
     kept, at = [], 0
     for head in re.finditer(r"^[^\S\n]*(?:\.visible\s+|\.weak\s+)?\.entry\s+([\w$]+)", text, re.MULTILINE):
         end = _closing_brace(text, head.end())
@@ -128,7 +129,7 @@ def only(text: str, entry: str) -> str:
 
 
 def _closing_brace(text: str, start: int) -> int:
-    """Behind the brace that closes the first one from `start` on; comments and strings hold none."""
+    """Return the position after the brace that closes the first one from `start` on, ignoring comments and strings."""
     depth = 0
     for token in re.finditer(r"[{}]|//[^\n]*|/\*.*?\*/|\"[^\"\n]*\"", text[start:], re.DOTALL):
         depth += {"{": 1, "}": -1}.get(token[0], 0)
@@ -138,8 +139,11 @@ def _closing_brace(text: str, start: int) -> int:
 
 
 def without(program: ptx.Program, entry: str, statement: Statement, instead: str = "") -> ptx.Program:
-    """A program whose entry has not a statement of its, or has it with the opcode `instead`; "trap" comes without operands.
-    The text is not read again: it names lines, registers and producers, of which none changes."""
+    """Return the program without one statement of an entry, or with the opcode `instead` in its place ("trap": no
+    operands).
+
+    The text is not parsed again: lines, registers and producers do not change.
+    """
     function = program.module.functions[entry]
     at = next(at for at, each in enumerate(function.statements) if each is statement)
     other = Statement(instead, (), None, statement.line, statement.location)
@@ -152,6 +156,7 @@ def without(program: ptx.Program, entry: str, statement: Statement, instead: str
 
 
 def _entries(kernel: Kernel, problem: Any, program: ptx.Program) -> set[str]:
+    """Return the entries that a test case launches; raise RefsimError kernel-fails if the unchanged kernel fails."""
     device = ChangedDevice(program, schedules=2)
     finding = examine(kernel, problem, device).finding
     if finding is not None:
@@ -162,6 +167,8 @@ def _entries(kernel: Kernel, problem: Any, program: ptx.Program) -> set[str]:
 def _weakened(
     kernel: Kernel, program: ptx.Program, entry: str, statement: Statement, instead: str, problems: list[Any]
 ) -> Removal:
+    """Return the result of one change: caught by the first test case that notices it, else never run or without
+    effect."""
     where = entry, statement.opcode, statement.line, str(statement.location or "no source line")
     device = ChangedDevice(without(program, entry, statement, instead))
     for problem in problems:

@@ -1,4 +1,5 @@
-"""The campaign: special values first, then generated problems, and for a failure the smallest problem that shows it."""
+"""The campaign: special values first, then generated test cases, and after a failure the smallest test case that shows
+it."""
 
 import secrets
 import time
@@ -25,14 +26,13 @@ from refsim.testing.user_code import code_fails
 from refsim.testing.verdicts import Verdict
 from refsim.testing.witnesses import Witnesses, contradicted
 
-FOLLOWED = 3  # cases of which open bits are followed to what they decide
+FOLLOWED = 3  # cases in which unspecified bits are followed to the branches and addresses they reach
 
 
 @dataclass(frozen=True)
 class SearchBudget:
-    """How much a campaign does: generated `cases`, seconds of shrinking and of looking for the mistake behind a failure, and
-    whether each run draws a new seed.
-    """
+    """The size of a campaign: generated `cases`, seconds for shrinking and for candidate causes, new seed for each run
+    or not."""
 
     name: str
     cases: int
@@ -53,7 +53,8 @@ SEARCH_BUDGETS = {
 
 @dataclass(frozen=True)
 class Progress:
-    """Where a campaign stands: `phase` is corpus, generated, shrinking or suspects; `done` of `planned` cases."""
+    """The state of a campaign: `phase` is corpus, generated, shrinking or suspects; `done` of `planned` cases have
+    run."""
 
     kernel: str
     phase: str
@@ -64,11 +65,11 @@ class Progress:
 
 
 class _Failed(Exception):  # noqa: N818 (a signal, not an error)
-    """Tells Hypothesis that the problem fails, so that it shrinks it."""
+    """Signals Hypothesis that the test case fails, so that Hypothesis shrinks it."""
 
 
 class _Stopped(BaseException):
-    """Ends the search at once: Hypothesis lets what is no Exception pass."""
+    """Ends the search at once: Hypothesis lets a BaseException pass."""
 
 
 @dataclass
@@ -104,7 +105,7 @@ class _Ledger:
         self.beside = Witnesses(self.kernel, self.device.target, self.planned)
 
     def check(self, problem: Any) -> bool:
-        """Runs one problem; False when it fails. Raises _Stopped where going on would tell nothing new."""
+        """Run one test case; return False if it fails. Raises _Stopped if further cases would add nothing."""
         now = time.monotonic()
         if self.failure and self.phase == "shrinking" and now - self.failed_at > self.profile.shrink_seconds:
             raise _Stopped
@@ -127,12 +128,12 @@ class _Ledger:
             return True
         if finding.status == verdicts.FAIL:
             if finding.is_open and finding.mismatch and self.phase != "shrinking":
-                # How far open bits are off is a question for all cases: the search for the smallest comes afterwards.
+                # Unspecified bits may differ in every case: survey all cases before the search for the smallest.
                 self.surveyed = self.surveyed or finding
                 return True
             if self.failure and finding.mismatch and not self.failure.mismatch:
-                return True  # simpler, but a fault outranks elements that differ
-            # While Hypothesis shrinks it tries only problems simpler than the last one that failed.
+                return True  # a simpler case, but a fault outranks differing elements
+            # While it shrinks, Hypothesis tries only test cases simpler than the last failing one.
             self.failed_at = self.failed_at or time.monotonic()
             self.failure = finding
             return False
@@ -143,7 +144,7 @@ class _Ledger:
         return True
 
     def _count(self, problem: Any, found: Examined) -> None:
-        """Cases that only serve to make a failure smaller do not count."""
+        """Add a case to the counts, unless it only serves to shrink a failure."""
         self.notes |= dict.fromkeys(found.notes)
         if found.seen:
             self.open_bits.note(found.seen)
@@ -163,7 +164,7 @@ class _Ledger:
             self.worst = mismatch
 
     def begin_shrinking(self) -> None:
-        """Every case has been looked at: the next search is for the smallest one that fails."""
+        """Start the search for the smallest failing case, after all cases have been surveyed."""
         self.failure, self.phase, self.failed_at = self.surveyed, "shrinking", time.monotonic()
 
     def _report(self) -> None:
@@ -183,14 +184,13 @@ def run_campaign(
     suspect_seconds: float | None = None,
     on_progress: Callable[[Progress], None] | None = None,
 ) -> Verdict:
-    """Runs a kernel on its corpus and on generated problems, and says how far it agrees with its oracle.
+    """Run a kernel on its corpus and on generated test cases, and return the verdict on its agreement with its oracle.
 
-    `device` is what `refsim.device.open` returns. Profiles quick (25 generated cases) and ci (200) draw the same
-    problems every time; night (5000) draws a new seed, which the verdict holds; `cases` and `seed` override both.
-    A failure is shrunk and, with `failures_dir`, written as a replay case. `time_limit` is in seconds, and so is
-    `suspect_seconds`: how long the mistake behind a failure is looked for, in processor time, instead of the profile's
-    10, 60 or 300; 0: not at all.
-    Raises RefsimError where the request, not the kernel, is at fault: an unknown profile, a missing package.
+    `device` is the result of `refsim.device.open`. The profiles quick (25 generated cases) and ci (200) draw equal test
+    cases every time; night (5000) draws a new seed, which the verdict contains; `cases` and `seed` override both. A
+    failure is shrunk and, with `failures_dir`, written as a replay case. `time_limit` is in seconds. `suspect_seconds`
+    limits the search for candidate causes in seconds of processor time, by default the profile's 10, 60 or 300; 0: no
+    search. Raises RefsimError if the request, not the kernel, is at fault: an unknown profile, a missing package.
     Source: defined here.
     """
     verdict, slack = run_part(
@@ -221,8 +221,9 @@ def run_part(
     suspect_seconds: float | None = None,
     on_progress: Callable[[Progress], None] | None = None,
 ) -> tuple[Verdict, Slack]:
-    """The same for a campaign or a part of one: what only the whole can show, that something was compared and could have
-    differed, is left to `completed`.
+    """Return the verdict and the slack of a campaign or of one part of it.
+
+    Checks that need the whole campaign (something was compared, and bounds could be broken) are left to `completed`.
     """
     row = checked_budget(profile, cases, seed)
     if seed is None and row.new_seed:
@@ -250,10 +251,10 @@ def run_part(
 
 
 def completed(verdict: Verdict, slack: Slack) -> Verdict:
-    """The verdict of a whole campaign, with what its bounds leave open as a note.
+    """Return the verdict of a whole campaign, with a note if its bounds allow zeros everywhere.
 
-    Raises RefsimError where it ended well and has compared nothing (`nothing-compared`), or only with bounds that no number
-    breaks (`bad-bound`).
+    Raises RefsimError if a campaign without a failure compared nothing (`nothing-compared`), or compared only with
+    infinite bounds (`bad-bound`).
     """
     ended_well = verdict.status != verdicts.FAIL
     if verdict.status == verdicts.PASS and not verdict.elements:
@@ -276,7 +277,7 @@ def completed(verdict: Verdict, slack: Slack) -> Verdict:
 
 
 def checked_budget(profile: str, cases: int | None, seed: int | None) -> SearchBudget:
-    """The row of a profile; what a campaign cannot be asked for is refused."""
+    """Return the budget of a profile; raise RefsimError for unknown profiles and for `cases` or `seed` below 0."""
     if profile not in SEARCH_BUDGETS:
         raise unknown("profile", str(profile), list(SEARCH_BUDGETS))
     for name, value in (("cases", cases), ("seed", seed)):
@@ -292,7 +293,7 @@ def _run_corpus(ledger: _Ledger) -> None:
 
 
 def _search(ledger: _Ledger, cases: int) -> None:
-    """Lets Hypothesis generate problems; after a failure of the corpus it looks for a simpler problem that fails."""
+    """Let Hypothesis generate test cases; after a failure of the corpus, search for a simpler failing test case."""
     import hypothesis
 
     def agrees(problem: Any) -> None:
@@ -337,11 +338,12 @@ def _search(ledger: _Ledger, cases: int) -> None:
     except BaseException as error:
         if ledger.crash is not None:
             raise ledger.crash from None
-        raise code_fails(kernel, "problem", error) from error  # what draws problems, and their classes
+        raise code_fails(kernel, "problem", error) from error  # the strategy of test cases, or their class
 
 
 def _inquire(ledger: _Ledger, seconds: float) -> None:
-    """Adds the mistake that explains differing bits to the failure, where one does and none that was declared did."""
+    """Search for a cause of differing bits and add it to the failure, unless a declared mistake explains the bits
+    already."""
     found = ledger.failure
     if found is None or found.mismatch is None or seconds <= 0:
         return
@@ -362,6 +364,7 @@ def _inquire(ledger: _Ledger, seconds: float) -> None:
 
 
 def _verdict(ledger: _Ledger, started: float, failures_dir: str | Path | None) -> Verdict:
+    """Return the verdict of a finished campaign; write the replay case of a failure if there is a folder for it."""
     silicon, recomputed = ledger.beside.silicon(), ledger.beside.recomputed()
     kernel, found = ledger.kernel, ledger.failure or contradicted(silicon, recomputed) or ledger.doubt
     device, problem = describe(ledger.device), found.problem if found else None

@@ -1,4 +1,4 @@
-"""A simulated GPU that runs a changed PTX text whatever code it is asked for: what edits of a kernel are tried on."""
+"""A simulated GPU that runs a changed PTX text instead of the kernel's code, to try edits of a kernel."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,12 +11,13 @@ from refsim.device.sim import LAUNCH_SECONDS, SimLauncher
 from refsim.kernel_code import KernelCode
 from refsim.ptx.text.entry_names import entry_named
 
-ORDERS = 16  # eager, lazy, and random ones until a warp comes last that has to
+ORDERS = 16  # eager, lazy, and enough random ones that each warp is likely to come last
 
 
 @dataclass
 class ChangedDevice:
-    """Runs `program` and notes which entries ran; `schedules` orders of each launch, `seconds` at most for one."""
+    """A device that runs `program` and records which entries ran, under `schedules` schedules and `seconds` a
+    launch."""
 
     program: ptx.Program
     schedules: int = ORDERS
@@ -43,12 +44,14 @@ class ChangedDevice:
 
     @contextmanager
     def loaded(self, text: str, source: str) -> Iterator[SimLauncher]:
+        """Yield a launcher for a PTX text, which is run unchanged."""
         yield SimLauncher(ptx.load(text, self.target), self.schedules)
 
     @contextmanager
     def launcher(
         self, code: KernelCode | Path | None, *, count_banks: bool = False, follow_open: bool = False
     ) -> Iterator[SimLauncher]:
+        """Yield a launcher of `program`, whatever `code` is."""
         launcher = SimLauncher(self.program, self.schedules, count_banks=count_banks, seconds=self.seconds)
         run = launcher.launch
 

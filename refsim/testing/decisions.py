@@ -1,11 +1,10 @@
-"""The one decision over what a run of a kernel showed: `verify`, `replay`, campaigns, laws and pytest all take it here.
+"""The decision about a run of a kernel, shared by `verify`, `replay`, campaigns, laws and pytest.
 
-In this order: a fault of the device is raised before anything is compared, and outranks all. Elements that differ beyond
-the promise fail, whatever arithmetic made them, in a second run over the same module as in the first.
-Bank conflicts fail where none were promised. Only then, and only where
-bits decide: elements that agree although arithmetic on their way has no fixed bits agree on this machine alone, and that is
-inconclusive; so is, a level below, that they agree by bits that nobody saw on the target's chip: those of another chip, or
-sums of which nothing is published. Where a bound decides, such arithmetic is a note.
+The rules apply in this order. A fault of the device outranks everything and is raised before outputs are compared.
+Elements that differ beyond the accuracy contract fail, in the first run and in a second run over the same module. Bank
+conflicts fail if the kernel excludes them. If bits decide, elements that agree through inexact arithmetic are
+inconclusive (`inexact`). Elements that agree through bits unverified on this target (another chip's bits, or
+unpublished sums) are inconclusive too (`assumed`, which ranks lower). If a bound decides, such arithmetic is a note.
 """
 
 import re
@@ -27,13 +26,14 @@ _STATUS_OF = {Kind.FAULT: FAIL, Kind.INCONCLUSIVE: UNSUPPORTED}
 
 @dataclass(frozen=True, repr=False)
 class Observation(FieldsCard):
-    """One run of a kernel: what it wrote, what differs beyond its promise, and what the device says about the run.
+    """One run of a kernel: its outputs, the elements that differ beyond its accuracy contract, and the device's
+    findings.
 
-    `counts` are the elements of each output, and how many of them differ beyond the promise.
-    `inexact`, `assumed` and `notes` are the launcher's findings; `conflicts` are those of its findings that the kernel
-    promises not to have. `elements` are those of the outputs; `reached` says what open bits decided, None where nobody
-    followed them; `slack` what bounds left open; `again` what a second run over the same module did otherwise, in words;
-    `opcodes` what ran.
+    `counts` holds, for each output, the number of elements and how many of them differ. `inexact`, `assumed` and
+    `notes` are the launcher's findings; `conflicts` are the bank conflicts that the kernel excludes. `elements` is the
+    number of output elements. `reached` says what unspecified bits decided, None if they were not followed. `slack` is
+    what bounds leave open; `again` describes what a second run over the same module did differently; `opcodes` are the
+    instructions that ran.
     """
 
     outputs: Outputs
@@ -51,16 +51,16 @@ class Observation(FieldsCard):
 
     @property
     def is_open(self) -> bool:
-        """Whether a chip of the target may have written other bits, as far as anybody knows."""
+        """Return whether a chip of the target may write other bits."""
         return bool(self.inexact or self.assumed)
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What one problem showed: a status other than pass, in words and, where bits differ, as a Mismatch.
+    """The result of a test case that does not pass: a status, a text and, if bits differ, a Mismatch.
 
-    That is the worst of `mismatches`, of which each output that differs has one. `is_open`: arithmetic without fixed bits had
-    a part in it.
+    `mismatch` is the worst of `mismatches`, which has one entry for each differing output. `is_open` says whether
+    arithmetic without fixed bits took part.
     """
 
     status: str
@@ -73,8 +73,8 @@ class Finding:
 
 @dataclass
 class DecisionBits:
-    """What is known of the bits that arithmetic left open, over all runs so far; `assumed` are statements whose bits are
-    those of another target's chip, or inferred."""
+    """What is known about unspecified bits after all runs so far; `assumed` are statements whose bits are unverified on
+    this target."""
 
     statements: dict[str, None] = field(default_factory=dict)
     assumed: dict[str, None] = field(default_factory=dict)
@@ -82,14 +82,15 @@ class DecisionBits:
     followed: int = 0
 
     def note(self, seen: Observation) -> None:
-        """One more run was seen."""
+        """Add the observation of one run."""
         self.statements |= dict.fromkeys(seen.inexact)
         self.assumed |= dict.fromkeys(seen.assumed)
         self.reached |= dict.fromkeys(seen.reached or ())
         self.followed += seen.reached is not None and seen.elements > 0
 
     def lines(self, kernel: Kernel) -> list[str]:
-        """The statements, what their results decided, and what may be promised of such a kernel."""
+        """Return lines of text: the statements, what their results decided, and which accuracy contract such a kernel
+        may have."""
         lines = [f"bits are open after {listed(self.statements)}"] if self.statements else []
         lines += [f"bits are assumed after {listed(self.assumed)}"] if self.assumed else []
         if not lines:
@@ -106,7 +107,7 @@ class DecisionBits:
 
 
 def decide(kernel: Kernel, seen: Observation, problem: Any) -> Finding | None:
-    """What a run says of the kernel's promise: None where it is kept."""
+    """Return the finding about a run, by the rules of this module; None if the kernel keeps its accuracy contract."""
     is_open = seen.is_open
     if seen.mismatches:
         worst = max(seen.mismatches, key=badness)
@@ -126,7 +127,8 @@ def decide(kernel: Kernel, seen: Observation, problem: Any) -> Finding | None:
 
 
 def with_open_bits(kernel: Kernel, finding: Finding | None, bits: DecisionBits) -> tuple[str, tuple[str, ...]]:
-    """The text of a finding, and notes, with what is known of open bits: part of the one or, where a bound decided, a note."""
+    """Return the text of a finding with what is known about unspecified bits, and notes about them if a bound
+    decided."""
     lines = bits.lines(kernel)
     if finding is None:
         return "", tuple(f"{line} (judged by the bound)" if not at else line for at, line in enumerate(lines))
@@ -134,15 +136,15 @@ def with_open_bits(kernel: Kernel, finding: Finding | None, bits: DecisionBits) 
 
 
 def graver(found: Finding | None, other: Finding) -> Finding:
-    """Of what two cases of a campaign leave open, the graver; the first of two that are alike."""
+    """Return the graver of two findings that are no failures; the first if both are equally grave."""
     return other if found is None or (found.status == ASSUMED and other.status != ASSUMED) else found
 
 
 def blamed(error: RefsimError, problem: Any) -> Finding:
-    """The finding of a run that ended in an error; raises the error again where the kernel is not to blame."""
+    """Return the finding of a run that ended in an error; raise the error again if the kernel is not to blame."""
     timed_out = (
         error.code == "timeout" and error.kind is not Kind.USAGE
-    )  # one in the kernel's own Python code is no verdict
+    )  # a TimeoutError in the user's Python code is not a verdict
     status = TIMEOUT if timed_out else _STATUS_OF.get(error.kind)
     if status is None:
         raise error
@@ -150,12 +152,12 @@ def blamed(error: RefsimError, problem: Any) -> Finding:
 
 
 def badness(mismatch: Mismatch) -> float:
-    """How far off the worst element is, to compare mismatches of one kernel."""
+    """Return the distance of the worst element, to compare mismatches of one kernel."""
     return mismatch.worst.distance if mismatch.worst is not None else 0.0
 
 
 def listed(texts: Iterable[str]) -> str:
-    """The first few, and how many more; texts that name the same of several PTX lines, as an unrolled loop has them, once."""
+    """Return the first few texts and the number of the rest; texts that differ only in the PTX line are merged."""
     alike: dict[str, list[str]] = {}
     for text in texts:
         lines = alike.setdefault(PTX_LINE.sub("PTX line", text, count=1), [])
@@ -166,7 +168,7 @@ def listed(texts: Iterable[str]) -> str:
 
 
 def _of_lines(text: str, lines: list[str]) -> str:
-    """A text with the PTX lines that it was said of: 7, 9, 12, 15 and 8 more."""
+    """Return a text with all its PTX lines: 7, 9, 12, 15 and 8 more."""
     if not lines:
         return text
     more = f" and {len(lines) - LISTED} more" if len(lines) > LISTED else ""

@@ -1,7 +1,7 @@
-"""What a campaign draws depends on the campaign alone, and not on which modules happen to be loaded.
+"""Make the draws of a campaign independent of the modules that are loaded.
 
-Since 6.131 Hypothesis also draws numbers that it reads in the source of every module loaded so far. That would make the
-problems of one seed others in each process. A campaign has those of its kernel's own file, and no others.
+Since 6.131 Hypothesis also draws numbers that it finds in the source of every loaded module, so that one seed gives
+other test cases in each process. A campaign uses only the numbers in its kernel's own file.
 """
 
 import sys
@@ -14,10 +14,9 @@ from refsim.kernels import Kernel
 
 @contextmanager
 def drawn_from(kernel: Kernel) -> Iterator[None]:
-    """Within it Hypothesis knows the numbers that stand where a kernel is declared; elsewhere those of everything loaded.
+    """Restrict Hypothesis, inside the block, to the constants in the modules where a kernel is declared.
 
-    The names are Hypothesis's own and private: a version without them draws none of its numbers from modules, or is left
-    as it is.
+    The names are private to Hypothesis: without them, a version of Hypothesis is left unchanged.
     """
     try:
         from hypothesis.internal.conjecture import providers
@@ -37,6 +36,7 @@ def drawn_from(kernel: Kernel) -> Iterator[None]:
 
 
 def _constants(providers: Any, kernel: Kernel) -> Any:
+    """Return the constants in the modules of a kernel's recipe and `run`, in Hypothesis's own container."""
     sets, order = providers.SortedSet, providers.float_to_int
     own = providers.Constants(integers=sets(), floats=sets(key=order), bytes=sets(), strings=sets())
     names = dict.fromkeys((kernel.recipe.__module__, getattr(kernel.run, "__module__", "")))

@@ -1,4 +1,4 @@
-"""The source lines that a finding names, read where they stand: a few lines with the one in question marked."""
+"""The source lines that a finding names: a few lines of the file with that line marked."""
 
 import re
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ from refsim.testing.verdicts import Verdict
 
 AROUND = 2
 MOST = 2
-"""How many places of one finding are shown: the two accesses of a race."""
+"""The number of places shown for one finding: the two accesses of a race."""
 _CODE_LINE = re.compile(r"([\w.+-]+\.(?:cu|cuh|h|hh|hpp|hxx|inl|inc|c|cc|cpp|cxx|py)):(\d{1,7})\b")
 _REFUSED_LINE = re.compile(r"([\w.+-]+\.\w+)\((\d{1,7})\): (?:catastrophic |fatal )?error\b")
 _PTX_LINE = re.compile(r"\bPTX line (\d{1,7})\b")
@@ -23,7 +23,7 @@ _PTX_LINE = re.compile(r"\bPTX line (\d{1,7})\b")
 
 @dataclass(frozen=True)
 class _Place:
-    """A line of a text; `file` is where that text can be opened, None where it was made in memory."""
+    """A line of a text; `file` is the file that contains it, None for a text in memory."""
 
     name: str
     lines: tuple[str, ...]
@@ -33,10 +33,10 @@ class _Place:
 
 
 def excerpts(verdict: Verdict, kernel: Kernel) -> tuple[Excerpt, ...]:
-    """The places that a verdict's finding names, the one to look at first in front; none where no source can be read.
+    """Return the places that a verdict's finding names, the most important first; none if no source can be read.
 
-    Of a fault that is where it happened, of differing bits the statement that a suspect accuses, else the one that wrote the
-    first element. Of kernels in PTX without lines of CUDA it is the line of the PTX.
+    The first place is where a fault happened. For differing bits it is the statement of a candidate cause, else the
+    statement that wrote the first element. For PTX without CUDA lines it is the line of the PTX.
     """
     shown: list[Excerpt] = []
     for place in _places(verdict.finding, kernel):
@@ -51,7 +51,8 @@ def excerpts(verdict: Verdict, kernel: Kernel) -> tuple[Excerpt, ...]:
 
 
 def place_of(error: RefsimError, kernel: Kernel) -> tuple[str, int] | None:
-    """The file and the line that an error of a kernel names: the first that its compiler refused, else what it was told of."""
+    """Return (file, line) of an error of a kernel: the first line that the compiler refused, else the first line it
+    names."""
     if error.place is not None:
         return error.place
     said = f"{error.where}\n{error.what}"
@@ -63,6 +64,7 @@ def place_of(error: RefsimError, kernel: Kernel) -> tuple[str, int] | None:
 
 
 def _places(finding: str, kernel: Kernel) -> Iterator[_Place]:
+    """Yield the places that a finding names, in the kernel's sources, its declaring file, or else its PTX."""
     named = dict.fromkeys(
         (match[1], int(match[2])) for line in _by_weight(finding) for match in _CODE_LINE.finditer(line)
     )
@@ -92,13 +94,13 @@ def _places(finding: str, kernel: Kernel) -> Iterator[_Place]:
 
 
 def _by_weight(finding: str) -> list[str]:
-    """The lines of a finding: where it happened, then what is suspected, then the rest as it stands."""
+    """Return the lines of a finding: the place of a fault, then candidate causes, then the rest in order."""
     weights = {"at:": 0, "likely": 1}
     return sorted(finding.splitlines(), key=lambda line: weights.get(next(iter(line.split()), ""), 2))
 
 
 def _in_files(files: list[Path], line: int) -> _Place | None:
-    """The line of the one file that has the name; of two of one name nobody can tell which it is."""
+    """Return the line in the only file with this name; None if several files have it."""
     if len(files) != 1:
         return None
     with suppress(RefsimError, OSError):
@@ -109,7 +111,8 @@ def _in_files(files: list[Path], line: int) -> _Place | None:
 
 
 def _in_text(kernel: Kernel, text: str, name: str, line: int) -> _Place | None:
-    """A line of a text in memory, and where the file that declares the kernel spells it, if it does so word for word."""
+    """Return a line of a text in memory, and its place in the declaring file if that file contains the text
+    verbatim."""
     lines = tuple(text.replace("\r\n", "\n").split("\n"))
     if not 1 <= line <= len(lines):
         return None

@@ -1,4 +1,5 @@
-"""Why a kernel's outputs differ from its oracle's on one problem: its own suspects, the outputs alone, then its code."""
+"""The reason why a kernel's outputs differ on one test case: declared mistakes, then the outputs alone, then its
+code."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -23,7 +24,7 @@ from refsim.testing.suspects.suspicion import OutOfTimeError, Suspicion
 
 DECLARED = "a mistake that the kernel declares"
 CALLED_OTHERWISE = {"infinity": Family.SATURATION, "NaN": Family.NAN, "off": Family.SHIFTED}
-"""Suspects that are called otherwise than the family, by their first word."""
+"""The family of a candidate cause by the first word of its name, where the two names differ."""
 LEAST_OF_A_FACTOR = 64
 Report = Callable[[str, int, int], None]
 
@@ -31,14 +32,15 @@ Report = Callable[[str, int, int], None]
 def explain_problem(
     kernel: Kernel, problem: Any, device: Device, *, seconds: float = 10.0, on_progress: Report | None = None
 ) -> dict[str, DiffExplanation]:
-    """Explain what makes each output of a kernel differ from its oracle on one problem; the keys are the names of the outputs.
+    """Explain why each output of a kernel differs from its oracle on one test case; the keys are the names of the
+    outputs.
 
-    refsim tries the mistakes that the kernel declares (`suspects=`), then causes that the outputs show alone, then the candidate
-    causes of docs/when-it-fails.md. For these the kernel runs on the simulated GPU with other inputs, edits of its code and other
-    problems. `seconds` of processor time for all of it. A cause is named only if it explains every bit; an edit of the code must
-    explain every bit of all problems tried. An output without differences has the outcome "equal".
-    Raises RefsimError if the run ends in a fault.
-    Source: defined here; docs/when-it-fails.md lists the edits.
+    refsim tries the mistakes that the kernel declares (`suspects=`), then causes that the outputs show alone, then the
+    candidate causes of docs/when-it-fails.md. For these the kernel runs on the simulated GPU with other inputs, edits
+    of its code and other test cases. `seconds` limits the processor time of all of it. A cause is named only if it
+    explains every bit; an edit of the code must explain every bit of all test cases tried. An output without
+    differences has the outcome "equal". Raises RefsimError if the run ends in a fault. Source: defined here;
+    docs/when-it-fails.md lists the edits.
     """
     deadline = time.process_time() + seconds
     diet = Diet(kernel, device)
@@ -71,7 +73,7 @@ def explain_problem(
 
 
 def _of_one_nan(codes: Codes, format: Format) -> Codes:
-    """Every NaN the same one, where the promise leaves open which it is."""
+    """Return the codes with every NaN replaced by one code, for contracts that allow any NaN payload."""
     values = np.asarray(decode(codes, format))
     is_nan = np.isnan(values)
     return (
@@ -82,7 +84,8 @@ def _of_one_nan(codes: Codes, format: Format) -> Codes:
 
 
 def leave_out_chance(found: dict[str, DiffExplanation]) -> None:
-    """A factor of a few elements is left out where another output stays open: as the largest of other values it may be chance."""
+    """Withdraw scale rules that explain fewer than 64 elements while another output is unexplained: they may fit by
+    chance."""
     if all(each.outcome is not DiffOutcome.UNEXPLAINED for each in found.values()):
         return
     for name, each in found.items():
@@ -92,7 +95,7 @@ def leave_out_chance(found: dict[str, DiffExplanation]) -> None:
 
 
 def _declared(kernel: Kernel, problem: Any, device: Device, name: str, got: Codes, count: int) -> tuple[Named, ...]:
-    """The kernel's own suspects that write these very bits."""
+    """Return the kernel's declared mistakes that write exactly these bits."""
     fitting = []
     for says, suspect in kernel.suspects.items():
         wrote: Outputs = suspect(*kernel.asked(problem, device.target))
@@ -107,7 +110,8 @@ def _declared(kernel: Kernel, problem: Any, device: Device, name: str, got: Code
 def _of_code(
     kernel: Kernel, device: Device, problem: Any, seconds: float, found: Mapping[str, DiffExplanation]
 ) -> dict[str, DiffExplanation]:
-    """The one suspect that explains all problems tried, for every output that is open; none where there is none."""
+    """Return, for every unexplained output, the candidate causes in the code that explain all test cases tried; maybe
+    none."""
     untried = 0
     suspicions: tuple[Suspicion, ...] = ()
     try:

@@ -1,8 +1,8 @@
-"""What tensors and matrices of a recipe hold: a name, a generator, and the codes or values drawn from it.
+"""The contents of tensors and matrices of a recipe: a name, a generator, and the codes or values drawn from it.
 
-Saved cases are a fill's name and a seed, so a fill never draws otherwise: what is new is a new name. Operands for sums of
-products are drawn in `refsim.reference.operands`, those that a GPU was recorded with in `refsim.silicon.tensor_classes`;
-the landmarks of a format, at which arithmetic breaks, are said once for all three, by `special_codes`.
+A saved case holds a fill's name and a seed, so a fill must never change: new contents need a new name. Operands for
+sums of products are drawn in `refsim.reference.operands`, operands of recorded GPU runs in
+`refsim.silicon.tensor_classes`. All three take the special values of a format from `special_codes`.
 """
 
 from collections.abc import Callable
@@ -15,13 +15,13 @@ from refsim.conversions import decode, encode
 from refsim.formats import Format
 from refsim.reference.operands import special_codes
 
-# Fills: (generator, n, row, target) -> codes.
+# Fills: (generator, n, format entry, target entry) -> codes, shape (n,).
 
 Fill = Callable[[np.random.Generator, int, Format, Format], NDArray[Any]]
 
 
 def _finite(values: NDArray[Any], row: Format) -> NDArray[Any]:
-    """The codes of values; what lies beyond the largest becomes it: infinities have a fill of their own."""
+    """Return the codes of values, saturated at the largest value: infinities have their own fill."""
     return encode(values, row, overflow="saturate")
 
 
@@ -63,9 +63,9 @@ def _specials(generator: np.random.Generator, n: int, row: Format, target: Forma
 
 
 def _ties(generator: np.random.Generator, n: int, row: Format, target: Format) -> NDArray[Any]:
-    """Midpoints of the target and their two neighbours, times a power of two; element 0 is the target's maximum.
+    """Return midpoints of the target and their two neighbors, times a power of two; element 0 is the target's maximum.
 
-    With that maximum as amax the scale is the inverse power of two, so the scaled values are exact ties again.
+    With this maximum as amax, the scale is the inverse power of two, so that the scaled values are exact ties again.
     """
     largest_shift = min(4, int(np.floor(np.log2(row.max_value / target.max_value))))
     shift = 2.0 ** int(generator.integers(min(-4, largest_shift), largest_shift + 1))
@@ -80,7 +80,8 @@ def _ties(generator: np.random.Generator, n: int, row: Format, target: Format) -
 
 
 def _near_overflow(generator: np.random.Generator, n: int, row: Format, target: Format) -> NDArray[Any]:
-    """Half the elements around the largest value of the target, half around the largest value of the format."""
+    """Return elements around the largest value of the target, in half of the draws mixed with the largest of the
+    format."""
     around_target = _finite(target.max_value * generator.uniform(0.9, 1.3, n), row).astype(np.int64)
     around_own = (row.max_code >> row.padding_bits) - generator.integers(0, 4, n) << row.padding_bits
     own = generator.integers(0, 2, n) if generator.integers(0, 2) else np.zeros(n, np.int64)
@@ -101,25 +102,26 @@ FILLS: dict[str, Fill] = {
 }
 
 
-# Fills of rows: (generator, rows, columns) -> values.
+# Fills of matrices: (generator, rows, columns) -> values, shape (rows, columns).
 
 RowFill = Callable[[np.random.Generator, int, int], NDArray[np.float64]]
 
 
 def _narrow(generator: np.random.Generator, rows: int, columns: int) -> NDArray[Any]:
-    """Values of one binade and both signs: sums round at every step, and cancel."""
+    """Return values of one binade and both signs: sums round at every step, and cancel."""
     return np.asarray(generator.uniform(1, 2, (rows, columns)) * generator.choice([-1.0, 1.0], (rows, columns)))
 
 
 def _one_hot_rows(generator: np.random.Generator, rows: int, columns: int) -> NDArray[Any]:
-    """A single one in each row: a product picks columns, so that a misplaced one shows."""
+    """Return a single one in each row: a product then picks columns, so that a misplaced column is visible."""
     values = np.zeros((rows, columns))
     values[np.arange(rows), generator.integers(columns, size=rows)] = 1.0
     return values
 
 
 def _distinct(generator: np.random.Generator, rows: int, columns: int) -> NDArray[Any]:
-    """Each of 512 neighbours another number from 1 to 15.9: a scale of another group shows."""
+    """Return a different number from 1 to 15.9 for each of 512 neighbors, so that a scale of another group is
+    visible."""
     place = np.arange(rows * columns).reshape(rows, columns) + generator.integers(512)
     return np.asarray((1 + place % 128 / 128) * 2.0 ** (place // 128 % 4))
 

@@ -1,4 +1,4 @@
-"""What campaigns of the running test have shown, for the report of pytest: they tell it here, and each test begins anew."""
+"""The verdicts of campaigns in the running test, for pytest's report; each test starts with an empty list."""
 
 from typing import Any
 
@@ -7,11 +7,11 @@ verdicts: list[Any] = []
 
 
 def tell(verdict: Any) -> None:
-    """A campaign ended with this verdict; of many the latest are kept."""
+    """Record the verdict of a finished campaign; only the latest are kept."""
     verdicts.append(verdict)
     del verdicts[:-MOST]
 
 
 def forget() -> None:
-    """A test begins: what others showed is not its own."""
+    """Delete the recorded verdicts at the start of a test."""
     verdicts.clear()

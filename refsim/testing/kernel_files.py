@@ -1,4 +1,4 @@
-"""Kernel declarations by path: the files that pyproject.toml names, else the kernels that travel with refsim."""
+"""Kernel declarations by path: the files that pyproject.toml names, else the kernels bundled with refsim."""
 
 import hashlib
 import importlib.util
@@ -21,12 +21,11 @@ MAX_KERNEL_BYTES = 16 << 20
 
 
 def find_kernels(paths: Iterable[str | Path] | None = None) -> tuple[Kernel, ...]:
-    """The kernels that Python files declare as `KERNELS`; the files run, so they must be trusted.
+    """Return the kernels that Python files declare as `KERNELS`; the files are executed, so they must be trusted.
 
-    Without `paths`: `[tool.refsim] kernels` of the pyproject.toml here, else the bundled files. Each kernel
-    knows its file (`declared_in`). Raises RefsimError for files that cannot be read or declare no kernels, and for
-    two kernels of one name.
-    Source: defined here.
+    Without `paths`: `[tool.refsim] kernels` of the pyproject.toml in the working directory, else the bundled files.
+    Each kernel knows its file (`declared_in`). Raises RefsimError for files that cannot be read or declare no kernels,
+    and for two kernels of one name. Source: defined here.
     """
     files = [Path(path) for path in paths] if paths is not None else kernel_paths()
     kernels = tuple(kernel for file in files for kernel in _declared(file))
@@ -38,7 +37,7 @@ def find_kernels(paths: Iterable[str | Path] | None = None) -> tuple[Kernel, ...
 
 
 def kernel_named(name: str, paths: Iterable[str | Path] | None = None) -> Kernel:
-    """The kernel of that name; an unknown one is an error with the nearest names.
+    """Return the kernel called `name`; the error for an unknown name lists the nearest names.
 
     kernel_named("linear").name is "linear". Raises RefsimError `unknown-kernel`. Source: defined here.
     """
@@ -49,19 +48,19 @@ def kernel_named(name: str, paths: Iterable[str | Path] | None = None) -> Kernel
 
 
 def kernel_paths(folder: Path | None = None) -> list[Path]:
-    """The kernel files of a folder's pyproject.toml (default: the working directory), else the bundled ones."""
+    """Return the kernel files of a folder's pyproject.toml (default: the working directory), else the bundled ones."""
     project = (folder or Path.cwd()) / "pyproject.toml"
     listed = paths_of(project, "kernels") if os.path.lexists(project) else []
     return listed or bundled_kernel_files()
 
 
 def bundled_kernel_files() -> list[Path]:
-    """The kernel files that travel with refsim."""
+    """Return the kernel files bundled with refsim."""
     return sorted(bundled_kernels().parent.glob("*bindings.py"))
 
 
 def project_folder(folder: Path) -> Path | None:
-    """The nearest folder, this one or above it, that has a pyproject.toml or a .git."""
+    """Return the nearest folder, this one or above it, that has a pyproject.toml or a .git; None without one."""
     marks = ("pyproject.toml", ".git")
     return next(
         (each for each in (folder, *folder.parents) if any(os.path.lexists(each / mark) for mark in marks)), None
@@ -69,12 +68,12 @@ def project_folder(folder: Path) -> Path | None:
 
 
 def bundled_kernels(name: str = "bindings.py") -> Path:
-    """A kernel file of gpu/: inside the installed package, else in the checkout that refsim was imported from."""
+    """Return a kernel file of gpu/, in the installed package or in the checkout that refsim was imported from."""
     return bundled(f"gpu/{name}")
 
 
 def load_kernel_file(path: str | Path) -> ModuleType:
-    """The module of a kernel file, run once per version of the file. Raises RefsimError where that fails."""
+    """Return the module of a kernel file, executed once per version of the file; raise RefsimError if that fails."""
     file = checked_path(path)
     try:
         read_whole(file, MAX_KERNEL_BYTES, "a kernel file")
@@ -85,12 +84,12 @@ def load_kernel_file(path: str | Path) -> ModuleType:
 
 
 def imported_files(since: Collection[str]) -> tuple[Path, ...]:
-    """The Python files of the user's modules that were imported while others than `since` (names of modules) were not."""
+    """Return the Python files of the user's modules that were imported after the modules in `since` (names)."""
     return tuple(Path(file) for _, file in _own_modules(since))
 
 
 def forget_modules(since: Collection[str]) -> None:
-    """Kernel files, and the user's modules that they imported, are read anew by whoever asks for them next."""
+    """Unload kernel files and the user's modules imported after `since`, so that the next import reads them again."""
     for name, _ in _own_modules(since):
         del sys.modules[name]
     _module.cache_clear()
@@ -98,6 +97,7 @@ def forget_modules(since: Collection[str]) -> None:
 
 
 def _own_modules(since: Collection[str]) -> list[tuple[str, str]]:
+    """Return (name, file) of the user's modules that are not in `since`."""
     fresh = [
         (name, getattr(module, "__file__", None)) for name, module in list(sys.modules.items()) if name not in since
     ]
@@ -110,6 +110,8 @@ def _own_modules(since: Collection[str]) -> list[tuple[str, str]]:
 
 
 def _declared(file: Path) -> tuple[Kernel, ...]:
+    """Return the kernels that a file declares, each with its file; raise RefsimError no-kernels for a file without
+    any."""
     kernels = getattr(load_kernel_file(file), "KERNELS", None)
     if not isinstance(kernels, (tuple, list)) or not kernels or not all(isinstance(k, Kernel) for k in kernels):
         raise RefsimError("no-kernels", "a kernel file ends in KERNELS = (Kernel(...), ...)", where=str(file))
@@ -118,19 +120,20 @@ def _declared(file: Path) -> tuple[Kernel, ...]:
 
 @lru_cache(maxsize=64)
 def _module(file: Path, modified_ns: int) -> ModuleType:
+    """Return the executed module of a file; raise RefsimError with the line if the file raises."""
     name = f"refsim_kernels_{hashlib.sha256(f'{file}:{modified_ns}'.encode()).hexdigest()[:12]}"
     specification = importlib.util.spec_from_file_location(name, file)
     if specification is None or specification.loader is None:
         raise RefsimError("no-kernel-file", f"{file} is not a Python file", kind=Kind.UNREADABLE)
     module = importlib.util.module_from_spec(specification)
-    sys.modules[name] = module  # a recipe's type hints are looked up there
+    sys.modules[name] = module  # type hints of recipes are resolved there
     try:
         specification.loader.exec_module(module)
     except RefsimError:
         raise
     except KeyboardInterrupt:
         raise
-    except BaseException as error:  # sys.exit() as well: a file that ends the program verifies nothing
+    except BaseException as error:  # also sys.exit(): a file that ends the program verifies nothing
         what = f"the file raised {type(error).__name__}: {error}"
         help = ""
         if isinstance(error, ModuleNotFoundError):

@@ -1,4 +1,5 @@
-"""The laws a kernel obeys on every problem: it agrees with its oracle, repeats itself, leaves its inputs alone."""
+"""The laws of a kernel for every test case: it agrees with its oracle, is deterministic, and leaves inputs
+unchanged."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -42,10 +43,10 @@ def __dir__() -> list[str]:
 
 @dataclass(repr=False)
 class _WatchedLauncher(Card):
-    """Passes everything on to `inner`, and remembers what was uploaded as read-only and where every buffer lies.
+    """Forwards everything to `inner`, and records read-only uploads and all buffers.
 
-    It also remembers the first fault, so that a `run` that catches it does not hide it, and whether anything was launched.
-    `suffix` tells the buffers of a second run from those of the first.
+    It also records the first fault, so that a `run` that catches the fault does not hide it, and whether anything was
+    launched. `suffix` distinguishes the buffers of a second run.
     """
 
     inner: Launcher
@@ -65,7 +66,7 @@ class _WatchedLauncher(Card):
 
     def launch(
         self, entry: str, grid: Extents, block: Extents, args: Sequence[Any], shared_bytes: int = 0, **options: Any
-    ) -> None:  # a launcher of somebody else's need not know cluster and cooperative until they are asked for
+    ) -> None:  # other launchers need not support cluster and cooperative until they are used
         with self._noting_faults():
             self.inner.launch(entry, grid, block, args, shared_bytes, **options)
 
@@ -93,6 +94,7 @@ class _WatchedLauncher(Card):
         return self.inner.findings()
 
     def upload(self, array: NDArray[Any], *, name: str, misalign_bytes: int = 0, writable: bool = False) -> Buffer:
+        """Upload an array and record its buffer, the host array, and for a read-only upload its contents."""
         buffer = self.inner.upload(array, name=name + self.suffix, misalign_bytes=misalign_bytes, writable=writable)
         self.buffers[name] = buffer
         uploaded = np.array(array, copy=True)
@@ -103,17 +105,18 @@ class _WatchedLauncher(Card):
         return buffer
 
     def output(self, count: int, dtype: Any, *, name: str, misalign_bytes: int = 0) -> Buffer:
+        """Allocate an output and record its buffer."""
         buffer = self.inner.output(count, dtype, name=name + self.suffix, misalign_bytes=misalign_bytes)
         self.buffers[name] = buffer
         return buffer
 
 
 def observe(kernel: Kernel, problem: Any, device: Device, *, follow_open: bool = False) -> Observation:
-    """Runs a kernel once and compares every output with the oracle and every read-only input with itself.
+    """Run a kernel once; compare every output with the oracle and every read-only input with its upload.
 
-    `device` is what `refsim.device.open` returns. A fault of the device (out of bounds, a guard band written, a
-    deadlock) is raised as the RefsimError that describes it; so is what the kernel's own Python code does wrong.
-    `follow_open`: a simulated GPU also says what bits that arithmetic left open reached.
+    `device` is the result of `refsim.device.open`. A fault of the device (out of bounds, a changed guard band, a
+    deadlock) is raised as the RefsimError that describes it; errors of the kernel's own Python code are raised too.
+    With `follow_open`, a simulated GPU also reports what unspecified bits reached.
     """
     if not isinstance(problem, kernel.recipe):
         raise RefsimError("bad-recipe", f"{problem!r} is no {kernel.recipe.__name__}", where=f"kernel {kernel.name}")
@@ -170,7 +173,8 @@ def _again(
     want: Expected,
     variables: Sequence[str],
 ) -> tuple[str, ...]:
-    """What a second run over the same module does otherwise, in words: a process loads a module once and launches it often."""
+    """Return how a second run over the same module differs, as lines of text: programs load a module once and launch it
+    often."""
     left = f"second run over one module, {', '.join(variables)} as the first left it"
     watched = _WatchedLauncher(launcher, suffix=" (second run)")
     try:
@@ -192,7 +196,7 @@ def _again(
 
 
 def check_oracle_repeats(kernel: Kernel, problem: Any, seen: Observation, target: str) -> None:
-    """Raises oracle-differs where the oracle, asked again, no longer agrees with outputs that it agreed with."""
+    """Raise oracle-differs if the oracle, called again, no longer agrees with outputs that it agreed with."""
     formats = called(kernel, "outputs", kernel.output_formats, problem, problem=problem)
     want = _expected(kernel, problem, target, formats)
     for name, format in formats.items():
@@ -202,13 +206,13 @@ def check_oracle_repeats(kernel: Kernel, problem: Any, seen: Observation, target
 
 
 def _expected(kernel: Kernel, problem: Any, target: str, formats: Mapping[str, str]) -> Mapping[str, Any]:
-    """What `oracle` returned, checked."""
+    """Return the checked result of `oracle`."""
     want = called(kernel, "oracle", kernel.expected, problem, target, problem=problem)
     return checked(kernel, "oracle", want, formats)
 
 
 def _ran(kernel: Kernel, problem: Any, watched: _WatchedLauncher, formats: Mapping[str, str]) -> Outputs:
-    """What `run` returned, checked; a fault of a launch outranks whatever it made of that."""
+    """Return the checked result of `run`; a fault of a launch outranks any other error of `run`."""
     try:
         got = called(kernel, "run", kernel.run, watched, problem, problem=problem)
         if watched.fault is None:
@@ -220,14 +224,15 @@ def _ran(kernel: Kernel, problem: Any, watched: _WatchedLauncher, formats: Mappi
 
 
 def _require_launches(kernel: Kernel, problem: Any, device: Device) -> None:
-    """Of a run that wrote elements without a launch: some problem of the corpus launches, else nothing was verified at all.
+    """Raise RefsimError nothing-launched unless some test case of the corpus launches something.
 
-    A kernel may well answer an empty or a trivial problem on the host, and no launch takes a grid of 0 blocks.
+    Called for a run that wrote elements without a launch. A kernel may answer an empty or a trivial test case on the
+    host.
     """
     for other in kernel.corpus:
         with device.launcher(kernel.code) as launcher:
             watched = _WatchedLauncher(launcher)
-            with suppress(RefsimError):  # what goes wrong there is for its own case to say
+            with suppress(RefsimError):  # its own case reports this error
                 called(kernel, "run", kernel.run, watched, other, problem=other)
         if watched.has_launched:
             return
@@ -242,10 +247,11 @@ def _require_launches(kernel: Kernel, problem: Any, device: Device) -> None:
 
 
 def agrees_with_oracle(kernel: Kernel, problem: Any, device: Device) -> None:
-    """Every output equals the oracle's as far as the kernel's promise goes; else BitsDiffer.
+    """Raise BitsDiffer unless every output equals the oracle's within the kernel's accuracy contract.
 
-    The decision is that of `refsim verify` less what was written to inputs: promised bank conflicts, bits that agree but are
-    open or assumed, and a model that contradicts recorded silicon for what ran raise PromiseNotKept.
+    The decision is the one of `refsim verify` without the check of inputs. PromiseNotKept is raised for bank conflicts
+    that the kernel excludes, for bits that agree but are unspecified or unverified, and for a model that contradicts
+    recorded hardware.
     """
     seen = observe(kernel, problem, device)
     finding = decide(kernel, replace(seen, mismatches=tuple(_only(seen.mismatches, inputs=False))), problem)
@@ -263,13 +269,13 @@ def agrees_with_oracle(kernel: Kernel, problem: Any, device: Device) -> None:
 
 
 def inputs_unchanged(kernel: Kernel, problem: Any, device: Device) -> None:
-    """What was uploaded as read-only holds the same bits afterwards; else BitsDiffer."""
+    """Raise BitsDiffer unless every read-only upload is unchanged after the run."""
     changed = _only(observe(kernel, problem, device).mismatches, inputs=True)
     _demand(changed, f"{kernel.name} wrote an input: {shortened(problem)}", (kernel, problem, device))
 
 
 def deterministic(kernel: Kernel, problem: Any, device: Device) -> None:
-    """Two runs write the same bits, NaN payloads included; else BitsDiffer."""
+    """Raise BitsDiffer unless two runs write equal bits, including NaN payloads."""
     first, second = (observe(kernel, problem, device).outputs for _ in range(2))
     formats = kernel.output_formats(problem)
     pairs = [_compared(Promise.BITWISE, second[name], first[name], formats[name], name=name) for name in formats]
@@ -298,7 +304,7 @@ def _compared(
 def _judged(
     kernel: Kernel, got: NDArray[Any], want: NDArray[Any] | Bounded, format: str, name: str, owner: Owner | None
 ) -> Mismatch:
-    """An output against the oracle's, by what the kernel promises."""
+    """Return the comparison of an output with the oracle's, by the kernel's accuracy contract."""
     try:
         if isinstance(want, Bounded):
             return within_bound(got, want.value, want.bound, format or None, None, owner, name=name)
@@ -312,7 +318,8 @@ def _judged(
 def _mistaken(
     kernel: Kernel, problem: Any, target: str, want: Expected, remarks: list[str]
 ) -> dict[str, Mapping[str, NDArray[Any]]]:
-    """What each of the suspects would have written; one that goes wrong itself is remarked on and left out."""
+    """Return what a kernel with each declared mistake would have written; add a remark for a mistake that raises or
+    misfits."""
     found = {}
     for name, suspect in kernel.suspects.items():
         try:
@@ -337,7 +344,7 @@ def _shape(want: NDArray[Any] | Bounded) -> tuple[int, ...]:
 def _suspected(
     mismatch: Mismatch, got: Outputs, want: Expected, mistaken: Mapping[str, Mapping[str, NDArray[Any]]]
 ) -> Mismatch:
-    """The mismatch with the mistakes that explain it: what they give is compared with what the kernel wrote, bit for bit."""
+    """Return the mismatch with the declared mistakes whose outputs equal the kernel's, bit for bit."""
     name = mismatch.name
     right = want.get(name)
     if not mismatch or isinstance(right, Bounded) or right is None:
@@ -351,14 +358,17 @@ def _suspected(
 
 
 def _changed(launcher: Launcher, buffer: Buffer, array: NDArray[Any]) -> Mismatch:
+    """Return the comparison of a read-only upload with its buffer after the run."""
     unsigned = f"u{array.dtype.itemsize}"
     return bits(launcher.read(buffer).view(unsigned), array.reshape(-1).view(unsigned), name=f"{INPUT}{buffer.name}")
 
 
 def _owner(kernel: Kernel, problem: Any, name: str, shape: tuple[int, ...], watched: _WatchedLauncher) -> Owner | None:
-    """Who wrote an element: what the device saw, else what the kernel declares.
+    """Return a function from an element's index to its writer: the device's observation, else the kernel's `owner`,
+    else None.
 
-    The rows of an output may lie further apart in its buffer than they are long, and a byte of it may hold several codes.
+    The rows of an output may lie further apart in its buffer than they are long, and a byte of it may hold several
+    codes.
     """
     buffer, seen = watched.buffers.get(name), watched.findings().owner_of
     if seen is not None and buffer is not None and buffer.count:
@@ -372,7 +382,7 @@ def _owner(kernel: Kernel, problem: Any, name: str, shape: tuple[int, ...], watc
         flat = int(np.ravel_multi_index(index, shape))
         try:
             block, thread = called(kernel, "owner", declared, problem, name, flat, problem=problem)
-        except (RefsimError, TypeError, ValueError) as error:  # elements that differ are the greater news
+        except (RefsimError, TypeError, ValueError) as error:  # differing elements matter more than this error
             return error.what if isinstance(error, RefsimError) else f"owner of kernel {kernel.name}: {said(error)}"
         return {"block": block, "thread": thread}
 
@@ -380,7 +390,7 @@ def _owner(kernel: Kernel, problem: Any, name: str, shape: tuple[int, ...], watc
 
 
 def _in_buffer(index: tuple[int, ...], shape: tuple[int, ...], count: int) -> int:
-    """Which of the `count` elements of a buffer holds the element of an output of that shape."""
+    """Return which of the `count` elements of a buffer holds the element `index` of an output of shape `shape`."""
     total = math.prod(shape)
     if len(shape) == 2 and total <= count and count % shape[0] == 0:
         shape = (shape[0], count // shape[0])

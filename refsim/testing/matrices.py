@@ -1,4 +1,4 @@
-"""Recipes of matrices: what one holds, made again from a seed, and the extents at which tiled kernels break."""
+"""Recipes of matrices: their contents, rebuilt from a seed, and the extents at which tiled kernels break."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -29,15 +29,17 @@ def __dir__() -> list[str]:
 
 
 MATRIX_FILLS = (*FILLS, *ROW_FILLS)
-DRAWN_FILLS = tuple(name for name in MATRIX_FILLS if name not in ("ties", "near-overflow"))  # these aim at a cast
+DRAWN_FILLS = tuple(
+    name for name in MATRIX_FILLS if name not in ("ties", "near-overflow")
+)  # these two test a conversion to `target`
 
 
 @dataclass(frozen=True, repr=False)
 class Values:
-    """What a matrix holds, its shape and format apart: a fill of MATRIX_FILLS made from its seed, then patches.
+    """The contents of a matrix without its shape and format: a fill of MATRIX_FILLS made from its seed, then patches.
 
-    `patches` are (index, code) of the flat matrix and wrap around, so that they stay where the shape shrinks.
-    Raises RefsimError for unknown fills and for seeds beyond 64 bits.
+    `patches` are (index, code) of the flattened matrix; indices wrap around, so that patches survive when the shape
+    shrinks. Raises RefsimError for unknown fills and for seeds beyond 64 bits.
     """
 
     fill: str = "zeros"
@@ -53,7 +55,7 @@ class Values:
         return spelled(self)
 
     def codes(self, format: str | Format, rows: int, columns: int) -> Codes:
-        """The codes, shape (rows, columns), in the unsigned dtype of the format."""
+        """Return the codes, shape (rows, columns), in the unsigned dtype of the format."""
         row = format_named(format)
         if self.fill in ROW_FILLS:
             generator = np.random.Generator(np.random.Philox(self.seed))
@@ -66,14 +68,16 @@ class Values:
 
 
 def values(format: str | Format, *, fills: Sequence[str] = DRAWN_FILLS, max_patches: int = 2) -> SearchStrategy[Values]:
-    """Values of any fill, with a few patches of special or random codes; they shrink towards the first fill."""
+    """Return a strategy of values of any fill, with a few patches of special or random codes; it shrinks to the first
+    fill."""
     patch = st.tuples(st.integers(0, 1 << 16), bit_patterns(format))
     patches = st.lists(patch, max_size=max_patches).map(tuple)
     return st.builds(Values, st.sampled_from(list(fills)), st.integers(0, 2**16 - 1), patches)
 
 
 def extents(tile: int, most: int) -> SearchStrategy[int]:
-    """1 to `most`, often at or next to multiples of `tile`, often multiples of 8 (rows of whole 16-byte vectors)."""
+    """Return a strategy of 1 to `most`, often at or next to multiples of `tile`, often multiples of 8 (whole 16-byte
+    vectors)."""
     if not 1 <= tile <= most or most < 8:
         raise RefsimError("out-of-range", f"extents up to {most} around tiles of {tile} do not exist")
     beside = st.builds(lambda count, off: max(1, count * tile + off), st.integers(1, most // tile), st.integers(-1, 1))
@@ -82,17 +86,17 @@ def extents(tile: int, most: int) -> SearchStrategy[int]:
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Given(Values):
-    """A matrix of these codes, for a problem that is not saved: what a kernel is probed with."""
+    """A matrix of given codes, for a test case that is not saved: refsim probes a kernel with it."""
 
     array: Codes | None = None
 
     @classmethod
     def of(cls, codes: Codes) -> "Given":
-        """The codes as they are, (rows, columns)."""
+        """Return the values that hold these codes, shape (rows, columns)."""
         return cls(array=codes)
 
     def codes(self, format: str | Format, rows: int, columns: int) -> Codes:
-        """The codes. Raises RefsimError where the problem has another shape or another width than they have."""
+        """Return a copy of the codes; raise RefsimError if the test case has another shape or another code width."""
         row = format_named(format)
         array = self.array
         if array is None or array.size != rows * columns or array.dtype != row.code_dtype:

@@ -1,4 +1,4 @@
-"""What an oracle must be for a verdict to mean anything: a function of the problem alone, with bounds that can be broken."""
+"""Requirements on an oracle: it is a function of the test case alone, and its bounds can be broken."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ Host = tuple[str, NDArray[Any], NDArray[Any]]
 
 @dataclass(frozen=True)
 class Slack:
-    """Of the elements that bounds decided: how many, how many of them could be any number at all, and how many zero."""
+    """Elements decided by bounds: their number, how many may be any number, and how many may be zero."""
 
     elements: int = 0
     any_number: int = 0
@@ -26,7 +26,7 @@ class Slack:
         return Slack(self.elements + other.elements, self.any_number + other.any_number, self.zero + other.zero)
 
     def note(self) -> str:
-        """What every case leaves open, "" where some case would have told an output of zeros."""
+        """Return the note that zeros would pass in every case; "" if some case would detect an output of zeros."""
         if self.elements == 0 or self.zero < self.elements:
             return ""
         return f"every bound of {self.elements} elements reaches zero: a kernel that writes zeros keeps this promise"
@@ -36,7 +36,7 @@ NO_SLACK = Slack()
 
 
 def slack(want: Mapping[str, "NDArray[Any] | Bounded"]) -> Slack:
-    """What the bounds of an oracle leave open; a value that is exactly zero is no slack, nor is one that is no number."""
+    """Return the slack of an oracle's bounds; values that are exactly zero or not finite do not count as slack."""
     found = NO_SLACK
     for each in want.values():
         if isinstance(each, Bounded):
@@ -47,7 +47,8 @@ def slack(want: Mapping[str, "NDArray[Any] | Bounded"]) -> Slack:
 
 
 def check_ulps(kernel: Kernel, name: str, got: NDArray[Any], format: str) -> None:
-    """A bound in ulp that a number can break: one that reaches from zero to the largest value tells no kernel from another."""
+    """Raise RefsimError bad-bound for a bound in ulp that no number breaks: it reaches from zero to the largest
+    value."""
     row = format_named(format) if format else None
     steps = row.max_code >> row.padding_bits if row else 1 << (8 * got.dtype.itemsize - 1)
     if kernel.promise.within_ulps >= steps:
@@ -60,7 +61,8 @@ def check_ulps(kernel: Kernel, name: str, got: NDArray[Any], format: str) -> Non
 
 
 def check_own_arrays(kernel: Kernel, name: str, got: NDArray[Any], want: Any) -> None:
-    """The oracle's array is not the one that `run` returned: an array agrees with itself, whatever the kernel wrote."""
+    """Raise RefsimError oracle-not-own if the oracle returns memory of an array of `run`: it would agree with
+    itself."""
     if isinstance(want, np.ndarray) and got.size and np.may_share_memory(got, want):
         raise RefsimError(
             "oracle-not-own",
@@ -72,12 +74,12 @@ def check_own_arrays(kernel: Kernel, name: str, got: NDArray[Any], want: Any) ->
 
 
 def kept(hosts: Sequence[Host]) -> list[Host]:
-    """Of the arrays that were uploaded, those that still hold what was uploaded: `run` may fill one several times."""
+    """Return the uploaded arrays that still hold their uploaded contents; `run` may fill an array several times."""
     return [host for host in hosts if _same_bits(host[1], host[2])]
 
 
 def check_kept(kernel: Kernel, hosts: Sequence[Host]) -> None:
-    """The oracle left the arrays alone that `run` uploaded: else the next problem has other inputs than it says."""
+    """Raise RefsimError oracle-changes-input if the oracle changed an array that `run` uploaded."""
     changed = [name for name, array, before in hosts if not _same_bits(array, before)]
     if changed:
         raise RefsimError(
@@ -97,7 +99,7 @@ def _same_bits(array: NDArray[Any], before: NDArray[Any]) -> bool:
 
 
 def oracle_differs(kernel: Kernel, text: str) -> RefsimError:
-    """The error of an oracle that gave two answers for one problem."""
+    """Return the error of an oracle that gave two answers for one test case."""
     return RefsimError(
         "oracle-differs",
         f"oracle of kernel {kernel.name} returns other elements when it is asked again: {text}",

@@ -1,4 +1,4 @@
-"""What `run` and `oracle` return, checked: what does not fit the declaration is its author's error, said with the way out."""
+"""Checks of the results of `run` and `oracle`; a result that does not fit the declaration is an error with a fix."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -12,7 +12,10 @@ from refsim.typed_arrays import native
 
 
 def checked(kernel: Kernel, label: str, outputs: Any, formats: Mapping[str, str]) -> Mapping[str, Any]:
-    """The outputs that `run` or `oracle` returned: arrays, or Bounded of an oracle, under the declared names."""
+    """Return the outputs of `run` or `oracle`: arrays, or Bounded values of an oracle, under the declared names.
+
+    Raises RefsimError wrong-output for any other result.
+    """
     where = f"{label} of kernel {kernel.name}"
     if not isinstance(outputs, Mapping):
         what = f"{label} returns {_named(outputs)}, not a mapping of names to arrays"
@@ -39,7 +42,7 @@ def checked(kernel: Kernel, label: str, outputs: Any, formats: Mapping[str, str]
 
 
 def check_shape(kernel: Kernel, name: str, got: Any, want: Any) -> None:
-    """The oracle's output has the shape of the kernel's."""
+    """Raise RefsimError bad-shape unless the oracle's output has the shape of the kernel's."""
     shape = want.value.shape if isinstance(want, Bounded) else want.shape
     if got.shape != shape:
         what = f"run returns {name!r} in shape {got.shape}, oracle in shape {shape}"
@@ -47,7 +50,7 @@ def check_shape(kernel: Kernel, name: str, got: Any, want: Any) -> None:
 
 
 def in_output(kernel: Kernel, name: str, format: str, error: RefsimError) -> RefsimError:
-    """An error of a comparison, with the output that was compared and, for floats in place of codes, the way out."""
+    """Return the error of a comparison with the name of the output and, for floats in place of codes, the fix."""
     error.where = error.where or f"output {name!r} of kernel {kernel.name}"
     if not error.help and format and error.code in ("bad-dtype", "format-mismatch"):
         error.help = f'run and oracle both return codes: refsim.encode(values, "{format}") gives those of floats'
@@ -55,6 +58,8 @@ def in_output(kernel: Kernel, name: str, format: str, error: RefsimError) -> Ref
 
 
 def _same_names(label: str, outputs: Mapping[Any, Any], formats: Mapping[str, str], where: str) -> None:
+    """Raise RefsimError wrong-output unless the outputs have exactly the declared names."""
+
     def listed(names: "list[Any]") -> str:
         return ", ".join(repr(name) for name in names)
 
@@ -70,7 +75,7 @@ def _same_names(label: str, outputs: Mapping[Any, Any], formats: Mapping[str, st
 
 
 def _read(value: Any) -> Any:
-    """An array as its bits are compared: 3 is 3 in either byte order."""
+    """Return an array in this machine's byte order; return any other value unchanged."""
     return native(value) if isinstance(value, np.ndarray) else value
 
 

@@ -1,7 +1,7 @@
-"""The pytest plugin: a device chosen on the command line, and a report of a failure that one can read.
+"""The pytest plugin: it selects a device on the command line and makes reports of failures readable.
 
-It is loaded into every pytest run where refsim is installed, so it imports nothing and touches no Hypothesis profile
-until one of its options or fixtures is used; `--device` gives way to an option of that name in a suite's own conftest.
+It is loaded into every pytest run where refsim is installed. It imports nothing and touches no Hypothesis profile until
+one of its options or fixtures is used. `--device` gives way to an option of that name in a suite's own conftest.
 """
 
 import argparse
@@ -22,6 +22,7 @@ OURS, FIXTURE = "--refsim-device", "refsim_device"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the options --refsim-device, --refsim-profile and --refsim-failures."""
     group = parser.getgroup("refsim", "refsim: kernels against their oracles")
     group.addoption(
         OURS,
@@ -41,6 +42,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_load_initial_conftests(parser: pytest.Parser) -> Generator[None, Any, Any]:
+    """Add --device as an alias, unless a conftest of the suite has an option of that name."""
     loaded = yield
     with contextlib.suppress(ValueError, argparse.ArgumentError):  # a suite with its own --device keeps it
         parser.addoption("--device", dest="refsim_device", metavar="NAME", default="sim", help=f"short for {OURS}")
@@ -48,6 +50,7 @@ def pytest_load_initial_conftests(parser: pytest.Parser) -> Generator[None, Any,
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    """Register a Hypothesis profile for each budget and load the one that --refsim-profile names."""
     chosen = config.getoption("--refsim-profile")
     if chosen is not None:
         from hypothesis import settings
@@ -68,7 +71,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture(scope="session")
 def refsim_device(pytestconfig: pytest.Config) -> "Device":
-    """The device that --refsim-device names, opened once: `refsim.device.open("sim")` without the option."""
+    """Return the device that --refsim-device names, opened once: `refsim.device.open("sim")` without the option."""
     import refsim.device
 
     return refsim.device.open(pytestconfig.getoption("refsim_device"))
@@ -76,28 +79,28 @@ def refsim_device(pytestconfig: pytest.Config) -> "Device":
 
 @pytest.fixture(scope="session")
 def device(refsim_device: "Device") -> "Device":
-    """`refsim_device` under a shorter name, where no conftest has a fixture of that name."""
+    """Return `refsim_device` under a shorter name, unless a conftest has a fixture of that name."""
     return refsim_device
 
 
 @pytest.fixture(scope="session")
 def refsim_profile(pytestconfig: pytest.Config) -> str:
-    """The campaign profile of this run: that of --refsim-profile, else quick."""
+    """Return the campaign profile of this run: the value of --refsim-profile, else quick."""
     return str(pytestconfig.getoption("--refsim-profile") or PROFILE_NAMES[0])
 
 
 @pytest.fixture(scope="session")
 def refsim_failures(pytestconfig: pytest.Config) -> str | None:
-    """The folder for replay cases: that of --refsim-failures, else None."""
+    """Return the folder for replay cases: the value of --refsim-failures, else None."""
     folder: str | None = pytestconfig.getoption("--refsim-failures")
     return folder
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """A launch takes as long as it takes: with the device no test fails by the deadline that Hypothesis has by itself.
+    """Remove Hypothesis's default deadline from tests that use the device, because launches are slow.
 
-    A deadline of the test's own, or of a profile of its suite, stays.
+    A deadline of the test itself, or of a profile of its suite, stays.
     """
     heard.forget()
     function = _function(item)
@@ -114,7 +117,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
-    """The same for what Hypothesis runs inside a test: a function with @given that the test's body defines and calls."""
+    """Remove the default deadline also from functions with @given that a test's body defines and calls."""
     if FIXTURE not in getattr(item, "fixturenames", ()) or "hypothesis" not in sys.modules:
         return (yield)
     from hypothesis import settings
@@ -131,7 +134,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
 
 
 def _function(item: pytest.Item) -> Any:
-    """The function of a test, which a class may have bound."""
+    """Return the function of a test, without the binding to a class."""
     bound = getattr(item, "obj", None)
     return getattr(bound, "__func__", bound)
 
@@ -140,6 +143,7 @@ def _function(item: pytest.Item) -> Any:
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Add device, seeds and hashes to the report, and refsim's sections to the report of a failure."""
     uses = FIXTURE in getattr(item, "fixturenames", ())
     error = None if call.excinfo is None or call.when != "call" else call.excinfo.value
     if not (uses or heard.verdicts or type(error).__module__.startswith("refsim.")):
@@ -162,6 +166,6 @@ def pytest_runtest_makereport(
 
 
 def _seed(item: pytest.Item) -> list[tuple[str, str]]:
-    """The seed from which Hypothesis drew the cases of a test."""
+    """Return the property with the seed from which Hypothesis drew the test's cases; empty if it has none."""
     seed = getattr(_function(item), "_hypothesis_internal_use_generated_seed", None)
     return [] if seed is None else [("refsim.hypothesis_seed", str(seed))]

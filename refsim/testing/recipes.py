@@ -1,4 +1,4 @@
-"""Recipes: small frozen dataclasses that print in a line, rebuild the same tensor everywhere and travel as JSON."""
+"""Recipes: small frozen dataclasses that print on one line, rebuild equal tensors everywhere and convert to JSON."""
 
 import types
 import typing
@@ -46,19 +46,19 @@ MAX_BLOCKS = 1 << 16
 
 
 def in_range(name: str, value: Any, low: int, high: int) -> None:
-    """Raises RefsimError unless `value` is an integer from `low` to `high`; for the `__post_init__` of a recipe."""
-    if not isinstance(value, int) or not is_whole(value, low, high):  # NumPy's do not travel as JSON
+    """Raise RefsimError unless `value` is an integer from `low` to `high`; for the `__post_init__` of a recipe."""
+    if not isinstance(value, int) or not is_whole(value, low, high):  # JSON cannot hold NumPy integers
         raise RefsimError("bad-recipe", f"{name} must be an integer in {low}..{high}, not {value!r}")
 
 
 def of_type(name: str, value: Any, type: type) -> None:
-    """Raises RefsimError unless a field of a recipe is a `type`; for recipes within recipes and for truth values."""
+    """Raise RefsimError unless a field of a recipe is a `type`; for recipes within recipes and for truth values."""
     if not isinstance(value, type):
         raise RefsimError("bad-recipe", f"{name} must be {type.__name__}, not {value!r:.60}")
 
 
 def check_patches(patches: Any) -> None:
-    """Raises RefsimError unless `patches` are pairs of an index and a code."""
+    """Raise RefsimError unless `patches` are pairs of an index and a code."""
     of_type("patches", patches, tuple)
     for patch in patches:
         if not isinstance(patch, tuple) or len(patch) != 2:
@@ -68,13 +68,13 @@ def check_patches(patches: Any) -> None:
 
 
 def one_of(name: str, value: Any, allowed: tuple[str, ...]) -> None:
-    """Raises RefsimError, with the nearest names, unless `value` is one of `allowed`."""
+    """Raise RefsimError, with the nearest names, unless `value` is one of `allowed`."""
     if not isinstance(value, str) or value not in allowed:
         raise unknown(name, str(value), list(allowed))
 
 
 def spelled(recipe: Any) -> str:
-    """A recipe in one line: fields at their default are left out, patches and fields called ..._bits are in hex."""
+    """Return a recipe on one line without fields at their default; patches and fields called ..._bits are in hex."""
     parts = []
     for f in fields(recipe):
         value = getattr(recipe, f.name)
@@ -93,7 +93,7 @@ def spelled(recipe: Any) -> str:
 
 
 def _is_default(value: Any, default: Any) -> bool:
-    """Whether a field is at its default; an array, which compares element by element, never is."""
+    """Return whether a field is at its default; False for arrays, whose comparison has no single truth value."""
     try:
         return bool(value == default)
     except ValueError:
@@ -102,11 +102,11 @@ def _is_default(value: Any, default: Any) -> bool:
 
 @dataclass(frozen=True, repr=False)
 class Tensor:
-    """A one-dimensional tensor of codes, made again from its seed: Tensor(n=2049, format='bf16', fill='bits', seed=3).
+    """A one-dimensional tensor of codes, rebuilt from its seed: Tensor(n=2049, format='bf16', fill='bits', seed=3).
 
-    `fill` is a name of FILLS; "ties" and "near-overflow" aim at the format `target`. `patches` are (index, code) set
-    afterwards. `misalign_elements` moves the tensor off its natural alignment by that many elements.
-    Raises RefsimError for sizes beyond 2^28, unknown names and codes that the format does not have.
+    `fill` is a name of FILLS; "ties" and "near-overflow" use the format `target`. `patches` are (index, code) set
+    afterwards. `misalign_elements` is the offset from the natural alignment in elements. Raises RefsimError for sizes
+    beyond 2^28, unknown names and codes that the format does not have.
     """
 
     n: int
@@ -137,10 +137,11 @@ class Tensor:
 
     @property
     def misalign_bytes(self) -> int:
+        """Return the offset from the natural alignment in bytes."""
         return self.misalign_elements * format_named(self.format).code_dtype.itemsize
 
     def codes(self) -> Codes:
-        """The codes, shape (n,), in the unsigned dtype of the format."""
+        """Return the codes, shape (n,), in the unsigned dtype of the format."""
         row = format_named(self.format)
         generator = np.random.Generator(np.random.Philox(self.seed))
         codes = np.zeros(0, row.code_dtype)
@@ -153,9 +154,10 @@ class Tensor:
 
 @dataclass(frozen=True, repr=False)
 class Launch:
-    """A one-dimensional launch: `threads` a block, `blocks` = 0 for as many as give each thread `per_thread` elements.
+    """A one-dimensional launch: `threads` per block; `blocks` = 0 gives each thread `per_thread` elements.
 
-    Launch() of 10,000 elements is 3 blocks of 256 threads; a kernel with a grid-stride loop must be right with any.
+    Launch() of 10,000 elements is 3 blocks of 256 threads; a kernel with a grid-stride loop must be right with any
+    launch.
     """
 
     threads: int = 256
@@ -176,7 +178,7 @@ class Launch:
         printer.text(spelled(self))  # or Hypothesis prints a line for each field
 
     def run(self, launcher: Launcher, entry: str, n: int, *args: object) -> None:
-        """Launches an entry for `n` elements; no tensor is too small for one block."""
+        """Launch an entry for `n` elements; the grid has at least one block."""
         blocks = self.blocks or min(MAX_BLOCKS, max(1, -(-n // (self.per_thread * self.threads))))
         launcher.launch(entry, (blocks,), (self.threads,), args)
 
@@ -187,7 +189,8 @@ LARGE = (1 << 20) + 3
 
 
 def corpus_tensors(format: str, target: str = "e4m3", *, large: bool = True) -> tuple[Tensor, ...]:
-    """The tensors every campaign starts with: each edge size, each fill, odd offsets, one beyond 2^20 elements."""
+    """Return the tensors of every campaign's start: each edge size, each fill, odd offsets, one beyond 2^20
+    elements."""
     fills = list(FILLS)
     edges = [
         Tensor(n, format, "bits" if place % 2 else "ties", place, target, misalign_elements=place % 3)
@@ -197,11 +200,11 @@ def corpus_tensors(format: str, target: str = "e4m3", *, large: bool = True) -> 
     return (*edges, *filled, *([Tensor(LARGE, format, "log-uniform", 1, target)] if large else []))
 
 
-# JSON: the recipe class is known (a Kernel names it), so a file never chooses what is built.
+# JSON: a Kernel names the recipe class, so that a file never chooses which class is built.
 
 
 def to_json(recipe: Any) -> Any:
-    """A recipe as dictionaries, lists and numbers; fields at their default are left out."""
+    """Return a recipe as dictionaries, lists and numbers, without fields at their default."""
     if is_dataclass(recipe) and not isinstance(recipe, type):
         return {
             f.name: to_json(getattr(recipe, f.name))
@@ -216,7 +219,7 @@ def to_json(recipe: Any) -> Any:
 
 
 def from_json(kind: Any, record: Any, where: str = "problem") -> Any:
-    """The recipe of class `kind` that `to_json` wrote; every key and type is checked. Raises RefsimError."""
+    """Return the recipe of class `kind` that `to_json` wrote; raise RefsimError for a wrong key or type."""
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if is_dataclass(kind) and isinstance(kind, type):
         return _dataclass_from_json(kind, record, where)

@@ -1,4 +1,4 @@
-"""Replay cases: a small JSON file that rebuilds one problem of one kernel and runs it once."""
+"""Replay cases: a small JSON file that rebuilds one test case of one kernel and runs it once."""
 
 import hashlib
 import json
@@ -26,9 +26,9 @@ KEYS = {"refsim_case": int, "kernels": str, "kernel": str, "problem": dict, "dev
 
 
 def write_case(folder: Path, kernel: Kernel, problem: Any, device: Mapping[str, str], finding: str) -> Path:
-    """Writes the case atomically and returns its path; the name is the kernel and a hash of the problem.
+    """Write the case atomically and return its path; the file name is the kernel and a hash of the test case.
 
-    `kernels` is the path of the declaring file, relative to the case where that is possible.
+    `kernels` is the path of the declaring file, relative to the case if that is possible.
     """
     recipe = to_json(problem)
     digest = hashlib.sha256(json.dumps([kernel.name, recipe], sort_keys=True).encode()).hexdigest()[:10]
@@ -55,11 +55,11 @@ def write_case(folder: Path, kernel: Kernel, problem: Any, device: Mapping[str, 
 
 
 def load_case(path: str | Path, kernel: Kernel | None = None, *, trust: bool = False) -> tuple[Kernel, Any]:
-    """The kernel and the problem of a case; `kernel` stands in for the one that the case names by file.
+    """Return the kernel and the test case of a file; `kernel` replaces the kernel that the file names.
 
-    The file is at most 1 MiB; its fields are checked, and the kernel's own recipe class decides what is built. The Python
-    file that it names runs only where `trusted` says so, or with `trust`. Raises RefsimError: `untrusted-case` (exit 2),
-    `bad-file` (exit 3) for what is no case.
+    The file is at most 1 MiB; its fields are checked, and the kernel's own recipe class decides what is built. The
+    Python file that it names is executed only if it is `trusted`, or with `trust`. Raises RefsimError: `untrusted-case`
+    (exit 2), `bad-file` (exit 3) for any other file.
     """
     case = checked_path(path)
     record = _record(case)
@@ -80,17 +80,17 @@ def load_case(path: str | Path, kernel: Kernel | None = None, *, trust: bool = F
 
 
 def file_to_trust(path: str | Path) -> Path | None:
-    """The Python file outside the project that a case names, or None where replaying runs nothing unasked."""
+    """Return the Python file outside the project that a case names; None if a replay executes no such file."""
     case = checked_path(path)
     file = _kernel_file(case, _record(case))
     return file if file is not None and not trusted(file, case) else None
 
 
 def trusted(file: Path, case: Path) -> bool:
-    """Whether a file is of the project: of the working directory's, of the case's, or of refsim itself.
+    """Return whether a file belongs to the project of the working directory or of the case, or to refsim.
 
-    A project is the nearest folder above with a pyproject.toml or a .git, the working directory itself where there is
-    none. Links and `..` are followed first. Files that this pyproject.toml lists are the project's wherever they lie.
+    A project is the nearest folder above with a pyproject.toml or a .git, else the working directory. Links and `..`
+    are resolved first. Files that this pyproject.toml lists belong to the project wherever they lie.
     """
     real = Path(os.path.realpath(file))
     here = Path(os.path.realpath(os.getcwd()))
@@ -112,12 +112,11 @@ def replay_case(
     trust: bool = False,
     suspect_seconds: float = SUSPECT_SECONDS,
 ) -> Verdict:
-    """Runs a case once on a device and returns its verdict, as `refsim replay PATH` does.
+    """Run a case once on a device and return its verdict, as `refsim replay PATH` does.
 
-    If bits differ, the mistake behind that is looked for: `suspect_seconds` at most, 0: not at all.
-    `trust` runs the Python file that the case names even where it lies outside the project.
-    Raises RefsimError for a case that cannot be read, or whose kernel is not found; `untrusted-case` for a file outside the
-    project. Source: defined here.
+    If bits differ, refsim searches for candidate causes for at most `suspect_seconds`; 0: no search. `trust` executes
+    the Python file that the case names even outside the project. Raises RefsimError for a case that cannot be read, or
+    whose kernel is not found; `untrusted-case` for a file outside the project. Source: defined here.
     """
     kernel, problem = load_case(path, kernel, trust=trust)
     verdict = run_problem(kernel, problem, device, replay=str(path))
@@ -142,6 +141,8 @@ def _no_constant(name: str) -> float:
 
 
 def _record(case: Path) -> dict[str, Any]:
+    """Return the checked fields of a case; raise RefsimError bad-file for a file that is not a case."""
+
     def refuse(what: str) -> RefsimError:
         return RefsimError("bad-file", what, where=str(case), help=f"give {_WANTED}", kind=Kind.UNREADABLE)
 

@@ -1,4 +1,4 @@
-"""The report of a failed test: verdict, case, place and the line that repeats it, without the frames of who ran the kernel."""
+"""The report of a failed test: verdict, case, place and the command that repeats it, without refsim's own frames."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -18,7 +18,7 @@ HASHES = ("source_sha256", "ptx_sha256", "cubin_sha256", "compiler", "assembler"
 
 
 def is_ours(error: BaseException) -> bool:
-    """Whether an exception says all by itself, so that the frames of refsim above it tell a reader nothing."""
+    """Return whether an exception explains itself, so that refsim's frames in its traceback can be hidden."""
     if isinstance(error, RefsimError):
         return error.kind is not Kind.BUG
     return isinstance(error, BitsDiffer | PromiseNotKept)
@@ -26,7 +26,7 @@ def is_ours(error: BaseException) -> bool:
 
 @contextmanager
 def hidden_frames(error: BaseException) -> Iterator[None]:
-    """While pytest writes a traceback it passes over refsim's frames, in the exceptions that led to this one as well."""
+    """Hide refsim's frames while pytest writes a traceback, also in the exceptions that led to `error`."""
     marked: list[dict[str, Any]] = []
     following: BaseException | None = error
     while following is not None and is_ours(error):
@@ -44,13 +44,14 @@ def hidden_frames(error: BaseException) -> Iterator[None]:
 
 
 def _modules(traceback: TracebackType | None) -> Iterator[dict[str, Any]]:
+    """Yield the globals of each frame of a traceback."""
     while traceback is not None:
         yield traceback.tb_frame.f_globals
         traceback = traceback.tb_next
 
 
 def shorten_notes(error: BaseException) -> None:
-    """Hypothesis adds the arguments of the failing call, whose representation is their author's and may be long."""
+    """Shorten the notes of an exception: Hypothesis adds the arguments of the failing call, which may be long."""
     for at, note in enumerate(getattr(error, "__notes__", [])):
         lines = [line if len(line) <= NOTE_COLUMNS else f"{line[:NOTE_COLUMNS]}..." for line in str(note).splitlines()]
         more = [f"... and {len(lines) - NOTE_LINES} more lines"] if len(lines) > NOTE_LINES else []
@@ -60,7 +61,7 @@ def shorten_notes(error: BaseException) -> None:
 def sections(
     error: BaseException, verdicts: Sequence[Verdict], repeat: str, folder: str | None
 ) -> list[tuple[str, str]]:
-    """The parts of a report beside the traceback: titles and texts."""
+    """Return the sections of a report after the traceback, as (title, text)."""
     found = [("refsim: verdict", "\n".join(_with_repeat(verdict, repeat))) for verdict in verdicts if not verdict]
     mismatch, case = getattr(error, "mismatch", None), getattr(error, "case", None)
     if mismatch is not None and hasattr(mismatch, "lines"):
@@ -76,7 +77,8 @@ def _with_repeat(verdict: Verdict, repeat: str) -> list[str]:
 
 
 def _case_line(case: Any, finding: str, folder: str | None) -> str:
-    """The case of a law's problem is written where replay cases go, if its kernel can be found by file again."""
+    """Write the replay case of a law's failure and return the line that repeats it; "" without a folder or declaring
+    file."""
     if case is None or folder is None:
         return ""
     kernel, problem, device = case
@@ -90,7 +92,8 @@ def _case_line(case: Any, finding: str, folder: str | None) -> str:
 
 
 def properties(device: Any, verdicts: Sequence[Verdict]) -> list[tuple[str, str]]:
-    """What a JUnit file holds of a test: the device, hashes and tools of what ran, and of each campaign its seed."""
+    """Return the properties of a test for JUnit: device, hashes and tools, and for each campaign status, profile and
+    seed."""
     found: dict[str, str] = {}
     if device is not None and hasattr(device, "describe"):
         found |= _facts("refsim", describe(device))

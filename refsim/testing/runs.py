@@ -1,4 +1,4 @@
-"""One run of one problem: what it shows, as a finding and as a verdict."""
+"""One run of one test case: its result as a finding and as a verdict."""
 
 import time
 from collections.abc import Mapping
@@ -19,24 +19,24 @@ from refsim.testing.witnesses import Witnesses, contradicted
 
 @dataclass(frozen=True)
 class Examined:
-    """What one run of a problem showed: the finding (None: it agrees), and what was seen (None: it ended in an error)."""
+    """The result of one run: the finding (None if it agrees), and the observation (None if it ended in an error)."""
 
     finding: Finding | None
     seen: Observation | None = None
 
     @property
     def elements(self) -> int:
-        """How many elements of outputs were compared."""
+        """Return how many elements of outputs were compared."""
         return self.seen.elements if self.seen else 0
 
     @property
     def differing(self) -> int:
-        """How many lie beyond the promise, those of inputs that were written included."""
+        """Return how many elements break the accuracy contract, including changed elements of inputs."""
         return sum(mismatch.count for mismatch in self.seen.mismatches) if self.seen else 0
 
     @property
     def counts(self) -> Mapping[str, tuple[int, int]]:
-        """The same for each output, and for each input that the kernel must not write."""
+        """Return (elements, differing) of each output, and of each read-only input."""
         return self.seen.counts if self.seen else {}
 
     @property
@@ -45,7 +45,7 @@ class Examined:
 
 
 def run_problem(kernel: Kernel, problem: Any, device: Device, *, replay: str = "") -> Verdict:
-    """The verdict of one problem, run once; nothing is generated or shrunk."""
+    """Return the verdict of one test case, run once; nothing is generated or shrunk."""
     started = time.monotonic()
     found, known = examine(kernel, problem, device, follow_open=True), DecisionBits()
     if found.seen:
@@ -83,7 +83,7 @@ def run_problem(kernel: Kernel, problem: Any, device: Device, *, replay: str = "
 
 
 def examine(kernel: Kernel, problem: Any, device: Device, *, follow_open: bool = False) -> Examined:
-    """Runs a problem once and decides what that shows; an error that is not the kernel's is raised."""
+    """Run a test case once and decide about it; raise an error that is not the kernel's."""
     try:
         seen = observe(kernel, problem, device, follow_open=follow_open)
     except RefsimError as error:
@@ -95,7 +95,7 @@ def examine(kernel: Kernel, problem: Any, device: Device, *, follow_open: bool =
 
 
 def described(kernel: Kernel, problem: Any) -> tuple[Any, str, tuple[str, ...]]:
-    """A problem as JSON (None where it cannot be), in one line, and a note where it cannot."""
+    """Return a test case as JSON (None if impossible), on one line, and a note if it has no JSON."""
     try:
         return to_json(problem), spelled(problem), ()
     except RefsimError as error:
@@ -103,5 +103,5 @@ def described(kernel: Kernel, problem: Any) -> tuple[Any, str, tuple[str, ...]]:
 
 
 def describe(device: Device) -> dict[str, str]:
-    """The device's name and what it says of itself: after a run also hashes, flags and tools of what ran."""
+    """Return the device's name and description; after a run it includes hashes, flags and tools."""
     return {"name": device.name, **device.describe()}

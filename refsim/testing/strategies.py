@@ -31,33 +31,37 @@ EDGES = ((0, 1), (7, 9), (255, 257), (1023, 1025), (2047, 2049))
 
 
 def sizes(max_size: int = 4096, *, multiple_of: int = 1) -> SearchStrategy[int]:
-    """Element counts up to `max_size`, often at 0, 1, 7..9, one around 256, 1024 and 2048, and at the last two.
+    """Return a strategy of element counts up to `max_size`, often at edges: 0, 1, 7..9, around 256, 1024, 2048, the
+    last two.
 
     `multiple_of` keeps to multiples (of a vector width, a block): sizes(multiple_of=128) draws 0, 128, 256, ...
     """
     if max_size < 0 or multiple_of < 1:
         raise RefsimError("out-of-range", f"sizes up to {max_size} in steps of {multiple_of} do not exist")
     top = max_size // multiple_of
-    # The full range comes first: a size from any edge is also one of the full range, so shrinking can leave its edge.
+    # The full range comes first: it contains every edge, so that shrinking can leave an edge.
     ranges = [(0, top), *((low, min(high, top)) for low, high in EDGES if low <= top), (max(top - 1, 0), top)]
     return st.one_of([st.integers(low, high) for low, high in ranges]).map(lambda count: count * multiple_of)
 
 
 def bit_patterns(format: str | Format) -> SearchStrategy[int]:
-    """Any code of a format, every second one a special code: zero, range ends, infinity, NaN."""
+    """Return a strategy of any code of a format; half of the draws are special codes: zero, range ends, infinity,
+    NaN."""
     row = format_named(format)
     return st.one_of(st.sampled_from(sorted(special_codes(row))), st.integers(0, row.code_limit - 1))
 
 
 def misalignments(max_elements: int = 15) -> SearchStrategy[int]:
-    """How many elements a tensor lies off its natural alignment: 0 is the simplest, odd values are frequent."""
+    """Return a strategy of offsets from the natural alignment in elements: 0 is the simplest, odd values are
+    frequent."""
     if not 0 <= max_elements <= MAX_MISALIGN:
         raise RefsimError("out-of-range", f"max_elements must be in 0..{MAX_MISALIGN}, not {max_elements}")
     return st.one_of(st.just(0), st.integers(0, max_elements))
 
 
 def launches(max_blocks: int = 5) -> SearchStrategy[Launch]:
-    """Launches of 32 to 1024 threads, with enough blocks for the tensor or (1 to `max_blocks`) with too few."""
+    """Return a strategy of launches of 32 to 1024 threads, with enough blocks for the tensor or with 1 to
+    `max_blocks`."""
     return st.builds(Launch, st.sampled_from([256, 32, 64, 1024]), st.integers(0, max_blocks))
 
 
@@ -70,9 +74,9 @@ def tensors(
     max_patches: int = 3,
     max_misalign: int = 15,
 ) -> SearchStrategy[Tensor]:
-    """Tensor recipes in one of `formats`; `target` is the format that ties and near-overflow aim at.
+    """Return a strategy of tensors in one of `formats`; the fills ties and near-overflow use the format `target`.
 
-    Shrinks to Tensor(n=0, format=formats[0]); a failure that needs one value shrinks to one patch in zeros.
+    It shrinks to Tensor(n=0, format=formats[0]); a failure that needs one value shrinks to one patch in zeros.
     """
     chosen = [formats] if isinstance(formats, str) else list(formats)
     for format in (*chosen, target):

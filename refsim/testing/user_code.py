@@ -1,6 +1,6 @@
-"""Functions of a kernel's declaration, called: what goes wrong in them is their author's, and said as such.
+"""Calls of the functions in a kernel's declaration: their errors are reported as errors of their author.
 
-Nothing that such a function raises, `sys.exit(0)` included, ends a verification as if the kernel had agreed.
+No exception of such a function, not even `sys.exit(0)`, ends a verification as if the kernel had agreed.
 """
 
 import sysconfig
@@ -22,12 +22,12 @@ LIBRARIES = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "pure
 
 
 def called(kernel: Kernel, label: str, function: Callable[..., Any], *arguments: Any, problem: Any = None) -> Any:
-    """What a function of a kernel's declaration returns; `label` says which it is: "oracle".
+    """Return the result of a function of a kernel's declaration; `label` is its name: "oracle".
 
-    What it raises becomes the error that names it, the problem and its line, except RefsimError, which gets a place where it
-    has none (of `run` only a wrong use does: a fault is the launch's), and an interrupt from the keyboard. An assertion of
-    `run` is a check that the kernel fails. NumPy says nothing of overflow, NaN and the like meanwhile: campaigns are made of
-    them.
+    An exception becomes a RefsimError that names the function, the test case and the line. A RefsimError only gets a
+    place if it has none (of `run` only a usage error does: a fault belongs to the launch). KeyboardInterrupt passes. An
+    AssertionError of `run` is a failure of the kernel. NumPy's warnings about overflow and NaN are off, because
+    campaigns consist of them.
     """
     try:
         with np.errstate(all="ignore"):
@@ -53,7 +53,7 @@ def called(kernel: Kernel, label: str, function: Callable[..., Any], *arguments:
 
 
 def code_fails(kernel: Kernel, label: str, error: BaseException, problem: Any = None) -> RefsimError:
-    """The error for an exception in a kernel's own Python code."""
+    """Return the error for an exception in a kernel's own Python code."""
     on = "" if problem is None else f" on {shortened(problem)}"
     if isinstance(error, SystemExit):
         what, help = f"ended the program: sys.exit({error.code!r}){on}", "raise an exception where something is wrong"
@@ -64,7 +64,7 @@ def code_fails(kernel: Kernel, label: str, error: BaseException, problem: Any = 
 
 
 def shortened(problem: Any) -> str:
-    """A problem in one line that is not long, whatever its author made of it."""
+    """Return a test case on one line of limited length, whatever its class prints."""
     text = ""
     with suppress(Exception):
         text = spelled(problem)
@@ -73,7 +73,7 @@ def shortened(problem: Any) -> str:
 
 
 def said(error: BaseException) -> str:
-    """`KeyError: 'y'`, in one line."""
+    """Return an exception on one line: `KeyError: 'y'`."""
     try:
         text = " ".join(str(error).split())
     except Exception:
@@ -82,13 +82,13 @@ def said(error: BaseException) -> str:
 
 
 def place(error: BaseException) -> str:
-    """The last line of the user's own code on the way to an exception: `kernels.py:12 in oracle`."""
+    """Return the last line of the user's own code in a traceback: `kernels.py:12 in oracle`; "" if there is none."""
     own = _own_frames(error)
     return f"{own[-1].filename}:{own[-1].lineno} in {own[-1].name}" if own else ""
 
 
 def location(error: BaseException) -> tuple[str, int] | None:
-    """The file and the line of that place; of a file that is no Python, where the parser stopped."""
+    """Return (file, line) of that place, for a SyntaxError the line where the parser stopped; None if there is none."""
     if isinstance(error, SyntaxError) and error.filename and error.lineno:
         return error.filename, error.lineno
     own = _own_frames(error)
@@ -101,7 +101,7 @@ def _own_frames(error: BaseException) -> list[traceback.FrameSummary]:
 
 
 def is_foreign(file: str) -> bool:
-    """Whether a source file is refsim's, Python's or a library's, and not the user's; the kernels of refsim are users."""
+    """Return whether a source file belongs to refsim, Python or a library; bundled kernels count as the user's."""
     path = Path(file)
     if path.is_relative_to(PACKAGE):
         return not path.is_relative_to(PACKAGE / "_bundled")
@@ -114,6 +114,6 @@ def _at(error: BaseException) -> str:
 
 
 def _with_line(error: RefsimError) -> str:
-    """Where an error says that it happened, and the user's line that asked for it, unless that line raised it itself."""
+    """Return the place of an error and the user's line that led to it, unless that line raised the error itself."""
     innermost = traceback.extract_tb(error.__traceback__)[-1]
     return error.where if not is_foreign(innermost.filename) else f"{error.where}{_at(error)}"

@@ -1,4 +1,4 @@
-"""What a campaign found: one record, with everything that is needed to believe it and to repeat it."""
+"""The result of a campaign: one record with everything that is needed to believe it and to repeat it."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -14,7 +14,7 @@ PASS, FAIL, INEXACT, ASSUMED = "pass", "fail", "inexact", "assumed"
 UNSUPPORTED, TIMEOUT, NOT_RUN = "unsupported", "timeout", "not-run"
 
 HELD_TO = "held to  "
-"""How the lines of a verdict begin that say what it was held to beside its oracle."""
+"""The prefix of lines that report the checks in addition to the oracle."""
 
 KIND_OF = {
     PASS: None,
@@ -25,7 +25,7 @@ KIND_OF = {
     TIMEOUT: Kind.INCONCLUSIVE,
     NOT_RUN: Kind.MISSING,
 }
-"""What kind of failure each status is; None is none."""
+"""The kind of failure of each status; None for no failure."""
 
 MEANING = {
     PASS: "every bit is as the oracle says, or within the bound that the kernel promises",
@@ -37,14 +37,15 @@ MEANING = {
     TIMEOUT: "a launch did not end within the time limit",
     NOT_RUN: "left out: a kernel before it failed, or something that it needs is missing",
 }
-"""What each status says, in a sentence; docs/verdicts.md has the rules and their order."""
+"""The meaning of each status in one sentence; docs/verdicts.md has the rules and their order."""
 
 
 @dataclass(frozen=True)
 class Recomputed:
-    """How many single outputs the slow definition computed, and how many of them the kernel wrote otherwise; `first` says where.
+    """How many single outputs the slow definition computed, how many of them differ, and where the `first` difference
+    is.
 
-    `is_declared` is False for a kernel without a definition, of which nothing is computed again.
+    `is_declared` is False for a kernel without a definition; then nothing is computed again.
     """
 
     outputs: int = 0
@@ -54,33 +55,37 @@ class Recomputed:
 
     @property
     def text(self) -> str:
-        """In words: "24 outputs computed again by the slow definition, 0 differ"."""
+        """Return a sentence: "24 outputs computed again by the slow definition, 0 differ"."""
         if not self.is_declared:
             return "no slow definition of single outputs is declared"
         return f"{counted(self.outputs, 'output')} computed again by the slow definition, {self.differing} differ"
 
     def to_json(self) -> dict[str, Any]:
-        """Plain numbers, strings and booleans."""
+        """Return plain numbers, strings and booleans."""
         return asdict(self)
 
     @staticmethod
     def from_json(record: Mapping[str, Any]) -> "Recomputed":
-        """What `to_json` wrote; anything else is a TypeError."""
+        """Return the record that `to_json` wrote; raise TypeError for any other record."""
         return Recomputed(**record)
 
 
 @dataclass(frozen=True, repr=False)
 class Verdict(Card):
-    """The outcome of a campaign: `status` is a key of KIND_OF, `exit_code` what a command returns for it.
+    """The outcome of a campaign: `status` is a key of KIND_OF, `exit_code` the exit code of commands.
 
-    `cases` problems and `elements` output elements were compared, `differing` of them lie beyond the promise, and `worst` is
-    the mismatch with the element that is furthest off; `counts` has elements and differing ones of each output and of each
-    read-only input. A finding has the smallest `problem` known (as JSON and as text), the `finding` in words, a mismatch for
-    each output where bits differ (`mismatches`; `mismatch` is the worst of them), and the `replay` file. `notes` are worth
-    knowing and make no kernel wrong: unwritten memory that was read and reached no output, a case that could not be written.
-    `silicon` has the recordings to which the model was held for the instructions that ran, `recomputed` the outputs that a
-    slow definition computed again.
-    `device` describes the device with hashes, flags and tools of what ran; `seconds` is wall-clock time.
+    Counts: `cases` test cases and `elements` output elements were compared; `differing` of them break the accuracy
+    contract; `counts` has (elements, differing) of each output and each read-only input. `worst` is the mismatch with
+    the largest distance.
+
+    Finding: `finding` is the text, `problem` and `problem_text` the smallest known test case as JSON and as text,
+    `mismatches` one mismatch for each differing output (`mismatch` is the worst of them), `replay` the file of the
+    replay case.
+
+    `notes` make no kernel wrong: an unused read of uninitialized memory, a case that could not be written. `silicon`
+    names the hardware recordings that the model was compared with for the instructions that ran; `recomputed` counts
+    outputs that a slow definition computed again. `device` describes the device with hashes, flags and tools; `seconds`
+    is wall-clock time.
     """
 
     kernel: str
@@ -114,6 +119,7 @@ class Verdict(Card):
 
     @property
     def exit_code(self) -> int:
+        """Return the exit code of commands: 0 for pass, else the value of the status's kind."""
         kind = KIND_OF[self.status]
         return 0 if kind is None else kind.value
 
@@ -127,7 +133,8 @@ class Verdict(Card):
         yield from (("", line) for line in self.lines()[1:])
 
     def lines(self) -> list[str]:
-        """The verdict first, then the finding, its problem and the command that repeats it."""
+        """Return the verdict as lines: status and counts, the finding, the test case and the command that repeats
+        it."""
         where = " ".join(self.device[key] for key in ("name", "target") if key in self.device)
         seed = "" if self.seed is None else f", seed {self.seed}"
         lines = [
@@ -147,7 +154,7 @@ class Verdict(Card):
         return lines + ([Command(f"repeat  refsim replay {self.replay}")] if self.replay else [])
 
     def to_json(self) -> dict[str, Any]:
-        """Plain dictionaries, lists, numbers and strings; `from_json` returns an equal verdict."""
+        """Return plain dictionaries, lists, numbers and strings; `from_json` returns an equal verdict."""
         record = {key: getattr(self, key) for key in self.__dataclass_fields__}
         record |= {"device": dict(self.device), "exit_code": self.exit_code, "notes": list(self.notes)}
         record["mismatches"] = [mismatch.to_json() for mismatch in self.mismatches]
@@ -158,7 +165,7 @@ class Verdict(Card):
 
     @staticmethod
     def from_json(record: Mapping[str, Any]) -> "Verdict":
-        """The verdict that `to_json` wrote. Raises RefsimError for any other record."""
+        """Return the verdict that `to_json` wrote; raise RefsimError for any other record."""
         try:
             return Verdict._of(record)
         except (TypeError, ValueError, KeyError, AttributeError, OverflowError) as problem:
@@ -167,6 +174,7 @@ class Verdict(Card):
 
     @staticmethod
     def _of(record: Mapping[str, Any]) -> "Verdict":
+        """Return the verdict of a record; raise RefsimError for unknown or missing fields."""
         known = {key: value for key, value in record.items() if key != "exit_code"}
         for key in known:
             if key not in Verdict.__dataclass_fields__:

@@ -1,8 +1,9 @@
-"""Two witnesses beside the oracle, which shares its arithmetic with the simulated GPU: recorded silicon, and slow definitions.
+"""Two independent checks in addition to the oracle: recorded hardware results, and slow definitions.
 
-Where the model multiplies or rounds wrongly, kernel and oracle agree on wrong bits. So a campaign ends with a replay of what
-silicon returned for the instructions that its launches ran (`refsim.silicon.launch_replay`), and single outputs of every few
-cases are computed again by the kernel's `definition`: over Python integers or fractions, one element at a time.
+Oracle and simulated GPU share their arithmetic: if the model multiplies or rounds wrongly, kernel and oracle agree on
+wrong bits. A campaign therefore ends with a replay of recorded hardware results for the instructions that its launches
+ran (`refsim.silicon.launch_replay`). In every few cases, single outputs are computed again by the kernel's
+`definition`: over Python integers or fractions, one element at a time.
 """
 
 from dataclasses import dataclass, field
@@ -20,12 +21,13 @@ from refsim.testing.user_code import called
 from refsim.testing.verdicts import FAIL, Recomputed
 
 SAMPLED = 16
-"""About so many cases of a campaign, every n-th, are those of which one element of each output is computed again."""
+"""About this many cases of a campaign, evenly spaced, have one element of each output computed again."""
 
 
 @dataclass
 class Witnesses:
-    """What a campaign keeps for them: the instructions that ran, and the outputs that were computed again so far."""
+    """The state of the independent checks in a campaign: the instructions that ran, and the outputs computed again so
+    far."""
 
     kernel: Kernel
     target: str
@@ -38,7 +40,7 @@ class Witnesses:
     first: str = ""
 
     def saw(self, problem: Any, seen: Observation) -> None:
-        """One more case that agrees with the oracle."""
+        """Record one more case that agrees with the oracle, and compute outputs again if it is its turn."""
         self.opcodes |= seen.opcodes
         if self.kernel.definition is not None and self.cases % max(1, self.planned // SAMPLED) == 0:
             for name, array in seen.outputs.items():
@@ -47,6 +49,8 @@ class Witnesses:
         self.cases += 1
 
     def _recompute(self, problem: Any, name: str, array: "np.ndarray[Any, Any]") -> None:
+        """Compare one element of an output with the kernel's definition; the element depends on the number of the
+        case."""
         place = int(splitmix64(np.array([self.cases], np.uint64))[0] % np.uint64(array.size))
         index = tuple(map(int, np.unravel_index(place, array.shape)))
         definition = self.kernel.definition
@@ -65,7 +69,7 @@ class Witnesses:
             self.first = self.first or f"{name}{list(index)} of {problem!r}: {got:#x}, by definition {want:#x}"
 
     def silicon(self) -> SiliconWitness:
-        """What the instructions that ran are held to."""
+        """Return the comparison of the model with recorded hardware for the instructions that ran."""
         return self.replays.of(self.opcodes, self.target)
 
     def recomputed(self) -> Recomputed:
@@ -73,7 +77,8 @@ class Witnesses:
 
 
 def contradicted(silicon: SiliconWitness, recomputed: Recomputed) -> Finding | None:
-    """The finding where either of them says otherwise than the model, on which kernel and oracle rest."""
+    """Return the finding if either check contradicts the model, on which kernel and oracle both rest; None
+    otherwise."""
     lines = []
     if silicon.differing:
         lines += ["[model-differs] the model does not return what hardware returned for instructions of this kernel"]

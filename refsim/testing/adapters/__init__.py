@@ -1,4 +1,4 @@
-"""Kernels of other compilers as refsim takes them: their code, and a launch with the parameters that their host code adds."""
+"""Kernels of other compilers for refsim: their code, and launches with the parameters that their host code adds."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""CuPy: the source of a RawKernel or a RawModule, and arguments as it passes them."""
+"""CuPy: the source of a RawKernel or a RawModule, and arguments as CuPy passes them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -15,7 +15,7 @@ from refsim.render.cards import FieldsCard
 
 _DEFAULT_DEVICE = "--device-as-default-execution-space"
 _OURS = ("-std=", "--std=", "-arch", "--gpu-architecture", "--gpu-code", "-lineinfo", "-G")
-"""Options that say what refsim says: the language, the target, line numbers."""
+"""Options that refsim sets itself: the language, the target, line numbers."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -32,6 +32,7 @@ class CupyKernel(FieldsCard):
 
     @property
     def code(self) -> KernelCode:
+        """Return the kernel's code with CuPy's options."""
         return KernelCode(
             source=self.source,
             options=self.options,
@@ -50,9 +51,9 @@ class CupyKernel(FieldsCard):
         shared_mem: int = 0,
         name: str = "",
     ) -> None:
-        """As `kernel(grid, block, args, shared_mem=...)`; `name` is an entry of a RawModule.
+        """Launch as `kernel(grid, block, args, shared_mem=...)` does in CuPy; `name` is an entry of a RawModule.
 
-        A Python int is 8 bytes, as a float is, a bool 1, a complex 16; None is a null pointer.
+        A Python int or float has 8 bytes, a bool 1, a complex 16; None is a null pointer.
         """
         entry = name or self.name
         if not entry:
@@ -62,11 +63,12 @@ class CupyKernel(FieldsCard):
 
 
 def from_cupy(kernel: Any, name: str = "", *, options: Sequence[str] = (), include: Sequence[Path] = ()) -> CupyKernel:
-    """A kernel of CuPy: a RawKernel, a RawModule, or the source text with the name that would be given; CuPy need not be here.
+    """Return a kernel of CuPy for refsim: a RawKernel, a RawModule, or a source text with the kernel's name.
 
-    from_cupy('extern "C" __global__ void k() {}', "k").options is ("--device-as-default-execution-space",), CuPy's own.
-    Its options, backend and name expressions are taken over; `include` is for headers of CuPy's own. Raises RefsimError
-    `bad-kernel` for what has no source. Source: CuPy, RawKernel and RawModule.
+    CuPy need not be installed. from_cupy('extern "C" __global__ void k() {}', "k").options is
+    ("--device-as-default-execution-space",), CuPy's own. Options, backend and name expressions of the kernel are kept;
+    `include` is for headers of CuPy. Raises RefsimError `bad-kernel` for an object without a source. Source: CuPy,
+    RawKernel and RawModule.
     """
     given = KernelCode(source=kernel) if isinstance(kernel, str) else None
     source = given.source if given is not None else getattr(kernel, "code", None)
@@ -95,7 +97,7 @@ def from_cupy(kernel: Any, name: str = "", *, options: Sequence[str] = (), inclu
 
 
 def _value(argument: Any) -> Any:
-    """An argument as CuPy packs it: of a Python number the widest type."""
+    """Return an argument as CuPy passes it: a Python number in its widest type."""
     if argument is None:
         return np.uint64(0)
     if isinstance(argument, bool):

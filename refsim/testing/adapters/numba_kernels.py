@@ -1,4 +1,4 @@
-"""numba-cuda: the PTX of a Python function, and its arrays as the parameters that they become."""
+"""numba-cuda: the PTX of a Python function, and arrays as the parameters that numba-cuda makes of them."""
 
 import importlib
 import re
@@ -17,15 +17,16 @@ from refsim.ptx import Extents
 from refsim.render.cards import FieldsCard
 
 Parameter = tuple[str, int]
-"""A NumPy dtype, and the dimensions of an array of it; 0 for a value."""
+"""A NumPy dtype and the number of dimensions; 0 for a value."""
 Argument = Parameter | tuple[Parameter, ...]
-"""A parameter, or those of a tuple."""
+"""A parameter, or the parameters of a tuple."""
 NUMBA_CUDA = "pip install 'numba-cuda[cu13]'"
 
 
 @dataclass(frozen=True, repr=False)
 class NumbaKernel(FieldsCard):
-    """What numba-cuda made of a function: `Kernel(ptx=k.ptx, ...)`, and `k.launch(launcher, grid, block, x, n)` in its run."""
+    """A function compiled by numba-cuda: `Kernel(ptx=k.ptx, ...)`, and `k.launch(launcher, grid, block, x, n)` in its
+    run."""
 
     ptx: str
     entry: str
@@ -41,9 +42,10 @@ class NumbaKernel(FieldsCard):
         shared_bytes: int = 0,
         cooperative: bool = False,
     ) -> None:
-        """Runs the kernel; an array is a Buffer, or (Buffer, shape) where it has several dimensions; all are C-contiguous.
+        """Run the kernel; an array is a Buffer, or (Buffer, shape) if it has several dimensions; all are C-contiguous.
 
-        An array becomes meminfo, parent (both null), elements, bytes of one, address, its extents and its strides in bytes.
+        An array becomes meminfo and parent (both null), element count, element bytes, address, extents, and strides in
+        bytes.
         """
         if len(args) != len(self.parameters):
             raise RefsimError(
@@ -55,11 +57,11 @@ class NumbaKernel(FieldsCard):
 
 
 def from_numba(function: Any, signature: Any, target: str = "sm_80", **options: Any) -> NumbaKernel:
-    """Compiles a Python function by numba-cuda, which needs no GPU: from_numba(f, "void(float32[::1], int32)", "sm_80").
+    """Compile a Python function by numba-cuda without a GPU: from_numba(f, "void(float32[::1], int32)", "sm_80").
 
-    `function` is a plain function or one of `@cuda.jit`; `options` are those of numba.cuda.compile_ptx (fastmath, opt,
-    lineinfo, launch_bounds). Raises RefsimError: `missing-extra` where it is not installed (exit 4), `compile-error` with
-    what it says, `bad-argument` for types that are neither numbers nor arrays nor tuples of numbers.
+    `function` is a plain function or a function of `@cuda.jit`; `options` are the options of numba.cuda.compile_ptx
+    (fastmath, opt, lineinfo, launch_bounds). Raises RefsimError: `missing-extra` if numba-cuda is not installed (exit
+    4), `compile-error` with its message, `bad-argument` for types other than numbers, arrays and tuples of numbers.
     Source: numba-cuda, numba.cuda.compile_ptx and the data model of its arrays.
     """
     cuda = _imported()
@@ -99,7 +101,7 @@ def _imported() -> ModuleType:
 
 
 def _signatures() -> ModuleType:
-    """What reads a signature: numba-cuda has its own, the numba.cuda that numba itself brings takes numba's."""
+    """Return the module that parses signatures: numba-cuda's own, else numba's."""
     try:
         return importlib.import_module("numba.cuda.core.sigutils")
     except ModuleNotFoundError:
@@ -114,7 +116,7 @@ def _version() -> str:
 
 
 def _parameter(kind: Any) -> Argument:
-    """What a numba type is to a launch."""
+    """Return the parameters of a numba type: one, or one for each member of a tuple."""
     members = getattr(kind, "types", None)
     if members is not None:
         return tuple(_single(member) for member in members)
@@ -134,7 +136,7 @@ def _single(kind: Any) -> Parameter:
 
 
 def _members(parameter: Argument, argument: Any) -> list[Any]:
-    """The parameters that an argument becomes; the members of a tuple follow one another."""
+    """Return the launch values of an argument; the members of a tuple follow each other."""
     match parameter:
         case (str(dtype), int(dimensions)):
             return _flat((dtype, dimensions), argument)
@@ -145,7 +147,7 @@ def _members(parameter: Argument, argument: Any) -> list[Any]:
 
 
 def _flat(parameter: Parameter, argument: Any) -> list[Any]:
-    """The parameters that an argument becomes."""
+    """Return the launch values of one number or array."""
     dtype, dimensions = np.dtype(parameter[0]), parameter[1]
     if not dimensions:
         value = dtype.type(argument)
@@ -163,6 +165,7 @@ def _flat(parameter: Parameter, argument: Any) -> list[Any]:
 
 
 def _check(buffer: Buffer, shape: Sequence[int], dtype: np.dtype[Any], dimensions: int) -> None:
+    """Raise RefsimError bad-argument if a buffer does not fit the signature's dtype and dimensions."""
     if len(shape) != dimensions or prod(shape) > buffer.count or buffer.dtype.itemsize != dtype.itemsize:
         raise RefsimError(
             "bad-argument",

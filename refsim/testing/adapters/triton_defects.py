@@ -1,7 +1,7 @@
-"""What versions of Triton are known to do wrong: a finding of a kernel that is one of these is the compiler's.
+"""Known defects of Triton versions: a finding that matches one belongs to the compiler, not to the kernel.
 
-A row says until which version, and where its authors mended it. Functions of Gluon place their fences and store to shared
-memory themselves: what is wrong there is theirs.
+An entry says up to which version the defect exists, and which change fixed it. Functions of Gluon place fences and
+shared-memory stores themselves, so such findings are theirs.
 """
 
 import re
@@ -86,10 +86,11 @@ TRITON_DEFECTS = (
     ),
 )
 _OF_FUNCTIONS = (COPIES_UNFENCED, LANES_DISAGREE)
-"""What functions of Gluon do themselves."""
+"""Defects that functions of Gluon can only have themselves."""
 
 
 def known_defects(version: str, *, is_gluon: bool = False) -> tuple[CompilerDefect, ...]:
-    """The defects of a version of Triton: known_defects("3.6.0") has seven rows, known_defects("3.9.0") two."""
+    """Return the defects of a version of Triton: known_defects("3.6.0") has seven entries, known_defects("3.9.0")
+    two."""
     number = tuple(map(int, re.findall(r"\d+", version)[:3]))
     return tuple(row for row in TRITON_DEFECTS if row.is_of(number) and not (is_gluon and row in _OF_FUNCTIONS))

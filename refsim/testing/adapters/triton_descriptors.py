@@ -1,4 +1,4 @@
-"""Triton's tensor descriptors: what its host code passes for one, as a tensor map or taken apart."""
+"""Triton's tensor descriptors: the parameters that its host code passes for one, as a tensor map or as numbers."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,18 +16,19 @@ from refsim.render.cards import FieldsCard
 
 Padding = Literal["zero", "nan"]
 _OF_DRIVER = {8: 10, 9: 8, 10: 9}
-"""The driver's number of an element type, where Triton's metadata has that of tensormap.replace, which counts otherwise."""
+"""The driver's number of an element type, by Triton's number (the one of tensormap.replace), where the two differ."""
 _TF32 = "tfloat32"
 _MOST_EXTENT, _MOST_STRIDE = (1 << 31) - 1, (1 << 63) - 1
 
 
 @dataclass(frozen=True, repr=False)
 class TritonDescriptor(FieldsCard):
-    """A tensor in a Buffer, as Triton's TensorDescriptor is one in a tensor of PyTorch: TritonDescriptor(x, (heads, 64, 32)).
+    """A tensor in a Buffer, as Triton's TensorDescriptor is one in a tensor of PyTorch: TritonDescriptor(x, (heads, 64,
+    32)).
 
-    `shape` and `strides` (dense if left out) count elements, outermost first; the innermost stride is 1. `padding` says what a
-    box holds outside the tensor. The block is the signature's: "tensordesc<fp16[1,64,32]>". Raises RefsimError bad-descriptor.
-    Source: Triton, tools/tensor_descriptor.py and the launcher of its NVIDIA backend.
+    `shape` and `strides` (dense if left out) count elements, outermost first; the innermost stride is 1. `padding` is
+    the value of a box outside the tensor. The block belongs to the signature: "tensordesc<fp16[1,64,32]>". Raises
+    RefsimError bad-descriptor. Source: Triton, tools/tensor_descriptor.py and the launcher of its NVIDIA backend.
     """
 
     base: Buffer
@@ -37,6 +38,7 @@ class TritonDescriptor(FieldsCard):
     round_f32_to_tf32: bool = False
 
     def __post_init__(self) -> None:
+        """Raise RefsimError bad-descriptor for a field of a wrong type or range."""
         if not isinstance(self.base, Buffer):
             raise RefsimError(
                 "bad-descriptor", f"base {self.base!r:.40}", help="a buffer that upload or output returned"
@@ -61,7 +63,7 @@ class TritonDescriptor(FieldsCard):
 
     @property
     def steps(self) -> tuple[int, ...]:
-        """The strides in elements, those of a dense tensor if none were given."""
+        """Return the strides in elements, dense if none were given."""
         if self.strides is None:
             return tuple(prod(map(int, self.shape[axis + 1 :])) for axis in range(len(self.shape)))
         if not _are_whole(self.strides, 0, _MOST_STRIDE):
@@ -70,18 +72,19 @@ class TritonDescriptor(FieldsCard):
 
 
 def _are_whole(values: object, least: int, most: int) -> bool:
-    """Whether that is a list of whole numbers."""
+    """Return whether `values` is a list of whole numbers from `least` to `most`."""
     is_list = isinstance(values, Sequence) or (isinstance(values, np.ndarray) and values.ndim == 1)
     return is_list and all(is_whole(value, least, most) for value in values)  # type: ignore[attr-defined]
 
 
 def is_descriptor(kind: str) -> bool:
-    """Whether a type of Triton's is a tensor descriptor's: tensordesc<fp16[64,32]>."""
+    """Return whether a Triton type is a tensor descriptor: tensordesc<fp16[64,32]>."""
     return kind.startswith("tensordesc")
 
 
 def parameter_count(kind: str, is_mapped: bool) -> int:
-    """How many parameters an argument of a type becomes: a map or base and two flags, extents and strides once or twice."""
+    """Return how many parameters an argument becomes: for a descriptor a map, or base and two flags, plus extents and
+    strides."""
     if not is_descriptor(kind):
         return 1
     rank = kind.partition("[")[2].partition("]")[0].count(",") + 1
@@ -89,9 +92,9 @@ def parameter_count(kind: str, is_mapped: bool) -> int:
 
 
 def descriptor_values(kind: str, argument: Any, said: Mapping[str, Any] | None) -> list[Any]:
-    """The parameters that a descriptor becomes: a tensor map where Triton `said` how, else address, extents and strides.
+    """Return the parameters of a descriptor: a tensor map if Triton `said` how, else address, extents and strides.
 
-    The kernel's own arithmetic takes extents and strides once more, behind either.
+    Extents and strides follow once more, for the kernel's own arithmetic.
     """
     if not isinstance(argument, TritonDescriptor):
         raise RefsimError(
@@ -105,6 +108,7 @@ def descriptor_values(kind: str, argument: Any, said: Mapping[str, Any] | None) 
 
 
 def _mapped(kind: str, argument: TritonDescriptor, said: Mapping[str, Any]) -> Any:
+    """Return the tensor map of a descriptor, by Triton's metadata `said`."""
     box = said["block_size"]
     if said.get("is_im2col") or len(box) != len(argument.shape):
         what = "boxes of im2col" if said.get("is_im2col") else f"a tensor of {len(argument.shape)} dimensions"

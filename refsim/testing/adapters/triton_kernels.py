@@ -1,4 +1,4 @@
-"""Triton: the PTX of a jit function, and what its metadata says of a launch."""
+"""Triton: the PTX of a jit function, and the launch parameters in its metadata."""
 
 import importlib
 import re
@@ -27,19 +27,19 @@ SCALARS = {
     **{f"u{bits}": np.dtype(f"u{bits // 8}").type for bits in (8, 16, 32, 64)},
     **{f"fp{bits}": np.dtype(f"f{bits // 8}").type for bits in (16, 32, 64)},
 }
-"""Triton's types of scalars, as the kernel takes them; a bf16 is given as a NumPy scalar of ml_dtypes."""
+"""Triton's scalar types as NumPy types; a bf16 is given as a NumPy scalar of ml_dtypes."""
 _SCRATCH = ("global_scratch", "profile_scratch")
 _ALIGNED = 16
 
 
 @dataclass(frozen=True, repr=False)
 class TritonKernel(FieldsCard):
-    """What Triton made of a function: `Kernel(ptx=k.ptx, ...)`, and `k.launch(launcher, grid, x, y, n)` in its run.
+    """A function compiled by Triton: `Kernel(ptx=k.ptx, ...)`, and `k.launch(launcher, grid, x, y, n)` in its run.
 
-    `parameters` are the types of the arguments in order, constants left out; `scratch` the bytes for one program and their
-    alignment, of each hidden parameter behind them. `version` is Triton's. `aligned` are the places of the arguments that the
-    code takes for multiples of 16; `descriptors` what Triton says of the tensor map of each descriptor, none for a target
-    without such maps; `programmatic`: it was compiled with launch_pdl; `is_gluon`: it is a function of Gluon's.
+    `parameters` are the types of the arguments in order, without constants; `scratch` is (bytes per program, alignment)
+    of each hidden parameter after them. `version` is Triton's version. `aligned` are the positions of arguments that
+    must be multiples of 16. `descriptors` is Triton's metadata of the tensor map of each descriptor, empty for targets
+    without tensor maps. `programmatic`: it was compiled with launch_pdl; `is_gluon`: it is a function of Gluon.
     """
 
     ptx: str
@@ -57,7 +57,7 @@ class TritonKernel(FieldsCard):
     is_gluon: bool = False
 
     def launch(self, launcher: Launcher, grid: Extents, *args: Any) -> None:
-        """Runs `grid` programs; numbers become what the signature says, None a null pointer.
+        """Run `grid` programs; numbers are converted to the signature's types, None is a null pointer.
 
         A descriptor is a `TritonDescriptor` over a Buffer.
         """
@@ -82,13 +82,14 @@ class TritonKernel(FieldsCard):
             raise self._with_its_cause(error) from error
 
     def _with_its_cause(self, error: RefsimError) -> RefsimError:
-        """The finding, with what is known of this version of Triton where it is the compiler's."""
+        """Return the error, with the known defect of this Triton version if it matches one."""
         opcode, _, _ = error.where.partition(" at ")
         defect = defect_of(error, opcode, known_defects(self.version, is_gluon=self.is_gluon))
         return error if defect is None else defect.named(error)
 
     def _check_aligned(self, place: int, argument: Any) -> None:
-        """The code rests on it: a mask of whole vectors is not asked for each element."""
+        """Raise RefsimError bad-argument unless an argument is a multiple of 16: the code uses masks of whole
+        vectors."""
         number = argument.address if isinstance(argument, Buffer) else argument
         if number is not None and int(number) % _ALIGNED:
             raise RefsimError(
@@ -104,6 +105,7 @@ class TritonKernel(FieldsCard):
         return {**clustered, **{name: True for name, is_asked in asked.items() if is_asked}}
 
     def _scratch(self, launcher: Launcher, place: int, blocks: int) -> Buffer | np.uint64:
+        """Return a zeroed buffer for a hidden parameter of `blocks` programs; a null pointer if it needs no bytes."""
         size, align = self.scratch[place]
         if not size:
             return np.uint64(0)
@@ -123,13 +125,13 @@ def from_triton(
     aligned: Sequence[str] = (),
     **options: Any,
 ) -> TritonKernel:
-    """Compiles a function of `@triton.jit` or `@gluon.jit` without a GPU: from_triton(f, {"x": "*fp32"}, {"N": 64}, "sm_89").
+    """Compile a `@triton.jit` or `@gluon.jit` function without a GPU: from_triton(f, {"x": "*fp32"}, {"N": 64}, "sm_89").
 
-    `signature` gives the types of the arguments by name (or in order), without the constants. `aligned` names the arguments
-    that are multiples of 16, as Triton's own launches find out: vector accesses need it. `options` are the launch's:
-    num_warps, num_stages, num_ctas, launch_pdl, ... A tensor descriptor is "tensordesc<fp16[64,32]>", with the block that the
-    kernel loads. Raises RefsimError: `missing-extra` where it is not installed (exit 4), `compile-error` with what it says.
-    Source: Triton, triton.compile and the launcher of its NVIDIA backend.
+    `signature` gives the types of the arguments by name (or in order), without constants; a tensor descriptor is
+    "tensordesc<fp16[64,32]>", with the block that the kernel loads. `aligned` names arguments that are multiples of 16,
+    which vector accesses need. `options` are launch options: num_warps, num_ctas, launch_pdl, ... Raises RefsimError:
+    `missing-extra` if Triton is not installed (exit 4), `compile-error` with its message. Source: Triton,
+    triton.compile and the launcher of its NVIDIA backend.
     """
     try:
         triton = importlib.import_module("triton")
@@ -177,7 +179,7 @@ def from_triton(
 
 
 def _source_class(jit_function: Any, compiler: Any) -> Any:
-    """What Triton compiles a function as: Gluon's functions have a class of their own."""
+    """Return the class that Triton compiles a function with: Gluon has its own."""
     if not _is_gluon(jit_function):
         return compiler.ASTSource
     return importlib.import_module("triton.experimental.gluon._runtime").GluonASTSource
@@ -190,7 +192,8 @@ def _is_gluon(jit_function: Any) -> bool:
 def _types(
     jit_function: Any, signature: Mapping[str, str] | Sequence[str], constexprs: Mapping[str, Any]
 ) -> dict[str, str]:
-    """The types of the arguments that a kernel takes, in order."""
+    """Return the types of the arguments in order, by name; raise RefsimError bad-kernel if the signature does not
+    fit."""
     names = [name for name in jit_function.arg_names if name not in constexprs]
     given = dict(signature) if isinstance(signature, Mapping) else dict(zip(names, signature, strict=False))
     types = {name: given[name] for name in names if name in given}
@@ -207,7 +210,7 @@ def _capability(target: str) -> int:
 
 
 def _values(kind: str, argument: Any, said: Iterator[Mapping[str, Any]]) -> list[Any]:
-    """The parameters that an argument becomes."""
+    """Return the launch parameters of an argument."""
     if is_descriptor(kind):
         return descriptor_values(kind, argument, next(said, None))
     return [_value(kind, argument)]
