@@ -18,7 +18,7 @@ import refsim
 from refsim import ptx
 from refsim.conversions import CONVERSIONS, convert, encode
 from refsim.errors import RefsimError
-from refsim.silicon.conversion_replay import PAIRS, chunk_operands, interesting_chunks, spelled, table_operands
+from refsim.silicon.launch_replay import PAIRS, chunk_operands, interesting_chunks, spelled, table_operands
 from refsim.silicon.scalar_probe import ScalarForm, probe_module
 from refsim.silicon.vectors import CHUNK, digest, locate, recordings, sidecar
 

@@ -14,10 +14,9 @@ from refsim.conversions import encode
 from refsim.formats import BF16, E2M1, E4M3, E8M0, F16, F32, TF32, ElementType, Format, float_named, format_named
 from refsim.numerics.dot import chains
 from refsim.numerics.dot.chains import Operands, accumulator
-from refsim.numerics.fast import compiled, groups, operands, plan, product, tiles
+from refsim.numerics.fast import compiled, operands, product, tiles
 from refsim.numerics.fast.domain import covers
-from refsim.numerics.fast.plan import Plan
-from refsim.numerics.fast.product import fast_product
+from refsim.numerics.fast.product import Plan, fast_product
 from refsim.numerics.methods import GROUPED, TRUNCATED
 from refsim.numerics.profiles import PROFILES
 from refsim.numerics.rows import Profile
@@ -284,7 +283,7 @@ def test_wide_arithmetic_equals_the_definition_on_narrow_operands(path: str, mon
 @pytest.mark.parametrize("path", PATHS)
 def test_tiles_and_threads_never_matter(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, small in (("OUTPUTS", 64), ("COLUMNS", 5), ("DECODED_AT_ONCE", 1 << 9)):
-        monkeypatch.setattr(plan, name, small)
+        monkeypatch.setattr(product, name, small)
     monkeypatch.setattr(tiles, "IN_FLIGHT", 192)
     monkeypatch.setattr(tiles, "SERIAL", 1 << 10)
 
@@ -301,7 +300,7 @@ def test_tiles_and_threads_never_matter(path: str, monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize("path", PATHS)
 def test_terms_that_lose_no_bit_may_be_cut_one_by_one(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The matrix product for sums that lose no bit is a shortcut; so is adding the largest terms in int32."""
-    for module in (tiles, groups):
+    for module in (tiles, product):
         monkeypatch.setattr(module, "loses_no_bit", lambda *_: False)
     rows = [row for row in ROWS if row.fraction is not None and row.fraction > 13]
 

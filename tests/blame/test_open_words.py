@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from conformance.blamed.planted import HEAD
-from refsim.blame.open_words import ReadNote
+from refsim.blame.running import ReadNote
 from refsim.device.sim import SimDevice
 from refsim.errors import RefsimError
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 import refsim
+from refsim.bringup.conversions import is_of_8_bits
 from refsim.bringup.html_report import page
-from refsim.bringup.model_digests import is_of_8_bits
 from refsim.bringup.report import changes_since, read_report
 from refsim.bringup.tensor_cores import instructions
 from refsim.silicon.vectors import recordings

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 
-from refsim.bringup import conversions, model_digests
+from refsim.bringup import conversions
 from refsim.bringup.report import DIFFERS
 from refsim.device.sim import SimDevice
 from refsim.errors import RefsimError
@@ -92,7 +92,7 @@ def test_a_whole_space_agrees_with_its_recording(name):
 
 def test_a_model_that_left_the_recording_is_noticed(monkeypatch):
     real = conversions.expected
-    monkeypatch.setattr(model_digests, "expected", lambda row, chunk: real(row, chunk) ^ 1)
+    monkeypatch.setattr(conversions, "expected", lambda row, chunk: real(row, chunk) ^ 1)
     case = conversions._whole(chip(lambda array: array), FP8)
     assert case.status == DIFFERS
     assert case.difference.smallest[0].startswith("chunks 0x0000, 0x0080, ")
@@ -186,14 +186,14 @@ def test_exhaustive_is_of_a_chip(monkeypatch):
 
 @pytest.mark.ci("other processes take seconds to begin")
 def test_many_chunks_are_shared_among_processes():
-    chunks = list(range(0x3F00, 0x3F00 + model_digests.ALONE + 1))
-    found = model_digests.model_digests(FP8, chunks)
+    chunks = list(range(0x3F00, 0x3F00 + conversions.ALONE + 1))
+    found = conversions.model_digests(FP8, chunks)
     assert np.array_equal(found, FP8.arrays["digests"][chunks])
 
 
 def test_the_model_of_every_table_and_of_some_chunks_is_what_was_recorded():
     for row in RECORDED.values():
         if "results" in row.arrays:
-            assert np.array_equal(model_digests.expected(row, 0), row.arrays["results"]), row.name
+            assert np.array_equal(conversions.expected(row, 0), row.arrays["results"]), row.name
     chunks = [0x3F80, 0xC2A7]
-    assert np.array_equal(model_digests.model_digests(FP8, chunks), FP8.arrays["digests"][chunks])
+    assert np.array_equal(conversions.model_digests(FP8, chunks), FP8.arrays["digests"][chunks])

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from refsim.mufu import pieces, unit
+from refsim.mufu import instructions, unit
 from refsim.mufu.instructions import approximate
 
 SPECIALS = [
@@ -31,26 +31,26 @@ def words(count: int) -> np.ndarray:
     return found
 
 
-@pytest.mark.parametrize("count", [256, pieces.PIECE - 1, 2 * pieces.PIECE + 37])
+@pytest.mark.parametrize("count", [256, instructions.PIECE - 1, 2 * instructions.PIECE + 37])
 def test_ex2_in_fewer_passes_is_ex2(count: int) -> None:
     operands = words(count)
     with np.errstate(all="ignore"):
-        assert np.array_equal(pieces.ex2(operands), unit.ex2(operands))
+        assert np.array_equal(instructions.ex2(operands), unit.ex2(operands))
 
 
 def test_an_integer_is_not_complemented_and_what_is_next_to_one_is() -> None:
     integers = np.arange(-130, 130).astype(np.float32)
     around = [integers, np.nextafter(integers, np.float32(-np.inf)), np.nextafter(integers, np.float32(np.inf))]
     operands = np.concatenate(around).view(np.uint32)
-    assert np.array_equal(pieces.ex2(operands), unit.ex2(operands))
+    assert np.array_equal(instructions.ex2(operands), unit.ex2(operands))
 
 
 @pytest.mark.parametrize("name", unit.FUNCTIONS)
 def test_a_large_array_of_any_shape_is_its_pieces(name: str) -> None:
-    operands = words(2 * pieces.PIECE + 2).reshape(2, -1)[:, ::-1]
+    operands = words(2 * instructions.PIECE + 2).reshape(2, -1)[:, ::-1]
     found = approximate(name, operands, ftz=False)
     assert found.shape == operands.shape
-    some = slice(pieces.PIECE - 40, pieces.PIECE + 1)
+    some = slice(instructions.PIECE - 40, instructions.PIECE + 1)
     with np.errstate(all="ignore"):
         wanted = approximate(name, np.ascontiguousarray(operands[:, some]).view(Definition), ftz=False)
     assert np.array_equal(found[:, some], wanted.view(np.ndarray))

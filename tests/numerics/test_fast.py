@@ -19,7 +19,7 @@ from refsim.numerics.dot.chains import Operands
 from refsim.numerics.dot.definition import GROUP
 from refsim.numerics.fast import compiled, product, threads
 from refsim.numerics.fast.domain import LOWEST_PRODUCT
-from refsim.numerics.fast.plan import Plan, plan_for
+from refsim.numerics.fast.product import Plan, plan_for
 from refsim.numerics.fast.terms import ZERO
 
 FP8 = profile("sm_90", "wgmma", "e4m3", "e4m3", "f32")

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from refsim import decode, encode, ptx
 from refsim.device.compile import compile_ptx
-from refsim.mufu import pieces, unit
+from refsim.mufu import instructions, unit
 
 Function = Callable[[NDArray[np.float64]], NDArray[np.float64]]
 
@@ -104,6 +104,6 @@ def test_a_unit_with_other_bits_is_found_out(
             found = exact(words.view(np.float32).astype(np.float64)).astype(np.float32)
         return np.where(np.isnan(found), np.uint32(0x7FFFFFFF), found.view(np.uint32))
 
-    monkeypatch.delitem(pieces.FEWER_PASSES, of_unit, raising=False)
+    monkeypatch.delitem(instructions.FEWER_PASSES, of_unit, raising=False)
     monkeypatch.setitem(unit.FUNCTIONS, of_unit, nearest)
     assert np.count_nonzero(ran(program, f"{name}_f16", CODES, CODES) != rounded(name, "f16")) == missed

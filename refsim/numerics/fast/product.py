@@ -1,29 +1,104 @@
 """Whole matrix products by the fast steps, in tiles of bounded memory; the definition computes other profiles.
 
 A block is some columns of some products: its part of B is decoded once. Its rows of A are decoded and multiplied tile
-by tile. `tiles`, `groups` and `compiled` have the steps; outputs that NaN or infinities decide are written afterwards.
+by tile. `tiles` and `compiled` have the steps; outputs that NaN or infinities decide are written afterwards.
+
+`Plan` divides a product into blocks of columns, tiles of rows, threads and compiled loops. The division changes no bit.
+
+FP4 with scales: each group of 16 products is one term. A group's sum times its scales is below 2^20 units of its
+smallest product, so a float64 matrix product is exact.
 """
 
+import math
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from refsim.formats import ElementType, Format, float_named
+from refsim.formats import F32, ElementType, Format, float_named
 from refsim.numerics.dot import chains
 from refsim.numerics.dot.arrays import Codes, added
 from refsim.numerics.dot.chains import Operands
-from refsim.numerics.fast import compiled, groups, tiles
+from refsim.numerics.dot.definition import GROUP
+from refsim.numerics.fast import compiled, tiles
 from refsim.numerics.fast.compiled import Packed
 from refsim.numerics.fast.domain import covers
-from refsim.numerics.fast.operands import FastOperand, GroupedOperand, grouped_operand_of, operand_of
-from refsim.numerics.fast.plan import Plan, plan_for
-from refsim.numerics.fast.reals import REAL_F32, Values, codes_of, real_of, values_of
-from refsim.numerics.fast.specials import decided, put
-from refsim.numerics.fast.threads import on_threads
+from refsim.numerics.fast.operands import FastOperand, GroupedOperand, grouped_operand_of, loses_no_bit, operand_of
+from refsim.numerics.fast.reals import REAL_F32, REAL_F64, Values, codes_of, real_of, values_of
+from refsim.numerics.fast.terms import NAN_TERM, ZERO
+from refsim.numerics.fast.threads import on_threads, threads_for
+from refsim.numerics.fast.tiles import matmul, round_sums
 from refsim.numerics.methods import EARLY
+from refsim.numerics.roundings import Rounding
 from refsim.numerics.rows import Profile
+
+OUTPUTS = 1 << 16  # of one tile: a core's own cache holds them
+COLUMNS = 1 << 10  # of one block
+DECODED_AT_ONCE = 1 << 22  # elements of B decoded at once
+FEW = 128  # columns; with fewer columns than this and than rows, the two are exchanged: loops run over columns
+Marks = NDArray[np.int8]  # +1 and -1 infinities, 2 NaN, 0 finite numbers
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Describe how a profile with the K of one instruction is computed: threads, and compiled loops or NumPy alone.
+
+    `may_compile`: loops that are not compiled yet are compiled first.
+    """
+
+    profile: Profile
+    k: int
+    threads: int
+    compiled: bool
+    may_compile: bool
+
+    @property
+    def length(self) -> int:
+        """Return the products of one step."""
+        return len(self.profile.steps(self.k)[0])
+
+    def exchanges(self, shape: tuple[int, ...], length: int) -> bool:
+        """Return whether rows and columns are exchanged: few columns would leave the loops over them short."""
+        _, m, n = shape
+        return n < min(m, FEW) and not self.batch_innermost(self._extent(shape, length)[0], n)
+
+    def batch_innermost(self, batch: int, columns: int) -> bool:
+        """Return whether loops run over the batch: if it is larger than the columns, and never for FP4."""
+        return not self.profile.method.groups and batch > columns
+
+    def blocks(self, shape: tuple[int, ...], length: int) -> list[tuple[slice, slice]]:
+        """Return the batches and columns that are computed together, for (batch, M, N) and K; each decodes B once."""
+        batches, columns = self._extent(shape, length)
+        return [
+            (slice(start, start + batches), slice(first, first + columns))
+            for start in range(0, shape[0], batches)
+            for first in range(0, shape[2], columns)
+        ]
+
+    def _extent(self, shape: tuple[int, ...], length: int) -> tuple[int, int]:
+        """Return how many batches and columns a block has; the compiled loops take one batch at a time."""
+        batch, m, n = shape
+        columns = max(1, min(n, COLUMNS, DECODED_AT_ONCE // length))
+        most = 1 if self.compiled else OUTPUTS // max(m * columns, 1)
+        return max(1, min(batch, most, DECODED_AT_ONCE // (length * max(columns, m, 1)))), columns
+
+    def row_tiles(self, shape: tuple[int, ...], length: int) -> list[slice]:
+        """Return the rows of A that are computed together, in a block of this (batch, M, N) and K."""
+        batch, m, n = shape
+        rows = max(1, min(-(-m // self.threads), OUTPUTS // (batch * n), DECODED_AT_ONCE // (batch * length)))
+        return [slice(row, row + rows) for row in range(0, m, rows)]
+
+    def outputs_at_once(self, length: int) -> int:
+        """Return how many outputs, each with a row of A and of B of its own, are computed at once."""
+        return max(1, DECODED_AT_ONCE // length)
+
+
+def plan_for(shape: tuple[int, ...], length: int, profile: Profile, k: int) -> Plan:
+    """Return the plan for a product of this (batch, M, N) and K: threads and compiled loops where they pay."""
+    with_kernels = compiled.takes(profile, len(profile.steps(k)[0])) and compiled.wins(shape, length, profile)
+    threads = threads_for(math.prod(shape) * length, compiled=with_kernels)
+    return Plan(profile, k, threads, with_kernels, compiled.worth_compiling(shape, length))
 
 
 def matrix_product(operands: Operands, c: NDArray[Any], profile: Profile, k: int) -> NDArray[Any]:
@@ -148,7 +223,7 @@ def _sums(a: FastOperand | GroupedOperand, block: _Block, c: Values, plan: Plan)
         return compiled.chain(a, block.packed, c, profile, plan.length, may_compile=plan.may_compile)
     if isinstance(a, GroupedOperand):
         assert isinstance(b, GroupedOperand)
-        return groups.chain(a, b, c, profile, plan.length)
+        return _grouped_chain(a, b, c, profile, plan.length)
     assert isinstance(b, FastOperand)
     return tiles.chain(a, b, c, profile, plan.length)
 
@@ -169,3 +244,90 @@ def _define(codes: Codes, places: NDArray[np.intp], operands: Operands, c: Codes
         )
         found = chains.matrix_product(each, c[batch, m, n][:, None, None], plan.profile, plan.k)
         codes[batch, m, n] = found[:, 0, 0]
+
+
+def decided(
+    values: tuple[Values, Values], marks: tuple[Marks | None, Marks | None], c: Marks | None, shape: tuple[int, ...]
+) -> Marks | None:
+    """Return the mark of every output (batch, M, N) that its terms make infinite or NaN; None if nothing is marked.
+
+    `values` and `marks` of A and B are (K, batch, rows), a marked value is 0. NaN terms, infinity times zero and
+    infinities of both signs give NaN.
+    """
+    if marks[0] is None and marks[1] is None and c is None:
+        return None
+    own = np.zeros(shape, np.int8) if c is None else c
+    plus, minus, nan = own == 1, own == -1, own == NAN_TERM
+    for mark, axis in zip(marks, (2, 1), strict=True):
+        if mark is not None:
+            nan |= np.expand_dims((mark == NAN_TERM).any(0), axis)
+    infinite = [np.zeros(1, np.bool_) if mark is None else (mark % NAN_TERM != 0).any((1, 2)) for mark in marks]
+    places = np.flatnonzero(infinite[0] | infinite[1])
+    if places.size:
+        x = _indicators(values[0][places], marks[0], places)
+        y = [part.swapaxes(1, 2) for part in _indicators(values[1][places], marks[1], places)]
+        for left, right in ((0, 1), (1, 0)):
+            count, difference = np.abs(x[left]) @ np.abs(y[right]), x[left] @ y[right]
+            plus |= count + difference > 0
+            minus |= count - difference > 0
+        nan |= np.abs(x[0]) @ (y[1] == 0) + (x[1] == 0) @ np.abs(y[0]) > 0
+    return np.where(nan | (plus & minus), NAN_TERM, plus.astype(np.int8) - minus).astype(np.int8)
+
+
+def _indicators(values: Values, marks: Marks | None, places: NDArray[np.intp]) -> tuple[Values, Values]:
+    """Return the signs of the infinities and of all numbers at some places of K, float32 (batch, rows, places)."""
+    mark = np.zeros(values.shape, np.int8) if marks is None else marks[places]
+    infinities = np.where(mark == NAN_TERM, 0, mark)
+    signs = np.sign(values).astype(np.int8) + infinities
+    first, second = (part.astype(np.float32).transpose(1, 2, 0) for part in (infinities, signs))
+    return first, second
+
+
+def put(codes: Codes, marks: Marks, rounding: Rounding) -> None:
+    """Write the NaN and the infinities of a rounding where `marks` has them."""
+    codes[marks == NAN_TERM] = rounding.nan
+    codes[marks == 1] = rounding.infinity
+    codes[marks == -1] = rounding.infinity | rounding.sign
+
+
+def _grouped_chain(a: GroupedOperand, b: GroupedOperand, c: Values, profile: Profile, length: int) -> Values:
+    """Return the rounded sums of all steps, starting with C (batch, M, N); `c` is overwritten."""
+    for start in range(0, len(a.values), length):
+        _step(a, b, slice(start, start + length), c, profile)
+    return c
+
+
+def _step(a: GroupedOperand, b: GroupedOperand, part: slice, c: Values, profile: Profile) -> None:
+    """Add one step to `c` in place: cut C and each group's sum below the largest exponent, add them, round."""
+    assert profile.fraction is not None
+    exponent = _exponent(a, b, slice(part.start // GROUP, part.stop // GROUP), c, profile)
+    exponent -= profile.fraction
+    coarsest = int(exponent.max())
+    scale = REAL_F64.power(-exponent)
+    np.multiply(c, scale, out=c)
+    np.trunc(c, out=c)
+    x, y, size = a.weighted(part), b.weighted(part), GROUP
+    if loses_no_bit(coarsest, a, b):
+        size = part.stop - part.start  # no term loses a bit: the groups add up in one matrix product
+    for first in range(0, len(x), size):
+        some = slice(first, first + size)
+        sums = matmul(x[some].transpose(1, 2, 0), y[some].transpose(1, 0, 2), np.empty_like(c))
+        sums *= scale
+        c += np.trunc(sums, out=sums)
+    np.multiply(c, REAL_F64.power(exponent), out=c)
+    round_sums(c, profile, REAL_F64, careful=True)
+
+
+def _exponent(a: GroupedOperand, b: GroupedOperand, groups: slice, c: Values, profile: Profile) -> NDArray[np.int64]:
+    """Return the largest exponent of C and of the groups with a product; a C of zero has the zero exponent."""
+    assert profile.zero_exponent is not None
+    top = np.full(c.shape, ZERO, np.int16)
+    for x, y, p, q in zip(a.exponents[groups], b.exponents[groups], a.present[groups], b.present[groups], strict=True):
+        own = x[:, :, None] + y[:, None, :]
+        own[(p[:, :, None] & q[:, None, :]) == 0] = ZERO
+        np.maximum(top, own, out=top)
+    exponent = REAL_F64.exponent(c)
+    np.maximum(exponent, 1 - F32.bias, out=exponent)
+    exponent[c == 0] = profile.zero_exponent
+    np.maximum(exponent, top, out=exponent)
+    return exponent
