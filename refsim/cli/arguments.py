@@ -41,8 +41,7 @@ kernels_option = file_option(
 
 
 def only_format(argument: "Format | None", option: "Format | None") -> "Format":
-    """Return the format that a command takes as an argument or by -t. Raise RefsimError where the two contradict or
-    both are missing."""
+    """Return the format given as an argument or by -t. Raise RefsimError for none, or for two that differ."""
     if argument is not None and option is not None and argument != option:
         raise RefsimError("usage", f"-t {option} contradicts {argument}", help=f"give {argument} or -t {option}")
     row = argument or option
@@ -52,8 +51,7 @@ def only_format(argument: "Format | None", option: "Format | None") -> "Format":
 
 
 def missing_format(*words: str, otherwise: str = "") -> RefsimError:
-    """Return the error of a command without a format; its help repeats the command with a format before the user's
-    words."""
+    """Return the error of a command without a format; its help repeats the user's command with one."""
     command = click.get_current_context().command_path
     again = " ".join((command, "e4m3", *map(_shortened, words[:2])))
     return RefsimError(
@@ -145,8 +143,7 @@ def require_few(count: int, otherwise: str) -> None:
 
 
 def load_codes(path: Path, row: "Format | None", key: str | None = None, option: str = "-t FORMAT") -> "Stored":
-    """Return one tensor of a file. Where the file leaves a choice, the help of the error names the option that decides
-    it."""
+    """Return one tensor of a file. If the file leaves a choice, the help of the error names the deciding option."""
     from refsim import files
 
     options = {"format-needed": f"give {option}", "key-needed": "give --key NAME"}

@@ -80,8 +80,7 @@ def division_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def outcome(plan: "CampaignPlan", division: Division, device: str) -> dict[str, list[Mapping[str, Any]]]:
-    """Run the shards of a plan as the division asks, and return the records of each series. Shows progress on a
-    terminal."""
+    """Run the shards of a plan and return the records of each series. Shows progress on a terminal."""
     from contextlib import nullcontext
 
     from refsim.campaigns.journal import CampaignJournal
@@ -106,8 +105,7 @@ def outcome(plan: "CampaignPlan", division: Division, device: str) -> dict[str, 
 
 @contextmanager
 def _workers(division: Division, device: str) -> Iterator[tuple[Executor, int]]:
-    """Yield the executor of a division and how many shards it gets at a time. An interrupt does not wait for the
-    workers."""
+    """Yield the executor of a division and how many shards it gets at a time. An interrupt abandons the workers."""
     from refsim.campaigns.local import Inline, LocalWorkers
 
     executor: Executor
@@ -141,8 +139,7 @@ def _environments(jobs: int, device: str) -> list[Mapping[str, str]]:
 
 
 def visible_gpus() -> list[str]:
-    """Return the GPUs that this process may use, as CUDA_VISIBLE_DEVICES names them. Raises RefsimError where there
-    are none."""
+    """Return the GPUs of this process as CUDA_VISIBLE_DEVICES names them. Raises RefsimError without any."""
     named = os.environ.get("CUDA_VISIBLE_DEVICES")
     if named:
         return [name.strip() for name in named.split(",") if name.strip()]

@@ -35,8 +35,8 @@ def answers(
 ) -> Callable[..., int]:
     """Make a function that returns a Document (or an Answer) the body of a command.
 
-    Adds --as, -o and --source, renders and writes the document, and prints the command again after a failure. A
-    function with several answers returns an iterator of answers and errors; the last one gives the exit code.
+    Adds --as, -o and --source, renders and writes the document, and after a failure prints the command that repeats
+    it. A function with several answers returns an iterator of answers and errors; the last one gives the exit code.
     """
 
     @click.option("--as", "form", metavar="FORM", help=f"One of {', '.join(FORMS)}.", type=OutputForm())
@@ -51,7 +51,7 @@ def answers(
             require_writable(Path(output))
 
         def delivered(answer: Answer) -> int:
-            """Deliver one answer, and print the command again unless the answer agreed. Return its exit code."""
+            """Write one answer, then the command that repeats it unless the answer agreed. Return its exit code."""
             _deliver(answer.document, chosen, output, citations)
             if answer.exit_code != AGREED:
                 console.tell(f"again: {session.command_line}")

@@ -51,7 +51,8 @@ def opened(
     """Return the device of that name. "auto" takes a real GPU, or else the simulated GPU, and reports why a driver
     finds no GPU.
 
-    without: checks that the simulated GPU skips. arithmetic: its mode. A real GPU refuses both.
+    without: checks that the simulated GPU skips. arithmetic: its mode. A real GPU refuses checks to skip and other
+    modes than silicon.
     """
     from refsim import device
 

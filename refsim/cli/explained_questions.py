@@ -1,5 +1,4 @@
-"""The options of each question of `refsim explain-diff`: an option that has no meaning there is refused, never
-ignored."""
+"""The options of each question of `refsim explain-diff`. An option without a meaning there is refused."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -119,8 +119,7 @@ def parse_whole(word: str, what: str) -> int:
 
 
 def chosen(span: slice | None, extent: int, what: str) -> "Sequence[int]":
-    """Return the numbers of a span that lie below `extent`, all for None. Raises RefsimError for a span that begins
-    past it."""
+    """Return the numbers of a span below `extent`, all for None. Raises RefsimError for a span that begins past it."""
     if span is None:
         return range(extent)
     if span.start >= extent or (span.stop is not None and span.stop <= span.start):

@@ -115,8 +115,7 @@ def integer_words(path: Path, row: "Integer", key: str | None = None) -> Any:
 
 
 def integer_output(path: Path, operand: "Integer", d_format: str | None, key: str | None) -> "tuple[Any, ElementType]":
-    """Return the codes and the type of an output: the file's own type, else s32 or the type of A by the width of its
-    elements."""
+    """Return the codes and type of an output: the file's type, else s32 or the type of A by element width."""
     from refsim.formats import S32, element_named
 
     if d_format is not None:

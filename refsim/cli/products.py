@@ -196,8 +196,7 @@ def _of_opcode(asked: Asked) -> Asked:
 
 
 def _usual_unit(asked: Asked, a: ElementType, b: ElementType) -> str:
-    """Return the unit that kernels of a target use for these types: of a warpgroup or tensor memory first, else of a
-    warp."""
+    """Return the unit that kernels of a target use for these types: a warpgroup's or tensor memory's before a warp's."""
     scaled = any((asked.a_scale, asked.b_scale, asked.scale_format))
     refused = {row: _unit_refused(asked.target, row.unit, a, b) for row in rows_of(asked.target)}
     here = [row for row, refusal in refused.items() if refusal is None]

@@ -23,8 +23,7 @@ def count_in(word: str) -> int | None:
 
 
 def real_in(word: str) -> float:
-    """Return the float that an ASCII word spells: 1.5, 1e-9, inf. Raises ValueError for any other word, 1_0 and long
-    ones too."""
+    """Return the float that an ASCII word spells: 1.5, 1e-9, inf. Raises ValueError for other words, 1_0 too."""
     if not word.isascii() or "_" in word or len(word) > LONGEST_WORD or word.strip() != word:
         raise ValueError(word)
     return float(word)

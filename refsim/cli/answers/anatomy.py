@@ -87,8 +87,7 @@ def _shortest(code: int, row: Format, value: float) -> str:
 
 
 def magnitude_of(code: int, row: Format) -> tuple[int, bool]:
-    """Return the code without sign and padding, and whether it is negative; two's complement gives the absolute
-    integer."""
+    """Return the code without sign and padding, and whether it is negative; absolute integers for two's complement."""
     negative = bool(code & row.sign_mask)
     if row.twos_complement:
         return (row.code_limit - code if negative else code), negative
@@ -96,8 +95,7 @@ def magnitude_of(code: int, row: Format) -> tuple[int, bool]:
 
 
 def code_of(magnitude: int, negative: bool, row: Format) -> int | None:
-    """Return the code of a magnitude and sign, or None where the format has none. 0 has the positive code unless -0
-    exists."""
+    """Return the code of a magnitude and sign, or None without one. 0 has the positive code unless -0 exists."""
     if row.twos_complement:
         limit = row.magnitude_limit + int(negative)
         return None if magnitude >= limit else (row.code_limit - magnitude if negative and magnitude else magnitude)
@@ -109,8 +107,7 @@ def code_of(magnitude: int, negative: bool, row: Format) -> int | None:
 
 
 def neighbours(code: int, row: Format) -> tuple[int | None, int | None]:
-    """Return the codes of the next lower and next higher value. The code that follows the largest value is its
-    neighbor."""
+    """Return the codes of the next lower and next higher value; the code after the largest value counts as higher."""
     magnitude, negative = magnitude_of(code, row)
     outward = code_of(magnitude + 1, negative, row)
     if magnitude == 0 and row.has_zero:

@@ -21,8 +21,7 @@ BUILDS = (
 
 
 def said(found: "Blame", older: tuple[str, ...] = ()) -> Wording:
-    """Return the verdict in a sentence and its reasons; `older` holds lines about ptxas releases that cannot read the
-    text."""
+    """Return the verdict and its reasons; `older` holds lines about ptxas releases that cannot read the text."""
     from refsim.blame.examining import ASSEMBLED, BLAME_MEANING, NOT_BUILT
 
     subject, made = found.subject, [row for row in found.rows if row.state in (ASSEMBLED, NOT_BUILT)]

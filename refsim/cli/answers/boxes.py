@@ -12,8 +12,7 @@ if TYPE_CHECKING:
 
 
 def placed(found: "Placement") -> Document:
-    """Return the picture: rows are the outer dimensions together, columns the innermost. Elements outside the tensor
-    are marked."""
+    """Return the picture; columns are the innermost dimension. Elements outside the tensor are marked."""
     width = found.shared_bytes.shape[-1]
     require_few(found.shared_bytes.size, "refsim.layouts.descriptor('tensormap').walk in Python has no such limit")
     shared, source = found.shared_bytes.reshape(-1, width), found.global_bytes.reshape(-1, width)

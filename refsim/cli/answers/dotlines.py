@@ -108,8 +108,7 @@ def _lines(row: Profile, step: FusedStep, labels: tuple[str, ...]) -> list[Line]
 
 
 def _lines_of_sums(step: FusedStep, label: str) -> list[Line]:
-    """Return the lines of a step that sums products first, all together or even and odd k apart. The sum comes after
-    them."""
+    """Return the lines of a step that sums products first, all together or even and odd k apart, then their sum."""
     found = []
     for start, each in enumerate(step.sums):
         for i, term, units in zip(step.places[start :: len(step.sums)], each.terms, each.aligned, strict=True):

@@ -95,9 +95,7 @@ def _terms(question: Question, steps: list[Shown], zeros: bool) -> Table:
     rows = []
     for shown in steps:
         for line in shown.lines:
-            is_spare = (
-                line.place is not None or not line.label
-            )  # a product, or the +0 that steps before a late C begin with
+            is_spare = line.place is not None or not line.label  # a product, or the +0 before a late C
             if zeros or not (line.is_zero and is_spare):
                 value = (_value(line.term), line.term.exponent, line.units, line.lost)
                 rows.append((shown.number, line.label or "+0", *_factors(question, line), *value))

@@ -28,8 +28,7 @@ Where = dict[str, NDArray[np.int64]]
 
 
 class Dump:
-    """A matrix of codes with their format. `where` maps a name, such as byte or thread, to the place of each code in
-    the dump."""
+    """A matrix of codes. `where` maps a name, such as byte or thread, to the place of each code in the dump."""
 
     def __init__(self, codes: Codes, row: "Format", where: Where, axes: tuple[str, str] = ("row", "col")) -> None:
         self.codes, self.format, self.where, self.axes = codes, row, where, axes
@@ -65,8 +64,7 @@ def read(
     shape: tuple[int, int] | None,
     major: "Major" = "K",
 ) -> Dump:
-    """Return the dump of a file seen through a layout, or as it stands. A size error gives the expected and found
-    bytes."""
+    """Return the dump of a file, seen through a layout if one is given. Size errors give the expected and found bytes."""
     if layout is None:
         return _plain(load_codes(file, row, key), shape, file)
     found = layout_named(layout)
@@ -123,8 +121,7 @@ def _registers(fragment: "Fragment", file: Path, row: "Format | None", key: str 
 
 
 def _slots(fragment: "Fragment", file: Path, row: "Format") -> Codes:
-    """Return the elements of a raw dump (threads, values), taken from their slots. FP4 of kind::f8f6f4 is bits 2 to 5
-    of its byte."""
+    """Return the elements (threads, values) of a raw dump. FP4 of kind::f8f6f4 is bits 2 to 5 of its byte."""
     if row.bits + row.padding_bits != fragment.element_bits:
         raise RefsimError(
             "format-mismatch",

@@ -10,8 +10,7 @@ from refsim.testing.verdicts import Verdict
 
 
 def witnesses(verdicts: Sequence[Verdict]) -> list[Wording]:
-    """Return one part for all kernels of a run: each kind of instruction once, then how many outputs were computed
-    again."""
+    """Return one part for all kernels: each kind of instruction once, then how many outputs were computed again."""
     if not verdicts:
         return []
     silicon = reduce(SiliconWitness.joined, (each.silicon for each in verdicts))

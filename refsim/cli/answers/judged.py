@@ -35,8 +35,7 @@ class Judged:
         return next(iter(self.verdict.finding.splitlines()), "")
 
     def lines(self) -> list[str]:
-        """Return the lines of the verdict with the excerpts after the finding. Independent checks are shown once for
-        all kernels."""
+        """Return the lines of the verdict without its independent checks, with the excerpts after the finding."""
         lines = [line for line in self.verdict.lines() if not line.startswith(HELD_TO)]
         behind = 1 + len(self.verdict.finding.splitlines())
         return [*lines[:behind], *(line for excerpt in self.excerpts for line in excerpt.lines()), *lines[behind:]]

@@ -11,10 +11,7 @@ if TYPE_CHECKING:
     from refsim.cli.answers.judged import Judged
 
 _ILLEGAL = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-_ELEMENT = {
-    "fail": "failure",
-    "not-run": "skipped",
-}  # a status that decides nothing is an error, so that CI does not show it as green
+_ELEMENT = {"fail": "failure", "not-run": "skipped"}  # other statuses are errors: CI must not show them as green
 
 
 def junit(all_judged: "Sequence[Judged]", ended: tuple[str, RefsimError] | None = None) -> str:

@@ -151,8 +151,7 @@ def banks_table(uses: "tuple[BankUse, ...]") -> Table:
 
 
 def _crowd(worst: "Crowd | None") -> "tuple[Cell, ...]":
-    """Return the cells of the lanes that collide: text with the first words of the fullest bank, then all of them for
-    JSON."""
+    """Return the cells of colliding lanes: text with the first words of the fullest bank, then all words for JSON."""
     if worst is None:
         return (None,) * 5
     said = [f"{spans(lanes)} @ {word:#x}" for word, lanes in zip(worst.words, worst.lanes, strict=True)]

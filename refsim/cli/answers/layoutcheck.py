@@ -97,8 +97,7 @@ def _suspects(got: Map, want: Map) -> list[str]:
 
 
 def _order(found: NDArray[np.int64], wanted: NDArray[np.int64]) -> list[int] | None:
-    """Return the places of `wanted` in the order of `found`, or None unless every line of `found` is a line of
-    `wanted`."""
+    """Return the places of `wanted` in the order of `found`, or None unless all lines of `found` occur in `wanted`."""
     places = {line.tobytes(): place for place, line in enumerate(np.ascontiguousarray(wanted))}
     order = [places.get(line.tobytes()) for line in np.ascontiguousarray(found)]
     return [place for place in order if place is not None] if None not in order else None

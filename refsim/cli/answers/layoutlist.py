@@ -85,8 +85,7 @@ def _fragments() -> "Iterator[tuple[Cell, ...]]":
 
 
 def _parts(name: str) -> tuple[str, str, str]:
-    """Return the name with letters for its varying parts, the operand, and the number: wgmma.m64nNk16.f16.OPERAND, d,
-    128."""
+    """Return the name with letters for varying parts, operand and number: wgmma.m64nNk16.f16.OPERAND, d, 128."""
     number = ""
     for pattern, letter in _VARYING:
         if match := pattern.search(name):

@@ -10,8 +10,7 @@ if TYPE_CHECKING:
 
 
 def said(found: "Fingerprint", key: str = "") -> Wording:
-    """Return the answer for one subject: every order with its sizes and how many elements it explains, then the
-    verdict."""
+    """Return the answer for one subject: every order with its sizes, the share it explains, and the verdict."""
     lines = [_asked(found)]
     for number, order in enumerate(found.orders, 1):
         lines.append(f"order {number}: {_where(found, order)}")

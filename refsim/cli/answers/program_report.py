@@ -93,8 +93,7 @@ def has_findings(record: "RunRecord") -> bool:
 
 
 def rests_on_open_bits(record: "RunRecord") -> bool:
-    """Return whether a result may differ from hardware: unspecified or assumed bits, results of the host, refused
-    calls."""
+    """Return whether a result may differ from hardware: unspecified bits, results of the host, refused calls."""
     kernels = any(kernel.inexact or kernel.assumed or kernel.refused for kernel in record.kernels)
     return kernels or bool(record.refused or record.by_host)
 
@@ -175,8 +174,7 @@ def junit(run: "ProgramRun") -> str:
 
 
 def _of_test(name: str, test: "TestRecord") -> str:
-    """Return the test case of a test: failed where the GPU or pytest found something, an error where a call was
-    refused."""
+    """Return the test case of a test: a failure where the GPU or pytest found something, an error for a refused call."""
     if test.outcome == "skipped" and not test.asked:
         return f'<testcase classname="test" name={attribute(name)}><skipped/></testcase>'
     failed = test.outcome == "failed"

@@ -1,5 +1,4 @@
-"""Two quantization schemes on one tensor: the blocks that differ in scale, and the elements that differ under equal
-scales."""
+"""Two recipes on one tensor: blocks that differ in scale, and elements that differ under equal scales."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -62,8 +61,7 @@ def differing(stored: "Stored", row: "BlockFormat", recipe: "Recipe", other: "Re
 def _cells(
     what: str, mask: "NDArray[np.bool_]", codes: "NDArray[Any]", stored: "Stored", one: Blocks, two: Blocks
 ) -> "tuple[Cell, ...]":
-    """Return the cells of one kind of difference; `mask` marks its blocks, `codes` counts differing elements of a
-    block."""
+    """Return the cells of one kind of difference; `mask` marks its blocks, `codes` counts differing elements."""
     import numpy as np
 
     from refsim.conversions import decode

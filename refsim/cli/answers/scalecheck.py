@@ -72,8 +72,7 @@ class Made:
 
 @dataclass(frozen=True)
 class Rule:
-    """A comparison of a recipe's scales with the buffer: how many differ, and (row, block, given, expected) of the
-    first."""
+    """A recipe's scales compared with the buffer: how many differ, and (row, block, given, expected) of the first."""
 
     block: "BlockFormat"
     recipe: str
@@ -177,8 +176,7 @@ def rules(matrix: "NDArray[Any]", made: list[Made]) -> list[Rule]:
 
 
 def checked(stored: "Stored", shape: tuple[int, int], values: "Stored | None") -> Answer:
-    """Return the layouts that fit and those that cannot; with the values, the recipe that gives the scales in each
-    layout."""
+    """Return the layouts that fit and the others; with the values, the recipe that gives the scales in each layout."""
     formats, said = scale_formats(stored)
     all_fits = fits(stored, shape)
     made = made_of(values, shape, formats) if values is not None else []

@@ -106,8 +106,7 @@ def _excerpt_facts(excerpt: Excerpt) -> dict[str, object]:
 
 
 def devices(verdicts: "Sequence[Verdict]") -> list[Wording]:
-    """Return the facts about the devices. Facts that differ between builds are listed by file, and by kernel where a
-    file was built more than once."""
+    """Return the facts about the devices. Facts that differ between builds are listed by file or kernel."""
     builds: dict[tuple[tuple[str, str], ...], list[str]] = {}
     for each in verdicts:
         builds.setdefault(tuple(each.device.items()), []).append(each.kernel)

@@ -130,8 +130,7 @@ def command(
 def _readers(
     text: str, named: tuple[Path, ...], levels: tuple[int, ...], only_named: bool, *, is_needed: bool
 ) -> "tuple[tuple[BuiltBy, ...], tuple[str, ...]]":
-    """Return the builds that can read a text, and lines about the others. Without any, raise an error only if one
-    `is_needed`."""
+    """Return the builds that can read a text, and lines about the others. None at all is an error if `is_needed`."""
     from refsim.blame import builds_of, readers_of
 
     try:

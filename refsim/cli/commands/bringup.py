@@ -139,8 +139,7 @@ def command(
 
 
 def _cases(device: "Device", suites: "list[Suite]", state: "State") -> "tuple[Case, ...]":
-    """Return every case, kept from an earlier run or run now. An interrupt keeps the finished cases on disk and
-    reports them."""
+    """Return every case, kept from an earlier run or run now. An interrupt keeps the finished cases on disk."""
     from refsim.bringup.suites import run_suites
 
     try:

@@ -114,8 +114,7 @@ def encode(
 def _of_tile(
     kind: "Descriptor", given: dict[str, Any], shape: tuple[int, int], row: "Format | None", major: "Major"
 ) -> int:
-    """Return the descriptor of an operand tile. `given` holds its address, swizzle and first element; other fields
-    raise."""
+    """Return the descriptor of an operand tile; `given` holds its address, swizzle and first element."""
     from refsim.layouts import operand_descriptor, tile
 
     if row is None:
@@ -207,8 +206,7 @@ def _remarks(explained: "Explanation") -> Wording:
 
 
 def _parse_descriptor(words: tuple[str, ...], kind: str) -> int:
-    """Return the descriptor as an integer. Several digits without 0x are refused, because descriptors are copied in
-    hexadecimal."""
+    """Return the descriptor as an integer. Several digits without 0x are refused: they may be hexadecimal."""
     text = words[0] if len(words) == 1 else " ".join(words)
     is_bare = re.fullmatch(r"[0-9a-fA-F]{2,32}", text) is not None
     word = None if is_bare or text[:1] in ("+", "-") else number_in(text)

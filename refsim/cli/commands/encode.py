@@ -152,8 +152,7 @@ def _conversion(via: str, row: "Format | None", overridden: list[str]) -> "Conve
 
 
 def _by_conversion(values: "list[Value]", conversion: "Conversion") -> list[Encoded]:
-    """Return the codes that a conversion gives. Every slot of the operand registers holds the value; the lowest result
-    counts."""
+    """Return the codes of a conversion. Every slot of the operand registers holds the value; the lowest is read."""
     import numpy as np
 
     from refsim.cli.answers.anatomy import as_bits, exact_value

@@ -54,8 +54,7 @@ class ElementParam(click.ParamType):  # type: ignore[type-arg]
 
 
 def _keeps_codes(run: Callable[..., int]) -> Callable[..., int]:
-    """Make -o FILE.npy (npz, safetensors, bin, raw) keep the result's codes. Other suffixes select a form of the
-    answer."""
+    """Make -o FILE.npy (npz, safetensors, bin, raw) keep the result's codes; other suffixes select a form."""
 
     @functools.wraps(run)
     def kept(*, output: str | None, **arguments: Any) -> int:

@@ -323,8 +323,7 @@ def quantize(
 
 
 def _places(words: tuple[str, ...], done: str) -> "tuple[ScaleLayout, Path, Path]":
-    """Return the layout, the input file and the output file. Two words are a layout and a file, unless the first is a
-    file."""
+    """Return the layout, the input and the output file. The first of two words is a layout unless it names a file."""
     from refsim.layouts.scales import scale_layout
 
     named = len(words) == 3 or (len(words) == 2 and not _is_file(words[0]))

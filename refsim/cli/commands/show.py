@@ -153,8 +153,7 @@ def _short(value: float) -> str:
 
 
 def _colours(values: "NDArray[Any]") -> list[int]:
-    """Return a color for each value: blue above zero, orange below, darker for larger magnitudes. NaN and infinity are
-    marked."""
+    """Return colors: blue above zero, orange below, darker for larger magnitudes. NaN and infinity are marked."""
     import numpy as np
 
     finite = np.isfinite(values)

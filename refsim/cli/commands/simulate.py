@@ -76,8 +76,7 @@ class Watchers:
 
 @dataclass(frozen=True)
 class Launched:
-    """The facts that all schedules share: the entry, its shape and its checks. Only the first schedule counts bank
-    conflicts."""
+    """The facts that all schedules share. Only the first schedule counts bank conflicts."""
 
     program: "Program"
     entry: str
@@ -92,8 +91,7 @@ class Launched:
     without: tuple[str, ...]
 
     def run(self, order: "SeededPolicy", values: list[Any], seen: Watchers | None) -> "tuple[Trace, GlobalMemory]":
-        """Run the launch under one schedule and return its trace and memory. `seen` observes it, None except for the
-        first."""
+        """Run the launch under one schedule and return trace and memory; `seen` observes the first, else None."""
         from refsim.ptx import Checks, GlobalMemory
 
         memory, banks = GlobalMemory(), self.banks and seen is not None

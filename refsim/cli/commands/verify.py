@@ -222,8 +222,7 @@ class _Run:
             self.python_files |= dict.fromkeys(imported_files(self.loaded))
 
     def watched(self) -> list[Path]:
-        """Return every file that a verdict depends on: declarations with their imports, sources, headers that may
-        still appear, and pyproject.toml."""
+        """Return all files of a verdict: declarations and imports, sources, possible headers, pyproject.toml."""
         from refsim.device.kernel_sources import watched_files
         from refsim.testing.kernel_files import kernel_paths
 

@@ -62,8 +62,7 @@ Terms = tuple[int | None, ...]
 
 
 def terms_of(each: Fragment) -> tuple[Terms, Terms, Terms, Terms]:
-    """Return what the thread adds to row and col, then what the value adds to row and col. Raises RuntimeError where
-    the sums are not the map."""
+    """Return the terms of the thread for row and col, then those of the value. Raises RuntimeError for other maps."""
     row, col = each.elements
     used = row >= 0
     thread, value = int(used.sum(1).argmax()), int(used.sum(0).argmax())

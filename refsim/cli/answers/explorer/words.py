@@ -61,8 +61,7 @@ def _field_row(field: Field) -> dict[str, Any]:
 
 
 def remark_words() -> dict[str, Any]:
-    """Return the texts of remarks about matrices in shared memory, with names in braces, and the unit of a base
-    offset."""
+    """Return templates of remarks about matrices in shared memory, and the unit of a base offset."""
     return {
         "at": matrices.PATTERN_AT,
         "moved": matrices.PATTERN_MOVED,
