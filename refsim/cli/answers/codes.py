@@ -1,4 +1,4 @@
-"""Codes of errors and findings: what each means, a recorded message, and the places that raise it."""
+"""Codes of errors and findings: what each means, a recorded message, and the modules that raise it."""
 
 import re
 from collections.abc import Iterator
@@ -38,7 +38,7 @@ def sample(code: str) -> str:
 
 
 def places(code: str) -> Iterator[str]:
-    """Yield module and line of each place in refsim that names a code: refsim.files.npz:61.
+    """Yield each module of refsim that names a code: refsim.files.npz.
 
     The code may be spelled out, made of what `unknown` is given, or be that of the number checks of `refsim.integers`.
     """
@@ -46,11 +46,8 @@ def places(code: str) -> Iterator[str]:
         rf'"{code}"|\[{code}\]|\bunknown\(\s*"([^"]*)"' + r"|\bwhole(?:_numbers?)?\(" * (code == "out-of-range")
     )
     for path in sorted(ROOT.rglob("*.py")):
-        text = path.read_text("utf-8")
-        module = ".".join(path.relative_to(ROOT.parent).with_suffix("").parts).removesuffix(".__init__")
-        for found in raised.finditer(text):
-            if found[1] is None or unknown_code(found[1]) == code:
-                yield f"{module}:{text.count(chr(10), 0, found.start()) + 1}"
+        if any(not kind or unknown_code(kind) == code for kind in raised.findall(path.read_text("utf-8"))):
+            yield ".".join(path.relative_to(ROOT.parent).with_suffix("").parts).removesuffix(".__init__")
 
 
 @cache

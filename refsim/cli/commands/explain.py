@@ -18,7 +18,7 @@ def command(code: str | None) -> Document:
 
     For a finding of a launch the page also shows whether it fails a kernel, how to leave it out, and how to fix it. The
     smallest example follows: a line with // wrong makes the mistake, a line with // right replaces it. The page of a
-    verdict's status shows its exit code. --source adds the places in refsim that raise CODE.
+    verdict's status shows its exit code. --source adds the modules of refsim that raise CODE.
 
     \b
       refsim explain race
