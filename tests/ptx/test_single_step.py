@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from refsim import device, ptx
-from refsim.ptx.lowering.single_step import single_stepped
+from refsim.ptx.lowering.blocks import single_stepped
 
 PTX = """.version 9.0
 .target sm_90a

@@ -19,6 +19,7 @@ from refsim.ptx.checks.races import Races
 from refsim.ptx.checks.undefined_memory import moved
 from refsim.ptx.execution.geometry import Ids
 from refsim.ptx.execution.lanes import Lanes, Machine
+from refsim.ptx.memory.access import WRITE
 from refsim.ptx.memory.space import ITEM, Addresses
 from refsim.ptx.text.syntax import place
 
@@ -172,7 +173,7 @@ class Copies:
         ((lanes, _, at, _),) = lanes.parts("shared", to)
         state, owner = lanes.space("shared")
         lanes = copy(lanes)  # the set goes on to other statements
-        access = machine.port.intend(lanes, "shared", state, lanes.full(at), owner, size)
+        access = machine.port.plan(WRITE, lanes, "shared", state, lanes.full(at), owner, size)
         machine.mbarriers.before(access)
         group = self.groups.current(lanes.key)
         flight = AsyncCopy(machine, self.issued, lanes, access.index, lanes.full(source), size, given, group)

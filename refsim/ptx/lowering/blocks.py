@@ -8,7 +8,7 @@ every value. A block reads before it writes back, so two registers conflict only
 blocks: 732 registers of a matrix kernel fit 70 arrays."""
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -335,3 +335,17 @@ def _targets(source: Source) -> Iterator[int]:
         yield source.pc
     elif isinstance(source, BranchTargets):
         yield from source.pcs
+
+
+def single_stepped(code: Code) -> Code:
+    """Return the entry in blocks of one statement, with a place of its own for every register. A normal block writes
+    back only what later blocks read, and registers share places. Here each statement writes back all of its results,
+    and only statements of the kernel overwrite a place."""
+    blocks = {pc: _block(pc, step) for pc, step in enumerate(code.steps)}
+    places = list(range(len(code.register_bits)))
+    return replace(code, blocks=blocks, slots=places, slot_bits=list(code.register_bits), functions={}, tracked={})
+
+
+def _block(pc: int, step: Step) -> BasicBlock:
+    ends = step.is_terminator
+    return BasicBlock(pc, [] if ends else [step], step if ends else None, pc + 1, set(step.writes()))

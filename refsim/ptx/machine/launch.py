@@ -36,7 +36,7 @@ from refsim.ptx.memory.touched import TouchedBytes
 from refsim.ptx.memory.undo import Undo
 from refsim.ptx.observers.accesses import AddressWatch
 from refsim.ptx.observers.steps import StepObserver
-from refsim.ptx.text.runtime_calls import HEAP_CALLS
+from refsim.ptx.text.inline import HEAP_CALLS
 from refsim.ptx.text.source_names import demangled
 from refsim.ptx.text.syntax import Function, Label, Module, Variable
 

@@ -19,9 +19,8 @@ from refsim.ptx.findings.faults import open_bits
 from refsim.ptx.findings.record import BankUse, LaunchFindings
 from refsim.ptx.findings.table import Checks
 from refsim.ptx.isa.products import ARITHMETICS, KNOWN, Arithmetic
-from refsim.ptx.lowering.blocks import Code, lower
+from refsim.ptx.lowering.blocks import Code, lower, single_stepped
 from refsim.ptx.lowering.contraction import Contraction
-from refsim.ptx.lowering.single_step import single_stepped
 from refsim.ptx.machine.arguments import pack_parameters
 from refsim.ptx.machine.launch import PreparedLaunch, place_variables, place_workspace
 from refsim.ptx.machine.launch_rules import (

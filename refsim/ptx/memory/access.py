@@ -114,7 +114,7 @@ class Port:
 
     def load(self, threads: Threads, name: str, space: Space, at: Addresses, owner: Owner, width: int) -> Array:
         """Return one item of `width` bytes per lane."""
-        access = self._access(READ, threads, name, space, at, owner, width)
+        access = self.plan(READ, threads, name, space, at, owner, width)
         watching = self.observers.get(name, ())
         for observer in watching:
             observer.before(access)
@@ -127,7 +127,7 @@ class Port:
         self, threads: Threads, name: str, space: Space, at: Addresses, owner: Owner, items: Array, width: int
     ) -> None:
         """Write one item per lane; if lanes hit one address, the last lane's item stays."""
-        access = self._access(WRITE, threads, name, space, at, owner, width)
+        access = self.plan(WRITE, threads, name, space, at, owner, width)
         if items.dtype != ITEM[width]:
             items = items.view(ITEM[width])
         access.items = threads.full(items)
@@ -145,7 +145,7 @@ class Port:
     ) -> None:
         """Read, modify and write in one step. `compute` takes the item of each lane's place and the number of the
         place. It returns the item that each lane leaves there, in lane order, and which lanes write (None: all)."""
-        access = self._access(UPDATE, threads, name, space, at, owner, width)
+        access = self.plan(UPDATE, threads, name, space, at, owner, width)
         items, access.wrote = compute(access.held(), access.index)
         access.items = items
         self._write(access)
@@ -158,28 +158,13 @@ class Port:
         at: Addresses,
         owner: Owner,
         width: int,
-        *,
         proxy: str = GENERIC,
     ) -> None:
         """Check a read whose value is taken later, and show it to the observers."""
-        access = self._access(READ, threads, name, space, at, owner, width, proxy)
+        access = self.plan(READ, threads, name, space, at, owner, width, proxy)
         for observer in self.observers.get(name, ()):
             observer.before(access)
             observer.after(access)
-
-    def intend(
-        self,
-        threads: Threads,
-        name: str,
-        space: Space,
-        at: Addresses,
-        owner: Owner,
-        width: int,
-        *,
-        proxy: str = GENERIC,
-    ) -> Access:
-        """Return a checked write that is made later and shown to no observer."""
-        return self._access(WRITE, threads, name, space, at, owner, width, proxy)
 
     def plan(
         self,
@@ -190,33 +175,9 @@ class Port:
         at: Addresses,
         owner: Owner,
         width: int,
-        *,
-        proxy: str,
-    ) -> Access:
-        """Return a checked access that the caller makes and shows."""
-        return self._access(kind, threads, name, space, at, owner, width, proxy)
-
-    def discard(self, threads: Threads, name: str, space: Space, at: Addresses, width: int) -> None:
-        """Show bytes whose contents end here as a change of all of them; write nothing."""
-        region = space.region_at(int(at[0]))
-        access = Access(DISCARD, threads, threads.semantics, name, space, at, space.index(at, 0, width), width, region)
-        access.items = ~access.held().view(np.uint64)
-        access.items = access.items.view(ITEM[width])
-        for observer in self.observers.get(name, ()):
-            observer.before(access)
-
-    def _access(
-        self,
-        kind: str,
-        threads: Threads,
-        name: str,
-        space: Space,
-        at: Addresses,
-        owner: Owner,
-        width: int,
         proxy: str = GENERIC,
     ) -> Access:
-        """Return a checked access; raise the fault of the first wrong lane."""
+        """Return a checked access that the caller makes and shows; raise the fault of the first wrong lane."""
         try:
             region = space.check(at, width, store=kind != READ)
             index = space.index(at, owner, width)
@@ -229,6 +190,15 @@ class Port:
                 return access
             raise threads.fault(error.code, error.lane, error.what) from None
         return access
+
+    def discard(self, threads: Threads, name: str, space: Space, at: Addresses, width: int) -> None:
+        """Show bytes whose contents end here as a change of all of them; write nothing."""
+        region = space.region_at(int(at[0]))
+        access = Access(DISCARD, threads, threads.semantics, name, space, at, space.index(at, 0, width), width, region)
+        access.items = ~access.held().view(np.uint64)
+        access.items = access.items.view(ITEM[width])
+        for observer in self.observers.get(name, ()):
+            observer.before(access)
 
     def _write(self, access: Access) -> None:
         """Make a checked write, between the calls of its observers."""

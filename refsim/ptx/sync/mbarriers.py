@@ -22,7 +22,7 @@ from refsim.ptx.checks.phase_order import Arrived, PhaseOrder
 from refsim.ptx.checks.races import Races
 from refsim.ptx.execution.geometry import Ids
 from refsim.ptx.execution.lanes import Lanes, Machine
-from refsim.ptx.memory.access import READ, Access
+from refsim.ptx.memory.access import READ, WRITE, Access
 from refsim.ptx.memory.semantics import Semantics
 from refsim.ptx.sync.mbarrier_word import COUNT_BITS, MOST_ARRIVALS, Barrier
 from refsim.ptx.text.syntax import Statement, place
@@ -456,7 +456,7 @@ class Mbarriers:
             if own and (elsewhere := np.asarray(owner != part.cta)).any():
                 what = f"an mbarrier of another CTA is {own}; there threads may only arrive"
                 raise part.fault(CODE, int(np.argmax(elsewhere)), what, RULE)
-            access = self.machine.port.intend(part, name, state, part.full(at), owner, BYTES)
+            access = self.machine.port.plan(WRITE, part, name, state, part.full(at), owner, BYTES)
             flats = access.index * BYTES
             for flat in sorted(set(flats.tolist())):
                 mine = flats == flat

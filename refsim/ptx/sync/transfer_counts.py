@@ -6,6 +6,7 @@ from typing import Protocol
 import numpy as np
 
 from refsim.ptx.execution.lanes import Lanes
+from refsim.ptx.memory.access import WRITE
 from refsim.ptx.sync import mbarriers as objects
 from refsim.ptx.sync.mbarrier_word import MOST_ARRIVALS
 
@@ -29,7 +30,7 @@ class TransferCounts:
         """Return the mbarrier object that will count the bytes of a transfer: its byte in the flat shared memory, and
         its phase. `at`: its position in the shared memory of the issuing lane `one`."""
         state, owner = one.space("shared")
-        access = self.mbarriers.machine.port.intend(one, "shared", state, np.array([at]), owner, objects.BYTES)
+        access = self.mbarriers.machine.port.plan(WRITE, one, "shared", state, np.array([at]), owner, objects.BYTES)
         found = objects.Object(int(access.index[0]) * objects.BYTES, one, np.zeros(1, np.int64), access)
         barrier = self.mbarriers.barrier(found, 0)
         self.mbarriers.touch(found)

@@ -7,6 +7,10 @@ them: PTX passes by value, and a callee only reads its parameters and only write
 
 A call through a register compares it with the address of every function it may reach: the functions of a
 `.calltargets`, or all functions whose address the module takes and whose parameters fit the prototype.
+
+In a copy (`FunctionCopy`) registers are renumbered, labels and local variables renamed, parameters bound to the
+caller's values, and places in the CUDA source get the call. Functions of the CUDA runtime have no body in any module:
+`runtime_call` puts a statement in place of their calls.
 """
 
 from collections import deque
@@ -15,17 +19,20 @@ from dataclasses import dataclass, field, replace
 
 from refsim.errors import RefsimError
 from refsim.ptx.text.call_graph import CALL_RULE, addressed, check_calls, fits, has_body, is_call, unsupported
-from refsim.ptx.text.copies import FunctionCopy
-from refsim.ptx.text.runtime_calls import RUNTIME, runtime_call
+from refsim.ptx.text.source_names import demangled
 from refsim.ptx.text.syntax import (
     Address,
+    Dual,
     Function,
     Guard,
     Immediate,
     Label,
+    Location,
     Module,
+    Negated,
     Operand,
     Register,
+    RegisterPart,
     SharedBody,
     Statement,
     Symbol,
@@ -39,6 +46,121 @@ MAX_COPY_DEPTH = 16  # copies within copies
 MAX_STATEMENTS = 400_000
 
 Work = Iterator["Work"]
+# The bits of their arguments, and of the result if there is one.
+RUNTIME: dict[str, tuple[tuple[int, ...], int]] = {
+    "vprintf": ((64, 64), 32),
+    "__assertfail": ((64, 64, 32, 64, 64), 0),
+    "malloc": ((64,), 64),
+    "free": ((64,), 0),
+    "__cuda_syscall_aligned_malloc": ((64, 64), 64),
+}
+HEAP_CALLS = frozenset({"call.malloc", "call.free", "call.__cuda_syscall_aligned_malloc"})
+
+
+@dataclass
+class FunctionCopy:
+    """One copy of a function. `symbols` holds the new names of its own variables and parameters: a symbol, or a
+    register that holds an address. `shift` is the number of its first register."""
+
+    function: Function
+    shift: int
+    suffix: str
+    call: Statement | None = None
+    symbols: dict[str, Symbol | Register] = field(default_factory=dict)
+    active: tuple[str, ...] = ()
+    _locations: dict[int, tuple[Location, Location]] = field(default_factory=dict)
+
+    def register(self, register: Register) -> Register:
+        """Return the renumbered register."""
+        return Register(register.index + self.shift)
+
+    def label(self, name: str) -> str:
+        """Return the renamed label."""
+        return name + self.suffix
+
+    def operand(self, operand: Operand | None) -> Operand | None:
+        """Return an operand as it reads in the caller."""
+        match operand:
+            case Register():
+                return self.register(operand)
+            case Negated(register):
+                return Negated(self.register(register))
+            case RegisterPart(register, selector):
+                return RegisterPart(self.register(register), selector)
+            case Label(name):
+                return Label(self.label(name))
+            case Symbol(name, offset):
+                return self.symbol(name, offset)
+            case Address():
+                return self.address(operand)
+            case Vector(elements):
+                return Vector(tuple(map(self.operand, elements)))
+            case Dual(first, second):
+                return Dual(self.operand(first), self.operand(second))
+        return operand
+
+    def symbol(self, name: str, offset: int) -> Symbol | Register:
+        """Return a renamed symbol, or the register that holds its address. Compilers take the address of a parameter in
+        a register only with offset 0."""
+        actual = self.symbols.get(name)
+        if actual is None:
+            return Symbol(name, offset)
+        return Symbol(actual.name, actual.offset + offset) if isinstance(actual, Symbol) else actual
+
+    def address(self, address: Address) -> Address:
+        """Return an address as it reads in the caller."""
+        base, offset = address.base, address.offset
+        if isinstance(base, Symbol):
+            moved: Register | Symbol | Immediate = self.symbol(base.name, 0)
+            if isinstance(moved, Symbol):
+                moved, offset = Symbol(moved.name), offset + moved.offset
+        else:
+            moved = self.register(base) if isinstance(base, Register) else base
+        groups = (Vector(tuple(map(self.operand, group.elements))) for group in address.coordinates)
+        return Address(moved, offset, tuple(groups))
+
+    def guard(self, guard: Guard | None) -> Guard | None:
+        """Return a guard with its register renumbered."""
+        return guard and Guard(self.register(guard.register), guard.negated)
+
+    def location(self, location: Location | None) -> Location | None:
+        """Return a place of the function with its call: `mine.cu:27 in slow, called at mine.cu:65`."""
+        if location is None:
+            return None
+        known = self._locations.get(id(location))
+        if known is None:
+            caller = self.call.location if self.call else None
+            called: Location | None = None
+            for place in reversed(list(location.places())):
+                called = (
+                    replace(place, function=place.function or demangled(self.function.name), caller=caller)
+                    if called is None
+                    else replace(place, caller=called)
+                )
+            assert called is not None
+            known = self._locations[id(location)] = (location, called)
+        return known[1]
+
+    def statement(self, statement: Statement) -> Statement:
+        """Return a statement as it reads in the caller."""
+        if not self.suffix:
+            return statement
+        return replace(
+            statement,
+            operands=tuple(map(self.operand, statement.operands)),
+            guard=self.guard(statement.guard),
+            location=self.location(statement.location),
+        )
+
+    def variables(self) -> Iterator[Variable]:
+        """Yield the variables of the copy: local ones of its own, and the function's shared ones."""
+        for variable in self.function.variables:
+            if variable.space in ("local", "param"):
+                name = variable.name + self.suffix
+                self.symbols[variable.name] = Symbol(name)
+                yield replace(variable, name=name, space="local")
+            else:
+                yield variable
 
 
 def inline(module: Module, function: Function) -> Function:
@@ -389,3 +511,34 @@ def _local(statement: Statement, copy: FunctionCopy) -> Statement:
     if copy.call is None and next(iter(names), "") not in copy.symbols:
         return statement
     return replace(statement, opcode=f"{mnemonic}.local{rest.removeprefix('::func')}")
+
+
+def runtime_call(out: Function, call: Statement, name: str, rule: str) -> list[Statement]:
+    """Return a call as one statement of the machine, between loads of its arguments and the store of its result."""
+    widths, result = RUNTIME[name]
+    results, _, arguments = call.operands[:3]
+    given = arguments.elements if isinstance(arguments, Vector) else ()
+    wanted = results.elements if isinstance(results, Vector) else ()
+    if len(given) != len(widths) or len(wanted) > 1 or any(not isinstance(one, Symbol) for one in (*given, *wanted)):
+        raise RefsimError(
+            "unsupported-feature", f"{name} takes {len(widths)} .param variables", where=place(call), rule=rule
+        )
+    made = [_fresh(out, bits, name) for bits in (*widths, *([result] if result else []))]
+    taken = made[: len(widths)]
+    statements = [
+        replace(call, opcode=f"ld.local.b{bits}", operands=(register, Address(symbol, 0)))
+        for register, bits, symbol in zip(taken, widths, given, strict=True)
+        if isinstance(symbol, Symbol)
+    ]
+    statements.append(replace(call, opcode=f"call.{name}", operands=tuple(made[len(widths) :] + taken)))
+    for symbol in wanted:
+        if isinstance(symbol, Symbol) and result:
+            statements.append(replace(call, opcode=f"st.local.b{result}", operands=(Address(symbol, 0), made[-1])))
+    return statements
+
+
+def _fresh(out: Function, bits: int, name: str) -> Register:
+    """Return a new register of the function."""
+    out.register_bits.append(bits)
+    out.register_names.append(f"{name}@{len(out.register_bits)}")
+    return Register(len(out.register_bits) - 1)
