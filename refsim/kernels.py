@@ -130,7 +130,7 @@ class Promise:
     BITWISE_EXCEPT_NAN_PAYLOAD: ClassVar["Promise"]
 
     @staticmethod
-    def WITHIN(bound: int, because: str) -> "Promise":  # noqa: N802 (reads as a constant beside BITWISE)
+    def WITHIN(bound: int, because: str) -> "Promise":  # noqa: N802 (reads as a constant, like BITWISE)
         """Allow each element to differ from the oracle by `bound` ulp: WITHIN(2, because="div.full.f32 has 2 ulp (PTX
         ISA)")."""
         if not is_whole(bound, 1):
@@ -144,7 +144,7 @@ class Promise:
         return Promise("any-payload", bound, because)
 
     @staticmethod
-    def BOUNDED(because: str) -> "Promise":  # noqa: N802 (reads as a constant beside BITWISE)
+    def BOUNDED(because: str) -> "Promise":  # noqa: N802 (reads as a constant, like BITWISE)
         """Allow each element to differ by the absolute bound that the oracle derives for it and returns as
         `Bounded(value, bound)`.
 
@@ -209,7 +209,7 @@ class Struct:
 
 @dataclass(frozen=True)
 class Findings:
-    """What a device observed during the launches of one launcher, in addition to their outputs. A field stays empty
+    """The observations of a device during the launches of one launcher, in addition to their outputs. A field stays empty
     where the device does not look.
 
     `inexact`: arithmetic on the data path whose bits are not fixed. `assumed`: arithmetic whose bits are taken from
@@ -318,11 +318,10 @@ class Kernel(Card):
     bank conflicts, on devices that count conflicts. `products` names the matrix products that `refsim order` may ask
     the kernel for; `orderless` is the reason why a kernel without sums has no order.
 
-    Independent check: `definition(problem, output, index)` (with `per_target`: `definition(problem, target, output,
-    index)`) returns the code that one element must have, computed without the oracle's code, for example by sums of
-    Python integers; None where it has none. A campaign checks a few elements with it. A kernel that changes the
-    module's variables must be right in a second run as well; `fresh_module` says that each run needs a newly loaded
-    module.
+    Independent check: `definition(problem, output, index)`, with `per_target` `definition(problem, target, output,
+    index)`, returns the code that one element must have, computed without the oracle's code, for example by sums of
+    Python integers; None if it has none. A campaign checks a few elements with it. A kernel that changes the module's
+    variables must be right in a second run as well; `fresh_module` says that each run needs a newly loaded module.
     """
 
     name: str

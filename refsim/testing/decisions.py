@@ -73,7 +73,7 @@ class Finding:
 
 @dataclass
 class DecisionBits:
-    """What is known about unspecified bits after all runs so far; `assumed` are statements whose bits are unverified on
+    """The known facts about unspecified bits after all runs so far; `assumed` are statements whose bits are unverified on
     this target."""
 
     statements: dict[str, None] = field(default_factory=dict)

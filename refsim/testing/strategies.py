@@ -99,6 +99,7 @@ def _tensors(
     max_patches: int,
     max_misalign: int,
 ) -> Tensor:
+    """Draw one tensor recipe."""
     format = draw(st.sampled_from(formats))
     n = draw(sizes(max_size))
     fill = draw(st.sampled_from(fills))

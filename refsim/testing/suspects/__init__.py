@@ -1,7 +1,7 @@
-"""Suspects of a kernel whose bits differ: the mistake that explains every problem that is known, or none.
+"""Candidate causes of a kernel whose bits differ: the one mistake that explains every known test case, or none.
 
-Nothing is guessed from the look of the differences. Either each wrong output is what a mistake makes of the right one, or an
-edit of the PTX that undoes a mistake makes the kernel, run on the simulated GPU, agree on what failed and on what passed.
+refsim does not guess from the pattern of the differences. Either a mistake turns each right output into the wrong one,
+or an edit of the PTX that undoes a mistake makes the kernel agree on failed and passed test cases on the simulated GPU.
 """
 
 from refsim.testing.suspects.inquiry import suspects_of

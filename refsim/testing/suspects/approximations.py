@@ -1,4 +1,4 @@
-"""Repairs of functions: an approximate quotient, reciprocal or root where a rounded one belongs, and the other way round."""
+"""Repairs of functions: an approximate quotient, reciprocal or root instead of a rounded one, and the reverse."""
 
 from collections.abc import Iterator
 
@@ -11,8 +11,8 @@ _ONE = spelled(1.0)
 
 
 def computed_otherwise(listing: PtxListing, line: ListedLine) -> Iterator[Changes]:
-    """div, rcp and sqrt of float32 by another instruction of their name; a quotient for a product with an approximate
-    reciprocal, and back; rsqrt for two roundings, and the reverse, which float64 comes near enough to."""
+    """Yield div, rcp and sqrt of float32 by their other instructions, quotients for products with an approximate
+    reciprocal and the reverse, and rsqrt for two roundings and the reverse (by float64, which is close enough)."""
     if line.words[-1] != "f32" or (line.name not in _KINDS and line.name not in ("mul", "rsqrt")):
         return
     flush = ".ftz" if "ftz" in line.words else ""
@@ -29,13 +29,13 @@ def computed_otherwise(listing: PtxListing, line: ListedLine) -> Iterator[Change
         for factor, other in ((x, line.operands[2]), (line.operands[2], x)):
             made = listing.definition(factor, line)
             if made is not None and made.name == "rcp" and made.words[-1] == "f32":
-                kinds = (kind for kind in _KINDS["div"] if kind != "rn")  # by scales.divided_otherwise
+                kinds = (kind for kind in _KINDS["div"] if kind != "rn")  # scales.divided_otherwise yields rn
                 yield from (
                     {line.at: line.renamed(f"div.{kind}{flush}.f32", d, other, made.operands[1])} for kind in kinds
                 )
     elif line.name == "rsqrt":
         root = (f"cvt{flush}.f64.f32 %refsim, {x}", "sqrt.rn.f64 %refsim, %refsim", "rcp.rn.f64 %refsim, %refsim")
-        one_nan = f"mul.rn.f32 {d}, {d}, 0f3F800000"  # a conversion keeps the sign and payload of float64's
+        one_nan = f"mul.rn.f32 {d}, {d}, 0f3F800000"  # the conversion would keep sign and payload of float64's NaN
         yield {
             line.at: line.reading(".reg .f64 %refsim", *root, f"cvt.rn{flush}.f32.f64 {d}, %refsim", one_nan),
         }
@@ -45,7 +45,7 @@ def computed_otherwise(listing: PtxListing, line: ListedLine) -> Iterator[Change
 
 
 def _root_below(listing: PtxListing, line: ListedLine) -> str:
-    """The register whose square root a line divides 1 by; else ""."""
+    """Return the register whose square root a line divides 1 by; else ""."""
     is_quotient = line.name == "div" and listing.constant(line.operands[1]).upper() == _ONE
     if line.name != "rcp" and not is_quotient:
         return ""

@@ -1,6 +1,6 @@
-"""Repairs of arithmetic: another rounding, one more or one less, contraction, subnormals, infinities and NaN.
+"""Repairs of arithmetic: another rounding, one rounding more or less, contraction, subnormals, infinities and NaN.
 
-A rule takes a line and yields what may stand in its place; opcodes that a target does not have are left to the loader.
+A rule takes a line and yields its possible replacements; the loader rejects opcodes that a target does not have.
 """
 
 import re
@@ -13,7 +13,7 @@ from refsim.testing.suspects.listing import REGISTER, ListedLine, PtxListing
 Changes = dict[int, str]
 
 FLOAT_REGISTERS = {"f32": "f32", "f64": "f64", "f16": "b16", "bf16": "b16", "f16x2": "b32", "bf16x2": "b32"}
-"""The floating-point types of PTX instructions, and the registers that hold them."""
+"""The floating-point types of PTX instructions, and the types of their registers."""
 _ROUNDINGS = ("rn", "rz", "rm", "rp")
 _WHOLE_ROUNDINGS = ("rni", "rzi", "rmi", "rpi")
 _FLUSHABLE = frozenset(
@@ -25,10 +25,11 @@ _UNORDERED = {"lt": "ltu", "le": "leu", "gt": "gtu", "ge": "geu", "eq": "equ", "
 _LIMITS = frozenset(
     spelled(sign * row.max_value) for row in FORMATS if row.has_nan or not row.has_infinity for sign in (1, -1)
 )
-"""The largest values of the formats, as PTX spells them: what a clamp clamps to."""
+"""The largest values of the formats as PTX constants: the limits of clamps."""
 
 
 def fma_as_mul_and_add(listing: PtxListing, line: ListedLine) -> Iterator[Changes]:
+    """Yield a multiplication and an addition, two roundings, for an fma."""
     if line.name != "fma" or line.words[-1] not in FLOAT_REGISTERS or len(line.operands) != 4:
         return
     kind = line.words[-1]
@@ -44,6 +45,7 @@ def fma_as_mul_and_add(listing: PtxListing, line: ListedLine) -> Iterator[Change
 
 
 def mul_and_add_as_fma(listing: PtxListing, line: ListedLine) -> Iterator[Changes]:
+    """Yield an fma, one rounding, for an addition or subtraction of a product."""
     if line.name not in ("add", "sub") or line.words[-1] not in FLOAT_REGISTERS or len(line.operands) != 3:
         return
     kind = line.words[-1]
@@ -65,6 +67,7 @@ def mul_and_add_as_fma(listing: PtxListing, line: ListedLine) -> Iterator[Change
 
 
 def other_rounding(listing: PtxListing, line: ListedLine) -> Iterator[Changes]:
+    """Yield the instruction with each other rounding."""
     for roundings in (_ROUNDINGS, _WHOLE_ROUNDINGS, ("rna", "rn", "rz")):
         for word in line.words[1:]:
             if word in roundings:
@@ -73,17 +76,20 @@ def other_rounding(listing: PtxListing, line: ListedLine) -> Iterator[Changes]:
 
 
 def subnormals_kept(listing: PtxListing, line: ListedLine) -> Iterator[Changes]:
+    """Yield the instruction without .ftz."""
     if "ftz" in line.words:
         yield {line.at: _with(line, "ftz", "")}
 
 
 def subnormals_flushed(listing: PtxListing, line: ListedLine) -> Iterator[Changes]:
+    """Yield the instruction with .ftz."""
     if line.name in _FLUSHABLE and line.words[-1] == "f32" and "ftz" not in line.words:
         yield {line.at: line.renamed(".".join((*line.words[:-1], "ftz", "f32")))}
 
 
 def infinity_other(listing: PtxListing, line: ListedLine) -> Iterator[Changes]:
-    """A conversion with or without .satfinite, a saturation to [0, 1] left out, a clamp to a format's limit left out."""
+    """Yield a conversion with or without .satfinite, an instruction without .sat, a clamp to a format's limit
+    removed."""
     if "satfinite" in line.words or "sat" in line.words:
         yield {line.at: _with(line, "satfinite" if "satfinite" in line.words else "sat", "")}
     elif line.name == "cvt" and line.words[1] in _ROUNDINGS:
@@ -95,7 +101,7 @@ def infinity_other(listing: PtxListing, line: ListedLine) -> Iterator[Changes]:
 
 
 def nan_other(listing: PtxListing, line: ListedLine) -> Iterator[Changes]:
-    """min and max that return NaN or drop it; comparisons that a NaN passes or fails."""
+    """Yield min and max that return NaN or drop it, and comparisons that are true or false for a NaN."""
     if line.name in ("min", "max") and line.words[-1] in FLOAT_REGISTERS:
         if "NaN" in line.words:
             yield {line.at: _with(line, "NaN", "")}
@@ -108,7 +114,7 @@ def nan_other(listing: PtxListing, line: ListedLine) -> Iterator[Changes]:
 
 
 def upper_half_loaded(listing: PtxListing, line: ListedLine) -> Iterator[Changes]:
-    """The upper half of a float32 in memory, which is loaded alone where the lower one is cut off, of the rounded float32."""
+    """Yield a rounded float32 for a load of its upper half, which truncates it to bfloat16."""
     found = _UPPER_HALF.fullmatch(line.operands[-1]) if line.name == "ld" and line.words[-1] in ("u16", "b16") else None
     if found is None or int(found[2]) % 4 != 2:
         return
@@ -125,7 +131,8 @@ def upper_half_loaded(listing: PtxListing, line: ListedLine) -> Iterator[Changes
 
 
 def cut_bits(listing: PtxListing, line: ListedLine) -> Iterator[Changes]:
-    """Low bits that are dropped by hand, rounded to nearest first: the upper half of a float32 as bfloat16, say."""
+    """Yield rounding to nearest for low bits that are cut off by hand, such as the lower half of a float32, and the
+    reverse."""
     if line.words[0] == "shr" and line.words[-1] in ("u32", "b32", "s32") and line.operands[-1] in _DROPPED:
         kept = int(line.operands[-1])
     elif line.opcode == "and.b32" and (mask := listing.constant(line.operands[-1])) in _CUT:
@@ -151,7 +158,7 @@ _CUT = {str(-(1 << int(count))): int(count) for count in _DROPPED}
 
 
 def half_added(listing: PtxListing, line: ListedLine) -> Iterator[Changes]:
-    """A whole number made by adding one half and cutting, rounded to nearest instead; and cut, where it is rounded."""
+    """Yield rounding to nearest for a whole number made by adding one half and truncating."""
     if line.name == "cvt" and len(line.words) > 2 and line.words[1] in ("rzi", "rmi"):
         made = listing.definition(line.operands[1], line)
         if made is not None and made.name == "add" and listing.constant(made.operands[2]).upper() == spelled(0.5):
@@ -161,7 +168,7 @@ def half_added(listing: PtxListing, line: ListedLine) -> Iterator[Changes]:
 
 
 def _unpacked(listing: PtxListing, line: ListedLine) -> tuple[str, str] | None:
-    """The float32 behind both halves of the pair that a conversion reads, the upper one first; a constant 0 stays."""
+    """Return the two float32 registers, the upper first, whose packed pair a conversion reads; a constant 0 stays."""
     pair = listing.definition(line.operands[1], line)
     if pair is None:
         return None
@@ -185,7 +192,7 @@ def _unpacked(listing: PtxListing, line: ListedLine) -> tuple[str, str] | None:
 
 
 def rounded_once(listing: PtxListing, line: ListedLine) -> Iterator[Changes]:
-    """A value that was narrowed only to be widened, or narrowed twice, goes on as it was before."""
+    """Yield the wider original of a value that was narrowed and widened again, or a single conversion for two."""
     is_pair = line.name == "cvt" and line.words[-1] == "f16x2" and len(line.operands) == 2 and "x2" in line.words[-2]
     if is_pair and (values := _unpacked(listing, line)):
         yield {line.at: line.renamed(".".join((*line.words[:-1], "f32")), line.operands[0], *values)}
@@ -210,8 +217,9 @@ def rounded_once(listing: PtxListing, line: ListedLine) -> Iterator[Changes]:
 
 
 def rounded_as_float64(listing: PtxListing, line: ListedLine) -> Iterator[Changes]:
-    """A product, sum or fma of float32 that is rounded before it is narrowed, narrowed from float64, which holds the product
-    of two float32; a quotient and a root likewise, though float64 rounds them.
+    """Yield float64 arithmetic for a float32 operation whose result is narrowed, so that it is rounded once.
+
+    Float64 holds the product of two float32 exactly; it rounds quotients and roots, which is close enough.
     """
     if (
         line.name != "cvt"
@@ -239,7 +247,7 @@ def rounded_as_float64(listing: PtxListing, line: ListedLine) -> Iterator[Change
 
 
 def _before_narrowing(listing: PtxListing, line: ListedLine) -> str:
-    """The float32 register whose narrowed value a line widens, through the moves and shifts that widening takes; else ""."""
+    """Return the float32 register whose narrowed value a line widens, through moves and shifts; else ""."""
     upper = False
     while True:
         if line.name == "cvt" and line.words[-2] in ("f16", "bf16", "f16x2", "bf16x2") and line.words[-1] == "f32":
@@ -257,7 +265,7 @@ def _before_narrowing(listing: PtxListing, line: ListedLine) -> str:
 
 
 def rounded_twice(listing: PtxListing, line: ListedLine) -> Iterator[Changes]:
-    """A float32 goes through bfloat16 or float16 before it is narrowed further."""
+    """Yield a conversion of float32 to bfloat16 or float16 before it is narrowed further."""
     if line.name != "cvt" or line.words[-1] != "f32" or "rn" not in line.words:
         return
     d, *values = line.operands
@@ -272,6 +280,6 @@ def rounded_twice(listing: PtxListing, line: ListedLine) -> Iterator[Changes]:
 
 
 def _with(line: ListedLine, word: str, other: str) -> str:
-    """The line with one part of its opcode replaced, or left out."""
+    """Return the line with one part of its opcode replaced, or removed."""
     at = line.words.index(word)
     return line.renamed(".".join((*line.words[:at], *([other] if other else []), *line.words[at + 1 :])))

@@ -1,4 +1,4 @@
-"""A kernel run on other inputs than its problem has: what it makes of them tells how it reads them."""
+"""Runs of a kernel on changed inputs of a test case, which show how the kernel reads its inputs."""
 
 import time
 from collections.abc import Callable
@@ -17,19 +17,20 @@ from refsim.testing.user_code import called
 
 Array = NDArray[Any]
 Marks = dict[str, NDArray[np.bool_]]
-"""Elements of each output."""
+"""Marked elements of each output."""
 Change = Callable[[str, Array], Array]
-"""What is uploaded in place of an array of that name; the shape and the dtype stay."""
+"""A function from the name and contents of an upload to the contents used instead; shape and dtype stay."""
 
 
 @dataclass(repr=False)
 class Feeding:
-    """Passes everything on to `inner`, but changes what is uploaded."""
+    """Forwards everything to `inner`, but changes the uploads."""
 
     inner: Launcher
     change: Change
 
     def upload(self, array: Array, *, name: str, misalign_bytes: int = 0, writable: bool = False) -> Buffer:
+        """Upload the changed array."""
         changed = self.change(name, np.asarray(array))
         return self.inner.upload(changed, name=name, misalign_bytes=misalign_bytes, writable=writable)
 
@@ -39,7 +40,7 @@ class Feeding:
 
 @dataclass
 class _Plain:
-    """A problem as it is: what it uploads, what the kernel makes of that, and what it should."""
+    """An unchanged test case: its uploads, the kernel's outputs, and the oracle's."""
 
     uploads: dict[str, Array]
     outputs: Outputs
@@ -48,7 +49,7 @@ class _Plain:
 
 @dataclass
 class Diet:
-    """A failing kernel and the device that it is fed on; what it makes of a problem as it is, it is asked once."""
+    """A failing kernel and a device for runs on changed inputs; each unchanged test case runs only once."""
 
     kernel: Kernel
     device: Device
@@ -56,18 +57,19 @@ class Diet:
     known: dict[str, _Plain] = field(default_factory=dict)
 
     def uploads(self, problem: Any) -> dict[str, Array]:
-        """The arrays that a problem uploads, by name."""
+        """Return the arrays that a test case uploads, by name."""
         return self._plain(problem).uploads
 
     def outputs(self, problem: Any) -> Outputs:
+        """Return the kernel's outputs for the unchanged test case."""
         return self._plain(problem).outputs
 
     def expected(self, problem: Any) -> Expected:
-        """What the oracle says."""
+        """Return the oracle's outputs."""
         return self._plain(problem).expected
 
     def fed(self, problem: Any, change: Change) -> Outputs:
-        """The outputs of a problem whose inputs were changed. Raises RefsimError for a fault, OutOfTimeError when it is late."""
+        """Return the outputs for changed inputs; raise RefsimError for a fault, OutOfTimeError after the deadline."""
         if time.process_time() > self.deadline:
             raise OutOfTimeError(0)
         kernel = self.kernel
@@ -76,7 +78,8 @@ class Diet:
             return checked(kernel, "run", got, kernel.output_formats(problem))
 
     def wrong(self, problem: Any, outputs: Outputs | None = None) -> Marks:
-        """Which elements break the kernel's promise: of `outputs`, else of what the kernel makes of the problem as it is."""
+        """Return which elements break the accuracy contract, in `outputs` or else in the kernel's outputs for the test
+        case."""
         plain, formats = self._plain(problem), self.kernel.output_formats(problem)
         found = {}
         for name, array in (plain.outputs if outputs is None else outputs).items():
@@ -92,6 +95,7 @@ class Diet:
         return found
 
     def _beyond(self, got: Array, want: Array, format: str) -> NDArray[np.bool_]:
+        """Return which elements of one output break the accuracy contract, shape of `got`."""
         promise, line = self.kernel.promise, code_line(got.dtype, want.dtype, format or None)
         have, right = codes_of(got), codes_of(want)
         beyond = have != right
@@ -103,6 +107,7 @@ class Diet:
         return np.asarray(beyond.reshape(got.shape), np.bool_)
 
     def _plain(self, problem: Any) -> _Plain:
+        """Return the unchanged test case, run at its first use."""
         key = repr(problem)
         if key not in self.known:
             arrays: dict[str, Array] = {}
@@ -117,5 +122,5 @@ class Diet:
 
 
 def differing(one: Outputs, other: Outputs) -> Marks:
-    """Which elements of two runs differ, bit for bit."""
+    """Return which elements of two runs differ, bit for bit."""
     return {name: (codes_of(one[name]) != codes_of(other[name])).reshape(np.shape(one[name])) for name in one}

@@ -1,4 +1,5 @@
-"""Suspects that inputs betray: a kernel that reads them wrongly agrees once it is given what it takes for the right ones."""
+"""Candidate causes in reading inputs: a kernel that misreads an input agrees once it gets what it takes for the right
+one."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -15,16 +16,18 @@ from refsim.formats import FORMATS, Format, Specials
 from refsim.testing.suspects.feeding import Array, Diet, differing
 from refsim.testing.suspects.suspicion import OutOfTimeError, Suspicion
 
-LEAST = 4  # elements that come out otherwise and right
-FILLINGS = (0x38, 0xC1)  # bytes for what no input can say: 1 and -2.25 in e4m3, moderate numbers in other formats
+LEAST = 4  # elements that change and become right
+FILLINGS = (0x38, 0xC1)  # bytes for elements without a stand-in: 1 and -2.25 in e4m3, moderate in other formats
 Shape = tuple[int, int]
 Fed = tuple[Array, NDArray[np.bool_]]
 
 
 @dataclass(frozen=True)
 class InputRemedy:
-    """A mistake in reading, and its cure: `change(array, shapes)` is the input that the kernel takes for the right one, with
-    the elements that nothing can stand for; None where it does not apply. `shapes` are what a flat array may mean.
+    """A mistake in reading an input, and its cure.
+
+    `change(array, shapes)` returns the input that the kernel takes for the right one, and the elements without a
+    stand-in; None if it does not apply. `shapes` are the possible shapes of a flat array.
     """
 
     suspect: str
@@ -33,8 +36,9 @@ class InputRemedy:
 
 
 def read_one_off(diet: Diet, problems: Sequence[Any], moved: Suspicion, *, seconds: float) -> tuple[Suspicion, ...]:
-    """Why lines of an output are `moved` by one: the one line of an input that is read beside its place, which need not be a
-    row for a row; as it is where none is. Where an input could not be asked, the axis stays open: it may be another one's.
+    """Return the misread line of an input that explains why lines of an output are `moved` by one; else `moved` itself.
+
+    A row of an output need not come from a row of an input. If an input could not be tested, the axis is left open.
     """
     try:
         if found := misread(diet, problems, seconds=seconds, remedies=_shifts()):
@@ -50,10 +54,10 @@ def read_one_off(diet: Diet, problems: Sequence[Any], moved: Suspicion, *, secon
 def misread(
     diet: Diet, problems: Sequence[Any], *, seconds: float, remedies: Sequence[InputRemedy] = ()
 ) -> tuple[Suspicion, ...]:
-    """The one mistake in reading one input, or all of a kind, with which every problem agrees; none where two kinds fit.
+    """Return the one mistake in reading one input, or several inputs of one width, that explains every test case.
 
-    Of `remedies`, or of all that there are.
-    What depends on an element that has no stand-in is not asked, but something must come out otherwise, and right.
+    Returns nothing if two kinds of mistakes fit. `remedies` defaults to all of them. Outputs that depend on an element
+    without a stand-in are ignored, but some output must change and become right.
     """
     deadline = time.process_time() + seconds
     found: dict[str, Suspicion] = {}
@@ -70,7 +74,7 @@ def misread(
 
 
 def _groups(uploads: dict[str, Array]) -> Iterator[tuple[str, ...]]:
-    """Each input alone, then all of one width."""
+    """Yield each input alone, then all inputs of one width."""
     yield from ((name,) for name in uploads)
     widths: dict[int, list[str]] = {}
     for name, array in uploads.items():
@@ -79,6 +83,7 @@ def _groups(uploads: dict[str, Array]) -> Iterator[tuple[str, ...]]:
 
 
 def _cures(diet: Diet, problems: Sequence[Any], names: tuple[str, ...], remedy: InputRemedy) -> bool:
+    """Return whether a remedy of the inputs `names` makes the kernel agree on every test case."""
     mended = 0
     try:
         for problem in problems:
@@ -87,21 +92,21 @@ def _cures(diet: Diet, problems: Sequence[Any], names: tuple[str, ...], remedy: 
             if any(each is None for each in stand_ins.values()):
                 if mended == 0 or any(wrong.any() for wrong in diet.wrong(problem).values()):
                     return False
-                continue  # too small for the mistake to show, and right
+                continue  # too small to show the mistake, and right
             outputs, unasked = _run(diet, problem, {name: fed for name, fed in stand_ins.items() if fed is not None})
             if any((wrong & ~unasked[name]).any() for name, wrong in diet.wrong(problem, outputs).items()):
                 return False
             changed = differing(outputs, diet.outputs(problem))
             mended += sum(int((changed[name] & ~unasked[name]).sum()) for name in changed)
-            if mended == 0:  # the problem in front is one that fails
+            if mended == 0:  # the first test case fails, so something must change
                 return False
-    except (RefsimError, KeyError, ValueError):  # a fault on other inputs; other inputs for every problem
+    except (RefsimError, KeyError, ValueError):  # a fault on changed inputs, or test cases with different inputs
         return False
     return mended >= LEAST
 
 
 def _run(diet: Diet, problem: Any, stand_ins: dict[str, Fed]) -> tuple[dict[str, Array], dict[str, Array]]:
-    """What comes out, and which of it depends on what no input can say."""
+    """Return the outputs for changed inputs, and which elements of them depend on elements without a stand-in."""
 
     def filled(filling: int, name: str, array: Array) -> Array:
         if name not in stand_ins:
@@ -120,7 +125,7 @@ def _run(diet: Diet, problem: Any, stand_ins: dict[str, Fed]) -> tuple[dict[str,
 
 @cache
 def all_remedies() -> tuple[InputRemedy, ...]:
-    """Every mistake in reading that is looked for."""
+    """Return every mistake in reading that refsim searches for."""
     return (
         *_recodings(),
         InputRemedy("transposed", "it is read as its transpose", _transposed),
@@ -134,6 +139,7 @@ def all_remedies() -> tuple[InputRemedy, ...]:
 
 @cache
 def _shifts() -> tuple[InputRemedy, ...]:
+    """Return the mistakes that read an input one row, column or element off."""
     return (
         *(
             InputRemedy(f"off-by-one {line}", f"each {line} is read one {way} its place", partial(_shifted, axis, step))
@@ -148,11 +154,11 @@ def _shifts() -> tuple[InputRemedy, ...]:
 
 
 _PATTERNS = (*((16, count, shift) for count in (8, 4, 2) for shift in (0, 1, 2)), (0, 32, 0), (0, 16, 0), (0, 8, 0))
-"""Swizzles of a tile's rows: bytes that stay together (0: one element), how many change places, row bits passed over."""
+"""Swizzles of a tile's rows: bytes of a chunk (0: one element), number of chunks, row bits that are skipped."""
 
 
 def _recodings() -> Iterator[InputRemedy]:
-    """Codes of one format taken for those of another that is as wide: FN for FNUZ, one FP8, FP6 or 16-bit type for the other."""
+    """Yield codes of one format read as another of equal width: FN for FNUZ, or another FP8, FP6 or 16-bit type."""
     rows = [row for row in FORMATS if row.signed and row.exponent_bits and row.mantissa_bits and row.bits in (6, 8, 16)]
     for right in rows:
         for taken in rows:
@@ -171,8 +177,9 @@ def _recodings() -> Iterator[InputRemedy]:
 
 
 def _recoded(right: Format, taken: Format, array: Array, shapes: Sequence[Shape]) -> Fed | None:
+    """Return codes of `taken` with the values of codes of `right`, and the elements without such a code."""
     if array.dtype.kind not in "ui" or (array.dtype.itemsize == 2) != (right.code_bits == 16):
-        return None  # words of two bytes are elements of their own, wider ones hold several of one
+        return None  # a 16-bit word holds one element of 16 bits, any other word one or more elements of 8 bits
     codes = np.ascontiguousarray(array).reshape(-1).view(right.code_dtype)
     if (codes >= right.code_limit).any():
         return None
@@ -183,8 +190,9 @@ def _recoded(right: Format, taken: Format, array: Array, shapes: Sequence[Shape]
 
 @cache
 def _stand_ins(right: Format, taken: Format) -> tuple[NDArray[np.unsignedinteger], NDArray[np.bool_]]:
-    """For each code of `right` the one of `taken` with its value, and whether there is one; of NaN it is not asked: a decoder
-    may know the NaN of one format and the bias of another.
+    """Return, for each code of `right`, the code of `taken` with its value, and whether there is one.
+
+    A NaN counts as without one: a decoder may know the NaN of one format and the bias of another.
     """
     codes = np.arange(right.code_limit, dtype=right.code_dtype)
     values = decode(codes, right)
@@ -195,7 +203,8 @@ def _stand_ins(right: Format, taken: Format) -> tuple[NDArray[np.unsignedinteger
 
 
 def _matrix(array: Array, shapes: Sequence[Shape]) -> Array | None:
-    """An array of one matrix as one: its own shape, else that of an output that holds as many elements."""
+    """Return an array as a matrix: in its own shape, else in the shape of an output with as many elements; else
+    None."""
     if array.ndim == 2:
         return array
     return next(
@@ -204,6 +213,7 @@ def _matrix(array: Array, shapes: Sequence[Shape]) -> Array | None:
 
 
 def _transposed(array: Array, shapes: Sequence[Shape]) -> Fed | None:
+    """Return the transposed matrix."""
     matrix = _matrix(array, shapes)
     if matrix is None:
         return None
@@ -211,7 +221,7 @@ def _transposed(array: Array, shapes: Sequence[Shape]) -> Fed | None:
 
 
 def _shifted(axis: int, step: int, array: Array, shapes: Sequence[Shape]) -> Fed | None:
-    """Each line where the kernel looks for it; of both lines at the edges nobody knows what stands for them."""
+    """Return the matrix with each line moved to where the kernel reads it; the lines at both edges have no stand-in."""
     matrix = _matrix(array, shapes)
     if matrix is None or matrix.shape[axis] < 2:
         return None
@@ -222,12 +232,12 @@ def _shifted(axis: int, step: int, array: Array, shapes: Sequence[Shape]) -> Fed
 
 
 def _shifted_row(step: int, array: Array, shapes: Sequence[Shape]) -> Fed | None:
-    """The same for an array of one dimension that is no matrix."""
+    """Return the shifted array for one dimension that is not a matrix."""
     return _shifted(1, step, array, [(1, array.size)]) if array.ndim == 1 and _matrix(array, shapes) is None else None
 
 
 def _swizzled(bytes_: int, count: int, shift: int, array: Array, shapes: Sequence[Shape]) -> Fed | None:
-    """Chunk c of row r and chunk c ^ (r >> shift) % count change places."""
+    """Return the matrix with chunk c of row r exchanged with chunk c ^ (r >> shift) % count."""
     matrix = _matrix(array, shapes)
     if matrix is None or matrix.shape[0] < 2:
         return None

@@ -1,4 +1,5 @@
-"""The inquiry behind a failed campaign: which mistake explains all that was seen, from the outputs first, then from the code."""
+"""The search after a failed campaign for the mistake that explains all observations: in the outputs first, then in the
+code."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -19,16 +20,17 @@ from refsim.testing.suspects.trials import repaired
 from refsim.testing.suspects.unheard import subnormals_unheard
 from refsim.testing.suspects.witnesses import Witness, quickest_first, witnesses_of
 
-LEAST = 3  # problems without which nothing is named
+LEAST = 3  # test cases needed to name a cause
 
 
 def suspects_of(
     kernel: Kernel, device: Device, problem: Any, known: Sequence[Witness], *, seconds: float
 ) -> tuple[Suspicion, ...]:
-    """The mistake that explains why the bits of `problem` differ, held against other problems; at most one.
+    """Return the mistake that explains why the bits of `problem` differ, checked on other test cases; at most one.
 
-    The kernel's PTX is edited and run on the simulated GPU, whatever `device` is; a kernel without code is judged by its
-    outputs alone. Empty where nothing explains all. Raises OutOfTimeError where the time was over before all had been tried.
+    The kernel's PTX is edited and run on the simulated GPU, whatever `device` is; a kernel without code is judged by
+    its outputs alone. Empty if nothing explains all. Raises OutOfTimeError if the time ended before all mistakes were
+    tried.
     """
     started = time.process_time()
     deadline, is_late = started + seconds, False
@@ -43,7 +45,7 @@ def suspects_of(
         found = betrayed(Diet(kernel, device, deadline), problems)
         if found and not found[0].suspect.startswith("off"):
             return found
-        # What a kernel does with other inputs than its own is nothing for a real GPU.
+        # Do not run a kernel on changed inputs on a real GPU: it may fault.
         program = ptx.load(compiled(kernel.code, device.target).text, device.target)
         diet, quick = Diet(kernel, ChangedDevice(program, schedules=1), deadline), quickest_first(witnesses)
         if found:
@@ -61,7 +63,7 @@ def suspects_of(
             except OutOfTimeError:
                 is_late = True
         found = repaired(kernel, device.target, problems, seconds=_part(deadline, 1.0))
-    except RefsimError:  # what silicon runs the simulator may not, and a fault is no difference
+    except RefsimError:  # the simulator may lack what hardware runs; a fault explains no difference
         return found
     if is_late and not found:
         raise OutOfTimeError(0)
@@ -69,5 +71,5 @@ def suspects_of(
 
 
 def _part(deadline: float, part: float) -> float:
-    """So much of the time that is left."""
+    """Return a part of the remaining time in seconds."""
     return max(0.0, deadline - time.process_time()) * part

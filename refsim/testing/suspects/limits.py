@@ -1,16 +1,18 @@
-"""The largest values of the formats that are scaled to, and what stands near them: what an amax is divided by."""
+"""The largest values of the formats that are scaled to, and values near them: the divisors of an amax."""
 
 import math
 import struct
 
 from refsim.formats import ELEMENTS, FORMATS, Integer
 
-LEAST_POWER = 128.0  # smaller powers of two divide anything
+LEAST_POWER = 128.0  # smaller powers of two are common divisors
 
 
 def _narrow_limits() -> tuple[float, ...]:
-    """The largest values of FP8, FP6, FP4 and bytes: 448, 240, 57344, 6, 7.5, 28, 127, 255; half of 255, and the powers of
-    two below or above: 256 for 448, 128 for 127.
+    """Return the largest values of FP8, FP6, FP4 and bytes (448, 240, 57344, 6, 7.5, 28, 127, 255) and values near
+    them.
+
+    These are half of 255, and the powers of two below or above: 256 for 448, 128 for 127.
     """
     found = set()
     for row in FORMATS:
@@ -27,5 +29,5 @@ SCALED_TO = _narrow_limits()
 
 
 def spelled(value: float) -> str:
-    """A float32 constant of PTX in upper case: 448.0 is "0F43E00000"."""
+    """Return a float32 constant of PTX in upper case: 448.0 is "0F43E00000"."""
     return f"0F{struct.unpack('<I', struct.pack('<f', value))[0]:08X}"

@@ -1,4 +1,4 @@
-"""A PTX text as lines that can be edited: what each statement reads and writes, its block, and the CUDA line behind it."""
+"""A PTX text as editable lines: what each statement reads and writes, its block, and its CUDA line."""
 
 import re
 from collections.abc import Collection, Iterator, Mapping
@@ -16,7 +16,8 @@ _ENDS_A_BLOCK = frozenset({"bra", "ret", "exit", "call", "trap", "brx"})
 
 @dataclass(frozen=True)
 class ListedLine:
-    """One statement that has a line to itself; `at` is its index among the text's lines, `block` its straight run of code."""
+    """One statement that is alone on its line; `at` is its index among the text's lines, `block` its straight run of
+    code."""
 
     at: int
     before: str
@@ -28,7 +29,7 @@ class ListedLine:
 
     @property
     def words(self) -> tuple[str, ...]:
-        """The opcode's parts: ("add", "rn", "f32")."""
+        """Return the opcode's parts: ("add", "rn", "f32")."""
         return tuple(self.opcode.split("."))
 
     @property
@@ -37,14 +38,15 @@ class ListedLine:
 
     @property
     def written(self) -> frozenset[str]:
-        """Registers that it writes; a store and a branch write none."""
+        """Return the registers that it writes; none for a store or a branch."""
         if self.name in ("st", "red", "bra", "bar", "barrier") or not self.operands:
             return frozenset()
         return frozenset(REGISTER.findall(self.operands[0]))
 
     def reading(self, *statements: str) -> str:
-        """The text of the line with other statements in its place, under the same guard; a brace whose partner stands on
-        another line stays.
+        """Return the text of the line with other statements in place of its own, under the same guard.
+
+        A brace whose partner is on another line stays.
         """
         guard = self.before.replace("{", "").strip()
         is_whole = ("{" in self.before) == ("}" in self.behind)
@@ -55,7 +57,7 @@ class ListedLine:
         return opening + (f"{{ {code} }}" if len(statements) > 1 else code) + closing
 
     def renamed(self, opcode: str, *operands: str) -> str:
-        """The text of the line with another opcode and, where given, other operands."""
+        """Return the text of the line with another opcode and, if given, other operands."""
         return self.reading(f"{opcode} {', '.join(operands or self.operands)}")
 
 
@@ -69,12 +71,14 @@ class PtxListing:
 
     @cached_property
     def lines(self) -> tuple[ListedLine, ...]:
+        """Return the statements of the entries."""
         places = self._places
         return tuple(line for line in self._statements() if line.at in places)
 
     @cached_property
     def _places(self) -> Mapping[int, str]:
-        """The CUDA line behind each line of the text: the outermost one, which is the kernel's own and not a header's."""
+        """Return the CUDA line of each line of the text: the outermost one, which belongs to the kernel and not to a
+        header."""
         found = {}
         for entry in self.entries:
             for statement in self.program.module.functions[entry].statements:
@@ -83,11 +87,12 @@ class PtxListing:
         return found
 
     def _statements(self) -> Iterator[ListedLine]:
+        """Yield every statement of the text with its block."""
         block, depth, places = 0, 0, self._places
         for at, text in enumerate(self.text.split("\n")):
             before, depth = depth, depth + text.count("{") - text.count("}")
             if text.strip().endswith(":") or (before != depth and 0 in (before, depth)):
-                block += 1  # braces within a function, as inline asm has them, end no run of code
+                block += 1  # braces inside a function, as in inline asm, do not end a block
             match = _STATEMENT.match(text)
             if match is None:
                 continue
@@ -104,9 +109,10 @@ class PtxListing:
                 block += 1
 
     def definition(self, register: str, use: ListedLine) -> ListedLine | None:
-        """The line of the same block that gave `register` the value that `use` reads, if its own operands still hold.
+        """Return the line of the block that gave `register` the value that `use` reads, if its operands are still
+        unchanged.
 
-        Nothing between may write what it read: then its operation can be moved to where `use` stands.
+        No line between may write what it read, so that its operation can be moved to `use`.
         """
         after: set[str] = set()
         for line in reversed(self._block(use.block)):
@@ -119,14 +125,15 @@ class PtxListing:
         return None
 
     def constant(self, operand: str) -> str:
-        """The literal behind a register that only a `mov` of it ever writes; else the operand itself."""
+        """Return the literal in a register that only one `mov` writes; else the operand itself."""
         writers = self._writers.get(operand, ())
         if len(writers) == 1 and writers[0].name == "mov" and not REGISTER.findall(writers[0].operands[1]):
             return writers[0].operands[1]
         return operand
 
     def is_parameter(self, register: str, depth: int = 6) -> bool:
-        """Whether a register holds a parameter of the kernel, or what parameters and constants alone make."""
+        """Return whether a register holds a parameter of the kernel, or a value made only from parameters and
+        constants."""
         writers = self._writers.get(register, ())
         if len(writers) != 1 or depth == 0:
             return False
@@ -154,7 +161,7 @@ class PtxListing:
         )
 
     def uses(self, register: str) -> tuple[ListedLine, ...]:
-        """Every line that names a register other than to write it."""
+        """Return every line that reads a register."""
         return self._readers.get(register, ())
 
     def _block(self, block: int) -> tuple[ListedLine, ...]:
@@ -185,7 +192,7 @@ class PtxListing:
         return {register: tuple(lines) for register, lines in found.items()}
 
     def edited(self, changes: Mapping[int, str]) -> str:
-        """The text with some lines replaced."""
+        """Return the text with some lines replaced."""
         lines = self.text.split("\n")
         for at, text in changes.items():
             lines[at] = text
@@ -193,7 +200,7 @@ class PtxListing:
 
 
 def split(operands: str) -> tuple[str, ...]:
-    """Operands at the commas outside braces and brackets: "%f1, {%r1, %r2}, [%rd1+4]" has three."""
+    """Return operands at the commas outside braces and brackets: "%f1, {%r1, %r2}, [%rd1+4]" has three."""
     parts, depth, start = [], 0, 0
     for at, char in enumerate(operands):
         depth += {"{": 1, "[": 1, "(": 1, "}": -1, "]": -1, ")": -1}.get(char, 0)

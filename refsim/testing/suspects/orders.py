@@ -1,4 +1,4 @@
-"""Repairs of the order of a sum: chains of additions the other way round or in pairs, exchanges between lanes likewise."""
+"""Repairs of the order of a sum: chains of additions reversed or in pairs, exchanges between lanes reversed."""
 
 import re
 from collections.abc import Iterator
@@ -8,7 +8,7 @@ from refsim.testing.suspects.listing import REGISTER, ListedLine, PtxListing
 
 
 def summed_otherwise(listing: PtxListing, line: ListedLine) -> Iterator[Changes]:
-    """For the last addition of a chain `((a + b) + c) + d`: from its other end, and in pairs."""
+    """Yield a chain of additions `((a + b) + c) + d` from its other end, and in pairs; `line` is its last addition."""
     if line.name not in ("add", "fma") or line.words[-1] not in FLOAT_REGISTERS or _goes_on(listing, line):
         return
     chain, carried = [line], []
@@ -33,7 +33,7 @@ def summed_otherwise(listing: PtxListing, line: ListedLine) -> Iterator[Changes]
 
 
 def _before(listing: PtxListing, line: ListedLine) -> ListedLine | None:
-    """The line of a chain that comes before: of the same opcode, in the same block, and of use to this one alone."""
+    """Return the previous line of a chain: of equal opcode, in the same block, and read by this line only."""
     for operand in line.operands[3:] if line.name == "fma" else line.operands[1:]:
         made = listing.definition(operand, line)
         if made is not None and made.opcode == line.opcode and len(listing.uses(operand)) == 1:
@@ -42,7 +42,7 @@ def _before(listing: PtxListing, line: ListedLine) -> ListedLine | None:
 
 
 def _term(line: ListedLine, carried: str) -> tuple[str, ...]:
-    """What a line of a chain adds: the other operand of an addition, both factors of an fma."""
+    """Return what a line of a chain adds: the other operand of an addition, both factors of an fma."""
     if line.name == "fma":
         return line.operands[1:3]
     _, x, y = line.operands
@@ -50,12 +50,13 @@ def _term(line: ListedLine, carried: str) -> tuple[str, ...]:
 
 
 def _goes_on(listing: PtxListing, line: ListedLine) -> bool:
+    """Return whether a line is not the last of its chain."""
     users = listing.uses(line.operands[0])
     return len(users) == 1 and users[0].block == line.block and _before(listing, users[0]) is line
 
 
 def _still_hold(listing: PtxListing, chain: list[ListedLine]) -> bool:
-    """Whether what each line of the chain reads is the same where the last one stands."""
+    """Return whether the operands of each line of the chain are unchanged at its last line."""
     members = {each.at for each in chain}
     for each in chain:
         read = {name for operand in each.operands[1:] for name in REGISTER.findall(operand)}
@@ -66,6 +67,7 @@ def _still_hold(listing: PtxListing, chain: list[ListedLine]) -> bool:
 
 
 def _sequence(line: ListedLine, first: str, terms: list[tuple[str, ...]]) -> str:
+    """Return the line's replacement: `first` plus each of `terms` in order."""
     code, carried = [f".reg .{FLOAT_REGISTERS[line.words[-1]]} %refsim"], first
     for number, term in enumerate(terms):
         target = line.operands[0] if number == len(terms) - 1 else "%refsim"
@@ -76,7 +78,7 @@ def _sequence(line: ListedLine, first: str, terms: list[tuple[str, ...]]) -> str
 
 
 def _pairs(line: ListedLine, numbers: list[str], *, apart: bool) -> str:
-    """A tree: neighbours first, or with `apart` each number with the one half the row further on."""
+    """Return a tree of additions: neighbors first, or with `apart` each number with the one half the row further on."""
     code, made = [], 0
     while len(numbers) > 1:
         half = (len(numbers) + 1) // 2
@@ -100,7 +102,8 @@ def _pairs(line: ListedLine, numbers: list[str], *, apart: bool) -> str:
 
 
 def exchanged_otherwise(listing: PtxListing, line: ListedLine) -> Iterator[Changes]:
-    """For the last of several shuffles of one block: their distances in the opposite order, 1 2 4 8 16 for 16 8 4 2 1."""
+    """Yield the shuffles of a block with their distances reversed, 1 2 4 8 16 for 16 8 4 2 1; `line` is the last of
+    them."""
     if not _is_exchange(line):
         return
     row = [
@@ -122,6 +125,6 @@ def _is_exchange(line: ListedLine) -> bool:
 
 
 def _distance(listing: PtxListing, line: ListedLine) -> int | None:
-    """The distance of a shuffle, if it is a constant."""
+    """Return the distance of a shuffle if it is a constant; else None."""
     value = listing.constant(line.operands[2])
     return int(value, 0) if re.fullmatch(r"-?(0x[0-9a-fA-F]+|\d+)", value) else None

@@ -1,4 +1,5 @@
-"""Suspects that the outputs alone betray: a mistake in coding or placing that turns each right output into the wrong one."""
+"""Candidate causes in the outputs alone: a mistake in coding or placement that turns each right output into the wrong
+one."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -16,9 +17,9 @@ Pair = tuple[Codes, Codes, Format | None]
 
 
 def betrayed(diet: Diet, problems: Sequence[Any]) -> tuple[Suspicion, ...]:
-    """The one reading that fits every output that is wrong anywhere, on all problems; none where several do.
+    """Return the one misreading that fits every wrong output on all test cases; none if several fit.
 
-    Elements that were never written fit nothing. Two readings that fit may be told apart by more problems.
+    Unwritten elements fit nothing. More test cases may distinguish two misreadings that fit.
     """
     wrong: dict[str, list[Pair]] = {}
     for problem in problems:
@@ -30,12 +31,15 @@ def betrayed(diet: Diet, problems: Sequence[Any]) -> tuple[Suspicion, ...]:
         return ()
     suspect, says = fitting[0].suspect, fitting[0].says
     if suspect.startswith("off-by-one") and all(want.ndim < 2 for pairs in guilty.values() for _, want, _ in pairs):
-        suspect, says = "off by one", says.replace("each column", "each element")  # nobody knows of rows and columns
+        suspect, says = "off by one", says.replace("each column", "each element")  # the output has no rows and columns
     return (Suspicion(suspect, says, tuple(f"output {name}" for name in guilty), len(problems)),)
 
 
 def _pairs(diet: Diet, problem: Any) -> list[tuple[str, Pair]]:
-    """Output and oracle of a problem, where bits decide; a NaN is one code where the promise lets it be any."""
+    """Return (name, (output, oracle's output, format)) of a test case; outputs with bounds are left out.
+
+    NaN codes are replaced by one code if the accuracy contract allows any NaN.
+    """
     kernel, got, want = diet.kernel, diet.outputs(problem), diet.expected(problem)
     rows = {name: format_named(format) if format else None for name, format in kernel.output_formats(problem).items()}
     one_nan = kernel.promise.nan != "bitwise"
@@ -47,11 +51,13 @@ def _pairs(diet: Diet, problem: Any) -> list[tuple[str, Pair]]:
 
 
 def _fits(reading: Misreading, pairs: Sequence[Pair]) -> bool:
+    """Return whether a misreading turns every right output into the wrong one, and enough elements differ."""
     differing = sum(int(np.count_nonzero(got != want)) for got, want, _ in pairs)
     return differing >= reading.least and all(reading.fits(*pair) for pair in pairs)
 
 
 def _codes(array: Any, row: Format | None, one_nan: bool) -> Codes:
+    """Return an array as unsigned codes, with `one_nan` every NaN as one code."""
     codes = np.ascontiguousarray(array).reshape(np.shape(array)).view(f"u{np.asarray(array).dtype.itemsize}")
     if not one_nan or row is None or row.nan_code is None:
         return codes

@@ -1,4 +1,4 @@
-"""Repairs of where things lie: bounds one too far or too near, tails rounded away, a swizzle, a transposition."""
+"""Repairs of places: bounds one too far or too near, tails cut off by rounding, a swizzle, a transposition."""
 
 import re
 from collections.abc import Iterator
@@ -7,18 +7,18 @@ from refsim.testing.suspects.arithmetic import Changes
 from refsim.testing.suspects.listing import ListedLine, PtxListing
 
 _INTEGERS = frozenset({"s16", "u16", "s32", "u32", "s64", "u64", "b32", "b64"})
-LEAST_ROWS = 3  # constants of one line that are the rows of a loop: one or two may be neighbours
+LEAST_ROWS = 3  # that many constants on one line are the rows of a loop: one or two may be neighbors
 _PLACED = frozenset(
     {"add", "sub", "mul", "mad", "shl", "shr", "or", "xor", "and", "not", "neg", "cvt", "mov", "cvta", "lop3", "bfi"}
     | {"selp", "min", "max", "shf", "prmt", "bfe"}
 )
-"""What makes one place of another."""
+"""Instructions that compute an address or an index from another one."""
 _ROTATED = ("3", "7", "15", "31", "63")
 _NEIGHBOUR = {"lt": "le", "le": "lt", "gt": "ge", "ge": "gt", "lo": "ls", "ls": "lo", "hi": "hs", "hs": "hi"}
 
 
 def bound_moved(listing: PtxListing, line: ListedLine) -> Iterator[Changes]:
-    """A comparison of integers that takes its bound in or leaves it out; one added to a number or not."""
+    """Yield a comparison of integers with its bound included or excluded, and an addition of 1 removed."""
     if (
         line.name == "setp"
         and line.words[-1] in _INTEGERS
@@ -32,7 +32,7 @@ def bound_moved(listing: PtxListing, line: ListedLine) -> Iterator[Changes]:
 
 
 def _has_bound(listing: PtxListing, line: ListedLine) -> bool:
-    """Whether one side is a constant or a parameter of the kernel: two numbers that were computed are no bound."""
+    """Return whether one side is a constant or a parameter of the kernel; two computed numbers are not a bound."""
     return any(
         not side.startswith("%") or listing.constant(side) != side or listing.is_parameter(side)
         for side in line.operands[-2:]
@@ -40,22 +40,24 @@ def _has_bound(listing: PtxListing, line: ListedLine) -> bool:
 
 
 def tail_kept(listing: PtxListing, line: ListedLine) -> Iterator[Changes]:
-    """A number that is rounded down to a multiple of a power of two, left as it is."""
+    """Yield the number itself for a number rounded down to a multiple of a power of two."""
     mask = re.fullmatch(r"-(\d+)", listing.constant(line.operands[-1])) if line.name == "and" else None
     if mask and int(mask[1]) > 1 and int(mask[1]).bit_count() == 1:
         yield {line.at: line.renamed(f"mov.{line.words[-1]}", *line.operands[:2])}
 
 
 def not_swizzled(listing: PtxListing, line: ListedLine) -> Iterator[Changes]:
-    """An exclusive or of two places of shared memory without either: first without the side that a mask made, the row's few
-    bits. With a constant it is a swizzle only where there are more of them, as a loop over rows that was unrolled leaves.
+    """Yield either operand of an exclusive or that swizzles places in shared memory, without the exclusive or.
+
+    The side made by a mask, the low bits of the row, is removed first. With a constant operand it counts as a swizzle
+    only if the CUDA line has several, as an unrolled loop over rows has.
     """
     if line.name not in ("and", "xor") or not leads_to_shared(listing, line):
         return
     if line.name == "and" and listing.constant(line.operands[2]) in _ROTATED:
         total = listing.definition(line.operands[1], line)
         if total is not None and total.name == "add" and all(side.startswith("%") for side in total.operands[1:]):
-            for side in total.operands[1:]:  # a swizzle that rotates a row: (column + row) % 32
+            for side in total.operands[1:]:  # a swizzle by rotation: (column + row) % 32
                 yield {line.at: line.renamed(line.opcode, line.operands[0], side, line.operands[2])}
     if line.name != "xor" or line.words[-1] not in ("b32", "b64") or not _joins_a_row(listing, line):
         return
@@ -68,8 +70,9 @@ def not_swizzled(listing: PtxListing, line: ListedLine) -> Iterator[Changes]:
 
 
 def _joins_a_row(listing: PtxListing, line: ListedLine) -> bool:
-    """Whether an exclusive or may bring in the bits of a row: a condition chose neither side; and where either is a constant,
-    the same CUDA line has more of them.
+    """Return whether an exclusive or may add the bits of a row.
+
+    It does not if a condition chose a side. If a side is a constant, the CUDA line must have several constants.
     """
 
     def constants(other: ListedLine) -> set[str]:
@@ -84,7 +87,7 @@ def _joins_a_row(listing: PtxListing, line: ListedLine) -> bool:
 
 
 def leads_to_shared(listing: PtxListing, line: ListedLine) -> bool:
-    """Whether the number that a line makes becomes an address of shared memory: a swizzle spreads rows over its banks."""
+    """Return whether the result of a line becomes an address of shared memory."""
     seen, todo = set(line.written), list(line.written)
     while todo:
         register = todo.pop()
@@ -99,14 +102,14 @@ def leads_to_shared(listing: PtxListing, line: ListedLine) -> bool:
 
 
 def _is_shared(line: ListedLine) -> bool:
-    """Whether a line reaches shared memory, or what memory is not said."""
+    """Return whether a line accesses shared or generic memory."""
     if line.name in ("ldmatrix", "stmatrix") or any(word.startswith("shared") for word in line.words):
         return True
     return line.name in ("ld", "st", "atom", "red") and not {"global", "local", "param", "const"} & set(line.words)
 
 
 def transposed(listing: PtxListing, line: ListedLine) -> Iterator[Changes]:
-    """ldmatrix and stmatrix with .trans or without."""
+    """Yield ldmatrix and stmatrix with .trans added or removed."""
     if line.name not in ("ldmatrix", "stmatrix"):
         return
     words = list(line.words)

@@ -1,4 +1,4 @@
-"""The mistakes that are looked for in a kernel's code: for each, the edit that would mend it."""
+"""The mistakes that refsim searches for in a kernel's code, each with the edit that fixes it."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -10,9 +10,9 @@ from refsim.testing.suspects.listing import ListedLine, PtxListing
 
 @dataclass(frozen=True)
 class SuspectRepair:
-    """A mistake and its cure: `rule(listing, line)` yields the edits of one line that would mend it, as {line: text}.
+    """A mistake and its fix: `rule(listing, line)` yields edits of one line, as {line: text}, that fix it.
 
-    `says` is what the kernel does where it is guilty.
+    `says` describes what a kernel with this mistake does.
     """
 
     suspect: str

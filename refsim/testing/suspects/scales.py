@@ -1,4 +1,4 @@
-"""Repairs of how values are scaled and coded: a division or a reciprocal, another limit, an exponent rounded otherwise."""
+"""Repairs of scaling and coding: a division or a reciprocal, another limit, another rounding of an exponent."""
 
 from collections.abc import Iterator
 
@@ -10,11 +10,11 @@ _CODES = {"e4m3x2": "e5m2x2", "e5m2x2": "e4m3x2", "e2m3x2": "e3m2x2", "e3m2x2": 
 _DIVISORS = tuple(spelled(value) for value in SCALED_TO)
 _RECIPROCALS = tuple(spelled(1 / value) for value in SCALED_TO)
 _CARRIES = ("8388607", "4194304", "4194303", "0")
-"""What is added to a float32's bits before those below its exponent are dropped: up, to nearest (ties up or down), down."""
+"""Addends to a float32's bits before the mantissa is dropped: round up, to nearest (ties up or down), down."""
 
 
 def divided_otherwise(listing: PtxListing, line: ListedLine) -> Iterator[Changes]:
-    """A division for a product with the reciprocal, and the other way round."""
+    """Yield a product with the reciprocal for a division, and the reverse."""
     if line.words[-1] != "f32":
         return
     if line.name == "div":
@@ -37,7 +37,8 @@ def divided_otherwise(listing: PtxListing, line: ListedLine) -> Iterator[Changes
 
 
 def limit_other(listing: PtxListing, line: ListedLine) -> Iterator[Changes]:
-    """A quotient with a format's largest value, by another format's; a product with its reciprocal likewise."""
+    """Yield a quotient or product with another format's largest value, or a quotient for a product with its
+    reciprocal."""
     for at, operand in enumerate(line.operands):
         given = listing.constant(operand).upper()
         for family in (_DIVISORS, _RECIPROCALS):
@@ -53,6 +54,7 @@ def limit_other(listing: PtxListing, line: ListedLine) -> Iterator[Changes]:
 
 
 def exponent_rounded_otherwise(listing: PtxListing, line: ListedLine) -> Iterator[Changes]:
+    """Yield other roundings of the exponent of a float32."""
     if line.name == "add" and line.words[-1] in ("s32", "u32", "b32") and line.operands[-1] in _CARRIES[:3]:
         others = (carry for carry in _CARRIES if carry != line.operands[-1])
         yield from ({line.at: line.renamed(line.opcode, *line.operands[:2], other)} for other in others)
@@ -65,7 +67,7 @@ def exponent_rounded_otherwise(listing: PtxListing, line: ListedLine) -> Iterato
 
 
 def coded_otherwise(listing: PtxListing, line: ListedLine) -> Iterator[Changes]:
-    """The other format of the same width."""
+    """Yield a conversion to the other format of equal width."""
     if line.name == "cvt":
         for word in line.words:
             if word in _CODES:

@@ -1,4 +1,4 @@
-"""A tail left out shows in which sizes fail: those that are no multiple of what the kernel takes at once, and only at the end."""
+"""A tail left out: the test cases fail whose size is no multiple of a step, and only at the end."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -12,17 +12,19 @@ from refsim.testing.suspects.feeding import Array, Diet, differing
 from refsim.testing.suspects.suspicion import OutOfTimeError, Suspicion
 
 STEPS = (256, 128, 64, 32, 16, 8, 4, 2)
-BASES = 4  # problems whose size is changed
+BASES = 4  # test cases whose size is changed
 FILLING = 0x38
 
 
 def tail_left_out(
     diet: Diet, failing: Sequence[Any], agreeing: Sequence[Any], *, seconds: float
 ) -> tuple[Suspicion, ...]:
-    """The one size of the recipe, and its largest step, at whose multiples the kernel agrees and nowhere else.
+    """Return the field of the recipe that is a size, and the largest step: the kernel agrees exactly at multiples of
+    the step.
 
-    Problems that failed are tried again at other sizes; what is known to agree must be a multiple too, unless it agrees at
-    every size. A stride that is wrong shows at the same sizes: so the last elements must go unread, or they alone be wrong.
+    Failed test cases run again at other sizes; the size of a test case that agrees must be a multiple too, unless it
+    agrees at every size. A wrong stride fails at the same sizes. So the last elements must be unread, or be the only
+    wrong ones.
     """
     deadline = time.process_time() + seconds
     found = []
@@ -44,7 +46,7 @@ def tail_left_out(
 
 
 def _least_step(diet: Diet, bases: Sequence[Any], name: str, largest: int) -> int:
-    """The smallest power of two at which the first base that fails below it agrees; 0 where all or none agree."""
+    """Return the smallest power of two at which the first base that fails below it agrees; 0 if all or none agree."""
     for base in bases:
         agree = [
             step for step in STEPS if 2 * step <= largest + 1 and _is_wrong(diet, resized(base, name, step)) is False
@@ -57,7 +59,7 @@ def _least_step(diet: Diet, bases: Sequence[Any], name: str, largest: int) -> in
 
 
 def _parted(diet: Diet, bases: Sequence[Any], name: str, step: int, largest: int) -> int:
-    """How many sizes were tried, if multiples of `step` agree, others fail, and it is the end that is lost; else 0."""
+    """Return how many sizes were tried if multiples of `step` agree, others fail, and only the end is lost; else 0."""
     multiples = [step, 2 * step, largest // step * step]
     others = [size for size in (2 * step - 1, step + 1, step + step // 2) if size % step]
     tried, size = 0, 2 * step - 1
@@ -66,7 +68,7 @@ def _parted(diet: Diet, bases: Sequence[Any], name: str, step: int, largest: int
         if any(is_wrong is None or is_wrong for is_wrong in seen):
             return 0
         if not all(_is_wrong(diet, resized(base, name, other)) for other in dict.fromkeys(others)):
-            continue  # a sum that is NaN whatever is left out
+            continue  # for example a sum that is NaN anyway
         if not _loses_its_end(diet, resized(base, name, size), size, step):
             return 0
         tried += len(seen) + len(set(others))
@@ -74,7 +76,7 @@ def _parted(diet: Diet, bases: Sequence[Any], name: str, step: int, largest: int
 
 
 def _is_wrong(diet: Diet, problem: Any) -> bool | None:
-    """Whether a problem fails by its bits; None where the recipe, the oracle or the device refuses it."""
+    """Return whether a test case fails by its bits; None if the recipe, the oracle or the device refuses it."""
     if problem is None:
         return None
     try:
@@ -84,7 +86,8 @@ def _is_wrong(diet: Diet, problem: Any) -> bool | None:
 
 
 def _loses_its_end(diet: Diet, problem: Any, size: int, step: int) -> bool:
-    """Whether only elements behind the last multiple of `step` are wrong, or the last element of some input is never read."""
+    """Return whether only elements after the last multiple of `step` are wrong, or the last element of an input is not
+    read."""
     kept = size // step * step
     wrong = [each for each in diet.wrong(problem).values() if each.any()]
     if all(any(not part[:kept].any() for part in _along(each, size)) for each in wrong):
@@ -96,7 +99,7 @@ def _loses_its_end(diet: Diet, problem: Any, size: int, step: int) -> bool:
 
 
 def _is_heard(diet: Diet, problem: Any, name: str, size: int, place: int) -> bool:
-    """Whether outputs depend on the elements of an input at one place of the dimension that has `size` elements."""
+    """Return whether outputs depend on the elements of an input at one index of the dimension with `size` elements."""
 
     def changed(given: str, array: Array) -> Array:
         if given != name:
@@ -115,7 +118,8 @@ def _is_heard(diet: Diet, problem: Any, name: str, size: int, place: int) -> boo
 
 
 def _along(array: Array, size: int) -> Iterator[Array]:
-    """Views of an array with the dimension of `size` elements, or a longer one, in front; a flat one in rows of so many."""
+    """Yield views of an array with the dimension of `size` elements, or a longer one, in front; of a flat array in
+    rows."""
     exact = [axis for axis in range(array.ndim) if array.shape[axis] == size]
     longer = [axis for axis in range(array.ndim) if array.ndim > 1 and array.shape[axis] > size]
     for axis in (*exact, *longer):
@@ -125,11 +129,12 @@ def _along(array: Array, size: int) -> Iterator[Array]:
 
 
 def sizes(problem: Any) -> dict[str, int]:
-    """The whole numbers of a recipe from 1 on, seeds aside: {"x.n": 2049, "rows": 3}."""
+    """Return the whole numbers of a recipe from 1 on, without seeds: {"x.n": 2049, "rows": 3}."""
     return dict(_sizes(problem, ""))
 
 
 def _sizes(problem: Any, prefix: str) -> Iterator[tuple[str, int]]:
+    """Yield the whole numbers of a recipe and its nested recipes, by their dotted names."""
     for each in fields(problem):
         value = getattr(problem, each.name)
         if is_dataclass(value):
@@ -139,7 +144,7 @@ def _sizes(problem: Any, prefix: str) -> Iterator[tuple[str, int]]:
 
 
 def resized(problem: Any, name: str, size: int) -> Any:
-    """The problem with another number in one field; None where the recipe refuses it."""
+    """Return the test case with another number in one field; None if the recipe refuses it."""
     head, _, rest = name.partition(".")
     try:
         return replace(problem, **{head: resized(getattr(problem, head), rest, size) if rest else size})

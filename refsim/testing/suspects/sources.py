@@ -1,4 +1,4 @@
-"""Repairs of CUDA text, for mistakes that a compiler spreads over its code: bounds of loops, and the order that they run in."""
+"""Repairs of CUDA text, for mistakes that a compiler spreads over its code: bounds of loops, and their order."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -54,12 +54,12 @@ _NAMES = {
     "NaN dropped or propagated": (("__hmax", "__hmax_nan"), ("__hmin", "__hmin_nan")),
     "format": (("__NV_E4M3", "__NV_E5M2"), ("__nv_fp8_e4m3", "__nv_fp8_e5m2")),
 }
-"""Names of which one stands for another: CUDA's intrinsics and enumerators, and the largest values of formats."""
+"""Families of names that may be confused: CUDA's intrinsics and enumerators, and the largest values of formats."""
 
 
 @dataclass(frozen=True)
 class SourceEdit:
-    """A CUDA text with one line fixed, or two that belong together; lines are counted from 1."""
+    """A CUDA text with one line fixed, or two lines that belong together; lines are counted from 1."""
 
     suspect: str
     says: str
@@ -69,7 +69,7 @@ class SourceEdit:
 
 
 def source_edits(text: str) -> Iterator[SourceEdit]:
-    """Every text with one mistake undone; preprocessor lines and comments are left alone."""
+    """Yield every text with one mistake undone; preprocessor lines and comments are not changed."""
     lines = text.split("\n")
     for suspect, says, rule in _RULES:
         for at, line in enumerate(lines):
@@ -91,7 +91,8 @@ _LONGEST = 60
 
 
 def told_apart(code: str, mended: str) -> Instead:
-    """The parts in which two lines differ, whole words, and an operator with both its operands: `i <= n`, `i < n`."""
+    """Return the parts in which two lines differ: whole words, and operators with both operands, `i <= n` and `i <
+    n`."""
     one, other = _TOKEN.findall(code), _TOKEN.findall(mended)
     first = _alike(one, other)
     last = _alike(one[first:][::-1], other[first:][::-1])
@@ -101,7 +102,7 @@ def told_apart(code: str, mended: str) -> Instead:
         first -= _operand(one[:first][::-1], ")]")
         last -= _operand(one[len(one) - last :], "([")
     found = ["".join(part[first : len(part) - last]).strip() for part in (one, other)]
-    if any(";" in each for each in found):  # of a loop: the loop
+    if any(";" in each for each in found):  # the head of a loop: show the whole loop
         found = [code.strip(), mended.strip()]
     if not all(0 < len(each) <= _LONGEST for each in found):
         return UNSAID
@@ -109,12 +110,12 @@ def told_apart(code: str, mended: str) -> Instead:
 
 
 def _alike(one: list[str], other: list[str]) -> int:
-    """How many tokens at the front are the same in both."""
+    """Return how many leading tokens are equal."""
     return next((at for at, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
 
 
 def _operand(tokens: list[str], opening: str) -> int:
-    """How many of the tokens beside an operator are its operand: a word with its brackets."""
+    """Return how many tokens next to an operator are its operand: a word with its brackets."""
     depth = 0
     for at, token in enumerate(tokens):
         depth += (token in opening) - (token in {")]": "([", "([": ")]"}[opening])
@@ -130,13 +131,13 @@ def _operand(tokens: list[str], opening: str) -> int:
 
 
 def _cut(line: str) -> tuple[str, str]:
-    """A line's code, and its comment behind it."""
+    """Return a line's code, and the comment after it."""
     at = line.find("//")
     return (line, "") if at < 0 else (line[:at], line[at:])
 
 
 def _bounds(code: str) -> Iterator[str]:
-    """Each comparison of a loop with its bound taken in or left out, each 1 that is added or taken away left out."""
+    """Yield a loop's line with each bound included or excluded, and the line with each `+ 1` or `- 1` removed."""
     templates = [(found.start(), found.end()) for found in _TEMPLATE.finditer(code)]
     for found in _COMPARISON.finditer(code) if _LOOP.search(code) else ():
         if not any(start <= found.start(1) < end for start, end in templates):
@@ -146,7 +147,7 @@ def _bounds(code: str) -> Iterator[str]:
 
 
 def _other_way(code: str) -> Iterator[str]:
-    """A loop from its end: ++ as --, halving as doubling, and the other way round."""
+    """Yield a loop from its other end: ++ as --, halving as doubling, and the reverse."""
     if found := _ASCENDING.search(code):
         loop = "for ({type} {i} = ({b}) - 1; {i} >= ({a}); --{i})"
     elif found := _DESCENDING.search(code):
@@ -162,7 +163,7 @@ def _other_way(code: str) -> Iterator[str]:
 
 
 def _dealt_otherwise(code: str) -> Iterator[str]:
-    """A loop in which each thread takes every n-th term, over a run of terms for each; and the other way round."""
+    """Yield a loop with a run of terms for each thread for a loop with every n-th term, and the reverse."""
     if found := _BLOCKED.search(code):
         end = found["n"] or found["m"] or found["o"]
         for stride in _STRIDES:
@@ -176,7 +177,10 @@ def _dealt_otherwise(code: str) -> Iterator[str]:
 
 
 def _tree(loop: str, condition: str) -> tuple[str, str] | None:
-    """A sum in shared memory over a tree: `for (h = 1; h < N; h *= 2) if (t % (2 * h) == 0)` for halving with `if (t < h)`."""
+    """Return the two lines of a tree sum in shared memory in the other form; None for other lines.
+
+    The forms are `for (h = 1; h < N; h *= 2) if (t % (2 * h) == 0)` and halving with `if (t < h)`.
+    """
     other = next(iter(_other_way(loop)), None)
     if other is None:
         return None
@@ -189,7 +193,7 @@ def _tree(loop: str, condition: str) -> tuple[str, str] | None:
 
 
 def _renamed(suspect: str) -> Callable[[str], Iterator[str]]:
-    """Each name of a family by another of it, one at a time, then two of one line at once."""
+    """Return a rule that replaces each name by another of its family, one at a time, then two at once."""
 
     def rule(code: str, depth: int = 2) -> Iterator[str]:
         for family in _NAMES[suspect]:

@@ -1,4 +1,4 @@
-"""A mistake that explains a kernel whose bits differ, and on what that rests."""
+"""A mistake that explains a kernel whose bits differ, and the evidence for it."""
 
 from dataclasses import dataclass
 
@@ -8,14 +8,14 @@ SHOWN = 3  # places listed one by one
 
 
 class OutOfTimeError(Exception):
-    """The time was over before every mistake had been tried; `tried` edits had been."""
+    """The time ended before every mistake had been tried; `tried` is the number of edits tried."""
 
     def __init__(self, tried: int) -> None:
         super().__init__(f"{counted(tried, 'edit')} tried")
         self.tried = tried
 
     def note(self, seconds: float) -> str:
-        """What a verdict says of it."""
+        """Return the note for a verdict."""
         return (
             f"no likely cause yet: the search ended after {seconds:g} s of processor time and {counted(self.tried, 'edit')}, "
             "before all were tried (refsim verify --suspects SECONDS, or a larger profile)"
@@ -24,7 +24,7 @@ class OutOfTimeError(Exception):
 
 @dataclass(frozen=True)
 class Instead:
-    """What a guilty line says, and what stands in its place where the mistake is fixed; both empty where they are too long."""
+    """The wrong part of a line and its replacement; both are empty if they are too long."""
 
     wrong: str = ""
     right: str = ""
@@ -37,8 +37,8 @@ UNSAID = Instead()
 class Suspicion:
     """A mistake of the kind `suspect`, at `places` of the CUDA source or in outputs; it explains all `problems` tried.
 
-    `is_mended`: the kernel was run with the mistake fixed, and agreed; `by_size`: a size alone tells which test cases fail; else
-    the wrong outputs follow from the right ones. `instead` names both values of an edit.
+    `is_mended`: the kernel was run with the mistake fixed, and agreed. `by_size`: the size alone decides which test
+    cases fail. Otherwise the wrong outputs follow from the right ones. `instead` holds both values of an edit.
     """
 
     suspect: str

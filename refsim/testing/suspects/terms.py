@@ -1,4 +1,4 @@
-"""Repairs of the order of a sum that a loop makes: its terms are put aside, and added in another order when the sum is read."""
+"""Repairs of the order of a loop's sum: its terms are stored, and added in another order when the sum is read."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -8,13 +8,13 @@ from refsim.testing.suspects.arithmetic import FLOAT_REGISTERS, Changes
 from refsim.testing.suspects.listing import REGISTER, ListedLine, PtxListing, split
 
 MOST_TERMS = 512
-MOST_REGISTERS = 4000  # of entries with more the flow is not followed
+MOST_REGISTERS = 4000  # the flow of larger entries is not followed
 _COPIES = ("mov", "selp")
 
 
 @dataclass(frozen=True)
 class _Step:
-    """One addition of a loop: `sum_` becomes `carried` plus what `terms` make, each of so many registers."""
+    """One addition of a loop: `sum_` becomes `carried` plus the value of `terms`, each a tuple of registers."""
 
     line: ListedLine
     sum_: tuple[str, ...]
@@ -23,14 +23,15 @@ class _Step:
 
     @property
     def width(self) -> int:
-        """Bits of one register: those of a tensor core's operands hold two numbers of 16 bits."""
+        """Return the bits of one register; a register of tensor-core operands holds two numbers of 16 bits."""
         kind = "b32" if self.line.name == "mma" else FLOAT_REGISTERS[self.line.words[-1]]
         return int(kind[1:])
 
 
 @dataclass(frozen=True)
 class LoopSum:
-    """A sum that a loop carries: its additions, its registers, the lines that read it, each addition's innermost loop."""
+    """A sum that a loop carries: its additions, its registers, the lines that read it, each addition's innermost
+    loop."""
 
     steps: tuple[_Step, ...]
     copies: tuple[tuple[str, ...], ...]
@@ -39,18 +40,19 @@ class LoopSum:
 
     @property
     def frame(self) -> int:
-        """Bytes that one addition puts aside."""
+        """Return the bytes that one addition stores."""
         return len(self.steps[0].terms) * self.steps[0].width // 8
 
     @property
     def in_a_row(self) -> int:
-        """How many additions one pass of the loop makes at most, whatever branches stand between them."""
+        """Return the largest number of additions in one pass of a loop, whatever branches lie between them."""
         return max(self.loops.count(loop) for loop in self.loops)
 
 
 def summed_from_the_end(listing: PtxListing, line: ListedLine) -> Iterator[Changes]:
-    """All sums of a loop that stand on one CUDA line: the last terms first, one by one, then as many at once as a pass adds;
-    or one pass after the other, each from its last term.
+    """Yield all loop sums of one CUDA line in reverse order, one by one or in groups of the terms of one pass.
+
+    Then yield one pass after the other, each from its last term.
     """
     sums = _led_by(listing, line)
     if sums:
@@ -62,7 +64,7 @@ def summed_from_the_end(listing: PtxListing, line: ListedLine) -> Iterator[Chang
 
 
 def summed_apart(listing: PtxListing, line: ListedLine) -> Iterator[Changes]:
-    """One sum as two, four or eight, which are added at last in a row, in neighbours or in halves."""
+    """Yield one sum as two, four or eight partial sums, combined at the end in sequence, as neighbors or in halves."""
     sums = _led_by(listing, line)
     if sums and line.name != "mma":
         for count in (2, 4, 8):
@@ -71,7 +73,7 @@ def summed_apart(listing: PtxListing, line: ListedLine) -> Iterator[Changes]:
 
 
 def summed_together(listing: PtxListing, line: ListedLine) -> Iterator[Changes]:
-    """Several sums of one loop as one, in the order in which it meets their terms: those of one CUDA line, or all."""
+    """Yield several sums of one loop as one, in the order of their terms: the sums of one CUDA line, or all."""
     for sums in (_led_by(listing, line), _of_one_loop(listing, line)):
         if len(sums) < 2 or line.name == "mma":
             continue
@@ -80,7 +82,7 @@ def summed_together(listing: PtxListing, line: ListedLine) -> Iterator[Changes]:
 
 @lru_cache(maxsize=4)
 def loop_sums(listing_text: str, lines: tuple[ListedLine, ...]) -> tuple[LoopSum, ...]:
-    """Every sum that some loop of a listing carries, in the order of its first addition."""
+    """Return every sum that some loop of a listing carries, in the order of its first addition."""
     flow: dict[str, set[str]] = {}
     possible: list[_Step] = []
     loops = _loops(listing_text, lines)
@@ -88,7 +90,7 @@ def loop_sums(listing_text: str, lines: tuple[ListedLine, ...]) -> tuple[LoopSum
     for line in lines:
         possible += _steps(line) if line.at in in_loops or line.name == "mma" else ()
         if line.at not in in_loops:
-            continue  # what begins a sum, or ends it, leads no value back
+            continue  # lines outside loops carry no value back
         if line.name in _COPIES and line.operands[0].startswith("%"):
             for source in line.operands[1:3]:
                 flow.setdefault(source, set()).add(line.operands[0])
@@ -116,7 +118,7 @@ def loop_sums(listing_text: str, lines: tuple[ListedLine, ...]) -> tuple[LoopSum
 
 
 def _loops(text: str, lines: Iterable[ListedLine]) -> list[range]:
-    """The lines between a label and a branch back to it, for each of them."""
+    """Return the range of lines between a label and each branch back to it."""
     rows = (row.strip() for row in text.split("\n"))
     labels = {row.partition(":")[0].strip(): at for at, row in enumerate(rows) if row.startswith("$")}
     branches = [line for line in lines if line.name == "bra"]
@@ -126,6 +128,7 @@ def _loops(text: str, lines: Iterable[ListedLine]) -> list[range]:
 def _sum(
     steps: list[_Step], copies: tuple[tuple[str, ...], ...], lines: Iterable[ListedLine], loops: list[range]
 ) -> LoopSum:
+    """Return the loop sum of these additions, with the lines that read it and the innermost loops."""
     registers = {register for ring in copies for register in ring}
     own = {step.line.at for step in steps}
     uses = []
@@ -143,14 +146,17 @@ def _sum(
 
 
 def _behind(lines: Iterable[ListedLine], loops: Iterable[range], uses: Iterable[ListedLine]) -> ListedLine | None:
-    """The first line behind the outermost loop that does not read the sum: there all lanes of a warp are, as `mma` wants."""
+    """Return the first line after the outermost loop that does not read the sum.
+
+    All lanes of a warp are active there, as `mma` requires.
+    """
     ends = [loop.stop for loop in loops if not any(use.at in loop for use in uses)]
     behind = next((line for line in lines if ends and line.at > max(ends)), None)
     return None if behind is None or any(True for _ in _steps(behind)) else behind
 
 
 def _steps(line: ListedLine) -> Iterator[_Step]:
-    """The ways to read a line as a step of a sum: of `add` either operand may be what is carried."""
+    """Yield the ways to read a line as a step of a sum: either operand of `add` may be the carried value."""
     if line.name == "mma" and len(line.operands) == 4 and line.words[1] == "sync":
         d, a, b, c = (split(operand.strip("{} ")) for operand in line.operands)
         if len(d) == len(c) and all(name.startswith("%") for name in (*d, *a, *b, *c)):
@@ -166,7 +172,7 @@ def _steps(line: ListedLine) -> Iterator[_Step]:
 
 
 def _rings(flow: Mapping[str, set[str]]) -> dict[str, int]:
-    """A number for each register whose value may come back to it, the same for all on one way round."""
+    """Return a number for each register whose value may flow back to it, equal for all registers of one cycle."""
     order: list[str] = []
     seen: set[str] = set()
     for start in flow:
@@ -205,7 +211,7 @@ def _rings(flow: Mapping[str, set[str]]) -> dict[str, int]:
 
 
 def _chained(rings: dict[str, int], steps: Iterable[_Step]) -> dict[str, int]:
-    """The same with sums of tensor cores that no loop carries: a loop that was unrolled leaves a chain."""
+    """Return the numbers with sums of tensor cores that no loop carries: an unrolled loop leaves a chain."""
     found = dict(rings)
     for step in steps:
         if step.line.name == "mma" and not any(register in rings for register in (*step.sum_, *step.carried)):
@@ -216,7 +222,7 @@ def _chained(rings: dict[str, int], steps: Iterable[_Step]) -> dict[str, int]:
 
 
 def _led_by(listing: PtxListing, line: ListedLine) -> list[LoopSum]:
-    """The loop sums of one CUDA line and opcode, if `line` is the first addition of the first of them."""
+    """Return the loop sums of one CUDA line and opcode if `line` is the first of their additions; else none."""
     if line.name not in ("add", "fma", "mma"):
         return []
     sums = [
@@ -228,7 +234,8 @@ def _led_by(listing: PtxListing, line: ListedLine) -> list[LoopSum]:
 
 
 def _of_one_loop(listing: PtxListing, line: ListedLine) -> list[LoopSum]:
-    """The loop sums of one loop and opcode, if they stand on several CUDA lines and `line` is the first addition of all."""
+    """Return the loop sums of one loop and opcode if they have several CUDA lines and `line` is their first addition;
+    else none."""
     every = loop_sums(listing.text, listing.lines)
     loops = {each.loops[0] for each in every if each.steps[0].line.at == line.at}
     sums = [each for each in every if each.loops[0] in loops and each.steps[0].line.opcode == line.opcode]
@@ -237,12 +244,12 @@ def _of_one_loop(listing: PtxListing, line: ListedLine) -> list[LoopSum]:
 
 
 def _line_of(line: ListedLine) -> str:
-    """The CUDA line of a statement; all that have none count as one."""
+    """Return the CUDA line of a statement; "" for all statements without one."""
     return "" if line.place.startswith("PTX") else line.place
 
 
 def _edited(listing: PtxListing, groups: Sequence[Sequence[LoopSum]], code: Sequence[Sequence[str]]) -> Changes:
-    """The changes that put the terms of each group aside, and run its `code` wherever one of its sums is read."""
+    """Return the changes that store the terms of each group, and run its `code` wherever one of its sums is read."""
     changes: Changes = {}
     declared: list[str] = []
     before: dict[int, list[str]] = {}
@@ -282,13 +289,13 @@ def _carried_width(step: _Step) -> int:
 
 
 def _opening(listing: PtxListing, at: int) -> int | None:
-    """The line with the brace that opens the function around a line."""
+    """Return the line with the brace that opens the function around a line."""
     rows = listing.text.split("\n")
     return next((number for number in range(at, -1, -1) if rows[number].strip() == "{"), None)
 
 
 def _addition(each: LoopSum, sums: Sequence[str], at: str) -> list[str]:
-    """The code that adds the terms which lie at an address."""
+    """Return the code that adds the terms stored at an address."""
     step = each.steps[0]
     size, names = step.width // 8, [f"%refsimterm{number}" for number in range(len(step.terms))]
     code = [f"ld.local.b{step.width} {name}, [{at}+{size * number}];" for number, name in enumerate(names)]
@@ -301,6 +308,7 @@ def _addition(each: LoopSum, sums: Sequence[str], at: str) -> list[str]:
 
 
 def _declared(each: LoopSum, extra: int = 0) -> list[str]:
+    """Return the declarations of the registers for the code of a sum."""
     step = each.steps[0]
     terms = [f"%refsimterm{number}" for number in range(len(step.terms))]
     sums = [f"%refsimsum{number}" for number in range(max(extra, len(step.sum_)))]
@@ -311,13 +319,13 @@ def _declared(each: LoopSum, extra: int = 0) -> list[str]:
 
 
 def _taken(each: LoopSum) -> list[str]:
-    """The sum as it stands, from the registers of the step that comes last."""
+    """Return code that reads the current sum from the registers of the last step."""
     step, width = each.steps[-1], _carried_width(each.steps[0])
     return [f"mov.b{width} %refsimsum{at}, {register};" for at, register in enumerate(step.sum_)]
 
 
 def _given(each: LoopSum) -> list[str]:
-    """The new sum into every register that it goes through; nothing is left aside."""
+    """Return code that writes the new sum to each of its registers and forgets the stored terms."""
     width = _carried_width(each.steps[0])
     return [
         *(f"mov.b{width} {register}, %refsimsum{at};" for at, ring in enumerate(each.copies) for register in ring),
@@ -326,7 +334,7 @@ def _given(each: LoopSum) -> list[str]:
 
 
 def _guarded(each: LoopSum, code: Sequence[str], extra: int = 0) -> list[str]:
-    """Code that runs where terms lie aside."""
+    """Return `code` with declarations, skipped if no terms are stored."""
     return [
         *_declared(each, extra),
         "setp.le.s64 %refsimp, %refsimtop#, %refsimbase#; @%refsimp bra $refsimdone@@;",
@@ -338,6 +346,7 @@ def _guarded(each: LoopSum, code: Sequence[str], extra: int = 0) -> list[str]:
 
 
 def _from_the_end(each: LoopSum, group: int) -> list[str]:
+    """Return the code that adds groups of terms from the last to the first."""
     sums = [f"%refsimsum{at}" for at in range(len(each.steps[0].sum_))]
     code = [
         "$refsimnext@@: mov.b64 %refsimend, %refsimtop#;",
@@ -353,6 +362,7 @@ def _from_the_end(each: LoopSum, group: int) -> list[str]:
 
 
 def _each_from_its_end(each: LoopSum, group: int) -> list[str]:
+    """Return the code that adds groups of terms in order, each from its last term."""
     sums = [f"%refsimsum{at}" for at in range(len(each.steps[0].sum_))]
     code = [
         "mov.b64 %refsimend, %refsimbase#;",
@@ -368,6 +378,7 @@ def _each_from_its_end(each: LoopSum, group: int) -> list[str]:
 
 
 def _apart(each: LoopSum, count: int, final: str) -> list[str]:
+    """Return the code that adds the terms to `count` partial sums, and then combines these as `final` says."""
     kind = each.steps[0].line.words[-1]
     zeros = [f"mov.b{each.steps[0].width} %refsimsum{number}, 0;" for number in range(1, count)]
     plus = ".".join(("add", *(word for word in each.steps[0].line.words[1:-1]), kind))
@@ -386,7 +397,7 @@ def _apart(each: LoopSum, count: int, final: str) -> list[str]:
 
 
 def _walk(each: LoopSum, count: int) -> list[str]:
-    """The terms in the order in which they came, the first to one sum, the second to the next."""
+    """Return the code that adds the terms in order, in turn to each of `count` sums."""
     code = ["mov.b64 %refsimat, %refsimbase#;", "$refsimnext@@:"]
     for number in range(count):
         code += _addition(each, (f"%refsimsum{number}",), "%refsimat")

@@ -1,4 +1,4 @@
-"""The trial: each repair that a kernel's code admits, tried on the problem that failed, then on all others."""
+"""The trial: each repair that applies to a kernel's code, tried on the failing test case, then on all others."""
 
 import re
 import time
@@ -26,14 +26,14 @@ from refsim.testing.suspects.repairs import REPAIRS, SuspectRepair
 from refsim.testing.suspects.sources import source_edits
 from refsim.testing.suspects.suspicion import UNSAID, Instead, OutOfTimeError, Suspicion
 
-SLOWER = 4.0  # a repaired kernel that takes so many times as long as the guilty one did has lost its way
+SLOWER = 4.0  # a repaired kernel that takes this many times as long is stopped
 LEAST_SECONDS = 2.0
-MOST_SHOWN = 60  # letters of the instructions that an edit takes away or puts in
+MOST_SHOWN = 60  # letters of the instructions that an edit removes or inserts
 
 
 @dataclass(frozen=True)
 class _Candidate:
-    """A mistake, where in the CUDA source it stands, and the PTX without it."""
+    """A mistake, its places in the CUDA source, and the PTX without it."""
 
     suspect: str
     says: str
@@ -43,10 +43,10 @@ class _Candidate:
 
 
 def repaired(kernel: Kernel, target: str, problems: Sequence[Any], *, seconds: float) -> tuple[Suspicion, ...]:
-    """The mistake whose repair makes a kernel agree on all `problems`, of which the first one fails; at most one.
+    """Return the mistake whose repair makes a kernel agree on all `problems`, the first of which fails; at most one.
 
-    Empty where no edit mends it, and where the simulator does not show the failure. Raises OutOfTimeError after
-    `seconds` of processor time, so that a busy machine names what an idle one does.
+    Empty if no edit fixes the kernel, or if the simulator does not show the failure. Raises OutOfTimeError after
+    `seconds` of processor time, so that busy and idle machines find equal causes.
     """
     deadline = time.process_time() + seconds
     text = compiled(kernel.code, target).text
@@ -55,7 +55,7 @@ def repaired(kernel: Kernel, target: str, problems: Sequence[Any], *, seconds: f
     if examine(kernel, problems[0], guilty).finding is None or not guilty.entries:
         return ()
     slowest = time.monotonic() - started
-    for problem in problems[1:]:  # each launches the entries it wants
+    for problem in problems[1:]:  # each may launch other entries
         if time.process_time() > deadline:
             raise OutOfTimeError(0)
         started = time.monotonic()
@@ -79,7 +79,7 @@ def repaired(kernel: Kernel, target: str, problems: Sequence[Any], *, seconds: f
 def _agrees(
     kernel: Kernel, each: _Candidate, guilty: ChangedDevice, problems: Sequence[Any], patience: float, deadline: float
 ) -> bool:
-    """Whether the mended kernel is one that the target can run, and agrees on every problem."""
+    """Return whether the target can run the repaired kernel, and the kernel agrees on every test case."""
     try:
         program = ptx.load(each.mended(), guilty.target)
         for entry in guilty.entries:
@@ -88,12 +88,12 @@ def _agrees(
         return all(
             time.process_time() <= deadline and examine(kernel, problem, device).finding is None for problem in problems
         )
-    except RefsimError:  # an opcode that does not exist, addresses that lead nowhere, or no C++ any more
+    except RefsimError:  # an unknown opcode, an address out of bounds, or invalid C++
         return False
 
 
 def _in_cuda(code: KernelCode, target: str) -> Iterator[_Candidate]:
-    """Edits of the CUDA source, which are compiled one by one."""
+    """Yield each edit of the CUDA source; its code is compiled when it is tried."""
     if code.is_ptx:
         return
     file = code.file
@@ -115,7 +115,7 @@ def _same(instead: Instead) -> Instead:
 
 
 def _in_ptx(listing: PtxListing) -> Iterator[_Candidate]:
-    """Each repair: everywhere at once, at each CUDA line, and for lines of several likes at some of them alone."""
+    """Yield each repair everywhere at once, at each CUDA line, and at some of the lines with equal opcode."""
     for repair in REPAIRS:
         kinds: dict[int, list[tuple[ListedLine, Changes]]] = {}
         for line in listing.lines:
@@ -127,8 +127,9 @@ def _in_ptx(listing: PtxListing) -> Iterator[_Candidate]:
 
 
 def _groups(found: list[tuple[ListedLine, Changes]]) -> Iterator[list[tuple[ListedLine, Changes]]]:
-    """All; those of one CUDA line; those of it with one opcode; of these either half, and every second, third or fourth,
-    as loops that are unrolled have them. None comes twice.
+    """Yield groups of edits: all, one CUDA line, one opcode of it, halves of that, and every second, third or fourth.
+
+    Unrolled loops need the last kinds. No group comes twice.
     """
     lines: dict[str, list[tuple[ListedLine, Changes]]] = {}
     likes: dict[tuple[str, str], list[tuple[ListedLine, Changes]]] = {}
@@ -150,7 +151,7 @@ def _groups(found: list[tuple[ListedLine, Changes]]) -> Iterator[list[tuple[List
 def _joined(
     listing: PtxListing, repair: SuspectRepair, group: list[tuple[ListedLine, Changes]]
 ) -> Iterator[_Candidate]:
-    """All the changes as one, unless two of them want the same line."""
+    """Yield all the changes as one candidate, unless two of them edit one line."""
     joined: Changes = {}
     for _, changes in group:
         if not joined.keys().isdisjoint(changes):
@@ -167,7 +168,7 @@ _FLOAT = re.compile(r"0f([0-9A-Fa-f]{8})")
 
 
 def _instead(listing: PtxListing, line: ListedLine, changes: Changes) -> Instead:
-    """The instructions of the guilty lines and of those in their place, or the operands in which they differ."""
+    """Return the instructions of the wrong lines and of their replacement, or the operands in which they differ."""
     here = {each.at: each for each in listing.lines}
     old = [(here[at].opcode, here[at].operands) for at in changes if at in here]
     parts = (_STATEMENT.fullmatch(part.strip()) for text in changes.values() for part in _ENDS.split(text))
@@ -186,10 +187,10 @@ def _instead(listing: PtxListing, line: ListedLine, changes: Changes) -> Instead
 
 
 _MOVES = re.compile(r"\bmov\.|\.b(16|32|64)\b|shr\.|\bld\.")
-"""Instructions that say nothing of a mistake: moves, bits and loads."""
+"""Instructions that do not describe a mistake: moves, bits and loads."""
 
 
 def _number(operand: str) -> str:
-    """An operand as people read it: a float by its value, a register as it is."""
+    """Return an operand for a reader: a float by its value, a register unchanged."""
     found = _FLOAT.fullmatch(operand)
     return operand if found is None else f"{np.array(int(found[1], 16), np.uint32).view(np.float32)[()]:g}"

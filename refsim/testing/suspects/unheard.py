@@ -1,4 +1,4 @@
-"""Suspects that show in what a kernel does not hear: subnormals it takes for zeros, a tail of its inputs that it never reads."""
+"""Candidate causes in what a kernel ignores: subnormals that it takes for zeros."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -13,11 +13,11 @@ from refsim.formats import FORMATS, Format
 from refsim.testing.suspects.feeding import Array, Diet, differing
 from refsim.testing.suspects.suspicion import Suspicion
 
-LEAST = 4  # elements that have nothing to do with a subnormal, and agree
+LEAST = 4  # elements that do not depend on a subnormal, and agree
 
 
 def subnormals_unheard(diet: Diet, problems: Sequence[Any]) -> tuple[Suspicion, ...]:
-    """An input whose subnormals might as well be zeros, where whatever is wrong depends on one of them."""
+    """Return the input whose subnormals the kernel treats as zeros, if every wrong element depends on one of them."""
     for name, array in diet.uploads(problems[0]).items():
         for row in FORMATS:
             if row.bits >= 8 and row.has_zero and row.exponent_bits and row.code_bits == 8 * array.dtype.itemsize:
@@ -32,7 +32,7 @@ def subnormals_unheard(diet: Diet, problems: Sequence[Any]) -> tuple[Suspicion, 
 
 
 def _flushes(diet: Diet, problems: Sequence[Any], name: str, row: Format) -> bool:
-    """Whether zeros in their place change nothing, and the smallest normal number in their place changes all that is wrong."""
+    """Return whether zeros in place of subnormals change nothing, and normal numbers change every wrong element."""
     agreeing = wrong = 0
     for problem in problems:
         codes = diet.uploads(problem)[name]
@@ -58,11 +58,13 @@ def _flushes(diet: Diet, problems: Sequence[Any], name: str, row: Format) -> boo
 
 
 def _subnormal(codes: Array, row: Format) -> NDArray[np.bool_]:
+    """Return which codes are subnormal."""
     values = np.abs(decode(codes.view(row.code_dtype), row))
     return (values > 0) & (values < row.min_normal)
 
 
 def _replaced(name: str, where: NDArray[np.bool_], row: Format, value: float, given: str, array: Array) -> Array:
+    """Return the codes of input `name` with `value`, of equal sign, at the marked elements; other inputs unchanged."""
     if given != name:
         return array
     codes = array.view(row.code_dtype)

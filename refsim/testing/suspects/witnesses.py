@@ -1,4 +1,4 @@
-"""The problems that a suspicion is held against: those that a campaign ran, and more of the same kind until there are enough."""
+"""The test cases that a candidate cause is checked on: the cases of a campaign, and more until there are enough."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -10,14 +10,14 @@ from refsim.kernels import Kernel
 from refsim.testing.runs import examine
 from refsim.testing.verdicts import FAIL
 
-WANTED = 8  # problems of each kind: those whose bits differ and those that agree
+WANTED = 8  # test cases of each kind: differing and agreeing
 DRAWN = 60
 LONGEST_SECONDS = 1.0
 
 
 @dataclass(frozen=True)
 class Witness:
-    """A problem that was run: the processor time it took, and whether its bits differed."""
+    """A test case that was run: the processor time it took, and whether its bits differed."""
 
     problem: Any
     seconds: float
@@ -27,9 +27,10 @@ class Witness:
 def witnesses_of(
     kernel: Kernel, device: Device, problem: Any, known: Sequence[Witness], *, seconds: float
 ) -> list[Witness]:
-    """`problem` first, which failed; then others that failed, the longest first, for they say most; then those that passed.
+    """Return the failing `problem`, then other failing test cases (the longest first), then passing ones.
 
-    What is known is filled up from the corpus and from the strategy until there are enough of both, or the time is over.
+    Known test cases are supplemented from the corpus and the strategy until there are enough of both, or the time is
+    over.
     """
     deadline = time.process_time() + seconds
     kept = [each for each in known if each.problem != problem and each.seconds <= LONGEST_SECONDS]
@@ -53,12 +54,13 @@ def witnesses_of(
 
 
 def quickest_first(witnesses: Sequence[Witness]) -> list[Any]:
-    """The problems of witnesses, those that failed in front and the quickest of them first: what is tried most often."""
+    """Return the test cases, failing ones first and the quickest of them in front, because the first ones run most
+    often."""
     return [each.problem for each in sorted(witnesses, key=lambda each: (not each.failed, each.seconds))]
 
 
 def _more(kernel: Kernel) -> Iterator[Any]:
-    """The corpus, then problems that the strategy draws, the same ones every time."""
+    """Yield the corpus, then test cases of the strategy, equal ones every time."""
     import hypothesis
 
     yield from kernel.corpus
