@@ -1,4 +1,4 @@
-"""Answers as small view models, and their renderings: text, json, jsonl, csv, md, svg, html, github."""
+"""Answers as small view models, and their output formats: text, json, jsonl, csv, md, svg, html, github."""
 
 from refsim.errors import unknown
 from refsim.render.cells import number
@@ -61,10 +61,10 @@ FORMS = ("text", "json", "jsonl", "csv", "md", "svg", "html", "github")
 def rendered(
     document: Document, form: str = "text", *, width: int | None = None, colour: bool = False, citations: bool = False
 ) -> tuple[str, tuple[str, ...]]:
-    """The document in one of FORMS, ending in a newline, and hints to show beside it, never in it.
+    """Return (the document in one of FORMS with a newline at the end, hints to show next to it but never in it).
 
-    `width` (columns) and `colour` matter to text alone. `citations` adds the sources.
-    Raises RefsimError for an unknown form and for a document that the form cannot hold (several tables as csv).
+    `width` (columns) and `colour` apply to text only. `citations` adds the sources. Raises RefsimError for an unknown
+    form and for a document that the form cannot hold (several tables as csv).
     """
     from importlib import import_module
 

@@ -1,4 +1,4 @@
-"""How an object looks at a prompt: one short line, and in a notebook a small table of what it is."""
+"""The appearance of an object at a prompt: one short line, and in a notebook a small table."""
 
 from collections.abc import Iterable
 from dataclasses import MISSING, Field, fields
@@ -28,10 +28,11 @@ class Card:
         return f"<{type(self).__name__} {self._repr_summary()}>"
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
-        """The same where Hypothesis or IPython prints it: they would go through every field of a dataclass."""
+        """Print the repr; Hypothesis and IPython would otherwise print every field of a dataclass."""
         printer.text(repr(self))
 
     def _repr_html_(self) -> str:
+        """Return a table of the facts under the summary."""
         rows = "".join(
             f'<tr><th style="text-align:left">{escape(label)}</th><td style="text-align:left">{escape(str(value))}</td></tr>'
             for label, value in self._facts()
@@ -40,7 +41,8 @@ class Card:
 
 
 class FieldsCard(Card):
-    """A card of a dataclass: its line has the fields that differ from their defaults, as many as fit; arrays by their shape."""
+    """A card of a dataclass: its line has the fields that differ from their defaults, as many as fit; arrays by their
+    shape."""
 
     def _repr_summary(self) -> str:
         room = LONGEST_REPR - len(f"<{type(self).__name__} , ...>")
@@ -57,9 +59,9 @@ class FieldsCard(Card):
         return [(name, value) for name, value, _ in self._told()]
 
     def _told(self) -> list[tuple[str, str, bool]]:
-        """Return each field with its value in words, and whether it is none of the usual ones."""
+        """Return (name, value as text, differs from its default) of each field."""
         found = []
-        for each in fields(self):  # type: ignore[arg-type]  # it is a base of dataclasses alone
+        for each in fields(self):  # type: ignore[arg-type]  # all subclasses are dataclasses
             value = getattr(self, each.name)
             if each.repr:
                 found.append((each.name, in_words(value), value is not _usual(each)))
@@ -71,8 +73,7 @@ def _usual(of: "Field[Any]") -> object:
 
 
 def in_words(value: object) -> str:
-    """Return a value as part of a line: an array by its dtype and shape, a function by its name, what is long by how long
-    it is."""
+    """Return a value as part of a line: an array by dtype and shape, a function by name, a long value by its length."""
     shape = getattr(value, "shape", None)
     if shape and hasattr(value, "dtype"):
         return f"{value.dtype} {' x '.join(map(str, shape))}"

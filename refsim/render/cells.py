@@ -1,4 +1,4 @@
-"""How one cell is spelled: for people in text, as plain values in JSON and CSV."""
+"""The spelling of one cell: for people in text, as plain values in JSON and CSV."""
 
 import math
 from decimal import Context, Decimal
@@ -8,11 +8,11 @@ from typing import Any
 from refsim.render.view import BitFields, Bits, Cell, Coded, Interval, Number
 from refsim.sources import Source
 
-EXACT_DIGITS = 17  # longer decimals than a double's are shown rounded, with ~
+EXACT_DIGITS = 17  # longer decimals are rounded and marked with ~
 
 
 def number(value: float | Fraction, approximate: str = "", short: str = "") -> Number:
-    """The number spelled exactly where that takes at most 17 digits, else rounded behind a ~.
+    """Return the number spelled exactly if that takes at most 17 digits, else rounded and marked with ~.
 
     `approximate` replaces the rounding to 10 digits. 2^-9 is 0.001953125, 2^-30 is ~9.313225746e-10.
     """
@@ -26,7 +26,7 @@ def number(value: float | Fraction, approximate: str = "", short: str = "") -> N
 
 
 def _exact_decimal(value: Fraction) -> str:
-    """The decimal digits of a fraction, or nothing where they do not end or are too many."""
+    """Return the decimal digits of a fraction; "" if they do not end or are too many."""
     rest, places = value.denominator, 0
     for prime in (2, 5):
         power = 0
@@ -45,13 +45,13 @@ def _exact_decimal(value: Fraction) -> str:
 
 
 def rounded(value: Fraction, digits: int = 10) -> str:
-    """The nearest decimal of at most `digits` digits: 1/3 is 0.3333333333."""
+    """Return the nearest decimal of at most `digits` digits: 1/3 is 0.3333333333."""
     quotient = Context(prec=digits).divide(Decimal(value.numerator), Decimal(value.denominator))
     return f"{quotient.normalize():g}"
 
 
 def text(cell: Cell) -> str:
-    """The cell as one line of text; control characters in it are escaped. An absent cell is empty."""
+    """Return the cell as one line of text with control characters escaped; "" for an absent cell."""
     match cell:
         case None:
             return ""
@@ -66,12 +66,12 @@ def text(cell: Cell) -> str:
 
 
 def printable(line: str) -> str:
-    """`line` without characters that move a cursor: a newline in a file name is shown as \\n."""
+    r"""Return `line` with control characters escaped: a newline in a file name is shown as \n."""
     return "".join(each if each.isprintable() else repr(each)[1:-1] for each in line)
 
 
 def plain(cell: Cell) -> Any:
-    """The cell in JSON's types: codes are hex strings, infinities and NaN words, values the nearest double."""
+    """Return the cell in JSON's types: codes are hex strings, infinities and NaN words, values the nearest double."""
     match cell:
         case Number():
             return _plain_number(cell.value)

@@ -1,4 +1,4 @@
-"""Documents as comma-separated values: one table, the names of its columns in the first line."""
+"""Documents as comma-separated values: one table, with column names in the first line."""
 
 import csv
 import io
@@ -10,10 +10,10 @@ from refsim.render.view import Document, Part, Record, Wording
 
 
 def write(document: Document, *, citations: bool = False) -> str:
-    """The one part of the document, one row a line; what only stands at the top of the JSON object is left out beside it.
+    """Return the document's one table as CSV, one row a line; entries at the top of the JSON object are left out.
 
-    Objects take a column per key (nearest_even_low), lists of objects one per place (neighbours_0_code); lists of
-    plain values share a cell, with spaces between. Raises RefsimError for a document with several parts.
+    Objects become a column per key (nearest_even_low), lists of objects a column per index (neighbours_0_code); lists
+    of plain values share a cell, separated by spaces. Raises RefsimError for a document with several parts.
     """
     parts = [part for part in document.parts if not _headline(part)] or document.parts
     if len(parts) != 1:
@@ -24,7 +24,7 @@ def write(document: Document, *, citations: bool = False) -> str:
         )
     flat = [dict(_flat("", row)) for row in rows(parts[0], citations)]
     names = list(dict.fromkeys(name for row in flat for name in row))
-    # a column without a value in one row (the neighbours of a NaN) is absent there, not a column of its own
+    # an object that is None in some row (the neighbors of a NaN) makes no column of its own
     names = [name for name in names if not any(other.startswith(f"{name}_") for other in names) or _filled(name, flat)]
     lines = io.StringIO()
     writer = csv.DictWriter(lines, names, restval="", extrasaction="ignore", lineterminator="\n")

@@ -1,4 +1,5 @@
-"""Documents as the log of a GitHub workflow: the text, then a command of GitHub's for each notice, shown at its line of code."""
+"""Documents as the log of a GitHub workflow: the text, then a workflow command for each notice, shown at its line of
+code."""
 
 import os
 from pathlib import Path
@@ -10,16 +11,17 @@ from refsim.render.view import Document, Notice
 def write(
     document: Document, *, width: int | None = None, colour: bool = False, citations: bool = False
 ) -> tuple[str, tuple[str, ...]]:
-    """`::error file=scale.cu,line=41,title=scale: fail::...`, a line for each notice, behind the text of the document.
+    """Return the text of the document, then a line `::error file=scale.cu,line=41,title=scale: fail::...` for each
+    notice.
 
-    GitHub takes paths from the root of its checkout on (GITHUB_WORKSPACE, else the working directory).
+    GitHub resolves paths from the root of its checkout (GITHUB_WORKSPACE, else the working directory).
     """
     body, hints = text.write(document, width=width, colour=colour, citations=citations)
     return body + "".join(annotation(notice) + "\n" for notice in document.notices), hints
 
 
 def annotation(notice: Notice) -> str:
-    """One notice as a workflow command; what would end it or its properties is written as GitHub unescapes it."""
+    """Return one notice as a workflow command, with special characters escaped as GitHub expects."""
     properties = {"title": notice.title}
     if notice.file is not None:
         line = {} if notice.line is None else {"line": str(notice.line)}

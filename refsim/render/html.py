@@ -18,7 +18,7 @@ td, th { padding: .15rem .7rem .15rem 0; border-bottom: 1px solid var(--line); w
 """.strip()
 
 
-# What pages of sections have besides: findings are read on a telephone too, so only code and tables scroll sideways.
+# Additional style of pages with sections: findings must be readable on a phone, so only code and tables scroll sideways.
 PAGE_STYLE = """
 :root { --raised: #f5f6f7; --mark: #ffe3df; --good: #14713a; --bad: #b3261e; --open: #8a5a00 }
 @media (prefers-color-scheme: dark) {
@@ -41,7 +41,7 @@ table.record td + td { border-bottom: 1px solid var(--line) } }
 
 
 def write(document: Document, *, citations: bool = False) -> str:
-    """The page: no script, nothing fetched, every text escaped."""
+    """Return the page: no script, no external resource, every text escaped."""
     title = escape(document.title or "refsim")
     parts = [document.drawing, *document.parts] if document.drawing else document.parts
     body = "\n".join(f"<div>{_part(part, citations)}</div>" for part in parts)
@@ -67,7 +67,7 @@ def _section(section: Section, citations: bool) -> str:
 
 
 def _excerpt(excerpt: Excerpt) -> str:
-    """Lines of code with their numbers; the marked one says so without colour too."""
+    """Return lines of code with their numbers; the marked line has a > in addition to its color."""
     width = len(str(excerpt.last)) + 2
     lines = "\n".join(
         f"<div{' class=marked' if number == excerpt.line else ''}><i>{'>' if number == excerpt.line else ' '}"

@@ -9,12 +9,12 @@ from refsim.sources import Source
 
 
 def write(document: Document, *, citations: bool = False) -> str:
-    """Indented JSON with a newline at the end; NaN and infinities are the words "nan", "inf" and "-inf"."""
+    """Return indented JSON with a newline at the end; NaN and infinities are the strings "nan", "inf" and "-inf"."""
     return json.dumps(tree(document, citations=citations), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def tree(document: Document, *, citations: bool = False) -> dict[str, Any]:
-    """The document as plain dicts, lists, strings and numbers."""
+    """Return the document as plain dicts, lists, strings and numbers."""
     found: dict[str, Any] = {}
     for part in document.parts:
         if isinstance(part, Record | Wording) and not part.key:
@@ -31,7 +31,7 @@ def tree(document: Document, *, citations: bool = False) -> dict[str, Any]:
 
 
 def rows(part: Part, citations: bool) -> list[dict[str, Any]]:
-    """A part as flat objects: one a row of a table, one a code of a grid, one a cell of a picture, one for a record."""
+    """Return a part as flat objects: one per row of a table, code of a grid, cell of a picture; one for a record."""
     match part:
         case Table():
             shown = part.shown(citations)
@@ -60,7 +60,7 @@ def _cells(picture: Picture) -> list[dict[str, Any]]:
 
 
 def source_fields(source: Source) -> dict[str, str]:
-    """A citation by its parts."""
+    """Return a citation as an object of its parts."""
     cited = source.document
     return {
         "document": cited.key,

@@ -1,4 +1,4 @@
-"""Documents as JSON lines: one object a row, a code or a record."""
+"""Documents as JSON lines: one object per row, code or record."""
 
 import json
 
@@ -7,7 +7,7 @@ from refsim.render.view import Document
 
 
 def write(document: Document, *, citations: bool = False) -> str:
-    """One object a line; with several parts each line says under `part` which it belongs to."""
+    """Return one object per line; if there are several parts, `part` names the part of each line."""
     lines = []
     for part in document.parts:
         label = {"part": part.key} if len(document.parts) > 1 else {}

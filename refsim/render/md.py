@@ -10,7 +10,7 @@ _SPECIAL = re.compile(r"([\\`*_|<>\[\]~#])")
 
 
 def write(document: Document, *, citations: bool = False) -> str:
-    """A heading, then a table or a code block for each part; all text is escaped."""
+    """Return a heading, then a table or a code block for each part; all text is escaped."""
     blocks = [f"## {escape(document.title)}"] if document.title else []
     blocks += [_part(part, citations) for part in document.parts]
     if citations and document.sources:
@@ -19,7 +19,7 @@ def write(document: Document, *, citations: bool = False) -> str:
 
 
 def escape(line: str) -> str:
-    """`line` with Markdown's marks made literal."""
+    """Return `line` with Markdown's special characters escaped."""
     return _SPECIAL.sub(r"\\\1", cells.printable(line))
 
 

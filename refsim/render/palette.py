@@ -1,4 +1,4 @@
-"""Colours of pictures: eight hues of four shades, for light and for dark paper, and one that alerts."""
+"""Colors of pictures: eight hues of four shades, for light and for dark backgrounds, and one for alerts."""
 
 import math
 
@@ -9,19 +9,19 @@ PAPER = {LIGHT: "#ffffff", DARK: "#16181a"}
 HOLE = {LIGHT: "#f4f5f6", DARK: "#1e2124"}
 FAINT = {LIGHT: "#666666", DARK: "#9a9a9a"}
 ALERTING = {LIGHT: "#ff9d94", DARK: "#a3231d"}
-# lightness of the first shade, step to the next, chroma: ink on any of them has a contrast above 4.5
+# Lightness of the first shade, its step, chroma, its step. Text on every shade has a contrast above 4.5.
 _RAMPS = {LIGHT: (0.94, -0.055, 0.040, 0.022), DARK: (0.31, 0.058, 0.060, 0.014)}
 
 
 def fill(colour: int, mode: str) -> str:
-    """The colour of a cell as hex: hue colour // 4 of the circle, shade colour % 4 from faint to strong."""
+    """Return the color of a cell as hex: hue colour // 4 of the circle, shade colour % 4 from faint to strong."""
     hue, shade = divmod(colour, SHADES)
     start, step, chroma, chroma_step = _RAMPS[mode]
     return _hex(start + step * shade, chroma + chroma_step * shade, math.radians(250 - hue * 360 / HUES))
 
 
 def _hex(lightness: float, chroma: float, hue: float) -> str:
-    """OKLCH to sRGB, clipped: equal steps of lightness look equal in every hue."""
+    """Return an OKLCH color as clipped sRGB hex: equal steps of lightness look equal in every hue."""
     a, b = chroma * math.cos(hue), chroma * math.sin(hue)
     long = (lightness + 0.3963377774 * a + 0.2158037573 * b) ** 3
     medium = (lightness - 0.1055613458 * a - 0.0638541728 * b) ** 3

@@ -1,7 +1,7 @@
-"""Documents as one SVG drawing: pictures as coloured cells with tooltips, everything else as lines of text.
+"""Documents as one SVG drawing: pictures as colored cells with tooltips, everything else as lines of text.
 
-No script and nothing fetched. Cells that belong together (a lane, a bank) are one group, so that a style alone lights
-them up under the pointer; dark paper follows the reader's system.
+There is no script and no external resource. Cells that belong together (a lane, a bank) are one group, so that a style
+alone highlights them under the pointer. The background follows the reader's system.
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,7 +19,7 @@ FONT = "ui-monospace,SFMono-Regular,Menlo,'DejaVu Sans Mono','Liberation Mono',m
 
 @dataclass
 class _Drawing:
-    """Elements from the top down, the size that they take, and the colours that they use."""
+    """The elements from the top down, their size, and the colors they use."""
 
     elements: list[str] = field(default_factory=list)
     width: int = 0
@@ -27,6 +27,7 @@ class _Drawing:
     colours: set[int] = field(default_factory=set)
 
     def line(self, text: str, kind: str = "") -> None:
+        """Add a line of text; `kind` is its CSS class."""
         self.height += LINE + 3 * (kind == "title")
         mark = f' class="{kind}"' if kind else ""
         shown = escape(cells.printable(text), quote=False)
@@ -35,7 +36,7 @@ class _Drawing:
 
 
 def write(document: Document, *, citations: bool = False) -> str:
-    """The drawing: the title, the picture, then the parts in order."""
+    """Return the drawing: the title, the picture, then the parts in order."""
     drawing = _Drawing()
     if document.title:
         drawing.line(document.title, "title")
@@ -50,6 +51,7 @@ def write(document: Document, *, citations: bool = False) -> str:
 
 
 def _document(drawing: _Drawing, title: str) -> str:
+    """Return the SVG text of a finished drawing."""
     width, height = drawing.width + 2 * MARGIN, drawing.height + MARGIN
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" class="refsim" width="{width}" height="{height}" '
@@ -61,6 +63,7 @@ def _document(drawing: _Drawing, title: str) -> str:
 
 
 def _style(colours: set[int]) -> str:
+    """Return the style sheet for both color schemes."""
     rules = [
         f".refsim{{font:10px {FONT}}}",
         ".refsim text{white-space:pre}",
@@ -101,7 +104,8 @@ def _part(drawing: _Drawing, part: Part, document: Document, citations: bool) ->
 
 
 def _picture(drawing: _Drawing, picture: Picture) -> None:
-    """A caption, labels of columns and rows, the cells in groups, lines between them, and words over all of it."""
+    """Draw a caption, labels of columns and rows, the cells in groups, lines between the cells, and the text over
+    them."""
     if picture.about:
         about = Record(tuple(picture.about))
         drawing.line("   ".join(f"{label} {value}" for label, value in record_pairs(about)), "faint")
@@ -144,14 +148,14 @@ def _marked(picture: Picture, name: str) -> list[str]:
 
 
 def _spelled(fact: Fact) -> Sequence[object]:
-    """The values of a fact as they are written; whole numbers, by far the most, are left for the formatting."""
+    """Return the values of a fact as text; whole numbers stay numbers, because most values are numbers."""
     if {type(value) for value in fact.values} <= {int}:
         return fact.values
     return [cells.text(value) for value in fact.values]
 
 
 def _labels(picture: Picture, left: int, top: int, wide: int, tall: int) -> Iterator[str]:
-    """Numbers of columns above and of rows beside; `textLength` holds a line of them to the width of its cells."""
+    """Yield the numbers of columns above the cells and of rows next to them."""
     yield '<g class="faint" text-anchor="middle">'
     for at, label in enumerate(picture.col_labels):
         yield f'<text x="{left + at * wide + wide // 2}" y="{top - 5}">{label}</text>'
@@ -162,7 +166,7 @@ def _labels(picture: Picture, left: int, top: int, wide: int, tall: int) -> Iter
 
 
 def _groups(picture: Picture) -> Iterator[str]:
-    """One group for all cells with one value of `together`, in it one for each colour; a cell is a unit square."""
+    """Yield one group for all cells with one value of `together`, in it one for each color; a cell is a unit square."""
     across = len(picture.col_labels)
     groups: dict[object, dict[int, list[int]]] = {}
     for place, (key, colour) in enumerate(zip(picture.fact(picture.together).values, picture.colours, strict=True)):
@@ -181,7 +185,7 @@ def _groups(picture: Picture) -> Iterator[str]:
 
 
 def _tips(picture: Picture) -> list[str]:
-    """The tooltip of every cell: its place on the first line, its facts on the second."""
+    """Return the tooltip of every cell: its place on the first line, its facts on the second."""
     shown = [fact for fact in picture.facts if fact.tip]
     columns = [
         [escape(each, quote=False) if isinstance(each, str) else each for each in _spelled(fact)] for fact in shown
@@ -198,7 +202,7 @@ def _in_pattern(name: str) -> str:
 
 
 def _lines(picture: Picture, wide: int, tall: int) -> Iterator[str]:
-    """Paper between the cells, and more of it before every block."""
+    """Yield lines in the background color between the cells, thicker before every block."""
     down, across = len(picture.row_labels), len(picture.col_labels)
     for kind in ("thin", "thick"):
         rows = [at for at in range(1, down) if (picture.row_labels[at] % picture.blocks[0] == 0) == (kind == "thick")]
@@ -210,7 +214,7 @@ def _lines(picture: Picture, wide: int, tall: int) -> Iterator[str]:
 
 
 def _words(words: list[list[str]], across: int, glyphs: int, tall: int, symbol: str) -> Iterator[str]:
-    """One text a line of cells: fixed-width words side by side, as `textLength` holds each to its cell."""
+    """Yield one text per line of cells: fixed-width words, which `textLength` fits to the cells."""
     for line, each in enumerate(words):
         padded = [f" {word}".ljust(glyphs) if symbol else f"{word} ".rjust(glyphs) for word in each]
         mark = ' class="strong"' if line == 0 and len(words) > 1 else ""

@@ -1,4 +1,4 @@
-"""Parts of a document as rows of plain strings: what Markdown and HTML share."""
+"""Parts of a document as rows of plain strings, shared by Markdown and HTML."""
 
 from dataclasses import dataclass
 
@@ -16,7 +16,7 @@ class Tabular:
 
 
 def tabular(part: Table | Grid | Record | Picture, citations: bool) -> Tabular:
-    """The strings of a part: a grid keeps its widest form, a record becomes two columns."""
+    """Return the strings of a part: a grid keeps its widest form, a record becomes two columns."""
     match part:
         case Table():
             shown = [place for place in part.shown(citations) if part.columns[place].text]
@@ -43,7 +43,7 @@ def tabular(part: Table | Grid | Record | Picture, citations: bool) -> Tabular:
 
 
 def record_pairs(record: Record) -> list[tuple[str, str]]:
-    """Label and value, with its unit, of every entry that has a value."""
+    """Return (label, value with its unit) of every entry that has a value."""
     return [
         (entry.heading, f"{cells.text(entry.value)} {entry.unit}".rstrip())
         for entry in record.entries
@@ -52,7 +52,7 @@ def record_pairs(record: Record) -> list[tuple[str, str]]:
 
 
 def cell_words(picture: Picture, between: str) -> list[str]:
-    """What is written into each cell, several facts with `between` between them; a cell that is not there is blank."""
+    """Return the text of each cell, several facts separated by `between`; "" for a cell that does not exist."""
     columns = [picture.fact(name).values for name in picture.written]
     return [
         "" if colour == EMPTY else between.join(map(cells.text, each))
@@ -61,7 +61,7 @@ def cell_words(picture: Picture, between: str) -> list[str]:
 
 
 def corner(picture: Picture) -> str:
-    """What the cells of a grid hold, for its corner: t:v for thread and value."""
+    """Return the label in the corner of a picture's table: t:v for thread and value."""
     if len(picture.written) == 1:
         return picture.written[0]
     return ":".join(picture.fact(name).symbol or name for name in picture.written)

@@ -21,8 +21,8 @@ from refsim.render.view import (
 )
 
 NARROWEST_COLUMN = 20
-LEAST_WRAPPED = 12  # a column of words that wraps is not narrower, if it was wider
-HUES = (34, 36, 32, 33, 31, 35, 94, 96)  # the terminal's own colours, for the eight hues of a picture
+LEAST_WRAPPED = 12  # a wrapped column of words is not made narrower than this
+HUES = (34, 36, 32, 33, 31, 35, 94, 96)  # terminal colors for the eight hues of a picture
 
 
 @dataclass(frozen=True)
@@ -32,13 +32,15 @@ class Style:
     colour: bool = False
 
     def strong(self, line: str) -> str:
+        """Return the line in bold."""
         return f"\x1b[1m{line}\x1b[0m" if self.colour and line else line
 
     def faint(self, line: str) -> str:
+        """Return the line dimmed."""
         return f"\x1b[2m{line}\x1b[0m" if self.colour and line else line
 
     def hue(self, colour: int, line: str) -> str:
-        """The line in the hue of a picture's colour; an alert is inverse."""
+        """Return the line in the hue of a picture's color; an alert is inverse."""
         if not self.colour or colour == EMPTY:
             return line
         return f"\x1b[{HUES[colour // 4] if colour < COLOURS else 7}m{line}\x1b[0m"
@@ -47,11 +49,10 @@ class Style:
 def write(
     document: Document, *, width: int | None = None, colour: bool = False, citations: bool = False
 ) -> tuple[str, tuple[str, ...]]:
-    """The text of a document and what to tell beside it, such as which columns did not fit into `width`.
+    """Return (the text of a document, hints such as the columns that did not fit into `width`).
 
-    `width` None leaves lines as long as they are. Columns of words wrap under themselves; tables that still do not fit lose
-    the columns that may be dropped, then become one record a row. Sentences continue on the next line between two of their
-    cells.
+    With `width` None lines have any length. Columns of words wrap. Tables that still do not fit first lose columns that
+    may be dropped, then become one record per row. Sentences continue on the next line between two of their cells.
     """
     style, room = Style(colour), None if width is None else max(width, NARROWEST_COLUMN)
     blocks, hints = [], list(document.hints)
@@ -114,7 +115,10 @@ def _labelled(pairs: list[tuple[str, str]], width: int | None, style: Style) -> 
 
 
 def _headed(table: Table, width: int | None, style: Style, citations: bool) -> tuple[list[str], list[str]]:
-    """Columns of words become narrower and wrap; only then those that may be dropped go, then a record stands for a row."""
+    """Return the lines of a table and the dropped columns.
+
+    Columns of words become narrower and wrap; then columns are dropped; at last each row becomes a record.
+    """
     shown = [place for place in table.shown(citations) if table.columns[place].text]
     spelled = {
         place: [table.columns[place].heading, *(cells.text(row[place]) or "-" for row in table.rows)] for place in shown
@@ -138,7 +142,7 @@ def _headed(table: Table, width: int | None, style: Style, citations: bool) -> t
 
 
 def _least(table: Table, place: int, words: list[str], natural: int) -> int:
-    """The fewest characters that a column can do with: its longest word where it holds words, else all it has."""
+    """Return the least width of a column in characters: its longest word if it holds words, else its full width."""
     phrases = all(isinstance(row[place], str | tuple | None) for row in table.rows)
     if not phrases or table.columns[place].align == "right":
         return natural
@@ -149,7 +153,7 @@ def _least(table: Table, place: int, words: list[str], natural: int) -> int:
 def _narrowed(
     table: Table, shown: list[int], natural: dict[int, int], least: dict[int, int], width: int
 ) -> dict[int, int]:
-    """The widest column that may be narrower loses a character until all fit."""
+    """Return the widths of columns after the widest columns have lost characters until all fit."""
     widths = dict(natural)
     while _total(table, shown, widths) > width:
         widest = max((place for place in shown if widths[place] > least[place]), key=lambda place: widths[place])
@@ -162,7 +166,7 @@ def _total(table: Table, shown: list[int], widths: dict[int, int]) -> int:
 
 
 def _lines(table: Table, spelled: list[tuple[int, str, int]], style: Style, heading: bool) -> list[str]:
-    """One row: as many lines as its highest cell has."""
+    """Return one row as the lines of its highest cell."""
     wrapped = [_wrapped(word, width, "") for _, word, width in spelled]
     return [
         _line(
@@ -189,6 +193,7 @@ def _line(table: Table, spelled: list[tuple[int, str, int]], style: Style, headi
 
 
 def _records(table: Table, citations: bool, width: int, style: Style) -> list[str]:
+    """Return each row as a record of labels and values."""
     lines: list[str] = []
     shown = [place for place in table.shown(citations) if table.columns[place].text]
     for row in table.rows:
@@ -198,6 +203,7 @@ def _records(table: Table, citations: bool, width: int, style: Style) -> list[st
 
 
 def _sentences(table: Table, width: int | None, style: Style) -> list[str]:
+    """Return each row as a sentence, aligned if all fit, else folded."""
     shown = [
         place
         for place, column in enumerate(table.columns)
@@ -218,7 +224,7 @@ def _sentences(table: Table, width: int | None, style: Style) -> list[str]:
 
 
 def _said_once(phrases: list[str]) -> list[str]:
-    """The phrases without those that repeat what was said just before them: the class of a NaN is its value."""
+    """Return the phrases without repetitions of the phrase before: the class of a NaN is its value."""
     said = ""
     for place, phrase in enumerate(phrases):
         if phrase == said:
@@ -248,9 +254,9 @@ def _ink(column: Column, phrase: str, style: Style) -> str:
 
 
 def _folded(table: Table, phrases: list[tuple[int, str]], width: int, first: int, style: Style) -> list[str]:
-    """One sentence over several lines, broken between cells; `first` is the width of its first cell.
+    """Return one sentence over several lines, broken between cells; `first` is the width of its first cell.
 
-    Cells with a gap of one space belong together: `448 = 1.110b x 2^8` is broken only where a line cannot hold it.
+    Cells with a gap of one space stay together: `448 = 1.110b x 2^8` is broken only if a line cannot hold it.
     """
     (place, phrase), *others = phrases
     lines, line, used = [], _ink(table.columns[place], phrase, style) + " " * (first - len(phrase)), first
@@ -267,6 +273,7 @@ def _folded(table: Table, phrases: list[tuple[int, str]], width: int, first: int
 
 
 def _units(table: Table, phrases: list[tuple[int, str]], room: int) -> list[list[tuple[int, str]]]:
+    """Return the phrases grouped into units that stay on one line of `room` characters."""
     units: list[list[tuple[int, str]]] = []
     for place, phrase in phrases:
         together = sum(len(each) + 1 for _, each in units[-1]) + len(phrase) if units else 0
@@ -278,7 +285,7 @@ def _units(table: Table, phrases: list[tuple[int, str]], room: int) -> list[list
 
 
 def _grid(grid: Grid, width: int | None, style: Style) -> list[str]:
-    """The widest form that fits: fewer columns come after exact short spellings, nothing is rounded or cut."""
+    """Return the widest form that fits: short exact spellings first, then fewer columns; no value is rounded or cut."""
     label = len(str(grid.code(0)))
     columns = min(grid.columns, len(grid.values))
     while True:
@@ -302,7 +309,7 @@ def _grid_lines(grid: Grid, columns: int, widths: list[int], spelled: list[str],
 
 
 def _picture(picture: Picture, width: int | None, style: Style) -> tuple[list[str], list[str]]:
-    """As many columns as fit, from the first on; nothing wraps, and what is left out is said."""
+    """Return the columns that fit, from the first on, and a list with the range of columns left out."""
     words, wide = cell_words(picture, ":"), len(picture.col_labels)
     above = corner(picture)
     margin = max(len(above), *(len(str(label)) for label in picture.row_labels))

@@ -1,4 +1,4 @@
-"""What a command answers: a document of tables, grids, records and statements, before any output format is chosen."""
+"""The answer of a command: a document of tables, grids, records and statements, independent of the output format."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,7 +11,7 @@ from refsim.sources import Source
 
 @dataclass(frozen=True)
 class Bits:
-    """A code of `width` bits: Bits(0x7e, 8) is written 0x7e, in text and JSON alike."""
+    """A code of `width` bits: Bits(0x7e, 8) is written 0x7e, in text and JSON."""
 
     code: int
     width: int
@@ -22,9 +22,9 @@ class Bits:
 
 @dataclass(frozen=True)
 class Number:
-    """A value and how it is spelled; `text` starts with ~ where it is not exact.
+    """A value and its spelling; `text` starts with ~ if it is not exact.
 
-    `short` is another exact spelling for places that are too narrow: 0.001953125 and 1/512.
+    `short` is another exact spelling for narrow places: 0.001953125 and 1/512.
     """
 
     value: float | Fraction
@@ -76,8 +76,8 @@ Cell: TypeAlias = bool | int | str | Bits | Number | Coded | Interval | BitField
 class Column:
     """A column of a table: `key` names it in JSON and CSV, `label` in text, `unit` is appended to both.
 
-    In a narrow terminal the column with the highest `drop` is left out first, those with 0 never. `gap` is the space
-    before it. A `citation` is shown only on request; with `text` False the column is in machine formats alone.
+    In a narrow terminal the column with the highest `drop` is left out first, columns with 0 never. `gap` is the space
+    before it. A `citation` is shown only on request; with `text` False the column appears in machine formats only.
     """
 
     key: str
@@ -92,18 +92,18 @@ class Column:
 
     @property
     def name(self) -> str:
-        """The key in JSON and CSV: error with unit ulp is error_ulp."""
+        """Return the key in JSON and CSV: error with unit ulp is error_ulp."""
         return f"{self.key}_{self.unit}" if self.unit else self.key
 
     @property
     def heading(self) -> str:
-        """What stands above the column: error [ulp]. A blank label leaves it empty, beside the column it belongs to."""
+        """Return the heading: error [ulp]. It is blank for a blank label, next to the column it belongs to."""
         heading = self.label or self.key
         return f"{heading} [{self.unit}]" if self.unit else heading
 
     @property
     def spoken(self) -> str:
-        """The heading, or the key where that is blank."""
+        """Return the heading, or the key if the heading is blank."""
         return self.heading if self.heading.strip() else self.key
 
 
@@ -117,13 +117,13 @@ class Table:
     headings: bool = True
 
     def shown(self, citations: bool) -> list[int]:
-        """The positions of the columns that machine formats show."""
+        """Return the positions of the columns that machine formats show."""
         return [place for place, column in enumerate(self.columns) if citations or not column.citation]
 
 
 @dataclass(frozen=True)
 class Grid:
-    """The value of every code, `columns` codes a row in the widest form; narrower forms take half as many."""
+    """The value of every code, `columns` codes a row in the widest form; narrower forms have half as many."""
 
     values: tuple[Number, ...]
     columns: int
@@ -154,21 +154,21 @@ class Entry:
 
 @dataclass(frozen=True)
 class Record:
-    """Keys and values of one thing. With an empty `key` its entries stand at the top of the JSON object."""
+    """Keys and values of one thing; if `key` is empty, its entries are at the top of the JSON object."""
 
     entries: tuple[Entry, ...]
     key: str = ""
 
 
 class Command(str):
-    """A line of a Wording that is typed again: it is never wrapped."""
+    """A line of a Wording that users type again: it is never wrapped."""
 
 
 @dataclass(frozen=True)
 class Wording:
-    """Lines that the model itself has worded, and the same facts by name (plain JSON values).
+    """Lines of text, and the facts in them by name (plain JSON values).
 
-    What `is_beside` a table says more of its rows: CSV, which holds one table, leaves it out.
+    A wording that `is_beside` a table adds to its rows: CSV, which holds one table, leaves it out.
     """
 
     lines: tuple[str, ...]
@@ -179,10 +179,10 @@ class Wording:
 
 @dataclass(frozen=True)
 class Fact:
-    """What one property is in every cell of a picture, row by row; a cell without it has None.
+    """The value of one property in every cell of a picture, row by row; None for a cell without it.
 
-    A `symbol` marks the facts that are written into the cells: thread 37 with symbol t is t37. Without `tip` a fact
-    is left out of the drawing's tooltips.
+    A `symbol` marks facts that are written into the cells: thread 37 with symbol t is t37. Without `tip` the tooltips
+    of the drawing leave a fact out.
     """
 
     name: str
@@ -193,11 +193,11 @@ class Fact:
 
 @dataclass(frozen=True)
 class Picture:
-    """A matrix of cells: a grid in text, a row a cell in JSON and CSV, a drawing in SVG and HTML.
+    """A matrix of cells: a grid in text, an object per cell in JSON and CSV, a drawing in SVG and HTML.
 
-    `written` names the facts that stand in each cell, `together` the one whose equal cells light up as one. `colours`
-    are 0 to 31 (eight hues of four shades: a lane, or a bank), ALERT, or EMPTY for a cell that is not there. Labels
-    of rows and columns are their numbers; a stronger line stands before every number that `blocks` divides.
+    `written` names the facts shown in each cell, `together` the fact whose equal cells are highlighted together.
+    `colours` are 0 to 31 (eight hues of four shades: a lane, or a bank), ALERT, or EMPTY for a cell that does not
+    exist. Labels of rows and columns are their numbers; a thicker line precedes every number that `blocks` divides.
     """
 
     row_labels: Sequence[int]
@@ -212,6 +212,7 @@ class Picture:
     key: str = "cells"
 
     def fact(self, name: str) -> Fact:
+        """Return the fact called `name`."""
         return next(fact for fact in self.facts if fact.name == name)
 
 
@@ -222,9 +223,9 @@ Part: TypeAlias = Table | Grid | Record | Wording | Picture
 
 @dataclass(frozen=True)
 class Excerpt:
-    """A few lines of a source by number, `line` among them marked; `name` is what the finding calls the source.
+    """A few lines of a source by number, with `line` marked; `name` is the source's name in the finding.
 
-    `file` and `file_line` say where that line can be opened, None where the text is in no file.
+    `file` and `file_line` are where that line can be opened, None if the text is in no file.
     """
 
     name: str
@@ -242,7 +243,7 @@ class Excerpt:
         return self.rows[-1][0]
 
     def lines(self) -> list[str]:
-        """`> 41 | y[i] = x[i];` under the name of the source, and the lines around it without the mark."""
+        """Return the name of the source and its lines; the marked line is `> 41 | y[i] = x[i];`."""
         width = len(str(self.last))
         return [
             Command(f"    {self.name}:{self.line}"),
@@ -254,14 +255,14 @@ class Excerpt:
 
 
 def _cut(text: str) -> str:
-    """Without tabs, which terminals show in widths of their own, and no longer than anybody reads."""
+    """Return the text with tabs expanded, cut to 140 characters."""
     spread = text.expandtabs(4)
     return spread if len(spread) <= 140 else f"{spread[:137]}..."
 
 
 @dataclass(frozen=True)
 class Notice:
-    """What a reviewer sees beside a line of code: an error, in words, at a file's line where there is one."""
+    """An annotation for a reviewer: an error message at a file's line, if it has one."""
 
     title: str
     message: str
@@ -272,7 +273,7 @@ class Notice:
 
 @dataclass(frozen=True)
 class Section:
-    """A stretch of a page under a heading; `status` is a word that stands beside it, in the colour of its `tone`."""
+    """A part of a page under a heading; `status` is a word next to it, in the color of its `tone`."""
 
     heading: str
     parts: tuple["Part | Excerpt", ...]
@@ -282,10 +283,10 @@ class Section:
 
 @dataclass(frozen=True)
 class Document:
-    """An answer. `hints` go to standard error in every format and are no part of the answer.
+    """An answer. `hints` go to standard error in every format and are not part of the answer.
 
-    `drawing` shows the same in the forms that draw, SVG and HTML, above the parts. `page` shows the same in HTML, in the
-    place of the parts. `notices` are for GitHub, which shows them at lines of code.
+    `drawing` is a picture of the answer for SVG and HTML, shown above the parts. `page` replaces the parts in HTML.
+    `notices` are for GitHub, which shows them at lines of code.
     """
 
     parts: tuple[Part, ...]
