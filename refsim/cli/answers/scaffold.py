@@ -1,4 +1,4 @@
-"""The files of a new kernel: CUDA, its declaration with an oracle, and a pytest file. They agree as they are written."""
+"""The files of a new kernel: CUDA, its declaration with an oracle, and a pytest file. The generated kernel passes."""
 
 import errno
 import os
@@ -11,7 +11,7 @@ from refsim.errors import RefsimError
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,59}")
 
 _CUDA = """\
-// y = e4m3(x * scale), saturating: what @NAME@_kernel.py declares and its oracle says, bit for bit.
+// y = e4m3(x * scale), saturating. The oracle in @NAME@_kernel.py defines every bit.
 #include <cuda_bf16.h>
 #include <cuda_fp8.h>
 
@@ -24,7 +24,7 @@ extern "C" __global__ void @NAME@_kernel(const __nv_bfloat16* x, unsigned char* 
 """
 
 _DECLARATION = """\
-\"\"\"The kernel @NAME@, declared: what it is given, how it is launched, what it must write.\"\"\"
+\"\"\"The declaration of the kernel @NAME@: its test cases, how to run it, and the expected outputs.\"\"\"
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,27 +39,27 @@ from refsim.testing.recipes import COVERING, Launch, Tensor, corpus_tensors
 
 
 @dataclass(frozen=True)
-class Problem:
-    \"\"\"A recipe, not arrays: it prints, shrinks, and travels as JSON.\"\"\"
+class Case:
+    \"\"\"One test case. It describes arrays instead of holding them, so that it prints, shrinks and fits in JSON.\"\"\"
 
     x: Tensor
     scale: float = 1.0
     launch: Launch = COVERING
 
 
-def run(launcher: Launcher, problem: Problem) -> dict[str, np.ndarray]:
-    \"\"\"Runs the kernel on any device: an input between guard bands, an output that is poisoned before.\"\"\"
-    n = problem.x.n
-    x = launcher.upload(problem.x.codes(), name="x", misalign_bytes=problem.x.misalign_bytes)
+def run(launcher: Launcher, case: Case) -> dict[str, np.ndarray]:
+    \"\"\"Run the kernel on any device; `upload` and `output` place guard bands around the buffers.\"\"\"
+    n = case.x.n
+    x = launcher.upload(case.x.codes(), name="x", misalign_bytes=case.x.misalign_bytes)
     y = launcher.output(n, np.uint8, name="y")
-    problem.launch.run(launcher, "@NAME@_kernel", n, x, y, np.float32(problem.scale), np.uint32(n))
+    case.launch.run(launcher, "@NAME@_kernel", n, x, y, np.float32(case.scale), np.uint32(n))
     return {"y": launcher.read(y)}
 
 
-def oracle(problem: Problem) -> dict[str, np.ndarray]:
-    \"\"\"What the kernel must write: one product, rounded to float32, then to E4M3.\"\"\"
+def oracle(case: Case) -> dict[str, np.ndarray]:
+    \"\"\"Return the expected outputs: the product, rounded to float32, then to E4M3.\"\"\"
     with np.errstate(all="ignore"):
-        scaled = refsim.decode(problem.x.codes(), "bf16", dtype=np.float32) * np.float32(problem.scale)
+        scaled = refsim.decode(case.x.codes(), "bf16", dtype=np.float32) * np.float32(case.scale)
     return {"y": refsim.encode(scaled, "e4m3", overflow="saturate")}
 
 
@@ -68,9 +68,9 @@ KERNELS = (
         "@NAME@",
         file=Path(__file__).with_name("@NAME@.cu"),
         entries=("@NAME@_kernel",),
-        recipe=Problem,
-        problem=st.builds(Problem, rst.tensors("bf16"), st.sampled_from([1.0, 0.5, 3.0]), rst.launches()),
-        corpus=tuple(Problem(x) for x in corpus_tensors("bf16", large=False)),
+        recipe=Case,
+        problem=st.builds(Case, rst.tensors("bf16"), st.sampled_from([1.0, 0.5, 3.0]), rst.launches()),
+        corpus=tuple(Case(x) for x in corpus_tensors("bf16", large=False)),
         run=run,
         oracle=oracle,
         outputs={"y": "e4m3"},
@@ -79,7 +79,7 @@ KERNELS = (
 """
 
 _TEST = """\
-\"\"\"The kernel @NAME@ agrees with its oracle on special and on generated problems, on the device of --refsim-device.\"\"\"
+\"\"\"Test @NAME@ against its oracle on special and generated cases, on the device of --refsim-device.\"\"\"
 
 from pathlib import Path
 
@@ -91,20 +91,21 @@ from refsim.testing import kernel_named, laws
 KERNEL = kernel_named("@NAME@", [Path(__file__).with_name("@NAME@_kernel.py")])
 
 
-@pytest.mark.parametrize("problem", KERNEL.corpus, ids=str)
-def test_special_problems(problem, device):
-    laws.agrees_with_oracle(KERNEL, problem, device)
+@pytest.mark.parametrize("case", KERNEL.corpus, ids=str)
+def test_special_cases(case, device):
+    laws.agrees_with_oracle(KERNEL, case, device)
 
 
 @settings(max_examples=25, deadline=None, derandomize=True, database=None)
-@given(problem=KERNEL.problem)
-def test_generated_problems(problem, device):
-    laws.agrees_with_oracle(KERNEL, problem, device)
+@given(case=KERNEL.problem)
+def test_generated_cases(case, device):
+    laws.agrees_with_oracle(KERNEL, case, device)
 """
 
 
 def kernel_files(name: str) -> dict[str, str]:
-    """The content of each file by its name: NAME.cu, NAME_kernel.py and test_NAME.py. Raises RefsimError bad-kernel."""
+    """Return the content of each file by its name: NAME.cu, NAME_kernel.py and test_NAME.py. Raises RefsimError
+    bad-kernel."""
     if not NAME.fullmatch(name):
         raise RefsimError(
             "bad-kernel",
@@ -117,12 +118,13 @@ def kernel_files(name: str) -> dict[str, str]:
 
 
 def declaring(name: str) -> str:
-    """The Python file that declares the kernel."""
+    """Return the name of the Python file that declares the kernel."""
     return f"{name}_kernel.py"
 
 
 def write_new(folder: Path, texts: dict[str, str]) -> list[Path]:
-    """All of the files, or none of them where one is there already. Raises RefsimError file-exists, cannot-write."""
+    """Write all files, or none if one exists already; return their paths. Raises RefsimError file-exists,
+    cannot-write."""
     paths = [folder / name for name in texts]
     written: list[Path] = []
     try:
@@ -150,9 +152,9 @@ def write_new(folder: Path, texts: dict[str, str]) -> list[Path]:
 
 
 def registration(folder: Path, declaration: str) -> tuple[str, ...]:
-    """The lines that make `refsim verify` find the kernel without --kernels, for the pyproject.toml of that folder.
+    """Return lines for the folder's pyproject.toml with which `refsim verify` finds the kernel without --kernels.
 
-    The file itself is its owner's to edit. Nothing where it names the declaration already.
+    refsim does not edit that file. The lines are empty if the file names the declaration already.
     """
     project = folder / "pyproject.toml"
     listed = paths_of(project, "kernels") if os.path.lexists(project) else []

@@ -100,9 +100,9 @@ def test_what_does_not_compile_is_annotated_at_its_line(refsim, several, file, t
 
 def test_an_error_of_python_code_is_annotated_at_its_line(refsim, several):
     declared = (several / "scale_kernel.py").read_text()
-    (several / "scale_kernel.py").write_text(declared.replace("    n = problem.x.n\n", "    n = problem.absent\n"))
+    (several / "scale_kernel.py").write_text(declared.replace("    n = case.x.n\n", "    n = case.absent\n"))
     run = refsim("verify", "--kernels", "scale_kernel.py", *SIM, "--as", "github")
-    line = 1 + declared.split("\n").index("    n = problem.x.n")
+    line = 1 + declared.split("\n").index("    n = case.x.n")
     assert (run.code, run.out.split(",title")[0]) == (2, f"::error file=scale_kernel.py,line={line}")
 
 
@@ -271,7 +271,7 @@ def test_the_page_holds_what_somebody_else_needs(refsim, several):
         "2 of 4 kernels do not pass",
         "far.cu:8",
         "[out-of-bounds]",
-        "smallest case known: Problem(",
+        "smallest case known: Case(",
         "ptx_sha256",
         "again: refsim replay failures/far_wrong",
         "simulated GPU (sm_90a)",
