@@ -271,6 +271,23 @@ def test_an_entry_that_run_calls_by_its_name_in_cuda_is_mended() -> None:
     )
 
 
+@pytest.mark.parametrize("guilty", [0, 1, 2])
+def test_of_lines_that_are_edited_together_the_exact_ones_are_not_named(guilty: int) -> None:
+    steps = ["mul.rz.f32 %f1, %f1, 0f40000000;", "mul.rz.f32 %f1, %f1, 0f40000000;"]
+    steps.insert(guilty, "add.rz.f32 %f1, %f1, 0f3F99999A;")
+    text = PTX.replace("fma.rn.f32 %f2, %f1, 0f3DCCCCCD, 0f3F99999A", "\n  ".join((*steps, "mov.f32 %f2, %f1")))
+
+    def oracle(problem: Size) -> Outputs:
+        y = values(problem)
+        for step in steps:
+            y = y * np.float32(2) if "mul" in step else y + np.float32(1.2)
+        return {"y": y}
+
+    (found,) = repaired(replace(SCALE, ptx=text, oracle=oracle), "sm_90a", PROBLEMS, seconds=60.0)
+    assert found.instead == Instead("add.rz.f32", "add.rn.f32")
+    assert found.places == (f"PTX line {1 + text[: text.index('add.rz')].count(chr(10))}",)
+
+
 def test_what_the_simulator_does_not_show_is_not_mended() -> None:
     right = replace(
         SCALE,

@@ -2,7 +2,7 @@
 
 import re
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
@@ -40,6 +40,7 @@ class _Candidate:
     places: tuple[str, ...]
     mended: Callable[[], str]
     instead: Callable[[], Instead]
+    halves: Callable[[], Iterable["_Candidate"]] = tuple
 
 
 def repaired(kernel: Kernel, target: str, problems: Sequence[Any], *, seconds: float) -> tuple[Suspicion, ...]:
@@ -68,16 +69,18 @@ def repaired(kernel: Kernel, target: str, problems: Sequence[Any], *, seconds: f
     for tried, each in enumerate(chain(_in_ptx(listing), _in_cuda(kernel.code, target))):
         if time.process_time() > deadline:
             raise OutOfTimeError(tried)
-        if _agrees(kernel, each, guilty, problems, patience, deadline):
-            named = Suspicion(
-                each.suspect, each.says, each.places, len(problems), is_mended=True, instead=each.instead()
-            )
-            return (named,)
+        mends = partial(_agrees, kernel, guilty, problems, patience, deadline)
+        if mends(each):
+            guilt = each
+            while half := next(filter(mends, guilt.halves()), None):
+                guilt = half
+            said = guilt.instead()
+            return (Suspicion(each.suspect, each.says, guilt.places, len(problems), is_mended=True, instead=said),)
     return ()
 
 
 def _agrees(
-    kernel: Kernel, each: _Candidate, guilty: ChangedDevice, problems: Sequence[Any], patience: float, deadline: float
+    kernel: Kernel, guilty: ChangedDevice, problems: Sequence[Any], patience: float, deadline: float, each: _Candidate
 ) -> bool:
     """Return whether the target can run the repaired kernel, and the kernel agrees on every test case."""
     try:
@@ -103,15 +106,11 @@ def _in_cuda(code: KernelCode, target: str) -> Iterator[_Candidate]:
         edited = replace(code, file=None, source=edit.text, include=(*beside, *code.include))
         place = f"{code.label if code.file else TEXT_NAME}:{edit.line}"
         mended = partial(_compiled_text, edited, target)
-        yield _Candidate(edit.suspect, edit.says, (place,), mended, partial(_same, edit.instead))
+        yield _Candidate(edit.suspect, edit.says, (place,), mended, partial(getattr, edit, "instead"))
 
 
 def _compiled_text(code: KernelCode, target: str) -> str:
     return compiled(code, target).text
-
-
-def _same(instead: Instead) -> Instead:
-    return instead
 
 
 def _in_ptx(listing: PtxListing) -> Iterator[_Candidate]:
@@ -159,7 +158,17 @@ def _joined(
         joined |= changes
     places = tuple(dict.fromkeys(line.place for line, _ in group))
     instead = partial(_instead, listing, *group[0])
-    yield _Candidate(repair.suspect, repair.says, places, lambda: listing.edited(joined), instead)
+    halves = partial(_halves, listing, repair, group)
+    yield _Candidate(repair.suspect, repair.says, places, lambda: listing.edited(joined), instead, halves)
+
+
+def _halves(
+    listing: PtxListing, repair: SuspectRepair, group: list[tuple[ListedLine, Changes]]
+) -> Iterator[_Candidate]:
+    """Yield a group in two halves, each with all its edits of one opcode at one CUDA line: one half alone may be guilty."""
+    likes = list(dict.fromkeys((line.place, line.opcode) for line, _ in group))
+    for half in (likes[: len(likes) // 2], likes[len(likes) // 2 :]) if len(likes) > 1 else ():
+        yield from _joined(listing, repair, [each for each in group if (each[0].place, each[0].opcode) in half])
 
 
 _STATEMENT = re.compile(r"(?:@!?%[\w$]+\s+)?(?P<opcode>[a-z][\w.:]*)\s+(?P<operands>.*)")
