@@ -13,14 +13,15 @@ LONGEST, MEAN, WIDTH = 40, 20, 120
 """Words of the longest sentence, the bound that the mean of a page stays under, columns of a line of prose."""
 
 CODE = "\N{OBJECT REPLACEMENT CHARACTER}"  # stands for a piece of inline code: a word that no rule reads
-_FENCE = re.compile(r"^( *)(```+|~~~+|:::+).*?^\1\2 *$", re.MULTILINE | re.DOTALL)
+_FENCE = re.compile(r"^( *)(```+|~~~+|:::+(?=\{toctree)).*?^\1\2 *$", re.MULTILINE | re.DOTALL)
 _GENERATED = re.compile(r"<!-- (?P<name>[\w -]+) -->\n(?:(?!<!-- ).)*?<!-- end of (?P=name) -->", re.DOTALL)
 _COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
-_TABLE = re.compile(r"^ *\|.*$", re.MULTILINE)
-_ITEM = re.compile(r"^ *(?:[-*+]|\d+\.) +")
+_BLANKED = re.compile(r"^ *(?:\||:::).*$", re.MULTILINE)  # tables, and the lines around an admonition, which is prose
+_QUOTE = re.compile(r"^(?: *>)+ ?")
+_ITEM = re.compile(r"^\s*(?:[-*+]|\d+[.)])\s+")
 _HEADING = re.compile(r"^#+ +")
 _SHORTENED = re.compile(r"\b(e\.g|i\.e|vs|etc|cf|Fig|approx|resp)\.")
-_ENDED = re.compile(r"(?<=[.?!])[\"')*_]*\s+(?=[\"'(*_]*[A-Z0-9" + CODE + r"])")
+_ENDED = re.compile(r"(?<=[.?!…])[\"'”’)*_]*\s+(?=[\"'“‘(*_]*[A-Z0-9" + CODE + r"])")
 
 PRIVATE = {
     r"\b(recorded|stored|differing|wrong|equal) words?\b|\bwords? (of|in) (the |an |its |every )?outputs?\b": "elements, results",
@@ -30,7 +31,7 @@ PRIVATE = {
     r"\bbeside\b": "in addition to, next to",
     r"\bmend(s|ed|ing)?\b": "fix",
     r"\bapart from\b": "except",
-    r"\b(is|are|was|were|be) (told|said)\b": "reported",
+    r"\b(is|are|was|were|be) (told|said)\b(?! apart)": "reported",
     r"\bnobody\b": "no thread, no one; uninitialized",
     r"\bsuspects?\b": "candidate cause",
     r"\bopen bits?\b": "unspecified bits",
@@ -48,11 +49,11 @@ PRIVATE = {
 }
 """A pattern of ours, and the words of the field that say it. Public names stand in backticks, which no rule reads."""
 
-OPENINGS = re.compile(r"^[\"'(*_]*(Of|What|Who|Whose|Whom)\b")
+OPENINGS = re.compile(r"^[\"'“‘(*_]*(Of|What|Who|Whose|Whom)\b")
 NEGATIVES = (
-    r"\bno(ne|thing|body)?\b(?: [^\s,;]+){1,4} (?:not|never|nothing|nobody)\b",
+    r"\bno(ne|thing|body)?\b(?: [^\s,;:]+){1,4} (?:not|never|nothing|nobody)\b",
     r"\b(not|never)\b(?: \S+){0,3} (?:nothing|nobody|none|without)\b",
-    r"\bnot (un(?!t|i[qtvf]|der|sig)|in(?=(?:correct|exact|valid|visible|complete|finite)))\w+",
+    r"\bnot (un(?!t|less|i[qtvf]|der|sig)|in(?=(?:correct|exact|valid|visible|complete|finite)))\w+",
     r"\bneither\b(?: \S+){1,6} not\b",
     r"\bwithout (?:not|no|never)\b",
     r"\bno (?:more|less) do\b",
@@ -75,13 +76,13 @@ class Flaw:
 def without_code(text: str) -> str:
     """Return Markdown with everything blanked that is no prose; lines keep their places."""
     text = re.sub(r"\A---\n.*?\n---\n", "", text, flags=re.DOTALL)
-    for pattern in (_GENERATED, _FENCE, _COMMENT, _TABLE):
+    for pattern in (_GENERATED, _FENCE, _COMMENT, _BLANKED):
         text = pattern.sub(lambda found: "\n" * found[0].count("\n"), text)
     return text
 
 
 def plain(text: str) -> str:
-    """Return text without link targets and emphasis; inline code becomes one mark."""
+    """Return text without link targets; inline code becomes one mark."""
     text = re.sub(r"``.+?``|`[^`]+`", CODE, text, flags=re.DOTALL)
     text = re.sub(r"!\[[^\]]*\]\([^)]*\)", "", text)
     text = re.sub(r"\[([^\]]*)\](?:\([^)]*\)|\[[^\]]*\])", r"\1", text)
@@ -91,7 +92,7 @@ def plain(text: str) -> str:
 def paragraphs(text: str) -> Iterator[tuple[str, bool]]:
     """Yield each paragraph and list item of Markdown as one line, headings too; the flag says which are headings."""
     held: list[str] = []
-    for line in [*without_code(text).split("\n"), ""]:
+    for line in [*(_QUOTE.sub("", line) for line in without_code(text).split("\n")), ""]:
         heading = _HEADING.match(line)
         if held and (not line.strip() or heading or _ITEM.match(line)):
             yield " ".join(held), False
@@ -121,6 +122,8 @@ def flaws(page: str, text: str, *, width: int = WIDTH) -> Iterator[Flaw]:
         if len(line) > width and not re.search(r"\]\([^)]*$|https?:", line[:width]):
             yield Flaw(page, f"a line of {len(line)} columns", line[:60])
     lengths = []
+    for heading in (words for words, is_heading in paragraphs(text) if is_heading):
+        yield from private_words(page, heading)
     for sentence in sentences(text):
         lengths.append(count(sentence))
         yield from flaws_of_sentence(page, sentence)
@@ -135,13 +138,23 @@ def flaws_of_sentence(page: str, sentence: str) -> Iterator[Flaw]:
         yield Flaw(page, f"{count(sentence)} words", shown)
     if OPENINGS.match(sentence) and not sentence.rstrip("\"')*_ ").endswith("?"):
         yield Flaw(page, f'begins with "{sentence.split(maxsplit=1)[0]}" and is no question', shown)
-    unquoted = re.sub(r"\*\*[^*]+\*\*", "", sentence) if page.endswith("glossary.md") else sentence
-    for pattern, better in PRIVATE.items():
-        if found := re.search(pattern, unquoted, re.IGNORECASE):
-            yield Flaw(page, f'"{found[0]}": {better}', shown)
+    yield from private_words(page, sentence)
     for pattern in NEGATIVES:
-        if found := re.search(pattern, sentence, re.IGNORECASE):
+        if found := re.search(pattern, unmarked(re.sub(r"n['’]t\b", " not", sentence)), re.IGNORECASE):
             yield Flaw(page, f'"{found[0]}" is a double negative', shown)
+
+
+def unmarked(text: str) -> str:
+    """Return text without the asterisks of emphasis, with one blank between two words."""
+    return " ".join(text.replace("*", "").split())
+
+
+def private_words(page: str, text: str) -> Iterator[Flaw]:
+    """Yield the words of ours in a sentence or heading; the glossary may explain them in bold."""
+    unquoted = re.sub(r"\*\*[^*]+\*\*", "", text) if page.endswith("glossary.md") else text
+    for pattern, better in PRIVATE.items():
+        if found := re.search(pattern, unmarked(unquoted), re.IGNORECASE):
+            yield Flaw(page, f'"{found[0]}": {better}', text.replace(CODE, "``"))
 
 
 def figures(text: str) -> tuple[int, int, float, int]:

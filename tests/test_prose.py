@@ -38,6 +38,19 @@ BAD = {
     '"What"': "What kernel and oracle both take from the model, no comparison of the two can judge.",
     "double negative": "A pass under this mode rests on no bit that nobody recorded.",
 }
+HIDDEN = {
+    "a quote": ("> Of 18 mistakes that gate lets 17 through.", "Of"),
+    "a quote in quotation marks": ("“Of 18 mistakes that gate lets 17 through.”", "Of"),
+    "a numbered item": ("1) Of 18 mistakes that gate lets 17 through.", "Of"),
+    "an item before a tab": ("-\tOf 18 mistakes that gate lets 17 through.", "Of"),
+    "after an ellipsis": ("The kernel stops… Of 18 mistakes that gate lets 17 through.", "Of"),
+    "a heading": ("## What silicon returned", "hardware"),
+    "an admonition": (":::{note}\nThe verdict ends with what silicon returned.\n:::", "hardware"),
+    "emphasis": ("The kernel is right *apart* from one element.", "except"),
+    "two blanks": ("The kernel is right apart  from\N{NO-BREAK SPACE}one element.", "except"),
+    "a contraction": ("The value isn't incorrect.", "double negative"),
+}
+"""Flawed sentences where a reader sees them and a checker of lines may not."""
 GOOD = (
     "If the model is wrong, kernel and oracle agree on the wrong answer.",
     "A tensor has rows and columns, and a 32-bit word holds four FP8 codes.",
@@ -49,6 +62,9 @@ GOOD = (
     "Read [the page](docs/what-nobody-reads-beside-the-silicon.md) before you start.",
     "It needs Python 3.11 or newer. It needs no GPU and no CUDA toolkit.",
     "The launch ends. The thread waits, e.g. for a barrier, and version 0.2 reads it.",
+    "Nothing differs: the test does not fail. Two launches are told apart by their names.",
+    "The value is not uniform, not unique, and it is not printed, not unless you ask.",
+    ":::{toctree}\n" + "beside-the-silicon\n" * 50 + ":::",
 )
 
 
@@ -102,6 +118,12 @@ def test_a_help_text_is_plain_english(name: str) -> None:
 def test_a_planted_sentence_is_found(rule: str) -> None:
     found = [str(flaw) for flaw in flaws("page", BAD[rule])]
     assert any(rule in flaw for flaw in found), found
+
+
+@pytest.mark.parametrize("place", HIDDEN)
+def test_a_planted_sentence_is_found_wherever_it_stands(place: str) -> None:
+    text, rule = HIDDEN[place]
+    assert [flaw for flaw in flaws("page", text) if rule in flaw.rule] != []
 
 
 @pytest.mark.parametrize("text", GOOD, ids=range(len(GOOD)))
