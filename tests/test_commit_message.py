@@ -17,6 +17,10 @@ GOOD = (
     "Merge branch 'checks'",
     "Embed the PTX in the wheel",
     "Feed the corpus to the campaign first",
+    "Re-run the tests of `explain`",
+    'Revert "A row of its own"',
+    "fixup! anything",
+    "`explain`: show codes",
 )
 BAD = {
     "A tail of NaN is one again": "imperative",
@@ -30,6 +34,16 @@ BAD = {
     "Describe " + "every change " * 6: "characters",
     "Fix the decoder\nbecause it was wrong": "second line",
     "": "empty",
+    "x": "imperative",
+    "WIP: add a check": "imperative",
+    "::: add a check": "imperative",
+    "Merge": "one word",
+    "Merges of branches": "imperative",
+    "Revert": "one word",
+    "tests: fix": "one word",
+    "Fix #26": "number of an issue",
+    "Add a check,": "ends with ','",
+    "Add a check…": "ends with '…'",
 }
 
 
@@ -46,9 +60,14 @@ def test_a_bad_message_is_refused(message: str) -> None:
 def test_the_hook_of_the_configuration_refuses_a_bad_message(tmp_path: Path) -> None:
     config = (ROOT / ".pre-commit-config.yaml").read_text("utf-8")
     assert "entry: python -m tests.commit_message" in config
-    for message, code in (("A row of its own", 1), ("Add an entry", 0)):
+    for message, code in (
+        (b"A row of its own", 1),
+        (b"Add an entry", 0),
+        (b"\xef\xbb\xbfAdd an entry", 0),
+        (b"\xff", 1),
+    ):
         file = tmp_path / "COMMIT_EDITMSG"
-        file.write_text(message, "utf-8")
+        file.write_bytes(message)
         done = subprocess.run(
             [sys.executable, "-m", "tests.commit_message", str(file)],
             cwd=ROOT,
