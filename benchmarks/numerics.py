@@ -20,11 +20,11 @@ from typing import Any
 import numpy as np
 
 from refsim.conversions import encode
-from refsim.numerics.asked import call_of
 from refsim.numerics.calls import Call, arguments_of
 from refsim.numerics.dot import chains
 from refsim.numerics.fast import compiled
 from refsim.numerics.fast.product import fast_product, plan_for
+from refsim.numerics.multiply import call_of
 
 SIZES = ((1024, 1024, 1024), (64, 128, 128))
 DEFINED = 1 << 21  # products up to which the definition is timed

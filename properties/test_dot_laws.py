@@ -30,13 +30,13 @@ from refsim.formats import (
     format_named,
 )
 from refsim.numerics import error_bound, exact_product, mma
-from refsim.numerics.asked import call_of
 from refsim.numerics.calls import arguments_of, fitted
 from refsim.numerics.dot.chains import accumulator, matrix_product
 from refsim.numerics.dot.definition import dot_product
 from refsim.numerics.fast.domain import covers
 from refsim.numerics.fast.product import matrix_product as fast_matrix_product
 from refsim.numerics.methods import EARLY, EXACT, GROUPED, INTEGER, LATE, TRUNCATED
+from refsim.numerics.multiply import call_of
 from refsim.numerics.profiles import PROFILES, profile
 from refsim.numerics.roundings import RNE_F16, RNE_F32, RZ_E8M13, RZ_F32
 from refsim.numerics.rows import Profile

@@ -76,12 +76,7 @@ class State:
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as problem:
-            raise RefsimError(
-                "cannot-write",
-                f"cannot keep finished cases: {(problem.strerror or str(problem)).lower()}",
-                str(self.path),
-                help="name a folder with --state",
-            ) from problem
+            raise self._refused("keep", problem) from problem
         write_atomically(self.path, fill, overwrite=True)
 
     def clear(self) -> None:
@@ -90,12 +85,11 @@ class State:
         try:
             self.path.unlink(missing_ok=True)
         except OSError as problem:
-            raise RefsimError(
-                "cannot-write",
-                f"cannot remove finished cases: {(problem.strerror or str(problem)).lower()}",
-                str(self.path),
-                help="name a folder with --state",
-            ) from problem
+            raise self._refused("remove", problem) from problem
+
+    def _refused(self, act: str, problem: OSError) -> RefsimError:
+        what = f"cannot {act} finished cases: {(problem.strerror or str(problem)).lower()}"
+        return RefsimError("cannot-write", what, str(self.path), help="name a folder with --state")
 
 
 def _checksum(suites: object) -> str:

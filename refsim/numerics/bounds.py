@@ -11,7 +11,6 @@ from refsim.conversions import decode
 from refsim.errors import RefsimError, unknown
 from refsim.evidence import Evidence, Level
 from refsim.formats import F32, F64, FORMATS, ElementType, Format, element_named, float_named
-from refsim.numerics.asked import call_asked_for
 from refsim.numerics.calls import Arguments, Call, arguments_of, fitted, takes_arguments_of
 from refsim.numerics.dot.arrays import ABSENT, fields, operand_fields
 from refsim.numerics.dot.chains import floats
@@ -26,6 +25,7 @@ from refsim.numerics.methods import (
     TRUNCATED,
     Method,
 )
+from refsim.numerics.multiply import call_asked_for
 from refsim.numerics.roundings import TO_NEAREST, Rounding
 from refsim.numerics.rows import Profile, Unit
 from refsim.numerics.sparse import SparseCall

@@ -26,9 +26,9 @@ from refsim.conversions import round_bits
 from refsim.errors import Kind, RefsimError, unknown
 from refsim.evidence import Evidence, Level, Run
 from refsim.formats import BF16, E4M3, F32, Format, format_named
-from refsim.integers import array_of, is_whole, whole
+from refsim.integers import array_of, is_whole
 from refsim.numerics import ieee, mma
-from refsim.oracles.gemm_1d2d import BLOCK, OUT_FORMATS, WGMMA_K, fp8_gemm_1d2d
+from refsim.oracles.gemm_1d2d import BLOCK, OUT_FORMATS, WGMMA_K, fp8_gemm_1d2d, picked_indices
 from refsim.render.cards import FieldsCard
 from refsim.typed_arrays import native, typed, with_format
 
@@ -164,7 +164,7 @@ def cublaslt_fp8(
         raise RefsimError("bad-shape", f"a has K = {k}, b has K = {right.shape[1]}", rule="a (M, K), b (N, K)")
     region = _region(version, chip)
     ranges = _ranges(region, (m, n, k), scaling, splits)
-    picked = _indices("row", rows, m), _indices("col", cols, n)
+    picked = picked_indices("row", rows, m), picked_indices("col", cols, n)
     where = f"cuBLASLt {region.version} on {region.chip.upper()}, {m} x {n} x {k}"
     sides = left[picked[0]], right[picked[1]]
     if any(((codes & NAN_CODE) == NAN_CODE).any() for codes in sides):
@@ -289,16 +289,6 @@ def _codes(name: str, codes: ArrayLike) -> Codes:
     if array.ndim != 2 or 0 in array.shape:
         raise RefsimError("bad-shape", f"{name} has shape {array.shape}", rule="(rows, K), none of them 0")
     return array
-
-
-def _indices(name: str, picked: Picked, extent: int) -> NDArray[np.int64]:
-    """Return the picked indices, or all of them for None."""
-    if picked is None:
-        return np.arange(extent)
-    indices = whole(name, picked, limit=extent)
-    if indices.ndim != 1:
-        raise RefsimError("bad-shape", f"{name}s have shape {indices.shape}", rule="a list of indices")
-    return indices
 
 
 def _scalar(name: str, scale: ArrayLike) -> Floats:

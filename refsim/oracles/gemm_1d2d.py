@@ -164,8 +164,8 @@ def _of_groups(
             f"a has shape {codes.shape}, scale_a {scales.shape}",
             rule="(M, K) and (M, T), or (experts, M, K)",
         )
-    rows = _indices("row", picked[0], codes.shape[-2])
-    cols = _indices("col", picked[1], weights.shape[1])
+    rows = picked_indices("row", picked[0], codes.shape[-2])
+    cols = picked_indices("col", picked[1], weights.shape[1])
     total = np.zeros((*codes.shape[:-2], len(rows), len(cols)), np.float32)
     for part in parts_of(groups, codes.shape[:-1], len(weights), group_rows):
         mine = np.flatnonzero(part.rows[rows])
@@ -208,14 +208,14 @@ def _side(name: str, codes: ArrayLike, scales: ArrayLike, format: str | Format |
             where=f"{name} of shape {array.shape}",
             rule=f"{by_row} by row, or {by_block} by {BLOCK} rows",
         )
-    wanted = _indices("row" if name == "a" else "col", picked, len(array))
+    wanted = picked_indices("row" if name == "a" else "col", picked, len(array))
     mine = factors[wanted if factors.shape == by_row else wanted // BLOCK]
     padded = np.zeros((len(wanted), blocks * BLOCK), np.uint8)
     padded[:, : array.shape[1]] = array[wanted]
     return _Side(padded.reshape(len(wanted), blocks, BLOCK), mine, row, array.shape[1])
 
 
-def _indices(name: str, picked: Picked, extent: int) -> NDArray[np.int64]:
+def picked_indices(name: str, picked: Picked, extent: int) -> NDArray[np.int64]:
     """Return the picked indices, or all of them for None."""
     if picked is None:
         return np.arange(extent)

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from refsim.formats import F16, F32, F64, element_named
-from refsim.layouts.families.shapes import Shape
+from refsim.layouts.families.core import Shape
 from refsim.layouts.families.wmma import WMMA_SHAPES
 from refsim.silicon.vectors import splitmix64
 

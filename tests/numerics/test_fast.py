@@ -12,7 +12,6 @@ import pytest
 from refsim.conversions import encode
 from refsim.formats import BF16, E4M3
 from refsim.numerics import mma, profile
-from refsim.numerics.asked import call_of
 from refsim.numerics.calls import arguments_of
 from refsim.numerics.dot import chains
 from refsim.numerics.dot.chains import Operands
@@ -21,6 +20,7 @@ from refsim.numerics.fast import compiled, product, threads
 from refsim.numerics.fast.domain import LOWEST_PRODUCT
 from refsim.numerics.fast.product import Plan, plan_for
 from refsim.numerics.fast.terms import ZERO
+from refsim.numerics.multiply import call_of
 
 FP8 = profile("sm_90", "wgmma", "e4m3", "e4m3", "f32")
 FP4 = profile("sm_100", "tcgen05.mxf4nvf4", "e2m1", "e2m1", "f32")

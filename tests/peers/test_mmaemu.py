@@ -13,7 +13,7 @@ import pytest
 from numpy.typing import NDArray
 
 from refsim.formats import E4M3, F32
-from refsim.numerics import PROFILES, Profile, asked, mma
+from refsim.numerics import PROFILES, Profile, mma, multiply
 from refsim.numerics.methods import LATE
 from refsim.numerics.roundings import RNE_F32, RZ_F32
 
@@ -87,7 +87,7 @@ def test_changed_parameters_are_refused(
     drawn = cases("e4m3", "e5m2", "f32", 64, COUNT // 10, 0)
     want = dots(row, ("e4m3", "e5m2"), drawn)
     assert (ours(row, ("e4m3", "e5m2"), drawn) == want).all()
-    monkeypatch.setattr(asked, "profile", lambda *_: replace(row, **MUTANTS[mutant]))
+    monkeypatch.setattr(multiply, "profile", lambda *_: replace(row, **MUTANTS[mutant]))
     assert (ours(row, ("e4m3", "e5m2"), drawn) != want).any()
 
 

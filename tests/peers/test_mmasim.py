@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from refsim.conversions import encode
 from refsim.evidence import Level
 from refsim.formats import BF16, E2M1, F16, F32, F64, TF32, ElementType, Format
-from refsim.numerics import PROFILES, Profile, asked, mma
+from refsim.numerics import PROFILES, Profile, mma, multiply
 from refsim.numerics.methods import (
     ASCENDING,
     EXACT,
@@ -294,7 +294,7 @@ def reaches_zero_exponent(row: Profile) -> bool:
 def test_changed_parameters_are_refused(row: Profile, compared: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     problems, survived = list(compared(row, COUNT)), []
     for name, mutant in mutants(row).items():
-        monkeypatch.setattr(asked, "profile", lambda *_, mutant=mutant: mutant)
+        monkeypatch.setattr(multiply, "profile", lambda *_, mutant=mutant: mutant)
         if not any(differing(row, ours(form, drawn), want).any() for form, drawn, want in problems):
             survived.append(name)
     assert survived == []

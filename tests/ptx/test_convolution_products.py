@@ -8,7 +8,7 @@ import pytest
 from refsim.errors import RefsimError
 from refsim.layouts import fragment
 from refsim.ptx.async_ops.queue import POLICIES
-from refsim.ptx.execution.column_mask import zero_columns
+from refsim.ptx.execution.tensor_product import zero_columns
 from tests.ptx.tcgen05_kernels import TensorKernel, with_products
 from tests.ptx.test_sparse_tensor_core import KINDS as SPARSE
 from tests.ptx.test_sparse_tensor_core import META, Sparse, draw, put_metadata

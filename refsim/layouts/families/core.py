@@ -19,6 +19,21 @@ Integers = NDArray[np.int64]
 Formula = Callable[[Integers, Integers], tuple[Integers, Integers]]
 
 
+@dataclass(frozen=True)
+class Shape:
+    """Describe the element types of one shape, the accumulators it offers and the first target that has it."""
+
+    m: int
+    n: int
+    k: int
+    types: tuple[str, ...]
+    accumulators: tuple[str, ...]
+    since: str
+
+    def __str__(self) -> str:
+        return f"m{self.m}n{self.n}k{self.k}"
+
+
 @drawn
 @dataclass(frozen=True, repr=False)
 class Fragment(Card):

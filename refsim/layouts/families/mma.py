@@ -8,8 +8,7 @@ from itertools import product
 
 from refsim.errors import RefsimError
 from refsim.formats import E2M1, F16, element_named
-from refsim.layouts.families.core import Formula, Fragment, Integers, Row, group, only, refuse, within
-from refsim.layouts.families.shapes import Shape
+from refsim.layouts.families.core import Formula, Fragment, Integers, Row, Shape, group, only, refuse, within
 from refsim.sources import PTX, Source
 
 

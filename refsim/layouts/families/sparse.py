@@ -12,9 +12,8 @@ from itertools import product
 
 from refsim.errors import RefsimError
 from refsim.formats import element_named
-from refsim.layouts.families.core import Fragment, Integers, Row, group, only, refuse, within
+from refsim.layouts.families.core import Fragment, Integers, Row, Shape, group, only, refuse, within
 from refsim.layouts.families.mma import accumulator, operand_a, operand_b
-from refsim.layouts.families.shapes import Shape
 from refsim.sources import PTX, Source
 
 METADATA_BITS = 32  # every lane gives one register

@@ -13,8 +13,7 @@ from itertools import product
 
 from refsim.errors import RefsimError
 from refsim.formats import F16, element_named
-from refsim.layouts.families.core import Fragment, Integers, Row, group, refuse, within
-from refsim.layouts.families.shapes import Shape
+from refsim.layouts.families.core import Fragment, Integers, Row, Shape, group, refuse, within
 from refsim.sources import PTX
 
 _SIZES = ((16, 16), (32, 8), (8, 32))

@@ -6,10 +6,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from refsim.ptx.checks.undefined_copies import asked
-from refsim.ptx.execution.column_mask import ColumnMaskError, ZeroColumns, zero_columns
 from refsim.ptx.execution.lanes import Lanes
 from refsim.ptx.execution.tensor_copy import CopyAsked
-from refsim.ptx.execution.tensor_product import ProductAsked, ProductError, TensorForm, tensor_form
+from refsim.ptx.execution.tensor_product import (
+    ColumnMaskError,
+    ProductAsked,
+    ProductError,
+    TensorForm,
+    ZeroColumns,
+    tensor_form,
+    zero_columns,
+)
 from refsim.ptx.isa.forms import instruction
 from refsim.ptx.isa.tensor_memory import TENSOR_SINCE
 from refsim.ptx.memory.tensor_memory import TENSOR_LANES

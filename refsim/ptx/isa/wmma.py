@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from refsim.layouts.families import Fragment
 from refsim.layouts.families import fragment as fragment_named
-from refsim.layouts.families.shapes import Shape
+from refsim.layouts.families.core import Shape
 from refsim.layouts.families.wmma import WMMA_SHAPES, positions
 from refsim.numerics import ieee
 from refsim.ptx.checks import undefined_warp as undefined

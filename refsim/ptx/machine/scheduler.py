@@ -53,12 +53,11 @@ from refsim.ptx.observers.steps import StepObserver
 from refsim.ptx.sync.cluster_barrier import ClusterBarrier
 from refsim.ptx.sync.commits import CommitArrivals
 from refsim.ptx.sync.launch_order import LaunchOrder
-from refsim.ptx.sync.mbarriers import Mbarriers
+from refsim.ptx.sync.mbarriers import Mbarriers, TransferCounts
 from refsim.ptx.sync.named_barriers import Barriers
 from refsim.ptx.sync.register_pool import RegisterPool
 from refsim.ptx.sync.scheduler import Scheduler
 from refsim.ptx.sync.tensor_columns import TensorColumns
-from refsim.ptx.sync.transfer_counts import TransferCounts
 from refsim.ptx.sync.warp_sync import Meetings, merged
 from refsim.ptx.text.syntax import Statement, place
 
