@@ -8,8 +8,7 @@ PACKAGE = Path(__file__).resolve().parent
 
 
 def bundled(path: str) -> Path:
-    """Return the path of a bundled file or folder, given its path in the checkout:
-    bundled("gpu/probes/tensor_cores.cu").
+    """Return the path of a bundled file or folder by its path in the checkout: bundled("gpu/probes/tensor_cores.cu").
 
     An installed package has it under refsim/_bundled. Raises RefsimError no-such-file if it is in neither place.
     """

@@ -1,5 +1,5 @@
-"""Places where parts of CUDA may lie: wheels, toolkits, the wheels of torch. One entry a place, searched in this order
-for every part.
+"""Places where parts of CUDA may lie: wheels, toolkits, the wheels of torch. Every search follows the order of the
+table.
 
 Callers check whether a part works: `device/toolchain.py` for NVRTC and headers, `ptx/machine/assemblers.py` for ptxas.
 """

@@ -102,15 +102,13 @@ def counted(count: int, noun: str, *, digits: str = "") -> str:
 
 
 def unknown_code(kind: str) -> str:
-    """Return `unknown-` and the last word of a kind that has such a code: unknown-format for "target format"; else
-    unknown-name."""
+    """Return `unknown-` with the last word of a kind that has such a code ("target format": unknown-format)."""
     codes = (f"unknown-{word}" for word in reversed(kind.split()))
     return next((code for code in codes if code in code_table()), "unknown-name")
 
 
 def unknown(kind: str, name: object, known: list[str], *, where: str = "") -> RefsimError:
-    """Return the error for a name that no entry has, or for a value that is not a name; it lists the three nearest
-    names."""
+    """Return the error for a name without an entry, or a value that is no name; it lists the three nearest names."""
     name = str(name)
     return RefsimError(
         code=unknown_code(kind),

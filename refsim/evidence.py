@@ -5,8 +5,7 @@ from enum import IntEnum
 
 
 class Level(IntEnum):
-    """The strength of the evidence, weakest first: nothing published, its source alone, independent agreement, or
-    hardware."""
+    """The strength of the evidence, weakest first: nothing published, its source alone, other sources, hardware."""
 
     UNVERIFIED = 0
     FORMULA = 1

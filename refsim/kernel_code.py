@@ -59,8 +59,7 @@ class KernelCode(Card):
             raise _wrong("options, include or defines for PTX", "PTX is compiled already: they are of CUDA sources")
 
     def _check_parts(self) -> None:
-        """Raise RefsimError bad-kernel unless `options`, `include` and `entries` are sequences of one kind and
-        `defines` a mapping."""
+        """Raise RefsimError bad-kernel unless the fields with several parts are sequences or a mapping."""
         for label, values in (("options", self.options), ("include", self.include), ("entries", self.entries)):
             if isinstance(values, str | Path) or not isinstance(values, Sequence):
                 raise _wrong(f"{label} is {values!r:.40}", f"{label} is a tuple, one part each")

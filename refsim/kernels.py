@@ -72,8 +72,7 @@ class KernelProduct(FieldsCard):
 
 @dataclass(frozen=True, repr=False)
 class Bounded(FieldsCard):
-    """The value of an output whose bits are not fixed: exact values, and how far each element may differ from its
-    value.
+    """The value of an output whose bits are not fixed: exact values, and how far each element may differ from its own.
 
     `value`: float64 in the shape of the output, computed exactly and not rounded to its format. `bound`: float64 >= 0,
     absolute, in the shape of `value` or broadcast to it, derived for these operands. An element agrees if its decoded
@@ -108,8 +107,7 @@ class Bounded(FieldsCard):
 
 @dataclass(frozen=True)
 class Promise:
-    """The accuracy contract of a kernel: how far its outputs may differ from the oracle's. The default is
-    `Promise.BITWISE`.
+    """The accuracy contract of a kernel: how far outputs may differ from the oracle's. Default: `Promise.BITWISE`.
 
     `nan` is the NaN policy of `refsim.compare.bits`. `within_ulps` > 0 and `is_bounded` need the derivation of the
     bound in `because`.
@@ -131,8 +129,7 @@ class Promise:
 
     @staticmethod
     def WITHIN(bound: int, because: str) -> "Promise":  # noqa: N802 (reads as a constant, like BITWISE)
-        """Allow each element to differ from the oracle by `bound` ulp: WITHIN(2, because="div.full.f32 has 2 ulp (PTX
-        ISA)")."""
+        """Allow `bound` ulp of difference in each element: WITHIN(2, because="div.full.f32 has 2 ulp (PTX ISA)")."""
         if not is_whole(bound, 1):
             raise RefsimError(
                 "bad-bound",
@@ -145,8 +142,7 @@ class Promise:
 
     @staticmethod
     def BOUNDED(because: str) -> "Promise":  # noqa: N802 (reads as a constant, like BITWISE)
-        """Allow each element to differ by the absolute bound that the oracle derives for it and returns as
-        `Bounded(value, bound)`.
+        """Allow each element the absolute bound that the oracle returns for it in `Bounded(value, bound)`.
 
         An output that the oracle returns as a plain array is still compared bit for bit.
         """
@@ -209,8 +205,7 @@ class Struct:
 
 @dataclass(frozen=True)
 class Findings:
-    """The observations of a device during the launches of one launcher, in addition to their outputs. A field stays empty
-    where the device does not look.
+    """The observations of a device during one launcher's launches; a field is empty if the device does not observe it.
 
     `inexact`: arithmetic on the data path whose bits are not fixed. `assumed`: arithmetic whose bits are taken from
     another target and are unverified on this target. `notes`: observations that make no kernel wrong, such as an unused
@@ -260,8 +255,7 @@ class Launcher(Protocol):
         cooperative: bool = False,
         programmatic: bool = False,
     ) -> None:
-        """Run an entry to its end; `args` are Buffers, Structs, tensor maps (`layouts.tensor_map`) and NumPy scalars as
-        wide as the .param.
+        """Run an entry to its end; `args` are Buffers, Structs, tensor maps and NumPy scalars as wide as the .param.
 
         grid, block, cluster: a number or up to three, x first. Without `cluster` the entry's own directive holds.
         cooperative: all blocks are resident at once and may meet at a grid barrier; otherwise the launch is refused.
@@ -271,15 +265,13 @@ class Launcher(Protocol):
         """
 
     def encode(self, tensor_map: "TensorMap") -> Struct:
-        """Return the 128 bytes of a tensor map on this device, for an upload or a struct; `launch` accepts the map
-        itself.
+        """Return the 128 bytes of a tensor map on this device; `launch` accepts the map itself.
 
         Raises RefsimError bad-tensor-map if the tensor does not lie within one buffer of the launcher.
         """
 
     def call(self, *args: Any) -> None:
-        """Run the function of `Kernel(call=...)`: each Buffer becomes a device array (`__cuda_array_interface__`,
-        DLPack).
+        """Run the function of `Kernel(call=...)`: Buffers become device arrays (`__cuda_array_interface__`, DLPack).
 
         Raises RefsimError bad-kernel if the kernel is not a Python function.
         """
@@ -404,8 +396,7 @@ class Kernel(Card):
         return self._checked(self.outputs(problem)) if callable(self.outputs) else self.outputs
 
     def _checked(self, formats: Mapping[str, str]) -> Mapping[str, str]:
-        """Return `formats` unchanged; raise RefsimError bad-kernel for a mapping that is empty or names no format of
-        codes."""
+        """Return `formats`; raise RefsimError bad-kernel for an empty mapping or a name without codes."""
         where = f"outputs of kernel {self.name}"
         if not isinstance(formats, Mapping):
             what = f"outputs must be a mapping of names to formats, not {type(formats).__name__}"

@@ -11,8 +11,7 @@ from refsim.errors import nearest
 def exports(
     package: str, homes: Mapping[str, Sequence[str]], modules: Sequence[str] = (), own: Sequence[str] = ()
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Return `__getattr__` and `__dir__` of a package: `homes` maps modules to their names, `modules` are its own
-    modules.
+    """Return `__getattr__` and `__dir__` of a package; `homes` maps modules to their names, `modules` are submodules.
 
     `own` are names that the package itself defines. A type checker must not see the result, because every misspelled
     name would have type Any: packages assign it under `if not TYPE_CHECKING`.
@@ -42,8 +41,7 @@ _ELSEWHERE = {
 
 
 class MissingNameError(AttributeError):
-    """A name that a package does not have. Its text says where the name is, or which names are close; it is built on
-    demand.
+    """A name that a package lacks. Its text, built on demand, says where the name is or which names are close.
 
     Python itself raises this error, and ignores it, for each module of a package in `from package import module`.
     """

@@ -200,8 +200,7 @@ def target_named(name: str) -> Target:
 
 @lru_cache(maxsize=256)
 def _target_named(name: str) -> Target:
-    """Return the target of a canonical name; raise RefsimError `unknown-target` for other names and for targets of
-    AMD."""
+    """Return the target of a canonical name; raise RefsimError `unknown-target` for others and for AMD's targets."""
     if name in _OF_AMD:
         raise RefsimError(
             "unknown-target",
@@ -247,8 +246,7 @@ def runs(code: str, target: str) -> bool:
 
 
 def lacking(target: str, name: str, where: str = "") -> RefsimError | None:
-    """Return the error for a unit or an opcode that a target lacks because of its suffix or family; None if the target
-    has it.
+    """Return the error for a unit or opcode that a target lacks because of its suffix or family; None if it has it.
 
     lacking("sm_90", "wgmma") says that wgmma is in sm_90a. Source: the feature's.
     """

@@ -49,8 +49,7 @@ def native(array: NDArray[Any]) -> NDArray[Any]:
 
 
 def format_held(dtype: np.dtype[Any]) -> Format | None:
-    """Return the format of the bits in an array: the format of a dtype of ml_dtypes, f16 for float16, f32 for float32;
-    else None."""
+    """Return the format of an array's bits: a dtype's of ml_dtypes, f16 for float16, f32 for float32; else None."""
     return _NATIVE.get(dtype.newbyteorder("=")) or format_of(dtype)
 
 
@@ -78,8 +77,7 @@ def words(array: NDArray[Any]) -> NDArray[Any]:
 
 
 def integers(array: NDArray[Any] | np.generic) -> NDArray[np.int8] | None:
-    """Return the values of an array of small integers of ml_dtypes (int4, uint4, ...) as int8; None for any other
-    dtype."""
+    """Return the values of an array of small integers of ml_dtypes (int4, uint4, ...) as int8; None for others."""
     integer = integer_bits(array.dtype)
     if integer is None:
         return None
@@ -136,8 +134,7 @@ def held_codes(given: ArrayLike, format: str | Format | None, what: str = "codes
 def codes_with_format(
     what: str, given: ArrayLike, format: str | Format | None, usual: Format | None = None
 ) -> tuple[NDArray[Any], Format]:
-    """Return codes in the dtype of their format, and the format: the given one, else the one of the dtype, else
-    `usual`.
+    """Return codes in their format's dtype, and the format: the given one, else the dtype's, else `usual`.
 
     codes_with_format("x", np.uint16([0x3f80]), None, BF16) is ([0x3f80], BF16). Raises RefsimError `bad-dtype`.
     """

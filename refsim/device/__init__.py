@@ -42,8 +42,7 @@ class Device(Protocol):
         """Return what a verdict records: device, driver, compiler, flags, hashes of PTX and cubin."""
 
     def hardware(self) -> dict[str, str]:
-        """Return the facts of the GPU and its driver for a bring-up report, in reading order; empty for a simulated
-        GPU."""
+        """Return facts of the GPU and its driver for a bring-up report, in reading order; empty for a simulated GPU."""
 
     def launcher(
         self, code: KernelCode | Path | None, *, count_banks: bool = False, follow_open: bool = False

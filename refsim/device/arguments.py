@@ -61,8 +61,7 @@ def check_flags(entry: str, **flags: bool) -> None:
 def launch_values(
     entry: str, args: Sequence[Any], owns: Callable[[Buffer], bool], encode: Callable[[TensorMap], Struct]
 ) -> list[Any]:
-    """Return the arguments of a launch as NumPy scalars and Structs: addresses for buffers, encoded maps for tensor
-    maps.
+    """Return the arguments of a launch as NumPy scalars and Structs: addresses of buffers, encoded tensor maps.
 
     `owns` must know each buffer, because only its address reaches the kernel. Raises RefsimError `bad-buffer` or
     `bad-argument`, and `bad-launch` for an entry that is not a name or arguments that are not a list.
@@ -88,8 +87,7 @@ def check_owned(buffer: Buffer, owns: Callable[[Buffer], bool]) -> None:
 
 
 def check_mapped(made: TensorMap, buffers: Iterable[Buffer]) -> None:
-    """Raise RefsimError `bad-tensor-map` unless the tensor lies in one of these buffers: a copy engine would read
-    beyond it."""
+    """Raise RefsimError `bad-tensor-map` unless the tensor lies in one buffer: a copy engine would read beyond it."""
     if not isinstance(made, TensorMap):
         what = f"{made!r:.40} is no tensor map"
         raise RefsimError("bad-argument", what, help="layouts.tensor_map(...) makes one")

@@ -105,8 +105,7 @@ def required_assembler(text: str) -> Assembler:
 
 
 def _assembler_too_old_error(wanted: Version, reason: str, here: tuple[Assembler, ...]) -> RefsimError:
-    """Return the error for PTX of version `wanted`, with the wheel whose ptxas reads it; `here` are the installed
-    ones."""
+    """Return the error for PTX of version `wanted` and the wheel that can read it; `here` are the installed ones."""
     ptx_major, minor = wanted
     cuda_major = ptx_major + 4  # PTX 9.x ships with CUDA 13.x
     read = ", ".join(f"{each} ({each.origin}) to {each.reads[0]}.{each.reads[1]}" for each in here)

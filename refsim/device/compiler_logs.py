@@ -47,8 +47,7 @@ def refused(code: str, what: str, log: str, flags: tuple[str, ...]) -> RefsimErr
 
 
 def _way_out(log: str) -> str:
-    """Return the help text: the header that declares a name, or the treatment of host code, which NVRTC does not
-    compile."""
+    """Return the help text: the header that declares a name, or what to do with host code, which NVRTC refuses."""
     if missing := _MISSING_HEADER.search(log):
         if name := missing[2]:  # in a log of nvcc's host compiler
             torch = ": torch.utils.cpp_extension.include_paths() lists them" if _TORCH_HEADERS.match(name) else ""

@@ -40,8 +40,7 @@ class CudaDevice(Card):
     modules: dict[str, LoadedModule] = field(default_factory=dict)
 
     def describe(self) -> dict[str, str]:
-        """Return device, driver, library and compute capability; after a launcher also hashes, flags and tools of its
-        code."""
+        """Return device, driver, library and compute capability; after a launcher also hashes, flags and tools."""
         major, minor = self.facts.capability
         return {
             "device": self.facts.name,
@@ -74,8 +73,7 @@ class CudaDevice(Card):
     def launcher(
         self, code: KernelCode | Path | None, *, count_banks: bool = False, follow_open: bool = False
     ) -> Iterator[CudaLauncher]:
-        """Compile a kernel's code to PTX, assemble and load it; yield a launcher whose buffers live as long as the
-        block.
+        """Compile, assemble and load a kernel's code; yield a launcher whose buffers live as long as the block.
 
         A Python function is not compiled: the launcher's `call` runs it.
         """
@@ -106,8 +104,7 @@ class CudaDevice(Card):
             yield launcher
 
     def _image(self, text: str) -> tuple[bytes, dict[str, str]]:
-        """Return the image for the driver and facts for a verdict: the cubin by ptxas, or the PTX itself without a
-        ptxas.
+        """Return (image for the driver, facts for a verdict): the cubin by ptxas, or the PTX itself without ptxas.
 
         The driver assembles PTX with the optimizer of its own release.
         """
@@ -181,8 +178,7 @@ BACKENDS: dict[str, Callable[[int], Driver]] = {
 
 
 def open_device(index: int = 0, target: str | None = None, backend: str | None = None) -> CudaDevice:
-    """Open GPU `index`; the target is the GPU's own (sm_90a on an H200) unless `target` names another one that it can
-    run.
+    """Open GPU `index`; the target is the GPU's own (sm_90a on an H200) unless `target` names another that it runs.
 
     backend: "pycuda", "bindings" (cuda.bindings) or "libcuda" (the driver's library by ctypes); the default is the
     first that is available. Raises RefsimError (exit 4) if the library, the CUDA driver or the GPU is missing.
@@ -206,8 +202,7 @@ def _first(index: int) -> Driver:
 
 
 def _target_for(capability: tuple[int, int], target: str | None) -> str:
-    """Return the target of a GPU with all its features, (9, 0) -> sm_90a, (8, 6) -> sm_86, or `target` if the GPU runs
-    it."""
+    """Return `target` if the GPU runs it, else its own target with all features: (9, 0) -> sm_90a, (8, 6) -> sm_86."""
     own = [row for row in ARCHITECTURES if row.cores and row.name == f"sm_{capability[0]}{capability[1]}"]
     if target is None and own:
         return own[0].names[-1]

@@ -39,8 +39,7 @@ GPU_POISON = bytes.fromhex("badc0de5")
 
 @dataclass(frozen=True)
 class Guarded:
-    """One allocation: the buffer, its guard bands, and the contents that a read-only upload must still have after a
-    launch."""
+    """One allocation: the buffer, its guard bands, and for a read-only upload the contents after every launch."""
 
     buffer: Buffer
     base: int
@@ -49,8 +48,7 @@ class Guarded:
 
     @property
     def sides(self) -> list[tuple[str, int, int]]:
-        """Return (side, first address, bytes) of both bands: one ends where the buffer begins, one begins where it
-        ends."""
+        """Return (side, first address, bytes) of both bands, which touch the buffer at its begin and end."""
         end = self.buffer.address + self.buffer.count * self.buffer.dtype.itemsize
         return [
             ("before", self.base, self.buffer.address - self.base),
@@ -177,8 +175,7 @@ class CudaLauncher(Card):
         return raw.view(buffer.dtype)
 
     def findings(self) -> Findings:
-        """Return the launched opcodes, and whether variables of the module may have changed; a real GPU observes
-        nothing else."""
+        """Return the launched opcodes, and whether module variables may have changed; nothing else is observed."""
         changed = () if self.module.keeps_nothing else ("a variable of the module",)
         return Findings(changed_variables=changed, opcodes=self.module.opcodes(frozenset(self.launched)))
 
@@ -192,8 +189,7 @@ class CudaLauncher(Card):
     def _place(
         self, name: str, dtype: np.dtype[Any], count: int, *, contents: Bytes, misalign: int, kept: Bytes | None
     ) -> Buffer:
-        """Allocate a buffer between guard bands, write bands and contents, and return it; `kept` is checked after
-        launches."""
+        """Allocate a buffer between guard bands, fill both, and return it; `kept` is checked after launches."""
         self.settle()
         size = 2 * GUARD_BYTES + misalign + contents.size
         try:

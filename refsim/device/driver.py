@@ -132,8 +132,7 @@ class Launching:
 
 
 class Driver(Protocol):
-    """One GPU through one library. All methods except `library` and `facts` need a current context and raise
-    DriverError.
+    """One GPU through one library. Methods need a current context (except `library`, `facts`) and raise DriverError.
 
     `launching` handles modules and functions.
     """

@@ -37,8 +37,7 @@ class _Calls:
 
 
 def open_bindings(index: int) -> DirectDriver:
-    """Open GPU `index` through cuda.bindings; RefsimError (exit 4) says whether the library, the driver or the GPU is
-    missing."""
+    """Open GPU `index` through cuda.bindings; RefsimError (exit 4) names the missing library, driver or GPU."""
     try:
         bindings = importlib.import_module("cuda.bindings.driver")
     except ImportError as fault:

@@ -1,5 +1,4 @@
-"""The driver through PyCUDA: PyCUDA provides context, memory and facts; modules and launches use libcuda in its
-context."""
+"""The driver through PyCUDA: PyCUDA provides context, memory and facts; modules and launches use libcuda."""
 
 import importlib
 import warnings
@@ -87,8 +86,7 @@ class PyCudaDriver:
 
     @contextmanager
     def _faults(self) -> Iterator[None]:
-        """Turn PyCUDA's errors into DriverError; their text is "cuMemAlloc failed: out of memory", without the
-        status."""
+        """Turn PyCUDA's errors into DriverError; their text is "cuMemAlloc failed: out of memory" without status."""
         try:
             yield
         except self._pycuda.Error as fault:
@@ -98,8 +96,7 @@ class PyCudaDriver:
 
 
 def open_pycuda(index: int) -> PyCudaDriver:
-    """Open GPU `index` through PyCUDA; RefsimError (exit 4) says whether the library, the driver or the GPU is
-    missing."""
+    """Open GPU `index` through PyCUDA; RefsimError (exit 4) names the missing library, driver or GPU."""
     try:
         library = f"PyCUDA {importlib.import_module('pycuda').VERSION_TEXT}"
     except ImportError as fault:

@@ -12,8 +12,7 @@ from refsim.kernel_code import KernelCode
 
 
 def source_files(code: KernelCode) -> tuple[Path, ...]:
-    """Return the file of a kernel and the headers that it includes, whatever #if says; leave out files that cannot be
-    read.
+    """Return the readable files of a kernel: its own and the headers that it includes, whatever #if says.
 
     Headers of CUDA are not included: only headers in the includer's folder, in `include`, and in the project's folders.
     """

@@ -168,8 +168,7 @@ def _numbers(kind: Any, values: Any) -> Any:
 
 
 def open_libcuda(index: int) -> DirectDriver:
-    """Open GPU `index` through the driver's library; RefsimError (exit 4) says whether the driver or the GPU is
-    missing."""
+    """Open GPU `index` through the driver's library; RefsimError (exit 4) names the missing driver or GPU."""
     try:
         calls = Libcuda()
     except (OSError, AttributeError) as fault:  # no library, or a driver without cuLaunchKernelEx

@@ -63,8 +63,7 @@ class Nvrtc:
     def compile(
         self, source: str, name: str, headers: dict[str, str], options: Sequence[str], instances: Sequence[str] = ()
     ) -> tuple[str, dict[str, str]]:
-        """Return the PTX of a program, and the mangled name of each of `instances` ("k<4>"); raise NvrtcError with the
-        log."""
+        """Return the PTX of a program, and the mangled names of `instances` ("k<4>"); raise NvrtcError with the log."""
         program = c_void_p()
         self._call(
             "nvrtcCreateProgram",

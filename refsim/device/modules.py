@@ -65,8 +65,7 @@ class RunnableModule(Protocol):
 
     @property
     def lets_others_begin(self) -> bool:
-        """Return whether the next launch may begin before a launch of this module has ended; then `run` does not
-        wait."""
+        """Return whether the next launch may begin before this module's launches end; `run` then does not wait."""
 
     def finish(self, where: str) -> None:
         """Wait for all launches and raise their errors."""
@@ -242,8 +241,7 @@ class LoadedModule:
         launching.launch(function, config, arguments)
 
     def _opt_in(self, function: Any, launch: CheckedLaunch) -> None:
-        """Allow the function more than 48 KiB of shared memory, and clusters of more than 8 blocks, if the launch needs
-        them."""
+        """Allow more than 48 KiB of shared memory and clusters of more than 8 blocks if the launch needs them."""
         launching = self.driver.launching
         static = launching.attribute(function, STATIC_SHARED_BYTES)
         if static + launch.shared_bytes > MAX_STATIC_SHARED:
@@ -260,8 +258,7 @@ class LoadedModule:
             launching.set_attribute(function, NON_PORTABLE_CLUSTER_ALLOWED, 1)
 
     def _check_resident(self, function: Any, launch: CheckedLaunch) -> None:
-        """Raise RefsimError launch-limit if a cooperative grid does not fit at once: its first barrier would wait
-        forever."""
+        """Raise RefsimError launch-limit if a cooperative grid does not fit: its first barrier would never end."""
         threads, facts = launch.shape.threads, self.driver.facts()
         each = self.driver.launching.blocks_per_multiprocessor(function, threads, launch.shared_bytes)
         if launch.shape.ctas > each * facts.multiprocessors:

@@ -50,8 +50,7 @@ def _no_target(flags: tuple[str, ...], toolchain: Toolchain) -> RefsimError:
 
 
 def run_nvcc(unit: Unit, source: Path | None, flags: tuple[str, ...], include_directories: tuple[str, ...]) -> str:
-    """Return the PTX of a unit by `nvcc -ptx`; a source file is compiled in its own folder, so that its headers are
-    found."""
+    """Return the PTX of a unit by `nvcc -ptx`; a source is compiled in its own folder, where its headers are found."""
     program = find_nvcc()
     if program is None:
         raise RefsimError(
@@ -81,8 +80,7 @@ def run_nvcc(unit: Unit, source: Path | None, flags: tuple[str, ...], include_di
 
 
 def without_paths(text: str, include_directories: tuple[str, ...]) -> str:
-    """Return PTX without machine paths in its .file lines: nvcc and NVRTC write the working directory and full header
-    paths."""
+    """Return PTX whose .file lines contain no machine paths; nvcc and NVRTC write the full paths of headers."""
 
     def bare(match: re.Match[str]) -> str:
         path = Path(match[2])

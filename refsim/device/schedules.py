@@ -31,8 +31,7 @@ class SeededPolicy:
 
 @dataclass(frozen=True)
 class Outcome:
-    """The result of one schedule. `error` is the fault that ended it, or names the first byte that differs from the
-    first schedule.
+    """The result of one schedule. `error` is the fault that ended it, or names the first byte that differs.
 
     `is_compared` says whether its bytes were compared. Bytes are not compared if results are inexact, if memory was
     uninitialized, or if the check is off.
@@ -62,8 +61,7 @@ def schedules_of(
 
 
 def outcomes(run: Run, entry: str, orders: Sequence[SeededPolicy]) -> Iterator[Outcome]:
-    """Run a launch under each schedule in turn and yield the outcomes; a fault under the first is raised, a later one
-    is an outcome.
+    """Run a launch under each schedule and yield the outcomes; a fault under the first is raised, a later one yielded.
 
     `run` executes one schedule from the initial memory and returns the trace and the memory afterwards. Inexact
     results, such as float sums of atomics, may differ between schedules; so may uninitialized bytes.
@@ -86,8 +84,7 @@ def outcomes(run: Run, entry: str, orders: Sequence[SeededPolicy]) -> Iterator[O
 
 
 def _difference(first: Snapshot, memory: ptx.GlobalMemory, entry: str, order: SeededPolicy) -> RefsimError | None:
-    """Return the error for the first byte that differs from the first schedule, or that only one of them wrote; None if
-    equal."""
+    """Return the error for the first byte that differs from the first schedule; None if all bytes are equal."""
     position = memory.first_difference(first)
     if position is None:
         return None

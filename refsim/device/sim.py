@@ -127,8 +127,7 @@ class SimLauncher(Card):
         return self.memory.read(buffer.address, buffer.count * buffer.dtype.itemsize).view(buffer.dtype)
 
     def owner_of(self, buffer: Buffer, index: int) -> dict[str, object]:
-        """Return the thread that last wrote an element (block and thread counted x first), its statement, and the
-        address."""
+        """Return the thread that last wrote an element (block, thread; x first), its statement, and the address."""
         address = buffer.address + index * buffer.dtype.itemsize
         thread = self.memory.writer(address)
         if thread < 0:
@@ -204,8 +203,7 @@ class SimLauncher(Card):
         self._follow(lambda following: executed(orders[0], UNCHECKED, following), can_follow=small)
 
     def _begin(self, entry: str, cooperative: bool, programmatic: bool) -> None:
-        """Check the flags, place the module's variables in memory before any schedule runs, and track writers of small
-        memories."""
+        """Check the flags, allocate the module's variables before any schedule, and track writers of small memories."""
         check_flags(entry, cooperative=cooperative, programmatic=programmatic)
         self.program.prepare(entry, self.memory, cooperative=cooperative)
         if self.memory.end <= WATCHED_BYTES and self.memory.space.writer is None:
@@ -264,8 +262,7 @@ class SimLauncher(Card):
             self.memory.restore(after)
 
     def findings(self) -> Findings:
-        """Return the findings of all launches; conflicts are counted instructions that took more wavefronts than they
-        needed."""
+        """Return the findings of all launches; conflicts are instructions with more wavefronts than needed."""
         uses = [use for trace in self.traces for use in trace.banks if use.wavefronts > use.ideal]
         conflicts = tuple(f"{place(use.statement)}: {use.ways:.3g} wavefronts for each one needed" for use in uses)
         reached = tuple(self.following.reaches.values()) if self.following and self.has_followed else None
@@ -305,8 +302,7 @@ class SimDevice(Card):
         return {"device": f"simulated GPU ({self.target})", "target": self.target, **other, **off, **self._built}
 
     def program(self, code: KernelCode | Path | None) -> ptx.Program:
-        """Return a kernel's code compiled and loaded, once per content; raise RefsimError needs-a-gpu for a Python
-        function."""
+        """Return a kernel's code as a program, loaded once per content; RefsimError needs-a-gpu for a function."""
         given = code_of(code).required()
         made = compiled(given, self.target)
         self._built = made.facts(given.label)

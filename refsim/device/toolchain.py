@@ -74,15 +74,13 @@ class Search:
 
 
 def find_toolchain(number: int = 0) -> Toolchain | None:
-    """Return the first NVRTC and headers that work together and compile for an architecture (90; 0: any); None
-    without."""
+    """Return the first NVRTC and headers that work together and compile for an architecture (90; 0: any); or None."""
     return search(number).toolchain
 
 
 @lru_cache(maxsize=8)
 def search(number: int = 0) -> Search:
-    """Search the places in order for a library and headers of one release; if there are none, try pairs of two
-    releases."""
+    """Search the places in order for a library and headers of one release; then try pairs of two releases."""
     found: list[Part] = []
     for place in places():
         new = [part for part in (_nvrtc(place, number), _headers(place)) if part is not None]
@@ -121,8 +119,7 @@ def find_nvcc() -> str | None:
 
 
 def _nvrtc(place: Place, number: int) -> Part | None:
-    """Return the library of a place, which must compile for architecture `number` (0: any); None if the place has
-    none."""
+    """Return the library of a place, which must compile for architecture `number` (0: any); None without one."""
     lacks, path, release = "", "", (0, 0)
     for library in place.libraries():
         path = str(library)
@@ -186,8 +183,7 @@ def _fails(library: Part, headers: Part) -> str:
 
 
 def _joined(library: Part, headers: Part) -> Toolchain:
-    """Return the toolchain of a library and headers. Wheels are identified by version, other files by path, size and
-    time."""
+    """Return the toolchain of a library and headers. Versions identify wheels; path, size and time other files."""
     identity = [f"{library.origin} {library.release}", headers.origin]
     if not library.origin.startswith(NVRTC_WHEELS):
         identity += [f"{path} {Path(path).stat().st_size} {Path(path).stat().st_mtime_ns}" for path in library.paths]

@@ -28,8 +28,7 @@ class TrialStep:
 
     @property
     def exit_code(self) -> int:
-        """Return 0 for success or a tool that is not installed, 5 for an installed tool that fails, 1 for differing
-        bits."""
+        """Return 0 for success or a missing tool, 5 for an installed tool that fails, 1 for differing bits."""
         return _CODES[self.state]
 
 

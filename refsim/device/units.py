@@ -95,8 +95,7 @@ def _beside(source: Path, text: str) -> dict[str, str]:
 
 
 def _in_folders(texts: Sequence[tuple[str, Path | None]], folders: Sequence[Path]) -> dict[str, str]:
-    """Return name and hash of each header in the folders that may be read, whatever #if says; of all if a macro names
-    one."""
+    """Return (name, hash) of each header in the folders that may be read; of all headers if a macro names one."""
     if not folders:
         return {}
     found: dict[Path, str] = {}

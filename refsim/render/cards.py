@@ -41,8 +41,7 @@ class Card:
 
 
 class FieldsCard(Card):
-    """A card of a dataclass: its line has the fields that differ from their defaults, as many as fit; arrays by their
-    shape."""
+    """A card of a dataclass: its line shows fields that differ from their defaults, as many as fit; arrays by shape."""
 
     def _repr_summary(self) -> str:
         room = LONGEST_REPR - len(f"<{type(self).__name__} , ...>")

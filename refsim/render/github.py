@@ -1,5 +1,4 @@
-"""Documents as the log of a GitHub workflow: the text, then a workflow command for each notice, shown at its line of
-code."""
+"""Documents as the log of a GitHub workflow: the text, then a workflow command for each notice at its line of code."""
 
 import os
 from pathlib import Path
@@ -11,8 +10,7 @@ from refsim.render.view import Document, Notice
 def write(
     document: Document, *, width: int | None = None, colour: bool = False, citations: bool = False
 ) -> tuple[str, tuple[str, ...]]:
-    """Return the text of the document, then a line `::error file=scale.cu,line=41,title=scale: fail::...` for each
-    notice.
+    """Return the text of the document, then a line `::error file=scale.cu,line=41,title=scale: fail::...` per notice.
 
     GitHub resolves paths from the root of its checkout (GITHUB_WORKSPACE, else the working directory).
     """

@@ -104,8 +104,7 @@ def _part(drawing: _Drawing, part: Part, document: Document, citations: bool) ->
 
 
 def _picture(drawing: _Drawing, picture: Picture) -> None:
-    """Draw a caption, labels of columns and rows, the cells in groups, lines between the cells, and the text over
-    them."""
+    """Draw a caption, labels of columns and rows, the cells in groups, lines between cells, and their text."""
     if picture.about:
         about = Record(tuple(picture.about))
         drawing.line("   ".join(f"{label} {value}" for label, value in record_pairs(about)), "faint")

@@ -93,8 +93,7 @@ def sweep(
     alternatives: Callable[[str], tuple[str, ...]] = weaker,
     on_removal: Callable[[Removal], None] | None = None,
 ) -> tuple[Removal, ...]:
-    """Replace each statement by each of its `alternatives` in turn, in every entry that `problems` launch; return the
-    results.
+    """Replace each statement of every launched entry by each of its `alternatives`, one at a time; return the results.
 
     The test cases run in the given order until one notices the change; small ones that fill several tiles should come
     first. `finding` distinguishes statements that no test case runs from statements whose change makes no difference.
@@ -139,8 +138,7 @@ def _closing_brace(text: str, start: int) -> int:
 
 
 def without(program: ptx.Program, entry: str, statement: Statement, instead: str = "") -> ptx.Program:
-    """Return the program without one statement of an entry, or with the opcode `instead` in its place ("trap": no
-    operands).
+    """Return the program without one statement of an entry, or with the opcode `instead` ("trap": no operands).
 
     The text is not parsed again: lines, registers and producers do not change.
     """
@@ -167,8 +165,7 @@ def _entries(kernel: Kernel, problem: Any, program: ptx.Program) -> set[str]:
 def _weakened(
     kernel: Kernel, program: ptx.Program, entry: str, statement: Statement, instead: str, problems: list[Any]
 ) -> Removal:
-    """Return the result of one change: caught by the first test case that notices it, else never run or without
-    effect."""
+    """Return the result of one change: caught by the first test case that notices, never run, or without effect."""
     where = entry, statement.opcode, statement.line, str(statement.location or "no source line")
     device = ChangedDevice(without(program, entry, statement, instead))
     for problem in problems:

@@ -1,5 +1,4 @@
-"""The campaign: special values first, then generated test cases, and after a failure the smallest test case that shows
-it."""
+"""The campaign: special values, then generated test cases, and after a failure the smallest failing test case."""
 
 import secrets
 import time
@@ -31,8 +30,7 @@ FOLLOWED = 3  # cases in which unspecified bits are followed to the branches and
 
 @dataclass(frozen=True)
 class SearchBudget:
-    """The size of a campaign: generated `cases`, seconds for shrinking and for candidate causes, new seed for each run
-    or not."""
+    """The size of a campaign: generated `cases`, seconds for shrinking and candidate causes, a new seed per run."""
 
     name: str
     cases: int
@@ -53,8 +51,7 @@ SEARCH_BUDGETS = {
 
 @dataclass(frozen=True)
 class Progress:
-    """The state of a campaign: `phase` is corpus, generated, shrinking or suspects; `done` of `planned` cases have
-    run."""
+    """The state of a campaign: `phase` is corpus, generated, shrinking or suspects; `done` of `planned` have run."""
 
     kernel: str
     phase: str
@@ -342,8 +339,7 @@ def _search(ledger: _Ledger, cases: int) -> None:
 
 
 def _inquire(ledger: _Ledger, seconds: float) -> None:
-    """Search for a cause of differing bits and add it to the failure, unless a declared mistake explains the bits
-    already."""
+    """Search for a cause of differing bits and add it to the failure, unless a declared mistake explains them."""
     found = ledger.failure
     if found is None or found.mismatch is None or seconds <= 0:
         return

@@ -16,8 +16,7 @@ ORDERS = 16  # eager, lazy, and enough random ones that each warp is likely to c
 
 @dataclass
 class ChangedDevice:
-    """A device that runs `program` and records which entries ran, under `schedules` schedules and `seconds` a
-    launch."""
+    """A device that runs `program` and records its entries, under `schedules` schedules and `seconds` a launch."""
 
     program: ptx.Program
     schedules: int = ORDERS

@@ -26,8 +26,7 @@ _STATUS_OF = {Kind.FAULT: FAIL, Kind.INCONCLUSIVE: UNSUPPORTED}
 
 @dataclass(frozen=True, repr=False)
 class Observation(FieldsCard):
-    """One run of a kernel: its outputs, the elements that differ beyond its accuracy contract, and the device's
-    findings.
+    """One run of a kernel: its outputs, the elements that break its accuracy contract, and the device's findings.
 
     `counts` holds, for each output, the number of elements and how many of them differ. `inexact`, `assumed` and
     `notes` are the launcher's findings; `conflicts` are the bank conflicts that the kernel excludes. `elements` is the
@@ -73,8 +72,7 @@ class Finding:
 
 @dataclass
 class DecisionBits:
-    """The known facts about unspecified bits after all runs so far; `assumed` are statements whose bits are unverified on
-    this target."""
+    """The facts about unspecified bits after all runs so far; `assumed` statements are unverified on this target."""
 
     statements: dict[str, None] = field(default_factory=dict)
     assumed: dict[str, None] = field(default_factory=dict)
@@ -89,8 +87,7 @@ class DecisionBits:
         self.followed += seen.reached is not None and seen.elements > 0
 
     def lines(self, kernel: Kernel) -> list[str]:
-        """Return lines of text: the statements, what their results decided, and which accuracy contract such a kernel
-        may have."""
+        """Return lines of text: the statements, what they decided, and which accuracy contract is possible."""
         lines = [f"bits are open after {listed(self.statements)}"] if self.statements else []
         lines += [f"bits are assumed after {listed(self.assumed)}"] if self.assumed else []
         if not lines:
@@ -127,8 +124,7 @@ def decide(kernel: Kernel, seen: Observation, problem: Any) -> Finding | None:
 
 
 def with_open_bits(kernel: Kernel, finding: Finding | None, bits: DecisionBits) -> tuple[str, tuple[str, ...]]:
-    """Return the text of a finding with what is known about unspecified bits, and notes about them if a bound
-    decided."""
+    """Return (text of a finding with the facts about unspecified bits, notes if a bound decided)."""
     lines = bits.lines(kernel)
     if finding is None:
         return "", tuple(f"{line} (judged by the bound)" if not at else line for at, line in enumerate(lines))

@@ -51,7 +51,7 @@ def excerpts(verdict: Verdict, kernel: Kernel) -> tuple[Excerpt, ...]:
 
 
 def place_of(error: RefsimError, kernel: Kernel) -> tuple[str, int] | None:
-    """Return (file, line) of an error of a kernel: the first line that the compiler refused, else the first line it
+    """Return (file, line) of a kernel's error: the first line that the compiler refused, else the first that it
     names."""
     if error.place is not None:
         return error.place
@@ -111,8 +111,7 @@ def _in_files(files: list[Path], line: int) -> _Place | None:
 
 
 def _in_text(kernel: Kernel, text: str, name: str, line: int) -> _Place | None:
-    """Return a line of a text in memory, and its place in the declaring file if that file contains the text
-    verbatim."""
+    """Return a line of a text in memory, and its place in the declaring file if that contains the text verbatim."""
     lines = tuple(text.replace("\r\n", "\n").split("\n"))
     if not 1 <= line <= len(lines):
         return None

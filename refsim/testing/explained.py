@@ -1,5 +1,4 @@
-"""The reason why a kernel's outputs differ on one test case: declared mistakes, then the outputs alone, then its
-code."""
+"""The reason why a kernel's outputs differ on one test case: declared mistakes, the outputs alone, then its code."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -32,8 +31,7 @@ Report = Callable[[str, int, int], None]
 def explain_problem(
     kernel: Kernel, problem: Any, device: Device, *, seconds: float = 10.0, on_progress: Report | None = None
 ) -> dict[str, DiffExplanation]:
-    """Explain why each output of a kernel differs from its oracle on one test case; the keys are the names of the
-    outputs.
+    """Explain why each output of a kernel differs from its oracle on one test case; keys are the outputs' names.
 
     refsim tries the mistakes that the kernel declares (`suspects=`), then causes that the outputs show alone, then the
     candidate causes of docs/when-it-fails.md. For these the kernel runs on the simulated GPU with other inputs, edits
@@ -84,8 +82,7 @@ def _of_one_nan(codes: Codes, format: Format) -> Codes:
 
 
 def leave_out_chance(found: dict[str, DiffExplanation]) -> None:
-    """Withdraw scale rules that explain fewer than 64 elements while another output is unexplained: they may fit by
-    chance."""
+    """Withdraw scale rules for fewer than 64 elements while another output is unexplained: chance may fit."""
     if all(each.outcome is not DiffOutcome.UNEXPLAINED for each in found.values()):
         return
     for name, each in found.items():
@@ -110,8 +107,7 @@ def _declared(kernel: Kernel, problem: Any, device: Device, name: str, got: Code
 def _of_code(
     kernel: Kernel, device: Device, problem: Any, seconds: float, found: Mapping[str, DiffExplanation]
 ) -> dict[str, DiffExplanation]:
-    """Return, for every unexplained output, the candidate causes in the code that explain all test cases tried; maybe
-    none."""
+    """Return, for every unexplained output, the candidate causes in the code that explain all test cases tried."""
     untried = 0
     suspicions: tuple[Suspicion, ...] = ()
     try:

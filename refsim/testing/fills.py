@@ -80,8 +80,7 @@ def _ties(generator: np.random.Generator, n: int, row: Format, target: Format) -
 
 
 def _near_overflow(generator: np.random.Generator, n: int, row: Format, target: Format) -> NDArray[Any]:
-    """Return elements around the largest value of the target, in half of the draws mixed with the largest of the
-    format."""
+    """Return elements around the target's largest value, in half of the draws mixed with the format's largest."""
     around_target = _finite(target.max_value * generator.uniform(0.9, 1.3, n), row).astype(np.int64)
     around_own = (row.max_code >> row.padding_bits) - generator.integers(0, 4, n) << row.padding_bits
     own = generator.integers(0, 2, n) if generator.integers(0, 2) else np.zeros(n, np.int64)
@@ -120,8 +119,7 @@ def _one_hot_rows(generator: np.random.Generator, rows: int, columns: int) -> ND
 
 
 def _distinct(generator: np.random.Generator, rows: int, columns: int) -> NDArray[Any]:
-    """Return a different number from 1 to 15.9 for each of 512 neighbors, so that a scale of another group is
-    visible."""
+    """Return different numbers from 1 to 15.9 for 512 neighbors, so that a scale of another group is visible."""
     place = np.arange(rows * columns).reshape(rows, columns) + generator.integers(512)
     return np.asarray((1 + place % 128 / 128) * 2.0 ** (place // 128 % 4))
 

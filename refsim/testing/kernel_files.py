@@ -110,8 +110,7 @@ def _own_modules(since: Collection[str]) -> list[tuple[str, str]]:
 
 
 def _declared(file: Path) -> tuple[Kernel, ...]:
-    """Return the kernels that a file declares, each with its file; raise RefsimError no-kernels for a file without
-    any."""
+    """Return the kernels that a file declares, each with its file; raise RefsimError no-kernels without any."""
     kernels = getattr(load_kernel_file(file), "KERNELS", None)
     if not isinstance(kernels, (tuple, list)) or not kernels or not all(isinstance(k, Kernel) for k in kernels):
         raise RefsimError("no-kernels", "a kernel file ends in KERNELS = (Kernel(...), ...)", where=str(file))

@@ -1,5 +1,4 @@
-"""The laws of a kernel for every test case: it agrees with its oracle, is deterministic, and leaves inputs
-unchanged."""
+"""The laws of a kernel for every test case: it agrees with its oracle, is deterministic, leaves inputs unchanged."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -67,6 +66,7 @@ class _WatchedLauncher(Card):
     def launch(
         self, entry: str, grid: Extents, block: Extents, args: Sequence[Any], shared_bytes: int = 0, **options: Any
     ) -> None:  # other launchers need not support cluster and cooperative until they are used
+        """Launch an entry and record its fault."""
         with self._noting_faults():
             self.inner.launch(entry, grid, block, args, shared_bytes, **options)
 
@@ -173,8 +173,7 @@ def _again(
     want: Expected,
     variables: Sequence[str],
 ) -> tuple[str, ...]:
-    """Return how a second run over the same module differs, as lines of text: programs load a module once and launch it
-    often."""
+    """Return how a second run over the same module differs, as lines: programs launch a loaded module often."""
     left = f"second run over one module, {', '.join(variables)} as the first left it"
     watched = _WatchedLauncher(launcher, suffix=" (second run)")
     try:
@@ -318,8 +317,7 @@ def _judged(
 def _mistaken(
     kernel: Kernel, problem: Any, target: str, want: Expected, remarks: list[str]
 ) -> dict[str, Mapping[str, NDArray[Any]]]:
-    """Return what a kernel with each declared mistake would have written; add a remark for a mistake that raises or
-    misfits."""
+    """Return what a kernel with each declared mistake writes; add a remark for a mistake that raises or misfits."""
     found = {}
     for name, suspect in kernel.suspects.items():
         try:
@@ -364,8 +362,7 @@ def _changed(launcher: Launcher, buffer: Buffer, array: NDArray[Any]) -> Mismatc
 
 
 def _owner(kernel: Kernel, problem: Any, name: str, shape: tuple[int, ...], watched: _WatchedLauncher) -> Owner | None:
-    """Return a function from an element's index to its writer: the device's observation, else the kernel's `owner`,
-    else None.
+    """Return a function from an element's index to its writer, observed or declared (`owner`); None without either.
 
     The rows of an output may lie further apart in its buffer than they are long, and a byte of it may hold several
     codes.

@@ -68,16 +68,14 @@ class Values:
 
 
 def values(format: str | Format, *, fills: Sequence[str] = DRAWN_FILLS, max_patches: int = 2) -> SearchStrategy[Values]:
-    """Return a strategy of values of any fill, with a few patches of special or random codes; it shrinks to the first
-    fill."""
+    """Return a strategy of values of any fill with a few patches of special or random codes."""
     patch = st.tuples(st.integers(0, 1 << 16), bit_patterns(format))
     patches = st.lists(patch, max_size=max_patches).map(tuple)
     return st.builds(Values, st.sampled_from(list(fills)), st.integers(0, 2**16 - 1), patches)
 
 
 def extents(tile: int, most: int) -> SearchStrategy[int]:
-    """Return a strategy of 1 to `most`, often at or next to multiples of `tile`, often multiples of 8 (whole 16-byte
-    vectors)."""
+    """Return a strategy of 1 to `most`, often near multiples of `tile`, often multiples of 8 (16-byte vectors)."""
     if not 1 <= tile <= most or most < 8:
         raise RefsimError("out-of-range", f"extents up to {most} around tiles of {tile} do not exist")
     beside = st.builds(lambda count, off: max(1, count * tile + off), st.integers(1, most // tile), st.integers(-1, 1))

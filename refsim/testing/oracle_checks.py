@@ -47,8 +47,7 @@ def slack(want: Mapping[str, "NDArray[Any] | Bounded"]) -> Slack:
 
 
 def check_ulps(kernel: Kernel, name: str, got: NDArray[Any], format: str) -> None:
-    """Raise RefsimError bad-bound for a bound in ulp that no number breaks: it reaches from zero to the largest
-    value."""
+    """Raise RefsimError bad-bound for a bound in ulp that no number breaks: from zero to the largest value."""
     row = format_named(format) if format else None
     steps = row.max_code >> row.padding_bits if row else 1 << (8 * got.dtype.itemsize - 1)
     if kernel.promise.within_ulps >= steps:
@@ -61,8 +60,7 @@ def check_ulps(kernel: Kernel, name: str, got: NDArray[Any], format: str) -> Non
 
 
 def check_own_arrays(kernel: Kernel, name: str, got: NDArray[Any], want: Any) -> None:
-    """Raise RefsimError oracle-not-own if the oracle returns memory of an array of `run`: it would agree with
-    itself."""
+    """Raise RefsimError oracle-not-own if the oracle returns an array of `run`, which would agree with itself."""
     if isinstance(want, np.ndarray) and got.size and np.may_share_memory(got, want):
         raise RefsimError(
             "oracle-not-own",

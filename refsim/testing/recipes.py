@@ -189,8 +189,7 @@ LARGE = (1 << 20) + 3
 
 
 def corpus_tensors(format: str, target: str = "e4m3", *, large: bool = True) -> tuple[Tensor, ...]:
-    """Return the tensors of every campaign's start: each edge size, each fill, odd offsets, one beyond 2^20
-    elements."""
+    """Return the first tensors of every campaign: each edge size, each fill, odd offsets, one beyond 2^20 elements."""
     fills = list(FILLS)
     edges = [
         Tensor(n, format, "bits" if place % 2 else "ties", place, target, misalign_elements=place % 3)

@@ -77,8 +77,7 @@ def _with_repeat(verdict: Verdict, repeat: str) -> list[str]:
 
 
 def _case_line(case: Any, finding: str, folder: str | None) -> str:
-    """Write the replay case of a law's failure and return the line that repeats it; "" without a folder or declaring
-    file."""
+    """Write the replay case of a law's failure and return the line that repeats it; "" if that is impossible."""
     if case is None or folder is None:
         return ""
     kernel, problem, device = case
@@ -92,8 +91,7 @@ def _case_line(case: Any, finding: str, folder: str | None) -> str:
 
 
 def properties(device: Any, verdicts: Sequence[Verdict]) -> list[tuple[str, str]]:
-    """Return the properties of a test for JUnit: device, hashes and tools, and for each campaign status, profile and
-    seed."""
+    """Return a test's properties for JUnit: device, hashes and tools, and each campaign's status, profile and seed."""
     found: dict[str, str] = {}
     if device is not None and hasattr(device, "describe"):
         found |= _facts("refsim", describe(device))

@@ -31,8 +31,7 @@ EDGES = ((0, 1), (7, 9), (255, 257), (1023, 1025), (2047, 2049))
 
 
 def sizes(max_size: int = 4096, *, multiple_of: int = 1) -> SearchStrategy[int]:
-    """Return a strategy of element counts up to `max_size`, often at edges: 0, 1, 7..9, around 256, 1024, 2048, the
-    last two.
+    """Return a strategy of counts up to `max_size`, often at edges: 0, 1, 7..9, around 256, 1024, 2048, the last two.
 
     `multiple_of` keeps to multiples (of a vector width, a block): sizes(multiple_of=128) draws 0, 128, 256, ...
     """
@@ -45,23 +44,20 @@ def sizes(max_size: int = 4096, *, multiple_of: int = 1) -> SearchStrategy[int]:
 
 
 def bit_patterns(format: str | Format) -> SearchStrategy[int]:
-    """Return a strategy of any code of a format; half of the draws are special codes: zero, range ends, infinity,
-    NaN."""
+    """Return a strategy of codes; half of the draws are special codes: zero, range ends, infinity, NaN."""
     row = format_named(format)
     return st.one_of(st.sampled_from(sorted(special_codes(row))), st.integers(0, row.code_limit - 1))
 
 
 def misalignments(max_elements: int = 15) -> SearchStrategy[int]:
-    """Return a strategy of offsets from the natural alignment in elements: 0 is the simplest, odd values are
-    frequent."""
+    """Return a strategy of offsets from the natural alignment in elements: 0 is simplest, odd values are frequent."""
     if not 0 <= max_elements <= MAX_MISALIGN:
         raise RefsimError("out-of-range", f"max_elements must be in 0..{MAX_MISALIGN}, not {max_elements}")
     return st.one_of(st.just(0), st.integers(0, max_elements))
 
 
 def launches(max_blocks: int = 5) -> SearchStrategy[Launch]:
-    """Return a strategy of launches of 32 to 1024 threads, with enough blocks for the tensor or with 1 to
-    `max_blocks`."""
+    """Return a strategy of launches of 32 to 1024 threads, with enough blocks or with 1 to `max_blocks`."""
     return st.builds(Launch, st.sampled_from([256, 32, 64, 1024]), st.integers(0, max_blocks))
 
 

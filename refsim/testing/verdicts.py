@@ -42,8 +42,7 @@ MEANING = {
 
 @dataclass(frozen=True)
 class Recomputed:
-    """How many single outputs the slow definition computed, how many of them differ, and where the `first` difference
-    is.
+    """How many outputs the slow definition computed, how many differ, and where the `first` difference is.
 
     `is_declared` is False for a kernel without a definition; then nothing is computed again.
     """
@@ -133,8 +132,7 @@ class Verdict(Card):
         yield from (("", line) for line in self.lines()[1:])
 
     def lines(self) -> list[str]:
-        """Return the verdict as lines: status and counts, the finding, the test case and the command that repeats
-        it."""
+        """Return the verdict as lines: status and counts, the finding, the test case and how to repeat it."""
         where = " ".join(self.device[key] for key in ("name", "target") if key in self.device)
         seed = "" if self.seed is None else f", seed {self.seed}"
         lines = [

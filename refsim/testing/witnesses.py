@@ -26,8 +26,7 @@ SAMPLED = 16
 
 @dataclass
 class Witnesses:
-    """The state of the independent checks in a campaign: the instructions that ran, and the outputs computed again so
-    far."""
+    """The state of the independent checks: the instructions that ran, and the outputs computed again so far."""
 
     kernel: Kernel
     target: str
@@ -49,8 +48,7 @@ class Witnesses:
         self.cases += 1
 
     def _recompute(self, problem: Any, name: str, array: "np.ndarray[Any, Any]") -> None:
-        """Compare one element of an output with the kernel's definition; the element depends on the number of the
-        case."""
+        """Compare one element of an output with the kernel's definition; it depends on the case's number."""
         place = int(splitmix64(np.array([self.cases], np.uint64))[0] % np.uint64(array.size))
         index = tuple(map(int, np.unravel_index(place, array.shape)))
         definition = self.kernel.definition
@@ -77,8 +75,7 @@ class Witnesses:
 
 
 def contradicted(silicon: SiliconWitness, recomputed: Recomputed) -> Finding | None:
-    """Return the finding if either check contradicts the model, on which kernel and oracle both rest; None
-    otherwise."""
+    """Return the finding if either check contradicts the model, on which kernel and oracle both rest; else None."""
     lines = []
     if silicon.differing:
         lines += ["[model-differs] the model does not return what hardware returned for instructions of this kernel"]

@@ -25,8 +25,8 @@ NUMBA_CUDA = "pip install 'numba-cuda[cu13]'"
 
 @dataclass(frozen=True, repr=False)
 class NumbaKernel(FieldsCard):
-    """A function compiled by numba-cuda: `Kernel(ptx=k.ptx, ...)`, and `k.launch(launcher, grid, block, x, n)` in its
-    run."""
+    """A function compiled by numba-cuda: `Kernel(ptx=k.ptx, ...)`; run calls `k.launch(launcher, grid, block, x,
+    n)`."""
 
     ptx: str
     entry: str

@@ -90,7 +90,6 @@ _OF_FUNCTIONS = (COPIES_UNFENCED, LANES_DISAGREE)
 
 
 def known_defects(version: str, *, is_gluon: bool = False) -> tuple[CompilerDefect, ...]:
-    """Return the defects of a version of Triton: known_defects("3.6.0") has seven entries, known_defects("3.9.0")
-    two."""
+    """Return the defects of a Triton version: known_defects("3.6.0") has seven entries, known_defects("3.9.0") two."""
     number = tuple(map(int, re.findall(r"\d+", version)[:3]))
     return tuple(row for row in TRITON_DEFECTS if row.is_of(number) and not (is_gluon and row in _OF_FUNCTIONS))

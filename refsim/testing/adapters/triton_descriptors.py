@@ -23,8 +23,7 @@ _MOST_EXTENT, _MOST_STRIDE = (1 << 31) - 1, (1 << 63) - 1
 
 @dataclass(frozen=True, repr=False)
 class TritonDescriptor(FieldsCard):
-    """A tensor in a Buffer, as Triton's TensorDescriptor is one in a tensor of PyTorch: TritonDescriptor(x, (heads, 64,
-    32)).
+    """A tensor in a Buffer, like Triton's TensorDescriptor of a PyTorch tensor: TritonDescriptor(x, (heads, 64, 32)).
 
     `shape` and `strides` (dense if left out) count elements, outermost first; the innermost stride is 1. `padding` is
     the value of a box outside the tensor. The block belongs to the signature: "tensordesc<fp16[1,64,32]>". Raises
@@ -83,8 +82,7 @@ def is_descriptor(kind: str) -> bool:
 
 
 def parameter_count(kind: str, is_mapped: bool) -> int:
-    """Return how many parameters an argument becomes: for a descriptor a map, or base and two flags, plus extents and
-    strides."""
+    """Return how many parameters an argument becomes; a descriptor is a map, or base and flags, extents and strides."""
     if not is_descriptor(kind):
         return 1
     rank = kind.partition("[")[2].partition("]")[0].count(",") + 1

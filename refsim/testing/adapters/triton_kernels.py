@@ -88,8 +88,7 @@ class TritonKernel(FieldsCard):
         return error if defect is None else defect.named(error)
 
     def _check_aligned(self, place: int, argument: Any) -> None:
-        """Raise RefsimError bad-argument unless an argument is a multiple of 16: the code uses masks of whole
-        vectors."""
+        """Raise RefsimError bad-argument unless an argument is a multiple of 16, which the code relies on."""
         number = argument.address if isinstance(argument, Buffer) else argument
         if number is not None and int(number) % _ALIGNED:
             raise RefsimError(
@@ -192,8 +191,7 @@ def _is_gluon(jit_function: Any) -> bool:
 def _types(
     jit_function: Any, signature: Mapping[str, str] | Sequence[str], constexprs: Mapping[str, Any]
 ) -> dict[str, str]:
-    """Return the types of the arguments in order, by name; raise RefsimError bad-kernel if the signature does not
-    fit."""
+    """Return the types of the arguments in order, by name; raise RefsimError bad-kernel if they do not fit."""
     names = [name for name in jit_function.arg_names if name not in constexprs]
     given = dict(signature) if isinstance(signature, Mapping) else dict(zip(names, signature, strict=False))
     types = {name: given[name] for name in names if name in given}

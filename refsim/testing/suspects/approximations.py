@@ -11,8 +11,11 @@ _ONE = spelled(1.0)
 
 
 def computed_otherwise(listing: PtxListing, line: ListedLine) -> Iterator[Changes]:
-    """Yield div, rcp and sqrt of float32 by their other instructions, quotients for products with an approximate
-    reciprocal and the reverse, and rsqrt for two roundings and the reverse (by float64, which is close enough)."""
+    """Yield other instructions for a quotient, a reciprocal or a root of float32.
+
+    These are div, rcp and sqrt with another rounding, a quotient for a product with an approximate reciprocal, rsqrt
+    for two roundings, and the reverse of each.
+    """
     if line.words[-1] != "f32" or (line.name not in _KINDS and line.name not in ("mul", "rsqrt")):
         return
     flush = ".ftz" if "ftz" in line.words else ""

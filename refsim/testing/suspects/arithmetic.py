@@ -88,8 +88,7 @@ def subnormals_flushed(listing: PtxListing, line: ListedLine) -> Iterator[Change
 
 
 def infinity_other(listing: PtxListing, line: ListedLine) -> Iterator[Changes]:
-    """Yield a conversion with or without .satfinite, an instruction without .sat, a clamp to a format's limit
-    removed."""
+    """Yield a conversion with or without .satfinite, an instruction without .sat, and a clamp removed."""
     if "satfinite" in line.words or "sat" in line.words:
         yield {line.at: _with(line, "satfinite" if "satfinite" in line.words else "sat", "")}
     elif line.name == "cvt" and line.words[1] in _ROUNDINGS:
@@ -131,8 +130,7 @@ def upper_half_loaded(listing: PtxListing, line: ListedLine) -> Iterator[Changes
 
 
 def cut_bits(listing: PtxListing, line: ListedLine) -> Iterator[Changes]:
-    """Yield rounding to nearest for low bits that are cut off by hand, such as the lower half of a float32, and the
-    reverse."""
+    """Yield rounding to nearest for low bits of a float32 that are cut off by hand, and the reverse."""
     if line.words[0] == "shr" and line.words[-1] in ("u32", "b32", "s32") and line.operands[-1] in _DROPPED:
         kept = int(line.operands[-1])
     elif line.opcode == "and.b32" and (mask := listing.constant(line.operands[-1])) in _CUT:

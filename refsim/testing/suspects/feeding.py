@@ -78,8 +78,7 @@ class Diet:
             return checked(kernel, "run", got, kernel.output_formats(problem))
 
     def wrong(self, problem: Any, outputs: Outputs | None = None) -> Marks:
-        """Return which elements break the accuracy contract, in `outputs` or else in the kernel's outputs for the test
-        case."""
+        """Return which elements of `outputs`, or else of the kernel's own outputs, break the accuracy contract."""
         plain, formats = self._plain(problem), self.kernel.output_formats(problem)
         found = {}
         for name, array in (plain.outputs if outputs is None else outputs).items():

@@ -1,5 +1,4 @@
-"""Candidate causes in reading inputs: a kernel that misreads an input agrees once it gets what it takes for the right
-one."""
+"""Candidate causes in reading inputs: the kernel agrees once it gets the input that it takes for the right one."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -203,8 +202,7 @@ def _stand_ins(right: Format, taken: Format) -> tuple[NDArray[np.unsignedinteger
 
 
 def _matrix(array: Array, shapes: Sequence[Shape]) -> Array | None:
-    """Return an array as a matrix: in its own shape, else in the shape of an output with as many elements; else
-    None."""
+    """Return an array as a matrix, in its own shape or in the shape of an output with as many elements; else None."""
     if array.ndim == 2:
         return array
     return next(

@@ -1,5 +1,4 @@
-"""The search after a failed campaign for the mistake that explains all observations: in the outputs first, then in the
-code."""
+"""The search after a failed campaign for the mistake that explains everything: in the outputs, then in the code."""
 
 import time
 from collections.abc import Callable, Sequence

@@ -9,8 +9,7 @@ LEAST_POWER = 128.0  # smaller powers of two are common divisors
 
 
 def _narrow_limits() -> tuple[float, ...]:
-    """Return the largest values of FP8, FP6, FP4 and bytes (448, 240, 57344, 6, 7.5, 28, 127, 255) and values near
-    them.
+    """Return the largest values of FP8, FP6, FP4 and bytes (448, 240, 57344, 6, 7.5, 28, 127, 255) and neighbors.
 
     These are half of 255, and the powers of two below or above: 256 for 448, 128 for 127.
     """

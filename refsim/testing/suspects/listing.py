@@ -16,8 +16,7 @@ _ENDS_A_BLOCK = frozenset({"bra", "ret", "exit", "call", "trap", "brx"})
 
 @dataclass(frozen=True)
 class ListedLine:
-    """One statement that is alone on its line; `at` is its index among the text's lines, `block` its straight run of
-    code."""
+    """One statement on a line of its own; `at` is its index among the lines, `block` its straight run of code."""
 
     at: int
     before: str
@@ -77,8 +76,7 @@ class PtxListing:
 
     @cached_property
     def _places(self) -> Mapping[int, str]:
-        """Return the CUDA line of each line of the text: the outermost one, which belongs to the kernel and not to a
-        header."""
+        """Return the CUDA line of each PTX line: the outermost one, which belongs to the kernel, not to a header."""
         found = {}
         for entry in self.entries:
             for statement in self.program.module.functions[entry].statements:
@@ -109,8 +107,7 @@ class PtxListing:
                 block += 1
 
     def definition(self, register: str, use: ListedLine) -> ListedLine | None:
-        """Return the line of the block that gave `register` the value that `use` reads, if its operands are still
-        unchanged.
+        """Return the line of the block that defines `register` for `use`, if its operands are still unchanged.
 
         No line between may write what it read, so that its operation can be moved to `use`.
         """
@@ -132,8 +129,7 @@ class PtxListing:
         return operand
 
     def is_parameter(self, register: str, depth: int = 6) -> bool:
-        """Return whether a register holds a parameter of the kernel, or a value made only from parameters and
-        constants."""
+        """Return whether a register holds a kernel parameter, or a value made of parameters and constants."""
         writers = self._writers.get(register, ())
         if len(writers) != 1 or depth == 0:
             return False

@@ -102,8 +102,7 @@ def _pairs(line: ListedLine, numbers: list[str], *, apart: bool) -> str:
 
 
 def exchanged_otherwise(listing: PtxListing, line: ListedLine) -> Iterator[Changes]:
-    """Yield the shuffles of a block with their distances reversed, 1 2 4 8 16 for 16 8 4 2 1; `line` is the last of
-    them."""
+    """Yield a block's shuffles with reversed distances, 1 2 4 8 16 for 16 8 4 2 1; `line` is the last one."""
     if not _is_exchange(line):
         return
     row = [

@@ -1,5 +1,4 @@
-"""Candidate causes in the outputs alone: a mistake in coding or placement that turns each right output into the wrong
-one."""
+"""Candidate causes in the outputs alone: a mistake in coding or placement that explains every wrong output."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -37,8 +37,7 @@ def divided_otherwise(listing: PtxListing, line: ListedLine) -> Iterator[Changes
 
 
 def limit_other(listing: PtxListing, line: ListedLine) -> Iterator[Changes]:
-    """Yield a quotient or product with another format's largest value, or a quotient for a product with its
-    reciprocal."""
+    """Yield a quotient or product with another format's largest value, or a quotient for a product."""
     for at, operand in enumerate(line.operands):
         given = listing.constant(operand).upper()
         for family in (_DIVISORS, _RECIPROCALS):

@@ -19,8 +19,7 @@ FILLING = 0x38
 def tail_left_out(
     diet: Diet, failing: Sequence[Any], agreeing: Sequence[Any], *, seconds: float
 ) -> tuple[Suspicion, ...]:
-    """Return the field of the recipe that is a size, and the largest step: the kernel agrees exactly at multiples of
-    the step.
+    """Return the recipe's field that is a size, and the largest step: the kernel agrees exactly at its multiples.
 
     Failed test cases run again at other sizes; the size of a test case that agrees must be a multiple too, unless it
     agrees at every size. A wrong stride fails at the same sizes. So the last elements must be unread, or be the only
@@ -86,8 +85,7 @@ def _is_wrong(diet: Diet, problem: Any) -> bool | None:
 
 
 def _loses_its_end(diet: Diet, problem: Any, size: int, step: int) -> bool:
-    """Return whether only elements after the last multiple of `step` are wrong, or the last element of an input is not
-    read."""
+    """Return whether only elements after the last multiple of `step` are wrong, or an input's last is not read."""
     kept = size // step * step
     wrong = [each for each in diet.wrong(problem).values() if each.any()]
     if all(any(not part[:kept].any() for part in _along(each, size)) for each in wrong):
@@ -118,8 +116,7 @@ def _is_heard(diet: Diet, problem: Any, name: str, size: int, place: int) -> boo
 
 
 def _along(array: Array, size: int) -> Iterator[Array]:
-    """Yield views of an array with the dimension of `size` elements, or a longer one, in front; of a flat array in
-    rows."""
+    """Yield views of an array with the dimension of `size` elements, or a longer one, in front."""
     exact = [axis for axis in range(array.ndim) if array.shape[axis] == size]
     longer = [axis for axis in range(array.ndim) if array.ndim > 1 and array.shape[axis] > size]
     for axis in (*exact, *longer):

@@ -91,8 +91,7 @@ _LONGEST = 60
 
 
 def told_apart(code: str, mended: str) -> Instead:
-    """Return the parts in which two lines differ: whole words, and operators with both operands, `i <= n` and `i <
-    n`."""
+    """Return the parts in which two lines differ: words, and operators with both operands, `i <= n` and `i < n`."""
     one, other = _TOKEN.findall(code), _TOKEN.findall(mended)
     first = _alike(one, other)
     last = _alike(one[first:][::-1], other[first:][::-1])
@@ -196,6 +195,7 @@ def _renamed(suspect: str) -> Callable[[str], Iterator[str]]:
     """Return a rule that replaces each name by another of its family, one at a time, then two at once."""
 
     def rule(code: str, depth: int = 2) -> Iterator[str]:
+        """Yield the code with one name replaced, then with two."""
         for family in _NAMES[suspect]:
             for name in family:
                 for found in re.finditer(rf"(?<![\w.]){re.escape(name)}(?![\w.])", code):

@@ -30,8 +30,7 @@ class _Step:
 
 @dataclass(frozen=True)
 class LoopSum:
-    """A sum that a loop carries: its additions, its registers, the lines that read it, each addition's innermost
-    loop."""
+    """A sum that a loop carries: its additions, registers, the lines that read it, each addition's innermost loop."""
 
     steps: tuple[_Step, ...]
     copies: tuple[tuple[str, ...], ...]
@@ -234,8 +233,7 @@ def _led_by(listing: PtxListing, line: ListedLine) -> list[LoopSum]:
 
 
 def _of_one_loop(listing: PtxListing, line: ListedLine) -> list[LoopSum]:
-    """Return the loop sums of one loop and opcode if they have several CUDA lines and `line` is their first addition;
-    else none."""
+    """Return the loop sums of one loop and opcode on several CUDA lines, if `line` is their first addition."""
     every = loop_sums(listing.text, listing.lines)
     loops = {each.loops[0] for each in every if each.steps[0].line.at == line.at}
     sums = [each for each in every if each.loops[0] in loops and each.steps[0].line.opcode == line.opcode]

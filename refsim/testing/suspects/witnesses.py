@@ -54,8 +54,7 @@ def witnesses_of(
 
 
 def quickest_first(witnesses: Sequence[Witness]) -> list[Any]:
-    """Return the test cases, failing ones first and the quickest of them in front, because the first ones run most
-    often."""
+    """Return the test cases with the quickest failing ones first, because the first ones run most often."""
     return [each.problem for each in sorted(witnesses, key=lambda each: (not each.failed, each.seconds))]
 
 
