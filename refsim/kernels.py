@@ -260,7 +260,7 @@ class Launcher(Protocol):
         grid, block, cluster: a number or up to three, x first. Without `cluster` the entry's own directive holds.
         cooperative: all blocks are resident at once and may meet at a grid barrier; otherwise the launch is refused.
         programmatic (programmatic stream serialization, from sm_90 on): the launch may begin before the previous launch
-        has ended, as soon as all blocks of the previous launch have executed griddepcontrol.launch_dependents or
+        has ended. It begins when all blocks of the previous launch have executed griddepcontrol.launch_dependents or
         exited. After griddepcontrol.wait the previous launch is complete.
         """
 
@@ -290,9 +290,9 @@ _CALLED = 'name the arguments: Kernel(name="k", oracle=, problem=, run=, outputs
 class Kernel(Card):
     """The declaration of a kernel: `run` on a device must write what `oracle` returns, for every test case (`problem`).
 
-    Code: one of `file` (CUDA, or PTX in a file called *.ptx), `source` (CUDA C++ as a text), `ptx` (a text) and `call`
-    (a Python function over device arrays, on a real GPU only). `options`, `include`, `defines` and `compiler` apply to
-    CUDA; `KernelCode` describes each. `entries` lists the entries that may be launched; an entry with template
+    Code: one of `file` (CUDA, or PTX in a file called *.ptx), `source` (CUDA C++ as a text), `ptx` (a text) and `call`.
+    `call` is a Python function over device arrays and needs a real GPU. `options`, `include`, `defines` and `compiler`
+    apply to CUDA; `KernelCode` describes each. `entries` lists the entries that may be launched; an entry with template
     arguments ("scale<float>") is instantiated. `declared_in` is the file that a replay case names.
 
     Run and compare: `run(launcher, problem)` may launch several entries and returns the outputs by name; a kernel that
@@ -311,9 +311,9 @@ class Kernel(Card):
     the kernel for; `orderless` is the reason why a kernel without sums has no order.
 
     Independent check: `definition(problem, output, index)`, with `per_target` `definition(problem, target, output,
-    index)`, returns the code that one element must have, computed without the oracle's code, for example by sums of
-    Python integers; None if it has none. A campaign checks a few elements with it. A kernel that changes the module's
-    variables must be right in a second run as well; `fresh_module` says that each run needs a newly loaded module.
+    index)`, returns the code that one element must have, or None. It must not use the oracle's code; it may add Python
+    integers, for example. A campaign checks a few elements with it. A kernel that changes the module's variables must
+    be right in a second run as well; `fresh_module` says that each run needs a newly loaded module.
     """
 
     name: str

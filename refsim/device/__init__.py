@@ -66,7 +66,7 @@ def open(
     """Return the device called "sim", "cuda" or "cuda:1", for a target such as "sm_90a" (the device's own by default).
 
     "sim" tries each launch under all policies; "sim:eager", "sim:lazy" and "sim:random" use one policy. "cuda" uses
-    PyCUDA if it can be imported, else cuda.bindings, else the driver's library by ctypes; "cuda:pycuda",
+    PyCUDA if it can be imported, else cuda.bindings, else the driver's library by ctypes. "cuda:pycuda",
     "cuda:bindings", "cuda:libcuda" and "cuda:1:bindings" select one of them. `without` names checks that a simulated
     GPU leaves out; a real GPU makes no checks. `arithmetic` applies to a simulated GPU: "silicon", "exact" (matrices
     are summed exactly) or "known" (results that are inexact, unverified on this target or known from a model only are

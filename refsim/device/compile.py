@@ -1,7 +1,7 @@
 """The code of a kernel as PTX: CUDA compiled by NVRTC or nvcc, PTX unchanged; flags explicit, outputs cached and
 hashed.
 
-The simulator executes this PTX and ptxas assembles it for the real GPU, so the text contains no machine paths: a source
+The simulator executes this PTX, and ptxas assembles it for the real GPU. The text contains no machine paths: a source
 is compiled under its bare name, and paths of headers are cut to their names.
 """
 

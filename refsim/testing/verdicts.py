@@ -77,9 +77,9 @@ class Verdict(Card):
     contract; `counts` has (elements, differing) of each output and each read-only input. `worst` is the mismatch with
     the largest distance.
 
-    Finding: `finding` is the text, `problem` and `problem_text` the smallest known test case as JSON and as text,
-    `mismatches` one mismatch for each differing output (`mismatch` is the worst of them), `replay` the file of the
-    replay case.
+    Finding: `finding` is the text. `problem` and `problem_text` are the smallest known test case as JSON and as text.
+    `mismatches` has one mismatch for each differing output; `mismatch` is the worst of them. `replay` is the file of
+    the replay case.
 
     `notes` make no kernel wrong: an unused read of uninitialized memory, a case that could not be written. `silicon`
     names the hardware recordings that the model was compared with for the instructions that ran; `recomputed` counts
