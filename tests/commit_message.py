@@ -10,19 +10,23 @@ from pathlib import Path
 
 LONGEST = 72
 WORDS = """
-accept add adjust adopt agree align allow annotate answer apply ask assert avoid begin bound bring build bump cache call
-carry catch change check choose cite clarify clean collect combine compare compile complete compute condense convert
-copy correct count cover cut deal declare decode define delete deprecate derive describe detect disable document draw
-drop embed emit enable encode end enforce escape execute exit expand expect explain export expose extend extract fail
-feed fill find finish fix flag fold follow force format gate generate give group guard handle hide hold ignore implement
-import improve include infer initialize inline install introduce join keep know label land lay let lift limit link list
-load lock log look lower make map mark match measure merge move name narrow normalize note open order pack parse pass
-pin place plan point prefer prepare print process profile quote raise read rebuild record recover redraw reduce refactor
-refer refresh refuse regenerate reject release remove rename reorder repair repeat replace replay report require reset
-reshape resolve restore restrict retry return reuse revert review rewrap rewrite round run save say scale scan search
-send separate serve set shorten show shrink simplify simulate skip sort speed spell split start state stop store stream
-strip support suppress swap sync take teach tell test tighten time trace track translate treat trim try turn type unify
-update upgrade use validate verify wait warn widen wire wrap write
+abandon accept acquire add adjust adopt advance agree align allocate allow annotate answer append apply arrive ask
+assert avoid begin bind bound bring broadcast build bump cache call carry catch change check choose cite clamp clarify
+clean clear close collect combine compare compile complete compress compute condense connect contain convert copy
+correct count cover create cut deal declare decode define delete demand deprecate derive describe detect disable do
+document draw drop embed emit enable encode end enforce escape execute exit expand expect explain export expose extend
+extract fail feed fill find finish fix flag fold follow force forget format free gate gather generate give group guard
+handle hash hide hold ignore implement import improve include infer initialize inline install interleave introduce
+join keep know label land launch lay leave let lift limit link list load lock log look lower make map mark match
+measure merge move multiply name narrow normalize note number open order overwrite pack pad park parse pass pause
+perform pick pin place plan point poison prefer prepare present print process produce profile put quantize queue quote
+raise read rebuild receive record recover redirect redraw reduce refactor refer refresh refuse regenerate register
+reject release remember remove rename reorder repair repeat replace replay report request require reserve reset
+reshape resolve restart restore restrict resume retry return reuse revert review rewrap rewrite round run save say
+scale scan scatter search seek send separate serve set settle share shift shorten show shrink simplify simulate skip
+sort speed spell split start state step stop store stream strip submit support suppress swap sync take teach tell test
+tighten time trace track translate transpose treat trim try turn type unify unload unpack update upgrade upload use
+validate verify visit wait walk warn watch widen wire withdraw wrap write yield
 """
 VERBS = frozenset(WORDS.split())
 

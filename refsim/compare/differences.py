@@ -28,7 +28,8 @@ class Layout(Protocol):
     def name(self) -> str: ...
     @property
     def shape(self) -> tuple[int, int]: ...
-    def holder(self, row: int, col: int) -> tuple[Any, Any]: ...
+    def holder(self, row: int, col: int) -> tuple[Any, Any]:
+        """Return the thread that holds an element, and the number of its value there."""
 
 
 def bits(

@@ -91,6 +91,7 @@ def parse_literal(text: str, where: str, *, longs: bool = True) -> Any:
         return unreadable("bad-file", f"the npy header cannot be read from character {position}", where, rule=RULE)
 
     def value(position: int, depth: int) -> tuple[Any, int]:
+        """Return the value at a position, and where its text ends."""
         token = _TOKEN.match(text, position)
         if token is None or depth > DEPTH_LIMIT:
             raise fault(position)
@@ -99,10 +100,8 @@ def parse_literal(text: str, where: str, *, longs: bool = True) -> Any:
             return string[1:-1], token.end()
         if long and not longs:
             raise fault(token.end() - 1)
-        if integer is not None:
-            return int(integer), token.end()
-        if boolean is not None:
-            return boolean == "True", token.end()
+        if integer is not None or boolean is not None:
+            return (int(integer) if integer is not None else boolean == "True"), token.end()
         if bracket not in _CLOSING:
             raise fault(position)
         return items(bracket, token.end(), depth)
@@ -112,6 +111,7 @@ def parse_literal(text: str, where: str, *, longs: bool = True) -> Any:
         return (token.group(5) or "", token.end()) if token else ("", position)
 
     def items(opening: str, position: int, depth: int) -> tuple[Any, int]:
+        """Return the list, tuple or dict whose opening bracket ends at a position, and where its text ends."""
         values: list[Any] = []
         fields: dict[str, Any] = {}
         while True:
