@@ -161,7 +161,7 @@ class Checks:
 
 
 def check_name(name: str) -> str:
-    """The name of a check that may be turned off, as it is; RefsimError `unknown-check` for any other."""
+    """Return the name of a check that can be turned off, as given. Raises RefsimError `unknown-check` for any other."""
     return _named(name).name
 
 
