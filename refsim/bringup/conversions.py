@@ -145,26 +145,14 @@ def _whole(device: Device, row: Recording, exhaustive: bool = False) -> Case:
         chunk = int(wrong[0])
         lines = (f"patterns from {chunk << 16:#010x} on, 65,536 of them",)
         difference = Difference(lines, f"digest {int(got[chunk]):#x}", f"digest {int(want[chunk]):#x}")
-        return outcome(
-            DIFFERS,
-            words=words,
-            recorded=words,
-            differing=wrong.size,
-            coverage=coverage,
-            note=note,
-            difference=difference,
-        )
-    found = _compared(device, row, wrong[:_WRONG_CHUNKS].tolist())
-    difference = found.difference or Difference((note,), "-", "-", "the instruction alone agrees with the recording")
-    return outcome(
-        DIFFERS,
-        words=words,
-        recorded=words,
-        differing=found.differing,
-        coverage=coverage,
-        difference=difference,
-        note=f"{note}; the words that differ are of {min(wrong.size, _WRONG_CHUNKS)} of them",
-    )
+        differing = wrong.size
+    else:
+        found = _compared(device, row, wrong[:_WRONG_CHUNKS].tolist())
+        only = "the instruction alone agrees with the recording"
+        difference, differing = found.difference or Difference((note,), "-", "-", only), found.differing
+        note += f"; the words that differ are of {min(wrong.size, _WRONG_CHUNKS)} of them"
+    facts = {"words": words, "recorded": words, "differing": differing}
+    return outcome(DIFFERS, **facts, coverage=coverage, note=note, difference=difference)
 
 
 def _covered(digests: bool, modelled: int) -> str:

@@ -36,18 +36,6 @@ def _family(name: str, suffix: str, rendezvous: str | None) -> None:
         lanes.machine.barriers.arrive(lanes, number, count, wait=False)
 
     @instruction(
-        f"{name}red.{{reduction:popc}}{suffix}u32 d:u32, a:u32, b:u32?, c:pred",
-        rendezvous=rendezvous,
-        flow=True,
-        ignores=("cta", "reduction"),
-        undefined=reduced,
-        source=_SECTION,
-    )
-    def popc(lanes: Lanes, number: Array, count: Array | None, value: Array) -> None:
-        """Wait, then return how many threads had a true predicate."""
-        lanes.machine.barriers.arrive(lanes, number, count, wait=True, value=lanes.full(value))
-
-    @instruction(
         f"{name}red.{{reduction:and|or}}{suffix}pred d:pred, a:u32, b:u32?, c:pred",
         rendezvous=rendezvous,
         flow=True,
@@ -55,8 +43,16 @@ def _family(name: str, suffix: str, rendezvous: str | None) -> None:
         undefined=reduced,
         source=_SECTION,
     )
-    def vote(lanes: Lanes, number: Array, count: Array | None, value: Array) -> None:
-        """Wait, then return whether all or any of the threads had a true predicate."""
+    @instruction(
+        f"{name}red.{{reduction:popc}}{suffix}u32 d:u32, a:u32, b:u32?, c:pred",
+        rendezvous=rendezvous,
+        flow=True,
+        ignores=("cta", "reduction"),
+        undefined=reduced,
+        source=_SECTION,
+    )
+    def reduce(lanes: Lanes, number: Array, count: Array | None, value: Array) -> None:
+        """Wait, then return how many threads had a true predicate (popc), or whether all or any had one (and, or)."""
         lanes.machine.barriers.arrive(lanes, number, count, wait=True, value=lanes.full(value))
 
 
