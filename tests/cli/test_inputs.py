@@ -70,7 +70,7 @@ def test_memory_that_is_not_there_is_no_bug_of_refsim(refsim, strange, monkeypat
     def short(*_):
         raise MemoryError("Unable to allocate 3 TiB")
 
-    monkeypatch.setattr("refsim.cli.commands.simulate.argument", short)
+    monkeypatch.setattr("refsim.cli.commands.simulate.parse_argument", short)
     done = refsim("simulate", "k.ptx", "k", "--arg", "zeros:f32:4")
     assert done.code == 4
     assert done.err.startswith("[out-of-memory] this needs more memory than there is: Unable to allocate 3 TiB\n")

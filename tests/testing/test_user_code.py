@@ -86,8 +86,9 @@ def test_a_recipe_that_ends_the_program_verifies_nothing(halve_kernel, fake_devi
     assert "sys.exit(0)" in found.what
 
 
-def test_what_is_no_strategy_is_refused(halve_kernel, fake_device):
-    assert error_of(replace(halve_kernel, problem=[Tensor(1, "bf16")]), fake_device()).code == "user-code-raised"
+def test_what_is_no_strategy_is_refused_where_it_is_declared(halve_kernel):
+    with pytest.raises(RefsimError, match="must be a Hypothesis strategy"):
+        replace(halve_kernel, problem=[Tensor(1, "bf16")])
 
 
 def test_a_kernel_file_that_ends_the_program_is_unreadable(tmp_path):
