@@ -83,7 +83,7 @@ def test_chains_that_take_turns_and_meet_by_pairs():
     order = only_order(found)
     assert same(order.tree, Node((Node((one, two)), Node((three, four)))))
     assert not same(order.tree, Node((Node((one, three)), Node((two, four)))))
-    assert order.lines[0] == "4 sums added by pairs, neighbours first"
+    assert order.lines[0] == "4 sums added by pairs, neighbors first"
     thirds = only_order(fingerprint(subject(by_thirds, "f32", "f32", "f32", k=24), seeds=(0,)))
     assert "each of 8 products (k 0..7; k 8..15; ...):" in thirds.lines[1]
     assert "k 0, 4, .., 60" in order.lines[1]
@@ -126,7 +126,7 @@ def test_a_split_that_the_batch_chooses_is_told_with_its_first_word_and_both_tre
     assert found.difference.m == 4
     assert found.explains
     assert [order.lines[0].split(" of ")[0] for order in found.orders] == [
-        "4 sums added by pairs, neighbours first",
+        "4 sums added by pairs, neighbors first",
         "a chain",
     ]
     assert found.order_at(2) is found.orders[0]

@@ -87,7 +87,7 @@ def butterfly(steps):
 @pytest.mark.parametrize(
     ("steps", "said"),
     [
-        ((1, 2, 4, 8), "neighbours first"),
+        ((1, 2, 4, 8), "neighbors first"),
         ((8, 4, 2, 1), "halves first"),
         ((4, 1, 8, 2), "first those that are 4 apart, then 1, 8, 2"),
         ((2, 8, 1, 4), "first those that are 2 apart, then 8, 1, 4"),

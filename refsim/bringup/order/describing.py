@@ -142,7 +142,7 @@ def _pairs(node: Node, parts: Sequence[Node]) -> str:
         apart.insert(0, distances.pop())
         level = [child for each in level for child in each.nodes]
     if apart == sorted(apart):
-        return "neighbours first"
+        return "neighbors first"
     if apart == sorted(apart, reverse=True):
         return "halves first"
     return f"first those that are {apart[0]} apart, then {', '.join(map(str, apart[1:]))}"

@@ -81,7 +81,7 @@ def source_edits(text: str) -> Iterator[SourceEdit]:
                 yield SourceEdit(suspect, says, at + 1, text, told_apart(code, mended))
     for at in range(len(lines) - 1):
         if tree := _tree(lines[at], lines[at + 1]):
-            says = "a tree adds neighbours first where halves are added, or the other way round"
+            says = "a tree adds neighbors first where halves are added, or the other way round"
             text = "\n".join((*lines[:at], *tree, *lines[at + 2 :]))
             yield SourceEdit("reduction order", says, at + 1, text, told_apart(lines[at], tree[0]))
 
