@@ -94,11 +94,8 @@ def nearest(name: str, known: list[str], count: int = 3) -> list[str]:
 
 def counted(count: int, noun: str, *, digits: str = "") -> str:
     """Return a number and its noun: "1 element", "2 elements"; `digits` is the format of the number."""
-    return (
-        f"{count:{digits}} {noun}"
-        if count == 1
-        else f"{count:{digits}} {noun[:-1] + 'ie' if noun.endswith('ry') else noun}s"
-    )
+    plural = f"{noun[:-1] + 'ie' if noun.endswith('ry') else noun}s"
+    return f"{count:{digits}} {noun if count == 1 else plural}"
 
 
 def unknown_code(kind: str) -> str:

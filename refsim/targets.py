@@ -68,18 +68,20 @@ _CAPABILITIES, _PROCESSORS = CUDA_PRODUCTS["compute capability of each GPU"], LL
 CHIPS: dict[str, tuple[str, Source]] = {
     chip: (target, source)
     for target, chips, source in (
-        ("sm_70", "v100 titanv volta", _CAPABILITIES),
-        ("sm_75", "t4 turing t1000 rtx2060 rtx2070 rtx2080", _CAPABILITIES),
-        ("sm_80", "a100 a30 a800", _CAPABILITIES),
-        ("sm_86", "a2 a10 a10g a16 a40 a4000 a5000 a6000 rtxa4000 rtxa5000 rtxa6000", _CAPABILITIES),
+        ("sm_70", "v100 v100s gv100 titanv volta", _CAPABILITIES),
+        ("sm_75", "t4 turing t1000 titanrtx rtx2060 rtx2070 rtx2080", _CAPABILITIES),
+        ("sm_80", "a100 a100x a30 a30x a800", _CAPABILITIES),
+        ("sm_86", "a2 a10 a10g a16 a40 a4000 a5000 a6000 rtxa2000 rtxa4000 rtxa4500 rtxa5000 rtxa6000", _CAPABILITIES),
         ("sm_86", "3060 3070 3080 3090 rtx3050 rtx3060 rtx3070 rtx3080 rtx3090", _CAPABILITIES),
-        ("sm_87", "orin jetsonorin jetsonagxorin", _CAPABILITIES),
-        ("sm_89", "ada l4 l20 l40 l40s rtx6000ada 4070 4080 4090 rtx4060 rtx4070 rtx4080 rtx4090", _CAPABILITIES),
+        ("sm_87", "orin jetsonorin jetsonagxorin orinnx jetsonorinnx orinnano jetsonorinnano", _CAPABILITIES),
+        ("sm_89", "ada l4 l20 l40 l40s rtx2000ada rtx4000ada rtx4500ada rtx5000ada rtx6000ada", _CAPABILITIES),
+        ("sm_89", "4070 4080 4090 rtx4060 rtx4070 rtx4080 rtx4090", _CAPABILITIES),
         ("sm_90a", "hopper h20 h100 h200 h800 gh200", _CAPABILITIES),
         ("sm_100a", "b100 b200 gb200", _CAPABILITIES),
         ("sm_103a", "b300 gb300", _CAPABILITIES),
-        ("sm_110a", "thor jetsonthor jetsont5000", _CAPABILITIES),
-        ("sm_120a", "5070 5080 5090 rtx5060 rtx5070 rtx5080 rtx5090 rtxpro4000 rtxpro5000 rtxpro6000", _CAPABILITIES),
+        ("sm_110a", "thor jetsonthor jetsont4000 jetsont5000", _CAPABILITIES),
+        ("sm_120a", "5070 5080 5090 rtx5060 rtx5070 rtx5080 rtx5090", _CAPABILITIES),
+        ("sm_120a", "rtx5050 rtxpro2000 rtxpro4000 rtxpro4500 rtxpro5000 rtxpro6000", _CAPABILITIES),
         ("sm_121a", "gb10 dgxspark", _CAPABILITIES),
         ("gfx908", "mi100", _PROCESSORS),
         ("gfx90a", "mi210 mi250 mi250x", _PROCESSORS),
@@ -92,7 +94,7 @@ CHIPS: dict[str, tuple[str, Source]] = {
 _VENDORS = re.compile(
     r"nvidia|amd|geforce|tesla|instinct|quadro|blackwell|workstation|server|edition|generation|laptop|gpu"
 )
-_FORM = re.compile(r"([0-9]+gb|hbm[0-9]*e?|sxm[0-9]*|pcie|nvl|ti|super|d)")
+_FORM = re.compile(r"(\d+gb?|hbm\d*e?|sxm\d*|pcie|nvl\d*|ti|super|d|max|q|sff|ac|oam|vf|mig|\dg\.\d+gb)")
 
 
 @dataclass(frozen=True)
@@ -181,7 +183,7 @@ def target_name(name: str) -> str:
 
 @lru_cache(maxsize=256)
 def _target_name(name: str) -> str:
-    given = name.strip().lower()
+    given = name.strip().lower().partition(":")[0]  # gfx942:sramecc+:xnack-
     if spelled := _SPELLED.fullmatch(given):
         return f"sm_{spelled[1]}{spelled[2]}"
     words = [word for word in re.split(r"[\s_-]+", _VENDORS.sub("", given)) if word and not _FORM.fullmatch(word)]

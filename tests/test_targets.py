@@ -95,7 +95,13 @@ def test_what_a_target_has(target: str, since: str, expected: bool) -> None:
     assert has(target, since) is expected
 
 
-@pytest.mark.parametrize("name", ["sm_91", "sm_90f", "sm_86a", "compute_90", "sm_9", "", "sm 90"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("sm_91", "sm_90f", "sm_86a", "compute_90", "sm_9", "", "sm 90", "sm_\u0669\u0660", "sm_90\0"),
+        *("RTX 6000", "GTX 1080", "Blackwell", "NVIDIA", "ti", "h100 h100", "\uff28100", "h100" + " " * 80),
+    ],
+)
 def test_what_is_no_target_is_refused(name: str) -> None:
     with pytest.raises(RefsimError) as caught:
         target_named(name)
@@ -216,6 +222,17 @@ def test_a_target_by_its_old_name_has_what_it_has_by_its_new_one() -> None:
         ("sm-80", "sm_80"),
         ("SM_100F", "sm_100f"),
         ("GFX942", "gfx942"),
+        ("gfx90a:sramecc+:xnack-", "gfx90a"),
+        ("AMD Instinct MI300X VF", "gfx942"),
+        ("NVIDIA GH200 144G HBM3e", "sm_90a"),
+        ("NVIDIA B300 SXM6 AC", "sm_103a"),
+        ("GB300 NVL72", "sm_103a"),
+        ("NVIDIA A100-SXM4-40GB MIG 1g.5gb", "sm_80"),
+        ("Tesla V100S-PCIE-32GB", "sm_70"),
+        ("NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition", "sm_120a"),
+        ("NVIDIA RTX 4000 SFF Ada Generation", "sm_89"),
+        ("Jetson Orin Nano", "sm_87"),
+        ("A100X", "sm_80"),
     ],
 )
 def test_a_chip_and_another_spelling_are_targets(chip: str, target: str) -> None:

@@ -53,7 +53,11 @@ def only_format(argument: "Format | None", option: "Format | None") -> "Format":
 def missing_format(*words: str, otherwise: str = "") -> RefsimError:
     """Return the error of a command without a format; its help repeats the user's command with one."""
     command = click.get_current_context().command_path
-    again = " ".join((command, "e4m3", *map(_shortened, words[:2])))
+    from refsim.formats import FORMATS
+
+    known = {name for row in FORMATS for name in (row.name, *row.aliases)}
+    named = next((word for word in words if word.lower() in known), "e4m3")
+    again = " ".join((command, named, *[_shortened(word) for word in words if word != named][:2]))
     return RefsimError(
         "missing-argument", "no number format is given", command, help=f"name it first or by -t: {again}{otherwise}"
     )

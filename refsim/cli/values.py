@@ -74,7 +74,6 @@ def _bad_number(word: str, limit: str) -> RefsimError:
         "bad-value",
         f"{word!r} is no number",
         rule=f"a value is decimal (0.3, 1e-9), hexadecimal (0x1.8p3), nan, inf or a pattern (f32:0x3f800000); {limit}",
-        help="refsim encode --help shows examples",
     )
 
 

@@ -179,9 +179,8 @@ def exact_values(values: ArrayLike) -> Values:
 
 
 def _typed_values(array: NDArray[Any]) -> Values:
-    if (whole := integers(array)) is not None:
-        return whole.astype(np.float32)
-    return decode(array, dtype=np.float32)
+    whole = integers(array)
+    return decode(array, dtype=np.float32) if whole is None else whole.astype(np.float32)
 
 
 def _from_integers(array: NDArray[Any]) -> NDArray[np.float64]:

@@ -137,6 +137,17 @@ def test_a_misspelt_check_is_the_options_fault(line, refsim):
     assert "no check is called 'races'\n  at: --without\n  help: nearest: race" in run.err
 
 
+def test_a_format_that_stands_last_is_put_first_in_the_help(refsim):
+    assert "name it first or by -t: refsim encode bf16 1.5 2; or" in refsim("encode", "1.5", "2", "bf16").err
+    assert "name it first or by -t: refsim encode e4m3 1.5; or" in refsim("encode", "1.5").err
+    assert "refsim encode" not in refsim("approx", "ex2", "abc").err
+
+
+def test_a_code_is_explained_as_it_is_pasted(refsim):
+    whole = refsim("explain", "unknown-target").out
+    assert whole == refsim("explain", "[Unknown-Target]").out != ""
+
+
 @pytest.mark.parametrize(("program", "code"), [("absent.py", 2), ("empty.py", 0)])
 def test_a_program_that_used_no_gpu_is_one_line(program, code, refsim, tmp_path):
     (tmp_path / "empty.py").write_text("")

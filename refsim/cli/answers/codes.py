@@ -22,8 +22,7 @@ def codes() -> tuple[str, ...]:
 
 def renamed(code: str) -> str:
     """Return the code that replaces one of refsim 0.1: renamed("bad-header") is "bad-file". "" for any other code."""
-    olds = ((new, row.get("was", "").split()) for new, row in code_table().items())
-    return next((new for new, was in olds if code in was), "")
+    return next((new for new, row in code_table().items() if code in row.get("was", "").split()), "")
 
 
 def meaning(code: str) -> str:

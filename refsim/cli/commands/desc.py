@@ -103,6 +103,8 @@ def encode(
     from refsim.layouts.descriptors import TensorMapForm
 
     if isinstance(kind, TensorMapForm):
+        if tile is not None:
+            raise RefsimError("usage", "--tile is for descriptors of shared memory", help="give dims= and box=")
         return Document((_record(kind.encode(**_arguments(fields))),), "tensormap", (kind.source,))
     word = kind.encode(**_arguments(fields)) if tile is None else _of_tile(kind, _arguments(fields), tile, row, major)
     spelled = str(Bits(word, kind.bits))
@@ -119,7 +121,10 @@ def _of_tile(
 
     if row is None:
         raise click.MissingParameter(ctx=click.get_current_context(), param_hint="'-t'", param_type="option")
-    made = tile(major, given.pop("swizzle", "none"), row.bits // 8, shape)
+    bits, of_tiles = row.bits + row.padding_bits, "tiles hold elements of 8, 16 or 32 bits"
+    if bits % 8:
+        raise RefsimError("bad-dtype", f"{row} has elements of {bits} bits", "--format", of_tiles)
+    made = tile(major, given.pop("swizzle", "none"), bits // 8, shape)
     start, mn, k = (given.pop(name, 0) for name in ("start_address", "mn", "k"))
     for name in given:
         raise RefsimError("bad-value", f"{name} with --tile", rule="start_address, swizzle, mn and k go with --tile")

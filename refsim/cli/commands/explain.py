@@ -31,12 +31,12 @@ def command(code: str | None) -> Document:
     if code is None:
         rows = tuple((each, checks()[each].severity if each in checks() else None, meaning(each)) for each in codes())
         return Document((Table(COLUMNS, rows, key="codes"),), "codes")
-    code = code.strip("[]")
-    code, was = renamed(code) or code, code
+    was = code.strip("[] ")
+    code = renamed(was) or was.lower()
     if code not in codes() and code not in MEANING:
         raise unknown("code", code, [*codes(), *MEANING])
     parts: list[Part] = [_status(code)] if code in MEANING else []
-    if was != code:
+    if was.lower() != code:
         parts.append(Wording((f"{was} is now {code}",), {"was": was}))
     if code in codes():
         parts += [_record(code), *_example(code)]

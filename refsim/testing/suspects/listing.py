@@ -11,6 +11,7 @@ _STATEMENT = re.compile(
     r"(?P<before>\s*\{?\s*(?:@!?%[\w$]+\s+)?)(?P<opcode>[a-z][\w.:]*)\s+(?P<operands>[^;]*);(?P<behind>\s*\}?)\s*$"
 )
 REGISTER = re.compile(r"%[A-Za-z_$][\w$]*")
+_MAKERS = frozenset({"add", "sub", "mul", "mad", "shl", "shr", "and", "cvt", "neg", "mov", "min", "max"})
 _ENDS_A_BLOCK = frozenset({"bra", "ret", "exit", "call", "trap", "brx"})
 
 
@@ -136,22 +137,8 @@ class PtxListing:
         if writers[0].words[:2] == ("ld", "param"):
             return True
         read = [name for operand in writers[0].operands[1:] for name in REGISTER.findall(operand)]
-        is_made = writers[0].name in (
-            "add",
-            "sub",
-            "mul",
-            "mad",
-            "shl",
-            "shr",
-            "and",
-            "cvt",
-            "neg",
-            "mov",
-            "min",
-            "max",
-        )
         return (
-            is_made
+            writers[0].name in _MAKERS
             and bool(read)
             and all(self.constant(name) != name or self.is_parameter(name, depth - 1) for name in read)
         )

@@ -105,12 +105,8 @@ def _in_cuda(code: KernelCode, target: str) -> Iterator[_Candidate]:
     for edit in source_edits(text or ""):
         edited = replace(code, file=None, source=edit.text, include=(*beside, *code.include))
         place = f"{code.label if code.file else TEXT_NAME}:{edit.line}"
-        mended = partial(_compiled_text, edited, target)
+        mended = partial(lambda edited: compiled(edited, target).text, edited)
         yield _Candidate(edit.suspect, edit.says, (place,), mended, partial(getattr, edit, "instead"))
-
-
-def _compiled_text(code: KernelCode, target: str) -> str:
-    return compiled(code, target).text
 
 
 def _in_ptx(listing: PtxListing) -> Iterator[_Candidate]:

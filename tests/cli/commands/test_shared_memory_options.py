@@ -51,12 +51,22 @@ def test_byte_offsets_of_a_descriptor_follow_from_the_tile(refsim, kind, swizzle
     assert f"stride_byte_offset = {fields['stride_byte_offset']}\n" in refsim(*line.split()).out
 
 
+@pytest.mark.parametrize(("row", "size"), [("e4m3", 1), ("f16", 2), ("tf32", 4), ("f32", 4)])
+def test_elements_of_a_tile_are_as_wide_as_in_memory(refsim, row, size):
+    """tf32 has 19 bits, and 32 in memory."""
+    want = operand_descriptor("wgmma-smem", tile("K", "128B", size, (64, 256 // size)), 0, k=128 // size)
+    line = f"desc encode wgmma-smem swizzle=128B k={128 // size} --tile 64x{256 // size} -t {row}"
+    assert int(json.loads(refsim(*line.split(), "--as", "json").out)["word"], 16) == want
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
         ("wgmma-smem --tile 128x64", "'-t'"),
         ("wgmma-smem stride_byte_offset=1024 --tile 128x64 -t bf16", "stride_byte_offset with --tile"),
         ("tcgen05-instr.f16 --tile 128x64 -t bf16", "tcgen05-smem, wgmma-smem"),
+        ("tensormap data_type=bfloat16 dims=64,64 box=64,8 --tile 64x64 -t bf16", "give dims= and box="),
+        ("wgmma-smem --tile 128x64 -t e2m1", "e2m1 has elements of 4 bits"),
     ],
 )
 def test_a_tile_says_the_offsets_alone(refsim, words, said):
