@@ -31,8 +31,8 @@ MEANING = {
     PASS: "every bit is as the oracle says, or within the bound that the kernel promises",
     FAIL: "a fault of the device, elements beyond the promise, or a witness that contradicts the model",
     INEXACT: "bits agree, the promise is bitwise, and arithmetic on their way has no fixed bits",
-    ASSUMED: "bits agree, the promise is bitwise, and instructions on their way have the bits of another target's chip, "
-    "or sums of which nothing is published",
+    ASSUMED: "the bits agree, but some instructions were computed with another chip's recordings or an unconfirmed rule: "
+    "unverified on this target",
     UNSUPPORTED: "the launch asks for what the device, or --arithmetic known, does not have",
     TIMEOUT: "a launch did not end within the time limit",
     NOT_RUN: "left out: a kernel before it failed, or something that it needs is missing",
