@@ -5,9 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from refsim.ptx.checks import chain_order, knowledge
-from refsim.ptx.checks.fence_order import FenceOrder
-from refsim.ptx.checks.happens_before import Clocks, Rows
+from refsim.ptx.checks import comparisons, knowledge
+from refsim.ptx.checks.happens_before import Clocks, FenceOrder, Rows
 from refsim.ptx.checks.knowledge import NOTHING, Answers, Knowledge, joined, together
 from refsim.ptx.execution.geometry import Geometry
 
@@ -94,7 +93,7 @@ def test_many_accesses_come_before_a_lane_where_each_of_them_does() -> None:
             return (agents == 1) & (lanes == 3)
 
     def before(*agents):
-        return chain_order._come_before(Ordered(), 3, np.array(agents, np.int64), np.full(len(agents), 7))
+        return comparisons._come_before(Ordered(), 3, np.array(agents, np.int64), np.full(len(agents), 7))
 
     assert [before(), before(1), before(2), before(1, 2), before(1, 1)] == [True, True, False, False, True]
 

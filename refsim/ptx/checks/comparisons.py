@@ -1,24 +1,105 @@
-"""Comparisons of a new access with the marks in memory: whether anything orders the two."""
+"""Comparisons of a new access with the marks in memory: whether anything orders the two.
 
-from collections.abc import Callable
-from dataclasses import replace
+Observation is the first step of causality order. A write comes before the morally strong read that returns its value,
+or the value of a chain of read-modify-writes that it began. So it comes before everything after that read, without any
+fence. Earlier accesses of the writer are only ordered by a release.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from refsim.ptx.checks.areas import AccessPart, Area, Repeats
-from refsim.ptx.checks.chain_order import are_shared, come_after
-from refsim.ptx.checks.history import By, History
-from refsim.ptx.checks.marks import Chains, Marks
-from refsim.ptx.checks.observed import Observers, not_morally_strong
+from refsim.ptx.checks.happens_before import Clocks
+from refsim.ptx.checks.history import AccessEvent, By, History
+from refsim.ptx.checks.marks import Chains, Link, Marks
 from refsim.ptx.checks.orders import Orders
 from refsim.ptx.checks.race_reports import Pair, Reporter
 from refsim.ptx.execution.context import Context
 from refsim.ptx.execution.geometry import Ids
+from refsim.ptx.memory.semantics import CLUSTER, GPU
 from refsim.ptx.memory.space import Space
 
 Array = NDArray[Any]
+_MOST, _LANES = 64, 64  # most events to visit and most lanes that ask; beyond, chains are walked one by one
+_EACH = 2  # chains of a lane from which this pays
+_SIDE_BY_SIDE = 8  # chains of many lanes from which it pays to walk them together
+
+
+def morally_strong(clocks: Clocks, one: By, other: By) -> bool:
+    """Return whether two accesses are strong, of one size, and each within the other's scope."""
+    if not (one.meaning.strong and other.meaning.strong) or one.element != other.element:
+        return False
+    scope, threads = min(one.meaning.scope, other.meaning.scope), clocks.geometry.threads
+    ctas = one.agent // threads, other.agent // threads
+    return (
+        scope >= GPU or ctas[0] == ctas[1] or (scope == CLUSTER and clocks.cluster(ctas[0]) == clocks.cluster(ctas[1]))
+    )
+
+
+def not_morally_strong(clocks: Clocks, one: By, history: History, number: int, agents: list[int]) -> list[int]:
+    """Return the threads of access `number` with which an access is not morally strong: usually all or none."""
+    meaning, element, _ = history.by(number, -1)
+    if not (one.meaning.strong and meaning.strong) or one.element != element:
+        return agents
+    if min(one.meaning.scope, meaning.scope) >= GPU:
+        return []
+    return [agent for agent in agents if not morally_strong(clocks, one, By(meaning, element, agent))]
+
+
+@dataclass
+class Observers:
+    """The strong reads of one granule that a lane comes after.
+
+    Given the writes of the granule from the newest back, `unobserved` tells which of them these reads observed. A write
+    that reads nothing (`end`) limits what later reads observe. A thread seen to write (`known`) has been seen to write
+    there before, since the writes of one location have one order.
+    """
+
+    history: History
+    clocks: Clocks
+    lane: int
+    reads: list[tuple[int, int, int]] = field(default_factory=list)
+    known: set[int] = field(default_factory=set)
+    end: int = np.iinfo(np.int32).max
+
+    def add_reads(self, chain: Iterable[Link]) -> None:
+        """Add the reads of a chain of marks."""
+        for number, agents, _ in chain:
+            self._add(number, agents)
+
+    def unobserved(self, number: int, agents: Array) -> Iterator[int]:
+        """Yield the threads that made write `number` and whose writes no read observed."""
+        meaning = self.history.meaning(number)
+        if meaning.atomic and meaning.returns:
+            self._add(number, agents)
+        for place, agent in enumerate(agents.tolist()):
+            if agent not in self.known and not (meaning.strong and self._has_seen(number, place, agent)):
+                yield agent
+                continue
+            self.known.add(agent)
+        if not meaning.atomic:
+            self.end = number
+
+    def _has_seen(self, number: int, place: int, agent: int) -> bool:
+        """Return whether a read observed the write of the lane at index `place` in access `number`."""
+        write = self.history.by(number, agent)
+        return any(
+            (number, place) < (when, after)
+            and when < self.end
+            and morally_strong(self.clocks, write, self.history.by(when, reader))
+            for when, after, reader in self.reads
+        )
+
+    def _add(self, number: int, agents: Array) -> None:
+        """Add the strong reads of an access that happened before what the lane does now."""
+        if not (meaning := self.history.meaning(number)).strong or not meaning.returns:
+            return
+        ordered = self.clocks.comes_after(self.lane, agents, number)
+        self.reads += [(number, place, int(agents[place])) for place in np.flatnonzero(ordered).tolist()]
 
 
 class Comparisons:
@@ -181,3 +262,94 @@ class Comparisons:
         if area.is_shared:
             return self.machine.shared, flat % self.machine.shared.stride
         return self.machine.memory.space, flat + area.base
+
+
+def come_after(
+    history: History, clocks: Clocks, lanes: Array, granules: Array, agents: Array, numbers: Array, since: Array
+) -> NDArray[np.bool_]:
+    """Return for each lane and granule whether the lane comes after all accesses that the granule's chain may hold.
+    True means that the chain need not be walked; False decides nothing. `agents`, `numbers`, `since`: the marks of the
+    granules."""
+    found = np.zeros(len(lanes), np.bool_)
+    names = np.unique(lanes).tolist()
+    if len(names) <= _LANES and len(lanes) >= _EACH * len(names):
+        for lane in names:
+            own = lanes == lane
+            found[own] = _comes_after(history, clocks, lane, granules[own], numbers[own], since[own])
+    elif len(lanes) >= _SIDE_BY_SIDE:
+        found[_side_by_side(history, clocks, lanes, granules, agents, numbers, since)] = True
+    return found
+
+
+def _side_by_side(
+    history: History, clocks: Clocks, lanes: Array, granules: Array, agents: Array, numbers: Array, since: Array
+) -> Array:
+    """Return the indices of lanes that come after their granule's whole chain, following all chains one link at a time.
+    Accesses that lanes of one statement made lie at one depth. A chain with an access that several threads made is left
+    to the exact walk."""
+    here, ended = np.arange(len(lanes)), []
+    for _ in range(_MOST):
+        right = ~are_shared(history, numbers) & clocks.is_ordered(lanes[here], agents, numbers)
+        here, since = here[right], since[right]
+        following = np.zeros((3, len(here)), np.int64)
+        for name in np.unique(since).tolist():
+            own = np.flatnonzero(since == name)
+            event = history.listed.get(name)
+            if event is not None and event.replaced is not None:
+                following[:, own] = -1 if event.shared else _replaced(event, granules[here[own]])
+        numbers, agents, since = following
+        ended.append(here[numbers == 0])
+        going = numbers > 0
+        here, numbers, agents, since = here[going], numbers[going], agents[going], since[going]
+        if not len(here):
+            break
+    return np.concatenate(ended)
+
+
+def _replaced(event: AccessEvent, granules: Array) -> Array:
+    """Return the marks that an access replaced in granules of one thread each: (3, n): number, thread, since."""
+    assert event.replaced is not None
+    order = np.argsort(event.first, kind="stable")
+    rows = order[np.searchsorted(event.first[order], granules, side="right") - 1]
+    places = granules - event.first[rows]
+    return np.stack([table[rows, places] for table in event.replaced])
+
+
+def _comes_after(history: History, clocks: Clocks, lane: int, granules: Array, numbers: Array, since: Array) -> bool:
+    """Return whether one lane comes after the chains of all these granules, and after their events in between."""
+    low, high = int(granules.min()), int(granules.max())
+    waiting = {*np.unique(numbers).tolist(), *np.unique(since).tolist()} - {0}
+    seen: set[int] = set()
+    while waiting:
+        number = waiting.pop()
+        seen.add(number)
+        event = history.listed.get(number)
+        if event is None or len(seen) > _MOST:
+            return False
+        near = (event.first <= high) & (event.first + event.count > low)
+        agents = event.agents[near]
+        if not _come_before(clocks, lane, agents, np.full(len(agents), number)):
+            return False
+        if event.replaced is None:
+            continue
+        last, agents, earlier = (table if len(table) == 1 else table[near] for table in event.replaced)
+        some = last > 0
+        if not _come_before(clocks, lane, agents[some], last[some]):
+            return False
+        waiting |= {*np.unique(last[some]).tolist(), *np.unique(earlier).tolist()} - seen - {0}
+    return True
+
+
+def are_shared(history: History, numbers: Array) -> NDArray[np.bool_]:
+    """Return which of these accesses had several threads at one granule."""
+    names, back = np.unique(numbers, return_inverse=True)
+    events = [history.listed.get(name) for name in names.tolist()]
+    return np.array([event is not None and event.shared for event in events])[back]
+
+
+def _come_before(clocks: Clocks, lane: int, agents: Array, numbers: Array) -> bool:
+    """Return whether all these accesses (threads and access numbers) happened before what a lane does now."""
+    pairs = np.unique(agents.astype(np.int64) << 32 | numbers)
+    if not len(pairs):
+        return True
+    return bool(clocks.is_ordered(np.full(len(pairs), lane), pairs >> 32, pairs & 0xFFFFFFFF).all())

@@ -13,9 +13,8 @@ from numpy.typing import NDArray
 
 from refsim.errors import Kind, RefsimError
 from refsim.ptx.checks.history import History
-from refsim.ptx.checks.map_fences import MAP_ACQUIRE, MapFences
 from refsim.ptx.checks.orders import Orders
-from refsim.ptx.checks.proxy_fences import ProxyFences
+from refsim.ptx.checks.proxy_fences import MAP_ACQUIRE, MapFences, ProxyFences
 from refsim.ptx.execution.context import Context
 from refsim.ptx.execution.geometry import Ids
 from refsim.ptx.memory.access import ASYNC, DISCARD, GENERIC, MAP_PROXY, READ, Access

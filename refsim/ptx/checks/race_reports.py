@@ -6,12 +6,16 @@ import numpy as np
 
 from refsim.errors import Kind, RefsimError
 from refsim.layouts.holders import WARP
+from refsim.ptx.checks import repairs
+from refsim.ptx.checks.happens_before import BARRIERS
 from refsim.ptx.checks.history import By, History
-from refsim.ptx.checks.missing_edges import Accesses, missing_edge
-from refsim.ptx.checks.repairs import Unordered
+from refsim.ptx.checks.journal import MEET_LANES, PASSED, Journal, Note
+from refsim.ptx.checks.repairs import Repair, Unordered, missing
 from refsim.ptx.execution.context import Context
+from refsim.ptx.execution.geometry import Geometry
 from refsim.ptx.findings.faults import fault
 from refsim.ptx.memory.access import DISCARD, READ, Access
+from refsim.ptx.memory.semantics import GPU
 from refsim.ptx.memory.space import SHARED_BASE, Space
 from refsim.ptx.text.syntax import Statement, place
 
@@ -26,6 +30,14 @@ EQUAL_RULE = (
     "PTX ISA, memory consistency model: writes of one value race as well; whichever comes last, the bytes are the same"
 )
 EXIT_RULE = "a block must not exit while others of its cluster use its shared memory: meet at barrier.cluster first"
+_FENCES = ("membar", "fence")
+_WORDS = {
+    repairs.WARP_BEFORE: "{at} publishes accesses of its own thread only: no {meeting} before it",
+    repairs.WARP_AFTER: "{at} orders accesses of its own thread only: no {meeting} after it",
+    repairs.BLOCK_BEFORE: "{at} publishes accesses of its own thread only: no {meeting} before it",
+    repairs.BLOCK_AFTER: "{at} orders accesses of its own thread only: no {meeting} after it",
+    repairs.CHAIN: "{at} ends the chain of read-modify-writes that a release began: an atomic continues it",
+}
 
 
 @dataclass(frozen=True)
@@ -136,3 +148,174 @@ class Reporter:
         unordered = Unordered(geometry, pair.lane, pair.other, pair.number)
         both = Accesses(later, access.statement, access.kind != READ, earlier, made[0], pair.kind == "write")
         return missing_edge(self.machine, history.journal, unordered, both, converged=pair.converged)
+
+
+@dataclass(frozen=True)
+class Accesses:
+    """The two accesses of a race, with their statements and whether they write."""
+
+    later: By
+    here: Statement
+    later_writes: bool
+    earlier: By
+    there: Statement
+    earlier_writes: bool
+
+
+def missing_edge(
+    machine: Context, journal: Journal, pair: Unordered, both: Accesses, *, converged: bool = False
+) -> str:
+    """Return the missing order in words, such as `barrier between`, and what the run shows of it. `converged`: only
+    convergence of a warp orders the two, so that the journal is not searched."""
+    by_distance = distance(pair, both)
+    if converged:
+        return f"{by_distance} between"
+    notes = journal.since(pair.number)
+    found, seen = missing(notes, pair), strength_seen(pair, both)
+    if found and not (seen and len(found) > 1):
+        if not pair.blocks_apart:
+            by_distance = f"{by_distance}, nor a release that the other acquires,"
+        seen = " and ".join(said(repair, pair) for repair in found)
+    elif not pair.warps_apart:
+        seen = mask_seen(notes, pair) or seen
+    elif not pair.blocks_apart:
+        seen = barrier_seen(machine, journal, pair) or seen
+    seen = seen or copy_seen(pair, both)
+    return f"{by_distance} between" + (f": {seen}" if seen else "")
+
+
+def distance(pair: Unordered, both: Accesses) -> str:
+    """Return the synchronization that would order two threads: within a warp, within a block, or between blocks."""
+    if not pair.blocks_apart:
+        several = pair.geometry.warps > 1
+        return "barrier" if pair.warps_apart else f"bar.warp.sync (__syncwarp){' or barrier' if several else ''}"
+    mine, other = both.later.meaning, both.earlier.meaning
+    if mine.strong and other.strong and min(mine.scope, other.scope) < GPU:
+        return "scope that includes both blocks (.gpu), nor a release that the other acquires,"
+    return "release (fence and strong write) that the other acquires"
+
+
+def said(repair: Repair, pair: Unordered) -> str:
+    """Return a repair as words for what is missing."""
+    statement, at = repair.statement, place(repair.statement)
+    kind = statement.opcode.split(".")[0]
+    if kind == "barrier":
+        return f"{at} releases nothing (.relaxed)"
+    if repair.kind in (repairs.RELEASE, repairs.FENCE_BEFORE):
+        return f"{at} does not release earlier accesses: no fence before it (release)"
+    if repair.kind in (repairs.ACQUIRE, repairs.FENCE_AFTER):
+        return f"{at} does not order later accesses: no fence after it (acquire)"
+    if repair.kind == repairs.SCOPE:
+        return narrow(statement)
+    meeting = "barrier of the block (__syncthreads)"
+    if repair.kind in (repairs.WARP_BEFORE, repairs.WARP_AFTER):
+        warp = "bar.warp.sync (__syncwarp) of the lanes"
+        meeting = f"{meeting}, nor {warp}," if pair.blocks_apart and pair.geometry.warps > 1 else warp
+    return _WORDS[repair.kind].format(at=at, meeting=meeting)
+
+
+def narrow(statement: Statement) -> str:
+    """Return the sentence that the scope of a statement does not include the other block."""
+    if statement.opcode.split(".")[0] in _FENCES:
+        return f"{place(statement)} covers its own block only, and the threads are in two: .gpu (__threadfence)"
+    return f"{place(statement)} is strong within its own block only, and the threads are in two: .gpu"
+
+
+def strength_seen(pair: Unordered, both: Accesses) -> str:
+    """Return the sentence on the one access that is weak or too narrow; "" if neither or both are. Two accesses that
+    are strong for each other need no order."""
+    sides = ((both.later.meaning, both.here), (both.earlier.meaning, both.there))
+    if both.later.element != both.earlier.element:
+        return ""
+    weak = [at for meaning, at in sides if not meaning.strong]
+    if len(weak) == 1:
+        return f"{place(weak[0])} is weak, and the other access is not (volatile, .relaxed and atomic ones are strong)"
+    small = [at for meaning, at in sides if meaning.strong and meaning.scope < GPU]
+    return narrow(small[0]) if not weak and len(small) == 1 and pair.blocks_apart else ""
+
+
+def copy_seen(pair: Unordered, both: Accesses) -> str:
+    """Return the sentence on a cp.async, if one of two accesses of a block is one; otherwise ""."""
+    if pair.blocks_apart:
+        return ""
+    if both.there.opcode.startswith("cp.async") and both.earlier_writes:
+        return "a wait covers the copies of its own thread only, and other threads need a barrier after it"
+    if both.here.opcode.startswith("cp.async"):
+        return f"a copy may {'write' if both.later_writes else 'read'} as soon as it is issued"
+    return ""
+
+
+def mask_seen(notes: list[Note], pair: Unordered) -> str:
+    """Return the sentence on the last bar.warp.sync that one of two lanes of a warp passed alone; otherwise ""."""
+    if pair.warps_apart:
+        return ""
+    first = pair.geometry.first * pair.geometry.threads
+    for note in reversed(notes):
+        if note.verb != MEET_LANES or note.geometry is not pair.geometry or note.statement is None:
+            continue
+        here, there = np.isin((pair.lane, pair.other - first), note.lanes).tolist()
+        if here != there:
+            absent = (pair.other - first if here else pair.lane) % WARP
+            return f"{place(note.statement)} was passed without lane {absent}"
+        if here:
+            where = np.searchsorted(note.lanes, (pair.lane, pair.other - first))
+            if note.detail[where[0]] != note.detail[where[1]]:
+                return f"at {place(note.statement)} the two lanes are in two masks"
+    return ""
+
+
+# ---- barriers of a block
+@dataclass(frozen=True)
+class Came:
+    """The arrival of one warp at a barrier when access `now` was the newest; `phase`: all arrivals of that phase."""
+
+    warp: int
+    now: int
+    statement: Statement
+    number: int
+    waited: bool
+    phase: "dict[int, Came]"
+
+    def __str__(self) -> str:
+        return f"barrier {self.number} ({place(self.statement)})"
+
+
+def barrier_seen(machine: Context, journal: Journal, pair: Unordered) -> str:
+    """Return the sentence on a warp or an access that the barriers next to two accesses leave out; otherwise ""."""
+    first = pair.geometry.first * pair.geometry.threads
+    late, early = pair.geometry.warp[[pair.lane, pair.other - first]].tolist()
+    came = arrivals(machine, journal, pair.geometry)
+    later = [each for each in came if each.warp == late and each.now >= pair.number]
+    before = [each for each in came if each.warp == early and each.now < pair.number]
+    if not (later or before):
+        return ""
+    last, other = (later[-1], early) if later else (before[-1], late)
+    if other not in last.phase:
+        others = [each for each in came if later and each.warp == other and each.now >= pair.number]
+        elsewhere = f", which came to {others[0]}" if others and others[0].number != last.number else ""
+        return f"{last} was passed without warp {other % pair.geometry.warps}{elsewhere}"
+    if not last.waited:
+        return f"{last} does not wait: accesses after it have no order"
+    if last.phase[other].now < pair.number and (later or not last.phase[other].waited):
+        return f"warp {other % pair.geometry.warps} came to {last.phase[other]} before its access, not after it"
+    return ""
+
+
+def arrivals(machine: Context, journal: Journal, geometry: Geometry) -> list[Came]:
+    """Return the arrivals of warps at barriers that some warps of their block did not join, in order."""
+    found: list[Came] = []
+    phases: dict[int, dict[int, Came]] = {}
+    for note in journal.notes:
+        if note.verb != PASSED or note.geometry is not geometry:
+            continue
+        slots, waited, at = note.detail
+        for slot, warp, waits, pc in zip(
+            slots.tolist(), note.lanes.tolist(), waited.tolist(), at.tolist(), strict=True
+        ):
+            phase = phases.setdefault(slot, {})
+            statement = machine.code.steps[pc].statement
+            phase[warp] = Came(warp, note.now, statement, slot % BARRIERS, waits, phase)
+            found.append(phase[warp])
+        for slot in np.unique(slots[waited]).tolist():
+            phases.pop(slot)
+    return found
