@@ -1,4 +1,8 @@
-"""Outputs that are known values times scales of rows or blocks, rounded: causes in the scale of an element."""
+"""Outputs that are known values rounded, alone or times scales of rows or blocks.
+
+Causes of values alone: which way they are rounded, once or twice, and what overflows. Values with scales also have
+causes in the scale of an element.
+"""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -248,3 +252,47 @@ def _width(columns: int, blocks: int) -> int | None:
     """Return the columns of a block where `blocks` blocks, padding included, make up a row; None for no such width."""
     fitting = [columns] if blocks == 1 else [width for width in WIDTHS if -(-columns // width) == blocks]
     return next(iter(fitting), next((width for width in sorted(WIDTHS) if -(-columns // width) <= blocks), None))
+
+
+@dataclass(frozen=True)
+class WritingPlan:
+    """The choices: how a value is rounded, and where it is written."""
+
+    written: Writing = USUAL_WRITING
+    placed: Placing = IN_PLACE
+
+
+@dataclass(frozen=True, eq=False)
+class WideValues:
+    """The values from which an output was rounded, in the format `wide`: float32 or float64."""
+
+    values: NDArray[Any]
+    wide: Format
+    format: Format
+
+    usual = WritingPlan()
+    is_sampled = False
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.values.shape
+
+    def causes(self) -> Sequence[Cause]:
+        return [*writing_causes(self.format, self.wide), *placing_causes()]
+
+    def codes(self, plan: WritingPlan, sample: Sample | None = None) -> Codes:
+        return plan.placed.put(plan.written.codes(self.values, self.format))
+
+    def undone(self, plan: WritingPlan, got: Codes) -> tuple[WritingPlan, Codes]:
+        return replace(plan, placed=IN_PLACE), plan.placed.back(got)
+
+    def another(self, seed: int, *, wide: bool = False) -> "WideValues":
+        """Return drawn values: ties, numbers between codes, subnormals, and numbers that overflow."""
+        random = np.random.default_rng(seed)
+        fine = random.integers(-(1 << 15), 1 << 15, self.shape).astype(self.values.dtype)
+        scales = 2.0 ** random.integers(-self.format.bias - 16, self.format.bias + 2, self.shape).clip(-140, 120)
+        with np.errstate(over="ignore"):
+            return WideValues(fine * scales.astype(self.values.dtype), self.wide, self.format)
+
+    def described(self, plan: WritingPlan) -> str:
+        return str(plan.written)
