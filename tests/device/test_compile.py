@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from refsim.device import assembling, cache, compile, nvrtc, toolchain, units
+from refsim.device import assembling, cache, compile, toolchain, units
 from refsim.device.compile import TARGETS, CompiledPtx, assemble, bundled_text, compile_ptx
 from refsim.errors import Kind, RefsimError
 from refsim.kernel_code import KernelCode
@@ -172,7 +172,7 @@ def test_compiled_ptx_does_not_depend_on_the_place(tmp_path: Path, monkeypatch: 
         source = directory / "small.cu"
         source.write_text("namespace { __device__ unsigned hidden[4]; }\n" + SMALL.replace("VALUE", "hidden[0]++"))
         monkeypatch.chdir(directory)
-        texts.append(nvrtc.run_nvrtc(*unit_of(source)))
+        texts.append(compile.run_nvrtc(*unit_of(source)))
     assert texts[0] == texts[1]
     assert '.file\t1 "small.cu"' in texts[0]
 

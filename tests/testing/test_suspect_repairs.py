@@ -2,7 +2,7 @@
 
 import pytest
 
-from refsim.testing.suspects import approximations, arithmetic, orders, places, scales, terms
+from refsim.testing.suspects import arithmetic, orders, places, scales, terms
 from refsim.testing.suspects.repairs import REPAIRS
 from tests.testing.suspect_texts import EXCHANGED, IN_BOUND, SHUFFLES, TENTH, agreeing, text_of, written
 
@@ -161,44 +161,44 @@ TABLE = {
     "lanes the other way": (orders.exchanged_otherwise, SHUFFLES.format(16, 1), SHUFFLES.format(1, 16)),
     "a quotient": (scales.divided_otherwise, "div.rn.f32 %y, %x, %z;", "rcp.rn.f32 %f1, %z;\n mul.rn.f32 %y, %x, %f1;"),
     "an approximate quotient": (
-        approximations.computed_otherwise,
+        arithmetic.computed_otherwise,
         "div.approx.f32 %y, %x, %w;",
         "div.rn.f32 %y, %x, %w;",
     ),
-    "a rounded quotient": (approximations.computed_otherwise, "div.rn.f32 %y, %x, %w;", "div.full.f32 %y, %x, %w;"),
+    "a rounded quotient": (arithmetic.computed_otherwise, "div.rn.f32 %y, %x, %w;", "div.full.f32 %y, %x, %w;"),
     "a quotient for a product with an approximate reciprocal": (
-        approximations.computed_otherwise,
+        arithmetic.computed_otherwise,
         "div.rn.f32 %y, %x, %w;",
         "rcp.approx.f32 %f1, %w;\n mul.rn.f32 %y, %x, %f1;",
     ),
     "a product with an approximate reciprocal": (
-        approximations.computed_otherwise,
+        arithmetic.computed_otherwise,
         "rcp.approx.ftz.f32 %f1, %w;\n mul.rn.ftz.f32 %y, %f1, %x;",
         "div.full.ftz.f32 %y, %x, %w;",
     ),
     "an approximate reciprocal": (
-        approximations.computed_otherwise,
+        arithmetic.computed_otherwise,
         "rcp.approx.f32 %y, %w;",
         "rcp.rn.f32 %y, %w;",
     ),
     "a rounded root": (
-        approximations.computed_otherwise,
+        arithmetic.computed_otherwise,
         f"{SIZE} sqrt.rn.f32 %y, %f9;",
         f"{SIZE} sqrt.approx.f32 %y, %f9;",
     ),
     "an approximate reciprocal root": (
-        approximations.computed_otherwise,
+        arithmetic.computed_otherwise,
         f"{SIZE} rsqrt.approx.f32 %y, %f9;",
         f"{SIZE} .reg .f64 %d<3>;\n cvt.f64.f32 %d0, %f9;\n sqrt.rn.f64 %d1, %d0;\n rcp.rn.f64 %d2, %d1;\n"
         "cvt.rn.f32.f64 %y, %d2;",
     ),
     "the reciprocal of a root": (
-        approximations.computed_otherwise,
+        arithmetic.computed_otherwise,
         f"{SIZE} sqrt.rn.f32 %f1, %f9;\n rcp.rn.f32 %y, %f1;",
         f"{SIZE} rsqrt.approx.f32 %y, %f9;",
     ),
     "one divided by a root": (
-        approximations.computed_otherwise,
+        arithmetic.computed_otherwise,
         f"{SIZE} sqrt.rn.f32 %f1, %f9;\n div.rn.f32 %y, 0f3F800000, %f1;",
         f"{SIZE} rsqrt.approx.f32 %y, %f9;",
     ),

@@ -16,8 +16,8 @@ from refsim.testing.changed_device import ChangedDevice
 from refsim.testing.recipes import Tensor
 from refsim.testing.suspects import Suspicion, Witness, suspects_of
 from refsim.testing.suspects.feeding import Diet
+from refsim.testing.suspects.inquiry import betrayed
 from refsim.testing.suspects.listing import ListedLine, PtxListing
-from refsim.testing.suspects.outputs import betrayed
 from refsim.testing.suspects.repairs import SuspectRepair
 from refsim.testing.suspects.suspicion import Instead
 from refsim.testing.suspects.trials import _groups, _joined, repaired

@@ -1,7 +1,7 @@
 """pycuda.gpuarray on the simulated GPU: arrays in device memory, with arithmetic by compiled kernels."""
 
 import importlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import prod
 from types import SimpleNamespace
 from typing import Any
@@ -14,7 +14,6 @@ from refsim.standins.pycuda.compiler import SourceModule
 from refsim.standins.pycuda.driver import mem_alloc, memcpy_dtod, memcpy_dtoh, memcpy_htod
 from refsim.standins.pycuda.functions import PycudaFunction
 from refsim.standins.pycuda.tools import dtype_to_ctype
-from refsim.standins.pycuda.vectors import vec
 from refsim.standins.seams import refuse
 from refsim.standins.session import current
 
@@ -37,6 +36,36 @@ _FUNCTIONS = (
     "take",
     "where",
 )
+_BASES = {
+    "char": "i1",
+    "uchar": "u1",
+    "short": "i2",
+    "ushort": "u2",
+    "int": "i4",
+    "uint": "u4",
+    "longlong": "i8",
+    "ulonglong": "u8",
+    "float": "f4",
+    "double": "f8",
+}
+
+
+class vec:  # noqa: N801 - PyCUDA's own name
+    """vec.float3 is a type, vec.make_float3(1, 2, 3) a scalar of it."""
+
+
+def _maker(kind: np.dtype[Any]) -> Callable[..., Any]:
+    def make(*parts: Any) -> Any:
+        return np.array(tuple(parts), kind)[()]
+
+    return make
+
+
+for _name, _code in _BASES.items():
+    for _width in (1, 2, 3, 4):
+        _kind = np.dtype([(each, _code) for each in "xyzw"[:_width]])
+        setattr(vec, f"{_name}{_width}", _kind)
+        setattr(vec, f"make_{_name}{_width}", staticmethod(_maker(_kind)))
 
 
 class GPUArray:

@@ -4,15 +4,19 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
 from refsim import ptx
+from refsim.compare.readings import Codes, Misreading, readings
+from refsim.conversions import decode
 from refsim.device import Device
 from refsim.device.compile import compiled
 from refsim.errors import RefsimError
-from refsim.kernels import Kernel
+from refsim.formats import Format, format_named
+from refsim.kernels import Bounded, Kernel
 from refsim.testing.changed_device import ChangedDevice
 from refsim.testing.suspects.feeding import Diet
 from refsim.testing.suspects.inputs import misread, read_one_off
-from refsim.testing.suspects.outputs import betrayed
 from refsim.testing.suspects.sizes import tail_left_out
 from refsim.testing.suspects.suspicion import OutOfTimeError, Suspicion
 from refsim.testing.suspects.trials import repaired
@@ -20,6 +24,7 @@ from refsim.testing.suspects.unheard import subnormals_unheard
 from refsim.testing.suspects.witnesses import Witness, quickest_first, witnesses_of
 
 LEAST = 3  # test cases needed to name a cause
+Pair = tuple[Codes, Codes, Format | None]
 
 
 def suspects_of(
@@ -72,3 +77,51 @@ def suspects_of(
 def _part(deadline: float, part: float) -> float:
     """Return a part of the remaining time in seconds."""
     return max(0.0, deadline - time.process_time()) * part
+
+
+def betrayed(diet: Diet, problems: Sequence[Any]) -> tuple[Suspicion, ...]:
+    """Return the one misreading that fits every wrong output on all test cases; none if several fit.
+
+    Unwritten elements fit nothing. More test cases may distinguish two misreadings that fit.
+    """
+    wrong: dict[str, list[Pair]] = {}
+    for problem in problems:
+        for name, pair in _pairs(diet, problem):
+            wrong.setdefault(name, []).append(pair)
+    guilty = {name: pairs for name, pairs in wrong.items() if any((got != want).any() for got, want, _ in pairs)}
+    fitting = [reading for reading in readings() if guilty and all(_fits(reading, pairs) for pairs in guilty.values())]
+    if len(fitting) != 1:
+        return ()
+    suspect, says = fitting[0].suspect, fitting[0].says
+    if suspect.startswith("off-by-one") and all(want.ndim < 2 for pairs in guilty.values() for _, want, _ in pairs):
+        suspect, says = "off by one", says.replace("each column", "each element")  # the output has no rows and columns
+    return (Suspicion(suspect, says, tuple(f"output {name}" for name in guilty), len(problems)),)
+
+
+def _pairs(diet: Diet, problem: Any) -> list[tuple[str, Pair]]:
+    """Return (name, (output, oracle's output, format)) of a test case; outputs with bounds are left out.
+
+    NaN codes are replaced by one code if the accuracy contract allows any NaN.
+    """
+    kernel, got, want = diet.kernel, diet.outputs(problem), diet.expected(problem)
+    rows = {name: format_named(format) if format else None for name, format in kernel.output_formats(problem).items()}
+    one_nan = kernel.promise.nan != "bitwise"
+    return [
+        (name, (_codes(got[name], row, one_nan), _codes(want[name], row, one_nan), row))
+        for name, row in rows.items()
+        if not isinstance(want[name], Bounded)
+    ]
+
+
+def _fits(reading: Misreading, pairs: Sequence[Pair]) -> bool:
+    """Return whether a misreading turns every right output into the wrong one, and enough elements differ."""
+    differing = sum(int(np.count_nonzero(got != want)) for got, want, _ in pairs)
+    return differing >= reading.least and all(reading.fits(*pair) for pair in pairs)
+
+
+def _codes(array: Any, row: Format | None, one_nan: bool) -> Codes:
+    """Return an array as unsigned codes, with `one_nan` every NaN as one code."""
+    codes = np.ascontiguousarray(array).reshape(np.shape(array)).view(f"u{np.asarray(array).dtype.itemsize}")
+    if not one_nan or row is None or row.nan_code is None:
+        return codes
+    return np.where(np.isnan(decode(codes, row)), codes.dtype.type(row.nan_code), codes)

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from refsim.testing.suspects import approximations, arithmetic, orders, places, scales, terms
+from refsim.testing.suspects import arithmetic, orders, places, scales, terms
 from refsim.testing.suspects.arithmetic import Changes
 from refsim.testing.suspects.listing import ListedLine, PtxListing
 
@@ -47,7 +47,7 @@ REPAIRS = (
     SuspectRepair(
         "special function",
         "another instruction of this function, or one more rounding",
-        approximations.computed_otherwise,
+        arithmetic.computed_otherwise,
     ),
     SuspectRepair("scale rule", "the largest value of another format", scales.limit_other),
     SuspectRepair("scale rule", "an exponent is rounded another way", scales.exponent_rounded_otherwise),
