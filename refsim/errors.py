@@ -38,6 +38,9 @@ class RefsimError(Exception):
     kind: Kind = Kind.USAGE
     place: tuple[str, int] | None = None
 
+    def __post_init__(self) -> None:  # a process passes an error to another by these
+        self.args = (self.code, self.what, self.where, self.rule, self.help, self.kind, self.place)
+
     @property
     def exit_code(self) -> int:
         """Return the exit code of the command line."""

@@ -47,11 +47,11 @@ class MissingNameError(AttributeError):
     """
 
     def __init__(self, package: str, name: str, known: Sequence[str]) -> None:
-        super().__init__(f"module {package!r} has no attribute {name!r}", name=name)
+        super().__init__(package, name, known, name=name)
         self.package, self.known = package, known
 
     def __str__(self) -> str:
-        return f"{self.args[0]}: {self._way_out()}"
+        return f"module {self.package!r} has no attribute {self.name!r}: {self._way_out()}"
 
     def _way_out(self) -> str:
         name = str(self.name)

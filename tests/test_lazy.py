@@ -1,11 +1,14 @@
 """Names that a package has not: the error says where they are, without importing anything."""
 
+import copy
+import pickle
 from importlib import import_module
 
 import pytest
 
 import refsim
 from refsim import numerics, testing
+from refsim.errors import Kind, RefsimError
 from refsim.lazy import _ELSEWHERE
 
 
@@ -34,6 +37,17 @@ def test_a_missing_name_says_where_it_is(name, said):
 def test_a_package_names_its_own_nearest(package, name, near):
     with pytest.raises(AttributeError, match=near):
         getattr(package, name)
+
+
+def test_an_error_of_another_process_arrives():
+    """A worker's error that does not unpickle ends its whole pool."""
+    with pytest.raises(AttributeError) as caught:
+        getattr(refsim, "mma")  # noqa: B009
+    error = RefsimError("bad-tile", what="n is 3", help="give 4", kind=Kind.UNREADABLE, place=("k.cu", 8))
+    for each in (caught.value, error):
+        for found in (pickle.loads(pickle.dumps(each)), copy.copy(each)):
+            assert (type(found), str(found), vars(found)) == (type(each), str(each), vars(each))
+    assert pickle.loads(pickle.dumps(caught.value)).name == "mma"
 
 
 def test_every_name_that_is_elsewhere_is_there():
