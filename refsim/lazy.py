@@ -55,7 +55,7 @@ class MissingNameError(AttributeError):
 
     def _way_out(self) -> str:
         name = str(self.name)
-        american = re.sub(r"(?<=[a-z])is(e|ed|ing|ation)$", r"iz\1", name)
+        american = re.sub(r"(?<=[a-z])ise$", "ize", name)
         for spelled in dict.fromkeys((name, american, f"{american}s", american.removesuffix("s"))):
             for module, names in _ELSEWHERE.items():
                 if spelled in names.split() and module != self.package:

@@ -71,11 +71,15 @@ CHIPS: dict[str, tuple[str, Source]] = {
         ("sm_70", "v100 v100s gv100 titanv volta", _CAPABILITIES),
         ("sm_75", "t4 turing t1000 titanrtx rtx2060 rtx2070 rtx2080", _CAPABILITIES),
         ("sm_80", "a100 a100x a30 a30x a800", _CAPABILITIES),
-        ("sm_86", "a2 a10 a10g a16 a40 a4000 a5000 a6000 rtxa2000 rtxa4000 rtxa4500 rtxa5000 rtxa6000", _CAPABILITIES),
+        (
+            "sm_86",
+            "a2 a10 a10g a16 a40 a4000 a5000 a6000 rtxa2000 rtxa3000 rtxa4000 rtxa4500 rtxa5000 rtxa6000",
+            _CAPABILITIES,
+        ),
         ("sm_86", "3060 3070 3080 3090 rtx3050 rtx3060 rtx3070 rtx3080 rtx3090", _CAPABILITIES),
         ("sm_87", "orin jetsonorin jetsonagxorin orinnx jetsonorinnx orinnano jetsonorinnano", _CAPABILITIES),
         ("sm_89", "ada l4 l20 l40 l40s rtx2000ada rtx4000ada rtx4500ada rtx5000ada rtx6000ada", _CAPABILITIES),
-        ("sm_89", "4070 4080 4090 rtx4060 rtx4070 rtx4080 rtx4090", _CAPABILITIES),
+        ("sm_89", "4070 4080 4090 rtx4050 rtx4060 rtx4070 rtx4080 rtx4090", _CAPABILITIES),
         ("sm_90a", "hopper h20 h100 h200 h800 gh200", _CAPABILITIES),
         ("sm_100a", "b100 b200 gb200", _CAPABILITIES),
         ("sm_103a", "b300 gb300", _CAPABILITIES),
@@ -222,7 +226,7 @@ def _target_named(name: str) -> Target:
             rule=f"targets are {', '.join(each.name for each in ARCHITECTURES if each.cores)}, with a or f from sm_90 on, "
             "or a chip such as H100, B200, RTX 4090",
         )
-    if match[2] and match[2] not in row.suffixes:
+    if match[2] not in row.suffixes:
         what = "suffix a since sm_90, suffix f since sm_100"
         raise RefsimError("unknown-target", f"{name!r} is no target", rule=f"{_DIRECTIVE}: {what}", help=row.names[-1])
     return Target(name, number, match[2])

@@ -32,7 +32,12 @@ def test_a_missing_name_says_where_it_is(name, said):
 
 
 @pytest.mark.parametrize(
-    ("package", "name", "near"), [(numerics, "mmaa", "mma"), (testing, "kernel", "refsim.testing.Kernel")]
+    ("package", "name", "near"),
+    [
+        (numerics, "mmaa", "mma"),
+        (numerics, "mmas", "refsim.numerics.mma is meant"),
+        (testing, "kernel", "refsim.testing.Kernel"),
+    ],
 )
 def test_a_package_names_its_own_nearest(package, name, near):
     with pytest.raises(AttributeError, match=near):

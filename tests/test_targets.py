@@ -251,6 +251,36 @@ def test_every_chip_has_a_target_with_all_features_and_arithmetic() -> None:
         assert rows_of(chip), chip
 
 
+PUBLISHED = {  # https://developer.nvidia.com/cuda-gpus, and the Example Products of LLVM's AMDGPUUsage
+    "sm_121a": "GB10",
+    "sm_120a": "RTX PRO 6000, RTX PRO 5000, RTX PRO 4500, RTX PRO 4000, RTX PRO 2000, RTX 5090, RTX 5080, RTX 5070 Ti, "
+    "RTX 5070, RTX 5060 Ti, RTX 5060, RTX 5050",
+    "sm_110a": "Jetson T5000, Jetson T4000",
+    "sm_103a": "GB300, B300",
+    "sm_100a": "GB200, B200",
+    "sm_90a": "GH200, H200, H100",
+    "sm_89": "L4, L40, L40S, RTX 6000 Ada, RTX 5000 Ada, RTX 4500 Ada, RTX 4000 Ada, RTX 4000 SFF Ada, RTX 2000 Ada, "
+    "RTX 4090, RTX 4080, RTX 4070 Ti, RTX 4070, RTX 4060 Ti, RTX 4060, RTX 4050",
+    "sm_87": "Jetson AGX Orin, Jetson Orin NX, Jetson Orin Nano",
+    "sm_86": "A40, A10, A16, A2, RTX A6000, RTX A5000, RTX A4000, RTX A3000, RTX A2000, RTX 3090, RTX 3080, RTX 3070, "
+    "RTX 3060, RTX 3050",
+    "sm_80": "A100, A30",
+    "sm_75": "T4, TITAN RTX, T1000",
+    "sm_70": "V100, Quadro GV100, TITAN V",
+    "gfx950": "MI350X, MI355X",
+    "gfx942": "MI300X, MI300A, MI325X",
+    "gfx90a": "MI210, MI250, MI250X",
+    "gfx908": "MI100",
+}
+
+
+@pytest.mark.parametrize("target", PUBLISHED)
+def test_every_published_product_has_its_target(target: str) -> None:
+    assert {chip: target_name(chip) for chip in PUBLISHED[target].split(", ")} == dict.fromkeys(
+        PUBLISHED[target].split(", "), target
+    )
+
+
 @pytest.mark.parametrize(
     ("name", "near"), [("h1000", "h100 (sm_90a)"), ("b20", "b200 (sm_100a)"), ("rtx409", "rtx4090 (sm_89)")]
 )
