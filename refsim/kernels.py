@@ -291,29 +291,34 @@ class Kernel(Card):
     """The declaration of a kernel: `run` on a device must write what `oracle` returns, for every test case (`problem`).
 
     Code: one of `file` (CUDA, or PTX in a file called *.ptx), `source` (CUDA C++ as a text), `ptx` (a text) and `call`.
-    `call` is a Python function over device arrays and needs a real GPU. `options`, `include`, `defines` and `compiler`
-    apply to CUDA; `KernelCode` describes each. `entries` lists the entries that may be launched; an entry with template
-    arguments ("scale<float>") is instantiated. `declared_in` is the file that a replay case names.
 
-    Run and compare: `run(launcher, problem)` may launch several entries and returns the outputs by name; a kernel that
-    launches nothing on any test case is refused. `oracle(problem)` returns the expected outputs under the same keys,
-    `Bounded` values under `Promise.BOUNDED`. With `per_target`, `oracle` and the functions of `suspects` take (problem,
-    target), because tensor cores of two targets differ. `outputs` gives the format name of each output, "" for plain
-    integers and float64; it may be a function of the test case.
-
-    Test cases: `problem` is a Hypothesis strategy of recipes, `recipe` their frozen dataclass (a replay case is parsed
-    into it), `corpus` the recipes that every campaign runs first.
-
-    Diagnosis: `owner(problem, output, index)` returns the (block, thread) that writes an element. `suspects` maps the
-    name of a mistake to a function that returns what a kernel with this mistake writes; a report of differing bits
-    lists the mistakes that fit. `conflict_free` lists prefixes of PTX opcodes ("ldmatrix") whose accesses must have no
-    bank conflicts, on devices that count conflicts. `products` names the matrix products that `refsim order` may ask
-    the kernel for; `orderless` is the reason why a kernel without sums has no order.
-
-    Independent check: `definition(problem, output, index)`, with `per_target` `definition(problem, target, output,
-    index)`, returns the code that one element must have, or None. It must not use the oracle's code; it may add Python
-    integers, for example. A campaign checks a few elements with it. A kernel that changes the module's variables must
-    be right in a second run as well; `fresh_module` says that each run needs a newly loaded module.
+    - `name`: the name in verdicts and commands.
+    - `oracle(problem)`: returns the expected outputs by name, `Bounded` values under `Promise.BOUNDED`.
+    - `problem`: a Hypothesis strategy of recipes.
+    - `run(launcher, problem)`: launches entries and returns the outputs by name. It must launch at least once.
+    - `outputs`: the format name of each output, "" for plain integers and float64; or a function of the test case.
+    - `recipe`: the frozen dataclass of a test case. A replay case is parsed into it.
+    - `corpus`: recipes that every campaign runs first.
+    - `promise`: how closely outputs must agree with the oracle.
+    - `file`: a CUDA file, or a PTX file (*.ptx).
+    - `source`: CUDA C++ as a text.
+    - `ptx`: PTX as a text.
+    - `call`: a Python function over device arrays; it needs a real GPU.
+    - `options`: flags for the compiler.
+    - `include`: folders of headers.
+    - `defines`: macros; each becomes -DNAME=VALUE.
+    - `compiler`: "nvrtc" or "nvcc".
+    - `entries`: the entries that may be launched; template arguments ("scale<float>") instantiate an entry.
+    - `summary`: one line about the kernel.
+    - `owner(problem, output, index)`: returns the (block, thread) that writes an element.
+    - `suspects`: names of mistakes, each with a function that returns what a kernel with this mistake writes.
+    - `per_target`: `oracle`, `suspects` and `definition` take the target after the test case.
+    - `conflict_free`: prefixes of PTX opcodes ("ldmatrix") whose accesses must have no bank conflicts.
+    - `definition(problem, output, index)`: returns the code of one element, or None, without the oracle's code.
+    - `fresh_module`: load the module anew for each run, for a kernel that changes its variables.
+    - `products`: the matrix products that `refsim order` may ask the kernel for.
+    - `orderless`: why a kernel without sums has no order.
+    - `declared_in`: the file that a replay case names.
     """
 
     name: str
