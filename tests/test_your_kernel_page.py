@@ -12,8 +12,8 @@ from refsim.testing import find_kernels, run_campaign, verdicts
 
 PAGE = Path(__file__).parents[1] / "docs/your-kernel.md"
 SECTION = re.compile(r"^## ([^\n]+)\n(?:(?!^## ).)*?^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
-IN_PYTHON = "In Python"  # no declaration: tests/test_examples.py runs it
-EXAMPLES = {title: code for title, code in SECTION.findall(PAGE.read_text("utf-8")) if title != IN_PYTHON}
+IN_PYTHON = ("Reductions", "In Python")  # no declarations: tests/test_examples.py runs them
+EXAMPLES = {title: code for title, code in SECTION.findall(PAGE.read_text("utf-8")) if title not in IN_PYTHON}
 NEEDS = {"Triton": "triton", "numba-cuda": "numba-cuda"}
 ON_A_GPU = "A Python function on a real GPU"
 
