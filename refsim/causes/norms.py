@@ -85,12 +85,6 @@ class NormOfPlans(RowSubject):
 
     centres: bool = False
 
-    is_sampled = True
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return self.x.shape
-
     @property
     def usual(self) -> NormPlan:
         """Return the order of operations of refsim's kernel; `exact`: quotients, roots and powers rounded once."""
@@ -146,9 +140,6 @@ class NormOfPlans(RowSubject):
                 beside = ("mean", DIVIDED), ("root", root), ("squares", steps.ROUNDED_SQUARES)
                 found.append(Cause(Family.HOST, says, "order", order, _NORM, beside=beside))
         return found
-
-    def undone(self, plan: NormPlan, got: Codes) -> tuple[NormPlan, Codes]:
-        return replace(plan, placed=IN_PLACE), plan.placed.back(got)
 
     def codes(self, plan: NormPlan, sample: Sample | None = None) -> Codes:
         """Return the codes that a plan writes: all rows, or a sample's. Raises DoesNotApplyError."""
@@ -227,10 +218,6 @@ class NormOfPlans(RowSubject):
         if plan.eps_place == steps.OUTSIDE:
             return np.asarray(np.float32(1) / (np.sqrt(mean) + eps), np.float32)
         return np.asarray(plan.root.apply(mean), np.float32)
-
-    def another(self, seed: int, *, wide: bool = False) -> "NormOfPlans":
-        """Return rows of other numbers, somewhat longer, with an epsilon that changes the result."""
-        return replace(self, **self.drawn(seed), format=F32 if wide else self.format)
 
     def described(self, plan: NormPlan) -> str:
         """Return the plan as text."""

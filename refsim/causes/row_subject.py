@@ -1,15 +1,15 @@
 """The common part of functions of rows: operands, reading and writing, and results that are remembered."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from refsim.causes.amax_changes import ChangedStep
-from refsim.causes.placing import placing_causes
+from refsim.causes.placing import IN_PLACE, placing_causes
 from refsim.causes.reading import kept_columns
 from refsim.causes.rows import Cause, Codes, DoesNotApplyError, Family, Sample
 from refsim.causes.writing import Writing, writing_causes
@@ -43,6 +43,19 @@ class RowSubject:
     gate: Floats | None = None
     exact: bool = False
     made: dict[tuple[Any, ...], Any] = field(default_factory=dict)
+
+    is_sampled = True
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.x.shape
+
+    def undone(self, plan: Any, got: Codes) -> tuple[Any, Codes]:
+        return replace(plan, placed=IN_PLACE), plan.placed.back(got)
+
+    def another(self, seed: int, *, wide: bool = False) -> Self:
+        """Return rows of other numbers, somewhat longer."""
+        return replace(self, **self.drawn(seed), format=F32 if wide else self.format)
 
     def remembered(self, key: tuple[Any, ...], make: Any) -> Any:
         """Return the result of `make`, remembered under a key; an empty key remembers nothing."""

@@ -162,12 +162,6 @@ class SiluPlan:
 class SiluOfPlans(RowSubject):
     """silu(x), or x * silu(gate) where there is a gate."""
 
-    is_sampled = True
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return self.x.shape
-
     @property
     def usual(self) -> SiluPlan:
         """Return the silu of refsim's kernel; `exact`: e^z and quotients rounded once."""
@@ -182,9 +176,6 @@ class SiluOfPlans(RowSubject):
             for exchanged, says in ((False, "silu is of the gate"), (True, "silu is of x, not of the gate")):
                 found.append(Cause(Family.GATE, says, "exchanged", exchanged, _SILU, int(exchanged)))
         return found
-
-    def undone(self, plan: SiluPlan, got: Codes) -> tuple[SiluPlan, Codes]:
-        return replace(plan, placed=IN_PLACE), plan.placed.back(got)
 
     def codes(self, plan: SiluPlan, sample: Sample | None = None) -> Codes:
         """Return the codes that a plan writes: all rows, or a sample's."""
@@ -203,10 +194,6 @@ class SiluOfPlans(RowSubject):
                 y if plan.wide == STEPS_IN_FLOAT32 else narrowed_from(y, plan.wide), plan.written, self.format
             )
         return plan.placed.put(codes) if sample is None else codes[:, sample[1]]
-
-    def another(self, seed: int, *, wide: bool = False) -> "SiluOfPlans":
-        """Return rows of other numbers."""
-        return replace(self, **self.drawn(seed), format=F32 if wide else self.format)
 
     def described(self, plan: SiluPlan) -> str:
         """Return the plan as text."""

@@ -212,12 +212,6 @@ class SoftmaxPlan:
 class SoftmaxOfPlans(RowSubject):
     """e^(scale (x - m)) over its sum, for each row; `number` is the scale."""
 
-    is_sampled = True
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return self.x.shape
-
     @property
     def usual(self) -> SoftmaxPlan:
         """Return the order of operations of refsim's kernel; `exact`: quotients and powers rounded once."""
@@ -267,9 +261,6 @@ class SoftmaxOfPlans(RowSubject):
                     found.append(Cause(Family.HOST, says, "order", order, _SOFTMAX, beside=beside))
         return found
 
-    def undone(self, plan: SoftmaxPlan, got: Codes) -> tuple[SoftmaxPlan, Codes]:
-        return replace(plan, placed=IN_PLACE), plan.placed.back(got)
-
     def codes(self, plan: SoftmaxPlan, sample: Sample | None = None) -> Codes:
         """Return the codes that a plan writes: all rows, or a sample's. Raises DoesNotApplyError."""
         rows, key = rows_of(sample)
@@ -309,10 +300,6 @@ class SoftmaxOfPlans(RowSubject):
         """Return the sum of each row's weights; those of few rows are remembered."""
         make: Callable[[], Floats] = partial(plan.order.sum, weights[1], plan.held)
         return self.remembered(key and (*key, *_parts(plan), plan.order, plan.held), make)  # type: ignore[no-any-return]
-
-    def another(self, seed: int, *, wide: bool = False) -> "SoftmaxOfPlans":
-        """Return rows of other numbers, somewhat longer."""
-        return replace(self, **self.drawn(seed), format=F32 if wide else self.format)
 
     def described(self, plan: SoftmaxPlan) -> str:
         """Return the plan as text."""
