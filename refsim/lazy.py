@@ -1,11 +1,17 @@
 """Names of a package that load when first used, so that importing the package imports nothing heavy."""
 
 import re
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
+from opcode import opmap
 from typing import Any
 
 from refsim.errors import nearest
+
+_IMPORT_FROM = opmap[
+    "IMPORT_FROM"
+]  # Python would replace an AttributeError of `from package import name` with its own text
 
 
 def exports(
@@ -23,7 +29,10 @@ def exports(
             return getattr(import_module(home_of[name]), name)
         if name in modules:
             return import_module(f"{package}.{name}")
-        raise MissingNameError(package, name, [*own, *home_of, *modules])
+        error, caller = MissingNameError(package, name, [*own, *home_of, *modules]), sys._getframe(1)
+        if caller.f_code.co_code[caller.f_lasti] == _IMPORT_FROM and f"{package}.{name}" not in sys.modules:
+            raise ImportError(f"cannot import name {name!r} from {package!r}: {error.way_out()}", name=package)
+        raise error
 
     return load, lambda: sorted([*own, *home_of, *modules])
 
@@ -51,9 +60,9 @@ class MissingNameError(AttributeError):
         self.package, self.known = package, known
 
     def __str__(self) -> str:
-        return f"module {self.package!r} has no attribute {self.name!r}: {self._way_out()}"
+        return f"module {self.package!r} has no attribute {self.name!r}: {self.way_out()}"
 
-    def _way_out(self) -> str:
+    def way_out(self) -> str:
         name = str(self.name)
         american = re.sub(r"(?<=[a-z])ise$", "ize", name)
         for spelled in dict.fromkeys((name, american, f"{american}s", american.removesuffix("s"))):

@@ -32,6 +32,19 @@ def test_a_missing_name_says_where_it_is(name, said):
 
 
 @pytest.mark.parametrize(
+    ("statement", "said"),
+    [
+        ("from refsim import Kernel", "cannot import name 'Kernel' from 'refsim': it is refsim.testing.Kernel"),
+        ("from refsim.testing import Kernl", "nearest: refsim.testing.Kernel"),
+    ],
+)
+def test_an_import_of_a_missing_name_says_where_it_is(statement, said):
+    with pytest.raises(ImportError, match=said):
+        exec(statement)
+    exec("from refsim import errors, lazy, numerics")
+
+
+@pytest.mark.parametrize(
     ("package", "name", "near"),
     [
         (numerics, "mmaa", "mma"),
