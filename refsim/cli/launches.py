@@ -41,7 +41,7 @@ class Extents:
         extents = tuple(part for part in parts if part)
         if len(extents) < len(parts) or len(parts) > 3:
             raise RefsimError(
-                "bad-launch", f"{self.text!r} is no grid or block", rule="one to three extents: 4 or 2x3x1"
+                "bad-launch", f"{self.text!r} is not a grid or block", rule="one to three extents: 4 or 2x3x1"
             )
         return extents
 
@@ -144,16 +144,9 @@ def parse_argument(position: int, text: str) -> LaunchArgument:
     name, count = value.partition(":")[::2] if kind == "zeros" else (kind, "1")
     name = _SAME.get(name, name)
     size = count_in(count)
-    if name not in _SCALARS or size is None:
-        what = (
-            f"argument {position}: {text!r} has no type and value"
-            if ":" not in text
-            else (
-                f"argument {position}: {text!r} names no type"
-                if size is not None
-                else f"argument {position}: {text!r} has no count"
-            )
-        )
+    if ":" not in text or name not in _SCALARS or size is None:
+        lacks = "has no type and value" if ":" not in text else "names no type" if size is not None else "has no count"
+        what = f"argument {position}: {text!r} {lacks}"
         raise RefsimError("bad-argument", what, rule=ARGUMENT_RULE, help=f"types are {', '.join(_SCALARS)}")
     if size * int(name[1:]) // 8 > MOST_BYTES:
         what = f"argument {position}: {text!r} is too large"
@@ -163,7 +156,7 @@ def parse_argument(position: int, text: str) -> LaunchArgument:
     try:
         return LaunchArgument(_scalar(name, value))
     except (ValueError, OverflowError):
-        what = f"argument {position}: {value!r} is no value of {name}"
+        what = f"argument {position}: {value!r} is not a value of {name}"
         way = f"{name}:1.5 or {name}:0x1" if name[0] == "f" else f"a whole number in {_range(name)}"
         raise RefsimError("bad-argument", what, rule=ARGUMENT_RULE, help=way) from None
 
@@ -173,9 +166,33 @@ def _array_of(text: str, kind: str, value: str) -> LaunchArgument:
     from refsim.formats import format_named
 
     named = None if ":" not in text or Path(text).is_file() else format_named(kind)
-    stored = load_codes(Path(text if named is None else value), named, option=f"the format in --arg FORMAT:{text}")
+    path = Path(text if named is None else value)
+    try:
+        stored = load_codes(path, named, option=f"the format in --arg FORMAT:{text}")
+    except RefsimError as error:
+        plain = _numbers(path) if named is None and error.code in ("format-needed", "unsupported-dtype") else None
+        if plain is None:
+            raise
+        return LaunchArgument(plain)
     codes = stored.codes.copy()
     return LaunchArgument(codes.view(stored.format.array_dtype or codes.dtype), stored.format)
+
+
+def _numbers(path: Path) -> Any:
+    """Return the array of a file whose type cannot be codes (signed integers, uint64, float64), else None."""
+    import io
+
+    import numpy as np
+
+    from refsim.files.access import read_whole
+
+    content = io.BytesIO(read_whole(path, MOST_BYTES, "an array"))
+    array: Any = np.lib.format.read_array(content, allow_pickle=False)
+    return (
+        array.copy("C")
+        if array.dtype.str[1:] in ("i1", "i2", "i4", "i8", "u8", "f8") and array.dtype.isnative
+        else None
+    )
 
 
 def _dtype(name: str) -> str:
