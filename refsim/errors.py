@@ -108,11 +108,12 @@ def unknown_code(kind: str) -> str:
 
 
 def unknown(kind: str, name: object, known: list[str], *, where: str = "") -> RefsimError:
-    """Return the error for a name without an entry, or a value that is no name; it lists the three nearest names."""
+    """Return the error for an unknown name: it lists the three nearest names, or all of 2 to 5 names."""
     name = str(name)
+    way = f"one of {', '.join(known)}" if 2 <= len(known) <= 5 else f"nearest: {', '.join(nearest(name, known))}"
     return RefsimError(
         code=unknown_code(kind),
         what=f"no {kind} is called {_ends(name, 100)!r}",
         where=where,
-        help=f"nearest: {', '.join(nearest(name, known))}" if known else "",
+        help=way if known else "",
     )

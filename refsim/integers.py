@@ -56,7 +56,7 @@ def array_of(what: str, values: ArrayLike) -> NDArray[Any]:
         return read_as_array(what, values)
     except ValueError as error:
         raise RefsimError(
-            "not-an-array", f"{what}: lists of several lengths are no array", rule="rows of one length"
+            "not-an-array", f"{what}: lists of different lengths are not an array", help="give all rows one length"
         ) from error
 
 

@@ -412,7 +412,7 @@ class Kernel(Card):
             if not isinstance(name, str):
                 raise RefsimError("bad-kernel", f"a format is given by its name, not {name!r}", where=where)
             if name in _WITHOUT_CODES:
-                what, way = f"{name} is no format of codes", 'outputs={"y": ""}, and arrays of integers or of float64'
+                what, way = f"{name} is not a format of codes", 'outputs={"y": ""} and arrays of integers or float64'
                 raise RefsimError("bad-kernel", what, where=where, help=way)
             if name:
                 format_named(name)

@@ -227,8 +227,8 @@ def _target_named(name: str) -> Target:
             "or a chip such as H100, B200, RTX 4090",
         )
     if match[2] not in row.suffixes:
-        what = "suffix a since sm_90, suffix f since sm_100"
-        raise RefsimError("unknown-target", f"{name!r} is no target", rule=f"{_DIRECTIVE}: {what}", help=row.names[-1])
+        what = f"suffix a since sm_90, suffix f since sm_100: {_DIRECTIVE}"
+        raise RefsimError("unknown-target", f"no target is called {name!r}", rule=what, help=row.names[-1])
     return Target(name, number, match[2])
 
 

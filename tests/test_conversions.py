@@ -457,5 +457,5 @@ def test_rows_cite_and_name_themselves() -> None:
 
 
 def test_lists_of_several_lengths_are_no_values() -> None:
-    with pytest.raises(RefsimError, match="lists of several lengths"):
+    with pytest.raises(RefsimError, match="lists of different lengths"):
         encode([[1], [1, 2]], "e4m3")

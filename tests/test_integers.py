@@ -48,7 +48,7 @@ def test_a_list_holds_numbers_and_no_truth_values(values: object) -> None:
 
 def test_lists_of_several_lengths_are_no_array() -> None:
     assert array_of("row", [[1], [2]]).shape == (2, 1)
-    with pytest.raises(RefsimError, match="several lengths") as caught:
+    with pytest.raises(RefsimError, match="different lengths") as caught:
         array_of("row", [[1], [2, 3]])
     assert caught.value.code == "not-an-array"
 

@@ -150,7 +150,7 @@ def _named(path: Path) -> list[Assembler]:
     if not found:
         raise RefsimError(
             "assembler-missing",
-            f"{str(path)!r} is no ptxas that runs",
+            f"{str(path)!r} is not a ptxas that runs",
             where="--ptxas",
             rule="a program that answers --version as ptxas does, or a folder with one: of programs, a toolkit, site-packages",
         )

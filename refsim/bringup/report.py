@@ -60,7 +60,7 @@ class Case:
     def __post_init__(self) -> None:
         """Raise `unknown-name` for an unknown status."""
         if self.status not in STATUSES:
-            raise RefsimError("unknown-name", f"{self.status!r} is no status", rule=f"one of {', '.join(STATUSES)}")
+            raise RefsimError("unknown-name", f"{self.status!r} is not a status", rule=f"one of {', '.join(STATUSES)}")
 
     @property
     def key(self) -> str:

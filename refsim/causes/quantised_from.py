@@ -92,7 +92,7 @@ class QuantizedFrom(FieldsCard):
         held = next(each for each in given if each is not None)
         if subject.which != QuantizerOutput.CODES:
             raise RefsimError(
-                "usage", "scales of outputs that are no codes", help="A: the codes; scales=: their scales"
+                "usage", "scales of outputs that are not codes", help="A: the codes; scales=: their scales"
             )
         if given[0] is not None and given[1] is not None and given[0].shape != given[1].shape:
             raise RefsimError("bad-shape", f"scales have shapes {given[0].shape} and {given[1].shape}")

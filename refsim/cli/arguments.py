@@ -86,29 +86,30 @@ def leading_format(words: tuple[str, ...], option: "Format | None") -> "tuple[Fo
     return only_format(named, option), words[1:]
 
 
-def parse_code(word: str, row: "Format") -> int:
-    """Return the code that a word spells in hexadecimal (0x7e), binary (0b0111_1110) or decimal.
+def parse_code(word: str, row: "Format", where: str = "") -> int:
+    """Return the code that a word spells in hexadecimal (0x7e), binary (0b0111_1110) or decimal; `where` is its option.
 
     Raises RefsimError bad-value for a word that is no number, and out-of-range for a code that the format does not
     have.
     """
     code = number_in(word)
+    way = f"refsim encode -t {row} {_shortened(word)} gives the code of that value"
     if code is None:
-        hexadecimal = re.fullmatch(r"[0-9a-fA-F]{1,8}", word)
-        raise RefsimError(
-            "bad-value",
-            f"{_shortened(word)!r} is no code",
-            rule="a code is hexadecimal (0x7e), binary (0b01111110) or decimal (126)",
-            help=f"0x{word} if it is hexadecimal"
-            if hexadecimal
-            else f"refsim encode -t {row} VALUE turns a value into a code",
-        )
+        from refsim.files.access import names_near
+
+        rule = "a code is hexadecimal (0x7e), binary (0b01111110) or decimal (126)"
+        if re.fullmatch(r"[0-9a-fA-F]{1,8}", word):
+            way = f"0x{word} if it is hexadecimal"
+        elif not re.match(r"[-+]?(\.?[0-9]|nan|inf)", word):
+            rule, way = f"{rule}, or a file of codes", names_near(Path(word), "give codes such as 0x7e")
+        raise RefsimError("bad-value", f"{_shortened(word)!r} is not a code", where, rule, help=way)
     if not 0 <= code < row.code_limit:
-        raise RefsimError(
-            "out-of-range",
-            f"{_shortened(word)} is no code of {row}",
-            rule=f"codes of {row} have {row.bits + row.padding_bits} bits: 0 to {row.code_limit - 1:#x}",
-        )
+        rule = f"codes of {row} have {row.bits + row.padding_bits} bits: 0 to {row.code_limit - 1:#x}"
+        if word.startswith("0"):
+            way = (
+                f"name the format of these codes, such as {'e4m3' if code < 256 else 'bf16' if code < 65536 else 'f32'}"
+            )
+        raise RefsimError("out-of-range", f"{_shortened(word)} is not a code of {row}", where, rule, way)
     return code
 
 

@@ -45,7 +45,7 @@ def _encoded(value: Value, row: Format) -> int:
     spelled = " or ".join(f"{as_bits(each, row)} ({code_number(each, row)})" for each in nearest)
     raise RefsimError(
         "inexact-value",
-        f"{value.written} is no value of {row}",
+        f"{value.written} is not a value of {row}",
         rule="operands are exact: nothing is rounded here",
         help=f"give {spelled}",
     )
@@ -70,14 +70,14 @@ def _double(word: str) -> int:
     if _PATTERN.fullmatch(word):
         code = number_in(word)
         if code is None or code >= 1 << 64:
-            raise RefsimError("out-of-range", f"{word[:40]} is no code of f64", rule="codes of f64 have 64 bits")
+            raise RefsimError("out-of-range", f"{word[:40]} is not a code of f64", rule="codes of f64 have 64 bits")
         return code
     value = parse_value(word)
     nearest = to_double(value)
     if isinstance(value.exact, Fraction) and Fraction(nearest) != value.exact:
         raise RefsimError(
             "inexact-value",
-            f"{word[:40]} is no value of f64",
+            f"{word[:40]} is not a value of f64",
             rule="operands are exact: nothing is rounded here",
             help=f"give {nearest.hex()}",
         )

@@ -27,7 +27,7 @@ class ShapeParam(click.ParamType):  # type: ignore[type-arg]
         match = re.fullmatch(r"([0-9]{1,12})\s*[xX,]\s*([0-9]{1,12})", str(value))
         rows, cols = (int(match[1]), int(match[2])) if match else (0, 0)
         if not rows or not cols:
-            raise RefsimError("bad-shape", f"{value!r} is no shape", rule="a shape is ROWSxCOLS, as 128x4")
+            raise RefsimError("bad-shape", f"{value!r} is not a shape", rule="a shape is ROWSxCOLS, as 128x4")
         return rows, cols
 
 
@@ -42,7 +42,7 @@ class SpanParam(click.ParamType):  # type: ignore[type-arg]
             return value
         match = re.fullmatch(r"([0-9]{0,12})(:?)([0-9]{0,12})", str(value))
         if match is None or value in ("", ":"):
-            raise RefsimError("bad-value", f"{value!r} is no range", rule="a range is FROM:TO, as 8:16, or one number")
+            raise RefsimError("bad-value", f"{value!r} is not a range", rule="a range is FROM:TO (8:16), or one number")
         first = int(match[1] or 0)
         return slice(first, first + 1) if not match[2] else slice(first, int(match[3]) if match[3] else None)
 
@@ -59,14 +59,14 @@ class Whole(click.IntRange):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         """Return the number. Raises RefsimError not-whole, or the usage error of click for a number outside the range."""
         number = value if isinstance(value, int) else number_in(str(value))
+        least, where = int(self.min or 0), param.opts[-1] if param else ""
         if number is None:
-            raise RefsimError(
-                "not-whole",
-                f"{str(value)[:40]!r} is no whole number",
-                where=param.opts[-1] if param else "",
-                rule="digits 0 to 9, at most 40 of them; 0x and 0b before patterns",
-            )
-        return int(super().convert(number, param, ctx))
+            what, rule = f"{str(value)[:40]!r} is not a whole number", "digits 0 to 9, at most 40 of them, or 0x and 0b"
+            raise RefsimError("not-whole", what, where, rule, help=f"such as {where} {least or 1}")
+        if number < least or (self.max is not None and number > self.max):
+            rule = f"{where} is {self._describe_range() or '0 or more'}"
+            raise RefsimError("out-of-range", f"{number} is too {'small' if number < least else 'large'}", where, rule)
+        return number
 
 
 class Positive(click.ParamType):  # type: ignore[type-arg]
@@ -82,7 +82,7 @@ class Positive(click.ParamType):  # type: ignore[type-arg]
             number = 0.0
         if not 0 < number < float("inf"):
             raise RefsimError(
-                "bad-value", f"{str(value)[:40]!r} is no number above 0", where=param.opts[-1] if param else ""
+                "bad-value", f"{str(value)[:40]!r} is not a number above 0", where=param.opts[-1] if param else ""
             )
         return number
 
@@ -103,7 +103,7 @@ def parse_address(word: str) -> int:
     if address is None or address >= LARGEST:
         raise RefsimError(
             "bad-address",
-            f"{word[:40]!r} is no address",
+            f"{word[:40]!r} is not an address",
             rule="an address is a number of bytes from 0, as 928 or 0x3a0",
         )
     return address

@@ -176,7 +176,7 @@ def zero_points(word: str | None, option: str, row: "Integer") -> Any:
         try:
             return int(word)
         except ValueError:
-            raise RefsimError("bad-value", f"{word!r} is no integer", option, help="an integer, or a file") from None
+            raise RefsimError("bad-value", f"{word!r} is not an integer", option, help="an integer or a file") from None
     codes, held = integer_output(Path(word), row, None, None)
     if held is F32:
         return codes.view(np.float32)

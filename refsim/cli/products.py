@@ -9,7 +9,7 @@ import numpy as np
 
 from refsim.cli.arguments import ARRAY_SUFFIXES, load_codes, words_in
 from refsim.cli.elements import code_of
-from refsim.errors import RefsimError, counted, unknown_code
+from refsim.errors import RefsimError, counted, unknown
 from refsim.formats import F16, F32, F64, FORMATS, S4, S32, U4, ElementType, Format, element_named, float_named
 from refsim.matrix_opcodes import matrix_opcode
 from refsim.numerics.profiles import PROFILES, chip, profile, rows_of, unit_named, unit_rank
@@ -309,13 +309,13 @@ def _only_result(target: str, unit: str, a: ElementType, b: ElementType) -> Elem
 
 
 def known(name: str, names: list[str], kind: str, canonical: Any = str) -> None:
-    """Raise RefsimError for a name that is not in `names`; its help lists them."""
+    """Raise RefsimError for a name that is not in `names`; its help lists the nearest."""
     try:
-        unknown = canonical(name) not in names
+        is_known = canonical(name) in names
     except RefsimError:
-        unknown = True
-    if unknown:
-        raise RefsimError(unknown_code(kind), f"no {kind} is called {name!r}", help=f"known: {', '.join(names)}")
+        is_known = False
+    if not is_known:
+        raise unknown(kind, name, names)
 
 
 def units() -> list[str]:

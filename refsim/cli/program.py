@@ -2,6 +2,7 @@
 
 import gc
 import os
+import re
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -161,17 +162,28 @@ def _is_nowhere() -> bool:
 
 
 def _usage_error(problem: click.UsageError, session: Session) -> RefsimError:
-    command = " ".join(name for name in session.arguments[:1] if name in COMMANDS)
-    where = problem.ctx.command_path if problem.ctx else f"refsim {command}".rstrip()
-    manual = f"{where} --help"
+    name = " ".join(name for name in session.arguments[:1] if name in COMMANDS)
+    where = problem.ctx.command_path if problem.ctx else f"refsim {name}".rstrip()
+    manual, way = f"{where} --help", f"{where} --help"
+    params = problem.ctx.command.params if problem.ctx else []
+    if usage := problem.ctx.command.collect_usage_pieces(problem.ctx) if problem.ctx else []:
+        examples = problem.ctx.command.help or "" if problem.ctx else ""
+        example = re.search(r"^ *(refsim [^\\\n]+)$", examples.rpartition("\b\n")[2], re.MULTILINE)
+        shown = f"example: {example[1]}" if example else f"{manual} shows examples"
+        way = f"{' '.join([where, *usage])}; {shown}"
     if isinstance(problem, click.NoSuchOption):
-        known = [name for each in (problem.ctx.command.params if problem.ctx else []) for name in each.opts]
-        error = unknown("option", problem.option_name, [name for name in known if name.startswith("-")], where=where)
+        if re.fullmatch(r"-[\d.]+", problem.option_name):
+            return RefsimError("out-of-range", f"{problem.option_name}: no argument is negative", where, help=way)
+        known = [name for each in params for name in each.opts if name.startswith("-")]
+        error = unknown("option", problem.option_name, known, where=where)
         return RefsimError(error.code, error.what, where=where, help=f"{error.help} ({manual})")
-    usage = problem.ctx.command.collect_usage_pieces(problem.ctx) if problem.ctx else []
-    way = f"{' '.join([where, *usage])}; {manual} shows examples" if usage else manual
     if isinstance(problem, click.MissingParameter) and problem.param and problem.ctx:
-        kind = problem.param.param_type_name
-        name = problem.param.opts[-1] if kind == "option" else problem.param.make_metavar(problem.ctx)
-        return RefsimError("missing-argument", f"{kind} {name} is missing", where=where, help=way)
-    return RefsimError("usage", problem.format_message().rstrip("."), where=where, help=way)
+        is_option, metavar = problem.param.param_type_name == "option", problem.param.make_metavar(problem.ctx)
+        name = problem.param.opts[-1] if is_option else re.sub(r"\[.*?\] ", "", metavar)
+        return RefsimError("missing-argument", f"{name} is missing", where=where, help=way)
+    what = problem.format_message().rstrip(".")
+    if extra := re.fullmatch(r"Got unexpected extra arguments? \((.*)\)", what):
+        what = f"too many arguments: {extra[1]}"
+        if not any(each.param_type_name == "argument" for each in params):
+            way = f"give options: {', '.join(each.opts[-1] for each in params)} ({manual})"
+    return RefsimError("usage", what, where=where, help=way)

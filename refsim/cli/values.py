@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from refsim.cli.answers.anatomy import exact_value
-from refsim.cli.arguments import parse_code
+from refsim.cli.arguments import ARRAY_SUFFIXES, parse_code
 from refsim.conversions.rounding import odd_double
 from refsim.errors import RefsimError
 from refsim.formats import format_named
@@ -70,10 +70,17 @@ def _fraction(word: str) -> Fraction:
 
 
 def _bad_number(word: str, limit: str) -> RefsimError:
+    """Return the error for a word that is not a number: the help depends on what the word may be."""
+    way = "write one number, such as 0.3"
+    if _DECIMAL.fullmatch(word.replace(",", ".")):
+        way = f"{word.replace(',', '.')}, with a decimal point"
+    elif word.endswith(ARRAY_SUFFIXES):
+        way = "refsim.encode(array, format) in Python takes arrays of any size"
     return RefsimError(
         "bad-value",
-        f"{word!r} is no number",
+        f"{word!r} is not a number",
         rule=f"a value is decimal (0.3, 1e-9), hexadecimal (0x1.8p3), nan, inf or a pattern (f32:0x3f800000); {limit}",
+        help=way,
     )
 
 

@@ -70,7 +70,7 @@ def encode(
     direction = rounding_named(rounding)
     _check_overflow(to, overflow)
     if nan is not None and (not isinstance(nan, int | np.integer) or not 0 <= nan < to.code_limit):
-        raise RefsimError("out-of-range", f"nan={nan!r} is no code of {to}", rule=_legal(to))
+        raise RefsimError("out-of-range", f"nan={nan!r} is not a code of {to}", rule=_legal(to))
     code = default_nan(to) if nan is None else int(nan)
     return typed(encode_rule(_exact_numbers(values, to), EncodingRule(to, direction, overflow, code, code)), to, dtype)
 
@@ -138,7 +138,7 @@ def narrow(format: Format) -> Format:
     if format.bits > 32:
         raise RefsimError(
             "unsupported-format",
-            f"{format} is what values are here, no format of codes",
+            f"{format} is the type of values, not a format to encode",
             help="codes.view(np.float64) and values.view(np.uint64) are its codes",
         )
     return format
@@ -305,7 +305,7 @@ def checked_codes(codes: ArrayLike, format: Format) -> Codes:
         outside = (array < 0) | (array >= format.code_limit) if plain else array >= format.code_limit
         if outside.any():
             first = int(array[outside].flat[0])
-            raise RefsimError("out-of-range", f"{first:#x} is no code of {format}", rule=_legal(format))
+            raise RefsimError("out-of-range", f"{first:#x} is not a code of {format}", rule=_legal(format))
     return array.astype(format.code_dtype, copy=False)
 
 

@@ -76,7 +76,7 @@ def open(
     open("sim:lazy", "sm_80").target is "sm_80". Source: CUDA Driver API, cuDeviceGet, for the numbers of GPUs.
     """
     if not isinstance(name, str):
-        raise RefsimError("unknown-device", f"{name!r:.40} is no name of a device", help="sim, sim:lazy, cuda, cuda:1")
+        raise RefsimError("unknown-device", f"{name!r:.40} is not a device name", help="sim, sim:lazy, cuda, cuda:1")
     if simulated := re.fullmatch(r"sim(?::(eager|lazy|random))?", name):
         from refsim.device.sim import SimDevice
 

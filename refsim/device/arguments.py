@@ -45,7 +45,7 @@ def dtype_of(name: str, dtype: Any) -> np.dtype[Any]:
     try:
         element: np.dtype[Any] = np.dtype(dtype)
     except (TypeError, ValueError) as error:
-        raise RefsimError("bad-dtype", f"{dtype!r:.40} is no type of elements", f"buffer {name!s:.40}") from error
+        raise RefsimError("bad-dtype", f"{dtype!r:.40} is not a type of elements", f"buffer {name!s:.40}") from error
     return element
 
 
@@ -81,7 +81,7 @@ def launch_values(
 def check_owned(buffer: Buffer, owns: Callable[[Buffer], bool]) -> None:
     """Raise RefsimError for a buffer of another launcher, or of this launcher before it was closed."""
     if not isinstance(buffer, Buffer):
-        raise RefsimError("bad-buffer", f"{buffer!r:.40} is no buffer", help="what upload or output returned")
+        raise RefsimError("bad-buffer", f"{buffer!r:.40} is not a buffer", help="what upload or output returned")
     if not owns(buffer):
         raise RefsimError("bad-buffer", f"buffer {buffer.name!r} does not belong to this launcher")
 
@@ -89,7 +89,7 @@ def check_owned(buffer: Buffer, owns: Callable[[Buffer], bool]) -> None:
 def check_mapped(made: TensorMap, buffers: Iterable[Buffer]) -> None:
     """Raise RefsimError `bad-tensor-map` unless the tensor lies in one buffer: a copy engine would read beyond it."""
     if not isinstance(made, TensorMap):
-        what = f"{made!r:.40} is no tensor map"
+        what = f"{made!r:.40} is not a tensor map"
         raise RefsimError("bad-argument", what, help="layouts.tensor_map(...) makes one")
     strides = (0, *made.strides)
     last = sum((extent - 1) * stride for extent, stride in zip(made.dims, strides, strict=True))

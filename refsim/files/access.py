@@ -150,7 +150,7 @@ def open_for_reading(path: Path) -> Iterator[ByteReader]:
     try:
         stream = opened_regular(path)
     except (OSError, ValueError) as problem:
-        help = _names_near(path) if isinstance(problem, FileNotFoundError) else ""
+        help = names_near(path) if isinstance(problem, FileNotFoundError) else ""
         raise unreadable("no-such-file", f"cannot open: {_reason(problem)}", str(path), help=help) from problem
     if stream is None:
         help = "give a file in the folder" if path.is_dir() else "copy what it holds to a file"
@@ -162,14 +162,14 @@ def open_for_reading(path: Path) -> Iterator[ByteReader]:
             raise unreadable("no-such-file", f"cannot read: {_reason(problem)}", str(path)) from problem
 
 
-def _names_near(path: Path) -> str:
+def names_near(path: Path, otherwise: str = "give the path of a file; the folder has no similar name") -> str:
     """Return the help for a missing file: files of its folder with similar names, or that the folder is missing."""
     try:
         names = sorted(os.listdir(path.parent)[:1000])
     except OSError:
         return f"there is no folder {path.parent}"
-    close = difflib.get_close_matches(path.name[:200], names, cutoff=0.5)
-    return f"nearest: {', '.join(str(path.parent / each) for each in close)}" if close else "give the path of a file"
+    close = difflib.get_close_matches(path.name[:200], names)
+    return f"nearest: {', '.join(str(path.parent / each) for each in close)}" if close else otherwise
 
 
 def _reason(problem: Exception) -> str:

@@ -111,5 +111,5 @@ def float_named(name: "str | ElementType") -> Format:
     """
     row = element_named(name)
     if isinstance(row, Integer):
-        raise RefsimError("unsupported-format", f"{row} is no floating-point format")
+        raise RefsimError("unsupported-format", f"{row} is not a floating-point format")
     return row

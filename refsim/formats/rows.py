@@ -297,6 +297,7 @@ _ASKED: dict[str, tuple[Format, ...]] = {
     "bf8": (E5M2, E5M2FNUZ),
 }
 """Names that several formats have: bf8 is e5m2 by OCP, and e5m2fnuz on gfx942."""
+_UNCODED = re.compile(r"u?int[0-9]*|[su][0-9]+|b1|bool|f(?:p|loat)?64|double")
 _IN_BLOCKS = re.compile(r"(nvfp4|mxfp[468])(?:_(e[0-9]m[0-9]))?")
 
 
@@ -333,4 +334,8 @@ def format_named(name: "str | Format") -> Format:
             rule=f"{name} is {element} elements, and {scale} scales that each belong to a block of elements",
             help=f"{element} for its elements, {scale} for its scales; `refsim quantize` and refsim.quantize take {name}",
         )
+    if _UNCODED.fullmatch(given):
+        what = f"{name} is an element type, not a number format: it has nothing to encode or decode"
+        way = "refsim mma and refsim.numerics take s8, u8, s4, u4, s32, b1 and f64; an integer format is mxint8"
+        raise RefsimError("unknown-format", what, help=way)
     raise unknown("format", name, sorted(_BY_NAME))

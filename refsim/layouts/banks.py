@@ -138,7 +138,7 @@ def bank_conflicts(addresses: ArrayLike, width: int | str = 16) -> BankConflicts
         raise RefsimError("bad-access", f"{width} takes {rows} row addresses, not {lanes.shape[-1]}")
     if (lanes % size).any():
         wrong = int(lanes[lanes % size != 0].flat[0])
-        raise RefsimError("bad-access", f"address {wrong} is no multiple of the {size} bytes of the access")
+        raise RefsimError("bad-access", f"address {wrong} is not a multiple of the {size} bytes of the access")
     phase_lanes = min(WARP, PHASE_BYTES // max(size, BANK_BYTES))
     return BankConflicts(lanes, size, phase_lanes, _wavefronts(lanes, size, phase_lanes))
 
@@ -155,7 +155,7 @@ def access_width(instruction: str) -> int:
     if match is None:
         raise RefsimError(
             "unknown-instruction",
-            f"{instruction!r} is no shared-memory access that is known here",
+            f"{instruction!r} is not a known shared-memory access",
             help="ld.shared.v4.b32, st.shared.b64, ldmatrix.m8n8.x4.b16, stmatrix.m16n8.x2.trans.b8",
         )
     elements = int(match[1] or 1)

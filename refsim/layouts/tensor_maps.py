@@ -221,7 +221,7 @@ def _check_alignment(made: TensorMap) -> None:
     for name, value in (("address", made.address), *((f"stride {i + 1}", v) for i, v in enumerate(made.strides))):
         if value % quantum:
             raise _refuse(
-                f"{name} {value} is no multiple of {quantum} bytes",
+                f"{name} {value} is not a multiple of {quantum} bytes",
                 "16 bytes; 32 with interleave 32B and for padded types",
                 help=f"pad the rows to {quantum} bytes",
             )

@@ -78,7 +78,7 @@ class Tile(Card):
     def address(self, mn: ArrayLike, k: ArrayLike, start: int = 0) -> NDArray[np.int64]:
         """Return the first byte of element (mn, k) in shared memory, for a tile that begins at `start` (16-aligned)."""
         if int(whole("start", start)) % CORE_BYTES:
-            raise RefsimError("bad-tile", f"the start {start} is no multiple of {CORE_BYTES} bytes")
+            raise RefsimError("bad-tile", f"the start {start} is not a multiple of {CORE_BYTES} bytes")
         return self.swizzle(start + self.offset(mn, k))
 
     def coord(self, byte_address: ArrayLike, start: int = 0) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -161,7 +161,7 @@ def _atom(major: str, pattern: Swizzle, element_bytes: int) -> tuple[int, int]:
 def _check_strides(along_mn: int, along_k: int, counts: list[int], atom_bytes: int) -> None:
     for name, stride in (("mn_stride_bytes", along_mn), ("k_stride_bytes", along_k)):
         if int(whole(name, stride)) % CORE_BYTES:
-            raise RefsimError("bad-tile", f"{name} {stride} is no multiple of {CORE_BYTES} bytes")
+            raise RefsimError("bad-tile", f"{name} {stride} is not a multiple of {CORE_BYTES} bytes")
     starts = np.sort(np.add.outer(np.arange(counts[0]) * along_mn, np.arange(counts[1]) * along_k).ravel())
     if starts.size > 1 and int(np.diff(starts).min()) < atom_bytes:
         raise RefsimError(

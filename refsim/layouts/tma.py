@@ -260,13 +260,13 @@ class TensorMap(Card):
         if whole_number("shared address", shared_address) % 128:
             raise RefsimError(
                 "bad-box",
-                f"shared address {shared_address} is no multiple of 128",
+                f"shared address {shared_address} is not a multiple of 128",
                 rule=str(PTX["cp.async.bulk.tensor: the address in shared memory is 128-byte aligned"]),
             )
         if self.data_type.padded and coordinates[0] % 128:
             raise RefsimError(
                 "bad-box",
-                f"first coordinate {coordinates[0]} of a {self.data_type.name} tensor is no multiple of 128",
+                f"first coordinate {coordinates[0]} of a {self.data_type.name} tensor is not a multiple of 128",
                 rule=str(PTX["restrictions on tensor copy instructions, sub-byte types"]),
             )
 

@@ -98,7 +98,7 @@ def _any_block(arguments: Arguments) -> tuple[tuple[Format, int], ...]:
     if scale_format.signed or scale_format.bits > 8:
         names = [row.name for row in FORMATS if not row.signed]
         raise RefsimError(
-            "bad-scale", f"{scale_format} is no format of scales", "exact sum", help=f"known: {', '.join(names)}"
+            "bad-scale", f"{scale_format} is not a format of scales", "exact sum", help=f"known: {', '.join(names)}"
         )
     length, blocks = (0 if array is None else _columns(array) for array in (arguments.a, arguments.a_scale))
     return ((scale_format, length // blocks if blocks else 1),)

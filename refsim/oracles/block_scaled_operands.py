@@ -64,7 +64,7 @@ def side(name: str, codes: ArrayLike, format: str | Format | None, scales: Array
     k = array.shape[1]
     if k % size:
         raise RefsimError(
-            "bad-shape", f"K = {k} of {name} is no multiple of its blocks of {size}", help=f"pad {name} with zeros"
+            "bad-shape", f"K = {k} of {name} is not a multiple of its blocks of {size}", help=f"pad {name} with zeros"
         )
     shape = (len(array), k // size)
     if form.layout is not None:

@@ -99,7 +99,7 @@ def dequantize(
     with np.errstate(all="ignore"):
         factor = np.float32(scale)
         if not isinstance(scale, np.float32) and not np.isnan(factor) and float(factor) != float(scale):
-            raise RefsimError("bad-dtype", f"scale {scale!r} is no float32", help=f"the nearest is {float(factor)!r}")
+            raise RefsimError("bad-dtype", f"scale {scale!r} is not a float32", help=f"nearest: {float(factor)!r}")
         product = np.multiply(decode(q, narrow, np.float32), factor, dtype=np.float32)
         return typed(round_bits(product, wide), wide, dtype)
 

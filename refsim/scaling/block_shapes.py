@@ -35,7 +35,7 @@ def by_blocks(array: NDArray[Any], extent: Pair) -> NDArray[Any]:
     if array.ndim < 2 or array.shape[-2] % down:
         raise RefsimError(
             "bad-shape",
-            f"x has shape {array.shape}: its rows are no multiple of {down}",
+            f"x has shape {array.shape}: its rows are not a multiple of {down}",
             rule=f"blocks of {down} x {across}",
             help="pad rows with zeros",
         )

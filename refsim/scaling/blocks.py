@@ -158,7 +158,7 @@ def quantize(
     if array.ndim < 1 or array.shape[-1] % row.width:
         raise RefsimError(
             "bad-shape",
-            f"x has shape {array.shape}: its last dimension is no multiple of {row.width}",
+            f"x has shape {array.shape}: its last dimension is not a multiple of {row.width}",
             where=str(row),
             rule=f"{row.width} neighbors along K share a scale [{row.source.document.title}]",
             help=f"pad K with zeros to a multiple of {row.width}, or quantize the transpose",

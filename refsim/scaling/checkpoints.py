@@ -123,7 +123,7 @@ def _reason(region: StoredTensor, row: BlockFormat, keys: tuple[str, ...]) -> st
         return f"holds {region.format or region.dtype}"
     if len(region.shape) < 2 or 0 in region.shape:
         return "no matrix"
-    return "" if region.shape[-1] % row.width == 0 else f"K is no multiple of {row.width}"
+    return "" if region.shape[-1] % row.width == 0 else f"K is not a multiple of {row.width}"
 
 
 def _require_meant(given: TensorFile, why: Mapping[str, str], keys: tuple[str, ...], row: BlockFormat) -> None:

@@ -42,7 +42,7 @@ def random_hadamard(x: ArrayLike, signs: ArrayLike = SIGNS, *, inverse: bool = F
     if values.ndim < 1 or values.shape[-1] % vector.size:
         raise RefsimError(
             "bad-shape",
-            f"x has shape {values.shape}: its last dimension is no multiple of {vector.size}",
+            f"x has shape {values.shape}: its last dimension is not a multiple of {vector.size}",
             rule="one sign for each of a run of neighbors",
         )
     runs = values.reshape(*values.shape[:-1], values.shape[-1] // vector.size, vector.size)

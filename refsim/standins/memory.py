@@ -125,7 +125,7 @@ class DeviceMemory:
     def not_free(self, address: int) -> RefsimError:
         """Return and report the error for a free of an address where no live allocation begins."""
         lies = self.memory.space.describe(address - self.memory.space.base, 1)
-        what = f"{address:#x} is no allocation: {lies}"
+        what = f"{address:#x} is not an allocation: {lies}"
         return self._told(RefsimError("bad-address", what, caller(), "free takes what allocate returned, once"))
 
     @_in_turn

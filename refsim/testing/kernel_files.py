@@ -78,7 +78,7 @@ def load_kernel_file(path: str | Path) -> ModuleType:
     try:
         read_whole(file, MAX_KERNEL_BYTES, "a kernel file")
     except RefsimError as error:
-        raise RefsimError("no-kernel-file", f"{file} is not a file: {error.what}", kind=Kind.UNREADABLE) from error
+        raise RefsimError("no-kernel-file", error.what, str(file), help=error.help, kind=Kind.UNREADABLE) from error
     resolved = file.resolve()
     return _module(resolved, resolved.stat().st_mtime_ns)
 
@@ -123,7 +123,8 @@ def _module(file: Path, modified_ns: int) -> ModuleType:
     name = f"refsim_kernels_{hashlib.sha256(f'{file}:{modified_ns}'.encode()).hexdigest()[:12]}"
     specification = importlib.util.spec_from_file_location(name, file)
     if specification is None or specification.loader is None:
-        raise RefsimError("no-kernel-file", f"{file} is not a Python file", kind=Kind.UNREADABLE)
+        help = "give a .py file that ends in KERNELS = (Kernel(...), ...)"
+        raise RefsimError("no-kernel-file", "not a Python file", str(file), help=help, kind=Kind.UNREADABLE)
     module = importlib.util.module_from_spec(specification)
     sys.modules[name] = module  # type hints of recipes are resolved there
     try:

@@ -57,7 +57,25 @@ def test_a_format_may_be_given_twice_and_not_two_formats(refsim):
         ),
         ("decode -t", "at: refsim decode"),
         ("table e4m3 e5m2", "help: refsim table [OPTIONS] FORMAT"),
-        ("mma", "[missing-argument] option --a is missing"),
+        ("mma", "[missing-argument] --a is missing"),
+        ("decode e4m3 448", "help: refsim encode -t e4m3 448 gives the code of that value"),
+        ("decode e4m3 0x1ff", "help: name the format of these codes, such as bf16"),
+        ("decode -t bf16 x.npyy", "help: nearest: x.npy"),
+        ("encode e4m3 1 --nan 0x1ff", "at: --nan"),
+        ("encode e4m3 0,3", "help: 0.3, with a decimal point"),
+        ("encode e4m3 x.npy", "help: refsim.encode(array, format) in Python"),
+        ("formats int8", "int8 is an element type, not a number format"),
+        ("diffpolicy torch triton", "help: refsim diffpolicy e4m3 torch OTHER"),
+        ("swizzle 128B -5", "-5: no argument is negative"),
+        ("numerics bits sm_90 wgmma", "help: give options: --target, --unit"),
+        ("new kernel", "example: refsim new kernel scale"),
+        ("verify --cases many", "help: such as --cases 1"),
+        ("banks --lanes 33", "rule: --lanes is 1 to 32"),
+        ("banks --layout mma.m16n8k16.bf16.a --tile 8x8", "help: --tile 16x16 or larger"),
+        ("kernels nofile.py", "at: nofile.py"),
+        ("kernels x.npy", "help: give a .py file that ends in KERNELS"),
+        ("blame k.cu scale --arg i32", "argument 0: 'i32' has no type and value"),
+        ("blame k.cu scale --grid 0", "'0' is not a grid or block"),
         ("swizzle 128B --tile 8x64", "help: give -t FORMAT"),
         ("decode -t f32 xx.npy", "help: nearest: x.npy"),
         ("decode -t f32 nowhere/x.npy", "help: there is no folder nowhere"),
@@ -98,6 +116,20 @@ def test_arguments_have_the_names_of_c_and_print_as_numbers(integer, refsim, tmp
     run = refsim("simulate", "k.cu", "scale", "--block", "8", *(word for each in given for word in ("--arg", each)))
     assert "argument 0: 0.0 1.0 2.0 3.0" in run.out + run.err
     assert "argument 1: 0.0 2.0 4.0 6.0" in run.out + run.err
+
+
+@pytest.mark.parametrize(
+    ("dtype", "is_accepted"), [("<i4", 1), ("<i8", 1), ("<f8", 1), (">i8", 0), ("<u4", 0), ("?", 0)]
+)
+def test_an_array_that_cannot_be_codes_is_an_argument(dtype, is_accepted, refsim, tmp_path):
+    (tmp_path / "k.cu").write_text(CUDA)
+    np.save("x.npy", np.arange(8).astype(dtype))
+    run = refsim(
+        "simulate", "k.cu", "scale", "--arg", "x.npy", "--arg", "zeros:f32:8", "--arg", "f32:1", "--arg", "s32:8"
+    )
+    assert (run.code, "argument 0: 0" in run.out + run.err) == (
+        (0, True) if is_accepted else (3 if dtype != "<u4" else 2, False)
+    )
 
 
 @pytest.mark.parametrize(

@@ -67,7 +67,7 @@ def test_interruption_is_130(failing, refsim, problem):
 def test_errors_are_records_in_json_mode_too(refsim):
     run = refsim("decode", "-t", "e4m3", "0x1ff", "--as", "json")
     assert (run.code, run.out) == (2, "")
-    assert run.err.startswith("[out-of-range] 0x1ff is no code of e4m3\n  rule: ")
+    assert run.err.startswith("[out-of-range] 0x1ff is not a code of e4m3\n  rule: ")
 
 
 def test_failed_comparison_ends_with_the_command_that_repeats_it(refsim, two_files):

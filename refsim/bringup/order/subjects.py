@@ -230,10 +230,10 @@ def function_named(text: str) -> Callable[..., Any]:
             found = resolve_name(text)
         except (ImportError, AttributeError, ValueError) as error:
             raise RefsimError(
-                "unknown-name", f"{text} is no kernel and no function: {error}", help="FILE.py:f, or torch.matmul"
+                "unknown-name", f"{text} is neither a kernel nor a function: {error}", help="FILE.py:f, or torch.matmul"
             ) from error
     if not callable(found):
-        raise RefsimError("unknown-name", f"{text} is no function", help="FILE.py:f, or torch.matmul")
+        raise RefsimError("unknown-name", f"{text} is not a function", help="FILE.py:f, or torch.matmul")
     return found  # type: ignore[no-any-return]
 
 

@@ -125,7 +125,7 @@ def _read(file: Path, layout: Fragment) -> Map:
         if file.suffix.lower() == ".csv":
             return _of_csv(file, layout)
         if file.suffix.lower() != ".npy":
-            raise RefsimError("unknown-suffix", f"the suffix {file.suffix!r} is no map", str(file), help=".npy or .csv")
+            raise RefsimError("unknown-suffix", f"{file.suffix!r} is not a map", str(file), help=".npy or .csv")
         content = io.BytesIO(read_whole(file, MOST_BYTES, "a map"))
         with warnings.catch_warnings(), np.errstate(all="ignore"):
             warnings.simplefilter("ignore")

@@ -147,7 +147,7 @@ def _form(name: str, row: str | None, ftz: bool) -> "SpecialForm":
     if len(chosen) == 1:
         return chosen[0]
     wanted = " ".join([name, *([f"-t {row}"] if row is not None else []), *(["--ftz"] if ftz else [])])
-    what = f"{wanted} may be any of {len(chosen)} instructions" if chosen else f"no instruction is {wanted}"
+    what = f"no instruction computes {wanted}" if not chosen else f"{wanted} may be any of {len(chosen)} instructions"
     raise RefsimError(
         "ambiguous-name", what, help=f"known: {', '.join(form.instruction for form in chosen or fitting)}"
     )

@@ -124,7 +124,7 @@ def _of_addresses(asked: list[int], width: str, mode: "Swizzle | None") -> "Bank
     if len(asked) > WARP and len(asked) % WARP:
         raise RefsimError(
             "bad-access",
-            f"{len(asked)} addresses are no whole accesses",
+            f"{len(asked)} addresses are not a whole number of accesses",
             rule=f"a warp has 1 to {WARP} lanes",
             help=f"give up to {WARP} addresses, or a multiple of it",
         )
@@ -152,7 +152,11 @@ def _of_fragment(
     size, across = fragment.element_bits // 8, fragment.name.split(".")[-1] in ("b", "sfb")
     extents, pattern = fragment.shape[::-1] if across else fragment.shape, mode or swizzle("none")
     atom = (atom_rows(pattern), pattern.span_bytes // size)
-    rows, cols = shape or (-(-extent // part) * part for extent, part in zip(extents, atom, strict=True))
+    least = tuple(-(-extent // part) * part for extent, part in zip(extents, atom, strict=True))
+    rows, cols = shape or least
+    if rows < extents[0] or cols < extents[1]:
+        what = f"a tile of {rows} x {cols} does not hold the {extents[0]} x {extents[1]} elements of {fragment.name}"
+        raise RefsimError("bad-shape", what, "--tile", help=f"--tile {least[0]}x{least[1]} or larger")
     made = tile("K", pattern, size, (rows, cols))
     return layout_conflicts(_ByColumn(fragment) if across else fragment, made, access_bytes, start)
 

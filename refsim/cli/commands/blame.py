@@ -105,6 +105,8 @@ def command(
 
     if save_ptx is not None:
         require_writable(save_ptx)
+    asked["arguments"] = tuple(parse_argument(position, text).value for position, text in enumerate(asked["arguments"]))
+    asked |= {each: Extents(asked[each]).numbers for each in ("grid", "block", "cluster") if asked[each] is not None}
     is_simulated = device_name == "sim" and not assemble_only
     silicon = None if assemble_only or is_simulated else _silicon(device_name, target)
     subject = _subject(kernel, entry, target if silicon is None else silicon.target, asked, compares=not assemble_only)
@@ -193,11 +195,11 @@ def _subject(
     program = loaded(path, target, entry, Compilation(**asked))
     launch = GivenLaunch(
         entry,
-        Extents(launched["grid"] or "1").numbers,
-        Extents(launched["block"] or "32").numbers,
-        tuple(parse_argument(position, text).value for position, text in enumerate(launched["arguments"])),
+        launched["grid"] or (1,),
+        launched["block"] or (32,),
+        launched["arguments"],
         launched["shared"],
-        None if launched["cluster"] is None else Extents(launched["cluster"]).numbers,
+        launched["cluster"],
         launched["cooperative"],
     )
     return of_launch(program.text, program.target, launch, name=path.name, compares=compares)

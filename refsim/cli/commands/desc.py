@@ -222,7 +222,7 @@ def _parse_descriptor(words: tuple[str, ...], kind: str) -> int:
         ways = [f"0x{text} if it is hexadecimal", f"{int(text):#x} if it is decimal"]
     raise RefsimError(
         "bad-value",
-        f"{text[:60]!r} is no word" if not ways else f"{text} stands without 0x",
+        f"{text[:60]!r} is not a word" if not ways else f"{text} stands without 0x",
         where=kind,
         rule="a word is hexadecimal (0x40), binary (0b1000000) or a single digit",
         help=f"give {', '.join(ways)}" if ways else "",
@@ -255,7 +255,7 @@ def _value(name: str, value: str) -> Any:
 def _number(word: str) -> int:
     number = number_in(word)
     if number is None:
-        raise RefsimError("bad-value", f"{word[:40]!r} is no number", help="dims=256,64")
+        raise RefsimError("bad-value", f"{word[:40]!r} is not a number", help="dims=256,64")
     return number
 
 

@@ -38,6 +38,9 @@ class Subject(Name):
         from refsim.scaling import BLOCK_FORMATS
 
         block = next((row for row in BLOCK_FORMATS if value in (row.name, *row.aliases)), None)
+        if block is None and value in policy_names():
+            help = f"refsim diffpolicy e4m3 {value} OTHER"
+            raise RefsimError("unknown-format", f"{value} is a policy, and the format comes first", help=help)
         return block or super().convert(value, param, ctx)
 
 
@@ -80,7 +83,7 @@ def command(
     if policy is None or other is None:
         raise RefsimError(
             "missing-argument",
-            "two policies are compared",
+            "give two policies to compare",
             where=f"refsim diffpolicy {row}",
             help=f"policies of {row}: {', '.join(_policies_of(row)) or 'none'}",
         )
@@ -139,13 +142,13 @@ def _recipes(row: "BlockFormat", recipe: str | None, other: str | None, file: Pa
     if recipe is None or other is None:
         names = ", ".join(each.name for each in recipes_of(row))
         raise RefsimError(
-            "missing-argument", "two recipes are compared", where=where, help=f"recipes of {row}: {names}"
+            "missing-argument", "give two recipes to compare", where=where, help=f"recipes of {row}: {names}"
         )
     pair = recipe_named(recipe, row), recipe_named(other, row)
     if file is None:
         raise RefsimError(
             "missing-argument",
-            "recipes are compared on a tensor",
+            "give the tensor on which the recipes are compared",
             where=where,
             help="--on FILE, a tensor of bf16, f16 or f32",
         )

@@ -120,7 +120,7 @@ def _by_rule(
     from refsim.cli.values import to_double
     from refsim.conversions import encode
 
-    nan_code = None if nan is None else parse_code(nan, row)
+    nan_code = None if nan is None else parse_code(nan, row, "--nan")
     codes = encode([to_double(value) for value in values], row, rounding, overflow, nan_code)
     return [Encoded(value, int(code)) for value, code in zip(values, codes, strict=True)]
 
@@ -144,9 +144,9 @@ def _conversion(via: str, row: "Format | None", overridden: list[str]) -> "Conve
     if conversion.random_positions:
         raise RefsimError(
             "random-bits",
-            f"{via} adds random bits",
+            f"{via} needs random bits, and this command has none",
             rule=str(conversion.source),
-            help="refsim.convert(name, ..., random_bits=...) in Python",
+            help=f"in Python: refsim.convert({via!r}, ..., random_bits=...)",
         )
     return conversion
 

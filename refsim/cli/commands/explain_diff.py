@@ -406,5 +406,5 @@ def _scale(word: str | None, option: str, scale_format: str | None) -> Any:
             return np.float32(float(word))
     except (ValueError, FloatingPointError):
         raise RefsimError(
-            "bad-value", f"{word!r} is no number of f32", option, help="a number, or a file of f32"
+            "bad-value", f"{word!r} is not a number of f32", option, help="a number, or a file of f32"
         ) from None

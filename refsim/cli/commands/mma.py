@@ -49,7 +49,7 @@ class ElementParam(click.ParamType):  # type: ignore[type-arg]
         """Return (row, column). Raises RefsimError bad-value."""
         match = re.fullmatch(r" *([0-9]{1,11}) *, *([0-9]{1,11}) *", str(value))
         if match is None:
-            raise RefsimError("bad-value", f"{value!r} is no element", "--at", "an element is ROW,COL, as 17,42")
+            raise RefsimError("bad-value", f"{value!r} is not an element", "--at", "an element is ROW,COL, as 17,42")
         return int(match[1]), int(match[2])
 
 
@@ -138,7 +138,7 @@ def command(
             help="give --at ROW,COL" if explain else "give --at ROW,COL, or -o D.npy for all of it",
         )
     if to is not None and explain:
-        raise RefsimError("usage", "the steps are no codes", f"-o {to}", help="-o FILE.txt, .json or .md keeps them")
+        raise RefsimError("usage", "the steps are not codes", f"-o {to}", help="-o FILE.txt, .json or .md keeps them")
     return replace(_answered(product, to, explain=explain, zeros=zeros), hints=_said(product))
 
 

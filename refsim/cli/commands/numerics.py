@@ -151,7 +151,7 @@ def _chosen(target: str | None, unit: str | None, type_: str | None) -> "list[Pr
         here = rows or rows_of(target)
         raise RefsimError(
             "unknown-arithmetic",
-            f"no row is {wanted}",
+            f"no known arithmetic is {wanted}",
             help=f"known: {'; '.join(dict.fromkeys(row.name for row in here))}",
         )
     return found

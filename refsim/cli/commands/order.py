@@ -35,7 +35,7 @@ class RowList(click.ParamType):  # type: ignore[type-arg]
         if isinstance(value, tuple):
             return value
         if re.fullmatch(r"[0-9]{1,6}(,[0-9]{1,6})*", str(value)) is None:
-            raise RefsimError("bad-value", f"{value!r:.40} is no list of M", "--m", "numbers of rows, as 1,2,4,16")
+            raise RefsimError("bad-value", f"{value!r:.40} is not a list of M", "--m", "numbers of rows, as 1,2,4,16")
         rows = tuple(sorted({int(each) for each in str(value).split(",")}))
         if rows[0] < 1 or rows[-1] > MOST_ROWS:
             raise RefsimError("bad-value", f"M from {rows[0]} to {rows[-1]}", "--m", f"M is from 1 to {MOST_ROWS}")

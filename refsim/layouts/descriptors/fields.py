@@ -57,7 +57,7 @@ class Field:
         if value % self.unit:
             raise RefsimError(
                 "bad-descriptor",
-                f"{self.name} {value} is no multiple of {self.unit}",
+                f"{self.name} {value} is not a multiple of {self.unit}",
                 where=self._at(where),
                 rule=f"{self.bits} hold {self.name} / {self.unit}",
                 help=f"{value - value % self.unit} or {value - value % self.unit + self.unit}",

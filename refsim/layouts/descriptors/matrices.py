@@ -129,7 +129,7 @@ def operand_descriptor(kind: str, tile: Tile, start_address: int, *, mn: int = 0
     if int(whole("start address", start_address)) % tile.swizzle.repeat_bytes:
         raise RefsimError(
             "bad-tile",
-            f"start address {start_address} is no multiple of the {tile.swizzle.repeat_bytes}-byte pattern",
+            f"start address {start_address} is not a multiple of the {tile.swizzle.repeat_bytes}-byte pattern",
             where=f"swizzle {tile.swizzle}",
             help="align the tile: operand_descriptor writes base_offset 0",
         )

@@ -215,7 +215,7 @@ def walk(
         raise RefsimError("bad-descriptor", f"{descriptor.kind} describes no memory: there is nothing to walk")
     shape = operand_named(operand, ctas)
     if shape.unit != descriptor.operand_of:
-        raise RefsimError("bad-descriptor", f"{descriptor.kind} is no operand of {shape.unit}", where=operand)
+        raise RefsimError("bad-descriptor", f"{descriptor.kind} is not an operand of {shape.unit}", where=operand)
     if wrong := descriptor.problems(word):
         raise RefsimError("bad-descriptor", wrong[0], where=f"{descriptor.kind} {word:#x}", rule=str(descriptor.source))
     fields = descriptor.decode(word)

@@ -258,7 +258,7 @@ def refusal(name: str) -> RefsimError | None:
         return refuse(name, f"{part['operand']} of {shape} {type} takes no suffix .{part['accumulator']}",
                       f"PTX ISA, mma: accumulators of {shape} {type} are {have}", "the first takes no suffix")
     rule = "PTX ISA, mma: only kinds mxf8f6f4, mxf4 and mxf4nvf4 are block-scaled"
-    return refuse(name, f"{part['operand']} of {shape} {type} is no scale", rule)
+    return refuse(name, f"{part['operand']} of {shape} {type} is not a scale", rule)
 
 
 def _scale_refusal(name: str, part: dict[str, str | None], shape: str, scalings: list[Scaling]) -> RefsimError:

@@ -243,7 +243,7 @@ def _accumulator_refusal(name: str, m: str, n: str, variant: str, operand: str) 
             row.columns, "64, 128 or 256"
         )
         return refuse(name, f"tcgen05.mma {variant} has no N = {n}", f"PTX ISA, tcgen05.mma: N of {variant} is {step}")
-    return refuse(name, f"operand {operand} is no accumulator in tensor memory", "only D has a name of this form")
+    return refuse(name, f"operand {operand} is not an accumulator in tensor memory", "only D has a name of this form")
 
 
 def _scale_refusal(

@@ -139,7 +139,7 @@ def float_to_integer(a: Array, to: DTypeLike, rounding: IntegralModifier, *, ftz
     """
     target = np.dtype(to)
     if target.kind not in "iu":
-        raise RefsimError("bad-dtype", f"{target} is no integer type", rule="PTX ISA, cvt to .u8 to .s64")
+        raise RefsimError("bad-dtype", f"{target} is not an integer type", rule="PTX ISA, cvt to .u8 to .s64")
     kind = kind_of(a)
     integral = _integral(rounding)
     exact: NDArray[np.float64] = widen(flushed(a, kind) if ftz and kind is SINGLE else a, kind).astype(np.float64)
@@ -173,7 +173,7 @@ def integer_to_float(a: Array, to: str, rounding: RoundingModifier = NEAREST, *,
     if kind is None or kind.kind not in "iu":
         raise RefsimError(
             "bad-dtype",
-            f"{kind or type(a).__name__} is no type of integers",
+            f"{kind or type(a).__name__} is not a type of integers",
             rule="PTX ISA, cvt from .u8 to .s64",
         )
     if sat:

@@ -58,7 +58,7 @@ class Ends:
             what = f"the tensor map at {where} cannot be used: {error.what}"
             raise one.fault("invalid-operand", 0, what, error.rule) from None
         if made is None:
-            raise one.fault("invalid-operand", 0, f"the 128 bytes at {where} are no tensor map", MAP_RULE)
+            raise one.fault("invalid-operand", 0, f"the 128 bytes at {where} are not a tensor map", MAP_RULE)
         if name == "param":
             self.maps[address] = made
         elif raw is not None and (vain := set_in_vain(raw.tobytes())):

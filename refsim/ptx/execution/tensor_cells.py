@@ -121,7 +121,7 @@ def _check_lanes(lanes: Lanes, base: Array, own: Array, rows: int) -> None:
         raise lanes.fault(MISUSE, warp * WARP, what, OWN_RULE)
     if (stray := base % rows != 0).any():
         warp = int(np.argmax(stray))
-        raise lanes.fault(MISUSE, warp * WARP, f"lane {base[warp]} is no multiple of {rows}", OWN_RULE)
+        raise lanes.fault(MISUSE, warp * WARP, f"lane {base[warp]} is not a multiple of {rows}", OWN_RULE)
 
 
 def _check_columns(lanes: Lanes, first: Array, width: int) -> None:

@@ -211,7 +211,7 @@ def tensor_form(
         raise ProductError("it allows shifts of B, which a stationary B has alone (.ws)")
     m, n = fields["m"], fields["n"]
     if kind == "i8" and (n > _FINE_COLUMNS or ctas > 1) and n % (_COARSE * ctas):
-        raise ProductError(f"N = {n} of kind::i8 is no multiple of {_COARSE * ctas}")
+        raise ProductError(f"N = {n} of kind::i8 is not a multiple of {_COARSE * ctas}")
     container = {"tf32": 32, "f16": 16, "mxf4": 4, "mxf4nvf4": 4}.get(kind, 8)
     form = TensorForm(
         kind,

@@ -89,7 +89,7 @@ def dealloc(lanes: Lanes, address: Array, columns: Array) -> None:
         box = TensorBox(cta, np.ones(TENSOR_LANES, np.bool_), first, first + count)
         pipe.demand(Lanes(lanes.machine, lanes.ids[warp : warp + WARP], lanes.statement), box, writes=True)
         if not pipe.memory.free(cta, first, count):
-            what = f"columns {first} to {first + count - 1} are no allocation of the block, which holds "
+            what = f"columns {first} to {first + count - 1} are not an allocation of the block, which holds "
             raise lanes.fault(MISUSE, warp, what + pipe.memory.spoken(cta), str(ALLOCATION))
     lanes.machine.tensor_columns.release()
 

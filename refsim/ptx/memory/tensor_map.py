@@ -151,7 +151,7 @@ def replaced(raw: bytes, field: str, ordinal: int, value: int) -> bytes:
     if not row.least <= value <= row.most:
         raise _wrong(f"{field} {value} is outside {row.least}..{row.most}")
     if value % row.step:
-        raise _wrong(f"{field} {value:#x} is no multiple of {row.step}")
+        raise _wrong(f"{field} {value:#x} is not a multiple of {row.step}")
     after = bytearray(raw)
     after[: len(_MAGIC)] = _MAGIC
     known = _SET.unpack_from(raw, _SET_AT)[0]

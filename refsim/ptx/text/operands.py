@@ -91,7 +91,7 @@ class OperandCursor(Declarations):
             self.take()
             register = self.operand(inner=True)
             if not isinstance(register, Register):
-                raise malformed("'!' stands in front of something that is no predicate", token.line)
+                raise malformed("'!' stands in front of something that is not a predicate", token.line)
             return Negated(register)
         return self.constant()
 

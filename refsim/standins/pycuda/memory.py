@@ -85,7 +85,7 @@ def host_bytes(call: str, array: Any, *, writable: bool = False) -> NDArray[np.u
     try:
         flat = array.ravel(order="K").view(np.uint8) if is_array else np.frombuffer(array, np.uint8)
     except (TypeError, ValueError, BufferError) as error:
-        raise LogicError(f"{call} failed: {type(array).__name__} is no buffer of the host") from error
+        raise LogicError(f"{call} failed: {type(array).__name__} is not a buffer of the host") from error
     if writable and not flat.flags.writeable:
         raise LogicError(f"{call} failed: the host buffer is read-only")
     return flat

@@ -49,9 +49,9 @@ def test_numerics_list_has_every_row(refsim):
 @pytest.mark.parametrize(
     ("filters", "error", "said"),
     [
-        ("--unit wgma", "unknown-name", "known: mma.sync, wgmma"),
-        ("--target sm_91", "unknown-target", "known: sm_70, sm_75"),
-        ("-t e9m9", "unknown-name", "known: f16, bf16"),
+        ("--unit wgma", "unknown-name", "nearest: wgmma"),
+        ("--target sm_91", "unknown-target", "nearest: sm_90"),
+        ("-t e9m9", "unknown-name", "nearest: e5m2"),
         ("--unit wgmma --target sm_80", "unknown-arithmetic", "sm_80 mma.sync f16 -> f32"),
         ("--unit wgmma -t e2m1", "unknown-arithmetic", "sm_90 wgmma e4m3|e5m2 -> f32"),
     ],
