@@ -28,21 +28,19 @@ ARGUMENT_RULE = (
 )
 
 
-@dataclass(frozen=True)
-class Extents:
-    """One to three positive extents: 4 or 2x3."""
+class Extents(click.ParamType):  # type: ignore[type-arg]
+    """A parameter of 1 to 3 positive extents, such as 4 or 2x3."""
 
-    text: str
+    name = "extents"
 
-    @property
-    def numbers(self) -> tuple[int, ...]:
-        """Return the extents. Raises RefsimError bad-launch."""
-        parts = [count_in(part) for part in self.text.lower().split("x")]
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
+        if isinstance(value, tuple):
+            return value
+        parts = [count_in(part) for part in str(value).lower().split("x")]
         extents = tuple(part for part in parts if part)
         if len(extents) < len(parts) or len(parts) > 3:
-            raise RefsimError(
-                "bad-launch", f"{self.text!r} is not a grid or block", rule="one to three extents: 4 or 2x3x1"
-            )
+            what, where = f"{value!r} is not a grid or block", param.opts[-1] if param else ""
+            raise RefsimError("bad-launch", what, where, rule="one to three extents: 4 or 2x3x1")
         return extents
 
 

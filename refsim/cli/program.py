@@ -162,28 +162,32 @@ def _is_nowhere() -> bool:
 
 
 def _usage_error(problem: click.UsageError, session: Session) -> RefsimError:
-    name = " ".join(name for name in session.arguments[:1] if name in COMMANDS)
-    where = problem.ctx.command_path if problem.ctx else f"refsim {name}".rstrip()
-    manual, way = f"{where} --help", f"{where} --help"
-    params = problem.ctx.command.params if problem.ctx else []
-    if usage := problem.ctx.command.collect_usage_pieces(problem.ctx) if problem.ctx else []:
-        examples = problem.ctx.command.help or "" if problem.ctx else ""
-        example = re.search(r"^ *(refsim [^\\\n]+)$", examples.rpartition("\b\n")[2], re.MULTILINE)
-        shown = f"example: {example[1]}" if example else f"{manual} shows examples"
-        way = f"{' '.join([where, *usage])}; {shown}"
+    """Return click's error with its command, what is wrong, and the usage with an example."""
+    where = " ".join(("refsim", *(name for name in session.arguments[:1] if name in COMMANDS)))
+    if problem.ctx is None:
+        return RefsimError("usage", problem.format_message().rstrip("."), where=where, help=f"{where} --help")
+    where, params = problem.ctx.command_path, problem.ctx.command.params
+    way, what = _example(problem.ctx), problem.format_message().rstrip(".")
     if isinstance(problem, click.NoSuchOption):
         if re.fullmatch(r"-[\d.]+", problem.option_name):
             return RefsimError("out-of-range", f"{problem.option_name}: no argument is negative", where, help=way)
         known = [name for each in params for name in each.opts if name.startswith("-")]
         error = unknown("option", problem.option_name, known, where=where)
-        return RefsimError(error.code, error.what, where=where, help=f"{error.help} ({manual})")
-    if isinstance(problem, click.MissingParameter) and problem.param and problem.ctx:
+        return RefsimError(error.code, error.what, where=where, help=f"{error.help} ({where} --help)")
+    if isinstance(problem, click.MissingParameter) and problem.param:
         is_option, metavar = problem.param.param_type_name == "option", problem.param.make_metavar(problem.ctx)
         name = problem.param.opts[-1] if is_option else re.sub(r"\[.*?\] ", "", metavar)
         return RefsimError("missing-argument", f"{name} is missing", where=where, help=way)
-    what = problem.format_message().rstrip(".")
     if extra := re.fullmatch(r"Got unexpected extra arguments? \((.*)\)", what):
         what = f"too many arguments: {extra[1]}"
         if not any(each.param_type_name == "argument" for each in params):
-            way = f"give options: {', '.join(each.opts[-1] for each in params)} ({manual})"
+            way = f"give options: {', '.join(each.opts[-1] for each in params)} ({where} --help)"
     return RefsimError("usage", what, where=where, help=way)
+
+
+def _example(context: click.Context) -> str:
+    """Return the usage of a command and the first example of its help page that is one line."""
+    examples = (context.command.help or "").rpartition("\b\n")[2]
+    example = re.search(r"^ *(refsim [^\\\n]+)$", examples, re.MULTILINE)
+    shown = f"example: {example[1]}" if example else f"{context.command_path} --help shows examples"
+    return f"{' '.join([context.command_path, *context.command.collect_usage_pieces(context)])}; {shown}"

@@ -32,6 +32,10 @@ PTX_SUFFIX = ".ptx"
 MOST_PROBLEMS, MOST_REPEATS, LARGEST = 1000, 100, 256 << 20
 
 
+def _values(_: click.Context, param: click.Parameter, texts: tuple[str, ...]) -> tuple[Any, ...]:
+    return tuple(parse_argument(position, text).value for position, text in enumerate(texts))
+
+
 @click.command()
 @click.argument("kernel", type=Name("kernel", "refsim.testing:find_kernels", by="name"))
 @click.argument("entry", required=False)
@@ -50,12 +54,12 @@ MOST_PROBLEMS, MOST_REPEATS, LARGEST = 1000, 100, 256 << 20
 @click.option("--no-shrink", is_flag=True, help="Do not search for the smallest PTX.")
 @file_option("--save-ptx", help="Write the smallest PTX to FILE; without a GPU, the whole PTX.")
 @click.option("--assemble-only", is_flag=True, help="Only show which ptxas accepts the PTX. Needs no GPU.")
-@click.option("--grid", metavar="EXTENTS", help="Blocks in the grid of ENTRY: 4 or 2x3 (default: 1).")
-@click.option("--block", metavar="EXTENTS", help="Threads in a block of ENTRY: 256 or 16x16 (default: 32).")
-@click.option("--cluster", metavar="EXTENTS", help="Blocks in a cluster of ENTRY: 2 or 2x2.")
+@click.option("--grid", type=Extents(), help="Blocks in the grid of ENTRY: 4 or 2x3 (default: 1).")
+@click.option("--block", type=Extents(), help="Threads in a block of ENTRY: 256 or 16x16 (default: 32).")
+@click.option("--cluster", type=Extents(), help="Blocks in a cluster of ENTRY: 2 or 2x2.")
 @click.option("--cooperative", is_flag=True, help="Launch ENTRY cooperatively: all blocks are resident at once.")
 @click.option("--shared", type=Whole(0), default=0, help="Bytes of dynamic shared memory of ENTRY.")
-@click.option("--arg", "arguments", multiple=True, metavar="ARG", help=ARGUMENT_RULE)
+@click.option("--arg", "arguments", multiple=True, metavar="ARG", callback=_values, help=ARGUMENT_RULE)
 @kernels_option
 @click.option(
     "--device", "device_name", metavar="NAME", default="cuda", help="cuda, cuda:1 or cuda:bindings; sim needs no GPU."
@@ -105,8 +109,6 @@ def command(
 
     if save_ptx is not None:
         require_writable(save_ptx)
-    asked["arguments"] = tuple(parse_argument(position, text).value for position, text in enumerate(asked["arguments"]))
-    asked |= {each: Extents(asked[each]).numbers for each in ("grid", "block", "cluster") if asked[each] is not None}
     is_simulated = device_name == "sim" and not assemble_only
     silicon = None if assemble_only or is_simulated else _silicon(device_name, target)
     subject = _subject(kernel, entry, target if silicon is None else silicon.target, asked, compares=not assemble_only)

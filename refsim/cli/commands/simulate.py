@@ -82,7 +82,7 @@ class Launched:
     entry: str
     grid: tuple[int, ...]
     block: tuple[int, ...]
-    cluster: str | None
+    cluster: tuple[int, ...] | None
     cooperative: bool
     shared: int
     arithmetic: "Arithmetic"
@@ -106,7 +106,7 @@ class Launched:
             seed=order.seed,
             arithmetic=self.arithmetic,
             cooperative=self.cooperative,
-            cluster=None if self.cluster is None else Extents(self.cluster).numbers,
+            cluster=self.cluster,
             observer=None if seen is None else seen.steps,
             watching=None if seen is None else seen.accesses,
             checks=Checks("record", "record", "record", "record", banks=banks, seconds=self.seconds, off=self.without),
@@ -117,9 +117,14 @@ class Launched:
 @click.command()
 @click.argument("file", type=click.Path(path_type=Path))
 @click.argument("entry", required=False)
-@click.option("--grid", metavar="EXTENTS", default="1", help="Blocks in the grid: 4 or 2x3.")
-@click.option("--block", metavar="EXTENTS", default="32", help="Threads in a block: 256 or 16x16.")
-@click.option("--cluster", metavar="EXTENTS", help="Blocks in a cluster: 2 or 2x2 (default: as the entry requires).")
+@click.option("--grid", type=Extents(), default="1", help="Blocks in the grid: 4 or 2x3.")
+@click.option("--block", type=Extents(), default="32", help="Threads in a block: 256 or 16x16.")
+@click.option(
+    "--cluster",
+    metavar="EXTENTS",
+    type=Extents(),
+    help="Blocks in a cluster: 2 or 2x2 (default: as the entry requires).",
+)
 @click.option("--cooperative", is_flag=True, help="Launch cooperatively, with grid barriers.")
 @click.option("--arg", "arguments", multiple=True, metavar="ARG", help=ARGUMENT_RULE)
 @click.option(
@@ -157,8 +162,8 @@ def command(
     *,
     file: Path,
     entry: str | None,
-    grid: str,
-    block: str,
+    grid: tuple[int, ...],
+    block: tuple[int, ...],
     arguments: tuple[str, ...],
     saves: tuple[str, ...],
     target: str | None,
@@ -193,10 +198,9 @@ def command(
     targets = [saved(text, values) for text in saves]
     orders = _orders(program, entry, policy, seed)
     originals = _copied(values) if len(orders) > 1 else values
-    blocks, threads = Extents(grid).numbers, Extents(block).numbers
-    steps = None if trace is None else _traced(program, entry, trace, prod(blocks), prod(threads))
+    steps = None if trace is None else _traced(program, entry, trace, prod(grid), prod(block))
     seen = Watchers(steps, None if at is None else _watched(program, entry, at, asked["shared"]))
-    launch = Launched(program, entry, blocks, threads, **asked)
+    launch = Launched(program, entry, grid, block, **asked)
 
     def run(order: "SeededPolicy") -> "tuple[Trace, GlobalMemory]":
         """Run one schedule. Later schedules get fresh copies of the arguments."""
@@ -209,7 +213,7 @@ def command(
             write_array(path, values[position])
     schedule = ALL if policy == ALL else order_name(orders[0])
     record = _record(entry, program.target, schedule, launch.arithmetic, tried, targets)
-    views: tuple[Part, ...] = (record, *_tables(tried, policy == ALL), *seen.tables(blocks, threads))
+    views: tuple[Part, ...] = (record, *_tables(tried, policy == ALL), *seen.tables(grid, block))
     hints = (*previews(given), *seen.hints())
     return Answer(Document(views, f"{entry} of {file}", hints=hints), _exit_code(tried))
 
