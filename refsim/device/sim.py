@@ -37,6 +37,7 @@ from refsim.ptx.machine.overlap import run_overlapped
 from refsim.ptx.machine.program import trace_of
 from refsim.ptx.memory.snapshot import Snapshot
 from refsim.ptx.memory.tensor_map import encoded
+from refsim.ptx.text.entry_names import entry_named
 from refsim.ptx.text.syntax import place
 from refsim.render.cards import Card
 
@@ -308,7 +309,10 @@ class SimDevice(Card):
         self._built = made.facts(given.label)
         if made.sha256 not in self._programs:
             self._programs[made.sha256] = ptx.load(made.text, self.target)
-        return self._programs[made.sha256]
+        program = self._programs[made.sha256]
+        for entry in given.entries:
+            entry_named(entry, program.entries, program.text, f"entries of {given.label}")
+        return program
 
     @property
     def is_simulated(self) -> bool:

@@ -150,7 +150,7 @@ class _Ledger:
         self.cases, self.elements = self.cases + 1, self.elements + found.elements
         self.differing += found.differing
         if found.seen:
-            self.slack += found.seen.slack
+            self.slack += found.seen.slack.of_corpus() if self.phase == "corpus" else found.seen.slack
             if found.elements and found.finding is None:
                 self.first = self.first or (problem, found.seen)
         for name, (total, differing) in found.counts.items():
@@ -248,7 +248,7 @@ def run_part(
 
 
 def completed(verdict: Verdict, slack: Slack) -> Verdict:
-    """Return the verdict of a whole campaign, with a note if its bounds allow zeros everywhere.
+    """Return the verdict of a whole campaign, with notes on what it could not see.
 
     Raises RefsimError if a campaign without a failure compared nothing (`nothing-compared`), or compared only with
     infinite bounds (`bad-bound`).
@@ -269,8 +269,7 @@ def completed(verdict: Verdict, slack: Slack) -> Verdict:
             f"oracle of kernel {verdict.kernel} gives all {slack.elements} elements an infinite bound",
             rule="a promise that nothing can break is none",
         )
-    note = slack.note() if ended_well else ""
-    return replace(verdict, notes=(*verdict.notes, note)) if note else verdict
+    return replace(verdict, notes=(*verdict.notes, *slack.notes())) if ended_well else verdict
 
 
 def checked_budget(profile: str, cases: int | None, seed: int | None) -> SearchBudget:
@@ -352,6 +351,9 @@ def _inquire(ledger: _Ledger, seconds: float) -> None:
     except OutOfTimeError as ended:
         ledger.notes[ended.note(seconds)] = None
         return
+    if not (suspects or found.mismatch.suspects):
+        limit = f"the search ended before its limit of {seconds:g} s of processor time"
+        ledger.notes[f"no likely cause found: {limit}"] = None
     lines = tuple(map(str, suspects))
     mismatch = replace(found.mismatch, suspects=(*found.mismatch.suspects, *lines))
     text = "\n".join((found.text, *(f"likely cause: {line}" for line in lines)))

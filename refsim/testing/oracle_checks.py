@@ -1,44 +1,70 @@
 """Requirements on an oracle: it is a function of the test case alone, and its bounds can be broken."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from refsim.compare.code_line import code_line, codes_of
 from refsim.errors import RefsimError
 from refsim.formats import format_named
 from refsim.kernels import Bounded, Kernel
 
+FEW, LEAST_FLOATS = 100, 10  # ordinary outputs that suffice beside many NaNs and zeros; outputs that allow a note
 Host = tuple[str, NDArray[Any], NDArray[Any]]
 
 
 @dataclass(frozen=True)
 class Slack:
-    """Elements decided by bounds: their number, how many may be any number, and how many may be zero."""
+    """Elements that show no mistake. By bounds: their number, how many may be any number, and how many may be zero.
+
+    By values: `floats` generated elements, of which `hidden` are NaN or zero, and `ordinary` other elements of the
+    corpus.
+    """
 
     elements: int = 0
     any_number: int = 0
     zero: int = 0
+    floats: int = 0
+    hidden: int = 0
+    ordinary: int = 0
 
     def __add__(self, other: "Slack") -> "Slack":
-        return Slack(self.elements + other.elements, self.any_number + other.any_number, self.zero + other.zero)
+        return Slack(*(here + there for here, there in zip(astuple(self), astuple(other), strict=True)))
 
-    def note(self) -> str:
-        """Return the note that zeros would pass in every case; "" if some case would detect an output of zeros."""
-        if self.elements == 0 or self.zero < self.elements:
-            return ""
-        return f"every bound of {self.elements} elements reaches zero: a kernel that writes zeros keeps this promise"
+    def of_corpus(self) -> "Slack":
+        """Return the slack of a case of the corpus, whose ordinary values show order and rounding."""
+        return replace(self, floats=0, hidden=0, ordinary=self.floats - self.hidden)
+
+    def notes(self) -> tuple[str, ...]:
+        """Return the notes that zeros would pass in every case, and that most outputs show no order and no rounding."""
+        notes = []
+        if self.zero == self.elements > 0:
+            notes.append(
+                f"every bound of {self.elements} elements reaches zero: a kernel that writes zeros keeps this promise"
+            )
+        share = 4 if self.floats - self.hidden < FEW else 2
+        if self.hidden * share > self.floats >= LEAST_FLOATS and not self.ordinary:
+            notes.append(
+                f"{self.hidden} of {self.floats} generated outputs are NaN or 0, which hides order and rounding: add "
+                'corpus=, or draw rst.tensors(..., fills=("gaussian",), max_patches=0)'
+            )
+        return tuple(notes)
 
 
 NO_SLACK = Slack()
 
 
-def slack(want: Mapping[str, "NDArray[Any] | Bounded"]) -> Slack:
-    """Return the slack of an oracle's bounds; values that are exactly zero or not finite do not count as slack."""
+def slack(want: Mapping[str, "NDArray[Any] | Bounded"], formats: Mapping[str, str]) -> Slack:
+    """Return the slack of an oracle's outputs; values that are exactly zero or not finite do not count for bounds."""
     found = NO_SLACK
-    for each in want.values():
+    for name, each in want.items():
+        array, format = (each.value, "") if isinstance(each, Bounded) else (each, formats[name])
+        line, codes = code_line(array.dtype, array.dtype, format or None), codes_of(array)
+        if not line.integer:
+            found += Slack(floats=codes.size, hidden=int((line.is_nan(codes) | (line.order(codes) == 0)).sum()))
         if isinstance(each, Bounded):
             finite = np.isfinite(each.value)
             reaches = finite & (each.bound > 0) & (each.bound >= np.abs(each.value))

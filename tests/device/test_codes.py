@@ -181,6 +181,12 @@ def test_a_template_runs_by_the_name_that_people_write() -> None:
     assert "Kernel(entries=('fill<unsigned, 8>',))" in caught.value.help
 
 
+def test_a_declared_entry_must_exist() -> None:
+    with pytest.raises(RefsimError, match="nearest: fill") as caught:
+        filled(KernelCode(source=SOURCE, defines={"VALUE": 1}, entries=("fil",)), "fill")
+    assert (caught.value.code, caught.value.exit_code) == ("unknown-entry", 2)
+
+
 @pytest.mark.ci("starts nvcc five times; NVRTC compiles the same in every run")
 def test_nvcc_compiles_a_file_with_host_code(tmp_path: Path) -> None:
     if shutil.which("nvcc") is None:

@@ -133,6 +133,17 @@ def test_the_search_for_suspects_is_a_phase_of_a_campaign_whose_bits_differ(halv
         assert (events[-1].phase == "suspects") is looked
 
 
+def test_a_search_without_a_cause_says_so(halve_kernel, fake_device, right_halve):
+    def wrong(launcher, x, n, y):
+        right_halve(launcher, x, n, y)
+        launcher.view(y)[:1] ^= 1
+
+    verdict = run_campaign(halve_kernel, fake_device(wrong, sees_owners=False), cases=3)
+    ended = "the search ended before its limit of 10 s of processor time"
+    assert verdict.notes == (f"no likely cause found: {ended}",)
+    assert run_campaign(halve_kernel, fake_device(wrong, sees_owners=False), suspect_seconds=0).notes == ()
+
+
 def test_guard_violation_fails_with_the_text_of_the_fault(halve_kernel, fake_device, right_halve):
     def stores_whole_vectors(launcher, x, n, y):
         right_halve(launcher, x, n, y)

@@ -6,11 +6,13 @@ from functools import cache
 import numpy as np
 import pytest
 
+from refsim.conversions import decode
 from refsim.errors import RefsimError
 from refsim.kernels import Bounded, Promise
 from refsim.testing import run_campaign
+from refsim.testing import strategies as rst
 from refsim.testing.oracle_checks import Slack, slack
-from refsim.testing.recipes import Tensor
+from refsim.testing.recipes import Tensor, corpus_tensors
 
 CORPUS = (Tensor(5, "bf16", "gaussian"), Tensor(9, "bf16", "gaussian"))
 
@@ -89,7 +91,6 @@ def test_run_may_fill_one_array_several_times(halve_kernel, fake_device):
 
 def bounded(kernel, bound):
     """The kernel under a bound; `bound` makes it of the value that it bounds."""
-    from refsim import decode
 
     def oracle(problem):
         value = decode(kernel.oracle(problem)["y"], "bf16")
@@ -117,8 +118,77 @@ def test_slack_counts_numbers_alone():
         "y": Bounded(np.array([0.0, 1.0, 4.0, np.nan, np.inf]), np.array([0.0, 1.0, 3.0, np.inf, np.inf])),
         "bits": np.zeros(7, np.uint8),
     }
-    assert slack(want) == Slack(5, 0, 1)
-    assert (Slack(5, 0, 1) + Slack(1, 1, 1)).note() == ""
+    assert slack(want, {"y": "f32", "bits": ""}) == Slack(5, 0, 1, floats=5, hidden=2)
+    assert (Slack(5, 0, 1) + Slack(1, 1, 1)).notes() == ()
+
+
+def tree(values):
+    """The sum of 32 strided partial sums, added in halves: the order of a warp that shuffles."""
+    sums = np.zeros(32, np.float32)
+    for row in np.append(values, np.zeros(-len(values) % 32, np.float32)).reshape(-1, 32):
+        sums += row
+    while len(sums) > 1:
+        sums = sums[: len(sums) // 2] + sums[len(sums) // 2 :]
+    return sums[0]
+
+
+def summing(kernel, add, **changes):
+    """A kernel that adds bf16 numbers to one f32 in the order of `tree`; its oracle adds by `add`."""
+
+    def run(launcher, x):
+        codes, y = launcher.upload(x.codes(), name="x"), launcher.output(1, np.uint32, name="y")
+        launcher.launch("tree", 1, 32, [codes, y])
+        return {"y": launcher.read(y)}
+
+    @np.errstate(all="ignore")
+    def oracle(x):
+        return {"y": np.float32([add(decode(x.codes(), "bf16", dtype=np.float32))]).view(np.uint32)}
+
+    promise = Promise.BITWISE_EXCEPT_NAN_PAYLOAD
+    chosen = {"problem": rst.tensors("bf16"), "corpus": (), "outputs": {"y": "f32"}, "promise": promise}
+    return replace(kernel, run=run, oracle=oracle, **{**chosen, **changes})
+
+
+@np.errstate(all="ignore")
+def summed(launcher, x, y):
+    launcher.view(y).view(np.float32)[0] = tree(decode(launcher.view(x), "bf16", dtype=np.float32))
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_sum_in_another_order_fails_or_is_noted(halve_kernel, numpy_device, seed):
+    verdict = run_campaign(summing(halve_kernel, np.sum), numpy_device({"tree": summed}), seed=seed, suspect_seconds=0)
+    assert verdict.status == "fail" or "of 25 generated outputs are NaN or 0, which hides order" in verdict.notes[0]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"corpus": corpus_tensors("bf16", large=False)},
+        {"problem": rst.tensors("bf16", fills=("gaussian",), max_patches=0)},
+    ],
+)
+def test_a_sum_of_ordinary_numbers_has_no_note(halve_kernel, numpy_device, changes):
+    verdict = run_campaign(summing(halve_kernel, tree, **changes), numpy_device({"tree": summed}))
+    assert (verdict.status, verdict.notes) == ("pass", ())
+
+
+@pytest.mark.parametrize(
+    ("floats", "hidden", "ordinary", "is_noted"),
+    [
+        (24, 6, 0, False),
+        (24, 7, 0, True),
+        (24, 7, 1, False),
+        (9, 9, 0, False),
+        (10, 10, 0, True),
+        (199, 100, 0, True),
+        (202, 101, 0, False),
+        (202, 102, 0, True),
+        (204, 103, 0, True),
+    ],
+)
+def test_few_ordinary_outputs_are_noted(floats, hidden, ordinary, is_noted):
+    notes = Slack(floats=floats, hidden=hidden, ordinary=ordinary).notes()
+    assert [f"{hidden} of {floats} " in note for note in notes] == [True] * is_noted
 
 
 @pytest.mark.parametrize(("format", "dtype", "steps"), [("bf16", np.uint16, 0x7F7F), ("", np.uint8, 128)])
