@@ -22,11 +22,11 @@ measure merge move multiply name narrow normalize note number open order overwri
 perform pick pin place plan point poison prefer prepare present print process produce profile put quantize queue quote
 raise read rebuild receive record recover redirect redraw reduce refactor refer refresh refuse regenerate register
 reject release remember remove rename reorder repair repeat replace replay report request require reserve reset
-reshape resolve restart restore restrict resume retry return reuse revert review rewrap rewrite round run save say
-scale scan scatter search seek send separate serve set settle share shift shorten show shrink simplify simulate skip
-sort speed spell split start state step stop store stream strip submit support suppress swap sync take teach tell test
-tighten time trace track translate transpose treat trim try turn type unify unload unpack update upgrade upload use
-validate verify visit wait walk warn watch widen wire withdraw wrap write yield
+reshape resolve restart restore restrict resume retry return reuse revert review reword rewrap rewrite round run save
+say scale scan scatter search seek send separate serve set settle share shift shorten show shrink simplify simulate
+skip sort speed spell split start state step stop store stream strip submit support suppress swap sync take teach tell
+test tighten time trace track translate transpose treat trim try turn type unify unload unpack update upgrade upload
+use validate verify visit wait walk warn watch widen wire withdraw wrap write yield
 """
 VERBS = frozenset(WORDS.split())
 
@@ -44,7 +44,7 @@ def faults(message: str) -> Iterator[str]:
         return
     if len(subject) > LONGEST:
         yield f"the subject has {len(subject)} characters, at most {LONGEST} are allowed; the reason goes into the body"
-    words = re.sub(r"^(?!wip)[\w./`-]+: +", "", subject, flags=re.IGNORECASE).split()
+    words = re.sub(r"^(?!wip)[\w./`-]+(?: [\w-]+)?: +", "", subject, flags=re.IGNORECASE).split()
     first = words[0].strip("`\"',")
     if first.lower().removeprefix("re-") not in VERBS or words[1:2] == ["of"]:
         yield f"the subject begins with {first!r}, no imperative of tests/commit_message.py: Add, Fix, Remove, Report, ..."

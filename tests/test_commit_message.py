@@ -12,6 +12,7 @@ ROOT = Path(__file__).parents[1]
 GOOD = (
     "Add a checker of plain English with planted sentences",
     "explain-diff: report an all-NaN tail as unwritten",
+    "ptx explain: show one sentence for each form",
     "Pass the target to nvcc\n\nNVRTC took it from the environment.\n",
     "Process tensor maps of rank 1\n# a comment of git's, which may be as long as it likes and begin with anything at all\n",
     "Merge branch 'checks'",
