@@ -165,6 +165,19 @@ def test_chunks_and_odd_tails_change_nothing() -> None:
         np.testing.assert_array_equal(decode(halves, "bf16", np.float32)[number], values[number])
 
 
+def test_an_integer_just_beyond_two_to_the_53_rounds_up() -> None:
+    for integer, code in ((2**53, 0x5A000000), (2**53 + 1, 0x5A000001), (2**62 - 1, 0x5E800000)):
+        assert encode([integer], "f32", "up").tolist() == [code]
+        assert encode([-integer], "f32", "down").tolist() == [code | 1 << 31]
+
+
+@pytest.mark.parametrize(("row", "numbers"), [("e4m3", "float32"), ("bf16", "float32"), ("f32", "float64")])
+def test_the_way_out_of_an_array_of_codes_loses_no_number(row: str, numbers: str) -> None:
+    with pytest.raises(RefsimError) as caught:
+        encode(np.ones(3, format_named(row).code_dtype), row)
+    assert f"np.{numbers})" in caught.value.help
+
+
 def test_integers_beyond_two_to_the_53_are_rounded_once() -> None:
     above_tie = (1 << 62) + (1 << 38) + 1  # the tie between two float32, and one more
     assert int(encode(np.int64(above_tie), "f32")) == 0x5E800001

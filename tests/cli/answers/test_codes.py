@@ -10,7 +10,7 @@ import pytest
 import refsim as package
 from refsim.cli.answers.codes import checks, codes, meaning, places, renamed, sample
 from refsim.cli.answers.junit import junit
-from refsim.errors import RefsimError, code_table
+from refsim.errors import RefsimError, code_table, unknown_code
 from refsim.testing.verdicts import MEANING
 from tests.cli.answers.raised import Saying, sayings
 from tests.cli.conftest import Run
@@ -166,3 +166,10 @@ def test_every_code_in_brackets_that_the_pages_name_is_explained() -> None:
     }
     assert {"model-differs", "definition-differs"} <= named
     assert named - set(everything()) == set()
+
+
+def test_a_sample_is_one_of_its_code_and_a_place_is_a_module() -> None:
+    assert [code for code in codes() if sample(code) and not sample(code).startswith(f"[{code}] ")] == []
+    assert unknown_code("target format") == "unknown-format"
+    assert "refsim.layouts.tiles" in places("out-of-range")  # by refsim.integers.whole
+    assert "refsim.device" in places("unknown-device")
