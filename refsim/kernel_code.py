@@ -40,7 +40,9 @@ class KernelCode(Card):
         ways = {"file": self.file, "source": self.source, "ptx": self.ptx, "call": self.call}
         given = [name for name, value in ways.items() if value is not None]
         if len(given) > 1:
-            raise _wrong(f"{' and '.join(given)} are given", "a kernel's code is one of file, source, ptx and call")
+            raise _wrong(
+                f"{' and '.join(given)} are given: give one", "a kernel's code is one of file, source, ptx and call"
+            )
         if self.file is not None and not isinstance(self.file, str | PathLike):
             raise _wrong(f"file is {self.file!r:.40}", "file is a path; a text is source= or ptx=")
         for name, text in (("source", self.source), ("ptx", self.ptx)):

@@ -2,7 +2,8 @@
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass
+from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
@@ -427,3 +428,19 @@ class Kernel(Card):
         yield "corpus", counted(len(self.corpus), "test case")
         yield "code", self.code.label
         yield "declared in", self.declared_in
+
+
+def _naming_missing(make: Callable[..., None]) -> Callable[..., None]:
+    """Return `Kernel.__init__` whose error for missing arguments names them and shows a declaration."""
+    needed = [each.name for each in fields(Kernel) if each.default is each.default_factory is MISSING]
+
+    @wraps(make)
+    def init(self: Kernel, *values: Any, **named: Any) -> None:
+        if missing := [name for name in needed[len(values) :] if name not in named]:
+            raise RefsimError("bad-kernel", f"a Kernel needs {' and '.join(missing)}", "Kernel(...)", help=_CALLED)
+        make(self, *values, **named)
+
+    return init
+
+
+Kernel.__init__ = _naming_missing(Kernel.__init__)  # type: ignore[method-assign]

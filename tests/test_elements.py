@@ -26,7 +26,7 @@ def test_an_unknown_name_shows_the_nearest(call, code):
 
 
 def test_integers_are_no_floats():
-    with pytest.raises(RefsimError, match="s8 is no floating-point format"):
+    with pytest.raises(RefsimError, match="s8 is not a floating-point format"):
         float_named("s8")
 
 

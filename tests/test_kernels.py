@@ -51,6 +51,12 @@ def test_wrong_declaration_is_refused(change, code):
     assert caught.value.code == code
 
 
+def test_a_declaration_names_the_arguments_that_it_lacks():
+    with pytest.raises(RefsimError, match="a Kernel needs run and outputs and recipe") as caught:
+        Kernel("k", print, problem=None, file="k.cu")
+    assert "name the arguments: Kernel(name=" in caught.value.help
+
+
 def test_outputs_may_depend_on_the_problem():
     kernel = Kernel(**{**GOOD, "outputs": lambda problem: {"y": problem.format}})
     assert kernel.output_formats(Tensor(1, "f16")) == {"y": "f16"}
@@ -96,6 +102,6 @@ def test_bound_needs_a_derivation():
 
 @pytest.mark.parametrize("name", ["f64", "s8"])
 def test_the_error_of_an_output_without_codes_says_how_it_is_declared(name):
-    with pytest.raises(RefsimError, match=f"{name} is no format of codes") as caught:
+    with pytest.raises(RefsimError, match=f"{name} is not a format of codes") as caught:
         Kernel(**{**GOOD, "outputs": {"y": name}})
-    assert caught.value.help == 'outputs={"y": ""}, and arrays of integers or of float64'
+    assert caught.value.help == 'outputs={"y": ""} and arrays of integers or float64'

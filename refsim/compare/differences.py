@@ -92,7 +92,8 @@ def _check(
     got: NDArray[Any], want: NDArray[Any], layout: Layout | None, nan: str, within_ulps: object, name: str
 ) -> None:
     if got.shape != want.shape:
-        raise RefsimError("bad-shape", f"got has shape {got.shape}, want has shape {want.shape}", where=name)
+        what, rule = f"got has shape {got.shape}, want has shape {want.shape}", "both arrays have one shape"
+        raise RefsimError("bad-shape", what, name, rule, "pass got.reshape(want.shape) if only the shapes differ")
     if nan not in NAN_POLICIES:
         raise unknown("NaN policy", nan, list(NAN_POLICIES))
     if not is_whole(within_ulps):

@@ -169,7 +169,7 @@ def exact_values(values: ArrayLike) -> Values:
             "bad-dtype",
             f"cannot encode an array of {array.dtype}",
             rule=f"values are {', '.join(_VALUE_TYPES)}, integers or of ml_dtypes",
-            help="decode codes first, and convert other types to float64",
+            help="values.astype(np.float64) for numbers of another type or in text; refsim.decode(codes, ...) for codes",
         )
     native = array.dtype.newbyteorder("=")
     if array.dtype == np.float16:

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from refsim.conversions.coding import Codes, checked_codes
-from refsim.errors import RefsimError, unknown
+from refsim.errors import RefsimError, counted, unknown
 from refsim.formats import E2M1, Format, format_named
 from refsim.typed_arrays import typed, with_format
 
@@ -37,7 +37,7 @@ def pack(codes: ArrayLike, format: str | Format | None = None, container: Contai
     if count == 1:
         return legal << np.uint8(_offset(to, container))
     if legal.ndim == 0 or legal.shape[-1] % count:
-        raise _uneven(f"{legal.shape[-1] if legal.ndim else 1} codes of {to}", count, container)
+        raise _uneven(counted(legal.shape[-1] if legal.ndim else 1, f"{to} code"), count, container)
     groups = legal.reshape(*legal.shape[:-1], legal.shape[-1] // count, count).astype(np.uint32)
     words: NDArray[np.uint32] = np.bitwise_or.reduce(
         groups << (np.uint32(width) * np.arange(count, dtype=np.uint32)), axis=-1
@@ -102,7 +102,8 @@ def _offset(format: Format, container: str) -> int:
 
 
 def _uneven(what: str, count: int, container: str) -> RefsimError:
-    return RefsimError("bad-shape", f"{what} do not fill groups of {count}", where=f"container {container}")
+    way = f"pad the last axis with zeros to a multiple of {count}"
+    return RefsimError("bad-shape", f"{what}: the {container} container holds groups of {count}", help=way)
 
 
 def _bytes_of_words(words: NDArray[np.uint32]) -> NDArray[np.uint8]:

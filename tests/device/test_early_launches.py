@@ -147,7 +147,7 @@ def test_older_targets_have_no_such_launch():
     text = module(WRITE).replace("sm_90", "sm_80")
     with device.open("sim", "sm_80").loaded(text, "k.ptx") as gpu:
         out = gpu.upload(np.zeros(4096, np.uint32), name="out", writable=True)
-        with pytest.raises(RefsimError, match="programmatic serialisation on sm_80") as caught:
+        with pytest.raises(RefsimError, match="programmatic serialization on sm_80") as caught:
             gpu.launch("k0", 4, 64, [out], programmatic=True)
     assert caught.value.code == "bad-launch"
 

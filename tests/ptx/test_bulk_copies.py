@@ -350,7 +350,7 @@ def test_a_pointer_that_leads_to_no_tensor_map_is_named() -> None:
         rest = [corner_of([0, 0]), *(np.uint32(each) for each in (2, 0, 256, 256)), out]
         found = refused(gpu, "box_in_by_pointer", [junk, *rest])
         assert found.startswith("invalid-operand: the 128 bytes at global address 0x")
-        assert found.endswith("(byte 0 of junk) are no tensor map")
+        assert found.endswith("(byte 0 of junk) are not a tensor map")
         stray = refused(gpu, "box_in_by_pointer", [np.uint64(junk.address + 16), *rest])
         assert stray.endswith("is not a multiple of 64 bytes")
         nowhere = refused(gpu, "box_in_by_pointer", [np.uint64(0), *rest])

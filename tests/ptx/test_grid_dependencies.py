@@ -1,4 +1,4 @@
-"""Launches by programmatic serialisation: what a thread may touch before griddepcontrol.wait, and what it may not."""
+"""Launches by programmatic serialization: what a thread may touch before griddepcontrol.wait, and what it may not."""
 
 import numpy as np
 import pytest

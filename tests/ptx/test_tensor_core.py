@@ -332,7 +332,7 @@ def test_a_proxy_fence_stands_between_stores_and_products() -> None:
     [
         ("f16", KINDS[1].word() | 1 << 2, "sm_100a", "A is sparse"),
         ("f16", KINDS[1].word(m=256), "sm_100a", "no m256"),
-        ("i8", KINDS[-1].word(n=40), "sm_100a", "N = 40 of kind::i8 is no multiple of 16"),
+        ("i8", KINDS[-1].word(n=40), "sm_100a", "N = 40 of kind::i8 is not a multiple of 16"),
         ("f16", 0xFFFFFFFF, "sm_100a", "instruction descriptor"),
     ],
 )

@@ -151,7 +151,7 @@ LOAD = f"{UNWAITED} tcgen05.wait::ld.sync.aligned;"
     ("body", "code", "what"),
     [
         ("add.u32 %own, %own, 2097152;" + LOAD, "tensor-memory-misuse", "lanes are 0 to 31 addresses lane 32"),
-        ("add.u32 %own, %own, 65536;" + LOAD, "tensor-memory-misuse", "lane 1 is no multiple of 32"),
+        ("add.u32 %own, %own, 65536;" + LOAD, "tensor-memory-misuse", "lane 1 is not a multiple of 32"),
         ("add.u32 %own, %own, %t;" + LOAD, "tensor-memory-misuse", "that of the warp's first thread"),
         ("add.u32 %own, %own, 512;" + LOAD, "out-of-bounds", "columns 512 to 512 of tensor memory"),
         (
@@ -178,7 +178,7 @@ LOAD = f"{UNWAITED} tcgen05.wait::ld.sync.aligned;"
         (
             "@%zero tcgen05.dealloc.cta_group::1.sync.aligned.b32 %base, 256;",
             "tensor-memory-misuse",
-            "columns 0 to 255 are no allocation of the block, which holds columns 0 to 511",
+            "columns 0 to 255 are not an allocation of the block, which holds columns 0 to 511",
         ),
         (STORE.partition(" tcgen05.wait")[0] + LOAD, "tensor-memory-in-flight", "lacks a tcgen05.wait::st"),
         (

@@ -173,7 +173,7 @@ def _lacking(opcode: str, error: RefsimError) -> "tuple[Cell, Cell]":
     from refsim.ptx.isa.unmodelled import unmodelled
 
     row = unmodelled(opcode)
-    return (row.since, f"{row.what}; not modelled by this simulator yet") if row else (None, error.help)
+    return (row.since, f"{row.what}; not modeled by this simulator yet") if row else (None, error.help)
 
 
 @command.command()

@@ -148,7 +148,7 @@ def _accumulator(name: str, shape: MmaShape, type: str) -> Fragment:
     """Return the fragment of C or D with elements of `type`."""
     bits = element_named(type).code_bits
     per = max(1, 32 // bits)
-    extent, formula, summary = (shape.m, shape.n), accumulator, "a lane holds pairs of neighbouring columns"
+    extent, formula, summary = (shape.m, shape.n), accumulator, "a lane holds pairs of neighboring columns"
     if shape.is_volta:
         extent, formula, summary = (32, 8), _volta_across if per == 2 else _volta_d_f32, _FOUR_PRODUCTS
     return Fragment(

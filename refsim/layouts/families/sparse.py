@@ -119,7 +119,7 @@ def _accumulator(name: str, shape: SparseShape, type: str) -> Fragment:
     bits = element_named(type).code_bits
     return Fragment(
         name, (shape.m, shape.n), threads=32, values=4, formula=accumulator, source=shape.source, since=shape.since,
-        per_register=32 // bits, element_bits=bits, summary="a lane holds pairs of neighbouring columns",
+        per_register=32 // bits, element_bits=bits, summary="a lane holds pairs of neighboring columns",
     )
 
 

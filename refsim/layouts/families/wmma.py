@@ -116,7 +116,7 @@ def refusal(name: str) -> RefsimError | None:
     of_shape = [row for row in WMMA_SHAPES if str(row) == shape]
     if not of_shape:
         have = ", ".join(dict.fromkeys(map(str, WMMA_SHAPES)))
-        return refuse(name, f"wmma has no shape {shape}", f"PTX ISA, wmma: {have}; s4 and b1 are not modelled")
+        return refuse(name, f"wmma has no shape {shape}", f"PTX ISA, wmma: {have}; s4 and b1 are not modeled")
     have = ", ".join(
         dict.fromkeys(each for row in of_shape for each in (row.types if operand in "ab" else row.accumulators))
     )

@@ -21,7 +21,7 @@ from refsim.ptx.text.syntax import place
 Array = NDArray[Any]
 TENSOR_RULE = "PTX ISA, cp.async.bulk.tensor"
 BEYOND_RANK = "map-beyond-rank"
-BOX_ALIGN, INTERLEAVED = 128, "boxes of an interleaved tensor map are not modelled"
+BOX_ALIGN, INTERLEAVED = 128, "boxes of an interleaved tensor map are not modeled"
 MAP_RULE = (
     "PTX ISA, cp.async.bulk.tensor: the address of a tensor map in .param, .const or .global memory, 64-byte aligned"
 )

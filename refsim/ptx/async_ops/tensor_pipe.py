@@ -30,8 +30,8 @@ IN_FLIGHT, TOUCHED = "tensor-memory-in-flight", "register-in-flight"
 RULE = "PTX ISA, tcgen05 memory consistency: what tcgen05.mma and cp touch is theirs until a commit's mbarrier says so"
 OPERAND_RULE = "PTX ISA, tcgen05.mma and cp: operands stay as they are until the mbarrier of a commit says so"
 REGISTER_RULE = (
-    "PTX ISA, tcgen05 memory consistency, register dependencies: who reads a register of tcgen05.ld gets what it loads, and "
-    "tcgen05.wait::ld must stand before any other write to it"
+    "PTX ISA, tcgen05 memory consistency, register dependencies: a thread may read the registers of tcgen05.ld without "
+    "waiting; any other write to them comes after tcgen05.wait::ld"
 )
 MOVE_RULE = "PTX ISA, tcgen05.wait: what tcgen05.ld and st touch is theirs until tcgen05.wait::ld or ::st"
 

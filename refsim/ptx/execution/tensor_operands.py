@@ -43,7 +43,7 @@ def shifted_chunks(word: int, form: TensorForm, shift: int) -> Array:
     """Return the chunk addresses of a K-major B from row `shift` on. Rows past the last row of B lie where the rows
     that follow B would lie. Raises DescriptorError."""
     if form.majors[1] == MN:
-        raise DescriptorError("a shift of its columns where it is MN-major, which is not modelled")
+        raise DescriptorError("a shift of its columns where it is MN-major, which is not modeled")
     fields = descriptor("tcgen05-smem").decode(word)
     start = int(fields["start_address"]) + form.n // _CORE_ROWS * int(fields["stride_byte_offset"])
     further = descriptor("tcgen05-smem").encode(**fields | {"start_address": start})

@@ -43,7 +43,7 @@ _TABLE: tuple[tuple[str, ...], ...] = (
     ("cp.async.bulk.prefetch.tensor", "prefetch of a tensor's box in a mode other than tiles and im2col", "sm_100a",
      "cp.async.bulk.prefetch.tensor"),
     ("cp.async.bulk", "asynchronous copy of a run of bytes, with a mask of bytes or a semantics", "sm_100", "cp.async.bulk"),
-    ("st.bulk", "initialisation of a run of shared memory", "sm_100", "st.bulk"),
+    ("st.bulk", "initialization of a run of shared memory", "sm_100", "st.bulk"),
     ("multimem", "access to memory of several devices at once", "sm_90", "multimem"),
     ("clusterlaunchcontrol", "blocks taken over by a running cluster", "sm_100", "clusterlaunchcontrol"),
     ("alloca", "memory on the stack", "sm_52", "alloca"),

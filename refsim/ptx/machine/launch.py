@@ -191,8 +191,8 @@ class PreparedLaunch:
             "timeout",
             error.what,
             error.where,
-            f"the {self.shape.ctas:,} blocks ran {self.wave:,} at a time: one that waits for a later one waits for ever, "
-            "here as on a chip that does not hold them all",
+            f"the {self.shape.ctas:,} blocks ran {self.wave:,} at a time: a block that waits for a later block never ends, "
+            "as on a GPU that does not hold all of them at once",
             "launch no more blocks than are resident at once, or raise the time limit",
             Kind.INCONCLUSIVE,
         )

@@ -263,9 +263,9 @@ def check_programmatic(entry: str, target: str) -> None:
     if limits_of(target).cluster == 0:
         raise RefsimError(
             "bad-launch",
-            f"a launch by programmatic serialisation on {target}, which has none",
+            f"a launch by programmatic serialization on {target}, which has none",
             f"launch of {entry}",
-            f"{CUDA_DRIVER['cuLaunchKernelEx']}: programmatic stream serialisation, compute capability 9.0 and newer",
+            f"{CUDA_DRIVER['cuLaunchKernelEx']}: programmatic stream serialization, compute capability 9.0 and newer",
             "leave out programmatic=, or compile for sm_90a",
         )
 

@@ -403,5 +403,6 @@ def _read(text: str, target: str | None) -> Program:
         )
     chosen = module.target or DEFAULT_TARGET if target is None else target_named(target).name
     if module.target and not runs(module.target, chosen):
-        raise RefsimError("wrong-target", f"the module is for {module.target}, the target asked for is {chosen}")
+        help = f"give {module.target} or a target that runs its code, or no target"
+        raise RefsimError("wrong-target", f"the module is for {module.target}, not {chosen}", help=help)
     return Program(module, chosen, hashlib.sha256(text.encode()).hexdigest(), text)

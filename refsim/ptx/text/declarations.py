@@ -144,7 +144,7 @@ class Declarations(Constants):
         while not self.accept("}"):
             if self.token.text == "{":
                 if len(shape) < 2:
-                    raise malformed("an initialiser is nested deeper than its variable", line)
+                    raise malformed("an initializer is nested deeper than its variable", line)
                 at = -(-at // stride) * stride if stride else 0
                 self.nested(initial, shape[1:], start + at)
                 at += stride
@@ -160,7 +160,7 @@ class Declarations(Constants):
         """Read one element: a constant, an address, or a part of an address such as 0xff00(name)."""
         token, offset = self.token, index * initial.width
         if offset + initial.width > MAX_INITIAL_BYTES:
-            raise malformed(f"an initialiser reaches byte {offset}, beyond {MAX_INITIAL_BYTES}", token.line)
+            raise malformed(f"an initializer reaches byte {offset}, beyond {MAX_INITIAL_BYTES}", token.line)
         initial.values.extend(bytes(max(0, offset + initial.width - len(initial.values))))
         if token.kind == "word" and token.text != "WARP_SZ":
             initial.references.append(Reference(offset, initial.width, self.address_constant()))
@@ -210,10 +210,10 @@ def _element_bits(value: int, kind: str, initial: _Initial, token: Token) -> int
     """Return the bits of one constant in a variable: doubles become floats in .f32 and .b32, integers are truncated."""
     if kind == "int":
         if initial.type[0] == "f":
-            raise malformed(f"{token.text!r} initialises a variable of type {initial.type}", token.line)
+            raise malformed(f"{token.text!r} initializes a variable of type {initial.type}", token.line)
         return value & ((1 << 8 * initial.width) - 1)
     if initial.type not in ("f32", "f64", "b32", "b64"):
-        raise malformed(f"{token.text!r} initialises a variable of type {initial.type}", token.line)
+        raise malformed(f"{token.text!r} initializes a variable of type {initial.type}", token.line)
     if kind == "f32" or initial.width == 8:
         return value
     with np.errstate(over="ignore"):

@@ -123,7 +123,7 @@ class _Parser(OperandCursor):
                 if known is None or known.is_external or not variable.is_external:
                     self.out.variables[variable.name] = variable
         else:
-            raise malformed(f"expected a directive, found {self.token.text!r}", self.token.line)
+            raise malformed(f"expected a directive such as .entry, found {self.token.text!r}", self.token.line)
 
     # ---- functions
     def function_definition(self, *, is_entry: bool) -> None:

@@ -207,7 +207,7 @@ def test_coverage_counts_opcodes_and_says_what_is_missing(capsys, tmp_path):
     heading, first, *_ = out.splitlines()
     assert heading.split()[0] == "missing"
     assert first.split()[:3] == ["multimem.red", "1", "sm_90"]
-    assert "access to memory of several devices at once; not modelled by this simulator yet" in first
+    assert "access to memory of several devices at once; not modeled by this simulator yet" in first
     assert first.split()[-1] == "add"
     source.write_text(PTX.replace("add.s32", "add.sat.u32"))
     code, out, _ = run(capsys, "ptx", "coverage", source, "--as", "json")
