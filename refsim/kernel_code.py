@@ -90,7 +90,7 @@ class KernelCode(Card):
 
     @property
     def function(self) -> str:
-        """Return the name of `call`: module and function if it has them."""
+        """Return the dotted name of the function or class of `call`, with its module if it has one."""
         name = getattr(self.call, "__qualname__", type(self.call).__name__)
         return f"{getattr(self.call, '__module__', '')}.{name}".lstrip(".")
 

@@ -81,7 +81,8 @@ def im2col_map(
     The mode computes convolutions as matrix products. `dims` are C, W, H, D, N (3 to 5 of them, the innermost first) in
     elements. `lower` and `upper` are the corners of the box in which the filter's base moves, W first: offsets from the
     first and from the last pixel of an image. For a filter of S columns with padding p and dilation d they are -p and p
-    - (S - 1) * d. `element_strides` are the steps of the base. Raises RefsimError with the broken rule of
+    - (S - 1) * d. `element_strides` says by how many
+    elements the base moves in each dimension. Raises RefsimError with the broken rule of
     cuTensorMapEncodeIm2col.
     im2col_map("uint8", (64, 9, 14, 2), 16, 64, lower=(-1, -1), upper=(-1, -1)).box_bytes is 1024.
     Source: CUDA Driver API, cuTensorMapEncodeIm2col; PTX ISA, im2col mode.

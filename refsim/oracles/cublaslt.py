@@ -50,10 +50,15 @@ Extent = tuple[int, int, int]
 class CublasltRegion(FieldsCard):
     """The recorded shapes of one cuBLASLt version on one chip, and the number of ranges of K for each shape.
 
-    `shapes`, for each scaling: the least and largest M, N and K, and their steps. K is one range up to `unsplit_k`, and
-    for more than `unsplit_outputs` outputs. `split_tiles`, for each scaling, holds a number of tiles and their rows and
-    columns: a product of at most so many tiles of D has K // `range_k` ranges, but no more sums than `workspace` holds.
-    `scales`: the least and the largest scale, between which every sum stays a normal number.
+    - `version`, `chip`: the cuBLASLt version and the chip of the recording.
+    - `shapes`: for each scaling, the least and largest M, N and K, and their steps.
+    - `unsplit_k`: K is one range up to this K.
+    - `unsplit_outputs`: K is one range for more outputs than these.
+    - `split_tiles`: for each scaling, a number of tiles of D, and the rows and columns of a tile.
+    - `range_k`: a product of at most that many tiles has K // `range_k` ranges.
+    - `workspace`: the most sums of ranges.
+    - `scales`: the least and the largest scale, between which every sum stays a normal number.
+    - `evidence`: the recording.
     """
 
     version: int

@@ -36,10 +36,17 @@ _ALIGNED = 16
 class TritonKernel(FieldsCard):
     """A function compiled by Triton: `Kernel(ptx=k.ptx, ...)`, and `k.launch(launcher, grid, x, y, n)` in its run.
 
-    `parameters` are the types of the arguments in order, without constants; `scratch` is (bytes per program, alignment)
-    of each hidden parameter after them. `version` is Triton's version. `aligned` are the positions of arguments that
-    must be multiples of 16. `descriptors` is Triton's metadata of the tensor map of each descriptor, empty for targets
-    without tensor maps. `programmatic`: it was compiled with launch_pdl; `is_gluon`: it is a function of Gluon.
+    - `ptx`: the PTX that Triton made.
+    - `entry`: the name of the entry.
+    - `parameters`: the types of the arguments in order, without constants.
+    - `threads`, `shared_bytes`, `ctas`: threads and dynamic shared memory of a block, and blocks of a cluster.
+    - `cooperative`: all blocks must be resident.
+    - `scratch`: (bytes per program, alignment) of each hidden parameter after the arguments.
+    - `version`: the version of Triton.
+    - `aligned`: the positions of arguments that must be multiples of 16.
+    - `descriptors`: Triton's metadata of each tensor map; empty for targets without tensor maps.
+    - `programmatic`: it was compiled with launch_pdl.
+    - `is_gluon`: it is a function of Gluon.
     """
 
     ptx: str
