@@ -91,7 +91,7 @@ def compilation_options(function: Command) -> Command:
                 metavar="FOLDER",
                 help="Folder of headers for a CUDA file.",
             ),
-            click.option("--option", "options", multiple=True, metavar="FLAG", help="Flag for the compiler."),
+            click.option("--option", "options", multiple=True, metavar="FLAG", help="NVRTC flag, e.g. --fmad=false."),
         )
     ):
         function = option(function)

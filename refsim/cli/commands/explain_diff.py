@@ -101,7 +101,7 @@ STAGES = (
 @file_option("--b", "right", help="Operand B, N x K; or one for each batch or expert.")
 @file_option("--c", "begin", help="Operand C, f32, M x N.")
 @click.option("--a-scale", metavar="VALUE|FILE", help="Scales of A: a number, or one for each row or block of K.")
-@click.option("--b-scale", metavar="VALUE|FILE", help="Scales of B, likewise; (N / 128, blocks) has one for 128 rows.")
+@click.option("--b-scale", metavar="VALUE|FILE", help="As --a-scale; or shape (N/128, blocks): one scale per 128 rows.")
 @click.option("--scale-format", metavar="FORMAT", help="Type of scales for blocks of K: e8m0 or ue4m3.")
 @click.option("--global-scale", metavar="NUMBER", type=float, help="Factor of D for NVFP4; needs --scale-format.")
 @file_option("--m-indices", help="Expert of each row of A, int32; -1 is none.")

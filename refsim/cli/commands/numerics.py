@@ -84,8 +84,8 @@ def list_rows(target: str | None, unit: str | None, type_: str | None, *, sparse
       zero exponent  exponent that a zero product has in the alignment
       order          which products make one step
       C              early: aligned with the products; late: added after them
-      level          silicon: equal to recorded hardware; models: independent
-                     models agree; defined: the formula leaves no choice;
+      level          silicon: equal to recorded hardware; independent:
+                     independent models agree; formula: a document only;
                      unverified: not checked on hardware
 
     \b

@@ -50,11 +50,13 @@ class RowList(click.ParamType):  # type: ignore[type-arg]
 @click.option("--m", "rows", metavar="LIST", type=RowList(), help="Sizes of the batch, such as 1,2,4,16.")
 @click.option("--n", type=Whole(min=1), help="Number of columns of D.")
 @click.option("--k", type=Whole(min=2), help="Number of products in each sum.")
-@click.option("-t", "--format", "row", type=FORMAT, help="Type of A and B of a function.")
+@click.option("-t", "--format", "row", type=FORMAT, help="Type of A and B, if KERNEL is a Python function.")
 @click.option("--a-format", type=FORMAT, help="Type of A.")
 @click.option("--b-format", type=FORMAT, help="Type of B.")
 @click.option("--row-sums", is_flag=True, help="KERNEL is a function f(x): the sums of the rows of X (M, K).")
-@click.option("--layout", metavar="nt|nn", default="nt", help="Layout of B of a function: nt by columns, nn by rows.")
+@click.option(
+    "--layout", metavar="nt|nn", default="nt", help="B, if KERNEL is a Python function: by columns (nt) or rows."
+)
 @click.option("--seeds", type=Whole(1, MOST_SEEDS), default=2, help="Number of random test cases.")
 @click.option("--thorough", is_flag=True, help="Probe every group of products, even if it looks like an earlier group.")
 @kernels_option

@@ -243,7 +243,7 @@ def unshuffle(*, words: tuple[str, ...], row: "Format | None", key: str | None, 
 @click.option("--key", metavar="NAME", help="Name of the tensor, if a file holds several.")
 @click.option("--shape", metavar="ROWSxBLOCKS", type=ShapeParam(), help="Matrix of scales, without padding.")
 @file_option("--values", help="The tensor that was quantized: bf16, f16 or f32.")
-@click.option("--values-key", metavar="NAME", help="Name of that tensor, if its file holds several.")
+@click.option("--values-key", metavar="NAME", help="Name of the tensor in the file of --values, if it holds several.")
 @answers
 def check(
     *,
