@@ -214,7 +214,9 @@ def _target_named(name: str) -> Target:
     number = _RENAMED.get(int(match[1]), int(match[1])) if match else 0
     row = _BY_NUMBER.get(number)
     if match is None or row is None:
-        known = [*names()] if name.lower().startswith(("sm", "compute")) else [*CHIPS, *_OF_AMD]
+        known = [*CHIPS, *_OF_AMD]
+        if name.lower().startswith(("sm", "compute")):
+            known = [each for row in ARCHITECTURES if row.cores for each in row.names]
         raise RefsimError(
             "unknown-target",
             f"no target is called {name!r}",

@@ -134,5 +134,5 @@ def _value(where: str, number: int, argument: Any, owns: Callable[[Buffer], bool
         f"argument {number} is {argument!r}, whose width is unknown",
         where,
         "arguments are Buffers, Structs, tensor maps or NumPy scalars of the width of the .param",
-        f"write np.uint32({argument!r}), or the type that the kernel declares",
+        f"write np.{'float' if isinstance(argument, float) else 'uint'}32({argument!r}), or the type that the kernel declares",
     )

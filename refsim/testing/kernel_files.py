@@ -43,7 +43,9 @@ def kernel_named(name: str, paths: Iterable[str | Path] | None = None) -> Kernel
     """
     kernels = {kernel.name: kernel for kernel in find_kernels(paths)}
     if name not in kernels:
-        raise unknown("kernel", name, sorted(kernels))
+        error = unknown("kernel", name, sorted(kernels))
+        error.help = f"{name} is a file: use --kernels FILE.py" if name.endswith((".cu", ".ptx", ".py")) else error.help
+        raise error
     return kernels[name]
 
 
@@ -123,15 +125,13 @@ def _module(file: Path, modified_ns: int) -> ModuleType:
     name = f"refsim_kernels_{hashlib.sha256(f'{file}:{modified_ns}'.encode()).hexdigest()[:12]}"
     specification = importlib.util.spec_from_file_location(name, file)
     if specification is None or specification.loader is None:
-        help = "give a .py file that ends in KERNELS = (Kernel(...), ...)"
+        help = f"give the declaration, e.g. {file.stem}_kernel.py; `refsim new kernel` writes one"
         raise RefsimError("no-kernel-file", "not a Python file", str(file), help=help, kind=Kind.UNREADABLE)
     module = importlib.util.module_from_spec(specification)
     sys.modules[name] = module  # type hints of recipes are resolved there
     try:
         specification.loader.exec_module(module)
-    except RefsimError:
-        raise
-    except KeyboardInterrupt:
+    except (RefsimError, KeyboardInterrupt):
         raise
     except BaseException as error:  # also sys.exit(): a file that ends the program verifies nothing
         what = f"the file raised {type(error).__name__}: {error}"

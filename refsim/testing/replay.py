@@ -133,7 +133,7 @@ def replay_case(
     return replace(verdict, finding=finding, mismatch=mismatch, worst=mismatch)
 
 
-_WANTED = "the JSON file of a failed case, which `refsim verify` writes and names after `again:`"
+_WANTED = "the JSON file of a failed case, which `refsim verify` writes and names after `repeat`"
 
 
 def _no_constant(name: str) -> float:

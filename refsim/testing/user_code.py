@@ -58,7 +58,7 @@ def code_fails(kernel: Kernel, label: str, error: BaseException, problem: Any = 
     if isinstance(error, SystemExit):
         what, help = f"ended the program: sys.exit({error.code!r}){on}", "raise an exception where something is wrong"
     else:
-        what, help = f"raised {said(error)}{on}", f"mend {label}: this is neither the kernel nor refsim"
+        what, help = f"raised {said(error)}{on}", f"fix {label}: this is neither the kernel nor refsim"
     what = f"{label} of kernel {kernel.name} {what}"
     return RefsimError("user-code-raised", what, where=place(error), help=help, place=location(error))
 

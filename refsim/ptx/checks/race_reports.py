@@ -20,7 +20,7 @@ from refsim.ptx.memory.space import SHARED_BASE, Space
 from refsim.ptx.text.syntax import Statement, place
 
 CONVERGED = "ordered-by-convergence"
-RULE = "PTX ISA, memory consistency model: conflicting accesses of two threads need an order, or strength on both sides"
+RULE = "PTX ISA, memory model: accesses that conflict need an order, or both must be strong (atomic or volatile)"
 CONVERGENCE_RULE = (
     "PTX ISA: shfl, vote, match, redux and wgmma make lanes meet but order no memory; "
     "only bar.warp.sync (__syncwarp) does"

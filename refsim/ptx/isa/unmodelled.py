@@ -76,11 +76,13 @@ def missing(opcode: str, where: str, forms: Sequence[str], others: Sequence[str]
             where=where,
             rule=str(row.source),
         )
+    (near,) = nearest(opcode.partition(".")[0], [each.partition(".")[0] for each in others], 1)
+    known = list(forms) or [each for each in others if each.partition(".")[0] == near]
     return RefsimError(
         "unknown-instruction",
         f"the simulator does not implement {opcode!r}",
         where=where,
-        help=f"nearest known form: {'; '.join(nearest(opcode, list(forms or others), 1))}",
+        help=f"nearest known form: {'; '.join(nearest(opcode, known, 1))}",
     )
 
 
