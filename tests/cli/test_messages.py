@@ -73,7 +73,7 @@ def test_a_format_may_be_given_twice_and_not_two_formats(refsim):
         ("banks --lanes 33", "rule: --lanes is 1 to 32"),
         ("banks --layout mma.m16n8k16.bf16.a --tile 8x8", "help: --tile 16x16 or larger"),
         ("kernels nofile.py", "at: nofile.py"),
-        ("kernels x.npy", "help: give a .py file that ends in KERNELS"),
+        ("kernels x.npy", "help: give the declaration, e.g. x_kernel.py"),
         ("blame k.cu scale --arg i32", "argument 0: 'i32' has no type and value"),
         ("blame k.cu scale --grid 0", "'0' is not a grid or block"),
         ("swizzle 128B --tile 8x64", "help: give -t FORMAT"),
