@@ -219,6 +219,7 @@ def test_a_target_by_its_old_name_has_what_it_has_by_its_new_one() -> None:
         ("AMD Instinct MI300X", "gfx942"),
         ("MI355X", "gfx950"),
         ("sm90a", "sm_90a"),
+        (" sm_90a\n", "sm_90a"),
         ("sm-80", "sm_80"),
         ("SM_100F", "sm_100f"),
         ("GFX942", "gfx942"),
@@ -282,7 +283,8 @@ def test_every_published_product_has_its_target(target: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "near"), [("h1000", "h100 (sm_90a)"), ("b20", "b200 (sm_100a)"), ("rtx409", "rtx4090 (sm_89)")]
+    ("name", "near"),
+    [("h1000", "h100 (sm_90a)"), ("b20", "b200 (sm_100a)"), ("rtx409", "rtx4090 (sm_89)"), ("compute_90a", "sm_90a")],
 )
 def test_an_unknown_chip_has_the_nearest_with_their_targets(name: str, near: str) -> None:
     for asked in (

@@ -19,8 +19,8 @@ from refsim.testing.suspects.feeding import Diet
 from refsim.testing.suspects.inquiry import betrayed
 from refsim.testing.suspects.listing import ListedLine, PtxListing
 from refsim.testing.suspects.repairs import SuspectRepair
-from refsim.testing.suspects.suspicion import Instead
-from refsim.testing.suspects.trials import _groups, _joined, repaired
+from refsim.testing.suspects.suspicion import UNSAID, Instead
+from refsim.testing.suspects.trials import _groups, _instead, _joined, repaired
 from refsim.testing.suspects.witnesses import DRAWN, LONGEST_SECONDS, WANTED, witnesses_of
 
 # ---- witnesses -------------------------------------------------------------------------------------------------------
@@ -350,6 +350,30 @@ def test_edits_are_grouped_by_line_by_opcode_and_as_unrolled_loops_have_them() -
 
 def no_edits(listing: PtxListing, line: ListedLine) -> Iterator[dict[int, str]]:
     yield from ()
+
+
+@pytest.mark.parametrize(
+    ("opcodes", "said"),
+    [
+        (["mul.rn.f32"], Instead("fma.rn.f32", "mul.rn.f32")),
+        (["mul.rn.f32", "add.rn.f32"], Instead("fma.rn.f32", "mul.rn.f32 and add.rn.f32")),
+        (["fma.rn.f32", "fma.rn.f32"], UNSAID),
+        (["mul.rn.f32", "mov.b32"], UNSAID),
+        ([f"{name}.rn.ftz.sat.f32" for name in ("add", "sub", "mul", "div", "rcp")], UNSAID),
+    ],
+)
+def test_instructions_are_named_if_they_are_few_and_differ(opcodes: list[str], said: Instead) -> None:
+    listing = PtxListing(PTX, ptx.load(PTX, "sm_90a"), ["_Z5scalePKfPfj"])
+    (fma,) = (each for each in listing.lines if each.name == "fma")
+    assert _instead(listing, fma, {fma.at: fma.reading(*(f"{each} %f2, %f1, %f1" for each in opcodes))}) == said
+
+
+def test_a_constant_in_a_register_is_named_by_its_value() -> None:
+    text = PTX.replace("fma.rn.f32 %f2, %f1, 0f3DCCCCCD", "mov.f32 %f3, 0f3DCCCCCD;\n  fma.rn.f32 %f2, %f1, %f3")
+    listing = PtxListing(text, ptx.load(text, "sm_90a"), ["_Z5scalePKfPfj"])
+    (fma,) = (each for each in listing.lines if each.name == "fma")
+    eighth = fma.renamed("fma.rn.f32", "%f2", "%f1", "0f3E000000", "0f3F99999A")
+    assert _instead(listing, fma, {fma.at: eighth}) == Instead("fma.rn.f32 of 0.1", "fma.rn.f32 of 0.125")
 
 
 def test_edits_that_want_one_line_exclude_each_other() -> None:
