@@ -36,6 +36,7 @@ BAD = {
     "Fix the decoder\nbecause it was wrong": "second line",
     "": "empty",
     "x": "imperative",
+    "Change of the decoder": "imperative",
     "WIP: add a check": "imperative",
     "::: add a check": "imperative",
     "Merge": "one word",

@@ -29,6 +29,8 @@ BAD = {
     "41 words": "The kernel " + "reads and writes " * 12 + "and then stops.",
     "mean of": "This page has sentences that are too long on average, "
     "since every one of them goes on for more words than it needs.",
+    "mean of 20.0": "Twenty words are " + "long, " * 16 + "too.",
+    "a line of 121 columns": "A line is " + "very " * 21 + "broad.",
     "columns": "A line of prose that goes on " + "and on " * 16 + "ends.",
     "hardware": "The verdict ends with what silicon returned.",
     "in addition to": "It brings all that the test needs beside the driver.",
@@ -55,6 +57,8 @@ GOOD = (
     "If the model is wrong, kernel and oracle agree on the wrong answer.",
     "A tensor has rows and columns, and a 32-bit word holds four FP8 codes.",
     "What does this code mean?",
+    "Two marks hold one: ``a `silicon` that nobody reads`` is code.",
+    "Nineteen words are " + "long, " * 15 + "not.",
     "- A list item that has no full stop\n- Another item",
     "The `silicon` arithmetic replays recorded results.",
     "| table | of any width that it likes, with words beside each other, and what nobody reads |\n|---|---|",
@@ -124,6 +128,12 @@ def test_a_planted_sentence_is_found(rule: str) -> None:
 def test_a_planted_sentence_is_found_wherever_it_stands(place: str) -> None:
     text, rule = HIDDEN[place]
     assert [flaw for flaw in flaws("page", text) if rule in flaw.rule] != []
+
+
+def test_the_glossary_explains_our_words_in_bold() -> None:
+    text = "**silicon**: hardware."
+    assert list(flaws("docs/glossary.md", text)) == []
+    assert len(list(flaws("docs/page.md", text))) == len(list(flaws("docs/glossary.md", f"{text} Silicon."))) == 1
 
 
 @pytest.mark.parametrize("text", GOOD, ids=range(len(GOOD)))

@@ -173,7 +173,8 @@ def _usage_error(problem: click.UsageError, session: Session) -> RefsimError:
             return RefsimError("out-of-range", f"{problem.option_name}: no argument is negative", where, help=way)
         known = [name for each in params for name in each.opts if name.startswith("-")]
         error = unknown("option", problem.option_name, known, where=where)
-        return RefsimError(error.code, error.what, where=where, help=f"{error.help} ({where} --help)")
+        way = f"{error.help} ({where} --help)" if known else f"{where} --help"
+        return RefsimError(error.code, error.what, where=where, help=way)
     if isinstance(problem, click.MissingParameter) and problem.param:
         is_option, metavar = problem.param.param_type_name == "option", problem.param.make_metavar(problem.ctx)
         name = problem.param.opts[-1] if is_option else re.sub(r"\[.*?\] ", "", metavar)

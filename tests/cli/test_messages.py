@@ -175,6 +175,10 @@ def test_a_format_that_stands_last_is_put_first_in_the_help(refsim):
     assert "refsim encode" not in refsim("approx", "ex2", "abc").err
 
 
+def test_an_option_of_a_command_without_options_has_the_help_page_alone(refsim):
+    assert "\n  help: refsim numerics --help\n" in refsim("numerics", "--target", "sm_90").err
+
+
 def test_a_code_is_explained_as_it_is_pasted(refsim):
     whole = refsim("explain", "unknown-target").out
     assert whole == refsim("explain", "[Unknown-Target]").out != ""

@@ -11,7 +11,7 @@ import click
 
 from refsim.cli.arguments import ARRAY_SUFFIXES, codes_in
 from refsim.cli.delivery import answers
-from refsim.errors import RefsimError
+from refsim.errors import RefsimError, counted
 from refsim.render import Bits, Column, Document, Number, Table, number
 
 if TYPE_CHECKING:
@@ -164,7 +164,7 @@ def _operands(words: tuple[str, ...], form: "SpecialForm") -> list[list[int]]:
     if len(lists[0]) != len(lists[1]):
         raise RefsimError(
             "operand-count",
-            f"{len(lists[0])} dividends and {len(lists[1])} divisors",
+            f"{counted(len(lists[0]), 'dividend')} and {counted(len(lists[1]), 'divisor')}",
             where=form.instruction,
             rule="codes of a division stand in pairs, or in two files of equal length",
         )

@@ -141,6 +141,9 @@ def _of_fragment(
     from refsim.layouts.swizzles import swizzle
     from refsim.layouts.tiles import atom_rows, tile
 
+    if fragment.name.endswith((".sfa", ".sfb")):
+        what = f"some lanes hold no element of {fragment.name}"
+        raise RefsimError("bad-access", what, "--layout", "each lane of an access has an address")
     if fragment.element_bits not in (8, 16, 32) or fragment.slot_bits != fragment.element_bits:
         raise RefsimError(
             "bad-dtype",
@@ -149,7 +152,7 @@ def _of_fragment(
             rule="tiles hold elements of 8, 16 or 32 bits",
         )
     access_bytes = None if width is None else access_width(width) if count_in(width) is None else count_in(width)
-    size, across = fragment.element_bits // 8, fragment.name.split(".")[-1] in ("b", "sfb")
+    size, across = fragment.element_bits // 8, fragment.name.endswith(".b")
     extents, pattern = fragment.shape[::-1] if across else fragment.shape, mode or swizzle("none")
     atom = (atom_rows(pattern), pattern.span_bytes // size)
     least = tuple(-(-extent // part) * part for extent, part in zip(extents, atom, strict=True))

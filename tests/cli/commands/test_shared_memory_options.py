@@ -32,6 +32,24 @@ def test_a_fragment_takes_the_options_of_addresses(refsim):
     assert at_byte_4096["wavefronts"] == banks(refsim, f"{line} --width 4")["wavefronts"]
 
 
+def test_a_fragment_is_named_with_or_without_the_option(refsim):
+    for name in ("mma.m16n8k16.bf16.a", "mma.m16n8k16.bf16.b", "ldmatrix.m8n16.x1.b8x16.b4x16_p64 --tile 32x64"):
+        assert banks(refsim, name) == banks(refsim, f"--layout {name}")
+
+
+def test_rows_of_four_and_six_bits_take_sixteen_bytes(refsim):
+    want = banks(refsim, "ldmatrix.m16n16.x1.b8.trans --tile 32x64")["width"]
+    for types in ("b6x16_p32", "b4x16_p64"):
+        found = banks(refsim, f"ldmatrix.m8n16.x1.b8x16.{types} --tile 32x64")
+        assert (found["width"], found["wavefronts"]) == (want, 4)
+
+
+def test_scale_factors_that_some_lanes_lack_are_no_access(refsim):
+    run = refsim("banks", "mma.m16n8k64.mxf4.2x.sfb")
+    assert (run.code, run.out) == (2, "")
+    assert "some lanes hold no element of mma.m16n8k64.mxf4.2x.sfb" in run.err
+
+
 def test_a_tile_that_does_not_hold_the_fragment_is_refused(refsim):
     run = refsim("banks", "--layout", "mma.m16n8k16.bf16.a", "--tile", "8x64")
     assert (run.code, run.out) == (2, "")
