@@ -5,6 +5,7 @@ from hypothesis import find, settings
 
 from refsim.errors import RefsimError
 from refsim.testing import strategies as rst
+from refsim.testing.fills import FILLS
 from refsim.testing.recipes import Tensor
 
 QUIET = settings(database=None, derandomize=True, max_examples=2000, deadline=None)
@@ -56,6 +57,16 @@ def test_every_offset_is_drawn():
     seen = []
     settings(QUIET, max_examples=100)(_collector(rst.misalignments(), seen))()
     assert set(seen) == set(range(16))
+
+
+def test_a_quarter_of_the_tensors_are_ordinary_numbers():
+    drawn = []
+    settings(QUIET, max_examples=200)(_collector(rst.tensors("bf16"), drawn))()
+    assert sum(tensor.fill == "gaussian" and not tensor.patches for tensor in drawn) > len(drawn) / 5
+    assert {tensor.fill for tensor in drawn} == set(FILLS)
+    drawn.clear()
+    settings(QUIET, max_examples=50)(_collector(rst.tensors("bf16", fills=("specials",)), drawn))()
+    assert {tensor.fill for tensor in drawn} == {"specials"}
 
 
 def test_bad_arguments_are_refused():
