@@ -30,9 +30,7 @@ class Answer:
     exit_code: int = AGREED
 
 
-def answers(
-    function: Callable[..., Document | Answer | Iterator[Answer | RefsimError]],
-) -> Callable[..., int]:
+def answers(function: Callable[..., Document | Answer | Iterator[Answer | RefsimError]]) -> Callable[..., int]:
     """Make a function that returns a Document (or an Answer) the body of a command.
 
     Adds --as, -o and --source, renders and writes the document, and after a failure prints the command that repeats

@@ -109,9 +109,7 @@ def loaded(file: Path, target: str | None, entry: str | None, compilation: Compi
         return ptx.load(made.text, made.target)
     if compilation != Compilation():
         raise RefsimError(
-            "bad-file",
-            f"{file.name} is no CUDA file",
-            rule=f"options of a compiler are of {', '.join(CUDA_SUFFIXES)}",
+            "bad-file", f"{file.name} is no CUDA file", rule=f"options of a compiler are of {', '.join(CUDA_SUFFIXES)}"
         )
     return ptx.load(file, target)
 

@@ -13,16 +13,7 @@ from refsim.errors import RefsimError, unknown
 from refsim.formats import F32, Format, format_named
 from refsim.render.cards import FieldsCard
 
-INPUT_CLASSES = (
-    "exact",
-    "inexact",
-    "tie",
-    "below the smallest",
-    "beyond the largest",
-    "zero",
-    "infinity",
-    "nan",
-)
+INPUT_CLASSES = ("exact", "inexact", "tie", "below the smallest", "beyond the largest", "zero", "infinity", "nan")
 
 
 @dataclass(frozen=True, repr=False)

@@ -21,13 +21,7 @@ STOCHASTIC: Final = "stochastic"
 RoundingName = Literal["nearest-even", "toward-zero", "up", "down", "ties-away"]
 ConversionRounding = RoundingName | Literal["stochastic"]
 ROUNDINGS: tuple[RoundingName, ...] = get_args(RoundingName)
-PTX_ROUNDINGS: dict[str, RoundingName] = {
-    "rn": NEAREST_EVEN,
-    "rz": TOWARD_ZERO,
-    "rm": DOWN,
-    "rp": UP,
-    "rna": TIES_AWAY,
-}
+PTX_ROUNDINGS: dict[str, RoundingName] = {"rn": NEAREST_EVEN, "rz": TOWARD_ZERO, "rm": DOWN, "rp": UP, "rna": TIES_AWAY}
 """The rounding of each PTX modifier. .rs is missing: it needs random bits, which only its instructions have."""
 RoundingAlias = Literal["rn", "rne", "rz", "rtz", "rm", "rd", "rdn", "rp", "ru", "rup", "rna", "rmm"]
 ROUNDING_ALIASES: dict[str, RoundingName] = {

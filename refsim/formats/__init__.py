@@ -1,18 +1,6 @@
 """Number formats and element types, one entry each; range, special codes and the value of every code are derived."""
 
-from refsim.formats.elements import (
-    B1,
-    ELEMENTS,
-    S4,
-    S8,
-    S32,
-    U4,
-    U8,
-    ElementType,
-    Integer,
-    element_named,
-    float_named,
-)
+from refsim.formats.elements import B1, ELEMENTS, S4, S8, S32, U4, U8, ElementType, Integer, element_named, float_named
 from refsim.formats.rows import BF16, E2M1, E2M3, E3M2, E4M3, E4M3FNUZ, E5M2, E5M2FNUZ, E8M0, F16, F32
 
 # isort: split

@@ -109,10 +109,7 @@ def swizzle_picture(swizzle: Swizzle, start: int = 0, lines: int | None = None) 
         Fact("byte", _flat(at)),
         Fact("bank", _flat(at // BANK_BYTES % BANKS)),
     )
-    about = (
-        Entry("repeat", swizzle.repeat_bytes, "repeats every", "B"),
-        Entry("evidence", swizzle.evidence.what),
-    )
+    about = (Entry("repeat", swizzle.repeat_bytes, "repeats every", "B"), Entry("evidence", swizzle.evidence.what))
     return Picture(
         down,
         across,

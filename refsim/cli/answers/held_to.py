@@ -14,10 +14,7 @@ def witnesses(verdicts: Sequence[Verdict]) -> list[Wording]:
     if not verdicts:
         return []
     silicon = reduce(SiliconWitness.joined, (each.silicon for each in verdicts))
-    facts = {
-        "silicon": silicon.to_json(),
-        "recomputed": {each.kernel: each.recomputed.to_json() for each in verdicts},
-    }
+    facts = {"silicon": silicon.to_json(), "recomputed": {each.kernel: each.recomputed.to_json() for each in verdicts}}
     return [Wording((*silicon.lines(), definitions(verdicts)), facts, key="witnesses", is_beside=True)]
 
 

@@ -19,13 +19,7 @@ KERNELS = (
     Column("shapes", label="grid of block", drop=3),
     Column("target", text=False),
 )
-SAID = (
-    Column("kind", label=""),
-    Column("code"),
-    Column("kernel", drop=1),
-    Column("where", label="at"),
-    Column("what"),
-)
+SAID = (Column("kind", label=""), Column("code"), Column("kernel", drop=1), Column("where", label="at"), Column("what"))
 OPEN = (Column("kernel"), Column("kind", label="bits"), Column("where", label="statement"))
 HELD = (
     Column("bytes", align="right"),
@@ -38,11 +32,7 @@ BY_HOST = (
     Column("name", label="computed by the host or in another order, to other bits perhaps"),
     Column("times", align="right"),
 )
-TESTS = (
-    Column("test"),
-    Column("bytes", label="bytes left", align="right"),
-    Column("said", label="found, and refused"),
-)
+TESTS = (Column("test"), Column("bytes", label="bytes left", align="right"), Column("said", label="found, and refused"))
 HOST = "(host)"
 """Shown in the place of a kernel for a call of the program itself."""
 
@@ -119,11 +109,7 @@ def _kernel(kernel: "KernelRecord") -> tuple[str | int, ...]:
 
 
 def _said(kernel: "KernelRecord") -> "list[tuple[str, ...]]":
-    kinds: dict[str, list[Said]] = {
-        "finding": kernel.findings,
-        "refused": kernel.refused,
-        "warning": kernel.warnings,
-    }
+    kinds: dict[str, list[Said]] = {"finding": kernel.findings, "refused": kernel.refused, "warning": kernel.warnings}
     return [(kind, each.code, kernel.name, each.where, each.what) for kind, rows in kinds.items() for each in rows]
 
 

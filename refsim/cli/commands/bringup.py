@@ -277,16 +277,7 @@ def _document(report: "Report", form: str) -> Document:
 
 def _row(case: "Case", simulated: bool) -> tuple[str | int, ...]:
     suite = f"simulated {case.suite}" if simulated else case.suite
-    return (
-        case.shown,
-        suite,
-        case.name,
-        case.words,
-        case.differing,
-        f"{case.seconds:.2f}",
-        case.coverage,
-        case.note,
-    )
+    return (case.shown, suite, case.name, case.words, case.differing, f"{case.seconds:.2f}", case.coverage, case.note)
 
 
 def _told(case: "Case") -> Wording:

@@ -57,13 +57,4 @@ def command(row: "Format | None", codes: tuple[str, ...]) -> Document:
 
 def _cells(each: "Anatomy") -> "tuple[Cell, ...]":
     next_to = None if each.kind == "nan" else (each.below, each.above)
-    return (
-        each.format.name,
-        each.code,
-        each.fields,
-        each.value,
-        each.expression,
-        each.kind,
-        next_to,
-        each.interval,
-    )
+    return (each.format.name, each.code, each.fields, each.value, each.expression, each.kind, next_to, each.interval)

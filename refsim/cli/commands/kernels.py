@@ -34,14 +34,7 @@ def command(files: tuple[Path, ...]) -> Document:
     from refsim.testing import find_kernels
 
     rows = tuple(
-        (
-            kernel.name,
-            len(kernel.entries),
-            len(kernel.corpus),
-            str(kernel.promise),
-            kernel.summary,
-            kernel.code.label,
-        )
+        (kernel.name, len(kernel.entries), len(kernel.corpus), str(kernel.promise), kernel.summary, kernel.code.label)
         for kernel in find_kernels(files or None)
     )
     return Document((Table(COLUMNS, rows, key="kernels"),), "kernels")

@@ -175,12 +175,7 @@ def _offset(layout: "ScaleLayout", row: int, block: int, shape: tuple[int, int] 
 @click.option("--fill", metavar="CODE", help="Code of the padding (default: 0); 0xff is a NaN in e8m0.")
 @answers
 def shuffle(
-    *,
-    words: tuple[str, ...],
-    row: "Format | None",
-    key: str | None,
-    shape: tuple[int, int] | None,
-    fill: str | None,
+    *, words: tuple[str, ...], row: "Format | None", key: str | None, shape: tuple[int, int] | None, fill: str | None
 ) -> Document:
     """Write scales in the order that hardware reads.
 

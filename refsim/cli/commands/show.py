@@ -120,10 +120,7 @@ def _picture(dump: "Dump", factors: "Dump | None", block: tuple[int, int], down:
     together = next(
         (name for name in ("thread", "TMEM lane", "bank") if name in dump.where), "block" if extra else "code"
     )
-    about = (
-        Entry("format", str(dump.format)),
-        Entry("shape", tuple(dump.codes.shape)),
-    )
+    about = (Entry("format", str(dump.format)), Entry("shape", tuple(dump.codes.shape)))
     return Picture(down, across, facts, ("number",), _colours(values), together, dump.axes, (8, 8), about)
 
 

@@ -234,13 +234,7 @@ class _Run:
             named = []
         return list(
             dict.fromkeys(
-                [
-                    Path("pyproject.toml").absolute(),
-                    *map(Path.absolute, named),
-                    *declaring,
-                    *self.python_files,
-                    *files,
-                ]
+                [Path("pyproject.toml").absolute(), *map(Path.absolute, named), *declaring, *self.python_files, *files]
             )
         )
 

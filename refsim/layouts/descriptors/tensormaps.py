@@ -10,15 +10,7 @@ from refsim.layouts.descriptors.fields import Explanation, Reading
 from refsim.layouts.evidence import evidence as evidence_of
 from refsim.layouts.swizzles import swizzle
 from refsim.layouts.tensor_maps import im2col_map, tensor_map
-from refsim.layouts.tma import (
-    DATA_TYPES,
-    INTERLEAVES,
-    L2_PROMOTIONS,
-    OOB_FILLS,
-    SWIZZLE_MODES,
-    Placement,
-    TensorMap,
-)
+from refsim.layouts.tma import DATA_TYPES, INTERLEAVES, L2_PROMOTIONS, OOB_FILLS, SWIZZLE_MODES, Placement, TensorMap
 from refsim.sources import CUDA_DRIVER, Source
 
 Arguments = Mapping[str, int | Sequence[int]]
@@ -149,12 +141,7 @@ def _values(made: TensorMap) -> dict[str, Any]:
     if made.pixels is None:
         return values
     channels, pixels = made.box
-    return values | {
-        "lower": made.pixels.lower,
-        "upper": made.pixels.upper,
-        "channels": channels,
-        "pixels": pixels,
-    }
+    return values | {"lower": made.pixels.lower, "upper": made.pixels.upper, "channels": channels, "pixels": pixels}
 
 
 def _built(fields: Mapping[str, Any]) -> TensorMap:

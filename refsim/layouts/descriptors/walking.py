@@ -8,20 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from refsim.errors import RefsimError
-from refsim.formats import (
-    BF16,
-    E2M1,
-    E2M3,
-    E3M2,
-    E4M3,
-    E5M2,
-    F16,
-    S8,
-    TF32,
-    U8,
-    ElementType,
-    element_named,
-)
+from refsim.formats import BF16, E2M1, E2M3, E3M2, E4M3, E5M2, F16, S8, TF32, U8, ElementType, element_named
 from refsim.integers import whole
 from refsim.layouts.banks import BANK_BYTES, BANKS, BankConflicts, bank_conflicts
 from refsim.layouts.descriptors.fields import Descriptor, Fields

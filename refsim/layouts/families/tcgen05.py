@@ -261,9 +261,7 @@ def _scale_refusal(
         return refuse(name, f"no scale operand has extent {extent}", f"PTX ISA, tcgen05.mma: {operand} has {have}")
     if halves and (operand == "sfa" or int(extent) % 64 or vector in LONG_VECTORS):
         return refuse(
-            name,
-            f"{operand} of {extent} has no halves",
-            "CuTe, ScaleFactorDuplicated2by2: scale B, N a multiple of 64",
+            name, f"{operand} of {extent} has no halves", "CuTe, ScaleFactorDuplicated2by2: scale B, N a multiple of 64"
         )
     _, ids = VECTORS[vector]
     rule = f"PTX ISA, instruction descriptor: sf_id of {vector} is one of {ids}"
