@@ -216,5 +216,6 @@ def _wrong_size(file: Path, what: str, expected: int, found: int) -> RefsimError
         f"expected {expected} bytes, found {found}",
         str(file),
         rule=f"the dump is {what}",
+        help="give the file and the -t FORMAT of this layout; without --layout the file is shown as it is",
         kind=Kind.UNREADABLE,
     )

@@ -193,7 +193,7 @@ def _of_files(
     ways |= _of_values(values, of_quantiser["scales"])
     ways["quantized"] = quantiser_operands(quantized, block, operand_format, **of_quantiser)
     if other is None and all(way is None for way in ways.values()):
-        raise RefsimError("usage", "one output alone", help=ALONE)
+        raise RefsimError("usage", "two outputs are compared, and one is given", help=ALONE)
     with reporting(sys.stderr) as report:
         ways["on_progress"] = partial(_told, report, "explain-diff")
         found = explain_diff(one, other, format, **ways, seconds=seconds, at=at)
@@ -349,7 +349,7 @@ def _operands(
     if left is None and right is None:
         return None
     if left is None or right is None:
-        raise RefsimError("usage", "one operand alone", help="give --a FILE and --b FILE")
+        raise RefsimError("usage", "a product has two operands, and one is given", help="give --a FILE and --b FILE")
     types = integer_types(a_format, b_format)
     scales = {
         "a_scale": _scale(a_scale, "--a-scale", scale_format),
