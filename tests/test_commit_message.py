@@ -21,6 +21,7 @@ GOOD = (
     "Re-run the tests of `explain`",
     'Revert "A row of its own"',
     "fixup! anything",
+    f"Describe {'x' * 63}",
     "`explain`: show codes",
 )
 BAD = {
@@ -36,6 +37,7 @@ BAD = {
     "Fix the decoder\nbecause it was wrong": "second line",
     "": "empty",
     "x": "imperative",
+    f"Describe {'x' * 64}": "73 characters",
     "Change of the decoder": "imperative",
     "WIP: add a check": "imperative",
     "::: add a check": "imperative",
