@@ -171,11 +171,10 @@ def exact_values(values: ArrayLike) -> Values:
             rule=f"values are {', '.join(_VALUE_TYPES)}, integers or of ml_dtypes",
             help="values.astype(np.float64) for numbers of another type or in text; refsim.decode(codes, ...) for codes",
         )
-    native = array.dtype.newbyteorder("=")
     if array.dtype == np.float16:
         with np.errstate(all="ignore"):
             return array.astype(np.float32)
-    return array.astype(native, copy=False)
+    return array.astype(array.dtype.newbyteorder("="), copy=False)
 
 
 def _typed_values(array: NDArray[Any]) -> Values:

@@ -142,8 +142,7 @@ def _of_fragment(
     from refsim.layouts.tiles import atom_rows, tile
 
     if fragment.name.endswith((".sfa", ".sfb")):
-        what = f"some lanes hold no element of {fragment.name}"
-        raise RefsimError("bad-access", what, "--layout", "each lane of an access has an address")
+        raise RefsimError("bad-access", f"some lanes hold no element of {fragment.name}", "--layout")
     if fragment.element_bits not in (8, 16, 32) or fragment.slot_bits != fragment.element_bits:
         raise RefsimError(
             "bad-dtype",
@@ -176,8 +175,8 @@ def _of_matrices(
             rule="what it costs depends on the tile that the rows lie in",
             help=f"--tile {fragment.shape[0]}x64, with --swizzle NAME where it is swizzled",
         )
-    bits = 8 if fragment.memory_bits < 8 else fragment.memory_bits  # rows of 6 and 4 bits are padded to 16 bytes
-    return matrix_conflicts(fragment.shape[0], tile, bits, mode, start)
+    padded = max(8, fragment.memory_bits)  # rows of 6 and 4 bits take 16 bytes
+    return matrix_conflicts(fragment.shape[0], tile, padded, mode, start)
 
 
 class _ByColumn:
