@@ -57,13 +57,13 @@ class MissingNameError(AttributeError):
 
     def __init__(self, package: str, name: str, known: Sequence[str]) -> None:
         super().__init__(package, name, known, name=name)
-        self.package, self.known = package, known
+        self.package, self.missing, self.known = package, name, known  # pickles of tblib leave out `name`
 
     def __str__(self) -> str:
-        return f"module {self.package!r} has no attribute {self.name!r}: {self.way_out()}"
+        return f"module {self.package!r} has no attribute {self.missing!r}: {self.way_out()}"
 
     def way_out(self) -> str:
-        name = str(self.name)
+        name = str(self.missing)
         american = re.sub(r"(?<=[a-z])ise$", "ize", name)
         for spelled in dict.fromkeys((name, american, f"{american}s", american.removesuffix("s"))):
             for module, names in _ELSEWHERE.items():

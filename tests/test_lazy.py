@@ -65,7 +65,7 @@ def test_an_error_of_another_process_arrives():
     for each in (caught.value, error):
         for found in (pickle.loads(pickle.dumps(each)), copy.copy(each)):
             assert (type(found), str(found), vars(found)) == (type(each), str(each), vars(each))
-    assert pickle.loads(pickle.dumps(caught.value)).name == "mma"
+    assert pickle.loads(pickle.dumps(caught.value)).missing == "mma"
 
 
 def test_every_name_that_is_elsewhere_is_there():

@@ -222,7 +222,7 @@ def test_completion_prints_the_script_of_a_shell(shell):
         ("refsim encode --rounding t", {"toward-zero", "ties-away"}),
         ("refsim encode --overflow s", {"saturate"}),
         ("refsim encode --via torch.float8_e4", {"torch.float8_e4m3fn", "torch.float8_e4m3fnuz"}),
-        ("refsim diffpolicy e4m3 t", {"torch", "torchao", "te_reference"}),
+        ("refsim diffpolicy e4m3 t", {"torch", "torchao", "te_reference", "triton", "triton.rtz"}),
         ("refsim sources p", {"ptx"}),
         ("refsim decode --sour", {"--source"}),
     ],

@@ -209,6 +209,7 @@ FITTING = {
     "FloatParamType": ("1", "0.5", "-2", "0", "nan", "1e400", "x"),
     "Path": FILES,
     "Types": TYPES,
+    "Extents": ("1", "2x2", "4x1x1", "32", "0", "x"),
     "ShapeParam": ("8x8", "64x16", "2x32", "128x4", "1x1", "16x8"),
     "SpanParam": ("0:4", "2", "1:", ":3", "7"),
     "AddressParam": ("0", "16", "0x80", "1024"),
