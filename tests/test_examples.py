@@ -27,7 +27,6 @@ REASONS = {
     "a reader of the site types it": 2,
     ".ci/run types it into a fresh checkout": 2,
     "it needs a cluster; tests/campaigns/test_cluster.py begins a small one": 1,
-    "the night profile takes some minutes": 1,
     "it needs a GPU": 2,
     "what a GPU that differs would show": 1,
 }

@@ -1,4 +1,4 @@
-"""Every JSON key of verify, explain-diff, order and blame stands in a table of docs/verdicts.md."""
+"""Every JSON key of verify, explain-diff, order and blame is in a table of conformance/reports/json_keys.md."""
 
 import json
 import re
@@ -14,7 +14,7 @@ from refsim.causes.explanation import FORMER_KEYS
 from tests.cli.help_files import write
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs/verdicts.md").read_text("utf-8").partition("\n## JSON\n")[2].partition("\n## ")[0]
+PAGE = (ROOT / "conformance/reports/json_keys.md").read_text("utf-8")
 DOCUMENTED = {name for line in PAGE.splitlines() for name in re.findall(r"`([\w-]+)`", line)}
 NAMES = {"counts", "problem", "device", "lines", "recomputed"}
 """Keys whose values have keys of a kernel, a test case or a source file."""

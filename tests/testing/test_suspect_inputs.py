@@ -126,7 +126,9 @@ def test_words_of_16_bits_read_as_the_other_type_are_named() -> None:
 def test_the_inquiry_says_which_input_it_is() -> None:
     device = refsim.device.open("sim:eager", "sm_90a")
     (found,) = suspects_of(kernel(MISTAKES["FN / FNUZ"]), device, PROBLEMS[0], (), seconds=60.0)
-    assert str(found).startswith("FN / FNUZ: codes of e4m3 are read as e4m3fnuz, input x (with this fixed all 9 test cases pass)")
+    assert str(found).startswith(
+        "FN / FNUZ: codes of e4m3 are read as e4m3fnuz, input x (with this fixed all 9 test cases pass)"
+    )
 
 
 @pytest.mark.ci("seconds; mistakes in reading an input are named in every run")
@@ -146,7 +148,9 @@ def test_the_axis_stays_open_where_an_input_could_not_be_asked(is_asked: bool) -
     device = refsim.device.open("sim:eager", "sm_90a")
     (found,) = suspects_of(replace(made, run=run, oracle=oracle), device, PROBLEMS[0], (), seconds=60.0)
     kind = "off-by-one column" if is_asked else "off by one"
-    assert str(found).startswith(f"{kind}: each column lies one behind its place, output y (it gives exactly these bits")
+    assert str(found).startswith(
+        f"{kind}: each column lies one behind its place, output y (it gives exactly these bits"
+    )
 
 
 def test_an_inquiry_ends_with_its_time() -> None:
