@@ -21,7 +21,7 @@ join keep know label land launch lay leave let lift limit link list load lock lo
 measure merge move multiply name narrow normalize note number open order overwrite pack pad park parse pass pause
 perform pick pin place plan point poison prefer prepare present print process produce profile put quantize queue quote
 raise read rebuild receive record recover redirect redraw reduce refactor refer refresh refuse regenerate register
-reject release remember remove rename reorder repair repeat replace replay report request require reserve reset
+reject release remember remove rename reorder repair repeat replace replay report request require reread reserve reset
 reshape resolve restart restore restrict resume retry return reuse revert review reword rewrap rewrite round run save
 say scale scan scatter search seek send separate serve set settle share shift shorten show shrink simplify simulate
 skip sort speed spell split start state step stop store stream strip submit support suppress swap sync take teach tell
