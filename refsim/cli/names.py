@@ -49,6 +49,18 @@ def completions(names: Iterable[tuple[str, str | None]], incomplete: str) -> "li
     return [CompletionItem(name, help=summary) for name, summary in names if name.startswith(incomplete)]
 
 
+class KernelName(Name):
+    """The name of a kernel. A shell reads it in the text of the kernel files: completion executes no file."""
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> "list[CompletionItem]":
+        """Return the names in the files of --kernels, else of the project or refsim, that begin with `incomplete`."""
+        from refsim.testing.kernel_files import names_without_running
+
+        given = ctx.params.get("files") or ()
+        return completions(((name, None) for name in names_without_running(given)), incomplete)
+
+
+KERNEL = KernelName("kernel", "refsim.testing:find_kernels", by="name")
 FORMAT = Name("format", "refsim.formats:FORMATS", by="name", row="refsim.formats:format_named")
 LAYOUT = Name("layout", "refsim.layouts.families:fragments", row="refsim.layouts.families:fragment")
 SWIZZLE = Name("swizzle", "refsim.layouts.swizzles:SWIZZLES", by="name", row="refsim.layouts.swizzles:swizzle")

@@ -1,5 +1,6 @@
 """Kernel declarations by path: the files that pyproject.toml names, else the kernels bundled with refsim."""
 
+import ast
 import hashlib
 import importlib.util
 import os
@@ -34,6 +35,46 @@ def find_kernels(paths: Iterable[str | Path] | None = None) -> tuple[Kernel, ...
         if names.count(name) > 1:
             raise RefsimError("name-taken", f"two kernels are called {name!r}", where=", ".join(map(str, files)))
     return kernels
+
+
+def names_without_running(paths: Iterable[Path] = ()) -> list[str]:
+    """Read the names of kernels that a shell can offer; no file of a project is executed, imported or waited for.
+
+    A name is read where it is written as text: `Kernel("name", ...)`, and every call listed in `KERNELS = (...)`, with
+    the name first or as `name=`. Names that a file computes, and files that cannot be read, are left out.
+    """
+    try:
+        files = [*paths] or kernel_paths()
+    except RefsimError:
+        return []
+    if files == bundled_kernel_files():
+        return [kernel.name for kernel in find_kernels(files)]
+    return list(dict.fromkeys(name for file in files for name in _written_names(file)))
+
+
+def _written_names(file: Path) -> list[str]:
+    """Return the names of kernels that the text of a file contains, in its order."""
+    try:
+        tree = ast.parse(read_whole(file, MAX_KERNEL_BYTES, "a kernel file"))
+    except (RefsimError, SyntaxError, ValueError, RecursionError, MemoryError):
+        return []
+    listed = {
+        call
+        for each in tree.body
+        if isinstance(each, ast.Assign | ast.AnnAssign)
+        for target in (each.targets if isinstance(each, ast.Assign) else [each.target])
+        if isinstance(target, ast.Name) and target.id == "KERNELS"
+        for call in getattr(each.value, "elts", ())
+    }
+    calls = [each for each in ast.walk(tree) if isinstance(each, ast.Call)]
+    named = [
+        value.value
+        for call in sorted(calls, key=lambda call: (call.lineno, call.col_offset))
+        if call in listed or getattr(call.func, "attr", getattr(call.func, "id", "")) == "Kernel"
+        for value in [*call.args[:1], *(word.value for word in call.keywords if word.arg == "name")]
+        if isinstance(value, ast.Constant) and isinstance(value.value, str)
+    ]
+    return named
 
 
 def kernel_named(name: str, paths: Iterable[str | Path] | None = None) -> Kernel:
