@@ -1,7 +1,7 @@
 """Tensors of a safetensors file, a part at a time: parts fit into memory, and an interrupted write can be resumed.
 
 A file in progress is NAME.part, at its full size, until every tensor is there; NAME.part.json lists the finished
-tensors. A later run with equal input and options continues after them.
+tensors with a hash of the bytes that were read for each. A later run with equal input and options continues after them.
 """
 
 import hashlib
@@ -9,7 +9,7 @@ import json
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -36,6 +36,7 @@ class TensorFile:
     metadata: Mapping[str, str]
     start: int
     identity: str
+    hashes: dict[str, Any] = field(default_factory=dict)  # SHA-256 of what was read since `hashed`, by key
 
     def rows(self, region: StoredTensor) -> tuple[int, int]:
         """Return a tensor's size as a matrix: the product of all dimensions except the last, and the last."""
@@ -56,9 +57,26 @@ class TensorFile:
         return np.frombuffer(stored, kind.newbyteorder("<")).astype(kind, copy=False).reshape(count, columns)
 
     def take(self, region: StoredTensor, offset: int, count: int) -> bytes:
-        """Return `count` bytes of a tensor from `offset` on."""
+        """Return `count` bytes of a tensor from `offset` on; a tensor is read from its begin to its end."""
         self.reader.stream.seek(self.start + region.begin + offset)
-        return bytes(ByteReader(region.key, self.reader.stream, count).take(count, f"tensor {region.key[:80]!r}"))
+        taken = bytes(ByteReader(region.key, self.reader.stream, count).take(count, f"tensor {region.key[:80]!r}"))
+        if offset == 0:
+            self.hashes[region.key] = hashlib.sha256()
+        self.hashes[region.key].update(taken)
+        return taken
+
+    def hashed(self) -> dict[str, str]:
+        """Return the hash of every tensor that was read since the last call, by key."""
+        found = {key: each.hexdigest() for key, each in self.hashes.items()}
+        self.hashes.clear()
+        return found
+
+    def has(self, hashes: Mapping[str, str]) -> bool:
+        """Return whether the tensors of these keys still have these hashes; each is read once."""
+        for region in (self.regions[key] for key in hashes if key in self.regions):
+            for offset in range(0, max(1, region.end - region.begin), PIECE_BYTES):
+                self.take(region, offset, min(PIECE_BYTES, region.end - region.begin - offset))
+        return self.hashed() == hashes
 
 
 @contextmanager
@@ -94,31 +112,36 @@ def planned(format: Format, shape: tuple[int, ...]) -> Planned:
 class PartFile:
     """A file that is written tensor by tensor; `done` are the keys that an earlier run has finished."""
 
-    def __init__(self, path: Path, tensors: Mapping[str, Planned], notes: Mapping[str, str], wishes: str) -> None:
-        """Open the part file: continue an earlier run's, or write a new header and reserve the full size. `wishes`
-        identifies input and options: a part file with another value is written anew."""
-        self.path, self.tensors = path, tensors
+    def __init__(self, path: Path, tensors: Mapping[str, Planned], notes: Mapping[str, str], given: TensorFile) -> None:
+        """Open the part file: continue an earlier run's, or write a new header and reserve the full size. A part file
+        of other options, or of a `given` file that has changed in any finished tensor, is written anew."""
+        self.path, self.tensors, self.given = path, tensors, given
         stored = {key: (each.dtype, each.shape, each.size_bytes) for key, each in tensors.items()}
         head, self.offsets = header_of(stored, notes)
         self.start, self.size = len(head), len(head) + sum(each.size_bytes for each in tensors.values())
         self.part = path.with_name(path.name + ".part")
         self.journal = path.with_name(path.name + ".part.json")
-        self.wishes = hashlib.sha256(head + wishes.encode()).hexdigest()
-        self.done: list[str] = self._resumed()
+        self.wishes = hashlib.sha256(head + given.identity.encode()).hexdigest()
+        self.done: list[str] = []
+        self.read: dict[str, str] = {}
+        self._resume()
         self.stream: BinaryIO = self.part.open("r+b" if self.done else "w+b")
         if not self.done:
             self.stream.write(head)
             self.stream.truncate(self.size)
 
-    def _resumed(self) -> list[str]:
-        """Return the finished keys of an interrupted run with equal header and options, or an empty list."""
+    def _resume(self) -> None:
+        """Take over the finished tensors of an interrupted run with equal header, options and input.
+
+        Size and time of the input do not decide this: `cp -p` and `rsync -t` keep the time of another file.
+        """
         try:
             noted = json.loads(self.journal.read_text("utf-8"))
-            if noted["wishes"] == self.wishes and self.part.stat().st_size == self.size:
-                return [str(key) for key in noted["done"]]
-        except (OSError, ValueError, KeyError, TypeError):
+            same = noted["wishes"] == self.wishes and self.part.stat().st_size == self.size
+            if same and noted["read"] and self.given.has(dict(noted["read"])):
+                self.done, self.read = [str(key) for key in noted["done"]], dict(noted["read"])
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
             pass
-        return []
 
     def write(self, key: str, format: Format, first: int, codes: NDArray[Any]) -> None:
         """Write codes of a tensor from its element `first` on; they fill whole bytes."""
@@ -133,11 +156,12 @@ class PartFile:
         self.stream.write(content)
 
     def finish(self, *keys: str) -> None:
-        """Record that these tensors are complete: a resumed run does not write them again."""
+        """Record that these tensors are complete, and what was read for them: a resumed run does not write them."""
         self.stream.flush()
         os.fsync(self.stream.fileno())
         self.done += keys
-        noted = json.dumps({"wishes": self.wishes, "done": self.done}).encode()
+        self.read |= self.given.hashed()
+        noted = json.dumps({"wishes": self.wishes, "done": self.done, "read": self.read}).encode()
 
         def fill(stream: BinaryIO) -> None:
             stream.write(noted)
@@ -154,13 +178,13 @@ class PartFile:
 
 @contextmanager
 def target(
-    path: Path, tensors: Mapping[str, Planned], notes: Mapping[str, str], wishes: str, *, overwrite: bool
+    path: Path, tensors: Mapping[str, Planned], notes: Mapping[str, str], given: TensorFile, *, overwrite: bool
 ) -> Iterator[PartFile]:
     """Yield a file open for writing in parts; it takes its name when the block ends without an error."""
     if path.exists() and not overwrite:
         raise RefsimError("file-exists", "the file is already there", where=str(path), help="--overwrite replaces it")
     try:
-        opened = PartFile(path, tensors, notes, wishes)
+        opened = PartFile(path, tensors, notes, given)
         complete = False
         try:
             yield opened

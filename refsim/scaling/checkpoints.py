@@ -66,7 +66,7 @@ def quantize_file(
         _require_meant(given, why, keys, row)
         plan, notes = _plan_of_quantized(given, why, row, chosen)
         report = _counted(report, given)
-        with target(to, plan, notes, given.identity, overwrite=overwrite) as made:
+        with target(to, plan, notes, given, overwrite=overwrite) as made:
             for key, region in given.regions.items():
                 if key not in made.done:
                     if why[key]:
@@ -106,7 +106,7 @@ def dequantize_file(
         _require_parts(given, meant)
         plan, notes = _plan_of_values(given, meant, spent, wide)
         report = _counted(report, given)
-        with target(to, plan, notes, given.identity, overwrite=overwrite) as made:
+        with target(to, plan, notes, given, overwrite=overwrite) as made:
             for key, region in given.regions.items():
                 if key in plan and key not in made.done:
                     (_dequantized if key in meant else _copied)(given, made, region, meant.get(key, ""), wide)

@@ -1,6 +1,8 @@
 """Files of tensors quantised and back: the bits of refsim.quantize, whatever the parts, and runs that were stopped."""
 
 import errno
+import json
+import os
 from pathlib import Path
 
 import ml_dtypes
@@ -118,6 +120,49 @@ def test_what_is_done_is_not_done_again(model: Path, tmp_path: Path, monkeypatch
     calls.clear()
     quantize_file(model, tmp_path / "t.safetensors", "mxfp8", recipe="floor")  # other wishes: nothing is kept
     assert before <= set(calls)
+
+
+def interrupted(model: Path, to: Path, format: str = "nvfp4") -> None:
+    """Quantize until half of the file is done."""
+
+    def stop(key: str, done: int, planned: int) -> None:
+        if done > planned // 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        quantize_file(model, to, format, report=stop)
+
+
+@pytest.mark.parametrize("format", ["mxfp8", "nvfp4"])
+def test_an_input_that_changed_but_kept_size_and_time_is_read_anew(model: Path, tmp_path: Path, format: str) -> None:
+    to, whole = tmp_path / "s.safetensors", tmp_path / "whole.safetensors"
+    interrupted(model, to, format)
+    (done, *_), times = json.loads((tmp_path / "s.safetensors.part.json").read_text())["read"], model.stat()
+    with parts.source(model) as given:
+        begin = given.start + given.regions[done].begin
+    with model.open("r+b") as stream:  # one byte of a finished tensor, as `cp -p` of another model would change it
+        stream.seek(begin)
+        byte = stream.read(1)[0]
+        stream.seek(begin)
+        stream.write(bytes([byte ^ 0x40]))
+    os.utime(model, ns=(times.st_atime_ns, times.st_mtime_ns))
+    quantize_file(model, to, format)
+    quantize_file(model, whole, format)
+    assert to.read_bytes() == whole.read_bytes()
+
+
+@pytest.mark.parametrize("read", [None, [], {"a": 1}, {"no such tensor": "0"}])
+def test_a_journal_without_hashes_of_the_input_is_not_continued(model: Path, tmp_path: Path, read: object) -> None:
+    to, whole = tmp_path / "s.safetensors", tmp_path / "whole.safetensors"
+    interrupted(model, to)
+    journal = tmp_path / "s.safetensors.part.json"
+    noted = json.loads(journal.read_text())
+    journal.write_text(json.dumps({**noted, "read": {**noted["read"], **read} if isinstance(read, dict) else read}))
+    part = tmp_path / "s.safetensors.part"
+    part.write_bytes(bytes(part.stat().st_size))
+    quantize_file(model, to, "nvfp4")
+    quantize_file(model, whole, "nvfp4")
+    assert to.read_bytes() == whole.read_bytes()
 
 
 def test_what_is_refused(model: Path, tmp_path: Path) -> None:
