@@ -107,3 +107,45 @@ def test_without_the_check_an_aligned_barrier_gathers_a_warp(divergence: str, po
     other = np.arange(64) ^ 48
     assert (out == np.where(other % 32 < 16, 7, other)).all()
     assert {error.code for error in trace.findings} == ({"divergent-sync"} if divergence == "record" else set())
+
+
+LEFT_OUT = {  # instructions of all lanes with a mask of the lower 16, and what each lane gets as it executes with all
+    "shfl.sync.bfly.b32 %r9, %r1, 1, 31, 0xffff;": np.arange(64) ^ 1,
+    "vote.sync.ballot.b32 %r9, %p1, 0xffff;": 0xFFFF,
+    "match.any.sync.b32 %r9, %r2, 0xffff;": np.uint32(1) << np.arange(64, dtype=np.uint32) % 32,
+    "redux.sync.max.u32 %r9, %r1, 0xffff;": np.arange(64) | 31,
+    "bar.warp.sync 0xffff; mov.u32 %r9, 5;": 5,
+}
+
+
+@POLICIES
+@pytest.mark.parametrize("divergence", ["record", "off"])
+@pytest.mark.parametrize("body", LEFT_OUT)
+def test_a_lane_that_its_mask_leaves_out_goes_on_without_the_check(
+    body: str, divergence: str, policy: str, seed: int
+) -> None:
+    """ptxas emits SHFL, VOTE.ANY, MATCH.ANY and REDUX without the mask: the lanes that execute together exchange."""
+    with pytest.raises(RefsimError, match="does not name the lane itself"):
+        run(body, policy=policy, seed=seed)
+    out, trace = run(body, policy=policy, seed=seed, divergence=divergence)
+    assert (out == LEFT_OUT[body]).all()
+    assert {error.code for error in trace.findings} == ({"divergent-sync"} if divergence == "record" else set())
+
+
+@POLICIES
+def test_lanes_that_their_mask_leaves_out_do_not_wait_for_ever(policy: str, seed: int) -> None:
+    """The lanes of the mask are at a barrier that needs the others first."""
+    body = """@%p1 bra LOW; add.u32 %r9, %r1, 1; shfl.sync.bfly.b32 %r9, %r9, 1, 31, 0xffff; LOW: bar.sync 0;"""
+    thread = np.arange(64)
+    out, _ = run(body, policy=policy, seed=seed, divergence="off")
+    assert (out == np.where(thread % 32 < 16, 0, (thread ^ 1) + 1)).all()
+
+
+@POLICIES
+def test_a_warp_barrier_orders_nothing_for_a_lane_that_its_mask_leaves_out(policy: str, seed: int) -> None:
+    body = """st.shared.u32 [%r12], %r1; bar.warp.sync MASK;
+        xor.b32 %r4, %r11, 4; add.u32 %r4, %r10, %r4; ld.shared.u32 %r9, [%r4];"""
+    run(body.replace("MASK", "-1"), policy=policy, seed=seed, divergence="off")
+    with pytest.raises(RefsimError, match=r"no bar\.warp\.sync") as caught:
+        run(body.replace("MASK", "0xffff"), policy=policy, seed=seed, divergence="off")
+    assert caught.value.code == "race"

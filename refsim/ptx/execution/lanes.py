@@ -272,12 +272,19 @@ ALL = 0xFFFFFFFF
 
 def groups(lanes: Lanes, mask: NDArray[Any] | None) -> NDArray[np.int64] | None:
     """Return a number for each lane, equal for lanes of a warp that meet under one mask; None if whole warps meet.
-    mask: the member mask of each lane or of all lanes; None if an instruction needs the whole warp."""
-    if mask is None:
+    mask: the member mask of each lane or of all lanes; None if an instruction needs the whole warp. A lane that its mask
+    leaves out meets nobody."""
+    if mask is None or (len(mask) == 1 and int(mask[0]) == ALL):
         return None
-    if len(mask) == 1 and (int(mask[0]) == ALL or lanes.in_whole_warps):
+    alone = is_left_out(lanes, mask)
+    if len(mask) == 1 and lanes.in_whole_warps and not alone.any():
         return None
-    return lanes.warp << 32 | lanes.full(mask).astype(np.int64)
+    return lanes.warp << 32 | np.where(alone, np.int64(1) << lanes.laneid, lanes.full(mask).astype(np.int64))
+
+
+def is_left_out(lanes: Lanes, mask: NDArray[Any]) -> NDArray[np.bool_]:
+    """Return which lanes their member masks do not name."""
+    return np.asarray((lanes.full(mask).astype(np.int64) >> lanes.laneid) & 1 == 0)
 
 
 # ---- the machine, as instruction implementations see it

@@ -101,8 +101,9 @@ class Checks:
     "error" stops at the first finding, "record" notes it and goes on, "off" does not look. initialised: uninitialized bits
     that reach an output, an address or a decision (a read without effect is a note). copies: shared bytes read
     while a cp.async still writes them, registers touched while a wgmma uses them. races: accesses that nothing orders.
-    divergence: an aligned barrier that the threads of a warp reach at different instructions; without the check it gathers
-    them, as chips do since sm_70. banks: whether bank conflicts are counted. seconds: wall-clock limit of a launch. off:
+    divergence: an aligned barrier that the threads of a warp reach at different instructions, or a member mask that leaves
+    out its own lane; without the check the barrier gathers the threads, and the lane exchanges with those that execute
+    with it, as on chips since sm_70. banks: whether bank conflicts are counted. seconds: wall-clock limit of a launch. off:
     checks that are not made, by name; after construction it holds all checks that are off. known: defects of the compiler
     that made the PTX; a finding that is one of them is a warning that names the compiler, and the launch goes on.
     """

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from refsim.ptx.checks import undefined_warp as undefined
 from refsim.ptx.checks.undefined import tracking_of
 from refsim.ptx.checks.undefined_bits import RuleOperands, defined
-from refsim.ptx.execution.lanes import Lanes
+from refsim.ptx.execution.lanes import ALL, Lanes, is_left_out
 from refsim.ptx.execution.masks import mask_of
 from refsim.ptx.execution.types import TYPES
 from refsim.ptx.isa.forms import instruction
@@ -70,9 +70,10 @@ def shfl(lanes: Lanes, a: Array, b: Array, c: Array, mask: Array, *, mode: str) 
 
 
 def _is_absent(lanes: Lanes, source: Array, mask: Array) -> Array:
-    """Return which lanes read from a lane that is not in the mask or has exited."""
-    here = lanes.machine.warp_bits(lanes.ids)[lanes.warp] & lanes.full(mask).astype(np.int64)
-    absent: Array = (here >> source) & 1 == 0
+    """Return which lanes read from a lane that is not in the mask or has exited. A lane that its mask leaves out reads
+    from any lane that executes with it."""
+    named = np.where(is_left_out(lanes, mask), ALL, lanes.full(mask).astype(np.int64))
+    absent: Array = (lanes.machine.warp_bits(lanes.ids)[lanes.warp] & named) >> source & 1 == 0
     return absent
 
 

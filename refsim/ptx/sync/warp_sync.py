@@ -15,14 +15,13 @@ from numpy.typing import NDArray
 
 from refsim.errors import RefsimError
 from refsim.ptx.execution.geometry import WARPGROUP, Ids, union
-from refsim.ptx.execution.lanes import Lanes
+from refsim.ptx.execution.lanes import ALL, Lanes, is_left_out
 from refsim.ptx.findings.faults import fault
 from refsim.ptx.lowering.operands import fetch
 from refsim.ptx.lowering.steps import Step
 from refsim.ptx.sync.scheduler import Scheduler
 from refsim.ptx.text.syntax import place
 
-ALL = 0xFFFFFFFF
 MASK_RULE = "PTX ISA, .sync instructions: every lane that the member mask names executes it with the same mask"
 MEETING_RULE = "PTX ISA, bar and .sync instructions: every thread that the barrier expects must arrive"
 WARPGROUP_RULE = "PTX ISA, wgmma: .aligned, all threads of the warpgroup execute the same instruction"
@@ -132,19 +131,19 @@ class Meetings:
         return complete
 
     def member_mask(self, step: Step, lanes: Lanes) -> NDArray[np.int64]:
-        """Return the `mask` operand of each lane, or (1,) if it names all. Raises a fault if it omits the lane."""
+        """Return the `mask` operand of each lane, or (1,) if it names all. Report a lane that its mask leaves out. If
+        the launch goes on, this lane waits for its whole warp, until no other lane can run."""
         assert step.mask_at is not None
         given = fetch(lanes, *step.sources[step.mask_at]).astype(np.int64)
         if len(given) == 1 and given[0] == ALL:
             return np.asarray(given)
         mask = lanes.full(given)
-        absent = (mask >> lanes.laneid) & 1 == 0
+        absent = is_left_out(lanes, mask)
         if absent.any():
-            who = int(np.flatnonzero(absent)[0])
-            raise lanes.fault(
-                "divergent-sync", who, f"member mask {int(mask[who]):#010x} does not name the lane itself"
-            )
-        return mask
+            who = int(np.argmax(absent))
+            what = f"member mask {int(mask[who]):#010x} does not name the lane itself"
+            self.machine.report(lanes.fault("divergent-sync", who, what), lanes.statement)
+        return np.where(absent, ALL, mask)
 
     def wake(self) -> None:
         """Look again at the parked lanes when no thread can run: their partners may have exited or wait elsewhere."""
@@ -186,15 +185,27 @@ class Meetings:
                 self.machine.execute(going, Lanes(self.machine, everyone, going[0][1].statement))
 
     def arrive_apart(self) -> None:
-        """Let parts of warps arrive at aligned barriers of the CTA; record the finding if the check says "record"."""
-        code = self.machine.code
-        barriers = [pc for pc in sorted(self.parked) if code.steps[pc].bound.clause.mnemonic in ("bar", "barrier")]
-        for pc in barriers:
-            step = code.steps[pc]
-            if self.machine.checks.divergence == "record":
+        """Let parts of warps arrive at aligned barriers of the CTA; record the finding if the check says "record". Let
+        lanes go on that their member masks leave out, of which a finding was made."""
+        for pc in sorted(self.parked):
+            step = self.machine.code.steps[pc]
+            here = Lanes(self.machine, self.parked[pc], step.statement)
+            is_barrier = step.bound.clause.mnemonic in ("bar", "barrier")
+            if is_barrier and self.machine.checks.divergence == "record":
                 self.machine.record(self.report_deadlock(), step.statement)
-            lanes = Lanes(self.machine, self.parked.pop(pc), step.statement)
-            self.machine.execute([(pc, lanes)], lanes)
+            lanes = here if is_barrier else self.left_out(step, here)
+            if lanes is not None:
+                self.parked[pc] = np.setdiff1d(self.parked[pc], lanes.ids)
+                if not len(self.parked[pc]):
+                    del self.parked[pc]
+                self.machine.execute([(pc, lanes)], lanes)
+
+    def left_out(self, step: Step, lanes: Lanes) -> Lanes | None:
+        """Return the lanes whose member masks leave them out; None if there are none."""
+        if step.bound.clause.rendezvous != "mask":
+            return None
+        assert step.mask_at is not None
+        return lanes.select(is_left_out(lanes, fetch(lanes, *step.sources[step.mask_at])))
 
     def report_deadlock(self) -> RefsimError:
         """Return the error for a launch in which no lane can go on."""
