@@ -276,15 +276,14 @@ def _way_out(target: str, targets: tuple[str, ...]) -> str:
 def has(target: str, since: str) -> bool:
     """Return whether a target has an instruction that was introduced with the target `since`.
 
-    An instruction of `sm_90` exists on every later target. An instruction of `sm_100f` exists on every later target
-    with a suffix. An instruction of `sm_100a` exists only on the `a` targets of its family: sm_103a has it, sm_100f and
-    sm_120a do not. has("sm_90", "sm_90a") is False. Source: PTX ISA, target ISA notes of each instruction; ptxas 13.4
-    on all its forms.
+    An instruction of `sm_90` exists on every later target. An instruction of `sm_90a` or `sm_100f` exists on every
+    later target with a suffix; wgmma, a unit of its own, does not. An instruction of `sm_100a` exists only on the `a`
+    targets of its family: sm_103a has it, sm_100f and sm_120a do not. has("sm_90", "sm_90a") is False. Source: PTX ISA,
+    target ISA notes of each instruction; ptxas 13.4 on all its forms.
     """
     here, suffix = target_named(target), since[-1] if since[-1] in "af" else ""
     number = int(since.removeprefix("sm_").rstrip("af"))
     if here.number < number or (suffix and not here.suffix):
         return False
-    if suffix != "a" or here.number == number:
-        return suffix != "a" or here.suffix == "a"
-    return here.suffix == "a" and here.row.family == _BY_NUMBER[number].family
+    family = _BY_NUMBER[number].family if suffix == "a" else 0
+    return not family or (here.suffix == "a" and here.row.family == family)

@@ -15,7 +15,7 @@ from refsim.ptx.isa.forms import Instruction, clauses, find
 from refsim.ptx.isa.instances import instances
 from refsim.reference import single_instruction
 from refsim.reference.assembler import first_target, refusals, releases
-from refsim.targets import has
+from refsim.targets import has, lacking
 
 FAMILIES = (
     "real",
@@ -50,7 +50,7 @@ INSTANCES = [
     bound
     for clause in OURS
     if clause.mnemonic not in BRANCHES
-    for bound in instances(clause, 64)
+    for bound in instances(clause, 4 if clause.mnemonic == "wgmma" else 64)
     if bound.clause is clause
 ]
 BEFORE = {
@@ -96,6 +96,38 @@ def test_ptxas_takes_every_form_from_its_first_target_on_and_not_before(since: s
     if since in BEFORE:
         early = {bound.opcode for bound in bounds} - refusals(bounds, BEFORE[since], tmp_path).keys()
         assert early <= TAKEN_EARLIER
+
+
+# Families whose instructions begin with targets that have a suffix: only some of the later targets have them.
+SUFFIXED = ("warpgroup", "tensor_map")
+LATER = ("sm_90", "sm_90a", "sm_100", "sm_100f", "sm_100a", "sm_103f", "sm_103a", "sm_107f", "sm_107a")
+LATER += ("sm_110f", "sm_110a", "sm_120", "sm_120f", "sm_120a", "sm_121f", "sm_121a")
+JUDGED = [
+    bound
+    for clause in OURS
+    if clause.function.__module__.rsplit(".", 1)[1] in SUFFIXED
+    for bound in instances(clause, 4)
+    if bound.clause is clause
+]
+
+
+every_other = pytest.mark.ci("starts each ptxas for every target; the newest one is asked in every run")
+RELEASES = [
+    pytest.param(at, id=".".join(map(str, number)), marks=[every_other] * (at + 1 < len(releases())))
+    for at, (number, _) in enumerate(releases())
+]
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_refsim_and_every_ptxas_take_an_instruction_for_the_same_targets(release: int, tmp_path: Path) -> None:
+    number = releases()[release][0]
+    known = [target for target in LATER if "107" not in target or number >= (13, 4)]
+    if number < (12, 9):
+        pytest.skip(f"ptxas {number} knows no target with suffix f")
+    for target in (each for each in known if "110" not in each or number >= (13, 0)):
+        ours = {bound.opcode for bound in JUDGED if has(target, bound.since) and lacking(target, bound.opcode) is None}
+        theirs = {bound.opcode for bound in JUDGED} - refusals(JUDGED, target, tmp_path, release).keys()
+        assert sorted(ours ^ theirs) == [], target
 
 
 def test_ptxas_takes_branches_and_calls(tmp_path: Path) -> None:

@@ -49,6 +49,19 @@ def test_what_one_warpgroup_gives_up_others_get(policy: str, few: int, many: int
     assert not trace.warnings
 
 
+@pytest.mark.parametrize("target", ["sm_100a", "sm_100f", "sm_103a", "sm_107a", "sm_110a", "sm_120a", "sm_121f"])
+def test_blackwell_has_the_register_pool_of_hopper(target: str) -> None:
+    head = HEAD.format(bound=".maxntid 384").replace("sm_90a", target)
+    for many, code in ((232, ""), (248, "deadlock")):
+        module = ptx.load(head + split(DEC.format(40), INC.format(many)) + TAIL)
+        if code:
+            with pytest.raises(RefsimError) as caught:
+                module.launch("k", 1, 384, [np.zeros(384, np.uint32)])
+            assert caught.value.code == code
+        else:
+            module.launch("k", 1, 384, [np.zeros(384, np.uint32)])
+
+
 @pytest.mark.parametrize(("few", "many"), [(80, 224), (40, 240)])
 def test_registers_that_never_come_free_are_a_deadlock(few: int, many: int) -> None:
     said = fails(split(DEC.format(few), INC.format(many)), "deadlock").what

@@ -308,6 +308,8 @@ MUTANTS = {
     "a row beyond the swizzle": (RIGHT, ADDRESS,
                                  f"{ADDRESS} @!%p1 tensormap.replace.tile.swizzle_mode.shared::cta.b1024.b32 [%r2], 1;",
                                  "invalid-operand", "more than the 32 B span of swizzle 32B"),
+    "a type of Blackwell": (RIGHT, ADDRESS, f"{ADDRESS} @!%p1 tensormap.replace.tile.elemtype.shared::cta.b1024.b32 [%r2], 13;",
+                            "invalid-operand", "elemtype 13 on sm_90a"),
     "half made": (RIGHT, f"{FETCH}\n{MEET}", f"{CLEAR}\n{MEET}", "invalid-operand", "its global_dim 0 was never set"),
     "no map": (RIGHT, "@%p2 st.shared.u32 [%r11], %r12;", "@%p2 st.shared.u32 [%r11], 1;", "invalid-operand",
                "neither a tensor map nor zeros"),

@@ -15,16 +15,18 @@ from refsim.ptx.isa.memory import space_of
 from refsim.ptx.isa.proxy_fence import release_maps
 from refsim.ptx.memory.tensor_map import REPLACE_RULE, replaced
 from refsim.sources import PTX
+from refsim.targets import has
 
 Array = NDArray[Any]
 _ITEM = 16
+_LAST_OF_HOPPER = 12  # the last elemtype before the sub-byte types: tfloat32_ftz
 _STEPS = np.arange(0, MAP_BYTES, _ITEM)
 _OF_A_DIMENSION = (("box_dim|global_dim|element_stride", "b32"), ("global_stride", "b64"))
 _OF_THE_WHOLE = (
     ("global_address", "value:b64", "sm_90a"),
     ("rank", "value:b32", "sm_90a"),
     ("elemtype|interleave_layout|swizzle_mode|fill_mode", "code:b32", "sm_90a"),
-    ("swizzle_atomicity", "code:b32", "sm_100a"),
+    ("swizzle_atomicity", "code:b32", "sm_100f"),
 )
 _SPACE = "{.space:global|shared::cta}"
 _SECTION, _COPY = PTX["tensormap.replace"], PTX["tensormap.cp_fenceproxy"]
@@ -72,6 +74,9 @@ def _replace(lanes: Lanes, address: Array, field: str, ordinal: Array, value: Ar
             )
         several = Lanes(lanes.machine, np.repeat(one.ids, len(_STEPS)), lanes.statement)
         before = several.load(place, where + _STEPS, _ITEM)
+        if field == "elemtype" and value[0] > _LAST_OF_HOPPER and not has(lanes.machine.target, "sm_100f"):
+            what = f"elemtype {value[0]} on {lanes.machine.target}: sub-byte types exist from sm_100f on"
+            raise one.fault("invalid-operand", 0, what, str(REPLACE_RULE))
         try:
             after = replaced(before.tobytes(), field, int(lanes.full(ordinal)[at]), int(lanes.full(value)[at]))
         except RefsimError as error:
