@@ -15,7 +15,7 @@ RIGHT, WRONG, RIGHT_BY_NAME = table.RIGHT, table.WRONG, table.RIGHT_BY_NAME
 RECORD = ptx.Checks(initialised="record", copies="record", races="record", divergence="record")
 MEETS = ("bar", "barrier", "shfl", "vote", "match", "redux", "mma")
 SEEDS = {"quick": 1, "ci": 5, "night": 10}
-ACCESSES = ("ld", "ldmatrix", "st", "atom", "red", "cp", *MEETS)
+ACCESSES = ("ld", "ldmatrix", "st", "atom", "red", "cp", "wgmma", "tcgen05", *MEETS)
 
 
 def schedules(profile: str) -> list[tuple[str, int]]:

@@ -16,6 +16,7 @@ from refsim.ptx.checks.undefined_bits import RuleOperands, full
 from refsim.ptx.execution.lanes import Lanes
 from refsim.ptx.execution.masks import Mask, joined, mask_of, nonzero
 from refsim.ptx.execution.types import TYPES, PtxType
+from refsim.ptx.memory.address import with_rank
 from refsim.ptx.memory.space import ITEM, Space
 
 Array = NDArray[Any]
@@ -166,6 +167,15 @@ def read(lanes: Lanes, space: str, addresses: Array, width: int, size: int) -> t
             origin = np.where(fresh, events[:, None], origin)
         found[0][chosen], found[1][chosen] = rows, np.where(elements, origin, 0)
     return found
+
+
+def read_own(
+    lanes: Lanes, places: Array, width: int, size: int, cta: Array | None = None
+) -> tuple[Array, Array] | None:
+    """Return what `read` does, for places in the shared memory of each lane's own CTA, or of `cta`: the tensor cores of
+    a CTA take bits 0 to 17 of a descriptor's address, without a rank."""
+    ranks = lanes.machine.geometry.ranks[lanes.cta if cta is None else cta]
+    return read(lanes, "shared", with_rank(places, ranks), width, size)
 
 
 def write(lanes: Lanes, space: str, addresses: Array, width: int, rows: Array | None, origin: Array | None) -> None:

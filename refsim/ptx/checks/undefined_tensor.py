@@ -11,15 +11,14 @@ from refsim.errors import RefsimError
 from refsim.ptx.checks.undefined import tracking_of
 from refsim.ptx.checks.undefined_bits import RuleOperands
 from refsim.ptx.checks.undefined_copies import asked
-from refsim.ptx.checks.undefined_memory import ADDRESS, read, write
+from refsim.ptx.checks.undefined_memory import ADDRESS, read_own, write
 from refsim.ptx.checks.undefined_sparse import SPARSE_METADATA
 from refsim.ptx.execution.lanes import Lanes
 from refsim.ptx.execution.masks import Mask, mask_of
 from refsim.ptx.execution.tensor_cells import Cells, cells_of
 from refsim.ptx.execution.tensor_copy import CopyAsked
-from refsim.ptx.execution.tensor_operands import bytes_used, event_matrix
+from refsim.ptx.execution.tensor_operands import bytes_used, codes_in_columns, codes_in_shared, event_matrix
 from refsim.ptx.execution.tensor_product import ProductAsked, TensorForm, places_of
-from refsim.ptx.memory.address import with_rank
 
 Array = NDArray[Any]
 NEVER = "words of tensor memory were never written"
@@ -137,7 +136,10 @@ def product_masks(one: Lanes, given: ProductAsked, peers: list[int], places: tup
             _demand_metadata(one, given, number, np.concatenate(given.a_lanes(peer)))
         if places[0] is None:
             first = (given.a & 0xFFFF) + np.arange(form.a_columns)[None, :]
-            rows = np.max([_seen(one, number, at[:, None], first).max(axis=1) for at in given.a_lanes(peer)], axis=0)
+            held = [_seen(one, number, at[:, None], first) for at in given.a_lanes(peer)]
+            rows = np.max(
+                [codes_in_columns(bits, form).any(axis=1) * events.max(axis=1) for bits, events in held], axis=0
+            )
             rows = np.concatenate([rows[:1], rows[:-1]]) if given.rows_down else rows
         else:
             rows = _shared_events(one, places[0], form, "a", cta).max(axis=1)
@@ -146,7 +148,8 @@ def product_masks(one: Lanes, given: ProductAsked, peers: list[int], places: tup
             across[given.columns.zero] = 0
         for side, address in zip("ab", given.scales, strict=False):
             lane, byte = places_of(form.scales(side))
-            scales = _seen(one, number, lane, (address & 0xFFFF) + byte // 4)
+            bits, scales = _seen(one, number, lane, (address & 0xFFFF) + byte // 4)
+            scales = np.where(bits >> (byte % 4 * 8).astype(np.uint32) & np.uint32(0xFF), scales, 0)
             if side == "a":
                 rows = np.maximum(rows, scales.max(axis=1))
             else:
@@ -154,7 +157,7 @@ def product_masks(one: Lanes, given: ProductAsked, peers: list[int], places: tup
         columns = columns + (given.d & 0xFFFF)
         events = np.maximum(rows[:, None], across[None, :])
         if given.adds:
-            events = np.maximum(events, _seen(one, number, lanes, columns))
+            events = np.maximum(events, _seen(one, number, lanes, columns)[1])
         kept = ~given.off(peer)[lanes].any(axis=1)
         key = cta, lanes[kept], columns[kept]
         memory.events[key], memory.bits[key] = events[kept], np.where(events[kept] != 0, _ALL, np.uint32(0))
@@ -163,40 +166,43 @@ def product_masks(one: Lanes, given: ProductAsked, peers: list[int], places: tup
 def _demand_metadata(one: Lanes, given: ProductAsked, cta: Array, rows: Array) -> None:
     """Report undefined metadata of a sparse A, which decides what is multiplied."""
     first = (given.metadata & 0xFFFF) + given.form.selector
-    events = _seen(one, cta, rows[:, None], first + np.arange(given.form.stored.columns)[None, :])
+    _, events = _seen(one, cta, rows[:, None], first + np.arange(given.form.stored.columns)[None, :])
     reached = events.max(initial=0)
     tracking_of(one).reached(one, mask_of(np.array([reached != 0]), np.array([reached], np.int32)), SPARSE_METADATA)
 
 
 def copied_masks(one: Lanes, given: CopyAsked, rows: Array, columns: Array, cta: int) -> None:
-    """Set the masks of tcgen05.cp: a chunk with an undefined bit makes its four elements undefined."""
+    """Set the masks of tcgen05.cp: they move as the bytes do. All undefined words of a chunk get one event."""
     places = given.chunks
-    wide = _chunk_events(one, places.ravel(), given.used, cta).reshape(places.shape).repeat(4, axis=1)[:, None, :]
+    bits, events = _chunks(one, places.ravel(), given.used, cta)
+    words = given.words(bits.reshape(*places.shape, _CHUNK))
+    wide = np.where(words, events.reshape(places.shape).repeat(4, axis=1), 0)
     memory = one.machine.tensor_pipe.memory
     assert memory.bits is not None
     assert memory.events is not None
-    memory.events[cta][rows, columns] = wide
-    memory.bits[cta][rows, columns] = np.where(wide != 0, _ALL, np.uint32(0))
+    memory.bits[cta][rows, columns], memory.events[cta][rows, columns] = words[:, None, :], wide[:, None, :]
 
 
-def _seen(one: Lanes, cta: Array, rows: Array, columns: Array) -> Array:
-    """Return the events of elements of tensor memory, as one lane sees them."""
+def _seen(one: Lanes, cta: Array, rows: Array, columns: Array) -> tuple[Array, Array]:
+    """Return the masks and the events of elements of tensor memory, as one lane sees them."""
     bits, events = known(one, cta, *(each[None] for each in np.broadcast_arrays(rows, columns)))
-    return np.where(bits[0] != 0, events[0], 0)
+    return bits[0], np.where(bits[0] != 0, events[0], 0)
 
 
 def _shared_events(one: Lanes, places: Array, form: TensorForm, side: str, cta: int) -> Array:
-    """Return the event of each element of an operand in shared memory, (rows, k), with one event for each chunk."""
-    return event_matrix(_chunk_events(one, places, bytes_used(form, side), cta), form, side)
+    """Return the event of each element of an operand in shared memory, (rows, k), 0 if it is defined."""
+    bits, events = _chunks(one, places, bytes_used(form, side), cta)
+    return np.where(codes_in_shared(bits, form, side), event_matrix(events, form, side), 0)
 
 
-def _chunk_events(one: Lanes, places: Array, used: int, cta: int) -> Array:
-    """Return the event of the used bytes of each chunk in a CTA's shared memory, (chunks,)."""
-    width, geometry = used & -used, one.machine.geometry  # 12 bytes are read as three 32-bit words
+def _chunks(one: Lanes, places: Array, used: int, cta: int) -> tuple[Array, Array]:
+    """Return the masks of the used bytes of each chunk in a CTA's shared memory, (chunks, 16), zeros after them, and
+    an event of each chunk, (chunks,)."""
+    width = used & -used  # 12 bytes are read as three 32-bit words
     pieces = (places[:, None] + np.arange(0, used, width)).ravel()
-    if geometry.cluster_ctas > 1:
-        pieces = with_rank(pieces, geometry.ranks[cta : cta + 1])
     several = Lanes(one.machine, np.repeat(one.ids, len(pieces)), one.statement)
-    found = read(several, "shared", pieces, width, width)
-    events = np.zeros(len(pieces), np.int32) if found is None else found[1][:, 0]
-    return np.asarray(events.reshape(len(places), -1).max(axis=1))
+    found = read_own(several, pieces, width, width, np.array([cta]))
+    bits, events = np.zeros((len(places), _CHUNK), np.uint8), np.zeros(len(places), np.int32)
+    if found is not None:
+        bits[:, :used], events = found[0].reshape(len(places), used), found[1].reshape(len(places), -1).max(axis=1)
+    return bits, events

@@ -73,7 +73,7 @@ def _shared_events(operands: RuleOperands, words: Array, form: ProductForm, side
         return np.zeros(shape, np.int32)  # a fault of the product
     found = []
     for part, at in turns(lanes, places):
-        read = memory.read(part, "shared", at, CORE_ROW, size)
+        read = memory.read_own(part, at, CORE_ROW, size)
         events = np.zeros((len(at), CORE_ROW // size), np.int32) if read is None else read[1]
         found.append(events.reshape(len(places), -1, CORE_ROW // size))
     return events_of(np.concatenate(found, axis=1), form, side)

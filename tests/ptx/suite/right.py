@@ -50,6 +50,12 @@ def exiting_lanes(x):
     return np.where(T64 % 32 < 20, x[(T64 + 32) % 64] + x[np.maximum(19 - T64 % 32, 0)], 0)
 
 
+def words_of_a_chunk(x):
+    rows = np.zeros((4, 32, 4), np.uint32)
+    rows[..., :2] = x[:64].reshape(32, 2)
+    return rows.ravel()
+
+
 def bytes_of(x, count, offset=0):
     return sum(((x[32 * part * (not offset) + T32] + offset * part) & 0xFF) << 8 * part for part in range(count))
 
@@ -293,6 +299,8 @@ RIGHT = (
     Right("uninitialised.cu", "passed_through", lambda x: np.where(T64 < 20, x[:64], 0), 64),
     Right("uninitialised.cu", "unwritten_rows", lambda x: BF16_PRODUCT),
     Right("uninitialised.cu", "short_lists", lambda x: x[:32] + (x[:32] % 2) * (x[:32] + 1)),
+    Right("uninitialised_hopper.cu", "product_of_own_block", lambda _: np.full(128, 64), 128, 2),
+    Right("uninitialised_blackwell.cu", "words_of_a_chunk", words_of_a_chunk, 128),
     Right("misuse.cu", "barrier_in_both_arms", both_arms, 64),
     Right("misuse.cu", "barrier_for_all_lanes", mirrored(64), 64),
     Right("misuse.cu", "barrier_in_uniform_loop", lambda x: np.roll(x[:64], -3), 64),

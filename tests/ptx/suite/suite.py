@@ -22,6 +22,7 @@ from refsim.ptx.memory.global_memory import GlobalMemory
 
 FOLDER = Path(__file__).parent
 TARGET = "sm_80"
+NEWER = {"uninitialised_hopper.cu": "sm_90a", "uninitialised_blackwell.cu": "sm_100a"}
 WORDS = 256  # of input: 1, 4, 7, ...
 WORK = 512  # words of scratch in global memory, zero unless a row says that nobody has written them
 Words = NDArray[np.uint32]
@@ -81,7 +82,8 @@ class Wrong:
 @cache
 def program(file: str) -> ptx.Program:
     """All kernels of a source, compiled and parsed once."""
-    return ptx.load(compile_ptx(FOLDER / file, TARGET).text, TARGET)
+    target = NEWER.get(file, TARGET)
+    return ptx.load(compile_ptx(FOLDER / file, target).text, target)
 
 
 def entry(kernel: Right, less: int = 0) -> str:
@@ -135,7 +137,7 @@ def run(
 def source_lines(kernel: Right, less: int) -> tuple[str, str]:
     """`warp.cu:9`, `warp.cu:11`: where the comments An and Bn stand in the text of the kernel."""
     lines = (FOLDER / kernel.file).read_text("utf-8").splitlines()
-    (start,) = (n for n, line in enumerate(lines) if re.search(rf"__global__ void {kernel.name}\(", line))
+    (start,) = (n for n, line in enumerate(lines) if re.search(rf"__global__ void .*\b{kernel.name}\(", line))
     end = next(n for n in range(start, len(lines)) if lines[n].startswith("LESS_"))
     places = []
     for side in "AB":
