@@ -32,6 +32,9 @@ class Layout(Protocol):
         """Return the thread that holds an element, and the number of its value there."""
 
 
+_PART = 1 << 24  # codes
+
+
 def bits(
     got: NDArray[Any],
     want: NDArray[Any],
@@ -57,7 +60,7 @@ def bits(
     _check(got, want, layout, nan, within_ulps, name)
     line = code_line(got.dtype, want.dtype, format)
     got_codes, want_codes = codes_of(got), codes_of(want)
-    flat = np.flatnonzero(got_codes != want_codes)
+    flat = _differing(got_codes, want_codes)
     steps, unordered = distances(got_codes[flat], want_codes[flat], line)
     if nan == "any-payload" or within_ulps:
         same = line.is_nan(got_codes[flat]) & line.is_nan(want_codes[flat]) & (nan == "any-payload")
@@ -86,6 +89,13 @@ def bits(
     patterns = place_patterns(flat, got.shape) + value_patterns(got_codes[flat], want_codes[flat], line)
     listed = tuple(element(position) for position in range(min(len(flat), LISTED_ELEMENTS)))
     return replace(found, first=listed[0], worst=element(worst), patterns=tuple(patterns), elements=listed)
+
+
+def _differing(got: NDArray[Any], want: NDArray[Any]) -> NDArray[np.intp]:
+    """Return the positions of differing codes; large arrays are compared in parts, to spare memory."""
+    parts = range(0, max(got.size, 1), _PART)
+    found = [first + np.flatnonzero(got[first : first + _PART] != want[first : first + _PART]) for first in parts]
+    return found[0] if len(found) == 1 else np.concatenate(found)
 
 
 def _check(

@@ -36,6 +36,7 @@ from refsim.ptx.machine.launch import PreparedLaunch, changed_variables
 from refsim.ptx.machine.overlap import run_overlapped
 from refsim.ptx.machine.program import trace_of
 from refsim.ptx.memory.snapshot import Snapshot
+from refsim.ptx.memory.sparse import repeated
 from refsim.ptx.memory.tensor_map import encoded
 from refsim.ptx.text.entry_names import entry_named
 from refsim.ptx.text.syntax import place
@@ -95,13 +96,17 @@ class SimLauncher(Card):
         return self.program.target
 
     def upload(self, array: NDArray[Any], *, name: str, misalign_bytes: int = 0, writable: bool = False) -> Buffer:
-        """Copy an array into a new buffer and return it; writing it is a fault unless it is `writable`."""
-        raw = flat_of(name, array)
-        check_buffer(name, raw.size, raw.dtype, misalign_bytes)
+        """Copy an array into a new buffer and return it; writing it is a fault unless it is `writable`.
+
+        A large view that repeats elements (`numpy.broadcast_to`) costs the memory that the kernel touches.
+        """
+        given: Any = repeated(array)
+        given = flat_of(name, array) if given is None else given
+        check_buffer(name, given.size, given.dtype, misalign_bytes)
         address = self.memory.allocate(
-            raw.nbytes, self._fresh(name), initial=raw.view(np.uint8), offset=misalign_bytes, writable=writable
+            given.nbytes, self._fresh(name), initial=given, offset=misalign_bytes, writable=writable
         )
-        return self._kept(Buffer(name, address, raw.size, raw.dtype))
+        return self._kept(Buffer(name, address, given.size, given.dtype))
 
     def output(self, count: int, dtype: Any, *, name: str, misalign_bytes: int = 0) -> Buffer:
         """Return a buffer of poison; reading an element before it is written is a fault."""

@@ -200,6 +200,8 @@ class DeviceMemory:
             return np.empty(shape, kind)
         low, high = (sum(each for each in reach if (each > 0) is way) for way in (False, True))
         self._check(address + low, high - low + kind.itemsize)
+        begin = address + low - self.memory.space.base
+        self.memory.space.touch_all(begin, begin + high - low + kind.itemsize)
         return np.ndarray(tuple(shape), kind, flat, address - self.memory.space.base, tuple(strides))
 
     def _check(self, address: int, size: int) -> None:

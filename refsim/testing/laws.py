@@ -15,6 +15,7 @@ from refsim.errors import Kind, RefsimError
 from refsim.kernels import Bounded, Buffer, Expected, Findings, Kernel, Launcher, Outputs, Promise, Struct
 from refsim.layouts import TensorMap
 from refsim.ptx import Extents
+from refsim.ptx.memory.sparse import LARGE
 from refsim.render.cards import Card
 from refsim.silicon.launch_replay import shared
 from refsim.testing.assertions import BitsDiffer, PromiseNotKept
@@ -55,6 +56,7 @@ class _WatchedLauncher(Card):
     hosts: list[Host] = field(default_factory=list)
     buffers: dict[str, Buffer] = field(default_factory=dict)
     suffix: str = ""
+    keeps_large: bool = True
 
     def _repr_summary(self) -> str:
         return f"over {self.inner!r}"
@@ -94,11 +96,15 @@ class _WatchedLauncher(Card):
         return self.inner.findings()
 
     def upload(self, array: NDArray[Any], *, name: str, misalign_bytes: int = 0, writable: bool = False) -> Buffer:
-        """Upload an array and record its buffer, the host array, and for a read-only upload its contents."""
+        """Upload an array and record its buffer, the host array, and for a read-only upload its contents.
+
+        The contents of a large array are not kept for a simulated GPU, which cannot change a read-only buffer.
+        """
         buffer = self.inner.upload(array, name=name + self.suffix, misalign_bytes=misalign_bytes, writable=writable)
         self.buffers[name] = buffer
-        uploaded = np.array(array, copy=True)
-        if isinstance(array, np.ndarray):
+        is_kept = self.keeps_large or buffer.count * buffer.dtype.itemsize < LARGE
+        uploaded = np.array(array, copy=True) if is_kept else np.asarray(array)
+        if isinstance(array, np.ndarray) and is_kept:
             self.hosts.append((name, array, uploaded))
         if not writable:
             self.inputs.append((buffer, uploaded))
@@ -123,7 +129,7 @@ def observe(kernel: Kernel, problem: Any, device: Device, *, follow_open: bool =
     formats = called(kernel, "outputs", kernel.output_formats, problem, problem=problem)
     following = {"follow_open": True} if follow_open and device.is_simulated else {}
     with device.launcher(kernel.code, count_banks=bool(kernel.conflict_free), **following) as launcher:
-        watched = _WatchedLauncher(launcher)
+        watched = _WatchedLauncher(launcher, keeps_large=not device.is_simulated)
         got = _ran(kernel, problem, watched, formats)
         hosts = kept(watched.hosts)
         want = _expected(kernel, problem, launcher.target, formats)
@@ -142,7 +148,7 @@ def observe(kernel: Kernel, problem: Any, device: Device, *, follow_open: bool =
         if any(compared):
             mistaken = _mistaken(kernel, problem, launcher.target, want, remarks)
             compared = [_suspected(mismatch, got, want, mistaken) for mismatch in compared]
-        changed = [_changed(launcher, buffer, array) for buffer, array in watched.inputs]
+        changed = [_changed(launcher, buffer, array, device) for buffer, array in watched.inputs]
         again: tuple[str, ...] = ()
         if seen.changed_variables and not kernel.fresh_module and not any((*compared, *changed)):
             again = _again(kernel, problem, launcher, formats, want, seen.changed_variables)
@@ -355,9 +361,15 @@ def _suspected(
     return replace(mismatch, suspects=explained(got[name], right, candidates))
 
 
-def _changed(launcher: Launcher, buffer: Buffer, array: NDArray[Any]) -> Mismatch:
-    """Return the comparison of a read-only upload with its buffer after the run."""
+def _changed(launcher: Launcher, buffer: Buffer, array: NDArray[Any], device: Device) -> Mismatch:
+    """Return the comparison of a read-only upload with its buffer after the run.
+
+    A large buffer of the simulated GPU is not read: a store to a read-only buffer is a fault before it is made.
+    """
     unsigned = f"u{array.dtype.itemsize}"
+    if device.is_simulated and array.nbytes >= LARGE:
+        nothing = np.zeros(0, unsigned)
+        return replace(bits(nothing, nothing, name=f"{INPUT}{buffer.name}"), total=array.size, shape=(array.size,))
     return bits(launcher.read(buffer).view(unsigned), array.reshape(-1).view(unsigned), name=f"{INPUT}{buffer.name}")
 
 

@@ -2,13 +2,15 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from refsim import ptx
 from refsim.errors import RefsimError
-from refsim.ptx.memory.snapshot import PAGE
+from refsim.ptx.memory.space import AccessError
+from refsim.ptx.memory.sparse import LARGE, PAGE
 
 # Each thread adds its number to a word of its own, 4 KB from that of the thread before it, at the end of the array.
 HUGE = """.version 9.0
@@ -47,6 +49,117 @@ def test_a_declared_gigabyte_costs_what_is_touched():
     ran = subprocess.run([sys.executable, "-c", MEASURE], capture_output=True, text=True, check=True)
     unit = 1024 if sys.platform != "darwin" else 1
     assert int(ran.stdout) * unit < 200 << 20
+
+
+ROWS, COLUMNS = 3 << 17, 1 << 13
+OFFSETS = """
+extern "C" __global__ void copy(const unsigned char* x, unsigned char* y, int rows, long long columns) {
+  int row = rows - 1 - blockIdx.x;
+#ifdef WRONG
+  int at = row * (int)columns + threadIdx.x;
+#else
+  long long at = row * columns + threadIdx.x;
+#endif
+  y[at] = x[at] + 1;
+}
+"""
+RUN = f"""
+import resource, numpy as np
+from pathlib import Path
+from refsim import device
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+with device.open("sim").launcher(Path("copy.cu")) as launcher:
+    x = launcher.upload(np.broadcast_to(np.arange({COLUMNS}, dtype=np.uint8), ({ROWS}, {COLUMNS})), name="x")
+    y = launcher.output({ROWS * COLUMNS}, np.uint8, name="y")
+    z = launcher.upload(np.zeros({ROWS * COLUMNS}, np.uint8), name="z", writable=True)
+    for buffer in (y, z):
+        launcher.launch("copy", 2, 32, [x, buffer, np.int32({ROWS}), np.int64({COLUMNS})])
+    got, zeros = (launcher.read(buffer).reshape({ROWS}, {COLUMNS}) for buffer in (y, z))
+    assert (got[-2:, :32] == np.arange(1, 33)).all() and (zeros[-2:, :32] == np.arange(1, 33)).all()
+    assert got[0, 0] == got[-3, 5] == got[-1, 32] == 0xA5 and not zeros[-3].any() and not zeros[-1, 32:].any()
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+"""
+
+
+@pytest.mark.ci("a process of its own with buffers beyond 2 GiB")
+@pytest.mark.parametrize("defines", ["", "#define WRONG\n"])
+def test_buffers_beyond_2_gib_cost_what_is_touched(defines: str, tmp_path: Path) -> None:
+    """A right and a wrong offset of 64 bits differ, in a process of its own: ru_maxrss counts KiB on Linux."""
+    pytest.importorskip("resource", reason="peak memory is measured by getrusage")
+    (tmp_path / "copy.cu").write_text(defines + OFFSETS)
+    ran = subprocess.run([sys.executable, "-c", RUN], capture_output=True, text=True, check=False, cwd=tmp_path)
+    if defines:
+        assert "out-of-bounds" in ran.stderr
+    else:
+        assert ran.returncode == 0, ran.stderr
+        assert int(ran.stdout) < 400 << 10
+
+
+VIEWS = {
+    "bytes": np.broadcast_to(np.arange(100, dtype=np.uint8), (LARGE // 100 + 1, 100)),
+    "words": np.broadcast_to(np.arange(7, dtype=np.uint32)[:, None], (7, LARGE // 28 + 3)),
+    "pairs": np.broadcast_to(np.float16(1.5), (LARGE // 2 + 11,)),
+    "zeros": np.zeros(LARGE + 5, np.uint8),
+    "mostly zeros": np.where(np.arange(LARGE + 99) % (9 << 20) == 1234, np.uint8(7), np.uint8(0)),
+    "numbers": np.arange(LARGE // 4 + 1, dtype=np.uint32),
+}
+
+
+@pytest.mark.parametrize("name", VIEWS)
+@pytest.mark.parametrize("offset", [0, 3 << 4])
+def test_a_large_buffer_holds_what_was_uploaded(name: str, offset: int) -> None:
+    given = VIEWS[name]
+    memory = ptx.GlobalMemory()
+    memory.allocate(100, "before", initial=b"x" * 100)
+    address = memory.allocate(given.nbytes + 40, "x", initial=given, offset=offset)
+    whole = np.concatenate([np.ascontiguousarray(given).reshape(-1).view(np.uint8), np.zeros(40, np.uint8)])
+    assert (memory.read(address, len(whole)) == whole).all()
+    assert memory.written(address, len(whole)).all()
+    for low, high in ((PAGE - 7, PAGE + 9), (5, 3 * PAGE + 1), (LARGE - 20, LARGE + 5)):
+        assert (memory.read(address + low, high - low) == whole[low:high]).all()
+    before = memory.snapshot()
+    positions = np.array([0, PAGE - 1, 5 * PAGE, LARGE - 3]) + address - memory.space.base
+    memory.space.check(positions, 1, store=False)
+    assert (memory.space.bytes[positions] == whole[positions - address + memory.space.base]).all()
+    assert memory.first_difference(before) is None
+    memory.space.put(memory.space.region_at(int(positions[0])), positions[2:3], whole[:1] + np.uint8(99), 1)
+    assert memory.first_difference(before) == positions[2]
+    memory.restore(before)
+    assert memory.first_difference(before) is None
+    assert (memory.read(address, len(whole)) == whole).all()
+    memory.write(address + 2 * PAGE, np.arange(9, dtype=np.uint8))
+    whole[2 * PAGE : 2 * PAGE + 9] = np.arange(9)
+    assert (memory.read(address, len(whole)) == whole).all()
+
+
+def test_a_large_output_is_poison_until_it_is_written_and_its_place_is_used_again() -> None:
+    memory = ptx.GlobalMemory()
+    address = memory.allocate(LARGE + 3 * PAGE, "y")
+    memory.allocate(1, "behind")
+    assert not memory.written(address, LARGE).any()
+    assert (memory.read(address, LARGE) == 0xA5).all()
+    before = memory.snapshot()
+    at = np.array([7 * PAGE]) + address - memory.space.base
+    memory.space.check(at, 1, store=False)
+    with pytest.raises(AccessError, match="never written"):
+        memory.space.check_initialised(at, at, 1)
+    memory.space.put(memory.space.region_at(int(at[0])), at, np.uint8([5]), 1)
+    assert np.flatnonzero(memory.written(address, LARGE)).tolist() == [7 * PAGE]
+    assert memory.first_difference(before) == at[0]
+    memory.free(address)
+    zeros = memory.allocate(LARGE, "z", initial=b"")
+    assert zeros == address
+    assert not memory.read(zeros, LARGE).any()
+    assert memory.written(zeros, LARGE).all()
+    again = memory.allocate(LARGE, "w")
+    assert (memory.read(again, LARGE) == 0xA5).all()
+
+
+def test_a_view_is_copied_when_it_is_uploaded() -> None:
+    memory, base = ptx.GlobalMemory(), np.array([3], np.uint8)
+    address = memory.allocate(LARGE, "x", initial=np.broadcast_to(base, LARGE))
+    base[0] = 4
+    assert (memory.read(address, LARGE) == 3).all()
 
 
 def test_zeros_behind_what_is_given_count_as_written():

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from refsim.ptx.checks.history import AccessEvent, History
 from refsim.ptx.memory.space import ITEM
+from refsim.ptx.memory.sparse import zeros
 
 Array = NDArray[Any]
 Link = tuple[int, Array, bool]
@@ -29,8 +30,8 @@ class Marks:
 
     def __init__(self, granules: int) -> None:
         self.size = granules
-        self.last, self.agent, self.since = (np.zeros(granules, np.int32) for _ in range(3))
-        self.strength = np.zeros(granules, np.uint8)
+        self.last, self.agent, self.since = (zeros(granules, np.int32) for _ in range(3))
+        self.strength = zeros(granules, np.uint8)
         self.is_used = self.has_chains = self.has_strong = False
 
     def rows(self, table: Array, count: int) -> Array:

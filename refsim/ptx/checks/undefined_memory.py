@@ -18,6 +18,7 @@ from refsim.ptx.execution.masks import Mask, joined, mask_of, nonzero
 from refsim.ptx.execution.types import TYPES, PtxType
 from refsim.ptx.memory.address import with_rank
 from refsim.ptx.memory.space import ITEM, Space
+from refsim.ptx.memory.sparse import zeros
 
 Array = NDArray[Any]
 UNWRITTEN = "memory was never written"
@@ -37,9 +38,9 @@ class Shadow:
 
     def __post_init__(self) -> None:
         size = len(self.space.bytes)
-        self.bits = np.full(size, 0xFF, np.uint8) if self.is_owned else np.zeros(size, np.uint8)
-        self.origin = np.zeros(size // GRANULE, np.int32)
-        self.store = np.zeros(0 if self.is_owned else size // GRANULE, np.int32)
+        self.bits = np.full(size, 0xFF, np.uint8) if self.is_owned else zeros(size, np.uint8)
+        self.origin = zeros(size // GRANULE, np.int32)
+        self.store = zeros(0 if self.is_owned else size // GRANULE, np.int32)
 
     @property
     def is_owned(self) -> bool:
@@ -59,6 +60,7 @@ class Shadow:
         self.grow()
         rows = self._rows(self.bits, flat, width)
         if not self.is_owned:
+            self.space.touch(flat, width)
             unwritten = self._rows(self.space.unwritten, flat, width) != 0
             if unwritten.any():
                 rows = np.where(unwritten & self._inside(flat, width)[:, None], np.uint8(0xFF), rows)

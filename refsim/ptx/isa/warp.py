@@ -12,7 +12,7 @@ from refsim.ptx.execution.lanes import ALL, Lanes, is_left_out
 from refsim.ptx.execution.masks import mask_of
 from refsim.ptx.execution.types import TYPES
 from refsim.ptx.isa.forms import instruction
-from refsim.ptx.memory.space import POISON
+from refsim.ptx.memory.sparse import POISON
 from refsim.sources import PTX
 
 Array = NDArray[Any]

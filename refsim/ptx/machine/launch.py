@@ -31,7 +31,8 @@ from refsim.ptx.machine.limits import ctas_per_sm, limits_of, round_up, total_sh
 from refsim.ptx.machine.resources import registers_used
 from refsim.ptx.machine.scheduler import Machine
 from refsim.ptx.memory.global_memory import GlobalMemory, Lot
-from refsim.ptx.memory.space import FUNCTION_BASE, POISON, SHARED_BASE, WINDOWS, Region, Space, per_owner
+from refsim.ptx.memory.space import FUNCTION_BASE, SHARED_BASE, WINDOWS, Region, Space, per_owner
+from refsim.ptx.memory.sparse import POISON
 from refsim.ptx.memory.touched import TouchedBytes
 from refsim.ptx.memory.undo import Undo
 from refsim.ptx.observers.accesses import AddressWatch

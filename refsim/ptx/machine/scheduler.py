@@ -46,7 +46,8 @@ from refsim.ptx.machine.schedules import LowestFirst, Random, Schedule
 from refsim.ptx.machine.watchers import MemoryWatchers
 from refsim.ptx.memory.access import Access, Port
 from refsim.ptx.memory.global_memory import GlobalMemory
-from refsim.ptx.memory.space import POISON, AccessError, Space
+from refsim.ptx.memory.space import AccessError, Space
+from refsim.ptx.memory.sparse import POISON
 from refsim.ptx.memory.touched import TouchedBytes
 from refsim.ptx.observers.accesses import AddressWatch
 from refsim.ptx.observers.steps import StepObserver

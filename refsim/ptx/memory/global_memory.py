@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 from refsim.errors import Kind, RefsimError
 from refsim.integers import array_of, is_whole
 from refsim.ptx.memory.heap import HEAP, ROOM, Heap
-from refsim.ptx.memory.snapshot import PAGE, Snapshot
-from refsim.ptx.memory.space import GLOBAL_BASE, MAX_BYTES, POISON, THREADS, Region, Space
+from refsim.ptx.memory.snapshot import Snapshot
+from refsim.ptx.memory.space import GLOBAL_BASE, MAX_BYTES, THREADS, Region, Space
+from refsim.ptx.memory.sparse import LARGE, PAGE, POISON, Fill, Sparse, poisoned, repeated, zeros
 from refsim.ptx.memory.touched import TouchedBytes
 
 RED_ZONE = 512
@@ -76,14 +77,16 @@ class GlobalMemory:
         """Reserve `size` bytes at an address that is `offset` more than a multiple of `align`; return the address.
 
         With `initial` (bytes or an array) the buffer counts as written, and is zero after these bytes. Without it, the
-        buffer is poisoned and uninitialized. Zeros cost no memory until they are touched. Raises RefsimError
-        `out-of-memory` beyond 16 GiB, and `bad-buffer` for invalid sizes and contents.
+        buffer is poisoned and uninitialized. Zeros cost no memory until they are touched. Of a buffer of 64 MiB or more,
+        neither do poison and a view that repeats elements (`numpy.broadcast_to`). Raises RefsimError `out-of-memory`
+        beyond 16 GiB, and `bad-buffer` for invalid sizes and contents.
         """
-        space, raw = self.space, None if initial is None else _raw(initial)
+        view = repeated(initial)
+        space, raw = self.space, None if initial is None or view is not None else _raw(initial)
+        held = len(raw) if raw is not None else view.nbytes if view is not None else None
         numbers = is_whole(size) and is_whole(align, 1) and is_whole(offset)
-        if not isinstance(name, str) or not numbers or (raw is not None and len(raw) > size):
-            held = "" if raw is None else f", holding {len(raw)} B"
-            what = f"a buffer {name!r:.40} of {size!r:.40} B{held}"
+        if not isinstance(name, str) or not numbers or (held is not None and held > size):
+            what = f"a buffer {name!r:.40} of {size!r:.40} B{'' if held is None else f', holding {held} B'}"
             rule = "a name, whole numbers of bytes, an alignment from 1, and no more contents than bytes"
             raise RefsimError("bad-buffer", what, f"aligned to {align!r:.40} + {offset!r:.40}", rule)
         size, align, offset = int(size), int(align), int(offset)
@@ -92,13 +95,36 @@ class GlobalMemory:
         self.reserve(start + size + RED_ZONE)
         region = Region(name, start, start + size, writable)
         self._placed(region)
-        if raw is not None:
+        if size >= LARGE:
+            given = np.zeros(0, np.uint8) if raw is None else raw
+            first = view if raw is None else np.broadcast_to(np.uint8(0), size)
+            self._fill_later(Fill(start, start + size, first), given)
+        elif raw is not None:
             space.bytes[start : start + len(raw)] = raw
-            space.initialised.add(name)
         else:
             space.bytes[start : start + size] = POISON
             space.unwritten[start : start + size] = 1
+        if initial is not None:
+            space.initialised.add(name)
         return start + GLOBAL_BASE
+
+    def _fill_later(self, fill: Fill, given: NDArray[np.uint8]) -> None:
+        """Fill the ends of a large buffer now, and each whole page of it when it is first touched.
+
+        Of contents that are `given`, copy the pages that are not zero now.
+        """
+        space = self.space
+        space.sparse = space.sparse or Sparse()
+        pages = space.sparse.add(fill)
+        for start, end in ((fill.start, pages.start * PAGE), (pages.stop * PAGE, fill.end)):
+            page, mark = fill.page(start // PAGE)
+            space.bytes[start:end], space.unwritten[start:end] = page[start % PAGE :][: end - start], mark
+        for first in range(0, len(given), PAGE):
+            part = given[first : first + PAGE]
+            if part.any():
+                at = fill.start + first
+                space.touch_all(at, at + len(part))
+                space.bytes[at : at + len(part)] = part
 
     def add(self, lot: Lot) -> None:
         """Reserve the buffers of a layout for a memory that ends where this one does."""
@@ -130,8 +156,7 @@ class GlobalMemory:
         space.stored.discard(region.name)
         if self._by_name.get(region.name) is region:
             del self._by_name[region.name]
-        space.bytes[start : region.end] = 0
-        space.unwritten[start : region.end] = 0
+        self._clear(start, region.end)
         space.maps = {each for each in space.maps if not start <= each < region.end}
         if idle:
             space.freed.append(region)
@@ -141,6 +166,16 @@ class GlobalMemory:
             oldest = space.freed.popleft()
             self._given_back += oldest.end - oldest.start
         return region.end - start
+
+    def _clear(self, start: int, end: int) -> None:
+        """Set freed bytes to zero; of a large buffer, touch only the pages that are not zero."""
+        space = self.space
+        if end - start >= LARGE and space.sparse is not None:
+            space.sparse.remove(start, end)
+        for first in range(start, end, PAGE):
+            for flat in (space.bytes, space.unwritten):
+                if (part := flat[first : min(first + PAGE, end)]).any():
+                    part[:] = 0
 
     def _idle_bytes(self) -> int:
         return sum(each.end - each.start for each in self.space.freed)
@@ -210,18 +245,36 @@ class GlobalMemory:
 
     def read(self, address: int, size: int) -> NDArray[np.uint8]:
         """Return a copy of the bytes at an address, written or not."""
-        start = address - GLOBAL_BASE
-        return self.space.bytes[start : start + size].copy()
+        start, sparse = address - GLOBAL_BASE, self.space.sparse
+        if sparse is None or not (absent := sparse.among(start, start + size)):
+            return self.space.bytes[start : start + size].copy()
+        is_poison = sparse.contents(absent[0])[1] == 1
+        found = poisoned(size) if is_poison else zeros(size, np.uint8)
+        for place, within, page in sparse.parts(start, start + size):
+            if page < 0:
+                found[place.start - start : place.stop - start] = self.space.bytes[place]
+                continue
+            held, mark = sparse.contents(page)
+            if not (mark if is_poison else not held.any()):
+                found[place.start - start : place.stop - start] = held[within]
+        return found
 
     def written(self, address: int, size: int) -> NDArray[np.bool_]:
         """Return which of the bytes at an address were ever written."""
         start = address - GLOBAL_BASE
-        known: NDArray[np.bool_] = self.space.unwritten[start : start + size] == 0
-        return known
+        if self.space.sparse is None:
+            known: NDArray[np.bool_] = self.space.unwritten[start : start + size] == 0
+            return known
+        found = np.empty(size, np.bool_)
+        for place, _, page in self.space.sparse.parts(start, start + size):
+            mark = self.space.unwritten[place] if page < 0 else self.space.sparse.contents(page)[1]
+            found[place.start - start : place.stop - start] = mark == 0
+        return found
 
     def write(self, address: int, contents: NDArray[Any]) -> None:
         """Copy the host's `contents` into a buffer."""
         raw, start = _raw(contents), address - GLOBAL_BASE
+        self.space.touch_all(start, start + len(raw))
         self.space.bytes[start : start + len(raw)] = raw
         self.space.unwritten[start : start + len(raw)] = 0
         self.space.maps = {at for at in self.space.maps if not start <= at < start + len(raw)}
@@ -264,10 +317,10 @@ def _start_behind(end: int, size: int, name: str, align: int = 256, offset: int 
 
 
 def _zeros(size: int, generous: int) -> NDArray[np.uint8]:
-    """Return at least `size` zeros, and `generous` if there is room; the system backs a page at its first touch."""
+    """Return at least `size` zeros, and `generous` if there is room."""
     for asked in (max(size, generous), size):
         with suppress(MemoryError):
-            return np.zeros(-(-asked // STEP) * STEP, np.uint8)
+            return zeros(-(-asked // STEP) * STEP, np.uint8)
     raise RefsimError("out-of-memory", f"the system has no room for {size} B of device memory", kind=Kind.MISSING)
 
 

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from refsim.errors import RefsimError
+from refsim.ptx.memory.sparse import PAGE, Sparse
 
 Addresses = NDArray[np.int64]
 GLOBAL_BASE = 0x0000_0040_0000_0000
@@ -21,7 +22,6 @@ WINDOWS = {"shared": 0x0000_0020_0000_0000, "local": 0x0000_0030_0000_0000, "par
 WINDOW_SIZE = 1 << 32
 FUNCTION_BASE = 0x0000_0010_0000_0000  # addresses of functions, in no window: nothing is read or written there
 SHARED_BASE = 1024
-POISON = 0xA5
 MAX_BYTES = 16 << 30
 THREADS = 1 << 40  # a byte's writer is a PTX line * THREADS + the number of the thread in its grid
 
@@ -76,7 +76,7 @@ class Space:
     `unwritten` is 1 for a byte that neither the host nor a kernel wrote, else 0: zeros cost nothing. `blocks` are the
     parts of a region that an access may touch, if it may not touch all of it. `maps` are the positions of tensor maps
     that ended launches made there. `freed` are idle regions that were freed, the oldest first; an access to one is
-    reported by its name.
+    reported by its name. `sparse` knows the pages of large buffers that have no contents yet.
     """
 
     name: str
@@ -93,6 +93,7 @@ class Space:
     blocks: Blocks | None = None
     maps: set[int] = field(default_factory=set)
     freed: deque[Region] = field(default_factory=deque)
+    sparse: Sparse | None = None
     origin: Addresses = field(init=False)
 
     def __post_init__(self) -> None:
@@ -155,7 +156,26 @@ class Space:
                     raise AccessError("read-only", lane, f"{region.name} is read-only")
         if self.blocks is not None:
             self.blocks.check(at, width)
+        if self.sparse is not None:
+            self.touch(at, width)
         return shared
+
+    def touch(self, at: Addresses, width: int) -> None:
+        """Give their first contents to the pages of large buffers that accesses at these positions touch."""
+        if self.sparse is not None:
+            self._fill(self.sparse.touched(at, width))
+
+    def touch_all(self, start: int, end: int) -> None:
+        """Give their first contents to the pages of large buffers among bytes [start, end)."""
+        if self.sparse is not None:
+            self._fill(self.sparse.among(start, end))
+
+    def _fill(self, pages: list[int]) -> None:
+        assert self.sparse is not None
+        for page in pages:
+            part = slice(page * PAGE, (page + 1) * PAGE)
+            self.bytes[part], self.unwritten[part] = self.sparse.contents(page)
+            self.sparse.absent[page] = False
 
     def check_each(self, at: Addresses, width: int) -> None:
         """Raise AccessError for the first access that is not inside one region."""
