@@ -191,7 +191,7 @@ DECISIONS = (
     Case(
         "branch",
         "bra",
-        NONE + "and.b32 %r11, %r10, 0; setp.ne.u32 %p4, %r11, 0;\n@%p4 bra END;  // B\nEND:",
+        NONE + "and.b32 %r11, %r10, 0; setp.ne.u32 %p4, %r11, 0;\n@%p4 bra END;  // B\nst.shared.u32 [%r4], 1;\nEND:",
         (", 0; setp", ", 1; setp"),
         "a branch",
     ),

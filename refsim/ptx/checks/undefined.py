@@ -3,8 +3,9 @@
 A launch runs without tracking until a lane reads uninitialized bits. Then memory is restored and the launch runs again
 with a mask for every register and every byte: a set bit means that the corresponding bit is undefined. Masks follow the
 rule of each instruction implementation (`undefined=` in refsim.ptx.isa). None stands for a mask without a set bit, so
-that defined values cost little. Only bits that reach an output, an address or a decision are a finding. Uninitialized
-memory that was read and reached nothing is a note.
+that defined values cost little. Only bits that reach an output, an address or a decision are a finding. A branch that
+decides only what registers hold makes these registers undefined. Uninitialized memory that was read and reached nothing
+is a note.
 """
 
 from bisect import bisect_right
@@ -39,7 +40,8 @@ def place_in(space: Space, position: int) -> str:
 @dataclass(frozen=True)
 class UndefinedEvent:
     """One executed statement by which lanes read or stored undefined bits; lane i has event number `first` + i. `what`:
-    the event without thread and address. `at`, `widths`: the bytes of each lane, if it is a read of memory."""
+    the event without thread and address. `at`, `widths`: the bytes of each lane, if it is a read of memory. `earlier`:
+    the events of each lane's undefined guard, if it is a branch."""
 
     first: int
     statement: Statement
@@ -49,6 +51,7 @@ class UndefinedEvent:
     space: Space | None = None
     at: Array | None = None
     widths: Array | None = None
+    earlier: Array | None = None
 
     def who(self, number: int) -> str:
         """Return the thread of an event number in words."""
@@ -83,9 +86,10 @@ class Events:
         space: Space | None = None,
         at: Array | None = None,
         widths: Array | None = None,
+        earlier: Array | None = None,
     ) -> Origins:
-        """Return an event number for each of the chosen lanes (a mask over the set); 0 for the others. `at`, `widths`:
-        the bytes of each lane, if it is bytes of memory. `what`: the event without thread and address."""
+        """Return an event number for each of the chosen lanes (a mask over the set); 0 for the others. The other
+        arguments are the fields of `UndefinedEvent`."""
         statement = lanes.statement
         assert statement is not None
         geometry = lanes.machine.geometry
@@ -96,8 +100,8 @@ class Events:
                 )
             return np.where(chosen, self.last[statement.line], 0).astype(np.int32)
         ids = lanes.ids[chosen]
-        at, widths = (None if each is None else each[chosen] for each in (at, widths))
-        first = self.append(UndefinedEvent(self.following, statement, ids, geometry, what, space, at, widths), len(ids))
+        facts = (None if each is None else each[chosen] for each in (at, widths, earlier))
+        first = self.append(UndefinedEvent(self.following, statement, ids, geometry, what, space, *facts), len(ids))
         numbers = np.zeros(len(chosen), np.int32)
         numbers[chosen] = np.arange(first, first + len(ids))
         return numbers
@@ -144,8 +148,13 @@ class Tracking:
         self.report(int(mask.origin[lane]), f"{what}: {place(lanes.statement)}, {who}")
 
     def report(self, number: int, reached: str) -> None:
-        """Raise or record that the bits of an event reached something."""
+        """Raise or record that the bits of an event reached something, perhaps through branches."""
         event = self.origins.of(number)
+        while event.earlier is not None:
+            reached += f", through {event.what}: {event.where(number)}"
+            self.blamed.add(event.statement.line)
+            number = int(event.earlier[number - event.first])
+            event = self.origins.of(number)
         self.blamed.add(event.statement.line)
         what = f"{event.cause(number)}; {'they' if event.space else 'it'} reached {reached}"
         who = event.who(number) if len(event.ids) else ""
@@ -167,10 +176,13 @@ class Tracking:
         for shadow in self.masks.values() if self.stores.events else ():
             if shadow.is_output:
                 self.report_outputs(shadow.space, *shadow.outputs())
+        branches = [event.earlier for event in self.origins.events if event.earlier is not None]
+        branched = set(self.origins.lines(np.concatenate(branches)).tolist()) if branches else set()
         for event in self.origins.events:
             if event.space is not None and event.statement.line not in self.blamed:
                 self.blamed.add(event.statement.line)
                 what = f"{event.cause(event.first)}; they reached no output, address or decision"
+                what += " but branches that change only registers" if event.statement.line in branched else ""
                 self.findings.note(
                     RefsimError("uninitialised-unused", what, where=event.where(event.first)), event.statement
                 )

@@ -139,6 +139,16 @@ def renewed(lanes: Lanes, start: int, end: int) -> None:
     shadow.origin[granules] = shadow.store[granules] = 0
 
 
+def doubted(lanes: Lanes, events: Array) -> None:
+    """Mark all local memory of lanes with an event as undefined: some arm of a branch writes there, it is unknown
+    where."""
+    shadow = shadow_of(tracking_of(lanes), lanes, "local")
+    assert shadow is not None
+    some, stride = lanes.ids[events != 0], shadow.space.stride
+    shadow.bits.reshape(-1, stride)[some] = 0xFF
+    shadow.origin.reshape(-1, stride // GRANULE)[some] = events[events != 0][:, None]
+
+
 def _places(lanes: Lanes, space: str, addresses: Array) -> Iterator[tuple[Lanes, Shadow, Array, Array, Any]]:
     """Yield for each state space of addresses its lanes, masks, positions, flat positions, and which lanes they are."""
     tracking = tracking_of(lanes)

@@ -42,10 +42,12 @@ class Unwritten:
 @dataclass
 class Registers:
     """One array per slot, (lanes,) or (1,). `owned`: whether a slot's array may be written in place; `slots`: the slot
-    of each register. `masks` holds the undefined bits by slot, where a launch tracks them."""
+    of each register. `masks` holds the undefined bits by slot, where a launch tracks them. `doubts` are lanes that took a
+    branch by an undefined guard, by the statement where they meet: an event of each lane, and the arms."""
 
     slots: list[int]
     arrays: list[NDArray[Any]]
     owned: list[bool]
     unwritten: Unwritten = field(default_factory=Unwritten)
     masks: dict[int, Mask] = field(default_factory=dict)
+    doubts: dict[int, list[tuple[NDArray[np.int32], Any]]] = field(default_factory=dict)

@@ -26,6 +26,7 @@ from refsim.sources import PTX
 
 _IN_FLIGHT = ("cp.async.", "cp.reduce.", "st.async.", "red.async.")
 _ASYNC_PROXY = ("cp.async.bulk", "cp.reduce.async.bulk", "wgmma.", "tcgen05.mma.", "tcgen05.cp.")
+ENDS = ("ret", "exit", "trap", "brkpt")
 LEAVING = ("bra", "brx", "ret", "exit", "trap")
 MAX_PAIRS = 1 << 27  # bits of conflict sets; beyond, every register has a slot of its own
 
@@ -62,6 +63,16 @@ def shared_slots(register_bits: list[int], borders: Iterable[int]) -> tuple[list
         members[slot] |= 1 << index
         slots[index] = slot
     return slots, widths
+
+
+@dataclass(frozen=True)
+class Arms:
+    """The ways from a branch to the statement `end`, where its lanes are again; see `refsim.ptx.lowering.arms`. They
+    write `registers` that are read after it, and perhaps local memory."""
+
+    end: int
+    registers: tuple[int, ...]
+    is_local: bool
 
 
 @dataclass
@@ -109,6 +120,7 @@ class Code:
     tracked: dict[int, Callable[..., Any]] = field(default_factory=dict)
     grains: dict[str, int] = field(default_factory=dict)
     led: dict[tuple[int, int], bool] = field(default_factory=dict)
+    arms: dict[int, Arms | None] = field(default_factory=dict)
     entering: dict[int, int] = field(default_factory=dict)
     touching: dict[int, tuple[frozenset[int], tuple[Touch, ...]]] = field(default_factory=dict)
 
@@ -193,6 +205,19 @@ class Code:
             found.add(start)
             waiting += successors(self.blocks[start])
         return found
+
+    @cached_property
+    def avoided(self) -> dict[int, int]:
+        """Return for each block a set of blocks (bits by `pc`): some path from the block to the exit avoids them. Bit
+        `len(steps)` says that the exit can be reached."""
+        everything = mask_of({*self.blocks, len(self.steps)})
+        flows = {}
+        for pc, block in self.blocks.items():
+            targets = [target for target in successors(block) if target in self.blocks]
+            ends = block.terminator is not None and block.terminator.bound.clause.mnemonic in ENDS
+            leaves = ends or len(targets) < len(successors(block))
+            flows[pc] = Flow(everything & ~(1 << pc) if leaves else 0, 1 << pc, targets)
+        return live_registers(flows)[0]
 
     @cached_property
     def polls(self) -> frozenset[int]:
@@ -343,7 +368,9 @@ def single_stepped(code: Code) -> Code:
     and only statements of the kernel overwrite a place."""
     blocks = {pc: _block(pc, step) for pc, step in enumerate(code.steps)}
     places = list(range(len(code.register_bits)))
-    return replace(code, blocks=blocks, slots=places, slot_bits=list(code.register_bits), functions={}, tracked={})
+    return replace(
+        code, blocks=blocks, slots=places, slot_bits=list(code.register_bits), functions={}, tracked={}, arms={}
+    )
 
 
 def _block(pc: int, step: Step) -> BasicBlock:

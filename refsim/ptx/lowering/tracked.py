@@ -14,10 +14,12 @@ from refsim.ptx.checks import undefined_bits
 from refsim.ptx.checks.open_bits import OpenBits
 from refsim.ptx.checks.undefined import tracking_of
 from refsim.ptx.checks.undefined_bits import RuleOperands
+from refsim.ptx.checks.undefined_memory import doubted
 from refsim.ptx.execution.lanes import Lanes
 from refsim.ptx.execution.masks import Mask, all_ones, either, flat, joined, mask_of
 from refsim.ptx.execution.registers import get_mask, put_mask
 from refsim.ptx.execution.types import UNSIGNED, PtxType
+from refsim.ptx.lowering.arms import arms_of
 from refsim.ptx.lowering.blocks import BasicBlock, Code
 from refsim.ptx.lowering.codegen import Writer, part
 from refsim.ptx.lowering.operands import AddressOperand, BranchTarget, BranchTargets, Source
@@ -254,10 +256,36 @@ def fetch_mask(lanes: Lanes, source: Source) -> Any:
     return None
 
 
-def demand_guard(lanes: Lanes, step: Step) -> None:
-    """Report a terminator whose guard is undefined."""
-    if step.guard is not None:
-        tracking_of(lanes).reached(lanes, get_mask(lanes, step.guard.register.index), BRANCH)
+def demand_guard(lanes: Lanes, block: BasicBlock, step: Step, code: Code) -> None:
+    """Report a terminator whose guard is undefined. A branch around nothing but registers is in doubt instead: what it
+    decides becomes undefined where its lanes meet."""
+    doubt = None if step.guard is None else get_mask(lanes, step.guard.register.index)
+    if doubt is None:
+        return
+    tracking = tracking_of(lanes)
+    arms = None if isinstance(tracking, OpenBits) else arms_of(code, block)
+    if arms is None:
+        tracking.reached(lanes, doubt, BRANCH)
+    else:
+        events = tracking.origins.add(lanes, doubt.bits, BRANCH, earlier=doubt.origin)
+        lanes.machine.registers.doubts.setdefault(arms.end, []).append((lanes.spread(events), arms))
+
+
+def lanes_met(lanes: Lanes, pc: int) -> None:
+    """Mark what the arms of a branch write as undefined, for lanes at their end that came by an undefined guard: on
+    the other way the lanes would hold other bits."""
+    doubts = lanes.machine.registers.doubts
+    waiting = doubts.pop(pc, [])
+    for events, arms in waiting:
+        own = events[lanes.ids]
+        events[lanes.ids] = 0
+        if (doubt := mask_of(own != 0, own)) is not None:
+            for index in arms.registers:
+                put_mask(lanes, index, _doubtful(get_mask(lanes, index), doubt, lanes, index))
+            if arms.is_local:
+                doubted(lanes, own)
+    if still := [each for each in waiting if each[0].any()]:
+        doubts[pc] = still
 
 
 def demand_members(lanes: Lanes, step: Step) -> None:

@@ -39,7 +39,7 @@ from refsim.ptx.isa.products import KNOWN
 from refsim.ptx.lowering.blocks import BasicBlock, Code
 from refsim.ptx.lowering.codegen import operands_function, terminator_function, translate
 from refsim.ptx.lowering.steps import Step
-from refsim.ptx.lowering.tracked import demand_guard, demand_members, follow_terminator, translate_tracked
+from refsim.ptx.lowering.tracked import demand_guard, demand_members, follow_terminator, lanes_met, translate_tracked
 from refsim.ptx.machine.deferred import Deferred
 from refsim.ptx.machine.limits import limits_of
 from refsim.ptx.machine.schedules import LowestFirst, Random, Schedule
@@ -376,6 +376,8 @@ class Machine:
             lanes = self.lanes = Lanes(self, ids)
         if self.deferred is not None and self.deferred.waiting:
             self.deferred.before(block, lanes)
+        if self.registers.doubts:
+            lanes_met(lanes, block.pc)
         if self.code.has_products:
             self.tensor_cores.before(block, lanes)
         if self.tensor_pipe.loading:
@@ -408,7 +410,7 @@ class Machine:
         if self.registers.unwritten:
             check_written(lanes, *step.fetches())
         if self.tracking is not None:
-            demand_guard(lanes, step)
+            demand_guard(lanes, block, step, self.code)
         if step.guard:
             guard = get(lanes, step.guard.register.index)
             guard = ~guard if step.guard.negated else guard

@@ -50,6 +50,11 @@ def exiting_lanes(x):
     return np.where(T64 % 32 < 20, x[(T64 + 32) % 64] + x[np.maximum(19 - T64 % 32, 0)], 0)
 
 
+def branch_on_a_spare_row(x):
+    sums = np.r_[0, x[30::-1] % 4]
+    return np.where(np.arange(32) > 0, np.where(sums > 0, 1000 // np.maximum(sums, 1), 1), 0)
+
+
 def words_of_a_chunk(x):
     rows = np.zeros((4, 32, 4), np.uint32)
     rows[..., :2] = x[:64].reshape(32, 2)
@@ -299,6 +304,7 @@ RIGHT = (
     Right("uninitialised.cu", "passed_through", lambda x: np.where(T64 < 20, x[:64], 0), 64),
     Right("uninitialised.cu", "unwritten_rows", lambda x: BF16_PRODUCT),
     Right("uninitialised.cu", "short_lists", lambda x: x[:32] + (x[:32] % 2) * (x[:32] + 1)),
+    Right("uninitialised.cu", "branch_on_a_spare_row", branch_on_a_spare_row),
     Right("uninitialised_hopper.cu", "product_of_own_block", lambda _: np.full(128, 64), 128, 2),
     Right("uninitialised_blackwell.cu", "words_of_a_chunk", words_of_a_chunk, 128),
     Right("misuse.cu", "barrier_in_both_arms", both_arms, 64),

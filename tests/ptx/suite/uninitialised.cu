@@ -229,3 +229,23 @@ template <int LESS> __global__ void short_lists(ARGS) {
   out[t] = sum;  // B1
 }
 LESS_1(short_lists)
+
+// A row that is not there: a branch chooses between 1 and a quotient that is not stored. LESS 1 stores one, LESS 2 counts in an arm.
+#define QUOTIENT(q, by)                                                                                      \
+  asm volatile("{.reg .pred p; setp.eq.u32 p, %1, 0; mov.u32 %0, 1; @p bra E; div.u32 %0, 1000, %1; E: }"     \
+               : "=r"(q) : "r"(by))
+#define COUNTED(at, by)                                                                                      \
+  asm volatile("{.reg .pred p; setp.eq.u32 p, %1, 0; @p bra E; red.global.add.u32 [%0], 1; E: }"              \
+               ::"l"(at), "r"(by) : "memory")
+template <int LESS> __global__ void branch_on_a_spare_row(ARGS) {
+  __shared__ unsigned sums[32];
+  const unsigned t = threadIdx.x;
+  if (t < 31) sums[t] = in[t] % 4;
+  __syncwarp();
+  unsigned sum, quotient;
+  LDS("volatile", sum, &sums[31 - t]);  // A1 A2
+  QUOTIENT(quotient, sum);
+  if (LESS == 2) COUNTED(work + t, sum);  // B2
+  if (LESS == 1 || t > 0) out[t] = quotient;  // B1
+}
+LESS_2(branch_on_a_spare_row)

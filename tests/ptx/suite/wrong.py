@@ -253,6 +253,8 @@ WRONG = (
     Wrong("unwritten_rows", 1, "shared", "lanes", "a store of rows that were written", UNWRITTEN),
     Wrong("unwritten_rows", 2, "shared", "lanes", "a store of columns that were written", UNWRITTEN),
     Wrong("short_lists", 1, "shared", "lanes", "the length of a list", UNWRITTEN),
+    Wrong("branch_on_a_spare_row", 1, "shared", "lanes", "a store of quotients of sums that were written", UNWRITTEN),
+    Wrong("branch_on_a_spare_row", 2, "shared", "lanes", "an arm without an effect", UNWRITTEN, "reached a branch"),
     Wrong("product_of_own_block", 1, "shared", "blocks", "write of an operand in the own block", UNWRITTEN),
     Wrong("words_of_a_chunk", 1, "tensor", "warps", "a store of words of a chunk that were written", UNWRITTEN),
     # phases of mbarriers
