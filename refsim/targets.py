@@ -137,6 +137,10 @@ SPECIFIC_UNITS = (
     SpecificUnit("tcgen05.shift.", "tcgen05.shift", _ACCELERATED),
     SpecificUnit("tcgen05.ld.red.", "tcgen05.ld.red", _REDUCING),
     SpecificUnit("tcgen05.", "tcgen05", _specific(100, 110)),
+    *(
+        SpecificUnit("cp.async.bulk.tensor.", "TMA with .cta_group", _specific(100, 110), each)
+        for each in ("cta_group::1", "cta_group::2")
+    ),
     SpecificUnit("mma.sync.mx", "mma with block scaling", _specific(120)),
     SpecificUnit("mma.", "mma with block scaling", _specific(120), "block_scale"),
     SpecificUnit("mma.", "mma of kind f8f6f4", _specific(120), "kind::f8f6f4"),

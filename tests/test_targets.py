@@ -26,6 +26,8 @@ ONE_OF = {
         f"tcgen05.mma.cta_group::1.kind::{kind}.block_scale.scale_vec::{blocks}X [a], x, x, i, [a], [a], p; }}"
         for blocks, kind in ((1, "mxf8f6f4"), (2, "mxf4"), (4, "mxf4nvf4"))
     },
+    "TMA with .cta_group": "{ .shared .align 128 .b8 S[128]; .shared .align 8 .b64 bar; .reg .b64 m; mov.b64 m, 0; "
+    "cp.async.bulk.tensor.1d.shared::cluster.global.mbarrier::complete_tx::bytes.cta_group::2 [S], [m, {0}], [bar]; }",
     "tcgen05.shift": "{ .reg .b32 a; mov.u32 a, 0; tcgen05.shift.cta_group::1.down [a]; }",
     "tcgen05.ld.red": "{ .reg .b32 a, r<3>; mov.u32 a, 0; tcgen05.ld.red.sync.aligned.32x32b.x2.min.u32 {r0, r1}, r2, [a]; }",
     "tcgen05": "{ .reg .b32 a; mov.u32 a, 0; tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [a], 32; }",

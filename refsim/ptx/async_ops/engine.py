@@ -31,6 +31,9 @@ from refsim.ptx.text.syntax import place
 Array = NDArray[Any]
 REDUCE_RULE = "PTX ISA, cp.reduce.async.bulk.tensor: operations and types"
 STORE_RULE = "PTX ISA, st.async and red.async: the mbarrier lies in the memory of the CTA that the destination is in"
+GROUP_RULE = (
+    "PTX ISA, cp.async.bulk.tensor: the mbarrier is in the CTA of the destination, or with .cta_group::2 in its pair"
+)
 CHANGE_RULE = (
     "PTX ISA, cp.async.bulk.wait_group.read: a copy reads its tensor map until then, or until its mbarrier says so"
 )
@@ -179,10 +182,15 @@ class CopyEngine:
         mask: Array | None = None,
         reduction: str | None = None,
         offsets: list[Array] | None = None,
+        group: str | None = None,
     ) -> None:
         """Start the copy of a box for each lane: into shared memory if `barrier` counts its bytes, else to global
-        memory. `offsets` are the offsets of the im2col mode, empty in a store, and None in the tile mode."""
-        if lanes.count > 1 and reduction is None and offsets is None:
+        memory. `offsets` are the offsets of the im2col mode, empty in a store, and None in the tile mode. `group` is the
+        .cta_group."""
+        in_pair = group == "cta_group::2"
+        if barrier is not None and mask is None:
+            self._check_barriers(lanes, shared, barrier, 2 if in_pair else 1)
+        if lanes.count > 1 and reduction is None and offsets is None and not in_pair:
             batch = batch_of(self.ends, lanes, map_address, coordinates, shared, stores=barrier is None)
             if batch is not None and self._starts_together(batch, barrier, mask):
                 return
@@ -196,7 +204,7 @@ class CopyEngine:
                 self._store(one, made, box, address, reduction)
             else:
                 ctas = None if mask is None else int(lanes.full(mask)[at])
-                self._load(one, made, box, address, int(lanes.full(barrier)[at]), ctas)
+                self._load(one, made, box, address, int(lanes.full(barrier)[at]), ctas, in_pair=in_pair)
             for each in self.queue.flying if map_at not in self.ends.maps else ():
                 if each.number > began:
                     each.map_at = map_at
@@ -371,8 +379,11 @@ class CopyEngine:
         self.machine.report(flight.lanes.fault(code, 0, what, rule), statement)
 
     # ---- boxes and runs
-    def _load(self, one: Lanes, made: TensorMap, box: Box, address: int, barrier: int, mask: int | None) -> None:
-        """Start the copy of a box to the shared memory of one CTA, or of each CTA in `mask`."""
+    def _load(
+        self, one: Lanes, made: TensorMap, box: Box, address: int, barrier: int, mask: int | None, *, in_pair: bool
+    ) -> None:
+        """Start the copy of a box to the shared memory of one CTA, or of each CTA in `mask`. `in_pair`: the mbarrier of
+        the even or the odd CTA of each pair counts the bytes, as `barrier` is in an even or an odd CTA."""
         fill = b"" if box.filled is None else fill_of(made, box.width)
         if fill is None:
             what = f"the NaN fill of {made.data_type.name} elements is not known"
@@ -383,6 +394,7 @@ class CopyEngine:
             _, seen = self.ends.checked(there, "shared", first + box.touched, BULK_BYTES, WRITE)
             flight = Transfer(self.machine, one, box.width, None if read is None else read[0], end, box.amount)
             flight.rounded = made.data_type.rounded
+            flight.in_pair = in_pair
             if box.filled is not None:
                 flight.filled = self.ends.checked(there, "shared", first + box.filled, box.width, WRITE)[0]
                 flight.fill = fill
@@ -404,6 +416,16 @@ class CopyEngine:
             read = read[0], self.ends.checked(part, "shared", first + box.touched, BULK_BYTES, READ)[1]
         write = self.ends.in_global(one, source, width, UPDATE if combine else WRITE)
         self._start(one, Transfer(self.machine, one, width, read[0], write[0], box.amount, combine), read, write, None)
+
+    def _check_barriers(self, lanes: Lanes, to: Array, barriers: Array, ctas: int) -> None:
+        """Raise a fault for an mbarrier outside the CTA that the box goes to, or outside its pair (`ctas` 2)."""
+        if self.machine.geometry.cluster_ctas == 1:
+            return
+        ranks, own = rank_of(lanes.full(to)), rank_of(lanes.full(barriers))
+        if (stray := ranks // ctas != own // ctas).any():
+            at = int(np.argmax(stray))
+            what = f"the box goes to rank {ranks[at]} of the cluster, and its mbarrier is in rank {own[at]}"
+            raise lanes.fault("invalid-operand", at, what, GROUP_RULE)
 
     def _reduction(self, lanes: Lanes, operation: str, type: str) -> ElementUpdate:
         found = reduction(operation, type)
@@ -465,7 +487,12 @@ class CopyEngine:
             flight.group = int(self.groups.committed[flight.lane])
             return
         part, at = self.ends.own(flight.lanes, barrier)
-        if there.owner is not None:
+        if flight.in_pair:
+            cta = int((there.cta if there.owner is None else there.owner)[0])
+            first = cta - cta % self.machine.geometry.cluster_ctas % 2
+            owner = np.array([first + int(rank_of(np.array([barrier]))[0]) % 2])
+            part = Lanes(part.machine, part.ids, part.statement, owner)
+        elif there.owner is not None:
             part = there
         flight.barrier, flight.phase = self.machine.counter.counted(part, at)
 

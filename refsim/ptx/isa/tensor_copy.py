@@ -19,6 +19,7 @@ _SECTION, _REDUCES = PTX["cp.async.bulk.tensor"], PTX["cp.reduce.async.bulk.tens
 _COUNTED = ".mbarrier::complete_tx::bytes"
 _COLUMNS = "cp.async.bulk.tensor.{dim:3d|4d|5d}"
 _IGNORED = ("dim", "tile")
+_GROUP, _LATER = "{.group:cta_group::1|cta_group::2}", {"cta_group::1": "sm_100f", "cta_group::2": "sm_100f"}
 _TO = ".{place:shared::cluster|shared::cta}.global"
 
 
@@ -30,24 +31,33 @@ def _spatial(modifiers: dict[str, Any]) -> int:
 for _hint, _policy in HINTS:
 
     @instruction(
-        f"{_STEM}{_TO}{{.tile}}{_COUNTED}{_hint} [a], [map, {{c:s32}}], [bar]{_policy}",
+        f"{_STEM}{_TO}{{.tile}}{_COUNTED}{_GROUP}{_hint} [a], [map, {{c:s32}}], [bar]{_policy}",
         ignores=(*_IGNORED, "place"),
         since="sm_90",
+        later=_LATER,
         undefined=asked,
         source=_SECTION,
     )
     def load(
-        lanes: Lanes, to: Array, tensor_map: Array, corner: list[Array], barrier: Array, policy: Any = None
+        lanes: Lanes,
+        to: Array,
+        tensor_map: Array,
+        corner: list[Array],
+        barrier: Array,
+        policy: Any = None,
+        *,
+        group: str | None,
     ) -> None:
-        """Start a copy of a box to shared memory of a CTA; its mbarrier counts all bytes of the box, including those
-        out of bounds."""
-        lanes.machine.engine.box(lanes, tensor_map, corner, to, barrier=barrier)
+        """Start a copy of a box to shared memory of a CTA; an mbarrier counts all bytes of the box, including those
+        out of bounds. It is in that CTA, or with .cta_group::2 in either CTA of its pair."""
+        lanes.machine.engine.box(lanes, tensor_map, corner, to, barrier=barrier, group=group)
 
     @instruction(
-        f"{_STEM}.shared::cluster.global{{.tile}}{_COUNTED}.multicast::cluster{_hint} "
+        f"{_STEM}.shared::cluster.global{{.tile}}{_COUNTED}.multicast::cluster{_GROUP}{_hint} "
         f"[a], [map, {{c:s32}}], [bar], mask:b16{_policy}",
         ignores=_IGNORED,
         since="sm_90",
+        later=_LATER,
         undefined=asked,
         source=_SECTION,
     )
@@ -59,9 +69,12 @@ for _hint, _policy in HINTS:
         barrier: Array,
         mask: Array,
         policy: Any = None,
+        *,
+        group: str | None,
     ) -> None:
-        """Start a copy of a box to one place in every CTA of a mask; each CTA's mbarrier counts its own bytes."""
-        lanes.machine.engine.box(lanes, tensor_map, corner, to, barrier=barrier, mask=mask)
+        """Start a copy of a box to one place in every CTA of a mask; each CTA's mbarrier counts its own bytes. With
+        .cta_group::2 the mbarrier of one CTA of each pair counts them: the even one or the odd one, as `barrier` is."""
+        lanes.machine.engine.box(lanes, tensor_map, corner, to, barrier=barrier, mask=mask, group=group)
 
     @instruction(
         f"{_STEM}.global.shared::cta{{.tile}}.bulk_group{_hint} [map, {{c:s32}}], [b]{_policy}",
@@ -101,10 +114,11 @@ for _hint, _policy in HINTS:
         lanes.machine.engine.look(lanes, tensor_map, corner)
 
     @instruction(
-        f"{_COLUMNS}{_TO}.im2col{_COUNTED}{_hint} [a], [map, {{c:s32}}], [bar], offset:b16**{_policy}",
+        f"{_COLUMNS}{_TO}.im2col{_COUNTED}{_GROUP}{_hint} [a], [map, {{c:s32}}], [bar], offset:b16**{_policy}",
         ignores=("dim", "place"),
         length=_spatial,
         since="sm_90",
+        later=_LATER,
         undefined=asked,
         source=_SECTION,
     )
@@ -116,17 +130,20 @@ for _hint, _policy in HINTS:
         barrier: Array,
         offsets: list[Array],
         policy: Any = None,
+        *,
+        group: str | None,
     ) -> None:
         """Start a copy of pixels to shared memory, a row of channels for each, from a filter's base moved by the
         offsets."""
-        lanes.machine.engine.box(lanes, tensor_map, base, to, barrier=barrier, offsets=offsets)
+        lanes.machine.engine.box(lanes, tensor_map, base, to, barrier=barrier, offsets=offsets, group=group)
 
     @instruction(
-        f"{_COLUMNS}.shared::cluster.global.im2col{_COUNTED}.multicast::cluster{_hint} "
+        f"{_COLUMNS}.shared::cluster.global.im2col{_COUNTED}.multicast::cluster{_GROUP}{_hint} "
         f"[a], [map, {{c:s32}}], [bar], offset:b16**, mask:b16{_policy}",
         ignores=("dim",),
         length=_spatial,
         since="sm_90",
+        later=_LATER,
         undefined=asked,
         source=_SECTION,
     )
@@ -139,9 +156,12 @@ for _hint, _policy in HINTS:
         offsets: list[Array],
         mask: Array,
         policy: Any = None,
+        *,
+        group: str | None,
     ) -> None:
         """Start a copy of pixels to one place in every CTA of a mask, from a filter's base moved by the offsets."""
-        lanes.machine.engine.box(lanes, tensor_map, base, to, barrier=barrier, mask=mask, offsets=offsets)
+        engine = lanes.machine.engine
+        engine.box(lanes, tensor_map, base, to, barrier=barrier, mask=mask, offsets=offsets, group=group)
 
     @instruction(
         f"{_COLUMNS}.global.shared::cta.im2col_no_offs.bulk_group{_hint} [map, {{c:s32}}], [b]{_policy}",
