@@ -13,7 +13,7 @@ table = load_kernel_file(Path(__file__).parent / "suite" / "table.py")
 suite = table.suite
 RIGHT, WRONG, RIGHT_BY_NAME = table.RIGHT, table.WRONG, table.RIGHT_BY_NAME
 RECORD = ptx.Checks(initialised="record", copies="record", races="record", divergence="record")
-MEETS = ("bar", "barrier", "shfl", "vote", "match", "redux", "mma")
+MEETS = ("bar", "barrier", "shfl", "vote", "match", "redux", "mma", "wgmma")
 SEEDS = {"quick": 1, "ci": 5, "night": 10}
 ACCESSES = ("ld", "ldmatrix", "st", "atom", "red", "cp", "wgmma", "tcgen05", *MEETS)
 

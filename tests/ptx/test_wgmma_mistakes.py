@@ -106,6 +106,19 @@ def test_a_mistake_is_found(mistake: str, policy: str) -> None:
     assert found.value.code == code
 
 
+REFILL = [*RIGHT, "shl.b32 %r4, %r0, 4; mov.u32 %r5, s; add.u32 %r5, %r5, %r4; st.shared.b32 [%r5], %r0;"]
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_threads_store_behind_their_own_wait_and_not_behind_that_of_another_warpgroup(policy: str) -> None:
+    """128 threads store a word into each of the 128 chunks of A; of 256 threads, both warpgroups have read them."""
+    assert (run(REFILL, policy=policy, fill=0x38) == 32).all()
+    with pytest.raises(RefsimError, match="wgmma") as found:
+        run(REFILL, policy=policy, threads=256)
+    assert found.value.code == "race"
+    run([*RIGHT, "bar.sync 0;", *REFILL[len(RIGHT) :]], policy=policy, threads=256)
+
+
 def test_a_warpgroup_of_three_warps_is_a_finding() -> None:
     with pytest.raises(RefsimError, match="96 of the warpgroup's 128 threads") as found:
         run(RIGHT, threads=96)

@@ -19,7 +19,7 @@ from refsim.ptx.checks.marks import Chains, Link, Marks
 from refsim.ptx.checks.orders import Orders
 from refsim.ptx.checks.race_reports import Pair, Reporter
 from refsim.ptx.execution.context import Context
-from refsim.ptx.execution.geometry import Ids
+from refsim.ptx.execution.geometry import WARPGROUP, Ids
 from refsim.ptx.memory.semantics import CLUSTER, GPU
 from refsim.ptx.memory.space import Space
 
@@ -152,12 +152,7 @@ class Comparisons:
         if not len(who):
             return not (part.strength and marks.has_strong and strong.any())
         granule = index[who] * count + place
-        doubtful = ~self.strict.is_ordered(lanes[who], agents[late], found[late])
-        if marks.has_chains:
-            doubtful |= (marks.since[granule] > 0) | are_shared(self.history, found[late])
-            if len(doubtful) > 1 and doubtful.any():
-                links = granule, agents[late], found[late], marks.since[granule]
-                doubtful &= ~come_after(self.history, self.strict, lanes[who], *links)
+        doubtful = self._doubtful(marks, lanes[who], granule, agents[late], found[late], reads=marks is area.reads)
         if part.repeats is not None and marks is area.writes and doubtful.any():
             doubtful &= ~self._beside_equal(part, part.repeats, who, granule, (agents[late], found[late]), doubtful)
         chains = Chains(self.history)
@@ -170,6 +165,23 @@ class Comparisons:
                 if by_products or not self.reporter.is_news(part.access.statement):
                     break
         return not doubtful.any()
+
+    def _doubtful(
+        self, marks: Marks, lanes: Ids, granules: Array, agents: Array, numbers: Array, *, reads: bool
+    ) -> NDArray[np.bool_]:
+        """Return which lanes may not come after all that the marks of their granules hold: accesses `numbers` of threads
+        `agents`, and the chains before them."""
+        doubtful, linked = ~self.strict.is_ordered(lanes, agents, numbers), np.zeros(len(lanes), np.bool_)
+        if marks.has_chains:
+            linked = (marks.since[granules] > 0) | are_shared(self.history, numbers)
+            doubtful |= linked
+            if len(doubtful) > 1 and doubtful.any():
+                doubtful &= ~come_after(
+                    self.history, self.strict, lanes, granules, agents, numbers, marks.since[granules]
+                )
+        if reads and doubtful.any():
+            doubtful &= linked | ~self._waited_for(lanes, agents, numbers)
+        return doubtful
 
     def _beside_equal(
         self,
@@ -211,7 +223,10 @@ class Comparisons:
         for number, agents, benign in chains.of(marks, granule):
             if threads and self.history.is_asynchronous(number):
                 continue
-            others = agents[~self.strict.comes_after(lane, agents, number)].tolist()
+            later = ~self.strict.comes_after(lane, agents, number)
+            if not writes:
+                later &= ~self._waited_for(np.full(len(agents), lane), agents, np.full(len(agents), number))
+            others = agents[later].tolist()
             if writes and observers is None:
                 observers = self._observers(part.area, chains, lane, granule)
             if observers is not None:
@@ -226,6 +241,17 @@ class Comparisons:
             if racing:
                 return self.pair(lane, racing, number, "write" if writes else "read")
         return None
+
+    def _waited_for(self, lanes: Ids, agents: Array, numbers: Array) -> NDArray[np.bool_]:
+        """Return which accesses are reads of shared memory by wgmma of the lanes' own warpgroups. They are marked once
+        a wgmma.wait_group covers them, which the warpgroup executes together. The product is an operation of the whole
+        warpgroup, so each thread that waited knows that all four warps have read."""
+        geometry = self.geometry
+        cta, thread = agents // geometry.threads, agents % geometry.threads
+        own: NDArray[np.bool_] = (cta == geometry.cta[lanes] + geometry.first) & (
+            thread // WARPGROUP == geometry.thread[lanes] // WARPGROUP
+        )
+        return own & self._are_made_by(numbers, self.history.is_product) if own.any() else own
 
     @staticmethod
     def _are_made_by(numbers: Array, those: Callable[[int], bool]) -> NDArray[np.bool_]:

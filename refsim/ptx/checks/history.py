@@ -96,6 +96,11 @@ class History:
         made = self.made[number]
         return made is not None and made[0].opcode.startswith(_OF_UNITS)
 
+    def is_product(self, number: int) -> bool:
+        """Return whether a product of a warpgroup made an access."""
+        made = self.made[number]
+        return made is not None and made[0].opcode.startswith("wgmma.mma_async")
+
     def is_bulk_copy(self, number: int) -> bool:
         """Return whether a copy engine that moves bytes unchanged made an access."""
         made = self.made[number]

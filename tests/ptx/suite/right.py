@@ -307,6 +307,8 @@ RIGHT = (
     Right("uninitialised.cu", "branch_on_a_spare_row", branch_on_a_spare_row),
     Right("uninitialised_hopper.cu", "product_of_own_block", lambda _: np.full(128, 64), 128, 2),
     Right("uninitialised_blackwell.cu", "words_of_a_chunk", words_of_a_chunk, 128),
+    Right("warpgroup.cu", "copied_behind_wait", lambda x: np.where(T128 < 32, 192, 128), 128),
+    Right("warpgroup.cu", "stored_behind_wait", lambda x: np.full(256, 80), 256),
     Right("misuse.cu", "barrier_in_both_arms", both_arms, 64),
     Right("misuse.cu", "barrier_for_all_lanes", mirrored(64), 64),
     Right("misuse.cu", "barrier_in_uniform_loop", lambda x: np.roll(x[:64], -3), 64),

@@ -22,7 +22,7 @@ from refsim.ptx.memory.global_memory import GlobalMemory
 
 FOLDER = Path(__file__).parent
 TARGET = "sm_80"
-NEWER = {"uninitialised_hopper.cu": "sm_90a", "uninitialised_blackwell.cu": "sm_100a"}
+NEWER = {"uninitialised_hopper.cu": "sm_90a", "uninitialised_blackwell.cu": "sm_100a", "warpgroup.cu": "sm_90a"}
 WORDS = 256  # of input: 1, 4, 7, ...
 WORK = 512  # words of scratch in global memory, zero unless a row says that nobody has written them
 Words = NDArray[np.uint32]
@@ -175,8 +175,10 @@ THREAD = re.compile(r"thread \((\d+), (\d+), \d+\) of block \((\d+), ")
 
 
 def agents(kernel: Right, error: RefsimError) -> str:
-    """How far the two threads that a finding names stand apart."""
+    """How far the two threads that a finding names stand apart; a product in flight reads for the warps of a group."""
     found = [tuple(map(int, each)) for each in THREAD.findall(f"{error.what} {error.where}")]
+    if len(found) == 1 and "wgmma" in error.what:
+        return "warps"
     (one, one_block), (other, other_block) = ((x + extents(kernel)[0] * y, block) for x, y, block in found)
     return "blocks" if one_block != other_block else "warps" if one // 32 != other // 32 else "lanes"
 

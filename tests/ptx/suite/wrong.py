@@ -274,6 +274,9 @@ WRONG = (
     Wrong("own_and_others", 1, "shared", "lanes", "wait for copies of one's own that arrive in a phase", EARLY),
     Wrong("own_and_others", 2, "shared", "warps", "wait for a phase besides that for one's own copies"),
     Wrong("stages_of_copies", 1, "shared", "warps", "read before a stage of copies is given back", EITHER),
+    # products of warpgroups
+    Wrong("copied_behind_wait", 1, "shared", "warps", "wait for the group whose A is copied anew", says="is in flight"),
+    Wrong("stored_behind_wait", 1, "shared", "warps", "an A of the warpgroup's own"),
     # barriers and masks against their rules
     Wrong("barrier_in_both_arms", 1, "shared", "lanes", "one barrier of both arms", DIVERGENT, APART),
     Wrong("barrier_for_all_lanes", 1, "global", "lanes", "half a warp at a barrier", DIVERGENT, AROUND),

@@ -1,0 +1,72 @@
+// Products of warpgroups (wgmma) and what may go on beside them: operands filled again, rows that no result needs, moves.
+#include "suite.cuh"
+
+#define WORD(tile, across, down) \
+  ((static_cast<unsigned long long>(AT(tile)) >> 4) | (across >> 4) << 16 | static_cast<unsigned long long>(down >> 4) << 32)
+#define MULTIPLY(d, a, b) \
+  asm volatile("wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {%0, %1, %2, %3}, %4, %5, 0, 1, 1, 0, 0;" \
+               : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3]) : "l"(WORD(a, 128, 256)), "l"(WORD(b, 128, 256)) : "memory")
+#define BEGIN_PRODUCTS() asm volatile("wgmma.fence.sync.aligned;" ::: "memory")
+#define END_GROUP() asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory")
+#define WAIT_GROUP(groups) asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(groups) : "memory")
+#define SHOW_OPERANDS() asm volatile("fence.proxy.async.shared::cta;" ::: "memory")
+
+constexpr unsigned ONES = 0x3f803f80, TWOS = 0x40004000;  // pairs of bf16
+constexpr int A_WORDS = 512, B_WORDS = 64;                // 64 and 8 rows of 16 elements, as core matrices
+
+template <int WORDS> __device__ void fill(unsigned* tile, unsigned word, unsigned thread) {
+  for (unsigned i = thread; i < WORDS; i += 128) tile[i] = word;
+}
+
+// The threads of a warpgroup that have waited copy what the next product reads, with no barrier before.
+template <int LESS> __global__ void copied_behind_wait(ARGS) {
+  __shared__ __align__(1024) unsigned a[A_WORDS], b[B_WORDS];
+  const unsigned t = threadIdx.x;
+  float d[4], e[4];
+  work[t] = TWOS;
+  fill<A_WORDS>(a, ONES, t);
+  fill<B_WORDS>(b, ONES, t);
+  SHOW_OPERANDS();
+  __syncthreads();
+  BEGIN_PRODUCTS();
+  MULTIPLY(d, a, b);  // A1
+  END_GROUP();
+  WAIT_GROUP(LESS == 1);
+  COPY(a + t, work + t);  // B1
+  WAIT_ALL();
+  SHOW_OPERANDS();
+  __syncthreads();
+  BEGIN_PRODUCTS();
+  MULTIPLY(e, a, b);
+  END_GROUP();
+  WAIT_GROUP(0);
+  out[t] = d[0] + d[1] + d[2] + d[3] + 4 * (t < 32 ? e[0] : e[2]);
+}
+LESS_1(copied_behind_wait)
+
+// Each warpgroup has an A of its own and fills it again; nothing orders it behind the other one's product.
+template <int LESS> __global__ void stored_behind_wait(ARGS) {
+  __shared__ __align__(1024) unsigned a[2][A_WORDS], b[B_WORDS];
+  const unsigned t = threadIdx.x, group = t / 128;
+  float d[4], e[4], f[4];
+  fill<A_WORDS>(a[group], ONES, t % 128);
+  if (group == 0) fill<B_WORDS>(b, ONES, t);
+  SHOW_OPERANDS();
+  __syncthreads();
+  BEGIN_PRODUCTS();
+  MULTIPLY(e, a[group], a[group]);
+  MULTIPLY(d, a[group], b);  // A1
+  END_GROUP();
+  WAIT_GROUP(0);
+  unsigned* next = a[LESS == 1 ? 1 - group : group];
+#pragma unroll 1
+  for (unsigned i = 127 - t % 128; i < A_WORDS; i += 128) next[i] = TWOS;  // B1
+  SHOW_OPERANDS();
+  __syncthreads();
+  BEGIN_PRODUCTS();
+  MULTIPLY(f, a[group], b);
+  END_GROUP();
+  WAIT_GROUP(0);
+  out[t] = d[0] + d[3] + e[0] + f[3];
+}
+LESS_1(stored_behind_wait)
