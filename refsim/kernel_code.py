@@ -22,7 +22,8 @@ class KernelCode(Card):
 
     `options` go to the compiler unchanged, `include` are folders for headers, `defines` become -DNAME=VALUE (None:
     -DNAME); these three apply to CUDA only. `compiler` "nvcc" runs `nvcc -ptx`, for files that contain host code.
-    `entries` with template arguments ("scale<float>") are instantiated.
+    `entries` with template arguments ("scale<float>") are instantiated. `without` names checks that a simulated GPU
+    leaves out, and waivers of single findings ("race@kernel.cu:120").
     """
 
     file: Path | None = None
@@ -34,6 +35,7 @@ class KernelCode(Card):
     defines: Mapping[str, object] = field(default_factory=dict)
     compiler: Compiler = "nvrtc"
     entries: tuple[str, ...] = ()
+    without: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Raise RefsimError bad-kernel for fields of a wrong type, and for fields that exclude each other."""
@@ -62,7 +64,8 @@ class KernelCode(Card):
 
     def _check_parts(self) -> None:
         """Raise RefsimError bad-kernel unless the fields with several parts are sequences or a mapping."""
-        for label, values in (("options", self.options), ("include", self.include), ("entries", self.entries)):
+        for label in ("options", "include", "entries", "without"):
+            values = getattr(self, label)
             if isinstance(values, str | Path) or not isinstance(values, Sequence):
                 raise _wrong(f"{label} is {values!r:.40}", f"{label} is a tuple, one part each")
             kind, parts = (str | PathLike, "paths") if label == "include" else (str, "strings")
@@ -70,6 +73,10 @@ class KernelCode(Card):
                 raise _wrong(f"{label} is {values!r:.80}", f"{label} is a tuple of {parts}")
         if not isinstance(self.defines, Mapping):
             raise _wrong(f"defines is {self.defines!r:.40}", "defines is a mapping of names to values")
+        if self.without:
+            from refsim.ptx import Checks
+
+            Checks(off=tuple(self.without))
 
     @property
     def is_ptx(self) -> bool:

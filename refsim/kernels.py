@@ -215,7 +215,9 @@ class Findings:
     statement ("by"); there is no "block" for an element that no thread wrote. `reached`: the branches, guards of stores
     and addresses that depend on inexact bits; None if they were not followed. `changed_variables`: module variables
     that differ from their loaded values (on a real GPU: may differ), which the next run of the module reads. `opcodes`:
-    the instructions that ran, on a real GPU all instructions of the launched entries; empty if unknown.
+    the instructions that ran, on a real GPU all instructions of the launched entries; empty if unknown. `waived`: the
+    finding that each waiver allowed, "" for a waiver that should have allowed one. `unordered`: accesses that only
+    convergence of a warp orders, in launches that are not `warp_synchronous`.
     """
 
     inexact: tuple[str, ...] = ()
@@ -226,6 +228,8 @@ class Findings:
     changed_variables: tuple[str, ...] = ()
     assumed: tuple[str, ...] = ()
     opcodes: frozenset[str] = frozenset()
+    waived: Mapping[str, str] = field(default_factory=dict)
+    unordered: tuple[str, ...] = ()
 
 
 class Launcher(Protocol):
@@ -255,6 +259,7 @@ class Launcher(Protocol):
         cluster: "Extents | None" = None,
         cooperative: bool = False,
         programmatic: bool = False,
+        warp_synchronous: bool = False,
     ) -> None:
         """Run an entry to its end; `args` are Buffers, Structs, tensor maps and NumPy scalars as wide as the .param.
 
@@ -262,7 +267,8 @@ class Launcher(Protocol):
         cooperative: all blocks are resident at once and may meet at a grid barrier; otherwise the launch is refused.
         programmatic (programmatic stream serialization, from sm_90 on): the launch may begin before the previous launch
         has ended. It begins when all blocks of the previous launch have executed griddepcontrol.launch_dependents or
-        exited. After griddepcontrol.wait the previous launch is complete.
+        exited. After griddepcontrol.wait the previous launch is complete. warp_synchronous: the author relies on lanes
+        that meet at a shuffle or a vote to see each other's stores; the finding ordered-by-convergence is a warning.
         """
 
     def encode(self, tensor_map: "TensorMap") -> Struct:
@@ -316,6 +322,7 @@ class Kernel(Card):
     - `per_target`: `oracle`, `suspects` and `definition` take the target after the test case.
     - `conflict_free`: prefixes of PTX opcodes ("ldmatrix") whose accesses must have no bank conflicts.
     - `definition(problem, output, index)`: returns the code of one element, or None, without the oracle's code.
+    - `without`: checks that a simulated GPU leaves out ("race"), and waivers of findings ("race@k.cu:120").
     - `fresh_module`: load the module anew for each run, for a kernel that changes its variables.
     - `products`: the matrix products that `refsim order` may ask the kernel for.
     - `orderless`: why a kernel without sums has no order.
@@ -348,6 +355,7 @@ class Kernel(Card):
     fresh_module: bool = False
     products: Mapping[str, KernelProduct] = field(default_factory=dict)
     orderless: str = ""
+    without: tuple[str, ...] = ()
     declared_in: Path | None = None
 
     def __post_init__(self) -> None:

@@ -214,7 +214,9 @@ def verdict_of(
     gravest = max(parts, key=lambda each: GRAVITY.index(each.status))
     worst = [each.worst for each in parts if each.worst is not None]
     counts: dict[str, tuple[int, int]] = {}
+    waived: dict[str, str] = {}
     for each in parts:
+        waived |= {name: waived.get(name) or what for name, what in each.waived.items()}
         for name, (of, bad) in each.counts.items():
             before = counts.get(name, (0, 0))
             counts[name] = before[0] + of, before[1] + bad
@@ -231,6 +233,7 @@ def verdict_of(
         notes=tuple(dict.fromkeys([*(note for each in parts for note in each.notes), *_devices(parts)])),
         silicon=reduce(SiliconWitness.joined, (each.silicon for each in parts)),
         recomputed=reduce(_both, (each.recomputed for each in parts)),
+        waived=waived,
     )
     return completed(_with_case(kernel, whole, failures), slack)
 

@@ -24,10 +24,11 @@ device_option = click.option(
 )
 without_option = click.option(
     "--without",
-    metavar="NAME",
+    metavar="NAME[@FILE:LINE]",
     multiple=True,
     type=Name("check", "refsim.ptx:CHECKS", by="name", row="refsim.ptx.findings.table:check_name"),
-    help="Turn off a check of the simulated GPU; `refsim ptx coverage --checks` lists all checks.",
+    help="Turn off a check of the simulated GPU, or waive its finding at one line: race@kernel.cu:120. "
+    "`refsim ptx coverage --checks` lists all checks.",
 )
 arithmetic_option = click.option(
     "--arithmetic",

@@ -68,9 +68,9 @@ def open(
     "sim" tries each launch under all policies; "sim:eager", "sim:lazy" and "sim:random" use one policy. "cuda" uses
     PyCUDA if it can be imported, else cuda.bindings, else the driver's library by ctypes. "cuda:pycuda",
     "cuda:bindings", "cuda:libcuda" and "cuda:1:bindings" select one of them. `without` names checks that a simulated
-    GPU leaves out; a real GPU makes no checks. `arithmetic` applies to a simulated GPU: "silicon", "exact" (matrices
-    are summed exactly) or "known" (results that are inexact, unverified on this target or known from a model only are
-    refused).
+    GPU leaves out, and waivers ("race@kernel.cu:120"); a real GPU makes no checks. `arithmetic` applies to a simulated
+    GPU: "silicon", "exact" (matrices are summed exactly) or "known" (results that are inexact, unverified on this
+    target or known from a model only are refused).
 
     Raises RefsimError: an unknown name, check or arithmetic (exit 2); no driver, no GPU or neither library (exit 4).
     open("sim:lazy", "sm_80").target is "sm_80". Source: CUDA Driver API, cuDeviceGet, for the numbers of GPUs.
@@ -79,9 +79,11 @@ def open(
         raise RefsimError("unknown-device", f"{name!r:.40} is not a device name", help="sim, sim:lazy, cuda, cuda:1")
     if simulated := re.fullmatch(r"sim(?::(eager|lazy|random))?", name):
         from refsim.device.sim import SimDevice
+        from refsim.ptx import Checks
 
         policy: Any = simulated[1]  # one of SchedulePolicy, or None
         _check_arithmetic(arithmetic)
+        _ = Checks(off=without)
         device = SimDevice(name=name, policy=policy, without=tuple(without), arithmetic=arithmetic)
         return device if target is None else replace(device, target=target_named(target).name)
     match = re.fullmatch(r"cuda(?::([0-9]{1,4}))?(?::(pycuda|bindings|libcuda))?", name)

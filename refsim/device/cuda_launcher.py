@@ -103,6 +103,7 @@ class CudaLauncher(Card):
         cluster: Extents | None = None,
         cooperative: bool = False,
         programmatic: bool = False,
+        warp_synchronous: bool = False,
     ) -> None:
         """Run an entry to its end, then check guards and uploads; faults are RefsimErrors that name the entry.
 
@@ -110,7 +111,7 @@ class CudaLauncher(Card):
         programmatic launch.
         """
         values = launch_values(entry, args, self._owns, self.encode)
-        check_flags(entry, cooperative=cooperative, programmatic=programmatic)
+        check_flags(entry, cooperative=cooperative, programmatic=programmatic, warp_synchronous=warp_synchronous)
         if not programmatic:
             self.settle()
         self.module.run(entry, grid, block, values, shared_bytes, cluster, cooperative, programmatic)

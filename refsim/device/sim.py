@@ -26,11 +26,13 @@ from refsim.device.arguments import (
 )
 from refsim.device.compile import compiled
 from refsim.device.schedules import SCHEDULES, Outcome, SeededPolicy, early, outcomes, schedules_of
+from refsim.device.waivers import KernelWaivers
 from refsim.errors import RefsimError, counted
 from refsim.kernel_code import KernelCode, code_of
 from refsim.kernels import Buffer, Findings, Struct
 from refsim.layouts.tma import MAP_ALIGN, TensorMap
 from refsim.ptx.checks.open_bits import OpenBits
+from refsim.ptx.checks.race_reports import CONVERGED
 from refsim.ptx.findings.record import LaunchFindings
 from refsim.ptx.machine.launch import PreparedLaunch, changed_variables
 from refsim.ptx.machine.overlap import run_overlapped
@@ -79,7 +81,7 @@ class SimLauncher(Card):
     notes: list[str] = field(default_factory=list)
     traces: list[ptx.Trace] = field(default_factory=list)
     count_banks: bool = False
-    without: tuple[str, ...] = ()
+    waivers: KernelWaivers = field(default_factory=KernelWaivers)
     following: OpenBits | None = None
     has_followed: bool = False
     is_unfollowed: bool = False
@@ -87,6 +89,7 @@ class SimLauncher(Card):
     seconds: float = LAUNCH_SECONDS
     earlier: Earlier | None = None
     assumed: list[str] = field(default_factory=list)
+    unordered: dict[str, str] = field(default_factory=dict)
 
     def _repr_summary(self) -> str:
         return f"{self.target}, {counted(len(self.buffers), 'buffer')}, launches: {len(self.traces)}"
@@ -158,17 +161,17 @@ class SimLauncher(Card):
         cluster: ptx.Extents | None = None,
         cooperative: bool = False,
         programmatic: bool = False,
+        warp_synchronous: bool = False,
     ) -> None:
         """Run an entry under one or more schedules; faults are RefsimError.
 
         A programmatic launch runs after the previous launch. If that launch lets it begin early, it runs overlapped as
         well.
         """
-        scalars = launch_values(entry, args, self._owns, self.encode)
+        scalars, orders = launch_values(entry, args, self._owns, self.encode), self.orders(entry)
         self._shape = self.program.shape(entry, grid, block, cluster)
-        orders = self.orders(entry)
         small = self._shape.ctas * self._shape.threads <= SCHEDULED_LANES
-        self._begin(entry, cooperative, programmatic)
+        self._begin(entry, cooperative, programmatic, warp_synchronous)
         before, touched, beside = self.memory.snapshot() if small else None, self.memory.touched, self.earlier
         prepared = partial(
             self.program.prepared,
@@ -197,20 +200,20 @@ class SimLauncher(Card):
 
         def run(order: SeededPolicy) -> tuple[ptx.Trace, ptx.GlobalMemory]:
             banks = self.count_banks and order == orders[0]
-            return executed(order, ptx.Checks(banks=banks, seconds=self.seconds, off=self.without)), self.memory
+            return executed(order, ptx.Checks(banks=banks, seconds=self.seconds, off=self.waivers.names)), self.memory
 
         overlapping = early(orders) if programmatic and beside is not None else ()
-        self._judge(entry, outcomes(run, entry, (*orders, *overlapping) if small else orders[:1]))
+        self._judge(entry, outcomes(run, entry, (*orders, *overlapping) if small else orders[:1]), warp_synchronous)
         self.earlier = None
         if before is not None and self.program.code(entry).lets_others_begin:
-            first, checks = orders[0], replace(UNCHECKED, off=self.without)
+            first, checks = orders[0], replace(UNCHECKED, off=self.waivers.names)
             again, _ = prepared(policy=first.policy, seed=first.seed, checks=checks, programmatic=False)
             self.earlier = Earlier(before, again)
         self._follow(lambda following: executed(orders[0], UNCHECKED, following), can_follow=small)
 
-    def _begin(self, entry: str, cooperative: bool, programmatic: bool) -> None:
+    def _begin(self, entry: str, cooperative: bool, programmatic: bool, warp_synchronous: bool) -> None:
         """Check the flags, allocate the module's variables before any schedule, and track writers of small memories."""
-        check_flags(entry, cooperative=cooperative, programmatic=programmatic)
+        check_flags(entry, cooperative=cooperative, programmatic=programmatic, warp_synchronous=warp_synchronous)
         self.program.prepare(entry, self.memory, cooperative=cooperative)
         if self.memory.end <= WATCHED_BYTES and self.memory.space.writer is None:
             self.memory.track_writers()
@@ -249,11 +252,12 @@ class SimLauncher(Card):
         """Raise RefsimError: the simulator runs no Python functions."""
         raise no_call()
 
-    def _judge(self, entry: str, tried: Iterator[Outcome]) -> None:
+    def _judge(self, entry: str, tried: Iterator[Outcome], warp_synchronous: bool) -> None:
         """Record the trace of the first schedule, whose bytes stay; raise the error of any later schedule."""
         trace = next(tried).trace
         assert trace is not None
         self.traces.append(trace)
+        self._seen(entry, trace, warp_synchronous)
         self.inexact += [
             f"{entry}: {line}" for line in (*trace.inexact, *trace.idealised, *map(str, trace.contractions))
         ]
@@ -264,8 +268,19 @@ class SimLauncher(Card):
         for outcome in tried:
             if outcome.error is not None:
                 raise outcome.error
+            assert outcome.trace is not None
+            self._seen(entry, outcome.trace, warp_synchronous)
         if after is not None:
             self.memory.restore(after)
+
+    def _seen(self, entry: str, trace: ptx.Trace, warp_synchronous: bool) -> None:
+        """Record what waivers allowed under one schedule, and the accesses that only convergence orders."""
+        self.waivers.allowed(trace)
+        for each in () if warp_synchronous else trace.warnings:
+            if each.code == CONVERGED and each.where not in self.unordered:
+                self.unordered[each.where] = (
+                    f"[{each.code}] {entry}: {each.what}\n  at: {each.where}\n  rule: {each.rule}"
+                )
 
     def findings(self) -> Findings:
         """Return the findings of all launches; conflicts are instructions with more wavefronts than needed."""
@@ -275,7 +290,10 @@ class SimLauncher(Card):
         left = changed_variables(self.program.module, self.program.key, self.memory)
         open_, notes, assumed = (tuple(dict.fromkeys(texts)) for texts in (self.inexact, self.notes, self.assumed))
         ran = frozenset[str]().union(*(trace.opcodes for trace in self.traces))
-        return Findings(open_, notes, conflicts, self.owner_of, reached, left, assumed, ran)
+        waived = self.waivers.judged(self.program, [trace.entry for trace in self.traces])
+        return Findings(
+            open_, notes, conflicts, self.owner_of, reached, left, assumed, ran, waived, tuple(self.unordered.values())
+        )
 
     def orders(self, entry: str) -> tuple[SeededPolicy, ...]:
         """Return the schedules that a launch of an entry is tried under."""
@@ -289,7 +307,7 @@ class SimDevice(Card):
     """A simulated GPU of a target; `schedules` is the number of schedules for a launch of moderate size.
 
     policy: "eager", "lazy" or "random" to use one policy only; arithmetic: "silicon", "exact" or "known", as for a
-    launch; without: names of checks to leave out.
+    launch; without: names of checks to leave out, and waivers.
     """
 
     target: str = ptx.DEFAULT_TARGET
@@ -300,10 +318,12 @@ class SimDevice(Card):
     without: tuple[str, ...] = ()
     _programs: dict[str, ptx.Program] = field(default_factory=dict)
     _built: dict[str, str] = field(default_factory=dict)
+    _off: tuple[str, ...] = ()
+    _launchers: list[KernelWaivers] = field(default_factory=list)
 
     def describe(self) -> dict[str, str]:
         """Return the facts of a verdict: the simulator and, after a launcher, the PTX with hash, flags and compiler."""
-        off = {"without": ", ".join(off)} if (off := ptx.Checks(off=self.without).off) else {}
+        off = {"without": ", ".join(off)} if (off := self._off or ptx.Checks(off=self.without).off) else {}
         other = {} if self.arithmetic == "silicon" else {"arithmetic": self.arithmetic}
         return {"device": f"simulated GPU ({self.target})", "target": self.target, **other, **off, **self._built}
 
@@ -326,26 +346,38 @@ class SimDevice(Card):
     def hardware(self) -> dict[str, str]:
         return {}
 
+    @property
+    def unused_waivers(self) -> tuple[str, ...]:
+        """Return the waivers of `without` that allowed no finding in any launch so far; () before the first."""
+        used = {waiver for each in self._launchers for waiver in each.found}
+        return tuple(str(each) for each in ptx.Checks(off=self.without).waivers if self._launchers and each not in used)
+
     @contextmanager
     def launcher(
         self, code: KernelCode | Path | None, *, count_banks: bool = False, follow_open: bool = False
     ) -> Iterator[SimLauncher]:
         """Yield a launcher with empty memory; the program is kept for the next launcher."""
-        yield self._launcher(self.program(code), count_banks, follow_open)
+        waivers = KernelWaivers.of(code_of(code), self.without)
+        self._off = waivers.off
+        self._launchers += [waivers] if waivers.shared else []
+        yield self._launcher(self.program(code), waivers, count_banks, follow_open)
 
     @contextmanager
     def loaded(self, text: str, source: str, *, follow_open: bool = False) -> Iterator[SimLauncher]:
         """Yield a launcher for a PTX text."""
-        yield self._launcher(ptx.load(text, self.target), follow_open=follow_open)
+        waivers = KernelWaivers.of(KernelCode(), self.without)
+        yield self._launcher(ptx.load(text, self.target), waivers, follow_open=follow_open)
 
-    def _launcher(self, program: ptx.Program, count_banks: bool = False, follow_open: bool = False) -> SimLauncher:
+    def _launcher(
+        self, program: ptx.Program, waivers: KernelWaivers, count_banks: bool = False, follow_open: bool = False
+    ) -> SimLauncher:
         return SimLauncher(
             program,
             self.schedules,
             self.policy,
             self.arithmetic,
             count_banks=count_banks,
-            without=self.without,
+            waivers=waivers,
             following=OpenBits() if follow_open else None,
         )
 

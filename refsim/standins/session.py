@@ -254,6 +254,7 @@ class SimulatedModule:
         add(record.assumed, trace.assumed)
         add(record.findings, map(Said.of, trace.findings))
         add(record.warnings, map(Said.of, trace.warnings))
+        add(record.warnings, (Said(it.code, f"waived by {name}: {it.what}", it.where) for name, it in trace.waived))
         if (test := session.test()) is not None:
             test.launches += 1
             test.inexact += not trace.is_exact

@@ -94,6 +94,7 @@ class _Ledger:
     notes: dict[str, None] = field(default_factory=dict)
     witnesses: list[Witness] = field(default_factory=list)
     open_bits: DecisionBits = field(default_factory=DecisionBits)
+    waived: dict[str, str] = field(default_factory=dict)
     slack: Slack = NO_SLACK
     first: tuple[Any, Observation] | None = None
     beside: Witnesses = field(init=False)
@@ -145,6 +146,7 @@ class _Ledger:
         self.notes |= dict.fromkeys(found.notes)
         if found.seen:
             self.open_bits.note(found.seen)
+            self.waived |= {name: self.waived.get(name) or what for name, what in found.seen.waived.items()}
         if self.failure:
             return
         self.cases, self.elements = self.cases + 1, self.elements + found.elements
@@ -251,7 +253,7 @@ def completed(verdict: Verdict, slack: Slack) -> Verdict:
     """Return the verdict of a whole campaign, with notes on what it could not see.
 
     Raises RefsimError if a campaign without a failure compared nothing (`nothing-compared`), or compared only with
-    infinite bounds (`bad-bound`).
+    infinite bounds (`bad-bound`). A waiver that allowed no finding makes the verdict fail.
     """
     ended_well = verdict.status != verdicts.FAIL
     if verdict.status == verdicts.PASS and not verdict.elements:
@@ -269,7 +271,7 @@ def completed(verdict: Verdict, slack: Slack) -> Verdict:
             f"oracle of kernel {verdict.kernel} gives all {slack.elements} elements an infinite bound",
             rule="a promise that nothing can break is none",
         )
-    return replace(verdict, notes=(*verdict.notes, *slack.notes())) if ended_well else verdict
+    return replace(verdict, notes=(*verdict.notes, *slack.notes())).with_unused() if ended_well else verdict
 
 
 def checked_budget(profile: str, cases: int | None, seed: int | None) -> SearchBudget:
@@ -396,4 +398,5 @@ def _verdict(ledger: _Ledger, started: float, failures_dir: str | Path | None) -
         worst=ledger.worst,
         silicon=silicon,
         recomputed=recomputed,
+        waived=ledger.waived,
     )

@@ -1,7 +1,8 @@
 """The decision about a run of a kernel, shared by `verify`, `replay`, campaigns, laws and pytest.
 
 The rules apply in this order. A fault of the device outranks everything and is raised before outputs are compared.
-Elements that differ beyond the accuracy contract fail, in the first run and in a second run over the same module. Bank
+Elements that differ beyond the accuracy contract fail, in the first run and in a second run over the same module.
+Accesses that only convergence of a warp orders fail if bits decide, unless the launch is `warp_synchronous`. Bank
 conflicts fail if the kernel excludes them. If bits decide, elements that agree through inexact arithmetic are
 inconclusive (`inexact`). Elements that agree through bits unverified on this target (another chip's bits, or
 unpublished sums) are inconclusive too (`assumed`, which ranks lower). If a bound decides, such arithmetic is a note.
@@ -32,7 +33,7 @@ class Observation(FieldsCard):
     `notes` are the launcher's findings; `conflicts` are the bank conflicts that the kernel excludes. `elements` is the
     number of output elements. `reached` says what unspecified bits decided, None if they were not followed. `slack` is
     what bounds leave open; `again` describes what a second run over the same module did differently; `opcodes` are the
-    instructions that ran.
+    instructions that ran. `waived` and `unordered` are the launcher's findings.
     """
 
     outputs: Outputs
@@ -47,6 +48,8 @@ class Observation(FieldsCard):
     again: tuple[str, ...] = ()
     assumed: tuple[str, ...] = ()
     opcodes: frozenset[str] = frozenset()
+    waived: Mapping[str, str] = field(default_factory=dict)
+    unordered: tuple[str, ...] = ()
 
     @property
     def is_open(self) -> bool:
@@ -111,6 +114,9 @@ def decide(kernel: Kernel, seen: Observation, problem: Any) -> Finding | None:
         return Finding(FAIL, "\n".join(map(str, seen.mismatches)), problem, worst, is_open, seen.mismatches)
     if seen.again:
         return Finding(FAIL, "\n".join(seen.again), problem)
+    if seen.unordered and kernel.promise.is_bitwise:
+        way = "help: __syncwarp() between the two accesses, or launch(..., warp_synchronous=True)"
+        return Finding(FAIL, "\n".join([*seen.unordered, way]), problem, is_open=is_open)
     if seen.conflicts:
         text = "\n".join(["[bank-conflicts] promised are none", *seen.conflicts])
         return Finding(FAIL, text, problem, is_open=is_open)

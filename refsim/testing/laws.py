@@ -168,6 +168,8 @@ def observe(kernel: Kernel, problem: Any, device: Device, *, follow_open: bool =
         counts={mismatch.name: (mismatch.total, mismatch.count) for mismatch in (*compared, *changed)},
         again=again,
         opcodes=seen.opcodes,
+        waived=seen.waived,
+        unordered=seen.unordered,
     )
 
 

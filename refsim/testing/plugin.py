@@ -7,7 +7,7 @@ one of its options or fixtures is used. `--device` gives way to an option of tha
 import argparse
 import contextlib
 import sys
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from refsim.device import Device
 
 PROFILE_NAMES = ("quick", "ci", "night")
-OURS, FIXTURE = "--refsim-device", "refsim_device"
+OURS, WITHOUT, FIXTURE = "--refsim-device", "--refsim-without", "refsim_device"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the options --refsim-device, --refsim-profile and --refsim-failures."""
+    """Add the options --refsim-device, --refsim-without, --refsim-profile and --refsim-failures."""
     group = parser.getgroup("refsim", "refsim: kernels against their oracles")
     group.addoption(
         OURS,
@@ -37,15 +37,25 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default=None,
         help="how much to generate; also the Hypothesis profile of this run: quick and ci repeat, night has a new seed",
     )
+    group.addoption(
+        WITHOUT,
+        dest="refsim_without",
+        metavar="NAME[@FILE:LINE]",
+        action="append",
+        default=[],
+        help="turn off a check of the simulated GPU, or waive its finding at one line; also --without",
+    )
     group.addoption("--refsim-failures", metavar="DIR", default=None, help="write replay cases of failing kernels here")
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_load_initial_conftests(parser: pytest.Parser) -> Generator[None, Any, Any]:
-    """Add --device as an alias, unless a conftest of the suite has an option of that name."""
+    """Add --device and --without as aliases, unless a conftest of the suite has options of these names."""
     loaded = yield
     with contextlib.suppress(ValueError, argparse.ArgumentError):  # a suite with its own --device keeps it
         parser.addoption("--device", dest="refsim_device", metavar="NAME", default="sim", help=f"short for {OURS}")
+    with contextlib.suppress(ValueError, argparse.ArgumentError):
+        parser.addoption("--without", dest="refsim_without", action="append", default=[], help=f"short for {WITHOUT}")
     return loaded
 
 
@@ -70,11 +80,20 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.fixture(scope="session")
-def refsim_device(pytestconfig: pytest.Config) -> "Device":
-    """Return the device that --refsim-device names, opened once: `refsim.device.open("sim")` without the option."""
+def refsim_device(pytestconfig: pytest.Config) -> "Iterator[Device]":
+    """Yield the device that --refsim-device names, opened once: `refsim.device.open("sim")` without the option.
+
+    After the last test, a waiver of --refsim-without that allowed no finding in any launch is an error.
+    """
     import refsim.device
 
-    return refsim.device.open(pytestconfig.getoption("refsim_device"))
+    without = pytestconfig.getoption("refsim_without")
+    opened = refsim.device.open(pytestconfig.getoption("refsim_device"), **({"without": without} if without else {}))
+    yield opened
+    if not hasattr(pytestconfig, "workerinput") and (unused := getattr(opened, "unused_waivers", ())):
+        from refsim.errors import RefsimError
+
+        raise RefsimError("unused-waiver", f"{', '.join(unused)} allowed no finding", WITHOUT)
 
 
 @pytest.fixture(scope="session")

@@ -79,6 +79,7 @@ def run_problem(kernel: Kernel, problem: Any, device: Device, *, replay: str = "
         notes=(*found.notes, *open_notes, *remarks),
         silicon=silicon,
         recomputed=recomputed,
+        waived=found.seen.waived if found.seen else {},
     )
 
 

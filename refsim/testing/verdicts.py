@@ -1,7 +1,7 @@
 """The result of a campaign: one record with everything that is needed to believe it and to repeat it."""
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from refsim.compare import Mismatch
@@ -83,7 +83,8 @@ class Verdict(Card):
 
     `notes` make no kernel wrong: an unused read of uninitialized memory, a case that could not be written. `silicon`
     names the hardware recordings that the model was compared with for the instructions that ran; `recomputed` counts
-    outputs that a slow definition computed again. `device` describes the device with hashes, flags and tools; `seconds`
+    outputs that a slow definition computed again. `waived` holds the finding that each waiver allowed, "" for a waiver
+    that should have allowed one: then a campaign fails. `device` describes the device with hashes, flags and tools; `seconds`
     is wall-clock time.
     """
 
@@ -108,6 +109,7 @@ class Verdict(Card):
     counts: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     silicon: SiliconWitness = field(default_factory=SiliconWitness)
     recomputed: Recomputed = field(default_factory=Recomputed)
+    waived: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.status not in KIND_OF:
@@ -131,6 +133,16 @@ class Verdict(Card):
     def _facts(self) -> Facts:
         yield from (("", line) for line in self.lines()[1:])
 
+    def with_unused(self, waivers: Sequence[str] = ()) -> "Verdict":
+        """Return the verdict; it fails if these waivers, or any of its own, allowed no finding in a kernel that ran."""
+        unused = [*(name for name, what in self.waived.items() if not what), *waivers]
+        if not unused or self.status not in (PASS, INEXACT, ASSUMED):
+            return self
+        what = f"{', '.join(unused)} allowed no finding in {counted(self.cases, 'case')}"
+        rule = "a waiver names the check and a line of a finding"
+        error = RefsimError("unused-waiver", what, rule=rule, help="remove the waiver, or correct its check and line")
+        return replace(self, status=FAIL, finding=str(error))
+
     def lines(self) -> list[str]:
         """Return the verdict as lines: status and counts, the finding, the test case and how to repeat it."""
         where = " ".join(self.device[key] for key in ("name", "target") if key in self.device)
@@ -145,6 +157,7 @@ class Verdict(Card):
             lines += [
                 f"over all cases {self.differing} of {counted(self.elements, 'element')}, {self.worst.worst_text}{name}"
             ]
+        lines += [f"waived  {name}: {what}" for name, what in self.waived.items() if what]
         lines += [f"note  {line}" for line in self.notes]
         lines += [f"{HELD_TO}{line}" for line in self.silicon.lines()]
         lines += [f"{HELD_TO}{self.recomputed.text}"] if self.recomputed.is_declared else []
@@ -154,7 +167,12 @@ class Verdict(Card):
     def to_json(self) -> dict[str, Any]:
         """Return plain dictionaries, lists, numbers and strings; `from_json` returns an equal verdict."""
         record = {key: getattr(self, key) for key in self.__dataclass_fields__}
-        record |= {"device": dict(self.device), "exit_code": self.exit_code, "notes": list(self.notes)}
+        record |= {
+            "device": dict(self.device),
+            "exit_code": self.exit_code,
+            "notes": list(self.notes),
+            "waived": dict(self.waived),
+        }
         record["mismatches"] = [mismatch.to_json() for mismatch in self.mismatches]
         record["counts"] = {name: {"elements": of, "differing": bad} for name, (of, bad) in self.counts.items()}
         record |= {"silicon": self.silicon.to_json(), "recomputed": self.recomputed.to_json()}

@@ -235,6 +235,8 @@ def test_other_names_are_refused(make: Callable[[], ptx.Checks], says: str) -> N
 )
 def test_a_race_is_news_where_it_is_raised_or_recorded_for_the_first_time(level, is_known, has_warned, is_news) -> None:
     """A warning of this code is a defect of the compiler, told once."""
-    findings = SimpleNamespace(is_known=lambda *_: is_known, has_warned=lambda *_: has_warned)
+    findings = SimpleNamespace(
+        is_known=lambda *_: is_known, has_warned=lambda *_: has_warned, has_waived=lambda *_: False
+    )
     machine = SimpleNamespace(checks=SimpleNamespace(level=lambda code: level), findings=findings)
     assert Reporter(machine, None).is_news(None) is is_news

@@ -25,6 +25,11 @@ class Judged:
         return self.verdict.status != "not-run"
 
     @property
+    def is_told(self) -> bool:
+        """Return whether the verdict has more to say than its line in the table: a finding, a waiver or a note."""
+        return not self.verdict or bool(self.verdict.notes or self.verdict.waived)
+
+    @property
     def place(self) -> Excerpt | None:
         """Return the first excerpt that comes from a file."""
         return next((excerpt for excerpt in self.excerpts if excerpt.file is not None), None)

@@ -52,6 +52,7 @@ def _case(each: "Judged") -> str:
         "replay": verdict.replay,
         "silicon": "; ".join(verdict.silicon.lines()),
         "definition": verdict.recomputed.text,
+        "waived": "; ".join(f"{name}: {what}" for name, what in verdict.waived.items() if what),
         **verdict.device,
     }
     inner = _properties(facts)

@@ -36,7 +36,7 @@ def heading(all_judged: "Sequence[Judged]") -> str:
 
 def page(all_judged: "Sequence[Judged]") -> tuple[Section, ...]:
     """Return a section for all kernels, one for each kernel that fails or has notes, then their devices."""
-    told = [each for each in all_judged if each.was_run and (not each.verdict or each.verdict.notes)]
+    told = [each for each in all_judged if each.was_run and each.is_told]
     rows = tuple(
         (v.kernel, v.status, v.cases, v.elements, v.differing, f"{v.seconds:.1f}")
         for v in (each.verdict for each in all_judged)
@@ -65,6 +65,7 @@ def _section(each: "Judged") -> Section:
     parts += each.excerpts
     parts.append(_said(*([f"smallest case known: {verdict.problem_text}"] if verdict.problem_text else [])))
     parts.append(_said(*([Command(f"again: refsim replay {verdict.replay}")] if verdict.replay else [])))
+    parts.append(_said(*(f"waived: {name}: {what}" for name, what in verdict.waived.items() if what)))
     parts.append(_said(*(f"note: {line}" for line in verdict.notes)))
     parts = [part for part in parts if not isinstance(part, Wording) or part.lines]
     parts.append(_facts(each))

@@ -53,7 +53,7 @@ def answer(all_judged: Sequence[Judged]) -> Answer:
     """Return the document and the exit code of the verdicts."""
     parts: list[Part] = [Table(COLUMNS, tuple(map(_row, all_judged)), key="verdicts")]
     for each in all_judged:
-        if each.was_run and (not each.verdict or each.verdict.notes):
+        if each.was_run and each.is_told:
             facts = each.verdict.to_json() | {"source": [_excerpt_facts(excerpt) for excerpt in each.excerpts]}
             parts.append(Wording(tuple(each.lines()), facts, key=each.verdict.kernel, is_beside=True))
     parts += witnesses([each.verdict for each in all_judged if each.was_run])

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -208,6 +208,7 @@ def command(
         return launch.run(order, values if is_first else _copied(originals), seen if is_first else None)
 
     tried = _tried(run, entry, orders, is_watched=bool(seen))
+    tried = _with_unused(tried, asked["without"])
     if tried[0].trace is not None:
         for position, path in targets:
             write_array(path, values[position])
@@ -242,6 +243,17 @@ def _tried(run: "Run", entry: str, orders: "tuple[SeededPolicy, ...]", *, is_wat
         return [Outcome(orders[0], None, error)]
 
 
+def _with_unused(tried: "list[Outcome]", without: tuple[str, ...]) -> "list[Outcome]":
+    """Return the outcomes; the first one has a finding for waivers that allowed nothing under any schedule."""
+    used = {name for outcome in tried if outcome.trace for name, _ in outcome.trace.waived}
+    unused = [name for name in without if "@" in name and name not in used]
+    trace = tried[0].trace
+    if not unused or trace is None:
+        return tried
+    error = RefsimError("unused-waiver", f"{', '.join(unused)} allowed no finding", "--without")
+    return [replace(tried[0], trace=replace(trace, findings=(*trace.findings, error))), *tried[1:]]
+
+
 def _record(
     entry: str, target: str, policy: str, arithmetic: str, tried: "list[Outcome]", targets: list[tuple[int, Path]]
 ) -> Record:
@@ -265,6 +277,7 @@ def _record(
 
 
 def _tables(tried: "list[Outcome]", by_order: bool) -> Iterator[Table]:
+    """Yield the tables of findings, printed lines, remarks and bank conflicts."""
     findings, trace = findings_of(tried), tried[0].trace
     if by_order:
         yield schedules_table(tried)
@@ -274,6 +287,8 @@ def _tables(tried: "list[Outcome]", by_order: bool) -> Iterator[Table]:
         yield printed_table(trace.printed)
     if trace is not None and trace.warnings:
         yield remarks_table(trace.warnings, "warnings")
+    if trace is not None and trace.waived:
+        yield remarks_table(tuple(error for _, error in trace.waived), "waived")
     if trace is not None and trace.notes:
         yield remarks_table(trace.notes, "notes")
     if trace is not None and trace.banks:

@@ -3,7 +3,7 @@
 import secrets
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -199,8 +199,17 @@ class _Run:
                 error.place = place_of(error, at)
             self._write_junit(found, ("refsim verify" if at is None else at.name, error))
             raise
+        found = self._with_unused(found)
         self._write_junit(found)
         return verdicts.answer(found)
+
+    def _with_unused(self, found: list[Judged]) -> list[Judged]:
+        """Return the verdicts; all fail if a waiver of --without concerns none of the kernels that ran."""
+        known = {name for each in found for name in each.verdict.waived}
+        unused = [name for name in self.without if "@" in name and name not in known]
+        if not unused:
+            return found
+        return [replace(each, verdict=each.verdict.with_unused(unused)) for each in found]
 
     def attempt(self) -> Answer | RefsimError:
         """Return the answer or the error of one run, such as a source that does not compile while it is edited.

@@ -69,7 +69,7 @@ class Reporter:
         """Return whether a race at this statement would be raised, or recorded for the first time. A race that is a
         known defect of the compiler is reported once."""
         findings = self.machine.findings
-        if findings.has_warned("race", statement):
+        if findings.has_warned("race", statement) or findings.has_waived("race", statement):
             return False
         return self.machine.checks.level("race") == "error" or not findings.is_known("race", statement)
 

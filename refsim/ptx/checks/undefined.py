@@ -159,7 +159,7 @@ class Tracking:
         what = f"{event.cause(number)}; {'they' if event.space else 'it'} reached {reached}"
         who = event.who(number) if len(event.ids) else ""
         error = fault("uninitialised", what, event.statement, who, RULE)
-        if self.level == "error":
+        if self.level == "error" and not self.findings.is_waived(error):
             raise error
         self.findings.record(error, event.statement)
 

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 from refsim.errors import RefsimError
+from refsim.ptx.findings.waivers import Waiver, lines_of
 from refsim.ptx.text.syntax import Statement
 
 
@@ -41,9 +42,11 @@ class LaunchFindings:
     `recorded` holds the first finding of each code and source line, `notes` the remarks that make no kernel wrong.
     `assumed`: the statements, by PTX line, whose bits come from elsewhere, and from where. `printed`: (thread, text) of
     printf. `maps`: the addresses in global memory at which it made tensor maps. `blocks`: the first statements of the
-    basic blocks that some lane ran.
+    basic blocks that some lane ran. `waived`: for each waiver, the first finding that it allowed.
     """
 
+    waivers: tuple[Waiver, ...] = ()
+    waived: dict[Waiver, RefsimError] = field(default_factory=dict)
     instructions: int = 0
     blocks: set[int] = field(default_factory=set)
     inexact: dict[int, Statement] = field(default_factory=dict)
@@ -61,9 +64,21 @@ class LaunchFindings:
         self.blocks.add(block)
         self.instructions += instructions
 
+    def is_waived(self, error: RefsimError) -> bool:
+        """Return whether a waiver allows a finding, and record that it did."""
+        waiver = next((each for each in self.waivers if each.allows(error)), None)
+        if waiver is not None:
+            self.waived.setdefault(waiver, error)
+        return waiver is not None
+
+    def has_waived(self, code: str, statement: Statement) -> bool:
+        """Return whether a waiver of this line has allowed a finding of this code."""
+        return any(each.check == code and each.is_at(lines_of(statement)) for each in self.waived)
+
     def warn(self, error: RefsimError, statement: Statement) -> None:
         """Record a warning, the first of its code and source line."""
-        self.warnings.setdefault((error.code, _line(statement)), error)
+        if not self.is_waived(error):
+            self.warnings.setdefault((error.code, _line(statement)), error)
 
     def has_warned(self, code: str, statement: Statement) -> bool:
         """Return whether a warning of this code was recorded for this source line."""
@@ -75,11 +90,13 @@ class LaunchFindings:
 
     def record(self, error: RefsimError, statement: Statement) -> None:
         """Record a finding, the first of its code and source line."""
-        self.recorded.setdefault((error.code, _line(statement)), error)
+        if not self.is_waived(error):
+            self.recorded.setdefault((error.code, _line(statement)), error)
 
     def note(self, remark: RefsimError, statement: Statement) -> None:
         """Record a note, the first of its code and source line."""
-        self.notes.setdefault((remark.code, _line(statement)), remark)
+        if not self.is_waived(remark):
+            self.notes.setdefault((remark.code, _line(statement)), remark)
 
     def has_noted(self, code: str, statement: Statement) -> bool:
         """Return whether a note of this code was recorded for this source line."""

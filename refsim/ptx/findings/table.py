@@ -6,6 +6,7 @@ from numbers import Real
 
 from refsim.errors import RefsimError, unknown
 from refsim.ptx.findings.compilers import CompilerDefect, defect_of
+from refsim.ptx.findings.waivers import WAIVER_RULE, Waiver
 
 LEVELS = ("error", "record", "off")
 STOP, FAILURE, WARNING, NOTE = "stop", "failure", "warning", "note"
@@ -57,7 +58,7 @@ CHECKS = (
     Check("tensor-memory-leak", FAILURE, "a block exits without deallocating its tensor memory", part_of="read-before-wait"),
     Check("unfinished-copy", FAILURE, "a block exits while a copy engine may still write to its shared memory",
           part_of="read-before-wait"),
-    Check("unfinished-store", WARNING, "a block exits while a copy engine may still read its shared memory",
+    Check("unfinished-store", FAILURE, "a block exits while a copy engine may still read its shared memory",
           part_of="read-before-wait"),
     Check("uninitialised", FAILURE, "uninitialized bits reach an output, an address, a branch or a decision",
           "initialised"),
@@ -104,8 +105,9 @@ class Checks:
     divergence: an aligned barrier that the threads of a warp reach at different instructions, or a member mask that leaves
     out its own lane; without the check the barrier gathers the threads, and the lane exchanges with those that execute
     with it, as on chips since sm_70. banks: whether bank conflicts are counted. seconds: wall-clock limit of a launch. off:
-    checks that are not made, by name; after construction it holds all checks that are off. known: defects of the compiler
-    that made the PTX; a finding that is one of them is a warning that names the compiler, and the launch goes on.
+    checks that are not made, by name, and waivers of single findings (`race@kernel.cu:120`); after construction it holds
+    all checks that are off, and `waivers` the waivers. known: defects of the compiler that made the PTX; a finding that
+    is one of them is a warning that names the compiler, and the launch goes on.
     """
 
     initialised: str = "error"
@@ -116,6 +118,7 @@ class Checks:
     seconds: float = 600.0
     off: tuple[str, ...] = ()
     known: tuple[CompilerDefect, ...] = ()
+    waivers: tuple[Waiver, ...] = ()
 
     def __post_init__(self) -> None:
         """Validate the levels, and add all checks that they turn off to `off`. Raises RefsimError for a wrong value."""
@@ -129,13 +132,14 @@ class Checks:
             raise RefsimError("out-of-range", f"seconds={self.seconds!r:.40}", rule="a number of seconds, from 0")
         if isinstance(self.off, str) or not isinstance(self.off, Sequence):
             raise RefsimError("unknown-check", f"off={self.off!r:.40}", help='a list of names: ("race",)')
-        for name in self.off:
-            _named(name)
-        off = []
+        named = tuple(map(check_name, self.off))
+        waivers = dict.fromkeys((*self.waivers, *(Waiver.of(name) for name in named if "@" in name)))
+        object.__setattr__(self, "waivers", tuple(waivers))
+        off: list[str] = []
         for row in CHECKS:
-            if row.name in self.off and row.level:
+            if row.name in named and row.level:
                 object.__setattr__(self, row.level, False if row.level == "banks" else "off")
-            if row.name in self.off or row.part_of in off or (row.level and getattr(self, row.level) == "off"):
+            if row.name in named or row.part_of in off or (row.level and getattr(self, row.level) == "off"):
                 off.append(row.name)
         object.__setattr__(self, "off", tuple(off))
 
@@ -162,8 +166,17 @@ class Checks:
 
 
 def check_name(name: str) -> str:
-    """Return the name of a check that can be turned off, as given. Raises RefsimError `unknown-check` for any other."""
-    return _named(name).name
+    """Return the name of a check that can be turned off, or the text of a waiver. Raises RefsimError `unknown-check`
+    for anything else."""
+    if not isinstance(name, str) or "@" not in name:
+        return _named(name).name
+    waiver = Waiver.of(name)
+    if waiver.check == SCHEDULE_DEPENDENT:
+        raise RefsimError(
+            "unknown-check", f"{waiver.check} names bytes of memory, not a line: {name!r:.80}", rule=WAIVER_RULE
+        )
+    _named(waiver.check)
+    return str(waiver)
 
 
 def _named(name: str) -> Check:

@@ -115,18 +115,18 @@ class PreparedLaunch:
     def run_tracked(self, deadline: float) -> LaunchFindings:
         """Run all CTAs; after a read of uninitialized memory, restore it and run again with undefined bits tracked."""
         if self.following is not None:
-            return self.attempt(LaunchFindings(), deadline, self.following)
+            return self.attempt(LaunchFindings(self.checks.waivers), deadline, self.following)
         if self.checks.initialised == "off":
-            return self.attempt(LaunchFindings(), deadline)
+            return self.attempt(LaunchFindings(self.checks.waivers), deadline)
         with Undo(self.memory.space) as undo:
             try:
-                return self.attempt(LaunchFindings(), deadline)
+                return self.attempt(LaunchFindings(self.checks.waivers), deadline)
             except UnwrittenReadError:
                 undo.restore()
         for watcher in (self.observer, self.watching):
             if watcher is not None:
                 watcher.restart()
-        tracking = Tracking(self.checks.initialised, LaunchFindings())
+        tracking = Tracking(self.checks.initialised, LaunchFindings(self.checks.waivers))
         try:
             findings = self.attempt(tracking.findings, deadline, tracking)
         except RefsimError as error:

@@ -25,7 +25,7 @@ class _Running:
 
     def __init__(self, launch: PreparedLaunch, tracking: Tracking | None, *, waits: bool) -> None:
         self.tracking, self.waits = tracking, waits
-        self.findings = LaunchFindings() if tracking is None else tracking.findings
+        self.findings = LaunchFindings(launch.checks.waivers) if tracking is None else tracking.findings
         self.waves: Iterator[Machine] = launch.waves(self.findings, monotonic() + launch.checks.seconds, tracking)
         self.machine, self.left = next(self.waves), -(-launch.shape.ctas // launch.wave) - 1
         self.machine.launches.is_open = not waits
@@ -73,7 +73,9 @@ def run_overlapped(first: PreparedLaunch, second: PreparedLaunch, before: Snapsh
         return _run(first, second, None, None)
     except UnwrittenReadError:
         first.memory.restore(before)
-    trackings = [Tracking(launch.checks.initialised, LaunchFindings()) for launch in (first, second)]
+    trackings = [
+        Tracking(launch.checks.initialised, LaunchFindings(launch.checks.waivers)) for launch in (first, second)
+    ]
     return _run(first, second, *trackings)
 
 

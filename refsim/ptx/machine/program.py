@@ -60,7 +60,8 @@ class Trace(Card):
     unlike the chip. `open_lines` are the PTX lines of all of these.
 
     `banks` is the use of shared-memory banks, if counted. `off` names the checks that were not made. `printed` holds
-    the lines that threads printed, in order. `opcodes` are the opcodes of the executed blocks.
+    the lines that threads printed, in order. `opcodes` are the opcodes of the executed blocks. `waived` holds each
+    waiver that allowed a finding, with the finding.
     """
 
     entry: str
@@ -77,6 +78,7 @@ class Trace(Card):
     open_lines: frozenset[int] = frozenset()
     assumed: tuple[str, ...] = ()
     opcodes: frozenset[str] = frozenset()
+    waived: tuple[tuple[str, RefsimError], ...] = ()
 
     @property
     def uninitialised(self) -> tuple[RefsimError, ...]:
@@ -360,6 +362,7 @@ def trace_of(entry: str, launch: PreparedLaunch, findings: LaunchFindings) -> Tr
         | {each.total.line for each in code.contractions},
         tuple(f"{place(statement)}: {why}" for statement, why in findings.assumed.values()),
         frozenset().union(*(code.blocks[pc].opcodes for pc in findings.blocks)),
+        tuple((str(waiver), error) for waiver, error in findings.waived.items()),
     )
 
 

@@ -1,0 +1,277 @@
+"""Waivers: each allows one finding at one line, is printed, and fails once it allows nothing."""
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+from hypothesis import strategies as st
+
+import refsim.device
+from refsim import ptx
+from refsim.campaigns.verifying import Request, recorded, verdict_of
+from refsim.cli.answers.judged import judged
+from refsim.cli.answers.junit import junit
+from refsim.errors import RefsimError
+from refsim.kernels import Kernel
+from refsim.ptx.findings.waivers import Waiver, comments
+from refsim.testing import Verdict, run_campaign
+from refsim.testing.laws import agrees_with_oracle
+from refsim.testing.oracle_checks import NO_SLACK
+from refsim.testing.replay import replay_case, write_case
+
+PAIR = """extern "C" __global__ void pair(const unsigned *x, unsigned *y) {
+  __shared__ unsigned tile[32], other[32];
+  const unsigned t = threadIdx.x;
+  tile[t] = x[t];
+  y[t] = tile[t ^ 1];
+}
+extern "C" __global__ void ordered(const unsigned *x, unsigned *y) {
+  __shared__ unsigned tile[32];
+  tile[threadIdx.x] = x[threadIdx.x];
+  __syncwarp();
+  y[threadIdx.x] = tile[threadIdx.x ^ 1];
+}
+"""
+TEXT = """.version 8.0
+.target sm_80
+.address_size 64
+.visible .entry pair(.param .u64 x, .param .u64 y) {
+.shared .align 4 .b8 tile[128];
+.reg .b32 %r<6>;
+.reg .b64 %rd<5>;
+ld.param.u64 %rd1, [x];
+ld.param.u64 %rd2, [y];
+mov.u32 %r1, %tid.x;
+mul.wide.u32 %rd3, %r1, 4;
+add.s64 %rd1, %rd1, %rd3;
+add.s64 %rd2, %rd2, %rd3;
+ld.global.u32 %r2, [%rd1];
+mov.u32 %r3, tile;
+shl.b32 %r4, %r1, 2;
+add.u32 %r5, %r3, %r4;
+st.shared.u32 [%r5], %r2;
+xor.b32 %r4, %r4, 4;
+add.u32 %r5, %r3, %r4;
+ld.shared.u32 %r2, [%r5];
+st.global.u32 [%rd2], %r2;
+ret;
+}
+"""
+SIM = refsim.device.open("sim", "sm_80")
+
+
+@dataclass(frozen=True)
+class First:
+    value: int = 3
+
+
+def declared(entry="pair", **code):
+    def run(launcher, problem):
+        x = launcher.upload(np.arange(32, dtype=np.uint32) + np.uint32(problem.value), name="x")
+        y = launcher.output(32, np.uint32, name="y")
+        launcher.launch(entry, 1, 32, [x, y])
+        return {"y": launcher.read(y)}
+
+    def oracle(problem):
+        return {"y": (np.arange(32, dtype=np.uint32) ^ 1) + np.uint32(problem.value)}
+
+    return Kernel("pair", oracle, st.builds(First, st.integers(1, 9)), run, {"y": ""}, First, (First(),), **code)
+
+
+def judged_by(kernel, device=SIM):
+    return run_campaign(kernel, device, cases=2, suspect_seconds=0)
+
+
+@pytest.mark.parametrize("line", [4, 5])  # a race has two lines
+def test_a_waiver_allows_the_race_of_its_line_and_is_printed(line):
+    verdict = judged_by(declared(source=PAIR, without=(f"race@source.cu:{line}",)))
+    assert verdict.status == "pass"
+    assert f"waived  race@source.cu:{line}: reads 4 B at shared address" in str(verdict)
+    assert verdict.to_json()["waived"].keys() == {f"race@source.cu:{line}"}
+    assert Verdict.from_json(verdict.to_json()) == verdict
+    properties = ElementTree.fromstring(junit([judged(declared(source=PAIR), verdict)])).iter("property")
+    assert [each.get("value").startswith("race@") for each in properties if each.get("name") == "waived"] == [True]
+
+
+@pytest.mark.parametrize("waiver", ["race@source.cu:6", "race@other.cu:5", "uninitialised@source.cu:5"])
+def test_a_waiver_that_allows_nothing_fails(waiver):
+    ordered = judged_by(declared("ordered", source=PAIR, without=(waiver,)))
+    assert ordered.status == "fail"
+    assert ordered.finding.startswith(f"[unused-waiver] {waiver} allowed no finding")
+    assert judged_by(declared(source=PAIR, without=(waiver,))).finding.startswith("[race]")
+
+
+def test_another_race_is_still_found():
+    twice = PAIR.replace("  y[t] = tile[t ^ 1];", "  other[t] = tile[t ^ 2];\n  y[t] = tile[t ^ 1];")
+    verdict = judged_by(declared(source=twice, without=("race@source.cu:5",)))
+    assert verdict.finding.startswith("[race]")
+    assert "source.cu:6" in verdict.finding
+
+
+@pytest.mark.parametrize("by", ["file", "source"])
+def test_a_comment_waives_the_race_of_its_line(by, tmp_path):
+    text = PAIR.replace("tile[t ^ 1];", "tile[t ^ 1];  // refsim: allow race")
+    (tmp_path / "pair.cu").write_text(text)
+    code = {"file": tmp_path / "pair.cu"} if by == "file" else {"source": text}
+    name = "pair.cu" if by == "file" else "source.cu"
+    assert judged_by(declared(**code)).waived.keys() == {f"race@{name}:5"}
+    assert judged_by(declared("ordered", **code)).status == "pass"  # its line is of another entry
+    fixed = text.replace("tile[t] = x[t];", "tile[t] = x[t]; __syncwarp();")
+    assert judged_by(declared(source=fixed)).finding.startswith("[unused-waiver] race@source.cu:5")
+    moved = text.replace("  // refsim: allow race", "").replace("  tile[thr", "  // refsim: allow race\n  tile[thr", 1)
+    assert judged_by(declared("ordered", source=moved)).finding.startswith("[unused-waiver] race@source.cu:9")
+
+
+def test_a_waiver_names_a_line_of_ptx(tmp_path):
+    assert judged_by(declared(ptx=TEXT, without=("race@k.ptx:21",))).waived.keys() == {"race@k.ptx:21"}
+    assert judged_by(declared(ptx=TEXT, without=("race@k.ptx:2",))).finding.startswith("[race]")
+    (tmp_path / "k.ptx").write_text(
+        TEXT.replace("ld.shared.u32 %r2, [%r5];", "ld.shared.u32 %r2, [%r5]; // refsim: allow race")
+    )
+    assert judged_by(declared(file=tmp_path / "k.ptx")).waived.keys() == {"race@k.ptx:21"}
+
+
+def test_a_device_takes_waivers_for_all_its_kernels():
+    device = refsim.device.open("sim", "sm_80", without=("race@source.cu:5",))
+    assert judged_by(declared("ordered", source=PAIR), device).status == "pass"  # the line is of another entry
+    assert device.unused_waivers == ("race@source.cu:5",)
+    assert judged_by(declared(source=PAIR), device).status == "pass"
+    assert device.unused_waivers == ()
+    agrees_with_oracle(declared(source=PAIR), First(), device)
+    lost = refsim.device.open("sim", "sm_80", without=("race@source.cu:99",))
+    assert judged_by(declared("ordered", source=PAIR), lost).finding.startswith("[unused-waiver] race@source.cu:99")
+
+
+def test_replays_and_shards_carry_waivers(tmp_path):
+    kernel = declared(source=PAIR, without=("race@source.cu:5",))
+    case = write_case(tmp_path, kernel, First(), {}, "")
+    assert replay_case(case, SIM, kernel).waived.keys() == {"race@source.cu:5"}
+    verdict = judged_by(kernel)
+    bare = replace(verdict, waived={"race@source.cu:5": ""})
+    request = Request("sim")
+    for parts, status in (((bare, verdict), "pass"), ((verdict, bare), "pass"), ((bare, bare), "fail")):
+        records = [recorded(each, NO_SLACK) for each in parts]
+        assert verdict_of(kernel, records, request, None).status == status
+
+
+def test_names_of_checks_turn_them_off():
+    verdict = judged_by(declared(source=PAIR, without=("race",)))
+    assert verdict.status == "pass"
+    assert verdict.device["without"].startswith("race, ordered-by-convergence")
+
+
+@pytest.mark.parametrize(
+    ("without", "says"),
+    [
+        (("race@k.cu",), "'race@k.cu' is no waiver"),
+        (("race@k.cu:0",), "'race@k.cu:0' is no waiver"),
+        (("races@k.cu:3",), "no check is called 'races'"),
+        (("deadlock@k.cu:3",), "deadlock stops a launch"),
+        (("schedule-dependent@k.cu:3",), "names bytes of memory, not a line"),
+        ("race@k.cu:3", "without is 'race@k.cu:3'"),
+        ((3,), "without is (3,)"),
+    ],
+)
+def test_a_wrong_waiver_is_one_error(without, says):
+    with pytest.raises(RefsimError) as caught:
+        declared(source=PAIR, without=without)
+    assert says in caught.value.what
+    assert "pair" in caught.value.where
+    if isinstance(without, tuple) and isinstance(without[0], str):
+        with pytest.raises(RefsimError, match="unknown-check"):
+            refsim.device.open("sim", without=without)
+
+
+def test_a_wrong_comment_is_one_error():
+    for comment in ("allow races", "allow"):
+        with pytest.raises(RefsimError) as caught:
+            judged_by(declared(source=PAIR.replace("tile[t ^ 1];", f"tile[t ^ 1]; // refsim: {comment}")))
+        assert caught.value.code == "unknown-check"
+        assert caught.value.where == "the comment at source.cu:5"
+
+
+def test_comments_and_names():
+    text = "a; // refsim: allow race, leak\n  // refsim: allow race\nb; // allow race\n"
+    found = [(str(waiver), has_code) for waiver, has_code in comments("k.cu", text)]
+    assert found == [("race@k.cu:1", True), ("leak@k.cu:1", True), ("race@k.cu:2", False)]
+    assert Waiver.of("race@folder/k.cu:12") == Waiver("race", "k.cu", 12)
+    said = RefsimError(
+        "race", "reads by st at PTX line 12 (k.cu:120) wrote, with no x (k.cu:7)", "PTX line 9 (ak.cu:12)"
+    )
+    names = ("race@k.cu:120", "race@k.ptx:12", "race@k.cu:12", "race@k.cu:7", "race@k.ptx:1", "leak@k.cu:120")
+    assert [Waiver.of(name).allows(said) for name in names] == [True, True, False, False, False, False]
+
+
+def test_waived_undefined_bits():
+    text = TEXT.replace("st.shared.u32 [%r5], %r2;", "")
+    launched = ptx.load(text).launch(
+        "pair",
+        1,
+        32,
+        [np.zeros(32, np.uint32), np.zeros(32, np.uint32)],
+        checks=ptx.Checks(off=("uninitialised@k.ptx:21",)),
+    )
+    assert [name for name, _ in launched.waived] == ["uninitialised@k.ptx:21"]
+    assert not launched.findings
+
+
+KERNELS = """
+import sys
+sys.path.insert(0, {tests!r})
+from test_waivers import PAIR, declared
+KERNELS = (declared(source=PAIR),)
+"""
+SUITE = """
+from test_waivers import PAIR, First, declared
+from refsim.testing.laws import agrees_with_oracle
+
+def test_it(refsim_device):
+    agrees_with_oracle(declared(source=PAIR), First(), refsim_device)
+"""
+
+
+def ran(folder: Path, *command: str) -> tuple[int, str]:
+    environment = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    environment["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parent), *sys.path])
+    done = subprocess.run(
+        [sys.executable, "-m", *command], cwd=folder, env=environment, capture_output=True, text=True, check=False
+    )
+    return done.returncode, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(("line", "code"), [(5, 0), (6, 1)])
+def test_the_command_line_and_pytest_take_waivers(tmp_path, line, code):
+    (tmp_path / "kernels.py").write_text(KERNELS.format(tests=str(Path(__file__).parent)))
+    (tmp_path / "test_it.py").write_text(SUITE)
+    (tmp_path / "source.cu").write_text(PAIR)
+    waiver = f"race@source.cu:{line}"
+    verify = ("refsim", "verify", "--kernels", "kernels.py", "--cases", "1", "--target", "sm_80", "--as", "json")
+    given, said = ran(tmp_path, *verify, "--without", waiver)
+    assert given == code, said
+    found = json.loads(said.partition("\nagain:")[0])
+    assert list(found["pair"]["waived"]) == [waiver] * (code == 0)
+    plugin = ("pytest", "-p", "refsim.testing.plugin", "-p", "no:cacheprovider")
+    assert ran(tmp_path, *plugin, "--without", waiver)[0] == code
+    arguments = ("source.cu", "pair", "--arg", "zeros:u32:32", "--arg", "zeros:u32:32")
+    assert ran(tmp_path, "refsim", "simulate", *arguments, "--without", waiver)[0] == code
+
+
+def test_a_waiver_of_no_kernel_fails_every_way(tmp_path):
+    (tmp_path / "kernels.py").write_text(
+        KERNELS.format(tests=str(Path(__file__).parent)).replace("source=PAIR", '"ordered", source=PAIR')
+    )
+    (tmp_path / "test_it.py").write_text(SUITE.replace("source=PAIR", '"ordered", source=PAIR'))
+    verify = ("refsim", "verify", "--kernels", "kernels.py", "--cases", "1", "--without", "race@gone.cu:3")
+    code, said = ran(tmp_path, *verify)
+    assert code == 1
+    assert "[unused-waiver] race@gone.cu:3 allowed no finding" in said
+    plugin = ("pytest", "-p", "refsim.testing.plugin", "-p", "no:cacheprovider", "--refsim-without", "race@gone.cu:3")
+    code, said = ran(tmp_path, *plugin)
+    assert code == 1
+    assert "[unused-waiver] race@gone.cu:3 allowed no finding" in said
