@@ -42,7 +42,6 @@ WORKED = [
     ("bmsk.wrap.b32", (1, 2), 6),
     ("szext.wrap.u32", (0xFFFFFFFF, 0), 0),
     ("dp4a.u32.u32", (0x01010101, 0x04030201, 5), 15),
-    ("vabsdiff4.u32.u32.u32.add", (0x01020304, 0x04030201, 2), 10),
     ("lop3.b32", (0xF0, 0xCC, 0xAA, 0x96), 0x96),
     ("shl.b32", (1, 32), 0),
     ("shr.s32", (0xFFFFFFFB, 40), 0xFFFFFFFF),

@@ -18,6 +18,7 @@ from refsim.reference.assembler import first_target, refusals, releases
 from refsim.targets import has, lacking
 
 FAMILIES = (
+    "video",
     "real",
     "half",
     "convert",

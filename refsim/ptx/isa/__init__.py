@@ -5,6 +5,7 @@ from importlib import import_module
 
 INSTRUCTION_FAMILIES = (
     "integer",
+    "video",
     "logic",
     "predicate",
     "real",

@@ -4,7 +4,6 @@ Sums and products of NumPy integers wrap as PTX registers do, so most implementa
 by the width or more give 0 (or the sign), as the clamping forms of PTX do; amounts are always unsigned here.
 """
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,7 @@ from numpy.typing import NDArray
 
 from refsim.ptx.checks import undefined_bits as bits
 from refsim.ptx.checks.undefined_arithmetic import multiplied, summed
-from refsim.ptx.isa.forms import Clause, instruction
+from refsim.ptx.isa.forms import instruction
 from refsim.sources import PTX
 
 Array = NDArray[Any]
@@ -254,42 +253,6 @@ def dp2a(a: Array, b: Array, c: Array, *, half: str) -> Array:
     """Return c plus the dot product of the halves of a with the lower or upper two bytes of b, modulo 2**32."""
     chosen = pieces(b, 1)[:, 2:] if half == "hi" else pieces(b, 1)[:, :2]
     return c + (pieces(a, 2) * chosen).astype(np.uint32).sum(axis=1, dtype=np.uint32)
-
-
-def _distance_form(mnemonic: str, suffix: str = "") -> Callable[[Clause], Clause]:
-    """Return a decorator that registers a function of the distances of parts; the first type, of the result, changes
-    nothing."""
-    form = f"{mnemonic}.{{to:u32|s32}}.{{a_type:u32|s32}}.{{b_type:u32|s32}}{suffix} d:b32, a:a_type, b:b_type, c:b32"
-    return instruction(form, source=PTX[mnemonic], ignores=("to",))
-
-
-def _distances(a: Array, b: Array, size: int) -> Array:
-    return np.abs(pieces(a, size) - pieces(b, size))
-
-
-@_distance_form("vabsdiff4")
-def vabsdiff4(a: Array, b: Array, c: Array) -> Array:
-    """Return the distances of four bytes, modulo 256 each: of 0x01020304 and 0x04030201 it is 0x03010103; c is not
-    read."""
-    return _distances(a, b, 1).astype(np.uint8).view(np.uint32).reshape(-1)
-
-
-@_distance_form("vabsdiff4", ".add")
-def vabsdiff4_add(a: Array, b: Array, c: Array) -> Array:
-    """Return c plus the distances of four bytes: of 0x01020304, 0x04030201 and 2 it is 10."""
-    return c + _distances(a, b, 1).sum(axis=1, dtype=np.int32).view(np.uint32)
-
-
-@_distance_form("vabsdiff2")
-def vabsdiff2(a: Array, b: Array, c: Array) -> Array:
-    """Return the distances of two halves, modulo 2**16 each; c is not read."""
-    return _distances(a, b, 2).astype(np.uint16).view(np.uint32).reshape(-1)
-
-
-@_distance_form("vabsdiff2", ".add")
-def vabsdiff2_add(a: Array, b: Array, c: Array) -> Array:
-    """Return c plus the distances of two halves, modulo 2**32."""
-    return c + _distances(a, b, 2).sum(axis=1, dtype=np.int32).view(np.uint32)
 
 
 @instruction("add.cc.{type:u32|s32|u64|s64} d, dcc:pred, a, b", source=PTX["add.cc"])

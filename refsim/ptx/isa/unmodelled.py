@@ -52,10 +52,6 @@ _TABLE: tuple[tuple[str, ...], ...] = (
     *((name, "texture fetch or query", EVERY, "texture instructions") for name in ("tex", "tld4", "txq")),
     *((name, "surface access or query", EVERY, "surface instructions") for name in ("suld", "sust", "sured", "suq")),
     ("istypep", "test of a texture, sampler or surface reference", "sm_30", "istypep"),
-    *((f"v{name}", "video instruction", EVERY, "scalar video instructions")
-      for name in ("add", "sub", "absdiff", "min", "max", "shl", "shr", "mad", "set")),
-    *((f"v{name}{parts}", "video instruction on parts of a word", "sm_30", "SIMD video instructions")
-      for name in ("add", "sub", "avrg", "absdiff", "min", "max", "set") for parts in (2, 4)),
 )
 # fmt: on
 ROWS = tuple(Unmodelled(prefix, what, since, PTX[section], *having) for prefix, what, since, section, *having in _TABLE)

@@ -5,6 +5,7 @@ its groups. If too few operands are given, the last optional ones are absent. Th
 text. A result that is also read (`+d`) comes first among the sources as well.
 """
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -30,14 +31,19 @@ from refsim.ptx.text.syntax import (
     Negated,
     Operand,
     Register,
+    RegisterPart,
     Special,
     Statement,
     Symbol,
     Vector,
     location_of,
+    with_selectors,
 )
 from refsim.targets import has, lacking
 
+_PARTS = r"-|-?b[0-3]|-?h[01]"
+_SELECTORS = {"": ("b[0-3]|h[01]", _PARTS), "2": ("h[01]|h10", "h[0-3]{2}"), "4": ("b(?=.)3?2?1?0?", "b[0-7]{4}")}
+"""What selects the parts of d and of a source, by the last letter of a video instruction's name."""
 Result = int | tuple[int | None, ...] | None
 
 
@@ -109,7 +115,8 @@ class _Group:
 def bind_statement(statement: Statement, function: Function, target: str, carry: int) -> Step:
     """Return the step of a statement; `carry` is the register that keeps the carry flag. Raises RefsimError:
     `unknown-instruction`, `wrong-target`, or `malformed-ptx` for operands that do not fit."""
-    given = _flat(statement.operands)
+    given = _flat(with_selectors(statement.operands))
+    _check_selectors(statement)
     try:
         bound = _available(statement, given, function, target)
     except RefsimError as error:
@@ -240,6 +247,18 @@ def _check_vectors(statement: Statement, bound: Bound) -> None:
         fits = (counts if len(counts) == len(lengths) else [count for count in counts if count > 1]) == lengths
     if not fits:
         raise malformed(f"{statement.opcode} has vectors of {counts or 'no'} elements", statement.line)
+
+
+def _check_selectors(statement: Statement) -> None:
+    """Raise `malformed-ptx` for a selector that the operand does not take. A part of d needs the operand c."""
+    operands, mnemonic = statement.operands, statement.opcode.partition(".")[0]
+    of_d, of_source = _SELECTORS.get(mnemonic[-1], _SELECTORS[""])
+    for at, operand in enumerate(operands):
+        if isinstance(operand, RegisterPart):
+            fits = re.fullmatch((of_d, of_source, of_source, "-")[min(at, 3)], operand.selector)
+            if mnemonic[0] != "v" or fits is None or (at == 0 and len(operands) < 4):
+                what = f"{statement.opcode} takes no {operand.selector!r} at operand {at + 1} of {len(operands)}"
+                raise malformed(what, statement.line)
 
 
 class _Matcher:

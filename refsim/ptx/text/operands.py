@@ -93,6 +93,13 @@ class OperandCursor(Declarations):
             if not isinstance(register, Register):
                 raise malformed("'!' stands in front of something that is not a predicate", token.line)
             return Negated(register)
+        if token.text == "-" and self.opcode.startswith("vmad.") and self.tokens[self.at + 1].kind == "word":
+            self.take()
+            found = self.operand(inner=True)
+            if isinstance(found, Register | RegisterPart):
+                part = found if isinstance(found, RegisterPart) else RegisterPart(found, "")
+                return RegisterPart(part.register, f"-{part.selector}")
+            raise malformed("'-' stands in front of something that is not a register", token.line)
         return self.constant()
 
     def vector(self) -> Vector:

@@ -119,13 +119,33 @@ class Dual:
 
 @dataclass(frozen=True, slots=True)
 class RegisterPart:
-    """%r.b0: a byte or half of a register that a video instruction selects."""
+    """%r.b0: a byte or half of a register that a video instruction selects; a minus in front belongs to the selector."""
 
     register: Register
     selector: str
 
 
 Operand = Dual | Register | Immediate | Special | Symbol | Label | Address | Vector | Negated | RegisterPart
+_SELECTORS, _LONGEST, _SELECTED = " bh-01234567", 5, 4
+
+
+def with_selectors(operands: "tuple[Operand | None, ...]") -> "tuple[Operand | None, ...]":
+    """Return the operands of a video instruction as whole registers, and their selectors as a last constant: four bits a
+    character, five characters an operand."""
+    if not any(isinstance(operand, RegisterPart) for operand in operands):
+        return operands
+    codes = 0
+    for at, operand in enumerate(operands):
+        text = operand.selector if isinstance(operand, RegisterPart) else ""
+        codes |= sum(_SELECTORS.index(letter) << 4 * (_LONGEST * at + place) for place, letter in enumerate(text))
+    whole = [operand.register if isinstance(operand, RegisterPart) else operand for operand in operands]
+    return (*whole, *[Immediate(0)] * (_SELECTED - len(whole)), Immediate(codes))
+
+
+def selectors_of(codes: int) -> tuple[str, ...]:
+    """Return the selectors of the operands d, a, b and c of a video instruction, "" for a whole register."""
+    digits = [_SELECTORS[codes >> 4 * place & 15] for place in range(_LONGEST * _SELECTED)]
+    return tuple("".join(digits[at : at + _LONGEST]).strip() for at in range(0, len(digits), _LONGEST))
 
 
 @dataclass(frozen=True, slots=True)
