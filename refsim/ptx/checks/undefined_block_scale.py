@@ -9,8 +9,7 @@ from numpy.typing import NDArray
 from refsim.layouts.families import fragment as fragment_named
 from refsim.layouts.families.mma import Scaling
 from refsim.ptx.checks.undefined_bits import RuleOperands
-from refsim.ptx.checks.undefined_sparse import matrix_of
-from refsim.ptx.checks.undefined_warp import is_whole, registers_of
+from refsim.ptx.checks.undefined_warp import accumulated, is_whole, matrix_of
 
 Array = NDArray[Any]
 _SELECTORS = "the selector of scales"
@@ -47,9 +46,6 @@ def multiplied(names: tuple[str, str, str], scaling: Scaling) -> Callable[[RuleO
         rows = np.maximum(matrix_of(masks["a"], a, count).max(axis=2), chosen[0].max(axis=2))
         columns = np.maximum(matrix_of(masks["b"], b, count).max(axis=1), chosen[1].max(axis=1))
         events = np.maximum(matrix_of(masks["c"], c, count), np.maximum(rows[:, :, None], columns[:, None, :]))
-        row, column = c.elements
-        held = events[:, row, column]
-        bits = np.where(held != 0, np.uint64((1 << c.slot_bits) - 1), np.uint64(0))
-        return [registers_of(bits, held, c, operands.results[0][1].bits_dtype)]
+        return accumulated(operands, events, c)
 
     return rule

@@ -8,13 +8,12 @@ from numpy.typing import NDArray
 
 from refsim.formats import element_named
 from refsim.layouts.families import fragment as fragment_named
-from refsim.layouts.families.core import Fragment
 from refsim.layouts.families.sparse import SparseShape
 from refsim.layouts.holders import WARP
 from refsim.numerics.sparse import gathered, sparsity_of
 from refsim.ptx.checks.undefined import tracking_of
 from refsim.ptx.checks.undefined_bits import RuleOperands
-from refsim.ptx.checks.undefined_warp import elements_of, is_whole, registers_of
+from refsim.ptx.checks.undefined_warp import accumulated, changes_of, is_whole, matrix_of
 from refsim.ptx.execution.masks import Mask
 from refsim.ptx.execution.metadata import MetadataError, givers, positions_of
 
@@ -47,12 +46,13 @@ def multiplied(names: Sequence[str], shape: SparseShape, type: str) -> Callable[
         a, b, c = (fragment_named(name) for name in names)
         count = operands.lanes.count
         events = np.maximum(matrix_of(masks["c"], c, count), matrix_of(masks["a"], a, count).max(axis=2)[:, :, None])
-        met = gathered(matrix_of(masks["b"], b, count).swapaxes(1, 2), positions, sparsity_of(element_named(type)))
-        events = np.maximum(events, met.max(axis=3))
-        row, column = c.elements
-        held = events[:, row, column]
-        bits = np.where(held != 0, np.uint64((1 << c.slot_bits) - 1), np.uint64(0))
-        return [registers_of(bits, held, c, operands.results[0][1].bits_dtype)]
+
+        def meet(held: Array) -> Array:
+            return np.asarray(gathered(held, positions, sparsity_of(element_named(type))))
+
+        events = np.maximum(events, meet(matrix_of(masks["b"], b, count).swapaxes(1, 2)).max(axis=3))
+        changes = changes_of(operands, (a, b, c), meet) if "satfinite" in operands.keywords else None
+        return accumulated(operands, events, c, changes)
 
     return rule
 
@@ -66,14 +66,3 @@ def demand_metadata(operands: RuleOperands, mask: Mask | None, name: str, thread
     part = lanes.select(giving)
     assert part is not None
     tracking_of(lanes).reached(part, mask.part(giving), SPARSE_METADATA)
-
-
-def matrix_of(masks: list[Mask | None], fragment: Fragment, count: int) -> Array:
-    """Return the event of each element of a matrix, 0 if it is defined: (warps, rows, columns). Places of registers
-    that hold no element are left out."""
-    _, events = elements_of(masks, fragment, count)
-    found = np.zeros((len(events), *fragment.shape), np.int32)
-    row, column = fragment.elements
-    used = row >= 0
-    found[:, row[used], column[used]] = events[:, used]
-    return found

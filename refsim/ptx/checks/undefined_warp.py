@@ -1,6 +1,6 @@
 """Rules for undefined bits in instructions of a warp: votes, reductions, matrices by row and column."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -140,6 +140,50 @@ def is_whole(lanes: Lanes) -> bool:
     return lanes.count % WARP == 0 and lanes.in_whole_warps
 
 
+def matrix_of(masks: list[Mask | None], fragment: Fragment, count: int) -> Array:
+    """Return the event of each element of a matrix, 0 if it is defined: (warps, rows, columns)."""
+    return _placed(elements_of(masks, fragment, count)[1], fragment)
+
+
+def _placed(elements: Array, fragment: Fragment) -> Array:
+    """Return elements (warps, lanes, values) as matrices. Places of registers that hold no element are left out."""
+    found = np.zeros((len(elements), *fragment.shape), elements.dtype)
+    row, column = fragment.elements
+    used = row >= 0
+    np.maximum.at(found, (np.arange(len(found))[:, None], row[used], column[used]), elements[:, used])
+    return found
+
+
+def accumulated(operands: RuleOperands, events: Array, fragment: Fragment, changes: Array | None = None) -> list[Any]:
+    """Return the masks of D: whole elements with an event, or of these only the bits `changes`."""
+    row, column = fragment.elements
+    held = events[:, row, column]
+    whole = np.uint64((1 << fragment.slot_bits) - 1)
+    bits = np.where(held != 0, whole if changes is None else changes[:, row, column] & whole, np.uint64(0))
+    return [registers_of(bits, np.where(bits != 0, held, 0), fragment, operands.results[0][1].bits_dtype)]
+
+
+def changes_of(operands: RuleOperands, fragments: Sequence[Fragment], meet: Callable[[Array], Array]) -> Array:
+    """Return the bits of D = A B + C that undefined bits of integers may change: (warps, rows, columns). A product
+    differs by multiples of an undefined bit of a factor times the lowest bit that the other factor can have set; the
+    sum differs from the lowest of these bits up. `meet` gives the elements of B, (warps, columns, k), by row of A."""
+    parts, count = [], operands.lanes.count
+    for fragment, values, masks in zip(fragments, operands.values, operands.masks, strict=False):
+        given: list[Mask | None] = [Mask(operands.lanes.full(value), np.ones(count, np.int32)) for value in values]
+        open_, held = (_placed(elements_of(each, fragment, count)[0], fragment) for each in (masks, given))
+        parts.append((_lowest(open_), _lowest(held | open_)))
+    (a, a_able), b, (c, _) = parts
+    b_open, b_able = (meet(each.swapaxes(1, 2)) for each in b)
+    lowest = _lowest(np.bitwise_or.reduce(a[:, :, None] * b_able | a_able[:, :, None] * b_open, axis=3) | c)
+    one = np.uint64(0 if operands.keywords["satfinite"] else 1)  # any change may clamp the sum
+    return np.where(lowest != 0, ~(lowest * one - one), np.uint64(0))
+
+
+def _lowest(bits: Array) -> Array:
+    """Return the lowest set bit alone."""
+    return np.asarray(bits & (~bits + np.uint64(1)))
+
+
 def multiplied(names: tuple[str, ...]) -> Callable[[RuleOperands], list[Any]]:
     """Return the rule for D = A B + C with the fragments of A, B, C and, if it differs from C's, D. An undefined
     element of row i of A makes row i of D undefined; of column j of B, column j; of C, its own element."""
@@ -149,22 +193,12 @@ def multiplied(names: tuple[str, ...]) -> Callable[[RuleOperands], list[Any]]:
         if not is_whole(operands.lanes) or not any(mask for held in operands.masks for mask in held):
             return [[None] * len(operands.results[0][0])]
         fragments = [fragment_named(name) for name in names]
-        warps, (rows, cols) = operands.lanes.count // WARP, fragments[2].shape
-        origin = np.zeros((warps, rows, cols), np.int32)
-        for axis, (fragment, masks) in enumerate(zip(fragments[:3], operands.masks, strict=True)):
-            _, events = elements_of(masks, fragment, operands.lanes.count)
-            row, col = fragment.elements
-            where = (np.arange(warps)[:, None, None], row[None], col[None])
-            if axis == 2:
-                np.maximum.at(origin, where, events)
-            else:
-                line = np.zeros((warps, (rows, cols)[axis]), np.int32)
-                np.maximum.at(line, (where[0], where[1 + axis]), events)
-                origin = np.maximum(origin, line[:, :, None] if axis == 0 else line[:, None, :])
-        row, col = fragments[-1].elements
-        events = origin[:, row, col]
-        bits = np.where(events != 0, np.uint64((1 << fragments[-1].slot_bits) - 1), np.uint64(0))
-        return [registers_of(bits, events, fragments[-1], operands.results[0][1].bits_dtype)]
+        parts = zip(fragments, operands.masks, strict=False)
+        a, b, c = (matrix_of(masks, fragment, operands.lanes.count) for fragment, masks in parts)
+        events = np.maximum(c, np.maximum(a.max(axis=2)[:, :, None], b.max(axis=1)[:, None, :]))
+        is_integer = "satfinite" in operands.keywords
+        changes = changes_of(operands, fragments, lambda held: held[:, None]) if is_integer else None
+        return accumulated(operands, events, fragments[-1], changes)
 
     return rule
 
