@@ -1,9 +1,12 @@
 """One error type: every message says what is wrong, where, which rule it breaks, and how to fix it."""
 
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from enum import Enum
 from functools import cache
+from pathlib import Path
+from typing import Any
 
 
 class Kind(Enum):
@@ -59,6 +62,40 @@ class RefsimError(Exception):
     def details(self) -> list[tuple[str, str]]:
         """Return label and text of the optional parts, in the order in which they are printed."""
         return [("at", self.where), ("rule", self.rule), ("help", self.help)]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields as plain values; `from_json` returns an equal error."""
+        return asdict(self) | {"kind": self.kind.name.lower(), "place": list(self.place) if self.place else None}
+
+    @staticmethod
+    def from_json(record: Mapping[str, Any]) -> "RefsimError":
+        """Return the error that `to_json` wrote."""
+        place = tuple(record["place"]) if record["place"] else None
+        return RefsimError(**{**record, "kind": Kind[record["kind"].upper()], "place": place})
+
+
+class UnfitTargetError(RefsimError):
+    """The target lacks what a kernel needs, and another target has it: the verdict is `unsupported`, not an error.
+
+    `entry` is the entry whose launch was refused; other entries of the kernel may run.
+    """
+
+    entry = ""
+
+
+def internal_error(problem: BaseException, again: str) -> RefsimError:
+    """Return the error for an exception that refsim did not expect; the command `again` shows its traceback."""
+    import traceback
+
+    frames = traceback.extract_tb(problem.__traceback__)
+    return RefsimError(
+        "internal-error",
+        f"refsim raised {type(problem).__name__}: {problem}".rstrip(": "),
+        where=f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else "",
+        rule="this is a bug of refsim, not of your input",
+        help=f"{again} shows the traceback to report",
+        kind=Kind.BUG,
+    )
 
 
 @cache

@@ -9,7 +9,7 @@ from typing import Any
 
 from refsim.campaigns.journal import CampaignJournal
 from refsim.campaigns.shards import CampaignPlan, FinishedShard, LostError, Shard, read, work
-from refsim.errors import Kind, RefsimError
+from refsim.errors import Kind, RefsimError, internal_error
 
 ATTEMPTS = 3
 """How often a shard is tried when its worker dies: one crash may be the machine's fault, three are the shard's."""
@@ -77,11 +77,8 @@ class _Run:
         except (LostError, BrokenExecutor, CancelledError) as lost:
             self.lose(shard, lost)
             return
-        except RefsimError as error:
-            places = self.plan.places
-            earlier = self.error is None or places[shard.key] < places[self.error[0].key]
-            if earlier and not self.is_behind_the_end(shard):
-                self.error = shard, error
+        except Exception as problem:
+            self.fail(shard, problem)
             return
         if self.is_behind_the_end(shard):
             return
@@ -89,20 +86,38 @@ class _Run:
             self.journal.keep(shard, done)
         self.keep(shard, done)
 
+    def fail(self, shard: Shard, problem: Exception) -> None:
+        """Record the error that ended a shard; without a record for errors keep the first one of the plan."""
+        if self.is_behind_the_end(shard):
+            return
+        if self.plan.failed is not None:
+            error = problem if isinstance(problem, RefsimError) else internal_error(problem, "refsim --debug verify")
+            self.keep(shard, FinishedShard(self.plan.failed(shard, error)))
+            return
+        if not isinstance(problem, RefsimError):
+            raise problem
+        places = self.plan.places
+        if self.error is None or places[shard.key] < places[self.error[0].key]:
+            self.error = shard, problem
+
     def lose(self, shard: Shard, why: BaseException) -> None:
-        """Queue a shard again whose worker is gone; raise an error after its third loss."""
+        """Queue a shard again whose worker is gone; its third loss is an error."""
         self.standing.lost += 1
         self.tries[shard.key] += getattr(why, "blames", True)
-        if self.tries[shard.key] >= ATTEMPTS:
-            raise RefsimError(
-                "workers-lost",
-                f"{ATTEMPTS} workers ended while they did shard {shard.key}: {why}",
-                where=shard.ask if len(shard.ask) < 300 else "",
-                rule="a shard that ends its process three times is not tried a fourth time",
-                help="run it alone, without --jobs, to see how it ends; out of memory: fewer jobs",
-                kind=Kind.INCONCLUSIVE,
-            )
-        self.waiting.appendleft(shard)
+        if self.tries[shard.key] < ATTEMPTS:
+            self.waiting.appendleft(shard)
+            return
+        lost = RefsimError(
+            "workers-lost",
+            f"{ATTEMPTS} workers ended while they did shard {shard.key}: {why}",
+            where=shard.ask if len(shard.ask) < 300 else "",
+            rule="a shard that ends its process three times is not tried a fourth time",
+            help="run it alone, without --jobs, to see how it ends; out of memory: fewer jobs",
+            kind=Kind.INCONCLUSIVE,
+        )
+        if self.plan.failed is None:
+            raise lost
+        self.fail(shard, lost)
 
     def keep(self, shard: Shard, done: FinishedShard, *, kept: bool = False) -> None:
         """Record a finished shard, and cancel shards in flight that come after an end which it sets."""
@@ -137,8 +152,8 @@ def run(
     Shards that `journal` holds are not done again; each new one is written to it before it counts. The result depends
     on the plan only, and not on the executor, the workers or interruptions. `ahead` shards are handed out at a time:
     work on shards after the end of a series is wasted.
-    Raises RefsimError: the error of the first shard in the plan that ended with one; `workers-lost` (exit 5) for a
-    shard whose worker ended three times; the journal's errors.
+    Raises RefsimError, unless the plan records errors: the error of the first shard in the plan that ended with one;
+    `workers-lost` (exit 5) for a shard whose worker ended three times. Raises the journal's errors.
     """
     state = _Run(plan, executor, journal, watch, Standing(len(plan.shards)), ahead)
     kept = {} if journal is None else journal.kept()

@@ -5,13 +5,13 @@ import os
 import socket
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from pkgutil import resolve_name
 from typing import Any
 
 from refsim.device.cache import digest
-from refsim.errors import Kind, RefsimError
+from refsim.errors import RefsimError
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,8 @@ class CampaignPlan:
     """All shards of a campaign, and in `rests_on` the other facts that decide its results: versions, hashes, device.
 
     `ends(record)` says that a record ends its series, `stops(record)` that it ends the campaign: later shards are not
-    run and not reported. A record that `keeps` refuses is reported and not kept in a journal.
+    run and not reported. A record that `keeps` refuses is reported and not kept in a journal. `failed(shard, error)`
+    returns the record of a shard that an error ended; without it the error ends the run.
     """
 
     name: str
@@ -46,6 +47,7 @@ class CampaignPlan:
     ends: Callable[[Mapping[str, Any]], bool] = lambda record: False
     stops: Callable[[Mapping[str, Any]], bool] = lambda record: False
     keeps: Callable[[Mapping[str, Any]], bool] = lambda record: True
+    failed: Callable[[Shard, RefsimError], Mapping[str, Any]] | None = None
 
     @cached_property
     def digest(self) -> str:
@@ -86,8 +88,7 @@ def work(function: str, ask: str) -> str:
     try:
         record = resolve_name(function)(json.loads(ask))
     except RefsimError as error:
-        said = {each.name: getattr(error, each.name) for each in fields(error)} | {"kind": error.kind.name}
-        return json.dumps({"error": said})
+        return json.dumps({"error": error.to_json()})
     worker = f"{socket.gethostname()}:{os.getpid()}"
     return json.dumps({"record": record, "worker": worker, "seconds": round(time.monotonic() - began, 3)})
 
@@ -96,7 +97,5 @@ def read(answer: str) -> FinishedShard:
     """Return the finished shard in an answer of `work`; raise the RefsimError that ended the shard."""
     said = json.loads(answer)
     if "error" in said:
-        facts = said["error"]
-        place = tuple(facts.pop("place")) if facts["place"] else None
-        raise RefsimError(**{**facts, "kind": Kind[facts["kind"]], "place": place})
+        raise RefsimError.from_json(said["error"])
     return FinishedShard(said["record"], said["worker"], said["seconds"])

@@ -25,12 +25,11 @@ from refsim.testing.kernel_files import imported_files, kernel_named
 from refsim.testing.oracle_checks import NO_SLACK, Slack
 from refsim.testing.recipes import from_json
 from refsim.testing.replay import write_case
-from refsim.testing.verdicts import ASSUMED, FAIL, INEXACT, NOT_RUN, PASS, TIMEOUT, UNSUPPORTED, Recomputed, Verdict
+from refsim.testing.verdicts import ERROR, FAIL, GRAVITY, NOT_RUN, TIMEOUT, UNSUPPORTED, Recomputed, Verdict
 
 SHARD_CASES = 100
 """Generated cases of a shard: the profile quick is one shard, which draws the cases of an undivided campaign."""
-GRAVITY = (PASS, ASSUMED, INEXACT, TIMEOUT, UNSUPPORTED, FAIL)
-ENDING = (FAIL, UNSUPPORTED, TIMEOUT)
+ENDING = (FAIL, TIMEOUT, ERROR)
 _WORK = "refsim.campaigns.verifying:part"
 
 
@@ -58,6 +57,10 @@ def plan_of(kernels: Sequence[Kernel], request: Request) -> CampaignPlan:
     seeds of their own. With `examples` one more shard comes first, which tries earlier failures.
     Raises RefsimError `no-kernel-file` for a kernel that other processes cannot find.
     """
+    from refsim.campaigns import examples
+
+    if request.examples:
+        examples.opened(request.examples)  # an error of the request, not of each kernel
     shards: list[Shard] = []
     for kernel in kernels:
         if kernel.declared_in is None:
@@ -87,8 +90,9 @@ def plan_of(kernels: Sequence[Kernel], request: Request) -> CampaignPlan:
         "verify",
         tuple(shards),
         rests_on,
-        ends=lambda record: record["status"] in ENDING,
-        stops=lambda record: request.fail_fast and record["status"] == FAIL,
+        ends=lambda record: record["status"] in ENDING or (record["status"] == UNSUPPORTED and not record["unfit"]),
+        stops=lambda record: request.fail_fast and record["status"] in (FAIL, ERROR),
+        failed=lambda shard, error: recorded(Verdict.of_error(shard.series, error, request.profile)),
     )
 
 
@@ -119,9 +123,16 @@ def _common(kernel: Kernel, request: Request) -> dict[str, Any]:
 
 
 def _sources(kernel: Kernel) -> str:
-    """Return the SHA-256 of the file that declares a kernel, and of its CUDA or PTX with all headers."""
-    files = [*([kernel.declared_in] if kernel.declared_in else []), *source_files(kernel.code)]
-    return hashlib.sha256(repr([(file.name, _hash(file)) for file in files]).encode()).hexdigest()
+    """Return the SHA-256 of the file that declares a kernel, and of its CUDA or PTX with all headers.
+
+    A file that cannot be read counts as its error, which the kernel's shards then meet.
+    """
+    try:
+        files = [*([kernel.declared_in] if kernel.declared_in else []), *source_files(kernel.code)]
+        facts = [(file.name, _hash(file)) for file in files]
+    except RefsimError as error:
+        facts = [(error.code, error.what)]
+    return hashlib.sha256(repr(facts).encode()).hexdigest()
 
 
 def _hash(file: Path) -> str:
@@ -205,13 +216,14 @@ def verdict_of(
 
     The failing case is written to `failures` here, since a worker may run on another machine. Without any record the
     kernel was not run.
-    Raises RefsimError where the shards together compared nothing, or only with bounds that every number meets.
+    The verdict is an error where the shards together compared nothing, or only with bounds that every number meets.
     """
     if not records:
         return Verdict(kernel.name, NOT_RUN, {}, request.profile, promise=str(kernel.promise))
     parts = [Verdict.from_json({key: each[key] for key in each if key != "slack"}) for each in records]
     slack = reduce(Slack.__add__, (Slack(**each["slack"]) for each in records), NO_SLACK)
     gravest = max(parts, key=lambda each: GRAVITY.index(each.status))
+    unfit = tuple(dict.fromkeys(entry for each in parts for entry in each.unfit))
     worst = [each.worst for each in parts if each.worst is not None]
     counts: dict[str, tuple[int, int]] = {}
     waived: dict[str, str] = {}
@@ -234,8 +246,13 @@ def verdict_of(
         silicon=reduce(SiliconWitness.joined, (each.silicon for each in parts)),
         recomputed=reduce(_both, (each.recomputed for each in parts)),
         waived=waived,
+        unfit=unfit,
+        promise=str(kernel.promise),
     )
-    return completed(_with_case(kernel, whole, failures), slack)
+    try:
+        return completed(_with_case(kernel, whole, failures), slack)
+    except RefsimError as error:
+        return replace(whole, status=ERROR, finding=str(error), error=error)
 
 
 def _with_case(kernel: Kernel, verdict: Verdict, failures: Path | None) -> Verdict:

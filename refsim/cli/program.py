@@ -15,7 +15,7 @@ from refsim.cli.delivery import INTERRUPTED
 from refsim.cli.endings import exits_held, program_ended
 from refsim.cli.names import completions
 from refsim.cli.registry import COMMANDS, SECTIONS, Group
-from refsim.errors import Kind, RefsimError, unknown
+from refsim.errors import Kind, RefsimError, internal_error, unknown
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -138,18 +138,7 @@ def _as_error(problem: Exception, session: Session) -> RefsimError:
             help="cd to a folder that is there",
             kind=Kind.UNREADABLE,
         )
-    import traceback
-
-    frames = traceback.extract_tb(problem.__traceback__)
-    place = f"{os.path.basename(frames[-1].filename)}:{frames[-1].lineno}" if frames else ""
-    return RefsimError(
-        "internal-error",
-        f"refsim raised {type(problem).__name__}: {problem}".rstrip(": "),
-        where=place,
-        rule="this is a bug of refsim, not of your input",
-        help=f"{session.command_line.replace('refsim', 'refsim --debug', 1)} shows the traceback to report",
-        kind=Kind.BUG,
-    )
+    return internal_error(problem, session.command_line.replace("refsim", "refsim --debug", 1))
 
 
 def _is_nowhere() -> bool:

@@ -28,12 +28,9 @@ def find_kernels(paths: Iterable[str | Path] | None = None) -> tuple[Kernel, ...
     Each kernel knows its file (`declared_in`). Raises RefsimError for files that cannot be read or declare no kernels,
     and for two kernels of one name. Source: defined here.
     """
-    files = [Path(path) for path in paths] if paths is not None else kernel_paths()
-    kernels = tuple(kernel for file in files for kernel in _declared(file))
-    names = [kernel.name for kernel in kernels]
-    for name in names:
-        if names.count(name) > 1:
-            raise RefsimError("name-taken", f"two kernels are called {name!r}", where=", ".join(map(str, files)))
+    kernels, errors = kernels_and_errors(paths)
+    for error in errors.values():
+        raise error
     return kernels
 
 
@@ -77,13 +74,36 @@ def _written_names(file: Path) -> list[str]:
     return named
 
 
+def kernels_and_errors(paths: Iterable[str | Path] | None = None) -> tuple[tuple[Kernel, ...], dict[str, RefsimError]]:
+    """Return the kernels of all files that can be read, and the errors by file, or by a name that several kernels have.
+
+    A kernel whose name is taken is not among the kernels.
+    """
+    files = [Path(path) for path in paths] if paths is not None else kernel_paths()
+    kernels: list[Kernel] = []
+    errors: dict[str, RefsimError] = {}
+    for file in files:
+        try:
+            kernels += _declared(file)
+        except RefsimError as error:
+            errors[str(file)] = error
+    names = [kernel.name for kernel in kernels]
+    for name in dict.fromkeys(name for name in names if names.count(name) > 1):
+        errors[name] = RefsimError("name-taken", f"two kernels are called {name!r}", where=", ".join(map(str, files)))
+    return tuple(kernel for kernel in kernels if kernel.name not in errors), errors
+
+
 def kernel_named(name: str, paths: Iterable[str | Path] | None = None) -> Kernel:
     """Return the kernel called `name`; the error for an unknown name lists the nearest names.
 
-    kernel_named("linear").name is "linear". Raises RefsimError `unknown-kernel`. Source: defined here.
+    kernel_named("linear").name is "linear". Raises RefsimError `unknown-kernel`, or the error of a file that may have
+    declared the kernel. Source: defined here.
     """
-    kernels = {kernel.name: kernel for kernel in find_kernels(paths)}
+    found, errors = kernels_and_errors(paths)
+    kernels = {kernel.name: kernel for kernel in found}
     if name not in kernels:
+        for error in (errors[name],) if name in errors else errors.values():
+            raise error
         error = unknown("kernel", name, sorted(kernels))
         error.help = f"{name} is a file: use --kernels FILE.py" if name.endswith((".cu", ".ptx", ".py")) else error.help
         raise error

@@ -11,7 +11,9 @@ from refsim.render.cards import Card, Facts
 from refsim.silicon.witness import SiliconWitness
 
 PASS, FAIL, INEXACT, ASSUMED = "pass", "fail", "inexact", "assumed"
-UNSUPPORTED, TIMEOUT, NOT_RUN = "unsupported", "timeout", "not-run"
+UNSUPPORTED, TIMEOUT, NOT_RUN, ERROR = "unsupported", "timeout", "not-run", "error"
+GRAVITY = (PASS, ASSUMED, INEXACT, UNSUPPORTED, TIMEOUT, FAIL, ERROR)
+"""The statuses of a kernel that was run; of several the last one in this order decides."""
 
 HELD_TO = "held to  "
 """The prefix of lines that report the checks in addition to the oracle."""
@@ -24,6 +26,7 @@ KIND_OF = {
     UNSUPPORTED: Kind.INCONCLUSIVE,
     TIMEOUT: Kind.INCONCLUSIVE,
     NOT_RUN: Kind.MISSING,
+    ERROR: Kind.USAGE,
 }
 """The kind of failure of each status; None for no failure."""
 
@@ -36,6 +39,7 @@ MEANING = {
     UNSUPPORTED: "the launch asks for what the device, or --arithmetic known, does not have",
     TIMEOUT: "a launch did not end within the time limit",
     NOT_RUN: "left out: a kernel before it failed, or something that it needs is missing",
+    ERROR: "the declaration is wrong, or its files cannot be read or compiled; other kernels still run",
 }
 """The meaning of each status in one sentence; docs/verdicts.md has the rules and their order."""
 
@@ -84,8 +88,9 @@ class Verdict(Card):
     `notes` make no kernel wrong: an unused read of uninitialized memory, a case that could not be written. `silicon`
     names the hardware recordings that the model was compared with for the instructions that ran; `recomputed` counts
     outputs that a slow definition computed again. `waived` holds the finding that each waiver allowed, "" for a waiver
-    that should have allowed one: then a campaign fails. `device` describes the device with hashes, flags and tools; `seconds`
-    is wall-clock time.
+    that should have allowed one: then a campaign fails. `device` describes the device with hashes, flags and tools;
+    `seconds` is wall-clock time. `error` is the error that ended the campaign, whose kind decides the exit code. `unfit`
+    lists the entries that the target cannot launch.
     """
 
     kernel: str
@@ -110,18 +115,25 @@ class Verdict(Card):
     silicon: SiliconWitness = field(default_factory=SiliconWitness)
     recomputed: Recomputed = field(default_factory=Recomputed)
     waived: Mapping[str, str] = field(default_factory=dict)
+    error: RefsimError | None = None
+    unfit: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.status not in KIND_OF:
             raise unknown("status", str(self.status), list(KIND_OF))
+
+    @staticmethod
+    def of_error(kernel: str, error: RefsimError, profile: str, **facts: Any) -> "Verdict":
+        """Return the verdict of a kernel, or of a file of kernels, that an error ended."""
+        return Verdict(kernel, ERROR, {}, profile, finding=str(error), error=error, **facts)
 
     def __bool__(self) -> bool:
         return self.status == PASS
 
     @property
     def exit_code(self) -> int:
-        """Return the exit code of commands: 0 for pass, else the value of the status's kind."""
-        kind = KIND_OF[self.status]
+        """Return the exit code of commands: 0 for pass, else the value of the kind of the error or status."""
+        kind = self.error.kind if self.error else KIND_OF[self.status]
         return 0 if kind is None else kind.value
 
     def __str__(self) -> str:
@@ -145,10 +157,11 @@ class Verdict(Card):
 
     def lines(self) -> list[str]:
         """Return the verdict as lines: status and counts, the finding, the test case and how to repeat it."""
-        where = " ".join(self.device[key] for key in ("name", "target") if key in self.device)
+        where = "".join(f" {self.device[key]}" for key in ("name", "target") if key in self.device)
+        where = f" on{where}" if where else ""
         seed = "" if self.seed is None else f", seed {self.seed}"
         lines = [
-            f"{self.status}  {self.kernel} on {where}: {counted(self.cases, 'case')}, {counted(self.elements, 'element')}, "
+            f"{self.status}  {self.kernel}{where}: {counted(self.cases, 'case')}, {counted(self.elements, 'element')}, "
             f"{self.seconds:.1f} s, profile {self.profile}{seed}"
         ]
         lines += self.finding.splitlines()
@@ -176,6 +189,7 @@ class Verdict(Card):
         record["mismatches"] = [mismatch.to_json() for mismatch in self.mismatches]
         record["counts"] = {name: {"elements": of, "differing": bad} for name, (of, bad) in self.counts.items()}
         record |= {"silicon": self.silicon.to_json(), "recomputed": self.recomputed.to_json()}
+        record |= {"error": self.error.to_json() if self.error else None, "unfit": list(self.unfit)}
         found = {"mismatch": self.mismatch, "worst": self.worst}
         return record | {key: mismatch.to_json() if mismatch else None for key, mismatch in found.items()}
 
@@ -198,7 +212,8 @@ class Verdict(Card):
         missing = [key for key in ("kernel", "status", "device", "profile") if key not in known]
         if missing:
             raise RefsimError("bad-file", f"a verdict needs {missing[0]!r}")
-        known["notes"] = tuple(known.get("notes", ()))
+        known |= {key: tuple(known.get(key, ())) for key in ("notes", "unfit")}
+        known["error"] = RefsimError.from_json(known["error"]) if known.get("error") else None
         for key in ("mismatch", "worst"):
             record_of = known.get(key)
             known[key] = Mismatch.from_json(record_of) if record_of else None

@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Judged:
-    """A kernel with its verdict, and the source lines that the finding names, the most important first."""
+    """A verdict with its kernel, None for a file that declares none, and the source lines that the finding names."""
 
-    kernel: "Kernel"
+    kernel: "Kernel | None"
     verdict: "Verdict"
     excerpts: tuple[Excerpt, ...] = field(default=())
 
@@ -30,9 +30,16 @@ class Judged:
         return not self.verdict or bool(self.verdict.notes or self.verdict.waived)
 
     @property
-    def place(self) -> Excerpt | None:
-        """Return the first excerpt that comes from a file."""
-        return next((excerpt for excerpt in self.excerpts if excerpt.file is not None), None)
+    def place(self) -> tuple[str, int | None] | None:
+        """Return (file, line) of the error, else of the first excerpt that comes from a file."""
+        if self.verdict.error is not None and self.verdict.error.place is not None:
+            return self.verdict.error.place
+        return next(((str(each.file), each.file_line) for each in self.excerpts if each.file is not None), None)
+
+    @property
+    def code(self) -> str:
+        """Return the label of the kernel's code."""
+        return self.kernel.code.label if self.kernel is not None else ""
 
     @property
     def headline(self) -> str:
@@ -46,8 +53,12 @@ class Judged:
         return [*lines[:behind], *(line for excerpt in self.excerpts for line in excerpt.lines()), *lines[behind:]]
 
 
-def judged(kernel: "Kernel", verdict: "Verdict") -> Judged:
+def judged(kernel: "Kernel | None", verdict: "Verdict") -> Judged:
     """Return a verdict with its kernel. The source is read now, before anybody edits it."""
-    from refsim.testing.excerpts import excerpts
+    from refsim.testing.excerpts import excerpts, place_of
 
+    if kernel is None:
+        return Judged(kernel, verdict)
+    if verdict.error is not None:
+        verdict.error.place = place_of(verdict.error, kernel)
     return Judged(kernel, verdict, excerpts(verdict, kernel) if verdict.finding else ())

@@ -15,10 +15,10 @@ _ELEMENT = {"fail": "failure", "not-run": "skipped"}  # other statuses are error
 
 
 def junit(all_judged: "Sequence[Judged]", ended: tuple[str, RefsimError] | None = None) -> str:
-    """Return one test suite. `ended` is the kernel at which an error of user code ended the run, and that error.
+    """Return one test suite. `ended` is a command and the error that ended it before a kernel ran.
 
-    The status `fail` is a failure. `inexact`, `assumed`, `unsupported` and `timeout` are errors of that type. A kernel
-    that `--fail-fast` left out is skipped. The text of each is the output of `refsim verify`.
+    The status `fail` is a failure. `inexact`, `assumed`, `unsupported` and `timeout` are errors of that type, `error`
+    one of the type of its code. A kernel that `--fail-fast` left out is skipped. The text is the output of `verify`.
     """
     cases = [_case(each) for each in all_judged]
     if ended is not None:
@@ -53,14 +53,16 @@ def _case(each: "Judged") -> str:
         "silicon": "; ".join(verdict.silicon.lines()),
         "definition": verdict.recomputed.text,
         "waived": "; ".join(f"{name}: {what}" for name, what in verdict.waived.items() if what),
+        "was": " ".join(verdict.error.was) if verdict.error else "",
         **verdict.device,
     }
     inner = _properties(facts)
     if not verdict:
-        element = _ELEMENT.get(verdict.status, "error")
-        inner += _said(element, verdict.status, each.headline or verdict.status, "\n".join(each.lines()))
-    where = f" file={attribute(str(each.place.file))} line={attribute(str(each.place.file_line))}" if each.place else ""
-    suite = each.kernel.code.label or "refsim"
+        element, error = _ELEMENT.get(verdict.status, "error"), verdict.error
+        kind, said = (error.code, error.what) if error else (verdict.status, each.headline or verdict.status)
+        inner += _said(element, kind, said, "\n".join(each.lines()))
+    where = f" file={attribute(each.place[0])} line={attribute(str(each.place[1]))}" if each.place else ""
+    suite = each.code or "refsim"
     return (
         f"<testcase classname={attribute(suite)} name={attribute(verdict.kernel)}{where} "
         f'time="{verdict.seconds:.3f}">{inner}</testcase>'

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from refsim.cli.answers.judged import Judged
     from refsim.compare import Element, Mismatch
 
-_TONES: Mapping[str, Literal["good", "bad"]] = {"pass": "good", "fail": "bad"}
+_TONES: Mapping[str, Literal["good", "bad"]] = {"pass": "good", "fail": "bad", "error": "bad"}
 _SUMMARY = (
     Column("kernel"),
     Column("status"),
@@ -48,7 +48,8 @@ def page(all_judged: "Sequence[Judged]") -> tuple[Section, ...]:
         f"{wrong} of {len(rows)} do not pass" if wrong else "all pass",
         min((_TONES.get(each.verdict.status, "open") for each in all_judged), key=("bad", "open", "good").index),
     )
-    beside = Section("Held to", tuple(witnesses([each.verdict for each in all_judged if each.was_run])))
+    ran = [each.verdict for each in all_judged if each.was_run and each.verdict.error is None]
+    beside = Section("Held to", tuple(witnesses(ran)))
     return (summary, *map(_section, told), *([beside] if beside.parts else []), *_devices(all_judged))
 
 
@@ -87,7 +88,7 @@ def _facts(each: "Judged") -> Record:
             Entry("beyond", f"{counted(verdict.differing, 'element')}{off}", label="beyond the promise"),
             Entry("profile", verdict.profile + ("" if verdict.seed is None else f", seed {verdict.seed}")),
             Entry("ran on", " ".join(verdict.device[key] for key in ("name", "target") if key in verdict.device)),
-            Entry("source", each.kernel.code.label or None),
+            Entry("source", each.code or None),
         )
     )
 
@@ -119,7 +120,7 @@ def _devices(all_judged: "Sequence[Judged]") -> list[Section]:
     """Return a section for each set of hash, flags and versions, with the names of its kernels."""
     sets: dict[tuple[tuple[str, str], ...], list[str]] = {}
     for each in all_judged:
-        if each.was_run:
+        if each.was_run and each.verdict.device:
             sets.setdefault(tuple(each.verdict.device.items()), []).append(each.verdict.kernel)
     return [
         Section(f"What ran: {', '.join(names)}", (Record(tuple(Entry(key, value) for key, value in facts)),))

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from refsim.cli.answers.held_to import witnesses
@@ -40,11 +41,11 @@ DEVICE_KEYS = (
     "cubin_flags",
     "cubin_sha256",
 )
-_SEVERITY = (70, 1, 4, 5)
+_SEVERITY = (70, 2, 3, 1, 4, 5)
 
 
 def exit_code(all_judged: Sequence[Judged]) -> int:
-    """Return the exit code of the gravest verdict: 1 before 4 before 5."""
+    """Return the exit code of the gravest verdict: of a wrong declaration or file before a failing kernel."""
     codes = {each.verdict.exit_code for each in all_judged} - {0}
     return next((code for code in _SEVERITY if code in codes), 0)
 
@@ -56,8 +57,8 @@ def answer(all_judged: Sequence[Judged]) -> Answer:
         if each.was_run and each.is_told:
             facts = each.verdict.to_json() | {"source": [_excerpt_facts(excerpt) for excerpt in each.excerpts]}
             parts.append(Wording(tuple(each.lines()), facts, key=each.verdict.kernel, is_beside=True))
-    parts += witnesses([each.verdict for each in all_judged if each.was_run])
-    parts += devices([each.verdict for each in all_judged if each.was_run])
+    ran = [each.verdict for each in all_judged if each.was_run and each.verdict.error is None]
+    parts += [*witnesses(ran), *devices(ran)]
     notices = tuple(map(notice, _found(all_judged)))
     document = Document(tuple(parts), heading(all_judged), page=page(all_judged), notices=notices)
     return Answer(document, exit_code(all_judged))
@@ -69,8 +70,8 @@ def notice(each: Judged) -> Notice:
     return Notice(
         f"{each.verdict.kernel}: {each.verdict.status}",
         "\n".join(each.verdict.lines()[1:]) or each.verdict.status,
-        place.file if place else None,
-        place.file_line if place else None,
+        Path(place[0]) if place else None,
+        place[1] if place else None,
     )
 
 
@@ -89,8 +90,8 @@ def _row(each: Judged) -> tuple[str | int | None, ...]:
         f"{verdict.seconds:.1f}",
         verdict.promise,
         each.headline or None,
-        str(place.file) if place else None,
-        place.file_line if place else None,
+        place[0] if place else None,
+        place[1] if place else None,
         verdict.replay or None,
     )
 

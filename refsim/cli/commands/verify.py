@@ -22,7 +22,7 @@ from refsim.cli.names import KERNEL
 from refsim.cli.progress import reporting
 from refsim.cli.selection import chooser
 from refsim.cli.watching import Watched
-from refsim.errors import RefsimError, counted
+from refsim.errors import RefsimError, counted, internal_error
 
 if TYPE_CHECKING:
     from refsim.device import Device
@@ -177,29 +177,29 @@ class _Run:
             require_writable(self.division.report)
 
     def once(self) -> Answer:
-        """Verify the kernels that are chosen now. The JUnit file records an error of user code before it is raised."""
+        """Verify the kernels that are chosen now. The JUnit file records an error of the request before it is raised."""
         from refsim.silicon import launch_replay
+        from refsim.testing import Verdict
 
         launch_replay.afresh()
         found: list[Judged] = []
-        at: Kernel | None = None
         try:
-            self.declared = self._chosen()
+            self.declared, wrong = self._chosen()
             self.device = self.device or opened(self.device_name, self.target, self.without, self.arithmetic)
+            found = [judged(None, Verdict.of_error(name, error, self.profile)) for name, error in wrong.items()]
             if self._is_divided():
-                found = self._divided(self.device)
+                found += self._divided(self.device)
             else:
                 with reporting(sys.stderr) as report:
-                    for at in self.declared:
-                        found.append(self._one(at, self.device, found, report))
+                    for kernel in self.declared:
+                        found.append(self._one(kernel, self.device, found, report))
         except RefsimError as error:
-            if at is not None:
-                from refsim.testing.excerpts import place_of
-
-                error.place = place_of(error, at)
-            self._write_junit(found, ("refsim verify" if at is None else at.name, error))
+            self._write_junit(found, ("refsim verify", error))
             raise
         found = self._with_unused(found)
+        for each in found:
+            if each.verdict.error is not None and each.verdict.error.place is not None:
+                self.python_files[Path(each.verdict.error.place[0])] = None
         self._write_junit(found)
         return verdicts.answer(found)
 
@@ -247,37 +247,47 @@ class _Run:
             )
         )
 
-    def _chosen(self) -> "list[Kernel]":
-        """Return the kernels that names and -k select. Raises RefsimError where -k selects none."""
-        from refsim.testing import find_kernels, kernel_named
+    def _chosen(self) -> "tuple[list[Kernel], dict[str, RefsimError]]":
+        """Return the kernels that names and -k select, and the errors of files and names that may be among them.
 
-        files = self.files or None
-        chosen = [kernel_named(name, files) for name in self.names] if self.names else list(find_kernels(files))
+        Raises RefsimError where -k selects no kernel, and the error of the only file.
+        """
+        from refsim.testing import kernel_named
+        from refsim.testing.kernel_files import kernels_and_errors
+
+        files, errors = self.files or None, dict[str, RefsimError]()
+        if self.names:
+            chosen = [kernel_named(name, files) for name in self.names]
+        else:
+            declared, errors = kernels_and_errors(files)
+            if not declared and len(errors) == 1:
+                raise next(iter(errors.values()))
+            chosen = list(declared)
         if self.expression is None:
-            return chosen
+            return chosen, errors
         wanted = chooser(self.expression)
         fitting = [kernel for kernel in chosen if wanted(kernel.name)]
-        if not fitting:
+        if not fitting and not errors:
             raise RefsimError(
                 "no-kernels",
                 f"-k {self.expression!r} chooses none of {counted(len(chosen), 'kernel')}",
                 rule="nothing that was verified is no pass",
                 help=f"there are {', '.join(kernel.name for kernel in chosen[:8])}{', ...' if len(chosen) > 8 else ''}",
             )
-        return fitting
+        return fitting, errors
 
     def _one(
         self, kernel: "Kernel", device: "Device", found: list[Judged], report: "Callable[[Progress], None] | None"
     ) -> Judged:
-        """Return the verdict of a kernel, or not-run after a failure with --fail-fast."""
+        """Return the verdict of a kernel, or not-run after a failure or an error with --fail-fast."""
         from refsim.testing import Verdict, run_campaign
-        from refsim.testing.verdicts import FAIL, NOT_RUN
+        from refsim.testing.verdicts import ERROR, FAIL, NOT_RUN
 
-        if self.fail_fast and any(each.verdict.status == FAIL for each in found):
-            return Judged(kernel, Verdict(kernel.name, NOT_RUN, {}, self.profile, promise=str(kernel.promise)))
-        return judged(
-            kernel,
-            run_campaign(
+        promise = str(kernel.promise)
+        if self.fail_fast and any(each.verdict.status in (FAIL, ERROR) for each in found):
+            return Judged(kernel, Verdict(kernel.name, NOT_RUN, {}, self.profile, promise=promise))
+        try:
+            verdict = run_campaign(
                 kernel,
                 device,
                 profile=self.profile,
@@ -286,8 +296,16 @@ class _Run:
                 failures_dir=self.failures,
                 suspect_seconds=self.suspect_seconds,
                 on_progress=report,
-            ),
-        )
+            )
+        except Exception as problem:
+            if isinstance(problem, RefsimError):
+                error = problem
+            elif click.get_current_context().find_root().params.get("debug"):
+                raise
+            else:
+                error = internal_error(problem, f"refsim --debug verify {kernel.name}")
+            verdict = Verdict.of_error(kernel.name, error, self.profile, seed=self.seed, promise=promise)
+        return judged(kernel, verdict)
 
     def _is_divided(self) -> bool:
         """Return whether the campaign is divided into shards; its cases do not depend on the workers."""
