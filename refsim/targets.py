@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass
 from functools import lru_cache
 
-from refsim.errors import RefsimError, nearest
+from refsim.errors import RefsimError, UnfitTargetError, nearest
 from refsim.sources import CUDA_PRODUCTS, LLVM, PTX, Source
 
 _DIRECTIVE = PTX["PTX module directives, .target"]
@@ -262,7 +262,7 @@ def lacking(target: str, name: str, where: str = "") -> RefsimError | None:
     here = target_named(target)
     if row is None or f"{here.row.name}{here.suffix}" in row.targets:
         return None
-    return RefsimError(
+    return UnfitTargetError(
         "wrong-target",
         f"{target} has no {row.what}",
         where=where,

@@ -26,7 +26,7 @@ from refsim.device.projects import project_include
 from refsim.device.standard_headers import PROLOGUE, standard_headers
 from refsim.device.toolchain import INSTALL, Toolchain, find_nvcc, find_toolchain
 from refsim.device.units import Unit, read_unit
-from refsim.errors import Kind, RefsimError
+from refsim.errors import Kind, RefsimError, UnfitTargetError
 from refsim.kernel_code import KernelCode, needs_a_gpu
 from refsim.ptx.text.entry_names import NAMES_MARK
 from refsim.ptx.text.files import read_ptx
@@ -220,7 +220,7 @@ def _given(code: KernelCode, target: str) -> CompiledPtx:
     text = code.ptx if code.ptx is not None else read_ptx(Path(code.file or ""))
     digest, own = _sha256(text.encode()), _target_of(text)
     if own and not runs(own, target):
-        raise RefsimError(
+        raise UnfitTargetError(
             "wrong-target",
             f"{code.label} is PTX for {own}, which does not run on {target}",
             rule=f"{PTX['PTX module directives, .target']}: sm_80 runs on what is newer, sm_100f in its family, sm_90a on sm_90a",

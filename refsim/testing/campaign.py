@@ -97,6 +97,7 @@ class _Ledger:
     waived: dict[str, str] = field(default_factory=dict)
     slack: Slack = NO_SLACK
     first: tuple[Any, Observation] | None = None
+    unfit: dict[str, None] = field(default_factory=dict)
     beside: Witnesses = field(init=False)
 
     def __post_init__(self) -> None:
@@ -135,7 +136,9 @@ class _Ledger:
             self.failed_at = self.failed_at or time.monotonic()
             self.failure = finding
             return False
-        if finding.status in (verdicts.UNSUPPORTED, verdicts.TIMEOUT):
+        if finding.unfit:
+            self.unfit[finding.unfit] = None
+        elif finding.status in (verdicts.UNSUPPORTED, verdicts.TIMEOUT):
             self.doubt = finding
             raise _Stopped
         self.doubt = graver(self.doubt, finding)
@@ -369,6 +372,9 @@ def _verdict(ledger: _Ledger, started: float, failures_dir: str | Path | None) -
     kernel, found = ledger.kernel, ledger.failure or contradicted(silicon, recomputed) or ledger.doubt
     device, problem = describe(ledger.device), found.problem if found else None
     record, text, remarks = described(kernel, problem) if problem is not None else (None, "", ())
+    if ledger.unfit and found and found.status == verdicts.UNSUPPORTED:
+        unfit = f"{device['target']} cannot launch {', '.join(ledger.unfit)}; all other test cases ran"
+        found = replace(found, text=f"{found.text}\n{unfit}")
     said, open_notes = with_open_bits(kernel, found, ledger.open_bits)
     replay = ""
     if found and record is not None and failures_dir is not None and found.status in (verdicts.FAIL, verdicts.TIMEOUT):
@@ -399,4 +405,5 @@ def _verdict(ledger: _Ledger, started: float, failures_dir: str | Path | None) -
         silicon=silicon,
         recomputed=recomputed,
         waived=ledger.waived,
+        unfit=tuple(ledger.unfit),
     )

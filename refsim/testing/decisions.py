@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from refsim.compare import Mismatch
-from refsim.errors import Kind, RefsimError, counted
+from refsim.errors import Kind, RefsimError, UnfitTargetError, counted
 from refsim.kernels import Kernel, Outputs
 from refsim.render.cards import FieldsCard
 from refsim.testing.oracle_checks import NO_SLACK, Slack
-from refsim.testing.verdicts import ASSUMED, FAIL, INEXACT, TIMEOUT, UNSUPPORTED
+from refsim.testing.verdicts import ASSUMED, FAIL, GRAVITY, INEXACT, TIMEOUT, UNSUPPORTED
 
 LISTED = 6
 PTX_LINE = re.compile(r"PTX line (\d+)")
@@ -62,7 +62,7 @@ class Finding:
     """The result of a test case that does not pass: a status, a text and, if bits differ, a Mismatch.
 
     `mismatch` is the worst of `mismatches`, which has one entry for each differing output. `is_open` says whether
-    arithmetic without fixed bits took part.
+    arithmetic without fixed bits took part. `unfit` is the entry that the target cannot launch, if that is the finding.
     """
 
     status: str
@@ -71,6 +71,7 @@ class Finding:
     mismatch: Mismatch | None = None
     is_open: bool = False
     mismatches: tuple[Mismatch, ...] = ()
+    unfit: str = ""
 
 
 @dataclass
@@ -139,11 +140,13 @@ def with_open_bits(kernel: Kernel, finding: Finding | None, bits: DecisionBits) 
 
 def graver(found: Finding | None, other: Finding) -> Finding:
     """Return the graver of two findings that are no failures; the first if both are equally grave."""
-    return other if found is None or (found.status == ASSUMED and other.status != ASSUMED) else found
+    return other if found is None or GRAVITY.index(other.status) > GRAVITY.index(found.status) else found
 
 
 def blamed(error: RefsimError, problem: Any) -> Finding:
     """Return the finding of a run that ended in an error; raise the error again if the kernel is not to blame."""
+    if isinstance(error, UnfitTargetError):
+        return Finding(UNSUPPORTED, str(error), problem, unfit=error.entry)
     timed_out = (
         error.code == "timeout" and error.kind is not Kind.USAGE
     )  # a TimeoutError in the user's Python code is not a verdict

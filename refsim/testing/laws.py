@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from refsim.compare import Mismatch, Owner, bits, explained, within_bound
 from refsim.device import Device
-from refsim.errors import Kind, RefsimError
+from refsim.errors import Kind, RefsimError, UnfitTargetError
 from refsim.kernels import Bounded, Buffer, Expected, Findings, Kernel, Launcher, Outputs, Promise, Struct
 from refsim.layouts import TensorMap
 from refsim.ptx import Extents
@@ -69,7 +69,7 @@ class _WatchedLauncher(Card):
         self, entry: str, grid: Extents, block: Extents, args: Sequence[Any], shared_bytes: int = 0, **options: Any
     ) -> None:  # other launchers need not support cluster and cooperative until they are used
         """Launch an entry and record its fault."""
-        with self._noting_faults():
+        with self._noting_faults(entry):
             self.inner.launch(entry, grid, block, args, shared_bytes, **options)
 
     def call(self, *args: Any) -> None:
@@ -77,11 +77,13 @@ class _WatchedLauncher(Card):
             self.inner.call(*args)
 
     @contextmanager
-    def _noting_faults(self) -> Iterator[None]:
+    def _noting_faults(self, entry: str = "") -> Iterator[None]:
         self.has_launched = True
         try:
             yield
         except RefsimError as error:
+            if isinstance(error, UnfitTargetError):
+                error.entry = error.entry or str(entry)
             if error.kind is Kind.FAULT:
                 self.fault = self.fault or error
             raise

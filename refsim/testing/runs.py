@@ -1,13 +1,18 @@
 """One run of one test case: its result as a finding and as a verdict."""
 
+import re
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+from refsim import ptx
 from refsim.device import Device
-from refsim.errors import RefsimError
+from refsim.device.compile import compiled
+from refsim.errors import Kind, RefsimError, UnfitTargetError
 from refsim.kernels import Kernel
+from refsim.ptx.text.entry_names import entry_named
 from refsim.testing import verdicts
 from refsim.testing.decisions import DecisionBits, Finding, Observation, blamed, decide, with_open_bits
 from refsim.testing.laws import observe
@@ -15,6 +20,9 @@ from refsim.testing.recipes import spelled, to_json
 from refsim.testing.user_code import shortened
 from refsim.testing.verdicts import FAIL, Verdict
 from refsim.testing.witnesses import Witnesses, contradicted
+
+TARGETS = ("sm_80", "sm_89", "sm_90a", "sm_100a", "sm_120a")
+"""The targets that are tried for code that does not compile for the target of a run."""
 
 
 @dataclass(frozen=True)
@@ -88,11 +96,28 @@ def examine(kernel: Kernel, problem: Any, device: Device, *, follow_open: bool =
     try:
         seen = observe(kernel, problem, device, follow_open=follow_open)
     except RefsimError as error:
-        return Examined(blamed(error, problem))
+        return Examined(blamed(_with_target(error, kernel, device), problem))
     except Exception as error:
         error.add_note(f"while {kernel.name} ran {shortened(problem)}")
         raise
     return Examined(decide(kernel, seen, problem), seen)
+
+
+def _with_target(error: RefsimError, kernel: Kernel, device: Device) -> RefsimError:
+    """Return the error of code that does not compile, or lacks an entry, with the target for which it does, if any."""
+    if error.code not in ("compile-error", "unknown-entry") or error.kind is Kind.MISSING:
+        return error
+    asked = [*kernel.entries, *(re.findall("'(.*)'", error.what) if error.code == "unknown-entry" else [])]
+    for target in (device.target, *TARGETS):
+        with suppress(RefsimError):
+            program = ptx.load(compiled(kernel.code, target).text, target)
+            for entry in asked:
+                entry_named(entry, program.entries, program.text)
+            if target == device.target:
+                return error
+            help = f"{target} has all of it: --target {target}"
+            return UnfitTargetError("wrong-target", f"{device.target}: {error.what}", error.where, error.rule, help)
+    return error
 
 
 def described(kernel: Kernel, problem: Any) -> tuple[Any, str, tuple[str, ...]]:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from refsim.errors import RefsimError
+from refsim.errors import RefsimError, UnfitTargetError
 from refsim.ptx.execution.context import Context
 from refsim.ptx.execution.types import TYPES, PtxType
 from refsim.ptx.isa.binding import Bound, bind
@@ -154,11 +154,11 @@ def _available(statement: Statement, given: list[Any], function: Function, targe
     kinds = _kinds(given, function)
     bound = bind(statement.opcode, "", len(given), _predicates(statement, function), kinds.count("V"), kinds)
     if not _reaches(target, bound.since):
-        raise RefsimError(
+        raise UnfitTargetError(
             "wrong-target",
             f"{statement.opcode} exists from {bound.since} on, the target is {target}",
             rule=str(bound.clause.source),
-            help="compile or load for a newer target",
+            help=f"compile or load for {bound.since}, or for a newer target",
         )
     return bound
 

@@ -12,10 +12,11 @@ from typing import SupportsIndex
 
 import numpy as np
 
-from refsim.errors import RefsimError
+from refsim.errors import RefsimError, UnfitTargetError
 from refsim.ptx.execution.geometry import Shape, grid_number
 from refsim.ptx.machine.limits import (
     CLUSTER_SOURCE,
+    LIMITS,
     MAX_BLOCK,
     MAX_GRID,
     MAX_LOCAL,
@@ -25,6 +26,7 @@ from refsim.ptx.machine.limits import (
     REGISTERS,
     SHARED_SOURCE,
     THREAD_SOURCE,
+    Limits,
     limits_of,
     parameter_limit,
     round_up,
@@ -172,18 +174,18 @@ def _check_cluster(target: str, shape: LaunchShape, where: str) -> None:
     """Raise RefsimError for a cluster that the target does not allow, or that does not divide the grid."""
     most = limits_of(target).cluster
     if most == 0:
-        raise RefsimError(
+        raise UnfitTargetError(
             "bad-launch",
             f"a cluster of {_text(shape.cluster)} on {target}, which has no clusters",
             where,
             f"{CLUSTER_SOURCE}: sm_90 and newer",
         )
     if shape.cluster_ctas > most:
-        raise RefsimError(
-            "launch-limit",
+        raise _beyond(
             f"a cluster of {shape.cluster_ctas} blocks: {target} takes {most}",
             where,
             f"{CLUSTER_SOURCE}; up to 8 are portable, 16 where the chip allows it",
+            [row for row in LIMITS if row.cluster >= shape.cluster_ctas],
         )
     if any(blocks % part for blocks, part in zip(shape.grid, shape.cluster, strict=True)):
         raise RefsimError(
@@ -215,6 +217,14 @@ def _check_cluster_directives(function: Function, shape: LaunchShape, where: str
         )
 
 
+def _beyond(what: str, where: str, rule: str, fitting: Sequence[Limits]) -> RefsimError:
+    """Return the error of a launch beyond a limit of its target; `fitting` are the targets whose limit is higher."""
+    if not fitting:
+        return RefsimError("launch-limit", what, where, rule)
+    names = ", ".join(row.target for row in fitting)
+    return UnfitTargetError("launch-limit", what, where, rule, f"it fits on {names}")
+
+
 def check_memory(entry: str, target: str, static: int, dynamic: int, local: int) -> None:
     """Raise RefsimError for too much shared memory of a CTA or local memory of a thread, in bytes. `static` is declared
     by the entry, `dynamic` requested by the launch."""
@@ -228,11 +238,11 @@ def check_memory(entry: str, target: str, static: int, dynamic: int, local: int)
             "declare it `extern __shared__` and give shared_bytes=",
         )
     if static + dynamic > most:
-        raise RefsimError(
-            "launch-limit",
+        raise _beyond(
             f"{static + dynamic} B of shared memory ({static} static, {dynamic} dynamic): {target} has {most} B for a block",
             where,
             str(SHARED_SOURCE),
+            [row for row in LIMITS if row.opt_in >= static + dynamic],
         )
     if local > MAX_LOCAL:
         raise RefsimError(
@@ -261,7 +271,7 @@ def check_parameters(function: Function, version: str, target: str) -> None:
 def check_programmatic(entry: str, target: str) -> None:
     """Raise RefsimError for a target that cannot start a launch before the previous one has ended."""
     if limits_of(target).cluster == 0:
-        raise RefsimError(
+        raise UnfitTargetError(
             "bad-launch",
             f"a launch by programmatic serialization on {target}, which has none",
             f"launch of {entry}",

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from refsim.errors import RefsimError, counted, unknown
+from refsim.errors import RefsimError, UnfitTargetError, counted, unknown
 from refsim.integers import is_whole
 from refsim.ptx.async_ops.queue import POLICIES, SchedulePolicy
 from refsim.ptx.checks.open_bits import OpenBits
@@ -407,5 +407,5 @@ def _read(text: str, target: str | None) -> Program:
     chosen = module.target or DEFAULT_TARGET if target is None else target_named(target).name
     if module.target and not runs(module.target, chosen):
         help = f"give {module.target} or a target that runs its code, or no target"
-        raise RefsimError("wrong-target", f"the module is for {module.target}, not {chosen}", help=help)
+        raise UnfitTargetError("wrong-target", f"the module is for {module.target}, not {chosen}", help=help)
     return Program(module, chosen, hashlib.sha256(text.encode()).hexdigest(), text)
