@@ -19,6 +19,20 @@ from refsim.errors import RefsimError
 from refsim.silicon.copy_arithmetic import COPY_FORMS, STEM, code_of
 
 
+def chip_facts() -> dict[str, str]:
+    """Chip, driver and assembler of a recording that a device's launcher makes, and the date."""
+    query = ["nvidia-smi", "--query-gpu=name,driver_version,compute_cap", "--format=csv,noheader"]
+    answer = subprocess.run(query, capture_output=True, text=True, check=False).stdout.strip().splitlines()[0]
+    name, driver, capability = answer.split(", ")
+    return {
+        "device": name,
+        "compute_capability": capability,
+        "driver": driver,
+        "assembler": first_line("ptxas", "--version"),
+        "date": datetime.datetime.now(tz=datetime.UTC).date().isoformat(),
+    }
+
+
 def record(out: Path, _folder: Path) -> None:
     device = refsim.device.open("cuda")
     arrays: dict[str, Any] = {}
@@ -34,15 +48,8 @@ def record(out: Path, _folder: Path) -> None:
             raise SystemExit(f"{form.name}: two runs differ")
         arrays[form.name] = first
     print(refused or f"all {len(COPY_FORMS)} forms ran")
-    query = ["nvidia-smi", "--query-gpu=name,driver_version,compute_cap", "--format=csv,noheader"]
-    answer = subprocess.run(query, capture_output=True, text=True, check=False).stdout.strip().splitlines()[0]
-    name, driver, capability = answer.split(", ")
     content = {
-        "device": name,
-        "compute_capability": capability,
-        "driver": driver,
-        "assembler": first_line("ptxas", "--version"),
-        "date": datetime.datetime.now(tz=datetime.UTC).date().isoformat(),
+        **chip_facts(),
         "sha256": {form.name: sha256(form.ptx.encode()) for form in COPY_FORMS if form.name in arrays},
         "refused": refused,
         "recordings": {each: {"arrays": {"words": each}} for each in arrays},

@@ -2,7 +2,7 @@
 
 ldmatrix and stmatrix move the numbers of shared-memory slots (gpu/probes/layouts.cu). Tensor cores multiply a 1 at one
 place of each row of A with random B, so D shows the k and the row that were multiplied. The fragments of refsim.layouts
-pack and unpack, so a wrong fragment cannot give the right matrix.
+pack and unpack, so a wrong fragment cannot give the right matrix. Operands of wgmma begin anywhere in a swizzle atom.
 """
 
 import tempfile
@@ -24,6 +24,7 @@ from refsim.bringup.tensor_cores import TensorCoreInstruction
 from refsim.device import Device
 from refsim.formats import ElementType, Integer
 from refsim.layouts.families import fragment
+from refsim.silicon.operand_starts import START_FORMS, StartForm, code_of, paired_words
 from refsim.silicon.tensor_terms import coded
 from refsim.testing.verdicts import PASS
 
@@ -44,13 +45,17 @@ def fingerprint() -> str:
 
 
 def tasks(device: Device) -> Sequence[Task]:
-    """Return the cases of ldmatrix, stmatrix, then the operands of every tensor-core instruction of the target."""
+    """Return the cases of ldmatrix, stmatrix, then the operands of every tensor-core instruction of the target, then
+    wgmma's operands in shared memory."""
     found = [Task(name, partial(_matrix_case, device, entry, name, count)) for entry, name, count in _MATRICES]
     found += [
         Task(instruction.name, partial(product_case, instruction, on_device(device, instruction)))
         for instruction in tensor_cores.instructions(device.target)
     ]
-    return found
+    starts = START_FORMS if device.target == "sm_90a" else ()
+    return found + [
+        Task(f"starts of wgmma operands, {form.name}", partial(_starts_case, device, form)) for form in starts
+    ]
 
 
 # ---- ldmatrix, stmatrix ----------------------------------------------------------------------------------------------
@@ -102,6 +107,24 @@ def matrix_image(name: str, slots: NDArray[np.uint32], size: int) -> NDArray[np.
     image = np.full(size, 0xFFFF)
     image[place.ravel()] = np.arange(place.size)
     return image
+
+
+# ---- operands of wgmma in shared memory ------------------------------------------------------------------------------
+
+
+def _starts_case(device: Device, form: StartForm) -> Case:
+    """Return the case of operands that begin anywhere in an atom, A and B shifted apart."""
+    words = paired_words(form)
+    with device.probing().launcher(code_of(form)) as launcher:
+        got = form.pairs(launcher, words)
+    want, coverage = form.predicted(words), f"{len(words)} pairs of swizzle, start, base_offset and distances"
+    differ = np.argwhere(got != want)
+    if not len(differ):
+        return outcome(PASS, words=got.size, coverage=coverage)
+    pair, row, column = differ[0].tolist()
+    lines = (f"descriptors {words[pair, 0]:#x} and {words[pair, 1]:#x}: D[{row}, {column}]",)
+    found = Difference(lines, str(got[pair, row, column]), str(want[pair, row, column]))
+    return outcome(DIFFERS, words=got.size, differing=len(differ), coverage=coverage, difference=found)
 
 
 # ---- tensor cores ----------------------------------------------------------------------------------------------------
