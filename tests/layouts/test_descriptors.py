@@ -117,8 +117,6 @@ def test_walk_finds_planted_faults() -> None:
     assert past.out_of_range.size == 8 * 32
     late = walk(WGMMA, WGMMA.encode(**{**good, "start_address": BASE + 112}), name)
     assert "run into the next row" in late.problems[0]
-    unaligned = walk(WGMMA, WGMMA.encode(**{**good, "start_address": BASE + 256}), name)
-    assert "not in the first row" in unaligned.problems[0]
     unswizzled = walk(WGMMA, WGMMA.encode(**{**good, "swizzle": "none", "leading_byte_offset": 128}), name)
     assert (unswizzled.addresses != walk(WGMMA, WGMMA.encode(**good), name).addresses).any()
     assert "0 bytes are read as two elements" in str(unswizzled)
@@ -132,6 +130,28 @@ def test_base_offset_moves_the_pattern() -> None:
     assert (second.addresses - first.addresses == 256).all()
     assert second.problems == ()
     assert "base_offset 2" in str(WGMMA.explain(moved))
+
+
+def test_a_start_in_an_atom_is_swizzled_by_absolute_address() -> None:
+    """128B, K-major, from byte 256 on: row r lies 256 + 128 r bytes on, in chunk (r + 2) % 8 ^ c."""
+    fields = {"start_address": 1024 + 256, "stride_byte_offset": 1024, "swizzle": "128B"}
+    found = walk(WGMMA, WGMMA.encode(**fields), "wgmma.m64n64k16.bf16.a")
+    row, chunk = np.arange(64)[:, None], np.arange(2)[None, :]
+    want = 1024 + 256 + 128 * row + 16 * ((row + 2) % 8 ^ chunk)
+    assert np.array_equal(found.addresses[:, ::8], want)
+    assert (found.problems, found.assumed) == ((), False)
+    tensor = walk(TCGEN05, TCGEN05.encode(**fields), "tcgen05.m128n64k16.f16.b")
+    assert np.array_equal(tensor.addresses, found.addresses)
+    assert "not for tcgen05" in str(tensor)
+    moved = walk(TCGEN05, TCGEN05.encode(**fields, base_offset=2), "tcgen05.m128n64k16.f16.b")
+    assert (tensor.assumed, moved.assumed) == (True, False)
+
+
+def test_wgmma_reads_no_base_offset_without_a_swizzle() -> None:
+    word, other = (WGMMA.encode(start_address=0, swizzle="none", base_offset=base) for base in (0, 7))
+    first, second = (walk(WGMMA, each, "wgmma.m64n64k16.bf16.a").addresses for each in (word, other))
+    assert np.array_equal(first, second)
+    assert TCGEN05.problems(TCGEN05.encode(start_address=0, swizzle="none") | 7 << 49)
 
 
 def test_narrow_elements_stand_in_their_chunks() -> None:
@@ -204,7 +224,7 @@ def test_problems_name_bits() -> None:
         (lambda: WGMMA.encode(start_address=0, swizzle="128"), "unknown-swizzle", "128B"),
         (lambda: WGMMA.encode(start_address=0, swizzle=1), "bad-descriptor", "128B"),
         (lambda: WGMMA.encode(start_address=0, swizzle="none", lbo=0), "unknown-name", "leading"),
-        (lambda: WGMMA.encode(start_address=0, swizzle="none", base_offset=1), "bad-descriptor", "base_offset"),
+        (lambda: TCGEN05.encode(start_address=0, swizzle="none", base_offset=1), "bad-descriptor", "base_offset"),
         (lambda: TCGEN05.encode(start_address=0, swizzle="64B", leading_mode="absolute"), "bad-descriptor", ""),
         (lambda: WGMMA.decode(1 << 64), "bad-descriptor", "64-bit"),
         (lambda: WGMMA.decode("0x0"), "bad-descriptor", "64-bit"),  # type: ignore[arg-type]
@@ -261,7 +281,7 @@ def test_problems_name_bits() -> None:
             "unknown-name",
             "",
         ),
-        (lambda: operand_descriptor("wgmma-smem", tile("K", "128B", 2, (8, 64)), 512), "bad-tile", "1024"),
+        (lambda: operand_descriptor("wgmma-smem", tile("K", "128B", 2, (8, 64)), 576), "bad-tile", "multiple of 128"),
         (lambda: operand_descriptor("wgmma-smem", tile("K", "128B", 2, (8, 64)), 0, k=4), "bad-tile", "corner"),
         (lambda: operand_descriptor("wgmma-smem", tile("K", "128B", 2, (8, 64)), 0, mn=1), "bad-tile", "corner"),
     ],

@@ -182,6 +182,38 @@ def test_every_major_and_swizzle(case: Case) -> None:
     run(case, 1)
 
 
+@pytest.mark.parametrize("swizzle", ["32B", "64B", "128B"])
+def test_a_start_in_an_atom_is_assumed(swizzle: str) -> None:
+    """A begins at byte 128, swizzled by absolute address: the product is right, and no chip of sm_100a confirms it."""
+    case, generator = Case("f16", "bf16", "bf16", m=64, swizzles=(swizzle, "128B")), np.random.default_rng(2)
+    a, b = drawn(generator, "bf16", 64, 16), drawn(generator, "bf16", 32, 16)
+    image, words = image_of(case, a, b)
+    plain = np.zeros(BYTES, np.uint8)
+    place(plain, a, case.tiling("a"), 0)
+    pattern, at = case.tiling("a").swizzle, np.arange(8192)
+    image[pattern(at + 128)] = plain[pattern(at)]
+    body = with_products(f"{opcode(case)} [%base], %word0, %word1, %v0, %no;")
+    for start, is_assumed in ((128, True), (0, False)):
+        given = (words[0] + (start >> 4), words[1])
+        out, trace = TensorKernel(body, columns=32, filled=32).run(image, None, given, (case.word(),))
+        assert bool(trace.assumed) == is_assumed
+        right = accumulator(out, case) == expected(case, a, b, None).view(np.uint32)
+        assert right.all() == is_assumed
+    assert (
+        "as on sm_90a, unverified on sm_100a"
+        in TensorKernel(body, columns=32, filled=32)
+        .run(image, None, (words[0] + 8, words[1]), (case.word(),))[1]
+        .assumed[0]
+    )
+    with pytest.raises(RefsimError, match="open-bits"):
+        TensorKernel(body, columns=32, filled=32).run(
+            image, None, (words[0] + 8, words[1]), (case.word(),), arithmetic="known"
+        )
+    late = (words[0] + (112 if swizzle == "128B" else 16 if swizzle == "32B" else 48) // 16, words[1])
+    with pytest.raises(RefsimError, match="run into the next row"):
+        TensorKernel(body, columns=32, filled=32).run(image, None, late, (case.word(),))
+
+
 @pytest.mark.parametrize("policy", POLICIES)
 def test_products_of_one_thread_are_a_chain(policy: str) -> None:
     """Four steps of K through one tile, by descriptors that lead 32 bytes on, then a product elsewhere and one of these."""

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import refsim
 from refsim import numerics, ptx
 from refsim.errors import RefsimError
 from refsim.formats import element_named
@@ -203,6 +204,49 @@ def test_a_pattern_may_begin_past_its_own_boundary(past: int) -> None:
     text = kernel(kind, body).replace(str(BYTES), str(2 * BYTES))
     got = as_matrix(kind, launched(text, kind, image, c, None, *words))
     assert np.array_equal(got, expected(kind, a[:, :64], b[:, :64], c))
+
+
+def begun_in_an_atom(
+    kind: Wgmma, swizzle: str, majors: str, starts: tuple[int, int], *, relative: bool, base: bool
+) -> tuple[np.ndarray, np.ndarray]:
+    """D of operands that begin so many bytes past a boundary of 1024, and A B^T: 64 x 64 of 16 bits.
+
+    The bytes are swizzled by absolute address as TMA leaves them, or from the start of each operand.
+    """
+    generator = np.random.default_rng(sum(starts))
+    a, b = codes(generator, kind.a, 64, 64), codes(generator, kind.b, 64, 64)
+    c = accumulator(generator, kind, 64, 64)
+    image, words = np.zeros(2 * BYTES, np.uint8), []
+    for matrix, major, start, region in zip((a, b), majors, starts, (0, BYTES), strict=True):
+        tiling = tiled(matrix, "MN" if major == "M" else "K", swizzle)
+        here = np.zeros(2 * BYTES, np.uint8)
+        place(here, matrix, tiling, 0)
+        pattern, at = refsim.layouts.swizzle(swizzle), np.arange(8192)
+        held = here[pattern(at)]
+        image[region + (pattern(at) + start if relative else pattern(at + start))] = held
+        moved = (start // 128 % 8 << 49) * base + (start >> 4)
+        words.append([word(tiling, region, k=kind.k * step) + moved for step in range(64 // kind.k)])
+    turned = (int(majors[0] == "M"), int(majors[1] == "M"))
+    body = [kind.issue(f"%word{2 * step}", f"%word{2 * step + 1}", turned=turned) for step in range(64 // kind.k)]
+    text = kernel(kind, [FENCED, *body, *WAIT]).replace(str(BYTES), str(2 * BYTES))
+    given = [each for pair in zip(*words, strict=True) for each in pair]
+    return as_matrix(kind, launched(text, kind, image, c, None, *given)), expected(kind, a, b, c)
+
+
+@pytest.mark.parametrize("starts", [(256, 256), (256, 0), (0, 640), (896, 256)], ids=str)
+@pytest.mark.parametrize("swizzle", ["32B", "64B", "128B"])
+@pytest.mark.parametrize("majors", ["KK", "MM", "KM"])
+def test_operands_begin_anywhere_in_an_atom(majors: str, swizzle: str, starts: tuple[int, int]) -> None:
+    """Swizzled by absolute address with base_offset 0, or from the start with the base_offset of the start: both right.
+    One with the other's field is wrong. Shifts of A and B that are alike may hide it: they may permute k alike."""
+    kind = Wgmma(64, 16, "f32", "f16", "f16")
+    for relative in (False, True):
+        got, want = begun_in_an_atom(kind, swizzle, majors, starts, relative=relative, base=relative)
+        assert np.array_equal(got, want)
+    wrong, want = begun_in_an_atom(kind, swizzle, majors, starts, relative=True, base=False)
+    repeat = refsim.layouts.swizzle(swizzle).repeat_bytes
+    if len({start % repeat for start in starts}) > 1:
+        assert not np.array_equal(wrong, want)
 
 
 def test_accumulators_that_nobody_reads_take_no_other_registers_place() -> None:

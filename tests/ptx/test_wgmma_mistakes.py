@@ -140,8 +140,6 @@ def test_warps_behind_the_last_whole_warpgroup_are_none(blocks: int) -> None:
     [
         (1 << 14, "reserved"),
         (1 << 63 | 1 << 46, "reserved"),
-        (1 << 49, "base_offset"),
-        (1 << 62 | 1 << 32 | 7, "run into the next row"),
         (1 << 32 | 0x3FBF, "out-of-bounds"),
     ],
 )
@@ -149,6 +147,12 @@ def test_a_descriptor_that_leads_nowhere_is_a_fault(word_: int, said: str) -> No
     with pytest.raises(RefsimError, match=said) as found:
         run(RIGHT, words=(word_, word_))
     assert found.value.code in ("invalid-operand", "out-of-bounds")
+
+
+def test_rows_that_run_into_the_next_are_read() -> None:
+    """K of 32 bytes from byte 112 of a row: chips read on in the next row, and with stride 0 the first rows again."""
+    for each in (1 << 62 | 64 << 32 | 7, 1 << 62):
+        assert (run(RIGHT, words=(each, each), fill=0x38) == 32).all()
 
 
 @pytest.mark.parametrize(

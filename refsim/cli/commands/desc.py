@@ -191,6 +191,7 @@ def _walked(found: "Walk") -> Answer:
         "overlapping": int(found.overlaps.size),
         "out_of_range": int(found.out_of_range.size),
         "wavefronts": found.conflicts.total,
+        "assumed": found.assumed,
         "problems": list(found.problems),
     }
     wrong = found.problems or found.overlaps.size or found.out_of_range.size

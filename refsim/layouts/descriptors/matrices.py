@@ -11,7 +11,7 @@ UNIT_BYTES = 16
 BASE_OFFSET_BYTES = 128
 PATTERN_AT = "start {start} lies {into} bytes into the {repeat}-byte pattern of {name}"
 PATTERN_MOVED = ", which begins {past} bytes past a {repeat}-byte boundary (base_offset {offset})"
-PATTERN_UNMOVED = ": right if the tile begins at a {repeat}-byte boundary"
+PATTERN_UNMOVED = ": right if bytes are swizzled by absolute address, as TMA does"
 NEAR_GROUPS = "{field} {value} is less than the {size} bytes of a group: groups overlap, if there is more than one"
 """Texts of remarks, which pages repeat."""
 
@@ -86,7 +86,6 @@ WGMMA_SMEM = Descriptor(
     _matrix_fields(((0, "none"), (1, "128B"), (2, "64B"), (3, "32B")), 62),
     PTX["wgmma, matrix descriptor format"],
     "an operand of wgmma in shared memory (sm_90a)",
-    rules=(_no_base_offset_without_swizzle,),
     remarks=(_pattern_start, _near_groups),
     operand_of="wgmma",
 )
@@ -118,7 +117,8 @@ def operand_descriptor(kind: str, tile: Tile, start_address: int, *, mn: int = 0
     """Return the descriptor for the part of a tile that begins at element (mn, k), computed for each K step.
 
     kind "wgmma-smem" or "tcgen05-smem". For a bf16 tile, K-major 128B, at byte 1024, k = 16 starts 32 bytes on:
-    start_address 1056, stride 1024. Hardware swizzles the final address, so the start is not swizzled.
+    start_address 1056, stride 1024. Hardware swizzles the final address, so the start is not swizzled. A tile may begin
+    at any of its rows, if its bytes are swizzled by absolute address; base_offset is 0.
     Raises RefsimError if (mn, k) is not the corner of a core matrix, or lies past the tile.
     operand_descriptor("wgmma-smem", tile("K", "128B", 2, (128, 64)), 1024, k=16) is 0x4000004000010042.
     Source: PTX ISA, strides and canonical layouts; CUTLASS, make_gmma_desc and make_umma_desc.
@@ -126,12 +126,11 @@ def operand_descriptor(kind: str, tile: Tile, start_address: int, *, mn: int = 0
     rows = {row.kind: row for row in MATRIX_DESCRIPTORS}
     if kind not in rows:
         raise unknown("matrix descriptor", kind, list(rows))
-    if int(whole("start address", start_address)) % tile.swizzle.repeat_bytes:
+    if int(whole("start address", start_address)) % tile.swizzle.span_bytes:
         raise RefsimError(
             "bad-tile",
-            f"start address {start_address} is not a multiple of the {tile.swizzle.repeat_bytes}-byte pattern",
+            f"start address {start_address} is not a multiple of {tile.swizzle.span_bytes} bytes: rows would be split",
             where=f"swizzle {tile.swizzle}",
-            help="align the tile: operand_descriptor writes base_offset 0",
         )
     offset = int(tile.offset(mn, k))
     if offset % UNIT_BYTES or (mn if tile.major == K else k) % tile.atom_rows:

@@ -64,7 +64,9 @@ class Operand:
 class Walk(FieldsCard):
     """Describe a read: `bits` (rows, k) is the absolute bit address in shared memory at which each element begins.
 
-    Row r and column c of `bits` are element (r, c) of A, or (n, k) of B. `window` is the legal byte range.
+    Row r and column c of `bits` are element (r, c) of A, or (n, k) of B. `window` is the legal byte range. `problems`
+    are reads that are probably mistakes; wgmma makes them as `bits` says. `assumed`: no chip was recorded that reads so
+    by tcgen05, but wgmma does.
     """
 
     descriptor: Descriptor
@@ -75,6 +77,7 @@ class Walk(FieldsCard):
     chunks: NDArray[np.int64]
     window: tuple[int, int]
     problems: tuple[str, ...]
+    assumed: bool = False
 
     @property
     def addresses(self) -> NDArray[np.int64]:
@@ -128,6 +131,7 @@ class Walk(FieldsCard):
             f"  reads {read.size} bytes from {read[0]:#x} to {read[-1]:#x}, {self.conflicts}",
             f"  {self.overlaps.size} bytes are read as two elements, {self.out_of_range.size} lie out of range",
         ]
+        lines += ["  assumed: rows of one group cross atoms, as recorded for wgmma, not for tcgen05"] * self.assumed
         return "\n".join([*lines, *(f"  problem: {problem}" for problem in self.problems)])
 
 
@@ -193,8 +197,10 @@ def walk(
 
     `operand` as in `operand_named`, `major` "K" or "MN", `window` the bytes [first, end) that may be read (default all
     232,448 of a block). Address of 16-byte chunk c of row r, K-major with swizzle: start + (r / 8) stride + (r % 8)
-    span + 16 c, swizzled as an absolute address. An illegal descriptor is an error that says what is wrong with it.
-    Source: PTX ISA, strides and canonical layouts; CUTLASS, make_gmma_desc and make_umma_desc.
+    span + 16 c. A start may lie anywhere in an atom: the absolute address of each row decides its swizzle, less 128
+    times base_offset. An illegal descriptor is an error that says what is wrong with it.
+    Source: PTX ISA, strides and canonical layouts; CUTLASS, make_gmma_desc and make_umma_desc; starts in an atom:
+    recorded for wgmma on an H200 (conformance/vectors/h200/operand_starts.json), assumed for tcgen05.
     walk(descriptor("wgmma-smem"), 0x4000004000010040, "wgmma.m64n64k16.bf16.a").bytes_read.size is 2048.
     Raises RefsimError for a descriptor, an operand or a window that does not fit.
     """
@@ -218,7 +224,15 @@ def walk(
         _core_matrices(chunks),
         window or (0, SHARED_BYTES),
         _problems(fields, pattern, shape, major),
+        shape.unit != "wgmma" and crosses_atoms(fields),
     )
+
+
+def crosses_atoms(fields: Fields) -> bool:
+    """Return whether an operand begins past the first row of an atom, so that its groups of rows lie in two atoms."""
+    pattern = swizzle(str(fields["swizzle"]))
+    start = int(fields["start_address"]) - BASE_OFFSET_BYTES * int(fields["base_offset"])
+    return pattern.bits > 0 and start % (pattern.span_bytes * atom_rows(pattern)) >= pattern.span_bytes
 
 
 @dataclass(frozen=True)
@@ -309,7 +323,7 @@ def _chunks(fields: Fields, pattern: Swizzle, shape: Operand, major: str) -> NDA
         per_span = pattern.span_bytes // CHUNK_BYTES
         offset = chunk // per_span * leading + chunk % per_span * CHUNK_BYTES + _in_atoms(line, pattern, stride)
     # The pattern begins at base_offset, not at 0. Whole repeats are subtracted, else distances could be negative.
-    origin = base * BASE_OFFSET_BYTES - 8 * pattern.repeat_bytes
+    origin = (base * BASE_OFFSET_BYTES - 8 * pattern.repeat_bytes) * (pattern.bits > 0)
     return np.asarray(pattern(start + offset - origin) + origin)
 
 
@@ -350,8 +364,6 @@ def _problems(fields: Fields, pattern: Swizzle, shape: Operand, major: str) -> t
     is_split = fields.get("leading_mode") == "absolute"
     if pattern.bits and major == K and start % span + across > span and not is_split:
         found.append(f"{across} bytes of K from byte {start % span} of a {span}-byte row run into the next row")
-    if pattern.bits and start % (span * atom_rows(pattern)) >= span and major == K:
-        found.append(f"start_address {start:#x} is not in the first row of an atom: rows of one group cross atoms")
     if major == K and shape.rows > 8 and int(fields["stride_byte_offset"]) == 0:
         found.append("stride_byte_offset 0: every group of 8 rows is the first one")
     return tuple(found)

@@ -25,6 +25,7 @@ from refsim.ptx.execution.tensor_operands import (
     codes_in_columns,
     codes_in_shared,
     fields_in_columns,
+    is_assumed,
     shifted_chunks,
 )
 from refsim.ptx.execution.tensor_product import ProductAsked, TensorForm, places_of
@@ -59,8 +60,15 @@ class TensorMover(TensorPipe):
         except DescriptorError as error:
             what = f"the descriptor of the copy, {asked.word:#x}: {error}"
             raise one.fault("invalid-operand", 0, what, DESCRIPTOR_RULE) from None
+        self._mark_start(one, asked.word)
         for cta in self._peers(one, asked.ctas):
             self._copy(one, asked, places, cta)
+
+    def _mark_start(self, one: Lanes, word: int) -> None:
+        """Mark results as assumed where only wgmma was recorded to begin as this descriptor does."""
+        if is_assumed(word):
+            assert one.statement is not None
+            self.machine.mark_assumed(one.statement, "sm_90a")
 
     def _copy(self, one: Lanes, asked: CopyAsked, places: Array, cta: int) -> None:
         """Check the copy for one CTA, show its reads and put it in flight."""
@@ -239,13 +247,14 @@ class TensorCore(TensorMover):
 
     def _places(self, one: Lanes, word: int, asked: ProductAsked, side: str) -> Array:
         """Return the addresses of the chunks of an operand in shared memory, or raise a fault for a bad descriptor."""
+        shift = asked.columns.shift if side == "b" and asked.columns is not None else 0
         try:
-            if side == "b" and asked.columns is not None and asked.columns.shift:
-                return shifted_chunks(word, asked.form, asked.columns.shift)
-            return chunks_of(word, asked.form, side)
+            found = shifted_chunks(word, asked.form, shift) if shift else chunks_of(word, asked.form, side)
         except DescriptorError as error:
             what = f"the descriptor of {side.upper()}, {word:#x}: {error}"
             raise one.fault("invalid-operand", 0, what, DESCRIPTOR_RULE) from None
+        self._mark_start(one, word)
+        return found
 
     def _show_operands(self, one: Lanes, places: list[Array | None], form: TensorForm, cta: int) -> list[Array | None]:
         """Show the reads of A and B to the observers, as one access where the result is equal."""

@@ -59,12 +59,14 @@ def placed(word: int, name: str, major: Major, ctas: int = 1) -> Array:
 
 @lru_cache(maxsize=1 << 9)
 def _table(word: int, name: str, major: Major, ctas: int) -> Array:
-    """Return the chunk addresses of a descriptor whose matrix begins within the first repeat of its swizzle."""
+    """Return the chunk addresses of a descriptor whose matrix begins within the first repeat of its swizzle. A probable
+    mistake is refused for tcgen05; wgmma reads what was recorded."""
+    unit = name.partition(".")[0]
     try:
-        found = walk(_DESCRIPTORS[name.partition(".")[0]], word, name, major=major, ctas=ctas)
+        found = walk(_DESCRIPTORS[unit], word, name, major=major, ctas=ctas)
     except RefsimError as error:
         raise DescriptorError(error.what) from None
-    if found.problems:
+    if found.problems and unit != "wgmma":
         raise DescriptorError(found.problems[0])
     per = CORE_ROW * 8 // found.operand.container_bits
     bits = found.bits[::per] if major == MN else found.bits[:, ::per]

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from refsim.conversions import unpack
 from refsim.formats import element_named, float_named
 from refsim.layouts.descriptors import descriptor
-from refsim.layouts.descriptors.walking import operand_named
+from refsim.layouts.descriptors.walking import crosses_atoms, operand_named
 from refsim.layouts.tiles import MN
 from refsim.ptx.execution.matrix_operands import DescriptorError, placed
 from refsim.ptx.execution.tensor_product import TensorForm, places_of
@@ -29,6 +29,7 @@ __all__ = [
     "codes_in_shared",
     "event_matrix",
     "fields_in_columns",
+    "is_assumed",
     "row_chunks",
     "shifted_chunks",
 ]
@@ -49,6 +50,12 @@ def shifted_chunks(word: int, form: TensorForm, shift: int) -> Array:
     further = descriptor("tcgen05-smem").encode(**fields | {"start_address": start})
     held = np.concatenate([chunks_of(each, form, "b").reshape(form.n, -1) for each in (word, further)])
     return np.ascontiguousarray(held[shift : shift + form.n]).ravel()
+
+
+@lru_cache(maxsize=1 << 12)
+def is_assumed(word: int) -> bool:
+    """Return whether only wgmma was recorded to read from where a legal descriptor begins."""
+    return crosses_atoms(descriptor("tcgen05-smem").decode(word))
 
 
 def row_chunks(word: int, shape: str) -> Array:
