@@ -67,9 +67,10 @@ def followed(opcode: str, values: list[Any], masks: list[Any]) -> list[np.ndarra
     lanes: Any = SimpleNamespace(count=1, full=lambda array: array, machine=machine)
     held = [Mask(mask, np.ones(1, np.int32)) if mask.any() else None for mask in masks]
     widths = [type.bits for _, type in bound.results]
-    found = follower(Step(SimpleNamespace(), bound, sources, results, None, certainty="exact"), widths)(
-        lanes, held, values
-    )
+    with np.errstate(all="ignore"):
+        found = follower(Step(SimpleNamespace(), bound, sources, results, None, certainty="exact"), widths)(
+            lanes, held, values
+        )
     empty = [np.zeros(1, np.bool_ if type.name == "pred" else type.bits_dtype) for _, type in bound.results]
     return [zeros if mask is None else mask.bits for mask, zeros in zip(found, empty, strict=True)]
 

@@ -21,7 +21,9 @@ from refsim.testing.kernel_files import load_kernel_file
 
 kernels = load_kernel_file(Path(__file__).parent / "undefined_kernels.py")
 MEMORY_CASES = load_kernel_file(Path(__file__).parent / "undefined_memory_kernels.py").CASES
-CASES, REGISTERS, run, marked = (*kernels.CASES, *MEMORY_CASES), kernels.REGISTERS, kernels.run, kernels.marked
+BIT_CASES = load_kernel_file(Path(__file__).parent / "undefined_bit_kernels.py").CASES
+CASES, REGISTERS = (*kernels.CASES, *BIT_CASES, *MEMORY_CASES), kernels.REGISTERS
+run, marked = kernels.run, kernels.marked
 POLICIES = pytest.mark.parametrize("policy", ptx.POLICIES)
 OTHERS = pytest.mark.ci("the kernel runs under one policy in every run, its neighbours under the others")
 UNDER_EACH = pytest.mark.parametrize(
@@ -92,31 +94,7 @@ RULED = sorted(
     - {"activemask", "elect"}
     - OF_HOPPER
 )
-FINER = (
-    "and",
-    "or",
-    "lop3",
-    "shl",
-    "shr",
-    "shf",
-    "prmt",
-    "bfe",
-    "bfi",
-    "brev",
-    "szext",
-    "cnot",
-    "xor",
-    "not",
-    "mov",
-    "cvt",
-    "selp",
-    "setp",
-    "add",
-    "sub",
-    "mul",
-    "mad",
-    "atom",
-)
+FINER = sorted({case.tests for case in (*kernels.LOGIC, *kernels.ARITHMETIC, *BIT_CASES)} | {"atom"})
 
 
 @contextmanager

@@ -2,29 +2,34 @@
 
 "whole": a set bit in any source makes every bit of the results undefined; if sources and results are all pairs, for
 each half separately. The functions here are more precise. None of them leaves out a bit that flipping an undefined bit
-can change.
+can change. A rule marked `exact` adds no bit either. For the other rules, refsim.ptx.checks.undefined_completions
+removes such bits in lanes with few undefined bits.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from refsim.ptx.checks.undefined import tracking_of
+from refsim.ptx.checks.undefined_completions import outcomes
 from refsim.ptx.execution.lanes import Lanes
 from refsim.ptx.execution.masks import Mask, all_ones, either, flat, joined, mask_of, nonzero
 from refsim.ptx.execution.types import PtxType, view
 
 Array = NDArray[Any]
+Rule = Callable[["RuleOperands"], list[Any]]
 
 
 @dataclass(frozen=True)
 class RuleOperands:
     """The operands of one executed instruction, as a rule sees them. `values` are the sources as bits of their types'
     width (addresses as numbers, targets unchanged), `masks` their masks, `names` their names in the instruction's
-    definition; a vector is a list. A rule returns a mask for each result, as wide as its type."""
+    definition; a vector is a list. `same` gives for each source the first one that is the same register. A rule
+    returns a mask for each result, as wide as its type."""
 
     lanes: Lanes
     function: Callable[..., Any]
@@ -34,6 +39,7 @@ class RuleOperands:
     values: Sequence[Any]
     masks: Sequence[Any]
     results: Sequence[tuple[Any, PtxType]]
+    same: Sequence[int]
 
     def demand(self, mask: Any, what: str) -> None:
         """Report undefined bits of a source that decides something (`what`)."""
@@ -111,15 +117,58 @@ def defined(operands: RuleOperands) -> list[Any]:
     return [[None] * len(result) if isinstance(result, tuple) else None for result, _ in operands.results]
 
 
+def exact(rule: Rule) -> Rule:
+    """Mark a rule that never calls a bit undefined that no completion of the undefined bits changes."""
+    rule.is_exact = True  # type: ignore[attr-defined]
+    return rule
+
+
 # ---- bits that are only moved
-def moved(*names: str) -> Callable[[RuleOperands], list[Any]]:
+Choices = Callable[[RuleOperands, int], Iterator[tuple[int, Array]]]
+
+
+def amounts(operands: RuleOperands, position: int, read: int = 0xFFFFFFFF) -> Iterator[tuple[int, Array]]:
+    """Yield each amount that a shift or a field may have, and the lanes that may have it as bits of the result. `read`:
+    the bits of the amount that the instruction reads. Amounts of the width or more act alike, unless they wrap."""
+    type = operands.results[0][1]
+    value, mask, last = operands.values[position], operands.bits(position), type.bits
+    if operands.keywords.get("mode") == "wrap":
+        read = last - 1
+    for tried in range(last + 1):
+        is_able = (value | mask) & read >= last if tried == last else (value ^ np.uint32(tried)) & ~mask & read == 0
+        if is_able.any():
+            yield tried, full(is_able, type)
+
+
+def fields(operands: RuleOperands, position: int) -> Iterator[tuple[int, Array]]:
+    """Yield the amounts of bfe and bfi, which read one byte of them for fields of 32 bits."""
+    return amounts(operands, position, 0xFF if operands.results[0][1].bits == 32 else 0xFFFFFFFF)
+
+
+def selectors(operands: RuleOperands, position: int) -> Iterator[tuple[int, Array]]:
+    """Yield the selectors that prmt may have. Without a mode, four equal nibbles: a byte depends on its nibble only."""
+    value, mask = operands.values[position], operands.bits(position)
+    if operands.keywords["mode"]:
+        for tried in range(4):
+            yield tried, full((value ^ np.uint32(tried)) & ~mask & 3 == 0, operands.results[0][1])
+        return
+    for tried in range(0, 0x10000, 0x1111):
+        known = (value ^ np.uint32(tried)) & ~mask
+        bytes_ = [np.where(known >> 4 * place & 15 == 0, np.uint32(0xFF << 8 * place), 0) for place in range(4)]
+        yield tried, np.bitwise_or.reduce(np.array(bytes_, np.uint32))
+
+
+def moved(*names: str, choices: Choices | None = None) -> Callable[[RuleOperands], list[Any]]:
     """Return the rule of an instruction that moves the bits of the named sources to places that the other sources
     select. Masks move as values do. One source is moved at a time, with zeros for the others, so that each bit keeps
-    its event. An undefined bit of a selecting source makes the whole result undefined."""
+    its event. `choices` yields what an undefined selecting source may be; without it, the whole result is undefined."""
 
     def rule(operands: RuleOperands) -> list[Any]:
-        controls = [mask for name, mask in zip(operands.names, operands.masks, strict=True) if name not in names]
-        unknown, origin = joined(flat(controls), operands.lanes.count)
+        """Return the masks of the results."""
+        controls = [at for at, name in enumerate(operands.names) if name not in names]
+        unknown, origin = joined(flat([operands.masks[at] for at in controls]), operands.lanes.count)
+        if choices is not None and unknown.any():
+            return operands.answer(_chosen(operands, names, [dict(choices(operands, at)) for at in controls]))
         found = [_Gathered(full(unknown, type), origin) for result, type in operands.results for _ in _each(result)]
         for position, name in enumerate(operands.names):
             for place, mask in enumerate(_each(operands.masks[position])) if name in names else ():
@@ -132,7 +181,28 @@ def moved(*names: str) -> Callable[[RuleOperands], list[Any]]:
             for result, _ in operands.results
         ]
 
-    return rule
+    return exact(rule)
+
+
+def _chosen(operands: RuleOperands, names: tuple[str, ...], choices: list[dict[int, Array]]) -> Array:
+    """Return the result bits that two possible choices, or two completions of the moved bits, set differently."""
+    dtype = operands.results[0][1].bits_dtype
+    can_be_0, can_be_1 = np.zeros((2, operands.lanes.count), dtype)
+    for tried in itertools.product(*choices):
+        where = np.bitwise_and.reduce([able[one] for able, one in zip(choices, tried, strict=True)])
+        if where.any():
+            picks = iter(tried)
+            values = [
+                value if name in names else np.full(operands.lanes.count, next(picks), np.uint32)
+                for name, value in zip(operands.names, operands.values, strict=True)
+            ]
+            given = replace(operands, values=values)
+            bits, open_ = outcomes(given, values)[0], dtype.type(0)
+            for at in map(operands.names.index, names):
+                open_ = open_ | _carried(given, names, at, 0)[0] if operands.masks[at] is not None else open_
+            can_be_0 |= where & (~bits | open_)
+            can_be_1 |= where & (bits | open_)
+    return np.asarray(can_be_0 & can_be_1)
 
 
 @dataclass
@@ -178,55 +248,31 @@ def _carried(operands: RuleOperands, names: tuple[str, ...], position: int, plac
     ]
 
 
-# ---- logic: a bit is undefined where the undefined bits of the sources can make it 0 and can make it 1
-def _can_be(operands: RuleOperands, position: int) -> tuple[Array, Array]:
-    """Return the bits of a source that can be 0, and the bits that can be 1."""
-    value, mask = operands.values[position], operands.bits(position)
-    return ~value | mask, value | mask
+# ---- logic
+def _local(operands: RuleOperands) -> list[Array]:
+    """Return the bits of each result that vary if the undefined bits of each register are all 0 or all 1."""
+    open_ = [at for at, mask in enumerate(operands.masks) if mask is not None and operands.same[at] == at]
+    trials = []
+    for ones in itertools.product((False, True), repeat=len(open_)):
+        given = list(operands.values)
+        for at, first in enumerate(operands.same):
+            if first in open_:
+                mask = operands.bits(at)
+                given[at] = given[at] | mask if ones[open_.index(first)] else given[at] & ~mask
+        trials.append(outcomes(operands, given))
+    return [np.bitwise_or.reduce([each ^ one[0] for each in one]) for one in zip(*trials, strict=True)]
 
 
-def and_bits(operands: RuleOperands) -> list[Any]:
-    """Return the mask of an and: bits that can be 1 in both sources and 0 in one."""
-    (a0, a1), (b0, b1) = _can_be(operands, 0), _can_be(operands, 1)
-    return operands.answer(a1 & b1 & (a0 | b0))
+@exact
+def bitwise(operands: RuleOperands) -> list[Any]:
+    """Return the masks of an instruction by which bit i of the result depends on bit i of each source only."""
+    return operands.answer(*_local(operands))
 
 
-def or_bits(operands: RuleOperands) -> list[Any]:
-    """Return the mask of an or: bits that can be 0 in both sources and 1 in one."""
-    (a0, a1), (b0, b1) = _can_be(operands, 0), _can_be(operands, 1)
-    return operands.answer(a0 & b0 & (a1 | b1))
-
-
-def xor_bits(operands: RuleOperands) -> list[Any]:
-    """Return the mask of an xor: bits that are undefined in either source."""
-    return operands.answer(operands.bits(0) | operands.bits(1))
-
-
-def same_bits(operands: RuleOperands) -> list[Any]:
-    """Return the mask of the first source."""
-    return operands.answer(operands.bits(0))
-
-
-def _table_bits(operands: RuleOperands) -> Array:
-    """Return the bits for which the selectable entries of lop3's table contain both a 0 and a 1."""
-    table = int(operands.values[3][0])
-    sources = [_can_be(operands, position) for position in range(3)]
-    can = [np.zeros(1, np.uint32), np.zeros(1, np.uint32)]
-    for row in range(8):
-        a, b, c = (sources[place][row >> 2 - place & 1] for place in range(3))
-        can[table >> row & 1] = can[table >> row & 1] | (a & b & c)
-    found: Array = can[0] & can[1]
-    return found
-
-
-def table_bits(operands: RuleOperands) -> list[Any]:
-    """Return the mask of lop3."""
-    return operands.answer(_table_bits(operands))
-
-
+@exact
 def table_and_test(operands: RuleOperands) -> list[Any]:
     """Return the masks of lop3 with a predicate: of its result, and of the test for 0 combined with q."""
-    bits = _table_bits(operands)
+    bits = _local(operands)[0]
     found, _ = operands.function(*operands.values, **operands.keywords)
     test, unknown = _not_zero(found, bits)
     return operands.answer(
@@ -239,12 +285,6 @@ def _not_zero(value: Array, mask: Array) -> tuple[Array, Array]:
     return value != 0, (mask != 0) & ((value & ~mask) == 0)
 
 
-def is_zero(operands: RuleOperands) -> list[Any]:
-    """Return the mask of cnot: only bit 0 depends on the source."""
-    _, unknown = _not_zero(operands.values[0], operands.bits(0))
-    return operands.answer(unknown.astype(operands.results[0][1].bits_dtype))
-
-
 def combined(test: Array, unknown: Array, c: Array, mask: Array, boolean: str | None) -> Array:
     """Return where the combination of a test and a predicate is undefined."""
     if boolean == "and":
@@ -255,16 +295,18 @@ def combined(test: Array, unknown: Array, c: Array, mask: Array, boolean: str | 
 
 
 # ---- selection
+@exact
 def selected(operands: RuleOperands) -> list[Any]:
-    """Return the mask of selp and slct: of the chosen source; for an undefined choice, all bits that can differ."""
+    """Return the mask of selp and slct: of the chosen source; for an undefined choice, all bits that can differ. A
+    choice by a number depends on its sign, and on whether its magnitude is at most some limit."""
     a, b = operands.values[:2]
     first, second = operands.bits(0), operands.bits(1)
-    unknown = operands.bits(2) != 0
+    choice, mask, type = operands.values[2], operands.bits(2), operands.types[2]
+    top = mask & type.bits_dtype.type(1 << type.bits - 1) if type.name != "pred" else mask
+    ends = [choice & ~mask, choice | mask, (choice & ~mask) | top, (choice | mask) & ~top]
     ones: Any = ~np.zeros(1, first.dtype)
-    chooses = operands.function(
-        view(ones, operands.types[0]), view(ones ^ ones, operands.types[1]), view(operands.values[2], operands.types[2])
-    )
-    is_first = np.ascontiguousarray(chooses).view(first.dtype) != 0
+    picked = [outcomes(operands, [ones, ones ^ ones, np.ascontiguousarray(end)])[0] != 0 for end in ends]
+    is_first, unknown = picked[0], np.bitwise_or.reduce([each ^ picked[0] for each in picked])
     bits = np.where(unknown, first | second | (a ^ b), np.where(is_first, first, second))
     origins = [np.zeros(operands.lanes.count, np.int32) if mask is None else mask.origin for mask in operands.masks[:3]]
     chosen = np.where(is_first, origins[0], origins[1])

@@ -11,6 +11,7 @@ from refsim.layouts.families.core import Fragment
 from refsim.layouts.holders import WARP
 from refsim.ptx.checks import undefined_memory as memory
 from refsim.ptx.checks.undefined import tracking_of
+from refsim.ptx.checks.undefined_arithmetic import below, ordered
 from refsim.ptx.checks.undefined_bits import RuleOperands, full
 from refsim.ptx.execution.lanes import Lanes
 from refsim.ptx.execution.masks import Mask, mask_of
@@ -54,13 +55,64 @@ def ballot(operands: RuleOperands) -> list[Any]:
 
 
 def voted(operands: RuleOperands) -> list[Any]:
-    """Return the mask of a vote: one defined lane can decide `all` and `any`; two that differ decide `uni`."""
+    """Return the mask of a vote: one defined lane can decide `all` and `any`; two that differ, or one lane alone, decide
+    `uni`."""
     unknown, value = operands.bits(0), operands.lanes.full(operands.values[0])
     some_unknown = _gather(operands, unknown, np.logical_or)
     some_true = _gather(operands, value & ~unknown, np.logical_or)
     some_false = _gather(operands, ~value & ~unknown, np.logical_or)
-    decided = {"all": some_false, "any": some_true, "uni": some_false & some_true}[operands.keywords["mode"]]
+    decided = {"all": some_false, "any": some_true, "uni": (some_false & some_true) | _is_alone(operands)}[
+        operands.keywords["mode"]
+    ]
     return _answer(operands, some_unknown & ~decided)
+
+
+def _is_alone(operands: RuleOperands) -> Array:
+    """Return which lanes are the only ones of their groups."""
+    return np.asarray(_gather(operands, np.ones(operands.lanes.count, np.int64), np.add) == 1)
+
+
+def matched_any(operands: RuleOperands) -> list[Any]:
+    """Return the mask of match.any: bit i is undefined if the lane's value and that of lane i may be equal or not."""
+    mask, value, lanes = operands.bits(0), operands.lanes.full(operands.values[0]), operands.lanes
+    group = _groups(lanes, operands.values[1])
+    holder = np.full((int(group.max()) + 1, WARP), -1)
+    holder[group, lanes.laneid] = np.arange(lanes.count)
+    bits = np.zeros(lanes.count, np.uint32)
+    for other in range(WARP):
+        at = holder[group, other]
+        unknown = (at >= 0) & (at != np.arange(lanes.count)) & ((mask | mask[at]) != 0)
+        unknown &= ((value ^ value[at]) & ~mask & ~mask[at]) == 0
+        bits |= np.where(unknown, np.uint32(1 << other), np.uint32(0))
+    return _answer(operands, bits)
+
+
+def matched_all(operands: RuleOperands) -> list[Any]:
+    """Return the masks of match.all: undefined if all lanes may hold one value, or not."""
+    mask, value = operands.bits(0), operands.lanes.full(operands.values[0])
+    differ = _gather(operands, value & ~mask, np.bitwise_or) & _gather(operands, ~value & ~mask, np.bitwise_or)
+    unknown = (_gather(operands, mask, np.bitwise_or) != 0) & (differ == 0) & ~_is_alone(operands)
+    members = _gather(operands, np.uint32(1) << operands.lanes.laneid.astype(np.uint32), np.bitwise_or)
+    return _answer(operands, np.where(unknown, members, np.uint32(0)), unknown)[: len(operands.results)]
+
+
+def group_number(operands: RuleOperands) -> list[Any]:
+    """Return the mask of redux.add, min or max. A bit of a sum varies if a bit there or the carry into it does, and a
+    carry does if those of the least and of the greatest sum differ."""
+    operation = operands.keywords["operation"]
+    mask, value = operands.bits(0), operands.lanes.full(operands.values[0])
+    if operation != "add":
+        number = ordered(operands, 0, operation)
+        limit = ~_gather(operands, ~number.most, np.maximum)
+        can = [_gather(operands, each, np.bitwise_or) for each in below(number, limit, np.ones(len(limit), np.bool_))]
+        return _answer(operands, can[0] & can[1])
+    bits = _gather(operands, mask, np.bitwise_or)
+    for place in range(32):
+        low = np.uint32((1 << place) - 1)
+        ends = [(each & low).astype(np.uint64) for each in (value & ~mask, value | mask)]
+        one, other = (_gather(operands, each, np.add) >> np.uint64(place) for each in ends)
+        bits |= np.where(one != other, np.uint32(1 << place), np.uint32(0))
+    return _answer(operands, bits)
 
 
 def group_whole(operands: RuleOperands) -> list[Any]:

@@ -10,6 +10,7 @@ from refsim.conversions import CONVERSIONS, Conversion, convert
 from refsim.conversions.rounding import STOCHASTIC
 from refsim.numerics import ieee
 from refsim.ptx.checks import undefined_bits as bits
+from refsim.ptx.checks.undefined_arithmetic import monotone
 from refsim.ptx.execution.types import TYPES
 from refsim.ptx.isa.forms import instruction
 from refsim.sources import PTX
@@ -89,7 +90,12 @@ def _saturating(to: str) -> None:
     """Register cvt.sat to a type, from the types whose range is not contained in the type's range."""
     sources = "|".join(name for name in _INTEGERS.split("|") if not _holds(to, name))
 
-    @instruction(f"cvt.sat.{{to:{to}}}.{{from_:{sources}}} d:to, a:from_", ignores=("from_",), source=PTX["cvt"])
+    @instruction(
+        f"cvt.sat.{{to:{to}}}.{{from_:{sources}}} d:to, a:from_",
+        ignores=("from_",),
+        undefined=monotone,
+        source=PTX["cvt"],
+    )
     def cvt_integer_clamped(a: Array, *, to: str) -> Array:
         """Convert between integer types, clamped to the result's range."""
         return _clamped(a, to)
@@ -128,6 +134,7 @@ def cvt_bfloat_to_integer(a: Array, *, rounding: ieee.IntegralModifier, to: str)
 @instruction(
     f"cvt.{_REAL}{{.ftz}}{{.sat}}.f32.{{from_:{_INTEGERS}}} d:f32, a:from_",
     ignores=("from_", "ftz"),
+    undefined=monotone,
     source=PTX["cvt"],
 )
 def cvt_integer_to_single(a: Array, *, rounding: ieee.RoundingModifier, sat: bool) -> Array:
@@ -138,6 +145,7 @@ def cvt_integer_to_single(a: Array, *, rounding: ieee.RoundingModifier, sat: boo
 @instruction(
     f"cvt.{_REAL}{{.sat}}.{{to:f16|f64}}.{{from_:{_INTEGERS}}} d:to, a:from_",
     ignores=("from_",),
+    undefined=monotone,
     source=PTX["cvt"],
 )
 def cvt_from_integer(a: Array, *, rounding: ieee.RoundingModifier, sat: bool, to: str) -> Array:
@@ -148,6 +156,7 @@ def cvt_from_integer(a: Array, *, rounding: ieee.RoundingModifier, sat: bool, to
 @instruction(
     f"cvt.{_REAL}.bf16.{{from_:{_INTEGERS}}} d:bf16, a:from_",
     ignores=("from_",),
+    undefined=monotone,
     since="sm_90",
     source=PTX["cvt"],
 )

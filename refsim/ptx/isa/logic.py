@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from refsim.errors import RefsimError
 from refsim.ptx.checks import undefined_bits as bits
-from refsim.ptx.checks.undefined_arithmetic import shifted
+from refsim.ptx.checks.undefined_arithmetic import counted
 from refsim.ptx.isa.forms import instruction
 from refsim.sources import PTX
 
@@ -24,31 +24,31 @@ _SELECTORS = {
 }
 
 
-@instruction("and.{type:pred|b16|b32|b64} d, a, b", undefined=bits.and_bits, source=PTX["and"])
+@instruction("and.{type:pred|b16|b32|b64} d, a, b", undefined=bits.bitwise, source=PTX["and"])
 def and_(a: Array, b: Array) -> Array:
     """Return the bits that are set in both: 0b1100 and 0b1010 give 0b1000."""
     return a & b
 
 
-@instruction("or.{type:pred|b16|b32|b64} d, a, b", undefined=bits.or_bits, source=PTX["or"])
+@instruction("or.{type:pred|b16|b32|b64} d, a, b", undefined=bits.bitwise, source=PTX["or"])
 def or_(a: Array, b: Array) -> Array:
     """Return the bits that are set in either: 0b1100 and 0b1010 give 0b1110."""
     return a | b
 
 
-@instruction("xor.{type:pred|b16|b32|b64} d, a, b", undefined=bits.xor_bits, source=PTX["xor"])
+@instruction("xor.{type:pred|b16|b32|b64} d, a, b", undefined=bits.bitwise, source=PTX["xor"])
 def xor(a: Array, b: Array) -> Array:
     """Return the bits that are set in exactly one: 0b1100 and 0b1010 give 0b0110."""
     return a ^ b
 
 
-@instruction("not.{type:pred|b16|b32|b64} d, a", undefined=bits.same_bits, source=PTX["not"])
+@instruction("not.{type:pred|b16|b32|b64} d, a", undefined=bits.bitwise, source=PTX["not"])
 def not_(a: Array) -> Array:
     """Return every bit inverted: not.b16 of 0x00ff is 0xff00."""
     return ~a
 
 
-@instruction("cnot.{type:b16|b32|b64} d, a", undefined=bits.is_zero, source=PTX["cnot"])
+@instruction("cnot.{type:b16|b32|b64} d, a", undefined=counted, source=PTX["cnot"])
 def cnot(a: Array) -> Array:
     """Return 1 for 0, and 0 for every other value."""
     return (a == 0).astype(a.dtype)
@@ -69,7 +69,7 @@ def _looked_up(table: int, operands: tuple[Array, ...]) -> Array:
     return _looked_up(low, rest) ^ (first & _looked_up(low ^ high, rest))
 
 
-@instruction("lop3.b32 d:b32, a:b32, b:b32, c:b32, immLut:b32", undefined=bits.table_bits, source=PTX["lop3"])
+@instruction("lop3.b32 d:b32, a:b32, b:b32, c:b32, immLut:b32", undefined=bits.bitwise, source=PTX["lop3"])
 def lop3(a: Array, b: Array, c: Array, lut: Array) -> Array:
     """Return any function of three bits, by its table F(0xf0, 0xcc, 0xaa): 0x80 is a & b & c, 0x96 is a ^ b ^ c. lut:
     one constant from 0 to 255, shape (1,); anything else is RefsimError `malformed-ptx`."""
@@ -100,13 +100,17 @@ def _amount(b: Array, a: Array) -> Array:
     return np.minimum(b, a.dtype.itemsize * 8).astype(a.dtype)
 
 
-@instruction("shl.{type:b16|b32|b64} d, a, b:u32", undefined=shifted, source=PTX["shl"])
+@instruction("shl.{type:b16|b32|b64} d, a, b:u32", undefined=bits.moved("a", choices=bits.amounts), source=PTX["shl"])
 def shl(a: Array, b: Array) -> Array:
     """Shift a left by b and fill with zeros: by 32 or more, shl.b32 gives 0."""
     return a << _amount(b, a)
 
 
-@instruction("shr.{type:b16|b32|b64|u16|u32|u64|s16|s32|s64} d, a, b:u32", undefined=shifted, source=PTX["shr"])
+@instruction(
+    "shr.{type:b16|b32|b64|u16|u32|u64|s16|s32|s64} d, a, b:u32",
+    undefined=bits.moved("a", choices=bits.amounts),
+    source=PTX["shr"],
+)
 def shr(a: Array, b: Array) -> Array:
     """Shift a right by b and fill with zeros (s types: the sign): by 32 or more, shr.s32 of -5 gives -1."""
     return a >> _amount(b, a)
@@ -114,7 +118,7 @@ def shr(a: Array, b: Array) -> Array:
 
 @instruction(
     "shf.{direction:l|r}.{mode:clamp|wrap}.b32 d:b32, a:b32, b:b32, c:u32",
-    undefined=bits.moved("a", "b"),
+    undefined=bits.moved("a", "b", choices=bits.amounts),
     source=PTX["shf"],
 )
 def shf(a: Array, b: Array, c: Array, *, direction: str, mode: str) -> Array:
@@ -127,7 +131,7 @@ def shf(a: Array, b: Array, c: Array, *, direction: str, mode: str) -> Array:
 
 @instruction(
     "prmt.b32{.mode:f4e|b4e|rc8|ecl|ecr|rc16} d:b32, a:b32, b:b32, c:b32",
-    undefined=bits.moved("a", "b"),
+    undefined=bits.moved("a", "b", choices=bits.selectors),
     source=PTX["prmt"],
 )
 def prmt(a: Array, b: Array, c: Array, *, mode: str | None) -> Array:

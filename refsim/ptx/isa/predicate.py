@@ -92,7 +92,7 @@ def _comparison(
                     source=source,
                     since=since,
                     ignores=ignores,
-                    undefined=compared if form.startswith("setp") else "whole",
+                    undefined=compared,
                 )(function)
         return function
 

@@ -12,6 +12,7 @@ from refsim.numerics import ieee
 from refsim.numerics.ieee.fused import fma_to_nearest
 from refsim.numerics.ieee.roots import rsqrt_approximate
 from refsim.numerics.special import RECORDED_ON
+from refsim.ptx.checks.undefined_bits import bitwise
 from refsim.ptx.isa.forms import instruction
 from refsim.sources import PTX
 
@@ -221,7 +222,7 @@ _sign("abs", ieee.absolute)
 _sign("neg", ieee.negate)
 
 
-@instruction("copysign.{type:f32|f64} d, a, b", ignores=("type",), source=PTX["copysign"])
+@instruction("copysign.{type:f32|f64} d, a, b", ignores=("type",), undefined=bitwise, source=PTX["copysign"])
 def copysign(a: Array, b: Array) -> Array:
     """Return the magnitude of b with the sign of a."""
     return np.copysign(b, a)

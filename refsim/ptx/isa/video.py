@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from refsim.ptx.checks.undefined_bits import RuleOperands, full
 from refsim.ptx.isa.forms import instruction
 from refsim.ptx.text.syntax import selectors_of
 from refsim.sources import PTX
@@ -77,6 +78,37 @@ def _finished(total: Array, c: Array | None, selector: str, second: str | None, 
     return _word(_put(total, c.astype(object), int(selector[1]), _SIZES[selector[0]]) if selector else total)
 
 
+def _parts_read(size: int = 0) -> Callable[[RuleOperands], list[Any]]:
+    """Return the rule of undefined bits: a part of the result is open if one of its two parts of a and b has an
+    undefined bit, other bits are those of c. A second operation leaves all bits open. `size`: the bits of SIMD parts."""
+
+    def rule(operands: RuleOperands) -> list[Any]:
+        """Return the mask of the result."""
+        given = dict(zip(operands.names, operands.values, strict=False))
+        to, of_a, of_b, _ = _selectors(given.get("parts"))
+        masks = [operands.bits(at) for at in (0, 1)]
+        if size:
+            digits = "".join(map(str, range(64 // size)))
+            both = np.stack(masks, axis=1).view(f"u{size // 8}") != 0
+            columns = of_a[1:][::-1] or digits[: len(digits) // 2], of_b[1:][::-1] or digits[len(digits) // 2 :]
+            unknown = np.logical_or(*(both[:, [int(digit) for digit in names]] for names in columns))
+            places = [(int(digit), size) for digit in to[1:] or digits[: len(digits) // 2]]
+        else:
+            unknown = np.logical_or(
+                *(_selected(mask, of.lstrip("-")) != 0 for mask, of in zip(masks, (of_a, of_b), strict=True))
+            )[:, None]
+            places = [(int(to[1:] or 0), _SIZES.get(to[:1], 32))]
+        c = operands.bits(2) if given.get("c") is not None else masks[0] ^ masks[0]
+        if operands.keywords.get("second") or operands.keywords.get("last") == "add" or "po" in operands.keywords:
+            return operands.answer(full(unknown.any(axis=1) | (c != 0), operands.results[0][1]))
+        for place, width in places:
+            field = np.uint32(((1 << width) - 1) << width * place)
+            c = c & ~field | np.where(unknown[:, place if size else 0], field, np.uint32(0))
+        return operands.answer(c)
+
+    return rule
+
+
 def _scalar(name: str) -> None:
     """Register a scalar instruction: alone, and with a second operation on its result and c."""
     types, b, mode = _TYPES, "b:b_type", ""
@@ -84,7 +116,11 @@ def _scalar(name: str) -> None:
         types, b, mode = ".{type:u32|s32}.{a_type:u32|s32}.u32", "b:u32", ".{mode:clamp|wrap}"
     for second, c in (("", "c:b32?"), (".{second:add|min|max}", "c:b32")):
 
-        @instruction(f"v{name}{types}{{.sat}}{mode}{second} d:b32, a:a_type, {b}, {c}, parts:b64?", source=_SCALAR)
+        @instruction(
+            f"v{name}{types}{{.sat}}{mode}{second} d:b32, a:a_type, {b}, {c}, parts:b64?",
+            source=_SCALAR,
+            undefined=_parts_read(),
+        )
         def scalar(
             a: Array,
             b: Array,
@@ -113,6 +149,7 @@ for _second, _c in (("", "c:b32?"), (".{second:add|min|max}", "c:b32")):
     @instruction(
         f"vset.{{a_type:u32|s32}}.{{b_type:u32|s32}}.{_TESTS}{_second} d:b32, a:a_type, b:b_type, {_c}, parts:b64?",
         source=_SCALAR,
+        undefined=_parts_read(),
     )
     def vset(
         a: Array, b: Array, c: Array | None = None, parts: Array | None = None, *, test: str, second: str | None = None
@@ -126,6 +163,7 @@ for _second, _c in (("", "c:b32?"), (".{second:add|min|max}", "c:b32")):
     f"vmad{_TYPES}{{.po}}{{.sat}}{{.scale:shr7|shr15}} d:b32, a:a_type, b:b_type, c:b32, parts:b64?",
     ignores=("type",),
     source=_SCALAR,
+    undefined=_parts_read(),
 )
 def vmad(
     a: Array,
@@ -158,7 +196,11 @@ def _simd(name: str, size: int) -> None:
     if name == "set":
         types, last = f".{{a_type:u32|s32}}.{{b_type:u32|s32}}.{_TESTS}", "{.last:add}"
 
-    @instruction(f"v{name}{count}{types}{last} d:b32, a:a_type, b:b_type, c:b32, parts:b64?", source=_SIMD)
+    @instruction(
+        f"v{name}{count}{types}{last} d:b32, a:a_type, b:b_type, c:b32, parts:b64?",
+        source=_SIMD,
+        undefined=_parts_read(size),
+    )
     def simd(
         a: Array, b: Array, c: Array, parts: Array | None = None, *, last: str | None, type: str = "", test: str = ""
     ) -> Array:

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from refsim.ptx.checks import undefined_warp as undefined
 from refsim.ptx.checks.undefined import tracking_of
 from refsim.ptx.checks.undefined_bits import RuleOperands, defined
+from refsim.ptx.checks.undefined_completions import FEW
 from refsim.ptx.execution.lanes import ALL, Lanes, is_left_out
 from refsim.ptx.execution.masks import mask_of
 from refsim.ptx.execution.types import TYPES
@@ -35,22 +36,34 @@ def _source_lanes(lanes: Lanes, b: Array, c: Array, mode: str) -> tuple[Array, A
 
 
 def _shuffled(operands: RuleOperands) -> list[Any]:
-    """Return the masks of a shuffle: the source lane's bits, or all bits if that lane or its choice is undefined."""
-    lanes, (_, b, c, mask) = operands.lanes, operands.values
-    source, _ = _source_lanes(lanes, b, c, operands.keywords["mode"])
-    absent = _is_absent(lanes, source, mask)
-    value = operands.masks[0]
-    bits, origin = np.zeros(lanes.count, np.uint32), np.zeros(lanes.count, np.int32)
-    if value is not None:
-        bits, origin = (_take(lanes, each, source, absent) for each in (value.bits, value.origin))
+    """Return the masks of a shuffle: the bits that vary among the source lanes that b and c may choose. With more than
+    FEW undefined bits in b and c of all lanes, all bits of lanes whose choice is undefined."""
+    lanes, (value, b, c, mask) = operands.lanes, operands.values
+    value, held = lanes.full(value), operands.bits(0)
+    open_b, open_c = operands.bits(1) & np.uint32(0x1F), operands.bits(2) & np.uint32(0x1F1F)
+    choice = (open_b | open_c) != 0
+    together = int(np.bitwise_or.reduce(open_b | open_c << 16))
+    places = [1 << bit for bit in range(32) if together >> bit & 1]
+    wild = choice & (len(places) > FEW)
+    can, absent, within = np.zeros((2, lanes.count), np.uint32), np.zeros(lanes.count, np.bool_), []
+    for trial in range(1 if len(places) > FEW else 1 << len(places)):
+        ones = np.uint32(sum(bit for number, bit in enumerate(places) if trial >> number & 1))
+        chosen = b & ~open_b | open_b & ones, c & ~open_c | open_c & ones >> 16
+        source, inside = _source_lanes(lanes, *chosen, operands.keywords["mode"])
+        within.append(inside)
+        absent |= _is_absent(lanes, source, mask)
+        can |= [_take(lanes, each, source, absent ^ absent) for each in (~value | held, value | held)]
+    origin = np.zeros(lanes.count, np.int32)
+    if operands.masks[0] is not None:
+        origin = _take(lanes, operands.masks[0].origin, source, absent)
     if absent.any():
         what = "the value that it takes from a lane which does not take part is undefined"
-        events = tracking_of(lanes).origins.add(lanes, absent, what)
-        bits, origin = np.where(absent, np.uint32(0xFFFFFFFF), bits), np.where(absent, events, origin)
-    choice = (operands.bits(1) | operands.bits(2)) != 0
+        origin = np.where(absent, tracking_of(lanes).origins.add(lanes, absent, what), origin)
     events = np.maximum(*(np.zeros(1, np.int32) if held is None else held.origin for held in operands.masks[1:3]))
-    found = [mask_of(np.where(choice, np.uint32(0xFFFFFFFF), bits), np.where(choice, events, origin))]
-    return [*found, mask_of(choice, np.where(choice, events, 0))][: len(operands.results)]
+    bits = np.where(absent | wild, ~np.uint32(0), can[0] & can[1])
+    unsure = np.bitwise_or.reduce([each ^ within[0] for each in within]) | wild
+    found = [mask_of(bits, np.where(choice, events, origin)), mask_of(unsure, events)]
+    return found[: len(operands.results)]
 
 
 @instruction(
@@ -134,7 +147,7 @@ def vote(lanes: Lanes, a: Array, mask: Array, *, mode: str) -> Array:
     "match.any.sync.{type:b32|b64} d:b32, a, mask:b32",
     rendezvous="mask",
     since="sm_70",
-    undefined=undefined.group_whole,
+    undefined=undefined.matched_any,
     source=PTX["match.sync"],
 )
 def match_any(lanes: Lanes, a: Array, mask: Array) -> Array:
@@ -151,7 +164,7 @@ def match_any(lanes: Lanes, a: Array, mask: Array) -> Array:
     "match.all.sync.{type:b32|b64} d:b32|dp:pred, a, mask:b32",
     rendezvous="mask",
     since="sm_70",
-    undefined=undefined.group_whole,
+    undefined=undefined.matched_all,
     source=PTX["match.sync"],
 )
 def match_all(lanes: Lanes, a: Array, mask: Array) -> tuple[Array, Array]:
@@ -174,7 +187,7 @@ _REDUCE = {
 
 @instruction(
     "redux.sync.{operation:add|min|max}.{type:u32|s32} d, a, mask:b32",
-    undefined=undefined.group_whole,
+    undefined=undefined.group_number,
     rendezvous="mask",
     since="sm_80",
     source=PTX["redux.sync"],

@@ -14,6 +14,7 @@ from refsim.ptx.checks import undefined_bits
 from refsim.ptx.checks.open_bits import OpenBits
 from refsim.ptx.checks.undefined import tracking_of
 from refsim.ptx.checks.undefined_bits import RuleOperands
+from refsim.ptx.checks.undefined_completions import refined
 from refsim.ptx.checks.undefined_memory import doubted
 from refsim.ptx.execution.lanes import Lanes
 from refsim.ptx.execution.masks import Mask, all_ones, either, flat, joined, mask_of
@@ -44,6 +45,10 @@ def follower(step: Step, register_bits: list[int]) -> Follow:
     names = [form.name for form, _ in step.bound.sources]
     types = [type for _, type in step.sources]
     is_pure = not clause.wants_lanes
+    registers = [source if isinstance(source, Register) else None for source, _ in step.sources]
+    same = [at if register is None else registers.index(register) for at, register in enumerate(registers)]
+    same = [first if types[first].bits == types[at].bits else at for at, first in enumerate(same)]
+    is_exact = not is_pure or clause.inexact or (getattr(rule, "is_exact", False) and same == sorted(set(same)))
     # A rule may need all modifiers of the opcode; the instruction implementation takes only its keywords.
     facts = keywords if is_pure else {**step.bound.modifiers, **keywords}
 
@@ -64,8 +69,11 @@ def follower(step: Step, register_bits: list[int]) -> Follow:
             [_cut(value, source, type) for value, (source, type) in zip(values, step.sources, strict=True)],
             [_cut_mask(mask, source, type) for mask, (source, type) in zip(masks, step.sources, strict=True)],
             step.results,
+            same,
         )
         found = rule(operands)
+        if not is_exact and opened is None:
+            found = refined(operands, found)
         if opened is not None and found and not is_pure:
             found = opened.returned(lanes, step.results)
         return [
