@@ -9,19 +9,10 @@ import numpy as np
 import pytest
 
 import refsim
+from conformance.operand_places import NOWHERE, addresses, crcs, places, single_forms, single_words
 from refsim.errors import RefsimError
 from refsim.layouts.descriptors import descriptor, walk
-from refsim.silicon.operand_starts import (
-    NOWHERE,
-    START_FORMS,
-    STEM,
-    SWIZZLE_CODES,
-    code_of,
-    crcs,
-    paired_words,
-    single_forms,
-    single_words,
-)
+from refsim.silicon.operand_starts import START_FORMS, STEM, SWIZZLE_CODES, code_of, paired_words
 from refsim.silicon.vectors import recordings, sidecar
 
 SINGLE = {name: (form, side, swizzle) for name, form, side, swizzle in single_forms()}
@@ -37,7 +28,7 @@ def recorded():
         pytest.skip(f"{STEM} is not recorded yet: gpu/probes/record_{STEM}.py on a GPU")
 
 
-def places(recording):
+def recorded_places(recording):
     return np.cumsum(recording.arrays["places"], axis=-1, dtype=np.uint16)
 
 
@@ -46,7 +37,7 @@ def test_a_descriptor_reads_the_bytes_that_the_gpu_read(recorded, name):
     form, side, swizzle = SINGLE[name]
     words = recorded[name].arrays["words"]
     assert np.array_equal(words, single_words(swizzle))
-    assert np.array_equal(places(recorded[name]), form.addresses(side, words))
+    assert np.array_equal(recorded_places(recorded[name]), addresses(form, side, words))
 
 
 @pytest.mark.parametrize("name", SINGLE)
@@ -55,8 +46,8 @@ def test_the_simulator_reads_the_bytes_that_the_gpu_read(recorded, name):
     form, side, _ = SINGLE[name]
     some = slice(SWIZZLE_CODES[name.rpartition(".")[2]] + 1, None, 11)
     with DEVICE.launcher(code_of(form)) as launcher:
-        found = form.places(launcher, side, recorded[name].arrays["words"][some])
-    assert np.array_equal(found, places(recorded[name])[some])
+        found = places(launcher, form, side, recorded[name].arrays["words"][some])
+    assert np.array_equal(found, recorded_places(recorded[name])[some])
 
 
 @pytest.mark.parametrize("form", START_FORMS, ids=lambda form: form.name)
@@ -70,8 +61,8 @@ def test_operands_that_are_shifted_apart_give_the_products_of_the_gpu(recorded, 
 
 
 def test_every_chunk_is_read_in_one_piece(recorded):
-    assert sum(int((places(recorded[name]) == NOWHERE).sum()) for name in SINGLE) == 0
-    assert sum(places(recorded[name]).size for name in SINGLE) == 2_957_312
+    assert sum(int((recorded_places(recorded[name]) == NOWHERE).sum()) for name in SINGLE) == 0
+    assert sum(recorded_places(recorded[name]).size for name in SINGLE) == 2_957_312
 
 
 def at_another_base(word):
@@ -95,11 +86,11 @@ def test_another_rule_is_refused(recorded, name, mutant):
     form, side, _ = SINGLE[name]
     words = recorded[name].arrays["words"][:512]
     wrong = np.array([mutant(int(word)) for word in words], np.uint64)
-    assert (places(recorded[name])[:512] != form.addresses(side, wrong)).any()
+    assert (recorded_places(recorded[name])[:512] != addresses(form, side, wrong)).any()
 
 
 def test_base_offset_without_a_swizzle_is_not_read(recorded):
-    found = places(recorded["f16.K.K.a.none"])[:512].reshape(64, 8, -1)
+    found = recorded_places(recorded["f16.K.K.a.none"])[:512].reshape(64, 8, -1)
     assert (found == found[:, :1]).all()
 
 
@@ -107,7 +98,7 @@ def test_a_run_into_the_next_row_reads_the_next_row(recorded):
     """K of 32 bytes from byte 112 of a row of 128: `walk` calls it a problem, the GPU reads on."""
     words = recorded["f16.K.K.a.128B"].arrays["words"]
     at = next(at for at, word in enumerate(words.tolist()) if word & 0x3FFF == 112 >> 4 and not word >> 49 & 7)
-    assert places(recorded["f16.K.K.a.128B"])[at, :2].tolist() == [112, 128 ^ 16]
+    assert recorded_places(recorded["f16.K.K.a.128B"])[at, :2].tolist() == [112, 128 ^ 16]
     assert walk(descriptor("wgmma-smem"), int(words[at]), "wgmma.m64n64k16.f16.a").problems
 
 

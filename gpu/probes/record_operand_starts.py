@@ -19,18 +19,9 @@ from record_conversions import record_one, sha256, store
 from record_copy_arithmetic import chip_facts
 
 import refsim
+from conformance.operand_places import NOWHERE, addresses, crcs, places, single_forms, single_words
 from refsim.errors import RefsimError
-from refsim.silicon.operand_starts import (
-    NOWHERE,
-    START_FORMS,
-    STEM,
-    StartForm,
-    code_of,
-    crcs,
-    paired_words,
-    single_forms,
-    single_words,
-)
+from refsim.silicon.operand_starts import START_FORMS, STEM, StartForm, code_of, paired_words
 
 
 def twice(form: StartForm, run: Callable[[Any], NDArray[Any]]) -> NDArray[Any]:
@@ -51,10 +42,10 @@ def record(out: Path, _folder: Path) -> None:
     rows: dict[str, dict[str, Any]] = {}
     for name, form, side, swizzle in single_forms():
         words = single_words(swizzle)
-        places = twice(form, lambda launcher: form.places(launcher, side, words))  # noqa: B023 - runs at once
+        found = twice(form, lambda launcher: places(launcher, form, side, words))  # noqa: B023 - runs at once
         rows[name] = {"arrays": {"words": f"{name} words", "places": name}, "form": form.name, "side": side}
-        arrays |= {f"{name} words": words, name: np.diff(places, prepend=np.uint16(0), axis=-1)}
-        print(f"{name}: {(places == NOWHERE).sum()} chunks are not read in one piece", flush=True)
+        arrays |= {f"{name} words": words, name: np.diff(found, prepend=np.uint16(0), axis=-1)}
+        print(f"{name}: {(found == NOWHERE).sum()} chunks are not read in one piece", flush=True)
     for form in START_FORMS:
         name, words = f"{form.name}.pairs", paired_words(form)
         products = twice(form, lambda launcher: form.pairs(launcher, words))  # noqa: B023 - runs at once
@@ -64,8 +55,8 @@ def record(out: Path, _folder: Path) -> None:
     hashes = {f"{form.name}.ptx": sha256(form.ptx.encode()) for form in START_FORMS}
     store(out, STEM, arrays, {**chip_facts(), "sha256": hashes, "recordings": rows})
     for name, form, side, _ in single_forms():
-        places = np.cumsum(arrays[name], axis=-1, dtype=np.uint16)
-        said(name, arrays[f"{name} words"], places, lambda words: form.addresses(side, words))  # noqa: B023
+        found = np.cumsum(arrays[name], axis=-1, dtype=np.uint16)
+        said(name, arrays[f"{name} words"], found, lambda words: addresses(form, side, words))  # noqa: B023
     for form in START_FORMS:
         name = f"{form.name}.pairs"
         said(name, arrays[f"{name} words"], arrays[name][:, None], lambda words: crcs(form.predicted(words))[:, None])  # noqa: B023

@@ -45,16 +45,13 @@ def fingerprint() -> str:
 
 
 def tasks(device: Device) -> Sequence[Task]:
-    """Return the cases of ldmatrix, stmatrix, then the operands of every tensor-core instruction of the target, then
-    wgmma's operands in shared memory."""
+    """Return the cases of ldmatrix, stmatrix, wgmma's operands in shared memory, then every tensor-core instruction."""
     found = [Task(name, partial(_matrix_case, device, entry, name, count)) for entry, name, count in _MATRICES]
-    found += [
+    starts = START_FORMS if device.target == "sm_90a" else ()
+    found += [Task(f"starts of wgmma operands, {form.name}", partial(_starts_case, device, form)) for form in starts]
+    return found + [
         Task(instruction.name, partial(product_case, instruction, on_device(device, instruction)))
         for instruction in tensor_cores.instructions(device.target)
-    ]
-    starts = START_FORMS if device.target == "sm_90a" else ()
-    return found + [
-        Task(f"starts of wgmma operands, {form.name}", partial(_starts_case, device, form)) for form in starts
     ]
 
 

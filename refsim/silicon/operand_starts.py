@@ -1,14 +1,11 @@
-"""Operands of wgmma that begin anywhere in a swizzle atom: a probe of the shared-memory address of every element.
+"""Operands of wgmma that begin anywhere in a swizzle atom: products of two regions of shared memory, by descriptors.
 
-Shared memory holds the number of each slot, one digit a launch; the other operand is an identity, so D is the operand.
-A GPU ran the text of `StartForm.ptx` once. The simulator runs the identical text, and `addresses` is what the model of
-descriptors says.
+A GPU ran the text of `StartForm.ptx` once; gpu/probes/record_operand_starts.py asked it for the address of every
+element. The simulator runs the identical text.
 """
 
 import zlib
-from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import product
 from typing import Any
 
 import numpy as np
@@ -24,15 +21,13 @@ from refsim.silicon.tensor_terms import coded
 
 Words = NDArray[np.uint64]
 Codes = NDArray[np.unsignedinteger[Any]]
-Places = NDArray[np.uint16]
 
 STEM = "operand_starts"
 REGION = 16384
 """Bytes of shared memory for each operand."""
-ROWS, K_BYTES, _CHUNK, NOWHERE = 64, 32, 16, 0xFFFF
+_ROWS, _K_BYTES, _CHUNK = 64, 32, 16
 SWIZZLE_CODES = {"none": 0, "128B": 1, "64B": 2, "32B": 3}
-_THREADS, _VALUES, _DIGIT = 128, 32, 4
-_PLAIN = 128 >> 4 << 16 | 256 >> 4 << 32  # K-major without a swizzle, core matrices side by side
+_THREADS, _VALUES = 128, 32
 _HEAD = f""".version 8.0
 .target sm_90a
 .address_size 64
@@ -105,7 +100,7 @@ class StartForm:
     @property
     def shape(self) -> str:
         """Return the shape: m64n64k16 for f16."""
-        return f"m64n64k{K_BYTES // self.bytes}"
+        return f"m64n64k{_K_BYTES // self.bytes}"
 
     @property
     def ptx(self) -> str:
@@ -130,41 +125,9 @@ class StartForm:
         launcher.launch("form", len(words), _THREADS, [*given, out])
         found = launcher.read(out).reshape(len(words), _THREADS, _VALUES)
         rows, columns = fragment(f"wgmma.{self.shape}.{self.type}.d").elements
-        result = np.zeros((len(words), ROWS, ROWS), np.float32)
+        result = np.zeros((len(words), _ROWS, _ROWS), np.float32)
         result[:, rows, columns] = found
         return result
-
-    def places(self, launcher: Launcher, side: str, words: Words) -> Places:
-        """Return the byte in the region at which each 16-byte chunk of an operand begins: (cases, 128), row by row, or k
-        by k if it is MN-major. NOWHERE for a chunk that is not read in one piece."""
-        slots, plain = np.arange(REGION // self.bytes), np.full(len(words), _PLAIN, np.uint64)
-        pairs = np.stack([words, plain] if side == "a" else [plain, words], 1)
-        found = np.zeros((len(words), ROWS, K_BYTES // self.bytes), np.int64)
-        for shift in range(0, int(slots[-1]).bit_length(), _DIGIT):
-            digits = coded((slots >> shift & (1 << _DIGIT) - 1).astype(np.float64), self.holds)
-            held = (digits, self._identity()) if side == "a" else (self._identity(), digits)
-            d = self.products(launcher, pairs, held, f"_{side}{shift}")
-            d = d if side == "a" else d.swapaxes(1, 2)
-            found |= d[:, :, : found.shape[2]].astype(np.int64) << shift
-        return self._chunks(found * self.bytes, self.majors[side == "b"])
-
-    def addresses(self, side: str, words: Words) -> Places:
-        """Return what `places` must return, by the model of descriptors."""
-        return self._chunks(self._elements(side, words), self.majors[side == "b"])
-
-    def _chunks(self, found: NDArray[np.int64], major: Major) -> Places:
-        lines = found if major == K else found.swapaxes(1, 2)
-        held = lines.reshape(len(found), -1, _CHUNK // self.bytes)
-        whole = (held == held[:, :, :1] + np.arange(held.shape[2]) * self.bytes).all(axis=2)
-        return np.where(whole, held[:, :, 0], NOWHERE).astype(np.uint16)
-
-    def _identity(self) -> Codes:
-        """Return the region of a plain operand whose element (i, i) is 1."""
-        at = np.arange(K_BYTES // self.bytes)
-        byte = at // 8 * 256 + at * self.bytes // _CHUNK * 128 + at % 8 * _CHUNK + at * self.bytes % _CHUNK
-        region = np.zeros(REGION // self.bytes)
-        region[byte // self.bytes] = 1
-        return coded(region, self.holds)
 
     def pairs(self, launcher: Launcher, words: Words) -> NDArray[np.float32]:
         """Return the products of pairs of descriptors, of regions that hold numbers from 0 to 7."""
@@ -174,12 +137,13 @@ class StartForm:
     def predicted(self, words: Words) -> NDArray[np.float32]:
         """Return what `pairs` must return, by the model of descriptors."""
         a, b = (
-            held[self._elements(side, words[:, at]) // self.bytes]
+            held[self.elements(side, words[:, at]) // self.bytes]
             for at, (side, held) in enumerate(zip("ab", self._numbers(), strict=True))
         )
         return np.asarray(np.einsum("imk,ink->imn", a, b), np.float32)
 
-    def _elements(self, side: str, words: Words) -> NDArray[np.int64]:
+    def elements(self, side: str, words: Words) -> NDArray[np.int64]:
+        """Return the byte of the region in which each element of A or B begins, by the model: (cases, 64, k)."""
         name, major = f"wgmma.{self.shape}.{self.type}.{side}", self.majors[side == "b"]
         return np.array([walk(descriptor("wgmma-smem"), int(word), name, major=major).addresses for word in words])
 
@@ -193,15 +157,7 @@ START_FORMS = (
     StartForm("e4m3", E4M3),
     StartForm("tf32", TF32),
 )
-STARTS = range(0, 1024, _CHUNK)
-_FURTHER = (128, 16, 80, 512, -4096)  # bytes; the last one makes a distance 0
-
-
-def single_forms() -> Iterator[tuple[str, StartForm, str, str]]:
-    """Yield (name, form, side, swizzle) of every recording of one operand; the other one is K-major."""
-    for form, side, name in product(START_FORMS, "ab", SWIZZLE_CODES):
-        if form.majors["ab".index(side) ^ 1] == K:
-            yield f"{form.name}.{side}.{name}", form, side, name
+FURTHER = (128, 16, 80, 512, -4096)  # bytes; the last one makes a distance 0
 
 
 def word(swizzle: str, start: int, base: int = 0, *, more: tuple[int, int] = (0, 0)) -> int:
@@ -213,21 +169,12 @@ def word(swizzle: str, start: int, base: int = 0, *, more: tuple[int, int] = (0,
     return start >> 4 | leading << 16 | stride << 32 | base << 49 | SWIZZLE_CODES[swizzle] << 62
 
 
-def single_words(swizzle: str) -> Words:
-    """Return the descriptors of one operand: every start below 1024 with every base_offset, then atoms further apart, and
-    strides of 0."""
-    words = [word(swizzle, start, base) for start, base in product(STARTS, range(8))]
-    for further, start, base in product(_FURTHER, (0, 128, 256, 640, 16, 112, 912), (0, 3, 4)):
-        words += [word(swizzle, start, base, more=more) for more in ((further, 0), (0, further))]
-    return np.array(words, np.uint64)
-
-
 def paired_words(form: StartForm) -> Words:
     """Return pairs of descriptors with A and B drawn apart: swizzle, start, base_offset and distances, (256, 2)."""
     draw = np.random.default_rng(zlib.crc32(form.name.encode()))
 
     def drawn() -> int:
-        name, more = draw.choice(list(SWIZZLE_CODES)), draw.choice((0, *_FURTHER), 2)
+        name, more = draw.choice(list(SWIZZLE_CODES)), draw.choice((0, *FURTHER), 2)
         return word(name, int(draw.integers(64)) * _CHUNK, int(draw.integers(8)), more=(int(more[0]), int(more[1])))
 
     return np.array([[drawn() for _ in "ab"] for _ in range(256)], np.uint64)
@@ -236,8 +183,3 @@ def paired_words(form: StartForm) -> Words:
 def code_of(form: StartForm) -> KernelCode:
     """Return the code that a device's launcher loads for a form."""
     return KernelCode(ptx=form.ptx)
-
-
-def crcs(products: NDArray[np.float32]) -> NDArray[np.uint32]:
-    """Return the CRC-32 of each product."""
-    return np.array([zlib.crc32(np.ascontiguousarray(each).tobytes()) for each in products], np.uint32)
