@@ -132,7 +132,7 @@ def page() -> str:
         parts += [*headed(RECORDED, recorded(chip)), *headed(RAN, ran(chip))]
     parts.append("## Chips whose published outputs the rows reproduce\n")
     parts.append(
-        "`python -m conformance.published_dot_products FOLDER` compares them; the data is not part of this project"
+        "`python -m conformance.published_dot_products FOLDER` compares them; a sample is in `conformance/vectors/published`"
     )
     parts.append("([report](published_dot_products.md)). Only the H200 and the H100 were also run here.\n")
     parts += headed(("chip", "target", "forms", "dot products", "differing"), published())

@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 
 from conformance import published_dot_products as published
+from conformance.published_sample import chosen, told_apart
 from refsim.evidence import Level
 from refsim.numerics.profiles import PROFILES
+from refsim.silicon.published import published as bundled
 
 PAGE = (Path(__file__).parent / "reports/published_dot_products.md").read_text("utf-8")
 ROWS = [tuple(cell.strip() for cell in line.strip("| \n").split("|")) for line in PAGE.splitlines() if "| sm_" in line]
@@ -58,10 +60,31 @@ def test_what_is_no_published_set_is_refused(name, tmp_path, monkeypatch, capsys
 
 def test_the_page_has_what_the_rows_rest_on():
     """Each row of the model that says "published" has a line for its chip, its types and its result."""
-    assert len(ROWS) == 48
-    assert {row[-2:] for row in ROWS} == {("5,000", "0")}
+    assert len(ROWS) == 76
+    assert {row[-1] for row in ROWS} == {"0"}
+    assert sum(int(row[-2].replace(",", "")) for row in ROWS) == 48 * 5_000 + 616_077 + 68
     lines = {(target, unit, types.split()[0], result) for _, target, unit, types, result, *_ in ROWS}
     told = [row for row in PROFILES if row.evidence.level is Level.SILICON and "published" in row.evidence.what]
     claimed = {(row.target, row.unit, type.name, row.d_format.name) for row in told for type in row.a_formats}
     assert len(told) > 15
     assert claimed <= lines
+
+
+@pytest.mark.parametrize("target", ["sm_70", "sm_80", "sm_86", "sm_89", "sm_90", "sm_100"])
+def test_the_bundled_sample_of_a_chip_tells_wrong_entries_apart(target):
+    """Results in f32; f16 shows less, and the FP8 products of the assembler's rewriting keep every bit."""
+    samples = [each for each in bundled(target, "mma.sync") if each.types[2] == "f32" and each.k <= 16]
+    assert samples
+    for each in samples:
+        assert not (each.modelled() != each.d).any()
+        seen = {name for name, telling in told_apart(each).items() if telling.any()}
+        assert {"fraction -1", "fraction +1", "C late"} <= seen, each.types
+
+
+def test_dot_products_that_few_others_replace_are_kept():
+    telling = np.zeros((2, 400), np.bool_)
+    telling[0, ::2] = True
+    telling[1, [3, 399]] = True
+    kept = chosen(telling, 8)
+    assert len(kept) == 8
+    assert telling[:, kept].sum(axis=1).tolist() == [6, 2]
