@@ -21,6 +21,8 @@ FIELDS = {
     "e3m2": (3, 2, 3),
     "e2m1": (2, 1, 1),
     "bf16": (8, 7, 127),
+    "f16": (5, 10, 15),
+    "tf32": (8, 10, 127),
 }
 """Bits of the exponent and the mantissa, and the bias."""
 UNDEFINED, NAN_WORD, LOWEST = math.nan, 0x7FFFFFFF, -126
@@ -36,12 +38,15 @@ class AlignedNumber(NamedTuple):
 
 class Alignment(NamedTuple):
     """The arithmetic of a step: its number of terms, the bits kept below the largest exponent, the exponent of a zero.
-    With `groups`, each 16 products are one term."""
+    With `groups`, each 16 products are one term. The sum is truncated to `digits` bits after its first; if it is `half`,
+    it is rounded to f16 instead."""
 
     length: int
     fraction: int
     zero: int
     groups: bool = False
+    digits: int = 23
+    half: bool = False
 
 
 BLACKWELL, BLACKWELL_FP4 = Alignment(32, 25, -133), Alignment(64, 35, -139, groups=True)
@@ -54,7 +59,7 @@ def term(code: int, format: str) -> AlignedNumber:
     sign = -1 if code >> (exponent_bits + mantissa_bits) & 1 else 1
     field, mantissa = code >> mantissa_bits & ((1 << exponent_bits) - 1), code & ((1 << mantissa_bits) - 1)
     top = field == (1 << exponent_bits) - 1
-    if top and (format in ("e5m2", "bf16") or (format == "e4m3" and mantissa == 7)):
+    if top and (format in ("e5m2", "bf16", "f16", "tf32") or (format == "e4m3" and mantissa == 7)):
         return AlignedNumber(UNDEFINED if mantissa else sign * math.inf, 0)
     exponent = max(field, 1) - bias
     return AlignedNumber(
@@ -103,12 +108,15 @@ def fused(terms: Sequence[AlignedNumber], c: Value, step: Alignment) -> Value:
     stands = special([c, *(each.value for each in terms)])
     if stands is not None or isinstance(c, float):
         return UNDEFINED if stands is None else stands
-    present = [*terms, AlignedNumber(c, max(leading(c), LOWEST) if c else None)]
+    lowest = GRIDS["f16"].lowest if step.half else LOWEST
+    present = [*terms, AlignedNumber(c, max(leading(c), lowest) if c else None)]
     quantum = power(max(step.zero if each.exponent is None else each.exponent for each in present) - step.fraction)
     total = sum((cut(Fraction(each.value), quantum) for each in present), Fraction(0))
     if not total:
         return total
-    kept = cut(total, power(max(leading(total), LOWEST) - 23))
+    if step.half:
+        return GRIDS["f16"].decode(GRIDS["f16"].encode(exact(total))).signed
+    kept = cut(total, power(max(leading(total), LOWEST) - step.digits))
     return kept if abs(kept) < power(128) else math.copysign(math.inf, total)
 
 

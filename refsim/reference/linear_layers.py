@@ -7,9 +7,10 @@ bf16. Inside an mma a step truncates every term to a multiple of 2^(E - F), with
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from refsim.reference.block_scaled import AMPERE_BF16, HOPPER_BF16, Alignment, wide
+from refsim.reference.block_scaled import Alignment, wide
 from refsim.reference.gemm_1d2d import PLUS_ZERO, TOTALS, e4m3
 from refsim.reference.rational_float import GRIDS, NOT_A_NUMBER, ExactNumber, add, mul
+from refsim.reference.tensor_cores import alignment
 
 COLUMNS_OF_AN_MMA = 16
 _NARROW = GRIDS["bf16"]
@@ -25,12 +26,9 @@ class SplitK(NamedTuple):
 
 
 def steps_of(target: str) -> Alignment | None:
-    """Return the arithmetic of a bf16 mma on a target, or None where it is unknown. A step has 8 products and 24 bits
-    up to sm_89, 16 products and 25 bits on sm_90 and sm_100."""
+    """Return the arithmetic of a bf16 mma on a target, or None where there is none: before sm_80."""
     number = int("".join(letter for letter in target if letter.isdigit()))
-    if number in (80, 86, 89):
-        return AMPERE_BF16
-    return HOPPER_BF16 if number in (90, 100) else None
+    return alignment(number, "mma.sync", "bf16", "f32", COLUMNS_OF_AN_MMA) if number >= 80 else None
 
 
 def output(x: Sequence[int], w: Sequence[int], residual: int | None, chains: SplitK, target: str) -> int | None:

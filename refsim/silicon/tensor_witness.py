@@ -1,10 +1,10 @@
-"""The recorded tensor core products that correspond to an instruction of a launch, and their comparison with the
-model."""
+"""The independent checks of a tensor-core instruction of a launch: products recorded here, products that others
+published, and a slow second definition of them."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -13,13 +13,17 @@ from refsim.errors import RefsimError
 from refsim.evidence import Evidence, Level
 from refsim.formats import F32, F64, S32, element_named
 from refsim.matrix_opcodes import MatrixOpcode, matrix_opcode
-from refsim.numerics.profiles import profile, rows_of, unit_named
+from refsim.numerics.profiles import chip, profile, rows_of, unit_named
+from refsim.numerics.rows import Profile
 from refsim.numerics.sparse import sparse_profile, sparse_rows
 from refsim.silicon import sparse_probe, wmma_probe
+from refsim.silicon.published import DotProducts, published
+from refsim.silicon.second_definition import differing
 from refsim.silicon.sparse_problems import HYPOTHESES, problems
 from refsim.silicon.tensor_features import features, negated
 from refsim.silicon.tensor_replay import cells, chunk_digest, feature_words, sample_words, shape_of
 from refsim.silicon.vectors import CHUNK, Recording, recorded_devices, shelf
+from refsim.silicon.witness import DEFINITION, PUBLISHED
 from refsim.targets import target_named
 
 HOPPER = 90
@@ -32,23 +36,28 @@ Counts = dict[str, Any]
 
 
 def compared(opcode: str, target: str) -> Iterator[tuple[str, Counts]]:
-    """Yield the short name of a product and, for each recorded chip, the counts of its comparison.
+    """Yield the short name of a product and the counts of each comparison: with every recorded chip, with the published
+    results of every chip, and with the second definition where nothing is recorded here.
 
     Yields nothing for other opcodes. wgmma of any N is compared with the recording of N = 8: the hardware gave equal
     results for equal rows at 8, 64 and 256.
     """
     if opcode.startswith("tcgen05."):
         if opcode.startswith("tcgen05.mma"):
-            yield from _fifth_generation(opcode, target)
+            for each in _fifth_generation(opcode, target):
+                yield each.pop("name"), each
         return
     parts = matrix_opcode(opcode)
     if parts is None or (parts.family == "wmma" and not opcode.startswith("wmma.mma")):
         return
     name = _short(parts)
     found = [*_recorded(opcode, parts)] if target_named(target).number == HOPPER else []
-    if not found:
-        found = [{"evidence": _said(_evidence(parts, target))}]
-    for each in found:
+    asked = _asked_of(parts, target)
+    if asked is not None and not parts.sparse:
+        found += _published(published(chip(target), asked.row.unit, asked.types))
+    if asked is not None and not any("judge" not in each for each in found):
+        found.append(_defined([asked], target))
+    for each in found or [{"evidence": ""}]:
         yield name, each
 
 
@@ -139,33 +148,67 @@ def _warp_matrix(opcode: str) -> Iterator[Counts]:
         yield {"chip": shelf("wmma", device).chips, "words": wmma_probe.WARPS * m * n, "differing": wrong}
 
 
-def _fifth_generation(opcode: str, target: str) -> Iterator[tuple[str, Counts]]:
-    """Yield the evidence of a tcgen05.mma: its opcode names only a kind, the types are in a descriptor."""
+class _Asked(NamedTuple):
+    """An instruction for the second definition: its profile, the types of A, B and D, its K and whether A is sparse."""
+
+    row: Profile
+    types: tuple[str, str, str]
+    k: int
+    sparse: bool
+
+
+def _fifth_generation(opcode: str, target: str) -> Iterator[Counts]:
+    """Yield the checks of a tcgen05.mma: its opcode names only a kind, so that all types of the kind are checked."""
     kind = _KIND.search(opcode)
-    unit = f"tcgen05.{kind[1] if kind else ''}"
+    unit, sparse = f"tcgen05.{kind[1] if kind else ''}", "sp" in opcode.split(".")
     try:
         rows = rows_of(target, unit)
     except RefsimError:
         rows = []
-    rows = list(sparse_rows(rows)) if "sp" in opcode.split(".") else rows
-    weakest = min((row.evidence for row in rows), key=lambda each: each.level, default=None)
-    yield unit, {"evidence": _said(weakest)}
+    rows = list(sparse_rows(rows)) if sparse else rows
+    if rows and not sparse:
+        yield from ({"name": unit, **each} for each in _published(published(chip(target), unit)))
+    asked = []
+    for row in rows:
+        pairs = [(each, each) for each in row.a_formats]
+        pairs += [(row.a_formats[0], row.b_formats[-1])] * (len(pairs) > 1)
+        asked += [_Asked(row, (a.name, b.name, row.d_format.name), max(row.k), sparse) for a, b in pairs]
+    yield {"name": unit, **(_defined(asked, target) if asked else {"evidence": ""})}
 
 
-def _evidence(parts: MatrixOpcode, target: str) -> Evidence | None:
-    """Return the evidence of an instruction's arithmetic on a target."""
+def _published(samples: Iterable[DotProducts]) -> list[Counts]:
+    """Return the counts of published results of all chips together; nothing without any."""
+    found = [(each.chip, each.d.size, int(np.count_nonzero(each.modelled() != each.d))) for each in samples]
+    if not found:
+        return []
+    chips, words, wrong = zip(*found, strict=True)
+    named = " and ".join(dict.fromkeys(chips))
+    return [{"chip": named, "words": sum(words), "differing": sum(wrong), "judge": PUBLISHED}]
+
+
+def _defined(asked: list[_Asked], target: str) -> Counts:
+    """Return the counts of the second definition over some instructions, with the weakest evidence of their rows."""
+    found = np.concatenate([differing(each.row, target, each.types, each.k, sparse=each.sparse) for each in asked])
+    weakest = min((each.row.evidence for each in asked), key=lambda each: each.level)
+    counts = {"words": found.size, "differing": int(found.sum()), "judge": DEFINITION}
+    return {**counts, "evidence": _said(weakest)}
+
+
+def _asked_of(parts: MatrixOpcode, target: str) -> _Asked | None:
+    """Return an instruction's arithmetic on a target; None where none is known."""
     unit = {"mma": "mma.sync", "wmma": "mma.sync"}.get(parts.family, parts.family)
-    scaled = parts.kind.startswith("mx")
-    a, b, d = (parts.types[each] for each in "abd")
+    unit += f".{parts.kind}" if parts.kind.startswith("mx") else ""
+    types = (parts.types["a"], parts.types["b"], parts.types["d"])
     row_of = sparse_profile if parts.sparse else profile
-    try:
-        return row_of(target, unit_named(f"{unit}.{parts.kind}" if scaled else unit), a, b, d).evidence
-    except RefsimError:
-        return None
+    for k in (parts.k, None):  # a wmma may be a chain of instructions
+        try:
+            row = row_of(target, unit_named(unit), *types, k)
+        except RefsimError:
+            continue
+        return _Asked(row, types, k or max(row.k), parts.sparse)
+    return None
 
 
-def _said(evidence: Evidence | None) -> str:
-    """Return the text that a verdict prints in place of a recording; empty where no arithmetic is known."""
-    if evidence is None:
-        return ""
+def _said(evidence: Evidence) -> str:
+    """Return the text that a verdict prints beside the second definition: what the arithmetic rests on."""
     return f"{'unverified' if evidence.level is Level.UNVERIFIED else 'published model'} ({evidence.what})"

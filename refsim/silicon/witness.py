@@ -14,6 +14,7 @@ TENSOR_CORE, CONVERSION, FUNCTION, ARITHMETIC, COPY_ENGINE = (
 )
 _KINDS = (TENSOR_CORE, CONVERSION, FUNCTION, ARITHMETIC, COPY_ENGINE)
 RECORDED_TARGET = "sm_90a"
+RECORDED, PUBLISHED, DEFINITION = "recorded", "published", "definition"
 
 
 @dataclass(frozen=True)
@@ -22,8 +23,9 @@ class Replay:
     differ.
 
     `digested` of the results were compared by digests, where one difference stands for 65,536 results or more. Without
-    a `chip` there is no recording, and `evidence` says what the result rests on instead. mma.sync.bf16 of a launch on
-    sm_90a has 417,318 results of an NVIDIA H200.
+    a `chip` there are no hardware results, and `evidence` says what the result rests on instead. `judge` says what the
+    model was compared with: results recorded here, published results, or a slow second definition, of which `words` are
+    dot products; "" for nothing. mma.sync.bf16 of a launch on sm_90a has 417,318 results of an NVIDIA H200.
     """
 
     kind: str
@@ -34,14 +36,19 @@ class Replay:
     digested: int = 0
     differing: int = 0
     evidence: str = ""
+    judge: str = ""
 
     @property
     def counted(self) -> str:
         """Return the results and how many differ: "417,318 recorded results of an H200, 0 differ"."""
+        if self.judge == DEFINITION:
+            return f"{self.words:,} dot products by a slow second definition, {self.differing:,} differ"
         least = "at least " if self.differing and self.digested else ""
         elsewhere = "" if self.target == RECORDED_TARGET or self.kind == TENSOR_CORE else f" ({RECORDED_TARGET})"
-        chip = self.chip.replace("NVIDIA ", "").replace(" and ", " and an ")
-        return f"{self.words:,} recorded results of an {chip}{elsewhere}, {least}{self.differing:,} differ"
+        named = (each.removeprefix("NVIDIA ") for each in self.chip.split(" and "))
+        chips = " and ".join(f"{'a' if each[0] in 'BV' else 'an'} {each}" for each in named)
+        judge = self.judge or RECORDED
+        return f"{self.words:,} {judge} results of {chips}{elsewhere}, {least}{self.differing:,} differ"
 
 
 @dataclass(frozen=True)
@@ -58,8 +65,14 @@ class SiliconWitness:
 
     @property
     def words(self) -> int:
-        """Return the number of recorded results that were replayed."""
-        return sum(each.words for each in self.replays)
+        """Return the number of hardware results that were replayed."""
+        return sum(each.words for each in self.replays if each.chip)
+
+    @property
+    def judges(self) -> tuple[str, ...]:
+        """Return what the model was compared with, of RECORDED, PUBLISHED and DEFINITION."""
+        found = {each.judge or RECORDED for each in self.replays if each.words}
+        return tuple(each for each in (RECORDED, PUBLISHED, DEFINITION) if each in found)
 
     def joined(self, other: "SiliconWitness") -> "SiliconWitness":
         """Return the union of both, each instruction once."""
@@ -104,6 +117,8 @@ def _named(each: Replay) -> str:
     name = f"{each.instruction} {each.target}" if each.kind == TENSOR_CORE else each.instruction
     if each.chip:
         return f"{name}, {each.counted}"
+    if each.judge:
+        return f"{name}, {each.counted}; {each.evidence}"
     return f"{name}, no recording, {each.evidence or 'no model that is known'}"
 
 

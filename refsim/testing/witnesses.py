@@ -1,9 +1,9 @@
-"""Two independent checks in addition to the oracle: recorded hardware results, and slow definitions.
+"""Two independent checks in addition to the oracle: of the instructions that ran, and of single outputs.
 
 Oracle and simulated GPU share their arithmetic: if the model multiplies or rounds wrongly, kernel and oracle agree on
-wrong bits. A campaign therefore ends with a replay of recorded hardware results for the instructions that its launches
-ran (`refsim.silicon.launch_replay`). In every few cases, single outputs are computed again by the kernel's
-`definition`: over Python integers or fractions, one element at a time.
+wrong bits. A campaign therefore ends with a replay of hardware results for the instructions that its launches ran, or
+with a slow second definition of them (`refsim.silicon.launch_replay`). In every few cases, single outputs are computed
+again by the kernel's `definition`: over Python integers or fractions, one element at a time.
 """
 
 from dataclasses import dataclass, field
@@ -15,7 +15,7 @@ from refsim.errors import RefsimError
 from refsim.kernels import Kernel
 from refsim.silicon.launch_replay import Replays, shared
 from refsim.silicon.vectors import splitmix64
-from refsim.silicon.witness import SiliconWitness
+from refsim.silicon.witness import DEFINITION, SiliconWitness
 from refsim.testing.decisions import Finding, Observation
 from refsim.testing.user_code import called
 from refsim.testing.verdicts import FAIL, Recomputed
@@ -78,8 +78,10 @@ def contradicted(silicon: SiliconWitness, recomputed: Recomputed) -> Finding | N
     """Return the finding if either check contradicts the model, on which kernel and oracle both rest; else None."""
     lines = []
     if silicon.differing:
-        lines += ["[model-differs] the model does not return what hardware returned for instructions of this kernel"]
-        lines += [line for line in silicon.lines() if not line.endswith(", 0 differ") and " differ" in line]
+        wrong = SiliconWitness(silicon.differing)
+        judge = "a slow second definition returns" if wrong.judges == (DEFINITION,) else "hardware returned"
+        lines += [f"[model-differs] the model does not return what {judge} for instructions of this kernel"]
+        lines += wrong.lines()
     if recomputed.differing:
         lines += [f"[definition-differs] {recomputed.text}: the first is {recomputed.first}"]
     if not lines:

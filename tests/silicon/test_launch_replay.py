@@ -51,13 +51,14 @@ def replays_of(*opcodes: str, target: str = "sm_90a") -> tuple[Replay, ...]:
     ],
 )
 def test_an_instruction_is_held_to_its_recording(opcode: str, kind: str, words: int) -> None:
-    (found,) = replays_of(opcode)
+    found, *_ = replays_of(opcode)
     assert (found.kind, found.chip, found.words, found.differing) == (kind, CHIPS, words, 0)
 
 
 def test_wgmma_of_any_n_is_held_to_the_recording_of_the_same_rows() -> None:
     """N = 8, 64 and 256 were recorded, and gave the same words (conformance/test_recorded_numerics.py)."""
-    (found,) = set(replays_of(WGMMA.format(128), WGMMA.format(16)))
+    found, published = dict.fromkeys(replays_of(WGMMA.format(128), WGMMA.format(16)))
+    assert (published.chip, published.words, published.judge) == ("H100 and H200", 256, "published")
     assert (found.instruction, found.chip) == ("wgmma.e4m3", CHIPS)
 
 
@@ -74,7 +75,9 @@ def test_what_has_no_recording_says_so() -> None:
         "sm_100a",
     )
     assert witness.lines() == [
-        "tensor core: tcgen05.mxf4 sm_100a, no recording, published model (independent published models agree)",
+        "tensor core: tcgen05.mxf4 sm_100a, 96 dot products by a slow second definition, 0 differ; published model "
+        "(independent published models agree)",
+        "tensor core: tcgen05.mxf4 sm_100a, 2 published results of a B200, 0 differ",
         "no recording: cvt.rn.satfinite.e2m1x2.f32, atom.global.add.f32",
     ]
 
@@ -94,8 +97,8 @@ def test_what_has_no_recording_says_so() -> None:
     ],
 )
 def test_what_no_chip_returned_is_named_by_its_level(opcode: str, target: str, said: str) -> None:
-    (line,) = Replays().of([opcode], target).lines()
-    assert f"{target}, no recording, {said}" in line
+    line, *_ = Replays().of([opcode], target).lines()
+    assert f" dot products by a slow second definition, 0 differ; {said}" in line
 
 
 def test_arithmetic_on_another_target_names_the_one_that_was_recorded() -> None:
@@ -204,13 +207,13 @@ def test_a_product_that_silicon_has_otherwise_shows(opcode: str, monkeypatch: py
     monkeypatch.setattr(tensor_witness, "shelf", changed)
     monkeypatch.setitem(tensor_witness.HYPOTHESES, "as the model infers", lambda form, asked: np.uint32(0xA5A5A5A5))
     monkeypatch.setattr(tensor_witness, "_features", lambda row: [(np.arange(9), np.arange(9) ^ 1)])
-    (found,) = replays_of(opcode)
+    found, *_ = replays_of(opcode)
     assert found.differing >= 9
 
 
 def test_what_hopper_returned_says_nothing_of_a_later_tensor_core() -> None:
     (found,) = replays_of("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32", target="sm_100a")
-    assert (found.chip, found.words) == ("", 0)
+    assert (found.chip, found.words, found.judge) == ("", 96, "definition")
 
 
 def test_bits_that_nobody_knows_are_said_to_be_such() -> None:
