@@ -102,6 +102,7 @@ def properties(device: Any, verdicts: Sequence[Verdict]) -> list[tuple[str, str]
         found |= {f"{prefix}.status": verdict.status, f"{prefix}.profile": verdict.profile, f"{prefix}.seed": seed}
         held = {"silicon": "; ".join(verdict.silicon.lines()), "definition": verdict.recomputed.text}
         held["waived"] = "; ".join(f"{name}: {what}" for name, what in verdict.waived.items() if what)
+        held["checks"] = ", ".join(verdict.checks) or "none"
         found |= {f"{prefix}.{key}": text for key, text in held.items() if text}
     return list(found.items())
 

@@ -131,6 +131,12 @@ class Verdict(Card):
         return self.status == PASS
 
     @property
+    def checks(self) -> tuple[str, ...]:
+        """Return the independent checks: what the model of the instructions that ran was compared with ("recorded",
+        "published", "definition"), and "outputs" if a slow definition computed some again; empty for none."""
+        return (*self.silicon.judges, *(("outputs",) if self.recomputed.outputs else ()))
+
+    @property
     def exit_code(self) -> int:
         """Return the exit code of commands: 0 for pass, else the value of the kind of the error or status."""
         kind = self.error.kind if self.error else KIND_OF[self.status]
@@ -174,6 +180,7 @@ class Verdict(Card):
         lines += [f"note  {line}" for line in self.notes]
         lines += [f"{HELD_TO}{line}" for line in self.silicon.lines()]
         lines += [f"{HELD_TO}{self.recomputed.text}"] if self.recomputed.is_declared else []
+        lines += [] if self.checks else [f"{HELD_TO}none: no independent check was made"]
         lines += [f"test case {self.problem_text}"] if self.problem_text else []
         return lines + ([Command(f"repeat  refsim replay {self.replay}")] if self.replay else [])
 
@@ -190,6 +197,7 @@ class Verdict(Card):
         record["counts"] = {name: {"elements": of, "differing": bad} for name, (of, bad) in self.counts.items()}
         record |= {"silicon": self.silicon.to_json(), "recomputed": self.recomputed.to_json()}
         record |= {"error": self.error.to_json() if self.error else None, "unfit": list(self.unfit)}
+        record["checks"] = list(self.checks)
         found = {"mismatch": self.mismatch, "worst": self.worst}
         return record | {key: mismatch.to_json() if mismatch else None for key, mismatch in found.items()}
 
@@ -205,7 +213,7 @@ class Verdict(Card):
     @staticmethod
     def _of(record: Mapping[str, Any]) -> "Verdict":
         """Return the verdict of a record; raise RefsimError for unknown or missing fields."""
-        known = {key: value for key, value in record.items() if key != "exit_code"}
+        known = {key: value for key, value in record.items() if key not in ("exit_code", "checks")}
         for key in known:
             if key not in Verdict.__dataclass_fields__:
                 raise unknown("field of Verdict", key, list(Verdict.__dataclass_fields__))

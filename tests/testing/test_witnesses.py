@@ -10,6 +10,9 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 import refsim.device
+from refsim.cli.answers.held_to import witnesses
+from refsim.cli.answers.judged import judged
+from refsim.cli.answers.junit import junit
 from refsim.conversions import coding, encode, rounding
 from refsim.errors import RefsimError
 from refsim.kernels import Kernel, Launcher, Outputs
@@ -160,7 +163,7 @@ def five_bits_fewer(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_verdict_names_the_recordings_of_what_ran() -> None:
     verdict = verdict_of(product())
     assert verdict.status == "pass", str(verdict)
-    (tensor,) = [each for each in verdict.silicon.replays if each.kind == "tensor core"]
+    tensor, published = [each for each in verdict.silicon.replays if each.kind == "tensor core"]
     assert (tensor.instruction, tensor.target, tensor.chip) == (
         "mma.sync.bf16",
         "sm_90a",
@@ -170,6 +173,8 @@ def test_a_verdict_names_the_recordings_of_what_ran() -> None:
     assert tensor.differing == 0
     assert f"held to  tensor core: mma.sync.bf16 sm_90a, {tensor.counted}" in str(verdict)
     assert tensor.counted == f"{tensor.words:,} recorded results of an H200 and an H100 80GB HBM3, 0 differ"
+    assert published.counted == "256 published results of an H100 and an H200, 0 differ"
+    assert verdict.checks == ("recorded", "published")
     assert {each.instruction for each in verdict.silicon.replays} == {tensor.instruction, "add.u64", "mul.wide.u32"}
     assert Verdict.from_json(verdict.to_json()) == verdict
 
@@ -206,12 +211,26 @@ def test_ties_that_go_up_fail_although_the_oracle_rounds_so_too(monkeypatch: pyt
     assert "conversions: cvt.rn.satfinite.e4m3x2.f32" in verdict.finding
 
 
-def test_another_chip_has_no_recording_and_the_verdict_says_what_its_model_is() -> None:
+def test_a_chip_without_a_recording_is_judged_by_published_results_and_a_second_definition() -> None:
     witness = launch_replay.Replays().of(["mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32"], "sm_100a")
-    (line,) = witness.lines()
-    assert line.startswith(
-        "tensor core: mma.sync.bf16 sm_100a, no recording, published model (reproduces every published"
+    assert witness.judges == ("published", "definition")
+    definition, published = witness.lines()
+    assert published == "tensor core: mma.sync.bf16 sm_100a, 128 published results of a B200, 0 differ"
+    assert definition.startswith(
+        "tensor core: mma.sync.bf16 sm_100a, 96 dot products by a slow second definition, 0 differ; published model ("
     )
+
+
+def test_a_verdict_without_an_independent_check_says_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launch_replay, "replayed", lambda opcode, target: iter(()))
+    verdict = verdict_of(ROUNDING)
+    assert (verdict.status, verdict.checks) == ("pass", ())
+    assert str(verdict).splitlines()[-1] == "held to  none: no independent check was made"
+    assert verdict.to_json()["checks"] == []
+    (case,) = [line for line in junit([judged(ROUNDING, verdict)]).splitlines() if "<testcase" in line]
+    assert '<property name="checks" value="none"/>' in case
+    (line,) = witnesses([verdict])
+    assert line.lines[-1] == "independent checks: none of rounding"
 
 
 def test_without_recordings_the_verdict_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,9 @@ def witnesses(verdicts: Sequence[Verdict]) -> list[Wording]:
         return []
     silicon = reduce(SiliconWitness.joined, (each.silicon for each in verdicts))
     facts = {"silicon": silicon.to_json(), "recomputed": {each.kernel: each.recomputed.to_json() for each in verdicts}}
-    return [Wording((*silicon.lines(), definitions(verdicts)), facts, key="witnesses", is_beside=True)]
+    none = [each.kernel for each in verdicts if not each.checks]
+    last = [f"independent checks: none of {', '.join(none)}"] if none else []
+    return [Wording((*silicon.lines(), definitions(verdicts), *last), facts, key="witnesses", is_beside=True)]
 
 
 def definitions(verdicts: Sequence[Verdict]) -> str:

@@ -54,6 +54,7 @@ def _case(each: "Judged") -> str:
         "definition": verdict.recomputed.text,
         "waived": "; ".join(f"{name}: {what}" for name, what in verdict.waived.items() if what),
         "was": " ".join(verdict.error.was) if verdict.error else "",
+        "checks": ", ".join(verdict.checks) or "none",
         **verdict.device,
     }
     inner = _properties(facts)

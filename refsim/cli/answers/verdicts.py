@@ -26,6 +26,7 @@ COLUMNS = (
     Column("file", text=False),
     Column("line", text=False),
     Column("replay", text=False),
+    Column("checks", text=False),
 )
 DEVICE_KEYS = (
     "device",
@@ -80,6 +81,7 @@ def _found(all_judged: Sequence[Judged]) -> list[Judged]:
 
 
 def _row(each: Judged) -> tuple[str | int | None, ...]:
+    """Return the cells of a verdict."""
     verdict, place = each.verdict, each.place
     return (
         verdict.status,
@@ -93,6 +95,7 @@ def _row(each: Judged) -> tuple[str | int | None, ...]:
         place[0] if place else None,
         place[1] if place else None,
         verdict.replay or None,
+        ", ".join(verdict.checks) or "none",
     )
 
 
