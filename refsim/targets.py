@@ -238,6 +238,13 @@ def _with_target(name: str) -> str:
     return f"{name} ({CHIPS[name][0]})" if name in CHIPS else name
 
 
+def assembled(target: str) -> str:
+    """Return the target that the PTX text of an old target is taken for: sm_50 for sm_10 to sm_37, which no compiler of
+    CUDA 12 or later writes. Later GPUs run such a text. Source: ptxas 12.9, --gpu-name."""
+    old = re.fullmatch(r"(?:sm|compute)_([123][0-9])", target)
+    return "sm_50" if old else target
+
+
 def runs(code: str, target: str) -> bool:
     """Return whether code for one target runs on another: sm_80 on sm_86, sm_100f on sm_103a, sm_90a only on sm_90a.
 

@@ -28,9 +28,15 @@ def _groups(lanes: Lanes, mask: Array) -> Array:
     return np.asarray(group)
 
 
+def members(operands: RuleOperands) -> Array:
+    """Return the member masks: those that the instruction names, or the lanes that execute it together."""
+    names = operands.names
+    return np.asarray(operands.values[names.index("mask")] if "mask" in names else operands.lanes.members)
+
+
 def _gather(operands: RuleOperands, bits: Array, combine: "np.ufunc") -> Array:
     """Return for each lane the combined bits of all lanes of its group."""
-    group = _groups(operands.lanes, operands.values[operands.names.index("mask")])
+    group = _groups(operands.lanes, members(operands))
     total = np.full(int(group.max()) + 1, combine.identity or 0, bits.dtype)
     combine.at(total, group, bits)
     return np.asarray(total[group])

@@ -73,6 +73,12 @@ class Lanes:
             return values
         return values.repeat(count) if count <= _FEW else np.broadcast_to(values, (count,))
 
+    @property
+    def members(self) -> NDArray[np.uint32]:
+        """Return for each lane the lanes of its warp that are in the set, as a bit mask."""
+        found: NDArray[np.uint32] = self.machine.warp_bits(self.ids)[self.warp].astype(np.uint32)
+        return found
+
     @cached_property
     def in_whole_warps(self) -> bool:
         """Return whether the set consists of whole warps of 32 lanes each."""

@@ -83,7 +83,7 @@ class Instruction:
     """One instruction form with its implementation, the first target that has it, and its section of the ISA.
 
     - `rendezvous`: the lanes that must meet first: None, "warp" (all unexited lanes of the warp), "mask" (the
-      lanes of operand "mask") or "warpgroup" (all four warps);
+      lanes of operand "mask"), "warpgroup" (all four warps) or "converged" (those of the warp that can come first);
     - `flow`: the implementation itself tells the machine where its lanes continue;
     - `inexact`: the ISA leaves the bits of the result open (`.approx`);
     - `recorded`: the targets whose bits an inexact form returns; on every other target its bits are assumed;

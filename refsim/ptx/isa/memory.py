@@ -18,6 +18,7 @@ _WIDEST = 16
 _NARROW, _WIDE = "b8|b16|b32|u8|u16|u32|s8|s16|s32|f32", "b64|u64|s64|f64"
 _SHAPES = (f"{{.vec:v2|v4}}.{{type:{_NARROW}}}", f"{{.vec:v2}}.{{type:{_WIDE}}}")
 _SHAPE_16_BYTES = ".{type:b128}"
+_SHAPE_OF_BYTES = ".{vec:v8}.{type:b8|u8|s8}"  # not in the ISA: ptxas 12.9 to 13.4 takes it on every target
 _SHAPES_32_BYTES = (".{vec:v8}.{type:b32|u32|s32|f32}", f".{{vec:v4}}.{{type:{_WIDE}}}")
 _SCALAR = f".{{type:{_NARROW}|{_WIDE}|b128}}"
 
@@ -58,6 +59,7 @@ def _forms(places: str, cops: str, orders: str, prefetch: str, others: list[tupl
     heads = [*plain, *((head + hints, since) for head, hints, since in hinted)]
     found = [(head + shape, since) for head, since in heads for shape in _SHAPES]
     found += [(head + _SHAPE_16_BYTES, max(since, "sm_70")) for head, since in heads]
+    found += [(head + _SHAPE_OF_BYTES, since) for head, _, since in hinted]
     for head, hints, _ in hinted:
         level2 = _L2 if head.endswith(_L1) else ""
         found += [(head + level2 + hints + shape, "sm_100") for shape in _SHAPES_32_BYTES]

@@ -56,7 +56,12 @@ def mov_wide(a: list[Array], *, results: int) -> list[Array]:
     return [np.stack(np.broadcast_arrays(*a), axis=1).reshape(-1).view(UNSIGNED[128])]
 
 
-for _shape in ("{vec:v2|v4}.{type:b16|b32|u16|u32|s16|s32|f32}", "{vec:v2}.{type:b64|u64|s64|f64}"):
+# Vectors of eight go with loads of eight bytes, whose registers have 16 bits; ptxas refuses them.
+for _shape in (
+    "{vec:v2|v4}.{type:b16|b32|u16|u32|s16|s32|f32}",
+    "{vec:v2}.{type:b64|u64|s64|f64}",
+    "{vec:v8}.{type:b16|u16|s16}",
+):
 
     @instruction(f"mov.{_shape} d*, a*", ignores=("vec", "type"), undefined=bits.moved("a"), source=PTX["mov"])
     def mov_vector(a: list[Array]) -> list[Array]:
@@ -94,4 +99,4 @@ def isspacep(lanes: Lanes, a: Array, *, space: str) -> Array:
 @instruction("activemask.b32 d:b32", undefined=bits.defined, source=PTX["activemask"])
 def activemask(lanes: Lanes) -> Array:
     """Return the lanes of the warp that execute this together now; no program may rely on the set."""
-    return lanes.machine.warp_bits(lanes.ids)[lanes.warp].astype(np.uint32)
+    return lanes.members

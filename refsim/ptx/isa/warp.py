@@ -38,7 +38,8 @@ def _source_lanes(lanes: Lanes, b: Array, c: Array, mode: str) -> tuple[Array, A
 def _shuffled(operands: RuleOperands) -> list[Any]:
     """Return the masks of a shuffle: the bits that vary among the source lanes that b and c may choose. With more than
     FEW undefined bits in b and c of all lanes, all bits of lanes whose choice is undefined."""
-    lanes, (value, b, c, mask) = operands.lanes, operands.values
+    lanes, (value, b, c, *_) = operands.lanes, operands.values
+    mask = undefined.members(operands)
     value, held = lanes.full(value), operands.bits(0)
     open_b, open_c = operands.bits(1) & np.uint32(0x1F), operands.bits(2) & np.uint32(0x1F1F)
     choice = (open_b | open_c) != 0
@@ -80,6 +81,18 @@ def shfl(lanes: Lanes, a: Array, b: Array, c: Array, mask: Array, *, mode: str) 
     if absent.any():
         lanes.machine.saw_unwritten()
     return _take(lanes, lanes.full(a), source, absent), inside
+
+
+@instruction(
+    "shfl.{mode:up|down|bfly|idx}.b32 d:b32|dp:pred, a:b32, b:b32, c:b32",
+    rendezvous="converged",
+    undefined=_shuffled,
+    source=PTX["shfl"],
+)
+def shfl_converged(lanes: Lanes, a: Array, b: Array, c: Array, *, mode: str) -> tuple[Array, Array]:
+    """Read `a` from another of the lanes that are converged here, as before sm_70; ptxas refuses it from PTX 6.4 on for
+    sm_70 and later."""
+    return shfl(lanes, a, b, c, lanes.members, mode=mode)
 
 
 def _is_absent(lanes: Lanes, source: Array, mask: Array) -> Array:
@@ -141,6 +154,20 @@ def vote(lanes: Lanes, a: Array, mask: Array, *, mode: str) -> Array:
             return everyone
         case _:
             return np.logical_or(everyone, nobody)
+
+
+@instruction("vote.ballot.b32 d:b32, a:pred", rendezvous="converged", undefined=undefined.ballot, source=PTX["vote"])
+def ballot_converged(lanes: Lanes, a: Array) -> Array:
+    """Return a mask whose bit i is the predicate of lane i, of the lanes that are converged here; see shfl."""
+    return vote_ballot(lanes, a, lanes.members)
+
+
+@instruction(
+    "vote.{mode:all|any|uni}.pred d:pred, a:pred", rendezvous="converged", undefined=undefined.voted, source=PTX["vote"]
+)
+def vote_converged(lanes: Lanes, a: Array, *, mode: str) -> Array:
+    """Return whether all, any, or all-or-none of the lanes that are converged here have a true predicate; see shfl."""
+    return vote(lanes, a, lanes.members, mode=mode)
 
 
 @instruction(

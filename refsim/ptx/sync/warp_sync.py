@@ -56,12 +56,14 @@ class Meetings:
         if step.bound.clause.rendezvous == "warpgroup":
             return self.meet_warpgroups(pc, arrived)
         named = self.member_mask(step, arrived) if step.bound.clause.rendezvous == "mask" else None
+        is_whole_warp = step.bound.clause.rendezvous == "warp"
         whole = named is None or (len(named) == 1 and int(named[0]) == ALL)
         if whole and arrived.in_whole_warps:
             return arrived
         everybody = (named is None or len(named) == 1) and arrived.count == np.count_nonzero(self.machine.alive)
         if everybody:
-            self.demand_everybody(pc, arrived, named)
+            if is_whole_warp:
+                self.demand_everybody(pc, arrived)
             return arrived
         ready = self.is_complete(ids, named, self.machine.warp_bits(ids))
         if not ready.all():
@@ -71,7 +73,8 @@ class Meetings:
         meeting = Lanes(self.machine, ids[ready], step.statement)
         if named is not None and len(named) > 1 and (named != named[0]).any():
             self.demand_one_mask(meeting, named[ready])
-        self.demand_everybody(pc, meeting, named if named is None or len(named) == 1 else named[ready])
+        if is_whole_warp:
+            self.demand_everybody(pc, meeting)
         return meeting
 
     def meet_warpgroups(self, pc: int, lanes: Lanes) -> Lanes | None:
@@ -103,18 +106,14 @@ class Meetings:
             what = f"member mask {int(mask[who]):#010x} names lane {other}, which comes with another mask"
             self.machine.report(lanes.fault("divergent-sync", who, what, MASK_RULE), lanes.statement)
 
-    def demand_everybody(self, pc: int, lanes: Lanes, named: NDArray[np.int64] | None) -> None:
-        """Report a lane that skipped this instruction and exited. A lane skipped it if it exited at code that this
-        instruction leads to. A lane that left the kernel on a separate path did not. `named`: the member masks, None
-        for whole warps."""
+    def demand_everybody(self, pc: int, lanes: Lanes) -> None:
+        """Report a lane that skipped this instruction of whole warps and exited. A lane skipped it if it exited at code
+        that this instruction leads to. A lane that left the kernel on a separate path did not. An instruction with a
+        member mask waits only for lanes that have not exited: PTX ISA, vote.sync and shfl.sync."""
         machine = self.machine
         if machine.alive.all():
             return
         exited = np.flatnonzero(~machine.alive & np.isin(machine.geometry.warp, np.unique(lanes.warp)))
-        if named is not None:
-            masks = np.zeros(machine.geometry.count * machine.geometry.warps, np.int64)
-            np.bitwise_or.at(masks, lanes.warp, named if len(named) > 1 else named[0])
-            exited = exited[(masks[machine.geometry.warp[exited]] >> machine.geometry.laneid[exited]) & 1 == 1]
         around = [lane for lane in exited.tolist() if machine.code.leads_to(pc, int(machine.exit_pc[lane]))]
         if around:
             who = int(np.argmax(lanes.warp == machine.geometry.warp[around[0]]))
@@ -156,6 +155,8 @@ class Meetings:
                 machine.execute([(pc, ready)], ready)
         if not machine.groups:
             self.meet_across()
+        if not machine.groups:
+            self.converge()
         if not machine.groups and not machine.resting and machine.checks.divergence != "error":
             self.arrive_apart()
 
@@ -183,6 +184,14 @@ class Meetings:
             if going:
                 everyone = np.sort(np.concatenate([lanes.ids for _, lanes in going]))
                 self.machine.execute(going, Lanes(self.machine, everyone, going[0][1].statement))
+
+    def converge(self) -> None:
+        """Execute the earliest instruction without `.sync` for the lanes that came: no others can reach it first."""
+        parked = [pc for pc in self.parked if self.machine.code.steps[pc].bound.clause.rendezvous == "converged"]
+        if parked:
+            pc = min(parked)
+            lanes = Lanes(self.machine, self.parked.pop(pc), self.machine.code.steps[pc].statement)
+            self.machine.execute([(pc, lanes)], lanes)
 
     def arrive_apart(self) -> None:
         """Let parts of warps arrive at aligned barriers of the CTA; record the finding if the check says "record". Let

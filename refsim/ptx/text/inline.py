@@ -430,22 +430,26 @@ class _Linker:
     ) -> list[Statement]:
         """Emit the move of a register parameter before the call; return the move of a register result after it."""
         indices = callee.function.register_parameters.get(formal.name, ())
-        if len(indices) != 1:
-            raise unsupported(f"{callee.function.name} takes a vector in registers", call)
-        own = callee.register(Register(indices[0]))
-        bits = self.out.register_bits[own.index]
-        move, width = ("mov.pred" if bits == 1 else f"mov.b{max(bits, 16)}"), max(bits, 8)
-        if isinstance(actual, Symbol):
-            assert isinstance(moved, Symbol | Register)
-            held = Address(moved if isinstance(moved, Register) else Symbol(moved.name), getattr(moved, "offset", 0))
-            if is_result:
-                return [self.made(call, f"st.local.b{width}", held, own)]
-            self.emit(call, f"ld.local.b{width}", own, held)
-        elif is_result:
-            return [self.made(call, move, moved, own)] if moved is not None else []
-        else:
-            self.emit(call, move, own, moved)
-        return []
+        given = moved.elements if isinstance(moved, Vector) else (moved,) * max(len(indices), 1)
+        if len(indices) != len(given) or (len(indices) > 1 and isinstance(moved, Register | Immediate)):
+            raise unsupported(f"{callee.function.name} takes {len(indices)} registers for {formal.name}", call)
+        after: list[Statement] = []
+        for place_in_vector, (index, element) in enumerate(zip(indices, given, strict=True)):
+            own = callee.register(Register(index))
+            bits = self.out.register_bits[own.index]
+            move, width = ("mov.pred" if bits == 1 else f"mov.b{max(bits, 16)}"), max(bits, 8)
+            if isinstance(actual, Symbol):
+                offset = getattr(element, "offset", 0) + place_in_vector * width // 8
+                held = Address(Symbol(element.name) if isinstance(element, Symbol) else element, offset)
+                if is_result:
+                    after.append(self.made(call, f"st.local.b{width}", held, own))
+                else:
+                    self.emit(call, f"ld.local.b{width}", own, held)
+            elif not is_result:
+                self.emit(call, move, own, element)
+            elif element is not None:
+                after.append(self.made(call, move, element, own))
+        return after
 
     # ---- statements
     def made(self, call: Statement, opcode: str, *operands: Operand | None, guard: Guard | None = None) -> Statement:

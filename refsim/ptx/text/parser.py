@@ -10,6 +10,7 @@ from refsim.ptx.text.operands import OperandCursor
 from refsim.ptx.text.scopes import RegisterType, Scope, Scopes, labels_ahead
 from refsim.ptx.text.source_names import source_names
 from refsim.ptx.text.syntax import Function, Guard, Location, Module, Prototype, Register, Statement, Variable
+from refsim.targets import assembled
 
 _LINKAGE = (".visible", ".extern", ".weak", ".common")
 _Spot = tuple[int, int, int]  # file, line and column
@@ -46,7 +47,7 @@ class _Parser(OperandCursor):
                 self.out.version = self.version()
             elif token.text == ".target":
                 self.take()
-                self.out.target = self.word()
+                self.out.target = assembled(self.word())
                 while self.accept(","):
                     self.word()
             elif token.text == ".address_size":
