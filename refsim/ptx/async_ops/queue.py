@@ -80,6 +80,13 @@ class Queue(Generic[Op]):
             operation = self.flying[place]
             self.flying[place : place + 1] = self._performed(operation, self._some(operation, 0.5))
 
+    def perform(self, chosen: Callable[[Op], NDArray[np.bool_]]) -> None:
+        """Perform the parts in flight that `chosen` selects and that the policy has not performed yet."""
+        flying: list[Op] = []
+        for operation in self.flying:
+            flying += [operation] if operation.is_performed else self._performed(operation, chosen(operation))
+        self.flying = flying
+
     def complete(self, chosen: Callable[[Op], NDArray[np.bool_]]) -> None:
         """Complete the parts in flight that `chosen` selects, after a thread has waited for them."""
         still: list[Op] = []

@@ -190,7 +190,7 @@ class ProductInFlight:
         """Report the registers and the operands as free, after a wait that covers the product."""
         unit = self.host.tensor_cores
         if unit.registers is not None:
-            unit.registers.finished(self.units, self.product, self.number)
+            unit.registers.finished(self.units, self.number)
         if self.host.races is not None:
             self.host.races.products_read(self.reads, self.units, self.begun)
 
@@ -239,7 +239,7 @@ class TensorCores:
         if self.machine.code.has_products:
             off = self.machine.checks.off
             self.reads = None if "race" in off else OperandReads(self.machine, self)
-            self.registers = None if set(CODES) <= set(off) else RegisterWatch(self.machine, self.machine.code.kept)
+            self.registers = None if set(CODES) <= set(off) else RegisterWatch(self.machine, self.machine.code.watched)
 
     # ---- requests of instruction implementations
     def fence(self, lanes: Lanes) -> None:
@@ -352,12 +352,16 @@ class TensorCores:
         """Check, and compute where needed, the products whose registers the statements of a block touch."""
         known = self.machine.code.touching
         if block.pc not in known:
-            known[block.pc] = _touching(block, frozenset(self.machine.code.kept))
+            known[block.pc] = _touching(block, self.machine.code)
         registers, touches = known[block.pc]
         if not touches:
             return
         if self.registers is not None:
             self.registers.before(touches, lanes)
+        moved = {source for touch in touches for _, sources in touch.moves for source in sources}
+        if moved and self.queue.flying:  # a mov takes what the products leave
+            groups = groups_of(lanes)
+            self.queue.perform(lambda flight: np.isin(flight.units, groups) & (not moved.isdisjoint(flight.product.d)))
         if not self.results.isdisjoint(registers):
             self.settle()
 
@@ -405,14 +409,15 @@ class TensorCores:
         return None
 
 
-def _touching(block: BasicBlock, kept: frozenset[int]) -> tuple[frozenset[int], tuple[Touch, ...]]:
+def _touching(block: BasicBlock, code: Code) -> tuple[frozenset[int], tuple[Touch, ...]]:
     """Return the registers of products that statements of a block touch, and these statements."""
-    touches, changed = [], set[int]()
+    touches, changed, watched = [], set[int](), frozenset(code.watched)
     for step in block.everything():
         written = frozenset(() if step.bound.clause.keeps_registers else step.writes())
-        own = tuple(sorted(kept & (written | frozenset(step.fetches()))))
+        own = tuple(sorted(watched & (written | frozenset(step.fetches()))))
         if own:
             is_known = step.guard is not None and step.guard.register.index not in changed
-            touches.append(Touch(step.statement, own, written, step.guard if is_known else None))
+            moves = tuple(move for move in code.moves(step) if watched.issuperset((move[0], *move[1])))
+            touches.append(Touch(step.statement, own, written, step.guard if is_known else None, moves))
         changed |= written
     return frozenset(index for touch in touches for index in touch.registers), tuple(touches)

@@ -4,6 +4,9 @@ A register is in use as an accumulator or as a part of A from the instruction un
 its value is undefined for readers and writers. A wgmma.fence must stand between another access of a register and the
 product that uses it next, but not between products that accumulate with one shape. Blocks end where a product begins,
 is committed or waited for, so none of this changes within a block.
+
+NVCC writes a mov of accumulators in flight for an empty asm with "+f" operands, and ptxas removes it. So an unguarded
+mov is no use: its target is in flight as the accumulator is, and gets the value that the products leave.
 """
 
 from dataclasses import dataclass
@@ -29,12 +32,13 @@ _FENCED = -1
 @dataclass(frozen=True, eq=False)
 class Touch:
     """A statement that reads or writes registers that products use. `guard` is the guard of the statement if the block
-    does not change its value before. Otherwise it is None and counts as true."""
+    does not change its value before. Otherwise it is None and counts as true. `moves`: see `Code.moves`."""
 
     statement: Statement
     registers: Registers
     written: frozenset[int]
     guard: Guard | None
+    moves: tuple[tuple[int, Registers], ...] = ()
 
     def happens(self, lanes: Lanes) -> bool:
         """Return whether some lane executes the statement."""
@@ -46,9 +50,11 @@ class Touch:
 class RegisterWatch:
     """The state of each register that products use, by (warpgroup, column of the register). `accumulating` and
     `feeding`: the number of the product in flight that uses it as accumulator or as A, 0 if none. `touched`: the number
-    in `touches` of the last access since the last fence. `shape`: the shape of the products that used it since."""
+    in `touches` of the last access since the last fence. `shape`: the shape of the products that used it since.
+    `origin`: the accumulator, as column + 1, whose value in flight a register holds; negative for a pair of them."""
 
     def __init__(self, machine: Machine, kept: Registers) -> None:
+        """Set up the tables of registers `kept`, of which no product uses one yet."""
         self.machine = machine
         self.column = np.full(max(kept, default=0) + 1, -1, np.int64)
         self.column[list(kept)] = np.arange(len(kept))
@@ -57,6 +63,7 @@ class RegisterWatch:
         self.accumulating = np.zeros((groups, len(kept)), np.int64)
         self.feeding = np.zeros((groups, len(kept)), np.int64)
         self.touched = np.zeros((groups, len(kept)), np.int64)
+        self.origin = np.zeros((groups, len(kept)), np.int64)
         self.ever_fenced = np.zeros(groups, np.bool_)
         self.shape = np.zeros((groups, len(kept)), np.int64)
         self.shapes: dict[str, int] = {}
@@ -76,8 +83,27 @@ class RegisterWatch:
         at = np.ix_(groups, columns)
         if self.flying and (self.accumulating[at].any() or self.feeding[at].any()):
             for touch in touches:
-                self._report_if_in_flight(touch, lanes, groups)
+                if not self._moved(touch, groups):
+                    self._report_if_in_flight(touch, lanes, groups)
+            kept = (self.accumulating[at] > 0) & (self.origin[at] == columns + 1)  # moved away, or back
+            numbers = np.where(kept, self.touched[at], numbers)
         self.touched[at] = numbers
+
+    def _moved(self, touch: Touch, groups: Ids) -> bool:
+        """Follow a mov of accumulators in flight; return False for other statements, and for a mov that overwrites a
+        register in flight with another value."""
+        for target, sources in touch.moves:
+            to, held = self.column[target], np.ix_(groups, self.column[list(sources)])
+            number, value = (
+                self.accumulating[held].max(axis=1),
+                self.origin[held][:, 0] if len(sources) == 1 else -1 - to,
+            )
+            value = np.where(number > 0, value, 0)
+            busy = (self.accumulating[groups, to] | self.feeding[groups, to]) != 0
+            if self.feeding[held].any() or (busy & ((value == 0) | (self.origin[groups, to] != value))).any():
+                return False
+            self.accumulating[groups, to], self.origin[groups, to] = number, value
+        return bool(touch.moves)
 
     def _together(self, touches: tuple[Touch, ...]) -> tuple[Ids, Ids]:
         """Return the columns of the registers that statements touch, and the number of the last touch of each."""
@@ -103,7 +129,10 @@ class RegisterWatch:
     def _report_in_flight(self, lanes: Lanes, who: int, verb: str, register: int, number: int, group: int) -> None:
         """Report `register`, which product `number` of warpgroup `group` uses in flight, at lane index `who`; `verb`:
         what is done to it."""
-        role = "an accumulator" if self.accumulating[group, self.column[register]] == number else "a part of A"
+        column = self.column[register]
+        role = "an accumulator" if self.accumulating[group, column] == number else "a part of A"
+        if role == "an accumulator" and self.origin[group, column] != column + 1:
+            role = "a copy of an accumulator"
         why = self.machine.tensor_cores.describe(number, group)
         what = f"{verb} {self._name(register)}, {role} of {why}"
         self.machine.report(lanes.fault(IN_FLIGHT, who, what, RULE), lanes.statement)
@@ -134,6 +163,7 @@ class RegisterWatch:
             error = lanes.fault(UNFENCED, group * WARPGROUP, f"{what} without a wgmma.fence between them", FENCE_RULE)
             self.machine.report(error, lanes.statement)
         self.accumulating[np.ix_(groups, results)] = number
+        self.origin[np.ix_(groups, results)] = results + 1
         self.feeding[np.ix_(groups, fragment)] = number
         self.shape[np.ix_(groups, results)] = shape
         self.flying += len(groups)
@@ -166,11 +196,11 @@ class RegisterWatch:
             )
         self.machine.report(lanes.fault(UNFENCED, group * WARPGROUP, what, FENCE_RULE), lanes.statement)
 
-    def finished(self, groups: Ids, product: MatrixProduct, number: int) -> None:
+    def finished(self, groups: Ids, number: int) -> None:
         """Record that a thread has waited for a product: its registers are free unless a later product uses them."""
-        for held, registers in ((self.accumulating, product.d), (self.feeding, product.fragment)):
-            at = np.ix_(groups, self.column[list(registers)])
-            held[at] = np.where(held[at] == number, 0, held[at])
+        for held in (self.accumulating, self.feeding):
+            rows = held[groups]
+            held[groups] = np.where(rows == number, 0, rows)
         self.flying -= len(groups)
 
 

@@ -18,7 +18,7 @@ from refsim.errors import RefsimError
 from refsim.ptx.checks.in_flight_registers import Touch
 from refsim.ptx.lowering.contraction import Contraction, contractions
 from refsim.ptx.lowering.liveness import Flow, live_registers, mask_of, registers_in
-from refsim.ptx.lowering.operands import BranchTarget, BranchTargets, Source
+from refsim.ptx.lowering.operands import BranchTarget, BranchTargets, Constant, Source
 from refsim.ptx.lowering.steps import Step, bind_statement
 from refsim.ptx.memory.semantics import semantics
 from refsim.ptx.text.syntax import Function, Statement, location_of
@@ -28,6 +28,7 @@ _IN_FLIGHT = ("cp.async.", "cp.reduce.", "st.async.", "red.async.")
 _ASYNC_PROXY = ("cp.async.bulk", "cp.reduce.async.bulk", "wgmma.", "tcgen05.mma.", "tcgen05.cp.")
 ENDS = ("ret", "exit", "trap", "brkpt")
 LEAVING = ("bra", "brx", "ret", "exit", "trap")
+_ACCUMULATOR = 32  # bits of a register of D
 MAX_PAIRS = 1 << 27  # bits of conflict sets; beyond, every register has a slot of its own
 
 
@@ -150,6 +151,46 @@ class Code:
         return tuple(sorted({index for step in self.steps for index in step.kept()}))
 
     @cached_property
+    def watched(self) -> tuple[int, ...]:
+        """Return the registers of products, and those that may hold copies of accumulators in flight."""
+        found, before = set(self.kept), 0
+        blocks = self._beside_products()
+        while before < len(found):
+            before = len(found)
+            moves = [move for block in blocks for step in block.steps for move in self.moves(step)]
+            found |= {target for target, sources in moves if found & set(sources)}
+        return tuple(sorted(found))
+
+    def _beside_products(self) -> list[BasicBlock]:
+        """Return the blocks that lanes may run between a product and a wait for all of its groups."""
+        waiting = [block.next_pc for block in self.blocks.values() if _opens(block.terminator)]
+        found: dict[int, BasicBlock] = {}
+        while waiting:
+            block = self.blocks.get(waiting.pop())
+            if block is not None and block.pc not in found:
+                found[block.pc] = block
+                waiting += [] if _waits_for_all(block.terminator) else successors(block)
+        return [*found.values()]
+
+    def moves(self, step: Step) -> list[tuple[int, tuple[int, ...]]]:
+        """Return the targets of an unguarded mov that ptxas can remove, with the registers whose bits each one gets. It
+        removes the mov of a pair of registers if only other moves read the pair."""
+        targets, sources = [*step.writes()], [*step.reads()]
+        narrow = any(self.register_bits[index] < _ACCUMULATOR for index in (*targets, *sources))  # as is a guard
+        if step.bound.clause.mnemonic != "mov" or narrow:
+            return []
+        if len(targets) == len(sources):
+            return [(target, (source,)) for target, source in zip(targets, sources, strict=True)]
+        if len(sources) > 1 and not self._used.isdisjoint(targets):
+            return []
+        return [(target, tuple(sources)) for target in targets if sources]
+
+    @cached_property
+    def _used(self) -> frozenset[int]:
+        """Return the registers that other statements than moves read."""
+        return frozenset(index for step in self.steps if step.bound.clause.mnemonic != "mov" for index in step.reads())
+
+    @cached_property
     def has_products(self) -> bool:
         """Return whether warpgroups start products that go on while they compute."""
         return any(step.bound.clause.keeps_registers for step in self.steps)
@@ -258,6 +299,19 @@ class Code:
     def converges(self) -> bool:
         """Return whether lanes of a warp meet anywhere without ordering memory."""
         return any(step.bound.clause.converges for step in self.steps)
+
+
+def _opens(terminator: Step | None) -> bool:
+    """Return whether a terminator starts a product of warpgroups."""
+    return terminator is not None and terminator.bound.clause.keeps_registers
+
+
+def _waits_for_all(terminator: Step | None) -> bool:
+    """Return whether a terminator waits for all products of its warpgroup."""
+    if terminator is None or not terminator.statement.opcode.startswith("wgmma.wait_group"):
+        return False
+    source, _ = terminator.sources[0]
+    return terminator.guard is None and isinstance(source, Constant) and not source.bits.any()
 
 
 def _is_relaxed(opcode: str) -> bool:

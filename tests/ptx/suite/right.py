@@ -309,6 +309,7 @@ RIGHT = (
     Right("uninitialised_blackwell.cu", "words_of_a_chunk", words_of_a_chunk, 128),
     Right("warpgroup.cu", "copied_behind_wait", lambda x: np.where(T128 < 32, 192, 128), 128),
     Right("warpgroup.cu", "stored_behind_wait", lambda x: np.full(256, 80), 256),
+    Right("warpgroup.cu", "moved_in_flight", lambda x: np.full(128, 48), 128),
     Right("misuse.cu", "barrier_in_both_arms", both_arms, 64),
     Right("misuse.cu", "barrier_for_all_lanes", mirrored(64), 64),
     Right("misuse.cu", "barrier_in_uniform_loop", lambda x: np.roll(x[:64], -3), 64),

@@ -9,6 +9,7 @@
 #define BEGIN_PRODUCTS() asm volatile("wgmma.fence.sync.aligned;" ::: "memory")
 #define END_GROUP() asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory")
 #define WAIT_GROUP(groups) asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(groups) : "memory")
+#define MOVE(to, from) asm volatile("mov.f32 %0, %1;" : "=f"(to) : "f"(from))
 #define SHOW_OPERANDS() asm volatile("fence.proxy.async.shared::cta;" ::: "memory")
 
 constexpr unsigned ONES = 0x3f803f80, TWOS = 0x40004000;  // pairs of bf16
@@ -70,3 +71,23 @@ template <int LESS> __global__ void stored_behind_wait(ARGS) {
   out[t] = d[0] + d[3] + e[0] + f[3];
 }
 LESS_1(stored_behind_wait)
+
+// Copies of accumulators between commit and wait, which ptxas removes; what is computed of them comes behind the wait.
+template <int LESS> __global__ void moved_in_flight(ARGS) {
+  __shared__ __align__(1024) unsigned a[A_WORDS], b[B_WORDS];
+  const unsigned t = threadIdx.x;
+  float d[4], e[4], f[4];
+  fill<A_WORDS>(a, ONES, t);
+  fill<B_WORDS>(b, ONES, t);
+  SHOW_OPERANDS();
+  __syncthreads();
+  BEGIN_PRODUCTS();
+  MULTIPLY(d, a, b);  // A1
+  END_GROUP();
+  for (int i = 0; i < 4; ++i) MOVE(e[i], d[i]);
+  for (int i = 0; i < 4; ++i) MOVE(f[i], e[3 - i]);
+  WAIT_GROUP(LESS == 1);
+  out[t] = f[0] + f[3] + e[1];  // B1
+  WAIT_GROUP(0);
+}
+LESS_1(moved_in_flight)

@@ -7,6 +7,7 @@ from refsim.testing.kernel_files import load_kernel_file
 Wrong = load_kernel_file(Path(__file__).with_name("suite.py")).Wrong
 EARLY, EITHER = ("read-before-wait",), ("race", "read-before-wait")  # of a copy that somebody does not wait for
 UNWRITTEN, DIVERGENT, MET = ("uninitialised",), ("divergent-sync",), ("ordered-by-convergence",)
+BUSY = ("register-in-flight",)
 UNNAMED, APART, AROUND = (
     "does not name the lane itself",
     "wait at different instructions",
@@ -277,6 +278,7 @@ WRONG = (
     # products of warpgroups
     Wrong("copied_behind_wait", 1, "shared", "warps", "wait for the group whose A is copied anew", says="is in flight"),
     Wrong("stored_behind_wait", 1, "shared", "warps", "an A of the warpgroup's own"),
+    Wrong("moved_in_flight", 1, "register", "warps", "wait before a copy is used", BUSY, "a copy of an accumulator"),
     # barriers and masks against their rules
     Wrong("barrier_in_both_arms", 1, "shared", "lanes", "one barrier of both arms", DIVERGENT, APART),
     Wrong("barrier_for_all_lanes", 1, "global", "lanes", "half a warp at a barrier", DIVERGENT, AROUND),
