@@ -23,7 +23,8 @@ class KernelCode(Card):
     `options` go to the compiler unchanged, `include` are folders for headers, `defines` become -DNAME=VALUE (None:
     -DNAME); these three apply to CUDA only. `compiler` "nvcc" runs `nvcc -ptx`, for files that contain host code.
     `entries` with template arguments ("scale<float>") are instantiated. `without` names checks that a simulated GPU
-    leaves out, and waivers of single findings ("race@kernel.cu:120").
+    leaves out, and waivers of single findings ("race@kernel.cu:120"). `any_order` names entries, "*" for all, whose
+    atomics may come in any order: launches of them write the bytes of one schedule.
     """
 
     file: Path | None = None
@@ -36,6 +37,7 @@ class KernelCode(Card):
     compiler: Compiler = "nvrtc"
     entries: tuple[str, ...] = ()
     without: tuple[str, ...] = ()
+    any_order: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Raise RefsimError bad-kernel for fields of a wrong type, and for fields that exclude each other."""
@@ -64,7 +66,7 @@ class KernelCode(Card):
 
     def _check_parts(self) -> None:
         """Raise RefsimError bad-kernel unless the fields with several parts are sequences or a mapping."""
-        for label in ("options", "include", "entries", "without"):
+        for label in ("options", "include", "entries", "without", "any_order"):
             values = getattr(self, label)
             if isinstance(values, str | Path) or not isinstance(values, Sequence):
                 raise _wrong(f"{label} is {values!r:.40}", f"{label} is a tuple, one part each")

@@ -16,7 +16,18 @@ from refsim.integers import is_whole
 from refsim.kernel_code import Compiler, KernelCode
 from refsim.render.cards import Card, Facts, FieldsCard
 
-__all__ = ["Bounded", "Buffer", "Kernel", "KernelCode", "KernelProduct", "Launcher", "Outputs", "Promise", "Struct"]
+__all__ = [
+    "Bounded",
+    "Buffer",
+    "Kernel",
+    "KernelCode",
+    "KernelProduct",
+    "Launcher",
+    "Outputs",
+    "Promise",
+    "Struct",
+    "Unordered",
+]
 
 
 def __dir__() -> list[str]:
@@ -29,7 +40,7 @@ if TYPE_CHECKING:
     from refsim.ptx import Extents
 
 Outputs = Mapping[str, NDArray[Any]]
-Expected = Mapping[str, "NDArray[Any] | Bounded"]
+Expected = Mapping[str, "NDArray[Any] | Bounded | Unordered"]
 Codes = NDArray[np.unsignedinteger[Any]]
 
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]*")
@@ -106,6 +117,38 @@ class Bounded(FieldsCard):
             raise RefsimError("bad-shape", what) from error
 
 
+@dataclass(frozen=True, repr=False)
+class Unordered(FieldsCard):
+    """The value of an output whose elements may stand in any order within a group: equal as a multiset, bit for bit.
+
+    The order is free along `axis`. Each index of the axes before it is a group of its own; what lies on the axes after
+    it moves as a whole: Unordered(x, 1) of (T, K) frees the order in each row, Unordered(x, 0) that of whole rows.
+    `groups` are offsets along the axis, from 0 to its length: [0, 3, 3, 8] makes three groups, one of them empty.
+    Outputs with the same `together` are permuted alike. Raises RefsimError for an axis or offsets that do not fit.
+    """
+
+    value: NDArray[Any]
+    axis: int = 0
+    groups: Any = None
+    together: str = ""
+
+    def __post_init__(self) -> None:
+        """Convert `groups` to int64 offsets."""
+        if not isinstance(self.value, np.ndarray) or not is_whole(self.axis, -self.value.ndim, self.value.ndim - 1):
+            what = f"axis {self.axis!r} of {getattr(self.value, 'shape', type(self.value).__name__)}"
+            raise RefsimError("bad-promise", what, "Unordered(...)", "the value is an array that has the axis")
+        object.__setattr__(self, "axis", self.axis % self.value.ndim)
+        length = self.value.shape[self.axis]
+        offsets = np.asarray([0, length] if self.groups is None else self.groups)
+        is_ascending = (
+            offsets.ndim == 1 and offsets.dtype.kind in "iu" and (np.diff(offsets.astype(np.int64)) >= 0).all()
+        )
+        if not is_ascending or offsets.size < 2 or (offsets[0], offsets[-1]) != (0, length):
+            rule = f"groups are ascending whole offsets, from 0 to {length}"
+            raise RefsimError("bad-promise", f"groups are {self.groups!r:.60}", "Unordered(...)", rule)
+        object.__setattr__(self, "groups", offsets.astype(np.int64))
+
+
 @dataclass(frozen=True)
 class Promise:
     """The accuracy contract of a kernel: how far outputs may differ from the oracle's. Default: `Promise.BITWISE`.
@@ -118,6 +161,8 @@ class Promise:
     within_ulps: int = 0
     because: str = ""
     is_bounded: bool = False
+    is_set: bool = False
+    axis: int | None = None
 
     def __post_init__(self) -> None:
         if not is_whole(self.within_ulps):
@@ -151,12 +196,26 @@ class Promise:
             raise RefsimError("bad-promise", "the bounds have no derivation", help="give because=")
         return Promise(because=because, is_bounded=True)
 
+    @staticmethod
+    def SET(axis: int | None = None, because: str = "") -> "Promise":  # noqa: N802 (reads as a constant, like BITWISE)
+        """Allow any order of the elements along `axis` of every output, or where the oracle returns `Unordered(value)`.
+
+        Without `axis`, an array of the oracle is compared bit for bit. With `because`, an output may also be `Bounded`.
+        """
+        if not (axis is None or is_whole(axis, -64, 63)) or not isinstance(because, str):
+            raise RefsimError("bad-promise", f"axis is a whole number, not {axis!r:.40}; because is a text")
+        return Promise(because=because, is_bounded=bool(because.strip()), is_set=True, axis=axis)
+
     @property
     def is_bitwise(self) -> bool:
         """Return whether outputs are compared bit for bit, without a bound."""
         return not (self.within_ulps or self.is_bounded)
 
     def __str__(self) -> str:
+        if self.is_set:
+            where = "where the oracle frees it" if self.axis is None else f"along axis {self.axis}"
+            bounds = f", or within the bounds of the oracle: {self.because}" if self.is_bounded else ""
+            return f"bitwise, in any order {where}{bounds}"
         if self.is_bounded:
             return f"within the bounds of the oracle: {self.because}"
         if self.within_ulps:
@@ -300,7 +359,7 @@ class Kernel(Card):
     Code: one of `file` (CUDA, or PTX in a file called *.ptx), `source` (CUDA C++ as a text), `ptx` (a text) and `call`.
 
     - `name`: the name in verdicts and commands.
-    - `oracle(problem)`: returns the expected outputs by name, `Bounded` values under `Promise.BOUNDED`.
+    - `oracle(problem)`: returns the expected outputs by name, `Bounded` or `Unordered` values if the promise allows it.
     - `problem`: a Hypothesis strategy of recipes.
     - `run(launcher, problem)`: launches entries and returns the outputs by name. It must launch at least once.
     - `outputs`: the format name of each output, "" for plain integers and float64; or a function of the test case.
@@ -323,6 +382,8 @@ class Kernel(Card):
     - `conflict_free`: prefixes of PTX opcodes ("ldmatrix") whose accesses must have no bank conflicts.
     - `definition(problem, output, index)`: returns the code of one element, or None, without the oracle's code.
     - `without`: checks that a simulated GPU leaves out ("race"), and waivers of findings ("race@k.cu:120").
+    - `any_order`: entries whose atomics may come in any order, ("*",) for all (default: all under `Promise.SET`). Their
+      launches may write other bytes under another schedule; `run` and the oracle are compared under each schedule.
     - `fresh_module`: load the module anew for each run, for a kernel that changes its variables.
     - `products`: the matrix products that `refsim order` may ask the kernel for.
     - `orderless`: why a kernel without sums has no order.
@@ -356,6 +417,7 @@ class Kernel(Card):
     products: Mapping[str, KernelProduct] = field(default_factory=dict)
     orderless: str = ""
     without: tuple[str, ...] = ()
+    any_order: tuple[str, ...] = ()
     declared_in: Path | None = None
 
     def __post_init__(self) -> None:
@@ -395,7 +457,8 @@ class Kernel(Card):
     @property
     def code(self) -> KernelCode:
         """Return the code of the kernel, which a device compiles or loads."""
-        return KernelCode(**{each.name: getattr(self, each.name) for each in fields(KernelCode)})
+        given = {each.name: getattr(self, each.name) for each in fields(KernelCode)}
+        return KernelCode(**given | {"any_order": self.any_order or (("*",) if self.promise.is_set else ())})
 
     def expected(self, problem: Any, target: str) -> Expected:
         """Return the outputs that the oracle expects on a target, by name."""

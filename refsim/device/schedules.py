@@ -94,5 +94,6 @@ def _difference(first: Snapshot, memory: ptx.GlobalMemory, entry: str, order: Se
         f"{entry} writes other bytes under {order}",
         where=f"byte {position - region.start} of {region.name}" if region else hex(position),
         rule=SCHEDULE_RULE,
+        help="if the order of atomics is free: Promise.SET, or Kernel(any_order=...)",
         kind=Kind.FAULT,
     )

@@ -69,7 +69,7 @@ class SimLauncher(Card):
 
     A launch runs under the first `schedules` of its `orders`, or under one `policy` alone; `arithmetic` is the argument
     of `Program.launch`. `traces` holds the trace of each launch under its first schedule, with `count_banks` also its
-    use of the banks.
+    use of the banks. An entry of `any_order` runs under one schedule, number `alone` of at most `most` so far.
     """
 
     program: ptx.Program
@@ -90,6 +90,9 @@ class SimLauncher(Card):
     earlier: Earlier | None = None
     assumed: list[str] = field(default_factory=list)
     unordered: dict[str, str] = field(default_factory=dict)
+    any_order: tuple[str, ...] = ()
+    alone: int = 0
+    most: int = 1
 
     def _repr_summary(self) -> str:
         return f"{self.target}, {counted(len(self.buffers), 'buffer')}, launches: {len(self.traces)}"
@@ -202,8 +205,8 @@ class SimLauncher(Card):
             banks = self.count_banks and order == orders[0]
             return executed(order, ptx.Checks(banks=banks, seconds=self.seconds, off=self.waivers.names)), self.memory
 
-        overlapping = early(orders) if programmatic and beside is not None else ()
-        self._judge(entry, outcomes(run, entry, (*orders, *overlapping) if small else orders[:1]), warp_synchronous)
+        tried = (*orders, *(early(orders) if programmatic and beside is not None else ())) if small else orders[:1]
+        self._judge(entry, outcomes(run, entry, self._chosen(entry, tried)), warp_synchronous)
         self.earlier = None
         if before is not None and self.program.code(entry).lets_others_begin:
             first, checks = orders[0], replace(UNCHECKED, off=self.waivers.names)
@@ -295,6 +298,14 @@ class SimLauncher(Card):
             open_, notes, conflicts, self.owner_of, reached, left, assumed, ran, waived, tuple(self.unordered.values())
         )
 
+    def _chosen(self, entry: str, orders: Sequence[SeededPolicy]) -> Sequence[SeededPolicy]:
+        """Return the schedules of a launch: all, or number `alone` for an entry whose atomics come in any order."""
+        named = [entry_named(each, self.program.entries, self.program.text) for each in self.any_order if each != "*"]
+        if "*" not in self.any_order and entry_named(entry, self.program.entries, self.program.text) not in named:
+            return orders
+        self.most = max(self.most, len(orders))
+        return orders[min(self.alone, len(orders) - 1) :][:1]
+
     def orders(self, entry: str) -> tuple[SeededPolicy, ...]:
         """Return the schedules that a launch of an entry is tried under."""
         if self.policy is not None:
@@ -360,7 +371,9 @@ class SimDevice(Card):
         waivers = KernelWaivers.of(code_of(code), self.without)
         self._off = waivers.off
         self._launchers += [waivers] if waivers.shared else []
-        yield self._launcher(self.program(code), waivers, count_banks, follow_open)
+        launcher = self._launcher(self.program(code), waivers, count_banks, follow_open)
+        launcher.any_order = code_of(code).any_order
+        yield launcher
 
     @contextmanager
     def loaded(self, text: str, source: str, *, follow_open: bool = False) -> Iterator[SimLauncher]:

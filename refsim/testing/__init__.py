@@ -11,6 +11,7 @@ __all__ = [
     "Launcher",
     "Promise",
     "PromiseNotKept",
+    "Unordered",
     "Verdict",
     "assert_bits_equal",
     "explain_problem",
@@ -25,7 +26,7 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from refsim.kernels import Bounded, Findings, Kernel, KernelProduct, Launcher, Promise
+    from refsim.kernels import Bounded, Findings, Kernel, KernelProduct, Launcher, Promise, Unordered
     from refsim.testing import laws, matrices, recipes, strategies
     from refsim.testing.assertions import BitsDiffer, PromiseNotKept, assert_bits_equal
     from refsim.testing.campaign import run_campaign
@@ -39,7 +40,7 @@ else:
     __getattr__, __dir__ = exports(
         __name__,
         {
-            "refsim.kernels": ("Bounded", "Findings", "Kernel", "Launcher", "KernelProduct", "Promise"),
+            "refsim.kernels": ("Bounded", "Findings", "Kernel", "Launcher", "KernelProduct", "Promise", "Unordered"),
             "refsim.testing.assertions": ("BitsDiffer", "PromiseNotKept", "assert_bits_equal"),
             "refsim.testing.campaign": ("run_campaign",),
             "refsim.testing.explained": ("explain_problem",),

@@ -8,7 +8,7 @@ from typing import Any
 
 from refsim import ptx
 from refsim.device.sim import LAUNCH_SECONDS, SimLauncher
-from refsim.kernel_code import KernelCode
+from refsim.kernel_code import KernelCode, code_of
 from refsim.ptx.text.entry_names import entry_named
 
 ORDERS = 16  # eager, lazy, and enough random ones that each warp is likely to come last
@@ -52,6 +52,7 @@ class ChangedDevice:
     ) -> Iterator[SimLauncher]:
         """Yield a launcher of `program`, whatever `code` is."""
         launcher = SimLauncher(self.program, self.schedules, count_banks=count_banks, seconds=self.seconds)
+        launcher.any_order = code_of(code).any_order
         run = launcher.launch
 
         def noted(entry: str, *arguments: Any, **options: Any) -> None:

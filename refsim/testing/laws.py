@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 
 from refsim.compare import Mismatch, Owner, bits, explained, within_bound
 from refsim.device import Device
+from refsim.device.sim import SimLauncher
 from refsim.errors import Kind, RefsimError, UnfitTargetError
-from refsim.kernels import Bounded, Buffer, Expected, Findings, Kernel, Launcher, Outputs, Promise, Struct
+from refsim.kernels import Bounded, Buffer, Expected, Findings, Kernel, Launcher, Outputs, Promise, Struct, Unordered
 from refsim.layouts import TensorMap
 from refsim.ptx import Extents
 from refsim.ptx.memory.sparse import LARGE
@@ -29,7 +30,7 @@ from refsim.testing.oracle_checks import (
     oracle_differs,
     slack,
 )
-from refsim.testing.outputs import check_shape, checked, in_output
+from refsim.testing.outputs import check_shape, checked, in_output, settled, value_of
 from refsim.testing.user_code import called, said, shortened
 from refsim.testing.verdicts import Recomputed
 from refsim.testing.witnesses import contradicted
@@ -124,13 +125,31 @@ def observe(kernel: Kernel, problem: Any, device: Device, *, follow_open: bool =
 
     `device` is the result of `refsim.device.open`. A fault of the device (out of bounds, a changed guard band, a
     deadlock) is raised as the RefsimError that describes it; errors of the kernel's own Python code are raised too.
-    With `follow_open`, a simulated GPU also reports what unspecified bits reached.
+    With `follow_open`, a simulated GPU also reports what unspecified bits reached. A kernel with entries of `any_order`
+    runs once under each schedule.
     """
+    seen, most = _observed(kernel, problem, device, follow_open=follow_open)
+    for alone in range(1, most):
+        if seen.mismatches:
+            break
+        other, _ = _observed(kernel, problem, device, alone=alone)
+        waived = {name: what or seen.waived.get(name, "") for name, what in other.waived.items()}
+        unordered = tuple(dict.fromkeys((*seen.unordered, *other.unordered)))
+        seen = replace(other if other.mismatches else seen, waived=waived, unordered=unordered)
+    return seen
+
+
+def _observed(
+    kernel: Kernel, problem: Any, device: Device, *, follow_open: bool = False, alone: int = 0
+) -> tuple[Observation, int]:
+    """Return one run, with schedule number `alone` for entries of `any_order`, and the most schedules of a launch."""
     if not isinstance(problem, kernel.recipe):
         raise RefsimError("bad-recipe", f"{problem!r} is no {kernel.recipe.__name__}", where=f"kernel {kernel.name}")
     formats = called(kernel, "outputs", kernel.output_formats, problem, problem=problem)
     following = {"follow_open": True} if follow_open and device.is_simulated else {}
     with device.launcher(kernel.code, count_banks=bool(kernel.conflict_free), **following) as launcher:
+        if isinstance(launcher, SimLauncher):
+            launcher.alone = alone
         watched = _WatchedLauncher(launcher, keeps_large=not device.is_simulated)
         got = _ran(kernel, problem, watched, formats)
         hosts = kept(watched.hosts)
@@ -140,16 +159,13 @@ def observe(kernel: Kernel, problem: Any, device: Device, *, follow_open: bool =
             check_shape(kernel, name, got[name], want[name])
             check_own_arrays(kernel, name, got[name], want[name])
         seen = launcher.findings()
-        compared = [
-            _judged(
-                kernel, got[name], want[name], format, name, _owner(kernel, problem, name, got[name].shape, watched)
-            )
-            for name, format in formats.items()
-        ]
+        owners = {name: _owner(kernel, problem, name, got[name].shape, watched) for name in formats}
+        right, compared = _compared_all(kernel, got, want, formats, owners)
         remarks: list[str] = []
         if any(compared):
             mistaken = _mistaken(kernel, problem, launcher.target, want, remarks)
-            compared = [_suspected(mismatch, got, want, mistaken) for mismatch in compared]
+            mistaken = {name: _in_order(kernel, got, want, wrote) for name, wrote in mistaken.items()}
+            compared = [_suspected(mismatch, got, right, mistaken) for mismatch in compared]
         changed = [_changed(launcher, buffer, array, device) for buffer, array in watched.inputs]
         again: tuple[str, ...] = ()
         if seen.changed_variables and not kernel.fresh_module and not any((*compared, *changed)):
@@ -157,7 +173,8 @@ def observe(kernel: Kernel, problem: Any, device: Device, *, follow_open: bool =
     elements = sum(mismatch.total for mismatch in compared)
     if elements and not watched.has_launched:
         _require_launches(kernel, problem, device)
-    return Observation(
+    most = launcher.most if isinstance(launcher, SimLauncher) else 1
+    seen_once = Observation(
         outputs=got,
         mismatches=tuple(mismatch for mismatch in (*compared, *changed) if mismatch),
         elements=elements,
@@ -173,6 +190,28 @@ def observe(kernel: Kernel, problem: Any, device: Device, *, follow_open: bool =
         waived=seen.waived,
         unordered=seen.unordered,
     )
+    return seen_once, most
+
+
+def _compared_all(
+    kernel: Kernel, got: Outputs, want: Expected, formats: Mapping[str, str], owners: Mapping[str, Owner | None]
+) -> tuple[dict[str, Any], list[Mismatch]]:
+    """Return the oracle's outputs in the order of the kernel's where that is free, and the comparison of each output."""
+    right, said = settled(kernel, got, want)
+    compared = [_judged(kernel, got[name], right[name], formats[name], name, owners.get(name)) for name in formats]
+    return right, [
+        replace(each, patterns=(*said.get(each.name, ()), *each.patterns)) if each else each for each in compared
+    ]
+
+
+def _in_order(kernel: Kernel, got: Outputs, want: Expected, wrote: Outputs) -> Outputs:
+    """Return what a mistaken kernel writes, in the order of the kernel's outputs where that is free."""
+    sets = {
+        name: replace(right, value=wrote[name])
+        for name, right in want.items()
+        if name in wrote and isinstance(right, Unordered)
+    }
+    return {**wrote, **settled(kernel, got, sets)[0]}
 
 
 def _again(
@@ -194,7 +233,7 @@ def _again(
         raise
     for name in formats:
         check_shape(kernel, name, got[name], want[name])
-    compared = [_judged(kernel, got[name], want[name], format, name, None) for name, format in formats.items()]
+    _, compared = _compared_all(kernel, got, want, formats, {})
     if not any(compared):
         return ()
     return (
@@ -208,10 +247,12 @@ def check_oracle_repeats(kernel: Kernel, problem: Any, seen: Observation, target
     """Raise oracle-differs if the oracle, called again, no longer agrees with outputs that it agreed with."""
     formats = called(kernel, "outputs", kernel.output_formats, problem, problem=problem)
     want = _expected(kernel, problem, target, formats)
-    for name, format in formats.items():
+    for name in formats:
         check_shape(kernel, name, seen.outputs[name], want[name])
-        if mismatch := _judged(kernel, seen.outputs[name], want[name], format, name, None):
-            raise oracle_differs(kernel, f"{mismatch.count} of {mismatch.total} of {name!r} on {shortened(problem)}")
+    for mismatch in _compared_all(kernel, seen.outputs, want, formats, {})[1]:
+        if mismatch:
+            text = f"{mismatch.count} of {mismatch.total} of {mismatch.name!r} on {shortened(problem)}"
+            raise oracle_differs(kernel, text)
 
 
 def _expected(kernel: Kernel, problem: Any, target: str, formats: Mapping[str, str]) -> Mapping[str, Any]:
@@ -337,7 +378,7 @@ def _mistaken(
             what = error.what if isinstance(error, RefsimError) else f"suspect {name!r} returns no arrays"
             remarks.append(f"{what}; it was left out")
             continue
-        misfit = [output for output in shapes if output in want and shapes[output] != _shape(want[output])]
+        misfit = [output for output in shapes if output in want and shapes[output] != value_of(want[output]).shape]
         if misfit:
             remarks.append(f"suspect {name!r} returns {misfit[0]!r} in shape {shapes[misfit[0]]}; it was left out")
             continue
@@ -345,12 +386,8 @@ def _mistaken(
     return found
 
 
-def _shape(want: NDArray[Any] | Bounded) -> tuple[int, ...]:
-    return want.value.shape if isinstance(want, Bounded) else want.shape
-
-
 def _suspected(
-    mismatch: Mismatch, got: Outputs, want: Expected, mistaken: Mapping[str, Mapping[str, NDArray[Any]]]
+    mismatch: Mismatch, got: Outputs, want: Mapping[str, Any], mistaken: Mapping[str, Mapping[str, NDArray[Any]]]
 ) -> Mismatch:
     """Return the mismatch with the declared mistakes whose outputs equal the kernel's, bit for bit."""
     name = mismatch.name

@@ -11,6 +11,7 @@ from refsim.compare.code_line import code_line, codes_of
 from refsim.errors import RefsimError
 from refsim.formats import format_named
 from refsim.kernels import Bounded, Kernel
+from refsim.testing.outputs import value_of
 
 FEW, LEAST_FLOATS = 100, 10  # ordinary outputs that suffice beside many NaNs and zeros; outputs that allow a note
 Host = tuple[str, NDArray[Any], NDArray[Any]]
@@ -61,7 +62,7 @@ def slack(want: Mapping[str, "NDArray[Any] | Bounded"], formats: Mapping[str, st
     """Return the slack of an oracle's outputs; values that are exactly zero or not finite do not count for bounds."""
     found = NO_SLACK
     for name, each in want.items():
-        array, format = (each.value, "") if isinstance(each, Bounded) else (each, formats[name])
+        array, format = (each.value, "") if isinstance(each, Bounded) else (value_of(each), formats[name])
         line, codes = code_line(array.dtype, array.dtype, format or None), codes_of(array)
         if not line.integer:
             found += Slack(floats=codes.size, hidden=int((line.is_nan(codes) | (line.order(codes) == 0)).sum()))
@@ -87,7 +88,7 @@ def check_ulps(kernel: Kernel, name: str, got: NDArray[Any], format: str) -> Non
 
 def check_own_arrays(kernel: Kernel, name: str, got: NDArray[Any], want: Any) -> None:
     """Raise RefsimError oracle-not-own if the oracle returns an array of `run`, which would agree with itself."""
-    if isinstance(want, np.ndarray) and got.size and np.may_share_memory(got, want):
+    if got.size and np.may_share_memory(got, value_of(want)):
         raise RefsimError(
             "oracle-not-own",
             f"oracle returns for {name!r} the memory of the array that run returned",

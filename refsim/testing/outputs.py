@@ -4,9 +4,11 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from refsim.compare.unordered import in_best_order
 from refsim.errors import RefsimError
-from refsim.kernels import Bounded, Buffer, Kernel
+from refsim.kernels import Bounded, Buffer, Expected, Kernel, Outputs, Unordered
 from refsim.testing.user_code import called
 from refsim.typed_arrays import native
 
@@ -32,10 +34,23 @@ def checked(kernel: Kernel, label: str, outputs: Any, formats: Mapping[str, str]
                 raise RefsimError(
                     "wrong-output", what, where=where, help="promise=Promise.BOUNDED(because=...) decides by them"
                 )
+        elif isinstance(value, Unordered) and label != "run":
+            if not kernel.promise.is_set:
+                what = f"{label} returns an Unordered value for {name!r}, the promise is {str(kernel.promise).split(':')[0]}"
+                raise RefsimError("wrong-output", what, where=where, help="promise=Promise.SET() frees its order")
         elif not isinstance(value, np.ndarray):
             what = f"{label} returns {_named(value)} for {name!r}, not a NumPy array"
             raise RefsimError("wrong-output", what, where=where, help=_way_out(label, name, value))
-    if kernel.promise.is_bounded and label == "oracle" and not any(isinstance(v, Bounded) for v in arrays.values()):
+    if label == "oracle" and kernel.promise.is_set:
+        axis = kernel.promise.axis
+        if axis is not None:
+            return {name: Unordered(v, axis) if isinstance(v, np.ndarray) else v for name, v in arrays.items()}
+        if not any(isinstance(v, Unordered) for v in arrays.values()):
+            what = "the promise is Promise.SET, and oracle returns no Unordered value"
+            raise RefsimError(
+                "wrong-output", what, where=where, help="return {name: Unordered(value)}, or give SET an axis"
+            )
+    elif kernel.promise.is_bounded and label == "oracle" and not any(isinstance(v, Bounded) for v in arrays.values()):
         what = "the promise is Promise.BOUNDED, and oracle returns no bounds"
         raise RefsimError("wrong-output", what, where=where, help="return {name: Bounded(value, bound)}")
     return arrays
@@ -43,10 +58,45 @@ def checked(kernel: Kernel, label: str, outputs: Any, formats: Mapping[str, str]
 
 def check_shape(kernel: Kernel, name: str, got: Any, want: Any) -> None:
     """Raise RefsimError bad-shape unless the oracle's output has the shape of the kernel's."""
-    shape = want.value.shape if isinstance(want, Bounded) else want.shape
+    shape = value_of(want).shape
     if got.shape != shape:
         what = f"run returns {name!r} in shape {got.shape}, oracle in shape {shape}"
         raise RefsimError("bad-shape", what, where=f"kernel {kernel.name}", help="both return the same elements")
+
+
+def value_of(want: Any) -> NDArray[Any]:
+    """Return the array of an oracle's output, which may be Bounded or Unordered."""
+    array: NDArray[Any] = want.value if isinstance(want, Bounded | Unordered) else want
+    return array
+
+
+def settled(kernel: Kernel, got: Outputs, want: Expected) -> tuple[dict[str, Any], dict[str, tuple[str, ...]]]:
+    """Return the oracle's outputs with Unordered values in the order of `got`, and what is missing or extra in each."""
+    found: dict[str, Any] = dict(want)
+    said: dict[str, tuple[str, ...]] = {}
+    sets = {name: each for name, each in want.items() if isinstance(each, Unordered)}
+    for name, first in sets.items():
+        if name in said:
+            continue
+        tied = [
+            other
+            for other, each in sets.items()
+            if other == name or (each.together and each.together == first.together)
+        ]
+        facts = {(sets[each].value.shape[: first.axis + 1], sets[each].axis, tuple(sets[each].groups)) for each in tied}
+        if len(facts) > 1:
+            what = f"{', '.join(tied)} move together, and differ in the axis, its length or the groups"
+            raise RefsimError("wrong-output", what, where=f"oracle of kernel {kernel.name}")
+        mine, right = [got[each] for each in tied], [sets[each].value for each in tied]
+        lines: list[str] = []
+        if (
+            all(a.shape == b.shape and a.itemsize == b.itemsize for a, b in zip(mine, right, strict=True))
+            and mine[0].size
+        ):
+            right, lines = in_best_order(mine, right, first.axis, first.groups)
+        found |= dict(zip(tied, right, strict=True))
+        said |= dict.fromkeys(tied, tuple(lines))
+    return found, said
 
 
 def in_output(kernel: Kernel, name: str, format: str, error: RefsimError) -> RefsimError:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from refsim.compare.code_line import code_line, codes_of, distances
 from refsim.device import Device
 from refsim.kernels import Bounded, Buffer, Expected, Kernel, Launcher, Outputs
-from refsim.testing.outputs import checked
+from refsim.testing.outputs import checked, settled
 from refsim.testing.suspects.suspicion import OutOfTimeError
 from refsim.testing.user_code import called
 
@@ -65,8 +65,9 @@ class Diet:
         return self._plain(problem).outputs
 
     def expected(self, problem: Any) -> Expected:
-        """Return the oracle's outputs."""
-        return self._plain(problem).expected
+        """Return the oracle's outputs, in the order of the kernel's where that is free."""
+        plain = self._plain(problem)
+        return settled(self.kernel, plain.outputs, plain.expected)[0]
 
     def fed(self, problem: Any, change: Change) -> Outputs:
         """Return the outputs for changed inputs; raise RefsimError for a fault, OutOfTimeError after the deadline."""
@@ -81,8 +82,10 @@ class Diet:
         """Return which elements of `outputs`, or else of the kernel's own outputs, break the accuracy contract."""
         plain, formats = self._plain(problem), self.kernel.output_formats(problem)
         found = {}
-        for name, array in (plain.outputs if outputs is None else outputs).items():
-            want = plain.expected[name]
+        given = plain.outputs if outputs is None else outputs
+        right, _ = settled(self.kernel, given, {name: plain.expected[name] for name in given})
+        for name, array in given.items():
+            want = right[name]
             if isinstance(want, Bounded):
                 line = code_line(array.dtype, array.dtype, formats[name] or None)
                 held = np.asarray(line.values(codes_of(array)), np.float64).reshape(array.shape)
@@ -115,8 +118,11 @@ class Diet:
                 arrays[name] = array
                 return array
 
-            outputs = self.fed(problem, noted)
-            self.known[key] = _Plain(arrays, outputs, self.kernel.expected(problem, self.device.target))
+            outputs, kernel = self.fed(problem, noted), self.kernel
+            expected = checked(
+                kernel, "oracle", kernel.expected(problem, self.device.target), dict.fromkeys(outputs, "")
+            )
+            self.known[key] = _Plain(arrays, outputs, expected)
         return self.known[key]
 
 
