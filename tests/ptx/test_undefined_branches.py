@@ -23,6 +23,8 @@ ARMS = {
     "arms of arms": "@%p4 bra END;  // C\nsetp.gt.u32 %p5, %r10, 3; @%p5 bra IN; mov.u32 %r11, 5; IN:\nEND:",
     "a loop in an arm": "@%p4 bra END;  // C\nmov.u32 %r12, 0; TURN: add.u32 %r11, %r11, %r12; add.u32 %r12, %r12, 1;"
     " setp.lt.u32 %p5, %r12, 4; @%p5 bra TURN;\nEND:",
+    "a loop as long as is defined": "mov.u32 %r13, 3;\n@%p4 bra END;  // C\nmov.u32 %r12, 0; TURN: add.u32 %r11, %r11, %r10;"
+    " add.u32 %r12, %r12, 1; setp.lt.u32 %p5, %r12, %r13; @%p5 bra TURN;\nEND:",
     "a load in an arm": "@%p4 bra END;  // C\nld.global.u32 %r11, [%d5];\nEND:",
     "a branch in a loop": "mov.u32 %r12, 0; TURN:\n@%p4 bra NEXT;  // C\nadd.u32 %r11, %r11, %r12; NEXT: add.u32 %r12, %r12, 1;"
     " setp.lt.u32 %p5, %r12, 4; @%p5 bra TURN;",
@@ -74,6 +76,10 @@ EFFECTS = {
     "a trap": "trap;",
     "an mbarrier": "mbarrier.init.shared.b64 [%r4+1024], 1;",
     "an endless loop": "HERE: bra HERE;",
+    "a loop that undefined bits end": "HERE: shr.u32 %r10, %r10, 1; setp.ne.u32 %p5, %r10, 0; @%p5 bra HERE;",
+    "a loop that a product of undefined bits ends": "mul.lo.u32 %r12, %r10, 3; mov.u32 %r13, 0; HERE: add.u32 %r13, %r13, 1;"
+    " min.u32 %r12, %r12, 3; setp.lt.u32 %p5, %r13, %r12; @%p5 bra HERE;",
+    "a loop that a load ends": "HERE: ld.shared.u32 %r12, [%r4+4]; setp.eq.u32 %p5, %r12, 0; @%p5 bra HERE;",
     "a generic store to local memory": "cvta.local.u64 %d8, 0; st.u32 [%d8], 1;",
 }
 

@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 
 from refsim.errors import RefsimError
-from tests.ptx.tcgen05_kernels import BYTES, TensorKernel, registers, with_products
+from tests.ptx.tcgen05_kernels import BYTES, MEET, TensorKernel, registers, with_products
 from tests.ptx.test_scaled_tensor_core import row_descriptor
-from tests.ptx.test_tensor_core import A_START, Case, image_of
+from tests.ptx.test_tensor_core import A_START, B_START, Case, image_of
+from tests.ptx.test_tensor_core_pairs import images, pair_body
 
 # Bits of the image are made undefined: a word that nobody wrote is read, cut to the bits, and stored.
 LOST = ".shared .align 4 .b32 lost; ld.shared.b32 %x1, [lost]; and.b32 %x1, %x1, {bits}; @%first st.shared.b32 [%s+{at}], %x1;"
@@ -73,6 +74,32 @@ def said(kernel: TensorKernel, fails: bool, *given) -> None:
         assert caught.value.code == "uninitialised"
     else:
         assert kernel.run(*given)[1].findings == ()
+
+
+@pytest.mark.parametrize("owner", [0, 1])
+@pytest.mark.parametrize(
+    ("at", "stored", "fails"),
+    [
+        (A_START, "setp.eq.u32 %lane, %t, 0; @%lane st.global.b32 [%out], %r5;", "own"),
+        (A_START, "setp.ne.u32 %lane, %t, 0; @%lane st.global.b32 [%out], %r5;", "none"),
+        (B_START, "st.global.b32 [%out], %r0;", "first"),
+        (B_START, "st.global.b32 [%out], %r16;", "second"),
+        (B_START, "st.global.b32 [%out], %r1;", "none"),
+    ],
+)
+@pytest.mark.parametrize("storing", [0, 1])
+def test_a_pair_reads_the_memory_of_both(owner: int, at: int, stored: str, fails: str, storing: int) -> None:
+    """A word of one CTA: of row 0 of its half of A, which is its own row of D, or of column 0 of its half of B."""
+    case = Case("f16", "bf16", "bf16", m=256, n=32, swizzles=("none", "none"))
+    image, words = images(case, np.zeros((256, 16), np.uint16), np.zeros((32, 16), np.uint16))
+    chosen = f".reg .pred %it; setp.eq.and.u32 %it, %cta, {owner}, %first; @%it st"
+    lost = LOST.format(bits=-1, at=at).replace("@%first st", chosen)
+    product = pair_body("tcgen05.mma.cta_group::2.kind::f16 [%base], %word0, %word1, %v0, %no;")
+    load = f"tcgen05.ld.sync.aligned.32x32b.x32.b32 {registers(32)}, [%own]; tcgen05.wait::ld.sync.aligned;"
+    body = f"{lost} fence.proxy.async; {MEET} {product} {load} setp.ne.u32 %lane, %cta, {storing};"
+    body += f"@%lane bra BEHIND; {stored} BEHIND:"
+    is_reached = {"own": owner == storing, "first": owner == 0, "second": owner == 1, "none": False}[fails]
+    said(TensorKernel(body, columns=32, dumps=False, ctas=2), is_reached, image, None, words, (case.word(),))
 
 
 @pytest.mark.parametrize("identity", [0, 1, 2, 3])

@@ -13,8 +13,8 @@ _ADDRESSES = ("getctarank", "isspacep", "mapa")  # they take lanes, to know the 
 
 def arms_of(code: Code, block: BasicBlock) -> Arms | None:
     """Return the arms of the branch that ends a block. None if a lane in an arm may do more than write registers and
-    local memory, may exit, or may come to the branch again: how often it does is then undefined, too. A weak load counts
-    as a write of a register, as one under an undefined guard does."""
+    local memory, may exit, or may be in a loop that a load ends. Otherwise a weak load counts as a write of a register,
+    as one under an undefined guard does. The branch itself may be in a loop of its arms."""
     if block.pc not in code.arms:
         code.arms[block.pc] = _arms(code, block)
     return code.arms[block.pc]
@@ -27,18 +27,37 @@ def _arms(code: Code, block: BasicBlock) -> Arms | None:
         return None
     behind = [pc for pc in code.blocks if pc != block.pc and not avoided[block.pc] >> pc & 1]
     end = min(behind, key=lambda pc: avoided[pc].bit_count(), default=-1)
-    inside, waiting = set[int](), successors(block)
-    while waiting:
-        pc = waiting.pop()
-        if pc == end or pc in inside:
-            continue
-        if pc == block.pc or pc not in code.blocks or not avoided[pc] & leaves or not _is_private(code, pc):
-            return None
-        inside.add(pc)
-        waiting += successors(code.blocks[pc])
+    inside = _between(code, block, end)
+    if not all(pc in code.blocks and avoided[pc] & leaves and _is_private(code, pc) for pc in inside):
+        return None
     steps = [step for pc in inside for step in code.blocks[pc].steps]
-    written = {index for step in steps for index in step.writes()}
-    return Arms(end, tuple(sorted(written.intersection(code.live_at(end)))), any(map(_stores_locally, steps)))
+    turns = _turns(code, [code.blocks[pc] for pc in inside], end)
+    if any(step.bound.clause.mnemonic in ("ld", "ldu") and turns.intersection(step.writes()) for step in steps):
+        return None
+    entering = {index for pc in successors(block) for index in code.live_at(pc)}
+    written = {index for step in steps for index in step.writes()}.intersection(code.live_at(end))
+    return Arms(end, tuple(sorted(written)), tuple(sorted(turns & entering)), any(map(_stores_locally, steps)))
+
+
+def _between(code: Code, block: BasicBlock, end: int) -> set[int]:
+    """Return the blocks on the ways from a block to `end`."""
+    found, waiting = set[int](), successors(block)
+    while waiting:
+        if (pc := waiting.pop()) != end and pc not in found:
+            found.add(pc)
+            waiting += successors(code.blocks[pc]) if pc in code.blocks else []
+    return found
+
+
+def _turns(code: Code, blocks: list[BasicBlock], end: int) -> set[int]:
+    """Return the registers that decide how often loops of the blocks turn: guards of branches in a loop, and what they
+    are computed from."""
+    loops = [block for block in blocks if block.pc in _between(code, block, end)]
+    found = {index for block in loops if block.terminator for index in block.terminator.reads()}
+    steps = [step for block in blocks for step in block.steps]
+    while more := {index for step in steps if found.intersection(step.writes()) for index in step.reads()} - found:
+        found |= more
+    return found
 
 
 def _is_private(code: Code, pc: int) -> bool:

@@ -69,10 +69,11 @@ def shared_slots(register_bits: list[int], borders: Iterable[int]) -> tuple[list
 @dataclass(frozen=True)
 class Arms:
     """The ways from a branch to the statement `end`, where its lanes are again; see `refsim.ptx.lowering.arms`. They
-    write `registers` that are read after it, and perhaps local memory."""
+    write `registers` that are read after it, and perhaps local memory. `turns` decide how often their loops turn."""
 
     end: int
     registers: tuple[int, ...]
+    turns: tuple[int, ...]
     is_local: bool
 
 

@@ -272,7 +272,8 @@ def demand_guard(lanes: Lanes, block: BasicBlock, step: Step, code: Code) -> Non
         return
     tracking = tracking_of(lanes)
     arms = None if isinstance(tracking, OpenBits) else arms_of(code, block)
-    if arms is None:
+    counts = [get_mask(lanes, index) for index in arms.turns] if arms else []
+    if arms is None or any(mask is not None and mask.origin[doubt.bits].any() for mask in counts):
         tracking.reached(lanes, doubt, BRANCH)
     else:
         events = tracking.origins.add(lanes, doubt.bits, BRANCH, earlier=doubt.origin)
