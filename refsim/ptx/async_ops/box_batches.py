@@ -1,8 +1,9 @@
 """Boxes that several threads request with one instruction, checked as one access where no check has anything to report.
 
 Each thread's copy begins after the copy of the thread before it. Boxes that do not overlap cannot change what the
-checks find for one another. All of them are therefore shown to the observers at once, on trial. If an observer would
-report something, or if boxes overlap, nothing has started yet, and the copies are started one by one.
+checks find for one another, and equal stores leave what the first of them leaves. All of them are therefore shown to
+the observers at once, on trial. If an observer would report something, or if different boxes overlap, nothing has
+started yet, and the copies are started one by one.
 """
 
 from collections.abc import Callable
@@ -18,10 +19,11 @@ from refsim.ptx.async_ops.boxes import BULK_BYTES, Box, fill_of
 from refsim.ptx.async_ops.ends import Ends, changed
 from refsim.ptx.async_ops.transfers import End, Transfer, TransferHost
 from refsim.ptx.async_ops.trials import on_trial, others_watching, watching
-from refsim.ptx.checks.areas import AccessPart
+from refsim.ptx.checks.areas import AccessPart, Repeats
 from refsim.ptx.execution.lanes import Lanes
 from refsim.ptx.lowering.granules import granule
 from refsim.ptx.memory.access import READ, WRITE, Access
+from refsim.ptx.memory.space import WINDOW_SIZE, WINDOWS
 
 Array = NDArray[Any]
 Begin = Callable[[Transfer, Lanes, int | None], None]
@@ -48,7 +50,10 @@ def batch_of(
 ) -> BoxBatch | None:
     """Return the boxes that several lanes request, or None where they must be checked one by one."""
     machine = ends.machine
-    made = ends.maps.get(int(map_address[0]))
+    address = int(map_address[0])
+    if address >= WINDOWS["param"] and address - WINDOWS["param"] < WINDOW_SIZE:
+        ends.tensor_map(Lanes(machine, lanes.ids[:1], lanes.statement), address)
+    made = ends.maps.get(address)
     if made is None or machine.tracking is not None or machine.watching is not None:
         return None
     if len(map_address) > 1 and not (map_address == map_address[0]).all():
@@ -144,8 +149,11 @@ def _look_at_loads(machine: TransferHost, lanes: Lanes, read: Access | None, wri
 
 
 # ---- out of shared memory
-def stored(ends: Ends, batch: BoxBatch, begin: Begin) -> bool:
-    """Start the copies of boxes to global memory; False where they have to be started one by one."""
+def stored(ends: Ends, batch: BoxBatch, begin: Begin, repeats: Callable[[Transfer], Repeats]) -> bool:
+    """Start the copies of boxes to global memory; False where they have to be started one by one.
+
+    `repeats` returns the test for items that hold the bytes of a copy already, or get them from another copy.
+    """
     within = np.array(
         [len(box.source) > 0 for box in batch.boxes]
     )  # a box outside the tensor leaves nothing to be done
@@ -164,23 +172,31 @@ def stored(ends: Ends, batch: BoxBatch, begin: Begin) -> bool:
         write = ends.checked_many(lanes, counts, None, "global", target, width, WRITE)
     except RefsimError:
         return False
-    if write.region is None or not (np.diff(np.sort(write.index, kind="stable")) > 0).all():
+    places = zip(boxes, position.tolist(), owner.tolist(), strict=True)
+    distinct = {(*box.source[[0, -1]].tolist(), *place): len(box.source) for box, *place in places}
+    if write.region is None or len(np.unique(write.index)) < sum(distinct.values()):
         return False
     write.items = changed(write)
+    stops = np.cumsum(counts).tolist()
+    flights = []
+    for one, stop in enumerate(stops):
+        some, lane = slice(stop - counts[one], stop), Lanes(machine, lanes.ids[one : one + 1], lanes.statement)
+        source = End("shared", read.space, read.index[some], read.region)
+        target_end = End("global", write.space, write.index[some], write.region)
+        flights.append((Transfer(machine, lane, width, source, target_end, boxes[one].amount), lane, some))
+    known = repeats(flights[0][0]) if len(distinct) == 1 else None
     seen: list[AccessPart] = []
-    if not on_trial(machine, lambda: seen.extend(_look_at_stores(machine, read, write))):
+    if not on_trial(machine, lambda: seen.extend(_look_at_stores(machine, read, write, known))):
         return False
     for observer in watching(machine, "shared"):
         observer.after(read)
     for observer in others_watching(machine, "global"):
         observer.after(write)
     stamp = 0 if machine.races is None else machine.races.transfer_sent(write, seen=seen)
-    stops = np.cumsum(counts).tolist()
-    for one, (box, stop) in enumerate(zip(boxes, stops, strict=True)):
-        some, lane = slice(stop - len(box.source), stop), Lanes(machine, lanes.ids[one : one + 1], lanes.statement)
-        source = End("shared", read.space, read.index[some], read.region)
-        target_end = End("global", write.space, write.index[some], write.region)
-        flight = Transfer(machine, lane, width, source, target_end, box.amount, stamp=stamp)
+    if machine.races is not None and len(distinct) < len(boxes):
+        machine.races.note_equal(seen[0], lanes.ids, stamp)
+    for flight, lane, some in flights:
+        flight.stamp = stamp
         if machine.in_flight is not None:
             flight.reads = _part(read, lane, some)
             machine.in_flight.is_read(flight.reads.index, width)
@@ -188,13 +204,13 @@ def stored(ends: Ends, batch: BoxBatch, begin: Begin) -> bool:
     return True
 
 
-def _look_at_stores(machine: TransferHost, read: Access, write: Access) -> list[AccessPart]:
+def _look_at_stores(machine: TransferHost, read: Access, write: Access, repeats: Repeats | None) -> list[AccessPart]:
     """Show the reads and writes of several stores to the observers; return what the race check saw at the target."""
     for observer in watching(machine, "shared"):
         observer.before(read)
     for observer in others_watching(machine, "global"):
         observer.before(write)
-    seen = [] if machine.races is None else machine.races.look_at(write)
+    seen = [] if machine.races is None else machine.races.look_at(write, repeats)
     if machine.proxies is not None:
         machine.proxies.before(write)
     return seen

@@ -452,7 +452,8 @@ class CopyEngine:
     # ---- starting
     def _starts_together(self, batch: BoxBatch, barrier: Array | None, mask: Array | None) -> bool:
         if barrier is None:
-            return stored(self.ends, batch, self._begin)
+            flying, space = self.queue.flying, self.machine.memory.space
+            return stored(self.ends, batch, self._begin, lambda flight: partial(repeats, flight, flying, space))
         lanes = batch.lanes
         return loaded(self.ends, batch, lanes.full(barrier), None if mask is None else lanes.full(mask), self._begin)
 

@@ -242,7 +242,7 @@ class Proxies:
             access.index[who] * access.width // access.space.stride if access.name == "shared" else np.zeros_like(who)
         )
         rows = np.stack([lanes, agents, numbers, owner])
-        _, first, back = np.unique(rows, axis=1, return_index=True, return_inverse=True)
+        _, first, back = np.unique(_keys(rows), return_index=True, return_inverse=True)
         few = rows[:, first]
         fine = self.fences.between(few[0], few[1], few[2], access.proxy, access.name, few[3])
         if refill:
@@ -309,3 +309,16 @@ class Proxies:
             at = start % access.space.stride
             return f"{size} B at shared address {at:#x} (byte {at - SHARED_BASE} of shared memory)"
         return f"{size} B at global address {access.space.address(start)} ({access.space.where(start)})"
+
+
+def _keys(rows: Array) -> Array:
+    """Return one number for each column, equal for equal columns."""
+    keys, bound = np.zeros(rows.shape[1], np.int64), 1
+    for row in rows:
+        low = int(row.min())
+        span = int(row.max()) - low + 1
+        if bound * span > 1 << 62:
+            _, keys = np.unique(keys, return_inverse=True)
+            bound = int(keys.max()) + 1
+        keys, bound = keys * span + (row - low), bound * span
+    return keys

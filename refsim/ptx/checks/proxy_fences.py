@@ -71,30 +71,32 @@ class ProxyFences:
         """Return for each lane whether a fence stands between access `number` of thread `agent` and what the lane does
         now. `owner`: the running CTA whose memory is accessed."""
         found: NDArray[np.bool_] = numbers <= self.forgotten
-        for fence in self._since(int(numbers.min(initial=self.history.now)), proxy, space):
-            open_ = ~found & (numbers < fence.number)
-            if fence.is_of_own_cta:
-                open_ &= np.isin(owner, self.clocks.geometry.cta[fence.lanes])
-            if not open_.any():
+        since = list(self._since(int(numbers.min(initial=self.history.now)), proxy, space))
+        for look in (self._by_writer, self._by_others):  # most writers execute the fence themselves
+            for fence in since:
                 if found.all():
-                    break
-                continue
-            some = np.flatnonzero(open_)
-            found[some] = self._is_between(fence, lanes[some], agents[some], numbers[some])
+                    return found
+                open_ = ~found & (numbers < fence.number)
+                if fence.is_of_own_cta:
+                    open_ &= np.isin(owner, self.clocks.geometry.cta[fence.lanes])
+                if len(some := np.flatnonzero(open_)):
+                    found[some] = look(fence, lanes[some], agents[some], numbers[some])
         return found
 
     def _since(self, number: int, proxy: str, space: str) -> Iterator[Fence]:
         return (each for each in self.fences if each.number > number and each.proxy == proxy and each.covers(space))
 
-    def _is_between(self, fence: Fence, lanes: Ids, agents: Array, numbers: Array) -> NDArray[np.bool_]:
-        """Return where one fence stands between: executed by the accessing thread, the lane, or another thread."""
-        first = self.clocks.first
-        by_writer = np.isin(agents - first, fence.lanes)
-        found = np.zeros(len(lanes), np.bool_)
-        if by_writer.any():
-            stamps = np.full(int(by_writer.sum()), fence.number)
-            found[by_writer] = self.clocks.is_ordered(lanes[by_writer], agents[by_writer], stamps)
-        by_lane = ~found & np.isin(lanes, fence.lanes)
+    def _by_writer(self, fence: Fence, lanes: Ids, agents: Array, _: Array) -> NDArray[np.bool_]:
+        """Return where the accessing thread executed a fence that happens before what the lane does now."""
+        found = np.isin(agents - self.clocks.first, fence.lanes)
+        if found.any():
+            found[found] = self.clocks.is_ordered(lanes[found], agents[found], np.full(int(found.sum()), fence.number))
+        return found
+
+    def _by_others(self, fence: Fence, lanes: Ids, agents: Array, numbers: Array) -> NDArray[np.bool_]:
+        """Return where a fence stands between that the lane executed, or another thread."""
+        first, found = self.clocks.first, np.zeros(len(lanes), np.bool_)
+        by_lane = np.isin(lanes, fence.lanes)
         if by_lane.any():
             found[by_lane] = self._knew(fence, lanes[by_lane], agents[by_lane], numbers[by_lane])
         for lane in fence.lanes.tolist() if not found.all() else ():

@@ -414,6 +414,14 @@ class Races:
             self._examine(part)
         return parts
 
+    def note_equal(self, part: AccessPart, lanes: Ids, number: int) -> None:
+        """Note that the second of these lanes stores by a copy what the first stores by the same instruction."""
+        pair = Pair(
+            int(lanes[1]), int(self.compared.agents(lanes[:1] + self.geometry.grid_threads)[0]), number, "write"
+        )
+        granule = int(part.index[0]) * part.count
+        self.reporter.note_equal(part.access, pair, self.compared.position(part.area, granule, part.area.granule))
+
     def _same_place(self, part: "AccessPart", items: Callable[[], Array]) -> None:
         """Report two lanes that copy to one place by one instruction."""
         found = copied_twice(part, items, self.geometry)
