@@ -1,12 +1,14 @@
 """One error type: every message says what is wrong, where, which rule it breaks, and how to fix it."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from enum import Enum
 from functools import cache
 from pathlib import Path
 from typing import Any
+
+MOST_PRINTED = 8  # lines of a kernel's printf in the text of an error
 
 
 class Kind(Enum):
@@ -30,7 +32,8 @@ class RefsimError(Exception):
 
     `code` is a stable kebab-case name, `what` one sentence that contains the offending value, `where` its place, `rule`
     the sentence it breaks (with its source), `help` the way out. `kind` is the kind of error and decides `exit_code`, 2
-    for Kind.USAGE. `place` is the file and line to open, if they are known; annotations point there.
+    for Kind.USAGE. `place` is the file and line to open, if they are known; annotations point there. `printed` holds what
+    threads printed before a kernel's fault.
     """
 
     code: str
@@ -40,9 +43,10 @@ class RefsimError(Exception):
     help: str = ""
     kind: Kind = Kind.USAGE
     place: tuple[str, int] | None = None
+    printed: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:  # a process passes an error to another by these
-        self.args = (self.code, self.what, self.where, self.rule, self.help, self.kind, self.place)
+        self.args = (self.code, self.what, self.where, self.rule, self.help, self.kind, self.place, self.printed)
 
     @property
     def exit_code(self) -> int:
@@ -61,17 +65,28 @@ class RefsimError(Exception):
 
     def details(self) -> list[tuple[str, str]]:
         """Return label and text of the optional parts, in the order in which they are printed."""
-        return [("at", self.where), ("rule", self.rule), ("help", self.help)]
+        return [("at", self.where), ("rule", self.rule), ("help", self.help), *printed_details(self.printed)]
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields as plain values; `from_json` returns an equal error."""
-        return asdict(self) | {"kind": self.kind.name.lower(), "place": list(self.place) if self.place else None}
+        return asdict(self) | {
+            "kind": self.kind.name.lower(),
+            "place": list(self.place) if self.place else None,
+            "printed": list(self.printed),
+        }
 
     @staticmethod
     def from_json(record: Mapping[str, Any]) -> "RefsimError":
         """Return the error that `to_json` wrote."""
         place = tuple(record["place"]) if record["place"] else None
-        return RefsimError(**{**record, "kind": Kind[record["kind"].upper()], "place": place})
+        printed = tuple(record.get("printed", ()))
+        return RefsimError(**{**record, "kind": Kind[record["kind"].upper()], "place": place, "printed": printed})
+
+
+def printed_details(lines: Sequence[str]) -> list[tuple[str, str]]:
+    """Return the last lines that threads printed, for the text of an error, and how many there were before them."""
+    left = len(lines) - MOST_PRINTED
+    return [("printed", f"{left} earlier lines")] * (left > 0) + [("printed", line) for line in lines[-MOST_PRINTED:]]
 
 
 class UnfitTargetError(RefsimError):

@@ -276,7 +276,7 @@ class Findings:
     that differ from their loaded values (on a real GPU: may differ), which the next run of the module reads. `opcodes`:
     the instructions that ran, on a real GPU all instructions of the launched entries; empty if unknown. `waived`: the
     finding that each waiver allowed, "" for a waiver that should have allowed one. `unordered`: accesses that only
-    convergence of a warp orders, in launches that are not `warp_synchronous`.
+    convergence of a warp orders, in launches that are not `warp_synchronous`. `printed`: the lines that threads printed.
     """
 
     inexact: tuple[str, ...] = ()
@@ -289,6 +289,7 @@ class Findings:
     opcodes: frozenset[str] = frozenset()
     waived: Mapping[str, str] = field(default_factory=dict)
     unordered: tuple[str, ...] = ()
+    printed: tuple[str, ...] = ()
 
 
 class Launcher(Protocol):

@@ -294,9 +294,9 @@ class SimLauncher(Card):
         open_, notes, assumed = (tuple(dict.fromkeys(texts)) for texts in (self.inexact, self.notes, self.assumed))
         ran = frozenset[str]().union(*(trace.opcodes for trace in self.traces))
         waived = self.waivers.judged(self.program, [trace.entry for trace in self.traces])
-        return Findings(
-            open_, notes, conflicts, self.owner_of, reached, left, assumed, ran, waived, tuple(self.unordered.values())
-        )
+        unordered = tuple(self.unordered.values())
+        printed = tuple(line for trace in self.traces for line in trace.printed)
+        return Findings(open_, notes, conflicts, self.owner_of, reached, left, assumed, ran, waived, unordered, printed)
 
     def _chosen(self, entry: str, orders: Sequence[SeededPolicy]) -> Sequence[SeededPolicy]:
         """Return the schedules of a launch: all, or number `alone` for an entry whose atomics come in any order."""

@@ -5,6 +5,7 @@ Stand-ins share it (`current()`), so that kernels of one package can use memory 
 
 import gc
 import os
+import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from time import perf_counter
@@ -220,8 +221,7 @@ class SimulatedModule:
         refusal are recorded and raised, as RefsimError.
         """
         session, settings = self.session, self.session.settings
-        record = self._record(entry)
-        began = perf_counter()
+        record, began = self._record(entry), perf_counter()
         shape, threads = _shape(grid, block)
         checks = Checks(*("record",) * 4, seconds=settings.launch_seconds, off=settings.without, known=tuple(known))
         try:
@@ -245,6 +245,7 @@ class SimulatedModule:
         except RefsimError as error:
             add(record.findings if is_fault(error) else record.refused, [Said.of(error)])
             record.took(shape, threads, perf_counter() - began)
+            sys.stdout.write("".join(f"{line.partition(': ')[2]}\n" for line in error.printed))
             session._ended(record, error)
             raise
         trace = trace_of(entry, made, findings)

@@ -10,11 +10,11 @@ unpublished sums) are inconclusive too (`assumed`, which ranks lower). If a boun
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from refsim.compare import Mismatch
-from refsim.errors import Kind, RefsimError, UnfitTargetError, counted
+from refsim.errors import Kind, RefsimError, UnfitTargetError, counted, printed_details
 from refsim.kernels import Kernel, Outputs
 from refsim.render.cards import FieldsCard
 from refsim.testing.oracle_checks import NO_SLACK, Slack
@@ -33,7 +33,7 @@ class Observation(FieldsCard):
     `notes` are the launcher's findings; `conflicts` are the bank conflicts that the kernel excludes. `elements` is the
     number of output elements. `reached` says what unspecified bits decided, None if they were not followed. `slack` is
     what bounds leave open; `again` describes what a second run over the same module did differently; `opcodes` are the
-    instructions that ran. `waived` and `unordered` are the launcher's findings.
+    instructions that ran. `waived`, `unordered` and `printed` are the launcher's findings.
     """
 
     outputs: Outputs
@@ -50,6 +50,7 @@ class Observation(FieldsCard):
     opcodes: frozenset[str] = frozenset()
     waived: Mapping[str, str] = field(default_factory=dict)
     unordered: tuple[str, ...] = ()
+    printed: tuple[str, ...] = ()
 
     @property
     def is_open(self) -> bool:
@@ -108,7 +109,17 @@ class DecisionBits:
 
 
 def decide(kernel: Kernel, seen: Observation, problem: Any) -> Finding | None:
-    """Return the finding about a run, by the rules of this module; None if the kernel keeps its accuracy contract."""
+    """Return the finding about a run, with what threads printed if it fails; None if the kernel keeps its accuracy
+    contract."""
+    found = _decided(kernel, seen, problem)
+    if found is None or found.status != FAIL or not seen.printed:
+        return found
+    lines = (f"  {label}: {line}" for label, line in printed_details(seen.printed))
+    return replace(found, text="\n".join([found.text, *lines]))
+
+
+def _decided(kernel: Kernel, seen: Observation, problem: Any) -> Finding | None:
+    """Return the finding by the rules of this module, the gravest first."""
     is_open = seen.is_open
     if seen.mismatches:
         worst = max(seen.mismatches, key=badness)

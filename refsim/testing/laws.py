@@ -189,6 +189,7 @@ def _observed(
         opcodes=seen.opcodes,
         waived=seen.waived,
         unordered=seen.unordered,
+        printed=seen.printed,
     )
     return seen_once, most
 

@@ -283,8 +283,9 @@ def _tables(tried: "list[Outcome]", by_order: bool) -> Iterator[Table]:
         yield schedules_table(tried)
     if findings:
         yield findings_table(findings, by_order=by_order)
-    if trace is not None and trace.printed:
-        yield printed_table(trace.printed)
+    printed = trace.printed if trace is not None else next((each.error.printed for each in tried if each.error), ())
+    if printed:
+        yield printed_table(printed)
     if trace is not None and trace.warnings:
         yield remarks_table(trace.warnings, "warnings")
     if trace is not None and trace.waived:

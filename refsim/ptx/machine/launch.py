@@ -145,6 +145,7 @@ class PreparedLaunch:
                 if waits and self.wave < self.shape.ctas:
                     error = self.inconclusive(error)
                 error.help = error.help or findings.summary()
+                error.printed = findings.printed_lines()
                 raise error from None
         self.memory.touched = history.left_behind(self.earlier)
         self.memory.space.maps |= findings.maps
