@@ -223,3 +223,33 @@ def test_an_unwritten_row_that_is_not_stored_passes() -> None:
     assert (run([*body, *clear]) == 0).all()
     with pytest.raises(RefsimError, match="uninitialised"):
         run([*body, *clear[1:]])
+
+
+IN_AN_ATOM = [
+    ".shared .align 1024 .b8 t[16384];",
+    "mov.u32 %r4, t; shl.b32 %r5, %r0, 4; mov.b32 %r6, 0;",
+    "STORE: setp.ne.u32 %no, %r5, HOLE; add.u32 %r7, %r4, %r5; @%no st.shared.v4.b32 [%r7], {%r6, %r6, %r6, %r6};",
+    "add.u32 %r5, %r5, 2048; setp.lt.u32 %no, %r5, 16384; @%no bra STORE;",
+    *UNWRITTEN[3:6],
+    *RIGHT[:2],
+    "setp.eq.u32 %no, %r0, 0; @%no st.shared.b32 [t+LATE], %r0;",
+    *WAIT,
+]
+
+
+@pytest.mark.parametrize(
+    ("hole", "late", "said"),
+    [(288, 256, "uninitialised"), (256, 8320 + 16, "race"), (272, 256, ""), (16384, 8320 + 32, "")],
+)
+def test_a_start_in_an_atom_is_checked_at_the_bytes_that_are_read(hole: int, late: int, said: str) -> None:
+    """128B from byte 256: row 0 lies in chunks 2 and 3 of its 128 bytes, row 63 in chunks 1 and 0, from 8320 on.
+
+    One chunk is never written, and one word is stored during the product.
+    """
+    words = (1 << 62 | 1024 >> 4 << 32 | 256 >> 4, word(tiled(np.zeros((16, 32), np.uint8), "K", "none"), B_START))
+    body = [line.replace("HOLE", str(hole)).replace("LATE", str(late)) for line in IN_AN_ATOM]
+    if said:
+        with pytest.raises(RefsimError, match=said):
+            run(body, words=words)
+    else:
+        assert (run(body, words=words) == 0).all()
