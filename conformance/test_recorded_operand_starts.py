@@ -83,10 +83,12 @@ def relative_to_the_start(word):
 @pytest.mark.parametrize("mutant", [at_another_base, added_base, relative_to_the_start])
 @pytest.mark.parametrize("name", SWIZZLED)
 def test_another_rule_is_refused(recorded, name, mutant):
+    """The pattern of 32B repeats after two rows: there, adding is subtracting."""
     form, side, _ = SINGLE[name]
     words = recorded[name].arrays["words"][:512]
     wrong = np.array([mutant(int(word)) for word in words], np.uint64)
-    assert (recorded_places(recorded[name])[:512] != addresses(form, side, wrong)).any()
+    differ = (recorded_places(recorded[name])[:512] != addresses(form, side, wrong)).any()
+    assert differ == (mutant is not added_base or not name.endswith("32B"))
 
 
 def test_base_offset_without_a_swizzle_is_not_read(recorded):

@@ -89,6 +89,7 @@ RECORDED: dict[Run, tuple[str, ...]] = {
         "tensormap",
     ),
     Run("H200", "2026-11-22", "conformance/vectors/h200/wmma.npz"): ("wmma.*",),
+    Run("H200", "2026-11-29", "conformance/vectors/h200/operand_starts.npz"): ("wgmma-smem",),
 }
 
 
