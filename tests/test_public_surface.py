@@ -52,6 +52,8 @@ NO_NUMBER = {
     "stretch_named": "needs PTX",
     "from_triton": "needs Triton",
     "from_numba": "needs numba-cuda",
+    "from_cute": "needs CuTe DSL",
+    "parameter_dtype": "needs PTX",
 }
 
 

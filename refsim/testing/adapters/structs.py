@@ -1,0 +1,106 @@
+"""Structs that a kernel takes by value: their bytes from a layout and values, among them pointers to buffers."""
+
+import ctypes
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from refsim.errors import RefsimError, counted, unknown
+from refsim.kernels import Buffer, Struct
+from refsim.ptx.text.parser import signatures
+
+_LOAD = r"ld\.param(?:\.v([248]))?\.([bufs])(8|16|32|64)\s[^;\[]*\[\s*{name}\s*(?:\+\s*(\d+)\s*)?\]"
+RULE = "every field of a struct has a value: a number, a Buffer for a pointer, a list for an array, a dict for a struct"
+
+
+def struct(layout: Any, fields: Mapping[str, Any] | None = None, **more: Any) -> Struct:
+    """Return the bytes of a struct with a value for every field.
+
+    struct(np.dtype([("n", "i4")]), n=5).raw is b"\\x05\\x00\\x00\\x00".
+
+    `layout` is a structured NumPy dtype, a ctypes.Structure class, or the result of `parameter_dtype`. A Buffer in a
+    64-bit field becomes its address; padding is zero. Raises RefsimError bad-argument for a field that is missing,
+    unknown or out of range. Source: the layout of the C compiler, as NumPy and ctypes compute it.
+    """
+    is_class = isinstance(layout, type) and issubclass(layout, ctypes.Structure | ctypes.Union)
+    try:
+        kind = np.dtype(layout)
+    except (TypeError, ValueError) as error:
+        raise RefsimError(
+            "bad-argument", f"{layout!r:.60} is no layout", rule="a NumPy dtype or a ctypes class"
+        ) from error
+    if kind.names is None:
+        raise RefsimError("bad-argument", f"{kind} has no fields", rule="a structured dtype, or a class with _fields_")
+    made = np.zeros((), kind)
+    _fill(made, {**(fields or {}), **more}, "struct")
+    align = ctypes.alignment(layout) if is_class else (kind.metadata or {}).get("align", kind.alignment)
+    return Struct(made.tobytes(), int(align))
+
+
+def parameter_dtype(ptx: str, entry: str, number: int) -> np.dtype[Any]:
+    """Return the layout of parameter `number` of an entry, from the loads of the PTX: fields at_0, at_8, ...
+
+    Bytes that the kernel does not load have no field, and are zero in a struct. A parameter that is indexed at run time
+    has fields only where its address is constant. Raises RefsimError for an unknown entry or number. Source: PTX ISA,
+    ld.param and the directive .param.
+    """
+    functions = signatures(ptx).functions
+    if entry not in functions:
+        raise unknown("entry", entry, sorted(functions))
+    parameters = functions[entry].parameters
+    if not 0 <= number < len(parameters):
+        raise RefsimError("bad-argument", f"{entry} has {counted(len(parameters), 'parameter')}, asked: {number}")
+    found = parameters[number]
+    body = ptx[re.search(rf"\.entry\s+{re.escape(entry)}\b", ptx).end() :]  # type: ignore[union-attr]
+    body = re.split(r"\.entry\b", body, maxsplit=1)[0]
+    fields: dict[int, str] = {}
+    for many, letter, bits, offset in re.findall(_LOAD.replace("{name}", re.escape(found.name)), body):
+        width = int(bits) // 8
+        for at in range(int(offset or 0), int(offset or 0) + width * int(many or 1), width):
+            kind = f"{'f' if letter == 'f' and width > 1 else 'u'}{width}"
+            if at not in fields or width > int(fields[at][1]):
+                fields[at] = kind
+    kept = {at: kind for at, kind in sorted(fields.items()) if at + int(kind[1]) <= found.size}
+    spec = {
+        "names": [f"at_{at}" for at in kept],
+        "formats": [*kept.values()],
+        "offsets": [*kept],
+        "itemsize": found.size,
+    }
+    layout: np.dtype[Any] = np.dtype(spec, metadata={"align": found.align})  # type: ignore[call-overload]
+    return layout
+
+
+def _fill(made: np.ndarray[Any, Any], fields: Mapping[str, Any], where: str) -> None:
+    """Write every field of a struct; raise RefsimError for a missing, an unknown or an unfit one."""
+    names = made.dtype.names or ()
+    for name in fields:
+        if name not in names:
+            raise unknown("field", name, list(names))
+    missing = [name for name in names if name not in fields]
+    if missing:
+        raise RefsimError("bad-argument", f"field {missing[0]!r} has no value", where, RULE)
+    for name in names:
+        value, place = fields[name], f"{where}.{name}"
+        if isinstance(value, Mapping) and made[name].dtype.names is not None:
+            _fill(made[name], value, place)
+            continue
+        try:
+            made[name] = _number(value, made[name].dtype, place)
+        except (OverflowError, TypeError, ValueError) as error:
+            raise RefsimError("bad-argument", f"{value!r:.60} does not fit {made[name].dtype}", place, RULE) from error
+
+
+def _number(value: Any, kind: np.dtype[Any], where: str) -> Any:
+    """Return a value as NumPy stores it: the address of a Buffer, and each element of a list."""
+    if isinstance(value, Buffer):
+        if kind.itemsize != 8 or kind.kind not in "ui":
+            raise RefsimError(
+                "bad-argument", f"{value.name} stands in a field of type {kind}", where, "a pointer has 64 bits"
+            )
+        return value.address
+    if isinstance(value, Sequence) and not isinstance(value, str | bytes):
+        return [_number(each, kind, where) for each in value]
+    return value
