@@ -3,10 +3,12 @@
 import numpy as np
 import pytest
 
+from refsim import ptx
 from refsim.errors import RefsimError
-from tests.ptx.tcgen05_kernels import BYTES, MEET, TensorKernel, registers, with_products
+from refsim.ptx.checks.open_bits import OpenBits
+from tests.ptx.tcgen05_kernels import BYTES, DESCRIPTORS, MEET, WORDS, TensorKernel, registers, with_products
 from tests.ptx.test_scaled_tensor_core import row_descriptor
-from tests.ptx.test_tensor_core import A_START, B_START, Case, image_of
+from tests.ptx.test_tensor_core import A_START, B_START, KINDS, LAYOUTS, Case, drawn, image_of, opcode
 from tests.ptx.test_tensor_core_pairs import images, pair_body
 
 # Bits of the image are made undefined: a word that nobody wrote is read, cut to the bits, and stored.
@@ -134,3 +136,52 @@ def test_narrow_elements_of_a_in_tensor_memory_are_the_low_bits_of_bytes(bits: i
         f"{lost} {stored} {fence} {product} {load} st.global.b32 [%out], %r0;", columns=32, filled=96, dumps=False
     )
     said(kernel, fails, image, None, words, (case.word(),))
+
+
+JUDGED = [*KINDS, *LAYOUTS]
+
+
+@pytest.mark.parametrize("case", JUDGED, ids=str)
+def test_no_completion_of_a_word_changes_a_bit_that_is_not_marked(case: Case, refsim_profile: str) -> None:
+    """Four bits of a word of A, then of B, have each of 16 values, or some; a tracked run marks the words of D."""
+    generator = np.random.default_rng(JUDGED.index(case))
+    a, b = drawn(generator, case.a, case.m, case.k), drawn(generator, case.b, case.n, case.k)
+    image, words = image_of(case, a, b)
+    values = (0, 1, 6, 8, 15) if refsim_profile == "quick" else range(16)
+    columns = -(-case.n // 32) * 32
+    for start, rows in ((A_START, case.m), (B_START, case.n)):
+        at = start + 4 * int(generator.integers(rows * 32 // 4))
+        bits = 0x11110000 if generator.random() < 0.5 else 0x80018001
+        body = f"{{source}} and.b32 %x1, %x1, {bits}; mov.b32 %x2, 0; @%first ld.shared.b32 %x2, [%s+{at}];"
+        body += f"and.b32 %x2, %x2, {~bits}; or.b32 %x1, %x1, %x2; @%first st.shared.b32 [%s+{at}], %x1; {PROXY}"
+        body += with_products(f"{opcode(case)} [%base], %word0, %word1, %v0, %no;")
+        unwritten = TensorKernel(
+            body.format(source=".shared .align 4 .b32 lost; ld.shared.b32 %x1, [lost];"), columns=columns
+        )
+        written = TensorKernel(body.format(source="mov.b32 %x1, %v7;"), columns=columns, filled=columns)
+        outputs = [
+            written.run(
+                image, np.zeros((128, columns), np.uint32), words, (case.word(), *[0] * 6, spread(value, bits))
+            )[0].copy()
+            for value in values
+        ]
+        varied = np.bitwise_or.reduce([each ^ outputs[0] for each in outputs])
+        assert (varied & ~marked(unwritten, image, words, case.word()) == 0).all()
+
+
+def spread(value: int, bits: int) -> int:
+    """The bits of a number at the places of a mask."""
+    places = [place for place in range(32) if bits >> place & 1]
+    return sum((value >> number & 1) << place for number, place in enumerate(places))
+
+
+def marked(kernel: TensorKernel, image: np.ndarray, words: tuple[int, ...], value: int) -> np.ndarray:
+    """The undefined bits of the words that a kernel stores."""
+    memory, tracker = ptx.GlobalMemory(), OpenBits()
+    size = 4 * 128 * kernel.columns
+    out = memory.allocate(size, "out")
+    given = [np.uint64(word) for word in (*words, *[0] * (DESCRIPTORS - len(words)))]
+    given += [np.uint32(each) for each in (value, *[0] * (WORDS - 1))]
+    arguments = [image.view(np.uint32), np.zeros((128, kernel.columns), np.uint32), np.uint64(out), *given]
+    ptx.load(kernel.text).launch("k", (1,), (128,), arguments, memory=memory, following=tracker)
+    return tracker.open_in(memory, out, size).view(np.uint32).reshape(128, -1)
