@@ -5,9 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+import refsim
 from refsim.bringup import explain, operands
 from refsim.bringup.explain import DeviceAndModel, Dot, difference, model_of, smallest
-from refsim.bringup.layouts import matrix_image, product_case, trials
+from refsim.bringup.layouts import matrix_image, product_case, tasks, trials
 from refsim.bringup.numerics import compare_case, discover_case, row_of
 from refsim.bringup.report import DIFFERS
 from refsim.bringup.tensor_cores import instructions
@@ -15,6 +16,7 @@ from refsim.errors import RefsimError
 from refsim.numerics.methods import LATE
 from refsim.numerics.profiles import profile
 from refsim.numerics.roundings import RNE_F32
+from refsim.silicon.operand_starts import StartForm
 from refsim.testing.verdicts import PASS
 
 ROWS = {row.entry: row for row in instructions("sm_90a")}
@@ -223,6 +225,35 @@ def test_a_difference_that_needs_its_neighbours_says_so():
 def test_every_instruction_holds_its_operands_where_the_model_says(entry):
     case = product_case(ROWS[entry], right(ROWS[entry]))
     assert (case.status, case.differing) == (PASS, 0)
+
+
+STARTS = "starts of wgmma operands, e4m3.K.K"
+
+
+def starts_case(device):
+    return next(task for task in tasks(device) if task.name == STARTS).run()
+
+
+def test_operands_begin_where_descriptors_say():
+    case = starts_case(refsim.device.open("sim", "sm_90a"))
+    assert (case.status, case.differing, case.words) == (PASS, 0, 256 * 64 * 64)
+    assert STARTS not in {task.name for task in tasks(refsim.device.open("sim", "sm_100a"))}
+
+
+def test_an_operand_that_begins_elsewhere_is_reported(monkeypatch):
+    """A device that adds base_offset where the model subtracts it: the descriptors of the first product are named."""
+    right = StartForm.predicted
+
+    def added(form, words):
+        base = words >> np.uint64(49) & np.uint64(7)
+        turned = words & ~np.uint64(7 << 49) | (np.uint64(8) - base & np.uint64(7)) << np.uint64(49)
+        return right(form, turned)
+
+    monkeypatch.setattr(StartForm, "predicted", added)
+    case = starts_case(refsim.device.open("sim", "sm_90a"))
+    assert case.status == DIFFERS
+    assert 0 < case.differing < case.words
+    assert case.difference.smallest[0].startswith("descriptors 0x")
 
 
 def swapped(side, axis, order):

@@ -8,7 +8,7 @@ import pytest
 from refsim import numerics, pack
 from refsim.errors import RefsimError
 from refsim.formats import element_named
-from refsim.layouts import fragment, scale_layout, tile
+from refsim.layouts import fragment, scale_layout, swizzle, tile
 from refsim.layouts.descriptors import descriptor
 from refsim.ptx.async_ops.queue import POLICIES
 from tests.ptx.tcgen05_kernels import AWAIT, BYTES, COMMIT, TensorKernel, with_products
@@ -182,6 +182,20 @@ def test_a_copy_brings_rows_to_lanes(shape: str, narrow: str) -> None:
             for at, chunk in enumerate(chunks):
                 want[lane, 3 + 4 * at : 7 + 4 * at] = np.ascontiguousarray(chunk[row]).view(np.uint32)
     np.testing.assert_array_equal(out, want)
+
+
+def test_a_copy_that_begins_in_an_atom_is_assumed() -> None:
+    """Rows of 16 bytes in atoms of 8 x 32 bytes, from the second row on, swizzled by absolute address."""
+    rows = np.random.default_rng(9).integers(0, 1 << 32, (128, 4), np.uint32)
+    image = np.zeros(BYTES, np.uint8)
+    pattern = swizzle("32B")
+    for row in range(128):
+        image[pattern(32 + row * 32) + np.arange(16)] = rows[row].view(np.uint8)
+    body = with_products("tcgen05.cp.cta_group::1.128x128b [%base], %word0;")
+    for start in (32, 0):
+        word = descriptor("tcgen05-smem").encode(start_address=start, stride_byte_offset=256, swizzle="32B")
+        out, trace = TensorKernel(body, columns=32, filled=32).run(image, None, (word,))
+        assert bool(trace.assumed) == (start == 32) == np.array_equal(out[:, :4], rows)
 
 
 COPY = "@%first tcgen05.cp.cta_group::1.128x128b [%base], %word0;"
