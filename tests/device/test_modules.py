@@ -90,6 +90,13 @@ def device(monkeypatch):
     return CudaDevice("cuda:0", "sm_90a", 0, FakeDriver(), GpuFacts("Fake GPU", (9, 0), 4, 1 << 30, 13000))
 
 
+def test_a_misspelt_entry_is_refused_before_anything_is_launched(device):
+    with device.launcher(KernelCode(ptx=PLAIN, entries=("k", "big"))):
+        pass
+    with pytest.raises(RefsimError, match="unknown-entry"), device.launcher(KernelCode(ptx=PLAIN, entries=("kk",))):
+        pass
+
+
 @pytest.mark.parametrize(
     ("entry", "grid", "block", "args", "options", "code"),
     [
