@@ -189,13 +189,24 @@ LARGE = (1 << 20) + 3
 
 
 def corpus_tensors(format: str, target: str = "e4m3", *, large: bool = True) -> tuple[Tensor, ...]:
-    """Return the first tensors of every campaign: each edge size, each fill, odd offsets, one beyond 2^20 elements."""
+    """Return the first tensors of every campaign: each edge size, each fill, odd offsets, one beyond 2^20 elements.
+
+    The one-hot tensor also has the largest value, and behind it a NaN at each usual stride of threads.
+    """
     fills = list(FILLS)
     edges = [
         Tensor(n, format, "bits" if place % 2 else "ties", place, target, misalign_elements=place % 3)
         for place, n in enumerate(EDGE_SIZES)
     ]
-    filled = [Tensor(267, format, fill, place, target, misalign_elements=place % 2) for place, fill in enumerate(fills)]
+    row = format_named(format)
+    # A running maximum that a NaN resets forgets the largest value, whichever stride a thread takes from element 5 on.
+    holes = (
+        () if row.nan_code is None else ((5, row.max_code), *((5 + step, row.nan_code) for step in (32, 64, 128, 256)))
+    )
+    filled = [
+        Tensor(267, format, fill, place, target, holes if fill == "one-hot" else (), place % 2)
+        for place, fill in enumerate(fills)
+    ]
     return (*edges, *filled, *([Tensor(LARGE, format, "log-uniform", 1, target)] if large else []))
 
 

@@ -7,10 +7,12 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
+import refsim
 from refsim.conversions import decode, encode
 from refsim.errors import RefsimError
 from refsim.formats import format_named
 from refsim.reference.operands import special_codes
+from refsim.testing import Kernel, run_campaign, strategies
 from refsim.testing.fills import FILLS
 from refsim.testing.matrices import MATRIX_FILLS, Values
 from refsim.testing.recipes import (
@@ -204,3 +206,31 @@ def test_a_patch_is_an_index_and_a_code_of_64_bits(patch):
     check_patches(((0, (1 << 64) - 1), ((1 << 63) - 1, 0)))
     with pytest.raises(RefsimError, match="bad-recipe"):
         check_patches((patch,))
+
+
+RUNNING = """
+extern "C" __global__ void amax(const float* x, unsigned* y, unsigned n) {
+  float most = 0;
+  for (unsigned i = threadIdx.x; i < n; i += STRIDE) most = RESETS ? fabsf(x[i]) > most || isnan(x[i]) ? fabsf(x[i]) : most
+                                                                   : fmaxf(most, fabsf(x[i]));
+  if (most == most) atomicMax(y, __float_as_uint(most));
+}"""
+
+
+@pytest.mark.parametrize("stride", [32, 64, 128, 256])
+def test_a_running_maximum_that_a_nan_resets_does_not_pass(stride):
+    def run(launcher, case):
+        x, y = launcher.upload(case.codes(), name="x"), launcher.upload(np.zeros(1, np.uint32), name="y", writable=True)
+        launcher.launch("amax", 1, stride, [x, y, np.uint32(case.n)])
+        return {"y": launcher.read(y)}
+
+    def oracle(case):
+        x = np.abs(case.codes().view(np.float32))
+        return {"y": np.array([np.max(x[~np.isnan(x)], initial=0)], np.float32).view(np.uint32)}
+
+    corpus, device = corpus_tensors("f32", large=False), refsim.device.open("sim")
+    given = {"corpus": corpus, "source": RUNNING, "outputs": {"y": "f32"}, "recipe": Tensor, "run": run}
+    for resets, status in ((0, "pass"), (1, "fail")):
+        defines = {"STRIDE": stride, "RESETS": resets}
+        kernel = Kernel("amax", oracle, strategies.tensors(["f32"]), defines=defines, **given)
+        assert run_campaign(kernel, device, cases=0, suspect_seconds=0).status == status
