@@ -381,7 +381,8 @@ class Kernel(Card):
     - `suspects`: names of mistakes, each with a function that returns what a kernel with this mistake writes.
     - `per_target`: `oracle`, `suspects` and `definition` take the target after the test case.
     - `conflict_free`: prefixes of PTX opcodes ("ldmatrix") whose accesses must have no bank conflicts.
-    - `definition(problem, output, index)`: returns the code of one element, or None, without the oracle's code.
+    - `definition(problem, output, index)`: returns the code of one element, `Bounded` or None, without the oracle's code;
+      `refsim.testing.definitions` has some. Without it, refsim computes elements of the declared products again.
     - `without`: checks that a simulated GPU leaves out ("race"), and waivers of findings ("race@k.cu:120").
     - `any_order`: entries whose atomics may come in any order, ("*",) for all (default: all under `Promise.SET`). Their
       launches may write other bytes under another schedule; `run` and the oracle are compared under each schedule.
@@ -413,7 +414,7 @@ class Kernel(Card):
     suspects: Mapping[str, Callable[..., Outputs]] = field(default_factory=dict)
     per_target: bool = False
     conflict_free: tuple[str, ...] = ()
-    definition: Callable[..., int | None] | None = None
+    definition: Callable[..., int | Bounded | None] | None = None
     fresh_module: bool = False
     products: Mapping[str, KernelProduct] = field(default_factory=dict)
     orderless: str = ""

@@ -14,6 +14,7 @@ __all__ = [
     "Unordered",
     "Verdict",
     "assert_bits_equal",
+    "definitions",
     "explain_problem",
     "find_kernels",
     "kernel_named",
@@ -27,7 +28,7 @@ __all__ = [
 
 if TYPE_CHECKING:
     from refsim.kernels import Bounded, Findings, Kernel, KernelProduct, Launcher, Promise, Unordered
-    from refsim.testing import laws, matrices, recipes, strategies
+    from refsim.testing import definitions, laws, matrices, recipes, strategies
     from refsim.testing.assertions import BitsDiffer, PromiseNotKept, assert_bits_equal
     from refsim.testing.campaign import run_campaign
     from refsim.testing.explained import explain_problem
@@ -48,6 +49,6 @@ else:
             "refsim.testing.replay": ("replay_case",),
             "refsim.testing.verdicts": ("Verdict",),
         },
-        ("laws", "matrices", "recipes", "strategies"),
+        ("definitions", "laws", "matrices", "recipes", "strategies"),
     )
     del exports

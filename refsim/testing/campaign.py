@@ -248,6 +248,8 @@ def run_part(
                 _search(ledger, planned)
     if not ledger.failure and ledger.first is not None and ledger.cases > 1:
         check_oracle_repeats(kernel, *ledger.first, device.target)
+    if not ledger.failure and ledger.first is not None:
+        ledger.beside.ask_products(device)
     _inquire(ledger, row.suspect_seconds if suspect_seconds is None else suspect_seconds)
     return _verdict(ledger, started, failures_dir), ledger.slack
 

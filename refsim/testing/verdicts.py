@@ -60,7 +60,7 @@ class Recomputed:
     def text(self) -> str:
         """Return a sentence: "24 outputs computed again by the slow definition, 0 differ"."""
         if not self.is_declared:
-            return "no slow definition of single outputs is declared"
+            return "no second definition was asked: declare definition= or products="
         return f"{counted(self.outputs, 'output')} computed again by the slow definition, {self.differing} differ"
 
     def to_json(self) -> dict[str, Any]:
@@ -179,7 +179,7 @@ class Verdict(Card):
         lines += [f"waived  {name}: {what}" for name, what in self.waived.items() if what]
         lines += [f"note  {line}" for line in self.notes]
         lines += [f"{HELD_TO}{line}" for line in self.silicon.lines()]
-        lines += [f"{HELD_TO}{self.recomputed.text}"] if self.recomputed.is_declared else []
+        lines += [f"{HELD_TO}{self.recomputed.text}"]
         lines += [] if self.checks else [f"{HELD_TO}none: no independent check was made"]
         lines += [f"test case {self.problem_text}"] if self.problem_text else []
         return lines + ([Command(f"repeat  refsim replay {self.replay}")] if self.replay else [])

@@ -6,20 +6,26 @@ with a slow second definition of them (`refsim.silicon.launch_replay`). In every
 again by the kernel's `definition`: over Python integers or fractions, one element at a time.
 """
 
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from refsim.errors import RefsimError
-from refsim.kernels import Kernel
+from refsim.compare import within_bound
+from refsim.conversions import encode
+from refsim.device import Device
+from refsim.errors import RefsimError, UnfitTargetError
+from refsim.kernels import Bounded, Kernel
 from refsim.silicon.launch_replay import Replays, shared
 from refsim.silicon.vectors import splitmix64
 from refsim.silicon.witness import DEFINITION, SiliconWitness
 from refsim.testing.decisions import Finding, Observation
+from refsim.testing.definitions import product_element
 from refsim.testing.user_code import called
 from refsim.testing.verdicts import FAIL, Recomputed
 
+PRODUCTS = 4  # declared products of a kernel that are run
 SAMPLED = 16
 """About this many cases of a campaign, evenly spaced, have one element of each output computed again."""
 
@@ -54,24 +60,59 @@ class Witnesses:
         definition = self.kernel.definition
         assert definition is not None
         asked = (*self.kernel.asked(problem, self.target), name, index)
-        want = called(self.kernel, "definition", definition, *asked, problem=problem)
+        self._compare(
+            problem, name, array, index, called(self.kernel, "definition", definition, *asked, problem=problem)
+        )
+
+    def _compare(
+        self, problem: Any, name: str, array: "np.ndarray[Any, Any]", index: tuple[int, ...], want: Any
+    ) -> None:
+        """Compare an element with the code, or the value and bound, that a definition returned for it."""
         if want is None:
             return
-        got = int(array[index].view(f"u{array.dtype.itemsize}"))
-        if not isinstance(want, int):
+        got = array[index].view(f"u{array.dtype.itemsize}")
+        if not isinstance(want, int | Bounded):
             what = f"definition of kernel {self.kernel.name} returns {type(want).__name__} for {name}{list(index)}"
-            raise RefsimError("wrong-output", what, rule="a definition returns the code of one element, or None")
+            raise RefsimError(
+                "wrong-output", what, rule="a definition returns the code of one element, Bounded or None"
+            )
         self.outputs += 1
-        if got != want:
+        if isinstance(want, Bounded):
+            format = self.kernel.output_formats(problem)[name] or None
+            found = within_bound(np.asarray(array[index]), want.value, want.bound, format)
+            is_wrong, said = bool(found), f"{want.value} within {want.bound}"
+        else:
+            is_wrong, said = int(got) != want, f"{want:#x}"
+        if is_wrong:
             self.differing += 1
-            self.first = self.first or f"{name}{list(index)} of {problem!r}: {got:#x}, by definition {want:#x}"
+            self.first = self.first or f"{name}{list(index)} of {problem!r}: {int(got):#x}, by definition {said}"
+
+    def ask_products(self, device: Device) -> None:
+        """Run the declared products of a kernel without a definition, and compare elements with the exact sums."""
+        if self.kernel.definition is not None:
+            return
+        kernel, random = self.kernel, np.random.default_rng(1)
+        for each in list(kernel.products.values())[:PRODUCTS]:
+            rows, forms = each.rows[len(each.rows) // 2], (each.a_format, each.b_format)
+            shapes = ((rows, each.k), (each.n, each.k))
+            a, b = (encode(random.standard_normal(shape), form) for shape, form in zip(shapes, forms, strict=True))
+            a = a if each.a_is_free else encode(np.ones(shapes[0]), each.a_format)
+            recipe = called(kernel, "products", each.problem, a, b)
+            with suppress(UnfitTargetError), device.launcher(kernel.code) as launcher:
+                got = called(kernel, "run", kernel.run, launcher, recipe, problem=recipe)[each.output]
+                d = np.asarray(got if each.read is None else each.read(got, recipe)).reshape(rows, each.n)
+                for place in random.integers(0, d.size, SAMPLED):
+                    m, n = divmod(int(place), each.n)
+                    want = product_element(a[m], b[n], *forms, each.d_format)
+                    self._compare(recipe, each.output, d, (m, n), want)
 
     def silicon(self) -> SiliconWitness:
         """Return the comparison of the model with recorded hardware for the instructions that ran."""
         return self.replays.of(self.opcodes, self.target)
 
     def recomputed(self) -> Recomputed:
-        return Recomputed(self.outputs, self.differing, self.first, self.kernel.definition is not None)
+        is_declared = self.kernel.definition is not None or self.outputs > 0
+        return Recomputed(self.outputs, self.differing, self.first, is_declared)
 
 
 def contradicted(silicon: SiliconWitness, recomputed: Recomputed) -> Finding | None:

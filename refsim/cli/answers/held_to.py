@@ -26,5 +26,5 @@ def definitions(verdicts: Sequence[Verdict]) -> str:
     without = [each.kernel for each in verdicts if not each.recomputed.is_declared]
     outputs, differing = (sum(getattr(each.recomputed, name) for each in declared) for name in ("outputs", "differing"))
     parts = [f"{counted(outputs, 'output', digits=',')} computed again, {differing:,} differ"] if declared else []
-    parts += [f"none is declared for {', '.join(without)}"] if without else []
+    parts += [f"no second definition was asked for {', '.join(without)}"] if without else []
     return f"slow definitions: {'; '.join(parts)}"
