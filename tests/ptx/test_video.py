@@ -222,3 +222,12 @@ def test_a_statement_that_ptxas_refuses_is_refused(statement: str, tmp_path: Pat
     with pytest.raises(RefsimError) as caught:
         ptx.load(text).code("k")
     assert caught.value.code == WRONG[statement]
+
+
+def test_constants_and_a_register_are_one_statement() -> None:
+    """Two constants are one word for all threads, c is a word for each."""
+    out, words = np.zeros(COUNT * THREADS, np.uint32), np.arange(3 * THREADS, dtype=np.uint32)
+    text = kernel(["vadd2.u32.u32.u32.add %d, 5, 0x70000, %c;", "vmin4.u32.u32.u32 %d, %a, 3, 0;"])
+    ptx.load(text).launch("k", (1,), (THREADS,), [words, out])
+    assert (out[:THREADS] == words[2::3] + 12).all()
+    assert (out[THREADS : 2 * THREADS] == np.minimum(words[::3], 3)).all()

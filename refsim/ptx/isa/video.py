@@ -213,7 +213,7 @@ def _simd(name: str, size: int) -> None:
         y = _numbers(both.view(f"{b.dtype.kind}4"), of_b or digits[count:], size)
         total = (_test(test) if test else _OPERATIONS[name])(x, y)
         total = _limited(total, type, size) if last == "sat" else total
-        whole = np.broadcast_to(c.astype(object), (len(total),))
+        whole = c.astype(object)
         for place in map(int, to or digits[:count]):
             whole = whole + total[:, place] if last == "add" else _put(total[:, place], whole, place, size)
         return _word(whole)
