@@ -239,6 +239,7 @@ def judged_exchange(bound: Bound, random: np.random.Generator, bits: int) -> Cou
         ids=lane,
         laneid=lane,
         warp=np.zeros(32, np.int64),
+        members=np.full(32, 0xFFFFFFFF, np.uint32),
         key=slice(0, 32),
         full=lambda each: each if len(each) == 32 else each.repeat(32),
         machine=SimpleNamespace(
