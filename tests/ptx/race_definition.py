@@ -15,6 +15,7 @@ D4  an acquire orders what follows it, not itself: that it saw the release, and 
 D5  observing a write observes what its thread wrote to that word before: the word has one order of writes.
 D6  lanes that store one value by one weak instruction store it once: a read that comes after one of them finds that value
     whichever was last.
+D7  volatile accesses of two lanes of a warp race like weak ones, unless one instruction made both.
 """
 
 from collections import defaultdict
@@ -248,10 +249,18 @@ class Execution:
         """The pairs of accesses, the earlier one first, that conflict and that nothing orders."""
         return [pair for pair in combinations(self.memory, 2) if self._is_race(*pair)]
 
+    @staticmethod
+    def _is_in_warp(one: Event, other: Event) -> bool:
+        """Whether two lanes of a warp made these volatile accesses, at different statements (D7)."""
+        assert one.thread is not None
+        assert other.thread is not None
+        near = one.thread[0] == other.thread[0] and one.thread[1] // 32 == other.thread[1] // 32
+        return near and one.op.order == other.op.order == "volatile" and one.step != other.step
+
     def _is_race(self, one: Event, other: Event) -> bool:
         if one.place != other.place or one.thread == other.thread or not (one.writes or other.writes):
             return False
-        if includes_each_other(one, other) or self.is_before(one, other):
+        if (includes_each_other(one, other) and not self._is_in_warp(one, other)) or self.is_before(one, other):
             return False
         if one.step == other.step:  # at once: neither comes after the other
             assert one.thread is not None

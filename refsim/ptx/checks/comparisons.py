@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from refsim.layouts.holders import WARP
 from refsim.ptx.checks.areas import AccessPart, Area, Repeats
 from refsim.ptx.checks.happens_before import Clocks
 from refsim.ptx.checks.history import AccessEvent, By, History
@@ -132,7 +133,7 @@ class Comparisons:
         `lanes` access items `index` of the area. `reading`: the access reads. `threads`: compare only with accesses of
         threads, not of copy engines and tensor cores. `by_products`: completed products are all that orders the two."""
         area, count = part.area, part.count
-        if marks.never_race(part.strength, index, count):
+        if not self._is_volatile(part) and marks.never_race(part.strength, index, count):
             return False
         found = marks.lasts(index, count)
         if int(found.max(initial=0)) <= (self.floor if area.is_shared else 0):
@@ -143,6 +144,8 @@ class Comparisons:
             late &= agents != self.agents(lanes)[:, None]
         if part.strength and marks.has_strong:
             strong = late & (marks.take(marks.strength, index, count) == part.strength)
+            if self._is_volatile(part) and strong.any():
+                strong &= ~self._in_warp(np.repeat(lanes[:, None], strong.shape[1], 1), agents, found)
             late &= ~strong
         if threads:
             late &= ~self._are_made_by(found, self.history.is_asynchronous) | (
@@ -238,9 +241,28 @@ class Comparisons:
             if reading and benign:
                 continue
             racing = not_morally_strong(self.strict, mine, self.history, number, others)
+            if not racing and others and self._is_volatile(part):
+                near = self._in_warp(np.full(len(others), lane), np.array(others), np.full(len(others), number))
+                racing = [other for other, is_near in zip(others, near.tolist(), strict=True) if is_near]
             if racing:
                 return self.pair(lane, racing, number, "write" if writes else "read")
         return None
+
+    def _is_volatile(self, part: "AccessPart") -> bool:
+        """Return whether an access is volatile and does not poll."""
+        return id(part.access.statement) in self.history.volatile
+
+    def _in_warp(self, lanes: Ids, agents: Array, numbers: Array) -> NDArray[np.bool_]:
+        """Return which accesses other lanes of the lanes' warps made, volatile ones that do not poll. Such accesses are
+        morally strong, but lanes that use them in place of __syncwarp rely on the order in which they run. Source: CUDA
+        C++ Programming Guide, independent thread scheduling."""
+        geometry = self.geometry
+        cta, thread = agents // geometry.threads, agents % geometry.threads
+        near: NDArray[np.bool_] = (cta == geometry.cta[lanes] + geometry.first) & (
+            thread // WARP == geometry.thread[lanes] // WARP
+        )
+        near &= agents != lanes + self.first
+        return near & self._are_made_by(numbers, self.history.is_volatile) if near.any() else near
 
     def _waited_for(self, lanes: Ids, agents: Array, numbers: Array) -> NDArray[np.bool_]:
         """Return which accesses are reads of shared memory by wgmma of the lanes' own warpgroups. They are marked once

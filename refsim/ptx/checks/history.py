@@ -2,7 +2,7 @@
 
 Numbers rise with time over all CTAs, also over CTAs that run one after another. The statement of an access is kept for
 the whole launch; its lanes and places are kept for the newest accesses only, about 100 MB of them. `unread` are the
-statements, by identity, whose results no statement reads.
+statements, by identity, whose results no statement reads; `volatile` are the volatile accesses that do not poll.
 """
 
 from collections import deque
@@ -65,6 +65,7 @@ class History:
 
     made: list[tuple[Statement, int] | None] = field(default_factory=lambda: [None])
     unread: frozenset[int] = frozenset()
+    volatile: frozenset[int] = frozenset()
     listed: dict[int, AccessEvent] = field(default_factory=dict)
     order: deque[AccessEvent] = field(default_factory=deque)
     lanes: int = 0
@@ -100,6 +101,11 @@ class History:
         """Return whether a product of a warpgroup made an access."""
         made = self.made[number]
         return made is not None and made[0].opcode.startswith("wgmma.mma_async")
+
+    def is_volatile(self, number: int) -> bool:
+        """Return whether a volatile access that does not poll has a number."""
+        made = self.made[number]
+        return made is not None and id(made[0]) in self.volatile
 
     def is_bulk_copy(self, number: int) -> bool:
         """Return whether a copy engine that moves bytes unchanged made an access."""

@@ -21,6 +21,10 @@ from refsim.ptx.text.syntax import Statement, place
 
 CONVERGED = "ordered-by-convergence"
 RULE = "PTX ISA, memory model: accesses that conflict need an order, or both must be strong (atomic or volatile)"
+VOLATILE_RULE = (
+    "CUDA C++ Programming Guide, independent thread scheduling: lanes of a warp run at different times; volatile does not "
+    "order their accesses, __syncwarp does"
+)
 CONVERGENCE_RULE = (
     "PTX ISA: shfl, vote, match, redux and wgmma make lanes meet but order no memory; "
     "only bar.warp.sync (__syncwarp) does"
@@ -110,11 +114,12 @@ class Reporter:
         size = access.width // access.semantics.elements
         between = "" if pair.same else f", with no {self._missing(access, pair)}"
         act = f"{done} {by}" if pair.same else f"{by} {done}"
+        is_volatile = id(access.statement) in self.history.volatile and self.history.is_volatile(pair.number)
         error = access.threads.fault(
             pair.code,
             lane,
             f"{verb} {size} B at {self._place(*where)} that {self._who(pair.other)} {act}{between}",
-            CONVERGENCE_RULE if pair.converged else RULE,
+            CONVERGENCE_RULE if pair.converged else VOLATILE_RULE if is_volatile else RULE,
         )
         self.machine.report(error, access.statement)
 

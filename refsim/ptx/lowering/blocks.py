@@ -264,9 +264,38 @@ class Code:
     @cached_property
     def polls(self) -> frozenset[int]:
         """Return the branches back to a loop with a strong read: a lane that takes one may wait for another thread."""
+        return frozenset(pc for pc, _ in self._polling)
+
+    @cached_property
+    def volatile(self) -> frozenset[int]:
+        """Return the identities of volatile accesses, without loads whose value lets a lane leave a loop, or go past it:
+        such a lane waits for another one."""
+        waiting = set[int]()
+        for end, start in self._polling:
+            leave = [pc for pc, to in self.jumps.items() if pc == end or (start <= pc < end and not start <= to <= end)]
+            if found := self._decide(leave, range(start, end + 1)):
+                around = [pc for pc, to in self.jumps.items() if pc < start and (to == start or to > end)]
+                waiting |= found | self._decide(around, range(start))
+        chosen = (step for pc, step in enumerate(self.steps) if pc not in waiting)
+        return frozenset(id(step.statement) for step in chosen if "volatile" in step.statement.opcode.split("."))
+
+    def _decide(self, branches: list[int], among: range) -> set[int]:
+        """Return the strong reads among some statements whose results decide these branches."""
+        guards = (self.steps[pc].guard for pc in branches)
+        needed, known = {guard.register.index for guard in guards if guard}, -1
+        while len(needed) > known:
+            known = len(needed)
+            for pc in reversed(among):
+                if not needed.isdisjoint(self.steps[pc].writes()):
+                    needed |= set(self.steps[pc].reads())
+        return {pc for pc in among if _polls(self.steps[pc]) and not needed.isdisjoint(self.steps[pc].writes())}
+
+    @cached_property
+    def _polling(self) -> tuple[tuple[int, int], ...]:
+        """Return (branch, first statement) of each loop with a strong read."""
         reads = np.cumsum([0, *(_polls(step) for step in self.steps)])
-        return frozenset(
-            pc
+        return tuple(
+            (pc, source.pc)
             for pc, step in enumerate(self.steps)
             for source, _ in step.sources
             if step.bound.clause.mnemonic == "bra"

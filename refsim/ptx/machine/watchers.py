@@ -47,7 +47,7 @@ class MemoryWatchers:
         """Return the checks of a machine; `earlier` is what the previous launch touched if it may still run."""
         checks, code = machine.checks, machine.code
         grain = {space: granule(code, space) for space in ("shared", "global")}
-        history.unread = code.unread
+        history.unread, history.volatile = code.unread, code.volatile
         leaves = code.lets_others_begin
         alone = machine.geometry.grid_threads == 1 and not (code.has_async_proxy or earlier or leaves)
         copies = code.is_asynchronous and checks.copies != "off"

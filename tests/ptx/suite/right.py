@@ -32,6 +32,13 @@ def elected_lane(x):
     return np.full(32, x[wanting[0]] + sum(1 << int(lane) for lane in wanting) % 11)
 
 
+def volatile_turns(x):
+    data = 0
+    for turn in range(6):
+        data = data * 3 + int(x[turn % 2])
+    return np.full(32, data)
+
+
 def stencil(rounds):
     def expected(x):
         row = x[:64]
@@ -163,6 +170,9 @@ RIGHT = (
     Right("warp.cu", "loaded_matrix", lambda x: x[:32].reshape(8, 4)[::-1].reshape(-1)),
     Right("warp.cu", "shuffled_sum", summed(32, 32)),
     Right("warp.cu", "shuffled_halves", lambda x: np.r_[x[:16][::-1], x[16:32][::-1] * 2]),
+    Right("warp.cu", "volatile_sum", summed(32, 32)),
+    Right("warp.cu", "volatile_branch", lambda x: np.array([x[0], 0])),
+    Right("warp.cu", "volatile_turns", volatile_turns),
     Right("barriers.cu", "reverse", mirrored(64), 64),
     Right("barriers.cu", "reverse_global", mirrored(64), 64),
     Right("barriers.cu", "reverse_in_place", lambda x: x[:64] + 1, 64),

@@ -341,3 +341,48 @@ template <int LESS> __global__ void shuffled_halves(ARGS) {
   out[t] = value;
 }
 LESS_0(shuffled_halves)
+
+// volatile keeps the compiler from holding a word back. It orders no lanes: each step of the sum needs its __syncwarp.
+template <int LESS> __global__ void volatile_sum(ARGS) {
+  __shared__ volatile unsigned sums[32];
+  const unsigned t = threadIdx.x;
+  sums[t] = in[t];
+  for (unsigned step = 16; step; step /= 2) {
+    if (LESS != 1 || step == 16) __syncwarp();
+    const unsigned other = sums[t ^ step];  // B1
+    __syncwarp();
+    sums[t] = sums[t] + other;  // A1
+  }
+  __syncwarp();
+  out[t] = sums[t];
+}
+LESS_1(volatile_sum)
+
+template <int LESS> __global__ void volatile_branch(ARGS) {
+  volatile unsigned *const slot = work;
+  const unsigned t = threadIdx.x;
+  if (t == 31) *slot = in[0];  // A1 A2
+  if (LESS == 0) __syncwarp();
+  if (LESS == 2) out[1] = __shfl_xor_sync(ALL, t, 1) > 31;
+  if (t == 0) out[0] = *slot;  // B1 B2
+}
+LESS_2(volatile_branch)
+
+// A lane may poll a volatile flag of another lane: it goes on when it has seen the value, and the fences order the data.
+template <int LESS> __global__ void volatile_turns(ARGS) {
+  __shared__ volatile unsigned turn;
+  __shared__ unsigned data;
+  const unsigned t = threadIdx.x;
+  if (t == 0) turn = 0, data = 0;
+  __syncwarp();
+  for (unsigned round = 0; t < 2 && round < 3; ++round) {
+    while (turn % 2 != t) {}
+    if (LESS != 1) __threadfence_block();
+    data = data * 3 + in[t];  // A1 B1
+    __threadfence_block();
+    turn = turn + 1;
+  }
+  __syncwarp();
+  out[t] = data;
+}
+LESS_1(volatile_turns)
