@@ -9,22 +9,29 @@ from dataclasses import dataclass, replace
 
 from refsim import ptx
 from refsim.errors import Kind, RefsimError
+from refsim.ptx.async_ops.queue import HELD
 from refsim.ptx.findings.table import SCHEDULE_DEPENDENT
 from refsim.ptx.memory.snapshot import Snapshot
 
 SCHEDULES = 3
+MOST_HELD = 16  # schedules of a launch that hold lanes before one access
+HELD_INSTRUCTIONS = 400_000  # of threads, in all of these schedules together
 SCHEDULE_RULE = "threads that share memory must be ordered by a barrier or by atomics"
 
 
 @dataclass(frozen=True)
 class SeededPolicy:
-    """A schedule: a policy, the seed of a random policy, and whether the launch overlaps the previous launch."""
+    """A schedule: a policy, the seed of a random policy, and whether the launch overlaps the previous launch. `held`:
+    the access before which the policy "held" lets lanes wait."""
 
-    policy: ptx.SchedulePolicy
+    policy: str
     seed: int = 0
     begins_early: bool = False
+    held: str = ""
 
     def __str__(self) -> str:
+        if self.held:
+            return f"a schedule in which others run before {self.held}"
         named = f"random schedule {self.seed}" if self.policy == "random" else f"the {self.policy} policy"
         return f"{named}, begun before the launch before it ended" if self.begins_early else named
 
@@ -72,7 +79,7 @@ def outcomes(run: Run, entry: str, orders: Sequence[SeededPolicy]) -> Iterator[O
         return
     first = memory.snapshot()
     is_compared = not (trace.inexact or trace.uninitialised or SCHEDULE_DEPENDENT in trace.off)
-    for order in orders[1:]:
+    for order in (*orders[1:], *(_held(trace) if is_compared else ())):
         try:
             trace, memory = run(order)
         except RefsimError as error:
@@ -81,6 +88,18 @@ def outcomes(run: Run, entry: str, orders: Sequence[SeededPolicy]) -> Iterator[O
             continue
         compared = is_compared and not trace.uninitialised
         yield Outcome(order, trace, _difference(first, memory, entry, order) if compared else None, compared)
+
+
+def _held(trace: ptx.Trace) -> Iterator[SeededPolicy]:
+    """Yield schedules that let other threads run before a strong access: as long as they can before a write, for some
+    turns before a read. They show what a thread does that checks and then sets, or reads two words that belong
+    together."""
+    writes = [(pc, where, 0) for pc, where, reads in trace.contended if not reads]
+    reads = [(pc, where, turns) for turns in (1, 2) for pc, where, reads in trace.contended if reads]
+    most = min(MOST_HELD, max(2, HELD_INSTRUCTIONS // trace.instructions))
+    fair = [(pc, f"each strong access, such as {where}", 3) for pc, where, _ in trace.contended[:1]]
+    kept = (*writes[: -(-most // 2)], *fair, *reads)[:most]
+    yield from (SeededPolicy(HELD, 4 * pc + turns, held=where) for pc, where, turns in kept)
 
 
 def _difference(first: Snapshot, memory: ptx.GlobalMemory, entry: str, order: SeededPolicy) -> RefsimError | None:

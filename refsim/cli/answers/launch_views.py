@@ -72,6 +72,8 @@ def source_of(statement: "Statement") -> str:
 
 def order_name(order: "SeededPolicy") -> str:
     """Return the name of a schedule in tables."""
+    if order.held:
+        return f"held before {order.held}"
     return f"random, seed {order.seed}" if order.policy == "random" else order.policy
 
 

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from refsim.ptx.checks.contended import StrongAccesses
 from refsim.ptx.checks.journal import Journal
 from refsim.ptx.checks.knowledge import Released
 from refsim.ptx.memory.semantics import WEAK, Semantics, semantics
@@ -72,6 +73,7 @@ class History:
     released: tuple[dict[tuple[str, int], Released], ...] = field(default_factory=lambda: ({}, {}))
     areas: dict[int, Any] = field(default_factory=dict)
     journal: Journal = field(default_factory=Journal)
+    strong: StrongAccesses = field(default_factory=StrongAccesses)
     written: Array = field(default_factory=lambda: np.zeros(0, np.uint8))
     touched: TouchedBytes | None = None
     began_behind: bool = False

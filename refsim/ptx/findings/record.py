@@ -43,10 +43,12 @@ class LaunchFindings:
     `assumed`: the statements, by PTX line, whose bits come from elsewhere, and from where. `printed`: (thread, text) of
     printf. `maps`: the addresses in global memory at which it made tensor maps. `blocks`: the first statements of the
     basic blocks that some lane ran. `waived`: for each waiver, the first finding that it allowed.
+    `contended`: the identities of statements between which a schedule may come.
     """
 
     waivers: tuple[Waiver, ...] = ()
     waived: dict[Waiver, RefsimError] = field(default_factory=dict)
+    contended: set[int] = field(default_factory=set)
     instructions: int = 0
     blocks: set[int] = field(default_factory=set)
     inexact: dict[int, Statement] = field(default_factory=dict)

@@ -268,16 +268,50 @@ class Code:
 
     @cached_property
     def volatile(self) -> frozenset[int]:
-        """Return the identities of volatile accesses, without loads whose value lets a lane leave a loop, or go past it:
-        such a lane waits for another one."""
+        """Return the identities of volatile accesses that do not poll."""
+        chosen = (step for pc, step in enumerate(self.steps) if pc not in self.waiting)
+        return frozenset(id(step.statement) for step in chosen if "volatile" in step.statement.opcode.split("."))
+
+    @cached_property
+    def waiting(self) -> frozenset[int]:
+        """Return the strong reads that poll: their value lets a lane leave a loop, or go past it."""
         waiting = set[int]()
         for end, start in self._polling:
             leave = [pc for pc, to in self.jumps.items() if pc == end or (start <= pc < end and not start <= to <= end)]
             if found := self._decide(leave, range(start, end + 1)):
                 around = [pc for pc, to in self.jumps.items() if pc < start and (to == start or to > end)]
                 waiting |= found | self._decide(around, range(start))
-        chosen = (step for pc, step in enumerate(self.steps) if pc not in waiting)
-        return frozenset(id(step.statement) for step in chosen if "volatile" in step.statement.opcode.split("."))
+        return frozenset(waiting)
+
+    @cached_property
+    def strong(self) -> tuple[int, ...]:
+        """Return the strong accesses to memory, if a schedule may come between two of them: at least two, and a read."""
+        named = [
+            (pc, semantics(step.statement.opcode), step.bound.clause.mnemonic) for pc, step in enumerate(self.steps)
+        ]
+        found = [pc for pc, meaning, mnemonic in named if meaning.strong and mnemonic in ("ld", "st", "atom", "red")]
+        return tuple(found) if len(found) > 1 and any(map(_polls, (self.steps[pc] for pc in found))) else ()
+
+    @cached_property
+    def held(self) -> "Code":
+        """Return the entry with a block that begins at each strong access, so that a schedule may hold lanes there."""
+        blocks = _cut(self.steps, {*self.function.labels.values(), *self.strong})
+        made = Code(self.function, blocks, self.register_bits, self.steps, self.carry)
+        _keep_registers(made)
+        return made
+
+    def leading_to(self, pc: int) -> frozenset[int]:
+        """Return the blocks from which lanes may come to the block at `pc`."""
+        before: dict[int, list[int]] = {}
+        for start, block in self.blocks.items():
+            for target in successors(block):
+                before.setdefault(target, []).append(start)
+        found, waiting = {pc}, [pc]
+        while waiting:
+            new = [start for start in before.get(waiting.pop(), ()) if start not in found]
+            found.update(new)
+            waiting += new
+        return frozenset(found)
 
     def _decide(self, branches: list[int], among: range) -> set[int]:
         """Return the strong reads among some statements whose results decide these branches."""

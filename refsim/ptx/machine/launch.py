@@ -147,6 +147,7 @@ class PreparedLaunch:
                 error.help = error.help or findings.summary()
                 error.printed = findings.printed_lines()
                 raise error from None
+        findings.contended = history.strong.contended()
         self.memory.touched = history.left_behind(self.earlier)
         self.memory.space.maps |= findings.maps
         return findings

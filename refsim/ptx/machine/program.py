@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from refsim.errors import RefsimError, UnfitTargetError, counted, unknown
 from refsim.integers import is_whole
-from refsim.ptx.async_ops.queue import POLICIES, SchedulePolicy
+from refsim.ptx.async_ops.queue import HELD, POLICIES, SchedulePolicy
 from refsim.ptx.checks.open_bits import OpenBits
 from refsim.ptx.findings.faults import open_bits
 from refsim.ptx.findings.record import BankUse, LaunchFindings
@@ -61,7 +61,8 @@ class Trace(Card):
 
     `banks` is the use of shared-memory banks, if counted. `off` names the checks that were not made. `printed` holds
     the lines that threads printed, in order. `opcodes` are the opcodes of the executed blocks. `waived` holds each
-    waiver that allowed a finding, with the finding.
+    waiver that allowed a finding, with the finding. `contended`: strong accesses to places of other threads, as (number,
+    place, whether it reads only); loops that poll are left out.
     """
 
     entry: str
@@ -79,6 +80,7 @@ class Trace(Card):
     assumed: tuple[str, ...] = ()
     opcodes: frozenset[str] = frozenset()
     waived: tuple[tuple[str, RefsimError], ...] = ()
+    contended: tuple[tuple[int, str, bool], ...] = ()
 
     @property
     def uninitialised(self) -> tuple[RefsimError, ...]:
@@ -226,6 +228,7 @@ class Program(Card):
     ) -> tuple[PreparedLaunch, list[tuple[NDArray[Any], int]]]:
         """Return a checked and placed launch that has not run, and its array arguments with their addresses."""
         code = (self.code if observer is None else self.stepped)(entry)
+        code = code.held if policy == HELD else code
         _check_words(policy, arithmetic)
         if arithmetic == KNOWN and code.contractions:
             raise open_bits(str(code.contractions[0]), self.target)
@@ -281,7 +284,7 @@ def _shortened(name: str) -> str:
 
 def _check_words(policy: SchedulePolicy, arithmetic: Arithmetic) -> None:
     """Raise RefsimError for an unknown policy or arithmetic."""
-    if not isinstance(policy, str) or policy not in POLICIES:
+    if not isinstance(policy, str) or policy not in (*POLICIES, HELD):
         raise unknown("policy", policy, list(POLICIES))
     if not isinstance(arithmetic, str) or arithmetic not in ARITHMETICS:
         raise unknown("arithmetic", arithmetic, list(ARITHMETICS))
@@ -363,6 +366,11 @@ def trace_of(entry: str, launch: PreparedLaunch, findings: LaunchFindings) -> Tr
         tuple(f"{place(statement)}: {why}" for statement, why in findings.assumed.values()),
         frozenset().union(*(code.blocks[pc].opcodes for pc in findings.blocks)),
         tuple((str(waiver), error) for waiver, error in findings.waived.items()),
+        tuple(
+            (pc, place(step.statement), step.bound.clause.mnemonic == "ld")
+            for pc, step in ((pc, code.steps[pc]) for pc in code.strong if pc not in code.waiting)
+            if id(step.statement) in findings.contended
+        ),
     )
 
 

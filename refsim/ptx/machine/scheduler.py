@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from refsim.errors import RefsimError
 from refsim.ptx.async_ops.copies import Copies
 from refsim.ptx.async_ops.engine import CopyEngine
+from refsim.ptx.async_ops.queue import HELD
 from refsim.ptx.async_ops.tensor_products import TensorCore
 from refsim.ptx.async_ops.warpgroup_products import TensorCores
 from refsim.ptx.checks.grid_dependencies import GridDependency
@@ -42,7 +43,7 @@ from refsim.ptx.lowering.steps import Step
 from refsim.ptx.lowering.tracked import demand_guard, demand_members, follow_terminator, lanes_met, translate_tracked
 from refsim.ptx.machine.deferred import Deferred
 from refsim.ptx.machine.limits import limits_of
-from refsim.ptx.machine.schedules import LowestFirst, Random, Schedule
+from refsim.ptx.machine.schedules import Held, LowestFirst, Random, Schedule
 from refsim.ptx.machine.watchers import MemoryWatchers
 from refsim.ptx.memory.access import Access, Port
 from refsim.ptx.memory.global_memory import GlobalMemory
@@ -197,6 +198,7 @@ class Machine:
         self.target, self.asked, self.observer, self.watching = target, arithmetic, observer, watching
         self.deadline, self.in_shared, self.tracking, self.is_on_trial = deadline, in_shared, tracking, False
         self.choice = np.random.Generator(np.random.Philox(seed)) if policy == "random" else None
+        self.is_held, policy = policy == HELD, "eager" if policy == HELD else policy
         poison = bytes([(POISON + seed) & 0xFF])
         arrays: list[NDArray[Any]] = [
             np.array([False]) if bits == 1 else np.frombuffer(poison * (bits // 8), UNSIGNED[bits])
@@ -204,8 +206,7 @@ class Machine:
         ]
         self.registers = Registers(code.slots, arrays, [False] * len(arrays))
         self.begin_unwritten()
-        self.alive = np.ones(geometry.lanes, np.bool_)
-        self.exit_pc = np.zeros(geometry.lanes, np.int32)
+        self.alive, self.exit_pc = np.ones(geometry.lanes, np.bool_), np.zeros(geometry.lanes, np.int32)
         self.groups, self.resting = dict[int, Ids](), dict[int, Ids]()
         self.polling = Polling(self)
         self.schedule = self._schedule(seed)
@@ -263,6 +264,8 @@ class Machine:
 
     def _schedule(self, seed: int) -> Schedule:
         """Return the schedule; random schedules of even seeds have late warps."""
+        if self.is_held:
+            return Held(self, self.polling.resume, seed)
         if self.choice is None:
             return LowestFirst(self, self.polling.resume)
         return Random(self, self.polling.resume, self.choice, late=seed % 2 == 0)

@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from refsim.ptx.execution.geometry import Geometry, Ids
+from refsim.ptx.memory.access import Port
 from refsim.ptx.sync.scheduler import Scheduler
 
 FAIRNESS = 1024  # picks between two turns of groups that a spinning group keeps waiting
@@ -17,6 +18,14 @@ RARE_SPLIT = 1 / 32
 FREELY = 48  # blocks of a random schedule whose warps are split freely
 
 Resume = Callable[[], bool]  # lanes that rest look again
+
+
+class Waking(Scheduler, Protocol):
+    """A machine that can let lanes go on that wait for each other."""
+
+    port: Port
+
+    def wake(self) -> bool: ...
 
 
 class Schedule(Protocol):
@@ -95,6 +104,54 @@ class Random:
         if clause is not None and clause.rendezvous is not None and not clause.flow:
             return RARE_SPLIT
         return RANDOM_SPLIT if self.machine.clock < FREELY else LATER_SPLIT
+
+
+class Held:
+    """Lanes that come to one strong access wait there while others take a few turns, or while any other lane can run.
+
+    Lanes that may come to that access run first. `seed` is 4 times the statement's number plus a position in `TURNS`: a
+    wait as long as others can run, a wait of a few turns, or none, with turns for all groups at every strong access.
+    Threads that check and then set, or read two words that belong together, show other results if others run between.
+    Every such schedule is one that hardware may choose.
+    """
+
+    TURNS = (1 << 12, 3, 16, 0)
+
+    def __init__(self, machine: Waking, resume: Resume, seed: int) -> None:
+        self.machine, self.resume = machine, resume
+        self.at, self.turns = seed // 4, self.TURNS[seed % 4]
+        self.near, self.left, self.seen = machine.code.leading_to(self.at), self.turns, 0
+        self.ran = np.zeros(machine.geometry.lanes, np.int64)
+
+    def pick(self) -> tuple[int, Ids]:
+        """Return a counter and all its lanes, removed from the groups that can run."""
+        machine = self.machine
+        if machine.resting and machine.port.writes != self.seen:
+            self.seen = machine.port.writes
+            self.resume()
+        groups = machine.groups
+        if not self.turns:
+            pc = min(groups, key=lambda pc: (self.ran[groups[pc]].min(), pc))
+            self.ran[groups[pc]] = machine.clock
+            return pc, groups.pop(pc)
+        if self.at in groups:
+            if self.left and (others := self._others()):
+                self.left -= 1
+                pc = min(others)
+                return pc, groups.pop(pc)
+            self.left = self.turns
+            return self.at, groups.pop(self.at)
+        pc = min([pc for pc in groups if pc in self.near] or groups)
+        return pc, groups.pop(pc)
+
+    def _others(self) -> list[int]:
+        """Return the counters of lanes that are not held; lanes that have met at a barrier go on."""
+        machine = self.machine
+        if len(machine.groups) == 1:
+            held = machine.groups.pop(self.at)
+            machine.wake()
+            machine.go(self.at, held)
+        return [pc for pc in machine.groups if pc != self.at]
 
 
 def _late_lanes(geometry: Geometry, choice: np.random.Generator) -> NDArray[np.bool_] | None:

@@ -88,6 +88,10 @@ class MemoryWatchers:
                 found["global"].append(everywhere)
         if self.dependency is not None:
             found["global"].append(self.dependency)
+        if machine.code.strong and self.races is not None:
+            self.history.strong.first = machine.first_thread
+            found["shared"].append(self.history.strong)
+            found["global"].append(self.history.strong)
         if machine.code.read_only and "stale-read" not in machine.checks.off:
             found["global"].append(StaleReads(machine, self.history, machine.code.read_only))
         if machine.checks.banks:
