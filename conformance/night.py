@@ -24,7 +24,10 @@ from refsim.bringup.facts import source_hash
 ROOT = Path(__file__).resolve().parents[1]
 REPLAYS = tuple(
     f"conformance/test_recorded_{name}.py"
-    for name in ("conversions", "scalar", "numerics", "carry_chains", "copy_arithmetic", "layouts", "sparse", "wmma")
+    for name in (
+        *("conversions", "scalar", "numerics", "carry_chains", "copy_arithmetic", "layouts", "operand_starts"),
+        *("sparse", "wmma"),
+    )
 )
 OUTCOMES = ("passed", "failed", "skipped")
 
