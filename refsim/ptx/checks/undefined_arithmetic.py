@@ -266,12 +266,13 @@ def divided(operands: RuleOperands) -> list[Any]:
 
 
 def remainder(operands: RuleOperands) -> list[Any]:
-    """Return the mask of rem. Below the lowest bit that the divisor can have, it is the mask of the dividend. An
-    unsigned remainder is no more than the dividend, and less than the divisor. A divisor of 0 gives any bits."""
+    """Return the mask of rem. Below the lowest bit that the divisor can have, it is the mask of the dividend. Without
+    signs, a remainder is no more than the dividend, and less than the divisor. A divisor of 0 gives any bits."""
     a, b, type = _source(operands, 0), _source(operands, 1), operands.types[0]
     lowest, one = _lowest(b.most), type.bits_dtype.type(1)
     below_ = np.where(lowest != 0, lowest - one, lowest)
-    top = ~operands.zeros(0) if type.is_signed else _smeared(np.minimum(a.most, b.most - one))
+    sign = (a.most | b.most) >> type.bits_dtype.type(type.bits - 1) if type.is_signed else operands.zeros(0)
+    top = np.where(sign != 0, ~operands.zeros(0), _smeared(np.minimum(a.most, b.most - one)))
     bits = np.where((a.mask | b.mask) != 0, (a.mask & below_) | (top & ~below_), a.mask)
     return operands.answer(bits | full((b.mask != 0) & (b.least == 0), type))
 
