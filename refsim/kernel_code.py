@@ -24,7 +24,8 @@ class KernelCode(Card):
     -DNAME); these three apply to CUDA only. `compiler` "nvcc" runs `nvcc -ptx`, for files that contain host code.
     `entries` with template arguments ("scale<float>") are instantiated. `without` names checks that a simulated GPU
     leaves out, and waivers of single findings ("race@kernel.cu:120"). `any_order` names entries, "*" for all, whose
-    atomics may come in any order: launches of them write the bytes of one schedule.
+    atomics may come in any order: launches of them write the bytes of one schedule. `host` is a HostLibrary whose
+    functions make parameters.
     """
 
     file: Path | None = None
@@ -38,6 +39,7 @@ class KernelCode(Card):
     entries: tuple[str, ...] = ()
     without: tuple[str, ...] = ()
     any_order: tuple[str, ...] = ()
+    host: Any = None
 
     def __post_init__(self) -> None:
         """Raise RefsimError bad-kernel for fields of a wrong type, and for fields that exclude each other."""
@@ -58,6 +60,11 @@ class KernelCode(Card):
             raise _wrong(f"ptx is {self.ptx!r:.40}", "ptx is the text itself, with its .version; a path is file=")
         if self.call is not None and not callable(self.call):
             raise _wrong(f"call is {self.call!r:.40}", "call is a function of device arrays")
+        if self.host is not None and not callable(getattr(self.host, "fill", None)):
+            raise _wrong(
+                f"host is {self.host!r:.40}",
+                "host is a HostLibrary of refsim.testing.adapters",
+            )
         self._check_parts()
         if self.compiler not in COMPILERS:
             raise _wrong(f"compiler is {self.compiler!r}", f"compiler is one of {', '.join(COMPILERS)}")

@@ -47,7 +47,7 @@ def digest(*parts: str | bytes) -> str:
 
 
 def read_entry(kind: str, key: str) -> bytes | None:
-    """Return the bytes stored under `kind` ("ptx", "cubin") and the hex `key`; None for an absent or damaged entry."""
+    """Return the bytes stored under `kind` ("ptx", "cubin", "host") and the hex `key`; None for an absent or damaged entry."""
     path = _path(kind, key)
     try:
         stored = read_whole(path, MAX_ENTRY_BYTES, "a cache entry")
@@ -126,7 +126,7 @@ def clear_cache() -> int:
     return len(entries)
 
 
-_KINDS = ("ptx", "cubin")
+_KINDS = ("ptx", "cubin", "host")
 
 
 def _entries() -> list[Path]:

@@ -17,6 +17,7 @@ from refsim.device.cuda_launcher import GPU_POISON, GUARD_BYTES, CudaLauncher, g
 from refsim.device.driver import SIMULATOR, Driver, DriverError, GpuFacts, no_gpu
 from refsim.device.driver_bindings import open_bindings
 from refsim.device.driver_pycuda import open_pycuda
+from refsim.device.host_library import host_facts
 from refsim.device.libcuda import open_libcuda
 from refsim.device.modules import LoadedModule, NoModule, RunnableModule
 from refsim.errors import Kind, RefsimError, unknown
@@ -86,7 +87,7 @@ class CudaDevice(Card):
         compiling = importlib.import_module("refsim.device.compile")
         made = compiling.compiled(given, self.target)
         image, facts = self._image(made.text)
-        self.built = {**made.facts(given.label), **facts}
+        self.built = {**made.facts(given.label), **host_facts(given), **facts}
         with self._running(lambda: self._module(image, made.text, str(given.file or given.label))) as launcher:
             launcher.module.opcodes(frozenset(given.entries))  # raises unknown-entry
             yield launcher

@@ -25,6 +25,7 @@ from refsim.device.arguments import (
     no_call,
 )
 from refsim.device.compile import compiled
+from refsim.device.host_library import host_facts
 from refsim.device.schedules import SCHEDULES, Outcome, SeededPolicy, early, outcomes, schedules_of
 from refsim.device.waivers import KernelWaivers
 from refsim.errors import RefsimError, counted
@@ -342,7 +343,7 @@ class SimDevice(Card):
         """Return a kernel's code as a program, loaded once per content; RefsimError needs-a-gpu for a function."""
         given = code_of(code).required()
         made = compiled(given, self.target)
-        self._built = made.facts(given.label)
+        self._built = made.facts(given.label) | host_facts(given)
         if made.sha256 not in self._programs:
             self._programs[made.sha256] = ptx.load(made.text, self.target)
         program = self._programs[made.sha256]

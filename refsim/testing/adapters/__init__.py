@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 __all__ = [
     "CupyKernel",
     "CuteKernel",
+    "HostLibrary",
     "NumbaKernel",
     "TritonDescriptor",
     "TritonKernel",
@@ -17,6 +18,7 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
+    from refsim.device.host_library import HostLibrary
     from refsim.testing.adapters.cupy_kernels import CupyKernel, from_cupy
     from refsim.testing.adapters.cute_kernels import CuteKernel, from_cute
     from refsim.testing.adapters.numba_kernels import NumbaKernel, from_numba
@@ -29,6 +31,7 @@ else:
     __getattr__, __dir__ = exports(
         __name__,
         {
+            "refsim.device.host_library": ("HostLibrary",),
             "refsim.testing.adapters.cupy_kernels": ("CupyKernel", "from_cupy"),
             "refsim.testing.adapters.cute_kernels": ("CuteKernel", "from_cute"),
             "refsim.testing.adapters.numba_kernels": ("NumbaKernel", "from_numba"),

@@ -1,0 +1,247 @@
+"""Host functions of the user, compiled by nvcc, that make a kernel's parameters: CUTLASS kernels need theirs.
+
+A library runs in this process, without a GPU. refsim answers what it asks of CUDA: the attributes of the target's chip,
+and cuTensorMapEncodeTiled. `gpu/host/cuda_calls.c` holds these functions; the machine's C compiler builds it once.
+"""
+
+import ctypes
+import hashlib
+import os
+import shutil
+import subprocess
+import tempfile
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from refsim.bundled import bundled
+from refsim.device.cache import digest, entry
+from refsim.device.toolchain import INSTALL, find_toolchain
+from refsim.errors import Kind, RefsimError
+from refsim.integers import is_whole
+from refsim.kernel_code import KernelCode
+from refsim.kernels import Buffer, Launcher, Struct
+from refsim.layouts import tensor_map
+from refsim.layouts.tma import DATA_TYPES, INTERLEAVES, L2_PROMOTIONS, OOB_FILLS, SWIZZLE_MODES
+from refsim.ptx.machine.limits import MAX_BLOCK, MAX_GRID, MAX_STATIC_SHARED, MAX_THREADS, REGISTERS, limits_of
+
+BUILD = "build it by nvcc -shared -Xcompiler -fPIC -cudart none"
+_INVALID = 1  # CUDA_ERROR_INVALID_VALUE
+_ATTRIBUTE = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int)
+_ENCODE = ctypes.CFUNCTYPE(
+    ctypes.c_int,
+    ctypes.c_void_p,
+    ctypes.c_int,
+    ctypes.c_uint,
+    ctypes.c_void_p,
+    *[ctypes.c_void_p] * 4,
+    *[ctypes.c_int] * 4,
+)
+
+
+@dataclass(frozen=True)
+class HostLibrary:
+    """A shared library with `extern "C"` functions that fill the parameters of a kernel: Kernel(host=HostLibrary(path)).
+
+    `run` calls `host.fill(launcher, "make_params", 320, x, np.int32(m))`, which is `int make_params(void* params, void*
+    x, int m)` or the same with a result of void; the Struct that it returns is an argument of a launch. The functions run in
+    this process: they must be trusted. Raises RefsimError: `bad-host-library` for a library that cannot be loaded or
+    has no such function, `missing-extra` without a C compiler or CUDA's headers. Source: CUDA Runtime API.
+    """
+
+    path: Path
+    _loaded: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "path", Path(self.path))
+
+    def facts(self) -> dict[str, str]:
+        """Return the file's name and the first digits of its SHA-256, for a verdict."""
+        try:
+            return {"host": f"{self.path.name} {hashlib.sha256(self.path.read_bytes()).hexdigest()[:16]}"}
+        except OSError:
+            return {"host": f"{self.path.name}, unreadable"}
+
+    def fill(self, launcher: Launcher, function: str, size: int, *args: Any, status: bool = True) -> Struct:
+        """Return `size` bytes that a function of the library fills; they are zero before.
+
+        Buffers are passed as pointers that the host must not follow, NumPy scalars as their own type. A result of `int`
+        that is not 0 is an error; status=False is for functions of void.
+        """
+        where = f"{function} of {self.path.name}"
+        if not is_whole(size, 1):
+            raise RefsimError("bad-argument", f"{size!r:.40} bytes of parameters", where, "a whole number from 1")
+        called = self._function(function)
+        called.restype = ctypes.c_int if status else None
+        raw = ctypes.create_string_buffer(size)
+        values = [_passed(place, each, where) for place, each in enumerate(args)]
+        answers = _Answers(launcher)
+        answers.install()
+        found = called(ctypes.c_void_p(ctypes.addressof(raw)), *values)
+        if answers.refused is not None:
+            raise answers.refused
+        if status and found != 0:
+            help = f"a library with the static CUDA runtime asks a driver: {BUILD}"
+            raise RefsimError(
+                "bad-host-library", f"it returned {found}", where, "0 is success; status=False is for void", help
+            )
+        return Struct(raw.raw)
+
+    def _function(self, name: str) -> Any:
+        """Return a function of the library, loaded once."""
+        if "library" not in self._loaded:
+            for stand_in in ("libcudart.so.13", "libcudart.so.12", "libcuda.so.1"):
+                _stand_in(stand_in)
+            try:
+                self._loaded["library"] = ctypes.CDLL(os.fspath(self.path.absolute()), os.RTLD_NOW)
+            except OSError as error:
+                raise RefsimError(
+                    "bad-host-library", str(error), str(self.path), help=BUILD, kind=Kind.UNREADABLE
+                ) from error
+        try:
+            return self._loaded["library"][name]
+        except AttributeError as error:
+            what = f"the library has no function {name!r:.60}"
+            raise RefsimError("bad-host-library", what, str(self.path), help='extern "C" keeps the name') from error
+
+
+def host_facts(code: KernelCode) -> dict[str, str]:
+    """Return the facts of a kernel's host library, or none."""
+    return code.host.facts() if isinstance(code.host, HostLibrary) else {}
+
+
+class _Answers:
+    """The answers of one call: attributes of the launcher's target, and tensor maps of its buffers."""
+
+    def __init__(self, launcher: Launcher) -> None:
+        self.launcher = launcher
+        self.refused: RefsimError | None = None
+        self.limits = limits_of(launcher.target)
+        self.attribute, self.encode = _ATTRIBUTE(self._attribute), _ENCODE(self._encode)
+
+    def install(self) -> None:
+        """Let the stand-ins call these functions; the last call of any library does so."""
+        for library in _STAND_INS.values():
+            library.refsim_answers(self.attribute, self.encode, self.limits.chip.encode())
+            library.kept = self
+
+    def _attribute(self, number: int) -> int:
+        """Return cudaDeviceAttr `number` of the target's chip, or -1 for one that is not known."""
+        limits = self.limits
+        known: dict[int, int] = {
+            1: MAX_THREADS,
+            **{2 + axis: MAX_BLOCK[axis] for axis in range(3)},
+            **{5 + axis: MAX_GRID[axis] for axis in range(3)},
+            8: MAX_STATIC_SHARED,
+            10: 32,
+            12: REGISTERS,
+            16: limits.sms,
+            39: 32 * limits.warps,
+            75: limits.number // 10,
+            76: limits.number % 10,
+            81: limits.shared,
+            82: REGISTERS,
+            95: 1,
+            97: limits.opt_in,
+            106: limits.ctas,
+            111: limits.reserved,
+            120: int(limits.cluster > 0),
+        }
+        return known.get(number, -1)
+
+    def _encode(
+        self, to: int, type: int, rank: int, address: int, dims: int, strides: int, box: int, steps: int, *modes: int
+    ) -> int:
+        """Encode a tensor map as the launcher's device does; keep the error of one that the driver refuses."""
+        try:
+            interleave, swizzle, promotion, fill = modes
+            made = tensor_map(
+                DATA_TYPES[type],
+                _words(dims, ctypes.c_uint64, rank),
+                _words(box, ctypes.c_uint32, rank),
+                strides=_words(strides, ctypes.c_uint64, rank - 1),
+                address=address or 0,
+                element_strides=_words(steps, ctypes.c_uint32, rank),
+                interleave=INTERLEAVES[interleave],
+                swizzle=SWIZZLE_MODES[swizzle],
+                l2_promotion=L2_PROMOTIONS[promotion],
+                oob_fill=OOB_FILLS[fill],
+            )
+            raw = bytes(self.launcher.encode(made))
+        except RefsimError as error:
+            self.refused = self.refused or error
+            return _INVALID
+        except (IndexError, ValueError, TypeError) as error:
+            self.refused = self.refused or RefsimError("bad-tensor-map", str(error), "cuTensorMapEncodeTiled")
+            return _INVALID
+        ctypes.memmove(to, raw, len(raw))
+        return 0
+
+
+_STAND_INS: dict[str, Any] = {}
+
+
+@lru_cache(maxsize=4)
+def _stand_in(name: str) -> None:
+    """Build and load the library that answers for CUDA under one name; later libraries find its functions."""
+    code = bundled("gpu/host/cuda_calls.c").read_bytes()
+    compiler, tools = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang"), find_toolchain()
+    if compiler is None:
+        raise RefsimError("missing-extra", "no C compiler is here", help="install gcc or clang", kind=Kind.MISSING)
+    if tools is None:
+        raise RefsimError("missing-extra", "CUDA's headers are not here", help=INSTALL, kind=Kind.MISSING)
+    command = [
+        compiler,
+        "-shared",
+        "-fPIC",
+        "-O1",
+        "-w",
+        *(f"-I{folder}" for folder in tools.include),
+        f"-Wl,-soname,{name}",
+    ]
+
+    def make() -> bytes:
+        with tempfile.TemporaryDirectory() as folder:
+            source, made = Path(folder, "calls.c"), Path(folder, "calls.so")
+            source.write_bytes(code)
+            ran = subprocess.run([*command, "-o", made, source], capture_output=True, text=True, check=False)
+            if ran.returncode:
+                raise RefsimError("compile-error", ran.stderr[:2000], "gpu/host/cuda_calls.c")
+            return made.read_bytes()
+
+    content = entry("host", digest(code, *command), make)
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder, name)
+        file.write_bytes(content)
+        library = ctypes.CDLL(os.fspath(file), os.RTLD_NOW | os.RTLD_GLOBAL)
+    library.refsim_answers.argtypes = [_ATTRIBUTE, _ENCODE, ctypes.c_char_p]
+    library.refsim_answers.restype = None
+    _STAND_INS[name] = library
+
+
+def _words(address: int | None, kind: Any, count: int) -> list[int]:
+    """Return `count` numbers of a C array; raise ValueError for a null pointer and for more numbers than a map has."""
+    if (count and not address) or count > 5:
+        raise ValueError(f"{count} numbers at address {address or 0:#x}")
+    return [*(kind * count).from_address(address)] if count else []
+
+
+def _passed(place: int, value: Any, where: str) -> Any:
+    """Return an argument as C takes it."""
+    if isinstance(value, Buffer):
+        return ctypes.c_void_p(value.address)
+    if isinstance(value, np.ndarray):
+        return ctypes.c_void_p(np.ascontiguousarray(value).ctypes.data)
+    if (
+        isinstance(value, np.generic)
+        and value.dtype.kind in "biuf"
+        and value.dtype.itemsize <= 8
+        and value.dtype != np.float16
+    ):
+        kind: Any = np.ctypeslib.as_ctypes_type(value.dtype)  # type: ignore[arg-type]
+        return kind(value.item())
+    what = f"argument {place} is {value!r:.60}, whose C type is unknown"
+    raise RefsimError("bad-argument", what, where, "a Buffer, or a NumPy scalar such as np.int32(5)")

@@ -1,0 +1,88 @@
+"""Host functions that make a kernel's parameters, compiled by nvcc and run without a GPU."""
+
+import subprocess
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from tempfile import mkdtemp
+
+import numpy as np
+import pytest
+from hypothesis import strategies as st
+
+from refsim import device
+from refsim.device.toolchain import find_nvcc
+from refsim.errors import RefsimError
+from refsim.testing import Kernel, laws
+from refsim.testing.adapters import HostLibrary
+
+SOURCE = Path(__file__).with_name("host_library.cu")
+SIZE, OPT_IN = 192, 227 << 10
+
+
+@lru_cache(maxsize=1)
+def built() -> tuple[Path, str]:
+    nvcc = find_nvcc()
+    if nvcc is None:
+        pytest.skip("nvcc is not here: it builds the host library")
+    folder = Path(mkdtemp())
+    library, ptx = folder / "libhost.so", folder / "copy.ptx"
+    for flags in (["-shared", "-Xcompiler", "-fPIC", "-cudart", "none", "-o", library], ["-ptx", "-o", ptx]):
+        ran = subprocess.run(
+            [nvcc, "-gencode", "arch=compute_90,code=compute_90", *flags, SOURCE],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if ran.returncode:
+            pytest.skip(f"nvcc cannot build a host library here: {ran.stderr[-300:]}")
+    return library, ptx.read_text()
+
+
+@dataclass(frozen=True)
+class Copy:
+    rows: int = 16
+
+
+def test_a_kernel_runs_with_the_parameters_that_its_host_code_makes() -> None:
+    library, ptx = built()
+    host = HostLibrary(library)
+
+    def run(launcher, problem):  # type: ignore[no-untyped-def]
+        x = launcher.upload(np.arange(64 * problem.rows, dtype=np.uint16), name="x")
+        y = launcher.output(64, np.uint16, name="y")
+        launcher.launch("copy", 1, 64, [host.fill(launcher, "make", SIZE, x, y, np.int32(problem.rows))])
+        return {"y": launcher.read(y)}
+
+    def oracle(problem):  # type: ignore[no-untyped-def]
+        return {"y": (np.arange(512, 576) + problem.rows + 132 + OPT_IN).astype(np.uint16)}
+
+    kernel = Kernel(
+        "copy", oracle, st.builds(Copy, st.sampled_from([16, 40])), run, {"y": ""}, Copy, ptx=ptx, host=host
+    )
+    simulated = device.open("sim")
+    laws.agrees_with_oracle(kernel, Copy(), simulated)
+    laws.agrees_with_oracle(kernel, Copy(40), simulated)
+    assert simulated.describe()["host"].startswith("libhost.so ")
+
+
+def test_what_goes_wrong_in_a_host_function_is_one_clear_error(tmp_path: Path) -> None:
+    library, ptx = built()
+    host = HostLibrary(library)
+    with device.open("sim").loaded(ptx, "copy") as launcher:
+        x = launcher.upload(np.zeros(64 * 16, np.uint16), name="x")
+        y = launcher.output(64, np.uint16, name="y")
+        assert host.fill(launcher, "nothing", 4, status=False).raw == b"\7\0\0\0"
+        for code, call in (
+            ("bad-tensor-map", lambda: host.fill(launcher, "make", SIZE, x, y, np.int32(17))),  # beyond the buffer
+            ("bad-host-library", lambda: host.fill(launcher, "fails", 4)),
+            ("bad-host-library", lambda: host.fill(launcher, "none", 4)),
+            ("bad-argument", lambda: host.fill(launcher, "make", 0, x, y)),
+            ("bad-argument", lambda: host.fill(launcher, "make", SIZE, 5)),
+            ("bad-host-library", lambda: HostLibrary(tmp_path / "none.so").fill(launcher, "make", 4)),
+        ):
+            with pytest.raises(RefsimError) as caught:
+                call()
+            assert caught.value.code == code
+    with pytest.raises(RefsimError, match="HostLibrary"):
+        Kernel("k", len, None, len, {"y": ""}, Copy, ptx=ptx, host="libhost.so")  # type: ignore[arg-type]
