@@ -386,7 +386,7 @@ class Kernel(Card):
     - `without`: checks that a simulated GPU leaves out ("race"), and waivers of findings ("race@k.cu:120").
     - `any_order`: entries whose atomics may come in any order, ("*",) for all (default: all under `Promise.SET`). Their
       launches may write other bytes under another schedule; `run` and the oracle are compared under each schedule.
-    - `host`: a `refsim.testing.adapters.HostLibrary` whose compiled functions make parameters: `run` calls its `fill`.
+    - `host`: a `refsim.testing.adapters.HostLibrary` whose compiled functions make parameters for `run`.
     - `fresh_module`: load the module anew for each run, for a kernel that changes its variables.
     - `products`: the matrix products that `refsim order` may ask the kernel for.
     - `orderless`: why a kernel without sums has no order.
