@@ -219,6 +219,21 @@ def test_copy_engines_and_threads(body: str, codes: set[str], policy: str, seed:
     assert bulk(body, policy=policy, seed=seed)[0] == codes
 
 
+@POLICIES
+@pytest.mark.parametrize("behind", ["", "fence.mbarrier_init.release.cluster;", "fence.proxy.async.shared::cta;"])
+def test_a_copy_completes_at_an_mbarrier_that_no_proxy_fence_follows(behind: str, policy: str, seed: int) -> None:
+    """mbarrier objects are accessed through the generic proxy, also by copy engines: a barrier of the threads is enough."""
+    head = BULK.replace("barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;", f"{behind} bar.sync 0;")
+    read = "bar.sync 0; ld.shared.u32 %r6, [%r5]; st.global.u32 [%d2+512], %r6;"
+    out = np.arange(256, dtype=np.uint32)
+    program = ptx.load(f"{head}{ONCE}{read} ret; }}")
+    trace = program.launch("k", 1, 32, [out], cluster=1, policy=policy, seed=seed)
+    assert not (trace.findings)
+    assert not (trace.warnings)
+    assert not (trace.notes)
+    assert (out[128:160] == out[:32]).all()
+
+
 FILL = "@%p2 bra $reader; setp.ne.u32 %p1, %r1, 0; @%p1 bra $end;" + LOAD.format(0)
 READER = (
     "$reader: mbarrier.try_wait.parity.shared.b64 %p5, [%r3+8], 0; @!%p5 bra $reader; ld.shared.u32 %r6, [%r5+-128];"

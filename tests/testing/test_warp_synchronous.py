@@ -1,4 +1,5 @@
-"""Accesses that only the meeting of a warp orders: they fail where bits are promised, unless the launch relies on it."""
+"""Warnings of a launch that fail under a promise of bits: accesses that only the meeting of a warp orders, unless the launch
+relies on it. A block that exits during a bulk store of its shared memory always fails."""
 
 from dataclasses import dataclass
 
@@ -27,7 +28,7 @@ class First:
     value: int = 3
 
 
-def verdict(source, promise=Promise.BITWISE, **options):
+def verdict(source, promise=Promise.BITWISE, device=SIM, **options):
     def run(launcher, problem):
         x, y = launcher.upload(values(problem), name="x"), launcher.output(32, np.float32, name="y")
         launcher.launch("pairs", 1, 32, [x, y], **options)
@@ -42,7 +43,7 @@ def verdict(source, promise=Promise.BITWISE, **options):
 
     recipes = st.builds(First, st.integers(1, 9))
     kernel = Kernel("pairs", oracle, recipes, run, {"y": "f32"}, First, (First(),), promise, source=source)
-    return run_campaign(kernel, SIM, cases=1, suspect_seconds=0)
+    return run_campaign(kernel, device, cases=1, suspect_seconds=0)
 
 
 def test_bits_fail_and_the_finding_says_what_to_do():
@@ -77,3 +78,25 @@ def test_what_is_said_or_waived_or_promised_otherwise_passes(source, promise, op
 def test_the_option_is_true_or_false():
     with pytest.raises(RefsimError, match="warp_synchronous=1 is not allowed"):
         verdict(ORDERED, warp_synchronous=1)
+
+
+STORED = """extern "C" __global__ void pairs(const float *x, float *y) {
+  __shared__ alignas(128) float tile[32];
+  tile[threadIdx.x ^ 1] = x[threadIdx.x];
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], 128;\\n cp.async.bulk.commit_group;"
+                 ::"l"(y), "r"((unsigned)__cvta_generic_to_shared(tile)) : "memory");
+    asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
+  }
+}
+"""
+
+
+def test_a_block_exits_after_its_store_has_read():
+    device = refsim.device.open("sim", "sm_90a")
+    assert verdict(STORED, device=device).status == "pass"
+    found = verdict(STORED.replace("wait_group.read 0", "wait_group.read 1"), device=device)
+    assert found.status == "fail"
+    assert found.finding.startswith("[unfinished-store] a block exits whose shared memory this copy reads")
