@@ -24,21 +24,26 @@ def in_best_order(
     here, there = (np.hstack([_bytes(each, total) for each in arrays]) for arrays in (got, want))
     group = np.repeat(np.arange(len(groups) - 1), np.diff(groups))
     group = (np.arange(batch)[:, None] * (len(groups) - 1) + group).reshape(-1)
-    one, other = _places(here, there, group)
-    _, matched, source = np.intersect1d(one, other, assume_unique=True, return_indices=True)
-    order = np.full(total, -1)
-    order[matched] = source
-    extra, missing = np.flatnonzero(order < 0), np.setdiff1d(np.arange(total), source)
+    one, other = _keys(here, there, group)
+    mine, right = np.argsort(one, kind="stable"), np.argsort(other, kind="stable")
+    one, other = one[mine], other[right]
+    at = np.searchsorted(other, one) + np.arange(total) - np.searchsorted(one, one)  # the n-th of equals to the n-th
+    is_there = other[np.minimum(at, total - 1)] == one
+    is_there &= at < total
+    order, is_left = np.full(total, -1), np.ones(total, np.bool_)
+    order[mine[is_there]] = right[at[is_there]]
+    is_left[right[at[is_there]]] = False
+    extra, missing = np.flatnonzero(order < 0), np.flatnonzero(is_left)
     order[extra] = _paired(here, there, extra, missing, group)
     lines = []
     for number in dict.fromkeys(group[extra].tolist()):
-        row, at = divmod(int(number), len(groups) - 1)
+        row, one_of = divmod(int(number), len(groups) - 1)
         index = "".join(f"[{each}]" for each in np.unravel_index(row, shape[:-1]))
         lost, found = (
             _listed(arrays[0], places[group[places] == number], shape)
             for arrays, places in ((want, missing), (got, extra))
         )
-        where = f"group {at}{index and ' of '}{index}, places {groups[at]}..{groups[at + 1] - 1}"
+        where = f"group {one_of}{index and ' of '}{index}, places {groups[one_of]}..{groups[one_of + 1] - 1}"
         lines.append(f"{where}: missing {lost}; extra {found}")
     more = [f"{len(lines) - LISTED} more groups differ"] if len(lines) > LISTED else []
     return [_reordered(each, order, total) for each in want], [*lines[:LISTED], *more]
@@ -53,21 +58,13 @@ def _reordered(array: Array, order: NDArray[np.int64], total: int) -> Array:
     return np.ascontiguousarray(array).reshape(total, -1)[order].reshape(array.shape)
 
 
-def _places(here: Array, there: Array, group: Array) -> tuple[Array, Array]:
-    """Return a number for each element of both arrays: equal for equal bytes in one group, distinct in one array."""
+def _keys(here: Array, there: Array, group: Array) -> list[Array]:
+    """Return a number for each element of both arrays, equal for equal bytes in one group."""
     both = np.ascontiguousarray(np.vstack((here, there)))
     width = both.shape[1]
     whole = both.view(f"u{width}" if width in (1, 2, 4, 8) else f"V{width}").reshape(-1)
     _, number = np.unique(whole, return_inverse=True)
-    _, key = np.unique(np.tile(group, 2) * (len(both) + 1) + number.reshape(-1), return_inverse=True)
-    found = []
-    for keys in np.split(key.reshape(-1), 2):
-        order = np.argsort(keys, kind="stable")
-        first = np.searchsorted(keys[order], keys[order])
-        rank = np.empty_like(order)
-        rank[order] = np.arange(len(keys)) - first
-        found.append(keys * (len(both) + 1) + rank)
-    return found[0], found[1]
+    return np.split(np.tile(group, 2) * (len(both) + 1) + number.reshape(-1), 2)
 
 
 def _paired(here: Array, there: Array, extra: Array, missing: Array, group: Array) -> Array:
