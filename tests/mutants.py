@@ -3,9 +3,12 @@
 The edits are rows of mutants.toml beside this file. Each is a shard of a campaign: it is made in a copy of the tree, and only the
 tests that the row names run there. A mutant is killed where one fails that passes without the edit; one that cannot even be
 collected shows nothing and counts as broken. A row may say why no test can see it (`survives`): it counts as one that lives, with
-that reason beside it. Prints which test failed first; ends with 1 unless all are killed that no row excuses.
+that reason beside it. Prints which test failed first; ends with 1 unless all are killed that no row excuses. With --page the
+verdicts are kept in a file beside the report, each with a digest of its edit, and the tables of the report are made of it: an
+edit that changed since, or is new, counts as not tried.
 """
 
+import hashlib
 import json
 import platform
 import sys
@@ -25,6 +28,8 @@ from tests.mutant_trials import KILLED, ROOT, shared_copies, sources_of
 
 ROWS = ROOT / "tests/mutants.toml"
 PAGE = ROOT / "conformance/reports/mutants.md"
+VERDICTS = ROOT / "conformance/reports/mutants.json"
+NOT_TRIED = "not tried"
 
 
 @dataclass(frozen=True)
@@ -44,6 +49,11 @@ class Mutant:
         """The folder whose rules the edit breaks: ptx/checks, formats; `refsim` for a file beside them."""
         parts = Path(self.file).parts[:-1]
         return "/".join(parts[1:3] if parts[1:2] == ("ptx",) else parts[1:2]) or parts[0]
+
+    @property
+    def digest(self) -> str:
+        """What a verdict on the edit rests on: the file and both texts."""
+        return hashlib.sha256("\0".join((self.file, self.old, self.new)).encode()).hexdigest()[:12]
 
     def faults(self, tree: Path) -> Iterator[str]:
         """What keeps this row from being tried in a tree."""
@@ -71,21 +81,40 @@ def mutants() -> tuple[Mutant, ...]:
     )
 
 
+def kept(rows: Sequence[Mutant]) -> dict[Mutant, str]:
+    """The kept verdict of each row; one on another edit does not count."""
+    stored = json.loads(VERDICTS.read_text("utf-8"))
+    verdicts = {row: stored.get(row.name, NOT_TRIED).split(" ", 1) for row in rows}
+    return {row: each[1] if each[0] == row.digest else NOT_TRIED for row, each in verdicts.items()}
+
+
+def keep(rows: Sequence[Mutant], verdicts: dict[Mutant, str]) -> None:
+    """Keep verdicts, and those of other rows that still stand; write the tables of the report anew."""
+    found = kept(rows) | {row: verdict.partition(" by ")[0] for row, verdict in verdicts.items()}
+    stored = {row.name: f"{row.digest} {verdict}" for row, verdict in found.items() if verdict != NOT_TRIED}
+    VERDICTS.write_text(json.dumps(stored, indent=0, sort_keys=True) + "\n", "utf-8")
+    renewed(PAGE, table(kept(rows)))
+
+
 def table(verdicts: dict[Mutant, str]) -> str:
-    """Killed and total of each area, then what lives, as Markdown."""
+    """Killed and tried of each area, what was not tried, then what lives, as Markdown."""
     areas: dict[str, list[Mutant]] = {}
     for mutant in verdicts:
         areas.setdefault(mutant.area, []).append(mutant)
     areas = dict(sorted(areas.items())) | {"all": list(verdicts)}
-    lines = ["| area | killed | of | share | change nothing | share of the others |", "|---|---:|---:|---:|---:|---:|"]
-    for area, rows in areas.items():
-        killed = sum(verdicts[row].startswith(KILLED) for row in rows)
-        alike = sum(bool(row.survives) and not verdicts[row].startswith(KILLED) for row in rows)
+    lines = [
+        "| area | killed | of | share | change nothing | share of the others | not tried |",
+        "|---|---:|---:|---:|---:|---:|---:|",
+    ]
+    for area, members in areas.items():
+        rows = [row for row in members if verdicts[row] != NOT_TRIED]
+        killed = sum(verdicts[row].startswith(KILLED.split()[0]) for row in rows)
+        alike = sum(bool(row.survives) and not verdicts[row].startswith(KILLED.split()[0]) for row in rows)
+        share = f"{100 * killed / len(rows):.1f} %" if rows else ""
         of_others = f"{100 * killed / (len(rows) - alike):.1f} %" if len(rows) > alike else ""
-        lines.append(
-            f"| {area} | {killed} | {len(rows)} | {100 * killed / len(rows):.1f} % | {alike or ''} | {of_others} |"
-        )
-    alive = {mutant: verdict for mutant, verdict in verdicts.items() if not verdict.startswith(KILLED)}
+        untried = len(members) - len(rows) or ""
+        lines.append(f"| {area} | {killed} | {len(rows)} | {share} | {alike or ''} | {of_others} | {untried} |")
+    alive = {row: each for row, each in verdicts.items() if not each.startswith((KILLED.split()[0], NOT_TRIED))}
     if alive:
         lines += ["", "| what lives | file | edit | why |", "|---|---|---|---|"]
     for mutant, verdict in alive.items():
@@ -129,14 +158,19 @@ def plan_of(rows: Sequence[Mutant], tree: Path) -> CampaignPlan:
 
 @click.command(help=__doc__.partition("\n")[0])
 @click.argument("names", nargs=-1)
-@click.option("--page", is_flag=True, help=f"Write the tables into {PAGE.relative_to(ROOT)}.")
+@click.option("--page", is_flag=True, help=f"Keep the verdicts and write the tables of {PAGE.relative_to(ROOT)}.")
+@click.option("--new", is_flag=True, help="Only edits without a kept verdict.")
+@click.option("--tables", is_flag=True, help="Try nothing: write the tables of the kept verdicts.")
 @division_options
-def command(names: tuple[str, ...], page: bool, division: Division) -> None:
+def command(names: tuple[str, ...], page: bool, new: bool, tables: bool, division: Division) -> None:
     """NAMES are edits, areas or topics; all if none is named."""
-    chosen = [row for row in mutants() if not names or {row.name, row.area, row.topic} & {*names}]
+    rows = mutants()
+    if tables:
+        return keep(rows, {})
+    chosen = [row for row in rows if not names or {row.name, row.area, row.topic} & {*names}]
+    if new:
+        chosen = [row for row, verdict in kept(chosen).items() if verdict == NOT_TRIED]
     faults = [fault for mutant in chosen for fault in mutant.faults(ROOT)]
-    if names and page:
-        raise click.UsageError("a page is of all mutants")
     if faults or not chosen:
         raise click.UsageError("\n".join(faults) or f"no mutant, area or topic is called {' or '.join(names)}")
     plan = plan_of(chosen, ROOT)
@@ -151,7 +185,7 @@ def command(names: tuple[str, ...], page: bool, division: Division) -> None:
     text = table(verdicts)
     click.echo(f"\n{text}")
     if page:
-        renewed(PAGE, text)
+        keep(rows, verdicts)
     sys.exit(any(not verdict.startswith(KILLED) and not row.survives for row, verdict in verdicts.items()))
 
 

@@ -39,10 +39,35 @@ def test_the_table_counts_by_the_folder_of_the_edit_and_says_what_lives() -> Non
     rows = [mutants.Mutant(name, "topic", file, "x | y", "x & y", ("t",)) for name, file in names.items()]
     excused = replace(rows[1], survives="the two are equal here")
     text = mutants.table({rows[0]: "killed by t", excused: "survived", rows[2]: "killed by t"})
-    assert "| ptx/checks | 1 | 2 | 50.0 % | 1 | 100.0 % |" in text
-    assert "| files | 1 | 1 | 100.0 % |  | 100.0 % |" in text
-    assert "| all | 2 | 3 | 66.7 % | 1 | 100.0 % |" in text
+    assert "| ptx/checks | 1 | 2 | 50.0 % | 1 | 100.0 % |  |" in text
+    assert "| files | 1 | 1 | 100.0 % |  | 100.0 % |  |" in text
+    assert "| all | 2 | 3 | 66.7 % | 1 | 100.0 % |  |" in text
     assert "| b | `refsim/ptx/checks/marks.py` | `x \\| y` becomes `x & y` | the two are equal here |" in text
+
+
+@pytest.mark.ci("the tables are written when edits were tried, not with each new edit")
+def test_the_report_is_that_of_the_edits() -> None:
+    """An edit that is new or changed counts as not tried; no verdict is kept of an edit that is gone."""
+    found = mutants.table(mutants.kept(ROWS))
+    advice = "python -m tests.mutants --tables writes them; --new --page first tries what has no verdict"
+    assert f"<!-- tables -->\n{found}\n<!-- end of tables -->" in mutants.PAGE.read_text("utf-8"), advice
+    assert {*json.loads(mutants.VERDICTS.read_text("utf-8"))} <= {row.name for row in ROWS}
+
+
+def test_a_verdict_counts_for_its_edit_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    row = mutants.Mutant("a", "topic", "refsim/files/npz.py", "x", "y", ("t",))
+    monkeypatch.setattr(mutants, "VERDICTS", tmp_path / "mutants.json")
+    monkeypatch.setattr(mutants, "PAGE", tmp_path / "mutants.md")
+    mutants.VERDICTS.write_text("{}")
+    mutants.PAGE.write_text("<!-- tables -->\n<!-- end of tables -->\n")
+    assert mutants.kept([row]) == {row: mutants.NOT_TRIED}
+    mutants.keep([row], {row: "killed by t"})
+    assert mutants.kept([row]) == {row: "killed"}
+    assert "| all | 1 | 1 | 100.0 % |  | 100.0 % |  |" in mutants.PAGE.read_text()
+    changed = replace(row, new="z")
+    assert mutants.kept([changed]) == {changed: mutants.NOT_TRIED}
+    mutants.keep([changed], {})
+    assert "| all | 0 | 0 |  |  |  | 1 |" in mutants.PAGE.read_text()
 
 
 def test_only_the_tables_of_a_report_are_written_anew(tmp_path: Path) -> None:
