@@ -102,14 +102,6 @@ def _lse_apart(base: Floats, log2: Floats, natural: Floats, ln2: np.float32) -> 
     return base * ln2 + log2 * ln2
 
 
-def _lse_of_two(base: Floats, log2: Floats, natural: Floats, ln2: np.float32) -> Floats:
-    return base + log2
-
-
-def _lse_without_maximum(base: Floats, log2: Floats, natural: Floats, ln2: np.float32) -> Floats:
-    return log2 * ln2
-
-
 def _lse_natural(base: Floats, log2: Floats, natural: Floats, ln2: np.float32) -> Floats:
     return base * ln2 + natural
 
@@ -120,8 +112,10 @@ LOGARITHMS = (
     ChangedStep("lse = fma(lg2(L), ln(2), fl(base * ln(2)))", Family.CONTRACTION, PTX["fma"], _lse_by_fma),
     ChangedStep("lse = fl(base * ln(2)) + fl(lg2(L) * ln(2))", Family.CONTRACTION, PTX["fma"], _lse_apart),
     ChangedStep("lse = fl(base * ln(2)) + ln(L), rounded once", Family.SPECIAL, _ATTENTION, _lse_natural),
-    ChangedStep("lse is a logarithm to the base of 2", Family.BASE, _ATTENTION, _lse_of_two),
-    ChangedStep("lse lacks the maximum", Family.MAXIMUM, _ATTENTION, _lse_without_maximum),
+    ChangedStep(
+        "lse is a logarithm to the base of 2", Family.BASE, _ATTENTION, lambda base, log2, natural, ln2: base + log2
+    ),
+    ChangedStep("lse lacks the maximum", Family.MAXIMUM, _ATTENTION, lambda base, log2, natural, ln2: log2 * ln2),
 )
 
 

@@ -59,10 +59,6 @@ def _all_pads(row: Seen, queries: int, keys: int) -> Seen:
     return np.full(len(row), -(-keys // TILE_ROWS) * TILE_ROWS)
 
 
-def _one_less(row: Seen, queries: int, keys: int) -> Seen:
-    return np.full(len(row), keys - 1)
-
-
 ALL = MaskWay("every row sees every key", Family.MASK, _all, rank=0)
 CAUSAL = MaskWay("the last row sees every key, each before it one fewer", Family.MASK, partial(_causal, 0), rank=0)
 
@@ -81,7 +77,7 @@ def masks(*, causal: bool) -> Iterator[Cause]:
         found += [
             MaskWay("one key beyond the last is seen, zeros", Family.SHIFTED, _strictly_more, 1),
             MaskWay("pads up to a whole tile of 64 keys are seen, zeros", Family.TAIL, _all_pads, TILE_ROWS),
-            MaskWay("the last key is not seen", Family.SHIFTED, _one_less),
+            MaskWay("the last key is not seen", Family.SHIFTED, lambda row, queries, keys: np.full(len(row), keys - 1)),
             MaskWay("causal, the last row sees every key", Family.MASK, partial(_causal, 0)),
             MaskWay("causal, the first row sees one key", Family.MASK, partial(_from_first, 0)),
         ]
@@ -161,33 +157,19 @@ def head_scale(way: str, scales: Floats, mine: int, query_head: int) -> np.float
 # Each function maps (head, heads that share keys, number of key heads) to a key head.
 
 
-def _own_keys(head: int, group: int, kv_heads: int) -> int:
-    return head // group
-
-
-def _turning(head: int, group: int, kv_heads: int) -> int:
-    return head % kv_heads
-
-
 def _within_group(head: int, group: int, kv_heads: int) -> int:
     return head % group
 
 
-def _first_keys(head: int, group: int, kv_heads: int) -> int:
-    return 0
-
-
-def _next_keys(head: int, group: int, kv_heads: int) -> int:
-    return head // group + 1
-
-
-OWN_HEAD = ChangedStep("its own", Family.HEADS, _ATTENTION, _own_keys, 0)
+OWN_HEAD = ChangedStep("its own", Family.HEADS, _ATTENTION, lambda head, group, kv_heads: head // group, 0)
 HEAD_MAPS = (
     OWN_HEAD,
-    ChangedStep("head % heads of keys", Family.HEADS, _ATTENTION, _turning),
+    ChangedStep("head % heads of keys", Family.HEADS, _ATTENTION, lambda head, group, kv_heads: head % kv_heads),
     ChangedStep("head % heads that share keys, zeros beyond the last", Family.HEADS, _ATTENTION, _within_group),
-    ChangedStep("the first", Family.HEADS, _ATTENTION, _first_keys),
-    ChangedStep("the next, zeros beyond the last", Family.HEADS, _ATTENTION, _next_keys),
+    ChangedStep("the first", Family.HEADS, _ATTENTION, lambda head, group, kv_heads: 0),
+    ChangedStep(
+        "the next, zeros beyond the last", Family.HEADS, _ATTENTION, lambda head, group, kv_heads: head // group + 1
+    ),
 )
 
 
@@ -218,10 +200,6 @@ def _fused(s: Floats, u: Floats, factor: np.float32, shift: np.float32) -> Float
     return ieee.fma(s, np.full_like(s, factor), np.broadcast_to(-base, s.shape).astype(np.float32))
 
 
-def _difference(s: Floats, u: Floats, factor: np.float32, shift: np.float32) -> Floats:
-    return (s - u) * factor + shift
-
-
 def _product_less_base(s: Floats, u: Floats, factor: np.float32, shift: np.float32) -> Floats:
     return s * factor - (u * factor - shift)
 
@@ -235,7 +213,9 @@ def _unscaled(s: Floats, u: Floats, factor: np.float32, shift: np.float32) -> Fl
 
 
 FUSED_SCORES = ChangedStep("t = fma(s, C, -fl(fl(u * C) - F))", Family.CONTRACTION, PTX["fma"], _fused)
-SCORE_DIFFERENCE = ChangedStep("t = fl(fl(s - u) * C) + F", Family.CONTRACTION, PTX["fma"], _difference)
+SCORE_DIFFERENCE = ChangedStep(
+    "t = fl(fl(s - u) * C) + F", Family.CONTRACTION, PTX["fma"], lambda s, u, factor, shift: (s - u) * factor + shift
+)
 SCORE_EXPONENTS = (
     FUSED_SCORES,
     SCORE_DIFFERENCE,

@@ -45,14 +45,6 @@ def _exact(a: Whole, b: Whole, c: Whole) -> Whole:
     return np.asarray(product, np.int64) + c
 
 
-def _wrapped(a: Whole, b: Whole, c: Whole) -> Whole:
-    return _held(_exact(a, b, c), S32, wraps=True)
-
-
-def _saturated(a: Whole, b: Whole, c: Whole) -> Whole:
-    return _held(_exact(a, b, c), S32, wraps=False)
-
-
 def _by_pairs(a: Whole, b: Whole, c: Whole) -> Whole:
     """Return the sums where two products are added in 16 bits, saturated, before they join the sum."""
     if a.shape[1] % 2:
@@ -61,10 +53,6 @@ def _by_pairs(a: Whole, b: Whole, c: Whole) -> Whole:
     for at in range(0, a.shape[1], 2):
         total += np.clip(a[:, at : at + 2] @ b[:, at : at + 2].T, -S16, S16 - 1)
     return _held(total, S32, wraps=True)
-
-
-def _in_16(a: Whole, b: Whole, c: Whole) -> Whole:
-    return (_exact(a, b, c) + S16) % (2 * S16) - S16
 
 
 def _in_float32(a: Whole, b: Whole, c: Whole) -> Whole:
@@ -76,10 +64,10 @@ def _in_float32(a: Whole, b: Whole, c: Whole) -> Whole:
 
 
 ADDING: dict[str, tuple[Adding, Family]] = {
-    "the sum wraps around in 32 bits": (_wrapped, Family.SATURATION),
-    "the sum saturates at 32 bits": (_saturated, Family.SATURATION),
+    "the sum wraps around in 32 bits": (lambda a, b, c: _held(_exact(a, b, c), S32, wraps=True), Family.SATURATION),
+    "the sum saturates at 32 bits": (lambda a, b, c: _held(_exact(a, b, c), S32, wraps=False), Family.SATURATION),
     "pairs of products saturate at 16 bits": (_by_pairs, Family.SATURATION),
-    "the sum wraps around in 16 bits": (_in_16, Family.ACCUMULATOR),
+    "the sum wraps around in 16 bits": (lambda a, b, c: (_exact(a, b, c) + S16) % (2 * S16) - S16, Family.ACCUMULATOR),
     "products are added in float32": (_in_float32, Family.ACCUMULATOR),
 }
 USUAL_ADDING = next(iter(ADDING))

@@ -87,18 +87,6 @@ def as_written(eps: float, own: float) -> float:
 # ---- weights -----------------------------------------------------------------------------------------------------------------
 
 
-def _own(w: Floats) -> Floats:
-    return w
-
-
-def _ones(w: Floats) -> Floats:
-    return np.ones_like(w)
-
-
-def _plus_one(w: Floats) -> Floats:
-    return np.float32(1) + w
-
-
 def _beside(step: int, w: Floats) -> Floats:
     """Return the weights of the column `step` places on; at the edge the column's own."""
     return w[np.clip(np.arange(len(w)) + step, 0, len(w) - 1)]
@@ -110,18 +98,14 @@ def _again(turn: int, w: Floats) -> Floats:
     return w[np.arange(len(w)) % turn]
 
 
-def _backwards(w: Floats) -> Floats:
-    return w[::-1]
-
-
-OWN_WEIGHTS = ChangedStep("weights are those of the column", Family.NO_WEIGHTS, _NORM, _own, 0)
+OWN_WEIGHTS = ChangedStep("weights are those of the column", Family.NO_WEIGHTS, _NORM, lambda w: w, 0)
 WEIGHTS = (
     OWN_WEIGHTS,
-    ChangedStep("weights are left out", Family.NO_WEIGHTS, _NORM, _ones),
-    ChangedStep("weights are 1 + w", Family.NO_WEIGHTS, _NORM, _plus_one),
+    ChangedStep("weights are left out", Family.NO_WEIGHTS, _NORM, np.ones_like),
+    ChangedStep("weights are 1 + w", Family.NO_WEIGHTS, _NORM, lambda w: np.float32(1) + w),
     ChangedStep("weights are those of the column before", Family.WEIGHTS, _NORM, partial(_beside, -1)),
     ChangedStep("weights are those of the next column", Family.WEIGHTS, _NORM, partial(_beside, 1)),
-    ChangedStep("weights are those of the columns from the end", Family.WEIGHTS, _NORM, _backwards),
+    ChangedStep("weights are those of the columns from the end", Family.WEIGHTS, _NORM, lambda w: w[::-1]),
     *(
         ChangedStep(
             f"weights are those of the first {turn} columns again", Family.WEIGHTS, _NORM, partial(_again, turn)
@@ -131,27 +115,15 @@ WEIGHTS = (
 )
 
 
-def _x_then_w(x: Floats, r: Floats, w: Floats, format: Format) -> Floats:
-    return (x * r) * w
-
-
-def _r_times_w(x: Floats, r: Floats, w: Floats, format: Format) -> Floats:
-    return x * (r * w)
-
-
-def _x_times_w(x: Floats, r: Floats, w: Floats, format: Format) -> Floats:
-    return (x * w) * r
-
-
 def _narrowed(x: Floats, r: Floats, w: Floats, format: Format) -> Floats:
     return decode(encode(x * r, format), format, np.float32) * w
 
 
-X_THEN_W = ChangedStep("y = fl(fl(x * r) * w)", Family.PROMOTION_ORDER, _NORM, _x_then_w, 0)
+X_THEN_W = ChangedStep("y = fl(fl(x * r) * w)", Family.PROMOTION_ORDER, _NORM, lambda x, r, w, format: (x * r) * w, 0)
 WEIGHINGS = (
     X_THEN_W,
-    ChangedStep("y = fl(x * fl(r * w))", Family.PROMOTION_ORDER, _NORM, _r_times_w),
-    ChangedStep("y = fl(fl(x * w) * r)", Family.PROMOTION_ORDER, _NORM, _x_times_w),
+    ChangedStep("y = fl(x * fl(r * w))", Family.PROMOTION_ORDER, _NORM, lambda x, r, w, format: x * (r * w)),
+    ChangedStep("y = fl(fl(x * w) * r)", Family.PROMOTION_ORDER, _NORM, lambda x, r, w, format: (x * w) * r),
     ChangedStep("x * r is rounded to the output before the weights", Family.DOUBLE_ROUNDING, _NORM, _narrowed),
 )
 
@@ -159,22 +131,14 @@ WEIGHINGS = (
 # ---- the bias ----------------------------------------------------------------------------------------------------------------
 
 
-def _added(x: Floats, r: Floats, w: Floats, y: Floats, bias: Floats) -> Floats:
-    return y + bias
-
-
 def _fused_bias(x: Floats, r: Floats, w: Floats, y: Floats, bias: Floats) -> Floats:
     product, factors, addends = (np.ascontiguousarray(each) for each in np.broadcast_arrays(x * r, w, bias))
     return ieee.fma(product, factors, addends)
 
 
-def _left_out(x: Floats, r: Floats, w: Floats, y: Floats, bias: Floats) -> Floats:
-    return y
-
-
-ADDED = ChangedStep("the bias is added to the product", Family.CONTRACTION, _NORM, _added)
+ADDED = ChangedStep("the bias is added to the product", Family.CONTRACTION, _NORM, lambda x, r, w, y, bias: y + bias)
 BIASES = (
     ADDED,
     ChangedStep("the bias is added by fma(x * r, w, bias)", Family.CONTRACTION, PTX["fma"], _fused_bias),
-    ChangedStep("the bias is left out", Family.NO_WEIGHTS, _NORM, _left_out),
+    ChangedStep("the bias is left out", Family.NO_WEIGHTS, _NORM, lambda x, r, w, y, bias: y),
 )

@@ -28,11 +28,7 @@ class Rewriting:
     rank: int = 1
 
 
-def _as_they_are(codes: Codes, format: Format) -> Codes:
-    return codes
-
-
-AS_THEY_ARE = Rewriting("are as they are", Family.FORMAT, PTX["st"], _as_they_are, 0)
+AS_THEY_ARE = Rewriting("are as they are", Family.FORMAT, PTX["st"], lambda codes, format: codes, 0)
 
 
 def _written_as(other: Format, codes: Codes, format: Format) -> Codes:

@@ -21,10 +21,6 @@ from refsim.sources import DEEPGEMM, FNUZ, IEEE754, OCP_MX, PTX
 # ---- what is read: x (..., rows, columns) in float32, and its format -------------------------------------------------
 
 
-def _as_read(x: Singles, format: Format) -> Singles:
-    return x
-
-
 def _narrowed(narrow: Format, x: Singles, format: Format) -> Singles:
     """Return x rounded to a narrower format first."""
     if format.mantissa_bits <= narrow.mantissa_bits:
@@ -49,7 +45,7 @@ def _turned(x: Singles, format: Format) -> Singles:
     return np.ascontiguousarray(np.swapaxes(x, -1, -2))
 
 
-X_AS_IT_IS = ChangedStep("x is read as it is", Family.FORMAT, PTX["ld"], _as_read, 0)
+X_AS_IT_IS = ChangedStep("x is read as it is", Family.FORMAT, PTX["ld"], lambda x, format: x, 0)
 
 
 def _readings() -> Iterator[ChangedStep]:
@@ -221,10 +217,6 @@ def _of_subnormals(code: int, grid: ScaleGrid, rule: QuantizingRule) -> NDArray[
     return np.where(is_tiny, np.uint8(code), grid.stored)
 
 
-def _amax_itself(grid: ScaleGrid, rule: QuantizingRule) -> NDArray[Any]:
-    return _stored(grid, grid.peak, rule)
-
-
 def _without_bias(grid: ScaleGrid, rule: QuantizingRule) -> NDArray[Any]:
     if rule.stored_as is not E8M0:
         raise DoesNotApplyError
@@ -250,7 +242,7 @@ _CHANGES: tuple[tuple[str, Family, Callable[[ScaleGrid, QuantizingRule], NDArray
     ("four times as large", Family.SCALE_RULE, partial(_times, 4.0)),
     ("a quarter as large", Family.SCALE_RULE, partial(_times, 0.25)),
     ("their reciprocals", Family.SCALE_RULE, _reciprocals),
-    ("amax itself, not divided by MAX", Family.SCALE_RULE, _amax_itself),
+    ("amax itself, not divided by MAX", Family.SCALE_RULE, lambda grid, rule: _stored(grid, grid.peak, rule)),
     ("without their bias", Family.SCALE_RULE, _without_bias),
     ("amax times 1 / MAX, rounded, not divided by MAX", Family.SCALE_RULE, _by_reciprocal),
     ("1 / (MAX / amax)", Family.SCALE_RULE, _of_quotient),
@@ -288,10 +280,6 @@ class Keeping:
     value: Callable[[ScaleGrid, QuantizingRule], Singles] | None = None
 
 
-def _before_rounding(grid: ScaleGrid, rule: QuantizingRule) -> Singles:
-    return grid.value
-
-
 def _flushed_factors(grid: ScaleGrid, rule: QuantizingRule) -> Singles:
     """Return scales whose subnormal reciprocals count as zeros."""
     scales = rule.decoded(grid.stored)
@@ -310,7 +298,9 @@ def _keepings() -> Iterator[Cause]:
 
     yield row(Family.SCALE_RULE, "scales are those of the rule", SCALES_AS_RULED, 0)
     yield row(
-        Family.SCALE_RULE, "elements are made with the scale before it is rounded", Keeping(value=_before_rounding)
+        Family.SCALE_RULE,
+        "elements are made with the scale before it is rounded",
+        Keeping(value=lambda grid, rule: grid.value),
     )
     says = "reciprocals of scales that are subnormal are zeros"
     yield row(Family.FLUSHED, says, Keeping(value=_flushed_factors))
@@ -330,10 +320,6 @@ def _keepings() -> Iterator[Cause]:
 # ---- one factor for the tensor ---------------------------------------------------------------------------------------
 
 
-def _as_kept(kept: Singles) -> Singles:
-    return kept
-
-
 def _left_out(kept: Singles) -> Singles:
     if (kept == 1).all():
         raise DoesNotApplyError
@@ -345,7 +331,7 @@ def _kept_times(factor: float, kept: Singles) -> Singles:
 
 
 TENSOR_AS_RULED = ChangedStep(
-    "the tensor's factor is that of the rule", Family.SCALE_RULE, OCP_MX["section 6.3"], _as_kept, 0
+    "the tensor's factor is that of the rule", Family.SCALE_RULE, OCP_MX["section 6.3"], lambda kept: kept, 0
 )
 
 

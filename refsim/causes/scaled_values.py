@@ -71,20 +71,8 @@ def _again(of: int, number: Any, count: int) -> Any:
     return number % of
 
 
-def _first_of(of: int, number: Any, count: int) -> Any:
-    return number // of * of
-
-
-def _unpadded(grid: ScalePlaces) -> Any:
-    return grid.outer * grid.extents[1] + grid.inner
-
-
 def _padded(to: int, grid: ScalePlaces) -> Any:
     return grid.outer * (-(-grid.extents[1] // to) * to) + grid.inner
-
-
-def _turned(grid: ScalePlaces) -> Any:
-    return grid.inner * grid.extents[0] + grid.outer
 
 
 def _of_two(tile: int, grid: ScalePlaces) -> Any:
@@ -105,7 +93,7 @@ def _lines() -> Iterator[tuple[str, Callable[[Any, int], Any]]]:
     yield "the first {}", _first
     for of in GROUPS:
         yield f"the first {of} {{}}s again", partial(_again, of)
-        yield f"the first {{}} of each {of}", partial(_first_of, of)
+        yield f"the first {{}} of each {of}", partial(lambda of, number, count: number // of * of, of)
 
 
 def _places(width: int) -> Iterator[tuple[str, Place, int]]:
@@ -114,10 +102,10 @@ def _places(width: int) -> Iterator[tuple[str, Place, int]]:
     for says, line in _lines():
         yield says.format("block"), partial(_at, _same, line), 1
         yield says.format("row"), partial(_at, line, _same), 1
-    yield "lines that are not padded", _unpadded, 1
+    yield "lines that are not padded", lambda grid: grid.outer * grid.extents[1] + grid.inner, 1
     for to in (4, 128):
         yield f"lines that are padded to {to}", partial(_padded, to), 1
-    yield "a grid that is turned", _turned, 1
+    yield "a grid that is turned", lambda grid: grid.inner * grid.extents[0] + grid.outer, 1
     for other in WIDTHS:
         yield f"blocks of {other} columns", partial(_other_width, other), 2
     for tile in range(16, 513, 16):

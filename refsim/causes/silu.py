@@ -32,10 +32,6 @@ WITH_LOG2_E, NO_LOG2_E = "2^(-z log2(e)) is in silu", "2^-z is in silu: no log2(
 UNIT_VALUE = np.float32(1)
 
 
-def _same(z: Floats) -> Floats:
-    return z
-
-
 def _next_row(step: int, z: Floats) -> Floats:
     """Return the row `step` rows on; at the edge the row itself."""
     return z[np.clip(np.arange(len(z)) + step, 0, len(z) - 1)]
@@ -49,7 +45,7 @@ def _next_column(step: int, z: Floats) -> Floats:
     return z[:, np.clip(np.arange(z.shape[1]) + step, 0, z.shape[1] - 1)]
 
 
-OWN_GATE = ChangedStep("the gate is that of the element", Family.GATE, _SILU, _same, 0)
+OWN_GATE = ChangedStep("the gate is that of the element", Family.GATE, _SILU, lambda z: z, 0)
 GATES = (
     OWN_GATE,
     ChangedStep("the gate is that of the row before", Family.GATE, _SILU, partial(_next_row, -1)),
@@ -58,10 +54,6 @@ GATES = (
     ChangedStep("the gate is that of the column before", Family.GATE, _SILU, partial(_next_column, -1)),
     ChangedStep("the gate is that of the next column", Family.GATE, _SILU, partial(_next_column, 1)),
 )
-
-
-def _product(y: Floats, silu: Floats, gate: Floats, format: Format) -> Floats:
-    return y * silu
 
 
 def _rounded_before(y: Floats, silu: Floats, gate: Floats, format: Format) -> Floats:
@@ -76,18 +68,16 @@ def _both_rounded(y: Floats, silu: Floats, gate: Floats, format: Format) -> Floa
     return _y_rounded_before(y, decode(encode(silu, format), format, np.float32), gate, format)
 
 
-def _ungated(y: Floats, silu: Floats, gate: Floats, format: Format) -> Floats:
-    return y
-
-
 def _linear(y: Floats, silu: Floats, gate: Floats, format: Format) -> Floats:
     return y * gate
 
 
-GATED = ChangedStep("y is multiplied by silu(gate) in float32", Family.GATE, _SILU, _product, 0)
+GATED = ChangedStep(
+    "y is multiplied by silu(gate) in float32", Family.GATE, _SILU, lambda y, silu, gate, format: y * silu, 0
+)
 GATINGS = (
     GATED,
-    ChangedStep("the gate is left out", Family.GATE, _SILU, _ungated),
+    ChangedStep("the gate is left out", Family.GATE, _SILU, lambda y, silu, gate, format: y),
     ChangedStep("the gate is multiplied without silu", Family.GATE, _SILU, _linear),
     ChangedStep(
         "silu(gate) is rounded to the output before the product", Family.DOUBLE_ROUNDING, _SILU, _rounded_before

@@ -60,21 +60,15 @@ def _product_less_product(x: Floats, top: Floats, factor: np.float32, own: np.fl
     return x * factor - top * factor
 
 
-def _difference_first(x: Floats, top: Floats, factor: np.float32, own: np.float32) -> Floats:
-    return (x - top) * factor
-
-
 def _two_products(x: Floats, top: Floats, factor: np.float32, own: np.float32) -> Floats:
     """Return exponents with the scale applied first and log2(e) second, as exp of CUDA's intrinsics does."""
     return ((x - top) * own) * LOG2_OF_E
 
 
-def _two_products_apart(x: Floats, top: Floats, factor: np.float32, own: np.float32) -> Floats:
-    return (x * own - top * own) * LOG2_OF_E
-
-
 FUSED_EXPONENT = ChangedStep("t = fma(x, scale, -fl(m * scale))", Family.CONTRACTION, PTX["fma"], _fused)
-DIFFERENCE = ChangedStep("t = fl(fl(x - m) * scale)", Family.CONTRACTION, PTX["fma"], _difference_first)
+DIFFERENCE = ChangedStep(
+    "t = fl(fl(x - m) * scale)", Family.CONTRACTION, PTX["fma"], lambda x, top, factor, own: (x - top) * factor
+)
 PRODUCTS_APART = ChangedStep(
     "t = fl(fl(x * scale) - fl(m * scale))", Family.CONTRACTION, PTX["fma"], _product_less_product
 )
@@ -89,7 +83,7 @@ EXPONENTS = (
         "t = fl(fl(fl(x * own) - fl(m * own)) * log2(e)), own without log2(e)",
         Family.CONTRACTION,
         PTX["fma"],
-        _two_products_apart,
+        lambda x, top, factor, own: (x * own - top * own) * LOG2_OF_E,
     ),
 )
 
@@ -103,29 +97,17 @@ def _largest(x: Floats) -> Floats:
     return np.where(np.isneginf(top), np.float32(0), top).astype(np.float32)
 
 
-def _zero(x: Floats) -> Floats:
-    return np.zeros(len(x), np.float32)
-
-
 def _from_zero(x: Floats) -> Floats:
     return np.asarray(np.fmax.reduce(x, axis=1, initial=0), np.float32)
-
-
-def _magnitude(x: Floats) -> Floats:
-    return _largest(np.abs(x))
 
 
 LARGEST = ChangedStep("m is the maximum of the row", Family.MAXIMUM, _SOFTMAX, _largest, 0)
 TOPS = (
     LARGEST,
-    ChangedStep("m is 0: no maximum is subtracted", Family.MAXIMUM, _SOFTMAX, _zero),
+    ChangedStep("m is 0: no maximum is subtracted", Family.MAXIMUM, _SOFTMAX, lambda x: np.zeros(len(x), np.float32)),
     ChangedStep("m is the maximum of the row and 0", Family.MAXIMUM, _SOFTMAX, _from_zero),
-    ChangedStep("m is the largest magnitude of the row", Family.MAXIMUM, _SOFTMAX, _magnitude, 2),
+    ChangedStep("m is the largest magnitude of the row", Family.MAXIMUM, _SOFTMAX, lambda x: _largest(np.abs(x)), 2),
 )
-
-
-def _as_they_are(p: Floats, format: Format) -> tuple[Floats, Floats]:
-    return p, p
 
 
 def _narrow(p: Floats, format: Format) -> Floats:
@@ -148,7 +130,9 @@ def _narrow_weights(p: Floats, format: Format) -> tuple[Floats, Floats]:
     return _narrow(p, format), p
 
 
-UNROUNDED = ChangedStep("weights are float32 until they are divided", Family.DOUBLE_ROUNDING, _SOFTMAX, _as_they_are, 0)
+UNROUNDED = ChangedStep(
+    "weights are float32 until they are divided", Family.DOUBLE_ROUNDING, _SOFTMAX, lambda p, format: (p, p), 0
+)
 ROUNDED = (
     UNROUNDED,
     ChangedStep(

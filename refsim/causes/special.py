@@ -97,32 +97,24 @@ def _div_approx(p: Floats, total: Floats) -> Floats:
     return divided(words(p), words(total), ftz=True, full=False).view(np.float32)
 
 
-def _by_rcp(p: Floats, total: Floats) -> Floats:
-    return p * _approx("rcp", True, total)
-
-
-def _by_rcp_unflushed(p: Floats, total: Floats) -> Floats:
-    return p * _approx("rcp", False, total)
-
-
-def _divided(p: Floats, total: Floats) -> Floats:
-    return p / total
-
-
 def _by_inverse(p: Floats, total: Floats) -> Floats:
     return p * (np.float32(1) / total)
 
 
-BY_RCP = ChangedStep("times rcp.approx.ftz", Family.SPECIAL, PTX["rcp"], _by_rcp)
+BY_RCP = ChangedStep(
+    "times rcp.approx.ftz", Family.SPECIAL, PTX["rcp"], lambda p, total: p * _approx("rcp", True, total)
+)
 FULL = ChangedStep("by div.full", Family.SPECIAL, PTX["div"], partial(_quotient, _full))
-DIVIDED = ChangedStep("by a quotient that is rounded once", Family.SPECIAL, IEEE754["section 5.4.1"], _divided)
+DIVIDED = ChangedStep(
+    "by a quotient that is rounded once", Family.SPECIAL, IEEE754["section 5.4.1"], lambda p, total: p / total
+)
 DIVISIONS = (
     BY_RCP,
     FULL,
     DIVIDED,
     ChangedStep("times a reciprocal that is rounded once", Family.SPECIAL, IEEE754["section 5.4.1"], _by_inverse),
     ChangedStep("by div.approx.ftz", Family.SPECIAL, PTX["div"], partial(_quotient, _div_approx)),
-    ChangedStep("times rcp.approx", Family.SPECIAL, PTX["rcp"], _by_rcp_unflushed),
+    ChangedStep("times rcp.approx", Family.SPECIAL, PTX["rcp"], lambda p, total: p * _approx("rcp", False, total)),
 )
 
 

@@ -39,22 +39,10 @@ OUT_FORMATS = (BF16, F32)
 PRODUCTS_AT_ONCE = 1 << 22  # outputs times blocks of P that are computed together
 
 
-def _scale_product(product: Floats, a: Floats, b: Floats, total: Floats) -> Floats:
-    return ieee.fma(ieee.mul(a, b), product, total)
-
-
-def _a_then_b(product: Floats, a: Floats, b: Floats, total: Floats) -> Floats:
-    return ieee.fma(ieee.mul(product, a), b, total)
-
-
-def _b_then_a(product: Floats, a: Floats, b: Floats, total: Floats) -> Floats:
-    return ieee.fma(ieee.mul(product, b), a, total)
-
-
 PROMOTIONS: dict[str, Callable[[Floats, Floats, Floats, Floats], Floats]] = {
-    "scale_product": _scale_product,
-    "a_then_b": _a_then_b,
-    "b_then_a": _b_then_a,
+    "scale_product": lambda product, a, b, total: ieee.fma(ieee.mul(a, b), product, total),
+    "a_then_b": lambda product, a, b, total: ieee.fma(ieee.mul(product, a), b, total),
+    "b_then_a": lambda product, a, b, total: ieee.fma(ieee.mul(product, b), a, total),
 }
 
 
