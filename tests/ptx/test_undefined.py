@@ -207,7 +207,7 @@ def test_memory_is_that_of_one_run() -> None:
 
 
 def test_nothing_is_followed_before_an_unwritten_read(monkeypatch) -> None:
-    def unexpected(*_: Any) -> None:
+    def unexpected(*_: Any, **__: Any) -> None:
         raise AssertionError("masks are kept for a launch that reads what was written")
 
     monkeypatch.setattr("refsim.ptx.machine.launch.Tracking", unexpected)

@@ -61,7 +61,11 @@ MISTAKES = {
         [*RIGHT[:2], Wgmma(16, 16, "f32", "f16", "f16").issue(), *WAIT],
         "accumulated as m64n16k32",
     ),
-    "operands overwritten": ("race", [*RIGHT[:2], "st.shared.b32 [s], %r0;", *WAIT], "read by wgmma"),
+    "operands overwritten": (
+        "race",
+        [*RIGHT[:2], "setp.eq.u32 %no, %r0, 0; @%no st.shared.b32 [s], %r0;", *WAIT],
+        "read by wgmma",
+    ),
     "operands overwritten by a copy": (
         "race",
         [*RIGHT[:2], "setp.eq.u32 %no, %r0, 0; @%no cp.async.ca.shared.global [s], [%p0], 16;", *WAIT],

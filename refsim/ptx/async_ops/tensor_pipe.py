@@ -11,6 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from refsim.errors import RefsimError
 from refsim.ptx.async_ops.queue import SHARE
 from refsim.ptx.checks.in_flight_operands import OperandReads
 from refsim.ptx.checks.races import Races
@@ -324,6 +325,10 @@ class TensorPipe:
     def oldest(self) -> int | None:
         """Return the number of the oldest operation in flight, or None."""
         return self.flying[0].number if self.flying else None
+
+    def tear(self, items: Array, error: RefsimError, statement: Statement) -> None:
+        """Report an access that changes chunks that operations in flight read."""
+        self.machine.report(error, statement)
 
     def reader_of(self, item: int) -> str | None:
         """Return a sentence about the operation in flight that reads a chunk of the flat shared memory, or None."""

@@ -13,7 +13,7 @@ from refsim.ptx.findings.faults import DoubtError
 from refsim.ptx.memory.access import Access, Observer
 
 
-def watching(machine: TransferHost, name: str) -> list[Observer]:
+def watching(machine: Machine, name: str) -> list[Observer]:
     """Return the observers of a state space, except the counter of bank conflicts."""
     return [each for each in machine.port.observers.get(name, ()) if not isinstance(each, BankCounter)]
 
@@ -25,14 +25,21 @@ def others_watching(machine: TransferHost, name: str) -> list[Observer]:
 
 def on_trial(machine: Machine, look: Callable[[], None]) -> bool:
     """Let the observers look at something; return whether none of them has anything to report."""
+    return doubt(machine, look) is None
+
+
+def doubt(machine: Machine, look: Callable[[], None]) -> RefsimError | None:
+    """Let the observers look at something; return the first finding that one of them would report, or None."""
     machine.is_on_trial = True
     try:
         look()
-    except (DoubtError, RefsimError):
-        return False
+    except DoubtError as error:
+        return error.finding
+    except RefsimError as error:
+        return error
     finally:
         machine.is_on_trial = False
-    return True
+    return None
 
 
 def look(observers: Sequence[Observer], access: Access) -> None:

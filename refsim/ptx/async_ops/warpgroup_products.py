@@ -5,7 +5,7 @@ computed later, when a thread touches the registers of a product. Products that 
 become one chain, and the chains of several warpgroups become one call.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
 from copy import copy
 from dataclasses import dataclass, field, replace
@@ -18,11 +18,14 @@ from refsim.errors import RefsimError
 from refsim.formats import float_named
 from refsim.ptx.async_ops.completion import ThreadGroups
 from refsim.ptx.async_ops.queue import Queue
+from refsim.ptx.async_ops.torn_products import Operands, TornNow, reads_of, together, torn_now
 from refsim.ptx.async_ops.trials import look, on_trial
 from refsim.ptx.checks.areas import Read
 from refsim.ptx.checks.in_flight_operands import OperandReads
 from refsim.ptx.checks.in_flight_registers import CODES, RegisterWatch, Touch, groups_of
 from refsim.ptx.checks.races import Races
+from refsim.ptx.checks.torn_operands import Key, note_torn, spoken, tear
+from refsim.ptx.checks.undefined import tracking_of
 from refsim.ptx.execution.geometry import WARPGROUP, Ids
 from refsim.ptx.execution.lanes import Lanes, Machine
 from refsim.ptx.execution.matrix_operands import (
@@ -32,20 +35,21 @@ from refsim.ptx.execution.matrix_operands import (
     chunk_places,
     codes_of,
     item_numbers,
+    rows_of_chunks,
     shown,
-    turns,
 )
-from refsim.ptx.execution.matrix_product import MatrixProduct
+from refsim.ptx.execution.matrix_product import MatrixProduct, ProductForm, Words
 from refsim.ptx.execution.registers import check_written, get, mark_written, put
 from refsim.ptx.isa.fragments import chained_product, matrices, packing_of, registers_of, sparse_product
 from refsim.ptx.isa.products import array_type, wgmma_kind
 from refsim.ptx.lowering.blocks import BasicBlock, Code
-from refsim.ptx.memory.access import ASYNC, READ
+from refsim.ptx.memory.access import ASYNC
 from refsim.ptx.memory.space import ITEM
-from refsim.ptx.text.syntax import place
+from refsim.ptx.text.syntax import Statement, place
 from refsim.sources import PTX
 
 Array = NDArray[Any]
+Sides = dict[str, NDArray[np.bool_]]  # for "a" and "b" in shared memory: (warpgroups, chunks), or (warpgroups, rows)
 MOST = 1 << 26  # bytes of operands that wait for their sums
 
 
@@ -156,7 +160,7 @@ class ProductInFlight:
 
     `places` are the chunks of A and B as items of the flat shared memory (warpgroups, chunks), None for A in registers.
     `group` is the group of each warpgroup. `reads` are its reads for the race check, which become reads of its threads
-    after a wait; `begun` is the number of the newest access before it.
+    after a wait; `begun` is the number of the newest access before it. `torn` masks chunks that change meanwhile.
     """
 
     host: ProductHost
@@ -168,6 +172,7 @@ class ProductInFlight:
     reads: tuple[Read, ...] = ()
     begun: int = 0
     is_performed: bool = False
+    torn: "Sides" = field(default_factory=dict)
 
     @property
     def units(self) -> NDArray[np.int64]:
@@ -178,8 +183,9 @@ class ProductInFlight:
         """Return the product of the warpgroups where the mask `chosen` is true."""
         a, b = self.places
         lanes = Lanes(self.lanes.machine, self.lanes.ids[chosen.repeat(WARPGROUP)], self.lanes.statement)
-        places = (None if a is None else a[chosen], b[chosen])
-        return replace(self, lanes=lanes, product=self.product.part(chosen), places=places, group=self.group[chosen])
+        places, torn = (None if a is None else a[chosen], b[chosen]), {s: each[chosen] for s, each in self.torn.items()}
+        product, group = self.product.part(chosen), self.group[chosen]
+        return replace(self, lanes=lanes, product=product, places=places, group=group, torn=torn)
 
     def performed(self) -> "ProductInFlight":
         """Read the operands, leave the sums to the tensor cores and return the performed product."""
@@ -192,7 +198,7 @@ class ProductInFlight:
         if unit.registers is not None:
             unit.registers.finished(self.units, self.number)
         if self.host.races is not None:
-            self.host.races.products_read(self.reads, self.units, self.begun)
+            self.host.races.products_read(self.reads, self.units, self.begun, self)
 
     def writes_to(self, start: int, width: int) -> NDArray[np.bool_]:
         return np.zeros(len(self.group), np.bool_)
@@ -200,6 +206,20 @@ class ProductInFlight:
     def items(self) -> Iterator[Array]:
         """Yield the chunks of shared memory that it reads, an array for each operand there."""
         return (items for items in self.places if items is not None)
+
+    def rows_at(self, items: Array) -> dict[Key, Array]:
+        """Return which rows of A and columns of B chunks hold, by warpgroup of the CTA."""
+        found: dict[Key, Array] = {}
+        assert self.lanes.statement is not None
+        for side, places in zip("ab", self.places, strict=True):
+            here = np.zeros((0, 0), np.bool_) if places is None else np.isin(places, items)
+            if side in self.torn:
+                here &= ~self.torn[side]
+            for group in np.flatnonzero(here.any(axis=1)).tolist():
+                rows = rows_of_chunks(self.product.form, side, here.shape[1])[here[group]].any(axis=0)
+                key = self.lanes.statement.line, int(self.units[group]) % self.host.geometry.warpgroups, side
+                found[key] = found.get(key, np.zeros_like(rows)) | rows
+        return found
 
     def _codes(self) -> tuple[Array, Array]:
         """Return A and B as matrices of codes, with the signs that the instruction negates."""
@@ -231,6 +251,7 @@ class TensorCores:
     waiting: list[OperandsRead] = field(default_factory=list)
     results: set[int] = field(default_factory=set)
     bytes_held: int = 0
+    torn: TornNow | None = None
 
     def __post_init__(self) -> None:
         geometry = self.machine.geometry
@@ -255,15 +276,16 @@ class TensorCores:
         reads: list[Read] = []
         begun = 0 if machine.races is None else machine.races.history.now
         with nullcontext() if machine.races is None else machine.races.reads_held(reads):
-            places = self._read_operands(lanes, product)
+            places, torn = self._read_operands(lanes, product)
         self._use_registers(lanes, product)
         if self.registers is not None:
             self.registers.begun(lanes, groups, product, self.issued)
         group = self.groups.current(groups)
-        flight = ProductInFlight(machine, self.issued, lanes, product, places, group, tuple(reads), begun)
+        flight = ProductInFlight(machine, self.issued, lanes, product, places, group, tuple(reads), begun, torn=torn)
         if self.reads is not None:
-            for items in flight.items():
-                self.reads.begun(items, self.issued)
+            for side, items in zip("ab", places, strict=True):
+                if items is not None:
+                    self.reads.begun(items[~torn[side]] if side in torn else items, self.issued)
         self.queue.start(flight)
 
     def commit(self, lanes: Lanes) -> None:
@@ -279,10 +301,10 @@ class TensorCores:
             limit = self.groups.all_but(groups, pending)
             self.queue.complete(lambda flight: flight.group < limit[flight.units])
 
-    def _read_operands(self, lanes: Lanes, product: MatrixProduct) -> tuple[Array | None, Array]:
-        """Show the reads of A and B to the observers; return the chunks that will be read."""
+    def _read_operands(self, lanes: Lanes, product: MatrixProduct) -> tuple[tuple[Array | None, Array], Sides]:
+        """Show the reads of A and B to the observers; return the chunks that will be read, and which may change."""
         found: list[Array | None] = []
-        reads: list[tuple[Lanes, Array]] = []
+        sides: dict[str, tuple[Array, Array | None]] = {}
         for side, words in zip("ab", (product.a, product.b), strict=True):
             if isinstance(words, tuple):
                 found.append(None)
@@ -290,35 +312,63 @@ class TensorCores:
             try:
                 places = chunk_places(words, product.form, side)
             except DescriptorError as error:
-                self._show(reads)
+                self._show(lanes, sides, {})
                 what = f"the descriptor of {side.upper()}, {int(words[0]):#x}: {error}"
                 raise lanes.fault("invalid-operand", 0, what, str(PTX["wgmma, matrix descriptor format"])) from None
-            reads += turns(lanes, places, shown(lanes, words, places.shape[1]))
+            sides[side] = places, shown(lanes, words, places.shape[1])
             found.append(item_numbers(lanes, places))
-        self._show(reads)
         assert found[1] is not None
-        return found[0], found[1]
+        torn = {} if self.torn is None else self.torn.chunks
+        self.torn = None
+        if not self._show_together(lanes, sides, torn):
+            if self.machine.tracking is None:
+                torn = self._see_torn(lanes, product.form, sides)
+            self._show(lanes, sides, torn)
+        return (found[0], found[1]), torn
 
-    def _show(self, reads: list[tuple[Lanes, Array]]) -> None:
-        """Show reads of chunks by lanes, in their order."""
-        if len(reads) > 1 and not self.machine.checks.banks and self._show_together(reads):
-            return
-        for part, at in reads:
+    def _see_torn(self, lanes: Lanes, form: ProductForm, sides: Operands) -> Sides:
+        """Restart the launch with tracking if operands change while they are read. Without the check of uninitialized
+        bits, note it and return the chunks."""
+        assert lanes.statement is not None
+        now = torn_now(self.machine, lanes, form, sides)
+        for error, _ in now.found.values():
+            self.machine.saw_unwritten()
+            note_torn(self.machine, lanes.statement, error)
+        return now.chunks
+
+    def torn_events(self, lanes: Lanes, words: Mapping[str, Words], form: ProductForm) -> dict[str, Array]:
+        """Return the event of each row of A and column of B whose bytes change while a product that begins reads them,
+        (warpgroups, rows); 0 for the others. The product that begins next excepts their chunks from its reads."""
+        sides = {}
+        for side, each in words.items():
+            places = chunk_places(each, form, side)
+            sides[side] = places, shown(lanes, each, places.shape[1])
+        self.torn = torn_now(self.machine, lanes, form, sides)
+        leads, found = Lanes(self.machine, lanes.ids[::WARPGROUP], lanes.statement), {}
+        for side, (error, rows) in self.torn.found.items():
+            said, some = spoken(error, rows, side), np.asarray(rows.any(axis=1))
+            numbers = tracking_of(lanes).origins.add(leads, some, said.what, error=said)
+            found[side] = np.where(rows, numbers[:, None], 0)
+        return found
+
+    def _show(self, lanes: Lanes, sides: Operands, torn: Sides) -> None:
+        """Show the reads of chunks by lanes, in their order, without those that change."""
+        for part, at in reads_of(lanes, sides, torn):
             space, owner = part.space("shared")
             self.machine.port.touch(part, "shared", space, at, owner, CORE_ROW, proxy=ASYNC)
 
-    def _show_together(self, reads: list[tuple[Lanes, Array]]) -> bool:
+    def _show_together(self, lanes: Lanes, sides: Operands, torn: Sides) -> bool:
         """Show all these reads as one access; return False if a check has something to report."""
-        machine, ids = self.machine, np.concatenate([part.ids for part, _ in reads])
-        lanes = Lanes(machine, ids, reads[0][0].statement, machine.geometry.cta[ids])
-        (space, owner), watching = lanes.space("shared"), machine.port.observers.get("shared", ())
-        at = np.concatenate([at for _, at in reads])
+        machine = self.machine
+        if machine.checks.banks:
+            return False
         try:
-            access = machine.port.plan(READ, lanes, "shared", space, at, owner, CORE_ROW, proxy=ASYNC)
+            access = together(machine, lanes, reads_of(lanes, sides, torn))
         except RefsimError:
             return False
-        if not on_trial(machine, lambda: look(watching, access)):
-            return False
+        watching = machine.port.observers.get("shared", ())
+        if access is None or not on_trial(machine, lambda: look(watching, access)):
+            return access is None
         for observer in watching:
             observer.after(access)
         return True
@@ -399,6 +449,12 @@ class TensorCores:
                 own = int(flight.group[flight.units == group][0])
                 return f"{place(flight.lanes.statement)}, which is in flight: {self.groups.missing_wait(group, own)}"
         return "a wgmma in flight"
+
+    def tear(self, items: Array, error: RefsimError, statement: Statement) -> None:
+        """Make rows of D undefined where the access of `error` changes chunks that products in flight read."""
+        for flight in self.queue.flying:
+            if flight.rows_at(items):
+                tear(self.machine, statement, flight, items, error)
 
     def reader_of(self, item: int) -> str | None:
         """Return a sentence about the product in flight that reads a chunk of the flat shared memory, or None."""

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from refsim.ptx.checks.history import AccessEvent, History
 from refsim.ptx.checks.marks import Marks
+from refsim.ptx.checks.torn_operands import ProductReads
 from refsim.ptx.memory.access import Access
 from refsim.ptx.memory.semantics import GPU
 
@@ -168,18 +169,20 @@ class AccessPart:
 
 @dataclass(slots=True, eq=False)
 class Read:
-    """A read that waits to be marked, by the `chosen` lanes of a part; lane 0 is thread `first` of the grid."""
+    """A read that waits to be marked, by the `chosen` lanes of a part; lane 0 is thread `first` of the grid. `product`:
+    the complete product of warpgroups that made it."""
 
     part: AccessPart
     number: int
     chosen: Any
     first: int
+    product: ProductReads | None = None
 
     def event(self) -> tuple[AccessEvent, Array]:
         """Return the read as an event, and its items."""
         index, count = self.part.index[self.chosen], self.part.count
         agents = (self.part.access.threads.ids[self.chosen] + self.first).astype(np.int32)
-        return AccessEvent(self.number, agents, index * count, count), index
+        return AccessEvent(self.number, agents, index * count, count, product=self.product), index
 
 
 def is_rising(index: Array) -> bool:

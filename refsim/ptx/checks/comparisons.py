@@ -19,6 +19,7 @@ from refsim.ptx.checks.history import AccessEvent, By, History
 from refsim.ptx.checks.marks import Chains, Link, Marks
 from refsim.ptx.checks.orders import Orders
 from refsim.ptx.checks.race_reports import Pair, Reporter
+from refsim.ptx.checks.torn_operands import CORE_ROW, tear
 from refsim.ptx.execution.context import Context
 from refsim.ptx.execution.geometry import WARPGROUP, Ids
 from refsim.ptx.memory.semantics import CLUSTER, GPU
@@ -164,7 +165,16 @@ class Comparisons:
             pair = self._first_race(part, marks, chains, lane, at, reading=reading, threads=threads)
             if pair is not None:
                 pair = replace(pair, converged=pair.converged or by_products, by_products=by_products)
-                self.reporter.report(part.access, pair, self.position(area, int(granule[one]), area.granule))
+                where = self.position(area, int(granule[one]), area.granule)
+                event = self.history.listed.get(pair.number)
+                if marks is area.reads and event is not None and event.product is not None and not pair.converged:
+                    items, error = (
+                        granule[[one]] * area.granule // CORE_ROW,
+                        self.reporter.error(part.access, pair, where),
+                    )
+                    tear(self.machine, part.access.statement, event.product, items, error)
+                    continue
+                self.reporter.report(part.access, pair, where)
                 if by_products or not self.reporter.is_news(part.access.statement):
                     break
         return not doubtful.any()

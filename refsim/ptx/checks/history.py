@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from refsim.ptx.checks.contended import StrongAccesses
 from refsim.ptx.checks.journal import Journal
 from refsim.ptx.checks.knowledge import Released
+from refsim.ptx.checks.torn_operands import ProductReads
 from refsim.ptx.memory.semantics import WEAK, Semantics, semantics
 from refsim.ptx.memory.touched import TouchedBytes
 from refsim.ptx.text.syntax import Statement
@@ -35,7 +36,8 @@ def _unread(opcode: str) -> Semantics:
 class AccessEvent:
     """One access, or the part of it that is marked alike: the threads (numbered over the grid) and their first
     granules. `benign` marks a write that changed nothing, `shared` that several threads touched one granule. `replaced`
-    holds the replaced marks (last, agent, since) for lanes and granules, if they are to be remembered."""
+    holds the replaced marks (last, agent, since) for lanes and granules, if they are to be remembered. `product`: the
+    product of warpgroups that made it."""
 
     number: int
     agents: Array
@@ -44,6 +46,7 @@ class AccessEvent:
     benign: bool = False
     shared: bool = False
     replaced: tuple[Array, Array, Array] | None = None
+    product: ProductReads | None = None
 
     def at(self, granule: int) -> Array:
         """Return the positions in `agents` of the threads that touched a granule."""

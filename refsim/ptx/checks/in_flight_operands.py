@@ -5,9 +5,11 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from refsim.errors import RefsimError
 from refsim.ptx.execution.lanes import Machine
 from refsim.ptx.execution.matrix_operands import CORE_ROW
 from refsim.ptx.memory.access import READ, Access
+from refsim.ptx.text.syntax import Statement
 
 Array = NDArray[Any]
 RULE = "PTX ISA, wgmma.mma_async: its operands stay as they are until a wgmma.wait_group that covers it"
@@ -19,6 +21,7 @@ class Readers(Protocol):
     @property
     def oldest(self) -> int | None: ...
     def reader_of(self, item: int) -> str | None: ...
+    def tear(self, items: Array, error: RefsimError, statement: Statement) -> None: ...
 
 
 class OperandReads:
@@ -39,11 +42,13 @@ class OperandReads:
         if oldest is None:
             return
         item = access.index * access.width // CORE_ROW
-        for lane in np.flatnonzero(self.last.take(item) >= oldest).tolist():
+        busy = np.flatnonzero(self.last.take(item) >= oldest)
+        for lane in busy.tolist():
             why = self.unit.reader_of(int(item[lane]))
             if why is not None:
                 what = f"writes {access.width} B at shared address {int(access.at[lane]):#x}, which are read by {why}"
-                self.machine.report(access.threads.fault("race", lane, what, self.rule), access.statement)
+                error = access.threads.fault("race", lane, what, self.rule)
+                self.unit.tear(np.unique(item[busy]), error, access.statement)
                 return
 
     def after(self, access: Access) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from refsim.ptx.checks.torn_operands import TornRows
 from refsim.ptx.checks.undefined import Tracking
 from refsim.ptx.execution.lanes import Lanes
 from refsim.ptx.execution.masks import Mask, Origins, all_ones
@@ -30,6 +31,7 @@ class OpenBits(Tracking):
 
     level: str = "record"
     findings: LaunchFindings = field(default_factory=LaunchFindings)
+    torn: TornRows | None = field(default_factory=TornRows)
     lines: frozenset[int] = frozenset()
     reaches: dict[tuple[str, int], str] = field(default_factory=dict)
 

@@ -102,8 +102,11 @@ class Reporter:
 
     def report(self, access: Access, pair: Pair, where: tuple[Space, int]) -> None:
         """Raise or record a race, as the checks of the launch say; `where`: the space and byte position."""
-        if pair.converged and self.machine.findings.has_warned(pair.code, access.statement):
-            return
+        if not (pair.converged and self.machine.findings.has_warned(pair.code, access.statement)):
+            self.machine.report(self.error(access, pair, where), access.statement)
+
+    def error(self, access: Access, pair: Pair, where: tuple[Space, int]) -> RefsimError:
+        """Return the finding of a race."""
         lane = int(np.searchsorted(access.threads.ids, pair.lane))
         made = self.history.made[pair.number]
         assert made is not None
@@ -115,13 +118,12 @@ class Reporter:
         between = "" if pair.same else f", with no {self._missing(access, pair)}"
         act = f"{done} {by}" if pair.same else f"{by} {done}"
         is_volatile = id(access.statement) in self.history.volatile and self.history.is_volatile(pair.number)
-        error = access.threads.fault(
+        return access.threads.fault(
             pair.code,
             lane,
             f"{verb} {size} B at {self._place(*where)} that {self._who(pair.other)} {act}{between}",
             CONVERGENCE_RULE if pair.converged else VOLATILE_RULE if is_volatile else RULE,
         )
-        self.machine.report(error, access.statement)
 
     def _place(self, space: Space, position: int) -> str:
         if space.name == "shared":

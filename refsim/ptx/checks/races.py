@@ -26,6 +26,7 @@ from refsim.ptx.checks.orders import Orders
 from refsim.ptx.checks.phase_order import PhaseOrder
 from refsim.ptx.checks.race_reports import CONVERGED, Pair, Reporter
 from refsim.ptx.checks.same_place import changes, collision, copied_twice
+from refsim.ptx.checks.torn_operands import ProductReads
 from refsim.ptx.execution.context import Context
 from refsim.ptx.execution.geometry import Ids
 from refsim.ptx.execution.lanes import Lanes
@@ -202,13 +203,13 @@ class Races:
         if meaning.strong or (access.kind != READ and (self.strict.matters or self.history.journal.strong)):
             self.orders.synchronise(part)
 
-    def _list_read(self, part: "AccessPart", number: int, chosen: Any) -> None:
+    def _list_read(self, part: "AccessPart", number: int, chosen: Any, product: ProductReads | None = None) -> None:
         """List a read, to be marked later; `chosen`: its lanes. Reads of products go to `held`."""
         area = part.area
         if self.held is not None:
             self.held.append(Read(part, number, chosen, self.first))
             return
-        area.waiting.append(Read(part, number, chosen, self.first))
+        area.waiting.append(Read(part, number, chosen, self.first, product))
         area.lanes += part.access.threads.count
         if area.lanes > _PENDING:
             area.mark_reads(self.compared.floor if area.is_shared else 0, self.history)
@@ -284,7 +285,7 @@ class Races:
         finally:
             self.held = None
 
-    def products_read(self, reads: Sequence[Read], groups: Ids, begun: int) -> None:
+    def products_read(self, reads: Sequence[Read], groups: Ids, begun: int, product: ProductReads) -> None:
         """Record the reads of products that these warpgroups waited for. They count as reads made now, so a later
         writer must come after the wait. Each thread of the warpgroup knows that all four warps have read. It also knows
         that what these loaded up to access `begun`, before they issued the products, has arrived."""
@@ -293,7 +294,7 @@ class Races:
             mine = np.isin(self.geometry.warpgroup[access.threads.ids], groups)
             if mine.any():
                 number = self.history.number(access.statement, access.width)
-                self._list_read(read.part, number, slice(None) if mine.all() else mine)
+                self._list_read(read.part, number, slice(None) if mine.all() else mine, product)
         self.phases.stages.products_waited_for(groups, self.history.now, begun)
 
     # ---- copies

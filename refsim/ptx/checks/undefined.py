@@ -9,12 +9,13 @@ is a note.
 """
 
 from bisect import bisect_right
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from refsim.errors import RefsimError
+from refsim.ptx.checks.torn_operands import TornRows
 from refsim.ptx.execution.context import Context
 from refsim.ptx.execution.geometry import Geometry
 from refsim.ptx.execution.lanes import Lanes
@@ -41,7 +42,7 @@ def place_in(space: Space, position: int) -> str:
 class UndefinedEvent:
     """One executed statement by which lanes read or stored undefined bits; lane i has event number `first` + i. `what`:
     the event without thread and address. `at`, `widths`: the bytes of each lane, if it is a read of memory. `earlier`:
-    the events of each lane's undefined guard, if it is a branch."""
+    the events of each lane's undefined guard, if it is a branch. `error`: the finding that makes the bits undefined."""
 
     first: int
     statement: Statement
@@ -52,6 +53,7 @@ class UndefinedEvent:
     at: Array | None = None
     widths: Array | None = None
     earlier: Array | None = None
+    error: RefsimError | None = None
 
     def who(self, number: int) -> str:
         """Return the thread of an event number in words."""
@@ -87,6 +89,7 @@ class Events:
         at: Array | None = None,
         widths: Array | None = None,
         earlier: Array | None = None,
+        error: RefsimError | None = None,
     ) -> Origins:
         """Return an event number for each of the chosen lanes (a mask over the set); 0 for the others. The other
         arguments are the fields of `UndefinedEvent`."""
@@ -100,8 +103,9 @@ class Events:
                 )
             return np.where(chosen, self.last[statement.line], 0).astype(np.int32)
         ids = lanes.ids[chosen]
-        facts = (None if each is None else each[chosen] for each in (at, widths, earlier))
-        first = self.append(UndefinedEvent(self.following, statement, ids, geometry, what, space, *facts), len(ids))
+        at, widths, earlier = (None if each is None else each[chosen] for each in (at, widths, earlier))
+        event = UndefinedEvent(self.following, statement, ids, geometry, what, space, at, widths, earlier, error)
+        first = self.append(event, len(ids))
         numbers = np.zeros(len(chosen), np.int32)
         numbers[chosen] = np.arange(first, first + len(ids))
         return numbers
@@ -136,6 +140,7 @@ class Tracking:
     stores: Events = field(default_factory=Events)
     masks: dict[str, Any] = field(default_factory=dict)
     blamed: set[int] = field(default_factory=set)
+    torn: TornRows | None = None
     contributed: dict[int, int] = field(default_factory=dict)  # lanes with undefined values for a bar.red, by event
 
     def reached(self, lanes: Lanes, mask: Mask | None, what: str) -> None:
@@ -156,9 +161,11 @@ class Tracking:
             number = int(event.earlier[number - event.first])
             event = self.origins.of(number)
         self.blamed.add(event.statement.line)
-        what = f"{event.cause(number)}; {'they' if event.space else 'it'} reached {reached}"
+        what = f"{event.cause(number)}; {'they' if event.space or event.error else 'it'} reached {reached}"
         who = event.who(number) if len(event.ids) else ""
         error = fault("uninitialised", what, event.statement, who, RULE)
+        if event.error is not None:
+            error = replace(event.error, what=what)
         if self.level == "error" and not self.findings.is_waived(error):
             raise error
         self.findings.record(error, event.statement)
@@ -179,13 +186,13 @@ class Tracking:
         branches = [event.earlier for event in self.origins.events if event.earlier is not None]
         branched = set(self.origins.lines(np.concatenate(branches)).tolist()) if branches else set()
         for event in self.origins.events:
-            if event.space is not None and event.statement.line not in self.blamed:
+            is_read = event.space is not None or event.error is not None
+            if is_read and event.statement.line not in self.blamed:
                 self.blamed.add(event.statement.line)
                 what = f"{event.cause(event.first)}; they reached no output, address or decision"
                 what += " but branches that change only registers" if event.statement.line in branched else ""
-                self.findings.note(
-                    RefsimError("uninitialised-unused", what, where=event.where(event.first)), event.statement
-                )
+                where = event.where(event.first) if event.error is None else event.error.where
+                self.findings.note(RefsimError("uninitialised-unused", what, where=where), event.statement)
 
     def report_outputs(self, space: Space, origin: Origins, store: Origins, position: Array) -> None:
         """Report undefined bytes at positions of memory by the statement that read them, with the storing

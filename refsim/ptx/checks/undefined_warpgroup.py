@@ -35,6 +35,7 @@ def multiplied(form_of: FormOf) -> Callable[[RuleOperands], list[Any]]:
         from_registers = isinstance(named["a"], tuple)
         operands.demand([masks["b"], masks["add"], None if from_registers else masks["a"]], GIVEN)
         groups = operands.lanes.count // WARPGROUP
+        torn = _torn(operands, {"b": named["b"]} if from_registers else {"a": named["a"], "b": named["b"]}, form)
         if from_registers:
             rows = _fragment_rows(masks["a"], fragment_named(form.fragment), groups)
         else:
@@ -47,10 +48,27 @@ def multiplied(form_of: FormOf) -> Callable[[RuleOperands], list[Any]]:
             met = _met(columns, operands.lanes.full(named["metadata"]), form)
         else:
             met = columns.max(axis=2)[:, None, :]
+        if "a" in torn:
+            rows = np.where(torn["a"] != 0, torn["a"], rows)
+        if "b" in torn:
+            met = np.where(torn["b"][:, None, :] != 0, torn["b"][:, None, :], met)
         adds = operands.lanes.full(named["add"])
         return [_accumulator(masks["d"], adds, np.maximum(rows[:, :, None], met), fragment_named(form.accumulator))]
 
     return rule
+
+
+def _torn(operands: RuleOperands, words: dict[str, Array], form: ProductForm) -> dict[str, Array]:
+    """Return the events of rows of A and columns of B whose bytes change while the product reads them."""
+    lanes = operands.lanes
+    try:
+        return dict(
+            lanes.machine.tensor_cores.torn_events(
+                lanes, {side: lanes.full(each)[::WARPGROUP] for side, each in words.items()}, form
+            )
+        )
+    except DescriptorError:
+        return {}  # a fault of the product
 
 
 def _met(columns: Array, words: Array, form: ProductForm) -> Array:

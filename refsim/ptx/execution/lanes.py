@@ -4,7 +4,7 @@ lane = CTA x threads of a CTA + thread, CTAs and threads numbered with x fastest
 one CTA. A set of lanes is a sorted array. A set without gaps is a slice, so that registers are read without a copy.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cached_property, partial
 from typing import Any, Protocol
 
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from refsim.errors import RefsimError
 from refsim.ptx.execution.context import Context, ProductsInFlight
 from refsim.ptx.execution.geometry import Ids, key_of
-from refsim.ptx.execution.matrix_product import MatrixProduct
+from refsim.ptx.execution.matrix_product import MatrixProduct, ProductForm
 from refsim.ptx.findings.faults import fault
 from refsim.ptx.memory.access import Access
 from refsim.ptx.memory.address import position_of, rank_bits, rank_of
@@ -398,6 +398,9 @@ class TensorCores(ProductsInFlight, Protocol):
     def multiply(self, lanes: Lanes, product: MatrixProduct) -> None: ...
     def commit(self, lanes: Lanes) -> None: ...
     def wait(self, lanes: Lanes, pending: int) -> None: ...
+    def torn_events(
+        self, lanes: Lanes, words: Mapping[str, NDArray[np.uint64]], form: ProductForm
+    ) -> Mapping[str, NDArray[np.int32]]: ...
 
 
 class ClusterBarrier(Protocol):

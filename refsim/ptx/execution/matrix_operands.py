@@ -89,7 +89,8 @@ def turns(lanes: Lanes, places: Array, seen: Array | None = None) -> Iterator[tu
         step = WARPGROUP // at.shape[1]
         chosen = np.arange(groups)[:, None] * WARPGROUP + np.arange(at.shape[1]) * step
         wanted = np.ones(at.shape, np.bool_) if seen is None else seen[:, some]
-        yield Lanes(lanes.machine, lanes.ids[chosen[wanted]], lanes.statement), at[wanted]
+        if wanted.any():
+            yield Lanes(lanes.machine, lanes.ids[chosen[wanted]], lanes.statement), at[wanted]
 
 
 def shown(lanes: Lanes, words: Words, chunks: int) -> Array | None:
@@ -114,6 +115,14 @@ def codes_of(items: Array, form: ProductForm, side: str) -> Array:
         lines = held.reshape(len(items), rows // _ACROSS, columns, _ACROSS)
         return np.ascontiguousarray(lines.swapaxes(2, 3)).reshape(len(items), rows, columns)
     return held.reshape(len(items), rows, -1)
+
+
+@lru_cache(maxsize=1 << 6)
+def rows_of_chunks(form: ProductForm, side: str, chunks: int) -> NDArray[np.bool_]:
+    """Return which rows of A or columns of B each chunk has elements of, (chunks, rows)."""
+    elements = CORE_ROW * 8 // element_named(form.a if side == "a" else form.b).code_bits
+    one = np.repeat(np.eye(chunks, dtype=np.bool_)[:, :, None], elements, axis=2)
+    return np.asarray(events_of(one, form, side).any(axis=2))
 
 
 def events_of(events: Array, form: ProductForm, side: str) -> Array:

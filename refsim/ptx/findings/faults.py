@@ -11,7 +11,11 @@ FAULT_CODES = frozenset(
 
 
 class DoubtError(Exception):
-    """Raised on trial, if a finding would be reported for one of several accesses that are shown together."""
+    """Raised on trial, if `finding` would be reported for one of several accesses that are shown together."""
+
+    def __init__(self, finding: RefsimError) -> None:
+        super().__init__(finding)
+        self.finding = finding
 
 
 def fault(code: str, what: str, statement: Statement, who: str = "", rule: str = "", help: str = "") -> RefsimError:

@@ -20,6 +20,7 @@ from refsim.errors import Kind, RefsimError
 from refsim.ptx.checks.history import History
 from refsim.ptx.checks.leaks import note_leaks
 from refsim.ptx.checks.open_bits import OpenBits
+from refsim.ptx.checks.torn_operands import TornRows
 from refsim.ptx.checks.undefined import Tracking
 from refsim.ptx.execution.geometry import Geometry
 from refsim.ptx.execution.masks import UnwrittenReadError
@@ -113,7 +114,8 @@ class PreparedLaunch:
         return findings
 
     def run_tracked(self, deadline: float) -> LaunchFindings:
-        """Run all CTAs; after a read of uninitialized memory, restore it and run again with undefined bits tracked."""
+        """Run all CTAs; after a read of uninitialized memory, restore it and run again with undefined bits tracked. Run
+        again too if operands of products changed after the products began."""
         if self.following is not None:
             return self.attempt(LaunchFindings(self.checks.waivers), deadline, self.following)
         if self.checks.initialised == "off":
@@ -123,14 +125,21 @@ class PreparedLaunch:
                 return self.attempt(LaunchFindings(self.checks.waivers), deadline)
             except UnwrittenReadError:
                 undo.restore()
-        for watcher in (self.observer, self.watching):
-            if watcher is not None:
-                watcher.restart()
-        tracking = Tracking(self.checks.initialised, LaunchFindings(self.checks.waivers))
-        try:
-            findings = self.attempt(tracking.findings, deadline, tracking)
-        except RefsimError as error:
-            raise tracking.cause(error) from None
+        torn = TornRows()
+        while True:
+            for watcher in (self.observer, self.watching):
+                if watcher is not None:
+                    watcher.restart()
+            torn.grew = False
+            tracking = Tracking(self.checks.initialised, LaunchFindings(self.checks.waivers), torn=torn)
+            with Undo(self.memory.space) as undo:
+                try:
+                    findings = self.attempt(tracking.findings, deadline, tracking)
+                except RefsimError as error:
+                    raise tracking.cause(error) from None
+                if not torn.grew:
+                    break
+                undo.restore()
         tracking.conclude()
         return findings
 

@@ -279,7 +279,7 @@ class Machine:
         assert statement is not None
         level, error = self.checks.said_of(error, statement.opcode)
         if self.is_on_trial and level != "off":
-            raise DoubtError
+            raise DoubtError(error)
         if level == "off" or self.findings.is_waived(error):
             return
         if level == "error":

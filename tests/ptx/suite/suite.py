@@ -175,11 +175,13 @@ THREAD = re.compile(r"thread \((\d+), (\d+), \d+\) of block \((\d+), ")
 
 
 def agents(kernel: Right, error: RefsimError) -> str:
-    """How far the two threads that a finding names stand apart; a product in flight reads for the warps of a group."""
+    """How far the two threads that a finding names first and last stand apart; a product in flight reads for warps."""
     found = [tuple(map(int, each)) for each in THREAD.findall(f"{error.what} {error.where}")]
-    if len(found) == 1 and "wgmma" in error.what:
+    if "which are read by wgmma" in error.what:
         return "warps"
-    (one, one_block), (other, other_block) = ((x + extents(kernel)[0] * y, block) for x, y, block in found)
+    (one, one_block), (other, other_block) = (
+        (x + extents(kernel)[0] * y, block) for x, y, block in (found[0], found[-1])
+    )
     return "blocks" if one_block != other_block else "warps" if one // 32 != other // 32 else "lanes"
 
 

@@ -283,6 +283,10 @@ WRONG = (
     Wrong("copied_behind_wait", 1, "shared", "warps", "wait for the group whose A is copied anew", says="is in flight"),
     Wrong("stored_behind_wait", 1, "shared", "warps", "an A of the warpgroup's own"),
     Wrong("moved_in_flight", 1, "register", "warps", "wait before a copy is used", BUSY, "a copy of an accumulator"),
+    Wrong("padding_rows", 1, "shared", "warps", "wait for rows of A whose results are stored", EITHER),
+    Wrong("stored_padding_rows", 1, "shared", "warps", "rows of A that no other warp stores", says="with no barrier"),
+    Wrong("padding_rows_in_flight", 1, "shared", "warps", "wait before rows of A are stored", says="is in flight"),
+    Wrong("padding_rows_afterwards", 1, "shared", "warps", "order behind a flag", says="warpgroup.cu"),
     # barriers and masks against their rules
     Wrong("barrier_in_both_arms", 1, "shared", "lanes", "one barrier of both arms", DIVERGENT, APART),
     Wrong("barrier_for_all_lanes", 1, "global", "lanes", "half a warp at a barrier", DIVERGENT, AROUND),

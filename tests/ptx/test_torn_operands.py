@@ -1,0 +1,64 @@
+"""Rows of A and columns of B that change while a product reads them: what the suite's kernels do not show."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from refsim import ptx
+from refsim.errors import RefsimError
+from refsim.ptx.async_ops.queue import POLICIES
+from refsim.testing.kernel_files import load_kernel_file
+from tests.ptx.test_wgmma_mistakes import KIND, RIGHT, run
+from tests.ptx.wgmma_kernels import WAIT
+
+table = load_kernel_file(Path(__file__).parent / "suite" / "table.py")
+TORN = [kernel for kernel in table.RIGHT if "padding_rows" in kernel.name]
+
+
+@pytest.mark.parametrize("kernel", TORN, ids=str)
+def test_the_note_names_the_rows_and_the_access_that_changes_them(kernel) -> None:
+    _, trace = table.suite.run(kernel, "eager", checks=ptx.Checks())
+    (note,) = [note for note in trace.notes if note.code == "uninitialised-unused"]
+    assert "rows 16 to " in note.what
+    assert note.what.endswith("of D are undefined; they reached no output, address or decision")
+    assert re.search(r"cp\.async\.bulk|st\.shared", f"{note.what} {note.where}")
+
+
+@pytest.mark.parametrize("banks", [False, True])
+@pytest.mark.parametrize("less", [0, 1])
+@pytest.mark.parametrize("kernel", TORN, ids=str)
+def test_without_the_check_of_undefined_bits_there_is_a_note(kernel, less: int, banks: bool) -> None:
+    _, trace = table.suite.run(kernel, "eager", less=less, checks=ptx.Checks(initialised="off", banks=banks))
+    assert trace.findings == ()
+    assert [note for note in trace.notes if "not followed without the check uninitialised" in note.what]
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize(("row", "told"), [(0, "rows 0 to 0"), (63, "rows 63 to 63"), (21, "rows 21 to 21")])
+def test_one_row_of_a(row: int, told: str, policy: str) -> None:
+    """All of D is stored: eight chunks of 16 bytes are eight rows."""
+    at = 128 * (row // 8) + 16 * (row % 8)
+    with pytest.raises(RefsimError, match=told) as found:
+        run([*RIGHT[:2], f"setp.ne.u32 %no, %r0, 0; @!%no st.shared.b32 [s+{at}], %r0;", *WAIT], policy=policy)
+    assert found.value.code == "race"
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("column", [3, 12])
+def test_a_column_of_b_is_a_column_of_d(column: int, policy: str) -> None:
+    """Thread t holds columns 2 (t % 4), + 1, + 8 and + 9 in registers 0, 1, 4 and 5; the others are cleared."""
+    at = 8192 + 128 * (column // 8) + 16 * (column % 8)
+    body = [*RIGHT[:2], f"setp.ne.u32 %no, %r0, 0; @!%no st.shared.b32 [s+{at}], %r0;", *WAIT]
+    with pytest.raises(RefsimError, match=f"columns {column} to {column}"):
+        run(body, policy=policy)
+    held = [n for n in range(KIND.registers) if n // 4 == column // 8 and n % 2 == column % 2]
+    cleared = [f"mov.f32 %d{n}, 0f00000000;" for n in held]
+    assert (run([*body, *cleared], policy=policy) == 0).all()
+
+
+def test_a_race_that_is_recorded_is_recorded_once() -> None:
+    kernel = next(kernel for kernel in TORN if kernel.name == "padding_rows_in_flight")
+    _, trace = table.suite.run(kernel, "lazy", less=1, checks=ptx.Checks(races="record", initialised="record"))
+    assert [error.code for error in trace.findings] == ["race"]
+    assert "rows 16 to 31" in trace.findings[0].what
