@@ -17,7 +17,7 @@ import click
 from refsim.cli import console
 from refsim.cli.arguments import file_option
 from refsim.cli.extents import Whole
-from refsim.cli.progress import reporting
+from refsim.cli.progress import Passed, reporting
 from refsim.errors import Kind, RefsimError
 
 if TYPE_CHECKING:
@@ -39,16 +39,6 @@ class Division:
     def is_asked_for(self) -> bool:
         """Return whether any option of a division was given."""
         return self != Division()
-
-
-@dataclass(frozen=True)
-class _Shards:
-    """Progress counted in shards."""
-
-    kernel: str
-    phase: str
-    done: int
-    planned: int
 
 
 def division_options(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -92,7 +82,7 @@ def outcome(plan: "CampaignPlan", division: Division, device: str) -> dict[str, 
             """Show how many shards are finished and how many were lost."""
             if line is not None and standing.latest is not None:
                 lost = f", {standing.lost} lost" if standing.lost else ""
-                line(_Shards(standing.latest.series, f"shards{lost}", standing.done, standing.planned))
+                line(Passed(standing.latest.series, f"shards{lost}", standing.done, standing.planned))
 
         kept = nullcontext() if division.journal is None else CampaignJournal(division.journal, plan)
         with kept as journal, _workers(division, device) as (executor, ahead):

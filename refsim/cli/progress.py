@@ -28,7 +28,7 @@ class Countable(Protocol):
 
 @dataclass(frozen=True)
 class Passed:
-    """Progress in a file, in bytes."""
+    """Progress of work without a kernel: the bytes of a file, the shards of a campaign."""
 
     kernel: str
     phase: str

@@ -27,76 +27,75 @@ class Listing:
         return command
 
 
-SECTIONS: dict[str, dict[str, Listing]] = {
+_SUMMARIES = {
     "Numbers": {
-        "formats": Listing("refsim.cli.commands.formats:command", "List number formats, or show everything about one."),
-        "decode": Listing(
-            "refsim.cli.commands.decode:command", "Decode codes: fields, value, neighbors, rounding interval."
-        ),
-        "encode": Listing("refsim.cli.commands.encode:command", "Encode values: the code and its rounding error."),
-        "approx": Listing("refsim.cli.commands.approx:command", "Show results of ex2, lg2, ... and their errors."),
-        "table": Listing("refsim.cli.commands.table:command", "Print the value of every code of a narrow format."),
-        "diffpolicy": Listing(
-            "refsim.cli.commands.diffpolicy:command", "Compare how two libraries convert the same numbers."
-        ),
+        "formats": "List number formats, or show everything about one.",
+        "decode": "Decode codes: fields, value, neighbors, rounding interval.",
+        "encode": "Encode values: the code and its rounding error.",
+        "approx": "Show results of ex2, lg2, ... and their errors.",
+        "table": "Print the value of every code of a narrow format.",
+        "diffpolicy": "Compare how two libraries convert the same numbers.",
     },
     "Layouts": {
-        "layout": Listing(
-            "refsim.cli.commands.layout:command", "Map matrix elements to threads and registers, and back."
-        ),
-        "swizzle": Listing("refsim.cli.commands.swizzle:command", "Show where a swizzle moves bytes of shared memory."),
-        "banks": Listing("refsim.cli.commands.banks:command", "Count bank conflicts of a shared-memory access."),
-        "scales": Listing("refsim.cli.commands.scales:command", "Locate, shuffle, unshuffle and check scale factors."),
-        "desc": Listing("refsim.cli.commands.desc:command", "Decode, encode and walk tensor-core and TMA descriptors."),
-        "explore": Listing(
-            "refsim.cli.commands.explore:command", "Write an interactive HTML page of formats and layouts."
-        ),
+        "layout": "Map matrix elements to threads and registers, and back.",
+        "swizzle": "Show where a swizzle moves bytes of shared memory.",
+        "banks": "Count bank conflicts of a shared-memory access.",
+        "scales": "Locate, shuffle, unshuffle and check scale factors.",
+        "desc": "Decode, encode and walk tensor-core and TMA descriptors.",
+        "explore": "Write an interactive HTML page of formats and layouts.",
     },
     "Dumps": {
-        "show": Listing(
-            "refsim.cli.commands.show:command", "Print a dump as numbers, given format, layout and scales."
-        ),
-        "diff": Listing("refsim.cli.commands.diff:command", "Compare two files of codes bit for bit."),
-        "explain-diff": Listing(
-            "refsim.cli.commands.explain_diff:command", "Find the cause of a difference between two results."
-        ),
+        "show": "Print a dump as numbers, given format, layout and scales.",
+        "diff": "Compare two files of codes bit for bit.",
+        "explain-diff": "Find the cause of a difference between two results.",
     },
     "Block scaling": {
-        "quantize": Listing("refsim.cli.commands.blocks:quantize", "Quantize a safetensors file to a block format."),
-        "dequantize": Listing("refsim.cli.commands.blocks:dequantize", "Convert such a file back to bf16, f16 or f32."),
+        "quantize": "Quantize a safetensors file to a block format.",
+        "dequantize": "Convert such a file back to bf16, f16 or f32.",
     },
     "Tensor cores": {
-        "mma": Listing("refsim.cli.commands.mma:command", "Compute what a tensor core returns, step by step if asked."),
-        "numerics": Listing("refsim.cli.commands.numerics:command", "List the arithmetic of every tensor core."),
+        "mma": "Compute what a tensor core returns, step by step if asked.",
+        "numerics": "List the arithmetic of every tensor core.",
     },
     "Kernels": {
-        "kernels": Listing("refsim.cli.commands.kernels:command", "List the declared kernels."),
-        "verify": Listing(
-            "refsim.cli.commands.verify:verify", "Compare compiled kernels with their oracles bit for bit."
-        ),
-        "replay": Listing("refsim.cli.commands.verify:replay", "Run one failed case again."),
-        "new": Listing("refsim.cli.commands.new:command", "Write a first kernel with its oracle and passing tests."),
-        "order": Listing("refsim.cli.commands.order:command", "Find the order in which a kernel adds its products."),
-        "blame": Listing(
-            "refsim.cli.commands.blame:command", "Find out if ptxas, the model or a race changes the bits."
-        ),
-        "bringup": Listing("refsim.cli.commands.bringup:command", "Compare a GPU with the model, suite by suite."),
+        "kernels": "List the declared kernels.",
+        "verify": "Compare compiled kernels with their oracles bit for bit.",
+        "replay": "Run one failed case again.",
+        "new": "Write a first kernel with its oracle and passing tests.",
+        "order": "Find the order in which a kernel adds its products.",
+        "blame": "Find out if ptxas, the model or a race changes the bits.",
+        "bringup": "Compare a GPU with the model, suite by suite.",
     },
     "Simulated GPU": {
-        "simulate": Listing("refsim.cli.commands.simulate:command", "Launch one entry of a PTX or CUDA file."),
-        "run": Listing("refsim.cli.commands.run:command", "Run a GPU program or its tests without a GPU."),
-        "ptx": Listing("refsim.cli.commands.ptx:command", "List and explain the simulated instructions."),
+        "simulate": "Launch one entry of a PTX or CUDA file.",
+        "run": "Run a GPU program or its tests without a GPU.",
+        "ptx": "List and explain the simulated instructions.",
     },
     "About": {
-        "doctor": Listing("refsim.cli.commands.doctor:command", "Check what is installed here and what is missing."),
-        "explain": Listing(
-            "refsim.cli.commands.explain:command", "Explain the code of an error, a finding or a status."
-        ),
-        "sources": Listing("refsim.cli.commands.sources:command", "List the documents that the model cites."),
-        "completion": Listing(
-            "refsim.cli.commands.completion:command", "Print the script that completes arguments in your shell."
-        ),
+        "doctor": "Check what is installed here and what is missing.",
+        "explain": "Explain the code of an error, a finding or a status.",
+        "sources": "List the documents that the model cites.",
+        "completion": "Print the script that completes arguments in your shell.",
     },
+}
+_ELSEWHERE = {
+    "quantize": "blocks:quantize",
+    "dequantize": "blocks:dequantize",
+    "verify": "verify:verify",
+    "replay": "verify:replay",
+}
+"""The module and function of commands that are not `command` in a module of their own name."""
+
+
+def _listing(name: str, summary: str) -> Listing:
+    """Return the listing of a command of `refsim.cli.commands`."""
+    place = _ELSEWHERE.get(name, f"{name.replace('-', '_')}:command")
+    return Listing(f"refsim.cli.commands.{place}", summary)
+
+
+SECTIONS = {
+    section: {name: _listing(name, summary) for name, summary in commands.items()}
+    for section, commands in _SUMMARIES.items()
 }
 
 COMMANDS = {name: listing for section in SECTIONS.values() for name, listing in section.items()}

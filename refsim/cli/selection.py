@@ -34,17 +34,17 @@ class _Reader:
 
     def either(self) -> Chooser:
         """Read terms that "or" joins."""
-        chosen = self.both()
+        terms = [self.both()]
         while self.taken("or"):
-            chosen = _either(chosen, self.both())
-        return chosen
+            terms.append(self.both())
+        return lambda name: any(term(name) for term in terms)
 
     def both(self) -> Chooser:
         """Read terms that "and" joins."""
-        chosen = self.one()
+        terms = [self.one()]
         while self.taken("and"):
-            chosen = _both(chosen, self.one())
-        return chosen
+            terms.append(self.one())
+        return lambda name: all(term(name) for term in terms)
 
     def one(self) -> Chooser:
         """Read a name or an expression in parentheses, after any number of "not"."""
@@ -60,7 +60,7 @@ class _Reader:
         else:
             chosen = _contains(self.next)
             self.at += 1
-        return _neither(chosen) if turned else chosen
+        return (lambda name: not chosen(name)) if turned else chosen
 
     def _found(self) -> str:
         return repr(self.next) if self.next else "the end"
@@ -108,15 +108,3 @@ def wrong(expression: str, what: str) -> RefsimError:
 
 def _contains(word: str) -> Chooser:
     return lambda name: word.lower() in name.lower()
-
-
-def _either(left: Chooser, right: Chooser) -> Chooser:
-    return lambda name: left(name) or right(name)
-
-
-def _both(left: Chooser, right: Chooser) -> Chooser:
-    return lambda name: left(name) and right(name)
-
-
-def _neither(chosen: Chooser) -> Chooser:
-    return lambda name: not chosen(name)
