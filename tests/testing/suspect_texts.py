@@ -79,7 +79,8 @@ def listed(text: str) -> PtxListing:
 def edits(rule: Callable, text: str) -> Iterator[str]:
     listing = listed(text)
     for line in listing.lines:
-        yield from (listing.edited(changes) for changes in rule(listing, line))
+        for edit in rule(listing, line):
+            yield listing.edited({line.at: edit} if isinstance(edit, str) else edit)
 
 
 def agreeing(rule: Callable, wrong: str, right: str) -> list[str]:

@@ -1,7 +1,7 @@
 """Repairs of arithmetic: another rounding, one rounding more or less, contraction, subnormals, infinities and NaN.
 
 Repairs of functions put an approximate quotient, reciprocal or root in place of a rounded one, or the reverse. A rule
-takes a line and yields its possible replacements; the loader rejects opcodes that a target does not have.
+takes a line and yields its possible new texts; the loader rejects opcodes that a target does not have.
 """
 
 import re
@@ -10,8 +10,6 @@ from collections.abc import Iterator
 from refsim.formats import FORMATS
 from refsim.testing.suspects.limits import spelled
 from refsim.testing.suspects.listing import REGISTER, ListedLine, PtxListing
-
-Changes = dict[int, str]
 
 FLOAT_REGISTERS = {"f32": "f32", "f64": "f64", "f16": "b16", "bf16": "b16", "f16x2": "b32", "bf16x2": "b32"}
 """The floating-point types of PTX instructions, and the types of their registers."""
@@ -31,7 +29,7 @@ _KINDS = {"div": ("full", "approx", "rn"), "rcp": ("approx", "rn"), "sqrt": ("ap
 _ONE = spelled(1.0)
 
 
-def fma_as_mul_and_add(listing: PtxListing, line: ListedLine) -> Iterator[Changes]:
+def fma_as_mul_and_add(listing: PtxListing, line: ListedLine) -> Iterator[str]:
     """Yield a multiplication and an addition, two roundings, for an fma."""
     if line.name != "fma" or line.words[-1] not in FLOAT_REGISTERS or len(line.operands) != 4:
         return
@@ -40,14 +38,12 @@ def fma_as_mul_and_add(listing: PtxListing, line: ListedLine) -> Iterator[Change
     rounding = [word for word in line.words[1:-1] if word != "sat"]
     product = ".".join(("mul", *rounding, kind))
     total = ".".join(("add", *line.words[1:-1], kind))
-    yield {
-        line.at: line.reading(
-            f".reg .{FLOAT_REGISTERS[kind]} %refsim", f"{product} %refsim, {a}, {b}", f"{total} {d}, %refsim, {c}"
-        )
-    }
+    yield line.reading(
+        f".reg .{FLOAT_REGISTERS[kind]} %refsim", f"{product} %refsim, {a}, {b}", f"{total} {d}, %refsim, {c}"
+    )
 
 
-def mul_and_add_as_fma(listing: PtxListing, line: ListedLine) -> Iterator[Changes]:
+def mul_and_add_as_fma(listing: PtxListing, line: ListedLine) -> Iterator[str]:
     """Yield an fma, one rounding, for an addition or subtraction of a product."""
     if line.name not in ("add", "sub") or line.words[-1] not in FLOAT_REGISTERS or len(line.operands) != 3:
         return
@@ -62,60 +58,61 @@ def mul_and_add_as_fma(listing: PtxListing, line: ListedLine) -> Iterator[Change
             continue
         a, b = made.operands[1:]
         if line.name == "add":
-            yield {line.at: line.renamed(fused, d, a, b, other)}
+            yield line.renamed(fused, d, a, b, other)
         elif product is x:
-            yield {line.at: line.reading(declared, f"neg.{kind} %refsim, {y}", f"{fused} {d}, {a}, {b}, %refsim")}
+            yield line.reading(declared, f"neg.{kind} %refsim, {y}", f"{fused} {d}, {a}, {b}, %refsim")
         else:
-            yield {line.at: line.reading(declared, f"neg.{kind} %refsim, {a}", f"{fused} {d}, %refsim, {b}, {x}")}
+            yield line.reading(declared, f"neg.{kind} %refsim, {a}", f"{fused} {d}, %refsim, {b}, {x}")
 
 
-def other_rounding(listing: PtxListing, line: ListedLine) -> Iterator[Changes]:
+def other_rounding(listing: PtxListing, line: ListedLine) -> Iterator[str]:
     """Yield the instruction with each other rounding."""
     for roundings in (_ROUNDINGS, _WHOLE_ROUNDINGS, ("rna", "rn", "rz")):
         for word in line.words[1:]:
             if word in roundings:
-                yield from ({line.at: _with(line, word, other)} for other in roundings if other != word)
+                yield from (line.renamed(line.worded(word, other)) for other in roundings if other != word)
                 return
 
 
-def subnormals_kept(listing: PtxListing, line: ListedLine) -> Iterator[Changes]:
+def subnormals_kept(listing: PtxListing, line: ListedLine) -> Iterator[str]:
     """Yield the instruction without .ftz."""
     if "ftz" in line.words:
-        yield {line.at: _with(line, "ftz", "")}
+        yield line.renamed(line.worded("ftz"))
 
 
-def subnormals_flushed(listing: PtxListing, line: ListedLine) -> Iterator[Changes]:
+def subnormals_flushed(listing: PtxListing, line: ListedLine) -> Iterator[str]:
     """Yield the instruction with .ftz."""
     if line.name in _FLUSHABLE and line.words[-1] == "f32" and "ftz" not in line.words:
-        yield {line.at: line.renamed(".".join((*line.words[:-1], "ftz", "f32")))}
+        yield line.renamed(".".join((*line.words[:-1], "ftz", "f32")))
 
 
-def infinity_other(listing: PtxListing, line: ListedLine) -> Iterator[Changes]:
+def infinity_other(listing: PtxListing, line: ListedLine) -> Iterator[str]:
     """Yield a conversion with or without .satfinite, an instruction without .sat, and a clamp removed."""
     if "satfinite" in line.words or "sat" in line.words:
-        yield {line.at: _with(line, "satfinite" if "satfinite" in line.words else "sat", "")}
+        yield line.renamed(line.worded("satfinite" if "satfinite" in line.words else "sat"))
     elif line.name == "cvt" and line.words[1] in _ROUNDINGS:
-        yield {line.at: line.renamed(".".join((*line.words[:2], "satfinite", *line.words[2:])))}
+        yield line.renamed(".".join((*line.words[:2], "satfinite", *line.words[2:])))
     elif line.name in ("min", "max") and line.words[-1] == "f32":
         kept = [operand for operand in line.operands[1:] if listing.constant(operand).upper() not in _LIMITS]
         if len(kept) == 1:
-            yield {line.at: line.renamed("mov.f32", line.operands[0], kept[0])}
+            yield line.renamed("mov.f32", line.operands[0], kept[0])
 
 
-def nan_other(listing: PtxListing, line: ListedLine) -> Iterator[Changes]:
+def nan_other(listing: PtxListing, line: ListedLine) -> Iterator[str]:
     """Yield min and max that return NaN or drop it, and comparisons that are true or false for a NaN."""
     if line.name in ("min", "max") and line.words[-1] in FLOAT_REGISTERS:
         if "NaN" in line.words:
-            yield {line.at: _with(line, "NaN", "")}
+            yield line.renamed(line.worded("NaN"))
         else:
-            yield {line.at: line.renamed(".".join((*line.words[:-1], "NaN", line.words[-1])))}
+            yield line.renamed(".".join((*line.words[:-1], "NaN", line.words[-1])))
     elif line.name == "setp" and line.words[-1] in FLOAT_REGISTERS:
         for ordered, unordered in _UNORDERED.items():
             if line.words[1] in (ordered, unordered):
-                yield {line.at: _with(line, line.words[1], unordered if line.words[1] == ordered else ordered)}
+                other = unordered if line.words[1] == ordered else ordered
+                yield line.renamed(line.worded(line.words[1], other))
 
 
-def upper_half_loaded(listing: PtxListing, line: ListedLine) -> Iterator[Changes]:
+def upper_half_loaded(listing: PtxListing, line: ListedLine) -> Iterator[str]:
     """Yield a rounded float32 for a load of its upper half, which truncates it to bfloat16."""
     found = _UPPER_HALF.fullmatch(line.operands[-1]) if line.name == "ld" and line.words[-1] in ("u16", "b16") else None
     if found is None or int(found[2]) % 4 != 2:
@@ -129,10 +126,10 @@ def upper_half_loaded(listing: PtxListing, line: ListedLine) -> Iterator[Changes
     narrowed = "cvt.u16.u32" if line.operands[0].startswith("%rs") else "mov.b32"
     for half in ((*lsb, "add.u32 %refsim, %refsim, 32767"), ("add.u32 %refsim, %refsim, 32768",)):
         shifted = ("shr.u32 %refsim, %refsim, 16", f"{narrowed} {line.operands[0]}, %refsim")
-        yield {line.at: line.reading(".reg .b32 %refsim, %refsimodd", whole, *half, *shifted)}
+        yield line.reading(".reg .b32 %refsim, %refsimodd", whole, *half, *shifted)
 
 
-def cut_bits(listing: PtxListing, line: ListedLine) -> Iterator[Changes]:
+def cut_bits(listing: PtxListing, line: ListedLine) -> Iterator[str]:
     """Yield rounding to nearest for low bits of a float32 that are cut off by hand, and the reverse."""
     if line.words[0] == "shr" and line.words[-1] in ("u32", "b32", "s32") and line.operands[-1] in _DROPPED:
         kept = int(line.operands[-1])
@@ -144,12 +141,12 @@ def cut_bits(listing: PtxListing, line: ListedLine) -> Iterator[Changes]:
     carry = ((1 << kept) - 1) >> 1
     to_even = (f"shr.u32 %refsim, {x}, {kept}", "and.b32 %refsim, %refsim, 1", f"add.u32 %refsim, %refsim, {x}")
     nearest = f"add.u32 %refsim, %refsim, {carry}"
-    yield {line.at: line.reading(".reg .b32 %refsim", *to_even, nearest, f"{line.opcode} {d}, %refsim, {last}")}
+    yield line.reading(".reg .b32 %refsim", *to_even, nearest, f"{line.opcode} {d}, %refsim, {last}")
     away = f"add.u32 %refsim, {x}, {carry + 1}"
-    yield {line.at: line.reading(".reg .b32 %refsim", away, f"{line.opcode} {d}, %refsim, {last}")}
+    yield line.reading(".reg .b32 %refsim", away, f"{line.opcode} {d}, %refsim, {last}")
     made = listing.definition(x, line)
     if made is not None and made.name == "add" and listing.constant(made.operands[2]) in (str(carry), str(carry + 1)):
-        yield {line.at: line.renamed(line.opcode, d, made.operands[1], last)}
+        yield line.renamed(line.opcode, d, made.operands[1], last)
 
 
 _UPPER_HALF = re.compile(r"(\[.*)\+(-?\d+)\]")
@@ -158,14 +155,12 @@ _DROPPED = ("13", "16", "20", "21")
 _CUT = {str(-(1 << int(count))): int(count) for count in _DROPPED}
 
 
-def half_added(listing: PtxListing, line: ListedLine) -> Iterator[Changes]:
+def half_added(listing: PtxListing, line: ListedLine) -> Iterator[str]:
     """Yield rounding to nearest for a whole number made by adding one half and truncating."""
     if line.name == "cvt" and len(line.words) > 2 and line.words[1] in ("rzi", "rmi"):
         made = listing.definition(line.operands[1], line)
         if made is not None and made.name == "add" and listing.constant(made.operands[2]).upper() == spelled(0.5):
-            yield {
-                line.at: line.renamed(_with(line, line.words[1], "rni").split()[0], line.operands[0], made.operands[1])
-            }
+            yield line.renamed(line.worded(line.words[1], "rni"), line.operands[0], made.operands[1])
 
 
 def _unpacked(listing: PtxListing, line: ListedLine) -> tuple[str, str] | None:
@@ -192,32 +187,25 @@ def _unpacked(listing: PtxListing, line: ListedLine) -> tuple[str, str] | None:
     return found[0], found[1]
 
 
-def rounded_once(listing: PtxListing, line: ListedLine) -> Iterator[Changes]:
+def rounded_once(listing: PtxListing, line: ListedLine) -> Iterator[str]:
     """Yield the wider original of a value that was narrowed and widened again, or a single conversion for two."""
     is_pair = line.name == "cvt" and line.words[-1] == "f16x2" and len(line.operands) == 2 and "x2" in line.words[-2]
     if is_pair and (values := _unpacked(listing, line)):
-        yield {line.at: line.renamed(".".join((*line.words[:-1], "f32")), line.operands[0], *values)}
-    if line.name == "cvt" and line.words[-1] == "f32" and len(line.operands) == 2:
-        made = listing.definition(line.operands[1], line)
-        if made is not None and made.name == "cvt" and made.words[-2:] == ("f32", "f64"):
-            yield {line.at: line.renamed(".".join((*line.words[:-1], "f64")), line.operands[0], made.operands[1])}
+        yield line.renamed(".".join((*line.words[:-1], "f32")), line.operands[0], *values)
     if line.name == "cvt" and line.words[-1] in ("f16", "bf16", "f32", "f16x2") and len(line.operands) == 2:
         made = listing.definition(line.operands[1], line)
-        narrower = made is not None and made.name == "cvt" and made.words[-2] == line.words[-1] != "f32"
-        if made is not None and narrower and line.words[-2] != made.words[-1]:
-            yield {
-                line.at: line.renamed(
-                    ".".join((*line.words[:-1], made.words[-1])), line.operands[0], *made.operands[1:]
-                )
-            }
+        if made is not None and made.name == "cvt" and made.words[-2] == line.words[-1]:
+            wider = made.words[-1]
+            if wider == "f64" if line.words[-1] == "f32" else wider != line.words[-2]:
+                yield line.renamed(".".join((*line.words[:-1], wider)), line.operands[0], *made.operands[1:])
     widened = (line.name == "cvt" and line.words[-2] == "f32") or (
         line.name == "mov" and line.operands[0].startswith("%f")
     )
     if widened and (origin := _before_narrowing(listing, line)):
-        yield {line.at: line.renamed("mov.b32", line.operands[0], origin)}
+        yield line.renamed("mov.b32", line.operands[0], origin)
 
 
-def rounded_as_float64(listing: PtxListing, line: ListedLine) -> Iterator[Changes]:
+def rounded_as_float64(listing: PtxListing, line: ListedLine) -> Iterator[str]:
     """Yield float64 arithmetic for a float32 operation whose result is narrowed, so that it is rounded once.
 
     Float64 holds the product of two float32 exactly; it rounds quotients and roots, which is close enough.
@@ -237,14 +225,12 @@ def rounded_as_float64(listing: PtxListing, line: ListedLine) -> Iterator[Change
     widened = [f"cvt.f64.f32 {name}, {value}" for name, value in zip(names[1:], values, strict=True)]
     opcode = f"{made.name}.rn.f64"
     narrowed = ".".join((*line.words[:-1], "f64"))
-    yield {
-        line.at: line.reading(
-            f".reg .f64 {', '.join(names)}",
-            *widened,
-            f"{opcode} {', '.join(names)}",
-            f"{narrowed} {line.operands[0]}, {names[0]}",
-        )
-    }
+    yield line.reading(
+        f".reg .f64 {', '.join(names)}",
+        *widened,
+        f"{opcode} {', '.join(names)}",
+        f"{narrowed} {line.operands[0]}, {names[0]}",
+    )
 
 
 def _before_narrowing(listing: PtxListing, line: ListedLine) -> str:
@@ -265,7 +251,7 @@ def _before_narrowing(listing: PtxListing, line: ListedLine) -> str:
         line = made
 
 
-def rounded_twice(listing: PtxListing, line: ListedLine) -> Iterator[Changes]:
+def rounded_twice(listing: PtxListing, line: ListedLine) -> Iterator[str]:
     """Yield a conversion of float32 to bfloat16 or float16 before it is narrowed further."""
     if line.name != "cvt" or line.words[-1] != "f32" or "rn" not in line.words:
         return
@@ -277,16 +263,10 @@ def rounded_twice(listing: PtxListing, line: ListedLine) -> Iterator[Changes]:
             code += [f"cvt.rn.{through}.f32 %refsimh, {value}", f"cvt.f32.{through} {name}, %refsimh"]
         registers = ", ".join(f"%refsim{number}" for number in range(len(values)))
         declared = (".reg .b16 %refsimh", f".reg .f32 {registers}")
-        yield {line.at: line.reading(*declared, *code, f"{line.opcode} {d}, {registers}")}
+        yield line.reading(*declared, *code, f"{line.opcode} {d}, {registers}")
 
 
-def _with(line: ListedLine, word: str, other: str) -> str:
-    """Return the line with one part of its opcode replaced, or removed."""
-    at = line.words.index(word)
-    return line.renamed(".".join((*line.words[:at], *([other] if other else []), *line.words[at + 1 :])))
-
-
-def computed_otherwise(listing: PtxListing, line: ListedLine) -> Iterator[Changes]:
+def computed_otherwise(listing: PtxListing, line: ListedLine) -> Iterator[str]:
     """Yield other instructions for a quotient, a reciprocal or a root of float32.
 
     These are div, rcp and sqrt with another rounding, a quotient for a product with an approximate reciprocal, rsqrt
@@ -296,31 +276,25 @@ def computed_otherwise(listing: PtxListing, line: ListedLine) -> Iterator[Change
         return
     flush = ".ftz" if "ftz" in line.words else ""
     yield from (
-        {line.at: line.renamed(f"{line.name}.{kind}{flush}.f32")}
-        for kind in _KINDS.get(line.name, ())
-        if kind not in line.words
+        line.renamed(f"{line.name}.{kind}{flush}.f32") for kind in _KINDS.get(line.name, ()) if kind not in line.words
     )
     d, x = line.operands[:2]
     if line.name == "div":
         reciprocal = f"rcp.approx{flush}.f32 %refsim, {line.operands[2]}"
-        yield {line.at: line.reading(".reg .f32 %refsim", reciprocal, f"mul.rn{flush}.f32 {d}, {x}, %refsim")}
+        yield line.reading(".reg .f32 %refsim", reciprocal, f"mul.rn{flush}.f32 {d}, {x}, %refsim")
     elif line.name == "mul":
         for factor, other in ((x, line.operands[2]), (line.operands[2], x)):
             made = listing.definition(factor, line)
             if made is not None and made.name == "rcp" and made.words[-1] == "f32":
                 kinds = (kind for kind in _KINDS["div"] if kind != "rn")  # scales.divided_otherwise yields rn
-                yield from (
-                    {line.at: line.renamed(f"div.{kind}{flush}.f32", d, other, made.operands[1])} for kind in kinds
-                )
+                yield from (line.renamed(f"div.{kind}{flush}.f32", d, other, made.operands[1]) for kind in kinds)
     elif line.name == "rsqrt":
         root = (f"cvt{flush}.f64.f32 %refsim, {x}", "sqrt.rn.f64 %refsim, %refsim", "rcp.rn.f64 %refsim, %refsim")
         one_nan = f"mul.rn.f32 {d}, {d}, 0f3F800000"  # the conversion would keep sign and payload of float64's NaN
-        yield {
-            line.at: line.reading(".reg .f64 %refsim", *root, f"cvt.rn{flush}.f32.f64 {d}, %refsim", one_nan),
-        }
+        yield line.reading(".reg .f64 %refsim", *root, f"cvt.rn{flush}.f32.f64 {d}, %refsim", one_nan)
     root_of = _root_below(listing, line)
     if root_of:
-        yield {line.at: line.renamed(f"rsqrt.approx{flush}.f32", d, root_of)}
+        yield line.renamed(f"rsqrt.approx{flush}.f32", d, root_of)
 
 
 def _root_below(listing: PtxListing, line: ListedLine) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from refsim.causes.reading import CHUNK_PATTERNS, chunks_moved
 from refsim.conversions import decode, encode
 from refsim.errors import RefsimError
 from refsim.formats import FORMATS, Format, Specials
@@ -131,7 +132,7 @@ def all_remedies() -> tuple[InputRemedy, ...]:
         *_shifts(),
         *(
             InputRemedy("swizzle not undone", "it is swizzled on one side alone", partial(_swizzled, *pattern))
-            for pattern in _PATTERNS
+            for pattern in CHUNK_PATTERNS
         ),
     )
 
@@ -150,10 +151,6 @@ def _shifts() -> tuple[InputRemedy, ...]:
             for step, way in ((1, "behind"), (-1, "before"))
         ),
     )
-
-
-_PATTERNS = (*((16, count, shift) for count in (8, 4, 2) for shift in (0, 1, 2)), (0, 32, 0), (0, 16, 0), (0, 8, 0))
-"""Swizzles of a tile's rows: bytes of a chunk (0: one element), number of chunks, row bits that are skipped."""
 
 
 def _recodings() -> Iterator[InputRemedy]:
@@ -237,13 +234,5 @@ def _shifted_row(step: int, array: Array, shapes: Sequence[Shape]) -> Fed | None
 def _swizzled(bytes_: int, count: int, shift: int, array: Array, shapes: Sequence[Shape]) -> Fed | None:
     """Return the matrix with chunk c of row r exchanged with chunk c ^ (r >> shift) % count."""
     matrix = _matrix(array, shapes)
-    if matrix is None or matrix.shape[0] < 2:
-        return None
-    size = matrix.dtype.itemsize
-    width = max(1, bytes_ // size) if bytes_ else 1
-    if matrix.shape[1] % (width * count) or bytes_ % size:
-        return None
-    chunks = matrix.reshape(matrix.shape[0], -1, count, width)
-    row, chunk = np.ogrid[: matrix.shape[0], :count]
-    moved = np.take_along_axis(chunks, (chunk ^ (row >> shift) % count)[:, None, :, None], axis=2)
-    return np.ascontiguousarray(moved).reshape(array.shape), np.zeros(array.shape, bool)
+    moved = None if matrix is None else chunks_moved(matrix, bytes_, count, shift)
+    return None if moved is None else (moved.reshape(array.shape), np.zeros(array.shape, bool))

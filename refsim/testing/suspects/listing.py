@@ -1,12 +1,16 @@
 """A PTX text as editable lines: what each statement reads and writes, its block, and its CUDA line."""
 
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TypeVar
 
 from refsim.ptx import Program
 
+Key = TypeVar("Key")
+Changes = dict[int, str]
+"""New texts of lines, by the indices of the lines."""
 _STATEMENT = re.compile(
     r"(?P<before>\s*\{?\s*(?:@!?%[\w$]+\s+)?)(?P<opcode>[a-z][\w.:]*)\s+(?P<operands>[^;]*);(?P<behind>\s*\}?)\s*$"
 )
@@ -43,6 +47,12 @@ class ListedLine:
             return frozenset()
         return frozenset(REGISTER.findall(self.operands[0]))
 
+    @property
+    def read(self) -> frozenset[str]:
+        """Return the registers that it reads, its guard among them."""
+        operands = self.operands[1:] if self.written else self.operands
+        return frozenset(name for operand in (self.before, *operands) for name in REGISTER.findall(operand))
+
     def reading(self, *statements: str) -> str:
         """Return the text of the line with other statements in place of its own, under the same guard.
 
@@ -59,6 +69,11 @@ class ListedLine:
     def renamed(self, opcode: str, *operands: str) -> str:
         """Return the text of the line with another opcode and, if given, other operands."""
         return self.reading(f"{opcode} {', '.join(operands or self.operands)}")
+
+    def worded(self, word: str, other: str = "") -> str:
+        """Return the opcode with its first part `word` replaced, or removed."""
+        at = self.words.index(word)
+        return ".".join((*self.words[:at], *([other] if other else []), *self.words[at + 1 :]))
 
 
 @dataclass(frozen=True)
@@ -113,7 +128,7 @@ class PtxListing:
         No line between may write what it read, so that its operation can be moved to `use`.
         """
         after: set[str] = set()
-        for line in reversed(self._block(use.block)):
+        for line in reversed(self._blocks.get(use.block, ())):
             if line.at >= use.at:
                 continue
             if register in line.written:
@@ -147,39 +162,31 @@ class PtxListing:
         """Return every line that reads a register."""
         return self._readers.get(register, ())
 
-    def _block(self, block: int) -> tuple[ListedLine, ...]:
-        return self._blocks.get(block, ())
-
     @cached_property
     def _blocks(self) -> Mapping[int, tuple[ListedLine, ...]]:
-        found: dict[int, list[ListedLine]] = {}
-        for line in self.lines:
-            found.setdefault(line.block, []).append(line)
-        return {block: tuple(lines) for block, lines in found.items()}
+        return _grouped((line.block, line) for line in self.lines)
 
     @cached_property
     def _writers(self) -> Mapping[str, tuple[ListedLine, ...]]:
-        found: dict[str, list[ListedLine]] = {}
-        for line in self.lines:
-            for register in line.written:
-                found.setdefault(register, []).append(line)
-        return {register: tuple(lines) for register, lines in found.items()}
+        return _grouped((register, line) for line in self.lines for register in line.written)
 
     @cached_property
     def _readers(self) -> Mapping[str, tuple[ListedLine, ...]]:
-        found: dict[str, list[ListedLine]] = {}
-        for line in self.lines:
-            operands = line.operands[1:] if line.written else line.operands
-            for register in {name for operand in (line.before, *operands) for name in REGISTER.findall(operand)}:
-                found.setdefault(register, []).append(line)
-        return {register: tuple(lines) for register, lines in found.items()}
+        return _grouped((register, line) for line in self.lines for register in line.read)
 
-    def edited(self, changes: Mapping[int, str]) -> str:
+    def edited(self, changes: Changes) -> str:
         """Return the text with some lines replaced."""
         lines = self.text.split("\n")
         for at, text in changes.items():
             lines[at] = text
         return "\n".join(lines)
+
+
+def _grouped(lines: Iterable[tuple[Key, ListedLine]]) -> dict[Key, tuple[ListedLine, ...]]:
+    found: dict[Key, list[ListedLine]] = {}
+    for key, line in lines:
+        found.setdefault(key, []).append(line)
+    return {key: tuple(group) for key, group in found.items()}
 
 
 def split(operands: str) -> tuple[str, ...]:

@@ -2,9 +2,10 @@
 
 import re
 from collections.abc import Iterator
+from itertools import zip_longest
 
-from refsim.testing.suspects.arithmetic import FLOAT_REGISTERS, Changes
-from refsim.testing.suspects.listing import REGISTER, ListedLine, PtxListing
+from refsim.testing.suspects.arithmetic import FLOAT_REGISTERS
+from refsim.testing.suspects.listing import REGISTER, Changes, ListedLine, PtxListing
 
 
 def summed_otherwise(listing: PtxListing, line: ListedLine) -> Iterator[Changes]:
@@ -82,12 +83,8 @@ def _pairs(line: ListedLine, numbers: list[str], *, apart: bool) -> str:
     code, made = [], 0
     while len(numbers) > 1:
         half = (len(numbers) + 1) // 2
-        if apart:
-            couples = [(numbers[at], numbers[at + half] if at + half < len(numbers) else "") for at in range(half)]
-        else:
-            couples = [
-                (numbers[at], numbers[at + 1] if at + 1 < len(numbers) else "") for at in range(0, len(numbers), 2)
-            ]
+        first, second = (numbers[:half], numbers[half:]) if apart else (numbers[::2], numbers[1::2])
+        couples = list(zip_longest(first, second, fillvalue=""))
         numbers = []
         for a, b in couples:
             if not b:

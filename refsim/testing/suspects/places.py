@@ -3,7 +3,6 @@
 import re
 from collections.abc import Iterator
 
-from refsim.testing.suspects.arithmetic import Changes
 from refsim.testing.suspects.listing import ListedLine, PtxListing
 
 _INTEGERS = frozenset({"s16", "u16", "s32", "u32", "s64", "u64", "b32", "b64"})
@@ -17,7 +16,7 @@ _ROTATED = ("3", "7", "15", "31", "63")
 _NEIGHBOUR = {"lt": "le", "le": "lt", "gt": "ge", "ge": "gt", "lo": "ls", "ls": "lo", "hi": "hs", "hs": "hi"}
 
 
-def bound_moved(listing: PtxListing, line: ListedLine) -> Iterator[Changes]:
+def bound_moved(listing: PtxListing, line: ListedLine) -> Iterator[str]:
     """Yield a comparison of integers with its bound included or excluded, and an addition of 1 removed."""
     if (
         line.name == "setp"
@@ -26,9 +25,9 @@ def bound_moved(listing: PtxListing, line: ListedLine) -> Iterator[Changes]:
         and _has_bound(listing, line)
     ):
         opcode = ".".join((line.name, _NEIGHBOUR[line.words[1]], *line.words[2:]))
-        yield {line.at: line.renamed(opcode)}
+        yield line.renamed(opcode)
     elif line.name == "add" and line.words[-1] in _INTEGERS and line.operands[-1] in ("1", "-1"):
-        yield {line.at: line.renamed(f"mov.{line.words[-1]}", *line.operands[:2])}
+        yield line.renamed(f"mov.{line.words[-1]}", *line.operands[:2])
 
 
 def _has_bound(listing: PtxListing, line: ListedLine) -> bool:
@@ -39,14 +38,14 @@ def _has_bound(listing: PtxListing, line: ListedLine) -> bool:
     )
 
 
-def tail_kept(listing: PtxListing, line: ListedLine) -> Iterator[Changes]:
+def tail_kept(listing: PtxListing, line: ListedLine) -> Iterator[str]:
     """Yield the number itself for a number rounded down to a multiple of a power of two."""
     mask = re.fullmatch(r"-(\d+)", listing.constant(line.operands[-1])) if line.name == "and" else None
     if mask and int(mask[1]) > 1 and int(mask[1]).bit_count() == 1:
-        yield {line.at: line.renamed(f"mov.{line.words[-1]}", *line.operands[:2])}
+        yield line.renamed(f"mov.{line.words[-1]}", *line.operands[:2])
 
 
-def not_swizzled(listing: PtxListing, line: ListedLine) -> Iterator[Changes]:
+def not_swizzled(listing: PtxListing, line: ListedLine) -> Iterator[str]:
     """Yield either operand of an exclusive or that swizzles places in shared memory, without the exclusive or.
 
     The side made by a mask, the low bits of the row, is removed first. With a constant operand it counts as a swizzle
@@ -58,7 +57,7 @@ def not_swizzled(listing: PtxListing, line: ListedLine) -> Iterator[Changes]:
         total = listing.definition(line.operands[1], line)
         if total is not None and total.name == "add" and all(side.startswith("%") for side in total.operands[1:]):
             for side in total.operands[1:]:  # a swizzle by rotation: (column + row) % 32
-                yield {line.at: line.renamed(line.opcode, line.operands[0], side, line.operands[2])}
+                yield line.renamed(line.opcode, line.operands[0], side, line.operands[2])
     if line.name != "xor" or line.words[-1] not in ("b32", "b64") or not _joins_a_row(listing, line):
         return
     d, *sides = line.operands
@@ -66,7 +65,7 @@ def not_swizzled(listing: PtxListing, line: ListedLine) -> Iterator[Changes]:
     masked = [each is not None and each.name == "and" for each in made]
     plain = [side for side, is_masked in zip(sides, masked, strict=True) if not is_masked]
     for kept in (plain[0] if len(plain) == 1 else sides[0], *sides):
-        yield {line.at: line.renamed(f"mov.{line.words[-1]}", d, kept)}
+        yield line.renamed(f"mov.{line.words[-1]}", d, kept)
 
 
 def _joins_a_row(listing: PtxListing, line: ListedLine) -> bool:
@@ -108,16 +107,11 @@ def _is_shared(line: ListedLine) -> bool:
     return line.name in ("ld", "st", "atom", "red") and not {"global", "local", "param", "const"} & set(line.words)
 
 
-def transposed(listing: PtxListing, line: ListedLine) -> Iterator[Changes]:
+def transposed(listing: PtxListing, line: ListedLine) -> Iterator[str]:
     """Yield ldmatrix and stmatrix with .trans added or removed."""
     if line.name not in ("ldmatrix", "stmatrix"):
         return
-    words = list(line.words)
-    if "trans" in words:
-        words.remove("trans")
-    else:
-        count = next((at for at, word in enumerate(words) if re.fullmatch(r"x[124]", word)), None)
-        if count is None:
-            return
-        words.insert(count + 1, "trans")
-    yield {line.at: line.renamed(".".join(words))}
+    if "trans" in line.words:
+        yield line.renamed(line.worded("trans"))
+    elif (opcode := re.sub(r"(?<=\.x[124])(?=\.|$)", ".trans", line.opcode, count=1)) != line.opcode:
+        yield line.renamed(opcode)

@@ -4,20 +4,19 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from refsim.testing.suspects import arithmetic, orders, places, scales, terms
-from refsim.testing.suspects.arithmetic import Changes
-from refsim.testing.suspects.listing import ListedLine, PtxListing
+from refsim.testing.suspects.listing import Changes, ListedLine, PtxListing
 
 
 @dataclass(frozen=True)
 class SuspectRepair:
-    """A mistake and its fix: `rule(listing, line)` yields edits of one line, as {line: text}, that fix it.
+    """A mistake and its fix: `rule(listing, line)` yields edits that fix it: a new text of the line, or of several lines.
 
     `says` describes what a kernel with this mistake does.
     """
 
     suspect: str
     says: str
-    rule: Callable[[PtxListing, ListedLine], Iterator[Changes]]
+    rule: Callable[[PtxListing, ListedLine], Iterator[str | Changes]]
 
 
 REPAIRS = (

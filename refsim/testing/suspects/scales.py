@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 
-from refsim.testing.suspects.arithmetic import Changes
 from refsim.testing.suspects.limits import SCALED_TO, spelled
 from refsim.testing.suspects.listing import ListedLine, PtxListing
 
@@ -13,30 +12,28 @@ _CARRIES = ("8388607", "4194304", "4194303", "0")
 """Addends to a float32's bits before the mantissa is dropped: round up, to nearest (ties up or down), down."""
 
 
-def divided_otherwise(listing: PtxListing, line: ListedLine) -> Iterator[Changes]:
+def divided_otherwise(listing: PtxListing, line: ListedLine) -> Iterator[str]:
     """Yield a product with the reciprocal for a division, and the reverse."""
     if line.words[-1] != "f32":
         return
     if line.name == "div":
         d, a, b = line.operands
-        yield {line.at: line.reading(".reg .f32 %refsim", f"rcp.rn.f32 %refsim, {b}", f"mul.rn.f32 {d}, {a}, %refsim")}
+        yield line.reading(".reg .f32 %refsim", f"rcp.rn.f32 %refsim, {b}", f"mul.rn.f32 {d}, {a}, %refsim")
     elif line.name == "mul":
         d, x, y = line.operands
         for factor, other in ((x, y), (y, x)):
             made = listing.definition(factor, line)
             if made is not None and made.name == "rcp":
-                yield {line.at: line.renamed("div.rn.f32", d, other, made.operands[1])}
+                yield line.renamed("div.rn.f32", d, other, made.operands[1])
             elif made is not None and made.name == "div":
-                yield {
-                    line.at: line.reading(
-                        ".reg .f32 %refsim",
-                        f"mul.rn.f32 %refsim, {other}, {made.operands[1]}",
-                        f"div.rn.f32 {d}, %refsim, {made.operands[2]}",
-                    )
-                }
+                yield line.reading(
+                    ".reg .f32 %refsim",
+                    f"mul.rn.f32 %refsim, {other}, {made.operands[1]}",
+                    f"div.rn.f32 {d}, %refsim, {made.operands[2]}",
+                )
 
 
-def limit_other(listing: PtxListing, line: ListedLine) -> Iterator[Changes]:
+def limit_other(listing: PtxListing, line: ListedLine) -> Iterator[str]:
     """Yield a quotient or product with another format's largest value, or a quotient for a product."""
     for at, operand in enumerate(line.operands):
         given = listing.constant(operand).upper()
@@ -44,35 +41,30 @@ def limit_other(listing: PtxListing, line: ListedLine) -> Iterator[Changes]:
             if line.name in ("div", "mul") and line.words[-1] == "f32" and given in family:
                 others = (value for value in family if value != given)
                 yield from (
-                    {line.at: line.renamed(line.opcode, *_replaced(line.operands, at, f"0f{other[2:]}"))}
+                    line.renamed(line.opcode, *line.operands[:at], f"0f{other[2:]}", *line.operands[at + 1 :])
                     for other in others
                 )
         if line.opcode in ("mul.f32", "mul.rn.f32") and given in _RECIPROCALS:
             divisor = f"0f{_DIVISORS[_RECIPROCALS.index(given)][2:]}"
-            yield {line.at: line.renamed("div.rn.f32", line.operands[0], line.operands[3 - at], divisor)}
+            yield line.renamed("div.rn.f32", line.operands[0], line.operands[3 - at], divisor)
 
 
-def exponent_rounded_otherwise(listing: PtxListing, line: ListedLine) -> Iterator[Changes]:
+def exponent_rounded_otherwise(listing: PtxListing, line: ListedLine) -> Iterator[str]:
     """Yield other roundings of the exponent of a float32."""
     if line.name == "add" and line.words[-1] in ("s32", "u32", "b32") and line.operands[-1] in _CARRIES[:3]:
         others = (carry for carry in _CARRIES if carry != line.operands[-1])
-        yield from ({line.at: line.renamed(line.opcode, *line.operands[:2], other)} for other in others)
+        yield from (line.renamed(line.opcode, *line.operands[:2], other) for other in others)
     elif line.name == "shr" and line.operands[-1] == "23":
         for carry in _CARRIES[:2]:
             total = (
                 f"add.{'u' if line.words[-1][0] == 'b' else line.words[-1][0]}32 %refsim, {line.operands[1]}, {carry}"
             )
-            yield {line.at: line.reading(".reg .b32 %refsim", total, f"{line.opcode} {line.operands[0]}, %refsim, 23")}
+            yield line.reading(".reg .b32 %refsim", total, f"{line.opcode} {line.operands[0]}, %refsim, 23")
 
 
-def coded_otherwise(listing: PtxListing, line: ListedLine) -> Iterator[Changes]:
+def coded_otherwise(listing: PtxListing, line: ListedLine) -> Iterator[str]:
     """Yield a conversion to the other format of equal width."""
     if line.name == "cvt":
         for word in line.words:
             if word in _CODES:
-                at = line.words.index(word)
-                yield {line.at: line.renamed(".".join((*line.words[:at], _CODES[word], *line.words[at + 1 :])))}
-
-
-def _replaced(operands: tuple[str, ...], at: int, other: str) -> tuple[str, ...]:
-    return (*operands[:at], other, *operands[at + 1 :])
+                yield line.renamed(line.worded(word, _CODES[word]))

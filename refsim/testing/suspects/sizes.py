@@ -125,19 +125,16 @@ def _along(array: Array, size: int) -> Iterator[Array]:
         yield array.reshape(-1, size).T
 
 
-def sizes(problem: Any) -> dict[str, int]:
-    """Return the whole numbers of a recipe from 1 on, without seeds: {"x.n": 2049, "rows": 3}."""
-    return dict(_sizes(problem, ""))
-
-
-def _sizes(problem: Any, prefix: str) -> Iterator[tuple[str, int]]:
-    """Yield the whole numbers of a recipe and its nested recipes, by their dotted names."""
+def sizes(problem: Any, prefix: str = "") -> dict[str, int]:
+    """Return the whole numbers of a recipe and its nested recipes from 1 on, without seeds: {"x.n": 2049, "rows": 3}."""
+    found: dict[str, int] = {}
     for each in fields(problem):
         value = getattr(problem, each.name)
         if is_dataclass(value):
-            yield from _sizes(value, f"{prefix}{each.name}.")
+            found |= sizes(value, f"{prefix}{each.name}.")
         elif isinstance(value, int) and not isinstance(value, bool) and "seed" not in each.name and value > 0:
-            yield f"{prefix}{each.name}", value
+            found[f"{prefix}{each.name}"] = value
+    return found
 
 
 def resized(problem: Any, name: str, size: int) -> Any:

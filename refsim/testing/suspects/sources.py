@@ -75,9 +75,9 @@ def source_edits(text: str) -> Iterator[SourceEdit]:
         for at, line in enumerate(lines):
             if line.lstrip().startswith(("#", "//", "*", "template")):
                 continue
-            code, comment = _cut(line)
+            code, slashes, comment = line.partition("//")
             for mended in rule(code):
-                text = "\n".join((*lines[:at], mended + comment, *lines[at + 1 :]))
+                text = "\n".join((*lines[:at], mended + slashes + comment, *lines[at + 1 :]))
                 yield SourceEdit(suspect, says, at + 1, text, told_apart(code, mended))
     for at in range(len(lines) - 1):
         if tree := _tree(lines[at], lines[at + 1]):
@@ -127,12 +127,6 @@ def _operand(tokens: list[str], opening: str) -> int:
         if depth == 0 and token in ")]" and opening == "([":
             return at + 1
     return len(tokens)
-
-
-def _cut(line: str) -> tuple[str, str]:
-    """Return a line's code, and the comment after it."""
-    at = line.find("//")
-    return (line, "") if at < 0 else (line[:at], line[at:])
 
 
 def _bounds(code: str) -> Iterator[str]:

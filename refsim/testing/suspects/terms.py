@@ -4,8 +4,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from refsim.testing.suspects.arithmetic import FLOAT_REGISTERS, Changes
-from refsim.testing.suspects.listing import REGISTER, ListedLine, PtxListing, split
+from refsim.testing.suspects.arithmetic import FLOAT_REGISTERS
+from refsim.testing.suspects.listing import Changes, ListedLine, PtxListing, split
 
 MOST_TERMS = 512
 MOST_REGISTERS = 4000  # the flow of larger entries is not followed
@@ -133,9 +133,7 @@ def _sum(
     uses = []
     for line in lines:
         is_copy = line.name in _COPIES and line.operands[0] in registers
-        operands = line.operands[1:] if line.written else line.operands
-        read = {name for operand in (line.before, *operands) for name in REGISTER.findall(operand)}
-        if line.at not in own and not is_copy and not read.isdisjoint(registers):
+        if line.at not in own and not is_copy and not line.read.isdisjoint(registers):
             uses.append(line)
     around = [[loop for loop in loops if step.line.at in loop] for step in steps]
     if steps[0].line.name == "mma" and (behind := _behind(lines, around[0], uses)) and behind not in uses:
@@ -292,11 +290,11 @@ def _opening(listing: PtxListing, at: int) -> int | None:
     return next((number for number in range(at, -1, -1) if rows[number].strip() == "{"), None)
 
 
-def _addition(each: LoopSum, sums: Sequence[str], at: str) -> list[str]:
-    """Return the code that adds the terms stored at an address."""
+def _addition(each: LoopSum, sums: Sequence[str]) -> list[str]:
+    """Return the code that adds the terms stored at %refsimat."""
     step = each.steps[0]
     size, names = step.width // 8, [f"%refsimterm{number}" for number in range(len(step.terms))]
-    code = [f"ld.local.b{step.width} {name}, [{at}+{size * number}];" for number, name in enumerate(names)]
+    code = [f"ld.local.b{step.width} {name}, [%refsimat+{size * number}];" for number, name in enumerate(names)]
     if step.line.name == "mma":
         a = len(split(step.line.operands[1].strip("{} ")))
         tuples = [", ".join(part) for part in (sums, names[:a], names[a:], sums)]
@@ -305,40 +303,24 @@ def _addition(each: LoopSum, sums: Sequence[str], at: str) -> list[str]:
     return [*code, f"{step.line.opcode} {', '.join(operands)};"]
 
 
-def _declared(each: LoopSum, extra: int = 0) -> list[str]:
-    """Return the declarations of the registers for the code of a sum."""
-    step = each.steps[0]
+def _guarded(each: LoopSum, code: Sequence[str], extra: int = 0) -> list[str]:
+    """Return `code` with declarations, skipped if no terms are stored.
+
+    Before it, the sum is read from the registers of the last step. After it, the new sum is written to each of its
+    registers, and the stored terms are forgotten.
+    """
+    step, width = each.steps[0], _carried_width(each.steps[0])
     terms = [f"%refsimterm{number}" for number in range(len(step.terms))]
     sums = [f"%refsimsum{number}" for number in range(max(extra, len(step.sum_)))]
+    copies = [(register, sum_) for ring, sum_ in zip(each.copies, sums, strict=False) for register in ring]
     return [
         ".reg .pred %refsimp; .reg .b64 %refsimat, %refsimend, %refsimfirst;",
-        f".reg .b{step.width} {', '.join(terms)}; .reg .b{_carried_width(step)} {', '.join(sums)};",
-    ]
-
-
-def _taken(each: LoopSum) -> list[str]:
-    """Return code that reads the current sum from the registers of the last step."""
-    step, width = each.steps[-1], _carried_width(each.steps[0])
-    return [f"mov.b{width} %refsimsum{at}, {register};" for at, register in enumerate(step.sum_)]
-
-
-def _given(each: LoopSum) -> list[str]:
-    """Return code that writes the new sum to each of its registers and forgets the stored terms."""
-    width = _carried_width(each.steps[0])
-    return [
-        *(f"mov.b{width} {register}, %refsimsum{at};" for at, ring in enumerate(each.copies) for register in ring),
-        "mov.b64 %refsimtop#, %refsimbase#;",
-    ]
-
-
-def _guarded(each: LoopSum, code: Sequence[str], extra: int = 0) -> list[str]:
-    """Return `code` with declarations, skipped if no terms are stored."""
-    return [
-        *_declared(each, extra),
+        f".reg .b{step.width} {', '.join(terms)}; .reg .b{width} {', '.join(sums)};",
         "setp.le.s64 %refsimp, %refsimtop#, %refsimbase#; @%refsimp bra $refsimdone@@;",
-        *_taken(each),
+        *(f"mov.b{width} {sums[at]}, {register};" for at, register in enumerate(each.steps[-1].sum_)),
         *code,
-        *_given(each),
+        *(f"mov.b{width} {register}, {sum_};" for register, sum_ in copies),
+        "mov.b64 %refsimtop#, %refsimbase#;",
         "$refsimdone@@:",
     ]
 
@@ -351,7 +333,7 @@ def _from_the_end(each: LoopSum, group: int) -> list[str]:
         f"sub.s64 %refsimtop#, %refsimtop#, {group * each.frame}; max.s64 %refsimtop#, %refsimtop#, %refsimbase#;",
         "mov.b64 %refsimat, %refsimtop#;",
         "$refsimterm@@:",
-        *_addition(each, sums, "%refsimat"),
+        *_addition(each, sums),
         f"add.s64 %refsimat, %refsimat, {each.frame};",
         "setp.lt.s64 %refsimp, %refsimat, %refsimend; @%refsimp bra $refsimterm@@;",
         "setp.gt.s64 %refsimp, %refsimtop#, %refsimbase#; @%refsimp bra $refsimnext@@;",
@@ -368,7 +350,7 @@ def _each_from_its_end(each: LoopSum, group: int) -> list[str]:
         f"add.s64 %refsimend, %refsimend, {group * each.frame}; min.s64 %refsimend, %refsimend, %refsimtop#;",
         "mov.b64 %refsimat, %refsimend;",
         f"$refsimterm@@: sub.s64 %refsimat, %refsimat, {each.frame};",
-        *_addition(each, sums, "%refsimat"),
+        *_addition(each, sums),
         "setp.gt.s64 %refsimp, %refsimat, %refsimfirst; @%refsimp bra $refsimterm@@;",
         "setp.lt.s64 %refsimp, %refsimend, %refsimtop#; @%refsimp bra $refsimnext@@;",
     ]
@@ -398,7 +380,7 @@ def _walk(each: LoopSum, count: int) -> list[str]:
     """Return the code that adds the terms in order, in turn to each of `count` sums."""
     code = ["mov.b64 %refsimat, %refsimbase#;", "$refsimnext@@:"]
     for number in range(count):
-        code += _addition(each, (f"%refsimsum{number}",), "%refsimat")
+        code += _addition(each, (f"%refsimsum{number}",))
         code += [
             f"add.s64 %refsimat, %refsimat, {each.frame};",
             "setp.ge.s64 %refsimp, %refsimat, %refsimtop#; @%refsimp bra $refsimended@@;",

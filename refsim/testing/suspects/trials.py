@@ -20,14 +20,15 @@ from refsim.kernels import Kernel
 from refsim.testing.barrier_sweep import only
 from refsim.testing.changed_device import ChangedDevice
 from refsim.testing.runs import examine
-from refsim.testing.suspects.arithmetic import Changes
-from refsim.testing.suspects.listing import REGISTER, ListedLine, PtxListing, split
+from refsim.testing.suspects.listing import REGISTER, Changes, ListedLine, PtxListing, split
 from refsim.testing.suspects.repairs import REPAIRS, SuspectRepair
 from refsim.testing.suspects.sources import source_edits
 from refsim.testing.suspects.suspicion import UNSAID, Instead, OutOfTimeError, Suspicion
 
 SLOWER = 4.0  # a repaired kernel that takes this many times as long is stopped
 LEAST_SECONDS = 2.0
+Edit = tuple[ListedLine, Changes]
+"""A line, and the new texts by which one edit of it replaces lines."""
 MOST_SHOWN = 60  # letters of the instructions that an edit removes or inserts
 
 
@@ -112,22 +113,23 @@ def _in_cuda(code: KernelCode, target: str) -> Iterator[_Candidate]:
 def _in_ptx(listing: PtxListing) -> Iterator[_Candidate]:
     """Yield each repair everywhere at once, at each CUDA line, and at some of the lines with equal opcode."""
     for repair in REPAIRS:
-        kinds: dict[int, list[tuple[ListedLine, Changes]]] = {}
+        kinds: dict[int, list[Edit]] = {}
         for line in listing.lines:
-            for number, changes in enumerate(repair.rule(listing, line)):
+            for number, edit in enumerate(repair.rule(listing, line)):
+                changes = {line.at: edit} if isinstance(edit, str) else edit
                 kinds.setdefault(number, []).append((line, changes))
         for found in kinds.values():
             for group in _groups(found):
                 yield from _joined(listing, repair, group)
 
 
-def _groups(found: list[tuple[ListedLine, Changes]]) -> Iterator[list[tuple[ListedLine, Changes]]]:
+def _groups(found: list[Edit]) -> Iterator[list[Edit]]:
     """Yield groups of edits: all, one CUDA line, one opcode of it, halves of that, and every second, third or fourth.
 
     Unrolled loops need the last kinds. No group comes twice.
     """
-    lines: dict[str, list[tuple[ListedLine, Changes]]] = {}
-    likes: dict[tuple[str, str], list[tuple[ListedLine, Changes]]] = {}
+    lines: dict[str, list[Edit]] = {}
+    likes: dict[tuple[str, str], list[Edit]] = {}
     for line, changes in found:
         lines.setdefault(line.place, []).append((line, changes))
         likes.setdefault((line.place, line.opcode), []).append((line, changes))
@@ -143,9 +145,7 @@ def _groups(found: list[tuple[ListedLine, Changes]]) -> Iterator[list[tuple[List
             yield group
 
 
-def _joined(
-    listing: PtxListing, repair: SuspectRepair, group: list[tuple[ListedLine, Changes]]
-) -> Iterator[_Candidate]:
+def _joined(listing: PtxListing, repair: SuspectRepair, group: list[Edit]) -> Iterator[_Candidate]:
     """Yield all the changes as one candidate, unless two of them edit one line."""
     joined: Changes = {}
     for _, changes in group:
@@ -158,9 +158,7 @@ def _joined(
     yield _Candidate(repair.suspect, repair.says, places, lambda: listing.edited(joined), instead, halves)
 
 
-def _halves(
-    listing: PtxListing, repair: SuspectRepair, group: list[tuple[ListedLine, Changes]]
-) -> Iterator[_Candidate]:
+def _halves(listing: PtxListing, repair: SuspectRepair, group: list[Edit]) -> Iterator[_Candidate]:
     """Yield a group in two halves, each with all its edits of one opcode at one CUDA line: one half alone may be guilty."""
     likes = list(dict.fromkeys((line.place, line.opcode) for line, _ in group))
     for half in (likes[: len(likes) // 2], likes[len(likes) // 2 :]) if len(likes) > 1 else ():
