@@ -35,9 +35,9 @@ def in_best_order(
     is_left[right[at[is_there]]] = False
     extra, missing = np.flatnonzero(order < 0), np.flatnonzero(is_left)
     order[extra] = _paired(here, there, extra, missing, group)
-    lines = []
-    for number in dict.fromkeys(group[extra].tolist()):
-        row, one_of = divmod(int(number), len(groups) - 1)
+    lines, differing = [], np.unique(group[extra]).tolist()
+    for number in differing[:LISTED]:
+        row, one_of = divmod(number, len(groups) - 1)
         index = "".join(f"[{each}]" for each in np.unravel_index(row, shape[:-1]))
         lost, found = (
             _listed(arrays[0], places[group[places] == number], shape)
@@ -45,8 +45,8 @@ def in_best_order(
         )
         where = f"group {one_of}{index and ' of '}{index}, places {groups[one_of]}..{groups[one_of + 1] - 1}"
         lines.append(f"{where}: missing {lost}; extra {found}")
-    more = [f"{len(lines) - LISTED} more groups differ"] if len(lines) > LISTED else []
-    return [_reordered(each, order, total) for each in want], [*lines[:LISTED], *more]
+    lines += [f"{len(differing) - LISTED} more groups differ"] if len(differing) > LISTED else []
+    return [_reordered(each, order, total) for each in want], lines
 
 
 def _bytes(array: Array, total: int) -> NDArray[np.uint8]:

@@ -53,6 +53,15 @@ def test_what_is_missing_and_extra_is_named_with_its_group():
     assert lines[0] == "group 0, places 0..2: missing 9; extra 2"  # the same set, in other groups
 
 
+def test_of_many_groups_that_differ_four_are_named():
+    want = np.arange(60, dtype=np.uint8).reshape(6, 10)
+    _, lines = in_best_order([want + 1], [want], 1, offsets(4, 10))
+    assert lines[0] == "group 0 of [0], places 0..3: missing 0; extra 4"
+    assert (len(lines), lines[-1]) == (5, "8 more groups differ")
+    _, lines = in_best_order([want + 100], [want], 0, offsets(6))
+    assert lines == ["group 0, places 0..5: missing [0], [1], [2], [3] and 2 more; extra [0], [1], [2], [3] and 2 more"]
+
+
 def test_arrays_that_move_together_agree_only_in_one_order():
     keys, values = np.array([5, 6, 6], np.uint32), np.array([0.5, 1.5, 2.5])
     turned = [keys[[2, 0, 1]], values[[2, 0, 1]]]
