@@ -57,7 +57,7 @@ LATER = pytest.mark.ci("other ways to end are tried in every run")
 def test_a_kernel_file_does_not_choose_the_exit_code(tmp_path, first, inside, code, says):
     run = verified(tmp_path, first, inside)
     assert run.returncode == code, run.stderr
-    assert says in run.stderr
+    assert says in run.stderr + run.stdout
 
 
 def test_a_working_directory_that_was_removed_is_an_error_of_its_own(tmp_path):

@@ -88,7 +88,7 @@ def test_every_check_says_what_it_finds() -> None:
 
 def test_codes_that_stand_in_front_of_a_sentence_are_explained_by_it() -> None:
     (said,) = everything()["model-differs"]
-    assert said.what.startswith("the model does not return what hardware returned")
+    assert said.what.startswith("the model differs from hardware")
     assert said.module == "refsim.testing.witnesses"
     assert [each.what for each in everything()["bank-conflicts"]].count("promised are none") == 1
     assert {"model-differs", "definition-differs"} <= everything().keys()

@@ -36,9 +36,9 @@ def judged(status: str, name: str = "k", **fields) -> Judged:
 
 
 def test_the_gravest_verdict_is_the_exit_code() -> None:
-    codes = {"pass": 0, "fail": 1, "not-run": 4, "inexact": 5, "assumed": 5, "unsupported": 5, "timeout": 5}
+    codes = {"pass": 0, "fail": 1, "not-run": 4, "inexact": 5, "assumed": 5, "unsupported": 5, "timeout": 5, "error": 2}
     assert codes.keys() == KIND_OF.keys()
-    order = [1, 4, 5, 0]
+    order = [2, 1, 4, 5, 0]
     for chosen in itertools.product(codes, repeat=3):
         gravest = min((codes[status] for status in chosen), key=order.index)
         assert exit_code([judged(status) for status in chosen]) == gravest
@@ -106,7 +106,7 @@ def test_excerpts_stand_behind_the_finding_and_the_first_that_can_be_opened_is_t
     assert lines[1:3] == ["[fail] said", "  at: here"]
     assert lines[3 : 3 + len(in_memory.lines())] == in_memory.lines()
     assert lines[-1] == "note  worth knowing"
-    assert (found.place, found.headline) == (in_file, "[fail] said")
+    assert (found.place, found.headline) == (("k.cu", 3), "[fail] said")
     (notice,) = answer([found]).document.notices
     assert (notice.file, notice.line) == (Path("k.cu"), 3)
 
