@@ -42,6 +42,7 @@ FAMILIES = (
     "bulk_copy",
     "tensor_copy",
     "tensor_map",
+    "launch_control",
 )
 OURS = [clause for clause in clauses() if clause.function.__module__.rsplit(".", 1)[1] in FAMILIES]
 OURS += [clause for clause in clauses() if clause.form.startswith("cvt.r") and clause not in OURS]
@@ -105,7 +106,7 @@ def test_ptxas_takes_every_form_from_its_first_target_on_and_not_before(since: s
 
 
 # Families whose instructions begin with targets that have a suffix: only some of the later targets have them.
-SUFFIXED = ("warpgroup", "tensor_map", "tensor_copy")
+SUFFIXED = ("warpgroup", "tensor_map", "tensor_copy", "launch_control")
 LATER = ("sm_90", "sm_90a", "sm_100", "sm_100f", "sm_100a", "sm_103f", "sm_103a", "sm_107f", "sm_107a")
 LATER += ("sm_110f", "sm_110a", "sm_120", "sm_120f", "sm_120a", "sm_121f", "sm_121a")
 JUDGED = [

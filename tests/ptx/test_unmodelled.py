@@ -27,7 +27,6 @@ EXAMPLES = {
     "cp.async.bulk": "cp.async.bulk.global.shared::cta.bulk_group.cp_mask [%d1], [%r1], %r2, %h1;",
     "st.bulk": "st.bulk.weak.shared::cta [%r1], %d1, 0;",
     "multimem": "multimem.red.relaxed.sys.global.add.u32 [%d1], %r1;",
-    "clusterlaunchcontrol": "clusterlaunchcontrol.try_cancel.async.shared::cta.mbarrier::complete_tx::bytes.b128 [%r1], [%r2];",
 }
 # The newest target of the family before, which does not have it; ptxas 13 knows none before sm_75.
 BEFORE = {"sm_80": "sm_75", "sm_90": "sm_89", "sm_90a": "sm_90", "sm_100": "sm_90a", "sm_100a": "sm_100"}

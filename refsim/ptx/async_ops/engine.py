@@ -134,6 +134,7 @@ class CopyEngine:
     ends: Ends = field(init=False)
     shown: TransferWatchers = field(init=False)
     issued: int = 0
+    refused: set[int] = field(default_factory=set)  # CTAs that have seen a request to cancel fail
 
     def __post_init__(self) -> None:
         self.groups = ThreadGroups(self.machine.geometry.lanes)
@@ -236,6 +237,14 @@ class CopyEngine:
                     self.machine, one, width, None, end, width, update, held=np.frombuffer(raw, ITEM[width])
                 )
             self._start(part, flight, None, (flight.target, access), counts)
+
+    def respond(self, one: Lanes, to: int, barrier: int, response: bytes, mask: int | None, *, failed: bool) -> None:
+        """Send the response to a request to cancel to the shared memory of a thread's CTA, or of all CTAs in `mask`."""
+        for there, first in self.ends.targets(one, "shared", to, mask):
+            size = len(response)
+            end, access = self.ends.checked(there, "shared", np.array([first]), size, WRITE)
+            flight = Transfer(self.machine, one, size, None, None, size, filled=end, fill=response, failed=failed)
+            self._start(there, flight, None, (None, access), barrier)
 
     def look(
         self,
@@ -340,6 +349,8 @@ class CopyEngine:
         self._complete(transfers)
         for each in transfers:
             found |= each.landed()
+            if each.failed:
+                self.refused.add(each.barrier // self.machine.shared.stride)
         return found
 
     def _complete(self, ready: list[Transfer]) -> None:

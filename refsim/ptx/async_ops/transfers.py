@@ -52,8 +52,8 @@ class Transfer:
     """One copy of `width`-byte items for one thread: an AsyncOp of one part.
 
     `filled` are items of the target that have no source. `combine` computes the result of a reduction. A `rounded`
-    transfer rounds float32 elements to tf32. The mbarrier of an `in_pair` transfer may be in the peer CTA. `writes` and
-    `reads` are the shared bytes that it touches, as an access.
+    transfer rounds float32 elements to tf32. The mbarrier of an `in_pair` transfer may be in the peer CTA. A `failed` one
+    is the response to a request to cancel that failed. `writes` and `reads` are the shared bytes that it touches, as an access.
 
     The transfer is complete when its bytes were counted in phase `phase` of the mbarrier at byte `barrier` of the flat
     shared memory (-1: none), or when its thread has waited for its bulk `group`. `stamp` is the number of its access in
@@ -70,6 +70,7 @@ class Transfer:
     combine: ElementUpdate | None = None
     rounded: bool = False
     in_pair: bool = False
+    failed: bool = False
     filled: End | None = None
     fill: bytes = b""
     number: int = 0

@@ -113,7 +113,7 @@ class Geometry:
     def describe(self, lane: int) -> str:
         """Return the text for a lane: `thread (5, 0, 0) of block (2, 0, 0)`."""
         cta, thread = int(self.numbers[lane // self.threads]), lane % self.threads
-        return f"thread {_unflatten(thread, self.block)} of block {_unflatten(cta, self.grid)}"
+        return f"thread {unflatten(thread, self.block)} of block {unflatten(cta, self.grid)}"
 
 
 def grid_number(order: Ids, grid: Shape, cluster: Shape) -> Ids:
@@ -130,7 +130,8 @@ def grid_number(order: Ids, grid: Shape, cluster: Shape) -> Ids:
     return numbers
 
 
-def _unflatten(index: int, shape: Shape) -> tuple[int, int, int]:
+def unflatten(index: int, shape: Shape) -> tuple[int, int, int]:
+    """Return the coordinates of an item of a shape, numbered with x fastest."""
     return index % shape[0], index // shape[0] % shape[1], index // (shape[0] * shape[1])
 
 

@@ -419,6 +419,11 @@ class CopyEngine(Protocol):
     some bytes of shared memory and the wait that it needs.
     """
 
+    refused: set[int]
+
+    def respond(
+        self, one: "Lanes", to: int, barrier: int, response: bytes, mask: int | None, *, failed: bool
+    ) -> None: ...
     def run(
         self,
         lanes: Any,
@@ -443,6 +448,7 @@ class CopyEngine(Protocol):
         mask: Array | None = None,
         reduction: str | None = None,
         offsets: list[Array] | None = None,
+        group: str | None = None,
     ) -> None:
         """Start copies of boxes: into shared memory if there is a `barrier`, else out of it."""
 

@@ -35,6 +35,7 @@ INSTRUCTION_FAMILIES = (
     "bulk_copy",
     "tensor_copy",
     "tensor_map",
+    "launch_control",
 )
 
 

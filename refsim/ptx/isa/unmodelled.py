@@ -45,7 +45,6 @@ _TABLE: tuple[tuple[str, ...], ...] = (
     ("cp.async.bulk", "asynchronous copy of a run of bytes, with a mask of bytes or a semantics", "sm_100", "cp.async.bulk"),
     ("st.bulk", "initialization of a run of shared memory", "sm_100", "st.bulk"),
     ("multimem", "access to memory of several devices at once", "sm_90", "multimem"),
-    ("clusterlaunchcontrol", "blocks taken over by a running cluster", "sm_100", "clusterlaunchcontrol"),
     ("alloca", "memory on the stack", "sm_52", "alloca"),
     ("stacksave", "the stack pointer, kept", "sm_52", "stacksave"),
     ("stackrestore", "the stack pointer, put back", "sm_52", "stackrestore"),

@@ -24,7 +24,8 @@ from refsim.ptx.memory.semantics import semantics
 from refsim.ptx.text.syntax import Function, Statement, location_of
 from refsim.sources import PTX
 
-_IN_FLIGHT = ("cp.async.", "cp.reduce.", "st.async.", "red.async.")
+TAKES_OVER = "clusterlaunchcontrol.try_cancel"
+_IN_FLIGHT = ("cp.async.", "cp.reduce.", "st.async.", "red.async.", TAKES_OVER)
 _ASYNC_PROXY = ("cp.async.bulk", "cp.reduce.async.bulk", "wgmma.", "tcgen05.mma.", "tcgen05.cp.")
 ENDS = ("ret", "exit", "trap", "brkpt")
 LEAVING = ("bra", "brx", "ret", "exit", "trap")

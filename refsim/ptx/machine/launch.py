@@ -26,9 +26,10 @@ from refsim.ptx.execution.geometry import Geometry
 from refsim.ptx.execution.masks import UnwrittenReadError
 from refsim.ptx.findings.record import LaunchFindings
 from refsim.ptx.findings.table import Checks
-from refsim.ptx.lowering.blocks import Code
+from refsim.ptx.lowering.blocks import TAKES_OVER, Code
 from refsim.ptx.machine.launch_rules import LaunchShape, check_memory, check_registers
 from refsim.ptx.machine.limits import ctas_per_sm, limits_of, round_up, total_shared
+from refsim.ptx.machine.pending import PendingClusters
 from refsim.ptx.machine.resources import registers_used
 from refsim.ptx.machine.scheduler import Machine
 from refsim.ptx.memory.global_memory import GlobalMemory, Lot
@@ -146,7 +147,7 @@ class PreparedLaunch:
     def attempt(self, findings: LaunchFindings, deadline: float, tracking: Tracking | None = None) -> LaunchFindings:
         """Run all CTAs, one wave after another, and return the findings."""
         history = History()
-        for machine in self.waves(findings, deadline, tracking, history):
+        for machine in self.waves(findings, deadline, tracking, history, self.pending()):
             try:
                 machine.run()
             except RefsimError as error:
@@ -161,19 +162,29 @@ class PreparedLaunch:
         self.memory.space.maps |= findings.maps
         return findings
 
+    def pending(self) -> PendingClusters | None:
+        """Return the clusters of the launch if its blocks may take over the work of others; else None."""
+        takes = any(opcode.startswith(TAKES_OVER) for opcode in self.code.function.opcodes)
+        shape = self.shape
+        return PendingClusters(0, shape.ctas, shape.cluster_ctas, self.policy, self.seed) if takes else None
+
     def waves(
         self,
         findings: LaunchFindings,
         deadline: float,
         tracking: Tracking | None = None,
         history: History | None = None,
+        pending: PendingClusters | None = None,
     ) -> Iterator[Machine]:
-        """Yield the machine of each wave; a machine must have run before the next one is requested."""
+        """Yield the machine of each wave; a machine must have run before the next one is requested. Blocks may take over
+        the work of `pending` clusters, which leave the later waves."""
         shape, kept = self.shape, history or History()
-        for first in range(0, shape.ctas, self.wave):
-            count = min(self.wave, shape.ctas - first)
+        waiting = pending or PendingClusters(0, shape.ctas, shape.cluster_ctas, self.policy, self.seed)
+        holds = pending is not None and not (self.is_cooperative or may_wait_for_others(self.code.function))
+        while waiting.first < waiting.end:
+            first, count = waiting.start(self.wave, leaves_some=holds)
             geometry = Geometry(shape.grid, shape.block, first, count, shape.cluster, shape.is_explicit_cluster)
-            machine = self.machine(geometry, findings, kept, deadline, tracking)
+            machine = self.machine(geometry, findings, kept, deadline, tracking, pending)
             try:
                 yield machine
             finally:
@@ -210,7 +221,13 @@ class PreparedLaunch:
         )
 
     def machine(
-        self, geometry: Geometry, findings: LaunchFindings, history: History, deadline: float, tracking: Tracking | None
+        self,
+        geometry: Geometry,
+        findings: LaunchFindings,
+        history: History,
+        deadline: float,
+        tracking: Tracking | None,
+        pending: PendingClusters | None,
     ) -> Machine:
         """Return the machine for some of the CTAs, with shared and local memory of their own."""
         shared_bytes, local_bytes = self.variables.shared_bytes, self.variables.local_bytes
@@ -244,6 +261,7 @@ class PreparedLaunch:
             tracking=tracking,
             in_shared=self.variables.in_shared,
             earlier=self.earlier,
+            pending=pending,
         )
 
 

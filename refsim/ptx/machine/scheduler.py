@@ -43,6 +43,7 @@ from refsim.ptx.lowering.steps import Step
 from refsim.ptx.lowering.tracked import demand_guard, demand_members, follow_terminator, lanes_met, translate_tracked
 from refsim.ptx.machine.deferred import Deferred
 from refsim.ptx.machine.limits import limits_of
+from refsim.ptx.machine.pending import PendingClusters
 from refsim.ptx.machine.schedules import Held, LowestFirst, Random, Schedule
 from refsim.ptx.machine.watchers import MemoryWatchers
 from refsim.ptx.memory.access import Access, Port
@@ -190,11 +191,12 @@ class Machine:
         watching: AddressWatch | None = None,
         in_shared: frozenset[str] = frozenset(),
         earlier: TouchedBytes | None = None,
+        pending: PendingClusters | None = None,
     ) -> None:
         """Set up the CTAs of `geometry` with all lanes at the first statement; the class says why in this order."""
         self.code, self.geometry, self.memory = code, geometry, memory
         self.shared, self.local, self.parameters, self.symbols = shared, local, parameters, symbols
-        self.checks, self.findings = checks, findings
+        self.checks, self.findings, self.pending = checks, findings, pending
         self.target, self.asked, self.observer, self.watching = target, arithmetic, observer, watching
         self.deadline, self.in_shared, self.tracking, self.is_on_trial = deadline, in_shared, tracking, False
         self.choice = np.random.Generator(np.random.Philox(seed)) if policy == "random" else None
@@ -207,7 +209,7 @@ class Machine:
         self.registers = Registers(code.slots, arrays, [False] * len(arrays))
         self.begin_unwritten()
         self.alive, self.exit_pc = np.ones(geometry.lanes, np.bool_), np.zeros(geometry.lanes, np.int32)
-        self.groups, self.resting = dict[int, Ids](), dict[int, Ids]()
+        self.groups, self.resting, self.specials = dict[int, Ids](), dict[int, Ids](), dict[str, NDArray[np.uint32]]()
         self.polling = Polling(self)
         self.schedule = self._schedule(seed)
         self.copies, self.engine = Copies(self, policy, self.choice), CopyEngine(self, policy, self.choice)
@@ -222,7 +224,6 @@ class Machine:
         self.barriers, self.cluster_barrier = Barriers(self), ClusterBarrier(self)
         self.meetings, self.launches, self.tensor_columns = Meetings(self), LaunchOrder(self), TensorColumns(self)
         self.deferred = None if observer or tracking else Deferred(self, code)
-        self.specials: dict[str, NDArray[np.uint32]] = {}
         self.clock, self.clock_began = 0, 0 if self.choice is None else (seed + 1) * _APART % (1 << 62)
         everyone = np.arange(geometry.lanes, dtype=np.int64)
         self.lanes = Lanes(self, everyone)

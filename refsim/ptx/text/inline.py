@@ -439,6 +439,7 @@ class _Linker:
             bits = self.out.register_bits[own.index]
             move, width = ("mov.pred" if bits == 1 else f"mov.b{max(bits, 16)}"), max(bits, 8)
             if isinstance(actual, Symbol):
+                assert isinstance(element, Symbol | Register)
                 offset = getattr(element, "offset", 0) + place_in_vector * width // 8
                 held = Address(Symbol(element.name) if isinstance(element, Symbol) else element, offset)
                 if is_result:
