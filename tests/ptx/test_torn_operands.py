@@ -44,6 +44,14 @@ def test_one_row_of_a(row: int, told: str, policy: str) -> None:
     assert found.value.code == "race"
 
 
+def test_one_row_of_a_that_a_copy_writes_when_the_product_begins() -> None:
+    at = 128 * (21 // 8) + 16 * (21 % 8)
+    copy = f"setp.eq.u32 %no, %r0, 0; @%no cp.async.ca.shared.global [s+{at}], [%p0], 16;"
+    with pytest.raises(RefsimError, match="rows 21 to 21 of D") as found:
+        run([copy, *RIGHT])
+    assert found.value.code == "read-before-wait"
+
+
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("column", [3, 12])
 def test_a_column_of_b_is_a_column_of_d(column: int, policy: str) -> None:
