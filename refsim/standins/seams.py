@@ -16,6 +16,11 @@ from refsim.errors import RefsimError
 from refsim.standins.session import current
 
 
+def names_in(text: str) -> frozenset[str]:
+    """Return the words of a text: a table of names."""
+    return frozenset(text.split())
+
+
 @dataclass(frozen=True)
 class Seam:
     """A module of another package, and refsim's module in its place; `whole` refuses all its other submodules."""

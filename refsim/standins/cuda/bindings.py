@@ -43,9 +43,6 @@ class DriverCalls(ModuleCalls):
         self.events: dict[int, float] = {}
         self.pinned: dict[int, Any] = {}
 
-    def cuInit(self, flags: int) -> None:  # noqa: N802 - names of the driver
-        """Do nothing: the simulated driver needs no start."""
-
     def cuDriverGetVersion(self) -> int:  # noqa: N802
         return DRIVER_VERSION
 
@@ -60,9 +57,6 @@ class DriverCalls(ModuleCalls):
 
     def cuDeviceGetAttribute(self, number: Any, device: Any) -> int:  # noqa: N802
         return attribute(current(), int(number), "cuda.bindings.driver.cuDeviceGetAttribute")
-
-    def cuDevicePrimaryCtxRelease(self, device: Any) -> None:  # noqa: N802
-        """Do nothing: the context stays."""
 
     def cuDevicePrimaryCtxReset(self, device: Any) -> None:  # noqa: N802
         self.contexts.clear()
@@ -96,7 +90,9 @@ class DriverCalls(ModuleCalls):
         return self.types.CUdevice(0)
 
     def cuCtxSynchronize(self) -> None:  # noqa: N802
-        """Return at once: every call has completed when it returns."""
+        """Return at once: every call has completed when it returns, and there is no profile."""
+
+    cuProfilerStart = cuProfilerStop = cuCtxSynchronize  # noqa: N815
 
     def cuMemGetInfo(self) -> tuple[int, int]:  # noqa: N802
         return MEMORY_BYTES - current().memory.live_bytes, MEMORY_BYTES
@@ -122,9 +118,6 @@ class DriverCalls(ModuleCalls):
         """Do nothing, as host memory is never paged out here; mapped memory is refused."""
         if flags & self.types.CU_MEMHOSTREGISTER_DEVICEMAP:
             raise current().unsupported("cuda.bindings.driver.cuMemHostRegister", "mapped memory of the host")
-
-    def cuMemHostUnregister(self, address: Any) -> None:  # noqa: N802
-        """Do nothing: host memory is never paged out here."""
 
     def cuMemcpyHtoD(self, to: Any, source: Any, size: int) -> None:  # noqa: N802
         current().memory.write(int(to), host_bytes(source, size))
@@ -175,11 +168,11 @@ class DriverCalls(ModuleCalls):
     def cuStreamCreate(self, flags: Any) -> Any:  # noqa: N802
         return self.types.CUstream(next(self.handles))
 
-    def cuStreamDestroy(self, stream: Any) -> None:  # noqa: N802
-        """Do nothing: no work waits in a stream."""
-
     def cuStreamSynchronize(self, stream: Any) -> None:  # noqa: N802
-        """Return at once: every call has completed when it returns."""
+        """Return at once: every call has completed when it returns, the context stays, and nothing is ever paged out."""
+
+    cuInit = cuDevicePrimaryCtxRelease = cuMemHostUnregister = cuStreamSynchronize  # noqa: N815
+    cuStreamDestroy = cuEventQuery = cuEventSynchronize = cuStreamSynchronize  # noqa: N815
 
     def cuStreamWaitEvent(self, stream: Any, event: Any, flags: Any) -> None:  # noqa: N802
         """Return at once: every call has completed when it returns."""
@@ -193,12 +186,6 @@ class DriverCalls(ModuleCalls):
     def cuEventRecord(self, event: Any, stream: Any) -> None:  # noqa: N802
         self.events[int(event)] = perf_counter()
 
-    def cuEventQuery(self, event: Any) -> None:  # noqa: N802
-        """Report the event as complete."""
-
-    def cuEventSynchronize(self, event: Any) -> None:  # noqa: N802
-        """Return at once: every call has completed when it returns."""
-
     def cuEventElapsedTime(self, start: Any, end: Any) -> float:  # noqa: N802
         return (self.events[int(end)] - self.events[int(start)]) * 1e3
 
@@ -208,12 +195,6 @@ class DriverCalls(ModuleCalls):
 
     def cuLibraryUnload(self, library: Any) -> None:  # noqa: N802
         Image.by_handle.pop(int(library), None)
-
-    def cuProfilerStart(self) -> None:  # noqa: N802
-        """Do nothing: there is no profile."""
-
-    def cuProfilerStop(self) -> None:  # noqa: N802
-        """Do nothing: there is no profile."""
 
     def answered(self, name: str) -> Callable[..., tuple[Any, ...]]:
         """Return a function as cuda.bindings has it: it returns the status, then the results."""

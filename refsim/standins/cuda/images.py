@@ -11,6 +11,7 @@ from refsim.ptx.machine.launch import place_variables
 from refsim.ptx.machine.limits import MAX_THREADS, ctas_per_sm
 from refsim.ptx.machine.resources import registers_used
 from refsim.standins.cuda.linking import GRID_FUNCTIONS, joined, needs_grid_functions
+from refsim.standins.seams import names_in
 from refsim.standins.session import SimulatedModule, current, ptx_text
 from refsim.targets import target_named
 
@@ -161,17 +162,9 @@ _FLAGS = {
 """Options of cuda.core as NVRTC's flags."""
 _WITH_A_VALUE = {"fma", "ftz", "prec_div", "prec_sqrt", "relocatable_device_code"}
 """Flags that are written =true or =false; any other boolean flag is left out where it is false."""
-_NO_MATTER = {
-    "arch",
-    "lineinfo",
-    "link_time_optimization",
-    "name",
-    "time",
-    "no_cache",
-    "split_compile",
-    "disable_warnings",
-    "ptxas_options",
-}
+_NO_MATTER = names_in("""
+    arch lineinfo link_time_optimization name time no_cache split_compile disable_warnings ptxas_options
+""")
 
 
 class ProgramOptions:

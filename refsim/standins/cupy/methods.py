@@ -6,6 +6,7 @@ import numpy as np
 
 from refsim.standins.cupy import delegation
 from refsim.standins.cupy.arrays import ndarray
+from refsim.standins.seams import names_in
 
 _OPERATORS = {
     "add": "add",
@@ -31,42 +32,11 @@ _COMPARISONS = {
     "ge": "greater_equal",
 }
 _UNARY = {"neg": "negative", "pos": "positive", "abs": "absolute", "invert": "invert"}
-_METHODS = [
-    "all",
-    "any",
-    "argmax",
-    "argmin",
-    "argpartition",
-    "argsort",
-    "choose",
-    "clip",
-    "compress",
-    "conj",
-    "conjugate",
-    "cumprod",
-    "cumsum",
-    "diagonal",
-    "dot",
-    "flatten",
-    "max",
-    "mean",
-    "min",
-    "nonzero",
-    "prod",
-    "ravel",
-    "repeat",
-    "reshape",
-    "round",
-    "searchsorted",
-    "squeeze",
-    "std",
-    "sum",
-    "swapaxes",
-    "take",
-    "trace",
-    "transpose",
-    "var",
-]
+_METHODS = names_in("""
+    all any argmax argmin argpartition argsort choose clip compress conj conjugate cumprod cumsum diagonal dot flatten
+    max mean min nonzero prod ravel repeat reshape round searchsorted squeeze std sum swapaxes take trace transpose
+    var
+""")
 
 
 def _is_operand(value: Any) -> bool:

@@ -1,11 +1,8 @@
 """Functions of CuPy that NumPy computes, by name, and the functions whose bits match a GPU's kernels."""
 
+from refsim.standins.seams import names_in
 
-def _names(text: str) -> frozenset[str]:
-    return frozenset(text.split())
-
-
-UFUNCS = _names("""
+UFUNCS = names_in("""
     abs absolute acos acosh add arccos arccosh arcsin arcsinh arctan arctan2 arctanh asin asinh atan atan2 atanh
     bitwise_and bitwise_count bitwise_invert bitwise_left_shift bitwise_not bitwise_or bitwise_right_shift bitwise_xor
     cbrt ceil conj conjugate copysign cos cosh deg2rad degrees divide divmod equal exp exp2 expm1 fabs float_power floor
@@ -16,7 +13,7 @@ UFUNCS = _names("""
 """)
 """Functions of each element."""
 
-ARRAY_FUNCTIONS = _names("""
+ARRAY_FUNCTIONS = names_in("""
     all allclose amax amin angle any append arange argmax argmin argpartition argsort argwhere around array_equal
     array_equiv array_split asarray_chkfinite astype atleast_1d atleast_2d atleast_3d average bartlett bincount blackman
     broadcast_arrays broadcast_to choose clip column_stack compress concat concatenate convolve corrcoef correlate
@@ -35,12 +32,12 @@ ARRAY_FUNCTIONS = _names("""
 """)
 """Functions of arrays that return arrays."""
 
-CHANGING = _names("""
+CHANGING = names_in("""
     copyto fill_diagonal place put put_along_axis putmask
 """)
 """Functions that change their first argument."""
 
-FACTS = _names("""
+FACTS = names_in("""
     array2string array_repr array_str base_repr binary_repr broadcast_shapes can_cast common_type
     format_float_positional format_float_scientific get_printoptions iscomplexobj isdtype isfortran isrealobj isscalar
     issubdtype iterable may_share_memory min_scalar_type mintypecode ndim printoptions promote_types result_type save
@@ -48,7 +45,7 @@ FACTS = _names("""
 """)
 """Functions that return facts about arrays or write arrays to a file; they return no array."""
 
-CONSTANTS = _names("""
+CONSTANTS = names_in("""
     bool bool_ byte c_ cdouble complex128 complex64 complexfloating csingle double dtype e euler_gamma finfo float16
     float32 float64 floating generic half iinfo index_exp inexact inf int16 int32 int64 int8 int_ intc integer intp long
     longlong nan newaxis number pi s_ short signedinteger single ubyte uint uint16 uint32 uint64 uint8 uintc uintp ulong
@@ -56,15 +53,15 @@ CONSTANTS = _names("""
 """)
 """NumPy's own types, numbers and ways to write an index."""
 
-LINALG = _names("""
+LINALG = names_in("""
     cholesky cond cross det eig eigh eigvals eigvalsh inv lstsq matmul matrix_norm matrix_power matrix_rank
     matrix_transpose norm outer pinv qr slogdet solve svd svdvals tensorinv tensorsolve trace vecdot vector_norm
 """)
-FFT = _names("""
+FFT = names_in("""
     fft fft2 fftfreq fftn fftshift hfft ifft ifft2 ifftn ifftshift ihfft irfft irfft2 irfftn rfft rfft2 rfftfreq rfftn
 """)
 
-SAME_BITS = _names("""
+SAME_BITS = names_in("""
     abs absolute add all amax amin any arange argmax argmin argwhere around array_equal array_split
     astype atleast_1d atleast_2d atleast_3d broadcast_arrays broadcast_to ceil choose clip column_stack compress concat
     concatenate conj conjugate copysign count_nonzero delete diag diagflat diagonal divide dsplit dstack equal

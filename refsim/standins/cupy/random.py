@@ -5,78 +5,20 @@ from typing import Any
 import numpy as np
 
 from refsim.standins.cupy.creation import array
-from refsim.standins.seams import refuse
+from refsim.standins.seams import names_in, refuse
 from refsim.standins.session import current
 
-LEGACY = [
-    "beta",
-    "binomial",
-    "chisquare",
-    "choice",
-    "dirichlet",
-    "exponential",
-    "f",
-    "gamma",
-    "geometric",
-    "gumbel",
-    "hypergeometric",
-    "laplace",
-    "logistic",
-    "lognormal",
-    "logseries",
-    "multinomial",
-    "multivariate_normal",
-    "negative_binomial",
-    "noncentral_chisquare",
-    "noncentral_f",
-    "normal",
-    "pareto",
-    "permutation",
-    "poisson",
-    "power",
-    "rand",
-    "randint",
-    "randn",
-    "random",
-    "random_sample",
-    "ranf",
-    "rayleigh",
-    "sample",
-    "standard_cauchy",
-    "standard_exponential",
-    "standard_gamma",
-    "standard_normal",
-    "standard_t",
-    "triangular",
-    "uniform",
-    "vonmises",
-    "wald",
-    "weibull",
-    "zipf",
-]
-METHODS = [
-    "beta",
-    "binomial",
-    "chisquare",
-    "dirichlet",
-    "exponential",
-    "f",
-    "gamma",
-    "geometric",
-    "hypergeometric",
-    "integers",
-    "logseries",
-    "multivariate_normal",
-    "normal",
-    "permutation",
-    "poisson",
-    "power",
-    "random",
-    "standard_exponential",
-    "standard_gamma",
-    "standard_normal",
-    "uniform",
-]
+LEGACY = names_in("""
+    beta binomial chisquare choice dirichlet exponential f gamma geometric gumbel hypergeometric laplace logistic
+    lognormal logseries multinomial multivariate_normal negative_binomial noncentral_chisquare noncentral_f normal
+    pareto permutation poisson power rand randint randn random random_sample ranf rayleigh sample standard_cauchy
+    standard_exponential standard_gamma standard_normal standard_t triangular uniform vonmises wald weibull zipf
+""")
+METHODS = names_in("""
+    beta binomial chisquare dirichlet exponential f gamma geometric hypergeometric integers logseries
+    multivariate_normal normal permutation poisson power random standard_exponential standard_gamma standard_normal
+    uniform
+""")
 
 
 def _drawn(owner: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

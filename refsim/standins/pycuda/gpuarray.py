@@ -14,7 +14,7 @@ from refsim.standins.pycuda.compiler import SourceModule
 from refsim.standins.pycuda.driver import mem_alloc, memcpy_dtod, memcpy_dtoh, memcpy_htod
 from refsim.standins.pycuda.functions import PycudaFunction
 from refsim.standins.pycuda.tools import dtype_to_ctype
-from refsim.standins.seams import refuse
+from refsim.standins.seams import names_in, refuse
 from refsim.standins.session import current
 
 __all__ = ["GPUArray", "arange", "empty", "empty_like", "ones", "to_gpu", "to_gpu_async", "vec", "zeros", "zeros_like"]
@@ -22,20 +22,9 @@ __all__ = ["GPUArray", "arange", "empty", "empty_like", "ones", "to_gpu", "to_gp
 _THREADS = 256
 _OPERATORS = {"add": "+", "sub": "-", "mul": "*", "truediv": "/"}
 _COMPARISONS = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
-_FUNCTIONS = (
-    "dot",
-    "if_positive",
-    "logical_and",
-    "logical_not",
-    "logical_or",
-    "max",
-    "maximum",
-    "min",
-    "minimum",
-    "sum",
-    "take",
-    "where",
-)
+_FUNCTIONS = names_in("""
+    dot if_positive logical_and logical_not logical_or max maximum min minimum sum take where
+""")
 _BASES = {
     "char": "i1",
     "uchar": "u1",

@@ -9,6 +9,7 @@ from typing import Any
 from refsim.ptx.machine.limits import MAX_THREADS, REGISTERS
 from refsim.ptx.text.constants import WARP_SIZE
 from refsim.standins.properties import MEMORY_BYTES, device_name
+from refsim.standins.seams import names_in
 from refsim.standins.session import current
 
 
@@ -163,22 +164,9 @@ ACCELERATOR: dict[str, Any] = {
     "synchronize": _always(),
 }
 """Names of torch.accelerator."""
-WITHOUT_ANSWER = (
-    "CUDAGraph",
-    "get_rng_state",
-    "get_rng_state_all",
-    "graph",
-    "graphs",
-    "make_graphed_callables",
-    "max_memory_allocated",
-    "max_memory_reserved",
-    "memory_allocated",
-    "memory_reserved",
-    "memory_stats",
-    "memory_summary",
-    "seed",
-    "seed_all",
-    "set_rng_state",
-    "set_rng_state_all",
-)
+WITHOUT_ANSWER = names_in("""
+    CUDAGraph get_rng_state get_rng_state_all graph graphs make_graphed_callables max_memory_allocated
+    max_memory_reserved memory_allocated memory_reserved memory_stats memory_summary seed seed_all set_rng_state
+    set_rng_state_all
+""")
 """Names of torch.cuda without a true answer here: no GPU allocator or generator serves these tensors."""

@@ -1,11 +1,8 @@
 """Functions of PyTorch whose results have the bits of a GPU's kernels although the host computes them, by name."""
 
+from refsim.standins.seams import names_in
 
-def _names(text: str) -> frozenset[str]:
-    return frozenset(text.split())
-
-
-MOVED_OR_ROUNDED_ONCE = _names("""
+MOVED_OR_ROUNDED_ONCE = names_in("""
     abs add all allclose amax amin any arange argmax argmin as_strided as_tensor bitwise_and bitwise_not bitwise_or
     bitwise_xor bool broadcast_to bucketize cat ceil chunk clamp clone concat contiguous copy_ count_nonzero cpu cuda
     cummax cummin data data_ptr detach diag diagonal div double eq equal empty_like expand expand_as fill_ flatten flip
