@@ -12,7 +12,7 @@ from refsim.causes import attention_state as state_steps
 from refsim.causes import attention_steps as steps
 from refsim.causes.accumulating import Adder, adders
 from refsim.causes.amax_changes import ChangedStep
-from refsim.causes.placing import IN_PLACE, Placing, placing_causes
+from refsim.causes.placing import PlacedSubject, placing_causes
 from refsim.causes.reading import AS_IT_IS, OperandReading, readings_of
 from refsim.causes.row_subject import STEPS_IN_FLOAT32, STEPS_IN_FLOAT64_THEN_32, Doubles, width_causes, written
 from refsim.causes.rows import Cause, Codes, Family, Sample
@@ -28,7 +28,7 @@ from refsim.causes.special import (
     words,
 )
 from refsim.causes.stages import ends_of_parts
-from refsim.causes.writing import USUAL_WRITING, Writing, writing_causes
+from refsim.causes.writing import WrittenPlan, writing_causes
 from refsim.conversions import decode, encode
 from refsim.formats import E4M3, F32, Format, float_named
 from refsim.mufu.instructions import approximate
@@ -44,7 +44,7 @@ AT_ONCE = 8  # rows whose products a loop holds at a time
 
 
 @dataclass(frozen=True)
-class AttentionPlan:
+class AttentionPlan(WrittenPlan):
     """The choices; weights are multiplied by 2^`shift`."""
 
     adder: Adder
@@ -73,8 +73,6 @@ class AttentionPlan:
     quotient: ChangedStep = BY_RCP
     scaled: ChangedStep = state_steps.SCALED_LAST
     logarithm: ChangedStep = state_steps.LSE
-    written: Writing = USUAL_WRITING
-    placed: Placing = IN_PLACE
     wide: str = STEPS_IN_FLOAT32
 
 
@@ -89,7 +87,7 @@ class OnlineState:
 
 
 @dataclass(frozen=True, eq=False)
-class AttentionOfPlans:
+class AttentionOfPlans(PlacedSubject):
     """O (heads * Lq, D), or with `is_lse` the logarithms (heads * Lq, 1).
 
     `q` (heads, Lq, D), `k` and `v` (kv_heads, Lk, D) are codes. `scales` holds one scale of q, k and v for each head,
@@ -194,9 +192,6 @@ class AttentionOfPlans:
         yield from writing_causes(self.format)
 
     # ---- what a plan writes ------------------------------------------------------------------------------------------
-
-    def undone(self, plan: AttentionPlan, got: Codes) -> tuple[AttentionPlan, Codes]:
-        return replace(plan, placed=IN_PLACE), plan.placed.back(got)
 
     def codes(self, plan: AttentionPlan, sample: Sample | None = None) -> Codes:
         """Return the codes that a plan writes: all rows, or a sample's. Raises DoesNotApplyError."""

@@ -9,11 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from refsim.causes.accumulating import MEETING_ORDERS, Floats, Sharing, narrowed, sharings
-from refsim.causes.placing import IN_PLACE, Placing, placing_causes
-from refsim.causes.reading import AS_IT_IS, OperandReading, kept_columns, reading_causes, scale_causes, tail_causes
+from refsim.causes.placing import PlacedSubject, placing_causes
+from refsim.causes.products import ReadPlan
+from refsim.causes.reading import OperandReading, kept_columns, reading_causes, scale_causes, tail_causes
 from refsim.causes.rows import Cause, Codes, DoesNotApplyError, Family, Sample
 from refsim.causes.scale_changes import scale_change_causes
-from refsim.causes.writing import USUAL_WRITING, Writing, writing_causes
+from refsim.causes.writing import USUAL_WRITING, writing_causes
 from refsim.conversions import decode, encode
 from refsim.errors import RefsimError
 from refsim.evidence import Level
@@ -135,26 +136,17 @@ def usual_adder(a: Format, b: Format, kind: Format, block: int, target: str, uni
 
 
 @dataclass(frozen=True)
-class ScaledPlan:
-    """The choices; `interval` 0 is one chain, `tail` 0 all of K."""
+class ScaledPlan(ReadPlan):
+    """The choices; `interval` 0 is one chain."""
 
     adder: ScaledAdder
     interval: int = 0
     sharing: Sharing = field(default_factory=Sharing)
-    a_read: OperandReading = AS_IT_IS
-    b_read: OperandReading = AS_IT_IS
-    both_read: OperandReading = AS_IT_IS
-    a_scales_read: OperandReading = AS_IT_IS
-    b_scales_read: OperandReading = AS_IT_IS
-    both_scales_read: OperandReading = AS_IT_IS
     factor: str = MULTIPLIED
-    tail: int = 0
-    written: Writing = USUAL_WRITING
-    placed: Placing = IN_PLACE
 
 
 @dataclass(frozen=True, eq=False)
-class BlockScaledProduct:
+class BlockScaledProduct(PlacedSubject):
     """D (M, N) of A (M, K) and B (N, K) with `kind` scales (rows, K / block) and a global `factor` or None."""
 
     a: Matrix
@@ -199,9 +191,6 @@ class BlockScaledProduct:
         for sharing, rank in sharings(columns):
             yield Cause(Family.SPLIT_K, str(sharing), "sharing", sharing, sharing.ranges.source, rank)
 
-    def undone(self, plan: ScaledPlan, got: Codes) -> tuple[ScaledPlan, Codes]:
-        return replace(plan, placed=IN_PLACE), plan.placed.back(got)
-
     def codes(self, plan: ScaledPlan, sample: Sample | None = None) -> Codes:
         """Return the codes that a plan writes: all, or those of a sample. Raises DoesNotApplyError."""
         codes = plan.written.codes(self._total(plan, sample), self.format)
@@ -210,7 +199,7 @@ class BlockScaledProduct:
     def _total(self, plan: ScaledPlan, sample: Sample | None) -> Floats:
         """Return the float32 sums of a plan, all or of a sample, before they are written."""
         parts: tuple[Any, Any] = (slice(None), slice(None)) if sample is None else sample
-        sides = [self._side(plan, at)[part] for at, part in enumerate(parts)]
+        sides = [plan.side(at, (self.a, self.b)[at], self.formats[at])[part] for at, part in enumerate(parts)]
         scales = [self._scales(plan, at)[part] for at, part in enumerate(parts)]
         columns = kept_columns(self.a.shape[1], plan.tail)
         owner = plan.sharing.ranges.chain_of(self.a.shape[1])[columns]
@@ -239,7 +228,7 @@ class BlockScaledProduct:
         if mine.size % self.block or (mine.reshape(-1, self.block) // self.block != blocks[:, None]).any():
             raise DoesNotApplyError  # half a block
         step, total = plan.interval or mine.size, c
-        formats = self._formats(plan)
+        formats: tuple[Any, Any] = plan.formats(self.formats)
         for first in range(0, mine.size, step):
             own = mine[first : first + step]
             of_blocks = blocks[first // self.block : (first + step) // self.block]
@@ -253,23 +242,10 @@ class BlockScaledProduct:
         assert total is not None
         return total
 
-    def _formats(self, plan: ScaledPlan) -> tuple[Format, Format]:
-        own = (plan.a_read, plan.b_read)
-        found = [row.format or plan.both_read.format or mine for row, mine in zip(own, self.formats, strict=True)]
-        assert all(isinstance(each, Format) for each in found)
-        return found[0], found[1]  # type: ignore[return-value]
-
-    def _side(self, plan: ScaledPlan, at: int) -> Matrix:
-        codes, own = (self.a, self.b)[at], (plan.a_read, plan.b_read)[at]
-        for row in (plan.both_read, own):
-            codes, _ = row.read(codes, self.formats[at])
-        return codes
-
     def _scales(self, plan: ScaledPlan, at: int) -> Matrix:
-        row, both = (plan.a_scales_read, plan.b_scales_read)[at], plan.both_scales_read
-        key = ("ab"[at], both, row)
+        key = ("ab"[at], plan.both_scales_read, (plan.a_scales_read, plan.b_scales_read)[at])
         if key not in self.read:
-            self.read[key] = row.read(both.read(self.scales[at], self.formats[at])[0], self.formats[at])[0]
+            self.read[key] = plan.scales(at, self.scales[at], self.formats[at])
         return self.read[key]
 
     def another(self, seed: int, *, wide: bool = False) -> "BlockScaledProduct":

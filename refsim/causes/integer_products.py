@@ -1,7 +1,7 @@
 """Integer products as a plan: zero points, the type of the sum, scales, and the conversion to the output."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -9,11 +9,11 @@ from numpy.typing import NDArray
 
 from refsim.causes import scale_changes
 from refsim.causes.grids_of_scales import SCALE_VALUES
-from refsim.causes.placing import IN_PLACE, Placing, placing_causes
+from refsim.causes.placing import PlacedSubject, placing_causes
 from refsim.causes.reading import AS_IT_IS, OperandReading, kept_columns, readings_of, tail_causes
 from refsim.causes.rows import Cause, Codes, Family, Sample
 from refsim.causes.stages import ends_of_parts
-from refsim.causes.writing import USUAL_WRITING, Writing, writing_causes
+from refsim.causes.writing import WrittenPlan, writing_causes
 from refsim.formats import F32, S8, S32, U8, ElementType, Format
 from refsim.formats.elements import Integer
 from refsim.sources import CUBLAS, IEEE754, ONNX, PTX
@@ -107,7 +107,7 @@ SATURATES, WRAPS, SYMMETRIC = "saturates", "wraps around", "saturates at both li
 
 
 @dataclass(frozen=True)
-class IntegerPlan:
+class IntegerPlan(WrittenPlan):
     """The choices; the defaults are the reference."""
 
     a_read: OperandReading = AS_IT_IS
@@ -125,12 +125,10 @@ class IntegerPlan:
     scaled: str = USUAL_SCALED
     rounded: str = USUAL_ROUNDED
     overflow: str = SATURATES
-    written: Writing = USUAL_WRITING
-    placed: Placing = IN_PLACE
 
 
 @dataclass(frozen=True, eq=False)
-class IntegerProduct:
+class IntegerProduct(PlacedSubject):
     """D (M, N) of integers: the sum of (A - za)(B - zb) + C, which is D, or is scaled and rounded to D's type.
 
     `zeros` are those of A's rows, of B's rows, and D's; `scales` (M, 1) and (N, 1) are float32, or None.
@@ -270,9 +268,6 @@ class IntegerProduct:
                 scales = np.asarray(each.read(scales, F32)[0], np.float32)
             found.append(scales[part])
         return found[0], found[1].T
-
-    def undone(self, plan: IntegerPlan, got: Codes) -> tuple[IntegerPlan, Codes]:
-        return replace(plan, placed=IN_PLACE), plan.placed.back(got)
 
     def another(self, seed: int, *, wide: bool = False) -> "IntegerProduct":
         """Return a 24 x 24 product of drawn integers and zero points; `wide`: written in 32 bits or float32."""

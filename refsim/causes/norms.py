@@ -10,7 +10,6 @@ import numpy as np
 from refsim.causes import norm_steps as steps
 from refsim.causes.amax_changes import ChangedStep
 from refsim.causes.host_sums import HOST_ORDERS
-from refsim.causes.placing import IN_PLACE, Placing
 from refsim.causes.row_subject import (
     AS_READ,
     STEPS_IN_FLOAT32,
@@ -25,7 +24,7 @@ from refsim.causes.row_subject import (
     tail_causes,
     written,
 )
-from refsim.causes.row_sums import Order, RowOrder, sum_causes
+from refsim.causes.row_sums import Order, RowOrder, own_kernel, sum_causes
 from refsim.causes.rows import Cause, Codes, Family, Sample
 from refsim.causes.silu import (
     EXACT_SIGMOID,
@@ -38,7 +37,7 @@ from refsim.causes.silu import (
     silu_wide,
 )
 from refsim.causes.special import BY_ROOT, DIVIDED, EX2_SUBNORMAL, FULL, ONE_BY_ROOT, ROOTS, RSQRT_APPROX
-from refsim.causes.writing import USUAL_WRITING, Writing
+from refsim.causes.writing import USUAL_WRITING, WrittenPlan
 from refsim.formats import F32, Format
 from refsim.sources import PTX, TORCH
 
@@ -52,7 +51,7 @@ NOT_CENTRED, CENTRED, CENTRED_IN_VARIANCE, ONE_PASS = (
 
 
 @dataclass(frozen=True)
-class NormPlan:
+class NormPlan(WrittenPlan):
     """The choices; `count`: the divisors of the sums of x and of squares, 0: the columns; `tail`: columns left out."""
 
     order: Order
@@ -75,8 +74,6 @@ class NormPlan:
     gate: ChangedStep = OWN_GATE
     gating: ChangedStep = GATED
     wide: str = STEPS_IN_FLOAT32
-    written: Writing = USUAL_WRITING
-    placed: Placing = IN_PLACE
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,16 +121,7 @@ class NormOfPlans(RowSubject):
     def references(self) -> Sequence[Cause]:
         """Return the causes that take all steps of a host library, or of refsim's kernel on a GPU."""
         own = replace(self, exact=False).usual
-        found = [
-            Cause(
-                Family.HOST,
-                "by the chip's instructions, as our own kernel",
-                "order",
-                own.order,
-                PTX["rsqrt"],
-                beside=(("mean", own.mean), ("root", own.root)),
-            )
-        ]
+        found = [own_kernel(own.order, PTX["rsqrt"], mean=own.mean, root=own.root)]
         for order in (*HOST_ORDERS, RowOrder(1)):
             for root in (BY_ROOT, ONE_BY_ROOT):
                 says = f"in float32, {order}; {root.name}"

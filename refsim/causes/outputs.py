@@ -1,13 +1,13 @@
 """Causes that make one output of the other alone: places, codes, flushed, saturated, scaled or rounded elements."""
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 
-from refsim.causes.placing import IN_PLACE, Placing, placing_causes
+from refsim.causes.placing import PlacedPlan, PlacedSubject, placing_causes
 from refsim.causes.rows import Cause, Codes, DoesNotApplyError, Family, Sample
 from refsim.conversions import OVERFLOWS, decode, encode
 from refsim.errors import RefsimError
@@ -133,15 +133,14 @@ def rewritings(format: Format) -> tuple[Rewriting, ...]:
 
 
 @dataclass(frozen=True)
-class OutputPlan:
+class OutputPlan(PlacedPlan):
     """The choices: the change of each element, and its place."""
 
     rewritten: Rewriting = AS_THEY_ARE
-    placed: Placing = IN_PLACE
 
 
 @dataclass(frozen=True, eq=False)
-class OtherOutput:
+class OtherOutput(PlacedSubject):
     """The other output, from which this one may be made."""
 
     right: Codes
@@ -155,13 +154,14 @@ class OtherOutput:
         return self.right.shape
 
     def causes(self) -> Sequence[Cause]:
-        return list(_causes(self.format))
+        changes = rewritings(self.format)
+        return [
+            *(Cause(row.family, f"elements {row.name}", "rewritten", row, row.source, row.rank) for row in changes),
+            *placing_causes(),
+        ]
 
     def codes(self, plan: OutputPlan, sample: Sample | None = None) -> Codes:
         return plan.placed.put(plan.rewritten.change(self.right, self.format))
-
-    def undone(self, plan: OutputPlan, got: Codes) -> tuple[OutputPlan, Codes]:
-        return replace(plan, placed=IN_PLACE), plan.placed.back(got)
 
     def another(self, seed: int, *, wide: bool = False) -> "OtherOutput":
         """Return drawn codes of the format in the same shape."""
@@ -170,9 +170,3 @@ class OtherOutput:
 
     def described(self, plan: OutputPlan) -> str:
         return ""
-
-
-def _causes(format: Format) -> Iterator[Cause]:
-    for row in rewritings(format):
-        yield Cause(row.family, f"elements {row.name}", "rewritten", row, row.source, row.rank)
-    yield from placing_causes()

@@ -2,8 +2,9 @@
 
 import functools
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
+from typing import TypeVar
 
 import numpy as np
 
@@ -102,6 +103,24 @@ def _of_batches() -> Iterator[Placing]:
 
 
 IN_PLACE = Placing("in their places", Family.TRANSPOSED, PTX["st"], _same, _same)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlacedPlan:
+    """A plan whose last choice is the place of each element."""
+
+    placed: Placing = IN_PLACE
+
+
+PlacedT = TypeVar("PlacedT", bound=PlacedPlan)
+
+
+class PlacedSubject:
+    """A subject whose plans place the elements of its output."""
+
+    def undone(self, plan: PlacedT, got: Codes) -> tuple[PlacedT, Codes]:
+        """Return the plan without its placing, and `got` with its elements moved back to their own places."""
+        return replace(plan, placed=IN_PLACE), plan.placed.back(got)
 
 
 @functools.cache

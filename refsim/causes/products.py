@@ -23,12 +23,12 @@ from refsim.causes.accumulating import (
     accumulation_causes,
 )
 from refsim.causes.grids_of_scales import scale_place_causes, scale_value_causes
-from refsim.causes.placing import IN_PLACE, Placing, placing_causes
+from refsim.causes.placing import IN_PLACE, PlacedSubject, placing_causes
 from refsim.causes.reading import AS_IT_IS, OperandReading, kept_columns, reading_causes, scale_causes, tail_causes
 from refsim.causes.rows import Cause, Codes, DoesNotApplyError, Family, Sample
 from refsim.causes.scale_changes import scale_change_causes
 from refsim.causes.stages import ends_of_parts
-from refsim.causes.writing import USUAL_WRITING, Writing, writing_causes
+from refsim.causes.writing import USUAL_WRITING, WrittenPlan, writing_causes
 from refsim.conversions import decode, encode
 from refsim.formats import F32, ElementType, Format
 from refsim.numerics import ieee
@@ -44,9 +44,40 @@ FIRST, LAST, ROUNDED_AGAIN, NOWHERE = (
 KEPT, LARGEST = 512, 1 << 12  # number of remembered sums of samples, and the most elements of one
 
 
+@dataclass(frozen=True, kw_only=True)
+class ReadPlan(WrittenPlan):
+    """The choices in how operands and their scales are read, and how the result is written; `tail` 0: all of K."""
+
+    a_read: OperandReading = AS_IT_IS
+    b_read: OperandReading = AS_IT_IS
+    both_read: OperandReading = AS_IT_IS
+    a_scales_read: OperandReading = AS_IT_IS
+    b_scales_read: OperandReading = AS_IT_IS
+    both_scales_read: OperandReading = AS_IT_IS
+    tail: int = 0
+
+    def formats(self, own: tuple[ElementType, ElementType]) -> tuple[ElementType, ElementType]:
+        """Return the formats as which the codes of both operands are read, given their own formats."""
+        rows = (self.a_read, self.b_read)
+        found = [row.format or self.both_read.format or mine for row, mine in zip(rows, own, strict=True)]
+        return found[0], found[1]
+
+    def side(self, at: int, codes: Matrix, format: ElementType) -> Matrix:
+        """Return the codes of A (`at` 0) or B as they are read."""
+        for row in (self.both_read, (self.a_read, self.b_read)[at]):
+            codes, _ = row.read(codes, format)
+        return codes
+
+    def scales(self, at: int, scales: Matrix, format: ElementType) -> Matrix:
+        """Return the scales of A (`at` 0) or B as they are read."""
+        for row in (self.both_scales_read, (self.a_scales_read, self.b_scales_read)[at]):
+            scales, _ = row.read(scales, format)
+        return scales
+
+
 @dataclass(frozen=True)
-class ProductPlan:
-    """The choices; `interval` 0 is one chain, `tail` 0 all of K."""
+class ProductPlan(ReadPlan):
+    """The choices; `interval` 0 is one chain."""
 
     adder: Adder
     interval: int = 0
@@ -57,19 +88,10 @@ class ProductPlan:
     running: Running = IN_FLOAT32
     promotion: Promotion = FUSED[0]
     accumuland: str = FIRST
-    a_read: OperandReading = AS_IT_IS
-    b_read: OperandReading = AS_IT_IS
-    both_read: OperandReading = AS_IT_IS
-    a_scales_read: OperandReading = AS_IT_IS
-    b_scales_read: OperandReading = AS_IT_IS
-    both_scales_read: OperandReading = AS_IT_IS
-    tail: int = 0
-    written: Writing = USUAL_WRITING
-    placed: Placing = IN_PLACE
 
 
 @dataclass(frozen=True, eq=False)
-class ProductOfPlans:
+class ProductOfPlans(PlacedSubject):
     """D (M, N) of A (M, K) and B (N, K), codes; C (M, N) in float32 or None.
 
     `a_scales` (M, T) and `b_scales` (N, T), float32, or None: `group` columns of K share one, T = 1: a whole row.
@@ -113,9 +135,6 @@ class ProductOfPlans:
                 found.append(Cause(Family.ACCUMULAND, way, "accumuland", way, PTX["mma: D = A B + C"]))
         return found
 
-    def undone(self, plan: ProductPlan, got: Codes) -> tuple[ProductPlan, Codes]:
-        return replace(plan, placed=IN_PLACE), plan.placed.back(got)
-
     def codes(self, plan: ProductPlan, sample: Sample | None = None) -> Codes:
         """Return the codes that a plan writes: all, or those of a sample. Raises DoesNotApplyError."""
         rows, cols = (slice(None), slice(None)) if sample is None else sample
@@ -148,11 +167,11 @@ class ProductOfPlans:
     def _total(self, plan: ProductPlan, sample: Sample | None, end: int | None = None) -> Floats:
         """Return the float32 sums of a plan over the columns of K before `end`."""
         rows, cols = (slice(None), slice(None)) if sample is None else sample
-        sides = [self._side(plan, name)[part] for name, part in (("a", rows), ("b", cols))]
-        formats = self._formats(plan)
+        sides = [plan.side(0, self.a, self.formats[0])[rows], plan.side(1, self.b, self.formats[1])[cols]]
+        formats = plan.formats(self.formats)
         columns = kept_columns(self.a.shape[1], plan.tail)[:end]
         sides = [np.ascontiguousarray(side[:, columns]) for side in sides]
-        scales = [self._scales(plan, name, part) for name, part in (("a", rows), ("b", cols))]
+        scales = [self._scales(plan, at, part) for at, part in enumerate((rows, cols))]
         chain = plan.sharing.ranges.chain_of(self.a.shape[1])[columns]
         c = None if self.c is None else self.c[rows][:, cols]
         begins = c if c is not None and plan.accumuland == FIRST and scales[0] is None else None
@@ -185,25 +204,9 @@ class ProductOfPlans:
             return np.asarray(ieee.add(total, c), np.float32)
         return total
 
-    def _formats(self, plan: ProductPlan) -> tuple[ElementType, ElementType]:
-        own = (plan.a_read, plan.b_read)
-        found = [row.format or plan.both_read.format or mine for row, mine in zip(own, self.formats, strict=True)]
-        return found[0], found[1]
-
-    def _side(self, plan: ProductPlan, name: str) -> Matrix:
-        codes, format = (self.a, self.formats[0]) if name == "a" else (self.b, self.formats[1])
-        own = plan.a_read if name == "a" else plan.b_read
-        for row in (plan.both_read, own):
-            codes, _ = row.read(codes, format)
-        return codes
-
-    def _scales(self, plan: ProductPlan, name: str, part: Any) -> Floats | None:
-        scales, row = (self.a_scales, plan.a_scales_read) if name == "a" else (self.b_scales, plan.b_scales_read)
-        if scales is None:
-            return None
-        for each in (plan.both_scales_read, row):
-            scales = np.asarray(each.read(scales, self.formats[0])[0], np.float32)
-        return np.asarray(scales[part], np.float32)
+    def _scales(self, plan: ProductPlan, at: int, part: Any) -> Floats | None:
+        scales = (self.a_scales, self.b_scales)[at]
+        return None if scales is None else np.asarray(plan.scales(at, scales, self.formats[0])[part], np.float32)
 
     def another(self, seed: int, *, wide: bool = False) -> "ProductOfPlans":
         """Return a product of drawn codes, 24 x 24 with a longer K, and scales of the same shape."""

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from refsim.causes.amax_changes import ChangedStep
-from refsim.causes.placing import IN_PLACE, placing_causes
+from refsim.causes.placing import PlacedSubject, placing_causes
 from refsim.causes.reading import kept_columns
 from refsim.causes.rows import Cause, Codes, DoesNotApplyError, Family, Sample
 from refsim.causes.writing import Writing, writing_causes
@@ -27,7 +27,7 @@ ROW_WIDTHS = (8, 16, 32, 64, 128, 256, 512, 1024)
 
 
 @dataclass(frozen=True, eq=False)
-class RowSubject:
+class RowSubject(PlacedSubject):
     """The operands of a function of rows: `x` (rows, columns), float32 values of codes of `x_format`.
 
     `format` is the output's; `w` and `bias` (columns) and `gate` (rows, columns) are float32 too, None where absent.
@@ -49,9 +49,6 @@ class RowSubject:
     @property
     def shape(self) -> tuple[int, ...]:
         return self.x.shape
-
-    def undone(self, plan: Any, got: Codes) -> tuple[Any, Codes]:
-        return replace(plan, placed=IN_PLACE), plan.placed.back(got)
 
     def another(self, seed: int, *, wide: bool = False) -> Self:
         """Return rows of other numbers, somewhat longer."""

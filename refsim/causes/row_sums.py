@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,7 +12,7 @@ from refsim.causes.rows import Cause, Family
 from refsim.conversions import decode, encode
 from refsim.formats import BF16, F16, F32, Format
 from refsim.numerics import ieee
-from refsim.sources import CUDA_GUIDE, IEEE754
+from refsim.sources import CUDA_GUIDE, IEEE754, Source
 
 Floats = NDArray[np.float32]
 LANES = 32
@@ -127,3 +128,9 @@ def sum_causes(usual: Order) -> Iterator[Cause]:
     for held in HELD:
         says = f"the sum of a row is held in {held}"
         yield Cause(Family.ACCUMULATOR, says, "held", held, IEEE754["section 4.3"], 0 if held is F32 else 1)
+
+
+def own_kernel(order: Order, source: Source, **steps: Any) -> Cause:
+    """Return the cause that takes all steps of refsim's kernel on a GPU: the order of a sum, and other `steps`."""
+    says = "by the chip's instructions, as our own kernel"
+    return Cause(Family.HOST, says, "order", order, source, beside=tuple(steps.items()))

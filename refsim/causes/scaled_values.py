@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from refsim.causes.placing import IN_PLACE, Placing, placing_causes
+from refsim.causes.placing import PlacedSubject, placing_causes
 from refsim.causes.rows import Cause, Codes, DoesNotApplyError, Family, Sample
-from refsim.causes.writing import USUAL_WRITING, Writing, writing_causes
+from refsim.causes.writing import WrittenPlan, writing_causes
 from refsim.conversions import decode, encode
 from refsim.errors import RefsimError
 from refsim.formats import BF16, F16, F32, Format
@@ -134,17 +134,15 @@ def _squares(scales: Floats) -> Floats:
 
 
 @dataclass(frozen=True)
-class ScaledValuesPlan:
+class ScaledValuesPlan(WrittenPlan):
     """The choices: the place of an element's scale, the scale's value, how the product is written, and where."""
 
     place: Place = _own
     scale: Callable[[Floats], Floats] = _as_given
-    written: Writing = USUAL_WRITING
-    placed: Placing = IN_PLACE
 
 
 @dataclass(frozen=True, eq=False)
-class ScaledValues:
+class ScaledValues(PlacedSubject):
     """`values` (..., rows, columns) times `scales`; `grid` gives the place of each element's scale."""
 
     values: Floats
@@ -196,9 +194,6 @@ class ScaledValues:
                 self.made[key] = ieee.mul(self.values, plan.scale(flat)[places])
         return plan.placed.put(plan.written.codes(self.made[key], self.format))
 
-    def undone(self, plan: ScaledValuesPlan, got: Codes) -> tuple[ScaledValuesPlan, Codes]:
-        return replace(plan, placed=IN_PLACE), plan.placed.back(got)
-
     def another(self, seed: int, *, wide: bool = False) -> "ScaledValues":
         """Return a subject with drawn values and distinct scales."""
         random = np.random.default_rng(seed)
@@ -242,23 +237,15 @@ def _width(columns: int, blocks: int) -> int | None:
     return next(iter(fitting), next((width for width in sorted(WIDTHS) if -(-columns // width) <= blocks), None))
 
 
-@dataclass(frozen=True)
-class WritingPlan:
-    """The choices: how a value is rounded, and where it is written."""
-
-    written: Writing = USUAL_WRITING
-    placed: Placing = IN_PLACE
-
-
 @dataclass(frozen=True, eq=False)
-class WideValues:
+class WideValues(PlacedSubject):
     """The values from which an output was rounded, in the format `wide`: float32 or float64."""
 
     values: NDArray[Any]
     wide: Format
     format: Format
 
-    usual = WritingPlan()
+    usual = WrittenPlan()
     is_sampled = False
 
     @property
@@ -268,11 +255,8 @@ class WideValues:
     def causes(self) -> Sequence[Cause]:
         return [*writing_causes(self.format, self.wide), *placing_causes()]
 
-    def codes(self, plan: WritingPlan, sample: Sample | None = None) -> Codes:
+    def codes(self, plan: WrittenPlan, sample: Sample | None = None) -> Codes:
         return plan.placed.put(plan.written.codes(self.values, self.format))
-
-    def undone(self, plan: WritingPlan, got: Codes) -> tuple[WritingPlan, Codes]:
-        return replace(plan, placed=IN_PLACE), plan.placed.back(got)
 
     def another(self, seed: int, *, wide: bool = False) -> "WideValues":
         """Return drawn values: ties, numbers between codes, subnormals, and numbers that overflow."""
@@ -282,5 +266,5 @@ class WideValues:
         with np.errstate(over="ignore"):
             return WideValues(fine * scales.astype(self.values.dtype), self.wide, self.format)
 
-    def described(self, plan: WritingPlan) -> str:
+    def described(self, plan: WrittenPlan) -> str:
         return str(plan.written)

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from refsim.causes.amax_changes import ChangedStep
-from refsim.causes.placing import IN_PLACE, Placing
 from refsim.causes.row_subject import (
     AS_READ,
     STEPS_IN_FLOAT32,
@@ -22,7 +21,7 @@ from refsim.causes.row_subject import (
 )
 from refsim.causes.rows import Cause, Codes, Family, Sample
 from refsim.causes.special import DIVIDED, DIVISIONS, EX2_SUBNORMAL, EXP_EXACT, EXPONENTIALS, FULL, LOG2_OF_E, NATURAL
-from refsim.causes.writing import USUAL_WRITING, Writing
+from refsim.causes.writing import WrittenPlan
 from refsim.conversions import decode, encode
 from refsim.formats import F32, Format
 from refsim.sources import TORCH
@@ -133,7 +132,7 @@ def gate_causes(format: Format) -> Iterator[Cause]:
 
 
 @dataclass(frozen=True)
-class SiluPlan:
+class SiluPlan(WrittenPlan):
     """The choices; `exchanged`: silu is applied to x and not to the gate."""
 
     silu_function: ChangedStep = EX2_SUBNORMAL
@@ -144,8 +143,6 @@ class SiluPlan:
     gating: ChangedStep = GATED
     exchanged: bool = False
     wide: str = STEPS_IN_FLOAT32
-    written: Writing = USUAL_WRITING
-    placed: Placing = IN_PLACE
 
 
 @dataclass(frozen=True, eq=False)

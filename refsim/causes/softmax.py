@@ -9,7 +9,6 @@ import numpy as np
 
 from refsim.causes.amax_changes import ChangedStep
 from refsim.causes.host_sums import HOST_ORDERS
-from refsim.causes.placing import IN_PLACE, Placing
 from refsim.causes.row_subject import (
     AS_READ,
     STEPS_IN_FLOAT32,
@@ -25,7 +24,7 @@ from refsim.causes.row_subject import (
     tail_causes,
     written,
 )
-from refsim.causes.row_sums import Order, RowOrder, sum_causes
+from refsim.causes.row_sums import Order, RowOrder, own_kernel, sum_causes
 from refsim.causes.rows import Cause, Codes, Family, Sample
 from refsim.causes.special import (
     BY_RCP,
@@ -39,7 +38,7 @@ from refsim.causes.special import (
     LOG2_OF_E,
     NATURAL,
 )
-from refsim.causes.writing import USUAL_WRITING, Writing
+from refsim.causes.writing import USUAL_WRITING, WrittenPlan
 from refsim.conversions import decode, encode
 from refsim.formats import F32, Format
 from refsim.numerics import ieee
@@ -170,7 +169,7 @@ def factor_causes(own: float) -> Iterator[Cause]:
 
 
 @dataclass(frozen=True)
-class SoftmaxPlan:
+class SoftmaxPlan(WrittenPlan):
     """The choices; `factor` multiplies x in the exponent of e.
 
     `pads` columns of zeros count in sum and maximum; the columns of `tail` do not.
@@ -187,8 +186,6 @@ class SoftmaxPlan:
     held: Format = F32
     tail: int = 0
     pads: int = 0
-    written: Writing = USUAL_WRITING
-    placed: Placing = IN_PLACE
     wide: str = STEPS_IN_FLOAT32
 
 
@@ -226,17 +223,8 @@ class SoftmaxOfPlans(RowSubject):
     def references(self) -> Sequence[Cause]:
         """Return the causes that take all steps of a host library, or of refsim's kernel on a GPU."""
         own = replace(self, exact=False).usual
-        beside = (("exponent", own.exponent), ("function", own.function), ("quotient", own.quotient))
-        found = [
-            Cause(
-                Family.HOST,
-                "by the chip's instructions, as our own kernel",
-                "order",
-                own.order,
-                PTX["ex2"],
-                beside=beside,
-            )
-        ]
+        steps = {"exponent": own.exponent, "function": own.function, "quotient": own.quotient}
+        found = [own_kernel(own.order, PTX["ex2"], **steps)]
         for order in (*HOST_ORDERS, RowOrder(1)):
             for function in (EXP_NUMPY, EXP_EXACT):
                 for exponent in (DIFFERENCE, PRODUCTS_APART) if self.number != 1 else (DIFFERENCE,):
