@@ -264,7 +264,8 @@ def _find_zero_exponent(found: _Findings) -> None:
     if known.fraction is None or len(found.group) < 2:
         found.unseen.append("zero_exponent: needs the fraction, and steps of two products")
         return
-    units = _least_units(bench, known.kept)
+    bits = [known.kept] if known.kept is not None else range(10, bench.d_format.mantissa_bits + 1)
+    units = [1 - bench.d_format.bias - each for each in bits]  # a subnormal result's last: -149 for f32 with 23 bits
     limit = -bench.least
     deepest = min(limit, known.fraction - min(units) + 1)
     showing = _showing(found, units, range(bench.d_format.bias - 1, deepest + 1))
@@ -278,12 +279,6 @@ def _find_zero_exponent(found: _Findings) -> None:
         found.unseen.append(f"zero_exponent: {reason}")
     else:
         found.add(zero_exponent=known.fraction - last)
-
-
-def _least_units(bench: Bench, kept: int | None) -> list[int]:
-    """Return the possible exponents of a subnormal result's last unit: -149 for f32 with 23 bits."""
-    bits = [kept] if kept is not None else range(10, bench.d_format.mantissa_bits + 1)
-    return [1 - bench.d_format.bias - each for each in bits]
 
 
 def _showing(found: _Findings, units: Sequence[int], depths: range) -> list[int]:

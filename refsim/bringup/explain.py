@@ -209,7 +209,8 @@ def explain(
     if matching:
         names = ", ".join(dict.fromkeys(f"{other.target} {other.unit}" for other in matching))
         return f"matches {names}: {said(matching[0], instruction.k)}", True
-    made = _discovered(row, instruction, device)
+    found = discovered(instruction, device)
+    made = found.as_profile(row) if found is not None else None
     if made is not None and _fits(made, instruction, sample, seen):
         return f"no known chip; fits {said(made, instruction.k)}", False
     for candidate in _grid(row, instruction):
@@ -242,11 +243,6 @@ def _sample(row: Profile, instruction: TensorCoreInstruction, seen: Returned) ->
 
 def _fits(row: Profile, instruction: TensorCoreInstruction, sample: Returned, seen: Sequence[Returned]) -> bool:
     return reproduces(row, instruction, [sample]) and reproduces(row, instruction, seen)
-
-
-def _discovered(row: Profile, instruction: TensorCoreInstruction, device: Products) -> Profile | None:
-    found = discovered(instruction, device)
-    return found.as_profile(row) if found is not None else None
 
 
 def is_probed(instruction: TensorCoreInstruction) -> bool:

@@ -96,9 +96,9 @@ def _apart(subject: OtherOutput, named: tuple[Named, ...]) -> tuple[str, ...]:
 
 def _by_readings(got: Codes, want: Codes, format: Format, deadline: float) -> list[Named]:
     """Return the readings of `compare` that fit every element, as causes."""
-    differing = int((got != want).sum())
+    differing, source = int((got != want).sum()), PTX["cvt, ld, st"]
     return [
-        Named((_cause(reading),), differing, is_whole=True)
+        Named((Cause(_FAMILIES[reading.suspect], reading.says, "", None, source),), differing, is_whole=True)
         for reading in readings()
         if got.size <= LOOKED_AFTER or time.process_time() < deadline
         if reading.suspect in _FAMILIES and differing >= reading.least and reading.fits(got, want, format)
@@ -111,7 +111,3 @@ def _is_seen(reading: Misreading, differing: NDArray[np.bool_]) -> bool:
     """Return whether enough elements differ where a shift decides; the line at the edge may hold anything."""
     lines = np.moveaxis(differing, -2 if reading.suspect.endswith("row") else -1, 0)
     return int((lines[1:] if "behind" in reading.says else lines[:-1]).sum()) >= LEAST
-
-
-def _cause(reading: Misreading) -> Cause:
-    return Cause(_FAMILIES[reading.suspect], reading.says, "", None, PTX["cvt, ld, st"])

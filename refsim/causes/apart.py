@@ -33,7 +33,7 @@ def _difference(subject: Explained[Any], start: Any, one: Named, other: Named) -
         for seed in SEEDS:
             drawn = subject.another(seed, wide=wide)
             try:
-                first, second = (drawn.codes(_made(start, each)) for each in (one, other))
+                first, second = (drawn.codes(each.plan_from(start)) for each in (one, other))
             except DoesNotApplyError:
                 continue
             if count := int(np.count_nonzero(first != second)):
@@ -41,10 +41,3 @@ def _difference(subject: Explained[Any], start: Any, one: Named, other: Named) -
                 written = f", written in {drawn.format}" if drawn.format is not subject.format else ""
                 return f"{count} of {first.size} elements differ on drawn numbers, {size}, seed {seed}{written}"
     return "no random test case distinguishes them"
-
-
-def _made(start: Any, named: Named) -> Any:
-    plan = start
-    for cause in named.causes:
-        plan = cause.of(plan)
-    return plan

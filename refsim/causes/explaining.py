@@ -179,7 +179,7 @@ class _Question:
         """Return the difference between two plans: find the plan of one side, then the change to the other side."""
         start = subject.usual
         sides = [("A", self.got, want), ("B", want, self.got)]
-        if self._is_usual(subject, self.got):
+        if CauseSearch(subject, start, self.got, self.deadline, judged=self.judged).holds(start):
             sides.reverse()  # then only B differs from the reference, and its causes keep their own names
         said, other_is = None, ""
         ends = self._ends()
@@ -231,10 +231,6 @@ class _Question:
         alone = self._by_codes(subject, search.want)
         return replace(alone, b_is=subject.described(subject.usual)) if alone.named else said
 
-    def _is_usual(self, subject: Explained[Any], output: Codes) -> bool:
-        made = CauseSearch(subject, subject.usual, output, self.deadline, judged=self.judged)
-        return made.holds(subject.usual)
-
     def _ends(self) -> list[float]:
         """Return the four times at which searches end: the plan of one side, the other side from it, then exchanged."""
         now = time.process_time()
@@ -245,7 +241,7 @@ class _Question:
         found = CauseSearch(subject, start, output, end, report=self.report, judged=self.judged).run()
         if found.is_equal:
             return start
-        return _made(start, found.whole[0]) if found.whole else None
+        return found.whole[0].plan_from(start) if found.whole else None
 
     def _search(
         self, subject: Explained[Any], start: Any, got: Codes, want: Codes | None, end: float | None = None
@@ -262,7 +258,9 @@ class _Question:
         if found.is_equal:
             return DiffExplanation(DiffOutcome.EQUAL, 0, found.judged, size, a_is=subject.described(start))
         output = self.got if made == "A" or self.want is None else self.want
-        is_little = found.differing < LEAST_DIFFERING and (found.judged < LEAST_ELEMENTS or _is_of_two(found))
+        # there are so many pairs of causes that a fit of pairs alone to few elements may be chance
+        are_pairs = all(len(each.causes) > 1 for each in found.whole)
+        is_little = found.differing < LEAST_DIFFERING and (found.judged < LEAST_ELEMENTS or are_pairs)
         is_little |= self.is_one and is_nan_alone(output, self.format)
         named = () if is_little else tuple(found.whole)
         outcome = (
@@ -274,11 +272,11 @@ class _Question:
         )
         plans = [start]
         for each in named[:1]:
-            plans.insert(0, _made(start, each))
+            plans.insert(0, each.plan_from(start))
         words = [subject.described(plans[0]) if named else "", subject.described(start)]
         if made == "B":
             plans, words = plans[::-1], words[::-1]
-        planned = tuple(each for each in named if _is_planned(each))
+        planned = tuple(each for each in named if all(cause.aspect for cause in each.causes))  # not uninitialized parts
         no_sums: tuple[None, tuple[SumsSoFar, ...]] = None, ()
         element, stages = stages_of(subject, plans, self.got, self.want, at, self.judged) if planned else no_sums
         return DiffExplanation(
@@ -302,30 +300,13 @@ class _Question:
         )
 
 
-def _is_of_two(found: Found) -> bool:
-    """Return whether only pairs of causes fit: there are so many pairs that a fit to few elements may be chance."""
-    return all(len(each.causes) > 1 for each in found.whole)
-
-
-def _is_planned(named: Named) -> bool:
-    """Return whether every cause is a choice of a plan; uninitialized parts are not."""
-    return all(cause.aspect for cause in named.causes)
-
-
-def _made(start: Any, named: Named) -> Any:
-    plan = start
-    for cause in named.causes:
-        plan = cause.of(plan) if cause.aspect else plan
-    return plan
-
-
 def _beside(subject: Explained[Any], start: Any, named: tuple[Named, ...]) -> tuple[str, ...]:
     """Return what causes of different kinds imply for the output that was not given."""
     if not isinstance(subject, QuantizedTensor):
         return ()
     kinds: dict[tuple[str, ...], str] = {}
     for each in named:
-        words = subject.beside(_made(start, each))
+        words = subject.beside(each.plan_from(start))
         if words:
             kinds.setdefault(tuple(cause.family for cause in each.causes), f"{each}: {words}")
     return tuple(kinds.values())[:MOST_BESIDE]

@@ -194,7 +194,7 @@ def grouped_product(given: Operands, format: Format) -> GroupedProduct:
     )
     products = _products(left, b, format)
     groups = np.repeat(np.arange(batches), rows)
-    usual = GroupedPlan(**_fields(products[0]))
+    usual = GroupedPlan(**vars(products[0].usual))
     return GroupedProduct(products, groups, (batches, rows, products[0].shape[1]), usual, batches)
 
 
@@ -212,7 +212,7 @@ def _of_experts(given: Operands, a: NDArray[Any], b: NDArray[Any], format: Forma
         scale = array_of("a_scale", scale)[kept]
     c = None if given.c is None else array_of("c", given.c)[kept]
     products = _products(replace(given, a=a[kept], a_scale=scale, c=c, m_indices=None), b, format)
-    usual = GroupedPlan(**_fields(products[0]))
+    usual = GroupedPlan(**vars(products[0].usual))
     groups = index[kept].astype(np.int64)
     return GroupedProduct(products, groups, (len(a), products[0].shape[1]), usual, kept=kept)
 
@@ -260,8 +260,3 @@ def _rows_of_c(c: ArrayLike, batches: int) -> Any:
     if held.ndim != 3 or len(held) != batches:
         raise RefsimError("bad-shape", f"c has shape {held.shape}", rule=f"({batches}, M, N)")
     return held.reshape(-1, held.shape[2])
-
-
-def _fields(product: ProductOfPlans) -> dict[str, Any]:
-    usual = product.usual
-    return {name: getattr(usual, name) for name in usual.__dataclass_fields__}

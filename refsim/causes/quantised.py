@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from refsim.causes.amax_changes import AMAX, INFINITE_MAGNITUDE, MAGNITUDE_MASK, ChangedStep
 from refsim.causes.element_changes import CONVERTED, code_placings, element_causes
 from refsim.causes.in_part import part_of
-from refsim.causes.placing import IN_PLACE, Placing
+from refsim.causes.placing import IN_PLACE, PlacedPlan, Placing
 from refsim.causes.quantiser_changes import (
     OWN_BOUND,
     OWN_SCALE,
@@ -55,7 +55,7 @@ def grid_of(shape: tuple[int, ...], group: Pair) -> Pair:
 
 
 @dataclass(frozen=True)
-class QuantizingPlan:
+class QuantizingPlan(PlacedPlan):
     """The choices, in the order of the steps; scales map amax to the largest value of the format `limit`."""
 
     rule: QuantizingRule
@@ -68,7 +68,6 @@ class QuantizingPlan:
     used: ChangedStep = OWN_SCALE
     quotient: ChangedStep = AS_RULED
     element: ChangedStep = CONVERTED
-    placed: Placing = IN_PLACE
     stored: ScaleStore = BY_ROWS
     pads: str = AS_WRITTEN
     reach: Reach = EVERYTHING
@@ -228,9 +227,10 @@ class QuantizedTensor:
         """Return the scales that are stored, and the scales that elements are divided by."""
         key = (plan.rule, plan.limit, plan.read, plan.peak, plan.bound, plan.tensor, plan.keeping)
         if key not in self.made:
-            ruled = self._ruled(plan)
-            change = plan.keeping.change
-            changed = ruled if change is None else replace(ruled, stored=_words_of(change(ruled, plan.rule), ruled))
+            changed = ruled = self._ruled(plan)
+            if plan.keeping.change is not None:
+                stored = np.asarray(plan.keeping.change(ruled, plan.rule)).astype(ruled.stored.dtype)
+                changed = replace(ruled, stored=stored)
             used, value = changed if plan.keeping.is_used else ruled, plan.keeping.value
             if value is not None:
                 used = replace(used, value=value(ruled, plan.rule), is_unrounded=True)
@@ -399,7 +399,3 @@ def _magnitudes(patterns: NDArray[np.uint32], counts_nan: bool) -> NDArray[np.ui
     """Return patterns without signs, NaN as 0 unless it counts."""
     found = patterns & MAGNITUDE_MASK
     return found if counts_nan else np.where(found > INFINITE_MAGNITUDE, np.uint32(0), found)
-
-
-def _words_of(changed: NDArray[Any], ruled: ScaleGrid) -> NDArray[Any]:
-    return np.asarray(changed).astype(ruled.stored.dtype)

@@ -69,7 +69,7 @@ class QuantizedFrom(FieldsCard):
         if self.to not in {*_BLOCKS, *GROUPS, TENSOR}:
             raise unknown("quantisation", self.to, [*(row.name for row in BLOCK_FORMATS), *GROUPS, TENSOR])
         x, columns = self._in_blocks()
-        held = _wide_format(self.x, self.x_format)
+        held = format_held(array_of("x", self.x).dtype) or format_named(self.x_format or F32)
         are_codes = shape[:-1] == x.shape[:-1] and columns <= shape[-1] <= x.shape[-1]
         if are_codes and _fits(self.to, format):  # scales of rows of one block are a column, as codes of one column are
             return self._tensor(x, held, format, QuantizerOutput.CODES, shape, format)
@@ -140,13 +140,12 @@ class QuantizedFrom(FieldsCard):
         size = int(np.prod(shape)) if which == QuantizerOutput.SCALES else 0
         plan = QuantizingPlan(rules[0], limit=rules[0].element.to, stored=store)
         columns = shape[-1] if which == QuantizerOutput.CODES else np.shape(self.x)[-1]
-        variants = () if self.to in (*GROUPS, TENSOR) else tuple(self._variants())
+        settings = () if self.to in (*GROUPS, TENSOR) else block_variants(self.to, self.recipe)
+        variants = tuple(
+            Cause(_VARIED[kind], says, "rule", self._kept(self._bounded(rule)), rule.source, 2)
+            for kind, says, rule in settings
+        )
         return QuantizedTensor(x, held, rules, which, shape, format, plan, size, columns, variants)
-
-    def _variants(self) -> Iterator[Cause]:
-        """Yield the usual rule of a block format with one of its settings changed."""
-        for kind, says, rule in block_variants(self.to, self.recipe):
-            yield Cause(_VARIED[kind], says, "rule", self._kept(self._bounded(rule)), rule.source, 2)
 
     def _rules(self, shape: tuple[int, ...], element: Format, scale: Format | None) -> tuple[QuantizingRule, ...]:
         """Return the rules for `to` whose scales have a format (None: any), the usual one first."""
@@ -182,12 +181,6 @@ class QuantizedFrom(FieldsCard):
 
 def _fits(to: str, format: Format) -> bool:
     return format in NARROW_FORMATS if to in (*GROUPS, TENSOR) else block_format(to).element is format
-
-
-def _wide_format(x: ArrayLike, named: str | Format | None) -> Format:
-    array = array_of("x", x)
-    held = format_held(array.dtype)
-    return held or format_named(named or F32)
 
 
 def joined(codes: ArrayLike, scales: ArrayLike) -> Codes:

@@ -4,6 +4,7 @@ A sample of elements refutes most choices; the others are computed in full. Pair
 The time is bounded: choices that were not tried are counted, and elements that were not computed are not judged.
 """
 
+import functools
 import itertools
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -70,6 +71,10 @@ class Named(FieldsCard):
     causes: tuple[Cause, ...]
     repaired: int
     is_whole: bool
+
+    def plan_from(self, start: Any) -> Any:
+        """Return the plan `start` with the choices of all causes; uninitialized parts are no choices."""
+        return functools.reduce(lambda plan, cause: cause.of(plan) if cause.aspect else plan, self.causes, start)
 
     def __str__(self) -> str:
         return " and ".join(map(str, self.causes))

@@ -72,7 +72,7 @@ class WeightOperands(FieldsCard):
         assert isinstance(product, ProductOfPlans)
         if product.shape != shape:
             raise RefsimError("bad-shape", f"the output has shape {shape}, the product {product.shape}")
-        usual = WeightPlan(**{name: getattr(product.usual, name) for name in product.usual.__dataclass_fields__})
+        usual = WeightPlan(**vars(product.usual))
         return WeightProduct(product, codes, row, scales, zeros, codes.shape[1] // groups, usual)
 
     def _weights(self) -> tuple[Codes, ElementType]:

@@ -20,7 +20,6 @@ from numpy.typing import ArrayLike
 from refsim.errors import Kind, RefsimError
 from refsim.files import npy, npz, raw, safetensors
 from refsim.files.access import (
-    ByteReader,
     checked_path,
     collection_paused,
     open_for_reading,
@@ -252,14 +251,10 @@ def _opened(
                 yield safetensors.contents(reader)
             case _:
                 format = raw.require_format(requested, str(file))
-                _skip(reader, offset)
+                reader.require(offset, "what lies before the offset")
+                reader.stream.seek(offset)
+                reader.left -= offset
                 yield {file.stem: partial(raw.entry, reader, format, shape)}, {}
-
-
-def _skip(reader: ByteReader, offset: int) -> None:
-    reader.require(offset, "what lies before the offset")
-    reader.stream.seek(offset)
-    reader.left -= offset
 
 
 def _codes(entry: TensorEntry, requested: Format | None, room: int) -> tuple[Codes, Format]:

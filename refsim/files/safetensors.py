@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable, Mapping
 from functools import partial
 from math import prod
+from operator import attrgetter
 from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
@@ -56,12 +57,15 @@ _FIELDS = {"dtype", "shape", "data_offsets"}
 _WHOLE = {int}
 
 
-class _Tensor(NamedTuple):
+class StoredTensor(NamedTuple):
+    """The byte range of a tensor after the header, and its format where the file names one."""
+
     key: str
     dtype: str
     shape: tuple[int, ...]
     begin: int
     end: int
+    format: Format | None = None
 
 
 def contents(reader: ByteReader) -> tuple[dict[str, Callable[[], TensorEntry]], dict[str, str]]:
@@ -81,12 +85,14 @@ def contents(reader: ByteReader) -> tuple[dict[str, Callable[[], TensorEntry]], 
         return found, metadata
 
 
-def _checked(reader: ByteReader) -> tuple[list[_Tensor], dict[str, Format], dict[str, str]]:
+def _checked(reader: ByteReader) -> tuple[list[StoredTensor], dict[str, Format], dict[str, str]]:
     """Return the tensors in the order of their bytes, the formats that the metadata names, and the other metadata."""
     header = _header(reader)
     metadata = _metadata(header.pop(METADATA, {}), reader.where)
     bits: dict[tuple[object, ...], int | None] = {}
-    tensors = sorted((_tensor(key, fields, reader.where, bits) for key, fields in header.items()), key=_range)
+    tensors = sorted(
+        (_tensor(key, fields, reader.where, bits) for key, fields in header.items()), key=attrgetter("begin", "end")
+    )
     end = 0
     for tensor in tensors:
         if tensor.begin != end:
@@ -101,10 +107,6 @@ def _checked(reader: ByteReader) -> tuple[list[_Tensor], dict[str, Format], dict
         if key.startswith(FORMAT_KEY)
     }
     return tensors, noted, {key: text for key, text in metadata.items() if not key.startswith(FORMAT_KEY)}
-
-
-def _range(tensor: _Tensor) -> tuple[int, int]:
-    return tensor.begin, tensor.end
 
 
 def _bad(what: str, where: str) -> RefsimError:
@@ -177,7 +179,7 @@ def _metadata(fields: Any, where: str) -> dict[str, str]:
     return fields
 
 
-def _tensor(key: str, fields: Any, where: str, bits: dict[tuple[object, ...], int | None]) -> _Tensor:
+def _tensor(key: str, fields: Any, where: str, bits: dict[tuple[object, ...], int | None]) -> StoredTensor:
     """Return one checked entry of the header; `bits` caches the size of each dtype and shape, None for unknown
     dtypes."""
     if not isinstance(fields, dict) or fields.keys() != _FIELDS:
@@ -195,7 +197,7 @@ def _tensor(key: str, fields: Any, where: str, bits: dict[tuple[object, ...], in
     if bits[kind] not in (None, 8 * (end - begin)):
         shown = str(kind[1:])[:80]
         raise _bad(f"{_place(key)}: {dtype} of shape {shown} takes {bits[kind]} bits, not {8 * (end - begin)}", where)
-    return _Tensor(key, dtype, kind[1:], begin, end)
+    return StoredTensor(key, dtype, kind[1:], begin, end)
 
 
 def _place(key: str) -> str:
@@ -206,7 +208,7 @@ def _integers(value: Any) -> bool:
     return type(value) is list and _WHOLE.issuperset(map(type, value))
 
 
-def _entry(reader: ByteReader, start: int, tensor: _Tensor, noted: Format | None) -> TensorEntry:
+def _entry(reader: ByteReader, start: int, tensor: StoredTensor, noted: Format | None) -> TensorEntry:
     """Return how to read one tensor, with the format that its dtype or the metadata (`noted`) names."""
     where = f"{reader.where}, {_place(tensor.key)}"
     named = NAMED.get(tensor.dtype, noted)
@@ -240,21 +242,10 @@ def _entry(reader: ByteReader, start: int, tensor: _Tensor, noted: Format | None
     return TensorEntry(where, f"dtype {tensor.dtype}", named, word_bytes, tensor.shape, read)
 
 
-class StoredTensor(NamedTuple):
-    """The byte range of a tensor after the header, and its format where the file names one."""
-
-    key: str
-    dtype: str
-    shape: tuple[int, ...]
-    begin: int
-    end: int
-    format: Format | None
-
-
 def regions(reader: ByteReader) -> tuple[dict[str, StoredTensor], dict[str, str]]:
     """Return the place of each tensor, by key, and the text of `__metadata__`, with the checks of `contents`."""
     tensors, noted, metadata = _checked(reader)
-    return {each.key: StoredTensor(*each, NAMED.get(each.dtype, noted.get(each.key))) for each in tensors}, metadata
+    return {each.key: each._replace(format=NAMED.get(each.dtype, noted.get(each.key))) for each in tensors}, metadata
 
 
 def stored_dtype(format: Format, count: int) -> str:

@@ -90,7 +90,8 @@ class BankConflicts(Card):
         for first in range(0, self.wavefronts.shape[-1] * self.phase_lanes, self.phase_lanes):
             asked: dict[int, dict[int, tuple[int, ...]]] = {}
             for lane in range(first, min(len(lanes), first + self.phase_lanes)):
-                for word in _words_of(lanes[lane], self.width):
+                end = lanes[lane] + max(self.width, 1)
+                for word in range(lanes[lane] // BANK_BYTES, (end - 1) // BANK_BYTES + 1):
                     of_bank = asked.setdefault(word % BANKS, {})
                     of_bank[word * BANK_BYTES] = (*of_bank.get(word * BANK_BYTES, ()), lane)
             phases.append(asked)
@@ -212,10 +213,6 @@ def _matrix_rows(instruction: str) -> int | None:
     if match is None:
         return None
     return int(match[2]) * (16 if match[1] == "m16n16" else 8)
-
-
-def _words_of(address: int, width: int) -> range:
-    return range(address // BANK_BYTES, (address + max(width, 1) - 1) // BANK_BYTES + 1)
 
 
 def _wavefronts(lanes: NDArray[np.int64], width: int, phase_lanes: int) -> NDArray[np.int64]:

@@ -86,7 +86,8 @@ def attention(
         mine = np.flatnonzero(ends > first)
         part = slice(first, first + KEYS)
         tile = _padded(keys[:, part]), _padded(values[:, part])
-        _take(state, mine, queries[:, mine], tile, _seen_in(seen, first)[mine], factors[0], row)
+        seen_here = first + np.arange(KEYS) < seen[mine, None]
+        _take(state, mine, queries[:, mine], tile, seen_here, factors[0], row)
     found = _finished(state, factors, row)
     return found._replace(o=typed(found.o, BF16, dtype))
 
@@ -143,11 +144,6 @@ def _visible(queries: int, keys: int, *, causal: bool) -> tuple[NDArray[np.int64
         return np.full(queries, keys), np.full(queries, keys)
     last = np.minimum(row // ROWS * ROWS + ROWS, queries) - 1
     return np.maximum(row + 1 + keys - queries, 0), np.maximum(last + 1 + keys - queries, 0)
-
-
-def _seen_in(seen: NDArray[np.int64], first: int) -> NDArray[np.bool_]:
-    """Return a mask (rows, 64) of the keys of a tile that each row sees."""
-    return first + np.arange(KEYS) < seen[:, None]
 
 
 def _padded(tile: NDArray[Any]) -> NDArray[Any]:

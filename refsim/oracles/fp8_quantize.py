@@ -66,7 +66,9 @@ def quantize(
     """
     row = one_of(to, NARROW_FORMATS, "to")
     values = wide_values(codes, format)
-    bits = amax(codes, format) if amax_bits is None else _pattern(amax_bits)
+    if amax_bits is not None and not 0 <= amax_bits <= 0xFFFFFFFF:
+        raise RefsimError("out-of-range", f"amax_bits is {amax_bits!r}", rule="a float32 pattern, 0 to 0xffffffff")
+    bits = amax(codes, format) if amax_bits is None else np.uint32(amax_bits)
     with np.errstate(all="ignore"):
         scale = _scale(bits, row, eps)
         scaled = np.multiply(values.reshape(-1), scale, dtype=np.float32)
@@ -110,9 +112,3 @@ def _scale(amax_bits: np.uint32, to: Format, eps: float) -> np.float32:
         raise RefsimError("out-of-range", f"eps is {eps!r}", rule="eps bounds a magnitude from below: 0 or more")
     magnitude = np.array([amax_bits], np.uint32).view(np.float32)
     return np.float32(np.float32(to.max_value) / maximum(magnitude, np.array([eps], np.float32))[0])
-
-
-def _pattern(bits: int) -> np.uint32:
-    if not 0 <= bits <= 0xFFFFFFFF:
-        raise RefsimError("out-of-range", f"amax_bits is {bits!r}", rule="a float32 pattern, 0 to 0xffffffff")
-    return np.uint32(bits)

@@ -72,7 +72,9 @@ def quantized_blocks(blocks: WideBlocks, plan: BlockPlan) -> tuple[Bytes, Bytes]
     count, width = blocks.patterns.shape
     codes, scales = np.empty((count, width), np.uint8), np.empty(count, np.uint8)
     short = blocks.format is BF16 and isinstance(plan.recipe, MxRecipe) and plan.random is None
-    short = short and _zero_is_small(plan.rule)
+    if short:  # it assumes that zero and the smallest magnitude of each sign convert to one code
+        table = code_table(plan.rule)
+        short = bool(table[0] == table[1] and table[0x8000] == table[0x8001])
 
     def run(first: int) -> None:
         part = slice(first, first + step)
@@ -82,12 +84,6 @@ def quantized_blocks(blocks: WideBlocks, plan: BlockPlan) -> tuple[Bytes, Bytes]
     step = max(1, PART // width)
     in_parts(run, range(0, count, step), alone=count * width < ALONE)
     return codes, scales
-
-
-def _zero_is_small(rule: EncodingRule) -> bool:
-    """Return whether zero and the smallest magnitude of each sign convert to one code, as the short way assumes."""
-    table = code_table(rule)
-    return bool(table[0] == table[1] and table[0x8000] == table[0x8001])
 
 
 def in_parts(run: Callable[[int], None], firsts: range, *, alone: bool) -> None:

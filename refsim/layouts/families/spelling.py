@@ -82,7 +82,8 @@ def which(text: str, names: tuple[str, ...]) -> RefsimError:
         found = _OPERAND.search(name)
         stem = name if found is None else f"{name[: found.start()]}.OPERAND{name[found.end() :]}"
         groups.setdefault(stem, []).append(found[1] if found else "")
-    spelled = [stem.replace("OPERAND", _braced(operands)) for stem, operands in groups.items()]
+    braced = {stem: each[0] if len(each) == 1 else f"{{{','.join(each)}}}" for stem, each in groups.items()}
+    spelled = [stem.replace("OPERAND", operands) for stem, operands in braced.items()]
     more = f", and {len(spelled) - MOST_LISTED} more" if len(spelled) > MOST_LISTED else ""
     return RefsimError(
         "ambiguous-name",
@@ -90,7 +91,3 @@ def which(text: str, names: tuple[str, ...]) -> RefsimError:
         rule="a name is family.shape.type.operand",
         help=f"give one of {', '.join(spelled[:MOST_LISTED])}{more}",
     )
-
-
-def _braced(operands: list[str]) -> str:
-    return operands[0] if len(operands) == 1 else f"{{{','.join(operands)}}}"
