@@ -131,24 +131,44 @@ class Asker:
 
 
 @dataclass(frozen=True)
-class _Weighted(Bench):
-    """A bench whose products are elements of B: all rows of A are equal, so one call answers as many as it has
-    columns."""
+class _Rows(Bench):
+    """A bench whose products are elements of A; B is 1 at the places of the probe."""
+
+    @property
+    def carrier(self) -> Format:
+        """Return the format of the operand whose elements are the products."""
+        return self.a_format
 
     @property
     def top(self) -> int:
         """Return the largest exponent of a product that probes use."""
-        return min(reach(self.b_format), reach(self.d_format) - 1, 60)
+        return min(reach(self.carrier), reach(self.d_format) - 1, 60)
 
     @property
     def least(self) -> int:
         """Return the exponent of the least product."""
-        return exponent_of(Fraction(self.b_format.quantum))
+        return exponent_of(Fraction(self.carrier.quantum))
 
     @property
     def normal_bottom(self) -> int:
         """Return the least exponent of a product of normal operands."""
-        return 1 - self.b_format.bias
+        return 1 - self.carrier.bias
+
+    def factors(self, value: Fraction) -> tuple[int, int]:
+        """Return the codes of the value in A and of 1 in B."""
+        code, one = (int(encode(np.array(float(x)), row)) for x, row in ((value, self.a_format), (1, self.b_format)))
+        return code, one
+
+
+@dataclass(frozen=True)
+class _Weighted(_Rows):
+    """A bench whose products are elements of B: all rows of A are equal, so one call answers as many as it has
+    columns."""
+
+    @property
+    def carrier(self) -> Format:
+        """Return the format of B."""
+        return self.b_format
 
     def factors(self, value: Fraction) -> tuple[int, int]:
         """Return the codes of 1 in A and of the value in B."""
@@ -159,31 +179,6 @@ class _Weighted(Bench):
         """Return the result of each probe, with A all ones."""
         full = replace(self, dots=lambda a, b, c: self.dots(np.full_like(a, self.factors(power(0))[0]), b, c))
         return Bench.ask(full, probes)
-
-
-@dataclass(frozen=True)
-class _Rows(Bench):
-    """A bench whose products are elements of A; B is 1 at the places of the probe."""
-
-    @property
-    def top(self) -> int:
-        """Return the largest exponent of a product that probes use."""
-        return min(reach(self.a_format), reach(self.d_format) - 1, 60)
-
-    @property
-    def least(self) -> int:
-        """Return the exponent of the least product."""
-        return exponent_of(Fraction(self.a_format.quantum))
-
-    @property
-    def normal_bottom(self) -> int:
-        """Return the least exponent of a product of normal operands."""
-        return 1 - self.a_format.bias
-
-    def factors(self, value: Fraction) -> tuple[int, int]:
-        """Return the codes of the value in A and of 1 in B."""
-        code, one = (int(encode(np.array(float(x)), row)) for x, row in ((value, self.a_format), (1, self.b_format)))
-        return code, one
 
 
 @dataclass(frozen=True)
