@@ -107,7 +107,7 @@ def _sampled(device: Device, form: SpecialForm) -> Case:
         seen, strayed = _Compared(form, launcher), list[str]()
         if form.operands == 2 and device.is_simulated:
             seen(*pairs(range(_CHUNK_OF_PAIRS, _CHUNK_OF_PAIRS + 1)))
-            return _case(form, device, seen, strayed, f"{CHUNK:,} pairs, against the model")
+            return _case(device, seen, strayed, f"{CHUNK:,} pairs, against the model")
         groups = _OF_PAIRS if form.operands == 2 else (_SIMULATED if device.is_simulated else _GROUPS).get(bits, ())
         if not groups:
             found = seen(np.arange(CHUNK, dtype=form.format.code_dtype))
@@ -115,7 +115,7 @@ def _sampled(device: Device, form: SpecialForm) -> Case:
         for group in groups:
             strayed += [] if _digest(form, seen, group) == recorded(name)[group] else [f"group {group:#05x}"]
     what = f"groups {', '.join(f'{group:#05x}' for group in groups)} of 4,096" if groups else f"all {CHUNK:,} inputs"
-    return _case(form, device, seen, strayed, f"{what}, against the model and the recording")
+    return _case(device, seen, strayed, f"{what}, against the model and the recording")
 
 
 def _digest(form: SpecialForm, function: Callable[..., Words], group: int) -> int:
@@ -127,7 +127,7 @@ def _digest(form: SpecialForm, function: Callable[..., Words], group: int) -> in
     return replayed(function, group)
 
 
-def _case(form: SpecialForm, device: Device, seen: _Compared, strayed: list[str], coverage: str) -> Case:
+def _case(device: Device, seen: _Compared, strayed: list[str], coverage: str) -> Case:
     """Return the case of one form from its comparisons."""
     is_recorded = device.target.startswith(RECORDED_ON)
     if not (seen.differing or strayed):

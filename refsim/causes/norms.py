@@ -115,7 +115,7 @@ class NormOfPlans(RowSubject):
         if self.bias is not None:
             found += [row.cause("bias") for row in steps.BIASES]
         if self.gate is not None:
-            found += [*sigmoid_causes(Sigmoid()), *gate_causes(self.format)]
+            found += [*sigmoid_causes(), *gate_causes(self.format)]
         return found
 
     def references(self) -> Sequence[Cause]:

@@ -189,7 +189,7 @@ def grouped_product(given: Operands, format: Format) -> GroupedProduct:
     left = replace(
         given,
         a=a.reshape(-1, a.shape[2]),
-        a_scale=_behind_each_other("a_scale", given.a_scale, batches, rows),
+        a_scale=_behind_each_other(given.a_scale, batches, rows),
         c=None if given.c is None else _rows_of_c(given.c, batches),
     )
     products = _products(left, b, format)
@@ -222,31 +222,31 @@ def _products(left: Operands, b: NDArray[Any], format: Format) -> tuple[ProductO
     matrices = b if b.ndim == 3 else b[None]
     found = []
     for at, matrix in enumerate(matrices):
-        scale = None if left.b_scale is None else _of_group("b_scale", left.b_scale, at, b)
+        scale = None if left.b_scale is None else _of_group(left.b_scale, at, b)
         product = replace(left, b=matrix, b_scale=scale).product(format)
         assert isinstance(product, ProductOfPlans)
         found.append(product)
     return tuple(found)
 
 
-def _of_group(name: str, scales: ArrayLike, at: int, b: NDArray[Any]) -> Any:
+def _of_group(scales: ArrayLike, at: int, b: NDArray[Any]) -> Any:
     """Return the scales of one group; a single scale applies to every group."""
-    held = array_of(name, scales)
+    held = array_of("b_scale", scales)
     if held.ndim == 0 or held.size == 1 or b.ndim == 2:
         return held
     if len(held) != len(b):
-        raise RefsimError("bad-shape", f"{name} has shape {held.shape}", rule=f"{len(b)} groups before their shapes")
+        raise RefsimError("bad-shape", f"b_scale has shape {held.shape}", rule=f"{len(b)} groups before their shapes")
     return held[at]
 
 
-def _behind_each_other(name: str, scales: ArrayLike | None, batches: int, rows: int) -> Any:
+def _behind_each_other(scales: ArrayLike | None, batches: int, rows: int) -> Any:
     """Return scales (B, M, T), (B, M) or (B,) as those of B M rows."""
     if scales is None or np.size(scales) == 1:
         return scales
-    held = array_of(name, scales)
+    held = array_of("a_scale", scales)
     if len(held) != batches:
         rule = f"{batches} batches before their shapes"
-        raise RefsimError("bad-shape", f"{name} has shape {held.shape}", rule=rule)
+        raise RefsimError("bad-shape", f"a_scale has shape {held.shape}", rule=rule)
     if held.ndim == 1:
         return np.repeat(held, rows)
     if held.shape[1] == 1 != rows:

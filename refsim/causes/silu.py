@@ -112,7 +112,7 @@ def silu_wide(z: Floats) -> Doubles:
 EXACT_SIGMOID = Sigmoid(EXP_EXACT, DIVIDED)
 
 
-def sigmoid_causes(usual: Sigmoid) -> Iterator[Cause]:
+def sigmoid_causes() -> Iterator[Cause]:
     """Yield the causes in silu: aspects `silu_function`, `silu_quotient` and `silu_base`."""
     for row in EXPONENTIALS:
         yield row.cause("silu_function")
@@ -157,7 +157,7 @@ class SiluOfPlans(RowSubject):
 
     def causes(self) -> Sequence[Cause]:
         """Return every cause that applies to these operands."""
-        found = [*common_causes(self.format), *sigmoid_causes(Sigmoid())]
+        found = [*common_causes(self.format), *sigmoid_causes()]
         if self.gate is not None:
             found += gate_causes(self.format)
             for exchanged, says in ((False, "silu is of the gate"), (True, "silu is of x, not of the gate")):

@@ -88,7 +88,7 @@ def attention(
         tile = _padded(keys[:, part]), _padded(values[:, part])
         seen_here = first + np.arange(KEYS) < seen[mine, None]
         _take(state, mine, queries[:, mine], tile, seen_here, factors[0], row)
-    found = _finished(state, factors, row)
+    found = _finished(state, factors)
     return found._replace(o=typed(found.o, BF16, dtype))
 
 
@@ -121,7 +121,7 @@ def _take(
     state.top[:, mine], state.base[:, mine] = top, base
 
 
-def _finished(state: _State, factors: tuple[Floats, Floats | None], row: Format) -> Attention:
+def _finished(state: _State, factors: tuple[Floats, Floats | None]) -> Attention:
     """Return O and lse from the state after the last tile."""
     lanes = [np.ascontiguousarray(state.sums[:, :, lane]) for lane in range(LANES)]
     total = ieee.add(ieee.add(lanes[0], lanes[1]), ieee.add(lanes[2], lanes[3]))
