@@ -349,6 +349,7 @@ class Committed:
     flat: int
     done: dict[int, int]
     is_performed: bool = True
+    failed: bool = False
 
     def source_was_read(self) -> None:
         """Do nothing: the pipe itself checks operands in shared memory."""
