@@ -138,7 +138,7 @@ def compiled(code: KernelCode, target: str = "sm_90a") -> CompiledPtx:
     if code.compiler == "nvcc":
         return _by_nvcc(unit, source, row, code)
     of_headers = HEADER_FLAGS if unit.include else ()
-    flags = (*COMPILE_FLAGS, *of_headers, f"--gpu-architecture={row.compute}", *code.flags)
+    flags = (*_fixed(code.flags), *of_headers, f"--gpu-architecture={row.compute}", *code.flags)
     toolchain = find_toolchain(row.number) or find_toolchain()  # the second one refuses the target itself
     if toolchain is None:
         return _bundled(source, unit, target, flags)
@@ -148,6 +148,12 @@ def compiled(code: KernelCode, target: str = "sm_90a") -> CompiledPtx:
         with suppress(RefsimError):
             return _bundled(source, unit, target, flags)
         raise refusal from None
+
+
+def _fixed(options: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the fixed flags, without the standard of C++ if `options` name one (--std=c++20, -std=c++20)."""
+    names_one = any(option.lstrip("-").startswith("std") and option.startswith("-") for option in options)
+    return COMPILE_FLAGS[1:] if names_one else COMPILE_FLAGS
 
 
 def assemble(ptx: CompiledPtx | str, target: str | None = None) -> Cubin:
@@ -201,7 +207,7 @@ def _by_nvrtc(
 
 def _by_nvcc(unit: Unit, source: Path | None, row: Target, code: KernelCode) -> CompiledPtx:
     """Return PTX by nvcc, which ignores `entries`: the file instantiates `template __global__ void k<4>(float*);`."""
-    flags = (*COMPILE_FLAGS, f"--gpu-architecture={row.compute}", *code.flags)
+    flags = (*_fixed(code.flags), f"--gpu-architecture={row.compute}", *code.flags)
     version = _version(find_nvcc() or "")
     key = cache.digest("nvcc", unit.name, unit.sha256, *flags, *map(str, unit.include), version)
     text = cache.entry("ptx", key, lambda: run_nvcc(unit, source, flags, ()).encode()).decode()

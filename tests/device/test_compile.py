@@ -399,3 +399,10 @@ def test_bundled_text_with_a_damaged_first_line_is_not_taken(
     (tmp_path / "ptx" / "k.sm_90a.ptx").write_bytes(f"// bundled {line}\n\xff".encode("latin-1"))
     with pytest.raises(RefsimError, match="compiler-missing"):
         compile.compile_ptx(tmp_path / "kernels" / "k.cu")
+
+
+@pytest.mark.parametrize("option", ["--std=c++20", "-std=c++20"])
+def test_a_standard_of_cxx_among_the_options_replaces_the_fixed_one(option: str) -> None:
+    source = 'template <class T> concept Any = true;\nextern "C" __global__ void k(__int128* y) { *y = 1; }\n'
+    made = compile.compiled(KernelCode(source=source, options=(option, "--device-int128")))
+    assert [flag for flag in made.flags if "std" in flag] == [option]
