@@ -60,7 +60,7 @@ class KernelName(Name):
         return completions(((name, None) for name in names_without_running(given)), incomplete)
 
 
-KERNEL = KernelName("kernel", "refsim.testing:find_kernels", by="name")
+KERNEL_NAME = KernelName("kernel", "refsim.testing:find_kernels", by="name")
 FORMAT = Name("format", "refsim.formats:FORMATS", by="name", row="refsim.formats:format_named")
 LAYOUT = Name("layout", "refsim.layouts.families:fragments", row="refsim.layouts.families:fragment")
 SWIZZLE = Name("swizzle", "refsim.layouts.swizzles:SWIZZLES", by="name", row="refsim.layouts.swizzles:swizzle")

@@ -83,7 +83,7 @@ def open(
 
         policy: Any = simulated[1]  # one of SchedulePolicy, or None
         _check_arithmetic(arithmetic)
-        _ = Checks(off=without)
+        _ = Checks(off=without)  # type: ignore[arg-type]  # it refuses a text
         device = SimDevice(name=name, policy=policy, without=tuple(without), arithmetic=arithmetic)
         return device if target is None else replace(device, target=target_named(target).name)
     match = re.fullmatch(r"cuda(?::([0-9]{1,4}))?(?::(pycuda|bindings|libcuda))?", name)

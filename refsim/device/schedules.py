@@ -6,10 +6,11 @@ the copies as late as possible. Random schedules follow. `verify` and `simulate`
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from refsim import ptx
 from refsim.errors import Kind, RefsimError
-from refsim.ptx.async_ops.queue import HELD
+from refsim.ptx.async_ops.queue import HELD_POLICY
 from refsim.ptx.findings.table import SCHEDULE_DEPENDENT
 from refsim.ptx.memory.snapshot import Snapshot
 
@@ -24,7 +25,7 @@ class SeededPolicy:
     """A schedule: a policy, the seed of a random policy, and whether the launch overlaps the previous launch. `held`:
     the access before which the policy "held" lets lanes wait."""
 
-    policy: str
+    policy: Any  # a SchedulePolicy, or HELD_POLICY
     seed: int = 0
     begins_early: bool = False
     held: str = ""
@@ -99,7 +100,7 @@ def _held(trace: ptx.Trace) -> Iterator[SeededPolicy]:
     most = min(MOST_HELD, max(2, HELD_INSTRUCTIONS // trace.instructions))
     fair = [(pc, f"each strong access, such as {where}", 3) for pc, where, _ in trace.contended[:1]]
     kept = (*writes[: -(-most // 2)], *fair, *reads)[:most]
-    yield from (SeededPolicy(HELD, 4 * pc + turns, held=where) for pc, where, turns in kept)
+    yield from (SeededPolicy(HELD_POLICY, 4 * pc + turns, held=where) for pc, where, turns in kept)
 
 
 def _difference(first: Snapshot, memory: ptx.GlobalMemory, entry: str, order: SeededPolicy) -> RefsimError | None:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from refsim.reference.gemm_1d2d import cut, leading
 from refsim.reference.rational_float import GRIDS, ExactNumber, add, mul, power
 
-FIELDS = {
+SCALED_FIELDS = {
     "e4m3": (4, 3, 7),
     "e5m2": (5, 2, 15),
     "e2m3": (2, 3, 1),
@@ -55,7 +55,7 @@ HOPPER_BF16, AMPERE_BF16 = Alignment(16, 25, -133), Alignment(8, 24, -132)
 
 def term(code: int, format: str) -> AlignedNumber:
     """Return the number of a code and the exponent of its fields; subnormals have the least exponent."""
-    exponent_bits, mantissa_bits, bias = FIELDS[format]
+    exponent_bits, mantissa_bits, bias = SCALED_FIELDS[format]
     sign = -1 if code >> (exponent_bits + mantissa_bits) & 1 else 1
     field, mantissa = code >> mantissa_bits & ((1 << exponent_bits) - 1), code & ((1 << mantissa_bits) - 1)
     top = field == (1 << exponent_bits) - 1
@@ -232,4 +232,4 @@ def chained(
 
 def signed(code: int, format: str) -> ExactNumber:
     """Return the number of a code with the sign of its zero."""
-    return exact(term(code, format).value)._replace(negative=bool(code >> sum(FIELDS[format][:2]) & 1))
+    return exact(term(code, format).value)._replace(negative=bool(code >> sum(SCALED_FIELDS[format][:2]) & 1))

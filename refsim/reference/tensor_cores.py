@@ -23,13 +23,13 @@ from refsim.reference.block_scaled import (
 from refsim.reference.gemm_1d2d import leading
 from refsim.reference.rational_float import GRIDS, add, fma
 
-WIDE, INTEGERS, IN_HALVES = ("f16", "bf16", "tf32"), ("s8", "u8"), range(90, 111)
+WIDE_TYPES, INTEGER_TYPES, IN_HALVES = ("f16", "bf16", "tf32"), ("s8", "u8"), range(90, 111)
 
 HALF_ZERO = 112
 """The exponent of a zero is larger by this in a step whose result is f16."""
 
 
-class Operands(NamedTuple):
+class Factors(NamedTuple):
     """One row of A, one row of B and C, as codes, with the scales of their blocks; `types` are A's, B's and D's."""
 
     a: Sequence[int]
@@ -46,7 +46,7 @@ def alignment(number: int, unit: str, format: str, result: str, k: int) -> Align
     alignment(120, "mma.sync", "bf16", "f32", 16) has 16 products, 25 bits below the largest exponent and -133 for a
     zero. With `k` 4, sm_75 computes as sm_70 does.
     """
-    if format in WIDE:
+    if format in WIDE_TYPES:
         volta = number < 75 or (number == 75 and k == 4)
         length, fraction, zero = (4, 23, -131) if volta else (8, 24, -132) if number < 90 else (16, 25, -133)
         step = Alignment(length // 2 if format == "tf32" else length, fraction, zero)
@@ -61,14 +61,14 @@ def alignment(number: int, unit: str, format: str, result: str, k: int) -> Align
     return step._replace(zero=step.zero + HALF_ZERO, half=True) if result == "f16" else step
 
 
-def dot_product(given: Operands, number: int, unit: str, k: int) -> int:
+def dot_product(given: Factors, number: int, unit: str, k: int) -> int:
     """Return the code of D of one instruction of sm_`number`: C plus the sum of a[i] b[i].
 
     The operands have `k` elements, with a sparse A the stored ones and those of B that they meet. E4M3 ones (0x38) 32
     times with C = 0 give 0x42000000 on every chip.
     """
     a_format, b_format, result = given.types
-    if a_format in INTEGERS:
+    if a_format in INTEGER_TYPES:
         pairs = zip(given.a, given.b, strict=True)
         return (given.c + sum(_whole(x, a_format) * _whole(y, b_format) for x, y in pairs)) % (1 << 32)
     grid = GRIDS[result]
@@ -78,7 +78,7 @@ def dot_product(given: Operands, number: int, unit: str, k: int) -> int:
             total = grid.decode(grid.encode(fma(grid.decode(x), grid.decode(y), total)))
         return grid.encode(total)
     step, c = alignment(number, unit, a_format, result, k), grid.decode(given.c)
-    if unit == "mma.sync" and a_format not in WIDE and number in IN_HALVES:
+    if unit == "mma.sync" and a_format not in WIDE_TYPES and number in IN_HALVES:
         return grid.encode(add(exact(_in_halves(given, step)), c))
     d: Value = c.signed
     for terms in _steps(given, step):
@@ -86,7 +86,7 @@ def dot_product(given: Operands, number: int, unit: str, k: int) -> int:
     return grid.encode(exact(d))
 
 
-def _steps(given: Operands, step: Alignment) -> list[list[AlignedNumber]]:
+def _steps(given: Factors, step: Alignment) -> list[list[AlignedNumber]]:
     """Return the terms of each step: neighbors in ascending k."""
     if given.scale_format:
         kind = "e8m0" if given.scale_format == "e8m0" else "ue4m3"
@@ -97,7 +97,7 @@ def _steps(given: Operands, step: Alignment) -> list[list[AlignedNumber]]:
     return [products[start : start + step.length] for start in range(0, len(products), step.length)]
 
 
-def _in_halves(given: Operands, step: Alignment) -> Value:
+def _in_halves(given: Factors, step: Alignment) -> Value:
     """Return the sum of FP8 products that two f16 instructions compute: the first two of each four k, then the others.
 
     A number that is subnormal in FP8 is normal in f16, which moves its exponent.

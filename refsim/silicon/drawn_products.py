@@ -10,14 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from refsim.formats import ElementType
-from refsim.reference.block_scaled import FIELDS
+from refsim.reference.block_scaled import SCALED_FIELDS
 
 Codes = NDArray[Any]
 _WINDOW, _BELOW_C, _AGAINST_C, _TINY, _ORDINARY, _SPECIAL = range(6)
 PLAN = ((_WINDOW, 26), (_BELOW_C, 20), (_AGAINST_C, 8), (_TINY, 24), (_ORDINARY, 12), (_SPECIAL, 6))
 """The kinds of rows and their numbers."""
-ROWS = sum(count for _, count in PLAN)
-_FIELDS = FIELDS | {"f32": (8, 23, 127)}
+DRAWN_ROWS = sum(count for _, count in PLAN)
+_FIELDS = SCALED_FIELDS | {"f32": (8, 23, 127)}
 _FINITE_TOP = ("e4m3", "e2m3", "e3m2", "e2m1", "ue4m3")
 
 
@@ -35,13 +35,13 @@ def code(format: str, exponent: int, sign: int, fraction: int) -> int:
 
 
 class DrawnProducts:
-    """Operands A and B (ROWS, k) and C (ROWS,) as codes; `block` elements share a scale, 0: no scales."""
+    """Operands A and B (DRAWN_ROWS, k) and C (DRAWN_ROWS,) as codes; `block` elements share a scale, 0: no scales."""
 
     def __init__(self, formats: tuple[ElementType, ElementType, ElementType], k: int, block: int) -> None:
         """Draw every row: floating-point rows by PLAN, integers and f64 from all codes and about N(0, 1)."""
         self.types = tuple(each.name for each in formats)
         self.k, self.block, self.random = k, block, np.random.default_rng(k)
-        shapes = ((ROWS, k), (ROWS, k), (ROWS,))
+        shapes = ((DRAWN_ROWS, k), (DRAWN_ROWS, k), (DRAWN_ROWS,))
         if formats[0].is_integer:
             drawn = [
                 self.random.integers(0, 1 << 8 * each.code_dtype.itemsize, shape)
@@ -52,8 +52,8 @@ class DrawnProducts:
         else:
             drawn = [np.zeros(shape, np.int64) for shape in shapes]
         self.a, self.b, self.c = (each.astype(format.code_dtype) for each, format in zip(drawn, formats, strict=True))
-        self.apart = np.zeros(ROWS, int)
-        if self.types[0] in FIELDS:
+        self.apart = np.zeros(DRAWN_ROWS, int)
+        if self.types[0] in SCALED_FIELDS:
             kinds = [(kind, place, count) for kind, count in PLAN for place in range(count)]
             for row, (kind, place, count) in enumerate(kinds):
                 self._draw(row, kind, place, 6 + 38 * place // count)
@@ -90,8 +90,8 @@ class DrawnProducts:
         if kind == _WINDOW:
             self._cancelled(row, top)
         if kind == _SPECIAL:
-            _, mantissa_bits, _ = FIELDS[self.types[0]]
-            everything = (1 << sum(FIELDS[self.types[0]][:2])) - 1
+            _, mantissa_bits, _ = SCALED_FIELDS[self.types[0]]
+            everything = (1 << sum(SCALED_FIELDS[self.types[0]][:2])) - 1
             self.a[row, row % self.k] = (everything >> mantissa_bits * (place % 2) << mantissa_bits * (place % 2)) << (
                 13 if self.types[0] == "tf32" else 0
             )
@@ -99,7 +99,7 @@ class DrawnProducts:
     def _range(self, operand: int) -> tuple[int, int]:
         """Return the exponents of the least and the largest number of an operand's format."""
         format = self.types[operand]
-        exponent_bits, mantissa_bits, bias = FIELDS[format]
+        exponent_bits, mantissa_bits, bias = SCALED_FIELDS[format]
         return 1 - bias - mantissa_bits, (1 << exponent_bits) - 1 - bias - (format not in _FINITE_TOP)
 
     def _product(self, row: int, i: int, exponent: int, *, sign: int | None = None, power: bool = False) -> None:
@@ -124,7 +124,7 @@ class DrawnProducts:
 
     def scales(self, kind: str) -> tuple[Codes, Codes]:
         """Draw the scales of A and B: large for the first 32 elements, smaller for the others where terms lie apart."""
-        found = np.zeros((2, ROWS, self.k // self.block), np.uint8)
+        found = np.zeros((2, DRAWN_ROWS, self.k // self.block), np.uint8)
         for side, row, block in np.ndindex(found.shape):
             is_first = block * self.block < 32
             down = 0 if is_first else (int(self.apart[row]) + side + int(self.random.integers(0, 3))) // 2

@@ -9,8 +9,8 @@ from refsim.formats import ElementType, element_named
 from refsim.numerics.multiply import call_asked_for
 from refsim.numerics.rows import Profile
 from refsim.numerics.sparse import decompress, sparsity_of
-from refsim.reference.tensor_cores import Operands, dot_product
-from refsim.silicon.drawn_products import ROWS, DrawnProducts
+from refsim.reference.tensor_cores import Factors, dot_product
+from refsim.silicon.drawn_products import DRAWN_ROWS, DrawnProducts
 from refsim.targets import target_named
 
 
@@ -46,10 +46,10 @@ def _of_scale(
     c = draw.c.view(kind)[:, None, None]
     got = call_asked_for(draw.a[:, None], b[:, None], c, unit=row.unit, target=target, k=k, **given).result()
     want = []
-    for at in range(ROWS):
+    for at in range(DRAWN_ROWS):
         of_row = tuple(each[at].tolist() for each in scales) if scales else ((), ())
         words = draw.a[at].tolist(), draw.b[at].tolist(), int(draw.c[at])
-        operands = Operands(*words, types, (of_row[0], of_row[1]), scale.name if scale else "")
+        operands = Factors(*words, types, (of_row[0], of_row[1]), scale.name if scale else "")
         want.append(dot_product(operands, target_named(target).number, row.unit, stored))
     codes = np.ascontiguousarray(got).reshape(-1).view(formats[2].code_dtype)
     return np.asarray(codes != np.array(want, codes.dtype))

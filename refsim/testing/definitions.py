@@ -18,7 +18,7 @@ from refsim.kernels import Bounded
 from refsim.reference.block_quantize import block_quantize
 
 Definition = Callable[[Any, str, tuple[int, ...]], "int | Bounded | None"]
-SINGLE, NARROW = 22, 13
+ONE_VALUE, NARROW = 22, 13
 """Bits that a sum keeps of its largest term: in float32, and in the tensor cores that add FP8 (Hopper)."""
 
 
@@ -43,7 +43,7 @@ def product_element(left: Any, right: Any, a: str, b: str, d: str) -> Bounded | 
     if not all(math.isfinite(value) for row in values for value in row):
         return None
     terms = [Fraction(x) * Fraction(y) for x, y in zip(*values, strict=True)]
-    kept = NARROW if format_named(a).bits <= 8 and format_named(b).bits <= 8 else SINGLE
+    kept = NARROW if format_named(a).bits <= 8 and format_named(b).bits <= 8 else ONE_VALUE
     return _near(float(sum(terms)), float(sum(map(abs, terms))) * (len(terms) + 2) * 2.0**-kept, d)
 
 
@@ -64,7 +64,7 @@ def row_function(
             return None
         factor = 1.0 if weights is None else float(weights(problem)[at[-1]])
         value, size = _of_row(function, row, at[-1], eps)
-        return _near(value * factor, abs(size * factor) * (len(row) + 32) * 2.0**-SINGLE, d)
+        return _near(value * factor, abs(size * factor) * (len(row) + 32) * 2.0**-ONE_VALUE, d)
 
     return definition
 

@@ -16,7 +16,7 @@ from refsim.errors import Kind, RefsimError, UnfitTargetError
 from refsim.kernels import Bounded, Buffer, Expected, Findings, Kernel, Launcher, Outputs, Promise, Struct, Unordered
 from refsim.layouts import TensorMap
 from refsim.ptx import Extents
-from refsim.ptx.memory.sparse import LARGE
+from refsim.ptx.memory.sparse import LARGE_BYTES
 from refsim.render.cards import Card
 from refsim.silicon.launch_replay import shared
 from refsim.testing.assertions import BitsDiffer, PromiseNotKept
@@ -105,7 +105,7 @@ class _WatchedLauncher(Card):
         """
         buffer = self.inner.upload(array, name=name + self.suffix, misalign_bytes=misalign_bytes, writable=writable)
         self.buffers[name] = buffer
-        is_kept = self.keeps_large or buffer.count * buffer.dtype.itemsize < LARGE
+        is_kept = self.keeps_large or buffer.count * buffer.dtype.itemsize < LARGE_BYTES
         uploaded = np.array(array, copy=True) if is_kept else np.asarray(array)
         if isinstance(array, np.ndarray) and is_kept:
             self.hosts.append((name, array, uploaded))
@@ -409,7 +409,7 @@ def _changed(launcher: Launcher, buffer: Buffer, array: NDArray[Any], device: De
     A large buffer of the simulated GPU is not read: a store to a read-only buffer is a fault before it is made.
     """
     unsigned = f"u{array.dtype.itemsize}"
-    if device.is_simulated and array.nbytes >= LARGE:
+    if device.is_simulated and array.nbytes >= LARGE_BYTES:
         nothing = np.zeros(0, unsigned)
         return replace(bits(nothing, nothing, name=f"{INPUT}{buffer.name}"), total=array.size, shape=(array.size,))
     return bits(launcher.read(buffer).view(unsigned), array.reshape(-1).view(unsigned), name=f"{INPUT}{buffer.name}")

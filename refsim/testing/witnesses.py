@@ -25,7 +25,7 @@ from refsim.testing.definitions import product_element
 from refsim.testing.user_code import called
 from refsim.testing.verdicts import FAIL, Recomputed
 
-PRODUCTS = 4  # declared products of a kernel that are run
+PRODUCT_CHECK = 4  # declared products of a kernel that are run
 SAMPLED = 16
 """About this many cases of a campaign, evenly spaced, have one element of each output computed again."""
 
@@ -92,7 +92,7 @@ class Witnesses:
         if self.kernel.definition is not None:
             return
         kernel, random = self.kernel, np.random.default_rng(1)
-        for each in list(kernel.products.values())[:PRODUCTS]:
+        for each in list(kernel.products.values())[:PRODUCT_CHECK]:
             rows, forms = each.rows[len(each.rows) // 2], (each.a_format, each.b_format)
             shapes = ((rows, each.k), (each.n, each.k))
             a, b = (encode(random.standard_normal(shape), form) for shape, form in zip(shapes, forms, strict=True))

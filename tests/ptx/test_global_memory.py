@@ -10,7 +10,7 @@ import pytest
 from refsim import ptx
 from refsim.errors import RefsimError
 from refsim.ptx.memory.space import AccessError
-from refsim.ptx.memory.sparse import LARGE, PAGE
+from refsim.ptx.memory.sparse import LARGE_BYTES, PAGE
 
 # Each thread adds its number to a word of its own, 4 KB from that of the thread before it, at the end of the array.
 HUGE = """.version 9.0
@@ -96,12 +96,12 @@ def test_buffers_beyond_2_gib_cost_what_is_touched(defines: str, tmp_path: Path)
 
 
 VIEWS = {
-    "bytes": np.broadcast_to(np.arange(100, dtype=np.uint8), (LARGE // 100 + 1, 100)),
-    "words": np.broadcast_to(np.arange(7, dtype=np.uint32)[:, None], (7, LARGE // 28 + 3)),
-    "pairs": np.broadcast_to(np.float16(1.5), (LARGE // 2 + 11,)),
-    "zeros": np.zeros(LARGE + 5, np.uint8),
-    "mostly zeros": np.where(np.arange(LARGE + 99) % (9 << 20) == 1234, np.uint8(7), np.uint8(0)),
-    "numbers": np.arange(LARGE // 4 + 1, dtype=np.uint32),
+    "bytes": np.broadcast_to(np.arange(100, dtype=np.uint8), (LARGE_BYTES // 100 + 1, 100)),
+    "words": np.broadcast_to(np.arange(7, dtype=np.uint32)[:, None], (7, LARGE_BYTES // 28 + 3)),
+    "pairs": np.broadcast_to(np.float16(1.5), (LARGE_BYTES // 2 + 11,)),
+    "zeros": np.zeros(LARGE_BYTES + 5, np.uint8),
+    "mostly zeros": np.where(np.arange(LARGE_BYTES + 99) % (9 << 20) == 1234, np.uint8(7), np.uint8(0)),
+    "numbers": np.arange(LARGE_BYTES // 4 + 1, dtype=np.uint32),
 }
 
 
@@ -115,10 +115,10 @@ def test_a_large_buffer_holds_what_was_uploaded(name: str, offset: int) -> None:
     whole = np.concatenate([np.ascontiguousarray(given).reshape(-1).view(np.uint8), np.zeros(40, np.uint8)])
     assert (memory.read(address, len(whole)) == whole).all()
     assert memory.written(address, len(whole)).all()
-    for low, high in ((PAGE - 7, PAGE + 9), (5, 3 * PAGE + 1), (LARGE - 20, LARGE + 5)):
+    for low, high in ((PAGE - 7, PAGE + 9), (5, 3 * PAGE + 1), (LARGE_BYTES - 20, LARGE_BYTES + 5)):
         assert (memory.read(address + low, high - low) == whole[low:high]).all()
     before = memory.snapshot()
-    positions = np.array([0, PAGE - 1, 5 * PAGE, LARGE - 3]) + address - memory.space.base
+    positions = np.array([0, PAGE - 1, 5 * PAGE, LARGE_BYTES - 3]) + address - memory.space.base
     memory.space.check(positions, 1, store=False)
     assert (memory.space.bytes[positions] == whole[positions - address + memory.space.base]).all()
     assert memory.first_difference(before) is None
@@ -134,32 +134,32 @@ def test_a_large_buffer_holds_what_was_uploaded(name: str, offset: int) -> None:
 
 def test_a_large_output_is_poison_until_it_is_written_and_its_place_is_used_again() -> None:
     memory = ptx.GlobalMemory()
-    address = memory.allocate(LARGE + 3 * PAGE, "y")
+    address = memory.allocate(LARGE_BYTES + 3 * PAGE, "y")
     memory.allocate(1, "behind")
-    assert not memory.written(address, LARGE).any()
-    assert (memory.read(address, LARGE) == 0xA5).all()
+    assert not memory.written(address, LARGE_BYTES).any()
+    assert (memory.read(address, LARGE_BYTES) == 0xA5).all()
     before = memory.snapshot()
     at = np.array([7 * PAGE]) + address - memory.space.base
     memory.space.check(at, 1, store=False)
     with pytest.raises(AccessError, match="never written"):
         memory.space.check_initialised(at, at, 1)
     memory.space.put(memory.space.region_at(int(at[0])), at, np.uint8([5]), 1)
-    assert np.flatnonzero(memory.written(address, LARGE)).tolist() == [7 * PAGE]
+    assert np.flatnonzero(memory.written(address, LARGE_BYTES)).tolist() == [7 * PAGE]
     assert memory.first_difference(before) == at[0]
     memory.free(address)
-    zeros = memory.allocate(LARGE, "z", initial=b"")
+    zeros = memory.allocate(LARGE_BYTES, "z", initial=b"")
     assert zeros == address
-    assert not memory.read(zeros, LARGE).any()
-    assert memory.written(zeros, LARGE).all()
-    again = memory.allocate(LARGE, "w")
-    assert (memory.read(again, LARGE) == 0xA5).all()
+    assert not memory.read(zeros, LARGE_BYTES).any()
+    assert memory.written(zeros, LARGE_BYTES).all()
+    again = memory.allocate(LARGE_BYTES, "w")
+    assert (memory.read(again, LARGE_BYTES) == 0xA5).all()
 
 
 def test_a_view_is_copied_when_it_is_uploaded() -> None:
     memory, base = ptx.GlobalMemory(), np.array([3], np.uint8)
-    address = memory.allocate(LARGE, "x", initial=np.broadcast_to(base, LARGE))
+    address = memory.allocate(LARGE_BYTES, "x", initial=np.broadcast_to(base, LARGE_BYTES))
     base[0] = 4
-    assert (memory.read(address, LARGE) == 3).all()
+    assert (memory.read(address, LARGE_BYTES) == 3).all()
 
 
 def test_zeros_behind_what_is_given_count_as_written():

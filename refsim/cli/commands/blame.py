@@ -20,7 +20,7 @@ from refsim.cli.launches import (
     loaded,
     parse_argument,
 )
-from refsim.cli.names import KERNEL, SM
+from refsim.cli.names import KERNEL_NAME, SM
 from refsim.cli.progress import reporting
 from refsim.errors import Kind, RefsimError
 from refsim.render import Document, Part
@@ -37,7 +37,7 @@ def _values(_: click.Context, param: click.Parameter, texts: tuple[str, ...]) ->
 
 
 @click.command()
-@click.argument("kernel", type=KERNEL)
+@click.argument("kernel", type=KERNEL_NAME)
 @click.argument("entry", required=False)
 @click.option(
     "--ptxas", multiple=True, type=click.Path(path_type=Path), metavar="PATH", help="Also use this ptxas (or folder)."

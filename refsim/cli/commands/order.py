@@ -12,7 +12,7 @@ from refsim.cli.arguments import kernels_option
 from refsim.cli.delivery import AGREED, FAILED, Answer, answers
 from refsim.cli.devices import device_options, need, opened
 from refsim.cli.extents import Whole
-from refsim.cli.names import FORMAT, KERNEL
+from refsim.cli.names import FORMAT, KERNEL_NAME
 from refsim.errors import Kind, RefsimError
 from refsim.render import Document
 
@@ -43,7 +43,7 @@ class RowList(click.ParamType):  # type: ignore[type-arg]
 
 
 @click.command()
-@click.argument("kernel", type=KERNEL)
+@click.argument("kernel", type=KERNEL_NAME)
 @click.option("--against", metavar="KERNEL", help="Compare with the order of another kernel.")
 @click.option("--product", metavar="NAME", help="Product of the kernel (default: the first).")
 @click.option("--against-product", metavar="NAME", help="Product of the other kernel (default: the first).")

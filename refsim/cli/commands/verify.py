@@ -18,7 +18,7 @@ from refsim.cli.campaigns import Division, division_options, outcome
 from refsim.cli.delivery import Answer, answers, require_writable, save
 from refsim.cli.devices import arithmetic_option, device_options, need, opened, without_option
 from refsim.cli.extents import Whole
-from refsim.cli.names import KERNEL
+from refsim.cli.names import KERNEL_NAME
 from refsim.cli.progress import reporting
 from refsim.cli.selection import chooser
 from refsim.cli.watching import Watched
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("names", nargs=-1, metavar="[KERNEL...]", type=KERNEL)
+@click.argument("names", nargs=-1, metavar="[KERNEL...]", type=KERNEL_NAME)
 @click.option("-k", "expression", metavar="EXPR", help="Select kernels by name: 'fp8 and not (amax or linear)'.")
 @device_options
 @without_option

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 SchedulePolicy = Literal["eager", "lazy", "random"]
 POLICIES: tuple[SchedulePolicy, ...] = get_args(SchedulePolicy)
-HELD = "held"
+HELD_POLICY = "held"
 """The policy that moves copies as "eager" does, and holds lanes before one access: the seed says where and how long."""
 _AT_ISSUE = 0.3
 _DRIFT = 0.3

@@ -19,9 +19,10 @@ from refsim.ptx.checks.history import AccessEvent, By, History
 from refsim.ptx.checks.marks import Chains, Link, Marks
 from refsim.ptx.checks.orders import Orders
 from refsim.ptx.checks.race_reports import Pair, Reporter
-from refsim.ptx.checks.torn_operands import CORE_ROW, tear
+from refsim.ptx.checks.torn_operands import tear
 from refsim.ptx.execution.context import Context
 from refsim.ptx.execution.geometry import WARPGROUP, Ids
+from refsim.ptx.execution.matrix_operands import CORE_ROW
 from refsim.ptx.memory.semantics import CLUSTER, GPU
 from refsim.ptx.memory.space import Space
 

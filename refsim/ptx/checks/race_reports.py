@@ -10,7 +10,7 @@ from refsim.ptx.checks import repairs
 from refsim.ptx.checks.happens_before import BARRIERS
 from refsim.ptx.checks.history import By, History
 from refsim.ptx.checks.journal import MEET_LANES, PASSED, Journal, Note
-from refsim.ptx.checks.repairs import Repair, Unordered, missing
+from refsim.ptx.checks.repairs import Repair, UnorderedPair, missing
 from refsim.ptx.execution.context import Context
 from refsim.ptx.execution.geometry import Geometry
 from refsim.ptx.findings.faults import fault
@@ -152,7 +152,7 @@ class Reporter:
         element = access.width // access.semantics.elements
         later = By(access.semantics, element, pair.lane + geometry.first * geometry.threads)
         earlier = history.by(pair.number, pair.other)
-        unordered = Unordered(geometry, pair.lane, pair.other, pair.number)
+        unordered = UnorderedPair(geometry, pair.lane, pair.other, pair.number)
         both = Accesses(later, access.statement, access.kind != READ, earlier, made[0], pair.kind == "write")
         return missing_edge(self.machine, history.journal, unordered, both, converged=pair.converged)
 
@@ -170,7 +170,7 @@ class Accesses:
 
 
 def missing_edge(
-    machine: Context, journal: Journal, pair: Unordered, both: Accesses, *, converged: bool = False
+    machine: Context, journal: Journal, pair: UnorderedPair, both: Accesses, *, converged: bool = False
 ) -> str:
     """Return the missing order in words, such as `barrier between`, and what the run shows of it. `converged`: only
     convergence of a warp orders the two, so that the journal is not searched."""
@@ -191,7 +191,7 @@ def missing_edge(
     return f"{by_distance} between" + (f": {seen}" if seen else "")
 
 
-def distance(pair: Unordered, both: Accesses) -> str:
+def distance(pair: UnorderedPair, both: Accesses) -> str:
     """Return the synchronization that would order two threads: within a warp, within a block, or between blocks."""
     if not pair.blocks_apart:
         several = pair.geometry.warps > 1
@@ -202,7 +202,7 @@ def distance(pair: Unordered, both: Accesses) -> str:
     return "release (fence and strong write) that the other acquires"
 
 
-def said(repair: Repair, pair: Unordered) -> str:
+def said(repair: Repair, pair: UnorderedPair) -> str:
     """Return a repair as words for what is missing."""
     statement, at = repair.statement, place(repair.statement)
     kind = statement.opcode.split(".")[0]
@@ -228,7 +228,7 @@ def narrow(statement: Statement) -> str:
     return f"{place(statement)} is strong within its own block only, and the threads are in two: .gpu"
 
 
-def strength_seen(pair: Unordered, both: Accesses) -> str:
+def strength_seen(pair: UnorderedPair, both: Accesses) -> str:
     """Return the sentence on the one access that is weak or too narrow; "" if neither or both are. Two accesses that
     are strong for each other need no order."""
     sides = ((both.later.meaning, both.here), (both.earlier.meaning, both.there))
@@ -241,7 +241,7 @@ def strength_seen(pair: Unordered, both: Accesses) -> str:
     return narrow(small[0]) if not weak and len(small) == 1 and pair.blocks_apart else ""
 
 
-def copy_seen(pair: Unordered, both: Accesses) -> str:
+def copy_seen(pair: UnorderedPair, both: Accesses) -> str:
     """Return the sentence on a cp.async, if one of two accesses of a block is one; otherwise ""."""
     if pair.blocks_apart:
         return ""
@@ -252,7 +252,7 @@ def copy_seen(pair: Unordered, both: Accesses) -> str:
     return ""
 
 
-def mask_seen(notes: list[Note], pair: Unordered) -> str:
+def mask_seen(notes: list[Note], pair: UnorderedPair) -> str:
     """Return the sentence on the last bar.warp.sync that one of two lanes of a warp passed alone; otherwise ""."""
     if pair.warps_apart:
         return ""
@@ -287,7 +287,7 @@ class Came:
         return f"barrier {self.number} ({place(self.statement)})"
 
 
-def barrier_seen(machine: Context, journal: Journal, pair: Unordered) -> str:
+def barrier_seen(machine: Context, journal: Journal, pair: UnorderedPair) -> str:
     """Return the sentence on a warp or an access that the barriers next to two accesses leave out; otherwise ""."""
     first = pair.geometry.first * pair.geometry.threads
     late, early = pair.geometry.warp[[pair.lane, pair.other - first]].tolist()

@@ -43,7 +43,7 @@ class Repair:
 
 
 @dataclass(frozen=True)
-class Unordered:
+class UnorderedPair:
     """A running lane, and access `number` of thread `other` of the grid, which it does not come after."""
 
     geometry: Geometry
@@ -63,7 +63,7 @@ class Unordered:
         return self.blocks_apart or self.lane % threads // 32 != self.other % threads // 32
 
 
-def missing(notes: Sequence[Note], pair: Unordered) -> tuple[Repair, ...]:
+def missing(notes: Sequence[Note], pair: UnorderedPair) -> tuple[Repair, ...]:
     """Return the fewest repairs that order the pair: one if one is enough, else several that are all needed, or ()."""
     weight = sum(
         len(note.lanes) if note.verb in (journal.ACCESS, journal.FENCE) else 1 + len(note.lanes) // 256
@@ -83,7 +83,7 @@ def missing(notes: Sequence[Note], pair: Unordered) -> tuple[Repair, ...]:
     return ()
 
 
-def spared(notes: Sequence[Note], pair: Unordered, repairs: list[Repair]) -> list[Repair]:
+def spared(notes: Sequence[Note], pair: UnorderedPair, repairs: list[Repair]) -> list[Repair]:
     """Return the repairs with each one dropped that the rest does not need, the least likely tried first."""
     for one in reversed(repairs):
         others = [each for each in repairs if each != one]
@@ -104,7 +104,7 @@ def _last(repairs: list[Repair]) -> list[Repair]:
     return [one for one in repairs if (id(one.statement), one.kind) not in spare]
 
 
-def candidates(notes: Sequence[Note], pair: Unordered) -> list[Repair]:
+def candidates(notes: Sequence[Note], pair: UnorderedPair) -> list[Repair]:
     """Return the possible repairs, the likeliest first."""
     found: dict[Repair, None] = {}
     for note in notes:
@@ -115,7 +115,7 @@ def candidates(notes: Sequence[Note], pair: Unordered) -> list[Repair]:
     return sorted(found, key=lambda repair: order.index(repair.kind))
 
 
-def _kinds(note: Note, pair: Unordered) -> list[str]:
+def _kinds(note: Note, pair: UnorderedPair) -> list[str]:
     """Return the kinds of repairs that may apply to the statement of a note."""
     meaning = note.meaning
     if note.verb == journal.CLUSTER_ARRIVE:
@@ -131,13 +131,13 @@ def _kinds(note: Note, pair: Unordered) -> list[str]:
     return found + [CHAIN] * (note.detail.kind == WRITE) + _meetings(pair, before=writes, after=reads)
 
 
-def _meetings(pair: Unordered, *, before: bool, after: bool) -> list[str]:
+def _meetings(pair: UnorderedPair, *, before: bool, after: bool) -> list[str]:
     """Return the kinds of barriers to try, except a barrier that would order the pair by itself."""
     found = [WARP_BEFORE] * before + [WARP_AFTER] * after if pair.warps_apart else []
     return found + ([BLOCK_BEFORE] * before + [BLOCK_AFTER] * after if pair.blocks_apart else [])
 
 
-def is_ordered(notes: Sequence[Note], pair: Unordered, repairs: Sequence[Repair]) -> bool:
+def is_ordered(notes: Sequence[Note], pair: UnorderedPair, repairs: Sequence[Repair]) -> bool:
     """Return whether the pair is ordered when the notes are replayed with these repairs."""
     changes: dict[int, set[str]] = {}
     for repair in repairs:

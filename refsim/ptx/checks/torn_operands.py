@@ -20,7 +20,7 @@ from refsim.ptx.text.syntax import Statement
 Array = NDArray[Any]
 Key = tuple[int, int, str]  # the PTX line of a product, the unit of the CTA that executes it, and "a" or "b"
 TEARS = ("race", "read-before-wait")
-CORE_ROW = 16  # bytes of a chunk
+CHUNK_BYTES = 16  # bytes of a chunk
 
 
 class ProductReads(Protocol):

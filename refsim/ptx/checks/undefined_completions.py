@@ -13,7 +13,7 @@ from refsim.ptx.execution.masks import mask_of
 from refsim.ptx.execution.types import unview, view
 
 Array = NDArray[Any]
-FEW = 10  # undefined bits of a lane whose completions are all tried
+FEW_BITS = 10  # undefined bits of a lane whose completions are all tried
 _AT_ONCE = 1 << 18  # completions of all lanes in one call
 
 
@@ -46,7 +46,7 @@ def refined(operands: Any, found: list[Any]) -> list[Any]:
     for at, mask in enumerate(operands.masks):
         if mask is not None and operands.same[at] == at:
             counts += np.bitwise_count(_words(mask.bits))
-    counts[counts > FEW] = 0
+    counts[counts > FEW_BITS] = 0
     if not counts.any():
         return found
     exact = [None if mask is None else mask.bits.copy() for mask in found]

@@ -273,14 +273,14 @@ class Lanes:
             raise self.fault("out-of-bounds", where, what, rule)
 
 
-ALL = 0xFFFFFFFF
+ALL_LANES = 0xFFFFFFFF
 
 
 def groups(lanes: Lanes, mask: NDArray[Any] | None) -> NDArray[np.int64] | None:
     """Return a number for each lane, equal for lanes of a warp that meet under one mask; None if whole warps meet.
     mask: the member mask of each lane or of all lanes; None if an instruction needs the whole warp. A lane that its mask
     leaves out meets nobody."""
-    if mask is None or (len(mask) == 1 and int(mask[0]) == ALL):
+    if mask is None or (len(mask) == 1 and int(mask[0]) == ALL_LANES):
         return None
     alone = is_left_out(lanes, mask)
     if len(mask) == 1 and lanes.in_whole_warps and not alone.any():

@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 from refsim.ptx.checks import undefined_warp as undefined
 from refsim.ptx.checks.undefined import tracking_of
 from refsim.ptx.checks.undefined_bits import RuleOperands, defined
-from refsim.ptx.checks.undefined_completions import FEW
-from refsim.ptx.execution.lanes import ALL, Lanes, is_left_out
+from refsim.ptx.checks.undefined_completions import FEW_BITS
+from refsim.ptx.execution.lanes import ALL_LANES, Lanes, is_left_out
 from refsim.ptx.execution.masks import mask_of
 from refsim.ptx.execution.types import TYPES
 from refsim.ptx.isa.forms import instruction
@@ -37,7 +37,7 @@ def _source_lanes(lanes: Lanes, b: Array, c: Array, mode: str) -> tuple[Array, A
 
 def _shuffled(operands: RuleOperands) -> list[Any]:
     """Return the masks of a shuffle: the bits that vary among the source lanes that b and c may choose. With more than
-    FEW undefined bits in b and c of all lanes, all bits of lanes whose choice is undefined."""
+    FEW_BITS undefined bits in b and c of all lanes, all bits of lanes whose choice is undefined."""
     lanes, (value, b, c, *_) = operands.lanes, operands.values
     mask = undefined.members(operands)
     value, held = lanes.full(value), operands.bits(0)
@@ -45,9 +45,9 @@ def _shuffled(operands: RuleOperands) -> list[Any]:
     choice = (open_b | open_c) != 0
     together = int(np.bitwise_or.reduce(open_b | open_c << 16))
     places = [1 << bit for bit in range(32) if together >> bit & 1]
-    wild = choice & (len(places) > FEW)
+    wild = choice & (len(places) > FEW_BITS)
     can, absent, within = np.zeros((2, lanes.count), np.uint32), np.zeros(lanes.count, np.bool_), []
-    for trial in range(1 if len(places) > FEW else 1 << len(places)):
+    for trial in range(1 if len(places) > FEW_BITS else 1 << len(places)):
         ones = np.uint32(sum(bit for number, bit in enumerate(places) if trial >> number & 1))
         chosen = b & ~open_b | open_b & ones, c & ~open_c | open_c & ones >> 16
         source, inside = _source_lanes(lanes, *chosen, operands.keywords["mode"])
@@ -98,7 +98,7 @@ def shfl_converged(lanes: Lanes, a: Array, b: Array, c: Array, *, mode: str) -> 
 def _is_absent(lanes: Lanes, source: Array, mask: Array) -> Array:
     """Return which lanes read from a lane that is not in the mask or has exited. A lane that its mask leaves out reads
     from any lane that executes with it."""
-    named = np.where(is_left_out(lanes, mask), ALL, lanes.full(mask).astype(np.int64))
+    named = np.where(is_left_out(lanes, mask), ALL_LANES, lanes.full(mask).astype(np.int64))
     absent: Array = (lanes.machine.warp_bits(lanes.ids)[lanes.warp] & named) >> source & 1 == 0
     return absent
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from refsim.errors import RefsimError, UnfitTargetError, counted, unknown
 from refsim.integers import is_whole
-from refsim.ptx.async_ops.queue import HELD, POLICIES, SchedulePolicy
+from refsim.ptx.async_ops.queue import HELD_POLICY, POLICIES, SchedulePolicy
 from refsim.ptx.checks.open_bits import OpenBits
 from refsim.ptx.findings.faults import open_bits
 from refsim.ptx.findings.record import BankUse, LaunchFindings
@@ -228,7 +228,7 @@ class Program(Card):
     ) -> tuple[PreparedLaunch, list[tuple[NDArray[Any], int]]]:
         """Return a checked and placed launch that has not run, and its array arguments with their addresses."""
         code = (self.code if observer is None else self.stepped)(entry)
-        code = code.held if policy == HELD else code
+        code = code.held if policy == HELD_POLICY else code
         _check_words(policy, arithmetic)
         if arithmetic == KNOWN and code.contractions:
             raise open_bits(str(code.contractions[0]), self.target)
@@ -284,7 +284,7 @@ def _shortened(name: str) -> str:
 
 def _check_words(policy: SchedulePolicy, arithmetic: Arithmetic) -> None:
     """Raise RefsimError for an unknown policy or arithmetic."""
-    if not isinstance(policy, str) or policy not in (*POLICIES, HELD):
+    if not isinstance(policy, str) or policy not in (*POLICIES, HELD_POLICY):
         raise unknown("policy", policy, list(POLICIES))
     if not isinstance(arithmetic, str) or arithmetic not in ARITHMETICS:
         raise unknown("arithmetic", arithmetic, list(ARITHMETICS))

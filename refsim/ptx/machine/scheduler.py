@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from refsim.errors import RefsimError
 from refsim.ptx.async_ops.copies import Copies
 from refsim.ptx.async_ops.engine import CopyEngine
-from refsim.ptx.async_ops.queue import HELD
+from refsim.ptx.async_ops.queue import HELD_POLICY
 from refsim.ptx.async_ops.tensor_products import TensorCore
 from refsim.ptx.async_ops.warpgroup_products import TensorCores
 from refsim.ptx.checks.grid_dependencies import GridDependency
@@ -44,7 +44,7 @@ from refsim.ptx.lowering.tracked import demand_guard, demand_members, follow_ter
 from refsim.ptx.machine.deferred import Deferred
 from refsim.ptx.machine.limits import limits_of
 from refsim.ptx.machine.pending import PendingClusters
-from refsim.ptx.machine.schedules import Held, LowestFirst, Random, Schedule
+from refsim.ptx.machine.schedules import HeldLanes, LowestFirst, Random, Schedule
 from refsim.ptx.machine.watchers import MemoryWatchers
 from refsim.ptx.memory.access import Access, Port
 from refsim.ptx.memory.global_memory import GlobalMemory
@@ -200,7 +200,7 @@ class Machine:
         self.target, self.asked, self.observer, self.watching = target, arithmetic, observer, watching
         self.deadline, self.in_shared, self.tracking, self.is_on_trial = deadline, in_shared, tracking, False
         self.choice = np.random.Generator(np.random.Philox(seed)) if policy == "random" else None
-        self.is_held, policy = policy == HELD, "eager" if policy == HELD else policy
+        self.is_held, policy = policy == HELD_POLICY, "eager" if policy == HELD_POLICY else policy
         poison = bytes([(POISON + seed) & 0xFF])
         arrays: list[NDArray[Any]] = [
             np.array([False]) if bits == 1 else np.frombuffer(poison * (bits // 8), UNSIGNED[bits])
@@ -266,7 +266,7 @@ class Machine:
     def _schedule(self, seed: int) -> Schedule:
         """Return the schedule; random schedules of even seeds have late warps."""
         if self.is_held:
-            return Held(self, self.polling.resume, seed)
+            return HeldLanes(self, self.polling.resume, seed)
         if self.choice is None:
             return LowestFirst(self, self.polling.resume)
         return Random(self, self.polling.resume, self.choice, late=seed % 2 == 0)

@@ -106,7 +106,7 @@ class Random:
         return RANDOM_SPLIT if self.machine.clock < FREELY else LATER_SPLIT
 
 
-class Held:
+class HeldLanes:
     """Lanes that come to one strong access wait there while others take a few turns, or while any other lane can run.
 
     Lanes that may come to that access run first. `seed` is 4 times the statement's number plus a position in `TURNS`: a

@@ -17,7 +17,7 @@ from refsim.integers import array_of, is_whole
 from refsim.ptx.memory.heap import HEAP, ROOM, Heap
 from refsim.ptx.memory.snapshot import Snapshot
 from refsim.ptx.memory.space import GLOBAL_BASE, MAX_BYTES, THREADS, Region, Space
-from refsim.ptx.memory.sparse import LARGE, PAGE, POISON, Fill, Sparse, poisoned, repeated, zeros
+from refsim.ptx.memory.sparse import LARGE_BYTES, PAGE, POISON, Fill, Sparse, poisoned, repeated, zeros
 from refsim.ptx.memory.touched import TouchedBytes
 
 RED_ZONE = 512
@@ -95,7 +95,7 @@ class GlobalMemory:
         self.reserve(start + size + RED_ZONE)
         region = Region(name, start, start + size, writable)
         self._placed(region)
-        if size >= LARGE:
+        if size >= LARGE_BYTES:
             given = np.zeros(0, np.uint8) if raw is None else raw
             first = view if raw is None else np.broadcast_to(np.uint8(0), size)
             self._fill_later(Fill(start, start + size, first), given)
@@ -170,7 +170,7 @@ class GlobalMemory:
     def _clear(self, start: int, end: int) -> None:
         """Set freed bytes to zero; of a large buffer, touch only the pages that are not zero."""
         space = self.space
-        if end - start >= LARGE and space.sparse is not None:
+        if end - start >= LARGE_BYTES and space.sparse is not None:
             space.sparse.remove(start, end)
         for first in range(start, end, PAGE):
             for flat in (space.bytes, space.unwritten):

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 PAGE = 1 << 20
 POISON = 0xA5
-LARGE = 64 << 20
+LARGE_BYTES = 64 << 20
 """Buffers of this size or more are sparse."""
 
 _FILE = 16 << 20
@@ -108,7 +108,7 @@ class Sparse:
 
 def repeated(contents: object) -> NDArray[Any] | None:
     """Return a copy of a large view that repeats elements, as a view of as few elements; None for other contents."""
-    if not isinstance(contents, np.ndarray) or contents.nbytes < LARGE or contents.dtype.hasobject:
+    if not isinstance(contents, np.ndarray) or contents.nbytes < LARGE_BYTES or contents.dtype.hasobject:
         return None
     repeats = [stride == 0 and extent > 1 for stride, extent in zip(contents.strides, contents.shape, strict=True)]
     if not any(repeats):
@@ -120,7 +120,7 @@ def repeated(contents: object) -> NDArray[Any] | None:
 def zeros(count: int, kind: Any) -> NDArray[Any]:
     """Return zeros that the system backs page by page at their first touch, also more than the machine's memory."""
     size = count * np.dtype(kind).itemsize
-    if size >= LARGE and sys.platform == "linux":
+    if size >= LARGE_BYTES and sys.platform == "linux":
         with suppress(OSError, ValueError):
             flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0x4000)
             return np.frombuffer(mmap.mmap(-1, size, flags=flags), kind)
@@ -131,7 +131,7 @@ def poisoned(size: int) -> Bytes:
     """Return poison; on Linux, its bytes are mappings of one file, so that only pages that are changed cost memory."""
     found: Bytes = zeros(size, np.uint8)
     whole, base = 0, found.ctypes.data
-    if size >= LARGE and sys.platform == "linux":
+    if size >= LARGE_BYTES and sys.platform == "linux":
         with suppress(OSError):
             handle = os.memfd_create("poison")
             for _ in range(_FILE // PAGE):

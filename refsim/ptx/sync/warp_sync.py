@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from refsim.errors import RefsimError
 from refsim.ptx.execution.geometry import WARPGROUP, Ids, union
-from refsim.ptx.execution.lanes import ALL, Lanes, is_left_out
+from refsim.ptx.execution.lanes import ALL_LANES, Lanes, is_left_out
 from refsim.ptx.findings.faults import fault
 from refsim.ptx.lowering.operands import fetch
 from refsim.ptx.lowering.steps import Step
@@ -57,7 +57,7 @@ class Meetings:
             return self.meet_warpgroups(pc, arrived)
         named = self.member_mask(step, arrived) if step.bound.clause.rendezvous == "mask" else None
         is_whole_warp = step.bound.clause.rendezvous == "warp"
-        whole = named is None or (len(named) == 1 and int(named[0]) == ALL)
+        whole = named is None or (len(named) == 1 and int(named[0]) == ALL_LANES)
         if whole and arrived.in_whole_warps:
             return arrived
         everybody = (named is None or len(named) == 1) and arrived.count == np.count_nonzero(self.machine.alive)
@@ -134,7 +134,7 @@ class Meetings:
         the launch goes on, this lane waits for its whole warp, until no other lane can run."""
         assert step.mask_at is not None
         given = fetch(lanes, *step.sources[step.mask_at]).astype(np.int64)
-        if len(given) == 1 and given[0] == ALL:
+        if len(given) == 1 and given[0] == ALL_LANES:
             return np.asarray(given)
         mask = lanes.full(given)
         absent = is_left_out(lanes, mask)
@@ -142,7 +142,7 @@ class Meetings:
             who = int(np.argmax(absent))
             what = f"member mask {int(mask[who]):#010x} does not name the lane itself"
             self.machine.report(lanes.fault("divergent-sync", who, what), lanes.statement)
-        return np.where(absent, ALL, mask)
+        return np.where(absent, ALL_LANES, mask)
 
     def wake(self) -> None:
         """Look again at the parked lanes when no thread can run: their partners may have exited or wait elsewhere."""
