@@ -98,6 +98,11 @@ class UnfitTargetError(RefsimError):
     entry = ""
 
 
+def missing_extra(what: str, help: str) -> RefsimError:
+    """Return the error (exit 4) for a package that is not installed; `help` installs it."""
+    return RefsimError("missing-extra", what, help=help, kind=Kind.MISSING)
+
+
 def internal_error(problem: BaseException, again: str) -> RefsimError:
     """Return the error for an exception that refsim did not expect; the command `again` shows its traceback."""
     import traceback

@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from refsim.campaigns.shards import LostError
-from refsim.errors import Kind, RefsimError
+from refsim.errors import Kind, RefsimError, missing_extra
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -48,12 +48,7 @@ class ClusterWorkers(Executor):
         try:
             from distributed import Client
         except ImportError as problem:
-            raise RefsimError(
-                "missing-extra",
-                "--cluster needs dask.distributed",
-                help="pip install 'refsim[cluster]'",
-                kind=Kind.MISSING,
-            ) from problem
+            raise missing_extra("--cluster needs dask.distributed", "pip install 'refsim[cluster]'") from problem
         try:
             if self.address == "local":
                 return Client(processes=True, threads_per_worker=1, dashboard_address=None, set_as_default=False)

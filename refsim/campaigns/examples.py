@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from refsim.campaigns.verifying import recorded
 from refsim.device import Device
-from refsim.errors import Kind, RefsimError
+from refsim.errors import Kind, RefsimError, missing_extra
 from refsim.kernels import Kernel
 from refsim.testing.campaign import run_part
 from refsim.testing.recipes import from_json
@@ -40,9 +40,7 @@ def opened(name: str) -> "ExampleDatabase":
         import redis
         from hypothesis.extra.redis import RedisExampleDatabase
     except ImportError as problem:
-        raise RefsimError(
-            "missing-extra", "a database on Redis needs redis", help="pip install redis", kind=Kind.MISSING
-        ) from problem
+        raise missing_extra("a database on Redis needs redis", "pip install redis") from problem
     try:
         server = redis.Redis.from_url(name)
         server.ping()

@@ -8,7 +8,7 @@ import click
 
 from refsim.cli import console
 from refsim.cli.names import SM, Name
-from refsim.errors import Kind, RefsimError
+from refsim.errors import Kind, RefsimError, missing_extra
 
 if TYPE_CHECKING:
     from refsim.device import Device
@@ -73,9 +73,6 @@ def need(extra: str, *modules: str) -> None:
     """Raise RefsimError (exit 4) with the pip command unless the modules of an extra are installed."""
     for module in modules:
         if find_spec(module) is None:
-            raise RefsimError(
-                "missing-extra",
-                f"this command needs {module}, which is not installed",
-                help=f"pip install 'refsim[{extra}]'",
-                kind=Kind.MISSING,
+            raise missing_extra(
+                f"this command needs {module}, which is not installed", f"pip install 'refsim[{extra}]'"
             )

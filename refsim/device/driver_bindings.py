@@ -7,7 +7,7 @@ from typing import Any
 
 from refsim.device.driver import LaunchConfig, no_driver
 from refsim.device.driver_direct import DirectDriver, open_direct
-from refsim.errors import Kind, RefsimError
+from refsim.errors import missing_extra
 
 
 class _Calls:
@@ -41,12 +41,7 @@ def open_bindings(index: int) -> DirectDriver:
     try:
         bindings = importlib.import_module("cuda.bindings.driver")
     except ImportError as fault:
-        raise RefsimError(
-            "missing-extra",
-            f"cuda.bindings is not installed: {fault}",
-            help="pip install 'refsim[gpu]'",
-            kind=Kind.MISSING,
-        ) from fault
+        raise missing_extra(f"cuda.bindings is not installed: {fault}", "pip install 'refsim[gpu]'") from fault
     try:
         return open_direct(_Calls(bindings), f"cuda.bindings {version('cuda-bindings')}", index)
     except RuntimeError as fault:  # raised by its loader without libcuda

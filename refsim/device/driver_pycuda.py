@@ -11,7 +11,7 @@ import numpy as np
 
 from refsim.device.driver import Bytes, DriverError, GpuFacts, Launching, no_driver, no_gpu
 from refsim.device.libcuda import Libcuda
-from refsim.errors import Kind, RefsimError
+from refsim.errors import missing_extra
 
 
 class PyCudaDriver:
@@ -100,9 +100,7 @@ def open_pycuda(index: int) -> PyCudaDriver:
     try:
         library = f"PyCUDA {importlib.import_module('pycuda').VERSION_TEXT}"
     except ImportError as fault:
-        raise RefsimError(
-            "missing-extra", "PyCUDA is not installed", help="pip install 'refsim[pycuda]'", kind=Kind.MISSING
-        ) from fault
+        raise missing_extra("PyCUDA is not installed", "pip install 'refsim[pycuda]'") from fault
     with warnings.catch_warnings():
         # Without a driver, PyCUDA warns about a mismatch of headers and driver. The warning is misleading.
         warnings.simplefilter("ignore")

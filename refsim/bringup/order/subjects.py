@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from refsim.bringup.bench import Codes
 from refsim.bringup.order.asking import OrderSubject
 from refsim.device import Device
-from refsim.errors import Kind, RefsimError, unknown
+from refsim.errors import Kind, RefsimError, missing_extra, unknown
 from refsim.formats import BF16, F16, F32, F64, Format, format_named
 from refsim.kernels import Kernel, KernelProduct
 from refsim.testing.kernel_files import load_kernel_file
@@ -302,10 +302,5 @@ def _torch() -> Any:
     try:
         import torch
     except ImportError as error:
-        raise RefsimError(
-            "missing-extra",
-            "this function needs torch, which is not installed",
-            help="pip install torch",
-            kind=Kind.MISSING,
-        ) from error
+        raise missing_extra("this function needs torch, which is not installed", "pip install torch") from error
     return torch

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from refsim.errors import Kind, RefsimError, counted, unknown
+from refsim.errors import RefsimError, counted, missing_extra, unknown
 from refsim.kernels import Buffer, Launcher, Struct
 from refsim.layouts.tma import TensorMap
 from refsim.ptx import Extents
@@ -78,9 +78,7 @@ def from_cute(function: Any, *args: Any, target: str = "sm_90a", options: str = 
         try:
             cute = importlib.import_module("cutlass.cute")
         except ImportError as missing:
-            raise RefsimError(
-                "missing-extra", f"CuTe DSL is not installed: {missing}", help=CUTE, kind=Kind.MISSING
-            ) from missing
+            raise missing_extra(f"CuTe DSL is not installed: {missing}", CUTE) from missing
         try:
             compiled = cute.compile(function, *args, options=f"--gpu-arch {target} --keep-ptx {options}".strip())
         except Exception as error:

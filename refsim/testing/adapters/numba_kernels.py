@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from refsim.errors import Kind, RefsimError, counted
+from refsim.errors import Kind, RefsimError, counted, missing_extra
 from refsim.kernels import Buffer, Launcher
 from refsim.ptx import Extents
 from refsim.render.cards import FieldsCard
@@ -92,12 +92,7 @@ def _imported() -> ModuleType:
     try:
         return importlib.import_module("numba.cuda")
     except ImportError as missing:
-        raise RefsimError(
-            "missing-extra",
-            f"numba-cuda is not installed: {missing}",
-            help=NUMBA_CUDA,
-            kind=Kind.MISSING,
-        ) from missing
+        raise missing_extra(f"numba-cuda is not installed: {missing}", NUMBA_CUDA) from missing
 
 
 def _signatures() -> ModuleType:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from refsim.errors import Kind, RefsimError, counted
+from refsim.errors import RefsimError, counted, missing_extra
 from refsim.kernels import Buffer, Launcher
 from refsim.ptx import Extents
 from refsim.ptx.findings.compilers import defect_of
@@ -143,9 +143,7 @@ def from_triton(
         triton = importlib.import_module("triton")
         compiler, backends = (importlib.import_module(f"triton.{name}.compiler") for name in ("compiler", "backends"))
     except ImportError as missing:
-        raise RefsimError(
-            "missing-extra", f"triton is not installed: {missing}", help="pip install triton", kind=Kind.MISSING
-        ) from missing
+        raise missing_extra(f"triton is not installed: {missing}", "pip install triton") from missing
     types = _types(jit_function, signature, constexprs)
     source = _source_class(jit_function, compiler)(
         jit_function,
