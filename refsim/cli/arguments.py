@@ -159,6 +159,16 @@ def load_codes(path: Path, row: "Format | None", key: str | None = None, option:
         raise
 
 
+def load_named(path: Path, key: str | None = None) -> "Stored | None":
+    """Return one tensor of a file that stores its format, or None for a file that does not."""
+    try:
+        return load_codes(path, None, key)
+    except RefsimError as error:
+        if error.code != "format-needed":
+            raise
+        return None
+
+
 def _codes_of_array(path: Path, row: "Format") -> list[int]:
     stored = load_codes(path, row)
     require_few(stored.codes.size, f"refsim.decode(codes, {str(row)!r}) in Python takes arrays of any size")
@@ -172,6 +182,13 @@ def words_in(words: Iterable[str]) -> Iterator[str]:
             yield from _words(sys.stdin.buffer.read(), "standard input")
         else:
             yield word
+
+
+def refuse_options(words: Iterable[str]) -> None:
+    """Raise click's error for a word that is an option; a value may begin with a minus."""
+    for word in words:
+        if word.startswith("--") or word in ("-h", "-t", "-o"):
+            raise click.NoSuchOption(word, ctx=click.get_current_context())
 
 
 def _words_of_file(path: Path) -> list[str]:

@@ -1,4 +1,4 @@
-"""Options of `refsim explain-diff` for row functions and attention, and the operands that they make."""
+"""Options of `refsim explain-diff` for row functions, attention and quantizers, and the operands that they make."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 import click
 import numpy as np
 
-from refsim.cli.arguments import ARRAY_SUFFIXES, file_option, load_codes
+from refsim.cli.arguments import ARRAY_SUFFIXES, file_option, load_codes, load_named
 from refsim.cli.extents import Whole
 from refsim.errors import RefsimError
 
 if TYPE_CHECKING:
-    from refsim.causes import AttentionOperands, RowOperands
+    from refsim.causes import AttentionOperands, QuantizedFrom, RowOperands
     from refsim.files import Stored
 
 FILE = click.Path(path_type=Path)
@@ -138,3 +138,30 @@ def _values(path: Path, named: str | None) -> Any:
 
     stored = operand_codes(path, named)
     return np.asarray(decode(stored.codes, float_named(stored.format)), np.float32)
+
+
+def quantiser_operands(x: Path | None, block: str | None, named: str | None, **more: Any) -> "QuantizedFrom | None":
+    """Return the input of a quantizer and the scales of its codes, or None where no option names them.
+
+    Raises RefsimError where no option names the block format.
+    """
+    from refsim.causes import QuantizedFrom
+
+    if x is None:
+        return None
+    if block is None:
+        raise RefsimError("usage", "--quantized without a block format", help="give --to mxfp8, or --to 1x128")
+    stored = operand_codes(x, named)
+    for name in ("scales", "want_scales"):
+        if more[name] is not None:
+            more[name] = _scales_beside(more[name], block)
+    return QuantizedFrom(x=stored.codes, x_format=stored.format, to=block, **more)
+
+
+def _scales_beside(path: Path, block: str) -> Any:
+    """Return scales as float32, or as codes in the scale format of `block` where the file does not store its format."""
+    from refsim.causes import QuantizedFrom
+    from refsim.formats import F32
+
+    stored = load_named(path) or load_codes(path, QuantizedFrom(x=[], to=block).codes_of_scales)
+    return stored.codes.view(np.float32) if stored.format is F32 else stored.codes

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import numpy as np
 
-from refsim.cli.arguments import ARRAY_SUFFIXES, load_codes
+from refsim.cli.arguments import ARRAY_SUFFIXES, load_codes, load_named
 from refsim.errors import RefsimError
 
 if TYPE_CHECKING:
@@ -66,7 +66,9 @@ def weight_operands(
     from refsim.causes import WeightOperands
     from refsim.formats import Integer, element_named
 
-    row = _said_by(right) if b_format is None else element_named(b_format)
+    stored = load_named(right) if b_format is None else None
+    held = b_format if stored is None else stored.format
+    row = None if held is None else element_named(held)
     if row is None or row.bits > 8 or a[1].bits != 16:
         return None
     beside = {
@@ -90,16 +92,6 @@ def weight_operands(
     return WeightOperands(a=a[0], a_format=a[1], b=codes, b_format=row, b_scale=b_scale, b_zero=zero, c=begin, **chosen)
 
 
-def _said_by(path: Path) -> "ElementType | None":
-    """Return the format that a file stores, or None where it stores none."""
-    try:
-        return load_codes(path, None).format
-    except RefsimError as error:
-        if error.code != "format-needed":
-            raise
-        return None
-
-
 def integer_words(path: Path, row: "Integer", key: str | None = None) -> Any:
     """Return the integers of a file as unsigned codes. A byte with two 4-bit codes gives two, the lower half first."""
     from refsim.causes.integer_operands import codes_or_extended
@@ -121,12 +113,8 @@ def integer_output(path: Path, operand: "Integer", d_format: str | None, key: st
     if d_format is not None:
         row = element_named(d_format)
         return integer_words(path, row, key), row  # type: ignore[arg-type]
-    try:
-        stored = load_codes(path, None, key)
+    if (stored := load_named(path, key)) is not None:
         return stored.codes, stored.format
-    except RefsimError as error:
-        if error.code != "format-needed":
-            raise
     try:
         return integer_words(path, S32, key), S32
     except RefsimError as error:

@@ -121,7 +121,10 @@ def read(asked: Asked) -> MmaArguments:
     chip(asked.target)  # raises RefsimError for a target without entries
     a, a_type = _operand(asked.a, _type(asked.a_format), "--a", asked.key)
     b, b_type = _operand(asked.b, _type(asked.b_format), "--b", asked.key)
-    c, c_type = (None, None) if asked.c is None else _file_or_word(asked.c, _type(asked.d_format), "--c", asked.key)
+    c: NDArray[Any] | str | None = asked.c
+    c_type: ElementType | None = None
+    if asked.c is not None and _is_file(asked.c):
+        c, c_type = _from_file(asked.c, _type(asked.d_format), asked.key)
     unit = unit_named(asked.unit or _usual_unit(asked, a_type, b_type))
     if (refused := _unit_refused(asked.target, unit, a_type, b_type)) is not None:
         raise refused
@@ -226,12 +229,14 @@ def _is_file(word: str) -> bool:
     return word.endswith(ARRAY_SUFFIXES)
 
 
-def _operand(word: str, type: ElementType | None, option: str, key: str | None) -> "tuple[NDArray[Any], ElementType]":
-    """Return the codes of an operand as a matrix of (rows, K), and their type."""
+def _operand(
+    word: str, type: ElementType | None, option: str, key: str | None, needed: str = "-t FORMAT"
+) -> "tuple[NDArray[Any], ElementType]":
+    """Return the codes of an operand as a matrix of (rows, K), and their type; `needed` gives the type of a list."""
     if _is_file(word):
         return _from_file(word, type, key)
     if type is None:
-        raise RefsimError("format-needed", f"{option} is a list of codes or values", help="give -t FORMAT")
+        raise RefsimError("format-needed", f"{option} is a list of codes or values", help=f"give {needed}")
     return _listed(word, type, option), type
 
 
@@ -267,12 +272,6 @@ def _from_file(word: str, type: ElementType | None, key: str | None) -> "tuple[N
     return codes, stored.format
 
 
-def _file_or_word(
-    word: str, type: ElementType | None, option: str, key: str | None
-) -> "tuple[NDArray[Any] | str, ElementType | None]":
-    return _from_file(word, type, key) if _is_file(word) else (word, None)
-
-
 def _accumulator(c: "NDArray[Any] | str", row: Profile, shape: tuple[int, int]) -> "NDArray[Any]":
     """Return C as an array of the result's type and shape; a single value fills it."""
     dtype, type = row.d_dtype, row.d_format
@@ -288,13 +287,7 @@ def _scale(
 ) -> "tuple[NDArray[Any] | None, ElementType | None]":
     if word is None:
         return None, None
-    return _operand(word, type, option, key) if _is_file(word) or type else _refuse_untyped_scale(option)
-
-
-def _refuse_untyped_scale(option: str) -> Any:
-    raise RefsimError(
-        "format-needed", f"{option} is a list of codes or values", help="give --scale-format e8m0 or ue4m3"
-    )
+    return _operand(word, type, option, key, "--scale-format e8m0 or ue4m3")
 
 
 def _only_scale(row: Profile) -> Format | None:

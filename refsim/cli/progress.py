@@ -60,6 +60,12 @@ def reporting(stream: TextIO) -> Iterator[Callable[[Countable], None] | None]:
         stream.flush()
 
 
+def tell(report: Callable[[Countable], None] | None, kernel: str, phase: str, done: int, planned: int) -> None:
+    """Show progress without a kernel, where a terminal shows it."""
+    if report is not None:
+        report(Passed(kernel, phase, done, planned))
+
+
 def spoken(progress: Countable, seconds: float) -> str:
     """Return the line of a progress: "fp8_amax generated 37 of 100, 0:12"."""
     minutes, rest = divmod(int(seconds), 60)

@@ -28,11 +28,15 @@ def junit(all_judged: "Sequence[Judged]", ended: tuple[str, RefsimError] | None 
             f"<testcase classname={attribute('refsim')} name={attribute(name)}{where}>"
             f"{_properties({'was': ' '.join(error.was)})}{_said('error', error.code, error.what, str(error))}</testcase>"
         )
-    counts = {word: sum(f"<{word} " in case for case in cases) for word in ("failure", "error", "skipped")}
-    seconds = sum(each.verdict.seconds for each in all_judged)
+    return suite("refsim verify", cases, f' time="{sum(each.verdict.seconds for each in all_judged):.3f}"')
+
+
+def suite(name: str, cases: Sequence[str], more: str = "") -> str:
+    """Return the document of one test suite with the numbers of its cases; `more` holds further attributes."""
+    failures, errors, skipped = (sum(f"<{word}" in case for case in cases) for word in ("failure", "error", "skipped"))
     head = (
-        f'<testsuite name="refsim verify" tests="{len(cases)}" failures="{counts["failure"]}" errors="{counts["error"]}" '
-        f'skipped="{counts["skipped"]}" time="{seconds:.3f}">'
+        f'<testsuite name="{name}" tests="{len(cases)}" failures="{failures}" errors="{errors}" '
+        f'skipped="{skipped}"{more}>'
     )
     body = "\n".join(cases)
     return f'<?xml version="1.0" encoding="utf-8"?>\n<testsuites>\n{head}\n{body}\n</testsuite>\n</testsuites>\n'
@@ -63,9 +67,8 @@ def _case(each: "Judged") -> str:
         kind, said = (error.code, error.what) if error else (verdict.status, each.headline or verdict.status)
         inner += _said(element, kind, said, "\n".join(each.lines()))
     where = f" file={attribute(each.place[0])} line={attribute(str(each.place[1]))}" if each.place else ""
-    suite = each.code or "refsim"
     return (
-        f"<testcase classname={attribute(suite)} name={attribute(verdict.kernel)}{where} "
+        f"<testcase classname={attribute(each.code or 'refsim')} name={attribute(verdict.kernel)}{where} "
         f'time="{verdict.seconds:.3f}">{inner}</testcase>'
     )
 

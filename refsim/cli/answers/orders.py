@@ -1,5 +1,6 @@
 """The answer of `refsim order`: the orders of one subject or two, and whether a result depends on its batch."""
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from refsim.errors import counted
@@ -96,7 +97,7 @@ def versus(one: "Fingerprint", other: "Fingerprint", difference: "FirstDifferenc
     facts = {
         "same_order": bool(alike and one.orders),
         "rows": shared,
-        "difference": None if difference is None else _as_facts(difference),
+        "difference": None if difference is None else asdict(difference),
     }
     return Wording((f"{one.subject.name} against {other.subject.name}: {orders}; {bits}",), facts, key="against")
 
@@ -121,7 +122,7 @@ def facts(found: "Fingerprint") -> dict[str, Any]:
         "n": subject.n,
         "k": subject.k,
         "batch_invariant": found.is_batch_invariant,
-        "difference": None if found.difference is None else _as_facts(found.difference),
+        "difference": None if found.difference is None else asdict(found.difference),
         "repeatable": found.repeats,
         "words": found.words,
         "explained": found.explained,
@@ -147,15 +148,4 @@ def facts(found: "Fingerprint") -> dict[str, Any]:
             }
             for order in orders
         ],
-    }
-
-
-def _as_facts(difference: "FirstDifference") -> dict[str, int]:
-    return {
-        "m": difference.m,
-        "row": difference.row,
-        "column": difference.column,
-        "got": difference.got,
-        "want": difference.want,
-        "agrees": difference.agrees,
     }

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 from xml.sax.saxutils import escape
 
-from refsim.cli.answers.junit import attribute, legal
+from refsim.cli.answers.junit import attribute, legal, suite
 from refsim.render import Column, Document, Entry, Part, Record, Table, Wording
 
 if TYPE_CHECKING:
@@ -150,13 +150,7 @@ def junit(run: "ProgramRun") -> str:
         cases.append(_case("program", HOST, "failure", "\n".join(each.line for each in run.record.found)))
     for name, test in run.record.tests.items():
         cases.append(_of_test(name, test))
-    counts = {word: sum(f"<{word}" in case for case in cases) for word in ("failure", "error", "skipped")}
-    head = (
-        f'<testsuite name="refsim run" tests="{len(cases)}" failures="{counts["failure"]}" errors="{counts["error"]}" '
-        f'skipped="{counts["skipped"]}">'
-    )
-    body = "\n".join(cases)
-    return f'<?xml version="1.0" encoding="utf-8"?>\n<testsuites>\n{head}\n{body}\n</testsuite>\n</testsuites>\n'
+    return suite("refsim run", cases)
 
 
 def _of_test(name: str, test: "TestRecord") -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from refsim.cli.arguments import ARRAY_SUFFIXES, codes_in
+from refsim.cli.arguments import ARRAY_SUFFIXES, codes_in, refuse_options
 from refsim.cli.delivery import answers
 from refsim.errors import RefsimError, counted
 from refsim.render import Bits, Column, Document, Number, Table, number
@@ -178,8 +178,7 @@ def _value_code(word: str, row: "Format") -> list[int]:
 
     if word == "-" or word.endswith(ARRAY_SUFFIXES) or os.path.isfile(word) or re.fullmatch(r"0[xXbB]\w+", word):
         return []
-    if word.startswith("--") or word in ("-h", "-t", "-o"):
-        raise click.NoSuchOption(word, ctx=click.get_current_context())
+    refuse_options([word])
     return [nearest_code(parse_value(word).exact, row)]
 
 

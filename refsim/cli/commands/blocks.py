@@ -9,7 +9,7 @@ import click
 
 from refsim.cli.delivery import answers
 from refsim.cli.names import FORMAT, Name
-from refsim.cli.progress import Countable, Passed, reporting
+from refsim.cli.progress import Countable, reporting, tell
 from refsim.errors import RefsimError
 from refsim.render import Column, Document, Table
 
@@ -62,9 +62,8 @@ def quantize(
 
     place = _place(file, to, str(row))
     with reporting(sys.stderr) as live:
-        told = quantize_file(
-            file, place, row, recipe=recipe, keys=keys, overwrite=overwrite, report=_report(live, "quantizing")
-        )
+        report = _report(live, "quantizing")
+        told = quantize_file(file, place, row, recipe=recipe, keys=keys, overwrite=overwrite, report=report)
     return _document(told, f"{row} to {place}")
 
 
@@ -103,12 +102,7 @@ def _place(file: Path, to: Path | None, done: str) -> Path:
 
 
 def _report(live: Callable[[Countable], None] | None, phase: str) -> "Report":
-    def report(key: str, done: int, planned: int) -> None:
-        """Show the progress of a tensor."""
-        if live is not None:
-            live(Passed(key, phase, done, planned))
-
-    return report
+    return lambda key, done, planned: tell(live, key, phase, done, planned)
 
 
 def _document(told: "list[FileTensor]", title: str) -> Document:

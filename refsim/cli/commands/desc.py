@@ -5,19 +5,20 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from refsim.cli.arguments import format_option
+from refsim.cli.arguments import format_option, require_few
 from refsim.cli.delivery import AGREED, FAILED, Answer, answers
 from refsim.cli.extents import AddressParam, ShapeParam, Whole
 from refsim.cli.names import Name
 from refsim.cli.registry import Group
 from refsim.cli.spelled import number_in
 from refsim.errors import RefsimError, counted
-from refsim.render import Bits, Column, Document, Entry, Record, Table, Wording
+from refsim.render import ALERT, Bits, Column, Document, Entry, Fact, Picture, Record, Table, Wording
 
 if TYPE_CHECKING:
     from refsim.formats import Format
     from refsim.layouts.descriptors import Descriptor, Explanation, TensorMapForm, Walk
     from refsim.layouts.tiles import Major
+    from refsim.layouts.tma import Placement
     from refsim.render import Part
 
 READINGS = (
@@ -163,10 +164,8 @@ def walk(
     from refsim.layouts.descriptors import walk as walked
 
     if isinstance(kind, TensorMapForm):
-        from refsim.cli.answers.boxes import placed
-
         moved = None if offsets is None else tuple(_number(each) for each in offsets.split(","))
-        return Answer(placed(kind.walk(_arguments(words), _coordinates(words, at), start, moved)))
+        return Answer(_placed(kind.walk(_arguments(words), _coordinates(words, at), start, moved)))
     if len(words) != 2:
         way = f"refsim desc walk {kind.kind} WORD OPERAND, with an operand such as wgmma.m64n128k16.bf16.a"
         raise RefsimError(
@@ -198,6 +197,46 @@ def _walked(found: "Walk") -> Answer:
     parts = (Wording(tuple(line.strip() for line in str(found).splitlines()), facts), walk_picture(found))
     title = f"{found.descriptor.kind} {Bits(found.word, found.descriptor.bits)}"
     return Answer(Document(parts, title, (found.descriptor.source,)), FAILED if wrong else AGREED)
+
+
+def _placed(found: "Placement") -> Document:
+    """Return the picture; columns are the innermost dimension. Elements outside the tensor are marked."""
+    import numpy as np
+
+    width = found.shared_bytes.shape[-1]
+    require_few(found.shared_bytes.size, "refsim.layouts.descriptor('tensormap').walk in Python has no such limit")
+    shared, source = found.shared_bytes.reshape(-1, width), found.global_bytes.reshape(-1, width)
+    inside = found.inside.reshape(-1, width)
+    bank = shared // 4 % 32
+    facts = (
+        Fact("byte", shared.ravel().tolist(), "@"),
+        Fact("bank", bank.ravel().tolist(), "b"),
+        Fact("from_byte", [at if at >= 0 else "the fill" for at in source.ravel().tolist()]),
+    )
+    outside = int((~inside).sum())
+    numbers = {
+        "coordinates": list(found.coordinates),
+        "shared_address": found.shared_address,
+        "box_bytes": found.tensor_map.box_bytes,
+        "transaction_bytes": found.transaction_bytes,
+        "outside": outside,
+        "pads": int(found.pads.size),
+    }
+    line = (
+        f"{found.tensor_map.box_bytes} bytes from {found.shared_address:#x}, {found.transaction_bytes} of them counted by "
+        f"the barrier; {outside} elements lie outside the tensor, {found.pads.size} bytes are pads"
+    )
+    picture = Picture(
+        range(shared.shape[0]),
+        range(width),
+        facts,
+        ("byte", "bank"),
+        np.where(inside, bank, ALERT).ravel().tolist(),
+        "bank",
+        ("line", "element"),
+        about=(Entry("swizzle", found.tensor_map.swizzle), Entry("type", found.tensor_map.data_type.name)),
+    )
+    return Document((Wording((line,), numbers), picture), "tensormap box", (found.tensor_map.source,))
 
 
 def _remarks(explained: "Explanation") -> Wording:

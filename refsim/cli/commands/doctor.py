@@ -15,7 +15,6 @@ from refsim.render import Column, Document, Table
 
 if TYPE_CHECKING:
     from refsim.device import Device
-    from refsim.device.trial import TrialStep
 
 COLUMNS = (Column("part", strong=True), Column("state"), Column("found"), Column("help", drop=1))
 PASSED_OVER = (Column("passed over", strong=True), Column("in"), Column("because"))
@@ -46,6 +45,7 @@ def command(clear_cache: bool, device_name: str) -> Answer:
       refsim doctor --device sim --as json
     """
     from refsim.device import cache, toolchain
+    from refsim.device.trial import tried
 
     if clear_cache:
         removed = cache.clear_cache()
@@ -58,7 +58,7 @@ def command(clear_cache: bool, device_name: str) -> Answer:
     over = tuple((part.kind, part.origin, part.lacks) for part in toolchain.search().parts if part.lacks)
     if over:
         parts.append(Table(PASSED_OVER, over, key="passed_over"))
-    steps = [] if device is None else _tried(device)
+    steps = [] if device is None else tried(device)
     parts.append(Table(STEPS, tuple((step.name, step.state, step.by, step.brought) for step in steps), key="trial"))
     if problem:
         console.tell_error(problem)
@@ -110,12 +110,6 @@ def _gpu(name: str) -> "tuple[Row, Device | None, RefsimError | None]":
     facts = gpu.describe()
     found = f"{facts['device']}, {facts['driver']}, {facts['target']}, through {facts['backend']}"
     return ("GPU", "ok", found, ""), gpu if name == "auto" or asked else device.open(name), None
-
-
-def _tried(device: "Device") -> "list[TrialStep]":
-    from refsim.device.trial import tried
-
-    return tried(device)
 
 
 def _bundled() -> Row:

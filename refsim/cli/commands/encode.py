@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from refsim.cli.arguments import leading_format, missing_format, parse_code, require_few, words_in
+from refsim.cli.arguments import leading_format, missing_format, parse_code, refuse_options, require_few, words_in
 from refsim.cli.delivery import answers
 from refsim.cli.names import FORMAT, Name
 from refsim.errors import RefsimError
@@ -97,9 +97,7 @@ def command(
         way = f"refsim encode {row or f'--via {via}'} 0.3"
         raise RefsimError("missing-argument", "no value is given", "refsim encode", help=way)
     require_few(len(words), "refsim.encode(values, format) in Python takes arrays of any size")
-    for word in words:
-        if word.startswith("--") or word in ("-h", "-t", "-o"):
-            raise click.NoSuchOption(word, ctx=click.get_current_context())
+    refuse_options(words)
     if via is None:
         if row is None:
             raise missing_format(*words, otherwise="; or give --via CONVERSION")

@@ -21,6 +21,7 @@ from refsim.cli.function_operands import (
     InstructionOrKeys,
     function_operands,
     function_options,
+    quantiser_operands,
 )
 from refsim.cli.integer_operands import (
     ZERO_OPTIONS,
@@ -31,8 +32,7 @@ from refsim.cli.integer_operands import (
     weight_operands,
 )
 from refsim.cli.names import TARGET, UNIT
-from refsim.cli.progress import Countable, Passed, reporting
-from refsim.cli.quantiser_operands import quantiser_operands
+from refsim.cli.progress import reporting, tell
 from refsim.cli.registry import Sectioned
 from refsim.errors import Kind, RefsimError
 from refsim.render import Bits, Cell, Column, Document, Table, Wording, number
@@ -195,7 +195,7 @@ def _of_files(
     if other is None and all(way is None for way in ways.values()):
         raise RefsimError("usage", "two outputs are compared, and one is given", help=ALONE)
     with reporting(sys.stderr) as report:
-        ways["on_progress"] = partial(_told, report, "explain-diff")
+        ways["on_progress"] = partial(tell, report, "explain-diff")
         found = explain_diff(one, other, format, **ways, seconds=seconds, at=at)
     return Answer(_document(found, first, second), _exit_code(found))
 
@@ -217,12 +217,6 @@ def _keys(keys: tuple[str, ...], second: Path | None) -> tuple[str | None, str |
         what = f"{len(keys)} names of tensors for {'one file' if second is None else 'two files'}"
         raise RefsimError("usage", what, "--key", "one name, or that of A's tensor and that of B's", "give B too")
     return (keys[0], keys[-1]) if keys else (None, None)
-
-
-def _told(report: "Callable[[Countable], None] | None", of: str, phase: str, done: int, planned: int) -> None:
-    """Show the progress of the search, where a terminal shows it."""
-    if report is not None:
-        report(Passed(of, phase, done, planned))
 
 
 def _loader(options: dict[str, Any]) -> "Callable[..., tuple[Any, ElementType]]":
@@ -262,9 +256,9 @@ def _of_kernel(first: Path, second: Path | None, declared: tuple[Path, ...], *, 
     kernel, problem = load_case(
         case, None if second is None else kernel_named(str(first), declared or None), trust=trust
     )
-    with reporting(sys.stderr) as report:
-        tell = partial(_told, report, kernel.name)
-        found = explain_problem(kernel, problem, device.open("sim"), seconds=seconds, on_progress=tell)
+    with reporting(sys.stderr) as line:
+        report = partial(tell, line, kernel.name)
+        found = explain_problem(kernel, problem, device.open("sim"), seconds=seconds, on_progress=report)
     parts = [
         Wording((f"output {name}", *each.lines()), {"kernel": kernel.name, "output": name, **each.to_json()})
         for name, each in found.items()

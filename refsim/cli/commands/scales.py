@@ -7,22 +7,31 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from refsim.cli.arguments import ARRAY_SUFFIXES, file_option, format_option, load_codes, require_few, words_in
+from refsim.cli.arguments import (
+    ARRAY_SUFFIXES,
+    file_option,
+    format_option,
+    load_codes,
+    refuse_options,
+    require_few,
+    words_in,
+)
 from refsim.cli.delivery import Answer, answers
 from refsim.cli.extents import AddressParam, ShapeParam, Whole, chosen, parse_whole, window
 from refsim.cli.names import Name
 from refsim.cli.registry import Group
 from refsim.errors import Kind, RefsimError, counted
-from refsim.render import Bits, Column, Document, Table, Wording
+from refsim.render import Bits, Column, Document, Table, Wording, number
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from refsim.cli.values import Value
     from refsim.files import Stored
     from refsim.formats import Format
     from refsim.layouts.scales import ScaleLayout
     from refsim.render import Cell
-    from refsim.scaling import Quotient, ScaleKind
+    from refsim.scaling import NanRule, Quotient, ScaleKind
 
 LARGEST_TABLE = 1 << 24
 USUAL = "nvidia_128x4"  # the layout of cuBLAS, CUTLASS and tcgen05
@@ -43,6 +52,21 @@ PLACE = (
     Column("pad", label="", gap=3),
     Column("size", label="of", unit="B", gap=3),
     Column("source", gap=8),
+)
+GROUPS_OF_VALUES = (
+    Column("group", label="group", strong=True),
+    Column("values", unit="", gap=1),
+    Column("amax", label="amax", gap=3),
+    Column("scale", label="scale", gap=3, strong=True),
+    Column("factor", label="=", gap=1),
+)
+QUANTIZED_VALUES = (
+    Column("group", text=False),
+    Column("given", strong=True),
+    Column("code", strong=True),
+    Column("fields"),
+    Column("value", gap=3),
+    Column("back", label="times the scale", gap=3),
 )
 
 
@@ -303,18 +327,52 @@ def quantize(
       refsim scales quantize 1 -2 0.3 0 --scale e8m0
       refsim scales quantize 13 2.4375 --divide
     """
-    from refsim.cli.answers.quantized import quantized
     from refsim.cli.values import parse_value
     from refsim.formats import E4M3
 
     words = list(words_in(values))
     require_few(len(words), "refsim.scaling.quantize in Python takes arrays of any size")
-    for word in words:
-        if word.startswith("--") or word in ("-h", "-t", "-o"):
-            raise click.NoSuchOption(word, ctx=click.get_current_context())
+    refuse_options(words)
     parsed = [parse_value(word) for word in words]
     quotient: Quotient = "divide" if divide else "reciprocal"
-    return quantized(parsed, row or E4M3, group, scale, quotient, "ignored" if ignore_nan else "spreads")
+    return _quantized(parsed, row or E4M3, group, scale, quotient, "ignored" if ignore_nan else "spreads")
+
+
+def _quantized(
+    values: "list[Value]", row: "Format", width: int, kind: "ScaleKind", quotient: "Quotient", nan: "NanRule"
+) -> Document:
+    """Return every group with its scale, then every value with its code and the float32 product of code and scale."""
+    import numpy as np
+
+    from refsim.cli.answers.anatomy import anatomy, as_bits, exact_value
+    from refsim.cli.values import to_double
+    from refsim.conversions import encode
+    from refsim.formats import F32
+    from refsim.scaling import dequantize
+    from refsim.scaling import quantize as by_groups
+
+    patterns = encode([to_double(value) for value in values], F32).reshape(1, -1)
+    made = by_groups(patterns, F32, group=(1, width), to=row, scale=kind, quotient=quotient, nan=nan)
+    back = dequantize(made.codes, made.scales, row, group=(1, width))[0]
+    with np.errstate(all="ignore"):
+        magnitudes = np.abs(patterns[0].view(np.float32))
+    if nan == "ignored":
+        magnitudes = np.nan_to_num(magnitudes, nan=0.0, posinf=np.inf)
+    groups: list[tuple[Cell, ...]] = []
+    for at, (scale, factor) in enumerate(zip(made.scales[0], made.factors[0], strict=True)):
+        mine = magnitudes[at * width : (at + 1) * width]
+        bits = as_bits(int(scale.view(kind.format.code_dtype)), kind.format)
+        groups.append((at, counted(len(mine), "value"), number(float(mine.max())), bits, number(float(factor))))
+    elements: list[tuple[Cell, ...]] = []
+    for place, (value, code, result) in enumerate(zip(values, made.codes[0], back, strict=True)):
+        shown = anatomy(int(code), row)
+        product = number(exact_value(int(result), F32))
+        elements.append((place // width, value.written, shown.code, shown.fields, shown.value, product))
+    tables = (
+        Table(GROUPS_OF_VALUES, tuple(groups), key="groups", headings=False),
+        Table(QUANTIZED_VALUES, tuple(elements), key="values"),
+    )
+    return Document(tables, f"{row} in groups of {width}", (kind.source,))
 
 
 def _places(words: tuple[str, ...], done: str) -> "tuple[ScaleLayout, Path, Path]":
