@@ -51,9 +51,7 @@ ONE_BLOCK = {
 }
 # A barrier of the block comes between this store and everything that looks at the flag.
 BEFORE_A_BARRIER = {"fenced_flag": ["st.volatile.shared.u32 as st.shared.u32"]}
-# A shuffle beside it makes the lanes meet, for which there is a warning only.
-ONLY_WARNED = {"rendezvous": ["bar.warp.sync"]}
-SPARE = LAST_TURN | NOT_HANDED_ON | ONE_BLOCK | BEFORE_A_BARRIER | ONLY_WARNED
+SPARE = LAST_TURN | NOT_HANDED_ON | ONE_BLOCK | BEFORE_A_BARRIER
 
 FILES = (
     "warp.cu",
