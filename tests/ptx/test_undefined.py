@@ -87,8 +87,8 @@ def forgets(operands: Any) -> list[Any]:
 
 
 # What Hopper and Blackwell alone have is asked for by one thread, or read by a warpgroup, in test_bulk_copies.py,
-# test_tensor_map_edits.py, test_wgmma.py, test_tensor_memory.py and test_tensor_core.py.
-OF_HOPPER = {"prefetch", "fence", "tensormap", "wgmma", "tcgen05"}
+# test_tensor_map_edits.py, test_wgmma.py, test_tensor_memory.py, test_tensor_core.py and test_launch_control.py.
+OF_HOPPER = {"prefetch", "fence", "tensormap", "wgmma", "tcgen05", "clusterlaunchcontrol"}
 RULED = sorted(
     {clause.mnemonic for clause in forms.clauses() if not isinstance(clause.undefined, str)}
     - {"activemask", "elect"}
