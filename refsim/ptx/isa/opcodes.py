@@ -25,6 +25,7 @@ _HALVES = frozenset({"hi", "lo", "wide"})
 FRONT: dict[str, frozenset[str]] = {
     "bar": frozenset({"warp", "cta", "sync", "arrive", "red"}),
     "barrier": frozenset({"cta", "cluster", "arrive", "wait", "red"}),
+    "clusterlaunchcontrol": frozenset({"try_cancel", "async", "query_cancel"}),
     "cp": frozenset({"async", "commit_group", "wait_group", "wait_all", "mbarrier", "arrive", "bulk", "reduce",
                      "tensor", "prefetch"}),
     "createpolicy": frozenset({"fractional", "range", "cvt"}),
