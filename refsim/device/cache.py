@@ -107,7 +107,7 @@ def _turn(kind: str, key: str) -> Iterator[None]:
 
 def cache_size() -> tuple[int, int]:
     """Return (number of entries, their bytes)."""
-    sizes = [path.lstat().st_size for path in _entries()]
+    sizes = [status.st_size for _, status in _entries()]
     return len(sizes), sum(sizes)
 
 
@@ -117,7 +117,7 @@ def clear_cache() -> int:
     Raises RefsimError `cannot-write` if an entry may not be deleted.
     """
     entries = _entries()
-    for path in entries:
+    for path, _ in entries:
         try:
             path.unlink(missing_ok=True)
         except OSError as problem:
@@ -129,10 +129,17 @@ def clear_cache() -> int:
 _KINDS = ("ptx", "cubin", "host")
 
 
-def _entries() -> list[Path]:
-    """Return every path in the folders of entries except folders; a damaged entry may be a pipe or a dangling link."""
-    found = [path for kind in _KINDS for path in sorted((cache_directory() / kind).glob("*"))]
-    return [path for path in found if not stat.S_ISDIR(path.lstat().st_mode)]
+def _entries() -> list[tuple[Path, os.stat_result]]:
+    """Return every path in the folders of entries except folders; a damaged entry may be a pipe or a dangling link.
+
+    Another process may delete its lock meanwhile.
+    """
+    found = []
+    for kind in _KINDS:
+        for path in sorted((cache_directory() / kind).glob("*")):
+            with contextlib.suppress(FileNotFoundError):
+                found.append((path, path.lstat()))
+    return [(path, status) for path, status in found if not stat.S_ISDIR(status.st_mode)]
 
 
 def _path(kind: str, key: str) -> Path:

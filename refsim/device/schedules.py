@@ -97,7 +97,7 @@ def _held(trace: ptx.Trace) -> Iterator[SeededPolicy]:
     together."""
     writes = [(pc, where, 0) for pc, where, reads in trace.contended if not reads]
     reads = [(pc, where, turns) for turns in (1, 2) for pc, where, reads in trace.contended if reads]
-    most = min(MOST_HELD, max(2, HELD_INSTRUCTIONS // trace.instructions))
+    most = min(MOST_HELD, max(2, HELD_INSTRUCTIONS // max(trace.instructions, 1)))
     fair = [(pc, f"each strong access, such as {where}", 3) for pc, where, _ in trace.contended[:1]]
     kept = (*writes[: -(-most // 2)], *fair, *reads)[:most]
     yield from (SeededPolicy(HELD_POLICY, 4 * pc + turns, held=where) for pc, where, turns in kept)

@@ -40,7 +40,7 @@ def quiet() -> Iterator[None]:
 @pytest.fixture
 def without_completions(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rules without the completions of few bits, as for operands with many undefined bits."""
-    monkeypatch.setattr(undefined_completions, "FEW", -1)
+    monkeypatch.setattr(undefined_completions, "FEW_BITS", -1)
 
 
 def family(bound: Bound) -> str:

@@ -280,8 +280,8 @@ def judge(bound: Bound, seed: int, ties: tuple[bool, ...] = (False, True), lanes
 def main(mnemonics: list[str], most: int) -> None:
     """Print a line for each form that is not exact, with completions of few bits and without, and the sums."""
     np.seterr(all="ignore")
-    for few in (undefined_completions.FEW, -1):
-        undefined_completions.FEW = few
+    for few in (undefined_completions.FEW_BITS, -1):
+        undefined_completions.FEW_BITS = few
         forms: dict[str, Count] = {}
         opcodes = list(judged_opcodes(most, *mnemonics))
         for number, bound in enumerate(opcodes):

@@ -327,6 +327,8 @@ def my_campaign(recipe: type, case: Path) -> testing.Verdict:
     open_bits = testing.Promise.BOUNDED(because="one rounding")
     said = testing.Bounded(np.ones(3), np.zeros(3))
     assert open_bits != kernel.promise, said
+    free: testing.Unordered = testing.Unordered(np.ones(3), 0)
+    assert testing.Promise.SET() != kernel.promise, (free, testing.definitions)
     code: kernels.KernelCode = kernel.code
     with card.launcher(code, count_banks=True) as launched:
         print(launched.target, code.label)
@@ -347,6 +349,11 @@ def of_others(function: object, launcher: testing.Launcher, x: kernels.Buffer) -
     numba.launch(launcher, 1, 32, x, shared_bytes=16)
     cupy: adapters.CupyKernel = adapters.from_cupy("__global__ void k(float* x) {}", "k", options=("-DX=1",))
     cupy.launch(launcher, (1,), (32,), (x,), shared_mem=16)
+    cute: adapters.CuteKernel = adapters.from_cute(function, target="sm_90a")
+    cute.launch(launcher, 1, 32, (x, 4), entry=cute.entry)
+    by_value: kernels.Struct = adapters.struct(adapters.parameter_dtype(cute.ptx, cute.entry, 0), at_0=x)
+    host: adapters.HostLibrary = adapters.HostLibrary(Path("libhost.so"))
+    launcher.launch("k", 1, 32, [by_value, host.fill(launcher, "make", 64, x)])
     made: layouts.TensorMap = layouts.tensor_map("uint8", (64, 4), (16, 4), address=x.address)
     encoded: kernels.Struct = launcher.encode(made)
     launcher.launch("k", 1, 32, [made, encoded, x])

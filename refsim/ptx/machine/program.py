@@ -228,7 +228,7 @@ class Program(Card):
     ) -> tuple[PreparedLaunch, list[tuple[NDArray[Any], int]]]:
         """Return a checked and placed launch that has not run, and its array arguments with their addresses."""
         code = (self.code if observer is None else self.stepped)(entry)
-        code = code.held if policy == HELD_POLICY else code
+        code = code.held if isinstance(policy, str) and policy == HELD_POLICY else code
         _check_words(policy, arithmetic)
         if arithmetic == KNOWN and code.contractions:
             raise open_bits(str(code.contractions[0]), self.target)

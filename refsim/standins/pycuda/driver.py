@@ -1,10 +1,13 @@
 """pycuda.driver on the simulated GPU: the names of the module."""
 
+from importlib import import_module
 from typing import Any
 
-from refsim.standins.pycuda import context, copies, errors, functions, memory
 from refsim.standins.seams import names_in, refuse
 
+context, copies, errors, functions, memory = (  # `from package import` asks the package for the name first
+    import_module(f"refsim.standins.pycuda.{name}") for name in ("context", "copies", "errors", "functions", "memory")
+)
 _HOMES = {
     context: """
         Context Device Event Stream device_attribute get_driver_version get_version init mem_get_info
