@@ -51,7 +51,21 @@ ONE_BLOCK = {
 }
 # A barrier of the block comes between this store and everything that looks at the flag.
 BEFORE_A_BARRIER = {"fenced_flag": ["st.volatile.shared.u32 as st.shared.u32"]}
-SPARE = LAST_TURN | NOT_HANDED_ON | ONE_BLOCK | BEFORE_A_BARRIER
+# A __syncwarp orders these accesses: volatile is for the compiler. The last __syncwarp of the sum hands nothing on.
+# The other five stand between a read and another lane's volatile store, where refsim misses the race.
+VOLATILE = {
+    "volatile_sum": [
+        *["bar.warp.sync"] * 6,
+        *["ld.volatile.shared.u32 as ld.shared.u32"] * 11,
+        *["st.volatile.shared.u32 as st.shared.u32"] * 6,
+    ],
+    "volatile_branch": [
+        "st.volatile.global.u32 as st.global.u32",
+        "ld.volatile.global.u32 as ld.global.u32",
+    ],
+    "volatile_turns": ["st.volatile.shared.u32 as st.shared.u32"],
+}
+SPARE = LAST_TURN | NOT_HANDED_ON | ONE_BLOCK | BEFORE_A_BARRIER | VOLATILE
 
 FILES = (
     "warp.cu",
