@@ -85,10 +85,13 @@ def test_every_target_agrees_on_the_simulator(kernel, entries, target):
 
 @pytest.fixture
 def replayed_anew():
-    """The model is changed below: nothing may be known of it from another test, and nothing stay."""
-    launch_replay.afresh()
+    """The model is changed below: nothing may be known of it from another test, and nothing stay.
+
+    tests/conftest.py makes `afresh` do nothing once a test of its folder has run in the process.
+    """
+    launch_replay.shared.cache_clear()
     yield
-    launch_replay.afresh()
+    launch_replay.shared.cache_clear()
 
 
 @pytest.mark.parametrize("target", JUDGES)
@@ -101,7 +104,7 @@ def test_fewer_fraction_bits_are_seen_on_every_target(target, monkeypatch, repla
     assert (verdict.status, verdict.silicon.judges) == ("pass", JUDGES[target]), str(verdict)
     key = (profiles.chip(target), "mma.sync", "bf16", "bf16", "f32")
     monkeypatch.setitem(profiles._BY_KEY, key, [replace(row, fraction=20) for row in profiles._BY_KEY[key]])
-    launch_replay.afresh()
+    launch_replay.shared.cache_clear()
     verdict = run_campaign(variant, simulated, cases=0)
     assert (verdict.status, verdict.differing) == ("fail", 0), str(verdict)
     assert verdict.finding.startswith("[model-differs] the model differs from hardware"), str(verdict)
