@@ -5,6 +5,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import metadata
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -80,7 +81,9 @@ def from_cute(function: Any, *args: Any, target: str = "sm_90a", options: str = 
         except ImportError as missing:
             raise missing_extra(f"CuTe DSL is not installed: {missing}", CUTE) from missing
         try:
-            compiled = cute.compile(function, *args, options=f"--gpu-arch {target} --keep-ptx {options}".strip())
+            with TemporaryDirectory() as folder:  # --keep-ptx also writes the PTX to a file
+                flags = f"--gpu-arch {target} --keep-ptx --dump-dir {folder} {options}".strip()
+                compiled = cute.compile(function, *args, options=flags)
         except Exception as error:
             where = f"{getattr(function, '__name__', 'a function')} for {target}"
             raise RefsimError("compile-error", f"CuTe DSL raised {type(error).__name__}: {error}", where) from error
