@@ -10,7 +10,6 @@ import pytest
 
 import refsim
 from conformance.operand_places import NOWHERE, addresses, crcs, places, single_forms, single_words
-from refsim.errors import RefsimError
 from refsim.layouts.descriptors import descriptor, walk
 from refsim.silicon.operand_starts import START_FORMS, STEM, SWIZZLE_CODES, code_of, paired_words
 from refsim.silicon.vectors import recordings, sidecar
@@ -22,10 +21,7 @@ DEVICE = refsim.device.open("sim", "sm_90a").probing()
 
 @pytest.fixture(scope="module")
 def recorded():
-    try:
-        return recordings(STEM)
-    except RefsimError:
-        pytest.skip(f"{STEM} is not recorded yet: gpu/probes/record_{STEM}.py on a GPU")
+    return recordings(STEM)
 
 
 def recorded_places(recording):

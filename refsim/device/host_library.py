@@ -120,12 +120,13 @@ class _Answers:
         self.launcher = launcher
         self.refused: RefsimError | None = None
         self.limits = limits_of(launcher.target)
+        self.chip = self.limits.chip.encode()  # C keeps its address
         self.attribute, self.encode = _ATTRIBUTE(self._attribute), _ENCODE(self._encode)
 
     def install(self) -> None:
         """Let the stand-ins call these functions; the last call of any library does so."""
         for library in _STAND_INS.values():
-            library.refsim_answers(self.attribute, self.encode, self.limits.chip.encode())
+            library.refsim_answers(self.attribute, self.encode, self.chip)
             library.kept = self
 
     def _attribute(self, number: int) -> int:
@@ -233,8 +234,6 @@ def _passed(place: int, value: Any, where: str) -> Any:
     """Return an argument as C takes it."""
     if isinstance(value, Buffer):
         return ctypes.c_void_p(value.address)
-    if isinstance(value, np.ndarray):
-        return ctypes.c_void_p(np.ascontiguousarray(value).ctypes.data)
     if (
         isinstance(value, np.generic)
         and value.dtype.kind in "biuf"

@@ -37,7 +37,7 @@ KEPT = {
     ),
     "there and back": ([*BEGUN, COMMIT, moves(8, 0), moves(0, 8), *AGAIN], [], (64, 32)),
     "pairs": ([PAIRS, *BEGUN, COMMIT, PACKED, UNPACKED], [], (32, 32)),
-    "pairs unpacked behind the wait": ([PAIRS, *BEGUN, COMMIT, PACKED], [UNPACKED], (32, 32)),
+    "pairs unpacked after the wait": ([PAIRS, *BEGUN, COMMIT, PACKED], [UNPACKED], (32, 32)),
     "a source that goes on": ([*BEGUN, COMMIT, moves(8, 0), FENCED, *AGAIN], [], (64, 32)),
     "copies of two groups": (
         [

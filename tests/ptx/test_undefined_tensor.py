@@ -11,7 +11,7 @@ from tests.ptx.test_scaled_tensor_core import row_descriptor
 from tests.ptx.test_tensor_core import A_START, B_START, KINDS, LAYOUTS, Case, drawn, image_of, opcode
 from tests.ptx.test_tensor_core_pairs import images, pair_body
 
-# Bits of the image are made undefined: a word that nobody wrote is read, cut to the bits, and stored.
+# Bits of the image are made undefined: the kernel reads an unwritten word, cuts it to the bits, and stores it.
 LOST = ".shared .align 4 .b32 lost; ld.shared.b32 %x1, [lost]; and.b32 %x1, %x1, {bits}; @%first st.shared.b32 [%s+{at}], %x1;"
 PROXY = "fence.proxy.async; bar.sync 0;"
 SHAPES = [

@@ -267,7 +267,7 @@ def divided(operands: RuleOperands) -> list[Any]:
 
 def remainder(operands: RuleOperands) -> list[Any]:
     """Return the mask of rem. Below the lowest bit that the divisor can have, it is the mask of the dividend. Without
-    signs, a remainder is no more than the dividend, and less than the divisor. A divisor of 0 gives any bits."""
+    signs, a remainder is at most the dividend, and smaller than the divisor. A divisor of 0 gives any bits."""
     a, b, type = _source(operands, 0), _source(operands, 1), operands.types[0]
     lowest, one = _lowest(b.most), type.bits_dtype.type(1)
     below_ = np.where(lowest != 0, lowest - one, lowest)
