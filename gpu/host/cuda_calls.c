@@ -1,7 +1,8 @@
 /* What a user's host function asks of CUDA, answered without a GPU: attributes of a device, and tensor maps.
  *
  * The library of the user is built with `nvcc -shared -Xcompiler -fPIC -cudart none`, so that it takes these functions.
- * refsim_answers hands over the two functions that answer. A call that is not here is refused when the library is loaded.
+ * refsim_answers hands over the two functions that answer. A call that is not here is refused when the library is loaded; calls
+ * that need a GPU are here, so that libraries with such calls load, and refuse: refsim_refused names the first one.
  */
 #include <cuda_runtime_api.h>
 #include <string.h>
@@ -13,11 +14,21 @@ typedef int (*Encode)(void* map, int type, unsigned rank, void* address, const v
 static Attribute attribute;
 static Encode encode;
 static const char* chip = "";
+static const char* needs_a_gpu;
+
+const char* refsim_refused(void) { return needs_a_gpu; }
+static cudaError_t refuse(const char* name) {
+    if (!needs_a_gpu) needs_a_gpu = name;
+    return cudaErrorNotSupported;
+}
+#define REFUSE(name, ...) \
+    cudaError_t name(__VA_ARGS__) { return refuse(#name); }
 
 void refsim_answers(Attribute of_device, Encode of_map, const char* name) {
     attribute = of_device;
     encode = of_map;
     chip = name;
+    needs_a_gpu = 0;
 }
 
 int cuTensorMapEncodeTiled(void* map, int type, unsigned rank, void* address, const void* dims, const void* strides, const void* box,
@@ -106,19 +117,45 @@ void __cudaRegisterVar(void** handle, char* host, char* device, const char* name
     (void)handle, (void)host, (void)device, (void)name, (void)external, (void)size, (void)constant, (void)global;
 }
 char __cudaInitModule(void** handle) { return (void)handle, 1; }
-cudaError_t __cudaPopCallConfiguration(void* grid, void* block, size_t* shared, void* stream) {
-    return (void)grid, (void)block, (void)shared, (void)stream, cudaErrorNotSupported;
-}
+REFUSE(__cudaPopCallConfiguration, void* grid, void* block, size_t* shared, void* stream)
 unsigned __cudaPushCallConfiguration(dim3 grid, dim3 block, size_t shared, void* stream) {
-    return (void)grid, (void)block, (void)shared, (void)stream, 1;
+    return (void)grid, (void)block, (void)shared, (void)stream, refuse("a launch <<<...>>>"), 1;
 }
-cudaError_t cudaLaunchKernel(const void* function, dim3 grid, dim3 block, void** values, size_t shared, cudaStream_t stream) {
-    return (void)function, (void)grid, (void)block, (void)values, (void)shared, (void)stream, cudaErrorNotSupported;
-}
-cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* with, const void* function, void** values) {
-    return (void)with, (void)function, (void)values, cudaErrorNotSupported;
-}
+REFUSE(cudaLaunchKernel, const void* function, dim3 grid, dim3 block, void** values, size_t shared, cudaStream_t stream)
+REFUSE(cudaLaunchCooperativeKernel, const void* function, dim3 grid, dim3 block, void** values, size_t shared, cudaStream_t stream)
+REFUSE(cudaLaunchKernelExC, const cudaLaunchConfig_t* with, const void* function, void** values)
 cudaError_t __cudaLaunchKernel(const void* kernel, dim3 grid, dim3 block, void** values, size_t shared, cudaStream_t stream) {
     return cudaLaunchKernel(kernel, grid, block, values, shared, stream);
 }
 cudaError_t __cudaGetKernel(void** kernel, const void* function) { return *kernel = (void*)function, cudaSuccess; }
+
+/* What host code around the parameters calls: memory, streams, events, questions about a loaded kernel. */
+cudaError_t cudaDeviceSynchronize(void) { return cudaSuccess; }
+cudaError_t cudaStreamSynchronize(cudaStream_t stream) { return (void)stream, cudaSuccess; }
+REFUSE(cudaMalloc, void** to, size_t size)
+REFUSE(cudaMallocAsync, void** to, size_t size, cudaStream_t stream)
+REFUSE(cudaMallocHost, void** to, size_t size)
+REFUSE(cudaMallocManaged, void** to, size_t size, unsigned flags)
+REFUSE(cudaFree, void* memory)
+REFUSE(cudaFreeAsync, void* memory, cudaStream_t stream)
+REFUSE(cudaFreeHost, void* memory)
+REFUSE(cudaMemGetInfo, size_t* left, size_t* all)
+REFUSE(cudaMemcpy, void* to, const void* from, size_t size, enum cudaMemcpyKind kind)
+REFUSE(cudaMemcpyAsync, void* to, const void* from, size_t size, enum cudaMemcpyKind kind, cudaStream_t stream)
+REFUSE(cudaMemcpyToSymbol, const void* symbol, const void* from, size_t size, size_t offset, enum cudaMemcpyKind kind)
+REFUSE(cudaMemset, void* to, int value, size_t size)
+REFUSE(cudaMemsetAsync, void* to, int value, size_t size, cudaStream_t stream)
+REFUSE(cudaPointerGetAttributes, struct cudaPointerAttributes* known, const void* pointer)
+REFUSE(cudaStreamCreate, cudaStream_t* stream)
+REFUSE(cudaStreamCreateWithFlags, cudaStream_t* stream, unsigned flags)
+REFUSE(cudaStreamDestroy, cudaStream_t stream)
+REFUSE(cudaStreamQuery, cudaStream_t stream)
+REFUSE(cudaStreamWaitEvent, cudaStream_t stream, cudaEvent_t event, unsigned flags)
+REFUSE(cudaEventCreate, cudaEvent_t* event)
+REFUSE(cudaEventCreateWithFlags, cudaEvent_t* event, unsigned flags)
+REFUSE(cudaEventDestroy, cudaEvent_t event)
+REFUSE(cudaEventRecord, cudaEvent_t event, cudaStream_t stream)
+REFUSE(cudaEventSynchronize, cudaEvent_t event)
+REFUSE(cudaEventElapsedTime, float* milliseconds, cudaEvent_t start, cudaEvent_t end)
+REFUSE(cudaFuncGetAttributes, struct cudaFuncAttributes* known, const void* function)
+REFUSE(cudaOccupancyMaxActiveClusters, int* clusters, const void* function, const cudaLaunchConfig_t* with)

@@ -83,6 +83,9 @@ class HostLibrary:
         found = called(ctypes.c_void_p(ctypes.addressof(raw)), *values)
         if answers.refused is not None:
             raise answers.refused
+        for refused in filter(None, (library.refsim_refused() for library in _STAND_INS.values())):
+            help = "make parameters only: memory is a Buffer of the launcher, and `run` launches"
+            raise RefsimError("bad-host-library", f"it called {refused.decode()}, which needs a GPU", where, help=help)
         if status and found != 0:
             help = f"a library with the static CUDA runtime asks a driver: {BUILD}"
             raise RefsimError(
@@ -219,7 +222,7 @@ def _stand_in(name: str) -> None:
         file.write_bytes(content)
         library = ctypes.CDLL(os.fspath(file), os.RTLD_NOW | os.RTLD_GLOBAL)
     library.refsim_answers.argtypes = [_ATTRIBUTE, _ENCODE, ctypes.c_char_p]
-    library.refsim_answers.restype = None
+    library.refsim_answers.restype, library.refsim_refused.restype = None, ctypes.c_char_p
     _STAND_INS[name] = library
 
 

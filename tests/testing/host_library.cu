@@ -43,3 +43,4 @@ extern "C" int make(Params* p, void* x, unsigned short* y, int rows) {
 
 extern "C" void nothing(int* p) { *p = 7; }
 extern "C" int fails(int* p) { return *p = 9; }
+extern "C" int allocates(void** p) { return cudaMalloc(p, 64), cudaMemsetAsync(*p, 0, 64), 0; }

@@ -72,11 +72,14 @@ def test_what_goes_wrong_in_a_host_function_is_one_clear_error(tmp_path: Path) -
     with device.open("sim").loaded(ptx, "copy") as launcher:
         x = launcher.upload(np.zeros(64 * 16, np.uint16), name="x")
         y = launcher.output(64, np.uint16, name="y")
+        with pytest.raises(RefsimError, match="it called cudaMalloc, which needs a GPU"):
+            host.fill(launcher, "allocates", 8)
         assert host.fill(launcher, "nothing", 4, status=False).raw == b"\7\0\0\0"
         for code, call in (
             ("bad-tensor-map", lambda: host.fill(launcher, "make", SIZE, x, y, np.int32(17))),  # beyond the buffer
             ("bad-host-library", lambda: host.fill(launcher, "fails", 4)),
             ("bad-host-library", lambda: host.fill(launcher, "none", 4)),
+            ("bad-host-library", lambda: host.fill(launcher, "allocates", 8, status=False)),
             ("bad-argument", lambda: host.fill(launcher, "make", 0, x, y)),
             ("bad-argument", lambda: host.fill(launcher, "make", SIZE, 5)),
             ("bad-host-library", lambda: HostLibrary(tmp_path / "none.so").fill(launcher, "make", 4)),
