@@ -25,7 +25,9 @@ NOT_RUN = {
     "refsim verify linear --cases 100000 --jobs 8 --journal night.sqlite": "hours; tests/campaigns divides shorter ones",
     "refsim explain-diff failures/fp8_quantize-0123456789.json --seconds 60": "searches for a minute; "
     "tests/cli/commands/test_explain_diff.py explains a case",
-    "refsim verify": "a minute; CI types README's first command",
+    "refsim verify": "minutes; CI types README's first command",
+    "refsim verify -k 'fp8 and not amax' --as github --junit verify.xml": "minutes; tests/cli/commands/test_verify_in_ci.py "
+    "gives the same options for fewer kernels",
 }
 """Examples that no test here runs, and why."""
 SLOW = (

@@ -150,7 +150,7 @@ def test_a_refused_argument_lists_what_there_is(argument, wanted, refsim, tmp_pa
     assert wanted in refsim("simulate", "k.cu", "scale", "--arg", argument).err
 
 
-@pytest.mark.parametrize("line", ["verify", "order nosuch", "kernels nosuch.py"])
+@pytest.mark.parametrize("line", ["verify fp8_amax --cases 1", "order nosuch", "kernels nosuch.py"])
 def test_a_machine_without_a_gpu_says_nothing_of_a_driver(line, refsim, monkeypatch):
     def absent(*_, **__):
         raise no_driver(OSError("libcuda.so.1: cannot open shared object file"))
