@@ -1,5 +1,6 @@
 """cp.async: copies from global to shared memory that continue while the thread computes, in groups it can wait for."""
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ _STEM = "cp.async.{cop:ca|cg}.{space:shared::cta|shared}.global"
 _PREFETCH = "{.prefetch:L2::64B|L2::128B|L2::256B}"
 # Cache hints and prefetch sizes change no value.
 _HINTS = ("space", "prefetch")
+_copy = partial(instruction, ignores=_HINTS, since="sm_80", undefined=copied, source=_SECTION)
 
 
 def _start(lanes: Lanes, to: Array, source: Array, bytes_: Array, given: Array, cop: str) -> None:
@@ -41,26 +43,14 @@ def _start(lanes: Lanes, to: Array, source: Array, bytes_: Array, given: Array, 
 
 for _hint, _policy in (("", ""), (".L2::cache_hint", ", policy:b64")):
 
-    @instruction(
-        f"{_STEM}{_hint}{_PREFETCH} [a], [b], bytes:b32, given:b32?{_policy}",
-        ignores=_HINTS,
-        since="sm_80",
-        undefined=copied,
-        source=_SECTION,
-    )
+    @_copy(f"{_STEM}{_hint}{_PREFETCH} [a], [b], bytes:b32, given:b32?{_policy}")
     def cp_async(
         lanes: Lanes, to: Array, source: Array, count: Array, given: Array | None, policy: Any = None, *, cop: str
     ) -> None:
         """Start a copy of `bytes` bytes to shared memory; with a source size, the bytes after it become zero."""
         _start(lanes, to, source, count, count if given is None else given, cop)
 
-    @instruction(
-        f"{_STEM}{_hint}{_PREFETCH} [a], [b], bytes:b32, ignore:pred{_policy}",
-        ignores=_HINTS,
-        since="sm_80",
-        undefined=copied,
-        source=_SECTION,
-    )
+    @_copy(f"{_STEM}{_hint}{_PREFETCH} [a], [b], bytes:b32, ignore:pred{_policy}")
     def cp_async_ignoring(
         lanes: Lanes, to: Array, source: Array, count: Array, ignore: Array, policy: Any = None, *, cop: str
     ) -> None:

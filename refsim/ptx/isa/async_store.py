@@ -1,5 +1,6 @@
 """Stores and reductions to another CTA of the cluster, whose mbarrier counts their bytes: st.async and red.async."""
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,9 @@ def sent(operands: RuleOperands) -> list[Any]:
     return defined(operands)
 
 
+_async = partial(instruction, since="sm_90", undefined=sent)
+
+
 def _shared(address: Array, space: str | None) -> Array:
     """Return addresses as offsets in the window of shared memory; generic addresses differ from offsets by a
     constant."""
@@ -35,13 +39,7 @@ def _shared(address: Array, space: str | None) -> Array:
 for _vectors, _types in (("v2", "b32|b64|u32|u64|s32|s64|f32|f64"), ("v4", "b32|u32|s32|f32")):
     _form = f"st.async{{.weak}}{_COUNTED}{{.vec:v2}}" if _vectors == "v2" else f"st.async{{.weak}}{_COUNTED}.{{vec:v4}}"
 
-    @instruction(
-        f"{_form}.{{type:{_types}}} [a], b*, [bar]",
-        ignores=("weak", "vec"),
-        since="sm_90",
-        undefined=sent,
-        source=PTX["st.async"],
-    )
+    @_async(f"{_form}.{{type:{_types}}} [a], b*, [bar]", ignores=("weak", "vec"), source=PTX["st.async"])
     def store(lanes: Lanes, to: Array, b: list[Array], barrier: Array, *, space: str | None, type: str) -> None:
         """Send the values to shared memory of a CTA, whose mbarrier counts their bytes."""
         row = TYPES[type]
@@ -56,10 +54,8 @@ for _operations, _types in (
     ("add", "u32|s32|u64|s64"),
 ):
 
-    @instruction(
+    @_async(
         f"red.async.relaxed.cluster{_COUNTED}.{{operation:{_operations}}}.{{type:{_types}}} [a], b, [bar]",
-        since="sm_90",
-        undefined=sent,
         source=PTX["red.async"],
     )
     def reduce(

@@ -1,5 +1,6 @@
 """Barriers of a CTA and of a warp, fences, and the order of launches."""
 
+from functools import partial
 from typing import Any
 
 from numpy.typing import NDArray
@@ -22,34 +23,27 @@ _ALIGNED = (("bar{.cta}.", ".", "warp"), ("barrier{.cta}.", ".aligned.", "warp")
 def _family(name: str, suffix: str, rendezvous: str | None) -> None:
     """Register sync, arrive and both reductions of a barrier spelling."""
     tail = suffix.removesuffix(".")
+    barrier = partial(instruction, rendezvous=rendezvous, flow=True, ignores=("cta",), source=_SECTION)
 
-    @instruction(f"{name}sync{tail} a:u32, b:u32?", rendezvous=rendezvous, flow=True, ignores=("cta",), source=_SECTION)
+    @barrier(f"{name}sync{tail} a:u32, b:u32?")
     def sync(lanes: Lanes, number: Array, count: Array | None) -> None:
         """Wait until all threads of the CTA, or `count` of them, are at barrier `number`."""
         lanes.machine.barriers.arrive(lanes, number, count, wait=True)
 
-    @instruction(
-        f"{name}arrive{tail} a:u32, b:u32", rendezvous=rendezvous, flow=True, ignores=("cta",), source=_SECTION
-    )
+    @barrier(f"{name}arrive{tail} a:u32, b:u32")
     def arrive(lanes: Lanes, number: Array, count: Array) -> None:
         """Arrive without waiting for other warps."""
         lanes.machine.barriers.arrive(lanes, number, count, wait=False)
 
-    @instruction(
+    @barrier(
         f"{name}red.{{reduction:and|or}}{suffix}pred d:pred, a:u32, b:u32?, c:pred",
-        rendezvous=rendezvous,
-        flow=True,
         ignores=("cta", "reduction"),
         undefined=reduced,
-        source=_SECTION,
     )
-    @instruction(
+    @barrier(
         f"{name}red.{{reduction:popc}}{suffix}u32 d:u32, a:u32, b:u32?, c:pred",
-        rendezvous=rendezvous,
-        flow=True,
         ignores=("cta", "reduction"),
         undefined=reduced,
-        source=_SECTION,
     )
     def reduce(lanes: Lanes, number: Array, count: Array | None, value: Array) -> None:
         """Wait, then return how many threads had a true predicate (popc), or whether all or any had one (and, or)."""

@@ -1,6 +1,7 @@
 """Copies of runs of bytes by the copy engine: cp.async.bulk, its reductions and prefetches, and the groups of a
 thread."""
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,27 +17,22 @@ _SECTION, _REDUCES = PTX["cp.async.bulk"], PTX["cp.reduce.async.bulk"]
 _COUNTED = ".mbarrier::complete_tx::bytes"
 # Cache hints change no value.
 HINTS = (("", ""), (".L2::cache_hint", ", policy:b64"))
+_bulk = partial(instruction, since="sm_90", undefined=asked, source=_SECTION)
 
 
 for _hint, _policy in HINTS:
 
-    @instruction(
+    @_bulk(
         f"cp.async.bulk.{{place:shared::cluster|shared::cta}}.global{_COUNTED}{_hint} [a], [b], amount:b32, [bar]{_policy}",
         ignores=("place",),
-        since="sm_90",
-        undefined=asked,
-        source=_SECTION,
     )
     def load(lanes: Lanes, to: Array, source: Array, amount: Array, barrier: Array, policy: Any = None) -> None:
         """Start a copy of global bytes to shared memory of a CTA, whose mbarrier counts them."""
         lanes.machine.engine.run(lanes, ("shared", to), ("global", source), amount, barrier=barrier)
 
-    @instruction(
+    @_bulk(
         f"cp.async.bulk.shared::cluster.global{_COUNTED}.multicast::cluster{_hint} "
-        f"[a], [b], amount:b32, [bar], mask:b16{_policy}",
-        since="sm_90",
-        undefined=asked,
-        source=_SECTION,
+        f"[a], [b], amount:b32, [bar], mask:b16{_policy}"
     )
     def load_for_many(
         lanes: Lanes, to: Array, source: Array, amount: Array, barrier: Array, mask: Array, policy: Any = None
@@ -45,33 +41,18 @@ for _hint, _policy in HINTS:
         bytes."""
         lanes.machine.engine.run(lanes, ("shared", to), ("global", source), amount, barrier=barrier, mask=mask)
 
-    @instruction(
-        f"cp.async.bulk.global.shared::cta.bulk_group{_hint} [a], [b], amount:b32{_policy}",
-        since="sm_90",
-        undefined=asked,
-        source=_SECTION,
-    )
+    @_bulk(f"cp.async.bulk.global.shared::cta.bulk_group{_hint} [a], [b], amount:b32{_policy}")
     def store(lanes: Lanes, to: Array, source: Array, amount: Array, policy: Any = None) -> None:
         """Start a copy of shared bytes to global memory, in the thread's current bulk group."""
         lanes.machine.engine.run(lanes, ("global", to), ("shared", source), amount)
 
-    @instruction(
-        f"cp.async.bulk.prefetch.L2.global{_hint} [a], amount:b32{_policy}",
-        since="sm_90",
-        undefined=asked,
-        source=PTX["cp.async.bulk.prefetch"],
-    )
+    @_bulk(f"cp.async.bulk.prefetch.L2.global{_hint} [a], amount:b32{_policy}", source=PTX["cp.async.bulk.prefetch"])
     def prefetch(lanes: Lanes, address: Array, amount: Array, policy: Any = None) -> None:
         """Check the address of a hint: nothing is read, and nothing is ordered."""
         lanes.machine.engine.hint(lanes, address, amount)
 
 
-@instruction(
-    f"cp.async.bulk.shared::cluster.shared::cta{_COUNTED} [a], [b], amount:b32, [bar]",
-    since="sm_90",
-    undefined=asked,
-    source=_SECTION,
-)
+@_bulk(f"cp.async.bulk.shared::cluster.shared::cta{_COUNTED} [a], [b], amount:b32, [bar]")
 def send(lanes: Lanes, to: Array, source: Array, amount: Array, barrier: Array) -> None:
     """Start a copy from the CTA's shared memory to another CTA's, whose mbarrier counts the bytes."""
     lanes.machine.engine.run(lanes, ("shared", to), ("shared", source), amount, barrier=barrier)
@@ -84,11 +65,9 @@ def _reduction(space: str, types: dict[str, str]) -> None:
     for operation, type in types.items():
         for hint, policy in HINTS if space == "global" else HINTS[:1]:
 
-            @instruction(
+            @_bulk(
                 f"cp.reduce.async.bulk.{space}.shared::cta{completion}{hint}.{operation}.{{type:{type}}} "
                 f"[a], [b], amount:b32{barrier}{policy}",
-                since="sm_90",
-                undefined=asked,
                 source=_REDUCES,
             )
             def reduce(

@@ -1,5 +1,6 @@
 """Clusters: addresses in the shared memory of another CTA, and the barrier of all threads of a cluster."""
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -47,26 +48,14 @@ def _check_shared(lanes: Lanes, address: Array, space: str | None) -> None:
 
 def _barrier(suffix: str, rendezvous: str | None) -> None:
     """Register barrier.cluster with a suffix (`.aligned` or none) and the lanes that must meet first."""
+    cluster = partial(instruction, rendezvous=rendezvous, flow=True, since="sm_90", source=PTX["barrier.cluster"])
 
-    @instruction(
-        f"barrier.cluster.arrive{{.order:release|relaxed}}{suffix}",
-        rendezvous=rendezvous,
-        flow=True,
-        since="sm_90",
-        source=PTX["barrier.cluster"],
-    )
+    @cluster(f"barrier.cluster.arrive{{.order:release|relaxed}}{suffix}")
     def arrive(lanes: Lanes, *, order: str | None) -> None:
         """Arrive at the cluster's barrier without waiting; earlier accesses are released unless it is `.relaxed`."""
         lanes.machine.cluster_barrier.arrive(lanes, releases=order != "relaxed")
 
-    @instruction(
-        f"barrier.cluster.wait{{.acquire}}{suffix}",
-        rendezvous=rendezvous,
-        flow=True,
-        ignores=("acquire",),
-        since="sm_90",
-        source=PTX["barrier.cluster"],
-    )
+    @cluster(f"barrier.cluster.wait{{.acquire}}{suffix}", ignores=("acquire",))
     def wait(lanes: Lanes) -> None:
         """Wait until all threads of the cluster that have not exited have arrived."""
         lanes.machine.cluster_barrier.wait(lanes)

@@ -1,6 +1,7 @@
 """cvt: between integers, floats and the 8-, 6- and 4-bit formats; every conversion rounds once. Conversions to and from
 narrow formats are the entries of `refsim.conversions`: the simulator holds no second copy."""
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,9 @@ from refsim.sources import PTX
 Array = NDArray[Any]
 
 _INTEGERS = "u8|u16|u32|u64|s8|s16|s32|s64"
+_pack = partial(instruction, undefined=bits.packed_below, source=PTX["cvt.pack"])
+_from_number = partial(instruction, ignores=("from_",), undefined=monotone, source=PTX["cvt"])
+_cvt = partial(instruction, source=PTX["cvt"])
 _INTEGRAL = "{rounding:rni|rzi|rmi|rpi}"
 _REAL = "{rounding:rn|rz|rm|rp}"
 
@@ -46,7 +50,7 @@ def _conversion_row(row: Conversion) -> None:
 def _real(to: str, from_: str, modifiers: str, since: str = "sm_50", later: dict[str, str] | None = None) -> None:
     """Register cvt between float types: narrowing takes a rounding mode, the rest is exact."""
 
-    @instruction(f"cvt{modifiers}.{to}.{from_} d:{to}, a:{from_}", since=since, later=later, source=PTX["cvt"])
+    @_cvt(f"cvt{modifiers}.{to}.{from_} d:{to}, a:{from_}", since=since, later=later)
     def cvt_real(
         a: Array, *, rounding: ieee.ConversionModifier | None = None, ftz: bool = False, sat: bool = False
     ) -> Array:
@@ -68,12 +72,7 @@ def _holds(to: str, from_: str) -> bool:
     return bool(want.min <= have.min and have.max <= want.max)
 
 
-@instruction(
-    f"cvt.{{to:{_INTEGERS}}}.{{from_:{_INTEGERS}}} d:to, a:from_",
-    ignores=("from_",),
-    undefined=bits.moved("a"),
-    source=PTX["cvt"],
-)
+@_cvt(f"cvt.{{to:{_INTEGERS}}}.{{from_:{_INTEGERS}}} d:to, a:from_", ignores=("from_",), undefined=bits.moved("a"))
 def cvt_integer(a: Array, *, to: str) -> Array:
     """Convert between integer widths: keep the low bits, or extend by the source's sign."""
     return a.astype(TYPES[to].dtype)
@@ -90,12 +89,7 @@ def _saturating(to: str) -> None:
     """Register cvt.sat to a type, from the types whose range is not contained in the type's range."""
     sources = "|".join(name for name in _INTEGERS.split("|") if not _holds(to, name))
 
-    @instruction(
-        f"cvt.sat.{{to:{to}}}.{{from_:{sources}}} d:to, a:from_",
-        ignores=("from_",),
-        undefined=monotone,
-        source=PTX["cvt"],
-    )
+    @_from_number(f"cvt.sat.{{to:{to}}}.{{from_:{sources}}} d:to, a:from_")
     def cvt_integer_clamped(a: Array, *, to: str) -> Array:
         """Convert between integer types, clamped to the result's range."""
         return _clamped(a, to)
@@ -105,61 +99,41 @@ for _name in _INTEGERS.split("|"):
     _saturating(_name)
 
 
-@instruction(
-    f"cvt.{_INTEGRAL}{{.ftz}}{{.sat}}.{{to:{_INTEGERS}}}.f32 d:to, a:f32",
-    ignores=("sat",),
-    source=PTX["cvt"],
-)
+@_cvt(f"cvt.{_INTEGRAL}{{.ftz}}{{.sat}}.{{to:{_INTEGERS}}}.f32 d:to, a:f32", ignores=("sat",))
 def cvt_single_to_integer(a: Array, *, rounding: ieee.IntegralModifier, ftz: bool, to: str) -> Array:
     """Round to an integer in the mode's direction; a value out of range is clamped, with or without .sat."""
     return ieee.float_to_integer(a, TYPES[to].dtype, rounding, ftz=ftz)
 
 
-@instruction(
-    f"cvt.{_INTEGRAL}{{.sat}}.{{to:{_INTEGERS}}}.{{from_:f16|f64}} d:to, a:from_",
-    ignores=("from_", "sat"),
-    source=PTX["cvt"],
-)
+@_cvt(f"cvt.{_INTEGRAL}{{.sat}}.{{to:{_INTEGERS}}}.{{from_:f16|f64}} d:to, a:from_", ignores=("from_", "sat"))
 def cvt_to_integer(a: Array, *, rounding: ieee.IntegralModifier, to: str) -> Array:
     """Round to an integer in the mode's direction; a value out of range is clamped, with or without .sat."""
     return ieee.float_to_integer(a, TYPES[to].dtype, rounding)
 
 
-@instruction(f"cvt.{_INTEGRAL}.{{to:{_INTEGERS}}}.bf16 d:to, a:bf16", since="sm_90", source=PTX["cvt"])
+@_cvt(f"cvt.{_INTEGRAL}.{{to:{_INTEGERS}}}.bf16 d:to, a:bf16", since="sm_90")
 def cvt_bfloat_to_integer(a: Array, *, rounding: ieee.IntegralModifier, to: str) -> Array:
     """Round to an integer as from f32: every bf16 is an f32."""
     return ieee.float_to_integer(a, TYPES[to].dtype, rounding)
 
 
-@instruction(
+@_cvt(
     f"cvt.{_REAL}{{.ftz}}{{.sat}}.f32.{{from_:{_INTEGERS}}} d:f32, a:from_",
     ignores=("from_", "ftz"),
     undefined=monotone,
-    source=PTX["cvt"],
 )
 def cvt_integer_to_single(a: Array, *, rounding: ieee.RoundingModifier, sat: bool) -> Array:
     """Convert an integer, rounded once; .sat clamps to [0, 1]; no result is subnormal."""
     return ieee.integer_to_float(a, "f32", rounding, sat=sat)
 
 
-@instruction(
-    f"cvt.{_REAL}{{.sat}}.{{to:f16|f64}}.{{from_:{_INTEGERS}}} d:to, a:from_",
-    ignores=("from_",),
-    undefined=monotone,
-    source=PTX["cvt"],
-)
+@_from_number(f"cvt.{_REAL}{{.sat}}.{{to:f16|f64}}.{{from_:{_INTEGERS}}} d:to, a:from_")
 def cvt_from_integer(a: Array, *, rounding: ieee.RoundingModifier, sat: bool, to: str) -> Array:
     """Convert an integer, rounded once; .sat clamps to [0, 1]."""
     return ieee.integer_to_float(a, to, rounding, sat=sat)
 
 
-@instruction(
-    f"cvt.{_REAL}.bf16.{{from_:{_INTEGERS}}} d:bf16, a:from_",
-    ignores=("from_",),
-    undefined=monotone,
-    since="sm_90",
-    source=PTX["cvt"],
-)
+@_from_number(f"cvt.{_REAL}.bf16.{{from_:{_INTEGERS}}} d:bf16, a:from_", since="sm_90")
 def cvt_integer_to_bfloat(a: Array, *, rounding: ieee.RoundingModifier) -> Array:
     """Convert an integer, rounded once."""
     return ieee.integer_to_float(a, "bf16", rounding)
@@ -168,7 +142,7 @@ def cvt_integer_to_bfloat(a: Array, *, rounding: ieee.RoundingModifier) -> Array
 def _integral(type: str, modifiers: str, since: str = "sm_50") -> None:
     """Register cvt.rni, rzi, rmi and rpi between equal types, which round to an integral value."""
 
-    @instruction(f"cvt.{_INTEGRAL}{modifiers}.{type}.{type} d:{type}, a:{type}", since=since, source=PTX["cvt"])
+    @_cvt(f"cvt.{_INTEGRAL}{modifiers}.{type}.{type} d:{type}, a:{type}", since=since)
     def cvt_integral(a: Array, *, rounding: ieee.IntegralModifier, ftz: bool = False, sat: bool = False) -> Array:
         """Round to an integral value in the mode's direction."""
         return ieee.round_to_integral(a, rounding, ftz=ftz, sat=sat)
@@ -202,24 +176,14 @@ _real("f64", "bf16", _MAYBE, since="sm_90")
 _real("bf16", "bf16", "", since="sm_90")
 
 
-@instruction(
-    "cvt.pack.sat.{to:u16|s16}.s32 d:b32, a:s32, b:s32",
-    since="sm_72",
-    undefined=bits.packed_below,
-    source=PTX["cvt.pack"],
-)
+@_pack("cvt.pack.sat.{to:u16|s16}.s32 d:b32, a:s32, b:s32", since="sm_72")
 def cvt_pack(a: Array, b: Array, *, to: str) -> Array:
     """Clamp two integers into the halves of a register, a in the upper half."""
     upper, lower = (_clamped(value, to).view(np.uint16).astype(np.uint32) for value in (a, b))
     return (upper << np.uint32(16)) | lower
 
 
-@instruction(
-    "cvt.pack.sat.{to:u8|s8}.s32.b32 d:b32, a:s32, b:s32, c:b32",
-    since="sm_72",
-    undefined=bits.packed_below,
-    source=PTX["cvt.pack"],
-)
+@_pack("cvt.pack.sat.{to:u8|s8}.s32.b32 d:b32, a:s32, b:s32, c:b32", since="sm_72")
 def cvt_pack_bytes(a: Array, b: Array, c: Array, *, to: str) -> Array:
     """Clamp two integers into the low bytes, a above b, and put the low half of c above them."""
     upper, lower = (_clamped(value, to).view(np.uint8).astype(np.uint32) for value in (a, b))
@@ -227,12 +191,7 @@ def cvt_pack_bytes(a: Array, b: Array, c: Array, *, to: str) -> Array:
     return packed
 
 
-@instruction(
-    "cvt.pack.sat.{to:u4|s4|u2|s2}.s32.b32 d:b32, a:s32, b:s32, c:b32",
-    since="sm_75",
-    undefined=bits.packed_below,
-    source=PTX["cvt.pack"],
-)
+@_pack("cvt.pack.sat.{to:u4|s4|u2|s2}.s32.b32 d:b32, a:s32, b:s32, c:b32", since="sm_75")
 def cvt_pack_small(a: Array, b: Array, c: Array, *, to: str) -> Array:
     """Clamp two integers to 4 or 2 bits in the low places, a above b, and put the low bits of c above them."""
     bits = int(to[1])

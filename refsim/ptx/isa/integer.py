@@ -4,6 +4,7 @@ Sums and products of NumPy integers wrap as PTX registers do, so most implementa
 by the width or more give 0 (or the sign), as the clamping forms of PTX do; amounts are always unsigned here.
 """
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ _REVERSED_BYTES = np.array([int(f"{byte:08b}"[::-1], 2) for byte in range(256)],
 
 _DOUBLED = {"u2": "u4", "i2": "i4", "u4": "u8", "i4": "i8"}
 S32_RANGE = np.iinfo(np.int32)
+_product = partial(instruction, undefined=law.multiplied())
 
 
 @instruction("add.{type:u16|u32|u64|s16|s32|s64} d, a, b", undefined=law.summed(), source=PTX["add"])
@@ -48,27 +50,25 @@ def sub_sat(a: Array, b: Array) -> Array:
     return saturated(a.astype(np.int64) - b)
 
 
-@instruction("mul.{half:hi|lo}.{type:u16|u32|u64|s16|s32|s64} d, a, b", undefined=law.multiplied(), source=PTX["mul"])
+@_product("mul.{half:hi|lo}.{type:u16|u32|u64|s16|s32|s64} d, a, b", source=PTX["mul"])
 def mul(a: Array, b: Array, *, half: str) -> Array:
     """Return the upper or the lower half of the product: mul.hi.u32 of 0x80000000 and 4 is 2."""
     return product_part(a, b, half)
 
 
-@instruction("mul.wide.{type:u16|u32|s16|s32} d:wide, a, b", undefined=law.multiplied(), source=PTX["mul"])
+@_product("mul.wide.{type:u16|u32|s16|s32} d:wide, a, b", source=PTX["mul"])
 def mul_wide(a: Array, b: Array) -> Array:
     """Return the whole product, in twice the width: mul.wide.u16 of 0xffff and 0xffff is 0xfffe0001."""
     return wide_product(a, b)
 
 
-@instruction(
-    "mad.{half:hi|lo}.{type:u16|u32|u64|s16|s32|s64} d, a, b, c", undefined=law.multiplied(), source=PTX["mad"]
-)
+@_product("mad.{half:hi|lo}.{type:u16|u32|u64|s16|s32|s64} d, a, b, c", source=PTX["mad"])
 def mad(a: Array, b: Array, c: Array, *, half: str) -> Array:
     """Return one half of the product, plus c: mad.lo.u32 of 3, 5 and 7 is 22."""
     return product_part(a, b, half) + c
 
 
-@instruction("mad.wide.{type:u16|u32|s16|s32} d:wide, a, b, c:wide", undefined=law.multiplied(), source=PTX["mad"])
+@_product("mad.wide.{type:u16|u32|s16|s32} d:wide, a, b, c:wide", source=PTX["mad"])
 def mad_wide(a: Array, b: Array, c: Array) -> Array:
     """Return the whole product plus c, in twice the width: mad.wide.s16 of -1, 2 and 5 is 3."""
     return wide_product(a, b) + c
@@ -312,27 +312,19 @@ def subc(a: Array, b: Array, cc: Array) -> Array:
     return a + ~b + cc.astype(a.dtype)
 
 
-@instruction(
-    "mad.{half:hi|lo}.cc.{type:u32|s32|u64|s64} d, dcc:pred, a, b, c", undefined=law.multiplied(), source=PTX["mad.cc"]
-)
+@_product("mad.{half:hi|lo}.cc.{type:u32|s32|u64|s64} d, dcc:pred, a, b, c", source=PTX["mad.cc"])
 def mad_cc(a: Array, b: Array, c: Array, *, half: str) -> tuple[Array, Array]:
     """Return one half of the product plus c, and the carry of the sum to the flag."""
     return with_carry(product_part(a, b, half), c)
 
 
-@instruction(
-    "madc.{half:hi|lo}.cc.{type:u32|s32|u64|s64} d, dcc:pred, a, b, c, cc:pred",
-    undefined=law.multiplied(),
-    source=PTX["madc"],
-)
+@_product("madc.{half:hi|lo}.cc.{type:u32|s32|u64|s64} d, dcc:pred, a, b, c, cc:pred", source=PTX["madc"])
 def madc_cc(a: Array, b: Array, c: Array, cc: Array, *, half: str) -> tuple[Array, Array]:
     """Return one half of the product plus c plus the carry of the flag, and the carry of the sum to the flag."""
     return with_carry(product_part(a, b, half), c, cc)
 
 
-@instruction(
-    "madc.{half:hi|lo}.{type:u32|s32|u64|s64} d, a, b, c, cc:pred", undefined=law.multiplied(), source=PTX["madc"]
-)
+@_product("madc.{half:hi|lo}.{type:u32|s32|u64|s64} d, a, b, c, cc:pred", source=PTX["madc"])
 def madc(a: Array, b: Array, c: Array, cc: Array, *, half: str) -> Array:
     """Return one half of the product plus c plus the carry of the flag, which stays unchanged."""
     return product_part(a, b, half) + c + cc.astype(a.dtype)

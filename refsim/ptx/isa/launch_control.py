@@ -3,6 +3,7 @@
 The response is opaque: here three coordinates, whether the request succeeded, and a mark by which it is known.
 """
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -91,24 +92,19 @@ def _first_cta(operands: RuleOperands) -> list[Any]:
     return [[mask] * len(result) if isinstance(result, tuple) else mask for result, _ in operands.results]
 
 
-@instruction(
+_query = partial(instruction, since="sm_100", undefined=_first_cta, source=_QUERY)
+
+
+@_query(
     "clusterlaunchcontrol.query_cancel.{axis:get_first_ctaid::x|get_first_ctaid::y|get_first_ctaid::z}.b32.b128 "
-    "d:b32, a:b128",
-    since="sm_100",
-    undefined=_first_cta,
-    source=_QUERY,
+    "d:b32, a:b128"
 )
 def first_cta(lanes: Lanes, handle: Array, *, axis: str) -> Array:
     """Return a coordinate of the first CTA of the cancelled cluster; after a request that failed it is undefined."""
     return _coordinates(lanes, handle)[_AXES.index(axis[-1])]
 
 
-@instruction(
-    "clusterlaunchcontrol.query_cancel.get_first_ctaid.v4.b32.b128 d:b32*4, a:b128",
-    since="sm_100",
-    undefined=_first_cta,
-    source=_QUERY,
-)
+@_query("clusterlaunchcontrol.query_cancel.get_first_ctaid.v4.b32.b128 d:b32*4, a:b128")
 def first_cta_vector(lanes: Lanes, handle: Array) -> list[Array]:
     """Return the three coordinates of the first CTA of the cancelled cluster, and an element that means nothing."""
     return [*_coordinates(lanes, handle), np.full(1, _POISON)]

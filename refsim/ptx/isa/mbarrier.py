@@ -42,13 +42,16 @@ def _meaning(sem: str | None, scope: str | None, *, waits: bool = False) -> Sema
     return Semantics(True, orders and waits, orders and not waits, CLUSTER if scope == "cluster" else CTA, True)
 
 
-@instruction(f"mbarrier.init{_LOCAL}.b64 [a], count:b32", since="sm_80", undefined=decided, source=PTX["mbarrier.init"])
+_mbarrier = partial(instruction, since="sm_80", undefined=decided)
+
+
+@_mbarrier(f"mbarrier.init{_LOCAL}.b64 [a], count:b32", source=PTX["mbarrier.init"])
 def init(lanes: Lanes, address: Array, count: Array, *, space: str | None) -> None:
     """Begin phase 0, which `count` arrivals complete."""
     lanes.machine.mbarriers.init(lanes, _space(space), address, count)
 
 
-@instruction(f"mbarrier.inval{_LOCAL}.b64 [a]", since="sm_80", undefined=decided, source=PTX["mbarrier.inval"])
+@_mbarrier(f"mbarrier.inval{_LOCAL}.b64 [a]", source=PTX["mbarrier.inval"])
 def inval(lanes: Lanes, address: Array, *, space: str | None) -> None:
     """End the object; its bytes may hold other data."""
     lanes.machine.mbarriers.invalidate(lanes, _space(space), address)
@@ -116,11 +119,8 @@ def _partial_arrivals(name: str) -> None:
     """Register arrivals that must not complete the phase."""
     for words in ("", ".release.cta"):
 
-        @instruction(
-            f"mbarrier.{name}.noComplete{words}{_LOCAL}.b64 d:b64, [a], count:b32",
-            since="sm_80",
-            undefined=decided,
-            source=PTX[f"mbarrier.{name}"],
+        @_mbarrier(
+            f"mbarrier.{name}.noComplete{words}{_LOCAL}.b64 d:b64, [a], count:b32", source=PTX[f"mbarrier.{name}"]
         )
         def arrive_inside(lanes: Lanes, address: Array, count: Array, *, space: str | None) -> Array:
             """Arrive `count` times without completing the phase, which would be a fault."""
@@ -182,12 +182,7 @@ _waits("test_wait", "sm_80", "")
 _waits("try_wait", "sm_90", ", time:b32?")
 
 
-@instruction(
-    f"cp.async.mbarrier.arrive{{.noinc}}{_LOCAL}.b64 [a]",
-    since="sm_80",
-    undefined=decided,
-    source=PTX["cp.async.mbarrier.arrive"],
-)
+@_mbarrier(f"cp.async.mbarrier.arrive{{.noinc}}{_LOCAL}.b64 [a]", source=PTX["cp.async.mbarrier.arrive"])
 def arrive_after_copies(lanes: Lanes, address: Array, *, noinc: bool, space: str | None) -> None:
     """Arrive once the thread's earlier copies are complete; without .noinc the phase waits for one more arrival."""
     lanes.machine.mbarriers.arrive_after_copies(lanes, _space(space), address, increments=not noinc)

@@ -1,6 +1,6 @@
 """Loads and stores: scalars and vectors of up to 32 bytes in every state space."""
 
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -203,31 +203,25 @@ def discard(address: Array, size: Array) -> tuple[()]:
 _PRIMARY = "{primary:L2::evict_last|L2::evict_normal|L2::evict_first|L2::evict_unchanged}"
 _SECONDARY = "{.secondary:L2::evict_first|L2::evict_unchanged}"
 _PRIORITIES = ("primary", "secondary")
+_policy = partial(instruction, since="sm_80", source=PTX["createpolicy"])
 
 
-@instruction(
-    f"createpolicy.fractional.{_PRIMARY}{_SECONDARY}.b64 d:b64, fraction:f32?",
-    ignores=_PRIORITIES,
-    since="sm_80",
-    source=PTX["createpolicy"],
-)
+@_policy(f"createpolicy.fractional.{_PRIMARY}{_SECONDARY}.b64 d:b64, fraction:f32?", ignores=_PRIORITIES)
 def createpolicy_fractional(fraction: Array | None = None) -> Array:
     """Return an opaque cache policy, which changes no value."""
     return np.zeros(1, np.uint64)
 
 
-@instruction(
+@_policy(
     f"createpolicy.range{{.global}}.{_PRIMARY}{_SECONDARY}.b64 d:b64, [a], primary_size:b32, total_size:b32",
     ignores=("global", *_PRIORITIES),
-    since="sm_80",
-    source=PTX["createpolicy"],
 )
 def createpolicy_range(address: Array, primary_size: Array, total_size: Array) -> Array:
     """Return an opaque cache policy, which changes no value."""
     return np.zeros(1, np.uint64)
 
 
-@instruction("createpolicy.cvt.L2.b64 d:b64, a:b64", since="sm_80", source=PTX["createpolicy"])
+@_policy("createpolicy.cvt.L2.b64 d:b64, a:b64")
 def createpolicy_cvt(a: Array) -> Array:
     """Return an opaque cache policy, which changes no value."""
     return np.zeros(1, np.uint64)

@@ -4,6 +4,7 @@ Other fences here make the initialization of an mbarrier visible to its cluster.
 the simulator: a fence orders accesses for the checks only.
 """
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from refsim.sources import PTX
 
 Array = NDArray[Any]
 _SECTION = PTX["membar, fence"]
+_fence = partial(instruction, since="sm_90", source=_SECTION)
 
 
 @instruction("fence.proxy.alias", since="sm_70", source=_SECTION)
@@ -27,7 +29,7 @@ def fence_alias() -> tuple[()]:
     return ()
 
 
-@instruction("fence.proxy.async{.space:global|shared::cta|shared::cluster}", since="sm_90", source=_SECTION)
+@_fence("fence.proxy.async{.space:global|shared::cta|shared::cluster}")
 def fence_async(lanes: Lanes, *, space: str | None) -> None:
     """Order the accesses of threads and asynchronous units, to memory or to one state space of it."""
     _between(lanes, ASYNC, space)
@@ -38,22 +40,18 @@ for _form, _window in (
     ("release.sync_restrict::shared::cta", "shared::cta"),
 ):
 
-    @instruction(f"fence.proxy.async::generic.{_form}.cluster", since="sm_90", source=_SECTION)
+    @_fence(f"fence.proxy.async::generic.{_form}.cluster")
     def fence_one_way(lanes: Lanes, *, window: str = _window) -> None:
         """Order accesses in one direction, in shared memory only; the simulator orders both directions."""
         _between(lanes, ASYNC, window)
 
-    @instruction(f"fence.{_form}.cluster", since="sm_90", source=_SECTION)
+    @_fence(f"fence.{_form}.cluster")
     def fence_restricted(lanes: Lanes) -> None:
         """Order accesses to the cluster's shared memory; the simulator orders all memory."""
         _ordered(lanes, lanes.semantics)
 
 
-@instruction(
-    "fence.proxy.tensormap::generic.release.{scope:cta|cluster|gpu|sys}",
-    since="sm_90",
-    source=_SECTION,
-)
+@_fence("fence.proxy.tensormap::generic.release.{scope:cta|cluster|gpu|sys}")
 def fence_map_released(lanes: Lanes, *, scope: str) -> None:
     """Release the known changes of tensor maps to threads of the scope that acquire them afterwards."""
     release_maps(lanes, scope)
@@ -67,12 +65,7 @@ def release_maps(lanes: Lanes, scope: str) -> None:
         lanes.machine.proxies.maps_released(lanes.ids, lanes.statement, SCOPES[scope])
 
 
-@instruction(
-    "fence.proxy.tensormap::generic.acquire.{scope:cta|cluster|gpu|sys} [a], size:b32",
-    since="sm_90",
-    undefined=asked,
-    source=_SECTION,
-)
+@_fence("fence.proxy.tensormap::generic.acquire.{scope:cta|cluster|gpu|sys} [a], size:b32", undefined=asked)
 def fence_map_acquired(lanes: Lanes, address: Array, size: Array, *, scope: str) -> None:
     """Acquire the tensor map at an address as released; copies may use it from here on, but no other changed map."""
     if (stray := lanes.full(size) != MAP_BYTES).any():
@@ -99,7 +92,7 @@ def _between(lanes: Lanes, proxy: str, space: str | None) -> None:
         lanes.machine.proxies.fence(lanes.ids, lanes.statement, proxy, space)
 
 
-@instruction("fence.mbarrier_init.release.cluster", since="sm_90", source=_SECTION)
+@_fence("fence.mbarrier_init.release.cluster")
 def fence_mbarrier_init(lanes: Lanes) -> None:
     """Release the mbarriers that these threads initialized to the cluster, which may use them after its next cluster
     barrier, even a relaxed one."""

@@ -1,6 +1,7 @@
 """Arithmetic on f32 and f64: each result rounded once; special functions return the recorded bits of the unit."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -102,16 +103,17 @@ def div_double(a: Array, b: Array, *, rounding: ieee.RoundingModifier) -> Array:
 
 UNIT_RECORDED_ON = (RECORDED_ON, f"{RECORDED_ON}a")
 """Targets whose special-function unit was recorded over all its inputs, on an H200 and an H100."""
+_approximate = partial(instruction, inexact=True, recorded=UNIT_RECORDED_ON)
 
 
-@instruction("div.full{.ftz}.f32 d:f32, a:f32, b:f32", inexact=True, recorded=UNIT_RECORDED_ON, source=PTX["div"])
+@_approximate("div.full{.ftz}.f32 d:f32, a:f32, b:f32", source=PTX["div"])
 def div_full(a: Array, b: Array, *, ftz: bool) -> Array:
     """Return a times the approximate reciprocal of b, both scaled where b is near the ends of the range: within 2
     ulp."""
     return divided(_words(a), _words(b), ftz=ftz, full=True).view(np.float32)
 
 
-@instruction("div.approx{.ftz}.f32 d:f32, a:f32, b:f32", inexact=True, recorded=UNIT_RECORDED_ON, source=PTX["div"])
+@_approximate("div.approx{.ftz}.f32 d:f32, a:f32, b:f32", source=PTX["div"])
 def div_approximate(a: Array, b: Array, *, ftz: bool) -> Array:
     """Return a times the approximate reciprocal of b, which is 0 for a divisor above 2^126: within 2 ulp elsewhere."""
     return divided(_words(a), _words(b), ftz=ftz, full=False).view(np.float32)
@@ -143,7 +145,7 @@ def _of_unit(name: str, modifiers: str = ".approx{.ftz}", since: str = "sm_50") 
     """Register a function of the special-function unit, as ptxas wraps it."""
     form = f"{name}{modifiers}.f32 d:f32, a:f32"
 
-    @instruction(form, inexact=True, recorded=UNIT_RECORDED_ON, since=since, source=PTX[name])
+    @_approximate(form, since=since, source=PTX[name])
     def of_unit(a: Array, *, ftz: bool = False) -> Array:
         """Return the special-function unit's approximation, with the bits that were recorded over all its inputs."""
         return approximate(name, _words(a), ftz=ftz).view(np.float32)
@@ -154,17 +156,13 @@ for _name in ("rcp", "sqrt", "rsqrt", "ex2", "lg2", "sin", "cos"):
 _of_unit("tanh", ".approx", since="sm_75")
 
 
-@instruction(
-    "rcp.approx.ftz.f64 d:f64, a:f64", inexact=True, recorded=UNIT_RECORDED_ON, source=PTX["rcp.approx.ftz.f64"]
-)
+@_approximate("rcp.approx.ftz.f64 d:f64, a:f64", source=PTX["rcp.approx.ftz.f64"])
 def rcp_approximate_double(a: Array) -> Array:
     """Return the unit's reciprocal of the upper 32 bits: 20 bits of precision, the lower 32 bits zero."""
     return upper_words.approximate("rcp", a)
 
 
-@instruction(
-    "rsqrt.approx{.ftz}.f64 d:f64, a:f64", inexact=True, recorded=UNIT_RECORDED_ON, source=PTX["rsqrt.approx.ftz.f64"]
-)
+@_approximate("rsqrt.approx{.ftz}.f64 d:f64, a:f64", source=PTX["rsqrt.approx.ftz.f64"])
 def rsqrt_approximate_double(a: Array, *, ftz: bool) -> Array:
     """Return with .ftz the unit's value of the upper 32 bits, the lower 32 bits zero. Without .ftz, ptxas adds a step
     that gives all digits."""

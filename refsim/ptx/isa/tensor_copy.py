@@ -1,6 +1,7 @@
 """Copies of boxes of tensors by the copy engine (TMA): loads, stores, reductions and prefetches in 1 to 5 dimensions.
 Copies of the pixels that a convolution multiplies (im2col) have 3 to 5 dimensions."""
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ _COLUMNS = "cp.async.bulk.tensor.{dim:3d|4d|5d}"
 _IGNORED = ("dim", "tile")
 _GROUP, _LATER = "{.group:cta_group::1|cta_group::2}", {"cta_group::1": "sm_100f", "cta_group::2": "sm_100f"}
 _TO = ".{place:shared::cluster|shared::cta}.global"
+_tensor = partial(instruction, since="sm_90", undefined=asked, source=_SECTION)
 
 
 def _spatial(modifiers: dict[str, Any]) -> int:
@@ -30,13 +32,10 @@ def _spatial(modifiers: dict[str, Any]) -> int:
 
 for _hint, _policy in HINTS:
 
-    @instruction(
+    @_tensor(
         f"{_STEM}{_TO}{{.tile}}{_COUNTED}{_GROUP}{_hint} [a], [map, {{c:s32}}], [bar]{_policy}",
         ignores=(*_IGNORED, "place"),
-        since="sm_90",
         later=_LATER,
-        undefined=asked,
-        source=_SECTION,
     )
     def load(
         lanes: Lanes,
@@ -52,14 +51,11 @@ for _hint, _policy in HINTS:
         out of bounds. It is in that CTA, or with .cta_group::2 in either CTA of its pair."""
         lanes.machine.engine.box(lanes, tensor_map, corner, to, barrier=barrier, group=group)
 
-    @instruction(
+    @_tensor(
         f"{_STEM}.shared::cluster.global{{.tile}}{_COUNTED}.multicast::cluster{_GROUP}{_hint} "
         f"[a], [map, {{c:s32}}], [bar], mask:b16{_policy}",
         ignores=_IGNORED,
-        since="sm_90",
         later=_LATER,
-        undefined=asked,
-        source=_SECTION,
     )
     def load_for_many(
         lanes: Lanes,
@@ -76,24 +72,16 @@ for _hint, _policy in HINTS:
         .cta_group::2 the mbarrier of one CTA of each pair counts them: the even one or the odd one, as `barrier` is."""
         lanes.machine.engine.box(lanes, tensor_map, corner, to, barrier=barrier, mask=mask, group=group)
 
-    @instruction(
-        f"{_STEM}.global.shared::cta{{.tile}}.bulk_group{_hint} [map, {{c:s32}}], [b]{_policy}",
-        ignores=_IGNORED,
-        since="sm_90",
-        undefined=asked,
-        source=_SECTION,
-    )
+    @_tensor(f"{_STEM}.global.shared::cta{{.tile}}.bulk_group{_hint} [map, {{c:s32}}], [b]{_policy}", ignores=_IGNORED)
     def store(lanes: Lanes, tensor_map: Array, corner: list[Array], source: Array, policy: Any = None) -> None:
         """Start a copy of a box of shared memory to a tensor, without its part out of bounds, in the thread's current
         group."""
         lanes.machine.engine.box(lanes, tensor_map, corner, source)
 
-    @instruction(
+    @_tensor(
         "cp.reduce.async.bulk.tensor.{dim:1d|2d|3d|4d|5d}.global.shared::cta.{operation:add|min|max|inc|dec|and|or|xor}"
         f"{{.tile}}.bulk_group{_hint} [map, {{c:s32}}], [b]{_policy}",
         ignores=_IGNORED,
-        since="sm_90",
-        undefined=asked,
         source=_REDUCES,
     )
     def reduce(
@@ -102,25 +90,20 @@ for _hint, _policy in HINTS:
         """Start a reduction of a box of shared memory into a tensor, element by element of the map's type."""
         lanes.machine.engine.box(lanes, tensor_map, corner, source, reduction=operation)
 
-    @instruction(
+    @_tensor(
         f"cp.async.bulk.prefetch.tensor.{{dim:1d|2d|3d|4d|5d}}.L2.global{{.tile}}{_hint} [map, {{c:s32}}]{_policy}",
         ignores=_IGNORED,
-        since="sm_90",
-        undefined=asked,
         source=PTX["cp.async.bulk.prefetch.tensor"],
     )
     def prefetch(lanes: Lanes, tensor_map: Array, corner: list[Array], policy: Any = None) -> None:
         """Check the addresses of a hint: nothing is read, and nothing is ordered."""
         lanes.machine.engine.look(lanes, tensor_map, corner)
 
-    @instruction(
+    @_tensor(
         f"{_COLUMNS}{_TO}.im2col{_COUNTED}{_GROUP}{_hint} [a], [map, {{c:s32}}], [bar], offset:b16**{_policy}",
         ignores=("dim", "place"),
         length=_spatial,
-        since="sm_90",
         later=_LATER,
-        undefined=asked,
-        source=_SECTION,
     )
     def load_columns(
         lanes: Lanes,
@@ -137,15 +120,12 @@ for _hint, _policy in HINTS:
         offsets."""
         lanes.machine.engine.box(lanes, tensor_map, base, to, barrier=barrier, offsets=offsets, group=group)
 
-    @instruction(
+    @_tensor(
         f"{_COLUMNS}.shared::cluster.global.im2col{_COUNTED}.multicast::cluster{_GROUP}{_hint} "
         f"[a], [map, {{c:s32}}], [bar], offset:b16**, mask:b16{_policy}",
         ignores=("dim",),
         length=_spatial,
-        since="sm_90",
         later=_LATER,
-        undefined=asked,
-        source=_SECTION,
     )
     def load_columns_for_many(
         lanes: Lanes,
@@ -163,23 +143,18 @@ for _hint, _policy in HINTS:
         engine = lanes.machine.engine
         engine.box(lanes, tensor_map, base, to, barrier=barrier, mask=mask, offsets=offsets, group=group)
 
-    @instruction(
+    @_tensor(
         f"{_COLUMNS}.global.shared::cta.im2col_no_offs.bulk_group{_hint} [map, {{c:s32}}], [b]{_policy}",
         ignores=("dim",),
-        since="sm_90",
-        undefined=asked,
-        source=_SECTION,
     )
     def store_columns(lanes: Lanes, tensor_map: Array, base: list[Array], source: Array, policy: Any = None) -> None:
         """Start a copy of rows of shared memory to the pixels from a base on, without pixels out of bounds."""
         lanes.machine.engine.box(lanes, tensor_map, base, source, offsets=[])
 
-    @instruction(
+    @_tensor(
         "cp.reduce.async.bulk.tensor.{dim:3d|4d|5d}.global.shared::cta.{operation:add|min|max|inc|dec|and|or|xor}"
         f".im2col_no_offs.bulk_group{_hint} [map, {{c:s32}}], [b]{_policy}",
         ignores=("dim",),
-        since="sm_90",
-        undefined=asked,
         source=_REDUCES,
     )
     def reduce_columns(
@@ -188,12 +163,10 @@ for _hint, _policy in HINTS:
         """Start a reduction of rows of shared memory into the pixels from a base on."""
         lanes.machine.engine.box(lanes, tensor_map, base, source, reduction=operation, offsets=[])
 
-    @instruction(
+    @_tensor(
         f"cp.async.bulk.prefetch.tensor.{{dim:3d|4d|5d}}.L2.global.im2col{_hint} [map, {{c:s32}}], offset:b16**{_policy}",
         ignores=("dim",),
         length=_spatial,
-        since="sm_90",
-        undefined=asked,
         source=PTX["cp.async.bulk.prefetch.tensor"],
     )
     def prefetch_columns(
@@ -203,12 +176,7 @@ for _hint, _policy in HINTS:
         lanes.machine.engine.look(lanes, tensor_map, base, offsets)
 
 
-@instruction(
-    "prefetch{.space:const|param}.tensormap [map]",
-    since="sm_90",
-    undefined=asked,
-    source=PTX["prefetch"],
-)
+@_tensor("prefetch{.space:const|param}.tensormap [map]", source=PTX["prefetch"])
 def prefetch_map(lanes: Lanes, tensor_map: Array, *, space: str | None) -> None:
     """Check a hint that a copy will use a tensor map; .param with a generic address is a fault, as on an H200."""
     if space == "param":

@@ -1,5 +1,6 @@
 """tcgen05: products of matrices in tensor memory, requested by single threads, and the commits that count them."""
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -42,6 +43,8 @@ _VECTORS: dict[str, dict[str | None, str]] = {
     "mxf4": {None: "2x", "block32": "2x", "scale_vec::2X": "2x"},
     "mxf4nvf4": {"block16": "4x", "block32": "2x", "scale_vec::4X": "4x", "scale_vec::2X": "2x"},
 }
+_tensor = partial(instruction, since=TENSOR_SINCE, undefined=asked)
+_product = partial(_tensor, ignores=("collector",), by_kind=True)
 
 
 def _multiply(
@@ -118,13 +121,9 @@ def _dense(a: str, mask: str, ctas: int, sparse: str, down: str) -> None:
     """Register tcgen05.mma without scales, for one place of A, with or without a lane mask, sparse A and .ashift."""
     opcode, given = f"tcgen05.mma{sparse}.cta_group::{ctas}.{{kind:{_DENSE}}}", _METADATA if sparse else ""
 
-    @instruction(
+    @_product(
         f"{opcode}{down}{_DOWN_COLLECTOR if down else _COLLECTOR} [t], {a}, b:b64, {given}idesc:b32, {mask}add:pred, shift:b32?",
-        since=TENSOR_SINCE,
         source=_SPARSE if sparse else _SECTION,
-        ignores=("collector",),
-        undefined=asked,
-        by_kind=True,
     )
     def mma(lanes: Lanes, d: Array, a_from: Array, b: Array, *rest: Any, kind: str) -> None:
         """Request D = A B + D, or A B where `add` is false: D in tensor memory, B by a descriptor, A by either.
@@ -155,13 +154,9 @@ def _scaled(kind: str, a: str, ctas: int, sparse: str) -> None:
     vector = f"{{.vector:{choice}}}" if None in vectors else f".{{vector:{choice}}}"
     opcode, given = f"tcgen05.mma{sparse}.cta_group::{ctas}.kind::{kind}.block_scale", _METADATA if sparse else ""
 
-    @instruction(
+    @_product(
         f"{opcode}{vector}{_COLLECTOR} [t], {a}, b:b64, {given}idesc:b32, [x], [y], add:pred",
-        since=TENSOR_SINCE,
         source=_SPARSE if sparse else _SECTION,
-        ignores=("collector",),
-        undefined=asked,
-        by_kind=True,
     )
     def mma_block_scale(lanes: Lanes, d: Array, a_from: Array, b: Array, *rest: Array, vector: str | None) -> None:
         """Request D = (A scaled) (B scaled) + D: blocks along K have scales, stored in columns of tensor memory. For a
@@ -183,13 +178,9 @@ def _stationary(a: str, sparse: str) -> None:
     """Register tcgen05.mma.ws, whose B is stationary."""
     opcode, given = f"tcgen05.mma.ws{sparse}.cta_group::1.{{kind:{_DENSE}}}", _METADATA if sparse else ""
 
-    @instruction(
+    @_product(
         f"{opcode}{{.collector:{_B_COLLECTORS}}} [t], {a}, b:b64, {given}idesc:b32, add:pred, zeros:b64?",
-        since=TENSOR_SINCE,
         source=PTX[f"tcgen05.mma.ws{sparse}"],
-        ignores=("collector",),
-        undefined=asked,
-        by_kind=True,
     )
     def mma_ws(lanes: Lanes, d: Array, a_from: Array, b: Array, *rest: Any, kind: str) -> None:
         """Request D = A B + D with B stationary: 32 or 64 rows, with the columns in parts below each other, or 128
@@ -219,25 +210,21 @@ for _ctas in (1, 2):
                 _scaled(_kind, _a, _ctas, _sparse)
 
 
-@instruction(
+@_tensor(
     "tcgen05.commit.{group:cta_group::1|cta_group::2}.mbarrier::arrive::one{.space:shared::cluster}.b64 [bar]",
-    since=TENSOR_SINCE,
     source=PTX["tcgen05.commit"],
     ignores=("group",),
-    undefined=asked,
 )
 def commit(lanes: Lanes, barrier: Array, *, space: str | None) -> None:
     """Arrive at an mbarrier once the tensor core has completed all earlier requests of the thread."""
     lanes.machine.tensor_pipe.commit(lanes, "generic" if space is None else "shared", barrier, None)
 
 
-@instruction(
+@_tensor(
     "tcgen05.commit.{group:cta_group::1|cta_group::2}.mbarrier::arrive::one{.space:shared::cluster}.multicast::cluster.b64 "
     "[bar], ctas:b16",
-    since=TENSOR_SINCE,
     source=PTX["tcgen05.commit"],
     ignores=("group",),
-    undefined=asked,
 )
 def commit_for_many(lanes: Lanes, barrier: Array, ctas: Array, *, space: str | None) -> None:
     """Arrive at one place in each CTA of a mask once the tensor core has completed all earlier requests of the
@@ -248,12 +235,7 @@ def commit_for_many(lanes: Lanes, barrier: Array, ctas: Array, *, space: str | N
 def _moves_down(ctas: int) -> None:
     """Register tcgen05.shift for one or two CTAs."""
 
-    @instruction(
-        f"tcgen05.shift.cta_group::{ctas}.down [t]",
-        since=TENSOR_SINCE,
-        source=PTX["tcgen05.shift"],
-        undefined=asked,
-    )
+    @_tensor(f"tcgen05.shift.cta_group::{ctas}.down [t]", source=PTX["tcgen05.shift"])
     def move_down(lanes: Lanes, address: Array) -> None:
         """Copy 32 bytes from each of the first 31 lanes of a warp to the next lane."""
         for at in range(lanes.count):
@@ -280,11 +262,9 @@ def _copies(multicast: str, narrow: str, ctas: int) -> None:
     """Register tcgen05.cp for a multicast, a narrow element format and a number of CTAs."""
     shapes = "|".join(_COPIES[multicast])
 
-    @instruction(
+    @_tensor(
         f"tcgen05.cp.cta_group::{ctas}.{{shape:{shapes}}}{'.' * bool(multicast)}{multicast}{narrow} [t], b:b64",
-        since=TENSOR_SINCE,
         source=PTX["tcgen05.cp"],
-        undefined=asked,
     )
     def copy(lanes: Lanes, address: Array, words: Array, *, shape: str) -> None:
         """Copy rows of shared memory, by a descriptor, to lanes of tensor memory; a multicast writes the lanes of

@@ -22,6 +22,8 @@ from refsim.sources import PTX
 Array = NDArray[Any]
 TENSOR_SINCE = "sm_100f"
 ALLOCATION = PTX["tcgen05.alloc, dealloc and relinquish_alloc_permit"]
+_allocation = partial(instruction, rendezvous="warp", since=TENSOR_SINCE, source=ALLOCATION, ignores=("group",))
+_aligned = partial(instruction, rendezvous="warp", since=TENSOR_SINCE)
 _LOW, _HIGH = np.uint32(0xFFFF), np.uint32(16)
 
 
@@ -35,12 +37,8 @@ def _columns(lanes: Lanes, values: Array) -> int:
     return columns
 
 
-@instruction(
+@_allocation(
     "tcgen05.alloc.{group:cta_group::1|cta_group::2}.sync.aligned{.space:shared::cta}.b32 [a], columns:b32",
-    rendezvous="warp",
-    since=TENSOR_SINCE,
-    source=ALLOCATION,
-    ignores=("group",),
     undefined=undefined.allocated,
     flow=True,
 )
@@ -72,14 +70,7 @@ def _take(warp: Lanes, to: tuple[Array, str], columns: int) -> bool:
     return True
 
 
-@instruction(
-    "tcgen05.dealloc.{group:cta_group::1|cta_group::2}.sync.aligned.b32 a:b32, columns:b32",
-    rendezvous="warp",
-    since=TENSOR_SINCE,
-    source=ALLOCATION,
-    ignores=("group",),
-    undefined=asked,
-)
+@_allocation("tcgen05.dealloc.{group:cta_group::1|cta_group::2}.sync.aligned.b32 a:b32, columns:b32", undefined=asked)
 def dealloc(lanes: Lanes, address: Array, columns: Array) -> None:
     """Free columns that no thread uses any longer."""
     pipe, count = lanes.machine.tensor_pipe, _columns(lanes, columns)
@@ -94,13 +85,7 @@ def dealloc(lanes: Lanes, address: Array, columns: Array) -> None:
     lanes.machine.tensor_columns.release()
 
 
-@instruction(
-    "tcgen05.relinquish_alloc_permit.{group:cta_group::1|cta_group::2}.sync.aligned",
-    rendezvous="warp",
-    since=TENSOR_SINCE,
-    source=ALLOCATION,
-    ignores=("group",),
-)
+@_allocation("tcgen05.relinquish_alloc_permit.{group:cta_group::1|cta_group::2}.sync.aligned")
 def relinquish(lanes: Lanes) -> None:
     """End the CTA's permission to allocate tensor memory."""
     lanes.machine.tensor_pipe.memory.closed.update(np.unique(lanes.cta).tolist())
@@ -125,10 +110,8 @@ def _move_family(move: Move) -> None:
             lanes, address, move.shape, int(num[1:]), split=0 if apart is None else int(apart[0]), packed=packed
         )
 
-    @instruction(
+    @_aligned(
         f"tcgen05.ld.sync.aligned.{move.shape}.{{num:{nums}}}{{.pack::16b}}.b32 d:b32**, [a]{split}",
-        rendezvous="warp",
-        since=TENSOR_SINCE,
         source=PTX["tcgen05.ld"],
         undefined=undefined.loaded(move.shape, repeats),
         length=length,
@@ -146,10 +129,8 @@ def _move_family(move: Move) -> None:
             held = held & _LOW | words[found.cta, found.rows, found.columns + 1] << _HIGH
         return list(np.ascontiguousarray(held.T))
 
-    @instruction(
+    @_aligned(
         f"tcgen05.st.sync.aligned.{move.shape}.{{num:{nums}}}{{.unpack::16b}}.b32 [a], {given}b:b32**",
-        rendezvous="warp",
-        since=TENSOR_SINCE,
         source=PTX["tcgen05.st"],
         undefined=undefined.stored(move.shape, repeats),
         length=length,
@@ -178,10 +159,8 @@ def _reducing(move: Move, types: str) -> None:
         """Return the repetition count of an opcode: 4 for x4."""
         return int(keywords["num"][1:])
 
-    @instruction(
+    @_aligned(
         f"tcgen05.ld.red.sync.aligned.{move.shape}.{{num:{nums}}}.{{operation:min|max}}{types} d:b32**, dred:b32, [a]{split}",
-        rendezvous="warp",
-        since=TENSOR_SINCE,
         source=PTX["tcgen05.ld"],
         undefined=undefined.reduced(move.shape, repeats),
         length=lambda modifiers: move.registers * repeats(modifiers),
@@ -232,9 +211,7 @@ for _move in MOVES:
 def _wait(what: str) -> None:
     """Register tcgen05.wait for loads or stores."""
 
-    @instruction(
-        f"tcgen05.wait::{what}.sync.aligned", rendezvous="warp", since=TENSOR_SINCE, source=PTX["tcgen05.wait"]
-    )
+    @_aligned(f"tcgen05.wait::{what}.sync.aligned", source=PTX["tcgen05.wait"])
     def wait(lanes: Lanes) -> None:
         """Wait until the warp's own loads, or stores, of tensor memory are complete."""
         lanes.machine.tensor_pipe.waited(lanes, is_load=what == "ld")

@@ -6,6 +6,7 @@ Lowering turns the selectors of operands, such as `%r1.b0` and `%r2.h10`, and th
 
 import operator
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -109,6 +110,9 @@ def _parts_read(size: int = 0) -> Callable[[RuleOperands], list[Any]]:
     return rule
 
 
+_video = partial(instruction, source=_SCALAR, undefined=_parts_read())
+
+
 def _scalar(name: str) -> None:
     """Register a scalar instruction: alone, and with a second operation on its result and c."""
     types, b, mode = _TYPES, "b:b_type", ""
@@ -116,11 +120,7 @@ def _scalar(name: str) -> None:
         types, b, mode = ".{type:u32|s32}.{a_type:u32|s32}.u32", "b:u32", ".{mode:clamp|wrap}"
     for second, c in (("", "c:b32?"), (".{second:add|min|max}", "c:b32")):
 
-        @instruction(
-            f"v{name}{types}{{.sat}}{mode}{second} d:b32, a:a_type, {b}, {c}, parts:b64?",
-            source=_SCALAR,
-            undefined=_parts_read(),
-        )
+        @_video(f"v{name}{types}{{.sat}}{mode}{second} d:b32, a:a_type, {b}, {c}, parts:b64?")
         def scalar(
             a: Array,
             b: Array,
@@ -146,11 +146,7 @@ for _name in ("add", "sub", "absdiff", "min", "max", "shl", "shr"):
 
 for _second, _c in (("", "c:b32?"), (".{second:add|min|max}", "c:b32")):
 
-    @instruction(
-        f"vset.{{a_type:u32|s32}}.{{b_type:u32|s32}}.{_TESTS}{_second} d:b32, a:a_type, b:b_type, {_c}, parts:b64?",
-        source=_SCALAR,
-        undefined=_parts_read(),
-    )
+    @_video(f"vset.{{a_type:u32|s32}}.{{b_type:u32|s32}}.{_TESTS}{_second} d:b32, a:a_type, b:b_type, {_c}, parts:b64?")
     def vset(
         a: Array, b: Array, c: Array | None = None, parts: Array | None = None, *, test: str, second: str | None = None
     ) -> Array:
@@ -159,11 +155,8 @@ for _second, _c in (("", "c:b32?"), (".{second:add|min|max}", "c:b32")):
         return _finished(_test(test)(_selected(a, of_a), _selected(b, of_b)), c, to, second, "u32")
 
 
-@instruction(
-    f"vmad{_TYPES}{{.po}}{{.sat}}{{.scale:shr7|shr15}} d:b32, a:a_type, b:b_type, c:b32, parts:b64?",
-    ignores=("type",),
-    source=_SCALAR,
-    undefined=_parts_read(),
+@_video(
+    f"vmad{_TYPES}{{.po}}{{.sat}}{{.scale:shr7|shr15}} d:b32, a:a_type, b:b_type, c:b32, parts:b64?", ignores=("type",)
 )
 def vmad(
     a: Array,

@@ -1,5 +1,6 @@
 """Instructions of a warp: lanes exchange registers once all lanes of the member mask have met."""
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,9 @@ from refsim.ptx.memory.sparse import POISON
 from refsim.sources import PTX
 
 Array = NDArray[Any]
+_redux = partial(instruction, rendezvous="mask", since="sm_80", source=PTX["redux.sync"])
+_match = partial(instruction, rendezvous="mask", since="sm_70", source=PTX["match.sync"])
+_shared_vote = partial(instruction, rendezvous="mask", source=PTX["vote.sync"])
 
 
 def _source_lanes(lanes: Lanes, b: Array, c: Array, mode: str) -> tuple[Array, Array]:
@@ -119,12 +123,7 @@ def _voters(lanes: Lanes, mask: Array) -> tuple[Array, Array]:
     return group, np.int64(1) << lanes.laneid
 
 
-@instruction(
-    "vote.sync.ballot.b32 d:b32, a:pred, mask:b32",
-    rendezvous="mask",
-    undefined=undefined.ballot,
-    source=PTX["vote.sync"],
-)
+@_shared_vote("vote.sync.ballot.b32 d:b32, a:pred, mask:b32", undefined=undefined.ballot)
 def vote_ballot(lanes: Lanes, a: Array, mask: Array) -> Array:
     """Return a mask whose bit i is the predicate of lane i."""
     return _ballot(lanes, a, mask).astype(np.uint32)
@@ -137,12 +136,7 @@ def _ballot(lanes: Lanes, a: Array, mask: Array) -> Array:
     return bits[group]
 
 
-@instruction(
-    "vote.sync.{mode:all|any|uni}.pred d:pred, a:pred, mask:b32",
-    rendezvous="mask",
-    undefined=undefined.voted,
-    source=PTX["vote.sync"],
-)
+@_shared_vote("vote.sync.{mode:all|any|uni}.pred d:pred, a:pred, mask:b32", undefined=undefined.voted)
 def vote(lanes: Lanes, a: Array, mask: Array, *, mode: str) -> Array:
     """Return whether all, any, or all-or-none of the lanes have a true predicate."""
     votes, members = _ballot(lanes, a, mask), _ballot(lanes, np.array([True]), mask)
@@ -170,13 +164,7 @@ def vote_converged(lanes: Lanes, a: Array, *, mode: str) -> Array:
     return vote(lanes, a, lanes.members, mode=mode)
 
 
-@instruction(
-    "match.any.sync.{type:b32|b64} d:b32, a, mask:b32",
-    rendezvous="mask",
-    since="sm_70",
-    undefined=undefined.matched_any,
-    source=PTX["match.sync"],
-)
+@_match("match.any.sync.{type:b32|b64} d:b32, a, mask:b32", undefined=undefined.matched_any)
 def match_any(lanes: Lanes, a: Array, mask: Array) -> Array:
     """Return a mask of the lanes whose value equals this lane's."""
     group, bit = _voters(lanes, mask)
@@ -187,13 +175,7 @@ def match_any(lanes: Lanes, a: Array, mask: Array) -> Array:
     return bits[both].astype(np.uint32)
 
 
-@instruction(
-    "match.all.sync.{type:b32|b64} d:b32|dp:pred, a, mask:b32",
-    rendezvous="mask",
-    since="sm_70",
-    undefined=undefined.matched_all,
-    source=PTX["match.sync"],
-)
+@_match("match.all.sync.{type:b32|b64} d:b32|dp:pred, a, mask:b32", undefined=undefined.matched_all)
 def match_all(lanes: Lanes, a: Array, mask: Array) -> tuple[Array, Array]:
     """Return the member mask if all lanes hold one value, else 0; the predicate says which."""
     equal = match_any(lanes, a, mask)
@@ -212,25 +194,13 @@ _REDUCE = {
 }
 
 
-@instruction(
-    "redux.sync.{operation:add|min|max}.{type:u32|s32} d, a, mask:b32",
-    undefined=undefined.group_number,
-    rendezvous="mask",
-    since="sm_80",
-    source=PTX["redux.sync"],
-)
+@_redux("redux.sync.{operation:add|min|max}.{type:u32|s32} d, a, mask:b32", undefined=undefined.group_number)
 def redux(lanes: Lanes, a: Array, mask: Array, *, operation: str, type: str) -> Array:
     """Return one integer result over all lanes of the mask."""
     return _reduce(lanes, a, mask, operation)
 
 
-@instruction(
-    "redux.sync.{operation:and|or|xor}.b32 d:b32, a:b32, mask:b32",
-    undefined=undefined.group_bits,
-    rendezvous="mask",
-    since="sm_80",
-    source=PTX["redux.sync"],
-)
+@_redux("redux.sync.{operation:and|or|xor}.b32 d:b32, a:b32, mask:b32", undefined=undefined.group_bits)
 def redux_bits(lanes: Lanes, a: Array, mask: Array, *, operation: str) -> Array:
     """Return one bitwise result over all lanes of the mask."""
     return _reduce(lanes, a, mask, operation)
@@ -244,12 +214,10 @@ def _reduce(lanes: Lanes, a: Array, mask: Array, operation: str) -> Array:
     return np.asarray(totals[group])
 
 
-@instruction(
+@_redux(
     "redux.sync.{operation:min|max}{.abs}{.nan:NaN}.f32 d:f32, a:f32, mask:b32",
     undefined=undefined.group_whole,
-    rendezvous="mask",
     since="sm_100a",
-    source=PTX["redux.sync"],
 )
 def redux_real(lanes: Lanes, a: Array, mask: Array, *, operation: str, abs: bool, nan: str | None) -> Array:
     """Return the smallest or largest float of the lanes; NaN is ignored unless .NaN is given."""
