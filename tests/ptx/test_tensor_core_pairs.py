@@ -6,11 +6,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from refsim import ptx
 from refsim.errors import RefsimError
 from refsim.layouts import fragment
 from refsim.layouts.scales import scale_layout
 from refsim.ptx.async_ops.queue import POLICIES
-from tests.ptx.tcgen05_kernels import AWAIT, BYTES, TensorKernel, with_products
+from tests.ptx.tcgen05_kernels import AWAIT, BYTES, MEET, TensorKernel, with_products
 from tests.ptx.test_scaled_tensor_core import expected as expected_scaled
 from tests.ptx.test_scaled_tensor_core import row_descriptor
 from tests.ptx.test_tensor_core import KINDS, Case, drawn, expected, image_of, opcode
@@ -126,3 +127,53 @@ def test_what_one_cta_asked_for_is_in_flight_in_the_other() -> None:
     with pytest.raises(RefsimError, match="no wait has seen its commit complete") as caught:
         TensorKernel(f"{product} {meet} {read}", columns=32, filled=32, ctas=2).run(image, None, words, (case.word(),))
     assert caught.value.code == "tensor-memory-in-flight"
+
+
+# ---- a cluster that meets by relaxed arrivals at its end
+RELAXED = MEET.replace("arrive.aligned", "arrive.relaxed.aligned")
+
+
+def ended(body: str, after: str, policy: str) -> None:
+    """Run a pair whose CTAs, after the body, only meet as `after` says, free their columns and exit."""
+    case, generator = Case("f16", "bf16", "bf16", m=256, n=64), np.random.default_rng(8)
+    image, words = images(case, drawn(generator, "bf16", 256, 16), drawn(generator, "bf16", 64, 16))
+    text = TensorKernel(body, columns=64, filled=64, ctas=2, dumps=False).text
+    before, _, rest = text.partition(body)
+    text = before + body + after + rest[rest.index("@%zero tcgen05.dealloc") :]
+    given = [image.view(np.uint32), np.zeros((256, 64), np.uint32), np.zeros((256, 64), np.uint32)]
+    numbers = [*map(np.uint64, (*words, 0, 0, 0, 0)), np.uint32(case.word()), *[np.uint32(0)] * 7]
+    trace = ptx.load(text).launch("k", (2,), (128,), [*given, *numbers], cluster=2, policy=policy, seed=4)
+    assert trace.findings == ()
+
+
+PRODUCT = "tcgen05.mma.cta_group::2.kind::f16 [%base], %word0, %word1, %v0, %no;"
+LAST = "tcgen05.fence::before_thread_sync;"
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_relaxed_arrivals_are_enough_before_a_pair_frees_its_columns_and_exits(policy: str) -> None:
+    """Who sees the commit knows that no product reads its shared memory; alloc and dealloc are no operations in flight."""
+    ended(pair_body(PRODUCT) + LAST, RELAXED, policy)
+    ended(HEAD, RELAXED, policy)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("after", ["", RELAXED], ids=["nothing", "relaxed"])
+def test_a_block_must_not_exit_before_it_knows_of_a_product_that_reads_it(after: str, policy: str) -> None:
+    unseen = pair_body(PRODUCT).replace(AWAIT, f"setp.eq.u32 %done, %cta, 1; @%done bra SEEN; {AWAIT} SEEN:")
+    with pytest.raises(RefsimError) as caught:
+        ended(unseen + LAST * (not after), after, policy)
+    assert caught.value.code in ("out-of-bounds", "race", "tensor-memory-in-flight")
+
+
+@pytest.mark.parametrize("fence", [LAST, ""], ids=["fenced", "unfenced"])
+def test_a_move_needs_its_fence_before_a_relaxed_arrival_frees_its_columns(fence: str) -> None:
+    """The second warp loads; the first one frees."""
+    second = "setp.eq.u32 %lane, %warp, 1; @%lane tcgen05.ld.sync.aligned.32x32b.x1.b32 {%r0}, [%own];"
+    body = f"{HEAD} {second} @%lane tcgen05.wait::ld.sync.aligned; {fence}"
+    if fence:
+        ended(body, RELAXED, "eager")
+        return
+    with pytest.raises(RefsimError, match=r"tcgen05\.ld") as caught:
+        ended(body, RELAXED, "eager")
+    assert caught.value.code == "race"

@@ -137,6 +137,7 @@ class TensorPipe:
             box = TensorBox(cta, np.ones(TENSOR_LANES, np.bool_), first, first + columns)
             self.order.forget(box)
             self.order.warp_touched(lanes.ids, box, lanes.statement, writes=True)
+            self.order.fence_before(lanes, ())  # it is synchronous: a relaxed barrier orders what follows it
 
     def settle(self) -> None:
         """Compute all pending sums."""
@@ -195,6 +196,8 @@ class TensorPipe:
                 each.landed = self.order.landed(flat, each.lanes, boxes, each.handed)
                 for lane in (each.lane, *each.handed.lanes):
                     self.done.setdefault(lane, {})[each.landed[0]] = each.landed[1]
+                if not any(other.lane == each.lane and other.writes for other in self.flying):
+                    self.order.races.remote.read(each.lane + self.order.races.first, *each.landed)
             if each.landed is not None:
                 agent, number = each.landed
                 found[agent] = max(found.get(agent, 0), number)

@@ -36,6 +36,13 @@ class ClusterOrder:
             known = self._of_cta(cta, lanes[geometry.cta[lanes] == cta], now)
             self.arriving[cluster] = self.arriving.get(cluster, NOTHING) | known
 
+    def arrive_fenced(self, lanes: Ids) -> None:
+        """Record that lanes arrive relaxed, and release what they knew at their last tcgen05.fence."""
+        cluster = self.clocks.geometry.cta[lanes] // self.clocks.geometry.cluster_ctas
+        for number in np.unique(cluster).tolist():
+            known = self.clocks.at_fences(lanes[cluster == number])
+            self.arriving[number] = self.arriving.get(number, NOTHING) | known
+
     def finish(self, clusters: Array, arrived: Ids) -> None:
         """Complete the phase of these clusters; `arrived` are the lanes that will wait."""
         geometry = self.clocks.geometry
@@ -75,7 +82,8 @@ class ClusterOrder:
 
 @dataclass
 class RemoteAccesses:
-    """For each running CTA: the newest access of every thread of other CTAs to its shared memory."""
+    """For each running CTA: the newest access of every thread of other CTAs to its shared memory. ~agent stands for the
+    reads of a tensor core for a thread, until one sees their commit complete."""
 
     clocks: Clocks
     newest: dict[int, dict[int, int]] = field(default_factory=dict)
@@ -84,6 +92,12 @@ class RemoteAccesses:
         """Record that threads `agents` of the grid touch the memory of these CTAs by access `number`."""
         for cta, agent in zip(owner.tolist(), agents.tolist(), strict=True):
             self.newest.setdefault(cta, {})[agent] = number
+
+    def read(self, issuer: int, agent: int, number: int) -> None:
+        """Record that all reads of a tensor core for a thread are complete for those who come after this access."""
+        for held in self.newest.values():
+            if held.pop(~issuer, None) is not None:
+                held[agent] = max(held.get(agent, 0), number)
 
     def left_behind(self, lanes: Ids, alive: NDArray[np.bool_]) -> tuple[int, int, int] | None:
         """Return a CTA whose threads have all exited, with a remote access that no thread of it comes after; None if
@@ -94,7 +108,8 @@ class RemoteAccesses:
             own = np.arange(cta * geometry.threads, (cta + 1) * geometry.threads)
             if cta not in self.newest or alive[own].any():
                 continue
-            for agent, number in self.newest.pop(cta).items():
+            for mark, number in self.newest.pop(cta).items():
+                agent = max(mark, ~mark)
                 if self.clocks.comes_after(int(own[-1]), np.array([agent]), number)[0]:
                     continue  # usually all threads do: one is asked first
                 some = np.full(len(own), agent)

@@ -136,7 +136,7 @@ class Clocks:
     def __post_init__(self) -> None:
         self.first = self.geometry.first * self.geometry.threads
         self.rows = Rows.empty(self.geometry.lanes)
-        self.fenced = FenceOrder(self.geometry.lanes, self._at_fences)
+        self.fenced = FenceOrder(self.geometry.lanes, self.at_fences)
 
     # ---- questions
     def is_ordered(self, lanes: Ids, agent: Array, stamp: Array) -> NDArray[np.bool_]:
@@ -330,7 +330,7 @@ class Clocks:
             for scope in range(min(meaning.scope, GPU) + 1):
                 self._note(self.fences.setdefault(scope, Rows.empty(self.geometry.lanes)), lanes, now)
 
-    def _at_fences(self, lanes: Ids) -> Knowledge:
+    def at_fences(self, lanes: Ids) -> Knowledge:
         """Return the joint knowledge at the last GPU-scope fences of these lanes."""
         rows, geometry = self.fences[GPU], self.geometry
         if rows.warps is not None or rows.lanes is not None or len(lanes) == 1:

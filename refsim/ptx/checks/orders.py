@@ -134,8 +134,10 @@ class Orders:
             journal.CLUSTER_ARRIVE, self.history.now, lanes, statement=statement, meaning=meaning, detail=alive
         )
         for order, clocks in zip(self.clusters, self.clocks, strict=True):
-            if releases or (clocks is self.tensor and clocks.fences):
+            if releases:
                 order.arrive(lanes, self.history.now)
+            elif clocks is self.tensor and clocks.fences:
+                order.arrive_fenced(lanes)
 
     def clusters_completed(self, clusters: Array, arrived: Ids) -> None:
         """Record that all threads of these clusters have arrived."""

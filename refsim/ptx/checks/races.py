@@ -197,9 +197,9 @@ class Races:
             owner = access.index * access.width // access.space.stride
             mine = self.geometry.cta[access.threads.ids]
             if (elsewhere := owner != mine).any():
-                self.remote.note(
-                    owner[elsewhere], self.compared.agents(access.threads.ids[elsewhere]), self.history.now
-                )
+                agents = self.compared.agents(access.threads.ids[elsewhere])
+                by_core = access.statement.opcode.startswith("tcgen05")
+                self.remote.note(owner[elsewhere], ~agents if by_core else agents, self.history.now)
         if meaning.strong or (access.kind != READ and (self.strict.matters or self.history.journal.strong)):
             self.orders.synchronise(part)
 

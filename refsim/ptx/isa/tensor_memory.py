@@ -78,7 +78,9 @@ def dealloc(lanes: Lanes, address: Array, columns: Array) -> None:
     for warp in range(0, lanes.count, WARP):
         cta, first = int(lanes.cta[warp]), int(lanes.full(address)[warp]) & COLUMN_MASK
         box = TensorBox(cta, np.ones(TENSOR_LANES, np.bool_), first, first + count)
-        pipe.demand(Lanes(lanes.machine, lanes.ids[warp : warp + WARP], lanes.statement), box, writes=True)
+        some = Lanes(lanes.machine, lanes.ids[warp : warp + WARP], lanes.statement)
+        pipe.fenced(some, is_before=False)
+        pipe.demand(some, box, writes=True)
         if not pipe.memory.free(cta, first, count):
             what = f"columns {first} to {first + count - 1} are not an allocation of the block, which holds "
             raise lanes.fault(MISUSE, warp, what + pipe.memory.spoken(cta), str(ALLOCATION))
