@@ -93,6 +93,8 @@ cudaError_t cudaGetLastError(void) { return cudaSuccess; }
 cudaError_t cudaPeekAtLastError(void) { return cudaSuccess; }
 const char* cudaGetErrorString(cudaError_t code) { return code == cudaSuccess ? "no error" : "an error that refsim answered"; }
 const char* cudaGetErrorName(cudaError_t code) { return code == cudaSuccess ? "cudaSuccess" : "cudaError"; }
+int cuGetErrorString(int code, const char** text) { return *text = cudaGetErrorString(code), 0; }
+int cuGetErrorName(int code, const char** text) { return *text = cudaGetErrorName(code), 0; }
 cudaError_t cudaFuncSetAttribute(const void* function, enum cudaFuncAttribute number, int value) {
     return (void)function, (void)number, (void)value, cudaSuccess;
 }

@@ -41,6 +41,8 @@ extern "C" int make(Params* p, void* x, unsigned short* y, int rows) {
   return 0;
 }
 
+extern "C" int cuGetErrorString(int, const char**);
 extern "C" void nothing(int* p) { *p = 7; }
+extern "C" int says(const char** p, int code) { return cuGetErrorString(code, p); }
 extern "C" int fails(int* p) { return *p = 9; }
 extern "C" int allocates(void** p) { return cudaMalloc(p, 64), cudaMemsetAsync(*p, 0, 64), 0; }

@@ -1,5 +1,6 @@
 """Host functions that make a kernel's parameters, compiled by nvcc and run without a GPU."""
 
+import ctypes
 import subprocess
 from dataclasses import dataclass
 from functools import lru_cache
@@ -75,6 +76,8 @@ def test_what_goes_wrong_in_a_host_function_is_one_clear_error(tmp_path: Path) -
         with pytest.raises(RefsimError, match="it called cudaMalloc, which needs a GPU"):
             host.fill(launcher, "allocates", 8)
         assert host.fill(launcher, "nothing", 4, status=False).raw == b"\7\0\0\0"
+        said = host.fill(launcher, "says", 8, np.int32(0)).raw
+        assert ctypes.string_at(int.from_bytes(said, "little")) == b"no error"
         for code, call in (
             ("bad-tensor-map", lambda: host.fill(launcher, "make", SIZE, x, y, np.int32(17))),  # beyond the buffer
             ("bad-host-library", lambda: host.fill(launcher, "fails", 4)),
