@@ -47,10 +47,10 @@ def _conversion_row(row: Conversion) -> None:
     instruction(f"{row.name} d:{result}, {operands}", since=row.since, source=row.source, undefined=rule)(clause)
 
 
-def _real(to: str, from_: str, modifiers: str, since: str = "sm_50", later: dict[str, str] | None = None) -> None:
-    """Register cvt between float types: narrowing takes a rounding mode, the rest is exact."""
+def _real(to: str, from_: str, modifiers: str, since: str = "sm_50", **facts: Any) -> None:
+    """Register cvt between float types: narrowing takes a rounding mode, the rest is exact. `facts` as of `instruction`."""
 
-    @_cvt(f"cvt{modifiers}.{to}.{from_} d:{to}, a:{from_}", since=since, later=later)
+    @_cvt(f"cvt{modifiers}.{to}.{from_} d:{to}, a:{from_}", since=since, **facts)
     def cvt_real(
         a: Array, *, rounding: ieee.ConversionModifier | None = None, ftz: bool = False, sat: bool = False
     ) -> Array:

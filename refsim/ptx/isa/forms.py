@@ -102,10 +102,10 @@ class Instruction:
     flags: frozenset[str]
     operands: tuple[OperandForm, ...]
     function: Clause
-    since: str
-    later: dict[str, str]
     source: Source
     wants_lanes: bool
+    since: str = "sm_50"
+    later: dict[str, str] = field(default_factory=dict)
     rendezvous: str | None = None
     flow: bool = False
     inexact: bool = False
@@ -207,26 +207,10 @@ def _parameters(code: CodeType) -> list[str]:
     return list(code.co_varnames[: code.co_argcount + code.co_kwonlyargcount])
 
 
-def instruction(
-    form: str,
-    *,
-    source: Source,
-    since: str = "sm_50",
-    later: dict[str, str] | None = None,
-    ignores: tuple[str, ...] = (),
-    rendezvous: str | None = None,
-    flow: bool = False,
-    inexact: bool = False,
-    undefined: Rule = "whole",
-    stacks: bool = False,
-    keeps_registers: bool = False,
-    length: Callable[[dict[str, Any]], int] | None = None,
-    by_kind: bool = False,
-    together: bool = False,
-    recorded: tuple[str, ...] = (),
-) -> Callable[[Clause], Clause]:
+def instruction(form: str, *, ignores: tuple[str, ...] = (), **facts: Any) -> Callable[[Clause], Clause]:
     """Register the decorated function as the implementation of `form`; `ignores` lists modifiers that it does not take.
-    A parameter `lanes` receives the lanes, `results` a vector result's registers. An omitted operand is None."""
+    `facts` are fields of Instruction: at least its `source`. A parameter `lanes` receives the lanes, `results` a vector
+    result's registers. An omitted operand is None."""
     text, _, operands = form.partition(" ")
     opcode = parse_opcode(text)
     kinds = frozenset(slot.keyword for slot in opcode.slots if slot.keyword is not None)
@@ -238,31 +222,10 @@ def instruction(
         operand_forms = _parse_operands(operands.strip())
         typing = {{"wide": "type", "part": "type"}.get(operand.type, operand.type) for operand in operand_forms}
         assert not (unread := kinds - keywords - set(ignores) - typing), f"{form}: modifiers {unread} change nothing"
-        clause = Instruction(
-            form,
-            opcode.mnemonic,
-            opcode,
-            kinds,
-            operand_forms,
-            function,
-            since,
-            later or {},
-            source,
-            parameters[:1] == ["lanes"],
-            rendezvous,
-            flow,
-            inexact,
-            keywords,
-            "results" in parameters,
-            undefined,
-            stacks,
-            keeps_registers,
-            length,
-            by_kind,
-            together,
-            recorded,
-        )
-        _CLAUSES.setdefault(opcode.mnemonic, []).append(clause)
+        read: dict[str, Any] = {"form": form, "mnemonic": opcode.mnemonic, "opcode": opcode, "flags": kinds}
+        read |= {"operands": operand_forms, "function": function, "keywords": keywords}
+        read |= {"wants_lanes": parameters[:1] == ["lanes"], "counts_results": "results" in parameters}
+        _CLAUSES.setdefault(opcode.mnemonic, []).append(Instruction(**read, **facts))
         return function
 
     return register

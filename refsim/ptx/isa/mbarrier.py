@@ -78,30 +78,21 @@ def _arrivals(name: str, place: str, result: str) -> None:
         told = partial(instruction, later=_LATER, undefined=decided, source=section)
         arrival = f"mbarrier.{name}{words}{place}.b64 {result}, [a]"
 
+        @told(f"{arrival}, count:b32", since="sm_90")
         @told(arrival, since=first)
         def arrive(
-            lanes: Lanes, address: Array, *, sem: str | None = None, scope: str | None = None, space: str | None = None
-        ) -> Array:
-            """Arrive once, a release unless it is relaxed; return the state of the phase before it."""
-            return come(lanes, address, None, sem, scope, space)
-
-        @told(f"{arrival}, count:b32", since="sm_90")
-        def arrive_many(
             lanes: Lanes,
             address: Array,
-            count: Array,
+            count: Array | None = None,
             *,
             sem: str | None = None,
             scope: str | None = None,
             space: str | None = None,
         ) -> Array:
-            """Arrive `count` times, a release unless relaxed; return the state of the phase before."""
+            """Arrive `count` times or once, a release unless it is relaxed; return the state of the phase before."""
             return come(lanes, address, count, sem, scope, space)
 
-        @told(
-            f"mbarrier.{name}.expect_tx{words}{place}.b64 {result}, [a], transactions:b32",
-            since="sm_90",
-        )
+        @told(f"mbarrier.{name}.expect_tx{words}{place}.b64 {result}, [a], transactions:b32", since="sm_90")
         def arrive_expecting(
             lanes: Lanes,
             address: Array,

@@ -38,14 +38,7 @@ for _hint, _policy in HINTS:
         later=_LATER,
     )
     def load(
-        lanes: Lanes,
-        to: Array,
-        tensor_map: Array,
-        corner: list[Array],
-        barrier: Array,
-        policy: Any = None,
-        *,
-        group: str | None,
+        lanes: Lanes, to: Array, tensor_map: Array, corner: list[Array], barrier: Array, *policy: Any, group: str | None
     ) -> None:
         """Start a copy of a box to shared memory of a CTA; an mbarrier counts all bytes of the box, including those
         out of bounds. It is in that CTA, or with .cta_group::2 in either CTA of its pair."""
@@ -64,8 +57,7 @@ for _hint, _policy in HINTS:
         corner: list[Array],
         barrier: Array,
         mask: Array,
-        policy: Any = None,
-        *,
+        *policy: Any,
         group: str | None,
     ) -> None:
         """Start a copy of a box to one place in every CTA of a mask; each CTA's mbarrier counts its own bytes. With
@@ -112,8 +104,7 @@ for _hint, _policy in HINTS:
         base: list[Array],
         barrier: Array,
         offsets: list[Array],
-        policy: Any = None,
-        *,
+        *policy: Any,
         group: str | None,
     ) -> None:
         """Start a copy of pixels to shared memory, a row of channels for each, from a filter's base moved by the
@@ -135,8 +126,7 @@ for _hint, _policy in HINTS:
         barrier: Array,
         offsets: list[Array],
         mask: Array,
-        policy: Any = None,
-        *,
+        *policy: Any,
         group: str | None,
     ) -> None:
         """Start a copy of pixels to one place in every CTA of a mask, from a filter's base moved by the offsets."""

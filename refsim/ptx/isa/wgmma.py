@@ -187,16 +187,8 @@ def _positions(lanes: Lanes, words: Array, form: ProductForm) -> Array:
         raise lanes.fault("invalid-operand", thread, error.what, rule) from None
 
 
-def _form(lanes: Lanes, spelling: _Spelling, constants: dict[str, Array], words: dict[str, Any]) -> ProductForm:
-    """Return the product of a text after a check of its constants."""
-    for name, value in constants.items():
-        if name != "selector":
-            _check_constant(lanes, name, _signed(value))
-    return spelling.form(constants, words)
-
-
 def _products(spelling: _Spelling) -> None:
-    """Register the dense instruction of a spelling."""
+    """Register the instruction of a spelling."""
     type = spelling.types[0]
 
     @_instruction(spelling)
@@ -205,52 +197,29 @@ def _products(spelling: _Spelling) -> None:
         d: tuple[int, ...],
         a: Any,
         b: Array,
-        add: Array,
-        *constants: Array,
+        *rest: Array,
         shape: str,
         a_type: str = type,
         b_type: str = type,
         satfinite: bool = False,
     ) -> None:
         """Start D = A B + D, or A B where `add` is false: 64 rows, B by descriptors, A by descriptors or from
-        registers."""
+        registers. For a sparse A, the stored half of each row meets the elements of B at its positions. The sum then
+        follows the dense instruction of half the K, which is inferred and not measured."""
         words = {"shape": shape, "a_type": a_type, "b_type": b_type, "satfinite": satfinite}
-        form = _form(lanes, spelling, dict(zip(spelling.flags, constants, strict=True)), words)
-        _multiply(lanes, form, (d, a, b, add))
-
-
-def _sparse_products(spelling: _Spelling) -> None:
-    """Register the sparse instruction of a spelling."""
-    type = spelling.types[0]
-
-    @_instruction(spelling)
-    def mma_async_sp(
-        lanes: Lanes,
-        d: tuple[int, ...],
-        a: Any,
-        b: Array,
-        metadata: Array,
-        selector: Array,
-        add: Array,
-        *constants: Array,
-        shape: str,
-        a_type: str = type,
-        b_type: str = type,
-        satfinite: bool = False,
-    ) -> None:
-        """Start D = A B + D for a sparse A: the stored half of each row meets the elements of B at its positions. The
-        sum follows the dense instruction of half the K, which is inferred and not measured."""
-        words = {"shape": shape, "a_type": a_type, "b_type": b_type, "satfinite": satfinite}
-        given = dict(zip(spelling.flags, constants, strict=True)) | {"selector": selector}
-        form = _form(lanes, spelling, given, words)
-        check_selector(lanes, form.selector, form.sparse_shape, str(_SPARSE))
-        _multiply(lanes, form, (d, a, b, add), metadata)
+        *sparse, add = rest[: 3 if spelling.sparse else 1]
+        given = dict(zip(spelling.flags, rest[len(sparse) + 1 :], strict=True))
+        for name, value in given.items():
+            _check_constant(lanes, name, _signed(value))
+        form = spelling.form(given | dict(zip(("metadata", "selector"), sparse, strict=False)), words)
+        if sparse:
+            check_selector(lanes, form.selector, form.sparse_shape, str(_SPARSE))
+        _multiply(lanes, form, (d, a, b, add), *sparse[:1])
 
 
 for _row in PRODUCTS:
     for _types in [_row.types] if len(_row.types) > 1 else [(type,) for type in _row.types]:
         for _accumulator in _row.accumulators:
             for _from_registers in (False, True):
-                _products(_Spelling(_row, _types, _accumulator, _from_registers, sparse=False))
-                if _types != (_BITS,):
-                    _sparse_products(_Spelling(_row, _types, _accumulator, _from_registers, sparse=True))
+                for _sparse in (False, True) if _types != (_BITS,) else (False,):
+                    _products(_Spelling(_row, _types, _accumulator, _from_registers, _sparse))
