@@ -19,13 +19,7 @@ from numpy.typing import ArrayLike
 
 from refsim.errors import Kind, RefsimError
 from refsim.files import npy, npz, raw, safetensors
-from refsim.files.access import (
-    checked_path,
-    collection_paused,
-    open_for_reading,
-    unreadable,
-    write_atomically,
-)
+from refsim.files.access import checked_path, collection_paused, open_for_reading, unreadable, write_atomically
 from refsim.files.codes import (
     Codes,
     Stored,
@@ -143,9 +137,7 @@ def save(
     container = _container(checked_path(path))
     if key != "x" and container in ("npy", "raw"):
         raise RefsimError(
-            "bad-key",
-            f"the key {key!r} would be lost: {container} has no keys",
-            help="save as .npz or .safetensors",
+            "bad-key", f"the key {key!r} would be lost: {container} has no keys", help="save as .npz or .safetensors"
         )
     save_all(path, {key: codes if format is None else (codes, format)}, metadata=metadata, overwrite=overwrite)
 
@@ -201,8 +193,7 @@ def _to_store(tensor: Any) -> tuple[Codes, Format]:
         tensor = (np.asarray(tensor), format_held(tensor.dtype))
     if not isinstance(tensor, tuple) or len(tensor) != 2:
         raise RefsimError(
-            "wrong-type",
-            f"a tensor is (codes, format), an array of ml_dtypes or a Stored, not {type(tensor).__name__}",
+            "wrong-type", f"a tensor is (codes, format), an array of ml_dtypes or a Stored, not {type(tensor).__name__}"
         )
     codes, format = tensor
     row = requested_format(format)
@@ -231,13 +222,7 @@ def _checked_key(key: str, container: str) -> str:
 
 @contextmanager
 def _opened(
-    file: Path,
-    container: str,
-    requested: Format | None,
-    *,
-    shape: tuple[int, ...] | None,
-    offset: int,
-    trusted: bool,
+    file: Path, container: str, requested: Format | None, *, shape: tuple[int, ...] | None, offset: int, trusted: bool
 ) -> Iterator[_Contents]:
     """Yield how to read each tensor, by key, and the metadata; the file stays open inside the block."""
     with open_for_reading(file) as reader:

@@ -55,14 +55,7 @@ def exact_product(
     Raises RefsimError for arguments that do not fit. Source: IEEE 754 section 4.3.1.
     """
     arguments = arguments_of(
-        a,
-        b,
-        c,
-        a_format=a_format,
-        b_format=b_format,
-        a_scale=a_scale,
-        b_scale=b_scale,
-        scale_format=scale_format,
+        a, b, c, a_format=a_format, b_format=b_format, a_scale=a_scale, b_scale=b_scale, scale_format=scale_format
     )
     d = element_named(d_format)
     if d not in TO_NEAREST:

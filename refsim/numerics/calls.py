@@ -97,9 +97,7 @@ def arguments_of(
     )
 
 
-def takes_arguments_of(
-    asked: Callable[Asked, Made],
-) -> Callable[[Callable[[Made], Found]], Callable[Asked, Found]]:
+def takes_arguments_of(asked: Callable[Asked, Made]) -> Callable[[Callable[[Made], Found]], Callable[Asked, Found]]:
     """Make a function of a call accept the arguments of `asked` instead, and show its signature."""
 
     def decorated(meaning: Callable[[Made], Found]) -> Callable[Asked, Found]:

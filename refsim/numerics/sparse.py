@@ -14,22 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from refsim.errors import RefsimError, unknown
 from refsim.evidence import Evidence, Level
-from refsim.formats import (
-    BF16,
-    E2M1,
-    E2M3,
-    E3M2,
-    E4M3,
-    E5M2,
-    F16,
-    F32,
-    S8,
-    S32,
-    TF32,
-    U8,
-    ElementType,
-    float_named,
-)
+from refsim.formats import BF16, E2M1, E2M3, E3M2, E4M3, E5M2, F16, F32, S8, S32, TF32, U8, ElementType, float_named
 from refsim.integers import array_of
 from refsim.numerics.calls import Arguments, Call, codes_and_format, fitted
 from refsim.numerics.profiles import profile

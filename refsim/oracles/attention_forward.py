@@ -172,11 +172,7 @@ def _operands(
 
 
 def _factors(
-    of_scores: np.float32,
-    scales: tuple[ArrayLike, ArrayLike, ArrayLike] | None,
-    row: Format,
-    heads: int,
-    kv_heads: int,
+    of_scores: np.float32, scales: tuple[ArrayLike, ArrayLike, ArrayLike] | None, row: Format, heads: int, kv_heads: int
 ) -> tuple[Floats, Floats | None]:
     """Return C and the scale of v for each head, (heads, 1); None for the scale of bf16."""
     if (scales is None) != (row is BF16):

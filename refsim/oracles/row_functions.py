@@ -34,11 +34,7 @@ LOG2_E = np.array(1.4426950408889634, np.float32)
 
 
 def softmax(
-    x: ArrayLike,
-    scale: float = float(LOG2_E),
-    *,
-    format: str | Format | None = None,
-    dtype: DTypeLike | None = None,
+    x: ArrayLike, scale: float = float(LOG2_E), *, format: str | Format | None = None, dtype: DTypeLike | None = None
 ) -> NDArray[Any]:
     """Return the codes of softmax over each row of codes `x` (rows, columns), 2^(scale * (x - max)) over their sum.
 

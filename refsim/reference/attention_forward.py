@@ -12,14 +12,7 @@ from fractions import Fraction
 from refsim.reference.block_scaled import HOPPER_BF16, Value, exact, fused, multiplied, term
 from refsim.reference.gemm_1d2d import PLUS_ZERO, leading, wgmma_step
 from refsim.reference.rational_float import GRIDS, ExactNumber, add, extremum, fma, mul, negated, power, whole
-from refsim.reference.special_functions import (
-    PLUS_INFINITY,
-    SINGLES,
-    ex2_flushed,
-    lg2_flushed,
-    reciprocal,
-    rounded,
-)
+from refsim.reference.special_functions import PLUS_INFINITY, SINGLES, ex2_flushed, lg2_flushed, reciprocal, rounded
 
 TILE, LANES, LN_2 = 64, 4, SINGLES.decode(0x3F317218)
 UNSEEN = negated(PLUS_INFINITY)

@@ -217,9 +217,7 @@ def wide(
 
 
 def chained(
-    codes: tuple[Sequence[int], Sequence[int]],
-    formats: tuple[str, str],
-    scales: tuple[Sequence[int], Sequence[int]],
+    codes: tuple[Sequence[int], Sequence[int]], formats: tuple[str, str], scales: tuple[Sequence[int], Sequence[int]]
 ) -> int:
     """Return the float32 pattern of a chain of FMAs of the scaled numbers from +0, rounded after each k."""
     block, d = len(codes[0]) // len(scales[0]), ExactNumber(False, Fraction(0))

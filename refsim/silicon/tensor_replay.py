@@ -12,14 +12,7 @@ from refsim.numerics.calls import arguments_of, fitted
 from refsim.numerics.rows import Profile, Unit
 from refsim.silicon.tensor_classes import Codes
 from refsim.silicon.tensor_features import Feature
-from refsim.silicon.tensor_probe import (
-    CELL_WORDS,
-    CELLS_A_CHUNK,
-    SAMPLE,
-    ProbeShape,
-    cell_c,
-    cell_operands,
-)
+from refsim.silicon.tensor_probe import CELL_WORDS, CELLS_A_CHUNK, SAMPLE, ProbeShape, cell_c, cell_operands
 from refsim.silicon.vectors import Recording, digest
 
 

@@ -21,15 +21,7 @@ from refsim.render.cards import Card
 from refsim.silicon.launch_replay import shared
 from refsim.testing.assertions import BitsDiffer, PromiseNotKept
 from refsim.testing.decisions import DecisionBits, Observation, decide, with_open_bits
-from refsim.testing.oracle_checks import (
-    Host,
-    check_kept,
-    check_own_arrays,
-    check_ulps,
-    kept,
-    oracle_differs,
-    slack,
-)
+from refsim.testing.oracle_checks import Host, check_kept, check_own_arrays, check_ulps, kept, oracle_differs, slack
 from refsim.testing.outputs import check_shape, checked, in_output, settled, value_of
 from refsim.testing.user_code import called, said, shortened
 from refsim.testing.verdicts import Recomputed

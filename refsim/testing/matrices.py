@@ -14,14 +14,7 @@ from refsim.testing.fills import FILLS, ROW_FILLS
 from refsim.testing.recipes import Codes, Tensor, check_patches, in_range, one_of, spelled
 from refsim.testing.strategies import bit_patterns
 
-__all__ = [
-    "DRAWN_FILLS",
-    "MATRIX_FILLS",
-    "Given",
-    "Values",
-    "extents",
-    "values",
-]
+__all__ = ["DRAWN_FILLS", "MATRIX_FILLS", "Given", "Values", "extents", "values"]
 
 
 def __dir__() -> list[str]:

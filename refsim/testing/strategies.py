@@ -14,13 +14,7 @@ from refsim.reference.operands import special_codes
 from refsim.testing.fills import FILLS
 from refsim.testing.recipes import MAX_MISALIGN, Launch, Tensor
 
-__all__ = [
-    "bit_patterns",
-    "launches",
-    "misalignments",
-    "sizes",
-    "tensors",
-]
+__all__ = ["bit_patterns", "launches", "misalignments", "sizes", "tensors"]
 
 
 def __dir__() -> list[str]:

@@ -172,9 +172,7 @@ def integer_to_float(a: Array, to: str, rounding: RoundingModifier = NEAREST, *,
     kind = getattr(a, "dtype", None)
     if kind is None or kind.kind not in "iu":
         raise RefsimError(
-            "bad-dtype",
-            f"{kind or type(a).__name__} is not a type of integers",
-            rule="PTX ISA, cvt from .u8 to .s64",
+            "bad-dtype", f"{kind or type(a).__name__} is not a type of integers", rule="PTX ISA, cvt from .u8 to .s64"
         )
     if sat:
         a = np.clip(a, 0, 1)

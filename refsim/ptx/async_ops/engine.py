@@ -210,14 +210,7 @@ class CopyEngine:
                 if each.number > began:
                     each.map_at = map_at
 
-    def send(
-        self,
-        lanes: Lanes,
-        to: Array,
-        words: Array,
-        barrier: Array,
-        update: ElementUpdate | None = None,
-    ) -> None:
+    def send(self, lanes: Lanes, to: Array, words: Array, barrier: Array, update: ElementUpdate | None = None) -> None:
         """Send each lane's elements (n, count) to the shared memory of a CTA, through the generic proxy. With `update`,
         combine them with the elements in memory. The mbarrier that counts the bytes must be in the receiving CTA."""
         width = words.shape[1] * words.dtype.itemsize

@@ -454,11 +454,7 @@ class CopyEngine(Protocol):
 
     def send(self, lanes: Any, to: Array, words: Array, barrier: Array, update: Any = None) -> None: ...
     def look(
-        self,
-        lanes: Any,
-        map_address: Array,
-        coordinates: list[Array] | None = None,
-        offsets: list[Array] | None = None,
+        self, lanes: Any, map_address: Array, coordinates: list[Array] | None = None, offsets: list[Array] | None = None
     ) -> None:
         """Check the tensor map, and the box if there are coordinates, of a prefetch."""
 

@@ -104,11 +104,7 @@ def cells_of(lanes: Lanes, address: Array, shape: str, count: int, *, split: int
     columns = first[:, None, None] + column
     registers = row.shape[1]
     return Cells(
-        lanes.cta[:, None],
-        where.reshape(-1, registers),
-        columns.reshape(-1, registers),
-        np.repeat(first, WARP),
-        width,
+        lanes.cta[:, None], where.reshape(-1, registers), columns.reshape(-1, registers), np.repeat(first, WARP), width
     )
 
 

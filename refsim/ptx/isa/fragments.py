@@ -106,10 +106,7 @@ def product(lanes: Lanes, a: Array, b: Array, c: Array, kind: MmaKind, k: int) -
 def chained_product(lanes: Lanes, a: Array, b: Array, c: Array, kind: MmaKind, columns: int, k: int) -> Array:
     """Return A B + C by a chain of instructions of `columns` columns each, in order, each adding to the last."""
     return _known(
-        lanes,
-        kind,
-        k,
-        lambda arithmetic: multiply_in_turn(a, b, c, kind, columns, k, lanes.machine.target, arithmetic),
+        lanes, kind, k, lambda arithmetic: multiply_in_turn(a, b, c, kind, columns, k, lanes.machine.target, arithmetic)
     )
 
 

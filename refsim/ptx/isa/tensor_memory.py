@@ -224,9 +224,7 @@ for _what in ("ld", "st"):
 
 
 @instruction(
-    "tcgen05.{side:fence::before_thread_sync|fence::after_thread_sync}",
-    since=TENSOR_SINCE,
-    source=PTX["tcgen05.fence"],
+    "tcgen05.{side:fence::before_thread_sync|fence::after_thread_sync}", since=TENSOR_SINCE, source=PTX["tcgen05.fence"]
 )
 def fence(lanes: Lanes, *, side: str) -> None:
     """Order operations of the tensor core before or after a synchronization of threads, even a relaxed one."""

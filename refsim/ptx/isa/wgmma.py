@@ -158,10 +158,7 @@ def _instruction(spelling: _Spelling) -> Callable[[Clause], Clause]:
 
 
 def _multiply(
-    lanes: Lanes,
-    form: ProductForm,
-    operands: tuple[tuple[int, ...], Any, Array, Array],
-    metadata: Array | None = None,
+    lanes: Lanes, form: ProductForm, operands: tuple[tuple[int, ...], Any, Array, Array], metadata: Array | None = None
 ) -> None:
     """Start a product from the registers of D, the registers or descriptors of A, the descriptors of B, and whether to
     add."""

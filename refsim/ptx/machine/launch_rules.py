@@ -147,10 +147,7 @@ def _check_block(function: Function, shape: LaunchShape, where: str) -> None:
             )
     if shape.threads > MAX_THREADS:
         raise RefsimError(
-            "launch-limit",
-            f"a block of {shape.threads} threads: the limit is {MAX_THREADS}",
-            where,
-            str(THREAD_SOURCE),
+            "launch-limit", f"a block of {shape.threads} threads: the limit is {MAX_THREADS}", where, str(THREAD_SOURCE)
         )
     required, largest = _directive(function, "reqntid"), _directive(function, "maxntid")
     if required is not None and shape.block != required:
@@ -246,10 +243,7 @@ def check_memory(entry: str, target: str, static: int, dynamic: int, local: int)
         )
     if local > MAX_LOCAL:
         raise RefsimError(
-            "launch-limit",
-            f"{local} B of local memory a thread: the limit is {MAX_LOCAL} B",
-            where,
-            str(THREAD_SOURCE),
+            "launch-limit", f"{local} B of local memory a thread: the limit is {MAX_LOCAL} B", where, str(THREAD_SOURCE)
         )
 
 

@@ -23,13 +23,7 @@ from refsim.ptx.lowering.blocks import Code, lower, single_stepped
 from refsim.ptx.lowering.contraction import Contraction
 from refsim.ptx.machine.arguments import pack_parameters
 from refsim.ptx.machine.launch import PreparedLaunch, place_variables, place_workspace
-from refsim.ptx.machine.launch_rules import (
-    Extents,
-    LaunchShape,
-    check_parameters,
-    check_programmatic,
-    launch_shape,
-)
+from refsim.ptx.machine.launch_rules import Extents, LaunchShape, check_parameters, check_programmatic, launch_shape
 from refsim.ptx.memory.global_memory import GlobalMemory
 from refsim.ptx.observers.accesses import AddressWatch
 from refsim.ptx.observers.steps import StepObserver

@@ -151,14 +151,7 @@ class Port:
         self._write(access)
 
     def touch(
-        self,
-        threads: Threads,
-        name: str,
-        space: Space,
-        at: Addresses,
-        owner: Owner,
-        width: int,
-        proxy: str = GENERIC,
+        self, threads: Threads, name: str, space: Space, at: Addresses, owner: Owner, width: int, proxy: str = GENERIC
     ) -> None:
         """Check a read whose value is taken later, and show it to the observers."""
         access = self.plan(READ, threads, name, space, at, owner, width, proxy)

@@ -13,15 +13,7 @@ from typing import Any
 
 from refsim.errors import RefsimError
 from refsim.layouts.tensor_maps import im2col_map, tensor_map
-from refsim.layouts.tma import (
-    DATA_TYPES,
-    INTERLEAVES,
-    L2_PROMOTIONS,
-    MAP_BYTES,
-    OOB_FILLS,
-    SWIZZLE_MODES,
-    TensorMap,
-)
+from refsim.layouts.tma import DATA_TYPES, INTERLEAVES, L2_PROMOTIONS, MAP_BYTES, OOB_FILLS, SWIZZLE_MODES, TensorMap
 from refsim.sources import PTX
 
 _MAGIC = b"rs-tmap\0"

@@ -34,11 +34,7 @@ class CupyKernel(FieldsCard):
     def code(self) -> KernelCode:
         """Return the kernel's code with CuPy's options."""
         return KernelCode(
-            source=self.source,
-            options=self.options,
-            include=self.include,
-            compiler=self.compiler,
-            entries=self.entries,
+            source=self.source, options=self.options, include=self.include, compiler=self.compiler, entries=self.entries
         )
 
     def launch(
