@@ -1,10 +1,21 @@
-"""Names of a package that load when first used, so that importing the package imports nothing heavy."""
+"""Names of a package that load when first used, so that importing the package imports nothing heavy.
 
+A package writes each of its names once, in the form by which type checkers know that it is public:
+
+    if TYPE_CHECKING:
+        from refsim.numerics.special import approx as approx
+    else:
+        __getattr__, __dir__ = exports(__name__)
+"""
+
+import ast
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from functools import cache
 from importlib import import_module
 from opcode import opmap
+from pathlib import Path
 from typing import Any
 
 from refsim.errors import nearest
@@ -14,27 +25,37 @@ _IMPORT_FROM = opmap[
 ]  # Python would replace an AttributeError of `from package import name` with its own text
 
 
-def exports(
-    package: str, homes: Mapping[str, Sequence[str]], modules: Sequence[str] = (), own: Sequence[str] = ()
-) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Return `__getattr__` and `__dir__` of a package; `homes` maps modules to their names, `modules` are submodules.
+def exports(package: str, *own: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """Return `__getattr__` and `__dir__` of a package that imports its public names under `if TYPE_CHECKING`.
 
-    `own` are names that the package itself defines. A type checker must not see the result, because every misspelled
-    name would have type Any: packages assign it under `if not TYPE_CHECKING`.
+    `own` are names that the package itself defines. The package's `__all__` holds both. A type checker must not see the
+    result, because every misspelled name would have type Any: packages assign it in the `else`.
     """
-    home_of = {name: home for home, names in homes.items() for name in names}
 
     def load(name: str) -> Any:
+        home_of = _homes(package)
+        if name == "__all__":
+            return public()
         if name in home_of:
-            return getattr(import_module(home_of[name]), name)
-        if name in modules:
-            return import_module(f"{package}.{name}")
-        error, caller = MissingNameError(package, name, [*own, *home_of, *modules]), sys._getframe(1)
+            home = home_of[name]
+            return import_module(f"{home}.{name}") if home == package else getattr(import_module(home), name)
+        error, caller = MissingNameError(package, name, public()), sys._getframe(1)
         if caller.f_code.co_code[caller.f_lasti] == _IMPORT_FROM and f"{package}.{name}" not in sys.modules:
             raise ImportError(f"cannot import name {name!r} from {package!r}: {error.way_out()}", name=package)
         raise error
 
-    return load, lambda: sorted([*own, *home_of, *modules])
+    def public() -> list[str]:
+        return sorted([*own, *_homes(package)])
+
+    return load, public
+
+
+@cache
+def _homes(package: str) -> dict[str, str]:
+    """Return the module of each name that the package's source imports as itself (`import name as name`)."""
+    lines = ast.walk(ast.parse(Path(str(sys.modules[package].__file__)).read_text("utf-8")))
+    imports = (line for line in lines if isinstance(line, ast.ImportFrom))
+    return {name.name: str(line.module) for line in imports for name in line.names if name.name == name.asname}
 
 
 _ELSEWHERE = {

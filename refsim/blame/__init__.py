@@ -5,44 +5,24 @@ The simulator executes the PTX. Each ptxas compiles that PTX to machine code at 
 
 from typing import TYPE_CHECKING
 
-__all__ = [
-    "Blame",
-    "BlameSubject",
-    "Build",
-    "BuiltBy",
-    "GivenCubin",
-    "GivenLaunch",
-    "Shrunk",
-    "Silicon",
-    "builds_of",
-    "examined",
-    "examined_without_gpu",
-    "of_kernel",
-    "of_launch",
-    "readers_of",
-    "require_same_entries",
-    "shrunk",
-]
+from refsim.lazy import exports
 
 if TYPE_CHECKING:
-    from refsim.blame.builds import Build, BuiltBy, GivenCubin, builds_of, readers_of
-    from refsim.blame.examining import Blame, examined
-    from refsim.blame.running import Silicon
-    from refsim.blame.shrinking import Shrunk, shrunk
-    from refsim.blame.subjects import BlameSubject, GivenLaunch, of_kernel, of_launch, require_same_entries
-    from refsim.blame.without_gpu import examined_without_gpu
+    from refsim.blame.builds import Build as Build
+    from refsim.blame.builds import BuiltBy as BuiltBy
+    from refsim.blame.builds import GivenCubin as GivenCubin
+    from refsim.blame.builds import builds_of as builds_of
+    from refsim.blame.builds import readers_of as readers_of
+    from refsim.blame.examining import Blame as Blame
+    from refsim.blame.examining import examined as examined
+    from refsim.blame.running import Silicon as Silicon
+    from refsim.blame.shrinking import Shrunk as Shrunk
+    from refsim.blame.shrinking import shrunk as shrunk
+    from refsim.blame.subjects import BlameSubject as BlameSubject
+    from refsim.blame.subjects import GivenLaunch as GivenLaunch
+    from refsim.blame.subjects import of_kernel as of_kernel
+    from refsim.blame.subjects import of_launch as of_launch
+    from refsim.blame.subjects import require_same_entries as require_same_entries
+    from refsim.blame.without_gpu import examined_without_gpu as examined_without_gpu
 else:
-    from refsim.lazy import exports
-
-    __getattr__, __dir__ = exports(
-        __name__,
-        {
-            "refsim.blame.builds": ("Build", "BuiltBy", "GivenCubin", "builds_of", "readers_of"),
-            "refsim.blame.examining": ("Blame", "examined"),
-            "refsim.blame.running": ("Silicon",),
-            "refsim.blame.shrinking": ("Shrunk", "shrunk"),
-            "refsim.blame.subjects": ("GivenLaunch", "BlameSubject", "of_kernel", "of_launch", "require_same_entries"),
-            "refsim.blame.without_gpu": ("examined_without_gpu",),
-        },
-    )
-    del exports
+    __getattr__, __dir__ = exports(__name__)

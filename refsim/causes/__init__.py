@@ -4,33 +4,23 @@ A plan is every choice on the way from operands to bits. A cause changes one cho
 changed plan gives the bits of the output in every element, whether the element differs or not.
 """
 
-from refsim.causes.attention_operands import AttentionOperands
-from refsim.causes.explaining import explain_diff
-from refsim.causes.explanation import DiffExplanation, DiffOutcome, SumsSoFar
-from refsim.causes.integer_operands import IntegerOperands
-from refsim.causes.operands import ProductOperands
-from refsim.causes.quantised_from import QuantizedFrom
-from refsim.causes.row_operands import RowOperands
-from refsim.causes.rows import Cause, Family
-from refsim.causes.search import Named
-from refsim.causes.weight_operands import WeightOperands
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "AttentionOperands",
-    "Cause",
-    "DiffExplanation",
-    "DiffOutcome",
-    "Family",
-    "IntegerOperands",
-    "Named",
-    "ProductOperands",
-    "QuantizedFrom",
-    "RowOperands",
-    "SumsSoFar",
-    "WeightOperands",
-    "explain_diff",
-]
+from refsim.lazy import exports
 
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+if TYPE_CHECKING:
+    from refsim.causes.attention_operands import AttentionOperands as AttentionOperands
+    from refsim.causes.explaining import explain_diff as explain_diff
+    from refsim.causes.explanation import DiffExplanation as DiffExplanation
+    from refsim.causes.explanation import DiffOutcome as DiffOutcome
+    from refsim.causes.explanation import SumsSoFar as SumsSoFar
+    from refsim.causes.integer_operands import IntegerOperands as IntegerOperands
+    from refsim.causes.operands import ProductOperands as ProductOperands
+    from refsim.causes.quantised_from import QuantizedFrom as QuantizedFrom
+    from refsim.causes.row_operands import RowOperands as RowOperands
+    from refsim.causes.rows import Cause as Cause
+    from refsim.causes.rows import Family as Family
+    from refsim.causes.search import Named as Named
+    from refsim.causes.weight_operands import WeightOperands as WeightOperands
+else:
+    __getattr__, __dir__ = exports(__name__)

@@ -5,39 +5,20 @@ Names are loaded when first used: IEEE arithmetic does not import the tensor cor
 
 from typing import TYPE_CHECKING
 
-__all__ = [
-    "PROFILES",
-    "Profile",
-    "UnverifiedProfileWarning",
-    "approx",
-    "compress",
-    "decompress",
-    "error_bound",
-    "exact_product",
-    "fma_product",
-    "mma",
-    "profile",
-    "sparse_profile",
-]
+from refsim.lazy import exports
 
 if TYPE_CHECKING:
-    from refsim.numerics.bounds import error_bound, exact_product, fma_product
-    from refsim.numerics.multiply import UnverifiedProfileWarning, mma
-    from refsim.numerics.profiles import PROFILES, profile
-    from refsim.numerics.rows import Profile
-    from refsim.numerics.sparse import compress, decompress, sparse_profile
-    from refsim.numerics.special import approx
+    from refsim.numerics.bounds import error_bound as error_bound
+    from refsim.numerics.bounds import exact_product as exact_product
+    from refsim.numerics.bounds import fma_product as fma_product
+    from refsim.numerics.multiply import UnverifiedProfileWarning as UnverifiedProfileWarning
+    from refsim.numerics.multiply import mma as mma
+    from refsim.numerics.profiles import PROFILES as PROFILES
+    from refsim.numerics.profiles import profile as profile
+    from refsim.numerics.rows import Profile as Profile
+    from refsim.numerics.sparse import compress as compress
+    from refsim.numerics.sparse import decompress as decompress
+    from refsim.numerics.sparse import sparse_profile as sparse_profile
+    from refsim.numerics.special import approx as approx
 else:
-    from refsim.lazy import exports
-
-    __getattr__, __dir__ = exports(
-        __name__,
-        {
-            "refsim.numerics.bounds": ("error_bound", "exact_product", "fma_product"),
-            "refsim.numerics.multiply": ("UnverifiedProfileWarning", "mma"),
-            "refsim.numerics.profiles": ("PROFILES", "Profile", "profile"),
-            "refsim.numerics.sparse": ("compress", "decompress", "sparse_profile"),
-            "refsim.numerics.special": ("approx",),
-        },
-    )
-    del exports
+    __getattr__, __dir__ = exports(__name__)

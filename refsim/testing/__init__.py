@@ -2,53 +2,29 @@
 
 from typing import TYPE_CHECKING
 
-__all__ = [
-    "BitsDiffer",
-    "Bounded",
-    "Findings",
-    "Kernel",
-    "KernelProduct",
-    "Launcher",
-    "Promise",
-    "PromiseNotKept",
-    "Unordered",
-    "Verdict",
-    "assert_bits_equal",
-    "definitions",
-    "explain_problem",
-    "find_kernels",
-    "kernel_named",
-    "laws",
-    "matrices",
-    "recipes",
-    "replay_case",
-    "run_campaign",
-    "strategies",
-]
+from refsim.lazy import exports
 
 if TYPE_CHECKING:
-    from refsim.kernels import Bounded, Findings, Kernel, KernelProduct, Launcher, Promise, Unordered
-    from refsim.testing import definitions, laws, matrices, recipes, strategies
-    from refsim.testing.assertions import BitsDiffer, PromiseNotKept, assert_bits_equal
-    from refsim.testing.campaign import run_campaign
-    from refsim.testing.explained import explain_problem
-    from refsim.testing.kernel_files import find_kernels, kernel_named
-    from refsim.testing.replay import replay_case
-    from refsim.testing.verdicts import Verdict
+    from refsim.kernels import Bounded as Bounded
+    from refsim.kernels import Findings as Findings
+    from refsim.kernels import Kernel as Kernel
+    from refsim.kernels import KernelProduct as KernelProduct
+    from refsim.kernels import Launcher as Launcher
+    from refsim.kernels import Promise as Promise
+    from refsim.kernels import Unordered as Unordered
+    from refsim.testing import definitions as definitions
+    from refsim.testing import laws as laws
+    from refsim.testing import matrices as matrices
+    from refsim.testing import recipes as recipes
+    from refsim.testing import strategies as strategies
+    from refsim.testing.assertions import BitsDiffer as BitsDiffer
+    from refsim.testing.assertions import PromiseNotKept as PromiseNotKept
+    from refsim.testing.assertions import assert_bits_equal as assert_bits_equal
+    from refsim.testing.campaign import run_campaign as run_campaign
+    from refsim.testing.explained import explain_problem as explain_problem
+    from refsim.testing.kernel_files import find_kernels as find_kernels
+    from refsim.testing.kernel_files import kernel_named as kernel_named
+    from refsim.testing.replay import replay_case as replay_case
+    from refsim.testing.verdicts import Verdict as Verdict
 else:
-    from refsim.lazy import exports
-
-    __getattr__, __dir__ = exports(
-        __name__,
-        {
-            "refsim.kernels": ("Bounded", "Findings", "Kernel", "Launcher", "KernelProduct", "Promise", "Unordered"),
-            "refsim.testing.assertions": ("BitsDiffer", "PromiseNotKept", "assert_bits_equal"),
-            "refsim.testing.campaign": ("run_campaign",),
-            "refsim.testing.explained": ("explain_problem",),
-            "refsim.testing.kernel_files": ("find_kernels", "kernel_named"),
-            "refsim.testing.replay": ("replay_case",),
-            "refsim.testing.verdicts": ("Verdict",),
-        },
-        ("definitions", "laws", "matrices", "recipes", "strategies"),
-    )
-    del exports
+    __getattr__, __dir__ = exports(__name__)

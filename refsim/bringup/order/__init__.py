@@ -3,47 +3,22 @@ cases."""
 
 from typing import TYPE_CHECKING
 
-__all__ = [
-    "AtM",
-    "Fingerprint",
-    "FirstDifference",
-    "Node",
-    "NodeArithmetic",
-    "OrderSubject",
-    "SumOrder",
-    "compared",
-    "computed",
-    "fingerprint",
-    "function_named",
-    "of_function",
-    "of_kernel",
-    "of_row_sums",
-]
+from refsim.lazy import exports
 
 if TYPE_CHECKING:
-    from refsim.bringup.order.arithmetic import NodeArithmetic, computed
-    from refsim.bringup.order.asking import OrderSubject
-    from refsim.bringup.order.finding import AtM, Fingerprint, FirstDifference, SumOrder, compared, fingerprint
-    from refsim.bringup.order.subjects import function_named, of_function, of_kernel, of_row_sums
-    from refsim.bringup.order.trees import Node
+    from refsim.bringup.order.arithmetic import NodeArithmetic as NodeArithmetic
+    from refsim.bringup.order.arithmetic import computed as computed
+    from refsim.bringup.order.asking import OrderSubject as OrderSubject
+    from refsim.bringup.order.finding import AtM as AtM
+    from refsim.bringup.order.finding import Fingerprint as Fingerprint
+    from refsim.bringup.order.finding import FirstDifference as FirstDifference
+    from refsim.bringup.order.finding import SumOrder as SumOrder
+    from refsim.bringup.order.finding import compared as compared
+    from refsim.bringup.order.finding import fingerprint as fingerprint
+    from refsim.bringup.order.subjects import function_named as function_named
+    from refsim.bringup.order.subjects import of_function as of_function
+    from refsim.bringup.order.subjects import of_kernel as of_kernel
+    from refsim.bringup.order.subjects import of_row_sums as of_row_sums
+    from refsim.bringup.order.trees import Node as Node
 else:
-    from refsim.lazy import exports
-
-    __getattr__, __dir__ = exports(
-        __name__,
-        {
-            "refsim.bringup.order.arithmetic": ("NodeArithmetic", "computed"),
-            "refsim.bringup.order.asking": ("OrderSubject",),
-            "refsim.bringup.order.finding": (
-                "AtM",
-                "FirstDifference",
-                "Fingerprint",
-                "SumOrder",
-                "compared",
-                "fingerprint",
-            ),
-            "refsim.bringup.order.subjects": ("function_named", "of_function", "of_kernel", "of_row_sums"),
-            "refsim.bringup.order.trees": ("Node",),
-        },
-    )
-    del exports
+    __getattr__, __dir__ = exports(__name__)

@@ -2,42 +2,20 @@
 
 from typing import TYPE_CHECKING
 
-__all__ = [
-    "CupyKernel",
-    "CuteKernel",
-    "HostLibrary",
-    "NumbaKernel",
-    "TritonDescriptor",
-    "TritonKernel",
-    "from_cupy",
-    "from_cute",
-    "from_numba",
-    "from_triton",
-    "parameter_dtype",
-    "struct",
-]
+from refsim.lazy import exports
 
 if TYPE_CHECKING:
-    from refsim.device.host_library import HostLibrary
-    from refsim.testing.adapters.cupy_kernels import CupyKernel, from_cupy
-    from refsim.testing.adapters.cute_kernels import CuteKernel, from_cute
-    from refsim.testing.adapters.numba_kernels import NumbaKernel, from_numba
-    from refsim.testing.adapters.structs import parameter_dtype, struct
-    from refsim.testing.adapters.triton_descriptors import TritonDescriptor
-    from refsim.testing.adapters.triton_kernels import TritonKernel, from_triton
+    from refsim.device.host_library import HostLibrary as HostLibrary
+    from refsim.testing.adapters.cupy_kernels import CupyKernel as CupyKernel
+    from refsim.testing.adapters.cupy_kernels import from_cupy as from_cupy
+    from refsim.testing.adapters.cute_kernels import CuteKernel as CuteKernel
+    from refsim.testing.adapters.cute_kernels import from_cute as from_cute
+    from refsim.testing.adapters.numba_kernels import NumbaKernel as NumbaKernel
+    from refsim.testing.adapters.numba_kernels import from_numba as from_numba
+    from refsim.testing.adapters.structs import parameter_dtype as parameter_dtype
+    from refsim.testing.adapters.structs import struct as struct
+    from refsim.testing.adapters.triton_descriptors import TritonDescriptor as TritonDescriptor
+    from refsim.testing.adapters.triton_kernels import TritonKernel as TritonKernel
+    from refsim.testing.adapters.triton_kernels import from_triton as from_triton
 else:
-    from refsim.lazy import exports
-
-    __getattr__, __dir__ = exports(
-        __name__,
-        {
-            "refsim.device.host_library": ("HostLibrary",),
-            "refsim.testing.adapters.cupy_kernels": ("CupyKernel", "from_cupy"),
-            "refsim.testing.adapters.cute_kernels": ("CuteKernel", "from_cute"),
-            "refsim.testing.adapters.numba_kernels": ("NumbaKernel", "from_numba"),
-            "refsim.testing.adapters.structs": ("parameter_dtype", "struct"),
-            "refsim.testing.adapters.triton_descriptors": ("TritonDescriptor",),
-            "refsim.testing.adapters.triton_kernels": ("TritonKernel", "from_triton"),
-        },
-    )
-    del exports
+    __getattr__, __dir__ = exports(__name__)
