@@ -33,7 +33,7 @@ OTHER_WORDS = {
     "ptx/": "types of PTX opcodes, registers and constants, in the words of the PTX ISA",
     "testing/suspects/": "parts of PTX opcodes that are edited",
     "reference/": "second definitions share nothing with the first",
-    "silicon/drawn_products.py": "operands of the second definitions, in their own words",
+    "silicon/second_definition.py": "operands of the second definitions, in their own words",
     "silicon/scalar_probe.py": "kinds of PTX registers",
     "cli/launches.py": "types of scalar arguments on a command line, and their C types",
     "cli/answers/launch_views.py": "the PTX type of a register",

@@ -7,8 +7,7 @@ import pytest
 
 from refsim import ptx
 from refsim.errors import RefsimError
-from refsim.ptx.sync.mbarrier_word import MOST_ARRIVALS
-from refsim.ptx.sync.mbarriers import TransferCounts
+from refsim.ptx.sync.mbarriers import MOST_ARRIVALS, TransferCounts
 
 HEAD = """.version 9.0
 .target sm_90

@@ -3,7 +3,7 @@
 import pytest
 
 from refsim.testing.suspects import arithmetic, orders, places, scales, terms
-from refsim.testing.suspects.repairs import REPAIRS
+from refsim.testing.suspects.trials import REPAIRS
 from tests.testing.suspect_texts import EXCHANGED, IN_BOUND, SHUFFLES, TENTH, agreeing, text_of, written
 
 BF16 = "cvt.rn.bf16.f32 %h1, {0};\n cvt.f32.bf16 %f1, %h1;\n"

@@ -18,9 +18,8 @@ from refsim.testing.suspects import Suspicion, Witness, suspects_of
 from refsim.testing.suspects.feeding import Diet
 from refsim.testing.suspects.inquiry import betrayed
 from refsim.testing.suspects.listing import ListedLine, PtxListing
-from refsim.testing.suspects.repairs import SuspectRepair
 from refsim.testing.suspects.suspicion import UNSAID, Instead
-from refsim.testing.suspects.trials import _groups, _instead, _joined, repaired
+from refsim.testing.suspects.trials import SuspectRepair, _groups, _instead, _joined, repaired
 from refsim.testing.suspects.witnesses import DRAWN, LONGEST_SECONDS, WANTED, witnesses_of
 
 # ---- witnesses -------------------------------------------------------------------------------------------------------

@@ -8,13 +8,14 @@ from numpy.typing import NDArray
 
 from refsim.layouts.families import fragment as fragment_named
 from refsim.layouts.families.core import Fragment
+from refsim.layouts.families.mma import Scaling
 from refsim.layouts.holders import WARP
 from refsim.ptx.checks import undefined_memory as memory
 from refsim.ptx.checks.undefined import tracking_of
 from refsim.ptx.checks.undefined_arithmetic import below, ordered
 from refsim.ptx.checks.undefined_bits import RuleOperands, full
 from refsim.ptx.execution.lanes import Lanes
-from refsim.ptx.execution.masks import Mask, mask_of
+from refsim.ptx.execution.masks import Mask, flat, mask_of
 from refsim.ptx.execution.registers import put_mask
 from refsim.ptx.execution.types import UNSIGNED
 
@@ -242,23 +243,41 @@ def _lowest(bits: Array) -> Array:
     return np.asarray(bits & (~bits + np.uint64(1)))
 
 
-def multiplied(names: tuple[str, ...]) -> Callable[[RuleOperands], list[Any]]:
+def multiplied(names: tuple[str, ...], scaling: Scaling | None = None) -> Callable[[RuleOperands], list[Any]]:
     """Return the rule for D = A B + C with the fragments of A, B, C and, if it differs from C's, D. An undefined
-    element of row i of A makes row i of D undefined; of column j of B, column j; of C, its own element."""
+    element or scale of row i of A makes row i of D undefined; of column j of B, column j; an element of C, its own.
+    Bytes of scales that the ids do not choose are not read. The ids themselves must be defined."""
 
     def rule(operands: RuleOperands) -> list[Any]:
         """Return the masks of the registers of D."""
-        if not is_whole(operands.lanes) or not any(mask for held in operands.masks for mask in held):
+        named, count = dict(zip(operands.names, operands.masks, strict=True)), operands.lanes.count
+        operands.demand([named.get("ids_a"), named.get("ids_b")], "the selector of scales")
+        if not is_whole(operands.lanes) or not any(flat(operands.masks)):
             return [[None] * len(operands.results[0][0])]
         fragments = [fragment_named(name) for name in names]
-        parts = zip(fragments, operands.masks, strict=False)
-        a, b, c = (matrix_of(masks, fragment, operands.lanes.count) for fragment, masks in parts)
-        events = np.maximum(c, np.maximum(a.max(axis=2)[:, :, None], b.max(axis=1)[:, None, :]))
+        a, b, c = (matrix_of(named[each], fragment, count) for each, fragment in zip("abc", fragments, strict=False))
+        rows, columns = a.max(axis=2), b.max(axis=1)
+        if scaling is not None:
+            of_a, of_b = (_scale_events(operands, named[f"sf{side}"], scaling, side) for side in "ab")
+            rows, columns = np.maximum(rows, of_a.max(axis=2)), np.maximum(columns, of_b.max(axis=1))
+        events = np.maximum(c, np.maximum(rows[:, :, None], columns[:, None, :]))
         is_integer = "satfinite" in operands.keywords
         changes = changes_of(operands, fragments, lambda held: held[:, None]) if is_integer else None
         return accumulated(operands, events, fragments[-1], changes)
 
     return rule
+
+
+def scale_name(scaling: Scaling, operand: str, byte: int, thread: int) -> str:
+    """Return the name of the fragment of scales that these ids choose."""
+    suffix = f".byte{byte}.thread{thread}" if byte or thread else ""
+    return f"mma.{scaling}.{operand}{suffix}"
+
+
+def _scale_events(operands: RuleOperands, masks: list[Mask | None], scaling: Scaling, side: str) -> Array:
+    """Return the events of the scales of a side that its ids choose."""
+    byte, thread = (int(each[0]) for each in operands.values[operands.names.index(f"ids_{side}")])
+    return matrix_of(masks, fragment_named(scale_name(scaling, f"sf{side}", byte, thread)), operands.lanes.count)
 
 
 def _row_addresses(operands: RuleOperands, number: int) -> tuple[Lanes, Array, str]:

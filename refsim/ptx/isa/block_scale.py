@@ -9,8 +9,7 @@ from refsim.conversions import unpack
 from refsim.conversions.packing import DENSE, Container
 from refsim.formats import E2M1, E2M3, E3M2, E4M3, E5M2, F16, F32, float_named
 from refsim.layouts.families.mma import MMA_SCALINGS, THREAD_IDS, Scaling
-from refsim.ptx.checks import undefined_block_scale as undefined
-from refsim.ptx.checks import undefined_warp
+from refsim.ptx.checks import undefined_warp as undefined
 from refsim.ptx.execution.lanes import Lanes
 from refsim.ptx.execution.metadata import fields_of
 from refsim.ptx.execution.types import TYPES
@@ -62,7 +61,7 @@ def _mixed_family(accumulator: str) -> None:
         rendezvous="warp",
         since=_SINCE,
         source=PTX["mma, kind::f8f6f4"],
-        undefined=undefined_warp.multiplied(names),
+        undefined=undefined.multiplied(names),
         stacks=True,
     )
     def mma_f8f6f4(

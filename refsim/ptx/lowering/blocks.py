@@ -69,7 +69,7 @@ def shared_slots(register_bits: list[int], borders: Iterable[int]) -> tuple[list
 
 @dataclass(frozen=True)
 class Arms:
-    """The ways from a branch to the statement `end`, where its lanes are again; see `refsim.ptx.lowering.arms`. They
+    """The ways from a branch to the statement `end`, where its lanes are again; see `refsim.ptx.lowering.tracked`. They
     write `registers` that are read after it, and perhaps local memory. `turns` decide how often their loops turn."""
 
     end: int

@@ -18,12 +18,12 @@ import numpy as np
 
 from refsim.errors import Kind, RefsimError
 from refsim.ptx.checks.history import History
-from refsim.ptx.checks.leaks import note_leaks
 from refsim.ptx.checks.open_bits import OpenBits
 from refsim.ptx.checks.torn_operands import TornRows
 from refsim.ptx.checks.undefined import Tracking
 from refsim.ptx.execution.geometry import Geometry
 from refsim.ptx.execution.masks import UnwrittenReadError
+from refsim.ptx.findings.faults import fault
 from refsim.ptx.findings.record import LaunchFindings
 from refsim.ptx.findings.table import Checks
 from refsim.ptx.lowering.blocks import TAKES_OVER, Code
@@ -33,6 +33,7 @@ from refsim.ptx.machine.pending import PendingClusters
 from refsim.ptx.machine.resources import registers_used
 from refsim.ptx.machine.scheduler import Machine
 from refsim.ptx.memory.global_memory import GlobalMemory, Lot
+from refsim.ptx.memory.heap import Heap, HeapBlock
 from refsim.ptx.memory.space import FUNCTION_BASE, SHARED_BASE, WINDOWS, Region, Space, per_owner
 from refsim.ptx.memory.sparse import POISON
 from refsim.ptx.memory.touched import TouchedBytes
@@ -41,7 +42,7 @@ from refsim.ptx.observers.accesses import AddressWatch
 from refsim.ptx.observers.steps import StepObserver
 from refsim.ptx.text.inline import HEAP_CALLS
 from refsim.ptx.text.source_names import demangled
-from refsim.ptx.text.syntax import Function, Label, Module, Variable
+from refsim.ptx.text.syntax import Function, Label, Module, Statement, Variable
 
 WORKSPACE = "workspace of grid.sync()"
 FUNCTION_STEP = 16
@@ -442,3 +443,22 @@ def _is_poll(opcode: str) -> bool:
     if any(word.split("::")[0] in ("shared", "local", "param", "const") for word in words):
         return False
     return mnemonic == "atom" or (mnemonic == "ld" and not named.isdisjoint(_POLLING))
+
+
+LEAK_RULE = (
+    "the heap keeps its blocks from launch to launch: free each one, or leave a pointer to it for a later kernel"
+)
+
+
+def note_leaks(heap: Heap, first: int, findings: LaunchFindings) -> None:
+    """Warn about each malloc whose blocks, from number `first` on, are unreachable."""
+    found: dict[int, tuple[Statement, list[HeapBlock]]] = {}
+    for block in heap.lost(first):
+        found.setdefault(id(block.statement), (block.statement, []))[1].append(block)
+    for statement, blocks in found.values():
+        count = "1 block" if len(blocks) == 1 else f"{len(blocks)} blocks"
+        what = (
+            f"{count} of {sum(block.size for block in blocks)} B in all {'is' if len(blocks) == 1 else 'are'} never "
+            "freed, and no pointer leads there"
+        )
+        findings.warn(fault("leak", what, statement, blocks[0].who, LEAK_RULE), statement)
