@@ -136,11 +136,8 @@ def decode(codes: ArrayLike, format: str | Format | None = None, dtype: DTypeLik
 def narrow(format: Format) -> Format:
     """Return `format`; raise for f64, which is wider than the float64 steps of a conversion carry exactly."""
     if format.bits > 32:
-        raise RefsimError(
-            "unsupported-format",
-            f"{format} is the type of values, not a format to encode",
-            help="codes.view(np.float64) and values.view(np.uint64) are its codes",
-        )
+        help = "codes.view(np.float64) and values.view(np.uint64) are its codes"
+        raise RefsimError("unsupported-format", f"{format} is the type of values, not a format to encode", help=help)
     return format
 
 
@@ -165,12 +162,9 @@ def exact_values(values: ArrayLike) -> Values:
     if array.dtype.kind in "iu":
         return _from_integers(array)
     if array.dtype.name not in _VALUE_TYPES:
-        raise RefsimError(
-            "bad-dtype",
-            f"cannot encode an array of {array.dtype}",
-            rule=f"values are {', '.join(_VALUE_TYPES)}, integers or of ml_dtypes",
-            help="values.astype(np.float64) for numbers of another type or in text; refsim.decode(codes, ...) for codes",
-        )
+        rule = f"values are {', '.join(_VALUE_TYPES)}, integers or of ml_dtypes"
+        help = "values.astype(np.float64) for numbers of another type or in text; refsim.decode(codes, ...) for codes"
+        raise RefsimError("bad-dtype", f"cannot encode an array of {array.dtype}", rule=rule, help=help)
     if array.dtype == np.float16:
         with np.errstate(all="ignore"):
             return array.astype(np.float32)
@@ -293,12 +287,9 @@ def checked_codes(codes: ArrayLike, format: Format) -> Codes:
     array = array_of("codes", codes)
     plain = not isinstance(codes, np.ndarray | np.generic) and array.dtype.kind == "i"
     if array.dtype.kind != "u" and not plain and array.size:
-        raise RefsimError(
-            "bad-dtype",
-            f"codes of {format} are unsigned integers, not {array.dtype}",
-            rule="codes and values never share a type",
-            help=codes_from(array.dtype, format),
-        )
+        what = f"codes of {format} are unsigned integers, not {array.dtype}"
+        rule = "codes and values never share a type"
+        raise RefsimError("bad-dtype", what, rule=rule, help=codes_from(array.dtype, format))
     width = 8 * array.dtype.itemsize
     if array.size and (plain or width > format.bits + format.padding_bits):
         outside = (array < 0) | (array >= format.code_limit) if plain else array >= format.code_limit
@@ -328,12 +319,9 @@ def _check_overflow(to: Format, overflow: str) -> None:
     if overflow not in OVERFLOWS:
         raise unknown("overflow policy", str(overflow), list(OVERFLOWS))
     if (overflow == NAN and not to.has_nan) or (overflow == INFINITY and not to.has_infinity):
-        raise RefsimError(
-            "no-such-value",
-            f"{to} has no code for overflow={overflow!r}",
-            rule=f"special codes of {to}: {to.specials.value}",
-            help='overflow="saturate" gives the largest value',
-        )
+        what = f"{to} has no code for overflow={overflow!r}"
+        rule = f"special codes of {to}: {to.specials.value}"
+        raise RefsimError("no-such-value", what, rule=rule, help='overflow="saturate" gives the largest value')
 
 
 def _decode_wide(codes: Codes, to: Format) -> Values:

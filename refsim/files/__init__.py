@@ -159,12 +159,8 @@ def save_all(
     container = _container(file)
     checked = {_checked_key(key, container): _to_store(tensor) for key, tensor in tensors.items()}
     if container in ("npy", "raw") and len(checked) != 1:
-        raise RefsimError(
-            "bad-key",
-            f"{container} holds one tensor, not {len(checked)}",
-            where=str(file),
-            help="save as .npz or .safetensors",
-        )
+        what = f"{container} holds one tensor, not {len(checked)}"
+        raise RefsimError("bad-key", what, where=str(file), help="save as .npz or .safetensors")
     if metadata and container != "safetensors":
         raise RefsimError("bad-metadata", f"{container} keeps no metadata", help="save as .safetensors")
     safetensors.require_metadata(metadata or {})
@@ -198,12 +194,9 @@ def _to_store(tensor: Any) -> tuple[Codes, Format]:
     codes, format = tensor
     row = requested_format(format)
     if row is None and isinstance(codes, np.ndarray) and integer_bits(codes.dtype) is not None:
-        raise RefsimError(
-            "wrong-type",
-            f"{codes.dtype.name} holds integers, codes of no number format",
-            rule="a file names the format of its codes",
-            help="numpy.save(path, array.astype(numpy.int8)) keeps their values",
-        )
+        what = f"{codes.dtype.name} holds integers, codes of no number format"
+        help = "numpy.save(path, array.astype(numpy.int8)) keeps their values"
+        raise RefsimError("wrong-type", what, rule="a file names the format of its codes", help=help)
     if row is None:
         raise RefsimError("format-needed", "codes without a format cannot be saved", help="pass format=")
     return codes_to_store(codes, row), row
@@ -258,12 +251,8 @@ def _container(file: Path) -> str:
     """Return the container of a file's suffix; raise `unknown-suffix`."""
     container = SUFFIXES.get(file.suffix.lower())
     if container is None:
-        raise RefsimError(
-            "unknown-suffix",
-            f"the suffix {file.suffix!r} chooses no container",
-            where=str(file),
-            help=f"one of {', '.join(SUFFIXES)}",
-        )
+        what = f"the suffix {file.suffix!r} chooses no container"
+        raise RefsimError("unknown-suffix", what, where=str(file), help=f"one of {', '.join(SUFFIXES)}")
     return container
 
 
@@ -277,13 +266,9 @@ def _chosen_key(found: Mapping[str, Any], key: str | None, file: Path, container
     if not found:
         raise unreadable("empty-file", "the file holds no tensor", str(file))
     if len(found) > 1:
-        raise RefsimError(
-            "key-needed",
-            f"the file holds {len(found)} tensors",
-            where=str(file),
-            rule=f"its tensors are {_names(found)}",
-            help="pass key=, or use load_all",
-        )
+        what = f"the file holds {len(found)} tensors"
+        rule = f"its tensors are {_names(found)}"
+        raise RefsimError("key-needed", what, where=str(file), rule=rule, help="pass key=, or use load_all")
     return next(iter(found))
 
 

@@ -134,13 +134,8 @@ def read_whole(path: Path, most: int, what: str, *, help: str = "") -> bytes:
     """
     with open_for_reading(path) as reader:
         if reader.left > most:
-            raise unreadable(
-                "too-large",
-                f"{what} of {bytes_text(reader.left)}",
-                str(path),
-                rule=f"at most {bytes_text(most)} are read",
-                help=help,
-            )
+            rule = f"at most {bytes_text(most)} are read"
+            raise unreadable("too-large", f"{what} of {bytes_text(reader.left)}", str(path), rule=rule, help=help)
         return bytes(reader.take(reader.left, "the file"))
 
 

@@ -149,32 +149,22 @@ def agreed_format(entry: TensorEntry, requested: Format | None) -> Format:
         return _format_of_words(entry, requested)
     if requested is None or requested == entry.named or (entry.named, requested) in READS_AS:
         return requested or entry.named
-    raise RefsimError(
-        "format-mismatch",
-        f"the file holds {entry.named}, not {requested}",
-        where=f"{entry.where}, stored as {entry.stored_as}",
-        help=f"name no format, or {entry.named}",
-    )
+    what = f"the file holds {entry.named}, not {requested}"
+    where = f"{entry.where}, stored as {entry.stored_as}"
+    raise RefsimError("format-mismatch", what, where=where, help=f"name no format, or {entry.named}")
 
 
 def _format_of_words(entry: TensorEntry, requested: Format | None) -> Format:
     """Return the requested format of plain elements; raise where it is missing or has another width."""
     fitting = [row.name for row in FORMATS if row.code_dtype.itemsize == entry.word_bytes]
     if requested is None:
-        raise RefsimError(
-            "format-needed",
-            f"{entry.stored_as} does not say which number format its codes have",
-            where=entry.where,
-            rule=f"formats with codes of {8 * entry.word_bytes} bits: {', '.join(fitting)}",
-            help="pass format=",
-        )
+        what = f"{entry.stored_as} does not say which number format its codes have"
+        rule = f"formats with codes of {8 * entry.word_bytes} bits: {', '.join(fitting)}"
+        raise RefsimError("format-needed", what, where=entry.where, rule=rule, help="pass format=")
     if requested.code_dtype.itemsize != entry.word_bytes:
-        raise RefsimError(
-            "format-mismatch",
-            f"a code of {requested} takes {8 * requested.code_dtype.itemsize} bits, the file holds {entry.stored_as}",
-            where=entry.where,
-            help=f"formats with codes of {8 * entry.word_bytes} bits: {', '.join(fitting)}",
-        )
+        what = f"a code of {requested} takes {8 * requested.code_dtype.itemsize} bits, the file holds {entry.stored_as}"
+        help = f"formats with codes of {8 * entry.word_bytes} bits: {', '.join(fitting)}"
+        raise RefsimError("format-mismatch", what, where=entry.where, help=help)
     return requested
 
 
@@ -188,13 +178,8 @@ def element_count(shape: tuple[int, ...], where: str, *, kind: Kind = Kind.UNREA
     possible = len(shape) <= 64 and min(shape) >= 0 and max(shape) <= LARGEST_SIZE
     if not possible or prod([size or 1 for size in shape]) > LARGEST_SIZE // 8:
         shown = str(shape) if len(str(shape)) <= 80 else f"{str(shape)[:77]}..."
-        raise RefsimError(
-            "bad-shape",
-            f"no array has the shape {shown}",
-            where=where,
-            rule="at most 64 dimensions of 0 or more, fewer than 2^60 elements",
-            kind=kind,
-        )
+        rule = "at most 64 dimensions of 0 or more, fewer than 2^60 elements"
+        raise RefsimError("bad-shape", f"no array has the shape {shown}", where=where, rule=rule, kind=kind)
     return prod(shape)
 
 

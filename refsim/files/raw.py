@@ -55,10 +55,7 @@ def write(stream: BinaryIO, codes: Codes, format: Format) -> None:
 def require_format(format: Format | None, where: str) -> Format:
     """Return `format`; raise `format-needed` for None, since a raw file has no format."""
     if format is None:
-        raise RefsimError(
-            "format-needed",
-            "a raw file does not say which number format its codes have",
-            where=where,
-            help="pass format=, and shape= for more than one dimension",
-        )
+        what = "a raw file does not say which number format its codes have"
+        help = "pass format=, and shape= for more than one dimension"
+        raise RefsimError("format-needed", what, where=where, help=help)
     return format

@@ -328,12 +328,9 @@ def format_named(name: "str | Format") -> Format:
         )
     if block := _IN_BLOCKS.fullmatch(given):
         element, scale = block[2] or "e2m1", UE4M3 if given == "nvfp4" else E8M0
-        raise RefsimError(
-            "ambiguous-name",
-            f"{name} is a block format, not a number format",
-            rule=f"{name} is {element} elements, and {scale} scales that each belong to a block of elements",
-            help=f"{element} for its elements, {scale} for its scales; `refsim quantize` and refsim.quantize take {name}",
-        )
+        rule = f"{name} is {element} elements, and {scale} scales that each belong to a block of elements"
+        help = f"{element} for its elements, {scale} for its scales; `refsim quantize` and refsim.quantize take {name}"
+        raise RefsimError("ambiguous-name", f"{name} is a block format, not a number format", rule=rule, help=help)
     if _UNCODED.fullmatch(given):
         what = f"{name} is an element type, not a number format: it has nothing to encode or decode"
         way = "refsim mma and refsim.numerics take s8, u8, s4, u4, s32, b1 and f64; an integer format is mxint8"

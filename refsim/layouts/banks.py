@@ -154,11 +154,8 @@ def access_width(instruction: str) -> int:
         return 16
     match = _VECTOR.fullmatch(instruction)
     if match is None:
-        raise RefsimError(
-            "unknown-instruction",
-            f"{instruction!r} is not a known shared-memory access",
-            help="ld.shared.v4.b32, st.shared.b64, ldmatrix.m8n8.x4.b16, stmatrix.m16n8.x2.trans.b8",
-        )
+        help = "ld.shared.v4.b32, st.shared.b64, ldmatrix.m8n8.x4.b16, stmatrix.m16n8.x2.trans.b8"
+        raise RefsimError("unknown-instruction", f"{instruction!r} is not a known shared-memory access", help=help)
     elements = int(match[1] or 1)
     packed = 2 if instruction.endswith("x2") else 1
     return elements * int(match[2]) * packed // 8
@@ -198,11 +195,9 @@ def matrix_conflicts(
     """
     down, pitch = min(rows, shape[0]), shape[1] * element_bits // 8
     if rows % down or down % 8 or pitch % ROW_BYTES or rows // down * ROW_BYTES > pitch:
-        raise RefsimError(
-            "bad-access",
-            f"{rows} rows of {ROW_BYTES} bytes are not taken from {shape[0]} rows of {pitch} bytes",
-            rule="a tile has a multiple of 8 rows, each a multiple of 16 bytes; the matrices lie within it",
-        )
+        what = f"{rows} rows of {ROW_BYTES} bytes are not taken from {shape[0]} rows of {pitch} bytes"
+        rule = "a tile has a multiple of 8 rows, each a multiple of 16 bytes; the matrices lie within it"
+        raise RefsimError("bad-access", what, rule=rule)
     lane = np.arange(rows)
     addresses = start + lane % down * pitch + lane // down * ROW_BYTES
     return bank_conflicts(addresses if swizzle is None else swizzle(addresses), ROW_BYTES)

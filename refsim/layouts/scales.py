@@ -56,13 +56,9 @@ class ScaleLayout(Card):
         rows, blocks = _extents(shape, self.name)
         whole_tiles = (-(-rows // self.tile[0]) * self.tile[0], -(-blocks // self.tile[1]) * self.tile[1])
         if not self.pads and whole_tiles != (rows, blocks):
-            raise RefsimError(
-                "bad-shape",
-                f"{rows} x {blocks} is not filled by tiles of {self.tile[0]} x {self.tile[1]}",
-                where=self.name,
-                rule=str(self.source),
-                help=f"pad the matrix itself to {whole_tiles[0]} x {whole_tiles[1]} first",
-            )
+            what = f"{rows} x {blocks} is not filled by tiles of {self.tile[0]} x {self.tile[1]}"
+            help = f"pad the matrix itself to {whole_tiles[0]} x {whole_tiles[1]} first"
+            raise RefsimError("bad-shape", what, where=self.name, rule=str(self.source), help=help)
         return whole_tiles
 
     def packed_shape(self, shape: Shape) -> tuple[int, ...]:
@@ -134,12 +130,9 @@ class ScaleLayout(Card):
         count = padded[0] * padded[1]
         tail = next((len(each) for each in (dims, padded) if array.shape[max(0, array.ndim - len(each)) :] == each), 1)
         if array.ndim < 1 or int(np.prod(array.shape[array.ndim - tail :])) != count:
-            raise RefsimError(
-                "bad-shape",
-                f"{array.shape} is not the shuffled form of {shape[0]} x {shape[1]}",
-                where=self.name,
-                rule=f"{shape[0]} x {shape[1]} pads to {padded[0]} x {padded[1]}: {count} elements, shape {dims}",
-            )
+            what = f"{array.shape} is not the shuffled form of {shape[0]} x {shape[1]}"
+            rule = f"{shape[0]} x {shape[1]} pads to {padded[0]} x {padded[1]}: {count} elements, shape {dims}"
+            raise RefsimError("bad-shape", what, where=self.name, rule=rule)
         flat = self._checked(array.reshape(*array.shape[: array.ndim - tail], count), 1)
         return np.asarray(flat[..., self._places(padded)[: shape[0], : shape[1]]])
 
@@ -155,11 +148,9 @@ class ScaleLayout(Card):
 
     def _checked(self, array: NDArray[Any], axes: int) -> NDArray[Any]:
         if array.dtype.itemsize != self.element_bytes:
-            raise RefsimError(
-                "bad-dtype",
-                f"{self.name} moves elements of {self.element_bytes} byte(s), not {array.dtype}",
-                help="codes are uint8 arrays" if self.element_bytes == 1 else "float32, or its uint32 view",
-            )
+            what = f"{self.name} moves elements of {self.element_bytes} byte(s), not {array.dtype}"
+            help = "codes are uint8 arrays" if self.element_bytes == 1 else "float32, or its uint32 view"
+            raise RefsimError("bad-dtype", what, help=help)
         if array.ndim < axes:
             raise RefsimError(
                 "bad-shape", f"this array has {array.ndim} axes", where=self.name, rule="a matrix has rows and blocks"

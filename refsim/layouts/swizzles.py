@@ -69,11 +69,9 @@ class Swizzle(Card):
         """
         exponent = element_bytes.bit_length() - 1
         if element_bytes != 1 << max(exponent, 0) or exponent > self.base:
-            raise RefsimError(
-                "bad-dtype",
-                f"an element of {element_bytes} bytes has no index form of swizzle {self.name}",
-                rule=f"chunks of {self.chunk_bytes} bytes stay whole: an element is a power of two of at most that",
-            )
+            what = f"an element of {element_bytes} bytes has no index form of swizzle {self.name}"
+            rule = f"chunks of {self.chunk_bytes} bytes stay whole: an element is a power of two of at most that"
+            raise RefsimError("bad-dtype", what, rule=rule)
         base = self.base - exponent
         return replace(self, name=f"Swizzle<{self.bits},{base},{self.shift}>", base=base)
 

@@ -123,11 +123,8 @@ def tile(
     atom = _atom(major, pattern, element_bytes)
     counts = [int(whole("extent", extent, least=1)) // part for extent, part in zip(shape, atom, strict=True)]
     if any(count * part != extent for count, part, extent in zip(counts, atom, shape, strict=True)):
-        raise RefsimError(
-            "bad-tile",
-            f"{shape[0]} x {shape[1]} elements are not filled by atoms of {atom[0]} x {atom[1]}",
-            where=f"{major}-major, swizzle {pattern}, {element_bytes}-byte elements",
-        )
+        what = f"{shape[0]} x {shape[1]} elements are not filled by atoms of {atom[0]} x {atom[1]}"
+        raise RefsimError("bad-tile", what, where=f"{major}-major, swizzle {pattern}, {element_bytes}-byte elements")
     atom_bytes = pattern.span_bytes * atom_rows(pattern)
     along_mn = atom_bytes if mn_stride_bytes is None else mn_stride_bytes
     along_k = atom_bytes * counts[0] if k_stride_bytes is None else k_stride_bytes
@@ -164,8 +161,5 @@ def _check_strides(along_mn: int, along_k: int, counts: list[int], atom_bytes: i
             raise RefsimError("bad-tile", f"{name} {stride} is not a multiple of {CORE_BYTES} bytes")
     starts = np.sort(np.add.outer(np.arange(counts[0]) * along_mn, np.arange(counts[1]) * along_k).ravel())
     if starts.size > 1 and int(np.diff(starts).min()) < atom_bytes:
-        raise RefsimError(
-            "bad-tile",
-            f"strides of {along_mn} and {along_k} bytes let atoms of {atom_bytes} bytes overlap",
-            help="leave the strides out for a compact tile",
-        )
+        what = f"strides of {along_mn} and {along_k} bytes let atoms of {atom_bytes} bytes overlap"
+        raise RefsimError("bad-tile", what, help="leave the strides out for a compact tile")

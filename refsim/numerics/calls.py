@@ -190,23 +190,15 @@ def _operand(codes: ArrayLike, format: ElementType, which: str, row: Profile, ne
     array = _array(codes, which, row)
     dtype = format.code_dtype
     if array.dtype != dtype:
-        raise RefsimError(
-            "bad-dtype",
-            f"{which} holds {array.dtype}, codes of {format} are {dtype}",
-            row.name,
-            "codes are unsigned integers, values are floats",
-            f"refsim.encode(values, {format.name!r}), or view a float's bits",
-        )
+        what = f"{which} holds {array.dtype}, codes of {format} are {dtype}"
+        help = f"refsim.encode(values, {format.name!r}), or view a float's bits"
+        raise RefsimError("bad-dtype", what, row.name, "codes are unsigned integers, values are floats", help)
     if array.ndim < 2:
         raise RefsimError("bad-shape", f"{which} has shape {array.shape}", row.name, "(..., rows, K)")
     if format.bits < 8 and array.size and int(array.max()) >= format.code_limit:
-        raise RefsimError(
-            "out-of-range",
-            f"{which} holds {int(array.max()):#x}",
-            row.name,
-            f"{format} has codes below {format.code_limit:#x}",
-            "one code per element; unpack packed bytes with refsim.unpack",
-        )
+        what = f"{which} holds {int(array.max()):#x}"
+        help = "one code per element; unpack packed bytes with refsim.unpack"
+        raise RefsimError("out-of-range", what, row.name, f"{format} has codes below {format.code_limit:#x}", help)
     if not isinstance(negate, (bool, np.bool_)):
         raise RefsimError("bad-modifier", f"negate_{which} is {negate!r}", row.name, "a flag is True or False")
     if not negate:
@@ -223,12 +215,9 @@ def _check_k(a: NDArray[Any], b: NDArray[Any], k: int, row: Profile) -> None:
     if a.shape[-1] != b.shape[-1]:
         raise RefsimError("bad-shape", f"a has K = {a.shape[-1]}, b has K = {b.shape[-1]}", row.name, "(..., rows, K)")
     if a.shape[-1] == 0 or a.shape[-1] % k:
-        raise RefsimError(
-            "bad-shape",
-            f"K = {a.shape[-1]} is not a positive multiple of the instruction's {k}",
-            row.name,
-            help="pad a and b with zeros: code 0 is +0 in every operand format",
-        )
+        what = f"K = {a.shape[-1]} is not a positive multiple of the instruction's {k}"
+        help = "pad a and b with zeros: code 0 is +0 in every operand format"
+        raise RefsimError("bad-shape", what, row.name, help=help)
 
 
 def _scales(
@@ -255,13 +244,8 @@ def _scales(
         for array, block in zip(arrays, blocks, strict=True)
     )
     if not fits or blocks[0] != blocks[1]:
-        raise RefsimError(
-            "bad-scale",
-            f"{format} scales of shapes {arrays[0].shape} and {arrays[1].shape} do not fit K = {length}",
-            row.name,
-            "(..., rows, K // block)",
-            f"known: {known}",
-        )
+        what = f"{format} scales of shapes {arrays[0].shape} and {arrays[1].shape} do not fit K = {length}"
+        raise RefsimError("bad-scale", what, row.name, "(..., rows, K // block)", f"known: {known}")
     if any(array.dtype != np.uint8 for array in arrays):
         raise RefsimError(
             "bad-dtype", f"scales hold {arrays[0].dtype} and {arrays[1].dtype}, codes are uint8", row.name

@@ -349,12 +349,8 @@ def profile(
     fitting = rows if k is None else [row for row in rows if is_whole(k) and k in row.k]
     if not fitting:
         sizes = sorted({size for row in rows for size in row.k})
-        raise RefsimError(
-            "instruction-k",
-            f"k={k!r} is not the K of an instruction",
-            rows[0].name,
-            help=f"k: {', '.join(map(str, sizes))}",
-        )
+        what = f"k={k!r} is not the K of an instruction"
+        raise RefsimError("instruction-k", what, rows[0].name, help=f"k: {', '.join(map(str, sizes))}")
     return _of(target, fitting[0])
 
 

@@ -255,11 +255,8 @@ def checked_positions(metadata: ArrayLike, shape: tuple[int, ...], sparsity: Spa
     """Return the positions of stored codes of this shape; raise RefsimError `metadata` if no instruction takes them."""
     positions = native(array_of("metadata", metadata))
     if positions.dtype.kind not in "iu" or positions.shape != shape or not shape or shape[-1] % sparsity.kept:
-        raise RefsimError(
-            "not-sparse",
-            f"metadata is {positions.dtype} of shape {positions.shape}, a has shape {shape}",
-            rule=f"a position for each stored code, {sparsity.kept} to a group",
-        )
+        what = f"metadata is {positions.dtype} of shape {positions.shape}, a has shape {shape}"
+        raise RefsimError("not-sparse", what, rule=f"a position for each stored code, {sparsity.kept} to a group")
     if (beyond := (positions < 0) | (positions >= sparsity.group)).any():
         place = tuple(int(each[0]) for each in np.nonzero(beyond))
         what = f"position {int(positions[place])} of stored element {place}"
@@ -270,19 +267,13 @@ def checked_positions(metadata: ArrayLike, shape: tuple[int, ...], sparsity: Spa
     first = runs[..., 0] - runs[..., 0] % sparsity.together
     if (torn := runs != first[..., None] + np.arange(sparsity.together)).any():
         group = tuple(int(each[0]) for each in np.nonzero(torn.any(axis=(-1, -2))))
-        raise RefsimError(
-            "not-sparse",
-            f"group {group} has positions {', '.join(map(str, runs[group].ravel().tolist()))}",
-            rule=f"{sparsity}: the elements of a pair are stored side by side",
-        )
+        what = f"group {group} has positions {', '.join(map(str, runs[group].ravel().tolist()))}"
+        raise RefsimError("not-sparse", what, rule=f"{sparsity}: the elements of a pair are stored side by side")
     if first.shape[-1] == 2 and (equal := first[..., 0] == first[..., 1]).any():
         group = tuple(int(each[0]) for each in np.nonzero(equal))
         position = int(first[..., 0][group])
-        raise RefsimError(
-            "not-sparse",
-            f"group {group} has positions {position} and {position}",
-            rule="the positions of a group differ",
-        )
+        what = f"group {group} has positions {position} and {position}"
+        raise RefsimError("not-sparse", what, rule="the positions of a group differ")
     return positions.astype(np.uint8)
 
 

@@ -91,12 +91,9 @@ def _codes(name: str, codes: ArrayLike, format: str | Format | None) -> tuple[ND
     if array.ndim != 2 or array.shape[1] == 0:
         raise RefsimError("bad-shape", f"{name} has shape {array.shape}", rule="(rows, K), K at least 1")
     if array.size and int(array.max()) >= row.code_limit:
-        raise RefsimError(
-            "out-of-range",
-            f"{name} holds {int(array.max()):#x}",
-            rule=f"{row} has codes below {row.code_limit:#x}",
-            help="one code an element; refsim.unpack takes packed bytes apart",
-        )
+        what = f"{name} holds {int(array.max()):#x}"
+        help = "one code an element; refsim.unpack takes packed bytes apart"
+        raise RefsimError("out-of-range", what, rule=f"{row} has codes below {row.code_limit:#x}", help=help)
     if 2 * row.bits <= BYTE and array.shape[1] % 2:
         raise RefsimError(
             "bad-shape", f"{name} has K = {array.shape[1]} of {row}", rule="two of them share a byte: K is even"
@@ -111,9 +108,6 @@ def _scales(name: str, scales: ArrayLike, format: str | Format | None) -> tuple[
     given, kind = with_format(given, format or (UE4M3 if own == E4M3 else own), f"{name}_scale")
     array = np.asarray(given)
     if kind not in BLOCKS or array.dtype != np.uint8:
-        raise RefsimError(
-            "bad-dtype",
-            f"{name}_scale holds {array.dtype}, scales of {kind.name}",
-            rule=f"codes of {' or '.join(row.name for row in BLOCKS)}: one uint8 each",
-        )
+        what = f"{name}_scale holds {array.dtype}, scales of {kind.name}"
+        raise RefsimError("bad-dtype", what, rule=f"codes of {' or '.join(row.name for row in BLOCKS)}: one uint8 each")
     return array, kind

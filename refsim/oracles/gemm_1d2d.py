@@ -141,17 +141,11 @@ def _of_groups(
     codes, a_format = _with_own_format(codes, formats[0], "a")
     weights, b_format = _with_own_format(weights, formats[1], "b")
     if weights.ndim != 3 or of_weights.ndim != 3 or len(of_weights) != len(weights):
-        raise RefsimError(
-            "bad-shape",
-            f"b has shape {weights.shape}, scale_b {of_weights.shape}",
-            rule="(experts, N, K) and scales of each",
-        )
+        what = f"b has shape {weights.shape}, scale_b {of_weights.shape}"
+        raise RefsimError("bad-shape", what, rule="(experts, N, K) and scales of each")
     if codes.ndim not in (2, 3) or scales.ndim != codes.ndim or (codes.ndim == 3 and len(scales) != len(codes)):
-        raise RefsimError(
-            "bad-shape",
-            f"a has shape {codes.shape}, scale_a {scales.shape}",
-            rule="(M, K) and (M, T), or (experts, M, K)",
-        )
+        what = f"a has shape {codes.shape}, scale_a {scales.shape}"
+        raise RefsimError("bad-shape", what, rule="(M, K) and (M, T), or (experts, M, K)")
     rows = picked_indices("row", picked[0], codes.shape[-2])
     cols = picked_indices("col", picked[1], weights.shape[1])
     total = np.zeros((*codes.shape[:-2], len(rows), len(cols)), np.float32)
@@ -190,12 +184,9 @@ def _side(name: str, codes: ArrayLike, scales: ArrayLike, format: str | Format |
     factors = scale_values(scales)
     by_row, by_block = (len(array), blocks), (-(-len(array) // BLOCK), blocks)
     if factors.shape not in (by_row, by_block):
-        raise RefsimError(
-            "bad-shape",
-            f"scale_{name} has shape {factors.shape}",
-            where=f"{name} of shape {array.shape}",
-            rule=f"{by_row} by row, or {by_block} by {BLOCK} rows",
-        )
+        what = f"scale_{name} has shape {factors.shape}"
+        where = f"{name} of shape {array.shape}"
+        raise RefsimError("bad-shape", what, where=where, rule=f"{by_row} by row, or {by_block} by {BLOCK} rows")
     wanted = picked_indices("row" if name == "a" else "col", picked, len(array))
     mine = factors[wanted if factors.shape == by_row else wanted // BLOCK]
     padded = np.zeros((len(wanted), blocks * BLOCK), np.uint8)

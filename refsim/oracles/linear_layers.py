@@ -84,12 +84,9 @@ class Reduction:
     def __post_init__(self) -> None:
         """Raise RefsimError for wrong numbers of columns, formats or orders."""
         if not (is_whole(self.splits, 1) and is_whole(self.tile, 1)) or self.tile % STEP:
-            raise RefsimError(
-                "bad-value",
-                f"{self.splits} splits of tiles of {self.tile} columns",
-                where=self.name,
-                rule=f"1 split or more, a tile of {STEP} columns or a multiple",
-            )
+            what = f"{self.splits} splits of tiles of {self.tile} columns"
+            rule = f"1 split or more, a tile of {STEP} columns or a multiple"
+            raise RefsimError("bad-value", what, where=self.name, rule=rule)
         if str(self.partial_format) not in map(str, PARTIAL_FORMATS):
             known = [row.name for row in PARTIAL_FORMATS]
             raise unknown("partial format", str(self.partial_format), known, where=self.name)
@@ -188,11 +185,8 @@ def weights(
     rows, columns = (min(size, extent) for size, extent in zip(group, codes.shape, strict=True))
     wanted = -(-codes.shape[0] // rows), -(-codes.shape[1] // columns)
     if factors.shape != wanted:
-        raise RefsimError(
-            "bad-shape",
-            f"scales have shape {factors.shape}, groups of {group[0]} x {group[1]} need {wanted}",
-            rule="(ceil(output / rows), ceil(K / columns))",
-        )
+        what = f"scales have shape {factors.shape}, groups of {group[0]} x {group[1]} need {wanted}"
+        raise RefsimError("bad-shape", what, rule="(ceil(output / rows), ceil(K / columns))")
     spread = factors[np.arange(codes.shape[0])[:, None] // rows, np.arange(codes.shape[1])[None, :] // columns]
     decoded = convert(f"{_decoder(decode)}.bf16.e4m3", codes)
     return np.asarray(ieee.mul(decoded, spread))

@@ -33,12 +33,8 @@ def by_blocks(array: NDArray[Any], extent: Pair) -> NDArray[Any]:
     if down == 1:
         return np.ascontiguousarray(array).reshape(-1, across) if array.size else array.reshape(0, across)
     if array.ndim < 2 or array.shape[-2] % down:
-        raise RefsimError(
-            "bad-shape",
-            f"x has shape {array.shape}: its rows are not a multiple of {down}",
-            rule=f"blocks of {down} x {across}",
-            help="pad rows with zeros",
-        )
+        what = f"x has shape {array.shape}: its rows are not a multiple of {down}"
+        raise RefsimError("bad-shape", what, rule=f"blocks of {down} x {across}", help="pad rows with zeros")
     cut = array.reshape(*array.shape[:-2], array.shape[-2] // down, down, array.shape[-1] // across, across)
     return np.ascontiguousarray(np.swapaxes(cut, -3, -2)).reshape(array.size // (down * across), down * across)
 
@@ -76,12 +72,8 @@ def require_shapes(codes: tuple[int, ...], scales: tuple[int, ...], row: BlockFo
     """Raise where the codes are not whole blocks, or the number of scales is not one for each block."""
     down, across = extent
     if not codes or codes[-1] % across or (down > 1 and (len(codes) < 2 or codes[-2] % down)):
-        raise RefsimError(
-            "bad-shape",
-            f"codes of shape {codes} are not in blocks of {down} x {across}",
-            where=str(row),
-            rule=str(row.source),
-        )
+        what = f"codes of shape {codes} are not in blocks of {down} x {across}"
+        raise RefsimError("bad-shape", what, where=str(row), rule=str(row.source))
     wanted = (*codes[:-1], codes[-1] // across)
     wanted = wanted if down == 1 else (*codes[:-2], codes[-2] // down, codes[-1] // across)
     if scales == wanted:

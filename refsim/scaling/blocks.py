@@ -195,12 +195,9 @@ def _random_bits(random: NDArray[Any] | None, shape: tuple[int, ...]) -> NDArray
         return None
     bits = array_of("random", random)
     if bits.dtype not in (np.uint8, np.uint16) or bits.shape != shape:
-        raise RefsimError(
-            "random-bits",
-            f"random bits are {bits.dtype} of shape {bits.shape}",
-            rule=f"uint8 or uint16, one for each element: {shape}",
-            help="np.random.default_rng(seed).integers(0, 256, x.shape, np.uint8)",
-        )
+        what = f"random bits are {bits.dtype} of shape {bits.shape}"
+        help = "np.random.default_rng(seed).integers(0, 256, x.shape, np.uint8)"
+        raise RefsimError("random-bits", what, rule=f"uint8 or uint16, one for each element: {shape}", help=help)
     return bits
 
 

@@ -96,12 +96,8 @@ def dequantize_file(
             key.removeprefix(BLOCKS_NOTE): text for key, text in given.metadata.items() if key.startswith(BLOCKS_NOTE)
         }
         if not meant:
-            raise RefsimError(
-                "nothing-to-do",
-                "no tensor says its block format",
-                where=str(path),
-                rule=f"metadata {BLOCKS_NOTE}<key> names it: refsim quantize writes that",
-            )
+            rule = f"metadata {BLOCKS_NOTE}<key> names it: refsim quantize writes that"
+            raise RefsimError("nothing-to-do", "no tensor says its block format", where=str(path), rule=rule)
         spent = {key + end for key in meant for end in (SCALES, TENSOR_SCALE)}
         _require_parts(given, meant)
         plan, notes = _plan_of_values(given, meant, spent, wide)
@@ -138,11 +134,8 @@ def _require_meant(given: TensorFile, why: Mapping[str, str], keys: tuple[str, .
                     "bad-shape", f"tensor {key!r} of shape {given.regions[key].shape}: {why[key]}", where=str(row)
                 )
     if all(why.values()):
-        raise RefsimError(
-            "nothing-to-do",
-            f"no tensor is a matrix of bf16, f16 or f32 with K a multiple of {row.width}",
-            where=given.reader.where,
-        )
+        what = f"no tensor is a matrix of bf16, f16 or f32 with K a multiple of {row.width}"
+        raise RefsimError("nothing-to-do", what, where=given.reader.where)
 
 
 def _plan_of_quantized(

@@ -40,11 +40,8 @@ def random_hadamard(x: ArrayLike, signs: ArrayLike = SIGNS, *, inverse: bool = F
     vector = vector.astype(np.float64)
     matrix = hadamard(vector.size)
     if values.ndim < 1 or values.shape[-1] % vector.size:
-        raise RefsimError(
-            "bad-shape",
-            f"x has shape {values.shape}: its last dimension is not a multiple of {vector.size}",
-            rule="one sign for each of a run of neighbors",
-        )
+        what = f"x has shape {values.shape}: its last dimension is not a multiple of {vector.size}"
+        raise RefsimError("bad-shape", what, rule="one sign for each of a run of neighbors")
     runs = values.reshape(*values.shape[:-1], values.shape[-1] // vector.size, vector.size)
     with np.errstate(all="ignore"):
         mixed = (runs @ matrix) * vector if inverse else (runs * vector) @ matrix

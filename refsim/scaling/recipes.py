@@ -36,10 +36,7 @@ def recipe_named(name: str | Recipe | None, format: str | BlockFormat) -> Recipe
             raise unknown("recipe", wanted, [each.name for each in mine], where=str(row))
         found = rows[0]
     if row.name not in found.formats:
-        raise RefsimError(
-            "unsupported-format",
-            f"recipe {found} is not for {row}",
-            rule=f"{found} makes {', '.join(found.formats)}",
-            help=f"recipes of {row}: {', '.join(each.name for each in mine)}",
-        )
+        what = f"recipe {found} is not for {row}"
+        help = f"recipes of {row}: {', '.join(each.name for each in mine)}"
+        raise RefsimError("unsupported-format", what, rule=f"{found} makes {', '.join(found.formats)}", help=help)
     return found

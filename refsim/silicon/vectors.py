@@ -62,11 +62,8 @@ def weights() -> NDArray[np.uint64]:
 def digest(results: NDArray[np.unsignedinteger]) -> NDArray[np.uint64]:
     """Return the digest of each chunk: unsigned integers of shape (..., 65536) give uint64 of shape (...)."""
     if results.ndim == 0 or results.shape[-1] != CHUNK or results.dtype.kind != "u":
-        raise RefsimError(
-            "bad-shape",
-            f"a digest is taken of 65536 unsigned integers, not of shape {results.shape} {results.dtype}",
-            help="give register bits, 65536 along the last axis",
-        )
+        what = f"a digest is taken of 65536 unsigned integers, not of shape {results.shape} {results.dtype}"
+        raise RefsimError("bad-shape", what, help="give register bits, 65536 along the last axis")
     low, high = weights()[:CHUNK], weights()[CHUNK:]
     if results.dtype.itemsize < 8:
         return np.asarray(np.einsum("...i,i->...", results.astype(np.uint64), low))

@@ -271,11 +271,8 @@ def completed(verdict: Verdict, slack: Slack) -> Verdict:
             else "ask for cases",
         )
     if ended_well and slack.elements and slack.any_number == slack.elements == verdict.elements:
-        raise RefsimError(
-            "bad-bound",
-            f"oracle of kernel {verdict.kernel} gives all {slack.elements} elements an infinite bound",
-            rule="a promise that nothing can break is none",
-        )
+        what = f"oracle of kernel {verdict.kernel} gives all {slack.elements} elements an infinite bound"
+        raise RefsimError("bad-bound", what, rule="a promise that nothing can break is none")
     return replace(verdict, notes=(*verdict.notes, *slack.notes())).with_unused() if ended_well else verdict
 
 

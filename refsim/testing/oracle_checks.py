@@ -78,12 +78,9 @@ def check_ulps(kernel: Kernel, name: str, got: NDArray[Any], format: str) -> Non
     row = format_named(format) if format else None
     steps = row.max_code >> row.padding_bits if row else 1 << (8 * got.dtype.itemsize - 1)
     if kernel.promise.within_ulps >= steps:
-        raise RefsimError(
-            "bad-bound",
-            f"{kernel.promise.within_ulps} ulp: from 0 to the largest {row or got.dtype} are {steps}",
-            where=f"output {name!r} of kernel {kernel.name}",
-            rule="a promise that nothing can break is none",
-        )
+        what = f"{kernel.promise.within_ulps} ulp: from 0 to the largest {row or got.dtype} are {steps}"
+        where = f"output {name!r} of kernel {kernel.name}"
+        raise RefsimError("bad-bound", what, where=where, rule="a promise that nothing can break is none")
 
 
 def check_own_arrays(kernel: Kernel, name: str, got: NDArray[Any], want: Any) -> None:

@@ -64,12 +64,9 @@ class Field:
             )
         if not 0 <= value // self.unit <= limit or (self.allowed is not None and value not in self.allowed):
             legal = self.allowed or range(0, limit * self.unit + 1, self.unit)
-            raise RefsimError(
-                "out-of-range",
-                f"{self.name} {value} is outside {legal.start}..{legal[-1]}, steps of {legal.step}",
-                where=self._at(where),
-                rule=f"{self.bits} hold at most {limit}" + (f" units of {self.unit}" if self.unit > 1 else ""),
-            )
+            what = f"{self.name} {value} is outside {legal.start}..{legal[-1]}, steps of {legal.step}"
+            rule = f"{self.bits} hold at most {limit}" + (f" units of {self.unit}" if self.unit > 1 else "")
+            raise RefsimError("out-of-range", what, where=self._at(where), rule=rule)
         return value // self.unit
 
     def complaint(self, stored: int) -> str | None:
@@ -181,12 +178,8 @@ class Descriptor(Card):
             word |= field.code(value, self.kind) << field.low
         for rule in self.rules:
             if complaint := rule(self.decode(word)):
-                raise RefsimError(
-                    "bad-descriptor",
-                    f"the fields contradict each other: {complaint}",
-                    where=self.kind,
-                    rule=str(self.source),
-                )
+                what = f"the fields contradict each other: {complaint}"
+                raise RefsimError("bad-descriptor", what, where=self.kind, rule=str(self.source))
         return word
 
     def problems(self, word: int) -> tuple[str, ...]:

@@ -150,11 +150,8 @@ def operand_named(name: str, ctas: int = 1) -> Operand:
         return Operand(name, "tcgen05", rows, bits // 8, 8, 8)
     match = _NAME.fullmatch(name) or _NAME.fullmatch(_of_opcode(name))
     if match is None:
-        raise RefsimError(
-            "unknown-name",
-            f"{name!r} names no operand in shared memory",
-            help="wgmma.m64n128k16.bf16.a or tcgen05.m128n256k32.f8f6f4.e2m1.b",
-        )
+        what = f"{name!r} names no operand in shared memory"
+        raise RefsimError("unknown-name", what, help="wgmma.m64n128k16.bf16.a or tcgen05.m128n256k32.f8f6f4.e2m1.b")
     unit, m, n, k, types, side = match[1], int(match[3]), int(match[4]), int(match[5]), match[6], match[7]
     is_sparse = match[2] is not None
     if ctas not in (1, 2) or (ctas == 2 and unit == "wgmma"):
@@ -163,12 +160,8 @@ def operand_named(name: str, ctas: int = 1) -> Operand:
     if m not in made.rows or k not in (made.k, made.long_k) or n not in made.columns:
         legal = f"m {' or '.join(map(str, made.rows))}, n {made.spoken_columns}, k {made.k}"
         legal += f" or {made.long_k}" * (made.long_k != 0)
-        raise RefsimError(
-            "bad-shape",
-            f"{unit}{match[2] or ''} has no m{m}n{n}k{k} of {types}" + (" over two blocks" if ctas == 2 else ""),
-            where=name,
-            rule=f"{PTX[f'{unit}, matrix shapes']}: {legal}",
-        )
+        what = f"{unit}{match[2] or ''} has no m{m}n{n}k{k} of {types}" + (" over two blocks" if ctas == 2 else "")
+        raise RefsimError("bad-shape", what, where=name, rule=f"{PTX[f'{unit}, matrix shapes']}: {legal}")
     read = k // 2 if is_sparse and side == "a" else k
     return Operand(match[0], unit, (m if side == "a" else n) // ctas, read, made.element_bits, made.container_bits)
 
@@ -267,12 +260,8 @@ def _tcgen05(types: str, name: str, ctas: int, is_sparse: bool) -> _Legal:
     kind, _, element = types.partition(".")
     container, elements = _TCGEN05_KINDS.get(kind, (0, {}))
     if not container or (element and element not in elements):
-        raise RefsimError(
-            "bad-dtype",
-            f"tcgen05.mma has no kind {kind}" if not container else f"kind::{kind} has no elements of {element}",
-            where=name,
-            help=f"known: {', '.join(elements or _TCGEN05_KINDS)}",
-        )
+        what = f"tcgen05.mma has no kind {kind}" if not container else f"kind::{kind} has no elements of {element}"
+        raise RefsimError("bad-dtype", what, where=name, help=f"known: {', '.join(elements or _TCGEN05_KINDS)}")
     step = 8 * ctas
     return _Legal(
         (32, 64, 128) if ctas == 1 else (128, 256),
@@ -290,11 +279,8 @@ def _check_major(shape: Operand, pattern: Swizzle, major: str, fields: Fields) -
         raise RefsimError("bad-tile", f"major is K or MN, not {major!r}")
     check_major(major, pattern)
     if major != K and (shape.element_bits < 8 or (shape.unit == "wgmma" and shape.element_bits != 16)):
-        raise RefsimError(
-            "bad-tile",
-            f"{shape.name} is read K-major only",
-            rule="wgmma transposes 16-bit operands alone; tcgen05 none of 4 or 6 bits",
-        )
+        what = f"{shape.name} is read K-major only"
+        raise RefsimError("bad-tile", what, rule="wgmma transposes 16-bit operands alone; tcgen05 none of 4 or 6 bits")
     if fields.get("leading_mode") == "absolute" and shape.k * shape.container_bits != 8 * _LONG_BYTES:
         raise RefsimError(
             "bad-descriptor", "leading_mode absolute is for K of 48 bytes, which this instruction does not have"

@@ -36,11 +36,8 @@ def check_modifiers(kind: FloatKind, *, ftz: bool, sat: bool, relu: bool = False
     if sat and kind not in (SINGLE, HALF):
         raise RefsimError("bad-modifier", f"{kind.name} has no .sat", rule="PTX ISA: .sat belongs to f32 and f16")
     if relu and (sat or kind not in (HALF, BRAIN)):
-        raise RefsimError(
-            "bad-modifier",
-            f".relu on {kind.name}, sat={sat}",
-            rule="PTX ISA, fma: .relu belongs to f16 and bf16, without .sat",
-        )
+        what = f".relu on {kind.name}, sat={sat}"
+        raise RefsimError("bad-modifier", what, rule="PTX ISA, fma: .relu belongs to f16 and bf16, without .sat")
 
 
 def finished(values: Array, operands: tuple[Array, ...], kind: FloatKind, *, sat: bool, relu: bool = False) -> Array:

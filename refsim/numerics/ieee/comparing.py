@@ -49,11 +49,9 @@ def _terms(
 ) -> tuple[FloatKind, tuple[Array, ...]]:
     """Return the kind of the operands, and the operands flushed and made absolute as the modifiers say."""
     if len(operands) not in (2, 3) or (xorsign and not (absolute and len(operands) == 2)):
-        raise RefsimError(
-            "operand-count",
-            f"{len(operands)} operands with xorsign={xorsign}, absolute={absolute}",
-            rule="PTX ISA, min and max: two operands, or three; .xorsign comes with .abs and two operands",
-        )
+        what = f"{len(operands)} operands with xorsign={xorsign}, absolute={absolute}"
+        rule = "PTX ISA, min and max: two operands, or three; .xorsign comes with .abs and two operands"
+        raise RefsimError("operand-count", what, rule=rule)
     kind = kind_of(*operands)
     check_modifiers(kind, ftz=ftz, sat=False)
     if ftz:

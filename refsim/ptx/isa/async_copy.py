@@ -32,12 +32,8 @@ def _start(lanes: Lanes, to: Array, source: Array, bytes_: Array, given: Array, 
         )
     if (given > count).any():
         lane = int(np.argmax(lanes.full(given) > count))
-        raise lanes.fault(
-            "invalid-operand",
-            lane,
-            f"a source of {int(lanes.full(given)[lane])} bytes for a copy of {count}",
-            "PTX ISA, cp.async: src-size is at most cp-size",
-        )
+        what = f"a source of {int(lanes.full(given)[lane])} bytes for a copy of {count}"
+        raise lanes.fault("invalid-operand", lane, what, "PTX ISA, cp.async: src-size is at most cp-size")
     lanes.machine.copies.issue(lanes, to, source, count, given)
 
 

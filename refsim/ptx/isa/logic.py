@@ -74,12 +74,9 @@ def lop3(a: Array, b: Array, c: Array, lut: Array) -> Array:
     """Return any function of three bits, by its table F(0xf0, 0xcc, 0xaa): 0x80 is a & b & c, 0x96 is a ^ b ^ c. lut:
     one constant from 0 to 255, shape (1,); anything else is RefsimError `malformed-ptx`."""
     if lut.size != 1 or lut[0] > 0xFF:
-        raise RefsimError(
-            "malformed-ptx",
-            f"the table of lop3 is {lut[0]}" if lut.size == 1 else f"lop3 has {lut.size} tables",
-            rule=f"{PTX['lop3']}: immLut is an integer constant from 0 to 255",
-            help="give one constant",
-        )
+        what = f"the table of lop3 is {lut[0]}" if lut.size == 1 else f"lop3 has {lut.size} tables"
+        rule = f"{PTX['lop3']}: immLut is an integer constant from 0 to 255"
+        raise RefsimError("malformed-ptx", what, rule=rule, help="give one constant")
     return _looked_up(int(lut[0]), (a, b, c))
 
 

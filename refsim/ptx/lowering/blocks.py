@@ -411,12 +411,9 @@ def _check_groups(steps: list[Step]) -> None:
             groups |= {word: step.statement for word in words if word.startswith("cta_group") and word not in groups}
     if len(groups) > 1:
         first, other = groups.values()
-        raise RefsimError(
-            "malformed-ptx",
-            f"{other.opcode} in an entry with {first.opcode} (PTX line {first.line})",
-            f"PTX line {other.line}{location_of(other)}",
-            f"{PTX['tcgen05, CTA pair']}: all tcgen05 instructions of a kernel have the same .cta_group",
-        )
+        what = f"{other.opcode} in an entry with {first.opcode} (PTX line {first.line})"
+        rule = f"{PTX['tcgen05, CTA pair']}: all tcgen05 instructions of a kernel have the same .cta_group"
+        raise RefsimError("malformed-ptx", what, f"PTX line {other.line}{location_of(other)}", rule)
 
 
 def _cut(steps: list[Step], labels: set[int]) -> dict[int, BasicBlock]:

@@ -154,12 +154,9 @@ def _available(statement: Statement, given: list[Any], function: Function, targe
     kinds = _kinds(given, function)
     bound = bind(statement.opcode, "", len(given), _predicates(statement, function), kinds.count("V"), kinds)
     if not _reaches(target, bound.since):
-        raise UnfitTargetError(
-            "wrong-target",
-            f"{statement.opcode} exists from {bound.since} on, the target is {target}",
-            rule=str(bound.clause.source),
-            help=f"compile or load for {bound.since}, or for a newer target",
-        )
+        what = f"{statement.opcode} exists from {bound.since} on, the target is {target}"
+        help = f"compile or load for {bound.since}, or for a newer target"
+        raise UnfitTargetError("wrong-target", what, rule=str(bound.clause.source), help=help)
     return bound
 
 

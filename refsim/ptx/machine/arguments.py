@@ -49,12 +49,9 @@ def check_count(function: Function, args: Sequence[Any]) -> None:
     if not isinstance(args, Sequence) or isinstance(args, str | bytes):
         raise RefsimError("bad-launch", f"arguments are a list of them, not {args!r:.40}", f"launch of {function.name}")
     if len(args) != len(function.parameters):
-        raise RefsimError(
-            "bad-argument",
-            f"{function.name} takes {counted(len(function.parameters), 'argument')}, given: {len(args)}",
-            rule=f"its parameters are {described(function.parameters)}",
-            help=f"give {' '.join(examples(function.parameters))} on the command line, arrays and numpy scalars in Python",
-        )
+        what = f"{function.name} takes {counted(len(function.parameters), 'argument')}, given: {len(args)}"
+        help = f"give {' '.join(examples(function.parameters))} on the command line, arrays and numpy scalars in Python"
+        raise RefsimError("bad-argument", what, rule=f"its parameters are {described(function.parameters)}", help=help)
 
 
 def described(parameters: Sequence[Variable]) -> str:
@@ -85,16 +82,11 @@ def argument_bytes(function: Function, position: int, argument: Any) -> bytes:
     else:
         raise RefsimError("bad-argument", f"{name} is a {type(argument).__name__}", rule=RULE)
     if len(raw) != parameter.size:
-        raise RefsimError(
-            "bad-argument",
-            f"{name} has {len(raw)} B, {parameter.name} takes {parameter.size} B",
-            rule=RULE,
-            help="give a numpy scalar of that size, such as np.uint64(n), or all bytes of the struct",
-        )
+        what = f"{name} has {len(raw)} B, {parameter.name} takes {parameter.size} B"
+        help = "give a numpy scalar of that size, such as np.uint64(n), or all bytes of the struct"
+        raise RefsimError("bad-argument", what, rule=RULE, help=help)
     if align > parameter.align:
-        raise RefsimError(
-            "bad-argument",
-            f"{name} is aligned to {align} B, {parameter.name} to {parameter.align} B",
-            rule="a struct lies in the parameters as its type is aligned: the two declarations differ",
-        )
+        what = f"{name} is aligned to {align} B, {parameter.name} to {parameter.align} B"
+        rule = "a struct lies in the parameters as its type is aligned: the two declarations differ"
+        raise RefsimError("bad-argument", what, rule=rule)
     return raw

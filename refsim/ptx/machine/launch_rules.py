@@ -104,13 +104,8 @@ def launch_shape(
         _check_cluster(target, shape, where)
         _check_cluster_directives(function, shape, where)
     elif "explicitcluster" in function.directives:
-        raise RefsimError(
-            "bad-launch",
-            f"{function.name} has to be launched with a cluster, and none was given",
-            where,
-            str(CLUSTER_SOURCE) + ": .explicitcluster",
-            "give cluster=",
-        )
+        what = f"{function.name} has to be launched with a cluster, and none was given"
+        raise RefsimError("bad-launch", what, where, str(CLUSTER_SOURCE) + ": .explicitcluster", "give cluster=")
     return shape
 
 
@@ -126,57 +121,36 @@ def _check_grid(shape: LaunchShape, where: str) -> None:
     """Raise RefsimError for a grid beyond the largest extents."""
     for axis, extent, most in zip("xyz", shape.grid, MAX_GRID, strict=True):
         if extent > most:
-            raise RefsimError(
-                "launch-limit",
-                f"a grid of {extent:,} blocks along {axis}: the limit is {most:,}",
-                where,
-                str(THREAD_SOURCE),
-                "put the long axis first: x goes to 2^31 - 1",
-            )
+            what = f"a grid of {extent:,} blocks along {axis}: the limit is {most:,}"
+            help = "put the long axis first: x goes to 2^31 - 1"
+            raise RefsimError("launch-limit", what, where, str(THREAD_SOURCE), help)
 
 
 def _check_block(function: Function, shape: LaunchShape, where: str) -> None:
     """Raise RefsimError for a block beyond the target's limits or the entry's `.reqntid` and `.maxntid`."""
     for axis, extent, most in zip("xyz", shape.block, MAX_BLOCK, strict=True):
         if extent > most:
-            raise RefsimError(
-                "launch-limit",
-                f"a block of {extent} threads along {axis}: the limit is {most}",
-                where,
-                str(THREAD_SOURCE),
-            )
+            what = f"a block of {extent} threads along {axis}: the limit is {most}"
+            raise RefsimError("launch-limit", what, where, str(THREAD_SOURCE))
     if shape.threads > MAX_THREADS:
         raise RefsimError(
             "launch-limit", f"a block of {shape.threads} threads: the limit is {MAX_THREADS}", where, str(THREAD_SOURCE)
         )
     required, largest = _directive(function, "reqntid"), _directive(function, "maxntid")
     if required is not None and shape.block != required:
-        raise RefsimError(
-            "bad-launch",
-            f"a block of {_text(shape.block)} threads: the entry requires {_text(required)}",
-            where,
-            f"{_PERFORMANCE}: .reqntid",
-            f"launch with block={required}",
-        )
+        what = f"a block of {_text(shape.block)} threads: the entry requires {_text(required)}"
+        raise RefsimError("bad-launch", what, where, f"{_PERFORMANCE}: .reqntid", f"launch with block={required}")
     if largest is not None and shape.threads > prod(largest):
-        raise RefsimError(
-            "launch-limit",
-            f"a block of {shape.threads} threads: the entry was compiled for at most {prod(largest)}",
-            where,
-            f"{_PERFORMANCE}: .maxntid {_text(largest)} (__launch_bounds__)",
-        )
+        what = f"a block of {shape.threads} threads: the entry was compiled for at most {prod(largest)}"
+        raise RefsimError("launch-limit", what, where, f"{_PERFORMANCE}: .maxntid {_text(largest)} (__launch_bounds__)")
 
 
 def _check_cluster(target: str, shape: LaunchShape, where: str) -> None:
     """Raise RefsimError for a cluster that the target does not allow, or that does not divide the grid."""
     most = limits_of(target).cluster
     if most == 0:
-        raise UnfitTargetError(
-            "bad-launch",
-            f"a cluster of {_text(shape.cluster)} on {target}, which has no clusters",
-            where,
-            f"{CLUSTER_SOURCE}: sm_90 and newer",
-        )
+        what = f"a cluster of {_text(shape.cluster)} on {target}, which has no clusters"
+        raise UnfitTargetError("bad-launch", what, where, f"{CLUSTER_SOURCE}: sm_90 and newer")
     if shape.cluster_ctas > most:
         raise _beyond(
             f"a cluster of {shape.cluster_ctas} blocks: {target} takes {most}",
@@ -185,33 +159,21 @@ def _check_cluster(target: str, shape: LaunchShape, where: str) -> None:
             [row for row in LIMITS if row.cluster >= shape.cluster_ctas],
         )
     if any(blocks % part for blocks, part in zip(shape.grid, shape.cluster, strict=True)):
-        raise RefsimError(
-            "bad-launch",
-            f"a grid of {_text(shape.grid)} blocks in clusters of {_text(shape.cluster)}",
-            where,
-            f"{CLUSTER_SOURCE}: a grid is whole clusters along each axis",
-        )
+        what = f"a grid of {_text(shape.grid)} blocks in clusters of {_text(shape.cluster)}"
+        raise RefsimError("bad-launch", what, where, f"{CLUSTER_SOURCE}: a grid is whole clusters along each axis")
 
 
 def _check_cluster_directives(function: Function, shape: LaunchShape, where: str) -> None:
     """Raise RefsimError for a cluster that the entry's directives do not allow."""
     required = _directive(function, "reqnctapercluster")
     if required is not None and shape.cluster != required:
-        raise RefsimError(
-            "bad-launch",
-            f"a cluster of {_text(shape.cluster)} blocks: the entry requires {_text(required)}",
-            where,
-            f"{CLUSTER_SOURCE}: .reqnctapercluster",
-            f"launch with cluster={required}, or without one",
-        )
+        what = f"a cluster of {_text(shape.cluster)} blocks: the entry requires {_text(required)}"
+        rule = f"{CLUSTER_SOURCE}: .reqnctapercluster"
+        raise RefsimError("bad-launch", what, where, rule, f"launch with cluster={required}, or without one")
     largest = function.directives.get("maxclusterrank")
     if largest and shape.cluster_ctas > largest[0]:
-        raise RefsimError(
-            "launch-limit",
-            f"a cluster of {shape.cluster_ctas} blocks: the entry takes at most {largest[0]}",
-            where,
-            f"{CLUSTER_SOURCE}: .maxclusterrank",
-        )
+        what = f"a cluster of {shape.cluster_ctas} blocks: the entry takes at most {largest[0]}"
+        raise RefsimError("launch-limit", what, where, f"{CLUSTER_SOURCE}: .maxclusterrank")
 
 
 def _beyond(what: str, where: str, rule: str, fitting: Sequence[Limits]) -> RefsimError:
@@ -227,13 +189,9 @@ def check_memory(entry: str, target: str, static: int, dynamic: int, local: int)
     by the entry, `dynamic` requested by the launch."""
     where, most = f"launch of {entry}", limits_of(target).opt_in
     if static > MAX_STATIC_SHARED:
-        raise RefsimError(
-            "launch-limit",
-            f"{static} B of static shared memory: the limit is {MAX_STATIC_SHARED} B",
-            where,
-            f"{SHARED_SOURCE}, on every target",
-            "declare it `extern __shared__` and give shared_bytes=",
-        )
+        what = f"{static} B of static shared memory: the limit is {MAX_STATIC_SHARED} B"
+        rule = f"{SHARED_SOURCE}, on every target"
+        raise RefsimError("launch-limit", what, where, rule, "declare it `extern __shared__` and give shared_bytes=")
     if static + dynamic > most:
         raise _beyond(
             f"{static + dynamic} B of shared memory ({static} static, {dynamic} dynamic): {target} has {most} B for a block",
@@ -253,13 +211,9 @@ def check_parameters(function: Function, version: str, target: str) -> None:
     for parameter in function.parameters:
         size = round_up(size, parameter.align) + parameter.size
     if size > most:
-        raise RefsimError(
-            "launch-limit",
-            f"{size} B of parameters: the limit is {most} B for PTX {version} on {target}",
-            f"launch of {function.name}",
-            str(PARAMETER_SOURCE),
-            "pass a pointer to a buffer",
-        )
+        what = f"{size} B of parameters: the limit is {most} B for PTX {version} on {target}"
+        where = f"launch of {function.name}"
+        raise RefsimError("launch-limit", what, where, str(PARAMETER_SOURCE), "pass a pointer to a buffer")
 
 
 def check_programmatic(entry: str, target: str) -> None:

@@ -315,12 +315,8 @@ def _check_helpers(
         ("following", following, isinstance(following, OpenBits | None)),
     ):
         if not fits:
-            raise RefsimError(
-                "bad-launch",
-                f"{name}={value!r:.40} is not allowed",
-                _launch_of(code),
-                "an object of its own kind, or None",
-            )
+            what = f"{name}={value!r:.40} is not allowed"
+            raise RefsimError("bad-launch", what, _launch_of(code), "an object of its own kind, or None")
 
 
 def _launch_of(code: Code) -> str:

@@ -186,11 +186,8 @@ class Space:
         if bad.any():
             lane = int(np.flatnonzero(bad)[0])
             position = int(at[lane])
-            raise AccessError(
-                "out-of-bounds",
-                lane,
-                f"{width} B at {self.name} address {self.address(position)}: {self.describe(position, width)}",
-            )
+            where = f"{width} B at {self.name} address {self.address(position)}: {self.describe(position, width)}"
+            raise AccessError("out-of-bounds", lane, where)
 
     def address(self, position: Any) -> str:
         """Return the address of a byte position as the kernel sees it."""

@@ -77,13 +77,9 @@ def entry_named(name: str, entries: Collection[str], text: str = "", where: str 
     if len(fitting) == 1:
         return fitting[0]
     if fitting:
-        raise RefsimError(
-            "ambiguous-name",
-            f"{name!r} is {len(fitting)} entries: {', '.join(f'{spelled(entry)} ({entry})' for entry in fitting)}",
-            where,
-            "a name without template arguments or types must be of one entry",
-            "write the template arguments, or the mangled name",
-        )
+        what = f"{name!r} is {len(fitting)} entries: {', '.join(f'{spelled(entry)} ({entry})' for entry in fitting)}"
+        rule = "a name without template arguments or types must be of one entry"
+        raise RefsimError("ambiguous-name", what, where, rule, "write the template arguments, or the mangled name")
     missing = unknown(
         "entry", name, [*entries, *(spelled(entry) for entry in entries if entry.startswith("_Z"))], where=where
     )

@@ -285,12 +285,8 @@ class _Linker:
         """Emit one call, guarded by a branch around it: to the named function, or to one of those it may reach."""
         out, moved = self.out, copy.statement(statement)
         if len(out.statements) > MAX_STATEMENTS:
-            raise RefsimError(
-                "too-large",
-                f"{self.entry.name} has more than {MAX_STATEMENTS} statements with all that it calls",
-                where=place(moved),
-                rule=CALL_RULE,
-            )
+            what = f"{self.entry.name} has more than {MAX_STATEMENTS} statements with all that it calls"
+            raise RefsimError("too-large", what, where=place(moved), rule=CALL_RULE)
         here = self.number()
         behind = f"behind@{here}"
         if moved.guard:
@@ -488,18 +484,14 @@ def _paired(
 ) -> list[tuple[Variable, Operand | None, bool]]:
     """Return formal parameters and results with their actual operands, and whether each is a result."""
     found: list[tuple[Variable, Operand | None, bool]] = []
-    for actuals, formals, what in (
+    for actuals, formals, kind in (
         (arguments.elements, callee.parameters, "arguments"),
         (results.elements, callee.returns, "results"),
     ):
         if len(actuals) != len(formals):
-            raise RefsimError(
-                "unsupported-feature",
-                f"{callee.name} has {len(formals)} {what}, the call gives {len(actuals)}",
-                where=place(call),
-                rule=CALL_RULE,
-            )
-        found += [(formal, actual, what == "results") for formal, actual in zip(formals, actuals, strict=True)]
+            what = f"{callee.name} has {len(formals)} {kind}, the call gives {len(actuals)}"
+            raise RefsimError("unsupported-feature", what, where=place(call), rule=CALL_RULE)
+        found += [(formal, actual, kind == "results") for formal, actual in zip(formals, actuals, strict=True)]
     return found
 
 

@@ -162,9 +162,6 @@ def _flat(parameter: Parameter, argument: Any) -> list[Any]:
 def _check(buffer: Buffer, shape: Sequence[int], dtype: np.dtype[Any], dimensions: int) -> None:
     """Raise RefsimError bad-argument if a buffer does not fit the signature's dtype and dimensions."""
     if len(shape) != dimensions or prod(shape) > buffer.count or buffer.dtype.itemsize != dtype.itemsize:
-        raise RefsimError(
-            "bad-argument",
-            f"{buffer.name}: {buffer.count} elements of {buffer.dtype} as {tuple(shape)} of {dtype}",
-            rule=f"the signature has {dimensions} dimensions of {dtype}",
-            help="(buffer, shape) for an array of several dimensions",
-        )
+        what = f"{buffer.name}: {buffer.count} elements of {buffer.dtype} as {tuple(shape)} of {dtype}"
+        rule = f"the signature has {dimensions} dimensions of {dtype}"
+        raise RefsimError("bad-argument", what, rule=rule, help="(buffer, shape) for an array of several dimensions")

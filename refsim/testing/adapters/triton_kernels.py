@@ -69,11 +69,9 @@ class TritonKernel(FieldsCard):
         A descriptor is a `TritonDescriptor` over a Buffer.
         """
         if len(args) != len(self.parameters):
-            raise RefsimError(
-                "bad-argument",
-                f"{self.entry} takes {counted(len(self.parameters), 'argument')}, given: {len(args)}",
-                rule=f"in order: {', '.join(self.parameters)}; constants are left out",
-            )
+            what = f"{self.entry} takes {counted(len(self.parameters), 'argument')}, given: {len(args)}"
+            rule = f"in order: {', '.join(self.parameters)}; constants are left out"
+            raise RefsimError("bad-argument", what, rule=rule)
         for place in self.aligned:
             self._check_aligned(place, args[place])
         said = iter(self.descriptors)
@@ -98,12 +96,9 @@ class TritonKernel(FieldsCard):
         """Raise RefsimError bad-argument unless an argument is a multiple of 16, which the code relies on."""
         number = argument.address if isinstance(argument, Buffer) else argument
         if number is not None and int(number) % _ALIGNED:
-            raise RefsimError(
-                "bad-argument",
-                f"argument {place} of {self.entry} is {number}, no multiple of {_ALIGNED}",
-                rule="it was compiled with aligned=, for multiples alone",
-                help="leave its name out of aligned=",
-            )
+            what = f"argument {place} of {self.entry} is {number}, no multiple of {_ALIGNED}"
+            rule = "it was compiled with aligned=, for multiples alone"
+            raise RefsimError("bad-argument", what, rule=rule, help="leave its name out of aligned=")
 
     def _options(self) -> dict[str, Any]:
         asked = {"cooperative": self.cooperative, "programmatic": self.programmatic}
@@ -156,11 +151,8 @@ def from_triton(
         try:
             made = compiler.compile(source, target=backends.GPUTarget("cuda", _capability(target), 32), options=options)
         except Exception as error:
-            raise RefsimError(
-                "compile-error",
-                f"Triton raised {type(error).__name__}: {error}",
-                f"{jit_function.__name__} for {target}",
-            ) from error
+            what = f"Triton raised {type(error).__name__}: {error}"
+            raise RefsimError("compile-error", what, f"{jit_function.__name__} for {target}") from error
     said, text, entry = made.metadata, made.asm["ptx"], made.metadata.name
     descriptors = tuple(getattr(said, "tensordesc_meta", None) or ())
     own = sum(parameter_count(kind, bool(descriptors)) for kind in types.values())
