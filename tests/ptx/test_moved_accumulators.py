@@ -125,3 +125,49 @@ def test_a_copy_that_accumulates_needs_a_fence_and_gets_the_first_product() -> N
     assert found.value.code == "unfenced-register"
     out = run([*BEGUN, COMMIT, moves(8, 0), FENCED, *more], sets=4, fill=0x38, policy="lazy")
     assert np.array_equal(out[:, [0, 8]], np.tile([32, 64], (128, 1)))
+
+
+# ---- moves to parts of A
+MADE, PART = "mov.u32 %r9, 0x38383838;", "mov.b32 %a0, %r9;"
+FROM_PARTS = [KIND.issue("registers"), *WAIT]
+ORDERED = {
+    "behind the fence": [MADE, FENCED, PART, *FROM_PARTS],
+    "a chain": [MADE, FENCED, "mov.b32 %r10, %r9; mov.b32 %a0, %r10;", *FROM_PARTS],
+    "two parts of one source, read elsewhere": [
+        *[MADE, FENCED, PART, "mov.b32 %a1, %r9; add.u32 %r11, %r9, 1;", *FROM_PARTS]
+    ],
+    "in front of the fence": [MADE, PART, FENCED, *FROM_PARTS],
+    "another round": [MADE, FENCED, PART, *FROM_PARTS, "add.u32 %r9, %r9, 0;", FENCED, PART, *FROM_PARTS],
+}
+UNORDERED = {
+    "the source is written": ([MADE, FENCED, "add.u32 %r9, %r9, 0;", PART, *FROM_PARTS], "add.u32"),
+    "the source of a chain": (
+        [MADE, FENCED, "add.u32 %r9, %r9, 0; mov.b32 %r10, %r9; mov.b32 %a0, %r10;", *FROM_PARTS],
+        "add.u32",
+    ),
+    "the source in a block before": (
+        [MADE, FENCED, "add.u32 %r9, %r9, 0; bra ON; ON:", PART, *FROM_PARTS],
+        "add.u32",
+    ),
+    "under a guard": ([MADE, "setp.lt.u32 %no, %r0, 64;", FENCED, f"@%no {PART}", *FROM_PARTS], "mov.b32"),
+    "a number": ([FENCED, "mov.b32 %a0, 0;", *FROM_PARTS], "mov.b32"),
+}
+
+
+@pytest.mark.parametrize("case", ORDERED)
+def test_a_mov_to_a_part_of_a_counts_when_its_source_was_written(case: str) -> None:
+    run(ORDERED[case])
+
+
+@pytest.mark.parametrize("case", UNORDERED)
+def test_a_part_of_a_whose_source_changed_needs_a_fence(case: str) -> None:
+    body, said = UNORDERED[case]
+    with pytest.raises(RefsimError, match=f"uses %a0, which {said} .* wrote") as found:
+        run(body)
+    assert found.value.code == "unfenced-register"
+
+
+def test_a_part_of_a_in_flight_must_not_get_other_bits() -> None:
+    with pytest.raises(RefsimError, match="writes %a0, a part of A") as found:
+        run([MADE, FENCED, KIND.issue("registers"), PART, *WAIT])
+    assert found.value.code == "register-in-flight"

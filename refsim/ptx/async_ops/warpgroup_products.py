@@ -470,10 +470,11 @@ def _touching(block: BasicBlock, code: Code) -> tuple[frozenset[int], tuple[Touc
     touches, changed, watched = [], set[int](), frozenset(code.watched)
     for step in block.everything():
         written = frozenset(() if step.bound.clause.keeps_registers else step.writes())
-        own = tuple(sorted(watched & (written | frozenset(step.fetches()))))
+        own = tuple(sorted(watched & (written | frozenset(step.fetches()) - code.feeding)))
         if own:
             is_known = step.guard is not None and step.guard.register.index not in changed
             moves = tuple(move for move in code.moves(step) if watched.issuperset((move[0], *move[1])))
-            touches.append(Touch(step.statement, own, written, step.guard if is_known else None, moves))
+            fed = {to: source[0] for to, source in moves if code.feeding.issuperset(source)}
+            touches.append(Touch(step.statement, own, written, step.guard if is_known else None, moves, fed))
         changed |= written
     return frozenset(index for touch in touches for index in touch.registers), tuple(touches)

@@ -6,10 +6,12 @@ product that uses it next, but not between products that accumulate with one sha
 is committed or waited for, so none of this changes within a block.
 
 NVCC writes a mov of accumulators in flight for an empty asm with "+f" operands, and ptxas removes it. So an unguarded
-mov is no use: its target is in flight as the accumulator is, and gets the value that the products leave.
+mov is no use: its target is in flight as the accumulator is, and gets the value that the products leave. Such a mov of
+other bits to a part of A is no access either: what counts is when its source was written.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -26,19 +28,21 @@ IN_FLIGHT, UNFENCED = "register-in-flight", "unfenced-register"
 CODES = (IN_FLIGHT, UNFENCED)
 RULE = "PTX ISA, wgmma.mma_async: no thread touches its registers before a wgmma.wait_group that covers it"
 FENCE_RULE = "PTX ISA, wgmma.fence: before the first wgmma, and between other accesses of its registers and a wgmma"
-_FENCED = -1
+_FENCED, _AS = -1, -2  # _AS - column: as the register of that column was touched
 
 
 @dataclass(frozen=True, eq=False)
 class Touch:
     """A statement that reads or writes registers that products use. `guard` is the guard of the statement if the block
-    does not change its value before. Otherwise it is None and counts as true. `moves`: see `Code.moves`."""
+    does not change its value before. Otherwise it is None and counts as true. `moves`: see `Code.moves`; `fed`: the
+    sources of those that only put bits into parts of A."""
 
     statement: Statement
     registers: Registers
     written: frozenset[int]
     guard: Guard | None
     moves: tuple[tuple[int, Registers], ...] = ()
+    fed: Mapping[int, int] = field(default_factory=dict)
 
     def happens(self, lanes: Lanes) -> bool:
         """Return whether some lane executes the statement."""
@@ -81,6 +85,8 @@ class RegisterWatch:
             self.columns[touches] = self._together(touches)
         columns, numbers = self.columns[touches]
         at = np.ix_(groups, columns)
+        if (copied := numbers <= _AS).any():
+            numbers = np.where(copied, self.touched[np.ix_(groups, np.where(copied, _AS - numbers, 0))], numbers)
         if self.flying and (self.accumulating[at].any() or self.feeding[at].any()):
             for touch in touches:
                 if not self._moved(touch, groups):
@@ -107,9 +113,11 @@ class RegisterWatch:
 
     def _together(self, touches: tuple[Touch, ...]) -> tuple[Ids, Ids]:
         """Return the columns of the registers that statements touch, and the number of the last touch of each."""
-        last = {}
+        last: dict[int, int] = {}
         for number, touch in enumerate(touches, len(self.touches)):
-            last.update(dict.fromkeys(self.column[list(touch.registers)].tolist(), number))
+            for register, column in zip(touch.registers, self.column[list(touch.registers)].tolist(), strict=True):
+                source = int(self.column[touch.fed[register]]) if register in touch.fed else -1
+                last[column] = number if source < 0 else last.get(source, _AS - source)
         self.touches += touches
         return np.array([*last], np.int64), np.array([*last.values()], np.int64)
 
@@ -190,7 +198,7 @@ class RegisterWatch:
             what = "no wgmma.fence stands before the first wgmma of this warpgroup"
         else:
             touch, register = self.touches[int(touched[group, which])], registers[which]
-            verb = "wrote" if register in touch.written else "read"
+            verb = "read" if register in set(touch.registers) - touch.written else "wrote"
             what = (
                 f"uses {self._name(register)}, which {place(touch.statement)} {verb}, and no wgmma.fence stands between"
             )

@@ -154,14 +154,25 @@ class Code:
 
     @cached_property
     def watched(self) -> tuple[int, ...]:
-        """Return the registers of products, and those that may hold copies of accumulators in flight."""
-        found, before = set(self.kept), 0
+        """Return the registers of products, those that may hold copies of accumulators in flight, and sources of A."""
+        found, before = {*self.kept, *self.feeding}, 0
         blocks = self._beside_products()
         while before < len(found):
             before = len(found)
             moves = [move for block in blocks for step in block.steps for move in self.moves(step)]
             found |= {target for target, sources in moves if found & set(sources)}
         return tuple(sorted(found))
+
+    @cached_property
+    def feeding(self) -> frozenset[int]:
+        """Return the registers of no product whose bits a mov that ptxas can remove puts into a register of A."""
+        moves = [each for step in self.steps for each in self.moves(step) if len(each[1]) == 1]
+        into = set(self.kept).difference(*(step.writes() for step in self.steps if step.bound.clause.keeps_registers))
+        found, before = set[int](), -1
+        while moves and before < len(found):
+            before = len(found)
+            found |= {source for target, (source,) in moves if target in into | found}.difference(self.kept)
+        return frozenset(found)
 
     def _beside_products(self) -> list[BasicBlock]:
         """Return the blocks that lanes may run between a product and a wait for all of its groups."""
