@@ -80,9 +80,5 @@ def _list(groups: ArrayLike, least: int, limit: int | None) -> NDArray[np.int64]
 
 
 def _misfit(what: str) -> RefsimError:
-    return RefsimError(
-        "group-layout",
-        what,
-        rule=RULE,
-        help="give one expert or -1 for each row, or the number of rows for each expert",
-    )
+    help = "give one expert or -1 for each row, or the number of rows for each expert"
+    return RefsimError("group-layout", what, rule=RULE, help=help)

@@ -85,9 +85,6 @@ def which(text: str, names: tuple[str, ...]) -> RefsimError:
     braced = {stem: each[0] if len(each) == 1 else f"{{{','.join(each)}}}" for stem, each in groups.items()}
     spelled = [stem.replace("OPERAND", operands) for stem, operands in braced.items()]
     more = f", and {len(spelled) - MOST_LISTED} more" if len(spelled) > MOST_LISTED else ""
-    return RefsimError(
-        "ambiguous-name",
-        f"{text!r} names {len(names)} fragments",
-        rule="a name is family.shape.type.operand",
-        help=f"give one of {', '.join(spelled[:MOST_LISTED])}{more}",
-    )
+    what = f"{text!r} names {len(names)} fragments"
+    rule = "a name is family.shape.type.operand"
+    return RefsimError("ambiguous-name", what, rule=rule, help=f"give one of {', '.join(spelled[:MOST_LISTED])}{more}")

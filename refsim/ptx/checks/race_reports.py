@@ -118,12 +118,9 @@ class Reporter:
         between = "" if pair.same else f", with no {self._missing(access, pair)}"
         act = f"{done} {by}" if pair.same else f"{by} {done}"
         is_volatile = id(access.statement) in self.history.volatile and self.history.is_volatile(pair.number)
-        return access.threads.fault(
-            pair.code,
-            lane,
-            f"{verb} {size} B at {self._place(*where)} that {self._who(pair.other)} {act}{between}",
-            CONVERGENCE_RULE if pair.converged else VOLATILE_RULE if is_volatile else RULE,
-        )
+        what = f"{verb} {size} B at {self._place(*where)} that {self._who(pair.other)} {act}{between}"
+        rule = CONVERGENCE_RULE if pair.converged else VOLATILE_RULE if is_volatile else RULE
+        return access.threads.fault(pair.code, lane, what, rule)
 
     def _place(self, space: Space, position: int) -> str:
         if space.name == "shared":

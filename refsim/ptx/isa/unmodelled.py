@@ -65,20 +65,12 @@ def missing(opcode: str, where: str, forms: Sequence[str], others: Sequence[str]
     """Return the error for an opcode without an implementation: its description and first target, or the nearest form.
     forms: the forms of the opcode's mnemonic; others: all forms, for an opcode whose mnemonic is unknown."""
     if row := unmodelled(opcode):
-        return RefsimError(
-            "unknown-instruction",
-            f"this simulator does not model {opcode!r} yet: {row.what}, PTX of {_spoken(row.since)}",
-            where=where,
-            rule=str(row.source),
-        )
+        what = f"this simulator does not model {opcode!r} yet: {row.what}, PTX of {_spoken(row.since)}"
+        return RefsimError("unknown-instruction", what, where=where, rule=str(row.source))
     (near,) = nearest(opcode.partition(".")[0], [each.partition(".")[0] for each in others], 1)
     known = list(forms) or [each for each in others if each.partition(".")[0] == near]
-    return RefsimError(
-        "unknown-instruction",
-        f"the simulator does not implement {opcode!r}",
-        where=where,
-        help=f"nearest known form: {'; '.join(nearest(opcode, known, 1))}",
-    )
+    help = f"nearest known form: {'; '.join(nearest(opcode, known, 1))}"
+    return RefsimError("unknown-instruction", f"the simulator does not implement {opcode!r}", where=where, help=help)
 
 
 def _spoken(since: str) -> str:

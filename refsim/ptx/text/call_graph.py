@@ -32,13 +32,8 @@ def has_body(module: Module, name: str) -> bool:
 
 def unsupported(what: str, statement: Statement) -> RefsimError:
     """Return the error for a call that cannot be resolved."""
-    return RefsimError(
-        "unsupported-feature",
-        what,
-        where=place(statement),
-        rule=CALL_RULE,
-        help="compile without separate compilation, so that every function is in the same file",
-    )
+    help = "compile without separate compilation, so that every function is in the same file"
+    return RefsimError("unsupported-feature", what, where=place(statement), rule=CALL_RULE, help=help)
 
 
 def check_calls(module: Module, entry: Function) -> bool:
@@ -78,13 +73,8 @@ def _recursive(chain: list[str], statement: Statement) -> RefsimError:
     names = chain[chain.index(chain[-1]) :]
     left_out = [f"({len(names) - 2 * MAX_NAMED} more)"] if len(names) > 2 * MAX_NAMED else []
     shown = [*names[:MAX_NAMED], *left_out, *names[-MAX_NAMED:]] if left_out else names
-    return RefsimError(
-        "unsupported-feature",
-        " calls ".join(shown),
-        where=place(statement),
-        rule=CALL_RULE,
-        help="rewrite the recursion as a loop",
-    )
+    help = "rewrite the recursion as a loop"
+    return RefsimError("unsupported-feature", " calls ".join(shown), where=place(statement), rule=CALL_RULE, help=help)
 
 
 def addressed(module: Module) -> list[str]:

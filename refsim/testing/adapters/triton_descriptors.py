@@ -54,11 +54,8 @@ class TritonDescriptor(FieldsCard):
             )
 
     def _misfit(self) -> RefsimError:
-        return RefsimError(
-            "bad-descriptor",
-            f"shape {self.shape!r:.60} with strides {self.strides!r:.60}",
-            rule="1 to 5 extents from 1 to 2^31 - 1, as many strides in elements, the last of them 1",
-        )
+        rule = "1 to 5 extents from 1 to 2^31 - 1, as many strides in elements, the last of them 1"
+        return RefsimError("bad-descriptor", f"shape {self.shape!r:.60} with strides {self.strides!r:.60}", rule=rule)
 
     @property
     def steps(self) -> tuple[int, ...]:
