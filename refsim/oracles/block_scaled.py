@@ -168,19 +168,8 @@ def _native(row: Profile, target: str) -> Product:
         x, y = (_padded(each.codes, k, 0) for each in (a, b))
         one = int(encode(1.0, a.kind))
         scales = [_padded(each.scales, k // each.block, one) for each in (a, b)]
-        return mma(
-            x,
-            y,
-            c,
-            unit=row.unit,
-            a_format=a.format,
-            b_format=b.format,
-            target=target,
-            a_scale=scales[0],
-            b_scale=scales[1],
-            scale_format=a.kind,
-            k=k,
-        )
+        formats: dict[str, Any] = {"a_format": a.format, "b_format": b.format, "scale_format": a.kind}
+        return mma(x, y, c, unit=row.unit, target=target, k=k, a_scale=scales[0], b_scale=scales[1], **formats)
 
     return multiply
 

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from refsim import numerics
 from refsim.formats import element_named
@@ -38,25 +37,12 @@ def modelled(
     kind = shape.d_format.array_dtype
     assert kind is not None
     z = None if c is None else np.ascontiguousarray(c).view(kind)
+    how: dict[str, Any] = {"a_format": shape.a_format, "b_format": shape.b_format}
+    how |= {"negate_a": negate[0], "negate_b": negate[1]}
     if row is None:
-        found: NDArray[Any] = numerics.mma(
-            a,
-            b,
-            z,
-            unit=unit,
-            a_format=shape.a_format,
-            b_format=shape.b_format,
-            d_format=shape.d_format,
-            target=target,
-            k=shape.k,
-            negate_a=negate[0],
-            negate_b=negate[1],
-        )
+        found = numerics.mma(a, b, z, unit=unit, d_format=shape.d_format, target=target, k=shape.k, **how)
     else:
-        arguments = arguments_of(
-            a, b, z, a_format=shape.a_format, b_format=shape.b_format, negate_a=negate[0], negate_b=negate[1]
-        )
-        found = fitted(arguments, row, shape.k).result()
+        found = fitted(arguments_of(a, b, z, **how), row, shape.k).result()
     return found.view(shape.d_format.code_dtype)
 
 

@@ -7,7 +7,7 @@ started yet, and the copies are started one by one.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -228,15 +228,4 @@ def _are_apart(index: Array, sizes: Array) -> bool:
 def _part(access: Access, lane: Lanes, some: slice) -> Access:
     """Return the access to the items of one lane."""
     several = Lanes(lane.machine, np.repeat(lane.ids, some.stop - some.start), lane.statement)
-    return Access(
-        access.kind,
-        several,
-        access.semantics,
-        access.name,
-        access.space,
-        access.at[some],
-        access.index[some],
-        access.width,
-        access.region,
-        proxy=access.proxy,
-    )
+    return replace(access, threads=several, at=access.at[some], index=access.index[some], items=None, wrote=None)

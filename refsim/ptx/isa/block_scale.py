@@ -116,21 +116,11 @@ def _scaled_family(scaling: Scaling, scales: tuple[str, ...]) -> None:
         undefined=undefined.multiplied(names, scaling),
     )
     def mma_block_scale(
-        lanes: Lanes,
-        a: list[Array],
-        b: list[Array],
-        c: list[Array],
-        sfa: list[Array],
-        ids_a: list[Array],
-        sfb: list[Array],
-        ids_b: list[Array],
-        *,
-        a_type: str = first,
-        b_type: str = first,
-        scale_type: str = scales[0],
+        lanes: Lanes, *given: list[Array], a_type: str = first, b_type: str = first, scale_type: str = scales[0]
     ) -> list[Array]:
         """Return D = (A scaled) (B scaled) + C. The ids choose the lanes of each four, and the bytes of their register,
         that hold the scales of A's rows and of B's columns."""
+        a, b, c, sfa, ids_a, sfb, ids_b = given
         kind = scaled_kind(scaling.kind, a_type, b_type)
         operands = _codes((a, b, c), names, kind, whole_warps(lanes), _IN_BYTES if is_wide else DENSE)
         held = _scales(lanes, sfa, ids_a, scaling, "sfa"), _scales(lanes, sfb, ids_b, scaling, "sfb")

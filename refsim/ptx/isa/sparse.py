@@ -82,21 +82,12 @@ def _sparse_family(shape: SparseShape, accumulator: str) -> None:
     )
 
     def mma_sp(
-        lanes: Lanes,
-        a: list[Array],
-        b: list[Array],
-        c: list[Array],
-        metadata: Array,
-        selector: Array,
-        *,
-        sparse: str,
-        a_type: str = first,
-        b_type: str = first,
-        satfinite: bool = False,
+        lanes: Lanes, *given: Any, sparse: str, a_type: str = first, b_type: str = first, satfinite: bool = False
     ) -> list[Array]:
         """Return D = A B + C, where A holds the stored elements of each row, multiplied by the elements of B at their
         positions. The sum follows the dense instruction of half the K, which is inferred and not measured."""
         kind = mma_kind(a_type, b_type, accumulator, satfinite)
+        a, b, c, metadata, selector = given
         return _multiplied(lanes, (a, b, c), (metadata, selector, sparse == _ORDERED), kind, shape)
 
     register(mma_sp)

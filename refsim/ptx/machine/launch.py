@@ -241,29 +241,7 @@ class PreparedLaunch:
             poison,
         )
         local = per_owner("local", geometry.lanes, local_bytes, [Region("local memory", 0, local_bytes)], poison)
-        return Machine(
-            self.code,
-            geometry,
-            self.memory,
-            shared,
-            local,
-            self.parameters,
-            self.variables.symbols,
-            checks=self.checks,
-            findings=findings,
-            policy=self.policy,
-            seed=self.seed + geometry.first,
-            target=self.target,
-            arithmetic=self.arithmetic,
-            deadline=deadline,
-            observer=self.observer,
-            watching=self.watching,
-            history=history,
-            tracking=tracking,
-            in_shared=self.variables.in_shared,
-            earlier=self.earlier,
-            pending=pending,
-        )
+        return Machine(self, geometry, shared, local, findings, history, deadline, tracking, pending)
 
 
 def place_variables(

@@ -9,7 +9,7 @@ hold the position of a thread in its launch, and clocks that no program may rely
 
 from collections.abc import Callable
 from time import monotonic
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,9 +35,9 @@ from refsim.ptx.execution.registers import check_written, get, mark_written, put
 from refsim.ptx.execution.types import UNSIGNED
 from refsim.ptx.findings.faults import DoubtError, fault, open_bits
 from refsim.ptx.findings.record import LaunchFindings
-from refsim.ptx.findings.table import OPEN_BITS, Checks
+from refsim.ptx.findings.table import OPEN_BITS
 from refsim.ptx.isa.products import KNOWN
-from refsim.ptx.lowering.blocks import BasicBlock, Code
+from refsim.ptx.lowering.blocks import BasicBlock
 from refsim.ptx.lowering.codegen import operands_function, terminator_function, translate
 from refsim.ptx.lowering.steps import Step
 from refsim.ptx.lowering.tracked import demand_guard, demand_members, follow_terminator, lanes_met, translate_tracked
@@ -47,12 +47,8 @@ from refsim.ptx.machine.pending import PendingClusters
 from refsim.ptx.machine.schedules import HeldLanes, LowestFirst, Random, Schedule
 from refsim.ptx.machine.watchers import MemoryWatchers
 from refsim.ptx.memory.access import Access, Port
-from refsim.ptx.memory.global_memory import GlobalMemory
 from refsim.ptx.memory.space import AccessError, Space
 from refsim.ptx.memory.sparse import POISON
-from refsim.ptx.memory.touched import TouchedBytes
-from refsim.ptx.observers.accesses import AddressWatch
-from refsim.ptx.observers.steps import StepObserver
 from refsim.ptx.sync.cluster_barrier import ClusterBarrier
 from refsim.ptx.sync.commits import CommitArrivals
 from refsim.ptx.sync.launch_order import LaunchOrder
@@ -63,6 +59,9 @@ from refsim.ptx.sync.scheduler import Scheduler
 from refsim.ptx.sync.tensor_columns import TensorColumns
 from refsim.ptx.sync.warp_sync import Meetings, merged
 from refsim.ptx.text.syntax import Statement, place
+
+if TYPE_CHECKING:
+    from refsim.ptx.machine.launch import PreparedLaunch
 
 _BITS = 2.0 ** np.arange(32)
 _APART = 0x9E3779B97F4A7C15  # between the first clocks of two random schedules: a kernel that uses the time differs between them
@@ -170,37 +169,27 @@ class Machine:
 
     def __init__(
         self,
-        code: Code,
+        launch: "PreparedLaunch",
         geometry: Geometry,
-        memory: GlobalMemory,
         shared: Space,
         local: Space,
-        parameters: Space,
-        symbols: dict[str, int],
-        *,
-        checks: Checks,
         findings: LaunchFindings,
-        policy: str,
-        seed: int,
-        target: str,
-        arithmetic: str,
+        history: History,
         deadline: float,
-        observer: StepObserver | None = None,
-        history: History | None = None,
-        tracking: Tracking | None = None,
-        watching: AddressWatch | None = None,
-        in_shared: frozenset[str] = frozenset(),
-        earlier: TouchedBytes | None = None,
-        pending: PendingClusters | None = None,
+        tracking: Tracking | None,
+        pending: PendingClusters | None,
     ) -> None:
         """Set up the CTAs of `geometry` with all lanes at the first statement; the class says why in this order."""
-        self.code, self.geometry, self.memory = code, geometry, memory
-        self.shared, self.local, self.parameters, self.symbols = shared, local, parameters, symbols
-        self.checks, self.findings, self.pending = checks, findings, pending
-        self.target, self.asked, self.observer, self.watching = target, arithmetic, observer, watching
-        self.deadline, self.in_shared, self.tracking, self.is_on_trial = deadline, in_shared, tracking, False
+        self.code, self.geometry, self.memory = launch.code, geometry, launch.memory
+        self.shared, self.local, self.parameters = shared, local, launch.parameters
+        self.symbols, self.in_shared = launch.variables.symbols, launch.variables.in_shared
+        self.checks, self.findings, self.pending = launch.checks, findings, pending
+        self.target, self.asked = launch.target, launch.arithmetic
+        self.observer, self.watching = launch.observer, launch.watching
+        self.deadline, self.tracking, self.is_on_trial = deadline, tracking, False
+        code, seed, self.is_held = launch.code, launch.seed + geometry.first, launch.policy == HELD_POLICY
+        policy = "eager" if self.is_held else launch.policy
         self.choice = np.random.Generator(np.random.Philox(seed)) if policy == "random" else None
-        self.is_held, policy = policy == HELD_POLICY, "eager" if policy == HELD_POLICY else policy
         poison = bytes([(POISON + seed) & 0xFF])
         arrays: list[NDArray[Any]] = [
             np.array([False]) if bits == 1 else np.frombuffer(poison * (bits // 8), UNSIGNED[bits])
@@ -215,15 +204,15 @@ class Machine:
         self.copies, self.engine = Copies(self, policy, self.choice), CopyEngine(self, policy, self.choice)
         self.tensor_cores = TensorCores(self, policy, self.choice)
         self.tensor_pipe = TensorCore(self, policy, self.choice, POISON + seed)
-        watchers = MemoryWatchers.of(self, history or History(), earlier)
+        watchers = MemoryWatchers.of(self, history, launch.earlier)
         self.races, self.in_flight, self.proxies, self.dependency = watchers.asked
         self.mbarriers, self.register_pool = Mbarriers(self), RegisterPool(self)
         self.counter, self.commits = TransferCounts(self.mbarriers), CommitArrivals(self.mbarriers)
-        looks = not (tracking or checks.initialised == "off")
+        looks = not (tracking or self.checks.initialised == "off")
         self.port = Port(watchers.observers(self), self._read_unwritten if looks else None)
         self.barriers, self.cluster_barrier = Barriers(self), ClusterBarrier(self)
         self.meetings, self.launches, self.tensor_columns = Meetings(self), LaunchOrder(self), TensorColumns(self)
-        self.deferred = None if observer or tracking else Deferred(self, code)
+        self.deferred = None if self.observer or tracking else Deferred(self, code)
         self.clock, self.clock_began = 0, 0 if self.choice is None else (seed + 1) * _APART % (1 << 62)
         everyone = np.arange(geometry.lanes, dtype=np.int64)
         self.lanes = Lanes(self, everyone)
