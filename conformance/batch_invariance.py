@@ -20,7 +20,7 @@ from typing import Any
 from refsim import device
 from refsim.bringup.order import OrderSubject, fingerprint, of_function, of_kernel, of_row_sums
 from refsim.bundled import bundled
-from refsim.cli.answers.orders import facts
+from refsim.cli.commands.order import facts
 from refsim.errors import RefsimError
 from refsim.testing import find_kernels
 

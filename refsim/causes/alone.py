@@ -1,7 +1,10 @@
 """Explain two outputs without operands: one output made of the other, in either direction, from the codes alone."""
 
+import functools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,14 +12,173 @@ from numpy.typing import NDArray
 from refsim.causes.apart import told_apart
 from refsim.causes.explanation import DiffExplanation, DiffOutcome
 from refsim.causes.judged import LOOKED_AFTER
-from refsim.causes.outputs import OtherOutput
-from refsim.causes.rows import Cause, Codes, Family
+from refsim.causes.placing import PlacedPlan, PlacedSubject, placing_causes
+from refsim.causes.rows import Cause, Codes, DoesNotApplyError, Family, Sample
 from refsim.causes.search import CauseSearch, Found, Named
 from refsim.causes.unwritten import unwritten_causes
 from refsim.compare.readings import Misreading, readings
-from refsim.conversions import decode
-from refsim.formats import Format
-from refsim.sources import PTX
+from refsim.conversions import OVERFLOWS, decode, encode
+from refsim.errors import RefsimError
+from refsim.formats import BF16, F16, FORMATS, TF32, Format
+from refsim.sources import FNUZ, IEEE754, OCP_MX, PTX, Source
+
+POWERS = (1, -1, 2, -2, 3, -3, 4, -4, 8, -8)
+
+
+@dataclass(frozen=True)
+class Rewriting:
+    """A change of each element: `change(codes, format)` returns the new codes."""
+
+    name: str
+    family: Family
+    source: Source
+    change: Callable[[Codes, Format], Codes]
+    rank: int = 1
+
+
+AS_THEY_ARE = Rewriting("are as they are", Family.FORMAT, PTX["st"], lambda codes, format: codes, 0)
+
+
+def _written_as(other: Format, codes: Codes, format: Format) -> Codes:
+    """Return the values as codes of another format, in place of codes of this one."""
+    made = encode(decode(codes, format), other)
+    if int(made.max(initial=0)) >= format.code_limit:
+        raise DoesNotApplyError
+    return np.asarray(made)
+
+
+def _read_as(other: Format, codes: Codes, format: Format) -> Codes:
+    """Return the codes read as another format's, their values written in this one."""
+    if int(codes.max(initial=0)) >= other.code_limit:
+        raise DoesNotApplyError
+    return np.asarray(encode(decode(codes, other), format))
+
+
+def _flushed(least: float, codes: Codes, format: Format) -> Codes:
+    values = decode(codes, format)
+    return np.where(np.abs(values) < least, codes & codes.dtype.type(format.sign_mask), codes)
+
+
+def _exchanged(codes: Codes, format: Format) -> Codes:
+    if codes.shape[-1] % 2:
+        raise DoesNotApplyError
+    return codes.reshape(-1, 2)[:, ::-1].reshape(codes.shape)
+
+
+def _zeros_plus(codes: Codes, format: Format) -> Codes:
+    """Return codes without signs of zeros; formats with a single zero stay unchanged."""
+    zeros = decode(codes, format) == 0
+    return np.where(zeros, encode(np.zeros(()), format), codes).astype(codes.dtype)
+
+
+def _times(power: int, codes: Codes, format: Format) -> Codes:
+    return np.asarray(encode(decode(codes, format) * 2.0**power, format))
+
+
+def _through(narrow: Format, codes: Codes, format: Format) -> Codes:
+    return np.asarray(encode(decode(encode(decode(codes, format), narrow), narrow), format))
+
+
+def _ended(saturated: bool, codes: Codes, format: Format) -> Codes:
+    """Return codes with the largest values for infinities (NaN where the format has none), or the reverse."""
+    values = decode(codes, format)
+    if saturated:
+        endless = np.isinf(values) if format.has_infinity else np.isnan(values)
+        ends = encode(np.copysign(format.max_value, values), format)
+        return np.where(endless, ends, codes).astype(codes.dtype)
+    policy = next((each for each in OVERFLOWS[1:] if _has(format, each)), None)
+    if policy is None:
+        raise DoesNotApplyError
+    beyond = encode(np.copysign(np.inf, values), format, overflow=policy)
+    return np.where(np.abs(values) == format.max_value, beyond, codes).astype(codes.dtype)
+
+
+def _has(format: Format, policy: str) -> bool:
+    """Return whether a format has an overflow policy."""
+    try:
+        encode(np.array([np.inf]), format, overflow=policy)  # type: ignore[arg-type]
+    except RefsimError:
+        return False
+    return True
+
+
+@functools.cache
+def rewritings(format: Format) -> tuple[Rewriting, ...]:
+    """Return every rewriting of codes of a format, the identity first."""
+    found = [AS_THEY_ARE]
+    for other in FORMATS:
+        if other is format or other.code_bits != format.code_bits or other.padding_bits or not other.signed:
+            continue
+        fields = (other.exponent_bits, other.mantissa_bits) == (format.exponent_bits, format.mantissa_bits)
+        family = Family.FNUZ if fields else Family.FORMAT
+        for name, change in ((f"are codes of {other}", _written_as), (f"are {format} codes read as {other}", _read_as)):
+            found.append(Rewriting(name, family, FNUZ["table 1"], partial(change, other), 1 if fields else 2))
+    if format.bits == 4:
+        name = "lie with the two codes of a byte exchanged"
+        found.append(Rewriting(name, Family.PACKING, PTX["cvt, e2m1x2"], _exchanged))
+    if format.sign_mask and format.has_zero:
+        found.append(Rewriting("that are zeros are +0", Family.ZERO_SIGN, IEEE754["section 6.3"], _zeros_plus))
+    flushing = {row.min_normal for row in FORMATS if row.has_zero and row.min_normal < 0.1} if format.has_zero else ()
+    for least in sorted(flushing):
+        name = f"below {least:g} in magnitude are zeros"
+        found.append(Rewriting(name, Family.FLUSHED, PTX["ftz"], partial(_flushed, least)))
+    for saturated, name in ((True, "that are infinite are the largest values"), (False, "at the limit are infinite")):
+        found.append(Rewriting(name, Family.SATURATION, PTX["cvt, .satfinite"], partial(_ended, saturated)))
+    for narrow in (BF16, F16, TF32, *(row for row in FORMATS if row.bits == 8 and row.signed and row.mantissa_bits)):
+        if narrow.mantissa_bits < format.mantissa_bits:
+            found.append(
+                Rewriting(
+                    f"are rounded to {narrow}", Family.ROUNDING, IEEE754["section 4.3"], partial(_through, narrow), 2
+                )
+            )
+    for power in POWERS:
+        found.append(
+            Rewriting(
+                f"are 2^{power} times as large", Family.SCALE_RULE, OCP_MX["section 5.2"], partial(_times, power), 2
+            )
+        )
+    return tuple(found)
+
+
+@dataclass(frozen=True)
+class OutputPlan(PlacedPlan):
+    """The choices: the change of each element, and its place."""
+
+    rewritten: Rewriting = AS_THEY_ARE
+
+
+@dataclass(frozen=True, eq=False)
+class OtherOutput(PlacedSubject):
+    """The other output, from which this one may be made."""
+
+    right: Codes
+    format: Format
+
+    usual = OutputPlan()
+    is_sampled = False
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.right.shape
+
+    def causes(self) -> Sequence[Cause]:
+        changes = rewritings(self.format)
+        return [
+            *(Cause(row.family, f"elements {row.name}", "rewritten", row, row.source, row.rank) for row in changes),
+            *placing_causes(),
+        ]
+
+    def codes(self, plan: OutputPlan, sample: Sample | None = None) -> Codes:
+        return plan.placed.put(plan.rewritten.change(self.right, self.format))
+
+    def another(self, seed: int, *, wide: bool = False) -> "OtherOutput":
+        """Return drawn codes of the format in the same shape."""
+        random = np.random.default_rng(seed)
+        return OtherOutput(random.integers(0, self.format.code_limit, self.shape).astype(self.right.dtype), self.format)
+
+    def described(self, plan: OutputPlan) -> str:
+        return ""
+
 
 LEAST = 4
 _FAMILIES = {

@@ -1,6 +1,6 @@
 """Attention as a plan: an online softmax between two products, each step of which a cause may change."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from refsim.causes import attention_state as state_steps
 from refsim.causes import attention_steps as steps
 from refsim.causes.accumulating import Adder, adders
 from refsim.causes.amax_changes import ChangedStep
@@ -21,6 +20,7 @@ from refsim.causes.special import (
     DIVIDED,
     DIVISIONS,
     EX2_FLUSHED,
+    EX2_SUBNORMAL,
     EXP_EXACT,
     EXPONENTIALS,
     LOG2_OF_E,
@@ -34,9 +34,140 @@ from refsim.formats import E4M3, F32, Format, float_named
 from refsim.mufu.instructions import approximate
 from refsim.numerics import ieee
 from refsim.numerics.fast.domain import covers
-from refsim.sources import PTX
+from refsim.sources import FLASHINFER, PTX, TORCH
 
 Floats = NDArray[np.float32]
+_ATTENTION = TORCH["nn.functional.scaled_dot_product_attention"]
+_ONLINE = FLASHINFER["prefill.cuh: update_mdo_states"]
+
+# ---- what becomes of older sums ------------------------------------------------------------------------------------------------
+
+RESCALED, VALUES_KEPT, SUMS_KEPT, BOTH_KEPT, UNSCALED_FACTOR, DROPPED = (
+    "older sums are multiplied by 2^((m - u) C)",
+    "older values are not rescaled under a new maximum",
+    "older sums of weights are not rescaled under a new maximum",
+    "neither older values nor older sums of weights are rescaled",
+    "the factor of older sums lacks the scale",
+    "older sums are dropped",
+)
+RESCALINGS = (RESCALED, VALUES_KEPT, SUMS_KEPT, BOTH_KEPT, UNSCALED_FACTOR, DROPPED)
+RUNNING_MAXIMUM, TILE_MAXIMUM, STALE_MAXIMUM, ZERO_MAXIMUM = (
+    "u is the maximum so far",
+    "u is the maximum of the tile alone",
+    "the maximum is not kept: each tile begins anew, older sums are dropped",
+    "u is 0: no maximum is subtracted",
+)
+MAXIMA = (RUNNING_MAXIMUM, TILE_MAXIMUM, STALE_MAXIMUM, ZERO_MAXIMUM)
+QUAD, COLUMN_BY_COLUMN, IN_HALVES = (
+    "l: four lanes, each with two columns of eight, which meet at the end",
+    "l: one column after the other",
+    "l: the columns of a tile in halves",
+)
+LANE_ORDERS = (QUAD, COLUMN_BY_COLUMN, IN_HALVES)
+BY_FMA, BY_PRODUCT = "l = fma(l, a, t)", "l = fl(fl(l * a) + t)"
+
+
+def lane_sums(order: str, p: Floats) -> Floats:
+    """Return the sums of a tile's weights by lane, (rows, lanes), from p (rows, keys); keys is a multiple of 8."""
+    if order == QUAD:
+        lanes = p.reshape(len(p), -1, 4, 2).swapaxes(1, 2).reshape(len(p), 4, -1)
+        return np.add.accumulate(lanes, axis=2, dtype=np.float32)[:, :, -1]
+    if order == COLUMN_BY_COLUMN:
+        return np.add.accumulate(p, axis=1, dtype=np.float32)[:, -1:]
+    while p.shape[1] % 2 == 0:
+        p = p[:, : p.shape[1] // 2] + p[:, p.shape[1] // 2 :]
+    return np.add.accumulate(p, axis=1, dtype=np.float32)[:, -1:]
+
+
+def factor_of_older(
+    function: ChangedStep, rescaled: str, maximum: str, before: Floats, used: Floats, factor: np.float32
+) -> Floats:
+    """Return the factor of older sums after a new tile."""
+    function = EX2_FLUSHED if function is EX2_SUBNORMAL else function
+    if rescaled == DROPPED:
+        return np.zeros_like(used)
+    if maximum == ZERO_MAXIMUM:
+        return np.ones_like(used)
+    less = before - used
+    return np.asarray(function.apply(less if rescaled == UNSCALED_FACTOR else less * factor), np.float32)
+
+
+def lanes_met(sums: Floats) -> Floats:
+    """Return the sums (rows) of lanes (rows, lanes): neighbors are added first."""
+    while sums.shape[1] > 1:
+        sums = sums[:, 0::2] + sums[:, 1::2]
+    return sums[:, 0]
+
+
+def state_causes(usual_order: str) -> Iterator[Cause]:
+    """Yield the causes in the state between tiles: aspects `rescaled`, `top`, `lanes`, `joined`."""
+    for way in RESCALINGS:
+        yield Cause(Family.RESCALING, way, "rescaled", way, _ONLINE, int(way != RESCALED))
+    for way in MAXIMA:
+        yield Cause(Family.MAXIMUM, way, "top", way, _ONLINE, int(way != RUNNING_MAXIMUM))
+    for way in LANE_ORDERS:
+        yield Cause(Family.REDUCTION_ORDER, way, "lanes", way, _ONLINE, int(way != usual_order))
+    for way in (BY_FMA, BY_PRODUCT):
+        yield Cause(Family.CONTRACTION, way, "joined", way, PTX["fma"])
+
+
+# ---- the end -------------------------------------------------------------------------------------------------------------------
+
+
+def _lse_by_product(base: Floats, log2: Floats, natural: Floats, ln2: np.float32) -> Floats:
+    return (base + log2) * ln2
+
+
+def _lse_by_fma(base: Floats, log2: Floats, natural: Floats, ln2: np.float32) -> Floats:
+    return ieee.fma(log2, np.full_like(log2, ln2), base * ln2)
+
+
+def _lse_apart(base: Floats, log2: Floats, natural: Floats, ln2: np.float32) -> Floats:
+    return base * ln2 + log2 * ln2
+
+
+def _lse_natural(base: Floats, log2: Floats, natural: Floats, ln2: np.float32) -> Floats:
+    return base * ln2 + natural
+
+
+LSE = ChangedStep("lse = fl(fl(base + lg2(L)) * ln(2))", Family.CONTRACTION, PTX["fma"], _lse_by_product)
+LOGARITHMS = (
+    LSE,
+    ChangedStep("lse = fma(lg2(L), ln(2), fl(base * ln(2)))", Family.CONTRACTION, PTX["fma"], _lse_by_fma),
+    ChangedStep("lse = fl(base * ln(2)) + fl(lg2(L) * ln(2))", Family.CONTRACTION, PTX["fma"], _lse_apart),
+    ChangedStep("lse = fl(base * ln(2)) + ln(L), rounded once", Family.SPECIAL, _ATTENTION, _lse_natural),
+    ChangedStep(
+        "lse is a logarithm to the base of 2", Family.BASE, _ATTENTION, lambda base, log2, natural, ln2: base + log2
+    ),
+    ChangedStep("lse lacks the maximum", Family.MAXIMUM, _ATTENTION, lambda base, log2, natural, ln2: log2 * ln2),
+)
+
+
+def _then_scale(o: Floats, divided: Callable[[Floats], Floats], inverse: Floats, scale: np.float32) -> Floats:
+    return divided(o) * scale
+
+
+def _scale_of_inverse(o: Floats, divided: Callable[[Floats], Floats], inverse: Floats, scale: np.float32) -> Floats:
+    return o * (inverse * scale)
+
+
+def _scale_first(o: Floats, divided: Callable[[Floats], Floats], inverse: Floats, scale: np.float32) -> Floats:
+    return divided(o * scale)
+
+
+def _in_both(o: Floats, divided: Callable[[Floats], Floats], inverse: Floats, scale: np.float32) -> Floats:
+    return (o * (inverse * scale)) * scale
+
+
+SCALED_LAST = ChangedStep("o = fl(fl(o / L) * v_scale)", Family.PROMOTION_ORDER, _ONLINE, _then_scale, 0)
+VALUE_SCALINGS: tuple[Any, ...] = (
+    SCALED_LAST,
+    ChangedStep("o = fl(o * fl(rcp(L) * v_scale))", Family.PROMOTION_ORDER, _ONLINE, _scale_of_inverse),
+    ChangedStep("o = fl(fl(o * v_scale) / L)", Family.PROMOTION_ORDER, _ONLINE, _scale_first),
+    ChangedStep("v_scale is in the reciprocal and applied again", Family.SCALE_RULE, _ONLINE, _in_both),
+)
+
+
 LN_2 = np.float32(0.6931471805599453)
 SHIFT_OF_NARROW = 8
 REMEMBERED = 32
@@ -66,13 +197,13 @@ class AttentionPlan(WrittenPlan):
     weights: ChangedStep = steps.NEAREST_WEIGHTS
     narrowing: str = steps.NARROWED_APART
     summed: str = steps.SUMMED[0]
-    lanes: str = state_steps.QUAD
-    joined: str = state_steps.BY_FMA
-    rescaled: str = state_steps.RESCALED
-    top: str = state_steps.RUNNING_MAXIMUM
+    lanes: str = QUAD
+    joined: str = BY_FMA
+    rescaled: str = RESCALED
+    top: str = RUNNING_MAXIMUM
     quotient: ChangedStep = BY_RCP
-    scaled: ChangedStep = state_steps.SCALED_LAST
-    logarithm: ChangedStep = state_steps.LSE
+    scaled: ChangedStep = SCALED_LAST
+    logarithm: ChangedStep = LSE
     wide: str = STEPS_IN_FLOAT32
 
 
@@ -126,8 +257,8 @@ class AttentionOfPlans(PlacedSubject):
         if not self.exact:
             return plan
         exact = {"exponent": steps.SCORE_DIFFERENCE, "function": EXP_EXACT, "quotient": DIVIDED}
-        ends = {"joined": state_steps.BY_PRODUCT, "logarithm": state_steps.LOGARITHMS[3]}
-        return replace(plan, shift=0, lanes=state_steps.COLUMN_BY_COLUMN, **ends, **exact)  # type: ignore[arg-type]
+        ends = {"joined": BY_PRODUCT, "logarithm": LOGARITHMS[3]}
+        return replace(plan, shift=0, lanes=COLUMN_BY_COLUMN, **ends, **exact)  # type: ignore[arg-type]
 
     # ---- the rows of causes ----------------------------------------------------------------------------------------
 
@@ -167,7 +298,7 @@ class AttentionOfPlans(PlacedSubject):
         for shift in (0, SHIFT_OF_NARROW):
             says = f"weights are enlarged by 2^{shift}"
             yield Cause(Family.SCALE_RULE, says, "shift", shift, PTX["ex2"], int(shift != usual.shift))
-        yield from state_steps.state_causes(usual.lanes)
+        yield from state_causes(usual.lanes)
         for way in steps.SUMMED:
             family = Family.DOUBLE_ROUNDING
             yield Cause(family, way, "summed", way, PTX["cvt"], int(way != usual.summed))
@@ -179,13 +310,13 @@ class AttentionOfPlans(PlacedSubject):
     def _of_output(self) -> Iterator[Cause]:
         """Yield the causes after the second product: quotient or logarithm, writing, placing."""
         if self.is_lse:
-            for row in state_steps.LOGARITHMS:
+            for row in LOGARITHMS:
                 yield row.cause("logarithm")
         else:
             for row in DIVISIONS:
                 yield replace(row.cause("quotient"), says=f"o is divided {row.name}")
             if self.scales is not None:
-                for row in state_steps.VALUE_SCALINGS:
+                for row in VALUE_SCALINGS:
                     yield row.cause("scaled")
             yield from placing_causes()
         yield from width_causes(self.format)
@@ -233,7 +364,7 @@ class AttentionOfPlans(PlacedSubject):
         s = np.where(np.arange(s.shape[1]) < seen[:, None], s, np.float32(-np.inf))
         v = padded(self._operand(plan.v_read, self.v, plan.heads[1], head), s.shape[1])
         start = np.full(len(rows), -np.inf, np.float32)
-        lanes = 4 if plan.lanes == state_steps.QUAD else 1
+        lanes = 4 if plan.lanes == QUAD else 1
         columns = 0 if self.is_lse else self.v.shape[2]
         zeros = np.zeros((len(rows), lanes), np.float32), np.zeros((len(rows), columns), np.float32)
         state = OnlineState(start, np.zeros(len(rows), np.float32), *zeros)
@@ -309,12 +440,12 @@ class AttentionOfPlans(PlacedSubject):
 
     def _finished(self, plan: AttentionPlan, state: OnlineState, v_scale: np.float32) -> Floats:
         """Return O, or the logarithms, from the state after the last tile."""
-        total = state_steps.lanes_met(state.sums)
+        total = lanes_met(state.sums)
         if self.is_lse:
             log2 = approximate("lg2", words(total), ftz=True).view(np.float32)
             natural = np.log(total.astype(np.float64)).astype(np.float32)
             base = state.base if plan.function not in NATURAL else state.base * LOG2_OF_E
-            if plan.function in NATURAL and plan.logarithm is state_steps.LOGARITHMS[3]:
+            if plan.function in NATURAL and plan.logarithm is LOGARITHMS[3]:
                 return (state.base + natural)[:, None]
             return np.asarray(plan.logarithm.apply(base, log2, natural, LN_2), np.float32)[:, None]
         below = np.where(total == 0, np.float32(1), total)[:, None]
@@ -367,16 +498,16 @@ def _take(
 ) -> None:
     """Update the state of the rows `mine` with one more tile of keys and values."""
     before = state.top[mine]
-    begin = before if plan.top == state_steps.RUNNING_MAXIMUM else np.full_like(before, -np.inf)
+    begin = before if plan.top == RUNNING_MAXIMUM else np.full_like(before, -np.inf)
     top = np.fmax(begin, np.fmax.reduce(s, axis=1, initial=-np.inf)).astype(np.float32)
-    used = np.where(np.isneginf(top) | (plan.top == state_steps.ZERO_MAXIMUM), np.float32(0), top).astype(np.float32)
+    used = np.where(np.isneginf(top) | (plan.top == ZERO_MAXIMUM), np.float32(0), top).astype(np.float32)
     shift = np.float32(plan.shift)
     p = plan.function.apply(plan.exponent.apply(s, used[:, None], factor, shift))
-    kept = state_steps.factor_of_older(plan.function, plan.rescaled, plan.top, before, used, factor)
+    kept = factor_of_older(plan.function, plan.rescaled, plan.top, before, used, factor)
     held = steps.narrowed_weights(plan.weights, plan.narrowing, p, formats[0])
-    added = state_steps.lane_sums(plan.lanes, steps.summed_weights(plan.summed, p, held))
-    of_sums = np.ones_like(kept) if plan.rescaled in (state_steps.SUMS_KEPT, state_steps.BOTH_KEPT) else kept
-    of_values = np.ones_like(kept) if plan.rescaled in (state_steps.VALUES_KEPT, state_steps.BOTH_KEPT) else kept
+    added = lane_sums(plan.lanes, steps.summed_weights(plan.summed, p, held))
+    of_sums = np.ones_like(kept) if plan.rescaled in (SUMS_KEPT, BOTH_KEPT) else kept
+    of_values = np.ones_like(kept) if plan.rescaled in (VALUES_KEPT, BOTH_KEPT) else kept
     if state.values.shape[1]:
         older = state.values[mine] * of_values[:, None]
         state.values[mine] = sum_of_products(
@@ -385,11 +516,9 @@ def _take(
     sums = state.sums[mine]
     factors = np.broadcast_to(of_sums[:, None], sums.shape)
     state.sums[mine] = (
-        ieee.fma(sums, np.ascontiguousarray(factors), added)
-        if plan.joined == state_steps.BY_FMA
-        else sums * factors + added
+        ieee.fma(sums, np.ascontiguousarray(factors), added) if plan.joined == BY_FMA else sums * factors + added
     )
-    state.top[mine] = before if plan.top == state_steps.STALE_MAXIMUM else top
+    state.top[mine] = before if plan.top == STALE_MAXIMUM else top
     state.base[mine] = used * factor - shift
 
 

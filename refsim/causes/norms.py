@@ -1,17 +1,17 @@
 """RMSNorm and LayerNorm of rows as a plan: sums, mean, epsilon, root, weights, bias, gate."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from refsim.causes import norm_steps as steps
 from refsim.causes.amax_changes import ChangedStep
 from refsim.causes.host_sums import HOST_ORDERS
 from refsim.causes.row_subject import (
     AS_READ,
+    ROW_WIDTHS,
     STEPS_IN_FLOAT32,
     Doubles,
     Floats,
@@ -25,7 +25,7 @@ from refsim.causes.row_subject import (
     written,
 )
 from refsim.causes.row_sums import Order, RowOrder, own_kernel, sum_causes
-from refsim.causes.rows import Cause, Codes, Family, Sample
+from refsim.causes.rows import Cause, Codes, DoesNotApplyError, Family, Sample
 from refsim.causes.silu import (
     EXACT_SIGMOID,
     GATED,
@@ -36,12 +36,143 @@ from refsim.causes.silu import (
     sigmoid_causes,
     silu_wide,
 )
-from refsim.causes.special import BY_ROOT, DIVIDED, EX2_SUBNORMAL, FULL, ONE_BY_ROOT, ROOTS, RSQRT_APPROX
+from refsim.causes.special import BY_ROOT, DIVIDED, DIVISIONS, EX2_SUBNORMAL, FULL, ONE_BY_ROOT, ROOTS, RSQRT_APPROX
 from refsim.causes.writing import USUAL_WRITING, WrittenPlan
+from refsim.conversions import decode, encode
 from refsim.formats import F32, Format
+from refsim.numerics import ieee
 from refsim.sources import PTX, TORCH
 
 _NORM = TORCH["nn.RMSNorm and nn.LayerNorm"]
+
+# ---- squares -----------------------------------------------------------------------------------------------------------------
+
+FUSED_SQUARES, ROUNDED_SQUARES = "squares are added by fma", "squares are rounded, then added"
+SQUARES = (FUSED_SQUARES, ROUNDED_SQUARES)
+
+# ---- the count and the mean ---------------------------------------------------------------------------------------------
+
+
+def _by_factor(total: Floats, count: Floats) -> Floats:
+    return total * (np.float32(1) / count)
+
+
+MEANS = (*DIVISIONS, ChangedStep("times 1 / N, rounded once", Family.SPECIAL, PTX["mul"], _by_factor))
+
+
+def counts(columns: int, *, centred: bool) -> Iterator[Cause]:
+    """Yield the causes in the divisors of sums: aspect `count`, for x and for squares; 0 is the number of columns."""
+    yield Cause(Family.COUNT, "N is the number of columns", "count", (0, 0), _NORM, 0)
+    others = {columns - 1: "one fewer than columns", columns + 1: "one more than columns"}
+    for width in ROW_WIDTHS:
+        if columns > width:
+            others.setdefault(columns // width * width, f"the columns that fill whole {width}")
+        others.setdefault(-(-columns // width) * width, f"the columns and pads, whole {width}")
+    others.setdefault(1 << (columns - 1).bit_length(), "the next power of two")
+    others.update({1: "1: the sum itself"})
+    for count, says in others.items():
+        if count not in (0, columns):
+            yield Cause(Family.COUNT, f"N is {count}, {says}", "count", (count if centred else 0, count), _NORM)
+            if centred:
+                of = "of the squares alone"
+                yield Cause(Family.COUNT, f"N {of} is {count}, {says}", "count", (0, count), _NORM)
+
+
+# ---- epsilon -----------------------------------------------------------------------------------------------------------------
+
+INSIDE, BEFORE_MEAN, OUTSIDE, BOUNDING = (
+    "epsilon is added to the mean",
+    "epsilon is added to the sum, before the mean",
+    "epsilon is added to the root",
+    "epsilon bounds the mean from below",
+)
+PLACES = (INSIDE, BEFORE_MEAN, OUTSIDE, BOUNDING)
+SIZES = (1e-4, 1e-5, 1e-6, 1e-7, 1e-8, 1e-10, 1e-12, 1e-3, 1.1920928955078125e-07, 2.0**-7)
+
+
+def epsilons(own: float) -> Iterator[Cause]:
+    """Yield the causes in epsilon: aspects `eps` and `eps_place`."""
+    yield Cause(Family.EPSILON, f"epsilon is {own:g}", "eps", float(np.float32(own)), _NORM, 0)
+    if own:
+        yield Cause(Family.NO_EPSILON, "epsilon is left out", "eps", 0.0, _NORM)
+    others = [(size, f"epsilon is {size:g}, not {own:g}") for size in SIZES]
+    others += [(own * own, f"epsilon is the square of {own:g}"), (own**0.5, f"epsilon is the root of {own:g}")]
+    seen = {float(np.float32(own)), 0.0}
+    for size, says in others:
+        with np.errstate(over="ignore"):
+            number = float(np.float32(size))
+        if number not in seen:
+            seen.add(number)
+            yield Cause(Family.EPSILON, says, "eps", number, _NORM)
+    for place in PLACES:
+        yield Cause(Family.EPSILON, place, "eps_place", place, _NORM, int(place != INSIDE))
+
+
+def as_written(eps: float, own: float) -> float:
+    """Return the decimal number that a float32 epsilon stands for, since float64 1e-5 differs from float32 1e-5."""
+    return next((size for size in (own, *SIZES, own * own, own**0.5) if float(np.float32(size)) == eps), eps)
+
+
+# ---- weights -----------------------------------------------------------------------------------------------------------------
+
+
+def _beside(step: int, w: Floats) -> Floats:
+    """Return the weights of the column `step` places on; at the edge the column's own."""
+    return w[np.clip(np.arange(len(w)) + step, 0, len(w) - 1)]
+
+
+def _again(turn: int, w: Floats) -> Floats:
+    if len(w) <= turn:
+        raise DoesNotApplyError
+    return w[np.arange(len(w)) % turn]
+
+
+OWN_WEIGHTS = ChangedStep("weights are those of the column", Family.NO_WEIGHTS, _NORM, lambda w: w, 0)
+WEIGHTS = (
+    OWN_WEIGHTS,
+    ChangedStep("weights are left out", Family.NO_WEIGHTS, _NORM, np.ones_like),
+    ChangedStep("weights are 1 + w", Family.NO_WEIGHTS, _NORM, lambda w: np.float32(1) + w),
+    ChangedStep("weights are those of the column before", Family.WEIGHTS, _NORM, partial(_beside, -1)),
+    ChangedStep("weights are those of the next column", Family.WEIGHTS, _NORM, partial(_beside, 1)),
+    ChangedStep("weights are those of the columns from the end", Family.WEIGHTS, _NORM, lambda w: w[::-1]),
+    *(
+        ChangedStep(
+            f"weights are those of the first {turn} columns again", Family.WEIGHTS, _NORM, partial(_again, turn)
+        )
+        for turn in (32, 64, 128, 256, 512, 1024)
+    ),
+)
+
+
+def _narrowed(x: Floats, r: Floats, w: Floats, format: Format) -> Floats:
+    return decode(encode(x * r, format), format, np.float32) * w
+
+
+X_THEN_W = ChangedStep("y = fl(fl(x * r) * w)", Family.PROMOTION_ORDER, _NORM, lambda x, r, w, format: (x * r) * w, 0)
+WEIGHINGS = (
+    X_THEN_W,
+    ChangedStep("y = fl(x * fl(r * w))", Family.PROMOTION_ORDER, _NORM, lambda x, r, w, format: x * (r * w)),
+    ChangedStep("y = fl(fl(x * w) * r)", Family.PROMOTION_ORDER, _NORM, lambda x, r, w, format: (x * w) * r),
+    ChangedStep("x * r is rounded to the output before the weights", Family.DOUBLE_ROUNDING, _NORM, _narrowed),
+)
+
+
+# ---- the bias ----------------------------------------------------------------------------------------------------------------
+
+
+def _fused_bias(x: Floats, r: Floats, w: Floats, y: Floats, bias: Floats) -> Floats:
+    product, factors, addends = (np.ascontiguousarray(each) for each in np.broadcast_arrays(x * r, w, bias))
+    return ieee.fma(product, factors, addends)
+
+
+ADDED = ChangedStep("the bias is added to the product", Family.CONTRACTION, _NORM, lambda x, r, w, y, bias: y + bias)
+BIASES = (
+    ADDED,
+    ChangedStep("the bias is added by fma(x * r, w, bias)", Family.CONTRACTION, PTX["fma"], _fused_bias),
+    ChangedStep("the bias is left out", Family.NO_WEIGHTS, _NORM, lambda x, r, w, y, bias: y),
+)
+
+
 NOT_CENTRED, CENTRED, CENTRED_IN_VARIANCE, ONE_PASS = (
     "no mean is subtracted",
     "the mean is subtracted",
@@ -57,16 +188,16 @@ class NormPlan(WrittenPlan):
     order: Order
     eps: float
     centred: str = NOT_CENTRED
-    squares: str = steps.FUSED_SQUARES
+    squares: str = FUSED_SQUARES
     held: Format = F32
     tail: int = 0
     count: tuple[int, int] = (0, 0)
     mean: ChangedStep = FULL
-    eps_place: str = steps.INSIDE
+    eps_place: str = INSIDE
     root: ChangedStep = RSQRT_APPROX
-    weights: ChangedStep = steps.OWN_WEIGHTS
-    product: ChangedStep = steps.X_THEN_W
-    bias: ChangedStep = steps.ADDED
+    weights: ChangedStep = OWN_WEIGHTS
+    product: ChangedStep = X_THEN_W
+    bias: ChangedStep = ADDED
     read: ChangedStep = AS_READ
     silu_function: ChangedStep = EX2_SUBNORMAL
     silu_quotient: ChangedStep = FULL
@@ -95,25 +226,25 @@ class NormOfPlans(RowSubject):
         """Return every cause that applies to these operands."""
         usual, columns = self.usual, self.x.shape[1]
         found = [*common_causes(self.format), *sum_causes(usual.order), *tail_causes(columns, "the mean")]
-        found += [*steps.counts(columns, centred=self.centres), *steps.epsilons(self.number)]
-        for row in steps.MEANS:
+        found += [*counts(columns, centred=self.centres), *epsilons(self.number)]
+        for row in MEANS:
             found.append(replace(row.cause("mean"), says=f"the mean: the sum {row.name}"))
         for way in (NOT_CENTRED, CENTRED, CENTRED_IN_VARIANCE, ONE_PASS):
             rank = int(way != usual.centred) + (way == CENTRED_IN_VARIANCE)
             family = Family.CONTRACTION if way == ONE_PASS else Family.MEAN
             found.append(Cause(family, way, "centred", way, _NORM, rank))
-        for squares in steps.SQUARES:
+        for squares in SQUARES:
             found.append(Cause(Family.CONTRACTION, squares, "squares", squares, PTX["fma"]))
         found += [row.cause("root") for row in ROOTS]
         if self.w is not None:
-            found += [row.cause("weights") for row in steps.WEIGHTS]
+            found += [row.cause("weights") for row in WEIGHTS]
             found += [
                 row.cause("product")
-                for row in steps.WEIGHINGS
+                for row in WEIGHINGS
                 if row.rank == 0 or self.format is not F32 or row.family is not Family.DOUBLE_ROUNDING
             ]
         if self.bias is not None:
-            found += [row.cause("bias") for row in steps.BIASES]
+            found += [row.cause("bias") for row in BIASES]
         if self.gate is not None:
             found += [*sigmoid_causes(), *gate_causes(self.format)]
         return found
@@ -125,7 +256,7 @@ class NormOfPlans(RowSubject):
         for order in (*HOST_ORDERS, RowOrder(1)):
             for root in (BY_ROOT, ONE_BY_ROOT):
                 says = f"in float32, {order}; {root.name}"
-                beside = ("mean", DIVIDED), ("root", root), ("squares", steps.ROUNDED_SQUARES)
+                beside = ("mean", DIVIDED), ("root", root), ("squares", ROUNDED_SQUARES)
                 found.append(Cause(Family.HOST, says, "order", order, _NORM, beside=beside))
         return found
 
@@ -156,12 +287,10 @@ class NormOfPlans(RowSubject):
         of_x, of_squares = (count or x.shape[1] for count in plan.count)
         shift = added_wide(kept(x, plan.tail)) / of_x if plan.centred != NOT_CENTRED else np.float64(0)
         mean = added_wide(kept(x - shift, plan.tail) ** 2) / of_squares
-        y = (x - shift * (plan.centred != CENTRED_IN_VARIANCE)) / np.sqrt(
-            mean + steps.as_written(plan.eps, self.number)
-        )
+        y = (x - shift * (plan.centred != CENTRED_IN_VARIANCE)) / np.sqrt(mean + as_written(plan.eps, self.number))
         if self.w is not None:
             y = y * plan.weights.apply(self.w)
-        if self.bias is not None and plan.bias is steps.ADDED:
+        if self.bias is not None and plan.bias is ADDED:
             y = y + self.bias
         if self.gate is not None:
             y = y * silu_wide(plan.gate.apply(self.gate)[rows])
@@ -186,12 +315,12 @@ class NormOfPlans(RowSubject):
         if plan.centred == CENTRED_IN_VARIANCE:
             x = np.asarray(plan.read.apply(self.x[rows], self.x_format), np.float32)
         added = kept(shown, plan.tail)
-        if plan.squares == steps.ROUNDED_SQUARES:
+        if plan.squares == ROUNDED_SQUARES:
             squares = plan.order.sum(added * added, plan.held)
         else:
             squares = plan.order.sum_of_squares(added, plan.held)
         eps = np.float32(plan.eps)
-        if plan.eps_place == steps.BEFORE_MEAN:
+        if plan.eps_place == BEFORE_MEAN:
             squares = squares + eps
         mean = np.asarray(plan.mean.apply(squares, of_squares))
         if plan.centred == ONE_PASS:
@@ -199,11 +328,11 @@ class NormOfPlans(RowSubject):
         return x, self._root(plan, mean, eps)[:, None]
 
     def _root(self, plan: NormPlan, mean: Floats, eps: np.float32) -> Floats:
-        if plan.eps_place == steps.INSIDE:
+        if plan.eps_place == INSIDE:
             mean = mean + eps
-        if plan.eps_place == steps.BOUNDING:
+        if plan.eps_place == BOUNDING:
             mean = np.maximum(mean, eps)
-        if plan.eps_place == steps.OUTSIDE:
+        if plan.eps_place == OUTSIDE:
             return np.asarray(np.float32(1) / (np.sqrt(mean) + eps), np.float32)
         return np.asarray(plan.root.apply(mean), np.float32)
 

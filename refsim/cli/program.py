@@ -4,21 +4,51 @@ import gc
 import os
 import re
 import sys
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from refsim.cli import console
 from refsim.cli.console import Session
 from refsim.cli.delivery import INTERRUPTED
-from refsim.cli.endings import exits_held, program_ended
 from refsim.cli.names import completions
 from refsim.cli.registry import COMMANDS, SECTIONS, Group
 from refsim.errors import Kind, RefsimError, internal_error, unknown
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
+
+RULE = "an exit code is refsim's to give: code that ends the program shows nothing"
+HELP = "raise an exception where something is wrong"
+
+
+def program_ended(by: str) -> RefsimError:
+    """Return the error for user code that called `by` to end the program."""
+    return RefsimError("program-ended", f"Python code that refsim ran called {by}", rule=RULE, help=HELP)
+
+
+@contextmanager
+def exits_held(*, for_good: bool) -> Iterator[None]:
+    """Make os._exit raise `program-ended` meanwhile, in all threads; child processes still end as they like.
+
+    for_good: keep it so, for code that runs while the interpreter ends.
+    """
+    leave, process = os._exit, os.getpid()
+
+    def refuse(status: Any) -> None:
+        """Raise `program-ended` in this process; end a child process."""
+        if os.getpid() != process:
+            leave(status)
+        raise program_ended(f"os._exit({status!r})")
+
+    os._exit = refuse  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        if not for_good:
+            os._exit = leave
 
 
 # With Python's own thresholds the collector takes a third of the time that reading a long PTX text needs.

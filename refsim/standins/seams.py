@@ -76,7 +76,7 @@ HOOKS = (
     Hook("numba.cuda.cudadrv.driver", "refsim.standins.cuda.numba", "take_place"),
     Hook("torch", "refsim.standins.torch.places", "take_place"),
     Hook("triton.compiler.compiler", "refsim.standins.triton.compiled", "take_resources"),
-    Hook("triton.runtime.jit", "refsim.standins.triton.arguments", "take_arrays"),
+    Hook("triton.runtime.jit", "refsim.standins.triton.driver", "take_arrays"),
     Hook("triton.backends", "refsim.standins.triton.driver", "take_place"),
 )
 _HOOKS = {row.name: row for row in HOOKS}

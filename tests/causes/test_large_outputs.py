@@ -7,7 +7,7 @@ import pytest
 
 from conformance.explained import arithmetic
 from refsim.causes import DiffOutcome, Family, ProductOperands, explain_diff
-from refsim.causes.outputs import OtherOutput
+from refsim.causes.alone import OtherOutput
 from refsim.causes.placing import placings
 from refsim.causes.products import ProductOfPlans
 from refsim.layouts.swizzles import SWIZZLES

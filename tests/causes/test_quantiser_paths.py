@@ -11,7 +11,7 @@ from conformance.explained.trials import asked
 from refsim import quantize
 from refsim.causes import DiffOutcome, Family, QuantizedFrom, explain_diff
 from refsim.causes.in_part import part_of
-from refsim.causes.quantiser_reach import blanked
+from refsim.causes.quantised import blanked
 from refsim.causes.rows import DoesNotApplyError
 
 SHAPE = (16, 512)

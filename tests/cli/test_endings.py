@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from refsim.cli.endings import exits_held
+from refsim.cli.program import exits_held
 from refsim.errors import RefsimError
 
 KERNELS = """

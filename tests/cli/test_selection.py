@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from refsim.cli.selection import chooser
+from refsim.cli.commands.verify import chooser
 from refsim.errors import RefsimError
 
 NAMES = ["fp8_amax", "fp8_quantize", "fp8_dequantize", "linear", "linear_fp8_weight"]

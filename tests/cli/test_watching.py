@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from refsim.cli.watching import Watched
+from refsim.cli.commands.verify import Watched
 
 
 class Looks:

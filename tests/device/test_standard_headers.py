@@ -7,7 +7,7 @@ import re
 import numpy as np
 import pytest
 
-from refsim.device.standard_headers import PROLOGUE, standard_headers
+from refsim.device.compile import PROLOGUE, standard_headers
 
 HEADERS = dict(standard_headers(()))
 MACROS = {

@@ -11,7 +11,7 @@ from refsim.errors import RefsimError
 from refsim.ptx.machine.assemblers import find_ptxas
 from refsim.standins import session as sessions
 from refsim.standins.cuda import bindings, core, images
-from refsim.standins.cuda.linking import joined
+from refsim.standins.cuda.images import joined
 from refsim.standins.memory import host_bytes
 from refsim.standins.session import GpuSession, UnsupportedError
 from tests.standins.kernels import DOUBLE, RACE

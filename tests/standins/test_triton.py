@@ -7,8 +7,7 @@ import pytest
 
 from refsim.errors import RefsimError
 from refsim.standins.session import GpuSession
-from refsim.standins.triton.arguments import DeviceAddresses, HostMemory, flattened, tensors, values
-from refsim.standins.triton.driver import benchmarked
+from refsim.standins.triton.driver import DeviceAddresses, HostMemory, benchmarked, flattened, tensors, values
 
 
 class HostTensor:

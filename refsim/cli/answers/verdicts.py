@@ -3,16 +3,135 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from refsim.cli.answers.held_to import witnesses
 from refsim.cli.answers.judged import Judged
-from refsim.cli.answers.verdict_pages import heading, page
 from refsim.cli.delivery import Answer
-from refsim.render import Column, Document, Excerpt, Notice, Part, Table, Wording
+from refsim.errors import counted
+from refsim.render import Cell, Column, Command, Document, Entry, Excerpt, Notice, Part, Record, Section, Table, Wording
 
 if TYPE_CHECKING:
+    from refsim.cli.answers.judged import Judged
+    from refsim.compare import Element, Mismatch
     from refsim.testing.verdicts import Verdict
+
+_TONES: Mapping[str, Literal["good", "bad"]] = {"pass": "good", "fail": "bad", "error": "bad"}
+_SUMMARY = (
+    Column("kernel"),
+    Column("status"),
+    Column("cases", align="right"),
+    Column("elements", align="right"),
+    Column("differing", align="right"),
+    Column("seconds", label="time", align="right", unit="s"),
+)
+_ELEMENTS = (Column("which", label=" "), Column("place"), Column("got"), Column("want"), Column("off"))
+
+
+def heading(all_judged: "Sequence[Judged]") -> str:
+    """Return the title of the page: the kernel that fails, or how many kernels fail."""
+    wrong = [each for each in all_judged if not each.verdict]
+    if not wrong:
+        names = [each.verdict.kernel for each in all_judged]
+        return f"{names[0]} passes" if len(names) == 1 else f"{len(names)} kernels pass"
+    if len(all_judged) == 1:
+        return f"{wrong[0].verdict.kernel}: {wrong[0].verdict.status}"
+    return f"{len(wrong)} of {len(all_judged)} kernels do not pass"
+
+
+def page(all_judged: "Sequence[Judged]") -> tuple[Section, ...]:
+    """Return a section for all kernels, one for each kernel that fails or has notes, then their devices."""
+    told = [each for each in all_judged if each.was_run and each.is_told]
+    rows = tuple(
+        (v.kernel, v.status, v.cases, v.elements, v.differing, f"{v.seconds:.1f}")
+        for v in (each.verdict for each in all_judged)
+    )
+    wrong = sum(not each.verdict for each in all_judged)
+    summary = Section(
+        "Kernels",
+        (Table(_SUMMARY, rows, key="verdicts"),),
+        f"{wrong} of {len(rows)} do not pass" if wrong else "all pass",
+        min((_TONES.get(each.verdict.status, "open") for each in all_judged), key=("bad", "open", "good").index),
+    )
+    ran = [each.verdict for each in all_judged if each.was_run and each.verdict.error is None]
+    beside = Section("Held to", tuple(witnesses(ran)))
+    return (summary, *map(_section, told), *([beside] if beside.parts else []), *_devices(all_judged))
+
+
+def _section(each: "Judged") -> Section:
+    """Return the section of a kernel: its finding, source lines, smallest case, command and facts."""
+    verdict, mismatch = each.verdict, each.verdict.mismatch
+    parts: list[Part | Excerpt] = []
+    if mismatch is not None and _first_and_worst(mismatch):
+        parts += [_said(*_without_elements(each)), _elements(mismatch)]
+        parts += [_said(*(line for element in _first_and_worst(mismatch) for line in element.owner.splitlines()))]
+        parts += [_said(*(f"likely cause: {line}" for line in mismatch.suspects))]
+    else:
+        parts.append(_said(*verdict.finding.splitlines()))
+    parts += each.excerpts
+    parts.append(_said(*([f"smallest case known: {verdict.problem_text}"] if verdict.problem_text else [])))
+    parts.append(_said(*([Command(f"again: refsim replay {verdict.replay}")] if verdict.replay else [])))
+    parts.append(_said(*(f"waived: {name}: {what}" for name, what in verdict.waived.items() if what)))
+    parts.append(_said(*(f"note: {line}" for line in verdict.notes)))
+    parts = [part for part in parts if not isinstance(part, Wording) or part.lines]
+    parts.append(_facts(each))
+    return Section(verdict.kernel, tuple(parts), verdict.status, _TONES.get(verdict.status, "open"))
+
+
+def _said(*lines: str) -> Wording:
+    return Wording(lines, {})
+
+
+def _facts(each: "Judged") -> Record:
+    verdict = each.verdict
+    worst = verdict.worst or verdict.mismatch
+    off = f", {worst.worst_text}" + (f" in {worst.name}" if worst.name else "") if verdict.differing and worst else ""
+    return Record(
+        (
+            Entry("promise", verdict.promise),
+            Entry("tried", f"{counted(verdict.cases, 'case')}, {counted(verdict.elements, 'element')}"),
+            Entry("beyond", f"{counted(verdict.differing, 'element')}{off}", label="beyond the promise"),
+            Entry("profile", verdict.profile + ("" if verdict.seed is None else f", seed {verdict.seed}")),
+            Entry("ran on", " ".join(verdict.device[key] for key in ("name", "target") if key in verdict.device)),
+            Entry("source", each.code or None),
+        )
+    )
+
+
+def _without_elements(each: "Judged") -> list[str]:
+    """Return the finding without the lines that the table of elements and the candidate causes show."""
+    shown = {line for element in _first_and_worst(each.verdict.mismatch) for line in element.owner.splitlines()}
+    lines = each.verdict.finding.splitlines()
+    return [line for line in lines if line not in shown and not line.startswith(("first ", "worst ", "likely cause: "))]
+
+
+def _first_and_worst(mismatch: "Mismatch | None") -> "list[Element]":
+    """Return the first and the worst differing element: one if they coincide, none without a difference."""
+    if mismatch is None or mismatch.first is None or mismatch.worst is None:
+        return []
+    return [mismatch.first] if mismatch.worst.index == mismatch.first.index else [mismatch.first, mismatch.worst]
+
+
+def _elements(mismatch: "Mismatch") -> Table:
+    rows: list[tuple[Cell, ...]] = []
+    for which, element in zip(("first", "worst"), _first_and_worst(mismatch), strict=False):
+        place = f"{mismatch.name}[{', '.join(map(str, element.index))}]"
+        got, want, off = mismatch.spelled(element)
+        rows.append((which, place, got, want, off))
+    return Table(_ELEMENTS, tuple(rows), key="elements")
+
+
+def _devices(all_judged: "Sequence[Judged]") -> list[Section]:
+    """Return a section for each set of hash, flags and versions, with the names of its kernels."""
+    sets: dict[tuple[tuple[str, str], ...], list[str]] = {}
+    for each in all_judged:
+        if each.was_run and each.verdict.device:
+            sets.setdefault(tuple(each.verdict.device.items()), []).append(each.verdict.kernel)
+    return [
+        Section(f"What ran: {', '.join(names)}", (Record(tuple(Entry(key, value) for key, value in facts)),))
+        for facts, names in sets.items()
+    ]
+
 
 COLUMNS = (
     Column("status", strong=True),

@@ -2,19 +2,181 @@
 
 from pathlib import Path
 from typing import TYPE_CHECKING
+from xml.sax.saxutils import escape
 
 import click
 
-from refsim.cli.answers.program_report import document, has_findings, junit, rests_on_open_bits
+from refsim.cli.answers.junit import attribute, legal, suite
 from refsim.cli.arguments import file_option
 from refsim.cli.delivery import AGREED, FAILED, INTERRUPTED, Answer, answers, require_writable, save
 from refsim.cli.devices import arithmetic_option, without_option
 from refsim.cli.extents import Positive, Whole
 from refsim.cli.names import SM
 from refsim.errors import Kind, RefsimError, unknown_code
+from refsim.render import Column, Document, Entry, Part, Record, Table, Wording
 
 if TYPE_CHECKING:
     from refsim.ptx import Arithmetic
+    from refsim.standins.programs import ProgramRun
+    from refsim.standins.records import KernelRecord, RunRecord, Said, TestRecord
+
+KERNELS = (
+    Column("status", strong=True),
+    Column("kernel"),
+    Column("package", drop=2),
+    Column("launches", align="right"),
+    Column("threads", align="right", drop=1),
+    Column("shapes", label="grid of block", drop=3),
+    Column("target", text=False),
+)
+SAID = (Column("kind", label=""), Column("code"), Column("kernel", drop=1), Column("where", label="at"), Column("what"))
+OPEN = (Column("kernel"), Column("kind", label="bits"), Column("where", label="statement"))
+HELD = (
+    Column("bytes", align="right"),
+    Column("count", label="allocations", align="right"),
+    Column("package", drop=1),
+    Column("place", label="allocated at"),
+)
+REFUSED = (Column("name", label="asked for, and not simulated"), Column("times", align="right"))
+BY_HOST = (
+    Column("name", label="computed by the host or in another order, to other bits perhaps"),
+    Column("times", align="right"),
+)
+TESTS = (Column("test"), Column("bytes", label="bytes left", align="right"), Column("said", label="found, and refused"))
+HOST = "(host)"
+"""Shown in the place of a kernel for a call of the program itself."""
+
+
+def document(run: "ProgramRun") -> Document:
+    """Return the report of a program."""
+    record = run.record
+    parts: list[Part] = [_nothing(run) if _did_nothing(run) else Record(_summary(run))]
+    if record.kernels:
+        parts.append(Table(KERNELS, tuple(map(_kernel, record.kernels)), "kernels"))
+    said = [row for kernel in record.kernels for row in _said(kernel)] + _of_host(record)
+    if said:
+        parts.append(Table(SAID, tuple(said), "findings"))
+    opened = [(kernel.name, kind, line) for kernel in record.kernels for kind, line in _open(kernel)]
+    if opened:
+        parts.append(Table(OPEN, tuple(opened), "open_bits"))
+    if record.refused:
+        parts.append(Table(REFUSED, tuple(sorted(record.refused.items())), "refused"))
+    if record.by_host:
+        parts.append(Table(BY_HOST, tuple(sorted(record.by_host.items())), "by_host"))
+    if record.held:
+        rows = tuple((each.bytes, each.count, each.package, each.place) for each in record.held)
+        parts.append(Table(HELD, rows, "held"))
+    if record.tests:
+        facts = {name: vars(test) for name, test in record.tests.items()}
+        parts.append(Wording((_of_tests(record),), facts, key="tests", is_beside=True))
+        if more := _tests(record):
+            parts.append(Table(TESTS, more, "tests_with_more"))
+    return Document(tuple(parts), f"on the simulated GPU: {' '.join(run.command)}")
+
+
+def _nothing(run: "ProgramRun") -> Wording:
+    """Return a single line for a program that used no GPU, with the same facts for JSON."""
+    line = f"the program used no GPU: nothing was launched or allocated before it ended with exit code {run.exit_code}"
+    return Wording((line,), {entry.key: entry.value for entry in _summary(run)})
+
+
+def _did_nothing(run: "ProgramRun") -> bool:
+    """Return whether no process of the program used the simulated GPU or left a record."""
+    record = run.record
+    said = record.kernels, record.refused, record.by_host, record.held, record.tests, record.found, record.warned
+    return not (any(map(bool, said)) or record.allocations or run.silent or run.is_interrupted)
+
+
+def has_findings(record: "RunRecord") -> bool:
+    """Return whether a launch or a call of the program has a finding."""
+    return bool(record.found) or any(kernel.findings for kernel in record.kernels)
+
+
+def rests_on_open_bits(record: "RunRecord") -> bool:
+    """Return whether a result may differ from hardware: unspecified bits, results of the host, refused calls."""
+    kernels = any(kernel.inexact or kernel.assumed or kernel.refused for kernel in record.kernels)
+    return kernels or bool(record.refused or record.by_host)
+
+
+def _summary(run: "ProgramRun") -> tuple[Entry, ...]:
+    record = run.record
+    counts = ((word, record.count(word)) for word in ("exact", "assumed", "inexact", "refused", "finding"))
+    return (
+        Entry("exit_code", run.exit_code, label="program's exit code"),
+        Entry("target", record.target),
+        Entry("launches", sum(kernel.launches for kernel in record.kernels)),
+        *(Entry(f"kernels_{word}", count, label=f"kernels {word}") for word, count in counts),
+        Entry("allocations", record.allocations),
+        Entry("peak", record.peak_bytes, label="most bytes at once", unit="bytes"),
+        Entry("held", sum(each.bytes for each in record.held), label="bytes held at the end", unit="bytes"),
+        *((Entry("silent_processes", run.silent, label="processes that left no record"),) if run.silent else ()),
+    )
+
+
+def _kernel(kernel: "KernelRecord") -> tuple[str | int, ...]:
+    shapes = ", ".join(kernel.shapes[:2]) + (", ..." if len(kernel.shapes) > 2 else "")
+    return kernel.status, kernel.name, kernel.package, kernel.launches, kernel.threads, shapes, kernel.target
+
+
+def _said(kernel: "KernelRecord") -> "list[tuple[str, ...]]":
+    kinds: dict[str, list[Said]] = {"finding": kernel.findings, "refused": kernel.refused, "warning": kernel.warnings}
+    return [(kind, each.code, kernel.name, each.where, each.what) for kind, rows in kinds.items() for each in rows]
+
+
+def _of_host(record: "RunRecord") -> list[tuple[str, ...]]:
+    kinds = {"finding": record.found, "warning": record.warned}
+    return [(kind, each.code, HOST, each.where, each.what) for kind, rows in kinds.items() for each in rows]
+
+
+def _open(kernel: "KernelRecord") -> list[tuple[str, str]]:
+    return [("open", line) for line in kernel.inexact] + [("assumed", line) for line in kernel.assumed]
+
+
+def _of_tests(record: "RunRecord") -> str:
+    found = record.tests.values()
+    held = sum(test.held_bytes > 0 for test in found)
+    launching = sum(test.launches > 0 for test in found)
+    asked = sum(test.asked for test in found)
+    return f"{asked} tests asked for the GPU: {launching} launched kernels, {held} left memory allocated"
+
+
+def _tests(record: "RunRecord") -> tuple[tuple[str, int, str], ...]:
+    """Return the tests with findings, refusals or allocated memory."""
+    return tuple(
+        (name, test.held_bytes, "; ".join((*test.findings, *test.refused)))
+        for name, test in record.tests.items()
+        if test.findings or test.refused or test.held_bytes
+    )
+
+
+def junit(run: "ProgramRun") -> str:
+    """Return a test case for each kernel, each test and the program. A finding is a failure, a refusal an error."""
+    cases = [_case("program", " ".join(run.command), "failure" if run.exit_code else "", f"exit code {run.exit_code}")]
+    for kernel in run.record.kernels:
+        said = [*kernel.findings, *kernel.refused]
+        element = "failure" if kernel.findings else "error" if kernel.refused else ""
+        cases.append(_case(kernel.package, kernel.name, element, "\n".join(each.line for each in said), kernel.status))
+    if run.record.found:
+        cases.append(_case("program", HOST, "failure", "\n".join(each.line for each in run.record.found)))
+    for name, test in run.record.tests.items():
+        cases.append(_of_test(name, test))
+    return suite("refsim run", cases)
+
+
+def _of_test(name: str, test: "TestRecord") -> str:
+    """Return the test case of a test: a failure where the GPU or pytest found something, an error for a refused call."""
+    if test.outcome == "skipped" and not test.asked:
+        return f'<testcase classname="test" name={attribute(name)}><skipped/></testcase>'
+    failed = test.outcome == "failed"
+    element = "failure" if test.findings else "error" if test.refused else "failure" if failed else ""
+    said = [*test.findings, *test.refused, *([test.said or "failed"] if failed else [])]
+    return _case("test", name, element, "\n".join(said))
+
+
+def _case(group: str, name: str, element: str, text: str, status: str = "") -> str:
+    fidelity = f'<properties><property name="fidelity" value={attribute(status)}/></properties>' if status else ""
+    said = f"<{element} message={attribute(text.splitlines()[0])}>{escape(legal(text))}</{element}>" if element else ""
+    return f"<testcase classname={attribute(group)} name={attribute(name)}>{fidelity}{said}</testcase>"
 
 
 @click.command(context_settings={"ignore_unknown_options": False})

@@ -1,11 +1,14 @@
 """refsim verify and refsim replay: compare compiled kernels with their oracles, on a simulated or a real GPU."""
 
+import os
+import re
 import secrets
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import click
 
@@ -20,8 +23,6 @@ from refsim.cli.devices import arithmetic_option, device_options, need, opened, 
 from refsim.cli.extents import Whole
 from refsim.cli.names import KERNEL_NAME
 from refsim.cli.progress import reporting
-from refsim.cli.selection import chooser
-from refsim.cli.watching import Watched
 from refsim.errors import RefsimError, counted, internal_error
 
 if TYPE_CHECKING:
@@ -29,6 +30,160 @@ if TYPE_CHECKING:
     from refsim.kernels import Kernel
     from refsim.ptx import Arithmetic
     from refsim.testing.campaign import Progress
+
+Chooser = Callable[[str], bool]
+
+MOST_WORDS = 500
+_WORD = re.compile(r"\s*(?:([()])|([A-Za-z0-9_.<>:+\-\[\]/]+))")
+
+
+@dataclass
+class _Reader:
+    """The words of an expression, and how many are read. "or" binds less than "and", "and" less than "not"."""
+
+    text: str
+    words: list[str]
+    at: int = 0
+
+    @property
+    def next(self) -> str:
+        """Return the next word, "" at the end."""
+        return self.words[self.at] if self.at < len(self.words) else ""
+
+    def taken(self, word: str) -> bool:
+        """Read the next word if it is `word`, and return whether it was."""
+        if self.next == word:
+            self.at += 1
+            return True
+        return False
+
+    def either(self) -> Chooser:
+        """Read terms that "or" joins."""
+        terms = [self.both()]
+        while self.taken("or"):
+            terms.append(self.both())
+        return lambda name: any(term(name) for term in terms)
+
+    def both(self) -> Chooser:
+        """Read terms that "and" joins."""
+        terms = [self.one()]
+        while self.taken("and"):
+            terms.append(self.one())
+        return lambda name: all(term(name) for term in terms)
+
+    def one(self) -> Chooser:
+        """Read a name or an expression in parentheses, after any number of "not"."""
+        turned = False
+        while self.taken("not"):
+            turned = not turned
+        if self.taken("("):
+            chosen = self.either()
+            if not self.taken(")"):
+                raise wrong(self.text, f"{self._found()} where ) is missing")
+        elif self.next in ("", ")", "and", "or"):
+            raise wrong(self.text, f"{self._found()} where a name is missing")
+        else:
+            chosen = _contains(self.next)
+            self.at += 1
+        return (lambda name: not chosen(name)) if turned else chosen
+
+    def _found(self) -> str:
+        return repr(self.next) if self.next else "the end"
+
+
+def chooser(expression: str) -> Chooser:
+    """Return a function that tests the name of a kernel: `fp8 and not (amax or linear)`. A word matches part of a
+    name, in any case.
+
+    Raises RefsimError bad-expression.
+    """
+    reader = _Reader(expression, _words(expression))
+    chosen = reader.either()
+    if reader.next:
+        raise wrong(expression, f"{reader.next!r} where and, or, or the end is due")
+    return chosen
+
+
+def _words(expression: str) -> list[str]:
+    words, at = [], 0
+    text = expression.rstrip()
+    while at < len(text):
+        match = _WORD.match(text, at)
+        if match is None:
+            raise wrong(expression, f"{text[at:].strip()[:1]!r} is part of no name")
+        words.append(match[1] or match[2])
+        at = match.end()
+    if len(words) > MOST_WORDS:
+        raise wrong(expression, f"{len(words)} words, at most {MOST_WORDS} are read")
+    if words.count("(") > MOST_WORDS // 10:
+        raise wrong(expression, f"{words.count('(')} parentheses, at most {MOST_WORDS // 10} are read")
+    return words
+
+
+def wrong(expression: str, what: str) -> RefsimError:
+    """Return the error of an expression; `what` says what is wrong in it."""
+    return RefsimError(
+        "bad-expression",
+        what,
+        where=f"-k {expression if len(expression) <= 80 else expression[:77] + '...'}",
+        rule="parts of kernel names, and, or, not, parentheses",
+        help="-k 'fp8 and not (amax or dequantize)'",
+    )
+
+
+def _contains(word: str) -> Chooser:
+    return lambda name: word.lower() in name.lower()
+
+
+Result = TypeVar("Result")
+PAUSE = 0.3  # seconds between two looks
+
+
+class Watched(Generic[Result]):
+    """Iterator that runs `once`, and again whenever a file of `files` is written, created or removed.
+
+    `files` is called after each run, since a run may find new headers. `wait` is called between two looks; a test
+    passes a function that edits a file, or raises KeyboardInterrupt as Ctrl-C does. That ends the iteration and is no
+    error.
+    """
+
+    def __init__(
+        self,
+        once: Callable[[], Result],
+        files: Callable[[], Sequence[Path]],
+        wait: Callable[[], None] = lambda: time.sleep(PAUSE),
+        waiting: Callable[[Sequence[Path]], None] = lambda files: None,
+    ) -> None:
+        self.once, self.files, self.wait, self.waiting = once, files, wait, waiting
+
+    def __iter__(self) -> Iterator[Result]:
+        before: dict[Path, tuple[int, int] | None] = {}
+        while True:
+            before = states({*before, *self.files()})
+            yield self.once()
+            known = self.files()
+            seen = before | {file: state for file, state in states(known).items() if file not in before}
+            self.waiting(known)
+            try:
+                while states(seen) == seen:
+                    self.wait()
+            except KeyboardInterrupt:
+                return
+
+
+def states(
+    files: "Sequence[Path] | set[Path] | dict[Path, tuple[int, int] | None]",
+) -> dict[Path, tuple[int, int] | None]:
+    """Return the time of the last write and the size of each file; None for a file that does not exist."""
+    return {file: _state(file) for file in files}
+
+
+def _state(file: Path) -> tuple[int, int] | None:
+    try:
+        status = os.stat(file)
+    except OSError:
+        return None
+    return status.st_mtime_ns, status.st_size
 
 
 @click.command()

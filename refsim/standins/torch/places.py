@@ -1,12 +1,170 @@
 """Put the simulated GPU into torch: functions that make or move tensors, torch.cuda, generators, gradients."""
 
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from refsim.standins.session import current
 from refsim.standins.torch.cuda import ACCELERATOR, ANSWERS, WITHOUT_ANSWER
-from refsim.standins.torch.tensors import CUDA, Places, placed
+from refsim.standins.torch.names import MOVED_OR_ROUNDED_ONCE
+from refsim.standins.torch.pointers import PointedMemory
+
+CUDA = "cuda"
+
+
+class Places:
+    """Decides which tensors are on the GPU and moves tensors: `kind` is their class, made for the imported torch."""
+
+    def __init__(self, torch: Any) -> None:
+        self.torch = torch
+        self.device = torch.device(CUDA, 0)
+        self.kind = _kind(self, torch)
+        self.move, self.host = torch.Tensor.to, torch.device("cpu")
+
+    def is_asked(self, device: Any) -> bool:
+        """Return whether a device, as PyTorch takes one, is the GPU; RuntimeError for cuda:1 and higher."""
+        found = self.torch.device(device)
+        if found.type == CUDA and found.index not in (None, 0):
+            raise RuntimeError("CUDA error: invalid device ordinal: one GPU is simulated")
+        return bool(found.type == CUDA)
+
+    def is_there(self, value: Any) -> bool:
+        return isinstance(value, self.kind)
+
+    def put(self, found: Any, but: Sequence[int] = ()) -> Any:
+        """Mark tensors that a function returned as on the GPU, except objects whose id is in `but`; return `found`."""
+        if isinstance(found, self.torch.Tensor):
+            if id(found) not in but:
+                if isinstance(found, self.torch.nn.Parameter):
+                    found._is_param = True  # isinstance(found, Parameter) of every class of tensors
+                found.__class__ = self.kind
+        elif isinstance(found, tuple | list):
+            for each in found:
+                self.put(each, but)
+        return found
+
+    def take(self, tensor: Any) -> None:
+        """Mark a tensor as no longer on the GPU."""
+        if self.is_there(tensor):
+            is_parameter = isinstance(tensor, self.torch.nn.Parameter)
+            tensor.__class__ = self.torch.nn.Parameter if is_parameter else self.torch.Tensor
+
+    def plain(self, tensor: Any) -> Any:
+        """Return a host tensor that shares the memory."""
+        with self.torch._C.DisableTorchFunctionSubclass():
+            return tensor.as_subclass(self.torch.Tensor)
+
+    def moved(self, tensor: Any, *args: Any, **kwargs: Any) -> Any:
+        """Return the tensor moved and converted, as Tensor.to does."""
+        is_copy = kwargs.pop("copy", False)
+        other = kwargs.pop("other", args[0] if args else None)
+        if isinstance(other, self.torch.Tensor):
+            device, kind, layout = other.device, other.dtype, None
+        else:
+            device, kind, _, layout = self.torch._C._nn._parse_to(*args, **kwargs)
+        goes = self.is_there(tensor) if device is None else self.is_asked(device)
+        if device is not None and device.type not in (CUDA, "cpu"):
+            return self.move(tensor, *args, **kwargs)
+        moves = goes != self.is_there(tensor)
+        source = self.plain(tensor) if self.is_there(tensor) else tensor
+        more = {} if layout is None else {"memory_format": layout}
+        found = self.move(source, kind or source.dtype, copy=is_copy or moves, **more)
+        if found is source:
+            return tensor
+        return self.put(found) if goes else found
+
+    def called(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """Call a function with a tensor on the GPU among its arguments; its results are on the GPU."""
+        with self.torch._C.DisableTorchFunctionSubclass():
+            found = function(*args, **kwargs)
+        name = getattr(function, "__name__", "")
+        if name not in MOVED_OR_ROUNDED_ONCE and _has_fractions(found):
+            current().answered_by_host(f"torch.{name}")
+        return self.put(found, [id(each) for each in (*args, *kwargs.values())])
+
+
+def _has_fractions(found: Any) -> bool:
+    if isinstance(found, tuple | list):
+        return any(map(_has_fractions, found))
+    kind = getattr(found, "dtype", None)
+    return kind is not None and bool(kind.is_floating_point or kind.is_complex)
+
+
+def _kind(places: Places, torch: Any) -> Any:
+    """Return the class of tensors on the GPU."""
+
+    base: Any = torch.Tensor
+
+    class Tensor(base):  # type: ignore[misc]
+        """A PyTorch tensor on the simulated GPU."""
+
+        device = property(lambda self: places.device)
+        is_cuda = property(lambda self: True)
+        is_cpu = property(lambda self: False)
+
+        @classmethod
+        def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            return places.called(func, args, kwargs or {})
+
+        @property
+        def __cuda_array_interface__(self) -> Any:
+            raise current().unsupported("torch.Tensor.__cuda_array_interface__", "its memory is the host's")
+
+        def data_ptr(self) -> int:
+            return PointedMemory.of(current()).address(places.plain(self), torch)
+
+        def get_device(self) -> int:
+            return 0
+
+        def pin_memory(self, *args: Any) -> Any:
+            raise RuntimeError("cannot pin 'torch.cuda.FloatTensor' only dense CPU tensors can be pinned")
+
+        def numpy(self, *, force: bool = False) -> Any:
+            """Return a NumPy array if `force` is set; TypeError otherwise, as for a tensor on a GPU."""
+            if not force:
+                raise TypeError(
+                    "can't convert cuda:0 device type tensor to numpy. "
+                    "Use Tensor.cpu() to copy the tensor to host memory first."
+                )
+            return self.detach().cpu().numpy()
+
+        def __array__(self, *args: Any, **kwargs: Any) -> Any:
+            return self.numpy()
+
+        def __dlpack__(self, *args: Any, **kwargs: Any) -> Any:
+            raise current().unsupported("torch.Tensor.__dlpack__", "its memory is the host's")
+
+        def __reduce_ex__(self, proto: Any) -> Any:
+            return places.plain(self).detach().requires_grad_(self.requires_grad).__reduce_ex__(proto)
+
+        def __repr__(self, *, tensor_contents: Any = None) -> str:
+            with torch._C.DisableTorchFunctionSubclass():
+                said = str(torch._tensor_str._str(self, tensor_contents=tensor_contents))
+            return said.replace("Tensor(", "tensor(", 1)
+
+    return Tensor
+
+
+def placed(places: Places, function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function of torch that makes tensors, extended so that `device` may be the GPU."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        device = kwargs.get("device")
+        if kwargs.get("pin_memory"):
+            del kwargs["pin_memory"]  # host memory is never paged out here
+        if device is None:
+            found = function(*args, **kwargs)
+            return places.put(found) if args and places.is_there(args[0]) else found
+        goes = places.is_asked(device)
+        with places.torch._C.DisableTorchFunctionSubclass():
+            found = function(*args, **{**kwargs, "device": places.host if goes else device})
+            return places.put(found, [id(each) for each in args]) if goes else found
+
+    call.__name__ = call.__qualname__ = getattr(function, "__name__", "call")
+    call.__doc__ = function.__doc__
+    call.__wrapped__ = function  # type: ignore[attr-defined]
+    return call
+
 
 _LIKE = ("empty_like", "full_like", "ones_like", "rand_like", "randint_like", "randn_like", "zeros_like")
 _NEW = ("new_empty", "new_empty_strided", "new_full", "new_ones", "new_tensor", "new_zeros")

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from refsim.cli.answers.judged import Judged
 from refsim.cli.answers.junit import junit
-from refsim.cli.answers.verdict_pages import heading, page
-from refsim.cli.answers.verdicts import answer, devices, exit_code
+from refsim.cli.answers.verdicts import answer, devices, exit_code, heading, page
 from refsim.errors import RefsimError
 from refsim.kernels import Kernel
 from refsim.render import Excerpt
