@@ -225,14 +225,10 @@ def _ieee(terms: Sequence[Term], rounding: Rounding) -> FusedStep:
     return replace(step, result=rounding.sign) if zeros else step
 
 
-def _exact_step(products: Sequence[Term], c: int, profile: Profile) -> FusedStep:
-    rounding = profile.rounding
-    return _exact((*products, decoded(c, rounding.format)), rounding)
-
-
-def _fma_step(products: Sequence[Term], c: int, profile: Profile) -> FusedStep:
-    rounding = profile.rounding
-    return _ieee((*products, decoded(c, rounding.format)), rounding)
+def _at_once(products: Sequence[Term], c: int, profile: Profile) -> FusedStep:
+    """Return the exact sum of products and C, rounded once; an FMA gives its zero the sign of IEEE 754."""
+    total = _ieee if profile.method is FMA_CHAIN else _exact
+    return total((*products, decoded(c, profile.rounding.format)), profile.rounding)
 
 
 def _added(d: int, c: int, profile: Profile) -> FusedStep:
@@ -326,8 +322,8 @@ def _integer(a: Sequence[int], b: Sequence[int], c: int, a_format: ElementType, 
 _STEPS: dict[Method, Callable[[Sequence[Term], int, Profile], FusedStep]] = {
     TRUNCATED: _truncated,
     GROUPED: _truncated,
-    EXACT: _exact_step,
-    FMA_CHAIN: _fma_step,
+    EXACT: _at_once,
+    FMA_CHAIN: _at_once,
     FLUSHED_TREE: _flushed_tree,
     LATE_TRUNCATED: _late,
     LATE_EVEN_ODD: _late,

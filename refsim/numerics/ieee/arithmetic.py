@@ -84,14 +84,6 @@ def _add_double_excess(a: Array, b: Array, result: Array) -> Signs:
     return sign_of(ordered_sum_error(a, b, result), np.zeros(1))
 
 
-def _sub_excess(a: Array, b: Array, result: Array) -> Signs:
-    return _add_excess(a, -b, result)
-
-
-def _sub_double_excess(a: Array, b: Array, result: Array) -> Signs:
-    return _add_double_excess(a, -b, result)
-
-
 def _mul_excess(a: Array, b: Array, result: Array) -> Signs:
     # 24 + 24 bits fit in 53, and exponents from -298 to 256 fit as well: the product in float64 is exact.
     a, b, result = _double(a, b, result)
@@ -130,7 +122,12 @@ def _sqrt_double_excess(a: Array, result: Array) -> Signs:
 
 
 _ADD = _Operation(np.add, _add_excess, _add_double_excess, cancels=np.not_equal)
-_SUB = _Operation(np.subtract, _sub_excess, _sub_double_excess, cancels=np.equal)
+_SUB = _Operation(
+    np.subtract,
+    lambda a, b, result: _add_excess(a, -b, result),
+    lambda a, b, result: _add_double_excess(a, -b, result),
+    cancels=np.equal,
+)
 _MUL = _Operation(np.multiply, _mul_excess, _mul_double_excess)
 _DIV = _Operation(np.divide, _div_excess, _div_double_excess, priority=(1, 0))
 _SQRT = _Operation(np.sqrt, _sqrt_excess, _sqrt_double_excess, priority=(0,))

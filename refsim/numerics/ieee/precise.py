@@ -92,22 +92,14 @@ def _tanh(x: float) -> Fraction:
         return Fraction(((power - 1) / (power + 1)).copy_sign(Decimal(x)))
 
 
-def _sin(x: float) -> Fraction:
-    return _turned(x, 0)
-
-
-def _cos(x: float) -> Fraction:
-    return _turned(x, 1)
-
-
 _PRECISE: dict[str, Callable[[float], Fraction]] = {
     "rcp": lambda x: 1 / Fraction(x),
     "sqrt": _sqrt,
     "rsqrt": _rsqrt,
     "ex2": _ex2,
     "lg2": _lg2,
-    "sin": _sin,
-    "cos": _cos,
+    "sin": lambda x: _turned(x, 0),
+    "cos": lambda x: _turned(x, 1),
     "tanh": _tanh,
 }
 

@@ -94,17 +94,28 @@ def relinquish(lanes: Lanes) -> None:
 
 
 # ---- registers
+def _repeats(keywords: dict[str, Any]) -> int:
+    """Return the repetition count of an opcode: 4 for x4."""
+    return int(keywords["num"][1:])
+
+
+def _shown(lanes: Lanes, found: Cells) -> Array:
+    """Show a load of cells to the checks, and return the words of tensor memory."""
+    pipe = lanes.machine.tensor_pipe
+    pipe.moved(lanes, boxes_of(lanes, found.first, found.rows, found.width), is_load=True)
+    if lanes.machine.tracking is None and pipe.memory.unwritten[found.key].any():
+        lanes.machine.saw_unwritten()
+    return pipe.words
+
+
 def _move_family(move: Move) -> None:
     """Register tcgen05.ld and tcgen05.st for one shape."""
     nums = "|".join(f"x{1 << bit}" for bit in range(move.most.bit_length()))
     is_split = "bx2" in move.shape
     split, given = (", split:b32", "split:b32, ") if is_split else ("", "")
 
-    def repeats(keywords: dict[str, Any]) -> int:
-        return int(keywords["num"][1:])
-
     def length(modifiers: dict[str, Any]) -> int:
-        return move.registers * repeats(modifiers)
+        return move.registers * _repeats(modifiers)
 
     def cells(lanes: Lanes, address: Array, num: str, apart: Array | None, packed: bool) -> Cells:
         whole_warps(lanes)
@@ -115,17 +126,13 @@ def _move_family(move: Move) -> None:
     @_aligned(
         f"tcgen05.ld.sync.aligned.{move.shape}.{{num:{nums}}}{{.pack::16b}}.b32 d:b32**, [a]{split}",
         source=PTX["tcgen05.ld"],
-        undefined=undefined.loaded(move.shape, repeats),
+        undefined=undefined.loaded(move.shape, _repeats),
         length=length,
     )
     def load(lanes: Lanes, address: Array, split: Array | None = None, *, num: str, pack_16b: bool) -> list[Array]:
         """Load 32-bit words of the warp's own lanes, or the low halves of two columns, complete after wait::ld."""
         found = cells(lanes, address, num, split, pack_16b)
-        pipe = lanes.machine.tensor_pipe
-        pipe.moved(lanes, boxes_of(lanes, found.first, found.rows, found.width), is_load=True)
-        if lanes.machine.tracking is None and pipe.memory.unwritten[found.key].any():
-            lanes.machine.saw_unwritten()
-        words = pipe.words
+        words = _shown(lanes, found)
         held = words[found.key]
         if pack_16b:
             held = held & _LOW | words[found.cta, found.rows, found.columns + 1] << _HIGH
@@ -134,7 +141,7 @@ def _move_family(move: Move) -> None:
     @_aligned(
         f"tcgen05.st.sync.aligned.{move.shape}.{{num:{nums}}}{{.unpack::16b}}.b32 [a], {given}b:b32**",
         source=PTX["tcgen05.st"],
-        undefined=undefined.stored(move.shape, repeats),
+        undefined=undefined.stored(move.shape, _repeats),
         length=length,
     )
     def store(lanes: Lanes, address: Array, *operands: Any, num: str, unpack_16b: bool) -> None:
@@ -157,15 +164,11 @@ def _reducing(move: Move, types: str) -> None:
     nums = "|".join(f"x{1 << bit}" for bit in range(1, move.most.bit_length()))
     split = ", split:b32" if "bx2" in move.shape else ""
 
-    def repeats(keywords: dict[str, Any]) -> int:
-        """Return the repetition count of an opcode: 4 for x4."""
-        return int(keywords["num"][1:])
-
     @_aligned(
         f"tcgen05.ld.red.sync.aligned.{move.shape}.{{num:{nums}}}.{{operation:min|max}}{types} d:b32**, dred:b32, [a]{split}",
         source=PTX["tcgen05.ld"],
-        undefined=undefined.reduced(move.shape, repeats),
-        length=lambda modifiers: move.registers * repeats(modifiers),
+        undefined=undefined.reduced(move.shape, _repeats),
+        length=lambda modifiers: move.registers * _repeats(modifiers),
     )
     def load_reduced(
         lanes: Lanes,
@@ -181,11 +184,7 @@ def _reducing(move: Move, types: str) -> None:
         """Load 32-bit words of the warp's own lanes to registers, and return each thread's smallest or largest."""
         whole_warps(lanes)
         found = cells_of(lanes, address, move.shape, int(num[1:]), split=0 if split is None else int(split[0]))
-        pipe = lanes.machine.tensor_pipe
-        pipe.moved(lanes, boxes_of(lanes, found.first, found.rows, found.width), is_load=True)
-        if lanes.machine.tracking is None and pipe.memory.unwritten[found.key].any():
-            lanes.machine.saw_unwritten()
-        held = np.ascontiguousarray(pipe.words[found.key].T)
+        held = np.ascontiguousarray(_shown(lanes, found)[found.key].T)
         return list(held), _extreme(held, operation, TYPES[type].dtype, is_magnitude=abs, keeps_nan=nan is not None)
 
 
