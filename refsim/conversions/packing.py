@@ -84,9 +84,8 @@ def _grouping(format: Format, container: str) -> tuple[int, int, np.dtype[np.uns
         raise unknown("container", str(container), list(CONTAINERS))
     if format.code_dtype.itemsize > 1:
         if container != DENSE:
-            raise RefsimError(
-                "unsupported-format", f'{format} has no container "{container}"', help='container="dense"'
-            )
+            what = f'{format} has no container "{container}"'
+            raise RefsimError("unsupported-format", what, help='container="dense"')
         return 1, 0, format.code_dtype
     if container == X2:
         return (2, 4, np.dtype(np.uint8)) if format is E2M1 else (2, 8, np.dtype(np.uint16))

@@ -27,9 +27,8 @@ def convert(name: str, *operands: ArrayLike, random_bits: ArrayLike | None = Non
     """
     row = conversion_named(name)
     if len(operands) != row.operand_count:
-        raise RefsimError(
-            "operand-count", f"{row.name} reads {row.operand_count} operands, not {len(operands)}", rule=str(row.source)
-        )
+        what = f"{row.name} reads {row.operand_count} operands, not {len(operands)}"
+        raise RefsimError("operand-count", what, rule=str(row.source))
     registers = [_register(operand, row) for operand in operands]
     random = _random(random_bits, row)
     try:

@@ -136,9 +136,8 @@ def save(
     """
     container = _container(checked_path(path))
     if key != "x" and container in ("npy", "raw"):
-        raise RefsimError(
-            "bad-key", f"the key {key!r} would be lost: {container} has no keys", help="save as .npz or .safetensors"
-        )
+        what = f"the key {key!r} would be lost: {container} has no keys"
+        raise RefsimError("bad-key", what, help="save as .npz or .safetensors")
     save_all(path, {key: codes if format is None else (codes, format)}, metadata=metadata, overwrite=overwrite)
 
 
@@ -188,9 +187,8 @@ def _to_store(tensor: Any) -> tuple[Codes, Format]:
     if isinstance(tensor, np.ndarray | np.generic):
         tensor = (np.asarray(tensor), format_held(tensor.dtype))
     if not isinstance(tensor, tuple) or len(tensor) != 2:
-        raise RefsimError(
-            "wrong-type", f"a tensor is (codes, format), an array of ml_dtypes or a Stored, not {type(tensor).__name__}"
-        )
+        what = f"a tensor is (codes, format), an array of ml_dtypes or a Stored, not {type(tensor).__name__}"
+        raise RefsimError("wrong-type", what)
     codes, format = tensor
     row = requested_format(format)
     if row is None and isinstance(codes, np.ndarray) and integer_bits(codes.dtype) is not None:
@@ -274,9 +272,8 @@ def _chosen_key(found: Mapping[str, Any], key: str | None, file: Path, container
 
 def _require_known(key: str, found: Mapping[str, Any], file: Path) -> None:
     if key not in found:
-        raise RefsimError(
-            "unknown-key", f"no tensor is called {key!r}", where=str(file), help=f"the file has {_names(found)}"
-        )
+        what = f"no tensor is called {key!r}"
+        raise RefsimError("unknown-key", what, where=str(file), help=f"the file has {_names(found)}")
 
 
 def _names(found: Mapping[str, Any]) -> str:

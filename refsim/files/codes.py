@@ -227,9 +227,8 @@ def codes_to_store(codes: ArrayLike, format: Format) -> Codes:
         )
     empty_list = array.size == 0 and not isinstance(codes, np.ndarray)
     if array.dtype.kind not in "ui" and not empty_list:
-        raise RefsimError(
-            "wrong-type", f"codes are unsigned integers, not {array.dtype}", help=codes_from(array.dtype, format)
-        )
+        what = f"codes are unsigned integers, not {array.dtype}"
+        raise RefsimError("wrong-type", what, help=codes_from(array.dtype, format))
     if array.dtype.kind == "i" and array.size and int(array.min()) < 0:
         raise RefsimError("wrong-type", f"a code is not negative: {int(array.min())}", kind=Kind.USAGE)
     if array.dtype.kind in "ui":

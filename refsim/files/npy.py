@@ -54,9 +54,8 @@ def _header(reader: ByteReader) -> tuple[Any, bool, tuple[int, ...]]:
     magic = bytes(reader.take(8, "the npy header"))
     version = (magic[6], magic[7])
     if magic[:6] != MAGIC or version not in ((1, 0), (2, 0), (3, 0)):
-        raise unreadable(
-            "bad-file", f"not an npy file: it starts with {magic.hex(' ')}", reader.where, rule=f"{RULE}: 93 'NUMPY'"
-        )
+        rule = f"{RULE}: 93 'NUMPY'"
+        raise unreadable("bad-file", f"not an npy file: it starts with {magic.hex(' ')}", reader.where, rule=rule)
     length = int.from_bytes(reader.take(2 if version == (1, 0) else 4, "the npy header"), "little")
     if length > HEADER_LIMIT_BYTES:
         raise unreadable(

@@ -303,9 +303,8 @@ def require_metadata(metadata: Mapping[str, str]) -> None:
     """Raise `bad-metadata` unless `metadata` maps text to text and leaves the refsim.format.* keys alone."""
     for key, text in metadata.items():
         if not isinstance(key, str) or not isinstance(text, str) or key.startswith(FORMAT_KEY):
-            raise RefsimError(
-                "bad-metadata", f"{key!r}: {text!r} cannot be metadata", rule=f"text to text, not {FORMAT_KEY}*"
-            )
+            what = f"{key!r}: {text!r} cannot be metadata"
+            raise RefsimError("bad-metadata", what, rule=f"text to text, not {FORMAT_KEY}*")
         try:
             (key + text).encode()
         except UnicodeEncodeError:

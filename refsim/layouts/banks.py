@@ -173,9 +173,8 @@ def layout_conflicts(fragment: Holds, tile: Tile, width: int | None = None, star
     size = tile.element_bytes if width is None else width
     per = size // tile.element_bytes
     if per < 1 or fragment.values % per or fragment.threads % WARP:
-        raise RefsimError(
-            "bad-access", f"{fragment.values} values of {tile.element_bytes} bytes are not taken {size} at a time"
-        )
+        what = f"{fragment.values} values of {tile.element_bytes} bytes are not taken {size} at a time"
+        raise RefsimError("bad-access", what)
     held = fragment.coord(np.arange(fragment.threads)[:, None], np.arange(fragment.values)[None, :])
     places = tile.address(*held, start=start).reshape(fragment.threads // WARP, WARP, fragment.values // per, per)
     if (np.diff(places, axis=-1) != tile.element_bytes).any():

@@ -152,9 +152,8 @@ class ScaleLayout(Card):
             help = "codes are uint8 arrays" if self.element_bytes == 1 else "float32, or its uint32 view"
             raise RefsimError("bad-dtype", what, help=help)
         if array.ndim < axes:
-            raise RefsimError(
-                "bad-shape", f"this array has {array.ndim} axes", where=self.name, rule="a matrix has rows and blocks"
-            )
+            what = f"this array has {array.ndim} axes"
+            raise RefsimError("bad-shape", what, where=self.name, rule="a matrix has rows and blocks")
         return array
 
     def _repr_summary(self) -> str:

@@ -195,9 +195,8 @@ class TensorMap(Card):
         """
         at = list(whole_numbers("coordinate", coordinates, least=-_FAR, limit=_FAR))
         if self.pixels is None and offsets is not None:
-            raise RefsimError(
-                "bad-box", f"offsets {offsets!r} for a map of tiles", rule="offsets are of the im2col mode"
-            )
+            what = f"offsets {offsets!r} for a map of tiles"
+            raise RefsimError("bad-box", what, rule="offsets are of the im2col mode")
         shape = self.loaded[::-1]
         self._check_place(at, shared_address)
         indices, line = self._boxed(at) if self.pixels is None else self._columns(self.pixels, at, offsets)
@@ -254,9 +253,8 @@ class TensorMap(Card):
         if len(coordinates) != len(self.dims):
             raise RefsimError("bad-box", f"{len(coordinates)} coordinates for a tensor of rank {len(self.dims)}")
         if self.interleave != "none":
-            raise RefsimError(
-                "bad-box", f"boxes of interleave {self.interleave} are not placed", help='interleave="none"'
-            )
+            what = f"boxes of interleave {self.interleave} are not placed"
+            raise RefsimError("bad-box", what, help='interleave="none"')
         if whole_number("shared address", shared_address) % 128:
             raise RefsimError(
                 "bad-box",

@@ -77,9 +77,8 @@ def _computed(arguments: Arguments, row: Profile) -> NDArray[Any]:
     """Return the product of the arguments by `row`; raise for integer operands and for f64 operands into f32."""
     for format in (arguments.a_format, arguments.b_format):
         if format.is_integer or (format is F64 and row.d_format is F32):
-            raise RefsimError(
-                "unsupported-format", f"{format} operands are not offered here", row.name, help="use numerics.mma"
-            )
+            what = f"{format} operands are not offered here"
+            raise RefsimError("unsupported-format", what, row.name, help="use numerics.mma")
     return fitted(arguments, row, row.k[0]).result()
 
 
@@ -90,9 +89,8 @@ def _any_block(arguments: Arguments) -> tuple[tuple[Format, int], ...]:
     scale_format = float_named(arguments.scale_format)
     if scale_format.signed or scale_format.bits > 8:
         names = [row.name for row in FORMATS if not row.signed]
-        raise RefsimError(
-            "bad-scale", f"{scale_format} is not a format of scales", "exact sum", help=f"known: {', '.join(names)}"
-        )
+        what = f"{scale_format} is not a format of scales"
+        raise RefsimError("bad-scale", what, "exact sum", help=f"known: {', '.join(names)}")
     length, blocks = (0 if array is None else _columns(array) for array in (arguments.a, arguments.a_scale))
     return ((scale_format, length // blocks if blocks else 1),)
 

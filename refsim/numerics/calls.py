@@ -204,9 +204,8 @@ def _operand(codes: ArrayLike, format: ElementType, which: str, row: Profile, ne
     if not negate:
         return array
     if not row.negates or format.is_integer:
-        raise RefsimError(
-            "bad-modifier", f"negate_{which} is not offered by {row.unit}", row.name, "the instruction has no such flag"
-        )
+        what = f"negate_{which} is not offered by {row.unit}"
+        raise RefsimError("bad-modifier", what, row.name, "the instruction has no such flag")
     negated: NDArray[Any] = array ^ dtype.type(format.sign_mask)
     return negated
 
@@ -227,15 +226,13 @@ def _scales(
     a_scale, b_scale, scale_format = arguments.a_scale, arguments.b_scale, arguments.scale_format
     if not row.scales:
         if a_scale is not None or b_scale is not None or scale_format is not None:
-            raise RefsimError(
-                "bad-scale", f"{row.unit} takes no scales", row.name, help="leave out a_scale, b_scale, scale_format"
-            )
+            what = f"{row.unit} takes no scales"
+            raise RefsimError("bad-scale", what, row.name, help="leave out a_scale, b_scale, scale_format")
         return None, None, None
     known = ", ".join(f"{name} in blocks of {block}" for name, block in row.scales)
     if a_scale is None or b_scale is None or scale_format is None:
-        raise RefsimError(
-            "bad-scale", f"{row.unit} needs a_scale, b_scale and scale_format", row.name, help=f"known: {known}"
-        )
+        what = f"{row.unit} needs a_scale, b_scale and scale_format"
+        raise RefsimError("bad-scale", what, row.name, help=f"known: {known}")
     format = element_named(scale_format)
     arrays = [_array(scale, which, row) for scale, which in ((a_scale, "a_scale"), (b_scale, "b_scale"))]
     blocks = [length // array.shape[-1] if array.ndim >= 2 and array.shape[-1] else 0 for array in arrays]
@@ -247,9 +244,8 @@ def _scales(
         what = f"{format} scales of shapes {arrays[0].shape} and {arrays[1].shape} do not fit K = {length}"
         raise RefsimError("bad-scale", what, row.name, "(..., rows, K // block)", f"known: {known}")
     if any(array.dtype != np.uint8 for array in arrays):
-        raise RefsimError(
-            "bad-dtype", f"scales hold {arrays[0].dtype} and {arrays[1].dtype}, codes are uint8", row.name
-        )
+        what = f"scales hold {arrays[0].dtype} and {arrays[1].dtype}, codes are uint8"
+        raise RefsimError("bad-dtype", what, row.name)
     found = float_named(format)
     mask = np.uint8(found.code_limit - 1)
     first, second = (array if found.bits == 8 else array & mask for array in arrays)
@@ -282,9 +278,8 @@ def _batch(
     present = [(array, count, name) for array, count, name in rows if array is not None]
     for array, count, name in present:
         if array.shape[-2] != count or (name == "c" and array.shape[-1] != n):
-            raise RefsimError(
-                "bad-shape", f"{name} has shape {array.shape}", rule=f"M = {m} rows of a, N = {n} rows of b"
-            )
+            what = f"{name} has shape {array.shape}"
+            raise RefsimError("bad-shape", what, rule=f"M = {m} rows of a, N = {n} rows of b")
     leading = {array.shape[:-2] for array, _, _ in present}
     if len(leading) == 1:
         return leading.pop()

@@ -260,9 +260,8 @@ def checked_positions(metadata: ArrayLike, shape: tuple[int, ...], sparsity: Spa
     if (beyond := (positions < 0) | (positions >= sparsity.group)).any():
         place = tuple(int(each[0]) for each in np.nonzero(beyond))
         what = f"position {int(positions[place])} of stored element {place}"
-        raise RefsimError(
-            "not-sparse", what, rule=f"positions in a group of {sparsity.group} are below {sparsity.group}"
-        )
+        rule = f"positions in a group of {sparsity.group} are below {sparsity.group}"
+        raise RefsimError("not-sparse", what, rule=rule)
     runs = positions.reshape(*shape[:-1], -1, sparsity.kept // sparsity.together, sparsity.together)
     first = runs[..., 0] - runs[..., 0] % sparsity.together
     if (torn := runs != first[..., None] + np.arange(sparsity.together)).any():
@@ -281,9 +280,8 @@ def _codes(a: ArrayLike, format: str | ElementType | None) -> tuple[Codes, Eleme
     given, row = codes_and_format(a, format, "a", None)
     codes = native(array_of("a", given))
     if codes.dtype != row.code_dtype:
-        raise RefsimError(
-            "bad-dtype", f"a holds {codes.dtype}, codes of {row} are {row.code_dtype}", help="or view a float's bits"
-        )
+        what = f"a holds {codes.dtype}, codes of {row} are {row.code_dtype}"
+        raise RefsimError("bad-dtype", what, help="or view a float's bits")
     return codes, row
 
 
@@ -361,9 +359,8 @@ def sparse_call(arguments: Arguments, metadata: ArrayLike, row: Profile, k: int)
     try:
         leading = np.broadcast_shapes(a.shape[:-2], b.shape[:-2], () if c is None else c.shape[:-2])
     except ValueError:
-        raise RefsimError(
-            "bad-shape", f"leading dimensions of {a.shape} and {b.shape} do not broadcast", where
-        ) from None
+        what = f"leading dimensions of {a.shape} and {b.shape} do not broadcast"
+        raise RefsimError("bad-shape", what, where) from None
     return SparseCall(
         row=row, k=k, arguments=replace(arguments, a=a, b=b, c=c), positions=positions, shape=(*leading, m, n)
     )

@@ -165,9 +165,8 @@ def _operands(
     q, k, v = arrays
     if k.shape != v.shape or q.shape[2] != k.shape[2] or len(q) % len(k):
         what = f"q {q.shape}, k {k.shape}, v {v.shape}"
-        raise RefsimError(
-            "bad-shape", what, rule="(heads, Lq, D), (kv_heads, Lk, D) twice, heads a multiple of kv_heads"
-        )
+        rule = "(heads, Lq, D), (kv_heads, Lk, D) twice, heads a multiple of kv_heads"
+        raise RefsimError("bad-shape", what, rule=rule)
     return row, arrays
 
 
@@ -176,9 +175,8 @@ def _factors(
 ) -> tuple[Floats, Floats | None]:
     """Return C and the scale of v for each head, (heads, 1); None for the scale of bf16."""
     if (scales is None) != (row is BF16):
-        raise RefsimError(
-            "bad-scale", f"scales of {row} attention", rule="e4m3 has scales of q, k and v, bf16 has none"
-        )
+        what = f"scales of {row} attention"
+        raise RefsimError("bad-scale", what, rule="e4m3 has scales of q, k and v, bf16 has none")
     common = np.full((heads, 1), of_scores, np.float32)
     if scales is None:
         return common, None

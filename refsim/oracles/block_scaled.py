@@ -133,9 +133,8 @@ def _row(a: ScaledSide, b: ScaledSide, target: str, unit: str | None) -> Profile
     asked = f"{a.format} x {b.format} with {a.kind.name} scales of {a.block}"
     known = [f"{row.name}, {kind.name} of {size}" for row in here for kind, size in row.scales]
     known += [f"unit={name!r}, in bf16" for name in dict.fromkeys(row.unit for row in wide)]
-    raise RefsimError(
-        "unknown-arithmetic", f"{target} has no {unit or 'unit'} for {asked}", help="; ".join(known) or "another target"
-    )
+    what = f"{target} has no {unit or 'unit'} for {asked}"
+    raise RefsimError("unknown-arithmetic", what, help="; ".join(known) or "another target")
 
 
 def _takes(row: Profile, a: Format, b: Format) -> bool:

@@ -63,9 +63,8 @@ def side(name: str, codes: ArrayLike, format: str | Format | None, scales: Array
         raise RefsimError("bad-scale", f"{kind.name} scales of blocks of {size!r}", f"{name}_scale", f"known: {known}")
     k = array.shape[1]
     if k % size:
-        raise RefsimError(
-            "bad-shape", f"K = {k} of {name} is not a multiple of its blocks of {size}", help=f"pad {name} with zeros"
-        )
+        what = f"K = {k} of {name} is not a multiple of its blocks of {size}"
+        raise RefsimError("bad-shape", what, help=f"pad {name} with zeros")
     shape = (len(array), k // size)
     if form.layout is not None:
         given = scale_layout(form.layout).unshuffle(given, shape)
@@ -85,9 +84,8 @@ def _codes(name: str, codes: ArrayLike, format: str | Format | None) -> tuple[ND
     codes, row = with_format(array_of(name, codes), format, name)
     array = np.asarray(codes)
     if row.bits > BYTE or array.dtype != np.uint8:
-        raise RefsimError(
-            "bad-dtype", f"{name} holds {array.dtype}, codes of {row}", rule="FP8, FP6 or FP4: one uint8 a code"
-        )
+        what = f"{name} holds {array.dtype}, codes of {row}"
+        raise RefsimError("bad-dtype", what, rule="FP8, FP6 or FP4: one uint8 a code")
     if array.ndim != 2 or array.shape[1] == 0:
         raise RefsimError("bad-shape", f"{name} has shape {array.shape}", rule="(rows, K), K at least 1")
     if array.size and int(array.max()) >= row.code_limit:
@@ -95,9 +93,8 @@ def _codes(name: str, codes: ArrayLike, format: str | Format | None) -> tuple[ND
         help = "one code an element; refsim.unpack takes packed bytes apart"
         raise RefsimError("out-of-range", what, rule=f"{row} has codes below {row.code_limit:#x}", help=help)
     if 2 * row.bits <= BYTE and array.shape[1] % 2:
-        raise RefsimError(
-            "bad-shape", f"{name} has K = {array.shape[1]} of {row}", rule="two of them share a byte: K is even"
-        )
+        what = f"{name} has K = {array.shape[1]} of {row}"
+        raise RefsimError("bad-shape", what, rule="two of them share a byte: K is even")
     return array, row
 
 

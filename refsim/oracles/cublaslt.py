@@ -321,7 +321,6 @@ def _block_scales(name: str, scales: ArrayLike, rows: int, k: int, each: int) ->
     if array.dtype != np.float32:
         raise RefsimError("bad-dtype", f"scale_{name} holds {array.dtype}", rule="float32")
     if array.shape != wanted:
-        raise RefsimError(
-            "bad-shape", f"scale_{name} has shape {array.shape}", rule=f"scales of blocks have shape {wanted}"
-        )
+        what = f"scale_{name} has shape {array.shape}"
+        raise RefsimError("bad-shape", what, rule=f"scales of blocks have shape {wanted}")
     return np.repeat(array, each, axis=0)[:rows]

@@ -112,9 +112,8 @@ def fp8_gemm_1d2d(
     order = _order(promotion, splits, target)
     written = format_named(out)
     if written not in OUT_FORMATS:
-        raise RefsimError(
-            "unsupported-format", f"out is {written.name}", rule="bf16, or f32: the sum that is rounded to it"
-        )
+        what = f"out is {written.name}"
+        raise RefsimError("unsupported-format", what, rule="bf16, or f32: the sum that is rounded to it")
     if groups is None:
         left = _side("a", a, scale_a, a_format, rows)
         right = _side("b", b, scale_b, b_format, cols)

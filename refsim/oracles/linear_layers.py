@@ -133,13 +133,11 @@ def linear(
     """
     x, w = _matrix("x", x, BF16), _matrix("w", w, BF16)
     if x.shape[0] > MAX_BATCH:
-        raise RefsimError(
-            "bad-shape", f"x has {x.shape[0]} rows", rule=f"a batch is 1 to {MAX_BATCH} rows: one fragment"
-        )
+        what = f"x has {x.shape[0]} rows"
+        raise RefsimError("bad-shape", what, rule=f"a batch is 1 to {MAX_BATCH} rows: one fragment")
     if x.shape[1] != w.shape[1]:
-        raise RefsimError(
-            "bad-shape", f"x has K = {x.shape[1]}, w has K = {w.shape[1]}", rule="(batch, K), (output, K)"
-        )
+        what = f"x has K = {x.shape[1]}, w has K = {w.shape[1]}"
+        raise RefsimError("bad-shape", what, rule="(batch, K), (output, K)")
     r = None if residual is None else _matrix("residual", residual, BF16)
     if r is not None and r.shape != (len(x), len(w)):
         raise RefsimError("bad-shape", f"residual has shape {r.shape}", rule=f"(batch, output) = {(len(x), len(w))}")

@@ -45,9 +45,8 @@ def releases() -> tuple[tuple[tuple[int, int], str], ...]:
         if match := re.search(r"release (\d+)\.(\d+)", text):
             rows.append(((int(match[1]), int(match[2])), path))
     if not rows:
-        raise RefsimError(
-            "assembler-missing", "there is no ptxas here", help="pip install nvidia-cuda-nvcc", kind=Kind.MISSING
-        )
+        help = "pip install nvidia-cuda-nvcc"
+        raise RefsimError("assembler-missing", "there is no ptxas here", help=help, kind=Kind.MISSING)
     return tuple(sorted(rows))
 
 

@@ -53,9 +53,8 @@ def tensor_factor(value: Any, row: BlockFormat) -> np.float32 | None:
     if value is None:
         return None
     if not row.two_levels:
-        raise RefsimError(
-            "bad-scale", f"{row} has no scale of the tensor", rule=str(row.source), help="leave tensor_scale= out"
-        )
+        what = f"{row} has no scale of the tensor"
+        raise RefsimError("bad-scale", what, rule=str(row.source), help="leave tensor_scale= out")
     array = array_of("tensor_scale", value)
     if array.shape not in ((), (1,)) or array.dtype.kind not in "fiu":
         what = f"tensor_scale is {array.dtype} of shape {array.shape}"

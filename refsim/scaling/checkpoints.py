@@ -130,9 +130,8 @@ def _require_meant(given: TensorFile, why: Mapping[str, str], keys: tuple[str, .
             raise RefsimError("unknown-key", f"no tensor is called {pattern!r}", where=given.reader.where)
         for key in found:
             if why[key]:
-                raise RefsimError(
-                    "bad-shape", f"tensor {key!r} of shape {given.regions[key].shape}: {why[key]}", where=str(row)
-                )
+                what = f"tensor {key!r} of shape {given.regions[key].shape}: {why[key]}"
+                raise RefsimError("bad-shape", what, where=str(row))
     if all(why.values()):
         what = f"no tensor is a matrix of bf16, f16 or f32 with K a multiple of {row.width}"
         raise RefsimError("nothing-to-do", what, where=given.reader.where)
@@ -276,9 +275,8 @@ def _check_parts(given: TensorFile, meant: Mapping[str, str]) -> None:
                 raise RefsimError("bad-dtype", what, rule=rule)
         shape, scales = given.regions[key].shape, given.regions[key + SCALES].shape
         if scales != (*shape[:-1], shape[-1] // row.width) or shape[-1] % row.width:
-            raise RefsimError(
-                "bad-shape", f"{key!r} has shape {shape}, its scales {scales}", rule=f"{row.width} of K share one"
-            )
+            what = f"{key!r} has shape {shape}, its scales {scales}"
+            raise RefsimError("bad-shape", what, rule=f"{row.width} of K share one")
 
 
 def _copied(given: TensorFile, made: PartFile, region: StoredTensor, note: str, wide: Format) -> None:

@@ -31,9 +31,8 @@ def checked(kernel: Kernel, label: str, outputs: Any, formats: Mapping[str, str]
                 what = (
                     f"{label} returns Bounded values for {name!r}, the promise is {str(kernel.promise).split(':')[0]}"
                 )
-                raise RefsimError(
-                    "wrong-output", what, where=where, help="promise=Promise.BOUNDED(because=...) decides by them"
-                )
+                help = "promise=Promise.BOUNDED(because=...) decides by them"
+                raise RefsimError("wrong-output", what, where=where, help=help)
         elif isinstance(value, Unordered) and label != "run":
             if not kernel.promise.is_set:
                 what = f"{label} returns an Unordered value for {name!r}, the promise is {str(kernel.promise).split(':')[0]}"
@@ -47,9 +46,8 @@ def checked(kernel: Kernel, label: str, outputs: Any, formats: Mapping[str, str]
             return {name: Unordered(v, axis) if isinstance(v, np.ndarray) else v for name, v in arrays.items()}
         if not any(isinstance(v, Unordered) for v in arrays.values()):
             what = "the promise is Promise.SET, and oracle returns no Unordered value"
-            raise RefsimError(
-                "wrong-output", what, where=where, help="return {name: Unordered(value)}, or give SET an axis"
-            )
+            help = "return {name: Unordered(value)}, or give SET an axis"
+            raise RefsimError("wrong-output", what, where=where, help=help)
     elif kernel.promise.is_bounded and label == "oracle" and not any(isinstance(v, Bounded) for v in arrays.values()):
         what = "the promise is Promise.BOUNDED, and oracle returns no bounds"
         raise RefsimError("wrong-output", what, where=where, help="return {name: Bounded(value, bound)}")

@@ -73,9 +73,8 @@ class Witnesses:
         got = array[index].view(f"u{array.dtype.itemsize}")
         if not isinstance(want, int | Bounded):
             what = f"definition of kernel {self.kernel.name} returns {type(want).__name__} for {name}{list(index)}"
-            raise RefsimError(
-                "wrong-output", what, rule="a definition returns the code of one element, Bounded or None"
-            )
+            rule = "a definition returns the code of one element, Bounded or None"
+            raise RefsimError("wrong-output", what, rule=rule)
         self.outputs += 1
         if isinstance(want, Bounded):
             format = self.kernel.output_formats(problem)[name] or None

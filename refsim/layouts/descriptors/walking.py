@@ -282,9 +282,8 @@ def _check_major(shape: Operand, pattern: Swizzle, major: str, fields: Fields) -
         what = f"{shape.name} is read K-major only"
         raise RefsimError("bad-tile", what, rule="wgmma transposes 16-bit operands alone; tcgen05 none of 4 or 6 bits")
     if fields.get("leading_mode") == "absolute" and shape.k * shape.container_bits != 8 * _LONG_BYTES:
-        raise RefsimError(
-            "bad-descriptor", "leading_mode absolute is for K of 48 bytes, which this instruction does not have"
-        )
+        what = "leading_mode absolute is for K of 48 bytes, which this instruction does not have"
+        raise RefsimError("bad-descriptor", what)
 
 
 def _chunks(fields: Fields, pattern: Swizzle, shape: Operand, major: str) -> NDArray[np.int64]:

@@ -171,9 +171,8 @@ def integer_to_float(a: Array, to: str, rounding: RoundingModifier = NEAREST, *,
     target = _target(to)
     kind = getattr(a, "dtype", None)
     if kind is None or kind.kind not in "iu":
-        raise RefsimError(
-            "bad-dtype", f"{kind or type(a).__name__} is not a type of integers", rule="PTX ISA, cvt from .u8 to .s64"
-        )
+        what = f"{kind or type(a).__name__} is not a type of integers"
+        raise RefsimError("bad-dtype", what, rule="PTX ISA, cvt from .u8 to .s64")
     if sat:
         a = np.clip(a, 0, 1)
     if target is not DOUBLE:

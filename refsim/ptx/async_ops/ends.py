@@ -102,9 +102,8 @@ class Ends:
         """Return the bytes of a box, or of the pixels of an im2col map (with `offsets`), or raise a fault."""
         if (made.pixels is None) != (offsets is None):
             asked, given = ("tile", "im2col") if offsets is None else ("im2col", "tile")
-            raise one.fault(
-                "invalid-operand", 0, f"a copy in {asked} mode by a tensor map for {given} mode", TENSOR_RULE
-            )
+            what = f"a copy in {asked} mode by a tensor map for {given} mode"
+            raise one.fault("invalid-operand", 0, what, TENSOR_RULE)
         self._is_legal(one, made, corner, address, stores=stores)
         if offsets is None:
             return box_of(made, corner, address)

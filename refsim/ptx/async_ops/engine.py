@@ -217,9 +217,8 @@ class CopyEngine:
         for one, at in _each(lanes):
             target, counts = (int(lanes.full(each)[at]) for each in (to, barrier))
             if rank_of(np.array([target]))[0] != rank_of(np.array([counts]))[0]:
-                raise one.fault(
-                    "invalid-operand", 0, "the mbarrier is not in the block that the bytes go to", STORE_RULE
-                )
+                what = "the mbarrier is not in the block that the bytes go to"
+                raise one.fault("invalid-operand", 0, what, STORE_RULE)
             part, first = self.ends.own(one, target)
             end, access = self.ends.checked(part, "shared", np.array([first]), width, UPDATE if update else WRITE)
             access.proxy, raw = GENERIC, words[at].tobytes()

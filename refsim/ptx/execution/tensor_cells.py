@@ -87,9 +87,8 @@ def cells_of(lanes: Lanes, address: Array, shape: str, count: int, *, split: int
     if (stray := at != at[:, :1]).any():
         warp, lane = (int(each[0]) for each in np.nonzero(stray))
         what = f"the address is {int(at[warp, lane]):#x}, that of the warp's first thread {int(at[warp, 0]):#x}"
-        raise lanes.fault(
-            MISUSE, warp * WARP + lane, what, "PTX ISA, tcgen05.ld and st: all threads give the same address"
-        )
+        rule = "PTX ISA, tcgen05.ld and st: all threads give the same address"
+        raise lanes.fault(MISUSE, warp * WARP + lane, what, rule)
     base, first = at[:, 0] >> LANE_SHIFT, at[:, 0] & COLUMN_MASK
     geometry = lanes.machine.geometry
     own = lanes.warp[::WARP] % geometry.warps % 4

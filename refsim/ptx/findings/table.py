@@ -172,9 +172,8 @@ def check_name(name: str) -> str:
         return _named(name).name
     waiver = Waiver.of(name)
     if waiver.check == SCHEDULE_DEPENDENT:
-        raise RefsimError(
-            "unknown-check", f"{waiver.check} names bytes of memory, not a line: {name!r:.80}", rule=WAIVER_RULE
-        )
+        what = f"{waiver.check} names bytes of memory, not a line: {name!r:.80}"
+        raise RefsimError("unknown-check", what, rule=WAIVER_RULE)
     _named(waiver.check)
     return str(waiver)
 
@@ -184,9 +183,8 @@ def _named(name: str) -> Check:
     if not isinstance(name, str):
         raise unknown("check", name, list(_BY_NAME))
     if name in {row.name for row in STOPS}:
-        raise RefsimError(
-            "unknown-check", f"{name} stops a launch: it cannot be turned off", help=f"one of {', '.join(_BY_NAME)}"
-        )
+        what = f"{name} stops a launch: it cannot be turned off"
+        raise RefsimError("unknown-check", what, help=f"one of {', '.join(_BY_NAME)}")
     if name not in _BY_NAME:
         raise unknown("check", name, list(_BY_NAME))
     return _BY_NAME[name]

@@ -27,9 +27,8 @@ def _start(lanes: Lanes, to: Array, source: Array, bytes_: Array, given: Array, 
     count = int(bytes_[0])
     if len(bytes_) != 1 or count not in SIZES[cop]:
         allowed = " or ".join(map(str, SIZES[cop]))
-        raise lanes.fault(
-            "invalid-operand", 0, f"cp.async.{cop} of {count} bytes", f"PTX ISA, cp.async: {allowed} bytes"
-        )
+        what = f"cp.async.{cop} of {count} bytes"
+        raise lanes.fault("invalid-operand", 0, what, f"PTX ISA, cp.async: {allowed} bytes")
     if (given > count).any():
         lane = int(np.argmax(lanes.full(given) > count))
         what = f"a source of {int(lanes.full(given)[lane])} bytes for a copy of {count}"

@@ -290,9 +290,8 @@ def _update_vector(
     row, size = TYPES[type], TYPES[type].bits // 8
     where = lanes.full(address).astype(np.int64)
     if (stray := where % (size * int(vec[1])) != 0).any():
-        raise lanes.fault(
-            "misaligned", int(np.argmax(stray)), f"a vector of {size * int(vec[1])} bytes not aligned to its size"
-        )
+        what = f"a vector of {size * int(vec[1])} bytes not aligned to its size"
+        raise lanes.fault("misaligned", int(np.argmax(stray)), what)
     places = [where + size * place for place in range(len(b))]
     if operation == "add" and type == "f32":
         return [_add_wide(lanes, place, element, type, space) for place, element in zip(places, b, strict=True)]

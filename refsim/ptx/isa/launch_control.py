@@ -67,9 +67,8 @@ def _responses(lanes: Lanes, handle: Array) -> Array:
     found = np.ascontiguousarray(lanes.full(handle)).view(_RESPONSE)
     if (stray := found["mark"] != _MARK).any():
         at = int(np.argmax(stray))
-        raise lanes.fault(
-            "invalid-operand", at, "the 16 bytes are not the response to a request to cancel", str(_QUERY)
-        )
+        what = "the 16 bytes are not the response to a request to cancel"
+        raise lanes.fault("invalid-operand", at, what, str(_QUERY))
     return found
 
 

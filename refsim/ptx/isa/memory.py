@@ -112,9 +112,8 @@ def _columns(items: Array, dtype: np.dtype[Any], count: int) -> list[Array]:
 
 def _aligned(lanes: Lanes, address: Array, size: int) -> None:
     if (stray := lanes.full(address) % size != 0).any():
-        raise lanes.fault(
-            "misaligned", int(np.argmax(stray)), f"a vector of {size} bytes at an address not a multiple of it"
-        )
+        what = f"a vector of {size} bytes at an address not a multiple of it"
+        raise lanes.fault("misaligned", int(np.argmax(stray)), what)
 
 
 for _form, _since in _forms(f"{_SHARED}|local|param::func|param", "wb|cg|cs|wt", "relaxed|release", "", []):

@@ -171,8 +171,7 @@ def prefetch_map(lanes: Lanes, tensor_map: Array, *, space: str | None) -> None:
     """Check a hint that a copy will use a tensor map; .param with a generic address is a fault, as on an H200."""
     if space == "param":
         if (tensor_map.astype(np.int64) >= WINDOW_SIZE).any():
-            raise lanes.fault(
-                "out-of-bounds", 0, f"{int(tensor_map.max()):#x} is a generic address: .param has no such byte"
-            )
+            what = f"{int(tensor_map.max()):#x} is a generic address: .param has no such byte"
+            raise lanes.fault("out-of-bounds", 0, what)
         tensor_map = tensor_map + np.uint64(WINDOWS["param"])
     lanes.machine.engine.look(lanes, tensor_map)

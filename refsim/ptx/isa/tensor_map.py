@@ -69,9 +69,8 @@ def _replace(lanes: Lanes, address: Array, field: str, ordinal: Array, value: Ar
         where = int(lanes.full(address)[at])
         if where % MAP_BYTES:
             what = f"the tensor map's address {where:#x} is not a multiple of {MAP_BYTES} bytes"
-            raise one.fault(
-                "misaligned", 0, what, f"{REPLACE_RULE}: .b1024, and an address is a multiple of the access"
-            )
+            rule = f"{REPLACE_RULE}: .b1024, and an address is a multiple of the access"
+            raise one.fault("misaligned", 0, what, rule)
         several = Lanes(lanes.machine, np.repeat(one.ids, len(_STEPS)), lanes.statement)
         before = several.load(place, where + _STEPS, _ITEM)
         if field == "elemtype" and value[0] > _LAST_OF_HOPPER and not has(lanes.machine.target, "sm_100f"):

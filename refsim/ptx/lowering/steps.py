@@ -297,9 +297,8 @@ class _Matcher:
             if not isinstance(source, tuple):
                 continue
             if not all(isinstance(element, Register) for element in source):
-                raise malformed(
-                    f"{self.opcode} wants vectors of registers", self.line, help="move the constant to a register"
-                )
+                help = "move the constant to a register"
+                raise malformed(f"{self.opcode} wants vectors of registers", self.line, help=help)
             for register in registers_of(source):
                 if (bits := self.function.register_bits[register]) != type.bits:
                     name = self.function.register_names[register]

@@ -362,9 +362,8 @@ def write_references(variable: Variable, symbols: Mapping[str, int], device: Glo
     for reference in variable.references:
         name = reference.symbol.name
         if name not in symbols:
-            raise RefsimError(
-                "unknown-symbol", f"{variable.name} begins with the address of {name!r}, which is nowhere"
-            )
+            what = f"{variable.name} begins with the address of {name!r}, which is nowhere"
+            raise RefsimError("unknown-symbol", what)
         address = (symbols[name] + reference.symbol.offset) % (1 << 64) >> reference.shift
         content = np.frombuffer(address.to_bytes(8, "little")[: reference.width], np.uint8)
         device.write(symbols[variable.name] + reference.offset, content)

@@ -78,9 +78,8 @@ def extents(what: str, shape: Extents) -> Shape:
     except (TypeError, ValueError):
         numbers = []
     if not 1 <= len(numbers) <= 3 or any(not 1 <= extent < 2**31 for extent in numbers):
-        raise RefsimError(
-            "bad-launch", f"{what}={shape} is not allowed", rule="one to three whole extents, each from 1 to 2^31 - 1"
-        )
+        rule = "one to three whole extents, each from 1 to 2^31 - 1"
+        raise RefsimError("bad-launch", f"{what}={shape} is not allowed", rule=rule)
     x, y, z = (*numbers, 1, 1)[:3]
     return x, y, z
 
@@ -133,9 +132,8 @@ def _check_block(function: Function, shape: LaunchShape, where: str) -> None:
             what = f"a block of {extent} threads along {axis}: the limit is {most}"
             raise RefsimError("launch-limit", what, where, str(THREAD_SOURCE))
     if shape.threads > MAX_THREADS:
-        raise RefsimError(
-            "launch-limit", f"a block of {shape.threads} threads: the limit is {MAX_THREADS}", where, str(THREAD_SOURCE)
-        )
+        what = f"a block of {shape.threads} threads: the limit is {MAX_THREADS}"
+        raise RefsimError("launch-limit", what, where, str(THREAD_SOURCE))
     required, largest = _directive(function, "reqntid"), _directive(function, "maxntid")
     if required is not None and shape.block != required:
         what = f"a block of {_text(shape.block)} threads: the entry requires {_text(required)}"
@@ -200,9 +198,8 @@ def check_memory(entry: str, target: str, static: int, dynamic: int, local: int)
             [row for row in LIMITS if row.opt_in >= static + dynamic],
         )
     if local > MAX_LOCAL:
-        raise RefsimError(
-            "launch-limit", f"{local} B of local memory a thread: the limit is {MAX_LOCAL} B", where, str(THREAD_SOURCE)
-        )
+        what = f"{local} B of local memory a thread: the limit is {MAX_LOCAL} B"
+        raise RefsimError("launch-limit", what, where, str(THREAD_SOURCE))
 
 
 def check_parameters(function: Function, version: str, target: str) -> None:

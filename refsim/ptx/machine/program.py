@@ -287,9 +287,8 @@ def _check_words(policy: SchedulePolicy, arithmetic: Arithmetic) -> None:
 def _check_numbers(code: Code, **given: object) -> None:
     for name, value in given.items():
         if not is_whole(value):
-            raise RefsimError(
-                "bad-launch", f"{name}={value!r:.40} is not allowed", _launch_of(code), "a whole number from 0"
-            )
+            what = f"{name}={value!r:.40} is not allowed"
+            raise RefsimError("bad-launch", what, _launch_of(code), "a whole number from 0")
 
 
 def _check_flags(code: Code, **given: object) -> None:
@@ -399,9 +398,8 @@ def _read(text: str, target: str | None) -> Program:
     """Return the program of a PTX text, without the cache."""
     module = parse(text)
     if module.address_bits != 64:
-        raise RefsimError(
-            "unsupported-feature", f"addresses of {module.address_bits} bits", rule="addresses have 64 bits"
-        )
+        what = f"addresses of {module.address_bits} bits"
+        raise RefsimError("unsupported-feature", what, rule="addresses have 64 bits")
     chosen = module.target or DEFAULT_TARGET if target is None else target_named(target).name
     if module.target and not runs(module.target, chosen):
         help = f"give {module.target} or a target that runs its code, or no target"

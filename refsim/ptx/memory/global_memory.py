@@ -148,9 +148,8 @@ class GlobalMemory:
         if region is None and at < len(space.starts) and space.starts[at] == start:
             region = space.regions[at]
         if region is None or region.start != start:
-            raise RefsimError(
-                "bad-address", f"no buffer begins at {address:#x}", rule="an address that allocate returned"
-            )
+            what = f"no buffer begins at {address:#x}"
+            raise RefsimError("bad-address", what, rule="an address that allocate returned")
         del space.regions[at], space.starts[at]
         space.initialised.discard(region.name)
         space.stored.discard(region.name)

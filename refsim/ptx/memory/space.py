@@ -146,9 +146,8 @@ class Space:
             shared = None
         if stray & (width - 1):
             lane = int(np.flatnonzero(at & (width - 1))[0])
-            raise AccessError(
-                "misaligned", lane, f"address {self.address(at[lane])} is not a multiple of {width} bytes"
-            )
+            where = f"address {self.address(at[lane])} is not a multiple of {width} bytes"
+            raise AccessError("misaligned", lane, where)
         if store and (shared is None or not shared.writable):
             for lane, position in enumerate(at):
                 region = self.region_at(int(position))

@@ -257,9 +257,8 @@ class Mbarriers:
                     self.machine.report(again, found.lanes.statement)
                     self._end(found)  # a known compiler leaves out the inval
                 if not 1 <= expected <= MOST_ARRIVALS:
-                    raise found.lanes.fault(
-                        CODE, 0, f"an mbarrier for {expected} arrivals, of 1 to {MOST_ARRIVALS}", RULE
-                    )
+                    what = f"an mbarrier for {expected} arrivals, of 1 to {MOST_ARRIVALS}"
+                    raise found.lanes.fault(CODE, 0, what, RULE)
                 made.append((found, Barrier(expected, expected)))
         finally:  # the objects before an invalid one have begun: findings of their store are reported first
             if made:

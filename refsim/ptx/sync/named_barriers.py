@@ -43,9 +43,8 @@ class Barriers:
         or count."""
         machine, barrier = self.machine, number.astype(np.int64)
         if (barrier >= BARRIERS).any():
-            raise lanes.fault(
-                "barrier-misuse", int(np.argmax(barrier >= BARRIERS)), f"barrier {barrier.max()} of {BARRIERS}", RULE
-            )
+            what = f"barrier {barrier.max()} of {BARRIERS}"
+            raise lanes.fault("barrier-misuse", int(np.argmax(barrier >= BARRIERS)), what, RULE)
         slot = lanes.cta * BARRIERS + barrier
         expected = np.zeros(1, np.int64) if count is None else count.astype(np.int64)
         if (stray := (expected % 32 != 0) | ((expected == 0) & (count is not None))).any():

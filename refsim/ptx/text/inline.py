@@ -517,9 +517,8 @@ def runtime_call(out: Function, call: Statement, name: str, rule: str) -> list[S
     given = arguments.elements if isinstance(arguments, Vector) else ()
     wanted = results.elements if isinstance(results, Vector) else ()
     if len(given) != len(widths) or len(wanted) > 1 or any(not isinstance(one, Symbol) for one in (*given, *wanted)):
-        raise RefsimError(
-            "unsupported-feature", f"{name} takes {len(widths)} .param variables", where=place(call), rule=rule
-        )
+        what = f"{name} takes {len(widths)} .param variables"
+        raise RefsimError("unsupported-feature", what, where=place(call), rule=rule)
     made = [_fresh(out, bits, name) for bits in (*widths, *([result] if result else []))]
     taken = made[: len(widths)]
     statements = [

@@ -72,9 +72,8 @@ def from_cupy(kernel: Any, name: str = "", *, options: Sequence[str] = (), inclu
     if source is None and path is not None:
         source = Path(path).read_text("utf-8")
     if not isinstance(source, str):
-        raise RefsimError(
-            "bad-kernel", f"{kernel!r:.60} has no source", rule="a RawKernel, a RawModule or a text of CUDA C++"
-        )
+        what = f"{kernel!r:.60} has no source"
+        raise RefsimError("bad-kernel", what, rule="a RawKernel, a RawModule or a text of CUDA C++")
     found = getattr(kernel, "options", ()) or ()
     kept = tuple(flag for flag in (*found, *options) if not flag.startswith(_OURS))
     backend: Compiler = "nvcc" if getattr(kernel, "backend", "nvrtc") == "nvcc" else "nvrtc"

@@ -57,9 +57,8 @@ class CuteKernel(FieldsCard):
             raise unknown("entry", entry, list(self.parameters))
         sizes = self.parameters[found[0]]
         if len(args) != len(sizes):
-            raise RefsimError(
-                "bad-argument", f"{found[0]:.60} takes {counted(len(sizes), 'parameter')}, given: {len(args)}"
-            )
+            what = f"{found[0]:.60} takes {counted(len(sizes), 'parameter')}, given: {len(args)}"
+            raise RefsimError("bad-argument", what)
         values = [_value(place, given, *size) for place, (given, size) in enumerate(zip(args, sizes, strict=True))]
         options: dict[str, Any] = {} if cluster is None else {"cluster": cluster}
         launcher.launch(found[0], grid, block, values, shared_bytes, **options)

@@ -48,9 +48,8 @@ class NumbaKernel(FieldsCard):
         bytes.
         """
         if len(args) != len(self.parameters):
-            raise RefsimError(
-                "bad-argument", f"{self.entry} takes {counted(len(self.parameters), 'argument')}, given: {len(args)}"
-            )
+            what = f"{self.entry} takes {counted(len(self.parameters), 'argument')}, given: {len(args)}"
+            raise RefsimError("bad-argument", what)
         values = [value for pair in zip(self.parameters, args, strict=True) for value in _members(*pair)]
         options = {"cooperative": True} if cooperative else {}
         launcher.launch(self.entry, grid, block, values, shared_bytes, **options)
@@ -82,9 +81,8 @@ def from_numba(function: Any, signature: Any, target: str = "sm_80", **options: 
         raise RefsimError("compile-error", f"numba-cuda raised {type(error).__name__}: {error}", where) from error
     entry = re.search(r"\.visible\s+\.entry\s+([\w$]+)", text)
     if entry is None:
-        raise RefsimError(
-            "compile-error", f"the PTX of {plain.__name__} has no entry", help="give a kernel, not a device function"
-        )
+        what = f"the PTX of {plain.__name__} has no entry"
+        raise RefsimError("compile-error", what, help="give a kernel, not a device function")
     return NumbaKernel(text, entry[1], tuple(map(_parameter, types)), _version())
 
 
@@ -125,9 +123,8 @@ def _single(kind: Any) -> Parameter:
     try:
         return np.dtype(str(kind.dtype if dimensions else kind)).str, dimensions
     except (TypeError, AttributeError):
-        raise RefsimError(
-            "bad-argument", f"an argument of type {kind}", rule="numbers, arrays of them, and tuples of these"
-        ) from None
+        what = f"an argument of type {kind}"
+        raise RefsimError("bad-argument", what, rule="numbers, arrays of them, and tuples of these") from None
 
 
 def _members(parameter: Argument, argument: Any) -> list[Any]:
@@ -149,9 +146,8 @@ def _flat(parameter: Parameter, argument: Any) -> list[Any]:
         return [value.real, value.imag] if dtype.kind == "c" else [value]
     buffer, shape = argument if isinstance(argument, tuple) else (argument, None)
     if not isinstance(buffer, Buffer):
-        raise RefsimError(
-            "bad-argument", f"{argument!r:.60} stands where an array does", rule="a Buffer, or (Buffer, shape)"
-        )
+        what = f"{argument!r:.60} stands where an array does"
+        raise RefsimError("bad-argument", what, rule="a Buffer, or (Buffer, shape)")
     shape = (buffer.count,) if shape is None else tuple(shape)
     _check(buffer, shape, dtype, dimensions)
     strides = [dtype.itemsize * prod(shape[place + 1 :]) for place in range(dimensions)]

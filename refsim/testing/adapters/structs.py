@@ -28,9 +28,8 @@ def struct(layout: Any, fields: Mapping[str, Any] | None = None, **more: Any) ->
     try:
         kind = np.dtype(layout)
     except (TypeError, ValueError) as error:
-        raise RefsimError(
-            "bad-argument", f"{layout!r:.60} is no layout", rule="a NumPy dtype or a ctypes class"
-        ) from error
+        what = f"{layout!r:.60} is no layout"
+        raise RefsimError("bad-argument", what, rule="a NumPy dtype or a ctypes class") from error
     if kind.names is None:
         raise RefsimError("bad-argument", f"{kind} has no fields", rule="a structured dtype, or a class with _fields_")
     made = np.zeros((), kind)
@@ -97,9 +96,8 @@ def _number(value: Any, kind: np.dtype[Any], where: str) -> Any:
     """Return a value as NumPy stores it: the address of a Buffer, and each element of a list."""
     if isinstance(value, Buffer):
         if kind.itemsize != 8 or kind.kind not in "ui":
-            raise RefsimError(
-                "bad-argument", f"{value.name} stands in a field of type {kind}", where, "a pointer has 64 bits"
-            )
+            what = f"{value.name} stands in a field of type {kind}"
+            raise RefsimError("bad-argument", what, where, "a pointer has 64 bits")
         return value.address
     if isinstance(value, Sequence) and not isinstance(value, str | bytes):
         return [_number(each, kind, where) for each in value]

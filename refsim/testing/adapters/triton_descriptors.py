@@ -39,9 +39,8 @@ class TritonDescriptor(FieldsCard):
     def __post_init__(self) -> None:
         """Raise RefsimError bad-descriptor for a field of a wrong type or range."""
         if not isinstance(self.base, Buffer):
-            raise RefsimError(
-                "bad-descriptor", f"base {self.base!r:.40}", help="a buffer that upload or output returned"
-            )
+            what = f"base {self.base!r:.40}"
+            raise RefsimError("bad-descriptor", what, help="a buffer that upload or output returned")
         if not _are_whole(self.shape, 1, _MOST_EXTENT) or not _are_whole(self.steps, 0, _MOST_STRIDE):
             raise self._misfit()
         if not 1 <= len(self.shape) <= 5 or len(self.steps) != len(self.shape) or self.steps[-1] != 1:
@@ -49,9 +48,8 @@ class TritonDescriptor(FieldsCard):
         if not isinstance(self.padding, str) or self.padding not in get_args(Padding):
             raise RefsimError("bad-descriptor", f"padding {self.padding!r:.40}", rule=f"one of {get_args(Padding)}")
         if not isinstance(self.round_f32_to_tf32, bool):
-            raise RefsimError(
-                "bad-descriptor", f"round_f32_to_tf32 {self.round_f32_to_tf32!r:.40}", rule="True or False"
-            )
+            what = f"round_f32_to_tf32 {self.round_f32_to_tf32!r:.40}"
+            raise RefsimError("bad-descriptor", what, rule="True or False")
 
     def _misfit(self) -> RefsimError:
         rule = "1 to 5 extents from 1 to 2^31 - 1, as many strides in elements, the last of them 1"
@@ -92,9 +90,8 @@ def descriptor_values(kind: str, argument: Any, said: Mapping[str, Any] | None) 
     Extents and strides follow once more, for the kernel's own arithmetic.
     """
     if not isinstance(argument, TritonDescriptor):
-        raise RefsimError(
-            "bad-descriptor", f"{type(argument).__name__} for {kind}", help="give TritonDescriptor(buffer, shape)"
-        )
+        what = f"{type(argument).__name__} for {kind}"
+        raise RefsimError("bad-descriptor", what, help="give TritonDescriptor(buffer, shape)")
     extents, steps = [np.int32(extent) for extent in argument.shape], [np.int64(step) for step in argument.steps]
     if said is not None:
         return [_mapped(kind, argument, said), *extents, *steps]
