@@ -327,7 +327,7 @@ STORE = "tcgen05.st.sync.aligned.32x32b.x1.b32 [%own], {%r0};"
         (f"{PRODUCT} {COMMIT} {READ} {AWAIT}", "tensor-memory-in-flight", "no wait has seen its commit complete"),
         (f"{PRODUCT} bar.sync 0; {READ}", "tensor-memory-in-flight", "kind::f16"),
         (f"{PRODUCT} {COMMIT} {STORE} {AWAIT}", "tensor-memory-in-flight", "columns 0 to 0"),
-        (f"{PRODUCT} {COMMIT} st.shared.b32 [%s], %t; {AWAIT}", "race", "which are read by tcgen05.mma"),
+        (f"{PRODUCT} {COMMIT} @%first st.shared.b32 [%s], %t; {AWAIT}", "race", "which are read by tcgen05.mma"),
         (f"{STORE} bar.sync 0; {PRODUCT} {COMMIT} {AWAIT}", "tensor-memory-in-flight", "lacks a tcgen05.wait::st"),
         (
             f"{PRODUCT} {COMMIT} @%zero tcgen05.dealloc.cta_group::1.sync.aligned.b32 %base, 512;",

@@ -14,7 +14,7 @@ from refsim.ptx.async_ops.queue import POLICIES
 from tests.ptx.tcgen05_kernels import AWAIT, BYTES, MEET, TensorKernel, with_products
 from tests.ptx.test_scaled_tensor_core import expected as expected_scaled
 from tests.ptx.test_scaled_tensor_core import row_descriptor
-from tests.ptx.test_tensor_core import KINDS, Case, drawn, expected, image_of, opcode
+from tests.ptx.test_tensor_core import A_START, KINDS, Case, drawn, expected, image_of, opcode
 
 COMMIT = (
     "mov.b16 %both, 3; @%lead tcgen05.commit.cta_group::2.mbarrier::arrive::one.shared::cluster.multicast::cluster.b64 "
@@ -176,4 +176,29 @@ def test_a_move_needs_its_fence_before_a_relaxed_arrival_frees_its_columns(fence
         return
     with pytest.raises(RefsimError, match=r"tcgen05\.ld") as caught:
         ended(body, RELAXED, "eager")
+    assert caught.value.code == "race"
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize(("row", "stored"), [(0, 0), (127, 127), (21, 22)])
+@pytest.mark.parametrize("owner", [0, 1])
+def test_one_row_of_a_that_a_thread_stores_beside_the_product_of_a_pair(
+    owner: int, row: int, stored: int, policy: str
+) -> None:
+    """Each CTA holds 128 rows of A in core matrices of 8 rows, and loads its own rows of D. One row is stored."""
+    case = Case("f16", "bf16", "bf16", m=256, n=32, swizzles=("none", "none"))
+    image, words = images(case, np.zeros((256, 16), np.uint16), np.zeros((32, 16), np.uint16))
+    pair = pair_body(PRODUCT)
+    late = (
+        f".reg .pred %it; setp.eq.and.u32 %it, %cta, {owner}, %first; @%it st.shared.b32 [%s+{A_START + 16 * row}], %t;"
+    )
+    load = "tcgen05.ld.sync.aligned.32x32b.x1.b32 {%r0}, [%own]; tcgen05.wait::ld.sync.aligned;"
+    some = f".reg .pred %some; setp.eq.u32 %some, %t, {stored}; setp.eq.and.u32 %some, %cta, {owner}, %some;"
+    body = pair.replace(AWAIT, late + AWAIT) + load + some + "@%some st.global.b32 [%out], %r0;"
+    kernel = TensorKernel(body, columns=32, dumps=False, ctas=2)
+    if row != stored:
+        assert kernel.run(image, None, words, (case.word(),), policy=policy)[1].findings == ()
+        return
+    with pytest.raises(RefsimError, match=f"rows {row} to {row} of D") as caught:
+        kernel.run(image, None, words, (case.word(),), policy=policy)
     assert caught.value.code == "race"

@@ -16,6 +16,7 @@ from refsim.ptx.async_ops.queue import SHARE
 from refsim.ptx.checks.in_flight_operands import OperandReads
 from refsim.ptx.checks.races import Races
 from refsim.ptx.checks.tensor_order import HandedOver, TensorOrder, are_piped, by_warps, spoken
+from refsim.ptx.checks.torn_operands import ProductReads, tear
 from refsim.ptx.execution.lanes import Lanes, Machine
 from refsim.ptx.execution.tensor_cells import TensorBox
 from refsim.ptx.lowering.blocks import BasicBlock, Code
@@ -60,7 +61,8 @@ class Operation:
     """One operation that a thread requested of a tensor core.
 
     `work` performs it. `reads` and `writes` are the tensor memory that it touches, `items` the chunks of shared memory
-    that it reads. `landed` is its agent and number after a thread has observed its completion.
+    that it reads, `product` what they hold if it multiplies. `landed` is its agent and number after a thread has
+    observed its completion.
     """
 
     number: int
@@ -69,6 +71,7 @@ class Operation:
     reads: tuple[TensorBox, ...] = ()
     writes: tuple[TensorBox, ...] = ()
     items: Array | None = None
+    product: ProductReads | None = None
     is_performed: bool = False
     handed: HandedOver = field(default_factory=HandedOver)
     landed: tuple[int, int] | None = None
@@ -330,8 +333,14 @@ class TensorPipe:
         return self.flying[0].number if self.flying else None
 
     def tear(self, items: Array, error: RefsimError, statement: Statement) -> None:
-        """Report an access that changes chunks that operations in flight read."""
-        self.machine.report(error, statement)
+        """Make rows of D undefined where the access of `error` changes chunks that products in flight read. A copy that
+        reads them is a finding."""
+        for each in self.flying:
+            if each.items is not None and np.isin(each.items, items).any():
+                if each.product is None:
+                    self.machine.report(error, statement)
+                else:
+                    tear(self.machine, statement, each.product, items, error)
 
     def reader_of(self, item: int) -> str | None:
         """Return a sentence about the operation in flight that reads a chunk of the flat shared memory, or None."""

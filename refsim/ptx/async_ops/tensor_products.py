@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 from refsim.formats import element_named, float_named
 from refsim.numerics.sparse import sparsity_of
 from refsim.ptx.async_ops.tensor_pipe import Operation, TensorPipe
+from refsim.ptx.async_ops.torn_products import Operands, OperandsAsked, Sides, see_torn, show_at_once, torn_now
+from refsim.ptx.checks.torn_operands import Key
 from refsim.ptx.checks.undefined_tensor import copied_masks, product_masks
 from refsim.ptx.execution.lanes import Lanes
 from refsim.ptx.execution.metadata import MetadataError, tensor_positions
@@ -21,6 +23,7 @@ from refsim.ptx.execution.tensor_copy import CopyAsked
 from refsim.ptx.execution.tensor_operands import (
     DescriptorError,
     bytes_used,
+    chunk_rows,
     chunks_of,
     codes_in_columns,
     codes_in_shared,
@@ -32,7 +35,7 @@ from refsim.ptx.execution.tensor_product import ProductAsked, TensorForm, places
 from refsim.ptx.isa.fragments import chained_product, scaled_product, sparse_product
 from refsim.ptx.isa.products import MmaKind, array_type, tensor_kind
 from refsim.ptx.isa.scaled_products import Scales
-from refsim.ptx.memory.access import ASYNC
+from refsim.ptx.memory.access import ASYNC, READ, Access
 from refsim.ptx.memory.space import ITEM
 from refsim.ptx.memory.tensor_memory import COLUMN_MASK, LANE_SHIFT, TENSOR_LANES
 from refsim.sources import PTX
@@ -135,12 +138,22 @@ class TensorMover(TensorPipe):
 
     def _show(self, one: Lanes, places: Array, used: int, cta: int) -> Array:
         """Show the reads of chunks of a CTA to the observers; return the chunks' numbers in the flat shared memory."""
-        machine, width = self.machine, used & -used  # 12 bytes are read as three 4-byte items
+        width = used & -used  # 12 bytes are read as three 4-byte items
         pieces = places if used == width else (places[:, None] + np.arange(0, used, width)).ravel()
-        several = Lanes(machine, np.repeat(one.ids, len(pieces)), one.statement, np.full(len(pieces), cta))
+        self._touch(self._read(one, pieces, width, cta))
+        return np.asarray((places + cta * self.machine.shared.stride) // _CHUNK)
+
+    def _read(self, one: Lanes, pieces: Array, width: int, cta: int) -> Access:
+        """Return the read of pieces of a CTA's shared memory."""
+        several = Lanes(self.machine, np.repeat(one.ids, len(pieces)), one.statement, np.full(len(pieces), cta))
         space, owner = several.space("shared")
-        machine.port.touch(several, "shared", space, pieces, owner, width, proxy=ASYNC)
-        return np.asarray((places + cta * space.stride) // _CHUNK)
+        return self.machine.port.plan(READ, several, "shared", space, pieces, owner, width, proxy=ASYNC)
+
+    def _touch(self, access: Access) -> None:
+        """Show a read to the observers."""
+        for observer in self.machine.port.observers.get("shared", ()):
+            observer.before(access)
+            observer.after(access)
 
     def _now_written(self, box: TensorBox) -> None:
         """Mark the cells that an operation writes as initialized."""
@@ -180,6 +193,36 @@ class TensorOperands:
         return rows, columns + (self.asked.d & COLUMN_MASK)
 
 
+@dataclass(eq=False)
+class SharedReads:
+    """The chunks that a product reads, by the CTA's place in its group and side: numbers in the flat shared memory, and
+    a mask of those that change meanwhile."""
+
+    lanes: Lanes
+    form: TensorForm
+    items: dict[tuple[int, str], Array] = field(default_factory=dict)
+    torn: dict[tuple[int, str], NDArray[np.bool_]] = field(default_factory=dict)
+
+    def steady(self) -> Array:
+        """Return the chunks that do not change."""
+        return np.concatenate(
+            [items[~self.torn[key]] if key in self.torn else items for key, items in self.items.items()]
+        )
+
+    def rows_at(self, items: Array) -> dict[Key, Array]:
+        """Return which rows of A and columns of B chunks hold, by the CTA's place."""
+        found: dict[Key, Array] = {}
+        assert self.lanes.statement is not None
+        for (peer, side), own in self.items.items():
+            here = np.isin(own, items)
+            if (peer, side) in self.torn:
+                here &= ~self.torn[peer, side]
+            if here.any():
+                rows = chunk_rows(self.form, side, len(own))[here].any(axis=0)
+                found[self.lanes.statement.line, peer, side] = np.asarray(rows)
+        return found
+
+
 @dataclass
 class TensorCore(TensorMover):
     """A pipe that also multiplies; `chains` have read their operands and wait for their sums, one for each CTA."""
@@ -193,22 +236,22 @@ class TensorCore(TensorMover):
             None if side == "a" and asked.a_in_columns else self._places(one, word, asked, side)
             for side, word in (("a", asked.a), ("b", asked.b))
         ]
-        shown, reads, writes = [], list[TensorBox](), list[TensorBox]()
+        shown, reads, writes = SharedReads(one, form), list[TensorBox](), list[TensorBox]()
+        torn: list[dict[str, Array]] = []
         for peer, cta in enumerate(peers):
             d = self._d_box(one, asked, peer, cta)
             reads += [*self._a_boxes(one, asked, peer, cta), *self._scale_boxes(one, asked, cta)]
             reads += self._metadata_boxes(one, asked, peer, cta)
             reads += [d] if asked.adds else []
             writes.append(d)
-            shown.append(self._show_operands(one, places, form, cta))
+            torn.append(self._show_operands(shown, places, peer, cta))
         self._demand_written(reads)
         if self.machine.tracking is not None:
-            product_masks(one, asked, peers, (places[0], places[1]))
+            product_masks(one, asked, peers, (places[0], places[1]), torn)
         for d in writes:
             self._now_written(d)
-        items = np.concatenate([each for found in shown for each in found if each is not None])
-        work = self._work(one, asked, writes, shown)
-        self.start(Operation(self.number(), one, work, tuple(reads), tuple(writes), items))
+        work = self._work(one, asked, writes, shown.items)
+        self.start(Operation(self.number(), one, work, tuple(reads), tuple(writes), shown.steady(), shown))
 
     # ---- where operands are
     def _d_box(self, one: Lanes, asked: ProductAsked, peer: int, cta: int) -> TensorBox:
@@ -256,15 +299,43 @@ class TensorCore(TensorMover):
         self._mark_start(one, word)
         return found
 
-    def _show_operands(self, one: Lanes, places: list[Array | None], form: TensorForm, cta: int) -> list[Array | None]:
-        """Show the reads of A and B to the observers, as one access where the result is equal."""
-        used = [bytes_used(form, side) for side in "ab"]
-        a, b = places
-        if a is None or b is None or used[0] != used[1] or self.machine.checks.banks:
-            both = zip(places, used, strict=True)
-            return [None if at is None else self._show(one, at, width, cta) for at, width in both]
-        items = self._show(one, np.concatenate((a, b)), used[0], cta)
-        return [items[: len(a)], items[len(a) :]]
+    def _show_operands(self, shown: SharedReads, places: list[Array | None], peer: int, cta: int) -> dict[str, Array]:
+        """Show the reads of A and B in one CTA to the observers, as one access where nothing is to report. Return the
+        events of rows and columns that change meanwhile."""
+        machine, one, form = self.machine, shown.lanes, shown.form
+        sides: Operands = {side: (at[None], None) for side, at in zip("ab", places, strict=True) if at is not None}
+
+        def access(some: Operands, torn: Sides) -> Access | None:
+            """Return the read of chunks."""
+            width = min(used & -used for used in (bytes_used(form, side) for side in some))  # of 12 bytes, 4 thrice
+            found = []
+            for side, (at, seen) in some.items():
+                kept = np.ones(at.shape, np.bool_) if seen is None else seen
+                chosen = at[kept & ~torn[side] if side in torn else kept]
+                found.append((chosen[:, None] + np.arange(0, bytes_used(form, side), width)).ravel())
+            pieces = np.concatenate(found)
+            return self._read(one, pieces, width, cta) if len(pieces) else None
+
+        asked = OperandsAsked(one, [peer], sides, lambda side, chunks: chunk_rows(form, side, chunks), access)
+        torn, events = dict[str, NDArray[np.bool_]](), dict[str, Array]()
+        if machine.races is not None:
+            machine.races.product = shown
+        if machine.tracking is not None:
+            now = torn_now(machine, asked)
+            torn, events = now.chunks, {side: each[0] for side, each in now.events(one).items()}
+        shown.items |= {
+            (peer, side): (at[0] + cta * machine.shared.stride) // _CHUNK for side, (at, _) in sides.items()
+        }
+        if not show_at_once(machine, lambda: access(sides, torn)):
+            if machine.tracking is None:
+                torn = see_torn(machine, asked)
+            for side, each in sides.items():
+                if (read := access({side: each}, torn)) is not None:
+                    self._touch(read)
+        shown.torn |= {(peer, side): each[0] for side, each in torn.items()}
+        if machine.races is not None:
+            machine.races.product = None
+        return events
 
     def _demand_written(self, reads: list[TensorBox]) -> None:
         """Restart the launch with tracking if a product reads uninitialized cells."""
@@ -284,7 +355,7 @@ class TensorCore(TensorMover):
         return np.asarray(self.memory.words[cta][:, first:end])
 
     def _work(
-        self, one: Lanes, asked: ProductAsked, writes: list[TensorBox], items: list[list[Array | None]]
+        self, one: Lanes, asked: ProductAsked, writes: list[TensorBox], items: dict[tuple[int, str], Array]
     ) -> Callable[[], None]:
         """Return the work of a product: read its operands and keep them for the sums."""
         form = asked.form
@@ -296,12 +367,13 @@ class TensorCore(TensorMover):
 
         def work() -> None:
             """Read A, B, scales and metadata of each CTA, and hold the product."""
-            halves = [shared(found[1], "b") for found in items if found[1] is not None]
+            halves = [shared(items[peer, "b"], "b") for peer in range(len(writes))]
             b = _signed(np.concatenate(halves), form.b, form.negated[1])
             if asked.columns is not None:
                 b[asked.columns.zero] = 0
-            for peer, (d, (places, _)) in enumerate(zip(writes, items, strict=True)):
-                a = self._a_in_columns(asked, peer, d.cta) if places is None else shared(places, "a")
+            for peer, d in enumerate(writes):
+                is_shared = (peer, "a") in items
+                a = shared(items[peer, "a"], "a") if is_shared else self._a_in_columns(asked, peer, d.cta)
                 a = _signed(a, form.a, form.negated[0])
                 positions = self._positions(one, asked, peer, d.cta)
                 if positions is not None and len(positions) != len(a):

@@ -1,9 +1,9 @@
-"""The search for rows of A and columns of B that change while a product of warpgroups reads them.
+"""The search for rows of A and columns of B that change while a product reads them.
 
 The observers of memory look at the chunks of rows on trial: first at all, then at eight rows, then at single rows.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,27 +11,77 @@ import numpy as np
 from numpy.typing import NDArray
 
 from refsim.errors import RefsimError
-from refsim.ptx.async_ops.trials import doubt, look, watching
-from refsim.ptx.checks.torn_operands import TEARS, torn_of
+from refsim.ptx.async_ops.trials import doubt, look, on_trial, watching
+from refsim.ptx.checks.torn_operands import TEARS, note_torn, spoken, torn_of
+from refsim.ptx.checks.undefined import tracking_of
 from refsim.ptx.execution.lanes import Lanes, Machine
-from refsim.ptx.execution.matrix_operands import CORE_ROW, rows_of_chunks, turns
-from refsim.ptx.execution.matrix_product import ProductForm
+from refsim.ptx.execution.matrix_operands import CORE_ROW, turns
 from refsim.ptx.memory.access import ASYNC, READ, Access
 
 Array = NDArray[Any]
-Operands = dict[str, tuple[Array, Array | None]]  # by side: chunks (warpgroups, chunks), and a mask of those to show
+Operands = dict[str, tuple[Array, Array | None]]  # by side: chunks (units, chunks), and a mask of those to show
+Sides = dict[str, NDArray[np.bool_]]  # for "a" and "b" in shared memory: (units, chunks), or (units, rows)
 _BLOCK = 8  # rows of a core matrix
+
+
+@dataclass(frozen=True)
+class OperandsAsked:
+    """The operands in shared memory of the products of some units: warpgroups, or CTAs of a CTA group. `units` are their
+    numbers in a CTA or group, `leads` one lane of each. `table` tells which rows each of so many chunks of a side has
+    elements of, (chunks, rows). `access` makes one read of chunks of sides, without those of a mask."""
+
+    leads: Lanes
+    units: list[int]
+    sides: Operands
+    table: Callable[[str, int], NDArray[np.bool_]]
+    access: Callable[[Operands, Sides], Access | None]
 
 
 @dataclass
 class TornNow:
-    """By side: the finding, and the rows or columns that change (warpgroups, rows); and a mask of their chunks."""
+    """By side: the finding, and the rows or columns that change (units, rows); and a mask of their chunks."""
 
     found: dict[str, tuple[RefsimError, NDArray[np.bool_]]] = field(default_factory=dict)
-    chunks: dict[str, NDArray[np.bool_]] = field(default_factory=dict)
+    chunks: Sides = field(default_factory=dict)
+
+    def events(self, leads: Lanes) -> dict[str, Array]:
+        """Return the event of each row of A and column of B that changes, (units, rows); 0 for the others."""
+        found = {}
+        for side, (error, rows) in self.found.items():
+            said, some = spoken(error, rows, side), np.asarray(rows.any(axis=1))
+            numbers = tracking_of(leads).origins.add(leads, some, said.what, error=said)
+            found[side] = np.where(rows, numbers[:, None], 0)
+        return found
 
 
-def reads_of(lanes: Lanes, sides: Operands, torn: dict[str, NDArray[np.bool_]]) -> Iterator[tuple[Lanes, Array]]:
+def show_at_once(machine: Machine, access: Callable[[], Access | None]) -> bool:
+    """Show all reads as one access; return False if a check has something to report, or counts bank conflicts."""
+    if machine.checks.banks:
+        return False
+    try:
+        asked = access()
+    except RefsimError:
+        return False
+    watching = machine.port.observers.get("shared", ())
+    if asked is None or not on_trial(machine, lambda: look(watching, asked)):
+        return asked is None
+    for observer in watching:
+        observer.after(asked)
+    return True
+
+
+def see_torn(machine: Machine, asked: OperandsAsked) -> Sides:
+    """Restart the launch with tracking if operands change while they are read. Without the check of uninitialized
+    bits, note it and return the chunks."""
+    assert asked.leads.statement is not None
+    now = torn_now(machine, asked)
+    for error, _ in now.found.values():
+        machine.saw_unwritten()
+        note_torn(machine, asked.leads.statement, error)
+    return now.chunks
+
+
+def reads_of(lanes: Lanes, sides: Operands, torn: Sides) -> Iterator[tuple[Lanes, Array]]:
     """Yield lanes and the chunks that they read, without those that `torn` masks."""
     for side, (places, seen) in sides.items():
         kept = ~torn[side] if side in torn else None
@@ -49,51 +99,50 @@ def together(machine: Machine, lanes: Lanes, reads: Iterator[tuple[Lanes, Array]
     return machine.port.plan(READ, several, "shared", space, at, owner, CORE_ROW, proxy=ASYNC)
 
 
-def torn_now(machine: Machine, lanes: Lanes, form: ProductForm, sides: Operands) -> TornNow:
+def torn_now(machine: Machine, asked: OperandsAsked) -> TornNow:
     """Return the rows of A and columns of B that change while they are read, and those that an earlier run found."""
-    known, result = torn_of(machine), TornNow()
-    for side, (places, _) in sides.items():
-        table = rows_of_chunks(form, side, places.shape[1])
-        rows = np.zeros((len(places), table.shape[1]), np.bool_)
-        groups = machine.geometry.warpgroup[lanes.ids[:: len(lanes.ids) // len(places)]] % machine.geometry.warpgroups
+    known, result, statement = torn_of(machine), TornNow(), asked.leads.statement
+    assert statement is not None
+    for side, operand in asked.sides.items():
+        table = asked.table(side, operand[0].shape[1])
+        rows = np.zeros((len(asked.units), table.shape[1]), np.bool_)
         error = None
-        for number, group in enumerate(groups.tolist() if known is not None else ()):
+        for number, unit in enumerate(asked.units if known is not None else ()):
             assert known is not None
-            assert lanes.statement is not None
-            key = lanes.statement.line, group, side
+            key = statement.line, unit, side
             if key in known.rows:
                 rows[number], error = known.rows[key], known.errors[key]
         chunks = (rows.astype(np.uint8) @ table.T.astype(np.uint8)) > 0
-        if (finding := _doubt(machine, lanes, {side: sides[side]}, {side: chunks})) is not None:
+        if (finding := _doubt(machine, asked, {side: operand}, {side: chunks})) is not None:
             error = error or finding
-            for group in range(len(places)):
-                _search(machine, lanes, (side, places), (rows, table), group)
+            for number in range(len(asked.units)):
+                _search(machine, asked, side, (rows, table), number)
             chunks = (rows.astype(np.uint8) @ table.T.astype(np.uint8)) > 0
         if error is not None and rows.any():
             result.found[side], result.chunks[side] = (error, rows), chunks
     return result
 
 
-def _search(machine: Machine, lanes: Lanes, operand: tuple[str, Array], at: tuple[Array, Array], group: int) -> None:
-    """Mark the rows of one warpgroup's operand that change. `at`: the rows found so far, and the rows of chunks."""
-    (side, places), (rows, table) = operand, at
+def _search(machine: Machine, asked: OperandsAsked, side: str, at: tuple[Array, Array], number: int) -> None:
+    """Mark the rows of one unit's operand that change. `at`: the rows found so far, and the rows of chunks."""
+    (places, _), (rows, table) = asked.sides[side], at
 
     def changes(these: Array) -> bool:
         """Return whether chunks of these rows change."""
         seen = np.zeros(places.shape, np.bool_)
-        seen[group] = table[:, these].any(axis=1)
-        return _doubt(machine, lanes, {side: (places, seen)}, {}) is not None
+        seen[number] = table[:, these].any(axis=1)
+        return _doubt(machine, asked, {side: (places, seen)}, {}) is not None
 
     for first in range(0, rows.shape[1], _BLOCK):
         block = np.arange(first, min(first + _BLOCK, rows.shape[1]))
-        if not rows[group, block].all() and changes(block):
-            rows[group, block] |= [changes(np.array([row])) for row in block.tolist()]
+        if not rows[number, block].all() and changes(block):
+            rows[number, block] |= [changes(np.array([row])) for row in block.tolist()]
 
 
-def _doubt(machine: Machine, lanes: Lanes, sides: Operands, torn: dict[str, NDArray[np.bool_]]) -> RefsimError | None:
+def _doubt(machine: Machine, asked: OperandsAsked, sides: Operands, torn: Sides) -> RefsimError | None:
     """Return the finding of the observers that these chunks change while they are read, or None."""
     try:
-        access = together(machine, lanes, reads_of(lanes, sides, torn))
+        access = asked.access(sides, torn)
     except RefsimError:
         return None
     if access is None:

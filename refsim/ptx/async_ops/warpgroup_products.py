@@ -18,14 +18,22 @@ from refsim.errors import RefsimError
 from refsim.formats import float_named
 from refsim.ptx.async_ops.completion import ThreadGroups
 from refsim.ptx.async_ops.queue import Queue
-from refsim.ptx.async_ops.torn_products import Operands, TornNow, reads_of, together, torn_now
-from refsim.ptx.async_ops.trials import look, on_trial
+from refsim.ptx.async_ops.torn_products import (
+    Operands,
+    OperandsAsked,
+    Sides,
+    TornNow,
+    reads_of,
+    see_torn,
+    show_at_once,
+    together,
+    torn_now,
+)
 from refsim.ptx.checks.areas import Read
 from refsim.ptx.checks.in_flight_operands import OperandReads
 from refsim.ptx.checks.in_flight_registers import CODES, RegisterWatch, Touch, groups_of
 from refsim.ptx.checks.races import Races
-from refsim.ptx.checks.torn_operands import Key, note_torn, spoken, tear
-from refsim.ptx.checks.undefined import tracking_of
+from refsim.ptx.checks.torn_operands import Key, tear
 from refsim.ptx.execution.geometry import WARPGROUP, Ids
 from refsim.ptx.execution.lanes import Lanes, Machine
 from refsim.ptx.execution.matrix_operands import (
@@ -49,7 +57,6 @@ from refsim.ptx.text.syntax import Statement, place
 from refsim.sources import PTX
 
 Array = NDArray[Any]
-Sides = dict[str, NDArray[np.bool_]]  # for "a" and "b" in shared memory: (warpgroups, chunks), or (warpgroups, rows)
 MOST = 1 << 26  # bytes of operands that wait for their sums
 
 
@@ -172,7 +179,7 @@ class ProductInFlight:
     reads: tuple[Read, ...] = ()
     begun: int = 0
     is_performed: bool = False
-    torn: "Sides" = field(default_factory=dict)
+    torn: Sides = field(default_factory=dict)
 
     @property
     def units(self) -> NDArray[np.int64]:
@@ -320,21 +327,22 @@ class TensorCores:
         assert found[1] is not None
         torn = {} if self.torn is None else self.torn.chunks
         self.torn = None
-        if not self._show_together(lanes, sides, torn):
+        if not show_at_once(self.machine, lambda: together(self.machine, lanes, reads_of(lanes, sides, torn))):
             if self.machine.tracking is None:
-                torn = self._see_torn(lanes, product.form, sides)
+                torn = see_torn(self.machine, self._asked(lanes, product.form, sides))
             self._show(lanes, sides, torn)
         return (found[0], found[1]), torn
 
-    def _see_torn(self, lanes: Lanes, form: ProductForm, sides: Operands) -> Sides:
-        """Restart the launch with tracking if operands change while they are read. Without the check of uninitialized
-        bits, note it and return the chunks."""
-        assert lanes.statement is not None
-        now = torn_now(self.machine, lanes, form, sides)
-        for error, _ in now.found.values():
-            self.machine.saw_unwritten()
-            note_torn(self.machine, lanes.statement, error)
-        return now.chunks
+    def _asked(self, lanes: Lanes, form: ProductForm, sides: Operands) -> OperandsAsked:
+        """Return the operands in shared memory of products of warpgroups."""
+        leads, geometry = Lanes(self.machine, lanes.ids[::WARPGROUP], lanes.statement), self.machine.geometry
+        return OperandsAsked(
+            leads,
+            (geometry.warpgroup[leads.ids] % geometry.warpgroups).tolist(),
+            sides,
+            lambda side, chunks: rows_of_chunks(form, side, chunks),
+            lambda some, torn: together(self.machine, lanes, reads_of(lanes, some, torn)),
+        )
 
     def torn_events(self, lanes: Lanes, words: Mapping[str, Words], form: ProductForm) -> dict[str, Array]:
         """Return the event of each row of A and column of B whose bytes change while a product that begins reads them,
@@ -343,35 +351,15 @@ class TensorCores:
         for side, each in words.items():
             places = chunk_places(each, form, side)
             sides[side] = places, shown(lanes, each, places.shape[1])
-        self.torn = torn_now(self.machine, lanes, form, sides)
-        leads, found = Lanes(self.machine, lanes.ids[::WARPGROUP], lanes.statement), {}
-        for side, (error, rows) in self.torn.found.items():
-            said, some = spoken(error, rows, side), np.asarray(rows.any(axis=1))
-            numbers = tracking_of(lanes).origins.add(leads, some, said.what, error=said)
-            found[side] = np.where(rows, numbers[:, None], 0)
-        return found
+        asked = self._asked(lanes, form, sides)
+        self.torn = torn_now(self.machine, asked)
+        return self.torn.events(asked.leads)
 
     def _show(self, lanes: Lanes, sides: Operands, torn: Sides) -> None:
         """Show the reads of chunks by lanes, in their order, without those that change."""
         for part, at in reads_of(lanes, sides, torn):
             space, owner = part.space("shared")
             self.machine.port.touch(part, "shared", space, at, owner, CORE_ROW, proxy=ASYNC)
-
-    def _show_together(self, lanes: Lanes, sides: Operands, torn: Sides) -> bool:
-        """Show all these reads as one access; return False if a check has something to report."""
-        machine = self.machine
-        if machine.checks.banks:
-            return False
-        try:
-            access = together(machine, lanes, reads_of(lanes, sides, torn))
-        except RefsimError:
-            return False
-        watching = machine.port.observers.get("shared", ())
-        if access is None or not on_trial(machine, lambda: look(watching, access)):
-            return access is None
-        for observer in watching:
-            observer.after(access)
-        return True
 
     def _use_registers(self, lanes: Lanes, product: MatrixProduct) -> None:
         """Check that added D and A in registers are initialized; compute pending sums that A needs."""

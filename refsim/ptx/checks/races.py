@@ -100,7 +100,8 @@ class BarrierUsers:
 
 
 class Races:
-    """Watches shared and global memory; `orders` is the happens-before order, `phases` the order of mbarriers."""
+    """Watches shared and global memory; `orders` is the happens-before order, `phases` the order of mbarriers. `product`
+    is the product whose reads are shown now, if a thread asks for it alone."""
 
     def __init__(self, machine: Context, history: History, granules: dict[str, int], *, converges: bool) -> None:
         self.machine, self.history, self.granules = machine, history, granules
@@ -116,6 +117,7 @@ class Races:
         self.compared = Comparisons(machine, history, self.orders, self.reporter)
         self.parts: list[AccessPart] = []
         self.held: list[Read] | None = None
+        self.product: ProductReads | None = None
 
     # ---- accesses
     def before(self, access: Access) -> None:
@@ -208,7 +210,7 @@ class Races:
         if self.held is not None:
             self.held.append(Read(part, number, chosen, self.first))
             return
-        area.waiting.append(Read(part, number, chosen, self.first, product))
+        area.waiting.append(Read(part, number, chosen, self.first, product or self.product))
         area.lanes += part.access.threads.count
         if area.lanes > _PENDING:
             area.mark_reads(self.compared.floor if area.is_shared else 0, self.history)

@@ -121,15 +121,24 @@ def allocated(operands: RuleOperands) -> list[Any]:
     return asked(operands)
 
 
-def product_masks(one: Lanes, given: ProductAsked, peers: list[int], places: tuple[Array | None, Array | None]) -> None:
+def product_masks(
+    one: Lanes,
+    given: ProductAsked,
+    peers: list[int],
+    places: tuple[Array | None, Array | None],
+    torn: list[dict[str, Array]],
+) -> None:
     """Set the masks of D of tcgen05.mma: an undefined element or scale of a row of A makes that row undefined; of B,
     its column. `peers`: the CTAs that take part; `places`: the chunks of A and B in shared memory (None if A is in
-    tensor memory)."""
+    tensor memory); `torn`: the events of rows and columns that change meanwhile, in each CTA."""
     form, memory = given.form, one.machine.tensor_pipe.memory
     assert memory.bits is not None
     assert memory.events is not None
     assert places[1] is not None
-    of_b = [_shared_events(one, places[1], form, "b", cta).max(axis=1) for cta in peers]
+    of_b = [
+        np.maximum(_shared_events(one, places[1], form, "b", cta).max(axis=1), changes.get("b", 0))
+        for cta, changes in zip(peers, torn, strict=True)
+    ]
     for peer, cta in enumerate(peers):
         number, (lanes, columns) = np.array(cta), given.cells(peer)
         if form.is_sparse:
@@ -142,7 +151,7 @@ def product_masks(one: Lanes, given: ProductAsked, peers: list[int], places: tup
             )
             rows = np.concatenate([rows[:1], rows[:-1]]) if given.rows_down else rows
         else:
-            rows = _shared_events(one, places[0], form, "a", cta).max(axis=1)
+            rows = np.maximum(_shared_events(one, places[0], form, "a", cta).max(axis=1), torn[peer].get("a", 0))
         across = np.concatenate(of_b)
         if given.columns is not None:
             across[given.columns.zero] = 0

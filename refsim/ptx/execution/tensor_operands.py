@@ -24,6 +24,7 @@ __all__ = [
     "COPY_ROWS",
     "DescriptorError",
     "bytes_used",
+    "chunk_rows",
     "chunks_of",
     "codes_in_columns",
     "codes_in_shared",
@@ -74,6 +75,15 @@ def event_matrix(events: Array, form: TensorForm, side: str) -> Array:
     """Return events noted for each chunk of an operand as a matrix (rows, k)."""
     per = _CHUNK * 8 // operand_named(form.operand(side), form.ctas).container_bits
     return _matrix(np.repeat(events[:, None], per, axis=1), form, side)
+
+
+@lru_cache(maxsize=64)
+def chunk_rows(form: TensorForm, side: str, chunks: int) -> NDArray[np.bool_]:
+    """Return which rows of A or columns of B each chunk has elements of, (chunks, rows)."""
+    held = event_matrix(np.arange(chunks), form, side)
+    found = np.zeros((chunks, len(held)), np.bool_)
+    found[held, np.arange(len(held))[:, None]] = True
+    return found
 
 
 def _matrix(codes: Array, form: TensorForm, side: str) -> Array:

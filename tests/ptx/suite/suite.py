@@ -22,7 +22,8 @@ from refsim.ptx.memory.global_memory import GlobalMemory
 
 FOLDER = Path(__file__).parent
 TARGET = "sm_80"
-NEWER = {"uninitialised_hopper.cu": "sm_90a", "uninitialised_blackwell.cu": "sm_100a", "warpgroup.cu": "sm_90a"}
+NEWER = {"uninitialised_hopper.cu": "sm_90a", "warpgroup.cu": "sm_90a"}
+NEWER |= dict.fromkeys(("uninitialised_blackwell.cu", "tensor_core.cu"), "sm_100a")
 WORDS = 256  # of input: 1, 4, 7, ...
 WORK = 512  # words of scratch in global memory, zero unless a row says that nobody has written them
 Words = NDArray[np.uint32]

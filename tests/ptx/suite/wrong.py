@@ -287,6 +287,10 @@ WRONG = (
     Wrong("stored_padding_rows", 1, "shared", "warps", "rows of A that no other warp stores", says="with no barrier"),
     Wrong("padding_rows_in_flight", 1, "shared", "warps", "wait before rows of A are stored", says="is in flight"),
     Wrong("padding_rows_afterwards", 1, "shared", "warps", "order behind a flag", says="warpgroup.cu"),
+    # products of tcgen05
+    Wrong("tensor_padding_rows", 1, "shared", "lanes", "wait for rows of A that tcgen05.mma reads", EARLY),
+    Wrong("tensor_padding_rows_in_flight", 1, "shared", "warps", "wait before rows of A are copied", says="is in flight"),
+    Wrong("tensor_padding_rows_stored", 1, "shared", "warps", "wait before a warp stores rows of A", says="tensor_core.cu"),
     # barriers and masks against their rules
     Wrong("barrier_in_both_arms", 1, "shared", "lanes", "one barrier of both arms", DIVERGENT, APART),
     Wrong("barrier_for_all_lanes", 1, "global", "lanes", "half a warp at a barrier", DIVERGENT, AROUND),
