@@ -238,7 +238,7 @@ class Comparisons:
             if threads and self.history.is_asynchronous(number):
                 continue
             later = ~self.strict.comes_after(lane, agents, number)
-            if not writes:
+            if not writes and later.any():
                 later &= ~self._waited_for(np.full(len(agents), lane), agents, np.full(len(agents), number))
             others = agents[later].tolist()
             if writes and observers is None:
