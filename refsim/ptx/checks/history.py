@@ -46,20 +46,19 @@ class StrongAccesses:
     def after(self, access: Access) -> None:
         """Note the statement and the thread of each lane of a strong access."""
         if access.semantics.strong and self.left > 0:
-            threads = access.threads
-            self.left -= threads.count
-            at = threads.full(np.asarray(access.index)) * access.width
-            shared = access.name == "shared"
-            self.made.append((id(access.statement), shared, access.kind != READ, self.first, at, threads.ids))
+            self.left -= len(access.threads.ids)
+            made = id(access.statement), access.name == "shared", access.kind != READ, self.first
+            self.made.append((*made, access.index * access.width, access.threads.ids))
 
     def contended(self) -> set[int]:
         """Return the identities of statements that accessed a place of another statement and of another thread, where
         one of them wrote."""
         if len({statement for statement, *_ in self.made}) < 2:
             return set()
-        counts = [len(at) for *_, at, _ in self.made]
+        counts = [len(lanes) for *_, lanes in self.made]
         statement, shared, write, first = (np.repeat(part, counts) for part in list(zip(*self.made, strict=True))[:4])
-        at, lane = (np.concatenate(part) for part in list(zip(*self.made, strict=True))[4:])
+        at = np.concatenate([np.broadcast_to(at, len(lanes)) for *_, at, lanes in self.made])
+        lane = np.concatenate([lanes for *_, lanes in self.made])
         place = np.unique(np.stack((shared * (first + 1), at.astype(np.int64))), axis=1, return_inverse=True)[1].ravel()
         several = np.zeros((2, place.max() + 1), bool)
         written = np.zeros(place.max() + 1, bool)

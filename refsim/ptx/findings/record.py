@@ -75,7 +75,7 @@ class LaunchFindings:
 
     def has_waived(self, code: str, statement: Statement) -> bool:
         """Return whether a waiver of this line has allowed a finding of this code."""
-        return any(each.check == code and each.is_at(lines_of(statement)) for each in self.waived)
+        return bool(self.waived) and any(each.check == code and each.is_at(lines_of(statement)) for each in self.waived)
 
     def warn(self, error: RefsimError, statement: Statement) -> None:
         """Record a warning, the first of its code and source line."""

@@ -187,6 +187,8 @@ class Meetings:
 
     def converge(self) -> None:
         """Execute the earliest instruction without `.sync` for the lanes that came: no others can reach it first."""
+        if not self.parked:
+            return
         parked = [pc for pc in self.parked if self.machine.code.steps[pc].bound.clause.rendezvous == "converged"]
         if parked:
             pc = min(parked)
