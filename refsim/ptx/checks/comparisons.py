@@ -149,6 +149,7 @@ class Comparisons:
             strong = late & (marks.take(marks.strength, index, count) == part.strength)
             if self._is_volatile(part) and strong.any():
                 strong &= ~self._in_warp(np.repeat(lanes[:, None], strong.shape[1], 1), agents, found)
+                strong &= marks.take(marks.since, index, count) == 0  # older accesses may be those of other lanes
             late &= ~strong
         if threads:
             late &= ~self._are_made_by(found, self.history.is_asynchronous) | (
@@ -256,6 +257,11 @@ class Comparisons:
             if not racing and others and self._is_volatile(part):
                 near = self._in_warp(np.full(len(others), lane), np.array(others), np.full(len(others), number))
                 racing = [other for other, is_near in zip(others, near.tolist(), strict=True) if is_near]
+                if racing and not writes:  # who wrote after reading: that write is compared
+                    wrote = {
+                        each for when, by, _ in chains.of(part.area.writes, granule) if when > number for each in by
+                    }
+                    racing = [other for other in racing if other not in wrote]
             if racing:
                 return self.pair(lane, racing, number, "write" if writes else "read")
         return None

@@ -349,14 +349,15 @@ template <int LESS> __global__ void volatile_sum(ARGS) {
   sums[t] = in[t];
   for (unsigned step = 16; step; step /= 2) {
     if (LESS != 1 || step == 16) __syncwarp();
-    const unsigned other = sums[t ^ step];  // B1
-    __syncwarp();
-    sums[t] = sums[t] + other;  // A1
+    const unsigned other = sums[t ^ step];  // B1 B2 B3
+    if (LESS < 2) __syncwarp();
+    if (LESS == 3) out[t] = __shfl_xor_sync(ALL, t, 1);
+    sums[t] = sums[t] + other;  // A1 A2 A3
   }
   __syncwarp();
   out[t] = sums[t];
 }
-LESS_1(volatile_sum)
+LESS_3(volatile_sum)
 
 template <int LESS> __global__ void volatile_branch(ARGS) {
   volatile unsigned *const slot = work;

@@ -49,6 +49,8 @@ WRONG = (
     Wrong("lane_flag", 1, "shared", "lanes", "release of a flag", shows=RELEASED),
     Wrong("lane_flag", 2, "shared", "lanes", "acquire of a flag", shows=ACQUIRED),
     Wrong("volatile_sum", 1, "shared", "lanes", "__syncwarp between rounds of a volatile reduction"),
+    Wrong("volatile_sum", 2, "shared", "lanes", "__syncwarp between a read and a volatile store"),
+    Wrong("volatile_sum", 3, "shared", "lanes", "__syncwarp beside a shuffle of a volatile sum", MET, warned=True),
     Wrong("volatile_branch", 1, "global", "lanes", "__syncwarp behind a volatile store in a branch"),
     Wrong("volatile_branch", 2, "global", "lanes", "__syncwarp in place of a shuffle", MET, warned=True),
     Wrong("volatile_turns", 1, "shared", "lanes", "fence behind polling a volatile flag", shows=ACQUIRED),
