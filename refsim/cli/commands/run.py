@@ -2,11 +2,9 @@
 
 from pathlib import Path
 from typing import TYPE_CHECKING
-from xml.sax.saxutils import escape
 
 import click
 
-from refsim.cli.answers.junit import attribute, legal, suite
 from refsim.cli.arguments import file_option
 from refsim.cli.delivery import AGREED, FAILED, INTERRUPTED, Answer, answers, require_writable, save
 from refsim.cli.devices import arithmetic_option, without_option
@@ -14,6 +12,8 @@ from refsim.cli.extents import Positive, Whole
 from refsim.cli.names import SM
 from refsim.errors import Kind, RefsimError, unknown_code
 from refsim.render import Column, Document, Entry, Part, Record, Table, Wording
+from refsim.render.junit import document as xml_document
+from refsim.render.junit import element, properties, suite, text
 
 if TYPE_CHECKING:
     from refsim.ptx import Arithmetic
@@ -154,29 +154,28 @@ def junit(run: "ProgramRun") -> str:
     cases = [_case("program", " ".join(run.command), "failure" if run.exit_code else "", f"exit code {run.exit_code}")]
     for kernel in run.record.kernels:
         said = [*kernel.findings, *kernel.refused]
-        element = "failure" if kernel.findings else "error" if kernel.refused else ""
-        cases.append(_case(kernel.package, kernel.name, element, "\n".join(each.line for each in said), kernel.status))
+        kind = "failure" if kernel.findings else "error" if kernel.refused else ""
+        cases.append(_case(kernel.package, kernel.name, kind, "\n".join(each.line for each in said), kernel.status))
     if run.record.found:
         cases.append(_case("program", HOST, "failure", "\n".join(each.line for each in run.record.found)))
     for name, test in run.record.tests.items():
         cases.append(_of_test(name, test))
-    return suite("refsim run", cases)
+    return xml_document(suite("refsim run", cases))
 
 
 def _of_test(name: str, test: "TestRecord") -> str:
     """Return the test case of a test: a failure where the GPU or pytest found something, an error for a refused call."""
     if test.outcome == "skipped" and not test.asked:
-        return f'<testcase classname="test" name={attribute(name)}><skipped/></testcase>'
+        return element("testcase", element("skipped"), classname="test", name=name)
     failed = test.outcome == "failed"
-    element = "failure" if test.findings else "error" if test.refused else "failure" if failed else ""
+    kind = "failure" if test.findings else "error" if test.refused else "failure" if failed else ""
     said = [*test.findings, *test.refused, *([test.said or "failed"] if failed else [])]
-    return _case("test", name, element, "\n".join(said))
+    return _case("test", name, kind, "\n".join(said))
 
 
-def _case(group: str, name: str, element: str, text: str, status: str = "") -> str:
-    fidelity = f'<properties><property name="fidelity" value={attribute(status)}/></properties>' if status else ""
-    said = f"<{element} message={attribute(text.splitlines()[0])}>{escape(legal(text))}</{element}>" if element else ""
-    return f"<testcase classname={attribute(group)} name={attribute(name)}>{fidelity}{said}</testcase>"
+def _case(group: str, name: str, kind: str, words: str, status: str = "") -> str:
+    said = element(kind, text(words), message=words.splitlines()[0]) if kind else ""
+    return element("testcase", properties({"fidelity": status}) + said, classname=group, name=name)
 
 
 @click.command(context_settings={"ignore_unknown_options": False})
