@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from refsim.bundled import bundled
+from refsim.device.attributes import BY_NUMBER
 from refsim.device.cache import digest, entry
 from refsim.device.toolchain import INSTALL, find_toolchain
 from refsim.errors import Kind, RefsimError
@@ -26,7 +27,7 @@ from refsim.kernel_code import KernelCode
 from refsim.kernels import Buffer, Launcher, Struct
 from refsim.layouts import tensor_map
 from refsim.layouts.tma import DATA_TYPES, INTERLEAVES, L2_PROMOTIONS, OOB_FILLS, SWIZZLE_MODES
-from refsim.ptx.machine.limits import MAX_BLOCK, MAX_GRID, MAX_STATIC_SHARED, MAX_THREADS, REGISTERS, limits_of
+from refsim.ptx.machine.limits import limits_of
 
 BUILD = "build it by nvcc -shared -Xcompiler -fPIC -cudart none"
 _INVALID = 1  # CUDA_ERROR_INVALID_VALUE
@@ -122,8 +123,7 @@ class _Answers:
     def __init__(self, launcher: Launcher) -> None:
         self.launcher = launcher
         self.refused: RefsimError | None = None
-        self.limits = limits_of(launcher.target)
-        self.chip = self.limits.chip.encode()  # C keeps its address
+        self.chip = limits_of(launcher.target).chip.encode()  # C keeps its address
         self.attribute, self.encode = _ATTRIBUTE(self._attribute), _ENCODE(self._encode)
 
     def install(self) -> None:
@@ -134,27 +134,8 @@ class _Answers:
 
     def _attribute(self, number: int) -> int:
         """Return cudaDeviceAttr `number` of the target's chip, or -1 for one that is not known."""
-        limits = self.limits
-        known: dict[int, int] = {
-            1: MAX_THREADS,
-            **{2 + axis: MAX_BLOCK[axis] for axis in range(3)},
-            **{5 + axis: MAX_GRID[axis] for axis in range(3)},
-            8: MAX_STATIC_SHARED,
-            10: 32,
-            12: REGISTERS,
-            16: limits.sms,
-            39: 32 * limits.warps,
-            75: limits.number // 10,
-            76: limits.number % 10,
-            81: limits.shared,
-            82: REGISTERS,
-            95: 1,
-            97: limits.opt_in,
-            106: limits.ctas,
-            111: limits.reserved,
-            120: int(limits.cluster > 0),
-        }
-        return known.get(number, -1)
+        row = BY_NUMBER.get(number)
+        return row.value(self.launcher.target) if row else -1
 
     def _encode(
         self, to: int, type: int, rank: int, address: int, dims: int, strides: int, box: int, steps: int, *modes: int

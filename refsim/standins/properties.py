@@ -1,81 +1,28 @@
-"""The attributes of the simulated GPU, by the driver's numbers and names."""
+"""The simulated GPU as stand-ins tell it: its attributes, its name, and its memory."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
-
-from refsim.ptx.machine.limits import MAX_BLOCK, MAX_GRID, MAX_STATIC_SHARED, MAX_THREADS, REGISTERS
+from refsim.device.attributes import ATTRIBUTES, BY_NUMBER, Attribute
 from refsim.ptx.memory.space import MAX_BYTES
-from refsim.ptx.text.constants import WARP_SIZE
-from refsim.sources import CUDA_DRIVER, Source
 from refsim.standins.session import GpuSession
 
 MEMORY_BYTES = MAX_BYTES
 DRIVER_VERSION = 13000
 """The result of cuDriverGetVersion: the CUDA release whose PTX and headers the simulator follows."""
-_CONSTANT_BYTES = 64 << 10
 
 
-def _doubles(session: GpuSession) -> int:
-    """Return how many times more float32 than float64 results a multiprocessor computes per cycle."""
-    known = {(8, 0): 2, (8, 6): 64, (8, 7): 64, (8, 9): 64, (9, 0): 2, (10, 0): 2, (12, 0): 64}.get(session.capability)
-    if known is None:
-        raise session.unsupported(f"CU_DEVICE_ATTRIBUTE_SINGLE_TO_DOUBLE_PRECISION_PERF_RATIO of {session.target}")
-    return known
-
-
-@dataclass(frozen=True)
-class Attribute:
-    """A device attribute: its name in the driver after CU_DEVICE_ATTRIBUTE_, its number, and its value."""
-
-    name: str
-    number: int
-    value: Callable[[GpuSession], int]
-    source: Source = CUDA_DRIVER["CUdevice_attribute"]
-
-
-ATTRIBUTES = (
-    Attribute("MAX_THREADS_PER_BLOCK", 1, lambda _: MAX_THREADS),
-    Attribute("MAX_BLOCK_DIM_X", 2, lambda _: MAX_BLOCK[0]),
-    Attribute("MAX_BLOCK_DIM_Y", 3, lambda _: MAX_BLOCK[1]),
-    Attribute("MAX_BLOCK_DIM_Z", 4, lambda _: MAX_BLOCK[2]),
-    Attribute("MAX_GRID_DIM_X", 5, lambda _: MAX_GRID[0]),
-    Attribute("MAX_GRID_DIM_Y", 6, lambda _: MAX_GRID[1]),
-    Attribute("MAX_GRID_DIM_Z", 7, lambda _: MAX_GRID[2]),
-    Attribute("MAX_SHARED_MEMORY_PER_BLOCK", 8, lambda _: MAX_STATIC_SHARED),
-    Attribute("TOTAL_CONSTANT_MEMORY", 9, lambda _: _CONSTANT_BYTES),
-    Attribute("WARP_SIZE", 10, lambda _: WARP_SIZE),
-    Attribute("MAX_REGISTERS_PER_BLOCK", 12, lambda _: REGISTERS),
-    Attribute("MULTIPROCESSOR_COUNT", 16, lambda session: session.limits.sms),
-    Attribute("KERNEL_EXEC_TIMEOUT", 17, lambda _: 0),
-    Attribute("INTEGRATED", 18, lambda _: 0),
-    Attribute("CAN_MAP_HOST_MEMORY", 19, lambda _: 0),
-    Attribute("COMPUTE_MODE", 20, lambda _: 0),
-    Attribute("CONCURRENT_KERNELS", 31, lambda _: 0),
-    Attribute("ECC_ENABLED", 32, lambda _: 0),
-    Attribute("PCI_BUS_ID", 33, lambda _: 0),
-    Attribute("PCI_DEVICE_ID", 34, lambda _: 0),
-    Attribute("TCC_DRIVER", 35, lambda _: 0),
-    Attribute("MAX_THREADS_PER_MULTIPROCESSOR", 39, lambda session: session.limits.warps * WARP_SIZE),
-    Attribute("UNIFIED_ADDRESSING", 41, lambda _: 1),
-    Attribute("PCI_DOMAIN_ID", 50, lambda _: 0),
-    Attribute("COMPUTE_CAPABILITY_MAJOR", 75, lambda session: session.capability[0]),
-    Attribute("COMPUTE_CAPABILITY_MINOR", 76, lambda session: session.capability[1]),
-    Attribute("MAX_SHARED_MEMORY_PER_MULTIPROCESSOR", 81, lambda session: session.limits.shared),
-    Attribute("MAX_REGISTERS_PER_MULTIPROCESSOR", 82, lambda _: REGISTERS),
-    Attribute("MANAGED_MEMORY", 83, lambda _: 0),
-    Attribute("SINGLE_TO_DOUBLE_PRECISION_PERF_RATIO", 87, _doubles),
-    Attribute("COOPERATIVE_LAUNCH", 95, lambda _: 1),
-    Attribute("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN", 97, lambda session: session.limits.opt_in),
-)
-_BY_NUMBER = {row.number: row for row in ATTRIBUTES}
+def value_of(session: GpuSession, row: Attribute) -> int:
+    """Return an attribute's value; raise UnsupportedError where the target's is not known."""
+    value = row.value(session.target)
+    if value < 0:
+        raise session.unsupported(f"CU_DEVICE_ATTRIBUTE_{row.name} of {session.target}")
+    return value
 
 
 def attribute(session: GpuSession, number: int, asker: str) -> int:
     """Return a device attribute by its number; raise UnsupportedError for a number without a value here."""
-    row = _BY_NUMBER.get(int(number))
+    row = BY_NUMBER.get(int(number))
     if row is None:
         raise session.unsupported(f"{asker} of attribute {int(number)}")
-    return row.value(session)
+    return value_of(session, row)
 
 
 def attribute_named(session: GpuSession, name: str, asker: str) -> int:
@@ -83,7 +30,7 @@ def attribute_named(session: GpuSession, name: str, asker: str) -> int:
     row = next((each for each in ATTRIBUTES if each.name == name.upper()), None)
     if row is None:
         raise session.unsupported(f"{asker}.{name}")
-    return row.value(session)
+    return value_of(session, row)
 
 
 def device_name(session: GpuSession) -> str:

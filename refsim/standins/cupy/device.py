@@ -3,8 +3,9 @@
 from time import perf_counter
 from typing import Any
 
+from refsim.device.attributes import ATTRIBUTES
 from refsim.standins import properties
-from refsim.standins.properties import ATTRIBUTES
+from refsim.standins.properties import value_of
 from refsim.standins.seams import refuse
 from refsim.standins.session import current
 
@@ -31,7 +32,7 @@ class CupyDevice:
     @property
     def attributes(self) -> dict[str, int]:
         """Return all attributes that the simulated GPU knows, by CuPy's names: MaxThreadsPerBlock."""
-        return {_SPELT.get(row.name, row.name.title().replace("_", "")): row.value(current()) for row in ATTRIBUTES}
+        return {_SPELT.get(row.name, row.name.title().replace("_", "")): value_of(current(), row) for row in ATTRIBUTES}
 
     @property
     def mem_info(self) -> tuple[int, int]:

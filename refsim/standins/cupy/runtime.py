@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from refsim.standins.properties import ATTRIBUTES, DRIVER_VERSION, MEMORY_BYTES, attribute, device_name
+from refsim.device.attributes import ATTRIBUTES
+from refsim.standins.properties import DRIVER_VERSION, MEMORY_BYTES, attribute, device_name, value_of
 from refsim.standins.seams import refuse
 from refsim.standins.session import current
 
@@ -56,7 +57,7 @@ def deviceGetAttribute(attrib: int, device: int) -> int:  # noqa: N802 - CuPy's 
 def getDeviceProperties(device: int) -> dict[str, Any]:  # noqa: N802 - CuPy's own name
     """Return the known fields of cudaDeviceProp by name; unknown fields are absent."""
     setDevice(device)
-    known = {row.name: row.value(current()) for row in ATTRIBUTES}
+    known = {row.name: value_of(current(), row) for row in ATTRIBUTES}
     axes = ("X", "Y", "Z")
     return {
         "name": device_name(current()).encode(),

@@ -3,8 +3,9 @@
 from time import perf_counter
 from typing import Any
 
+from refsim.device.attributes import ATTRIBUTES
 from refsim.standins import properties
-from refsim.standins.properties import ATTRIBUTES, DRIVER_VERSION, MEMORY_BYTES, attribute, device_name
+from refsim.standins.properties import DRIVER_VERSION, MEMORY_BYTES, attribute, device_name, value_of
 from refsim.standins.pycuda.errors import LogicError
 from refsim.standins.session import current
 
@@ -41,7 +42,7 @@ class Device:
 
     def get_attributes(self) -> dict[int, int]:
         """Return all attributes that the simulated GPU knows, by number."""
-        return {row.number: row.value(current()) for row in ATTRIBUTES}
+        return {row.number: value_of(current(), row) for row in ATTRIBUTES}
 
     def __getattr__(self, name: str) -> int:
         number = getattr(device_attribute, name.upper(), None)
