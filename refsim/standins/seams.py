@@ -6,11 +6,12 @@ other module is refused by its name, whether the package is installed or not.
 
 import importlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
+from typing import Any
 
 from refsim.errors import RefsimError
 from refsim.standins.session import current
@@ -163,3 +164,15 @@ def refuse(package: str, name: str) -> Exception:
     if name.startswith("_") or f"{package}.{name}" in _BY_NAME:  # `from package import module` asks first, then imports
         return AttributeError(name)
     return current().unsupported(f"{package}.{name}")
+
+
+def with_stream(call: Callable[..., None]) -> Callable[..., None]:
+    """Return the asynchronous form of a call: it takes a stream as well, and has completed when it returns."""
+    count = call.__code__.co_argcount
+
+    def asynchronous(*args: Any, stream: Any = None, **named: Any) -> None:
+        if len(args) > count + 1:
+            raise TypeError(f"{call.__name__}_async() takes {count + 1} arguments, and {len(args)} were given")
+        call(*args[:count], **named)
+
+    return asynchronous

@@ -10,6 +10,7 @@ from refsim.errors import RefsimError
 from refsim.standins.cupy.device import CupyDevice
 from refsim.standins.memory import host_bytes
 from refsim.standins.properties import MEMORY_BYTES
+from refsim.standins.seams import with_stream
 from refsim.standins.session import current
 
 CUPY = "cupy"
@@ -125,20 +126,11 @@ class MemoryPointer:
     def memset(self, value: int, size: int) -> None:
         current().memory.fill(self.ptr, bytes([int(value) & 255]), int(size))
 
-    def copy_from_async(self, mem: Any, size: int, stream: Any = None) -> None:
-        self.copy_from(mem, size)
-
-    def copy_from_device_async(self, src: "MemoryPointer", size: int, stream: Any = None) -> None:
-        self.copy_from_device(src, size)
-
-    def copy_from_host_async(self, mem: Any, size: int, stream: Any = None) -> None:
-        self.copy_from_host(mem, size)
-
-    def copy_to_host_async(self, mem: Any, size: int, stream: Any = None) -> None:
-        self.copy_to_host(mem, size)
-
-    def memset_async(self, value: int, size: int, stream: Any = None) -> None:
-        self.memset(value, size)
+    copy_from_async = with_stream(copy_from)
+    copy_from_device_async = with_stream(copy_from_device)
+    copy_from_host_async = with_stream(copy_from_host)
+    copy_to_host_async = with_stream(copy_to_host)
+    memset_async = with_stream(memset)
 
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(name) if name.startswith("_") else current().unsupported(f"cupy.cuda.MemoryPointer.{name}")

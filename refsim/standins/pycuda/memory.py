@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from refsim.standins.pycuda.context import needed
 from refsim.standins.pycuda.errors import LogicError, as_pycuda
+from refsim.standins.seams import with_stream
 from refsim.standins.session import GpuSession, current
 
 PYCUDA = "pycuda"
@@ -97,10 +98,6 @@ def memcpy_htod(dest: Any, src: Any) -> None:
         current().memory.write(int(dest), host_bytes("cuMemcpyHtoD", src))
 
 
-def memcpy_htod_async(dest: Any, src: Any, stream: Any = None) -> None:
-    memcpy_htod(dest, src)
-
-
 def memcpy_dtoh(dest: Any, src: Any) -> None:
     """Copy device memory to a writable host buffer, whose size decides how much."""
     needed("cuMemcpyDtoH")
@@ -109,18 +106,10 @@ def memcpy_dtoh(dest: Any, src: Any) -> None:
         flat[:] = current().memory.read(int(src), flat.nbytes)
 
 
-def memcpy_dtoh_async(dest: Any, src: Any, stream: Any = None) -> None:
-    memcpy_dtoh(dest, src)
-
-
 def memcpy_dtod(dest: Any, src: Any, size: int) -> None:
     needed("cuMemcpyDtoD")
     with as_pycuda("cuMemcpyDtoD"):
         current().memory.copy(int(dest), int(src), int(size))
-
-
-def memcpy_dtod_async(dest: Any, src: Any, size: int, stream: Any = None) -> None:
-    memcpy_dtod(dest, src, size)
 
 
 def _filled(call: str, dest: Any, value: int, count: int, width: int) -> None:
@@ -142,16 +131,12 @@ def memset_d32(dest: Any, value: int, count: int) -> None:
     _filled("cuMemsetD32", dest, value, count, 4)
 
 
-def memset_d8_async(dest: Any, value: int, count: int, stream: Any = None) -> None:
-    memset_d8(dest, value, count)
-
-
-def memset_d16_async(dest: Any, value: int, count: int, stream: Any = None) -> None:
-    memset_d16(dest, value, count)
-
-
-def memset_d32_async(dest: Any, value: int, count: int, stream: Any = None) -> None:
-    memset_d32(dest, value, count)
+memcpy_htod_async = with_stream(memcpy_htod)
+memcpy_dtoh_async = with_stream(memcpy_dtoh)
+memcpy_dtod_async = with_stream(memcpy_dtod)
+memset_d8_async = with_stream(memset_d8)
+memset_d16_async = with_stream(memset_d16)
+memset_d32_async = with_stream(memset_d32)
 
 
 def to_device(buffer: Any) -> DeviceAllocation:
