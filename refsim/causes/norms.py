@@ -19,13 +19,10 @@ from refsim.causes.row_subject import (
     added_wide,
     common_causes,
     kept,
-    narrowed_from,
-    rows_of,
     tail_causes,
-    written,
 )
 from refsim.causes.row_sums import Order, RowOrder, own_kernel, sum_causes
-from refsim.causes.rows import Cause, Codes, DoesNotApplyError, Family, Sample
+from refsim.causes.rows import Cause, DoesNotApplyError, Family
 from refsim.causes.silu import (
     EXACT_SIGMOID,
     GATED,
@@ -260,28 +257,20 @@ class NormOfPlans(RowSubject):
                 found.append(Cause(Family.HOST, says, "order", order, _NORM, beside=beside))
         return found
 
-    def codes(self, plan: NormPlan, sample: Sample | None = None) -> Codes:
-        """Return the codes that a plan writes: all rows, or a sample's. Raises DoesNotApplyError."""
-        rows, key = rows_of(sample)
-        with np.errstate(all="ignore"):
-            if plan.wide != STEPS_IN_FLOAT32:
-                codes = written(narrowed_from(self._wide(plan, rows), plan.wide), plan.written, self.format)
-                return plan.placed.put(codes) if sample is None else codes[:, sample[1]]
-            parts = (plan.order, plan.eps, plan.centred, plan.squares, plan.held, plan.tail, plan.count, plan.mean)
-            own = key and (*key, *parts, plan.eps_place, plan.root, plan.read)
-            x, root = self.remembered(own, partial(self._normed, plan, rows))
-            if plan.root is BY_ROOT:
-                x, root = x / root, np.ones_like(root)
-            w = np.ones(x.shape[1], np.float32) if self.w is None else plan.weights.apply(self.w)
-            y = plan.product.apply(x, root, w, self.format)
-            if self.bias is not None:
-                y = plan.bias.apply(x, root, w, y, self.bias)
-            if self.gate is not None:
-                y = self._gated(plan, y, rows)
-            codes = written(y, plan.written, self.format)
-        return plan.placed.put(codes) if sample is None else codes[:, sample[1]]
+    def computed(self, plan: NormPlan, rows: Any, key: tuple[Any, ...]) -> Floats:
+        """Return x times its factor, weighted and gated."""
+        parts = (plan.order, plan.eps, plan.centred, plan.squares, plan.held, plan.tail, plan.count, plan.mean)
+        own = key and (*key, *parts, plan.eps_place, plan.root, plan.read)
+        x, root = self.remembered(own, partial(self._normed, plan, rows))
+        if plan.root is BY_ROOT:
+            x, root = x / root, np.ones_like(root)
+        w = np.ones(x.shape[1], np.float32) if self.w is None else plan.weights.apply(self.w)
+        y: Floats = plan.product.apply(x, root, w, self.format)
+        if self.bias is not None:
+            y = plan.bias.apply(x, root, w, y, self.bias)
+        return y if self.gate is None else self._gated(plan, y, rows)
 
-    def _wide(self, plan: NormPlan, rows: Any) -> Doubles:
+    def computed_wide(self, plan: NormPlan, rows: Any) -> Doubles:
         """Return the output with all steps in float64."""
         x = np.asarray(plan.read.apply(self.x[rows], self.x_format), np.float64)
         of_x, of_squares = (count or x.shape[1] for count in plan.count)

@@ -50,6 +50,25 @@ class RowSubject(PlacedSubject):
     def shape(self) -> tuple[int, ...]:
         return self.x.shape
 
+    def codes(self, plan: Any, sample: Sample | None = None) -> Codes:
+        """Return the codes that a plan writes: all rows, or a sample's. Raises DoesNotApplyError."""
+        rows, key = rows_of(sample)
+        with np.errstate(all="ignore"):
+            if plan.wide == STEPS_IN_FLOAT32:
+                values: Any = self.computed(plan, rows, key)
+            else:
+                values = narrowed_from(self.computed_wide(plan, rows), plan.wide)
+            codes = written(values, plan.written, self.format)
+        return plan.placed.put(codes) if sample is None else codes[:, sample[1]]
+
+    def computed(self, plan: Any, rows: Rows, key: tuple[Any, ...]) -> Floats:
+        """Return the output of some rows, with steps in float32; `key` names these rows to `remembered`."""
+        raise NotImplementedError
+
+    def computed_wide(self, plan: Any, rows: Rows) -> Doubles:
+        """Return the output of some rows, with all steps in float64."""
+        raise NotImplementedError
+
     def another(self, seed: int, *, wide: bool = False) -> Self:
         """Return rows of other numbers, somewhat longer."""
         return replace(self, **self.drawn(seed), format=F32 if wide else self.format)

@@ -8,18 +8,8 @@ from typing import Any
 import numpy as np
 
 from refsim.causes.amax_changes import ChangedStep
-from refsim.causes.row_subject import (
-    AS_READ,
-    STEPS_IN_FLOAT32,
-    Doubles,
-    Floats,
-    RowSubject,
-    common_causes,
-    narrowed_from,
-    rows_of,
-    written,
-)
-from refsim.causes.rows import Cause, Codes, Family, Sample
+from refsim.causes.row_subject import AS_READ, STEPS_IN_FLOAT32, Doubles, Floats, RowSubject, common_causes
+from refsim.causes.rows import Cause, Family
 from refsim.causes.special import DIVIDED, DIVISIONS, EX2_SUBNORMAL, EXP_EXACT, EXPONENTIALS, FULL, LOG2_OF_E, NATURAL
 from refsim.causes.writing import WrittenPlan
 from refsim.conversions import decode, encode
@@ -164,23 +154,20 @@ class SiluOfPlans(RowSubject):
                 found.append(Cause(Family.GATE, says, "exchanged", exchanged, _SILU, int(exchanged)))
         return found
 
-    def codes(self, plan: SiluPlan, sample: Sample | None = None) -> Codes:
-        """Return the codes that a plan writes: all rows, or a sample's."""
-        rows, _ = rows_of(sample)
-        with np.errstate(all="ignore"):
-            x = plan.read.apply(self.x, self.x_format)[rows]
-            own = Sigmoid(plan.silu_function, plan.silu_quotient, plan.silu_base)
-            silu: Callable[[Floats], Floats | Doubles] = own.silu if plan.wide == STEPS_IN_FLOAT32 else silu_wide
-            if self.gate is None:
-                y = silu(x)
-            else:
-                gate = plan.gate.apply(self.gate)[rows]
-                x, gate = (gate, x) if plan.exchanged else (x, gate)
-                y = plan.gating.apply(x, silu(gate), gate, self.format)
-            codes = written(
-                y if plan.wide == STEPS_IN_FLOAT32 else narrowed_from(y, plan.wide), plan.written, self.format
-            )
-        return plan.placed.put(codes) if sample is None else codes[:, sample[1]]
+    def computed(self, plan: SiluPlan, rows: Any, key: tuple[Any, ...]) -> Any:
+        """Return silu, or its product, with the plan's own silu."""
+        return self._gated(plan, rows, Sigmoid(plan.silu_function, plan.silu_quotient, plan.silu_base).silu)
+
+    def computed_wide(self, plan: SiluPlan, rows: Any) -> Any:
+        return self._gated(plan, rows, silu_wide)
+
+    def _gated(self, plan: SiluPlan, rows: Any, silu: Callable[[Floats], Any]) -> Any:
+        x = plan.read.apply(self.x, self.x_format)[rows]
+        if self.gate is None:
+            return silu(x)
+        gate = plan.gate.apply(self.gate)[rows]
+        x, gate = (gate, x) if plan.exchanged else (x, gate)
+        return plan.gating.apply(x, silu(gate), gate, self.format)
 
     def described(self, plan: SiluPlan) -> str:
         """Return the plan as text."""

@@ -18,14 +18,11 @@ from refsim.causes.row_subject import (
     added_wide,
     common_causes,
     kept,
-    narrowed_from,
     padded_widths,
-    rows_of,
     tail_causes,
-    written,
 )
 from refsim.causes.row_sums import Order, RowOrder, own_kernel, sum_causes
-from refsim.causes.rows import Cause, Codes, Family, Sample
+from refsim.causes.rows import Cause, Family
 from refsim.causes.special import (
     BY_RCP,
     DIVIDED,
@@ -233,21 +230,15 @@ class SoftmaxOfPlans(RowSubject):
                     found.append(Cause(Family.HOST, says, "order", order, _SOFTMAX, beside=beside))
         return found
 
-    def codes(self, plan: SoftmaxPlan, sample: Sample | None = None) -> Codes:
-        """Return the codes that a plan writes: all rows, or a sample's. Raises DoesNotApplyError."""
-        rows, key = rows_of(sample)
-        with np.errstate(all="ignore"):
-            if plan.wide != STEPS_IN_FLOAT32:
-                codes = written(narrowed_from(self._wide(plan, rows), plan.wide), plan.written, self.format)
-                return plan.placed.put(codes) if sample is None else codes[:, sample[1]]
-            weights = self._weights(plan, rows, key)
-            total = self._total(plan, weights, key)[:, None]
-            divisor, columns = np.where(total == 0, np.float32(1), total), self.x.shape[1]
-            normed = plan.quotient.apply(np.ascontiguousarray(weights[0][:, :columns]), divisor)
-            codes = written(np.where(total == 0, np.float32(0), normed), plan.written, self.format)
-        return plan.placed.put(codes) if sample is None else codes[:, sample[1]]
+    def computed(self, plan: SoftmaxPlan, rows: Any, key: tuple[Any, ...]) -> Floats:
+        """Return the quotients of weights and their sum."""
+        weights = self._weights(plan, rows, key)
+        total = self._total(plan, weights, key)[:, None]
+        divisor, columns = np.where(total == 0, np.float32(1), total), self.x.shape[1]
+        normed = plan.quotient.apply(np.ascontiguousarray(weights[0][:, :columns]), divisor)
+        return np.where(total == 0, np.float32(0), normed)
 
-    def _wide(self, plan: SoftmaxPlan, rows: Any) -> Doubles:
+    def computed_wide(self, plan: SoftmaxPlan, rows: Any) -> Doubles:
         """Return the output with all steps in float64."""
         x = np.pad(plan.read.apply(self.x[rows], self.x_format), ((0, 0), (0, plan.pads))).astype(np.float64)
         p = np.exp((x - plan.top.apply(kept(x, plan.tail))[:, None]) * plan.factor)
