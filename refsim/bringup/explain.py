@@ -317,12 +317,7 @@ def unsteady(pair: DeviceAndModel, seen: Returned) -> Difference | None:
     one = slice(batch, batch + 1)
     want = pair.model(operands.a[one], operands.b[one], None if operands.c is None else operands.c[one])
     first, second, model = (
-        _result(int(word), pair.instruction)
-        for word in (
-            seen.got[batch, m, n],
-            again[batch, m, n],
-            want[0, m, n],
-        )
+        _result(int(word), pair.instruction) for word in (seen.got[batch, m, n], again[batch, m, n], want[0, m, n])
     )
     count = f"{len(places)} of {again.size} words"
     return Difference(

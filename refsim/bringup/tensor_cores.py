@@ -15,22 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from refsim.bundled import bundled
 from refsim.errors import RefsimError, unknown
-from refsim.formats import (
-    BF16,
-    E2M1,
-    E2M3,
-    E3M2,
-    E4M3,
-    E5M2,
-    F16,
-    F32,
-    F64,
-    S8,
-    S32,
-    TF32,
-    U8,
-    ElementType,
-)
+from refsim.formats import BF16, E2M1, E2M3, E3M2, E4M3, E5M2, F16, F32, F64, S8, S32, TF32, U8, ElementType
 from refsim.kernels import Buffer, Launcher
 from refsim.layouts.descriptors import descriptor
 from refsim.layouts.families import Fragment, fragment

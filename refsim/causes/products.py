@@ -183,11 +183,7 @@ class ProductOfPlans(PlacedSubject):
             mine = chain == number
             if mine.any():
                 of_range = _Range(
-                    sides[0][:, mine],
-                    sides[1][:, mine],
-                    scales,
-                    columns[mine] // self.group,
-                    self.blocks,
+                    sides[0][:, mine], sides[1][:, mine], scales, columns[mine] // self.group, self.blocks
                 )
                 partials.append(of_range.sum(plan, formats, begins if number == 0 else None))
         held = np.stack(partials or [np.zeros((len(sides[0]), len(sides[1])), np.float32)])

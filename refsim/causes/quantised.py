@@ -22,11 +22,7 @@ from refsim.causes.quantiser_changes import (
     quantiser_causes,
 )
 from refsim.causes.quantiser_quotients import AS_RULED
-from refsim.causes.quantising import (
-    QuantizingRule,
-    ScaleGrid,
-    Singles,
-)
+from refsim.causes.quantising import QuantizingRule, ScaleGrid, Singles
 from refsim.causes.rows import Cause, Codes, DoesNotApplyError, Family, FlatSample, lines_chosen
 from refsim.causes.scale_stores import AS_WRITTEN, BY_ROWS, NOT_WRITTEN, ScaleStore, store_causes
 from refsim.formats import F32, Format

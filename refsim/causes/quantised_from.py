@@ -7,14 +7,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from refsim.causes.quantised import QuantizedTensor, QuantizerOutput, QuantizingPlan, grid_of
-from refsim.causes.quantising import (
-    QuantizingRule,
-    Singles,
-    block_rules,
-    block_variants,
-    group_rules,
-    tensor_rules,
-)
+from refsim.causes.quantising import QuantizingRule, Singles, block_rules, block_variants, group_rules, tensor_rules
 from refsim.causes.rows import Cause, Codes, Family
 from refsim.causes.scale_stores import BY_ROWS, ScaleStore, store_for
 from refsim.errors import RefsimError, unknown

@@ -258,11 +258,7 @@ _CHANGES: tuple[tuple[str, Family, Callable[[ScaleGrid, QuantizingRule], NDArray
     *((f"rounded to {row}", Family.DOUBLE_ROUNDING, partial(_through, row)) for row in (BF16, F16)),
     *(
         (f"rounded {way}", family, partial(_written, way))
-        for way, family in (
-            ("toward-zero", Family.ROUNDING),
-            ("up", Family.ROUNDING),
-            ("ties-away", Family.TIES),
-        )
+        for way, family in (("toward-zero", Family.ROUNDING), ("up", Family.ROUNDING), ("ties-away", Family.TIES))
     ),
 )
 

@@ -50,10 +50,7 @@ class Guarded:
     def sides(self) -> list[tuple[str, int, int]]:
         """Return (side, first address, bytes) of both bands, which touch the buffer at its begin and end."""
         end = self.buffer.address + self.buffer.count * self.buffer.dtype.itemsize
-        return [
-            ("before", self.base, self.buffer.address - self.base),
-            ("after", end, self.base + self.size - end),
-        ]
+        return [("before", self.base, self.buffer.address - self.base), ("after", end, self.base + self.size - end)]
 
 
 def guard_pattern(size: int) -> Bytes:

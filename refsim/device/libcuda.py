@@ -153,10 +153,7 @@ def encoded_map(made: TensorMap) -> Struct:
     status = encode(ctypes.addressof(room) + start, *arguments)
     if status:
         raise RefsimError(
-            "driver-refused",
-            f"the driver refuses the tensor map: status {status}",
-            str(made),
-            str(CUDA_DRIVER[name]),
+            "driver-refused", f"the driver refuses the tensor map: status {status}", str(made), str(CUDA_DRIVER[name])
         )
     return Struct(room.raw[start : start + MAP_BYTES], MAP_ALIGN)
 
