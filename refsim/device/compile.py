@@ -195,20 +195,6 @@ def standard_headers(include: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
     return tuple(sorted(found.items()))
 
 
-__all__ = [
-    "COMPILE_FLAGS",
-    "TARGETS",
-    "CompiledPtx",
-    "Cubin",
-    "assemble",
-    "assembler_version",
-    "bundled_targets",
-    "bundled_text",
-    "compile_ptx",
-    "compiled",
-]
-
-
 TARGETS = tuple(map(target_named, ("sm_80", "sm_89", "sm_90a", "sm_100a", "sm_120a")))
 """Targets whose PTX comes with the package; NVRTC compiles for every target that it supports."""
 

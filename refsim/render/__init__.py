@@ -1,59 +1,29 @@
 """Answers as small view models, and their output formats: text, json, jsonl, csv, md, svg, html, github."""
 
 from refsim.errors import unknown
-from refsim.render.cells import number
-from refsim.render.view import (
-    ALERT,
-    EMPTY,
-    BitFields,
-    Bits,
-    Cell,
-    Coded,
-    Column,
-    Command,
-    Document,
-    Entry,
-    Excerpt,
-    Fact,
-    Grid,
-    Interval,
-    Notice,
-    Number,
-    Part,
-    Picture,
-    Record,
-    Section,
-    Table,
-    Wording,
-)
-
-__all__ = [
-    "ALERT",
-    "EMPTY",
-    "FORMS",
-    "BitFields",
-    "Bits",
-    "Cell",
-    "Coded",
-    "Column",
-    "Command",
-    "Document",
-    "Entry",
-    "Excerpt",
-    "Fact",
-    "Grid",
-    "Interval",
-    "Notice",
-    "Number",
-    "Part",
-    "Picture",
-    "Record",
-    "Section",
-    "Table",
-    "Wording",
-    "number",
-    "rendered",
-]
+from refsim.render.cells import number as number
+from refsim.render.view import ALERT as ALERT
+from refsim.render.view import EMPTY as EMPTY
+from refsim.render.view import BitFields as BitFields
+from refsim.render.view import Bits as Bits
+from refsim.render.view import Cell as Cell
+from refsim.render.view import Coded as Coded
+from refsim.render.view import Column as Column
+from refsim.render.view import Command as Command
+from refsim.render.view import Document as Document
+from refsim.render.view import Entry as Entry
+from refsim.render.view import Excerpt as Excerpt
+from refsim.render.view import Fact as Fact
+from refsim.render.view import Grid as Grid
+from refsim.render.view import Interval as Interval
+from refsim.render.view import Notice as Notice
+from refsim.render.view import Number as Number
+from refsim.render.view import Part as Part
+from refsim.render.view import Picture as Picture
+from refsim.render.view import Record as Record
+from refsim.render.view import Section as Section
+from refsim.render.view import Table as Table
+from refsim.render.view import Wording as Wording
 
 FORMS = ("text", "json", "jsonl", "csv", "md", "svg", "html", "github")
 

@@ -3,26 +3,19 @@
 from typing import Literal, overload
 
 from refsim.errors import unknown
-from refsim.layouts.descriptors.fields import Descriptor, Explanation, Field, Reading
+from refsim.layouts.descriptors.fields import Descriptor as Descriptor
+from refsim.layouts.descriptors.fields import Explanation as Explanation
+from refsim.layouts.descriptors.fields import Field as Field
+from refsim.layouts.descriptors.fields import Reading as Reading
 from refsim.layouts.descriptors.instructions import INSTRUCTION_DESCRIPTORS
-from refsim.layouts.descriptors.matrices import MATRIX_DESCRIPTORS, operand_descriptor
-from refsim.layouts.descriptors.tensormaps import TENSORMAP, TensorMapForm
-from refsim.layouts.descriptors.walking import Operand, Walk, operand_named, walk
-
-__all__ = [
-    "DESCRIPTORS",
-    "Descriptor",
-    "Explanation",
-    "Field",
-    "Operand",
-    "Reading",
-    "TensorMapForm",
-    "Walk",
-    "descriptor",
-    "operand_descriptor",
-    "operand_named",
-    "walk",
-]
+from refsim.layouts.descriptors.matrices import MATRIX_DESCRIPTORS
+from refsim.layouts.descriptors.matrices import operand_descriptor as operand_descriptor
+from refsim.layouts.descriptors.tensormaps import TENSORMAP
+from refsim.layouts.descriptors.tensormaps import TensorMapForm as TensorMapForm
+from refsim.layouts.descriptors.walking import Operand as Operand
+from refsim.layouts.descriptors.walking import Walk as Walk
+from refsim.layouts.descriptors.walking import operand_named as operand_named
+from refsim.layouts.descriptors.walking import walk as walk
 
 DESCRIPTORS: tuple[Descriptor | TensorMapForm, ...] = (*MATRIX_DESCRIPTORS, *INSTRUCTION_DESCRIPTORS, TENSORMAP)
 _BY_KIND = {row.kind: row for row in DESCRIPTORS}
