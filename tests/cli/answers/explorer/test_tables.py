@@ -10,8 +10,7 @@ import pytest
 from refsim.cli.answers.anatomy import kind_of
 from refsim.cli.answers.explorer import scales
 from refsim.cli.answers.explorer.holdings import terms_of
-from refsim.cli.answers.explorer.numbers import kinds_of
-from refsim.cli.answers.explorer.page import page
+from refsim.cli.answers.explorer.page import kinds_of, page
 from refsim.cli.answers.explorer.words import rule_table
 from refsim.conversions import decode
 from refsim.formats import E4M3, FORMATS
