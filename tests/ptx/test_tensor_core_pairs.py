@@ -154,7 +154,6 @@ LAST = "tcgen05.fence::before_thread_sync;"
 def test_relaxed_arrivals_are_enough_before_a_pair_frees_its_columns_and_exits(policy: str) -> None:
     """Who sees the commit knows that no product reads its shared memory; alloc and dealloc are no operations in flight."""
     ended(pair_body(PRODUCT) + LAST, RELAXED, policy)
-    ended(HEAD, RELAXED, policy)
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -201,4 +200,33 @@ def test_one_row_of_a_that_a_thread_stores_beside_the_product_of_a_pair(
         return
     with pytest.raises(RefsimError, match=f"rows {row} to {row} of D") as caught:
         kernel.run(image, None, words, (case.word(),), policy=policy)
+    assert caught.value.code == "race"
+
+
+ALLOCATING = """
+.version 9.0
+.target sm_100a
+.address_size 64
+.visible .entry k() {{
+.shared .align 4 .b32 slot; .reg .b32 %t, %at; .reg .pred %first, %lead;
+mov.u32 %t, %tid.x; mov.u32 %at, slot; setp.lt.u32 %first, %t, 32;
+@!%first tcgen05.alloc.cta_group::2.sync.aligned.shared::cta.b32 [%at], 64;
+{meet}
+@%first tcgen05.dealloc.cta_group::2.sync.aligned.b32 0, 64;
+ret; }}
+"""
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_relaxed_barrier_orders_alloc_and_dealloc(policy: str) -> None:
+    """They are synchronous: no tcgen05.fence is about them."""
+    trace = ptx.load(ALLOCATING.format(meet=RELAXED)).launch("k", (2,), (64,), [], cluster=2, policy=policy, seed=5)
+    assert trace.findings == ()
+
+
+def test_dealloc_needs_an_order() -> None:
+    """The first warp comes late enough, but nothing says so."""
+    late = "mov.u32 %t, 0; WAIT: add.u32 %t, %t, 1; setp.lt.u32 %lead, %t, 64; @%lead bra WAIT;"
+    with pytest.raises(RefsimError, match=r"tcgen05\.alloc") as caught:
+        ptx.load(ALLOCATING.format(meet=f"@!%first bra ON; {late} ON:")).launch("k", (2,), (64,), [], cluster=2)
     assert caught.value.code == "race"
