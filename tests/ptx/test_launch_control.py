@@ -122,6 +122,7 @@ WRONG = {
     "a request after one that failed": ("@!%got bra DONE;", "@!%got bra NEXT;", "invalid-operand"),
     "coordinates of a request that failed": ("@!%got bra DONE;", "@!%got bra NEXT2;", "uninitialised"),
     "no meeting before the next request": ("bra NEXT;", "bra AGAIN;", "race"),
+    "no fences between a response that is read and the next request": (TAKE, "", "missing-proxy-fence"),
     "a response at eight bytes": ("[%box], [%bar];", "[%box+8], [%bar];", "misaligned"),
     "twelve bytes announced": ("_, [%bar], 16;", "_, [%bar], 12;", "deadlock"),
     "sixteen other bytes": ("ld.shared.b128 %answer, [%box];", "mov.b128 %answer, {%at, %at};", "invalid-operand"),
@@ -134,6 +135,8 @@ def test_a_misuse_is_found(name: str) -> None:
     text = KERNEL
     if "no meeting" in name:
         text = text.replace("NEXT: bar.sync 0;", "bar.sync 0; AGAIN:")
+    if "no fences" in name:
+        text = text.replace(GIVE_BACK, "")
     if "NEXT2" in new:  # it takes over what the failed response names
         old, new = GUARD, f"{QUERY}.is_canceled.pred.b128 %got, %answer;"
         text = text.replace("bra NEXT;", "@%got bra NEXT; red.global.add.u32 [%out], %x;")
@@ -146,6 +149,16 @@ def test_a_misuse_is_found(name: str) -> None:
             found.append(error.code)
     assert code in found, found
     assert set(found) <= {code, "deadlock", "race", "out-of-bounds", "invalid-operand"}, found
+
+
+@pytest.mark.parametrize("space", [".shared::cta", ""])
+def test_one_fence_of_the_reader_is_enough_before_the_next_request(space: str) -> None:
+    """What CUTLASS does: fence.proxy.async behind the read, and none before the request."""
+    text = KERNEL.replace(TAKE, "").replace(GIVE_BACK, f"fence.proxy.async{space};")
+    for policy, seed in SCHEDULES:
+        out, trace = ran(text, (6,), policy, seed)
+        assert (out == 1).all()
+        assert not (*trace.findings, *trace.warnings, *trace.notes)
 
 
 def test_coordinates_that_are_read_and_not_used_are_no_finding() -> None:

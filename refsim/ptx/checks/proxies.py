@@ -2,7 +2,8 @@
 lie between.
 
 Results of asynchronous work only need its completion, which other checks verify. A read by a thread before an
-asynchronous write is disputed: if only an mbarrier or a flag orders the two, it is a note.
+asynchronous write is disputed: if only an mbarrier or a flag orders the two, it is a note. A read of a response before
+the next request to cancel there is not disputed: CUTLASS, sm100_tile_scheduler.hpp, has fence_view_async_shared after it.
 """
 
 from dataclasses import dataclass, field
@@ -23,6 +24,7 @@ from refsim.ptx.text.syntax import Statement, place
 
 Array = NDArray[Any]
 PROXY_CHECK, REFILL = "missing-proxy-fence", "unfenced-refill"
+_ASKS = "clusterlaunchcontrol"  # its reader needs a fence before the next response
 _IN_ORDER = "tcgen05.alloc"  # PTX ISA, tcgen05: it keeps the order of one address, whatever follows
 _WAITING = 1 << 16  # most lanes of accesses that wait to be marked
 _UNITS = {ASYNC: "the async proxy", MAP_PROXY: "the tensormap proxy"}
@@ -219,10 +221,12 @@ class Proxies:
             found = self._unfenced(memory.writes, access, granules)
             if found is not None:
                 self.machine.report(self._finding(memory, access, *found), access.statement)
-        findings = self.machine.findings
+        findings, asks = self.machine.findings, access.statement.opcode.startswith(_ASKS)
         if access.kind != READ and memory.reads.is_used and not findings.has_noted(REFILL, access.statement):
-            found = self._unfenced(memory.reads, access, granules, refill=True)
-            if found is not None and self.machine.checks.level(REFILL) != "off":
+            found = self._unfenced(memory.reads, access, granules, refill=not asks)
+            if found is not None and asks:
+                self.machine.report(self._finding(memory, access, *found, did="read"), access.statement)
+            elif found is not None and self.machine.checks.level(REFILL) != "off":
                 findings.note(self._remark(memory, access, *found), access.statement)
 
     def _unfenced(
@@ -273,12 +277,13 @@ class Proxies:
         number: int,
         fence: str = "fence.proxy.async",
         rule: str = RULE,
+        did: str = "wrote",
     ) -> RefsimError:
         """Return the error for lane index `lane` that meets access `number` of thread `agent` at a granule, with no
         `fence` between."""
         verb = "reads" if access.kind == READ else "overwrites"
         what = (
-            f"{verb} {self._place(memory, access, granule)} through {_UNITS[access.proxy]}; {self._who(agent)} wrote there "
+            f"{verb} {self._place(memory, access, granule)} through {_UNITS[access.proxy]}; {self._who(agent)} {did} there "
             f"by {self._by(number)}, and no {fence} lies between"
         )
         return access.threads.fault(PROXY_CHECK, lane, what, rule)

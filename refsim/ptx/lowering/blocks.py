@@ -26,7 +26,7 @@ from refsim.sources import PTX
 
 TAKES_OVER = "clusterlaunchcontrol.try_cancel"
 _IN_FLIGHT = ("cp.async.", "cp.reduce.", "st.async.", "red.async.", TAKES_OVER)
-_ASYNC_PROXY = ("cp.async.bulk", "cp.reduce.async.bulk", "wgmma.", "tcgen05.mma.", "tcgen05.cp.")
+_ASYNC_PROXY = ("cp.async.bulk", "cp.reduce.async.bulk", "wgmma.", "tcgen05.mma.", "tcgen05.cp.", TAKES_OVER)
 ENDS = ("ret", "exit", "trap", "brkpt")
 LEAVING = ("bra", "brx", "ret", "exit", "trap")
 _ACCUMULATOR = 32  # bits of a register of D
