@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from refsim.cli.commands.explain_diff import QUESTIONS as KNOWN
 from refsim.cli.commands.explain_diff import command
-from refsim.cli.explained_questions import QUESTIONS as KNOWN
 from refsim.files import save
 
 FILES = {"-t", "--key", "--seconds", "--as", "-o", "--source"}
