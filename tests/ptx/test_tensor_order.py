@@ -140,6 +140,15 @@ def test_columns_are_given_back_behind_everybody() -> None:
     assert found(f"{load} {back} {again} {store}").code == "race"
 
 
+def test_columns_are_given_back_behind_a_relaxed_wait() -> None:
+    """tcgen05.dealloc is synchronous: the fence that a move needs stands before the arrival, and none after the wait."""
+    again = "bar.sync 0; @%zero tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [%at], 512; bar.sync 0;"
+    back = f"@%zero tcgen05.dealloc.cta_group::1.sync.aligned.b32 %base, 512; {again}"
+    store = f"tcgen05.st.sync.aligned.32x32b.x32.b32 [%own], {registers(32)}; tcgen05.wait::st.sync.aligned;"
+    run(f"{LOAD} {handed(TO_FIRST, before=FENCE_BEFORE)} {back} {store}", is_product=False)
+    assert found(f"{LOAD} {handed(TO_FIRST)} {back} {store}").code == "race"
+
+
 # ---- operations in flight
 COPY_WORD = 1 << 46 | 1 << 16 | 8 << 32  # rows of 16 bytes, one after another, from byte 0 of the image
 COPIED = "@%first tcgen05.cp.cta_group::1.128x128b [%base+32], %word2;"
