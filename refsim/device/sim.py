@@ -53,8 +53,8 @@ from refsim.render.cards import Card
 class KernelWaivers:
     """The checks that are off for a kernel, its waivers, and the text of the finding that each allowed.
 
-    A waiver of `demanded` must allow a finding. Another one must do so if a launched entry has code at its line; so a
-    file may hold several kernels. A device's waiver (`shared`) must also do so if no entry of the file has such code.
+    A waiver must allow a finding if a launched entry has code at its line; so a file may hold several kernels. One of
+    `demanded` must do so too if no entry has such code, and a device's waiver (`shared`) if it names this file.
     """
 
     off: tuple[str, ...] = ()
@@ -104,9 +104,11 @@ class KernelWaivers:
         must = {
             each
             for each in asked
-            if each in self.demanded
-            or each.is_at(ran)
-            or (each in self.shared and not each.is_at(known) and (each.file in files or each.is_of_ptx))
+            if each.is_at(ran)
+            or (
+                not each.is_at(known)
+                and (each in self.demanded or (each in self.shared and (each.file in files or each.is_of_ptx)))
+            )
         }
         return {str(each): self.found.get(each, "") for each in asked if each in self.found or each in must}
 

@@ -42,6 +42,11 @@ MISTAKES = {
     "no commit": ("register-in-flight", [*RIGHT[:-2], RIGHT[-1]], "wgmma.commit_group"),
     "a group too few": ("register-in-flight", [*RIGHT[:-1], "wgmma.wait_group.sync.aligned 1;"], "N = 0 would wait"),
     "read in flight": ("register-in-flight", [*RIGHT[:2], "mov.f32 %d1, %d0;", *WAIT], "in flight"),
+    "spilled in flight": (
+        "register-in-flight",
+        [".local .align 4 .b8 spill[4];", *RIGHT[:2], "st.local.f32 [spill], %d0;", *WAIT],
+        "reads %d0",
+    ),
     "written in flight": ("register-in-flight", [*RIGHT[:2], "mov.f32 %d7, 0f00000000;", *WAIT], "writes %d7"),
     "a part of A read in flight": (
         "register-in-flight",

@@ -99,12 +99,17 @@ def test_a_waiver_allows_the_race_of_its_line_and_is_printed(line):
     assert [each.get("value").startswith("race@") for each in properties if each.get("name") == "waived"] == [True]
 
 
-@pytest.mark.parametrize("waiver", ["race@source.cu:6", "race@other.cu:5", "uninitialised@source.cu:5"])
+@pytest.mark.parametrize("waiver", ["race@source.cu:99", "race@other.cu:5", "uninitialised@source.cu:11"])
 def test_a_waiver_that_allows_nothing_fails(waiver):
     ordered = judged_by(declared("ordered", source=PAIR, without=(waiver,)))
     assert ordered.status == "fail"
     assert ordered.finding.startswith(f"[unused-waiver] {waiver} allowed no finding")
     assert judged_by(declared(source=PAIR, without=(waiver,))).finding.startswith("[race]")
+
+
+def test_a_waiver_for_one_entry_of_a_file_does_not_fail_where_another_is_launched():
+    kernels = [declared(entry, source=PAIR, without=("race@source.cu:5",)) for entry in ("pair", "ordered")]
+    assert [judged_by(kernel).status for kernel in kernels] == ["pass", "pass"]
 
 
 def test_another_race_is_still_found():
