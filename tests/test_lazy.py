@@ -71,3 +71,10 @@ def test_an_error_of_another_process_arrives():
 def test_every_name_that_is_elsewhere_is_there():
     for module, names in _ELSEWHERE.items():
         assert all(hasattr(import_module(module), name) for name in names.split()), module
+
+
+@pytest.mark.parametrize("package", ["refsim", "refsim.layouts", "refsim.testing", "refsim.causes"])
+def test_a_star_takes_every_public_name_and_no_other(package):
+    taken: dict[str, object] = {}
+    exec(f"from {package} import *", taken)
+    assert sorted(taken.keys() - {"__builtins__"}) == import_module(package).__all__ == dir(import_module(package))
