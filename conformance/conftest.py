@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from refsim.silicon import launch_replay
 from refsim.testing import Kernel
 
 
@@ -18,6 +19,12 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.fixture(scope="module", autouse=True)
 def kernels_as_committed(committed_ptx: None) -> None:
     """What is tried here is what kernels do, not what compiles them; broken copies have no PTX and are compiled."""
+
+
+@pytest.fixture(autouse=True)
+def replayed_for_each_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commands replay recorded silicon anew here, also if tests/conftest.py has run and lets its commands share."""
+    monkeypatch.setattr(launch_replay, "afresh", launch_replay.shared.cache_clear)
 
 
 @pytest.fixture
