@@ -20,7 +20,7 @@ GUIDE = (
         "scaled-gemm",
         "special-functions",
     ),
-    *("simulator", "evidence", "glossary"),
+    *("simulator", "evidence", "glossary", "published-kernels"),
 )
 LINES = {"evidence": 400, "architecture": 60}  # every other page of the guide: 250
 WORDS = 25_000
@@ -103,7 +103,7 @@ def test_a_page_is_plain_english(page: Path) -> None:
     assert [str(flaw) for flaw in flaws(page.name, page.read_text("utf-8"))] == []
 
 
-def test_the_guide_is_fifteen_pages_of_bounded_length() -> None:
+def test_the_guide_has_its_pages_and_they_are_of_bounded_length() -> None:
     guide = {page.stem: page.read_text("utf-8") for page in (ROOT / "docs").glob("*.md")}
     assert sorted(guide) == sorted((*GUIDE, "architecture", "index"))
     assert sum(len(text.split()) for text in guide.values()) <= WORDS
