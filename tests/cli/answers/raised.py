@@ -110,10 +110,10 @@ def _of_module(source: _Source, module: str) -> Iterator[tuple[str, Saying]]:
         for target in node.targets
         if isinstance(target, ast.Name)
     }
-    texts = cache(lambda around: dict(_assigned(around, constants)))
+    texts = cache(lambda around, line: dict(_assigned(around, constants, line)))
     for function, around, call in source.calls:
         for code in _codes(call, constants, tree):
-            said = _sentences(call, texts(around), constants)
+            said = _sentences(call, texts(around, call.lineno), constants)
             for what in (said["what"],) if said["what"] else _templates(source, around, call):
                 yield code, Saying(module, function, **{**said, "what": what})
     if not SPELLED.search(source.text):
@@ -196,10 +196,16 @@ def _calls(tree: ast.AST, function: str, around: ast.AST, found: list[_Call]) ->
     return found
 
 
-def _assigned(function: ast.AST, texts: dict[str, str]) -> Iterator[tuple[str, str]]:
-    """The variables of a function that hold a text; `texts` are those of its module. One of several words is all of them."""
+def _assigned(function: ast.AST, texts: dict[str, str], line: int | None = None) -> Iterator[tuple[str, str]]:
+    """The variables of a function that hold a text; `texts` are those of its module. One of several words is all of them.
+
+    With `line`, a variable that holds several texts in turn holds the last one before that line.
+    """
     held = dict(texts)
-    for node in ast.walk(function):
+    nodes = [each for each in ast.walk(function) if isinstance(each, ast.Assign)]
+    if line is not None:
+        nodes.sort(key=lambda each: (each.lineno < line, each.lineno))
+    for node in nodes:
         for name, value in _pairs(node):
             chosen = isinstance(value, ast.IfExp) and _one_of(value, held)
             if text := chosen or _text(value, held):
