@@ -83,9 +83,11 @@ class ClusterOrder:
 @dataclass
 class RemoteAccesses:
     """For each running CTA: the newest access of every thread of other CTAs to its shared memory. ~agent stands for the
-    reads of a tensor core for a thread, until one sees their commit complete."""
+    reads of a tensor core: for a thread, until one sees their commit complete, then for their mbarrier. `tensor` are
+    the clocks in which a fence of tcgen05 makes a relaxed wait an acquire."""
 
     clocks: Clocks
+    tensor: Clocks
     newest: dict[int, dict[int, int]] = field(default_factory=dict)
 
     def note(self, owner: Ids, agents: Array, number: int) -> None:
@@ -97,7 +99,7 @@ class RemoteAccesses:
         """Record that all reads of a tensor core for a thread are complete for those who come after this access."""
         for held in self.newest.values():
             if held.pop(~issuer, None) is not None:
-                held[agent] = max(held.get(agent, 0), number)
+                held[~agent] = max(held.get(~agent, 0), number)
 
     def left_behind(self, lanes: Ids, alive: NDArray[np.bool_]) -> tuple[int, int, int] | None:
         """Return a CTA whose threads have all exited, with a remote access that no thread of it comes after; None if
@@ -109,10 +111,10 @@ class RemoteAccesses:
             if cta not in self.newest or alive[own].any():
                 continue
             for mark, number in self.newest.pop(cta).items():
-                agent = max(mark, ~mark)
-                if self.clocks.comes_after(int(own[-1]), np.array([agent]), number)[0]:
+                agent, clocks = max(mark, ~mark), self.clocks if mark >= 0 else self.tensor
+                if clocks.comes_after(int(own[-1]), np.array([agent]), number)[0]:
                     continue  # usually all threads do: one is asked first
                 some = np.full(len(own), agent)
-                if not self.clocks.is_ordered(own, some, np.full(len(own), number)).any():
+                if not clocks.is_ordered(own, some, np.full(len(own), number)).any():
                     return cta, agent, number
         return None

@@ -109,7 +109,7 @@ class Races:
         self.orders = Orders(machine, history, converges=converges)
         self.barrier_users = BarrierUsers(machine, history, self.orders)
         self.strict = self.orders.strict
-        self.remote = RemoteAccesses(self.strict)
+        self.remote = RemoteAccesses(self.strict, self.orders.tensor)
         self.reporter = Reporter(machine, history)
         self.phases = PhaseOrder(self.orders.clocks, history, self.reporter, machine.shared.stride)
         self.shared = Area.over(0, len(machine.shared.bytes), granules["shared"], is_shared=True)
