@@ -68,10 +68,12 @@ def test_places_are_asked_in_the_order_that_the_page_gives() -> None:
         "torch's wheels, cu12",
         "torch",
     ]
-    for name in ("docs/evidence.md", "conformance/reports/how_sure.md"):
-        text = (ROOT / name).read_text("utf-8")
-        rows = re.findall(r"^\| \d \| (.+?) \|", text[text.index("| | place |") :], re.MULTILINE)
-        assert rows == [f"the {name}" if name.startswith("toolkit") else name for name in order]
+    text = (ROOT / "conformance/reports/how_sure.md").read_text("utf-8")
+    rows = re.findall(r"^\| \d \| (.+?) \|", text[text.index("| | place |") :], re.MULTILINE)
+    assert rows == [f"the {name}" if name.startswith("toolkit") else name for name in order]
+    page = (ROOT / "docs/evidence.md").read_text("utf-8")
+    places_ = [page.index(word) for word in ("wheels, then", "CUDA_HOME", "CUDA_PATH", "/usr/local/cuda", "/opt/cuda")]
+    assert places_ == sorted(places_)
 
 
 @pytest.mark.parametrize(

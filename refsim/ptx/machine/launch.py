@@ -18,28 +18,24 @@ import numpy as np
 
 from refsim.errors import Kind, RefsimError
 from refsim.ptx.checks.history import History
-from refsim.ptx.checks.open_bits import OpenBits
 from refsim.ptx.checks.torn_operands import TornRows
 from refsim.ptx.checks.undefined import Tracking
 from refsim.ptx.execution.geometry import Geometry
 from refsim.ptx.execution.masks import UnwrittenReadError
 from refsim.ptx.findings.faults import fault
 from refsim.ptx.findings.record import LaunchFindings
-from refsim.ptx.findings.table import Checks
 from refsim.ptx.lowering.blocks import TAKES_OVER, Code
 from refsim.ptx.machine.launch_rules import LaunchShape, check_memory, check_registers
 from refsim.ptx.machine.limits import ctas_per_sm, limits_of, round_up, total_shared
 from refsim.ptx.machine.pending import PendingClusters
+from refsim.ptx.machine.placed import PlacedLaunch, VariablePlacement
 from refsim.ptx.machine.resources import registers_used
 from refsim.ptx.machine.scheduler import Machine
 from refsim.ptx.memory.global_memory import GlobalMemory, Lot
 from refsim.ptx.memory.heap import Heap, HeapBlock
-from refsim.ptx.memory.space import FUNCTION_BASE, SHARED_BASE, WINDOWS, Region, Space, per_owner
+from refsim.ptx.memory.space import FUNCTION_BASE, SHARED_BASE, WINDOWS, Region, per_owner
 from refsim.ptx.memory.sparse import POISON
-from refsim.ptx.memory.touched import TouchedBytes
 from refsim.ptx.memory.undo import Undo
-from refsim.ptx.observers.accesses import AddressWatch
-from refsim.ptx.observers.steps import StepObserver
 from refsim.ptx.text.inline import HEAP_CALLS
 from refsim.ptx.text.source_names import demangled
 from refsim.ptx.text.syntax import Function, Label, Module, Statement, Variable
@@ -53,36 +49,8 @@ _POLLING = frozenset({"volatile", "acquire", "relaxed", "mmio", "cv", "cg"})
 
 
 @dataclass(frozen=True)
-class VariablePlacement:
-    """The addresses of all names of an entry. `shared_bytes` and `local_bytes` are the memory that a CTA and a lane
-    take; `in_shared` names the variables in shared memory."""
-
-    symbols: dict[str, int]
-    shared_bytes: int
-    local_bytes: int
-    in_shared: frozenset[str]
-
-
-@dataclass(frozen=True)
-class PreparedLaunch:
-    """A launch with its arguments checked and placed, as all of its CTAs share it; `text` is its module's PTX."""
-
-    code: Code
-    shape: LaunchShape
-    memory: GlobalMemory
-    parameters: Space
-    variables: VariablePlacement
-    checks: Checks
-    policy: str
-    arithmetic: str
-    seed: int
-    target: str
-    text: str
-    is_cooperative: bool
-    earlier: TouchedBytes | None = None
-    observer: StepObserver | None = None
-    watching: AddressWatch | None = None
-    following: OpenBits | None = None
+class PreparedLaunch(PlacedLaunch):
+    """A launch that can run."""
 
     @cached_property
     def registers(self) -> int | None:

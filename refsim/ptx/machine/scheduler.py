@@ -9,7 +9,7 @@ hold the position of a thread in its launch, and clocks that no program may rely
 
 from collections.abc import Callable
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,6 +44,7 @@ from refsim.ptx.lowering.tracked import demand_guard, demand_members, follow_ter
 from refsim.ptx.machine.deferred import Deferred
 from refsim.ptx.machine.limits import limits_of
 from refsim.ptx.machine.pending import PendingClusters
+from refsim.ptx.machine.placed import PlacedLaunch
 from refsim.ptx.machine.schedules import HeldLanes, LowestFirst, Random, Schedule
 from refsim.ptx.machine.watchers import MemoryWatchers
 from refsim.ptx.memory.access import Access, Port
@@ -59,9 +60,6 @@ from refsim.ptx.sync.scheduler import Scheduler
 from refsim.ptx.sync.tensor_columns import TensorColumns
 from refsim.ptx.sync.warp_sync import Meetings, merged
 from refsim.ptx.text.syntax import Statement, place
-
-if TYPE_CHECKING:
-    from refsim.ptx.machine.launch import PreparedLaunch
 
 _BITS = 2.0 ** np.arange(32)
 _APART = 0x9E3779B97F4A7C15  # between the first clocks of two random schedules: a kernel that uses the time differs between them
@@ -169,7 +167,7 @@ class Machine:
 
     def __init__(
         self,
-        launch: "PreparedLaunch",
+        launch: PlacedLaunch,
         geometry: Geometry,
         shared: Space,
         local: Space,
