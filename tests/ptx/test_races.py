@@ -204,6 +204,16 @@ def test_a_volatile_flag_orders_with_fences_on_both_sides(policy: str) -> None:
 
 
 @POLICIES
+def test_a_volatile_store_waits_for_the_first_read_of_another_lane(policy: str) -> None:
+    """Nobody touched the word before the read of lane 7; lane 5 of its warp stores to it."""
+    body = """setp.eq.s32 %p2, %r1, 7; setp.eq.s32 %p3, %r1, 5;
+        @%p2 ld.volatile.global.u32 %r10, [%d1]; @%p2 st.global.u32 [%d3+64], %r10;
+        {} @%p3 st.volatile.global.u32 [%d1], 1;"""
+    assert run(body.format("bar.warp.sync -1;"), 32, policy=policy).findings == ()
+    assert finding(body.format(""), 32, policy=policy).code == "race"
+
+
+@POLICIES
 def test_atomics_race_with_plain_accesses_and_not_with_each_other(policy: str) -> None:
     counted = """setp.eq.s32 %p2, %r1, 0; @%p2 st.shared.u32 [%r2], 0; bar.sync 0;
         atom.shared.add.u32 %r10, [%r2], 1; bar.sync 0; ld.shared.u32 %r10, [%r2];"""

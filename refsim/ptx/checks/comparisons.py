@@ -114,7 +114,6 @@ class Comparisons:
         self.strict, self.geometry = orders.strict, orders.geometry
         self.first = self.geometry.first * self.geometry.threads
         self.floor = 0
-        self.volatile: dict[int, int] = {}  # the lane of a warp that made volatile accesses, -1 for several lanes
 
     @property
     def is_private(self) -> bool:
@@ -267,14 +266,8 @@ class Comparisons:
         return None
 
     def _is_volatile(self, part: "AccessPart") -> bool:
-        """Return whether an access is volatile, does not poll, and several lanes of a warp made such accesses."""
-        if id(part.access.statement) not in self.history.volatile:
-            return False
-        lanes = part.access.threads.ids
-        alone = len(lanes) == 1 and self.volatile.setdefault(int(self.geometry.warp[lanes[0]]), lanes[0]) == lanes[0]
-        if not alone:
-            self.volatile.update(dict.fromkeys(self.geometry.warp[lanes].tolist(), -1))
-        return not alone
+        """Return whether an access is volatile and does not poll."""
+        return id(part.access.statement) in self.history.volatile
 
     def _in_warp(self, lanes: Ids, agents: Array, numbers: Array) -> NDArray[np.bool_]:
         """Return which accesses other lanes of the lanes' warps made, volatile ones that do not poll. Such accesses are
