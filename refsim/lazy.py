@@ -15,7 +15,6 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from importlib import import_module
 from opcode import opmap
-from pathlib import Path
 from typing import Any
 
 from refsim.errors import nearest
@@ -32,8 +31,16 @@ def exports(package: str, *own: str) -> tuple[Callable[[str], Any], Callable[[],
     result, because every misspelled name would have type Any: packages assign it in the `else`.
     """
 
+    loader: Any = sys.modules[package].__loader__  # now, because a caller may remove the module from sys.modules
+
+    @cache
+    def homes() -> dict[str, str]:
+        """Return the module of each name that the package's source imports as itself (`import name as name`)."""
+        imports = (line for line in ast.walk(ast.parse(loader.get_source(package))) if isinstance(line, ast.ImportFrom))
+        return {name.name: str(line.module) for line in imports for name in line.names if name.name == name.asname}
+
     def load(name: str) -> Any:
-        home_of = _homes(package)
+        home_of = homes()
         if name == "__all__":
             return public()
         if name in home_of:
@@ -45,17 +52,9 @@ def exports(package: str, *own: str) -> tuple[Callable[[str], Any], Callable[[],
         raise error
 
     def public() -> list[str]:
-        return sorted([*own, *_homes(package)])
+        return sorted([*own, *homes()])
 
     return load, public
-
-
-@cache
-def _homes(package: str) -> dict[str, str]:
-    """Return the module of each name that the package's source imports as itself (`import name as name`)."""
-    lines = ast.walk(ast.parse(Path(str(sys.modules[package].__file__)).read_text("utf-8")))
-    imports = (line for line in lines if isinstance(line, ast.ImportFrom))
-    return {name.name: str(line.module) for line in imports for name in line.names if name.name == name.asname}
 
 
 _ELSEWHERE = {

@@ -2,7 +2,11 @@
 
 import copy
 import pickle
-from importlib import import_module
+import subprocess
+import sys
+import zipfile
+from importlib import import_module, reload
+from pathlib import Path
 
 import pytest
 
@@ -78,3 +82,65 @@ def test_a_star_takes_every_public_name_and_no_other(package):
     taken: dict[str, object] = {}
     exec(f"from {package} import *", taken)
     assert sorted(taken.keys() - {"__builtins__"}) == import_module(package).__all__ == dir(import_module(package))
+
+
+def _printed(code: str, *options: str, path: Path | None = None) -> str:
+    """Return what a new interpreter prints; `path` goes before all folders of imports."""
+    head = f"import sys; sys.path.insert(0, {str(path)!r}); " if path else ""
+    return subprocess.run(
+        [sys.executable, *options, "-c", head + code], capture_output=True, text=True, check=True
+    ).stdout.strip()
+
+
+def test_names_load_from_a_zip_file(tmp_path):
+    root = Path(str(refsim.__file__)).parent
+    with zipfile.ZipFile(tmp_path / "refsim.zip", "w") as archive:
+        for path in root.rglob("*.py"):
+            archive.write(path, path.relative_to(root.parent))
+    code = "import refsim, refsim.numerics; refsim.numerics.mma; print(refsim.__file__, refsim.E4M3, hasattr(refsim, 'nope'))"
+    found = _printed(code, path=tmp_path / "refsim.zip")
+    assert found == f"{tmp_path / 'refsim.zip' / 'refsim' / '__init__.py'} e4m3 False"
+
+
+def test_a_package_removed_from_the_modules_still_knows_its_names():
+    code = (
+        "import sys, refsim; m = refsim; del sys.modules['refsim']; print(hasattr(m, 'nope'), m.E4M3, len(dir(m)) > 30)"
+    )
+    assert _printed(code) == "False e4m3 True"
+
+
+def test_names_load_under_optimization():
+    code = "import refsim; print(__debug__, refsim.E4M3, hasattr(refsim, 'nope'), refsim.compare.__name__)"
+    assert _printed(code, "-OO") == "False e4m3 False refsim.compare"
+
+
+def test_names_load_in_many_threads_at_once():
+    code = """
+import refsim, sys, threading
+sys.setswitchinterval(1e-6)
+gate, found = threading.Barrier(8), []
+def load():
+    gate.wait()
+    found.append([getattr(refsim, name) for name in refsim.__all__])
+threads = [threading.Thread(target=load) for _ in range(8)]
+[thread.start() for thread in threads]
+[thread.join() for thread in threads]
+print(len(found), all(each is other for row in found for each, other in zip(row, found[0], strict=True)))
+"""
+    assert _printed(code) == "8 True"
+
+
+def test_a_reloaded_package_reads_its_source_again(tmp_path, monkeypatch):
+    source = (
+        "from typing import TYPE_CHECKING\nfrom refsim.lazy import exports\n"
+        "if TYPE_CHECKING:\n    {}\nelse:\n    __getattr__, __dir__ = exports(__name__)\n"
+    )
+    (tmp_path / "lazy_example").mkdir()
+    file = tmp_path / "lazy_example" / "__init__.py"
+    file.write_text(source.format("from math import pi as pi"))
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "lazy_example", raising=False)
+    package = import_module("lazy_example")
+    assert (package.__all__, hasattr(package, "tau")) == (["pi"], False)
+    file.write_text(source.format("from math import pi as pi; from math import tau as tau"))
+    assert reload(package).__all__ == ["pi", "tau"]
