@@ -15,9 +15,12 @@ from refsim.device import Device
 from refsim.device import open as open_device
 from refsim.device.cache import cache_directory
 from refsim.device.kernel_sources import source_files
+from refsim.device.units import TEXT_NAME
 from refsim.errors import Kind, RefsimError
 from refsim.files.access import open_for_reading
+from refsim.kernel_code import code_of
 from refsim.kernels import Kernel
+from refsim.ptx.findings.waivers import Waiver
 from refsim.silicon.witness import SiliconWitness
 from refsim.testing.campaign import Progress, checked_budget, completed, run_part
 from refsim.testing.decisions import badness
@@ -253,6 +256,31 @@ def verdict_of(
         return completed(_with_case(kernel, whole, failures), slack)
     except RefsimError as error:
         return replace(whole, status=ERROR, finding=str(error), error=error)
+
+
+def with_unused(found: Sequence[tuple[Kernel | None, Verdict]], without: Sequence[str]) -> list[Verdict]:
+    """Return the verdicts of a run; a kernel fails for a waiver if no kernel that shares the line has its finding.
+
+    Kernels share a line if it is of the same file or text. A waiver of `without`, and of a file that its kernel has
+    not, needs a finding in any kernel. A kernel that ended without a pass leaves all its waivers undecided.
+    """
+    waived = [(verdict, name, _home(kernel, name)) for kernel, verdict in found for name in verdict.waived]
+    used = {(name, at) for verdict, name, home in waived if name not in verdict.unused for at in (home, None)}
+    known = {name for _, name, _ in waived}
+    lost = [name for name in without if "@" in name and name not in known]
+    made = []
+    for kernel, verdict in found:
+        homes = {name: None if name in without else _home(kernel, name) for name in verdict.unused}
+        made.append(verdict.with_unused([*(name for name, home in homes.items() if (name, home) not in used), *lost]))
+    return made
+
+
+def _home(kernel: Kernel | None, name: str) -> Path | str | None:
+    """Return the text, else the file, of a kernel that has a waiver's line; None if the waiver names no file of it."""
+    waiver, code = Waiver.of(name), code_of(kernel.code if kernel else None)
+    files = [file for file in source_files(code) if waiver.is_of_ptx or file.name == waiver.file]
+    text = code.ptx or code.source if waiver.is_of_ptx else code.source if waiver.file == TEXT_NAME else None
+    return next(iter(files), None) if text is None else text
 
 
 def _with_case(kernel: Kernel, verdict: Verdict, failures: Path | None) -> Verdict:

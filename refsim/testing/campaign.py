@@ -207,6 +207,7 @@ def run_campaign(
         on_progress=on_progress,
     )
     verdict = completed(verdict, slack)
+    verdict = verdict.with_unused(verdict.unused)
     heard.tell(verdict)
     return verdict
 
@@ -258,7 +259,7 @@ def completed(verdict: Verdict, slack: Slack) -> Verdict:
     """Return the verdict of a whole campaign, with notes on what it could not see.
 
     Raises RefsimError if a campaign without a failure compared nothing (`nothing-compared`), or compared only with
-    infinite bounds (`bad-bound`). A waiver that allowed no finding makes the verdict fail.
+    infinite bounds (`bad-bound`). Waivers that allowed no finding are judged with those of other kernels.
     """
     ended_well = verdict.status != verdicts.FAIL
     if verdict.status == verdicts.PASS and not verdict.elements:
@@ -273,7 +274,7 @@ def completed(verdict: Verdict, slack: Slack) -> Verdict:
     if ended_well and slack.elements and slack.any_number == slack.elements == verdict.elements:
         what = f"oracle of kernel {verdict.kernel} gives all {slack.elements} elements an infinite bound"
         raise RefsimError("bad-bound", what, rule="a promise that nothing can break is none")
-    return replace(verdict, notes=(*verdict.notes, *slack.notes())).with_unused() if ended_well else verdict
+    return replace(verdict, notes=(*verdict.notes, *slack.notes())) if ended_well else verdict
 
 
 def checked_budget(profile: str, cases: int | None, seed: int | None) -> SearchBudget:

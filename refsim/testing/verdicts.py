@@ -151,9 +151,13 @@ class Verdict(Card):
     def _facts(self) -> Facts:
         yield from (("", line) for line in self.lines()[1:])
 
-    def with_unused(self, waivers: Sequence[str] = ()) -> "Verdict":
-        """Return the verdict; it fails if these waivers, or any of its own, allowed no finding in a kernel that ran."""
-        unused = [*(name for name, what in self.waived.items() if not what), *waivers]
+    @property
+    def unused(self) -> list[str]:
+        """Return the waivers that should have allowed a finding of this kernel and did not; [] unless it ended well."""
+        return [name for name, what in self.waived.items() if not what and self.status in (PASS, INEXACT, ASSUMED)]
+
+    def with_unused(self, unused: Sequence[str]) -> "Verdict":
+        """Return the verdict; it fails if it would pass, but these waivers allowed no finding."""
         if not unused or self.status not in (PASS, INEXACT, ASSUMED):
             return self
         what = f"{', '.join(unused)} allowed no finding in {counted(self.cases, 'case')}"

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import refsim.device
 from refsim import ptx
-from refsim.campaigns.verifying import Request, recorded, verdict_of
+from refsim.campaigns.verifying import Request, recorded, verdict_of, with_unused
 from refsim.cli.answers.judged import judged
 from refsim.cli.answers.junit import junit
 from refsim.errors import RefsimError
@@ -162,7 +162,8 @@ def test_replays_and_shards_carry_waivers(tmp_path):
     request = Request("sim")
     for parts, status in (((bare, verdict), "pass"), ((verdict, bare), "pass"), ((bare, bare), "fail")):
         records = [recorded(each, NO_SLACK) for each in parts]
-        assert verdict_of(kernel, records, request, None).status == status
+        whole = verdict_of(kernel, records, request, None)
+        assert whole.with_unused(whole.unused).status == status
 
 
 def test_names_of_checks_turn_them_off():
@@ -280,3 +281,77 @@ def test_a_waiver_of_no_kernel_fails_every_way(tmp_path):
     code, said = ran(tmp_path, *plugin)
     assert code == 1
     assert "[unused-waiver] race@gone.cu:3 allowed no finding" in said
+
+
+SHARED = """#pragma once
+__device__ inline unsigned swapped(unsigned *tile, const unsigned *x) {
+  tile[threadIdx.x] = x[threadIdx.x];
+  if (CALM) __syncwarp();
+  return tile[threadIdx.x ^ 1];COMMENT
+}
+"""
+ENTRY = """#define CALM %d
+#include "shared.cuh"
+extern "C" __global__ void pair(const unsigned *x, unsigned *y) {
+  __shared__ unsigned tile[32];
+  y[threadIdx.x] = swapped(tile, x);
+}
+"""
+SEVERAL = """
+import sys
+from dataclasses import replace
+from pathlib import Path
+sys.path.insert(0, {tests!r})
+from test_waivers import declared
+KERNELS = tuple(
+    replace(declared(**({{"file": Path(file)}} if file.endswith(".cu") else {{"source": file}}), without=without), name=name)
+    for name, file, without in {kernels!r}
+)
+"""
+
+
+def verified(folder: Path, kernels, *options: str) -> tuple[int, dict[str, str]]:
+    """Return the exit code of `refsim verify`, and the first line of each kernel's finding."""
+    folder.mkdir(exist_ok=True)
+    (folder / "kernels.py").write_text(SEVERAL.format(tests=str(Path(__file__).parent), kernels=kernels))
+    verify = ("refsim", "verify", "--kernels", "kernels.py", "--cases", "2", "--target", "sm_80", "--as", "json")
+    code, said = ran(folder, *verify, *options)
+    rows = json.loads(said[said.index("{") :].partition("\nagain:")[0])["verdicts"]
+    return code, {row["kernel"]: (row["finding"] or "").partition("\n")[0] for row in rows}
+
+
+@pytest.mark.parametrize("divided", [(), ("--jobs", "1")])
+@pytest.mark.parametrize("by", ["comment", "without"])
+def test_a_waiver_of_a_shared_line_is_used_if_one_kernel_needs_it(tmp_path, by, divided):
+    (tmp_path / "shared.cuh").write_text(SHARED.replace("COMMENT", "  // refsim: allow race" * (by == "comment")))
+    for name, calm in (("racy", 0), ("calm", 1)):
+        (tmp_path / f"{name}.cu").write_text(ENTRY % calm)
+    waiver = ("race@shared.cuh:5",) * (by == "without")
+    racy, calm = ("racy", "racy.cu", waiver), ("calm", "calm.cu", waiver)
+    alone = ("alone", PAIR.replace("tile[t] = x[t];", "tile[t] = x[t]; __syncwarp();"), waiver)  # it has no such line
+    for kernels in ((racy, calm), (calm, racy), (alone, racy)):
+        assert verified(tmp_path, kernels, *divided) == (0, dict.fromkeys([each[0] for each in kernels], ""))
+    code, found = verified(tmp_path, (calm, ("other", "calm.cu", waiver)), *divided)
+    assert code == 1
+    assert all(each.startswith("[unused-waiver] race@shared.cuh:5") for each in found.values())
+
+
+def test_a_waiver_of_another_text_of_the_same_name_is_not_used(tmp_path):
+    calm = PAIR.replace("tile[t] = x[t];", "tile[t] = x[t]; __syncwarp();")
+    waiver = ("race@source.cu:5",)
+    code, found = verified(tmp_path, (("racy", PAIR, waiver), ("calm", calm, waiver)))
+    assert code == 1
+    assert (found["racy"], found["calm"].split(" in ")[0]) == ("", f"[unused-waiver] {waiver[0]} allowed no finding")
+    code, found = verified(tmp_path, (("racy", PAIR, ()), ("calm", calm, ())), "--without", waiver[0])
+    assert (code, found) == (0, {"racy": "", "calm": ""})  # one waiver of the whole run
+
+
+def test_a_kernel_that_ends_otherwise_leaves_its_waivers_undecided(tmp_path):
+    waiver, calm = ("race@source.cu:5",), PAIR.replace("tile[t] = x[t];", "tile[t] = x[t]; __syncwarp();")
+    bad = PAIR.replace("tile[t] = x[t];", "tile[t] = x[t]; y[t + 32 * (x[0] == 3)] = 1;")
+    judge = {"racy": judged_by(declared(source=bad, without=waiver)), "calm": judged_by(declared(source=calm))}
+    calm_kernel = declared(source=calm, without=waiver)
+    verdicts = [judge["racy"], replace(judge["calm"], waived={waiver[0]: ""})]
+    found = with_unused([(declared(source=calm, without=waiver), verdicts[0]), (calm_kernel, verdicts[1])], ())
+    assert [each.status for each in found] == ["fail", "pass"]
+    assert with_unused([(calm_kernel, verdicts[1])], ())[0].status == "fail"

@@ -6,7 +6,7 @@ import secrets
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -348,10 +348,10 @@ class _Run:
                 with reporting(sys.stderr) as report:
                     for kernel in self.declared:
                         found.append(self._one(kernel, self.device, found, report))
+                found = self._with_unused(found)
         except RefsimError as error:
             self._write_junit(found, ("refsim verify", error))
             raise
-        found = self._with_unused(found)
         for each in found:
             if each.verdict.error is not None and each.verdict.error.place is not None:
                 self.python_files[Path(each.verdict.error.place[0])] = None
@@ -359,12 +359,12 @@ class _Run:
         return verdicts.answer(found)
 
     def _with_unused(self, found: list[Judged]) -> list[Judged]:
-        """Return the verdicts; all fail if a waiver of --without concerns none of the kernels that ran."""
-        known = {name for each in found for name in each.verdict.waived}
-        unused = [name for name in self.without if "@" in name and name not in known]
-        if not unused:
-            return found
-        return [replace(each, verdict=each.verdict.with_unused(unused)) for each in found]
+        """Return the verdicts; those fail whose waivers, or waivers of --without, no kernel of the run needs."""
+        from refsim.campaigns.verifying import with_unused
+
+        verdicts = with_unused([(each.kernel, each.verdict) for each in found], self.without)
+        pairs = zip(found, verdicts, strict=True)
+        return [each if made is each.verdict else judged(each.kernel, made) for each, made in pairs]
 
     def attempt(self) -> Answer | RefsimError:
         """Return the answer or the error of one run, such as a source that does not compile while it is edited.
@@ -435,14 +435,14 @@ class _Run:
         self, kernel: "Kernel", device: "Device", found: list[Judged], report: "Callable[[Progress], None] | None"
     ) -> Judged:
         """Return the verdict of a kernel, or not-run after a failure or an error with --fail-fast."""
-        from refsim.testing import Verdict, run_campaign
-        from refsim.testing.verdicts import ERROR, FAIL, NOT_RUN
+        from refsim.testing.campaign import completed, run_part
+        from refsim.testing.verdicts import ERROR, FAIL, NOT_RUN, Verdict
 
         promise = str(kernel.promise)
         if self.fail_fast and any(each.verdict.status in (FAIL, ERROR) for each in found):
             return Judged(kernel, Verdict(kernel.name, NOT_RUN, {}, self.profile, promise=promise))
         try:
-            verdict = run_campaign(
+            ended = run_part(
                 kernel,
                 device,
                 profile=self.profile,
@@ -452,6 +452,7 @@ class _Run:
                 suspect_seconds=self.suspect_seconds,
                 on_progress=report,
             )
+            verdict = completed(*ended)
         except Exception as problem:
             if isinstance(problem, RefsimError):
                 error = problem
@@ -496,11 +497,12 @@ class _Run:
         plan = plan_of(self.declared, request)
         with reporting(sys.stderr) as line, watched(line):
             records = outcome(plan, self.division, request.device)
-        found = [verdict_of(each, records[each.name], request, self.failures) for each in self.declared]
+        verdicts = [verdict_of(each, records[each.name], request, self.failures) for each in self.declared]
+        found = self._with_unused([judged(*pair) for pair in zip(self.declared, verdicts, strict=True)])
         if self.division.report is not None:
-            text = report(plan.name, plan.rests_on, [recorded(each) for each in found])
+            text = report(plan.name, plan.rests_on, [recorded(each.verdict) for each in found])
             save(self.division.report, text.encode())
-        return [judged(kernel, verdict) for kernel, verdict in zip(self.declared, found, strict=True)]
+        return found
 
     def _write_junit(self, found: list[Judged], ended: tuple[str, RefsimError] | None = None) -> None:
         if self.junit_file is not None:
