@@ -161,35 +161,44 @@ def operands_function(code: Code, pc: int) -> Callable[[Lanes], list[Any]]:
         names: dict[str, Any] = {"__name__": __name__, "get": get, "place": place}
         kept = code.steps[pc].bound.clause.keeps_registers
         text = ", ".join(
-            str(tuple(registers_of(source))) if kept and isinstance(source, tuple) else _fetching(source, names)
+            str(tuple(registers_of(source)))
+            if kept and isinstance(source, tuple)
+            else _fetching(source, "get(lanes, {})".format, partial(_named, names))
             for source, _ in code.steps[pc].sources
         )
         code.fetchers[pc] = eval(f"lambda lanes: [{text}]", names)
     return code.fetchers[pc]
 
 
-def _fetching(source: Source, names: dict[str, Any]) -> str:
-    """Return the source text that fetches an operand; constants are added to `names`."""
+def _fetching(source: Source, read: Callable[[int], str], constant: Callable[[Any], str]) -> str:
+    """Return the source text that fetches an operand: `read` gives the text of a register, `constant` a value's name."""
     match source:
+        case Constant(bits):
+            return constant(bits)
         case Register(index):
-            return f"get(lanes, {index})"
-        case Negated(Register(index)):
-            return f"~get(lanes, {index})"
+            return read(index)
+        case Negated(register):
+            return f"~{read(register.index)}"
         case Special(name):
             return f"lanes.machine.special(lanes, {name!r})"
         case Symbol(name, offset):
             return f"lanes.symbol({name!r}, {offset})"
         case BranchTarget(pc):
             return str(pc)
+        case BranchTargets(pcs):
+            return constant(pcs)
         case AddressOperand(base, offset):
-            return f"place({_fetching(base, names)}, {offset})"
+            return f"place({_fetching(base, read, constant)}, {constant(np.array([offset])) if offset else 0})"
         case None:
             return "None"
-        case Constant() | BranchTargets():
-            name = f"k{len(names)}"
-            names[name] = source.bits if isinstance(source, Constant) else source.pcs
-            return name
-    return "[" + ", ".join(_fetching(element, names) for element in source) + "]"
+    return "[" + ", ".join(_fetching(element, read, constant) for element in source) + "]"
+
+
+def _named(names: dict[str, Any], value: Any) -> str:
+    """Return a new name for a value that a text refers to."""
+    name = f"k{len(names)}"
+    names[name] = value
+    return name
 
 
 class Writer:
@@ -219,9 +228,7 @@ class Writer:
 
     def constant(self, value: Any) -> str:
         """Return a new name for a value that the text refers to."""
-        name = f"k{len(self.names)}"
-        self.names[name] = value
-        return name
+        return _named(self.names, value)
 
     def register(self, index: int) -> str:
         """Return the variable of a register, fetched at its first use."""
@@ -240,26 +247,7 @@ class Writer:
 
     def expression(self, source: Source) -> str:
         """Return the source text of an operand's bits."""
-        match source:
-            case Constant(bits):
-                return self.constant(bits)
-            case Register(index):
-                return self.read(index)
-            case Negated(register):
-                return f"~{self.read(register.index)}"
-            case Special(name):
-                return f"lanes.machine.special(lanes, {name!r})"
-            case Symbol(name, offset):
-                return f"lanes.symbol({name!r}, {offset})"
-            case BranchTarget(pc):
-                return str(pc)
-            case BranchTargets(pcs):
-                return self.constant(pcs)
-            case AddressOperand(base, offset):
-                return f"place({self.expression(base)}, {self.constant(np.array([offset])) if offset else 0})"
-            case None:
-                return "None"
-        return "[" + ", ".join(self.expression(element) for element in source) + "]"
+        return _fetching(source, self.read, self.constant)
 
     def step(self, step: Step) -> None:
         """Write the lines of a step."""
