@@ -19,8 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import refsim.device
-from refsim.cli.answers.held_to import witnesses
-from refsim.cli.answers.verdicts import devices
+from refsim.cli.answers.verdicts import devices, witnesses
 from refsim.kernels import Kernel, Launcher, Outputs
 from refsim.silicon.witness import SiliconWitness
 from refsim.testing import run_campaign

@@ -15,7 +15,7 @@ from typing import Any
 
 from refsim.device.cuda_launcher import GPU_POISON, GUARD_BYTES, CudaLauncher, guard_pattern
 from refsim.device.driver import SIMULATOR, Driver, DriverError, GpuFacts, no_gpu
-from refsim.device.driver_bindings import open_bindings
+from refsim.device.driver_direct import open_bindings
 from refsim.device.driver_pycuda import open_pycuda
 from refsim.device.host_library import host_facts
 from refsim.device.libcuda import open_libcuda

@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 from refsim import device
-from refsim.device import cuda, driver_bindings, driver_pycuda
+from refsim.device import cuda, driver_direct, driver_pycuda
 from refsim.device import libcuda as libcuda_module
 from refsim.device.compile import assembler_version
 from refsim.errors import Kind, RefsimError
@@ -354,7 +354,7 @@ def test_missing_driver_through_cuda_bindings(monkeypatch):
 
     monkeypatch.setitem(sys.modules, "cuda.bindings.driver", types.SimpleNamespace(cuInit=init))
     with pytest.raises(RefsimError, match=r"no CUDA driver: libcuda\.so\.1") as caught:
-        driver_bindings.open_bindings(0)
+        driver_direct.open_bindings(0)
     assert caught.value.what == "this machine has no CUDA driver: libcuda.so.1 was not found"
     assert (caught.value.code, caught.value.kind) == ("no-cuda-driver", Kind.MISSING)
 

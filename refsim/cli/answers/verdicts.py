@@ -2,14 +2,15 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from refsim.cli.answers.held_to import witnesses
 from refsim.cli.answers.judged import Judged
 from refsim.cli.delivery import Answer
 from refsim.errors import counted
 from refsim.render import Cell, Column, Command, Document, Entry, Excerpt, Notice, Part, Record, Section, Table, Wording
+from refsim.silicon.witness import SiliconWitness
 
 if TYPE_CHECKING:
     from refsim.cli.answers.judged import Judged
@@ -258,3 +259,24 @@ def devices(verdicts: "Sequence[Verdict]") -> list[Wording]:
 
 def _hash_lines(facts: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(f"{key:15}  {facts[key]}" for key in DEVICE_KEYS if key in facts)
+
+
+def witnesses(verdicts: "Sequence[Verdict]") -> list[Wording]:
+    """Return one part for all kernels: each kind of instruction once, then how many outputs were computed again."""
+    if not verdicts:
+        return []
+    silicon = reduce(SiliconWitness.joined, (each.silicon for each in verdicts))
+    facts = {"silicon": silicon.to_json(), "recomputed": {each.kernel: each.recomputed.to_json() for each in verdicts}}
+    none = [each.kernel for each in verdicts if not each.checks]
+    last = [f"independent checks: none of {', '.join(none)}"] if none else []
+    return [Wording((*silicon.lines(), definitions(verdicts), *last), facts, key="witnesses", is_beside=True)]
+
+
+def definitions(verdicts: "Sequence[Verdict]") -> str:
+    """Return a line: how many outputs slow definitions computed again, and the kernels that declare none."""
+    declared = [each for each in verdicts if each.recomputed.is_declared]
+    without = [each.kernel for each in verdicts if not each.recomputed.is_declared]
+    outputs, differing = (sum(getattr(each.recomputed, name) for each in declared) for name in ("outputs", "differing"))
+    parts = [f"{counted(outputs, 'output', digits=',')} computed again, {differing:,} differ"] if declared else []
+    parts += [f"no second definition was asked for {', '.join(without)}"] if without else []
+    return f"slow definitions: {'; '.join(parts)}"
