@@ -69,8 +69,7 @@ def _smeared(bits: Array) -> Array:
 # ---- comparison
 def compared(operands: RuleOperands) -> list[Any]:
     """Return the masks of setp and set: the bits that differ between numbers that pass the test and numbers that fail,
-    combined with what c can be. Integers do so at their ends, or where they are equal or differ. An undefined bit of a
-    float leaves every test open."""
+    combined with what c can be. An undefined bit of a float leaves every test open."""
     rest = [operands.values[2:]]
     if len(operands.values) > 2 and operands.masks[2] is not None:
         rest = [[operands.values[2] & ~operands.bits(2)], [operands.values[2] | operands.bits(2)]]
@@ -81,16 +80,15 @@ def compared(operands: RuleOperands) -> list[Any]:
 
 
 def _pairs(operands: RuleOperands) -> list[tuple[Array, Array]]:
-    """Return pairs of numbers that take both results of a comparison, if the undefined bits do."""
+    """Return pairs of numbers that take both results of a comparison, if the undefined bits do: of integers the ends,
+    of which one pair differs if a bit is undefined, and two equal numbers where there are such."""
     a, b, type = _source(operands, 0), _source(operands, 1), operands.types[0]
     if type.dtype.kind in "iu" and type.lanes == 1 and type.name != "bf16":
         if operands.same[1] == 0:
             return [(operands.values[0], operands.values[1])]
         (least, most), (low, high) = _ends(a, type), _ends(b, type)
         one = a.least | (b.least & a.mask)
-        other = b.least | (one & b.mask)
-        unequal = one ^ _lowest(a.mask), other ^ _lowest(np.where(a.mask == 0, b.mask, a.mask ^ a.mask))
-        return [(least, high), (most, low), (one, other), unequal]
+        return [(least, high), (most, low), (one, b.least | (one & b.mask))]
     unknown, size = (a.mask | b.mask) != 0, a.least.itemsize * 8
     floats = 0, 0x3F80 << size - 16, (1 << size) - 1  # 0, a normal number, a NaN
     numbers = [
