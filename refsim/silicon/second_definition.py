@@ -27,14 +27,14 @@ _FINITE_TOP = ("e4m3", "e2m3", "e3m2", "e2m1", "ue4m3")
 
 
 def code(format: str, exponent: int, sign: int, fraction: int) -> int:
-    """Return the code of +-2^exponent x 1.fraction, whose upper bits count; beyond the range it is the nearest. The
-    `fraction` has 23 bits. code("bf16", 1, 0, 0) is 0x4000, 2."""
+    """Return the code of +-2^exponent x 1.fraction, whose upper bits count. The `fraction` has 23 bits. The exponent is
+    at most the largest of the format; a subnormal loses low bits. code("bf16", 1, 0, 0) is 0x4000, 2."""
     exponent_bits, mantissa_bits, bias = _FIELDS[format]
-    least, most = 1 - bias, (1 << exponent_bits) - 1 - bias - (format not in _FINITE_TOP)
+    least = 1 - bias
     significand = 1 << mantissa_bits | fraction >> (23 - mantissa_bits)
     magnitude = significand >> min(least - exponent, 31) if exponent < least else significand
     if exponent >= least:
-        magnitude += (min(exponent, most) - least) << mantissa_bits
+        magnitude += (exponent - least) << mantissa_bits
     magnitude -= format in ("e4m3", "ue4m3") and magnitude == 0x7F  # its only NaN
     return (sign << exponent_bits + mantissa_bits | magnitude) << (13 if format == "tf32" else 0)
 
