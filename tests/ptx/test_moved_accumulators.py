@@ -38,6 +38,14 @@ KEPT = {
     "there and back": ([*BEGUN, COMMIT, moves(8, 0), moves(0, 8), *AGAIN], [], (64, 32)),
     "pairs": ([PAIRS, *BEGUN, COMMIT, PACKED, UNPACKED], [], (32, 32)),
     "pairs unpacked after the wait": ([PAIRS, *BEGUN, COMMIT, PACKED], [UNPACKED], (32, 32)),
+    "a pair of one in flight and one that is not": (
+        [
+            *[PAIRS, *BEGUN, COMMIT, "mov.b64 %pair0, {%d0, %d16}; mov.b64 {%d8, %d17}, %pair0;"],
+            " ".join(f"mov.f32 %d{8 + n}, %d{n};" for n in range(1, 8)),
+        ],
+        [FENCED, KIND.issue(first=16), COMMIT, WAITED],
+        (32, 32),
+    ),
     "a source that goes on": ([*BEGUN, COMMIT, moves(8, 0), FENCED, *AGAIN], [], (64, 32)),
     "copies of two groups": (
         [
@@ -78,6 +86,13 @@ USED = {
     "a pair that is stored": (
         [PAIRS, *BEGUN, COMMIT, "mov.b64 %pair0, {%d0, %d1};", WAITED, "st.global.b64 [%p3], %pair0;"],
         "reads %d0",
+    ),
+    "a pair of one in flight and one that is not": (
+        [
+            *[PAIRS, *BEGUN, COMMIT, "mov.b64 %pair0, {%d0, %d8}; mov.b64 {%d16, %d17}, %pair0;"],
+            *["st.global.f32 [%p3], %d16;", FENCED, KIND.issue(first=8), COMMIT],
+        ],
+        "reads %d16, a copy",
     ),
     "halves": ([".reg .b16 %half<2>;", *BEGUN, COMMIT, "mov.b32 {%half0, %half1}, %d0;"], "reads %d0"),
     "the copy is a part of A": (
