@@ -10,6 +10,7 @@ import pytest
 from refsim.errors import RefsimError
 from refsim.ptx import GlobalMemory
 from refsim.ptx.memory import global_memory
+from refsim.ptx.memory.sparse import LARGE_BYTES, PAGE
 from refsim.standins.memory import DeviceMemory, caller
 
 
@@ -66,6 +67,16 @@ def test_a_copy_brings_unwritten_bytes_with_it():
     memory.copy(to, source, 4)
     assert memory.memory.written(to, 8).tolist() == [True, True, False, False, True, True, True, True]
     assert memory.read(to, 8)[[0, 1, 4]].tolist() == [9, 9, 4]
+
+
+def test_an_array_of_a_large_buffer_has_its_contents() -> None:
+    """Its pages get their contents when the array is made: also those below the first element of a negative stride."""
+    memory = DeviceMemory()
+    address = memory.allocate(LARGE_BYTES, "test", np.broadcast_to(np.uint8(7), LARGE_BYTES))
+    rows = memory.array(address + 9 * PAGE - 2, (3, 4), np.uint8, (-PAGE, 1))
+    assert (rows == 7).all()
+    rows[:] = 5
+    assert memory.read(address + 7 * PAGE - 3, 6).tolist() == [7, 5, 5, 5, 5, 7]
 
 
 @pytest.mark.parametrize(
