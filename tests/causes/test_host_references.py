@@ -10,7 +10,7 @@ from refsim import encode, oracles
 from refsim.causes import AttentionOperands, DiffOutcome, Family, ProductOperands, RowOperands, explain_diff
 from refsim.causes.host_sums import exactly, in_float64, pairwise
 from refsim.causes.row_sums import RowOrder
-from refsim.causes.special import EXP_NUMPY
+from refsim.causes.special import BY_RCP, DIVISIONS, EXP_NUMPY
 
 LENGTHS = [*range(1, 300), *range(300, 5001, 61), 5000]
 
@@ -138,3 +138,11 @@ def test_products_that_np_sum_adds_are_named():
     given = ProductOperands(a=a, b=b, a_format="bf16", b_format="bf16")
     found = explain_diff((x[:, None] * y).sum(axis=-1), operands=given)
     assert found.named[0].causes[0].says.startswith("products in float32, added as np.sum does")
+
+
+def test_only_the_flushed_reciprocal_of_a_large_total_is_zero() -> None:
+    """2^-127 is subnormal: rcp.approx.ftz gives 0, and rcp.approx and the reciprocal rounded once keep it."""
+    one, totals = np.ones(2, np.float32), np.float32([2.0**126, 2.0**127])
+    found = {row.name: row.apply(one, totals).tolist() for row in DIVISIONS}
+    assert BY_RCP.apply(one, totals).tolist() == [2.0**-126, 0]
+    assert found["times rcp.approx"] == found["times a reciprocal that is rounded once"] == [2.0**-126, 2.0**-127]
