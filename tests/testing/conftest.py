@@ -79,7 +79,9 @@ class FakeDevice:
         return {"device": "NumPy", "target": self.target}
 
     @contextmanager
-    def launcher(self, kernel_file: Path | None, *, count_banks: bool = False) -> Iterator[FakeLauncher]:
+    def launcher(
+        self, kernel_file: Path | None, *, count_banks: bool = False, follow_open: bool = False
+    ) -> Iterator[FakeLauncher]:
         self.launches += 1
         seen = self.seen if count_banks else replace(self.seen, conflicts=())
         yield FakeLauncher(self.entries, self.target, seen=seen, sees_owners=self.sees_owners)

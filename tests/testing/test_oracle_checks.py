@@ -61,7 +61,8 @@ def test_an_oracle_of_chance_is_refused(halve_kernel, fake_device):
     assert "5 of 5 of 'y'" in caught.value.what
 
 
-def test_an_oracle_that_writes_into_what_was_uploaded_is_refused(halve_kernel, fake_device):
+@pytest.mark.parametrize("is_simulated", [False, True])
+def test_an_oracle_that_writes_into_what_was_uploaded_is_refused(halve_kernel, fake_device, is_simulated):
     codes = cache(Tensor.codes)
 
     def run(launcher, problem):
@@ -72,8 +73,9 @@ def test_an_oracle_that_writes_into_what_was_uploaded_is_refused(halve_kernel, f
         codes(problem)[0] ^= 1
         return halve_kernel.oracle(problem)
 
+    device = replace(fake_device(), is_simulated=is_simulated)
     with pytest.raises(RefsimError, match="oracle-changes-input") as caught:
-        run_campaign(replace(halve_kernel, run=run, oracle=oracle, corpus=CORPUS), fake_device(), cases=0)
+        run_campaign(replace(halve_kernel, run=run, oracle=oracle, corpus=CORPUS), device, cases=0)
     assert "'kept'" in caught.value.what
 
 
