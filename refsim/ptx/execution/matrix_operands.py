@@ -120,8 +120,7 @@ def codes_of(items: Array, form: ProductForm, side: str) -> Array:
 @lru_cache(maxsize=1 << 6)
 def rows_of_chunks(form: ProductForm, side: str, chunks: int) -> NDArray[np.bool_]:
     """Return which rows of A or columns of B each chunk has elements of, (chunks, rows)."""
-    elements = CORE_ROW * 8 // element_named(form.a if side == "a" else form.b).code_bits
-    one = np.repeat(np.eye(chunks, dtype=np.bool_)[:, :, None], elements, axis=2)
+    one = np.repeat(np.eye(chunks, dtype=np.bool_)[:, :, None], _ACROSS, axis=2)
     return np.asarray(events_of(one, form, side).any(axis=2))
 
 
