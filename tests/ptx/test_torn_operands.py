@@ -3,14 +3,15 @@
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from refsim import ptx
 from refsim.errors import RefsimError
 from refsim.ptx.async_ops.queue import POLICIES
 from refsim.testing.kernel_files import load_kernel_file
-from tests.ptx.test_wgmma_mistakes import KIND, RIGHT, run
-from tests.ptx.wgmma_kernels import WAIT
+from tests.ptx.test_wgmma_mistakes import B_START, KIND, RIGHT, run
+from tests.ptx.wgmma_kernels import FENCED, WAIT, Wgmma, tiled, word
 
 table = load_kernel_file(Path(__file__).parent / "suite" / "table.py")
 TORN = [kernel for kernel in table.RIGHT if "padding_rows" in kernel.name]
@@ -63,6 +64,23 @@ def test_a_column_of_b_is_a_column_of_d(column: int, policy: str) -> None:
     held = [n for n in range(KIND.registers) if n // 4 == column // 8 and n % 2 == column % 2]
     cleared = [f"mov.f32 %d{n}, 0f00000000;" for n in held]
     assert (run([*body, *cleared], policy=policy) == 0).all()
+
+
+@pytest.mark.parametrize("swizzle", ["none", "128B"])
+@pytest.mark.parametrize(
+    ("side", "row", "k", "told"),
+    [("a", 21, 3, "rows 16 to 23"), ("a", 63, 15, "rows 56 to 63"), ("b", 12, 9, "columns 8 to 15")],
+)
+def test_a_chunk_of_eight_rows(side: str, row: int, k: int, told: str, swizzle: str) -> None:
+    """Of an operand whose rows or columns lie side by side, 16 bytes hold elements of eight of them."""
+    kind = Wgmma(64, 16, "f32", "f16", "f16")
+    of_rows = tiled(np.zeros((64, 16), np.uint16), "MN", swizzle)
+    at = int(of_rows.address(np.array([row]), np.array([k]), B_START if side == "b" else 0)[0]) // 16 * 16
+    store = f"setp.ne.u32 %no, %r0, 0; @!%no st.shared.b32 [s+{at}], %r0;"
+    body = [FENCED, kind.issue(turned=(1, 1)), store, *WAIT]
+    with pytest.raises(RefsimError, match=told) as found:
+        run(body, sets=4, words=(word(of_rows, 0), word(of_rows, B_START)))
+    assert found.value.code == "race"
 
 
 def test_a_race_that_is_recorded_is_recorded_once() -> None:
