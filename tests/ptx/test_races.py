@@ -214,6 +214,22 @@ def test_a_volatile_store_waits_for_the_first_read_of_another_lane(policy: str) 
 
 
 @POLICIES
+@pytest.mark.parametrize("plain", ["@%p3 ld.shared.u32 %r10, [%r2];", "@%p3 st.shared.u32 [%r2], 2;"])
+@pytest.mark.parametrize(
+    "volatile", ["@%p2 st.volatile.shared.u32 [%r2], 1;", "@%p1 ld.volatile.shared.u32 %r10, [%r2];"]
+)
+def test_a_volatile_access_races_with_a_plain_one_of_another_warp(plain: str, volatile: str, policy: str) -> None:
+    """Thread 40 or all of warp 1 access the word before thread 0 or all of warp 0 do; two reads are no race."""
+    begun = "setp.eq.s32 %p2, %r1, 0; setp.eq.s32 %p3, %r1, 40; @%p2 st.shared.u32 [%r2], 0; bar.sync 0;"
+    for accesses in (plain, plain.replace("@%p3", "@!%p1")):
+        assert run(f"{begun} {accesses} bar.sync 0; {volatile}", policy=policy).findings == ()
+        if "ld" in plain and "ld" in volatile:
+            assert run(f"{begun} {accesses} {volatile}", policy=policy).findings == ()
+        else:
+            assert finding(f"{begun} {accesses} {volatile}", policy=policy).code == "race"
+
+
+@POLICIES
 def test_atomics_race_with_plain_accesses_and_not_with_each_other(policy: str) -> None:
     counted = """setp.eq.s32 %p2, %r1, 0; @%p2 st.shared.u32 [%r2], 0; bar.sync 0;
         atom.shared.add.u32 %r10, [%r2], 1; bar.sync 0; ld.shared.u32 %r10, [%r2];"""
