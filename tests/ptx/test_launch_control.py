@@ -151,6 +151,16 @@ def test_a_misuse_is_found(name: str) -> None:
     assert set(found) <= {code, "deadlock", "race", "out-of-bounds", "invalid-operand"}, found
 
 
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_the_finding_names_the_request_that_failed(schedule: tuple[str, int]) -> None:
+    """Also where the requests of other blocks, whose lanes run at the same time, succeeded."""
+    text = KERNEL.replace(GUARD, f"{QUERY}.is_canceled.pred.b128 %got, %answer;")
+    text = text.replace("bra NEXT;", "@%got bra NEXT; red.global.add.u32 [%out], %x;")
+    with pytest.raises(RefsimError, match="the request to cancel a cluster failed") as caught:
+        ran(text, (6,), *schedule)
+    assert caught.value.code == "uninitialised"
+
+
 @pytest.mark.parametrize("space", [".shared::cta", ""])
 def test_one_fence_of_the_reader_is_enough_before_the_next_request(space: str) -> None:
     """What CUTLASS does: fence.proxy.async behind the read, and none before the request."""
