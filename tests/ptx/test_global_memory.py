@@ -138,6 +138,7 @@ def test_a_large_output_is_poison_until_it_is_written_and_its_place_is_used_agai
     memory.allocate(1, "behind")
     assert not memory.written(address, LARGE_BYTES).any()
     assert (memory.read(address, LARGE_BYTES) == 0xA5).all()
+    assert (memory.read(address + PAGE, LARGE_BYTES) == 0xA5).all(), "which begins in a page that nobody touched"
     before = memory.snapshot()
     at = np.array([7 * PAGE]) + address - memory.space.base
     memory.space.check(at, 1, store=False)
