@@ -3,17 +3,19 @@
 from collections.abc import Iterator
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from refsim import targets
-from refsim.formats import E2M1, E2M3, E3M2, F16, ElementType
+from refsim.formats import E2M1, E2M3, E3M2, F16, F32, ElementType
 from refsim.numerics import profiles
 from refsim.numerics.profiles import rows_of
 from refsim.numerics.rows import Profile
 from refsim.numerics.sparse import sparse_rows
 from refsim.silicon.launch_replay import Replays
 from refsim.silicon.published import published
-from refsim.silicon.second_definition import differing
+from refsim.silicon.second_definition import _AGAINST_C as AGAINST_C
+from refsim.silicon.second_definition import PLAN, DrawnProducts, differing
 from refsim.silicon.vectors import vectors_folder
 from refsim.silicon.witness import SiliconWitness
 
@@ -91,6 +93,15 @@ def test_sparse_products_are_checked(target: str) -> None:
             witness = Replays().of([opcode_of(row, type, sparse=True)], target)
             assert witness.judges, row.name
             assert not witness.differing, witness.lines()
+
+
+def test_drawn_products_cancel_c() -> None:
+    """A product of some rows is minus C, so that their result is what the other products leave."""
+    drawn = DrawnProducts((F16, F16, F32), 16, 0)
+    kinds = np.repeat([kind for kind, _ in PLAN], [count for _, count in PLAN])
+    a, b = (codes.view(np.float16).astype(np.float64) for codes in (drawn.a, drawn.b))
+    minus_c = -drawn.c.view(np.float32)[:, None]
+    assert (a * b == minus_c).any(axis=1)[kinds == AGAINST_C].all()
 
 
 def test_every_published_set_has_a_sample_and_its_licence() -> None:
