@@ -217,7 +217,11 @@ def test_problems_name_bits() -> None:
     ("call", "code", "says"),
     [
         (lambda: WGMMA.encode(start_address=8, swizzle="none"), "bad-descriptor", "bits 0..13"),
-        (lambda: WGMMA.encode(start_address=1 << 18, swizzle="none"), "out-of-range", "bits 0..13"),
+        (
+            lambda: WGMMA.encode(start_address=1 << 18, swizzle="none"),
+            "out-of-range",
+            "bits 0..13 hold at most 16383 units of 16",
+        ),
         (lambda: WGMMA.encode(start_address=-16, swizzle="none"), "out-of-range", "0..262128"),
         (lambda: WGMMA.encode(start_address="x", swizzle="none"), "bad-descriptor", "bits 0..13"),
         (lambda: WGMMA.encode(start_address=0), "bad-descriptor", "swizzle is needed"),
