@@ -8,9 +8,11 @@ import pytest
 
 from refsim import encode, oracles
 from refsim.causes import AttentionOperands, DiffOutcome, Family, ProductOperands, RowOperands, explain_diff
+from refsim.causes.amax_changes import ChangedStep
 from refsim.causes.host_sums import exactly, in_float64, pairwise
 from refsim.causes.row_sums import RowOrder
-from refsim.causes.special import BY_RCP, DIVISIONS, EXP_NUMPY
+from refsim.causes.softmax import EXPONENTS
+from refsim.causes.special import BY_RCP, DIVISIONS, EXP_NUMPY, LOG2_OF_E
 
 LENGTHS = [*range(1, 300), *range(300, 5001, 61), 5000]
 
@@ -140,9 +142,25 @@ def test_products_that_np_sum_adds_are_named():
     assert found.named[0].causes[0].says.startswith("products in float32, added as np.sum does")
 
 
+def fl(number: Fraction) -> Fraction:
+    return Fraction(float(nearest(number)))
+
+
 def test_only_the_flushed_reciprocal_of_a_large_total_is_zero() -> None:
     """2^-127 is subnormal: rcp.approx.ftz gives 0, and rcp.approx and the reciprocal rounded once keep it."""
     one, totals = np.ones(2, np.float32), np.float32([2.0**126, 2.0**127])
     found = {row.name: row.apply(one, totals).tolist() for row in DIVISIONS}
     assert BY_RCP.apply(one, totals).tolist() == [2.0**-126, 0]
     assert found["times rcp.approx"] == found["times a reciprocal that is rounded once"] == [2.0**-126, 2.0**-127]
+
+
+@pytest.mark.parametrize("step", EXPONENTS, ids=lambda step: step.name)
+def test_an_exponent_is_computed_as_its_name_says(step: ChangedStep) -> None:
+    """The name is a formula: fl rounds an exact number to float32, and fma rounds once."""
+    x, m, own = drawn(40)[0], np.float32(3.0625), np.float32(0.1767767)
+    scale = np.float32(own * LOG2_OF_E)
+    formula = step.name.partition(" = ")[2].partition(", own without")[0]
+    exact = {name: Fraction(float(each)) for name, each in {"m": m, "scale": scale, "own": own, "e": LOG2_OF_E}.items()}
+    exact |= {"fl": fl, "fma": lambda a, b, c: fl(a * b + c), "log2": lambda of_e: of_e}
+    want = [eval(formula, exact | {"x": Fraction(float(each))}) for each in x]
+    assert step.apply(x, m, scale, own).tolist() == [float(each) for each in want]
