@@ -152,12 +152,13 @@ def test_a_misuse_is_found(name: str) -> None:
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
-def test_the_finding_names_the_request_that_failed(schedule: tuple[str, int]) -> None:
+@pytest.mark.parametrize(("again", "blocks"), [("@%got bra NEXT;", 6), ("", 3)], ids=["until it fails", "once"])
+def test_the_finding_names_the_request_that_failed(again: str, blocks: int, schedule: tuple[str, int]) -> None:
     """Also where the requests of other blocks, whose lanes run at the same time, succeeded."""
     text = KERNEL.replace(GUARD, f"{QUERY}.is_canceled.pred.b128 %got, %answer;")
-    text = text.replace("bra NEXT;", "@%got bra NEXT; red.global.add.u32 [%out], %x;")
+    text = text.replace("bra NEXT;", f"{again} red.global.add.u32 [%out], %x;")
     with pytest.raises(RefsimError, match="the request to cancel a cluster failed") as caught:
-        ran(text, (6,), *schedule)
+        ran(text, (blocks,), *schedule)
     assert caught.value.code == "uninitialised"
 
 
