@@ -85,6 +85,35 @@ def test_video_instructions_are_exact_with_few_undefined_bits(refsim_profile: st
     assert false_alarms(bounds, judged(bounds, False, True, lanes=4, most=6)) == {}
 
 
+def test_parts_of_simd_instructions_are_exact_with_few_undefined_bits_each(
+    monkeypatch: pytest.MonkeyPatch, refsim_profile: str
+) -> None:
+    """Twelve undefined bits, at most two in each byte: a part reads ten or fewer of them."""
+
+    def spread(random: np.random.Generator, widths: list[int], lanes: int, bits: int) -> np.ndarray:
+        pool = [at for byte in range(sum(widths) // 8) for at in 8 * byte + random.permutation(8)[:2]]
+        return np.array([random.choice(pool, bits, replace=False) for _ in range(lanes)])
+
+    monkeypatch.setattr(judge, "drawn_places", spread)
+    simd = [bound for bound in judge.judged_opcodes(64) if bound.clause.mnemonic.endswith(("2", "4"))]
+    bounds = [bound for bound in simd if family(bound) == "video" and bound.keywords["last"] != "add"]
+    assert len(bounds) > 80
+    for number, bound in enumerate(bounds[:: 8 if refsim_profile == "quick" else 1]):
+        for is_tied in (False, True):
+            count = judge.judged(bound, np.random.default_rng(number), 2, 12, is_tied)
+            assert (count.false_alarms, count.misses) == (0, 0), (bound.opcode, count.example)
+
+
+@pytest.mark.usefixtures("without_completions")
+def test_a_test_of_parts_sets_the_lowest_bit_of_each_alone() -> None:
+    bounds = [bound for bound in judge.judged_opcodes(8) if bound.clause.mnemonic in ("vset2", "vset4")]
+    for bound in (bound for bound in bounds if bound.keywords["last"] is None):
+        ones, zeros = np.array([0xFFFFFFFF], np.uint32), np.zeros(1, np.uint32)
+        parts = np.zeros(1, np.uint64)
+        (bits,) = judge.followed(bound, [zeros, zeros, zeros, parts], [ones, zeros, zeros, parts], [0, 1, 2, 3], 3)
+        assert bits[0] == {"2": 0x00010001, "4": 0x01010101}[bound.clause.mnemonic[-1]]
+
+
 def test_approximate_results_are_open_as_a_whole() -> None:
     bounds = [bound for bound in judge.judged_opcodes(8) if bound.clause.inexact]
     assert bounds

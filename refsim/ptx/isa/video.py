@@ -5,7 +5,8 @@ Lowering turns the selectors of operands, such as `%r1.b0` and `%r2.h10`, and th
 """
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -13,6 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from refsim.ptx.checks.undefined_bits import RuleOperands, full
+from refsim.ptx.checks.undefined_completions import refined
+from refsim.ptx.execution.masks import mask_of
 from refsim.ptx.isa.forms import instruction
 from refsim.ptx.text.syntax import selectors_of
 from refsim.sources import PTX
@@ -79,33 +82,48 @@ def _finished(total: Array, c: Array | None, selector: str, second: str | None, 
     return _word(_put(total, c.astype(object), int(selector[1]), _SIZES[selector[0]]) if selector else total)
 
 
+def _bits_of(selector: str) -> int:
+    width = _SIZES.get(selector[:1], 32)
+    return ((1 << width) - 1) << width * int(selector[1:] or 0)
+
+
+def _reads(parts: Array | None, size: int) -> Iterator[tuple[int, int, int]]:
+    """Yield the bits of each part of a result, and the bits of a and of b that it depends on."""
+    to, of_a, of_b, _ = _selectors(parts)
+    if not size:
+        yield _bits_of(to), _bits_of(of_a.lstrip("-")), _bits_of(of_b.lstrip("-"))
+        return
+    letter, count = "bh"[size == 16], 32 // size
+    rows = [[int(digit) for digit in of[:0:-1]] for of in (to, of_a, of_b)]
+    for place in rows[0] or range(count):
+        read = {(rows[1] or range(count))[place], (rows[2] or range(count, 2 * count))[place]}
+        both = sum(_bits_of(f"{letter}{each}") for each in read)
+        yield _bits_of(f"{letter}{place}"), both & 0xFFFFFFFF, both >> 32
+
+
 def _parts_read(size: int = 0) -> Callable[[RuleOperands], list[Any]]:
-    """Return the rule of undefined bits: a part of the result is open if one of its two parts of a and b has an
-    undefined bit, other bits are those of c. A second operation leaves all bits open. `size`: the bits of SIMD parts."""
+    """Return the rule of undefined bits: each part of the result depends on its parts of a and b, and other bits are
+    those of c. A part is exact if these have few undefined bits, else all bits that it can set are open. A second
+    operation leaves all bits open. `size`: the bits of SIMD parts."""
 
     def rule(operands: RuleOperands) -> list[Any]:
         """Return the mask of the result."""
         given = dict(zip(operands.names, operands.values, strict=False))
-        to, of_a, of_b, _ = _selectors(given.get("parts"))
-        masks = [operands.bits(at) for at in (0, 1)]
-        if size:
-            digits = "".join(map(str, range(64 // size)))
-            both = np.stack(masks, axis=1).view(f"u{size // 8}") != 0
-            columns = of_a[1:][::-1] or digits[: len(digits) // 2], of_b[1:][::-1] or digits[len(digits) // 2 :]
-            unknown = np.logical_or(*(both[:, [int(digit) for digit in names]] for names in columns))
-            places = [(int(digit), size) for digit in to[1:] or digits[: len(digits) // 2]]
-        else:
-            unknown = np.logical_or(
-                *(_selected(mask, of.lstrip("-")) != 0 for mask, of in zip(masks, (of_a, of_b), strict=True))
-            )[:, None]
-            places = [(int(to[1:] or 0), _SIZES.get(to[:1], 32))]
+        masks, (_, origin) = [operands.bits(at) for at in (0, 1)], operands.unknown()
         c = operands.bits(2) if given.get("c") is not None else masks[0] ^ masks[0]
-        if operands.keywords.get("second") or operands.keywords.get("last") == "add" or "po" in operands.keywords:
-            return operands.answer(full(unknown.any(axis=1) | (c != 0), operands.results[0][1]))
-        for place, width in places:
-            field = np.uint32(((1 << width) - 1) << width * place)
-            c = c & ~field | np.where(unknown[:, place if size else 0], field, np.uint32(0))
-        return operands.answer(c)
+        mixes = operands.keywords.get("second") or operands.keywords.get("last") == "add" or "po" in operands.keywords
+        for field, *of in _reads(given.get("parts"), size):
+            reads = [of[0] | of[1]] * 2 if operands.same[1] == 0 else of
+            kept = [mask & np.uint32(read) for mask, read in zip(masks, reads, strict=True)]
+            able = np.uint32(field & -field if "test" in operands.keywords and not mixes else field)
+            bits = np.where((kept[0] | kept[1]) != 0, able, np.uint32(0))
+            if not mixes:
+                rest = [None] * (len(operands.masks) - 2)
+                part = replace(operands, masks=[*(mask_of(each, origin) for each in kept), *rest])
+                (exact,) = refined(part, [mask_of(bits, origin)])
+                bits, c = bits & (0 if exact is None else exact.bits), c & ~np.uint32(field)
+            c = c | bits
+        return operands.answer(full(c != 0, operands.results[0][1]) if mixes else c)
 
     return rule
 
