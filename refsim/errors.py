@@ -1,13 +1,14 @@
 """One error type: every message says what is wrong, where, which rule it breaks, and how to fix it."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from enum import Enum
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+Row = TypeVar("Row")
 MOST_PRINTED = 8  # lines of a kernel's printf in the text of an error
 
 
@@ -174,3 +175,16 @@ def unknown(kind: str, name: object, known: list[str], *, where: str = "") -> Re
         where=where,
         help=way if known else "",
     )
+
+
+def check_named(kind: str, name: object, known: Collection[Any], *, where: str = "") -> str:
+    """Return a known name as text; raise the error for an unknown name."""
+    text = name if isinstance(name, str) else str(name)
+    if text not in known:
+        raise unknown(kind, name, list(known), where=where)
+    return text
+
+
+def named(kind: str, name: object, rows: Mapping[Any, Row], *, where: str = "") -> Row:
+    """Return the entry of a name; raise the error for an unknown name."""
+    return rows[check_named(kind, name, rows, where=where)]

@@ -10,7 +10,7 @@ from refsim.bringup.report import Case
 from refsim.bringup.state import State
 from refsim.bringup.tasks import Task, broken, refused
 from refsim.device import Device
-from refsim.errors import RefsimError, unknown
+from refsim.errors import RefsimError, named
 
 
 @dataclass(frozen=True)
@@ -37,9 +37,7 @@ ALWAYS = ("conversions", "layouts", "numerics", "special-functions", "kernels")
 def suite_named(name: str) -> Suite:
     """Return the suite of that name; raise with the nearest name for an unknown one."""
     rows = {suite.name: suite for suite in SUITES}
-    if name not in rows:
-        raise unknown("suite", name, list(rows))
-    return rows[name]
+    return named("suite", name, rows)
 
 
 def suites_of(names: Iterable[str], extent: str | None) -> list[Suite]:

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from refsim.bundled import bundled
-from refsim.errors import RefsimError, unknown
+from refsim.errors import RefsimError, named, unknown
 from refsim.formats import BF16, E2M1, E2M3, E3M2, E4M3, E5M2, F16, F32, F64, S8, S32, TF32, U8, ElementType
 from refsim.kernels import Buffer, Launcher
 from refsim.layouts.descriptors import descriptor
@@ -99,9 +99,7 @@ def instructions(target: str) -> tuple[TensorCoreInstruction, ...]:
 def instruction_named(name: str) -> TensorCoreInstruction:
     """Return the instruction of an opcode; raise with the nearest opcode for an unknown one."""
     rows = {row.name: row for row in _every()}
-    if name not in rows:
-        raise unknown("instruction", name, list(rows))
-    return rows[name]
+    return named("instruction", name, rows)
 
 
 @lru_cache(maxsize=1)

@@ -8,7 +8,7 @@ from numpy.typing import ArrayLike, NDArray
 from refsim.causes.accumulating import Adder, adders
 from refsim.causes.attention import AttentionOfPlans
 from refsim.causes.row_operands import APPROXIMATE, EXACT_FUNCTIONS, ROW_OUTPUTS, SPECIAL
-from refsim.errors import RefsimError, unknown
+from refsim.errors import RefsimError, check_named
 from refsim.formats import BF16, E4M3, F16, F32, Format
 from refsim.numerics.profiles import profile
 from refsim.numerics.rows import Unit
@@ -47,8 +47,7 @@ class AttentionOperands(FieldsCard):
 
     def explained(self, shape: tuple[int, ...], format: Format) -> AttentionOfPlans:
         """Return the subject for O or the logarithms, by shape. Raises RefsimError for operands that do not fit."""
-        if self.special not in SPECIAL:
-            raise unknown("special functions", self.special, list(SPECIAL))
+        check_named("special functions", self.special, SPECIAL)
         (q, row), (k, k_row), (v, v_row) = (self._operand(name) for name in "qkv")
         if row is not k_row or row is not v_row:
             raise RefsimError("format-mismatch", f"q holds {row}, k {k_row}, v {v_row}", rule="one format")

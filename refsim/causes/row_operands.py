@@ -12,7 +12,7 @@ from refsim.causes.row_subject import Floats, RowSubject
 from refsim.causes.silu import SiluOfPlans
 from refsim.causes.softmax import SoftmaxOfPlans
 from refsim.conversions import decode
-from refsim.errors import RefsimError, unknown
+from refsim.errors import RefsimError, check_named, unknown
 from refsim.formats import BF16, F16, F32, Format
 from refsim.render.cards import FieldsCard
 from refsim.typed_arrays import codes_with_format
@@ -68,8 +68,7 @@ class RowOperands(FieldsCard):
         found = next((row for row in ROW_FUNCTIONS if row.name == self.function), None)
         if found is None:
             raise unknown("row function", self.function, [row.name for row in ROW_FUNCTIONS])
-        if self.special not in SPECIAL:
-            raise unknown("special functions", self.special, list(SPECIAL))
+        check_named("special functions", self.special, SPECIAL)
         for name in ("weight", "bias", "gate", "eps", "scale"):
             if getattr(self, name) is not None and name not in found.has:
                 rule = f"in addition to x it has {', '.join(found.has)}"

@@ -14,7 +14,7 @@ import click
 from refsim.cli import console
 from refsim.cli.console import Session
 from refsim.cli.names import Name
-from refsim.errors import Kind, RefsimError, unknown
+from refsim.errors import Kind, RefsimError, check_named
 from refsim.render import FORMS, Document, Notice, rendered
 
 AGREED, FAILED, INTERRUPTED = 0, Kind.FAULT.value, 130
@@ -92,8 +92,7 @@ class OutputForm(Name):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         """Return the name of the form. Raises RefsimError for an unknown one."""
-        if value not in FORMS:
-            raise unknown("output form", str(value), list(FORMS), where="--as")
+        check_named("output form", value, FORMS, where="--as")
         return str(value)
 
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from refsim.compare.code_line import code_line, codes_of, distances
 from refsim.compare.mismatch import LISTED_ELEMENTS, Element, Mismatch
 from refsim.compare.patterns import place_patterns, value_patterns
-from refsim.errors import RefsimError, unknown
+from refsim.errors import RefsimError, check_named
 from refsim.formats import Format
 from refsim.integers import is_whole
 from refsim.layouts.holders import spoken
@@ -104,8 +104,7 @@ def _check(
     if got.shape != want.shape:
         what, rule = f"got has shape {got.shape}, want has shape {want.shape}", "both arrays have one shape"
         raise RefsimError("bad-shape", what, name, rule, "pass got.reshape(want.shape) if only the shapes differ")
-    if nan not in NAN_POLICIES:
-        raise unknown("NaN policy", nan, list(NAN_POLICIES))
+    check_named("NaN policy", nan, NAN_POLICIES)
     if not is_whole(within_ulps):
         raise RefsimError("bad-bound", f"within_ulps must be an integer from 0, not {within_ulps!r}")
     if layout is not None and got.shape != tuple(layout.shape):

@@ -25,7 +25,7 @@ from refsim.conversions.rounding import (
     round_to_odd,
     rounding_named,
 )
-from refsim.errors import RefsimError, unknown
+from refsim.errors import RefsimError, check_named
 from refsim.formats import BF16, F16, F32, Format, Overflow, format_named
 from refsim.integers import array_of
 from refsim.typed_arrays import integers, is_typed, typed, with_format
@@ -316,8 +316,7 @@ def _legal(format: Format) -> str:
 
 
 def _check_overflow(to: Format, overflow: str) -> None:
-    if overflow not in OVERFLOWS:
-        raise unknown("overflow policy", str(overflow), list(OVERFLOWS))
+    check_named("overflow policy", overflow, OVERFLOWS)
     if (overflow == NAN and not to.has_nan) or (overflow == INFINITY and not to.has_infinity):
         what = f"{to} has no code for overflow={overflow!r}"
         rule = f"special codes of {to}: {to.specials.value}"

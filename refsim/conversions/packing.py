@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from refsim.conversions.coding import Codes, checked_codes
-from refsim.errors import RefsimError, counted, unknown
+from refsim.errors import RefsimError, check_named, counted
 from refsim.formats import E2M1, Format, format_named
 from refsim.typed_arrays import typed, with_format
 
@@ -80,8 +80,7 @@ def _unpacked(packed: ArrayLike, to: Format, container: str) -> Codes:
 
 def _grouping(format: Format, container: str) -> tuple[int, int, np.dtype[np.unsignedinteger]]:
     """Return codes in a group, bits from one code to the next, and the type of the packed array."""
-    if container not in CONTAINERS:
-        raise unknown("container", str(container), list(CONTAINERS))
+    check_named("container", container, CONTAINERS)
     if format.code_dtype.itemsize > 1:
         if container != DENSE:
             what = f'{format} has no container "{container}"'

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from refsim.errors import RefsimError, unknown
+from refsim.errors import RefsimError, check_named
 from refsim.kernel_code import KernelCode
 from refsim.kernels import Launcher
 from refsim.targets import target_named
@@ -107,5 +107,4 @@ def open(
 def _check_arithmetic(arithmetic: object) -> None:
     from refsim.ptx import ARITHMETICS
 
-    if not isinstance(arithmetic, str) or arithmetic not in ARITHMETICS:
-        raise unknown("arithmetic", arithmetic, list(ARITHMETICS))
+    check_named("arithmetic", arithmetic, ARITHMETICS)

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from refsim.errors import RefsimError, unknown
+from refsim.errors import RefsimError, check_named, named
 from refsim.integers import whole_number, whole_numbers
 from refsim.layouts.tma import (
     DATA_TYPES,
@@ -127,9 +127,7 @@ def _extents(
 def _type_named(name: str | DataType) -> DataType:
     if isinstance(name, DataType):
         return name
-    if str(name) not in _TYPES:
-        raise unknown("tensor map type", name, list(_TYPES))
-    return _TYPES[str(name)]
+    return named("tensor map type", name, _TYPES)
 
 
 def _dense(row: DataType, dims: Sequence[int]) -> list[int]:
@@ -152,8 +150,7 @@ def _check_words(made: TensorMap) -> None:
         ("L2 promotion", made.l2_promotion, L2_PROMOTIONS),
         ("out-of-bounds fill", made.oob_fill, OOB_FILLS),
     ):
-        if not isinstance(value, str) or value not in known:
-            raise unknown(name, value, list(known))
+        check_named(name, value, known)
 
 
 def _check_ranks(made: TensorMap) -> None:

@@ -7,7 +7,7 @@ from typing import Final, Literal, get_args
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from refsim.errors import RefsimError, unknown
+from refsim.errors import RefsimError, check_named
 from refsim.integers import whole
 from refsim.layouts.drawing import drawn
 from refsim.layouts.swizzles import ATOM_32B, Swizzle
@@ -114,8 +114,7 @@ def tile(
     exist.
     Source: PTX ISA, shared memory matrix layout; CUTLASS, canonical layouts of GMMA and UMMA.
     """
-    if major not in MAJORS:
-        raise unknown("major", str(major), list(MAJORS))
+    check_named("major", major, MAJORS)
     pattern = swizzle_named(swizzle)
     check_major(major, pattern)
     if element_bytes not in (1, 2, 4):

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from refsim.conversions import round_bits
-from refsim.errors import Kind, RefsimError, unknown
+from refsim.errors import Kind, RefsimError, check_named
 from refsim.evidence import Evidence, Level, Run
 from refsim.formats import BF16, E4M3, F32, Format, format_named
 from refsim.integers import array_of, is_whole
@@ -158,8 +158,7 @@ def cublaslt_fp8(
         ("scaling", scaling, SCALINGS),
         ("accumulation", accumulation, ACCUMULATIONS),
     ):
-        if str(name) not in known:
-            raise unknown(kind, str(name), list(known))
+        check_named(kind, name, known)
     written = format_named(out)
     if written not in OUT_FORMATS:
         raise RefsimError("unsupported-format", f"out is {written.name}", rule="bf16, or f32")

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from refsim.conversions import round_bits
-from refsim.errors import RefsimError, unknown
+from refsim.errors import RefsimError, check_named
 from refsim.formats import BF16, E4M3, F32, Format, format_named
 from refsim.integers import array_of, is_whole, whole
 from refsim.numerics import ieee, mma
@@ -165,8 +165,7 @@ def _with_own_format(codes: NDArray[Any], format: str | Format | None, name: str
 
 
 def _order(promotion: str, splits: int, target: str) -> _Order:
-    if str(promotion) not in PROMOTIONS:
-        raise unknown("promotion", str(promotion), list(PROMOTIONS))
+    check_named("promotion", promotion, PROMOTIONS)
     if not is_whole(splits, 1):
         raise RefsimError("out-of-range", f"splits is {splits!r}", rule="1 or more")
     return _Order(str(promotion), int(splits), target)

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from refsim.conversions import CONVERSIONS, convert, round_bits
-from refsim.errors import RefsimError, unknown
+from refsim.errors import RefsimError, check_named, named, unknown
 from refsim.formats import BF16, E4M3, F32, Format, format_named
 from refsim.integers import is_whole, read_as_array
 from refsim.numerics import ieee, mma
@@ -90,8 +90,7 @@ class Reduction:
         if str(self.partial_format) not in map(str, PARTIAL_FORMATS):
             known = [row.name for row in PARTIAL_FORMATS]
             raise unknown("partial format", str(self.partial_format), known, where=self.name)
-        if str(self.order) not in ORDERS:
-            raise unknown("summation order", str(self.order), list(ORDERS), where=self.name)
+        check_named("summation order", self.order, ORDERS, where=self.name)
 
     def chain_of(self, columns: int) -> NDArray[np.int64]:
         """Return the chain, 0 to splits - 1, that takes each column of K."""
@@ -194,9 +193,7 @@ def reduction_named(name: ReductionName | Reduction) -> Reduction:
     """Return the reduction of a name, or the given `Reduction`; raise with the nearest name for an unknown one."""
     if isinstance(name, Reduction):
         return name
-    if str(name) not in REDUCTIONS:
-        raise unknown("reduction", str(name), list(REDUCTIONS))
-    return REDUCTIONS[str(name)]
+    return named("reduction", name, REDUCTIONS)
 
 
 def _partials(x: Codes, w: Codes, row: Reduction, target: str) -> Floats:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from refsim.errors import unknown
+from refsim.errors import check_named
 from refsim.formats import Format, Specials, format_named
 
 Codes = NDArray[Any]
@@ -121,8 +121,7 @@ CLASSES: dict[str, Callable[[_Draw], Words]] = {
 
 def drawn(format: Format, kind: str, shape: tuple[int, ...], random: np.random.Generator) -> Codes:
     """Return codes of one of CLASSES, in the narrowest unsigned dtype that holds them; raise for an unknown name."""
-    if kind not in CLASSES:
-        raise unknown("class of operands", kind, list(CLASSES))
+    check_named("class of operands", kind, CLASSES)
     draw = _Draw(format, shape, random)
     return CLASSES[kind](draw).astype(np.min_scalar_type((1 << draw.width) - 1))
 

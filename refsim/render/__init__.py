@@ -1,6 +1,6 @@
 """Answers as small view models, and their output formats: text, json, jsonl, csv, md, svg, html, github."""
 
-from refsim.errors import unknown
+from refsim.errors import check_named
 from refsim.render.cells import number as number
 from refsim.render.view import ALERT as ALERT
 from refsim.render.view import EMPTY as EMPTY
@@ -38,8 +38,7 @@ def rendered(
     """
     from importlib import import_module
 
-    if form not in FORMS:
-        raise unknown("output form", form, list(FORMS))
+    check_named("output form", form, FORMS)
     module = import_module(f"refsim.render.{form}")
     if form in ("text", "github"):
         body, hints = module.write(document, width=width, colour=colour, citations=citations)

@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from refsim.conversions import convert, decode, round_bits
 from refsim.conversions.rounding import default_nan
-from refsim.errors import RefsimError, unknown
+from refsim.errors import RefsimError, check_named
 from refsim.formats import E4M3, F32, Format
 from refsim.integers import array_of
 from refsim.render.cards import FieldsCard
@@ -171,5 +171,4 @@ def _canonical(values: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 def _known(kind: str, name: str, names: tuple[str, ...]) -> None:
-    if str(name) not in names:
-        raise unknown(kind, str(name), list(names))
+    check_named(kind, name, names)

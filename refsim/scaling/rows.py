@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from refsim.errors import unknown
+from refsim.errors import named
 from refsim.formats import E8M0, F32, Format
 from refsim.render.cards import FieldsCard
 from refsim.sources import DEEPGEMM, Source
@@ -47,6 +47,4 @@ def scale_kind(name: str | ScaleKind) -> ScaleKind:
     """
     if isinstance(name, ScaleKind):
         return name
-    if str(name) not in _BY_NAME:
-        raise unknown("scale kind", str(name), list(_BY_NAME))
-    return _BY_NAME[str(name)]
+    return named("scale kind", name, _BY_NAME)

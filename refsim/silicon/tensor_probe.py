@@ -10,7 +10,7 @@ from functools import cached_property
 
 import numpy as np
 
-from refsim.errors import unknown
+from refsim.errors import check_named
 from refsim.formats import ElementType, Format, Integer, float_named
 from refsim.numerics.dot.chains import floats as values_of
 from refsim.reference.operands import special_codes
@@ -96,8 +96,7 @@ def cell_operands(
 ) -> tuple[Codes, Codes]:
     """Return A (batch, M, K) and B (batch, N, K) of one class in pass `number`; K holds STEPS[...] instructions.
     `batch`, `rows`, `columns` limit the result to the first products, rows of A, rows of B."""
-    if name not in shape.classes:
-        raise unknown("operand class", name, list(shape.classes))
+    check_named("operand class", name, shape.classes)
     k = shape.k * STEPS[(shape.classes.index(name) + number) % len(STEPS)]
     products = batch or shape.batch
     a_words = words(_seed(shape, name, number, _A), products, rows or shape.m, k)
@@ -123,8 +122,7 @@ def lowered(shape: ProbeShape) -> int:
 
 def cell_c(shape: ProbeShape, name: str, c_name: str, number: int, a: Codes, b: Codes) -> Codes | None:
     """Return C (batch, M, N) of one class for the operands of a cell, as codes of D's format; None for "none"."""
-    if c_name not in shape.c_classes:
-        raise unknown("class of C", c_name, list(shape.c_classes))
+    check_named("class of C", c_name, shape.c_classes)
     if c_name == "none":
         return None
     drawn = words(_seed(shape, name, number, _C, c_name), len(a), a.shape[1], b.shape[1])

@@ -10,7 +10,7 @@ from typing import Any
 
 from refsim.compare import Mismatch
 from refsim.device import Device
-from refsim.errors import RefsimError, counted, unknown
+from refsim.errors import RefsimError, check_named, counted
 from refsim.integers import is_whole
 from refsim.kernels import Kernel
 from refsim.testing import heard, verdicts
@@ -279,8 +279,7 @@ def completed(verdict: Verdict, slack: Slack) -> Verdict:
 
 def checked_budget(profile: str, cases: int | None, seed: int | None) -> SearchBudget:
     """Return the budget of a profile; raise RefsimError for unknown profiles and for `cases` or `seed` below 0."""
-    if profile not in SEARCH_BUDGETS:
-        raise unknown("profile", str(profile), list(SEARCH_BUDGETS))
+    check_named("profile", profile, SEARCH_BUDGETS)
     for name, value in (("cases", cases), ("seed", seed)):
         if value is not None and not (isinstance(value, int) and is_whole(value)):
             raise RefsimError("bad-campaign", f"{name} must be an integer from 0, not {value!r}")

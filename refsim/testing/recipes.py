@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from refsim.errors import RefsimError, unknown
+from refsim.errors import RefsimError, check_named, unknown
 from refsim.formats import format_named
 from refsim.integers import is_whole
 from refsim.kernels import Launcher
@@ -69,8 +69,7 @@ def check_patches(patches: Any) -> None:
 
 def one_of(name: str, value: Any, allowed: tuple[str, ...]) -> None:
     """Raise RefsimError, with the nearest names, unless `value` is one of `allowed`."""
-    if not isinstance(value, str) or value not in allowed:
-        raise unknown(name, str(value), list(allowed))
+    check_named(name, value, allowed)
 
 
 def spelled(recipe: Any) -> str:

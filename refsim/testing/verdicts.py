@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from refsim.compare import Mismatch
-from refsim.errors import Kind, RefsimError, counted, unknown
+from refsim.errors import Kind, RefsimError, check_named, counted
 from refsim.render import Command
 from refsim.render.cards import Card, Facts
 from refsim.silicon.witness import SiliconWitness
@@ -119,8 +119,7 @@ class Verdict(Card):
     unfit: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.status not in KIND_OF:
-            raise unknown("status", str(self.status), list(KIND_OF))
+        check_named("status", self.status, KIND_OF)
 
     @staticmethod
     def of_error(kernel: str, error: RefsimError, profile: str, **facts: Any) -> "Verdict":
@@ -219,8 +218,7 @@ class Verdict(Card):
         """Return the verdict of a record; raise RefsimError for unknown or missing fields."""
         known = {key: value for key, value in record.items() if key not in ("exit_code", "checks")}
         for key in known:
-            if key not in Verdict.__dataclass_fields__:
-                raise unknown("field of Verdict", key, list(Verdict.__dataclass_fields__))
+            check_named("field of Verdict", key, Verdict.__dataclass_fields__)
         missing = [key for key in ("kernel", "status", "device", "profile") if key not in known]
         if missing:
             raise RefsimError("bad-file", f"a verdict needs {missing[0]!r}")

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from refsim.bringup.bench import Codes
 from refsim.bringup.order.asking import OrderSubject
 from refsim.device import Device
-from refsim.errors import Kind, RefsimError, missing_extra, unknown
+from refsim.errors import Kind, RefsimError, check_named, missing_extra, named
 from refsim.formats import BF16, F16, F32, F64, Format, format_named
 from refsim.kernels import Kernel, KernelProduct
 from refsim.testing.kernel_files import load_kernel_file
@@ -56,9 +56,7 @@ def of_kernel(
             if error.kind is Kind.FAULT:  # the exit code of a fault means a failed comparison, and nothing was compared
                 error.kind = Kind.INCONCLUSIVE
             raise
-        if row.output not in outputs:
-            raise unknown("output", row.output, list(outputs), where=where)
-        found = outputs[row.output]
+        found = named("output", row.output, outputs, where=where)
         found = words(np.asarray(found if row.read is None else called(kernel, label, row.read, found, problem)))
         if found.size != len(a) * len(b) or found.itemsize != d_format.code_dtype.itemsize:
             what = f"{row.output} is {found.size} elements of {found.itemsize} bytes"
@@ -93,9 +91,7 @@ def _product_of(kernel: Kernel, product: str | None) -> tuple[str, KernelProduct
             help="Kernel(..., products={'gemm': KernelProduct(problem, output, 'bf16', 'bf16', 'bf16')})",
         )
     name = product or next(iter(kernel.products))
-    if name not in kernel.products:
-        raise unknown("product", name, list(kernel.products), where=f"kernel {kernel.name}")
-    return name, kernel.products[name]
+    return name, named("product", name, kernel.products, where=f"kernel {kernel.name}")
 
 
 def _scheduled(device: Device) -> Device | None:
@@ -128,8 +124,7 @@ def of_function(
     of the function.
     """
     a_row, b_row = format_named(a_format), format_named(b_format)
-    if layout not in LAYOUTS:
-        raise unknown("layout", layout, list(LAYOUTS))
+    check_named("layout", layout, LAYOUTS)
     _require_signs(a_row, b_row)
     make, take = _ways(torch_device)
     label = name or getattr(function, "__name__", "function")

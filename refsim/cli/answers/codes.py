@@ -39,11 +39,11 @@ def sample(code: str) -> str:
 def places(code: str) -> Iterator[str]:
     """Yield each module of refsim that names a code: refsim.files.npz.
 
-    The code may be spelled out, made of what `unknown` is given, or be that of `missing_extra` or of the number checks
-    of `refsim.integers`.
+    The code may be spelled out, made of what `unknown` or `named` is given, or be that of `missing_extra` or of the
+    number checks of `refsim.integers`.
     """
     made = {"out-of-range": r"|\bwhole(?:_numbers?)?\(", "missing-extra": r"|\bmissing_extra\("}
-    raised = re.compile(rf'"{code}"|\[{code}\]|\bunknown\(\s*"([^"]*)"' + made.get(code, ""))
+    raised = re.compile(rf'"{code}"|\[{code}\]|\b(?:unknown|named|check_named)\(\s*"([^"]*)"' + made.get(code, ""))
     for path in sorted({*ROOT.rglob("*.py")} - {Path(__file__)}):
         if any(not kind or unknown_code(kind) == code for kind in raised.findall(path.read_text("utf-8"))):
             yield ".".join(path.relative_to(ROOT.parent).with_suffix("").parts).removesuffix(".__init__")

@@ -13,7 +13,7 @@ from refsim.cli.delivery import Answer, answers
 from refsim.cli.extents import chosen, parse_whole, window
 from refsim.cli.names import LAYOUT, Name
 from refsim.cli.registry import Group
-from refsim.errors import RefsimError, counted, unknown
+from refsim.errors import RefsimError, check_named, counted, unknown
 from refsim.evidence import Evidence
 from refsim.layouts.evidence import evidence as evidence_of
 from refsim.layouts.families import FAMILIES, family_of, fragment, fragments, meant_by
@@ -195,11 +195,9 @@ def show(
       refsim layout show mma.m16n8k16.bf16.a
       refsim layout show wgmma.m64n128k32.e4m3.d --memory 128B -o d.svg
     """
-    from refsim.errors import unknown
     from refsim.layouts import pictures
 
-    if view not in pictures.VIEWS:
-        raise unknown("view", view, list(pictures.VIEWS), where="--view")
+    check_named("view", view, pictures.VIEWS, where="--view")
     extents = fragment.shape if view == pictures.TENSOR else (fragment.threads, fragment.values)
     axes = ("row", "col") if view == pictures.TENSOR else fragment.units
     drawn = pictures.fragment_picture(

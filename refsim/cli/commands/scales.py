@@ -20,7 +20,7 @@ from refsim.cli.delivery import Answer, answers
 from refsim.cli.extents import AddressParam, ShapeParam, Whole, chosen, parse_whole, window
 from refsim.cli.names import Name
 from refsim.cli.registry import Group
-from refsim.errors import Kind, RefsimError, counted
+from refsim.errors import Kind, RefsimError, check_named, counted
 from refsim.render import Bits, Column, Document, Table, Wording, number
 
 if TYPE_CHECKING:
@@ -102,13 +102,11 @@ def show(
     \b
       refsim scales show nvidia_128x4 --shape 120x3 --view hardware -o scales.svg
     """
-    from refsim.errors import unknown
     from refsim.layouts import pictures
 
     if layout is None:
         return _all()
-    if view not in pictures.VIEWS:
-        raise unknown("view", view, list(pictures.VIEWS), where="--view")
+    check_named("view", view, pictures.VIEWS, where="--view")
     shape = shape or layout.tile
     padded = layout.padded(shape)
     if view == pictures.HARDWARE:

@@ -2,7 +2,7 @@
 
 from typing import Literal, overload
 
-from refsim.errors import unknown
+from refsim.errors import named
 from refsim.layouts.descriptors.fields import Descriptor as Descriptor
 from refsim.layouts.descriptors.fields import Explanation as Explanation
 from refsim.layouts.descriptors.fields import Field as Field
@@ -49,6 +49,4 @@ def descriptor(kind: str) -> Descriptor | TensorMapForm:
     nearest.
     descriptor("wgmma-smem").bits is 64. Raises RefsimError `unknown-name`. Source: the descriptor's.
     """
-    if kind not in _BY_KIND:
-        raise unknown("descriptor", kind, list(_BY_KIND))
-    return _BY_KIND[kind]
+    return named("descriptor", kind, _BY_KIND)

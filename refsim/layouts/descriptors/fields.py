@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from refsim.errors import RefsimError, unknown
+from refsim.errors import RefsimError, check_named, unknown
 from refsim.evidence import Evidence
 from refsim.layouts.evidence import evidence as evidence_of
 from refsim.render.cards import Card, Facts, FieldsCard
@@ -168,8 +168,7 @@ class Descriptor(Card):
         """
         open_fields = {field.name: field for field in self.fields if not field.fixed}
         for name in values:
-            if name not in open_fields:
-                raise unknown("descriptor field", name, list(open_fields), where=self.kind)
+            check_named("descriptor field", name, open_fields, where=self.kind)
         word = 0
         for field in self.fields:
             value = values.get(field.name, field.default)

@@ -1,6 +1,6 @@
 """Shared-memory matrix descriptors of wgmma and tcgen05, and the descriptor of a canonical tile."""
 
-from refsim.errors import RefsimError, unknown
+from refsim.errors import RefsimError, check_named
 from refsim.integers import whole
 from refsim.layouts.descriptors.fields import Descriptor, Field, Fields, Value
 from refsim.layouts.swizzles import NO_SWIZZLE, swizzle
@@ -124,8 +124,7 @@ def operand_descriptor(kind: str, tile: Tile, start_address: int, *, mn: int = 0
     Source: PTX ISA, strides and canonical layouts; CUTLASS, make_gmma_desc and make_umma_desc.
     """
     rows = {row.kind: row for row in MATRIX_DESCRIPTORS}
-    if kind not in rows:
-        raise unknown("matrix descriptor", kind, list(rows))
+    check_named("matrix descriptor", kind, rows)
     if int(whole("start address", start_address)) % tile.swizzle.span_bytes:
         raise RefsimError(
             "bad-tile",

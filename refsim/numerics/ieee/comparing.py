@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from refsim.errors import RefsimError, unknown
+from refsim.errors import RefsimError, check_named
 from refsim.numerics.ieee.arithmetic import check_modifiers
 from refsim.numerics.ieee.patterns import BRAIN, Array, FloatKind, flushed, is_nan, kind_of, widen, with_nan
 
@@ -145,8 +145,7 @@ def compare(comparison: str, a: Array, b: Array, *, ftz: bool = False) -> NDArra
     operands as zeros. compare("ne", NaN, 1) is False. Raises RefsimError for another name or dtype.
     Source: PTX ISA, floating point comparisons.
     """
-    if comparison not in COMPARISONS:
-        raise unknown("comparison", comparison, list(COMPARISONS))
+    check_named("comparison", comparison, COMPARISONS)
     kind = kind_of(a, b)
     check_modifiers(kind, ftz=ftz, sat=False)
     if ftz:

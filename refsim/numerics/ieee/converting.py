@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from refsim.conversions import PTX_ROUNDINGS, round_bits
-from refsim.errors import RefsimError, unknown
+from refsim.errors import RefsimError, check_named, named, unknown
 from refsim.formats import format_named
 from refsim.numerics.ieee.exact import side, stepped
 from refsim.numerics.ieee.patterns import (
@@ -65,8 +65,7 @@ def float_to_float(
     H200). 65520.0f to f16 is infinity in rn and 0x7bff in rz. Raises RefsimError for an unknown name. Source: PTX ISA,
     cvt; tf32 and the narrow formats are in refsim.conversions.
     """
-    if rounding not in CONVERSION_MODIFIERS:
-        raise unknown("rounding", rounding, list(CONVERSION_MODIFIERS))
+    check_named("rounding", rounding, CONVERSION_MODIFIERS)
     source, target = kind_of(a), _target(to)
     if (source, target) in _MOVES and not (ftz or sat or relu):
         return widen(a, source)
@@ -166,8 +165,7 @@ def integer_to_float(a: Array, to: str, rounding: RoundingModifier = NEAREST, *,
     float32 and float64. `rounding` rn, rz, rm, rp; `sat` clamps to [+0, 1]. 2^63 + 2^39 + 1 to f32 in rn is 2^63 +
     2^40, where a detour over float64 gives 2^63. Raises RefsimError for an unknown name. Source: PTX ISA, cvt.
     """
-    if rounding not in ROUNDING_MODIFIERS:
-        raise unknown("rounding", rounding, list(ROUNDING_MODIFIERS))
+    check_named("rounding", rounding, ROUNDING_MODIFIERS)
     target = _target(to)
     kind = getattr(a, "dtype", None)
     if kind is None or kind.kind not in "iu":
@@ -187,6 +185,4 @@ def integer_to_float(a: Array, to: str, rounding: RoundingModifier = NEAREST, *,
 
 
 def _integral(rounding: IntegralModifier) -> Callable[[Array], Array]:
-    if rounding not in INTEGRAL:
-        raise unknown("integer rounding", rounding, list(INTEGRAL))
-    return INTEGRAL[rounding]
+    return named("integer rounding", rounding, INTEGRAL)

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from refsim.conversions import round_bits
-from refsim.errors import RefsimError, unknown
+from refsim.errors import RefsimError, check_named
 from refsim.formats import BF16, F16, F32, Format
 from refsim.sources import IEEE754, PTX, Source
 
@@ -101,8 +101,7 @@ def kind_of(*operands: Array) -> FloatKind:
 
 def check_rounding(rounding: RoundingModifier, kind: FloatKind) -> None:
     """Raise RefsimError unless the kind's arithmetic has this rounding: f16 and bf16 have rn alone."""
-    if rounding not in ROUNDING_MODIFIERS:
-        raise unknown("rounding", rounding, list(ROUNDING_MODIFIERS))
+    check_named("rounding", rounding, ROUNDING_MODIFIERS)
     if rounding != NEAREST and kind in (HALF, BRAIN):
         raise RefsimError("bad-modifier", f"{kind.name} arithmetic has no .{rounding}", rule="PTX ISA: .rn alone")
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from refsim.conversions import decode, encode
 from refsim.conversions.rounding import odd_double
-from refsim.errors import unknown
+from refsim.errors import check_named
 from refsim.formats import Format
 
 DIGITS = 60  # ten more than `precise` guarantees
@@ -40,8 +40,7 @@ def precise(function: str, *operands: float) -> Fraction | float:
     The result is a float if an operand or the value is zero, infinite or NaN. Raises RefsimError for an unknown name.
     Source: defined here.
     """
-    if function not in DOUBLES:
-        raise unknown("function", function, list(DOUBLES))
+    check_named("function", function, DOUBLES)
     with np.errstate(all="ignore"):
         near = float(DOUBLES[function](*np.array(operands, np.float64)[:, None])[0])
     if math.isnan(near) or any(not math.isfinite(each) or each == 0 for each in operands):

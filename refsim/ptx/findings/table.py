@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from numbers import Real
 
-from refsim.errors import RefsimError, unknown
+from refsim.errors import RefsimError, named, unknown
 from refsim.ptx.findings.compilers import CompilerDefect, defect_of
 from refsim.ptx.findings.waivers import WAIVER_RULE, Waiver
 
@@ -185,6 +185,4 @@ def _named(name: str) -> Check:
     if name in {row.name for row in STOPS}:
         what = f"{name} stops a launch: it cannot be turned off"
         raise RefsimError("unknown-check", what, help=f"one of {', '.join(_BY_NAME)}")
-    if name not in _BY_NAME:
-        raise unknown("check", name, list(_BY_NAME))
-    return _BY_NAME[name]
+    return named("check", name, _BY_NAME)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from refsim.errors import RefsimError, UnfitTargetError, counted, unknown
+from refsim.errors import RefsimError, UnfitTargetError, check_named, counted, unknown
 from refsim.integers import is_whole
 from refsim.ptx.async_ops.queue import HELD_POLICY, POLICIES, SchedulePolicy
 from refsim.ptx.checks.open_bits import OpenBits
@@ -280,8 +280,7 @@ def _check_words(policy: SchedulePolicy, arithmetic: Arithmetic) -> None:
     """Raise RefsimError for an unknown policy or arithmetic."""
     if not isinstance(policy, str) or policy not in (*POLICIES, HELD_POLICY):
         raise unknown("policy", policy, list(POLICIES))
-    if not isinstance(arithmetic, str) or arithmetic not in ARITHMETICS:
-        raise unknown("arithmetic", arithmetic, list(ARITHMETICS))
+    check_named("arithmetic", arithmetic, ARITHMETICS)
 
 
 def _check_numbers(code: Code, **given: object) -> None:

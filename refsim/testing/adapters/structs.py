@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from refsim.errors import RefsimError, counted, unknown
+from refsim.errors import RefsimError, check_named, counted, unknown
 from refsim.kernels import Buffer, Struct
 from refsim.ptx.text.parser import signatures
 
@@ -76,8 +76,7 @@ def _fill(made: np.ndarray[Any, Any], fields: Mapping[str, Any], where: str) -> 
     """Write every field of a struct; raise RefsimError for a missing, an unknown or an unfit one."""
     names = made.dtype.names or ()
     for name in fields:
-        if name not in names:
-            raise unknown("field", name, list(names))
+        check_named("field", name, names)
     missing = [name for name in names if name not in fields]
     if missing:
         raise RefsimError("bad-argument", f"field {missing[0]!r} has no value", where, RULE)

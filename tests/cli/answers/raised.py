@@ -34,6 +34,7 @@ MAKERS = {
     "note": 0,
 }
 """Functions that take a code, and at which place."""
+UNKNOWN = ("unknown", "named", "check_named")
 RANGES = ("whole", "whole_number", "whole_numbers")
 """Functions of refsim.integers: the first argument is what a number is called that is out-of-range."""
 
@@ -96,7 +97,7 @@ def is_bare(sentence: str) -> bool:
 
 def _may_raise(text: str, code: str) -> bool:
     wanted = [f'"{code}"', f'"[{code}] '] if code else ["code=", *(f"{each}(" for each in MAKERS)]
-    wanted += ["unknown("] * (not code or code.startswith("unknown-"))
+    wanted += [f"{each}(" for each in UNKNOWN] * (not code or code.startswith("unknown-"))
     wanted += [f"{each}(" for each in RANGES] * (code in ("", "out-of-range"))
     return any(each in text for each in wanted)
 
@@ -243,9 +244,9 @@ def _codes(call: ast.Call, constants: dict[str, str], tree: ast.Module) -> Itera
     )
     first = call.args[0] if call.args else None
     given = next((each.value for each in call.keywords if each.arg == "code"), first if name in MAKERS else None)
-    if name == "unknown" or name in RANGES:
+    if name in UNKNOWN or name in RANGES:
         if isinstance(first, ast.Constant) and isinstance(first.value, str):
-            yield unknown_code(first.value) if name == "unknown" else "out-of-range"
+            yield unknown_code(first.value) if name in UNKNOWN else "out-of-range"
         return
     if isinstance(given, ast.Attribute):  # a property of the module
         given = next((each.value for each in _returns(tree, given.attr)), None)
@@ -259,7 +260,7 @@ def _sentences(call: ast.Call, texts: dict[str, str], constants: dict[str, str])
     """The texts among the arguments of a call: by their names, else the first text behind the code is what it says, which
     no constant of the module is: those are rules."""
     match call:
-        case ast.Call(func=ast.Name(id="unknown"), args=[ast.Constant(value=str(kind)), *_]):
+        case ast.Call(func=ast.Name(id=name), args=[ast.Constant(value=str(kind)), *_]) if name in UNKNOWN:
             return {"what": f"no {kind} is called ⟨name⟩", "rule": "", "help": "nearest: ⟨names⟩"}
         case ast.Call(func=ast.Name(id=name), args=[ast.Constant(value=str(what)), *_]) if name in RANGES:
             return {"what": f"{what} ⟨number⟩ is outside ⟨range⟩", "rule": "", "help": ""}
