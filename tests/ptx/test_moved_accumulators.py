@@ -174,6 +174,14 @@ def test_a_mov_to_a_part_of_a_counts_when_its_source_was_written(case: str) -> N
     run(ORDERED[case])
 
 
+def test_a_block_may_move_to_a_part_of_a_and_write_an_accumulator_of_a_later_product() -> None:
+    later = [FENCED, KIND.issue(first=8), *WAIT]
+    run([MADE, FENCED, PART, "mov.f32 %d8, 0f00000000;", *FROM_PARTS, *later], sets=2)
+    with pytest.raises(RefsimError, match=r"uses %d8, which mov\.f32") as found:
+        run([MADE, FENCED, PART, "mov.f32 %d8, 0f00000000;", *FROM_PARTS, *later[1:]], sets=2)
+    assert found.value.code == "unfenced-register"
+
+
 @pytest.mark.parametrize("case", UNORDERED)
 def test_a_part_of_a_whose_source_changed_needs_a_fence(case: str) -> None:
     body, said = UNORDERED[case]
