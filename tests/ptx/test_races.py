@@ -214,6 +214,18 @@ def test_a_volatile_store_waits_for_the_first_read_of_another_lane(policy: str) 
 
 
 @POLICIES
+@pytest.mark.parametrize("later", [5, 40], ids=["the lane that stores", "a lane of another warp"])
+def test_a_later_read_does_not_hide_the_read_of_another_lane(later: int, policy: str) -> None:
+    """Lane 7 reads a word, then another thread does; lane 5 of the warp of lane 7 stores to it."""
+    body = f"""setp.eq.s32 %p2, %r1, 7; setp.eq.s32 %p3, %r1, 5; setp.eq.s32 %p4, %r1, {later};
+        @%p2 ld.volatile.shared.u32 %r10, [%r2]; {{}}
+        @%p4 ld.volatile.shared.u32 %r11, [%r2];
+        @%p3 st.volatile.shared.u32 [%r2], 1;"""
+    assert run(body.format("bar.warp.sync -1;"), policy=policy, initialised="off").findings == ()
+    assert finding(body.format(""), policy=policy, initialised="off").code == "race"
+
+
+@POLICIES
 @pytest.mark.parametrize("plain", ["@%p3 ld.shared.u32 %r10, [%r2];", "@%p3 st.shared.u32 [%r2], 2;"])
 @pytest.mark.parametrize(
     "volatile", ["@%p2 st.volatile.shared.u32 [%r2], 1;", "@%p1 ld.volatile.shared.u32 %r10, [%r2];"]
