@@ -114,6 +114,14 @@ def test_a_test_of_parts_sets_the_lowest_bit_of_each_alone() -> None:
         assert bits[0] == {"2": 0x00010001, "4": 0x01010101}[bound.clause.mnemonic[-1]]
 
 
+def test_a_lane_is_exact_beside_one_without_undefined_bits_and_one_with_many() -> None:
+    """5 % 6 is 5 and 13 % 6 is 1: only bit 2 varies, of which the rule alone is not sure."""
+    values = [np.full(3, each, np.uint32) for each in (5, 6)]
+    masks = [np.uint32([8, 0, 0xFFFFFFFF]), np.zeros(3, np.uint32)]
+    (found,) = judge.followed(bind("rem.u32"), values, masks, [0, 1], None)
+    assert found.tolist() == [4, 0, 7]
+
+
 def test_approximate_results_are_open_as_a_whole() -> None:
     bounds = [bound for bound in judge.judged_opcodes(8) if bound.clause.inexact]
     assert bounds
