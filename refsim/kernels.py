@@ -453,7 +453,7 @@ class Kernel(Card):
         if not callable(self.outputs):
             self._checked(self.outputs)
         try:
-            _ = self.code
+            self.code.required()
         except RefsimError as error:
             error.where = error.where or where
             raise

@@ -15,6 +15,7 @@ GOOD = {
     "run": lambda launcher, problem: {"y": problem.codes()},
     "outputs": {"y": "bf16"},
     "recipe": Tensor,
+    "call": print,
 }
 
 
@@ -49,6 +50,13 @@ def test_wrong_declaration_is_refused(change, code):
     with pytest.raises(RefsimError) as caught:
         Kernel(**{**GOOD, **change})
     assert caught.value.code == code
+
+
+def test_a_declaration_without_code_is_refused():
+    with pytest.raises(RefsimError, match="no file that could be compiled") as caught:
+        Kernel(**{**GOOD, "call": None})
+    assert (caught.value.code, caught.value.where, caught.value.exit_code) == ("no-kernel-file", "kernel copy", 2)
+    assert caught.value.help == "Kernel(file=...), or source=, ptx=, call="
 
 
 def test_a_declaration_names_the_arguments_that_it_lacks():

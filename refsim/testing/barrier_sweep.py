@@ -99,7 +99,7 @@ def sweep(
     first. `finding` distinguishes statements that no test case runs from statements whose change makes no difference.
     Raises RefsimError for a kernel without a file, and for a kernel that fails without any change.
     """
-    if not kernel.code.label or kernel.call is not None:
+    if kernel.call is not None:
         raise RefsimError("no-kernel-file", f"{kernel.name} has no file whose PTX could be changed")
     program = ptx.load(compiled(kernel.code, target).text, target)
     launched = [(problem, _entries(kernel, problem, program)) for problem in problems]

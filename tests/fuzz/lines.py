@@ -27,7 +27,7 @@ from refsim.testing.recipes import Tensor
 
 KERNELS = (
     Kernel("copy", lambda p: {"y": p.codes()}, None, lambda l, p: {"y": p.codes()}, {"y": "bf16"}, recipe=Tensor,
-           corpus=(Tensor(3, "bf16"),), promise=Promise.BITWISE),
+           corpus=(Tensor(3, "bf16"),), promise=Promise.BITWISE, call=print),
 )
 """
 CASE = (

@@ -26,7 +26,7 @@ from refsim.testing.replay import load_case, write_case
 from refsim.testing.verdicts import Verdict
 
 Seeds = Callable[[Path], list[bytes]]
-KERNEL = Kernel("copy", lambda p: {}, None, lambda launcher, p: {}, {"y": "bf16"}, recipe=Tensor)
+KERNEL = Kernel("copy", lambda p: {}, None, lambda launcher, p: {}, {"y": "bf16"}, recipe=Tensor, call=print)
 LAYOUT = fragment("mma.m16n8k16.bf16.a")
 FACTS = {"device": "fuzz"}
 PTX_TEXTS = (

@@ -119,6 +119,7 @@ def halve_kernel() -> Kernel:
         recipe=Tensor,
         corpus=(Tensor(0, "bf16"), Tensor(9, "bf16", "bits")),
         promise=Promise.BITWISE,
+        source="// FakeDevice runs a Python function",
         entries=("halve",),
     )
 

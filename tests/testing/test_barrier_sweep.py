@@ -83,7 +83,7 @@ def test_a_kernel_that_fails_anyway_is_refused(turn):
 
 def test_a_kernel_without_a_file_is_refused(turn):
     with pytest.raises(RefsimError, match="no-kernel-file"):
-        sweep(replace(turn, file=None), [])
+        sweep(replace(turn, file=None, call=print), [])
 
 
 def test_one_statement_goes_and_labels_stay_before_what_stood_behind_them():

@@ -13,7 +13,7 @@ KERNEL_FILE = """
 from refsim.kernels import Kernel
 from refsim.testing.recipes import Tensor
 
-KERNELS = (Kernel("{name}", lambda p: dict(y=p.codes()), None, lambda l, p: None, dict(y="bf16"), recipe=Tensor),)
+KERNELS = (Kernel("{name}", lambda p: dict(y=p.codes()), None, lambda l, p: None, dict(y="bf16"), recipe=Tensor, call=print),)
 """
 
 

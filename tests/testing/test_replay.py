@@ -19,7 +19,7 @@ KERNEL_FILE = """
 from refsim.kernels import Kernel
 from refsim.testing.recipes import Tensor
 
-KERNELS = (Kernel("copy", lambda p: {}, None, lambda launcher, p: {}, {"y": "bf16"}, recipe=Tensor),)
+KERNELS = (Kernel("copy", lambda p: {}, None, lambda launcher, p: {}, {"y": "bf16"}, recipe=Tensor, call=print),)
 """
 
 
@@ -143,7 +143,7 @@ def test_a_kernel_with_a_long_name_has_a_file(tmp_path):
     """File systems take 255 bytes; the hash keeps names with one beginning apart."""
     paths = set()
     for name in ("x" * 80, "x" * 300, "x" * 301):
-        kernel = Kernel(name, lambda p: {}, None, lambda launcher, p: {}, {"y": "bf16"}, recipe=Tensor)
+        kernel = Kernel(name, lambda p: {}, None, lambda launcher, p: {}, {"y": "bf16"}, recipe=Tensor, call=print)
         path = write_case(tmp_path, kernel, Tensor(3, "bf16"), {}, "")
         assert len(path.name) < 120
         assert load_case(path, kernel) == (kernel, Tensor(3, "bf16"))
