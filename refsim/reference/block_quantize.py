@@ -7,7 +7,7 @@ format.
 from fractions import Fraction
 from typing import NamedTuple
 
-from refsim.reference.group_quantize import SINGLE_GRID, counted_values
+from refsim.reference.group_quantize import SINGLE_GRID, counted_values, nearest
 from refsim.reference.rational_float import ExactNumber, div, mul
 
 LOWEST, HIGHEST = -127, 127  # exponents of E8M0 codes 0 to 254
@@ -81,11 +81,7 @@ def single_ratio(peak: Fraction, largest: Fraction, *, divides: bool) -> Fractio
 
 def nearest_code(value: Fraction, negative: bool, element: BlockElement) -> int:
     """Return the code of the nearest value: the even code in a tie, the largest code for larger values."""
-    distances = [abs(value - each) for each in element.values]
-    least = min(distances)
-    ties = [code for code, distance in enumerate(distances) if distance == least]
-    code = next((each for each in ties if each % 2 == 0), ties[0])
-    return code | (element.sign if negative else 0)
+    return nearest(element.values, value) | (element.sign if negative else 0)
 
 
 def block_quantize(block: list[float], rule: str, format: str) -> tuple[list[int], int]:

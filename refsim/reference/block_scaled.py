@@ -23,6 +23,10 @@ SCALED_FIELDS = {
     "bf16": (8, 7, 127),
     "f16": (5, 10, 15),
     "tf32": (8, 10, 127),
+    "ue4m3": (4, 3, 7),
+    "ue5m3": (5, 3, 15),
+    "e4m3fnuz": (4, 3, 8),
+    "e5m2fnuz": (5, 2, 16),
 }
 """Bits of the exponent and the mantissa, and the bias."""
 UNDEFINED, NAN_WORD, LOWEST = math.nan, 0x7FFFFFFF, -126
@@ -59,7 +63,9 @@ def term(code: int, format: str) -> AlignedNumber:
     sign = -1 if code >> (exponent_bits + mantissa_bits) & 1 else 1
     field, mantissa = code >> mantissa_bits & ((1 << exponent_bits) - 1), code & ((1 << mantissa_bits) - 1)
     top = field == (1 << exponent_bits) - 1
-    if top and (format in ("e5m2", "bf16", "f16", "tf32") or (format == "e4m3" and mantissa == 7)):
+    if format.endswith("fnuz") and code == 0x80:
+        return AlignedNumber(UNDEFINED, 0)
+    if top and (format in ("e5m2", "bf16", "f16", "tf32") or (format in ("e4m3", "ue4m3", "ue5m3") and mantissa == 7)):
         return AlignedNumber(UNDEFINED if mantissa else sign * math.inf, 0)
     exponent = max(field, 1) - bias
     return AlignedNumber(

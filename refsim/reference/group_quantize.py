@@ -7,6 +7,7 @@ the nearest value is searched, and ties go to the even code.
 
 import math
 from bisect import bisect_left
+from collections.abc import Sequence
 from fractions import Fraction
 from typing import NamedTuple
 
@@ -45,15 +46,16 @@ def narrow_code(number: ExactNumber, name: str) -> int:
     if number.is_nan:
         return nan
     sign = 0x80 if number.negative else 0
-    if isinstance(number.magnitude, float) or number.magnitude >= values[-1]:
-        return sign | len(values) - 1
-    above = bisect_left(values, number.magnitude)
-    if values[above] == number.magnitude:
-        return sign | above
-    below = above - 1
-    middle = (values[below] + values[above]) / 2
-    nearest = above if number.magnitude > middle or (number.magnitude == middle and above % 2 == 0) else below
-    return sign | nearest
+    return sign | nearest(values, values[-1] if isinstance(number.magnitude, float) else number.magnitude)
+
+
+def nearest(values: Sequence[Fraction], magnitude: Fraction) -> int:
+    """Return the code of the nearest of ascending values: the even code in a tie, the largest code above all."""
+    above = min(bisect_left(values, magnitude), len(values) - 1)
+    if magnitude >= values[above]:
+        return above
+    middle = (values[above - 1] + values[above]) / 2
+    return above if magnitude > middle or (magnitude == middle and above % 2 == 0) else above - 1
 
 
 def group_quantize(

@@ -15,6 +15,7 @@ from refsim.reference.block_scaled import (
     Alignment,
     Value,
     exact,
+    factor,
     fused,
     multiplied,
     scaled_terms,
@@ -67,10 +68,9 @@ def dot_product(given: Factors, number: int, unit: str, k: int) -> int:
     The operands have `k` elements, with a sparse A the stored ones and those of B that they meet. E4M3 ones (0x38) 32
     times with C = 0 give 0x42000000 on every chip.
     """
-    a_format, b_format, result = given.types
+    a_format, _, result = given.types
     if a_format in INTEGER_TYPES:
-        pairs = zip(given.a, given.b, strict=True)
-        return (given.c + sum(_whole(x, a_format) * _whole(y, b_format) for x, y in pairs)) % (1 << 32)
+        return (given.c + sum(int(each.value) for each in products(given.a, given.b, given.types))) % (1 << 32)
     grid = GRIDS[result]
     if a_format == "f64":
         total = grid.decode(given.c)
@@ -86,15 +86,18 @@ def dot_product(given: Factors, number: int, unit: str, k: int) -> int:
     return grid.encode(exact(d))
 
 
+def products(a: Sequence[int], b: Sequence[int], types: Sequence[str]) -> list[AlignedNumber]:
+    """Return the exact products a[i] b[i] of codes of types[0] and types[1], and their exponents in the alignment."""
+    return [multiplied(_term(x, types[0]), _term(y, types[1])) for x, y in zip(a, b, strict=True)]
+
+
 def _steps(given: Factors, step: Alignment) -> list[list[AlignedNumber]]:
     """Return the terms of each step: neighbors in ascending k."""
     if given.scale_format:
         kind = "e8m0" if given.scale_format == "e8m0" else "ue4m3"
         return list(scaled_terms((given.a, given.b), given.types[:2], given.scales, kind, step))
-    products = [
-        multiplied(_term(x, given.types[0]), _term(y, given.types[1])) for x, y in zip(given.a, given.b, strict=True)
-    ]
-    return [products[start : start + step.length] for start in range(0, len(products), step.length)]
+    terms = products(given.a, given.b, given.types)
+    return [terms[start : start + step.length] for start in range(0, len(terms), step.length)]
 
 
 def _in_halves(given: Factors, step: Alignment) -> Value:
@@ -118,8 +121,11 @@ def _as_half(number: AlignedNumber) -> AlignedNumber:
 
 
 def _term(code: int, format: str) -> AlignedNumber:
+    if format in ("f32", "f64"):
+        return AlignedNumber(GRIDS[format].decode(code).signed, 0)
+    if format == "e8m0":
+        return factor(code, format)
+    if format in INTEGER_TYPES or format == "mxint8":
+        whole = Fraction(code - 256 if format != "u8" and code & 0x80 else code)
+        return AlignedNumber(whole / 64 if format == "mxint8" else whole, 0)
     return term(code >> 13 if format == "tf32" else code, format)
-
-
-def _whole(code: int, format: str) -> int:
-    return code - 256 if format == "s8" and code & 0x80 else code

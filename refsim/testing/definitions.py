@@ -6,16 +6,16 @@ order of a sum is not known, they return a value with a bound for every order.
 
 import math
 from collections.abc import Callable, Sequence
-from fractions import Fraction
 from typing import Any
 
 import numpy as np
 
-from refsim.conversions import decode
 from refsim.errors import unknown
 from refsim.formats import format_named
 from refsim.kernels import Bounded
 from refsim.reference.block_quantize import block_quantize
+from refsim.reference.tensor_cores import products
+from refsim.typed_arrays import held_codes
 
 Definition = Callable[[Any, str, tuple[int, ...]], "int | Bounded | None"]
 ONE_VALUE, NARROW = 22, 13
@@ -39,11 +39,13 @@ def product(output: str, operands: Callable[[Any], tuple[Any, Any]], a: str, b: 
 
 def product_element(left: Any, right: Any, a: str, b: str, d: str) -> Bounded | None:
     """Return the exact sum of the products of two rows of codes, and its bound; None for NaN and infinities."""
-    values = [np.atleast_1d(decode(codes, form)).tolist() for codes, form in ((left, a), (right, b))]
-    if not all(math.isfinite(value) for row in values for value in row):
+    (x, form), (y, other) = held_codes(left, a), held_codes(right, b)
+    codes = [np.atleast_1d(each).tolist() for each in (x, y)]
+    values = [each.value for each in products(codes[0], codes[1], (form.name, other.name))]
+    terms = [value for value in values if not isinstance(value, float)]
+    if len(terms) < len(values):  # NaN or an infinity
         return None
-    terms = [Fraction(x) * Fraction(y) for x, y in zip(*values, strict=True)]
-    kept = NARROW if format_named(a).bits <= 8 and format_named(b).bits <= 8 else ONE_VALUE
+    kept = NARROW if form.bits <= 8 and other.bits <= 8 else ONE_VALUE
     return _near(float(sum(terms)), float(sum(map(abs, terms))) * (len(terms) + 2) * 2.0**-kept, d)
 
 

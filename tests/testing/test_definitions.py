@@ -11,6 +11,7 @@ import refsim
 from refsim.compare import within_bound
 from refsim.conversions import decode, encode
 from refsim.errors import RefsimError
+from refsim.formats import FORMATS
 from refsim.testing import Bounded, Kernel, KernelProduct, Promise, definitions, run_campaign
 
 SOURCE = r"""
@@ -162,6 +163,20 @@ def test_block_quantizers_return_the_codes_of_the_model(rule, format):
     assert all(of(None, "scale", at) == int(scales[at]) for at in np.ndindex(scales.shape))
     other = definitions.block_quantizer(rule, format, lambda case: np.roll(x, 1, 0))
     assert any(other(None, "q", at) != int(codes[at]) for at in np.ndindex(x.shape))
+
+
+@pytest.mark.parametrize("format", FORMATS, ids=str)
+def test_products_are_exact_in_every_format(format):
+    """By the definition of the fields; the fast decode is another function."""
+    bits = 16 if format.code_dtype == np.uint32 else 0  # upper halves, which tf32 can hold too
+    codes = np.arange(min(format.code_limit, 1 << 16), dtype=format.code_dtype)[:: 7 if bits or format.bits > 8 else 1]
+    for code in codes.tolist():
+        made = definitions.product_element(
+            format.code_dtype.type(code << bits), np.uint32([0x3F800000]), format, "f32", "f32"
+        )
+        value = decode(format.code_dtype.type(code << bits), format)
+        assert made is None or float(made.value) == value
+        assert made is not None or not abs(value) < 3e38
 
 
 def test_products_of_eight_bits_allow_the_short_sums_of_tensor_cores():
