@@ -1,18 +1,29 @@
 """Attention forward a second time: one row over fractions and Python's integers, sharing no line with the oracle.
 
-The products are those of `reference.block_scaled` (bf16) and `reference.gemm_1d2d` (E4M3), one step of the tensor core
-after another. The special functions are from `reference.special_functions`.
+The products are those of `reference.block_scaled`, one step of the tensor core after another. The special functions
+are from `reference.special_functions`.
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-from refsim.reference.block_scaled import HOPPER_BF16, Value, exact, fused, multiplied, term
-from refsim.reference.gemm_1d2d import PLUS_ZERO, leading, wgmma_step
-from refsim.reference.rational_float import GRIDS, ExactNumber, add, extremum, fma, mul, negated, power, whole
-from refsim.reference.special_functions import PLUS_INFINITY, SINGLES, ex2_flushed, lg2_flushed, reciprocal, rounded
+from refsim.reference.block_scaled import chain_of_products, exact
+from refsim.reference.rational_float import (
+    GRIDS,
+    PLUS_ZERO,
+    ExactNumber,
+    extremum,
+    fma,
+    leading,
+    mul,
+    negated,
+    power,
+    rounded,
+    whole,
+)
+from refsim.reference.row_functions import sum_of
+from refsim.reference.special_functions import PLUS_INFINITY, SINGLES, ex2_flushed, lg2_flushed, reciprocal
 
 TILE, LANES, LN_2 = 64, 4, SINGLES.decode(0x3F317218)
 UNSEEN = negated(PLUS_INFINITY)
@@ -34,20 +45,7 @@ class Row:
 
 def dot(a: Codes, b: Codes, start: ExactNumber, type: str) -> ExactNumber:
     """Return `start` plus the products of two rows, one step of the tensor core at a time."""
-    total: Value | None = start.signed
-    if type == "e4m3":
-        for at in range(0, len(a), 32):
-            if total is None or isinstance(total, float):
-                return exact(math.nan)
-            total = wgmma_step(a[at : at + 32], b[at : at + 32], total)
-        return exact(math.nan if total is None else total)
-    for at in range(0, len(a), HOPPER_BF16.length):
-        part = slice(at, at + HOPPER_BF16.length)
-        terms = [multiplied(term(x, "bf16"), term(y, "bf16")) for x, y in zip(a[part], b[part], strict=True)]
-        assert total is not None
-        total = fused(terms, total, HOPPER_BF16)
-    assert total is not None
-    return exact(total)
+    return exact(chain_of_products(a, b, type, start.signed))
 
 
 def weight_code(p: ExactNumber, type: str) -> int:
@@ -58,11 +56,6 @@ def weight_code(p: ExactNumber, type: str) -> int:
         return 0x7F if p.is_nan else 0x7E
     exponent = max(leading(p.magnitude), -6) if p.magnitude else -6
     return min((exponent + 6 << 3) + whole(p.magnitude / power(exponent - 3), "rn", False), 0x7E)
-
-
-def sum_of(x: ExactNumber, y: ExactNumber) -> ExactNumber:
-    """Return x + y rounded to float32."""
-    return rounded(add(x, y))
 
 
 def product(x: ExactNumber, y: ExactNumber) -> ExactNumber:

@@ -8,7 +8,7 @@ from fractions import Fraction
 from typing import NamedTuple
 
 from refsim.reference.group_quantize import SINGLE_GRID, counted_values, nearest
-from refsim.reference.rational_float import ExactNumber, div, mul
+from refsim.reference.rational_float import ExactNumber, div, leading, mul, power
 
 LOWEST, HIGHEST = -127, 127  # exponents of E8M0 codes 0 to 254
 
@@ -30,17 +30,6 @@ BLOCK_ELEMENTS = {
 }
 
 
-def power(exponent: int) -> Fraction:
-    """Return 2^exponent, exactly."""
-    return Fraction(2) ** exponent
-
-
-def floor_log2(value: Fraction) -> int:
-    """Return the largest e with 2^e <= value, for a value above zero."""
-    exponent = value.numerator.bit_length() - value.denominator.bit_length()
-    return exponent if power(exponent) <= value else exponent - 1
-
-
 def scale_exponent(peak: Fraction, rule: str, element: BlockElement) -> int:
     """Return the exponent of the scale that a rule chooses for a block whose largest magnitude is `peak`, unclamped.
 
@@ -49,25 +38,25 @@ def scale_exponent(peak: Fraction, rule: str, element: BlockElement) -> int:
     up. Kernels compute rceil on a float32: "product" uses the peak times fl(1 / MAX), "quotient" the peak over MAX.
     """
     largest = element.values[-1]
-    last = floor_log2(largest)
+    last = leading(largest)
     if peak == 0:
         return LOWEST
     match rule:
         case "floor":
-            return floor_log2(peak) - last
+            return leading(peak) - last
         case "ceil":
-            exponent = floor_log2(peak)
+            exponent = leading(peak)
             return exponent - last + (power(exponent) != peak)
         case "rceil":
-            exponent = floor_log2(peak / largest)
+            exponent = leading(peak / largest)
             return exponent + (largest * power(exponent) < peak)
         case "product" | "quotient":
             ratio = single_ratio(peak, largest, divides=rule == "quotient")
-            return floor_log2(ratio) + (power(floor_log2(ratio)) != ratio)
+            return leading(ratio) + (power(leading(ratio)) != ratio)
         case _:
-            step = power(floor_log2(peak) - element.mantissa_bits)
+            step = power(leading(peak) - element.mantissa_bits)
             rounded = (peak / step + Fraction(1, 2)).__floor__() * step
-            return floor_log2(rounded) - last
+            return leading(rounded) - last
 
 
 def single_ratio(peak: Fraction, largest: Fraction, *, divides: bool) -> Fraction:

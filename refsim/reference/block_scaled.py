@@ -11,8 +11,7 @@ from fractions import Fraction
 from functools import reduce
 from typing import NamedTuple
 
-from refsim.reference.gemm_1d2d import cut, leading
-from refsim.reference.rational_float import GRIDS, ExactNumber, add, mul, power
+from refsim.reference.rational_float import GRIDS, PLUS_ZERO, ExactNumber, add, leading, mul, power, rounded
 
 SCALED_FIELDS = {
     "e4m3": (4, 3, 7),
@@ -55,6 +54,7 @@ class Alignment(NamedTuple):
 
 BLACKWELL, BLACKWELL_FP4 = Alignment(32, 25, -133), Alignment(64, 35, -139, groups=True)
 HOPPER_BF16, AMPERE_BF16 = Alignment(16, 25, -133), Alignment(8, 24, -132)
+HOPPER_E4M3 = Alignment(32, 13, -133, digits=13)
 
 
 def term(code: int, format: str) -> AlignedNumber:
@@ -109,6 +109,12 @@ def special(values: Sequence[Value]) -> float | None:
     return UNDEFINED if len(odd) > 1 or any(math.isnan(value) for value in odd) else odd.pop()
 
 
+def cut(value: Fraction, quantum: Fraction) -> Fraction:
+    """Return the value truncated toward zero to a multiple of `quantum`."""
+    count = abs(value) // quantum
+    return (count if value >= 0 else -count) * quantum
+
+
 def fused(terms: Sequence[AlignedNumber], c: Value, step: Alignment) -> Value:
     """Return C plus the products of one step."""
     stands = special([c, *(each.value for each in terms)])
@@ -124,6 +130,15 @@ def fused(terms: Sequence[AlignedNumber], c: Value, step: Alignment) -> Value:
         return GRIDS["f16"].decode(GRIDS["f16"].encode(exact(total))).signed
     kept = cut(total, power(max(leading(total), LOWEST) - step.digits))
     return kept if abs(kept) < power(128) else math.copysign(math.inf, total)
+
+
+def chain_of_products(a: Sequence[int], b: Sequence[int], format: str, c: Value) -> Value:
+    """Return C plus the products of two rows of bf16 or e4m3, one step of Hopper's tensor core after another."""
+    step = HOPPER_E4M3 if format == "e4m3" else HOPPER_BF16
+    for at in range(0, len(a), step.length):
+        pairs = zip(a[at : at + step.length], b[at : at + step.length], strict=True)
+        c = fused([multiplied(term(x, format), term(y, format)) for x, y in pairs], c, step)
+    return c
 
 
 def exact(value: Value) -> ExactNumber:
@@ -226,11 +241,11 @@ def chained(
     codes: tuple[Sequence[int], Sequence[int]], formats: tuple[str, str], scales: tuple[Sequence[int], Sequence[int]]
 ) -> int:
     """Return the float32 pattern of a chain of FMAs of the scaled numbers from +0, rounded after each k."""
-    block, d = len(codes[0]) // len(scales[0]), ExactNumber(False, Fraction(0))
+    block, d = len(codes[0]) // len(scales[0]), PLUS_ZERO
     for i, pair in enumerate(zip(*codes, strict=True)):
         numbers = [signed(code, format) for code, format in zip(pair, formats, strict=True)]
         numbers += [ExactNumber(False, factor(each[i // block], "e8m0").value) for each in scales]
-        d = GRIDS["f32"].decode(GRIDS["f32"].encode(add(reduce(mul, numbers), d)))
+        d = rounded(add(reduce(mul, numbers), d))
     return GRIDS["f32"].encode(d)
 
 

@@ -1,11 +1,10 @@
 """Per-tensor FP8 quantization a second time: one element over fractions, sharing no line with the model."""
 
 from collections.abc import Iterable, Sequence
-from fractions import Fraction
 
-from refsim.reference.block_scaled import term
+from refsim.reference.block_scaled import signed
 from refsim.reference.group_quantize import NARROW_VALUES, SINGLE_GRID, narrow_code
-from refsim.reference.rational_float import GRIDS, NOT_A_NUMBER, ONE, ExactNumber, div, extremum, mul
+from refsim.reference.rational_float import GRIDS, ONE, ExactNumber, div, extremum, mul
 
 
 def single(code: int, format: str) -> int:
@@ -50,13 +49,5 @@ def quantized(pattern: int, scale_bits: int, to: str) -> int:
 
 def dequantized(code: int, format: str, scale_bits: int, to: str) -> int:
     """Return the code of fl(q * scale) in f32, then in `to`, each rounded to nearest even."""
-    value = term(code, format).value
-    negative = bool(code & 0x80)
-    number = ExactNumber(negative, abs(value)) if isinstance(value, Fraction) else _special(value, negative=negative)
-    product = SINGLE_GRID.encode(mul(number, SINGLE_GRID.decode(scale_bits)))
+    product = SINGLE_GRID.encode(mul(signed(code, format), SINGLE_GRID.decode(scale_bits)))
     return GRIDS[to].encode(SINGLE_GRID.decode(product))
-
-
-def _special(value: float, *, negative: bool) -> ExactNumber:
-    """Return an infinity or NaN as an exact number."""
-    return NOT_A_NUMBER if value != value else ExactNumber(negative, abs(value))  # noqa: PLR0124 (NaN alone differs from itself)

@@ -7,9 +7,8 @@ bf16. Inside an mma a step truncates every term to a multiple of 2^(E - F), with
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from refsim.reference.block_scaled import Alignment, wide
-from refsim.reference.gemm_1d2d import PLUS_ZERO, TOTALS, e4m3
-from refsim.reference.rational_float import GRIDS, NOT_A_NUMBER, ExactNumber, add, mul
+from refsim.reference.block_scaled import Alignment, signed, wide
+from refsim.reference.rational_float import GRIDS, PLUS_ZERO, ExactNumber, add, mul, rounded
 from refsim.reference.tensor_cores import alignment
 
 COLUMNS_OF_AN_MMA = 16
@@ -50,7 +49,7 @@ def output(x: Sequence[int], w: Sequence[int], residual: int | None, chains: Spl
         partials = [_NARROW.decode(_NARROW.encode(partial)) for partial in partials]
     total = partials[0]
     for partial in partials[1:]:
-        total = TOTALS.decode(TOTALS.encode(add(total, partial)))
+        total = rounded(add(total, partial))
     first = _NARROW.encode(total)
     return first if residual is None else _NARROW.encode(add(_NARROW.decode(first), _NARROW.decode(residual)))
 
@@ -59,7 +58,7 @@ def _chain(x: Sequence[int], w: Sequence[int], step: Alignment) -> ExactNumber:
     """Return the sum of some columns, padded with zeros to whole instructions; +0 for no column."""
     count = -(-len(x) // COLUMNS_OF_AN_MMA) * COLUMNS_OF_AN_MMA
     places = [range(first, first + step.length) for first in range(0, count, step.length)]
-    return TOTALS.decode(wide(x, w, places, step)) if len(x) else PLUS_ZERO
+    return GRIDS["f32"].decode(wide(x, w, places, step)) if len(x) else PLUS_ZERO
 
 
 def weight(code: int, scale: int, *, adds_to_exponent: bool = False) -> int:
@@ -68,6 +67,5 @@ def weight(code: int, scale: int, *, adds_to_exponent: bool = False) -> int:
     if adds_to_exponent:
         number = _NARROW.decode((code & 0x80) << 8 | ((code & 0x7F) << 4) + (120 << 7))
     else:
-        term = e4m3(code)
-        number = NOT_A_NUMBER if term is None else ExactNumber(bool(code & 0x80), abs(term[0]))
+        number = signed(code, "e4m3")
     return _NARROW.encode(mul(number, _NARROW.decode(scale)))

@@ -36,6 +36,7 @@ class ExactNumber(NamedTuple):
 
 
 NOT_A_NUMBER, ONE = ExactNumber(False, math.nan), ExactNumber(False, Fraction(1))
+PLUS_ZERO = ExactNumber(False, Fraction(0))
 
 
 def whole(exact: Fraction, mode: str, negative: bool) -> int:
@@ -99,8 +100,7 @@ class Binary:
 
     def _rounded(self, magnitude: Fraction, mode: str, negative: bool, *, ftz: bool) -> int:
         """Return the pattern of a positive magnitude, rounded in the mode of the signed number."""
-        exponent = magnitude.numerator.bit_length() - magnitude.denominator.bit_length()
-        exponent -= magnitude < power(exponent)
+        exponent = leading(magnitude)
         if ftz:
             unit = power(exponent - self.mantissa_bits)
             if whole(magnitude / unit, mode, negative) * unit < power(self.lowest):
@@ -125,6 +125,18 @@ GRIDS = {
 def power(exponent: int) -> Fraction:
     """Return 2^exponent."""
     return Fraction(1 << exponent) if exponent >= 0 else Fraction(1, 1 << -exponent)
+
+
+def leading(value: Fraction) -> int:
+    """Return the exponent of the leading bit of a nonzero value."""
+    magnitude = abs(value)
+    found = magnitude.numerator.bit_length() - magnitude.denominator.bit_length()
+    return found if magnitude >= power(found) else found - 1
+
+
+def rounded(number: ExactNumber) -> ExactNumber:
+    """Return the number rounded to float32, to nearest even."""
+    return GRIDS["f32"].decode(GRIDS["f32"].encode(number))
 
 
 def negated(x: ExactNumber) -> ExactNumber:

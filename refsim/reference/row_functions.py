@@ -3,15 +3,13 @@
 from collections.abc import Callable, Sequence
 from fractions import Fraction
 
-from refsim.reference.gemm_1d2d import PLUS_ZERO
-from refsim.reference.rational_float import GRIDS, ExactNumber, add, extremum, fma, mul, negated
+from refsim.reference.rational_float import GRIDS, PLUS_ZERO, ExactNumber, add, extremum, fma, mul, negated, rounded
 from refsim.reference.special_functions import (
     PLUS_INFINITY,
     ex2_flushed,
     inverse_root,
     quotient,
     reciprocal,
-    rounded,
     silu,
 )
 

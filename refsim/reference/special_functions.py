@@ -9,17 +9,22 @@ from fractions import Fraction
 
 from refsim.mufu import coefficients as tables
 from refsim.mufu.interpolation import Quadratics
-from refsim.reference.gemm_1d2d import PLUS_ZERO
-from refsim.reference.rational_float import GRIDS, NOT_A_NUMBER, ONE, ExactNumber, add, mul, power
+from refsim.reference.rational_float import (
+    GRIDS,
+    NOT_A_NUMBER,
+    ONE,
+    PLUS_ZERO,
+    ExactNumber,
+    add,
+    leading,
+    mul,
+    power,
+    rounded,
+)
 
 SINGLES = GRIDS["f32"]
 PLUS_INFINITY = ExactNumber(False, math.inf)
 NORMAL, LARGE, PLACES, LOGARITHM_PLACES = power(-126), power(126), 23, 36
-
-
-def rounded(number: ExactNumber) -> ExactNumber:
-    """Return the number rounded to float32, to nearest even."""
-    return SINGLES.decode(SINGLES.encode(number))
 
 
 def scaled(number: ExactNumber, exponent: int) -> ExactNumber:
@@ -40,8 +45,7 @@ def total_of(table: Quadratics, fraction: int) -> int:
 def parts(number: ExactNumber) -> tuple[int, int]:
     """Return the exponent and the 23-bit fraction of a normal number."""
     magnitude = Fraction(number.magnitude)
-    exponent = magnitude.numerator.bit_length() - magnitude.denominator.bit_length()
-    exponent -= magnitude < power(exponent)
+    exponent = leading(magnitude)
     return exponent, int((magnitude / power(exponent) - 1) * (1 << PLACES))
 
 

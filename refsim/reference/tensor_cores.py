@@ -21,8 +21,7 @@ from refsim.reference.block_scaled import (
     scaled_terms,
     term,
 )
-from refsim.reference.gemm_1d2d import leading
-from refsim.reference.rational_float import GRIDS, add, fma
+from refsim.reference.rational_float import GRIDS, add, fma, leading
 
 WIDE_TYPES, INTEGER_TYPES, IN_HALVES = ("f16", "bf16", "tf32"), ("s8", "u8"), range(90, 111)
 
