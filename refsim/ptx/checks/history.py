@@ -18,37 +18,33 @@ from refsim.ptx.checks.knowledge import Released
 from refsim.ptx.checks.torn_operands import ProductReads
 from refsim.ptx.memory.access import READ, Access
 from refsim.ptx.memory.semantics import WEAK, Semantics, semantics
+from refsim.ptx.memory.space import Addresses
 from refsim.ptx.memory.touched import TouchedBytes
 from refsim.ptx.text.syntax import Statement
 
 Array = NDArray[Any]
 _LANES = 1 << 22  # of all accesses that are listed together
 _OF_UNITS = ("wgmma.mma_async", "tcgen05.mma", "tcgen05.cp", "cp.async.bulk", "cp.reduce.async.bulk")
-
-
 _MOST = 1 << 16  # lanes of accesses that are looked at
 
 
 @dataclass
 class StrongAccesses:
-    """The strong accesses of a launch, in arrays of lanes: rows of statement, space, first thread, write, byte, thread.
+    """The strong accesses of a launch, in arrays of lanes: rows of statement, write, width, shared, first thread, index,
+    thread.
 
     They are kept as they come and compared at the end, because a launch that waits makes thousands of them.
     """
 
-    made: list[tuple[int, bool, bool, int, NDArray[Any], NDArray[Any]]] = field(default_factory=list)
+    made: list[tuple[int, bool, int, bool, int, Addresses, Addresses]] = field(default_factory=list)
     left: int = _MOST
-    first: int = 0
 
-    def before(self, access: Access) -> None:
-        """Do nothing: an access is noted after it was made."""
-
-    def after(self, access: Access) -> None:
-        """Note the statement and the thread of each lane of a strong access."""
-        if access.semantics.strong and self.left > 0:
+    def note(self, access: Access, first: int) -> None:
+        """Note the statement and the thread of each lane of a strong access; lane 0 is thread `first` of the grid."""
+        if self.left > 0:
             self.left -= len(access.threads.ids)
-            made = id(access.statement), access.name == "shared", access.kind != READ, self.first
-            self.made.append((*made, access.index * access.width, access.threads.ids))
+            made = id(access.statement), access.kind != READ, access.width, access.name == "shared", first
+            self.made.append((*made, access.index, access.threads.ids))
 
     def contended(self) -> set[int]:
         """Return the identities of statements that accessed a place of another statement and of another thread, where
@@ -56,18 +52,17 @@ class StrongAccesses:
         if len({statement for statement, *_ in self.made}) < 2:
             return set()
         counts = [len(lanes) for *_, lanes in self.made]
-        statement, shared, write, first = (np.repeat(part, counts) for part in list(zip(*self.made, strict=True))[:4])
-        at = np.concatenate([np.broadcast_to(at, len(lanes)) for *_, at, lanes in self.made])
-        lane = np.concatenate([lanes for *_, lanes in self.made])
-        place = np.unique(np.stack((shared * (first + 1), at.astype(np.int64))), axis=1, return_inverse=True)[1].ravel()
-        several = np.zeros((2, place.max() + 1), bool)
-        written = np.zeros(place.max() + 1, bool)
-        written[place[write]] = True
-        for varied, key in zip(several, (statement, lane + first), strict=True):
-            one = np.empty(len(varied), np.int64)
-            one[place] = key
-            varied[place[one[place] != key]] = True
-        return set(statement[(several.all(axis=0) & written)[place]].tolist())
+        rows = (np.repeat(part, counts) for part in list(zip(*self.made, strict=True))[:5])
+        statement, write, width, shared, first = rows
+        thread = np.concatenate([lanes for *_, lanes in self.made]) + first
+        index = np.concatenate([at if len(at) == len(lanes) else at.repeat(len(lanes)) for *_, at, lanes in self.made])
+        place = index * width - shared * (first + 1 << 32)  # apart from global memory and from other waves' blocks
+        order = np.argsort(place, kind="stable")
+        starts = np.flatnonzero(np.diff(place[order], prepend=place.min() - 1))
+        found = np.logical_or.reduceat(write[order], starts)
+        for key in (statement[order], thread[order]):
+            found &= np.minimum.reduceat(key, starts) != np.maximum.reduceat(key, starts)
+        return set(statement[order][np.repeat(found, np.diff(starts, append=len(order)))].tolist())
 
 
 @lru_cache(maxsize=4096)

@@ -201,6 +201,8 @@ class Races:
                 agents = self.compared.agents(access.threads.ids[elsewhere])
                 by_core = access.statement.opcode.startswith("tcgen05")
                 self.remote.note(owner[elsewhere], ~agents if by_core else agents, self.history.now)
+        if meaning.strong:
+            self.history.strong.note(access, self.first)
         if meaning.strong or (access.kind != READ and (self.strict.matters or self.history.journal.strong)):
             self.orders.synchronise(part)
 

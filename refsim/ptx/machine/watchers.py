@@ -48,6 +48,8 @@ class MemoryWatchers:
         checks, code = machine.checks, machine.code
         grain = {space: granule(code, space) for space in ("shared", "global")}
         history.unread, history.volatile = code.unread, code.volatile
+        if code.waiting.issuperset(code.strong):
+            history.strong.left = 0
         leaves = code.lets_others_begin
         alone = machine.geometry.grid_threads == 1 and not (code.has_async_proxy or earlier or leaves)
         copies = code.is_asynchronous and checks.copies != "off"
@@ -88,10 +90,6 @@ class MemoryWatchers:
                 found["global"].append(everywhere)
         if self.dependency is not None:
             found["global"].append(self.dependency)
-        if machine.code.strong and self.races is not None:
-            self.history.strong.first = machine.first_thread
-            found["shared"].append(self.history.strong)
-            found["global"].append(self.history.strong)
         if machine.code.read_only and "stale-read" not in machine.checks.off:
             found["global"].append(StaleReads(machine, self.history, machine.code.read_only))
         if machine.checks.banks:
