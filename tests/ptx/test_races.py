@@ -213,6 +213,22 @@ def test_a_volatile_store_waits_for_the_first_read_of_another_lane(policy: str) 
     assert finding(body.format(""), 32, policy=policy).code == "race"
 
 
+ONE_READ = "and.b32 %r11, %r1, 29; setp.eq.s32 %p2, %r11, 5; @%p2 ld.volatile.global.u32 %r10, [%d1];"
+TWO_READS = """setp.eq.s32 %p2, %r1, 5; @%p2 ld.volatile.global.u32 %r10, [%d1];
+    setp.eq.s32 %p2, %r1, 7; @%p2 ld.volatile.global.u32 %r10, [%d1];"""
+
+
+@POLICIES
+@pytest.mark.parametrize("writer", [5, 7])
+@pytest.mark.parametrize("reads", [ONE_READ, TWO_READS])
+def test_a_volatile_store_waits_for_the_reads_of_two_lanes(policy: str, writer: int, reads: str) -> None:
+    """Lanes 5 and 7 read the word, by one instruction or by two; one of them stores to it."""
+    body = f"""{reads} @%p2 st.global.u32 [%d3+64], %r10;
+        setp.eq.s32 %p3, %r1, {writer}; {{}} @%p3 st.volatile.global.u32 [%d1], 1;"""
+    assert run(body.format("bar.warp.sync -1;"), 32, policy=policy).findings == ()
+    assert finding(body.format(""), 32, policy=policy).code == "race"
+
+
 @POLICIES
 @pytest.mark.parametrize("later", [5, 40], ids=["the lane that stores", "a lane of another warp"])
 def test_a_later_read_does_not_hide_the_read_of_another_lane(later: int, policy: str) -> None:

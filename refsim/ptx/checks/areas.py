@@ -139,13 +139,14 @@ class Area:
 class AccessPart:
     """The part of an access that lies in one area: its items there, and which lanes change memory. For a copy to global
     memory, `repeats(items, width)` tells which items already hold the copied bytes. `repeated` are the items that do
-    and that another unordered copy writes too."""
+    and that another unordered copy writes too. `is_volatile`: it may race with volatile accesses of its own warp."""
 
     area: Area
     access: Access
     changed: NDArray[np.bool_] | None = None
     fresh: Spans | None = None
     reads_are_ordered: bool = True
+    is_volatile: bool = False
     repeats: "Repeats | None" = None
     repeated: NDArray[np.bool_] | None = None
 

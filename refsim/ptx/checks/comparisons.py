@@ -23,10 +23,12 @@ from refsim.ptx.checks.torn_operands import tear
 from refsim.ptx.execution.context import Context
 from refsim.ptx.execution.geometry import WARPGROUP, Ids
 from refsim.ptx.execution.matrix_operands import CORE_ROW
+from refsim.ptx.memory.access import Access
 from refsim.ptx.memory.semantics import CLUSTER, GPU
 from refsim.ptx.memory.space import Space
 
 Array = NDArray[Any]
+Pairs = tuple[Array, Array]
 _MOST, _LANES = 64, 64  # most events to visit and most lanes that ask; beyond, chains are walked one by one
 _EACH = 2  # chains of a lane from which this pays
 _SIDE_BY_SIDE = 8  # chains of many lanes from which it pays to walk them together
@@ -107,22 +109,20 @@ class Observers:
 
 class Comparisons:
     """The comparisons of one launch. Every running lane comes after what its own CTA did to shared memory up to access
-    `floor`, unless other CTAs can access that memory."""
+    `floor`. `is_private`: other CTAs cannot access a CTA's shared memory, so that its barriers order all accesses."""
 
     def __init__(self, machine: Context, history: History, orders: Orders, reporter: Reporter) -> None:
         self.machine, self.history, self.orders, self.reporter = machine, history, orders, reporter
         self.strict, self.geometry = orders.strict, orders.geometry
         self.first = self.geometry.first * self.geometry.threads
+        self.is_private = self.geometry.cluster_ctas == 1
         self.floor = 0
-
-    @property
-    def is_private(self) -> bool:
-        """Return whether other CTAs cannot access a CTA's shared memory, so that its barriers order all accesses."""
-        return self.geometry.cluster_ctas == 1
+        self.volatile = np.zeros(len(machine.alive), np.bool_)  # the lanes that made volatile accesses
+        self.users, self.crowded = np.zeros(len(machine.alive), np.uint8), False  # how many of a warp; several of any
 
     def compare(
         self,
-        part: "AccessPart",
+        part: AccessPart,
         marks: Marks,
         lanes: Ids,
         index: Array,
@@ -135,7 +135,7 @@ class Comparisons:
         `lanes` access items `index` of the area. `reading`: the access reads. `threads`: compare only with accesses of
         threads, not of copy engines and tensor cores. `by_products`: completed products are all that orders the two."""
         area, count = part.area, part.count
-        if not self._is_volatile(part) and marks.never_race(part.strength, index, count):
+        if not part.is_volatile and marks.never_race(part.strength, index, count):
             return False
         found = marks.lasts(index, count)
         if int(found.max(initial=0)) <= (self.floor if area.is_shared else 0):
@@ -146,9 +146,10 @@ class Comparisons:
             late &= agents != self.agents(lanes)[:, None]
         if part.strength and marks.has_strong:
             strong = late & (marks.take(marks.strength, index, count) == part.strength)
-            if self._is_volatile(part) and strong.any():
+            if part.is_volatile and strong.any():
                 strong &= ~self._in_warp(np.repeat(lanes[:, None], strong.shape[1], 1), agents, found)
-                strong &= marks.take(marks.since, index, count) == 0  # older accesses may be those of other lanes
+                linked = (marks.take(marks.since, index, count) > 0) | are_shared(self.history, found)
+                strong &= ~linked  # other lanes may have made older accesses, or the same one
             late &= ~strong
         if threads:
             late &= ~self._are_made_by(found, self.history.is_asynchronous) | (
@@ -170,10 +171,8 @@ class Comparisons:
                 where = self.position(area, int(granule[one]), area.granule)
                 event = self.history.listed.get(pair.number)
                 if marks is area.reads and event is not None and event.product is not None and not pair.converged:
-                    items, error = (
-                        granule[[one]] * area.granule // CORE_ROW,
-                        self.reporter.error(part.access, pair, where),
-                    )
+                    items = granule[[one]] * area.granule // CORE_ROW
+                    error = self.reporter.error(part.access, pair, where)
                     tear(self.machine, part.access.statement, event.product, items, error)
                     continue
                 self.reporter.report(part.access, pair, where)
@@ -191,21 +190,14 @@ class Comparisons:
             linked = (marks.since[granules] > 0) | are_shared(self.history, numbers)
             doubtful |= linked
             if len(doubtful) > 1 and doubtful.any():
-                doubtful &= ~come_after(
-                    self.history, self.strict, lanes, granules, agents, numbers, marks.since[granules]
-                )
-        if reads and doubtful.any():
+                links = granules, agents, numbers, marks.since[granules]
+                doubtful &= ~come_after(self.history, self.strict, lanes, *links)
+        if reads and self.machine.code.has_async_proxy and doubtful.any():
             doubtful &= linked | ~self._waited_for(lanes, agents, numbers)
         return doubtful
 
     def _beside_equal(
-        self,
-        part: "AccessPart",
-        repeats: Repeats,
-        who: Array,
-        granule: Array,
-        others: tuple[Array, Array],
-        doubtful: NDArray[np.bool_],
+        self, part: AccessPart, repeats: Repeats, who: Array, granule: Array, others: Pairs, doubtful: NDArray[np.bool_]
     ) -> NDArray[np.bool_]:
         """Return which granules of a copy already hold the bytes that it writes, from another unordered copy; this is a
         note. `who`, `granule`, `others` (threads, access numbers) and `doubtful` are the candidates of `compare`, one
@@ -239,7 +231,7 @@ class Comparisons:
             if threads and self.history.is_asynchronous(number):
                 continue
             later = ~self.strict.comes_after(lane, agents, number)
-            if not writes and later.any():
+            if not writes and self.machine.code.has_async_proxy and later.any():
                 later &= ~self._waited_for(np.full(len(agents), lane), agents, np.full(len(agents), number))
             others = agents[later].tolist()
             if writes and observers is None:
@@ -253,7 +245,7 @@ class Comparisons:
             if reading and benign:
                 continue
             racing = not_morally_strong(self.strict, mine, self.history, number, others)
-            if not racing and others and self._is_volatile(part):
+            if not racing and others and part.is_volatile:
                 near = self._in_warp(np.full(len(others), lane), np.array(others), np.full(len(others), number))
                 racing = [other for other, is_near in zip(others, near.tolist(), strict=True) if is_near]
                 if racing and not writes:  # who wrote after reading: that write is compared
@@ -265,19 +257,22 @@ class Comparisons:
                 return self.pair(lane, racing, number, "write" if writes else "read")
         return None
 
-    def _is_volatile(self, part: "AccessPart") -> bool:
-        """Return whether an access is volatile and does not poll."""
-        return id(part.access.statement) in self.history.volatile
+    def is_volatile(self, access: Access) -> bool:
+        """Return whether an access is volatile, does not poll, and other lanes of its warps made such accesses too."""
+        if id(access.threads.statement) not in self.history.volatile:
+            return False
+        lanes, warp = access.threads.ids, self.geometry.warp
+        if len(new := lanes[~self.volatile[lanes]]):
+            self.volatile[new] = True
+            np.add.at(self.users, warp[new], 1)
+            self.crowded |= bool((self.users[warp[new]] > 1).any())
+        return self.crowded and bool((self.users[warp[lanes]] > 1).any())
 
     def _in_warp(self, lanes: Ids, agents: Array, numbers: Array) -> NDArray[np.bool_]:
         """Return which accesses other lanes of the lanes' warps made, volatile ones that do not poll. Such accesses are
         morally strong, but lanes that use them in place of __syncwarp rely on the order in which they run. Source: CUDA
         C++ Programming Guide, independent thread scheduling."""
-        geometry = self.geometry
-        cta, thread = agents // geometry.threads, agents % geometry.threads
-        near: NDArray[np.bool_] = (cta == geometry.cta[lanes] + geometry.first) & (
-            thread // WARP == geometry.thread[lanes] // WARP
-        )
+        near = self._are_beside(lanes, agents, WARP)
         near &= agents != lanes + self.first
         return near & self._are_made_by(numbers, self.history.is_volatile) if near.any() else near
 
@@ -285,12 +280,16 @@ class Comparisons:
         """Return which accesses are reads of shared memory by wgmma of the lanes' own warpgroups. They are marked once
         a wgmma.wait_group covers them, which the warpgroup executes together. The product is an operation of the whole
         warpgroup, so each thread that waited knows that all four warps have read."""
+        own = self._are_beside(lanes, agents, WARPGROUP)
+        return own & self._are_made_by(numbers, self.history.is_product) if own.any() else own
+
+    def _are_beside(self, lanes: Ids, agents: Array, size: int) -> NDArray[np.bool_]:
+        """Return which agents are threads of the lanes' own blocks and of the same `size` threads there."""
         geometry = self.geometry
         cta, thread = agents // geometry.threads, agents % geometry.threads
-        own: NDArray[np.bool_] = (cta == geometry.cta[lanes] + geometry.first) & (
-            thread // WARPGROUP == geometry.thread[lanes] // WARPGROUP
-        )
-        return own & self._are_made_by(numbers, self.history.is_product) if own.any() else own
+        beside: NDArray[np.bool_] = thread // size == geometry.thread[lanes] // size
+        beside &= cta == geometry.cta[lanes] + geometry.first
+        return beside
 
     @staticmethod
     def _are_made_by(numbers: Array, those: Callable[[int], bool]) -> NDArray[np.bool_]:
@@ -409,7 +408,7 @@ def are_shared(history: History, numbers: Array) -> NDArray[np.bool_]:
     """Return which of these accesses had several threads at one granule."""
     names, back = np.unique(numbers, return_inverse=True)
     events = [history.listed.get(name) for name in names.tolist()]
-    return np.array([event is not None and event.shared for event in events])[back]
+    return np.array([event is not None and event.shared for event in events])[back.reshape(numbers.shape)]
 
 
 def _come_before(clocks: Clocks, lane: int, agents: Array, numbers: Array) -> bool:

@@ -51,11 +51,11 @@ class StrongAccesses:
         one of them wrote."""
         if len({statement for statement, *_ in self.made}) < 2:
             return set()
-        counts = [len(lanes) for *_, lanes in self.made]
-        rows = (np.repeat(part, counts) for part in list(zip(*self.made, strict=True))[:5])
-        statement, write, width, shared, first = rows
-        thread = np.concatenate([lanes for *_, lanes in self.made]) + first
-        index = np.concatenate([at if len(at) == len(lanes) else at.repeat(len(lanes)) for *_, at, lanes in self.made])
+        made = {(*row, index.tobytes(), ids.tobytes()): (index, ids) for *row, index, ids in self.made}  # each once
+        counts = [len(ids) for _, ids in made.values()]
+        statement, write, width, shared, first = np.repeat([row[:5] for row in made], counts, axis=0).T
+        thread = np.concatenate([ids for _, ids in made.values()]) + first
+        index = np.concatenate([at if len(at) == len(ids) else at.repeat(len(ids)) for at, ids in made.values()])
         place = index * width - shared * (first + 1 << 32)  # apart from global memory and from other waves' blocks
         order = np.argsort(place, kind="stable")
         starts = np.flatnonzero(np.diff(place[order], prepend=place.min() - 1))

@@ -68,6 +68,7 @@ class Reporter:
 
     def __init__(self, machine: Context, history: History) -> None:
         self.machine, self.history = machine, history
+        self.raises = machine.checks.level("race") == "error"
 
     def is_news(self, statement: Statement) -> bool:
         """Return whether a race at this statement would be raised, or recorded for the first time. A race that is a
@@ -75,7 +76,7 @@ class Reporter:
         findings = self.machine.findings
         if findings.has_warned("race", statement) or findings.has_waived("race", statement):
             return False
-        return self.machine.checks.level("race") == "error" or not findings.is_known("race", statement)
+        return self.raises or not findings.is_known("race", statement)
 
     def report_exit(self, cta: int, agent: int, number: int) -> None:
         """Report that a CTA may exit before an access of an agent to its shared memory."""

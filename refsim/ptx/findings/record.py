@@ -84,7 +84,7 @@ class LaunchFindings:
 
     def has_warned(self, code: str, statement: Statement) -> bool:
         """Return whether a warning of this code was recorded for this source line."""
-        return (code, _line(statement)) in self.warnings
+        return bool(self.warnings) and (code, _line(statement)) in self.warnings
 
     def is_known(self, code: str, statement: Statement) -> bool:
         """Return whether a finding of this code was recorded for this source line."""
