@@ -9,19 +9,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from refsim.reference.block_scaled import chain_of_products, exact
-from refsim.reference.rational_float import (
-    GRIDS,
-    PLUS_ZERO,
-    ExactNumber,
-    extremum,
-    fma,
-    leading,
-    mul,
-    negated,
-    power,
-    rounded,
-    whole,
-)
+from refsim.reference.group_quantize import narrow_code
+from refsim.reference.rational_float import GRIDS, PLUS_ZERO, ExactNumber, extremum, fma, mul, negated, rounded
 from refsim.reference.row_functions import sum_of
 from refsim.reference.special_functions import PLUS_INFINITY, SINGLES, ex2_flushed, lg2_flushed, reciprocal
 
@@ -50,12 +39,7 @@ def dot(a: Codes, b: Codes, start: ExactNumber, type: str) -> ExactNumber:
 
 def weight_code(p: ExactNumber, type: str) -> int:
     """Return a weight, which is not negative, as the code of an operand; E4M3 saturates."""
-    if type == "bf16":
-        return GRIDS["bf16"].encode(p)
-    if isinstance(p.magnitude, float):
-        return 0x7F if p.is_nan else 0x7E
-    exponent = max(leading(p.magnitude), -6) if p.magnitude else -6
-    return min((exponent + 6 << 3) + whole(p.magnitude / power(exponent - 3), "rn", False), 0x7E)
+    return GRIDS["bf16"].encode(p) if type == "bf16" else narrow_code(p, "e4m3")
 
 
 def product(x: ExactNumber, y: ExactNumber) -> ExactNumber:

@@ -5,13 +5,12 @@ A matrix is a list of rows of float32 patterns. The values of FP8 codes are coun
 the nearest value is searched, and ties go to the even code.
 """
 
-import math
 from bisect import bisect_left
 from collections.abc import Sequence
 from fractions import Fraction
 from typing import NamedTuple
 
-from refsim.reference.rational_float import GRIDS, ONE, ExactNumber, div, extremum, mul, power
+from refsim.reference.rational_float import GRIDS, ONE, ExactNumber, div, extremum, mul, power, rounded
 
 Matrix = list[list[int]]
 SINGLE_GRID = GRIDS["f32"]
@@ -100,38 +99,12 @@ def group_factor(
     pattern = SINGLE_GRID.encode(div(peak, ExactNumber(False, largest)))
     if not rounds_up:
         return pattern
-    factor = SINGLE_GRID.decode(pattern)
-    if isinstance(factor.magnitude, float):
-        return SINGLE_GRID.encode(ExactNumber(False, power(127)))
-    exponent = -126
-    while exponent < 127 and power(exponent) < factor.magnitude:
+    magnitude, exponent = SINGLE_GRID.decode(pattern).magnitude, -126
+    while exponent < 127 and not power(exponent) >= magnitude:
         exponent += 1
     return SINGLE_GRID.encode(ExactNumber(False, power(exponent)))
 
 
 def scaled(member: ExactNumber, factor: ExactNumber, *, divides: bool) -> ExactNumber:
     """Return an element divided by its factor, or times the rounded reciprocal, rounded to float32."""
-    if divides:
-        return SINGLE_GRID.decode(SINGLE_GRID.encode(div(member, factor)))
-    return SINGLE_GRID.decode(SINGLE_GRID.encode(mul(member, SINGLE_GRID.decode(SINGLE_GRID.encode(div(ONE, factor))))))
-
-
-def mn_major(scales: Matrix, fill: int) -> list[int]:
-    """Return scales in TMA's order: column after column, each padded with `fill` to a multiple of four (16 bytes)."""
-    padded = math.ceil(len(scales) / 4) * 4
-    return [
-        scales[row][column] if row < len(scales) else fill for column in range(len(scales[0])) for row in range(padded)
-    ]
-
-
-def mn_major_words(codes: Matrix) -> list[int]:
-    """Return one-byte scales packed as 32-bit words in the order of `mn_major`. A word holds four neighbors of a row,
-    the first in its low byte."""
-    words = [
-        [
-            sum((row[first + place] if first + place < len(row) else 0) << 8 * place for place in range(4))
-            for first in range(0, len(row), 4)
-        ]
-        for row in codes
-    ]
-    return mn_major(words, 0)
+    return rounded(div(member, factor) if divides else mul(member, rounded(div(ONE, factor))))

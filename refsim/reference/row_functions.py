@@ -4,14 +4,7 @@ from collections.abc import Callable, Sequence
 from fractions import Fraction
 
 from refsim.reference.rational_float import GRIDS, PLUS_ZERO, ExactNumber, add, extremum, fma, mul, negated, rounded
-from refsim.reference.special_functions import (
-    PLUS_INFINITY,
-    ex2_flushed,
-    inverse_root,
-    quotient,
-    reciprocal,
-    silu,
-)
+from refsim.reference.special_functions import PLUS_INFINITY, ex2_flushed, inverse_root, quotient, reciprocal, silu
 
 OF_A_BLOCK, LANES = 128, 32
 Both = Callable[[ExactNumber, ExactNumber], ExactNumber]

@@ -12,7 +12,7 @@ from refsim.evidence import Level
 from refsim.formats import element_named
 from refsim.numerics import sparse
 from refsim.numerics.sparse import SPARSE_FORMS, SparseForm, sparsity_of
-from refsim.reference.sparse_product import expanded, sparse_dot_product
+from tests.numerics.sparse_product import expanded, sparse_dot_product
 
 pytestmark = pytest.mark.filterwarnings("ignore::refsim.numerics.UnverifiedProfileWarning")
 CASES = [(form, d, k) for form in SPARSE_FORMS for d in form.results for k in form.k]

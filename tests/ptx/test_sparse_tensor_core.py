@@ -13,7 +13,7 @@ from refsim.layouts import fragment, tile
 from refsim.layouts.tiles import Tile
 from refsim.numerics.sparse import sparsity_of
 from refsim.ptx.async_ops.queue import POLICIES
-from refsim.reference.sparse_product import expanded, sparse_dot_product
+from tests.numerics.sparse_product import expanded, sparse_dot_product
 from tests.ptx.tcgen05_kernels import TensorKernel, with_products
 from tests.ptx.test_scaled_tensor_core import scale_name, with_scales
 from tests.ptx.test_tensor_core import CONTAINERS, Case, drawn, image_of

@@ -1,5 +1,6 @@
 """Quantisation by groups: worked numbers, groups at the edge, every special value, and the slow definition."""
 
+import math
 from functools import partial
 from typing import get_args
 
@@ -13,7 +14,7 @@ from refsim import scaling
 from refsim.conversions import decode, encode
 from refsim.errors import RefsimError
 from refsim.layouts import scale_layout
-from refsim.reference.group_quantize import group_quantize, mn_major, mn_major_words
+from refsim.reference.group_quantize import group_quantize
 from refsim.reference.operands import special_codes
 from refsim.scaling.quantizing import EPS
 from refsim.scaling.rows import NAN_RULES, QUOTIENTS, NanRule, Quotient, ScaleKindName
@@ -21,6 +22,27 @@ from refsim.scaling.rows import NAN_RULES, QUOTIENTS, NanRule, Quotient, ScaleKi
 ZERO_SCALE = 0x346FACAD  # fl(1e-4 / 448)
 GROUPS = ((1, 128), (128, 128), (1, 3), (2, 5), (3, 1))
 EPS_BITS = int(np.float32(EPS).view(np.uint32))
+
+
+def mn_major(scales: list[list[int]], fill: int) -> list[int]:
+    """Return scales in TMA's order: column after column, each padded with `fill` to a multiple of four (16 bytes)."""
+    padded = math.ceil(len(scales) / 4) * 4
+    return [
+        scales[row][column] if row < len(scales) else fill for column in range(len(scales[0])) for row in range(padded)
+    ]
+
+
+def mn_major_words(codes: list[list[int]]) -> list[int]:
+    """Return one-byte scales packed as 32-bit words in the order of `mn_major`. A word holds four neighbors of a row,
+    the first in its low byte."""
+    words = [
+        [
+            sum((row[first + place] if first + place < len(row) else 0) << 8 * place for place in range(4))
+            for first in range(0, len(row), 4)
+        ]
+        for row in codes
+    ]
+    return mn_major(words, 0)
 
 
 def f32(*rows: list[float]) -> np.ndarray:
