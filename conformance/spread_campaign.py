@@ -64,6 +64,7 @@ def together(parts: Iterable[Part]) -> tuple[Verdict, int]:
             sum(each.differing for each in recomputed),
             next((each.first for each in recomputed if each.first), ""),
             worst.recomputed.is_declared,
+            tuple(dict.fromkeys(judge for each in recomputed for judge in each.judges)),
         ),
     )
     return merged, len(set[str]().union(*(seen for _, seen in found)))

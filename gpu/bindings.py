@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from refsim.formats import format_named
 from refsim.kernels import Kernel, Launcher, Outputs
 from refsim.oracles import fp8_quantize
-from refsim.reference import fp8_quantize as slow
 from refsim.testing import strategies as rst
 from refsim.testing.recipes import COVERING, MAX_MISALIGN, Launch, Tensor, corpus_tensors, in_range, one_of
 
@@ -42,10 +41,6 @@ def run_amax(launcher: Launcher, problem: Amax) -> Outputs:
     return {"amax_bits": launcher.read(amax_bits)}
 
 
-def amax_by_definition(problem: Amax, name: str, at: tuple[int, ...]) -> int:
-    return slow.amax(problem.x.codes().tolist(), problem.x.format)
-
-
 def amax_problems(wide: tuple[str, ...] = WIDE) -> st.SearchStrategy[Amax]:
     return st.builds(Amax, rst.tensors(wide), rst.launches())
 
@@ -61,7 +56,6 @@ FP8_AMAX = Kernel(
     run=run_amax,
     oracle=lambda problem: {"amax_bits": np.array([fp8_quantize.amax(problem.x.codes(), problem.x.format)])},
     outputs={"amax_bits": "f32"},
-    definition=amax_by_definition,
     orderless="it takes the largest magnitude, which is the same in every order: nothing is added",
 )
 
@@ -106,16 +100,6 @@ def quantized(problem: Quantize) -> Outputs:
     return {"q": q, "scale": np.array([scale])}
 
 
-def quantized_by_definition(problem: Quantize, name: str, at: tuple[int, ...]) -> int:
-    """One code, or the scale that is stored."""
-    codes, eps = problem.x.codes(), int(np.float32(problem.eps).view(np.uint32))
-    largest = slow.amax(codes.tolist(), problem.x.format) if problem.amax_bits is None else problem.amax_bits
-    scale = slow.scale(largest, problem.to, eps)
-    if name == "scale":
-        return slow.stored_scale(scale)
-    return slow.quantized(slow.single(int(codes[at]), problem.x.format), scale, problem.to)
-
-
 def quantize_problems(wide: tuple[str, ...] = WIDE, narrow: tuple[str, ...] = NARROW) -> st.SearchStrategy[Quantize]:
     """Most of them with an amax that is not the tensor's own: the scaled values then overflow or vanish."""
     amax_bits = st.none() | st.sampled_from([ONE, LARGEST, INFINITY, NAN]) | rst.bit_patterns("f32")
@@ -146,7 +130,6 @@ FP8_QUANTIZE = Kernel(
     run=run_quantize,
     oracle=quantized,
     outputs=lambda problem: {"q": problem.to, "scale": "f32"},
-    definition=quantized_by_definition,
     orderless="each element is scaled and rounded by itself: nothing is added",
 )
 
@@ -184,10 +167,6 @@ def dequantized(problem: Dequantize) -> Outputs:
     return {"y": fp8_quantize.dequantize(problem.q.codes(), scale, problem.q.format, problem.to)}
 
 
-def dequantized_by_definition(problem: Dequantize, name: str, at: tuple[int, ...]) -> int:
-    return slow.dequantized(int(problem.q.codes()[at]), problem.q.format, problem.scale_bits, problem.to)
-
-
 def dequantize_problems(
     narrow: tuple[str, ...] = NARROW, wide: tuple[str, ...] = WIDE
 ) -> st.SearchStrategy[Dequantize]:
@@ -214,7 +193,6 @@ FP8_DEQUANTIZE = Kernel(
     run=run_dequantize,
     oracle=dequantized,
     outputs=lambda problem: {"y": problem.to},
-    definition=dequantized_by_definition,
     orderless="each element is scaled and rounded by itself: nothing is added",
 )
 

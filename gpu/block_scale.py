@@ -3,10 +3,8 @@
 What they must write is `refsim.quantize`, its scales where `layouts.scale_layout("nvidia_128x4")` puts them.
 """
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from fractions import Fraction
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -22,8 +20,7 @@ from refsim.conversions import decode, encode, unpack
 from refsim.formats import format_named
 from refsim.kernels import Kernel, Launcher, Outputs
 from refsim.layouts import scale_layout
-from refsim.reference import block_quantize as one_level
-from refsim.reference import two_level_quantize as two_level
+from refsim.reference.two_level_quantize import ordinary_block
 from refsim.scaling.block_formats import block_format
 from refsim.testing.kernel_files import load_kernel_file
 from refsim.testing.matrices import Values, extents, values
@@ -149,66 +146,31 @@ def outputs(problem: BlockQuantize) -> dict[str, str]:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# One element or scale of an ordinary block a second time: one that is finite, and no rule has a case of its own for it.
-
-RULES = {name: name for name in ("floor", "even", "ceil")} | {"rceil": "product", "te": "product"}
-RULES |= dict.fromkeys(("triton", "aiter", "deepgemm"), "quotient")
-FORMULAS = {"te": "te", "te_cpp": "te", "te_cpp_2d": "te_cpp_2d"}
-"""Recipes as `refsim.reference` names them; the C++ tests of Transformer Engine differ from te where a scale is zero."""
-ORDINARY = Fraction(2) ** -12, Fraction(2) ** 100
-ORDINARY_TENSOR = Fraction(2) ** -60, Fraction(2) ** 60
+# A scale a second time, from the block whose scale tensor cores read there; codes are computed again without being asked.
 
 
-def block_of(problem: BlockQuantize, name: str, at: tuple[int, ...]) -> tuple[int, int, int]:
-    """Row, block and element of a place of an output; the bytes of scales are tiles of 128 rows and four blocks, of which
-    32 times four rows lie beside each other."""
-    if name == "q":
-        return at[0], *divmod(at[1], block_format(problem.format).width)
-    tile, inside = divmod(at[0], TILE_ROWS * TILE_BLOCKS)
+def block_of(problem: BlockQuantize, at: int) -> tuple[int, int]:
+    """Row and block of a place among the scales: tiles of 128 rows and four blocks, of which 32 times four rows lie beside
+    each other."""
+    tile, inside = divmod(at, TILE_ROWS * TILE_BLOCKS)
     down, across = divmod(tile, -(-grid_of(problem)[1] // TILE_BLOCKS))
     group, place = divmod(inside, WARP // 2)
     row, block = divmod(place, TILE_BLOCKS)
-    return down * TILE_ROWS + row * WARP + group, across * TILE_BLOCKS + block, 0
+    return down * TILE_ROWS + row * WARP + group, across * TILE_BLOCKS + block
 
 
 def by_definition(problem: BlockQuantize, name: str, at: tuple[int, ...]) -> int | None:
-    """A code or a scale over fractions; None of blocks that are not ordinary."""
-    if name not in ("q", "scales"):
+    """A scale over fractions; None of blocks that are not ordinary."""
+    if name != "scales":
         return None
-    (row, block, place), width = block_of(problem, name, at), block_format(problem.format).width
+    (row, block), width = block_of(problem, at[0]), block_format(problem.format).width
     if row >= problem.rows or block >= grid_of(problem)[1]:
         return 0
     codes = problem.codes()
-    members = decode(codes[row, block * width : (block + 1) * width], problem.wide).astype(np.float64).tolist()
-    element = members[place] if place < len(members) else 0.0
-    peak = max(map(abs, members))
-    if not (all(map(math.isfinite, members)) and ORDINARY[0] <= peak < ORDINARY[1]):
-        return None
-    if block_format(problem.format).two_levels:
-        return of_two_levels(problem, name, codes, peak, element)
-    exponent = one_level.scale_exponent(Fraction(peak), RULES[problem.recipe], one_level.BLOCK_ELEMENTS[problem.format])
-    if name == "scales":
-        return exponent - one_level.LOWEST
-    scaled = abs(Fraction(element)) / one_level.power(exponent)
-    return one_level.nearest_code(scaled, math.copysign(1, element) < 0, one_level.BLOCK_ELEMENTS[problem.format])
-
-
-def of_two_levels(problem: BlockQuantize, name: str, codes: NDArray[Any], peak: float, element: float) -> int | None:
-    """The same of NVFP4, whose tensor has a factor: what it says, or what its largest magnitude gives."""
-    recipe = FORMULAS[problem.recipe]
+    members = decode(codes[row, block * width : (block + 1) * width], problem.wide).tolist()
     amax = float(np.abs(decode(codes, problem.wide).astype(np.float64)).max())
-    if problem.tensor_scale:
-        kept = two_level.Single.of(problem.tensor_scale)
-    elif ORDINARY_TENSOR[0] <= amax < ORDINARY_TENSOR[1]:
-        kept = two_level.TWO_LEVELS[recipe].kept(two_level.Single.of(amax))
-    else:
-        return None
-    if not ORDINARY_TENSOR[0] <= kept.magnitude < ORDINARY_TENSOR[1] or peak >= ORDINARY_TENSOR[1]:
-        return None
-    scale = two_level.scale_code(peak, kept, recipe)
-    if scale == 0 or name == "scales":
-        return scale or None
-    return two_level.element_code(element, scale, kept, recipe)
+    found = ordinary_block(members, amax, problem.recipe, problem.format, problem.tensor_scale or None)
+    return found[-1] if found else None
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -18,8 +18,6 @@ from refsim.conversions import encode
 from refsim.formats import E8M0, format_named
 from refsim.kernels import Kernel, Launcher, Outputs
 from refsim.layouts import scale_layout
-from refsim.reference import group_quantize as slow
-from refsim.reference.fp8_quantize import largest_and_nan, single
 from refsim.testing.kernel_files import load_kernel_file
 from refsim.testing.matrices import Values, extents, values
 from refsim.testing.recipes import in_range, of_type, one_of, spelled
@@ -118,26 +116,6 @@ def expected(problem: GroupQuantize, **other: Any) -> Outputs:
     return {"q": made.codes, "gap": np.zeros((problem.rows, problem.place.q_gap), np.uint8), "scales": scales}
 
 
-def by_definition(problem: GroupQuantize, name: str, at: tuple[int, ...]) -> int | None:
-    """One code, or the scale of one group where scales lie as the grid has them."""
-    if name == "gap" or (name == "scales" and problem.mn_major):
-        return None
-    codes, size, to = problem.codes(), (problem.group_rows, GROUP), outputs(problem)["q"]
-    row, column = at if name == "q" else (at[0] * size[0], at[1] * size[1])
-    top, left = row // size[0] * size[0], column // size[1] * size[1]
-    group = codes[top : top + size[0], left : left + size[1]].ravel().tolist()
-    members = largest_and_nan(group, problem.format)
-    kind, largest = scaling.scale_kind(problem.scale), slow.NARROW_VALUES[to].values[-1]
-    eps = int(np.float32(problem.eps).view(np.uint32))
-    numbers = list(map(slow.SINGLE_GRID.decode, members))
-    factor = slow.group_factor(numbers, largest, eps, rounds_up=kind.is_power_of_two)
-    if name == "scales":
-        return factor if kind.format.array_dtype is not None else factor >> 23
-    member = slow.SINGLE_GRID.decode(single(int(codes[row, column]), problem.format))
-    divides = bool(QUOTIENTS[problem.quotient])
-    return slow.narrow_code(slow.scaled(member, slow.SINGLE_GRID.decode(factor), divides=divides), to)
-
-
 def outputs(problem: GroupQuantize) -> dict[str, str]:
     return {"q": "e4m3", "gap": "", "scales": scaling.scale_kind(problem.scale).format.name}
 
@@ -207,7 +185,6 @@ def kernel(name: str, group_rows: int, summary: str) -> Kernel:
         oracle=expected,
         outputs=outputs,
         suspects=MISTAKES,
-        definition=by_definition,
         orderless="nothing is added: the largest magnitude of a block is the same in every order",
     )
 

@@ -17,7 +17,6 @@ from refsim import oracles
 from refsim.conversions import encode
 from refsim.formats import format_named
 from refsim.kernels import Kernel, Launcher, Outputs
-from refsim.reference import row_functions as slow
 from refsim.testing.kernel_files import load_kernel_file
 from refsim.testing.matrices import DRAWN_FILLS, Values, extents, values
 from refsim.testing.recipes import in_range, one_of, spelled
@@ -195,24 +194,6 @@ def rms_norm_of(problem: RmsNorm) -> Outputs:
     return written(problem, y)
 
 
-def by_definition(problem: Softmax | RmsNorm, name: str, at: tuple[int, ...]) -> int | None:
-    """One element of Y over fractions, the tables of the chip's special functions among them."""
-    if name != "y":
-        return None
-    row, column = at
-    codes = problem.codes()[row].tolist()
-    if isinstance(problem, Softmax):
-        return slow.softmax(codes, pattern(problem.scale), problem.wide)[column]
-    gates = problem.gates
-    gate = None if gates is None else gates[row].tolist()
-    return slow.rms_norm(codes, problem.weights.tolist(), pattern(problem.eps), problem.wide, gate)[column]
-
-
-def pattern(number: float) -> int:
-    """Of a float32."""
-    return int(np.float32(number).view(np.uint32))
-
-
 def changed(of: Callable[[Any], Outputs], change: Callable[[Any], Any], problem: Any) -> Outputs:
     """What comes of another problem."""
     return of(change(problem))
@@ -324,7 +305,6 @@ SOFTMAX = Kernel(
     oracle=softmax_of,
     outputs=lambda problem: {"y": problem.wide, "gap": ""},
     suspects=SOFTMAX_MISTAKES,
-    definition=by_definition,
     orderless="it adds powers of two, which never cancel, so that none hides another; the oracle says their order,"
     " `refsim verify` tries it",
 )
@@ -341,7 +321,6 @@ RMS_NORM = Kernel(
     oracle=rms_norm_of,
     outputs=lambda problem: {"y": problem.wide, "gap": ""},
     suspects=RMS_NORM_MISTAKES,
-    definition=by_definition,
     orderless="it adds squares, which never cancel, so that none hides another; the oracle says their order,"
     " `refsim verify` tries it",
 )

@@ -297,9 +297,8 @@ def _with_case(kernel: Kernel, verdict: Verdict, failures: Path | None) -> Verdi
 
 
 def _both(a: Recomputed, b: Recomputed) -> Recomputed:
-    return Recomputed(
-        a.outputs + b.outputs, a.differing + b.differing, a.first or b.first, a.is_declared or b.is_declared
-    )
+    judges, is_declared = tuple(dict.fromkeys((*a.judges, *b.judges))), a.is_declared or b.is_declared
+    return Recomputed(a.outputs + b.outputs, a.differing + b.differing, a.first or b.first, is_declared, judges)
 
 
 def _devices(parts: Sequence[Verdict]) -> Iterator[str]:

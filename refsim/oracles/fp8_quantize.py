@@ -14,6 +14,7 @@ from refsim.conversions import convert, decode, round_bits
 from refsim.errors import RefsimError
 from refsim.formats import BF16, E4M3, Format
 from refsim.numerics.ieee import maximum
+from refsim.oracle_calls import reported
 from refsim.scaling.wide import NARROW_FORMATS, WIDE_FORMATS, one_of, wide_values
 from refsim.typed_arrays import typed, with_format
 
@@ -30,6 +31,7 @@ EPS = 1e-12
 Codes = NDArray[np.unsignedinteger]
 
 
+@reported("largest magnitude")
 def amax(codes: ArrayLike, format: str | Format | None = None) -> np.uint32:
     """Return the float32 bits of the largest magnitude; NaN is ignored, and an empty array gives 0.
 
@@ -43,6 +45,7 @@ def amax(codes: ArrayLike, format: str | Format | None = None) -> np.uint32:
     return np.uint32(numbers.max(initial=0))
 
 
+@reported("FP8 quantizer")
 def quantize(
     codes: ArrayLike,
     format: str | Format | None = None,
@@ -79,6 +82,7 @@ def quantize(
     return typed(quantized, row, dtype), stored
 
 
+@reported("FP8 dequantizer")
 def dequantize(
     q: ArrayLike,
     scale: float | np.float32,

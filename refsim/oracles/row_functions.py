@@ -24,6 +24,7 @@ from refsim.formats import BF16, F16, F32, Format
 from refsim.integers import array_of
 from refsim.mufu.instructions import approximate, divided
 from refsim.numerics import ieee
+from refsim.oracle_calls import reported
 from refsim.typed_arrays import codes_with_format, typed
 
 Floats = NDArray[np.float32]
@@ -33,6 +34,7 @@ ROW_FORMATS = (BF16, F16, F32)
 LOG2_E = np.array(1.4426950408889634, np.float32)
 
 
+@reported("softmax")
 def softmax(
     x: ArrayLike, scale: float = float(LOG2_E), *, format: str | Format | None = None, dtype: DTypeLike | None = None
 ) -> NDArray[Any]:
@@ -59,6 +61,7 @@ def softmax(
     return typed(_codes(np.where(total == 0, np.float32(0), normed), row), row, dtype)
 
 
+@reported("RMSNorm")
 def rms_norm(
     x: ArrayLike,
     w: ArrayLike,

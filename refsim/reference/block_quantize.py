@@ -7,10 +7,16 @@ format.
 from fractions import Fraction
 from typing import NamedTuple
 
-from refsim.reference.group_quantize import SINGLE_GRID, counted_values, nearest
-from refsim.reference.rational_float import ExactNumber, div, leading, mul, power
+from refsim.reference.group_quantize import counted_values, nearest
+from refsim.reference.rational_float import ONE, ExactNumber, div, leading, mul, power, rounded
 
 LOWEST, HIGHEST = -127, 127  # exponents of E8M0 codes 0 to 254
+RULE_OF_RECIPE = {
+    **{f"{library}{rule}": rule for library in ("", "torchao_") for rule in ("floor", "even", "ceil")},
+    **{"rceil": "product", "te": "product"},
+    **dict.fromkeys(("torchao_rceil", "triton", "aiter", "deepgemm"), "quotient"),
+}
+"""The rules of recipes for blocks without special numbers; in mxfp4, elements of deepgemm are rounded otherwise."""
 
 
 class BlockElement(NamedTuple):
@@ -62,10 +68,7 @@ def scale_exponent(peak: Fraction, rule: str, element: BlockElement) -> int:
 def single_ratio(peak: Fraction, largest: Fraction, *, divides: bool) -> Fraction:
     """Return peak / largest in float32: one quotient, or the product with the rounded reciprocal."""
     x, y = ExactNumber(False, peak), ExactNumber(False, largest)
-    if not divides:
-        inverse = SINGLE_GRID.decode(SINGLE_GRID.encode(div(ExactNumber(False, Fraction(1)), y)))
-        return Fraction(SINGLE_GRID.decode(SINGLE_GRID.encode(mul(x, inverse))).magnitude)
-    return Fraction(SINGLE_GRID.decode(SINGLE_GRID.encode(div(x, y))).magnitude)
+    return Fraction(rounded(div(x, y) if divides else mul(x, rounded(div(ONE, y)))).magnitude)
 
 
 def nearest_code(value: Fraction, negative: bool, element: BlockElement) -> int:

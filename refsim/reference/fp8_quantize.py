@@ -21,14 +21,6 @@ def amax(codes: Iterable[int], format: str) -> int:
     return single(max((each for each in magnitudes if each <= grid.infinity), default=0), format)
 
 
-def largest_and_nan(codes: Sequence[int], format: str) -> list[int]:
-    """Return the float32 patterns on which a group's factor depends: its largest magnitude, and a NaN if it has one.
-    For bf16's [0x3f80, 0xc000, 0x7fc1] it is [0x40000000, 0x7fc10000]."""
-    grid = GRIDS[format]
-    nan = next((code for code in codes if code & (grid.sign - 1) > grid.infinity), None)
-    return [amax(codes, format), *([] if nan is None else [single(nan, format)])]
-
-
 def scale(amax_bits: int, to: str, eps_bits: int) -> int:
     """Return the float32 pattern of fl(MAX / max(amax, eps)): 448 for E4M3 and 1.0."""
     divisor = extremum([SINGLE_GRID.decode(amax_bits), SINGLE_GRID.decode(eps_bits)], True)
@@ -45,6 +37,12 @@ def quantized(pattern: int, scale_bits: int, to: str) -> int:
     return narrow_code(
         SINGLE_GRID.decode(SINGLE_GRID.encode(mul(SINGLE_GRID.decode(pattern), SINGLE_GRID.decode(scale_bits)))), to
     )
+
+
+def quantize(patterns: Sequence[int], to: str, eps_bits: int, amax_bits: int | None = None) -> list[int]:
+    """Return the FP8 codes of float32 patterns and, behind them, the pattern of the scale that is stored."""
+    factor = scale(amax(patterns, "f32") if amax_bits is None else amax_bits, to, eps_bits)
+    return [*(quantized(each, factor, to) for each in patterns), stored_scale(factor)]
 
 
 def dequantized(code: int, format: str, scale_bits: int, to: str) -> int:

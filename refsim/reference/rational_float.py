@@ -83,6 +83,11 @@ class Binary:
         integer = fraction + (1 << self.mantissa_bits)
         return ExactNumber(negative, integer * power(field - 1 + self.lowest - self.mantissa_bits))
 
+    def number(self, pattern: int) -> float:
+        """Return the number of a pattern as a float: 0x8000 of bf16 is -0.0."""
+        negative, magnitude = self.decode(pattern)
+        return -float(magnitude) if negative else float(magnitude)
+
     def encode(self, number: ExactNumber, mode: str = "rn", *, ftz: bool = False, sat: bool = False) -> int:
         """Return the pattern of a number, rounded once; NaN is canonical. ftz gives zero for numbers that stay below
         2^lowest once rounded to the format's digits, whatever the exponent. sat clamps to [+0, 1], NaN to +0."""

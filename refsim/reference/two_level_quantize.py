@@ -1,10 +1,11 @@
 """NVFP4 a second time: one block, in fractions rounded to float32, with the formulas of the libraries."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 
-from refsim.reference.block_quantize import BLOCK_ELEMENTS, nearest_code
+from refsim.reference.block_quantize import BLOCK_ELEMENTS, RULE_OF_RECIPE, block_quantize, nearest_code
 from refsim.reference.group_quantize import NARROW_VALUES, narrow_code
 from refsim.reference.rational_float import GRIDS, ExactNumber, div, mul
 
@@ -78,12 +79,40 @@ TWO_LEVELS = {
 }
 
 
-def two_level_quantize(block: list[float], amax: float, recipe: str) -> tuple[list[int], int]:
-    """Return the codes and the scale code of a block of finite numbers, in a tensor with that amax. The block's scale
-    must not be zero."""
-    kept = TWO_LEVELS[recipe].kept(Single.of(amax))
+TWO_LEVELS |= dict.fromkeys(("te_cpp", "te_reference"), TWO_LEVELS["te"])
+LEAST = 2**-12
+
+
+def two_level_quantize(
+    block: list[float], amax: float, recipe: str, tensor_scale: float | None = None
+) -> tuple[list[int], int]:
+    """Return the codes and the scale code of a block of finite numbers, in a tensor with that amax or that kept value.
+    The codes of a block whose scale is zero are left out."""
+    kept = TWO_LEVELS[recipe].kept(Single.of(amax)) if tensor_scale is None else Single.of(tensor_scale)
     code = scale_code(max(abs(value) for value in block), kept, recipe)
-    return [element_code(element, code, kept, recipe) for element in block], code
+    return [element_code(element, code, kept, recipe) for element in block] if code else [], code
+
+
+def ordinary_block(block: list[float], amax: float, recipe: str, format: str, tensor_scale: float | None) -> list[int]:
+    """Return the codes of a block and, behind them, of its scale; -1 for a zero whose sign the recipe's library loses.
+
+    `recipe` and `format` are names of `refsim.scaling`. The list is empty for other recipes, for blocks with NaN or
+    infinities or of zeros only, for magnitudes far from 1 and for scales of zero.
+    """
+    peak = max(map(abs, block)) if all(map(math.isfinite, block)) else math.inf
+    if format != "nvfp4":
+        is_known = recipe in RULE_OF_RECIPE and (recipe, format) != ("deepgemm", "mxfp4")
+        codes, code = (
+            block_quantize(block, RULE_OF_RECIPE[recipe], format) if is_known and LEAST <= peak < 2**100 else ([], 0)
+        )
+        return [*codes, code] if codes else []
+    is_ordinary = LEAST <= peak < 2**60 and 2**-60 <= (amax if tensor_scale is None else tensor_scale) < 2**60
+    codes, code = (
+        two_level_quantize(block, amax, recipe, tensor_scale) if is_ordinary and recipe in TWO_LEVELS else ([], 0)
+    )
+    loses_sign = not recipe.startswith("te") or recipe == "te_reference"
+    codes = [-1 if loses_sign and not value else each for value, each in zip(block, codes, strict=False)]
+    return [*codes, code] if code else []
 
 
 def scale_code(peak: float, kept: Single, recipe: str) -> int:

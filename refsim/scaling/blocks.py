@@ -11,6 +11,7 @@ from refsim.conversions.coding import checked_codes
 from refsim.errors import RefsimError
 from refsim.formats import E4M3, UE4M3, Format
 from refsim.integers import array_of
+from refsim.oracle_calls import reported
 from refsim.render.cards import Card, Facts
 from refsim.scaling.block_formats import BlockFormat, block_format
 from refsim.scaling.block_pass import WideBlocks, largest_of_tensor, planned, quantized_blocks
@@ -128,6 +129,7 @@ class Blocks(Card):
         yield "recipe", self.recipe or "not given"
 
 
+@reported("block quantizer")
 def quantize(
     x: ArrayLike,
     format: str | BlockFormat,

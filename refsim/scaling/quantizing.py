@@ -20,6 +20,7 @@ from refsim.conversions.rounding import default_nan
 from refsim.errors import RefsimError, check_named
 from refsim.formats import E4M3, F32, Format
 from refsim.integers import array_of
+from refsim.oracle_calls import reported
 from refsim.render.cards import FieldsCard
 from refsim.scaling.grids import largest_of_groups, spread
 from refsim.scaling.rows import NAN_RULES, QUOTIENTS, NanRule, Quotient, ScaleKind, ScaleKindName, scale_kind
@@ -52,6 +53,7 @@ class Quantized(FieldsCard):
         return scale_values(self.scales)
 
 
+@reported("group quantizer")
 def quantize(
     codes: ArrayLike,
     format: str | Format | None = None,

@@ -18,6 +18,7 @@ from refsim.errors import Kind, RefsimError, UnfitTargetError, counted, printed_
 from refsim.kernels import Kernel, Outputs
 from refsim.render.cards import FieldsCard
 from refsim.testing.oracle_checks import NO_SLACK, Slack
+from refsim.testing.samples import Sample
 from refsim.testing.verdicts import ASSUMED, FAIL, GRAVITY, INEXACT, TIMEOUT, UNSUPPORTED
 
 LISTED = 6
@@ -33,7 +34,8 @@ class Observation(FieldsCard):
     `notes` are the launcher's findings; `conflicts` are the bank conflicts that the kernel excludes. `elements` is the
     number of output elements. `reached` says what unspecified bits decided, None if they were not followed. `slack` is
     what bounds leave open; `again` describes what a second run over the same module did differently; `opcodes` are the
-    instructions that ran. `waived`, `unordered` and `printed` are the launcher's findings.
+    instructions that ran. `waived`, `unordered` and `printed` are the launcher's findings. `samples` are parts of what
+    refsim's own oracles returned to the kernel's oracle.
     """
 
     outputs: Outputs
@@ -51,6 +53,7 @@ class Observation(FieldsCard):
     waived: Mapping[str, str] = field(default_factory=dict)
     unordered: tuple[str, ...] = ()
     printed: tuple[str, ...] = ()
+    samples: tuple[Sample, ...] = ()
 
     @property
     def is_open(self) -> bool:

@@ -3,7 +3,9 @@
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from contextvars import copy_context
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,6 +17,7 @@ from refsim.device.sim import SimLauncher
 from refsim.errors import Kind, RefsimError, UnfitTargetError
 from refsim.kernels import Bounded, Buffer, Expected, Findings, Kernel, Launcher, Outputs, Promise, Struct, Unordered
 from refsim.layouts import TensorMap
+from refsim.oracle_calls import HEARER
 from refsim.ptx import Extents
 from refsim.ptx.memory.sparse import LARGE_BYTES
 from refsim.render.cards import Card
@@ -23,6 +26,7 @@ from refsim.testing.assertions import BitsDiffer, PromiseNotKept
 from refsim.testing.decisions import DecisionBits, Observation, decide, with_open_bits
 from refsim.testing.oracle_checks import Host, check_kept, check_own_arrays, check_ulps, kept, oracle_differs, slack
 from refsim.testing.outputs import check_shape, checked, in_output, settled, value_of
+from refsim.testing.samples import Sample, take_samples
 from refsim.testing.user_code import called, said, shortened
 from refsim.testing.verdicts import Recomputed
 from refsim.testing.witnesses import contradicted
@@ -145,7 +149,8 @@ def _observed(
         watched = _WatchedLauncher(launcher, keeps_large=not device.is_simulated)
         got = _ran(kernel, problem, watched, formats)
         hosts = kept(watched.hosts)
-        want = _expected(kernel, problem, launcher.target, formats)
+        heard: list[Sample] = []
+        want = _expected(kernel, problem, launcher.target, formats, heard)
         check_kept(kernel, hosts)
         for name in formats:
             check_shape(kernel, name, got[name], want[name])
@@ -182,6 +187,7 @@ def _observed(
         waived=seen.waived,
         unordered=seen.unordered,
         printed=seen.printed,
+        samples=tuple(heard),
     )
     return seen_once, most
 
@@ -248,9 +254,11 @@ def check_oracle_repeats(kernel: Kernel, problem: Any, seen: Observation, target
             raise oracle_differs(kernel, text)
 
 
-def _expected(kernel: Kernel, problem: Any, target: str, formats: Mapping[str, str]) -> Mapping[str, Any]:
-    """Return the checked result of `oracle`."""
-    want = called(kernel, "oracle", kernel.expected, problem, target, problem=problem)
+def _expected(kernel: Kernel, problem: Any, target: str, formats: Mapping[str, str], heard: Any = None) -> Any:
+    """Return the checked result of `oracle`; add samples of refsim's own oracles that it calls to `heard`."""
+    context = copy_context()
+    context.run(HEARER.set, None if heard is None else partial(take_samples, heard))
+    want = context.run(called, kernel, "oracle", kernel.expected, problem, target, problem=problem)
     return checked(kernel, "oracle", want, formats)
 
 

@@ -48,20 +48,25 @@ MEANING = {
 class Recomputed:
     """How many outputs the slow definition computed, how many differ, and where the `first` difference is.
 
-    `is_declared` is False for a kernel without a definition; then nothing is computed again.
+    `is_declared` is False for a kernel without a definition; then nothing is computed again. `judges` names the
+    definitions: "definition=", "products=", and refsim's own, such as "softmax".
     """
 
     outputs: int = 0
     differing: int = 0
     first: str = ""
     is_declared: bool = False
+    judges: tuple[str, ...] = ()
 
     @property
     def text(self) -> str:
-        """Return a sentence: "24 outputs computed again by the slow definition, 0 differ"."""
+        """Return a sentence: "24 outputs computed again by the slow definition (softmax), 0 differ"."""
         if not self.is_declared:
             return "no second definition was asked: declare definition= or products="
-        return f"{counted(self.outputs, 'output')} computed again by the slow definition, {self.differing} differ"
+        judges = f" ({', '.join(self.judges)})" if self.judges else ""
+        return (
+            f"{counted(self.outputs, 'output')} computed again by the slow definition{judges}, {self.differing} differ"
+        )
 
     def to_json(self) -> dict[str, Any]:
         """Return plain numbers, strings and booleans."""
@@ -70,7 +75,7 @@ class Recomputed:
     @staticmethod
     def from_json(record: Mapping[str, Any]) -> "Recomputed":
         """Return the record that `to_json` wrote; raise TypeError for any other record."""
-        return Recomputed(**record)
+        return Recomputed(**{**record, "judges": tuple(record.get("judges", ()))})
 
 
 @dataclass(frozen=True, repr=False)

@@ -43,14 +43,20 @@ class Witnesses:
     outputs: int = 0
     differing: int = 0
     first: str = ""
+    judges: dict[str, None] = field(default_factory=dict)
 
     def saw(self, problem: Any, seen: Observation) -> None:
         """Record one more case that agrees with the oracle, and compute outputs again if it is its turn."""
         self.opcodes |= seen.opcodes
-        if self.kernel.definition is not None and self.cases % max(1, self.planned // SAMPLED) == 0:
-            for name, array in seen.outputs.items():
+        if self.cases % max(1, self.planned // SAMPLED) == 0:
+            for name, array in seen.outputs.items() if self.kernel.definition is not None else ():
                 if array.size:
                     self._recompute(problem, name, array)
+            for name, codes, again in seen.samples:
+                wanted = (int(code) for part in again() for code in np.ravel(part))
+                for at, (got, want) in enumerate(zip(codes, wanted, strict=False)):
+                    if want != -1:
+                        self._note(name, f"code {at} of the {name} in {problem!r}", got, f"{want:#x}", got != want)
         self.cases += 1
 
     def _recompute(self, problem: Any, name: str, array: "np.ndarray[Any, Any]") -> None:
@@ -60,31 +66,33 @@ class Witnesses:
         definition = self.kernel.definition
         assert definition is not None
         asked = (*self.kernel.asked(problem, self.target), name, index)
-        self._compare(
-            problem, name, array, index, called(self.kernel, "definition", definition, *asked, problem=problem)
-        )
+        want = called(self.kernel, "definition", definition, *asked, problem=problem)
+        self._compare("definition=", problem, name, array, index, want)
 
     def _compare(
-        self, problem: Any, name: str, array: "np.ndarray[Any, Any]", index: tuple[int, ...], want: Any
+        self, judge: str, problem: Any, name: str, array: "np.ndarray[Any, Any]", index: tuple[int, ...], want: Any
     ) -> None:
         """Compare an element with the code, or the value and bound, that a definition returned for it."""
         if want is None:
             return
-        got = array[index].view(f"u{array.dtype.itemsize}")
-        if not isinstance(want, int | Bounded):
-            what = f"definition of kernel {self.kernel.name} returns {type(want).__name__} for {name}{list(index)}"
-            rule = "a definition returns the code of one element, Bounded or None"
-            raise RefsimError("wrong-output", what, rule=rule)
-        self.outputs += 1
+        got, where = array[index].view(f"u{array.dtype.itemsize}"), f"{name}{list(index)} of {problem!r}"
         if isinstance(want, Bounded):
             format = self.kernel.output_formats(problem)[name] or None
             found = within_bound(np.asarray(array[index]), want.value, want.bound, format)
-            is_wrong, said = bool(found), f"{want.value} within {want.bound}"
+            self._note(judge, where, got, f"{want.value} within {want.bound}", bool(found))
+        elif isinstance(want, int):
+            self._note(judge, where, got, f"{want:#x}", int(got) != want)
         else:
-            is_wrong, said = int(got) != want, f"{want:#x}"
+            what = f"definition of kernel {self.kernel.name} returns {type(want).__name__} for {name}{list(index)}"
+            rule = "a definition returns the code of one element, Bounded or None"
+            raise RefsimError("wrong-output", what, rule=rule)
+
+    def _note(self, judge: str, where: str, got: Any, wanted: str, is_wrong: bool) -> None:
+        """Count an element that a slow definition computed again."""
+        self.outputs, self.differing = self.outputs + 1, self.differing + is_wrong
+        self.judges[judge] = None
         if is_wrong:
-            self.differing += 1
-            self.first = self.first or f"{name}{list(index)} of {problem!r}: {int(got):#x}, by definition {said}"
+            self.first = self.first or f"{where}: {int(got):#x}, by definition {wanted}"
 
     def ask_products(self, device: Device) -> None:
         """Run the declared products of a kernel without a definition, and compare elements with the exact sums."""
@@ -103,7 +111,7 @@ class Witnesses:
                 for place in random.integers(0, d.size, SAMPLED):
                     m, n = divmod(int(place), each.n)
                     want = product_element(a[m], b[n], *forms, each.d_format)
-                    self._compare(recipe, each.output, d, (m, n), want)
+                    self._compare("products=", recipe, each.output, d, (m, n), want)
 
     def silicon(self) -> SiliconWitness:
         """Return the comparison of the model with recorded hardware for the instructions that ran."""
@@ -111,7 +119,7 @@ class Witnesses:
 
     def recomputed(self) -> Recomputed:
         is_declared = self.kernel.definition is not None or self.outputs > 0
-        return Recomputed(self.outputs, self.differing, self.first, is_declared)
+        return Recomputed(self.outputs, self.differing, self.first, is_declared, tuple(self.judges))
 
 
 def contradicted(silicon: SiliconWitness, recomputed: Recomputed) -> Finding | None:

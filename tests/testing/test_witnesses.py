@@ -250,14 +250,16 @@ def by(change: Callable[[int], int | None]) -> Kernel:
 def test_outputs_are_computed_again_by_the_definition_of_the_kernel() -> None:
     verdict = verdict_of(by(lambda code: code))
     assert (verdict.recomputed.outputs, verdict.recomputed.differing) == (2, 0)
-    assert "held to  2 outputs computed again by the slow definition, 0 differ" in str(verdict)
+    assert "held to  2 outputs computed again by the slow definition (definition=), 0 differ" in str(verdict)
     assert verdict_of(product()).recomputed.text.startswith("no second definition was asked")
 
 
 def test_a_definition_that_says_otherwise_fails_the_verdict() -> None:
     verdict = verdict_of(by(lambda code: code ^ 1))
     assert (verdict.status, verdict.recomputed.differing) == ("fail", 2)
-    assert verdict.finding.startswith("[definition-differs] 2 outputs computed again by the slow definition, 2 differ")
+    assert verdict.finding.startswith(
+        "[definition-differs] 2 outputs computed again by the slow definition (definition=), 2"
+    )
 
 
 def test_a_definition_may_leave_outputs_out_and_returns_codes() -> None:

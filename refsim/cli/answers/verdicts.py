@@ -277,6 +277,8 @@ def definitions(verdicts: "Sequence[Verdict]") -> str:
     declared = [each for each in verdicts if each.recomputed.is_declared]
     without = [each.kernel for each in verdicts if not each.recomputed.is_declared]
     outputs, differing = (sum(getattr(each.recomputed, name) for each in declared) for name in ("outputs", "differing"))
-    parts = [f"{counted(outputs, 'output', digits=',')} computed again, {differing:,} differ"] if declared else []
+    judges = ", ".join(dict.fromkeys(judge for each in declared for judge in each.recomputed.judges)) or "none"
+    again = f"{counted(outputs, 'output', digits=',')} computed again ({judges}), {differing:,} differ"
+    parts = [again] if declared else []
     parts += [f"no second definition was asked for {', '.join(without)}"] if without else []
     return f"slow definitions: {'; '.join(parts)}"
