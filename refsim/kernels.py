@@ -382,7 +382,7 @@ class Kernel(Card):
     - `per_target`: `oracle`, `suspects` and `definition` take the target after the test case.
     - `conflict_free`: prefixes of PTX opcodes ("ldmatrix") whose accesses must have no bank conflicts.
     - `definition(problem, output, index)`: returns the code of one element, `Bounded` or None, without the oracle's code;
-      `refsim.testing.definitions` has some. Without it, refsim computes elements of the declared products again.
+      `refsim.testing.definitions` has some. refsim has one of declared products, and of its quantizers and row functions.
     - `without`: checks that a simulated GPU leaves out ("race"), and waivers of findings ("race@k.cu:120").
     - `any_order`: entries whose atomics may come in any order, ("*",) for all (default: all under `Promise.SET`). Their
       launches may write other bytes under another schedule; `run` and the oracle are compared under each schedule.

@@ -3,7 +3,7 @@
 Oracle and simulated GPU share their arithmetic: if the model multiplies or rounds wrongly, kernel and oracle agree on
 wrong bits. A campaign therefore ends with a replay of hardware results for the instructions that its launches ran, or
 with a slow second definition of them (`refsim.silicon.launch_replay`). In every few cases, single outputs are computed
-again by the kernel's `definition`: over Python integers or fractions, one element at a time.
+again by the kernel's `definition`, and results of refsim's own oracles by `refsim.reference`, over integers or fractions.
 """
 
 from contextlib import suppress
