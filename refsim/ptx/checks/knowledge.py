@@ -116,24 +116,25 @@ def _size(tables: Tables) -> int:
 
 def _tables(known: Knowledge, made: "OrderedDict[Knowledge, Tables] | dict[Knowledge, Tables]") -> Tables:
     """Return sorted (names, stamps) by CTA, warp and thread of all that is known; `made` are tables to reuse."""
-    waiting, seen = [known], {known}
+    waiting, seen = [known], set[Knowledge]()
     given: list[Tables] = []
-    noted: list[Knowledge] = []
+    noted: list[tuple[Stamps, Stamps, Stamps]] = []
     while waiting:
         one = waiting.pop()
+        if one in seen:
+            continue
+        seen.add(one)
         if one in made:
             given.append(made[one])
-            continue
-        noted.append(one)
-        fresh = [part for part in one.parts if part not in seen]
-        seen.update(fresh)
-        waiting += fresh
+        else:
+            noted.append((one.ctas, one.warps, one.threads))
+            waiting += one.parts
     tables = []
-    for place, kind in enumerate(("ctas", "warps", "threads")):
-        stamps: list[Stamps] = [found for one in noted if (found := getattr(one, kind))]
+    for place, kind in enumerate(zip(*noted, strict=True)):
+        stamps = [*filter(None, kind)]
         count = sum(map(len, stamps))
         names = [np.fromiter(chain.from_iterable(stamps), np.int64, count)]
-        values = [np.fromiter(chain.from_iterable(found.values() for found in stamps), np.int64, count)]
+        values = [np.fromiter(chain.from_iterable(map(dict.values, stamps)), np.int64, count)]
         names += [each[place][0] for each in given]
         values += [each[place][1] for each in given]
         tables.append(largest(np.concatenate(names), np.concatenate(values)))
