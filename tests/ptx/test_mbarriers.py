@@ -156,3 +156,39 @@ def test_waits_that_come_again_with_reason_pass() -> None:
     )
     token = "mbarrier.test_wait.shared.b64 %p2, [bar], %d4;\n"
     assert warned((ARRIVE * 3).replace("%d2", "%d4") + token + GO + ARRIVE + token) == [], "a state names its phase"
+
+
+def warp(body: str, *without: str) -> ptx.Trace:
+    """The launch of one warp whose lanes all run the body."""
+    out = np.zeros(1, np.uint32)
+    return ptx.load(f"{HEAD}{body}\nret; }}").launch("k", 1, 32, [out], checks=ptx.Checks(off=without))
+
+
+ALL_INIT = "mbarrier.init.shared.b64 [bar], {count};\nbar.warp.sync 0xffffffff;\n" + (
+    "mbarrier.arrive.shared.b64 %d2, [bar];\nbar.warp.sync 0xffffffff;\n" + SEEN.format(0)
+)
+
+
+@pytest.mark.parametrize(
+    "body", [ALL_INIT.format(count=32), INIT.replace(" [bar], 3", " [bar], 32") + ALL_INIT.format(count=32)]
+)
+def test_an_equal_init_by_several_lanes_can_be_waived(body: str) -> None:
+    with pytest.raises(RefsimError, match="one object by 32 lanes"):
+        warp(body)
+    lines = [number for number, line in enumerate(f"{HEAD}{body}".splitlines(), 1) if "mbarrier.init" in line]
+    waivers = tuple(f"barrier-misuse@k.ptx:{line}" for line in lines)
+    done = warp(body, *waivers)
+    assert [name for name, _ in done.waived] == list(waivers)
+    assert not done.findings
+    with pytest.raises(RefsimError, match="one object by 32 lanes"):
+        warp(body, "barrier-misuse@k.ptx:1")
+
+
+def test_a_waiver_allows_no_init_with_another_count_and_no_other_misuse() -> None:
+    unequal = "mov.u32 %r2, %laneid; add.u32 %r2, %r2, 1;\nmbarrier.init.shared.b64 [bar], %r2;"
+    with pytest.raises(RefsimError, match="one object by 32 lanes"):
+        warp(unequal, "barrier-misuse@k.ptx:8")
+    with pytest.raises(RefsimError, match="not initialized"):
+        warp("mbarrier.arrive.shared.b64 %d2, [bar];", "barrier-misuse@k.ptx:7")
+    with pytest.raises(RefsimError, match="barrier-misuse stops a launch"):
+        warp(ALL_INIT, "barrier-misuse")

@@ -12,7 +12,8 @@ from refsim.errors import RefsimError
 from refsim.ptx.text.syntax import Statement
 
 WAIVER_RULE = (
-    "a waiver is CHECK@FILE:LINE, such as race@kernel.cu:120, for a check that has lines and does not stop a launch"
+    "a waiver is CHECK@FILE:LINE, such as race@kernel.cu:120, for a check that has lines and does not stop a launch, or "
+    "barrier-misuse at a second mbarrier.init"
 )
 _FORM = re.compile(r"([^@]*)@(?:.*[/\\])?([^@:/\\]+):([1-9][0-9]{0,8})")
 _COMMENT = re.compile(r"^(.*?)//.*?\brefsim:[ \t]*allow\b[ \t]*(.*)")
