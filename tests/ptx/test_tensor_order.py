@@ -1,6 +1,8 @@
 """Who comes behind whom at tensor memory: what completed operations need, what tcgen05.fence makes of relaxed ones, and what is
 handed on in flight."""
 
+import re
+
 import numpy as np
 import pytest
 
@@ -147,6 +149,20 @@ def test_columns_are_given_back_behind_a_relaxed_wait() -> None:
     store = f"tcgen05.st.sync.aligned.32x32b.x32.b32 [%own], {registers(32)}; tcgen05.wait::st.sync.aligned;"
     run(f"{LOAD} {handed(TO_FIRST, before=FENCE_BEFORE)} {back} {store}", is_product=False)
     assert found(f"{LOAD} {handed(TO_FIRST)} {back} {store}").code == "race"
+
+
+def test_a_relaxed_arrival_at_the_cluster_is_named_where_columns_are_given_back() -> None:
+    """The finding names the statement that would have ordered the two, if it had released."""
+    meet = "barrier.cluster.arrive.{}.aligned; barrier.cluster.wait.acquire.aligned;"
+    back = "@%zero tcgen05.dealloc.cta_group::1.sync.aligned.b32 %base, 512;"
+    again = "bar.sync 0; @%zero tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [%at], 512; bar.sync 0;"
+    store = f"tcgen05.st.sync.aligned.32x32b.x32.b32 [%own], {registers(32)}; tcgen05.wait::st.sync.aligned;"
+    error = found(f"{LOAD} {meet.format('relaxed')} {back} {again} {store}")
+    assert (error.code, "tcgen05.dealloc" in error.where) == ("race", True)
+    said = r"that the other acquires: barrier\.cluster\.arrive\.relaxed\.aligned at PTX line \d+ releases nothing"
+    assert re.search(said, error.what)
+    run(f"{LOAD} {meet.format('release')} {back} {again} {store}", is_product=False)
+    assert found(f"{LOAD} {back} {again} {store}").what.endswith("that the other acquires")
 
 
 # ---- operations in flight

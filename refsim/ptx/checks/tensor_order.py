@@ -17,7 +17,9 @@ from numpy.typing import NDArray
 from refsim.layouts.holders import WARP
 from refsim.ptx.checks.happens_before import Clocks
 from refsim.ptx.checks.history import History
+from refsim.ptx.checks.race_reports import said
 from refsim.ptx.checks.races import Races
+from refsim.ptx.checks.repairs import UnorderedPair, missing
 from refsim.ptx.execution.geometry import Ids
 from refsim.ptx.execution.lanes import Lanes
 from refsim.ptx.execution.tensor_cells import TensorBox
@@ -84,7 +86,7 @@ class TensorOrder:
             if not (writes or touch.writes) or (of != _NOBODY and (of == touch.issuer or of in touch.handed)):
                 continue
             if box.meets(touch.box) and not self._is_ordered(lanes.ids, touch):
-                error = lanes.fault(CODE, 0, self._said(box, touch, writes=writes), RULE)
+                error = lanes.fault(CODE, 0, self._said(lanes, box, touch, writes=writes), RULE)
                 self.races.machine.report(error, lanes.statement)
                 return
 
@@ -92,15 +94,18 @@ class TensorOrder:
         """Return whether some lane comes after some agent: a warp loads, stores and waits as one."""
         return any(self.clocks.comes_after(lane, touch.agents, touch.number).any() for lane in ids.tolist())
 
-    def _said(self, box: TensorBox, touch: TensorTouch, *, writes: bool) -> str:
-        """Return the sentence on an access to a box and an earlier, unordered one."""
+    def _said(self, lanes: Lanes, box: TensorBox, touch: TensorTouch, *, writes: bool) -> str:
+        """Return the sentence on an access to a box and an earlier, unordered one, with what would have ordered them."""
         verb, done = "overwrites" if writes else "reads", "wrote" if touch.writes else "reads"
-        geometry, agent = self.races.geometry, int(touch.agents[0])
-        first = geometry.first * geometry.threads
-        who = "a tensor core" if agent >= geometry.grid_threads else geometry.describe(agent - first)
+        geometry, agent, who, cause = self.races.geometry, int(touch.agents[0]), "a tensor core", ""
+        if agent < geometry.grid_threads:
+            who = geometry.describe(agent - geometry.first * geometry.threads)
+            pair = UnorderedPair(geometry, int(lanes.ids[0]), agent, touch.number)
+            found = missing(self.history.journal.since(touch.number), pair)
+            cause = ": " + " and ".join(said(each, pair) for each in found) if found else ""
         return (
             f"{verb} {spoken(box)} that {who} by {place(touch.statement)} {done}, with no barrier between, nor a release that "
-            "the other acquires"
+            f"the other acquires{cause}"
         )
 
     def touched(self, touch: TensorTouch) -> None:
