@@ -90,8 +90,8 @@ def _version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
 @click.group(
     cls=CommandLine,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100, "show_default": True},
-    epilog="Exit codes: 0 agreed, 1 a comparison failed, 2 usage, 3 unreadable input, 4 something needed is missing "
-    "here, 5 inconclusive, 70 a bug of refsim, 130 interrupted.",
+    epilog="Exit codes: 0 agreed, 1 a difference or a finding, 2 a wrong request or declaration, 3 an input that cannot be "
+    "read or compiled, 4 something needed is missing here, 5 inconclusive, 70 a bug of refsim, 130 interrupted.",
 )
 @click.option(
     "--version", is_flag=True, is_eager=True, expose_value=False, callback=_version, help="Print the version."
@@ -110,8 +110,8 @@ def program(session: Session, debug: bool) -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command line (by default the process's own) and return its exit code. Errors are printed, not raised.
 
-    0 agreed, 1 a comparison failed, 2 usage, 3 unreadable input, 4 missing, 5 inconclusive, 70 our bug, 130
-    interrupted.
+    0 agreed, 1 a difference or a finding, 2 a wrong request or declaration, 3 an input that cannot be read or compiled, 4
+    missing, 5 inconclusive, 70 our bug, 130 interrupted.
     """
     session = Session(tuple(sys.argv[1:] if arguments is None else arguments))
     if arguments is None:  # the process runs nothing else

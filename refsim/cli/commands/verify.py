@@ -219,8 +219,8 @@ def _state(file: Path) -> tuple[int, int] | None:
 def verify(*, rerun: bool, **asked: Any) -> "Answer | Iterator[Answer | RefsimError]":
     """Run compiled kernels on generated test cases and compare every bit with the oracle.
 
-    The first cases hold special values: NaN, infinities, ties, values near overflow, odd sizes and offsets, and more than
-    2^20 elements. Hypothesis generates the others. Kernel and oracle share one numerical model, so refsim makes two
+    The first cases are the kernel's corpus, which may hold special values: NaN, infinities, ties, values near overflow, odd
+    sizes and offsets. Hypothesis generates the others. Kernel and oracle share one numerical model, so refsim makes two
     independent checks at the end. It replays recorded hardware results for the instructions that ran, and it computes a few
     outputs again with a slow definition.
 
