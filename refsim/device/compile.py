@@ -352,11 +352,11 @@ def _by_nvrtc(
 
 
 def _by_nvcc(unit: Unit, source: Path | None, row: Target, code: KernelCode) -> CompiledPtx:
-    """Return PTX by nvcc, which ignores `entries`: the file instantiates `template __global__ void k<4>(float*);`."""
+    """Return PTX by nvcc, from the cache if the unit, flags, nvcc and instances are unchanged."""
     flags = (*_fixed(code.flags), f"--gpu-architecture={row.compute}", *code.flags)
     version = _version(find_nvcc() or "")
-    key = cache.digest("nvcc", unit.name, unit.sha256, *flags, *map(str, unit.include), version)
-    text = cache.entry("ptx", key, lambda: run_nvcc(unit, source, flags, ()).encode()).decode()
+    key = cache.digest("nvcc", unit.name, unit.sha256, *flags, *map(str, unit.include), version, *code.instances)
+    text = cache.entry("ptx", key, lambda: run_nvcc(unit, source, flags, (), code.instances).encode()).decode()
     return _as_compiled(text, unit, row.name, flags, "nvcc")
 
 
@@ -488,8 +488,17 @@ def _no_target(flags: tuple[str, ...], toolchain: Toolchain) -> RefsimError:
     )
 
 
-def run_nvcc(unit: Unit, source: Path | None, flags: tuple[str, ...], include_directories: tuple[str, ...]) -> str:
-    """Return the PTX of a unit by `nvcc -ptx`; a source is compiled in its own folder, where its headers are found."""
+def run_nvcc(
+    unit: Unit,
+    source: Path | None,
+    flags: tuple[str, ...],
+    include_directories: tuple[str, ...],
+    instances: tuple[str, ...] = (),
+) -> str:
+    """Return the PTX of a unit by `nvcc -ptx`; a source is compiled in its own folder, where its headers are found.
+
+    nvcc compiles a template whose address is taken: a file that includes the unit takes the addresses of `instances`.
+    """
     program = find_nvcc()
     if program is None:
         raise RefsimError(
@@ -503,9 +512,13 @@ def run_nvcc(unit: Unit, source: Path | None, flags: tuple[str, ...], include_di
         path = Path(directory) / unit.name if source is None else source.resolve()
         if source is None:
             path.write_text(unit.text, encoding="utf-8", newline="\n")
+        whole = Path(directory) / "refsim_instances.cu" if instances else path
+        if instances:
+            taken = "".join(f"auto* refsim_instance_{at} = &{name};\n" for at, name in enumerate(instances))
+            whole.write_text(f'#include "{path}"\n{taken}', encoding="utf-8", newline="\n")
         command = [program, "-ptx", "-x", "cu", *flags, *(f"-I{folder}" for folder in folders)]
         answer = subprocess.run(
-            [*command, "-o", str(Path(directory) / "kernel.ptx"), str(path)],
+            [*command, "-o", str(Path(directory) / "kernel.ptx"), str(whole)],
             cwd=directory,
             capture_output=True,
             text=True,

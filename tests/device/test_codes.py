@@ -210,6 +210,18 @@ def test_nvcc_compiles_a_file_with_host_code(tmp_path: Path) -> None:
         "template <int N> __global__ void k(int* y) { y[threadIdx.x] = N; }\ntemplate __global__ void k<5>(int*);\n"
     )
     assert filled(KernelCode(source=template, compiler="nvcc", entries=("k<5>",)), "k<5>") == [5] * 4
+    file.write_text(
+        '#include "value.h"\ntemplate <int N> __global__ void k(int* y) { y[threadIdx.x] = N + VALUE; }\n'
+        + host.replace("fill<", "k<1><")
+    )
+    instances = KernelCode(file=file, compiler="nvcc", entries=("k<5>", "k<6>"))
+    assert (filled(instances, "k<5>"), filled(instances, "k<6>")) == ([14] * 4, [15] * 4)
+    made = compiled(instances, "sm_80")
+    assert '"fill.cu"' in made.text
+    assert str(tmp_path) not in made.text
+    assert filled(KernelCode(source=template.partition("\n")[0], compiler="nvcc", entries=("k<5>",)), "k<5>") == [5] * 4
+    with pytest.raises(RefsimError, match="nvcc refused fill"):
+        compiled(KernelCode(file=file, compiler="nvcc", entries=("nothing<5>",)), "sm_80")
     file.write_text("this is no C++\n")
     with pytest.raises(RefsimError, match="nvcc refused fill"):
         compiled(KernelCode(file=file, compiler="nvcc"), "sm_80")

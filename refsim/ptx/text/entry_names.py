@@ -86,7 +86,7 @@ def entry_named(name: str, entries: Collection[str], text: str = "", where: str 
     if arguments is not None or template_arguments(name):
         plain = spelled(name)
         asked = f"{plain}, or Kernel(entries=({plain!r},))" if plain != name else f"Kernel(entries=({name!r},))"
-        instance = f"an instance of a template exists where it is asked for: {asked}; for nvcc, `auto k = &{plain};`"
+        instance = f"an instance of a template exists where it is asked for: {asked}"
         missing.help = "; ".join(filter(None, (instance, missing.help)))
     elif not entries:
         missing.help = f"no entry is in it; a template becomes one by its arguments: {name}<4>, as C++ writes them"
