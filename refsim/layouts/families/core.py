@@ -1,5 +1,6 @@
 """The Fragment type: a closed formula from (thread, value) to (row, col), and the inverse derived from it."""
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -161,3 +162,15 @@ def only(used: NDArray[np.bool_], row: Integers, col: Integers) -> tuple[Integer
 def refuse(name: str, what: str, rule: str, help: str = "") -> RefsimError:
     """Return the error for a name whose grammar is right and whose combination no instruction has."""
     return RefsimError("illegal-fragment", what, where=name, rule=rule, help=help)
+
+
+def grammar(
+    pattern: str,
+) -> Callable[[Callable[[str, re.Match[str]], RefsimError]], Callable[[str], RefsimError | None]]:
+    """Make a refusal of a name and its match one of the name, which is None where a name does not follow the grammar."""
+    follows = re.compile(pattern)
+
+    def made(refusal: Callable[[str, re.Match[str]], RefsimError]) -> Callable[[str], RefsimError | None]:
+        return lambda name: refusal(name, match) if (match := follows.fullmatch(name)) else None
+
+    return made

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from refsim.errors import RefsimError
-from refsim.layouts.families.core import Formula, Fragment, Integers, Row, group, refuse, within
+from refsim.layouts.families.core import Formula, Fragment, Integers, Row, grammar, group, refuse, within
 from refsim.sources import PTX
 
 
@@ -101,16 +101,11 @@ def _fragment(instruction: str, form: Form, count: int) -> Fragment:
     )
 
 
-_NAME = re.compile(
+@grammar(
     r"(ldmatrix|stmatrix)\.(m[0-9]{1,2}n[0-9]{1,2})\.x([0-9])\.(b16|b8x16\.b6x16_p32|b8x16\.b4x16_p64|b8)(\.trans)?"
 )
-
-
-def refusal(name: str) -> RefsimError | None:
-    """Return the reason that no instruction has the fragment; None where the name does not follow the grammar."""
-    match = _NAME.fullmatch(name)
-    if match is None:
-        return None
+def refusal(name: str, match: re.Match[str]) -> RefsimError:
+    """Return the reason that no instruction has the fragment."""
     instruction, shape, count, type, trans = match.groups()
     fitting = [form for form in ROW_FORMS[instruction] if (form.shape, form.type) == (shape, type)]
     if not fitting:

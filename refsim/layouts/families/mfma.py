@@ -8,7 +8,7 @@ from itertools import product
 
 from refsim.errors import RefsimError
 from refsim.formats import E4M3FNUZ, E5M2FNUZ, F64, S8, TF32, ElementType, element_named
-from refsim.layouts.families.core import Fragment, Integers, Row, only, refuse
+from refsim.layouts.families.core import Fragment, Integers, Row, grammar, only, refuse
 from refsim.sources import CDNA, COMPOSABLE_KERNEL, TRITON
 
 LANES = 64
@@ -162,16 +162,9 @@ def _one_byte(lane: Integers, value: Integers, shape: MfmaShape, operand: str, b
     return only(value == byte, outer, block) if operand == "sfa" else only(value == byte, block, outer)
 
 
-_NAME = re.compile(
-    r"mfma\.([0-9]{1,6})x([0-9]{1,6})x([0-9]{1,6})\.([a-z]+[0-9][a-z0-9]*)\.(sf[ab]|[abcd])(\.[a-z]+[0-9]{1,6})?"
-)
-
-
-def refusal(name: str) -> RefsimError | None:
-    """Return the reason that no instruction has the fragment; None where the name does not follow the grammar."""
-    match = _NAME.fullmatch(name)
-    if match is None:
-        return None
+@grammar(r"mfma\.([0-9]{1,6})x([0-9]{1,6})x([0-9]{1,6})\.([a-z]+[0-9][a-z0-9]*)\.(sf[ab]|[abcd])(\.[a-z]+[0-9]{1,6})?")
+def refusal(name: str, match: re.Match[str]) -> RefsimError:
+    """Return the reason that no instruction has the fragment."""
     m, n, k, type, operand, suffix = match.groups()
     having = [shape for shape in MFMA_SHAPES if type in shape.types]
     if not having:

@@ -8,7 +8,7 @@ from itertools import product
 
 from refsim.errors import RefsimError
 from refsim.formats import E2M1, F16, element_named
-from refsim.layouts.families.core import Formula, Fragment, Integers, Row, Shape, group, only, refuse, within
+from refsim.layouts.families.core import Formula, Fragment, Integers, Row, Shape, grammar, group, only, refuse, within
 from refsim.sources import PTX, Source
 
 
@@ -222,18 +222,13 @@ def _scale_b(lane: Integers, value: Integers, blocks: int, byte: int, thread: in
     return only((within(lane) == thread) & (value >= byte) & (value < byte + blocks), value - byte, group(lane))
 
 
-_NAME = re.compile(
+# fmt: off
+@grammar(
     r"mma\.m(?P<m>[0-9]{1,6})n(?P<n>[0-9]{1,6})k(?P<k>[0-9]{1,6})\.(?P<type>[a-z]+[0-9a-z]*)(\.(?P<vector>[0-9])x)?\.(?P<operand>sf[ab]|[abcd])"
     r"(\.(?P<accumulator>f16|f32|s32|f64)|\.(?P<major>row|col)|\.byte(?P<byte>[0-9]{1,6})\.thread(?P<thread>[0-9]{1,6}))?"
 )
-
-
-# fmt: off
-def refusal(name: str) -> RefsimError | None:
-    """Return the reason that no instruction has the fragment; None where the name does not follow the grammar."""
-    match = _NAME.fullmatch(name)
-    if match is None:
-        return None
+def refusal(name: str, match: re.Match[str]) -> RefsimError:
+    """Return the reason that no instruction has the fragment."""
     part = match.groupdict()
     shape, type = f"m{part['m']}n{part['n']}k{part['k']}", part["type"]
     of_shape = [row for row in MMA_SHAPES if str(row) == shape]

@@ -12,7 +12,7 @@ from itertools import product
 
 from refsim.errors import RefsimError
 from refsim.formats import element_named
-from refsim.layouts.families.core import Fragment, Integers, Row, Shape, group, only, refuse, within
+from refsim.layouts.families.core import Fragment, Integers, Row, Shape, grammar, group, only, refuse, within
 from refsim.layouts.families.mma import accumulator, operand_a, operand_b
 from refsim.sources import PTX, Source
 
@@ -161,16 +161,9 @@ class _Asked:
     suffix: str
 
 
-_NAME = re.compile(
-    r"((?:mma|wgmma)\.sp\.m[0-9]{1,6}(?:n[0-9]{1,6})?k[0-9]{1,6})\.([a-z]+[0-9a-z]*)\.([abcd]|meta)(?:\.(\w+))?"
-)
-
-
-def refusal(name: str) -> RefsimError | None:
-    """Return the reason that no instruction has the fragment; None where the name does not follow the grammar."""
-    match = _NAME.fullmatch(name)
-    if match is None:
-        return None
+@grammar(r"((?:mma|wgmma)\.sp\.m[0-9]{1,6}(?:n[0-9]{1,6})?k[0-9]{1,6})\.([a-z]+[0-9a-z]*)\.([abcd]|meta)(?:\.(\w+))?")
+def refusal(name: str, match: re.Match[str]) -> RefsimError:
+    """Return the reason that no instruction has the fragment."""
     asked = _Asked(match[1], match[2], match[3], match[4] or "")
     of_unit = SPARSE_WARPGROUP_SHAPES if name.startswith("w") else SPARSE_SHAPES
     of_type = [shape for shape in of_unit if asked.type in shape.types]

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from refsim.errors import RefsimError
-from refsim.layouts.families.core import Fragment, Integers, Row, only, refuse
+from refsim.layouts.families.core import Fragment, Integers, Row, grammar, only, refuse
 from refsim.layouts.families.tcgen05 import SINCE, SIXTEENS, TENSOR_MEMORY_LANES
 from refsim.sources import PTX
 
@@ -144,14 +144,9 @@ def _half_lanes(lane: Integers, value: Integers, place: RowLanes) -> tuple[Integ
     return only(own % 32 < 16, lane // TENSOR_MEMORY_LANES * place.rows + place.row(own), value)
 
 
-_NAME = re.compile(r"tcgen05\.sp\.m([0-9]{1,6})(?:k([0-9]{1,6})\.(\w+)|n([0-9]{1,6}))\.(1sm|2sm|ws)\.(meta|[abcd])")
-
-
-def refusal(name: str) -> RefsimError | None:
-    """Return the reason that no instruction has the fragment; None where the name does not follow the grammar."""
-    match = _NAME.fullmatch(name)
-    if match is None:
-        return None
+@grammar(r"tcgen05\.sp\.m([0-9]{1,6})(?:k([0-9]{1,6})\.(\w+)|n([0-9]{1,6}))\.(1sm|2sm|ws)\.(meta|[abcd])")
+def refusal(name: str, match: re.Match[str]) -> RefsimError:
+    """Return the reason that no instruction has the fragment."""
     m, k, kind, n, variant = match[1], match[2], match[3], match[4], match[5]
     if n is not None:
         return refuse(

@@ -7,7 +7,7 @@ from functools import partial
 
 from refsim.errors import RefsimError
 from refsim.formats import element_named
-from refsim.layouts.families.core import Fragment, Integers, Row, group, refuse, within
+from refsim.layouts.families.core import Fragment, Integers, Row, grammar, group, refuse, within
 from refsim.layouts.families.mma import operand_a
 from refsim.sources import PTX
 
@@ -96,14 +96,9 @@ def _rows_of_d(thread: Integers, value: Integers) -> tuple[Integers, Integers]:
     return row, 8 * (value >> 2) + 2 * within(thread) + (value & 1)
 
 
-_NAME = re.compile(r"wgmma\.m([0-9]{1,6})n([0-9]{1,6})k([0-9]{1,6})\.([a-z]+[0-9a-z]*)\.([abcd])(?:\.(f16|f32|s32))?")
-
-
-def refusal(name: str) -> RefsimError | None:
-    """Return the reason that no instruction has the fragment; None where the name does not follow the grammar."""
-    match = _NAME.fullmatch(name)
-    if match is None:
-        return None
+@grammar(r"wgmma\.m([0-9]{1,6})n([0-9]{1,6})k([0-9]{1,6})\.([a-z]+[0-9a-z]*)\.([abcd])(?:\.(f16|f32|s32))?")
+def refusal(name: str, match: re.Match[str]) -> RefsimError:
+    """Return the reason that no instruction has the fragment."""
     m, n, k, type, operand, accumulator = match.groups()
     row = next((row for row in PRODUCTS if type in row.types), None)
     if row is None:

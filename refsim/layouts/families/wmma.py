@@ -13,7 +13,7 @@ from itertools import product
 
 from refsim.errors import RefsimError
 from refsim.formats import F16, element_named
-from refsim.layouts.families.core import Fragment, Integers, Row, Shape, group, refuse, within
+from refsim.layouts.families.core import Fragment, Integers, Row, Shape, grammar, group, refuse, within
 from refsim.sources import PTX
 
 _SIZES = ((16, 16), (32, 8), (8, 32))
@@ -104,14 +104,9 @@ def _fragment(name: str, shape: Shape, type: str, operand: str) -> Fragment:
     )
 
 
-_NAME = re.compile(r"wmma\.(m[0-9]{1,6}n[0-9]{1,6}k[0-9]{1,6})\.([a-z]+[0-9]{1,6})\.([abcd])")
-
-
-def refusal(name: str) -> RefsimError | None:
-    """Return the reason that no instruction has the fragment; None where the name does not follow the grammar."""
-    match = _NAME.fullmatch(name)
-    if match is None:
-        return None
+@grammar(r"wmma\.(m[0-9]{1,6}n[0-9]{1,6}k[0-9]{1,6})\.([a-z]+[0-9]{1,6})\.([abcd])")
+def refusal(name: str, match: re.Match[str]) -> RefsimError:
+    """Return the reason that no instruction has the fragment."""
     shape, type, operand = match.groups()
     of_shape = [row for row in WMMA_SHAPES if str(row) == shape]
     if not of_shape:
