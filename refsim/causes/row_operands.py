@@ -12,7 +12,7 @@ from refsim.causes.row_subject import Floats, RowSubject
 from refsim.causes.silu import SiluOfPlans
 from refsim.causes.softmax import SoftmaxOfPlans
 from refsim.conversions import decode
-from refsim.errors import RefsimError, check_named, unknown
+from refsim.errors import RefsimError, check_named, named
 from refsim.formats import BF16, F16, F32, Format
 from refsim.render.cards import FieldsCard
 from refsim.typed_arrays import codes_with_format
@@ -65,9 +65,7 @@ class RowOperands(FieldsCard):
 
     def explained(self, shape: tuple[int, ...], format: Format) -> Any:
         """Return the function with output of that shape and format. Raises RefsimError for operands that do not fit."""
-        found = next((row for row in ROW_FUNCTIONS if row.name == self.function), None)
-        if found is None:
-            raise unknown("row function", self.function, [row.name for row in ROW_FUNCTIONS])
+        found = named("row function", self.function, {row.name: row for row in ROW_FUNCTIONS})
         check_named("special functions", self.special, SPECIAL)
         for name in ("weight", "bias", "gate", "eps", "scale"):
             if getattr(self, name) is not None and name not in found.has:

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from refsim.conversions import decode
-from refsim.errors import RefsimError, unknown
+from refsim.errors import RefsimError, check_named
 from refsim.evidence import Evidence, Level
 from refsim.formats import F32, F64, FORMATS, ElementType, Format, element_named, float_named
 from refsim.numerics.calls import Arguments, Call, arguments_of, fitted, takes_arguments_of
@@ -58,8 +58,7 @@ def exact_product(
         a, b, c, a_format=a_format, b_format=b_format, a_scale=a_scale, b_scale=b_scale, scale_format=scale_format
     )
     d = element_named(d_format)
-    if d not in TO_NEAREST:
-        raise unknown("result format", d.name, [row.name for row in TO_NEAREST])
+    check_named("result format", d.name, [row.name for row in TO_NEAREST])
     length = _columns(arguments.a)
     row = _in_software("exact sum", arguments, d, method=EXACT, length=length, source=IEEE754["section 4.3.1"])
     return _computed(arguments, replace(row, k=(length,), scales=_any_block(arguments)))

@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import product
 from typing import Any, cast, get_args
 
-from refsim.errors import RefsimError, unknown
+from refsim.errors import RefsimError, check_named, unknown
 from refsim.evidence import Evidence, Level
 from refsim.formats import (
     BF16,
@@ -319,9 +319,7 @@ def unit_rank(unit: str) -> int:
 
 def unit_named(name: str) -> Unit:
     """Return a unit by its name; raise RefsimError for an unknown name."""
-    if str(name) not in _UNITS:
-        raise unknown("unit", name, _UNITS)
-    return cast("Unit", str(name))
+    return cast("Unit", check_named("unit", name, _UNITS))
 
 
 def profile(

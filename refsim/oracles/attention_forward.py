@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from refsim.conversions import encode, round_bits
-from refsim.errors import RefsimError, unknown
+from refsim.errors import RefsimError, check_named
 from refsim.formats import BF16, E4M3, Format
 from refsim.mufu.instructions import approximate
 from refsim.numerics import ieee, mma
@@ -156,8 +156,7 @@ def _operands(
 ) -> tuple[Format, tuple[NDArray[Any], ...]]:
     """Return the format of q, k and v, and their codes; raise where formats or shapes do not fit."""
     _, row = codes_with_format("q", given[0], format, BF16)
-    if row not in SHIFTS:
-        raise unknown("format of attention", row.name, [each.name for each in SHIFTS])
+    check_named("format of attention", row.name, [each.name for each in SHIFTS])
     arrays = tuple(codes_with_format(name, each, row)[0] for name, each in zip("qkv", given, strict=True))
     for name, array in zip("qkv", arrays, strict=True):
         if array.ndim != 3 or 0 in array.shape:

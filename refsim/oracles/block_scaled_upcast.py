@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from refsim.conversions import decode, encode
-from refsim.errors import RefsimError, unknown
+from refsim.errors import RefsimError, named
 from refsim.formats import BF16, E4M3, UE4M3, Format, Specials
 from refsim.integers import is_whole
 from refsim.sources import TRITON, Source
@@ -40,10 +40,7 @@ UPCASTS = (
 
 def upcast_named(name: str) -> Upcast:
     """Return the upcast of a name; raise RefsimError `unknown-name` with the names."""
-    for row in UPCASTS:
-        if row.name == name:
-            return row
-    raise unknown("upcast", str(name), [row.name for row in UPCASTS])
+    return named("upcast", name, {row.name: row for row in UPCASTS})
 
 
 def multiplied(codes: NDArray[Any], format: Format, scales: NDArray[Any], kind: Format, row: Upcast) -> NDArray[Any]:

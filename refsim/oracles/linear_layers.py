@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from refsim.conversions import CONVERSIONS, convert, round_bits
-from refsim.errors import RefsimError, check_named, named, unknown
+from refsim.errors import RefsimError, check_named, named
 from refsim.formats import BF16, E4M3, F32, Format, format_named
 from refsim.integers import is_whole, read_as_array
 from refsim.numerics import ieee, mma
@@ -87,9 +87,7 @@ class Reduction:
             what = f"{self.splits} splits of tiles of {self.tile} columns"
             rule = f"1 split or more, a tile of {STEP} columns or a multiple"
             raise RefsimError("bad-value", what, where=self.name, rule=rule)
-        if str(self.partial_format) not in map(str, PARTIAL_FORMATS):
-            known = [row.name for row in PARTIAL_FORMATS]
-            raise unknown("partial format", str(self.partial_format), known, where=self.name)
+        check_named("partial format", self.partial_format, [row.name for row in PARTIAL_FORMATS], where=self.name)
         check_named("summation order", self.order, ORDERS, where=self.name)
 
     def chain_of(self, columns: int) -> NDArray[np.int64]:
@@ -216,9 +214,7 @@ def _partials(x: Codes, w: Codes, row: Reduction, target: str) -> Floats:
 
 def _decoder(policy: str) -> str:
     known = [row.policy for row in CONVERSIONS.values() if row.policy and row.reads is E4M3 and row.to is BF16]
-    if policy not in known:
-        raise unknown("weight decoder", str(policy), known)
-    return policy
+    return check_named("weight decoder", policy, known)
 
 
 def _matrix(name: str, codes: ArrayLike, format: Format) -> Codes:

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from refsim.conversions import decode, round_bits
-from refsim.errors import RefsimError, unknown
+from refsim.errors import RefsimError, check_named
 from refsim.formats import BF16, F16, F32, Format
 from refsim.integers import array_of
 from refsim.mufu.instructions import approximate, divided
@@ -116,8 +116,7 @@ def _words(x: Floats) -> NDArray[np.uint32]:
 def _values(name: str, codes: ArrayLike, format: str | Format | None) -> tuple[Format, Floats]:
     """Return the format and the exact float32 values of a matrix of codes."""
     array, row = codes_with_format(name, codes, format, BF16)
-    if row not in ROW_FORMATS:
-        raise unknown("format of a row", row.name, [each.name for each in ROW_FORMATS])
+    check_named("format of a row", row.name, [each.name for each in ROW_FORMATS])
     if array.ndim != 2 or array.shape[1] == 0:
         raise RefsimError("bad-shape", f"{name} has shape {array.shape}", rule="(rows, columns), a column at least")
     return row, decode(array, row, np.float32)

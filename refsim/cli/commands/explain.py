@@ -4,7 +4,7 @@ import click
 
 from refsim.cli.delivery import answers
 from refsim.cli.names import Name
-from refsim.errors import unknown
+from refsim.errors import check_named
 from refsim.render import Column, Document, Entry, Part, Record, Table, Wording
 
 COLUMNS = (Column("code", strong=True), Column("check"), Column("says"))
@@ -33,8 +33,7 @@ def command(code: str | None) -> Document:
         return Document((Table(COLUMNS, rows, key="codes"),), "codes")
     was = code.strip("[] ")
     code = renamed(was) or was.lower()
-    if code not in codes() and code not in MEANING:
-        raise unknown("code", code, [*codes(), *MEANING])
+    check_named("code", code, [*codes(), *MEANING])
     parts: list[Part] = [_status(code)] if code in MEANING else []
     if was.lower() != code:
         parts.append(Wording((f"{was} is now {code}",), {"was": was}))

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from refsim.errors import RefsimError, unknown
+from refsim.errors import RefsimError, check_named
 from refsim.evidence import Evidence
 from refsim.layouts.descriptors.fields import Explanation, Reading
 from refsim.layouts.evidence import evidence as evidence_of
@@ -90,8 +90,7 @@ class TensorMapForm:
         table = _IM2COL if any(argument in arguments for argument, _, _ in _PIXELS) else _TILED
         known = [argument for argument, _, _ in table]
         for argument in arguments:
-            if argument not in known:
-                raise unknown("driver argument", argument, known)
+            check_named("driver argument", argument, known)
         fields: dict[str, Any] = {}
         for argument, name, names in table:
             if argument not in arguments:
@@ -148,8 +147,7 @@ def _built(fields: Mapping[str, Any]) -> TensorMap:
     is_im2col = any(name in fields for _, name, _ in _PIXELS)
     names = [name for _, name, _ in (_IM2COL if is_im2col else _TILED) if name != "rank"]
     for name in fields:
-        if name not in names:
-            raise unknown("tensor map field", name, names)
+        check_named("tensor map field", name, names)
     for name in ("data_type", "dims", *(name for _, name, _ in (_PIXELS if is_im2col else (_BOX,)))):
         if name not in fields:
             raise RefsimError("bad-descriptor", f"{name} is needed", where="tensormap")

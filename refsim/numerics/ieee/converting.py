@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from refsim.conversions import PTX_ROUNDINGS, round_bits
-from refsim.errors import RefsimError, check_named, named, unknown
+from refsim.errors import RefsimError, check_named, named
 from refsim.formats import format_named
 from refsim.numerics.ieee.exact import side, stepped
 from refsim.numerics.ieee.patterns import (
@@ -82,10 +82,7 @@ def float_to_float(
 
 def _target(to: str) -> FloatKind:
     """Return the kind of a target format by its name; raise RefsimError for an unknown name."""
-    target = _TARGETS.get(to)
-    if target is None:
-        raise unknown("target format", to, list(_TARGETS))
-    return target
+    return named("target format", to, _TARGETS)
 
 
 def _as_kind(values: Array, target: FloatKind, rounding: ConversionModifier, *, satfinite: bool = False) -> Array:
