@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from refsim.errors import RefsimError, unknown
-from refsim.render.cards import Card, Facts
+from refsim.render.cards import Facts, NamedCard
 from refsim.sources import CUTE_DSL, FNUZ, IEEE754, OCP_MX, OCP_OFP8, PTX, Source
 
 Overflow = Literal["saturate", "nan", "inf"]
@@ -42,7 +42,7 @@ def ml_dtype_of(names: tuple[str, ...]) -> np.dtype[Any] | None:
 
 
 @dataclass(frozen=True, repr=False)
-class Format(Card):
+class Format(NamedCard):
     """Describe a number format: sign, exponent and mantissa fields from the top bit down.
 
     A value with exponent field e > 0 is (1 + m / 2^mantissa_bits) x 2^(e - bias); with e = 0 it is m x 2^(1 - bias -
@@ -236,9 +236,6 @@ class Format(Card):
                 return math.inf if magnitude == infinity else math.nan
             case _:
                 return self.magnitude_value(magnitude)
-
-    def __str__(self) -> str:
-        return self.name
 
     def _repr_summary(self) -> str:
         return f"{self.name}: {self.bits} bits"

@@ -11,7 +11,7 @@ from refsim.evidence import Evidence
 from refsim.integers import whole
 from refsim.layouts.drawing import drawn
 from refsim.layouts.evidence import evidence as evidence_of
-from refsim.render.cards import Card
+from refsim.render.cards import NamedCard
 from refsim.sources import CUDA_DRIVER, CUTLASS, PTX, Source
 
 _SPELLED = re.compile(
@@ -21,7 +21,7 @@ _SPELLED = re.compile(
 
 @drawn
 @dataclass(frozen=True, repr=False)
-class Swizzle(Card):
+class Swizzle(NamedCard):
     """Describe a swizzle: `bits` address bits are XORed into the bits `shift` places below; the low `base` bits stay.
 
     swizzled = address ^ (address >> shift & (2^bits - 1) << base); a negative shift XORs low bits into high ones.
@@ -74,9 +74,6 @@ class Swizzle(Card):
             raise RefsimError("bad-dtype", what, rule=rule)
         base = self.base - exponent
         return replace(self, name=f"Swizzle<{self.bits},{base},{self.shift}>", base=base)
-
-    def __str__(self) -> str:
-        return self.name
 
     def _repr_summary(self) -> str:
         return f"{self.name}: bits {self.bits}, base {self.base}, shift {self.shift}"

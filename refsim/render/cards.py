@@ -40,6 +40,15 @@ class Card:
         return f"<table><caption>{escape(type(self).__name__)} {escape(self._repr_summary())}</caption>{rows}</table>"
 
 
+class NamedCard(Card):
+    """A card of an entry of a table, whose text is its name."""
+
+    name: str
+
+    def __str__(self) -> str:
+        return self.name
+
+
 class FieldsCard(Card):
     """A card of a dataclass: its line shows fields that differ from their defaults, as many as fit; arrays by shape."""
 

@@ -4,12 +4,12 @@ from dataclasses import dataclass
 
 from refsim.errors import unknown
 from refsim.formats import E2M1, E2M3, E3M2, E4M3, E5M2, E8M0, UE4M3, Format
-from refsim.render.cards import Card, Facts
+from refsim.render.cards import Facts, NamedCard
 from refsim.sources import CUBLAS, OCP_MX, Source
 
 
 @dataclass(frozen=True, repr=False)
-class BlockFormat(Card):
+class BlockFormat(NamedCard):
     """Elements of one format; every `width` neighbors along K share one scale of another format (vector size, VS).
 
     With `two_levels` the whole tensor has a float32 factor too. mxfp4: 32 e2m1 and one e8m0, 17 bytes for 32 values.
@@ -22,9 +22,6 @@ class BlockFormat(Card):
     source: Source
     two_levels: bool = False
     aliases: tuple[str, ...] = ()
-
-    def __str__(self) -> str:
-        return self.name
 
     def _repr_summary(self) -> str:
         return f"{self.name}: {self.width} {self.element} with one {self.scale}"

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from refsim.formats import E8M0, F32, Format
-from refsim.render.cards import Card, Facts
+from refsim.render.cards import Facts, NamedCard
 from refsim.scaling.block_formats import MX_FORMATS
 from refsim.scaling.rows import QUOTIENTS, NanRule, Quotient
 from refsim.sources import (
@@ -41,7 +41,7 @@ _LOWEST = np.uint32(0x00400000)  # 2^-127: larger subnormals are rounded up to 2
 
 
 @dataclass(frozen=True, repr=False)
-class MxRecipe(Card):
+class MxRecipe(NamedCard):
     """One way from the largest magnitude of a block to the code of its E8M0 scale.
 
     `divisor`: amax is divided by the largest power of two of the element (256 for e4m3) or by its largest value (448).
@@ -73,9 +73,6 @@ class MxRecipe(Card):
     multipliers: tuple[tuple[int, float], ...] = ()
     policy: str = "cuda.satfinite"
     formats: tuple[str, ...] = MX_FORMATS
-
-    def __str__(self) -> str:
-        return self.name
 
     def _repr_summary(self) -> str:
         return f"{self.name}: {self.summary}"

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from refsim.conversions import encode
 from refsim.formats import UE4M3, Format
 from refsim.mufu import unit
-from refsim.render.cards import Card, Facts
+from refsim.render.cards import Facts, NamedCard
 from refsim.scaling.rows import NanRule
 from refsim.sources import COMPRESSED_TENSORS, FLASHINFER, MODELOPT, TORCHAO, TRANSFORMER_ENGINE, VLLM, Source
 
@@ -34,7 +34,7 @@ SIXTH = F32_ONE / LARGEST_ELEMENT
 
 
 @dataclass(frozen=True, repr=False)
-class Nvfp4Recipe(Card):
+class Nvfp4Recipe(NamedCard):
     """One library's NVFP4 quantization. The functions take float32 arrays and keep the library's order of operations.
 
     `tensor` maps the largest magnitude of the tensor (1,) to the kept value (S, 1 / S or amax). `scale` maps the
@@ -56,9 +56,6 @@ class Nvfp4Recipe(Card):
     nan: NanRule = "spreads"
     policy: str = "cuda.satfinite"
     formats: tuple[str, ...] = ("nvfp4",)
-
-    def __str__(self) -> str:
-        return self.name
 
     def _repr_summary(self) -> str:
         return f"{self.name}: {self.summary}"
