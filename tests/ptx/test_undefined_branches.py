@@ -62,6 +62,17 @@ def test_lanes_whose_guard_is_defined_keep_their_registers() -> None:
         run(f"{read}setp.lt.u32 %p1, %r1, 17;\n{ARMS['one arm']}\n@%p1 st.global.u32 [%d3], %r11;")
 
 
+@pytest.mark.parametrize("policy", ptx.POLICIES)
+@pytest.mark.parametrize("stored", [0, 1])
+def test_lanes_that_come_to_the_end_later_hold_undefined_bits_too(stored: int, policy: str) -> None:
+    """The guard splits even and odd lanes. Even lanes go to an arm that stands behind the end; one of the two stores."""
+    split = "xor.b32 %r10, %r10, %r1; and.b32 %r10, %r10, 1; setp.eq.u32 %p4, %r10, 0;\n"
+    some = f"and.b32 %r12, %r1, 1; setp.eq.u32 %p1, %r12, {stored};\n@%p4 bra FAR;  // C\n"
+    far = "bra.uni DONE; FAR: add.u32 %r11, %r1, 7; bra.uni END; DONE:"
+    with pytest.raises(RefsimError, match="through a branch"):
+        run(f"{READ}{split}{some}END: @%p1 {kernels.PUT}\n{far}", policy=policy)
+
+
 EFFECTS = {
     "a store": "st.shared.u32 [%r4], 1;",
     "a store to global memory": "st.global.u32 [%d3], 1;",
