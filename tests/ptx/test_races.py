@@ -230,6 +230,16 @@ def test_a_volatile_store_waits_for_the_reads_of_two_lanes(policy: str, writer: 
 
 
 @POLICIES
+def test_one_lane_of_a_volatile_store_races_with_a_volatile_read_of_its_warp(policy: str) -> None:
+    """Lane 7 reads the word of lane 5, to which the whole warp then stores. A relaxed read leaves no race."""
+    body = """setp.eq.s32 %p2, %r1, 7; @%p2 ld.{}.shared.u32 %r10, [%r2+20];
+        {} st.volatile.shared.u32 [%r4], 1;"""
+    assert run(body.format("volatile", "bar.warp.sync -1;"), policy=policy, initialised="off").findings == ()
+    assert run(body.format("relaxed.cta", ""), policy=policy, initialised="off").findings == ()
+    assert finding(body.format("volatile", ""), policy=policy, initialised="off").code == "race"
+
+
+@POLICIES
 @pytest.mark.parametrize("later", [5, 40], ids=["the lane that stores", "a lane of another warp"])
 def test_a_later_read_does_not_hide_the_read_of_another_lane(later: int, policy: str) -> None:
     """Lane 7 reads a word, then another thread does; lane 5 of the warp of lane 7 stores to it."""
