@@ -126,7 +126,11 @@ WRONG = {
     "a response at eight bytes": ("[%box], [%bar];", "[%box+8], [%bar];", "misaligned"),
     "twelve bytes announced": ("_, [%bar], 16;", "_, [%bar], 12;", "deadlock"),
     "sixteen other bytes": ("ld.shared.b128 %answer, [%box];", "mov.b128 %answer, {%at, %at};", "invalid-operand"),
-    "sixteen other bytes in all threads but one": (GUARD, "@!%one mov.b128 %answer, {%at, %at}; " + GUARD, "invalid-operand"),
+    "sixteen other bytes in all threads but one": (
+        GUARD,
+        "@!%one mov.b128 %answer, {%at, %at}; " + GUARD,
+        "invalid-operand",
+    ),
 }
 
 

@@ -94,6 +94,19 @@ USED = {
         ],
         "reads %d16, a copy",
     ),
+    "a pair with a part of A": (
+        [
+            *[
+                PAIRS,
+                FENCED,
+                KIND.issue("registers"),
+                COMMIT,
+                "mov.b64 %pair0, {%d0, %a0}; mov.b64 {%d8, %a1}, %pair0;",
+            ],
+            *[WAITED, FENCED, KIND.issue(first=8), COMMIT],
+        ],
+        "reads %a0, a part of A",
+    ),
     "halves": ([".reg .b16 %half<2>;", *BEGUN, COMMIT, "mov.b32 {%half0, %half1}, %d0;"], "reads %d0"),
     "the copy is a part of A": (
         [*BEGUN, COMMIT, "mov.b32 %a0, %d0;", FENCED, KIND.issue("registers", first=8), COMMIT],
@@ -140,6 +153,14 @@ def test_a_copy_that_accumulates_needs_a_fence_and_gets_the_first_product() -> N
     assert found.value.code == "unfenced-register"
     out = run([*BEGUN, COMMIT, moves(8, 0), FENCED, *more], sets=4, fill=0x38, policy="lazy")
     assert np.array_equal(out[:, [0, 8]], np.tile([32, 64], (128, 1)))
+
+
+def test_a_mov_is_no_copy_for_the_warpgroup_whose_product_is_in_flight() -> None:
+    """Both warpgroups overwrite an accumulator, and only the first has begun a product."""
+    body = ["setp.lt.u32 %no, %r0, 128; @!%no bra ON;", *BEGUN, COMMIT, "ON: mov.f32 %d1, %d0;", WAITED]
+    with pytest.raises(RefsimError, match="reads %d0, an accumulator") as found:
+        run(body, threads=256)
+    assert found.value.code == "register-in-flight"
 
 
 # ---- moves to parts of A
