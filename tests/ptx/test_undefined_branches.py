@@ -217,3 +217,13 @@ def test_no_drawn_program_differs_without_a_finding(refsim_profile: str) -> None
     assert sum(differs for differs, _ in verdicts) >= len(seeds) // 6
     assert sum(not found for _, found in verdicts) >= len(seeds) // 3
     assert sum(found and not differs for differs, found in verdicts) <= len(seeds) // 6
+
+
+def test_a_loop_that_undefined_bits_end_in_some_lanes_is_a_finding() -> None:
+    """No lane enters the arm, but its undefined guard might: half of the lanes wrote the number of turns of the loop."""
+    count = "@%p1 st.shared.u32 [%r4+4], 3; ld.shared.u32 %r12, [%r4+4]; mov.u32 %r13, 0; min.u32 %r12, %r12, 3;\n"
+    loop = "HERE: add.u32 %r13, %r13, 1; setp.lt.u32 %p5, %r13, %r12; @%p5 bra HERE;\n"
+    with pytest.raises(RefsimError, match="they reached a branch"):
+        run(f"{READ}{count}@%p4 bra END;\n{loop}END:\n{DROPPED}")
+    _, trace = run(f"{READ}{count.replace('@%p1', '')}@%p4 bra END;\n{loop}END:\n{DROPPED}")
+    assert trace.findings == ()
