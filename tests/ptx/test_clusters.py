@@ -170,6 +170,25 @@ def test_a_block_exits_while_another_uses_its_memory(name, policy, seed):
     assert "exited" in error.what
 
 
+AWAIT = "AWAIT: mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 %p3, [%r13], 0; @!%p3 bra AWAIT;"
+ONE_WAITS = f"""
+    .shared .align 8 .b64 bar; mov.u32 %r13, bar; setp.eq.u32 %p1, %r1, 0; st.shared.u32 [%r8], %r10;
+    @%p1 mbarrier.init.shared::cta.b64 [%r13], 1; fence.mbarrier_init.release.cluster; {MEET}
+    @!%p1 bra DONE; setp.eq.u32 %p2, %r2, 1; @%p2 bra AWAIT;
+    mapa.shared::cluster.u32 %r11, %r8, %r7; ld.shared::cluster.u32 %r12, [%r11]; st.global.u32 [%d3], %r12;
+    mapa.shared::cluster.u32 %r14, %r13, %r7; mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%r14]; bra DONE;
+    {AWAIT}
+    DONE: ret;"""
+
+
+@SCHEDULES
+def test_one_thread_that_waits_for_the_reader_keeps_the_memory(policy, seed):
+    """The other threads of its block exit at once."""
+    assert run(ONE_WAITS, 2, 64, 2, policy=policy, seed=seed)[0, 0] == 1000
+    error = fails(ONE_WAITS.replace(AWAIT, "AWAIT:"), "out-of-bounds", blocks=2, cluster=2, policy=policy, seed=seed)
+    assert "exited" in error.what
+
+
 WRONG = {
     "no barrier before the read": RING.replace(MEET, "", 1),
     "a relaxed arrival": RING.replace("arrive.release", "arrive.relaxed", 1),
