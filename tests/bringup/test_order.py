@@ -17,6 +17,7 @@ from refsim.conversions import decode
 from refsim.errors import RefsimError
 from refsim.formats import format_named
 from refsim.numerics import ieee
+from refsim.oracles.linear_layers import REDUCTIONS
 from refsim.testing.kernel_files import load_kernel_file
 from refsim.typed_arrays import format_held
 
@@ -111,7 +112,7 @@ def test_fp8_of_mma_sync_takes_pairs_of_bytes_in_turn():
 
 
 def test_partial_sums_in_bf16_are_told_from_those_in_float32():
-    row = oracles.linear_layers.REDUCTIONS["mirage_2_warps"]
+    row = REDUCTIONS["mirage_2_warps"]
     kept = replace(row, name="kept", partial_format="f32")
     partial = {}
     for reduction in (row, kept):
