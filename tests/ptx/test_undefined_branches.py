@@ -29,6 +29,8 @@ ARMS = {
     "a branch in a loop": "mov.u32 %r12, 0; TURN:\n@%p4 bra NEXT;  // C\nadd.u32 %r11, %r11, %r12; NEXT: add.u32 %r12, %r12, 1;"
     " setp.lt.u32 %p5, %r12, 4; @%p5 bra TURN;",
     "local memory": "st.local.u32 [own], 1;\n@%p4 bra END;  // C\nst.local.u32 [own], 2;\nEND: ld.local.u32 %r11, [own];",
+    "local memory beside registers": "st.local.u32 [own], 1;\n@%p4 bra END;  // C\n"
+    "add.u32 %r12, %r1, 2; st.local.u32 [own], %r12;\nEND: ld.local.u32 %r11, [own];",
     "a guarded write": "@%p4 bra END;  // C\n@%p1 mov.u32 %r11, 2;\nEND:",
     "a predicate": "setp.eq.u32 %p5, %r1, %r1;\n@%p4 bra END;  // C\nsetp.ne.u32 %p5, %r1, %r1;\nEND: selp.b32 %r11, 1, 2, %p5;",
 }
@@ -76,6 +78,7 @@ def test_lanes_that_come_to_the_end_later_hold_undefined_bits_too(stored: int, p
 EFFECTS = {
     "a store": "st.shared.u32 [%r4], 1;",
     "a store to global memory": "st.global.u32 [%d3], 1;",
+    "a store in the second block of an arm": "add.u32 %r11, %r11, 1; bra IN; IN: st.shared.u32 [%r4], 1;",
     "an atomic": "red.shared.add.u32 [%r4+4], 1;",
     "a barrier": "bar.sync 0;",
     "a vote": "vote.sync.any.pred %p6, %p1, 1;",
