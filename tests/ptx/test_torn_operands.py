@@ -45,6 +45,16 @@ def test_one_row_of_a(row: int, told: str, policy: str) -> None:
     assert found.value.code == "race"
 
 
+@pytest.mark.parametrize("policy", POLICIES)
+def test_one_row_of_a_of_one_warpgroup(policy: str) -> None:
+    """The second warpgroup multiplies rows of its own, which nothing changes."""
+    own = "setp.ge.u32 %no, %r0, 128; @%no add.u64 %word0, %word0, 128;"
+    store = f"setp.ne.u32 %no, %r0, 0; @!%no st.shared.b32 [s+{128 * (21 // 8) + 16 * (21 % 8)}], %r0;"
+    with pytest.raises(RefsimError, match="rows 21 to 21") as found:
+        run([own, *RIGHT[:2], store, *WAIT], threads=256, policy=policy)
+    assert found.value.code == "race"
+
+
 def test_one_row_of_a_that_a_copy_writes_when_the_product_begins() -> None:
     at = 128 * (21 // 8) + 16 * (21 % 8)
     copy = f"setp.eq.u32 %no, %r0, 0; @%no cp.async.ca.shared.global [s+{at}], [%p0], 16;"
