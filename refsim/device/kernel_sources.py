@@ -31,21 +31,21 @@ def _looked_for(code: KernelCode) -> tuple[tuple[Path, ...], tuple[Path, ...]]:
     found = dict.fromkeys([Path(code.file).absolute()] if code.file is not None else [])
     if code.is_ptx:
         return tuple(found), ()
-    folders = _folders(code)
+    folders, seen = _folders(code), set[str | None]()
     pending: list[tuple[str, Path | None]] = [(code.source, None)] if code.source is not None else []
     pending += [(text, file.parent) for file in found for text in _text(file)]
     while pending:
         text, directory = pending.pop()
         for name, quoted in included(text):
             beside = [directory] if quoted and directory is not None else []
-            paths = [folder / name for folder in (*beside, *folders) if name]
+            paths = [os.path.join(folder, name) for folder in (*beside, *folders) if name]
             found_at = next((path for path in paths if os.path.isfile(path)), None)  # a name may be too long for a path
-            path = None if found_at is None else found_at.resolve()
-            if path is None and quoted:
-                absent |= dict.fromkeys(paths)
-            if path is not None and path not in found:
+            if found_at is None and quoted:
+                absent |= dict.fromkeys(map(Path, paths))
+            if found_at is not None and found_at not in seen and (path := Path(found_at).resolve()) not in found:
                 found[path] = None
                 pending += [(content, path.parent) for content in _text(path)]
+            seen.add(found_at)
     return tuple(found), tuple(absent)
 
 

@@ -99,6 +99,7 @@ def _in_folders(texts: Sequence[tuple[str, Path | None]], folders: Sequence[Path
     if not folders:
         return {}
     found: dict[Path, str] = {}
+    seen: set[str] = set()
     pending = list(texts)
     while pending:
         text, directory = pending.pop()
@@ -106,27 +107,28 @@ def _in_folders(texts: Sequence[tuple[str, Path | None]], folders: Sequence[Path
             if not name:
                 continue
             beside = [directory] if quoted and directory is not None else []
-            path = next((path for folder in (*beside, *folders) if os.path.isfile(path := folder / name)), None)
-            if path is None or (path := path.resolve()) in found:
+            tried = (os.path.join(folder, name) for folder in (*beside, *folders))
+            at = next((path for path in tried if os.path.isfile(path)), None)
+            if at is None or at in seen or (path := Path(at).resolve()) in found:
                 continue
+            seen.add(at)
             content = read_source(path)
             found[path] = cache.digest(content)
             pending.append((content, path.parent))
             if any(not each for each, _ in included(content)):
                 found |= {file: cache.digest(file.read_bytes()) for folder in folders for file in _files(folder)}
-    return {_inside(path, folders): digest for path, digest in found.items()}
+    roots = [folder.resolve().as_posix().rstrip("/") + "/" for folder in folders]
+    return {_inside(path, roots): digest for path, digest in found.items()}
 
 
 def _files(folder: Path) -> list[Path]:
     return [path.resolve() for path in folder.rglob("*") if path.is_file()]
 
 
-def _inside(path: Path, folders: Sequence[Path]) -> str:
-    """Return the path relative to its folder, which names no machine."""
-    below = [
-        path.relative_to(folder.resolve()).as_posix() for folder in folders if path.is_relative_to(folder.resolve())
-    ]
-    return min(below, key=len, default=path.name)
+def _inside(path: Path, roots: Sequence[str]) -> str:
+    """Return the path relative to its folder, which names no machine; `roots` end with a slash."""
+    whole = path.as_posix()
+    return min((whole.removeprefix(root) for root in roots if whole.startswith(root)), key=len, default=path.name)
 
 
 def read_source(path: Path) -> str:
