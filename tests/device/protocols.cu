@@ -89,6 +89,36 @@ template <int LESS> __global__ void used(const unsigned *in, unsigned *out, unsi
   }
 }
 
+// Each block waits for its turn: by atomics that leave the word as it was, or beside atomics that change another word.
+template <int LESS> __global__ void turns(const unsigned *in, unsigned *out, unsigned *work) {
+  const unsigned b = blockIdx.x;
+  if (threadIdx.x == 0) {
+    while (atomicAdd(work, 0) != b) {}
+    if (!LESS) __threadfence();
+  }
+  __syncthreads();
+  out[threadIdx.x] += in[b];
+  __threadfence();
+  __syncthreads();
+  if (threadIdx.x == 0) atomicAdd(work, 1);
+}
+
+template <int LESS> __global__ void counted(const unsigned *in, unsigned *out, unsigned *work) {
+  const unsigned b = blockIdx.x;
+  if (threadIdx.x == 0) {
+    while (seen(work) != b) {
+      atomicAdd(work + 1, 1);
+      atomicSub(work + 1, 1);
+    }
+    if (!LESS) __threadfence();
+  }
+  __syncthreads();
+  out[threadIdx.x] += in[b];
+  __threadfence();
+  __syncthreads();
+  if (threadIdx.x == 0) atomicAdd(work, 1);
+}
+
 #define BOTH(k)                                                       \
   template __global__ void k<0>(const unsigned *, unsigned *, unsigned *); \
   template __global__ void k<1>(const unsigned *, unsigned *, unsigned *);
@@ -97,3 +127,5 @@ BOTH(versions)
 BOTH(counter)
 BOTH(lock)
 BOTH(used)
+BOTH(turns)
+BOTH(counted)

@@ -166,6 +166,14 @@ def test_a_deadlock_names_who_waits_where():
     assert "32 threads (first thread (0, 0, 0) of block (0, 0, 0)" in caught.value.what
 
 
+@pytest.mark.parametrize("poll", ["add.u32 %r4, [%d3], 0", "or.b32 %r4, [%d3], 0", "exch.b32 %r4, [%d3], 0"])
+def test_a_poll_by_an_atomic_that_changes_nothing_is_a_deadlock(poll):
+    body = f"AGAIN: atom.relaxed.gpu.global.{poll}; setp.eq.s32 %p1, %r4, 0; @%p1 bra AGAIN; ret;"
+    with pytest.raises(RefsimError) as caught:
+        run(body, 32, checks=ptx.Checks(seconds=30))
+    assert caught.value.code == "deadlock"
+
+
 def test_a_spinning_group_does_not_starve_what_it_waits_for():
     """The waiting loop stands before the store that releases it: the lowest program counter first would never end."""
     body = """

@@ -126,7 +126,8 @@ class HeldLanes:
     def pick(self) -> tuple[int, Ids]:
         """Return a counter and all its lanes, removed from the groups that can run."""
         machine = self.machine
-        if machine.resting and machine.port.writes != self.seen:
+        may_resume = machine.clock % FAIRNESS < FAIRNESS - TURN  # else lanes that write while they poll starve others
+        if machine.resting and may_resume and machine.port.writes != self.seen:
             self.seen = machine.port.writes
             self.resume()
         groups = machine.groups

@@ -106,7 +106,7 @@ class Observer(Protocol):
 @dataclass
 class Port:
     """The way to memory for all lanes of a machine. `unwritten` is called for a read of uninitialized bytes. `writes`
-    counts writes that another thread may see."""
+    counts writes that another thread may see: not atomics that leave memory as it was, such as polls."""
 
     observers: Mapping[str, Sequence[Observer]]
     unwritten: Callable[[Access, AccessError], None] | None
@@ -200,7 +200,7 @@ class Port:
             observer.before(access)
         assert access.items is not None
         if access.name != "local":
-            self.writes += access.wrote is None or bool(access.wrote.any())
+            self.writes += access.kind != UPDATE or access.held().tobytes() != access.items.tobytes()
         space, index, items = access.space, access.index, access.items
         if access.wrote is not None:
             index, items = index[access.wrote], items[access.wrote]

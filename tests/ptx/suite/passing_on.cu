@@ -51,6 +51,23 @@ template <int LESS> __global__ void polled_asleep(ARGS) {
 }
 LESS_3(polled_asleep)
 
+// Each block waits for the one before it by atomics that add nothing, adds to the sums and passes on (split-K).
+template <int LESS> __global__ void added_in_turn(ARGS) {
+  const unsigned t = threadIdx.x, b = blockIdx.x;
+  if (t == 0 && b > 0) {
+    while (atomicAdd(work, 0) != b) {}
+    if (LESS != 1) __threadfence();
+  }
+  __syncthreads();
+  const unsigned sum = (b ? work[32 + t] : 0) + in[t] + b;  // B1 B2
+  work[32 + t] = sum;  // A1 A2
+  if (LESS != 2) __threadfence();
+  __syncthreads();
+  if (t == 0) atomicAdd(work, 1);
+  if (b == 2) out[t] = sum;
+}
+LESS_2(added_in_turn)
+
 // A fence before the data, or before the poll, is none.
 template <int LESS> __global__ void early_fence(ARGS) {
   unsigned seen = 0;

@@ -162,6 +162,8 @@ WRONG = (
     Wrong("polled_asleep", 1, "global", "blocks", "barrier between the fences of all and the atomic of one"),
     Wrong("polled_asleep", 2, "global", "blocks", "fence behind a poll by atomics", shows=ACQUIRED),
     Wrong("polled_asleep", 3, "global", "blocks", "barrier behind a poll by atomics"),
+    Wrong("added_in_turn", 1, "global", "blocks", "fence behind a poll that adds nothing", shows=ACQUIRED),
+    Wrong("added_in_turn", 2, "global", "blocks", "fence of each thread before it passes on", shows=RELEASED),
     Wrong("early_fence", 1, "global", "blocks", "fence between the data and the flag", shows=RELEASED),
     Wrong("early_fence", 2, "global", "blocks", "fence between the poll and the data", shows=ACQUIRED),
     Wrong("foreign_fence", 1, "global", "blocks", "fence of the thread that wrote", shows=RELEASED),
