@@ -79,6 +79,69 @@ def test_structs_hold_structs_arrays_of_pointers_and_zeros_between() -> None:
     assert made.raw == (bytes([7, *[0] * 7]) + x.address.to_bytes(8, "little") + bytes(8) + b"\xfe\xff" + bytes(6))
 
 
+def by_value(body: str) -> str:
+    """Return an entry with one struct of 192 bytes whose fields the body loads."""
+    return f""".version 9.0
+.target sm_90a
+.address_size 64
+.visible .entry k(.param .align 64 .b8 p[192])
+{{
+    .reg .b32 %r<9>; .reg .b64 %d<9>; .reg .b128 %x; .reg .pred %q;
+    {body}
+    ret;
+}}
+.visible .entry other(.param .b64 p) {{ .reg .b64 %d<9>; ld.param.b64 %d1, [p]; ret; }}
+"""
+
+
+@pytest.mark.parametrize(
+    ("body", "fields"),
+    [
+        ("mov.b64 %d2, p; add.s64 %d1, %d2, 16; ld.param.u64 %d3, [%d1+-16]; ld.param.f32 %r1, [%d1];", "0<u8 16<f4"),
+        (
+            "cvta.param.u64 %d1, p; add.s64 %d2, %d1, 8; add.s64 %d2, %d1, 8; ld.v2.u32 {%r1, %r2}, [%d2+4];",
+            "12<u4 16<u4",
+        ),
+        ("mov.b64 %d1, p+160; ld.param.b128 %x, [%d1];", "160<u8 168<u8"),
+        ("mov.u64 %d1, p; @%q ld.param.u8 %r1, [%d1+191];", "191|u1"),
+        (
+            "mov.b64 %d1, p; add.s64 %d2, %d1, 64; ld.param.u32 %r1, [p]; prefetch.tensormap [%d2];"
+            "cp.async.bulk.tensor.1d.shared::cluster.global.mbarrier::complete_tx::bytes [%r2], [%d2, {%r3}], [%r4];",
+            "0<u4 64|V128",
+        ),
+    ],
+)
+def test_fields_at_addresses_in_registers_are_found(body: str, fields: str) -> None:
+    kind = parameter_dtype(by_value(body), "k", 0)
+    assert " ".join(f"{name.removeprefix('at_')}{kind[name].str}" for name in kind.names or ()) == fields
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "mov.b64 %d1, p; mov.u32 %r1, %tid.x; mul.wide.u32 %d2, %r1, 4; add.s64 %d3, %d1, %d2; ld.param.u32 %r2, [%d3];",
+        "mov.b64 %d1, p; L: ld.param.u32 %r2, [%d1]; add.s64 %d1, %d1, 4; setp.eq.u32 %q, %r2, 0; @%q bra L;",
+        "ld.param.u64 %d1, [p]; mov.b64 %d2, p; selp.b64 %d3, %d1, %d2, %q; ld.b64 %d1, [%d3];",
+        "mov.b64 %d1, p; ld.param.u32 %r1, [%d1]; mov.b64 %d1, 5;",
+        ".local .b64 l; cvta.param.u64 %d1, p; st.local.b64 [l], %d1;",
+        "mov.u32 %r1, %tid.x; ld.param.u8 %r2, p[%r1];",
+        "cvta.param.u64 %d1, p; atom.add.u32 %r1, [%d1], 1;",
+    ],
+)
+def test_an_address_that_varies_or_leaves_the_kernel_is_an_error(body: str) -> None:
+    with pytest.raises(RefsimError, match="no constant is the address in p that") as caught:
+        parameter_dtype(by_value(body), "k", 0)
+    assert caught.value.code == "bad-argument"
+
+
+def test_a_tensor_map_within_a_struct_is_its_bytes() -> None:
+    kind = np.dtype([("map", "V128"), ("n", "i4"), ("_", "V60")])
+    made = struct(kind, map=Struct(bytes(range(128)), 64), n=3, _=bytes(60))
+    assert made.raw == bytes([*range(128), 3]) + bytes(63)
+    with pytest.raises(RefsimError, match="4 bytes in a field of type"):
+        struct(kind, map=b"1234", n=3, _=bytes(60))
+
+
 X = Buffer("x", 1 << 40, 4, np.dtype("f4"))
 PLAIN = np.dtype([("x", "u8"), ("n", "i4")], align=True)
 

@@ -2,16 +2,17 @@
 
 import ctypes
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from refsim.errors import RefsimError, check_named, counted, unknown
 from refsim.kernels import Buffer, Struct
-from refsim.ptx.text.parser import signatures
+from refsim.ptx.text.parser import parse
+from refsim.ptx.text.syntax import Address, Function, Immediate, Operand, Register, Statement, Symbol, Vector
 
-_LOAD = r"ld\.param(?:\.v([248]))?\.([bufs])(8|16|32|64)\s[^;\[]*\[\s*{name}\s*(?:\+\s*(\d+)\s*)?\]"
+_LOAD = re.compile(r"ld\.(?:[\w:]+\.)*?(?:v([248])\.)?([bufs])(8|16|32|64|128)")
 RULE = "every field of a struct has a value: a number, a Buffer for a pointer, a list for an array, a dict for a struct"
 
 
@@ -41,27 +42,33 @@ def struct(layout: Any, fields: Mapping[str, Any] | None = None, **more: Any) ->
 def parameter_dtype(ptx: str, entry: str, number: int) -> np.dtype[Any]:
     """Return the layout of parameter `number` of an entry, from the loads of the PTX: fields at_0, at_8, ...
 
-    Bytes that the kernel does not load have no field, and are zero in a struct. A parameter that is indexed at run time
-    has fields only where its address is constant. Raises RefsimError for an unknown entry or number. Source: PTX ISA,
-    ld.param and the directive .param.
+    Bytes that the kernel does not load have no field, and are zero in a struct. A tensor map is a field of 128 bytes.
+    Raises RefsimError for an unknown entry or number, and bad-argument for a parameter that is indexed at run time or
+    whose address the kernel passes on. Source: PTX ISA, ld.param, cvta.param and the directive .param.
     """
-    functions = signatures(ptx).functions
+    functions = parse(ptx).functions
     if entry not in functions:
         raise unknown("entry", entry, sorted(functions))
     parameters = functions[entry].parameters
     if not 0 <= number < len(parameters):
         raise RefsimError("bad-argument", f"{entry} has {counted(len(parameters), 'parameter')}, asked: {number}")
     found = parameters[number]
-    body = ptx[re.search(rf"\.entry\s+{re.escape(entry)}\b", ptx).end() :]  # type: ignore[union-attr]
-    body = re.split(r"\.entry\b", body, maxsplit=1)[0]
     fields: dict[int, str] = {}
-    for many, letter, bits, offset in re.findall(_LOAD.replace("{name}", re.escape(found.name)), body):
+    for statement, offset in _accesses(functions[entry], found.name):
+        load = _LOAD.fullmatch(statement.opcode)
+        if offset is None or not (load or "tensor" in statement.opcode):
+            what = f"no constant is the address in {found.name} that {statement.opcode} takes"
+            help = "give `struct` a NumPy dtype or a ctypes class"
+            raise RefsimError("bad-argument", what, f"line {statement.line}", "fields have constant addresses", help)
+        many, letter, bits = load.groups() if load else (None, "V", "1024")
         width = int(bits) // 8
-        for at in range(int(offset or 0), int(offset or 0) + width * int(many or 1), width):
-            kind = f"{'f' if letter == 'f' and width > 1 else 'u'}{width}"
-            if at not in fields or width > int(fields[at][1]):
+        if width == 16:
+            many, width = 2 * int(many or 1), 8
+        for at in range(offset, offset + width * int(many or 1), width):
+            kind = f"{letter if letter == 'V' or (letter == 'f' and width > 1) else 'u'}{width}"
+            if at not in fields or width > int(fields[at][1:]):
                 fields[at] = kind
-    kept = {at: kind for at, kind in sorted(fields.items()) if at + int(kind[1]) <= found.size}
+    kept = {at: kind for at, kind in sorted(fields.items()) if at + int(kind[1:]) <= found.size}
     spec = {
         "names": [f"at_{at}" for at in kept],
         "formats": [*kept.values()],
@@ -70,6 +77,45 @@ def parameter_dtype(ptx: str, entry: str, number: int) -> np.dtype[Any]:
     }
     layout: np.dtype[Any] = np.dtype(spec, metadata={"align": found.align})  # type: ignore[call-overload]
     return layout
+
+
+def _accesses(function: Function, name: str) -> Iterator[tuple[Statement, int | None]]:
+    """Yield each statement that takes an address within a parameter, and the byte there; None for one that varies."""
+    known: dict[Operand, int | None] = {}
+
+    def places(*operands: Operand | None) -> list[int | None]:
+        """Return the bytes of the operands that are addresses within the parameter."""
+        found: list[int | None] = []
+        for each in operands:
+            if isinstance(each, Symbol) and each.name == name:
+                found.append(each.offset)
+            elif isinstance(each, Register) and each in known:
+                found.append(known[each])
+            elif isinstance(each, Vector):
+                found += places(*each.elements)
+        return found
+
+    def result(statement: Statement) -> list[int | None]:
+        """Return the byte that a statement's result addresses, or nothing for another number."""
+        found, sources = places(*statement.operands[1:]), statement.operands[1:]
+        added = [each.value for each in sources if isinstance(each, Immediate)]
+        is_constant = statement.opcode.startswith(("mov.", "cvta.", "add.")) and len(added) + 1 == len(sources)
+        return [found[0] + sum(added) if is_constant and found[0] is not None else None] if found else []
+
+    before = None
+    while before != known:
+        before = dict(known)
+        for statement in function.statements:
+            first = statement.operands[0] if statement.operands else None
+            for target in first.elements if isinstance(first, Vector) else (first,):
+                if isinstance(target, Register) and ((value := result(statement)) or target in known):
+                    known[target] = value[0] if value and known.get(target, value[0]) == value[0] else None
+    for statement in function.statements:
+        for each in statement.operands:
+            for place in places(each.base) if isinstance(each, Address) else ():
+                yield statement, None if place is None else place + each.offset
+        if statement.opcode.startswith(("st", "atom", "red", "call")) and places(*statement.operands[1:]):
+            yield statement, None
 
 
 def _fill(made: np.ndarray[Any, Any], fields: Mapping[str, Any], where: str) -> None:
@@ -98,6 +144,10 @@ def _number(value: Any, kind: np.dtype[Any], where: str) -> Any:
             what = f"{value.name} stands in a field of type {kind}"
             raise RefsimError("bad-argument", what, where, "a pointer has 64 bits")
         return value.address
+    if isinstance(value, bytes | Struct):
+        if kind.kind != "V" or len(bytes(value)) != kind.itemsize:
+            raise RefsimError("bad-argument", f"{len(bytes(value))} bytes in a field of type {kind}", where, RULE)
+        return bytes(value)
     if isinstance(value, Sequence) and not isinstance(value, str | bytes):
         return [_number(each, kind, where) for each in value]
     return value
