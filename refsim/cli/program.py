@@ -123,6 +123,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             result = program.main(list(session.arguments), prog_name="refsim", standalone_mode=False, obj=session)
         return result if isinstance(result, int) else 0
     except SystemExit as ended:
+        if os.environ.get("_REFSIM_COMPLETE"):  # click answered a shell
+            return int(ended.code or 0)
         if sys.stdout is stdout:  # refsim never exits so: the user's code did
             return _failed(program_ended(f"sys.exit({ended.code!r})"), session)
         # click met a closed pipe while it printed a help page, and put its own stream in the place of stdout

@@ -235,6 +235,22 @@ def test_completion_knows_the_names(words, found, refsim, monkeypatch):
     assert {line.partition(",")[2] for line in run.out.splitlines()} == found
 
 
+@pytest.mark.parametrize(
+    ("shell", "current", "answer"),
+    [
+        ("bash", "1", "plain,verify\n"),
+        ("zsh", "1", "plain\nverify\nCompare compiled kernels with their oracles bit for bit.\n"),
+        ("fish", "ver", "plain,verify\tCompare compiled kernels with their oracles bit for bit.\n"),
+    ],
+)
+def test_completion_answers_a_shell_and_says_nothing_else(shell, current, answer, refsim, monkeypatch):
+    monkeypatch.setenv("_REFSIM_COMPLETE", f"{shell}_complete")
+    monkeypatch.setenv("COMP_WORDS", "refsim ver")
+    monkeypatch.setenv("COMP_CWORD", current)
+    run = refsim()
+    assert (run.out, run.err, run.code) == (answer, "", 0)
+
+
 def test_bash_takes_the_completion_script():
     run = subprocess.run(
         ["bash", "-c", f'eval "$({sys.executable} -m refsim completion bash)" && complete -p refsim'],
