@@ -7,6 +7,7 @@ import sysconfig
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -18,16 +19,17 @@ from refsim.kernels import Kernel
 from refsim.testing.recipes import spelled
 
 LONGEST = 200
+EXPLAINED = (TypeError, ValueError, AttributeError, AssertionError, ImportError, OSError)
 LIBRARIES = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
 
 
 def called(kernel: Kernel, label: str, function: Callable[..., Any], *arguments: Any, problem: Any = None) -> Any:
     """Return the result of a function of a kernel's declaration; `label` is its name: "oracle".
 
-    An exception becomes a RefsimError that names the function, the test case and the line. A RefsimError only gets a
-    place if it has none (of `run` only a usage error does: a fault belongs to the launch). KeyboardInterrupt passes. An
-    AssertionError of `run` is a failure of the kernel. NumPy's warnings about overflow and NaN are off, because
-    campaigns consist of them.
+    An exception becomes a RefsimError that names the function, the test case and the line; a bug of refsim passes. A
+    RefsimError only gets a place if it has none (of `run` only a usage error does: a fault belongs to the launch).
+    KeyboardInterrupt passes. An AssertionError of `run` is a failure of the kernel. NumPy's warnings about overflow and
+    NaN are off, because campaigns consist of them.
     """
     try:
         with np.errstate(all="ignore"):
@@ -41,15 +43,30 @@ def called(kernel: Kernel, label: str, function: Callable[..., Any], *arguments:
         if label != "run":
             error.kind = Kind.USAGE if error.kind in (Kind.FAULT, Kind.INCONCLUSIVE) else error.kind
         raise
-    except AssertionError as error:
-        if label != "run":
+    except BaseException as error:
+        if is_bug(error):
+            raise
+        if label != "run" or not isinstance(error, AssertionError):
             raise code_fails(kernel, label, error, problem) from error
         what = f"run of kernel {kernel.name} asserts: {said(error)}"
         raise RefsimError(
             "user-code-raised", what, where=place(error), kind=Kind.FAULT, place=location(error)
         ) from error
-    except BaseException as error:
-        raise code_fails(kernel, label, error, problem) from error
+
+
+def is_bug(error: BaseException) -> bool:
+    """Return whether refsim raised the exception, and no wrong argument of the user explains it.
+
+    All exceptions of the simulated GPU are bugs. Elsewhere an error of type or value may come from an argument, and so
+    may every exception of the function that the user called.
+    """
+    frames = [each for each in traceback.extract_tb(error.__traceback__) if not each.filename.startswith("<")]
+    files = [Path(each.filename) for each in frames]
+    files = list(takewhile(lambda file: file.is_relative_to(PACKAGE) and is_foreign(str(file)), reversed(files)))
+    if not isinstance(error, Exception) or isinstance(error, MemoryError):
+        return False
+    is_deep = len(files) > 1 and not isinstance(error, EXPLAINED)
+    return is_deep or any(file.is_relative_to(PACKAGE / "ptx") for file in files)
 
 
 def code_fails(kernel: Kernel, label: str, error: BaseException, problem: Any = None) -> RefsimError:

@@ -48,6 +48,47 @@ def test_what_a_function_raises_is_its_own(halve_kernel, fake_device, function, 
     assert found.help
 
 
+def of_refsim(file, error):
+    """Return a function of a file in refsim that fails in a second function."""
+    names = {"error": error}
+    exec(compile("def inner(): raise error\ndef entry(*_): inner()", str(PACKAGE / file), "exec"), names)
+    return names["entry"]
+
+
+@pytest.mark.parametrize(
+    ("file", "error"),
+    [("ptx/checks/a.py", KeyError(2)), ("ptx/a.py", AssertionError()), ("device/sim.py", IndexError())],
+)
+@pytest.mark.parametrize("function", ["run", "oracle"])
+def test_a_bug_of_refsim_is_no_error_of_the_users_code(halve_kernel, fake_device, function, file, error):
+    entry = of_refsim(file, error)
+    with pytest.raises(type(error)) as caught:
+        run_campaign(replace(halve_kernel, **{function: lambda *_: entry()}), fake_device())
+    assert caught.value is error
+
+
+@pytest.mark.parametrize(
+    ("file", "error"),
+    [("device/sim.py", TypeError()), ("ptx/a.py", MemoryError()), ("_bundled/gpu/bindings.py", KeyError(2))],
+)
+def test_an_argument_that_refsim_cannot_use_is_the_users(halve_kernel, fake_device, file, error):
+    entry = of_refsim(file, error)
+    assert error_of(replace(halve_kernel, run=lambda *_: entry()), fake_device()).code == "user-code-raised"
+
+
+def test_a_bug_of_refsim_in_one_kernel_leaves_the_verdicts_of_the_others(refsim_cli, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("refsim.device.sim.SimLauncher.launch", of_refsim("ptx/checks/a.py", KeyError(2)))
+    for name in ("launches", "returns"):
+        text = ENDING.replace("ENDS", "''").replace('"k"', f'"{name}"')
+        text = text.replace('ends("run")', 'launcher.launch("k", 1, 32, [])') if name == "launches" else text
+        (tmp_path / f"{name}.py").write_text(text)
+    files = [f"--kernels={tmp_path / name}.py" for name in ("launches", "returns")]
+    assert refsim_cli("verify", *files, "--cases", "1") == 70
+    printed = capsys.readouterr().out
+    assert "[internal-error] refsim raised KeyError: 2" in printed
+    assert "[nothing-launched]" in printed
+
+
 def test_a_wrong_use_of_refsim_in_run_is_said_with_its_line(halve_kernel, fake_device):
     found = error_of(replace(halve_kernel, run=lambda *_: Tensor(np.int64(3), "bf16").codes()), fake_device())
     assert (found.code, found.where.partition(", ")[0]) == ("bad-recipe", "run of kernel halve")
@@ -101,13 +142,14 @@ def test_a_kernel_file_that_ends_the_program_is_unreadable(tmp_path):
 
 
 @pytest.mark.parametrize("end", ["in the file", "in the oracle", "in run", "in a recipe", "in a function of the file"])
-def test_verify_is_not_green_when_code_ends_the_program(refsim_cli, tmp_path, end):
+def test_verify_is_not_green_when_code_ends_the_program(refsim_cli, tmp_path, capsys, end):
     exits = {"in the file": "file", "in the oracle": "oracle", "in run": "run", "in a recipe": "recipe"}.get(
         end, "problem"
     )
     file = tmp_path / "kernels.py"
     file.write_text(ENDING.replace("ENDS", repr(exits)))
     assert refsim_cli("verify", "--kernels", str(file)) in (2, 3)
+    assert "[user-code-raised]" in "".join(capsys.readouterr())
 
 
 @pytest.fixture
@@ -126,6 +168,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from refsim.testing import Kernel, strategies
+
+CUDA = 'extern "C" __global__ void k() {}'
 
 def ends(where):
     if ENDS == where:
@@ -151,8 +195,8 @@ def size(n):
     return Size(n)
 
 ends("file")
-KERNELS = (Kernel("k", oracle, strategies.sizes().map(size), run, {"y": ""}, recipe=Size, source=None),)
-""".replace(", source=None", "")
+KERNELS = (Kernel("k", oracle, strategies.sizes().map(size), run, {"y": ""}, recipe=Size, source=CUDA),)
+"""
 
 
 def test_an_assertion_of_run_is_a_check_that_the_kernel_fails(halve_kernel, fake_device):
