@@ -189,6 +189,57 @@ def test_one_thread_that_waits_for_the_reader_keeps_the_memory(policy, seed):
     assert "exited" in error.what
 
 
+FENCED = "{fence} barrier.cluster.arrive.relaxed.aligned; barrier.cluster.wait.acquire.aligned;"
+
+
+@SCHEDULES
+@pytest.mark.parametrize("fence", ["fence.acq_rel.cluster;", "fence.sc.cluster;", "fence.acq_rel.gpu;"])
+def test_a_fence_releases_by_a_relaxed_arrival(policy, seed, fence):
+    """An older fence of wider scope is not the one that counts."""
+    body = RING.replace(MEET, f"fence.acq_rel.gpu; {MEET}", 1).replace(
+        f"{MEET} ret;", f"{FENCED.format(fence=fence)} ret;"
+    )
+    for text in (RING.replace(MEET, FENCED.format(fence=fence)), body):
+        assert (run(text, policy=policy, seed=seed) == next_block(8, 64, 4)).all()
+
+
+def test_a_fence_of_a_block_does_not_release_to_the_cluster():
+    for text in ("", "fence.acq_rel.cta;"):
+        fails(RING.replace(MEET, FENCED.format(fence=text), 1), "race")
+
+
+# Thread 0 of block 0 of each pair stores into its neighbour's memory; the neighbour polls, and both exit.
+TOLD = """
+    .shared .align 4 .b32 flags[2]; mov.u32 %r13, flags; setp.ne.u32 %p1, %r1, 0; @%p1 bra $made;
+    mov.u32 %r17, 0; st.shared.u32 [%r13], %r17; st.shared.u32 [%r13+4], %r17;
+    $made: {meet}
+    @%p1 bra $end; mov.u32 %r18, 1; mapa.shared::cluster.u32 %r14, %r13, %r7;
+    {before} st.relaxed.cluster.shared::cluster.u32 [%r14], %r18;
+    $poll: ld.relaxed.cluster.shared.u32 %r15, [%r13]; setp.eq.u32 %p2, %r15, 0; {again}
+    $end: st.global.u32 [%d3], %r10; ret;"""
+
+
+@SCHEDULES
+def test_a_block_may_exit_after_it_saw_a_relaxed_store(policy, seed):
+    run(TOLD.format(meet=MEET, before="", again="@%p2 bra $poll;"), policy=policy, seed=seed)
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        "st.relaxed.cluster.shared::cluster.u32 [%r14+4], %r18;",  # another store, which nobody saw
+        "ld.relaxed.cluster.shared::cluster.u32 %r19, [%r14+4];",  # a read of the neighbour's memory
+    ],
+)
+def test_a_block_may_not_exit_before_what_it_did_not_see(before):
+    fails(TOLD.format(meet=MEET, before=before, again="@%p2 bra $poll;"), "out-of-bounds")
+
+
+def test_a_block_may_not_exit_before_a_store_that_it_does_not_wait_for():
+    body = TOLD.format(meet=MEET, before="", again="")
+    fails(body.replace("ld.relaxed.cluster.shared.u32 %r15, [%r13];", "mov.u32 %r15, 0;"), "out-of-bounds")
+
+
 WRONG = {
     "no barrier before the read": RING.replace(MEET, "", 1),
     "a relaxed arrival": RING.replace("arrive.release", "arrive.relaxed", 1),

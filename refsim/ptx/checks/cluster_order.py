@@ -5,6 +5,7 @@ a warp that comes in parts is recorded lane by lane. The exit of a CTA is an acc
 accesses of other CTAs there must happen before it.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,6 +16,7 @@ from refsim.layouts.holders import WARP
 from refsim.ptx.checks.happens_before import Clocks
 from refsim.ptx.checks.knowledge import NOTHING, Knowledge, together
 from refsim.ptx.execution.geometry import Ids
+from refsim.ptx.memory.semantics import CLUSTER
 
 Array = NDArray[Any]
 
@@ -28,20 +30,20 @@ class ClusterOrder:
     arriving: dict[int, Knowledge] = field(default_factory=dict)
     complete: dict[int, Knowledge] = field(default_factory=dict)
 
-    def arrive(self, lanes: Ids, now: int) -> None:
-        """Record that lanes arrive and release what they know up to access `now`."""
-        geometry = self.clocks.geometry
-        for cta in np.unique(geometry.cta[lanes]).tolist():
-            cluster = cta // geometry.cluster_ctas
-            known = self._of_cta(cta, lanes[geometry.cta[lanes] == cta], now)
+    def arrive(self, lanes: Ids, now: int, *, releases: bool) -> None:
+        """Record that lanes arrive: they release what they know up to access `now`, or if relaxed, up to their last fence
+        of the cluster's scope. Source: PTX ISA, barrier.cluster, .relaxed with an explicit fence."""
+        cluster_of = self.clocks.geometry.cta[lanes] // self.clocks.geometry.cluster_ctas
+        for cluster in np.unique(cluster_of).tolist():
+            here = lanes[cluster_of == cluster]
+            known = together(self._of_ctas(here, now)) if releases else self.clocks.at_fences(here, CLUSTER)
             self.arriving[cluster] = self.arriving.get(cluster, NOTHING) | known
 
-    def arrive_fenced(self, lanes: Ids) -> None:
-        """Record that lanes arrive relaxed, and release what they knew at their last tcgen05.fence."""
-        cluster = self.clocks.geometry.cta[lanes] // self.clocks.geometry.cluster_ctas
-        for number in np.unique(cluster).tolist():
-            known = self.clocks.at_fences(lanes[cluster == number])
-            self.arriving[number] = self.arriving.get(number, NOTHING) | known
+    def _of_ctas(self, lanes: Ids, now: int) -> Iterator[Knowledge]:
+        """Yield what the lanes of each CTA know together."""
+        cta_of = self.clocks.geometry.cta[lanes]
+        for cta in np.unique(cta_of).tolist():
+            yield self._of_cta(cta, lanes[cta_of == cta], now)
 
     def finish(self, clusters: Array, arrived: Ids) -> None:
         """Complete the phase of these clusters; `arrived` are the lanes that will wait."""

@@ -235,7 +235,7 @@ class Comparisons:
                 later &= ~self._waited_for(np.full(len(agents), lane), agents, np.full(len(agents), number))
             others = agents[later].tolist()
             if writes and observers is None:
-                observers = self._observers(part.area, chains, lane, granule)
+                observers = self.observers(part.area, chains, lane, granule)
             if observers is not None:
                 unobserved = set(observers.unobserved(number, agents))
                 others = [other for other in others if other in unobserved]
@@ -297,7 +297,7 @@ class Comparisons:
         names, back = np.unique(numbers, return_inverse=True)
         return np.array([those(name) for name in names.tolist()])[back.reshape(numbers.shape)]
 
-    def _observers(self, area: Area, chains: Chains, lane: int, granule: int) -> Observers:
+    def observers(self, area: Area, chains: Chains, lane: int, granule: int) -> Observers:
         """Return the strong reads of a granule that this lane comes after."""
         found = Observers(self.history, self.strict, lane)
         area.mark_reads(self.floor if area.is_shared else 0, self.history)

@@ -330,9 +330,11 @@ class Clocks:
             for scope in range(min(meaning.scope, GPU) + 1):
                 self._note(self.fences.setdefault(scope, Rows.empty(self.geometry.lanes)), lanes, now)
 
-    def at_fences(self, lanes: Ids) -> Knowledge:
-        """Return the joint knowledge at the last GPU-scope fences of these lanes."""
-        rows, geometry = self.fences[GPU], self.geometry
+    def at_fences(self, lanes: Ids, scope: int = GPU) -> Knowledge:
+        """Return the joint knowledge at the last fences of these lanes that have at least this scope."""
+        if scope not in self.fences:
+            return NOTHING
+        rows, geometry = self.fences[scope], self.geometry
         if rows.warps is not None or rows.lanes is not None or len(lanes) == 1:
             return joined(tuple(self.snapshot(rows, lane, int(rows.own[lane])) for lane in lanes.tolist()))
         foreign = tuple(self.known[number] for number in np.unique(rows.foreign[lanes]).tolist() if number)

@@ -133,11 +133,8 @@ class Orders:
         self.journal.add(
             journal.CLUSTER_ARRIVE, self.history.now, lanes, statement=statement, meaning=meaning, detail=alive
         )
-        for order, clocks in zip(self.clusters, self.clocks, strict=True):
-            if releases:
-                order.arrive(lanes, self.history.now)
-            elif clocks is self.tensor and clocks.fences:
-                order.arrive_fenced(lanes)
+        for order in self.clusters:
+            order.arrive(lanes, self.history.now, releases=releases)
 
     def clusters_completed(self, clusters: Array, arrived: Ids) -> None:
         """Record that all threads of these clusters have arrived."""

@@ -22,6 +22,7 @@ from refsim.ptx.checks.cluster_order import RemoteAccesses
 from refsim.ptx.checks.comparisons import Comparisons
 from refsim.ptx.checks.happens_before import BARRIERS
 from refsim.ptx.checks.history import AccessEvent, History
+from refsim.ptx.checks.marks import Chains
 from refsim.ptx.checks.orders import Orders
 from refsim.ptx.checks.phase_order import PhaseOrder
 from refsim.ptx.checks.race_reports import CONVERGED, Pair, Reporter
@@ -485,9 +486,32 @@ class Races:
                 for agent, number in self.phases.unseen_at(cta).items():
                     newest[agent] = max(newest.get(agent, 0), number)
         found = self.remote.left_behind(lanes, self.machine.alive) if self.remote.newest else None
-        if found is not None:
-            cta, agent, number = found
-            self.reporter.report_exit(cta, agent, number)
+        if found is not None and not self._were_seen(found[0], found[1]):
+            self.reporter.report_exit(*found)
+
+    def _were_seen(self, cta: int, agent: int) -> bool:
+        """Return whether an exited CTA observed every write by a thread to its shared memory that it does not come
+        after. A relaxed read comes after the write that it observed. Source: PTX ISA, causality order."""
+        area, chains, own = self.shared, Chains(self.history), np.flatnonzero(self.geometry.cta == cta)
+        area.settle()
+        area.mark_reads(self.compared.floor, self.history)
+        first, size = cta * self.machine.shared.stride // area.granule, self.machine.shared.stride // area.granule
+        for marks in (area.writes, area.reads):
+            for granule in (np.flatnonzero(marks.last[first : first + size]) + first).tolist() if marks.is_used else ():
+                links = (number for number, agents, _ in chains.of(marks, granule) if agent in agents)
+                late = {number for number in links if not self._comes_after(own, agent, number)}
+                for lane in own.tolist() if late and marks is area.writes else ():
+                    observers = self.compared.observers(area, chains, lane, granule)
+                    for number, agents, _ in chains.of(marks, granule):
+                        if agent in agents and agent not in set(observers.unobserved(number, agents)):
+                            late.discard(number)
+                if late:
+                    return False
+        return True
+
+    def _comes_after(self, lanes: Ids, agent: int, number: int) -> bool:
+        """Return whether one of the lanes comes after an access of a thread."""
+        return bool(self.orders.strict.is_ordered(lanes, np.full(len(lanes), agent), np.full(len(lanes), number)).any())
 
 
 def changes(part: AccessPart) -> NDArray[np.bool_]:

@@ -197,8 +197,7 @@ class Play:
                 clocks.leave(note.detail, lanes)
             case journal.CLUSTER_ARRIVE:
                 stage.alive[:] = note.detail
-                if self._meaning(note).releases:
-                    stage.clusters.arrive(lanes, now)
+                stage.clusters.arrive(lanes, now, releases=self._meaning(note).releases)
             case journal.CLUSTER_FINISH:
                 stage.clusters.finish(note.detail, lanes)
             case journal.CLUSTER_WAIT:
