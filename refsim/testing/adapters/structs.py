@@ -112,8 +112,8 @@ def _accesses(function: Function, name: str) -> Iterator[tuple[Statement, int | 
                     known[target] = value[0] if value and known.get(target, value[0]) == value[0] else None
     for statement in function.statements:
         for each in statement.operands:
-            for place in places(each.base) if isinstance(each, Address) else ():
-                yield statement, None if place is None else place + each.offset
+            if isinstance(each, Address):
+                yield from ((statement, None if at is None else at + each.offset) for at in places(each.base))
         if statement.opcode.startswith(("st", "atom", "red", "call")) and places(*statement.operands[1:]):
             yield statement, None
 
