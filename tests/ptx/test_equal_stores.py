@@ -77,3 +77,55 @@ def test_one_thread_may_store_a_tile_twice_but_not_two_tiles(policy: str) -> Non
     other = f"setp.eq.u32 %p2, %r5, 1; @%p2 bra $end; {STORE} add.u32 %r6, %r6, 16; {STORE.replace('128', '112')}"
     with pytest.raises(RefsimError, match="race"):
         run(EQUAL, other, policy=policy)
+
+
+TWICE = """.version 9.0
+.target sm_80
+.address_size 64
+.visible .entry k(.param .u64 from, .param .u64 out)
+{
+    .reg .b32 %r<8>; .reg .b64 %d<8>; .shared .align 16 .b8 tile[512];
+    ld.param.u64 %d1, [from]; ld.param.u64 %d2, [out]; mov.u32 %r1, %tid.x; mov.u32 %r2, tile;
+    shl.b32 %r3, %r1, 4; add.u32 %r2, %r2, %r3; mad.wide.u32 %d3, %r1, 16, %d1; mad.wide.u32 %d2, %r1, 4, %d2;
+    cp.async.cg.shared.global [%r2], [%d3], 16;
+    BETWEEN
+    cp.async.WIDTH;
+    cp.async.commit_group; cp.async.wait_group LEFT; ld.shared.u32 %r4, [%r2]; st.global.u32 [%d2], %r4;
+    ret;
+}
+"""
+SAME, PART = "cg.shared.global [%r2], [%d3], 16", "ca.shared.global [%r2], [%d3], 8"
+
+
+def copied_twice(width: str, values: Any, between: str = "", left: int = 0, policy: str = "eager") -> Any:
+    text = TWICE.replace("WIDTH", width).replace("BETWEEN", between).replace("LEFT", str(left))
+    out = np.zeros(32, np.uint32)
+    return ptx.load(text).launch("k", 1, 32, [values, out], policy=policy, seed=3), out
+
+
+@POLICIES
+@pytest.mark.parametrize("between", ["", "cp.async.commit_group;"])
+def test_a_thread_may_copy_the_same_bytes_to_shared_memory_twice(between: str, policy: str) -> None:
+    values = np.arange(200, dtype=np.uint32)
+    trace, out = copied_twice(SAME, values, between, policy=policy)
+    assert out.tolist() == list(range(0, 128, 4))
+    (note,) = trace.notes
+    assert note.code == "equal-stores"
+    assert "that cp.async.cg.shared.global at PTX line 9 of this thread still writes: the same bytes" in note.what
+
+
+@POLICIES
+@pytest.mark.parametrize("width", [PART, SAME.replace("%d3", "%d3+16"), f"{SAME}, 8", SAME.replace("%r2", "%r5")])
+def test_other_bytes_of_a_thread_or_bytes_of_another_thread_race(width: str, policy: str) -> None:
+    own = "xor.b32 %r5, %r3, 16; mov.u32 %r6, tile; add.u32 %r5, %r5, %r6;"  # the place of the next lane
+    values = np.arange(200, dtype=np.uint32) if "r5" not in width else np.zeros(200, np.uint32)
+    with pytest.raises(RefsimError) as caught:
+        copied_twice(width, values, own, policy=policy)
+    assert caught.value.code == "race"
+
+
+@POLICIES
+def test_the_second_copy_is_waited_for_as_well(policy: str) -> None:
+    with pytest.raises(RefsimError) as caught:
+        copied_twice(SAME, np.arange(200, dtype=np.uint32), "cp.async.commit_group;", left=1, policy=policy)
+    assert caught.value.code == "read-before-wait"

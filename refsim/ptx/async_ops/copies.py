@@ -10,17 +10,20 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from refsim.errors import Kind, RefsimError
 from refsim.ptx.async_ops.completion import ThreadGroups
 from refsim.ptx.async_ops.queue import Queue
+from refsim.ptx.checks.areas import unequal
 from refsim.ptx.checks.in_flight import InFlight
 from refsim.ptx.checks.in_flight_operands import OperandReads
 from refsim.ptx.checks.proxies import Proxies
+from refsim.ptx.checks.race_reports import EQUAL_RULE, EQUAL_STORES
 from refsim.ptx.checks.races import Races
 from refsim.ptx.checks.undefined_memory import moved
 from refsim.ptx.execution.geometry import Ids
 from refsim.ptx.execution.lanes import Lanes, Machine
-from refsim.ptx.memory.access import WRITE
-from refsim.ptx.memory.space import ITEM, Addresses
+from refsim.ptx.memory.access import WRITE, Access
+from refsim.ptx.memory.space import ITEM, SHARED_BASE, Addresses
 from refsim.ptx.text.syntax import place
 
 Array = NDArray[Any]
@@ -151,7 +154,7 @@ class AsyncCopy:
 @dataclass
 class Copies:
     """The copies in flight of all running lanes. `issued` counts the instructions that started copies. `counted` holds,
-    per lane, the newest of these that an mbarrier counts."""
+    per lane, the newest of these that an mbarrier counts. `repeated`: copies in flight have written the same bytes."""
 
     machine: CopyHost
     policy: str
@@ -160,6 +163,7 @@ class Copies:
     queue: Queue[AsyncCopy] = field(init=False)
     counted: NDArray[np.int64] = field(init=False)
     issued: int = 0
+    repeated: bool = False
 
     def __post_init__(self) -> None:
         self.groups = ThreadGroups(self.machine.geometry.lanes)
@@ -179,15 +183,46 @@ class Copies:
         flight = AsyncCopy(machine, self.issued, lanes, access.index, lanes.full(source), size, given, group)
         flight.check_source()
         flight.read_source()
-        for observer in machine.port.observers.get("shared", ()):
+        again = self._repeats(flight, access)
+        for observer in machine.port.observers.get("shared", ()) if not again.all() else ():
             if isinstance(observer, InFlight | OperandReads):
-                observer.before(access)
+                observer.before(access.of(~again) if again.any() else access)
         if machine.races is not None:
             machine.races.copy_issued(access, flight.items)
         if machine.in_flight is not None:
             machine.in_flight.issued(access.index, size)
         state.mark_written(access.index, size)
         self.queue.start(flight)
+
+    def _repeats(self, flight: AsyncCopy, access: Access) -> NDArray[np.bool_]:
+        """Return which lanes copy to a place the bytes that their own copy in flight writes there, which is a note."""
+        machine, again = self.machine, np.zeros(flight.lanes.count, np.bool_)
+        if machine.in_flight is None or not (machine.in_flight.count and machine.in_flight.met_by(access).any()):
+            return again
+        items = flight.items()
+        for old in (old for old in self.queue.flying if old.size == flight.size):
+            _, mine, its = np.intersect1d(flight.lanes.ids, old.lanes.ids, return_indices=True)
+            held = access.held()[mine] if old.is_performed else old.items()[its]
+            here = mine[(old.index[its] == flight.index[mine]) & ~unequal(items[mine], held)]
+            if len(here) and not again.any() and old.lanes.statement is not None:
+                to, lane = int(access.at[here[0]]), int(flight.lanes.ids[here[0]])
+                what = (
+                    f"writes {access.width} B at shared address {to:#x} (byte {to - SHARED_BASE} of shared memory) that "
+                    f"{place(old.lanes.statement)} of this thread still writes: the same bytes"
+                )
+                at = f"{place(access.statement)}, {machine.geometry.describe(lane)}"
+                machine.findings.note(
+                    RefsimError(EQUAL_STORES, what, at, EQUAL_RULE, kind=Kind.FAULT), access.statement
+                )
+            again[here] = True
+        self.repeated |= bool(again.any())
+        return again
+
+    def _mark_again(self) -> None:
+        """Mark the places of copies in flight, which a complete copy of the same bytes has cleared."""
+        if self.repeated and self.machine.in_flight is not None:
+            for flight in self.queue.flying:
+                self.machine.in_flight.again(flight.index, flight.size)
 
     def commit(self, lanes: Lanes) -> None:
         """Put all copies since the last commit into one group."""
@@ -200,6 +235,7 @@ class Copies:
             self.groups.note_wait(lanes.ids, lanes.statement, pending)
             limit = self.groups.all_but(lanes.key, pending)
             self.queue.complete(lambda flight: flight.group < limit[flight.lanes.key])
+            self._mark_again()
         if self.machine.races is not None and self.counted.any():
             self.machine.races.phases.waited_themselves(lanes.ids)
 
@@ -210,6 +246,7 @@ class Copies:
     def land(self, ids: Ids, issued: int) -> None:
         """Complete the copies of these lanes up to number `issued`."""
         self.queue.complete(lambda flight: np.isin(flight.lanes.ids, ids) & (flight.number <= issued))
+        self._mark_again()
 
     def are_flying(self, ids: Ids, issued: int) -> bool:
         """Return whether a copy of one of these lanes, up to number `issued`, is in flight."""

@@ -38,11 +38,19 @@ class InFlight:
     def issued(self, index: Array, width: int, updates: str = "") -> None:
         """Record that a copy in flight writes these items; `updates`: the proxy of a reduction, which others of that
         proxy may overlap."""
-        self._items(width)[index] = _FLYING[width // self.granule]
+        self.again(index, width)
         self.count += len(index)
         if updates:
             counts = self.updates.setdefault(updates, np.zeros(len(self.flying), np.uint16))
             self._rows(width, counts)[index] += 1
+
+    def again(self, index: Array, width: int) -> None:
+        """Record that one more copy still writes these items."""
+        self._items(width)[index] = _FLYING[width // self.granule]
+
+    def met_by(self, access: Access) -> NDArray[np.bool_]:
+        """Return which items of an access a copy in flight writes."""
+        return np.asarray(self._items(access.width).take(access.index) != 0)
 
     def landed(self, index: Array, width: int, updates: str = "") -> None:
         """Record that a copy to these items is complete."""
@@ -66,8 +74,8 @@ class InFlight:
     def before(self, access: Access) -> None:
         """Report an access to bytes that a copy in flight writes, or a write to bytes that it reads."""
         if self.count:
-            flying = self._items(access.width).take(access.index)
-            if flying.view(np.uint8).any() and (hit := self._meets(access, flying != 0)).any():
+            flying = self.met_by(access)
+            if flying.any() and (hit := self._meets(access, flying)).any():
                 self._report(access, int(np.argmax(hit)))
         if self.reading and access.kind != READ:
             busy = self._rows(access.width)[access.index].any(axis=1)

@@ -29,7 +29,7 @@ CONVERGENCE_RULE = (
     "PTX ISA: shfl, vote, match, redux and wgmma make lanes meet but order no memory; "
     "only bar.warp.sync (__syncwarp) does"
 )
-EQUAL = "equal-stores"
+EQUAL_STORES = "equal-stores"
 EQUAL_RULE = (
     "PTX ISA, memory consistency model: writes of one value race as well; whichever comes last, the bytes are the same"
 )
@@ -92,14 +92,14 @@ class Reporter:
         """Note that two unordered copies write equal bytes to one place."""
         made = self.history.made[pair.number]
         assert made is not None
-        if self.machine.checks.level(EQUAL) == "off":
+        if self.machine.checks.level(EQUAL_STORES) == "off":
             return
         what = (
             f"writes {access.width} B at {self._place(*where)} that {self._who(pair.other)} by {place(made[0])} writes too: the "
             f"same bytes, with no {self._missing(access, pair)}"
         )
         at = f"{place(access.statement)}, {self.machine.geometry.describe(pair.lane)}"
-        self.machine.findings.note(RefsimError(EQUAL, what, at, EQUAL_RULE, kind=Kind.FAULT), access.statement)
+        self.machine.findings.note(RefsimError(EQUAL_STORES, what, at, EQUAL_RULE, kind=Kind.FAULT), access.statement)
 
     def report(self, access: Access, pair: Pair, where: tuple[Space, int]) -> None:
         """Raise or record a race, as the checks of the launch say; `where`: the space and byte position."""
