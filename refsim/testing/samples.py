@@ -41,11 +41,12 @@ def take_samples(samples: list[Sample], name: str, given: Given, made: Any) -> N
 
 def _of_block(given: Given, made: Any, codes: Codes, form: str, random: np.random.Generator) -> Taken:
     place, part = _place(made.scales.shape, made.block, random)
-    grid, is_known = GRIDS[form], made.recipe in RECIPES and given["random"] is None
+    grid, level = GRIDS[form], given["tensor_scale"]
+    name = str(made.recipe) if made.recipe in RECIPES and given["random"] is None else ""
     amax = grid.number(int((codes & (grid.sign - 1)).max()))
     block = [grid.number(code) for code in codes[part].ravel().tolist()]
-    named = str(made.recipe) if is_known else "", str(made.format), given["tensor_scale"]
-    return (made.codes[part], made.scales[place]), partial(ordinary_block, block, amax, *named)
+    again = partial(ordinary_block, block, amax, name, str(made.format), level and float(level))
+    return (made.codes[part], made.scales[place]), again
 
 
 def _of_group(given: Given, made: Any, codes: Codes, form: str, random: np.random.Generator) -> Taken:
@@ -68,7 +69,8 @@ def _of_amax(given: Given, made: Any, codes: Codes, form: str, random: np.random
 def _of_tensor(given: Given, made: Any, codes: Codes, form: str, random: np.random.Generator) -> Taken:
     some = _some(codes, form, random)
     values = [fp8_quantize.single(code, form) for code in codes.ravel()[some].tolist()]
-    named = format_named(given["to"]).name, _pattern(given["eps"]), given["amax_bits"]
+    amax = None if given["amax_bits"] is None else int(given["amax_bits"])
+    named = format_named(given["to"]).name, _pattern(given["eps"]), amax
     return (_bits(made[0])[some], made[1]), partial(fp8_quantize.quantize, values, *named)
 
 

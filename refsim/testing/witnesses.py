@@ -27,7 +27,7 @@ from refsim.testing.verdicts import FAIL, Recomputed
 
 PRODUCT_CHECK = 4  # declared products of a kernel that are run
 SAMPLED = 16
-"""About this many cases of a campaign, evenly spaced, have one element of each output computed again."""
+"""About this many cases of a campaign, evenly spaced, have some elements computed again."""
 
 
 @dataclass

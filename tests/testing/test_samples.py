@@ -11,7 +11,7 @@ import pytest
 from hypothesis import strategies as st
 
 import refsim
-from refsim import oracles, scaling
+from refsim import formats, oracles, scaling
 from refsim.cli.answers.verdicts import definitions
 from refsim.conversions import coding, encode, rounding
 from refsim.kernels import Kernel
@@ -227,11 +227,15 @@ def test_arrays_of_every_kind_are_read() -> None:
     assert judged(of_empty) == 4
     for function in (
         lambda: refsim.quantize(x, "nvfp4"),
+        lambda: refsim.quantize(x, "nvfp4", tensor_scale=np.float32(3)),
         lambda: refsim.quantize(x[0, 0], "mxfp4"),
+        lambda: refsim.quantize(x.astype(">f4"), "mxfp4"),
         lambda: refsim.quantize(patterns, "mxfp8", input_format="bf16"),
         lambda: scaling.quantize(x, dtype="ml_dtypes", nan="ignored"),
         lambda: scaling.quantize(patterns, "bf16", to="e5m2", scale="f32_power"),
         lambda: fp8_quantize.quantize(patterns, "bf16", amax_bits=0x40000000),
+        lambda: fp8_quantize.quantize(x, eps=np.float64(0.1), amax_bits=fp8_quantize.amax(x)),
+        lambda: fp8_quantize.dequantize(x.view(np.uint8), np.float64(0.5), "e5m2", to=formats.F16),
         lambda: fp8_quantize.dequantize(np.uint8(0x7E).astype(ml_dtypes.float8_e4m3fn), 0.5, dtype="ml_dtypes"),
         lambda: oracles.softmax(x[0].view(np.uint16)),
         lambda: oracles.rms_norm(x[0], x[0, 0], dtype="ml_dtypes"),
