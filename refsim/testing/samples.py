@@ -19,7 +19,7 @@ from refsim.reference.two_level_quantize import ordinary_block
 from refsim.scaling import RECIPES
 from refsim.typed_arrays import codes_with_format, format_held, held_codes
 
-MOST_SAMPLES, DRAWN, DRAWN_ELEMENTS, LONGEST_ROW = 16, 2, 16, 1 << 13
+MOST_SAMPLES, DRAWN, DRAWN_ELEMENTS, LONGEST_ROW = 16, 2, 16, 1 << 12
 _OF_NOTHING = ("largest magnitude", "FP8 quantizer")  # they say something of an empty array
 Sample = tuple[str, list[int], Callable[[], Any]]
 """The name of an oracle, codes of its result, and a function that computes them again; -1 is not compared."""
