@@ -116,13 +116,10 @@ def _in_folders(texts: Sequence[tuple[str, Path | None]], folders: Sequence[Path
             found[path] = cache.digest(content)
             pending.append((content, path.parent))
             if any(not each for each, _ in included(content)):
-                found |= {file: cache.digest(file.read_bytes()) for folder in folders for file in _files(folder)}
+                every = (file for folder in folders for file in folder.rglob("*") if file.is_file())
+                found |= {file.resolve(): cache.digest(file.read_bytes()) for file in every}
     roots = [folder.resolve().as_posix().rstrip("/") + "/" for folder in folders]
     return {_inside(path, roots): digest for path, digest in found.items()}
-
-
-def _files(folder: Path) -> list[Path]:
-    return [path.resolve() for path in folder.rglob("*") if path.is_file()]
 
 
 def _inside(path: Path, roots: Sequence[str]) -> str:

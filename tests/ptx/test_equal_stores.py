@@ -111,7 +111,8 @@ def test_a_thread_may_copy_the_same_bytes_to_shared_memory_twice(between: str, p
     assert out.tolist() == list(range(0, 128, 4))
     (note,) = trace.notes
     assert note.code == "equal-stores"
-    assert "that cp.async.cg.shared.global at PTX line 9 of this thread still writes: the same bytes" in note.what
+    assert "while cp.async.cg.shared.global at PTX line 9 of thread (0, 0, 0)" in note.what
+    assert note.what.endswith("; the bytes are the same")
 
 
 @POLICIES

@@ -10,20 +10,18 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from refsim.errors import Kind, RefsimError
 from refsim.ptx.async_ops.completion import ThreadGroups
 from refsim.ptx.async_ops.queue import Queue
 from refsim.ptx.checks.areas import unequal
 from refsim.ptx.checks.in_flight import InFlight
 from refsim.ptx.checks.in_flight_operands import OperandReads
 from refsim.ptx.checks.proxies import Proxies
-from refsim.ptx.checks.race_reports import EQUAL_RULE, EQUAL_STORES
 from refsim.ptx.checks.races import Races
 from refsim.ptx.checks.undefined_memory import moved
 from refsim.ptx.execution.geometry import Ids
 from refsim.ptx.execution.lanes import Lanes, Machine
 from refsim.ptx.memory.access import WRITE, Access
-from refsim.ptx.memory.space import ITEM, SHARED_BASE, Addresses
+from refsim.ptx.memory.space import ITEM, Addresses
 from refsim.ptx.text.syntax import place
 
 Array = NDArray[Any]
@@ -196,26 +194,17 @@ class Copies:
 
     def _repeats(self, flight: AsyncCopy, access: Access) -> NDArray[np.bool_]:
         """Return which lanes copy to a place the bytes that their own copy in flight writes there, which is a note."""
-        machine, again = self.machine, np.zeros(flight.lanes.count, np.bool_)
-        if machine.in_flight is None or not (machine.in_flight.count and machine.in_flight.met_by(access).any()):
+        in_flight, again = self.machine.in_flight, np.zeros(flight.lanes.count, np.bool_)
+        if in_flight is None or not in_flight.met_by(access).any():
             return again
         items = flight.items()
         for old in (old for old in self.queue.flying if old.size == flight.size):
             _, mine, its = np.intersect1d(flight.lanes.ids, old.lanes.ids, return_indices=True)
             held = access.held()[mine] if old.is_performed else old.items()[its]
-            here = mine[(old.index[its] == flight.index[mine]) & ~unequal(items[mine], held)]
-            if len(here) and not again.any() and old.lanes.statement is not None:
-                to, lane = int(access.at[here[0]]), int(flight.lanes.ids[here[0]])
-                what = (
-                    f"writes {access.width} B at shared address {to:#x} (byte {to - SHARED_BASE} of shared memory) that "
-                    f"{place(old.lanes.statement)} of this thread still writes: the same bytes"
-                )
-                at = f"{place(access.statement)}, {machine.geometry.describe(lane)}"
-                machine.findings.note(
-                    RefsimError(EQUAL_STORES, what, at, EQUAL_RULE, kind=Kind.FAULT), access.statement
-                )
-            again[here] = True
-        self.repeated |= bool(again.any())
+            again[mine[(old.index[its] == flight.index[mine]) & ~unequal(items[mine], held)]] = True
+        if again.any():
+            in_flight.report(access, int(np.argmax(again)), equal=True)
+            self.repeated = True
         return again
 
     def _mark_again(self) -> None:

@@ -1,10 +1,12 @@
 """Shared bytes that a copy in flight still writes or reads: a read comes too early, a write races with the copy."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from refsim.ptx.checks.race_reports import EQUAL_RULE, EQUAL_STORES
 from refsim.ptx.execution.lanes import Machine
 from refsim.ptx.memory.access import READ, UPDATE, Access
 from refsim.ptx.memory.space import ITEM, SHARED_BASE
@@ -73,14 +75,12 @@ class InFlight:
 
     def before(self, access: Access) -> None:
         """Report an access to bytes that a copy in flight writes, or a write to bytes that it reads."""
-        if self.count:
-            flying = self.met_by(access)
-            if flying.any() and (hit := self._meets(access, flying)).any():
-                self._report(access, int(np.argmax(hit)))
+        if self.count and (hit := self._meets(access, self.met_by(access))).any():
+            self.report(access, int(np.argmax(hit)))
         if self.reading and access.kind != READ:
             busy = self._rows(access.width)[access.index].any(axis=1)
             if busy.any():
-                self._report(access, int(np.argmax(busy)))
+                self.report(access, int(np.argmax(busy)))
 
     def _meets(self, access: Access, flying: Array) -> Array:
         """Return which items of an access meet a copy in flight; atomics may meet reductions of their proxy."""
@@ -101,7 +101,8 @@ class InFlight:
         count, counted = width // self.granule, self.sources if counts is None else counts
         return counted[: len(counted) // count * count].reshape(-1, count)
 
-    def _report(self, access: Access, lane: int) -> None:
+    def report(self, access: Access, lane: int, *, equal: bool = False) -> None:
+        """Report the access of a lane to bytes in flight; a note if it stores `equal` bytes."""
         at, width = int(access.at[lane]), access.width
         start = int(access.index[lane]) * width
         copy = self.machine.engine.describe(start, width)
@@ -110,4 +111,8 @@ class InFlight:
         rule = next((rule for name, rule in _RULES.items() if name in copy), RULE)
         where = f"{width} B at shared address {at:#x} (byte {at - SHARED_BASE} of shared memory)"
         what = f"{verb} {where} while {copy}"
-        self.machine.report(access.threads.fault(code, lane, what, rule), access.statement)
+        error = access.threads.fault(code, lane, what, rule)
+        if not equal:
+            return self.machine.report(error, access.statement)
+        error = replace(error, code=EQUAL_STORES, what=f"{what}; the bytes are the same", rule=EQUAL_RULE)
+        self.machine.findings.note(error, access.statement)
