@@ -323,9 +323,10 @@ def test_a_copy_must_not_overwrite_what_others_may_still_read(policy: str) -> No
 
 
 @POLICIES
-@pytest.mark.parametrize("second", ["cp.async.ca.shared.global [%r4], [%d5], 4;", "st.shared.u32 [%r4], 5;"])
+@pytest.mark.parametrize("second", ["cp.async.ca.shared.global [%r4], [%d3], 4;", "st.shared.u32 [%r4], 5;"])
 def test_bytes_in_flight_must_be_left_alone(second: str, policy: str) -> None:
-    body = f"ld.param.u64 %d4, [out]; add.u64 %d5, %d4, 0;\ncp.async.ca.shared.global [%r4], [%d5], 4;\n{second}"
+    """A copy of zeros is in flight; the second copy brings 7."""
+    body = f"st.global.u32 [%d3], 7;\ncp.async.ca.shared.global [%r4], [%d3+1024], 4;\n{second}"
     error = finding(body, policy=policy)
     assert (error.code, "still writes them" in error.what) == ("race", True)
 
