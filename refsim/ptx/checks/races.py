@@ -124,9 +124,10 @@ class Races:
     def before(self, access: Access) -> None:
         """Compare an access with the marks of the areas that it touches."""
         self.parts = self._parts(access)
-        is_volatile = bool(self.history.volatile) and self.compared.is_volatile(access)
+        is_volatile = self.history.volatile and self.compared.is_volatile(access)
         for part in self.parts:
-            part.is_volatile = is_volatile
+            if is_volatile:
+                part.is_volatile = True
             self._examine(part)
 
     def after(self, access: Access) -> None:

@@ -49,7 +49,7 @@ class Lanes:
 
     def select(self, mask: NDArray[np.bool_]) -> "Lanes | None":
         """Return the lanes where a mask (n,) or (1,) is true, or None if there are none."""
-        held = np.count_nonzero(mask)
+        held = mask.item() if len(mask) == 1 else np.count_nonzero(mask)
         if held == len(mask):
             return self
         if not held:

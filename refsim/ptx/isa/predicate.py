@@ -108,8 +108,9 @@ def _numbers(a: Array, type: str, ftz: bool) -> Array:
 
 
 def _holds(a: Array, b: Array, test: str, type: str, ftz: bool) -> Array:
-    x, y = _numbers(a, type, ftz), _numbers(b, type, ftz)
-    return (_REAL if x.dtype.kind == "f" else _INTEGER)[test](x, y)
+    if ftz or type.startswith("bf16"):
+        a, b = _numbers(a, type, ftz), _numbers(b, type, ftz)
+    return (_REAL if a.dtype.kind == "f" else _INTEGER)[test](a, b)
 
 
 def _combined(holds: Array, c: Flags, boolean: str) -> Array:
@@ -126,7 +127,7 @@ def setp(
     """Return whether the test holds, and whether it fails, each combined with c. setp.lt.and.s32 of -1, 0 and true
     gives true and false; setp.gt.ftz.f32 of 1e-40 and 0 gives false."""
     holds = _holds(a, b, test, type, ftz)
-    return _combined(holds, c, boolean), _combined(~holds, c, boolean)
+    return (_combined(holds, c, boolean), _combined(~holds, c, boolean)) if boolean else (holds, ~holds)
 
 
 @_comparison("setp.TEST{.ftz}.TYPE dp:pred|dq:pred, a, b", (_NUMBER_TESTS, "f16x2"), source=_SETP_HALF, since="sm_53")
