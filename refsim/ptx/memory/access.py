@@ -76,20 +76,8 @@ class Access:
         threads = self.threads.select(chosen)
         assert threads is not None
         at, index = (self.threads.full(each)[chosen] for each in (self.at, self.index))
-        return Access(
-            self.kind,
-            threads,
-            self.semantics,
-            self.name,
-            self.space,
-            at,
-            index,
-            self.width,
-            None,
-            items,
-            wrote,
-            self.proxy,
-        )
+        where = self.name, self.space, at, index, self.width, None
+        return Access(self.kind, threads, self.semantics, *where, items, wrote, self.proxy)
 
     def held(self) -> Array:
         """Return the items that memory holds there now."""
