@@ -2,8 +2,9 @@
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 from refsim.device import cache
@@ -60,10 +61,10 @@ def read_unit(code: KernelCode, folders: Sequence[Path] = ()) -> Unit:
     return Unit(name, text, tuple(sorted(headers.items())), tuple(folders), tuple(sorted(found.items())))
 
 
-def included(text: str) -> Iterator[tuple[str, bool]]:
-    """Yield (name, is in quotes) of each header that a text includes; the name is "" if a macro gives it."""
-    for match in _INCLUDE.finditer(text):
-        yield match[1] or match[2] or "", match[1] is not None
+@lru_cache(maxsize=256)
+def included(text: str) -> tuple[tuple[str, bool], ...]:
+    """Return (name, is in quotes) of each header that a text includes; the name is "" if a macro gives it."""
+    return tuple((match[1] or match[2] or "", match[1] is not None) for match in _INCLUDE.finditer(text))
 
 
 def _beside(source: Path, text: str) -> dict[str, str]:
