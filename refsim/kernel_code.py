@@ -61,10 +61,7 @@ class KernelCode(Card):
         if self.call is not None and not callable(self.call):
             raise _wrong(f"call is {self.call!r:.40}", "call is a function of device arrays")
         if self.host is not None and not callable(getattr(self.host, "fill", None)):
-            raise _wrong(
-                f"host is {self.host!r:.40}",
-                "host is a HostLibrary of refsim.testing.adapters",
-            )
+            raise _wrong(f"host is {self.host!r:.40}", "host is a HostLibrary of refsim.testing.adapters")
         self._check_parts()
         if self.compiler not in COMPILERS:
             raise _wrong(f"compiler is {self.compiler!r}", f"compiler is one of {', '.join(COMPILERS)}")

@@ -38,10 +38,7 @@ def rcp(words: Words) -> Words:
     y = tables.RCP(fraction) >> 16
     found = (252 - field << 23) + y
     return chosen(
-        sign | found,
-        ((field == 255) & (fraction > 0), _NAN),
-        (field == 0, sign | _INFINITY),
-        (found < 1 << 23, sign),
+        sign | found, ((field == 255) & (fraction > 0), _NAN), (field == 0, sign | _INFINITY), (found < 1 << 23, sign)
     )
 
 
@@ -66,11 +63,7 @@ def sqrt(words: Words) -> Words:
     exponent, odd = (field - 127) >> 1, (field - 127) & 1
     found = (126 + exponent << 23) + (tables.SQRT(fraction | odd << 23) >> 17)
     return chosen(
-        found,
-        ((field == 255) & (fraction > 0), _NAN),
-        (field == 0, sign),
-        (sign > 0, _NAN),
-        (field == 255, _INFINITY),
+        found, ((field == 255) & (fraction > 0), _NAN), (field == 0, sign), (sign > 0, _NAN), (field == 255, _INFINITY)
     )
 
 
@@ -80,12 +73,7 @@ def ex2(words: Words) -> Words:
     fixed = _shifted(fraction | 1 << 23, np.clip(field - 127, -25, 8))
     fixed = np.where(sign > 0, np.where(fixed & _FRACTION > 0, ~fixed, -fixed), fixed)
     found = (126 + (fixed >> 23) << 23) + (tables.EX2(fixed & _FRACTION) >> 17)
-    return chosen(
-        found,
-        ((field == 255) & (fraction > 0), _NAN),
-        (found >= _INFINITY, _INFINITY),
-        (found < 1 << 23, 0),
-    )
+    return chosen(found, ((field == 255) & (fraction > 0), _NAN), (found >= _INFINITY, _INFINITY), (found < 1 << 23, 0))
 
 
 def lg2(words: Words) -> Words:
@@ -124,10 +112,7 @@ def cos(turns: Words) -> Words:
     """Return the cosine, the sine a quarter turn further, of |turns|: cos(0x3e000000) = 0x3f3504f3."""
     _, field, _ = _fields(turns)
     quarter, fraction = quarters(turns)
-    return chosen(
-        (quarter + 1 >> 1 & 1) << 31 | _cut_off(tables.SIN(fraction ^ _FRACTION), 37),
-        (field == 255, _NAN),
-    )
+    return chosen((quarter + 1 >> 1 & 1) << 31 | _cut_off(tables.SIN(fraction ^ _FRACTION), 37), (field == 255, _NAN))
 
 
 _SEGMENTS = np.array([1, 1, 1, 2, 2, 4, 4, 4, 8, 16, 8])

@@ -28,10 +28,7 @@ def rcp(words: Words) -> Words:
     sign, field, fraction = _fields(words)
     found = (2044 - field << 20) + (tables.RCP(fraction << 3) >> 19)
     return chosen(
-        sign | found,
-        ((field == 2047) & (fraction > 0), _NAN),
-        (field == 0, sign | _INFINITY),
-        (found < 1 << 20, sign),
+        sign | found, ((field == 2047) & (fraction > 0), _NAN), (field == 0, sign | _INFINITY), (found < 1 << 20, sign)
     )
 
 

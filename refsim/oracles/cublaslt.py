@@ -154,10 +154,7 @@ def cublaslt_fp8(
     operands that do not fit. Source: measured on an H200 and an H100, `CUBLASLT_REGIONS` names the recordings; wgmma as
     `numerics.mma`.
     """
-    for kind, name, known in (
-        ("scaling", scaling, SCALINGS),
-        ("accumulation", accumulation, ACCUMULATIONS),
-    ):
+    for kind, name, known in (("scaling", scaling, SCALINGS), ("accumulation", accumulation, ACCUMULATIONS)):
         check_named(kind, name, known)
     written = format_named(out)
     if written not in OUT_FORMATS:

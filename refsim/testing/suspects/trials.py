@@ -69,9 +69,7 @@ REPAIRS = (
         "scale rule", "a quotient is a product with the reciprocal, or the other way round", scales.divided_otherwise
     ),
     SuspectRepair(
-        "special function",
-        "another instruction of this function, or one more rounding",
-        arithmetic.computed_otherwise,
+        "special function", "another instruction of this function, or one more rounding", arithmetic.computed_otherwise
     ),
     SuspectRepair("scale rule", "the largest value of another format", scales.limit_other),
     SuspectRepair("scale rule", "an exponent is rounded another way", scales.exponent_rounded_otherwise),
