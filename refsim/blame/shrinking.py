@@ -67,8 +67,7 @@ def shrunk(
     """
     if not found.is_shrinkable or found.pieces is None:
         return None
-    trial = _Trial(found, silicon, time.monotonic() + seconds, on_progress)
-    return trial.shrunk()
+    return _Trial(found, silicon, time.monotonic() + seconds, on_progress).shrunk()
 
 
 def left_out(items: Sequence[Item], shows: Callable[[Sequence[Item]], bool]) -> list[Item]:

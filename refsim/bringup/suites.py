@@ -36,8 +36,7 @@ ALWAYS = ("conversions", "layouts", "numerics", "special-functions", "kernels")
 
 def suite_named(name: str) -> Suite:
     """Return the suite of that name; raise with the nearest name for an unknown one."""
-    rows = {suite.name: suite for suite in SUITES}
-    return named("suite", name, rows)
+    return named("suite", name, {suite.name: suite for suite in SUITES})
 
 
 def suites_of(names: Iterable[str], extent: str | None) -> list[Suite]:

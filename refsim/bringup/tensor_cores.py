@@ -98,8 +98,7 @@ def instructions(target: str) -> tuple[TensorCoreInstruction, ...]:
 
 def instruction_named(name: str) -> TensorCoreInstruction:
     """Return the instruction of an opcode; raise with the nearest opcode for an unknown one."""
-    rows = {row.name: row for row in _every()}
-    return named("instruction", name, rows)
+    return named("instruction", name, {row.name: row for row in _every()})
 
 
 @lru_cache(maxsize=1)

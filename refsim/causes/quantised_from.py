@@ -185,9 +185,7 @@ def words_of(scales: ArrayLike) -> Codes:
     """Return float32 as bit patterns, and codes unchanged."""
     given = native(array_of("scales", scales))
     held = format_held(given.dtype)
-    if held is not None:
-        return np.asarray(held_codes(given, held)[0])
-    return given
+    return np.asarray(held_codes(given, held)[0]) if held is not None else given
 
 
 def _flattened(shape: tuple[int, ...], of: tuple[int, ...]) -> tuple[int, ...]:

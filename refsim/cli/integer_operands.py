@@ -166,6 +166,4 @@ def zero_points(word: str | None, option: str, row: "Integer") -> Any:
         except ValueError:
             raise RefsimError("bad-value", f"{word!r} is not an integer", option, help="an integer or a file") from None
     codes, held = integer_output(Path(word), row, None, None)
-    if held is F32:
-        return codes.view(np.float32)
-    return values_of(codes, S32 if held is S32 else row)
+    return codes.view(np.float32) if held is F32 else values_of(codes, S32 if held is S32 else row)

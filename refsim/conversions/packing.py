@@ -42,9 +42,7 @@ def pack(codes: ArrayLike, format: str | Format | None = None, container: Contai
     words: NDArray[np.uint32] = np.bitwise_or.reduce(
         groups << (np.uint32(width) * np.arange(count, dtype=np.uint32)), axis=-1
     )
-    if count == 4:
-        return _bytes_of_words(words)
-    return words.astype(dtype)
+    return _bytes_of_words(words) if count == 4 else words.astype(dtype)
 
 
 def unpack(

@@ -169,8 +169,7 @@ class CudaLauncher(Card):
         check_owned(buffer, self._owns)
         self.settle()
         size = buffer.count * buffer.dtype.itemsize
-        raw = self._read(buffer.address, size)
-        return raw.view(buffer.dtype)
+        return self._read(buffer.address, size).view(buffer.dtype)
 
     def findings(self) -> Findings:
         """Return the launched opcodes, and whether module variables may have changed; nothing else is observed."""

@@ -204,9 +204,7 @@ def matrix_conflicts(
 
 def _matrix_rows(instruction: str) -> int | None:
     match = _MATRIX.fullmatch(instruction)
-    if match is None:
-        return None
-    return int(match[2]) * (16 if match[1] == "m16n16" else 8)
+    return None if match is None else int(match[2]) * (16 if match[1] == "m16n16" else 8)
 
 
 def _wavefronts(lanes: NDArray[np.int64], width: int, phase_lanes: int) -> NDArray[np.int64]:

@@ -125,9 +125,7 @@ def _extents(
 
 
 def _type_named(name: str | DataType) -> DataType:
-    if isinstance(name, DataType):
-        return name
-    return named("tensor map type", name, _TYPES)
+    return name if isinstance(name, DataType) else named("tensor map type", name, _TYPES)
 
 
 def _dense(row: DataType, dims: Sequence[int]) -> list[int]:

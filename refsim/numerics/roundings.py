@@ -37,9 +37,7 @@ class Rounding:
     @property
     def nan(self) -> int:
         """Return the NaN that is written: 0x7fffffff, 0x7fff; in f64 0xfff8000000000000."""
-        if self.format is F64:
-            return 0xFFF8 << 48
-        return self.format.magnitude_limit - 1
+        return 0xFFF8 << 48 if self.format is F64 else self.format.magnitude_limit - 1
 
     @property
     def infinity(self) -> int:

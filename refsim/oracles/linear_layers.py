@@ -189,9 +189,7 @@ def weights(
 
 def reduction_named(name: ReductionName | Reduction) -> Reduction:
     """Return the reduction of a name, or the given `Reduction`; raise with the nearest name for an unknown one."""
-    if isinstance(name, Reduction):
-        return name
-    return named("reduction", name, REDUCTIONS)
+    return name if isinstance(name, Reduction) else named("reduction", name, REDUCTIONS)
 
 
 def _partials(x: Codes, w: Codes, row: Reduction, target: str) -> Floats:

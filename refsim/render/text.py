@@ -234,9 +234,7 @@ def _said_once(phrases: list[str]) -> list[str]:
 
 
 def _phrase(column: Column, cell: Cell) -> str:
-    if cell is None:
-        return ""
-    return " ".join(filter(None, (column.label, cells.text(cell), column.unit)))
+    return "" if cell is None else " ".join(filter(None, (column.label, cells.text(cell), column.unit)))
 
 
 def _inked(table: Table, shown: list[int], spelled: list[tuple[str, int]], style: Style) -> str:

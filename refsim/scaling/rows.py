@@ -45,6 +45,4 @@ def scale_kind(name: str | ScaleKind) -> ScaleKind:
     len(scale_kind("e8m0").name) is 4. Raises RefsimError `unknown-name`, with the nearest name. Source: the
     entry's.
     """
-    if isinstance(name, ScaleKind):
-        return name
-    return named("scale kind", name, _BY_NAME)
+    return name if isinstance(name, ScaleKind) else named("scale kind", name, _BY_NAME)

@@ -187,8 +187,7 @@ def _scales(layout: "ScaleLayout", stored: "Stored", shape: tuple[int, int] | No
         raise _shape_needed(layout.name)
     codes = unshuffled(layout, stored, shape, file)
     rows, blocks = np.ogrid[: shape[0], : shape[1]]
-    byte = layout.offset(rows, blocks, shape)
-    return Dump(codes, stored.format, {"byte": byte}, ("row", "block"))
+    return Dump(codes, stored.format, {"byte": layout.offset(rows, blocks, shape)}, ("row", "block"))
 
 
 def unshuffled(layout: "ScaleLayout", stored: "Stored", shape: tuple[int, int], file: Path) -> "NDArray[Any]":

@@ -53,8 +53,7 @@ def _served(lanes: Lanes, at: Array, width: int) -> tuple[Array, int]:
     held[warp, lanes.laneid] = at
     rows = held.reshape(-1, _phase_lanes(width))
     anyone = rows.max(axis=1)
-    rows = np.where(rows < 0, anyone[:, None], rows)
-    return rows[anyone >= 0], len(names)
+    return np.where(rows < 0, anyone[:, None], rows)[anyone >= 0], len(names)
 
 
 @cache

@@ -246,9 +246,7 @@ class Play:
     def _positions(note: Note) -> NDArray[np.int64]:
         """Return byte positions that are distinct for the shared memory of each wave of CTAs."""
         place: AccessPlaces = note.detail
-        if place.space != "shared":
-            return place.at
-        return place.at + note.geometry.first * (1 << 32)
+        return place.at if place.space != "shared" else place.at + note.geometry.first * (1 << 32)
 
 
 def meet(clocks: Clocks, lanes: Ids, now: int, kinds: set[str]) -> None:

@@ -47,10 +47,7 @@ class LowestFirst:
         turn, picked = divmod(self.machine.clock, FAIRNESS)
         if turn and picked == 0:
             self.resume()
-        if turn and picked < TURN:
-            pc = sorted(groups)[-1 - (turn - 1) % len(groups)]
-        else:
-            pc = min(groups)
+        pc = sorted(groups)[-1 - (turn - 1) % len(groups)] if turn and picked < TURN else min(groups)
         return pc, groups.pop(pc)
 
 

@@ -107,9 +107,7 @@ class Space:
     def region_at(self, position: int) -> Region | None:
         """Return the region that holds a byte position, or None."""
         found = bisect_right(self.starts, position) - 1
-        if found >= 0 and position < self.regions[found].end:
-            return self.regions[found]
-        return None
+        return self.regions[found] if found >= 0 and position < self.regions[found].end else None
 
     def describe(self, position: int, width: int) -> str:
         """Return where an access outside its region is, relative to the nearest one."""

@@ -12,9 +12,7 @@ def fuse(*args: Any, **kwargs: Any) -> Any:
 
     CuPy's fused kernel keeps intermediates in registers and may contract products: real results count as unspecified.
     """
-    if args and callable(args[0]):
-        return _fused(args[0])
-    return _fused
+    return _fused(args[0]) if args and callable(args[0]) else _fused
 
 
 def _fused(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -155,8 +155,7 @@ def _axes(axis: Any, ndim: int) -> tuple[int, ...]:
     """Return the reduced axes in order; numpy.exceptions.AxisError for an axis that does not exist."""
     if axis is None:
         return tuple(range(ndim))
-    wanted = np.lib.array_utils.normalize_axis_tuple(axis, ndim)
-    return tuple(sorted(wanted))
+    return tuple(sorted(np.lib.array_utils.normalize_axis_tuple(axis, ndim)))
 
 
 def _turned(view: Seen, order: tuple[int, ...]) -> Seen:

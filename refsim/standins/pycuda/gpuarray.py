@@ -235,9 +235,7 @@ GPUArray.__hash__ = object.__hash__  # type: ignore[method-assign]
 
 
 def _second(other: Any, kind: Any, sign: str) -> str:
-    if isinstance(other, GPUArray):
-        return f"({_operand(other, kind, sign)})y[i]"
-    return "(T)y"
+    return f"({_operand(other, kind, sign)})y[i]" if isinstance(other, GPUArray) else "(T)y"
 
 
 def _operand(array: GPUArray, kind: Any, sign: str) -> str:

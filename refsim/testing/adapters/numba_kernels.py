@@ -111,9 +111,7 @@ def _version() -> str:
 def _parameter(kind: Any) -> Argument:
     """Return the parameters of a numba type: one, or one for each member of a tuple."""
     members = getattr(kind, "types", None)
-    if members is not None:
-        return tuple(_single(member) for member in members)
-    return _single(kind)
+    return tuple(_single(member) for member in members) if members is not None else _single(kind)
 
 
 def _single(kind: Any) -> Parameter:

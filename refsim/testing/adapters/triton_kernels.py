@@ -215,6 +215,4 @@ def _value(kind: str, argument: Any) -> Any:
     if argument is None:
         return np.uint64(0)
     scalar = SCALARS.get(kind)
-    if scalar is None or isinstance(argument, Buffer | np.generic):
-        return argument
-    return scalar(argument)
+    return argument if scalar is None or isinstance(argument, Buffer | np.generic) else scalar(argument)
