@@ -4,8 +4,9 @@ import gc
 import os
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
 RULE = "an exit code is refsim's to give: code that ends the program shows nothing"
+ENDS = ("_exit", "execv", "execve")  # all other functions of os.exec* call these
 HELP = "raise an exception where something is wrong"
 
 
@@ -31,24 +33,51 @@ def program_ended(by: str) -> RefsimError:
 
 @contextmanager
 def exits_held(*, for_good: bool) -> Iterator[None]:
-    """Make os._exit raise `program-ended` meanwhile, in all threads; child processes still end as they like.
+    """Make functions of os that end the program raise `program-ended` meanwhile, in all threads. Child processes still
+    end as they like.
 
-    for_good: keep it so, for code that runs while the interpreter ends.
+    for_good: keep it so, for code that runs while the interpreter ends, and let C's exit end with `program-ended` too.
     """
-    leave, process = os._exit, os.getpid()
+    held, process = {name: getattr(os, name) for name in ENDS}, os.getpid()
 
-    def refuse(status: Any) -> None:
+    def refuse(name: str, *given: Any) -> None:
         """Raise `program-ended` in this process; end a child process."""
         if os.getpid() != process:
-            leave(status)
-        raise program_ended(f"os._exit({status!r})")
+            held[name](*given)
+        raise program_ended(f"os.{name}({', '.join(map(repr, given))})")
 
-    os._exit = refuse  # type: ignore[assignment]
+    vars(os).update({name: partial(refuse, name) for name in ENDS})
+    if for_good and sys.platform == "linux":
+        _hold_c_exit(held["_exit"])
     try:
         yield
     finally:
         if not for_good:
-            os._exit = leave
+            vars(os).update(held)
+
+
+def _hold_c_exit(leave: Callable[[int], Any]) -> None:
+    """Make C's exit end this process with `program-ended` until Python itself ends; only GNU libc can drop a handler."""
+    import atexit
+    import ctypes
+
+    libc, held, key = ctypes.CDLL(None), [os.getpid()], ctypes.c_char()
+
+    def end(_: Any) -> None:
+        if os.getpid() in held:
+            console.tell_error(program_ended("exit of the C library"))
+            leave(Kind.USAGE.value)
+
+    handler = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(end)
+
+    def release(_: Any = handler) -> None:  # the default keeps the handler in memory
+        held.clear()
+        libc.__cxa_finalize(ctypes.byref(key))  # calls the handler, which does nothing now, and drops it
+
+    if hasattr(libc, "gnu_get_libc_version"):
+        libc.__cxa_atexit(handler, None, ctypes.byref(key))
+        atexit.register(release)  # runs after all handlers that the user's code registers
+        os.register_at_fork(after_in_child=release)
 
 
 # With Python's own thresholds the collector takes a third of the time that reading a long PTX text needs.

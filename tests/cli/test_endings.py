@@ -11,7 +11,7 @@ from refsim.cli.program import exits_held
 from refsim.errors import RefsimError
 
 KERNELS = """
-import atexit, os, sys, threading
+import atexit, ctypes, os, sys, threading
 import numpy as np
 from refsim.testing import Kernel, recipes, strategies
 
@@ -40,6 +40,7 @@ def verified(folder: Path, first: str = "", inside: str = "", prefix: str = "") 
     return subprocess.run(["bash", "-c", verify], cwd=folder, capture_output=True, text=True, timeout=300, check=False)
 
 
+C_THREAD = "ended = threading.Thread(target=ctypes.CDLL(None).exit, args=(0,)); ended.start(); ended.join()"
 LATER = pytest.mark.ci("other ways to end are tried in every run")
 
 
@@ -51,6 +52,13 @@ LATER = pytest.mark.ci("other ways to end are tried in every run")
         pytest.param(THREAD, "", 1, "called os._exit(0)", marks=LATER),
         pytest.param("atexit.register(os._exit, 0)", "", 1, "called os._exit(0)", marks=LATER),
         pytest.param("if os.fork() == 0: os._exit(0)", "", 1, "", marks=LATER),
+        ("", "ctypes.CDLL(None).exit(0)", 2, "called exit of the C library"),
+        pytest.param("", C_THREAD, 2, "called exit of the C library", marks=LATER),
+        pytest.param("atexit.register(ctypes.CDLL(None).exit, 0)", "", 2, "called exit of the C library", marks=LATER),
+        ("", "os.execlp('true', 'true')", 2, "os.execv("),
+        pytest.param("if os.fork() == 0: sys.exit(0)", "", 1, "", marks=LATER),
+        pytest.param("if os.fork() == 0: os.execvp('true', ['true'])", "", 1, "", marks=LATER),
+        pytest.param("if ctypes.CDLL(None).fork() == 0: ctypes.CDLL(None).exit(0)", "", 1, "", marks=LATER),
         ("sys.stdout.close()", "", 2, "cannot write: it was closed"),
     ],
 )
