@@ -105,6 +105,22 @@ MEMORY = (
             ("swapped_for_the_same", 7, "cas.b32 %r12, [%r4], %r10, 7", ("%r10, 7", "%r10, 6")),
             ("cleared_before", 0, "and.b32 %r12, [%r4], %r10", ("[%r4], 0;", "[%r4], 1;")),
             ("set_before", -1, "or.b32 %r12, [%r4], %r10", ("[%r4], -1;", "[%r4], 1;")),
+            ("greatest_before", -1, "max.u32 %r12, [%r4], %r10", ("max.u32", "max.s32")),
+            ("least_before", -(1 << 31), "min.s32 %r12, [%r4], %r10", ("min.s32", "min.u32")),
+        )
+    ),
+    *(
+        Case(
+            f"{operation}_{type}",
+            "atom",
+            f"atom.shared.{operation}.{type} %r12, [%r4], {end};  // A\nld.shared.u32 %r11, [%r4];\n" + PUT,
+            (f"{end};  // A", f"{other};  // A"),
+        )
+        for operation, type, end, other in (
+            ("max", "u32", "0xffffffff", "0xfffffffe"),
+            ("max", "s32", "0x7fffffff", "0xffffffff"),
+            ("min", "u32", "0", "1"),
+            ("min", "s32", "0x80000000", "0"),
         )
     ),
     Case(

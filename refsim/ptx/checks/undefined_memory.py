@@ -305,6 +305,25 @@ def _exchanged(old: Masked, b: Masked, c: Masked) -> Masked:
     return c if not open_ else Masked(old.value, old.mask | c.mask | (old.value ^ c.value), old.width)
 
 
+def _extreme(operation: str, row: PtxType) -> Update:
+    """Return the update of min or max: one of the numbers if no undefined bit changes which of them it is."""
+    sign = 1 << row.bits - 1 if row.is_signed else 0
+
+    def bounds(number: Masked) -> tuple[int, int]:
+        """Return the least and the greatest number that the defined bits allow; a signed number is biased."""
+        known = number.value & ~number.mask
+        return (known | number.mask & sign) ^ sign, (known | number.mask & ~sign) ^ sign
+
+    def update(old: Masked, b: Masked, c: Masked) -> Masked:
+        """Return the number that is the result whatever the undefined bits are."""
+        (least_old, most_old), (least_b, most_b) = bounds(old), bounds(b)
+        if most_old <= least_b or most_b <= least_old:
+            return old if (most_old <= least_b) == (operation == "min") else b
+        return _whole(old, b, c)
+
+    return update
+
+
 # The value in memory after an update, from the old value, b and c.
 UPDATES: dict[str, Update] = {
     "and": lambda old, b, c: Masked(
@@ -325,6 +344,7 @@ def updated(operation: str) -> Callable[["RuleOperands"], list[Any]]:
     def rule(operands: "RuleOperands") -> list[Any]:
         operands.demand(operands.masks[0], ADDRESS)
         row = TYPES[operands.keywords["type"]]
+        update = _extreme(operation, row) if operation in ("min", "max") else UPDATES.get(operation, _whole)
         is_vector = isinstance(operands.masks[1], list)
         given = list(zip(operands.masks[1:3], operands.values[1:3], strict=True))
         elements: list[Mask | None] = []
@@ -332,7 +352,7 @@ def updated(operation: str) -> Callable[["RuleOperands"], list[Any]]:
             pairs = [(m[place], v[place]) if is_vector and isinstance(m, list) else (m, v) for m, v in given]
             address = operands.values[0] + place * (row.bits // 8)
             others = pairs[1:] if operation == "cas" else []
-            elements.append(_update(operands, address, row, [pairs[0], *others], UPDATES.get(operation, _whole)))
+            elements.append(_update(operands, address, row, [pairs[0], *others], update))
         if not operands.results:
             return []
         return [elements if isinstance(operands.results[0][0], tuple) else elements[0]]
