@@ -259,7 +259,7 @@ def completed(verdict: Verdict, slack: Slack) -> Verdict:
     """Return the verdict of a whole campaign, with notes on what it could not see.
 
     Raises RefsimError if a campaign without a failure compared nothing (`nothing-compared`), or compared only with
-    infinite bounds (`bad-bound`). Waivers that allowed no finding are judged with those of other kernels.
+    bounds that every finite number keeps (`bad-bound`). Waivers that allowed no finding are judged with those of other kernels.
     """
     ended_well = verdict.status != verdicts.FAIL
     if verdict.status == verdicts.PASS and not verdict.elements:
@@ -272,7 +272,7 @@ def completed(verdict: Verdict, slack: Slack) -> Verdict:
             else "ask for cases",
         )
     if ended_well and slack.elements and slack.any_number == slack.elements == verdict.elements:
-        what = f"oracle of kernel {verdict.kernel} gives all {slack.elements} elements an infinite bound"
+        what = f"oracle of kernel {verdict.kernel} gives all {slack.elements} elements a bound that every finite number keeps"
         raise RefsimError("bad-bound", what, rule="a promise that nothing can break is none")
     return replace(verdict, notes=(*verdict.notes, *slack.notes())) if ended_well else verdict
 

@@ -25,7 +25,7 @@ from refsim.silicon.launch_replay import shared
 from refsim.testing.assertions import BitsDiffer, PromiseNotKept
 from refsim.testing.decisions import DecisionBits, Observation, decide, with_open_bits
 from refsim.testing.oracle_checks import Host, check_kept, check_own_arrays, check_ulps, kept, oracle_differs, slack
-from refsim.testing.outputs import check_shape, checked, in_output, settled, value_of
+from refsim.testing.outputs import check_conflict_free, check_shape, checked, in_output, settled, value_of
 from refsim.testing.samples import Sample, take_samples
 from refsim.testing.user_code import called, said, shortened
 from refsim.testing.verdicts import Recomputed
@@ -146,6 +146,7 @@ def _observed(
     with device.launcher(kernel.code, count_banks=bool(kernel.conflict_free), **following) as launcher:
         if isinstance(launcher, SimLauncher):
             launcher.alone = alone
+            check_conflict_free(kernel, launcher.program.module)
         watched = _WatchedLauncher(launcher, keeps_large=not device.is_simulated)
         got = _ran(kernel, problem, watched, formats)
         hosts = kept(watched.hosts)

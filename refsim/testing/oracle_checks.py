@@ -19,7 +19,7 @@ Host = tuple[str, NDArray[Any], NDArray[Any]]
 
 @dataclass(frozen=True)
 class Slack:
-    """Elements that show no mistake. By bounds: their number, how many may be any number, and how many may be zero.
+    """Elements that show no mistake. By bounds: their number, how many may be any finite number, and how many may be zero.
 
     By values: `floats` generated elements, of which `hidden` are NaN or zero, and `ordinary` other elements of the
     corpus.
@@ -69,7 +69,8 @@ def slack(want: Mapping[str, "NDArray[Any] | Bounded"], formats: Mapping[str, st
         if isinstance(each, Bounded):
             finite = np.isfinite(each.value)
             reaches = finite & (each.bound > 0) & (each.bound >= np.abs(each.value))
-            found += Slack(each.value.size, int((finite & np.isinf(each.bound)).sum()), int(reaches.sum()))
+            widest = np.abs(each.value) + (format_named(formats[name]).max_value if formats[name] else np.inf)
+            found += Slack(each.value.size, int((finite & (each.bound >= widest)).sum()), int(reaches.sum()))
     return found
 
 

@@ -7,8 +7,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from refsim.compare.unordered import in_best_order
-from refsim.errors import RefsimError
+from refsim.errors import RefsimError, nearest
 from refsim.kernels import Bounded, Buffer, Expected, Kernel, Outputs, Unordered
+from refsim.ptx.text.syntax import Module
 from refsim.testing.user_code import called
 from refsim.typed_arrays import native
 
@@ -52,6 +53,16 @@ def checked(kernel: Kernel, label: str, outputs: Any, formats: Mapping[str, str]
         what = "the promise is Promise.BOUNDED, and oracle returns no bounds"
         raise RefsimError("wrong-output", what, where=where, help="return {name: Bounded(value, bound)}")
     return arrays
+
+
+def check_conflict_free(kernel: Kernel, module: Module) -> None:
+    """Raise RefsimError bad-kernel for a prefix of `conflict_free` that no instruction of the kernel's PTX has."""
+    opcodes = sorted(frozenset[str]().union(*(function.opcodes for function in module.functions.values())))
+    for prefix in kernel.conflict_free:
+        if not any(opcode.startswith(prefix) for opcode in opcodes):
+            what = f"conflict_free names {prefix!r}, and no instruction of the kernel begins so"
+            help = f"nearest: {', '.join(nearest(prefix, opcodes))}"
+            raise RefsimError("bad-kernel", what, f"kernel {kernel.name}", "a promise must hold for something", help)
 
 
 def check_shape(kernel: Kernel, name: str, got: Any, want: Any) -> None:

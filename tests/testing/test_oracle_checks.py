@@ -6,10 +6,11 @@ from functools import cache
 import numpy as np
 import pytest
 
+from refsim import device
 from refsim.conversions import decode
 from refsim.errors import RefsimError
 from refsim.kernels import Bounded, Promise
-from refsim.testing import run_campaign
+from refsim.testing import laws, run_campaign
 from refsim.testing import strategies as rst
 from refsim.testing.oracle_checks import Slack, slack
 from refsim.testing.recipes import Tensor, corpus_tensors
@@ -101,10 +102,41 @@ def bounded(kernel, bound):
     return replace(kernel, oracle=oracle, promise=Promise.BOUNDED(because="a test"), corpus=CORPUS)
 
 
-def test_bounds_that_nothing_breaks_are_refused(halve_kernel, fake_device):
+@pytest.mark.parametrize("bound", [np.inf, 1e308])
+def test_bounds_that_nothing_breaks_are_refused(halve_kernel, fake_device, bound):
     with pytest.raises(RefsimError, match="bad-bound") as caught:
-        run_campaign(bounded(halve_kernel, lambda value: np.full(value.shape, np.inf)), fake_device(), cases=0)
+        run_campaign(bounded(halve_kernel, lambda value: np.full(value.shape, bound)), fake_device(), cases=0)
     assert "all 14 elements" in caught.value.what
+
+
+def test_a_bound_is_no_bound_from_the_value_to_the_largest_of_the_other_sign():
+    value, largest = np.array([1.0, -1.0, 0.0]), 448.0
+    for bound, count in ((largest + 1, 3), (np.nextafter(largest + 1, 0), 1), (np.nextafter(largest, 0), 0)):
+        assert slack({"y": Bounded(value, np.full(3, bound))}, {"y": "e4m3"}).any_number == count
+
+
+@pytest.mark.parametrize(("prefix", "is_right"), [("st.sharde", False), ("st.shared", True), ("ldmatrix", False)])
+def test_a_promise_without_conflicts_names_an_instruction(halve_kernel, prefix, is_right):
+    cuda = """extern "C" __global__ void k(unsigned* y) {
+        __shared__ unsigned s[32]; s[threadIdx.x] = y[threadIdx.x]; __syncthreads();
+        y[threadIdx.x] = s[31 - threadIdx.x]; }"""
+
+    def run(launcher, problem):
+        y = launcher.upload(np.arange(32, dtype=np.uint32), name="y", writable=True)
+        launcher.launch("k", 1, 32, [y])
+        return {"y": launcher.read(y)}
+
+    def oracle(problem):
+        return {"y": np.arange(32, dtype=np.uint32)[::-1]}
+
+    kernel = replace(
+        halve_kernel, source=cuda, run=run, oracle=oracle, outputs={"y": ""}, entries=(), conflict_free=(prefix,)
+    )
+    if is_right:
+        assert laws.observe(kernel, CORPUS[0], device.open("sim")).conflicts == ()
+        return
+    with pytest.raises(RefsimError, match="no instruction of the kernel begins so"):
+        laws.observe(kernel, CORPUS[0], device.open("sim"))
 
 
 def test_bounds_that_zeros_keep_are_noted(halve_kernel, fake_device):
