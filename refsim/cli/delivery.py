@@ -5,6 +5,7 @@ import functools
 import os
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -56,23 +57,44 @@ def answers(function: Callable[..., Document | Answer | Iterator[Answer | Refsim
             return answer.exit_code
 
         try:
-            found = function(**arguments)
+            with _prints_held(chosen):
+                found = function(**arguments)
         except RefsimError as error:
             _annotate(error, chosen)
             raise
         if not isinstance(found, Iterator):
             return delivered(found if isinstance(found, Answer) else Answer(found))
         code = AGREED
-        for each in found:
+        while True:
+            with _prints_held(chosen):
+                each = next(found, None)
+            if each is None:
+                return code
             if isinstance(each, RefsimError):
                 _annotate(each, chosen)
                 console.tell_error(each)
                 code = each.exit_code
             else:
                 code = delivered(each)
-        return code
 
     return run
+
+
+@contextmanager
+def _prints_held(form: str) -> Iterator[None]:
+    """Give both streams back at the end; send what the user's code prints to standard error unless the form is text."""
+    stdout, stderr = sys.stdout, sys.stderr
+    with redirect_stdout(stdout if form == "text" else stderr), redirect_stderr(stderr), ExitStack() as stack:
+        is_real = stdout is sys.__stdout__ and stderr is sys.__stderr__ and sys.platform == "linux"
+        if form != "text" and is_real:
+            from ctypes import CDLL
+
+            stdout.flush()
+            stack.callback(os.close, kept := os.dup(1))
+            stack.callback(os.dup2, kept, 1)
+            stack.callback(CDLL(None).fflush, None)  # what C code printed and did not write yet
+            os.dup2(2, 1)
+        yield
 
 
 def _annotate(error: RefsimError, form: str) -> None:

@@ -1,5 +1,6 @@
 """Who ends the program: a kernel file that does, in any way, turns nothing green; and streams and folders that are gone."""
 
+import json
 import os
 import subprocess
 import sys
@@ -33,10 +34,13 @@ KERNELS = (Kernel("add", lambda p: {{"y": p.codes() + np.uint32(3)}}, strategies
 THREAD = "ended = threading.Thread(target=os._exit, args=(0,)); ended.start(); ended.join()"
 
 
-def verified(folder: Path, first: str = "", inside: str = "", prefix: str = "") -> subprocess.CompletedProcess[str]:
+def verified(
+    folder: Path, first: str = "", inside: str = "", prefix: str = "", form: str = "text"
+) -> subprocess.CompletedProcess[str]:
     """`refsim verify` in a process of its own, for a kernel that is wrong."""
     (folder / "add.py").write_text(KERNELS.format(first=first, inside=inside or "pass"))
     verify = f"{prefix}exec {sys.executable} -m refsim verify --kernels {folder / 'add.py'} --cases 0 --suspects 0"
+    verify += f" --as {form}"
     return subprocess.run(["bash", "-c", verify], cwd=folder, capture_output=True, text=True, timeout=300, check=False)
 
 
@@ -66,6 +70,36 @@ def test_a_kernel_file_does_not_choose_the_exit_code(tmp_path, first, inside, co
     run = verified(tmp_path, first, inside)
     assert run.returncode == code, run.stderr
     assert says in run.stderr + run.stdout
+
+
+PRINTS = """print("of Python"); os.system("echo of a child"); ctypes.CDLL(None).puts(b"of C")"""
+
+
+@pytest.mark.parametrize("form", ["json", "csv"])
+def test_what_code_prints_is_no_part_of_an_answer_for_programs(tmp_path, form):
+    printed = verified(tmp_path, PRINTS, PRINTS, form=form)
+    silent = verified(tmp_path, form=form)
+    assert printed.returncode == silent.returncode == 1
+    for line in ("of Python", "of a child", "of C"):
+        assert line in printed.stderr.splitlines()
+        assert line not in printed.stdout.splitlines()
+    if form == "json":
+        assert [each["status"] for each in json.loads(printed.stdout)["verdicts"]] == ["fail"]
+    else:
+        assert len(printed.stdout.splitlines()) == len(silent.stdout.splitlines())
+
+
+def test_what_code_prints_precedes_an_answer_in_text(tmp_path):
+    printed = verified(tmp_path, inside='print("of Python")')
+    assert printed.stdout.startswith("of Python\n")
+    assert "status  kernel" in printed.stdout
+
+
+@pytest.mark.parametrize("stream", ["stdout", "stderr"])
+def test_a_stream_that_code_takes_away_is_given_back(tmp_path, stream):
+    run = verified(tmp_path, inside=f"sys.{stream} = None")
+    assert (run.returncode, "again: refsim verify" in run.stderr) == (1, True)
+    assert run.stdout.startswith("status  kernel")
 
 
 def test_a_working_directory_that_was_removed_is_an_error_of_its_own(tmp_path):
