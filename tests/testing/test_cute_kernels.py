@@ -146,6 +146,12 @@ X = Buffer("x", 1 << 40, 4, np.dtype("f4"))
 PLAIN = np.dtype([("x", "u8"), ("n", "i4")], align=True)
 
 
+def test_numbers_that_a_field_keeps_are_taken():
+    layout = np.dtype([("n", "u4"), ("at", "i1", 2), ("x", "f4"), ("is", "?")])
+    made = struct(layout, n=np.int32(-1), at=[1.0, np.uint8(2)], x=0.1, **{"is": True})
+    assert made.raw == b"\xff\xff\xff\xff\x01\x02" + np.float32(0.1).tobytes() + b"\x01"
+
+
 @pytest.mark.parametrize(
     ("code", "call"),
     [
@@ -153,6 +159,13 @@ PLAIN = np.dtype([("x", "u8"), ("n", "i4")], align=True)
         ("unknown-name", lambda: struct(PLAIN, x=X, n=1, m=2)),
         ("bad-argument", lambda: struct(PLAIN, x=X, n=1 << 40)),
         ("bad-argument", lambda: struct(PLAIN, x=X, n=X)),
+        ("bad-argument", lambda: struct(PLAIN, x=X, n=1.5)),
+        ("bad-argument", lambda: struct(PLAIN, x=X, n=np.float32(1.5))),
+        ("bad-argument", lambda: struct(PLAIN, x=X, n=np.int64(1 << 40))),
+        ("bad-argument", lambda: struct([("at", "u1", 2)], at=[1, 2.5])),
+        ("bad-argument", lambda: struct([("is", "?")], **{"is": 2})),
+        ("bad-argument", lambda: struct([("x", "O")], x=1)),
+        ("bad-argument", lambda: struct([("one", [("x", "O")])], one={"x": 1})),
         ("bad-argument", lambda: struct(PLAIN, x="y", n=1)),
         ("bad-argument", lambda: struct(np.float32, x=X)),
         ("bad-argument", lambda: struct("no dtype", x=X)),

@@ -23,7 +23,8 @@ def struct(layout: Any, fields: Mapping[str, Any] | None = None, **more: Any) ->
 
     `layout` is a structured NumPy dtype, a ctypes.Structure class, or the result of `parameter_dtype`. A Buffer in a
     64-bit field becomes its address; padding is zero. Raises RefsimError bad-argument for a field that is missing,
-    unknown or out of range. Source: the layout of the C compiler, as NumPy and ctypes compute it.
+    unknown, out of range, or changed by its type (1.5 in an integer field). Source: the layout of the C compiler, as
+    NumPy and ctypes compute it.
     """
     is_class = isinstance(layout, type) and issubclass(layout, ctypes.Structure | ctypes.Union)
     try:
@@ -33,6 +34,8 @@ def struct(layout: Any, fields: Mapping[str, Any] | None = None, **more: Any) ->
         raise RefsimError("bad-argument", what, rule="a NumPy dtype or a ctypes class") from error
     if kind.names is None:
         raise RefsimError("bad-argument", f"{kind} has no fields", rule="a structured dtype, or a class with _fields_")
+    if kind.hasobject:
+        raise RefsimError("bad-argument", f"{kind} holds Python objects", rule="a struct holds the bytes of its fields")
     made = np.zeros((), kind)
     _fill(made, {**(fields or {}), **more}, "struct")
     align = ctypes.alignment(layout) if is_class else (kind.metadata or {}).get("align", kind.alignment)
@@ -132,9 +135,19 @@ def _fill(made: np.ndarray[Any, Any], fields: Mapping[str, Any], where: str) -> 
             _fill(made[name], value, place)
             continue
         try:
-            made[name] = _number(value, made[name].dtype, place)
+            number = _number(value, made[name].dtype, place)
+            made[name] = number
+            if made[name].dtype.kind in "iub" and not _is_kept(made[name], number):
+                raise ValueError("NumPy converted it to another number")
         except (OverflowError, TypeError, ValueError) as error:
             raise RefsimError("bad-argument", f"{value!r:.60} does not fit {made[name].dtype}", place, RULE) from error
+
+
+def _is_kept(made: np.ndarray[Any, Any], number: Any) -> bool:
+    """Return whether an integer field has the number, or the bits of NumPy integers of its width."""
+    kind = number.dtype if isinstance(number, np.integer | np.ndarray) else np.dtype("f8")
+    has_bits = kind.kind in "iu" and kind.itemsize == made.dtype.itemsize
+    return has_bits or bool((made.astype(object) == np.asarray(number, object)).all())
 
 
 def _number(value: Any, kind: np.dtype[Any], where: str) -> Any:
