@@ -55,18 +55,13 @@ def called(kernel: Kernel, label: str, function: Callable[..., Any], *arguments:
 
 
 def is_bug(error: BaseException) -> bool:
-    """Return whether refsim raised the exception, and no wrong argument of the user explains it.
-
-    All exceptions of the simulated GPU are bugs. Elsewhere an error of type or value may come from an argument, and so
-    may every exception of the function that the user called.
-    """
-    frames = [each for each in traceback.extract_tb(error.__traceback__) if not each.filename.startswith("<")]
-    files = [Path(each.filename) for each in frames]
-    files = list(takewhile(lambda file: file.is_relative_to(PACKAGE) and is_foreign(str(file)), reversed(files)))
-    if not isinstance(error, Exception) or isinstance(error, MemoryError):
-        return False
-    is_deep = len(files) > 1 and not isinstance(error, EXPLAINED)
-    return is_deep or any(file.is_relative_to(PACKAGE / "ptx") for file in files)
+    """Return whether an exception is a bug of refsim: raised in the simulated GPU, or deep in refsim and of no class
+    that a wrong argument explains."""
+    files = [each.filename for each in traceback.extract_tb(error.__traceback__) if not each.filename.startswith("<")]
+    inner = list(takewhile(lambda file: Path(file).is_relative_to(PACKAGE) and is_foreign(file), reversed(files)))
+    is_deep = len(inner) > 1 and not isinstance(error, EXPLAINED)
+    is_possible = isinstance(error, Exception) and not isinstance(error, MemoryError)
+    return is_possible and (is_deep or any(Path(file).is_relative_to(PACKAGE / "ptx") for file in inner))
 
 
 def code_fails(kernel: Kernel, label: str, error: BaseException, problem: Any = None) -> RefsimError:
