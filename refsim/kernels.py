@@ -490,8 +490,11 @@ class Kernel(Card):
             if name in _WITHOUT_CODES:
                 what, way = f"{name} is not a format of codes", 'outputs={"y": ""} and arrays of integers or float64'
                 raise RefsimError("bad-kernel", what, where=where, help=way)
-            if name:
-                format_named(name)
+            try:
+                format_named(name or "f32")
+            except RefsimError as error:
+                error.where = where
+                raise
         return formats
 
     def _repr_summary(self) -> str:

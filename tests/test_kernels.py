@@ -108,6 +108,12 @@ def test_bound_needs_a_derivation():
             Promise.WITHIN(bound, because="measured")
 
 
+def test_the_error_of_an_unknown_format_names_the_kernel():
+    with pytest.raises(RefsimError, match="no format is called 'f99'") as caught:
+        Kernel(**{**GOOD, "outputs": {"n": "", "y": "f99"}})
+    assert caught.value.where == f"outputs of kernel {GOOD['name']}"
+
+
 @pytest.mark.parametrize("name", ["f64", "s8"])
 def test_the_error_of_an_output_without_codes_says_how_it_is_declared(name):
     with pytest.raises(RefsimError, match=f"{name} is not a format of codes") as caught:
