@@ -31,12 +31,12 @@ def exports(package: str, *own: str) -> tuple[Callable[[str], Any], Callable[[],
     result, because every misspelled name would have type Any: packages assign it in the `else`.
     """
 
-    loader: Any = sys.modules[package].__loader__  # now, because a caller may remove the module from sys.modules
+    module: Any = sys.modules[package]  # now, because a caller may remove it from sys.modules
 
     @cache
     def homes() -> dict[str, str]:
         """Return the module of each name that the package's source imports as itself (`import name as name`)."""
-        imports = (line for line in ast.walk(ast.parse(loader.get_source(package))) if isinstance(line, ast.ImportFrom))
+        imports = (line for line in ast.walk(ast.parse(_source(module))) if isinstance(line, ast.ImportFrom))
         return {name.name: str(line.module) for line in imports for name in line.names if name.name == name.asname}
 
     def load(name: str) -> Any:
@@ -55,6 +55,15 @@ def exports(package: str, *own: str) -> tuple[Callable[[str], Any], Callable[[],
         return sorted([*own, *homes()])
 
     return load, public
+
+
+def _source(module: Any) -> str:
+    """Return the text of a module, also out of an archive; the loader of pytest has no text, but a file."""
+    get = getattr(module.__loader__, "get_source", None)
+    if get is None:
+        with open(module.__spec__.origin, encoding="utf-8") as stream:
+            return stream.read()
+    return str(get(module.__name__))
 
 
 _ELSEWHERE = {

@@ -1,11 +1,14 @@
 """Names that a package has not: the error says where they are, without importing anything."""
 
 import copy
+import math
 import pickle
 import subprocess
 import sys
 import zipfile
 from importlib import import_module, reload
+from importlib.abc import Loader
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
 import pytest
@@ -144,3 +147,25 @@ def test_a_reloaded_package_reads_its_source_again(tmp_path, monkeypatch):
     assert (package.__all__, hasattr(package, "tau")) == (["pi"], False)
     file.write_text(source.format("from math import pi as pi; from math import tau as tau"))
     assert reload(package).__all__ == ["pi", "tau"]
+
+
+def test_a_loader_without_source_has_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The loader of pytest, which rewrites assertions of an installed plugin, has no get_source."""
+    lines = "from typing import TYPE_CHECKING", "from refsim.lazy import exports", "if TYPE_CHECKING:"
+    own = "    from math import pi as pi", "else:", "    __getattr__, __dir__ = exports(__name__)"
+    text = "\n".join((*lines, *own))
+    (tmp_path / "rewritten.py").write_text(text)
+
+    class Rewriting(Loader):
+        def create_module(self, spec):
+            return None
+
+        def exec_module(self, module):
+            exec(compile(text, str(tmp_path / "rewritten.py"), "exec"), module.__dict__)
+
+    spec = spec_from_file_location("rewritten", tmp_path / "rewritten.py", loader=Rewriting())
+    module = module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "rewritten", module)
+    spec.loader.exec_module(module)
+    assert module.pi == math.pi
+    assert dir(module) == ["pi"]
