@@ -5,6 +5,7 @@ and cuTensorMapEncodeTiled. `gpu/host/cuda_calls.c` holds these functions; the m
 """
 
 import ctypes
+import faulthandler
 import hashlib
 import os
 import shutil
@@ -30,6 +31,7 @@ from refsim.layouts.tma import DATA_TYPES, INTERLEAVES, L2_PROMOTIONS, OOB_FILLS
 from refsim.ptx.machine.limits import limits_of
 
 BUILD = "build it by nvcc -shared -Xcompiler -fPIC -cudart none"
+_GUARD = bytes([0xA5]) * (1 << 15)  # behind the parameters, as many bytes as a launch passes at most
 _INVALID = 1  # CUDA_ERROR_INVALID_VALUE
 _ATTRIBUTE = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int)
 _ENCODE = ctypes.CFUNCTYPE(
@@ -77,11 +79,19 @@ class HostLibrary:
             raise RefsimError("bad-argument", f"{size!r:.40} bytes of parameters", where, "a whole number from 1")
         called = self._function(function)
         called.restype = ctypes.c_int if status else None
-        raw = ctypes.create_string_buffer(size)
+        raw = ctypes.create_string_buffer(bytes(size) + _GUARD, size + len(_GUARD))
         values = [_passed(place, each, where) for place, each in enumerate(args)]
         answers = _Answers(launcher)
         answers.install()
+        if not faulthandler.is_enabled():
+            faulthandler.enable(2)  # a crash of the function shows the call of `fill`
         found = called(ctypes.c_void_p(ctypes.addressof(raw)), *values)
+        if raw.raw[size:] != _GUARD:
+            end = max(
+                at for at, (one, other) in enumerate(zip(raw.raw[size:], _GUARD, strict=True), size + 1) if one != other
+            )
+            what = f"it wrote {end} bytes or more, and size is {size}"
+            raise RefsimError("bad-host-library", what, where, help="size is sizeof of the C++ type")
         if answers.refused is not None:
             raise answers.refused
         for refused in filter(None, (library.refsim_refused() for library in _STAND_INS.values())):
@@ -92,7 +102,7 @@ class HostLibrary:
             raise RefsimError(
                 "bad-host-library", f"it returned {found}", where, "0 is success; status=False is for void", help
             )
-        return Struct(raw.raw)
+        return Struct(raw.raw[:size])
 
     def _function(self, name: str) -> Any:
         """Return a function of the library, loaded once."""

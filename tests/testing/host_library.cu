@@ -46,3 +46,4 @@ extern "C" void nothing(int* p) { *p = 7; }
 extern "C" int says(const char** p, int code) { return cuGetErrorString(code, p); }
 extern "C" int fails(int* p) { return *p = 9; }
 extern "C" int allocates(void** p) { return cudaMalloc(p, 64), cudaMemsetAsync(*p, 0, 64), 0; }
+extern "C" int crashes(int*) { return *(volatile int*)8; }

@@ -2,6 +2,7 @@
 
 import ctypes
 import subprocess
+import sys
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -67,6 +68,19 @@ def test_a_kernel_runs_with_the_parameters_that_its_host_code_makes() -> None:
     assert simulated.describe()["host"].startswith("libhost.so ")
 
 
+def test_a_crash_of_a_host_function_shows_the_call() -> None:
+    library, ptx = built()
+    script = f"""
+from refsim import device
+from refsim.testing.adapters import HostLibrary
+with device.open("sim").loaded({ptx!r}, "copy") as launcher:
+    HostLibrary({str(library)!r}).fill(launcher, "crashes", 8)
+"""
+    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert ran.returncode < 0
+    assert 'File "<string>", line 5' in ran.stderr
+
+
 def test_what_goes_wrong_in_a_host_function_is_one_clear_error(tmp_path: Path) -> None:
     library, ptx = built()
     host = HostLibrary(library)
@@ -78,6 +92,10 @@ def test_what_goes_wrong_in_a_host_function_is_one_clear_error(tmp_path: Path) -
         assert host.fill(launcher, "nothing", 4, status=False).raw == b"\7\0\0\0"
         said = host.fill(launcher, "says", 8, np.int32(0)).raw
         assert ctypes.string_at(int.from_bytes(said, "little")) == b"no error"
+        with pytest.raises(
+            RefsimError, match=rf"it wrote {SIZE - 44} bytes or more, and size is 8\n.*make of libhost.so"
+        ):
+            host.fill(launcher, "make", 8, x, y, np.int32(16))
         for code, call in (
             ("bad-tensor-map", lambda: host.fill(launcher, "make", SIZE, x, y, np.int32(17))),  # beyond the buffer
             ("bad-host-library", lambda: host.fill(launcher, "fails", 4)),
