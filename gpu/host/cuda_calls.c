@@ -42,13 +42,11 @@ static cudaError_t found(const char* name, void** function, enum cudaDriverEntry
     if (status) *status = is_known ? cudaDriverEntryPointSuccess : cudaDriverEntryPointSymbolNotFound;
     return cudaSuccess;
 }
-#if CUDART_VERSION < 13000
 cudaError_t cudaGetDriverEntryPoint(const char* name, void** function, unsigned long long flags,
                                     enum cudaDriverEntryPointQueryResult* status) {
     (void)flags;
     return found(name, function, status);
 }
-#endif
 cudaError_t cudaGetDriverEntryPointByVersion(const char* name, void** function, unsigned version, unsigned long long flags,
                                              enum cudaDriverEntryPointQueryResult* status) {
     (void)version, (void)flags;

@@ -8,6 +8,7 @@ import ctypes
 import faulthandler
 import hashlib
 import os
+import re
 import shutil
 import subprocess
 import tempfile
@@ -112,8 +113,9 @@ class HostLibrary:
             try:
                 self._loaded["library"] = ctypes.CDLL(os.fspath(self.path.absolute()), os.RTLD_NOW)
             except OSError as error:
+                help = f"refsim answers {', '.join(_answered())}" if "symbol: cu" in str(error) else BUILD
                 raise RefsimError(
-                    "bad-host-library", str(error), str(self.path), help=BUILD, kind=Kind.UNREADABLE
+                    "bad-host-library", str(error), str(self.path), help=help, kind=Kind.UNREADABLE
                 ) from error
         try:
             return self._loaded["library"][name]
@@ -177,6 +179,12 @@ class _Answers:
 
 
 _STAND_INS: dict[str, Any] = {}
+
+
+def _answered() -> list[str]:
+    """Return the calls of CUDA that the stand-ins answer without a GPU."""
+    code = bundled("gpu/host/cuda_calls.c").read_text("utf-8")
+    return sorted(re.findall(r"^(?:cudaError_t|const char\*|int) (cu\w+)\(", code, re.MULTILINE))
 
 
 @lru_cache(maxsize=4)

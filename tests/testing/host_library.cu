@@ -47,3 +47,5 @@ extern "C" int says(const char** p, int code) { return cuGetErrorString(code, p)
 extern "C" int fails(int* p) { return *p = 9; }
 extern "C" int allocates(void** p) { return cudaMalloc(p, 64), cudaMemsetAsync(*p, 0, 64), 0; }
 extern "C" int crashes(int*) { return *(volatile int*)8; }
+extern "C" cudaError_t cudaGetDriverEntryPoint(const char*, void**, unsigned long long, cudaDriverEntryPointQueryResult*);
+extern "C" int asks(void** p) { return cudaGetDriverEntryPoint("cuTensorMapEncodeTiled", p, cudaEnableDefault, nullptr); }

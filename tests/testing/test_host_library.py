@@ -68,6 +68,24 @@ def test_a_kernel_runs_with_the_parameters_that_its_host_code_makes() -> None:
     assert simulated.describe()["host"].startswith("libhost.so ")
 
 
+def test_the_call_that_older_headers_have_is_answered_and_an_unknown_one_is_named() -> None:
+    library, ptx = built()
+    with device.open("sim").loaded(ptx, "copy") as launcher:
+        assert HostLibrary(library).fill(launcher, "asks", 8).raw != bytes(8)
+        unknown = library.with_name("libunknown.so")
+        source = 'extern "C" int cuCtxGetId(void*, void*); extern "C" int ask(void* p) { return cuCtxGetId(p, p); }'
+        unknown.with_suffix(".cpp").write_text(source)
+        nvcc = str(find_nvcc())
+        subprocess.run(
+            [nvcc, "-shared", "-Xcompiler", "-fPIC", "-cudart", "none", "-o", unknown, unknown.with_suffix(".cpp")],
+            check=True,
+        )
+        with pytest.raises(RefsimError, match="cuCtxGetId") as caught:
+            HostLibrary(unknown).fill(launcher, "ask", 8)
+    assert "cudaGetDriverEntryPointByVersion, cudaGetErrorName," in caught.value.help
+    assert "cudaMalloc" not in caught.value.help
+
+
 def test_a_crash_of_a_host_function_shows_the_call() -> None:
     library, ptx = built()
     script = f"""
