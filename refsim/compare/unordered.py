@@ -6,18 +6,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from refsim.conversions import decode
+
 Array = NDArray[Any]
 LISTED = 4  # groups, and elements of a group, that are named
 ALIKE = 256  # most unmatched elements that are paired by the bytes they share
 
 
 def in_best_order(
-    got: Sequence[Array], want: Sequence[Array], axis: int, groups: NDArray[np.int64]
+    got: Sequence[Array], want: Sequence[Array], axis: int, groups: NDArray[np.int64], formats: Sequence[str] = ()
 ) -> tuple[list[Array], list[str]]:
     """Return `want` with its elements in the order of `got` where they are equal, and what is missing or extra.
 
     The arrays share their axes up to `axis`, and their elements move together. `groups` are offsets along the axis;
-    each index of the axes before it has these groups for itself. Elements are compared by their bytes.
+    each index of the axes before it has these groups for itself. Elements are compared by their bytes. `formats` are
+    the formats of the arrays' codes, "" for plain numbers.
     """
     shape = got[0].shape[: axis + 1]
     total, batch = int(np.prod(shape)), int(np.prod(shape[:-1]))
@@ -40,7 +43,7 @@ def in_best_order(
         row, one_of = divmod(number, len(groups) - 1)
         index = "".join(f"[{each}]" for each in np.unravel_index(row, shape[:-1]))
         lost, found = (
-            _listed(arrays[0], places[group[places] == number], shape)
+            _listed(arrays, formats, places[group[places] == number], shape)
             for arrays, places in ((want, missing), (got, extra))
         )
         where = f"group {one_of}{index and ' of '}{index}, places {groups[one_of]}..{groups[one_of + 1] - 1}"
@@ -81,10 +84,13 @@ def _paired(here: Array, there: Array, extra: Array, missing: Array, group: Arra
     return found
 
 
-def _listed(array: Array, places: Array, shape: tuple[int, ...]) -> str:
-    """Return elements as text: a single number by its value, and otherwise the index of the element."""
-    if array.shape == shape:
-        texts = [str(each) for each in array.reshape(-1)[places[:LISTED]].tolist()]
-    else:
-        texts = [str([int(at) for at in np.unravel_index(place, shape)]) for place in places[:LISTED]]
+def _listed(arrays: Sequence[Array], formats: Sequence[str], places: Array, shape: tuple[int, ...]) -> str:
+    """Return elements as text: their numbers, decoded, as `(3, 0.5)` if arrays move together; rows by their index."""
+    columns = []
+    for array, format in zip(arrays, formats or [""] * len(arrays), strict=True):
+        if array.shape == shape:
+            numbers = array.reshape(-1)[places[:LISTED]]
+            columns.append((decode(numbers, format) if format and numbers.dtype.kind in "ui" else numbers).tolist())
+    texts = [str(row[0] if len(row) == 1 else row) for row in zip(*columns, strict=True)]
+    texts = texts or [str([int(at) for at in np.unravel_index(place, shape)]) for place in places[:LISTED]]
     return ", ".join(texts) + (f" and {len(places) - LISTED} more" if len(places) > LISTED else "")

@@ -197,7 +197,7 @@ def _compared_all(
     kernel: Kernel, got: Outputs, want: Expected, formats: Mapping[str, str], owners: Mapping[str, Owner | None]
 ) -> tuple[dict[str, Any], list[Mismatch]]:
     """Return the oracle's outputs in the order of the kernel's where that is free, and the comparison of each output."""
-    right, said = settled(kernel, got, want)
+    right, said = settled(kernel, got, want, formats)
     compared = [_judged(kernel, got[name], right[name], formats[name], name, owners.get(name)) for name in formats]
     return right, [
         replace(each, patterns=(*said.get(each.name, ()), *each.patterns)) if each else each for each in compared

@@ -79,7 +79,9 @@ def value_of(want: Any) -> NDArray[Any]:
     return array
 
 
-def settled(kernel: Kernel, got: Outputs, want: Expected) -> tuple[dict[str, Any], dict[str, tuple[str, ...]]]:
+def settled(
+    kernel: Kernel, got: Outputs, want: Expected, formats: Mapping[str, str] | None = None
+) -> tuple[dict[str, Any], dict[str, tuple[str, ...]]]:
     """Return the oracle's outputs with Unordered values in the order of `got`, and what is missing or extra in each."""
     found: dict[str, Any] = dict(want)
     said: dict[str, tuple[str, ...]] = {}
@@ -102,7 +104,9 @@ def settled(kernel: Kernel, got: Outputs, want: Expected) -> tuple[dict[str, Any
             all(a.shape == b.shape and a.itemsize == b.itemsize for a, b in zip(mine, right, strict=True))
             and mine[0].size
         ):
-            right, lines = in_best_order(mine, right, first.axis, first.groups)
+            right, lines = in_best_order(
+                mine, right, first.axis, first.groups, [(formats or {}).get(each, "") for each in tied]
+            )
         found |= dict(zip(tied, right, strict=True))
         said |= dict.fromkeys(tied, tuple(lines))
     return found, said

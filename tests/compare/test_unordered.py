@@ -72,6 +72,15 @@ def test_arrays_that_move_together_agree_only_in_one_order():
     assert lines
 
 
+def test_what_is_missing_is_spelled_as_the_format_of_each_array_says():
+    places, weights = np.array([5, 6], np.int32), np.array([0.5, 1.5], np.float32).view(np.uint32)
+    wrong = np.array([0.5, -2], np.float32).view(np.uint32)
+    _, lines = in_best_order([places, wrong], [places, weights], 0, offsets(2), ["", "f32"])
+    assert lines == ["group 0, places 0..1: missing (6, 1.5); extra (6, -2.0)"]
+    _, lines = in_best_order([wrong], [weights], 0, offsets(2), ["f32"])
+    assert lines == ["group 0, places 0..1: missing 1.5; extra -2.0"]
+
+
 def test_zeros_and_nans_are_told_apart_by_their_bits():
     want = np.array([0.0, np.nan], np.float32)
     assert in_best_order([want[::-1].copy()], [want], 0, offsets(2))[1] == []
