@@ -85,6 +85,11 @@ class KernelCode(Card):
             Checks(off=tuple(self.without))
 
     @property
+    def named_entries(self) -> list[tuple[str, str]]:
+        """Return the name of the field and the entry, for each entry that `entries` and `any_order` name."""
+        return [(key, entry) for key in ("entries", "any_order") for entry in getattr(self, key) if entry != "*"]
+
+    @property
     def is_ptx(self) -> bool:
         """Return whether the code is PTX: a text, or a file with the suffix .ptx."""
         return self.ptx is not None or (self.file is not None and Path(self.file).suffix == PTX_SUFFIX)

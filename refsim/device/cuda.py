@@ -89,7 +89,7 @@ class CudaDevice(Card):
         image, facts = self._image(made.text)
         self.built = {**made.facts(given.label), **host_facts(given), **facts}
         with self._running(lambda: self._module(image, made.text, str(given.file or given.label))) as launcher:
-            launcher.module.opcodes(frozenset(given.entries))  # raises unknown-entry
+            launcher.module.opcodes(frozenset(entry for _, entry in given.named_entries))  # raises unknown-entry
             yield launcher
 
     @contextmanager

@@ -430,8 +430,8 @@ class SimDevice(Card):
         if made.sha256 not in self._programs:
             self._programs[made.sha256] = ptx.load(made.text, self.target)
         program = self._programs[made.sha256]
-        for entry in given.entries:
-            entry_named(entry, program.entries, program.text, f"entries of {given.label}")
+        for label, entry in given.named_entries:
+            entry_named(entry, program.entries, program.text, f"{label} of {given.label}")
         return program
 
     @property

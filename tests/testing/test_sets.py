@@ -260,6 +260,11 @@ def test_a_contract_that_does_not_fit_is_an_error(oracle, fields, code):
     assert error.value.code == code
 
 
+def test_a_misspelled_entry_of_any_order_is_the_error_of_the_declaration():
+    with pytest.raises(RefsimError, match=r"'clain'\n  at: any_order of source .*\n.*claim"):
+        verdict(kernel(run_places, oracle_places, any_order=("claim", "clain")))
+
+
 def test_values_within_bounds_stand_beside_sets():
     def oracle(case: Tokens) -> dict[str, Any]:
         weights = np.sort(case.order()) * 0.5
