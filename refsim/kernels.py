@@ -464,6 +464,12 @@ class Kernel(Card):
         given = {each.name: getattr(self, each.name) for each in fields(KernelCode)}
         return KernelCode(**given | {"any_order": self.any_order or (("*",) if self.promise.is_set else ())})
 
+    @property
+    def contract(self) -> str:
+        """Return the accuracy contract as one line: the promise, and the entries of `any_order`."""
+        free = ", ".join("all entries" if entry == "*" else entry for entry in self.any_order)
+        return str(self.promise) + (f"; atomics of {free} in any order" if free else "")
+
     def expected(self, problem: Any, target: str) -> Expected:
         """Return the outputs that the oracle expects on a target, by name."""
         return self.oracle(*self.asked(problem, target))

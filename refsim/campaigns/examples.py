@@ -68,7 +68,7 @@ def tried(kernel: Kernel, device: Device, ask: Mapping[str, Any]) -> dict[str, A
         except (RefsimError, ValueError):
             database.delete(key, stored)
     if not problems:
-        return recorded(Verdict(kernel.name, PASS, {}, ask["profile"], promise=str(kernel.promise)))
+        return recorded(Verdict(kernel.name, PASS, {}, ask["profile"], promise=kernel.contract))
     found, slack = run_part(
         replace(kernel, corpus=tuple(problems.values())),
         device,

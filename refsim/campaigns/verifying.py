@@ -222,7 +222,7 @@ def verdict_of(
     The verdict is an error where the shards together compared nothing, or only with bounds that every number meets.
     """
     if not records:
-        return Verdict(kernel.name, NOT_RUN, {}, request.profile, promise=str(kernel.promise))
+        return Verdict(kernel.name, NOT_RUN, {}, request.profile, promise=kernel.contract)
     parts = [Verdict.from_json({key: each[key] for key in each if key != "slack"}) for each in records]
     slack = reduce(Slack.__add__, (Slack(**each["slack"]) for each in records), NO_SLACK)
     gravest = max(parts, key=lambda each: GRAVITY.index(each.status))
@@ -250,7 +250,7 @@ def verdict_of(
         recomputed=reduce(_both, (each.recomputed for each in parts)),
         waived=waived,
         unfit=unfit,
-        promise=str(kernel.promise),
+        promise=kernel.contract,
     )
     try:
         return completed(_with_case(kernel, whole, failures), slack)

@@ -397,7 +397,7 @@ def _verdict(ledger: _Ledger, started: float, failures_dir: str | Path | None) -
         problem=record,
         problem_text=text,
         replay=replay,
-        promise=str(kernel.promise),
+        promise=kernel.contract,
         notes=(*ledger.notes, *open_notes, *remarks),
         differing=ledger.differing,
         worst=ledger.worst,

@@ -195,6 +195,13 @@ def test_a_right_kernel_passes_without_a_finding(name):
     assert (found.status, found.finding, found.notes) == ("pass", "", ())
 
 
+def test_a_verdict_has_the_promise_and_the_entries_whose_order_is_free():
+    assert verdict(RIGHT["scratch"]).promise == "bitwise; atomics of claim in any order"
+    made = replace(RIGHT["scratch"], any_order=("*",), corpus=(Tokens(),))
+    assert verdict(made).promise == "bitwise; atomics of all entries in any order"
+    assert verdict(replace(RIGHT["rows"], corpus=(Tokens(),))).promise == str(Promise.SET())
+
+
 @pytest.mark.parametrize("name", WRONG)
 def test_a_wrong_kernel_fails_and_says_what_differs(name):
     made, text = WRONG[name]

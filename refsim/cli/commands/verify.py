@@ -438,7 +438,7 @@ class _Run:
         from refsim.testing.campaign import completed, run_part
         from refsim.testing.verdicts import ERROR, FAIL, NOT_RUN, Verdict
 
-        promise = str(kernel.promise)
+        promise = kernel.contract
         if self.fail_fast and any(each.verdict.status in (FAIL, ERROR) for each in found):
             return Judged(kernel, Verdict(kernel.name, NOT_RUN, {}, self.profile, promise=promise))
         try:
