@@ -36,7 +36,7 @@ from refsim.layouts.tma import MAP_ALIGN, TensorMap
 from refsim.ptx.checks.open_bits import OpenBits
 from refsim.ptx.checks.race_reports import CONVERGED
 from refsim.ptx.findings.record import LaunchFindings
-from refsim.ptx.findings.table import check_name
+from refsim.ptx.findings.table import SCHEDULE_DEPENDENT, check_name
 from refsim.ptx.findings.waivers import Waiver, comments, lines_of
 from refsim.ptx.machine.launch import PreparedLaunch, changed_variables
 from refsim.ptx.machine.overlap import run_overlapped
@@ -354,6 +354,13 @@ class SimLauncher(Card):
         after = self.memory.snapshot() if trace.inexact else None
         for outcome in tried:
             if outcome.error is not None:
+                hidden = [
+                    each for each in (*self.waivers.off, *map(str, self.waivers.found)) if each.startswith("race")
+                ]
+                if hidden and outcome.error.code == SCHEDULE_DEPENDENT:
+                    outcome.error.help = (
+                        f"a race that {', '.join(hidden)} leaves out may be the cause; {outcome.error.help}"
+                    )
                 raise outcome.error
             assert outcome.trace is not None
             self._seen(entry, outcome.trace, warp_synchronous)

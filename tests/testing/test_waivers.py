@@ -133,6 +133,29 @@ def test_a_comment_waives_the_race_of_its_line(by, tmp_path):
     assert judged_by(declared("ordered", source=moved)).finding.startswith("[unused-waiver] race@source.cu:9")
 
 
+CROSS = """extern "C" __global__ void pair(const unsigned *x, unsigned *y) {
+  __shared__ unsigned tile[64];
+  const unsigned t = threadIdx.x;
+  tile[t] = x[t];
+  tile[t] += 1;
+  y[t] = tile[t ^ 63];
+}
+"""
+
+
+@pytest.mark.parametrize("without", ["race", "race@source.cu:6"])
+def test_other_bytes_after_a_waived_race_point_to_the_waiver(without):
+    def run(launcher, problem):
+        x, y = launcher.upload(np.arange(64, dtype=np.uint32), name="x"), launcher.output(64, np.uint32, name="y")
+        launcher.launch("pair", 1, 64, [x, y])
+        return {"y": launcher.read(y)}
+
+    made = replace(declared(source=CROSS, without=(without, "uninitialised")), run=run)
+    found = run_campaign(made, SIM, cases=0)
+    assert "[schedule-dependent]" in found.finding
+    assert f"help: a race that {without} leaves out may be the cause; if the order of atomics" in found.finding
+
+
 def test_a_waiver_names_a_line_of_ptx(tmp_path):
     assert judged_by(declared(ptx=TEXT, without=("race@k.ptx:21",))).waived.keys() == {"race@k.ptx:21"}
     assert judged_by(declared(ptx=TEXT, without=("race@k.ptx:2",))).finding.startswith("[race]")
