@@ -68,7 +68,7 @@ def _record(code: str) -> Record:
     row = checks().get(code)
     if row is None:
         return Record((Entry("code", code), Entry("means", meaning(code))))
-    left_out = f"Checks(off=({code!r},))" if row.severity != STOP else "never: it ends the launch"
+    left_out = f'without=("{code}",)' if row.severity != STOP else "never: it ends the launch"
     entries = (
         Entry("code", code),
         Entry("check", row.severity),
