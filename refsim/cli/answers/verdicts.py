@@ -161,6 +161,7 @@ DEVICE_KEYS = (
     "assembler",
     "cubin_flags",
     "cubin_sha256",
+    "host",
 )
 _SEVERITY = (70, 2, 3, 1, 4, 5)
 

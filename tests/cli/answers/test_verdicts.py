@@ -126,6 +126,11 @@ def test_what_all_ran_on_is_said_once_and_what_differs_under_its_file() -> None:
     assert [each.key for each in devices(verdicts(FACTS))] == ["device"]
 
 
+def test_the_host_library_of_a_kernel_is_named_with_its_digest() -> None:
+    _, built = devices(verdicts(FACTS, {**FACTS, "host": "libk.so 0123456789abcdef"}))
+    assert built.lines[1:] == ("host             libk.so 0123456789abcdef",)
+
+
 def test_each_build_of_a_file_that_was_built_twice_is_said_under_its_kernels() -> None:
     """Two kernels of one file with other macros are two texts of PTX: the hash of one says nothing of the other."""
     other = FACTS | {"ptx_sha256": "34"}
