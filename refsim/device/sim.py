@@ -114,11 +114,11 @@ class KernelWaivers:
 
 
 def _commented(code: KernelCode) -> list[tuple[Waiver, bool]]:
-    """Return the waivers of comments, and whether each stands behind code."""
+    """Return the waivers of comments, and whether each stands beside code."""
     texts = [(file.name, read_source(file)) for file in source_files(code)]
     texts += [(TEXT_NAME, code.source)] if code.source is not None else []
     texts += [("source.ptx", code.ptx)] if code.ptx is not None else []
-    found = [each for name, text in texts if "refsim:" in text for each in comments(name, text)]
+    found = [each for name, text in texts for each in comments(name, text)]
     for waiver, _ in found:
         try:
             check_name(str(waiver))

@@ -229,6 +229,11 @@ def test_comments_and_names():
     text = "a; // refsim: allow race, leak\n  // refsim: allow race\nb; // allow race\n"
     found = [(str(waiver), has_code) for waiver, has_code in comments("k.cu", text)]
     assert found == [("race@k.cu:1", True), ("leak@k.cu:1", True), ("race@k.cu:2", False)]
+    text = (
+        "a; /* refsim: allow race */\n/* Refsim allow race, leak */ b;\n// REFSIM: Allow race\n// refsim allows all\n"
+    )
+    found = [(str(waiver), has_code) for waiver, has_code in comments("k.cu", text)]
+    assert found == [("race@k.cu:1", True), ("race@k.cu:2", True), ("leak@k.cu:2", True), ("race@k.cu:3", False)]
     assert Waiver.of("race@folder/k.cu:12") == Waiver("race", "k.cu", 12)
     said = RefsimError(
         "race", "reads by st at PTX line 12 (k.cu:120) wrote, with no x (k.cu:7)", "PTX line 9 (ak.cu:12)"

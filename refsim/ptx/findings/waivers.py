@@ -1,7 +1,7 @@
 """Waivers: findings that a user allows, each by its check and one line of the source.
 
 `race@kernel.cu:120` allows a race of an access at that line of CUDA, `race@kernel.ptx:33` at that line of PTX. The
-comment `// refsim: allow race` allows the race at its own line.
+comment `// refsim: allow race` allows the race at its own line, also as `/* ... */`, without the colon or in capitals.
 """
 
 import re
@@ -16,7 +16,7 @@ WAIVER_RULE = (
     "barrier-misuse at a second mbarrier.init"
 )
 _FORM = re.compile(r"([^@]*)@(?:.*[/\\])?([^@:/\\]+):([1-9][0-9]{0,8})")
-_COMMENT = re.compile(r"^(.*?)//.*?\brefsim:[ \t]*allow\b[ \t]*(.*)")
+_COMMENT = re.compile(r"^(.*?)(?://|/\*).*?\brefsim(?::[ \t]*|[ \t]+)allow\b[ \t]*(.*?)(?:\*/(.*))?$", re.IGNORECASE)
 Line = tuple[str, int]
 
 
@@ -64,8 +64,8 @@ def lines_of(statement: Statement) -> Iterator[Line]:
 
 
 def comments(file: str, text: str) -> Iterator[tuple[Waiver, bool]]:
-    """Yield (waiver, whether there is code before the comment) for each check that a comment of a source allows."""
+    """Yield (waiver, whether there is code beside the comment) for each check that a comment of a source allows."""
     for number, line in enumerate(text.splitlines(), 1):
-        if "refsim:" in line and (found := _COMMENT.match(line)):
+        if "refsim" in line.lower() and (found := _COMMENT.match(line)):
             for name in found[2].replace(",", " ").split() or [""]:
-                yield Waiver(name, file, number), bool(found[1].strip())
+                yield Waiver(name, file, number), bool(found[1].strip() or (found[3] or "").strip())
