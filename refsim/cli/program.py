@@ -224,6 +224,8 @@ def _usage_error(problem: click.UsageError, session: Session) -> RefsimError:
         known = [name for each in params for name in each.opts if name.startswith("-")]
         error = unknown("option", problem.option_name, known, where=where)
         way = f"{error.help} ({where} --help)" if known else f"{where} --help"
+        if any(str(each.metavar).startswith("--") for each in params):  # of `refsim run`
+            way = f"an option of the program stands after --: {where} -- PROGRAM {problem.option_name}; {way}"
         return RefsimError(error.code, error.what, where=where, help=way)
     if isinstance(problem, click.MissingParameter) and problem.param:
         is_option, metavar = problem.param.param_type_name == "option", problem.param.make_metavar(problem.ctx)

@@ -123,6 +123,13 @@ def test_options_are_checked_before_anything_runs(refsim, option, tmp_path):
     assert not (tmp_path / "ran").exists()
 
 
+def test_an_option_of_the_program_without_dashes_before_it_is_explained(refsim):
+    run = refsim("run", "mine.py", "--foo", "3")
+    assert run.code == 2
+    assert "an option of the program stands after --: refsim run -- PROGRAM --foo; nearest: " in run.err
+    assert "stands after --" not in refsim("verify", "--foo").err
+
+
 def test_the_file_that_python_would_have_run_is_run_too(refsim, tmp_path, monkeypatch):
     (tmp_path / "sitecustomize.py").write_text("open('customised', 'w').close()")
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{':'.join(sys.path)}")
