@@ -5,6 +5,7 @@ import shutil
 import sys
 import textwrap
 from pathlib import Path
+from types import SimpleNamespace
 from xml.etree import ElementTree
 
 import pytest
@@ -128,6 +129,16 @@ def test_an_option_of_the_program_without_dashes_before_it_is_explained(refsim):
     assert run.code == 2
     assert "an option of the program stands after --: refsim run -- PROGRAM --foo; nearest: " in run.err
     assert "stands after --" not in refsim("verify", "--foo").err
+
+
+def test_numba_without_numba_cuda_says_what_to_install():
+    from refsim.standins.cuda.numba import take_place
+
+    for has_bindings, error in ((True, None), (False, "pip install numba-cuda")):
+        driver = SimpleNamespace(is_initialized=None, initialization_error="none")
+        take_place(SimpleNamespace(driver=driver, USE_NV_BINDING=has_bindings))
+        assert driver.is_initialized is not has_bindings
+        assert driver.initialization_error is error or error in driver.initialization_error
 
 
 def test_the_file_that_python_would_have_run_is_run_too(refsim, tmp_path, monkeypatch):
