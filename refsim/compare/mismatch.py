@@ -77,11 +77,12 @@ class Mismatch(Card):
 
     def lines(self) -> list[str]:
         """Return the report, one fact a line."""
+        s = "s" if self.total == 1 else ""
         if self.first is None or self.worst is None:
-            verb = "lie within their bounds" if self.is_bounded else "agree"
+            verb = f"lie{s} within {'its bounds' if s else 'their bounds'}" if self.is_bounded else f"agree{s}"
             return [f"{counted(self.total, 'element')} of {self.format} {verb}{self._allowance()}"]
         percent = f"{self.percent:.2g}" if self.percent < 10 else f"{self.percent:.1f}"
-        verb = "lie beyond their bound" if self.is_bounded else "differs" if self.total == 1 else "differ"
+        verb = f"lie{s} beyond {'its' if s else 'their'} bound" if self.is_bounded else f"differ{s}"
         lines = [
             f"{self.count} of {counted(self.total, 'element')} {verb} ({percent} %), {self.worst_text}{self._allowance()}"
         ]

@@ -69,6 +69,8 @@ def test_the_worst_is_the_largest_multiple_of_its_bound_and_a_code_that_does_not
 
 def test_elements_that_agree_are_said_to():
     assert str(judged([ONE, NEXT], [1.0, 1.0], [0.0, 1.0])) == "2 elements of bf16 lie within their bounds"
+    assert str(judged([ONE], [1.0], [0.0])) == "1 element of bf16 lies within its bounds"
+    assert str(judged([NEXT], [1.0], [0.0])).startswith("1 of 1 element lies beyond its bound (100.0 %)")
 
 
 def test_mismatch_survives_json():

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from refsim.errors import RefsimError
+from refsim.errors import RefsimError, counted
 from refsim.ptx.execution.geometry import WARPGROUP, Ids, union
 from refsim.ptx.execution.lanes import ALL_LANES, Lanes, is_left_out
 from refsim.ptx.findings.faults import fault
@@ -267,8 +267,8 @@ def deadlock(machine: Scheduler, parked: Mapping[int, Ids]) -> RefsimError:
         warps = np.unique(geometry.warp[wait.ids] % geometry.warps)
         blocks = len(np.unique(geometry.cta[wait.ids]))
         lines.append(
-            f"{len(wait.ids)} threads (first {geometry.describe(first)}, warps {', '.join(map(str, warps[:_NAMED]))}"
-            f"{f' of {blocks} blocks' if blocks > 1 else ''}) wait at {wait.where}"
+            f"{counted(len(wait.ids), 'thread')} (first {geometry.describe(first)}, warps {', '.join(map(str, warps[:_NAMED]))}"
+            f"{f' of {blocks} blocks' if blocks > 1 else ''}) wait{'s' * (len(wait.ids) == 1)} at {wait.where}"
         )
     exited = int(np.count_nonzero(~machine.alive))
     rule = min((wait.rule for wait in waits), key=_CAUSES.index)
@@ -279,7 +279,7 @@ def deadlock(machine: Scheduler, parked: Mapping[int, Ids]) -> RefsimError:
         what = "not all four warps of a warpgroup reached one of its instructions"
     elif rule in (_CLUSTER, MEETING_RULE) and len(np.unique(warps)) < len(warps):
         apart, rule, what = True, MEETING_RULE, "the threads of a warp wait at different instructions"
-    end = f"; {exited} threads have exited" if exited else ""
+    end = f"; {counted(exited, 'thread')} exited" if exited else ""
     said = "; ".join([*lines, *dict.fromkeys(absent)])
     statement = machine.code.steps[waiting[0][0]].statement
     return fault("divergent-sync" if apart else "deadlock", f"{what}: {said}{end}", statement, rule=rule)
