@@ -152,7 +152,8 @@ class _Ledger:
             self.waived |= {name: self.waived.get(name) or what for name, what in found.seen.waived.items()}
         if self.failure:
             return
-        self.cases, self.elements = self.cases + 1, self.elements + found.elements
+        self.cases += not (found.finding and found.finding.unfit)  # such a case was not launched
+        self.elements += found.elements
         self.differing += found.differing
         if found.seen:
             self.slack += found.seen.slack.of_corpus() if self.phase == "corpus" else found.seen.slack

@@ -243,3 +243,4 @@ def test_only_the_entries_that_the_target_cannot_launch_are_unsupported(refsim, 
         "none": "error",  # no target has a MiB of shared memory
     }
     assert rows["mixed"]["elements"] >= 3 * 32
+    assert rows["mixed"]["elements"] == 32 * rows["mixed"]["cases"]  # cases that did not run are not counted
