@@ -186,19 +186,12 @@ def _as_error(problem: Exception, session: Session) -> RefsimError:
     if isinstance(problem, click.UsageError):
         return _usage_error(problem, session)
     if isinstance(problem, MemoryError):
-        return RefsimError(
-            "out-of-memory",
-            f"this needs more memory than there is: {problem}".rstrip(": "),
-            help="ask for less at once: a smaller shape, fewer rows, a smaller launch",
-            kind=Kind.MISSING,
-        )
+        what = f"this needs more memory than there is: {problem}".rstrip(": ")
+        help = "ask for less at once: a smaller shape, fewer rows, a smaller launch"
+        return RefsimError("out-of-memory", what, help=help, kind=Kind.MISSING)
     if isinstance(problem, FileNotFoundError) and _is_nowhere():
-        return RefsimError(
-            "no-such-file",
-            "the working directory was removed",
-            help="cd to a folder that is there",
-            kind=Kind.UNREADABLE,
-        )
+        what, help = "the working directory was removed", "cd to a folder that is there"
+        return RefsimError("no-such-file", what, help=help, kind=Kind.UNREADABLE)
     return internal_error(problem, session.command_line.replace("refsim", "refsim --debug", 1))
 
 

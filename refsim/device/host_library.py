@@ -35,15 +35,8 @@ BUILD = "build it by nvcc -shared -Xcompiler -fPIC -cudart none"
 _GUARD = bytes([0xA5]) * (1 << 15)  # behind the parameters, as many bytes as a launch passes at most
 _INVALID = 1  # CUDA_ERROR_INVALID_VALUE
 _ATTRIBUTE = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int)
-_ENCODE = ctypes.CFUNCTYPE(
-    ctypes.c_int,
-    ctypes.c_void_p,
-    ctypes.c_int,
-    ctypes.c_uint,
-    ctypes.c_void_p,
-    *[ctypes.c_void_p] * 4,
-    *[ctypes.c_int] * 4,
-)
+_INT, _POINTER = ctypes.c_int, ctypes.c_void_p
+_ENCODE = ctypes.CFUNCTYPE(_INT, _POINTER, _INT, ctypes.c_uint, *[_POINTER] * 5, *[_INT] * 4)
 
 
 @dataclass(frozen=True)
@@ -100,9 +93,8 @@ class HostLibrary:
             raise RefsimError("bad-host-library", f"it called {refused.decode()}, which needs a GPU", where, help=help)
         if status and found != 0:
             help = f"a library with the static CUDA runtime asks a driver: {BUILD}"
-            raise RefsimError(
-                "bad-host-library", f"it returned {found}", where, "0 is success; status=False is for void", help
-            )
+            rule = "0 is success; status=False is for void"
+            raise RefsimError("bad-host-library", f"it returned {found}", where, rule, help)
         return Struct(raw.raw[:size])
 
     def _function(self, name: str) -> Any:
@@ -114,9 +106,8 @@ class HostLibrary:
                 self._loaded["library"] = ctypes.CDLL(os.fspath(self.path.absolute()), os.RTLD_NOW)
             except OSError as error:
                 help = f"refsim answers {', '.join(_answered())}" if "symbol: cu" in str(error) else BUILD
-                raise RefsimError(
-                    "bad-host-library", str(error), str(self.path), help=help, kind=Kind.UNREADABLE
-                ) from error
+                where = str(self.path)
+                raise RefsimError("bad-host-library", str(error), where, help=help, kind=Kind.UNREADABLE) from error
         try:
             return self._loaded["library"][name]
         except AttributeError as error:
@@ -196,15 +187,8 @@ def _stand_in(name: str) -> None:
         raise RefsimError("missing-extra", "no C compiler is here", help="install gcc or clang", kind=Kind.MISSING)
     if tools is None:
         raise RefsimError("missing-extra", "CUDA's headers are not here", help=INSTALL, kind=Kind.MISSING)
-    command = [
-        compiler,
-        "-shared",
-        "-fPIC",
-        "-O1",
-        "-w",
-        *(f"-I{folder}" for folder in tools.include),
-        f"-Wl,-soname,{name}",
-    ]
+    folders = [f"-I{folder}" for folder in tools.include]
+    command = [compiler, "-shared", "-fPIC", "-O1", "-w", *folders, f"-Wl,-soname,{name}"]
 
     def make() -> bytes:
         with tempfile.TemporaryDirectory() as folder:
@@ -236,12 +220,7 @@ def _passed(place: int, value: Any, where: str) -> Any:
     """Return an argument as C takes it."""
     if isinstance(value, Buffer):
         return ctypes.c_void_p(value.address)
-    if (
-        isinstance(value, np.generic)
-        and value.dtype.kind in "biuf"
-        and value.dtype.itemsize <= 8
-        and value.dtype != np.float16
-    ):
+    if isinstance(value, np.generic) and value.dtype.char in "?bBhHiIlLqQfd":
         kind: Any = np.ctypeslib.as_ctypes_type(value.dtype)  # type: ignore[arg-type]
         return kind(value.item())
     what = f"argument {place} is {value!r:.60}, whose C type is unknown"

@@ -109,11 +109,7 @@ def _difference(first: Snapshot, memory: ptx.GlobalMemory, entry: str, order: Se
     if position is None:
         return None
     region = memory.space.region_at(position)
-    return RefsimError(
-        SCHEDULE_DEPENDENT,
-        f"{entry} writes other bytes under {order}",
-        where=f"byte {position - region.start} of {region.name}" if region else hex(position),
-        rule=SCHEDULE_RULE,
-        help="if the order of atomics is free: Promise.SET, or Kernel(any_order=...)",
-        kind=Kind.FAULT,
-    )
+    what = f"{entry} writes other bytes under {order}"
+    where = f"byte {position - region.start} of {region.name}" if region else hex(position)
+    help = "if the order of atomics is free: Promise.SET, or Kernel(any_order=...)"
+    return RefsimError(SCHEDULE_DEPENDENT, what, where, SCHEDULE_RULE, help, Kind.FAULT)

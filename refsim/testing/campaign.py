@@ -264,14 +264,9 @@ def completed(verdict: Verdict, slack: Slack) -> Verdict:
     """
     ended_well = verdict.status != verdicts.FAIL
     if verdict.status == verdicts.PASS and not verdict.elements:
-        raise RefsimError(
-            "nothing-compared",
-            f"{verdict.cases} cases of kernel {verdict.kernel} have no element of an output between them",
-            rule="nothing that was compared is no pass",
-            help="ask for cases, or declare test cases whose outputs are not empty"
-            if verdict.cases
-            else "ask for cases",
-        )
+        what = f"{verdict.cases} cases of kernel {verdict.kernel} have no element of an output between them"
+        help = "ask for cases" + (", or declare test cases whose outputs are not empty" if verdict.cases else "")
+        raise RefsimError("nothing-compared", what, rule="nothing that was compared is no pass", help=help)
     if ended_well and slack.elements and slack.any_number == slack.elements == verdict.elements:
         what = f"oracle of kernel {verdict.kernel} gives all {slack.elements} elements a bound that every finite number keeps"
         raise RefsimError("bad-bound", what, rule="a promise that nothing can break is none")

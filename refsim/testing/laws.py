@@ -288,14 +288,11 @@ def _require_launches(kernel: Kernel, problem: Any, device: Device) -> None:
                 called(kernel, "run", kernel.run, watched, other, problem=other)
         if watched.has_launched:
             return
-    raise RefsimError(
-        "nothing-launched",
-        f"run of kernel {kernel.name} returns outputs and launches nothing, on {shortened(problem)}"
-        + (f" and on all {len(kernel.corpus)} test cases of its corpus" if kernel.corpus else ""),
-        rule="nothing that ran on the device is no verdict",
-        help="launcher.launch(entry, grid, block, args), or launcher.call(...) of Kernel(call=...); "
-        "a test case that needs no launch needs another test case in corpus= that has one",
-    )
+    what = f"run of kernel {kernel.name} returns outputs and launches nothing, on {shortened(problem)}"
+    what += f" and on all {len(kernel.corpus)} test cases of its corpus" if kernel.corpus else ""
+    help = "launcher.launch(entry, grid, block, args), or launcher.call(...) of Kernel(call=...); "
+    help += "a test case that needs no launch needs another test case in corpus= that has one"
+    raise RefsimError("nothing-launched", what, rule="nothing that ran on the device is no verdict", help=help)
 
 
 def agrees_with_oracle(kernel: Kernel, problem: Any, device: Device) -> None:

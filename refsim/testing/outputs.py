@@ -89,24 +89,17 @@ def settled(
     for name, first in sets.items():
         if name in said:
             continue
-        tied = [
-            other
-            for other, each in sets.items()
-            if other == name or (each.together and each.together == first.together)
-        ]
+        tied = [each for each, it in sets.items() if each == name or (it.together and it.together == first.together)]
         facts = {(sets[each].value.shape[: first.axis + 1], sets[each].axis, tuple(sets[each].groups)) for each in tied}
         if len(facts) > 1:
             what = f"{', '.join(tied)} move together, and differ in the axis, its length or the groups"
             raise RefsimError("wrong-output", what, where=f"oracle of kernel {kernel.name}")
         mine, right = [got[each] for each in tied], [sets[each].value for each in tied]
         lines: list[str] = []
-        if (
-            all(a.shape == b.shape and a.itemsize == b.itemsize for a, b in zip(mine, right, strict=True))
-            and mine[0].size
-        ):
-            right, lines = in_best_order(
-                mine, right, first.axis, first.groups, [(formats or {}).get(each, "") for each in tied]
-            )
+        alike = all(a.shape == b.shape and a.itemsize == b.itemsize for a, b in zip(mine, right, strict=True))
+        if alike and mine[0].size:
+            spelled = [(formats or {}).get(each, "") for each in tied]
+            right, lines = in_best_order(mine, right, first.axis, first.groups, spelled)
         found |= dict(zip(tied, right, strict=True))
         said |= dict.fromkeys(tied, tuple(lines))
     return found, said

@@ -70,8 +70,8 @@ def _section(each: "Judged") -> Section:
     else:
         parts.append(_said(*verdict.finding.splitlines()))
     parts += each.excerpts
-    parts.append(_said(*([f"smallest case known: {verdict.problem_text}"] if verdict.problem_text else [])))
-    parts.append(_said(*([Command(f"again: refsim replay {verdict.replay}")] if verdict.replay else [])))
+    case = [f"smallest case known: {verdict.problem_text}"] if verdict.problem_text else []
+    parts += [_said(*case), _said(*([Command(f"again: refsim replay {verdict.replay}")] if verdict.replay else []))]
     parts.append(_said(*(f"waived: {name}: {what}" for name, what in verdict.waived.items() if what)))
     parts.append(_said(*(f"note: {line}" for line in verdict.notes)))
     parts = [part for part in parts if not isinstance(part, Wording) or part.lines]
@@ -244,18 +244,11 @@ def devices(verdicts: "Sequence[Verdict]") -> list[Wording]:
         return []
     first, *others = files.values()
     shared = {key: value for key, value in first.items() if all(facts.get(key) == value for facts in others)}
-    of_files = {
-        name: {key: value for key, value in facts.items() if key not in shared} for name, facts in files.items()
-    }
-    whole = Wording(_hash_lines(shared), shared, key="device", is_beside=True)
-    return [
-        whole,
-        *(
-            Wording((name, *_hash_lines(facts)), facts, key=name, is_beside=True)
-            for name, facts in of_files.items()
-            if facts
-        ),
-    ]
+    parts = [Wording(_hash_lines(shared), shared, key="device", is_beside=True)]
+    for name, built_from in files.items():
+        if own := {key: value for key, value in built_from.items() if key not in shared}:
+            parts.append(Wording((name, *_hash_lines(own)), own, key=name, is_beside=True))
+    return parts
 
 
 def _hash_lines(facts: Mapping[str, str]) -> tuple[str, ...]:

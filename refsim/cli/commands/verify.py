@@ -423,12 +423,9 @@ class _Run:
         wanted = chooser(self.expression)
         fitting = [kernel for kernel in chosen if wanted(kernel.name)]
         if not fitting and not errors:
-            raise RefsimError(
-                "no-kernels",
-                f"-k {self.expression!r} chooses none of {counted(len(chosen), 'kernel')}",
-                rule="nothing that was verified is no pass",
-                help=f"there are {', '.join(kernel.name for kernel in chosen[:8])}{', ...' if len(chosen) > 8 else ''}",
-            )
+            what = f"-k {self.expression!r} chooses none of {counted(len(chosen), 'kernel')}"
+            help = f"there are {', '.join(kernel.name for kernel in chosen[:8])}{', ...' if len(chosen) > 8 else ''}"
+            raise RefsimError("no-kernels", what, rule="nothing that was verified is no pass", help=help)
         return fitting, errors
 
     def _one(

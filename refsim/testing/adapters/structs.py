@@ -72,12 +72,8 @@ def parameter_dtype(ptx: str, entry: str, number: int) -> np.dtype[Any]:
             if at not in fields or width > int(fields[at][1:]):
                 fields[at] = kind
     kept = {at: kind for at, kind in sorted(fields.items()) if at + int(kind[1:]) <= found.size}
-    spec = {
-        "names": [f"at_{at}" for at in kept],
-        "formats": [*kept.values()],
-        "offsets": [*kept],
-        "itemsize": found.size,
-    }
+    names, kinds = [f"at_{at}" for at in kept], [*kept.values()]
+    spec = {"names": names, "formats": kinds, "offsets": [*kept], "itemsize": found.size}
     layout: np.dtype[Any] = np.dtype(spec, metadata={"align": found.align})  # type: ignore[call-overload]
     return layout
 
