@@ -9,7 +9,7 @@ D1  an atomic whose result nobody reads observes nothing: it is a red.
 D2  a write of what is there already is benign: no race with what came before, nor with reads that come after; a later write
     that changes the value does race with it. A read that comes after a benign store is at peace with everything older: it
     finds that value whichever store was last. An atomic that changed nothing gives no such peace.
-D3  sequentially consistent fences of the whole GPU are ordered where the execution forces it, not by the luck of the order in
+D3  sequentially consistent fences that include each other are ordered where the execution forces it, not by luck of the order in
     which they ran: one that happened before a strong write comes before one behind a strong read of that write.
 D4  an acquire orders what follows it, not itself: that it saw the release, and not what the word held before, was luck.
 D5  observing a write observes what its thread wrote to that word before: the word has one order of writes.
@@ -208,7 +208,7 @@ class Execution:
 
     def _order_fences(self) -> bool:
         """Edges between sequentially consistent fences that what was observed forces (D3)."""
-        fences = [event for event in self.events if event.op.order == "sc" and event.op.scope == "gpu"]
+        fences = [event for event in self.events if event.op.order == "sc"]
         forced = {
             (one.number, two.number)
             for read in self.memory
@@ -217,7 +217,7 @@ class Execution:
             for one in fences
             if write.number in self.after[one.number]
             for two in fences
-            if two.number in self.after[read.number]
+            if two.number in self.after[read.number] and includes_each_other(one, two)
         }
         before = len(self.edges)
         self.edges |= forced

@@ -99,7 +99,7 @@ def test_many_accesses_come_before_a_lane_where_each_of_them_does() -> None:
 
 
 def test_a_lane_alone_keeps_its_fence_and_of_two_that_meet_the_other_learns_it() -> None:
-    order = FenceOrder(3, lambda lanes: Knowledge(threads={int(lane): 5 for lane in lanes}))
+    order = FenceOrder(3, lambda lanes: Knowledge(threads={int(lane): 5 for lane in lanes}), np.zeros(3, int))
     order.fence(np.array([0]))
     order.share(np.array([0]), np.array([0]))
     assert order.covered(0).threads or order.covered(0).parts

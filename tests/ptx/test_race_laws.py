@@ -47,6 +47,16 @@ def chunk(threads, kind, *order, **rest):
 ATOMIC, NARROW = ("relaxed", "gpu"), ("relaxed", "cta")
 # fmt: off
 RACES = {
+    "fences of a block before a barrier, read by another block": [
+        chunk(B, "st", value=1), chunk(B, "fence", "sc", "cta"), chunk((A, B), "bar"),
+        chunk(A, "st", *ATOMIC, word=1, value=1), chunk(D, "ld", *ATOMIC, word=1), chunk(D, "fence", "sc"), chunk(D, "ld")],
+    "a fence of the grid before a barrier, and one of the other block behind the read": [
+        chunk(B, "st", value=1), chunk(B, "fence", "sc"), chunk((A, B), "bar"),
+        chunk(A, "st", *ATOMIC, word=1, value=1), chunk(D, "ld", *ATOMIC, word=1), chunk(D, "fence", "sc", "cta"),
+        chunk(D, "ld")],
+    "an acq_rel fence before a barrier of the warp": [
+        chunk(B, "st", value=1), chunk(B, "fence", "acq_rel", "cta"), chunk((A, B), "warp"),
+        chunk(A, "st", *ATOMIC, word=1, value=1), chunk(C, "ld", *ATOMIC, word=1), chunk(C, "fence", "sc"), chunk(C, "ld")],
     "an atomic that changes nothing reads what another thread stored": [
         chunk(D, "st", value=1), chunk(C, "add", *ATOMIC, value=0)],
     "a compare-and-swap that fails reads it too": [chunk(D, "st", value=1), chunk(C, "cas", *ATOMIC, value=1, expected=2)],
@@ -117,6 +127,9 @@ RIGHT = {
     "fences of the whole grid before a barrier": [
         chunk(B, "st", value=1), chunk(B, "fence", "sc"), chunk((A, B), "bar"), chunk(A, "add", *ATOMIC, word=1, value=1),
         chunk(D, "add", *ATOMIC, word=1, value=1), chunk(D, "fence", "sc"), chunk(D, "ld")],
+    "fences of a block before a barrier of the warp": [
+        chunk(B, "st", value=1), chunk(B, "fence", "sc", "cta"), chunk((A, B), "warp"),
+        chunk(A, "st", *ATOMIC, word=1, value=1), chunk(C, "ld", *ATOMIC, word=1), chunk(C, "fence", "sc"), chunk(C, "ld")],
 }
 # fmt: on
 

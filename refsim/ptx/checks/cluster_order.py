@@ -47,11 +47,9 @@ class ClusterOrder:
 
     def finish(self, clusters: Array, arrived: Ids) -> None:
         """Complete the phase of these clusters; `arrived` are the lanes that will wait."""
-        geometry = self.clocks.geometry
         for cluster in clusters.tolist():
             self.complete[cluster] = self.arriving.pop(cluster, NOTHING)
-        if self.clocks.fenced.is_used:
-            self.clocks.fenced.share(arrived, geometry.cta[arrived] // geometry.cluster_ctas)
+        self.clocks.share_fences(arrived, self.clocks.geometry.cta // self.clocks.geometry.cluster_ctas)
 
     def wait(self, lanes: Ids) -> None:
         """Let lanes acquire what was released in the phase that completed last."""

@@ -6,15 +6,16 @@ made once something partial happens. What it learned from single threads or from
 `Knowledge`. A barrier of the CTA costs one store, and a kernel that uses no other synchronization pays for nothing
 else.
 
-Sequentially consistent fences of GPU scope may be separated by barriers from the accesses that publish the data. "All
-threads write; __threadfence(); __syncthreads(); thread 0 counts the block" is no release pattern of a single thread:
-the fences of the others stand before the barrier. It is correct nevertheless. If a reader's fence came before one of
-these fences in their total order, the reader's load of the counter would come before the count that it saw. So a fence
-that happened before a strong write covers for a fence after a strong read of it, with barriers in between.
+Sequentially consistent fences may be separated by barriers from the accesses that publish the data. "All threads write;
+__threadfence(); __syncthreads(); thread 0 counts the block" is no release pattern of a single thread: the fences of the
+others stand before the barrier. It is correct. If a reader's fence came before one of these fences in their total
+order, the reader's load of the counter would come before the count that it saw. So a fence that happened before a
+strong write covers for a fence after a strong read of it, with barriers in between. Their scopes must include both.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ from refsim.layouts.holders import WARP
 from refsim.ptx.checks.knowledge import (
     NOTHING,
     Answers,
+    Fenced,
     Gathered,
     Key,
     Knowledge,
@@ -46,10 +48,11 @@ _MANY = 256  # questions from which equal neighbors are asked once
 @dataclass
 class FenceOrder:
     """For each lane: the knowledge of fences that happened before it, and of fences before the writes that it saw.
-    `before` and `seen` hold numbers of entries of `known`; `fresh` marks lanes that fenced since."""
+    `before` and `seen` number entries of `known`; `fresh` lanes fenced since. `within`: each lane's CTA, cluster or GPU."""
 
     lanes: int
     snapshot: Callable[[Ids], Knowledge]
+    within: Array
     known: list[Knowledge] = field(default_factory=lambda: [NOTHING])
     before: Array = field(init=False)
     seen: Array = field(init=False)
@@ -87,8 +90,6 @@ class FenceOrder:
 
     def share(self, lanes: Ids, group: Array, waited: NDArray[np.bool_] | None = None) -> None:
         """Share knowledge within each group that met; lanes that only arrived (`waited` is False) learn nothing."""
-        if not self.is_used:
-            return
         if not self.fresh[lanes].any() and all(
             (table[lanes] == table[lanes[0]]).all() for table in (self.before, self.seen)
         ):
@@ -118,11 +119,12 @@ class FenceOrder:
 class Clocks:
     """The happens-before order of one launch: rows of the running lanes, and what is released at locations. `released`
     outlives the running CTAs for locations in global memory. Stamps are access numbers. `ignores_scopes`: arrivals at
-    mbarriers of other CTAs are effective there, whatever their scope."""
+    mbarriers of other CTAs are effective there, whatever their scope. `fenced`: the fences by their `scopes`."""
 
     geometry: Geometry
     released: dict[Key, Released]
     ignores_scopes: bool = False
+    scopes: Iterable[int] = (CTA, CLUSTER, GPU)
     rows: Rows = field(init=False)
     known: list[Knowledge] = field(default_factory=lambda: [NOTHING])
     answers: Answers = field(default_factory=Answers)
@@ -131,12 +133,14 @@ class Clocks:
     pending: dict[int, dict[int, Released]] = field(default_factory=dict)
     gathered: dict[int, Gathered] = field(default_factory=dict)
     repeated: dict[tuple[int, Key], tuple[Knowledge, int]] = field(default_factory=dict)
-    fenced: FenceOrder = field(init=False)
+    fenced: dict[int, FenceOrder] = field(init=False)
 
     def __post_init__(self) -> None:
         self.first = self.geometry.first * self.geometry.threads
         self.rows = Rows.empty(self.geometry.lanes)
-        self.fenced = FenceOrder(self.geometry.lanes, self.at_fences)
+        ctas, lanes = self.geometry.cta + self.geometry.first, self.geometry.lanes
+        within = {CTA: 2 * ctas, CLUSTER: 2 * (ctas // self.geometry.cluster_ctas) + 1, GPU: np.full(lanes, -1)}
+        self.fenced = {it: FenceOrder(lanes, partial(self.at_fences, scope=it), within[it]) for it in self.scopes}
 
     # ---- questions
     def is_ordered(self, lanes: Ids, agent: Array, stamp: Array) -> NDArray[np.bool_]:
@@ -226,15 +230,13 @@ class Clocks:
         self.rows.cta[key_of(lanes)] = now
         if len(self.known) > 1:
             self._share(lanes, self.geometry.cta[lanes])
-        if self.fenced.is_used:
-            self.fenced.share(lanes, self.geometry.cta[lanes])
+        self.share_fences(lanes, self.geometry.cta)
 
     def meet_warps(self, lanes: Ids, now: int) -> None:
         """Record a barrier of all living lanes of these warps, each warp for itself."""
         if self.rows.lanes is not None or len(self.known) > 1:  # otherwise all lanes of a warp have equal knowledge
             self._share_rows(lanes, self.geometry.warp[lanes])
-        if self.fenced.is_used:
-            self.fenced.share(lanes, self.geometry.warp[lanes])
+        self.share_fences(lanes, self.geometry.warp)
         self.rows.warp[key_of(lanes)] = now
 
     def meet_lanes(self, lanes: Ids, group: Array, now: int) -> None:
@@ -243,7 +245,8 @@ class Clocks:
             self.rows.lanes = np.zeros((self.geometry.lanes, WARP), np.int32)
         starts, order = met = runs(group)
         self._share_rows(lanes, group, met)
-        self.fenced.share(lanes, group)
+        for fences in self.fenced.values():
+            fences.share(lanes, group)
         number = np.repeat(np.arange(len(starts)), np.diff(starts, append=len(lanes)))
         mine = lanes[order]
         members = np.zeros((len(starts), WARP), np.bool_)
@@ -267,9 +270,7 @@ class Clocks:
             return
         self.learn_of_cta(lanes, found.cta, found.warps)
         self.learn(lanes, together(self.known[number] for number in sorted(found.foreign)))
-        if self.fenced.is_used:
-            everyone = np.unique(np.concatenate([*found.lanes, lanes]))
-            self.fenced.share(everyone, np.zeros(len(everyone), np.int64), np.isin(everyone, lanes))
+        self.share_fences(lanes, self.geometry.cta, found.lanes)
 
     def learn_of_cta(self, lanes: Ids, cta: int, warps: Array) -> None:
         """Let lanes come after the accesses of their own CTA up to `cta`, and of each of its warps up to `warps`."""
@@ -313,6 +314,14 @@ class Clocks:
             mine = lanes[order[starts[number] : stops[number]]]
             self.learn(mine, together(self.known[each] for each in np.unique(self.rows.foreign[mine]).tolist()))
 
+    def share_fences(self, lanes: Ids, group: Array, arrived: Sequence[Ids] = ()) -> None:
+        """Let lanes know of the fences in their `group` (of all lanes), or of those that `arrived`, by scope."""
+        for order in self.fenced.values():
+            if order.is_used:
+                everyone = np.unique(np.concatenate([*arrived, lanes])) if arrived else lanes
+                groups = group[everyone] + order.within[everyone] * order.lanes
+                order.share(everyone, groups, np.isin(everyone, lanes) if arrived else None)
+
     # ---- releases and acquires
     def fence(self, lanes: Ids, meaning: Semantics, now: int) -> None:
         """Record a fence of these lanes. It releases what they know now by their next strong write, and acquires what
@@ -321,11 +330,11 @@ class Clocks:
             for lane, one in zip(lanes.tolist(), lanes[:, None], strict=True):
                 for found in self.pending.pop(lane, {}).values():
                     self._acquire(one, found, meaning.scope)
-        if meaning.sequential and meaning.scope >= GPU:
-            if self.fenced.is_used:
-                for number, some in self.fenced.seen_by(lanes):
-                    self.learn(some, self.fenced.known[number])
-            self.fenced.fence(lanes)
+        for scope, order in self.fenced.items():
+            if meaning.sequential and meaning.scope >= scope:
+                for number, some in order.seen_by(lanes) if order.is_used else ():
+                    self.learn(some, order.known[number])
+                order.fence(lanes)
         if meaning.releases:
             for scope in range(min(meaning.scope, GPU) + 1):
                 self._note(self.fences.setdefault(scope, Rows.empty(self.geometry.lanes)), lanes, now)
@@ -363,7 +372,10 @@ class Clocks:
             if found is None:
                 continue
             readers = lanes[positions]
-            self.fenced.see(readers, found.fenced)
+            for order in self.fenced.values() if found.fenced else ():
+                within = order.within[readers]
+                for number in np.unique(within).tolist():
+                    order.see(readers[within == number], found.fenced.get(number, NOTHING))
             if meaning.acquires:
                 self._acquire(readers, found, meaning.scope)
                 continue
@@ -375,8 +387,9 @@ class Clocks:
         for lane, key in zip(lanes.tolist(), keys, strict=True):
             before = self.released.get(key) if update else None
             added = self._release(lane, key, meaning, now) if meaning.strong else None
-            fenced = self.fenced.covered(lane) if meaning.strong and self.fenced.is_used else NOTHING
-            if added is not None or fenced is not NOTHING:
+            orders = [order for order in self.fenced.values() if order.is_used and meaning.strong]
+            fenced = {int(order.within[lane]): order.covered(lane) for order in orders}
+            if added is not None or fenced:
                 self.released[key] = self._merged(before, *(added or (NOTHING, CTA)), fenced, lane)
             elif before is None:
                 self.released.pop(key, None)
@@ -412,7 +425,7 @@ class Clocks:
         """Return what several lanes know together."""
         return of_lanes(self.geometry, self.known, rows, lanes, now)
 
-    def _merged(self, before: Released | None, added: Knowledge, scope: int, fenced: Knowledge, lane: int) -> Released:
+    def _merged(self, before: Released | None, added: Knowledge, scope: int, fenced: Fenced, lane: int) -> Released:
         """Return what a location releases after `added` (with a scope) and `fenced` join its earlier releases."""
         before = before or Released()
         cta = lane // self.geometry.threads + self.geometry.first
@@ -423,7 +436,8 @@ class Clocks:
             clusters = clusters | {cluster: clusters.get(cluster, NOTHING) | added}
         everybody = before.everybody | added if scope >= GPU else before.everybody
         is_narrow = before.is_narrow or (scope < GPU and added is not NOTHING)
-        return Released(everybody, before.fenced | fenced, clusters, ctas, is_narrow)
+        fenced = before.fenced | {key: before.fenced.get(key, NOTHING) | known for key, known in fenced.items()}
+        return Released(everybody, fenced, clusters, ctas, is_narrow)
 
     def cluster(self, cta: int) -> int:
         """Return the cluster of a CTA of the grid."""

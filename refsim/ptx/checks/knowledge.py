@@ -44,6 +44,7 @@ class Knowledge:
 
 
 NOTHING = Knowledge()
+Fenced = dict[int, Knowledge]
 
 
 def joined(
@@ -173,11 +174,11 @@ class Gathered:
 @dataclass(frozen=True, eq=False)
 class Released:
     """The knowledge that an acquire of one location gets, by the scope of the releases there. `is_narrow`: some release
-    does not have GPU scope. `fenced`: what sequentially consistent fences before the write covered; it only reaches
-    such a fence after a read."""
+    does not have GPU scope. `fenced`: what sequentially consistent fences before the write covered, by the CTA, the
+    cluster or the GPU within which they order; it only reaches such a fence after a read."""
 
     everybody: Knowledge = NOTHING
-    fenced: Knowledge = NOTHING
+    fenced: "Fenced" = field(default_factory=dict)
     clusters: "dict[int, Knowledge]" = field(default_factory=dict)
     ctas: "dict[int, Knowledge]" = field(default_factory=dict)
     is_narrow: bool = False

@@ -19,7 +19,7 @@ from refsim.ptx.checks.knowledge import Key
 from refsim.ptx.execution.context import Context
 from refsim.ptx.execution.geometry import Ids
 from refsim.ptx.memory.access import UPDATE, WRITE, Access
-from refsim.ptx.memory.semantics import Semantics
+from refsim.ptx.memory.semantics import GPU, Semantics, semantics
 from refsim.ptx.text.syntax import Statement
 
 Array = NDArray[Any]
@@ -31,12 +31,14 @@ class Orders:
     def __init__(self, machine: Context, history: History, *, converges: bool) -> None:
         self.machine, self.history, self.geometry = machine, history, machine.geometry
         strict, loose = history.released
-        self.strict = Clocks(self.geometry, strict)
-        self.loose = Clocks(self.geometry, loose) if converges else None
+        fences = (semantics(step.statement.opcode) for step in machine.code.steps)
+        scopes = {min(fence.scope, GPU) for fence in fences if fence.sequential}
+        self.strict = Clocks(self.geometry, strict, scopes=scopes)
+        self.loose = Clocks(self.geometry, loose, scopes=scopes) if converges else None
         self.tensor = self.strict
         spans = machine.code.has_tensor_memory and self.geometry.cluster_ctas > 1
         if spans or machine.code.fences_tensor_memory:
-            self.tensor = Clocks(self.geometry, {}, ignores_scopes=True)
+            self.tensor = Clocks(self.geometry, {}, ignores_scopes=True, scopes=scopes)
         several = [self.strict] if self.tensor is self.strict else [self.strict, self.tensor]
         self.clocks = several if self.loose is None else [*several, self.loose]
         self.clusters = [ClusterOrder(clocks, machine.alive) for clocks in self.clocks]

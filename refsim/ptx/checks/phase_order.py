@@ -198,9 +198,7 @@ class Complete:
         clocks.learn(lanes, self.rest)
         if scope >= CLUSTER or clocks.ignores_scopes:
             clocks.learn(lanes, self.far)
-        if clocks.fenced.is_used:
-            everyone = np.union1d(self.arrived, lanes)
-            clocks.fenced.share(everyone, np.zeros(len(everyone), np.int64), np.isin(everyone, lanes))
+        clocks.share_fences(lanes, np.zeros(clocks.geometry.lanes, np.int64), (self.arrived,))
 
     def released(self, geometry: Geometry, cta: int) -> Released:
         """Return this knowledge as what a later acquire by a fence gets."""

@@ -9,7 +9,7 @@ from refsim.layouts.holders import WARP
 from refsim.ptx.checks import repairs
 from refsim.ptx.checks.happens_before import BARRIERS
 from refsim.ptx.checks.history import By, History
-from refsim.ptx.checks.journal import MEET_LANES, PASSED, Journal, Note
+from refsim.ptx.checks.journal import ARRIVE, FENCE, MEET_CTA, MEET_LANES, MEET_WARPS, PASSED, Journal, Note
 from refsim.ptx.checks.repairs import Repair, UnorderedPair, missing
 from refsim.ptx.execution.context import Context
 from refsim.ptx.execution.geometry import Geometry
@@ -34,7 +34,7 @@ EQUAL_RULE = (
     "PTX ISA, memory consistency model: writes of one value race as well; whichever comes last, the bytes are the same"
 )
 EXIT_RULE = "a block must not exit while others of its cluster use its shared memory: meet at barrier.cluster first"
-_FENCES = ("membar", "fence")
+_FENCES, _MEETINGS = ("membar", "fence"), (MEET_CTA, MEET_WARPS, MEET_LANES, ARRIVE)
 _WORDS = {
     repairs.WARP_BEFORE: "{at} publishes accesses of its own thread only: no {meeting} before it",
     repairs.WARP_AFTER: "{at} orders accesses of its own thread only: no {meeting} after it",
@@ -180,7 +180,7 @@ def missing_edge(
     if found and not (seen and len(found) > 1):
         if not pair.blocks_apart:
             by_distance = f"{by_distance}, nor a release that the other acquires,"
-        seen = " and ".join(said(repair, pair) for repair in found)
+        seen = " and ".join(said(repair, pair, notes) for repair in found)
     elif not pair.warps_apart:
         seen = mask_seen(notes, pair) or seen
     elif not pair.blocks_apart:
@@ -200,13 +200,15 @@ def distance(pair: UnorderedPair, both: Accesses) -> str:
     return "release (fence and strong write) that the other acquires"
 
 
-def said(repair: Repair, pair: UnorderedPair) -> str:
-    """Return a repair as words for what is missing."""
+def said(repair: Repair, pair: UnorderedPair, notes: list[Note]) -> str:
+    """Return a repair as words for what is missing; `notes` are those since the earlier access."""
     statement, at = repair.statement, place(repair.statement)
     kind = statement.opcode.split(".")[0]
     if kind == "barrier":
         return f"{at} releases nothing (.relaxed)"
     if repair.kind in (repairs.RELEASE, repairs.FENCE_BEFORE):
+        if early := early_fence(notes, pair, statement):
+            return f"{at} does not release earlier accesses: {place(early)} must stand after the barrier, not before it"
         return f"{at} does not release earlier accesses: no fence before it (release)"
     if repair.kind in (repairs.ACQUIRE, repairs.FENCE_AFTER):
         return f"{at} does not order later accesses: no fence after it (acquire)"
@@ -217,6 +219,15 @@ def said(repair: Repair, pair: UnorderedPair) -> str:
         warp = "bar.warp.sync (__syncwarp) of the lanes"
         meeting = f"{meeting}, nor {warp}," if pair.blocks_apart and pair.geometry.warps > 1 else warp
     return _WORDS[repair.kind].format(at=at, meeting=meeting)
+
+
+def early_fence(notes: list[Note], pair: UnorderedPair, write: Statement) -> Statement | None:
+    """Return the fence of the earlier thread before its last barrier before a write; None if there is none."""
+    earlier = pair.other - pair.geometry.first * pair.geometry.threads
+    until = max(number for number, note in enumerate(notes) if note.statement is write)
+    mine = [note for note in notes[:until] if note.geometry is pair.geometry and earlier in note.lanes]
+    met = max((number for number, note in enumerate(mine) if note.verb in _MEETINGS), default=0)
+    return next((note.statement for note in mine[:met] if note.verb == FENCE and note.meaning.releases), None)
 
 
 def narrow(statement: Statement) -> str:

@@ -103,6 +103,27 @@ template <int LESS> __global__ void foreign_fence(ARGS) {
 }
 LESS_1(foreign_fence)
 
+// Each thread of a warp fences for its block before the barrier; one of them stores the flag for another warp.
+template <int LESS> __global__ void fenced_apart(ARGS) {
+  __shared__ unsigned data[32], flag;
+  const unsigned t = threadIdx.x, lane = t % 32;
+  unsigned seen = 0;
+  if (t == 0) flag = 0;
+  __syncthreads();
+  if (t < 32) {
+    data[lane] = in[lane];  // A1 A2 A3
+    if (LESS == 1) FENCE("acq_rel.cta");
+    else if (LESS != 2) FENCE("sc.cta");
+    __syncwarp();
+    if (t == 0) STS("relaxed.cta", &flag, 1);
+  } else {
+    while (!seen) LDS("relaxed.cta", seen, &flag);
+    if (LESS != 3) __threadfence_block();
+    out[lane] = data[31 - lane];  // B1 B2 B3
+  }
+}
+LESS_3(fenced_apart)
+
 // One of two paths forgets its fence.
 template <int LESS> __global__ void two_paths(ARGS) {
   unsigned seen = 0;

@@ -222,6 +222,7 @@ RIGHT = (
     Right("flags.cu", "last_seen", lambda x: np.ones(64), 32, 2),
     Right("passing_on.cu", "wide_flag", lambda x: x[2], 32, 2),
     Right("passing_on.cu", "short_flag", lambda x: x[7], 32, 2),
+    Right("passing_on.cu", "fenced_apart", mirrored(32), 64),
     Right("passing_on.cu", "polled_asleep", mirrored(64), 64, 2),
     Right("passing_on.cu", "added_in_turn", lambda x: 3 * x[:64] + 3, 64, 3),
     Right("passing_on.cu", "early_fence", lambda x: x[0], 32, 2),

@@ -15,6 +15,7 @@ UNNAMED, APART, AROUND = (
 )
 # What is shown of the missing half.
 RELEASED = ("no fence before it (release)",)
+EARLY_FENCE = ("must stand after the barrier, not before it",)
 ACQUIRED = ("no fence after it (acquire)",)
 CHAINED = ("ends the chain",)
 NARROW = ("its own block only",)
@@ -159,6 +160,9 @@ WRONG = (
     Wrong("wide_flag", 2, "global", "blocks", "acquire of a flag of 64 bits", shows=ACQUIRED),
     Wrong("short_flag", 1, "global", "blocks", "fence before a flag of 16 bits", shows=RELEASED),
     Wrong("short_flag", 2, "global", "blocks", "fence behind a flag of 16 bits", shows=ACQUIRED),
+    Wrong("fenced_apart", 1, "shared", "warps", "fence.sc before a barrier and a flag", shows=EARLY_FENCE),
+    Wrong("fenced_apart", 2, "shared", "warps", "fences of all before a barrier and a flag", shows=RELEASED),
+    Wrong("fenced_apart", 3, "shared", "warps", "fence behind a flag stored for a warp", shows=ACQUIRED),
     Wrong("polled_asleep", 1, "global", "blocks", "barrier between the fences of all and the atomic of one"),
     Wrong("polled_asleep", 2, "global", "blocks", "fence behind a poll by atomics", shows=ACQUIRED),
     Wrong("polled_asleep", 3, "global", "blocks", "barrier behind a poll by atomics"),
