@@ -29,6 +29,7 @@ class Orders:
     """The clocks of a launch; every synchronization is reported to all of them."""
 
     def __init__(self, machine: Context, history: History, *, converges: bool) -> None:
+        """Make the clocks that the launch needs: tensor memory and convergence have clocks of their own."""
         self.machine, self.history, self.geometry = machine, history, machine.geometry
         strict, loose = history.released
         fences = (semantics(step.statement.opcode) for step in machine.code.steps)

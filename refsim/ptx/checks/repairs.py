@@ -29,7 +29,7 @@ HALVES, MEETINGS = (
     (SCOPE, RELEASE, CHAIN, ACQUIRE, FENCE_BEFORE, FENCE_AFTER),
     (WARP_BEFORE, WARP_AFTER, BLOCK_BEFORE, BLOCK_AFTER),
 )
-FENCE = Semantics(strong=True, acquires=True, releases=True, scope=GPU, sequential=True)  # __threadfence
+THREADFENCE = Semantics(strong=True, acquires=True, releases=True, scope=GPU, sequential=True)  # __threadfence
 _WORK = 200_000  # most lane accesses to replay for one finding
 _MOST = 3  # most repairs to report together
 
@@ -220,7 +220,7 @@ class Play:
         lanes, place, meaning = note.lanes, note.detail, self._meaning(note)
         meet(clocks, lanes, note.now - 1, kinds & {WARP_BEFORE, BLOCK_BEFORE})
         if FENCE_BEFORE in kinds:
-            clocks.fence(lanes, FENCE, note.now - 1)
+            clocks.fence(lanes, THREADFENCE, note.now - 1)
         keys = [(place.space, at) for at in self._positions(note).tolist()]
         if place.kind == READ:
             clocks.read(lanes, keys, meaning)
@@ -229,7 +229,7 @@ class Play:
         elif place.kind == UPDATE:
             self._update(clocks, note, keys, meaning)
         if FENCE_AFTER in kinds:
-            clocks.fence(lanes, FENCE, note.now)
+            clocks.fence(lanes, THREADFENCE, note.now)
         meet(clocks, lanes, note.now, kinds & {WARP_AFTER, BLOCK_AFTER})
 
     def _update(self, clocks: Clocks, note: Note, keys: list[tuple[str, int]], meaning: Semantics) -> None:

@@ -101,8 +101,9 @@ class TensorOrder:
         if agent < geometry.grid_threads:
             who = geometry.describe(agent - geometry.first * geometry.threads)
             pair = UnorderedPair(geometry, int(lanes.ids[0]), agent, touch.number)
-            found = missing(self.history.journal.since(touch.number), pair)
-            cause = ": " + " and ".join(said(each, pair) for each in found) if found else ""
+            notes = self.history.journal.since(touch.number)
+            found = missing(notes, pair)
+            cause = ": " + " and ".join(said(each, pair, notes) for each in found) if found else ""
         return (
             f"{verb} {spoken(box)} that {who} by {place(touch.statement)} {done}, with no barrier between, nor a release that "
             f"the other acquires{cause}"
