@@ -234,6 +234,18 @@ def test_comments_and_names():
     )
     found = [(str(waiver), has_code) for waiver, has_code in comments("k.cu", text)]
     assert found == [("race@k.cu:1", True), ("race@k.cu:2", True), ("leak@k.cu:2", True), ("race@k.cu:3", False)]
+    strings = (
+        '"// refsim: allow race";',
+        """c = '"'; s = "// refsim: allow race";""",
+        r'''"\"// refsim: allow race"''',
+    )
+    assert [*comments("k.cu", "\n".join(strings))] == []
+    after = (
+        '"//"; // refsim: allow race',
+        """c = '"'; // refsim: allow race""",
+        """n = 1'000; // a "b // refsim: allow race""",
+    )
+    assert [each.line for each, _ in comments("k.cu", "\n".join(after))] == [1, 2, 3]
     assert Waiver.of("race@folder/k.cu:12") == Waiver("race", "k.cu", 12)
     said = RefsimError(
         "race", "reads by st at PTX line 12 (k.cu:120) wrote, with no x (k.cu:7)", "PTX line 9 (ak.cu:12)"

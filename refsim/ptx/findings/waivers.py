@@ -16,7 +16,9 @@ WAIVER_RULE = (
     "barrier-misuse at a second mbarrier.init"
 )
 _FORM = re.compile(r"([^@]*)@(?:.*[/\\])?([^@:/\\]+):([1-9][0-9]{0,8})")
-_COMMENT = re.compile(r"^(.*?)(?://|/\*).*?\brefsim(?::[ \t]*|[ \t]+)allow\b[ \t]*(.*?)(?:\*/(.*))?$", re.IGNORECASE)
+_CODE = r"""(?:'\\?"'|"(?:\\.|[^"\\])*"|(?!'\\?"')[^"])*?"""  # a // within a string begins no comment
+_ALLOWED = r"(?://|/\*).*?\brefsim(?::[ \t]*|[ \t]+)allow\b[ \t]*(.*?)(?:\*/(.*))?$"
+_COMMENT = re.compile(rf"^({_CODE}){_ALLOWED}", re.IGNORECASE)
 Line = tuple[str, int]
 
 
