@@ -311,7 +311,7 @@ def test_what_comes_before_a_fence_of_inits_is_not_released_by_it():
 
 
 # Each thread of block 0 writes and fences; one thread stores a flag behind a barrier. Block 1 polls it, fences and reads.
-FENCED = """
+SEQUENTIAL = """
     setp.eq.u32 %p1, %r4, 0; setp.eq.u32 %p2, %r1, 0; mul.wide.u32 %d4, %r1, 4; add.s64 %d4, %d1, %d4;
     @!%p1 bra READ;
     st.global.u32 [%d4+4], 7; fence.sc.{first}; bar.sync 0; @%p2 st.relaxed.gpu.global.u32 [%d1], 1; ret;
@@ -322,14 +322,14 @@ FENCED = """
 @SCHEDULES
 @pytest.mark.parametrize(("first", "second"), [("cluster", "cluster"), ("gpu", "cluster"), ("cluster", "sys")])
 def test_fences_before_a_barrier_order_what_their_scopes_include(policy, seed, first, second):
-    run(FENCED.format(first=first, second=second), 2, cluster=2, policy=policy, seed=seed)
+    run(SEQUENTIAL.format(first=first, second=second), 2, cluster=2, policy=policy, seed=seed)
 
 
 @pytest.mark.parametrize(
     ("first", "second", "cluster"), [("cta", "gpu", 2), ("gpu", "cta", 2), ("cluster", "gpu", 1), ("gpu", "cluster", 1)]
 )
 def test_a_fence_orders_nothing_outside_its_scope(first, second, cluster):
-    fails(FENCED.format(first=first, second=second), "race", blocks=2, cluster=cluster)
+    fails(SEQUENTIAL.format(first=first, second=second), "race", blocks=2, cluster=cluster)
 
 
 def test_a_deadlock_says_who_came_before_and_not_again():
