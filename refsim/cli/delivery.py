@@ -56,8 +56,9 @@ def answers(function: Callable[..., Document | Answer | Iterator[Answer | Refsim
                 console.tell(f"again: {session.command_line}")
             return answer.exit_code
 
+        shared = chosen if output in STDOUT else "text"  # the form of what shares standard output with user code
         try:
-            with _prints_held(chosen):
+            with _prints_held(shared):
                 found = function(**arguments)
         except RefsimError as error:
             _annotate(error, chosen)
@@ -66,7 +67,7 @@ def answers(function: Callable[..., Document | Answer | Iterator[Answer | Refsim
             return delivered(found if isinstance(found, Answer) else Answer(found))
         code = AGREED
         while True:
-            with _prints_held(chosen):
+            with _prints_held(shared):
                 each = next(found, None)
             if each is None:
                 return code
