@@ -27,6 +27,8 @@ Found = TypeVar("Found")
 _OURS = str(Path(__file__).parents[1])
 _OF_OTHERS = tuple({sysconfig.get_path(each) + os.sep for each in ("stdlib", "platstdlib", "purelib", "platlib")})
 _ALIGN = 256
+HOST_POISON = np.uint32(0xFFC3FDB7)
+"""Fills memory of the host that nobody wrote, in words at multiples of 4 bytes; a NaN in float32."""
 
 
 @dataclass(frozen=True)
@@ -152,9 +154,20 @@ class DeviceMemory:
 
     @_in_turn
     def write(self, address: int, content: Bytes) -> None:
-        """Copy bytes of the host to an address; RefsimError `bad-address` outside an allocation."""
+        """Copy bytes of the host to an address; those that nobody wrote stay uninitialized. RefsimError `bad-address`
+        outside an allocation."""
         self._check(address, content.nbytes)
         self.memory.write(address, content)
+        self._leave_open(address, left_poison(content))
+
+    def _leave_open(self, address: int, unwritten: NDArray[np.bool_] | None) -> None:
+        """Mark bytes from an address on as uninitialized where `unwritten` is set."""
+        if unwritten is not None and unwritten.any():
+            space, start = self.memory.space, address - self.memory.space.base
+            space.unwritten[start : start + len(unwritten)] = unwritten
+            region = space.region_at(start)
+            if region is not None:
+                space.initialised.discard(region.name)
 
     def fill(self, address: int, pattern: bytes, count: int) -> None:
         """Write the bytes of `pattern` `count` times, one copy after another."""
@@ -168,13 +181,7 @@ class DeviceMemory:
         content = self.memory.read(source, size)
         self._check(to, size)
         self.memory.write(to, content)
-        if not written.all():
-            space = self.memory.space
-            start = to - space.base
-            space.unwritten[start : start + size] = ~written
-            region = space.region_at(start)
-            if region is not None:
-                space.initialised.discard(region.name)
+        self._leave_open(to, ~written)
 
     def holds(self, address: int) -> bool:
         """Return whether an address lies in device memory."""
@@ -235,7 +242,16 @@ class DeviceMemory:
     def _mapped(self, host: int, content: Bytes, package: str) -> int:
         self.mappings += 1
         name, size = f"host memory {self.mappings} of {package} ({content.nbytes} B)", max(content.nbytes, 1)
-        return self.memory.allocate(size, name, initial=content, align=_ALIGN, offset=host % _ALIGN)
+        address = self.memory.allocate(size, name, initial=content, align=_ALIGN, offset=host % _ALIGN)
+        self._leave_open(address, left_poison(content))
+        return address
+
+    def read_by_host(self, content: Bytes, what: str) -> None:
+        """Report bytes that the host reads and that nobody wrote, as a warning: the read may be intended."""
+        unwritten = left_poison(content)
+        if unwritten is not None:
+            said = f"the host reads {content.nbytes} B of {what}, of which {np.count_nonzero(unwritten)} were never written"
+            self.tell(RefsimError("uninitialised", said, caller()), is_wrong=False)
 
     def held(self) -> list[HeldMemory]:
         """Return the allocations that were never freed, grouped by package and line, the most bytes first."""
@@ -251,6 +267,54 @@ def host_bytes(address: int, size: int) -> Bytes:
     """Return host memory at an address as a NumPy array of bytes; the caller keeps the memory alive."""
     room: Any = (ctypes.c_uint8 * int(size)).from_address(int(address)) if size else bytearray()
     return np.frombuffer(room, np.uint8)
+
+
+def poison_host(content: Bytes) -> None:
+    """Fill memory of the host that nobody has written yet, so that a launch finds what is left of it."""
+    words, _ = _words(content)
+    words[:] = HOST_POISON
+
+
+def poison_empty() -> None:
+    """Poison what numpy.empty and empty_like return to code outside installed packages, up to 256 MiB."""
+    for name in ("empty", "empty_like"):
+        setattr(np, name, _poisoned(getattr(np, name)))
+
+
+def _poisoned(function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        found = function(*args, **kwargs)
+        own = not sys._getframe(1).f_code.co_filename.startswith((_OURS, *_OF_OTHERS, "<"))
+        if (
+            own
+            and type(found) is np.ndarray
+            and found.flags.forc
+            and found.dtype.kind in "iufcV"
+            and found.nbytes <= 1 << 28
+        ):
+            poison_host(found.reshape(-1, order="A").view(np.uint8))
+        return found
+
+    return call
+
+
+def left_poison(content: Bytes) -> NDArray[np.bool_] | None:
+    """Return which bytes of host memory hold the poison, None for none. Words count as a whole: up to three unwritten
+    bytes beside a written one are missed."""
+    words, first = _words(content)
+    found = words == HOST_POISON
+    if not found.any():
+        return None
+    unwritten = np.zeros(content.nbytes, np.bool_)
+    unwritten[first : first + 4 * len(words)] = np.repeat(found, 4)
+    return unwritten
+
+
+def _words(content: Bytes) -> tuple[NDArray[np.uint32], int]:
+    """Return the aligned words of host memory, and the byte where they begin."""
+    first = -content.ctypes.data % 4
+    return content[first : first + (content.nbytes - first) // 4 * 4].view(np.uint32), first
 
 
 def caller() -> str:

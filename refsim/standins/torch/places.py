@@ -4,6 +4,7 @@ import importlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from refsim.standins.memory import host_bytes, poison_host
 from refsim.standins.seams import names_in
 from refsim.standins.session import current
 from refsim.standins.torch.cuda import ACCELERATOR, ANSWERS, WITHOUT_ANSWER
@@ -95,6 +96,9 @@ class Places:
         found = self.move(source, kind or source.dtype, copy=is_copy or moves, **more)
         if found is source:
             return tensor
+        if moves and not goes and source.is_contiguous() and source.device == self.host:
+            size = source.numel() * source.element_size()
+            current().memory.read_by_host(host_bytes(source.data_ptr(), size), f"a tensor of {size} B")
         return self.put(found) if goes else found
 
     def called(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
@@ -172,24 +176,38 @@ def _kind(places: Places, torch: Any) -> Any:
 def placed(places: Places, function: Callable[..., Any]) -> Callable[..., Any]:
     """Return a function of torch that makes tensors, extended so that `device` may be the GPU."""
 
+    name = getattr(function, "__name__", "call")
+
     def call(*args: Any, **kwargs: Any) -> Any:
         device = kwargs.get("device")
         if kwargs.get("pin_memory"):
             del kwargs["pin_memory"]  # host memory is never paged out here
         if device is None:
             found = function(*args, **kwargs)
-            return places.put(found) if args and places.is_there(args[0]) else found
+            goes = bool(args) and places.is_there(args[0])
+            if goes and name in _EMPTY:
+                poison_host(_bytes_of(places.plain(found)))
+            return places.put(found) if goes else found
         goes = places.is_asked(device)
         with places.torch._C.DisableTorchFunctionSubclass():
             found = function(*args, **{**kwargs, "device": places.host if goes else device})
+            if goes and name in _EMPTY:
+                poison_host(_bytes_of(found))
             return places.put(found, [id(each) for each in args]) if goes else found
 
-    call.__name__ = call.__qualname__ = getattr(function, "__name__", "call")
+    call.__name__ = call.__qualname__ = name
     call.__doc__ = function.__doc__
     call.__wrapped__ = function  # type: ignore[attr-defined]
     return call
 
 
+def _bytes_of(tensor: Any) -> Any:
+    """Return the whole memory of a host tensor."""
+    storage = tensor.untyped_storage()
+    return host_bytes(storage.data_ptr(), storage.nbytes())
+
+
+_EMPTY = ("empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided")
 _LIKE = ("empty_like", "full_like", "ones_like", "rand_like", "randint_like", "randn_like", "zeros_like")
 _NEW = ("new_empty", "new_empty_strided", "new_full", "new_ones", "new_tensor", "new_zeros")
 
