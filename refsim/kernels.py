@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from refsim.errors import RefsimError, counted
-from refsim.formats import ELEMENTS, FORMATS, format_named
+from refsim.formats import ARRAY_TYPES, ELEMENTS, FORMATS, array_type, format_named
 from refsim.integers import is_whole
 from refsim.kernel_code import Compiler, KernelCode
 from refsim.render.cards import Card, Facts, FieldsCard
@@ -44,7 +44,7 @@ Expected = Mapping[str, "NDArray[Any] | Bounded | Unordered"]
 Codes = NDArray[np.unsignedinteger[Any]]
 
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]*")
-_WITHOUT_CODES = {row.name for row in ELEMENTS if row not in FORMATS}
+_WITHOUT_CODES = {row.name for row in ELEMENTS if row not in (*FORMATS, *ARRAY_TYPES)}
 
 
 @dataclass(frozen=True, repr=False)
@@ -363,7 +363,8 @@ class Kernel(Card):
     - `oracle(problem)`: returns the expected outputs by name, `Bounded` or `Unordered` values if the promise allows it.
     - `problem`: a Hypothesis strategy of recipes.
     - `run(launcher, problem)`: launches entries and returns the outputs by name. It must launch at least once.
-    - `outputs`: the format name of each output, "" for plain integers and float64; or a function of the test case.
+    - `outputs`: the format name of each output (s32, u8, f64 too), "" for integers by their dtype; or a function of
+      the test case.
     - `recipe`: the frozen dataclass of a test case. A replay case is parsed into it.
     - `corpus`: recipes that every campaign runs first.
     - `promise`: how closely outputs must agree with the oracle.
@@ -494,10 +495,13 @@ class Kernel(Card):
             if not isinstance(name, str):
                 raise RefsimError("bad-kernel", f"a format is given by its name, not {name!r}", where=where)
             if name in _WITHOUT_CODES:
-                what, way = f"{name} is not a format of codes", 'outputs={"y": ""} and arrays of integers or float64'
+                what, way = (
+                    f"{name} is not a format of codes",
+                    'outputs={"y": "s32"}, "u8", "f64", or "" for integers by their dtype',
+                )
                 raise RefsimError("bad-kernel", what, where=where, help=way)
             try:
-                format_named(name or "f32")
+                array_type(name or "f32")
             except RefsimError as error:
                 error.where = where
                 raise

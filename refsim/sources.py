@@ -63,6 +63,7 @@ NUMPY = Publication(
 )
 NUMPY_LIBRARY = Publication("numpy", "NumPy", "2.4", "https://numpy.org/doc/stable/reference/generated/numpy.sum.html")
 SAFETENSORS = Publication("safetensors", "safetensors format", "0.8", "https://github.com/huggingface/safetensors")
+GGUF = Publication("gguf", "GGUF", "3", "https://github.com/ggml-org/ggml/blob/master/docs/gguf.md")
 MEASURED_H200 = Publication("measured-h200", "Measured on an NVIDIA H200", "", "conformance/reports/h200")
 
 CUTLASS = Publication("cutlass", "CUTLASS and CuTe headers", "4.2", "https://github.com/NVIDIA/cutlass")
@@ -87,6 +88,14 @@ COMPRESSED_TENSORS = Publication(
 TRANSFORMER_ENGINE = Publication(
     "transformer-engine", "Transformer Engine", "2.20.2", "https://github.com/NVIDIA/TransformerEngine"
 )
+BITSANDBYTES = Publication(
+    "bitsandbytes", "bitsandbytes", "0.50.2", "https://github.com/bitsandbytes-foundation/bitsandbytes"
+)
+AUTO_AWQ = Publication("autoawq", "AutoAWQ", "0.2.9", "https://github.com/casper-hansen/AutoAWQ")
+GPTQ = Publication("gptqmodel", "GPTQModel", "7.7.0", "https://github.com/ModelCloud/GPTQModel")
+GPT_OSS = Publication("gpt-oss", "gpt-oss", "", "https://github.com/openai/gpt-oss")
+DEEPSEEK = Publication("deepseek", "DeepSeek checkpoints", "V3 and V4", "https://github.com/deepseek-ai/DeepSeek-V3")
+REFSIM = Publication("refsim", "refsim", "", "https://refsim.example")
 MICROXCALING = Publication("microxcaling", "microxcaling", "3b429a8", "https://github.com/microsoft/microxcaling")
 DLPACK = Publication("dlpack", "DLPack", "1.1", "https://dmlc.github.io/dlpack/latest/c_api.html")
 TRITON = Publication("triton", "Triton", "3.9", "https://github.com/triton-lang/triton")

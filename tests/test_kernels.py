@@ -39,7 +39,7 @@ def test_declaration_keeps_what_it_was_given():
         ({"suspects": {"sign lost": {"y": 0}}}, "wrong-type"),
         ({"outputs": {}}, "bad-kernel"),
         ({"outputs": {"y": "bf17"}}, "unknown-format"),
-        ({"outputs": {"y": "f64"}}, "bad-kernel"),
+        ({"outputs": {"y": "s4"}}, "bad-kernel"),
         ({"promise": "bitwise"}, "bad-promise"),
         ({"recipe": Tensor(1, "bf16")}, "bad-recipe"),
         ({"corpus": (each for each in ())}, "bad-kernel"),
@@ -114,8 +114,13 @@ def test_the_error_of_an_unknown_format_names_the_kernel():
     assert caught.value.where == f"outputs of kernel {GOOD['name']}"
 
 
-@pytest.mark.parametrize("name", ["f64", "s8"])
+@pytest.mark.parametrize("name", ["s4", "b1"])
 def test_the_error_of_an_output_without_codes_says_how_it_is_declared(name):
     with pytest.raises(RefsimError, match=f"{name} is not a format of codes") as caught:
         Kernel(**{**GOOD, "outputs": {"y": name}})
-    assert caught.value.help == 'outputs={"y": ""} and arrays of integers or float64'
+    assert caught.value.help == 'outputs={"y": "s32"}, "u8", "f64", or "" for integers by their dtype'
+
+
+@pytest.mark.parametrize("name", ["s8", "u8", "s16", "u16", "s32", "u32", "s64", "u64", "f64"])
+def test_an_output_may_be_integers_or_float64(name):
+    assert Kernel(**{**GOOD, "outputs": {"y": name}}).output_formats(None) == {"y": name}

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from refsim.cli.names import FORMAT
+from refsim.cli import console
+from refsim.cli.names import ARRAY_TYPE, FORMAT
 from refsim.cli.spelled import number_in
 from refsim.errors import Kind, RefsimError
 
 if TYPE_CHECKING:
     from refsim.files import Stored
-    from refsim.formats import Format
+    from refsim.formats import ElementType, Format
 
 MOST_WORDS = 1 << 16
 MOST_TEXT = 1 << 24
@@ -24,10 +25,10 @@ _VALUE = re.compile(r"[^a-z_].*|[0-9a-f]*|nan|inf(inity)?|[^.]*:.*|.*[./].*", re
 ARRAY_SUFFIXES = (".npy", ".npz", ".safetensors", ".bin", ".raw")
 
 
-def format_option(*, required: bool = True) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Return the option -t FORMAT."""
+def format_option(*, required: bool = True, arrays: bool = False) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Return the option -t FORMAT; it takes integers and f64 too where files are read as `arrays`."""
     note = "Number format, such as e4m3, bf16, f32." if required else "Number format, if the files do not name it."
-    return click.option("-t", "--format", "row", required=required, type=FORMAT, help=note)
+    return click.option("-t", "--format", "row", required=required, type=ARRAY_TYPE if arrays else FORMAT, help=note)
 
 
 def file_option(*names: str, help: str, **more: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -126,7 +127,7 @@ def codes_in(words: Iterable[str], row: "Format") -> list[int]:
     for word in words:
         if word == "-":
             codes += [parse_code(each, row) for each in _words(sys.stdin.buffer.read(), "standard input")]
-        elif word.endswith(ARRAY_SUFFIXES):
+        elif names_array(word):
             codes += _codes_of_array(Path(word), row)
         elif number_in(word) is None and os.path.isfile(word):
             codes += [parse_code(each, row) for each in _words_of_file(Path(word))]
@@ -147,13 +148,48 @@ def require_few(count: int, otherwise: str) -> None:
         )
 
 
-def load_codes(path: Path, row: "Format | None", key: str | None = None, option: str = "-t FORMAT") -> "Stored":
-    """Return one tensor of a file. If the file leaves a choice, the help of the error names the deciding option."""
+def place_and_key(path: Path) -> tuple[Path, str | None]:
+    """Return the path and the key of `FILE:KEY`; a path that exists has no key."""
+    place, colon, key = str(path).rpartition(":")
+    return (Path(place), key) if colon and not path.exists() and os.path.exists(place) else (path, None)
+
+
+def names_array(word: str) -> bool:
+    """Return whether a word names arrays: a file by its suffix, `FILE:KEY`, a folder, or an index of files."""
+    return word.endswith((*ARRAY_SUFFIXES, ".gguf", ".index.json")) or place_and_key(Path(word))[1] is not None
+
+
+def load_codes(
+    path: Path,
+    row: "ElementType | None",
+    key: str | None = None,
+    option: str = "-t FORMAT",
+    layout: str | None = None,
+    *,
+    scales: bool = False,
+) -> "Stored":
+    """Return one tensor of a file. If the file leaves a choice, the help of the error names the deciding option.
+
+    A quantized weight of a checkpoint gives its values in f32, or its `scales`, unless `row` names a format; the answer
+    says by which layout. `path` may be `FILE:KEY`, a folder, an index.json or a GGUF file.
+    """
     from refsim import files
 
+    place, named = place_and_key(path)
+    if named is not None and key is not None and key != named:
+        raise RefsimError("usage", f"--key {key} contradicts {path}", help="give one of them")
+    key = key or named
+    if place.is_dir() or place.suffix.lower() in (".safetensors", ".gguf", ".json"):
+        from refsim.checkpoints.tensors import load_tensor
+
+        stored, told = load_tensor(place, row, key, layout, scales=scales)
+        if told:
+            console.note(told)
+        if stored is not None:
+            return stored
     options = {"format-needed": f"give {option}", "key-needed": "give --key NAME"}
     try:
-        return files.load(path, format=row, key=key)
+        return files.load(place, format=row, key=key)
     except RefsimError as error:
         error.help = options.get(error.code, error.help)
         raise

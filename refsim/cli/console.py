@@ -23,6 +23,22 @@ class Session:
         return shlex.join(["refsim", *self.arguments])
 
 
+_NOTES: list[str] = []
+
+
+def note(line: str) -> None:
+    """Keep a line that the next answer begins with, once."""
+    if line not in _NOTES:
+        _NOTES.append(line)
+
+
+def notes() -> tuple[str, ...]:
+    """Return the lines that `note` kept, and forget them."""
+    found = tuple(_NOTES)
+    _NOTES.clear()
+    return found
+
+
 def width() -> int | None:
     """Return the columns of the terminal on standard output, or None where standard output is no terminal.
 

@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -16,7 +16,7 @@ from refsim.cli import console
 from refsim.cli.console import Session
 from refsim.cli.names import Name
 from refsim.errors import Kind, RefsimError, check_named
-from refsim.render import FORMS, Document, Notice, rendered
+from refsim.render import FORMS, Document, Notice, Wording, rendered
 
 AGREED, FAILED, INTERRUPTED = 0, Kind.FAULT.value, 130
 STDOUT = (None, "-", "/dev/stdout")  # opening /dev/stdout would truncate the file that it leads to
@@ -31,20 +31,28 @@ class Answer:
     exit_code: int = AGREED
 
 
-def answers(function: Callable[..., Document | Answer | Iterator[Answer | RefsimError]]) -> Callable[..., int]:
+def answers(
+    function: Callable[..., Document | Answer | Iterator[Answer | RefsimError]], result: str = ""
+) -> Callable[..., int]:
     """Make a function that returns a Document (or an Answer) the body of a command.
 
     Adds --as, -o and --source, renders and writes the document, and after a failure prints the command that repeats
     it. A function with several answers returns an iterator of answers and errors; the last one gives the exit code.
+    `result` is the argument that takes the FILE of -o where its suffix is one of arrays.
     """
+    means = f"Write to FILE; its suffix selects the form{', or arrays' if result else ''}."
 
     @click.option("--as", "form", metavar="FORM", help=f"One of {', '.join(FORMS)}.", type=OutputForm())
-    @click.option("-o", "--output", metavar="FILE", help="Write to FILE; its suffix selects the form.")
+    @click.option("-o", "--output", metavar="FILE", help=means)
     @click.option("--source", "citations", is_flag=True, help="Cite the sources of the answer.")
     @click.pass_obj
     @functools.wraps(function)
     def run(session: Session, /, form: str | None, output: str | None, citations: bool, **arguments: Any) -> int:
         """Call the function and deliver its answers. Return the exit code."""
+        if result and output is not None and Path(output).suffix.lower() in (".npy", ".npz", ".safetensors"):
+            if arguments[result] is not None:
+                raise RefsimError("usage", f"-o {output} contradicts {arguments[result]}", help="give one of them")
+            arguments[result], output = Path(output), None
         chosen = form or form_of(output)
         if output is not None and output not in STDOUT:
             require_writable(Path(output))
@@ -56,6 +64,7 @@ def answers(function: Callable[..., Document | Answer | Iterator[Answer | Refsim
                 console.tell(f"again: {session.command_line}")
             return answer.exit_code
 
+        console.notes()
         shared = chosen if output in STDOUT else "text"  # the form of what shares standard output with user code
         try:
             with _prints_held(shared):
@@ -136,6 +145,11 @@ def form_of(output: str | None) -> str:
 
 
 def _deliver(document: Document, form: str, output: str | None, citations: bool) -> None:
+    """Write an answer, after the notes of how its files were read."""
+    said = console.notes()
+    if said:
+        first = Wording(said, {"read_as": list(said)}, is_beside=True)
+        document = replace(document, parts=(first, *document.parts))
     to_file = output not in STDOUT
     colour = not to_file and console.takes_colour(sys.stdout)
     body, hints = rendered(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import numpy as np
 
-from refsim.cli.arguments import ARRAY_SUFFIXES, file_option, load_codes, load_named
+from refsim.cli.arguments import file_option, load_codes, load_named, names_array
 from refsim.cli.extents import Whole
 from refsim.errors import RefsimError
 
@@ -56,7 +56,7 @@ class InstructionOrKeys(Whole):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Return a Path for a name with the suffix of an array, else the number."""
-        return Path(value) if str(value).endswith(ARRAY_SUFFIXES) else super().convert(value, param, ctx)
+        return Path(value) if names_array(str(value)) else super().convert(value, param, ctx)
 
 
 ROW_OPTIONS = ("function", "x", "weight", "bias", "gate", "eps")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import numpy as np
 
-from refsim.cli.arguments import ARRAY_SUFFIXES, load_codes, load_named
+from refsim.cli.arguments import load_codes, load_named, names_array
 from refsim.errors import RefsimError
 
 if TYPE_CHECKING:
@@ -160,7 +160,7 @@ def zero_points(word: str | None, option: str, row: "Integer") -> Any:
 
     if word is None:
         return 0
-    if not word.endswith(ARRAY_SUFFIXES):
+    if not names_array(word):
         try:
             return int(word)
         except ValueError:

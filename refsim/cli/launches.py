@@ -12,7 +12,6 @@ from refsim.cli.spelled import count_in, number_in, real_in
 from refsim.errors import RefsimError
 
 if TYPE_CHECKING:
-    from refsim.formats import Format
     from refsim.kernel_code import Compiler, KernelCode
     from refsim.ptx import Program
 
@@ -119,14 +118,17 @@ class LaunchArgument:
     """An argument as a launch takes it, and the format of an array of codes."""
 
     value: Any
-    format: "Format | None" = None
+    format: Any = None
 
     def beginning(self) -> str:
         """Return the first eight elements of an array as decimal numbers."""
         from refsim.conversions import decode
+        from refsim.formats import ARRAY_TYPES
 
         first = self.value.reshape(-1)[:8]
-        shown = first if self.format is None else decode(first.view(self.format.code_dtype), self.format, "float32")
+        shown = first
+        if self.format is not None and self.format not in ARRAY_TYPES:
+            shown = decode(first.view(self.format.code_dtype), self.format, "float32")
         return f"{' '.join(map(str, shown))}{' ...' if self.value.size > 8 else ''}"
 
 
@@ -159,36 +161,13 @@ def parse_argument(position: int, text: str) -> LaunchArgument:
 
 def _array_of(text: str, kind: str, value: str) -> LaunchArgument:
     """Return the array of FILE.npy or FORMAT:FILE.npy: float16 and float32 as numbers, other formats as codes."""
-    from refsim.formats import format_named
+    from refsim.formats import array_type
 
-    named = None if ":" not in text or Path(text).is_file() else format_named(kind)
+    named = None if ":" not in text or Path(text).is_file() else array_type(kind)
     path = Path(text if named is None else value)
-    try:
-        stored = load_codes(path, named, option=f"the format in --arg FORMAT:{text}")
-    except RefsimError as error:
-        plain = _numbers(path) if named is None and error.code in ("format-needed", "unsupported-dtype") else None
-        if plain is None:
-            raise
-        return LaunchArgument(plain)
+    stored = load_codes(path, named, option=f"the format in --arg FORMAT:{text}")
     codes = stored.codes.copy()
     return LaunchArgument(codes.view(stored.format.array_dtype or codes.dtype), stored.format)
-
-
-def _numbers(path: Path) -> Any:
-    """Return the array of a file whose type cannot be codes (signed integers, uint64, float64), else None."""
-    import io
-
-    import numpy as np
-
-    from refsim.files.access import read_whole
-
-    content = io.BytesIO(read_whole(path, MOST_BYTES, "an array"))
-    array: Any = np.lib.format.read_array(content, allow_pickle=False)
-    return (
-        array.copy("C")
-        if array.dtype.str[1:] in ("i1", "i2", "i4", "i8", "u8", "f8") and array.dtype.isnative
-        else None
-    )
 
 
 def _dtype(name: str) -> str:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from refsim.cli.arguments import ARRAY_SUFFIXES, load_codes, words_in
+from refsim.cli.arguments import load_codes, names_array, words_in
 from refsim.cli.elements import code_of
 from refsim.errors import RefsimError, counted, unknown
 from refsim.formats import F16, F32, F64, FORMATS, S4, S32, U4, ElementType, Format, element_named, float_named
@@ -226,7 +226,7 @@ def _type(word: str | None) -> ElementType | None:
 
 
 def _is_file(word: str) -> bool:
-    return word.endswith(ARRAY_SUFFIXES)
+    return names_array(word)
 
 
 def _operand(

@@ -51,7 +51,8 @@ _SUMMARIES = {
     },
     "Block scaling": {
         "quantize": "Quantize a safetensors file to a block format.",
-        "dequantize": "Convert such a file back to bf16, f16 or f32.",
+        "dequantize": "Write the values of a checkpoint's quantized weights.",
+        "files": "List the tensors of a checkpoint and their layouts.",
     },
     "Tensor cores": {
         "mma": "Compute what a tensor core returns, step by step if asked.",
@@ -81,6 +82,7 @@ _SUMMARIES = {
 _ELSEWHERE = {
     "quantize": "blocks:quantize",
     "dequantize": "blocks:dequantize",
+    "files": "blocks:files",
     "verify": "verify:verify",
     "replay": "verify:replay",
 }

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from refsim.conversions import decode
 from refsim.errors import RefsimError
-from refsim.formats import FORMATS, Format, format_named
+from refsim.formats import F64, FORMATS, ElementType, Format, Integer, array_type
 from refsim.typed_arrays import format_of, integer_bits, is_typed, words
 
 Codes = NDArray[np.unsignedinteger]
@@ -94,12 +94,14 @@ def _double_line() -> CodeLine:
     return CodeLine("float64", 64, order, lambda codes: codes.view(np.float64), 1 << 64)
 
 
-def code_line(got: np.dtype[Any], want: np.dtype[Any], format: str | Format | None) -> CodeLine:
+def code_line(got: np.dtype[Any], want: np.dtype[Any], format: str | ElementType | None) -> CodeLine:
     """Return the line of codes on which two arrays of these dtypes are compared.
 
     Raises RefsimError where the dtypes and `format` do not agree, and where no format has the dtype.
     """
-    given = None if format is None else format_named(format)
+    given = None if format is None else array_type(format)
+    if isinstance(given, Integer) or given is F64:
+        return _plain_line(got, want, given)
     if got.itemsize != want.itemsize:
         raise RefsimError("bad-dtype", f"got is {got}, want is {want}: one element has other bits")
     rows = {row.name: row for row in (_format_of(got), _format_of(want), given) if row is not None}
@@ -121,6 +123,16 @@ def code_line(got: np.dtype[Any], want: np.dtype[Any], format: str | Format | No
     if row.code_dtype.itemsize != got.itemsize or doubles:
         raise RefsimError("bad-dtype", f"codes of {row} are {row.code_dtype}, not {got}")
     return _format_line(row)
+
+
+def _plain_line(got: np.dtype[Any], want: np.dtype[Any], given: ElementType) -> CodeLine:
+    """Return the line of integers or float64; arrays have that type, or are unsigned of its width."""
+    dtype = given.array_dtype
+    assert dtype is not None  # no type of plain arrays is narrower than a byte
+    for each in (got, want):
+        if each not in (dtype, given.code_dtype) and not (each.kind == "b" and dtype.itemsize == 1):
+            raise RefsimError("bad-dtype", f"elements of {given} are {dtype}, not {each}")
+    return _double_line() if given is F64 else _integer_line(dtype)
 
 
 def _format_of(dtype: np.dtype[Any]) -> Format | None:

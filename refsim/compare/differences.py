@@ -11,7 +11,7 @@ from refsim.compare.code_line import code_line, codes_of, distances
 from refsim.compare.mismatch import LISTED_ELEMENTS, Element, Mismatch
 from refsim.compare.patterns import place_patterns, value_patterns
 from refsim.errors import RefsimError, check_named
-from refsim.formats import Format
+from refsim.formats import ElementType
 from refsim.integers import is_whole
 from refsim.layouts.holders import spoken
 from refsim.typed_arrays import native
@@ -38,7 +38,7 @@ _PART = 1 << 24  # codes
 def bits(
     got: NDArray[Any],
     want: NDArray[Any],
-    format: str | Format | None = None,
+    format: str | ElementType | None = None,
     layout: Layout | None = None,
     owner: Owner | None = None,
     *,
@@ -49,9 +49,10 @@ def bits(
     """Compare two arrays bit for bit: e4m3 0x7e against 0x7f is one difference, NaN against 448.
 
     `got`, `want`: equal shapes; codes (unsigned), or floats that are viewed as codes. `format` names the codes when the
-    dtypes do not. `layout` (2-D) says which lane holds an element. `owner(*index)` returns the thread that wrote it: a
-    text, or a dict such as {"block": 3, "thread": 17, "address": 0x7f00}. `nan="any-payload"` lets any NaN stand for
-    any other. `within_ulps` accepts that distance along the format's ordered codes; a NaN never stands for a number.
+    dtypes do not; s8 to u64 and f64 are plain arrays. `layout` (2-D) says which lane holds an element. `owner(*index)`
+    returns the thread that wrote it: a text, or a dict such as {"block": 3, "thread": 17, "address": 0x7f00}.
+    `nan="any-payload"` lets any NaN stand for any other. `within_ulps` accepts that distance along the format's ordered
+    codes; a NaN never stands for a number.
     Raises RefsimError for shapes, dtypes or formats that do not match.
     bits(np.uint8([8, 8]), np.uint8([8, 9]), "e4m3").count is 1.
     Source: defined here; IEEE 754 section 5.3.1 (nextUp) for a distance of one.

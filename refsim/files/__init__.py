@@ -31,7 +31,7 @@ from refsim.files.codes import (
     require_codes_in_range,
     require_room,
 )
-from refsim.formats import Format
+from refsim.formats import ElementType, Format
 from refsim.typed_arrays import format_held, integer_bits
 
 __all__ = ["DEFAULT_MAX_BYTES", "Stored", "load", "load_all", "save", "save_all"]
@@ -49,7 +49,7 @@ _Contents = tuple[dict[str, Callable[[], TensorEntry]], dict[str, str]]
 
 def load(
     path: "str | os.PathLike[str]",
-    format: "str | Format | None" = None,
+    format: "str | ElementType | None" = None,
     *,
     key: str | None = None,
     shape: tuple[int, ...] | None = None,
@@ -58,7 +58,8 @@ def load(
 ) -> Stored:
     """Return one tensor of a file, as codes.
 
-    `format` is needed where the file does not name it, and must agree where it does. `key` chooses among several
+    `format` is needed where the file does not name it, and must agree where it does. Signed integers and float64 are read
+    by their dtype (s8 to s64, f64); unsigned ones may be codes, so that "u8" is named too. `key` chooses among several
     tensors (npz, safetensors). `shape` and `offset` (bytes to skip) are for raw files. `max_bytes` bounds the codes, by
     default 4 GiB; giving it also accepts an npz file that unpacks to more than 64 MiB and 100 times its size. A 16-byte
     raw file read as "bf16" is 8 uint16 codes. Peak memory is about twice the codes; sizes in a header are checked
@@ -167,7 +168,7 @@ def save_all(
 
 
 def _write(
-    container: str, tensors: Mapping[str, tuple[Codes, Format]], metadata: Mapping[str, str], stream: BinaryIO
+    container: str, tensors: Mapping[str, tuple[Codes, ElementType]], metadata: Mapping[str, str], stream: BinaryIO
 ) -> None:
     """Write the tensors to a stream in the given container."""
     match container:
@@ -180,7 +181,7 @@ def _write(
             (npy if container == "npy" else raw).write(stream, codes, format)
 
 
-def _to_store(tensor: Any) -> tuple[Codes, Format]:
+def _to_store(tensor: Any) -> tuple[Codes, ElementType]:
     """Return the checked codes and the format of one tensor of `save_all`."""
     if isinstance(tensor, Stored):
         tensor = (tensor.codes, tensor.format)
@@ -213,7 +214,13 @@ def _checked_key(key: str, container: str) -> str:
 
 @contextmanager
 def _opened(
-    file: Path, container: str, requested: Format | None, *, shape: tuple[int, ...] | None, offset: int, trusted: bool
+    file: Path,
+    container: str,
+    requested: ElementType | None,
+    *,
+    shape: tuple[int, ...] | None,
+    offset: int,
+    trusted: bool,
 ) -> Iterator[_Contents]:
     """Yield how to read each tensor, by key, and the metadata; the file stays open inside the block."""
     with open_for_reading(file) as reader:
@@ -233,7 +240,7 @@ def _opened(
                 yield {file.stem: partial(raw.entry, reader, format, shape)}, {}
 
 
-def _codes(entry: TensorEntry, requested: Format | None, room: int) -> tuple[Codes, Format]:
+def _codes(entry: TensorEntry, requested: ElementType | None, room: int) -> tuple[Codes, ElementType]:
     """Return the codes of an entry and their format, after checks of size and range."""
     format = agreed_format(entry, requested)
     count = element_count(entry.shape, entry.where)

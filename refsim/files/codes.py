@@ -13,7 +13,18 @@ from refsim.conversions import pack, unpack
 from refsim.conversions.coding import codes_from
 from refsim.errors import Kind, RefsimError
 from refsim.files.access import unreadable
-from refsim.formats import E4M3, F32, FORMATS, TF32, UE4M3, Format, format_named
+from refsim.formats import (
+    ARRAY_TYPES,
+    E4M3,
+    F32,
+    FORMATS,
+    TF32,
+    UE4M3,
+    ElementType,
+    Format,
+    Integer,
+    array_type,
+)
 from refsim.integers import read_as_array
 from refsim.render.cards import Card
 from refsim.typed_arrays import format_held, is_typed, typed, with_format
@@ -36,7 +47,7 @@ class Stored(Card):
 
     key: str
     codes: Codes
-    format: Format
+    format: Any  # an ElementType: a Format, or an Integer of plain arrays
     container: str
     metadata: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
 
@@ -46,11 +57,13 @@ class Stored(Card):
         return tuple(self.codes.shape)
 
     def typed(self) -> NDArray[Any]:
-        """Return the codes as an array of the format's ml_dtypes type, without a copy; f16 and f32 as float16 and
-        float32.
+        """Return the codes as an array of the format's ml_dtypes type, without a copy; f16, f32, f64 and integers as
+        NumPy's types.
 
         Raises RefsimError `unsupported-dtype` for a format without one (ue4m3, ue5m3, tf32, mxint8).
         """
+        if self.format in ARRAY_TYPES:
+            return self.codes.view(self.format.array_dtype)
         return typed(self.codes, self.format, "ml_dtypes")
 
     def _repr_summary(self) -> str:
@@ -60,15 +73,17 @@ class Stored(Card):
 class TensorEntry(NamedTuple):
     """One tensor as its header describes it; `read` returns the codes in C order and native byte order.
 
-    `named` is the format that the file names, or None where the file holds plain elements of `word_bytes` bytes.
+    `named` is the format that the file names, or None where the file holds plain elements of `word_bytes` bytes. `plain`
+    is what these are where nothing else is asked: signed integers, truth values and float64; unsigned may be codes.
     """
 
     where: str
     stored_as: str
-    named: Format | None
+    named: ElementType | None
     word_bytes: int
     shape: tuple[int, ...]
     read: Callable[[], Codes]
+    plain: ElementType | None = None
 
 
 PACKED_BITS = (4, 6)
@@ -76,7 +91,7 @@ PACKED_BITS = (4, 6)
 PIECE_CODES = 1 << 18
 
 
-def bits_per_code(format: Format) -> int:
+def bits_per_code(format: ElementType) -> int:
     """Return the distance of codes in a file, in bits: 4 for e2m1, 6 for e3m2, 8 for ue4m3 (7 bits), 32 for tf32."""
     return format.bits if format.bits in PACKED_BITS else 8 * format.code_dtype.itemsize
 
@@ -115,15 +130,15 @@ def unpack_all(packed: NDArray[np.uint8], format: Format, count: int, where: str
     return codes
 
 
-def requested_format(format: "str | Format | None") -> Format | None:
+def requested_format(format: "str | ElementType | None") -> ElementType | None:
     """Return the format that the caller requests, or None; raise for anything else than a name or a known format."""
     if format is None:
         return None
-    if not isinstance(format, str | Format):
+    if not isinstance(format, str | Format | Integer):
         raise RefsimError("wrong-type", f"a format is a name or a Format row, not {type(format).__name__}")
-    if isinstance(format, Format) and format not in FORMATS:
+    if not isinstance(format, str) and format not in (*FORMATS, *ARRAY_TYPES):
         raise RefsimError("wrong-type", f"a file can name only the formats of refsim, not your row {format.name!r}")
-    return format_named(format)
+    return array_type(format)
 
 
 def format_in_file(name: str, where: str) -> Format:
@@ -139,7 +154,7 @@ def format_in_file(name: str, where: str) -> Format:
     return row
 
 
-def agreed_format(entry: TensorEntry, requested: Format | None) -> Format:
+def agreed_format(entry: TensorEntry, requested: ElementType | None) -> ElementType:
     """Return the format of the codes in `entry`: the file's, or `requested` where the file names none.
 
     A uint8 array read as "e4m3" is E4M3. A BF16 tensor read as "f16" is `format-mismatch`; without any name it is
@@ -154,16 +169,18 @@ def agreed_format(entry: TensorEntry, requested: Format | None) -> Format:
     raise RefsimError("format-mismatch", what, where=where, help=f"name no format, or {entry.named}")
 
 
-def _format_of_words(entry: TensorEntry, requested: Format | None) -> Format:
+def _format_of_words(entry: TensorEntry, requested: ElementType | None) -> ElementType:
     """Return the requested format of plain elements; raise where it is missing or has another width."""
-    fitting = [row.name for row in FORMATS if row.code_dtype.itemsize == entry.word_bytes]
+    if requested is None and entry.plain is not None:
+        return entry.plain
+    fitting = [row.name for row in (*FORMATS, *ARRAY_TYPES) if row.code_dtype.itemsize == entry.word_bytes]
     if requested is None:
         what = f"{entry.stored_as} does not say which number format its codes have"
-        rule = f"formats with codes of {8 * entry.word_bytes} bits: {', '.join(fitting)}"
+        rule = f"formats of {8 * entry.word_bytes} bits: {', '.join(fitting)}"
         raise RefsimError("format-needed", what, where=entry.where, rule=rule, help="pass format=")
     if requested.code_dtype.itemsize != entry.word_bytes:
         what = f"a code of {requested} takes {8 * requested.code_dtype.itemsize} bits, the file holds {entry.stored_as}"
-        help = f"formats with codes of {8 * entry.word_bytes} bits: {', '.join(fitting)}"
+        help = f"formats of {8 * entry.word_bytes} bits: {', '.join(fitting)}"
         raise RefsimError("format-mismatch", what, where=entry.where, help=help)
     return requested
 
@@ -194,7 +211,7 @@ def require_room(count_bytes: int, max_bytes: int, where: str) -> None:
         )
 
 
-def require_codes_in_range(codes: Codes, format: Format, where: str, *, kind: Kind = Kind.UNREADABLE) -> None:
+def require_codes_in_range(codes: Codes, format: ElementType, where: str, *, kind: Kind = Kind.UNREADABLE) -> None:
     """Raise `out-of-range` with the first code that `format` does not have: 0x10 for e2m1, 0x80 for ue4m3."""
     if codes.size == 0 or format.code_limit > np.iinfo(codes.dtype).max or int(codes.max()) < format.code_limit:
         return
@@ -208,7 +225,7 @@ def require_codes_in_range(codes: Codes, format: Format, where: str, *, kind: Ki
     )
 
 
-def codes_to_store(codes: ArrayLike, format: Format) -> Codes:
+def codes_to_store(codes: ArrayLike, format: ElementType) -> Codes:
     """Return `codes` as a C-ordered, little-endian array of the format's `code_dtype`; raise for codes outside the
     format.
 
@@ -219,16 +236,21 @@ def codes_to_store(codes: ArrayLike, format: Format) -> Codes:
         array = read_as_array("codes", codes)
     except ValueError as problem:
         raise RefsimError("wrong-type", f"not an array: {problem}") from problem
-    if is_typed(array.dtype):
+    if format in ARRAY_TYPES and array.dtype.newbyteorder("=") == format.array_dtype:
+        array = (
+            np.ascontiguousarray(array).reshape(array.shape).view(format.code_dtype.newbyteorder(array.dtype.byteorder))
+        )
+    if is_typed(array.dtype) and isinstance(format, Format):
         array = np.asarray(with_format(array, format)[0])
-    elif array.dtype.kind == "f" and format_held(array.dtype) == format:
+    elif isinstance(format, Format) and array.dtype.kind == "f" and format_held(array.dtype) == format:
         array = (
             np.ascontiguousarray(array).reshape(array.shape).view(format.code_dtype.newbyteorder(array.dtype.byteorder))
         )
     empty_list = array.size == 0 and not isinstance(codes, np.ndarray)
     if array.dtype.kind not in "ui" and not empty_list:
         what = f"codes are unsigned integers, not {array.dtype}"
-        raise RefsimError("wrong-type", what, help=codes_from(array.dtype, format))
+        way = codes_from(array.dtype, format) if isinstance(format, Format) else f"an array of {format.array_dtype}"
+        raise RefsimError("wrong-type", what, help=way)
     if array.dtype.kind == "i" and array.size and int(array.min()) < 0:
         raise RefsimError("wrong-type", f"a code is not negative: {int(array.min())}", kind=Kind.USAGE)
     if array.dtype.kind in "ui":

@@ -8,7 +8,7 @@ import numpy as np
 from refsim.errors import RefsimError
 from refsim.files.access import ByteReader, unreadable
 from refsim.files.codes import Codes, TensorEntry, element_count, format_in_file
-from refsim.formats import F16, F32, Format
+from refsim.formats import ARRAY_TYPES, F16, F32, ElementType, Format, array_type
 from refsim.sources import NUMPY
 
 MAGIC = b"\x93NUMPY"
@@ -42,7 +42,16 @@ def entry(reader: ByteReader) -> TensorEntry:
         ordered = words.reshape(shape[::-1]).T if fortran_order else words.reshape(shape)
         return np.asarray(ordered, dtype=word.newbyteorder("="), order="C")
 
-    return TensorEntry(reader.where, f"descr {_shown(descr)}", named, word.itemsize, shape, read)
+    return TensorEntry(reader.where, f"descr {_shown(descr)}", named, word.itemsize, shape, read, _plain(descr))
+
+
+def _plain(descr: Any) -> ElementType | None:
+    """Return the type of plain elements that cannot be codes: signed integers, truth values, 64 bits."""
+    token = _DESCR.fullmatch(descr) if isinstance(descr, str) else None
+    kind = token.group(2) + token.group(3) if token else ""
+    if kind in ("i1", "i2", "i4", "i8", "u8", "b1", "f8"):
+        return array_type("u8" if kind == "b1" else f"{ {'i': 's'}.get(kind[0], kind[0]) }{8 * int(kind[1])}")
+    return None
 
 
 def _shown(descr: Any) -> str:
@@ -170,7 +179,7 @@ def _word(descr: str, where: str) -> tuple[np.dtype[Any], str]:
     if token is None:
         raise _unsupported(descr, where)
     order, letter, size = token.groups()
-    if letter not in "uiVf" or size not in ("1", "2", "4"):
+    if letter + size != "b1" and (letter not in "uiVf" or size not in ("1", "2", "4", "8") or letter + size == "V8"):
         raise _unsupported(descr, where)
     return np.dtype(f"{'<' if order in '|' else order}u{size}"), letter
 
@@ -187,22 +196,28 @@ def _unsupported(descr: Any, where: str) -> RefsimError:
         "unsupported-dtype",
         f"descr {_shown(descr)} holds no codes of a number format",
         where,
-        rule="float16, float32, words of 1, 2 or 4 bytes, or one field named by a format",
+        rule="floats of NumPy, words of 1, 2, 4 or 8 bytes, or one field named by a format",
         help="save values as array.astype(np.float32), codes as array.astype(np.uint8), np.uint16 or np.uint32",
     )
 
 
-def write(stream: BinaryIO, codes: Codes, format: Format) -> None:
+def write(stream: BinaryIO, codes: Codes, format: ElementType) -> None:
     """Write one array in version 1.0: `<f2` and `<f4` for f16 and f32, else one field with the format's name.
 
     E4M3 codes have descr `[('e4m3', '|u1')]`: `np.load(path)["e4m3"]` gives the uint8 codes.
     """
+    write_header(stream, codes, format)
+    stream.write(codes.reshape(-1).view(np.uint8).data)
+
+
+def write_header(stream: BinaryIO, codes: Codes, format: ElementType) -> None:
+    """Write what precedes the codes."""
     size = codes.dtype.itemsize
     word = "|u1" if size == 1 else f"<u{size}"
-    descr = f"'<f{size}'" if format in NATIVE.values() else f"[('{format.name}', '{word}')]"
+    plain = format.array_dtype if format in (*NATIVE.values(), *ARRAY_TYPES) else None
+    descr = f"[('{format.name}', '{word}')]" if plain is None else f"'{plain.newbyteorder('<').str}'"
     shape = tuple(int(length) for length in codes.shape)
     text = f"{{'descr': {descr}, 'fortran_order': False, 'shape': {shape!r}, }}"
     padding = -(len(MAGIC) + 4 + len(text) + 1) % 64
     header = f"{text}{' ' * padding}\n".encode("latin-1")
     stream.write(MAGIC + b"\x01\x00" + len(header).to_bytes(2, "little") + header)
-    stream.write(codes.reshape(-1).view(np.uint8).data)

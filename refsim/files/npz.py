@@ -14,7 +14,7 @@ from refsim.errors import RefsimError
 from refsim.files import npy
 from refsim.files.access import ByteReader, unreadable
 from refsim.files.codes import Codes, TensorEntry
-from refsim.formats import Format
+from refsim.formats import ElementType
 
 DIRECTORY_LIMIT_BYTES = 1 << 20
 LARGEST_DEFLATE_RATIO = 1032
@@ -137,7 +137,7 @@ def _entry(archive: zipfile.ZipFile, member: zipfile.ZipInfo, reader: ByteReader
         with _faults(where), archive.open(member) as stream:
             return npy.entry(ByteReader(where, stream, member.file_size)).read()
 
-    return TensorEntry(where, described.stored_as, described.named, described.word_bytes, described.shape, read)
+    return described._replace(where=where, read=read)
 
 
 @contextmanager
@@ -158,7 +158,7 @@ def _unsafe(what: str, where: str, *, help: str = "") -> RefsimError:
     return unreadable("unsafe-archive", what, where, help=help)
 
 
-def write(stream: BinaryIO, tensors: Mapping[str, tuple[Codes, Format]]) -> None:
+def write(stream: BinaryIO, tensors: Mapping[str, tuple[Codes, ElementType]]) -> None:
     """Write one stored (not compressed) member `key.npy` per tensor, with a fixed date: equal tensors give equal
     files."""
     with zipfile.ZipFile(stream, "w", zipfile.ZIP_STORED) as archive:

@@ -1,4 +1,4 @@
-"""Tensors of a safetensors file, a part at a time: parts fit into memory, and an interrupted write can be resumed.
+"""Tensors of files, a part at a time: parts fit into memory, and an interrupted write can be resumed.
 
 A file in progress is NAME.part, at its full size, until every tensor is there; NAME.part.json lists the finished
 tensors with a hash of the bytes that were read for each. A later run with equal input and options continues after them.
@@ -7,8 +7,8 @@ tensors with a hash of the bytes that were read for each. A later run with equal
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
@@ -18,7 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from refsim.errors import RefsimError
-from refsim.files.access import ByteReader, open_for_reading, write_atomically
+from refsim.files import gguf
+from refsim.files.access import ByteReader, open_for_reading, read_whole, unreadable, write_atomically
 from refsim.files.codes import pack_all, unpack_all
 from refsim.files.safetensors import BITS, StoredTensor, header_of, regions, stored_dtype
 from refsim.formats import Format
@@ -28,24 +29,22 @@ PIECE_BYTES = 1 << 24
 
 @dataclass(frozen=True)
 class TensorFile:
-    """An open file: its tensors by key, its metadata, and an `identity` that differs for other contents of the file
-    name."""
+    """One or several open files: the tensors by key, the metadata, and an `identity` that differs for other contents.
 
-    reader: ByteReader
+    `config` is what config.json beside the files says of the quantization.
+    """
+
+    path: Path
     regions: Mapping[str, StoredTensor]
     metadata: Mapping[str, str]
-    start: int
     identity: str
+    readers: Sequence[tuple[ByteReader, int]]  # of each shard, and the place where the bytes of its tensors begin
+    config: Mapping[str, Any] = field(default_factory=dict)
     hashes: dict[str, Any] = field(default_factory=dict)  # SHA-256 of what was read since `hashed`, by key
-
-    def rows(self, region: StoredTensor) -> tuple[int, int]:
-        """Return a tensor's size as a matrix: the product of all dimensions except the last, and the last."""
-        last = region.shape[-1] if region.shape else 1
-        return prod(region.shape[:-1]), last
 
     def codes(self, region: StoredTensor, first: int, count: int) -> NDArray[Any]:
         """Return the codes (count, columns) of `count` rows from `first` on; rows fill whole bytes."""
-        columns, format = self.rows(region)[1], region.format
+        columns, format = region.rows[1], region.format
         assert format is not None  # callers request only tensors of a known format
         bits = columns * BITS[region.dtype]
         stored = self.take(region, first * bits // 8, count * bits // 8)
@@ -58,9 +57,10 @@ class TensorFile:
 
     def take(self, region: StoredTensor, offset: int, count: int) -> bytes:
         """Return `count` bytes of a tensor from `offset` on; a tensor is read from its begin to its end."""
-        self.reader.stream.seek(self.start + region.begin + offset)
-        taken = bytes(ByteReader(region.key, self.reader.stream, count).take(count, f"tensor {region.key[:80]!r}"))
-        if offset == 0:
+        reader, start = self.readers[region.shard]
+        reader.stream.seek(start + region.begin + offset)
+        taken = bytes(ByteReader(region.key, reader.stream, count).take(count, f"tensor {region.key[:80]!r}"))
+        if offset == 0 or region.key not in self.hashes:
             self.hashes[region.key] = hashlib.sha256()
         self.hashes[region.key].update(taken)
         return taken
@@ -79,16 +79,95 @@ class TensorFile:
         return self.hashed() == hashes
 
 
+INDEX, MOST_SHARDS, MOST_TEXT = ".safetensors.index.json", 900, 1 << 26
+FOLDER_RULE = "a folder holds *.safetensors, an index of them, or one .gguf file"
+
+
 @contextmanager
 def source(path: Path) -> Iterator[TensorFile]:
-    """Yield a safetensors file open for reading in parts."""
-    with open_for_reading(path) as reader:
-        status = os.fstat(reader.stream.fileno())
-        found, metadata = regions(reader)
-        start = reader.stream.tell()
-        reader.stream.seek(0)
-        head = hashlib.sha256(reader.stream.read(start)).hexdigest()
-        yield TensorFile(reader, found, metadata, start, f"{head} {status.st_size} {status.st_mtime_ns}")
+    """Yield the tensors of a safetensors or GGUF file, of a folder with such files, or of a *.safetensors.index.json."""
+    with ExitStack() as opened:
+        readers: list[tuple[ByteReader, int]] = []
+        found: dict[str, StoredTensor] = {}
+        metadata: dict[str, str] = {}
+        head = hashlib.sha256()
+        for shard, (file, promised) in enumerate(_shards(path)):
+            reader = opened.enter_context(open_for_reading(file))
+            tensors, notes = gguf.regions(reader) if file.suffix.lower() == ".gguf" else regions(reader)
+            start, status = reader.stream.tell(), os.fstat(reader.stream.fileno())
+            reader.stream.seek(0)
+            head.update(
+                f"{hashlib.sha256(reader.stream.read(start)).hexdigest()} {status.st_size} {status.st_mtime_ns}".encode()
+            )
+            readers.append((reader, start))
+            lost = [key for key in promised if key not in tensors]
+            if lost:
+                raise unreadable("bad-file", f"{file.name} has no tensor {lost[0][:80]!r}", str(path), rule=INDEX_RULE)
+            for key, region in tensors.items():
+                if key in found:
+                    raise unreadable("bad-file", f"two files hold a tensor called {key[:80]!r}", str(file))
+                found[key] = region._replace(shard=shard)
+            metadata |= notes
+        yield TensorFile(path, found, metadata, head.hexdigest(), readers, _config(path))
+
+
+INDEX_RULE = "weight_map of an index maps each tensor to the file beside it that holds it"
+
+
+def _shards(path: Path) -> list[tuple[Path, list[str]]]:
+    """Return the files that hold the tensors of `path`, each with the keys that an index promises of it."""
+    if path.is_dir():
+        names = sorted(os.listdir(path))
+        index = [name for name in names if name.endswith(INDEX)]
+        files = [name for name in names if name.endswith(".safetensors")] or [x for x in names if x.endswith(".gguf")]
+        if len(index) == 1:
+            return _shards(path / index[0])
+        if not files or len(files) > MOST_SHARDS or len(index) > 1:
+            what = f"the folder holds {len(index)} indexes and {len(files)} files of tensors"
+            raise unreadable("not-a-file", what, str(path), rule=FOLDER_RULE, help="give a file in the folder")
+        return [(path / name, []) for name in files]
+    if not path.name.endswith(".json"):
+        return [(path, [])]
+    fields = _json(path).get("weight_map")
+    if not isinstance(fields, dict) or not fields:
+        raise unreadable("bad-file", "the index has no weight_map", str(path), rule=INDEX_RULE)
+    by_file: dict[str, list[str]] = {}
+    for key, name in fields.items():
+        if not isinstance(name, str) or name != os.path.basename(name) or not name.endswith(".safetensors"):
+            raise unreadable("bad-file", f"{key[:80]!r} lies in {str(name)[:80]!r}", str(path), rule=INDEX_RULE)
+        by_file.setdefault(name, []).append(key)
+    if len(by_file) > MOST_SHARDS:
+        raise unreadable("too-large", f"the index names {len(by_file)} files", str(path), rule=f"at most {MOST_SHARDS}")
+    return [(path.parent / name, keys) for name, keys in by_file.items()]
+
+
+def _json(path: Path) -> dict[str, Any]:
+    """Return the object of a JSON file; raise `bad-file` for anything else."""
+    try:
+        found = json.loads(read_whole(path, MOST_TEXT, "a JSON file"))
+    except (ValueError, RecursionError) as problem:
+        raise unreadable("bad-file", f"not JSON: {str(problem)[:120]}", str(path)) from problem
+    if not isinstance(found, dict):
+        raise unreadable("bad-file", f"JSON of {type(found).__name__}, not of an object", str(path))
+    return found
+
+
+def _config(path: Path) -> dict[str, Any]:
+    """Return the quantization that config.json or hf_quant_config.json beside the files describes, or nothing."""
+    folder = path if path.is_dir() else path.parent
+    for name, ways in (
+        ("config.json", (("quantization_config",), ("text_config", "quantization_config"), ("compression_config",))),
+        ("hf_quant_config.json", (("quantization",),)),
+    ):
+        if (folder / name).is_file():
+            given = _json(folder / name)
+            for way in ways:
+                found: Any = given
+                for each in way:
+                    found = found.get(each) if isinstance(found, dict) else None
+                if isinstance(found, dict):
+                    return {**({"quant_method": "modelopt"} if len(name) > 11 else {}), **found}
+    return {}
 
 
 @dataclass(frozen=True)

@@ -6,14 +6,17 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from math import prod
 from operator import attrgetter
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple, cast
 
 import numpy as np
 
 from refsim.errors import RefsimError
 from refsim.files.access import ByteReader, collection_paused, unreadable
 from refsim.files.codes import Codes, TensorEntry, element_count, format_in_file, pack_all, unpack_all
-from refsim.formats import BF16, E2M1, E2M3, E3M2, E4M3, E4M3FNUZ, E5M2, E5M2FNUZ, E8M0, F16, F32, MXINT8, Format
+from refsim.formats import ARRAY_TYPES, BF16, E2M1, E2M3, E3M2, E4M3, E4M3FNUZ, E5M2, E5M2FNUZ, E8M0, F16, F32, F64
+
+# isort: split
+from refsim.formats import MXINT8, ElementType, Format, array_type
 from refsim.sources import SAFETENSORS
 
 HEADER_LIMIT_BYTES = 16 << 20
@@ -44,7 +47,12 @@ BITS = {
     "U64": 64,
     "C64": 64,
 }
+PLAIN_TYPES = {"U8": "|u1", "I8": "|i1", "U16": "<u2", "I16": "<i2", "U32": "<u4", "I32": "<i4"}
+PLAIN_TYPES |= {"U64": "<u8", "I64": "<i8", "F64": "<f8", "BOOL": "|b1", "C64": "<c8"}
+"""Types of NumPy for the dtypes that hold no codes of a format."""
 DTYPE_OF = {row: name for name, row in NAMED.items()}
+_PLAIN = {"I8": "s8", "I16": "s16", "I32": "s32", "I64": "s64", "U64": "u64", "F64": "f64", "BOOL": "u8"}
+_PLAIN_OF = {dtype: array_type(name) for dtype, name in _PLAIN.items()}
 _STRUCTURE = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+("?)|[\[\]{}]', re.DOTALL)
 _LONG_INTEGER = re.compile(r"[0-9]{20}")
 _NEGATIVE = re.compile(r"[\[,:]\s*+-")
@@ -58,7 +66,7 @@ _WHOLE = {int}
 
 
 class StoredTensor(NamedTuple):
-    """The byte range of a tensor after the header, and its format where the file names one."""
+    """The byte range of a tensor after the header, its format where the file names one, and which file holds it."""
 
     key: str
     dtype: str
@@ -66,6 +74,12 @@ class StoredTensor(NamedTuple):
     begin: int
     end: int
     format: Format | None = None
+    shard: int = 0
+
+    @property
+    def rows(self) -> tuple[int, int]:
+        """Return the size as a matrix: the product of all dimensions except the last, and the last."""
+        return prod(self.shape[:-1]), self.shape[-1] if self.shape else 1
 
 
 def contents(reader: ByteReader) -> tuple[dict[str, Callable[[], TensorEntry]], dict[str, str]]:
@@ -212,13 +226,18 @@ def _entry(reader: ByteReader, start: int, tensor: StoredTensor, noted: Format |
     """Return how to read one tensor, with the format that its dtype or the metadata (`noted`) names."""
     where = f"{reader.where}, {_place(tensor.key)}"
     named = NAMED.get(tensor.dtype, noted)
-    word_bytes = WORDS.get(tensor.dtype) or (named.code_dtype.itemsize if tensor.dtype in NAMED and named else 0)
+    plain = _PLAIN_OF.get(tensor.dtype)
+    word_bytes = (
+        WORDS.get(tensor.dtype)
+        or (plain.code_dtype.itemsize if plain else 0)
+        or (named.code_dtype.itemsize if tensor.dtype in NAMED and named else 0)
+    )
     if not word_bytes:
         raise unreadable(
             "unsupported-dtype",
             f"dtype {tensor.dtype[:40]!r} holds no codes of a number format",
             where,
-            rule=f"dtypes read: {', '.join([*NAMED, *WORDS])}",
+            rule=f"dtypes read: {', '.join([*NAMED, *WORDS, 'I64', 'U64', 'F64', 'BOOL'])}",
         )
     if noted is not None and (noted != named or noted.code_dtype.itemsize != word_bytes):
         raise unreadable(
@@ -239,7 +258,7 @@ def _entry(reader: ByteReader, start: int, tensor: StoredTensor, noted: Format |
         words = np.frombuffer(stored, dtype=f"<u{word_bytes}")
         return np.asarray(words, dtype=f"=u{word_bytes}").reshape(tensor.shape)
 
-    return TensorEntry(where, f"dtype {tensor.dtype}", named, word_bytes, tensor.shape, read)
+    return TensorEntry(where, f"dtype {tensor.dtype}", named, word_bytes, tensor.shape, read, plain)
 
 
 def regions(reader: ByteReader) -> tuple[dict[str, StoredTensor], dict[str, str]]:
@@ -248,8 +267,11 @@ def regions(reader: ByteReader) -> tuple[dict[str, StoredTensor], dict[str, str]
     return {each.key: each._replace(format=NAMED.get(each.dtype, noted.get(each.key))) for each in tensors}, metadata
 
 
-def stored_dtype(format: Format, count: int) -> str:
+def stored_dtype(format: ElementType, count: int) -> str:
     """Return the dtype for `count` codes: plain elements where the format has no dtype or codes fill no whole bytes."""
+    if format in ARRAY_TYPES:
+        return f"{'F' if format is F64 else 'IU'[not format.sign_mask]}{format.bits}"
+    assert isinstance(format, Format)
     dtype = DTYPE_OF.get(format)
     if dtype is not None and count * format.bits % 8 == 0:
         return dtype
@@ -272,7 +294,7 @@ def header_of(
     return len(text).to_bytes(8, "little") + text, begins
 
 
-def write(stream: BinaryIO, tensors: Mapping[str, tuple[Codes, Format]], metadata: Mapping[str, str]) -> None:
+def write(stream: BinaryIO, tensors: Mapping[str, tuple[Codes, ElementType]], metadata: Mapping[str, str]) -> None:
     """Write all `tensors`, widest dtype first, the header padded with spaces to a multiple of 8 bytes.
 
     Formats without a dtype are kept as plain elements and named in `__metadata__`: ue4m3, ue5m3 as U8, mxint8 as I8,
@@ -283,9 +305,9 @@ def write(stream: BinaryIO, tensors: Mapping[str, tuple[Codes, Format]], metadat
     stored: dict[str, tuple[str, Codes]] = {}
     for key, (codes, format) in tensors.items():
         dtype = stored_dtype(format, codes.size)
-        if dtype != DTYPE_OF.get(format):
+        if isinstance(format, Format) and format is not F64 and dtype != DTYPE_OF.get(format):
             notes[FORMAT_KEY + key] = format.name
-        stored[key] = dtype, pack_all(codes.reshape(-1), format) if BITS[dtype] < 8 else codes
+        stored[key] = dtype, pack_all(codes.reshape(-1), cast(Format, format)) if BITS[dtype] < 8 else codes
     rows = {key: (dtype, tensors[key][0].shape, words.nbytes) for key, (dtype, words) in stored.items()}
     header, begins = header_of(rows, notes)
     stream.write(header)

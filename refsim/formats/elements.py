@@ -92,6 +92,28 @@ ELEMENTS: tuple[ElementType, ...] = (F64, *FORMATS, S32, S8, U8, S4, U4, B1)
 _BY_NAME = {row.name: row for row in ELEMENTS}
 
 
+S16, U16 = Integer("s16", 16, True, _TYPES), Integer("u16", 16, False, _TYPES)
+U32, S64, U64 = Integer("u32", 32, False, _TYPES), Integer("s64", 64, True, _TYPES), Integer("u64", 64, False, _TYPES)
+ARRAY_TYPES: tuple[ElementType, ...] = (S8, U8, S16, U16, S32, U32, S64, U64, F64)
+"""Types of plain arrays besides the formats: NumPy's integers by PTX's names, and float64. Truth values are u8."""
+_ARRAY_TYPE = {row.name: row for row in ARRAY_TYPES} | {str(row.array_dtype): row for row in ARRAY_TYPES}
+
+
+def array_type_names() -> list[str]:
+    """Return the names that `array_type` takes: formats, then integers and f64."""
+    return [row.name for row in (*FORMATS, *ARRAY_TYPES)]
+
+
+def array_type(name: "str | ElementType") -> ElementType:
+    """Return the type of a plain array's elements: s8 to u64 (or int8 to uint64), f64, or a format by its name.
+
+    array_type("s16").limits is (-32768, 32767). Raises RefsimError unknown-format. Source: the entry's.
+    """
+    if isinstance(name, Format | Integer):
+        return name
+    return _ARRAY_TYPE.get(str(name).lower().replace("bool", "u8")) or format_named(str(name))
+
+
 def element_named(name: "str | ElementType") -> ElementType:
     """Return the entry of an element type: an integer, f64, or a format by any of its names.
 

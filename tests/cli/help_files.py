@@ -247,7 +247,7 @@ FILES: dict[str, Callable[[], None]] = {
     r"explain-diff q\.npy": quantized,
     r"--row rms_norm": normalized,
     r"explain-diff o\.npy": attention,
-    r"refsim (de)?quantize": model,
+    r"refsim ((de)?quantize|files)": model,
     r"refsim mma --a a\.npy": factors,
     r"failures/": case,
     r"refsim (simulate|run|order|blame|ptx)": sources,

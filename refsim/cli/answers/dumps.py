@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from refsim.checkpoints.layouts import CHECKPOINT_LAYOUTS
 from refsim.cli.arguments import load_codes
 from refsim.errors import Kind, RefsimError, unknown
 from refsim.files.access import read_whole
@@ -65,8 +66,8 @@ def read(
     major: "Major" = "K",
 ) -> Dump:
     """Return the dump of a file, seen through a layout if one is given. Size errors give the expected and found bytes."""
-    if layout is None:
-        return _plain(load_codes(file, row, key), shape, file)
+    if layout is None or layout in {each.name for each in CHECKPOINT_LAYOUTS}:
+        return _plain(load_codes(file, row, key, layout=layout), shape, file)
     found = layout_named(layout)
     match type(found).__name__:
         case "Fragment":

@@ -11,7 +11,15 @@ import click
 import numpy as np
 from click.core import ParameterSource
 
-from refsim.cli.arguments import ARRAY_SUFFIXES, file_option, format_option, kernels_option, load_codes
+from refsim.cli.arguments import (
+    ARRAY_SUFFIXES,
+    file_option,
+    format_option,
+    kernels_option,
+    load_codes,
+    load_named,
+    names_array,
+)
 from refsim.cli.commands.mma import ElementParam, Types
 from refsim.cli.delivery import AGREED, FAILED, Answer, answers
 from refsim.cli.extents import Whole
@@ -75,6 +83,7 @@ QUANTISER = Inquiry(
     "--quantized",
     OF_FILES | {"quantized", "block", "scales", "want_scales", "layout", "recipe", "operand_format"},
 )
+OF_INDICES = ("s8", "s16", "s32", "s64", "u64")
 QUESTIONS = (OUTPUTS, PRODUCT, EXPERTS, BLOCKS, OF_INTEGERS, ROW, ATTENTION, VALUES, QUANTISER, CASE, KERNEL)
 _SAID_BY = {"attention": ATTENTION, "function": ROW, "quantized": QUANTISER, "values": VALUES}
 
@@ -230,8 +239,8 @@ def command(
           --q q.npy --k k.npy --v v.npy --causal
       refsim explain-diff failures/fp8_quantize-0123456789.json --seconds 60
     """
-    refuse_strangers(of_files=first.suffix in ARRAY_SUFFIXES)
-    if first.suffix not in ARRAY_SUFFIXES:
+    refuse_strangers(of_files=names_array(str(first)))
+    if not names_array(str(first)):
         return _of_kernel(first, second, files, trust=trust, seconds=seconds)
     return _of_files(first, second, seconds=seconds, **asked)
 
@@ -292,9 +301,9 @@ def _loader(options: dict[str, Any]) -> "Callable[..., tuple[Any, ElementType]]"
     types = integer_types(options["a_format"], options["b_format"])
     d_format = options.pop("d_format")
     if types is None:
-        return _loaded
+        return partial(_loaded, outputs=True)
     return lambda path, row, key: (
-        integer_output(path, types[0], d_format, key) if row is None else _loaded(path, row, key)
+        integer_output(path, types[0], d_format, key) if row is None else _loaded(path, row, key, outputs=True)
     )
 
 
@@ -318,7 +327,7 @@ def _of_kernel(first: Path, second: Path | None, declared: tuple[Path, ...], *, 
 
     case = first if second is None else second
     if case.suffix != CASE_SUFFIX:
-        case = first if case.suffix in ARRAY_SUFFIXES else case
+        case = first if names_array(str(case)) else case
         rule = f"files of codes: {', '.join(ARRAY_SUFFIXES)}; cases: {CASE_SUFFIX}"
         raise RefsimError("unknown-suffix", f"the suffix {case.suffix!r} chooses no container", str(case), rule)
     kernel, problem = load_case(
@@ -364,8 +373,9 @@ def _document(found: "DiffExplanation", first: Path, second: Path | None) -> Doc
     return Document(tuple(parts), title, sources)
 
 
-def _loaded(path: Path, row: "Format | None", key: str | None) -> "tuple[Any, Format]":
-    if path.suffix not in ARRAY_SUFFIXES:
+def _loaded(path: Path, row: "Format | None", key: str | None, *, outputs: bool = False) -> "tuple[Any, Format]":
+    """Return codes and format; outputs of integers or float64 become float32 where that is exact."""
+    if not names_array(str(path)):
         known = f"suffixes: {', '.join(ARRAY_SUFFIXES)}"
         raise RefsimError("unknown-suffix", f"the suffix {path.suffix!r} chooses no container", str(path), help=known)
     try:
@@ -378,6 +388,20 @@ def _loaded(path: Path, row: "Format | None", key: str | None) -> "tuple[Any, Fo
 
         # A byte above 0xf is no code of four bits, but two; any byte is a code of E4M3.
         return unpack(load_codes(path, E4M3, key).codes, row), row
+    from refsim.formats import ARRAY_TYPES, F32
+
+    if stored.format in ARRAY_TYPES and not outputs:
+        what = f"{path} holds {stored.format}, which is no format of floating-point codes"
+        raise RefsimError("format-needed", what, help=f"--a-format {stored.format} or --b-format says what is meant")
+    if stored.format in ARRAY_TYPES:
+        values = stored.typed()
+        codes = values.astype(np.float32)
+        if not np.array_equal(codes.astype(np.float64), values.astype(np.float64)):
+            what = f"the {stored.format} of {path} are no numbers of float32"
+            raise RefsimError(
+                "unsupported-format", what, help="refsim diff compares them; --a and --b explain integers"
+            )
+        return codes.view(np.uint32), F32
     return stored.codes, stored.format
 
 
@@ -442,11 +466,14 @@ def _operands(
 
 
 def _indices(path: Path) -> Any:
-    """Return the 32-bit elements of a file as int32."""
-    from refsim.formats import F32
+    """Return the integers of a file as int32."""
+    from refsim.formats import array_type
 
     try:
-        return load_codes(path, F32).codes.view(np.int32)
+        stored = load_named(path) or load_codes(path, array_type("s32"))
+        if str(stored.format) in OF_INDICES:
+            return stored.typed().astype(np.int32)
+        raise RefsimError("format-mismatch", f"{path} holds {stored.format}", kind=Kind.UNREADABLE)
     except RefsimError as error:
         if error.code != "no-such-file":
             error.help = "give an array of int32: one index for each row of A"
@@ -457,11 +484,11 @@ def _scale(word: str | None, option: str, scale_format: str | None) -> Any:
     """Return a scale of the command line: codes or float32 values of a file, or one float32 number."""
     if word is None:
         return None
-    if scale_format is not None and word.endswith(ARRAY_SUFFIXES):
+    if scale_format is not None and names_array(word):
         from refsim.formats import format_named
 
         return _loaded(Path(word), format_named(scale_format), None)[0]
-    if word.endswith(ARRAY_SUFFIXES):
+    if names_array(word):
         return _floats(Path(word), None)
     try:
         with np.errstate(over="raise"):

@@ -284,7 +284,7 @@ def check(
     """
     from refsim.cli.answers.scalecheck import checked
 
-    stored = load_codes(file, row, key)
+    stored = load_codes(file, row, key, scales=True)
     tensor = None if values is None else load_codes(values, None, values_key)
     if shape is None:
         if stored.codes.ndim != 2:

@@ -26,7 +26,7 @@ LINE = 16
 
 @click.command()
 @click.argument("file", type=click.Path(path_type=Path))
-@format_option(required=False)
+@format_option(required=False, arrays=True)
 @click.option("--key", metavar="NAME", help="Name of the tensor, if the file holds several.")
 @click.option("--layout", metavar="NAME", help="Layout of the dump: a fragment, a swizzle or a scale layout.")
 @click.option("--shape", metavar="ROWSxCOLS", type=ShapeParam(), help="The matrix, if file and layout do not give it.")
@@ -101,10 +101,11 @@ def _picture(dump: "Dump", factors: "Dump | None", block: tuple[int, int], down:
     import numpy as np
 
     from refsim.conversions import decode
+    from refsim.formats import ARRAY_TYPES
 
     rows, cols = np.array(down), np.array(across)
     codes = dump.codes[np.ix_(rows, cols)]
-    values = decode(codes, dump.format)
+    values = codes.view(dump.format.array_dtype) if dump.format in ARRAY_TYPES else decode(codes, dump.format)
     extra: tuple[Fact, ...] = ()
     if factors is not None:
         picked = np.ix_(rows // block[0], cols // block[1])
@@ -125,7 +126,7 @@ def _picture(dump: "Dump", factors: "Dump | None", block: tuple[int, int], down:
 
 
 def _bits(codes: "NDArray[Any]", row: "Format") -> list[Bits]:
-    width = row.bits + row.padding_bits
+    width = row.code_bits
     made = {code: Bits(code, width) for code in set(codes.ravel().tolist())}
     return [made[code] for code in codes.ravel().tolist()]
 

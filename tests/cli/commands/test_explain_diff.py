@@ -253,6 +253,8 @@ def test_rows_have_the_experts_of_a_file(refsim, here):
     run = refsim("explain-diff", "d.npy", "--a", "a.npy", "--b", "b.npy", "--m-indices", "index.npy")
     assert (run.code, "another batch or expert: B: they are those of the next group" in run.out) == (1, True)
     np.save("index.npy", index.astype(np.int64))
+    assert refsim("explain-diff", "d.npy", "--a", "a.npy", "--b", "b.npy", "--m-indices", "index.npy").out == run.out
+    np.save("index.npy", index.astype(np.float64))
     refused = refsim("explain-diff", "d.npy", "--a", "a.npy", "--b", "b.npy", "--m-indices", "index.npy")
     assert (refused.code, "an array of int32: one index for each row of A" in refused.err) == (3, True)
 

@@ -11,10 +11,10 @@ import pytest
 
 import refsim
 from refsim import files
+from refsim.checkpoints import conversion as checkpoints
+from refsim.checkpoints.conversion import dequantize_file, quantize_file
 from refsim.errors import Kind, RefsimError
 from refsim.files import parts
-from refsim.scaling import checkpoints
-from refsim.scaling.checkpoints import dequantize_file, quantize_file
 
 FORMATS = ("mxfp8", "mxfp6_e2m3", "mxfp4", "nvfp4")
 
@@ -139,7 +139,7 @@ def test_an_input_that_changed_but_kept_size_and_time_is_read_anew(model: Path, 
     interrupted(model, to, format)
     (done, *_), times = json.loads((tmp_path / "s.safetensors.part.json").read_text())["read"], model.stat()
     with parts.source(model) as given:
-        begin = given.start + given.regions[done].begin
+        begin = given.readers[0][1] + given.regions[done].begin
     with model.open("r+b") as stream:  # one byte of a finished tensor, as `cp -p` of another model would change it
         stream.seek(begin)
         byte = stream.read(1)[0]

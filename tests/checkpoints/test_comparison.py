@@ -1,0 +1,50 @@
+"""Two checkpoints of one model: equal by value in other layouts, in bits in one layout, the worst difference first."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from refsim.checkpoints.comparison import compare_checkpoints
+from refsim.checkpoints.conversion import dequantize_file
+from tests.checkpoints.handmade import FP4, Made, gptq, modelopt_nvfp4, save
+
+
+@pytest.fixture
+def made() -> Made:
+    return modelopt_nvfp4(np.random.default_rng(3))
+
+
+@pytest.mark.parametrize("format", ["f32", "bf16"])
+def test_a_weight_and_its_values_agree(made: Made, format: str, tmp_path: Path) -> None:
+    path = made.save(tmp_path)
+    dequantize_file(path, tmp_path / "v.safetensors", format)
+    found = compare_checkpoints(path, tmp_path / "v.safetensors")
+    assert {row.key: (row.compared, row.differing) for row in found} == {
+        "p.weight": ("values", 0),
+        "p.input_scale": ("bits", 0),
+    }
+
+
+def test_one_code_is_one_byte_and_its_distance(made: Made, tmp_path: Path) -> None:
+    path = made.save(tmp_path)
+    changed = {key: each.copy() for key, each in made.tensors.items()}
+    changed["p.weight"][0, 0] ^= 0x01
+    save(tmp_path / "b.safetensors", changed)
+    worst, *others = compare_checkpoints(path, tmp_path / "b.safetensors")
+    assert (worst.key, worst.compared, worst.differing) == ("p.weight", "bits", 1)
+    other = made.want.copy()
+    code = int(changed["p.weight"][0, 0] & 15)
+    other[0, 0] = FP4[code] * float(made.tensors["p.weight_scale"][0, 0]) * float(made.tensors["p.weight_scale_2"])
+    apart = abs(np.float32(other[0, 0]) - np.float32(made.want[0, 0])) / np.abs(other.astype(np.float32)).max()
+    assert worst.worst == pytest.approx(float(apart), rel=1e-6)
+    assert all(row.worst == 0 for row in others)
+
+
+def test_a_turned_matrix_is_compared_with_rows_of_n(tmp_path: Path) -> None:
+    made = gptq(np.random.default_rng(4))
+    (tmp_path / "a").mkdir()
+    made.save(tmp_path / "a")
+    save(tmp_path / "b.safetensors", {"p.weight": made.want.T.astype(np.float32)})
+    (row,) = compare_checkpoints(tmp_path / "a", tmp_path / "b.safetensors")
+    assert (row.compared, row.differing, row.count) == ("values", 0, made.want.size)

@@ -1,0 +1,145 @@
+"""Damaged checkpoints: each is one error that names the file, or values that are those of an undamaged part."""
+
+import json
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from refsim.checkpoints.conversion import dequantize_file
+from refsim.checkpoints.listing import listed
+from refsim.errors import Kind, RefsimError
+from tests.checkpoints.handmade import MAKERS, Made, deepseek_v3, fp8_tensor, gptq, gptq_v2, modelopt_nvfp4, save
+
+DTYPES = ("U8", "I8", "I32", "F32", "F16", "F8_E4M3", "F8_E8M0", "BF16", "I64", "BOOL", "X9")
+
+
+def damaged(made: Made, path: Path, rng: np.random.Generator) -> Iterator[str]:
+    """Write the file with one fault at a time, and yield what the fault is."""
+    whole = made.save(path.parent, path.name).read_bytes()
+    size = struct.unpack("<Q", whole[:8])[0]
+    header, body = json.loads(whole[8 : 8 + size]), whole[8 + size :]
+
+    def write(fields: dict) -> None:
+        text = json.dumps(fields).encode()
+        path.write_bytes(struct.pack("<Q", len(text)) + text + body)
+
+    keys = [key for key in header if key != "__metadata__"]
+    for key in keys:
+        path.unlink()
+        save(path, {k: v for k, v in made.tensors.items() if k != key}, made.metadata)
+        yield f"{key} is missing"
+        for dtype in rng.permutation(DTYPES)[:3]:
+            if dtype != header[key]["dtype"]:
+                write({**header, key: {**header[key], "dtype": str(dtype)}})
+                yield f"{key} claims {dtype}"
+        shape = header[key]["shape"]
+        for lie in ([*shape, 1], shape[:-1], shape[::-1], [2 * n for n in shape], [0, *shape], [1, *shape]):
+            if lie != shape:
+                write({**header, key: {**header[key], "shape": lie}})
+                yield f"{key} claims shape {lie}"
+        write({k if k != key else key + "_": v for k, v in header.items()})
+        yield f"{key} has another name"
+    for cut in (0, 4, 8, 8 + size // 2, 8 + size, len(whole) - 1):
+        path.write_bytes(whole[:cut])
+        yield f"cut after {cut} bytes"
+    path.write_bytes(whole + b"\0")
+    yield "a byte too many"
+    if made.metadata:
+        for text in ("", "[1]", '{"_type": 3}', "{" * 500, '{"_type": "MXTensor", "_data": 7}'):
+            write({**header, "__metadata__": {**made.metadata, made.key: text}})
+            yield f"metadata {text[:20]}"
+
+
+@pytest.mark.parametrize("make", MAKERS, ids=lambda make: make.__name__)
+def test_a_fault_is_one_error(make, tmp_path: Path) -> None:
+    rng = np.random.default_rng(3)
+    made, path = make(rng), tmp_path / "model.safetensors"
+    faults = refused = 0
+    for fault in damaged(made, path, rng):
+        faults += 1
+        for ask in (
+            lambda: dequantize_file(path, tmp_path / "out.npz", overwrite=True),
+            lambda: listed(path, None, None, True),
+        ):
+            try:
+                ask()
+            except RefsimError as error:
+                refused += 1
+                assert error.kind in (Kind.UNREADABLE, Kind.USAGE), (fault, error)
+                assert error.where, (fault, error)
+    assert faults > 15
+    assert refused > faults // 2
+
+
+@pytest.mark.parametrize(
+    ("code", "write"),
+    [
+        ("bad-file", lambda at: (at / "config.json").write_text("{")),
+        ("bad-file", lambda at: (at / "config.json").write_text("[]")),
+        ("bad-file", lambda at: (at / "m.safetensors.index.json").write_text('{"weight_map": {}}')),
+        (
+            "bad-file",
+            lambda at: (at / "m.safetensors.index.json").write_text('{"weight_map": {"x": "../a.safetensors"}}'),
+        ),
+        (
+            "no-such-file",
+            lambda at: (at / "m.safetensors.index.json").write_text('{"weight_map": {"x": "b.safetensors"}}'),
+        ),
+        ("bad-file", lambda at: (at / "m.safetensors.index.json").write_text('{"weight_map": {"x": "a.safetensors"}}')),
+        ("bad-file", lambda at: save(at / "b.safetensors", fp8_tensor(np.random.default_rng(0)).tensors)),
+        ("not-a-file", lambda at: (at / "a.safetensors").unlink()),
+    ],
+)
+def test_a_folder_that_does_not_fit(code: str, write, tmp_path: Path) -> None:
+    fp8_tensor(np.random.default_rng(0)).save(tmp_path, "a.safetensors")
+    write(tmp_path)
+    with pytest.raises(RefsimError) as found:
+        dequantize_file(tmp_path, tmp_path / "out" / "x.npz")
+    assert found.value.code == code
+    assert found.value.kind is Kind.UNREADABLE
+
+
+def test_two_readings_are_listed_and_config_decides(tmp_path: Path) -> None:
+    rng = np.random.default_rng(1)
+    for make in (gptq, gptq_v2):
+        made = make(rng)
+        path = made.save(tmp_path, config=False)
+        with pytest.raises(RefsimError, match=r"gptq, gptq_v2") as found:
+            dequantize_file(path, tmp_path / "x.npz")
+        assert found.value.code == "ambiguous-name"
+        dequantize_file(path, tmp_path / "x.npz", layout=made.layout, overwrite=True)
+        np.testing.assert_array_equal(np.load(tmp_path / "x.npz")["p.weight"], made.want.astype(np.float32))
+        made.save(tmp_path)
+        told = dequantize_file(path, tmp_path / "x.npz", overwrite=True)
+        assert "config.json says" in told[-1].why
+        np.testing.assert_array_equal(np.load(tmp_path / "x.npz")["p.weight"], made.want.astype(np.float32))
+        (tmp_path / "config.json").unlink()
+
+
+def test_shards_of_a_model_are_one_file(tmp_path: Path) -> None:
+    made = deepseek_v3(np.random.default_rng(2))
+    for at, (key, tensor) in enumerate(made.tensors.items()):
+        save(tmp_path / f"model-{at}.safetensors", {key: tensor})
+    index = {"weight_map": {key: f"model-{at}.safetensors" for at, key in enumerate(made.tensors)}}
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
+    for given in (tmp_path, tmp_path / "model.safetensors.index.json"):
+        dequantize_file(given, tmp_path / "out.npz", overwrite=True)
+        np.testing.assert_array_equal(np.load(tmp_path / "out.npz")[made.key], made.want.astype(np.float32))
+    (tmp_path / "model-1.safetensors").unlink()
+    with pytest.raises(RefsimError) as found:
+        dequantize_file(tmp_path, tmp_path / "out.npz", overwrite=True)
+    assert found.value.code == "no-such-file"
+
+
+def test_an_npy_file_takes_one_weight(tmp_path: Path) -> None:
+    one, two = modelopt_nvfp4(np.random.default_rng(1)), fp8_tensor(np.random.default_rng(2))
+    tensors = {**one.tensors, **{key.replace("p.", "q."): each for key, each in two.tensors.items()}}
+    save(tmp_path / "m.safetensors", tensors)
+    with pytest.raises(RefsimError) as found:
+        dequantize_file(tmp_path / "m.safetensors", tmp_path / "x.npy")
+    assert found.value.code == "key-needed"
+    dequantize_file(tmp_path / "m.safetensors", tmp_path / "x.npy", "f16", keys=("q.*",))
+    np.testing.assert_array_equal(np.load(tmp_path / "x.npy"), two.want.astype(np.float16))

@@ -1,0 +1,112 @@
+"""Commands that take checkpoints: dequantize, files, show, diff, scales check, with FILE:KEY, folders and indexes."""
+
+import json
+from math import inf
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from refsim.checkpoints.comparison import compare_checkpoints
+from tests.checkpoints.handmade import deepseek_v3, gptq, modelopt_nvfp4, save
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A model in two shards with an index."""
+    made = deepseek_v3(np.random.default_rng(1))
+    shards = {"one.safetensors": list(made.tensors)[:1], "two.safetensors": list(made.tensors)[1:]}
+    for name, keys in shards.items():
+        save(tmp_path / name, {key: made.tensors[key] for key in keys})
+    index = {"weight_map": {key: name for name, keys in shards.items() for key in keys}}
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
+    return tmp_path
+
+
+WANT = deepseek_v3(np.random.default_rng(1)).want.astype(np.float32)
+
+
+@pytest.mark.parametrize("place", ["", "model.safetensors.index.json"])
+def test_a_folder_is_dequantized(refsim, folder: Path, place: str, tmp_path: Path) -> None:
+    for name in ("out.npy", "out.npz", "out.safetensors"):
+        found = refsim("dequantize", f"{folder / place}:m.q.weight", "-o", str(tmp_path / name))
+        assert found.code == 0, found.err
+        assert found.out.startswith("layout deepseek-fp8: F8_E4M3 .weight with F32 .weight_scale_inv")
+    np.testing.assert_array_equal(np.load(tmp_path / "out.npy"), WANT)
+    np.testing.assert_array_equal(np.load(tmp_path / "out.npz")["m.q.weight"], WANT)
+    again = refsim("dequantize", str(folder / place), str(tmp_path / "out.npy"))
+    assert (again.code, "[file-exists]" in again.err) == (2, True)
+    both = refsim("dequantize", str(folder / place), str(tmp_path / "x.npy"), "-o", str(tmp_path / "y.npy"))
+    assert (both.code, "contradicts" in both.err) == (2, True)
+
+
+def test_a_weight_is_values_everywhere(refsim, folder: Path, tmp_path: Path) -> None:
+    np.save(tmp_path / "want.npy", WANT)
+    for word in (f"{folder}", f"{folder}:m.q.weight", f"{folder / 'model.safetensors.index.json'}:m.q.weight"):
+        found = refsim("diff", word, str(tmp_path / "want.npy"))
+        assert found.code == 0, found.err
+        assert found.out.startswith("m.q.weight: values by layout deepseek-fp8 (")
+        shown = refsim("show", word, "--rows", "0:1", "--cols", "0:2", "--as", "json")
+        assert shown.code == 0, shown.err
+        assert json.loads(shown.out)["read_as"][0].startswith("m.q.weight: values by layout deepseek-fp8")
+    codes = refsim("show", f"{folder / 'one.safetensors'}", "-t", "e4m3", "--rows", "0:1", "--cols", "0:2")
+    assert (codes.code, "layout" in codes.out) == (0, False)
+
+
+def test_scales_of_a_weight_are_checked(refsim, folder: Path) -> None:
+    found = refsim("scales", "check", f"{folder}:m.q.weight", "--as", "json")
+    assert found.code == 0, found.err
+    assert json.loads(found.out)["read_as"][0].startswith("m.q.weight: scales by layout deepseek-fp8")
+    assert "24 B for 2 x 3 scales" in refsim("scales", "check", f"{folder}:m.q.weight", "--as", "md").out
+
+
+def test_files_lists_what_a_checkpoint_holds(refsim, tmp_path: Path) -> None:
+    made = modelopt_nvfp4(np.random.default_rng(2))
+    made.tensors["p.weight_scale"] = made.tensors["p.weight_scale"].copy()
+    made.tensors["p.weight_scale"].view(np.uint8)[0, 0] = 0x7F
+    save(tmp_path / "m.safetensors", {**made.tensors, "p.k_scale": np.array(0.5, np.float32)})
+    found = refsim("files", str(tmp_path / "m.safetensors"), "--as", "json")
+    assert found.code == 0, found.err
+    rows = {row["tensor"]: row for row in json.loads(found.out)["tensors"]}
+    assert rows["p.weight"]["layout"] == "modelopt-nvfp4"
+    assert rows["p.weight"]["bits"] == "4"
+    assert rows["p.weight_scale"]["layout"] == "of p.weight"
+    assert rows["p.weight_scale"]["nan"] == 1
+    assert rows["p.k_scale"]["layout"] == "cache scale"
+    known = made.tensors["p.weight_scale"].astype(np.float64)
+    assert rows["p.weight"]["scales"] == f"{np.nanmin(known):g} to {np.nanmax(known):g}"
+
+
+def test_two_readings_need_a_layout(refsim, tmp_path: Path) -> None:
+    made = gptq(np.random.default_rng(4))
+    made.save(tmp_path, config=False)
+    asked = refsim("dequantize", str(tmp_path), "-o", str(tmp_path / "x.npz"))
+    assert asked.code == 3
+    assert "gptq, gptq_v2" in asked.err
+    assert "--layout gptq" in asked.err
+    assert refsim("dequantize", str(tmp_path), "-o", str(tmp_path / "x.npz"), "--layout", "gptq").code == 0
+    np.testing.assert_array_equal(np.load(tmp_path / "x.npz")["p.weight"], made.want.astype(np.float32))
+    shown = refsim("show", str(tmp_path), "--layout", "gptq", "--rows", "0:1", "--cols", "0:1")
+    assert "by layout gptq" in shown.out
+    assert "[unknown-layout]" in refsim("dequantize", str(tmp_path), "--layout", "gtpq").err
+
+
+def test_worst_first_and_what_one_file_lacks(refsim, tmp_path: Path) -> None:
+    made = deepseek_v3(np.random.default_rng(5))
+    a, b = dict(made.tensors), dict(made.tensors)
+    b["m.norm.weight"] = (b["m.norm.weight"].astype(np.float32) * 1.5).astype(ml_dtypes.bfloat16)
+    b["extra.weight"] = np.zeros((2, 2), np.float32)
+    b["m.count"] = np.arange(3, dtype=np.int64)
+    a["m.count"] = np.array([0, 1, 7], np.int64)
+    save(tmp_path / "a.safetensors", a)
+    save(tmp_path / "b.safetensors", b)
+    found = compare_checkpoints(tmp_path / "a.safetensors", tmp_path / "b.safetensors")
+    assert [row.key for row in found] == ["extra.weight", "m.count", "m.norm.weight", "m.q.weight"]
+    assert [row.worst for row in found] == [inf, 2.5, pytest.approx(1 / 3, rel=0.01), 0]
+    told = refsim("diff", str(tmp_path / "a.safetensors"), str(tmp_path / "b.safetensors"), "--as", "json")
+    assert told.code == 1
+    answer = json.loads(told.out)
+    assert (answer["tensors_compared"], answer["differing"]) == (4, 3)
+    assert [row["tensor"] for row in answer["tensors"]] == ["extra.weight", "m.count", "m.norm.weight"]
+    assert refsim("diff", str(tmp_path / "a.safetensors"), str(tmp_path / "a.safetensors")).code == 0
