@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from refsim.checkpoints.layouts import CHECKPOINT_LAYOUTS
 from refsim.cli.arguments import load_codes
 from refsim.errors import Kind, RefsimError, unknown
 from refsim.files.access import read_whole
@@ -66,9 +65,16 @@ def read(
     major: "Major" = "K",
 ) -> Dump:
     """Return the dump of a file, seen through a layout if one is given. Size errors give the expected and found bytes."""
-    if layout is None or layout in {each.name for each in CHECKPOINT_LAYOUTS}:
+    if layout is None:
+        return _plain(load_codes(file, row, key), shape, file)
+    try:
+        found = layout_named(layout)
+    except RefsimError:
+        from refsim.checkpoints.layouts import CHECKPOINT_LAYOUTS
+
+        if layout not in {each.name for each in CHECKPOINT_LAYOUTS}:
+            raise
         return _plain(load_codes(file, row, key, layout=layout), shape, file)
-    found = layout_named(layout)
     match type(found).__name__:
         case "Fragment":
             return _registers(found, file, row, key)  # type: ignore[arg-type]

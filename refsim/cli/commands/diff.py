@@ -88,11 +88,18 @@ def command(
       refsim diff got.safetensors want.safetensors --key layer.0 --as json
     """
     from refsim import compare
-    from refsim.checkpoints.comparison import are_checkpoints, compare_checkpoints
     from refsim.errors import RefsimError
 
-    if key is None and row is None and fragment is None and are_checkpoints(got, want):
-        return _of_checkpoints(compare_checkpoints(got, want), f"{got} and {want}")
+    if (
+        key is None
+        and row is None
+        and fragment is None
+        and not {got.suffix, want.suffix} & {".npy", ".npz", ".bin", ".raw"}
+    ):
+        from refsim.checkpoints.comparison import are_checkpoints, compare_checkpoints
+
+        if are_checkpoints(got, want):
+            return _of_checkpoints(compare_checkpoints(got, want), f"{got} and {want}")
     one, other = load_codes(got, row, key), load_codes(want, row, key)
     if one.format != other.format:
         raise RefsimError(
