@@ -48,7 +48,7 @@ def test_what_torchao_writes(kind: str, tmp_path: Path) -> None:
     tensors, metadata = flatten_tensor_state_dict({"p.weight": made})
     save(tensors, tmp_path / "m.safetensors", metadata=metadata)
     got, layout = read(tmp_path / "m.safetensors", tmp_path / "x.npz", "p.weight")
-    assert layout == f"torchao-{kind.split()[0]}"
+    assert layout == f"torchao-{kind.split(maxsplit=1)[0]}"
     np.testing.assert_array_equal(got, made.dequantize(torch.float32).numpy())
 
 
