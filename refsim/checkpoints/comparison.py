@@ -58,6 +58,7 @@ def _names(side: Side) -> dict[str, None]:
 
 
 def _difference(left: Side, right: Side, key: str) -> TensorDifference:
+    """Return how one tensor differs, compared as its layouts allow."""
     sides = [(weights.get(key), file.regions.get(key)) for file, weights in (left, right)]
     layouts = [str(weight.layout) if weight else region.dtype if region else "-" for weight, region in sides]
     shapes = [weight.shape if weight else region.shape if region else None for weight, region in sides]

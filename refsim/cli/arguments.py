@@ -151,7 +151,7 @@ def require_few(count: int, otherwise: str) -> None:
 def place_and_key(path: Path) -> tuple[Path, str | None]:
     """Return the path and the key of `FILE:KEY`; a path that exists has no key."""
     place, colon, key = str(path).rpartition(":")
-    return (Path(place), key) if colon and not path.exists() and os.path.exists(place) else (path, None)
+    return (Path(place), key) if colon and not os.path.exists(path) and os.path.exists(place) else (path, None)
 
 
 def names_array(word: str) -> bool:
@@ -179,7 +179,7 @@ def load_codes(
     if named is not None and key is not None and key != named:
         raise RefsimError("usage", f"--key {key} contradicts {path}", help="give one of them")
     key = key or named
-    if place.is_dir() or place.suffix.lower() in (".safetensors", ".gguf", ".json"):
+    if os.path.isdir(place) or place.suffix.lower() in (".safetensors", ".gguf", ".json"):
         from refsim.checkpoints.tensors import load_tensor
 
         stored, told = load_tensor(place, row, key, layout, scales=scales)

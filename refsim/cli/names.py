@@ -62,7 +62,7 @@ class KernelName(Name):
 
 KERNEL_NAME = KernelName("kernel", "refsim.testing:find_kernels", by="name")
 FORMAT = Name("format", "refsim.formats:FORMATS", by="name", row="refsim.formats:format_named")
-ARRAY_TYPE = Name("format", "refsim.formats:array_type_names", row="refsim.formats:array_type")
+ARRAY_TYPE = Name("format", "refsim.formats.elements:array_type_names", row="refsim.formats:array_type")
 LAYOUT = Name("layout", "refsim.layouts.families:fragments", row="refsim.layouts.families:fragment")
 SWIZZLE = Name("swizzle", "refsim.layouts.swizzles:SWIZZLES", by="name", row="refsim.layouts.swizzles:swizzle")
 UNIT = Name("unit", "refsim.cli.products:units")

@@ -8,7 +8,7 @@ import numpy as np
 from refsim.errors import RefsimError
 from refsim.files.access import ByteReader, unreadable
 from refsim.files.codes import Codes, TensorEntry, element_count, format_in_file
-from refsim.formats import ARRAY_TYPES, F16, F32, ElementType, Format, array_type
+from refsim.formats import ARRAY_TYPES, F16, F32, U8, ElementType, Format, array_type
 from refsim.sources import NUMPY
 
 MAGIC = b"\x93NUMPY"
@@ -48,10 +48,10 @@ def entry(reader: ByteReader) -> TensorEntry:
 def _plain(descr: Any) -> ElementType | None:
     """Return the type of plain elements that cannot be codes: signed integers, truth values, 64 bits."""
     token = _DESCR.fullmatch(descr) if isinstance(descr, str) else None
-    kind = token.group(2) + token.group(3) if token else ""
-    if kind in ("i1", "i2", "i4", "i8", "u8", "b1", "f8"):
-        return array_type("u8" if kind == "b1" else f"{ {'i': 's'}.get(kind[0], kind[0]) }{8 * int(kind[1])}")
-    return None
+    letter, size = token.group(2, 3) if token else ("", "")
+    if letter == "b":
+        return U8
+    return array_type(np.dtype(letter + size).name) if letter == "i" or (letter in "uf" and size == "8") else None
 
 
 def _shown(descr: Any) -> str:
@@ -179,7 +179,9 @@ def _word(descr: str, where: str) -> tuple[np.dtype[Any], str]:
     if token is None:
         raise _unsupported(descr, where)
     order, letter, size = token.groups()
-    if letter + size != "b1" and (letter not in "uiVf" or size not in ("1", "2", "4", "8") or letter + size == "V8"):
+    if (letter, size) != ("b", "1") and (
+        letter not in "uiVf" or size not in ("1", "2", "4", "8") or (letter, size) == ("V", "8")
+    ):
         raise _unsupported(descr, where)
     return np.dtype(f"{'<' if order in '|' else order}u{size}"), letter
 

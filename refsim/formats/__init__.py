@@ -1,19 +1,6 @@
 """Number formats and element types, one entry each; range, special codes and the value of every code are derived."""
 
-from refsim.formats.elements import (
-    ARRAY_TYPES,
-    B1,
-    ELEMENTS,
-    S4,
-    S8,
-    S32,
-    U4,
-    U8,
-    ElementType,
-    Integer,
-    array_type,
-    array_type_names,
-)
+from refsim.formats.elements import ARRAY_TYPES, B1, ELEMENTS, S4, S8, S32, U4, U8, ElementType, Integer, array_type
 
 # isort: split
 from refsim.formats.elements import element_named, float_named
@@ -54,7 +41,6 @@ __all__ = [
     "Overflow",
     "Specials",
     "array_type",
-    "array_type_names",
     "element_named",
     "float_named",
     "format_named",

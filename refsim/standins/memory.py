@@ -282,6 +282,8 @@ def poison_empty() -> None:
 
 
 def _poisoned(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return numpy.empty or empty_like with the poison in what the program's own code gets."""
+
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
         found = function(*args, **kwargs)

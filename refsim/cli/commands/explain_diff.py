@@ -83,7 +83,6 @@ QUANTISER = Inquiry(
     "--quantized",
     OF_FILES | {"quantized", "block", "scales", "want_scales", "layout", "recipe", "operand_format"},
 )
-OF_INDICES = ("s8", "s16", "s32", "s64", "u64")
 QUESTIONS = (OUTPUTS, PRODUCT, EXPERTS, BLOCKS, OF_INTEGERS, ROW, ATTENTION, VALUES, QUANTISER, CASE, KERNEL)
 _SAID_BY = {"attention": ATTENTION, "function": ROW, "quantized": QUANTISER, "values": VALUES}
 
@@ -467,11 +466,11 @@ def _operands(
 
 def _indices(path: Path) -> Any:
     """Return the integers of a file as int32."""
-    from refsim.formats import array_type
+    from refsim.formats import S32, Integer
 
     try:
-        stored = load_named(path) or load_codes(path, array_type("s32"))
-        if str(stored.format) in OF_INDICES:
+        stored = load_named(path) or load_codes(path, S32)
+        if isinstance(stored.format, Integer):
             return stored.typed().astype(np.int32)
         raise RefsimError("format-mismatch", f"{path} holds {stored.format}", kind=Kind.UNREADABLE)
     except RefsimError as error:

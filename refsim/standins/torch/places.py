@@ -179,6 +179,7 @@ def placed(places: Places, function: Callable[..., Any]) -> Callable[..., Any]:
     name = getattr(function, "__name__", "call")
 
     def call(*args: Any, **kwargs: Any) -> Any:
+        """Make a tensor; one without contents holds the poison of memory that nobody wrote."""
         device = kwargs.get("device")
         if kwargs.get("pin_memory"):
             del kwargs["pin_memory"]  # host memory is never paged out here
