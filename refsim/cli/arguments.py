@@ -167,11 +167,13 @@ def load_codes(
     layout: str | None = None,
     *,
     scales: bool = False,
+    windowed: bool = False,
 ) -> "Stored":
     """Return one tensor of a file. If the file leaves a choice, the help of the error names the deciding option.
 
     A quantized weight of a checkpoint gives its values in f32, or its `scales`, unless `row` names a format; the answer
-    says by which layout. `path` may be `FILE:KEY`, a folder, an index.json or a GGUF file.
+    says by which layout. `windowed`: a large tensor is read as rows are asked for. `path` may be `FILE:KEY`, a folder,
+    an index.json or a GGUF file.
     """
     from refsim import files
 
@@ -182,7 +184,7 @@ def load_codes(
     if os.path.isdir(place) or place.suffix.lower() in (".safetensors", ".gguf", ".json"):
         from refsim.checkpoints.tensors import load_tensor
 
-        stored, told = load_tensor(place, row, key, layout, scales=scales)
+        stored, told = load_tensor(place, row, key, layout, scales=scales, windowed=windowed)
         if told:
             console.note(told)
         if stored is not None:

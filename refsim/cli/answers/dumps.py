@@ -66,7 +66,7 @@ def read(
 ) -> Dump:
     """Return the dump of a file, seen through a layout if one is given. Size errors give the expected and found bytes."""
     if layout is None:
-        return _plain(load_codes(file, row, key), shape, file)
+        return _plain(load_codes(file, row, key, windowed=shape is None), shape, file)
     try:
         found = layout_named(layout)
     except RefsimError:
@@ -74,7 +74,7 @@ def read(
 
         if layout not in {each.name for each in CHECKPOINT_LAYOUTS}:
             raise
-        return _plain(load_codes(file, row, key, layout=layout), shape, file)
+        return _plain(load_codes(file, row, key, layout=layout, windowed=shape is None), shape, file)
     match type(found).__name__:
         case "Fragment":
             return _registers(found, file, row, key)  # type: ignore[arg-type]

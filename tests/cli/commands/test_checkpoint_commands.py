@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from refsim.checkpoints.comparison import compare_checkpoints
+from refsim.files.parts import TensorFile
 from tests.checkpoints.handmade import deepseek_v3, gptq, modelopt_nvfp4, save
 
 
@@ -110,3 +111,51 @@ def test_worst_first_and_what_one_file_lacks(refsim, tmp_path: Path) -> None:
     assert (answer["tensors_compared"], answer["differing"]) == (4, 3)
     assert [row["tensor"] for row in answer["tensors"]] == ["extra.weight", "m.count", "m.norm.weight"]
     assert refsim("diff", str(tmp_path / "a.safetensors"), str(tmp_path / "a.safetensors")).code == 0
+
+
+@pytest.fixture
+def sparse(tmp_path: Path) -> Path:
+    """A folder of two shards with 16 weights of 64 MiB each, whose bytes the disk does not hold."""
+    index = {}
+    for shard in range(2):
+        header, end = {}, 0
+        for at in range(8):
+            key = f"layers.{8 * shard + at}.w"
+            for name, dtype, shape, size in (
+                ("weight", "F8_E4M3", [8192, 8192], 1),
+                ("weight_scale_inv", "F32", [64, 64], 4),
+            ):
+                length = shape[0] * shape[1] * size
+                header[f"{key}.{name}"] = {"dtype": dtype, "shape": shape, "data_offsets": [end, end + length]}
+                index[f"{key}.{name}"] = f"m-{shard}.safetensors"
+                end += length
+        text = json.dumps(header).encode()
+        with (tmp_path / f"m-{shard}.safetensors").open("wb") as stream:
+            stream.write(len(text).to_bytes(8, "little") + text)
+            stream.truncate(8 + len(text) + end)
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": index}))
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("words", "most"),
+    [
+        (("files", "{at}"), 1 << 17),
+        (("show", "{at}:layers.3.w.weight", "--rows", "5:7", "--cols", "0:4"), 1 << 17),
+        (("show", "{at}:layers.3.w.weight", "-t", "e4m3", "--rows", "5:7", "--cols", "0:4"), 1 << 17),
+        (("show", "{at}/m-0.safetensors:layers.3.w.weight", "-t", "e4m3", "--rows", "5:7", "--cols", "0:4"), 1 << 17),
+        (("dequantize", "{at}:layers.3.w.weight", "-o", "{at}/x.npy", "--to", "bf16"), (64 << 20) + (1 << 16)),
+    ],
+)
+def test_nothing_is_read_beyond_what_is_asked(refsim, sparse: Path, words, most: int, monkeypatch) -> None:
+    read = []
+    take = TensorFile.take
+
+    def counted(self, region, offset, count):
+        read.append((region.dtype, count))
+        return take(self, region, offset, count)
+
+    monkeypatch.setattr(TensorFile, "take", counted)
+    found = refsim(*(word.format(at=sparse) for word in words))
+    assert found.code == 0, found.err
+    assert sum(count for dtype, count in read if dtype in ("F8_E4M3", "F32")) <= most
