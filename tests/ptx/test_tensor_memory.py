@@ -192,7 +192,7 @@ LOAD = f"{UNWAITED} tcgen05.wait::ld.sync.aligned;"
             "register-in-flight",
             "overwrites %r1, which tcgen05.ld",
         ),
-        ("@%first " + LOAD, "divergent-sync", "wait at tcgen05.ld"),
+        ("@%first " + LOAD, "divergent-sync", "waits? at tcgen05.ld"),
     ],
 )
 def test_mistakes(body: str, code: str, what: str) -> None:

@@ -95,6 +95,7 @@ def elements() -> list[tuple[str, int, np.dtype[Any]]]:
     rows: tuple[formats.ElementType, ...] = formats.ELEMENTS
     integers: list[formats.Integer] = [formats.S32, formats.S8, formats.U8, formats.S4, formats.U4, formats.B1]
     named: formats.ElementType = formats.element_named("s8")
+    assert formats.array_type("s16") in formats.ARRAY_TYPES
     double: refsim.Format = formats.float_named(formats.F64)
     assert isinstance(named, formats.Integer) == named.is_integer
     value: float = double.value(0x3FF0000000000000) + sum(row.value(1) for row in integers)

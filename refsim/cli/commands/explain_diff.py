@@ -472,7 +472,7 @@ def _indices(path: Path) -> Any:
         stored = load_named(path) or load_codes(path, S32)
         if isinstance(stored.format, Integer):
             return stored.typed().astype(np.int32)
-        raise RefsimError("format-mismatch", f"{path} holds {stored.format}", kind=Kind.UNREADABLE)
+        raise RefsimError("format-mismatch", f"{path} holds {stored.format}")
     except RefsimError as error:
         if error.code != "no-such-file":
             error.help = "give an array of int32: one index for each row of A"

@@ -5,7 +5,7 @@ a warp that comes in parts is recorded lane by lane. The exit of a CTA is an acc
 accesses of other CTAs there must happen before it.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -101,10 +101,13 @@ class RemoteAccesses:
             if held.pop(~issuer, None) is not None:
                 held[~agent] = max(held.get(~agent, 0), number)
 
-    def left_behind(self, lanes: Ids, alive: NDArray[np.bool_]) -> tuple[int, int, int] | None:
+    def left_behind(
+        self, lanes: Ids, alive: NDArray[np.bool_], were_seen: Callable[[int, int, int], bool]
+    ) -> tuple[int, int, int] | None:
         """Return a CTA whose threads have all exited, with a remote access that no thread of it comes after; None if
-        there is none. `lanes` have just exited. The result is (CTA, thread of the grid, access number). Any thread may
-        exit last, so it suffices if one thread comes after the access."""
+        there is none. `lanes` have just exited. `were_seen` tells whether the CTA observed all accesses of a thread.
+        The result is (CTA, thread of the grid, access number). Any thread may exit last, so it suffices if one thread
+        comes after the access."""
         geometry = self.clocks.geometry
         for cta in np.unique(geometry.cta[lanes]).tolist():
             own = np.arange(cta * geometry.threads, (cta + 1) * geometry.threads)
@@ -115,6 +118,8 @@ class RemoteAccesses:
                 if clocks.comes_after(int(own[-1]), np.array([agent]), number)[0]:
                     continue  # usually all threads do: one is asked first
                 some = np.full(len(own), agent)
-                if not clocks.is_ordered(own, some, np.full(len(own), number)).any():
+                if clocks.is_ordered(own, some, np.full(len(own), number)).any():
+                    continue
+                if mark < 0 or not were_seen(cta, agent, number):
                     return cta, agent, number
         return None

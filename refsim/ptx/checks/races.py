@@ -486,17 +486,19 @@ class Races:
                 newest = self.remote.newest.setdefault(cta, {})
                 for agent, number in self.phases.unseen_at(cta).items():
                     newest[agent] = max(newest.get(agent, 0), number)
-        found = self.remote.left_behind(lanes, self.machine.alive) if self.remote.newest else None
-        if found is not None and not self._were_seen(found[0], found[1]):
+        found = self.remote.left_behind(lanes, self.machine.alive, self._were_seen) if self.remote.newest else None
+        if found is not None:
             self.reporter.report_exit(*found)
 
-    def _were_seen(self, cta: int, agent: int) -> bool:
+    def _were_seen(self, cta: int, agent: int, newest: int) -> bool:
         """Return whether an exited CTA observed every write by a thread to its shared memory that it does not come
-        after. A relaxed read comes after the write that it observed. Source: PTX ISA, causality order."""
+        after, `newest` among them. A relaxed read comes after the write that it observed. Source: PTX ISA, causality
+        order."""
         area, chains, own = self.shared, Chains(self.history), np.flatnonzero(self.geometry.cta == cta)
         area.settle()
         area.mark_reads(self.compared.floor, self.history)
         first, size = cta * self.machine.shared.stride // area.granule, self.machine.shared.stride // area.granule
+        seen = set()
         for marks in (area.writes, area.reads):
             for granule in (np.flatnonzero(marks.last[first : first + size]) + first).tolist() if marks.is_used else ():
                 links = (number for number, agents, _ in chains.of(marks, granule) if agent in agents)
@@ -505,10 +507,10 @@ class Races:
                     observers = self.compared.observers(area, chains, lane, granule)
                     for number, agents, _ in chains.of(marks, granule):
                         if agent in agents and agent not in set(observers.unobserved(number, agents)):
-                            late.discard(number)
-                if late:
+                            seen.add(number)
+                if late - seen:
                     return False
-        return True
+        return newest in seen
 
     def _comes_after(self, lanes: Ids, agent: int, number: int) -> bool:
         """Return whether one of the lanes comes after an access of a thread."""
