@@ -49,7 +49,8 @@ class ClusterOrder:
         """Complete the phase of these clusters; `arrived` are the lanes that will wait."""
         for cluster in clusters.tolist():
             self.complete[cluster] = self.arriving.pop(cluster, NOTHING)
-        self.clocks.share_fences(arrived, self.clocks.geometry.cta // self.clocks.geometry.cluster_ctas)
+        clusters_of = self.clocks.geometry.cta // self.clocks.geometry.cluster_ctas
+        self.clocks.share_fences(arrived, clusters_of, spans_ctas=True)
 
     def wait(self, lanes: Ids) -> None:
         """Let lanes acquire what was released in the phase that completed last."""

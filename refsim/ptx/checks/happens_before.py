@@ -42,6 +42,7 @@ from refsim.ptx.memory.semantics import CLUSTER, CTA, GPU, SYS, Semantics
 
 Array = NDArray[Any]
 BARRIERS = 16  # of a CTA
+_NO_FENCES: Fenced = {}
 _MANY = 256  # questions from which equal neighbors are asked once
 
 
@@ -314,12 +315,15 @@ class Clocks:
             mine = lanes[order[starts[number] : stops[number]]]
             self.learn(mine, together(self.known[each] for each in np.unique(self.rows.foreign[mine]).tolist()))
 
-    def share_fences(self, lanes: Ids, group: Array, arrived: Sequence[Ids] = ()) -> None:
-        """Let lanes know of the fences in their `group` (of all lanes), or of those that `arrived`, by scope."""
+    def share_fences(self, lanes: Ids, group: Array, arrived: Sequence[Ids] = (), *, spans_ctas: bool = False) -> None:
+        """Let lanes know of the fences in their `group` (of all lanes), or of those that `arrived`, by scope. A group of
+        one CTA needs no division by scope."""
         for order in self.fenced.values():
             if order.is_used:
                 everyone = np.unique(np.concatenate([*arrived, lanes])) if arrived else lanes
-                groups = group[everyone] + order.within[everyone] * order.lanes
+                groups = group[everyone]
+                if spans_ctas and order.within[0] >= 0:  # the GPU's fences are one group
+                    groups = groups + order.within[everyone] * order.lanes
                 order.share(everyone, groups, np.isin(everyone, lanes) if arrived else None)
 
     # ---- releases and acquires
@@ -374,6 +378,9 @@ class Clocks:
             readers = lanes[positions]
             for order in self.fenced.values() if found.fenced else ():
                 within = order.within[readers]
+                if within[0] == within[-1] and (within == within[0]).all():
+                    order.see(readers, found.fenced.get(int(within[0]), NOTHING))
+                    continue
                 for number in np.unique(within).tolist():
                     order.see(readers[within == number], found.fenced.get(number, NOTHING))
             if meaning.acquires:
@@ -384,15 +391,21 @@ class Clocks:
 
     def write(self, lanes: Ids, keys: list[Key], meaning: Semantics, now: int, *, update: bool) -> None:
         """Record writes to these locations: a read-modify-write continues a chain of releases, others end it."""
+        orders = [order for order in self.fenced.values() if order.is_used] if meaning.strong else []
         for lane, key in zip(lanes.tolist(), keys, strict=True):
             before = self.released.get(key) if update else None
             added = self._release(lane, key, meaning, now) if meaning.strong else None
-            orders = [order for order in self.fenced.values() if order.is_used and meaning.strong]
-            fenced = {int(order.within[lane]): order.covered(lane) for order in orders}
+            fenced = self._fenced(orders, lane) if orders else _NO_FENCES
             if added is not None or fenced:
                 self.released[key] = self._merged(before, *(added or (NOTHING, CTA)), fenced, lane)
             elif before is None:
                 self.released.pop(key, None)
+
+    @staticmethod
+    def _fenced(orders: Sequence[FenceOrder], lane: int) -> Fenced:
+        """Return what fences before a lane's write cover, by where they count."""
+        found = ((int(order.within[lane]), order.covered(lane)) for order in orders)
+        return {within: known for within, known in found if known is not NOTHING}
 
     @property
     def matters(self) -> bool:
@@ -436,7 +449,8 @@ class Clocks:
             clusters = clusters | {cluster: clusters.get(cluster, NOTHING) | added}
         everybody = before.everybody | added if scope >= GPU else before.everybody
         is_narrow = before.is_narrow or (scope < GPU and added is not NOTHING)
-        fenced = before.fenced | {key: before.fenced.get(key, NOTHING) | known for key, known in fenced.items()}
+        if before.fenced:
+            fenced = before.fenced | {key: before.fenced.get(key, NOTHING) | known for key, known in fenced.items()}
         return Released(everybody, fenced, clusters, ctas, is_narrow)
 
     def cluster(self, cta: int) -> int:

@@ -198,7 +198,7 @@ class Complete:
         clocks.learn(lanes, self.rest)
         if scope >= CLUSTER or clocks.ignores_scopes:
             clocks.learn(lanes, self.far)
-        clocks.share_fences(lanes, np.zeros(clocks.geometry.lanes, np.int64), (self.arrived,))
+        clocks.share_fences(lanes, np.zeros(clocks.geometry.lanes, np.int64), (self.arrived,), spans_ctas=True)
 
     def released(self, geometry: Geometry, cta: int) -> Released:
         """Return this knowledge as what a later acquire by a fence gets."""
