@@ -14,19 +14,23 @@ from typing import Any
 import numpy as np
 
 from refsim.device.compile import compiled
-from refsim.errors import Kind, RefsimError
+from refsim.errors import Kind, RefsimError, counted
 from refsim.kernel_code import KernelCode
 from refsim.ptx import Checks, Extents, Program, SchedulePolicy, is_fault, load
 from refsim.ptx.findings.compilers import CompilerDefect
+from refsim.ptx.machine.arguments import MISFIT, check_count, misfit, raw_bytes
 from refsim.ptx.machine.launch import place_variables
 from refsim.ptx.machine.limits import Limits, limits_of
 from refsim.ptx.machine.program import trace_of
+from refsim.ptx.text.declared_types import UNKNOWN, declared_types
 from refsim.ptx.text.source_names import demangled
-from refsim.standins.memory import DeviceMemory
+from refsim.standins.memory import DeviceMemory, caller
 from refsim.standins.records import KernelRecord, RunRecord, Said, TestRecord, add
 from refsim.targets import target_named
 
 TEST_VARIABLE = "PYTEST_CURRENT_TEST"
+ONE_BUFFER = "pycuda"
+"""The package that passes all arguments as one buffer. Others pass addresses: the driver takes a parameter's bytes."""
 _BINARIES = {b"\x7fELF": "a cubin", b"\x50\xed\x55\xba": "a fat binary"}
 
 
@@ -95,8 +99,11 @@ class GpuSession:
         """Return NVRTC's PTX of CUDA C++ for the run's target or `target`; RefsimError `compile-error` has the log."""
         return compiled(KernelCode(source=source, options=tuple(options), **more), target or self.target).text
 
-    def load(self, image: bytes | str, package: str) -> "SimulatedModule":
-        """Load PTX as a module with its own variables; RefsimError `bad-file` for machine code."""
+    def load(self, image: bytes | str, package: str, source: str = "") -> "SimulatedModule":
+        """Load PTX as a module with its own variables; RefsimError `bad-file` for machine code.
+
+        `source` is the CUDA C++ that the PTX was made from.
+        """
         self.memory.begun()
         text = ptx_text(image)
         if text not in self.programs:
@@ -105,7 +112,7 @@ class GpuSession:
         kept = self.programs[text]
         # The number gives each load its own variables, as a second cuModuleLoadData does.
         program = Program(kept.module, kept.target, f"{self.loads:06x}{kept.sha256}", kept.text, kept._codes)
-        return SimulatedModule(self, program, package)
+        return SimulatedModule(self, program, package, source)
 
     def unsupported(self, name: str, why: str = "", help: str = "") -> UnsupportedError:
         """Return the error for a function that is not simulated, by its name, and count it in the report."""
@@ -161,7 +168,7 @@ class GpuSession:
         """Record in the running test that a launch ended with an error."""
         if (test := self.test()) is not None:
             test.launches += 1
-            if is_fault(error):
+            if _is_finding(error):
                 add(test.findings, [_line(record, error)])
             else:
                 add(test.refused, [error.code])
@@ -178,6 +185,7 @@ class SimulatedModule:
     session: GpuSession
     program: Program
     package: str
+    source: str = ""
 
     def entry(self, name: str) -> str:
         """Return the PTX entry with a PTX or C++ name; RefsimError `unknown-entry` lists the nearest names."""
@@ -216,9 +224,9 @@ class SimulatedModule:
     ) -> list[str]:
         """Run an entry and return what its threads printed.
 
-        `args` are bytes or NumPy scalars of the parameters' sizes. `known` are the defects of the compiler that made
-        the entry; their findings become warnings. Findings that do not stop a kernel are recorded. A fault and a
-        refusal are recorded and raised, as RefsimError.
+        `args` are bytes, PointerTo, numbers, host arrays by value. `known` are the defects of the compiler that made the
+        entry; their findings become warnings. Findings that do not stop a kernel are recorded. A fault and a refusal are
+        recorded and raised, as RefsimError.
         """
         session, settings = self.session, self.session.settings
         record, began = self._record(entry), perf_counter()
@@ -230,7 +238,7 @@ class SimulatedModule:
                     entry,
                     grid,
                     block,
-                    list(args),
+                    self._fitted(record, entry, args),
                     shared_bytes=shared_bytes,
                     memory=session.memory.memory,
                     policy=settings.policy,
@@ -243,7 +251,7 @@ class SimulatedModule:
                 )
                 findings = made.run()
         except RefsimError as error:
-            add(record.findings if is_fault(error) else record.refused, [Said.of(error)])
+            add(record.findings if _is_finding(error) else record.refused, [Said.of(error)])
             record.took(shape, threads, perf_counter() - began)
             sys.stdout.write("".join(f"{line.partition(': ')[2]}\n" for line in error.printed))
             session._ended(record, error)
@@ -262,12 +270,41 @@ class SimulatedModule:
             add(test.findings, [_line(record, each) for each in trace.findings])
         return [text for _, text in findings.printed]
 
+    def _fitted(self, record: KernelRecord, entry: str, args: Sequence[Any]) -> list[Any]:
+        """Return a launch's arguments as the kernel gets them, and record how they disagree with the parameters."""
+        function, fitted, place, is_cut = self.program.code(entry).function, [], caller(), self.package != ONE_BUFFER
+        count, types = len(function.parameters), declared_types(entry, self.source)
+        if len(args) < count or not is_cut:
+            check_count(function, args)
+        if len(args) > count:
+            what = f"{record.name} takes {counted(count, 'argument')}, given: {len(args)}"
+            self._told(record, RefsimError(MISFIT, what, place, "each argument has a parameter"))
+        types = types if len(types) == count else (UNKNOWN,) * count
+        for number, (parameter, argument, declared) in enumerate(zip(function.parameters, args, types, strict=False)):
+            size, name = len(raw := raw_bytes(argument)), f"argument {number} of {record.name}"
+            if (found := misfit(name, parameter, argument, declared, is_cut=is_cut)) is not None:
+                found.where = f"{place}, argument {number}"
+                if size < parameter.size or (size > parameter.size and not is_cut):
+                    raise found
+                self._told(record, found)
+            fitted.append(argument if hasattr(argument, "align") else raw[: parameter.size])
+        return fitted
+
+    def _told(self, record: KernelRecord, error: RefsimError) -> None:
+        add(record.findings if _is_finding(error) else record.warnings, [Said.of(error)])
+        if _is_finding(error):
+            self.session._of_test("findings", _line(record, error))
+
     def _record(self, entry: str) -> KernelRecord:
         session = self.session
         key = (self.package, entry)
         if key not in session.kernels:
             session.kernels[key] = KernelRecord(demangled(entry), self.package, session.target)
         return session.kernels[key]
+
+
+def _is_finding(error: RefsimError) -> bool:
+    return is_fault(error) or error.code == MISFIT
 
 
 def _line(record: KernelRecord, error: RefsimError) -> str:

@@ -8,9 +8,11 @@ import pytest
 
 from refsim.device import toolchain
 from refsim.errors import RefsimError
+from refsim.ptx.machine.arguments import raw_bytes
 from refsim.ptx.machine.assemblers import find_ptxas
 from refsim.standins import session as sessions
 from refsim.standins.cuda import bindings, core, images
+from refsim.standins.cuda.bindings import taken
 from refsim.standins.cuda.images import joined
 from refsim.standins.memory import host_bytes
 from refsim.standins.session import GpuSession, UnsupportedError
@@ -222,7 +224,7 @@ def test_a_kernel_of_an_image_is_launched(driver, fresh):
     assert (size, kernel.attributes.shared_size_bytes) == (4, 0)
     assert fresh.memory.memory.read(address, 4).view(np.float32) == 2
     assert driver.cuLibraryGetGlobal(image.handle, b"none") == (500, None)
-    with pytest.raises(RuntimeError, match="takes 3 arguments, 1"):
+    with pytest.raises(RuntimeError, match="takes 3 arguments, given: 1"):
         core.core_launch(core.CoreStream(), core.CoreLaunchConfig(1, 32), kernel, 0)
     with pytest.raises(RuntimeError, match="out-of-bounds"):
         core.core_launch(core.CoreStream(), core.CoreLaunchConfig(1, 32), kernel, 0, buffer, ctypes.c_uint32(8))
@@ -234,6 +236,8 @@ def test_a_kernel_of_an_image_is_launched(driver, fresh):
     ("given", "size", "wanted"),
     [
         (-1, 8, b"\xff" * 8),
+        (-2, 4, b"\xfe" + b"\xff" * 3),
+        (ctypes.c_void_p(258), 8, b"\2\1" + bytes(6)),
         (True, 1, b"\1"),
         (ctypes.c_int16(-2), 2, b"\xfe\xff"),
         (np.float32(1), 4, b"\0\0\x80?"),
@@ -241,7 +245,7 @@ def test_a_kernel_of_an_image_is_launched(driver, fresh):
     ],
 )
 def test_arguments_are_packed_as_they_are(given, size, wanted):
-    assert core._packed(given, size) == wanted
+    assert raw_bytes(taken(given))[:size] == wanted
 
 
 def test_options_of_a_program_are_flags_of_nvrtc():

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from refsim.device import toolchain
+from refsim.ptx.machine.arguments import raw_bytes
 from refsim.standins import session as sessions
 from refsim.standins.pycuda import compiler, driver, elementwise, gpuarray, tools
 from refsim.standins.session import GpuSession, UnsupportedError
@@ -65,7 +66,7 @@ def test_prepared_calls_take_addresses_and_offsets():
 def test_prepared_arguments_are_packed_by_their_letters(letters, value, raw):
     from refsim.standins.pycuda.functions import _by_format
 
-    assert _by_format(letters, [value]) == [raw]
+    assert list(map(raw_bytes, _by_format(letters, [value]))) == [raw]
 
 
 def test_variables_are_reached_by_name():

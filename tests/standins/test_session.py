@@ -90,11 +90,11 @@ def test_a_fault_is_a_finding_and_is_raised():
     assert session.record().kernels[0].status == Fidelity.FINDING
 
 
-def test_an_argument_of_another_size_is_refused():
+def test_an_argument_of_another_size_is_a_finding_and_is_raised():
     session = GpuSession()
     with pytest.raises(RefsimError, match="bad-argument"):
         launched(session, DOUBLE, "double", np.uint64(8), np.uint32(1), np.uint32(1))
-    assert session.record().kernels[0].status == Fidelity.REFUSED
+    assert session.record().kernels[0].status == Fidelity.FINDING
 
 
 @pytest.mark.parametrize("image", [b"\x7fELF....", b"\x50\xed\x55\xba", b"", "nothing"])

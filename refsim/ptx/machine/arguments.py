@@ -1,6 +1,7 @@
 """The arguments of a launch as parameter bytes: arrays are copied in, scalars and structs are taken as bytes."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -9,13 +10,74 @@ from numpy.typing import NDArray
 from refsim.errors import RefsimError, counted
 from refsim.ptx.machine.limits import round_up
 from refsim.ptx.memory.global_memory import GlobalMemory
-from refsim.ptx.memory.space import Region, Space
+from refsim.ptx.memory.space import GLOBAL_BASE, Region, Space
+from refsim.ptx.text.declared_types import UNKNOWN, code_of, differs
 from refsim.ptx.text.syntax import Function, Variable
 
+MISFIT, OTHER_TYPE = "bad-argument", "bad-dtype"
+NUMBERS = bool | int | float | complex | np.number | np.bool_
 RULE = (
     "an argument is a numpy array (copied in and back), a numpy scalar of the parameter's size, or the bytes of a struct: "
     "bytes, a structured numpy scalar, or an object that bytes() takes and whose `align` says how it is aligned"
 )
+
+
+@dataclass(frozen=True)
+class PointerTo:
+    """A device address as a program gives it, and the type of the array's elements if it is known."""
+
+    address: int
+    element: np.dtype[Any] | None = None
+
+    def __bytes__(self) -> bytes:
+        return self.address.to_bytes(8, "little")
+
+
+def raw_bytes(argument: Any) -> bytes:
+    """Return the bytes of an argument: of a Python int or float 8 B, of a bool 1 B, of a complex number 16 B."""
+    is_value = isinstance(argument, NUMBERS | np.generic | np.ndarray)
+    return np.asarray(argument).tobytes() if is_value else bytes(argument)
+
+
+def misfit(
+    name: str, parameter: Variable, argument: Any, declared: str = UNKNOWN, *, is_cut: bool = False
+) -> RefsimError | None:
+    """Return how an argument disagrees with a parameter and its declared C++ type; None if it fits.
+
+    The code is OTHER_TYPE where the kernel gets what the program gave and may use it so, else MISFIT. `is_cut` lets a number
+    of more bytes fit if its low bytes hold its value.
+    """
+    size, kind, is_wrong, what = parameter.size, parameter.type[:1], True, ""
+    help = "give a numpy scalar of that type and size, such as np.float32(x), or all bytes of the struct"
+    is_pointer = size == 8 and (declared.endswith("*") or parameter.type == "pointer")
+    if isinstance(argument, np.ndarray) and argument.size == 1 and not is_pointer:
+        argument = argument.reshape(())[()]
+    is_number, is_whole = (isinstance(argument, kinds) for kinds in (NUMBERS, int | np.integer | np.bool_))
+    wider = len(raw_bytes(argument)) - size
+    if isinstance(argument, PointerTo):
+        is_wrong = size != 8 or kind == "f"
+        if is_wrong or code_of(declared) == "i8":
+            what, help = "is a pointer", "give the number itself"
+        elif is_pointer and (element := argument.element) is not None and differs(element, declared[:-1]):
+            what, help = f"is an array of {element}", f"give an array of {declared[:-1]}"
+    elif isinstance(argument, np.ndarray) and (is_pointer or wider):
+        what, help = f"is a host array of {size + wider} B", "copy it to the device and give the copy"
+    elif is_number and wider >= 0:
+        if is_pointer:
+            fits, help = is_whole and not 0 < argument < GLOBAL_BASE, "give an array of the device"
+        elif is_whole and kind != "f":
+            fits = not wider or -(1 << 8 * size - 1) <= argument < 1 << 8 * size
+        else:
+            fits = argument == 0 or not (is_whole or wider or kind in "us")
+        what = "" if fits and (not wider or (is_cut and type(argument) is int)) else f"is {argument!r:.40}"
+        is_wrong = not (fits and is_cut) if wider else is_pointer or not isinstance(argument, np.unsignedinteger)
+    elif wider:
+        what = f"has {size + wider} B"
+    if not what:
+        return None
+    takes = f"{parameter.type} of {size} B" if not is_pointer else declared if code_of(declared[:-1]) else "a pointer"
+    rule = "an argument has the size and the type of its parameter"
+    return RefsimError(MISFIT if is_wrong else OTHER_TYPE, f"{name} {what}, its parameter is {takes}", "", rule, help)
 
 
 def pack_parameters(
@@ -26,7 +88,7 @@ def pack_parameters(
     packed, arrays = bytearray(), []
     device.reserve(device.end + sum(array.nbytes + 1024 for array in args if isinstance(array, np.ndarray)))
     for position, (parameter, argument) in enumerate(zip(function.parameters, args, strict=True)):
-        if isinstance(argument, np.ndarray) and argument.ndim > 0 and parameter.size == 8:
+        if isinstance(argument, np.ndarray) and argument.ndim > 0 and parameter.size == 8 and parameter.type != "f64":
             if not argument.flags.c_contiguous or not argument.flags.writeable:
                 raise RefsimError("bad-argument", f"argument {position} must be a contiguous, writable array")
             address = device.allocate(
@@ -81,10 +143,8 @@ def argument_bytes(function: Function, position: int, argument: Any) -> bytes:
         raw, align = bytes(argument), int(getattr(argument, "align", 1))
     else:
         raise RefsimError("bad-argument", f"{name} is a {type(argument).__name__}", rule=RULE)
-    if len(raw) != parameter.size:
-        what = f"{name} has {len(raw)} B, {parameter.name} takes {parameter.size} B"
-        help = "give a numpy scalar of that size, such as np.uint64(n), or all bytes of the struct"
-        raise RefsimError("bad-argument", what, rule=RULE, help=help)
+    if (found := misfit(name, parameter, argument)) is not None and found.code == MISFIT:
+        raise found
     if align > parameter.align:
         what = f"{name} is aligned to {align} B, {parameter.name} to {parameter.align} B"
         rule = "a struct lies in the parameters as its type is aligned: the two declarations differ"

@@ -9,14 +9,15 @@ from time import perf_counter
 from types import ModuleType
 from typing import Any
 
+import numpy as np
+
 from refsim.errors import Kind, RefsimError
 from refsim.ptx import is_fault
+from refsim.ptx.machine.arguments import NUMBERS, PointerTo
 from refsim.standins.cuda.images import CoreKernel, Image
 from refsim.standins.memory import host_bytes
 from refsim.standins.properties import DRIVER_VERSION, MEMORY_BYTES, attribute, device_name
 from refsim.standins.session import UnsupportedError, current
-
-_POINTER = ctypes.sizeof(ctypes.c_void_p)
 
 
 class ModuleCalls:
@@ -82,23 +83,26 @@ class ModuleCalls:
         sys.stdout.write("".join(kernel.module.launch(kernel.entry, grid, block, given, shared_bytes)))
 
 
-def packed(arguments: Any, sizes: tuple[int, ...]) -> list[bytes]:
-    """Return the arguments of a launch as bytes, from an address of addresses or from (values, ctypes types)."""
-    if not sizes:
-        return []
+def packed(arguments: Any, sizes: tuple[int, ...]) -> list[Any]:
+    """Return the arguments of a launch, from an address of addresses up to the first null, or from (values, types)."""
     if isinstance(arguments, tuple):
-        values, kinds = arguments
-        return [_by_type(value, kind, size) for value, kind, size in zip(values, kinds, sizes, strict=True)]
-    places = (ctypes.c_void_p * len(sizes)).from_address(int(arguments))
-    return [ctypes.string_at(place, size) for place, size in zip(places, sizes, strict=True)]
+        return [taken(value, kind) for value, kind in zip(*arguments, strict=True)]
+    places = (ctypes.c_void_p * len(sizes)).from_address(int(arguments)) if arguments and sizes else ()
+    pairs = zip(itertools.takewhile(bool, places), sizes, strict=False)
+    return [ctypes.string_at(place, size) for place, size in pairs]
 
 
-def _by_type(value: Any, kind: Any, size: int) -> bytes:
+def taken(value: Any, kind: Any = None) -> Any:
+    """Return an argument as a launch takes it: `value`, made a `kind` of ctypes if there is one."""
     if kind is not None and not isinstance(value, kind):
-        return bytes(kind(value.value if isinstance(value, ctypes._SimpleCData) else value))
-    if isinstance(value, ctypes._SimpleCData | ctypes.Structure | ctypes.Array):
-        return bytes(value)
-    return int(value).to_bytes(_POINTER, "little")[:size]
+        value = kind(value.value if isinstance(value, ctypes._SimpleCData) else value)
+    if isinstance(value, ctypes.c_void_p) or hasattr(value, "getPtr"):
+        return PointerTo(int(getattr(value, "value", value) or 0))
+    if isinstance(value, ctypes._SimpleCData):
+        return np.frombuffer(bytes(value), np.dtype(type(value)))[0]
+    if isinstance(value, ctypes.Structure | ctypes.Array | NUMBERS | np.generic):
+        return value if isinstance(value, NUMBERS | np.generic) else bytes(value)
+    raise TypeError(f"an argument of a launch is of type {type(value).__name__}")
 
 
 PACKAGE_NAME = "cuda.bindings"

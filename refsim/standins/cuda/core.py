@@ -1,6 +1,5 @@
 """cuda.core: device, streams, buffers, views of memory and launches, which replace the package's own after import."""
 
-import ctypes
 import functools
 import importlib
 import itertools
@@ -16,8 +15,9 @@ import numpy as np
 
 from refsim.errors import Kind, RefsimError
 from refsim.ptx import is_fault
+from refsim.ptx.machine.arguments import PointerTo
 from refsim.standins.cuda import images
-from refsim.standins.cuda.bindings import CONTEXT
+from refsim.standins.cuda.bindings import CONTEXT, taken
 from refsim.standins.properties import attribute_named, device_name
 from refsim.standins.session import current
 
@@ -300,10 +300,7 @@ class CoreLaunchConfig:
 
 def core_launch(stream: Any, config: CoreLaunchConfig, kernel: images.CoreKernel, *args: Any) -> None:
     """Run a kernel with arguments as cuda.core takes them; print what its threads printed."""
-    sizes = kernel.module.parameter_sizes(kernel.entry)
-    if len(args) != len(sizes):
-        raise RuntimeError(f"{kernel.entry} takes {len(sizes)} arguments, {len(args)} are given")
-    given = [_packed(argument, size) for argument, size in zip(args, sizes, strict=True)]
+    given = [PointerTo(int(each.handle)) if isinstance(each, CoreBuffer) else taken(each) for each in args]
     more: dict[str, Any] = {"cooperative": True} if config.is_cooperative else {}
     if config.cluster is not None:
         more["cluster"] = config.cluster
@@ -326,25 +323,6 @@ def _cuda_error() -> type[Exception]:
     except (ImportError, AttributeError):
         return RuntimeError
     return type("CUDAError", (theirs, RuntimeError), {})
-
-
-def _packed(argument: Any, size: int) -> bytes:
-    """Return an argument as bytes: NumPy and ctypes numbers as they are, a Python int cut to the parameter's size."""
-    if isinstance(argument, CoreBuffer):
-        return int(argument.handle).to_bytes(8, "little")
-    if isinstance(argument, bool | np.bool_):
-        return bytes([bool(argument)])
-    if isinstance(argument, int):
-        return (argument & (1 << 64) - 1).to_bytes(8, "little")[:size]
-    if isinstance(argument, np.generic):
-        return argument.tobytes()
-    if isinstance(argument, float | complex):
-        return np.asarray(argument).tobytes()
-    if isinstance(argument, ctypes._SimpleCData | ctypes.Structure):
-        return bytes(argument)
-    if hasattr(argument, "getPtr"):
-        return int(argument).to_bytes(8, "little")
-    raise TypeError(f"cuda.core.launch: an argument of type {type(argument).__name__}")
 
 
 REPLACED = {

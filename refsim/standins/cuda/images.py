@@ -129,12 +129,12 @@ class Image:
     by_handle: ClassVar[dict[int, "Image"]] = {}
     _handles: ClassVar[Any] = itertools.count(1)
 
-    def __init__(self, kind: str, code: Any, name: str = "") -> None:
-        self.code_type, self.code, self.name = kind, code, name
+    def __init__(self, kind: str, code: Any, name: str = "", source: str = "") -> None:
+        self.code_type, self.code, self.name, self.source = kind, code, name, source
 
     @cached_property
     def loaded(self) -> SimulatedModule:
-        return current().load(self.code, CUDA_CORE)
+        return current().load(self.code, CUDA_CORE, self.source)
 
     @cached_property
     def handle(self) -> int:
@@ -151,7 +151,7 @@ class Image:
         return CoreKernel(self.loaded, name.decode() if isinstance(name, bytes) else name)
 
     def __reduce__(self) -> Any:
-        return Image, (self.code_type, self.code, self.name)
+        return Image, (self.code_type, self.code, self.name, self.source)
 
 
 def _maker(kind: str) -> Any:
@@ -287,7 +287,7 @@ class CoreProgram:
             if error.kind is Kind.MISSING:
                 raise
             raise RuntimeError(str(error)) from error
-        return Image("ptx", text.encode())
+        return Image("ptx", text.encode(), source=self.code)
 
     def close(self) -> None:
         """Do nothing: a program holds no resource."""

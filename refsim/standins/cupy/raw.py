@@ -1,4 +1,4 @@
-"""RawKernel and RawModule of CuPy: CUDA C++ by NVRTC or PTX from a file, launched with CuPy's argument packing."""
+"""RawKernel and RawModule of CuPy: CUDA C++ by NVRTC or PTX from a file, launched with CuPy's arguments."""
 
 import sys
 from collections.abc import Sequence
@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from refsim.ptx.machine.arguments import PointerTo
 from refsim.ptx.machine.launch import place_variables
 from refsim.ptx.machine.limits import MAX_THREADS
 from refsim.ptx.machine.resources import registers_used
@@ -21,7 +22,6 @@ ILLEGAL_ADDRESS, _NOT_FOUND, _INVALID_IMAGE = (
     (500, "CUDA_ERROR_NOT_FOUND"),
     (200, "CUDA_ERROR_INVALID_IMAGE"),
 )
-_PYTHON = ((bool, np.bool_), (int, np.int64), (float, np.float64), (complex, np.complex128))
 
 
 class KernelSource:
@@ -52,7 +52,7 @@ class KernelSource:
             except OSError as error:
                 raise CUDADriverError(301, f"CUDA_ERROR_FILE_NOT_FOUND: {self.path}: file not found") from error
         with as_cupy(*_INVALID_IMAGE):
-            return current().load(text, CUPY)
+            return current().load(text, CUPY, self.code or "")
 
     def entry(self, name: str) -> str:
         """Return the entry of a PTX name or a name expression; CUDADriverError for others."""
@@ -125,7 +125,7 @@ class RawKernel:
             if not isinstance(extents, tuple):
                 raise TypeError(f"Argument '{label}' has incorrect type (expected tuple, got {type(extents).__name__})")
         entry, module = self._source.entry(self.name), self._source.module()
-        values = packed(args, module.parameter_sizes(entry))
+        values = list(map(taken, args))
         ctas, threads = (tuple(max(int(each), 1) for each in (*extents, 1, 1)[:3]) for extents in (grid, block))
         with as_cupy(*ILLEGAL_ADDRESS):
             printed = module.launch(
@@ -249,31 +249,21 @@ class RawModule:
         raise AttributeError(name) if name.startswith("_") else current().unsupported(f"cupy.RawModule.{name}")
 
 
-def packed(args: Sequence[Any], sizes: Sequence[int]) -> list[bytes]:
-    """Return the bytes of each argument, cut to its parameter's size; surplus arguments are ignored."""
-    values = [_bytes(each) for each in args][: len(sizes)]
-    return [value[:size] if len(value) > size else value for value, size in zip(values, sizes, strict=False)]
-
-
-def _bytes(value: Any) -> Any:
-    """Return an argument's bytes by CuPy's rules: Python numbers have 8 bytes (bool 1, complex 16)."""
+def taken(value: Any) -> Any:
+    """Return an argument as a launch takes it; TypeError for what CuPy does not take."""
     if value is None:
         return bytes(8)
     if isinstance(value, ndarray):
-        return value.data.ptr.to_bytes(8, "little")
+        return PointerTo(value.data.ptr, value.dtype)
     if isinstance(value, MemoryPointer):
-        return value.ptr.to_bytes(8, "little")
-    if isinstance(value, np.ndarray):
-        if value.size != 1:
-            raise TypeError(
-                f"You are trying to pass a numpy.ndarray of shape {value.shape} as a kernel parameter. Only numpy.ndarrays of "
-                "size one can be passed by value. If you meant to pass a pointer to __global__ memory, you need to pass a "
-                "cupy.ndarray instead."
-            )
-        return value.tobytes()
-    if isinstance(value, np.generic) and (value.dtype.char in TYPE_LETTERS or value.dtype.kind == "V"):
-        return value.tobytes()
-    for kind, element in _PYTHON:
-        if isinstance(value, kind):
-            return np.array(value, element).tobytes()
+        return PointerTo(value.ptr)
+    if isinstance(value, np.ndarray) and value.size != 1:
+        raise TypeError(
+            f"You are trying to pass a numpy.ndarray of shape {value.shape} as a kernel parameter. Only numpy.ndarrays of "
+            "size one can be passed by value. If you meant to pass a pointer to __global__ memory, you need to pass a "
+            "cupy.ndarray instead."
+        )
+    is_scalar = isinstance(value, np.generic) and (value.dtype.char in TYPE_LETTERS or value.dtype.kind == "V")
+    if is_scalar or isinstance(value, bool | int | float | complex | np.ndarray):
+        return value
     raise TypeError(f"Unsupported type {type(value)}")

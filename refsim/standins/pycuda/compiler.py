@@ -46,6 +46,7 @@ class SourceModule:
         """Compile and load a source; CompileError with NVRTC's log. Options of nvcc's run have no effect."""
         text = ptx(source, options, no_extern_c, arch, include_dirs)
         self.module: Module = module_from_buffer(text)
+        self.module._loaded.source = source
         self.get_global = self.module.get_global
 
     def get_function(self, name: str) -> Function:

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from refsim.ptx.machine.arguments import PointerTo
 from refsim.ptx.machine.launch import place_variables
 from refsim.ptx.machine.limits import MAX_THREADS
 from refsim.ptx.machine.resources import registers_used
@@ -80,7 +81,7 @@ class PycudaFunction:
             raise ValueError("must specify block size")
         if texrefs:
             raise current().unsupported("pycuda.driver.Function with texrefs", "texture references")
-        values, handlers = _packed(args)
+        values, handlers = _taken(args)
         for handler in handlers:
             handler.pre_call(stream)
         began = perf_counter()
@@ -148,35 +149,36 @@ class PycudaFunction:
             )
         return self.get_attribute(number)
 
-    def _launch(self, grid: Any, block: Any, values: Sequence[bytes], shared: int) -> None:
+    def _launch(self, grid: Any, block: Any, values: Sequence[Any], shared: int) -> None:
         needed("cuLaunchKernel")
         with as_pycuda("cuLaunchKernel"):
             printed = self._loaded.launch(self._entry, tuple(grid), tuple(block), values, int(shared or 0))
         sys.stdout.write("".join(printed))
 
 
-def _packed(args: Sequence[Any]) -> tuple[list[bytes], list[ArgumentHandler]]:
-    """Return the bytes of each argument by PyCUDA's rules, and the host arrays to copy around the launch."""
-    values, handlers = [], []
+def _taken(args: Sequence[Any]) -> tuple[list[Any], list[ArgumentHandler]]:
+    """Return the arguments as a launch takes them, and the host arrays to copy around the launch; PyCUDA's TypeError."""
+    values: list[Any] = []
+    handlers = [each for each in args if isinstance(each, ArgumentHandler)]
     for number, argument in enumerate(args):
+        interface = getattr(argument, "__cuda_array_interface__", None)
         if isinstance(argument, ArgumentHandler):
-            handlers.append(argument)
-            values.append(_pointer(argument.get_device_alloc()))
+            values.append(_pointer(argument.get_device_alloc(), getattr(argument.array, "dtype", None)))
         elif isinstance(argument, np.generic | np.ndarray):
-            values.append(argument.tobytes())
+            values.append(argument)
         elif isinstance(argument, PointerHolderBase):
             values.append(_pointer(argument))
-        elif (interface := getattr(argument, "__cuda_array_interface__", None)) is not None:
-            values.append(_pointer(interface["data"][0]))
+        elif interface is not None:
+            values.append(_pointer(interface["data"][0], np.dtype(interface["typestr"])))
         elif hasattr(argument, "gpudata"):
-            values.append(_pointer(argument.gpudata))
+            values.append(_pointer(argument.gpudata, getattr(argument, "dtype", None)))
         else:
             raise TypeError(f"invalid type on parameter #{number} (0-based)")
     return values, handlers
 
 
-def _pointer(address: Any) -> bytes:
-    return (0 if address is None else int(address)).to_bytes(8, "little")
+def _pointer(address: Any, element: "np.dtype[Any] | None" = None) -> PointerTo:
+    return PointerTo(0 if address is None else int(address), element)
 
 
 def _letters(kind: Any) -> str:
@@ -189,8 +191,8 @@ def _letters(kind: Any) -> str:
     return "P"
 
 
-def _by_format(letters: str, args: Sequence[Any]) -> list[bytes]:
-    """Return the bytes of arguments in the prepared format."""
+def _by_format(letters: str, args: Sequence[Any]) -> list[Any]:
+    """Return arguments in the prepared format, as a launch takes them."""
     wanted: list[str] = []
     for count, letter in re.findall(r"(\d*)([a-zA-Z?])", letters):
         wanted += [f"{count}s"] if letter == "s" else [letter] * int(count or 1)
@@ -199,11 +201,12 @@ def _by_format(letters: str, args: Sequence[Any]) -> list[bytes]:
     return [_one(letter, argument) for letter, argument in zip(wanted, args, strict=True)]
 
 
-def _one(letter: str, argument: Any) -> bytes:
+def _one(letter: str, argument: Any) -> Any:
     if letter.endswith("s"):
         return np.asarray(argument).tobytes()
     if letter == "P":
-        return _pointer(getattr(argument, "gpudata", argument))
+        return _pointer(getattr(argument, "gpudata", argument), getattr(argument, "dtype", None))
     if letter in "FD":
-        return np.asarray(argument, np.dtype(letter)).tobytes()
-    return struct.pack(f"<{letter}" if letter not in "lL" else letter, argument)
+        return np.dtype(letter).type(argument)
+    raw = struct.pack(f"<{letter}" if letter not in "lL" else letter, argument)
+    return np.frombuffer(raw, letter)[0]
