@@ -100,10 +100,7 @@ class GpuSession:
         return compiled(KernelCode(source=source, options=tuple(options), **more), target or self.target).text
 
     def load(self, image: bytes | str, package: str, source: str = "") -> "SimulatedModule":
-        """Load PTX as a module with its own variables; RefsimError `bad-file` for machine code.
-
-        `source` is the CUDA C++ that the PTX was made from.
-        """
+        """Load PTX (made of CUDA C++ `source`) as a module with its own variables; RefsimError `bad-file` for others."""
         self.memory.begun()
         text = ptx_text(image)
         if text not in self.programs:

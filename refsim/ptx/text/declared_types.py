@@ -6,43 +6,32 @@ from typing import Any
 
 import numpy as np
 
-from refsim.ptx.text.source_names import MangledName
+from refsim.ptx.text.entry_names import BUILTIN_TYPES, MangledArguments
 
 UNKNOWN = "?"
-_BUILTIN = dict(
-    re.findall(
-        r"(\w)=([\w ]+)",
-        """v=void,b=bool,c=char,a=signed char,h=unsigned char,s=short,t=unsigned short,i=int,j=unsigned int,l=long,
-        m=unsigned long,x=long long,y=unsigned long long,f=float,d=double""",
-    )
-)
-_INTEGER = {"signed", "unsigned", "short", "long", "int", "char"}
 _QUALIFIERS = {"const", "volatile", "__restrict__", "__restrict", "__grid_constant__", "std", "cuda"}
-_CODES = dict(
+_CODES: dict[str, str] = dict(
     re.findall(
         r"(\w+)=(\w+)",
-        """bool=b1 float=f4 double=f8 half=f2 __half=f2 float16=f2 __nv_bfloat16=g2 nv_bfloat16=g2 ushort=u2 uint=u4 ulong=u8
-        ulonglong=u8 longlong=i8 size_t=u8 uintptr_t=u8 ptrdiff_t=i8 cuComplex=vf4 cuFloatComplex=vf4 cuDoubleComplex=vf8
-        __nv_fp8_e4m3=q1 __nv_fp8_e5m2=q1""",
+        """bool=b1 float=f4 double=f8 half=f2 __half=f2 float16=f2 __nv_bfloat16=g2 nv_bfloat16=g2 size_t=u8 uintptr_t=u8
+        ptrdiff_t=i8 cuComplex=vf4 cuFloatComplex=vf4 cuDoubleComplex=vf8 __nv_fp8_e4m3=q1 __nv_fp8_e5m2=q1""",
     )
 )
 """Kind and bytes of an element: b bool, f float, g bfloat16, i and u integers, q FP8; v is a vector of them."""
-_VECTOR = re.compile(r"(u?(?:char|short|int|long|longlong)|float|double|_*half|_*nv_bfloat16)[1234]")
-_FIXED = re.compile(r"(u?)int(8|16|32|64)_t")
+_INTEGER = re.compile(r"(u(?=[a-z])|unsigned|signed)?(char|short|(?:long)+)?(?:int)?(?:(8|16|32|64)_t)?")
 _NO_CODE = re.compile(r"//[^\n]*|/\*.*?\*/|\"(?:\\.|[^\"\\\n])*\"", re.DOTALL)
 _DEFINES = r"#\s*define\s+{0}\b|\btypedef\b[^;]*\b{0}\s*;|\b(?:using|struct|class|enum|typename)\s+{0}\b"
 
 
 def code_of(type: str) -> str:
     """Return an element's code by its C++ type: code_of("unsigned long") is "u8", of an unknown type ""."""
-    words = set(type.split())
-    if words and words <= _INTEGER:
-        size = 1 if "char" in words else 2 if "short" in words else 8 if "long" in words else 4
-        return f"{'u' if 'unsigned' in words else 'i'}{size}"
-    if found := _FIXED.fullmatch(type):
-        return f"{found[1] or 'i'}{int(found[2]) // 8}"
-    found = _VECTOR.fullmatch(type)
-    return "u8" if type.endswith("*") else f"v{code_of(found[1])}" if found else _CODES.get(type, "")
+    if type.endswith("*") or type in _CODES:
+        return _CODES.get(type, "u8")
+    if type and (found := _INTEGER.fullmatch(type.replace(" ", ""))):
+        sizes = {"char": 1, "short": 2, None: int(found[3] or 32) // 8}
+        return f"{(found[1] or 'i')[0].replace('s', 'i')}{sizes.get(found[2], 8)}"
+    element = code_of(type[:-1]) if type.endswith(("1", "2", "3", "4")) else ""
+    return f"v{element}" if element else ""
 
 
 def differs(element: np.dtype[Any], type: str) -> bool:
@@ -70,23 +59,23 @@ def declared_types(entry: str, source: str = "") -> tuple[str, ...]:
     """Return the types of an entry's parameters: "int*", "float", "?"; () where neither the name nor the source tells."""
     if entry.startswith("_Z"):
         try:
-            return _MangledTypes(entry[2:]).parameters()
+            return _MangledParameters(entry[2:]).all()
         except (ValueError, IndexError):
             return ()
     text = _NO_CODE.sub(" ", source)
     heads = re.findall(rf"__global__\b[^;{{}}]*?\b{re.escape(entry)}\s*\(((?:[^()]|\([^()]*\))*)\)", text)
-    found = {tuple(_type(each, text) for each in re.split(r",(?![^(<]*[)>])", head)) for head in heads}
+    found = {tuple(declared_type(each, text) for each in re.split(r",(?![^(<]*[)>])", head)) for head in heads}
     return found.pop() if len(found) == 1 else ()
 
 
-def _type(declared: str, source: str) -> str:
+def declared_type(declared: str, source: str = "") -> str:
     """Return the type of a parameter as it is declared: "const int* __restrict__ x" is "int*"."""
     declared = declared.partition("=")[0]
     if re.search(r"[(&#]|\.\.\.", declared):
         return UNKNOWN
     words = [word for word in re.findall(r"\w+|[*\[]", declared) if word not in _QUALIFIERS]
     names = words[: min((words.index(mark) for mark in "*[" if mark in words), default=None)]
-    if "*" not in words and len(names) > 1 and names[-1] not in _INTEGER:
+    if "*" not in words and len(names) > 1 and not code_of(names[-1]):
         names = names[:-1]
     type = " ".join(names)
     is_own = any(re.search(_DEFINES.format(name), source) for name in names)
@@ -94,65 +83,40 @@ def _type(declared: str, source: str) -> str:
     return (type if is_known else UNKNOWN) + "*" * (words.count("*") + words.count("["))
 
 
-class _MangledTypes(MangledName):
-    """A position in an Itanium-mangled function; ValueError and IndexError for what is not understood."""
+class _MangledParameters(MangledArguments):
+    """The name and the parameters of a mangled function; ValueError and IndexError for what is not understood."""
 
-    def __init__(self, text: str) -> None:
-        super().__init__(text)
-        self.known: list[str] = []
-        self.values: list[str] = []
+    known: list[str]
+    values: list[str]
 
-    def parameters(self) -> tuple[str, ...]:
-        """Return the types of the function's parameters."""
-        if self.scoped().endswith("<>"):
-            self.type()  # only a template's name says what it returns
+    def all(self) -> tuple[str, ...]:
+        """Return the types of the parameters, without const and volatile."""
+        self.known, self.values, is_nested = [], [], self.text.startswith("N")
+        self.at = int(is_nested)
+        while (is_nested or not self.known) and (digits := re.compile(r"L?(\d+)").match(self.text, self.at)):
+            self.at = digits.end() + int(digits[1])
+            self.known.append(self.text[digits.end() : self.at])
+        if is_template := self.text[self.at] == "I":
+            self.values = self.many()
+        else:
+            self.known.pop()
+        self.at += is_nested  # the name's E
         found = []
         while self.at < len(self.text):
-            found.append(self.type())
-        return tuple(each for each in found if each != "void")
+            found.append(re.sub(" const| volatile", "", self.one(0)))
+        return tuple(UNKNOWN if "&" in each else each for each in found[is_template:] if each != "void")
 
-    def scoped(self) -> str:
-        """Return the name of a function or a class; its prefixes are known from then on."""
-        is_nested, found = self.accept("N"), ""
-        while not (self.accept("E") if is_nested else found and self.text[self.at : self.at + 1] != "I"):
-            if found and found not in self.known:
-                self.known.append(found)
-            if self.accept("I"):
-                self.values = []
-                while not self.accept("E"):
-                    self.values.append(self.type())
-                found += "<>"
-                if not is_nested:
-                    break
-            elif self.text[self.at] == "S":
-                found = self.type()
-            elif word := self.part(""):
-                found = f"{found}::{word}"
-            else:
-                raise ValueError(self.text)
-        return found.removeprefix("::")
-
-    def type(self) -> str:
-        """Return a type as `declared_types` does, without const and volatile."""
-        letter = self.text[self.at]
-        if letter.isdigit() or letter == "N":
-            made = self.scoped()
-        elif letter in _BUILTIN:
-            self.at += 1
-            return _BUILTIN[letter]
-        elif letter == "L":  # a literal as the argument of a template
-            self.at = self.text.index("E", self.at) + 1
-            return UNKNOWN
-        elif place := re.compile(r"([ST])([0-9A-Z]*)_").match(self.text, self.at):
+    def one(self, depth: int) -> str:
+        """Return one type, by its number if it came before or is an argument of the template."""
+        self.at += self.text.startswith("VK", self.at)
+        start, letter = self.at, self.text[self.at]
+        if place := re.compile(r"[ST]([0-9A-Z]*)_").match(self.text, start):
             self.at = place.end()
-            made = (self.known if letter == "S" else self.values)[int(place[2], 36) + 1 if place[2] else 0]
-            if letter == "S":
-                return made
-        elif letter in "VKPRO":
-            self.at += 2 if self.text.startswith("VK", self.at) else 1
-            made = self.type()
-            made = made + "*" if letter == "P" else made if letter in "VK" else UNKNOWN
+            found = (self.known if letter == "S" else self.values)[int(place[1], 36) + 1 if place[1] else 0]
         else:
+            found = super().one(depth)
+        if self.at == start or letter == "N" or "<" in found:
             raise ValueError(self.text)
-        self.known.append(made)
-        return made
+        if letter == "T" or (letter not in "LS" and found not in BUILTIN_TYPES.values()):
+            self.known.append(found)
+        return found

@@ -11,7 +11,7 @@ from refsim.errors import RefsimError, unknown
 from refsim.ptx.text.source_names import MAX_NAME_DEPTH, MangledName, demangled
 
 NAMES_MARK = "// refsim entry: "
-_TYPES = {
+BUILTIN_TYPES = {
     "v": "void",
     "w": "wchar_t",
     "b": "bool",
@@ -160,11 +160,11 @@ def template_arguments(name: str) -> tuple[str, ...]:
     if whole.text[whole.at : whole.at + 1] == "I":
         start = whole.at
         whole.skip_arguments()
-        return tuple(_Arguments(whole.text[start : whole.at]).many())
-    return tuple(_Arguments(whole.arguments).many()) if whole.arguments else ()
+        return tuple(MangledArguments(whole.text[start : whole.at]).many())
+    return tuple(MangledArguments(whole.arguments).many()) if whole.arguments else ()
 
 
-class _Arguments:
+class MangledArguments:
     """A position in I...E."""
 
     def __init__(self, text: str) -> None:
@@ -194,9 +194,9 @@ class _Arguments:
             return _AROUND[letter].format(self.one(depth + 1))
         for length in (2, 1):
             code = self.text[self.at : self.at + length]
-            if code in _TYPES:
+            if code in BUILTIN_TYPES:
                 self.at += length
-                return _TYPES[code]
+                return BUILTIN_TYPES[code]
         return self.named(depth)
 
     def literal(self) -> str:
@@ -221,8 +221,8 @@ class _Arguments:
         own = name.arguments
         self.at += name.at
         if self.text[self.at : self.at + 1] == "I":
-            inner = _Arguments(self.text[self.at :])
+            inner = MangledArguments(self.text[self.at :])
             arguments = inner.many(depth + 1)
             self.at += inner.at
             return f"{spelt}<{','.join(arguments)}>"
-        return f"{spelt}<{','.join(_Arguments(own).many(depth + 1))}>" if own else spelt
+        return f"{spelt}<{','.join(MangledArguments(own).many(depth + 1))}>" if own else spelt

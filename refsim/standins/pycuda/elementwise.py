@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from refsim.ptx.text.declared_types import code_of, declared_type
 from refsim.standins.complex_numbers import including_complex
 from refsim.standins.pycuda.compiler import SourceModule
 from refsim.standins.pycuda.errors import LogicError
@@ -13,26 +14,6 @@ from refsim.standins.seams import refuse
 from refsim.standins.session import current
 
 _THREADS = 128
-_SCALARS = {
-    "bool": "?",
-    "char": "b",
-    "signed char": "b",
-    "unsigned char": "B",
-    "short": "h",
-    "unsigned short": "H",
-    "int": "i",
-    "unsigned": "I",
-    "unsigned int": "I",
-    "long": "l",
-    "unsigned long": "L",
-    "long long": "q",
-    "unsigned long long": "Q",
-    "float": "f",
-    "double": "d",
-    "pycuda complex float": "F",
-    "pycuda complex double": "D",
-}
-"""NumPy's letter for each C++ number type."""
 
 
 class PycudaElementwise:
@@ -107,11 +88,11 @@ def _argument(declared: str) -> "np.dtype[Any] | None":
     """Return the type of a number declared as in C++; None for a pointer."""
     if "*" in declared or "[" in declared:
         return None
-    words = [word for word in re.findall(r"\w+", declared) if word not in ("const", "volatile")]
-    kind = _SCALARS.get(" ".join(words[:-1]))
-    if kind is None:
+    parts = re.search(r"complex\s*<\s*(float|double)", declared)
+    code = {"float": "c8", "double": "c16"}[parts[1]] if parts else code_of(declared_type(declared))
+    if code[:1] not in tuple("biufc"):
         raise current().unsupported("pycuda.elementwise.ElementwiseKernel", f"with an argument {declared.strip()!r}")
-    return np.dtype(kind)
+    return np.dtype(code)
 
 
 def __getattr__(name: str) -> Any:
