@@ -188,10 +188,6 @@ class SimulatedModule:
         """Return the PTX entry with a PTX or C++ name; RefsimError `unknown-entry` lists the nearest names."""
         return self.program.code(name).function.name
 
-    def parameter_sizes(self, entry: str) -> tuple[int, ...]:
-        """Return the size in bytes of each parameter of an entry."""
-        return tuple(each.size for each in self.program.entries[entry])
-
     def variable(self, name: str) -> tuple[int, int]:
         """Return address and bytes of a global or constant variable by its PTX name; RefsimError `unknown-symbol`."""
         memory = self.session.memory.memory

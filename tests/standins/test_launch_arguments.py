@@ -1,6 +1,7 @@
 """Arguments against the parameters of a kernel: sizes, counts, pointers and numbers, and the elements of arrays."""
 
 import ctypes
+import struct
 from types import SimpleNamespace
 
 import ml_dtypes
@@ -44,6 +45,8 @@ __global__ void call(void (*f)(int), int *x) {}
 }
 template <typename T> __global__ void typed(const T *x, T a) {}
 __global__ void plain(const int *x, float *y) {}
+namespace own { struct Map { int a; }; }
+__global__ void taking(const own::Map *m, const int *x, own::Map *n) {}
 """
 F, N, D, L, H = "f4", "i4", "f8", "i8", "f2"
 A = np.arange(8)
@@ -70,7 +73,7 @@ def given(value):
     return cp.asarray(A).data.ptr if value is int else value
 
 
-def launched(kernel, *args, names=("typed<float>", "plain")):
+def launched(kernel, *args, names=("typed<float>", "plain", "taking")):
     """Launch a kernel of the source by CuPy; an error of the launch is only recorded."""
     module = cp.RawModule(code=SOURCE, name_expressions=names, options=("-std=c++17",))
     try:
@@ -100,6 +103,8 @@ WRONG = [
     ("axpy", F, F, np.float32(2), 8, 8),
     ("axpy", F, 8, np.float32(2), 8),
     ("axpy", F, 1.5, np.float32(2), 8),
+    ("axpy", F, -1.5, np.float32(2), 8),
+    ("axpy", F, F, np.float32(2), -(1 << 31) - 1),
     ("axpy", F, np.float64(1), np.float32(2), 8),
     ("axpy", np.zeros(1), F, np.float32(2), 8),
     ("axpy", F, np.int32(0), np.float32(2), 8),
@@ -159,6 +164,7 @@ NOTED = [
     ("wide", F, F, N, N, L, 1, L, "?", N),
     ("typed<float>", D, np.float32(1)),
     ("plain", L, F),
+    ("taking", None, L, None),
     ("plain", N, D),
 ]
 
@@ -346,6 +352,33 @@ def test_addresses_of_arguments_that_end_early(fresh):
     for arguments in (0, ctypes.addressof(places)):
         with pytest.raises(RefsimError, match=r"takes 3 arguments, given: [01]"):
             calls.cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, 0, arguments, 0)
+
+
+@needs_nvrtc
+@pytest.mark.parametrize(
+    ("layout", "values", "wanted"),
+    [
+        ("<QQfi", (0, 0, 2.5, 0), ([], [])),
+        ("<QQfi4x", (0, 0, 2.5, 0), ([], [])),
+        ("<QQf", (0, 0, 2.5), (["bad-argument"], [])),
+        ("<QQ", (0, 0), (["bad-argument"], [])),
+        ("<QQfq", (0, 0, 2.5, 8), ([], [])),
+        ("<QQfiQ", (0, 0, 2.5, 8, 8), (["bad-argument"], [])),
+    ],
+)
+def test_arguments_in_one_buffer(layout, values, wanted, fresh):
+    calls = bindings.ModuleCalls()
+    calls.types = SimpleNamespace(CUfunction=int, CUmodule=int)
+    module = calls.cuModuleLoadData(fresh.compiled(SOURCE, target="sm_90").encode())
+    function = calls.cuModuleGetFunction(module, b"axpy")
+    content = ctypes.create_string_buffer(struct.pack(layout, *values), struct.calcsize(layout))
+    size = ctypes.c_size_t(struct.calcsize(layout))
+    extra = (ctypes.c_void_p * 5)(2, ctypes.addressof(size), 1, ctypes.addressof(content), None)
+    try:
+        calls.cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, 0, 0, ctypes.addressof(extra))
+    except RefsimError as error:
+        assert error.code == "bad-argument"
+    assert found(fresh) == wanted
 
 
 PTX = DOUBLE.replace(

@@ -61,7 +61,7 @@ def misfit(
         elif is_pointer and (element := argument.element) is not None and differs(element, declared[:-1]):
             what, help = f"is an array of {element}", f"give an array of {declared[:-1]}"
     elif isinstance(argument, np.ndarray) and (is_pointer or wider):
-        what, help = f"is a host array of {size + wider} B", "copy it to the device and give the copy"
+        what, help = f"is a host array of {size + wider} B", "copy an array to the device; give one number by value"
     elif is_number and wider >= 0:
         if is_pointer:
             fits, help = is_whole and not 0 < argument < GLOBAL_BASE, "give an array of the device"

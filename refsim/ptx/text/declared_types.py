@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from refsim.ptx.text.entry_names import BUILTIN_TYPES, MangledArguments
+from refsim.ptx.text.source_names import demangled
 
 UNKNOWN = "?"
 _QUALIFIERS = {"const", "volatile", "__restrict__", "__restrict", "__grid_constant__", "std", "cuda"}
@@ -32,6 +33,10 @@ def code_of(type: str) -> str:
         return f"{(found[1] or 'i')[0].replace('s', 'i')}{sizes.get(found[2], 8)}"
     element = code_of(type[:-1]) if type.endswith(("1", "2", "3", "4")) else ""
     return f"v{element}" if element else ""
+
+
+C_NAMES = {np.dtype(code_of(name)).name: name for name in BUILTIN_TYPES.values() if code_of(name) and name != "half"}
+"""The C++ name of each NumPy type: int64 is long long."""
 
 
 def differs(element: np.dtype[Any], type: str) -> bool:
@@ -61,7 +66,7 @@ def declared_types(entry: str, source: str = "") -> tuple[str, ...]:
         try:
             return _MangledParameters(entry[2:]).all()
         except (ValueError, IndexError):
-            return ()
+            entry = demangled(entry).rpartition("::")[2]
     text = _NO_CODE.sub(" ", source)
     heads = re.findall(rf"__global__\b[^;{{}}]*?\b{re.escape(entry)}\s*\(((?:[^()]|\([^()]*\))*)\)", text)
     found = {tuple(declared_type(each, text) for each in re.split(r",(?![^(<]*[)>])", head)) for head in heads}

@@ -4,7 +4,7 @@ import ctypes
 import itertools
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from time import perf_counter
 from types import ModuleType
 from typing import Any
@@ -14,6 +14,8 @@ import numpy as np
 from refsim.errors import Kind, RefsimError
 from refsim.ptx import is_fault
 from refsim.ptx.machine.arguments import NUMBERS, PointerTo
+from refsim.ptx.machine.limits import round_up
+from refsim.ptx.text.syntax import Variable
 from refsim.standins.cuda.images import CoreKernel, Image
 from refsim.standins.memory import host_bytes
 from refsim.standins.properties import DRIVER_VERSION, MEMORY_BYTES, attribute, device_name
@@ -74,22 +76,28 @@ class ModuleCalls:
         arguments: Any,
         extra: Any,
     ) -> None:
-        """Launch a kernel and print what its threads printed; arguments in `extra` are refused."""
-        if extra:
-            raise RefsimError("bad-launch", "cuLaunchKernel with extra", help="give its arguments by kernelParams")
+        """Launch a kernel with arguments in kernelParams or in `extra`, and print what its threads printed."""
         kernel = self.functions[int(function)]
-        given = packed(arguments, kernel.module.parameter_sizes(kernel.entry))
+        given = packed(arguments, extra, kernel.module.program.entries[kernel.entry])
         grid, block = (grid_x, grid_y, grid_z), (block_x, block_y, block_z)
         sys.stdout.write("".join(kernel.module.launch(kernel.entry, grid, block, given, shared_bytes)))
 
 
-def packed(arguments: Any, sizes: tuple[int, ...]) -> list[Any]:
-    """Return the arguments of a launch, from an address of addresses up to the first null, or from (values, types)."""
+def packed(arguments: Any, extra: Any, parameters: Sequence[Variable]) -> list[Any]:
+    """Return a launch's arguments: from (values, types), from addresses up to a null, or from the buffer in `extra`."""
     if isinstance(arguments, tuple):
         return [taken(value, kind) for value, kind in zip(*arguments, strict=True)]
-    places = (ctypes.c_void_p * len(sizes)).from_address(int(arguments)) if arguments and sizes else ()
-    pairs = zip(itertools.takewhile(bool, places), sizes, strict=False)
-    return [ctypes.string_at(place, size) for place, size in pairs]
+    if arguments or not extra:
+        places = (ctypes.c_void_p * len(parameters)).from_address(int(arguments)) if arguments and parameters else ()
+        pairs = zip(itertools.takewhile(bool, places), parameters, strict=False)
+        return [ctypes.string_at(place, each.size) for place, each in pairs]
+    words = itertools.takewhile(bool, (ctypes.c_void_p * 5).from_address(int(extra)))
+    said = dict(zip(words, words, strict=False))  # CU_LAUNCH_PARAM_BUFFER_POINTER is 1, _SIZE is 2
+    content, starts = ctypes.string_at(said[1], ctypes.c_size_t.from_address(said[2]).value), [0]
+    for each in parameters:
+        starts.append(round_up(starts[-1], each.align) + each.size)
+    found = [content[end - each.size : end] for each, end in zip(parameters, starts[1:], strict=True)]
+    return found + [content[starts[-1] :]] * (len(content) >= starts[-1] + 8)
 
 
 def taken(value: Any, kind: Any = None) -> Any:

@@ -7,25 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from refsim.ptx.text.declared_types import C_NAMES
 from refsim.standins.cupy.arrays import contiguous, kind_of, ndarray
 from refsim.standins.session import current
 
-_C_TYPES = {
-    "bool": "bool",
-    "int8": "signed char",
-    "int16": "short",
-    "int32": "int",
-    "int64": "long long",
-    "uint8": "unsigned char",
-    "uint16": "unsigned short",
-    "uint32": "unsigned int",
-    "uint64": "unsigned long long",
-    "float16": "float16",
-    "float32": "float",
-    "float64": "double",
-    "complex64": "complex<float>",
-    "complex128": "complex<double>",
-}
+_C_TYPES = {**C_NAMES, "float16": "float16", "complex64": "complex<float>", "complex128": "complex<double>"}
 
 _PRELUDE = """
 #include <cuda_fp16.h>

@@ -8,25 +8,12 @@ from typing import Any
 
 import numpy as np
 
+from refsim.ptx.text.declared_types import C_NAMES
 from refsim.standins.pycuda.context import Context, Device, init
 from refsim.standins.pycuda.memory import PooledDeviceAllocation, allocated
 from refsim.standins.seams import refuse
 
-_C_TYPES = {
-    "bool": "bool",
-    "int8": "signed char",
-    "uint8": "unsigned char",
-    "int16": "short",
-    "uint16": "unsigned short",
-    "int32": "int",
-    "uint32": "unsigned int",
-    "int64": "long long",
-    "uint64": "unsigned long long",
-    "float32": "float",
-    "float64": "double",
-    "complex64": "pycuda::complex<float>",
-    "complex128": "pycuda::complex<double>",
-}
+_C_TYPES = {**C_NAMES, "complex64": "pycuda::complex<float>", "complex128": "pycuda::complex<double>"}
 
 
 def dtype_to_ctype(dtype: Any) -> str:

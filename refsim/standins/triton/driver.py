@@ -366,7 +366,7 @@ class SimulatedLaunch:
         metadata, session = self.metadata, current()
         ctas = int(metadata.num_ctas)
         grid = (grid[0] * ctas, *grid[1:])
-        hidden = len(kernel.module.parameter_sizes(kernel.entry)) - len(given)
+        hidden = len(kernel.module.program.entries[kernel.entry]) - len(given)
         names = ("global_scratch", "profile_scratch")[:hidden]
         scratch = [session.memory.scratch(getattr(metadata, f"{name}_size") * prod(grid), OF_TRITON) for name in names]
         flags = {"cooperative": metadata.launch_cooperative_grid, "programmatic": metadata.launch_pdl}
