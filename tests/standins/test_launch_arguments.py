@@ -10,6 +10,7 @@ import pytest
 
 from refsim.device import toolchain
 from refsim.errors import RefsimError
+from refsim.kernels import Struct
 from refsim.ptx import load
 from refsim.ptx.machine.arguments import PointerTo
 from refsim.ptx.text.declared_types import declared_types, differs
@@ -42,6 +43,8 @@ __global__ void any(void *a, const char *b, unsigned char *c, real *d, REAL *e, 
 __global__ __launch_bounds__(256) void wide(const float2 *a, const float4 *b, int4 *c, unsigned *d, unsigned long long *e,
     const int a_default /* float *f, */, long *g, bool *h, float **i /* the last */) {}
 __global__ void call(void (*f)(int), int *x) {}
+#define MANY int *a, float *b
+__global__ void macro(MANY, float c) {}
 }
 template <typename T> __global__ void typed(const T *x, T a) {}
 __global__ void plain(const int *x, float *y) {}
@@ -104,6 +107,7 @@ WRONG = [
     ("axpy", F, 8, np.float32(2), 8),
     ("axpy", F, 1.5, np.float32(2), 8),
     ("axpy", F, -1.5, np.float32(2), 8),
+    ("axpy", F, F, np.array([2], np.int32), 8),
     ("axpy", F, F, np.float32(2), -(1 << 31) - 1),
     ("axpy", F, np.float64(1), np.float32(2), 8),
     ("axpy", np.zeros(1), F, np.float32(2), 8),
@@ -149,6 +153,7 @@ NOTED = [
     ("axpy", "c16", F, np.float32(1), 8),
     ("axpy", F, F, np.uint32(1), 8),
     ("axpy", F, F, np.float32(1), np.int64(8)),
+    ("axpy", F, F, np.float32(1), np.array([8])),
     ("twice", 1.0, F),
     ("twice", 1.0, L),
     ("sized", F, 8),
@@ -207,6 +212,7 @@ RIGHT = [
     ("call", 3, N),
     ("typed<float>", F, np.float32(1)),
     ("plain", N, F),
+    ("macro", F, D, np.float32(1)),
 ]
 
 
@@ -219,7 +225,8 @@ def test_a_right_launch_is_silent(launch):
 @needs_nvrtc
 def test_a_finding_has_its_place_and_two_of_one_launch_stand_apart(fresh):
     launched("axpy", F, D, 2.5, 1.5)
-    (kernel,) = fresh.record().kernels
+    (kernel,), (test,) = fresh.record().kernels, fresh.record().tests.values()
+    assert len(test.findings) == 2
     assert [each.what for each in kernel.findings] == [
         "argument 2 of axpy is 2.5, its parameter is f32 of 4 B",
         "argument 3 of axpy is 1.5, its parameter is u32 of 4 B",
@@ -260,6 +267,7 @@ def test_pycuda(kernel, args, wanted, fresh):
     function = compiler.SourceModule(SOURCE, no_extern_c=True).get_function(kernel)
     try:
         function(*args(), block=(1, 1, 1))
+        assert kernel not in ("sized", "small")
     except driver.LogicError as error:
         assert "[bad-argument]" in str(error)
     assert found(fresh) == wanted
@@ -427,6 +435,14 @@ def test_a_right_launch_of_a_program_runs(text, entry, args):
     load(text, "sm_80").launch(entry, 1, 1, list(args))
 
 
+def test_a_struct_keeps_its_alignment(fresh):
+    text = DOUBLE.partition(".visible")[0] + ".visible .entry k(.param .align 8 .b8 s[16]) { ret; }"
+    module = fresh.load(text, "test")
+    module.launch("k", 1, 1, [Struct(bytes(16), 8)])
+    with pytest.raises(RefsimError, match="is aligned to 16 B"):
+        module.launch("k", 1, 1, [Struct(bytes(16), 16)])
+
+
 @pytest.mark.parametrize(
     ("name", "wanted"),
     [
@@ -442,6 +458,8 @@ def test_a_right_launch_of_a_program_runs(text, entry, args):
         ("_ZN2ns2ttIfLi3EEEvPKT_PS1_PKfPfS1_S4_", "float* float* float* float* float float*"),
         ("_ZN41_GLOBAL__N__00000000_9_source_cu_aed3dd374anonEPKiPi", "int* int*"),
         ("_ZL4statPKiPVKf", "int* float*"),
+        ("_Z1fPVKfS0_i", "float* float* int"),
+        ("_Z1fP3BoxIiEPfS1_", ""),
         ("_Z1fv", ""),
         ("_Z1fRKfPi", "? int*"),
         ("_Z1fPFviEPi", ""),
@@ -463,7 +481,8 @@ def test_types_of_a_mangled_name(name, wanted):
         ("const int *x, float* __restrict__ y", "int* float*"),
         ("int n, const float*const*p, unsigned m", "int|float**|unsigned"),
         ("float x[], double y[4], unsigned long long int *z", "float*|double*|unsigned long long int*"),
-        ("/* int *a, */ float *b // , int *c\n, char c = ')' * 0", "float* char"),
+        ("/* int *a, */ float *b // , int *c\n, char c = 2 * 3", "float* char"),
+        ("unsigned char, const float, long long *", "unsigned char|float|long long*"),
         ("std::int32_t *a, const __grid_constant__ Map m, T *t, T u", "int32_t* ? ?* ?"),
         ("Box<int, 3> a, Box<float> *b, float *c = nullptr", "? ?* float*"),
         ("void (*f)(int, float), int (&g)[4], float *c", "? ? float*"),

@@ -50,7 +50,7 @@ def misfit(
     size, kind, is_wrong, what = parameter.size, parameter.type[:1], True, ""
     help = "give a numpy scalar of that type and size, such as np.float32(x), or all bytes of the struct"
     is_pointer = size == 8 and (declared.endswith("*") or parameter.type == "pointer")
-    if isinstance(argument, np.ndarray) and argument.size == 1 and not is_pointer:
+    if isinstance(argument, np.ndarray) and argument.size == 1:
         argument = argument.reshape(())[()]
     is_number, is_whole = (isinstance(argument, kinds) for kinds in (NUMBERS, int | np.integer | np.bool_))
     wider = len(raw_bytes(argument)) - size

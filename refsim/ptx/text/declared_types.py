@@ -84,7 +84,7 @@ def declared_type(declared: str, source: str = "") -> str:
         names = names[:-1]
     type = " ".join(names)
     is_own = any(re.search(_DEFINES.format(name), source) for name in names)
-    is_known = (type == "void" or code_of(type)) and not is_own and "<" not in declared
+    is_known = (type == "void" or code_of(type)) and not is_own
     return (type if is_known else UNKNOWN) + "*" * (words.count("*") + words.count("["))
 
 

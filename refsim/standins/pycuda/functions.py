@@ -171,7 +171,7 @@ def _taken(args: Sequence[Any]) -> tuple[list[Any], list[ArgumentHandler]]:
         elif interface is not None:
             values.append(_pointer(interface["data"][0], np.dtype(interface["typestr"])))
         elif hasattr(argument, "gpudata"):
-            values.append(_pointer(argument.gpudata, getattr(argument, "dtype", None)))
+            values.append(_pointer(argument.gpudata))
         else:
             raise TypeError(f"invalid type on parameter #{number} (0-based)")
     return values, handlers
