@@ -150,7 +150,8 @@ def _require_storable(given: TensorFile, kept: Mapping[str, StoredTensor]) -> No
     for key, region in kept.items():
         if region.dtype not in BITS:
             rule = f"read: {', '.join(DECODERS)}; others are copied where safetensors has their type"
-            raise unreadable("unsupported-dtype", f"tensor {key[:80]!r} is {region.dtype}", str(given.path), rule=rule)
+            what, way = f"tensor {key[:80]!r} is {region.dtype}", "--key PATTERN takes other weights alone"
+            raise unreadable("unsupported-dtype", what, str(given.path), rule=rule, help=way)
 
 
 def _as_arrays(place: Path, to: Path, plan: Mapping[str, Planned], wide: Format) -> None:

@@ -136,7 +136,7 @@ CHECKPOINT_LAYOUTS = (
     _row("modelopt-mxfp4", _MO, ".weight U8", "scales .weight_scale POWER" + _IN,
          "two FP4 a byte, a power of two for 32 (ModelOpt, Quark)", width=32, methods="modelopt MXFP4 quark",
          made="mxfp4", **_E2M1),
-    _row("fp8-tensor", _MO, ".weight FP8", "scales .weight_scale FLOAT" + _IN,
+    _row("fp8-tensor", _MO, ".weight FP8", "scales .weight_scale|.weight_scale_inv FLOAT" + _IN,
          "FP8, one scale, multiplied", element=E4M3, scaling="tensor", methods=_FP8, made="0x0"),
     _row("fp8-channel", _CT, ".weight FP8", "scales .weight_scale FLOAT" + _IN,
          "FP8, a scale for each row, multiplied", element=E4M3, scaling="channel", methods=_FP8, made="1x0"),

@@ -12,7 +12,6 @@ from refsim.checkpoints.reading import Weight, weights_of
 from refsim.conversions import decode
 from refsim.errors import RefsimError
 from refsim.files.codes import PACKED_BITS, bits_per_code
-from refsim.files.gguf import GGUF_BLOCKS
 from refsim.files.parts import PIECE_BYTES, TensorFile, source
 from refsim.files.safetensors import StoredTensor
 from refsim.formats import Format
@@ -33,6 +32,7 @@ def listed(path: Path, key: str | None, layout: str | None, scan: bool) -> tuple
         by_codes = {weight.codes.key: weight for weight in weights.values()}
         rows, left, unread = [], MOST_READ_BYTES, 0
         names = [name for name in file.regions if key is None or fnmatchcase(name, key)]
+        names = names or [each.codes.key for each in weights.values() if fnmatchcase(each.key, str(key))]
         if not names:
             raise RefsimError("unknown-key", f"no tensor is called {str(key)[:80]!r}", where=str(path))
         for name in names:
@@ -47,27 +47,16 @@ def listed(path: Path, key: str | None, layout: str | None, scan: bool) -> tuple
             meant = meant or ("cache scale" if name.endswith(SCALES_ALONE.ends) else None)
             scales = _range(weight) if weight and read and weight.layout.packing != "blocks" else None
             shape = " x ".join(map(str, region.shape)) or "one"
-            rows.append(
-                (
-                    name,
-                    region.dtype,
-                    shape,
-                    _bits(region, weight),
-                    meant,
-                    scales,
-                    nan,
-                    outside,
-                    weight.why if weight else None,
-                )
-            )
-        counted = Counter(weight.layout for weight in weights.values())
+            told = weight.why if weight else None
+            rows.append((name, region.dtype, shape, _bits(region, weight), meant, scales, nan, outside, told))
+        counted = Counter(by_codes[name].layout for name in names if name in by_codes)
         lines = tuple(f"{count} in layout {row}: {row.summary}" for row, count in counted.most_common())
         return tuple(rows), lines, unread
 
 
 def _bits(region: StoredTensor, weight: Weight | None) -> str:
     """Return the bits that a code takes in the file."""
-    if weight is not None and region.dtype not in GGUF_BLOCKS:
+    if weight is not None and weight.layout.packing != "blocks":
         return str(weight.bits)
     return f"{8 * (region.end - region.begin) / max(1, prod(region.shape)):g}"
 
@@ -83,7 +72,7 @@ def _numbers(
     file: TensorFile, region: StoredTensor, form: Format | None, weight: Weight | None
 ) -> tuple[int | None, int | None]:
     """Return how many codes are NaN, and how many the format does not have; None for integers."""
-    if form is None or (region.dtype in GGUF_BLOCKS and region.format is None):
+    if form is None or (weight is not None and weight.layout.packing == "blocks"):
         return None, None
     size, nan, outside = region.end - region.begin, 0, 0
     for offset in range(0, size, PIECE_BYTES):

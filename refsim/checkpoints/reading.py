@@ -31,6 +31,8 @@ Floats = NDArray[np.float64]
 BLOCKS_NOTE, OWN_SCALES, TENSOR_SCALE = "refsim.blocks.", ".scales", ".tensor_scale"
 AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
 ALIGNED_ROWS = 128
+SCALES = (".weight_scale", ".weight_scale_inv", ".weight_scale_2", ".SCB", ".scale", ".absmax", ".quant_map")
+BLOCK_SIZE = "weight_block_size"
 MOST_SCALES = 1 << 28
 
 
@@ -94,7 +96,7 @@ class Weight:
         return found / 127 if self.layout.name == "bnb-int8" else found
 
     @property
-    def _matrix(self) -> tuple[int, int, int]:
+    def matrix(self) -> tuple[int, int, int]:
         """Return the shape as a batch of matrices."""
         return prod(self.shape[:-2]), self.shape[-2] if len(self.shape) > 1 else 1, self.shape[-1]
 
@@ -141,10 +143,12 @@ class Weight:
             if region.shape != (len(stored),):
                 raise MisfitError(f"{region.key} has shape {region.shape}")
             shape = tuple(int(n) for n in self._integers(region))
-            bits = self._said("num_bits") or stored[-1] * width // max(1, shape[-1])
-            if not 1 <= bits <= 8 or -(-shape[-1] * bits // width) != stored[-1] or shape[:-1] != stored[:-1]:
-                raise MisfitError(f"{self.codes.key} of shape {stored} does not hold {shape} codes of {bits} bits")
-            return bits, shape
+            said = self.said("num_bits") or [4, 8, 2, 3, 5, 6, 7]
+            fits = [n for n in said if n <= 8 and (*shape[:-1], -(-shape[-1] * n // width)) == stored]
+            if not fits:
+                wanted = " or ".join(map(str, said))
+                raise MisfitError(f"{self.codes.key} of shape {stored} does not hold {shape} codes of {wanted} bits")
+            return fits[0], shape
         assert layout.element is not None
         bits = layout.element.bits
         if not stored or stored[-1] * width % bits:
@@ -169,15 +173,16 @@ class Weight:
             raise MisfitError(f"{self.codes.key} has {stored[1]} columns, its scales {scales[1]}")
         return bits, (stored[0] * 32 // bits, scales[1])
 
-    def _said(self, name: str) -> int:
-        """Return a whole number that config.json says of weights, or 0."""
-        config: Any = self.file.config
-        groups = config.get("config_groups")
-        if isinstance(groups, dict) and groups:
-            first = next(iter(groups.values()))
-            config = first.get("weights") if isinstance(first, dict) else None
-        found = config.get(name) if isinstance(config, dict) else None
-        return found if type(found) is int and found > 0 else 0
+    def said(self, name: str) -> list[Any]:
+        """Return the sizes that config.json says of weights, by each of its groups: the shapes tell which one is meant."""
+        groups = self.file.config.get("config_groups")
+        of = (
+            [each.get("weights") for each in groups.values() if isinstance(each, dict)]
+            if isinstance(groups, dict)
+            else []
+        )
+        found = [each.get(name) for each in of or [self.file.config] if isinstance(each, dict)]
+        return [each for each in found if (type(each) is int and each > 0) or _is_extent(each)]
 
     def _block(self) -> tuple[int, int]:
         """Return how many rows and columns share a scale; raise MisfitError where the scales have another shape."""
@@ -204,7 +209,7 @@ class Weight:
 
     def _block_of(self, way: str, found: tuple[int, ...], count: int) -> tuple[int, int] | None:
         """Return the extent of a scale where the shape of the scales is one of this way."""
-        batch, rows, columns = self._matrix
+        batch, rows, columns = self.matrix
         match way:
             case "tensor":
                 return (rows, columns) if count in (1, batch) and (count == 1 or rows > 1 or batch > 1) else None
@@ -212,8 +217,8 @@ class Weight:
                 fits = found in (self.shape[:-1], (*self.shape[:-1], 1))
                 return (1, columns) if fits else None
             case "columns":
-                height = self._said("group_size") or -(-rows // max(1, found[0]))
-                return (height, 1) if found == (-(-rows // height), columns) else None
+                sizes = self.said("group_size") or [-(-rows // max(1, found[0]))]
+                return next(((high, 1) for high in sizes if found == (-(-rows // high), columns)), None)
             case "groups":
                 if self.state.get("is_swizzled_scales"):
                     width = self.layout.width
@@ -221,22 +226,13 @@ class Weight:
                     return (1, width) if count == padded and columns % width == 0 else None
                 if len(found) < 2 or found[:-1] != self.shape[:-1] or not found[-1]:
                     return None
-                width = self.layout.width or self._said("group_size") or columns // found[-1]
-                return (1, width) if -(-columns // max(1, width)) == found[-1] else None
-        size: Any = self.file.config.get("weight_block_size") or self._structure() or self.state.get("block_size")
-        if not (isinstance(size, list) and len(size) >= 2 and all(type(n) is int and n > 0 for n in size)):
-            size = [128, 128]
-        down, across = size[-2:]
-        grid = (*self.shape[:-2], -(-rows // down), -(-columns // across))
-        return (down, across) if found == grid and len(self.shape) > 1 else None
-
-    def _structure(self) -> Any:
-        """Return the block_structure of compressed-tensors."""
-        groups = self.file.config.get("config_groups")
-        for each in groups.values() if isinstance(groups, dict) else ():
-            weights = each.get("weights") if isinstance(each, dict) else None
-            if isinstance(weights, dict) and weights.get("block_structure"):
-                return weights["block_structure"]
+                sizes = [self.layout.width] if self.layout.width else self.said("group_size") or [columns // found[-1]]
+                return next(((1, wide) for wide in sizes if -(-columns // max(1, wide)) == found[-1]), None)
+        said = [*self.said(BLOCK_SIZE), *self.said("block_structure"), self.state.get("block_size")]
+        for down, across in [each[-2:] for each in said if _is_extent(each)] or [(128, 128)]:
+            grid = (*self.shape[:-2], -(-rows // down), -(-columns // across))
+            if len(self.shape) > 1 and found in (grid, (*grid[:-1], 1, grid[-1], 1)):
+                return down, across
         return None
 
     def _require_zeros(self) -> None:
@@ -264,7 +260,7 @@ class Weight:
         raw = np.frombuffer(self.file.take(region, 0, region.end - region.begin), form.code_dtype.newbyteorder("<"))
         codes: NDArray[Any] = raw.astype(form.code_dtype).reshape(region.shape)
         if role == "scales" and self.state.get("is_swizzled_scales"):
-            batch, rows, columns = self._matrix
+            batch, rows, columns = self.matrix
             codes = scale_layout("nvidia_128x4").unshuffle(
                 codes.reshape(batch, -1), (rows, -(-columns // self.block[1]))
             )
@@ -342,7 +338,7 @@ class Weight:
 
     def _spread(self, grid: Floats, first: int, count: int) -> Floats:
         """Return the number of each element of rows, out of one for each block."""
-        batch, rows, columns = self._matrix
+        batch, rows, columns = self.matrix
         down, across = self.block
         if grid.size == 1:
             return grid.reshape(1, 1)
@@ -356,7 +352,7 @@ class Weight:
 
     def _factor(self, first: int, count: int) -> Floats:
         """Return the factor of the tensor, or of the matrix of a batch that each row belongs to."""
-        found, (batch, rows, _) = self._part_once, self._matrix
+        found, (batch, rows, _) = self._part_once, self.matrix
         if found.size not in (1, batch):
             raise self._unfit(f"{self.parts['factor'].key} holds {found.size} factors for {batch} matrices")
         return found.reshape(-1, 1)[np.arange(first, first + count) // rows if found.size > 1 else [0]]
@@ -422,33 +418,43 @@ def bit_fields(stored: NDArray[np.uint8], bits: int, count: int) -> NDArray[np.u
     return np.asarray((each << np.arange(bits, dtype=np.uint8)).sum(-1), np.uint8)
 
 
-def weights_of(file: TensorFile, layout: str | None = None) -> dict[str, Weight]:
-    """Return the quantized weights of a file, by the key of their values.
+def _is_extent(said: Any) -> bool:
+    """Return whether config.json gives rows and columns, as [128, 128]."""
+    return isinstance(said, list) and len(said) >= 2 and all(type(n) is int and n > 0 for n in said)
+
+
+def weights_of(file: TensorFile, layout: str | None = None, near: str | None = None) -> dict[str, Weight]:
+    """Return the quantized weights of a file, by the key of their values; with `near` only those that may have this key.
 
     `layout` overrides what names and types tell. Raises RefsimError: `ambiguous-name` where several layouts fit, with
     their names; `bad-shape` where parts of a weight are missing or do not fit.
     """
     meant = None if layout is None else layout_named(layout)
     found: dict[str, Weight] = {}
+    stem = (near or "").removesuffix(".weight")
     for note in file.metadata:
-        if note.startswith(BLOCKS_NOTE):
+        if note.startswith(BLOCKS_NOTE + stem):
             weight = _own_weight(file, note)
             found[weight.key] = weight
     taken = {region.key for weight in found.values() for region in (weight.codes, *weight.parts.values())}
+    scaled = bool(file.config) or any(key.endswith(SCALES) for key in file.regions)
     claims = {end for row in CHECKPOINT_LAYOUTS for end in row.codes.ends}
     for key, region in file.regions.items():
-        if key not in taken and (region.dtype in GGUF_BLOCKS or any(end and key.endswith(end) for end in claims)):
-            weight_found = _weight(file, region, meant)
+        if not key.startswith(stem) or key in taken:
+            continue
+        if region.dtype in GGUF_BLOCKS or any(end and key.endswith(end) for end in claims):
+            weight_found = _weight(file, region, meant, scaled=scaled)
             if weight_found is not None:
                 if weight_found.key in found or (weight_found.key in file.regions and weight_found.key != key):
                     raise unreadable("bad-file", f"two tensors are called {weight_found.key[:80]!r}", str(file.path))
                 found[weight_found.key] = weight_found
-    _require_owners(file, found)
+    if near is None:
+        _require_owners(file, found)
     return found
 
 
-def _weight(file: TensorFile, codes: StoredTensor, meant: CheckpointLayout | None) -> Weight | None:
-    """Return the weight that a tensor holds the codes of, or None for a tensor of numbers."""
+def _weight(file: TensorFile, codes: StoredTensor, meant: CheckpointLayout | None, *, scaled: bool) -> Weight | None:
+    """Return the weight whose codes a tensor holds, or None for numbers: bytes without scales where none are `scaled`."""
     fitting, misfits = [], []
     for row in CHECKPOINT_LAYOUTS[1:] if meant is None else (meant,):
         end = next((each for each in row.codes.ends if codes.key.endswith(each)), None)
@@ -463,9 +469,11 @@ def _weight(file: TensorFile, codes: StoredTensor, meant: CheckpointLayout | Non
     if len(chosen) == 1:
         return chosen[0]
     if not chosen:
-        if misfits and (meant or codes.dtype not in ("F8_E4M3", "F8_E5M2", "U8", "I8") or _has_scale(file, codes)):
-            row, why = misfits[0]
-            said = "; ".join(f"{each}: {text}" for each, text in misfits[1:4])
+        if misfits and (meant or scaled or codes.dtype not in ("F8_E4M3", "F8_E5M2", "U8", "I8")):
+            (row, why), *others = sorted(misfits, key=lambda each: each[1].endswith("is missing"))
+            said = "; ".join(f"{each}: {text}" for each, text in others[:3])
+            if why.endswith("is missing"):
+                said = "give the folder or its index.json if the parts lie in several files"
             raise unreadable(
                 "bad-shape", f"{codes.key[:80]!r}: {why}", str(file.path), rule=f"{row}: {row.summary}", help=said
             )
@@ -493,10 +501,9 @@ def _fitted(file: TensorFile, codes: StoredTensor, row: CheckpointLayout, base: 
             parts[role] = region
     key = base + row.becomes if row.codes.ends[0] else codes.key
     weight = Weight(file, key, row, codes, {role: each for role, each in parts.items() if role != "input scale"})
-    told = [f"{codes.dtype} {codes.key[len(base) :] or codes.key}"]
-    weight.why = " with ".join(
-        told + [", ".join(f"{r.dtype} {r.key[len(base) :]}" for r in parts.values())][: bool(parts)]
-    )
+    told = [f"{codes.dtype} {codes.key[len(base) :]}" if codes.key != base else f"type {codes.dtype}"]
+    told += [", ".join(f"{each.dtype} {each.key[len(base) :]}" for each in parts.values())][: bool(parts)]
+    weight.why = " with ".join(told)
     return weight
 
 
@@ -509,21 +516,20 @@ def _by_config(file: TensorFile, fitting: list[Weight]) -> list[Weight]:
         if isinstance(groups, dict)
         else []
     )
-    for word in said if len(fitting) > 1 else ():
+    for word in dict.fromkeys(said) if len(fitting) > 1 else ():
         named = [weight for weight in fitting if word and word.lower() in map(str.lower, weight.layout.methods)]
-        if named:
+        if named and len(named) < len(fitting):
             for weight in named:
-                weight.why += f"; config.json says {word}"
-            fitting = named
-    if len(fitting) > 1 and len({(w.layout.element, w.layout.scaling == "tensor", w.block) for w in fitting}) == 1:
-        same = {(w.layout.packing, w.layout.zero, w.bits, tuple(r.key for r in w.parts.values())) for w in fitting}
-        return fitting[:1] if len(same) == 1 else fitting  # the same values by either
+                weight.why += f"; {file.config['file']} says {word}"
+        fitting = named or fitting
+    ways = {(w.layout.element, w.layout.packing, w.layout.zero, w.bits) for w in fitting}
+    parts = {(*(each.key for each in w.parts.values()), *map(min, w.block, w.matrix[1:])) for w in fitting}
+    if len(ways) == len(parts) == 1:  # the same values by either
+        fitting.sort(
+            key=lambda w: w.layout.scaling != "blocks" or not (w.said("block_structure") or w.said(BLOCK_SIZE))
+        )
+        return fitting[:1]
     return fitting
-
-
-def _has_scale(file: TensorFile, codes: StoredTensor) -> bool:
-    base = codes.key.removesuffix(".weight")
-    return any(base + end in file.regions for end in (".weight_scale", ".weight_scale_inv", ".weight_scale_2", ".SCB"))
 
 
 def _require_owners(file: TensorFile, found: Mapping[str, Weight]) -> None:

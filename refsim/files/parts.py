@@ -152,21 +152,25 @@ def _json(path: Path) -> dict[str, Any]:
     return found
 
 
+CONFIGS: dict[str, tuple[str, tuple[tuple[str, ...], ...]]] = {
+    "config.json": ("", (("quantization_config",), ("text_config", "quantization_config"), ("compression_config",))),
+    "hf_quant_config.json": ("modelopt", (("quantization",),)),
+    "quantize_config.json": ("gptq", ((),)),
+}
+"""Files that describe a quantization: what quant_method is where they do not say it, and where the description lies."""
+
+
 def _config(path: Path) -> dict[str, Any]:
-    """Return the quantization that config.json or hf_quant_config.json beside the files describes, or nothing."""
+    """Return the quantization that a file of CONFIGS beside the files describes, and its name as `file`, or nothing."""
     folder = path if path.is_dir() else path.parent
-    for name, ways in (
-        ("config.json", (("quantization_config",), ("text_config", "quantization_config"), ("compression_config",))),
-        ("hf_quant_config.json", (("quantization",),)),
-    ):
-        if (folder / name).is_file():
-            given = _json(folder / name)
-            for way in ways:
-                found: Any = given
-                for each in way:
-                    found = found.get(each) if isinstance(found, dict) else None
-                if isinstance(found, dict):
-                    return {**({"quant_method": "modelopt"} if len(name) > 11 else {}), **found}
+    for name, (method, ways) in CONFIGS.items():
+        given = _json(folder / name) if (folder / name).is_file() else {}
+        for way in ways if given else ():
+            found: Any = given
+            for each in way:
+                found = found.get(each) if isinstance(found, dict) else None
+            if isinstance(found, dict):
+                return {"quant_method": method, **found, "file": name}
     return {}
 
 

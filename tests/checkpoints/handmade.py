@@ -49,6 +49,7 @@ NAMES = {
     "int64": "I64",
     "float16": "F16",
     "float32": "F32",
+    "float64": "F64",
     "bfloat16": "BF16",
     "float8_e4m3fn": "F8_E4M3",
     "float8_e5m2": "F8_E5M2",
@@ -247,6 +248,36 @@ def fp8_block(rng: np.random.Generator) -> Made:
     )
 
 
+def fp8_one_block(rng: np.random.Generator) -> Made:
+    """A weight smaller than a block: only config.json tells the block from one scale of the tensor, whose values agree."""
+    weight, scales = fp8(rng, 24, 64), rng.uniform(0.001, 2, (1, 1)).astype(BF16)
+    group = {"targets": ["Linear"], "weights": {"num_bits": 8, "strategy": "block", "block_structure": [128, 128]}}
+    config = {"quant_method": "compressed-tensors", "format": "float-quantized", "config_groups": {"group_0": group}}
+    tensors = {"p.weight": weight, "p.weight_scale": scales}
+    return Made("fp8-block", tensors, "p.weight", weight.astype(np.float64) * tiles(scales, 24, 64), config=config)
+
+
+def fp8_one_row(rng: np.random.Generator) -> Made:
+    weight, scale = fp8(rng, 1, 64), rng.uniform(0.001, 2, (1, 1)).astype(np.float32)
+    tensors = {"p.weight": weight, "p.weight_scale": scale}
+    return Made("fp8-tensor", tensors, "p.weight", weight.astype(np.float64) * scale.astype(np.float64))
+
+
+def fp8_scalar_inv(rng: np.random.Generator) -> Made:
+    """FP8 of transformers with weight_block_size null: the same names, one scale."""
+    weight, scale = fp8(rng, 12, 20), np.array(0.0123, BF16)
+    tensors = {"p.weight": weight, "p.weight_scale_inv": scale, "p.norm.weight": np.ones(4, BF16)}
+    config = {"quant_method": "fp8", "weight_block_size": None, "activation_scheme": "static"}
+    return Made("fp8-tensor", tensors, "p.weight", weight.astype(np.float64) * np.float64(scale), config=config)
+
+
+def fp8_block_of_modelopt(rng: np.random.Generator) -> Made:
+    """FP8_PB_WO: the scales have dimensions of 1 inside each block."""
+    weight, scales = fp8(rng, 200, 272), rng.uniform(0.001, 2, (2, 1, 3, 1)).astype(np.float32)
+    tensors = {"p.weight": weight, "p.weight_scale": scales}
+    return Made("fp8-block", tensors, "p.weight", weight.astype(np.float64) * tiles(scales.reshape(2, 3), 200, 272))
+
+
 def fp8_experts(rng: np.random.Generator) -> Made:
     """A stack of three matrices in tiles of 128."""
     weight, scales = fp8(rng, 3, 150, 130), rng.uniform(0.1, 1, (3, 2, 2)).astype(np.float32)
@@ -310,6 +341,15 @@ def ct_packed(rng: np.random.Generator, bits: int = 4, zeros: bool = False, colu
 
 def ct_packed_zeros(rng: np.random.Generator) -> Made:
     return ct_packed(rng, zeros=True)
+
+
+def ct_packed_of_two_groups(rng: np.random.Generator) -> Made:
+    """A group of config.json for other weights comes first: the shapes tell which one is meant."""
+    of = {"one": {"num_bits": 4, "group_size": 16}, "two": {"num_bits": 8, "group_size": 32}}
+    made = ct_packed(rng, bits=8)
+    groups = {name: {"targets": [f"re:{name}"], "weights": said} for name, said in of.items()}
+    made.config = {"quant_method": "compressed-tensors", "format": "pack-quantized", "config_groups": groups}
+    return made
 
 
 def ct_packed_3(rng: np.random.Generator) -> Made:
@@ -496,6 +536,10 @@ MAKERS: tuple[Callable[[np.random.Generator], Made], ...] = (
     fp8_channel,
     fp8_channel_flat,
     fp8_block,
+    fp8_one_block,
+    fp8_one_row,
+    fp8_scalar_inv,
+    fp8_block_of_modelopt,
     fp8_experts,
     mxfp8,
     ct_nvfp4,
@@ -505,6 +549,7 @@ MAKERS: tuple[Callable[[np.random.Generator], Made], ...] = (
     ct_int8_zeros,
     ct_packed,
     ct_packed_zeros,
+    ct_packed_of_two_groups,
     ct_packed_3,
     ct_packed_8,
     awq,

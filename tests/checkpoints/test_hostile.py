@@ -119,6 +119,35 @@ def test_two_readings_are_listed_and_config_decides(tmp_path: Path) -> None:
         (tmp_path / "config.json").unlink()
 
 
+def test_a_file_of_an_old_library_decides(tmp_path: Path) -> None:
+    made = gptq(np.random.default_rng(1))
+    path = made.save(tmp_path, config=False)
+    (tmp_path / "config.json").write_text('{"model_type": "llama"}')
+    (tmp_path / "quantize_config.json").write_text('{"bits": 4, "group_size": 32, "desc_act": true, "sym": true}')
+    told = dequantize_file(path, tmp_path / "x.npz")
+    assert told[-1].why.endswith("; quantize_config.json says gptq")
+    np.testing.assert_array_equal(np.load(tmp_path / "x.npz")["p.weight"], made.want.astype(np.float32))
+
+
+@pytest.mark.parametrize("make", [fp8_tensor, modelopt_nvfp4])
+def test_codes_without_a_scale_are_numbers_only_where_nothing_is_quantized(make, tmp_path: Path) -> None:
+    made = make(np.random.default_rng(1))
+    path = save(tmp_path / "m.safetensors", {"p.weight": made.tensors["p.weight"]}) or tmp_path / "m.safetensors"
+    assert listed(path, None, None, True)[1] == ()
+    (tmp_path / "config.json").write_text('{"quantization_config": {"quant_method": "fp8"}}')
+    with pytest.raises(RefsimError, match=r"'p\.weight': .* is missing"):
+        listed(path, None, None, True)
+
+
+def test_the_misfit_told_is_that_of_the_tensors_there(tmp_path: Path) -> None:
+    made = fp8_tensor(np.random.default_rng(1))
+    made.tensors["p.weight_scale"] = np.ones(5, np.float32)
+    path = made.save(tmp_path)
+    with pytest.raises(RefsimError, match="has shape") as found:
+        dequantize_file(path, tmp_path / "x.npz")
+    assert "is missing" not in found.value.what
+
+
 def test_shards_of_a_model_are_one_file(tmp_path: Path) -> None:
     made = deepseek_v3(np.random.default_rng(2))
     for at, (key, tensor) in enumerate(made.tensors.items()):

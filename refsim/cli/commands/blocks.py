@@ -33,6 +33,7 @@ TENSORS = (
 )
 
 
+MOST_LINES = 12
 OUTPUTS = (".safetensors", ".npz", ".npy")
 LISTED = (
     Column("tensor", strong=True),
@@ -123,7 +124,9 @@ def dequantize(
         report = _report(live, "dequantizing")
         told = dequantize_file(file, place, row, layout=layout, keys=wanted, overwrite=overwrite, report=report)
     layouts = Counter(each.why for each in told if each.done == "dequantized")
-    lines = tuple(f"layout {why} ({counted(count, 'weight')})" for why, count in layouts.most_common(8))
+    lines = tuple(f"layout {why} ({counted(count, 'weight')})" for why, count in layouts.most_common(MOST_LINES))
+    if len(layouts) > MOST_LINES:
+        lines = (*lines, f"and {len(layouts) - MOST_LINES} more, which the table shows")
     said = Wording(lines, {"layouts": dict(layouts)}, is_beside=True)
     return Document((said, _table(told)), f"{row} to {place}")
 
