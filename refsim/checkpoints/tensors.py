@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from refsim.checkpoints.reading import ALIGNED_ROWS, Weight, weights_of
 from refsim.conversions import round_bits
 from refsim.errors import RefsimError
-from refsim.files import DEFAULT_MAX_BYTES, Stored
-from refsim.files.codes import require_codes_in_range, require_room
+from refsim.files import DEFAULT_MAX_BYTES, Stored, codes_of
+from refsim.files.codes import agreed_format, require_room
 from refsim.files.parts import PIECE_BYTES, TensorFile, source
-from refsim.files.safetensors import BITS, StoredTensor
+from refsim.files.safetensors import BITS, StoredTensor, entry
 from refsim.formats import E8M0, F32, UE4M3, ElementType
 
 WINDOWED_BYTES = 1 << 24
@@ -58,7 +58,7 @@ def load_tensor(
     do.
     """
     with source(path) as file:
-        weights = weights_of(file, layout) if format is None or layout is not None else {}
+        weights = weights_of(file, layout, key) if format is None or layout is not None else {}
         if key is None and len(weights) == 1:
             key = next(iter(weights))
         if key in weights:
@@ -93,7 +93,7 @@ def _weight(
         codes = RowCodes(
             file.path,
             weight.rows,
-            lambda held, first, count: _values(weights_of(held, layout)[weight.key], first, count),
+            lambda held, first, count: _values(weights_of(held, layout, weight.key)[weight.key], first, count),
         )
     else:
         require_room(4 * rows * columns, DEFAULT_MAX_BYTES, f"{file.path}, tensor {weight.key[:80]!r}")
@@ -112,21 +112,15 @@ def _values(weight: Weight, first: int, count: int) -> NDArray[Any]:
 
 def _plain(file: TensorFile, region: StoredTensor, format: ElementType | None, *, windowed: bool) -> Stored:
     """Return the codes of a tensor that is no weight."""
-    row, where = region.format or format, f"{file.path}, tensor {region.key[:80]!r}"
-    size = region.end - region.begin
-    if row is None or size != prod(region.shape) * row.code_dtype.itemsize:
-        what = f"tensor {region.key[:80]!r} is {region.dtype}, which does not say what its codes are"
-        raise RefsimError("format-needed", what, where=str(file.path), help="give -t FORMAT")
-    meant: Any = row
+    reader, start = file.readers[region.shard]
+    described = entry(reader, start, region, region.format)
     if windowed:
+        meant: Any = agreed_format(described, format)
 
         def read(held: TensorFile, first: int, count: int) -> NDArray[Any]:
             return held.codes(held.regions[region.key]._replace(format=meant), first, count)
 
         codes: Any = RowCodes(file.path, region.rows, read)
     else:
-        require_room(size, DEFAULT_MAX_BYTES, where)
-        raw = np.frombuffer(file.take(region, 0, size), row.code_dtype.newbyteorder("<"))
-        codes = raw.astype(row.code_dtype).reshape(region.shape)
-        require_codes_in_range(codes, row, where)
-    return Stored(region.key, codes, row, "safetensors", MappingProxyType(dict(file.metadata)))
+        codes, meant = codes_of(described, format, DEFAULT_MAX_BYTES)
+    return Stored(region.key, codes, meant, "safetensors", MappingProxyType(dict(file.metadata)))

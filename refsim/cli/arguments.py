@@ -181,16 +181,16 @@ def load_codes(
     if named is not None and key is not None and key != named:
         raise RefsimError("usage", f"--key {key} contradicts {path}", help="give one of them")
     key = key or named
-    if os.path.isdir(place) or place.suffix.lower() in (".safetensors", ".gguf", ".json"):
-        from refsim.checkpoints.tensors import load_tensor
-
-        stored, told = load_tensor(place, row, key, layout, scales=scales, windowed=windowed)
-        if told:
-            console.note(told)
-        if stored is not None:
-            return stored
     options = {"format-needed": f"give {option}", "key-needed": "give --key NAME"}
     try:
+        if os.path.isdir(place) or place.suffix.lower() in (".safetensors", ".gguf", ".json"):
+            from refsim.checkpoints.tensors import load_tensor
+
+            stored, told = load_tensor(place, row, key, layout, scales=scales, windowed=windowed)
+            if told:
+                console.note(told)
+            if stored is not None:
+                return stored
         return files.load(place, format=row, key=key)
     except RefsimError as error:
         error.help = options.get(error.code, error.help)

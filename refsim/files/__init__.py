@@ -84,7 +84,7 @@ def load(
     )
     with opening as (found, metadata):
         chosen = _chosen_key(found, key, file, container)
-        codes, row = _codes(found[chosen](), requested, room)
+        codes, row = codes_of(found[chosen](), requested, room)
         return Stored(chosen, codes, row, container, MappingProxyType(dict(metadata)))
 
 
@@ -113,7 +113,7 @@ def load_all(
         with collection_paused():
             for key, describe in found.items():
                 wanted = by_key.get(key) if by_key is not None else for_all
-                codes, row = _codes(describe(), wanted, room)
+                codes, row = codes_of(describe(), wanted, room)
                 tensors[key] = Stored(key, codes, row, container, notes)
                 room -= codes.nbytes
         return tensors
@@ -240,7 +240,7 @@ def _opened(
                 yield {file.stem: partial(raw.entry, reader, format, shape)}, {}
 
 
-def _codes(entry: TensorEntry, requested: ElementType | None, room: int) -> tuple[Codes, ElementType]:
+def codes_of(entry: TensorEntry, requested: ElementType | None, room: int) -> tuple[Codes, ElementType]:
     """Return the codes of an entry and their format, after checks of size and range."""
     format = agreed_format(entry, requested)
     count = element_count(entry.shape, entry.where)

@@ -94,7 +94,7 @@ def contents(reader: ByteReader) -> tuple[dict[str, Callable[[], TensorEntry]], 
         tensors, noted, metadata = _checked(reader)
         start = reader.stream.tell()
         found: dict[str, Callable[[], TensorEntry]] = {
-            t.key: partial(_entry, reader, start, t, noted.get(t.key) if noted else None) for t in tensors
+            t.key: partial(entry, reader, start, t, noted.get(t.key) if noted else None) for t in tensors
         }
         return found, metadata
 
@@ -222,7 +222,7 @@ def _integers(value: Any) -> bool:
     return type(value) is list and _WHOLE.issuperset(map(type, value))
 
 
-def _entry(reader: ByteReader, start: int, tensor: StoredTensor, noted: Format | None) -> TensorEntry:
+def entry(reader: ByteReader, start: int, tensor: StoredTensor, noted: Format | None) -> TensorEntry:
     """Return how to read one tensor, with the format that its dtype or the metadata (`noted`) names."""
     where = f"{reader.where}, {_place(tensor.key)}"
     named = NAMED.get(tensor.dtype, noted)

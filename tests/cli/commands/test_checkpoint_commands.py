@@ -79,6 +79,49 @@ def test_files_lists_what_a_checkpoint_holds(refsim, tmp_path: Path) -> None:
     assert rows["p.weight"]["scales"] == f"{np.nanmin(known):g} to {np.nanmax(known):g}"
 
 
+def test_files_of_a_name_counts_what_it_lists(refsim, tmp_path: Path) -> None:
+    made, other = gptq(np.random.default_rng(2)), modelopt_nvfp4(np.random.default_rng(3))
+    save(tmp_path / "m.safetensors", {**{f"g.{key}": each for key, each in made.tensors.items()}, **other.tensors})
+    for key in ("g.p.weight", "g.p.qweight", "g.*qw*"):
+        found = refsim("files", f"{tmp_path / 'm.safetensors'}:{key}", "--layout", "gptq", "--as", "json")
+        assert found.code == 0, found.err
+        (row,) = json.loads(found.out)["tensors"]
+        assert (row["tensor"], row["layout"], row["bits"]) == ("g.p.qweight", "gptq", "4")
+        assert refsim("files", f"{tmp_path / 'm.safetensors'}:{key}", "--layout", "gptq").out.startswith(
+            "1 in layout gptq:"
+        )
+
+
+def test_a_plain_tensor_of_a_folder_is_read_by_its_type(refsim, folder: Path) -> None:
+    held = {"m.i": np.array([1, -2, 3], np.int32), "m.d": np.array([0.5, 1e300]), "m.u": np.array([1, 2], np.uint8)}
+    save(folder / "three.safetensors", held)
+    (folder / "model.safetensors.index.json").unlink()
+    for word in (folder, folder / "three.safetensors"):
+        shown = {key: refsim("show", f"{word}:{key}", "--as", "csv") for key in held}
+        assert {key: each.code for key, each in shown.items()} == {"m.i": 0, "m.d": 0, "m.u": 2}
+        assert "-2" in shown["m.i"].out
+        assert "1e300" in shown["m.d"].out.replace("+", "")
+        assert "[format-needed]" in shown["m.u"].err
+        assert "give -t FORMAT" in shown["m.u"].err
+        assert refsim("show", f"{word}:m.u", "-t", "u8").code == 0
+        assert "[format-mismatch] a code of e4m3" in refsim("show", f"{word}:m.i", "-t", "e4m3").err
+
+
+def test_a_whole_weight_of_a_shard_is_read(refsim, folder: Path, tmp_path: Path) -> None:
+    """The codes of another weight of the shard have their scales in the next shard."""
+    made, (name, cut) = deepseek_v3(np.random.default_rng(6)), ("m.q.weight", "n.q.weight")
+    tensors = {**made.tensors, cut: made.tensors[name]}
+    save(tmp_path / "m-00001-of-00002.safetensors", tensors)
+    found = refsim("dequantize", f"{tmp_path / 'm-00001-of-00002.safetensors'}", str(tmp_path / "x.npz"))
+    assert found.code == 3
+    assert "'n.q.weight_scale_inv' is missing" in found.err
+    assert "give the folder or its index.json" in found.err
+    shown = refsim("show", f"{tmp_path / 'm-00001-of-00002.safetensors'}:{name}", "--rows", "0:1", "--cols", "0:1")
+    assert (shown.code, shown.out.startswith("m.q.weight: values by layout deepseek-fp8")) == (0, True)
+    shown = refsim("show", f"{tmp_path / 'm-00001-of-00002.safetensors'}:{cut}", "--rows", "0:1", "--cols", "0:1")
+    assert (shown.code, "'n.q.weight_scale_inv' is missing" in shown.err) == (3, True)
+
+
 def test_two_readings_need_a_layout(refsim, tmp_path: Path) -> None:
     made = gptq(np.random.default_rng(4))
     made.save(tmp_path, config=False)
