@@ -127,7 +127,7 @@ def codes_in(words: Iterable[str], row: "Format") -> list[int]:
     for word in words:
         if word == "-":
             codes += [parse_code(each, row) for each in _words(sys.stdin.buffer.read(), "standard input")]
-        elif names_array(word):
+        elif number_in(word) is None and names_array(word):
             codes += _codes_of_array(Path(word), row)
         elif number_in(word) is None and os.path.isfile(word):
             codes += [parse_code(each, row) for each in _words_of_file(Path(word))]
@@ -156,7 +156,9 @@ def place_and_key(path: Path) -> tuple[Path, str | None]:
 
 def names_array(word: str) -> bool:
     """Return whether a word names arrays: a file by its suffix, `FILE:KEY`, a folder, or an index of files."""
-    return word.endswith((*ARRAY_SUFFIXES, ".gguf", ".index.json")) or place_and_key(Path(word))[1] is not None
+    if word.endswith((*ARRAY_SUFFIXES, ".gguf", ".index.json")) or os.path.isdir(word):
+        return True
+    return place_and_key(Path(word))[1] is not None
 
 
 def load_codes(

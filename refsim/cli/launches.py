@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from refsim.cli.arguments import load_codes
+from refsim.cli.arguments import load_codes, names_array, place_and_key
 from refsim.cli.spelled import count_in, number_in, real_in
 from refsim.errors import RefsimError
 
@@ -23,7 +23,7 @@ _SAME = {"i8": "s8", "i16": "s16", "i32": "s32", "i64": "s64", "float": "f32", "
 _SCALARS = ("u8", "u16", "u32", "u64", "s8", "s16", "s32", "s64", "f32", "f64")
 ARGUMENT_RULE = (
     "TYPE:VALUE (u64:1000, f32:1.5, u32:0x3f800000), FILE.npy or FORMAT:FILE.npy (bf16:x.npy; copied in and back), "
-    "zeros:TYPE:COUNT"
+    "FILE:KEY of a checkpoint, zeros:TYPE:COUNT"
 )
 
 
@@ -137,7 +137,7 @@ def parse_argument(position: int, text: str) -> LaunchArgument:
     import numpy as np
 
     kind, _, value = text.partition(":")
-    if text.endswith(".npy"):
+    if text.endswith(".npy") or names_array(text) or (names_array(value) and kind not in (*_SCALARS, *_SAME)):
         return _array_of(text, kind, value)
     name, count = value.partition(":")[::2] if kind == "zeros" else (kind, "1")
     name = _SAME.get(name, name)
@@ -154,6 +154,8 @@ def parse_argument(position: int, text: str) -> LaunchArgument:
     try:
         return LaunchArgument(_scalar(name, value))
     except (ValueError, OverflowError):
+        if names_array(value):
+            return _array_of(text, kind, value)
         what = f"argument {position}: {value!r} is not a value of {name}"
         way = f"{name}:1.5 or {name}:0x1" if name[0] == "f" else f"a whole number in {_range(name)}"
         raise RefsimError("bad-argument", what, rule=ARGUMENT_RULE, help=way) from None
@@ -163,7 +165,8 @@ def _array_of(text: str, kind: str, value: str) -> LaunchArgument:
     """Return the array of FILE.npy or FORMAT:FILE.npy: float16 and float32 as numbers, other formats as codes."""
     from refsim.formats import array_type
 
-    named = None if ":" not in text or Path(text).is_file() else array_type(kind)
+    is_whole = ":" not in text or Path(text).exists() or place_and_key(Path(text))[1] is not None
+    named = None if is_whole else array_type(kind)
     path = Path(text if named is None else value)
     stored = load_codes(path, named, option=f"the format in --arg FORMAT:{text}")
     codes = stored.codes.copy()

@@ -88,6 +88,8 @@ def plain(cell: Cell) -> Any:
 
 
 def _plain_number(value: float | Fraction) -> float | str:
+    if isinstance(value, int) and abs(value) >= 1 << 53:  # no double may have this value
+        return value
     try:
         double = float(value)
     except OverflowError:

@@ -1,6 +1,7 @@
 """refsim show: a dump as numbers, seen through its format, its layout and its scales."""
 
 import math
+from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -132,7 +133,7 @@ def _bits(codes: "NDArray[Any]", row: "Format") -> list[Bits]:
 
 
 def _numbers(values: "NDArray[Any]") -> list[Number]:
-    """Return the numbers with four digits; ~ marks a rounded number: 0.4375, ~0.1001, 448, ~9.155e-4."""
+    """Return integers, and other numbers with four digits; ~ marks a rounded number: 0.4375, ~0.1001, ~9.155e-4."""
     flat = values.ravel().tolist()
     spelled: dict[str, Number] = {}
     for value in flat:
@@ -142,8 +143,10 @@ def _numbers(values: "NDArray[Any]") -> list[Number]:
 
 
 def _short(value: float) -> str:
+    if isinstance(value, int):
+        return str(value)
     text = f"{value:.4g}"
-    exact = not math.isfinite(value) or float(text) == value
+    exact = not math.isfinite(value) or Fraction(text) == Fraction(value)
     if len(text) > 7:
         digits, _, power = f"{value:.3e}".partition("e")
         text = f"{digits.rstrip('0').rstrip('.')}e{int(power)}"
