@@ -45,8 +45,7 @@ def compare_checkpoints(one: Path, other: Path, pattern: str | None = None) -> l
     """
     with source(one) as a, source(other) as b:
         left, right = (a, weights_of(a)), (b, weights_of(b))
-        names = [*_names(left), *(key for key in _names(right) if key not in _names(left))]
-        found = [_difference(left, right, key) for key in names if pattern in (None, key)]
+        found = [_difference(left, right, key) for key in _names(left) | _names(right) if pattern in (None, key)]
     return sorted(found, key=lambda row: (-row.worst, -row.differing, row.key))
 
 

@@ -18,7 +18,7 @@ from refsim.errors import RefsimError, unknown
 from refsim.files import npy
 from refsim.files.access import unreadable, write_atomically
 from refsim.files.npz import require_key
-from refsim.files.parts import PIECE_BYTES, PartFile, Planned, TensorFile, planned, source, target
+from refsim.files.parts import PIECE_BYTES, PartFile, Planned, TensorFile, planned, require_free, source, target
 from refsim.files.safetensors import BITS, DTYPE_OF, FORMAT_KEY, PLAIN_TYPES, StoredTensor
 from refsim.formats import F32, Format
 from refsim.scaling.block_formats import BLOCK_FORMATS, BlockFormat, block_format
@@ -67,6 +67,7 @@ def quantize_file(
     and packed as in that layout, quantized by its library's recipe, or by DeepGEMM's for FP8 with float32 scales.
     """
     row = _made(format, recipe)
+    require_free(to, overwrite=overwrite)
     with source(path) as given:
         why = {key: row.reason(region, keys) for key, region in given.regions.items()}
         _require_meant(given, why, keys, row)
@@ -102,6 +103,7 @@ def dequantize_file(
     call resumes it. Raises RefsimError: `nothing-to-do`, `ambiguous-name`, `bad-shape`, and as `files.load` does.
     """
     wide = one_of(format, WIDE_FORMATS, "to")
+    require_free(to, overwrite=overwrite)
     with source(path) as given:
         weights = _wanted(given, layout, keys)
         spent = {each.key for weight in weights.values() for each in (weight.codes, *weight.parts.values())}
@@ -114,8 +116,8 @@ def dequantize_file(
         plan, notes = _plan_of_values(given, weights, kept, wide)
         report = _counted(report, given)
         place = to if to.suffix == ".safetensors" else to.with_name(to.name + ".values")
-        if to.exists() and not overwrite:
-            raise RefsimError("file-exists", "the file is already there", where=str(to), help="--overwrite replaces it")
+        for key in plan if to.suffix == ".npz" else ():
+            require_key(key)
         with target(place, plan, notes, given, overwrite=overwrite or place != to) as made:
             for key in plan:
                 if key not in made.done:
@@ -164,7 +166,6 @@ def _as_arrays(place: Path, to: Path, plan: Mapping[str, Planned], wide: Format)
                 return
             with ZipFile(stream, "w", ZIP_STORED) as archive:
                 for key in plan:
-                    require_key(key)
                     with archive.open(ZipInfo(f"{key}.npy"), "w", force_zip64=True) as member:
                         _write_array(cast(BinaryIO, member), made, made.regions[key])
 

@@ -11,6 +11,7 @@ from refsim.checkpoints.layouts import SCALES_ALONE
 from refsim.checkpoints.reading import Weight, weights_of
 from refsim.conversions import decode
 from refsim.errors import RefsimError
+from refsim.files.access import unreadable
 from refsim.files.codes import PACKED_BITS, bits_per_code
 from refsim.files.parts import PIECE_BYTES, TensorFile, source
 from refsim.files.safetensors import StoredTensor
@@ -33,6 +34,8 @@ def listed(path: Path, key: str | None, layout: str | None, scan: bool) -> tuple
         rows, left, unread = [], MOST_READ_BYTES, 0
         names = [name for name in file.regions if key is None or fnmatchcase(name, key)]
         names = names or [each.codes.key for each in weights.values() if fnmatchcase(each.key, str(key))]
+        if not file.regions:
+            raise unreadable("empty-file", "the file holds no tensor", str(path))
         if not names:
             raise RefsimError("unknown-key", f"no tensor is called {str(key)[:80]!r}", where=str(path))
         for name in names:

@@ -31,7 +31,16 @@ Floats = NDArray[np.float64]
 BLOCKS_NOTE, OWN_SCALES, TENSOR_SCALE = "refsim.blocks.", ".scales", ".tensor_scale"
 AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
 ALIGNED_ROWS = 128
-SCALES = (".weight_scale", ".weight_scale_inv", ".weight_scale_2", ".SCB", ".scale", ".absmax", ".quant_map")
+SCALES = (
+    ".weight_scale",
+    ".weight_scale_inv",
+    ".weight_scale_2",
+    "._weight_scale",
+    ".SCB",
+    ".scale",
+    ".absmax",
+    ".quant_map",
+)
 BLOCK_SIZE = "weight_block_size"
 MOST_SCALES = 1 << 28
 
@@ -59,8 +68,10 @@ class Weight:
         """Derive shape, width of the codes and extent of a scale; raise MisfitError where the tensors do not fit."""
         self.state = self._state()
         self.bits, self.shape = self._extent()
-        if 0 in self.shape or not self.shape:
-            raise MisfitError(f"{self.codes.key} has shape {self.codes.shape}")
+        if 0 in self.shape or not 0 < len(self.shape) <= 64:
+            raise MisfitError(
+                f"{self.codes.key} of shape {self.codes.shape} has {len(self.shape)} dimensions, or a size of 0"
+            )
         if self.layout.packing != "blocks" and self.layout.name != "refsim":
             self.block = self._block()
 
@@ -182,7 +193,7 @@ class Weight:
             else []
         )
         found = [each.get(name) for each in of or [self.file.config] if isinstance(each, dict)]
-        return [each for each in found if (type(each) is int and each > 0) or _is_extent(each)]
+        return [each for each in found if each is False or (type(each) is int and each > 0) or _is_extent(each)]
 
     def _block(self) -> tuple[int, int]:
         """Return how many rows and columns share a scale; raise MisfitError where the scales have another shape."""
@@ -192,6 +203,8 @@ class Weight:
         if count > MOST_SCALES:
             raise MisfitError(f"{count} scales are too many")
         grouped = self.shape[-2] if layout.packing == "down" else columns
+        if "groups" not in self.parts and layout.packing == "down" and self.file.config.get("desc_act") is True:
+            raise MisfitError(f"config.json says desc_act, and the g_idx of {self.key} is missing")
         if "groups" in self.parts and self.parts["groups"].shape != (grouped,):
             raise MisfitError(f"{self.parts['groups'].key} has shape {self.parts['groups'].shape}")
         if layout.scaling == "flat":
@@ -236,7 +249,9 @@ class Weight:
         return None
 
     def _require_zeros(self) -> None:
-        """Raise MisfitError for zero points that are not one for each scale."""
+        """Raise MisfitError for zero points that are not one for each scale, and for none where config.json says so."""
+        if "zeros" in self.layout.parts and "zeros" not in self.parts and self.said("symmetric") == [False]:
+            raise MisfitError(f"config.json says symmetric false, and a zero point of {self.key} is missing")
         if "zeros" not in self.parts or self.layout.packing in ("awq", "down"):
             return
         zeros, scales = self.parts["zeros"], self.parts["scales"]
@@ -442,7 +457,7 @@ def weights_of(file: TensorFile, layout: str | None = None, near: str | None = N
     for key, region in file.regions.items():
         if not key.startswith(stem) or key in taken:
             continue
-        if region.dtype in GGUF_BLOCKS or any(end and key.endswith(end) for end in claims):
+        if region.dtype in DECODERS or any(end and key.endswith(end) for end in claims):
             weight_found = _weight(file, region, meant, scaled=scaled)
             if weight_found is not None:
                 if weight_found.key in found or (weight_found.key in file.regions and weight_found.key != key):
@@ -457,8 +472,9 @@ def _weight(file: TensorFile, codes: StoredTensor, meant: CheckpointLayout | Non
     """Return the weight whose codes a tensor holds, or None for numbers: bytes without scales where none are `scaled`."""
     fitting, misfits = [], []
     for row in CHECKPOINT_LAYOUTS[1:] if meant is None else (meant,):
-        end = next((each for each in row.codes.ends if codes.key.endswith(each)), None)
-        if end is None or codes.dtype not in row.codes.dtypes:
+        fits = codes.dtype in row.codes.dtypes
+        end = next((each for each in row.codes.ends if fits and codes.key.endswith(each)), None)
+        if end is None:
             continue
         base = codes.key.removesuffix(end) if end else codes.key
         try:
@@ -509,6 +525,8 @@ def _fitted(file: TensorFile, codes: StoredTensor, row: CheckpointLayout, base: 
 
 def _by_config(file: TensorFile, fitting: list[Weight]) -> list[Weight]:
     """Return the weights whose layout config.json names, if it names one of them."""
+    if len(fitting) < 2:
+        return fitting
     said = [str(file.config.get(name, "")) for name in ("checkpoint_format", "format", "quant_algo", "quant_method")]
     groups = file.config.get("config_groups")
     said += (
@@ -516,7 +534,7 @@ def _by_config(file: TensorFile, fitting: list[Weight]) -> list[Weight]:
         if isinstance(groups, dict)
         else []
     )
-    for word in dict.fromkeys(said) if len(fitting) > 1 else ():
+    for word in dict.fromkeys(said):
         named = [weight for weight in fitting if word and word.lower() in map(str.lower, weight.layout.methods)]
         if named and len(named) < len(fitting):
             for weight in named:

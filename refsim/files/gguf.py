@@ -1,7 +1,9 @@
 """The GGUF container: metadata, then name, shape, type and offset of every tensor, then the bytes."""
 
 import struct
+from itertools import pairwise
 from math import prod
+from operator import attrgetter
 
 from refsim.errors import RefsimError
 from refsim.files.access import ByteReader, unreadable
@@ -10,7 +12,7 @@ from refsim.files.safetensors import NAMED, StoredTensor
 from refsim.sources import GGUF
 
 RULE = str(GGUF["file structure"])
-MOST_TENSORS, MOST_TEXT, MOST_FIELDS = 1 << 20, 1 << 24, 1 << 26
+MOST_TENSORS, MOST_FIELDS, MOST_TEXTS, MOST_FIELD_BYTES = 1 << 20, 1 << 16, 1 << 21, 1 << 26
 TENSOR_TYPES = {
     0: ("F32", 1, 4),
     1: ("F16", 1, 2),
@@ -61,7 +63,7 @@ def regions(reader: ByteReader) -> tuple[dict[str, StoredTensor], dict[str, str]
     if magic != b"GGUF" or version not in (2, 3):
         what = "the file does not begin with GGUF" if magic != b"GGUF" else f"GGUF version {version} is not known"
         raise unreadable("bad-file", what, reader.where, rule=RULE, help="versions 2 and 3, little-endian, are read")
-    if count > MOST_TENSORS or fields > MOST_TENSORS:
+    if count > MOST_TENSORS or fields > MOST_FIELDS:
         raise unreadable("too-large", f"the header claims {count} tensors, {fields} fields", reader.where, rule=RULE)
     metadata: dict[str, str] = {}
     alignment = 32
@@ -88,6 +90,10 @@ def regions(reader: ByteReader) -> tuple[dict[str, StoredTensor], dict[str, str]
             what = f"tensor {tensor.key[:80]!r} takes bytes {tensor.begin} to {tensor.end} of {max(0, whole - begin)}"
             raise unreadable(code, what, reader.where, rule=f"{RULE}: offsets are multiples of {alignment}")
         found[tensor.key] = tensor
+    for one, other in pairwise(sorted(listed, key=attrgetter("begin", "end"))):
+        if other.begin < one.end:
+            what = f"tensors {one.key[:80]!r} and {other.key[:80]!r} share bytes from {other.begin} on"
+            raise unreadable("bad-file", what, reader.where, rule=RULE)
     return found, metadata
 
 
@@ -113,8 +119,7 @@ def _value(reader: ByteReader, kind: int, name: str, *, nested: bool = False) ->
     if kind == ARRAY and not nested:
         of, count = _number(reader, 4), _bounded(reader, _number(reader, 8), name)
         if of == TEXT:
-            for _ in range(count):
-                _value(reader, TEXT, name)
+            _skip_texts(reader, count, name)
         else:
             _value(reader, of, name, nested=True) if count == 1 else _skip(reader, count, of, name)
         return b""
@@ -127,6 +132,17 @@ def _skip(reader: ByteReader, count: int, kind: int, name: str) -> None:
     reader.left -= size
 
 
+def _skip_texts(reader: ByteReader, count: int, name: str) -> None:
+    """Pass over texts; a vocabulary has 100,000 of them."""
+    if count > MOST_TEXTS:
+        raise unreadable("too-large", f"field {name[:80]!r} holds {count} texts", reader.where, rule=RULE)
+    for _ in range(count):
+        size = int.from_bytes(reader.stream.read(8), "little")
+        reader.require(8 + size, f"field {name[:80]!r}")
+        reader.stream.seek(size, 1)
+        reader.left -= 8 + size
+
+
 def _size(kind: int, reader: ByteReader, name: str) -> int:
     if kind >= len(_SIZES) or not _SIZES[kind]:
         raise unreadable("bad-file", f"field {name[:80]!r} has the type {kind}", reader.where, rule=RULE)
@@ -136,7 +152,7 @@ def _size(kind: int, reader: ByteReader, name: str) -> int:
 def _bounded(reader: ByteReader, count: int, name: str) -> int:
     """Return `count`; raise where a field claims more bytes than the file has or a header may take."""
     reader.require(count, f"field {name[:80]!r}")
-    if count > MOST_FIELDS:
+    if count > MOST_FIELD_BYTES:
         raise unreadable("too-large", f"field {name[:80]!r} takes {count} bytes", reader.where, rule=RULE)
     return count
 

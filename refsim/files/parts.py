@@ -144,11 +144,19 @@ def _shards(path: Path) -> list[tuple[Path, list[str]]]:
 def _json(path: Path) -> dict[str, Any]:
     """Return the object of a JSON file; raise `bad-file` for anything else."""
     try:
-        found = json.loads(read_whole(path, MOST_TEXT, "a JSON file"))
+        found = json.loads(read_whole(path, MOST_TEXT, "a JSON file"), object_pairs_hook=_unique)
     except (ValueError, RecursionError) as problem:
         raise unreadable("bad-file", f"not JSON: {str(problem)[:120]}", str(path)) from problem
     if not isinstance(found, dict):
         raise unreadable("bad-file", f"JSON of {type(found).__name__}, not of an object", str(path))
+    return found
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return an object of JSON; raise ValueError where it gives a key twice."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("an object gives a key twice")
     return found
 
 
@@ -210,8 +218,12 @@ class PartFile:
         self._resume()
         self.stream: BinaryIO = self.part.open("r+b" if self.done else "w+b")
         if not self.done:
-            self.stream.write(head)
-            self.stream.truncate(self.size)
+            try:
+                self.stream.write(head)
+                self.stream.truncate(self.size)
+            except OSError:
+                self.close(complete=False)
+                raise
 
     def _resume(self) -> None:
         """Take over the finished tensors of an interrupted run with equal header, options and input.
@@ -252,11 +264,27 @@ class PartFile:
         write_atomically(self.journal, fill, overwrite=True)
 
     def close(self, *, complete: bool) -> None:
-        """Close the part file, and rename it to its final name if it is `complete`."""
-        self.stream.close()
+        """Close the part file, and rename it to its final name if it is `complete`; remove it where nothing is done."""
+        try:
+            self.stream.close()
+        finally:
+            if not self.done:
+                self.part.unlink(missing_ok=True)
         if complete:
             self.part.replace(self.path)
             self.journal.unlink(missing_ok=True)
+
+
+def require_free(path: Path, *, overwrite: bool) -> None:
+    """Raise RefsimError for a path that cannot be written, or that exists where `overwrite` is False."""
+    try:
+        exists = path.exists()
+    except OSError as problem:
+        raise RefsimError("cannot-write", f"cannot write: {problem.strerror}".lower(), where=str(path)) from problem
+    if exists and not path.is_file():
+        raise RefsimError("not-a-file", "something that is not a regular file has this name", where=str(path))
+    if exists and not overwrite:
+        raise RefsimError("file-exists", "the file is already there", where=str(path), help="--overwrite replaces it")
 
 
 @contextmanager
@@ -264,8 +292,7 @@ def target(
     path: Path, tensors: Mapping[str, Planned], notes: Mapping[str, str], given: TensorFile, *, overwrite: bool
 ) -> Iterator[PartFile]:
     """Yield a file open for writing in parts; it takes its name when the block ends without an error."""
-    if path.exists() and not overwrite:
-        raise RefsimError("file-exists", "the file is already there", where=str(path), help="--overwrite replaces it")
+    require_free(path, overwrite=overwrite)
     try:
         opened = PartFile(path, tensors, notes, given)
         complete = False

@@ -134,6 +134,9 @@ def test_metadata_is_passed_over_and_alignment_counts(tmp_path: Path) -> None:
 def broken() -> dict[str, tuple[str, bytes]]:
     good = {"w": ("Q8_0", (64,), bytes(68))}
     whole = container(good)
+    two = container({**good, "v": ("Q8_0", (64,), bytes(68))})
+    many = struct.pack("<IIQ", 9, 8, 1 << 22)
+    texts = struct.pack("<IQ", 8, 2) + text("a") + struct.pack("<Q", 1 << 40) + bytes(40)
     huge = text("x") + struct.pack("<IIQ", 9, 8, 1 << 60)
     return {
         "another file": ("bad-file", b"GGML" + whole[4:]),
@@ -143,6 +146,10 @@ def broken() -> dict[str, tuple[str, bytes]]:
         "cut in a tensor": ("truncated-file", whole[:-1]),
         "rows that end inside a block": ("bad-shape", container({"w": ("Q8_0", (63,), bytes(68))})),
         "one name twice": ("bad-file", whole[:8] + struct.pack("<Q", 2) + whole[16:24] + 2 * whole[24:56] + bytes(400)),
+        "bytes of two tensors": ("bad-file", two[: two.index(b"v") + 17] + bytes(8) + two[two.index(b"v") + 25 :]),
+        "a field of many texts": ("too-large", container(good, text("x") + many + bytes(1 << 23), 1)),
+        "a text beyond its field": ("truncated-file", container(good, text("x") + many[:4] + texts, 1)),
+        "many fields": ("too-large", whole[:16] + struct.pack("<Q", 1 << 18) + whole[24:]),
         "a field beyond the file": ("truncated-file", container(good, huge, 1)),
         "an unknown field": ("bad-file", container(good, text("x") + struct.pack("<I", 77), 1)),
         "an alignment of 3": ("bad-file", container(good, text("general.alignment") + struct.pack("<II", 4, 3), 1)),

@@ -1,5 +1,6 @@
 """Damaged checkpoints: each is one error that names the file, or values that are those of an undamaged part."""
 
+import io
 import json
 import struct
 from collections.abc import Iterator
@@ -11,7 +12,18 @@ import pytest
 from refsim.checkpoints.conversion import dequantize_file
 from refsim.checkpoints.listing import listed
 from refsim.errors import Kind, RefsimError
-from tests.checkpoints.handmade import MAKERS, Made, deepseek_v3, fp8_tensor, gptq, gptq_v2, modelopt_nvfp4, save
+from tests.checkpoints.handmade import (
+    MAKERS,
+    Made,
+    bnb,
+    ct_packed_zeros,
+    deepseek_v3,
+    fp8_tensor,
+    gptq,
+    gptq_v2,
+    modelopt_nvfp4,
+    save,
+)
 
 DTYPES = ("U8", "I8", "I32", "F32", "F16", "F8_E4M3", "F8_E8M0", "BF16", "I64", "BOOL", "X9")
 
@@ -84,6 +96,13 @@ def test_a_fault_is_one_error(make, tmp_path: Path) -> None:
             "bad-file",
             lambda at: (at / "m.safetensors.index.json").write_text('{"weight_map": {"x": "../a.safetensors"}}'),
         ),
+        ("bad-file", lambda at: (at / "config.json").write_text('{"a": 1, "a": 2}')),
+        (
+            "bad-file",
+            lambda at: (at / "m.safetensors.index.json").write_text(
+                '{"weight_map": {"p.weight": "b.safetensors", "p.weight": "a.safetensors"}}'
+            ),
+        ),
         (
             "no-such-file",
             lambda at: (at / "m.safetensors.index.json").write_text('{"weight_map": {"x": "b.safetensors"}}'),
@@ -108,7 +127,7 @@ def test_two_readings_are_listed_and_config_decides(tmp_path: Path) -> None:
         made = make(rng)
         path = made.save(tmp_path, config=False)
         with pytest.raises(RefsimError, match=r"gptq, gptq_v2") as found:
-            dequantize_file(path, tmp_path / "x.npz")
+            dequantize_file(path, tmp_path / "x.npz", overwrite=True)
         assert found.value.code == "ambiguous-name"
         dequantize_file(path, tmp_path / "x.npz", layout=made.layout, overwrite=True)
         np.testing.assert_array_equal(np.load(tmp_path / "x.npz")["p.weight"], made.want.astype(np.float32))
@@ -137,6 +156,80 @@ def test_codes_without_a_scale_are_numbers_only_where_nothing_is_quantized(make,
     (tmp_path / "config.json").write_text('{"quantization_config": {"quant_method": "fp8"}}')
     with pytest.raises(RefsimError, match=r"'p\.weight': .* is missing"):
         listed(path, None, None, True)
+
+
+def test_what_config_says_and_the_file_lacks(tmp_path: Path) -> None:
+    """Without the zeros or g_idx that config.json speaks of, values would be others."""
+    group = {"weights": {"num_bits": 4, "group_size": 32, "symmetric": False}}
+    for make, end, config in (
+        (ct_packed_zeros, ".weight_zero_point", {"config_groups": {"group_0": group}}),
+        (gptq, ".g_idx", gptq(np.random.default_rng(0)).config | {"desc_act": True}),
+    ):
+        made = make(np.random.default_rng(1))
+        made.config = config
+        dequantize_file(made.save(tmp_path), tmp_path / "x.npz", overwrite=True)
+        np.testing.assert_array_equal(np.load(tmp_path / "x.npz")["p.weight"], made.want.astype(np.float32))
+        del made.tensors["p" + end]
+        with pytest.raises(RefsimError, match="is missing") as found:
+            dequantize_file(made.save(tmp_path), tmp_path / "x.npz", overwrite=True)
+        assert found.value.code == "bad-shape"
+
+
+def test_a_state_of_too_many_dimensions(tmp_path: Path) -> None:
+    made = bnb(np.random.default_rng(1))
+    key = "p.weight.quant_state.bitsandbytes__nf4"
+    state = json.loads(made.tensors[key].tobytes())
+    state["shape"] = [1] * 63 + state["shape"]
+    made.tensors[key] = np.frombuffer(json.dumps(state).encode(), np.uint8)
+    with pytest.raises(RefsimError, match="65 dimensions"):
+        listed(made.save(tmp_path), None, None, True)
+
+
+def test_nothing_is_left_where_nothing_can_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = fp8_tensor(np.random.default_rng(1)).save(tmp_path)
+    (tmp_path / "folder.npz").mkdir()
+    (tmp_path / "folder.safetensors").mkdir()
+    before = set(tmp_path.iterdir())
+    long = "x" * 300
+    for name, code in (
+        ("folder.npz", "not-a-file"),
+        ("folder.safetensors", "not-a-file"),
+        (f"{long}.npz", "cannot-write"),
+        (f"{long}.safetensors", "cannot-write"),
+        ("absent/x.npz", "cannot-write"),
+    ):
+        with pytest.raises(RefsimError) as found:
+            dequantize_file(path, tmp_path / name, overwrite=True)
+        assert (found.value.code, found.value.where[: len(str(tmp_path))]) == (code, str(tmp_path)), name
+        assert name[:20] in found.value.where
+        assert set(tmp_path.iterdir()) == before
+
+    class FullDisk(io.FileIO):
+        def truncate(self, size: int | None = None) -> int:
+            raise OSError(28, "No space left on device")
+
+    real = Path.open
+    monkeypatch.setattr(Path, "open", lambda at, mode="r": FullDisk(at, "w+") if "w+" in mode else real(at, mode))
+    with pytest.raises(RefsimError, match="no space left") as found:
+        dequantize_file(path, tmp_path / "x.safetensors")
+    assert found.value.code == "cannot-write"
+    assert set(tmp_path.iterdir()) == before
+
+
+def test_names_that_an_archive_cannot_hold_are_told_first(tmp_path: Path) -> None:
+    made = fp8_tensor(np.random.default_rng(1))
+    path = tmp_path / "m.safetensors"
+    save(path, {key.replace("p.", "a/../p."): each for key, each in made.tensors.items()})
+    with pytest.raises(RefsimError, match="cannot name a member"):
+        dequantize_file(path, tmp_path / "x.npz")
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_file_without_tensors(tmp_path: Path) -> None:
+    save(tmp_path / "m.safetensors", {})
+    with pytest.raises(RefsimError, match="holds no tensor") as found:
+        listed(tmp_path / "m.safetensors", None, None, True)
+    assert (found.value.code, found.value.kind) == ("empty-file", Kind.UNREADABLE)
 
 
 def test_the_misfit_told_is_that_of_the_tensors_there(tmp_path: Path) -> None:

@@ -122,6 +122,17 @@ def test_a_whole_weight_of_a_shard_is_read(refsim, folder: Path, tmp_path: Path)
     assert (shown.code, "'n.q.weight_scale_inv' is missing" in shown.err) == (3, True)
 
 
+def test_names_of_two_files_are_gathered_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from refsim.checkpoints import comparison
+
+    save(tmp_path / "a.safetensors", {f"t{at}": np.zeros(1, np.float32) for at in range(50)})
+    asked = []
+    names = comparison._names
+    monkeypatch.setattr(comparison, "_names", lambda side: asked.append(side) or names(side))
+    assert len(compare_checkpoints(tmp_path / "a.safetensors", tmp_path / "a.safetensors")) == 50
+    assert len(asked) == 2
+
+
 def test_two_readings_need_a_layout(refsim, tmp_path: Path) -> None:
     made = gptq(np.random.default_rng(4))
     made.save(tmp_path, config=False)
