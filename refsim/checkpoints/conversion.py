@@ -16,9 +16,9 @@ from refsim.checkpoints.reading import OWN_SCALES as SCALES
 from refsim.conversions import pack, round_bits
 from refsim.errors import RefsimError, unknown
 from refsim.files import npy
-from refsim.files.access import unreadable, write_atomically
+from refsim.files.access import require_free, unreadable, write_atomically
 from refsim.files.npz import require_key
-from refsim.files.parts import PIECE_BYTES, PartFile, Planned, TensorFile, planned, require_free, source, target
+from refsim.files.parts import PIECE_BYTES, PartFile, Planned, TensorFile, planned, source, target
 from refsim.files.safetensors import BITS, DTYPE_OF, FORMAT_KEY, PLAIN_TYPES, StoredTensor
 from refsim.formats import F32, Format
 from refsim.scaling.block_formats import BLOCK_FORMATS, BlockFormat, block_format
@@ -259,12 +259,8 @@ class _Made:
             if self.blocks is None:
                 kind: Any = "e8m0" if made.tensors[keys["scales"]].dtype == "F8_E8M0" else "f32"
                 by_groups = quantize_groups(part, region.format, group=(height, width), scale=kind)
-                codes, scales, element, scale = (
-                    by_groups.codes,
-                    by_groups.scales,
-                    by_groups.format,
-                    by_groups.kind.format,
-                )
+                codes, scales, element = by_groups.codes, by_groups.scales, by_groups.format
+                scale = by_groups.kind.format
             else:
                 found = quantize(part, self.blocks, recipe=self.recipe, tensor_scale=kept, input_format=region.format)
                 codes, scales, element, scale = found.codes, found.scales, self.blocks.element, self.blocks.scale

@@ -4,7 +4,7 @@ A value is exact in float64, or rounded once there, as far as its parts are exac
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import prod
@@ -91,9 +91,8 @@ class Weight:
             zeros = self._spread(self._zeros, first, count) if "zeros" in self.parts else float(self.layout.zero)
             if "zeros" in self.parts or self.layout.zero:
                 found -= zeros
-            found *= (
-                self._flat(first, count) if self.layout.scaling == "flat" else self._spread(self.scales, first, count)
-            )
+            is_flat = self.layout.scaling == "flat"
+            found *= self._flat(first, count) if is_flat else self._spread(self.scales, first, count)
             if "factor" in self.parts:
                 (np.divide if self.layout.divides else np.multiply)(found, self._factor(first, count), out=found)
             return found
@@ -131,13 +130,11 @@ class Weight:
         """Return the bits of a code, and the shape of the values."""
         layout, stored = self.layout, self.codes.shape
         match layout.packing:
-            case "blocks":
-                return 8, stored
-            case "plain":
+            case "blocks" | "plain":
                 return 8, stored
             case "high":
                 shape = self.state.get("shape")
-                if not isinstance(shape, list) or not all(type(n) is int and 0 < n < 1 << 40 for n in shape):
+                if not isinstance(shape, list) or not all(map(_is_size, shape)):
                     raise MisfitError(f"the state of {self.key} gives no shape")
                 if -(-prod(shape) // 2) != prod(stored):
                     raise MisfitError(f"{prod(stored)} bytes are not {' x '.join(map(str, shape))} codes of 4 bits")
@@ -184,16 +181,11 @@ class Weight:
             raise MisfitError(f"{self.codes.key} has {stored[1]} columns, its scales {scales[1]}")
         return bits, (stored[0] * 32 // bits, scales[1])
 
-    def said(self, name: str) -> list[Any]:
-        """Return the sizes that config.json says of weights, by each of its groups: the shapes tell which one is meant."""
-        groups = self.file.config.get("config_groups")
-        of = (
-            [each.get("weights") for each in groups.values() if isinstance(each, dict)]
-            if isinstance(groups, dict)
-            else []
-        )
-        found = [each.get(name) for each in of or [self.file.config] if isinstance(each, dict)]
-        return [each for each in found if each is False or (type(each) is int and each > 0) or _is_extent(each)]
+    def said(self, name: str, fits: Callable[[Any], bool] | None = None) -> list[Any]:
+        """Return the sizes, or what else `fits`, that config.json says of weights, by each group: shapes tell which is meant."""
+        groups = [each.get("weights") for each in _config_groups(self.file)]
+        found = [each.get(name) for each in groups or [self.file.config] if isinstance(each, dict)]
+        return list(filter(fits or _is_size, found))
 
     def _block(self) -> tuple[int, int]:
         """Return how many rows and columns share a scale; raise MisfitError where the scales have another shape."""
@@ -241,7 +233,11 @@ class Weight:
                     return None
                 sizes = [self.layout.width] if self.layout.width else self.said("group_size") or [columns // found[-1]]
                 return next(((1, wide) for wide in sizes if -(-columns // max(1, wide)) == found[-1]), None)
-        said = [*self.said(BLOCK_SIZE), *self.said("block_structure"), self.state.get("block_size")]
+        said = [
+            *self.said(BLOCK_SIZE, _is_extent),
+            *self.said("block_structure", _is_extent),
+            self.state.get("block_size"),
+        ]
         for down, across in [each[-2:] for each in said if _is_extent(each)] or [(128, 128)]:
             grid = (*self.shape[:-2], -(-rows // down), -(-columns // across))
             if len(self.shape) > 1 and found in (grid, (*grid[:-1], 1, grid[-1], 1)):
@@ -250,7 +246,11 @@ class Weight:
 
     def _require_zeros(self) -> None:
         """Raise MisfitError for zero points that are not one for each scale, and for none where config.json says so."""
-        if "zeros" in self.layout.parts and "zeros" not in self.parts and self.said("symmetric") == [False]:
+        if (
+            "zeros" in self.layout.parts
+            and "zeros" not in self.parts
+            and self.said("symmetric", lambda each: each is False)
+        ):
             raise MisfitError(f"config.json says symmetric false, and a zero point of {self.key} is missing")
         if "zeros" not in self.parts or self.layout.packing in ("awq", "down"):
             return
@@ -343,10 +343,8 @@ class Weight:
 
     @cached_property
     def _groups(self) -> NDArray[np.int64]:
-        found, most = (
-            self._integers(self.parts["groups"]),
-            self.parts["scales"].shape[0 if self.layout.packing == "down" else -1],
-        )
+        found = self._integers(self.parts["groups"])
+        most = self.parts["scales"].shape[0 if self.layout.packing == "down" else -1]
         if found.min() < 0 or found.max() >= most:
             raise self._unfit(f"{self.parts['groups'].key} names group {found.max()} of {most}")
         return found
@@ -433,9 +431,18 @@ def bit_fields(stored: NDArray[np.uint8], bits: int, count: int) -> NDArray[np.u
     return np.asarray((each << np.arange(bits, dtype=np.uint8)).sum(-1), np.uint8)
 
 
+def _config_groups(file: TensorFile) -> list[dict[str, Any]]:
+    groups = file.config.get("config_groups")
+    return [each for each in groups.values() if isinstance(each, dict)] if isinstance(groups, dict) else []
+
+
 def _is_extent(said: Any) -> bool:
     """Return whether config.json gives rows and columns, as [128, 128]."""
-    return isinstance(said, list) and len(said) >= 2 and all(type(n) is int and n > 0 for n in said)
+    return isinstance(said, list) and len(said) >= 2 and all(map(_is_size, said))
+
+
+def _is_size(said: Any) -> bool:
+    return type(said) is int and 0 < said < 1 << 40
 
 
 def weights_of(file: TensorFile, layout: str | None = None, near: str | None = None) -> dict[str, Weight]:
@@ -490,9 +497,8 @@ def _weight(file: TensorFile, codes: StoredTensor, meant: CheckpointLayout | Non
             said = "; ".join(f"{each}: {text}" for each, text in others[:3])
             if why.endswith("is missing"):
                 said = "give the folder or its index.json if the parts lie in several files"
-            raise unreadable(
-                "bad-shape", f"{codes.key[:80]!r}: {why}", str(file.path), rule=f"{row}: {row.summary}", help=said
-            )
+            what, rule = f"{codes.key[:80]!r}: {why}", f"{row}: {row.summary}"
+            raise unreadable("bad-shape", what, str(file.path), rule=rule, help=said)
         return None
     names = ", ".join(weight.layout.name for weight in chosen)
     what = f"{codes.key[:80]!r} fits several layouts: {names}"
@@ -509,7 +515,7 @@ def _fitted(file: TensorFile, codes: StoredTensor, row: CheckpointLayout, base: 
             if part.needed:
                 raise MisfitError(f"{(base + part.ends[0])[:80]!r} is missing")
         elif region.dtype not in part.dtypes:
-            if part.needed:
+            if role != "input scale":
                 raise MisfitError(f"{region.key[:80]!r} is {region.dtype}, not {' or '.join(part.dtypes)}")
         elif 0 in region.shape:
             raise MisfitError(f"{region.key[:80]!r} has shape {region.shape}")
@@ -528,12 +534,7 @@ def _by_config(file: TensorFile, fitting: list[Weight]) -> list[Weight]:
     if len(fitting) < 2:
         return fitting
     said = [str(file.config.get(name, "")) for name in ("checkpoint_format", "format", "quant_algo", "quant_method")]
-    groups = file.config.get("config_groups")
-    said += (
-        [str(each.get("format", "")) for each in groups.values() if isinstance(each, dict)]
-        if isinstance(groups, dict)
-        else []
-    )
+    said += [str(each.get("format", "")) for each in _config_groups(file)]
     for word in dict.fromkeys(said):
         named = [weight for weight in fitting if word and word.lower() in map(str.lower, weight.layout.methods)]
         if named and len(named) < len(fitting):
@@ -542,12 +543,12 @@ def _by_config(file: TensorFile, fitting: list[Weight]) -> list[Weight]:
         fitting = named or fitting
     ways = {(w.layout.element, w.layout.packing, w.layout.zero, w.bits) for w in fitting}
     parts = {(*(each.key for each in w.parts.values()), *map(min, w.block, w.matrix[1:])) for w in fitting}
-    if len(ways) == len(parts) == 1:  # the same values by either
-        fitting.sort(
-            key=lambda w: w.layout.scaling != "blocks" or not (w.said("block_structure") or w.said(BLOCK_SIZE))
-        )
-        return fitting[:1]
-    return fitting
+    blocks = [
+        w
+        for w in fitting
+        if w.layout.scaling == "blocks" and (w.said("block_structure", _is_extent) or w.said(BLOCK_SIZE, _is_extent))
+    ]
+    return (blocks or fitting)[:1] if len(ways) == len(parts) == 1 else fitting  # the same values by either
 
 
 def _require_owners(file: TensorFile, found: Mapping[str, Weight]) -> None:
@@ -556,6 +557,8 @@ def _require_owners(file: TensorFile, found: Mapping[str, Weight]) -> None:
     for key in file.regions:
         for end in (".weight_scale_inv", ".weight_scale_2", ".weight_global_scale", ".qzeros", "_scales", ".absmax"):
             base = key.removesuffix(end)
+            if end == "_scales" and file.regions[key].dtype not in ("U8", "F8_E8M0"):
+                continue  # of no layout
             if key.endswith(end) and key not in used and not key.endswith(SCALES_ALONE.ends) and base not in found:
                 if any(other.startswith(base) and other != key for other in found) or base + ".weight" in file.regions:
                     continue
@@ -570,11 +573,8 @@ def _own_weight(file: TensorFile, note: str) -> Weight:
     try:
         row = block_format(name)
         recipe_named(by or None, row)
-        wanted = {
-            "codes": key,
-            "scales": key + OWN_SCALES,
-            **({"factor": key + TENSOR_SCALE} if row.two_levels else {}),
-        }
+        factor = {"factor": key + TENSOR_SCALE} if row.two_levels else {}
+        wanted = {"codes": key, "scales": key + OWN_SCALES, **factor}
         missing = [each for each in wanted.values() if each not in file.regions]
         if missing:
             rule = f"{note}: {file.metadata[note]}"

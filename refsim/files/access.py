@@ -171,17 +171,22 @@ def _reason(problem: Exception) -> str:
     return (getattr(problem, "strerror", None) or str(problem)).lower()
 
 
+def require_free(path: Path, *, overwrite: bool) -> None:
+    """Raise RefsimError where something that is no regular file has this name, or a file without `overwrite`."""
+    if os.path.exists(path) and not os.path.isfile(path):
+        raise RefsimError("not-a-file", "something that is not a regular file has this name", where=str(path))
+    if os.path.exists(path) and not overwrite:
+        raise RefsimError("file-exists", "the file is already there", where=str(path), help="--overwrite replaces it")
+
+
 def write_atomically(path: Path, write: Callable[[BinaryIO], None], *, overwrite: bool) -> None:
     """Write a file with `write`: `path` gets the complete content, or stays unchanged.
 
     The bytes go to a new file of the directory, are flushed to the disk, and take the name by `os.replace`. Raises
     RefsimError `file-exists` (overwrite is False) or `cannot-write`; no partial file is left.
     """
+    require_free(path, overwrite=overwrite)
     target = Path(os.path.realpath(path))
-    if os.path.exists(target) and not os.path.isfile(target):
-        raise RefsimError("not-a-file", "something that is not a regular file has this name", where=str(path))
-    if not overwrite and os.path.exists(target):
-        raise RefsimError("file-exists", "the file is already there", where=str(path), help="pass overwrite=True")
     try:
         partial, stream = _partial_file(target.parent)
         try:

@@ -12,7 +12,7 @@ from refsim.files.safetensors import NAMED, StoredTensor
 from refsim.sources import GGUF
 
 RULE = str(GGUF["file structure"])
-MOST_TENSORS, MOST_FIELDS, MOST_TEXTS, MOST_FIELD_BYTES = 1 << 20, 1 << 16, 1 << 21, 1 << 26
+MOST_TENSORS, MOST_FIELDS, MOST_TEXTS, MOST_FIELD_BYTES = 1 << 20, 1 << 16, 1 << 20, 1 << 26
 TENSOR_TYPES = {
     0: ("F32", 1, 4),
     1: ("F16", 1, 2),
@@ -119,7 +119,8 @@ def _value(reader: ByteReader, kind: int, name: str, *, nested: bool = False) ->
     if kind == ARRAY and not nested:
         of, count = _number(reader, 4), _bounded(reader, _number(reader, 8), name)
         if of == TEXT:
-            _skip_texts(reader, count, name)
+            for _ in range(_bounded(reader, count, name, MOST_TEXTS)):
+                _value(reader, TEXT, name)
         else:
             _value(reader, of, name, nested=True) if count == 1 else _skip(reader, count, of, name)
         return b""
@@ -132,28 +133,17 @@ def _skip(reader: ByteReader, count: int, kind: int, name: str) -> None:
     reader.left -= size
 
 
-def _skip_texts(reader: ByteReader, count: int, name: str) -> None:
-    """Pass over texts; a vocabulary has 100,000 of them."""
-    if count > MOST_TEXTS:
-        raise unreadable("too-large", f"field {name[:80]!r} holds {count} texts", reader.where, rule=RULE)
-    for _ in range(count):
-        size = int.from_bytes(reader.stream.read(8), "little")
-        reader.require(8 + size, f"field {name[:80]!r}")
-        reader.stream.seek(size, 1)
-        reader.left -= 8 + size
-
-
 def _size(kind: int, reader: ByteReader, name: str) -> int:
     if kind >= len(_SIZES) or not _SIZES[kind]:
         raise unreadable("bad-file", f"field {name[:80]!r} has the type {kind}", reader.where, rule=RULE)
     return _SIZES[kind]
 
 
-def _bounded(reader: ByteReader, count: int, name: str) -> int:
-    """Return `count`; raise where a field claims more bytes than the file has or a header may take."""
+def _bounded(reader: ByteReader, count: int, name: str, most: int = MOST_FIELD_BYTES) -> int:
+    """Return `count`; raise where a field claims more bytes than the file has, or more of them than a header may take."""
     reader.require(count, f"field {name[:80]!r}")
-    if count > MOST_FIELD_BYTES:
-        raise unreadable("too-large", f"field {name[:80]!r} takes {count} bytes", reader.where, rule=RULE)
+    if count > most:
+        raise unreadable("too-large", f"field {name[:80]!r} claims {count}", reader.where, rule=RULE)
     return count
 
 

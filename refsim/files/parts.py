@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from refsim.errors import RefsimError
 from refsim.files import gguf
-from refsim.files.access import ByteReader, open_for_reading, read_whole, unreadable, write_atomically
+from refsim.files.access import ByteReader, open_for_reading, read_whole, require_free, unreadable, write_atomically
 from refsim.files.codes import pack_all, unpack_all
 from refsim.files.safetensors import BITS, StoredTensor, header_of, regions, stored_dtype
 from refsim.formats import Format
@@ -273,18 +273,6 @@ class PartFile:
         if complete:
             self.part.replace(self.path)
             self.journal.unlink(missing_ok=True)
-
-
-def require_free(path: Path, *, overwrite: bool) -> None:
-    """Raise RefsimError for a path that cannot be written, or that exists where `overwrite` is False."""
-    try:
-        exists = path.exists()
-    except OSError as problem:
-        raise RefsimError("cannot-write", f"cannot write: {problem.strerror}".lower(), where=str(path)) from problem
-    if exists and not path.is_file():
-        raise RefsimError("not-a-file", "something that is not a regular file has this name", where=str(path))
-    if exists and not overwrite:
-        raise RefsimError("file-exists", "the file is already there", where=str(path), help="--overwrite replaces it")
 
 
 @contextmanager

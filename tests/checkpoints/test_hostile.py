@@ -16,8 +16,11 @@ from tests.checkpoints.handmade import (
     MAKERS,
     Made,
     bnb,
+    ct_packed,
     ct_packed_zeros,
     deepseek_v3,
+    fp8_block,
+    fp8_experts,
     fp8_tensor,
     gptq,
     gptq_v2,
@@ -175,6 +178,38 @@ def test_what_config_says_and_the_file_lacks(tmp_path: Path) -> None:
         assert found.value.code == "bad-shape"
 
 
+@pytest.mark.parametrize(
+    "said", [[1, 1], [], {}, 1e5, False, True, -4, 0, 10**30, "4", None, [10**30, 10**30], [[1], [1]]]
+)
+def test_config_may_say_anything(said: object, tmp_path: Path) -> None:
+    """What is no size counts as not said; the file is read as if it were not there, or does not fit."""
+    names = ("num_bits", "group_size", "block_structure", "symmetric", "weight_block_size", "desc_act", "format")
+    for make in (ct_packed, fp8_block, fp8_experts, gptq):
+        made = make(np.random.default_rng(1))
+        for config in (
+            dict.fromkeys(names, said),
+            {"config_groups": {"a": {"weights": dict.fromkeys(names, said)}}},
+        ):
+            made.config = {"quant_method": "gptq", **config}
+            try:
+                dequantize_file(made.save(tmp_path), tmp_path / "x.npz", overwrite=True)
+            except RefsimError as error:
+                assert error.code == "bad-shape"
+                assert said in ([1, 1], 10**30, True, False)
+            else:
+                np.testing.assert_array_equal(np.load(tmp_path / "x.npz")[made.key], made.want.astype(np.float32))
+
+
+@pytest.mark.parametrize(
+    ("make", "end", "dtype"), [(ct_packed_zeros, ".weight_zero_point", np.int64), (gptq, ".g_idx", np.int64)]
+)
+def test_a_part_of_another_type_is_not_passed_over(make, end: str, dtype: type, tmp_path: Path) -> None:
+    made = make(np.random.default_rng(1))
+    made.tensors["p" + end] = made.tensors["p" + end].astype(dtype)
+    with pytest.raises(RefsimError, match="is I64, not I32"):
+        dequantize_file(made.save(tmp_path), tmp_path / "x.npz")
+
+
 def test_a_state_of_too_many_dimensions(tmp_path: Path) -> None:
     made = bnb(np.random.default_rng(1))
     key = "p.weight.quant_state.bitsandbytes__nf4"
@@ -223,6 +258,14 @@ def test_names_that_an_archive_cannot_hold_are_told_first(tmp_path: Path) -> Non
     with pytest.raises(RefsimError, match="cannot name a member"):
         dequantize_file(path, tmp_path / "x.npz")
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_name_that_ends_like_scales_is_a_plain_tensor(tmp_path: Path) -> None:
+    save(tmp_path / "m.safetensors", {"layer_scales": np.ones(3, np.float32), "x.weight": np.ones((2, 2), np.float32)})
+    assert [row[0] for row in listed(tmp_path / "m.safetensors", None, None, True)[0]] == ["layer_scales", "x.weight"]
+    save(tmp_path / "m.safetensors", {"layer_scales": np.ones(3, np.uint8)})
+    with pytest.raises(RefsimError, match="belongs to a weight"):
+        listed(tmp_path / "m.safetensors", None, None, True)
 
 
 def test_a_file_without_tensors(tmp_path: Path) -> None:
