@@ -4,8 +4,7 @@ import argparse
 import json
 import multiprocessing
 import sys
-from concurrent.futures import ProcessPoolExecutor
-from functools import partial
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
@@ -20,15 +19,16 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=1)
     given = parser.parse_args()
     names = [name for name in (*planted(), *controls()) if not given.only or name.startswith(tuple(given.only))]
-    rows = []
+    command = " ".join(["python -m conformance.explained_kernels", *sys.argv[1:]])
+    rows: list[dict[str, Any]] = []
     with ProcessPoolExecutor(given.jobs, multiprocessing.get_context("spawn")) as pool:
-        for row in pool.map(partial(asked, seconds=given.seconds), names):
+        for done in as_completed([pool.submit(asked, name, given.seconds) for name in names]):
+            row = done.result()
             print(f"{row['id']}: {row['verdict']}, {row['seconds']} s, {'; '.join(row['says'])[:150]}", flush=True)
-            rows.append(row)
-    found = summary(rows, " ".join(["python -m conformance.explained_kernels", *sys.argv[1:]]))
-    print(json.dumps(found, indent=1))
-    if given.output is not None:
-        given.output.write_text(page(found, rows), "utf-8")
+            rows = sorted([*rows, row], key=lambda each: names.index(each["id"]))
+            if given.output is not None:  # what there is so far, should the machine be taken away
+                given.output.write_text(page(summary(rows, command), rows), "utf-8")
+    print(json.dumps(summary(rows, command), indent=1))
     return 0 if all(row["verdict"] == RIGHT for row in rows) else 1
 
 

@@ -53,7 +53,7 @@ def _quantisers() -> dict[str, Case]:
         "groups_mn": Case(by_group, made(24, 1024, NORMAL, mn_major=True)),
         "groups_code": Case(by_group, made(24, 1024, WIDE, scale="e8m0")),
         "groups_code_mn": Case(by_group, made(24, 1024, WIDE, scale="e8m0", mn_major=True)),
-        "blocks": Case(by_block, made(256, 384, NORMAL, group_rows=128)),
+        "blocks": Case(by_block, made(384, 512, NORMAL, group_rows=128)),
         "cast": Case(_of(tensors.KERNELS, "fp8_quantize"), tensors.Quantize(Tensor(2048, "bf16", "gaussian", 1))),
         "uncast": Case(
             _of(tensors.KERNELS, "fp8_dequantize"),
@@ -134,5 +134,6 @@ def _newcomers() -> dict[str, Case]:
     norm, steps = files["rmsnorm_fp8"], files["int8_dequant"]
     return {
         "rmsnorm_fp8": Case(norm.KERNEL, norm.Norm(6, 512)),
+        "rmsnorm_large": Case(norm.KERNEL, norm.Norm(6, 512, scale=300.0)),
         "int8_dequant": Case(steps.KERNEL, steps.Dequantise(16, 96, "bf16", seed=1)),
     }
