@@ -22,7 +22,8 @@ import click
 
 from refsim.campaigns.reports import report
 from refsim.campaigns.shards import CampaignPlan, Shard
-from refsim.cli.campaigns import Division, division_options, outcome
+from refsim.cli.campaigns import Division, outcome
+from refsim.cli.options import with_options
 from refsim.errors import RefsimError
 from tests.mutant_trials import KILLED, ROOT, shared_copies, sources_of
 
@@ -161,7 +162,7 @@ def plan_of(rows: Sequence[Mutant], tree: Path) -> CampaignPlan:
 @click.option("--page", is_flag=True, help=f"Keep the verdicts and write the tables of {PAGE.relative_to(ROOT)}.")
 @click.option("--new", is_flag=True, help="Only edits without a kept verdict.")
 @click.option("--tables", is_flag=True, help="Try nothing: write the tables of the kept verdicts.")
-@division_options
+@with_options
 def command(names: tuple[str, ...], page: bool, new: bool, tables: bool, division: Division) -> None:
     """NAMES are edits, areas or topics; all if none is named."""
     rows = mutants()

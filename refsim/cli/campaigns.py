@@ -8,15 +8,12 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Executor
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import click
-
 from refsim.cli import console
-from refsim.cli.arguments import file_option
 from refsim.cli.extents import Whole
+from refsim.cli.options import Options, option, with_options
 from refsim.cli.progress import Passed, reporting
 from refsim.errors import Kind, RefsimError
 
@@ -26,14 +23,23 @@ if TYPE_CHECKING:
 MOST_JOBS = 1024
 
 
-@dataclass(frozen=True)
-class Division:
-    """How the work is divided, and where finished shards are kept."""
+class Division(Options):
+    """How the work is divided, and where finished shards are kept: the options --jobs, --cluster, --journal, --report."""
 
-    jobs: int | None = None
-    cluster: str | None = None
-    journal: Path | None = None
-    report: Path | None = None
+    jobs: int | None = option(
+        type=Whole(1, MOST_JOBS), help="Run shards in N processes; with --device cuda, on a GPU each."
+    )
+    cluster: str | None = option(
+        metavar="ADDRESS", help="Run shards on a Dask scheduler's workers (tcp://HOST:8786), or local."
+    )
+    journal: Path | None = option(help="Keep finished shards in FILE (SQLite); the same command continues the run.")
+    report: Path | None = option(help="Write JSON without times and workers, for comparison.")
+
+    def __post_init__(self) -> None:
+        if self.jobs is not None and self.cluster is not None:
+            raise RefsimError(
+                "usage", "--jobs is of this machine, --cluster of a scheduler's workers", help="give one of them"
+            )
 
     @property
     def is_asked_for(self) -> bool:
@@ -42,31 +48,15 @@ class Division:
 
 
 def division_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add --jobs, --cluster, --journal and --report, which the command gets as one `division`."""
+    """Add the options of a Division, which the command gets as `division`."""
 
     @functools.wraps(function)
-    def divide(*arguments: Any, **options: Any) -> Any:
-        """Call the command with the four options as one Division."""
-        division = Division(**{each.name: options.pop(each.name) for each in fields(Division)})
-        if division.jobs is not None and division.cluster is not None:
-            raise RefsimError(
-                "usage", "--jobs is of this machine, --cluster of a scheduler's workers", help="give one of them"
-            )
-        return function(*arguments, division=division, **options)
+    def divide(**given: Any) -> Any:
+        """Call the command."""
+        return function(**given)
 
-    divided: Callable[..., Any] = divide
-    for option in (
-        file_option("--report", help="Write JSON without times and workers, for comparison."),
-        file_option("--journal", help="Keep finished shards in FILE (SQLite); the same command continues the run."),
-        click.option(
-            "--cluster", metavar="ADDRESS", help="Run shards on a Dask scheduler's workers (tcp://HOST:8786), or local."
-        ),
-        click.option(
-            "--jobs", type=Whole(1, MOST_JOBS), help="Run shards in N processes; with --device cuda, on a GPU each."
-        ),
-    ):
-        divided = option(divided)
-    return divided
+    divide.__annotations__ = {"division": Division}
+    return with_options(divide)
 
 
 def outcome(plan: "CampaignPlan", division: Division, device: str) -> dict[str, list[Mapping[str, Any]]]:

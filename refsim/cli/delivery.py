@@ -15,6 +15,7 @@ import click
 from refsim.cli import console
 from refsim.cli.console import Session
 from refsim.cli.names import Name
+from refsim.cli.options import with_options
 from refsim.errors import Kind, RefsimError, check_named
 from refsim.render import FORMS, Document, Notice, Wording, rendered
 
@@ -37,7 +38,8 @@ def answers(
     """Make a function that returns a Document (or an Answer) the body of a command.
 
     Adds --as, -o and --source, renders and writes the document, and after a failure prints the command that repeats
-    it. A function with several answers returns an iterator of answers and errors; the last one gives the exit code.
+    it. A function with several answers returns an iterator of answers and errors; the last one gives the exit code. A
+    dataclass that annotates a parameter adds its options first.
     `result` is the argument that takes the FILE of -o where its suffix is one of arrays.
     """
     means = f"Write to FILE; its suffix selects the form{', or arrays' if result else ''}."
@@ -87,7 +89,7 @@ def answers(
             else:
                 code = delivered(each)
 
-    return run
+    return with_options(run)
 
 
 @contextmanager

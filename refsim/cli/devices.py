@@ -8,6 +8,7 @@ import click
 
 from refsim.cli import console
 from refsim.cli.names import SM, Name
+from refsim.cli.options import Options, option
 from refsim.errors import Kind, RefsimError, missing_extra
 
 if TYPE_CHECKING:
@@ -44,6 +45,31 @@ def device_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add --device and --target."""
     help = "Architecture, such as sm_90a (default: the device's)."
     return device_option(click.option("--target", metavar="SM", type=SM, help=help)(function))
+
+
+def device_name_field() -> Any:
+    """Return the field of --device."""
+    return option(
+        "--device",
+        metavar="NAME",
+        default="auto",
+        help="sim, cuda, cuda:1 or cuda:bindings; auto uses a real GPU if there is one, or else the simulated GPU.",
+    )
+
+
+class ChosenDevice(Options):
+    """The device of a command, and its architecture."""
+
+    device_name: str = device_name_field()
+    target: str | None = option(metavar="SM", type=SM, help="Architecture, such as sm_90a (default: the device's).")
+
+    def opened(self) -> "Device":
+        """Return the device."""
+        return opened(self.device_name, self.target)
+
+    def name_of(self, device: "Device") -> str:
+        """Return the name by which a worker opens that device."""
+        return self.device_name if self.device_name != "auto" else "sim" if device.is_simulated else "cuda"
 
 
 def opened(

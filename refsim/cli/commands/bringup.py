@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 import click
 
 from refsim.cli import console
-from refsim.cli.arguments import file_option
-from refsim.cli.campaigns import Division, division_options, outcome
+from refsim.cli.campaigns import Division, outcome
 from refsim.cli.console import Session
 from refsim.cli.delivery import STDOUT, OutputForm, form_of, save, too_long
-from refsim.cli.devices import device_options, need, opened
+from refsim.cli.devices import ChosenDevice, need
 from refsim.cli.names import Name
+from refsim.cli.options import DIRECTORY_PATH, Options, option, with_options
 from refsim.cli.progress import reporting
 from refsim.errors import RefsimError, counted
 from refsim.render import Column, Document, Entry, Part, Record, Table, Wording, rendered
@@ -40,57 +40,41 @@ COLUMNS = (
 )
 
 
+class BringupOptions(Options):
+    """The options of `refsim bringup`."""
+
+    on: ChosenDevice = ChosenDevice()
+    names: tuple[str, ...] = option(
+        "--suite",
+        type=Name("suite", "refsim.bringup.suites:SUITES", by="name"),
+        metavar="NAME",
+        help="conversions, layouts, numerics, special-functions, kernels or discovery (default: all but the last). "
+        "May be repeated.",
+    )
+    discover: bool = option(help="Also measure the columns of `numerics list` by probing.")
+    exhaustive: str | None = option(
+        type=click.Choice(["all", "fp8"]),
+        is_flag=False,
+        flag_value="all",
+        help="all: also compare all 2^32 inputs of each conversion, and digests of every input of the special "
+        "functions. fp8: only those of conversions to 8 bits.",
+    )
+    state: Path | None = option(type=DIRECTORY_PATH, metavar="DIR", help="Folder for finished cases.")
+    fresh: bool = option(help="Ignore the cases of an interrupted run.")
+    baseline: Path | None = option(help="JSON of an earlier run; the report shows what changed.")
+    junit: Path | None = option(help="Also write JUnit XML.")
+    division: Division = Division()
+    form: str | None = option("--as", metavar="FORM", type=OutputForm(), help="text, json, jsonl, csv, md or html.")
+    output: tuple[str, ...] = option(
+        "-o", "--output", metavar="FILE", help="Write to FILE by its suffix. May be repeated."
+    )
+    citations: bool = option("--source", help="Cite the sources of the answer.")
+
+
 @click.command()
-@device_options
-@click.option(
-    "--suite",
-    "names",
-    multiple=True,
-    type=Name("suite", "refsim.bringup.suites:SUITES", by="name"),
-    metavar="NAME",
-    help="conversions, layouts, numerics, special-functions, kernels or discovery (default: all but the last). "
-    "May be repeated.",
-)
-@click.option("--discover", is_flag=True, help="Also measure the columns of `numerics list` by probing.")
-@click.option(
-    "--exhaustive",
-    type=click.Choice(["all", "fp8"]),
-    is_flag=False,
-    flag_value="all",
-    help="all: also compare all 2^32 inputs of each conversion, and digests of every input of the special "
-    "functions. fp8: only those of conversions to 8 bits.",
-)
-@click.option(
-    "--state",
-    "folder",
-    type=click.Path(path_type=Path, file_okay=False),
-    metavar="DIR",
-    help="Folder for finished cases.",
-)
-@click.option("--fresh", is_flag=True, help="Ignore the cases of an interrupted run.")
-@file_option("--baseline", help="JSON of an earlier run; the report shows what changed.")
-@file_option("--junit", "xml", help="Also write JUnit XML.")
-@division_options
-@click.option("--as", "form", metavar="FORM", type=OutputForm(), help="text, json, jsonl, csv, md or html.")
-@click.option("-o", "--output", metavar="FILE", multiple=True, help="Write to FILE by its suffix. May be repeated.")
-@click.option("--source", "citations", is_flag=True, help="Cite the sources of the answer.")
+@with_options
 @click.pass_obj
-def command(
-    session: Session,
-    device_name: str,
-    target: str | None,
-    names: tuple[str, ...],
-    discover: bool,
-    exhaustive: str | None,
-    folder: Path | None,
-    fresh: bool,
-    baseline: Path | None,
-    xml: Path | None,
-    form: str | None,
-    output: tuple[str, ...],
-    citations: bool,
-    division: Division,
-) -> int:
+def command(session: Session, asked: BringupOptions) -> int:
     """Compare a GPU with the model: conversions, layouts, tensor-core numerics, special functions and kernels.
 
     For each difference, refsim reports its smallest case and the chip whose arithmetic explains it. Only unexplained
@@ -104,7 +88,7 @@ def command(
       refsim bringup --suite conversions --exhaustive fp8
       refsim bringup --baseline report.json --junit report.xml
     """
-    forms = _planned_outputs(form, output, xml)
+    forms = _planned_outputs(asked)
     need("testing", "hypothesis")
     from refsim.bringup.facts import facts_of, source_hash
     from refsim.bringup.report import read_report
@@ -112,22 +96,21 @@ def command(
     from refsim.bringup.suites import ALWAYS, suites_of
     from refsim.device.cache import digest
 
-    old = None if baseline is None else read_report(baseline)
-    wanted = dict.fromkeys([*(names or ALWAYS), *(["discovery"] if discover else [])])
-    suites = suites_of(wanted, exhaustive)
-    device = opened(device_name, target)
+    old = None if asked.baseline is None else read_report(asked.baseline)
+    wanted = dict.fromkeys([*(asked.names or ALWAYS), *(["discovery"] if asked.discover else [])])
+    suites = suites_of(wanted, asked.exhaustive)
+    device = asked.on.opened()
     facts = facts_of(device)
-    if division.is_asked_for:
-        name = device_name if device_name != "auto" else "sim" if device.is_simulated else "cuda"
-        cases, state = _divided(device, name, target, list(wanted), exhaustive, facts, division), None
+    if asked.division.is_asked_for:
+        cases, state = _divided(device, asked, list(wanted), facts), None
     else:
-        state = State(folder, facts, {suite.name: digest(source_hash(), suite.fingerprint()) for suite in suites})
-        if fresh:
+        state = State(asked.state, facts, {suite.name: digest(source_hash(), suite.fingerprint()) for suite in suites})
+        if asked.fresh:
             state.clear()
         _tell_kept(state, [suite.name for suite in suites])
         cases = _cases(device, suites, state)
     report = _report(facts, cases, device.is_simulated, old)
-    _deliver(report, forms, xml, citations)
+    _deliver(report, forms, asked)
     if state is not None:
         state.clear()
     if report.exit_code:
@@ -150,23 +133,16 @@ def _cases(device: "Device", suites: "list[Suite]", state: "State") -> "tuple[Ca
         raise
 
 
-def _divided(
-    device: "Device",
-    name: str,
-    target: str | None,
-    suites: list[str],
-    extent: str | None,
-    facts: dict[str, str],
-    division: Division,
-) -> "tuple[Case, ...]":
+def _divided(device: "Device", asked: BringupOptions, suites: list[str], facts: dict[str, str]) -> "tuple[Case, ...]":
     """Return every case, run by the workers of a division. Finished cases are in its journal, not in a state file."""
     from refsim.campaigns.bringing_up import cases_of, plan_of
     from refsim.campaigns.reports import report
 
-    plan = plan_of(device, name, target, suites, extent, facts)
-    cases = cases_of(outcome(plan, division, name))
-    if division.report is not None:
-        save(division.report, report(plan.name, plan.rests_on, [case.to_json() for case in cases]).encode())
+    name = asked.on.name_of(device)
+    plan = plan_of(device, name, asked.on.target, suites, asked.exhaustive, facts)
+    cases = cases_of(outcome(plan, asked.division, name))
+    if asked.division.report is not None:
+        save(asked.division.report, report(plan.name, plan.rests_on, [case.to_json() for case in cases]).encode())
     return cases
 
 
@@ -201,13 +177,12 @@ def _report(facts: dict[str, str], cases: "tuple[Case, ...]", simulated: bool, o
 # ---- the answer ------------------------------------------------------------------------------------------------------
 
 
-def _planned_outputs(form: str | None, output: tuple[str, ...], xml: Path | None) -> list[tuple[str, str | None]]:
+def _planned_outputs(asked: BringupOptions) -> list[tuple[str, str | None]]:
     """Return (form, file or None for standard output) of each output. Raises RefsimError before anything runs."""
     planned: list[tuple[str, str | None]] = []
-    for name in output or ("-",):
-        file = None if name in STDOUT else name
-        planned.append((form or form_of(name), file))
-    names = [*(file for _, file in planned if file), *([str(xml)] if xml else [])]
+    for name in asked.output or ("-",):
+        planned.append((asked.form or form_of(name), None if name in STDOUT else name))
+    names = [*(file for _, file in planned if file), *([str(asked.junit)] if asked.junit else [])]
     for name in names:
         if not _can_be_written(Path(name).resolve()):
             raise RefsimError(
@@ -229,20 +204,20 @@ def _can_be_written(path: Path) -> bool:
     return os.path.isdir(path.parent) and os.access(path.parent, os.W_OK) and not too_long(path)
 
 
-def _deliver(report: "Report", forms: list[tuple[str, str | None]], xml: Path | None, citations: bool) -> None:
+def _deliver(report: "Report", forms: list[tuple[str, str | None]], asked: BringupOptions) -> None:
     """Write the report in each form, and JUnit XML where a file is given."""
     for form, file in forms:
         if file is not None:
-            save(Path(file), _body(report, form, None, False, citations)[0].encode())
+            save(Path(file), _body(report, form, None, False, asked.citations)[0].encode())
             continue
-        body, hints = _body(report, form, console.width(), console.takes_colour(sys.stdout), citations)
+        body, hints = _body(report, form, console.width(), console.takes_colour(sys.stdout), asked.citations)
         console.answer(body)
         for hint in hints:
             console.tell(hint)
-    if xml is not None:
+    if asked.junit is not None:
         from refsim.bringup.junit import junit
 
-        save(xml, junit(report).encode())
+        save(asked.junit, junit(report).encode())
     if all(file is not None for _, file in forms):
         for line in report.missing:
             console.tell(line)

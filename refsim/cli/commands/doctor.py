@@ -9,7 +9,8 @@ import click
 
 from refsim.cli import console
 from refsim.cli.delivery import Answer, answers
-from refsim.cli.devices import device_option
+from refsim.cli.devices import device_name_field
+from refsim.cli.options import Options, option
 from refsim.errors import Kind, RefsimError
 from refsim.render import Column, Document, Table
 
@@ -30,11 +31,16 @@ _PACKAGES = (
 Row = tuple[str, str, str, str]
 
 
+class DoctorOptions(Options):
+    """The options of `refsim doctor`."""
+
+    clear_cache: bool = option(help="Delete the compiled PTX and cubins in the user cache.")
+    device_name: str = device_name_field()
+
+
 @click.command()
-@click.option("--clear-cache", is_flag=True, help="Delete the compiled PTX and cubins in the user cache.")
-@device_option
 @answers
-def command(clear_cache: bool, device_name: str) -> Answer:
+def command(asked: DoctorOptions) -> Answer:
     """Check packages, compilers, GPUs and caches, then compile, assemble and run one kernel.
 
     A missing GPU or compiler is no error: the simulated GPU and the bundled PTX replace them. The exit code is 4 if a device
@@ -47,12 +53,12 @@ def command(clear_cache: bool, device_name: str) -> Answer:
     from refsim.device import cache, toolchain
     from refsim.device.trial import tried
 
-    if clear_cache:
+    if asked.clear_cache:
         removed = cache.clear_cache()
         console.tell(f"removed {removed} cache entries")
     rows: list[Row] = [("Python", "ok", f"{platform.python_version()} at {sys.prefix}", "")]
     rows += [_package(*row) for row in _PACKAGES]
-    gpu, device, problem = _gpu(device_name)
+    gpu, device, problem = _gpu(asked.device_name)
     rows += [*_compilers(), _assembler(), gpu, _bundled(), _cache()]
     parts = [Table(COLUMNS, tuple(rows), key="parts")]
     over = tuple((part.kind, part.origin, part.lacks) for part in toolchain.search().parts if part.lacks)

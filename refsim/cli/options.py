@@ -1,0 +1,83 @@
+"""Options of a command as the fields of one class: each name, type and help text stands once."""
+
+import functools
+from collections.abc import Callable, Iterator
+from dataclasses import Field, dataclass, field, fields
+from pathlib import Path
+from typing import Any, dataclass_transform, get_args
+
+import click
+
+Command = Callable[..., Any]
+DIRECTORY_PATH = click.Path(path_type=Path, file_okay=False)
+
+
+def option(*flags: str, default: Any = None, **more: Any) -> Any:
+    """Return a field that an option sets. Without `flags`, its name makes the flag: save_ptx is --save-ptx.
+
+    A `bool` is a switch, a `tuple[X, ...]` may be repeated, a `Path` is shown as FILE. `more` goes to click.option.
+    """
+    return field(default=default, metadata={"declare": click.option, "flags": flags, "more": more})
+
+
+def argument(metavar: str | None = None, **more: Any) -> Any:
+    """Return a field that an argument sets; a `tuple[X, ...]` takes all words, and `X | None` may be left out."""
+    more = more if metavar is None else {"metavar": metavar, **more}
+    return field(default=None, metadata={"declare": click.argument, "flags": (), "more": more})
+
+
+@dataclass_transform(frozen_default=True)
+class Options:
+    """A frozen dataclass whose fields are options and arguments, or other Options that stand for all their fields."""
+
+    def __init_subclass__(cls) -> None:
+        for name, kind in cls.__annotations__.items():
+            if ... in get_args(kind) and (declared := vars(cls)[name]).default is None:
+                declared.default = ()
+        dataclass(frozen=True)(cls)
+
+
+def with_options(function: Command) -> Command:
+    """Add the options of the Options that annotate its parameters; the function gets one object of each."""
+    asked = {name: kind for name, kind in function.__annotations__.items() if _is_options(kind)}
+
+    @functools.wraps(function)
+    def run(**given: Any) -> Any:
+        """Call the function with an object for the options of each class."""
+        return function(**{name: _made(kind, given) for name, kind in asked.items()}, **given)
+
+    taking: Command = run
+    for each in reversed([each for kind in asked.values() for each in declared_options(kind)]):
+        taking = option_of(each)(taking)
+    return taking
+
+
+def _is_options(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, Options)
+
+
+def declared_options(kind: Any) -> Iterator[Field[Any]]:
+    """Yield the fields that are options, those of a field's own Options in its place."""
+    for each in fields(kind):
+        yield from declared_options(each.type) if _is_options(each.type) else (each,)
+
+
+def _made(kind: Any, given: dict[str, Any]) -> Any:
+    """Return an object of Options, and take its fields out of `given`."""
+    found = ((each.name, _made(each.type, given) if _is_options(each.type) else None) for each in fields(kind))
+    return kind(**{name: given.pop(name) if made is None else made for name, made in found})
+
+
+def option_of(each: Field[Any]) -> Command:
+    """Return the decorator of click that adds a field. Its annotation says what the field takes."""
+    declare, flags = each.metadata["declare"], each.metadata["flags"]
+    kinds = get_args(each.type) or (each.type,)
+    said: dict[str, Any] = {"type": click.Path(path_type=Path)} if Path in kinds else {}
+    if declare is click.argument:
+        said |= {"nargs": -1} if ... in kinds else {"required": not str(each.type).endswith("None")}
+    else:
+        flags = flags or (f"--{each.name.replace('_', '-')}",)
+        said |= {"metavar": "FILE"} if Path in kinds else {"is_flag": True} if each.type is bool else {}
+        said |= {"multiple": True} if ... in kinds else {} if each.default in (None, ()) else {"default": each.default}
+    decorator: Command = declare(*flags, each.name, **(said | each.metadata["more"]))
+    return decorator
