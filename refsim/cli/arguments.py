@@ -11,6 +11,7 @@ import click
 
 from refsim.cli import console
 from refsim.cli.names import ARRAY_TYPE, FORMAT
+from refsim.cli.options import option
 from refsim.cli.spelled import number_in
 from refsim.errors import Kind, RefsimError
 
@@ -36,9 +37,13 @@ def file_option(*names: str, help: str, **more: Any) -> Callable[[Callable[..., 
     return click.option(*names, metavar="FILE", type=click.Path(path_type=Path), help=help, **more)
 
 
-kernels_option = file_option(
-    "--kernels", "files", multiple=True, help="Python file with KERNELS (default: [tool.refsim] or bundled)."
-)
+KERNELS_HELP = "Python file with KERNELS (default: [tool.refsim] or bundled)."
+kernels_option = file_option("--kernels", "files", multiple=True, help=KERNELS_HELP)
+
+
+def kernels_field() -> Any:
+    """Return the field of --kernels."""
+    return option("--kernels", help=KERNELS_HELP)
 
 
 def only_format(argument: "Format | None", option: "Format | None") -> "Format":

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from refsim.cli.arguments import load_codes, names_array, place_and_key
+from refsim.cli.options import Options, declared_options, option, option_of
 from refsim.cli.spelled import count_in, number_in, real_in
 from refsim.errors import RefsimError
 
@@ -43,14 +44,17 @@ class Extents(click.ParamType):  # type: ignore[type-arg]
         return extents
 
 
-@dataclass(frozen=True)
-class Compilation:
-    """How a CUDA file is compiled: --compiler, --option, --include and --define."""
+class Compilation(Options):
+    """How a CUDA file is compiled: --compiler, --define, --include and --option."""
 
-    compiler: "Compiler" = "nvrtc"
-    options: tuple[str, ...] = ()
-    include: tuple[Path, ...] = ()
-    defines: tuple[str, ...] = ()
+    compiler: "Compiler" = option(
+        type=click.Choice(("nvrtc", "nvcc")),
+        default="nvrtc",
+        help="Compiler of a CUDA file; nvcc also accepts host code and must be on PATH.",
+    )
+    defines: tuple[str, ...] = option("--define", "-D", metavar="NAME[=VALUE]", help="Macro for a CUDA file.")
+    include: tuple[Path, ...] = option("--include", "-I", metavar="FOLDER", help="Folder of headers for a CUDA file.")
+    options: tuple[str, ...] = option("--option", metavar="FLAG", help="NVRTC flag, e.g. --fmad=false.")
 
     def code(self, file: Path, entry: str | None) -> "KernelCode":
         """Return the code of a CUDA file; `entry` is the only entry that is needed, None for all."""
@@ -71,29 +75,8 @@ class Compilation:
 
 def compilation_options(function: Command) -> Command:
     """Add --compiler, --define, --include and --option, which make one `Compilation`."""
-    for option in reversed(
-        (
-            click.option(
-                "--compiler",
-                type=click.Choice(("nvrtc", "nvcc")),
-                default="nvrtc",
-                help="Compiler of a CUDA file; nvcc also accepts host code and must be on PATH.",
-            ),
-            click.option(
-                "--define", "-D", "defines", multiple=True, metavar="NAME[=VALUE]", help="Macro for a CUDA file."
-            ),
-            click.option(
-                "--include",
-                "-I",
-                multiple=True,
-                type=click.Path(path_type=Path),
-                metavar="FOLDER",
-                help="Folder of headers for a CUDA file.",
-            ),
-            click.option("--option", "options", multiple=True, metavar="FLAG", help="NVRTC flag, e.g. --fmad=false."),
-        )
-    ):
-        function = option(function)
+    for each in reversed([*declared_options(Compilation)]):
+        function = option_of(each)(function)
     return function
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from refsim.cli.arguments import file_option, kernels_option
+from refsim.cli.arguments import kernels_field
 from refsim.cli.delivery import Answer, answers, require_writable, save
 from refsim.cli.devices import need
 from refsim.cli.extents import Positive, Whole
@@ -15,11 +15,11 @@ from refsim.cli.launches import (
     CUDA_SUFFIXES,
     Compilation,
     Extents,
-    compilation_options,
     loaded,
     parse_argument,
 )
 from refsim.cli.names import KERNEL_NAME, SM
+from refsim.cli.options import Options, argument, option
 from refsim.cli.progress import reporting
 from refsim.errors import Kind, RefsimError
 from refsim.render import Cell, Column, Document, Part, Table, Wording
@@ -131,55 +131,56 @@ def _values(_: click.Context, param: click.Parameter, texts: tuple[str, ...]) ->
     return tuple(parse_argument(position, text).value for position, text in enumerate(texts))
 
 
+class BlameOptions(Options):
+    """The options of `refsim blame`."""
+
+    kernel: str = argument(type=KERNEL_NAME)
+    entry: str | None = argument()
+    ptxas: tuple[Path, ...] = option(metavar="PATH", help="Also use this ptxas (or folder).")
+    only_ptxas: bool = option(help="Use only the ptxas of --ptxas.")
+    levels: tuple[int, ...] = option(
+        "--opt", type=Whole(0, 3), metavar="0-3", help="Level of ptxas, -O0 to -O3 (default: all)."
+    )
+    edited: Path | None = option(help="Also run this cubin or PTX and compare it with the kernel's.")
+    problems: int = option(type=Whole(1, MOST_PROBLEMS), default=4, help="Test cases of a declared kernel.")
+    seed: int = option(type=Whole(0), default=0, help="Seed of the random test cases.")
+    repeats: int = option(type=Whole(1, MOST_REPEATS), default=3, help="Runs of each cubin.")
+    seconds: float = option(type=Positive(), default=120.0, help="Time limit of the search for the smallest PTX.")
+    no_shrink: bool = option(help="Do not search for the smallest PTX.")
+    save_ptx: Path | None = option(help="Write the smallest PTX to FILE; without a GPU, the whole PTX.")
+    assemble_only: bool = option(help="Only show which ptxas accepts the PTX. Needs no GPU.")
+    grid: tuple[int, ...] | None = option(type=Extents(), help="Blocks in the grid of ENTRY: 4 or 2x3 (default: 1).")
+    block: tuple[int, ...] | None = option(
+        type=Extents(), help="Threads in a block of ENTRY: 256 or 16x16 (default: 32)."
+    )
+    cluster: tuple[int, ...] | None = option(type=Extents(), help="Blocks in a cluster of ENTRY: 2 or 2x2.")
+    cooperative: bool = option(help="Launch ENTRY cooperatively: all blocks are resident at once.")
+    shared: int = option(type=Whole(0), default=0, help="Bytes of dynamic shared memory of ENTRY.")
+    arguments: tuple[Any, ...] = option("--arg", metavar="ARG", callback=_values, help=ARGUMENT_RULE)
+    files: tuple[Path, ...] = kernels_field()
+    device_name: str = option(
+        "--device", metavar="NAME", default="cuda", help="cuda, cuda:1 or cuda:bindings; sim needs no GPU."
+    )
+    target: str | None = option(
+        metavar="SM", type=SM, help="Architecture (default: the GPU's; without one the PTX's or sm_90a)."
+    )
+    compilation: Compilation = Compilation()
+
+    @property
+    def is_simulated(self) -> bool:
+        """Return whether the kernel runs on the simulated GPU alone."""
+        return self.device_name == "sim" and not self.assemble_only
+
+    @property
+    def describes_a_launch(self) -> bool:
+        """Return whether an option of a launch or of a compiler was given."""
+        launch = (self.grid, self.block, self.cluster, self.cooperative, self.shared, self.arguments)
+        return self.entry is not None or any(launch) or self.compilation != Compilation()
+
+
 @click.command()
-@click.argument("kernel", type=KERNEL_NAME)
-@click.argument("entry", required=False)
-@click.option(
-    "--ptxas", multiple=True, type=click.Path(path_type=Path), metavar="PATH", help="Also use this ptxas (or folder)."
-)
-@click.option("--only-ptxas", is_flag=True, help="Use only the ptxas of --ptxas.")
-@click.option(
-    "--opt", "levels", multiple=True, type=Whole(0, 3), metavar="0-3", help="Level of ptxas, -O0 to -O3 (default: all)."
-)
-@file_option("--edited", help="Also run this cubin or PTX and compare it with the kernel's.")
-@click.option("--problems", type=Whole(1, MOST_PROBLEMS), default=4, help="Test cases of a declared kernel.")
-@click.option("--seed", type=Whole(0), default=0, help="Seed of the random test cases.")
-@click.option("--repeats", type=Whole(1, MOST_REPEATS), default=3, help="Runs of each cubin.")
-@click.option("--seconds", type=Positive(), default=120.0, help="Time limit of the search for the smallest PTX.")
-@click.option("--no-shrink", is_flag=True, help="Do not search for the smallest PTX.")
-@file_option("--save-ptx", help="Write the smallest PTX to FILE; without a GPU, the whole PTX.")
-@click.option("--assemble-only", is_flag=True, help="Only show which ptxas accepts the PTX. Needs no GPU.")
-@click.option("--grid", type=Extents(), help="Blocks in the grid of ENTRY: 4 or 2x3 (default: 1).")
-@click.option("--block", type=Extents(), help="Threads in a block of ENTRY: 256 or 16x16 (default: 32).")
-@click.option("--cluster", type=Extents(), help="Blocks in a cluster of ENTRY: 2 or 2x2.")
-@click.option("--cooperative", is_flag=True, help="Launch ENTRY cooperatively: all blocks are resident at once.")
-@click.option("--shared", type=Whole(0), default=0, help="Bytes of dynamic shared memory of ENTRY.")
-@click.option("--arg", "arguments", multiple=True, metavar="ARG", callback=_values, help=ARGUMENT_RULE)
-@kernels_option
-@click.option(
-    "--device", "device_name", metavar="NAME", default="cuda", help="cuda, cuda:1 or cuda:bindings; sim needs no GPU."
-)
-@click.option(
-    "--target", metavar="SM", type=SM, help="Architecture (default: the GPU's; without one the PTX's or sm_90a)."
-)
-@compilation_options
 @answers
-def command(
-    kernel: str,
-    entry: str | None,
-    levels: tuple[int, ...],
-    ptxas: tuple[Path, ...],
-    only_ptxas: bool,
-    edited: Path | None,
-    repeats: int,
-    seconds: float,
-    no_shrink: bool,
-    save_ptx: Path | None,
-    assemble_only: bool,
-    device_name: str,
-    target: str | None,
-    **asked: Any,
-) -> Answer:
+def command(asked: BlameOptions) -> Answer:
     """Find out why KERNEL's bits on a GPU differ from the simulator's: ptxas, the model, or a race.
 
     KERNEL is a declared kernel, or FILE.ptx or FILE.cu with ENTRY and a launch. refsim assembles its PTX with every ptxas and
@@ -202,40 +203,37 @@ def command(
     need("testing", "hypothesis")
     from refsim.blame import examined, examined_without_gpu, shrunk
 
-    if save_ptx is not None:
-        require_writable(save_ptx)
-    is_simulated = device_name == "sim" and not assemble_only
-    silicon = None if assemble_only or is_simulated else _silicon(device_name, target)
-    subject = _subject(kernel, entry, target if silicon is None else silicon.target, asked, compares=not assemble_only)
-    readers, older = _readers(subject.text, ptxas, levels or (0, 1, 2, 3), only_ptxas, is_needed=not is_simulated)
-    text, more = _edited(edited, [each for each in readers if each.level is not None], subject)
+    if asked.save_ptx is not None:
+        require_writable(asked.save_ptx)
+    silicon = None if asked.assemble_only or asked.is_simulated else _silicon(asked.device_name, asked.target)
+    subject = _subject(asked, asked.target if silicon is None else silicon.target)
+    readers, older = _readers(subject.text, asked)
+    text, more = _edited(asked.edited, [each for each in readers if each.level is not None], subject)
     builds: list[Build] = [*readers, *more]
     with reporting(sys.stderr) as report:
-        if is_simulated:
+        if asked.is_simulated:
             if more and text is None:
-                raise _needs_a_gpu(f"--edited {edited}")
+                raise _needs_a_gpu(f"--edited {asked.edited}")
             found = examined_without_gpu(subject, builds, edited=text, on_progress=report)
         else:
-            found = examined(subject, builds, silicon, edited=text, repeats=repeats, on_progress=report)
-        shrunk_on = None if no_shrink or not found.culprits else silicon
-        case = None if shrunk_on is None else shrunk(found, shrunk_on, seconds=seconds, on_progress=report)
+            found = examined(subject, builds, silicon, edited=text, repeats=asked.repeats, on_progress=report)
+        shrunk_on = None if asked.no_shrink or not found.culprits else silicon
+        case = None if shrunk_on is None else shrunk(found, shrunk_on, seconds=asked.seconds, on_progress=report)
     parts: list[Part] = [said(found, older), *([table(found)] if found.rows else [])]
-    parts += [smallest(case, seconds)] if shrunk_on is not None and found.is_shrinkable else []
-    if save_ptx is not None and (case is not None or silicon is None):
-        save(save_ptx, (subject.text if case is None else case.text).encode())
-    return Answer(Document(tuple(parts), f"blame of {kernel}"), found.exit_code)
+    parts += [smallest(case, asked.seconds)] if shrunk_on is not None and found.is_shrinkable else []
+    if asked.save_ptx is not None and (case is not None or silicon is None):
+        save(asked.save_ptx, (subject.text if case is None else case.text).encode())
+    return Answer(Document(tuple(parts), f"blame of {asked.kernel}"), found.exit_code)
 
 
-def _readers(
-    text: str, named: tuple[Path, ...], levels: tuple[int, ...], only_named: bool, *, is_needed: bool
-) -> "tuple[tuple[BuiltBy, ...], tuple[str, ...]]":
-    """Return the builds that can read a text, and lines about the others. None at all is an error if `is_needed`."""
+def _readers(text: str, asked: BlameOptions) -> "tuple[tuple[BuiltBy, ...], tuple[str, ...]]":
+    """Return the builds that can read a text, and lines about the others. The simulated GPU needs none."""
     from refsim.blame import builds_of, readers_of
 
     try:
-        return readers_of(text, builds_of(named, levels, only_named=only_named))
+        return readers_of(text, builds_of(asked.ptxas, asked.levels or (0, 1, 2, 3), only_named=asked.only_ptxas))
     except RefsimError as error:
-        if error.kind is not Kind.MISSING or is_needed:
+        if error.kind is not Kind.MISSING or not asked.is_simulated:
             raise
         return (), (f"not assembled: {error.what}",)
 
@@ -268,38 +266,27 @@ def _needs_a_gpu(where: str) -> RefsimError:
     )
 
 
-def _subject(
-    kernel: str, entry: str | None, target: str | None, asked: dict[str, Any], *, compares: bool
-) -> "BlameSubject":
+def _subject(asked: BlameOptions, target: str | None) -> "BlameSubject":
     """Return the test cases of a declared kernel, or one launch of a file."""
     from refsim.blame import GivenLaunch, of_kernel, of_launch
     from refsim.ptx import DEFAULT_TARGET
 
-    names = ("grid", "block", "cluster", "cooperative", "shared", "arguments")
-    launched = {name: asked.pop(name) for name in names}
-    files, problems, seed = (asked.pop(name) for name in ("files", "problems", "seed"))
-    path = Path(kernel)
+    path = Path(asked.kernel)
     if path.suffix not in (PTX_SUFFIX, *CUDA_SUFFIXES):
-        if entry is not None or any(launched.values()) or Compilation(**asked) != Compilation():
-            raise RefsimError("usage", "an entry or a launch of a declared kernel", kernel, "it launches itself")
+        if asked.describes_a_launch:
+            raise RefsimError("usage", "an entry or a launch of a declared kernel", asked.kernel, "it launches itself")
         from refsim.testing import kernel_named
 
-        return of_kernel(kernel_named(kernel, files or None), target or DEFAULT_TARGET, problems=problems, seed=seed)
-    if entry is None:
+        kernel, target = kernel_named(asked.kernel, asked.files or None), target or DEFAULT_TARGET
+        return of_kernel(kernel, target, problems=asked.problems, seed=asked.seed)
+    if asked.entry is None:
         raise RefsimError(
-            "usage", f"{path.name} without an entry", kernel, help=f"refsim blame {path.name} ENTRY --arg ..."
+            "usage", f"{path.name} without an entry", asked.kernel, help=f"refsim blame {path.name} ENTRY --arg ..."
         )
-    program = loaded(path, target, entry, Compilation(**asked))
-    launch = GivenLaunch(
-        entry,
-        launched["grid"] or (1,),
-        launched["block"] or (32,),
-        launched["arguments"],
-        launched["shared"],
-        launched["cluster"],
-        launched["cooperative"],
-    )
-    return of_launch(program.text, program.target, launch, name=path.name, compares=compares)
+    program = loaded(path, target, asked.entry, asked.compilation)
+    grid, block = asked.grid or (1,), asked.block or (32,)
+    launch = GivenLaunch(asked.entry, grid, block, asked.arguments, asked.shared, asked.cluster, asked.cooperative)
+    return of_launch(program.text, program.target, launch, name=path.name, compares=not asked.assemble_only)
 
 
 def _edited(path: Path | None, builds: "list[Build]", subject: "BlameSubject") -> "tuple[str | None, list[Build]]":
