@@ -5,15 +5,16 @@ import sys
 from contextlib import redirect_stdout
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from refsim.cli.arguments import kernels_option
+from refsim.cli.arguments import kernels_field
 from refsim.cli.delivery import AGREED, FAILED, Answer, answers
-from refsim.cli.devices import device_options, need, opened
+from refsim.cli.devices import ChosenDevice, need
 from refsim.cli.extents import Whole
 from refsim.cli.names import FORMAT, KERNEL_NAME
+from refsim.cli.options import Options, argument, option
 from refsim.errors import Kind, RefsimError, counted
 from refsim.render import Document, Wording
 
@@ -185,38 +186,36 @@ class RowList(click.ParamType):  # type: ignore[type-arg]
         return rows
 
 
+class OrderOptions(Options):
+    """The options of `refsim order`."""
+
+    kernel: str = argument(type=KERNEL_NAME)
+    against: str | None = option(metavar="KERNEL", help="Compare with the order of another kernel.")
+    product: str | None = option(metavar="NAME", help="Product of the kernel (default: the first).")
+    against_product: str | None = option(metavar="NAME", help="Product of the other kernel (default: the first).")
+    rows: tuple[int, ...] | None = option(
+        "--m", metavar="LIST", type=RowList(), help="Sizes of the batch, such as 1,2,4,16."
+    )
+    n: int | None = option(type=Whole(min=1), help="Number of columns of D.")
+    k: int | None = option(type=Whole(min=2), help="Number of products in each sum.")
+    row: "Format | None" = option(
+        "-t", "--format", type=FORMAT, help="Type of A and B, if KERNEL is a Python function."
+    )
+    a_format: "Format | None" = option(type=FORMAT, help="Type of A.")
+    b_format: "Format | None" = option(type=FORMAT, help="Type of B.")
+    row_sums: bool = option(help="KERNEL is a function f(x): the sums of the rows of X (M, K).")
+    layout: Literal["nt", "nn"] = option(
+        metavar="nt|nn", default="nt", help="B, if KERNEL is a Python function: by columns (nt) or rows."
+    )
+    seeds: int = option(type=Whole(1, MOST_SEEDS), default=2, help="Number of random test cases.")
+    thorough: bool = option(help="Probe every group of products, even if it looks like an earlier group.")
+    files: tuple[Path, ...] = kernels_field()
+    on: ChosenDevice = ChosenDevice()
+
+
 @click.command()
-@click.argument("kernel", type=KERNEL_NAME)
-@click.option("--against", metavar="KERNEL", help="Compare with the order of another kernel.")
-@click.option("--product", metavar="NAME", help="Product of the kernel (default: the first).")
-@click.option("--against-product", metavar="NAME", help="Product of the other kernel (default: the first).")
-@click.option("--m", "rows", metavar="LIST", type=RowList(), help="Sizes of the batch, such as 1,2,4,16.")
-@click.option("--n", type=Whole(min=1), help="Number of columns of D.")
-@click.option("--k", type=Whole(min=2), help="Number of products in each sum.")
-@click.option("-t", "--format", "row", type=FORMAT, help="Type of A and B, if KERNEL is a Python function.")
-@click.option("--a-format", type=FORMAT, help="Type of A.")
-@click.option("--b-format", type=FORMAT, help="Type of B.")
-@click.option("--row-sums", is_flag=True, help="KERNEL is a function f(x): the sums of the rows of X (M, K).")
-@click.option(
-    "--layout", metavar="nt|nn", default="nt", help="B, if KERNEL is a Python function: by columns (nt) or rows."
-)
-@click.option("--seeds", type=Whole(1, MOST_SEEDS), default=2, help="Number of random test cases.")
-@click.option("--thorough", is_flag=True, help="Probe every group of products, even if it looks like an earlier group.")
-@kernels_option
-@device_options
 @answers
-def command(
-    kernel: str,
-    against: str | None,
-    product: str | None,
-    against_product: str | None,
-    seeds: int,
-    thorough: bool,
-    device_name: str,
-    target: str | None,
-    files: tuple[Path, ...],
-    **how: Any,
-) -> Answer:
+def command(asked: OrderOptions) -> Answer:
     """Find the order and the grouping in which KERNEL adds its products, and check them on random inputs.
 
     KERNEL declares its products of matrices with Kernel(products=...). It may also be a function f(a, b) of A (M, K) and B
@@ -234,12 +233,12 @@ def command(
     need("testing", "hypothesis")
     from refsim.bringup.order import compared, fingerprint
 
-    chosen = _Chosen(files, device_name, target, how)
+    chosen, against, seeds = _Chosen(asked), asked.against, range(asked.seeds)
     with redirect_stdout(sys.stderr):  # the answer excludes the output of the functions
-        subjects = [chosen.subject(kernel, product)]
+        subjects = [chosen.subject(asked.kernel, asked.product)]
         if against is not None:
-            subjects.append(chosen.subject(against, against_product))
-        found = [fingerprint(subject, seeds=range(seeds), thorough=thorough) for subject in subjects]
+            subjects.append(chosen.subject(against, asked.against_product))
+        found = [fingerprint(subject, seeds=seeds, thorough=asked.thorough) for subject in subjects]
         difference = compared(found[0], found[1]) if against is not None else None
     parts = [said(each, key=f"subject_{number}" if against else "") for number, each in enumerate(found, 1)]
     differs = not all(each.is_batch_invariant and each.repeats for each in found)
@@ -248,14 +247,14 @@ def command(
         differs = difference is not None
     open_words = not all(each.explains for each in found)
     code = FAILED if differs else Kind.INCONCLUSIVE.value if open_words else AGREED
-    return Answer(Document(tuple(parts), f"the order of {kernel}"), code)
+    return Answer(Document(tuple(parts), f"the order of {asked.kernel}"), code)
 
 
 class _Chosen:
     """The declared kernels, their device, and the operands of functions."""
 
-    def __init__(self, files: tuple[Path, ...], device_name: str, target: str | None, how: dict[str, Any]) -> None:
-        self.files, self.device_name, self.target, self.how = files, device_name, target, how
+    def __init__(self, asked: OrderOptions) -> None:
+        self.asked = asked
         self._device: Device | None = None
 
     def subject(self, name: str, product: str | None) -> "OrderSubject":
@@ -265,60 +264,49 @@ class _Chosen:
         if (kernel := self._kernel(name)) is None:
             return self._function(name)
         own = {"-t": "row", "--a-format": "a_format", "--b-format": "b_format", "--row-sums": "row_sums"}
-        for option, given in own.items():
-            if self.how[given]:
+        for flag, given in own.items():
+            if getattr(self.asked, given):
                 raise RefsimError(
-                    "usage", f"{option} is of functions", f"kernel {name}", "a kernel says its own products"
+                    "usage", f"{flag} is of functions", f"kernel {name}", "a kernel says its own products"
                 )
-        return of_kernel(kernel, self.device(), product, n=self.how["n"], k=self.how["k"], rows=self.how["rows"])
+        return of_kernel(kernel, self.device(), product, n=self.asked.n, k=self.asked.k, rows=self.asked.rows)
 
     def device(self) -> "Device":
         """Return the device, opened at the first call."""
         if self._device is None:
-            self._device = opened(self.device_name, self.target)
+            self._device = self.asked.on.opened()
         return self._device
 
     def _kernel(self, name: str) -> "Kernel | None":
         """Return the declared kernel of a name, or None for a function."""
         from refsim.testing import find_kernels, kernel_named
 
-        if ":" in name or ("." in name and name not in {kernel.name for kernel in find_kernels(self.files or None)}):
+        files = self.asked.files or None
+        if ":" in name or ("." in name and name not in {kernel.name for kernel in find_kernels(files)}):
             return None
-        return kernel_named(name, self.files or None)
+        return kernel_named(name, files)
 
     def _function(self, name: str) -> "OrderSubject":
         """Return a function of matrices or of rows, ready to probe."""
         from refsim.bringup.order import function_named, of_function, of_row_sums
         from refsim.bringup.order.subjects import USUAL_ROWS, wants_torch
-
-        function, how = function_named(name), self.how
-        torch_device = self._torch_device() if wants_torch(function) else None
-        rows, k = how["rows"] or USUAL_ROWS, how["k"] or 512
-        if how["row_sums"]:
-            return of_row_sums(function, self._format("a_format"), name=name, k=k, rows=rows, torch_device=torch_device)
-        return of_function(
-            function,
-            self._format("a_format"),
-            self._format("b_format"),
-            name=name,
-            n=how["n"] or 64,
-            k=k,
-            rows=rows,
-            layout=how["layout"],
-            torch_device=torch_device,
-        )
-
-    def _format(self, side: str) -> "Format":
         from refsim.formats import F32
 
-        row: Format = self.how[side] or self.how["row"] or F32
-        return row
+        function, asked = function_named(name), self.asked
+        torch_device = self._torch_device() if wants_torch(function) else None
+        rows, k, n = asked.rows or USUAL_ROWS, asked.k or 512, asked.n or 64
+        a, b = (each or asked.row or F32 for each in (asked.a_format, asked.b_format))
+        if asked.row_sums:
+            return of_row_sums(function, a, name=name, k=k, rows=rows, torch_device=torch_device)
+        return of_function(
+            function, a, b, name=name, n=n, k=k, rows=rows, layout=asked.layout, torch_device=torch_device
+        )
 
     def _torch_device(self) -> str:
         """Return cuda for a real GPU, or cpu for torch's own arithmetic on the host."""
         import torch
 
-        name = self.device_name
+        name = self.asked.on.device_name
         if name == "auto":
             name = "cuda" if torch.cuda.is_available() else "sim"
         return ":".join(name.split(":")[:2]) if name.startswith("cuda") else "cpu"
