@@ -1,8 +1,9 @@
 """The answer of a command: a document of tables, grids, records and statements, independent of the output format."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -78,6 +79,8 @@ class Column:
 
     In a narrow terminal the column with the highest `drop` is left out first, columns with 0 never. `gap` is the space
     before it. A `citation` is shown only on request; with `text` False the column appears in machine formats only.
+    `of` is the attribute of an entry that the column shows, as "evidence.what", or a function of the entry (default:
+    the attribute `key`).
     """
 
     key: str
@@ -89,6 +92,11 @@ class Column:
     strong: bool = False
     citation: bool = False
     text: bool = True
+    of: "str | Callable[[Any], Cell]" = ""
+
+    def cell(self, entry: Any) -> Cell:
+        """Return the cell of an entry."""
+        return attrgetter(self.of or self.key)(entry) if isinstance(self.of, str) else self.of(entry)
 
     @property
     def name(self) -> str:
@@ -115,6 +123,14 @@ class Table:
     rows: tuple[tuple[Cell, ...], ...]
     key: str = "rows"
     headings: bool = True
+
+    @classmethod
+    def of(
+        cls, columns: tuple[Column, ...], entries: Iterable[Any], key: str = "rows", headings: bool = True
+    ) -> "Table":
+        """Return a table with a row for each entry; a column takes its cell from the entry."""
+        rows = tuple(tuple(column.cell(entry) for column in columns) for entry in entries)
+        return cls(columns, rows, key, headings)
 
     def shown(self, citations: bool) -> list[int]:
         """Return the positions of the columns that machine formats show."""

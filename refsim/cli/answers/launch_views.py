@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from refsim.ptx.text.syntax import Statement
     from refsim.render import Cell
 
-FINDINGS = (Column("check", strong=True), Column("where"), Column("what"))
+FINDINGS = (Column("check", strong=True, of="code"), Column("where"), Column("what"))
 UNDER = Column("under", drop=1)
 SCHEDULE_COLUMNS = (Column("schedule", strong=True), Column("findings", align="right"), Column("bytes"))
 BANK_COLUMNS = (
@@ -43,20 +43,6 @@ STEP_COLUMNS = (
     Column("is_written", text=False),
     Column("bits", text=False),
 )
-ACCESSES = (
-    Column("source", strong=True),
-    Column("instruction"),
-    Column("access", strong=True),
-    Column("threads"),
-    Column("address", drop=1),
-    Column("value"),
-    Column("ptx_line", text=False),
-    Column("thread_numbers", text=False),
-    Column("addresses", text=False),
-    Column("width", unit="B", text=False),
-    Column("bits", text=False),
-    Column("wrote", text=False),
-)
 SHOWN = 4
 
 
@@ -80,7 +66,7 @@ def order_name(order: "SeededPolicy") -> str:
 def remarks_table(remarks: "tuple[RefsimError, ...]", key: str) -> Table:
     """Return a table of warnings or notes, which do not make a kernel wrong."""
     columns = (replace(FINDINGS[0], label=key.removesuffix("s")), *FINDINGS[1:])
-    return Table(columns, tuple((each.code, each.where, each.what) for each in remarks), key)
+    return Table.of(columns, remarks, key)
 
 
 def printed_table(lines: tuple[str, ...]) -> Table:
@@ -179,28 +165,31 @@ def steps_table(ran: "list[Ran]") -> Table:
 
 def accesses_table(touched: "list[Touched]", describe: "Callable[[int], str]") -> Table:
     """Return an entry for each access to the watched bytes; `describe` returns the name of a thread."""
-    rows: list[tuple[Cell, ...]] = []
-    for each in touched:
-        first, last = min(each.addresses), max(each.addresses) + each.width - 1
-        bits = tuple(Bits(item, 8 * each.width) for item in each.bits)
-        kind = each.kind if any(each.wrote) or each.kind == "read" else "read, nothing written"
-        rows.append(
-            (
-                source_of(each.statement),
-                each.statement.opcode,
-                kind,
-                _who(each.threads, describe),
-                f"{first:#x}-{last:#x}",
-                _listed(bits),
-                each.statement.line,
-                each.threads,
-                tuple(Bits(at, 40) for at in each.addresses),
-                each.width,
-                bits,
-                each.wrote,
-            )
-        )
-    return Table(ACCESSES, tuple(rows), key="accesses")
+    columns = (
+        Column("source", strong=True, of=lambda each: source_of(each.statement)),
+        Column("instruction", of="statement.opcode"),
+        Column("access", strong=True, of=_access),
+        Column("threads", of=lambda each: _who(each.threads, describe)),
+        Column(
+            "address", drop=1, of=lambda each: f"{min(each.addresses):#x}-{max(each.addresses) + each.width - 1:#x}"
+        ),
+        Column("value", of=lambda each: _listed(_bits_of(each))),
+        Column("ptx_line", text=False, of="statement.line"),
+        Column("thread_numbers", text=False, of="threads"),
+        Column("addresses", text=False, of=lambda each: tuple(Bits(at, 40) for at in each.addresses)),
+        Column("width", unit="B", text=False),
+        Column("bits", text=False, of=_bits_of),
+        Column("wrote", text=False),
+    )
+    return Table.of(columns, touched, key="accesses")
+
+
+def _access(each: "Touched") -> str:
+    return each.kind if any(each.wrote) or each.kind == "read" else "read, nothing written"
+
+
+def _bits_of(each: "Touched") -> tuple[Bits, ...]:
+    return tuple(Bits(item, 8 * each.width) for item in each.bits)
 
 
 def _who(threads: tuple[int, ...], describe: "Callable[[int], str]") -> str:

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -19,12 +20,12 @@ if TYPE_CHECKING:
 
 _TONES: Mapping[str, Literal["good", "bad"]] = {"pass": "good", "fail": "bad", "error": "bad"}
 _SUMMARY = (
-    Column("kernel"),
-    Column("status"),
-    Column("cases", align="right"),
-    Column("elements", align="right"),
-    Column("differing", align="right"),
-    Column("seconds", label="time", align="right", unit="s"),
+    Column("kernel", of="verdict.kernel"),
+    Column("status", of="verdict.status"),
+    Column("cases", align="right", of="verdict.cases"),
+    Column("elements", align="right", of="verdict.elements"),
+    Column("differing", align="right", of="verdict.differing"),
+    Column("seconds", label="time", align="right", unit="s", of=lambda each: f"{each.verdict.seconds:.1f}"),
 )
 _ELEMENTS = (Column("which", label=" "), Column("place"), Column("got"), Column("want"), Column("off"))
 
@@ -43,15 +44,11 @@ def heading(all_judged: "Sequence[Judged]") -> str:
 def page(all_judged: "Sequence[Judged]") -> tuple[Section, ...]:
     """Return a section for all kernels, one for each kernel that fails or has notes, then their devices."""
     told = [each for each in all_judged if each.was_run and each.is_told]
-    rows = tuple(
-        (v.kernel, v.status, v.cases, v.elements, v.differing, f"{v.seconds:.1f}")
-        for v in (each.verdict for each in all_judged)
-    )
     wrong = sum(not each.verdict for each in all_judged)
     summary = Section(
         "Kernels",
-        (Table(_SUMMARY, rows, key="verdicts"),),
-        f"{wrong} of {len(rows)} do not pass" if wrong else "all pass",
+        (Table.of(_SUMMARY, all_judged, key="verdicts"),),
+        f"{wrong} of {len(all_judged)} do not pass" if wrong else "all pass",
         min((_TONES.get(each.verdict.status, "open") for each in all_judged), key=("bad", "open", "good").index),
     )
     ran = [each.verdict for each in all_judged if each.was_run and each.verdict.error is None]
@@ -135,18 +132,15 @@ def _devices(all_judged: "Sequence[Judged]") -> list[Section]:
 
 
 COLUMNS = (
-    Column("status", strong=True),
-    Column("kernel"),
-    Column("cases", align="right"),
-    Column("elements", align="right"),
-    Column("differing", label="differing", align="right"),
-    Column("seconds", label="time", align="right", unit="s", drop=2),
-    Column("promise", drop=3),
-    Column("finding", text=False),
-    Column("file", text=False),
-    Column("line", text=False),
-    Column("replay", text=False),
-    Column("checks", text=False),
+    Column("status", strong=True, of="verdict.status"),
+    *(_SUMMARY[0], *_SUMMARY[2:5]),
+    replace(_SUMMARY[5], drop=2),
+    Column("promise", drop=3, of="verdict.promise"),
+    Column("finding", text=False, of=lambda each: each.headline or None),
+    Column("file", text=False, of=lambda each: each.place and each.place[0]),
+    Column("line", text=False, of=lambda each: each.place and each.place[1]),
+    Column("replay", text=False, of=lambda each: each.verdict.replay or None),
+    Column("checks", text=False, of=lambda each: ", ".join(each.verdict.checks) or "none"),
 )
 DEVICE_KEYS = (
     "device",
@@ -174,7 +168,7 @@ def exit_code(all_judged: Sequence[Judged]) -> int:
 
 def answer(all_judged: Sequence[Judged]) -> Answer:
     """Return the document and the exit code of the verdicts."""
-    parts: list[Part] = [Table(COLUMNS, tuple(map(_row, all_judged)), key="verdicts")]
+    parts: list[Part] = [Table.of(COLUMNS, all_judged, key="verdicts")]
     for each in all_judged:
         if each.was_run and each.is_told:
             facts = each.verdict.to_json() | {"source": [_excerpt_facts(excerpt) for excerpt in each.excerpts]}
@@ -199,25 +193,6 @@ def notice(each: Judged) -> Notice:
 
 def _found(all_judged: Sequence[Judged]) -> list[Judged]:
     return [each for each in all_judged if each.was_run and not each.verdict]
-
-
-def _row(each: Judged) -> tuple[str | int | None, ...]:
-    """Return the cells of a verdict."""
-    verdict, place = each.verdict, each.place
-    return (
-        verdict.status,
-        verdict.kernel,
-        verdict.cases,
-        verdict.elements,
-        verdict.differing,
-        f"{verdict.seconds:.1f}",
-        verdict.promise,
-        each.headline or None,
-        place[0] if place else None,
-        place[1] if place else None,
-        verdict.replay or None,
-        ", ".join(verdict.checks) or "none",
-    )
 
 
 def _excerpt_facts(excerpt: Excerpt) -> dict[str, object]:

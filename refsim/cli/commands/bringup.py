@@ -3,6 +3,7 @@
 import os
 import sys
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,12 +30,12 @@ if TYPE_CHECKING:
     from refsim.device import Device
 
 COLUMNS = (
-    Column("status", strong=True),
+    Column("status", strong=True, of="shown"),
     Column("suite"),
-    Column("case"),
+    Column("case", of="name"),
     Column("words", align="right", drop=2),
     Column("differing", label="differ", align="right"),
-    Column("seconds", label="time", unit="s", align="right", drop=3),
+    Column("seconds", label="time", unit="s", align="right", drop=3, of=lambda case: f"{case.seconds:.2f}"),
     Column("coverage", text=False),
     Column("note", text=False),
 )
@@ -237,7 +238,8 @@ def _document(report: "Report", form: str) -> Document:
     sources = (PTX["cvt, mma, wgmma"], XIE["tables 3 to 8"], MMA_SIM["feature probes"])
     if form == "json":
         return Document((Wording((), report.to_json()),), report.title, sources)
-    matrix = Table(COLUMNS, tuple(_row(case, report.simulated) for case in report.cases), key="cases")
+    simulated = (replace(case, suite=f"simulated {case.suite}") if report.simulated else case for case in report.cases)
+    matrix = Table.of(COLUMNS, simulated, key="cases")
     if form in ("csv", "jsonl"):
         return Document((matrix,), report.title, sources)
     facts = Record(tuple(Entry(name, value) for name, value in report.facts.items()), key="facts")
@@ -248,11 +250,6 @@ def _document(report: "Report", form: str) -> Document:
         lines = [f"{change.case}: {change.before} -> {change.now}" for change in report.changes]
         parts.append(Wording(("since the baseline", *(lines or ["nothing changed"])), {}, key="changes"))
     return Document(tuple(parts), report.title, sources)
-
-
-def _row(case: "Case", simulated: bool) -> tuple[str | int, ...]:
-    suite = f"simulated {case.suite}" if simulated else case.suite
-    return (case.shown, suite, case.name, case.words, case.differing, f"{case.seconds:.2f}", case.coverage, case.note)
 
 
 def _told(case: "Case") -> Wording:

@@ -10,19 +10,19 @@ from refsim.errors import RefsimError
 from refsim.render import Column, Document, Table
 
 if TYPE_CHECKING:
-    from refsim.cli.answers.anatomy import Anatomy
     from refsim.formats import Format
-    from refsim.render import Cell
 
 COLUMNS = (
-    Column("format", text=False),
+    Column("format", text=False, of="format.name"),
     Column("code", strong=True),
     Column("fields"),
     Column("value", gap=3),
     Column("expression", label="=", gap=1),
-    Column("class", gap=3),
-    Column("neighbours", label="neighbors", gap=3),
-    Column("nearest_even", label="nearest-even:", gap=3),
+    Column("class", gap=3, of="kind"),
+    Column(
+        "neighbours", label="neighbors", gap=3, of=lambda code: None if code.kind == "nan" else (code.below, code.above)
+    ),
+    Column("nearest_even", label="nearest-even:", gap=3, of="interval"),
 )
 
 
@@ -50,11 +50,4 @@ def command(row: "Format | None", codes: tuple[str, ...]) -> Document:
     if not codes:
         raise RefsimError("missing-argument", "no code is given", "refsim decode", help=f"refsim decode {row} 0x1")
     found = [anatomy(code, row) for code in codes_in(codes, row)]
-    return Document(
-        (Table(COLUMNS, tuple(map(_cells, found)), key="codes", headings=False),), f"decode {row}", (row.source,)
-    )
-
-
-def _cells(each: "Anatomy") -> "tuple[Cell, ...]":
-    next_to = None if each.kind == "nan" else (each.below, each.above)
-    return (each.format.name, each.code, each.fields, each.value, each.expression, each.kind, next_to, each.interval)
+    return Document((Table.of(COLUMNS, found, key="codes", headings=False),), f"decode {row}", (row.source,))

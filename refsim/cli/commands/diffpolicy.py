@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from refsim.conversions import PolicyDifference
     from refsim.files import Stored
     from refsim.formats import Format
     from refsim.render import Cell
@@ -174,7 +173,9 @@ def command(
             where=f"refsim diffpolicy {row}",
             help=f"policies of {row}: {', '.join(_policies_of(row)) or 'none'}",
         )
+    from refsim.cli.answers.anatomy import code_number
     from refsim.conversions import diff_policies
+    from refsim.formats import F32
 
     found = diff_policies(row, policy, other)
     title = f"{row}: {policy} and {other}"
@@ -185,40 +186,20 @@ def command(
         )
         return Document((agreement,), title)
     columns = (
-        Column("format", text=False),
-        Column("inputs", strong=True),
+        Column("format", text=False, of=lambda _: row.name),
+        Column("inputs", strong=True, of="input_class"),
         Column("count", align="right"),
-        Column("first_bits", label="first", drop=1),
-        Column("first_value", label=" ", gap=1),
+        Column("first_bits", label="first", drop=1, of=lambda each: Bits(each.pattern, 32)),
+        Column("first_value", label=" ", gap=1, of=lambda each: code_number(each.pattern, F32)),
         Column("policy", text=False),
-        Column("code", label=policy),
-        Column("value", label=" ", gap=1, drop=2),
+        Column("code", label=policy, of=lambda each: as_bits(each.code, row)),
+        Column("value", label=" ", gap=1, drop=2, of=lambda each: code_number(each.code, row)),
         Column("other_policy", text=False),
-        Column("other_code", label=other),
-        Column("other_value", label=" ", gap=1, drop=2),
+        Column("other_code", label=other, of=lambda each: as_bits(each.other, row)),
+        Column("other_value", label=" ", gap=1, drop=2, of=lambda each: code_number(each.other, row)),
     )
-    table = Table(columns, tuple(_cells(each, row) for each in found), key="differences")
+    table = Table.of(columns, found, key="differences")
     return Answer(Document((table,), title), FAILED)
-
-
-def _cells(each: "PolicyDifference", row: "Format") -> "tuple[Cell, ...]":
-    """Return the cells of one class of inputs: its count, the first input, and both codes."""
-    from refsim.cli.answers.anatomy import as_bits, code_number
-    from refsim.formats import F32
-
-    return (
-        row.name,
-        each.input_class,
-        each.count,
-        Bits(each.pattern, 32),
-        code_number(each.pattern, F32),
-        each.policy,
-        as_bits(each.code, row),
-        code_number(each.code, row),
-        each.other_policy,
-        as_bits(each.other, row),
-        code_number(each.other, row),
-    )
 
 
 def _recipes(row: "BlockFormat", recipe: str | None, other: str | None, file: Path | None, key: str | None) -> Answer:

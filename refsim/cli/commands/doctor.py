@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 COLUMNS = (Column("part", strong=True), Column("state"), Column("found"), Column("help", drop=1))
 PASSED_OVER = (Column("passed over", strong=True), Column("in"), Column("because"))
-STEPS = (Column("step", strong=True), Column("state"), Column("by"), Column("from"))
+STEPS = (Column("step", strong=True, of="name"), Column("state"), Column("by"), Column("from", of="brought"))
 _PACKAGES = (
     ("numpy", "numpy", "pip install refsim"),
     ("ml_dtypes", "ml_dtypes", "pip install refsim"),
@@ -65,7 +65,7 @@ def command(asked: DoctorOptions) -> Answer:
     if over:
         parts.append(Table(PASSED_OVER, over, key="passed_over"))
     steps = [] if device is None else tried(device)
-    parts.append(Table(STEPS, tuple((step.name, step.state, step.by, step.brought) for step in steps), key="trial"))
+    parts.append(Table.of(STEPS, steps, key="trial"))
     if problem:
         console.tell_error(problem)
     code = problem.exit_code if problem else max((step.exit_code for step in steps), default=0)

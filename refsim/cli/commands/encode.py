@@ -13,6 +13,7 @@ from refsim.errors import RefsimError
 from refsim.render import Bits, Column, Document, Number, Table, number
 
 if TYPE_CHECKING:
+    from refsim.cli.answers.anatomy import Anatomy
     from refsim.cli.values import Value
     from refsim.conversions import Conversion
     from refsim.conversions.rounding import RoundingName
@@ -20,16 +21,16 @@ if TYPE_CHECKING:
     from refsim.render import Cell
 
 COLUMNS = (
-    Column("format", text=False),
-    Column("given", strong=True),
+    Column("format", text=False, of="row.name"),
+    Column("given", strong=True, of="value.written"),
     Column("operand", label="read as"),
-    Column("code", strong=True),
-    Column("fields"),
-    Column("value", gap=3),
-    Column("expression", label="=", gap=1),
-    Column("class", gap=3),
-    Column("error", label="error", gap=3),
-    Column("error", unit="ulp", label="=", gap=1),
+    Column("code", strong=True, of="shown.code"),
+    Column("fields", of="shown.fields"),
+    Column("value", gap=3, of="shown.value"),
+    Column("expression", label="=", gap=1, of="shown.expression"),
+    Column("class", gap=3, of="shown.kind"),
+    Column("error", label="error", gap=3, of=lambda each: each.errors[0]),
+    Column("error", unit="ulp", label="=", gap=1, of=lambda each: each.errors[1]),
     Column("neighbours", label="neighbors", gap=3),
 )
 
@@ -40,7 +41,34 @@ class Encoded:
 
     value: "Value"
     code: int
+    row: "Format"
     operand: Bits | None = None
+
+    @property
+    def shown(self) -> "Anatomy":
+        """Return the code, taken apart."""
+        from refsim.cli.answers.anatomy import anatomy
+
+        return anatomy(self.code, self.row)
+
+    @property
+    def errors(self) -> tuple[Number | None, Number | None]:
+        """Return code minus value, absolutely and in ulp of the code; None where one of them is not finite."""
+        import math
+
+        from refsim.cli.answers.anatomy import exact_value, step
+
+        value, exact = exact_value(self.code, self.row), self.value.exact
+        if not math.isfinite(value) or (isinstance(exact, float) and not math.isfinite(exact)):
+            return None, None
+        error = Fraction(value) - Fraction(exact)
+        return _signed(error), _signed(error / step(self.code, self.row)) if error else None
+
+    @property
+    def neighbours(self) -> "Cell":
+        """Return the values below and above a code that differs from the value."""
+        error, _ = self.errors
+        return (self.shown.below, self.shown.above) if error is not None and error.value else None
 
 
 @click.command(context_settings={"ignore_unknown_options": True})
@@ -108,7 +136,7 @@ def command(
         conversion = _conversion(via, row, [name for name, choice in given.items() if choice is not None])
         row, source = conversion.to, conversion.source
         found = _by_conversion([parse_value(word) for word in words], conversion)
-    table = Table(COLUMNS, tuple(_cells(each, row) for each in found), key="values", headings=False)
+    table = Table.of(COLUMNS, found, key="values", headings=False)
     return Document((table,), f"encode {row}", (source,))
 
 
@@ -120,7 +148,7 @@ def _by_rule(
 
     nan_code = None if nan is None else parse_code(nan, row, "--nan")
     codes = encode([to_double(value) for value in values], row, rounding, overflow, nan_code)
-    return [Encoded(value, int(code)) for value, code in zip(values, codes, strict=True)]
+    return [Encoded(value, int(code), row) for value, code in zip(values, codes, strict=True)]
 
 
 def _conversion(via: str, row: "Format | None", overridden: list[str]) -> "Conversion":
@@ -168,43 +196,9 @@ def _by_conversion(values: "list[Value]", conversion: "Conversion") -> list[Enco
     found = []
     for value, operand, result in zip(values, operands, results, strict=True):
         unchanged = value.is_nan or exact_value(int(operand), reads) == value.exact
-        found.append(Encoded(value, int(result) & mask, None if unchanged else as_bits(int(operand), reads)))
+        shown = None if unchanged else as_bits(int(operand), reads)
+        found.append(Encoded(value, int(result) & mask, conversion.to, shown))
     return found
-
-
-def _cells(each: Encoded, row: "Format") -> "tuple[Cell, ...]":
-    """Return the cells of a value: its code, fields, class, error and neighbors."""
-    from refsim.cli.answers.anatomy import anatomy
-
-    shown = anatomy(each.code, row)
-    error, ulps = _error(each, row)
-    return (
-        row.name,
-        each.value.written,
-        each.operand,
-        shown.code,
-        shown.fields,
-        shown.value,
-        shown.expression,
-        shown.kind,
-        error,
-        ulps,
-        (shown.below, shown.above) if error is not None and error.value else None,
-    )
-
-
-def _error(each: Encoded, row: "Format") -> tuple[Number | None, Number | None]:
-    """Return code minus value, absolutely and in ulp of the code; None where one of them is not finite."""
-    import math
-
-    from refsim.cli.answers.anatomy import exact_value, step
-
-    value = exact_value(each.code, row)
-    exact = each.value.exact
-    if not math.isfinite(value) or (isinstance(exact, float) and not math.isfinite(exact)):
-        return None, None
-    error = Fraction(value) - Fraction(exact)
-    return _signed(error), _signed(error / step(each.code, row)) if error else None
 
 
 def _signed(value: Fraction) -> Number:

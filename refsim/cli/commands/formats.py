@@ -10,20 +10,28 @@ from refsim.render import Bits, Column, Document, Entry, Number, Record, Table
 
 if TYPE_CHECKING:
     from refsim.formats import Format
-    from refsim.render import Cell
+
+
+def _min_normal(row: "Format") -> Number | None:
+    return None if row.twos_complement else _power(row.min_normal)
+
+
+def _widths(row: "Format") -> str:
+    return f"{int(row.signed)}/{row.exponent_bits}/{row.mantissa_bits}"
+
 
 COLUMNS = (
-    Column("format", strong=True),
+    Column("format", strong=True, of="name"),
     Column("bits", align="right", drop=5),
-    Column("fields", label="s/e/m"),
+    Column("fields", label="s/e/m", of=_widths),
     Column("bias", align="right"),
-    Column("max", align="right"),
-    Column("max_code", label="code", drop=1),
-    Column("min_normal", label="min normal", drop=4),
-    Column("min_subnormal", label="min subnormal"),
-    Column("nan", label="NaN", drop=2),
-    Column("infinity", label="inf", drop=3),
-    Column("negative_zero", label="-0", drop=3),
+    Column("max", align="right", of=lambda row: _extreme(row.max_code, row)),
+    Column("max_code", label="code", drop=1, of=lambda row: _bits(row.max_code, row)),
+    Column("min_normal", label="min normal", drop=4, of=_min_normal),
+    Column("min_subnormal", label="min subnormal", of=lambda row: _power(row.quantum) if row.has_zero else None),
+    Column("nan", label="NaN", drop=2, of=lambda row: _bits(row.nan_code, row)),
+    Column("infinity", label="inf", drop=3, of=lambda row: _bits(row.infinity_code, row)),
+    Column("negative_zero", label="-0", drop=3, of="has_negative_zero"),
     Column("source", citation=True),
 )
 
@@ -45,24 +53,7 @@ def command(row: "Format | None") -> Document:
 
     if row is not None:
         return Document((Record(tuple(_entries(row))),), f"format {row}", (row.source,))
-    return Document((Table(COLUMNS, tuple(map(_cells, FORMATS)), key="formats"),), "formats")
-
-
-def _cells(row: "Format") -> "tuple[Cell, ...]":
-    return (
-        row.name,
-        row.bits,
-        _widths(row),
-        row.bias,
-        _extreme(row.max_code, row),
-        _bits(row.max_code, row),
-        _power(row.min_normal) if _is_floating(row) else None,
-        _power(row.quantum) if row.has_zero else None,
-        _bits(row.nan_code, row),
-        _bits(row.infinity_code, row),
-        row.has_negative_zero,
-        row.source,
-    )
+    return Document((Table.of(COLUMNS, FORMATS, key="formats"),), "formats")
 
 
 def _entries(row: "Format") -> "list[Entry]":
@@ -81,7 +72,7 @@ def _entries(row: "Format") -> "list[Entry]":
         Entry("max_code", _bits(row.max_code, row), label="max code"),
         Entry("min", _extreme(lowest, row)),
         Entry("min_code", _bits(lowest, row), label="min code"),
-        Entry("min_normal", _power(row.min_normal) if _is_floating(row) else None, label="min normal"),
+        Entry("min_normal", _min_normal(row), label="min normal"),
         Entry("min_subnormal", _power(row.quantum) if row.has_zero else None, label="min subnormal"),
         Entry("nan", _bits(row.nan_code, row), label="NaN"),
         Entry("nan_codes", _nan_codes(row), label="NaN codes"),
@@ -91,14 +82,6 @@ def _entries(row: "Format") -> "list[Entry]":
         Entry("overflow", row.overflow, label="beyond max"),
         Entry("array_dtype", row.code_dtype.name, label="array of codes"),
     ]
-
-
-def _is_floating(row: "Format") -> bool:
-    return not row.twos_complement
-
-
-def _widths(row: "Format") -> str:
-    return f"{int(row.signed)}/{row.exponent_bits}/{row.mantissa_bits}"
 
 
 def _bits(code: int | None, row: "Format") -> Bits | None:

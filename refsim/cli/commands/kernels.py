@@ -9,12 +9,12 @@ from refsim.cli.devices import need
 from refsim.render import Column, Document, Table
 
 COLUMNS = (
-    Column("kernel", strong=True),
-    Column("entries", align="right", drop=3),
-    Column("corpus", label="special cases", align="right", drop=2),
-    Column("promise", drop=4),
+    Column("kernel", strong=True, of="name"),
+    Column("entries", align="right", drop=3, of=lambda kernel: len(kernel.entries)),
+    Column("corpus", label="special cases", align="right", drop=2, of=lambda kernel: len(kernel.corpus)),
+    Column("promise", drop=4, of=lambda kernel: str(kernel.promise)),
     Column("summary", drop=1),
-    Column("file", drop=5),
+    Column("file", drop=5, of="code.label"),
 )
 
 
@@ -33,8 +33,4 @@ def command(files: tuple[Path, ...]) -> Document:
     need("testing", "hypothesis")
     from refsim.testing import find_kernels
 
-    rows = tuple(
-        (kernel.name, len(kernel.entries), len(kernel.corpus), str(kernel.promise), kernel.summary, kernel.code.label)
-        for kernel in find_kernels(files or None)
-    )
-    return Document((Table(COLUMNS, rows, key="kernels"),), "kernels")
+    return Document((Table.of(COLUMNS, find_kernels(files or None), key="kernels"),), "kernels")

@@ -35,12 +35,12 @@ GATHERED = (
     Column("source", citation=True),
 )
 NAMES = (
-    Column("layout", strong=True),
-    Column("shape"),
+    Column("layout", strong=True, of="name"),
+    Column("shape", of=lambda each: f"{each.shape[0]} x {each.shape[1]}"),
     Column("threads", align="right", drop=2),
     Column("values", align="right", drop=2),
     Column("since", drop=3),
-    Column("evidence", drop=1),
+    Column("evidence", drop=1, of="evidence.what"),
     Column("source", citation=True),
 )
 # a part of a name that varies without changing the formula, and the letter that stands for it
@@ -62,11 +62,8 @@ def matching(pattern: str) -> Document:
     names = names or list(meant_by(pattern))
     if not names:
         raise unknown("layout", pattern, [*FAMILIES, *fragments()])
-    rows = []
-    for each in map(fragment, names):
-        shape = f"{each.shape[0]} x {each.shape[1]}"
-        rows.append((each.name, shape, each.threads, each.values, each.since, each.evidence.what, each.source))
-    return Document((Table(NAMES, tuple(rows), key="layouts"),), f"layouts: {pattern}", hints=(f"{len(rows)} layouts",))
+    table = Table.of(NAMES, map(fragment, names), key="layouts")
+    return Document((table,), f"layouts: {pattern}", hints=(f"{len(names)} layouts",))
 
 
 def everything() -> Document:

@@ -16,20 +16,30 @@ if TYPE_CHECKING:
     from refsim.numerics.rows import Profile
     from refsim.render import Cell
 
+
+def _types_of(row: "Profile") -> str:
+    a, b = _joined(row.a_formats), _joined(row.b_formats)
+    return f"{a if a == b else f'{a} x {b}'} -> {row.d_format}"
+
+
+def _joined(formats: "Iterable[ElementType]") -> str:
+    return "|".join(format.name for format in formats)
+
+
 ROWS = (
     Column("target", strong=True),
     Column("unit", strong=True),
-    Column("types"),
-    Column("k", label="K", drop=4),
+    Column("types", of=_types_of),
+    Column("k", label="K", drop=4, of=lambda row: ", ".join(map(str, row.k))),
     Column("length", label="L", align="right"),
     Column("fraction", label="F", align="right"),
-    Column("rounding"),
+    Column("rounding", of=lambda row: str(row.rounding)),
     Column("zero_exponent", label="zero exponent", align="right", drop=5),
-    Column("order", drop=7),
-    Column("c_enters", label="C"),
-    Column("scales", drop=6),
-    Column("level"),
-    Column("evidence", drop=8),
+    Column("order", drop=7, of=lambda row: str(row.order)),
+    Column("c_enters", label="C", of=lambda row: str(row.c_enters)),
+    Column("scales", drop=6, of=lambda row: ", ".join(f"{name}/{block}" for name, block in row.scales) or None),
+    Column("level", of="evidence.level.word"),
+    Column("evidence", drop=8, of="evidence.what"),
     Column("source", citation=True),
 )
 BITS_COLUMNS = (
@@ -95,10 +105,8 @@ def list_rows(target: str | None, unit: str | None, type_: str | None, *, sparse
     from refsim.numerics.sparse import sparse_rows
 
     chosen = _chosen(target, unit, type_)
-    rows = tuple(_cells(row) for row in (sparse_rows(chosen) if sparse else chosen))
-    return Document(
-        (Table(ROWS, rows, key="rows"),), "the arithmetic of tensor cores", hints=(counted(len(rows), "row"),)
-    )
+    table = Table.of(ROWS, sparse_rows(chosen) if sparse else chosen)
+    return Document((table,), "the arithmetic of tensor cores", hints=(counted(len(table.rows), "row"),))
 
 
 @command.command("bits")
@@ -155,36 +163,6 @@ def _chosen(target: str | None, unit: str | None, type_: str | None) -> "list[Pr
             help=f"known: {'; '.join(dict.fromkeys(row.name for row in here))}",
         )
     return found
-
-
-def _cells(row: "Profile") -> "tuple[Cell, ...]":
-    """Return the cells of an entry."""
-    scales = ", ".join(f"{name}/{block}" for name, block in row.scales)
-    return (
-        row.target,
-        row.unit,
-        _types_of(row),
-        ", ".join(map(str, row.k)),
-        row.length,
-        row.fraction,
-        str(row.rounding),
-        row.zero_exponent,
-        str(row.order),
-        str(row.c_enters),
-        scales or None,
-        row.evidence.level.word,
-        row.evidence.what,
-        row.source,
-    )
-
-
-def _types_of(row: "Profile") -> str:
-    a, b = _joined(row.a_formats), _joined(row.b_formats)
-    return f"{a if a == b else f'{a} x {b}'} -> {row.d_format}"
-
-
-def _joined(formats: "Iterable[ElementType]") -> str:
-    return "|".join(format.name for format in formats)
 
 
 def _gathered(rows: "list[Profile]") -> "tuple[Cell, ...]":

@@ -18,16 +18,31 @@ if TYPE_CHECKING:
     from refsim.ptx.isa.forms import Instruction, OperandForm
     from refsim.render import Cell
 
+
+def _family(clause: "Instruction") -> str:
+    return str(clause.function.__module__.rpartition(".")[2])
+
+
+def _exact(clause: "Instruction") -> str:
+    """Return yes, no, or the targets whose chip was recorded."""
+    return ", ".join(clause.recorded) or "no" if clause.inexact else "yes"
+
+
+def _meaning(clause: "Instruction") -> str:
+    """Return the docstring of an instruction implementation as one line."""
+    return " ".join((clause.function.__doc__ or "").split())
+
+
 FORM_COLUMNS = (
-    Column("family", strong=True),
+    Column("family", strong=True, of=_family),
     Column("form"),
     Column("since", drop=2),
-    Column("exact", drop=1),
+    Column("exact", drop=1, of=_exact),
     Column("source", citation=True),
 )
 MEANING_COLUMNS = (
     Column("form", strong=True),
-    Column("meaning"),
+    Column("meaning", of=lambda clause: _meaning(clause).split(". ")[0].rstrip(".") + "."),
     Column("since", drop=1),
     Column("source", citation=True),
 )
@@ -47,8 +62,8 @@ OPCODES = (
     Column("form", text=False),
     Column("functions", text=False),
 )
-CHECK_COLUMNS = (Column("check", strong=True), Column("severity"), Column("finds"))
-STOPPED = (Column("stop", label="stops a launch", strong=True), Column("finds"))
+CHECK_COLUMNS = (Column("check", strong=True, of="name"), Column("severity"), Column("finds"))
+STOPPED = (Column("stop", label="stops a launch", strong=True, of="name"), Column("finds"))
 MISSING = (
     Column("missing", strong=True),
     Column("count", align="right"),
@@ -95,26 +110,15 @@ def coverage(files: tuple[Path, ...], forms: bool, checks: bool) -> Document | A
     hints = (f"{len(known)} forms of {len({clause.mnemonic for clause in known})} mnemonics",)
     if not forms:
         return Document((Table(FAMILY_COLUMNS, tuple(_families(known)), key="families"),), "coverage", hints=hints)
-    rows = tuple((_family(clause), clause.form, clause.since, _exact(clause), clause.source) for clause in known)
-    return Document((Table(FORM_COLUMNS, rows, key="forms"),), "instruction forms", hints=hints)
+    return Document((Table.of(FORM_COLUMNS, known, key="forms"),), "instruction forms", hints=hints)
 
 
 def _checks() -> Document:
     from refsim.ptx import CHECKS, STOPS
 
-    made = Table(CHECK_COLUMNS, tuple((row.name, row.severity, row.finds) for row in CHECKS), key="checks")
-    stops = Table(STOPPED, tuple((row.name, row.finds) for row in STOPS), key="stops")
+    tables = Table.of(CHECK_COLUMNS, CHECKS, key="checks"), Table.of(STOPPED, STOPS, key="stops")
     hints = ("a failure makes the exit code 1; --without NAME turns a check off; what stops a launch cannot be",)
-    return Document((made, stops), "checks", hints=hints)
-
-
-def _family(clause: "Instruction") -> str:
-    return str(clause.function.__module__.rpartition(".")[2])
-
-
-def _exact(clause: "Instruction") -> str:
-    """Return yes, no, or the targets whose chip was recorded."""
-    return ", ".join(clause.recorded) or "no" if clause.inexact else "yes"
+    return Document(tables, "checks", hints=hints)
 
 
 def _how_exact(clause: "Instruction") -> str:
@@ -221,16 +225,8 @@ def _forms_of(opcode: str) -> Document | None:
     found = [each for each in clauses() if each.mnemonic == mnemonic and each.opcode.vocabulary.issuperset(words)]
     if not found:
         return None
-    rows = tuple(
-        (each.form, _meaning(each).split(". ")[0].rstrip(".") + ".", each.since, each.source) for each in found
-    )
     hints = (f"{len(found)} forms; refsim ptx explain OPCODE says what one opcode takes",)
-    return Document((Table(MEANING_COLUMNS, rows, key="forms"),), opcode, hints=hints)
-
-
-def _meaning(clause: "Instruction") -> str:
-    """Return the docstring of an instruction implementation as one line."""
-    return " ".join((clause.function.__doc__ or "").split())
+    return Document((Table.of(MEANING_COLUMNS, found, key="forms"),), opcode, hints=hints)
 
 
 def _kind(form: "OperandForm", type: "PtxType") -> str:

@@ -22,11 +22,16 @@ if TYPE_CHECKING:
 
 KERNELS = (
     Column("status", strong=True),
-    Column("kernel"),
+    Column("kernel", of="name"),
     Column("package", drop=2),
     Column("launches", align="right"),
     Column("threads", align="right", drop=1),
-    Column("shapes", label="grid of block", drop=3),
+    Column(
+        "shapes",
+        label="grid of block",
+        drop=3,
+        of=lambda kernel: ", ".join(kernel.shapes[:2]) + (", ..." if len(kernel.shapes) > 2 else ""),
+    ),
     Column("target", text=False),
 )
 SAID = (Column("kind", label=""), Column("code"), Column("kernel", drop=1), Column("where", label="at"), Column("what"))
@@ -52,7 +57,7 @@ def document(run: "ProgramRun") -> Document:
     record = run.record
     parts: list[Part] = [_nothing(run) if _did_nothing(run) else Record(_summary(run))]
     if record.kernels:
-        parts.append(Table(KERNELS, tuple(map(_kernel, record.kernels)), "kernels"))
+        parts.append(Table.of(KERNELS, record.kernels, "kernels"))
     said = [row for kernel in record.kernels for row in _said(kernel)] + _of_host(record)
     if said:
         parts.append(Table(SAID, tuple(said), "findings"))
@@ -64,8 +69,7 @@ def document(run: "ProgramRun") -> Document:
     if record.by_host:
         parts.append(Table(BY_HOST, tuple(sorted(record.by_host.items())), "by_host"))
     if record.held:
-        rows = tuple((each.bytes, each.count, each.package, each.place) for each in record.held)
-        parts.append(Table(HELD, rows, "held"))
+        parts.append(Table.of(HELD, record.held, "held"))
     if record.tests:
         facts = {name: vars(test) for name, test in record.tests.items()}
         parts.append(Wording((_of_tests(record),), facts, key="tests", is_beside=True))
@@ -111,11 +115,6 @@ def _summary(run: "ProgramRun") -> tuple[Entry, ...]:
         Entry("held", sum(each.bytes for each in record.held), label="bytes held at the end", unit="bytes"),
         *((Entry("silent_processes", run.silent, label="processes that left no record"),) if run.silent else ()),
     )
-
-
-def _kernel(kernel: "KernelRecord") -> tuple[str | int, ...]:
-    shapes = ", ".join(kernel.shapes[:2]) + (", ..." if len(kernel.shapes) > 2 else "")
-    return kernel.status, kernel.name, kernel.package, kernel.launches, kernel.threads, shapes, kernel.target
 
 
 def _said(kernel: "KernelRecord") -> "list[tuple[str, ...]]":

@@ -36,12 +36,12 @@ if TYPE_CHECKING:
 LARGEST_TABLE = 1 << 24
 USUAL = "nvidia_128x4"  # the layout of cuBLAS, CUTLASS and tcgen05
 LAYOUTS = (
-    Column("layout", strong=True),
-    Column("tile"),
-    Column("element", unit="B", align="right", drop=3),
+    Column("layout", strong=True, of="name"),
+    Column("tile", of=lambda row: f"{row.tile[0]} x {row.tile[1]}"),
+    Column("element", unit="B", align="right", drop=3, of="element_bytes"),
     Column("pads", drop=4),
     Column("summary", drop=1),
-    Column("evidence", drop=2),
+    Column("evidence", drop=2, of="evidence.what"),
     Column("source", citation=True),
 )
 PLACE = (
@@ -433,16 +433,4 @@ def _all() -> Document:
     """Return the list of scale layouts."""
     from refsim.layouts.scales import SCALE_LAYOUTS
 
-    rows = tuple(
-        (
-            row.name,
-            f"{row.tile[0]} x {row.tile[1]}",
-            row.element_bytes,
-            row.pads,
-            row.summary,
-            row.evidence.what,
-            row.source,
-        )
-        for row in SCALE_LAYOUTS
-    )
-    return Document((Table(LAYOUTS, rows, key="layouts"),), "scale layouts")
+    return Document((Table.of(LAYOUTS, SCALE_LAYOUTS, key="layouts"),), "scale layouts")

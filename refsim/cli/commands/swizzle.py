@@ -18,12 +18,14 @@ if TYPE_CHECKING:
     from refsim.render import Cell
 
 MODES = (
-    Column("swizzle", strong=True),
-    Column("cute", label="CuTe, bytes"),
-    Column("chunk", unit="B", align="right", drop=2),
-    Column("span", unit="B", align="right", drop=3),
-    Column("repeat", unit="B", align="right"),
-    Column("evidence", drop=1),
+    Column("swizzle", strong=True, of="name"),
+    Column(
+        "cute", label="CuTe, bytes", of=lambda row: f"Swizzle<{row.bits},{row.base},{row.shift}>" if row.bits else None
+    ),
+    Column("chunk", unit="B", align="right", drop=2, of="chunk_bytes"),
+    Column("span", unit="B", align="right", drop=3, of="span_bytes"),
+    Column("repeat", unit="B", align="right", of="repeat_bytes"),
+    Column("evidence", drop=1, of="evidence.what"),
     Column("source", citation=True),
 )
 MOVED = (
@@ -96,19 +98,7 @@ def _modes() -> Document:
     """Return the list of swizzles."""
     from refsim.layouts.swizzles import SWIZZLES
 
-    rows = tuple(
-        (
-            row.name,
-            f"Swizzle<{row.bits},{row.base},{row.shift}>" if row.bits else None,
-            row.chunk_bytes,
-            row.span_bytes,
-            row.repeat_bytes,
-            row.evidence.what,
-            row.source,
-        )
-        for row in SWIZZLES
-    )
-    return Document((Table(MODES, rows, key="swizzles"),), "swizzles")
+    return Document((Table.of(MODES, SWIZZLES, key="swizzles"),), "swizzles")
 
 
 def _moved(mode: "Swizzle", words: tuple[str, ...]) -> Document:
@@ -120,11 +110,5 @@ def _moved(mode: "Swizzle", words: tuple[str, ...]) -> Document:
 
 def _cells(address: int, moved: int) -> "tuple[Cell, ...]":
     width = max(ADDRESS_BITS, address.bit_length(), moved.bit_length())
-    return (
-        Bits(address, width),
-        Bits(moved, width),
-        moved // 128,
-        moved % 128 // 16,
-        moved // 4 % 32,
-        address // 4 % 32,
-    )
+    places = moved // 128, moved % 128 // 16, moved // 4 % 32, address // 4 % 32
+    return Bits(address, width), Bits(moved, width), *places
