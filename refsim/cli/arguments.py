@@ -32,6 +32,12 @@ def format_option(*, required: bool = True, arrays: bool = False) -> Callable[[C
     return click.option("-t", "--format", "row", required=required, type=ARRAY_TYPE if arrays else FORMAT, help=note)
 
 
+def format_field(*, arrays: bool = False) -> Any:
+    """Return the field of -t FORMAT for the numbers of files, which may name it themselves."""
+    type = ARRAY_TYPE if arrays else FORMAT
+    return option("Number format, if the files do not name it.", "-t", "--format", type=type)
+
+
 def file_option(*names: str, help: str, **more: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Return an option that takes the name of a FILE and passes it as a Path."""
     return click.option(*names, metavar="FILE", type=click.Path(path_type=Path), help=help, **more)
@@ -43,7 +49,7 @@ kernels_option = file_option("--kernels", "files", multiple=True, help=KERNELS_H
 
 def kernels_field() -> Any:
     """Return the field of --kernels."""
-    return option("--kernels", help=KERNELS_HELP)
+    return option(KERNELS_HELP, "--kernels")
 
 
 def only_format(argument: "Format | None", option: "Format | None") -> "Format":

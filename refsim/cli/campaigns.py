@@ -26,14 +26,12 @@ MOST_JOBS = 1024
 class Division(Options):
     """How the work is divided, and where finished shards are kept: the options --jobs, --cluster, --journal, --report."""
 
-    jobs: int | None = option(
-        type=Whole(1, MOST_JOBS), help="Run shards in N processes; with --device cuda, on a GPU each."
-    )
+    jobs: int | None = option("Run shards in N processes; with --device cuda, on a GPU each.", type=Whole(1, MOST_JOBS))
     cluster: str | None = option(
-        metavar="ADDRESS", help="Run shards on a Dask scheduler's workers (tcp://HOST:8786), or local."
+        "Run shards on a Dask scheduler's workers (tcp://HOST:8786), or local.", metavar="ADDRESS"
     )
-    journal: Path | None = option(help="Keep finished shards in FILE (SQLite); the same command continues the run.")
-    report: Path | None = option(help="Write JSON without times and workers, for comparison.")
+    journal: Path | None = option("Keep finished shards in FILE (SQLite); the same command continues the run.")
+    report: Path | None = option("Write JSON without times and workers, for comparison.")
 
     def __post_init__(self) -> None:
         if self.jobs is not None and self.cluster is not None:

@@ -47,21 +47,20 @@ def device_options(function: Callable[..., Any]) -> Callable[..., Any]:
     return device_option(click.option("--target", metavar="SM", type=SM, help=help)(function))
 
 
-def device_name_field() -> Any:
-    """Return the field of --device."""
-    return option(
+class NamedDevice(Options):
+    """The device of a command."""
+
+    device_name: str = option(
+        "sim, cuda, cuda:1 or cuda:bindings; auto uses a real GPU if there is one, or else the simulated GPU.",
         "--device",
-        metavar="NAME",
         default="auto",
-        help="sim, cuda, cuda:1 or cuda:bindings; auto uses a real GPU if there is one, or else the simulated GPU.",
     )
 
 
-class ChosenDevice(Options):
+class ChosenDevice(NamedDevice):
     """The device of a command, and its architecture."""
 
-    device_name: str = device_name_field()
-    target: str | None = option(metavar="SM", type=SM, help="Architecture, such as sm_90a (default: the device's).")
+    target: str | None = option("Architecture, such as sm_90a (default: the device's).", type=SM)
 
     def opened(self) -> "Device":
         """Return the device."""

@@ -48,13 +48,13 @@ class Compilation(Options):
     """How a CUDA file is compiled: --compiler, --define, --include and --option."""
 
     compiler: "Compiler" = option(
+        "Compiler of a CUDA file; nvcc also accepts host code and must be on PATH.",
         type=click.Choice(("nvrtc", "nvcc")),
         default="nvrtc",
-        help="Compiler of a CUDA file; nvcc also accepts host code and must be on PATH.",
     )
-    defines: tuple[str, ...] = option("--define", "-D", metavar="NAME[=VALUE]", help="Macro for a CUDA file.")
-    include: tuple[Path, ...] = option("--include", "-I", metavar="FOLDER", help="Folder of headers for a CUDA file.")
-    options: tuple[str, ...] = option("--option", metavar="FLAG", help="NVRTC flag, e.g. --fmad=false.")
+    defines: tuple[str, ...] = option("Macro for a CUDA file.", "--define", "-D", metavar="NAME[=VALUE]")
+    include: tuple[Path, ...] = option("Folder of headers for a CUDA file.", "--include", "-I", metavar="FOLDER")
+    options: tuple[str, ...] = option("NVRTC flag, e.g. --fmad=false.", "--option", metavar="FLAG")
 
     def code(self, file: Path, entry: str | None) -> "KernelCode":
         """Return the code of a CUDA file; `entry` is the only entry that is needed, None for all."""

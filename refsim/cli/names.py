@@ -17,11 +17,11 @@ class Name(click.ParamType):  # type: ignore[type-arg]
 
     `known`, written "module:attribute", holds all names: an iterable of names, or of entries whose attribute `by` is
     the name, or a function that returns one of these. `row` is the function that returns the entry of a name; without
-    it the command gets the name.
+    it the command gets the name. Help pages show `metavar`.
     """
 
-    def __init__(self, name: str, known: str, *, by: str = "", row: str = "") -> None:
-        self.name, self._known, self._by, self._row = name, known, by, row
+    def __init__(self, name: str, known: str, *, by: str = "", row: str = "", metavar: str = "") -> None:
+        self.name, self._known, self._by, self._row, self.metavar = name, known, by, row, metavar
 
     def known(self) -> list[str]:
         """Return all names, in the order of their entries."""
@@ -67,4 +67,4 @@ LAYOUT = Name("layout", "refsim.layouts.families:fragments", row="refsim.layouts
 SWIZZLE = Name("swizzle", "refsim.layouts.swizzles:SWIZZLES", by="name", row="refsim.layouts.swizzles:swizzle")
 UNIT = Name("unit", "refsim.cli.products:units")
 TARGET = Name("target", "refsim.cli.products:targets", row="refsim.targets:target_name")
-SM = Name("target", "refsim.targets:names", row="refsim.targets:target_name")
+SM = Name("target", "refsim.targets:names", row="refsim.targets:target_name", metavar="SM")

@@ -12,12 +12,13 @@ Command = Callable[..., Any]
 DIRECTORY_PATH = click.Path(path_type=Path, file_okay=False)
 
 
-def option(*flags: str, default: Any = None, **more: Any) -> Any:
+def option(help: str, *flags: str, default: Any = None, **more: Any) -> Any:
     """Return a field that an option sets. Without `flags`, its name makes the flag: save_ptx is --save-ptx.
 
-    A `bool` is a switch, a `tuple[X, ...]` may be repeated, a `Path` is shown as FILE. `more` goes to click.option.
+    A `bool` is a switch, a `tuple[X, ...]` may be repeated. Help pages show a `Path` as FILE, and a text without a type
+    as NAME. `more` goes to click.option.
     """
-    return field(default=default, metadata={"declare": click.option, "flags": flags, "more": more})
+    return field(default=default, metadata={"declare": click.option, "flags": flags, "more": {"help": help, **more}})
 
 
 def argument(metavar: str | None = None, **more: Any) -> Any:
@@ -32,8 +33,9 @@ class Options:
 
     def __init_subclass__(cls) -> None:
         for name, kind in cls.__annotations__.items():
-            if ... in get_args(kind) and (declared := vars(cls)[name]).default is None:
-                declared.default = ()
+            declared: Any = vars(cls).get(name)
+            if isinstance(declared, Field) and declared.default is None:
+                declared.default = () if ... in get_args(kind) else False if kind is bool else None
         dataclass(frozen=True)(cls)
 
 
@@ -71,13 +73,14 @@ def _made(kind: Any, given: dict[str, Any]) -> Any:
 def option_of(each: Field[Any]) -> Command:
     """Return the decorator of click that adds a field. Its annotation says what the field takes."""
     declare, flags = each.metadata["declare"], each.metadata["flags"]
-    kinds = get_args(each.type) or (each.type,)
+    kinds, more = get_args(each.type) or (each.type,), each.metadata["more"]
     said: dict[str, Any] = {"type": click.Path(path_type=Path)} if Path in kinds else {}
     if declare is click.argument:
         said |= {"nargs": -1} if ... in kinds else {"required": not str(each.type).endswith("None")}
     else:
         flags = flags or (f"--{each.name.replace('_', '-')}",)
-        said |= {"metavar": "FILE"} if Path in kinds else {"is_flag": True} if each.type is bool else {}
+        metavar = "FILE" if Path in kinds else getattr(more.get("type"), "metavar", "") if "type" in more else "NAME"
+        said |= {"is_flag": True} if each.type is bool else {"metavar": metavar} if metavar else {}
         said |= {"multiple": True} if ... in kinds else {} if each.default in (None, ()) else {"default": each.default}
-    decorator: Command = declare(*flags, each.name, **(said | each.metadata["more"]))
+    decorator: Command = declare(*flags, each.name, **(said | more))
     return decorator

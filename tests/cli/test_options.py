@@ -13,8 +13,8 @@ from refsim.cli.options import Options, argument, option, with_options
 class Where(Options):
     """Options that several commands share."""
 
-    device_name: str = option("--device", default="sim", help="Device.")
-    files: tuple[Path, ...] = option("--kernels", help="Kernels.")
+    device_name: str = option("Device.", "--device", default="sim")
+    files: tuple[Path, ...] = option("Kernels.", "--kernels")
 
 
 class Everything(Options):
@@ -22,11 +22,11 @@ class Everything(Options):
 
     name: str = argument()
     words: tuple[str, ...] = argument("[WORD...]")
-    first: bool = option(help="A switch.")
+    first: bool = option("A switch.")
     on: Where = Where()
-    save_ptx: Path | None = option(help="A file.")
-    count: int = option("-n", "--count", default=3, help="A number.")
-    needed: str = option(required=True, help="Needed.")
+    save_ptx: Path | None = option("A file.")
+    count: int = option("A number.", "-n", "--count", default=3)
+    needed: str = option("Needed.", required=True)
 
 
 @pytest.fixture

@@ -136,34 +136,28 @@ class BlameOptions(Options):
 
     kernel: str = argument(type=KERNEL_NAME)
     entry: str | None = argument()
-    ptxas: tuple[Path, ...] = option(metavar="PATH", help="Also use this ptxas (or folder).")
-    only_ptxas: bool = option(help="Use only the ptxas of --ptxas.")
+    ptxas: tuple[Path, ...] = option("Also use this ptxas (or folder).", metavar="PATH")
+    only_ptxas: bool = option("Use only the ptxas of --ptxas.")
     levels: tuple[int, ...] = option(
-        "--opt", type=Whole(0, 3), metavar="0-3", help="Level of ptxas, -O0 to -O3 (default: all)."
+        "Level of ptxas, -O0 to -O3 (default: all).", "--opt", type=Whole(0, 3), metavar="0-3"
     )
-    edited: Path | None = option(help="Also run this cubin or PTX and compare it with the kernel's.")
-    problems: int = option(type=Whole(1, MOST_PROBLEMS), default=4, help="Test cases of a declared kernel.")
-    seed: int = option(type=Whole(0), default=0, help="Seed of the random test cases.")
-    repeats: int = option(type=Whole(1, MOST_REPEATS), default=3, help="Runs of each cubin.")
-    seconds: float = option(type=Positive(), default=120.0, help="Time limit of the search for the smallest PTX.")
-    no_shrink: bool = option(help="Do not search for the smallest PTX.")
-    save_ptx: Path | None = option(help="Write the smallest PTX to FILE; without a GPU, the whole PTX.")
-    assemble_only: bool = option(help="Only show which ptxas accepts the PTX. Needs no GPU.")
-    grid: tuple[int, ...] | None = option(type=Extents(), help="Blocks in the grid of ENTRY: 4 or 2x3 (default: 1).")
-    block: tuple[int, ...] | None = option(
-        type=Extents(), help="Threads in a block of ENTRY: 256 or 16x16 (default: 32)."
-    )
-    cluster: tuple[int, ...] | None = option(type=Extents(), help="Blocks in a cluster of ENTRY: 2 or 2x2.")
-    cooperative: bool = option(help="Launch ENTRY cooperatively: all blocks are resident at once.")
-    shared: int = option(type=Whole(0), default=0, help="Bytes of dynamic shared memory of ENTRY.")
-    arguments: tuple[Any, ...] = option("--arg", metavar="ARG", callback=_values, help=ARGUMENT_RULE)
+    edited: Path | None = option("Also run this cubin or PTX and compare it with the kernel's.")
+    problems: int = option("Test cases of a declared kernel.", type=Whole(1, MOST_PROBLEMS), default=4)
+    seed: int = option("Seed of the random test cases.", type=Whole(0), default=0)
+    repeats: int = option("Runs of each cubin.", type=Whole(1, MOST_REPEATS), default=3)
+    seconds: float = option("Time limit of the search for the smallest PTX.", type=Positive(), default=120.0)
+    no_shrink: bool = option("Do not search for the smallest PTX.")
+    save_ptx: Path | None = option("Write the smallest PTX to FILE; without a GPU, the whole PTX.")
+    assemble_only: bool = option("Only show which ptxas accepts the PTX. Needs no GPU.")
+    grid: tuple[int, ...] | None = option("Blocks in the grid of ENTRY: 4 or 2x3 (default: 1).", type=Extents())
+    block: tuple[int, ...] | None = option("Threads in a block of ENTRY: 256 or 16x16 (default: 32).", type=Extents())
+    cluster: tuple[int, ...] | None = option("Blocks in a cluster of ENTRY: 2 or 2x2.", type=Extents())
+    cooperative: bool = option("Launch ENTRY cooperatively: all blocks are resident at once.")
+    shared: int = option("Bytes of dynamic shared memory of ENTRY.", type=Whole(0), default=0)
+    arguments: tuple[Any, ...] = option(ARGUMENT_RULE, "--arg", metavar="ARG", callback=_values)
     files: tuple[Path, ...] = kernels_field()
-    device_name: str = option(
-        "--device", metavar="NAME", default="cuda", help="cuda, cuda:1 or cuda:bindings; sim needs no GPU."
-    )
-    target: str | None = option(
-        metavar="SM", type=SM, help="Architecture (default: the GPU's; without one the PTX's or sm_90a)."
-    )
+    device_name: str = option("cuda, cuda:1 or cuda:bindings; sim needs no GPU.", "--device", default="cuda")
+    target: str | None = option("Architecture (default: the GPU's; without one the PTX's or sm_90a).", type=SM)
     compilation: Compilation = Compilation()
 
     @property

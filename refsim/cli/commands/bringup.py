@@ -46,30 +46,28 @@ class BringupOptions(Options):
 
     on: ChosenDevice = ChosenDevice()
     names: tuple[str, ...] = option(
+        "conversions, layouts, numerics, special-functions, kernels or discovery (default: all but the last). "
+        "May be repeated.",
         "--suite",
         type=Name("suite", "refsim.bringup.suites:SUITES", by="name"),
         metavar="NAME",
-        help="conversions, layouts, numerics, special-functions, kernels or discovery (default: all but the last). "
-        "May be repeated.",
     )
-    discover: bool = option(help="Also measure the columns of `numerics list` by probing.")
+    discover: bool = option("Also measure the columns of `numerics list` by probing.")
     exhaustive: str | None = option(
+        "all: also compare all 2^32 inputs of each conversion, and digests of every input of the special "
+        "functions. fp8: only those of conversions to 8 bits.",
         type=click.Choice(["all", "fp8"]),
         is_flag=False,
         flag_value="all",
-        help="all: also compare all 2^32 inputs of each conversion, and digests of every input of the special "
-        "functions. fp8: only those of conversions to 8 bits.",
     )
-    state: Path | None = option(type=DIRECTORY_PATH, metavar="DIR", help="Folder for finished cases.")
-    fresh: bool = option(help="Ignore the cases of an interrupted run.")
-    baseline: Path | None = option(help="JSON of an earlier run; the report shows what changed.")
-    junit: Path | None = option(help="Also write JUnit XML.")
+    state: Path | None = option("Folder for finished cases.", type=DIRECTORY_PATH, metavar="DIR")
+    fresh: bool = option("Ignore the cases of an interrupted run.")
+    baseline: Path | None = option("JSON of an earlier run; the report shows what changed.")
+    junit: Path | None = option("Also write JUnit XML.")
     division: Division = Division()
-    form: str | None = option("--as", metavar="FORM", type=OutputForm(), help="text, json, jsonl, csv, md or html.")
-    output: tuple[str, ...] = option(
-        "-o", "--output", metavar="FILE", help="Write to FILE by its suffix. May be repeated."
-    )
-    citations: bool = option("--source", help="Cite the sources of the answer.")
+    form: str | None = option("text, json, jsonl, csv, md or html.", "--as", metavar="FORM", type=OutputForm())
+    output: tuple[str, ...] = option("Write to FILE by its suffix. May be repeated.", "-o", "--output", metavar="FILE")
+    citations: bool = option("Cite the sources of the answer.", "--source")
 
 
 @click.command()

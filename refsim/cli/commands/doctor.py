@@ -9,8 +9,7 @@ import click
 
 from refsim.cli import console
 from refsim.cli.delivery import Answer, answers
-from refsim.cli.devices import device_name_field
-from refsim.cli.options import Options, option
+from refsim.cli.devices import NamedDevice
 from refsim.errors import Kind, RefsimError
 from refsim.render import Column, Document, Table
 
@@ -31,16 +30,10 @@ _PACKAGES = (
 Row = tuple[str, str, str, str]
 
 
-class DoctorOptions(Options):
-    """The options of `refsim doctor`."""
-
-    clear_cache: bool = option(help="Delete the compiled PTX and cubins in the user cache.")
-    device_name: str = device_name_field()
-
-
 @click.command()
+@click.option("--clear-cache", is_flag=True, help="Delete the compiled PTX and cubins in the user cache.")
 @answers
-def command(asked: DoctorOptions) -> Answer:
+def command(clear_cache: bool, on: NamedDevice) -> Answer:
     """Check packages, compilers, GPUs and caches, then compile, assemble and run one kernel.
 
     A missing GPU or compiler is no error: the simulated GPU and the bundled PTX replace them. The exit code is 4 if a device
@@ -53,12 +46,12 @@ def command(asked: DoctorOptions) -> Answer:
     from refsim.device import cache, toolchain
     from refsim.device.trial import tried
 
-    if asked.clear_cache:
+    if clear_cache:
         removed = cache.clear_cache()
         console.tell(f"removed {removed} cache entries")
     rows: list[Row] = [("Python", "ok", f"{platform.python_version()} at {sys.prefix}", "")]
     rows += [_package(*row) for row in _PACKAGES]
-    gpu, device, problem = _gpu(asked.device_name)
+    gpu, device, problem = _gpu(on.device_name)
     rows += [*_compilers(), _assembler(), gpu, _bundled(), _cache()]
     parts = [Table(COLUMNS, tuple(rows), key="parts")]
     over = tuple((part.kind, part.origin, part.lacks) for part in toolchain.search().parts if part.lacks)

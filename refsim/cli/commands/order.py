@@ -190,25 +190,23 @@ class OrderOptions(Options):
     """The options of `refsim order`."""
 
     kernel: str = argument(type=KERNEL_NAME)
-    against: str | None = option(metavar="KERNEL", help="Compare with the order of another kernel.")
-    product: str | None = option(metavar="NAME", help="Product of the kernel (default: the first).")
-    against_product: str | None = option(metavar="NAME", help="Product of the other kernel (default: the first).")
+    against: str | None = option("Compare with the order of another kernel.", metavar="KERNEL")
+    product: str | None = option("Product of the kernel (default: the first).")
+    against_product: str | None = option("Product of the other kernel (default: the first).")
     rows: tuple[int, ...] | None = option(
-        "--m", metavar="LIST", type=RowList(), help="Sizes of the batch, such as 1,2,4,16."
+        "Sizes of the batch, such as 1,2,4,16.", "--m", metavar="LIST", type=RowList()
     )
-    n: int | None = option(type=Whole(min=1), help="Number of columns of D.")
-    k: int | None = option(type=Whole(min=2), help="Number of products in each sum.")
-    row: "Format | None" = option(
-        "-t", "--format", type=FORMAT, help="Type of A and B, if KERNEL is a Python function."
-    )
-    a_format: "Format | None" = option(type=FORMAT, help="Type of A.")
-    b_format: "Format | None" = option(type=FORMAT, help="Type of B.")
-    row_sums: bool = option(help="KERNEL is a function f(x): the sums of the rows of X (M, K).")
+    n: int | None = option("Number of columns of D.", type=Whole(min=1))
+    k: int | None = option("Number of products in each sum.", type=Whole(min=2))
+    row: "Format | None" = option("Type of A and B, if KERNEL is a Python function.", "-t", "--format", type=FORMAT)
+    a_format: "Format | None" = option("Type of A.", type=FORMAT)
+    b_format: "Format | None" = option("Type of B.", type=FORMAT)
+    row_sums: bool = option("KERNEL is a function f(x): the sums of the rows of X (M, K).")
     layout: Literal["nt", "nn"] = option(
-        metavar="nt|nn", default="nt", help="B, if KERNEL is a Python function: by columns (nt) or rows."
+        "B, if KERNEL is a Python function: by columns (nt) or rows.", metavar="nt|nn", default="nt"
     )
-    seeds: int = option(type=Whole(1, MOST_SEEDS), default=2, help="Number of random test cases.")
-    thorough: bool = option(help="Probe every group of products, even if it looks like an earlier group.")
+    seeds: int = option("Number of random test cases.", type=Whole(1, MOST_SEEDS), default=2)
+    thorough: bool = option("Probe every group of products, even if it looks like an earlier group.")
     files: tuple[Path, ...] = kernels_field()
     on: ChosenDevice = ChosenDevice()
 
