@@ -9,7 +9,8 @@ import numpy as np
 
 from refsim.cli.arguments import load_codes, names_array, words_in
 from refsim.cli.elements import code_of
-from refsim.errors import RefsimError, counted, unknown
+from refsim.cli.product_options import MmaOptions, known
+from refsim.errors import RefsimError, counted
 from refsim.formats import F16, F32, F64, FORMATS, S4, S32, U4, ElementType, Format, element_named, float_named
 from refsim.matrix_opcodes import matrix_opcode
 from refsim.numerics.profiles import PROFILES, chip, profile, rows_of, unit_named, unit_rank
@@ -22,26 +23,6 @@ if TYPE_CHECKING:
 MOST_LISTED = 1 << 12
 _UNITS = {"mma": "mma.sync", "wgmma": "wgmma"}  # the family of an opcode and the unit that executes it
 _FIFTH_GENERATION = re.compile(r"tcgen05\.mma\b[\w.:]*\.kind::(\w+)")
-
-
-@dataclass(frozen=True)
-class Asked:
-    """The options of `refsim mma` as text; None where an option is missing."""
-
-    a: str
-    b: str
-    c: str | None
-    unit: str | None
-    target: str
-    a_format: str | None
-    b_format: str | None
-    d_format: str | None
-    k: int | None
-    a_scale: str | None
-    b_scale: str | None
-    scale_format: str | None
-    negate: tuple[bool, bool]
-    key: str | None
 
 
 @dataclass(frozen=True)
@@ -109,7 +90,7 @@ class MmaArguments:
         return {name: found[name] for name in names or found}
 
 
-def read(asked: Asked) -> MmaArguments:
+def read(asked: MmaOptions) -> MmaArguments:
     """Return the product that a command line describes.
 
     Zeros extend two lists to the K of the instruction. Raises RefsimError for words that are no operands, for a
@@ -163,7 +144,7 @@ def read(asked: Asked) -> MmaArguments:
         a_scale,
         b_scale,
         None if scaled is None else float_named(scaled),
-        asked.negate,
+        (asked.negate_a, asked.negate_b),
         row.unit,
         asked.target,
         given,
@@ -171,7 +152,7 @@ def read(asked: Asked) -> MmaArguments:
     )
 
 
-def _of_opcode(asked: Asked) -> Asked:
+def _of_opcode(asked: MmaOptions) -> MmaOptions:
     """Replace an opcode that stands for the unit by its unit, types, K and kind of scales."""
     if kind := _FIFTH_GENERATION.match(asked.unit or ""):
         return replace(asked, unit=f"tcgen05.{kind[1]}")
@@ -198,7 +179,7 @@ def _of_opcode(asked: Asked) -> Asked:
     return replace(asked, unit=f"{unit}.{opcode.kind}" if opcode.vector else unit, **said)
 
 
-def _usual_unit(asked: Asked, a: ElementType, b: ElementType) -> str:
+def _usual_unit(asked: MmaOptions, a: ElementType, b: ElementType) -> str:
     """Return the unit that kernels of a target use for these types: a warpgroup's or tensor memory's before a warp's."""
     scaled = any((asked.a_scale, asked.b_scale, asked.scale_format))
     refused = {row: _unit_refused(asked.target, row.unit, a, b) for row in rows_of(asked.target)}
@@ -301,16 +282,6 @@ def _only_result(target: str, unit: str, a: ElementType, b: ElementType) -> Elem
     return found.pop() if len(found) == 1 else F32
 
 
-def known(name: str, names: list[str], kind: str, canonical: Any = str) -> None:
-    """Raise RefsimError for a name that is not in `names`; its help lists the nearest."""
-    try:
-        is_known = canonical(name) in names
-    except RefsimError:
-        is_known = False
-    if not is_known:
-        raise unknown(kind, name, names)
-
-
 def units() -> list[str]:
     """Return the units that have an entry: mma.sync, wgmma, ..."""
     return list(dict.fromkeys(row.unit for row in PROFILES))
@@ -339,15 +310,3 @@ def result_types() -> list[str]:
 def scale_types() -> list[str]:
     """Return the types of scales of all entries: e8m0, ue4m3."""
     return list(dict.fromkeys(format.name for row in PROFILES for format, _ in row.scales))
-
-
-def type_name(name: str, names: list[str], kind: str) -> str:
-    """Return the canonical name of a format or alias. Raises RefsimError for a type that no entry takes."""
-    try:
-        found = element_named(name).name
-    except RefsimError as error:
-        if error.code == "ambiguous-name":
-            raise
-        found = name
-    known(found, names, kind)
-    return found

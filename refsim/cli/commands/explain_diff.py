@@ -20,7 +20,6 @@ from refsim.cli.arguments import (
     load_named,
     names_array,
 )
-from refsim.cli.commands.mma import ElementParam, Types
 from refsim.cli.delivery import AGREED, FAILED, Answer, answers
 from refsim.cli.extents import Whole
 from refsim.cli.function_operands import (
@@ -41,6 +40,7 @@ from refsim.cli.integer_operands import (
     weight_operands,
 )
 from refsim.cli.names import TARGET, UNIT
+from refsim.cli.product_options import ElementParam, Types
 from refsim.cli.progress import reporting, tell
 from refsim.cli.registry import Sectioned
 from refsim.errors import Kind, RefsimError

@@ -1,7 +1,6 @@
 """refsim mma: the result of a tensor core, and the steps that lead to it."""
 
 import functools
-import re
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
@@ -12,8 +11,7 @@ import click
 
 from refsim.cli.arguments import ARRAY_SUFFIXES
 from refsim.cli.delivery import answers
-from refsim.cli.extents import Whole
-from refsim.cli.names import TARGET, UNIT, Name
+from refsim.cli.product_options import MmaOptions
 from refsim.errors import RefsimError
 from refsim.render import Document, Wording
 
@@ -23,34 +21,6 @@ if TYPE_CHECKING:
 
 
 USUAL = "wgmma"  # the unit of the default target; any other choice is reported
-
-
-class Types(Name):
-    """The name of an operand type or a result type."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Return the canonical name of a type. Raises RefsimError for a type that no entry has."""
-        from refsim.cli.products import type_name
-
-        return type_name(str(value), self.known(), self.name)
-
-
-OPERAND = Types("operand type", "refsim.cli.products:operand_types")
-RESULT = Types("result type", "refsim.cli.products:result_types")
-SCALE = Types("scale type", "refsim.cli.products:scale_types")
-
-
-class ElementParam(click.ParamType):  # type: ignore[type-arg]
-    """ROW,COL of the result."""
-
-    name = "place"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, int]:
-        """Return (row, column). Raises RefsimError bad-value."""
-        match = re.fullmatch(r" *([0-9]{1,11}) *, *([0-9]{1,11}) *", str(value))
-        if match is None:
-            raise RefsimError("bad-value", f"{value!r} is not an element", "--at", "an element is ROW,COL, as 17,42")
-        return int(match[1]), int(match[2])
 
 
 def _keeps_codes(run: Callable[..., int]) -> Callable[..., int]:
@@ -66,42 +36,9 @@ def _keeps_codes(run: Callable[..., int]) -> Callable[..., int]:
 
 
 @click.command()
-@click.argument("opcode", required=False, type=UNIT)
-@click.option(
-    "--a", required=True, metavar="LIST|FILE", help="Row of A: codes (0x38) or values (1.5,-2); or a file of M x K."
-)
-@click.option("--b", required=True, metavar="LIST|FILE", help="Column of B; or a file of N x K, the transpose of B.")
-@click.option("--c", metavar="VALUE|FILE", help="C, as a code or a value of the result's type (default: 0).")
-@click.option("--explain", is_flag=True, help="Show one dot product step by step.")
-@click.option("--at", metavar="ROW,COL", type=ElementParam(), help="Compute one element of the product of two files.")
-@click.option("--unit", metavar="UNIT|OPCODE", type=UNIT, help="wgmma, mma.sync, tcgen05.f16, ..., or an opcode.")
-@click.option("--target", default="sm_90a", type=TARGET, help="Architecture.")
-@click.option("-t", "--format", "both", metavar="FORMAT", type=OPERAND, help="Type of A and B, if no file names it.")
-@click.option("--a-format", metavar="FORMAT", type=OPERAND, help="Type of A.")
-@click.option("--b-format", metavar="FORMAT", type=OPERAND, help="Type of B.")
-@click.option("--d-format", metavar="FORMAT", type=RESULT, help="Type of C and D (default: f32 where possible).")
-@click.option("--k", type=Whole(min=1), help="K of one instruction (default: the largest).")
-@click.option("--a-scale", metavar="LIST|FILE", help="Scales of A, one for each block; or a file of M x blocks.")
-@click.option("--b-scale", metavar="LIST|FILE", help="Scales of B, likewise.")
-@click.option("--scale-format", metavar="FORMAT", type=SCALE, help="Type of the scales: e8m0 or ue4m3.")
-@click.option("--negate-a", is_flag=True, help="Negate A, if the instruction can.")
-@click.option("--negate-b", is_flag=True, help="Negate B, if the instruction can.")
-@click.option("--key", metavar="NAME", help="Name of the tensor, if files hold several.")
-@click.option("--zeros", is_flag=True, help="Also list zero products.")
 @_keeps_codes
 @answers
-def command(
-    *,
-    opcode: str | None,
-    both: str | None,
-    explain: bool,
-    at: tuple[int, int] | None,
-    zeros: bool,
-    to: Path | None,
-    negate_a: bool,
-    negate_b: bool,
-    **words: Any,
-) -> Document:
+def command(asked: MmaOptions, to: Path | None) -> Document:
     """Compute the bits that a tensor core returns for D = A B^T + C. With --explain, show every step.
 
     A list is a row of A or a column of B; - reads one list from standard input. Zeros fill it up to the K of the
@@ -120,13 +57,13 @@ def command(
       refsim mma --a a.npy --b b.npy -t e4m3 -o d.npy
       refsim mma --a a.npy --b b.npy -t e4m3 --at 17,42 --explain
     """
-    from refsim.cli.products import Asked, read
+    from refsim.cli.products import read
 
-    if opcode is not None and words["unit"] is not None:
-        raise RefsimError("usage", f"both {opcode} and --unit {words['unit']}", help="name the instruction once")
-    words["unit"] = opcode or words["unit"]
-    words["a_format"], words["b_format"] = words["a_format"] or both, words["b_format"] or both
-    product = read(Asked(**words, negate=(negate_a, negate_b)))
+    at, explain, opcode, both = asked.at, asked.explain, asked.opcode, asked.both
+    if opcode is not None and asked.unit is not None:
+        raise RefsimError("usage", f"both {opcode} and --unit {asked.unit}", help="name the instruction once")
+    a, b = asked.a_format or both, asked.b_format or both
+    product = read(replace(asked, unit=opcode or asked.unit, a_format=a, b_format=b))
     whole = (product.a.shape[-2], product.b.shape[-2])
     if at is not None:
         product = product.at(*at)
@@ -139,7 +76,7 @@ def command(
         )
     if to is not None and explain:
         raise RefsimError("usage", "the steps are not codes", f"-o {to}", help="-o FILE.txt, .json or .md keeps them")
-    return replace(_answered(product, to, explain=explain, zeros=zeros), hints=_said(product))
+    return replace(_answered(product, to, explain=explain, zeros=asked.zeros), hints=_said(product))
 
 
 def _said(product: "MmaArguments") -> tuple[str, ...]:

@@ -143,7 +143,8 @@ def bits(target: str | None, unit: str | None, type_: str | None) -> Document:
 
 def _chosen(target: str | None, unit: str | None, type_: str | None) -> "list[Profile]":
     """Return the entries that match the filters. Raises RefsimError with the known names where none matches."""
-    from refsim.cli.products import known, operand_types, targets, type_name, units
+    from refsim.cli.product_options import known, type_name
+    from refsim.cli.products import operand_types, targets, units
     from refsim.formats import element_named
     from refsim.numerics.profiles import chip, rows_of
 

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from refsim import encode, files, numerics
-from refsim.cli.products import Asked, read
+from refsim.cli.product_options import MmaOptions
+from refsim.cli.products import read
 from refsim.formats import E8M0, F64, element_named
 from refsim.numerics.methods import GROUPED, LATE, TRUNCATED
 from refsim.targets import target_named
@@ -81,8 +82,8 @@ def check_steps(refsim, row, k, seed):
     arguments, words = case(row, k, seed)
     found = answer(refsim("mma", "--explain", "--zeros", *arguments, "--as", "json"))
     plain = answer(refsim("mma", *arguments, "--as", "json"))
-    named = {name: words.get(f"--{name.replace('_', '-')}") for name in Asked.__dataclass_fields__}
-    product = read(Asked(**{**named, "k": k, "negate": (False, False)}))
+    named = {option.removeprefix("--").replace("-", "_"): word for option, word in words.items()}
+    product = read(MmaOptions(**named | {"k": k}))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", numerics.UnverifiedProfileWarning)
         d = numerics.mma(product.a, product.b, product.c, **product.arguments())
