@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from refsim.cli.options import Options, option
 from refsim.cli.spelled import number_in, real_in
 from refsim.errors import RefsimError
 
@@ -20,6 +21,9 @@ class ShapeParam(click.ParamType):  # type: ignore[type-arg]
 
     name = "shape"
 
+    def __init__(self, metavar: str = "ROWSxCOLS") -> None:
+        self.metavar = metavar
+
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, int]:
         """Return (rows, columns), both positive. Raises RefsimError bad-shape."""
         if isinstance(value, tuple):
@@ -34,7 +38,7 @@ class ShapeParam(click.ParamType):  # type: ignore[type-arg]
 class SpanParam(click.ParamType):  # type: ignore[type-arg]
     """FROM:TO (TO not included), FROM:, :TO or one number."""
 
-    name = "range"
+    name, metavar = "range", "FROM:TO"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> slice:
         """Return the range as a slice. Raises RefsimError bad-value."""
@@ -127,8 +131,13 @@ def chosen(span: slice | None, extent: int, what: str) -> "Sequence[int]":
     return range(span.start, extent if span.stop is None else min(span.stop, extent))
 
 
-def window(function: Any) -> Any:
-    """Add --rows and --cols, the part of a grid to show."""
-    for what in ("cols", "rows"):
-        function = click.option(f"--{what}", metavar="FROM:TO", type=SpanParam(), help=f"Only these {what}.")(function)
-    return function
+class GridWindow(Options):
+    """The part of a grid to show."""
+
+    rows: slice | None = option("Only these rows.", type=SpanParam())
+    cols: slice | None = option("Only these cols.", type=SpanParam())
+
+    def chosen(self, extents: "tuple[int, ...]", axes: tuple[str, str] = ("row", "col")) -> "list[Sequence[int]]":
+        """Return the numbers of the rows and columns to show. Raises RefsimError for a span that begins past them."""
+        spans = (self.rows, self.cols)
+        return [chosen(span, extent, axis) for span, extent, axis in zip(spans, extents, axes, strict=True)]

@@ -8,6 +8,7 @@ from refsim.cli.arguments import require_few, words_in
 from refsim.cli.delivery import answers
 from refsim.cli.extents import AddressParam, ShapeParam, Whole, parse_address
 from refsim.cli.names import LAYOUT, SWIZZLE
+from refsim.cli.options import Options, argument, option
 from refsim.cli.spelled import count_in
 from refsim.errors import RefsimError
 from refsim.render import Column, Document, Table, Wording
@@ -30,39 +31,29 @@ PHASES = (
 LISTED = 4
 
 
+class BanksOptions(Options):
+    """The options of `refsim banks`."""
+
+    addresses: tuple[str, ...] = argument("[ADDRESS...|FRAGMENT|-]")
+    width: str | None = option(
+        "1, 2, 4, 8 or 16 bytes for each lane, or an instruction such as ld.shared.v4.b32 (default: 16; with "
+        "--layout, one element).",
+        metavar="BYTES|INSTRUCTION",
+    )
+    stride: int | None = option("Bytes between addresses, instead of a list.", metavar="BYTES", type=AddressParam())
+    lanes: int = option("Only the first N lanes.", type=Whole(1, 32), default=32)
+    start: int = option("Address of the first lane or of the tile.", type=AddressParam(), default=0)
+    swizzle: "Swizzle | None" = option("Swizzle that is applied to the addresses.", metavar="NAME", type=SWIZZLE)
+    layout: "Fragment | None" = option("Threads load this fragment from a K-major tile.", metavar="NAME", type=LAYOUT)
+    tile: tuple[int, int] | None = option(
+        "Tile in shared memory that --layout accesses (default: the smallest; ldmatrix and stmatrix need one).",
+        type=ShapeParam(),
+    )
+
+
 @click.command()
-@click.argument("addresses", nargs=-1, metavar="[ADDRESS...|FRAGMENT|-]")
-@click.option(
-    "--width",
-    metavar="BYTES|INSTRUCTION",
-    help="1, 2, 4, 8 or 16 bytes for each lane, or an instruction such as ld.shared.v4.b32 (default: 16; with "
-    "--layout, one element).",
-)
-@click.option("--stride", metavar="BYTES", type=AddressParam(), help="Bytes between addresses, instead of a list.")
-@click.option("--lanes", type=Whole(1, 32), default=32, help="Only the first N lanes.")
-@click.option("--start", type=AddressParam(), default=0, help="Address of the first lane or of the tile.")
-@click.option("--swizzle", "mode", metavar="NAME", type=SWIZZLE, help="Swizzle that is applied to the addresses.")
-@click.option(
-    "--layout", "fragment", metavar="NAME", type=LAYOUT, help="Threads load this fragment from a K-major tile."
-)
-@click.option(
-    "--tile",
-    metavar="ROWSxCOLS",
-    type=ShapeParam(),
-    help="Tile in shared memory that --layout accesses (default: the smallest; ldmatrix and stmatrix need one).",
-)
 @answers
-def command(
-    *,
-    addresses: tuple[str, ...],
-    width: str | None,
-    stride: int | None,
-    lanes: int,
-    start: int,
-    mode: "Swizzle | None",
-    fragment: "Fragment | None",
-    tile: tuple[int, int] | None,
-) -> Document:
+def command(asked: BanksOptions) -> Document:
     """Count the wavefronts of a shared-memory access, phase by phase, and show which lanes collide.
 
     The lanes access the byte ADDRESSes. Hardware serves 8 lanes in a phase if each lane accesses 16 bytes, 16 lanes for 8
@@ -78,6 +69,7 @@ def command(
     from refsim.layouts.banks import bank_conflicts
     from refsim.layouts.pictures import access_picture
 
+    fragment, addresses, stride = asked.layout, asked.addresses, asked.stride
     if fragment is None and len(addresses) == 1 and addresses[0][:1].isalpha():
         fragment, addresses = LAYOUT.convert(addresses[0], None, None), ()
     given = [bool(addresses), stride is not None, fragment is not None]
@@ -88,16 +80,17 @@ def command(
             "refsim banks",
             help="give addresses, or --stride BYTES, or --layout NAME: one of the three",
         )
-    if tile is not None and fragment is None:
+    if asked.tile is not None and fragment is None:
         raise RefsimError("usage", "--tile is for --layout", "refsim banks", help="give --layout NAME too")
     if fragment is not None and fragment.memory_bits:
-        found = _of_matrices(fragment, tile, mode, start)
+        found = _of_matrices(fragment, asked)
     elif fragment is not None:
-        found = _of_fragment(fragment, tile, mode, width, start)
+        found = _of_fragment(fragment, asked)
+    elif stride is not None:
+        found = _of_addresses([asked.start + lane * stride for lane in range(asked.lanes)], asked)
     else:
-        asked = [start + lane * stride for lane in range(lanes)] if stride is not None else _asked(addresses)
-        found = _of_addresses(asked, width or "16", mode)
-    found = bank_conflicts(found.addresses[..., :lanes], found.width)
+        found = _of_addresses(_parsed(addresses), asked)
+    found = bank_conflicts(found.addresses[..., : asked.lanes], found.width)
     facts = {
         "wavefronts": found.total,
         "ideal": int(found.wavefronts.size),
@@ -111,31 +104,32 @@ def command(
     return Document((headline, phases), "bank conflicts", (found.source,), drawing=access_picture(found))
 
 
-def _asked(words: tuple[str, ...]) -> list[int]:
-    asked = [parse_address(word) for word in words_in(words)]
-    require_few(len(asked), "refsim.layouts.bank_conflicts(addresses) in Python takes arrays of any size")
-    return asked
+def _parsed(words: tuple[str, ...]) -> list[int]:
+    addresses = [parse_address(word) for word in words_in(words)]
+    require_few(len(addresses), "refsim.layouts.bank_conflicts(addresses) in Python takes arrays of any size")
+    return addresses
 
 
-def _of_addresses(asked: list[int], width: str, mode: "Swizzle | None") -> "BankConflicts":
+def _of_addresses(addresses: list[int], asked: BanksOptions) -> "BankConflicts":
+    """Return the conflicts of one access or several, a warp each."""
     from refsim.layouts.banks import bank_conflicts
     from refsim.layouts.holders import WARP
 
-    if len(asked) > WARP and len(asked) % WARP:
+    count, width = len(addresses), asked.width or "16"
+    if count > WARP and count % WARP:
         raise RefsimError(
             "bad-access",
-            f"{len(asked)} addresses are not a whole number of accesses",
+            f"{count} addresses are not a whole number of accesses",
             rule=f"a warp has 1 to {WARP} lanes",
             help=f"give up to {WARP} addresses, or a multiple of it",
         )
     access_bytes = count_in(width)
-    accesses = [asked[first : first + WARP] for first in range(0, len(asked), WARP)] if len(asked) > WARP else asked
-    return bank_conflicts(mode(accesses) if mode else accesses, width if access_bytes is None else access_bytes)
+    accesses = [addresses[first : first + WARP] for first in range(0, count, WARP)] if count > WARP else addresses
+    moved = asked.swizzle(accesses) if asked.swizzle else accesses
+    return bank_conflicts(moved, width if access_bytes is None else access_bytes)
 
 
-def _of_fragment(
-    fragment: "Fragment", shape: tuple[int, int] | None, mode: "Swizzle | None", width: str | None, start: int
-) -> "BankConflicts":
+def _of_fragment(fragment: "Fragment", asked: BanksOptions) -> "BankConflicts":
     """Return the conflicts when the threads of a fragment load it from a K-major tile."""
     from refsim.layouts.banks import access_width, layout_conflicts
     from refsim.layouts.swizzles import swizzle
@@ -150,25 +144,24 @@ def _of_fragment(
             where="--layout",
             rule="tiles hold elements of 8, 16 or 32 bits",
         )
+    width = asked.width
     access_bytes = None if width is None else access_width(width) if count_in(width) is None else count_in(width)
     size, across = fragment.element_bits // 8, fragment.name.endswith(".b")
-    extents, pattern = fragment.shape[::-1] if across else fragment.shape, mode or swizzle("none")
+    extents, pattern = fragment.shape[::-1] if across else fragment.shape, asked.swizzle or swizzle("none")
     atom = (atom_rows(pattern), pattern.span_bytes // size)
     least = tuple(-(-extent // part) * part for extent, part in zip(extents, atom, strict=True))
-    rows, cols = shape or least
+    rows, cols = asked.tile or least
     if rows < extents[0] or cols < extents[1]:
         what = f"a tile of {rows} x {cols} does not hold the {extents[0]} x {extents[1]} elements of {fragment.name}"
         raise RefsimError("bad-shape", what, "--tile", help=f"--tile {least[0]}x{least[1]} or larger")
     made = tile("K", pattern, size, (rows, cols))
-    return layout_conflicts(_ByColumn(fragment) if across else fragment, made, access_bytes, start)
+    return layout_conflicts(_ByColumn(fragment) if across else fragment, made, access_bytes, asked.start)
 
 
-def _of_matrices(
-    fragment: "Fragment", tile: tuple[int, int] | None, mode: "Swizzle | None", start: int
-) -> "BankConflicts":
+def _of_matrices(fragment: "Fragment", asked: BanksOptions) -> "BankConflicts":
     from refsim.layouts.banks import matrix_conflicts
 
-    if tile is None:
+    if asked.tile is None:
         raise RefsimError(
             "missing-argument",
             f"each lane of {fragment.name} gives the address of a row",
@@ -176,7 +169,7 @@ def _of_matrices(
             help=f"--tile {fragment.shape[0]}x64, with --swizzle NAME where it is swizzled",
         )
     padded = max(8, fragment.memory_bits)  # rows of 6 and 4 bits take 16 bytes
-    return matrix_conflicts(fragment.shape[0], tile, padded, mode, start)
+    return matrix_conflicts(fragment.shape[0], asked.tile, padded, asked.swizzle, asked.start)
 
 
 class _ByColumn:

@@ -9,6 +9,7 @@ from refsim.cli.arguments import format_option, require_few
 from refsim.cli.delivery import AGREED, FAILED, Answer, answers
 from refsim.cli.extents import AddressParam, ShapeParam, Whole
 from refsim.cli.names import Name
+from refsim.cli.options import Options, argument, option
 from refsim.cli.registry import Group
 from refsim.cli.spelled import number_in
 from refsim.errors import RefsimError, counted
@@ -132,25 +133,21 @@ def _of_tile(
     return operand_descriptor(kind.kind, made, start, mn=mn, k=k)
 
 
+class WalkOptions(Options):
+    """The options of `refsim desc walk`."""
+
+    kind: "Descriptor | TensorMapForm" = argument("KIND", type=KIND)
+    words: tuple[str, ...] = argument("WORD OPERAND|NAME=VALUE...", required=True)
+    major: "Major" = option("Contiguous dimension.", metavar="K|MN", default="K")
+    ctas: int = option("2 for cta_group::2.", metavar="COUNT", type=Whole(1, 2), default=1)
+    at: str | None = option("Coordinates of the box of a tensormap (default: 0).", metavar="X,Y...")
+    offsets: str | None = option("Offsets of the pixels of an im2col tensormap (default: 0).", metavar="W,H...")
+    start: int = option("Address of the box of a tensormap.", type=AddressParam(), default=0)
+
+
 @command.command()
-@_kind
-@click.argument("words", nargs=-1, required=True, metavar="WORD OPERAND|NAME=VALUE...")
-@click.option("--major", metavar="K|MN", default="K", help="Contiguous dimension.")
-@click.option("--ctas", metavar="COUNT", type=Whole(1, 2), default=1, help="2 for cta_group::2.")
-@click.option("--at", metavar="X,Y...", help="Coordinates of the box of a tensormap (default: 0).")
-@click.option("--offsets", metavar="W,H...", help="Offsets of the pixels of an im2col tensormap (default: 0).")
-@click.option("--start", type=AddressParam(), default=0, help="Address of the box of a tensormap.")
 @answers
-def walk(
-    *,
-    kind: "Descriptor | TensorMapForm",
-    words: tuple[str, ...],
-    major: "Major",
-    ctas: int,
-    at: str | None,
-    offsets: str | None,
-    start: int,
-) -> Answer:
+def walk(asked: WalkOptions) -> Answer:
     """List every byte that an instruction or a TMA box accesses.
 
     OPERAND is the operand of an instruction: wgmma.m64n128k16.bf16.a or tcgen05.m128n256k32.f8f6f4.e2m1.b. A cell reads
@@ -163,16 +160,17 @@ def walk(
     from refsim.layouts.descriptors import TensorMapForm
     from refsim.layouts.descriptors import walk as walked
 
+    kind, words, offsets = asked.kind, asked.words, asked.offsets
     if isinstance(kind, TensorMapForm):
         moved = None if offsets is None else tuple(_number(each) for each in offsets.split(","))
-        return Answer(_placed(kind.walk(_arguments(words), _coordinates(words, at), start, moved)))
+        return Answer(_placed(kind.walk(_arguments(words), _coordinates(words, asked.at), asked.start, moved)))
     if len(words) != 2:
         way = f"refsim desc walk {kind.kind} WORD OPERAND, with an operand such as wgmma.m64n128k16.bf16.a"
         raise RefsimError(
             "usage", f"{counted(len(words), 'argument')} given, not WORD and OPERAND", "refsim desc", help=way
         )
-    found = walked(kind, _parse_descriptor(words[:1], kind.kind), words[1], major=major, ctas=ctas)
-    return _walked(found)
+    word = _parse_descriptor(words[:1], kind.kind)
+    return _walked(walked(kind, word, words[1], major=asked.major, ctas=asked.ctas))
 
 
 def _walked(found: "Walk") -> Answer:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from refsim.cli.delivery import Answer, answers
-from refsim.cli.extents import chosen, parse_whole, window
+from refsim.cli.extents import GridWindow, parse_whole
 from refsim.cli.names import LAYOUT, Name
 from refsim.cli.registry import Group
 from refsim.errors import RefsimError, check_named, counted, unknown
@@ -178,11 +178,8 @@ def list_layouts(pattern: str | None) -> Document:
 )
 @click.option("--by", metavar="FACT", default="thread", help="Color cells by thread, warp, value or bank.")
 @click.option("--memory", metavar="SWIZZLE", help="Also show byte and bank in a K-major tile: none, 32B, 64B, 128B.")
-@window
 @answers
-def show(
-    *, fragment: "Fragment", view: str, by: str, memory: str | None, rows: slice | None, cols: slice | None
-) -> Document:
+def show(fragment: "Fragment", view: str, by: str, memory: str | None, window: GridWindow) -> Document:
     """Draw a whole layout.
 
     Text shows a grid, SVG and HTML a drawing with tooltips, CSV one line for each element. A cell reads thread:value; in
@@ -195,16 +192,12 @@ def show(
     from refsim.layouts import pictures
 
     check_named("view", view, pictures.VIEWS, where="--view")
-    extents = fragment.shape if view == pictures.TENSOR else (fragment.threads, fragment.values)
-    axes = ("row", "col") if view == pictures.TENSOR else fragment.units
-    drawn = pictures.fragment_picture(
-        fragment,
-        view=view,
-        by=by,
-        memory=_memory(fragment, memory) if memory else None,
-        rows=chosen(rows, extents[0], axes[0]),
-        cols=chosen(cols, extents[1], axes[1]),
-    )
+    if view == pictures.TENSOR:
+        rows, cols = window.chosen(fragment.shape)
+    else:
+        rows, cols = window.chosen((fragment.threads, fragment.values), fragment.units)
+    tile = _memory(fragment, memory) if memory else None
+    drawn = pictures.fragment_picture(fragment, view=view, by=by, memory=tile, rows=rows, cols=cols)
     return Document((drawn,), fragment.name, (fragment.source,))
 
 

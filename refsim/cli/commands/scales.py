@@ -9,7 +9,7 @@ import click
 
 from refsim.cli.arguments import (
     ARRAY_SUFFIXES,
-    file_option,
+    format_field,
     format_option,
     load_codes,
     refuse_options,
@@ -17,8 +17,9 @@ from refsim.cli.arguments import (
     words_in,
 )
 from refsim.cli.delivery import Answer, answers
-from refsim.cli.extents import AddressParam, ShapeParam, Whole, chosen, parse_whole, window
+from refsim.cli.extents import AddressParam, GridWindow, ShapeParam, Whole, parse_whole
 from refsim.cli.names import Name
+from refsim.cli.options import Options, argument, option
 from refsim.cli.registry import Group
 from refsim.errors import Kind, RefsimError, check_named, counted
 from refsim.render import Bits, Column, Document, Table, Wording, number
@@ -89,11 +90,8 @@ def command() -> None:
 @click.option(
     "--view", metavar="VIEW", default="tensor", help="tensor: the byte of each scale; hardware: the scale in each byte."
 )
-@window
 @answers
-def show(
-    *, layout: "ScaleLayout | None", shape: tuple[int, int] | None, view: str, rows: slice | None, cols: slice | None
-) -> Document:
+def show(layout: "ScaleLayout | None", shape: tuple[int, int] | None, view: str, window: GridWindow) -> Document:
     """List all scale layouts, or draw one.
 
     In the drawing of NAME, a cell reads the byte of the scale; in the hardware view it reads row:block. Padding is marked;
@@ -115,7 +113,7 @@ def show(
         extents = (-(-padded[0] * padded[1] // width), width)
     else:
         extents = padded
-    down, across = chosen(rows, extents[0], "row"), chosen(cols, extents[1], "col")
+    down, across = window.chosen(extents)
     require_few(len(down) * len(across), "--rows and --cols show a part")
     drawn = pictures.scale_picture(layout, shape, view=view, rows=down, cols=across)
     return Document((drawn,), f"{layout.name}, {shape[0]} x {shape[1]}", (layout.source,))
@@ -254,23 +252,20 @@ def unshuffle(*, words: tuple[str, ...], row: "Format | None", key: str | None, 
     return _report("unshuffled", layout, file, to, shape, matrix.shape, stored.codes.size - matrix.size, stored.format)
 
 
+class ScalesCheckOptions(Options):
+    """The options of `refsim scales check`."""
+
+    file: Path = argument("FILE")
+    row: "Format | None" = format_field()
+    key: str | None = option("Name of the tensor, if a file holds several.")
+    shape: tuple[int, int] | None = option("Matrix of scales, without padding.", type=ShapeParam("ROWSxBLOCKS"))
+    values: Path | None = option("The tensor that was quantized: bf16, f16 or f32.")
+    values_key: str | None = option("Name of the tensor in the file of --values, if it holds several.")
+
+
 @command.command()
-@click.argument("file", metavar="FILE", type=click.Path(path_type=Path))
-@format_option(required=False)
-@click.option("--key", metavar="NAME", help="Name of the tensor, if a file holds several.")
-@click.option("--shape", metavar="ROWSxBLOCKS", type=ShapeParam(), help="Matrix of scales, without padding.")
-@file_option("--values", help="The tensor that was quantized: bf16, f16 or f32.")
-@click.option("--values-key", metavar="NAME", help="Name of the tensor in the file of --values, if it holds several.")
 @answers
-def check(
-    *,
-    file: Path,
-    row: "Format | None",
-    key: str | None,
-    shape: tuple[int, int] | None,
-    values: Path | None,
-    values_key: str | None,
-) -> "Document | Answer":
+def check(asked: ScalesCheckOptions) -> "Document | Answer":
     """Find the layouts, chips and recipes that fit a file of scales.
 
     The size decides which layouts fit, the bytes decide which formats. The answer shows the padding, because hardware reads
@@ -284,14 +279,14 @@ def check(
     """
     from refsim.cli.answers.scalecheck import checked
 
-    stored = load_codes(file, row, key, scales=True)
-    tensor = None if values is None else load_codes(values, None, values_key)
+    stored, shape = load_codes(asked.file, asked.row, asked.key, scales=True), asked.shape
+    tensor = None if asked.values is None else load_codes(asked.values, None, asked.values_key)
     if shape is None:
         if stored.codes.ndim != 2:
             raise RefsimError(
                 "bad-shape",
                 f"the buffer has shape {stored.codes.shape}",
-                where=str(file),
+                where=str(asked.file),
                 help="give --shape ROWSxBLOCKS",
             )
         shape = stored.codes.shape[0], stored.codes.shape[1]

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from refsim.cli.arguments import file_option, format_option, require_few
+from refsim.cli.arguments import format_field, require_few
 from refsim.cli.delivery import answers
-from refsim.cli.extents import ShapeParam, chosen, window
+from refsim.cli.extents import GridWindow, ShapeParam
 from refsim.cli.names import FORMAT
+from refsim.cli.options import Options, argument, option
 from refsim.errors import Kind, RefsimError
 from refsim.render import ALERT, Bits, Document, Entry, Fact, Number, Picture
 
@@ -25,34 +26,25 @@ POSITIVE, NEGATIVE = 0, 16  # blue and orange of the palette, four shades by mag
 LINE = 16
 
 
+class ShowOptions(Options):
+    """The options of `refsim show`."""
+
+    file: Path = argument()
+    row: "Format | None" = format_field(arrays=True)
+    key: str | None = option("Name of the tensor, if the file holds several.")
+    layout: str | None = option("Layout of the dump: a fragment, a swizzle or a scale layout.")
+    shape: tuple[int, int] | None = option("The matrix, if file and layout do not give it.", type=ShapeParam())
+    major: "Major" = option("Contiguous dimension of a swizzled tile.", metavar="K|MN", default="K")
+    scales: Path | None = option("File of scale factors.")
+    scale_format: "Format | None" = option("Format of the scales, if not in their file.", type=FORMAT)
+    scale_layout: str | None = option("Layout of the scales (default: row by row).")
+    block: tuple[int, int] = option("Elements that share a scale.", type=ShapeParam(), default="1x32")
+    window: GridWindow = GridWindow()
+
+
 @click.command()
-@click.argument("file", type=click.Path(path_type=Path))
-@format_option(required=False, arrays=True)
-@click.option("--key", metavar="NAME", help="Name of the tensor, if the file holds several.")
-@click.option("--layout", metavar="NAME", help="Layout of the dump: a fragment, a swizzle or a scale layout.")
-@click.option("--shape", metavar="ROWSxCOLS", type=ShapeParam(), help="The matrix, if file and layout do not give it.")
-@click.option("--major", metavar="K|MN", default="K", help="Contiguous dimension of a swizzled tile.")
-@file_option("--scales", help="File of scale factors.")
-@click.option("--scale-format", "scale_row", type=FORMAT, help="Format of the scales, if not in their file.")
-@click.option("--scale-layout", metavar="NAME", help="Layout of the scales (default: row by row).")
-@click.option("--block", metavar="ROWSxCOLS", type=ShapeParam(), default="1x32", help="Elements that share a scale.")
-@window
 @answers
-def command(
-    *,
-    file: Path,
-    row: "Format | None",
-    key: str | None,
-    layout: str | None,
-    shape: tuple[int, int] | None,
-    major: "Major",
-    scales: Path | None,
-    scale_row: "Format | None",
-    scale_layout: str | None,
-    block: tuple[int, int],
-    rows: slice | None,
-    cols: slice | None,
-) -> Document:
+def command(asked: ShowOptions) -> Document:
     """Print the numbers of a dump in the order of the matrix, multiplied by their scale factors.
 
     --layout says how the dump is laid out. With a fragment, the dump holds the registers of each thread in turn. With a
@@ -66,26 +58,25 @@ def command(
     """
     from refsim.cli.answers import dumps
 
-    dump = dumps.read(file, row, key, layout, shape, major)
+    dump = dumps.read(asked.file, asked.row, asked.key, asked.layout, asked.shape, asked.major)
     if not dump.codes.size:
-        raise RefsimError("empty-file", "the dump holds no codes", str(file), kind=Kind.UNREADABLE)
+        raise RefsimError("empty-file", "the dump holds no codes", str(asked.file), kind=Kind.UNREADABLE)
     factors = None
-    if scales is not None:
-        extent = tuple(-(-size // of) for size, of in zip(dump.codes.shape, block, strict=True))
-        factors = dumps.read(scales, scale_row, None, scale_layout, (extent[0], extent[1]))
-    elif scale_layout or scale_row:
+    if asked.scales is not None:
+        extent = tuple(-(-size // of) for size, of in zip(dump.codes.shape, asked.block, strict=True))
+        factors = dumps.read(asked.scales, asked.scale_format, None, asked.scale_layout, (extent[0], extent[1]))
+    elif asked.scale_layout or asked.scale_format:
         raise RefsimError(
             "missing-argument", "the scales have a format or a layout, and no file", help="give --scales FILE"
         )
     if dump.axes == ("line", "index"):
         dump = _in_lines(dump)
-    down, across = (
-        chosen(span, extent, axis) for span, extent, axis in zip((rows, cols), dump.codes.shape, dump.axes, strict=True)
-    )
+    down, across = asked.window.chosen(dump.codes.shape, dump.axes)
     require_few(len(down) * len(across), "--rows and --cols show a part")
-    picture = _picture(dump, factors, block, down, across)
-    entries = [f"{dump.format}", *([layout] if layout else []), *([f"scales {factors.format}"] if factors else [])]
-    return Document((picture,), f"{file.name}: {', '.join(entries)}", (dump.format.source,))
+    picture = _picture(dump, factors, asked.block, down, across)
+    named = [asked.layout] if asked.layout else []
+    entries = [f"{dump.format}", *named, *([f"scales {factors.format}"] if factors else [])]
+    return Document((picture,), f"{asked.file.name}: {', '.join(entries)}", (dump.format.source,))
 
 
 def _in_lines(dump: "Dump") -> "Dump":

@@ -4,10 +4,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from refsim.cli.arguments import format_option, require_few, words_in
+from refsim.cli.arguments import format_field, require_few, words_in
 from refsim.cli.delivery import answers
-from refsim.cli.extents import AddressParam, ShapeParam, chosen, parse_address, window
+from refsim.cli.extents import AddressParam, GridWindow, ShapeParam, parse_address
 from refsim.cli.names import SWIZZLE
+from refsim.cli.options import Options, argument, option
 from refsim.errors import RefsimError
 from refsim.render import Bits, Column, Document, Table
 
@@ -39,26 +40,21 @@ MOVED = (
 ADDRESS_BITS = 18
 
 
+class SwizzleOptions(Options):
+    """The options of `refsim swizzle`."""
+
+    mode: "Swizzle | None" = argument("[NAME]", type=SWIZZLE)
+    addresses: tuple[str, ...] = argument("[ADDRESS...|-]")
+    tile: tuple[int, int] | None = option("Draw an operand tile of this many elements.", type=ShapeParam("MNxK"))
+    row: "Format | None" = format_field()
+    major: "Major" = option("Contiguous dimension of the tile.", metavar="K|MN", default="K")
+    start: int = option("Address of the tile.", type=AddressParam(), default=0)
+    window: GridWindow = GridWindow()
+
+
 @click.command()
-@click.argument("mode", metavar="[NAME]", required=False, type=SWIZZLE)
-@click.argument("addresses", nargs=-1, metavar="[ADDRESS...|-]")
-@click.option("--tile", "shape", metavar="MNxK", type=ShapeParam(), help="Draw an operand tile of this many elements.")
-@format_option(required=False)
-@click.option("--major", metavar="K|MN", default="K", help="Contiguous dimension of the tile.")
-@click.option("--start", type=AddressParam(), default=0, help="Address of the tile.")
-@window
 @answers
-def command(
-    *,
-    mode: "Swizzle | None",
-    addresses: tuple[str, ...],
-    shape: tuple[int, int] | None,
-    row: "Format | None",
-    major: "Major",
-    start: int,
-    rows: slice | None,
-    cols: slice | None,
-) -> Document:
+def command(asked: SwizzleOptions) -> Document:
     """List all swizzles, draw one, move byte ADDRESSes through it, or draw an operand tile in it.
 
     NAME is none, 32B, 64B, 128B, 128B_32B_atom, or CuTe's 'Swizzle<B,M,S>' on bytes. Addresses are bytes of shared memory,
@@ -71,12 +67,13 @@ def command(
     """
     from refsim.layouts import pictures
 
+    mode, shape, row = asked.mode, asked.tile, asked.row
     if mode is None:
         return _modes()
-    if addresses:
-        return _moved(mode, addresses)
+    if asked.addresses:
+        return _moved(mode, asked.addresses)
     if shape is None:
-        return Document((pictures.swizzle_picture(mode, start),), f"swizzle {mode}", (mode.source,))
+        return Document((pictures.swizzle_picture(mode, asked.start),), f"swizzle {mode}", (mode.source,))
     from refsim.cli.answers.dumps import element_bytes
     from refsim.layouts.tiles import tile
 
@@ -87,11 +84,11 @@ def command(
             "refsim swizzle --tile",
             help="give -t FORMAT",
         )
-    made = tile(major, mode, element_bytes(row), shape)
-    down, across = chosen(rows, shape[0], "row"), chosen(cols, shape[1], "col")
+    made = tile(asked.major, mode, element_bytes(row), shape)
+    down, across = asked.window.chosen(shape)
     require_few(len(down) * len(across), "--rows and --cols show a part")
-    drawn = pictures.tile_picture(made, start, down, across)
-    return Document((drawn,), f"{shape[0]} x {shape[1]} {row}, {major}-major, swizzle {mode}", (made.source,))
+    drawn = pictures.tile_picture(made, asked.start, down, across)
+    return Document((drawn,), f"{shape[0]} x {shape[1]} {row}, {asked.major}-major, swizzle {mode}", (made.source,))
 
 
 def _modes() -> Document:
