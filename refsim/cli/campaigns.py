@@ -1,11 +1,10 @@
 """Options that divide the work of a command among workers: --jobs, --cluster, --journal, --report."""
 
-import functools
 import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Executor
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from refsim.cli import console
 from refsim.cli.extents import Whole
-from refsim.cli.options import Options, option, with_options
+from refsim.cli.options import Options, option
 from refsim.cli.progress import Passed, reporting
 from refsim.errors import Kind, RefsimError
 
@@ -43,18 +42,6 @@ class Division(Options):
     def is_asked_for(self) -> bool:
         """Return whether any option of a division was given."""
         return self != Division()
-
-
-def division_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options of a Division, which the command gets as `division`."""
-
-    @functools.wraps(function)
-    def divide(**given: Any) -> Any:
-        """Call the command."""
-        return function(**given)
-
-    divide.__annotations__ = {"division": Division}
-    return with_options(divide)
 
 
 def outcome(plan: "CampaignPlan", division: Division, device: str) -> dict[str, list[Mapping[str, Any]]]:

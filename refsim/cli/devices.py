@@ -1,10 +1,7 @@
 """The device that a command runs on, and the packages that it needs."""
 
-from collections.abc import Callable
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
-
-import click
 
 from refsim.cli import console
 from refsim.cli.names import SM, Name
@@ -16,35 +13,25 @@ if TYPE_CHECKING:
     from refsim.ptx import Arithmetic
 
 
-device_option = click.option(
-    "--device",
-    "device_name",
-    metavar="NAME",
-    default="auto",
-    help="sim, cuda, cuda:1 or cuda:bindings; auto uses a real GPU if there is one, or else the simulated GPU.",
-)
-without_option = click.option(
-    "--without",
-    metavar="NAME[@FILE:LINE]",
-    multiple=True,
-    type=Name("check", "refsim.ptx:CHECKS", by="name", row="refsim.ptx.findings.table:check_name"),
-    help="Turn off a check of the simulated GPU, or waive its finding at one line: race@kernel.cu:120. "
-    "`refsim ptx coverage --checks` lists all checks.",
-)
-arithmetic_option = click.option(
-    "--arithmetic",
-    metavar="MODE",
-    default="silicon",
-    help="Arithmetic of the simulated GPU. `silicon`: the bits of the target's hardware, from records or a "
-    "model. `known`: the same, but refuse instructions whose bits are not recorded or specified. `exact`: "
-    "exact sums in matrix products, which is faster.",
-)
+def without_field() -> Any:
+    """Return the field of --without."""
+    return option(
+        "Turn off a check of the simulated GPU, or waive its finding at one line: race@kernel.cu:120. "
+        "`refsim ptx coverage --checks` lists all checks.",
+        metavar="NAME[@FILE:LINE]",
+        type=Name("check", "refsim.ptx:CHECKS", by="name", row="refsim.ptx.findings.table:check_name"),
+    )
 
 
-def device_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add --device and --target."""
-    help = "Architecture, such as sm_90a (default: the device's)."
-    return device_option(click.option("--target", metavar="SM", type=SM, help=help)(function))
+def arithmetic_field() -> Any:
+    """Return the field of --arithmetic."""
+    return option(
+        "Arithmetic of the simulated GPU. `silicon`: the bits of the target's hardware, from records or a model. "
+        "`known`: the same, but refuse instructions whose bits are not recorded or specified. `exact`: exact sums in "
+        "matrix products, which is faster.",
+        metavar="MODE",
+        default="silicon",
+    )
 
 
 class NamedDevice(Options):
@@ -69,6 +56,17 @@ class ChosenDevice(NamedDevice):
     def name_of(self, device: "Device") -> str:
         """Return the name by which a worker opens that device."""
         return self.device_name if self.device_name != "auto" else "sim" if device.is_simulated else "cuda"
+
+
+class CheckedDevice(ChosenDevice):
+    """The device of a command that verifies, and the checks and arithmetic of a simulated GPU."""
+
+    without: tuple[str, ...] = without_field()
+    arithmetic: "Arithmetic" = arithmetic_field()
+
+    def opened(self) -> "Device":
+        """Return the device."""
+        return opened(self.device_name, self.target, self.without, self.arithmetic)
 
 
 def opened(

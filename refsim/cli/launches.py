@@ -1,6 +1,5 @@
 """Arguments of a launch on the command line: a file, extents, values, and where arrays are saved afterwards."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -8,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from refsim.cli.arguments import load_codes, names_array, place_and_key
-from refsim.cli.options import Options, declared_options, option, option_of
+from refsim.cli.options import Options, option
 from refsim.cli.spelled import count_in, number_in, real_in
 from refsim.errors import RefsimError
 
@@ -16,7 +15,6 @@ if TYPE_CHECKING:
     from refsim.kernel_code import Compiler, KernelCode
     from refsim.ptx import Program
 
-Command = Callable[..., Any]
 CUDA_SUFFIXES = (".cu", ".cuh")
 
 MOST_BYTES = 1 << 30
@@ -71,13 +69,6 @@ class Compilation(Options):
             compiler=self.compiler,
             entries=() if entry is None else (entry,),
         )
-
-
-def compilation_options(function: Command) -> Command:
-    """Add --compiler, --define, --include and --option, which make one `Compilation`."""
-    for each in reversed([*declared_options(Compilation)]):
-        function = option_of(each)(function)
-    return function
 
 
 def loaded(file: Path, target: str | None, entry: str | None, compilation: Compilation) -> "Program":

@@ -49,8 +49,8 @@ def with_options(function: Command) -> Command:
         return function(**{name: _made(kind, given) for name, kind in asked.items()}, **given)
 
     taking: Command = run
-    for each in reversed([each for kind in asked.values() for each in declared_options(kind)]):
-        taking = option_of(each)(taking)
+    for each in reversed([each for kind in asked.values() for each in _declared(kind)]):
+        taking = _decorator(each)(taking)
     return taking
 
 
@@ -58,10 +58,10 @@ def _is_options(kind: Any) -> bool:
     return isinstance(kind, type) and issubclass(kind, Options)
 
 
-def declared_options(kind: Any) -> Iterator[Field[Any]]:
+def _declared(kind: Any) -> Iterator[Field[Any]]:
     """Yield the fields that are options, those of a field's own Options in its place."""
     for each in fields(kind):
-        yield from declared_options(each.type) if _is_options(each.type) else (each,)
+        yield from _declared(each.type) if _is_options(each.type) else (each,)
 
 
 def _made(kind: Any, given: dict[str, Any]) -> Any:
@@ -70,7 +70,7 @@ def _made(kind: Any, given: dict[str, Any]) -> Any:
     return kind(**{name: given.pop(name) if made is None else made for name, made in found})
 
 
-def option_of(each: Field[Any]) -> Command:
+def _decorator(each: Field[Any]) -> Command:
     """Return the decorator of click that adds a field. Its annotation says what the field takes."""
     declare, flags = each.metadata["declare"], each.metadata["flags"]
     kinds, more = get_args(each.type) or (each.type,), each.metadata["more"]
@@ -81,6 +81,6 @@ def option_of(each: Field[Any]) -> Command:
         flags = flags or (f"--{each.name.replace('_', '-')}",)
         metavar = "FILE" if Path in kinds else getattr(more.get("type"), "metavar", "") if "type" in more else "NAME"
         said |= {"is_flag": True} if each.type is bool else {"metavar": metavar} if metavar else {}
-        said |= {"multiple": True} if ... in kinds else {} if each.default in (None, ()) else {"default": each.default}
+        said |= {"multiple": True} if each.default == () else {} if each.default is None else {"default": each.default}
     decorator: Command = declare(*flags, each.name, **(said | more))
     return decorator

@@ -5,11 +5,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from refsim.cli.arguments import file_option
 from refsim.cli.delivery import AGREED, FAILED, INTERRUPTED, Answer, answers, require_writable, save
-from refsim.cli.devices import arithmetic_option, without_option
+from refsim.cli.devices import arithmetic_field, without_field
 from refsim.cli.extents import Positive, Whole
 from refsim.cli.names import SM
+from refsim.cli.options import Options, argument, option
 from refsim.errors import Kind, RefsimError, unknown_code
 from refsim.render import Column, Document, Entry, Part, Record, Table, Wording
 from refsim.render.junit import document as xml_document
@@ -177,30 +177,24 @@ def _case(group: str, name: str, kind: str, words: str, status: str = "") -> str
     return element("testcase", properties({"fidelity": status}) + said, classname=group, name=name)
 
 
+class RunOptions(Options):
+    """The options of `refsim run`."""
+
+    command: tuple[str, ...] = argument("-- COMMAND...", type=click.UNPROCESSED)
+    target: str = option("Architecture of the simulated GPU.", type=SM, default="sm_90a")
+    policy: str = option("Schedule: eager, lazy or random.", metavar="POLICY", default="eager")
+    seed: int = option("Seed of a random schedule.", default=0, type=Whole(0))
+    arithmetic: "Arithmetic" = arithmetic_field()
+    without: tuple[str, ...] = without_field()
+    seconds: float = option("Time limit of a launch.", default=600.0, type=Positive())
+    test_seconds: float | None = option("Time limit of each pytest test (default: none).", type=Positive())
+    strict: bool = option("Exit with 5 if a result is unverified or was refused.")
+    junit: Path | None = option("Also write JUnit XML.")
+
+
 @click.command(context_settings={"ignore_unknown_options": False})
-@click.argument("command", nargs=-1, metavar="-- COMMAND...", type=click.UNPROCESSED)
-@click.option("--target", metavar="SM", type=SM, default="sm_90a", help="Architecture of the simulated GPU.")
-@click.option("--policy", metavar="POLICY", default="eager", help="Schedule: eager, lazy or random.")
-@click.option("--seed", default=0, type=Whole(0), help="Seed of a random schedule.")
-@arithmetic_option
-@without_option
-@click.option("--seconds", default=600.0, type=Positive(), help="Time limit of a launch.")
-@click.option("--test-seconds", type=Positive(), help="Time limit of each pytest test (default: none).")
-@click.option("--strict", is_flag=True, help="Exit with 5 if a result is unverified or was refused.")
-@file_option("--junit", "junit_file", help="Also write JUnit XML.")
 @answers
-def command(
-    command: tuple[str, ...],
-    target: str,
-    policy: str,
-    seed: int,
-    arithmetic: "Arithmetic",
-    without: tuple[str, ...],
-    seconds: float,
-    test_seconds: float | None,
-    strict: bool,
-    junit_file: Path | None,
-) -> Answer:
+def command(asked: RunOptions) -> Answer:
     """Run a GPU program without a GPU, and report how much its results can be trusted.
 
     Python imports of GPU packages load refsim's versions instead, and their kernels run on the simulated GPU with every
@@ -220,22 +214,23 @@ def command(
     from refsim.standins.session import Settings
     from refsim.targets import target_named
 
-    if not command:
+    if not asked.command:
         raise RefsimError("missing-argument", "there is no command to run", help="refsim run -- python program.py")
-    for name, value, known in (("policy", policy, POLICIES), ("arithmetic", arithmetic, ARITHMETICS)):
-        if value not in known:
+    for name, known in (("policy", POLICIES), ("arithmetic", ARITHMETICS)):
+        if (value := getattr(asked, name)) not in known:
             raise RefsimError(unknown_code(name), f"no {name} is called {value!r}", help=", ".join(known))
-    if junit_file is not None:
-        require_writable(junit_file)
-    settings = Settings(target_named(target).name, policy, seed, seconds, test_seconds or 0.0, without, arithmetic)  # type: ignore[arg-type]
-    done = run_program(command, settings)
+    if asked.junit is not None:
+        require_writable(asked.junit)
+    target, limit, without = target_named(asked.target).name, asked.test_seconds or 0.0, asked.without
+    settings = Settings(target, asked.policy, asked.seed, asked.seconds, limit, without, asked.arithmetic)  # type: ignore[arg-type]
+    done = run_program(asked.command, settings)
     allowed = " ".join(each.what for kernel in done.record.kernels for each in kernel.warnings)
     unused = [name for name in without if "@" in name and f"waived by {name}:" not in allowed]
     if unused and done.record.kernels:
         done.record.found.append(Said("unused-waiver", f"{', '.join(unused)} allowed no finding", "--without"))
-    if junit_file is not None:
-        save(junit_file, junit(done).encode())
+    if asked.junit is not None:
+        save(asked.junit, junit(done).encode())
     failed = done.exit_code or has_findings(done.record)
     is_open = rests_on_open_bits(done.record) or done.silent
-    inexact = Kind.INCONCLUSIVE.value if strict and is_open else AGREED
+    inexact = Kind.INCONCLUSIVE.value if asked.strict and is_open else AGREED
     return Answer(document(done), INTERRUPTED if done.is_interrupted else FAILED if failed else inexact)

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,13 +21,12 @@ from refsim.cli.answers.launch_views import (
     steps_table,
 )
 from refsim.cli.delivery import AGREED, FAILED, Answer, answers
-from refsim.cli.devices import arithmetic_option, without_option
+from refsim.cli.devices import arithmetic_field, without_field
 from refsim.cli.extents import Positive, Whole
 from refsim.cli.launches import (
     ARGUMENT_RULE,
     Compilation,
     Extents,
-    compilation_options,
     loaded,
     parse_argument,
     previews,
@@ -35,6 +34,7 @@ from refsim.cli.launches import (
     write_array,
 )
 from refsim.cli.names import SM
+from refsim.cli.options import Options, argument, option
 from refsim.errors import RefsimError, counted
 from refsim.render import Document, Entry, Part, Record, Table
 
@@ -74,29 +74,56 @@ class Watchers:
             yield f"{self.accesses.left_out} more accesses: --at ADDRESS+BYTES:BYTES chooses fewer bytes"
 
 
-@dataclass(frozen=True)
-class Launched:
-    """The facts that all schedules share. Only the first schedule counts bank conflicts."""
+class SimulateOptions(Options):
+    """The options of `refsim simulate`."""
 
-    program: "Program"
-    entry: str
-    grid: tuple[int, ...]
-    block: tuple[int, ...]
-    cluster: tuple[int, ...] | None
-    cooperative: bool
-    shared: int
-    arithmetic: "Arithmetic"
-    banks: bool
-    seconds: float
-    without: tuple[str, ...]
+    file: Path = argument()
+    entry: str | None = argument()
+    grid: tuple[int, ...] = option("Blocks in the grid: 4 or 2x3.", type=Extents(), default="1")
+    block: tuple[int, ...] = option("Threads in a block: 256 or 16x16.", type=Extents(), default="32")
+    cluster: tuple[int, ...] | None = option(
+        "Blocks in a cluster: 2 or 2x2 (default: as the entry requires).", type=Extents()
+    )
+    cooperative: bool = option("Launch cooperatively, with grid barriers.")
+    arguments: tuple[str, ...] = option(ARGUMENT_RULE, "--arg", metavar="ARG")
+    saves: tuple[str, ...] = option("Write argument N (from 0) after the launch.", "--save", metavar="N=FILE.npy")
+    shared: int = option("Bytes of dynamic shared memory.", default=0, type=Whole(0))
+    target: str | None = option("Architecture, such as sm_90a (default: that of the file).", type=SM)
+    policy: str = option(
+        "Schedule of threads and asynchronous copies: eager, lazy or random. all: run each schedule, as verify "
+        "does; all must write the same bytes.",
+        metavar="POLICY",
+        default="eager",
+    )
+    seed: int = option("Seed of a random schedule.", default=0, type=Whole(0))
+    arithmetic: "Arithmetic" = arithmetic_field()
+    banks: bool = option("Count bank conflicts of shared memory, or do not.", "--banks/--no-banks", default=True)
+    seconds: float = option("Time limit of a launch.", default=600.0, type=Positive())
+    without: tuple[str, ...] = without_field()
+    trace: str | None = option(
+        "Show the registers that a warp writes, statement by statement, at source lines FIRST to LAST. Warps "
+        "count from 0, block after block.",
+        metavar="WARP[:FIRST-LAST]",
+    )
+    at: str | None = option(
+        "Show the threads that read or write these bytes: an address, a variable, or argN, the array of "
+        "argument N. +BYTES adds an offset, :BYTES sets the length.",
+        metavar="ADDRESS|SYMBOL",
+    )
+    compilation: Compilation = Compilation()
 
-    def run(self, order: "SeededPolicy", values: list[Any], seen: Watchers | None) -> "tuple[Trace, GlobalMemory]":
-        """Run the launch under one schedule and return trace and memory; `seen` observes the first, else None."""
+    def run(
+        self, program: "Program", entry: str, order: "SeededPolicy", values: list[Any], seen: Watchers | None
+    ) -> "tuple[Trace, GlobalMemory]":
+        """Run the launch under one schedule and return trace and memory; `seen` observes the first, else None.
+
+        Only the first schedule counts bank conflicts.
+        """
         from refsim.ptx import Checks, GlobalMemory
 
         memory, banks = GlobalMemory(), self.banks and seen is not None
-        done = self.program.launch(
-            self.entry,
+        done = program.launch(
+            entry,
             self.grid,
             self.block,
             values,
@@ -115,64 +142,8 @@ class Launched:
 
 
 @click.command()
-@click.argument("file", type=click.Path(path_type=Path))
-@click.argument("entry", required=False)
-@click.option("--grid", type=Extents(), default="1", help="Blocks in the grid: 4 or 2x3.")
-@click.option("--block", type=Extents(), default="32", help="Threads in a block: 256 or 16x16.")
-@click.option(
-    "--cluster",
-    metavar="EXTENTS",
-    type=Extents(),
-    help="Blocks in a cluster: 2 or 2x2 (default: as the entry requires).",
-)
-@click.option("--cooperative", is_flag=True, help="Launch cooperatively, with grid barriers.")
-@click.option("--arg", "arguments", multiple=True, metavar="ARG", help=ARGUMENT_RULE)
-@click.option(
-    "--save", "saves", multiple=True, metavar="N=FILE.npy", help="Write argument N (from 0) after the launch."
-)
-@click.option("--shared", default=0, type=Whole(0), help="Bytes of dynamic shared memory.")
-@click.option("--target", metavar="SM", type=SM, help="Architecture, such as sm_90a (default: that of the file).")
-@click.option(
-    "--policy",
-    metavar="POLICY",
-    default="eager",
-    help="Schedule of threads and asynchronous copies: eager, lazy or random. all: run each schedule, as verify "
-    "does; all must write the same bytes.",
-)
-@click.option("--seed", default=0, type=Whole(0), help="Seed of a random schedule.")
-@arithmetic_option
-@click.option("--banks/--no-banks", default=True, help="Count bank conflicts of shared memory, or do not.")
-@click.option("--seconds", default=600.0, type=Positive(), help="Time limit of a launch.")
-@without_option
-@click.option(
-    "--trace",
-    metavar="WARP[:FIRST-LAST]",
-    help="Show the registers that a warp writes, statement by statement, at source lines FIRST to LAST. Warps "
-    "count from 0, block after block.",
-)
-@click.option(
-    "--at",
-    metavar="ADDRESS|SYMBOL",
-    help="Show the threads that read or write these bytes: an address, a variable, or argN, the array of "
-    "argument N. +BYTES adds an offset, :BYTES sets the length.",
-)
-@compilation_options
 @answers
-def command(
-    *,
-    file: Path,
-    entry: str | None,
-    grid: tuple[int, ...],
-    block: tuple[int, ...],
-    arguments: tuple[str, ...],
-    saves: tuple[str, ...],
-    target: str | None,
-    policy: str,
-    seed: int,
-    trace: str | None,
-    at: str | None,
-    **asked: Any,
-) -> Answer:
+def command(asked: SimulateOptions) -> Answer:
     """Execute ENTRY of a PTX or CUDA FILE on the simulated GPU, and check every memory access.
 
     Some findings do not stop a kernel: races, uninitialized bits that reach an output, reads of copies that are not
@@ -190,33 +161,32 @@ def command(
       refsim simulate scale.cu 'scale<float>' -D WIDTH=8 -I headers \\
           --block 64 --arg x.npy --arg f32:0.5
     """
-    compilation = Compilation(**{each.name: asked.pop(each.name) for each in fields(Compilation)})
-    program = loaded(file, target, entry, compilation)
-    entry = entry or _no_entry(program, file)
-    given = [parse_argument(position, text) for position, text in enumerate(arguments)]
+    program = loaded(asked.file, asked.target, asked.entry, asked.compilation)
+    entry = asked.entry or _no_entry(program, asked.file)
+    given = [parse_argument(position, text) for position, text in enumerate(asked.arguments)]
     values = [each.value for each in given]
-    targets = [saved(text, values) for text in saves]
-    orders = _orders(program, entry, policy, seed)
+    targets = [saved(text, values) for text in asked.saves]
+    orders = _orders(program, entry, asked.policy, asked.seed)
     originals = _copied(values) if len(orders) > 1 else values
-    steps = None if trace is None else _traced(program, entry, trace, prod(grid), prod(block))
-    seen = Watchers(steps, None if at is None else _watched(program, entry, at, asked["shared"]))
-    launch = Launched(program, entry, grid, block, **asked)
+    seen = Watchers(_traced(program, entry, asked), _watched(program, entry, asked))
 
     def run(order: "SeededPolicy") -> "tuple[Trace, GlobalMemory]":
         """Run one schedule. Later schedules get fresh copies of the arguments."""
         is_first = order == orders[0]
-        return launch.run(order, values if is_first else _copied(originals), seen if is_first else None)
+        taken = values if is_first else _copied(originals)
+        return asked.run(program, entry, order, taken, seen if is_first else None)
 
     tried = _tried(run, entry, orders, is_watched=bool(seen))
-    tried = _with_unused(tried, asked["without"])
+    tried = _with_unused(tried, asked.without)
     if tried[0].trace is not None:
         for position, path in targets:
             write_array(path, values[position])
-    schedule = ALL if policy == ALL else order_name(orders[0])
-    record = _record(entry, program.target, schedule, launch.arithmetic, tried, targets)
-    views: tuple[Part, ...] = (record, *_tables(tried, policy == ALL), *seen.tables(grid, block))
+    by_order = asked.policy == ALL
+    schedule = ALL if by_order else order_name(orders[0])
+    record = _record(entry, program.target, schedule, asked.arithmetic, tried, targets)
+    views: tuple[Part, ...] = (record, *_tables(tried, by_order), *seen.tables(asked.grid, asked.block))
     hints = (*previews(given), *seen.hints())
-    return Answer(Document(views, f"{entry} of {file}", hints=hints), _exit_code(tried))
+    return Answer(Document(views, f"{entry} of {asked.file}", hints=hints), _exit_code(tried))
 
 
 def _no_entry(program: "Program", file: Path) -> str:
@@ -304,25 +274,27 @@ def _exit_code(tried: "list[Outcome]") -> int:
     return FAILED if findings_of(tried) else AGREED
 
 
-def _traced(program: "Program", entry: str, text: str, blocks: int, threads: int) -> "WarpTrace":
-    """Return the observer of a warp for WARP or WARP:FIRST-LAST."""
+def _traced(program: "Program", entry: str, asked: SimulateOptions) -> "WarpTrace | None":
+    """Return the observer of a warp for WARP or WARP:FIRST-LAST, None without --trace."""
     from refsim.ptx import WarpTrace
 
+    if (text := asked.trace) is None:
+        return None
     rule = "WARP or WARP:FIRST-LAST: a warp from 0, source lines from 1"
     match = re.fullmatch(r"([0-9]{1,9})(?::([0-9]{1,9})(?:-([0-9]{1,9}))?)?", text)
     if match is None:
         raise RefsimError("bad-value", f"{text!r} names no warp and lines", where="--trace", rule=rule)
-    warp, warps = int(match[1]), blocks * -(-threads // 32)
+    warp, warps = int(match[1]), prod(asked.grid) * -(-prod(asked.block) // 32)
     if warp >= warps:
         raise RefsimError("bad-value", f"warp {warp} of a launch of {warps}", where="--trace", rule=rule)
     code = program.code(entry)
     return WarpTrace(code, warp) if not match[2] else WarpTrace(code, warp, int(match[2]), int(match[3] or match[2]))
 
 
-def _watched(program: "Program", entry: str, at: str, shared_bytes: int) -> "AddressWatch":
+def _watched(program: "Program", entry: str, asked: SimulateOptions) -> "AddressWatch | None":
     from refsim.ptx import AddressWatch, stretch_named
 
-    return AddressWatch(stretch_named(program, entry, at, shared_bytes))
+    return None if asked.at is None else AddressWatch(stretch_named(program, entry, asked.at, asked.shared))
 
 
 def _orders(program: "Program", entry: str, policy: str, seed: int) -> "tuple[SeededPolicy, ...]":

@@ -6,9 +6,9 @@ import secrets
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 import click
 
@@ -16,19 +16,19 @@ from refsim.cli import console
 from refsim.cli.answers import verdicts
 from refsim.cli.answers.judged import Judged, judged
 from refsim.cli.answers.junit import junit
-from refsim.cli.arguments import file_option, kernels_option
-from refsim.cli.campaigns import Division, division_options, outcome
+from refsim.cli.arguments import kernels_field
+from refsim.cli.campaigns import Division, outcome
 from refsim.cli.delivery import Answer, answers, require_writable, save
-from refsim.cli.devices import arithmetic_option, device_options, need, opened, without_option
+from refsim.cli.devices import CheckedDevice, need
 from refsim.cli.extents import Whole
 from refsim.cli.names import KERNEL_NAME
+from refsim.cli.options import DIRECTORY_PATH, Options, argument, option
 from refsim.cli.progress import reporting
 from refsim.errors import RefsimError, counted, internal_error
 
 if TYPE_CHECKING:
     from refsim.device import Device
     from refsim.kernels import Kernel
-    from refsim.ptx import Arithmetic
     from refsim.testing.campaign import Progress
 
 Chooser = Callable[[str], bool]
@@ -186,37 +186,34 @@ def _state(file: Path) -> tuple[int, int] | None:
     return status.st_mtime_ns, status.st_size
 
 
+class VerifyOptions(Options):
+    """The options of `refsim verify`."""
+
+    names: tuple[str, ...] = argument("[KERNEL...]", type=KERNEL_NAME)
+    expression: str | None = option("Select kernels by name: 'fp8 and not (amax or linear)'.", "-k", metavar="EXPR")
+    on: CheckedDevice = CheckedDevice()
+    profile: str = option("Generated cases: quick, ci or night.", metavar="PROFILE", default="quick")
+    cases: int | None = option("Number of generated cases for each kernel, instead of the profile's.", type=Whole(0))
+    seed: int | None = option("Seed of the generated cases.", type=Whole(0))
+    failures: Path = option("Folder for replay cases.", type=DIRECTORY_PATH, metavar=None, default=Path("failures"))
+    files: tuple[Path, ...] = kernels_field()
+    suspect_seconds: int | None = option(
+        "Time to search for the likely mistake (default: by profile; 0: no search).",
+        "--suspects",
+        type=Whole(0),
+        metavar="SECONDS",
+    )
+    fail_fast: bool = option("Stop after the first kernel that fails.")
+    junit: Path | None = option("Also write JUnit XML.")
+    rerun: bool = option("Run again whenever a file of a kernel changes, until Ctrl-C.")
+    division: Division = Division()
+    shard_cases: int = option("Generated cases in a shard.", type=Whole(1), default=100)
+    examples: str | None = option("Store failing test cases there, and try them first.", metavar="DIR|redis://")
+
+
 @click.command()
-@click.argument("names", nargs=-1, metavar="[KERNEL...]", type=KERNEL_NAME)
-@click.option("-k", "expression", metavar="EXPR", help="Select kernels by name: 'fp8 and not (amax or linear)'.")
-@device_options
-@without_option
-@arithmetic_option
-@click.option("--profile", metavar="PROFILE", default="quick", help="Generated cases: quick, ci or night.")
-@click.option("--cases", type=Whole(0), help="Number of generated cases for each kernel, instead of the profile's.")
-@click.option("--seed", type=Whole(0), help="Seed of the generated cases.")
-@click.option(
-    "--failures",
-    type=click.Path(path_type=Path, file_okay=False),
-    default=Path("failures"),
-    help="Folder for replay cases.",
-)
-@kernels_option
-@click.option(
-    "--suspects",
-    "suspect_seconds",
-    type=Whole(0),
-    metavar="SECONDS",
-    help="Time to search for the likely mistake (default: by profile; 0: no search).",
-)
-@click.option("--fail-fast", is_flag=True, help="Stop after the first kernel that fails.")
-@file_option("--junit", "junit_file", help="Also write JUnit XML.")
-@click.option("--rerun", is_flag=True, help="Run again whenever a file of a kernel changes, until Ctrl-C.")
-@division_options
-@click.option("--shard-cases", type=Whole(1), default=100, help="Generated cases in a shard.")
-@click.option("--examples", metavar="DIR|redis://", help="Store failing test cases there, and try them first.")
 @answers
-def verify(*, rerun: bool, **asked: Any) -> "Answer | Iterator[Answer | RefsimError]":
+def verify(asked: VerifyOptions) -> "Answer | Iterator[Answer | RefsimError]":
     """Run compiled kernels on generated test cases and compare every bit with the oracle.
 
     The first cases are the kernel's corpus, which may hold special values: NaN, infinities, ties, values near overflow, odd
@@ -237,33 +234,23 @@ def verify(*, rerun: bool, **asked: Any) -> "Answer | Iterator[Answer | RefsimEr
     from refsim.campaigns.verifying import quiet_hypothesis
 
     quiet_hypothesis()
-    return _Run(**asked).answered(rerun)
+    return _Run(asked).answered()
+
+
+class ReplayOptions(Options):
+    """The options of `refsim replay`."""
+
+    case: Path = argument()
+    on: CheckedDevice = CheckedDevice()
+    trust: bool = option("Run the Python file that the case names, wherever the file lies.")
+    suspect_seconds: int = option(
+        "Time to search for the likely mistake.", "--suspects", type=Whole(0), metavar="SECONDS", default=10
+    )
 
 
 @click.command()
-@click.argument("case", type=click.Path(path_type=Path))
-@device_options
-@without_option
-@arithmetic_option
-@click.option("--trust", is_flag=True, help="Run the Python file that the case names, wherever the file lies.")
-@click.option(
-    "--suspects",
-    "suspect_seconds",
-    type=Whole(0),
-    metavar="SECONDS",
-    default=10,
-    help="Time to search for the likely mistake.",
-)
 @answers
-def replay(
-    case: Path,
-    device_name: str,
-    target: str | None,
-    without: tuple[str, ...],
-    arithmetic: "Arithmetic",
-    trust: bool,
-    suspect_seconds: int,
-) -> Answer:
+def replay(asked: ReplayOptions) -> Answer:
     """Run the test case of a CASE file again; a failed `refsim verify` writes such files.
 
     A case names the Python file that declares its kernel, and refsim executes that file. If the file lies outside this
@@ -280,56 +267,40 @@ def replay(
     from refsim.testing import replay_case
     from refsim.testing.replay import file_to_trust, load_case
 
+    case, trust = asked.case, asked.trust
     file = None if trust else file_to_trust(case)
     if file is not None and sys.stdin.isatty() and sys.stderr.isatty():
         trust = click.confirm(f"{case} names {file}, which lies outside this project. Run it?", err=True)
     kernel, _ = load_case(case, trust=trust)
-    device = opened(device_name, target, without, arithmetic)
-    return verdicts.answer([judged(kernel, replay_case(case, device, kernel, suspect_seconds=suspect_seconds))])
+    verdict = replay_case(case, asked.on.opened(), kernel, suspect_seconds=asked.suspect_seconds)
+    return verdicts.answer([judged(kernel, verdict)])
 
 
 @dataclass
 class _Run:
     """The request of one command line. `declared` holds the kernels chosen last, whose files are watched."""
 
-    names: tuple[str, ...]
-    expression: str | None
-    device_name: str
-    target: str | None
-    profile: str
-    cases: int | None
-    seed: int | None
-    failures: Path
-    files: tuple[Path, ...]
-    without: tuple[str, ...]
-    arithmetic: "Arithmetic"
-    suspect_seconds: int | None
-    fail_fast: bool
-    junit_file: Path | None
-    division: Division
-    shard_cases: int
-    examples: str | None
+    asked: VerifyOptions
     declared: "list[Kernel]" = field(default_factory=list)
     device: "Device | None" = None
     loaded: frozenset[str] = field(default_factory=lambda: frozenset(sys.modules))
     python_files: "dict[Path, None]" = field(default_factory=dict)
 
-    def answered(self, rerun: bool) -> "Answer | Iterator[Answer | RefsimError]":
+    def answered(self) -> "Answer | Iterator[Answer | RefsimError]":
         """Return the answer of one run, or an iterator of runs until Ctrl-C."""
         self.check()
-        if not rerun:
+        if not self.asked.rerun:
             return self.once()
-        self.device = opened(self.device_name, self.target, self.without, self.arithmetic)
+        self.device = self.asked.on.opened()
         return iter(Watched(self.attempt, self.watched, waiting=_say_waiting))
 
     def check(self) -> None:
         """Raise RefsimError before anything runs for faults that no edit of a kernel fixes: -k, and files to write."""
-        if self.expression is not None:
-            chooser(self.expression)
-        if self.junit_file is not None:
-            require_writable(self.junit_file)
-        if self.division.report is not None:
-            require_writable(self.division.report)
+        if self.asked.expression is not None:
+            chooser(self.asked.expression)
+        for file in (self.asked.junit, self.asked.division.report):
+            if file is not None:
+                require_writable(file)
 
     def once(self) -> Answer:
         """Verify the kernels that are chosen now. The JUnit file records an error of the request before it is raised."""
@@ -340,8 +311,9 @@ class _Run:
         found: list[Judged] = []
         try:
             self.declared, wrong = self._chosen()
-            self.device = self.device or opened(self.device_name, self.target, self.without, self.arithmetic)
-            found = [judged(None, Verdict.of_error(name, error, self.profile)) for name, error in wrong.items()]
+            self.device = self.device or self.asked.on.opened()
+            profile = self.asked.profile
+            found = [judged(None, Verdict.of_error(name, error, profile)) for name, error in wrong.items()]
             if self._is_divided():
                 found += self._divided(self.device)
             else:
@@ -362,7 +334,7 @@ class _Run:
         """Return the verdicts; those fail whose waivers, or waivers of --without, no kernel of the run needs."""
         from refsim.campaigns.verifying import with_unused
 
-        verdicts = with_unused([(each.kernel, each.verdict) for each in found], self.without)
+        verdicts = with_unused([(each.kernel, each.verdict) for each in found], self.asked.on.without)
         pairs = zip(found, verdicts, strict=True)
         return [each if made is each.verdict else judged(each.kernel, made) for each, made in pairs]
 
@@ -393,7 +365,7 @@ class _Run:
         files = dict.fromkeys(file for kernel in self.declared for file in watched_files(kernel.code))
         declaring = [kernel.declared_in for kernel in self.declared if kernel.declared_in is not None]
         try:
-            named = list(self.files) or kernel_paths()
+            named = list(self.asked.files) or kernel_paths()
         except RefsimError:  # a pyproject.toml that is being written
             named = []
         return list(
@@ -410,20 +382,20 @@ class _Run:
         from refsim.testing import kernel_named
         from refsim.testing.kernel_files import kernels_and_errors
 
-        files, errors = self.files or None, dict[str, RefsimError]()
-        if self.names:
-            chosen = [kernel_named(name, files) for name in self.names]
+        files, errors, expression = self.asked.files or None, dict[str, RefsimError](), self.asked.expression
+        if self.asked.names:
+            chosen = [kernel_named(name, files) for name in self.asked.names]
         else:
             declared, errors = kernels_and_errors(files)
             if not declared and len(errors) == 1:
                 raise next(iter(errors.values()))
             chosen = list(declared)
-        if self.expression is None:
+        if expression is None:
             return chosen, errors
-        wanted = chooser(self.expression)
+        wanted = chooser(expression)
         fitting = [kernel for kernel in chosen if wanted(kernel.name)]
         if not fitting and not errors:
-            what = f"-k {self.expression!r} chooses none of {counted(len(chosen), 'kernel')}"
+            what = f"-k {expression!r} chooses none of {counted(len(chosen), 'kernel')}"
             help = f"there are {', '.join(kernel.name for kernel in chosen[:8])}{', ...' if len(chosen) > 8 else ''}"
             raise RefsimError("no-kernels", what, rule="nothing that was verified is no pass", help=help)
         return fitting, errors
@@ -435,18 +407,18 @@ class _Run:
         from refsim.testing.campaign import completed, run_part
         from refsim.testing.verdicts import ERROR, FAIL, NOT_RUN, Verdict
 
-        promise = kernel.contract
-        if self.fail_fast and any(each.verdict.status in (FAIL, ERROR) for each in found):
-            return Judged(kernel, Verdict(kernel.name, NOT_RUN, {}, self.profile, promise=promise))
+        promise, asked = kernel.contract, self.asked
+        if asked.fail_fast and any(each.verdict.status in (FAIL, ERROR) for each in found):
+            return Judged(kernel, Verdict(kernel.name, NOT_RUN, {}, asked.profile, promise=promise))
         try:
             ended = run_part(
                 kernel,
                 device,
-                profile=self.profile,
-                cases=self.cases,
-                seed=self.seed,
-                failures_dir=self.failures,
-                suspect_seconds=self.suspect_seconds,
+                profile=asked.profile,
+                cases=asked.cases,
+                seed=asked.seed,
+                failures_dir=asked.failures,
+                suspect_seconds=asked.suspect_seconds,
                 on_progress=report,
             )
             verdict = completed(*ended)
@@ -457,15 +429,16 @@ class _Run:
                 raise
             else:
                 error = internal_error(problem, f"refsim --debug verify {kernel.name}")
-            verdict = Verdict.of_error(kernel.name, error, self.profile, seed=self.seed, promise=promise)
+            verdict = Verdict.of_error(kernel.name, error, asked.profile, seed=asked.seed, promise=promise)
         return judged(kernel, verdict)
 
     def _is_divided(self) -> bool:
         """Return whether the campaign is divided into shards; its cases do not depend on the workers."""
         from refsim.testing.campaign import checked_budget
 
-        planned = checked_budget(self.profile, self.cases, self.seed).cases if self.cases is None else self.cases
-        return self.division.is_asked_for or self.examples is not None or planned > self.shard_cases
+        asked = self.asked
+        planned = checked_budget(asked.profile, asked.cases, asked.seed).cases if asked.cases is None else asked.cases
+        return asked.division.is_asked_for or asked.examples is not None or planned > asked.shard_cases
 
     def _divided(self, device: "Device") -> list[Judged]:
         """Run the campaign in shards and return the verdicts of all kernels."""
@@ -474,36 +447,27 @@ class _Run:
         from refsim.campaigns.verifying import Request, plan_of, recorded, verdict_of, watched
         from refsim.testing.campaign import checked_budget
 
-        seed = self.seed
-        if seed is None and checked_budget(self.profile, self.cases, None).new_seed:
-            before = facts_of(self.division.journal).get("seed", "None")
+        asked = self.asked
+        seed, division = asked.seed, asked.division
+        if seed is None and checked_budget(asked.profile, asked.cases, None).new_seed:
+            before = facts_of(division.journal).get("seed", "None")
             seed = int(before) if before != "None" else secrets.randbits(32)
-        request = Request(
-            self.device_name if self.device_name != "auto" else "sim" if device.is_simulated else "cuda",
-            self.target,
-            self.without,
-            self.arithmetic,
-            self.profile,
-            self.cases,
-            seed,
-            self.suspect_seconds,
-            self.shard_cases,
-            self.examples or "",
-            self.fail_fast,
-        )
+        known = vars(asked) | vars(asked.on) | {"device": asked.on.name_of(device), "seed": seed}
+        known["examples"] = asked.examples or ""
+        request = Request(**{each.name: known[each.name] for each in fields(Request)})
         plan = plan_of(self.declared, request)
         with reporting(sys.stderr) as line, watched(line):
-            records = outcome(plan, self.division, request.device)
-        verdicts = [verdict_of(each, records[each.name], request, self.failures) for each in self.declared]
+            records = outcome(plan, division, request.device)
+        verdicts = [verdict_of(each, records[each.name], request, asked.failures) for each in self.declared]
         found = self._with_unused([judged(*pair) for pair in zip(self.declared, verdicts, strict=True)])
-        if self.division.report is not None:
+        if division.report is not None:
             text = report(plan.name, plan.rests_on, [recorded(each.verdict) for each in found])
-            save(self.division.report, text.encode())
+            save(division.report, text.encode())
         return found
 
     def _write_junit(self, found: list[Judged], ended: tuple[str, RefsimError] | None = None) -> None:
-        if self.junit_file is not None:
-            save(self.junit_file, junit(found, ended).encode())
+        if self.asked.junit is not None:
+            save(self.asked.junit, junit(found, ended).encode())
 
 
 def _say_waiting(files: Sequence[Path]) -> None:
