@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 MOST_LISTED = 1 << 12
 _UNITS = {"mma": "mma.sync", "wgmma": "wgmma"}  # the family of an opcode and the unit that executes it
+_KEYWORDS = ("unit", "target", "k", "a_format", "b_format", "d_format", "a_scale", "b_scale", "scale_format")
 _FIFTH_GENERATION = re.compile(r"tcgen05\.mma\b[\w.:]*\.kind::(\w+)")
 
 
@@ -43,7 +44,8 @@ class MmaArguments:
     a_scale: "NDArray[Any] | None"
     b_scale: "NDArray[Any] | None"
     scale_format: Format | None
-    negate: tuple[bool, bool]
+    negate_a: bool
+    negate_b: bool
     unit: Unit
     target: str
     given: int | None = None
@@ -72,22 +74,14 @@ class MmaArguments:
             b_scale=one(self.b_scale, col),
         )
 
+    @property
+    def d_format(self) -> ElementType:
+        """Return the type of the result."""
+        return self.row.d_format
+
     def arguments(self, *names: str) -> dict[str, Any]:
         """Return keyword arguments of a function of refsim.numerics: those of `names`, or all."""
-        found = {
-            "unit": self.unit,
-            "target": self.target,
-            "a_format": self.a_format,
-            "b_format": self.b_format,
-            "d_format": self.row.d_format,
-            "k": self.k,
-            "a_scale": self.a_scale,
-            "b_scale": self.b_scale,
-            "scale_format": self.scale_format,
-            "negate_a": self.negate[0],
-            "negate_b": self.negate[1],
-        }
-        return {name: found[name] for name in names or found}
+        return {name: getattr(self, name) for name in names or (*_KEYWORDS, "negate_a", "negate_b")}
 
 
 def read(asked: MmaOptions) -> MmaArguments:
@@ -104,7 +98,7 @@ def read(asked: MmaOptions) -> MmaArguments:
     b, b_type = _operand(asked.b, _type(asked.b_format), "--b", asked.key)
     c: NDArray[Any] | str | None = asked.c
     c_type: ElementType | None = None
-    if asked.c is not None and _is_file(asked.c):
+    if asked.c is not None and names_array(asked.c):
         c, c_type = _from_file(asked.c, _type(asked.d_format), asked.key)
     unit = unit_named(asked.unit or _usual_unit(asked, a_type, b_type))
     if (refused := _unit_refused(asked.target, unit, a_type, b_type)) is not None:
@@ -112,7 +106,7 @@ def read(asked: MmaOptions) -> MmaArguments:
     d_type = _type(asked.d_format) or c_type or _only_result(asked.target, unit, a_type, b_type)
     row = profile(asked.target, unit, a_type, b_type, d_type, asked.k)
     k, given = asked.k or max(row.k), None
-    if not _is_file(asked.a) and not _is_file(asked.b):
+    if not names_array(asked.a) and not names_array(asked.b):
         if a.shape[1] != b.shape[1]:
             raise RefsimError("bad-shape", f"--a has {counted(a.shape[1], 'element')}, --b has {b.shape[1]}", row.name)
         given = a.shape[1]
@@ -133,23 +127,10 @@ def read(asked: MmaOptions) -> MmaArguments:
             raise RefsimError(
                 "bad-shape", f"{option} has {counted(array.shape[0], 'row')}, its operand {wanted}", row.name
             )
-    return MmaArguments(
-        a,
-        b,
-        None if c is None else _accumulator(c, row, (m, n)),
-        row,
-        a_type,
-        b_type,
-        k,
-        a_scale,
-        b_scale,
-        None if scaled is None else float_named(scaled),
-        (asked.negate_a, asked.negate_b),
-        row.unit,
-        asked.target,
-        given,
-        asked.unit is None,
-    )
+    c_codes = None if c is None else _accumulator(c, row, (m, n))
+    scale_format = None if scaled is None else float_named(scaled)
+    operands = (a, b, c_codes, row, a_type, b_type, k, a_scale, b_scale, scale_format)
+    return MmaArguments(*operands, asked.negate_a, asked.negate_b, row.unit, asked.target, given, asked.unit is None)
 
 
 def _of_opcode(asked: MmaOptions) -> MmaOptions:
@@ -160,12 +141,9 @@ def _of_opcode(asked: MmaOptions) -> MmaOptions:
     if opcode is None or opcode.family not in _UNITS:
         return asked
     if opcode.sparse:
-        raise RefsimError(
-            "usage",
-            "a sparse A comes with metadata, which is not asked for here",
-            asked.unit or "",
-            help="refsim.numerics.mma(..., metadata=positions), or the dense opcode of half the K on what is stored",
-        )
+        what = "a sparse A comes with metadata, which is not asked for here"
+        help = "refsim.numerics.mma(..., metadata=positions), or the dense opcode of half the K on what is stored"
+        raise RefsimError("usage", what, asked.unit or "", help=help)
     unit = _UNITS[opcode.family]
     said: dict[str, Any] = {f"{operand}_format": opcode.types[operand] for operand in ("a", "b", "d")}
     said["k"] = opcode.k
@@ -206,15 +184,11 @@ def _type(word: str | None) -> ElementType | None:
     return None if word is None else element_named(word)
 
 
-def _is_file(word: str) -> bool:
-    return names_array(word)
-
-
 def _operand(
     word: str, type: ElementType | None, option: str, key: str | None, needed: str = "-t FORMAT"
 ) -> "tuple[NDArray[Any], ElementType]":
     """Return the codes of an operand as a matrix of (rows, K), and their type; `needed` gives the type of a list."""
-    if _is_file(word):
+    if names_array(word):
         return _from_file(word, type, key)
     if type is None:
         raise RefsimError("format-needed", f"{option} is a list of codes or values", help=f"give {needed}")
@@ -240,12 +214,8 @@ def _code(word: str, type: ElementType, option: str) -> int:
 
 def _from_file(word: str, type: ElementType | None, key: str | None) -> "tuple[NDArray[Any], ElementType]":
     if type is not None and type not in FORMATS:
-        raise RefsimError(
-            "unsupported-format",
-            f"files of codes do not hold {type}",
-            word,
-            help="give a list, or call refsim.numerics.mma",
-        )
+        what = f"files of codes do not hold {type}"
+        raise RefsimError("unsupported-format", what, word, help="give a list, or call refsim.numerics.mma")
     stored = load_codes(Path(word), None if type is None else float_named(type), key)
     codes = stored.codes.reshape(1, -1) if stored.codes.ndim == 1 else stored.codes
     if codes.ndim != 2 or not codes.size:

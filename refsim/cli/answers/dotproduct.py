@@ -121,7 +121,7 @@ def instruction(of: "MmaArguments") -> list[str]:
     """Return lines on the instruction, how a step works, and the evidence."""
     row = of.row
     scales = f", scales {of.scale_format}" if of.scale_format else ""
-    turned = "".join(f", {name} negated" for name, flag in zip("ab", of.negate, strict=True) if flag)
+    turned = "".join(f", {name} negated" for name in "ab" if getattr(of, f"negate_{name}"))
     name = f"{row.target} {row.unit} {of.a_format} x {of.b_format} -> {row.d_format}, K = {of.k}{scales}{turned}"
     total = of.a.shape[-1]
     if of.given is not None and of.given < total:
@@ -144,8 +144,8 @@ def instruction_facts(of: "MmaArguments") -> dict[str, Any]:
         "products": total,
         "zeros_appended": 0 if of.given is None else total - of.given,
         "scale_format": None if of.scale_format is None else of.scale_format.name,
-        "negate_a": of.negate[0],
-        "negate_b": of.negate[1],
+        "negate_a": of.negate_a,
+        "negate_b": of.negate_b,
         "length": row.length,
         "fraction": row.fraction,
         "rounding": str(row.rounding),

@@ -87,13 +87,8 @@ def _plain(stored: "Stored", shape: tuple[int, int] | None, file: Path) -> Dump:
     codes = stored.codes
     if shape is not None:
         if codes.size != shape[0] * shape[1]:
-            bits = stored.format.bits + stored.format.padding_bits
-            raise _wrong_size(
-                file,
-                f"{shape[0]} x {shape[1]} {stored.format}",
-                shape[0] * shape[1] * bits // 8,
-                codes.size * bits // 8,
-            )
+            bits, what = stored.format.bits + stored.format.padding_bits, f"{shape[0]} x {shape[1]} {stored.format}"
+            raise _wrong_size(file, what, shape[0] * shape[1] * bits // 8, codes.size * bits // 8)
         return Dump(codes.reshape(shape), stored.format, {})
     if codes.ndim >= 2:
         return Dump(codes.reshape(-1, codes.shape[-1]), stored.format, {})
@@ -112,13 +107,8 @@ def _registers(fragment: "Fragment", file: Path, row: "Format | None", key: str 
         stored = load_codes(file, row, key)
         row, count = stored.format, fragment.threads * fragment.values
         if stored.codes.size != count:
-            size = stored.codes.dtype.itemsize
-            raise _wrong_size(
-                file,
-                f"{fragment.threads} {fragment.units[0]}s of {fragment.values} {row}",
-                count * size,
-                stored.codes.nbytes,
-            )
+            what = f"{fragment.threads} {fragment.units[0]}s of {fragment.values} {row}"
+            raise _wrong_size(file, what, count * stored.codes.dtype.itemsize, stored.codes.nbytes)
         held = stored.codes.reshape(fragment.threads, fragment.values)
     threads, values = fragment.holder(*np.ogrid[: fragment.shape[0], : fragment.shape[1]])
     where = places(fragment, threads, values)
@@ -130,21 +120,13 @@ def _registers(fragment: "Fragment", file: Path, row: "Format | None", key: str 
 def _slots(fragment: "Fragment", file: Path, row: "Format") -> Codes:
     """Return the elements (threads, values) of a raw dump. FP4 of kind::f8f6f4 is bits 2 to 5 of its byte."""
     if row.bits + row.padding_bits != fragment.element_bits:
-        raise RefsimError(
-            "format-mismatch",
-            f"{row} has {row.bits + row.padding_bits} bits",
-            where=fragment.name,
-            rule=f"elements of this fragment have {fragment.element_bits} bits",
-        )
+        where, rule = fragment.name, f"elements of this fragment have {fragment.element_bits} bits"
+        raise RefsimError("format-mismatch", f"{row} has {row.bits + row.padding_bits} bits", where=where, rule=rule)
     expected = fragment.threads * fragment.values * fragment.slot_bits // 8
     content = _bytes(file)
     if content.size != expected:
-        raise _wrong_size(
-            file,
-            f"{fragment.threads} {fragment.units[0]}s of {fragment.values} values of {fragment.slot_bits} bits",
-            expected,
-            content.size,
-        )
+        what = f"{fragment.threads} {fragment.units[0]}s of {fragment.values} values of {fragment.slot_bits} bits"
+        raise _wrong_size(file, what, expected, content.size)
     bits = np.unpackbits(content, bitorder="little").reshape(fragment.threads, fragment.values, fragment.slot_bits)
     kept = bits[..., fragment.element_shift : fragment.element_shift + fragment.element_bits].astype(row.code_dtype)
     weights = np.left_shift(np.ones(1, row.code_dtype), np.arange(fragment.element_bits, dtype=row.code_dtype))
@@ -163,20 +145,12 @@ def _tile(mode: "Swizzle", stored: "Stored", shape: tuple[int, int] | None, majo
         raise _shape_needed(mode.name)
     made = tile(major, mode, element_bytes(stored.format), shape)
     if stored.codes.nbytes != made.size_bytes:
-        raise _wrong_size(
-            file,
-            f"{shape[0]} x {shape[1]} {stored.format}, {major}-major, swizzle {mode}",
-            made.size_bytes,
-            stored.codes.nbytes,
-        )
+        what = f"{shape[0]} x {shape[1]} {stored.format}, {major}-major, swizzle {mode}"
+        raise _wrong_size(file, what, made.size_bytes, stored.codes.nbytes)
     mn, k = np.ogrid[: shape[0], : shape[1]]
     byte = made.address(mn, k)
-    return Dump(
-        stored.codes.reshape(-1)[byte // made.element_bytes],
-        stored.format,
-        {"byte": byte, "bank": byte // 4 % 32},
-        ("mn", "k"),
-    )
+    codes = stored.codes.reshape(-1)[byte // made.element_bytes]
+    return Dump(codes, stored.format, {"byte": byte, "bank": byte // 4 % 32}, ("mn", "k"))
 
 
 def element_bytes(row: "Format") -> int:

@@ -90,7 +90,7 @@ def command(session: Session, asked: BringupOptions) -> int:
     forms = _planned_outputs(asked)
     need("testing", "hypothesis")
     from refsim.bringup.facts import facts_of, source_hash
-    from refsim.bringup.report import read_report
+    from refsim.bringup.report import Report, changes_since, read_report
     from refsim.bringup.state import State
     from refsim.bringup.suites import ALWAYS, suites_of
     from refsim.device.cache import digest
@@ -108,7 +108,8 @@ def command(session: Session, asked: BringupOptions) -> int:
             state.clear()
         _tell_kept(state, [suite.name for suite in suites])
         cases = _cases(device, suites, state)
-    report = _report(facts, cases, device.is_simulated, old)
+    changes = None if old is None else changes_since(old, cases, facts)
+    report = Report(facts, cases, device.is_simulated, changes)
     _deliver(report, forms, asked)
     if state is not None:
         state.clear()
@@ -165,12 +166,6 @@ def _tell_kept(state: "State", names: list[str]) -> None:
         console.tell(f"the finished cases in {state.path} are damaged or were edited; they run again")
     if state.discarded:
         console.tell(f"{state.discarded} finished cases no longer hold: refsim or a probe changed; they run again")
-
-
-def _report(facts: dict[str, str], cases: "tuple[Case, ...]", simulated: bool, old: "Report | None") -> "Report":
-    from refsim.bringup.report import Report, changes_since
-
-    return Report(facts, cases, simulated, None if old is None else changes_since(old, cases, facts))
 
 
 # ---- the answer ------------------------------------------------------------------------------------------------------

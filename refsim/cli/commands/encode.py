@@ -9,6 +9,7 @@ import click
 from refsim.cli.arguments import leading_format, missing_format, parse_code, refuse_options, require_few, words_in
 from refsim.cli.delivery import answers
 from refsim.cli.names import FORMAT, Name
+from refsim.cli.options import Options, argument, option
 from refsim.errors import RefsimError
 from refsim.render import Bits, Column, Document, Number, Table, number
 
@@ -71,39 +72,33 @@ class Encoded:
         return (self.shown.below, self.shown.above) if error is not None and error.value else None
 
 
+class EncodeOptions(Options):
+    """The options of `refsim encode`."""
+
+    row: "Format | None" = option("Number format of the codes.", "-t", "--format", type=FORMAT)
+    rounding: "RoundingName | None" = option(
+        "nearest-even (the default), toward-zero, up, down, ties-away; or rne, rtz, ru, rd, rna.",
+        metavar="RULE",
+        type=Name("rounding", "refsim.conversions:ROUNDINGS"),
+    )
+    overflow: "Overflow | None" = option(
+        "Result above the largest value: saturate, nan or inf. By default as the format's instructions do: inf "
+        "in f16, bf16, tf32, f32.",
+        metavar="POLICY",
+        type=Name("overflow", "refsim.conversions:OVERFLOWS"),
+    )
+    nan: str | None = option("Code of a NaN (default: the format's own).", metavar="CODE")
+    via: str | None = option(
+        "Convert as this instruction or library, such as cvt.rn.satfinite.e4m3x2.f32 or torch.float8_e4m3fn.",
+        metavar="CONVERSION",
+        type=Name("conversion", "refsim.conversions:CONVERSIONS"),
+    )
+    values: tuple[str, ...] = argument("[FORMAT] VALUE...|-", required=True)
+
+
 @click.command(context_settings={"ignore_unknown_options": True})
-@click.option("-t", "--format", "row", type=FORMAT, help="Number format of the codes.")
-@click.option(
-    "--rounding",
-    metavar="RULE",
-    type=Name("rounding", "refsim.conversions:ROUNDINGS"),
-    help="nearest-even (the default), toward-zero, up, down, ties-away; or rne, rtz, ru, rd, rna.",
-)
-@click.option(
-    "--overflow",
-    metavar="POLICY",
-    type=Name("overflow", "refsim.conversions:OVERFLOWS"),
-    help="Result above the largest value: saturate, nan or inf. By default as the format's instructions do: inf "
-    "in f16, bf16, tf32, f32.",
-)
-@click.option("--nan", metavar="CODE", help="Code of a NaN (default: the format's own).")
-@click.option(
-    "--via",
-    metavar="CONVERSION",
-    type=Name("conversion", "refsim.conversions:CONVERSIONS"),
-    help="Convert as this instruction or library, such as cvt.rn.satfinite.e4m3x2.f32 or torch.float8_e4m3fn.",
-)
-@click.argument("values", nargs=-1, required=True, metavar="[FORMAT] VALUE...|-")
 @answers
-def command(
-    *,
-    row: "Format | None",
-    rounding: "RoundingName | None",
-    overflow: "Overflow | None",
-    nan: str | None,
-    via: str | None,
-    values: tuple[str, ...],
-) -> Document:
+def command(asked: EncodeOptions) -> Document:
     """Encode each VALUE: its code, rounded once from the value as written, and the rounding error.
 
     A value is decimal (0.3), a hexadecimal float (0x1.8p3), nan, inf, or the bit pattern of any format (f32:0x3f800000).
@@ -118,6 +113,7 @@ def command(
     """
     from refsim.cli.values import parse_value
 
+    row, values, via = asked.row, asked.values, asked.via
     if via is None:
         row, values = leading_format(values, row)
     words = list(words_in(values))
@@ -129,51 +125,42 @@ def command(
     if via is None:
         if row is None:
             raise missing_format(*words, otherwise="; or give --via CONVERSION")
-        parsed = [parse_value(word) for word in words]
-        found, source = _by_rule(parsed, row, rounding or "nearest-even", overflow, nan), row.source
+        found, source = _by_rule([parse_value(word) for word in words], row, asked), row.source
     else:
-        given = {"--rounding": rounding, "--overflow": overflow, "--nan": nan}
-        conversion = _conversion(via, row, [name for name, choice in given.items() if choice is not None])
+        conversion = _conversion(via, row, asked)
         row, source = conversion.to, conversion.source
         found = _by_conversion([parse_value(word) for word in words], conversion)
     table = Table.of(COLUMNS, found, key="values", headings=False)
     return Document((table,), f"encode {row}", (source,))
 
 
-def _by_rule(
-    values: "list[Value]", row: "Format", rounding: "RoundingName", overflow: "Overflow | None", nan: str | None
-) -> list[Encoded]:
+def _by_rule(values: "list[Value]", row: "Format", asked: EncodeOptions) -> list[Encoded]:
     from refsim.cli.values import to_double
     from refsim.conversions import encode
 
-    nan_code = None if nan is None else parse_code(nan, row, "--nan")
-    codes = encode([to_double(value) for value in values], row, rounding, overflow, nan_code)
+    nan_code = None if asked.nan is None else parse_code(asked.nan, row, "--nan")
+    doubles, rounding = [to_double(value) for value in values], asked.rounding or "nearest-even"
+    codes = encode(doubles, row, rounding, asked.overflow, nan_code)
     return [Encoded(value, int(code), row) for value, code in zip(values, codes, strict=True)]
 
 
-def _conversion(via: str, row: "Format | None", overridden: list[str]) -> "Conversion":
+def _conversion(via: str, row: "Format | None", asked: EncodeOptions) -> "Conversion":
     """Return the conversion of --via. Raises RefsimError for options that contradict it, and for random rounding."""
     from refsim.conversions import conversion_named
 
     conversion = conversion_named(via)
-    if overridden:
-        raise RefsimError(
-            "usage",
-            f"{overridden[0]} contradicts --via",
-            where=via,
-            rule="a conversion fixes its own rounding, overflow and NaN",
-        )
+    for name in ("rounding", "overflow", "nan"):
+        if getattr(asked, name) is not None:
+            rule = "a conversion fixes its own rounding, overflow and NaN"
+            raise RefsimError("usage", f"--{name} contradicts --via", via, rule)
     if row is not None and row != conversion.to:
         raise RefsimError(
             "usage", f"{via} gives {conversion.to}, not {row}", help=f"leave out -t, or -t {conversion.to}"
         )
     if conversion.random_positions:
-        raise RefsimError(
-            "random-bits",
-            f"{via} needs random bits, and this command has none",
-            rule=str(conversion.source),
-            help=f"in Python: refsim.convert({via!r}, ..., random_bits=...)",
-        )
+        what = f"{via} needs random bits, and this command has none"
+        help = f"in Python: refsim.convert({via!r}, ..., random_bits=...)"
+        raise RefsimError("random-bits", what, rule=str(conversion.source), help=help)
     return conversion
 
 

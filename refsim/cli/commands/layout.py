@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterable, Iterator
 from fnmatch import fnmatchcase
 from itertools import pairwise
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -205,12 +206,8 @@ def _memory(fragment: "Fragment", mode: str) -> "Tile":
     from refsim.layouts.tiles import tile
 
     if fragment.element_bits not in MEMORY_BITS:
-        raise RefsimError(
-            "bad-dtype",
-            f"{fragment.name} has elements of {fragment.element_bits} bits",
-            where="--memory",
-            rule="tiles hold elements of 8, 16 or 32 bits",
-        )
+        what = f"{fragment.name} has elements of {fragment.element_bits} bits"
+        raise RefsimError("bad-dtype", what, where="--memory", rule="tiles hold elements of 8, 16 or 32 bits")
     return tile("K", mode, fragment.element_bits // 8, fragment.shape)
 
 
@@ -229,11 +226,10 @@ def where(fragment: "Fragment", row: str, col: str) -> Document:
     """
     threads, values = fragment.holders(parse_whole(row, "row"), parse_whole(col, "col"))
     holders = [(int(thread), int(value)) for thread, value in zip(threads.ravel(), values.ravel(), strict=True)]
-    rows = tuple((*holder_cells(fragment, thread, value), fragment.source.bracketed) for thread, value in holders)
-    columns = (*holder_columns(fragment), Column("source", gap=8))
+    columns = (*holder_columns(fragment), Column("source", gap=8, of=lambda _: fragment.source.bracketed))
     picture = _one_thread(fragment, holders[0][0], int(row) * fragment.shape[1] + int(col))
     return Document(
-        (Table(columns, rows, key="holders", headings=False),),
+        (Table.of(columns, holders, key="holders", headings=False),),
         f"{fragment.name}: row {row}, col {col}",
         (fragment.source,),
         drawing=picture,
@@ -301,35 +297,27 @@ def check(fragment: "Fragment", file: Path | None) -> Answer:
 
 
 def holder_columns(fragment: "Fragment") -> tuple[Column, ...]:
-    """Return the columns that name a place of that fragment."""
-    from refsim.layouts.holders import BY_THREAD, warp_lanes
-
-    if fragment.units != BY_THREAD:
-        return tuple(Column(unit.lower().replace(" ", "_"), label=unit, strong=True) for unit in fragment.units)
-    lanes = warp_lanes(fragment)
-    warp = (Column("warp", label="warp", strong=True),) if lanes == 32 else ()
-    register = (Column("register", label="register", gap=8), Column("bits", gap=2)) if fragment.per_register > 1 else ()
-    thread = Column("thread", label="thread", gap=8, text=fragment.threads > lanes)
-    return (
-        *warp,
-        Column("lane", label="lane", strong=True),
-        Column("value", label="value", strong=True),
-        *register,
-        thread,
-        Column("threads", label="of", gap=1, text=fragment.threads > lanes),
-    )
-
-
-def holder_cells(fragment: "Fragment", thread: int, value: int) -> "tuple[Cell, ...]":
-    """Return the cells of `holder_columns` for one place."""
+    """Return the columns that name a (thread, value) of that fragment."""
     from refsim.layouts.holders import BY_THREAD, bits_of, warp_lanes
 
     if fragment.units != BY_THREAD:
-        return (thread, value)
-    lanes = warp_lanes(fragment)
-    warp = (thread // lanes,) if lanes == 32 else ()
-    register = (value // fragment.per_register, _bits(bits_of(fragment, value))) if fragment.per_register > 1 else ()
-    return (*warp, thread % lanes, value, *register, thread, fragment.threads)
+        return tuple(
+            Column(unit.lower().replace(" ", "_"), label=unit, strong=True, of=itemgetter(place))
+            for place, unit in enumerate(fragment.units)
+        )
+    lanes, held, several = warp_lanes(fragment), fragment.per_register, fragment.threads > warp_lanes(fragment)
+    register = (
+        Column("register", label="register", gap=8, of=lambda holder: holder[1] // held),
+        Column("bits", gap=2, of=lambda holder: _bits(bits_of(fragment, holder[1]))),
+    )
+    return (
+        *((Column("warp", label="warp", strong=True, of=lambda holder: holder[0] // lanes),) if lanes == 32 else ()),
+        Column("lane", label="lane", strong=True, of=lambda holder: holder[0] % lanes),
+        Column("value", label="value", strong=True, of=itemgetter(1)),
+        *(register if held > 1 else ()),
+        Column("thread", label="thread", gap=8, text=several, of=itemgetter(0)),
+        Column("threads", label="of", gap=1, text=several, of=lambda _: fragment.threads),
+    )
 
 
 def _bits(ends: tuple[int, int]) -> str:

@@ -127,18 +127,16 @@ def bits(target: str | None, unit: str | None, type_: str | None) -> Document:
 
     groups: dict[tuple[Cell, ...], list[Profile]] = {}
     for row in _chosen(target, unit, type_):
-        key = (
-            row.unit,
-            kept_bits(row),
-            result_bits(row),
-            row.length,
-            where_c_enters(row),
-            row.evidence.level.word,
-            row.d_format.name,
-        )
+        known = row.unit, row.d_format.name, kept_bits(row), result_bits(row)
+        key = *known, row.length, where_c_enters(row), row.evidence.level.word
         groups.setdefault(key, []).append(row)
-    rows = tuple(_gathered(group) for group in groups.values())
-    return Document((Table(BITS_COLUMNS, rows, key="accumulators"),), "how many bits an accumulator keeps")
+    rows = []
+    for (of, result, *widths, _, enters, level), group in groups.items():
+        targets = ", ".join(dict.fromkeys(row.target for row in group))
+        types = ", ".join(dict.fromkeys(_joined(row.a_formats) for row in group))
+        evidence = "; ".join(_evidence(group)), group[0].source
+        rows.append((targets, of, f"{types} -> {result}", *widths, _length(group[0]), enters, level, *evidence))
+    return Document((Table(BITS_COLUMNS, tuple(rows), key="accumulators"),), "how many bits an accumulator keeps")
 
 
 def _chosen(target: str | None, unit: str | None, type_: str | None) -> "list[Profile]":
@@ -158,33 +156,9 @@ def _chosen(target: str | None, unit: str | None, type_: str | None) -> "list[Pr
     if not found:
         wanted = " ".join(each for each in (target, unit, name) if each)
         here = rows or rows_of(target)
-        raise RefsimError(
-            "unknown-arithmetic",
-            f"no known arithmetic is {wanted}",
-            help=f"known: {'; '.join(dict.fromkeys(row.name for row in here))}",
-        )
+        help = f"known: {'; '.join(dict.fromkeys(row.name for row in here))}"
+        raise RefsimError("unknown-arithmetic", f"no known arithmetic is {wanted}", help=help)
     return found
-
-
-def _gathered(rows: "list[Profile]") -> "tuple[Cell, ...]":
-    """Return the cells of entries with equal arithmetic, with all their targets and types."""
-    from refsim.numerics.descriptions import kept_bits, result_bits, where_c_enters
-
-    first = rows[0]
-    targets = ", ".join(dict.fromkeys(row.target for row in rows))
-    types = ", ".join(dict.fromkeys(_joined(row.a_formats) for row in rows))
-    return (
-        targets,
-        first.unit,
-        f"{types} -> {first.d_format}",
-        kept_bits(first),
-        result_bits(first),
-        _length(first),
-        where_c_enters(first),
-        first.evidence.level.word,
-        "; ".join(_evidence(rows)),
-        first.source,
-    )
 
 
 def _length(row: "Profile") -> int | None:

@@ -170,11 +170,8 @@ def _require_table(layout: "ScaleLayout", shape: tuple[int, int]) -> None:
     """Raise RefsimError for a matrix whose table of places would fill the memory. No formula maps bytes to scales."""
     size = layout.size_bytes(shape)
     if size > LARGEST_TABLE:
-        raise RefsimError(
-            "too-large",
-            f"{shape[0]} x {shape[1]} scales are {size} bytes",
-            rule=f"at most {LARGEST_TABLE} from byte to scale",
-        )
+        what = f"{shape[0]} x {shape[1]} scales are {size} bytes"
+        raise RefsimError("too-large", what, rule=f"at most {LARGEST_TABLE} from byte to scale")
 
 
 def _offset(layout: "ScaleLayout", row: int, block: int, shape: tuple[int, int] | None) -> int:
@@ -207,7 +204,6 @@ def shuffle(
           -t e8m0 --fill 0xff
       refsim scales shuffle scales.npy -t e8m0
     """
-    from refsim import files
     from refsim.cli.arguments import parse_code
 
     layout, file, to = _places(words, "shuffled")
@@ -218,10 +214,7 @@ def shuffle(
             "bad-shape", f"scales are rows x blocks; {file} has shape {matrix.shape}", help="give --shape"
         )
     packed = layout.shuffle(matrix, fill=0 if fill is None else parse_code(fill, stored.format))
-    files.save(to, packed, stored.format)
-    pads = packed.size - matrix.size
-    shape = (matrix.shape[0], matrix.shape[1])
-    return _report("shuffled", layout, file, to, shape, packed.shape, pads, stored.format)
+    return _written("shuffled", (layout, file, to), packed, stored.format, matrix.shape, packed.size - matrix.size)
 
 
 @command.command()
@@ -242,14 +235,13 @@ def unshuffle(*, words: tuple[str, ...], row: "Format | None", key: str | None, 
           -t e8m0 --shape 128x8
       refsim scales unshuffle scales.shuffled.npy -t e8m0 --shape 128x8
     """
-    from refsim import files
     from refsim.cli.answers.dumps import unshuffled
 
     layout, file, to = _places(words, "unshuffled")
     stored = load_codes(file, row, key)
     matrix = unshuffled(layout, stored, shape, file)
-    files.save(to, matrix, stored.format)
-    return _report("unshuffled", layout, file, to, shape, matrix.shape, stored.codes.size - matrix.size, stored.format)
+    pads = stored.codes.size - matrix.size
+    return _written("unshuffled", (layout, file, to), matrix, stored.format, shape, pads)
 
 
 class ScalesCheckOptions(Options):
@@ -283,20 +275,13 @@ def check(asked: ScalesCheckOptions) -> "Document | Answer":
     tensor = None if asked.values is None else load_codes(asked.values, None, asked.values_key)
     if shape is None:
         if stored.codes.ndim != 2:
-            raise RefsimError(
-                "bad-shape",
-                f"the buffer has shape {stored.codes.shape}",
-                where=str(asked.file),
-                help="give --shape ROWSxBLOCKS",
-            )
+            what = f"the buffer has shape {stored.codes.shape}"
+            raise RefsimError("bad-shape", what, where=str(asked.file), help="give --shape ROWSxBLOCKS")
         shape = stored.codes.shape[0], stored.codes.shape[1]
     if tensor is not None and (tensor.codes.ndim < 1 or prod(tensor.codes.shape[:-1]) != shape[0]):
-        raise RefsimError(
-            "bad-shape",
-            f"a tensor of shape {tensor.codes.shape} has no {shape[0]} rows",
-            where="--values",
-            rule="a row of scales for each row of the tensor, all dimensions but the last",
-        )
+        what = f"a tensor of shape {tensor.codes.shape} has no {shape[0]} rows"
+        rule = "a row of scales for each row of the tensor, all dimensions but the last"
+        raise RefsimError("bad-shape", what, where="--values", rule=rule)
     return checked(stored, shape, tensor)
 
 
@@ -390,38 +375,28 @@ def _is_file(word: str) -> bool:
 
 def _shaped(stored: "Stored", shape: tuple[int, int], file: Path) -> "NDArray[Any]":
     if stored.codes.size != shape[0] * shape[1]:
-        raise RefsimError(
-            "bad-shape",
-            f"expected {shape[0] * shape[1]} codes of {stored.format}, found {stored.codes.size}",
-            str(file),
-            kind=Kind.UNREADABLE,
-        )
+        what = f"expected {shape[0] * shape[1]} codes of {stored.format}, found {stored.codes.size}"
+        raise RefsimError("bad-shape", what, str(file), kind=Kind.UNREADABLE)
     return stored.codes.reshape(shape)
 
 
-def _report(
+def _written(
     done: str,
-    layout: "ScaleLayout",
-    file: Path,
-    to: Path,
-    shape: tuple[int, int],
-    result: tuple[int, ...],
-    pads: int,
+    places: "tuple[ScaleLayout, Path, Path]",
+    codes: "NDArray[Any]",
     row: "Format",
+    shape: tuple[int, ...],
+    pads: int,
 ) -> Document:
-    """Return the answer of a conversion: the layout, files, shapes and the number of padding elements."""
-    line = f"{shape[0]} x {shape[1]} {row} {done} ({layout.name}) to {to}: shape {' x '.join(map(str, result))}, {pads} pads"
-    facts = {
-        "layout": layout.name,
-        "file": str(file),
-        "to": str(to),
-        "format": str(row),
-        "rows": shape[0],
-        "blocks": shape[1],
-        "shape": list(result),
-        "pads": pads,
-    }
-    return Document((Wording((line,), facts),), layout.name, (layout.source,))
+    """Write the codes of a conversion, and return its answer: layout, files, shapes, number of padding elements."""
+    from refsim import files
+
+    layout, file, to = places
+    files.save(to, codes, row)
+    line = f"{shape[0]} x {shape[1]} {row} {done} ({layout.name}) to {to}: shape {' x '.join(map(str, codes.shape))}"
+    facts = {"layout": layout.name, "file": str(file), "to": str(to), "format": str(row), "rows": shape[0]}
+    facts |= {"blocks": shape[1], "shape": list(codes.shape), "pads": pads}
+    return Document((Wording((f"{line}, {pads} pads",), facts),), layout.name, (layout.source,))
 
 
 def _all() -> Document:
