@@ -151,12 +151,8 @@ def codes_in(words: Iterable[str], row: "Format") -> list[int]:
 def require_few(count: int, otherwise: str) -> None:
     """Raise RefsimError for a list that is too long to print; `otherwise` is the help."""
     if count > MOST_WORDS:
-        raise RefsimError(
-            "too-large",
-            f"{count} items are too many for a printed answer",
-            rule=f"at most {MOST_WORDS}",
-            help=otherwise,
-        )
+        what = f"{count} items are too many for a printed answer"
+        raise RefsimError("too-large", what, rule=f"at most {MOST_WORDS}", help=otherwise)
 
 
 def place_and_key(path: Path) -> tuple[Path, str | None]:
@@ -252,10 +248,6 @@ def _words(content: bytes, where: str) -> list[str]:
     try:
         return content.decode().split()
     except UnicodeDecodeError as problem:
-        raise RefsimError(
-            "bad-value",
-            f"byte {problem.start} is not text",
-            where,
-            help=f"arrays of codes are read by their suffix: {', '.join(ARRAY_SUFFIXES)}",
-            kind=Kind.UNREADABLE,
-        ) from problem
+        what = f"byte {problem.start} is not text"
+        help = f"arrays of codes are read by their suffix: {', '.join(ARRAY_SUFFIXES)}"
+        raise RefsimError("bad-value", what, where, help=help, kind=Kind.UNREADABLE) from problem

@@ -112,10 +112,6 @@ def visible_gpus() -> list[str]:
     listed = subprocess.run([tool, "-L"], capture_output=True, text=True, check=False).stdout if tool else ""
     count = sum(line.startswith("GPU ") for line in listed.splitlines())
     if not count:
-        raise RefsimError(
-            "no-cuda-device",
-            "nvidia-smi lists no GPU to share among jobs",
-            help="name them: CUDA_VISIBLE_DEVICES=0,1",
-            kind=Kind.MISSING,
-        )
+        what = "nvidia-smi lists no GPU to share among jobs"
+        raise RefsimError("no-cuda-device", what, help="name them: CUDA_VISIBLE_DEVICES=0,1", kind=Kind.MISSING)
     return [str(number) for number in range(count)]

@@ -136,13 +136,9 @@ def form_of(output: str | None) -> str:
         return "text"
     suffix = Path(output).suffix.lower()
     if suffix not in SUFFIXES:
-        raise RefsimError(
-            "unknown-suffix",
-            f"the suffix {suffix!r} names no output form" if suffix else "the name has no suffix to choose a form by",
-            where=f"-o {output}",
-            rule=f"suffixes are {', '.join(SUFFIXES)}",
-            help="name the form with --as",
-        )
+        what = f"the suffix {suffix!r} names no output form" if suffix else "the name has no suffix to choose a form by"
+        rule = f"suffixes are {', '.join(SUFFIXES)}"
+        raise RefsimError("unknown-suffix", what, where=f"-o {output}", rule=rule, help="name the form with --as")
     return SUFFIXES[suffix]
 
 

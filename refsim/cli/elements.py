@@ -43,12 +43,8 @@ def _encoded(value: Value, row: Format) -> int:
         return code
     nearest = dict.fromkeys(int(encode(to_double(value), row, rounding, "saturate")) for rounding in ("down", "up"))
     spelled = " or ".join(f"{as_bits(each, row)} ({code_number(each, row)})" for each in nearest)
-    raise RefsimError(
-        "inexact-value",
-        f"{value.written} is not a value of {row}",
-        rule="operands are exact: nothing is rounded here",
-        help=f"give {spelled}",
-    )
+    what = f"{value.written} is not a value of {row}"
+    raise RefsimError("inexact-value", what, rule="operands are exact: nothing is rounded here", help=f"give {spelled}")
 
 
 def _whole(word: str, element: Integer) -> int:
@@ -57,11 +53,8 @@ def _whole(word: str, element: Integer) -> int:
     value = number_in(word)
     low, high = (0, element.code_limit - 1) if pattern else element.limits
     if value is None or not low <= value <= high:
-        raise RefsimError(
-            "bad-value",
-            f"{word[:40]!r} is no {element}",
-            rule=f"whole numbers from {lowest} to {largest}, or patterns of {element.bits} bits as 0x7f",
-        )
+        rule = f"whole numbers from {lowest} to {largest}, or patterns of {element.bits} bits as 0x7f"
+        raise RefsimError("bad-value", f"{word[:40]!r} is no {element}", rule=rule)
     return value % element.code_limit
 
 
@@ -75,12 +68,8 @@ def _double(word: str) -> int:
     value = parse_value(word)
     nearest = to_double(value)
     if isinstance(value.exact, Fraction) and Fraction(nearest) != value.exact:
-        raise RefsimError(
-            "inexact-value",
-            f"{word[:40]} is not a value of f64",
-            rule="operands are exact: nothing is rounded here",
-            help=f"give {nearest.hex()}",
-        )
+        what, rule = f"{word[:40]} is not a value of f64", "operands are exact: nothing is rounded here"
+        raise RefsimError("inexact-value", what, rule=rule, help=f"give {nearest.hex()}")
     return int(np.float64(nearest).view(np.uint64))
 
 

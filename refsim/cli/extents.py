@@ -105,11 +105,8 @@ def parse_address(word: str) -> int:
     """Return a byte address from 0, decimal or hexadecimal: 0x3a0 is 928."""
     address = number_in(word) if re.fullmatch(_NUMBER, word) else None
     if address is None or address >= LARGEST:
-        raise RefsimError(
-            "bad-address",
-            f"{word[:40]!r} is not an address",
-            rule="an address is a number of bytes from 0, as 928 or 0x3a0",
-        )
+        what = f"{word[:40]!r} is not an address"
+        raise RefsimError("bad-address", what, rule="an address is a number of bytes from 0, as 928 or 0x3a0")
     return address
 
 

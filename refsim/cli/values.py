@@ -60,12 +60,9 @@ def _fraction(word: str) -> Fraction:
     elif (found := _DECIMAL.fullmatch(word)) and abs(int(found[3] or 0)) <= _LARGEST_EXPONENT:
         return Fraction(word)
     if re.fullmatch(r"[+-]?0x[0-9a-f.]+", word, re.IGNORECASE):
-        raise RefsimError(
-            "bad-value",
-            f"{word} may be a value or a code",
-            rule="a hexadecimal value has an exponent, a bit pattern the name of its format",
-            help=f"{word}p0 for the value, f32:{word} for the pattern of a float32",
-        )
+        rule = "a hexadecimal value has an exponent, a bit pattern the name of its format"
+        help = f"{word}p0 for the value, f32:{word} for the pattern of a float32"
+        raise RefsimError("bad-value", f"{word} may be a value or a code", rule=rule, help=help)
     raise _bad_number(word, f"decimal exponents are at most {_LARGEST_EXPONENT}")
 
 
@@ -76,12 +73,8 @@ def _bad_number(word: str, limit: str) -> RefsimError:
         way = f"{word.replace(',', '.')}, with a decimal point"
     elif word.endswith(ARRAY_SUFFIXES):
         way = "refsim.encode(array, format) in Python takes arrays of any size"
-    return RefsimError(
-        "bad-value",
-        f"{word!r} is not a number",
-        rule=f"a value is decimal (0.3, 1e-9), hexadecimal (0x1.8p3), nan, inf or a pattern (f32:0x3f800000); {limit}",
-        help=way,
-    )
+    rule = f"a value is decimal (0.3, 1e-9), hexadecimal (0x1.8p3), nan, inf or a pattern (f32:0x3f800000); {limit}"
+    return RefsimError("bad-value", f"{word!r} is not a number", rule=rule, help=way)
 
 
 def to_double(value: Value) -> float:

@@ -148,13 +148,9 @@ def _of_array(array: NDArray[Any], file: Path, layout: Fragment) -> Map:
         both = array.reshape(layout.threads, layout.values, 2)
         return both[..., 0], both[..., 1]
     if array.size != places:
-        raise RefsimError(
-            "bad-shape",
-            f"expected {layout.threads} x {layout.values} places, found an array of shape {array.shape}",
-            str(file),
-            rule=f"{layout.name}: an element for each value of each thread",
-            kind=Kind.UNREADABLE,
-        )
+        what = f"expected {layout.threads} x {layout.values} places, found an array of shape {array.shape}"
+        rule = f"{layout.name}: an element for each value of each thread"
+        raise RefsimError("bad-shape", what, str(file), rule=rule, kind=Kind.UNREADABLE)
     tags = array.reshape(layout.threads, layout.values)
     return np.where(tags < 0, -1, tags // layout.shape[1]), np.where(tags < 0, -1, tags % layout.shape[1])
 
@@ -175,12 +171,8 @@ def _of_csv(file: Path, layout: Fragment) -> Map:
             try:
                 thread, value, row, col = (_cell(line[name]) for name in ("thread", "value", "row", "col"))
             except (KeyError, TypeError, AttributeError, ValueError) as problem:
-                raise RefsimError(
-                    "bad-file",
-                    f"line {number} has no whole thread, value, row and col",
-                    str(file),
-                    kind=Kind.UNREADABLE,
-                ) from problem
+                what = f"line {number} has no whole thread, value, row and col"
+                raise RefsimError("bad-file", what, str(file), kind=Kind.UNREADABLE) from problem
             if not (0 <= thread < layout.threads and 0 <= value < layout.values):
                 raise RefsimError(
                     "bad-file",

@@ -107,12 +107,8 @@ def kernel_files(name: str) -> dict[str, str]:
     """Return the content of each file by its name: NAME.cu, NAME_kernel.py and test_NAME.py. Raises RefsimError
     bad-kernel."""
     if not NAME.fullmatch(name):
-        raise RefsimError(
-            "bad-kernel",
-            f"{name!r} is not a name",
-            rule=f"the name of a kernel, its files and its entry is {NAME.pattern}",
-            help="refsim new kernel my_kernel",
-        )
+        rule = f"the name of a kernel, its files and its entry is {NAME.pattern}"
+        raise RefsimError("bad-kernel", f"{name!r} is not a name", rule=rule, help="refsim new kernel my_kernel")
     texts = {f"{name}.cu": _CUDA, declaring(name): _DECLARATION, f"test_{name}.py": _TEST}
     return {file: text.replace("@NAME@", name) for file, text in texts.items()}
 
@@ -140,12 +136,8 @@ def write_new(folder: Path, texts: dict[str, str]) -> list[Path]:
         for path in written:
             path.unlink(missing_ok=True)
         if isinstance(problem, FileExistsError):
-            raise RefsimError(
-                "file-exists",
-                f"{problem.filename} is there already, and nothing was written",
-                rule="a new kernel overwrites no file",
-                help="another name, or --path DIR",
-            ) from problem
+            what, help = f"{problem.filename} is there already, and nothing was written", "another name, or --path DIR"
+            raise RefsimError("file-exists", what, rule="a new kernel overwrites no file", help=help) from problem
         reason = (problem.strerror or str(problem)).lower()
         raise RefsimError("cannot-write", f"cannot write: {reason}", where=str(problem.filename or folder)) from problem
     return written

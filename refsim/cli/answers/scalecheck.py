@@ -85,12 +85,8 @@ def scale_formats(stored: "Stored") -> "tuple[tuple[Format, ...], str]":
     if stored.codes.dtype.itemsize == F32.code_dtype.itemsize:
         return (F32,), "words of 32 bits: float32 scales"
     if stored.codes.dtype.itemsize != 1:
-        raise RefsimError(
-            "bad-dtype",
-            f"scales hold {stored.format}",
-            rule="bytes of e8m0 or ue4m3, or float32",
-            help="give -t FORMAT",
-        )
+        what = f"scales hold {stored.format}"
+        raise RefsimError("bad-dtype", what, rule="bytes of e8m0 or ue4m3, or float32", help="give -t FORMAT")
     signs = int((stored.codes >= UE4M3.code_limit).sum())
     if signs:
         return (E8M0,), f"not ue4m3: {signs} bytes have bit 7 set"

@@ -123,12 +123,8 @@ def _form(name: str, row: str | None, ftz: bool) -> "SpecialForm":
     from refsim.numerics.special import SPECIAL_FORMS, special_form
 
     if row is not None and row not in (formats := list(dict.fromkeys(form.format.name for form in SPECIAL_FORMS))):
-        raise RefsimError(
-            "unknown-format",
-            f"special functions have no results of {row!r:.40}",
-            "-t",
-            help=f"one of {', '.join(formats)}",
-        )
+        help = f"one of {', '.join(formats)}"
+        raise RefsimError("unknown-format", f"special functions have no results of {row!r:.40}", "-t", help=help)
     mnemonic, *given = name.split(".")
     fitting = [
         form
@@ -162,12 +158,9 @@ def _operands(words: tuple[str, ...], form: "SpecialForm") -> list[list[int]]:
         codes = [code for codes in lists for code in codes]
         lists = [codes[::2], codes[1::2]]
     if len(lists[0]) != len(lists[1]):
-        raise RefsimError(
-            "operand-count",
-            f"{counted(len(lists[0]), 'dividend')} and {counted(len(lists[1]), 'divisor')}",
-            where=form.instruction,
-            rule="codes of a division stand in pairs, or in two files of equal length",
-        )
+        what = f"{counted(len(lists[0]), 'dividend')} and {counted(len(lists[1]), 'divisor')}"
+        rule = "codes of a division stand in pairs, or in two files of equal length"
+        raise RefsimError("operand-count", what, where=form.instruction, rule=rule)
     return lists
 
 

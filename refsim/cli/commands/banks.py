@@ -74,12 +74,9 @@ def command(asked: BanksOptions) -> Document:
         fragment, addresses = LAYOUT.convert(addresses[0], None, None), ()
     given = [bool(addresses), stride is not None, fragment is not None]
     if sum(given) != 1:
-        raise RefsimError(
-            "usage",
-            "more than one access is given" if any(given) else "no access is given",
-            "refsim banks",
-            help="give addresses, or --stride BYTES, or --layout NAME: one of the three",
-        )
+        what = "more than one access is given" if any(given) else "no access is given"
+        help = "give addresses, or --stride BYTES, or --layout NAME: one of the three"
+        raise RefsimError("usage", what, "refsim banks", help=help)
     if asked.tile is not None and fragment is None:
         raise RefsimError("usage", "--tile is for --layout", "refsim banks", help="give --layout NAME too")
     if fragment is not None and fragment.memory_bits:
@@ -117,12 +114,8 @@ def _of_addresses(addresses: list[int], asked: BanksOptions) -> "BankConflicts":
 
     count, width = len(addresses), asked.width or "16"
     if count > WARP and count % WARP:
-        raise RefsimError(
-            "bad-access",
-            f"{count} addresses are not a whole number of accesses",
-            rule=f"a warp has 1 to {WARP} lanes",
-            help=f"give up to {WARP} addresses, or a multiple of it",
-        )
+        what, rule = f"{count} addresses are not a whole number of accesses", f"a warp has 1 to {WARP} lanes"
+        raise RefsimError("bad-access", what, rule=rule, help=f"give up to {WARP} addresses, or a multiple of it")
     access_bytes = count_in(width)
     accesses = [addresses[first : first + WARP] for first in range(0, count, WARP)] if count > WARP else addresses
     moved = asked.swizzle(accesses) if asked.swizzle else accesses
@@ -162,12 +155,10 @@ def _of_matrices(fragment: "Fragment", asked: BanksOptions) -> "BankConflicts":
     from refsim.layouts.banks import matrix_conflicts
 
     if asked.tile is None:
-        raise RefsimError(
-            "missing-argument",
-            f"each lane of {fragment.name} gives the address of a row",
-            rule="what it costs depends on the tile that the rows lie in",
-            help=f"--tile {fragment.shape[0]}x64, with --swizzle NAME where it is swizzled",
-        )
+        what = f"each lane of {fragment.name} gives the address of a row"
+        rule = "what it costs depends on the tile that the rows lie in"
+        help = f"--tile {fragment.shape[0]}x64, with --swizzle NAME where it is swizzled"
+        raise RefsimError("missing-argument", what, rule=rule, help=help)
     padded = max(8, fragment.memory_bits)  # rows of 6 and 4 bits take 16 bytes
     return matrix_conflicts(fragment.shape[0], asked.tile, padded, asked.swizzle, asked.start)
 

@@ -251,13 +251,9 @@ def _silicon(name: str, target: str | None) -> "Silicon":
 
 
 def _needs_a_gpu(where: str) -> RefsimError:
-    return RefsimError(
-        "needs-a-gpu",
-        "the simulated GPU executes PTX, and not what ptxas makes of it",
-        where,
-        help="--device cuda; --device sim with a PTX, or --assemble-only",
-        kind=Kind.MISSING,
-    )
+    what = "the simulated GPU executes PTX, and not what ptxas makes of it"
+    help = "--device cuda; --device sim with a PTX, or --assemble-only"
+    return RefsimError("needs-a-gpu", what, where, help=help, kind=Kind.MISSING)
 
 
 def _subject(asked: BlameOptions, target: str | None) -> "BlameSubject":

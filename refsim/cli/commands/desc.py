@@ -258,13 +258,9 @@ def _parse_descriptor(words: tuple[str, ...], kind: str) -> int:
     ways = [f"0x{text}"] if is_bare else []
     if text.isdecimal() and is_bare:
         ways = [f"0x{text} if it is hexadecimal", f"{int(text):#x} if it is decimal"]
-    raise RefsimError(
-        "bad-value",
-        f"{text[:60]!r} is not a word" if not ways else f"{text} stands without 0x",
-        where=kind,
-        rule="a word is hexadecimal (0x40), binary (0b1000000) or a single digit",
-        help=f"give {', '.join(ways)}" if ways else "",
-    )
+    what = f"{text[:60]!r} is not a word" if not ways else f"{text} stands without 0x"
+    rule = "a word is hexadecimal (0x40), binary (0b1000000) or a single digit"
+    raise RefsimError("bad-value", what, where=kind, rule=rule, help=f"give {', '.join(ways)}" if ways else "")
 
 
 def _arguments(words: tuple[str, ...]) -> dict[str, Any]:

@@ -167,12 +167,8 @@ def command(
     if file is not None or key is not None:
         raise RefsimError("usage", "--on and --key are for block formats", where=f"refsim diffpolicy {row}")
     if policy is None or other is None:
-        raise RefsimError(
-            "missing-argument",
-            "give two policies to compare",
-            where=f"refsim diffpolicy {row}",
-            help=f"policies of {row}: {', '.join(_policies_of(row)) or 'none'}",
-        )
+        what, help = "give two policies to compare", f"policies of {row}: {', '.join(_policies_of(row)) or 'none'}"
+        raise RefsimError("missing-argument", what, where=f"refsim diffpolicy {row}", help=help)
     from refsim.cli.answers.anatomy import code_number
     from refsim.conversions import diff_policies
     from refsim.formats import F32
@@ -214,12 +210,8 @@ def _recipes(row: "BlockFormat", recipe: str | None, other: str | None, file: Pa
         )
     pair = recipe_named(recipe, row), recipe_named(other, row)
     if file is None:
-        raise RefsimError(
-            "missing-argument",
-            "give the tensor on which the recipes are compared",
-            where=where,
-            help="--on FILE, a tensor of bf16, f16 or f32",
-        )
+        what = "give the tensor on which the recipes are compared"
+        raise RefsimError("missing-argument", what, where=where, help="--on FILE, a tensor of bf16, f16 or f32")
 
     return differing(load_codes(file, None, key), row, *pair)
 

@@ -28,12 +28,8 @@ def command(output: str | None) -> int:
         console.answer(page())
         return AGREED
     if (form := form_of(output)) != FORM:
-        raise RefsimError(
-            "form-does-not-fit",
-            f"the suffix of {output} is that of {form}",
-            where="-o",
-            help="a name that ends in .html",
-        )
+        what = f"the suffix of {output} is that of {form}"
+        raise RefsimError("form-does-not-fit", what, where="-o", help="a name that ends in .html")
     require_writable(Path(output))
     content = page().encode()
     save(Path(output), content)

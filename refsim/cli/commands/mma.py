@@ -68,12 +68,8 @@ def command(asked: MmaOptions, to: Path | None) -> Document:
     if at is not None:
         product = product.at(*at)
     elif whole != (1, 1) and (explain or to is None):
-        raise RefsimError(
-            "usage",
-            f"the result is {whole[0]} x {whole[1]}",
-            rule="one element is shown",
-            help="give --at ROW,COL" if explain else "give --at ROW,COL, or -o D.npy for all of it",
-        )
+        help = "give --at ROW,COL" if explain else "give --at ROW,COL, or -o D.npy for all of it"
+        raise RefsimError("usage", f"the result is {whole[0]} x {whole[1]}", rule="one element is shown", help=help)
     if to is not None and explain:
         raise RefsimError("usage", "the steps are not codes", f"-o {to}", help="-o FILE.txt, .json or .md keeps them")
     return replace(_answered(product, to, explain=explain, zeros=asked.zeros), hints=_said(product))

@@ -78,12 +78,8 @@ def command(asked: SwizzleOptions) -> Document:
     from refsim.layouts.tiles import tile
 
     if row is None:
-        raise RefsimError(
-            "missing-argument",
-            "a tile needs the format of its elements",
-            "refsim swizzle --tile",
-            help="give -t FORMAT",
-        )
+        what = "a tile needs the format of its elements"
+        raise RefsimError("missing-argument", what, "refsim swizzle --tile", help="give -t FORMAT")
     made = tile(asked.major, mode, element_bytes(row), shape)
     down, across = asked.window.chosen(shape)
     require_few(len(down) * len(across), "--rows and --cols show a part")

@@ -33,13 +33,9 @@ def command(row: "Format | None", option: "Format | None") -> Document:
     """
     row = only_format(row, option)
     if row.bits > WIDEST_BITS:
-        raise RefsimError(
-            "too-large",
-            f"{row} has 2^{row.bits} codes",
-            where=f"refsim table {row}",
-            rule=f"a table has at most 2^{WIDEST_BITS} codes",
-            help=f"refsim decode -t {row} CODE... shows single codes",
-        )
+        what, where = f"{row} has 2^{row.bits} codes", f"refsim table {row}"
+        help = f"refsim decode -t {row} CODE... shows single codes"
+        raise RefsimError("too-large", what, where=where, rule=f"a table has at most 2^{WIDEST_BITS} codes", help=help)
     columns = 16 if row.bits > 6 else 8
     values = tuple(_spelled(code, row) for code in range(row.code_limit))
     return Document((Grid(values, columns, row.bits),), f"table {row}", (row.source,))

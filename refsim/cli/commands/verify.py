@@ -122,13 +122,9 @@ def _words(expression: str) -> list[str]:
 
 def wrong(expression: str, what: str) -> RefsimError:
     """Return the error of an expression; `what` says what is wrong in it."""
-    return RefsimError(
-        "bad-expression",
-        what,
-        where=f"-k {expression if len(expression) <= 80 else expression[:77] + '...'}",
-        rule="parts of kernel names, and, or, not, parentheses",
-        help="-k 'fp8 and not (amax or dequantize)'",
-    )
+    where = f"-k {expression if len(expression) <= 80 else expression[:77] + '...'}"
+    rule = "parts of kernel names, and, or, not, parentheses"
+    return RefsimError("bad-expression", what, where=where, rule=rule, help="-k 'fp8 and not (amax or dequantize)'")
 
 
 def _contains(word: str) -> Chooser:
