@@ -3,7 +3,8 @@
 import re
 import sys
 from contextlib import redirect_stdout
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -248,12 +249,11 @@ def command(asked: OrderOptions) -> Answer:
     return Answer(Document(tuple(parts), f"the order of {asked.kernel}"), code)
 
 
+@dataclass
 class _Chosen:
     """The declared kernels, their device, and the operands of functions."""
 
-    def __init__(self, asked: OrderOptions) -> None:
-        self.asked = asked
-        self._device: Device | None = None
+    asked: OrderOptions
 
     def subject(self, name: str, product: str | None) -> "OrderSubject":
         """Return a declared kernel or a function, ready to probe. Raises RefsimError for options that do not fit."""
@@ -267,13 +267,12 @@ class _Chosen:
                 raise RefsimError(
                     "usage", f"{flag} is of functions", f"kernel {name}", "a kernel says its own products"
                 )
-        return of_kernel(kernel, self.device(), product, n=self.asked.n, k=self.asked.k, rows=self.asked.rows)
+        return of_kernel(kernel, self.device, product, n=self.asked.n, k=self.asked.k, rows=self.asked.rows)
 
+    @cached_property
     def device(self) -> "Device":
-        """Return the device, opened at the first call."""
-        if self._device is None:
-            self._device = self.asked.on.opened()
-        return self._device
+        """Return the device, opened at the first use."""
+        return self.asked.on.opened()
 
     def _kernel(self, name: str) -> "Kernel | None":
         """Return the declared kernel of a name, or None for a function."""
