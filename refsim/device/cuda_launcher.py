@@ -25,7 +25,7 @@ from refsim.device.arguments import (
 from refsim.device.arrays import DeviceArray
 from refsim.device.driver import Bytes, Driver, DriverError
 from refsim.device.libcuda import encoded_map
-from refsim.device.modules import RunnableModule
+from refsim.device.modules import LaunchRequest, RunnableModule
 from refsim.errors import Kind, RefsimError
 from refsim.kernels import Buffer, Findings, Struct
 from refsim.layouts.tma import TensorMap
@@ -111,7 +111,8 @@ class CudaLauncher(Card):
         check_flags(entry, cooperative=cooperative, programmatic=programmatic, warp_synchronous=warp_synchronous)
         if not programmatic:
             self.settle()
-        self.module.run(entry, grid, block, values, shared_bytes, cluster, cooperative, programmatic)
+        launch = LaunchRequest(entry, grid, block, values, shared_bytes, cluster, cooperative, programmatic)
+        self.module.run(launch)
         self.unsettled.append(entry)
         self.launched.add(entry)
         if not self.module.lets_others_begin:

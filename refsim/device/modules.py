@@ -3,7 +3,7 @@
 import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Any, Protocol
 
@@ -29,16 +29,17 @@ from refsim.ptx.text.syntax import Function, Module
 
 
 @dataclass(frozen=True)
-class CheckedLaunch:
-    """One launch as requested; `shape` holds its checked extents."""
+class LaunchRequest:
+    """One launch as requested."""
 
     entry: str
     grid: Extents
-    shape: LaunchShape
+    block: Extents
+    args: Sequence[Any]
     shared_bytes: int
     cluster: Extents | None
-    is_cooperative: bool
-    is_programmatic: bool
+    cooperative: bool
+    programmatic: bool
 
 
 class RunnableModule(Protocol):
@@ -50,17 +51,7 @@ class RunnableModule(Protocol):
     @property
     def broken(self) -> bool: ...
 
-    def run(
-        self,
-        entry: str,
-        grid: Extents,
-        block: Extents,
-        args: Sequence[Any],
-        shared_bytes: int,
-        cluster: Extents | None,
-        cooperative: bool,
-        programmatic: bool,
-    ) -> None:
+    def run(self, launch: LaunchRequest) -> None:
         """Launch an entry and wait for its end, unless it `lets_others_begin`."""
 
     @property
@@ -88,11 +79,11 @@ class NoModule:
     source: str
     broken: bool = False
 
-    def run(self, entry: str, *arguments: Any) -> None:
+    def run(self, launch: LaunchRequest) -> None:
         """Raise RefsimError unknown-entry: a Python function has no entries."""
         raise RefsimError(
             "unknown-entry",
-            f"{self.source} is a Python function, without an entry {entry!r}",
+            f"{self.source} is a Python function, without an entry {launch.entry!r}",
             rule="Kernel(call=...) has no entries",
             help="launcher.call(...) with the function's arguments",
         )
@@ -178,36 +169,24 @@ class LoadedModule:
         if not self.broken:
             self.driver.launching.unload(self.handle)
 
-    def run(
-        self,
-        entry: str,
-        grid: Extents,
-        block: Extents,
-        args: Sequence[Any],
-        shared_bytes: int,
-        cluster: Extents | None,
-        cooperative: bool,
-        programmatic: bool,
-    ) -> None:
+    def run(self, launch: LaunchRequest) -> None:
         """Launch an entry and wait for its end, unless it lets other launches begin.
 
         Raises RefsimError for launches that break a rule, that the driver refuses, or whose kernel fails.
         """
-        declared = self._declared(entry)
-        if shared_bytes < 0:
-            raise RefsimError(
-                "bad-launch", f"shared_bytes={shared_bytes} is not allowed", rule="bytes of dynamic shared memory"
-            )
-        shape = launch_shape(declared, self.target, grid, block, cluster)
+        declared = self._declared(launch.entry)
+        if launch.shared_bytes < 0:
+            what = f"shared_bytes={launch.shared_bytes} is not allowed"
+            raise RefsimError("bad-launch", what, rule="bytes of dynamic shared memory")
+        shape = launch_shape(declared, self.target, launch.grid, launch.block, launch.cluster)
         check_parameters(declared, self.module.version, self.target)
-        if programmatic:
+        if launch.programmatic:
             check_programmatic(declared.name, self.target)
-        check_count(declared, args)
-        arguments = [argument_bytes(declared, position, argument) for position, argument in enumerate(args)]
-        launch = CheckedLaunch(declared.name, grid, shape, shared_bytes, cluster, cooperative, programmatic)
-        where = f"{entry} of {self.source}, grid {shape.grid}, block {shape.block}"
+        check_count(declared, launch.args)
+        arguments = [argument_bytes(declared, position, argument) for position, argument in enumerate(launch.args)]
+        where = f"{launch.entry} of {self.source}, grid {shape.grid}, block {shape.block}"
         try:
-            self._start(launch, arguments)
+            self._start(replace(launch, entry=declared.name), shape, arguments)
         except DriverError as fault:
             raise RefsimError("driver-refused", f"the driver refused the launch: {fault}", where) from fault
         if not self.lets_others_begin:
@@ -222,25 +201,25 @@ class LoadedModule:
         entries = {name: function for name, function in self.module.functions.items() if function.is_entry}
         return entries[entry_named(entry, entries, self.text, self.source)]
 
-    def _start(self, launch: CheckedLaunch, arguments: Sequence[bytes]) -> None:
+    def _start(self, launch: LaunchRequest, shape: LaunchShape, arguments: Sequence[bytes]) -> None:
         """Launch an entry with its attributes: cluster size, cooperative, programmatic."""
         launching = self.driver.launching
         function = launching.function(self.handle, launch.entry)
-        self._opt_in(function, launch)
+        self._opt_in(function, launch, shape)
         attributes = []
         if launch.cluster is not None:
-            attributes.append(cluster_dimension(launch.shape.cluster))
-        if launch.is_cooperative:
-            self._check_resident(function, launch)
+            attributes.append(cluster_dimension(shape.cluster))
+        if launch.cooperative:
+            self._check_resident(function, launch, shape)
             attributes.append(COOPERATIVE)
-        if launch.is_programmatic:
+        if launch.programmatic:
             attributes.append(PROGRAMMATIC)
         config = LaunchConfig(
-            extents("grid", launch.grid), launch.shape.block, launch.shared_bytes, tuple(attributes)
+            extents("grid", launch.grid), shape.block, launch.shared_bytes, tuple(attributes)
         )  # the grid as given: with .blocksareclusters the driver multiplies it
         launching.launch(function, config, arguments)
 
-    def _opt_in(self, function: Any, launch: CheckedLaunch) -> None:
+    def _opt_in(self, function: Any, launch: LaunchRequest, shape: LaunchShape) -> None:
         """Allow more than 48 KiB of shared memory and clusters of more than 8 blocks if the launch needs them."""
         launching = self.driver.launching
         static = launching.attribute(function, STATIC_SHARED_BYTES)
@@ -254,17 +233,17 @@ class LoadedModule:
                     f"{fault}",
                     f"launch of {launch.entry}",
                 ) from fault
-        if launch.shape.cluster_ctas > PORTABLE_CLUSTER:
+        if shape.cluster_ctas > PORTABLE_CLUSTER:
             launching.set_attribute(function, NON_PORTABLE_CLUSTER_ALLOWED, 1)
 
-    def _check_resident(self, function: Any, launch: CheckedLaunch) -> None:
+    def _check_resident(self, function: Any, launch: LaunchRequest, shape: LaunchShape) -> None:
         """Raise RefsimError launch-limit if a cooperative grid does not fit: its first barrier would never end."""
-        threads, facts = launch.shape.threads, self.driver.facts()
+        threads, facts = shape.threads, self.driver.facts()
         each = self.driver.launching.blocks_per_multiprocessor(function, threads, launch.shared_bytes)
-        if launch.shape.ctas > each * facts.multiprocessors:
+        if shape.ctas > each * facts.multiprocessors:
             raise RefsimError(
                 "launch-limit",
-                f"a cooperative grid of {launch.shape.ctas:,} blocks: {facts.name} holds "
+                f"a cooperative grid of {shape.ctas:,} blocks: {facts.name} holds "
                 f"{each * facts.multiprocessors:,} at once",
                 f"launch of {launch.entry}",
                 f"{facts.multiprocessors} SMs of {each}; a block has {threads} threads and {launch.shared_bytes} B of "

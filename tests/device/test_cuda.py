@@ -52,9 +52,9 @@ class PlainModule:
     def opcodes(self, entries):
         return frozenset()
 
-    def run(self, entry, grid, block, args, *rest):
-        self.launches.append((entry, grid, block, args, *rest))
-        self.kernel(self.memory, [int(value) - BASE for value in args if value.dtype == np.uint64])
+    def run(self, launch):
+        self.launches.append(tuple(vars(launch).values()))
+        self.kernel(self.memory, [int(value) - BASE for value in launch.args if value.dtype == np.uint64])
 
     def finish(self, where):
         self.finished.append(where)
