@@ -20,6 +20,7 @@ PACKAGES = (
     "refsim.oracles",
     "refsim.compare",
     "refsim.causes",
+    "refsim.computations",
     "refsim.device",
     "refsim.testing",
     "refsim.silicon",

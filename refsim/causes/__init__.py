@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from refsim.causes.operands import ProductOperands as ProductOperands
     from refsim.causes.quantised_from import QuantizedFrom as QuantizedFrom
     from refsim.causes.row_operands import RowOperands as RowOperands
-    from refsim.causes.rows import Cause as Cause
-    from refsim.causes.rows import Family as Family
     from refsim.causes.search import Named as Named
     from refsim.causes.weight_operands import WeightOperands as WeightOperands
+    from refsim.computations.ways import Cause as Cause
+    from refsim.computations.ways import Family as Family
 else:
     __getattr__, __dir__ = exports(__name__)

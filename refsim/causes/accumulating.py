@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from refsim.causes.host_sums import CASCADE, PAIRWISE, product_of_host
-from refsim.causes.rows import Cause, Family
+from refsim.computations.host_sums import CASCADE, PAIRWISE, product_of_host
+from refsim.computations.ways import Cause, Family
 from refsim.conversions import RoundingName, decode, encode
 from refsim.evidence import Level
 from refsim.formats import BF16, F16, F32, ElementType, Format

@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 from refsim.causes.apart import told_apart
 from refsim.causes.explanation import DiffExplanation, DiffOutcome
 from refsim.causes.judged import LOOKED_AFTER
-from refsim.causes.placing import PlacedPlan, PlacedSubject, placing_causes
-from refsim.causes.rows import Cause, Codes, DoesNotApplyError, Family, Sample
 from refsim.causes.search import CauseSearch, Found, Named
 from refsim.causes.unwritten import unwritten_causes
 from refsim.compare.readings import Misreading, readings
+from refsim.computations.placing import PlacedPlan, PlacedSubject, placing_causes
+from refsim.computations.ways import Cause, Codes, DoesNotApplyError, Family, Sample
 from refsim.conversions import OVERFLOWS, decode, encode
 from refsim.errors import RefsimError
 from refsim.formats import BF16, F16, FORMATS, TF32, Format
@@ -169,7 +169,7 @@ class OtherOutput(PlacedSubject):
         ]
 
     def codes(self, plan: OutputPlan, sample: Sample | None = None) -> Codes:
-        return plan.placed.put(plan.rewritten.change(self.right, self.format))
+        return plan.placed.apply(plan.rewritten.change(self.right, self.format))
 
     def another(self, seed: int, *, wide: bool = False) -> "OtherOutput":
         """Return drawn codes of the format in the same shape."""

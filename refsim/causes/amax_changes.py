@@ -1,36 +1,20 @@
 """Causes in the largest magnitude of each block: taken over other elements, or rounded."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from refsim.causes.rows import Cause, DoesNotApplyError, Family
+from refsim.computations.ways import DoesNotApplyError, Family, Way
 from refsim.conversions import decode, encode
 from refsim.formats import BF16, F16, Format
 from refsim.scaling.grids import Pair, largest_of_groups
-from refsim.sources import CUDA_GUIDE, IEEE754, OCP_MX, Source
+from refsim.sources import CUDA_GUIDE, IEEE754, OCP_MX
 
 Words = NDArray[np.uint32]
 MAGNITUDE_MASK, INFINITE_MAGNITUDE, SIGN = np.uint32(0x7FFFFFFF), np.uint32(0x7F800000), np.uint32(0x80000000)
-
-
-@dataclass(frozen=True)
-class ChangedStep:
-    """One way to do a step; the step defines the arguments and the result of `apply`."""
-
-    name: str
-    family: Family
-    source: Source
-    apply: Callable[..., Any]
-    rank: int = 1
-
-    def cause(self, aspect: str) -> Cause:
-        """Return the cause that sets the field `aspect` of a plan to this step."""
-        return Cause(self.family, self.name, aspect, self, self.source, self.rank)
 
 
 def _largest(magnitudes: Words, patterns: Words, group: Pair) -> Words:
@@ -113,7 +97,7 @@ def _rounded(narrow: Format, cuts: bool, magnitudes: Words, patterns: Words, gro
     return np.where(np.isnan(found), found, kept).view(np.uint32)
 
 
-AMAX = ChangedStep("amax of each block", Family.AMAX, OCP_MX["section 6.3"], _largest, 0)
+AMAX = Way("amax of each block", Family.AMAX, OCP_MX["section 6.3"], _largest, 0)
 _PARTS_OF_BLOCKS: tuple[tuple[str, Callable[[Any, int], Any]], ...] = (
     ("the first half of each block", lambda c, w: c < w // 2),
     ("the last half of each block", lambda c, w: c >= w // 2),
@@ -150,38 +134,36 @@ _TOGETHER = (
 )
 
 
-def peaks() -> Iterator[ChangedStep]:
+def peaks() -> Iterator[Way]:
     """Yield every way to take the largest magnitude, the right one first."""
     rule, shuffles = OCP_MX["section 6.3"], CUDA_GUIDE["warp reduce functions"]
     yield AMAX
-    yield ChangedStep("amax is the largest number: abs is forgotten", Family.AMAX, rule, partial(_one_sign, False))
-    yield ChangedStep("amax is that of the negative numbers", Family.AMAX, rule, partial(_one_sign, True))
+    yield Way("amax is the largest number: abs is forgotten", Family.AMAX, rule, partial(_one_sign, False))
+    yield Way("amax is that of the negative numbers", Family.AMAX, rule, partial(_one_sign, True))
     for says, some in _COLUMNS:
-        yield ChangedStep(f"abs is forgotten in {says}", Family.AMAX, rule, partial(_signed_in, some), 2)
+        yield Way(f"abs is forgotten in {says}", Family.AMAX, rule, partial(_signed_in, some), 2)
     for run in (0, 2, 4, 8, 16):
         where = f" where one of each {run} neighbours is a NaN" if run else ""
-        yield ChangedStep(f"amax leaves infinities out{where}", Family.AMAX, rule, partial(_without_infinity, run), 2)
+        yield Way(f"amax leaves infinities out{where}", Family.AMAX, rule, partial(_without_infinity, run), 2)
     for run, lanes in ((2, 1), (4, 1), (4, 2), (8, 1), (8, 2), (8, 4), (16, 1), (16, 2), (32, 1), (128, 1)):
         halves = f"the halves of each {run}" + (f", {lanes} side by side" if lanes > 1 else "")
         drops = partial(_of_halves, run, lanes)
-        yield ChangedStep(f"amax drops a NaN that one of {halves} has alone", Family.NAN, shuffles, drops, 2)
+        yield Way(f"amax drops a NaN that one of {halves} has alone", Family.NAN, shuffles, drops, 2)
     for says, chosen in _PARTS_OF_BLOCKS:
-        yield ChangedStep(f"amax of {says} alone", Family.AMAX, shuffles, partial(_in_block, chosen))
+        yield Way(f"amax of {says} alone", Family.AMAX, shuffles, partial(_in_block, chosen))
     for down, across in _TOGETHER:
         words = {0: "all", 1: "one"}
         size = f"{words.get(down, down)} down by {words.get(across, across)} across"
-        yield ChangedStep(
-            f"amax of several blocks together, {size}", Family.AMAX, rule, partial(_wider, down, across), 2
-        )
+        yield Way(f"amax of several blocks together, {size}", Family.AMAX, rule, partial(_wider, down, across), 2)
     for axis, what, several in ((-1, "block", "blocks"), (-2, "row", "rows")):
         for step, way in ((-1, "before"), (1, "behind")):
             for wraps in (False, True):
                 says = f"amax of the {what} {way}" + (", that of the other end at the edge" if wraps else "")
-                yield ChangedStep(says, Family.AMAX, rule, partial(_neighbour, axis, step, wraps), 1 + wraps)
+                yield Way(says, Family.AMAX, rule, partial(_neighbour, axis, step, wraps), 1 + wraps)
         says = f"amax of all {several} so far: it is not begun anew"
-        yield ChangedStep(says, Family.AMAX, rule, partial(_never_reset, axis))
-    yield ChangedStep("the least magnitude of each block for the largest", Family.AMAX, rule, _smallest, 2)
+        yield Way(says, Family.AMAX, rule, partial(_never_reset, axis))
+    yield Way("the least magnitude of each block for the largest", Family.AMAX, rule, _smallest, 2)
     for narrow in (BF16, F16):
         for cuts in (False, True):
             says = f"amax is rounded to {narrow}" + (" toward zero" if cuts else "")
-            yield ChangedStep(says, Family.DOUBLE_ROUNDING, IEEE754["section 4.3"], partial(_rounded, narrow, cuts), 2)
+            yield Way(says, Family.DOUBLE_ROUNDING, IEEE754["section 4.3"], partial(_rounded, narrow, cuts), 2)

@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from refsim.causes.rows import DoesNotApplyError, Explained
 from refsim.causes.search import Named
+from refsim.computations.ways import DoesNotApplyError, Explained
 
 SEEDS = (1, 2, 3)
 MOST = 3

@@ -10,12 +10,11 @@ from numpy.typing import NDArray
 
 from refsim.causes import attention_steps as steps
 from refsim.causes.accumulating import Adder, adders
-from refsim.causes.amax_changes import ChangedStep
-from refsim.causes.placing import PlacedSubject, placing_causes
-from refsim.causes.reading import AS_IT_IS, OperandReading, readings_of
-from refsim.causes.row_subject import STEPS_IN_FLOAT32, STEPS_IN_FLOAT64_THEN_32, Doubles, width_causes, written
-from refsim.causes.rows import Cause, Codes, Family, Sample
-from refsim.causes.special import (
+from refsim.causes.stages import ends_of_parts
+from refsim.computations.placing import PlacedSubject, placing_causes
+from refsim.computations.reading import AS_IT_IS, OperandReading, readings_of
+from refsim.computations.row_functions import STEPS_IN_FLOAT32, WIDE_STEPS, Doubles, written
+from refsim.computations.special import (
     BY_RCP,
     DIVIDED,
     DIVISIONS,
@@ -27,8 +26,8 @@ from refsim.causes.special import (
     NATURAL,
     words,
 )
-from refsim.causes.stages import ends_of_parts
-from refsim.causes.writing import WrittenPlan, writing_causes
+from refsim.computations.ways import Cause, Codes, Family, Sample, Way
+from refsim.computations.writing import WrittenPlan, writing_causes
 from refsim.conversions import decode, encode
 from refsim.formats import E4M3, F32, Format, float_named
 from refsim.mufu.instructions import approximate
@@ -80,7 +79,7 @@ def lane_sums(order: str, p: Floats) -> Floats:
 
 
 def factor_of_older(
-    function: ChangedStep, rescaled: str, maximum: str, before: Floats, used: Floats, factor: np.float32
+    function: Way, rescaled: str, maximum: str, before: Floats, used: Floats, factor: np.float32
 ) -> Floats:
     """Return the factor of older sums after a new tile."""
     function = EX2_FLUSHED if function is EX2_SUBNORMAL else function
@@ -130,16 +129,14 @@ def _lse_natural(base: Floats, log2: Floats, natural: Floats, ln2: np.float32) -
     return base * ln2 + natural
 
 
-LSE = ChangedStep("lse = fl(fl(base + lg2(L)) * ln(2))", Family.CONTRACTION, PTX["fma"], _lse_by_product)
+LSE = Way("lse = fl(fl(base + lg2(L)) * ln(2))", Family.CONTRACTION, PTX["fma"], _lse_by_product)
 LOGARITHMS = (
     LSE,
-    ChangedStep("lse = fma(lg2(L), ln(2), fl(base * ln(2)))", Family.CONTRACTION, PTX["fma"], _lse_by_fma),
-    ChangedStep("lse = fl(base * ln(2)) + fl(lg2(L) * ln(2))", Family.CONTRACTION, PTX["fma"], _lse_apart),
-    ChangedStep("lse = fl(base * ln(2)) + ln(L), rounded once", Family.SPECIAL, _ATTENTION, _lse_natural),
-    ChangedStep(
-        "lse is a logarithm to the base of 2", Family.BASE, _ATTENTION, lambda base, log2, natural, ln2: base + log2
-    ),
-    ChangedStep("lse lacks the maximum", Family.MAXIMUM, _ATTENTION, lambda base, log2, natural, ln2: log2 * ln2),
+    Way("lse = fma(lg2(L), ln(2), fl(base * ln(2)))", Family.CONTRACTION, PTX["fma"], _lse_by_fma),
+    Way("lse = fl(base * ln(2)) + fl(lg2(L) * ln(2))", Family.CONTRACTION, PTX["fma"], _lse_apart),
+    Way("lse = fl(base * ln(2)) + ln(L), rounded once", Family.SPECIAL, _ATTENTION, _lse_natural),
+    Way("lse is a logarithm to the base of 2", Family.BASE, _ATTENTION, lambda base, log2, natural, ln2: base + log2),
+    Way("lse lacks the maximum", Family.MAXIMUM, _ATTENTION, lambda base, log2, natural, ln2: log2 * ln2),
 )
 
 
@@ -159,12 +156,12 @@ def _in_both(o: Floats, divided: Callable[[Floats], Floats], inverse: Floats, sc
     return (o * (inverse * scale)) * scale
 
 
-SCALED_LAST = ChangedStep("o = fl(fl(o / L) * v_scale)", Family.PROMOTION_ORDER, _ONLINE, _then_scale, 0)
+SCALED_LAST = Way("o = fl(fl(o / L) * v_scale)", Family.PROMOTION_ORDER, _ONLINE, _then_scale, 0)
 VALUE_SCALINGS: tuple[Any, ...] = (
     SCALED_LAST,
-    ChangedStep("o = fl(o * fl(rcp(L) * v_scale))", Family.PROMOTION_ORDER, _ONLINE, _scale_of_inverse),
-    ChangedStep("o = fl(fl(o * v_scale) / L)", Family.PROMOTION_ORDER, _ONLINE, _scale_first),
-    ChangedStep("v_scale is in the reciprocal and applied again", Family.SCALE_RULE, _ONLINE, _in_both),
+    Way("o = fl(o * fl(rcp(L) * v_scale))", Family.PROMOTION_ORDER, _ONLINE, _scale_of_inverse),
+    Way("o = fl(fl(o * v_scale) / L)", Family.PROMOTION_ORDER, _ONLINE, _scale_first),
+    Way("v_scale is in the reciprocal and applied again", Family.SCALE_RULE, _ONLINE, _in_both),
 )
 
 
@@ -184,7 +181,7 @@ class AttentionPlan(WrittenPlan):
     shift: int = 0
     taken: str = steps.EVERY_TILE
     tile: int = steps.TILE_ROWS
-    heads: tuple[ChangedStep, ChangedStep] = (steps.OWN_HEAD, steps.OWN_HEAD)
+    heads: tuple[Way, Way] = (steps.OWN_HEAD, steps.OWN_HEAD)
     queries: int | None = 0
     q_read: OperandReading = AS_IT_IS
     k_read: OperandReading = AS_IT_IS
@@ -192,19 +189,19 @@ class AttentionPlan(WrittenPlan):
     q_scale: str = steps.OWN
     k_scale: str = steps.OWN
     v_scale: str = steps.OWN
-    exponent: ChangedStep = steps.FUSED_SCORES
-    function: ChangedStep = EX2_FLUSHED
-    weights: ChangedStep = steps.NEAREST_WEIGHTS
+    exponent: Way = steps.FUSED_SCORES
+    function: Way = EX2_FLUSHED
+    weights: Way = steps.NEAREST_WEIGHTS
     narrowing: str = steps.NARROWED_APART
     summed: str = steps.SUMMED[0]
     lanes: str = QUAD
     joined: str = BY_FMA
     rescaled: str = RESCALED
     top: str = RUNNING_MAXIMUM
-    quotient: ChangedStep = BY_RCP
-    scaled: ChangedStep = SCALED_LAST
-    logarithm: ChangedStep = LSE
-    wide: str = STEPS_IN_FLOAT32
+    quotient: Way = BY_RCP
+    scaled: Way = SCALED_LAST
+    logarithm: Way = LSE
+    wide: Way = STEPS_IN_FLOAT32
 
 
 @dataclass
@@ -319,7 +316,7 @@ class AttentionOfPlans(PlacedSubject):
                 for row in VALUE_SCALINGS:
                     yield row.cause("scaled")
             yield from placing_causes()
-        yield from width_causes(self.format)
+        yield from WIDE_STEPS.causes_in(self)
         yield from writing_causes(self.format)
 
     # ---- what a plan writes ------------------------------------------------------------------------------------------
@@ -327,25 +324,24 @@ class AttentionOfPlans(PlacedSubject):
     def codes(self, plan: AttentionPlan, sample: Sample | None = None) -> Codes:
         """Return the codes that a plan writes: all rows, or a sample's. Raises DoesNotApplyError."""
         rows = np.arange(self.shape[0]) if sample is None else sample[0]
-        values = np.zeros((len(rows), self.shape[1]), np.float32 if plan.wide == STEPS_IN_FLOAT32 else np.float64)
+        values = np.zeros((len(rows), self.shape[1]), np.float32 if plan.wide is STEPS_IN_FLOAT32 else np.float64)
         with np.errstate(all="ignore"):
             for head in np.unique(rows // self.q.shape[1]).tolist():
                 mine = rows // self.q.shape[1] == head
-                of_head = self._of_head if plan.wide == STEPS_IN_FLOAT32 else self._wide
+                of_head = self._of_head if plan.wide is STEPS_IN_FLOAT32 else self._wide
                 values[mine] = of_head(plan, head, rows[mine] % self.q.shape[1])
-            if plan.wide == STEPS_IN_FLOAT64_THEN_32:
-                values = values.astype(np.float32)
+            values = plan.wide.apply(values)
             way = plan.written
             if plan.narrowing != steps.NARROWED_APART:
                 way = replace(way, rounding=plan.narrowing)  # type: ignore[arg-type]
             codes = written(values, way, self.format)
-        return plan.placed.put(codes) if sample is None else codes[:, sample[1]]
+        return plan.placed.apply(codes) if sample is None else codes[:, sample[1]]
 
     def sums_of(self, plan: AttentionPlan, at: tuple[int, int], most: int) -> list[tuple[int, int]]:
         """Return pairs (key count, float32 pattern): one element computed from the keys before each of `most` ends."""
         head, row = divmod(at[0], self.q.shape[1])
         of_head, ends = (
-            self._of_head if plan.wide == STEPS_IN_FLOAT32 else self._wide,
+            self._of_head if plan.wide is STEPS_IN_FLOAT32 else self._wide,
             ends_of_parts(self.k.shape[1], most),
         )
         with np.errstate(all="ignore"):
@@ -433,7 +429,7 @@ class AttentionOfPlans(PlacedSubject):
             self.scores[key] = sum_of_products(plan.adder, q, k, None, (format, plan.k_read.format or self.operand))  # type: ignore[arg-type]
         return self.scores[key]
 
-    def _operand(self, read: OperandReading, codes: NDArray[Any], heads: ChangedStep, head: int) -> NDArray[Any]:
+    def _operand(self, read: OperandReading, codes: NDArray[Any], heads: Way, head: int) -> NDArray[Any]:
         """Return the keys or values of a head; zeros for a head after the last."""
         place = heads.apply(head, self.group, len(codes))
         return read.read(codes[place] if place < len(codes) else np.zeros_like(codes[0]), self.operand)[0]
@@ -471,8 +467,8 @@ class AttentionOfPlans(PlacedSubject):
     def described(self, plan: AttentionPlan) -> str:
         """Return the plan as text."""
         usual = self.usual
-        if plan.wide != STEPS_IN_FLOAT32:
-            return f"attention: {plan.wide}"
+        if plan.wide is not STEPS_IN_FLOAT32:
+            return f"attention: {plan.wide.name}"
         words = [f"attention: {plan.adder.name}", plan.exponent.name, plan.function.name]
         for one, own, said in (
             (plan.mask, usual.mask, plan.mask.name),

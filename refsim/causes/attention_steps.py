@@ -7,9 +7,8 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from refsim.causes.amax_changes import ChangedStep
-from refsim.causes.rows import Cause, Codes, DoesNotApplyError, Family
-from refsim.causes.softmax import factor_causes
+from refsim.computations.softmax import factor_causes
+from refsim.computations.ways import Cause, Codes, DoesNotApplyError, Family, Way
 from refsim.conversions import ROUNDINGS, decode, encode
 from refsim.conversions.rounding import TIES_AWAY
 from refsim.errors import RefsimError
@@ -161,15 +160,13 @@ def _within_group(head: int, group: int, kv_heads: int) -> int:
     return head % group
 
 
-OWN_HEAD = ChangedStep("its own", Family.HEADS, _ATTENTION, lambda head, group, kv_heads: head // group, 0)
+OWN_HEAD = Way("its own", Family.HEADS, _ATTENTION, lambda head, group, kv_heads: head // group, 0)
 HEAD_MAPS = (
     OWN_HEAD,
-    ChangedStep("head % heads of keys", Family.HEADS, _ATTENTION, lambda head, group, kv_heads: head % kv_heads),
-    ChangedStep("head % heads that share keys, zeros beyond the last", Family.HEADS, _ATTENTION, _within_group),
-    ChangedStep("the first", Family.HEADS, _ATTENTION, lambda head, group, kv_heads: 0),
-    ChangedStep(
-        "the next, zeros beyond the last", Family.HEADS, _ATTENTION, lambda head, group, kv_heads: head // group + 1
-    ),
+    Way("head % heads of keys", Family.HEADS, _ATTENTION, lambda head, group, kv_heads: head % kv_heads),
+    Way("head % heads that share keys, zeros beyond the last", Family.HEADS, _ATTENTION, _within_group),
+    Way("the first", Family.HEADS, _ATTENTION, lambda head, group, kv_heads: 0),
+    Way("the next, zeros beyond the last", Family.HEADS, _ATTENTION, lambda head, group, kv_heads: head // group + 1),
 )
 
 
@@ -212,16 +209,16 @@ def _unscaled(s: Floats, u: Floats, factor: np.float32, shift: np.float32) -> Fl
     return s - u + shift
 
 
-FUSED_SCORES = ChangedStep("t = fma(s, C, -fl(fl(u * C) - F))", Family.CONTRACTION, PTX["fma"], _fused)
-SCORE_DIFFERENCE = ChangedStep(
+FUSED_SCORES = Way("t = fma(s, C, -fl(fl(u * C) - F))", Family.CONTRACTION, PTX["fma"], _fused)
+SCORE_DIFFERENCE = Way(
     "t = fl(fl(s - u) * C) + F", Family.CONTRACTION, PTX["fma"], lambda s, u, factor, shift: (s - u) * factor + shift
 )
 SCORE_EXPONENTS = (
     FUSED_SCORES,
     SCORE_DIFFERENCE,
-    ChangedStep("t = fl(fl(s * C) - fl(fl(u * C) - F))", Family.CONTRACTION, PTX["fma"], _product_less_base),
-    ChangedStep("t is multiplied by C once more", Family.SCALE_TWICE, _ATTENTION, _scaled_again),
-    ChangedStep("t = s - u + F: C is left out of the weights", Family.NO_SCALE, _ATTENTION, _unscaled),
+    Way("t = fl(fl(s * C) - fl(fl(u * C) - F))", Family.CONTRACTION, PTX["fma"], _product_less_base),
+    Way("t is multiplied by C once more", Family.SCALE_TWICE, _ATTENTION, _scaled_again),
+    Way("t = s - u + F: C is left out of the weights", Family.NO_SCALE, _ATTENTION, _unscaled),
 )
 
 Weights = tuple[Codes, Format]
@@ -257,29 +254,23 @@ def _not_rounded(p: Floats, format: Format) -> Weights:
     return np.ascontiguousarray(p).view(np.uint32), F32
 
 
-NEAREST_WEIGHTS = ChangedStep(
-    "P is rounded to nearest even", Family.ROUNDING, _ATTENTION, partial(_rounded, "nearest-even"), 0
-)
-CUT_WEIGHTS = ChangedStep(
-    "P is cut: rounded toward zero", Family.ROUNDING, PTX["cvt.rz"], partial(_rounded, "toward-zero")
-)
+NEAREST_WEIGHTS = Way("P is rounded to nearest even", Family.ROUNDING, _ATTENTION, partial(_rounded, "nearest-even"), 0)
+CUT_WEIGHTS = Way("P is cut: rounded toward zero", Family.ROUNDING, PTX["cvt.rz"], partial(_rounded, "toward-zero"))
 WEIGHT_WAYS = (
     NEAREST_WEIGHTS,
     CUT_WEIGHTS,
-    ChangedStep("P is rounded up", Family.ROUNDING, PTX["cvt.rp"], partial(_rounded, "up"), 2),
-    ChangedStep("P is rounded to nearest, ties away", Family.TIES, PTX["cvt.rna"], partial(_rounded, "ties-away")),
-    ChangedStep("P beyond the range is NaN", Family.SATURATION, OCP_OFP8["section 5.2"], _unsaturated),
+    Way("P is rounded up", Family.ROUNDING, PTX["cvt.rp"], partial(_rounded, "up"), 2),
+    Way("P is rounded to nearest, ties away", Family.TIES, PTX["cvt.rna"], partial(_rounded, "ties-away")),
+    Way("P beyond the range is NaN", Family.SATURATION, OCP_OFP8["section 5.2"], _unsaturated),
     *(
-        ChangedStep(f"P is rounded to {row} first", Family.DOUBLE_ROUNDING, _ATTENTION, partial(_via, row))
+        Way(f"P is rounded to {row} first", Family.DOUBLE_ROUNDING, _ATTENTION, partial(_via, row))
         for row in (BF16, F16)
     ),
     *(
-        ChangedStep(
-            f"P is codes of {row}, taken for those of the operands", Family.FORMAT, _ATTENTION, partial(_codes_of, row)
-        )
+        Way(f"P is codes of {row}, taken for those of the operands", Family.FORMAT, _ATTENTION, partial(_codes_of, row))
         for row in (E5M2, E4M3, F16, BF16)
     ),
-    ChangedStep("P is not rounded", Family.DOUBLE_ROUNDING, _ATTENTION, _not_rounded, 2),
+    Way("P is not rounded", Family.DOUBLE_ROUNDING, _ATTENTION, _not_rounded, 2),
 )
 NARROWED_APART = "P and O are rounded to nearest even"
 
@@ -292,7 +283,7 @@ def narrowing_causes() -> Iterator[Cause]:
         yield Cause(family, f"P and O are rounded {way}", "narrowing", way, PTX["cvt"])
 
 
-def narrowed_weights(weights: ChangedStep, narrowing: str, p: Floats, format: Format) -> Weights:
+def narrowed_weights(weights: Way, narrowing: str, p: Floats, format: Format) -> Weights:
     """Return P as the second product uses it: codes and their format."""
     if narrowing == NARROWED_APART:
         held: Weights = weights.apply(p, format)

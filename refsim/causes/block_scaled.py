@@ -9,12 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from refsim.causes.accumulating import MEETING_ORDERS, Floats, Sharing, narrowed, sharings
-from refsim.causes.placing import PlacedSubject, placing_causes
 from refsim.causes.products import ReadPlan
-from refsim.causes.reading import OperandReading, kept_columns, reading_causes, scale_causes, tail_causes
-from refsim.causes.rows import Cause, Codes, DoesNotApplyError, Family, Sample
 from refsim.causes.scale_changes import scale_change_causes
-from refsim.causes.writing import USUAL_WRITING, writing_causes
+from refsim.computations.placing import PlacedSubject, placing_causes
+from refsim.computations.reading import OperandReading, kept_columns, reading_causes, scale_causes, tail_causes
+from refsim.computations.ways import Cause, Codes, DoesNotApplyError, Family, Sample
+from refsim.computations.writing import USUAL_WRITING, writing_causes
 from refsim.conversions import decode, encode
 from refsim.errors import RefsimError
 from refsim.evidence import Level
@@ -194,7 +194,7 @@ class BlockScaledProduct(PlacedSubject):
     def codes(self, plan: ScaledPlan, sample: Sample | None = None) -> Codes:
         """Return the codes that a plan writes: all, or those of a sample. Raises DoesNotApplyError."""
         codes = plan.written.codes(self._total(plan, sample), self.format)
-        return codes if sample is not None else plan.placed.put(codes)
+        return codes if sample is not None else plan.placed.apply(codes)
 
     def _total(self, plan: ScaledPlan, sample: Sample | None) -> Floats:
         """Return the float32 sums of a plan, all or of a sample, before they are written."""

@@ -8,10 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from refsim.causes.amax_changes import ChangedStep
-from refsim.causes.placing import Placing, placings
 from refsim.causes.quantising import Singles
-from refsim.causes.rows import Cause, Codes, DoesNotApplyError, Family
+from refsim.computations.placing import Placing, placings
+from refsim.computations.ways import Cause, Codes, DoesNotApplyError, Family, Way
 from refsim.conversions import OVERFLOWS, ROUNDINGS, decode, encode
 from refsim.conversions.coding import encode_rule
 from refsim.conversions.rounding import TIES_AWAY, EncodingRule
@@ -123,40 +122,36 @@ def _without_sign(zeros_alone: bool, values: Singles, rule: EncodingRule) -> Cod
     return np.where((magnitudes == 0) | (not zeros_alone), magnitudes, codes)
 
 
-CONVERTED = ChangedStep(
-    "elements are converted as the rule says", Family.ROUNDING, IEEE754["section 4.3"], _converted, 0
-)
+CONVERTED = Way("elements are converted as the rule says", Family.ROUNDING, IEEE754["section 4.3"], _converted, 0)
 
 
 @functools.cache
-def conversions_of(format: Format) -> tuple[ChangedStep, ...]:
+def conversions_of(format: Format) -> tuple[Way, ...]:
     """Return every way to convert a quotient to a code, the right one first."""
     modes, cvt = IEEE754["section 4.3"], PTX["cvt"]
     found = [CONVERTED]
     for rounding in ROUNDINGS[1:]:
         family = Family.TIES if rounding == TIES_AWAY else Family.ROUNDING
-        found.append(ChangedStep(f"elements are rounded {rounding}", family, modes, partial(_rounded, rounding)))
-    found.append(ChangedStep("elements are rounded away from zero", Family.ROUNDING, modes, _away))
+        found.append(Way(f"elements are rounded {rounding}", family, modes, partial(_rounded, rounding)))
+    found.append(Way("elements are rounded away from zero", Family.ROUNDING, modes, _away))
     for toward, words in ((0.0, "toward zero"), (np.inf, "up"), (-np.inf, "down")):
-        found.append(ChangedStep(f"ties of elements go {words}", Family.TIES, modes, partial(_ties, toward)))
+        found.append(Way(f"ties of elements go {words}", Family.TIES, modes, partial(_ties, toward)))
     for via in (BF16, F16, TF32):
         says = f"quotients are rounded to {via} before they are converted"
-        found.append(ChangedStep(says, Family.DOUBLE_ROUNDING, modes, partial(_through, via, ROUNDINGS[0])))
+        found.append(Way(says, Family.DOUBLE_ROUNDING, modes, partial(_through, via, ROUNDINGS[0])))
         cut = partial(_through, via, "toward-zero")
-        found.append(ChangedStep(f"{says}, the first time toward zero", Family.DOUBLE_ROUNDING, modes, cut, 3))
+        found.append(Way(f"{says}, the first time toward zero", Family.DOUBLE_ROUNDING, modes, cut, 3))
     for overflow in OVERFLOWS[1:]:
         says = f"what is too large becomes {overflow}"
-        found.append(ChangedStep(says, Family.SATURATION, cvt, partial(_beyond, overflow)))
+        found.append(Way(says, Family.SATURATION, cvt, partial(_beyond, overflow)))
     for from_itself, words in ((True, "reaches"), (False, "is beyond")):
         says = f"what {words} the largest value becomes NaN, before it is rounded"
-        found.append(ChangedStep(says, Family.SATURATION, cvt, partial(_beyond_largest, from_itself)))
-    found.append(
-        ChangedStep("what is too large loses the upper bits of its exponent", Family.SATURATION, cvt, _wrapped)
-    )
+        found.append(Way(says, Family.SATURATION, cvt, partial(_beyond_largest, from_itself)))
+    found.append(Way("what is too large loses the upper bits of its exponent", Family.SATURATION, cvt, _wrapped))
     if format.mantissa_bits:
-        found.append(ChangedStep(f"subnormals of {format} are zeros", Family.FLUSHED, PTX["ftz"], _flushed))
+        found.append(Way(f"subnormals of {format} are zeros", Family.FLUSHED, PTX["ftz"], _flushed))
         says = f"quotients below the least normal {format} are zeros"
-        found.append(ChangedStep(says, Family.FLUSHED, PTX["ftz"], _flushed_before))
+        found.append(Way(says, Family.FLUSHED, PTX["ftz"], _flushed_before))
     for other in FORMATS:
         if other is format or other.code_bits != format.code_bits or other.padding_bits or not other.signed:
             continue
@@ -167,11 +162,11 @@ def conversions_of(format: Format) -> tuple[ChangedStep, ...]:
             (f"codes are written again as those of {other}", _recoded),
             (f"codes are read as {other} and written again", _read_back),
         ):
-            found.append(ChangedStep(says, family, FNUZ["table 1"], partial(change, other), rank))
+            found.append(Way(says, family, FNUZ["table 1"], partial(change, other), rank))
     for says, code in (("0", lambda to: 0), ("the largest value", lambda to: to.max_code)):
-        found.append(ChangedStep(f"NaN becomes {says}", Family.NAN, cvt, partial(_of_nan, code)))
-    found.append(ChangedStep("zeros lose their sign", Family.ZERO_SIGN, cvt, partial(_without_sign, True)))
-    found.append(ChangedStep("elements lose their sign", Family.ZERO_SIGN, cvt, partial(_without_sign, False)))
+        found.append(Way(f"NaN becomes {says}", Family.NAN, cvt, partial(_of_nan, code)))
+    found.append(Way("zeros lose their sign", Family.ZERO_SIGN, cvt, partial(_without_sign, True)))
+    found.append(Way("elements lose their sign", Family.ZERO_SIGN, cvt, partial(_without_sign, False)))
     return tuple(found)
 
 
@@ -201,11 +196,11 @@ def code_placings(format: Format) -> tuple[Placing, ...]:
     if format.code_bits > 4:
         return placings()
     source = PTX["cvt: e2m1x2"]
-    found = [Placing("with the two of a byte exchanged", Family.PACKING, source, _exchanged, _exchanged)]
+    found = [Placing("with the two of a byte exchanged", Family.PACKING, source, _exchanged, back=_exchanged)]
     for run in RUNS:
         says = f"with one half of each {run or 'row'} packed next to the other"
         put, back = partial(_halves, run, False), partial(_halves, run, True)
-        found.append(Placing(says, Family.PACKING, source, put, back))
+        found.append(Placing(says, Family.PACKING, source, put, back=back))
     return (*placings(), *found)
 
 
@@ -214,5 +209,4 @@ def element_causes(format: Format) -> Iterator[Cause]:
     for row in conversions_of(format):
         yield row.cause("element")
     for place in code_placings(format):
-        is_first = place is placings()[0]
-        yield Cause(place.family, f"outputs lie {place.name}", "placed", place, place.source, int(not is_first))
+        yield place.cause("placed", "outputs lie {}")

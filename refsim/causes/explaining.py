@@ -21,12 +21,12 @@ from refsim.causes.products import ProductOfPlans
 from refsim.causes.quantised import QuantizedTensor, QuantizerOutput
 from refsim.causes.quantised_from import QuantizedFrom, joined, words_of
 from refsim.causes.row_operands import RowOperands
-from refsim.causes.rows import Codes, Explained, Family, Indices
 from refsim.causes.scaled_values import ScaledValues, WideValues, scaled_values
 from refsim.causes.search import CauseSearch, Found, Named
 from refsim.causes.stages import place_of_element, require_sums, shown_in, stages_of
 from refsim.causes.unwritten import unwritten_causes
 from refsim.causes.weight_operands import WeightOperands
+from refsim.computations.ways import Codes, Explained, Family, Indices
 from refsim.conversions import decode
 from refsim.errors import RefsimError
 from refsim.formats import F32, F64, ElementType, Format, float_named

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from refsim.causes.rows import Cause
 from refsim.causes.search import Named
+from refsim.computations.ways import Cause
 from refsim.errors import counted
 from refsim.formats import F32, ElementType
 from refsim.render.cards import Card, Facts

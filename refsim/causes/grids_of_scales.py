@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from refsim.causes.reading import OperandReading
-from refsim.causes.rows import Cause, DoesNotApplyError, Family
+from refsim.computations.reading import OperandReading
+from refsim.computations.ways import Cause, DoesNotApplyError, Family
 from refsim.conversions import decode, encode
 from refsim.formats import BF16, F16, ElementType, Format
 from refsim.oracles.gemm_1d2d import BLOCK

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from refsim.causes.placing import IN_PLACE
 from refsim.causes.products import ProductOfPlans, ProductPlan
-from refsim.causes.rows import Cause, Codes, Family, Sample
+from refsim.computations.placing import IN_PLACE
+from refsim.computations.ways import Cause, Codes, Family, Sample
 from refsim.errors import RefsimError
 from refsim.formats import F32, Format
 from refsim.sources import CUBLAS, DEEPGEMM, Source
@@ -174,7 +174,7 @@ class GroupedProduct:
     def _placed(self, plan: GroupedPlan, codes: Codes, *, back: bool) -> Codes:
         """Return codes moved by the plan's placing, or moved back."""
         seen = codes.reshape(self.whole) if self.batches else codes
-        return (plan.placed.back(seen) if back else plan.placed.put(seen)).reshape(codes.shape)
+        return (plan.placed.back(seen) if back else plan.placed.apply(seen)).reshape(codes.shape)
 
     def undone(self, plan: GroupedPlan, got: Codes) -> tuple[GroupedPlan, Codes]:
         return replace(plan, placed=IN_PLACE), got if plan.placed is IN_PLACE else self._placed(plan, got, back=True)

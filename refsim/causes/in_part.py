@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from refsim.causes.rows import Codes
+from refsim.computations.ways import Codes
 
 Marks = NDArray[np.bool_]
 Axes = tuple[tuple[int, str], ...]

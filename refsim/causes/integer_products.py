@@ -9,11 +9,11 @@ from numpy.typing import NDArray
 
 from refsim.causes import scale_changes
 from refsim.causes.grids_of_scales import SCALE_VALUES
-from refsim.causes.placing import PlacedSubject, placing_causes
-from refsim.causes.reading import AS_IT_IS, OperandReading, kept_columns, readings_of, tail_causes
-from refsim.causes.rows import Cause, Codes, Family, Sample
 from refsim.causes.stages import ends_of_parts
-from refsim.causes.writing import WrittenPlan, writing_causes
+from refsim.computations.placing import PlacedSubject, placing_causes
+from refsim.computations.reading import AS_IT_IS, OperandReading, kept_columns, readings_of, tail_causes
+from refsim.computations.ways import Cause, Codes, Family, Sample
+from refsim.computations.writing import WrittenPlan, writing_causes
 from refsim.formats import F32, S8, S32, U8, ElementType, Format
 from refsim.formats.elements import Integer
 from refsim.sources import CUBLAS, IEEE754, ONNX, PTX
@@ -208,7 +208,7 @@ class IntegerProduct(PlacedSubject):
         """Return the codes that a plan writes: all, or those of a sample."""
         total = self._sums(plan, sample)
         made = self._written(plan, total, sample)
-        return made if sample is not None else plan.placed.put(made)
+        return made if sample is not None else plan.placed.apply(made)
 
     def sums_of(self, plan: IntegerPlan, at: tuple[int, int], most: int) -> list[tuple[int, int]]:
         """Return pairs (columns, 32-bit word): one element's unscaled sum before each of `most` ends."""

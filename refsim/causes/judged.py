@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from refsim.causes.rows import Codes, Explained, Indices, lines_chosen
+from refsim.computations.ways import Codes, Explained, Indices, lines_chosen
 
 LOOKED_AFTER = 1 << 15
 """Number of elements that are computed between two checks of the clock."""

@@ -23,12 +23,19 @@ from refsim.causes.accumulating import (
     accumulation_causes,
 )
 from refsim.causes.grids_of_scales import scale_place_causes, scale_value_causes
-from refsim.causes.placing import IN_PLACE, PlacedSubject, placing_causes
-from refsim.causes.reading import AS_IT_IS, OperandReading, kept_columns, reading_causes, scale_causes, tail_causes
-from refsim.causes.rows import Cause, Codes, DoesNotApplyError, Family, Sample
 from refsim.causes.scale_changes import scale_change_causes
 from refsim.causes.stages import ends_of_parts
-from refsim.causes.writing import USUAL_WRITING, WrittenPlan, writing_causes
+from refsim.computations.placing import IN_PLACE, PlacedSubject, placing_causes
+from refsim.computations.reading import (
+    AS_IT_IS,
+    OperandReading,
+    kept_columns,
+    reading_causes,
+    scale_causes,
+    tail_causes,
+)
+from refsim.computations.ways import Cause, Codes, DoesNotApplyError, Family, Sample
+from refsim.computations.writing import USUAL_WRITING, WrittenPlan, writing_causes
 from refsim.conversions import decode, encode
 from refsim.formats import F32, ElementType, Format
 from refsim.numerics import ieee
@@ -143,7 +150,7 @@ class ProductOfPlans(PlacedSubject):
         if self.c is not None and plan.accumuland == ROUNDED_AGAIN:
             again = decode(codes, self.format, np.float32) + self.c[rows][:, cols]
             codes = plan.written.codes(again, self.format)
-        return codes if sample is not None else plan.placed.put(codes)
+        return codes if sample is not None else plan.placed.apply(codes)
 
     def sums_of(self, plan: ProductPlan, at: tuple[int, int], most: int) -> list[tuple[int, int]]:
         """Return pairs (columns, float32 pattern): one element's sum before each of `most` ends in K."""

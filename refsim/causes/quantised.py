@@ -8,10 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from refsim.causes.amax_changes import AMAX, INFINITE_MAGNITUDE, MAGNITUDE_MASK, ChangedStep
+from refsim.causes.amax_changes import AMAX, INFINITE_MAGNITUDE, MAGNITUDE_MASK
 from refsim.causes.element_changes import CONVERTED, code_placings, element_causes
 from refsim.causes.in_part import part_of
-from refsim.causes.placing import IN_PLACE, PlacedPlan, Placing
 from refsim.causes.quantiser_changes import (
     OWN_BOUND,
     OWN_SCALE,
@@ -23,8 +22,9 @@ from refsim.causes.quantiser_changes import (
 )
 from refsim.causes.quantiser_quotients import AS_RULED
 from refsim.causes.quantising import QuantizingRule, ScaleGrid, Singles
-from refsim.causes.rows import Cause, Codes, DoesNotApplyError, Family, FlatSample, lines_chosen
 from refsim.causes.scale_stores import AS_WRITTEN, BY_ROWS, NOT_WRITTEN, ScaleStore, store_causes
+from refsim.computations.placing import IN_PLACE, PlacedPlan, Placing
+from refsim.computations.ways import Cause, Codes, DoesNotApplyError, Family, FlatSample, Way, lines_chosen
 from refsim.formats import F32, Format
 from refsim.scaling.grids import Pair, scale_grid
 from refsim.sources import PTX
@@ -160,14 +160,14 @@ class QuantizingPlan(PlacedPlan):
 
     rule: QuantizingRule
     limit: Format
-    read: ChangedStep = X_AS_IT_IS
-    peak: ChangedStep = AMAX
-    bound: ChangedStep = OWN_BOUND
-    tensor: ChangedStep = TENSOR_AS_RULED
+    read: Way = X_AS_IT_IS
+    peak: Way = AMAX
+    bound: Way = OWN_BOUND
+    tensor: Way = TENSOR_AS_RULED
     keeping: Keeping = SCALES_AS_RULED
-    used: ChangedStep = OWN_SCALE
-    quotient: ChangedStep = AS_RULED
-    element: ChangedStep = CONVERTED
+    used: Way = OWN_SCALE
+    quotient: Way = AS_RULED
+    element: Way = CONVERTED
     stored: ScaleStore = BY_ROWS
     pads: str = AS_WRITTEN
     reach: Reach = EVERYTHING
@@ -214,9 +214,7 @@ class QuantizedTensor:
         if self.which == QuantizerOutput.SCALES and self.usual.stored is BY_ROWS:
             for row in code_placings(F32):
                 if row.family is not Family.TRANSPOSED or row is IN_PLACE:  # a place of scales
-                    yield Cause(
-                        row.family, f"outputs lie {row.name}", "placed", row, row.source, int(row is not IN_PLACE)
-                    )
+                    yield row.cause("placed", "outputs lie {}")
 
     def codes(self, plan: QuantizingPlan, sample: FlatSample | None = None) -> Codes:
         """Return codes, scales, or both. Raises DoesNotApplyError for steps that this tensor or rule lacks."""
@@ -225,8 +223,8 @@ class QuantizedTensor:
         with np.errstate(all="ignore"):
             grid, used = self._grids(plan)
             if self.which == QuantizerOutput.SCALES:
-                return plan.placed.put(self._in_buffer(plan, grid.stored)).reshape(self.shape)
-            codes = plan.placed.put(self._elements(plan, used)[..., : self.columns])
+                return plan.placed.apply(self._in_buffer(plan, grid.stored)).reshape(self.shape)
+            codes = plan.placed.apply(self._elements(plan, used)[..., : self.columns])
             if plan.reach is not EVERYTHING:
                 codes = np.where(plan.reach.beyond_in_codes(self._extents()), codes.dtype.type(0), codes)
             if self.which == QuantizerOutput.CODES:

@@ -8,8 +8,8 @@ from numpy.typing import ArrayLike
 
 from refsim.causes.quantised import QuantizedTensor, QuantizerOutput, QuantizingPlan, grid_of
 from refsim.causes.quantising import QuantizingRule, Singles, block_rules, block_variants, group_rules, tensor_rules
-from refsim.causes.rows import Cause, Codes, Family
 from refsim.causes.scale_stores import BY_ROWS, ScaleStore, store_for
+from refsim.computations.ways import Cause, Codes, Family
 from refsim.errors import RefsimError, unknown
 from refsim.formats import E4M3, E8M0, F32, UE4M3, Format, format_named
 from refsim.integers import array_of

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from refsim.causes.amax_changes import ChangedStep, peaks
+from refsim.causes.amax_changes import peaks
 from refsim.causes.quantiser_quotients import quotients
 from refsim.causes.quantising import QuantizingRule, ScaleGrid, Singles
-from refsim.causes.rows import Cause, DoesNotApplyError, Family
+from refsim.computations.ways import Cause, DoesNotApplyError, Family, Way
 from refsim.conversions import decode, encode
 from refsim.formats import BF16, E2M1, E4M3FNUZ, E5M2, E8M0, F16, F32, FORMATS, Format
 from refsim.scaling.grids import Pair
@@ -45,17 +45,17 @@ def _turned(x: Singles, format: Format) -> Singles:
     return np.ascontiguousarray(np.swapaxes(x, -1, -2))
 
 
-X_AS_IT_IS = ChangedStep("x is read as it is", Family.FORMAT, PTX["ld"], lambda x, format: x, 0)
+X_AS_IT_IS = Way("x is read as it is", Family.FORMAT, PTX["ld"], lambda x, format: x, 0)
 
 
-def _readings() -> Iterator[ChangedStep]:
+def _readings() -> Iterator[Way]:
     yield X_AS_IT_IS
     for narrow in (BF16, F16):
         says = f"x is rounded to {narrow} before anything else"
-        yield ChangedStep(says, Family.DOUBLE_ROUNDING, IEEE754["section 4.3"], partial(_narrowed, narrow))
-        yield ChangedStep(f"x is read as codes of {narrow}", Family.FORMAT, PTX["cvt"], partial(_misread, narrow), 2)
-    yield ChangedStep("subnormals of x are zeros", Family.FLUSHED, PTX["ftz"], _without_subnormals)
-    yield ChangedStep("x is read as its transpose", Family.TRANSPOSED, PTX["ldmatrix, .trans"], _turned)
+        yield Way(says, Family.DOUBLE_ROUNDING, IEEE754["section 4.3"], partial(_narrowed, narrow))
+        yield Way(f"x is read as codes of {narrow}", Family.FORMAT, PTX["cvt"], partial(_misread, narrow), 2)
+    yield Way("subnormals of x are zeros", Family.FLUSHED, PTX["ftz"], _without_subnormals)
+    yield Way("x is read as its transpose", Family.TRANSPOSED, PTX["ldmatrix, .trans"], _turned)
 
 
 # ---- what bounds it --------------------------------------------------------------------------------------------------
@@ -82,23 +82,19 @@ def _own_bound(peak: Singles, rule: QuantizingRule) -> Singles:
     return _bounded(rule.floor, peak, rule)
 
 
-OWN_BOUND = ChangedStep(
-    "amax is bounded as the rule says", Family.CLAMP, DEEPGEMM["per_token_cast_to_fp8"], _own_bound, 0
-)
+OWN_BOUND = Way("amax is bounded as the rule says", Family.CLAMP, DEEPGEMM["per_token_cast_to_fp8"], _own_bound, 0)
 
 
-def _bounds() -> Iterator[ChangedStep]:
+def _bounds() -> Iterator[Way]:
     source = DEEPGEMM["per_token_cast_to_fp8"]
     yield OWN_BOUND
     for floor in FLOORS:
         says = f"amax is at least {floor:g}" if floor else "nothing bounds amax from below"
-        yield ChangedStep(says, Family.CLAMP, source, partial(_bounded, floor))
+        yield Way(says, Family.CLAMP, source, partial(_bounded, floor))
         if floor:
-            yield ChangedStep(
-                f"amax / MAX is at least {floor:g}", Family.CLAMP, source, partial(_scale_bounded, floor), 2
-            )
-            yield ChangedStep(f"{floor:g} is added to amax", Family.CLAMP, source, partial(_added, floor), 2)
-    yield ChangedStep("amax / MAX is at least 1", Family.CLAMP, source, partial(_scale_bounded, 1.0), 2)
+            yield Way(f"amax / MAX is at least {floor:g}", Family.CLAMP, source, partial(_scale_bounded, floor), 2)
+            yield Way(f"{floor:g} is added to amax", Family.CLAMP, source, partial(_added, floor), 2)
+    yield Way("amax / MAX is at least 1", Family.CLAMP, source, partial(_scale_bounded, 1.0), 2)
 
 
 # ---- which scale an element gets: rows and columns of the grid, its shape --------------------------------------------
@@ -119,9 +115,7 @@ def _from_place(place: Places, grid: ScaleGrid, rule: QuantizingRule) -> NDArray
     return found
 
 
-OWN_SCALE = ChangedStep(
-    "each element is made with the scale of its block", Family.SCALE_LAYOUT, OCP_MX["section 5.2"], _own, 0
-)
+OWN_SCALE = Way("each element is made with the scale of its block", Family.SCALE_LAYOUT, OCP_MX["section 5.2"], _own, 0)
 _PLACES: tuple[tuple[str, Places], ...] = (
     ("the block before", lambda r, t, s: (r, np.maximum(t - 1, 0))),
     ("the next block", lambda r, t, s: (r, np.minimum(t + 1, s[1] - 1))),
@@ -140,12 +134,10 @@ _PLACES: tuple[tuple[str, Places], ...] = (
 )
 
 
-def _uses() -> Iterator[ChangedStep]:
+def _uses() -> Iterator[Way]:
     yield OWN_SCALE
     for words, place in _PLACES:
-        yield ChangedStep(
-            f"elements are made with the scale of {words}", Family.SCALE_LAYOUT, OCP_MX["section 5.2"], place
-        )
+        yield Way(f"elements are made with the scale of {words}", Family.SCALE_LAYOUT, OCP_MX["section 5.2"], place)
 
 
 # ---- the scale: a grid and its rule give another grid ----------------------------------------------------------------
@@ -326,22 +318,22 @@ def _kept_times(factor: float, kept: Singles) -> Singles:
     return np.asarray(_left_out(kept) * kept * np.float32(factor), np.float32)
 
 
-TENSOR_AS_RULED = ChangedStep(
+TENSOR_AS_RULED = Way(
     "the tensor's factor is that of the rule", Family.SCALE_RULE, OCP_MX["section 6.3"], lambda kept: kept, 0
 )
 
 
-def _tensors() -> Iterator[ChangedStep]:
+def _tensors() -> Iterator[Way]:
     source = OCP_MX["section 6.3"]
     yield TENSOR_AS_RULED
-    yield ChangedStep("the tensor's factor is left out", Family.SCALE_RULE, source, _left_out)
+    yield Way("the tensor's factor is left out", Family.SCALE_RULE, source, _left_out)
     for factor, words in (
         (1 / 448, "448 times too small"),
         (448.0, "448 times too large"),
         (2.0, "twice as large"),
         (0.5, "half"),
     ):
-        yield ChangedStep(f"the tensor's factor is {words}", Family.SCALE_RULE, source, partial(_kept_times, factor), 2)
+        yield Way(f"the tensor's factor is {words}", Family.SCALE_RULE, source, partial(_kept_times, factor), 2)
 
 
 @functools.cache

@@ -7,9 +7,8 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from refsim.causes.amax_changes import ChangedStep
 from refsim.causes.quantising import QuantizingRule, ScaleGrid, Singles
-from refsim.causes.rows import DoesNotApplyError, Family
+from refsim.computations.ways import DoesNotApplyError, Family, Way
 from refsim.conversions import decode, encode
 from refsim.formats import BF16, F16, Format
 from refsim.sources import IEEE754, OCP_MX, PTX
@@ -84,33 +83,31 @@ def _times(marked: Marks, factor: float, x: Singles, grid: ScaleGrid, rule: Quan
     return np.where(marks, x * np.float32(factor), rule.scaled(x, grid))
 
 
-AS_RULED = ChangedStep(
-    "elements are x by its scale as the rule says", Family.SCALE_RULE, OCP_MX["section 6.3"], _as_ruled, 0
-)
+AS_RULED = Way("elements are x by its scale as the rule says", Family.SCALE_RULE, OCP_MX["section 6.3"], _as_ruled, 0)
 _SPECIAL: tuple[tuple[str, Family, Marks, tuple[float, ...]], ...] = (
     ("the code of the scale is 0", Family.SCALE_RULE, _is_zero, (0.0, 1.0, 2.0**126, 2.0**127, LARGEST_FLOAT, np.inf)),
     ("the scale is NaN", Family.NAN, _is_nan, (0.0, 1.0, -np.inf, np.inf, 2.0**-127, np.nan)),
 )
 
 
-def quotients() -> Iterator[ChangedStep]:
+def quotients() -> Iterator[Way]:
     """Yield every way to compute the value that is converted, the rule's first."""
     mul, rule = PTX["mul.rn, div.rn, rcp.rn"], OCP_MX["section 6.3"]
     yield AS_RULED
     for way in ("times MAX / amax", "divided by amax / MAX", "times 1 / (amax / MAX)"):
         says = f"elements are x {way}, whatever the scale is rounded to"
-        yield ChangedStep(says, Family.SCALE_RULE, mul, partial(_of_amax, way))
+        yield Way(says, Family.SCALE_RULE, mul, partial(_of_amax, way))
     for by_reciprocal, words in ((False, "divided by the scale"), (True, "times the reciprocal of the scale")):
-        yield ChangedStep(f"elements are x {words}", Family.SCALE_RULE, mul, partial(_divided, by_reciprocal), 2)
+        yield Way(f"elements are x {words}", Family.SCALE_RULE, mul, partial(_divided, by_reciprocal), 2)
     for narrow in (F16, BF16):
         for has_wide_product, words in ((False, f"in {narrow}"), (True, f"by factors in {narrow}")):
             says = f"x is multiplied {words} before it is converted"
             source = IEEE754["section 4.3"]
-            yield ChangedStep(says, Family.DOUBLE_ROUNDING, source, partial(_in, narrow, has_wide_product), 2)
+            yield Way(says, Family.DOUBLE_ROUNDING, source, partial(_in, narrow, has_wide_product), 2)
     for change in ("inverted", "left out"):
         says = f"the tensor's factor is {change} where elements are made"
-        yield ChangedStep(says, Family.SCALE_RULE, rule, partial(_kept, change))
+        yield Way(says, Family.SCALE_RULE, rule, partial(_kept, change))
     for where, family, marked, factors in _SPECIAL:
         for factor in factors:
             says = f"where {where}, elements are multiplied by {factor:g}"
-            yield ChangedStep(says, family, rule, partial(_times, marked, factor), 2)
+            yield Way(says, family, rule, partial(_times, marked, factor), 2)

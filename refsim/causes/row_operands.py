@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from refsim.causes.norms import NormOfPlans
-from refsim.causes.row_subject import Floats, RowSubject
-from refsim.causes.silu import SiluOfPlans
-from refsim.causes.softmax import SoftmaxOfPlans
+from refsim.computations.norms import Norm
+from refsim.computations.row_functions import Floats, RowFunction
+from refsim.computations.silu import Silu
+from refsim.computations.softmax import Softmax
 from refsim.conversions import decode
 from refsim.errors import RefsimError, check_named, named
 from refsim.formats import BF16, F16, F32, Format
@@ -23,20 +23,20 @@ SPECIAL = (APPROXIMATE, EXACT_FUNCTIONS)
 
 
 @dataclass(frozen=True)
-class RowFunction:
+class NamedRowFunction:
     """A function of rows: the operands that it has in addition to x, and the class that computes it."""
 
     name: str
     has: tuple[str, ...]
-    subject: Callable[..., RowSubject]
+    subject: Callable[..., RowFunction]
     centres: bool = False
 
 
 ROW_FUNCTIONS = (
-    RowFunction("softmax", ("scale",), SoftmaxOfPlans),
-    RowFunction("rms_norm", ("eps", "weight", "gate"), NormOfPlans),
-    RowFunction("layer_norm", ("eps", "weight", "bias", "gate"), NormOfPlans, centres=True),
-    RowFunction("silu", ("gate",), SiluOfPlans),
+    NamedRowFunction("softmax", ("scale",), Softmax),
+    NamedRowFunction("rms_norm", ("eps", "weight", "gate"), Norm),
+    NamedRowFunction("layer_norm", ("eps", "weight", "bias", "gate"), Norm, centres=True),
+    NamedRowFunction("silu", ("gate",), Silu),
 )
 
 

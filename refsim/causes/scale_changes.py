@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from refsim.causes.reading import AS_IT_IS, OperandReading
-from refsim.causes.rows import Cause, DoesNotApplyError, Family
+from refsim.computations.reading import AS_IT_IS, OperandReading
+from refsim.computations.ways import Cause, DoesNotApplyError, Family
 from refsim.formats import ElementType
 from refsim.layouts import scale_layout
 from refsim.sources import OCP_MX, PTX, Source

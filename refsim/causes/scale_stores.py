@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from refsim.causes.rows import Cause, Codes, DoesNotApplyError, Family
+from refsim.computations.ways import Cause, Codes, DoesNotApplyError, Family
 from refsim.errors import RefsimError
 from refsim.layouts.scales import SCALE_LAYOUTS, ScaleLayout
 from refsim.sources import DEEPGEMM, OCP_MX, PTX, Source

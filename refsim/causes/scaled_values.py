@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from refsim.causes.placing import PlacedSubject, placing_causes
-from refsim.causes.rows import Cause, Codes, DoesNotApplyError, Family, Sample
-from refsim.causes.writing import WrittenPlan, writing_causes
+from refsim.computations.placing import PlacedSubject, placing_causes
+from refsim.computations.ways import Cause, Codes, DoesNotApplyError, Family, Sample
+from refsim.computations.writing import WrittenPlan, writing_causes
 from refsim.conversions import decode, encode
 from refsim.errors import RefsimError
 from refsim.formats import BF16, F16, F32, Format
@@ -192,7 +192,7 @@ class ScaledValues(PlacedSubject):
                 raise DoesNotApplyError
             with np.errstate(all="ignore"):
                 self.made[key] = ieee.mul(self.values, plan.scale(flat)[places])
-        return plan.placed.put(plan.written.codes(self.made[key], self.format))
+        return plan.placed.apply(plan.written.codes(self.made[key], self.format))
 
     def another(self, seed: int, *, wide: bool = False) -> "ScaledValues":
         """Return a subject with drawn values and distinct scales."""
@@ -256,7 +256,7 @@ class WideValues(PlacedSubject):
         return [*writing_causes(self.format, self.wide), *placing_causes()]
 
     def codes(self, plan: WrittenPlan, sample: Sample | None = None) -> Codes:
-        return plan.placed.put(plan.written.codes(self.values, self.format))
+        return plan.placed.apply(plan.written.codes(self.values, self.format))
 
     def another(self, seed: int, *, wide: bool = False) -> "WideValues":
         """Return drawn values: ties, numbers between codes, subnormals, and numbers that overflow."""

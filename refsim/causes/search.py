@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from refsim.causes.in_part import is_mixed
 from refsim.causes.judged import tile_rows
-from refsim.causes.rows import (
+from refsim.computations.ways import (
     Cause,
     Codes,
     DoesNotApplyError,

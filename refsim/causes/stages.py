@@ -7,7 +7,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 
 from refsim.causes.explanation import DiffExplanation, SumsSoFar
-from refsim.causes.rows import Codes, Explained, Indices
+from refsim.computations.ways import Codes, Explained, Indices
 from refsim.errors import RefsimError
 from refsim.formats import ElementType
 

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from refsim.causes.rows import Cause, Codes, Family
 from refsim.causes.search import Named
+from refsim.computations.ways import Cause, Codes, Family
 from refsim.conversions import decode
 from refsim.formats import ElementType, Format
 from refsim.layouts.scales import SCALE_LAYOUTS, ScaleLayout

@@ -13,8 +13,8 @@ from refsim.causes.integer_operands import integer_codes, narrow_codes
 from refsim.causes.integer_products import ZERO_READ, values_of
 from refsim.causes.operands import ProductOperands
 from refsim.causes.products import ProductOfPlans, ProductPlan
-from refsim.causes.reading import AS_IT_IS, OperandReading, readings_of
-from refsim.causes.rows import Cause, Codes, DoesNotApplyError, Family, Sample
+from refsim.computations.reading import AS_IT_IS, OperandReading, readings_of
+from refsim.computations.ways import Cause, Codes, DoesNotApplyError, Family, Sample
 from refsim.conversions import decode, encode
 from refsim.conversions.coding import checked_codes
 from refsim.errors import RefsimError

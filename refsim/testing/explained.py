@@ -9,9 +9,9 @@ import numpy as np
 
 from refsim.causes.alone import between_outputs, is_nan_alone
 from refsim.causes.explanation import DiffExplanation, DiffOutcome
-from refsim.causes.rows import Cause, Codes, Family
 from refsim.causes.search import Named
 from refsim.compare.code_line import codes_of
+from refsim.computations.ways import Cause, Codes, Family
 from refsim.conversions import decode, encode
 from refsim.device import Device
 from refsim.formats import Format, format_named

@@ -9,7 +9,7 @@ from conformance.explained.attention_pairs import attention_names, of_attention
 from conformance.explained.trials import asked
 from refsim.causes import AttentionOperands, DiffOutcome, Family, explain_diff
 from refsim.causes.attention_steps import HEAD_MAPS, SCALE_WAYS, head_scale
-from refsim.causes.rows import DoesNotApplyError
+from refsim.computations.ways import DoesNotApplyError
 from refsim.errors import RefsimError
 from refsim.formats import BF16, F32
 from refsim.testing.kernel_files import bundled_kernels, load_kernel_file

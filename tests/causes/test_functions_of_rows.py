@@ -9,9 +9,9 @@ from conformance.explained.row_pairs import Rows, names, of_rows, operands_of
 from conformance.explained.trials import asked
 from refsim import decode, encode, oracles
 from refsim.causes import Cause, DiffOutcome, Family, RowOperands, explain_diff
-from refsim.causes.row_subject import written
-from refsim.causes.row_sums import DOUBLING, HALVING, PAIRS, RowOrder
-from refsim.causes.writing import USUAL_WRITING
+from refsim.computations.row_functions import written
+from refsim.computations.row_sums import DOUBLING, HALVING, PAIRS, RowOrder
+from refsim.computations.writing import USUAL_WRITING
 from refsim.errors import RefsimError
 from refsim.formats import BF16
 from refsim.testing.kernel_files import bundled_kernels, load_kernel_file

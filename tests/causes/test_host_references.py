@@ -8,11 +8,11 @@ import pytest
 
 from refsim import encode, oracles
 from refsim.causes import AttentionOperands, DiffOutcome, Family, ProductOperands, RowOperands, explain_diff
-from refsim.causes.amax_changes import ChangedStep
-from refsim.causes.host_sums import exactly, in_float64, pairwise
-from refsim.causes.row_sums import RowOrder
-from refsim.causes.softmax import EXPONENTS
-from refsim.causes.special import BY_RCP, DIVISIONS, EXP_NUMPY, LOG2_OF_E
+from refsim.computations.host_sums import exactly, in_float64, pairwise
+from refsim.computations.row_sums import RowOrder
+from refsim.computations.softmax import EXPONENTS
+from refsim.computations.special import BY_RCP, DIVISIONS, EXP_NUMPY, LOG2_OF_E
+from refsim.computations.ways import Way
 
 LENGTHS = [*range(1, 300), *range(300, 5001, 61), 5000]
 
@@ -155,7 +155,7 @@ def test_only_the_flushed_reciprocal_of_a_large_total_is_zero() -> None:
 
 
 @pytest.mark.parametrize("step", EXPONENTS, ids=lambda step: step.name)
-def test_an_exponent_is_computed_as_its_name_says(step: ChangedStep) -> None:
+def test_an_exponent_is_computed_as_its_name_says(step: Way) -> None:
     """The name is a formula: fl rounds an exact number to float32, and fma rounds once."""
     x, m, own = drawn(40)[0], np.float32(3.0625), np.float32(0.1767767)
     scale = np.float32(own * LOG2_OF_E)

@@ -8,8 +8,8 @@ import pytest
 from conformance.explained import arithmetic
 from refsim.causes import DiffOutcome, Family, ProductOperands, explain_diff
 from refsim.causes.alone import OtherOutput
-from refsim.causes.placing import placings
 from refsim.causes.products import ProductOfPlans
+from refsim.computations.placing import placings
 from refsim.layouts.swizzles import SWIZZLES
 
 ROWS, COLUMNS, K = 512, 1024, 64
@@ -94,5 +94,5 @@ def test_a_swizzle_moves_the_bytes_of_an_output_as_its_addresses():
                 continue
             moved = np.empty(size, np.uint8)
             moved[places] = codes.reshape(-1)
-            assert (placing.put(codes).reshape(-1) == moved).all(), (size, row.name)
-            assert (placing.back(placing.put(codes)) == codes).all(), (size, row.name)
+            assert (placing.apply(codes).reshape(-1) == moved).all(), (size, row.name)
+            assert (placing.back(placing.apply(codes)) == codes).all(), (size, row.name)

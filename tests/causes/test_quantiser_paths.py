@@ -12,7 +12,7 @@ from refsim import quantize
 from refsim.causes import DiffOutcome, Family, QuantizedFrom, explain_diff
 from refsim.causes.in_part import part_of
 from refsim.causes.quantised import blanked
-from refsim.causes.rows import DoesNotApplyError
+from refsim.computations.ways import DoesNotApplyError
 
 SHAPE = (16, 512)
 LATER = pytest.mark.ci("others of the same kinds are named in every run")

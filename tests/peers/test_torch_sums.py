@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from refsim.causes import Family, RowOperands, explain_diff
-from refsim.causes.host_sums import cascade
+from refsim.computations.host_sums import cascade
 
 LENGTHS = [*range(1, 160), *range(160, 5001, 97), 5000, 20000]
 

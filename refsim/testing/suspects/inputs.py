@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from refsim.causes.reading import CHUNK_PATTERNS, chunks_moved
+from refsim.computations.reading import CHUNK_PATTERNS, chunks_moved
 from refsim.conversions import decode, encode
 from refsim.errors import RefsimError
 from refsim.formats import FORMATS, Format, Specials

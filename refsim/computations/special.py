@@ -6,8 +6,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from refsim.causes.amax_changes import ChangedStep
-from refsim.causes.rows import Family
+from refsim.computations.ways import Family, Way
 from refsim.mufu.instructions import approximate, divided
 from refsim.numerics import ieee
 from refsim.sources import CUDA_GUIDE, IEEE754, NUMPY_LIBRARY, PTX
@@ -70,14 +69,14 @@ def _numpy_exp(x: Floats) -> Floats:
     return np.asarray(np.where(np.isnan(x), x, np.where(x > EXP_MOST, np.float32(np.inf), within)), np.float32)
 
 
-EX2_FLUSHED = ChangedStep("2^t is ex2.approx.ftz", Family.SPECIAL, PTX["ex2"], partial(_approx, "ex2", True))
-EX2_SUBNORMAL = ChangedStep(
+EX2_FLUSHED = Way("2^t is ex2.approx.ftz", Family.SPECIAL, PTX["ex2"], partial(_approx, "ex2", True))
+EX2_SUBNORMAL = Way(
     "2^t is ex2.approx: subnormals are kept", Family.FLUSHED, PTX["ex2"], partial(_approx, "ex2", False)
 )
-EX2_EXACT = ChangedStep("2^t is rounded once", Family.SPECIAL, IEEE754["section 9.2"], _exact_ex2)
-EXP_EXACT = ChangedStep("e^t is rounded once", Family.SPECIAL, IEEE754["section 9.2"], _exact_exp)
-EX2_FOR_EXP = ChangedStep("2^t for e^t, rounded once", Family.BASE, IEEE754["section 9.2"], _exact_ex2)
-EXP_NUMPY = ChangedStep(
+EX2_EXACT = Way("2^t is rounded once", Family.SPECIAL, IEEE754["section 9.2"], _exact_ex2)
+EXP_EXACT = Way("e^t is rounded once", Family.SPECIAL, IEEE754["section 9.2"], _exact_exp)
+EX2_FOR_EXP = Way("2^t for e^t, rounded once", Family.BASE, IEEE754["section 9.2"], _exact_ex2)
+EXP_NUMPY = Way(
     "e^t is np.exp of float32 on x86 with fma", Family.SPECIAL, NUMPY_LIBRARY["numpy.exp of float32"], _numpy_exp, 2
 )
 EXPONENTIALS = (EX2_FLUSHED, EX2_SUBNORMAL, EX2_EXACT, EXP_EXACT, EX2_FOR_EXP, EXP_NUMPY)
@@ -101,20 +100,18 @@ def _by_inverse(p: Floats, total: Floats) -> Floats:
     return p * (np.float32(1) / total)
 
 
-BY_RCP = ChangedStep(
-    "times rcp.approx.ftz", Family.SPECIAL, PTX["rcp"], lambda p, total: p * _approx("rcp", True, total)
-)
-FULL = ChangedStep("by div.full", Family.SPECIAL, PTX["div"], partial(_quotient, _full))
-DIVIDED = ChangedStep(
+BY_RCP = Way("times rcp.approx.ftz", Family.SPECIAL, PTX["rcp"], lambda p, total: p * _approx("rcp", True, total))
+FULL = Way("by div.full", Family.SPECIAL, PTX["div"], partial(_quotient, _full))
+DIVIDED = Way(
     "by a quotient that is rounded once", Family.SPECIAL, IEEE754["section 5.4.1"], lambda p, total: p / total
 )
 DIVISIONS = (
     BY_RCP,
     FULL,
     DIVIDED,
-    ChangedStep("times a reciprocal that is rounded once", Family.SPECIAL, IEEE754["section 5.4.1"], _by_inverse),
-    ChangedStep("by div.approx.ftz", Family.SPECIAL, PTX["div"], partial(_quotient, _div_approx)),
-    ChangedStep("times rcp.approx", Family.SPECIAL, PTX["rcp"], lambda p, total: p * _approx("rcp", False, total)),
+    Way("times a reciprocal that is rounded once", Family.SPECIAL, IEEE754["section 5.4.1"], _by_inverse),
+    Way("by div.approx.ftz", Family.SPECIAL, PTX["div"], partial(_quotient, _div_approx)),
+    Way("times rcp.approx", Family.SPECIAL, PTX["rcp"], lambda p, total: p * _approx("rcp", False, total)),
 )
 
 
@@ -130,18 +127,14 @@ def _rcp_of_sqrt(x: Floats) -> Floats:
     return _approx("rcp", True, _approx("sqrt", True, x))
 
 
-RSQRT_APPROX = ChangedStep("the root is rsqrt.approx", Family.SPECIAL, PTX["rsqrt"], partial(_approx, "rsqrt", False))
-ONE_BY_ROOT = ChangedStep(
-    "the root is 1 / sqrt, each rounded once", Family.SPECIAL, IEEE754["section 5.4.1"], _one_by_root
-)
-BY_ROOT = ChangedStep("x is divided by the root, each rounded once", Family.SPECIAL, IEEE754["section 5.4.1"], np.sqrt)
+RSQRT_APPROX = Way("the root is rsqrt.approx", Family.SPECIAL, PTX["rsqrt"], partial(_approx, "rsqrt", False))
+ONE_BY_ROOT = Way("the root is 1 / sqrt, each rounded once", Family.SPECIAL, IEEE754["section 5.4.1"], _one_by_root)
+BY_ROOT = Way("x is divided by the root, each rounded once", Family.SPECIAL, IEEE754["section 5.4.1"], np.sqrt)
 ROOTS = (
     RSQRT_APPROX,
-    ChangedStep("the root is rsqrt.approx.ftz", Family.FLUSHED, PTX["rsqrt"], partial(_approx, "rsqrt", True)),
-    ChangedStep("the root is 1 / sqrt, rounded once", Family.SPECIAL, IEEE754["section 9.2"], _root_rounded),
+    Way("the root is rsqrt.approx.ftz", Family.FLUSHED, PTX["rsqrt"], partial(_approx, "rsqrt", True)),
+    Way("the root is 1 / sqrt, rounded once", Family.SPECIAL, IEEE754["section 9.2"], _root_rounded),
     ONE_BY_ROOT,
-    ChangedStep(
-        "the root is rcp.approx of sqrt.approx", Family.SPECIAL, CUDA_GUIDE["intrinsic functions"], _rcp_of_sqrt
-    ),
+    Way("the root is rcp.approx of sqrt.approx", Family.SPECIAL, CUDA_GUIDE["intrinsic functions"], _rcp_of_sqrt),
     BY_ROOT,
 )

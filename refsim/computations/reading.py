@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from refsim.causes.rows import Cause, DoesNotApplyError, Family
+from refsim.computations.ways import Cause, DoesNotApplyError, Family
 from refsim.conversions import decode
 from refsim.errors import RefsimError
 from refsim.formats import E4M3, E5M2, FORMATS, ElementType, Format

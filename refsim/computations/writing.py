@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from refsim.causes.placing import PlacedPlan
-from refsim.causes.rows import Cause, Codes, DoesNotApplyError, Family
+from refsim.computations.placing import PlacedPlan
+from refsim.computations.ways import Cause, Codes, DoesNotApplyError, Family
 from refsim.conversions import OVERFLOWS, ROUNDINGS, RoundingName, decode, encode
 from refsim.conversions.rounding import TIES_AWAY
 from refsim.errors import RefsimError

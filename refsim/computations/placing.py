@@ -8,25 +8,18 @@ from typing import TypeVar
 
 import numpy as np
 
-from refsim.causes.reading import CHUNK_PATTERNS, chunks_moved
-from refsim.causes.rows import Cause, Codes, DoesNotApplyError, Family
+from refsim.computations.reading import CHUNK_PATTERNS, chunks_moved
+from refsim.computations.ways import Cause, Codes, DoesNotApplyError, Family, Way
 from refsim.layouts.swizzles import SWIZZLES, Swizzle
-from refsim.sources import CUBLAS, PTX, Source
+from refsim.sources import CUBLAS, PTX
 
 
 @dataclass(frozen=True)
-class Placing:
-    """A permutation of an output: `put` moves right elements to their written places, `back` reverses it."""
+class Placing(Way):
+    """A permutation of an output: `apply` moves right elements to their written places, `back` reverses it."""
 
-    name: str
-    family: Family
-    source: Source
-    put: Callable[[Codes], Codes]
-    back: Callable[[Codes], Codes]
-
-
-def _same(codes: Codes) -> Codes:
-    return codes
+    apply: Callable[[Codes], Codes] = lambda codes: codes
+    back: Callable[[Codes], Codes] = lambda codes: codes
 
 
 def _transposed(codes: Codes) -> Codes:
@@ -97,12 +90,12 @@ def _of_batches() -> Iterator[Placing]:
     source = CUBLAS["strided batches"]
     for by, name in ((1, "behind"), (-1, "before")):
         says = f"one batch {name} their own, around the end"
-        yield Placing(says, Family.BATCH, source, partial(_batches_rolled, by), partial(_batches_rolled, -by))
-    yield Placing("from the last batch on", Family.BATCH, source, _batches_turned, _batches_turned)
-    yield Placing("as (M, B, N), rows before batches", Family.BATCH, source, _rows_first, _rows_first_back)
+        yield Placing(says, Family.BATCH, source, partial(_batches_rolled, by), back=partial(_batches_rolled, -by))
+    yield Placing("from the last batch on", Family.BATCH, source, _batches_turned, back=_batches_turned)
+    yield Placing("as (M, B, N), rows before batches", Family.BATCH, source, _rows_first, back=_rows_first_back)
 
 
-IN_PLACE = Placing("in their places", Family.TRANSPOSED, PTX["st"], _same, _same)
+IN_PLACE = Placing("in their places", Family.TRANSPOSED, PTX["st"], rank=0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,24 +121,25 @@ def placings() -> tuple[Placing, ...]:
     """Return every permutation that is tried, the identity first."""
     found = [
         IN_PLACE,
-        Placing("as the transpose", Family.TRANSPOSED, PTX["stmatrix, .trans"], _transposed, _transposed_back),
+        Placing("as the transpose", Family.TRANSPOSED, PTX["stmatrix, .trans"], _transposed, back=_transposed_back),
     ]
     found += _of_batches()
     source = PTX["tensor swizzling modes"]
     for row in SWIZZLES:
         if row.bits:
-            pair = partial(_swizzled, row, back=False), partial(_swizzled, row, back=True)
-            found.append(Placing(f"where swizzle {row.name} puts them", Family.SWIZZLE, source, *pair))
+            put, back = partial(_swizzled, row, back=False), partial(_swizzled, row, back=True)
+            found.append(Placing(f"where swizzle {row.name} puts them", Family.SWIZZLE, source, put, back=back))
     for pattern in CHUNK_PATTERNS:
         width, count, shift = pattern
         row_bits = f"(r >> {shift})" if shift else "r"
         size = f"{width} bytes" if width else "one element"
         name = f"with chunk c of row r at chunk c ^ {row_bits} % {count}, {size} each"
-        found.append(Placing(name, Family.SWIZZLE, source, partial(_chunks, pattern), partial(_chunks, pattern)))
+        change = partial(_chunks, pattern)
+        found.append(Placing(name, Family.SWIZZLE, source, change, back=change))
     return tuple(found)
 
 
 def placing_causes() -> Iterator[Cause]:
     """Yield the causes in the places of outputs."""
     for row in placings():
-        yield Cause(row.family, f"outputs lie {row.name}", "placed", row, row.source, int(row is not IN_PLACE))
+        yield row.cause("placed", "outputs lie {}")

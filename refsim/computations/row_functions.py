@@ -1,37 +1,41 @@
-"""The common part of functions of rows: operands, reading and writing, and results that are remembered."""
+"""The common part of functions of rows: operands, reading and writing, widths, tails, references of a host."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
+from itertools import product
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from refsim.causes.amax_changes import ChangedStep
-from refsim.causes.placing import PlacedSubject, placing_causes
-from refsim.causes.reading import kept_columns
-from refsim.causes.rows import Cause, Codes, DoesNotApplyError, Family, Sample
-from refsim.causes.writing import Writing, writing_causes
+from refsim.computations.engine import Aspect, Computation
+from refsim.computations.host_sums import HOST_ORDERS
+from refsim.computations.placing import placings
+from refsim.computations.reading import kept_columns
+from refsim.computations.row_sums import RowOrder, sum_causes
+from refsim.computations.ways import Cause, Choices, Codes, DoesNotApplyError, Family, Sample, Way
+from refsim.computations.writing import USUAL_WRITING, Writing, writing_causes
 from refsim.conversions import decode, encode
 from refsim.formats import BF16, F16, F32, Format
-from refsim.sources import IEEE754, PTX, TORCH
+from refsim.sources import IEEE754, PTX, TORCH, Source
 
 Floats = NDArray[np.float32]
 Doubles = NDArray[np.float64]
 Rows = NDArray[np.int64] | slice
-KEPT = 64
+Key = tuple[Any, ...]
 NAN_CODES = {2: 0x7FFF, 4: 0x7FFFFFFF}
 """The NaN that PTX's cvt and arithmetic write, by the size of a code in bytes."""
 ROW_WIDTHS = (8, 16, 32, 64, 128, 256, 512, 1024)
 
 
 @dataclass(frozen=True, eq=False)
-class RowSubject(PlacedSubject):
+class RowFunction(Computation):
     """The operands of a function of rows: `x` (rows, columns), float32 values of codes of `x_format`.
 
     `format` is the output's; `w` and `bias` (columns) and `gate` (rows, columns) are float32 too, None where absent.
-    `number`: the scale of softmax, the epsilon of a norm.
+    `number`: the scale of softmax, the epsilon of a norm. `exact`: the usual plan rounds quotients, roots and powers
+    once.
     """
 
     x: Floats
@@ -42,62 +46,40 @@ class RowSubject(PlacedSubject):
     bias: Floats | None = None
     gate: Floats | None = None
     exact: bool = False
-    made: dict[tuple[Any, ...], Any] = field(default_factory=dict)
-
-    is_sampled = True
 
     @property
     def shape(self) -> tuple[int, ...]:
         return self.x.shape
 
-    def codes(self, plan: Any, sample: Sample | None = None) -> Codes:
-        """Return the codes that a plan writes: all rows, or a sample's. Raises DoesNotApplyError."""
+    def coded(self, plan: Choices, sample: Sample | None) -> Codes:
         rows, key = rows_of(sample)
-        with np.errstate(all="ignore"):
-            if plan.wide == STEPS_IN_FLOAT32:
-                values: Any = self.computed(plan, rows, key)
-            else:
-                values = narrowed_from(self.computed_wide(plan, rows), plan.wide)
-            codes = written(values, plan.written, self.format)
-        return plan.placed.put(codes) if sample is None else codes[:, sample[1]]
+        values: Any = self.wide(plan, rows) if plan.wide.rank else self.value(plan, rows, key)
+        codes = written(plan.wide.apply(values), plan.written, self.format)
+        return codes if sample is None else codes[:, sample[1]]
 
-    def computed(self, plan: Any, rows: Rows, key: tuple[Any, ...]) -> Floats:
-        """Return the output of some rows, with steps in float32; `key` names these rows to `remembered`."""
+    def value(self, plan: Choices, rows: Rows, key: Key) -> Floats:
+        """Return the output of some rows, with steps in float32; `key` names these rows to `once`."""
         raise NotImplementedError
 
-    def computed_wide(self, plan: Any, rows: Rows) -> Doubles:
+    def wide(self, plan: Choices, rows: Rows) -> Doubles:
         """Return the output of some rows, with all steps in float64."""
         raise NotImplementedError
 
+    def read(self, plan: Choices, rows: Rows) -> Floats:
+        """Return some rows of x as the plan reads them."""
+        return np.asarray(plan.read.apply(self.x[rows], self.x_format), np.float32)
+
     def another(self, seed: int, *, wide: bool = False) -> Self:
-        """Return rows of other numbers, somewhat longer."""
-        return replace(self, **self.drawn(seed), format=F32 if wide else self.format)
-
-    def remembered(self, key: tuple[Any, ...], make: Any) -> Any:
-        """Return the result of `make`, remembered under a key; an empty key remembers nothing."""
-        if not key or self.x.size == 0:
-            return make()
-        if key not in self.made:
-            if len(self.made) >= KEPT:
-                self.made.clear()
-            self.made[key] = make()
-        return self.made[key]
-
-    def drawn(self, seed: int) -> dict[str, Any]:
-        """Return other operands as keyword arguments: rows of several magnitudes with a few zeros."""
+        """Return rows of other numbers, somewhat longer: of several magnitudes, with a few zeros."""
         random = np.random.default_rng(seed)
         rows, columns = min(16, len(self.x)) or 1, self.x.shape[1] + 64 * seed
         values = random.normal(0, 1, (rows, columns)) * 2.0 ** random.integers(-2, 3, (rows, 1))
-        x = np.where(random.random(values.shape) < 0.02, 0, values)
-        others = {
-            name: None if given is None else self._rounded(random.normal(0, 1, shape))
-            for name, given, shape in (
-                ("w", self.w, columns),
-                ("bias", self.bias, columns),
-                ("gate", self.gate, (rows, columns)),
-            )
-        }
-        return {"x": self._rounded(x), **others, "made": {}}
+        drawn = {"x": np.where(random.random(values.shape) < 0.02, 0, values)}
+        for name, shape in (("w", columns), ("bias", columns), ("gate", (rows, columns))):
+            if getattr(self, name) is not None:
+                drawn[name] = random.normal(0, 1, shape)
+        held: dict[str, Any] = {name: self._rounded(each) for name, each in drawn.items()}
+        return replace(self, **held, format=F32 if wide else self.format)
 
     def _rounded(self, values: Any) -> Floats:
         return decode(encode(np.asarray(values, np.float32), self.x_format), self.x_format, np.float32)
@@ -139,51 +121,56 @@ def _number_for_nan(number: float, x: Floats, format: Format) -> Floats:
     return np.where(np.isnan(x), np.float32(number), x)
 
 
-AS_READ = ChangedStep("x is read as it is", Family.FORMAT, PTX["ld"], _as_it_is, 0)
+AS_READ = Way("x is read as it is", Family.FORMAT, PTX["ld"], _as_it_is, 0)
 READINGS = (
     AS_READ,
-    ChangedStep("subnormals of x are zeros", Family.FLUSHED, PTX["ftz"], _flushed),
-    ChangedStep("NaN in x counts as 0", Family.NAN, PTX["max, .NaN"], partial(_number_for_nan, 0.0)),
-    ChangedStep("NaN in x counts as -infinity", Family.NAN, PTX["max, .NaN"], partial(_number_for_nan, -np.inf)),
+    Way("subnormals of x are zeros", Family.FLUSHED, PTX["ftz"], _flushed),
+    Way("NaN in x counts as 0", Family.NAN, PTX["max, .NaN"], partial(_number_for_nan, 0.0)),
+    Way("NaN in x counts as -infinity", Family.NAN, PTX["max, .NaN"], partial(_number_for_nan, -np.inf)),
     *(
-        ChangedStep(f"codes of x are taken for {other}", Family.FORMAT, PTX["ld"], partial(_taken_for, other), 2)
+        Way(f"codes of x are taken for {other}", Family.FORMAT, PTX["ld"], partial(_taken_for, other), 2)
         for other in (BF16, F16)
     ),
 )
 
 
-def common_causes(format: Format) -> Iterator[Cause]:
-    """Yield the causes in reading x and in writing and placing y: aspects `read`, `wide`, `written`, `placed`."""
-    for row in READINGS:
-        yield row.cause("read")
-    yield from width_causes(format)
-    yield from writing_causes(format)
-    yield from placing_causes()
-
-
 # ---- in which format the steps are ------------------------------------------------------------------------------------------
 
-STEPS_IN_FLOAT32, STEPS_IN_FLOAT64, STEPS_IN_FLOAT64_THEN_32 = (
-    "steps are in float32",
-    "every step is in float64, rounded once",
-    "every step is in float64, rounded to float32 and then to the output",
+_ONCE = IEEE754["section 5.4.1"]
+STEPS_IN_FLOAT32 = Way("steps are in float32", Family.HOST, _ONCE, lambda values: values, 0)
+WIDTHS = (
+    STEPS_IN_FLOAT32,
+    Way("every step is in float64, rounded once", Family.HOST, _ONCE, lambda values: values),
+    Way(
+        "every step is in float64, rounded to float32 and then to the output",
+        Family.HOST,
+        _ONCE,
+        lambda values: values.astype(np.float32),
+    ),
 )
-
-
-def width_causes(format: Format) -> Iterator[Cause]:
-    """Yield the causes in the format in which a reference computes: aspect `wide`."""
-    for way in (STEPS_IN_FLOAT32, STEPS_IN_FLOAT64, *([] if format is F32 else [STEPS_IN_FLOAT64_THEN_32])):
-        yield Cause(Family.HOST, way, "wide", way, IEEE754["section 5.4.1"], int(way != STEPS_IN_FLOAT32))
-
-
-def narrowed_from(wide: Floats | Doubles, way: str) -> Doubles | Floats:
-    """Return float64 results as they are rounded to the output: directly, or through float32."""
-    return wide if way == STEPS_IN_FLOAT64 else wide.astype(np.float32)
 
 
 def added_wide(values: Doubles) -> Doubles:
     """Return the sum of each row (rows, 1), column by column."""
     return np.add.accumulate(values, axis=1)[:, -1:]
+
+
+WIDE_STEPS = Aspect("wide", lambda own: WIDTHS[:2] if own.format is F32 else WIDTHS, STEPS_IN_FLOAT32)
+WRITTEN = Aspect("written", lambda own: writing_causes(own.format), USUAL_WRITING)
+PLACED = Aspect("placed", placings(), says="outputs lie {}")
+COMMON = (Aspect("read", READINGS), WIDE_STEPS, WRITTEN, PLACED)
+SUMS = (
+    Aspect("order", lambda own: sum_causes(own.usual.order), RowOrder(), exact=RowOrder(1)),
+    Aspect("held", usual=F32),
+)
+
+
+def host_causes(source: Source, ways: Mapping[str, Sequence[Way]], **others: Way) -> Iterator[Cause]:
+    """Yield the causes that take all steps of a host library: each order of sums with each combination of `ways`."""
+    for order, chosen in product((*HOST_ORDERS, RowOrder(1)), product(*ways.values())):
+        says = f"in float32, {order}; {', '.join(way.name for way in chosen)}"
+        beside = (*zip(ways, chosen, strict=True), *others.items())
+        yield Cause(Family.HOST, says, "order", order, source, beside=beside)
 
 
 # ---- how far a row is gone through -----------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from types import SimpleNamespace
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
@@ -82,6 +83,14 @@ class Family(StrEnum):
     HOST = "computed on the host"
 
 
+class Choices(SimpleNamespace):
+    """A plan of a computation: each aspect with the value that is chosen for it."""
+
+    def but(self, **changed: Any) -> "Choices":
+        """Return the plan with other values of some aspects."""
+        return Choices(**{**vars(self), **changed})
+
+
 @dataclass(frozen=True, repr=False)
 class Cause(FieldsCard):
     """One changed choice of a plan: `aspect` is the field of the plan, `value` its new value.
@@ -112,8 +121,8 @@ class Cause(FieldsCard):
 
     def of(self, plan: PlanT) -> PlanT:
         """Return the plan with this choice made."""
-        changed: PlanT = replace(plan, **{self.aspect: self.value}, **dict(self.beside))  # type: ignore[type-var]
-        return changed
+        changed = {self.aspect: self.value, **dict(self.beside)}
+        return plan.but(**changed) if isinstance(plan, Choices) else replace(plan, **changed)  # type: ignore[return-value, type-var]
 
     def is_made(self, plan: object) -> bool:
         """Return whether the plan has made this choice already."""
@@ -121,6 +130,21 @@ class Cause(FieldsCard):
 
     def __str__(self) -> str:
         return f"{self.family}: {self.says}"
+
+
+@dataclass(frozen=True)
+class Way:
+    """One way to do a step; the step defines the arguments and the result of `apply`."""
+
+    name: str
+    family: Family
+    source: Source
+    apply: Any = None
+    rank: int = 1
+
+    def cause(self, aspect: str, says: str = "{}") -> Cause:
+        """Return the cause that makes this choice of an aspect; `says` is the sentence around the name."""
+        return Cause(self.family, says.format(self.name), aspect, self, self.source, self.rank)
 
 
 class DoesNotApplyError(Exception):

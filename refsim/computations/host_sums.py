@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from refsim.causes.rows import DoesNotApplyError
+from refsim.computations.ways import DoesNotApplyError
 from refsim.conversions import decode
 from refsim.formats import F32, ElementType, Format, float_named
 from refsim.sources import IEEE754, NUMPY_LIBRARY, TORCH, Source

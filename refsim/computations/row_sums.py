@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from refsim.causes.host_sums import HOST_ORDERS, HostOrder
-from refsim.causes.rows import Cause, Family
+from refsim.computations.host_sums import HOST_ORDERS, HostOrder
+from refsim.computations.ways import Cause, Family
 from refsim.conversions import decode, encode
 from refsim.formats import BF16, F16, F32, Format
 from refsim.numerics import ieee

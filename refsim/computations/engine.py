@@ -1,0 +1,119 @@
+"""A computation as named aspects, each chosen in one of several ways: what outputs, causes and words are read from."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, ClassVar
+
+import numpy as np
+
+from refsim.computations.placing import IN_PLACE
+from refsim.computations.ways import Cause, Choices, Codes, Sample, Way
+
+KEPT = 64
+"""Number of results of few rows that a computation remembers."""
+
+
+def always(of: Any, way: Way | Cause) -> bool:
+    """Return True: a way that every computation offers."""
+    return True
+
+
+@dataclass(frozen=True)
+class Aspect:
+    """A choice of a computation; `ways` are the values that it may have, of which the first is usual.
+
+    `ways` may be computed from the operands, as causes or as ways. `usual`, a value or a function of the operands, is
+    given where the first way is not the usual one; `exact` is the usual value of a reference that rounds once. `says`
+    is the sentence around the name of a way, and `when(operands, way)` returns whether a way is offered. A description
+    always holds the way if there is a sentence `told` for it.
+    """
+
+    name: str
+    ways: Sequence[Any] | Callable[[Any], Iterable[Any]] = ()
+    usual: Any = None
+    exact: Any = None
+    says: str = "{}"
+    when: Callable[[Any, Any], bool] = always
+    told: str = ""
+
+    def usual_in(self, of: Any) -> Any:
+        """Return the value in the usual plan of a computation."""
+        if of.exact and self.exact is not None:
+            return self.exact
+        given = self.ways[0] if self.usual is None else self.usual  # type: ignore[index]
+        return given(of) if callable(given) else given
+
+    def causes_in(self, of: Any) -> Iterator[Cause]:
+        """Yield the causes of the ways that a computation offers."""
+        for way in self.ways(of) if callable(self.ways) else self.ways:
+            if self.when(of, way):
+                yield way if isinstance(way, Cause) else way.cause(self.name, self.says)
+
+
+@dataclass(frozen=True, eq=False)
+class Computation:
+    """The operands of a computation. A subclass has its `aspects`, and `coded`, the codes under a plan."""
+
+    aspects: ClassVar[tuple[Aspect, ...]]
+    made: dict[tuple[Any, ...], Any] = field(default_factory=dict, init=False)
+
+    is_sampled = True
+
+    @property
+    def title(self) -> str:
+        """Return what a description begins with."""
+        raise NotImplementedError
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Return the shape of the output."""
+        raise NotImplementedError
+
+    @cached_property
+    def usual(self) -> Choices:
+        """Return the plan of refsim's own kernel, or of an exact reference."""
+        return Choices(**{each.name: each.usual_in(self) for each in self.aspects})
+
+    @cached_property
+    def _offered(self) -> tuple[Cause, ...]:
+        return tuple(cause for each in self.aspects for cause in each.causes_in(self))
+
+    def causes(self) -> Sequence[Cause]:
+        """Return every cause that applies to these operands."""
+        return self._offered
+
+    def coded(self, plan: Choices, sample: Sample | None) -> Codes:
+        """Return the codes of a plan, in their own places: all, or those of a sample. Raises DoesNotApplyError."""
+        raise NotImplementedError
+
+    def codes(self, plan: Choices, sample: Sample | None = None) -> Codes:
+        """Return the codes that a plan writes: all, or those of a sample. Raises DoesNotApplyError."""
+        with np.errstate(all="ignore"):
+            codes = self.coded(plan, sample)
+        return codes if sample is not None else plan.placed.apply(codes)
+
+    def undone(self, plan: Choices, got: Codes) -> tuple[Choices, Codes]:
+        """Return the plan without its placing, and `got` with its elements moved back to their own places."""
+        return plan.but(placed=IN_PLACE), plan.placed.back(got)
+
+    def once(self, key: tuple[Any, ...], plan: Choices, aspects: str, make: Callable[[], Any]) -> Any:
+        """Return a stage that depends on some aspects, remembered under a key; an empty key remembers nothing."""
+        if not key:
+            return make()
+        whole = (*key, aspects, *(getattr(plan, each) for each in aspects.split()))
+        if whole not in self.made:
+            if len(self.made) >= KEPT:
+                self.made.clear()
+            self.made[whole] = make()
+        return self.made[whole]
+
+    def described(self, plan: Choices) -> str:
+        """Return the plan as text: what is always said, and every choice that is not the usual one."""
+        usual = self.usual
+        is_wide = getattr(plan, "wide", None) is not getattr(usual, "wide", None)
+        told = {} if is_wide else {each.name: each.told for each in self.aspects if each.told}
+        words = [sentence.format(getattr(plan, aspect).name) for aspect, sentence in told.items()]
+        changed = (each for each in self.causes() if each.is_made(plan) and not each.is_made(usual))
+        words += [each.says for each in changed if each.aspect not in told]
+        return f"{self.title}: {', '.join(words)}"

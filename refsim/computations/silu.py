@@ -1,0 +1,137 @@
+"""SiLU, z * sigmoid(z): alone, or as the gate of another function of rows."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from refsim.computations.engine import Aspect
+from refsim.computations.row_functions import COMMON, Doubles, Floats, Key, RowFunction, Rows
+from refsim.computations.special import (
+    DIVIDED,
+    DIVISIONS,
+    EX2_SUBNORMAL,
+    EXP_EXACT,
+    EXPONENTIALS,
+    FULL,
+    LOG2_OF_E,
+    NATURAL,
+)
+from refsim.computations.ways import Cause, Choices, Family, Way
+from refsim.conversions import decode, encode
+from refsim.formats import F32, Format
+from refsim.sources import TORCH
+
+_SILU = TORCH["nn.functional.silu"]
+WITH_LOG2_E = Way("2^(-z log2(e)) is in silu", Family.BASE, _SILU, rank=0)
+NO_LOG2_E = Way("2^-z is in silu: no log2(e)", Family.BASE, _SILU)
+UNIT_VALUE = np.float32(1)
+
+
+def _next_row(step: int, z: Floats) -> Floats:
+    """Return the row `step` rows on; at the edge the row itself."""
+    return z[np.clip(np.arange(len(z)) + step, 0, len(z) - 1)]
+
+
+def _first_row(z: Floats) -> Floats:
+    return np.broadcast_to(z[:1], z.shape).astype(np.float32)
+
+
+def _next_column(step: int, z: Floats) -> Floats:
+    return z[:, np.clip(np.arange(z.shape[1]) + step, 0, z.shape[1] - 1)]
+
+
+OWN_GATE = Way("the gate is that of the element", Family.GATE, _SILU, lambda z: z, 0)
+GATES = (
+    OWN_GATE,
+    Way("the gate is that of the row before", Family.GATE, _SILU, partial(_next_row, -1)),
+    Way("the gate is that of the next row", Family.GATE, _SILU, partial(_next_row, 1)),
+    Way("the gate is that of the first row", Family.GATE, _SILU, _first_row),
+    Way("the gate is that of the column before", Family.GATE, _SILU, partial(_next_column, -1)),
+    Way("the gate is that of the next column", Family.GATE, _SILU, partial(_next_column, 1)),
+)
+
+
+def _rounded_before(y: Floats, silu: Floats, gate: Floats, format: Format) -> Floats:
+    return y * decode(encode(silu, format), format, np.float32)
+
+
+def _y_rounded_before(y: Floats, silu: Floats, gate: Floats, format: Format) -> Floats:
+    return decode(encode(y, format), format, np.float32) * silu
+
+
+def _both_rounded(y: Floats, silu: Floats, gate: Floats, format: Format) -> Floats:
+    return _y_rounded_before(y, decode(encode(silu, format), format, np.float32), gate, format)
+
+
+def _linear(y: Floats, silu: Floats, gate: Floats, format: Format) -> Floats:
+    return y * gate
+
+
+GATED = Way("y is multiplied by silu(gate) in float32", Family.GATE, _SILU, lambda y, silu, gate, format: y * silu, 0)
+GATINGS = (
+    GATED,
+    Way("the gate is left out", Family.GATE, _SILU, lambda y, silu, gate, format: y),
+    Way("the gate is multiplied without silu", Family.GATE, _SILU, _linear),
+    Way("silu(gate) is rounded to the output before the product", Family.DOUBLE_ROUNDING, _SILU, _rounded_before),
+    Way("y is rounded to the output before the product", Family.DOUBLE_ROUNDING, _SILU, _y_rounded_before),
+    Way("y and silu(gate) are rounded before the product", Family.DOUBLE_ROUNDING, _SILU, _both_rounded),
+)
+
+
+def silu_of(plan: Choices, z: Floats) -> Floats:
+    """Return z / (1 + e^-z) of float32 values under the aspects of silu."""
+    if plan.silu_function in NATURAL:
+        power = plan.silu_function.apply(-z if plan.silu_base is WITH_LOG2_E else -z / LOG2_OF_E)
+    else:
+        power = plan.silu_function.apply(-z * LOG2_OF_E if plan.silu_base is WITH_LOG2_E else -z)
+    return np.asarray(plan.silu_quotient.apply(z, UNIT_VALUE + power), np.float32)
+
+
+def silu_wide(z: Floats) -> Doubles:
+    """Return z / (1 + e^-z) in float64."""
+    wide = z.astype(np.float64)
+    return np.asarray(wide / (1 + np.exp(-wide)), np.float64)
+
+
+def has_gate(own: RowFunction, way: Any) -> bool:
+    """Return whether there is a gate; with float32 outputs, ways that round to the output are no others."""
+    is_same = own.format is F32 and way.family is Family.DOUBLE_ROUNDING
+    return own.gate is not None and not is_same
+
+
+SIGMOID = (
+    Aspect("silu_function", EXPONENTIALS, EX2_SUBNORMAL, EXP_EXACT, told="{}"),
+    Aspect("silu_quotient", DIVISIONS, FULL, DIVIDED, "silu: z {}, of 1 + e^-z", told="divided {}"),
+    Aspect("silu_base", (WITH_LOG2_E, NO_LOG2_E)),
+)
+GATE = Aspect("gate", GATES, when=has_gate), Aspect("gating", GATINGS, when=has_gate)
+_EXCHANGES = tuple(
+    Cause(Family.GATE, says, "exchanged", exchanged, _SILU, int(exchanged))
+    for exchanged, says in ((False, "silu is of the gate"), (True, "silu is of x, not of the gate"))
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Silu(RowFunction):
+    """silu(x), or x * silu(gate) where there is a gate; `exchanged`: silu is applied to x and not to the gate."""
+
+    title = "silu"
+    aspects = (*COMMON, *SIGMOID, *GATE, Aspect("exchanged", _EXCHANGES, usual=False, when=has_gate))
+
+    def value(self, plan: Choices, rows: Rows, key: Key) -> Any:
+        """Return silu, or its product, with the plan's own silu."""
+        return self._gated(plan, rows, partial(silu_of, plan))
+
+    def wide(self, plan: Choices, rows: Rows) -> Any:
+        return self._gated(plan, rows, silu_wide)
+
+    def _gated(self, plan: Choices, rows: Rows, silu: Callable[[Floats], Any]) -> Any:
+        x = self.read(plan, rows)
+        if self.gate is None:
+            return silu(x)
+        gate = plan.gate.apply(self.gate)[rows]
+        x, gate = (gate, x) if plan.exchanged else (x, gate)
+        return plan.gating.apply(x, silu(gate), gate, self.format)

@@ -1,0 +1,218 @@
+"""Softmax of rows: the maximum, the exponent, the order of sums, the division."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from refsim.computations.engine import Aspect
+from refsim.computations.row_functions import (
+    COMMON,
+    SUMS,
+    Doubles,
+    Floats,
+    Key,
+    RowFunction,
+    Rows,
+    added_wide,
+    host_causes,
+    kept,
+    padded_widths,
+    tail_causes,
+)
+from refsim.computations.row_sums import own_kernel
+from refsim.computations.special import (
+    BY_RCP,
+    DIVIDED,
+    DIVISIONS,
+    EX2_FLUSHED,
+    EXP_EXACT,
+    EXP_NUMPY,
+    EXPONENTIALS,
+    FULL,
+    LOG2_OF_E,
+    NATURAL,
+)
+from refsim.computations.ways import Cause, Choices, Family, Way
+from refsim.conversions import decode, encode
+from refsim.formats import F32, Format
+from refsim.numerics import ieee
+from refsim.sources import PTX, TORCH
+
+_SOFTMAX = TORCH["nn.functional.softmax"]
+LOG2_E_DOUBLE = float(np.log2(np.e))
+
+
+# ---- the exponent ------------------------------------------------------------------------------------------------------------
+
+
+def _fused(x: Floats, top: Floats, factor: np.float32, own: np.float32) -> Floats:
+    return ieee.fma(x, np.broadcast_to(factor, x.shape), np.broadcast_to(-(top * factor), x.shape))
+
+
+def _product_less_product(x: Floats, top: Floats, factor: np.float32, own: np.float32) -> Floats:
+    return x * factor - top * factor
+
+
+def _two_products(x: Floats, top: Floats, factor: np.float32, own: np.float32) -> Floats:
+    """Return exponents with the scale applied first and log2(e) second, as exp of CUDA's intrinsics does."""
+    return ((x - top) * own) * LOG2_OF_E
+
+
+FUSED_EXPONENT = Way("t = fma(x, scale, -fl(m * scale))", Family.CONTRACTION, PTX["fma"], _fused)
+DIFFERENCE = Way(
+    "t = fl(fl(x - m) * scale)", Family.CONTRACTION, PTX["fma"], lambda x, top, factor, own: (x - top) * factor
+)
+PRODUCTS_APART = Way("t = fl(fl(x * scale) - fl(m * scale))", Family.CONTRACTION, PTX["fma"], _product_less_product)
+EXPONENTS = (
+    FUSED_EXPONENT,
+    PRODUCTS_APART,
+    DIFFERENCE,
+    Way("t = fl(fl(fl(x - m) * own) * log2(e)), own without log2(e)", Family.CONTRACTION, PTX["fma"], _two_products),
+    Way(
+        "t = fl(fl(fl(x * own) - fl(m * own)) * log2(e)), own without log2(e)",
+        Family.CONTRACTION,
+        PTX["fma"],
+        lambda x, top, factor, own: (x * own - top * own) * LOG2_OF_E,
+    ),
+)
+
+
+# ---- the maximum, weights before they are added --------------------------------------------------------------------------
+
+
+def _largest(x: Floats) -> Floats:
+    """Return the maximum of each row without NaN; 0 where every element is -infinity."""
+    top = np.fmax.reduce(x, axis=1, initial=-np.inf)
+    return np.where(np.isneginf(top), np.float32(0), top).astype(np.float32)
+
+
+def _from_zero(x: Floats) -> Floats:
+    return np.asarray(np.fmax.reduce(x, axis=1, initial=0), np.float32)
+
+
+LARGEST = Way("m is the maximum of the row", Family.MAXIMUM, _SOFTMAX, _largest, 0)
+TOPS = (
+    LARGEST,
+    Way("m is 0: no maximum is subtracted", Family.MAXIMUM, _SOFTMAX, lambda x: np.zeros(len(x), np.float32)),
+    Way("m is the maximum of the row and 0", Family.MAXIMUM, _SOFTMAX, _from_zero),
+    Way("m is the largest magnitude of the row", Family.MAXIMUM, _SOFTMAX, lambda x: _largest(np.abs(x)), 2),
+)
+
+
+def _narrow(p: Floats, format: Format) -> Floats:
+    """Return weights rounded to a format."""
+    return decode(encode(p, format), format, np.float32)
+
+
+def _round_denominator_only(p: Floats, format: Format) -> tuple[Floats, Floats]:
+    """Return (numerator weights, weights that are summed): only the summed copy is rounded to `format`."""
+    return p, _narrow(p, format)
+
+
+def _narrow_both(p: Floats, format: Format) -> tuple[Floats, Floats]:
+    """Return (numerator weights, weights that are summed): both are rounded to `format`."""
+    return _narrow(p, format), _narrow(p, format)
+
+
+def _narrow_weights(p: Floats, format: Format) -> tuple[Floats, Floats]:
+    """Return (numerator weights, weights that are summed): only the numerator is rounded to `format`."""
+    return _narrow(p, format), p
+
+
+UNROUNDED = Way(
+    "weights are float32 until they are divided", Family.DOUBLE_ROUNDING, _SOFTMAX, lambda p, format: (p, p), 0
+)
+ROUNDED = (
+    UNROUNDED,
+    Way(
+        "weights are rounded to the output before they are added",
+        Family.DOUBLE_ROUNDING,
+        _SOFTMAX,
+        _round_denominator_only,
+    ),
+    Way("weights are rounded to the output, then added and divided", Family.DOUBLE_ROUNDING, _SOFTMAX, _narrow_both),
+    Way("weights are rounded to the output before they are divided", Family.DOUBLE_ROUNDING, _SOFTMAX, _narrow_weights),
+)
+
+
+def factor_causes(own: float) -> Iterator[Cause]:
+    """Yield the causes in the factor of x in the exponent of e, each number once: aspect `factor`."""
+    base, seen = LOG2_E_DOUBLE, set()
+    named = (
+        (Family.NO_SCALE, "the scale", own),
+        (Family.BASE, "the scale without log2(e)", own / base),
+        (Family.BASE, "the scale and log2(e) twice", own * base),
+        (Family.NO_SCALE, "no scale", 1.0),
+        (Family.SCALE_TWICE, "the scale twice", own * own),
+        (Family.SCALE_TWICE, "the scale and log2(e), both of them twice", own * own * base),
+    )
+    for number, (family, says, scale) in enumerate(named):
+        with np.errstate(over="ignore"):
+            key = float(np.float32(scale))
+        if key not in seen:
+            seen.add(key)
+            yield Cause(family, f"x is multiplied by {says}", "factor", scale, _SOFTMAX, min(number, 1))
+
+
+def pad_causes(columns: int) -> Iterator[Cause]:
+    """Yield the causes in pads that count in sum and maximum: aspect `pads`, a number of columns of zeros."""
+    yield Cause(Family.TAIL, "no pads count", "pads", 0, _SOFTMAX, 0)
+    for width in padded_widths(columns):
+        says = f"{width - columns} pads after the row count, which hold zeros"
+        yield Cause(Family.TAIL, says, "pads", width - columns, _SOFTMAX)
+
+
+@dataclass(frozen=True, eq=False)
+class Softmax(RowFunction):
+    """e^(scale (x - m)) over its sum, for each row; `number` is the scale."""
+
+    title = "softmax"
+    aspects = (
+        *COMMON,
+        *SUMS,
+        Aspect("tail", lambda own: tail_causes(own.x.shape[1], "sum and maximum"), 0),
+        Aspect("exponent", EXPONENTS, exact=DIFFERENCE, told="{}"),
+        Aspect("function", EXPONENTIALS, EX2_FLUSHED, EXP_EXACT, told="{}"),
+        Aspect("quotient", DIVISIONS, lambda own: FULL if own.format is F32 else BY_RCP, DIVIDED, told="p divided {}"),
+        Aspect("top", TOPS),
+        Aspect("rounded", ROUNDED, when=lambda own, way: own.format is not F32),
+        Aspect("pads", lambda own: pad_causes(own.x.shape[1]), 0),
+        Aspect("factor", lambda own: factor_causes(own.number), lambda own: own.number),
+    )
+
+    def references(self) -> Sequence[Cause]:
+        """Return the causes that take all steps of a host library, or of refsim's kernel on a GPU."""
+        own = replace(self, exact=False).usual
+        steps = {"exponent": own.exponent, "function": own.function, "quotient": own.quotient}
+        exponents = (DIFFERENCE, PRODUCTS_APART) if self.number != 1 else (DIFFERENCE,)
+        ways = {"function": (EXP_NUMPY, EXP_EXACT), "exponent": exponents}
+        return [own_kernel(own.order, PTX["ex2"], **steps), *host_causes(_SOFTMAX, ways, quotient=DIVIDED)]
+
+    def value(self, plan: Choices, rows: Rows, key: Key) -> Floats:
+        """Return the quotients of weights and their sum."""
+        of_weights = "factor exponent function read top rounded tail pads"
+        divided, added = self.once(key, plan, of_weights, lambda: self._weights(plan, rows))
+        total = self.once(key, plan, f"{of_weights} order held", lambda: plan.order.sum(added, plan.held))[:, None]
+        divisor, columns = np.where(total == 0, np.float32(1), total), self.x.shape[1]
+        normed = plan.quotient.apply(np.ascontiguousarray(divided[:, :columns]), divisor)
+        return np.where(total == 0, np.float32(0), normed)
+
+    def wide(self, plan: Choices, rows: Rows) -> Doubles:
+        """Return the output with all steps in float64."""
+        x = self._padded(plan, rows).astype(np.float64)
+        p = np.exp((x - plan.top.apply(kept(x, plan.tail))[:, None]) * plan.factor)
+        total = added_wide(kept(p, plan.tail))
+        return np.where(total == 0, 0, p[:, : self.x.shape[1]] / np.where(total == 0, 1, total))
+
+    def _padded(self, plan: Choices, rows: Rows) -> Floats:
+        return np.pad(self.read(plan, rows), ((0, 0), (0, plan.pads)))
+
+    def _weights(self, plan: Choices, rows: Rows) -> tuple[Floats, Floats]:
+        """Return the numerator weights and the weights that are summed."""
+        x, own = self._padded(plan, rows), np.float32(plan.factor)
+        top = plan.top.apply(kept(x, plan.tail))[:, None]
+        factor = own if plan.function in NATURAL else np.float32(plan.factor * LOG2_E_DOUBLE)
+        p = plan.function.apply(plan.exponent.apply(x, top, factor, own))
+        divided, added = plan.rounded.apply(p, self.format)
+        return divided, kept(added, plan.tail)
