@@ -5,9 +5,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from refsim.causes.accumulating import Adder, adders
-from refsim.causes.attention import AttentionOfPlans
 from refsim.causes.row_operands import APPROXIMATE, EXACT_FUNCTIONS, ROW_OUTPUTS, SPECIAL
+from refsim.computations.accumulating import Adder, adders
+from refsim.computations.attention import OnlineAttention
+from refsim.computations.ways import Family
 from refsim.errors import RefsimError, check_named
 from refsim.formats import BF16, E4M3, F16, F32, Format
 from refsim.numerics.profiles import profile
@@ -45,7 +46,7 @@ class AttentionOperands(FieldsCard):
     target: str = "sm_90a"
     special: str = APPROXIMATE
 
-    def explained(self, shape: tuple[int, ...], format: Format) -> AttentionOfPlans:
+    def explained(self, shape: tuple[int, ...], format: Format) -> OnlineAttention:
         """Return the subject for O or the logarithms, by shape. Raises RefsimError for operands that do not fit."""
         check_named("special functions", self.special, SPECIAL)
         (q, row), (k, k_row), (v, v_row) = (self._operand(name) for name in "qkv")
@@ -65,7 +66,7 @@ class AttentionOperands(FieldsCard):
         scale = self.scale if self.scale is not None else q.shape[2] ** -0.5
         exact = self.special == EXACT_FUNCTIONS
         scales = self._scales(row, len(q), len(k))
-        return AttentionOfPlans(
+        return OnlineAttention(
             q, k, v, row, format, float(scale), self.causal, self._chain(row, exact=exact), scales, is_lse, exact
         )
 
@@ -105,6 +106,6 @@ class AttentionOperands(FieldsCard):
         if exact:
             return next(adder for adder in known if adder.row is None)
         own = profile(self.target, self.unit, row, row, F32, None)
-        return next(
-            (adder for adder in known if adder.has(own, max(own.k))), Adder(own.name, max(own.k), own.source, own)
-        )
+        k = max(own.k)
+        usual = Adder(own.name, Family.ACCUMULATOR, own.source, k=k, row=own)
+        return next((adder for adder in known if adder.has(own, k)), usual)

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from refsim.causes.accumulating import MEETING_ORDERS, Floats, Sharing, narrowed, sharings
 from refsim.causes.products import ReadPlan
 from refsim.causes.scale_changes import scale_change_causes
+from refsim.computations.accumulating import MEETING_ORDERS, Floats, Sharing, narrowed, sharings
 from refsim.computations.placing import PlacedSubject, placing_causes
 from refsim.computations.reading import OperandReading, kept_columns, reading_causes, scale_causes, tail_causes
 from refsim.computations.ways import Cause, Codes, DoesNotApplyError, Family, Sample

@@ -112,11 +112,11 @@ def scale_value_causes() -> Iterator[Cause]:
     """Yield the causes in how scales are kept, including the scales of rows and of the tensor."""
     for aspect, name in (("a_scales_read", "A"), ("b_scales_read", "B"), ("both_scales_read", "A and B")):
         for row in SCALE_VALUES:
-            yield Cause(row.family, f"the scales of {name} are read {row.name}", aspect, row, row.source, row.rank)
+            yield row.cause(aspect, f"the scales of {name} are read {{}}")
 
 
 def scale_place_causes() -> Iterator[Cause]:
     """Yield the causes in the place of a grid from which a scale is read."""
     for aspect, name in (("a_scales_read", "A"), ("b_scales_read", "B")):
         for row in (*SCALE_PLACES, *SCALE_BLOCKS):
-            yield Cause(row.family, f"the scales of {name} are read {row.name}", aspect, row, row.source, row.rank)
+            yield row.cause(aspect, f"the scales of {name} are read {{}}")

@@ -9,9 +9,8 @@ from numpy.typing import NDArray
 
 from refsim.causes import scale_changes
 from refsim.causes.grids_of_scales import SCALE_VALUES
-from refsim.causes.stages import ends_of_parts
 from refsim.computations.placing import PlacedSubject, placing_causes
-from refsim.computations.reading import AS_IT_IS, OperandReading, kept_columns, readings_of, tail_causes
+from refsim.computations.reading import AS_IT_IS, OperandReading, ends_of_parts, kept_columns, readings_of, tail_causes
 from refsim.computations.ways import Cause, Codes, Family, Sample
 from refsim.computations.writing import WrittenPlan, writing_causes
 from refsim.formats import F32, S8, S32, U8, ElementType, Format

@@ -6,10 +6,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from refsim.causes.accumulating import FUSED, Adder, Floats, adders
 from refsim.causes.block_scaled import BlockScaledProduct, ScaledPlan, usual_adder
 from refsim.causes.grouped import GroupedPlan, GroupedProduct
 from refsim.causes.products import ProductOfPlans, ProductPlan
+from refsim.computations.accumulating import FUSED, Adder, Floats, adders
+from refsim.computations.ways import Family
 from refsim.errors import RefsimError
 from refsim.formats import F16, F32, ElementType, Format, format_named
 from refsim.integers import array_of, is_whole
@@ -115,7 +116,7 @@ class ProductOperands(FieldsCard):
         for adder in adders(a, b):
             if adder.row is not None and adder.has(row, k):
                 return adder
-        return Adder(row.name, k, row.source, row)
+        return Adder(row.name, Family.ACCUMULATOR, row.source, k=k, row=row)
 
     def _row(self, a: ElementType, b: ElementType) -> Profile:
         """Return the profile of the instruction."""

@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from refsim.causes.accumulating import (
+from refsim.causes.grids_of_scales import scale_place_causes, scale_value_causes
+from refsim.causes.scale_changes import scale_change_causes
+from refsim.computations.accumulating import (
     BEGINNINGS,
     COUNTED,
     EVERY_RANGE,
@@ -22,13 +24,11 @@ from refsim.causes.accumulating import (
     Sharing,
     accumulation_causes,
 )
-from refsim.causes.grids_of_scales import scale_place_causes, scale_value_causes
-from refsim.causes.scale_changes import scale_change_causes
-from refsim.causes.stages import ends_of_parts
 from refsim.computations.placing import IN_PLACE, PlacedSubject, placing_causes
 from refsim.computations.reading import (
     AS_IT_IS,
     OperandReading,
+    ends_of_parts,
     kept_columns,
     reading_causes,
     scale_causes,

@@ -143,4 +143,4 @@ def scale_change_causes() -> Iterator[Cause]:
     sides = ("a_scales_read", "A"), ("b_scales_read", "B"), ("both_scales_read", "A and B")
     for aspect, name in sides:
         for row in ROWS if name in ("A", "B") else (AS_IT_IS, *ROWS[: len(_PLACES)]):
-            yield Cause(row.family, f"the scales of {name} are read {row.name}", aspect, row, row.source, row.rank)
+            yield row.cause(aspect, f"the scales of {name} are read {{}}")

@@ -11,7 +11,7 @@ from refsim.computations.ways import Codes, Explained, Indices
 from refsim.errors import RefsimError
 from refsim.formats import ElementType
 
-STAGES, LEAST_STEP = 32, 32
+STAGES = 32
 
 
 @runtime_checkable
@@ -23,12 +23,6 @@ class WithSums(Protocol):
 
     def sums_of(self, plan: Any, at: tuple[int, int], most: int) -> list[tuple[int, int]]:
         """Return pairs (columns of K, pattern): one element's sum before each of up to `most` ends."""
-
-
-def ends_of_parts(columns: int, most: int) -> list[int]:
-    """Return at most `most` ends of parts of K, multiples of 32, and the last column."""
-    step = -(-max(LEAST_STEP, -(-columns // most)) // LEAST_STEP) * LEAST_STEP
-    return [*range(step, columns, step), columns]
 
 
 def require_sums(subject: Explained[Any], at: int | None) -> None:

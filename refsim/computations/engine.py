@@ -10,9 +10,6 @@ import numpy as np
 from refsim.computations.placing import IN_PLACE
 from refsim.computations.ways import Cause, Choices, Codes, Sample, Way
 
-KEPT = 64
-"""Number of results of few rows that a computation remembers."""
-
 
 def always(of: Any, way: Way | Cause) -> bool:
     """Return True: a way that every computation offers."""
@@ -53,12 +50,16 @@ class Aspect:
 
 @dataclass(frozen=True, eq=False)
 class Computation:
-    """The operands of a computation. A subclass has its `aspects`, and `coded`, the codes under a plan."""
+    """The operands of a computation. A subclass has its `aspects`, and `coded`, the codes under a plan.
+
+    `remembers` is the number of stages that `once` holds.
+    """
 
     aspects: ClassVar[tuple[Aspect, ...]]
     made: dict[tuple[Any, ...], Any] = field(default_factory=dict, init=False)
 
     is_sampled = True
+    remembers = 64
 
     @property
     def title(self) -> str:
@@ -103,7 +104,7 @@ class Computation:
             return make()
         whole = (*key, aspects, *(getattr(plan, each) for each in aspects.split()))
         if whole not in self.made:
-            if len(self.made) >= KEPT:
+            if len(self.made) >= self.remembers:
                 self.made.clear()
             self.made[whole] = make()
         return self.made[whole]

@@ -24,7 +24,7 @@ from refsim.computations.row_functions import (
 from refsim.computations.row_sums import own_kernel
 from refsim.computations.silu import GATE, SIGMOID, has_gate, silu_of, silu_wide
 from refsim.computations.special import BY_ROOT, DIVIDED, DIVISIONS, FULL, ONE_BY_ROOT, ROOTS
-from refsim.computations.ways import Cause, Choices, DoesNotApplyError, Family, Way
+from refsim.computations.ways import Cause, Choices, DoesNotApplyError, Family, Way, seen_by
 from refsim.conversions import decode, encode
 from refsim.formats import F32, Format
 from refsim.numerics import ieee
@@ -165,12 +165,7 @@ NOT_CENTRED = Way("no mean is subtracted", Family.MEAN, _NORM)
 CENTRED = Way("the mean is subtracted", Family.MEAN, _NORM)
 CENTRED_IN_VARIANCE = Way("the mean is subtracted for the variance alone", Family.MEAN, _NORM, rank=2)
 ONE_PASS = Way("the variance is the mean of squares less the square of the mean", Family.CONTRACTION, _NORM)
-
-
-def centring_causes(usual: Way) -> Iterator[Cause]:
-    """Yield the causes in the mean that is subtracted: aspect `centred`."""
-    for way in (NOT_CENTRED, CENTRED, CENTRED_IN_VARIANCE, ONE_PASS):
-        yield replace(way.cause("centred"), rank=0 if way is usual else way.rank)
+CENTRINGS = (NOT_CENTRED, CENTRED, CENTRED_IN_VARIANCE, ONE_PASS)
 
 
 def has_weights(own: RowFunction, way: Way) -> bool:
@@ -194,7 +189,7 @@ class Norm(RowFunction):
         Aspect("mean", MEANS, FULL, DIVIDED, "the mean: the sum {}", told="the mean {}"),
         Aspect(
             "centred",
-            lambda own: centring_causes(own.usual.centred),
+            lambda own: seen_by(own.usual.centred, "centred", CENTRINGS),
             lambda own: CENTRED if own.centres else NOT_CENTRED,
         ),
         Aspect("squares", (FUSED_SQUARES, ROUNDED_SQUARES)),

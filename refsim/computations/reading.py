@@ -9,30 +9,26 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from refsim.computations.ways import Cause, DoesNotApplyError, Family
+from refsim.computations.ways import Cause, DoesNotApplyError, Family, Way
 from refsim.conversions import decode
 from refsim.errors import RefsimError
 from refsim.formats import E4M3, E5M2, FORMATS, ElementType, Format
 from refsim.layouts.scales import SCALE_LAYOUTS, ScaleLayout
-from refsim.sources import FNUZ, OCP_MX, PTX, Source
+from refsim.sources import FNUZ, OCP_MX, PTX
 
 Matrix = NDArray[Any]
+LEAST_STEP = 32
 
 
 @dataclass(frozen=True)
-class OperandReading:
-    """How a kernel reads an operand: codes moved or changed, then decoded as `format` (None: its own)."""
+class OperandReading(Way):
+    """How a kernel reads an operand: codes moved or changed by `apply`, then decoded as `format` (None: its own)."""
 
-    name: str
-    family: Family
-    source: Source
-    change: Callable[[Matrix, ElementType], Matrix] | None = None
     format: ElementType | None = None
-    rank: int = 1
 
     def read(self, codes: Matrix, format: ElementType) -> tuple[Matrix, ElementType]:
         """Return the codes and the format from which products are computed."""
-        return codes if self.change is None else self.change(codes, format), self.format or format
+        return codes if self.apply is None else self.apply(codes, format), self.format or format
 
 
 AS_IT_IS = OperandReading("as it is", Family.FORMAT, PTX["mma, operands"], rank=0)
@@ -191,12 +187,12 @@ def reading_causes(formats: tuple[ElementType, ElementType]) -> Iterator[Cause]:
     """Yield the causes in how A and B are read."""
     for aspect, name, format in (("a_read", "A", formats[0]), ("b_read", "B", formats[1])):
         for row in readings_of(format):
-            yield Cause(row.family, f"{name} is read {row.name}", aspect, row, row.source, row.rank)
+            yield row.cause(aspect, f"{name} is read {{}}")
     if formats[0] == formats[1]:
         for row in readings_of(formats[0]):
             if row.format is not None or row.family is Family.FLUSHED:
-                yield Cause(row.family, f"A and B are read {row.name}", "both_read", row, row.source, row.rank)
-    yield Cause(AS_IT_IS.family, "A and B are read as they are", "both_read", AS_IT_IS, AS_IT_IS.source, 0)
+                yield row.cause("both_read", "A and B are read {}")
+    yield AS_IT_IS.cause("both_read", "A and B are read as they are")
 
 
 TAILS = (128, 64, 32, 16, 256)
@@ -220,7 +216,7 @@ def scale_causes() -> Iterator[Cause]:
     """Yield the causes in how scales are read."""
     for aspect, name in (("a_scales_read", "A"), ("b_scales_read", "B")):
         for row in scale_readings():
-            yield Cause(row.family, f"the scales of {name} are read {row.name}", aspect, row, row.source, row.rank)
+            yield row.cause(aspect, f"the scales of {name} are read {{}}")
 
 
 def kept_columns(columns: int, tail: int) -> NDArray[np.int64]:
@@ -233,3 +229,9 @@ def kept_columns(columns: int, tail: int) -> NDArray[np.int64]:
     if kept <= 0:
         raise DoesNotApplyError
     return np.arange(kept)
+
+
+def ends_of_parts(columns: int, most: int) -> list[int]:
+    """Return at most `most` ends of parts of K, multiples of 32, and the last column."""
+    step = -(-max(LEAST_STEP, -(-columns // most)) // LEAST_STEP) * LEAST_STEP
+    return [*range(step, columns, step), columns]

@@ -1,6 +1,6 @@
 """A cause as data: the choice of a computation that it changes, and the new value; families of causes for users."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from types import SimpleNamespace
@@ -145,6 +145,22 @@ class Way:
     def cause(self, aspect: str, says: str = "{}") -> Cause:
         """Return the cause that makes this choice of an aspect; `says` is the sentence around the name."""
         return Cause(self.family, says.format(self.name), aspect, self, self.source, self.rank)
+
+
+def ways_of(family: Family, source: Source, rows: Mapping[str, Any], usual_rank: int = 0) -> tuple[Way, ...]:
+    """Return ways of one family, by name with what they apply; the first of them is the usual one."""
+    return tuple(Way(name, family, source, rows[name], 1 if at else usual_rank) for at, name in enumerate(rows))
+
+
+def worded(family: Family, source: Source, *names: str) -> tuple[Way, ...]:
+    """Return ways of which a computation needs only their identity, the usual one first."""
+    return ways_of(family, source, dict.fromkeys(names))
+
+
+def seen_by(usual: Way, aspect: str, ways: Sequence[Way]) -> Iterator[Cause]:
+    """Yield the causes of an aspect whose usual way depends on the operands: its rank is 0."""
+    for way in ways:
+        yield replace(way.cause(aspect), rank=0 if way is usual else way.rank)
 
 
 class DoesNotApplyError(Exception):

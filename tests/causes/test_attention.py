@@ -8,7 +8,7 @@ import pytest
 from conformance.explained.attention_pairs import attention_names, of_attention
 from conformance.explained.trials import asked
 from refsim.causes import AttentionOperands, DiffOutcome, Family, explain_diff
-from refsim.causes.attention_steps import HEAD_MAPS, SCALE_WAYS, head_scale
+from refsim.computations.attention_steps import HEAD_MAPS, SCALE_WAYS
 from refsim.computations.ways import DoesNotApplyError
 from refsim.errors import RefsimError
 from refsim.formats import BF16, F32
@@ -75,10 +75,9 @@ def test_scales_of_e4m3_attention_are_named(changes, family):
 
 def test_every_scale_of_a_head_is_another_number():
     scales = np.float32([2, 3, 5])
-    found = {way: float(head_scale(way, scales, 1, 0)) for way in SCALE_WAYS}
-    assert list(found.values()) == [3, 2, 5, 2, 1, 9]
+    assert [float(way.apply(scales, 1, 0)) for way in SCALE_WAYS] == [3, 2, 5, 2, 1, 9]
     with pytest.raises(DoesNotApplyError):
-        head_scale(SCALE_WAYS[2], scales, 2, 0)
+        SCALE_WAYS[2].apply(scales, 2, 0)
 
 
 def test_every_map_of_heads_is_another():

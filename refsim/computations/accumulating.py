@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from refsim.computations.host_sums import CASCADE, PAIRWISE, product_of_host
-from refsim.computations.ways import Cause, Family
+from refsim.computations.ways import Cause, Family, Way
 from refsim.conversions import RoundingName, decode, encode
 from refsim.evidence import Level
 from refsim.formats import BF16, F16, F32, ElementType, Format
@@ -28,21 +28,17 @@ from refsim.oracles.linear_layers import Reduction
 from refsim.sources import CUBLAS, DEEPGEMM, IEEE754, MMA_SIM, PTX, TRANSFORMER_ENGINE, Source
 
 Floats = NDArray[np.float32]
-Multiply = Callable[..., NDArray[Any]]
 
 
 @dataclass(frozen=True)
-class Adder:
-    """An adder of the products of a chain: a tensor-core profile with the K of its instruction, or a loop in software.
+class Adder(Way):
+    """An adder of the products of a chain: a profile `row` with the K of its instruction, or a loop `apply` in software.
 
     `same` lists every (profile, K) whose arithmetic is equal.
     """
 
-    name: str
-    k: int
-    source: Source
+    k: int = 1
     row: Profile | None = None
-    loop: Multiply | None = None
     same: tuple[tuple[Profile, int], ...] = ()
 
     def has(self, row: Profile, k: int) -> bool:
@@ -57,18 +53,23 @@ class Adder:
         if missing:
             a, b = (np.pad(each, [(0, 0)] * (each.ndim - 1) + [(0, missing)]) for each in (a, b))
         if self.row is None:
-            assert self.loop is not None
-            return np.asarray(self.loop(a, b, c, a_format=formats[0], b_format=formats[1]), np.float32)
+            return np.asarray(self.apply(a, b, c, a_format=formats[0], b_format=formats[1]), np.float32)
         held = None if c is None else c.astype(self.row.d_dtype)
         given = arguments_of(a, b, held, a_format=formats[0], b_format=formats[1])
         return fitted(given, self.row, self.k).result().astype(np.float32)
 
 
 _LOOPS = (
-    Adder("a float32 fma for every k, as a loop on CUDA cores", 1, IEEE754["section 5.4.1"], loop=fma_product),
-    Adder("an exact sum, rounded once", 1, IEEE754["section 4.3.1"], loop=exact_product),
+    Adder(
+        "a float32 fma for every k, as a loop on CUDA cores",
+        Family.ACCUMULATOR,
+        IEEE754["section 5.4.1"],
+        fma_product,
+        2,
+    ),
+    Adder("an exact sum, rounded once", Family.ACCUMULATOR, IEEE754["section 4.3.1"], exact_product, 2),
     *(
-        Adder(f"products in float32, {order}", 1, order.source, loop=partial(product_of_host, order))
+        Adder(f"products in float32, {order}", Family.ACCUMULATOR, order.source, partial(product_of_host, order), 2)
         for order in (PAIRWISE, CASCADE)
     ),
 )
@@ -95,7 +96,8 @@ def _of_rows(rows: list[tuple[Profile, int]]) -> Adder:
     row, k = rows[0]
     chips = ", ".join(dict.fromkeys(f"{each.target} {each.unit}" for each, _ in rows))
     kept = f"{row.length} products at once" + (f", {row.fraction} bits" if row.fraction else "")
-    return Adder(f"{chips} K = {k} to {row.d_format}: {kept}", k, row.source, row, same=tuple(rows))
+    says = f"{chips} K = {k} to {row.d_format}: {kept}"
+    return Adder(says, Family.ACCUMULATOR, row.source, k=k, row=row, same=tuple(rows))
 
 
 # ---- how a chain's sum meets what came before --------------------------------------------------------------------------
@@ -286,7 +288,7 @@ INTERVALS = (0, 128, 64, 32, 256, 16, 512)
 def accumulation_causes(a: ElementType, b: ElementType, columns: int, is_scaled: bool) -> Iterator[Cause]:
     """Yield the causes in how products are added."""
     for adder in adders(a, b):
-        yield Cause(Family.ACCUMULATOR, adder.name, "adder", adder, adder.source, 1 if adder.row else 2)
+        yield adder.cause("adder")
     for interval in INTERVALS:
         if interval < columns or not interval:
             says = (
