@@ -11,13 +11,10 @@ from numpy.typing import ArrayLike
 from refsim.causes.alone import between_outputs, is_nan_alone
 from refsim.causes.apart import told_apart
 from refsim.causes.attention_operands import AttentionOperands
-from refsim.causes.block_scaled import BlockScaledProduct
 from refsim.causes.explanation import DiffExplanation, DiffOutcome, SumsSoFar
-from refsim.causes.grouped import GroupedProduct
 from refsim.causes.integer_operands import IntegerOperands, integer_codes
 from refsim.causes.judged import judged_rows
 from refsim.causes.operands import ProductOperands
-from refsim.causes.products import ProductOfPlans
 from refsim.causes.quantised import QuantizedTensor, QuantizerOutput
 from refsim.causes.quantised_from import QuantizedFrom, joined, words_of
 from refsim.causes.row_operands import RowOperands
@@ -26,6 +23,9 @@ from refsim.causes.search import CauseSearch, Found, Named
 from refsim.causes.stages import place_of_element, require_sums, shown_in, stages_of
 from refsim.causes.unwritten import unwritten_causes
 from refsim.causes.weight_operands import WeightOperands
+from refsim.computations.block_scaled import BlockScaledProduct
+from refsim.computations.grouped import GroupedProduct
+from refsim.computations.products import PlainProduct
 from refsim.computations.ways import Codes, Explained, Family, Indices
 from refsim.conversions import decode
 from refsim.errors import RefsimError
@@ -313,7 +313,7 @@ def _beside(subject: Explained[Any], start: Any, named: tuple[Named, ...]) -> tu
 
 
 def _of_product(
-    question: _Question, product: ProductOfPlans | BlockScaledProduct | GroupedProduct, at: int | None
+    question: _Question, product: PlainProduct | BlockScaledProduct | GroupedProduct, at: int | None
 ) -> DiffExplanation:
     """Return the explanation of a product; of batches or experts, over the rows that exist."""
     whole = product.whole if isinstance(product, GroupedProduct) else product.shape

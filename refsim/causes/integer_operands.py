@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from refsim.causes.integer_products import IntegerProduct, Whole
+from refsim.computations.integer_products import IntegerProduct, Whole
 from refsim.errors import RefsimError
 from refsim.formats import S4, S8, S32, U4, U8, ElementType, Format, Integer, element_named
 from refsim.integers import array_of

@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from refsim.causes.block_scaled import BlockScaledProduct, ScaledPlan, usual_adder
-from refsim.causes.grouped import GroupedPlan, GroupedProduct
-from refsim.causes.products import ProductOfPlans, ProductPlan
-from refsim.computations.accumulating import FUSED, Adder, Floats, adders
+from refsim.computations.accumulating import Adder, Floats, adders
+from refsim.computations.block_scaled import BlockScaledProduct, usual_adder
+from refsim.computations.grouped import GroupedProduct
+from refsim.computations.products import PlainProduct
 from refsim.computations.ways import Family
 from refsim.errors import RefsimError
 from refsim.formats import F16, F32, ElementType, Format, format_named
@@ -59,7 +59,7 @@ class ProductOperands(FieldsCard):
     global_scale: float | None = None
     m_indices: ArrayLike | None = None
 
-    def product(self, format: Format) -> ProductOfPlans | BlockScaledProduct | GroupedProduct:
+    def product(self, format: Format) -> PlainProduct | BlockScaledProduct | GroupedProduct:
         """Return the product whose output has `format`. Raises RefsimError for operands that do not fit."""
         if self.m_indices is not None or np.ndim(self.a) == 3:
             return grouped_product(self, format)
@@ -78,8 +78,7 @@ class ProductOperands(FieldsCard):
             raise RefsimError("out-of-range", f"interval is {self.interval!r}", rule="columns of K, 0: one chain")
         own = group if a_scales is not None and a_scales.shape[1] > 1 else 0
         interval = own if self.interval is None else min(int(self.interval), a.shape[1])
-        usual = ProductPlan(adder, interval, promotion=FUSED[0])
-        return ProductOfPlans(a, b, (a_format, b_format), c, a_scales, b_scales, group, format, usual)
+        return PlainProduct(a, b, (a_format, b_format), c, a_scales, b_scales, group, format, adder, interval)
 
     def _of_blocks(self, format: Format, kind: Format) -> BlockScaledProduct:
         """Return the product whose blocks of K have scale codes."""
@@ -99,7 +98,7 @@ class ProductOperands(FieldsCard):
         adder = usual_adder(left.format, right.format, left.kind, left.block, self.target, self.unit)
         factor = None if self.global_scale is None else np.float32(self.global_scale)
         sides = left.codes, right.codes, (left.format, right.format), (left.scales, right.scales)
-        return BlockScaledProduct(*sides, left.kind, left.block, c, factor, format, ScaledPlan(adder))
+        return BlockScaledProduct(*sides, left.kind, left.block, c, factor, format, adder)
 
     def _c(self, shape: tuple[int, int]) -> Floats | None:
         if self.c is None:
@@ -195,8 +194,7 @@ def grouped_product(given: Operands, format: Format) -> GroupedProduct:
     )
     products = _products(left, b, format)
     groups = np.repeat(np.arange(batches), rows)
-    usual = GroupedPlan(**vars(products[0].usual))
-    return GroupedProduct(products, groups, (batches, rows, products[0].shape[1]), usual, batches)
+    return GroupedProduct(products, groups, (batches, rows, products[0].shape[1]), batches)
 
 
 def _of_experts(given: Operands, a: NDArray[Any], b: NDArray[Any], format: Format) -> GroupedProduct:
@@ -213,19 +211,18 @@ def _of_experts(given: Operands, a: NDArray[Any], b: NDArray[Any], format: Forma
         scale = array_of("a_scale", scale)[kept]
     c = None if given.c is None else array_of("c", given.c)[kept]
     products = _products(replace(given, a=a[kept], a_scale=scale, c=c, m_indices=None), b, format)
-    usual = GroupedPlan(**vars(products[0].usual))
     groups = index[kept].astype(np.int64)
-    return GroupedProduct(products, groups, (len(a), products[0].shape[1]), usual, kept=kept)
+    return GroupedProduct(products, groups, (len(a), products[0].shape[1]), kept=kept)
 
 
-def _products(left: Operands, b: NDArray[Any], format: Format) -> tuple[ProductOfPlans, ...]:
+def _products(left: Operands, b: NDArray[Any], format: Format) -> tuple[PlainProduct, ...]:
     """Return the product of all rows of A with each matrix of B."""
     matrices = b if b.ndim == 3 else b[None]
     found = []
     for at, matrix in enumerate(matrices):
         scale = None if left.b_scale is None else _of_group(left.b_scale, at, b)
         product = replace(left, b=matrix, b_scale=scale).product(format)
-        assert isinstance(product, ProductOfPlans)
+        assert isinstance(product, PlainProduct)
         found.append(product)
     return tuple(found)
 

@@ -155,7 +155,7 @@ def integer_operands(
 
 def zero_points(word: str | None, option: str, row: "Integer") -> Any:
     """Return zero points: an integer, or the array of a file in int32, f32 or the operand's own type."""
-    from refsim.causes.integer_products import values_of
+    from refsim.computations.integer_products import values_of
     from refsim.formats import F32, S32
 
     if word is None:

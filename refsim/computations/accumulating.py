@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from refsim.computations.engine import Aspect
 from refsim.computations.host_sums import CASCADE, PAIRWISE, product_of_host
-from refsim.computations.ways import Cause, Family, Way
+from refsim.computations.ways import Cause, Family, Way, ways_of
 from refsim.conversions import RoundingName, decode, encode
 from refsim.evidence import Level
 from refsim.formats import BF16, F16, F32, ElementType, Format
@@ -103,19 +104,24 @@ def _of_rows(rows: list[tuple[Profile, int]]) -> Adder:
 # ---- how a chain's sum meets what came before --------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Promotion:
-    """How the sum of a block is joined with its scales and the total: `meet(sum, scale a, scale b, total)`.
+def _promoted_otherwise(had: "Promotion", row: "Promotion") -> str:
+    """Return the family of a change between two promotions: order of factors, use of fma, or both."""
+    if had.order == row.order:
+        return Family.CONTRACTION
+    return Family.PROMOTION_ORDER if had.is_fused == row.is_fused else Family.PROMOTION
 
-    All four are float32. `order` is the order of the factors. Unless it `is_fused`, the product is rounded before it is
-    added.
+
+@dataclass(frozen=True)
+class Promotion(Way):
+    """How the sum of a block is joined with its scales and the total: `apply(sum, scale a, scale b, total)`, float32.
+
+    `order` is the order of the factors. Unless it `is_fused`, the product is rounded before it is added.
     """
 
-    name: str
-    order: str
-    is_fused: bool
-    meet: Callable[[Floats, Floats, Floats, Floats], Floats]
-    source: Source
+    order: str = ""
+    is_fused: bool = True
+
+    families = staticmethod(_promoted_otherwise)
 
 
 def _apart(order: str) -> Callable[[Floats, Floats, Floats, Floats], Floats]:
@@ -135,18 +141,15 @@ _SAID = {
     "a_then_b": TRANSFORMER_ENGINE["blockwise_fp8_gemm_reference"],
     "b_then_a": TRANSFORMER_ENGINE["blockwise_fp8_gemm_reference"],
 }
-FUSED = tuple(Promotion(f"{_WORDS[name]}, by fma", name, True, meet, _SAID[name]) for name, meet in PROMOTIONS.items())
-APART = tuple(
-    Promotion(f"{_WORDS[name]}, by mul and add", name, False, _apart(name), _SAID[name]) for name in PROMOTIONS
-)
-PROMOTION_ROWS = (*FUSED, *APART)
 
 
-def _promoted_otherwise(had: Promotion, row: Promotion) -> str:
-    """Return the family of a change between two promotions: order of factors, use of fma, or both."""
-    if had.order == row.order:
-        return Family.CONTRACTION
-    return Family.PROMOTION_ORDER if had.is_fused == row.is_fused else Family.PROMOTION
+def _promotions(said: str, is_fused: bool) -> Iterator[Promotion]:
+    for name, meet in PROMOTIONS.items():
+        says, apply = f"{_WORDS[name]}, {said}", meet if is_fused else _apart(name)
+        yield Promotion(says, Family.PROMOTION_ORDER, _SAID[name], apply, order=name, is_fused=is_fused)
+
+
+PROMOTION_ROWS = (*_promotions("by fma", True), *_promotions("by mul and add", False))
 
 
 # ---- in how many ranges --------------------------------------------------------------------------------------------------
@@ -243,23 +246,31 @@ def sharings(columns: int) -> Iterator[tuple[Sharing, int]]:
     yield Sharing(meeting="from-zero"), 5
 
 
-COUNTED: dict[str, slice] = {
-    "every range of K counts": slice(None),
-    "the first range of K alone counts": slice(1),
-    "the last range of K alone counts": slice(-1, None),
-    "the last range of K does not count": slice(-1),
-    "the first range of K does not count": slice(1, None),
-}
-"""The ranges whose sums are added; all of them first."""
-EVERY_RANGE = next(iter(COUNTED))
-BEGINNINGS: dict[str, tuple[bool, bool]] = {
-    "blocks of scales are counted from the beginning of K": (False, False),
-    "blocks of scales are counted from the beginning of each range of K": (True, True),
-    "blocks of A's scales are counted from the beginning of each range of K": (True, False),
-    "blocks of B's scales are counted from the beginning of each range of K": (False, True),
-}
+COUNTED = ways_of(
+    Family.SPLIT_K,
+    _SPLIT,
+    {
+        "every range of K counts": lambda ranges: ranges,
+        "the first range of K alone counts": lambda ranges: ranges[:1],
+        "the last range of K alone counts": lambda ranges: ranges[-1:],
+        "the last range of K does not count": lambda ranges: ranges[:-1],
+        "the first range of K does not count": lambda ranges: ranges[1:],
+    },
+    rank=2,
+)
+"""The ranges whose sums are added."""
+BEGINNINGS = ways_of(
+    Family.SCALE_LAYOUT,
+    DEEPGEMM["sm90_fp8_gemm_1d2d"],
+    {
+        "blocks of scales are counted from the beginning of K": (False, False),
+        "blocks of scales are counted from the beginning of each range of K": (True, True),
+        "blocks of A's scales are counted from the beginning of each range of K": (True, False),
+        "blocks of B's scales are counted from the beginning of each range of K": (False, True),
+    },
+    rank=2,
+)
 """Whether each range of K begins with the scale of the first block, for A and for B."""
-FROM_THE_BEGINNING = next(iter(BEGINNINGS))
 
 
 @dataclass(frozen=True)
@@ -285,33 +296,50 @@ RUNNING = (IN_FLOAT32, *(Running(row, way) for row in (BF16, F16) for way in ("n
 INTERVALS = (0, 128, 64, 32, 256, 16, 512)
 
 
-def accumulation_causes(a: ElementType, b: ElementType, columns: int, is_scaled: bool) -> Iterator[Cause]:
-    """Yield the causes in how products are added."""
-    for adder in adders(a, b):
-        yield adder.cause("adder")
+def interval_causes(columns: int) -> Iterator[Cause]:
+    """Yield the causes in the columns of K of one chain: aspect `interval`, 0: all of them."""
     for interval in INTERVALS:
         if interval < columns or not interval:
             says = (
                 f"a chain for every {interval} columns, their sums added in float32" if interval else "one chain over K"
             )
             yield Cause(Family.FAST_SLOW, says, "interval", interval, CUBLAS["CUBLASLT_MATMUL_DESC_FAST_ACCUM"])
+
+
+def sharing_causes(columns: int) -> Iterator[Cause]:
+    """Yield the causes in how K is shared: aspect `sharing`."""
     for sharing, rank in sharings(columns):
-        family = Family.SPLIT_K
-        yield Cause(family, str(sharing), "sharing", sharing, sharing.ranges.source, rank)
-    for counted in COUNTED:
-        rank = 0 if counted == EVERY_RANGE else 2
-        yield Cause(Family.SPLIT_K, counted, "counted", counted, _SPLIT, rank)
-    for descends in (False, True):
-        says = f"K is gone through from its {'end' if descends else 'beginning'}"
-        yield Cause(Family.REDUCTION_ORDER, says, "descends", descends, MMA_SIM["chains"], 2)
-    for running in RUNNING:
-        yield Cause(Family.ACCUMULATOR, str(running), "running", running, CUBLAS["compute type"], 2)
-    if is_scaled:
-        for row in PROMOTION_ROWS:
-            yield Cause(Family.PROMOTION_ORDER, row.name, "promotion", row, row.source, families=_promoted_otherwise)
-        for begins in BEGINNINGS:
-            rank = 0 if begins == FROM_THE_BEGINNING else 2
-            yield Cause(Family.SCALE_LAYOUT, begins, "counted_from", begins, DEEPGEMM["sm90_fp8_gemm_1d2d"], rank)
+        yield Cause(Family.SPLIT_K, str(sharing), "sharing", sharing, sharing.ranges.source, rank)
+
+
+def chains_told(own: Any, interval: int) -> str:
+    """Return what a description always says of the intervals."""
+    return f"a chain for every {interval} columns" if interval else "one chain"
+
+
+_DESCENDS = tuple(
+    Cause(Family.REDUCTION_ORDER, f"K is gone through from its {end}", "descends", at, MMA_SIM["chains"], 2)
+    for at, end in ((False, "beginning"), (True, "end"))
+)
+_RUNNING = tuple(Cause(Family.ACCUMULATOR, str(row), "running", row, CUBLAS["compute type"], 2) for row in RUNNING)
+
+
+def is_scaled(own: Any, way: Any) -> bool:
+    """Return whether the operands of a product have float32 scales."""
+    return own.a_scales is not None
+
+
+SUM_ASPECTS = (
+    Aspect("adder", lambda own: adders(*own.formats), lambda own: own.chain, told="{}"),
+    Aspect("interval", lambda own: interval_causes(own.columns), lambda own: own.interval, told=chains_told),
+    Aspect("sharing", lambda own: sharing_causes(own.columns), Sharing()),
+    Aspect("counted", COUNTED),
+    Aspect("descends", _DESCENDS, usual=False),
+    Aspect("running", _RUNNING, IN_FLOAT32),
+    Aspect("promotion", PROMOTION_ROWS, when=is_scaled, told="{}"),
+    Aspect("counted_from", BEGINNINGS, when=is_scaled),
+)
+"""How the products of A and B are added, in a computation with `formats`, `columns` of K, a usual `chain` and `interval`."""
 
 
 def narrowed(partials: Floats, format: Format) -> Floats:

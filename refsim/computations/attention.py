@@ -9,10 +9,9 @@ from numpy.typing import NDArray
 
 from refsim.computations import attention_steps as steps
 from refsim.computations.accumulating import Adder, adders
-from refsim.computations.engine import Aspect, Computation
-from refsim.computations.placing import placings
+from refsim.computations.engine import PLACED, WRITTEN, Aspect, Computation
 from refsim.computations.reading import AS_IT_IS, OperandReading, ends_of_parts, readings_of
-from refsim.computations.row_functions import WIDE_STEPS, WRITTEN, Doubles, written
+from refsim.computations.row_functions import WIDE_STEPS, Doubles, written
 from refsim.computations.special import DIVIDED, DIVISIONS, EXP_EXACT, EXPONENTIALS, LOG2_OF_E, NATURAL, words
 from refsim.computations.ways import Choices, Codes, Family, Sample, Way, seen_by
 from refsim.conversions import decode, encode
@@ -71,7 +70,7 @@ class OnlineAttention(Computation):
     is_lse: bool = False
     exact: bool = False
 
-    title = "attention"
+    title = "attention: "
     remembers = 32
     summed_over, sums_held = "keys", F32
     aspects = (
@@ -126,7 +125,7 @@ class OnlineAttention(Computation):
         Aspect("logarithm", steps.LOGARITHMS, exact=steps.LSE_NATURAL, when=lambda own, way: own.is_lse),
         Aspect("quotient", DIVISIONS, exact=DIVIDED, says="o is divided {}", when=_of_o),
         Aspect("scaled", steps.VALUE_SCALINGS, when=lambda own, way: own.scales is not None and not own.is_lse),
-        Aspect("placed", placings(), says="outputs lie {}", when=_of_o),
+        replace(PLACED, when=_of_o),
         WIDE_STEPS,
         WRITTEN,
     )

@@ -7,8 +7,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from refsim.computations.placing import IN_PLACE
+from refsim.computations.placing import IN_PLACE, placings
 from refsim.computations.ways import Cause, Choices, Codes, Sample, Way
+from refsim.computations.writing import USUAL_WRITING, writing_causes
 
 
 def always(of: Any, way: Way | Cause) -> bool:
@@ -21,18 +22,19 @@ class Aspect:
     """A choice of a computation; `ways` are the values that it may have, of which the first is usual.
 
     `ways` may be computed from the operands, as causes or as ways. `usual`, a value or a function of the operands, is
-    given where the first way is not the usual one; `exact` is the usual value of a reference that rounds once. `says`
-    is the sentence around the name of a way, and `when(operands, way)` returns whether a way is offered. A description
-    always holds the way if there is a sentence `told` for it.
+    given where the first way is not the usual one; `exact` is the usual value of a reference that rounds once. `says`,
+    or its result for the operands, is the sentence around the name of a way. `when(operands, way)` returns whether a
+    way is offered. A description always holds the words `told`: a sentence around the name, or a function of
+    the operands and the value.
     """
 
     name: str
     ways: Sequence[Any] | Callable[[Any], Iterable[Any]] = ()
     usual: Any = None
     exact: Any = None
-    says: str = "{}"
+    says: str | Callable[[Any], str] = "{}"
     when: Callable[[Any, Any], bool] = always
-    told: str = ""
+    told: str | Callable[[Any, Any], str] = ""
 
     def usual_in(self, of: Any) -> Any:
         """Return the value in the usual plan of a computation."""
@@ -45,7 +47,16 @@ class Aspect:
         """Yield the causes of the ways that a computation offers."""
         for way in self.ways(of) if callable(self.ways) else self.ways:
             if self.when(of, way):
-                yield way if isinstance(way, Cause) else way.cause(self.name, self.says)
+                says = self.says(of) if callable(self.says) else self.says
+                yield way if isinstance(way, Cause) else way.cause(self.name, says)
+
+    def words_of(self, of: Any, value: Any) -> str:
+        """Return what a description always holds."""
+        return self.told(of, value) if callable(self.told) else self.told.format(value.name)
+
+
+WRITTEN = Aspect("written", lambda own: writing_causes(own.format), USUAL_WRITING)
+PLACED = Aspect("placed", placings(), says="outputs lie {}")
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,26 +70,32 @@ class Computation:
     made: dict[tuple[Any, ...], Any] = field(default_factory=dict, init=False)
 
     is_sampled = True
+    exact = False
     remembers = 64
 
     @property
     def title(self) -> str:
         """Return what a description begins with."""
-        raise NotImplementedError
+        return ""
 
     @property
     def shape(self) -> tuple[int, ...]:
         """Return the shape of the output."""
         raise NotImplementedError
 
+    @property
+    def choices(self) -> Sequence[tuple[Aspect, "Computation"]]:
+        """Return every aspect with the computation whose operands it depends on."""
+        return [(each, self) for each in self.aspects]
+
     @cached_property
     def usual(self) -> Choices:
         """Return the plan of refsim's own kernel, or of an exact reference."""
-        return Choices(**{each.name: each.usual_in(self) for each in self.aspects})
+        return Choices(**{each.name: each.usual_in(of) for each, of in self.choices})
 
     @cached_property
     def _offered(self) -> tuple[Cause, ...]:
-        return tuple(cause for each in self.aspects for cause in each.causes_in(self))
+        return tuple(cause for each, of in self.choices for cause in each.causes_in(of))
 
     def causes(self) -> Sequence[Cause]:
         """Return every cause that applies to these operands."""
@@ -92,11 +109,15 @@ class Computation:
         """Return the codes that a plan writes: all, or those of a sample. Raises DoesNotApplyError."""
         with np.errstate(all="ignore"):
             codes = self.coded(plan, sample)
-        return codes if sample is not None else plan.placed.apply(codes)
+        return codes if sample is not None else self.moved(plan, codes)
+
+    def moved(self, plan: Choices, codes: Codes, *, back: bool = False) -> Codes:
+        """Return all codes where a plan places them, or placed codes in their own places."""
+        return plan.placed.back(codes) if back else plan.placed.apply(codes)  # type: ignore[no-any-return]
 
     def undone(self, plan: Choices, got: Codes) -> tuple[Choices, Codes]:
         """Return the plan without its placing, and `got` with its elements moved back to their own places."""
-        return plan.but(placed=IN_PLACE), plan.placed.back(got)
+        return plan.but(placed=IN_PLACE), got if plan.placed is IN_PLACE else self.moved(plan, got, back=True)
 
     def once(self, key: tuple[Any, ...], plan: Choices, aspects: str, make: Callable[[], Any]) -> Any:
         """Return a stage that depends on some aspects, remembered under a key; an empty key remembers nothing."""
@@ -113,8 +134,11 @@ class Computation:
         """Return the plan as text: what is always said, and every choice that is not the usual one."""
         usual = self.usual
         is_wide = getattr(plan, "wide", None) is not getattr(usual, "wide", None)
-        told = {} if is_wide else {each.name: each.told for each in self.aspects if each.told}
-        words = [sentence.format(getattr(plan, aspect).name) for aspect, sentence in told.items()]
+        told = {
+            each.name: each.words_of(of, getattr(plan, each.name))
+            for each, of in self.choices
+            if each.told and not is_wide and each.when(of, getattr(plan, each.name))
+        }
         changed = (each for each in self.causes() if each.is_made(plan) and not each.is_made(usual))
-        words += [each.says for each in changed if each.aspect not in told]
-        return f"{self.title}: {', '.join(words)}"
+        words = ", ".join([*told.values(), *(each.says for each in changed if each.aspect not in told)])
+        return f"{self.title}{words}"

@@ -203,7 +203,7 @@ class Norm(RowFunction):
 
     @property
     def title(self) -> str:
-        return f"{'layer' if self.centres else 'RMS'} norm"
+        return f"{'layer' if self.centres else 'RMS'} norm: "
 
     def references(self) -> Sequence[Cause]:
         """Return the causes that take all steps of a host library, or of refsim's kernel on a GPU."""

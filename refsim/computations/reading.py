@@ -1,9 +1,10 @@
 """How operands are read: their codes, or codes of another format, flushed, transposed, swizzled, or cut short."""
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -101,26 +102,19 @@ def readings_of(format: ElementType) -> tuple[OperandReading, ...]:
             family = Family.FNUZ if fields and other.specials is not format.specials else Family.FORMAT
             if family is Family.FNUZ or other.mantissa_bits:
                 rank = 1 if family is Family.FNUZ else 3
-                found.append(
-                    OperandReading(
-                        f"as codes of {other}, not of {format}", family, FNUZ["table 1"], format=other, rank=rank
-                    )
-                )
+                says = f"as codes of {other}, not of {format}"
+                found.append(OperandReading(says, family, FNUZ["table 1"], format=other, rank=rank))
         if format.exponent_bits and format.mantissa_bits:
-            found.append(
-                OperandReading("with subnormals as zeros", Family.FLUSHED, PTX["ftz"], _with_subnormals_flushed)
-            )
+            says = "with subnormals as zeros"
+            found.append(OperandReading(says, Family.FLUSHED, PTX["ftz"], _with_subnormals_flushed))
             for narrow in (E4M3, E5M2):
                 if format.mantissa_bits > narrow.mantissa_bits and format.min_normal < narrow.min_normal < 1:
                     name = f"with subnormals of {narrow} as zeros, numbers below {narrow.min_normal:g}"
                     flush = partial(_flushed_below, narrow.min_normal)
                     found.append(OperandReading(name, Family.FLUSHED, PTX["ftz"], flush, rank=2))
     found.append(OperandReading("as its transpose", Family.TRANSPOSED, PTX["ldmatrix, .trans"], _transposed))
-    found.append(
-        OperandReading(
-            "with rows for columns", Family.TRANSPOSED, PTX["wgmma, K-major and MN-major"], _transposed_in_place, rank=2
-        )
-    )
+    says, source = "with rows for columns", PTX["wgmma, K-major and MN-major"]
+    found.append(OperandReading(says, Family.TRANSPOSED, source, _transposed_in_place, 2))
     for pattern in CHUNK_PATTERNS:
         width, count, shift = pattern
         name = f"with chunk c of row r for chunk c ^ {f'(r >> {shift})' if shift else 'r'} % {count}, " + (
@@ -183,16 +177,35 @@ def scale_readings() -> tuple[OperandReading, ...]:
     return tuple(found)
 
 
-def reading_causes(formats: tuple[ElementType, ElementType]) -> Iterator[Cause]:
-    """Yield the causes in how A and B are read."""
-    for aspect, name, format in (("a_read", "A", formats[0]), ("b_read", "B", formats[1])):
-        for row in readings_of(format):
-            yield row.cause(aspect, f"{name} is read {{}}")
+def readings_of_both(formats: tuple[ElementType, ElementType]) -> Iterator[Cause]:
+    """Yield the causes in how A and B are read alike: aspect `both_read`."""
     if formats[0] == formats[1]:
         for row in readings_of(formats[0]):
             if row.format is not None or row.family is Family.FLUSHED:
                 yield row.cause("both_read", "A and B are read {}")
     yield AS_IT_IS.cause("both_read", "A and B are read as they are")
+
+
+def formats_read(plan: Any, own: tuple[ElementType, ElementType]) -> tuple[ElementType, ElementType]:
+    """Return the formats as which a plan reads the codes of A and B, given their own formats."""
+    found = [
+        row.format or plan.both_read.format or mine for row, mine in zip((plan.a_read, plan.b_read), own, strict=True)
+    ]
+    return found[0], found[1]
+
+
+def side_read(plan: Any, at: int, codes: Matrix, format: ElementType) -> Matrix:
+    """Return the codes of A (`at` 0) or B as a plan reads them."""
+    codes, _ = plan.both_read.read(codes, format)
+    found, _ = (plan.a_read, plan.b_read)[at].read(codes, format)
+    return found  # type: ignore[no-any-return]
+
+
+def scales_read(plan: Any, at: int, scales: Matrix, format: ElementType) -> Matrix:
+    """Return the scales of A (`at` 0) or B as a plan reads them."""
+    scales, _ = plan.both_scales_read.read(scales, format)
+    found, _ = (plan.a_scales_read, plan.b_scales_read)[at].read(scales, format)
+    return found  # type: ignore[no-any-return]
 
 
 TAILS = (128, 64, 32, 16, 256)
@@ -212,11 +225,13 @@ def tail_causes(columns: int) -> Iterator[Cause]:
             yield Cause(Family.TAIL, says, "tail", -width, source, 2)
 
 
-def scale_causes() -> Iterator[Cause]:
-    """Yield the causes in how scales are read."""
-    for aspect, name in (("a_scales_read", "A"), ("b_scales_read", "B")):
-        for row in scale_readings():
-            yield row.cause(aspect, f"the scales of {name} are read {{}}")
+ASPECTS_OF_SCALES = {"A": "a_scales_read", "B": "b_scales_read", "A and B": "both_scales_read"}
+
+
+def scales_read_as(rows: Iterable[OperandReading], *sides: str) -> Iterator[Cause]:
+    """Yield the causes in how scales are read: those of "A", of "B", of "A and B"."""
+    for name, row in product(sides, rows):
+        yield row.cause(ASPECTS_OF_SCALES[name], f"the scales of {name} are read {{}}")
 
 
 def kept_columns(columns: int, tail: int) -> NDArray[np.int64]:

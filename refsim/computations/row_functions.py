@@ -9,13 +9,12 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from refsim.computations.engine import Aspect, Computation
+from refsim.computations.engine import PLACED, WRITTEN, Aspect, Computation
 from refsim.computations.host_sums import HOST_ORDERS
-from refsim.computations.placing import placings
 from refsim.computations.reading import kept_columns
 from refsim.computations.row_sums import RowOrder, sum_causes
 from refsim.computations.ways import Cause, Choices, Codes, DoesNotApplyError, Family, Sample, Way
-from refsim.computations.writing import USUAL_WRITING, Writing, writing_causes
+from refsim.computations.writing import Writing
 from refsim.conversions import decode, encode
 from refsim.formats import BF16, F16, F32, Format
 from refsim.sources import IEEE754, PTX, TORCH, Source
@@ -156,8 +155,6 @@ def added_wide(values: Doubles) -> Doubles:
 
 
 WIDE_STEPS = Aspect("wide", lambda own: WIDTHS[:2] if own.format is F32 else WIDTHS, STEPS_IN_FLOAT32)
-WRITTEN = Aspect("written", lambda own: writing_causes(own.format), USUAL_WRITING)
-PLACED = Aspect("placed", placings(), says="outputs lie {}")
 COMMON = (Aspect("read", READINGS), WIDE_STEPS, WRITTEN, PLACED)
 SUMS = (
     Aspect("order", lambda own: sum_causes(own.usual.order), RowOrder(), exact=RowOrder(1)),

@@ -118,7 +118,7 @@ _EXCHANGES = tuple(
 class Silu(RowFunction):
     """silu(x), or x * silu(gate) where there is a gate; `exchanged`: silu is applied to x and not to the gate."""
 
-    title = "silu"
+    title = "silu: "
     aspects = (*COMMON, *SIGMOID, *GATE, Aspect("exchanged", _EXCHANGES, usual=False, when=has_gate))
 
     def value(self, plan: Choices, rows: Rows, key: Key) -> Any:

@@ -167,7 +167,7 @@ def pad_causes(columns: int) -> Iterator[Cause]:
 class Softmax(RowFunction):
     """e^(scale (x - m)) over its sum, for each row; `number` is the scale."""
 
-    title = "softmax"
+    title = "softmax: "
     aspects = (
         *COMMON,
         *SUMS,

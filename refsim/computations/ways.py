@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from types import SimpleNamespace
-from typing import Any, Protocol, TypeVar
+from typing import Any, ClassVar, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -134,7 +134,10 @@ class Cause(FieldsCard):
 
 @dataclass(frozen=True)
 class Way:
-    """One way to do a step; the step defines the arguments and the result of `apply`."""
+    """One way to do a step; the step defines the arguments and the result of `apply`.
+
+    `families(had, way)` names the family where ways differ in several parts, as for a Cause.
+    """
 
     name: str
     family: Family
@@ -142,19 +145,23 @@ class Way:
     apply: Any = None
     rank: int = 1
 
+    families: ClassVar[Any] = None
+
     def cause(self, aspect: str, says: str = "{}") -> Cause:
         """Return the cause that makes this choice of an aspect; `says` is the sentence around the name."""
-        return Cause(self.family, says.format(self.name), aspect, self, self.source, self.rank)
+        return Cause(self.family, says.format(self.name), aspect, self, self.source, self.rank, self.families)
 
 
-def ways_of(family: Family, source: Source, rows: Mapping[str, Any], usual_rank: int = 0) -> tuple[Way, ...]:
+def ways_of(
+    family: Family, source: Source, rows: Mapping[str, Any], *, usual_rank: int = 0, rank: int = 1
+) -> tuple[Way, ...]:
     """Return ways of one family, by name with what they apply; the first of them is the usual one."""
-    return tuple(Way(name, family, source, rows[name], 1 if at else usual_rank) for at, name in enumerate(rows))
+    return tuple(Way(name, family, source, rows[name], rank if at else usual_rank) for at, name in enumerate(rows))
 
 
-def worded(family: Family, source: Source, *names: str) -> tuple[Way, ...]:
+def worded(family: Family, source: Source, *names: str, usual_rank: int = 0) -> tuple[Way, ...]:
     """Return ways of which a computation needs only their identity, the usual one first."""
-    return ways_of(family, source, dict.fromkeys(names))
+    return ways_of(family, source, dict.fromkeys(names), usual_rank=usual_rank)
 
 
 def seen_by(usual: Way, aspect: str, ways: Sequence[Way]) -> Iterator[Cause]:

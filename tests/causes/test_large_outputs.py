@@ -8,8 +8,8 @@ import pytest
 from conformance.explained import arithmetic
 from refsim.causes import DiffOutcome, Family, ProductOperands, explain_diff
 from refsim.causes.alone import OtherOutput
-from refsim.causes.products import ProductOfPlans
 from refsim.computations.placing import placings
+from refsim.computations.products import PlainProduct
 from refsim.layouts.swizzles import SWIZZLES
 
 ROWS, COLUMNS, K = 512, 1024, 64
@@ -31,7 +31,7 @@ def clock(monkeypatch):
         return codes
 
     monkeypatch.setattr(time, "process_time", lambda: now[0])
-    for subject, seconds_of_all in ((ProductOfPlans, SECONDS_OF_ALL), (OtherOutput, 0.0)):
+    for subject, seconds_of_all in ((PlainProduct, SECONDS_OF_ALL), (OtherOutput, 0.0)):
         monkeypatch.setattr(subject, "codes", timed(subject.codes, seconds_of_all))
     return now
 

@@ -33,7 +33,7 @@ def test_every_changed_choice_is_in_the_description(name):
         is_said = (cause.value.name if cause.aspect in told else cause.says) in said
         assert is_said or cause.is_made(own.usual), cause
     words = [each.told.format(getattr(own.usual, each.name).name) for each in own.aspects if each.told]
-    assert own.described(own.usual) == f"{own.title}: {', '.join(words)}"
+    assert own.described(own.usual) == own.title + ", ".join(words)
 
 
 def test_an_output_is_called_usual_only_if_it_is():

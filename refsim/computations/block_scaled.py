@@ -1,20 +1,26 @@
 """D of a product whose blocks of K share E8M0 or UE4M3 scales (MXFP8, MXFP6, MXFP4, NVFP4), as a plan of choices."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from refsim.causes.products import ReadPlan
-from refsim.causes.scale_changes import scale_change_causes
-from refsim.computations.accumulating import MEETING_ORDERS, Floats, Sharing, narrowed, sharings
-from refsim.computations.placing import PlacedSubject, placing_causes
-from refsim.computations.reading import OperandReading, kept_columns, reading_causes, scale_causes, tail_causes
-from refsim.computations.ways import Cause, Codes, DoesNotApplyError, Family, Sample
-from refsim.computations.writing import USUAL_WRITING, writing_causes
+from refsim.computations import scale_changes
+from refsim.computations.accumulating import MEETING_ORDERS, Floats, Sharing, chains_told, narrowed, sharing_causes
+from refsim.computations.engine import Aspect, Computation
+from refsim.computations.products import READ_ASPECTS, WRITING, scales_are_read
+from refsim.computations.reading import (
+    formats_read,
+    kept_columns,
+    scale_readings,
+    scales_read,
+    scales_read_as,
+    side_read,
+)
+from refsim.computations.ways import Cause, Choices, Codes, DoesNotApplyError, Family, Sample, Way, worded
 from refsim.conversions import decode, encode
 from refsim.errors import RefsimError
 from refsim.evidence import Level
@@ -23,28 +29,42 @@ from refsim.numerics import fma_product, ieee
 from refsim.numerics.profiles import PROFILES, rows_of
 from refsim.numerics.rows import Profile, Unit
 from refsim.oracles.block_scaled import BF16_UNITS, WITH_LANES, block_scaled_matmul
-from refsim.oracles.block_scaled_upcast import UPCASTS
-from refsim.sources import CUBLAS, IEEE754, OCP_MX, Source
+from refsim.oracles.block_scaled_upcast import UPCASTS, Upcast
+from refsim.sources import CUBLAS, IEEE754, OCP_MX
 
 Matrix = NDArray[Any]
-MULTIPLIED, WITHOUT, INVERTED = "D is multiplied by it", "it is left out", "D is multiplied by its inverse"
+FACTORS = worded(
+    Family.SCALE_RULE,
+    OCP_MX["section 5.2"],
+    "D is multiplied by it",
+    "it is left out",
+    "D is multiplied by its inverse",
+    usual_rank=1,
+)
+MULTIPLIED, WITHOUT, INVERTED = FACTORS
 INTERVALS = (0, 128, 256, 64, 512)
 LOOP = "a float32 fma for every k of codes times scales, as a loop on CUDA cores"
 
 
+def _multiplied_otherwise(had: "ScaledAdder", adder: "ScaledAdder") -> str:
+    """Return the family of a change: tensor cores that differ only in their upcast count as a scale rule."""
+    is_same = had.upcast and adder.upcast and had.core == adder.core
+    return Family.SCALE_RULE if is_same else Family.ACCUMULATOR
+
+
 @dataclass(frozen=True)
-class ScaledAdder:
+class ScaledAdder(Way):
     """An adder of codes times scales: a unit of a target, with block scales or in bf16 by an `upcast`; or a loop.
 
     `core` identifies the arithmetic of the tensor core.
     """
 
-    name: str
-    source: Source
     target: str = ""
     unit: Unit | None = None
     upcast: str = ""
     core: tuple[object, ...] = ()
+
+    families = staticmethod(_multiplied_otherwise)
 
     def sum(
         self,
@@ -90,10 +110,17 @@ def _core(row: Profile) -> tuple[object, ...]:
     return (max(row.k), *steps, row.operands, row.unit in WITH_LANES)
 
 
-def _multiplied_otherwise(had: ScaledAdder, adder: ScaledAdder) -> str:
-    """Return the family of a change: tensor cores that differ only in their upcast count as a scale rule."""
-    is_same = had.upcast and adder.upcast and had.core == adder.core
-    return Family.SCALE_RULE if is_same else Family.ACCUMULATOR
+def _of_unit(row: Profile) -> ScaledAdder:
+    said = f"{row.target} {row.unit} K = {max(row.k)}: scales within its steps"
+    return ScaledAdder(said, Family.ACCUMULATOR, row.source, target=row.target, unit=row.unit)
+
+
+def _upcast(row: Profile, upcast: Upcast) -> ScaledAdder:
+    said, unit = f"{row.target} {row.unit} in bf16, elements times scales by {upcast.name}", row.unit
+    target, name, core = row.target, upcast.name, _core(row)
+    return ScaledAdder(
+        said, Family.ACCUMULATOR, upcast.source, None, 2, target=target, unit=unit, upcast=name, core=core
+    )
 
 
 def scaled_adders(a: Format, b: Format, kind: Format, block: int) -> tuple[ScaledAdder, ...]:
@@ -104,14 +131,11 @@ def scaled_adders(a: Format, b: Format, kind: Format, block: int) -> tuple[Scale
             continue
         key = _core(row)
         if (kind, block) in row.scales and a in row.a_formats and b in row.b_formats:
-            said = f"{row.target} {row.unit} K = {max(row.k)}: scales within its steps"
-            found.setdefault(key, ScaledAdder(said, row.source, row.target, row.unit))
+            found.setdefault(key, _of_unit(row))
         elif row.unit in BF16_UNITS and BF16 in row.a_formats and BF16 in row.b_formats:
             for upcast in UPCASTS:
-                said = f"{row.target} {row.unit} in bf16, elements times scales by {upcast.name}"
-                adder = ScaledAdder(said, upcast.source, row.target, row.unit, upcast.name, key)
-                found.setdefault((*key, upcast.name), adder)
-    return (*found.values(), ScaledAdder(LOOP, IEEE754["section 5.4.1"]))
+                found.setdefault((*key, upcast.name), _upcast(row, upcast))
+    return (*found.values(), ScaledAdder(LOOP, Family.ACCUMULATOR, IEEE754["section 5.4.1"]))
 
 
 def usual_adder(a: Format, b: Format, kind: Format, block: int, target: str, unit: Unit | None) -> ScaledAdder:
@@ -123,31 +147,37 @@ def usual_adder(a: Format, b: Format, kind: Format, block: int, target: str, uni
         if (kind, block) in row.scales and a in row.a_formats and b in row.b_formats and row.d_format is F32
     ]
     if own:
-        row = min(own, key=lambda each: len(each.a_formats))
-        said = f"{row.target} {row.unit} K = {max(row.k)}: scales within its steps"
-        return ScaledAdder(said, row.source, row.target, row.unit)
+        return _of_unit(min(own, key=lambda each: len(each.a_formats)))
     for name in BF16_UNITS:
         for row in rows:
             if row.unit == name and BF16 in row.a_formats and row.d_format is F32:
-                said = f"{row.target} {row.unit} in bf16, elements times scales by {UPCASTS[0].name}"
-                return ScaledAdder(said, UPCASTS[0].source, row.target, row.unit, UPCASTS[0].name, _core(row))
+                return _upcast(row, UPCASTS[0])
     what = f"{target} has no {unit or 'unit'} for {a} x {b} with {kind} scales of {block}"
     raise RefsimError("unknown-arithmetic", what, help="target=, unit=")
 
 
-@dataclass(frozen=True)
-class ScaledPlan(ReadPlan):
-    """The choices; `interval` 0 is one chain."""
+def _interval_causes(own: "BlockScaledProduct") -> Iterator[Cause]:
+    """Yield the causes in the columns of K of one chain, whole blocks: aspect `interval`."""
+    for interval in INTERVALS:
+        if interval < own.columns and interval % own.block == 0:
+            says = f"a chain for every {interval} columns, their sums added in float32" if interval else "one chain"
+            source = CUBLAS["CUBLASLT_MATMUL_DESC_FAST_ACCUM"]
+            yield Cause(Family.FAST_SLOW, says, "interval", interval, source)
 
-    adder: ScaledAdder
-    interval: int = 0
-    sharing: Sharing = field(default_factory=Sharing)
-    factor: str = MULTIPLIED
+
+def _causes_of_scales(own: "BlockScaledProduct") -> Iterator[Cause]:
+    """Yield the causes in how codes of scales are read: of A, of B, of both."""
+    yield from scales_read_as(scale_readings(), "A", "B")
+    yield from scales_read_as(scale_changes.ROWS, "A", "B")
+    yield from scales_read_as(scale_changes.ROWS_OF_BOTH, "A and B")
 
 
 @dataclass(frozen=True, eq=False)
-class BlockScaledProduct(PlacedSubject):
-    """D (M, N) of A (M, K) and B (N, K) with `kind` scales (rows, K / block) and a global `factor` or None."""
+class BlockScaledProduct(Computation):
+    """D (M, N) of A (M, K) and B (N, K) with `kind` scales (rows, K / block) and a global `factor` or None.
+
+    `chain` is the adder of the reference.
+    """
 
     a: Matrix
     b: Matrix
@@ -158,48 +188,39 @@ class BlockScaledProduct(PlacedSubject):
     c: Floats | None
     factor: np.float32 | None
     format: Format
-    usual: ScaledPlan
-    read: dict[tuple[str, OperandReading, OperandReading], Matrix] = field(default_factory=dict)
+    chain: ScaledAdder
 
-    is_sampled = True
+    aspects = (
+        Aspect(
+            "adder",
+            lambda own: scaled_adders(own.formats[0], own.formats[1], own.kind, own.block),
+            lambda own: own.chain,
+            told="{}",
+        ),
+        Aspect("interval", _interval_causes, 0, told=chains_told),
+        Aspect("sharing", lambda own: sharing_causes(own.columns), Sharing()),
+        *READ_ASPECTS,
+        *scales_are_read(_causes_of_scales),
+        *WRITING,
+        Aspect("factor", FACTORS, says="the global scale: {}", when=lambda own, way: own.factor is not None),
+    )
 
     @property
     def shape(self) -> tuple[int, ...]:
         return len(self.a), len(self.b)
 
-    def causes(self) -> Sequence[Cause]:
-        """Return every cause that applies to these operands."""
-        columns = self.a.shape[1]
-        found = [*self._adding(columns), *reading_causes(self.formats), *scale_causes(), *scale_change_causes()]
-        found += [*tail_causes(columns), *writing_causes(self.format), *placing_causes()]
-        if self.factor is not None:
-            for way in (MULTIPLIED, WITHOUT, INVERTED):
-                says = f"the global scale: {way}"
-                found.append(Cause(Family.SCALE_RULE, says, "factor", way, OCP_MX["section 5.2"]))
-        return found
+    @property
+    def columns(self) -> int:
+        return int(self.a.shape[1])
 
-    def _adding(self, columns: int) -> Iterator[Cause]:
-        """Yield the causes in how products are added."""
-        for adder in scaled_adders(*self.formats, self.kind, self.block):
-            rank = 1 + bool(adder.upcast)
-            yield Cause(Family.ACCUMULATOR, adder.name, "adder", adder, adder.source, rank, _multiplied_otherwise)
-        for interval in INTERVALS:
-            if interval < columns and interval % self.block == 0:
-                says = f"a chain for every {interval} columns, their sums added in float32" if interval else "one chain"
-                source = CUBLAS["CUBLASLT_MATMUL_DESC_FAST_ACCUM"]
-                yield Cause(Family.FAST_SLOW, says, "interval", interval, source)
-        for sharing, rank in sharings(columns):
-            yield Cause(Family.SPLIT_K, str(sharing), "sharing", sharing, sharing.ranges.source, rank)
+    def coded(self, plan: Choices, sample: Sample | None) -> Codes:
+        codes: Codes = plan.written.codes(self._total(plan, sample), self.format)
+        return codes
 
-    def codes(self, plan: ScaledPlan, sample: Sample | None = None) -> Codes:
-        """Return the codes that a plan writes: all, or those of a sample. Raises DoesNotApplyError."""
-        codes = plan.written.codes(self._total(plan, sample), self.format)
-        return codes if sample is not None else plan.placed.apply(codes)
-
-    def _total(self, plan: ScaledPlan, sample: Sample | None) -> Floats:
+    def _total(self, plan: Choices, sample: Sample | None) -> Floats:
         """Return the float32 sums of a plan, all or of a sample, before they are written."""
         parts: tuple[Any, Any] = (slice(None), slice(None)) if sample is None else sample
-        sides = [plan.side(at, (self.a, self.b)[at], self.formats[at])[part] for at, part in enumerate(parts)]
+        sides = [side_read(plan, at, (self.a, self.b)[at], self.formats[at])[part] for at, part in enumerate(parts)]
         scales = [self._scales(plan, at)[part] for at, part in enumerate(parts)]
         columns = kept_columns(self.a.shape[1], plan.tail)
         owner = plan.sharing.ranges.chain_of(self.a.shape[1])[columns]
@@ -213,22 +234,22 @@ class BlockScaledProduct(PlacedSubject):
         total = MEETING_ORDERS[plan.sharing.meeting](narrowed(held, plan.sharing.kept) if len(held) > 1 else held)
         return self._ended(plan, total)
 
-    def _ended(self, plan: ScaledPlan, total: Floats) -> Floats:
-        if self.factor is None or plan.factor == WITHOUT:
+    def _ended(self, plan: Choices, total: Floats) -> Floats:
+        if self.factor is None or plan.factor is WITHOUT:
             return total
         with np.errstate(all="ignore"):
-            factor = self.factor if plan.factor == MULTIPLIED else np.float32(1) / self.factor
+            factor = self.factor if plan.factor is MULTIPLIED else np.float32(1) / self.factor
         return np.asarray(ieee.mul(total, np.full_like(total, factor)), np.float32)
 
     def _range(
-        self, plan: ScaledPlan, sides: list[Matrix], scales: list[Matrix], mine: NDArray[np.int64], c: Floats | None
+        self, plan: Choices, sides: list[Matrix], scales: list[Matrix], mine: NDArray[np.int64], c: Floats | None
     ) -> Floats:
         """Return the sum of some columns from +0, or from C: one chain, or one for every interval."""
         blocks = mine[:: self.block] // self.block
         if mine.size % self.block or (mine.reshape(-1, self.block) // self.block != blocks[:, None]).any():
             raise DoesNotApplyError  # half a block
         step, total = plan.interval or mine.size, c
-        formats: tuple[Any, Any] = plan.formats(self.formats)
+        formats: tuple[Any, Any] = formats_read(plan, self.formats)
         for first in range(0, mine.size, step):
             own = mine[first : first + step]
             of_blocks = blocks[first // self.block : (first + step) // self.block]
@@ -242,11 +263,9 @@ class BlockScaledProduct(PlacedSubject):
         assert total is not None
         return total
 
-    def _scales(self, plan: ScaledPlan, at: int) -> Matrix:
-        key = ("ab"[at], plan.both_scales_read, (plan.a_scales_read, plan.b_scales_read)[at])
-        if key not in self.read:
-            self.read[key] = plan.scales(at, self.scales[at], self.formats[at])
-        return self.read[key]
+    def _scales(self, plan: Choices, at: int) -> Matrix:
+        aspects = f"both_scales_read {'ab'[at]}_scales_read"
+        return self.once((at,), plan, aspects, lambda: scales_read(plan, at, self.scales[at], self.formats[at]))  # type: ignore[no-any-return]
 
     def another(self, seed: int, *, wide: bool = False) -> "BlockScaledProduct":
         """Return a product of drawn codes, 24 x 24 with a longer K and scales of several binades."""
@@ -266,14 +285,4 @@ class BlockScaledProduct(PlacedSubject):
             scales=(scales[0], scales[1]),
             c=c,
             format=F32 if wide else self.format,
-            read={},
         )
-
-    def described(self, plan: ScaledPlan) -> str:
-        """Return the plan as text, without its usual choices."""
-        words = [plan.adder.name, f"a chain for every {plan.interval} columns" if plan.interval else "one chain"]
-        if plan.sharing.ranges.splits > 1:
-            words.append(str(plan.sharing))
-        if plan.written != USUAL_WRITING:
-            words.append(str(plan.written))
-        return ", ".join(words)

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from refsim.computations.reading import OperandReading
-from refsim.computations.ways import Cause, DoesNotApplyError, Family
+from refsim.computations.ways import DoesNotApplyError, Family
 from refsim.conversions import decode, encode
 from refsim.formats import BF16, F16, ElementType, Format
 from refsim.oracles.gemm_1d2d import BLOCK
@@ -69,11 +69,6 @@ def _held(format: Format) -> Change:
     return lambda scales: np.asarray(decode(encode(scales, format), format, np.float32))
 
 
-def _turned(grid: Scales) -> Scales:
-    """Return the memory of a grid (blocks, T) read as if its shape were (T, blocks)."""
-    return np.ascontiguousarray(grid.reshape(grid.shape[::-1]).T)
-
-
 def _values() -> Iterator[OperandReading]:
     source = CUBLAS["scaling modes"]
     for says, change in (
@@ -100,23 +95,9 @@ def _blocks() -> Iterator[OperandReading]:
         ("of the 128 rows before", lambda grid: grid[np.maximum(np.arange(len(grid)) - 1, 0)]),
         ("of the next 128 rows", lambda grid: grid[np.minimum(np.arange(len(grid)) + 1, len(grid) - 1)]),
         ("from the last 128 rows on", lambda grid: grid[::-1]),
-        ("block by block of 128 rows where they lie row by row", _turned),
+        ("block by block of 128 rows where they lie row by row", lambda grid: grid.reshape(grid.shape[::-1]).T),
     ):
         yield OperandReading(says, Family.SCALE_LAYOUT, source, _OfBlocks(change), rank=2)
 
 
 SCALE_VALUES, SCALE_PLACES, SCALE_BLOCKS = tuple(_values()), tuple(_places()), tuple(_blocks())
-
-
-def scale_value_causes() -> Iterator[Cause]:
-    """Yield the causes in how scales are kept, including the scales of rows and of the tensor."""
-    for aspect, name in (("a_scales_read", "A"), ("b_scales_read", "B"), ("both_scales_read", "A and B")):
-        for row in SCALE_VALUES:
-            yield row.cause(aspect, f"the scales of {name} are read {{}}")
-
-
-def scale_place_causes() -> Iterator[Cause]:
-    """Yield the causes in the place of a grid from which a scale is read."""
-    for aspect, name in (("a_scales_read", "A"), ("b_scales_read", "B")):
-        for row in (*SCALE_PLACES, *SCALE_BLOCKS):
-            yield row.cause(aspect, f"the scales of {name} are read {{}}")

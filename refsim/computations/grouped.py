@@ -1,19 +1,20 @@
 """Grouped products: batches of operands, or rows that a table of experts assigns to matrices of B."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from functools import partial
 from itertools import combinations
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from refsim.causes.products import ProductOfPlans, ProductPlan
-from refsim.computations.placing import IN_PLACE
-from refsim.computations.ways import Cause, Codes, Family, Sample
+from refsim.computations.engine import Aspect, Computation
+from refsim.computations.products import PlainProduct
+from refsim.computations.ways import Cause, Choices, Codes, Family, Sample
 from refsim.errors import RefsimError
 from refsim.formats import F32, Format
-from refsim.sources import CUBLAS, DEEPGEMM, Source
+from refsim.sources import CUBLAS, DEEPGEMM
 
 Numbers = NDArray[np.int64]
 MOST_EXCHANGED = 8
@@ -66,34 +67,50 @@ def owners(groups: int) -> Iterator[Owner]:
             yield Owner(name, each, rank=2 if name.startswith("are exchanged") else 1)
 
 
-@dataclass(frozen=True)
-class GroupedPlan(ProductPlan):
-    """The choices of a product, and the groups whose operands the rows get."""
-
-    a_of: Owner = OWN
-    b_of: Owner = OWN
-    a_scales_of: Owner = OWN
-    b_scales_of: Owner = OWN
+def _owner_causes(aspect: str, name: str, own: "GroupedProduct") -> Iterator[Cause]:
+    """Yield the causes in the groups whose operand the rows get: of A between batches, of B between its matrices."""
+    source = CUBLAS["strided batches"] if own.batches else DEEPGEMM["m_grouped_fp8_gemm_nt_contiguous, m_indices"]
+    groups = own.batches or len(own.products)
+    is_several = own.batches if aspect.startswith("a") else len(own.products) > 1
+    if groups < 2 or not is_several or (own.products[0].a_scales is None and "scales" in aspect):
+        return
+    for owner in (*owners(groups), *([] if own.batches else _of_tiles(len(own.groups)))):
+        yield Cause(Family.BATCH, f"{name}: they {owner.name}", aspect, owner, source, owner.rank)
 
 
 @dataclass(frozen=True, eq=False)
-class GroupedProduct:
+class GroupedProduct(Computation):
     """D (R, N): row r is row r of A times the matrix of B that `groups[r]` selects; `whole` is the user's shape.
 
     `products[g]` has all rows of A and matrix g of B. `batches` > 0: the rows are those of batches of equal size.
     `kept` marks the rows of an output that are compared, None: all.
     """
 
-    products: tuple[ProductOfPlans, ...]
+    products: tuple[PlainProduct, ...]
     groups: Numbers
     whole: tuple[int, ...]
-    usual: GroupedPlan
     batches: int = 0
     kept: NDArray[np.bool_] | None = None
-    made: dict[tuple[int, int], ProductOfPlans] = field(default_factory=dict)
 
-    is_sampled = True
     summed_over, sums_held = "columns of K", F32
+    aspects = tuple(
+        Aspect(aspect, partial(_owner_causes, aspect, name), OWN)
+        for aspect, name in (
+            ("a_of", "A"),
+            ("a_scales_of", "the scales of A"),
+            ("b_of", "B"),
+            ("b_scales_of", "the scales of B"),
+        )
+    )
+
+    @property
+    def title(self) -> str:
+        return f"{self.batches} batches, " if self.batches else f"{len(self.products)} groups of rows, "
+
+    @property
+    def choices(self) -> Sequence[tuple[Aspect, Computation]]:
+        """Return the aspects of the product, and those of the groups."""
+        return [*self.products[0].choices, *super().choices]
 
     @property
     def format(self) -> Format:
@@ -108,29 +125,9 @@ class GroupedProduct:
         rows = codes.reshape(-1, codes.shape[-1])
         return rows[self.kept] if self.kept is not None else rows
 
-    def causes(self) -> Sequence[Cause]:
-        """Return every cause that applies to these operands."""
-        first, source = self.products[0], _source(self.batches)
-        found = list(first.causes())
-        groups = self.batches or len(self.products)
-        if groups < 2:
-            return found
-        sides = [("a_of", "A"), ("a_scales_of", "the scales of A")] if self.batches else []
-        if len(self.products) > 1:
-            sides += [("b_of", "B"), ("b_scales_of", "the scales of B")]
-        for aspect, name in sides:
-            if first.a_scales is None and "scales" in aspect:
-                continue
-            for owner in (*owners(groups), *([] if self.batches else _of_tiles(len(self.groups)))):
-                found.append(Cause(Family.BATCH, f"{name}: they {owner.name}", aspect, owner, source, owner.rank))
-        return found
-
-    def codes(self, plan: GroupedPlan, sample: Sample | None = None) -> Codes:
-        """Return the codes that a plan writes: all, or those of a sample. Raises DoesNotApplyError."""
+    def coded(self, plan: Choices, sample: Sample | None) -> Codes:
         rows, columns = (np.arange(self.shape[0]), np.arange(self.shape[1])) if sample is None else sample
-        size = len(self.groups) // max(1, self.batches)
-        b, scales = (owner.of(self.groups)[rows] for owner in (plan.b_of, plan.b_scales_of))
-        a, a_scales = (self._rows(owner, rows, size) for owner in (plan.a_of, plan.a_scales_of))
+        b, scales, a, a_scales = self._owned(plan, rows)
         codes = np.zeros((len(rows), len(columns)), self.format.code_dtype)
         for one, other in sorted({*zip(b.tolist(), scales.tolist(), strict=True)}):
             mine = np.flatnonzero((b == one) & (scales == other))
@@ -138,14 +135,13 @@ class GroupedProduct:
             if (a != rows).any() or (a_scales != rows).any():
                 part = _of_other_rows(part, rows[mine], a[mine], a_scales[mine])
             codes[mine] = part.codes(plan, (rows[mine], columns))
-        return codes if sample is not None else self._placed(plan, codes, back=False)
+        return codes
 
-    def sums_of(self, plan: GroupedPlan, at: tuple[int, int], most: int) -> list[tuple[int, int]]:
+    def sums_of(self, plan: Choices, at: tuple[int, int], most: int) -> list[tuple[int, int]]:
         """Return pairs (columns, float32 pattern): one element's sum before each of `most` ends in K."""
-        rows, size = np.array([at[0]]), len(self.groups) // max(1, self.batches)
-        b, scales = (int(owner.of(self.groups)[at[0]]) for owner in (plan.b_of, plan.b_scales_of))
-        a, a_scales = (self._rows(owner, rows, size) for owner in (plan.a_of, plan.a_scales_of))
-        return _of_other_rows(self._product(b, scales), rows, a, a_scales).sums_of(plan, at, most)
+        rows = np.array([at[0]])
+        b, scales, a, a_scales = self._owned(plan, rows)
+        return _of_other_rows(self._product(int(b[0]), int(scales[0])), rows, a, a_scales).sums_of(plan, at, most)
 
     def kept_row(self, row: int) -> int:
         """Return the compared row for a row of the output. Raises RefsimError where the row has no expert."""
@@ -159,25 +155,26 @@ class GroupedProduct:
         """Return the row of the output for a compared row."""
         return row if self.kept is None else int(np.flatnonzero(self.kept)[row])
 
-    def _rows(self, owner: Owner, rows: Numbers, size: int) -> Numbers:
-        """Return the rows of A that the rows get: the corresponding row of another batch."""
-        return rows if owner is OWN else owner.of(rows // size) * size + rows % size
+    def _owned(self, plan: Choices, rows: Numbers) -> tuple[Numbers, Numbers, Numbers, Numbers]:
+        """Return for some rows the groups of B and of its scales, the rows of A and of its scales."""
+        size = len(self.groups) // max(1, self.batches)
+        b, scales = (owner.of(self.groups)[rows] for owner in (plan.b_of, plan.b_scales_of))
+        a, a_scales = (
+            rows if owner is OWN else owner.of(rows // size) * size + rows % size
+            for owner in (plan.a_of, plan.a_scales_of)
+        )
+        return b, scales, a, a_scales
 
-    def _product(self, group: int, scales_of: int) -> ProductOfPlans:
+    def _product(self, group: int, scales_of: int) -> PlainProduct:
         """Return the product with the matrix of one group and the scales of another."""
         at = min(group, len(self.products) - 1), min(scales_of, len(self.products) - 1)
         if at not in self.made:
-            scales = self.products[at[1]].b_scales
-            self.made[at] = replace(self.products[at[0]], b_scales=scales, sums={})
-        return self.made[at]
+            self.made[at] = replace(self.products[at[0]], b_scales=self.products[at[1]].b_scales)
+        return self.made[at]  # type: ignore[no-any-return]
 
-    def _placed(self, plan: GroupedPlan, codes: Codes, *, back: bool) -> Codes:
-        """Return codes moved by the plan's placing, or moved back."""
+    def moved(self, plan: Choices, codes: Codes, *, back: bool = False) -> Codes:
         seen = codes.reshape(self.whole) if self.batches else codes
-        return (plan.placed.back(seen) if back else plan.placed.apply(seen)).reshape(codes.shape)
-
-    def undone(self, plan: GroupedPlan, got: Codes) -> tuple[GroupedPlan, Codes]:
-        return replace(plan, placed=IN_PLACE), got if plan.placed is IN_PLACE else self._placed(plan, got, back=True)
+        return super().moved(plan, seen, back=back).reshape(codes.shape)
 
     def another(self, seed: int, *, wide: bool = False) -> "GroupedProduct":
         """Return a product of as many groups (at most eight) with drawn matrices and up to 24 rows of A."""
@@ -188,24 +185,12 @@ class GroupedProduct:
         if len(self.products) == 1:
             drawn = drawn[:1]
         products = tuple(
-            replace(
-                first, a=first.a[: groups * size], a_scales=a_scales, c=c, b=each.b, b_scales=each.b_scales, sums={}
-            )
+            replace(first, a=first.a[: groups * size], a_scales=a_scales, c=c, b=each.b, b_scales=each.b_scales)
             for each in drawn
         )
         rows = np.arange(groups * size) // size
-        if not self.batches:
-            return GroupedProduct(products, rows, products[0].shape, self.usual)
-        return GroupedProduct(products, rows, (groups, size, first.shape[1]), self.usual, groups)
-
-    def described(self, plan: GroupedPlan) -> str:
-        """Return the plan as text."""
-        many = f"{self.batches} batches" if self.batches else f"{len(self.products)} groups of rows"
-        words = [many, self.products[0].described(plan)]
-        for name, owner in (("A", plan.a_of), ("B", plan.b_of)):
-            if owner is not OWN:
-                words.append(f"{name}: they {owner.name}")
-        return ", ".join(words)
+        whole = (groups, size, first.shape[1]) if self.batches else products[0].shape
+        return GroupedProduct(products, rows, whole, groups if self.batches else 0)
 
 
 def _of_tiles(rows: int) -> Iterator[Owner]:
@@ -214,11 +199,7 @@ def _of_tiles(rows: int) -> Iterator[Owner]:
             yield Owner(f"are those of the first of {tile} rows for all {tile}", tile=tile, rank=2)
 
 
-def _source(batches: int) -> Source:
-    return CUBLAS["strided batches"] if batches else DEEPGEMM["m_grouped_fp8_gemm_nt_contiguous, m_indices"]
-
-
-def _of_other_rows(product: ProductOfPlans, rows: Numbers, a: Numbers, a_scales: Numbers) -> ProductOfPlans:
+def _of_other_rows(product: PlainProduct, rows: Numbers, a: Numbers, a_scales: Numbers) -> PlainProduct:
     """Return the product in which each of `rows` has the codes and the scales of other rows."""
     codes = product.a.copy()
     codes[rows] = product.a[a]
@@ -226,4 +207,4 @@ def _of_other_rows(product: ProductOfPlans, rows: Numbers, a: Numbers, a_scales:
     if scales is not None:
         scales = scales.copy()
         scales[rows] = product.a_scales[a_scales]  # type: ignore[index]
-    return replace(product, a=codes, a_scales=scales, sums={})
+    return replace(product, a=codes, a_scales=scales)

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from refsim.computations.reading import AS_IT_IS, OperandReading
-from refsim.computations.ways import Cause, DoesNotApplyError, Family
+from refsim.computations.ways import DoesNotApplyError, Family
 from refsim.formats import ElementType
 from refsim.layouts import scale_layout
 from refsim.sources import OCP_MX, PTX, Source
@@ -136,11 +136,5 @@ def _rows() -> Iterator[OperandReading]:
 _OTHERS = ("nvidia_8x4", "cdna4_32", "cdna4_16", "deepgemm_mn_ue8m0")
 ROWS = tuple(_rows())
 """Every reading of scales from another place or with another value."""
-
-
-def scale_change_causes() -> Iterator[Cause]:
-    """Yield the causes in which scale an element gets."""
-    sides = ("a_scales_read", "A"), ("b_scales_read", "B"), ("both_scales_read", "A and B")
-    for aspect, name in sides:
-        for row in ROWS if name in ("A", "B") else (AS_IT_IS, *ROWS[: len(_PLACES)]):
-            yield row.cause(aspect, f"the scales of {name} are read {{}}")
+ROWS_OF_BOTH = (AS_IT_IS, *ROWS[: len(_PLACES)])
+"""The readings of the scales of A and B alike."""
