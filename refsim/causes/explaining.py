@@ -15,10 +15,8 @@ from refsim.causes.explanation import DiffExplanation, DiffOutcome, SumsSoFar
 from refsim.causes.integer_operands import IntegerOperands, integer_codes
 from refsim.causes.judged import judged_rows
 from refsim.causes.operands import ProductOperands
-from refsim.causes.quantised import QuantizedTensor, QuantizerOutput
 from refsim.causes.quantised_from import QuantizedFrom, joined, words_of
 from refsim.causes.row_operands import RowOperands
-from refsim.causes.scaled_values import ScaledValues, WideValues, scaled_values
 from refsim.causes.search import CauseSearch, Found, Named
 from refsim.causes.stages import place_of_element, require_sums, shown_in, stages_of
 from refsim.causes.unwritten import unwritten_causes
@@ -26,6 +24,8 @@ from refsim.causes.weight_operands import WeightOperands
 from refsim.computations.block_scaled import BlockScaledProduct
 from refsim.computations.grouped import GroupedProduct
 from refsim.computations.products import PlainProduct
+from refsim.computations.quantised import QuantizedTensor, QuantizerOutput
+from refsim.computations.scaled_values import ScaledValues, WideValues, scaled_values
 from refsim.computations.ways import Codes, Explained, Family, Indices
 from refsim.conversions import decode
 from refsim.errors import RefsimError

@@ -6,9 +6,16 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import ArrayLike
 
-from refsim.causes.quantised import QuantizedTensor, QuantizerOutput, QuantizingPlan, grid_of
-from refsim.causes.quantising import QuantizingRule, Singles, block_rules, block_variants, group_rules, tensor_rules
-from refsim.causes.scale_stores import BY_ROWS, ScaleStore, store_for
+from refsim.computations.quantised import QuantizedTensor, QuantizerOutput, grid_of
+from refsim.computations.quantising import (
+    QuantizingRule,
+    Singles,
+    block_rules,
+    block_variants,
+    group_rules,
+    tensor_rules,
+)
+from refsim.computations.scale_stores import BY_ROWS, ScaleStore, store_for
 from refsim.computations.ways import Cause, Codes, Family
 from refsim.errors import RefsimError, unknown
 from refsim.formats import E4M3, E8M0, F32, UE4M3, Format, format_named
@@ -94,11 +101,9 @@ class QuantizedFrom(FieldsCard):
             raise RefsimError("bad-dtype", f"scales hold {held.dtype}", rule="float32, or codes as uint8")
         other = self.explained(held.shape, fitting[0])
         rules = self._rules(subject.x.shape, subject.format, fitting[0])
-        plan = replace(other.usual, rule=rules[0], limit=subject.usual.limit)
         shape = (int(np.prod(subject.shape)) + held.size,)
-        return replace(
-            subject, which=QuantizerOutput.BOTH, shape=shape, rules=rules, usual=plan, scales_size=held.size, made={}
-        )
+        both = QuantizerOutput.BOTH
+        return replace(subject, which=both, shape=shape, rules=rules, store=other.store, scales_size=held.size)
 
     def _words(self, name: str, scales: ArrayLike) -> Codes:
         """Return scales as unsigned codes; an array with a known dtype must have the format of the scales."""
@@ -131,14 +136,14 @@ class QuantizedFrom(FieldsCard):
         """Return the subject of one output of x."""
         rules = self._rules(x.shape, element, format if which == QuantizerOutput.SCALES else None)
         size = int(np.prod(shape)) if which == QuantizerOutput.SCALES else 0
-        plan = QuantizingPlan(rules[0], limit=rules[0].element.to, stored=store)
         columns = shape[-1] if which == QuantizerOutput.CODES else np.shape(self.x)[-1]
         settings = () if self.to in (*GROUPS, TENSOR) else block_variants(self.to, self.recipe)
         variants = tuple(
             Cause(_VARIED[kind], says, "rule", self._kept(self._bounded(rule)), rule.source, 2)
             for kind, says, rule in settings
         )
-        return QuantizedTensor(x, held, rules, which, shape, format, plan, size, columns, variants)
+        limit = rules[0].element.to
+        return QuantizedTensor(x, held, rules, which, shape, format, limit, store, size, columns, variants)
 
     def _rules(self, shape: tuple[int, ...], element: Format, scale: Format | None) -> tuple[QuantizingRule, ...]:
         """Return the rules for `to` whose scales have a format (None: any), the usual one first."""

@@ -14,8 +14,8 @@ from typing import Any, Generic, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from refsim.causes.in_part import is_mixed
 from refsim.causes.judged import tile_rows
+from refsim.computations.in_part import is_mixed
 from refsim.computations.ways import (
     Cause,
     Codes,

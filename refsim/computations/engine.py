@@ -79,11 +79,6 @@ class Computation:
         return ""
 
     @property
-    def shape(self) -> tuple[int, ...]:
-        """Return the shape of the output."""
-        raise NotImplementedError
-
-    @property
     def choices(self) -> Sequence[tuple[Aspect, "Computation"]]:
         """Return every aspect with the computation whose operands it depends on."""
         return [(each, self) for each in self.aspects]
@@ -105,7 +100,7 @@ class Computation:
         """Return the codes of a plan, in their own places: all, or those of a sample. Raises DoesNotApplyError."""
         raise NotImplementedError
 
-    def codes(self, plan: Choices, sample: Sample | None = None) -> Codes:
+    def codes(self, plan: Choices, sample: Any = None) -> Codes:
         """Return the codes that a plan writes: all, or those of a sample. Raises DoesNotApplyError."""
         with np.errstate(all="ignore"):
             codes = self.coded(plan, sample)

@@ -10,8 +10,8 @@ from conformance.explained.quantiser_paths import POISON, held_out_paths, of_pat
 from conformance.explained.trials import asked
 from refsim import quantize
 from refsim.causes import DiffOutcome, Family, QuantizedFrom, explain_diff
-from refsim.causes.in_part import part_of
-from refsim.causes.quantised import blanked
+from refsim.computations.in_part import part_of
+from refsim.computations.quantised import blanked
 from refsim.computations.ways import DoesNotApplyError
 
 SHAPE = (16, 512)

@@ -77,8 +77,8 @@ def test_every_rule_gives_what_its_recipe_gives(row):
     scales = given.explained((len(x), x.shape[1] // row.width), row.scale)
     for of_codes, of_scales, recipe in zip(codes.rules, scales.rules, [rule.name for rule in codes.rules], strict=True):
         right = quantize(x, row.name, recipe=recipe)
-        assert (codes.codes(replace(codes.usual, rule=of_codes)) == right.codes).all(), recipe
-        assert (scales.codes(replace(scales.usual, rule=of_scales)) == right.scales).all(), recipe
+        assert (codes.codes(codes.usual.but(rule=of_codes)) == right.codes).all(), recipe
+        assert (scales.codes(scales.usual.but(rule=of_scales)) == right.scales).all(), recipe
     assert len(codes.rules) == len(recipes_of(row.name))
 
 

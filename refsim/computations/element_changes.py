@@ -1,16 +1,16 @@
 """Causes in the conversion of a quotient to the code of an element, and in the places of codes."""
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from refsim.causes.quantising import Singles
 from refsim.computations.placing import Placing, placings
-from refsim.computations.ways import Cause, Codes, DoesNotApplyError, Family, Way
+from refsim.computations.quantising import Singles
+from refsim.computations.ways import Codes, DoesNotApplyError, Family, Way
 from refsim.conversions import OVERFLOWS, ROUNDINGS, decode, encode
 from refsim.conversions.coding import encode_rule
 from refsim.conversions.rounding import TIES_AWAY, EncodingRule
@@ -202,11 +202,3 @@ def code_placings(format: Format) -> tuple[Placing, ...]:
         put, back = partial(_halves, run, False), partial(_halves, run, True)
         found.append(Placing(says, Family.PACKING, source, put, back=back))
     return (*placings(), *found)
-
-
-def element_causes(format: Format) -> Iterator[Cause]:
-    """Yield the causes in how codes are made."""
-    for row in conversions_of(format):
-        yield row.cause("element")
-    for place in code_placings(format):
-        yield place.cause("placed", "outputs lie {}")

@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from refsim.causes.amax_changes import peaks
-from refsim.causes.quantiser_quotients import quotients
-from refsim.causes.quantising import QuantizingRule, ScaleGrid, Singles
+from refsim.computations.amax_changes import peaks
+from refsim.computations.engine import Aspect
+from refsim.computations.quantiser_quotients import quotients
+from refsim.computations.quantising import QuantizingRule, ScaleGrid, Singles
 from refsim.computations.ways import Cause, DoesNotApplyError, Family, Way
 from refsim.conversions import decode, encode
 from refsim.formats import BF16, E2M1, E4M3FNUZ, E5M2, E8M0, F16, F32, FORMATS, Format
@@ -342,20 +343,20 @@ def limits_of(element: Format) -> tuple[Format, ...]:
     return (element, *(row for row in (E4M3FNUZ, E5M2, E2M1, *FORMATS[:2]) if row.max_value != element.max_value))
 
 
-def quantiser_causes(element: Format) -> Iterator[Cause]:
-    """Yield the causes between x and the values that are converted."""
-    steps = {
-        "read": _readings(),
-        "peak": peaks(),
-        "bound": _bounds(),
-        "used": _uses(),
-        "tensor": _tensors(),
-        "quotient": quotients(),
-    }
-    for aspect, rows in steps.items():
-        for row in rows:
-            yield row.cause(aspect)
-    yield from _keepings()
+STEPS_OF_QUANTISERS = (
+    Aspect("read", tuple(_readings())),
+    Aspect("peak", tuple(peaks())),
+    Aspect("bound", tuple(_bounds())),
+    Aspect("used", tuple(_uses())),
+    Aspect("tensor", tuple(_tensors())),
+    Aspect("quotient", tuple(quotients())),
+    Aspect("keeping", tuple(_keepings()), SCALES_AS_RULED),
+)
+"""The steps between x and the values that are converted."""
+
+
+def limit_causes(element: Format) -> Iterator[Cause]:
+    """Yield the causes in the format to whose largest value scales map amax: aspect `limit`."""
     for limit in limits_of(element):
         says = f"MAX is {limit.max_value:g}, the largest of {limit}"
         family = Family.FNUZ if limit is E4M3FNUZ else Family.SCALE_RULE

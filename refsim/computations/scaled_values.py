@@ -4,20 +4,20 @@ Causes of values alone: which way they are rounded, once or twice, and what over
 causes in the scale of an element.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from refsim.computations.placing import PlacedSubject, placing_causes
-from refsim.computations.ways import Cause, Codes, DoesNotApplyError, Family, Sample
-from refsim.computations.writing import WrittenPlan, writing_causes
+from refsim.computations.engine import PLACED, WRITTEN, Aspect, Computation
+from refsim.computations.ways import Cause, Choices, Codes, DoesNotApplyError, Family, Way, ways_of
+from refsim.computations.writing import USUAL_WRITING, writing_causes
 from refsim.conversions import decode, encode
 from refsim.errors import RefsimError
-from refsim.formats import BF16, F16, F32, Format
+from refsim.formats import BF16, F16, Format
 from refsim.integers import array_of
 from refsim.numerics import ieee
 from refsim.sources import IEEE754, OCP_MX, PTX
@@ -113,96 +113,85 @@ def _places(width: int) -> Iterator[tuple[str, Place, int]]:
             yield f"the first two blocks of tiles of {tile} columns", partial(_of_two, tile), 2
 
 
-def _as_given(scales: Floats) -> Floats:
-    return scales
+_MUL = PTX["mul.rn"]
+_SCALES = (
+    *ways_of(
+        Family.SCALE_RULE,
+        _MUL,
+        {
+            "as they were given": lambda scales: scales,
+            "inverted": lambda scales: np.float32(1) / scales,
+            "taken for ones": np.ones_like,
+            "applied twice": lambda scales: ieee.mul(scales, scales),
+        },
+    ),
+    *(
+        Way(
+            f"rounded to {narrow}",
+            Family.DOUBLE_ROUNDING,
+            IEEE754["section 4.3"],
+            lambda scales, narrow=narrow: decode(encode(scales, narrow), narrow, np.float32),
+            2,
+        )
+        for narrow in (BF16, F16)
+    ),
+)
 
 
-def _narrow(format: Format, scales: Floats) -> Floats:
-    return np.asarray(decode(encode(scales, format), format, np.float32), np.float32)
-
-
-def _inverse(scales: Floats) -> Floats:
-    return np.asarray(np.float32(1) / scales, np.float32)
-
-
-def _ones(scales: Floats) -> Floats:
-    return np.ones_like(scales)
-
-
-def _squares(scales: Floats) -> Floats:
-    return ieee.mul(scales, scales)
-
-
-@dataclass(frozen=True)
-class ScaledValuesPlan(WrittenPlan):
-    """The choices: the place of an element's scale, the scale's value, how the product is written, and where."""
-
-    place: Place = _own
-    scale: Callable[[Floats], Floats] = _as_given
+def _place_causes(own: "ScaledValues") -> Iterator[Cause]:
+    """Yield the causes in the scale of an element, each place once: aspect `place`."""
+    seen: set[bytes] = set()
+    for says, place, rank in _places(own.grid.width):
+        try:
+            key = np.broadcast_to(place(own.grid), own.shape).tobytes()
+        except DoesNotApplyError:
+            continue
+        if key not in seen:
+            seen.add(key)
+            words, source = f"elements have the scale of {says}", OCP_MX["section 5.2, scales of blocks"]
+            yield Cause(Family.SCALE_LAYOUT, words, "place", place, source, rank)
 
 
 @dataclass(frozen=True, eq=False)
-class ScaledValues(PlacedSubject):
+class ScaledValues(Computation):
     """`values` (..., rows, columns) times `scales`; `grid` gives the place of each element's scale."""
 
     values: Floats
     scales: Floats
     grid: ScalePlaces
     format: Format
-    made: dict[Any, Floats] = field(default_factory=dict)
 
-    usual = ScaledValuesPlan()
+    title = "values times scales, "
     is_sampled = False
+    remembers = 1 << 20
+    aspects = (
+        Aspect("place", _place_causes, lambda own: _own),
+        Aspect("scale", _SCALES, says="scales are {}"),
+        replace(WRITTEN, told=lambda own, way: str(way)),
+        PLACED,
+    )
 
     @property
     def shape(self) -> tuple[int, ...]:
         return self.values.shape
 
-    def causes(self) -> Sequence[Cause]:
-        return list(self._causes())
+    def coded(self, plan: Choices, sample: Any) -> Codes:
+        return plan.written.codes(self.once(("made",), plan, "place scale", lambda: self._made(plan)), self.format)  # type: ignore[no-any-return]
 
-    def _causes(self) -> Iterator[Cause]:
-        """Yield every cause that applies to these values."""
-        blocks, mul = OCP_MX["section 5.2, scales of blocks"], PTX["mul.rn"]
-        seen: set[bytes] = set()
-        for says, place, rank in _places(self.grid.width):
-            try:
-                key = np.broadcast_to(place(self.grid), self.shape).tobytes()
-            except DoesNotApplyError:
-                continue
-            if key not in seen:
-                seen.add(key)
-                yield Cause(Family.SCALE_LAYOUT, f"elements have the scale of {says}", "place", place, blocks, rank)
-        yield Cause(Family.SCALE_RULE, "scales are as they were given", "scale", _as_given, mul, 0)
-        for says, scale in (("inverted", _inverse), ("taken for ones", _ones), ("applied twice", _squares)):
-            yield Cause(Family.SCALE_RULE, f"scales are {says}", "scale", scale, mul)
-        for narrow in (BF16, F16):
-            rounded, source = partial(_narrow, narrow), IEEE754["section 4.3"]
-            yield Cause(Family.DOUBLE_ROUNDING, f"scales are rounded to {narrow}", "scale", rounded, source, 2)
-        yield from writing_causes(self.format, F32)
-        yield from placing_causes()
-
-    def codes(self, plan: ScaledValuesPlan, sample: Sample | None = None) -> Codes:
-        """Return the codes that a plan writes. Raises DoesNotApplyError for places outside the scales."""
-        key = (plan.place, plan.scale)
-        if key not in self.made:
-            flat = self.scales.reshape(-1)
-            places = np.broadcast_to(plan.place(self.grid), self.shape)
-            if int(places.max(initial=0)) >= flat.size or int(places.min(initial=0)) < 0:
-                raise DoesNotApplyError
-            with np.errstate(all="ignore"):
-                self.made[key] = ieee.mul(self.values, plan.scale(flat)[places])
-        return plan.placed.apply(plan.written.codes(self.made[key], self.format))
+    def _made(self, plan: Choices) -> Floats:
+        """Return the products. Raises DoesNotApplyError for places outside the scales."""
+        flat = self.scales.reshape(-1)
+        places = np.broadcast_to(plan.place(self.grid), self.shape)
+        if int(places.max(initial=0)) >= flat.size or int(places.min(initial=0)) < 0:
+            raise DoesNotApplyError
+        return ieee.mul(self.values, np.asarray(plan.scale.apply(flat), np.float32)[places])
 
     def another(self, seed: int, *, wide: bool = False) -> "ScaledValues":
         """Return a subject with drawn values and distinct scales."""
         random = np.random.default_rng(seed)
         values = random.normal(0, 1, self.shape).astype(np.float32)
         scales = random.uniform(0.5, 2, self.scales.shape).astype(np.float32)
-        return replace(self, values=values, scales=scales, made={})
-
-    def described(self, plan: ScaledValuesPlan) -> str:
-        return f"values times scales, {plan.written}"
+        return replace(self, values=values, scales=scales)
 
 
 def scaled_values(values: NDArray[Any], scales: ArrayLike, format: Format) -> ScaledValues:
@@ -238,25 +227,27 @@ def _width(columns: int, blocks: int) -> int | None:
 
 
 @dataclass(frozen=True, eq=False)
-class WideValues(PlacedSubject):
+class WideValues(Computation):
     """The values from which an output was rounded, in the format `wide`: float32 or float64."""
 
     values: NDArray[Any]
     wide: Format
     format: Format
 
-    usual = WrittenPlan()
     is_sampled = False
+    aspects = (
+        Aspect(
+            "written", lambda own: writing_causes(own.format, own.wide), USUAL_WRITING, told=lambda own, way: str(way)
+        ),
+        PLACED,
+    )
 
     @property
     def shape(self) -> tuple[int, ...]:
         return self.values.shape
 
-    def causes(self) -> Sequence[Cause]:
-        return [*writing_causes(self.format, self.wide), *placing_causes()]
-
-    def codes(self, plan: WrittenPlan, sample: Sample | None = None) -> Codes:
-        return plan.placed.apply(plan.written.codes(self.values, self.format))
+    def coded(self, plan: Choices, sample: Any) -> Codes:
+        return plan.written.codes(self.values, self.format)  # type: ignore[no-any-return]
 
     def another(self, seed: int, *, wide: bool = False) -> "WideValues":
         """Return drawn values: ties, numbers between codes, subnormals, and numbers that overflow."""
@@ -265,6 +256,3 @@ class WideValues(PlacedSubject):
         scales = 2.0 ** random.integers(-self.format.bias - 16, self.format.bias + 2, self.shape).clip(-140, 120)
         with np.errstate(over="ignore"):
             return WideValues(fine * scales.astype(self.values.dtype), self.wide, self.format)
-
-    def described(self, plan: WrittenPlan) -> str:
-        return str(plan.written)

@@ -1,30 +1,22 @@
 """The outputs of a quantizer of a known tensor: codes, scales or both, with causes in every step of every rule."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from refsim.causes.amax_changes import AMAX, INFINITE_MAGNITUDE, MAGNITUDE_MASK
-from refsim.causes.element_changes import CONVERTED, code_placings, element_causes
-from refsim.causes.in_part import part_of
-from refsim.causes.quantiser_changes import (
-    OWN_BOUND,
-    OWN_SCALE,
-    SCALES_AS_RULED,
-    TENSOR_AS_RULED,
-    X_AS_IT_IS,
-    Keeping,
-    quantiser_causes,
-)
-from refsim.causes.quantiser_quotients import AS_RULED
-from refsim.causes.quantising import QuantizingRule, ScaleGrid, Singles
-from refsim.causes.scale_stores import AS_WRITTEN, BY_ROWS, NOT_WRITTEN, ScaleStore, store_causes
-from refsim.computations.placing import IN_PLACE, PlacedPlan, Placing
-from refsim.computations.ways import Cause, Codes, DoesNotApplyError, Family, FlatSample, Way, lines_chosen
+from refsim.computations.amax_changes import INFINITE_MAGNITUDE, MAGNITUDE_MASK
+from refsim.computations.element_changes import CONVERTED, code_placings, conversions_of
+from refsim.computations.engine import PLACED, Aspect, Computation
+from refsim.computations.in_part import part_of
+from refsim.computations.placing import IN_PLACE, Placing
+from refsim.computations.quantiser_changes import STEPS_OF_QUANTISERS, limit_causes
+from refsim.computations.quantising import QuantizingRule, ScaleGrid, Singles
+from refsim.computations.scale_stores import AS_WRITTEN, BY_ROWS, NOT_WRITTEN, ScaleStore, store_causes
+from refsim.computations.ways import Cause, Choices, Codes, DoesNotApplyError, Family, FlatSample, lines_chosen
 from refsim.formats import F32, Format
 from refsim.scaling.grids import Pair, scale_grid
 from refsim.sources import PTX
@@ -108,12 +100,12 @@ def reaches(shape: Pair, group: Pair, has_codes: bool) -> Iterator[Reach]:
         yield Reach("nothing is reached: everything is uninitialized", 0, 0, is_packed=True)
 
 
-def reach_causes(shape: Pair, group: Pair, has_codes: bool) -> Iterator[Cause]:
-    """Yield the causes in how far a quantizer gets."""
-    for reach in reaches(shape, group, has_codes):
-        yield Cause(
-            Family.TAIL, reach.name, "reach", reach, PTX["st: guarded by a bound"], int(reach is not EVERYTHING)
-        )
+def reach_causes(own: "QuantizedTensor") -> Iterator[Cause]:
+    """Yield the causes in how far a quantizer gets: aspect `reach`."""
+    both = own.which == QuantizerOutput.BOTH
+    for reach in reaches((own.x.shape[0], own.columns), own.rules[0].group, both):
+        rank = int(reach is not EVERYTHING)
+        yield Cause(Family.TAIL, reach.name, "reach", reach, PTX["st: guarded by a bound"], rank)
 
 
 def blanked(codes: Codes, marks: Marks) -> Codes:
@@ -137,6 +129,8 @@ LARGE = 1 << 14
 """From this many elements on, a few rows refute a plan."""
 
 
+OF_SCALES = "rule limit read peak bound tensor keeping"
+"""The aspects on which the grid of scales depends."""
 OF_ELEMENTS = ("read", "keeping", "used", "quotient", "element")
 """Steps done for each element, which a kernel may do differently in some columns of a block."""
 
@@ -154,30 +148,34 @@ def grid_of(shape: tuple[int, ...], group: Pair) -> Pair:
     return scale_grid((shape[-2], shape[-1]), group)
 
 
-@dataclass(frozen=True)
-class QuantizingPlan(PlacedPlan):
-    """The choices, in the order of the steps; scales map amax to the largest value of the format `limit`."""
+def _rules(own: "QuantizedTensor") -> Iterator[Cause]:
+    """Yield the causes in the rule of a library, or in one setting of the usual rule: aspect `rule`."""
+    for rule in own.rules:
+        yield Cause(Family.SCALE_RULE, f"the rule {rule.name}", "rule", rule, rule.source, families=_family_of_rules)
+    yield from own.variants
 
-    rule: QuantizingRule
-    limit: Format
-    read: Way = X_AS_IT_IS
-    peak: Way = AMAX
-    bound: Way = OWN_BOUND
-    tensor: Way = TENSOR_AS_RULED
-    keeping: Keeping = SCALES_AS_RULED
-    used: Way = OWN_SCALE
-    quotient: Way = AS_RULED
-    element: Way = CONVERTED
-    stored: ScaleStore = BY_ROWS
-    pads: str = AS_WRITTEN
-    reach: Reach = EVERYTHING
+
+def _has_codes(own: "QuantizedTensor", way: Any) -> bool:
+    return own.which != QuantizerOutput.SCALES
+
+
+def _has_grid(own: "QuantizedTensor", way: Any) -> bool:
+    """Return whether the scales of one matrix are compared."""
+    return own.which != QuantizerOutput.CODES and own.x.ndim == 2
+
+
+def _moves_scales(own: "QuantizedTensor", way: Placing) -> bool:
+    """Return whether a placing is no place of the store of scales."""
+    is_alone = own.which == QuantizerOutput.SCALES and own.store is BY_ROWS
+    return is_alone and (way.family is not Family.TRANSPOSED or way is IN_PLACE)
 
 
 @dataclass(frozen=True, eq=False)
-class QuantizedTensor:
+class QuantizedTensor(Computation):
     """The outputs `which` of a quantized tensor x (..., rows, columns).
 
     Codes, scales in a buffer of `shape`, or both concatenated. `columns` excludes the zeros that complete a block of x.
+    The first of `rules` is the usual one; its scales map amax to the largest value of `limit`, and lie as in `store`.
     """
 
     x: Singles
@@ -186,45 +184,45 @@ class QuantizedTensor:
     which: QuantizerOutput
     shape: tuple[int, ...]
     format: Format
-    usual: QuantizingPlan
+    limit: Format
+    store: ScaleStore
     scales_size: int = 0
     columns: int = 0
     variants: tuple[Cause, ...] = ()
-    made: dict[tuple[Any, ...], Any] = field(default_factory=dict)
 
+    title = "quantised by "
     is_sampled = False
+    remembers = 1 << 20
+    aspects = (
+        Aspect("rule", _rules, lambda own: own.rules[0], told="the rule {}"),
+        *STEPS_OF_QUANTISERS,
+        Aspect("limit", lambda own: limit_causes(own.rules[0].element.to), lambda own: own.limit),
+        Aspect("element", lambda own: conversions_of(own.rules[0].element.to), CONVERTED, when=_has_codes),
+        replace(PLACED, ways=lambda own: code_placings(own.rules[0].element.to), usual=IN_PLACE, when=_has_codes),
+        Aspect(
+            "stored",
+            lambda own: store_causes(own.store, own.grid, own.scales_size) if _has_grid(own, None) else (),
+            lambda own: own.store,
+        ),
+        Aspect("pads", usual=AS_WRITTEN),
+        Aspect("reach", reach_causes, EVERYTHING, when=_has_grid),
+        replace(PLACED, ways=code_placings(F32), when=_moves_scales),
+    )
 
-    def causes(self) -> Sequence[Cause]:
-        return list(self._causes())
+    @property
+    def grid(self) -> Pair:
+        """Return rows and columns of the usual grid of scales."""
+        return grid_of(self.x.shape, self.rules[0].group)
 
-    def _causes(self) -> Iterator[Cause]:
-        """Yield every cause that applies to these outputs."""
-        element = self.usual.rule.element.to
-        for rule in self.rules:
-            says = f"the rule {rule.name}"
-            yield Cause(Family.SCALE_RULE, says, "rule", rule, rule.source, families=_family_of_rules)
-        yield from self.variants
-        yield from quantiser_causes(element)
-        if self.which != QuantizerOutput.SCALES:
-            yield from element_causes(element)
-        if self.which != QuantizerOutput.CODES and self.x.ndim == 2:
-            group, both = self.usual.rule.group, self.which == QuantizerOutput.BOTH
-            yield from store_causes(self.usual.stored, grid_of(self.x.shape, group), self.scales_size)
-            yield from reach_causes((self.x.shape[0], self.columns), group, both)
-        if self.which == QuantizerOutput.SCALES and self.usual.stored is BY_ROWS:
-            for row in code_placings(F32):
-                if row.family is not Family.TRANSPOSED or row is IN_PLACE:  # a place of scales
-                    yield row.cause("placed", "outputs lie {}")
-
-    def codes(self, plan: QuantizingPlan, sample: FlatSample | None = None) -> Codes:
+    def codes(self, plan: Choices, sample: FlatSample | None = None) -> Codes:
         """Return codes, scales, or both. Raises DoesNotApplyError for steps that this tensor or rule lacks."""
         if sample is not None:
             return self._sampled(plan, sample)
         with np.errstate(all="ignore"):
             grid, used = self._grids(plan)
             if self.which == QuantizerOutput.SCALES:
-                return plan.placed.apply(self._in_buffer(plan, grid.stored)).reshape(self.shape)
-            codes = plan.placed.apply(self._elements(plan, used)[..., : self.columns])
+                return self.moved(plan, self._in_buffer(plan, grid.stored)).reshape(self.shape)
+            codes = self.moved(plan, self._elements(plan, used)[..., : self.columns])
             if plan.reach is not EVERYTHING:
                 codes = np.where(plan.reach.beyond_in_codes(self._extents()), codes.dtype.type(0), codes)
             if self.which == QuantizerOutput.CODES:
@@ -241,30 +239,20 @@ class QuantizedTensor:
         rows = lines_chosen(wrong.reshape(-1)[:size].reshape(places.shape).sum(axis=1), most)
         return FlatSample(rows, np.concatenate([places[rows].reshape(-1), np.arange(size, wrong.size)]))
 
-    def is_refuted(self, plan: QuantizingPlan, got: Codes) -> bool:
+    def is_refuted(self, plan: Choices, got: Codes) -> bool:
         """Return whether the scales, of which there are few, already differ from `got`; codes are skipped."""
         if self.which != QuantizerOutput.BOTH:
             return False
-        steps = (
-            plan.rule,
-            plan.limit,
-            plan.read,
-            plan.peak,
-            plan.bound,
-            plan.tensor,
-            plan.keeping,
-            plan.stored,
-            plan.reach,
-        )
-        key = ("refuted", *steps, id(got))
-        if key not in self.made:
+
+        def made() -> tuple[Codes, bool]:
             with np.errstate(all="ignore"):
-                made = self._in_buffer(plan, self._grids(plan)[0].stored).reshape(-1)
-            self.made[key] = got, bool((made != got[-self.scales_size :]).any())  # holding `got` keeps its id unique
-        refuted: bool = self.made[key][1]
+                scales = self._in_buffer(plan, self._grids(plan)[0].stored).reshape(-1)
+            return got, bool((scales != got[-self.scales_size :]).any())  # holding `got` keeps its id unique
+
+        refuted: bool = self.once(("refuted", id(got)), plan, f"{OF_SCALES} stored reach", made)[1]
         return refuted
 
-    def _sampled(self, plan: QuantizingPlan, sample: FlatSample) -> Codes:
+    def _sampled(self, plan: Choices, sample: FlatSample) -> Codes:
         """Return the codes of some rows, and all scales."""
         if plan.placed is not IN_PLACE:
             return self.codes(plan).reshape(-1)[sample.at]
@@ -295,23 +283,20 @@ class QuantizedTensor:
 
     def alone(self, which: QuantizerOutput) -> "QuantizedTensor":
         """Return the subject of this tensor for its codes alone or its scales alone."""
-        grid = (*self.x.shape[:-2], *grid_of(self.x.shape, self.usual.rule.group))
+        grid = (*self.x.shape[:-2], *self.grid)
         size = self.scales_size or int(np.prod(grid))
-        shape = (
-            (*self.x.shape[:-1], self.columns)
-            if which == QuantizerOutput.CODES
-            else (grid if self.usual.stored is BY_ROWS else (size,))
-        )
-        return replace(self, which=which, shape=shape, scales_size=size, made={})
+        of_scales = grid if self.store is BY_ROWS else (size,)
+        shape = (*self.x.shape[:-1], self.columns) if which == QuantizerOutput.CODES else of_scales
+        return replace(self, which=which, shape=shape, scales_size=size)
 
-    def beside(self, plan: QuantizingPlan) -> str:
+    def beside(self, plan: Choices) -> str:
         """Return how the output that was not given would compare with the usual one, under a plan."""
         if self.which == QuantizerOutput.BOTH:
             return ""
         which = QuantizerOutput.SCALES if self.which == QuantizerOutput.CODES else QuantizerOutput.CODES
         other = self.alone(which)
         try:
-            made, usual = (other.codes(replace(each, placed=IN_PLACE)) for each in (plan, self.usual))
+            made, usual = (other.codes(each.but(placed=IN_PLACE)) for each in (plan, self.usual))
         except DoesNotApplyError:
             return ""
         count = int(np.count_nonzero(made != usual))
@@ -321,22 +306,21 @@ class QuantizedTensor:
 
     # ---- the steps ---------------------------------------------------------------------------------------------------
 
-    def _grids(self, plan: QuantizingPlan) -> tuple[ScaleGrid, ScaleGrid]:
+    def _grids(self, plan: Choices) -> tuple[ScaleGrid, ScaleGrid]:
         """Return the scales that are stored, and the scales that elements are divided by."""
-        key = (plan.rule, plan.limit, plan.read, plan.peak, plan.bound, plan.tensor, plan.keeping)
-        if key not in self.made:
-            changed = ruled = self._ruled(plan)
-            if plan.keeping.change is not None:
-                stored = np.asarray(plan.keeping.change(ruled, plan.rule)).astype(ruled.stored.dtype)
-                changed = replace(ruled, stored=stored)
-            used, value = changed if plan.keeping.is_used else ruled, plan.keeping.value
-            if value is not None:
-                used = replace(used, value=value(ruled, plan.rule), is_unrounded=True)
-            self.made[key] = (changed if plan.keeping.is_stored else ruled, used)
-        found: tuple[ScaleGrid, ScaleGrid] = self.made[key]
-        return found
+        return self.once(("grids",), plan, OF_SCALES, lambda: self._made_grids(plan))  # type: ignore[no-any-return]
 
-    def _ruled(self, plan: QuantizingPlan) -> ScaleGrid:
+    def _made_grids(self, plan: Choices) -> tuple[ScaleGrid, ScaleGrid]:
+        changed = ruled = self._ruled(plan)
+        if plan.keeping.change is not None:
+            stored = np.asarray(plan.keeping.change(ruled, plan.rule)).astype(ruled.stored.dtype)
+            changed = replace(ruled, stored=stored)
+        used, value = changed if plan.keeping.is_used else ruled, plan.keeping.value
+        if value is not None:
+            used = replace(used, value=value(ruled, plan.rule), is_unrounded=True)
+        return changed if plan.keeping.is_stored else ruled, used
+
+    def _ruled(self, plan: Choices) -> ScaleGrid:
         """Return the scales of the plan's rule."""
         rule = plan.rule
         peak = plan.bound.apply(self._peaks(plan), rule)
@@ -344,35 +328,27 @@ class QuantizedTensor:
         stored, value = rule.scale(peak, kept, plan.limit)
         return ScaleGrid(peak, kept, stored, value)
 
-    def _read(self, plan: QuantizingPlan) -> Singles:
-        key = ("read", plan.read)
-        if key not in self.made:
-            self.made[key] = np.asarray(plan.read.apply(self.x, self.x_format), np.float32)
-        found: Singles = self.made[key]
-        return found
+    def _read(self, plan: Choices) -> Singles:
+        return self.once(("x",), plan, "read", lambda: np.asarray(plan.read.apply(self.x, self.x_format), np.float32))  # type: ignore[no-any-return]
 
-    def _peaks(self, plan: QuantizingPlan) -> Singles:
-        key = ("peaks", plan.read, plan.peak, plan.rule.counts_nan, plan.rule.group)
-        if key not in self.made:
+    def _peaks(self, plan: Choices) -> Singles:
+        def made() -> Singles:
             patterns = np.ascontiguousarray(self._read(plan)).view(np.uint32)
             magnitudes = _magnitudes(patterns, plan.rule.counts_nan)
-            self.made[key] = np.ascontiguousarray(plan.peak.apply(magnitudes, patterns, plan.rule.group)).view(
-                np.float32
-            )
-        found: Singles = self.made[key]
-        return found
+            return np.ascontiguousarray(plan.peak.apply(magnitudes, patterns, plan.rule.group)).view(np.float32)
 
-    def _of_tensor(self, plan: QuantizingPlan) -> Singles:
-        key = ("tensor", plan.read, plan.rule)
-        if key not in self.made:
+        return self.once((plan.rule.counts_nan, plan.rule.group), plan, "read peak", made)  # type: ignore[no-any-return]
+
+    def _of_tensor(self, plan: Choices) -> Singles:
+        def made() -> Singles:
             patterns = np.ascontiguousarray(self._read(plan)).view(np.uint32)
             counts = plan.rule.counts_nan if plan.rule.tensor_counts_nan is None else plan.rule.tensor_counts_nan
             largest = _magnitudes(patterns, counts).max(initial=0)
-            self.made[key] = plan.rule.tensor(np.array([largest], np.uint32).view(np.float32))
-        found: Singles = self.made[key]
-        return found
+            return plan.rule.tensor(np.array([largest], np.uint32).view(np.float32))  # type: ignore[no-any-return]
 
-    def _elements(self, plan: QuantizingPlan, grid: ScaleGrid, rows: NDArray[Any] | None = None) -> Codes:
+        return self.once(("tensor",), plan, "read rule", made)  # type: ignore[no-any-return]
+
+    def _elements(self, plan: Choices, grid: ScaleGrid, rows: NDArray[Any] | None = None) -> Codes:
         """Return the codes of some rows, or of all; codes of equal scales are remembered."""
         steps = (plan.rule, plan.read, plan.used, plan.quotient, plan.element)
         had = self.made.get(("elements", *steps))
@@ -394,20 +370,20 @@ class QuantizedTensor:
     def _extents(self) -> Pair:
         return self.x.shape[-2], self.columns
 
-    def _in_buffer(self, plan: QuantizingPlan, scales: NDArray[Any]) -> Codes:
+    def _in_buffer(self, plan: Choices, scales: NDArray[Any]) -> Codes:
         """Return scales in their places in the output buffer."""
         codes = np.ascontiguousarray(scales).view(plan.rule.stored_as.code_dtype)
         if codes.ndim > 2:
-            return codes
+            return codes  # type: ignore[no-any-return]
         if plan.reach is EVERYTHING:
-            return plan.stored.put(codes, self.scales_size)
+            return plan.stored.put(codes, self.scales_size)  # type: ignore[no-any-return]
         group = plan.rule.group
         rows, blocks = plan.reach.grid_of(self._extents(), group)
         if plan.reach.is_packed:
-            return plan.stored.put(codes[:rows, :blocks], self.scales_size)
-        return np.where(self._beyond_in_scales(plan), codes.dtype.type(0), plan.stored.put(codes, self.scales_size))
+            return plan.stored.put(codes[:rows, :blocks], self.scales_size)  # type: ignore[no-any-return]
+        return np.where(self._beyond_in_scales(plan), codes.dtype.type(0), plan.stored.put(codes, self.scales_size))  # type: ignore[no-any-return]
 
-    def _beyond_in_scales(self, plan: QuantizingPlan) -> NDArray[np.bool_]:
+    def _beyond_in_scales(self, plan: Choices) -> NDArray[np.bool_]:
         """Return a mask of the buffer's elements that a plan never writes."""
         grid, reach = grid_of(self.x.shape, plan.rule.group), plan.reach
         marks = np.zeros(self.scales_size, bool)
@@ -420,14 +396,14 @@ class QuantizedTensor:
 
     # ---- what the search asks for --------------------------------------------------------------------------------------
 
-    def undone(self, plan: QuantizingPlan, got: Codes) -> tuple[QuantizingPlan, Codes]:
+    def undone(self, plan: Choices, got: Codes) -> tuple[Choices, Codes]:
         """Return the plan without its placing, and `got` with its elements moved back."""
         if self.which == QuantizerOutput.CODES:
-            return replace(plan, placed=IN_PLACE), plan.placed.back(got)
+            return super().undone(plan, got)
         if self.which == QuantizerOutput.BOTH and plan.placed is not IN_PLACE:
-            plan, got = replace(plan, placed=IN_PLACE), self._placed_back(plan.placed, got)
+            plan, got = plan.but(placed=IN_PLACE), self._placed_back(plan.placed, got)
         if plan.pads == NOT_WRITTEN:
-            plan, got = replace(plan, pads=AS_WRITTEN), self._with_pads(plan, got)
+            plan, got = plan.but(pads=AS_WRITTEN), self._with_pads(plan, got)
         if plan.stored.leaves is not None or plan.reach is not EVERYTHING:
             got = self._with_what_is_left(plan, got)
         return plan, got
@@ -442,7 +418,7 @@ class QuantizedTensor:
         found: Codes = self.made[key][1]
         return found
 
-    def _with_what_is_left(self, plan: QuantizingPlan, got: Codes) -> Codes:
+    def _with_what_is_left(self, plan: Choices, got: Codes) -> Codes:
         """Return an output with zeros where a plan does not write. Raises DoesNotApplyError for several codes there."""
         flat = got.reshape(-1)
         first = flat.size - self.scales_size
@@ -456,7 +432,7 @@ class QuantizedTensor:
             codes = blanked(codes.reshape(shape), plan.reach.beyond_in_codes(shape)).reshape(-1)
         return np.concatenate([codes, scales]).reshape(got.shape)
 
-    def _with_pads(self, plan: QuantizingPlan, got: Codes) -> Codes:
+    def _with_pads(self, plan: Choices, got: Codes) -> Codes:
         """Return an output with zeros in the padding of its layout, which may hold anything."""
         places, _ = plan.stored.places(grid_of(self.x.shape, plan.rule.group))
         first = got.size - self.scales_size
@@ -471,14 +447,7 @@ class QuantizedTensor:
         random = np.random.default_rng(seed)
         drawn = random.normal(0, 1, self.x.shape) * 2.0 ** random.integers(-130, 100, (*self.x.shape[:-1], 1))
         x = np.where(random.random(self.x.shape) < 0.05, 0, drawn).astype(np.float32)
-        return replace(self, x=x, x_format=F32, made={})
-
-    def described(self, plan: QuantizingPlan) -> str:
-        """Return the plan as text, without its usual choices."""
-        words = [f"quantised by the rule {plan.rule.name}"]
-        steps = (plan.read, plan.peak, plan.bound, plan.tensor, plan.used, plan.quotient, plan.element)
-        words += [step.name for step in steps if step.rank]
-        return ", ".join(words)
+        return replace(self, x=x, x_format=F32)
 
 
 def _family_of_rules(had: QuantizingRule, chosen: QuantizingRule) -> str:

@@ -7,7 +7,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from refsim.causes.quantising import QuantizingRule, ScaleGrid, Singles
+from refsim.computations.quantising import QuantizingRule, ScaleGrid, Singles
 from refsim.computations.ways import DoesNotApplyError, Family, Way
 from refsim.conversions import decode, encode
 from refsim.formats import BF16, F16, Format
