@@ -2,7 +2,7 @@
 
 import functools
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
@@ -15,28 +15,17 @@ from refsim.causes.judged import LOOKED_AFTER
 from refsim.causes.search import CauseSearch, Found, Named
 from refsim.causes.unwritten import unwritten_causes
 from refsim.compare.readings import Misreading, readings
-from refsim.computations.placing import PlacedPlan, PlacedSubject, placing_causes
-from refsim.computations.ways import Cause, Codes, DoesNotApplyError, Family, Sample
+from refsim.computations.engine import PLACED, Aspect, Computation
+from refsim.computations.ways import Cause, Choices, Codes, DoesNotApplyError, Family, Sample, Way
 from refsim.conversions import OVERFLOWS, decode, encode
 from refsim.errors import RefsimError
 from refsim.formats import BF16, F16, FORMATS, TF32, Format
-from refsim.sources import FNUZ, IEEE754, OCP_MX, PTX, Source
+from refsim.sources import FNUZ, IEEE754, OCP_MX, PTX
 
 POWERS = (1, -1, 2, -2, 3, -3, 4, -4, 8, -8)
 
 
-@dataclass(frozen=True)
-class Rewriting:
-    """A change of each element: `change(codes, format)` returns the new codes."""
-
-    name: str
-    family: Family
-    source: Source
-    change: Callable[[Codes, Format], Codes]
-    rank: int = 1
-
-
-AS_THEY_ARE = Rewriting("are as they are", Family.FORMAT, PTX["st"], lambda codes, format: codes, 0)
+AS_THEY_ARE = Way("are as they are", Family.FORMAT, PTX["st"], lambda codes, format: codes, 0)
 
 
 def _written_as(other: Format, codes: Codes, format: Format) -> Codes:
@@ -103,8 +92,8 @@ def _has(format: Format, policy: str) -> bool:
 
 
 @functools.cache
-def rewritings(format: Format) -> tuple[Rewriting, ...]:
-    """Return every rewriting of codes of a format, the identity first."""
+def rewritings(format: Format) -> tuple[Way, ...]:
+    """Return every change of codes of a format, `apply(codes, format)`, the identity first."""
     found = [AS_THEY_ARE]
     for other in FORMATS:
         if other is format or other.code_bits != format.code_bits or other.padding_bits or not other.signed:
@@ -112,72 +101,51 @@ def rewritings(format: Format) -> tuple[Rewriting, ...]:
         fields = (other.exponent_bits, other.mantissa_bits) == (format.exponent_bits, format.mantissa_bits)
         family = Family.FNUZ if fields else Family.FORMAT
         for name, change in ((f"are codes of {other}", _written_as), (f"are {format} codes read as {other}", _read_as)):
-            found.append(Rewriting(name, family, FNUZ["table 1"], partial(change, other), 1 if fields else 2))
+            found.append(Way(name, family, FNUZ["table 1"], partial(change, other), 1 if fields else 2))
     if format.bits == 4:
         name = "lie with the two codes of a byte exchanged"
-        found.append(Rewriting(name, Family.PACKING, PTX["cvt, e2m1x2"], _exchanged))
+        found.append(Way(name, Family.PACKING, PTX["cvt, e2m1x2"], _exchanged))
     if format.sign_mask and format.has_zero:
-        found.append(Rewriting("that are zeros are +0", Family.ZERO_SIGN, IEEE754["section 6.3"], _zeros_plus))
+        found.append(Way("that are zeros are +0", Family.ZERO_SIGN, IEEE754["section 6.3"], _zeros_plus))
     flushing = {row.min_normal for row in FORMATS if row.has_zero and row.min_normal < 0.1} if format.has_zero else ()
     for least in sorted(flushing):
         name = f"below {least:g} in magnitude are zeros"
-        found.append(Rewriting(name, Family.FLUSHED, PTX["ftz"], partial(_flushed, least)))
+        found.append(Way(name, Family.FLUSHED, PTX["ftz"], partial(_flushed, least)))
     for saturated, name in ((True, "that are infinite are the largest values"), (False, "at the limit are infinite")):
-        found.append(Rewriting(name, Family.SATURATION, PTX["cvt, .satfinite"], partial(_ended, saturated)))
+        found.append(Way(name, Family.SATURATION, PTX["cvt, .satfinite"], partial(_ended, saturated)))
     for narrow in (BF16, F16, TF32, *(row for row in FORMATS if row.bits == 8 and row.signed and row.mantissa_bits)):
         if narrow.mantissa_bits < format.mantissa_bits:
             found.append(
-                Rewriting(
-                    f"are rounded to {narrow}", Family.ROUNDING, IEEE754["section 4.3"], partial(_through, narrow), 2
-                )
+                Way(f"are rounded to {narrow}", Family.ROUNDING, IEEE754["section 4.3"], partial(_through, narrow), 2)
             )
     for power in POWERS:
         found.append(
-            Rewriting(
-                f"are 2^{power} times as large", Family.SCALE_RULE, OCP_MX["section 5.2"], partial(_times, power), 2
-            )
+            Way(f"are 2^{power} times as large", Family.SCALE_RULE, OCP_MX["section 5.2"], partial(_times, power), 2)
         )
     return tuple(found)
 
 
-@dataclass(frozen=True)
-class OutputPlan(PlacedPlan):
-    """The choices: the change of each element, and its place."""
-
-    rewritten: Rewriting = AS_THEY_ARE
-
-
 @dataclass(frozen=True, eq=False)
-class OtherOutput(PlacedSubject):
-    """The other output, from which this one may be made."""
+class OtherOutput(Computation):
+    """The other output, from which this one may be made: by a change of each element, and of its place."""
 
     right: Codes
     format: Format
 
-    usual = OutputPlan()
     is_sampled = False
+    aspects = Aspect("rewritten", lambda own: rewritings(own.format), AS_THEY_ARE, says="elements {}"), PLACED
 
     @property
     def shape(self) -> tuple[int, ...]:
         return self.right.shape
 
-    def causes(self) -> Sequence[Cause]:
-        changes = rewritings(self.format)
-        return [
-            *(Cause(row.family, f"elements {row.name}", "rewritten", row, row.source, row.rank) for row in changes),
-            *placing_causes(),
-        ]
-
-    def codes(self, plan: OutputPlan, sample: Sample | None = None) -> Codes:
-        return plan.placed.apply(plan.rewritten.change(self.right, self.format))
+    def coded(self, plan: Choices, sample: Sample | None) -> Codes:
+        return plan.rewritten.apply(self.right, self.format)  # type: ignore[no-any-return]
 
     def another(self, seed: int, *, wide: bool = False) -> "OtherOutput":
         """Return drawn codes of the format in the same shape."""
         random = np.random.default_rng(seed)
         return OtherOutput(random.integers(0, self.format.code_limit, self.shape).astype(self.right.dtype), self.format)
-
-    def described(self, plan: OutputPlan) -> str:
-        return ""
 
 
 LEAST = 4

@@ -6,13 +6,14 @@ from typing import Any
 import numpy as np
 
 from refsim.causes.search import Named
-from refsim.computations.ways import DoesNotApplyError, Explained
+from refsim.computations.engine import Computation
+from refsim.computations.ways import DoesNotApplyError
 
 SEEDS = (1, 2, 3)
 MOST = 3
 
 
-def told_apart(subject: Explained[Any], start: Any, named: tuple[Named, ...]) -> tuple[str, ...]:
+def told_apart(subject: Computation, start: Any, named: tuple[Named, ...]) -> tuple[str, ...]:
     """Return a sentence for each pair of the first few fitting causes: a drawn test case on which they differ.
 
     The sentence says so where no drawn test case distinguishes the two. `start` is the plan that the causes change.
@@ -27,7 +28,7 @@ def told_apart(subject: Explained[Any], start: Any, named: tuple[Named, ...]) ->
     return tuple(found)
 
 
-def _difference(subject: Explained[Any], start: Any, one: Named, other: Named) -> str:
+def _difference(subject: Computation, start: Any, one: Named, other: Named) -> str:
     """Return how many elements differ between two causes on the first drawn test case where any does."""
     for wide in (False, True):
         for seed in SEEDS:

@@ -22,11 +22,12 @@ from refsim.causes.stages import place_of_element, require_sums, shown_in, stage
 from refsim.causes.unwritten import unwritten_causes
 from refsim.causes.weight_operands import WeightOperands
 from refsim.computations.block_scaled import BlockScaledProduct
+from refsim.computations.engine import Computation
 from refsim.computations.grouped import GroupedProduct
 from refsim.computations.products import PlainProduct
 from refsim.computations.quantised import QuantizedTensor, QuantizerOutput
 from refsim.computations.scaled_values import ScaledValues, WideValues, scaled_values
-from refsim.computations.ways import Codes, Explained, Family, Indices
+from refsim.computations.ways import Codes, Family, Indices
 from refsim.conversions import decode
 from refsim.errors import RefsimError
 from refsim.formats import F32, F64, ElementType, Format, float_named
@@ -90,7 +91,7 @@ def explain_diff(
     if isinstance(operands, ProductOperands):
         return _of_product(question, operands.product(row), place)
     if operands is not None:
-        subject: Explained[Any] = operands.explained(got.shape, row)
+        subject: Computation = operands.explained(got.shape, row)
         is_one = not (isinstance(operands, IntegerOperands) and row.is_integer)
         return shown_in(replace(question, is_one=is_one).of_rows(subject, place), got.shape, subject.shape[1])
     if at is not None:
@@ -126,7 +127,7 @@ class _Question:
     is_one: bool = True
     judged: Indices | None = None
 
-    def of_rows(self, subject: Explained[Any], at: int | None) -> DiffExplanation:
+    def of_rows(self, subject: Computation, at: int | None) -> DiffExplanation:
         """Return the explanation of outputs (..., columns), or of one number a row, as rows of one matrix."""
         require_sums(subject, at)
         want = None if self.want is None else self.want.reshape(subject.shape)
@@ -169,13 +170,13 @@ class _Question:
             found.append(alone + (f", {said.named[0]}" if said.named else ""))
         return tuple(found)
 
-    def of_subject(self, subject: Explained[Any], at: int | None) -> DiffExplanation:
+    def of_subject(self, subject: Computation, at: int | None) -> DiffExplanation:
         """Return the explanation over as many rows as the time allows."""
         left = self.deadline - time.process_time()
         question = replace(self, judged=judged_rows(subject, self.got, self.want, left))
         return question._of_one(subject, at) if self.want is None else question._of_two(subject, self.want, at)
 
-    def _of_two(self, subject: Explained[Any], want: Codes, at: int | None) -> DiffExplanation:
+    def _of_two(self, subject: Computation, want: Codes, at: int | None) -> DiffExplanation:
         """Return the difference between two plans: find the plan of one side, then the change to the other side."""
         start = subject.usual
         sides = [("A", self.got, want), ("B", want, self.got)]
@@ -204,7 +205,7 @@ class _Question:
             return alone
         return replace(said, a_is=said.a_is or other_is, b_is=said.b_is or other_is)
 
-    def _by_codes(self, subject: Explained[Any], want: Codes) -> DiffExplanation:
+    def _by_codes(self, subject: Computation, want: Codes) -> DiffExplanation:
         """Return the explanation by codes alone, unless a NaN appears where the operands give none."""
         alone = between_outputs(self.got, want, self.format, self.deadline, self.report)
         if alone.named and all(cause.family == Family.NAN for each in alone.named for cause in each.causes):
@@ -215,7 +216,7 @@ class _Question:
                 return replace(alone, named=(), outcome=DiffOutcome.UNEXPLAINED, a_is="", b_is="")
         return alone
 
-    def _of_one(self, subject: Explained[Any], at: int | None) -> DiffExplanation:
+    def _of_one(self, subject: Computation, at: int | None) -> DiffExplanation:
         """Return the explanation of one output against the reference, by plans and then by codes alone."""
         now = time.process_time()
         end = now + SHARES[-1] * (self.deadline - now)
@@ -236,7 +237,7 @@ class _Question:
         now = time.process_time()
         return [now + share * (self.deadline - now) for share in SHARES]
 
-    def _plan_of(self, subject: Explained[Any], start: Any, output: Codes, end: float) -> Any:
+    def _plan_of(self, subject: Computation, start: Any, output: Codes, end: float) -> Any:
         """Return the plan that reproduces an output; None where none is found in time."""
         found = CauseSearch(subject, start, output, end, report=self.report, judged=self.judged).run()
         if found.is_equal:
@@ -244,7 +245,7 @@ class _Question:
         return found.whole[0].plan_from(start) if found.whole else None
 
     def _search(
-        self, subject: Explained[Any], start: Any, got: Codes, want: Codes | None, end: float | None = None
+        self, subject: Computation, start: Any, got: Codes, want: Codes | None, end: float | None = None
     ) -> Found:
         last = end or self.deadline
         return CauseSearch(subject, start, got, last, want, self.report, self._unwritten, judged=self.judged).run()
@@ -252,7 +253,7 @@ class _Question:
     def _unwritten(self, got: Codes, want: Codes) -> list[Named]:
         return unwritten_causes(got, want, self.format) if self.is_one or self.format.is_integer else []
 
-    def _said(self, subject: Explained[Any], start: Any, found: Found, made: str, at: int | None) -> DiffExplanation:
+    def _said(self, subject: Computation, start: Any, found: Found, made: str, at: int | None) -> DiffExplanation:
         """Return the explanation of the output `made`, "A" or "B", found from the plan `start` of the other output."""
         size = self.got.size
         if found.is_equal:
@@ -300,7 +301,7 @@ class _Question:
         )
 
 
-def _beside(subject: Explained[Any], start: Any, named: tuple[Named, ...]) -> tuple[str, ...]:
+def _beside(subject: Computation, start: Any, named: tuple[Named, ...]) -> tuple[str, ...]:
     """Return what causes of different kinds imply for the output that was not given."""
     if not isinstance(subject, QuantizedTensor):
         return ()

@@ -1,11 +1,11 @@
 """Choose the rows of a large output that are judged: as many as the time allows to compute several times."""
 
 import time
-from typing import Any
 
 import numpy as np
 
-from refsim.computations.ways import Codes, Explained, Indices, lines_chosen
+from refsim.computations.engine import Computation
+from refsim.computations.ways import Codes, Indices, lines_chosen
 
 LOOKED_AFTER = 1 << 15
 """Number of elements that are computed between two checks of the clock."""
@@ -18,7 +18,7 @@ def tile_rows(shape: tuple[int, ...]) -> int:
     return max(1, LOOKED_AFTER // max(1, shape[1]))
 
 
-def judged_rows(subject: Explained[Any], got: Codes, want: Codes | None, seconds: float) -> Indices | None:
+def judged_rows(subject: Computation, got: Codes, want: Codes | None, seconds: float) -> Indices | None:
     """Return the rows where outputs differ most, and some others; without `want`, evenly spaced rows; None: all."""
     if not subject.is_sampled or subject.shape[0] <= tile_rows(subject.shape):
         return None

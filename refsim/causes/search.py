@@ -9,21 +9,21 @@ import itertools
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Generic, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from refsim.causes.judged import tile_rows
+from refsim.computations.engine import Computation
 from refsim.computations.in_part import is_mixed
 from refsim.computations.ways import (
     Cause,
+    Choices,
     Codes,
     DoesNotApplyError,
-    Explained,
     FlatSample,
     Indices,
-    PlanT,
     Sample,
     lines_chosen,
 )
@@ -54,14 +54,6 @@ class SampledByRows(Protocol):
 
     def part(self, cause: Cause, made: Codes, got: Codes, want: Codes) -> str | None:
         """Return where `got` equals `made` while it equals `want` elsewhere, as text."""
-
-
-@runtime_checkable
-class WithReferences(Protocol):
-    """A subject that other libraries compute too, each with its own way for every step."""
-
-    def references(self) -> Sequence[Cause]:
-        """Return a cause for each library that changes all steps together."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -100,15 +92,15 @@ class Found:
 
 
 @dataclass
-class CauseSearch(Generic[PlanT]):
+class CauseSearch:
     """The search for one output `got` of a subject from the plan `start`; `want` is that plan's output, or None.
 
     `alone` explains `got` and `want` without plans; it runs after single causes and before pairs. `judged`: the rows
     that are computed and compared, None: all; fewer where the time ends while `want` is computed.
     """
 
-    subject: Explained[PlanT]
-    start: PlanT
+    subject: Computation
+    start: Choices
     got: Codes
     deadline: float
     want: Codes | None = None
@@ -140,10 +132,9 @@ class CauseSearch(Generic[PlanT]):
             self.found.whole += self.alone(self.got, self.want)
         if not self.found.whole:
             self._in_part()
-        if not self.found.whole and isinstance(self.subject, WithReferences):
-            partial += self._singles(
-                [each for each in self.subject.references() if not each.is_made(self.start)], sample
-            )
+        if not self.found.whole:
+            references = [each for each in self.subject.references() if not each.is_made(self.start)]
+            partial += self._singles(references, sample)
         if moving and not self.found.whole:
             partial += self._singles(moving, sample)
         if not self.found.whole:
@@ -182,7 +173,7 @@ class CauseSearch(Generic[PlanT]):
                     partial.append((float((made == right)[differs].mean()), cause))
         return partial
 
-    def _is_unseen(self, plan: PlanT, sample: Sample | FlatSample | None) -> bool:
+    def _is_unseen(self, plan: Choices, sample: Sample | FlatSample | None) -> bool:
         """Return whether a plan changes no element, where the whole output costs little more than the sample."""
         return not isinstance(sample, FlatSample) or bool((self.subject.codes(plan) == self.want).all())
 
@@ -260,7 +251,7 @@ class CauseSearch(Generic[PlanT]):
 
     # ---- elements ----------------------------------------------------------------------------------------------------
 
-    def _undone(self, plan: PlanT) -> tuple[PlanT, Codes]:
+    def _undone(self, plan: Choices) -> tuple[Choices, Codes]:
         return self.subject.undone(plan, self.got)
 
     def _sample(self, wrong: NDArray[np.bool_]) -> Sample | FlatSample | None:
@@ -286,16 +277,16 @@ class CauseSearch(Generic[PlanT]):
             return codes.reshape(-1)[sample.at]
         return codes if sample is None else codes[sample[0]][:, sample[1]]
 
-    def holds(self, plan: PlanT) -> bool:
+    def holds(self, plan: Choices) -> bool:
         """Return whether a plan gives the output in every judged bit."""
         return self._holds(plan, self.got)
 
-    def _holds(self, plan: PlanT, got: Codes) -> bool:
+    def _holds(self, plan: Choices, got: Codes) -> bool:
         """Return whether a plan reproduces every judged bit of `got`."""
         made, done = self._computed(plan, got)
         return done == len(self._lines) and bool((made[self._rows] == got[self._rows]).all())
 
-    def _computed(self, plan: PlanT, got: Codes | None = None, phase: str = "") -> tuple[Codes, int]:
+    def _computed(self, plan: Choices, got: Codes | None = None, phase: str = "") -> tuple[Codes, int]:
         """Return a plan's output and how many judged rows the time allowed; with `got` up to a difference."""
         if not self.subject.is_sampled:
             made = self.subject.codes(plan)

@@ -2,37 +2,26 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import numpy as np
 
 from refsim.causes.explanation import DiffExplanation, SumsSoFar
-from refsim.computations.ways import Codes, Explained, Indices
+from refsim.computations.engine import Computation
+from refsim.computations.ways import Codes, Indices
 from refsim.errors import RefsimError
-from refsim.formats import ElementType
 
 STAGES = 32
 
 
-@runtime_checkable
-class WithSums(Protocol):
-    """A subject whose elements are sums: `summed_over` names the addends, `sums_held` is the type, float32 or s32."""
-
-    summed_over: str
-    sums_held: ElementType
-
-    def sums_of(self, plan: Any, at: tuple[int, int], most: int) -> list[tuple[int, int]]:
-        """Return pairs (columns of K, pattern): one element's sum before each of up to `most` ends."""
-
-
-def require_sums(subject: Explained[Any], at: int | None) -> None:
+def require_sums(subject: Computation, at: int | None) -> None:
     """Raise RefsimError where an element is given with `--at` for a subject without sums."""
-    if at is not None and not isinstance(subject, WithSums):
+    if at is not None and not subject.summed_over:
         raise RefsimError("usage", "an element is asked for that is no sum", "--at", "of products and attention")
 
 
 def stages_of(
-    subject: Explained[Any],
+    subject: Computation,
     plans: Sequence[Any],
     got: Codes,
     want: Codes | None,
@@ -43,7 +32,7 @@ def stages_of(
 
     `at` is the flat index of the element, None: the first element that differs.
     """
-    if not isinstance(subject, WithSums):
+    if not subject.summed_over:
         return None, ()
     columns = subject.shape[1]
     if at is None:

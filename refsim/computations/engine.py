@@ -3,13 +3,14 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from refsim.computations.placing import IN_PLACE, placings
 from refsim.computations.ways import Cause, Choices, Codes, Sample, Way
 from refsim.computations.writing import USUAL_WRITING, writing_causes
+from refsim.formats import F32, ElementType
 
 
 def always(of: Any, way: Way | Cause) -> bool:
@@ -63,7 +64,8 @@ PLACED = Aspect("placed", placings(), says="outputs lie {}")
 class Computation:
     """The operands of a computation. A subclass has its `aspects`, and `coded`, the codes under a plan.
 
-    `remembers` is the number of stages that `once` holds.
+    `remembers` is the number of stages that `once` holds. `is_sampled`: some elements cost less than all of them.
+    `summed_over` names the addends of an element where it is a sum, `sums_held` is the type of that sum.
     """
 
     aspects: ClassVar[tuple[Aspect, ...]]
@@ -72,6 +74,15 @@ class Computation:
     is_sampled = True
     exact = False
     remembers = 64
+    summed_over: ClassVar[str] = ""
+    sums_held: ClassVar[ElementType] = F32
+
+    if TYPE_CHECKING:
+
+        @property
+        def shape(self) -> tuple[int, ...]: ...
+        @property
+        def format(self) -> Any: ...
 
     @property
     def title(self) -> str:
@@ -95,6 +106,18 @@ class Computation:
     def causes(self) -> Sequence[Cause]:
         """Return every cause that applies to these operands."""
         return self._offered
+
+    def references(self) -> Sequence[Cause]:
+        """Return a cause for each library that computes this too, which takes all of its steps together."""
+        return ()
+
+    def another(self, seed: int, *, wide: bool = False) -> "Computation":
+        """Return the computation of other numbers, to distinguish causes; `wide`: written as wide as its sums are."""
+        raise NotImplementedError
+
+    def sums_of(self, plan: Choices, at: tuple[int, int], most: int) -> list[tuple[int, int]]:
+        """Return pairs (addends, pattern): one element's sum before each of up to `most` ends."""
+        raise NotImplementedError
 
     def coded(self, plan: Choices, sample: Sample | None) -> Codes:
         """Return the codes of a plan, in their own places: all, or those of a sample. Raises DoesNotApplyError."""

@@ -2,14 +2,13 @@
 
 import functools
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
-from typing import TypeVar
 
 import numpy as np
 
 from refsim.computations.reading import CHUNK_PATTERNS, chunks_moved
-from refsim.computations.ways import Cause, Codes, DoesNotApplyError, Family, Way
+from refsim.computations.ways import Codes, DoesNotApplyError, Family, Way
 from refsim.layouts.swizzles import SWIZZLES, Swizzle
 from refsim.sources import CUBLAS, PTX
 
@@ -98,24 +97,6 @@ def _of_batches() -> Iterator[Placing]:
 IN_PLACE = Placing("in their places", Family.TRANSPOSED, PTX["st"], rank=0)
 
 
-@dataclass(frozen=True, kw_only=True)
-class PlacedPlan:
-    """A plan whose last choice is the place of each element."""
-
-    placed: Placing = IN_PLACE
-
-
-PlacedT = TypeVar("PlacedT", bound=PlacedPlan)
-
-
-class PlacedSubject:
-    """A subject whose plans place the elements of its output."""
-
-    def undone(self, plan: PlacedT, got: Codes) -> tuple[PlacedT, Codes]:
-        """Return the plan without its placing, and `got` with its elements moved back to their own places."""
-        return replace(plan, placed=IN_PLACE), plan.placed.back(got)
-
-
 @functools.cache
 def placings() -> tuple[Placing, ...]:
     """Return every permutation that is tried, the identity first."""
@@ -137,9 +118,3 @@ def placings() -> tuple[Placing, ...]:
         change = partial(_chunks, pattern)
         found.append(Placing(name, Family.SWIZZLE, source, change, back=change))
     return tuple(found)
-
-
-def placing_causes() -> Iterator[Cause]:
-    """Yield the causes in the places of outputs."""
-    for row in placings():
-        yield row.cause("placed", "outputs lie {}")

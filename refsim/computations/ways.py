@@ -4,12 +4,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from types import SimpleNamespace
-from typing import Any, ClassVar, Protocol, TypeVar
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from refsim.formats import Format
 from refsim.render.cards import FieldsCard
 from refsim.sources import Source
 
@@ -25,9 +24,6 @@ class FlatSample:
 
     rows: Indices
     at: Indices
-
-
-PlanT = TypeVar("PlanT")
 
 
 class Family(StrEnum):
@@ -119,12 +115,11 @@ class Cause(FieldsCard):
             return replace(self, family=self.families(had.value, self.value))
         return replace(self, family=had.family) if self.rank == 0 < had.rank else self
 
-    def of(self, plan: PlanT) -> PlanT:
+    def of(self, plan: Choices) -> Choices:
         """Return the plan with this choice made."""
-        changed = {self.aspect: self.value, **dict(self.beside)}
-        return plan.but(**changed) if isinstance(plan, Choices) else replace(plan, **changed)  # type: ignore[return-value, type-var]
+        return plan.but(**{self.aspect: self.value, **dict(self.beside)})
 
-    def is_made(self, plan: object) -> bool:
+    def is_made(self, plan: Choices) -> bool:
         """Return whether the plan has made this choice already."""
         return all(getattr(plan, aspect) == value for aspect, value in ((self.aspect, self.value), *self.beside))
 
@@ -172,35 +167,6 @@ def seen_by(usual: Way, aspect: str, ways: Sequence[Way]) -> Iterator[Cause]:
 
 class DoesNotApplyError(Exception):
     """A choice that does not apply to these operands, such as the transpose of a matrix that is not square."""
-
-
-class Explained(Protocol[PlanT]):
-    """A subject from which outputs are computed: each plan gives codes of an output of that `shape` and `format`."""
-
-    @property
-    def shape(self) -> tuple[int, ...]: ...
-    @property
-    def format(self) -> Format: ...
-    @property
-    def usual(self) -> PlanT: ...
-    @property
-    def is_sampled(self) -> bool:
-        """Return whether some elements cost less than all of them."""
-
-    def causes(self) -> Sequence[Cause]:
-        """Return every choice, including the usual ones."""
-
-    def codes(self, plan: PlanT, sample: Any = None) -> Codes:
-        """Return the codes that a plan writes: all, or those of a sample. Raises DoesNotApplyError."""
-
-    def undone(self, plan: PlanT, got: Codes) -> tuple[PlanT, Codes]:
-        """Return the plan without its placing, and `got` with its elements moved back to their own places."""
-
-    def another(self, seed: int, *, wide: bool = False) -> "Explained[PlanT]":
-        """Return the subject with other numbers, to distinguish causes; `wide`: written as wide as its sums are."""
-
-    def described(self, plan: PlanT) -> str:
-        """Return the plan as text."""
 
 
 def lines_chosen(counts: Indices, most: int) -> Indices:

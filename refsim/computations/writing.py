@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from refsim.computations.placing import PlacedPlan
 from refsim.computations.ways import Cause, Codes, DoesNotApplyError, Family
 from refsim.conversions import OVERFLOWS, ROUNDINGS, RoundingName, decode, encode
 from refsim.conversions.rounding import TIES_AWAY
@@ -58,13 +57,6 @@ class Writing:
 
 
 USUAL_WRITING = Writing()
-
-
-@dataclass(frozen=True, kw_only=True)
-class WrittenPlan(PlacedPlan):
-    """A plan whose last choices are how an element is written, and where."""
-
-    written: Writing = USUAL_WRITING
 
 
 def writing_causes(format: Format, wide: Format = F32) -> Iterator[Cause]:
