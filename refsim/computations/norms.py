@@ -24,9 +24,8 @@ from refsim.computations.row_functions import (
 from refsim.computations.row_sums import own_kernel
 from refsim.computations.silu import GATE, SIGMOID, has_gate, silu_of, silu_wide
 from refsim.computations.special import BY_ROOT, DIVIDED, DIVISIONS, FULL, ONE_BY_ROOT, ROOTS
-from refsim.computations.ways import Cause, Choices, DoesNotApplyError, Family, Way, seen_by
-from refsim.conversions import decode, encode
-from refsim.formats import F32, Format
+from refsim.computations.ways import Cause, Choices, DoesNotApplyError, Family, Way, rounded_to, seen_by, ways_of
+from refsim.formats import F32
 from refsim.numerics import ieee
 from refsim.sources import PTX, TORCH
 
@@ -44,11 +43,10 @@ ROUNDED_SQUARES = Way(
 # ---- the count and the mean ---------------------------------------------------------------------------------------------
 
 
-def _by_factor(total: Floats, count: Floats) -> Floats:
-    return total * (np.float32(1) / count)
-
-
-MEANS = (*DIVISIONS, Way("times 1 / N, rounded once", Family.SPECIAL, PTX["mul"], _by_factor))
+MEANS = (
+    *DIVISIONS,
+    Way("times 1 / N, rounded once", Family.SPECIAL, PTX["mul"], lambda total, n: total * (np.float32(1) / n)),
+)
 
 
 def counts(columns: int, *, centred: bool) -> Iterator[Cause]:
@@ -117,11 +115,16 @@ def _again(turn: int, w: Floats) -> Floats:
     return w[np.arange(len(w)) % turn]
 
 
-OWN_WEIGHTS = Way("weights are those of the column", Family.NO_WEIGHTS, _NORM, lambda w: w, 0)
 WEIGHTS = (
-    OWN_WEIGHTS,
-    Way("weights are left out", Family.NO_WEIGHTS, _NORM, np.ones_like),
-    Way("weights are 1 + w", Family.NO_WEIGHTS, _NORM, lambda w: np.float32(1) + w),
+    *ways_of(
+        Family.NO_WEIGHTS,
+        _NORM,
+        {
+            "weights are those of the column": lambda w: w,
+            "weights are left out": np.ones_like,
+            "weights are 1 + w": lambda w: np.float32(1) + w,
+        },
+    ),
     Way("weights are those of the column before", Family.WEIGHTS, _NORM, partial(_beside, -1)),
     Way("weights are those of the next column", Family.WEIGHTS, _NORM, partial(_beside, 1)),
     Way("weights are those of the columns from the end", Family.WEIGHTS, _NORM, lambda w: w[::-1]),
@@ -130,18 +133,22 @@ WEIGHTS = (
         for turn in (32, 64, 128, 256, 512, 1024)
     ),
 )
-
-
-def _narrowed(x: Floats, r: Floats, w: Floats, format: Format) -> Floats:
-    return decode(encode(x * r, format), format, np.float32) * w
-
-
-X_THEN_W = Way("y = fl(fl(x * r) * w)", Family.PROMOTION_ORDER, _NORM, lambda x, r, w, format: (x * r) * w, 0)
 WEIGHINGS = (
-    X_THEN_W,
-    Way("y = fl(x * fl(r * w))", Family.PROMOTION_ORDER, _NORM, lambda x, r, w, format: x * (r * w)),
-    Way("y = fl(fl(x * w) * r)", Family.PROMOTION_ORDER, _NORM, lambda x, r, w, format: (x * w) * r),
-    Way("x * r is rounded to the output before the weights", Family.DOUBLE_ROUNDING, _NORM, _narrowed),
+    *ways_of(
+        Family.PROMOTION_ORDER,
+        _NORM,
+        {
+            "y = fl(fl(x * r) * w)": lambda x, r, w, format: (x * r) * w,
+            "y = fl(x * fl(r * w))": lambda x, r, w, format: x * (r * w),
+            "y = fl(fl(x * w) * r)": lambda x, r, w, format: (x * w) * r,
+        },
+    ),
+    Way(
+        "x * r is rounded to the output before the weights",
+        Family.DOUBLE_ROUNDING,
+        _NORM,
+        lambda x, r, w, format: rounded_to(x * r, format) * w,
+    ),
 )
 
 

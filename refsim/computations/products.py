@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from refsim.computations import scale_changes
-from refsim.computations.accumulating import SUM_ASPECTS, BEGINNINGS, COUNTED, IN_FLOAT32, Adder, Floats, is_scaled
+from refsim.computations.accumulating import BEGINNINGS, COUNTED, IN_FLOAT32, SUM_ASPECTS, Adder, Floats, is_scaled
 from refsim.computations.engine import PLACED, WRITTEN, Aspect, Computation
 from refsim.computations.grids_of_scales import SCALE_BLOCKS, SCALE_PLACES, SCALE_VALUES
 from refsim.computations.reading import (

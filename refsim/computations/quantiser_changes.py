@@ -13,6 +13,7 @@ from refsim.computations.amax_changes import peaks
 from refsim.computations.engine import Aspect
 from refsim.computations.quantiser_quotients import quotients
 from refsim.computations.quantising import QuantizingRule, ScaleGrid, Singles
+from refsim.computations.row_functions import flushed
 from refsim.computations.ways import Cause, DoesNotApplyError, Family, Way
 from refsim.conversions import decode, encode
 from refsim.formats import BF16, E2M1, E4M3FNUZ, E5M2, E8M0, F16, F32, FORMATS, Format
@@ -27,10 +28,6 @@ def _narrowed(narrow: Format, x: Singles, format: Format) -> Singles:
     if format.mantissa_bits <= narrow.mantissa_bits:
         raise DoesNotApplyError
     return decode(encode(x, narrow), narrow, np.float32)
-
-
-def _without_subnormals(x: Singles, format: Format) -> Singles:
-    return np.where(np.abs(x) < format.min_normal, np.copysign(np.float32(0), x), x)
 
 
 def _misread(other: Format, x: Singles, format: Format) -> Singles:
@@ -55,7 +52,7 @@ def _readings() -> Iterator[Way]:
         says = f"x is rounded to {narrow} before anything else"
         yield Way(says, Family.DOUBLE_ROUNDING, IEEE754["section 4.3"], partial(_narrowed, narrow))
         yield Way(f"x is read as codes of {narrow}", Family.FORMAT, PTX["cvt"], partial(_misread, narrow), 2)
-    yield Way("subnormals of x are zeros", Family.FLUSHED, PTX["ftz"], _without_subnormals)
+    yield Way("subnormals of x are zeros", Family.FLUSHED, PTX["ftz"], flushed)
     yield Way("x is read as its transpose", Family.TRANSPOSED, PTX["ldmatrix, .trans"], _turned)
 
 

@@ -101,12 +101,13 @@ def written(values: Floats | Doubles, way: Writing, format: Format) -> Codes:
 # ---- how x is read ---------------------------------------------------------------------------------------------------------
 
 
-def _as_it_is(x: Floats, format: Format) -> Floats:
-    return x
-
-
-def _flushed(x: Floats, format: Format) -> Floats:
+def flushed(x: Floats, format: Format) -> Floats:
+    """Return values with those below the normal numbers of a format replaced by zeros of their sign."""
     return np.where(np.abs(x) < format.min_normal, np.copysign(np.float32(0), x), x).astype(np.float32)
+
+
+def _without_nan(number: np.float32, x: Floats, format: Format) -> Floats:
+    return np.where(np.isnan(x), number, x)
 
 
 def _taken_for(other: Format, x: Floats, format: Format) -> Floats:
@@ -116,16 +117,14 @@ def _taken_for(other: Format, x: Floats, format: Format) -> Floats:
     return decode(encode(x, format), other, np.float32)
 
 
-def _number_for_nan(number: float, x: Floats, format: Format) -> Floats:
-    return np.where(np.isnan(x), np.float32(number), x)
-
-
-AS_READ = Way("x is read as it is", Family.FORMAT, PTX["ld"], _as_it_is, 0)
+AS_READ = Way("x is read as it is", Family.FORMAT, PTX["ld"], lambda x, format: x, 0)
 READINGS = (
     AS_READ,
-    Way("subnormals of x are zeros", Family.FLUSHED, PTX["ftz"], _flushed),
-    Way("NaN in x counts as 0", Family.NAN, PTX["max, .NaN"], partial(_number_for_nan, 0.0)),
-    Way("NaN in x counts as -infinity", Family.NAN, PTX["max, .NaN"], partial(_number_for_nan, -np.inf)),
+    Way("subnormals of x are zeros", Family.FLUSHED, PTX["ftz"], flushed),
+    *(
+        Way(f"NaN in x counts as {name}", Family.NAN, PTX["max, .NaN"], partial(_without_nan, np.float32(number)))
+        for name, number in (("0", 0), ("-infinity", -np.inf))
+    ),
     *(
         Way(f"codes of x are taken for {other}", Family.FORMAT, PTX["ld"], partial(_taken_for, other), 2)
         for other in (BF16, F16)

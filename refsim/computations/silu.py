@@ -19,14 +19,12 @@ from refsim.computations.special import (
     LOG2_OF_E,
     NATURAL,
 )
-from refsim.computations.ways import Cause, Choices, Family, Way
-from refsim.conversions import decode, encode
-from refsim.formats import F32, Format
+from refsim.computations.ways import Cause, Choices, Family, Way, rounded_to, ways_of, worded
+from refsim.formats import F32
 from refsim.sources import TORCH
 
 _SILU = TORCH["nn.functional.silu"]
-WITH_LOG2_E = Way("2^(-z log2(e)) is in silu", Family.BASE, _SILU, rank=0)
-NO_LOG2_E = Way("2^-z is in silu: no log2(e)", Family.BASE, _SILU)
+BASES = worded(Family.BASE, _SILU, "2^(-z log2(e)) is in silu", "2^-z is in silu: no log2(e)")
 UNIT_VALUE = np.float32(1)
 
 
@@ -35,58 +33,59 @@ def _next_row(step: int, z: Floats) -> Floats:
     return z[np.clip(np.arange(len(z)) + step, 0, len(z) - 1)]
 
 
-def _first_row(z: Floats) -> Floats:
-    return np.broadcast_to(z[:1], z.shape).astype(np.float32)
-
-
 def _next_column(step: int, z: Floats) -> Floats:
     return z[:, np.clip(np.arange(z.shape[1]) + step, 0, z.shape[1] - 1)]
 
 
-OWN_GATE = Way("the gate is that of the element", Family.GATE, _SILU, lambda z: z, 0)
-GATES = (
-    OWN_GATE,
-    Way("the gate is that of the row before", Family.GATE, _SILU, partial(_next_row, -1)),
-    Way("the gate is that of the next row", Family.GATE, _SILU, partial(_next_row, 1)),
-    Way("the gate is that of the first row", Family.GATE, _SILU, _first_row),
-    Way("the gate is that of the column before", Family.GATE, _SILU, partial(_next_column, -1)),
-    Way("the gate is that of the next column", Family.GATE, _SILU, partial(_next_column, 1)),
+GATES = ways_of(
+    Family.GATE,
+    _SILU,
+    {
+        "the gate is that of the element": lambda z: z,
+        "the gate is that of the row before": partial(_next_row, -1),
+        "the gate is that of the next row": partial(_next_row, 1),
+        "the gate is that of the first row": lambda z: np.broadcast_to(z[:1], z.shape),
+        "the gate is that of the column before": partial(_next_column, -1),
+        "the gate is that of the next column": partial(_next_column, 1),
+    },
 )
-
-
-def _rounded_before(y: Floats, silu: Floats, gate: Floats, format: Format) -> Floats:
-    return y * decode(encode(silu, format), format, np.float32)
-
-
-def _y_rounded_before(y: Floats, silu: Floats, gate: Floats, format: Format) -> Floats:
-    return decode(encode(y, format), format, np.float32) * silu
-
-
-def _both_rounded(y: Floats, silu: Floats, gate: Floats, format: Format) -> Floats:
-    return _y_rounded_before(y, decode(encode(silu, format), format, np.float32), gate, format)
-
-
-def _linear(y: Floats, silu: Floats, gate: Floats, format: Format) -> Floats:
-    return y * gate
-
-
-GATED = Way("y is multiplied by silu(gate) in float32", Family.GATE, _SILU, lambda y, silu, gate, format: y * silu, 0)
+_LATER = Family.DOUBLE_ROUNDING
 GATINGS = (
-    GATED,
-    Way("the gate is left out", Family.GATE, _SILU, lambda y, silu, gate, format: y),
-    Way("the gate is multiplied without silu", Family.GATE, _SILU, _linear),
-    Way("silu(gate) is rounded to the output before the product", Family.DOUBLE_ROUNDING, _SILU, _rounded_before),
-    Way("y is rounded to the output before the product", Family.DOUBLE_ROUNDING, _SILU, _y_rounded_before),
-    Way("y and silu(gate) are rounded before the product", Family.DOUBLE_ROUNDING, _SILU, _both_rounded),
+    *ways_of(
+        Family.GATE,
+        _SILU,
+        {
+            "y is multiplied by silu(gate) in float32": lambda y, silu, gate, to: y * silu,
+            "the gate is left out": lambda y, silu, gate, to: y,
+            "the gate is multiplied without silu": lambda y, silu, gate, to: y * gate,
+        },
+    ),
+    Way(
+        "silu(gate) is rounded to the output before the product",
+        _LATER,
+        _SILU,
+        lambda y, silu, gate, to: y * rounded_to(silu, to),
+    ),
+    Way(
+        "y is rounded to the output before the product",
+        _LATER,
+        _SILU,
+        lambda y, silu, gate, to: rounded_to(y, to) * silu,
+    ),
+    Way(
+        "y and silu(gate) are rounded before the product",
+        _LATER,
+        _SILU,
+        lambda y, silu, gate, to: rounded_to(y, to) * rounded_to(silu, to),
+    ),
 )
 
 
 def silu_of(plan: Choices, z: Floats) -> Floats:
     """Return z / (1 + e^-z) of float32 values under the aspects of silu."""
-    if plan.silu_function in NATURAL:
-        power = plan.silu_function.apply(-z if plan.silu_base is WITH_LOG2_E else -z / LOG2_OF_E)
-    else:
-        power = plan.silu_function.apply(-z * LOG2_OF_E if plan.silu_base is WITH_LOG2_E else -z)
+    is_natural, has_factor = plan.silu_function in NATURAL, plan.silu_base is BASES[0]
+    exponent = -z if is_natural == has_factor else -z * LOG2_OF_E if has_factor else -z / LOG2_OF_E
+    power = plan.silu_function.apply(exponent)
     return np.asarray(plan.silu_quotient.apply(z, UNIT_VALUE + power), np.float32)
 
 
@@ -105,7 +104,7 @@ def has_gate(own: RowFunction, way: Any) -> bool:
 SIGMOID = (
     Aspect("silu_function", EXPONENTIALS, EX2_SUBNORMAL, EXP_EXACT, told="{}"),
     Aspect("silu_quotient", DIVISIONS, FULL, DIVIDED, "silu: z {}, of 1 + e^-z", told="divided {}"),
-    Aspect("silu_base", (WITH_LOG2_E, NO_LOG2_E)),
+    Aspect("silu_base", BASES),
 )
 GATE = Aspect("gate", GATES, when=has_gate), Aspect("gating", GATINGS, when=has_gate)
 _EXCHANGES = tuple(

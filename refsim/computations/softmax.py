@@ -33,9 +33,8 @@ from refsim.computations.special import (
     LOG2_OF_E,
     NATURAL,
 )
-from refsim.computations.ways import Cause, Choices, Family, Way
-from refsim.conversions import decode, encode
-from refsim.formats import F32, Format
+from refsim.computations.ways import Cause, Choices, Family, Way, rounded_to, ways_of
+from refsim.formats import F32
 from refsim.numerics import ieee
 from refsim.sources import PTX, TORCH
 
@@ -45,37 +44,26 @@ LOG2_E_DOUBLE = float(np.log2(np.e))
 
 # ---- the exponent ------------------------------------------------------------------------------------------------------------
 
-
-def _fused(x: Floats, top: Floats, factor: np.float32, own: np.float32) -> Floats:
-    return ieee.fma(x, np.broadcast_to(factor, x.shape), np.broadcast_to(-(top * factor), x.shape))
-
-
-def _product_less_product(x: Floats, top: Floats, factor: np.float32, own: np.float32) -> Floats:
-    return x * factor - top * factor
-
-
-def _two_products(x: Floats, top: Floats, factor: np.float32, own: np.float32) -> Floats:
-    """Return exponents with the scale applied first and log2(e) second, as exp of CUDA's intrinsics does."""
-    return ((x - top) * own) * LOG2_OF_E
-
-
-FUSED_EXPONENT = Way("t = fma(x, scale, -fl(m * scale))", Family.CONTRACTION, PTX["fma"], _fused)
-DIFFERENCE = Way(
-    "t = fl(fl(x - m) * scale)", Family.CONTRACTION, PTX["fma"], lambda x, top, factor, own: (x - top) * factor
+EXPONENTS = ways_of(
+    Family.CONTRACTION,
+    PTX["fma"],
+    {
+        "t = fma(x, scale, -fl(m * scale))": lambda x, top, factor, own: ieee.fma(
+            x, np.broadcast_to(factor, x.shape), np.broadcast_to(-(top * factor), x.shape)
+        ),
+        "t = fl(fl(x * scale) - fl(m * scale))": lambda x, top, factor, own: x * factor - top * factor,
+        "t = fl(fl(x - m) * scale)": lambda x, top, factor, own: (x - top) * factor,
+        # as exp of CUDA's intrinsics
+        "t = fl(fl(fl(x - m) * own) * log2(e)), own without log2(e)": lambda x, top, factor, own: (
+            ((x - top) * own) * LOG2_OF_E
+        ),
+        "t = fl(fl(fl(x * own) - fl(m * own)) * log2(e)), own without log2(e)": lambda x, top, factor, own: (
+            (x * own - top * own) * LOG2_OF_E
+        ),
+    },
+    usual_rank=1,
 )
-PRODUCTS_APART = Way("t = fl(fl(x * scale) - fl(m * scale))", Family.CONTRACTION, PTX["fma"], _product_less_product)
-EXPONENTS = (
-    FUSED_EXPONENT,
-    PRODUCTS_APART,
-    DIFFERENCE,
-    Way("t = fl(fl(fl(x - m) * own) * log2(e)), own without log2(e)", Family.CONTRACTION, PTX["fma"], _two_products),
-    Way(
-        "t = fl(fl(fl(x * own) - fl(m * own)) * log2(e)), own without log2(e)",
-        Family.CONTRACTION,
-        PTX["fma"],
-        lambda x, top, factor, own: (x * own - top * own) * LOG2_OF_E,
-    ),
-)
+PRODUCTS_APART, DIFFERENCE = EXPONENTS[1:3]
 
 
 # ---- the maximum, weights before they are added --------------------------------------------------------------------------
@@ -87,53 +75,29 @@ def _largest(x: Floats) -> Floats:
     return np.where(np.isneginf(top), np.float32(0), top).astype(np.float32)
 
 
-def _from_zero(x: Floats) -> Floats:
-    return np.asarray(np.fmax.reduce(x, axis=1, initial=0), np.float32)
-
-
-LARGEST = Way("m is the maximum of the row", Family.MAXIMUM, _SOFTMAX, _largest, 0)
 TOPS = (
-    LARGEST,
-    Way("m is 0: no maximum is subtracted", Family.MAXIMUM, _SOFTMAX, lambda x: np.zeros(len(x), np.float32)),
-    Way("m is the maximum of the row and 0", Family.MAXIMUM, _SOFTMAX, _from_zero),
+    *ways_of(
+        Family.MAXIMUM,
+        _SOFTMAX,
+        {
+            "m is the maximum of the row": _largest,
+            "m is 0: no maximum is subtracted": lambda x: np.zeros(len(x), np.float32),
+            "m is the maximum of the row and 0": lambda x: np.fmax.reduce(x, axis=1, initial=0),
+        },
+    ),
     Way("m is the largest magnitude of the row", Family.MAXIMUM, _SOFTMAX, lambda x: _largest(np.abs(x)), 2),
 )
-
-
-def _narrow(p: Floats, format: Format) -> Floats:
-    """Return weights rounded to a format."""
-    return decode(encode(p, format), format, np.float32)
-
-
-def _round_denominator_only(p: Floats, format: Format) -> tuple[Floats, Floats]:
-    """Return (numerator weights, weights that are summed): only the summed copy is rounded to `format`."""
-    return p, _narrow(p, format)
-
-
-def _narrow_both(p: Floats, format: Format) -> tuple[Floats, Floats]:
-    """Return (numerator weights, weights that are summed): both are rounded to `format`."""
-    return _narrow(p, format), _narrow(p, format)
-
-
-def _narrow_weights(p: Floats, format: Format) -> tuple[Floats, Floats]:
-    """Return (numerator weights, weights that are summed): only the numerator is rounded to `format`."""
-    return _narrow(p, format), p
-
-
-UNROUNDED = Way(
-    "weights are float32 until they are divided", Family.DOUBLE_ROUNDING, _SOFTMAX, lambda p, format: (p, p), 0
+ROUNDED_WEIGHTS = ways_of(
+    Family.DOUBLE_ROUNDING,
+    _SOFTMAX,
+    {
+        "weights are float32 until they are divided": lambda p, format: (p, p),
+        "weights are rounded to the output before they are added": lambda p, format: (p, rounded_to(p, format)),
+        "weights are rounded to the output, then added and divided": lambda p, format: (rounded_to(p, format),) * 2,
+        "weights are rounded to the output before they are divided": lambda p, format: (rounded_to(p, format), p),
+    },
 )
-ROUNDED = (
-    UNROUNDED,
-    Way(
-        "weights are rounded to the output before they are added",
-        Family.DOUBLE_ROUNDING,
-        _SOFTMAX,
-        _round_denominator_only,
-    ),
-    Way("weights are rounded to the output, then added and divided", Family.DOUBLE_ROUNDING, _SOFTMAX, _narrow_both),
-    Way("weights are rounded to the output before they are divided", Family.DOUBLE_ROUNDING, _SOFTMAX, _narrow_weights),
-)
+"""Weights that are divided, and weights that are added."""
 
 
 def factor_causes(own: float) -> Iterator[Cause]:
@@ -176,7 +140,7 @@ class Softmax(RowFunction):
         Aspect("function", EXPONENTIALS, EX2_FLUSHED, EXP_EXACT, told="{}"),
         Aspect("quotient", DIVISIONS, lambda own: FULL if own.format is F32 else BY_RCP, DIVIDED, told="p divided {}"),
         Aspect("top", TOPS),
-        Aspect("rounded", ROUNDED, when=lambda own, way: own.format is not F32),
+        Aspect("rounded", ROUNDED_WEIGHTS, when=lambda own, way: own.format is not F32),
         Aspect("pads", lambda own: pad_causes(own.x.shape[1]), 0),
         Aspect("factor", lambda own: factor_causes(own.number), lambda own: own.number),
     )

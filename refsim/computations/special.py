@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +14,7 @@ from refsim.sources import CUDA_GUIDE, IEEE754, NUMPY_LIBRARY, PTX
 
 Floats = NDArray[np.float32]
 LOG2_OF_E = np.float32(1.4426950408889634)
+_ONE, _QUOTIENT = np.float32(1), IEEE754["section 5.4.1"]
 TO_WHOLE = np.float32(1.5 * 2**23)
 LN_2_PARTS: Floats = np.array([-6.93145752e-1, -1.42860677e-6], np.float32)
 EXP_ABOVE: Floats = np.array(
@@ -39,13 +41,9 @@ def _approx(name: str, ftz: bool, x: Floats) -> Floats:
     return approximate(name, words(x), ftz=ftz).view(np.float32)
 
 
-def _exact_exp(x: Floats) -> Floats:
-    """Return e^x rounded once; float64 rounds wrongly about once in some hundred million cases."""
-    return np.exp(np.asarray(x, np.float64)).astype(np.float32)
-
-
-def _exact_ex2(x: Floats) -> Floats:
-    return np.exp2(np.asarray(x, np.float64)).astype(np.float32)
+def _exact(function: Callable[[Any], Any], x: Floats) -> Floats:
+    """Return a function rounded once; float64 rounds wrongly about once in some hundred million cases."""
+    return np.asarray(function(np.asarray(x, np.float64)), np.float32)
 
 
 def _horner(x: Floats, coefficients: Floats) -> Floats:
@@ -69,72 +67,59 @@ def _numpy_exp(x: Floats) -> Floats:
     return np.asarray(np.where(np.isnan(x), x, np.where(x > EXP_MOST, np.float32(np.inf), within)), np.float32)
 
 
+_ONCE = IEEE754["section 9.2"]
 EX2_FLUSHED = Way("2^t is ex2.approx.ftz", Family.SPECIAL, PTX["ex2"], partial(_approx, "ex2", True))
 EX2_SUBNORMAL = Way(
     "2^t is ex2.approx: subnormals are kept", Family.FLUSHED, PTX["ex2"], partial(_approx, "ex2", False)
 )
-EX2_EXACT = Way("2^t is rounded once", Family.SPECIAL, IEEE754["section 9.2"], _exact_ex2)
-EXP_EXACT = Way("e^t is rounded once", Family.SPECIAL, IEEE754["section 9.2"], _exact_exp)
-EX2_FOR_EXP = Way("2^t for e^t, rounded once", Family.BASE, IEEE754["section 9.2"], _exact_ex2)
+EXP_EXACT = Way("e^t is rounded once", Family.SPECIAL, _ONCE, partial(_exact, np.exp))
+EX2_FOR_EXP = Way("2^t for e^t, rounded once", Family.BASE, _ONCE, partial(_exact, np.exp2))
 EXP_NUMPY = Way(
     "e^t is np.exp of float32 on x86 with fma", Family.SPECIAL, NUMPY_LIBRARY["numpy.exp of float32"], _numpy_exp, 2
 )
-EXPONENTIALS = (EX2_FLUSHED, EX2_SUBNORMAL, EX2_EXACT, EXP_EXACT, EX2_FOR_EXP, EXP_NUMPY)
+EXPONENTIALS = (
+    EX2_FLUSHED,
+    EX2_SUBNORMAL,
+    Way("2^t is rounded once", Family.SPECIAL, _ONCE, partial(_exact, np.exp2)),
+    EXP_EXACT,
+    EX2_FOR_EXP,
+    EXP_NUMPY,
+)
 NATURAL = (EXP_EXACT, EX2_FOR_EXP, EXP_NUMPY)
 """Exponentials whose argument t is not multiplied by log2(e)."""
 
 
-def _quotient(of: Callable[[Floats, Floats], Floats], p: Floats, total: Floats) -> Floats:
-    return of(*np.broadcast_arrays(p, total))
-
-
-def _full(p: Floats, total: Floats) -> Floats:
-    return divided(words(p), words(total), ftz=False, full=True).view(np.float32)
-
-
-def _div_approx(p: Floats, total: Floats) -> Floats:
-    return divided(words(p), words(total), ftz=True, full=False).view(np.float32)
-
-
-def _by_inverse(p: Floats, total: Floats) -> Floats:
-    return p * (np.float32(1) / total)
+def _quotient(ftz: bool, full: bool, p: Floats, total: Floats) -> Floats:
+    """Return p / total as the chip's division computes it."""
+    return divided(*map(words, np.broadcast_arrays(p, total)), ftz=ftz, full=full).view(np.float32)
 
 
 BY_RCP = Way("times rcp.approx.ftz", Family.SPECIAL, PTX["rcp"], lambda p, total: p * _approx("rcp", True, total))
-FULL = Way("by div.full", Family.SPECIAL, PTX["div"], partial(_quotient, _full))
-DIVIDED = Way(
-    "by a quotient that is rounded once", Family.SPECIAL, IEEE754["section 5.4.1"], lambda p, total: p / total
-)
+FULL = Way("by div.full", Family.SPECIAL, PTX["div"], partial(_quotient, False, True))
+DIVIDED = Way("by a quotient that is rounded once", Family.SPECIAL, _QUOTIENT, lambda p, total: p / total)
 DIVISIONS = (
     BY_RCP,
     FULL,
     DIVIDED,
-    Way("times a reciprocal that is rounded once", Family.SPECIAL, IEEE754["section 5.4.1"], _by_inverse),
-    Way("by div.approx.ftz", Family.SPECIAL, PTX["div"], partial(_quotient, _div_approx)),
+    Way("times a reciprocal that is rounded once", Family.SPECIAL, _QUOTIENT, lambda p, total: p * (_ONE / total)),
+    Way("by div.approx.ftz", Family.SPECIAL, PTX["div"], partial(_quotient, True, False)),
     Way("times rcp.approx", Family.SPECIAL, PTX["rcp"], lambda p, total: p * _approx("rcp", False, total)),
 )
 
 
-def _root_rounded(x: Floats) -> Floats:
-    return ieee.rsqrt(np.ascontiguousarray(x))
-
-
-def _one_by_root(x: Floats) -> Floats:
-    return np.asarray(np.float32(1) / np.sqrt(x), np.float32)
-
-
-def _rcp_of_sqrt(x: Floats) -> Floats:
-    return _approx("rcp", True, _approx("sqrt", True, x))
-
-
 RSQRT_APPROX = Way("the root is rsqrt.approx", Family.SPECIAL, PTX["rsqrt"], partial(_approx, "rsqrt", False))
-ONE_BY_ROOT = Way("the root is 1 / sqrt, each rounded once", Family.SPECIAL, IEEE754["section 5.4.1"], _one_by_root)
-BY_ROOT = Way("x is divided by the root, each rounded once", Family.SPECIAL, IEEE754["section 5.4.1"], np.sqrt)
+ONE_BY_ROOT = Way("the root is 1 / sqrt, each rounded once", Family.SPECIAL, _QUOTIENT, lambda x: _ONE / np.sqrt(x))
+BY_ROOT = Way("x is divided by the root, each rounded once", Family.SPECIAL, _QUOTIENT, np.sqrt)
 ROOTS = (
     RSQRT_APPROX,
     Way("the root is rsqrt.approx.ftz", Family.FLUSHED, PTX["rsqrt"], partial(_approx, "rsqrt", True)),
-    Way("the root is 1 / sqrt, rounded once", Family.SPECIAL, IEEE754["section 9.2"], _root_rounded),
+    Way("the root is 1 / sqrt, rounded once", Family.SPECIAL, _ONCE, lambda x: ieee.rsqrt(np.ascontiguousarray(x))),
     ONE_BY_ROOT,
-    Way("the root is rcp.approx of sqrt.approx", Family.SPECIAL, CUDA_GUIDE["intrinsic functions"], _rcp_of_sqrt),
+    Way(
+        "the root is rcp.approx of sqrt.approx",
+        Family.SPECIAL,
+        CUDA_GUIDE["intrinsic functions"],
+        lambda x: _approx("rcp", True, _approx("sqrt", True, x)),
+    ),
     BY_ROOT,
 )

@@ -9,6 +9,8 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from refsim.conversions import decode, encode
+from refsim.formats import Format
 from refsim.render.cards import FieldsCard
 from refsim.sources import Source
 
@@ -167,6 +169,11 @@ def seen_by(usual: Way, aspect: str, ways: Sequence[Way]) -> Iterator[Cause]:
 
 class DoesNotApplyError(Exception):
     """A choice that does not apply to these operands, such as the transpose of a matrix that is not square."""
+
+
+def rounded_to(values: NDArray[np.floating], format: Format) -> NDArray[np.float32]:
+    """Return values rounded to nearest even in a format, as float32."""
+    return decode(encode(values, format), format, np.float32)
 
 
 def lines_chosen(counts: Indices, most: int) -> Indices:
