@@ -12,14 +12,16 @@ from numpy.typing import NDArray
 from refsim.causes.apart import told_apart
 from refsim.causes.explanation import DiffExplanation, DiffOutcome
 from refsim.causes.judged import LOOKED_AFTER
+from refsim.causes.regions import seen
 from refsim.causes.search import CauseSearch, Found, Named
+from refsim.causes.shapes import shapes_of
 from refsim.causes.unwritten import unwritten_causes
 from refsim.compare.readings import Misreading, readings
 from refsim.computations.engine import PLACED, Aspect, Computation
 from refsim.computations.ways import Cause, Choices, Codes, DoesNotApplyError, Family, Sample, Way
 from refsim.conversions import OVERFLOWS, decode, encode
 from refsim.errors import RefsimError
-from refsim.formats import BF16, F16, FORMATS, TF32, Format
+from refsim.formats import BF16, F16, FORMATS, TF32, ElementType, Format, Integer
 from refsim.sources import FNUZ, IEEE754, OCP_MX, PTX
 
 POWERS = (1, -1, 2, -2, 3, -3, 4, -4, 8, -8)
@@ -162,18 +164,27 @@ _FAMILIES = {
 
 
 def between_outputs(
-    got: Codes, want: Codes, format: Format, deadline: float, report: Callable[[str, int, int], None] | None
+    got: Codes,
+    want: Codes,
+    format: ElementType,
+    deadline: float,
+    report: Callable[[str, int, int], None] | None,
+    is_right: bool = False,
 ) -> DiffExplanation:
-    """Return the explanation that turns B into A, or A into B."""
+    """Return the explanation that turns B into A, or A into B; `is_right`: B was computed here, so it is complete."""
+    if isinstance(format, Integer):
+        return _between_integers(got, want, format, is_right)
     directions = (("A", got, want), ("B", want, got))
     found: list[tuple[str, Found, OtherOutput]] = []
     for made, one, other in directions:
         subject = OtherOutput(other, format)
-        tried = CauseSearch(subject, subject.usual, one, deadline, other, report).run()
+        is_complete = made == "B" and is_right
+        shapes = partial(_shapes, format, is_complete, made)
+        tried = CauseSearch(subject, subject.usual, one, deadline, other, report, shapes).run()
         if is_nan_alone(one, format):
             tried.whole.clear()
         elif not tried.whole:
-            tried.whole += unwritten_causes(one, other, format) or _by_readings(one, other, format, deadline)
+            tried.whole += _by_readings(one, other, format, deadline)
         found.append((made, tried, subject))
     fitting = [each for each in found if each[1].whole]
     fitting.sort(key=lambda each: _is_loose(each[1].whole[0]))
@@ -200,7 +211,28 @@ def between_outputs(
         words if made == "B" else "",
         _apart(subject, named),
         made=made,
+        seen=seen(got, want, format, "the right result" if is_right else "B") if _is_open(named) else (),
     )
+
+
+def _between_integers(got: Codes, want: Codes, format: Integer, is_right: bool) -> DiffExplanation:
+    """Return the explanation of integers: a part that nobody wrote, or the shape of the difference."""
+    differing, named = int((got != want).sum()), tuple(_shapes(format, False, "A", got, want))
+    outcome = DiffOutcome.EXPLAINED if named else DiffOutcome.UNEXPLAINED
+    words = f"what becomes of B: {named[0]}" if named else ""
+    where = seen(got, want, format, "the right result" if is_right else "B") if _is_open(named) else ()
+    return DiffExplanation(outcome, differing, got.size, got.size, named, a_is=words, seen=where)
+
+
+def _is_open(named: tuple[Named, ...]) -> bool:
+    """Return whether the differences have no cause, or one that may be of either side."""
+    return all(cause.family == Family.TAIL for each in named for cause in each.causes)
+
+
+def _shapes(format: ElementType, is_complete: bool, made: str, got: Codes, want: Codes) -> list[Named]:
+    """Return the part that nobody wrote, or the shape of the difference; shapes are said of A alone."""
+    unwritten = [] if is_complete else unwritten_causes(got, want, format)
+    return unwritten or (shapes_of(got, want, format) if made == "A" else [])
 
 
 def is_nan_alone(codes: Codes, format: Format) -> bool:

@@ -1,12 +1,12 @@
 """Answer the public question: what makes two results differ."""
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from refsim.causes.alone import between_outputs, is_nan_alone
 from refsim.causes.apart import told_apart
@@ -18,6 +18,7 @@ from refsim.causes.operands import ProductOperands
 from refsim.causes.quantised_from import QuantizedFrom, joined, words_of
 from refsim.causes.row_operands import RowOperands
 from refsim.causes.search import CauseSearch, Found, Named
+from refsim.causes.shapes import shapes_of
 from refsim.causes.stages import place_of_element, require_sums, shown_in, stages_of
 from refsim.causes.unwritten import unwritten_causes
 from refsim.causes.weight_operands import WeightOperands
@@ -70,7 +71,8 @@ def explain_diff(
     Raises RefsimError for shapes and formats that do not match, and where there is nothing to compare with.
     Source: defined here; the causes cite their own.
     """
-    coded = _codes_or_integers if isinstance(operands, IntegerOperands) else _codes
+    alone = all(each is None for each in (operands, values, quantized))
+    coded = _codes_or_integers if alone or isinstance(operands, IntegerOperands) else _codes
     got, row = coded("a", a, format)
     want = None
     if b is not None:
@@ -81,13 +83,12 @@ def explain_diff(
             turned = "a transpose of one has the shape of the other" if want.shape == got.shape[::-1] else ""
             raise RefsimError("bad-shape", f"a has shape {got.shape}, b has shape {want.shape}", help=turned)
     place = place_of_element(at, got.shape)
-    question = _Question(got, want, row, time.process_time() + seconds, on_progress)
+    end, known = time.process_time() + seconds, _scales_of(operands, scales)
+    question = _Question(got, want, row, end, on_progress, known=known)
     both = quantized is not None and (quantized.scales is not None or quantized.want_scales is not None)
     if want is not None and (want == got).all() and not both:
         return DiffExplanation(DiffOutcome.EQUAL, 0, got.size, got.size)
-    if sum(each is not None for each in (operands, values, quantized)) > 1:
-        rule = "values are what is rounded, operands what is multiplied, quantized what a quantiser read"
-        raise RefsimError("usage", "two ways to compute the outputs", rule=rule)
+    _require_one_way(operands, values, quantized)
     if isinstance(operands, ProductOperands):
         return _of_product(question, operands.product(row), place)
     if operands is not None:
@@ -103,6 +104,18 @@ def explain_diff(
     if want is None:
         raise RefsimError("usage", "one output alone", help="a second one, operands=, values= or quantized=")
     return between_outputs(got, want, row, question.deadline, on_progress)
+
+
+def _require_one_way(*ways: object) -> None:
+    if sum(each is not None for each in ways) > 1:
+        rule = "values are what is rounded, operands what is multiplied, quantized what a quantiser read"
+        raise RefsimError("usage", "two ways to compute the outputs", rule=rule)
+
+
+def _scales_of(operands: object, scales: ArrayLike | None) -> dict[str, NDArray[Any]]:
+    """Return the scales that are given, by name."""
+    given = {name: getattr(operands, name, None) for name in ("a_scale", "b_scale")} | {"the scales": scales}
+    return {name: np.asarray(array) for name, array in given.items() if array is not None}
 
 
 def _of_values(
@@ -126,6 +139,7 @@ class _Question:
     report: Report | None
     is_one: bool = True
     judged: Indices | None = None
+    known: Mapping[str, NDArray[Any]] = field(default_factory=dict)
 
     def of_rows(self, subject: Computation, at: int | None) -> DiffExplanation:
         """Return the explanation of outputs (..., columns), or of one number a row, as rows of one matrix."""
@@ -197,9 +211,6 @@ class _Question:
                 other_is = subject.described(anchor)
         if not self.is_one and said is not None:
             return replace(said, a_is=said.a_is or other_is, b_is=said.b_is or other_is)
-        if self.format.is_integer:
-            differing = int((self.got != want).sum())
-            return DiffExplanation(DiffOutcome.UNEXPLAINED, differing, self.got.size, self.got.size)
         alone = self._by_codes(subject, want)
         if said is None or alone.named:
             return alone
@@ -207,7 +218,8 @@ class _Question:
 
     def _by_codes(self, subject: Computation, want: Codes) -> DiffExplanation:
         """Return the explanation by codes alone, unless a NaN appears where the operands give none."""
-        alone = between_outputs(self.got, want, self.format, self.deadline, self.report)
+        is_right = self.want is None
+        alone = between_outputs(self.got, want, self.format, self.deadline, self.report, is_right)
         if alone.named and all(cause.family == Family.NAN for each in alone.named for cause in each.causes):
             rows = np.arange(len(want)) if self.judged is None else self.judged
             everything = None if self.judged is None else (rows, np.arange(want.shape[1]))
@@ -230,7 +242,9 @@ class _Question:
             return said
         assert search.want is not None
         alone = self._by_codes(subject, search.want)
-        return replace(alone, b_is=subject.described(subject.usual)) if alone.named else said
+        if alone.named:
+            return replace(alone, b_is=subject.described(subject.usual))
+        return replace(said, seen=alone.seen)
 
     def _ends(self) -> list[float]:
         """Return the four times at which searches end: the plan of one side, the other side from it, then exchanged."""
@@ -251,7 +265,10 @@ class _Question:
         return CauseSearch(subject, start, got, last, want, self.report, self._unwritten, judged=self.judged).run()
 
     def _unwritten(self, got: Codes, want: Codes) -> list[Named]:
-        return unwritten_causes(got, want, self.format) if self.is_one or self.format.is_integer else []
+        if not self.is_one and not self.format.is_integer:
+            return []
+        unwritten = unwritten_causes(got, want, self.format)
+        return unwritten or (shapes_of(got, want, self.format, self.known) if got is self.got else [])
 
     def _said(self, subject: Computation, start: Any, found: Found, made: str, at: int | None) -> DiffExplanation:
         """Return the explanation of the output `made`, "A" or "B", found from the plan `start` of the other output."""
@@ -274,7 +291,8 @@ class _Question:
         plans = [start]
         for each in named[:1]:
             plans.insert(0, each.plan_from(start))
-        words = [subject.described(plans[0]) if named else "", subject.described(start)]
+        is_planned = bool(named) and all(cause.aspect for cause in named[0].causes)
+        words = [subject.described(plans[0]) if is_planned else "", subject.described(start)]
         if made == "B":
             plans, words = plans[::-1], words[::-1]
         planned = tuple(each for each in named if all(cause.aspect for cause in each.causes))  # not uninitialized parts

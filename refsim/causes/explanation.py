@@ -52,7 +52,8 @@ class DiffExplanation(Card):
     break none. `excluded` were refuted; `unseen` change nothing here, so nothing is known of them; `untried` counts
     those left when the time ended. `judged` of `size` elements were computed. `a_is` and `b_is` describe how each is
     computed, "" where unknown. `beside`: what an output that was not given would be, such as the scales for a
-    quantizer's codes; for two outputs that no cause explains together, what explains each alone.
+    quantizer's codes; for two outputs that no cause explains together, what explains each alone. `seen`: where the
+    outputs differ and what each holds there, for differences without a cause.
     """
 
     outcome: DiffOutcome
@@ -72,6 +73,7 @@ class DiffExplanation(Card):
     stages: tuple[SumsSoFar, ...] = ()
     made: str = "A"
     beside: tuple[str, ...] = ()
+    seen: tuple[str, ...] = ()
 
     def _repr_summary(self) -> str:
         said = f"{self.outcome}, {self.differing} of {self.size} differ"
@@ -91,7 +93,9 @@ class DiffExplanation(Card):
         for alike in by_family.values():
             more = f"; {len(alike) - 1} more of the kind" if len(alike) > 1 else ""
             of = "" if self.made == "A" else f" of {self.made}"
-            found.append(f"cause  {alike[0]}; reproduces every bit{of}{more}")
+            exact = "" if alike[0].is_near else f"; reproduces every bit{of}"
+            found.append(f"cause  {alike[0]}{exact}{more}")
+        found += [f"seen  {text}" for text in self.seen]
         found += [f"distinguished by  {text}" for text in self.apart]
         found += [f"implied  {text}" for text in self.beside]
         for each in self.parts:
@@ -125,6 +129,7 @@ class DiffExplanation(Card):
         `excluded`: refuted causes. `undetectable`: causes that change nothing on this data.
         `pairs_tried`, `untried`: counts of pairs that were tried, and of causes or pairs left when the time ended.
         `distinguished_by`: test cases on which `named` causes differ. `implied`: what causes say of another output.
+        `seen`: where the outputs differ and what each holds there.
         `FORMER_KEYS` repeats some keys under their names of the last release; docs/verdicts.md describes them all.
         """
         found: dict[str, Any] = {
@@ -143,6 +148,7 @@ class DiffExplanation(Card):
             "untried": self.untried,
             "distinguished_by": list(self.apart),
             "implied": list(self.beside),
+            "seen": list(self.seen),
         }
         return found | {former: found[key] for former, key in FORMER_KEYS.items()}
 

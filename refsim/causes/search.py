@@ -58,11 +58,15 @@ class SampledByRows(Protocol):
 
 @dataclass(frozen=True, repr=False)
 class Named(FieldsCard):
-    """Causes that together correct `repaired` differing elements and break none; `is_whole`: they reproduce all bits."""
+    """Causes that together correct `repaired` differing elements and break none.
+
+    `is_whole`: they reproduce all bits; `is_near`: they hold for every element within a rounding.
+    """
 
     causes: tuple[Cause, ...]
     repaired: int
     is_whole: bool
+    is_near: bool = False
 
     def plan_from(self, start: Any) -> Any:
         """Return the plan `start` with the choices of all causes; uninitialized parts are no choices."""
@@ -95,7 +99,8 @@ class Found:
 class CauseSearch:
     """The search for one output `got` of a subject from the plan `start`; `want` is that plan's output, or None.
 
-    `alone` explains `got` and `want` without plans; it runs after single causes and before pairs. `judged`: the rows
+    `alone` explains `got` and `want` without plans; it runs after single causes and before pairs. What it says within a
+    rounding is kept for the end. `judged`: the rows
     that are computed and compared, None: all; fewer where the time ends while `want` is computed.
     """
 
@@ -125,11 +130,14 @@ class CauseSearch:
         had = {cause.aspect: cause for cause in causes if cause.is_made(self.start)}
         singles = [cause.seen_from(had.get(cause.aspect)) for cause in causes if not cause.is_made(self.start)]
         singles.sort(key=lambda cause: cause.rank)
+        near: list[Named] = []
         # Moving a whole large output takes longer than computing a sample of it.
         moving = [cause for cause in singles if self.judged is not None and cause.aspect == "placed"]
         partial = self._singles([cause for cause in singles if cause not in moving], sample)
         if not self.found.whole and self.alone is not None and (is_given or self.judged is None):
-            self.found.whole += self.alone(self.got, self.want)
+            said = self.alone(self.got, self.want)
+            self.found.whole += [each for each in said if not each.is_near]
+            near += [each for each in said if each.is_near]
         if not self.found.whole:
             self._in_part()
         if not self.found.whole:
@@ -140,6 +148,7 @@ class CauseSearch:
         if not self.found.whole:
             self._parts(partial)
             self._pairs(sample)
+            self.found.whole += [] if self.found.whole else near
         return self.found
 
     # ---- single causes ---------------------------------------------------------------------------------------------

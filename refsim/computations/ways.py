@@ -79,6 +79,10 @@ class Family(StrEnum):
     BATCH = "another batch or expert"
     ZERO_POINT = "zero point"
     HOST = "computed on the host"
+    FACTOR = "another factor"
+    OFFSET = "an offset"
+    ORDER = "elements in other places"
+    VALUES = "a map of values"
 
 
 class Choices(SimpleNamespace):

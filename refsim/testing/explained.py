@@ -14,7 +14,7 @@ from refsim.compare.code_line import codes_of
 from refsim.computations.ways import Cause, Codes, Family
 from refsim.conversions import decode, encode
 from refsim.device import Device
-from refsim.formats import Format, format_named
+from refsim.formats import Format, array_type, format_named
 from refsim.kernels import Bounded, Kernel, Outputs, Promise
 from refsim.sources import PTX
 from refsim.testing.suspects.feeding import Diet
@@ -59,9 +59,10 @@ def explain_problem(
         declared = () if is_bare else _declared(kernel, problem, device, name, one, count)
         if declared:
             found[name] = DiffExplanation(DiffOutcome.EXPLAINED, count, size, size, declared)
-        elif formats[name]:
+        else:
             half = (time.process_time() + deadline) / 2
-            found[name] = between_outputs(one, other, format_named(formats[name]), half, on_progress)
+            row = array_type(formats[name] or str(np.asarray(right).dtype))
+            found[name] = between_outputs(one, other, row, half, on_progress, is_right=True)
     leave_out_chance(found)
     open_outputs = [name for name, each in found.items() if each.outcome is DiffOutcome.UNEXPLAINED]
     if not open_outputs:

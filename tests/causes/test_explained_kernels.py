@@ -3,6 +3,7 @@
 import re
 
 import pytest
+from refsim.computations.ways import Cause
 
 from conformance.explained_kernels import trials
 from conformance.explained_kernels.__main__ import page
@@ -10,7 +11,6 @@ from conformance.explained_kernels.cases import cases
 from refsim import device
 from refsim.causes import DiffExplanation
 from refsim.causes.explanation import DiffOutcome
-from refsim.causes.rows import Cause
 from refsim.causes.search import Named
 from refsim.sources import PTX
 from refsim.testing import laws

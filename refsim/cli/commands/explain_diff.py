@@ -262,13 +262,14 @@ def _of_files(
     from refsim.causes import explain_diff
 
     (of_first, of_second), load = _keys(keys, second), _loader(of_operands)
-    one, format = load(first, row, of_first)
-    other = None if second is None else _second(first, second, format, partial(load, second, row, of_second))
     of_quantiser = {name: of_operands.pop(name) for name in ("recipe", "scales", "want_scales", "layout")}
     ways: dict[str, Any] = {"operands": _chosen(of_operands, operand_format)}
     ways |= _of_values(values, of_quantiser["scales"])
     ways["quantized"] = quantiser_operands(quantized, block, operand_format, **of_quantiser)
-    if other is None and all(way is None for way in ways.values()):
+    alone = all(way is None for way in ways.values())
+    one, format = load(first, row, of_first, alone)
+    other = None if second is None else _second(first, second, format, partial(load, second, row, of_second, alone))
+    if other is None and alone:
         raise RefsimError("usage", "two outputs are compared, and one is given", help=ALONE)
     with reporting(sys.stderr) as report:
         ways["on_progress"] = partial(tell, report, "explain-diff")
@@ -300,9 +301,9 @@ def _loader(options: dict[str, Any]) -> "Callable[..., tuple[Any, ElementType]]"
     types = integer_types(options["a_format"], options["b_format"])
     d_format = options.pop("d_format")
     if types is None:
-        return partial(_loaded, outputs=True)
-    return lambda path, row, key: (
-        integer_output(path, types[0], d_format, key) if row is None else _loaded(path, row, key, outputs=True)
+        return _output
+    return lambda path, row, key, alone: (
+        integer_output(path, types[0], d_format, key) if row is None else _output(path, row, key, alone)
     )
 
 
@@ -372,8 +373,33 @@ def _document(found: "DiffExplanation", first: Path, second: Path | None) -> Doc
     return Document(tuple(parts), title, sources)
 
 
-def _loaded(path: Path, row: "Format | None", key: str | None, *, outputs: bool = False) -> "tuple[Any, Format]":
-    """Return codes and format; outputs of integers or float64 become float32 where that is exact."""
+def _loaded(path: Path, row: "Format | None", key: str | None) -> "tuple[Any, Format]":
+    """Return floating-point codes and their format."""
+    from refsim.formats import ARRAY_TYPES
+
+    codes, format = _stored(path, row, key)
+    if format in ARRAY_TYPES:
+        what = f"{path} holds {format}, which is no format of floating-point codes"
+        raise RefsimError("format-needed", what, help=f"--a-format {format} or --b-format says what is meant")
+    return codes, format
+
+
+def _output(path: Path, row: "Format | None", key: str | None, alone: bool) -> "tuple[Any, ElementType]":
+    """Return codes and format of an output; with operands, integers and float64 are float32 where that is exact."""
+    from refsim.formats import ARRAY_TYPES, F32
+
+    codes, format = _stored(path, row, key)
+    if format not in ARRAY_TYPES or (alone and format.is_integer):
+        return codes, format
+    values = codes.view(format.array_dtype)
+    floats = values.astype(np.float32)
+    if not np.array_equal(floats.astype(np.float64), values.astype(np.float64)):
+        what = f"the {format} of {path} are no numbers of float32"
+        raise RefsimError("unsupported-format", what, help="refsim diff compares them; --a and --b explain integers")
+    return floats.view(np.uint32), F32
+
+
+def _stored(path: Path, row: "Format | None", key: str | None) -> "tuple[Any, Any]":
     if not names_array(str(path)):
         known = f"suffixes: {', '.join(ARRAY_SUFFIXES)}"
         raise RefsimError("unknown-suffix", f"the suffix {path.suffix!r} chooses no container", str(path), help=known)
@@ -387,20 +413,6 @@ def _loaded(path: Path, row: "Format | None", key: str | None, *, outputs: bool 
 
         # A byte above 0xf is no code of four bits, but two; any byte is a code of E4M3.
         return unpack(load_codes(path, E4M3, key).codes, row), row
-    from refsim.formats import ARRAY_TYPES, F32
-
-    if stored.format in ARRAY_TYPES and not outputs:
-        what = f"{path} holds {stored.format}, which is no format of floating-point codes"
-        raise RefsimError("format-needed", what, help=f"--a-format {stored.format} or --b-format says what is meant")
-    if stored.format in ARRAY_TYPES:
-        values = stored.typed()
-        codes = values.astype(np.float32)
-        if not np.array_equal(codes.astype(np.float64), values.astype(np.float64)):
-            what = f"the {stored.format} of {path} are no numbers of float32"
-            raise RefsimError(
-                "unsupported-format", what, help="refsim diff compares them; --a and --b explain integers"
-            )
-        return codes.view(np.uint32), F32
     return stored.codes, stored.format
 
 
