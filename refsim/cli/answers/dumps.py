@@ -123,7 +123,7 @@ def _slots(fragment: "Fragment", file: Path, row: "Format") -> Codes:
         where, rule = fragment.name, f"elements of this fragment have {fragment.element_bits} bits"
         raise RefsimError("format-mismatch", f"{row} has {row.bits + row.padding_bits} bits", where=where, rule=rule)
     expected = fragment.threads * fragment.values * fragment.slot_bits // 8
-    content = _bytes(file)
+    content = np.frombuffer(read_whole(file, MOST_BYTES, "a dump of registers"), np.uint8)
     if content.size != expected:
         what = f"{fragment.threads} {fragment.units[0]}s of {fragment.values} values of {fragment.slot_bits} bits"
         raise _wrong_size(file, what, expected, content.size)
@@ -131,10 +131,6 @@ def _slots(fragment: "Fragment", file: Path, row: "Format") -> Codes:
     kept = bits[..., fragment.element_shift : fragment.element_shift + fragment.element_bits].astype(row.code_dtype)
     weights = np.left_shift(np.ones(1, row.code_dtype), np.arange(fragment.element_bits, dtype=row.code_dtype))
     return np.asarray((kept * weights).sum(axis=-1, dtype=row.code_dtype))
-
-
-def _bytes(file: Path) -> NDArray[np.uint8]:
-    return np.frombuffer(read_whole(file, MOST_BYTES, "a dump of registers"), np.uint8)
 
 
 def _tile(mode: "Swizzle", stored: "Stored", shape: tuple[int, int] | None, major: "Major", file: Path) -> Dump:

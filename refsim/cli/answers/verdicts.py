@@ -175,7 +175,7 @@ def answer(all_judged: Sequence[Judged]) -> Answer:
             parts.append(Wording(tuple(each.lines()), facts, key=each.verdict.kernel, is_beside=True))
     ran = [each.verdict for each in all_judged if each.was_run and each.verdict.error is None]
     parts += [*witnesses(ran), *devices(ran)]
-    notices = tuple(map(notice, _found(all_judged)))
+    notices = tuple(notice(each) for each in all_judged if each.was_run and not each.verdict)
     document = Document(tuple(parts), heading(all_judged), page=page(all_judged), notices=notices)
     return Answer(document, exit_code(all_judged))
 
@@ -189,10 +189,6 @@ def notice(each: Judged) -> Notice:
         Path(place[0]) if place else None,
         place[1] if place else None,
     )
-
-
-def _found(all_judged: Sequence[Judged]) -> list[Judged]:
-    return [each for each in all_judged if each.was_run and not each.verdict]
 
 
 def _excerpt_facts(excerpt: Excerpt) -> dict[str, object]:

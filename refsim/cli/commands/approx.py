@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from refsim.formats import Format
     from refsim.numerics.special import SpecialForm
     from refsim.render import Cell
-    from refsim.sources import Source
 
 COLUMNS = (
     Column("instruction", text=False),
@@ -92,6 +91,8 @@ def command(row: str | None, ftz: bool, instruction: str, codes: tuple[str, ...]
     """
     import numpy as np
 
+    from refsim.sources import PTX
+
     form = _form(instruction, row, ftz)
     columns = _operands(codes, form)
     words = [np.array(column, form.format.code_dtype) for column in columns]
@@ -105,13 +106,7 @@ def command(row: str | None, ftz: bool, instruction: str, codes: tuple[str, ...]
         hints.append(
             "the upper word of an operand alone is read and written: of a float64 the result is right to some 2^32 ulp"
         )
-    return Document((table,), form.instruction, (_source(form),), hints=tuple(hints))
-
-
-def _source(form: "SpecialForm") -> "Source":
-    from refsim.sources import PTX
-
-    return PTX[form.function]
+    return Document((table,), form.instruction, (PTX[form.function],), hints=tuple(hints))
 
 
 def _form(name: str, row: str | None, ftz: bool) -> "SpecialForm":

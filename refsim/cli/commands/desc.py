@@ -107,7 +107,9 @@ def encode(
     if isinstance(kind, TensorMapForm):
         if tile is not None:
             raise RefsimError("usage", "--tile is for descriptors of shared memory", help="give dims= and box=")
-        return Document((_record(kind.encode(**_arguments(fields))),), "tensormap", (kind.source,))
+        encoded = kind.encode(**_arguments(fields))
+        record = Record(tuple(Entry(name, value) for name, value in encoded.items()))
+        return Document((record,), "tensormap", (kind.source,))
     word = kind.encode(**_arguments(fields)) if tile is None else _of_tile(kind, _arguments(fields), tile, row, major)
     spelled = str(Bits(word, kind.bits))
     facts = {"word": spelled, "fields": kind.decode(word)}
@@ -298,7 +300,3 @@ def _coordinates(words: tuple[str, ...], at: str | None) -> tuple[int, ...]:
         return tuple(_number(each) for each in at.split(","))
     dims = _arguments(words).get("globalDim", ())
     return (0,) * len(dims)
-
-
-def _record(encoded: dict[str, Any]) -> Record:
-    return Record(tuple(Entry(name, value) for name, value in encoded.items()))

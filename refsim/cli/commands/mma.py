@@ -95,18 +95,13 @@ def _answered(product: "MmaArguments", to: Path | None, *, explain: bool, zeros:
     return Document((found,), product.row.name, (product.row.source,))
 
 
-def _multiplied(product: "MmaArguments") -> Any:
-    """Return the result of numerics.mma without its warning, because the answer shows the level of evidence."""
+def _codes(product: "MmaArguments") -> Any:
+    """Return the result of numerics.mma as unsigned codes, without its warning: the answer shows the evidence."""
     from refsim import numerics
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", numerics.UnverifiedProfileWarning)
-        return numerics.mma(product.a, product.b, product.c, **product.arguments())
-
-
-def _codes(product: "MmaArguments") -> Any:
-    """Return the result as unsigned codes."""
-    d = _multiplied(product)
+        d = numerics.mma(product.a, product.b, product.c, **product.arguments())
     return d.view(f"u{d.dtype.itemsize}")
 
 
