@@ -92,12 +92,13 @@ def start() -> None:
     folder = os.environ.get(VARIABLE)
     if not folder:
         return
-    from refsim.standins.memory import poison_empty
+    from refsim.standins.memory import poison_empty, vary_poison
     from refsim.standins.seams import install
     from refsim.standins.session import Settings, begin
 
     session = begin(Settings.of_json(json.loads(Path(folder, SETTINGS).read_text())))
     install()
+    vary_poison(folder)
     poison_empty()
     keeper = RecordKeeper(Path(folder), session)
     session.memory.begun = keeper.use

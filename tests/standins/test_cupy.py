@@ -92,6 +92,8 @@ def test_only_what_was_written_counts_as_written(fresh):
     a[::2] = 1
     assert fresh.memory.memory.written(a.data.ptr, 32).reshape(8, 4)[:, 0].tolist() == [True, False] * 4
     cp.multiply(a, 2, out=a)
+    assert fresh.memory.memory.written(a.data.ptr, 32).reshape(8, 4)[:, 0].tolist() == [True, False] * 4
+    cp.multiply(cp.ones(8, cp.float32), 2, out=a)
     assert fresh.memory.memory.written(a.data.ptr, 32).all()
 
 

@@ -17,7 +17,7 @@ from refsim.ptx.machine.arguments import NUMBERS, PointerTo
 from refsim.ptx.machine.limits import round_up
 from refsim.ptx.text.syntax import Variable
 from refsim.standins.cuda.images import CoreKernel, Image
-from refsim.standins.memory import host_bytes
+from refsim.standins.memory import host_bytes, poison_host
 from refsim.standins.properties import DRIVER_VERSION, MEMORY_BYTES, attribute, device_name
 from refsim.standins.session import UnsupportedError, current
 
@@ -206,6 +206,7 @@ class DriverCalls(ModuleCalls):
             raise current().unsupported("cuda.bindings.driver.cuMemHostAlloc", "mapped memory of the host")
         room = ctypes.create_string_buffer(int(size))
         self.pinned[ctypes.addressof(room)] = room
+        poison_host(host_bytes(ctypes.addressof(room), int(size)))
         return ctypes.addressof(room)
 
     def cuMemFreeHost(self, address: Any) -> None:  # noqa: N802

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from refsim.standins.cupy.pool import Memory, MemoryPointer, UnownedMemory, memory_at
+from refsim.standins.memory import left_poison
 from refsim.standins.session import current
 
 TYPE_LETTERS = "?bhilqBHILQefdFD"
@@ -55,13 +56,17 @@ class ndarray:  # noqa: N801 - CuPy's own name
         """Return the array's memory as a NumPy array, valid until the next allocation."""
         return current().memory.array(self.data.ptr, self.shape, self.dtype, self.strides)
 
+    def open_bytes(self) -> NDArray[np.bool_] | None:
+        """Return which bytes of each element are uninitialized, None for none."""
+        return current().memory.open_bytes(self.data.ptr, self.shape, self.dtype, self.strides)
+
     def is_read(self, who: str) -> None:
         """Report a read of this array, named `who` in the message, if elements are uninitialized."""
         current().memory.reads(self.data.ptr, self.shape, self.dtype, self.strides, who)
 
-    def wrote(self, index: Any = ...) -> "ndarray":
-        """Mark the elements at `index` as written, by default all; return the array."""
-        current().memory.wrote(self.data.ptr, self.shape, self.dtype, self.strides, index)
+    def wrote(self, index: Any = ..., *, is_open: bool = False) -> "ndarray":
+        """Mark the elements at `index` as written, by default all, or as uninitialized if `is_open`; return the array."""
+        current().memory.wrote(self.data.ptr, self.shape, self.dtype, self.strides, index, is_open=is_open)
         return self
 
     def get(self, stream: Any = None, order: str = "C", out: Any = None, blocking: bool = True) -> NDArray[Any]:
@@ -87,7 +92,10 @@ class ndarray:  # noqa: N801 - CuPy's own name
         if arr.shape != self.shape:
             raise ValueError(f"Shape mismatch. Old shape: {self.shape}, new shape: {arr.shape}")
         self.host[...] = arr
+        left = left_poison(np.ascontiguousarray(arr).reshape(-1).view(np.uint8))
         self.wrote()
+        if left is not None:
+            self.wrote(left.reshape(*self.shape, -1).any(axis=-1), is_open=True)
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from refsim.standins.cupy.pool import (
     PinnedMemoryPool,
     UnownedMemory,
 )
+from refsim.standins.memory import poison_host
 from refsim.standins.properties import DRIVER_VERSION
 from refsim.standins.seams import refuse
 
@@ -75,8 +76,10 @@ def set_allocator(allocator: Any = None) -> None:
 
 
 def alloc_pinned_memory(size: int) -> PinnedMemoryPointer:
-    """Return zeroed host memory, which is never paged out here."""
-    return np.zeros(int(size), np.uint8).view(PinnedMemoryPointer)
+    """Return host memory without contents, which is never paged out here."""
+    made = np.empty(int(size), np.uint8)
+    poison_host(made)
+    return made.view(PinnedMemoryPointer)
 
 
 def set_pinned_memory_allocator(allocator: Any = None) -> None:

@@ -3,9 +3,11 @@
 import importlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from refsim.standins.cupy.arrays import from_host, ndarray, view_at
 from refsim.standins.cupy.names import COMPLEX_BITS, GIVEN_UP, RENAMED, SAME_BITS
@@ -13,14 +15,17 @@ from refsim.standins.session import current
 
 
 def answer(name: str, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Return a NumPy function's result on the device; views of an argument stay views, and `out` is returned itself."""
+    """Return a NumPy function's result on the device; views of an argument stay views, and `out` is returned itself.
+
+    Elements of the result that depend on uninitialized bytes are uninitialized too.
+    """
     out = kwargs.get("out")
     with current().memory.alone(), wrapped_indices():
         flat = current().memory.memory.space.bytes
+        depends = _dependent(function, args, kwargs, flat)
         found = function(*_inward(args), **{key: _inward(value) for key, value in kwargs.items()})
     _noted(name, (*args, *kwargs.values()), found)
-    placed = _placed(found, flat)
-    if (out is not None or not _is_view(placed)) and name != "ndarray.__getitem__":
+    if any(each.any() for each in depends) and name != "ndarray.__getitem__":
         for each in args:
             if isinstance(each, ndarray):
                 each.is_read(f"cupy.{name} reads")
@@ -28,8 +33,53 @@ def answer(name: str, function: Callable[..., Any], args: tuple[Any, ...], kwarg
         for each in out if isinstance(out, tuple) else (out,):
             if each is not None:
                 each.wrote()
-        return out
-    return _outward(placed)
+        made = out
+    else:
+        made = _outward(_placed(found, flat))
+    for each, mask in zip(made if isinstance(made, tuple | list) else [made], depends, strict=False):
+        if mask.any() and isinstance(each, ndarray):
+            each.wrote(np.broadcast_to(mask, each.shape), is_open=True)
+    return made
+
+
+def _dependent(function: Callable[..., Any], args: Any, kwargs: dict[str, Any], flat: Any) -> list[NDArray[np.bool_]]:
+    """Return for each result of a function which elements depend on uninitialized bytes, [] where there are none.
+
+    The function runs twice, the second time with these bytes inverted.
+    """
+    if kwargs.get("where", True) is not True or not _has_open((args, list(kwargs.values()))):
+        return []
+    more = {key: value for key, value in kwargs.items() if key != "out"}
+    found = []
+    for seen in (_host, partial(_copied, is_inverted=False), partial(_copied, is_inverted=True)):
+        found.append(function(*_inward(args, seen), **{key: _inward(value, seen) for key, value in more.items()}))
+        if _is_view(_placed(found[0], flat)):
+            return []
+    pairs = zip(*found[1:], strict=True) if isinstance(found[1], tuple | list) else [found[1:]]
+    return [_differs(np.asarray(one), np.asarray(other)) for one, other in pairs]
+
+
+def _has_open(value: Any) -> bool:
+    """Return whether an array of the device has uninitialized bytes, also inside tuples and lists."""
+    if isinstance(value, tuple | list):
+        return any(map(_has_open, value))
+    return isinstance(value, ndarray) and value.open_bytes() is not None
+
+
+def _copied(array: ndarray, *, is_inverted: bool) -> NDArray[Any]:
+    """Return a copy on the host, if asked with inverted uninitialized bytes: what depends on them changes."""
+    held, marks = np.array(array.host, order="C"), array.open_bytes()
+    if is_inverted and marks is not None:
+        held.reshape(*held.shape, 1).view(np.uint8)[marks] ^= 0xFF
+    return held
+
+
+def _differs(one: NDArray[Any], other: NDArray[Any]) -> NDArray[np.bool_]:
+    """Return which elements differ in their bits; all, where the shapes differ."""
+    if one.shape != other.shape:
+        return np.ones(one.shape, np.bool_)
+    first, second = (np.array(each, order="C").reshape(*each.shape, 1).view(np.uint8) for each in (one, other))
+    return np.asarray((first != second).any(axis=-1))
 
 
 def changed(name: str, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -66,12 +116,16 @@ def index_of(index: Any) -> Any:
     return _inward(index)
 
 
-def _inward(value: Any) -> Any:
-    """Return arrays of the device as NumPy arrays, also inside tuples and lists; other values stay."""
+def _host(array: ndarray) -> NDArray[Any]:
+    return array.host
+
+
+def _inward(value: Any, seen: Callable[[ndarray], NDArray[Any]] = _host) -> Any:
+    """Return arrays of the device as NumPy arrays, as `seen` does, also in tuples and lists; other values stay."""
     if isinstance(value, ndarray):
-        return value.host
+        return seen(value)
     if type(value) in (tuple, list):
-        return type(value)(_inward(each) for each in value)
+        return type(value)(_inward(each, seen) for each in value)
     if isinstance(value, Ufunc):
         return value.function
     return value
@@ -144,6 +198,9 @@ class Ufunc:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         refused_hosts(args)
+        args, out = args[: self.nin], args[self.nin :]
+        if out:
+            kwargs["out"] = out if self.nout > 1 else out[0]
         return answer(self.name, self.function, args, kwargs)
 
     def outer(self, a: Any, b: Any, **kwargs: Any) -> Any:

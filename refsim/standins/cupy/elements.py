@@ -46,8 +46,13 @@ class Elements(ndarray):
             raise TypeError(f"Unsupported type {type(value)}")
         place = delegation.index_of(index)
         with delegation.wrapped_indices():
+            left = value.open_bytes() if isinstance(value, ndarray) else None
             self.host[place] = value.host.copy() if isinstance(value, ndarray) else value
         self.wrote(place)
+        if left is not None:
+            depends = np.zeros(self.shape, np.bool_)
+            depends[place] = left.any(axis=-1)
+            self.wrote(depends, is_open=True)
 
     def __iter__(self) -> Iterator[Any]:
         return (self[position] for position in range(len(self)))

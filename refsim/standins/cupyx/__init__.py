@@ -7,6 +7,7 @@ import numpy as np
 from refsim.standins.cupy.arrays import ndarray
 from refsim.standins.cupy.delegation import answer, changed
 from refsim.standins.cupyx import profiler as profiler
+from refsim.standins.memory import poison_host
 from refsim.standins.seams import refuse
 
 
@@ -30,7 +31,9 @@ def rsqrt(x: Any, out: Any = None) -> Any:
 
 def empty_pinned(shape: Any, dtype: Any = float, order: Any = "C") -> Any:
     """Return an uninitialized array of the host."""
-    return np.empty(shape, dtype, order)
+    made = np.empty(shape, dtype, order)
+    poison_host(made.reshape(-1, order="A").view(np.uint8))
+    return made
 
 
 def zeros_pinned(shape: Any, dtype: Any = float, order: Any = "C") -> Any:

@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from refsim.standins.memory import poison_host
 from refsim.standins.pycuda.context import needed
 from refsim.standins.pycuda.errors import LogicError, as_pycuda
 from refsim.standins.seams import with_stream
@@ -165,6 +166,7 @@ def pagelocked_empty(shape: Any, dtype: Any, order: Any = "C", mem_flags: int = 
     if mem_flags:
         raise current().unsupported("pycuda.driver.pagelocked_empty", "mapped memory (mem_flags)")
     made: NDArray[Any] = np.empty(shape, dtype, order)
+    poison_host(host_bytes("cuMemHostAlloc", made))
     return made
 
 

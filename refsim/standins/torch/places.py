@@ -1,10 +1,12 @@
 """Put the simulated GPU into torch: functions that make or move tensors, torch.cuda, generators, gradients."""
 
 import importlib
+import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
-from refsim.standins.memory import host_bytes, poison_host
+from refsim.standins.memory import MOST_POISONED, host_bytes, is_of_program, poison_host
 from refsim.standins.seams import names_in
 from refsim.standins.session import current
 from refsim.standins.torch.cuda import ACCELERATOR, ANSWERS, WITHOUT_ANSWER
@@ -103,9 +105,12 @@ class Places:
 
     def called(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Call a function with a tensor on the GPU among its arguments; its results are on the GPU."""
-        with self.torch._C.DisableTorchFunctionSubclass():
-            found = function(*args, **kwargs)
         name = getattr(function, "__name__", "")
+        with self.torch._C.DisableTorchFunctionSubclass():
+            was = args[0].untyped_storage().nbytes() if name == "resize_" else 0
+            found = function(*args, **kwargs)
+            if name == "resize_" and found.untyped_storage().nbytes() > was:
+                poison_tensor(found, was)
         if name not in MOVED_OR_ROUNDED_ONCE and _has_fractions(found):
             current().answered_by_host(f"torch.{name}")
         return self.put(found, [id(each) for each in (*args, *kwargs.values())])
@@ -184,17 +189,15 @@ def placed(places: Places, function: Callable[..., Any]) -> Callable[..., Any]:
         if kwargs.get("pin_memory"):
             del kwargs["pin_memory"]  # host memory is never paged out here
         if device is None:
-            found = function(*args, **kwargs)
+            found, but = function(*args, **kwargs), []
             goes = bool(args) and places.is_there(args[0])
-            if goes and name in _EMPTY:
-                poison_host(_bytes_of(places.plain(found)))
-            return places.put(found) if goes else found
-        goes = places.is_asked(device)
-        with places.torch._C.DisableTorchFunctionSubclass():
-            found = function(*args, **{**kwargs, "device": places.host if goes else device})
-            if goes and name in _EMPTY:
-                poison_host(_bytes_of(found))
-            return places.put(found, [id(each) for each in args]) if goes else found
+        else:
+            goes, but = places.is_asked(device), [id(each) for each in args]
+            with places.torch._C.DisableTorchFunctionSubclass():
+                found = function(*args, **{**kwargs, "device": places.host if goes else device})
+        if name in _EMPTY and (goes or is_of_program(sys._getframe(1))):
+            poison_tensor(places.plain(found))
+        return places.put(found, but) if goes else found
 
     call.__name__ = call.__qualname__ = name
     call.__doc__ = function.__doc__
@@ -202,10 +205,12 @@ def placed(places: Places, function: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-def _bytes_of(tensor: Any) -> Any:
-    """Return the whole memory of a host tensor."""
-    storage = tensor.untyped_storage()
-    return host_bytes(storage.data_ptr(), storage.nbytes())
+def poison_tensor(tensor: Any, start: int = 0) -> None:
+    """Poison the memory of a host tensor from a byte on, as no one has written it; a sparse one has no memory."""
+    with suppress(RuntimeError):
+        storage = tensor.untyped_storage()
+        if start < storage.nbytes() <= MOST_POISONED:
+            poison_host(host_bytes(storage.data_ptr(), storage.nbytes())[start:])
 
 
 _EMPTY = ("empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided")
