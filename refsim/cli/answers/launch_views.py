@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING
 from refsim.render import Bits, Column, Table
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from refsim.device.schedules import Outcome, SeededPolicy
     from refsim.errors import RefsimError
     from refsim.ptx import BankUse, Crowd, Trace
+    from refsim.ptx.checks.first_nan import NanRow
     from refsim.ptx.observers.accesses import Touched
     from refsim.ptx.observers.steps import Held, Ran
     from refsim.ptx.text.syntax import Statement
@@ -43,6 +44,7 @@ STEP_COLUMNS = (
     Column("is_written", text=False),
     Column("bits", text=False),
 )
+NAN_COLUMNS = (Column("role", label="NaN", strong=True), Column("where"), Column("what"))
 SHOWN = 4
 
 
@@ -67,6 +69,12 @@ def remarks_table(remarks: "tuple[RefsimError, ...]", key: str) -> Table:
     """Return a table of warnings or notes, which do not make a kernel wrong."""
     columns = (replace(FINDINGS[0], label=key.removesuffix("s")), *FINDINGS[1:])
     return Table.of(columns, remarks, key)
+
+
+def nan_table(rows: "Sequence[NanRow]") -> Table:
+    """Return the way of NaN and infinities to the outputs, or a line that there are none."""
+    clean = ("none", "", "no output holds NaN or an infinity that the launch stored")
+    return Table(NAN_COLUMNS, tuple(map(tuple, rows)) or (clean,), "first_nan")
 
 
 def printed_table(lines: tuple[str, ...]) -> Table:

@@ -1,7 +1,7 @@
 """refsim simulate: run one entry on the simulated GPU, under one schedule or several."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
@@ -14,6 +14,7 @@ from refsim.cli.answers.launch_views import (
     banks_table,
     findings_of,
     findings_table,
+    nan_table,
     order_name,
     printed_table,
     remarks_table,
@@ -39,8 +40,10 @@ from refsim.errors import RefsimError, counted
 from refsim.render import Document, Entry, Part, Record, Table
 
 if TYPE_CHECKING:
+    from refsim.cli.launches import LaunchArgument
     from refsim.device.schedules import Outcome, Run, SeededPolicy
     from refsim.ptx import AddressWatch, Arithmetic, GlobalMemory, Program, Trace, WarpTrace
+    from refsim.ptx.checks.first_nan import NonFinite
 
 ALL = "all"
 
@@ -110,14 +113,21 @@ class SimulateOptions(Options):
         "argument N. +BYTES adds an offset, :BYTES sets the length.",
         metavar="ADDRESS|SYMBOL",
     )
+    first_nan: bool = option("Run once more, and show where NaN and infinities in outputs come from.")
     compilation: Compilation = Compilation()
 
     def run(
-        self, program: "Program", entry: str, order: "SeededPolicy", values: list[Any], seen: Watchers | None
+        self,
+        program: "Program",
+        entry: str,
+        order: "SeededPolicy",
+        values: list[Any],
+        seen: Watchers | None,
+        born: "NonFinite | None" = None,
     ) -> "tuple[Trace, GlobalMemory]":
         """Run the launch under one schedule and return trace and memory; `seen` observes the first, else None.
 
-        Only the first schedule counts bank conflicts.
+        Only the first schedule counts bank conflicts. `born` follows NaN.
         """
         from refsim.ptx import Checks, GlobalMemory
 
@@ -136,6 +146,7 @@ class SimulateOptions(Options):
             cluster=self.cluster,
             observer=None if seen is None else seen.steps,
             watching=None if seen is None else seen.accesses,
+            following=born,
             checks=Checks("record", "record", "record", "record", banks=banks, seconds=self.seconds, off=self.without),
         )
         return done, memory
@@ -167,7 +178,7 @@ def command(asked: SimulateOptions) -> Answer:
     values = [each.value for each in given]
     targets = [saved(text, values) for text in asked.saves]
     orders = _orders(program, entry, asked.policy, asked.seed)
-    originals = _copied(values) if len(orders) > 1 else values
+    originals = _copied(values) if len(orders) > 1 or asked.first_nan else values
     seen = Watchers(_traced(program, entry, asked), _watched(program, entry, asked))
 
     def run(order: "SeededPolicy") -> "tuple[Trace, GlobalMemory]":
@@ -185,8 +196,28 @@ def command(asked: SimulateOptions) -> Answer:
     schedule = ALL if by_order else order_name(orders[0])
     record = _record(entry, program.target, schedule, asked.arithmetic, tried, targets)
     views: tuple[Part, ...] = (record, *_tables(tried, by_order), *seen.tables(asked.grid, asked.block))
+    if asked.first_nan and tried[0].trace is not None:
+
+        def again(born: "NonFinite") -> None:
+            asked.run(program, entry, orders[0], _copied(originals), None, born)
+
+        views = (*views, _first_nan(again, given))
     hints = (*previews(given), *seen.hints())
     return Answer(Document(views, f"{entry} of {asked.file}", hints=hints), _exit_code(tried))
+
+
+def _first_nan(again: "Callable[[NonFinite], None]", given: "list[LaunchArgument]") -> Table:
+    """Run the launch again with NaN and infinities followed, and return the table of where they come from."""
+    from refsim.ptx.checks.first_nan import NanArray, NanRow, NonFinite
+
+    formats = [each.format.name if each.format else "" for each in given]
+    arrays = (NanArray.of(one.value.dtype, of, one.value.shape) for one, of in zip(given, formats, strict=True))
+    born = NonFinite(known={f"argument {at}": each for at, each in enumerate(arrays)})
+    try:
+        again(born)
+    except RefsimError as error:
+        return nan_table([NanRow("unknown", error.where, f"the second run ended: [{error.code}] {error.what}")])
+    return nan_table(born.rows())
 
 
 def _no_entry(program: "Program", file: Path) -> str:

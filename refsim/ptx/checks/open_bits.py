@@ -5,7 +5,7 @@ For `.approx`, float atomics, or products that the assembler may contract, a GPU
 simulator. If such bits reach a branch, the guard of a store or an address, the GPU may behave differently.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -34,6 +34,9 @@ class OpenBits(Tracking):
     torn: TornRows | None = field(default_factory=TornRows)
     lines: frozenset[int] = frozenset()
     reaches: dict[tuple[str, int], str] = field(default_factory=dict)
+
+    def begin(self, memory: GlobalMemory, opcodes: Collection[str]) -> None:
+        """Begin a launch of a kernel with these opcodes."""
 
     def reached(self, lanes: Lanes, mask: Mask | None, what: str) -> None:
         """Record that unspecified bits decide something (`what`), with the first statement that they came from."""

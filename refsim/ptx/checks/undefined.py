@@ -10,7 +10,7 @@ is a note.
 
 from bisect import bisect_right
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -133,6 +133,9 @@ class Tracking:
     """The undefined bits of one launch: events, the masks of memory (see undefined_memory), and reported statements.
     `origins`: events that read undefined bits; `stores`: events that stored them; `blamed`: PTX lines already
     reported."""
+
+    watches: ClassVar[bool] = False  # whether it also sees the results of statements, see first_nan
+    granule: ClassVar[int] = GRANULE
 
     level: str
     findings: LaunchFindings

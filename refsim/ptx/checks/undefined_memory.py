@@ -29,9 +29,10 @@ _WIDEST = 16
 @dataclass
 class Shadow:
     """The masks of one state space: `bits`, the event of each granule (`origin`), and its store event (global
-    memory)."""
+    memory). `granule`: bytes that share an event."""
 
     space: Space
+    granule: int = GRANULE
     bits: NDArray[np.uint8] = field(init=False)
     origin: NDArray[np.int32] = field(init=False)
     store: NDArray[np.int32] = field(init=False)
@@ -39,8 +40,8 @@ class Shadow:
     def __post_init__(self) -> None:
         size = len(self.space.bytes)
         self.bits = np.full(size, 0xFF, np.uint8) if self.is_owned else zeros(size, np.uint8)
-        self.origin = zeros(size // GRANULE, np.int32)
-        self.store = zeros(0 if self.is_owned else size // GRANULE, np.int32)
+        self.origin = zeros(size // self.granule, np.int32)
+        self.store = zeros(0 if self.is_owned else size // self.granule, np.int32)
 
     @property
     def is_owned(self) -> bool:
@@ -52,7 +53,8 @@ class Shadow:
         if (more := len(self.space.bytes) - len(self.bits)) > 0:
             self.bits = np.concatenate([self.bits, np.zeros(more, np.uint8)])
             self.origin, self.store = (
-                np.concatenate([numbers, np.zeros(more // GRANULE, np.int32)]) for numbers in (self.origin, self.store)
+                np.concatenate([numbers, np.zeros(more // self.granule, np.int32)])
+                for numbers in (self.origin, self.store)
             )
 
     def read(self, flat: Array, width: int) -> NDArray[np.uint8] | None:
@@ -75,16 +77,19 @@ class Shadow:
         return (flat >= 0) & (flat + width <= len(self.bits))
 
     def origins(self, flat: Array, width: int) -> Array:
-        """Return the event of each access: of any granule that it touches."""
-        found = self.origin.take(flat // GRANULE, mode="clip")
-        for offset in range(GRANULE, width, GRANULE):
-            found = np.maximum(found, self.origin.take((flat + offset) // GRANULE, mode="clip"))
+        """Return the event of each access: of any granule that it touches, of the first one where bytes have their own."""
+        found = self.origin.take(flat // self.granule, mode="clip")
+        for offset in range(self.granule, width, self.granule):
+            other = self.origin.take((flat + offset) // self.granule, mode="clip")
+            found = np.maximum(found, other) if self.granule == GRANULE else np.where(found == 0, other, found)
         return found
 
     def write(self, flat: Array, width: int, rows: Array | None) -> None:
         """Set the masks of `width` bytes at each flat position; None: all are defined."""
         self.grow()
         inside = self._inside(flat, width)
+        for byte in range(width) if self.granule == 1 else ():
+            self.origin[flat[inside] + byte] = 0
         if rows is None:
             self.bits.view(ITEM[width])[flat[inside] // width] = 0
             return
@@ -94,8 +99,8 @@ class Shadow:
     def blame(self, flat: Array, width: int, origin: Array, store: Array | None) -> None:
         """Record the event and the store of undefined bits that were stored (origin is not 0)."""
         some = (origin != 0) & self._inside(flat, width)
-        for offset in range(0, max(width, GRANULE), GRANULE):
-            granule = (flat[some] + offset) // GRANULE
+        for offset in range(0, max(width, self.granule), self.granule):
+            granule = (flat[some] + offset) // self.granule
             self.origin[granule] = origin[some]
             if store is not None and not self.is_owned:
                 self.store[granule] = store[some]
@@ -109,13 +114,13 @@ class Shadow:
         """Return event, store and position of each undefined byte that was stored and not overwritten. The host does
         not read a heap: its undefined bytes become uninitialized bytes for later launches."""
         positions = np.flatnonzero(self.bits)
-        positions = positions[(self.space.unwritten[positions] == 0) & (self.store[positions // GRANULE] != 0)]
+        positions = positions[(self.space.unwritten[positions] == 0) & (self.store[positions // self.granule] != 0)]
         if self.space.blocks is not None:
             region = self.space.blocks.region
             inside = (positions >= region.start) & (positions < region.end)
             self.space.unwritten[positions[inside]] = 1
             positions = positions[~inside]
-        return self.origin[positions // GRANULE], self.store[positions // GRANULE], positions
+        return self.origin[positions // self.granule], self.store[positions // self.granule], positions
 
 
 def shadow_of(tracking: Tracking, lanes: Lanes, name: str) -> Shadow | None:
@@ -125,7 +130,7 @@ def shadow_of(tracking: Tracking, lanes: Lanes, name: str) -> Shadow | None:
     space, _ = lanes.space(name)
     found: Shadow | None = tracking.masks.get(name)
     if found is None or found.space is not space:
-        found = tracking.masks[name] = Shadow(space)
+        found = tracking.masks[name] = Shadow(space, tracking.granule)
     return found
 
 
@@ -135,7 +140,7 @@ def renewed(lanes: Lanes, start: int, end: int) -> None:
     assert shadow is not None
     shadow.grow()
     shadow.bits[start:end] = 0
-    granules = slice(start // GRANULE, -(-end // GRANULE))
+    granules = slice(start // shadow.granule, -(-end // shadow.granule))
     shadow.origin[granules] = shadow.store[granules] = 0
 
 
@@ -146,7 +151,7 @@ def doubted(lanes: Lanes, events: Array) -> None:
     assert shadow is not None
     some, stride = lanes.ids[events != 0], shadow.space.stride
     shadow.bits.reshape(-1, stride)[some] = 0xFF
-    shadow.origin.reshape(-1, stride // GRANULE)[some] = events[events != 0][:, None]
+    shadow.origin.reshape(-1, stride // shadow.granule)[some] = events[events != 0][:, None]
 
 
 def _places(lanes: Lanes, space: str, addresses: Array) -> Iterator[tuple[Lanes, Shadow, Array, Array, Any]]:
@@ -212,9 +217,9 @@ def _stored(lanes: Lanes, some: Array, space: Space, at: Array, width: int) -> A
 
 
 # ---- rules
-def _space(operands: "RuleOperands") -> str:
-    """Return the state space of an instruction."""
-    return (operands.keywords.get("space") or "generic").partition("::")[0]
+def space_named(keywords: dict[str, Any]) -> str:
+    """Return the state space of an instruction by its keywords."""
+    return str(keywords.get("space") or "generic").partition("::")[0]
 
 
 def loaded(operands: "RuleOperands") -> list[Any]:
@@ -226,7 +231,7 @@ def loaded(operands: "RuleOperands") -> list[Any]:
     columns: list[Mask | None] = []
     width = min(size * count, _WIDEST)
     for offset in range(0, size * count, width):
-        found = read(lanes, _space(operands), address + offset, width, size)
+        found = read(lanes, space_named(operands.keywords), address + offset, width, size)
         columns += [None] * (width // size) if found is None else _columns(*found, row)
     if (unknown := operands.masks[0]) is not None:
         columns = [mask_of(full(nonzero(unknown.bits), row), unknown.origin)] * count
@@ -248,7 +253,7 @@ def stored(operands: "RuleOperands") -> list[Any]:
     each = width // size
     for start in range(0, len(masks), each):
         rows, origin = _row(masks[start : start + each], row, lanes.count)
-        write(lanes, _space(operands), operands.values[0] + start * size, width, rows, origin)
+        write(lanes, space_named(operands.keywords), operands.values[0] + start * size, width, rows, origin)
     return []
 
 
@@ -366,7 +371,7 @@ def _update(
     """Apply an update lane after lane to values and masks; return the mask of the old values. `given`: (mask, value) of
     b and, for cas, c."""
     lanes, size, count = operands.lanes, row.bits // 8, operands.lanes.count
-    found = read(lanes, _space(operands), address, size, size)
+    found = read(lanes, space_named(operands.keywords), address, size, size)
     if found is None and all(mask is None for mask, _ in given):
         return None  # memory is defined and stays defined
     held = np.zeros((count, size), np.uint8) if found is None else found[0]
@@ -379,7 +384,7 @@ def _update(
     before, results = np.zeros(count, np.int32), np.zeros(count, np.int32)
     latest: dict[tuple[int, int], tuple[Masked, int]] = {}
     was, left = [], []
-    for lane, (cell, value) in enumerate(_cells(lanes, _space(operands), address, size)):
+    for lane, (cell, value) in enumerate(cells_of(lanes, space_named(operands.keywords), address, size)):
         mask = int.from_bytes(held[lane].tobytes(), "little")
         old, before[lane] = latest.get(cell, (Masked(value, mask, row.bits), int(origin[lane])))
         after = update(old, sources[0][lane], sources[-1][lane])
@@ -387,7 +392,7 @@ def _update(
         latest[cell] = after, int(results[lane])
         was.append(old.mask)
         left.append(after.mask)
-    write(lanes, _space(operands), address, size, _rows(left, size), results[:, None])
+    write(lanes, space_named(operands.keywords), address, size, _rows(left, size), results[:, None])
     return mask_of(_rows(was, size).view(row.bits_dtype)[:, 0], before)
 
 
@@ -404,7 +409,7 @@ def _rows(numbers: list[int], size: int) -> NDArray[np.uint8]:
     return np.frombuffer(b"".join(number.to_bytes(size, "little") for number in numbers), np.uint8).reshape(-1, size)
 
 
-def _cells(lanes: Lanes, space: str, addresses: Array, size: int) -> list[tuple[tuple[int, int], int]]:
+def cells_of(lanes: Lanes, space: str, addresses: Array, size: int) -> list[tuple[tuple[int, int], int]]:
     """Return the place that each lane accesses, and its number; shared address 0 of two CTAs is two places."""
     cells = [((-1, lane), 0) for lane in range(lanes.count)]
     for number, (_, shadow, _, flat, chosen) in enumerate(_places(lanes, space, addresses)):

@@ -14,14 +14,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from refsim.ptx.checks import undefined_bits
+from refsim.ptx.checks.first_nan import NonFinite
 from refsim.ptx.checks.open_bits import OpenBits
 from refsim.ptx.checks.undefined import tracking_of
 from refsim.ptx.checks.undefined_bits import RuleOperands
 from refsim.ptx.checks.undefined_completions import refined
-from refsim.ptx.checks.undefined_memory import doubted
+from refsim.ptx.checks.undefined_memory import cells_of, doubted, space_named
 from refsim.ptx.execution.lanes import Lanes
 from refsim.ptx.execution.masks import Mask, all_ones, either, flat, joined, mask_of
-from refsim.ptx.execution.registers import get_mask, put_mask
+from refsim.ptx.execution.registers import get, get_mask, put_mask
 from refsim.ptx.execution.types import UNSIGNED, PtxType
 from refsim.ptx.lowering.blocks import Arms, BasicBlock, Code, successors
 from refsim.ptx.lowering.codegen import Writer, part
@@ -192,12 +193,49 @@ def _doubtful(mask: Mask | None, doubt: Mask, lanes: Lanes, index: int) -> Mask 
     return mask_of(everything if mask is None else either(everything, mask.bits), origin)
 
 
-class _Follower(Writer):
-    """A writer of the text of a block's function, masks included."""
+def watched(
+    lanes: Lanes, step: Step, given: tuple[Any, Any, Any, Any], found: list[Array], masks: list[Mask | None]
+) -> list[Mask | None]:
+    """Return the masks of registers that a step wrote, after the tracking has seen their values. `given`: the values
+    and masks of its sources, which lanes its guard let run, and the places that an atomic is about to change."""
+    (values, before, some, cells), tracking = given, lanes.machine.tracking
+    assert isinstance(tracking, NonFinite)
+    chosen = lanes.select(some)
+    if chosen is None:
+        return masks
+    tracking.ran(chosen, step)
+    values = [part(lanes, some, one) for one in values]
+    held = [lanes.full(each)[some] for each in found]
+    inner = [part_mask(mask, some) for mask in masks]
+    if cells:
+        origin = tracking.updated(chosen, step, values[0], values[1], cells)
+        inner = [
+            mask or mask_of(all_ones(one.dtype) * (origin != 0), origin) for mask, one in zip(inner, held, strict=True)
+        ]
+    fresh = tracking.seen(chosen, step, values, [part_mask(one, some) for one in before], held, inner)
+    return [_merged(old, new, some, lanes.count) for old, new in zip(masks, fresh, strict=True)]
 
-    def __init__(self, block: BasicBlock, code: Code) -> None:
+
+def watched_before(
+    lanes: Lanes, step: Step, values: list[Any], masks: list[Any], guard: Array | None
+) -> tuple[Any, Any, Any, Any]:
+    """Return what `watched` needs of a step that is about to run."""
+    some = np.ones(lanes.count, np.bool_) if guard is None else lanes.full(guard)
+    cells, chosen = None, lanes.select(some)
+    if chosen is not None and step.bound.clause.mnemonic in ("atom", "red") and not isinstance(values[1], list):
+        space = space_named(step.bound.keywords)
+        cells = cells_of(chosen, space, part(lanes, some, values[0]), step.sources[1][1].bits // 8)
+    return values, masks, some, cells
+
+
+class _Follower(Writer):
+    """A writer of the text of a block's function, masks included; `watches`: the tracking sees each result."""
+
+    def __init__(self, block: BasicBlock, code: Code, *, watches: bool) -> None:
         super().__init__(block, code)
+        self.watches = watches
         self.names |= {"get_mask": get_mask, "put_mask": put_mask, "guarded": guarded}
+        self.names |= {"watched": watched, "watched_before": watched_before}
 
     def register(self, index: int) -> str:
         """Return the variable of a register; fetch the register and its mask at their first use."""
@@ -227,21 +265,29 @@ class _Follower(Writer):
         masks = "[" + ", ".join(self.mask(source) for source, _ in step.sources) + "]"
         follow = self.constant(follower(step, self.code.register_bits))
         self.lines.append(f"lanes.statement = {self.constant(step.statement)}")
+        test = None
+        if step.guard is not None:
+            guard = self.register(step.guard.register.index)
+            test = f"~{guard}" if step.guard.negated else guard
+        if self.watches:
+            self.lines.append(f"given = watched_before(lanes, {self.constant(step)}, {values}, {masks}, {test})")
         if step.guard is None:
             left = self.left_side(step, "m")
             self.lines.append(f"{f'[{left}] = ' if left else ''}{follow}(lanes, {masks}, {values})")
         else:
-            guard = self.register(step.guard.register.index)
             writes = list(step.writes())
             for index in writes:
                 self.register(index)
             left = ", ".join(f"m{index}" for index in writes)
-            test, doubt = f"~{guard}" if step.guard.negated else guard, self.mask(step.guard.register)
+            doubt = self.mask(step.guard.register)
             self.lines.append(
                 f"{f'[{left}] = ' if left else ''}guarded(lanes, {self.constant(step)}, {follow}, {test}, {doubt}, "
                 f"{masks}, {values}, [{left}])"
             )
         super().step(step)
+        if self.watches:
+            found, left = (", ".join(f"{letter}{index}" for index in step.writes()) for letter in "rm")
+            self.lines.append(f"[{left}] = watched(lanes, {self.constant(step)}, given, [{found}], [{left}])")
 
     def keep(self, index: int) -> None:
         """Write a register and its mask back to their places."""
@@ -249,9 +295,9 @@ class _Follower(Writer):
         self.lines.append(f"put_mask(lanes, {index}, m{index})")
 
 
-def translate_tracked(block: BasicBlock, code: Code) -> Callable[[Lanes], None]:
+def translate_tracked(block: BasicBlock, code: Code, *, watches: bool) -> Callable[[Lanes], None]:
     """Return the Python function that runs a block's steps and tracks undefined bits through them."""
-    return _Follower(block, code).function()
+    return _Follower(block, code, watches=watches).function()
 
 
 # ---- terminators
@@ -331,8 +377,25 @@ def follow_terminator(
                 for mask, index in zip(*_pairs(result, targets), strict=True):
                     if index is not None:
                         put_mask(some, index, None if mask is None else mask.part(at))
+        if tracking_of(lanes).watches:
+            lanes.machine.tensor_cores.settle()
+            for (pc, some), at in zip(places, position, strict=True):
+                _watch_part(some, code.steps[pc], lanes, at, arguments, masks)
 
     return put
+
+
+def _watch_part(some: Lanes, step: Step, lanes: Lanes, at: Array, arguments: list[Any], masks: list[Any]) -> None:
+    """Show the tracking the registers that a terminator wrote, for the lanes `some` at places `at` of `lanes`."""
+    chosen = np.isin(np.arange(lanes.count), at)
+    values = [one if step.bound.clause.keeps_registers else part(lanes, chosen, one) for one in arguments]
+    written = list(step.writes())
+    held = [get_mask(some, index) for index in written]
+    found = [some.full(get(some, index)) for index in written]
+    some.statement = step.statement
+    given = values, [part_mask(one, at) for one in masks], np.ones(some.count, np.bool_), None
+    for index, mask in zip(written, watched(some, step, given, found, held), strict=True):
+        put_mask(some, index, mask)
 
 
 def _spread(masks: list[Any], position: list[Array], count: int) -> Any:

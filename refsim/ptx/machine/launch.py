@@ -87,6 +87,7 @@ class PreparedLaunch(PlacedLaunch):
         """Run all CTAs; after a read of uninitialized memory, restore it and run again with undefined bits tracked. Run
         again too if operands of products changed after the products began."""
         if self.following is not None:
+            self.following.begin(self.memory, self.code.function.opcodes)
             return self.attempt(LaunchFindings(self.checks.waivers), deadline, self.following)
         if self.checks.initialised == "off":
             return self.attempt(LaunchFindings(self.checks.waivers), deadline)

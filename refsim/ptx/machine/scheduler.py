@@ -389,9 +389,10 @@ class Machine:
     def block_function(self, block: BasicBlock) -> Callable[[Lanes], None]:
         """Return a block's steps as one function, made once for all launches."""
         if self.tracking is not None:
-            if block.pc not in self.code.tracked:
-                self.code.tracked[block.pc] = translate_tracked(block, self.code)
-            return self.code.tracked[block.pc]
+            key = ~block.pc if self.tracking.watches else block.pc
+            if key not in self.code.tracked:
+                self.code.tracked[key] = translate_tracked(block, self.code, watches=self.tracking.watches)
+            return self.code.tracked[key]
         if block.run is None:
             block.run = translate(block, self.code)
         run: Callable[[Lanes], None] = block.run

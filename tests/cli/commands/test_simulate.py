@@ -237,3 +237,35 @@ def test_the_guide_shows_the_launch_that_it_names(capsys, tmp_path, monkeypatch)
     shown = said[1].removesuffix("...\n")
     assert (code, out[: len(shown)]) == (0, shown)
     assert "ptx.cuh:65, called at mma.cuh:26                  ldmatrix.sync.aligned.m8n8.x4.shared.b16" in out
+
+
+SOFTCAP = """
+extern "C" __global__ void softcap(const float* s, float* o, float cap) {
+    const float x = s[threadIdx.x] / cap;
+    const float p = __expf(x), m = __expf(-x);
+    o[threadIdx.x] = cap * (p - m) / (p + m);
+}
+"""
+
+
+@pytest.mark.parametrize("policy", ["eager", "all"])
+def test_the_first_nan_is_followed_to_the_output(capsys, tmp_path, policy):
+    file, scores = tmp_path / "softcap.cu", tmp_path / "s.npy"
+    file.write_text(SOFTCAP)
+    np.save(scores, np.array([1, 5000, 2, -6000] * 8, np.float32))
+    given = ("--arg", scores, "--arg", "zeros:f32:32", "--arg", "f32:50", "--policy", policy, "--as", "json")
+    code, out, _ = run(capsys, "simulate", file, "softcap", *given, "--first-nan")
+    rows = json.loads(out)["first_nan"]
+    assert code == 0
+    assert rows[0]["what"] == "16 of 32 elements are NaN or infinite, the first argument 1[1] is nan"
+    assert rows[1]["role"] == "born"
+    assert re.search(r"ex2\.approx.*softcap\.cu:4.*thread \(1, 0, 0\)", rows[1]["where"])
+    assert "144.269501) gives inf" in rows[1]["what"]
+    assert [row["role"] for row in rows][-3:] == ["NaN of infinities", "stored", "also"]
+    assert "first_nan" not in json.loads(run(capsys, "simulate", file, "softcap", *given)[1])
+
+
+def test_a_launch_without_nan_says_so(capsys, tmp_path):
+    code, out, _ = run(capsys, "simulate", written(tmp_path), "swap", *OPTIONS, "--first-nan")
+    assert code == 0
+    assert "no output holds NaN or an infinity that the launch stored" in out
