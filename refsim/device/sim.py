@@ -3,7 +3,7 @@
 A launch of moderate size runs under several schedules (`schedules.py`).
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -33,6 +33,7 @@ from refsim.errors import RefsimError, counted
 from refsim.kernel_code import KernelCode, code_of
 from refsim.kernels import Buffer, Findings, Struct
 from refsim.layouts.tma import MAP_ALIGN, TensorMap
+from refsim.ptx.checks.first_nan import NanArray, NanRow, NonFinite
 from refsim.ptx.checks.open_bits import OpenBits
 from refsim.ptx.checks.race_reports import CONVERGED
 from refsim.ptx.findings.record import LaunchFindings
@@ -153,7 +154,8 @@ class SimLauncher(Card):
 
     A launch runs under the first `schedules` of its `orders`, or under one `policy` alone; `arithmetic` is the argument
     of `Program.launch`. `traces` holds the trace of each launch under its first schedule, with `count_banks` also its
-    use of the banks. An entry of `any_order` runs under one schedule, number `alone` of at most `most` so far.
+    use of the banks. An entry of `any_order` runs under one schedule, number `alone` of at most `most` so far. If
+    `following` is a `NonFinite`, `nan_rows` are its reports on all launches; `formats` names those of buffers of codes.
     """
 
     program: ptx.Program
@@ -177,6 +179,8 @@ class SimLauncher(Card):
     any_order: tuple[str, ...] = ()
     alone: int = 0
     most: int = 1
+    formats: Mapping[str, str] = field(default_factory=dict)
+    nan_rows: list[NanRow] = field(default_factory=list)
 
     def _repr_summary(self) -> str:
         return f"{self.target}, {counted(len(self.buffers), 'buffer')}, launches: {len(self.traces)}"
@@ -257,7 +261,7 @@ class SimLauncher(Card):
         """
         scalars, orders = launch_values(entry, args, self._owns, self.encode), self.orders(entry)
         self._shape = self.program.shape(entry, grid, block, cluster)
-        small = self._shape.ctas * self._shape.threads <= SCHEDULED_LANES
+        small = getattr(self.following, "watches", False) or self._shape.ctas * self._shape.threads <= SCHEDULED_LANES
         self._begin(entry, cooperative, programmatic, warp_synchronous)
         before, touched, beside = self.memory.snapshot() if small else None, self.memory.touched, self.earlier
         prepared = partial(
@@ -309,12 +313,19 @@ class SimLauncher(Card):
         """Run a launch once more to follow inexact bits of this and earlier launches; memory is restored afterwards."""
         if self.following is None:
             return
-        self.following.lines |= self.traces[-1].open_lines
+        self.following.lines |= self.traces[-1].open_lines if not self.following.watches else frozenset()
         self.is_unfollowed |= bool(self.following.lines) and not can_follow
-        if not self.following.lines or not can_follow:
+        if not (self.following.lines or self.following.watches) or not can_follow:
             return
         after, touched = self.memory.snapshot(), self.memory.touched
+        if isinstance(self.following, NonFinite):
+            self.following.launch = f", launch {len(self.traces)} ({self.traces[-1].entry})"
+            self.following.known = {
+                one.name: NanArray.of(one.dtype, self.formats.get(one.name, "")) for one in self.buffers
+            }
         again(self.following)
+        if isinstance(self.following, NonFinite):
+            self.nan_rows += self.following.rows()
         self.memory.restore(after)
         self.memory.touched = touched
         self.has_followed = True

@@ -4,20 +4,22 @@ import re
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from refsim import ptx
 from refsim.device import Device
 from refsim.device.compile import compiled
+from refsim.device.sim import SimDevice
 from refsim.errors import Kind, RefsimError, UnfitTargetError
 from refsim.kernels import Kernel
+from refsim.ptx.checks.first_nan import NanRow, NonFinite
 from refsim.ptx.text.entry_names import entry_named
 from refsim.testing import verdicts
 from refsim.testing.decisions import DecisionBits, Finding, Observation, blamed, decide, with_open_bits
 from refsim.testing.laws import observe
-from refsim.testing.recipes import spelled, to_json
-from refsim.testing.user_code import shortened
+from refsim.testing.recipes import from_json, spelled, to_json
+from refsim.testing.user_code import called, shortened
 from refsim.testing.verdicts import FAIL, Verdict
 from refsim.testing.witnesses import Witnesses, contradicted
 
@@ -89,6 +91,21 @@ def run_problem(kernel: Kernel, problem: Any, device: Device, *, replay: str = "
         recomputed=recomputed,
         waived=found.seen.waived if found.seen else {},
     )
+
+
+def with_first_nan(kernel: Kernel, verdict: Verdict, device: SimDevice) -> Verdict:
+    """Return a verdict with notes on where NaN and infinities come from: in its failing test case, or else in the first
+    case of the corpus with some in an output."""
+    problems = kernel.corpus if verdict.problem is None else (from_json(kernel.recipe, verdict.problem),)
+    rows: list[NanRow] = []
+    for problem in problems:
+        with suppress(RefsimError), device.probing().launcher(kernel.code) as launcher:
+            launcher.following, launcher.formats, rows = NonFinite(), kernel.output_formats(problem), launcher.nan_rows
+            called(kernel, "run", kernel.run, launcher, problem, problem=problem)
+        if rows:
+            break
+    said = [f"first NaN: {' | '.join(filter(None, row))}" for row in rows]
+    return replace(verdict, notes=(*verdict.notes, *(said or ["first NaN: no output holds NaN or an infinity"])))
 
 
 def examine(kernel: Kernel, problem: Any, device: Device, *, follow_open: bool = False) -> Examined:

@@ -199,6 +199,7 @@ class VerifyOptions(Options):
         type=Whole(0),
         metavar="SECONDS",
     )
+    first_nan: bool = option("Run a failing case again, and note where NaN and infinities in outputs come from.")
     fail_fast: bool = option("Stop after the first kernel that fails.")
     junit: Path | None = option("Also write JUnit XML.")
     rerun: bool = option("Run again whenever a file of a kernel changes, until Ctrl-C.")
@@ -317,6 +318,7 @@ class _Run:
                     for kernel in self.declared:
                         found.append(self._one(kernel, self.device, found, report))
                 found = self._with_unused(found)
+            found = [self._with_first_nan(each, self.device) for each in found] if self.asked.first_nan else found
         except RefsimError as error:
             self._write_junit(found, ("refsim verify", error))
             raise
@@ -325,6 +327,15 @@ class _Run:
                 self.python_files[Path(each.verdict.error.place[0])] = None
         self._write_junit(found)
         return verdicts.answer(found)
+
+    def _with_first_nan(self, found: Judged, device: "Device") -> Judged:
+        """Return a verdict of a simulated device with notes on where NaN and infinities come from."""
+        from refsim.device.sim import SimDevice
+        from refsim.testing.runs import with_first_nan
+
+        if found.kernel is None or not isinstance(device, SimDevice):
+            return found
+        return judged(found.kernel, with_first_nan(found.kernel, found.verdict, device))
 
     def _with_unused(self, found: list[Judged]) -> list[Judged]:
         """Return the verdicts; those fail whose waivers, or waivers of --without, no kernel of the run needs."""
