@@ -54,7 +54,8 @@ class KernelRecord:
     """All launches of one entry of one module: `launches` counts them, `shapes` holds the first grids and blocks.
 
     `inexact` lists statements whose bits are unspecified (or ptxas's choice), `assumed` statements unverified on
-    this target; `findings` what checks recorded or stopped at, `refused` what the simulator does not do.
+    this target; `findings` what checks recorded or stopped at, `refused` what the simulator does not do, `nans`
+    where NaN and infinities come from, a role as code.
     """
 
     name: str
@@ -69,6 +70,7 @@ class KernelRecord:
     findings: list[Said] = field(default_factory=list)
     warnings: list[Said] = field(default_factory=list)
     refused: list[Said] = field(default_factory=list)
+    nans: list[Said] = field(default_factory=list)
 
     @property
     def status(self) -> Fidelity:
@@ -93,7 +95,7 @@ class KernelRecord:
         """Add another process's record of this kernel."""
         for name in ("launches", "threads", "seconds"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
-        for name in ("shapes", "inexact", "assumed", "findings", "warnings", "refused"):
+        for name in ("shapes", "inexact", "assumed", "findings", "warnings", "refused", "nans"):
             add(getattr(self, name), getattr(other, name))
 
 
@@ -185,7 +187,7 @@ def of_json(found: dict[str, Any]) -> RunRecord:
     """Return the record that `to_json` wrote."""
     kernels = []
     for row in found["kernels"]:
-        lists = {name: [Said(**said) for said in row[name]] for name in ("findings", "warnings", "refused")}
+        lists = {name: [Said(**said) for said in row[name]] for name in ("findings", "warnings", "refused", "nans")}
         kernels.append(KernelRecord(**{**{key: row[key] for key in row if key != "status"}, **lists}))
     tests = {name: TestRecord(**row) for name, row in found["tests"].items()}
     held = [HeldMemory(**row) for row in found["held"]]

@@ -6,8 +6,10 @@ Stand-ins share it (`current()`), so that kernels of one package can use memory 
 import gc
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from time import perf_counter
 from typing import Any
 
@@ -17,9 +19,11 @@ from refsim.device.compile import compiled
 from refsim.errors import Kind, RefsimError, counted
 from refsim.kernel_code import KernelCode
 from refsim.ptx import Checks, Extents, Program, SchedulePolicy, is_fault, load
+from refsim.ptx.checks.first_nan import NonFinite
 from refsim.ptx.findings.compilers import CompilerDefect
+from refsim.ptx.findings.record import LaunchFindings
 from refsim.ptx.machine.arguments import MISFIT, check_count, misfit, raw_bytes
-from refsim.ptx.machine.launch import place_variables
+from refsim.ptx.machine.launch import PreparedLaunch, place_variables
 from refsim.ptx.machine.limits import Limits, limits_of
 from refsim.ptx.machine.program import trace_of
 from refsim.ptx.text.declared_types import UNKNOWN, declared_types
@@ -43,7 +47,8 @@ class UnsupportedError(RefsimError, AttributeError, NotImplementedError):
 @dataclass(frozen=True)
 class Settings:
     """The options of a run: target, schedule and its seed, time limits of a launch and of a test in seconds, checks
-    that are off (`without`), and `arithmetic` as `Program.launch` takes it."""
+    that are off (`without`), `arithmetic` as `Program.launch` takes it, and `first_nan`: whether a kernel's launches run
+    twice until the report says where NaN comes from."""
 
     target: str = "sm_90a"
     policy: SchedulePolicy = "eager"
@@ -52,6 +57,7 @@ class Settings:
     test_seconds: float = 0.0
     without: tuple[str, ...] = ()
     arithmetic: Any = "silicon"
+    first_nan: bool = False
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -77,6 +83,7 @@ class GpuSession:
     own: dict[str, Any] = field(default_factory=dict)
     loads: int = 0
     instructions: int = 0
+    born: NonFinite = field(default_factory=NonFinite)
 
     def __post_init__(self) -> None:
         self.memory.tell = self.tell
@@ -227,22 +234,26 @@ class SimulatedModule:
         checks = Checks(*("record",) * 4, seconds=settings.launch_seconds, off=settings.without, known=tuple(known))
         try:
             with session.memory.alone():
-                made, _ = self.program.prepared(
-                    entry,
-                    grid,
-                    block,
-                    self._fitted(record, entry, args),
-                    shared_bytes=shared_bytes,
-                    memory=session.memory.memory,
-                    policy=settings.policy,
-                    seed=settings.seed,
-                    arithmetic=settings.arithmetic,
-                    checks=checks,
-                    cluster=cluster,
-                    cooperative=cooperative,
-                    programmatic=programmatic,
+                fitted = self._fitted(record, entry, args)
+                made, findings = self._ran(
+                    record,
+                    partial(
+                        self.program.prepared,
+                        entry,
+                        grid,
+                        block,
+                        fitted,
+                        shared_bytes=shared_bytes,
+                        memory=session.memory.memory,
+                        policy=settings.policy,
+                        seed=settings.seed,
+                        arithmetic=settings.arithmetic,
+                        checks=checks,
+                        cluster=cluster,
+                        cooperative=cooperative,
+                        programmatic=programmatic,
+                    ),
                 )
-                findings = made.run()
         except RefsimError as error:
             add(record.findings if _is_finding(error) else record.refused, [Said.of(error)])
             record.took(shape, threads, perf_counter() - began)
@@ -287,6 +298,26 @@ class SimulatedModule:
         add(record.findings if _is_finding(error) else record.warnings, [Said.of(error)])
         if _is_finding(error):
             self.session._of_test("findings", _line(record, error))
+
+    def _ran(
+        self, record: KernelRecord, prepared: Callable[..., tuple[PreparedLaunch, Any]]
+    ) -> tuple[PreparedLaunch, LaunchFindings]:
+        """Run a launch, and return it with its findings. With --first-nan run it again from the memory before it, and
+        record where NaN and infinities come from, until a launch of the kernel has some."""
+        made, _ = prepared()
+        if not self.session.settings.first_nan or record.nans:
+            return made, made.run()
+        memory, born, before = made.memory, self.session.born, made.memory.snapshot()
+        findings, number = made.run(), sum(each.launches for each in self.session.kernels.values()) + 1
+        after, touched = memory.snapshot(), memory.touched
+        memory.restore(before)
+        born.launch = f", launch {number} ({record.name})"
+        with suppress(RefsimError):  # the first run ended well
+            prepared(following=born)[0].run()
+        record.nans += [Said(row.role, row.what, row.where) for row in born.rows()]
+        memory.restore(after)
+        memory.touched = touched
+        return made, findings
 
     def _record(self, entry: str) -> KernelRecord:
         session = self.session

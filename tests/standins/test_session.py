@@ -243,3 +243,47 @@ def test_the_gravest_word_for_a_test_is_its_own():
     test.ended("passed")
     assert (test.outcome, test.said, test.asked) == ("failed", "AssertionError", True)
     assert not TestRecord(outcome="failed").asked
+
+
+def test_a_nan_is_followed_through_two_launches():
+    session = GpuSession(Settings(first_nan=True))
+    x, y, z = (vector(session, values) for values in ([1, 3e38, 2], [0, 0, 0], [0, 0, 0]))
+    launched(session, DOUBLE, "double", y, x, np.uint32(3))
+    launched(session, DOUBLE, "double", z, y, np.uint32(3))  # a kernel is followed until it has some
+    module = session.load(DOUBLE.replace("double", "again"), "test")
+    module.launch("again", 1, 32, (z, y, np.uint32(3)))
+    assert floats(session, z, 3) == [4, np.inf, 8]
+    first, second = (kernel.nans for kernel in session.record().kernels)
+    assert [(row.code, "launch 1 (double)" in row.where) for row in first][:2] == [("output", False), ("born", True)]
+    assert "thread (1, 0, 0)" in first[1].where
+    assert second[1] == first[1]
+    assert [row.code for row in second[2:-1]] == ["passed on"] * len(second[2:-1])
+    assert "launch 3 (again)" in second[2].where
+    known = of_json(json.loads(json.dumps(session.record().to_json())))
+    assert [kernel.nans for kernel in known.kernels] == [first, second]
+
+
+def test_a_session_follows_no_nan_unless_asked():
+    session = GpuSession()
+    x, y = vector(session, [3e38]), vector(session, [0])
+    launched(session, DOUBLE, "double", y, x, np.uint32(1))
+    assert session.record().kernels[0].nans == []
+
+
+def test_a_nan_that_the_host_wrote_later_is_an_input():
+    session = GpuSession(Settings(first_nan=True))
+    x, y, z = (vector(session, values) for values in ([3e38], [0], [0]))
+    launched(session, DOUBLE, "double", y, x, np.uint32(1))
+    session.memory.write(int(y), np.array([np.nan], np.float32).view(np.uint8))
+    session.load(DOUBLE.replace("double", "again"), "test").launch("again", 1, 32, (z, y, np.uint32(1)))
+    second = session.record().kernels[1].nans
+    assert second[1].code == "loaded"
+    assert "byte 0 of allocation 2 of test" in second[1].what
+
+
+def test_the_second_run_begins_with_the_memory_of_the_first():
+    session = GpuSession(Settings(first_nan=True))
+    x = vector(session, [1e38])
+    launched(session, DOUBLE, "double", x, x, np.uint32(1))
+    assert floats(session, x, 1) == [np.float32(2e38)]
+    assert session.record().kernels[0].nans == []

@@ -18,7 +18,7 @@ from refsim.render.junit import element, properties, suite, text
 if TYPE_CHECKING:
     from refsim.ptx import Arithmetic
     from refsim.standins.programs import ProgramRun
-    from refsim.standins.records import KernelRecord, RunRecord, Said, TestRecord
+    from refsim.standins.records import KernelRecord, RunRecord, TestRecord
 
 KERNELS = (
     Column("status", strong=True),
@@ -52,13 +52,15 @@ HOST = "(host)"
 """Shown in the place of a kernel for a call of the program itself."""
 
 
-def document(run: "ProgramRun") -> Document:
-    """Return the report of a program."""
+def document(run: "ProgramRun", *, first_nan: bool = False) -> Document:
+    """Return the report of a program; with `first_nan` it also says that there was no NaN."""
     record = run.record
     parts: list[Part] = [_nothing(run) if _did_nothing(run) else Record(_summary(run))]
     if record.kernels:
         parts.append(Table.of(KERNELS, record.kernels, "kernels"))
     said = [row for kernel in record.kernels for row in _said(kernel)] + _of_host(record)
+    if first_nan and not any(kernel.nans for kernel in record.kernels):
+        said.append(("NaN", "none", "", "", "no launch stored NaN or an infinity"))
     if said:
         parts.append(Table(SAID, tuple(said), "findings"))
     opened = [(kernel.name, kind, line) for kernel in record.kernels for kind, line in _open(kernel)]
@@ -118,7 +120,7 @@ def _summary(run: "ProgramRun") -> tuple[Entry, ...]:
 
 
 def _said(kernel: "KernelRecord") -> "list[tuple[str, ...]]":
-    kinds: dict[str, list[Said]] = {"finding": kernel.findings, "refused": kernel.refused, "warning": kernel.warnings}
+    kinds = {"finding": kernel.findings, "refused": kernel.refused, "warning": kernel.warnings, "NaN": kernel.nans}
     return [(kind, each.code, kernel.name, each.where, each.what) for kind, rows in kinds.items() for each in rows]
 
 
@@ -188,6 +190,7 @@ class RunOptions(Options):
     without: tuple[str, ...] = without_field()
     seconds: float = option("Time limit of a launch.", default=600.0, type=Positive())
     test_seconds: float | None = option("Time limit of each pytest test (default: none).", type=Positive())
+    first_nan: bool = option("Run each launch twice, and report where NaN and infinities come from.")
     strict: bool = option("Exit with 5 if a result is unverified or was refused.")
     junit: Path | None = option("Also write JUnit XML.")
 
@@ -222,7 +225,8 @@ def command(asked: RunOptions) -> Answer:
     if asked.junit is not None:
         require_writable(asked.junit)
     target, limit, without = target_named(asked.target).name, asked.test_seconds or 0.0, asked.without
-    settings = Settings(target, asked.policy, asked.seed, asked.seconds, limit, without, asked.arithmetic)  # type: ignore[arg-type]
+    schedule: Any = asked.policy, asked.seed
+    settings = Settings(target, *schedule, asked.seconds, limit, without, asked.arithmetic, asked.first_nan)
     done = run_program(asked.command, settings)
     allowed = " ".join(each.what for kernel in done.record.kernels for each in kernel.warnings)
     unused = [name for name in without if "@" in name and f"waived by {name}:" not in allowed]
@@ -233,4 +237,5 @@ def command(asked: RunOptions) -> Answer:
     failed = done.exit_code or has_findings(done.record)
     is_open = rests_on_open_bits(done.record) or done.silent
     inexact = Kind.INCONCLUSIVE.value if asked.strict and is_open else AGREED
-    return Answer(document(done), INTERRUPTED if done.is_interrupted else FAILED if failed else inexact)
+    said = document(done, first_nan=asked.first_nan)
+    return Answer(said, INTERRUPTED if done.is_interrupted else FAILED if failed else inexact)
