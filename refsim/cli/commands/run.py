@@ -1,7 +1,7 @@
 """refsim run: a user's program or test suite on the simulated GPU, and a report on it."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
