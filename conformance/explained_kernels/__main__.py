@@ -71,6 +71,7 @@ def figures(found: dict[str, Any]) -> dict[str, Any]:
         "mistakes": found["mistakes"],
         "kernels": found["kernels"],
         "named right": f"{found['right']} ({found['right_percent']} %)",
+        f"named right within {SECONDS:g} s of processor time": found["right_in_time"],
         "named wrongly": found["wrong"],
         "not named": found["unnamed"],
         "permutations whose place is named": "{} of {}".format(*found["located"]),

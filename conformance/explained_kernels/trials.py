@@ -210,6 +210,7 @@ def summary(rows: list[dict[str, Any]], command: str) -> dict[str, Any]:
         "kernels": len({row["kernel"] for row in mistakes}),
         "right": counts[RIGHT],
         "right_percent": _percent(counts[RIGHT], len(mistakes)),
+        "right_in_time": sum(row["verdict"] == RIGHT and row["seconds"] <= SECONDS for row in mistakes),
         "wrong": counts[WRONG],
         "unnamed": counts[UNNAMED],
         "located": [
