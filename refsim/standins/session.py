@@ -232,27 +232,14 @@ class SimulatedModule:
         record, began = self._record(entry), perf_counter()
         shape, threads = _shape(grid, block)
         checks = Checks(*("record",) * 4, seconds=settings.launch_seconds, off=settings.without, known=tuple(known))
+        asked: dict[str, Any] = {"shared_bytes": shared_bytes, "cluster": cluster, "cooperative": cooperative}
+        asked |= {"programmatic": programmatic, "policy": settings.policy, "seed": settings.seed}
         try:
             with session.memory.alone():
-                fitted = self._fitted(record, entry, args)
+                prepared = partial(self.program.prepared, entry, grid, block, self._fitted(record, entry, args))
+                memory = session.memory.memory
                 made, findings = self._ran(
-                    record,
-                    partial(
-                        self.program.prepared,
-                        entry,
-                        grid,
-                        block,
-                        fitted,
-                        shared_bytes=shared_bytes,
-                        memory=session.memory.memory,
-                        policy=settings.policy,
-                        seed=settings.seed,
-                        arithmetic=settings.arithmetic,
-                        checks=checks,
-                        cluster=cluster,
-                        cooperative=cooperative,
-                        programmatic=programmatic,
-                    ),
+                    record, partial(prepared, memory=memory, checks=checks, arithmetic=settings.arithmetic, **asked)
                 )
         except RefsimError as error:
             add(record.findings if _is_finding(error) else record.refused, [Said.of(error)])

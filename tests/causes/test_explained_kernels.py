@@ -3,7 +3,6 @@
 import re
 
 import pytest
-from refsim.computations.ways import Cause
 
 from conformance.explained_kernels import trials
 from conformance.explained_kernels.__main__ import page
@@ -12,6 +11,7 @@ from refsim import device
 from refsim.causes import DiffExplanation
 from refsim.causes.explanation import DiffOutcome
 from refsim.causes.search import Named
+from refsim.computations.ways import Cause
 from refsim.sources import PTX
 from refsim.testing import laws
 

@@ -225,8 +225,8 @@ def command(asked: RunOptions) -> Answer:
     if asked.junit is not None:
         require_writable(asked.junit)
     target, limit, without = target_named(asked.target).name, asked.test_seconds or 0.0, asked.without
-    schedule: Any = asked.policy, asked.seed
-    settings = Settings(target, *schedule, asked.seconds, limit, without, asked.arithmetic, asked.first_nan)
+    policy: Any = asked.policy
+    settings = Settings(target, policy, asked.seed, asked.seconds, limit, without, asked.arithmetic, asked.first_nan)
     done = run_program(asked.command, settings)
     allowed = " ".join(each.what for kernel in done.record.kernels for each in kernel.warnings)
     unused = [name for name in without if "@" in name and f"waived by {name}:" not in allowed]
