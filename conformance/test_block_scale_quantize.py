@@ -66,10 +66,10 @@ def test_the_corpus_has_every_recipe_with_every_type_and_fill():
 
 def test_the_kernel_has_the_recipes_whose_elements_one_conversion_makes():
     """Those of `refsim.scaling` with the instruction's conversion and no other are all there, but for the two whose factors
-    go through the special-function unit."""
+    go through the special-function unit, and for 4over6, which makes elements twice."""
     for format in bindings.FORMATS:
         rows = [row.name for row in refsim.scaling.recipes_of(format) if row.policy == bindings.POLICY]
-        rows = [name for name in rows if name not in ("vllm", "flashinfer")]
+        rows = [name for name in rows if name not in ("vllm", "flashinfer") and "4over6" not in name]
         assert sorted(bindings.recipes_of(format)) == sorted(rows)
 
 

@@ -276,7 +276,7 @@ def offsets_wrapped(bits: int, given: Quantising) -> Written:
 # ---- all of them -----------------------------------------------------------------------------------------------------
 
 _OTHER_CHIPS = [row for row in SCALE_LAYOUTS if row.element_bytes == 1 and not row.name.startswith("nvidia_128x4")]
-_NV = scaling.recipes_of("nvfp4")
+_NV = [row for row in scaling.recipes_of("nvfp4") if not getattr(row, "four", None)]
 _MX_CHANGES: dict[str, dict[str, Any]] = {
     **{f"amax is rounded {way}": {"direction": way} for way in ("down", "up", "even")},
     "amax is divided by the largest power of two": {"divisor": "power"},

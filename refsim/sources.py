@@ -88,6 +88,7 @@ COMPRESSED_TENSORS = Publication(
 TRANSFORMER_ENGINE = Publication(
     "transformer-engine", "Transformer Engine", "2.20.2", "https://github.com/NVIDIA/TransformerEngine"
 )
+FOUR_OVER_SIX = Publication("four-over-six", "Four Over Six", "dadfad6", "https://github.com/mit-han-lab/fouroversix")
 BITSANDBYTES = Publication(
     "bitsandbytes", "bitsandbytes", "0.50.2", "https://github.com/bitsandbytes-foundation/bitsandbytes"
 )

@@ -8,6 +8,7 @@ from typing import Any, BinaryIO, cast
 from zipfile import ZIP_STORED, ZipFile, ZipInfo
 
 import numpy as np
+from numpy.typing import NDArray
 
 from refsim.checkpoints.gguf_blocks import DECODERS
 from refsim.checkpoints.layouts import CHECKPOINT_LAYOUTS, CheckpointLayout
@@ -24,6 +25,7 @@ from refsim.formats import F32, Format
 from refsim.scaling.block_formats import BLOCK_FORMATS, BlockFormat, block_format
 from refsim.scaling.block_pass import WideBlocks, largest_of_tensor
 from refsim.scaling.blocks import quantize
+from refsim.scaling.nvfp4_recipes import Nvfp4Recipe
 from refsim.scaling.quantizing import quantize as quantize_groups
 from refsim.scaling.recipes import Recipe, recipe_named
 from refsim.scaling.rows import NAN_RULES
@@ -270,8 +272,18 @@ class _Made:
                 made.write(keys["codes"], element, first * columns, codes)
             made.write(keys["scales"], scale, at, scales)
         if kept is not None:
-            made.write(keys["factor"], F32, 0, np.array([kept], np.float32).view(np.uint32))
+            made.write(keys["factor"], F32, 0, self._factor(np.array([kept], np.float32)).view(np.uint32))
         return list(keys.values())
+
+    def _factor(self, kept: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Return the factor of a tensor as the layout stores it: kept by the recipe, a factor, or a divisor."""
+        if self.layout is CHECKPOINT_LAYOUTS[0] or not isinstance(self.recipe, Nvfp4Recipe):
+            return kept
+        with np.errstate(all="ignore"):
+            factor = np.asarray(self.recipe.factor(kept), np.float32)
+            if not self.layout.divides:
+                return factor
+            return np.where(np.float32(1) / kept == factor, kept, np.float32(1) / factor)
 
 
 def made_names() -> list[str]:

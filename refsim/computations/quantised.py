@@ -325,7 +325,7 @@ class QuantizedTensor(Computation):
         rule = plan.rule
         peak = plan.bound.apply(self._peaks(plan), rule)
         kept = plan.tensor.apply(self._of_tensor(plan))
-        stored, value = rule.scale(peak, kept, plan.limit)
+        stored, value = rule.chosen(self._read(plan), peak, kept) if rule.chosen else rule.scale(peak, kept, plan.limit)
         return ScaleGrid(peak, kept, stored, value)
 
     def _read(self, plan: Choices) -> Singles:

@@ -18,7 +18,7 @@ from refsim.oracles import fp8_quantize
 from refsim.scaling import quantizing
 from refsim.scaling.block_formats import block_format
 from refsim.scaling.mx_recipes import MxRecipe, multiplier_table, mx_scale_codes
-from refsim.scaling.nvfp4_recipes import Nvfp4Recipe, nvfp4_scale_codes
+from refsim.scaling.nvfp4_recipes import Nvfp4Recipe, nvfp4_scale_codes, nvfp4_scales
 from refsim.scaling.quantizing import scales_of
 from refsim.scaling.recipes import recipe_named, recipes_of
 from refsim.scaling.rows import NAN_RULES, QUOTIENTS, SCALE_KINDS, ScaleKind
@@ -51,6 +51,7 @@ class QuantizingRule:
     `scaled(x, grid)` returns the value that the conversion `element` takes; all arrays of the grid are spread over x.
     Scales map amax to the largest value of `limit`; `floor` bounds amax from below; `stored_as` is the format of a
     scale. `tensor_counts_nan`: whether a NaN counts as the tensor's largest value, where that differs from blocks.
+    `chosen(x, peak, kept)` replaces `scale` where elements decide between two scales: 4over6.
     """
 
     name: str
@@ -64,6 +65,7 @@ class QuantizingRule:
     scaled: Callable[[Singles, ScaleGrid], Singles]
     floor: float = 0.0
     tensor_counts_nan: bool | None = None
+    chosen: Callable[[Singles, Singles, Singles], tuple[NDArray[Any], Singles]] | None = None
 
     def decoded(self, stored: NDArray[Any]) -> Singles:
         """Return stored scales as float32."""
@@ -109,13 +111,26 @@ def _nvfp4(to: str, recipe: Nvfp4Recipe) -> QuantizingRule:
     def scale(peak: Singles, kept: Singles, limit: Format) -> tuple[NDArray[Any], Singles]:
         return nvfp4_scale_codes(peak, recipe, kept), np.asarray(recipe.scale(peak, kept), np.float32)
 
+    def chosen(x: Singles, peak: Singles, kept: Singles) -> tuple[NDArray[Any], Singles]:
+        found = nvfp4_scales(x.reshape(-1, row.width), peak.reshape(-1), recipe, kept, element)
+        return found[0].reshape(peak.shape), found[1].reshape(peak.shape)
+
     def scaled(x: Singles, grid: ScaleGrid) -> Singles:
         scales = grid.value if grid.is_unrounded else decode(grid.stored, UE4M3, np.float32)
         return np.asarray(recipe.scaled(x, scales, grid.peak, grid.kept), np.float32)
 
     element, counts = policy_row(recipe.policy, row.element).rule, recipe.nan != NAN_RULES[1]
     return QuantizingRule(
-        recipe.name, recipe.source, (1, row.width), element, UE4M3, counts, recipe.tensor, scale, scaled
+        recipe.name,
+        recipe.source,
+        (1, row.width),
+        element,
+        UE4M3,
+        counts,
+        recipe.tensor,
+        scale,
+        scaled,
+        chosen=chosen if recipe.four else None,
     )
 
 

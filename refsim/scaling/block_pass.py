@@ -20,7 +20,7 @@ from refsim.conversions.rounding import STOCHASTIC, EncodingRule, encode_exact
 from refsim.formats import BF16, UE4M3, Format
 from refsim.scaling.block_formats import BlockFormat
 from refsim.scaling.mx_recipes import LARGEST_SCALE, MxRecipe, multiplier_table, mx_scale_codes
-from refsim.scaling.nvfp4_recipes import nvfp4_scale_codes
+from refsim.scaling.nvfp4_recipes import nvfp4_scales
 from refsim.scaling.recipes import Recipe
 from refsim.scaling.rows import NAN_RULES
 
@@ -130,7 +130,7 @@ def _multiplied(blocks: WideBlocks, part: slice | NDArray[Any], plan: BlockPlan,
                 values = np.where((peak < np.finfo(np.float32).tiny)[:, None], np.float32(0), values)
             scaled = values * multiplier_table(recipe)[scales][:, None]
         else:
-            scales[...] = nvfp4_scale_codes(peak, recipe, plan.kept)
+            scales[...], _ = nvfp4_scales(values, peak, recipe, plan.kept, rule)
             scaled = recipe.scaled(values, decode(scales, UE4M3, np.float32)[:, None], peak[:, None], plan.kept)
         if plan.random is None:
             codes[...] = encode_rule(scaled, rule)

@@ -29,8 +29,8 @@ class Blocks(Card):
     """Codes of elements (..., K) and codes of their scales (..., K / width), as a block-scaled kernel reads them.
 
     The value of an element is its code's value times its scale's value, times the factor of the tensor where the format
-    has one. Blocks([[7] * 32], [[127]], "mxfp4") is 32 times 6. `tensor_scale` is S or 1 / S, as the recipe's library
-    keeps it. `block` (rows, columns) is (1, width), or (16, 16): scales are then (..., M / 16, K / 16), and
+    has one. Blocks([[7] * 32], [[127]], "mxfp4") is 32 times 6. `tensor_scale` is S, 1 / S or amax, as the recipe's
+    library keeps it. `block` (rows, columns) is (1, width), or (16, 16): scales are then (..., M / 16, K / 16), and
     `row_scales` repeats them. `layouts.scale_layout("nvidia_128x4").shuffle(blocks.row_scales)` is the form in which
     tensor cores read scales.
     """
@@ -146,7 +146,7 @@ def quantize(
     mxfp8_e5m2, mxfp6_e2m3, mxfp6_e3m2, mxfp4, nvfp4. `recipe`: a name of `scaling.RECIPES`, by default "rceil", and
     "te" for nvfp4; most libraries have their own recipe. K is a multiple of the block; the caller pads a tail. `block`:
     (1, width), or (16, 16) for nvfp4 and (32, 32) for MX, where as many rows share the scale. `tensor_scale`, for
-    nvfp4: a calibrated scale of the tensor as the recipe keeps it (S or 1 / S); by default it is computed from x.
+    nvfp4: a calibrated scale of the tensor as the recipe keeps it (S, 1 / S or amax); by default it is computed from x.
     `random`: unsigned integers of x's shape, for stochastic rounding: they are added to as many of the discarded bits,
     and the carry rounds up (uint8: 8 bits, as Transformer Engine). quantize(np.float32([[448] + 31 * [1]]),
     "mxfp8").scales is [[127]]; with recipe="ceil" it is [[128]].
@@ -167,6 +167,8 @@ def quantize(
         )
     extent = checked_block(block, row)
     bits = _random_bits(random, array.shape)
+    if bits is not None and getattr(chosen, "four", None):
+        raise RefsimError("random-bits", f"recipe {chosen} rounds to nearest only", rule=str(chosen.source))
     blocks = WideBlocks(by_blocks(array, extent), held)
     given = tensor_factor(tensor_scale, row)
     kept = _kept(blocks, chosen) if given is None else np.array([given], np.float32)

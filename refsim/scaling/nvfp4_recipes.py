@@ -11,13 +11,15 @@ rcp.approx.ftz.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from refsim.conversions import encode
+from refsim.conversions import decode, encode
+from refsim.conversions.coding import encode_rule
+from refsim.conversions.rounding import EncodingRule
 from refsim.formats import UE4M3, Format
 from refsim.mufu import unit
 from refsim.render.cards import Facts, NamedCard
@@ -42,7 +44,8 @@ class Nvfp4Recipe(NamedCard):
     maps x (blocks, width), the scales' values, the blocks' largest magnitudes and the kept value to the numbers that
     are converted to e2m1. `factor` maps the kept value to the factor with which dequantizing multiplies scales.
     `zero_scale` replaces scale code 0. `nan` tells whether a NaN counts among the largest; `policy` is the conversion
-    of elements.
+    of elements. A recipe of 4over6 has `four`, which is `scale` for blocks whose largest becomes 4, and `error`, which
+    maps x, the elements' values, the scales' values and the kept value to the error of each block.
     """
 
     name: str
@@ -56,6 +59,8 @@ class Nvfp4Recipe(NamedCard):
     nan: NanRule = "spreads"
     policy: str = "cuda.satfinite"
     formats: tuple[str, ...] = ("nvfp4",)
+    four: Callable[[Singles, Singles], Singles] | None = None
+    error: Callable[[Singles, Singles, Singles, Singles], Singles] | None = None
 
     def _repr_summary(self) -> str:
         return f"{self.name}: {self.summary}"
@@ -75,7 +80,28 @@ def nvfp4_scale_codes(peak: Singles, recipe: Nvfp4Recipe, kept: Singles, format:
     return codes
 
 
-def _clamped(values: Any, least: float) -> Singles:
+def nvfp4_scales(
+    x: Singles, peak: Singles, recipe: Nvfp4Recipe, kept: Singles, rule: EncodingRule
+) -> tuple[NDArray[np.uint8], Singles]:
+    """Return the scale codes of blocks x (blocks, width) with largest magnitudes `peak`, and the numbers before UE4M3.
+
+    4over6 takes the scale whose error is smaller, and the scale that makes the largest 6 in a tie.
+    """
+    codes = nvfp4_scale_codes(peak, recipe, kept)
+    with np.errstate(all="ignore"):
+        numbers = np.asarray(recipe.scale(peak, kept), np.float32)
+        if recipe.four is None or recipe.error is None:
+            return codes, numbers
+        of_four, errors = nvfp4_scale_codes(peak, replace(recipe, scale=recipe.four), kept), []
+        for each in (codes, of_four):
+            scales = decode(each, UE4M3, np.float32)[:, None]
+            elements = encode_rule(recipe.scaled(x, scales, peak[:, None], kept), rule)
+            errors.append(recipe.error(x, decode(elements, rule.to, np.float32), scales, kept))
+        is_four = errors[1] < errors[0]
+        return np.where(is_four, of_four, codes), np.where(is_four, recipe.four(peak, kept), numbers)
+
+
+def clamped_scale(values: Any, least: float) -> Singles:
     """Clamp to [least, 448] as torch.clamp does: a NaN stays."""
     return np.asarray(np.minimum(np.maximum(values, np.float32(least)), LARGEST_SCALE_VALUE), np.float32)
 
@@ -114,18 +140,20 @@ def _vllm_reciprocal(values: Singles) -> Singles:
     return np.asarray(F32_ONE / np.where(values == 0, np.float32(1e8), values), np.float32)
 
 
-def _rcp(values: Any) -> Singles:
+def approximate_reciprocal(values: Any) -> Singles:
     """Return rcp.approx.ftz.f32, within one last place of 1 / x; rcp(6) is 1 / 6 rounded."""
     return unit.rcp(np.asarray(values, np.float32).view(np.uint32)).view(np.float32)
 
 
 def _approximate_scale(peak: Singles, kept: Singles) -> Singles:
-    return kept * (peak * _rcp(LARGEST_ELEMENT))
+    return kept * (peak * approximate_reciprocal(LARGEST_ELEMENT))
 
 
 def _approximate(x: Singles, scale: Singles, kept: Singles, zeros: Any) -> Singles:
     """Return x * rcp(scale * rcp(S)), or 0 where `zeros`."""
-    return np.asarray(x * np.where(zeros, np.float32(0), _rcp(scale * _rcp(kept))), np.float32)
+    return np.asarray(
+        x * np.where(zeros, np.float32(0), approximate_reciprocal(scale * approximate_reciprocal(kept))), np.float32
+    )
 
 
 def _compressed_tensor(peak: Singles) -> Singles:
@@ -186,40 +214,40 @@ NVFP4_RECIPES = (
     Nvfp4Recipe(
         "vllm_reference", "ref_nvfp4_quant of vLLM's tests: S * (amax * (1 / 6)), 1 / (scale * (1 / S))",
         VLLM["tests/kernels/quantization/nvfp4_utils.py, ref_nvfp4_quant"], _torch_quotient,
-        lambda peak, kept: _clamped(kept * (peak * SIXTH), -448),
+        lambda peak, kept: clamped_scale(kept * (peak * SIXTH), -448),
         lambda x, scale, peak, kept: x * _vllm_reciprocal(scale * _vllm_reciprocal(kept)), _reciprocal,
         policy="te_reference",
     ),
     Nvfp4Recipe(
         "vllm_emulation", "vLLM's emulation in Triton: S * (amax * (1 / 6)), S / scale, 0 for scale 0",
         VLLM["quantization/utils/nvfp4_emulation_utils.py, _nvfp4_quant_dequant_kernel"], _torch_quotient,
-        lambda peak, kept: _clamped(kept * (peak * SIXTH), -448), _divided_or_zero, _reciprocal, policy="modelopt",
+        lambda peak, kept: clamped_scale(kept * (peak * SIXTH), -448), _divided_or_zero, _reciprocal, policy="modelopt",
     ),
     Nvfp4Recipe(
         "torchao", "torchao with a tensor scale: amax / 6 / s, at least 2^-6; x * (1 / s / scale)", _TO_NVFP4, _inverse,
-        lambda peak, kept: _clamped(peak / LARGEST_ELEMENT / kept, 2.0**-6),
+        lambda peak, kept: clamped_scale(peak / LARGEST_ELEMENT / kept, 2.0**-6),
         lambda x, scale, peak, kept: x * (F32_ONE / kept / scale), _itself, policy="torchao",
     ),
     Nvfp4Recipe(
         "torchao_single", "torchao without a tensor scale: amax / 6, at least 2^-6", _TO_NVFP4, np.ones_like,
-        lambda peak, kept: _clamped(peak / LARGEST_ELEMENT, 2.0**-6),
+        lambda peak, kept: clamped_scale(peak / LARGEST_ELEMENT, 2.0**-6),
         lambda x, scale, peak, kept: x * (F32_ONE / scale), _itself, policy="torchao",
     ),
     Nvfp4Recipe(
         "modelopt", "Model Optimizer: amax / (6 * s), 1 for quotient 0, at least 2^-9; x / (scale * s)",
         MODELOPT["qtensor/nvfp4_tensor.py, NVFP4QTensor.quantize"], _inverse,
-        lambda peak, kept: _clamped(_one_for_zero(peak / (LARGEST_ELEMENT * kept)), 2.0**-9),
+        lambda peak, kept: clamped_scale(one_for_zero(peak / (LARGEST_ELEMENT * kept)), 2.0**-9),
         lambda x, scale, peak, kept: x / (scale * kept), _itself, policy="modelopt",
     ),
     Nvfp4Recipe(
         "compressed_tensors", "compressed-tensors: S * (amax / 6), 0.125 for scale 0; x / (scale / S); keeps S",
         COMPRESSED_TENSORS["quantization/utils/helpers.py, generate_gparam and calculate_qparams"], _compressed_tensor,
-        lambda peak, kept: _clamped(kept * (peak / LARGEST_ELEMENT), -448),
+        lambda peak, kept: clamped_scale(kept * (peak / LARGEST_ELEMENT), -448),
         lambda x, scale, peak, kept: x / (scale / kept), _reciprocal, zero_scale=0x20, policy="compressed_tensors",
     ),
 )
 # fmt: on
 
 
-def _one_for_zero(values: Singles) -> Singles:
+def one_for_zero(values: Singles) -> Singles:
     return np.asarray(np.where(values == 0, F32_ONE, values), np.float32)

@@ -2,11 +2,12 @@
 
 from refsim.errors import RefsimError, unknown
 from refsim.scaling.block_formats import BlockFormat, block_format
+from refsim.scaling.four_over_six import FOUR_OVER_SIX_RECIPES
 from refsim.scaling.mx_recipes import MX_RECIPES, MxRecipe
 from refsim.scaling.nvfp4_recipes import NVFP4_RECIPES, Nvfp4Recipe
 
 Recipe = MxRecipe | Nvfp4Recipe
-RECIPES: tuple[Recipe, ...] = (*MX_RECIPES, *NVFP4_RECIPES)
+RECIPES: tuple[Recipe, ...] = (*MX_RECIPES, *NVFP4_RECIPES, *FOUR_OVER_SIX_RECIPES)
 USUAL_RECIPE, USUAL_TWO_LEVELS = "rceil", "te"
 
 

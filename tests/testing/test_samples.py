@@ -17,7 +17,7 @@ from refsim.conversions import coding, encode, rounding
 from refsim.kernels import Kernel
 from refsim.oracle_calls import HEARER
 from refsim.oracles import fp8_quantize, row_functions
-from refsim.scaling import block_pass, quantizing
+from refsim.scaling import block_pass, nvfp4_recipes, quantizing
 from refsim.testing import Verdict, run_campaign
 from refsim.testing.samples import LONGEST_ROW, MOST_SAMPLES, Sample, take_samples
 
@@ -127,8 +127,8 @@ MISTAKES = [
     ("mxfp8", block_pass, "mx_scale_codes", up),
     ("mxfp4", block_pass, "mx_scale_codes", up),
     ("mxfp4", rounding, "_rounds_away", ties_up),
-    ("squares", block_pass, "nvfp4_scale_codes", up),
-    ("nvfp4", block_pass, "nvfp4_scale_codes", up),
+    ("squares", nvfp4_recipes, "nvfp4_scale_codes", up),
+    ("nvfp4", nvfp4_recipes, "nvfp4_scale_codes", up),
     ("nvfp4", rounding, "_rounds_away", ties_up),
     ("groups", quantizing, "largest_of_groups", up),
     ("groups", quantizing, "convert", up),
@@ -195,10 +195,9 @@ def test_recipes_are_right_or_left_out(recipe, kind) -> None:
                 sampled(lambda c=codes, f=format: refsim.quantize(c, f, recipe=str(recipe), input_format=kind))
             )
     other_ties = [("deepgemm", "mxfp4"), ("modelopt", "mxfp4"), ("compressed_tensors", "mxfp8")]
-    has_none = str(recipe).startswith("microxcaling") or str(recipe) in (
+    has_none = str(recipe).startswith(("microxcaling", "flashinfer")) or str(recipe) in (
         "vllm",
         "vllm_emulation",
-        "flashinfer",
         "torchao_single",
     )
     assert (count == 0) == (has_none or (str(recipe), recipe.formats[0]) in other_ties)
