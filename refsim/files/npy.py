@@ -1,6 +1,8 @@
 """The .npy container: header versions 1.0, 2.0 and 3.0; the name of the one field is the name of the format."""
 
+import ast
 import re
+import warnings
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -14,14 +16,10 @@ from refsim.sources import NUMPY
 MAGIC = b"\x93NUMPY"
 HEADER_LIMIT_BYTES = 10_000  # as NumPy's own reader
 NATIVE = {("f", 2): F16, ("f", 4): F32}
-DEPTH_LIMIT = 6
 RULE = str(NUMPY["header"])
-_TOKEN = re.compile(
-    r"[ \t\n]*+(?:('[^'\\\n\r\0]*+'|\"[^\"\\\n\r\0]*+\")|(0|[1-9][0-9]{0,19})(L?)(?!\w)|(True|False)(?!\w)|([\[\](){},:]))"
-)
+_LONG = re.compile(r"\b([0-9]{1,20})L\b")
 _DESCR = re.compile(r"([<>|=]?)([A-Za-z])([0-9]{0,3})")
 _OBJECT = re.compile(r"[<>|=]?O[0-9]*")
-_CLOSING = {"(": ")", "[": "]", "{": "}"}
 
 
 def entry(reader: ByteReader) -> TensorEntry:
@@ -74,7 +72,7 @@ def _header(reader: ByteReader) -> tuple[Any, bool, tuple[int, ...]]:
         text = reader.take(length, "the npy header").decode("utf-8" if version == (3, 0) else "latin-1")
     except UnicodeDecodeError as problem:
         raise unreadable("bad-file", "the npy header is not UTF-8", reader.where, rule=RULE) from problem
-    return _fields(parse_literal(text, reader.where, longs=version != (3, 0)), reader.where)
+    return _fields(_literal(text, reader.where, longs=version != (3, 0)), reader.where)
 
 
 def _fields(header: Any, where: str) -> tuple[Any, bool, tuple[int, ...]]:
@@ -83,70 +81,22 @@ def _fields(header: Any, where: str) -> tuple[Any, bool, tuple[int, ...]]:
     fortran_order, shape = header["fortran_order"], header["shape"]
     if not isinstance(fortran_order, bool):
         raise unreadable("bad-file", "fortran_order is neither True nor False", where, rule=RULE)
-    if not isinstance(shape, tuple) or any(type(size) is not int for size in shape):
+    if not isinstance(shape, tuple) or any(type(size) is not int or size < 0 for size in shape):
         raise unreadable("bad-file", "shape is not a tuple of integers", where, rule=RULE)
     return header["descr"], fortran_order, shape
 
 
-def parse_literal(text: str, where: str, *, longs: bool = True) -> Any:
-    """Return the value of an npy header: strings without escapes, integers, booleans, tuples, lists, dicts.
-
-    At most 6 levels. Only text that Python reads as a literal is accepted, as in NumPy: a tuple of one has its comma,
-    digits are ASCII and begin with no 0. `longs`: 5L is 5, as Python 2 wrote it in versions 1.0 and 2.0.
-    """
-
-    def fault(position: int) -> RefsimError:
-        return unreadable("bad-file", f"the npy header cannot be read from character {position}", where, rule=RULE)
-
-    def value(position: int, depth: int) -> tuple[Any, int]:
-        """Return the value at a position, and where its text ends."""
-        token = _TOKEN.match(text, position)
-        if token is None or depth > DEPTH_LIMIT:
-            raise fault(position)
-        string, integer, long, boolean, bracket = token.groups()
-        if string is not None:
-            return string[1:-1], token.end()
-        if long and not longs:
-            raise fault(token.end() - 1)
-        if integer is not None or boolean is not None:
-            return (int(integer) if integer is not None else boolean == "True"), token.end()
-        if bracket not in _CLOSING:
-            raise fault(position)
-        return items(bracket, token.end(), depth)
-
-    def punctuation(position: int) -> tuple[str, int]:
-        token = _TOKEN.match(text, position)
-        return (token.group(5) or "", token.end()) if token else ("", position)
-
-    def items(opening: str, position: int, depth: int) -> tuple[Any, int]:
-        """Return the list, tuple or dict whose opening bracket ends at a position, and where its text ends."""
-        values: list[Any] = []
-        fields: dict[str, Any] = {}
-        while True:
-            mark, after = punctuation(position)
-            if mark == _CLOSING[opening]:
-                break
-            item, position = value(position, depth + 1)
-            if opening == "{":
-                mark, position = punctuation(position)
-                if mark != ":" or not isinstance(item, str) or item in fields:
-                    raise fault(position)
-                fields[item], position = value(position, depth + 1)
-            values.append(item)
-            mark, after = punctuation(position)
-            if mark == _CLOSING[opening] and (opening, len(values)) != ("(", 1):
-                break
-            if mark != ",":
-                raise fault(position)
-            position = after
-        return {"(": tuple(values), "[": values, "{": fields}[opening], after
-
-    if text.lstrip(" \t")[:1] == "\n":
-        raise fault(0)
-    parsed, end = value(0, 1)
-    if text[end:].rstrip("\n").strip(" \t"):
-        raise fault(end)
-    return parsed
+def _literal(text: str, where: str, *, longs: bool) -> Any:
+    """Return the literal of an npy header; `longs`: 5L is 5, as Python 2 wrote it in versions 1.0 and 2.0."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of escapes and of numbers that words follow
+            try:
+                return ast.literal_eval(text)
+            except SyntaxError:
+                return ast.literal_eval(_LONG.sub(r"\1", text) if longs else text)
+    except (SyntaxError, ValueError, TypeError, MemoryError, RecursionError) as problem:
+        raise unreadable("bad-file", "the npy header cannot be read", where, rule=RULE) from problem
 
 
 def _element(descr: Any, where: str) -> tuple[np.dtype[Any], Format | None]:
@@ -217,9 +167,7 @@ def write_header(stream: BinaryIO, codes: Codes, format: ElementType) -> None:
     size = codes.dtype.itemsize
     word = "|u1" if size == 1 else f"<u{size}"
     plain = format.array_dtype if format in (*NATIVE.values(), *ARRAY_TYPES) else None
-    descr = f"[('{format.name}', '{word}')]" if plain is None else f"'{plain.newbyteorder('<').str}'"
+    descr = [(format.name, word)] if plain is None else plain.newbyteorder("<").str
     shape = tuple(int(length) for length in codes.shape)
-    text = f"{{'descr': {descr}, 'fortran_order': False, 'shape': {shape!r}, }}"
-    padding = -(len(MAGIC) + 4 + len(text) + 1) % 64
-    header = f"{text}{' ' * padding}\n".encode("latin-1")
-    stream.write(MAGIC + b"\x01\x00" + len(header).to_bytes(2, "little") + header)
+    header = {"descr": descr, "fortran_order": False, "shape": shape}
+    np.lib.format.write_array_header_1_0(stream, header)
