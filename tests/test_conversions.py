@@ -22,6 +22,7 @@ from refsim.conversions import (
     round_to_odd,
     unpack,
 )
+from refsim.conversions.packing import bit_fields
 from refsim.conversions.rounding import ROUNDINGS, STOCHASTIC
 from refsim.errors import RefsimError
 from refsim.formats import FORMATS, Format, format_named
@@ -472,3 +473,13 @@ def test_rows_cite_and_name_themselves() -> None:
 def test_lists_of_several_lengths_are_no_values() -> None:
     with pytest.raises(RefsimError, match="lists of different lengths"):
         encode([[1], [1, 2]], "e4m3")
+
+
+@pytest.mark.parametrize("bits", range(1, 9))
+@pytest.mark.parametrize("count", [1, 3, 8, 13, 64])
+def test_codes_of_any_width_lie_in_a_stream_of_bits(bits: int, count: int) -> None:
+    """The first code has the lowest bits of one large integer."""
+    codes = np.random.default_rng(count).integers(0, 1 << bits, (2, 3, count)).astype(np.uint8)
+    sums = [sum(code << (bits * place) for place, code in enumerate(row)) for row in codes.reshape(-1, count).tolist()]
+    raw = np.array([list(each.to_bytes(-(-bits * count // 8), "little")) for each in sums], np.uint8)
+    np.testing.assert_array_equal(bit_fields(raw.reshape(2, 3, -1), bits, count), codes)

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from refsim.checkpoints.gguf_blocks import DECODERS
 from refsim.checkpoints.layouts import CHECKPOINT_LAYOUTS, SCALES_ALONE, CheckpointLayout, layout_named
 from refsim.conversions import decode
+from refsim.conversions.packing import bit_fields
 from refsim.errors import RefsimError
 from refsim.files.access import unreadable
 from refsim.files.gguf import GGUF_BLOCKS
@@ -418,17 +419,6 @@ class Weight:
 
     def _unfit(self, what: str) -> RefsimError:
         return unreadable("bad-shape", what, str(self.file.path), rule=f"layout {self.layout}: {self.layout.summary}")
-
-
-def bit_fields(stored: NDArray[np.uint8], bits: int, count: int) -> NDArray[np.uint8]:
-    """Return the first `count` codes of each row of bytes (rows, bytes): code i has the bits i * bits and up."""
-    if bits == 8:
-        return stored[:, :count]
-    if bits in (1, 2, 4):
-        fields = stored[..., None] >> np.arange(0, 8, bits, dtype=np.uint8) & np.uint8((1 << bits) - 1)
-        return fields.reshape(stored.shape[0], -1)[:, :count]
-    each = np.unpackbits(stored, axis=1, bitorder="little")[:, : count * bits].reshape(stored.shape[0], count, bits)
-    return np.asarray((each << np.arange(bits, dtype=np.uint8)).sum(-1), np.uint8)
 
 
 def _config_groups(file: TensorFile) -> list[dict[str, Any]]:

@@ -71,9 +71,30 @@ def _unpacked(packed: ArrayLike, to: Format, container: str) -> Codes:
         return (array >> np.uint8(_offset(to, container))) & dtype.type(mask)
     if array.ndim == 0:
         raise _uneven("one value without an axis", 1, container)
-    words = _words_of_bytes(array) if count == 4 else array.astype(np.uint32)
-    codes = (words[..., None] >> (np.uint32(width) * np.arange(count, dtype=np.uint32))) & mask
-    return codes.astype(to.code_dtype).reshape(*array.shape[:-1], words.shape[-1] * count)
+    raw = np.ascontiguousarray(array, dtype.newbyteorder("<")).view(np.uint8)
+    if raw.shape[-1] * 8 % (count * width):
+        raise _uneven(f"{raw.shape[-1]} bytes", 3, DENSE)
+    return bit_fields(raw, width, raw.shape[-1] * 8 // width) & to.code_dtype.type(mask)
+
+
+def bit_fields(stored: NDArray[np.uint8], bits: int, count: int) -> NDArray[np.uint8]:
+    """Return the first `count` codes of each row of bytes (..., bytes): code i has the bits i * bits and up.
+
+    bit_fields([0x21], 4, 2) is [1, 2]. `bits` is 1 to 8. Source: defined here.
+    """
+    if bits == 8:
+        return stored[..., :count]
+    groups = -(-count // 8)  # eight codes fill as many bytes as a code has bits
+    raw = stored[..., : groups * bits]
+    if raw.shape[-1] < groups * bits:
+        raw = np.concatenate([raw, np.zeros((*raw.shape[:-1], groups * bits - raw.shape[-1]), np.uint8)], axis=-1)
+    raw = raw.reshape(*stored.shape[:-1], groups, bits)
+    found = np.empty((*stored.shape[:-1], groups, 8), np.uint8)
+    for place in range(8):
+        byte, shift = divmod(place * bits, 8)
+        high = raw[..., byte + 1] << np.uint8(8 - shift) if shift + bits > 8 else np.uint8(0)
+        found[..., place] = (raw[..., byte] >> np.uint8(shift) | high) & np.uint8((1 << bits) - 1)
+    return found.reshape(*stored.shape[:-1], groups * 8)[..., :count]
 
 
 def _grouping(format: Format, container: str) -> tuple[int, int, np.dtype[np.unsignedinteger]]:
@@ -105,11 +126,3 @@ def _uneven(what: str, count: int, container: str) -> RefsimError:
 def _bytes_of_words(words: NDArray[np.uint32]) -> NDArray[np.uint8]:
     three = (words[..., None] >> np.array([0, 8, 16], np.uint32)) & 0xFF
     return three.astype(np.uint8).reshape(*words.shape[:-1], 3 * words.shape[-1])
-
-
-def _words_of_bytes(packed: NDArray[np.uint8]) -> NDArray[np.uint32]:
-    if packed.shape[-1] % 3:
-        raise _uneven(f"{packed.shape[-1]} bytes", 3, DENSE)
-    three = packed.reshape(*packed.shape[:-1], packed.shape[-1] // 3, 3).astype(np.uint32)
-    words: NDArray[np.uint32] = np.bitwise_or.reduce(three << np.array([0, 8, 16], np.uint32), axis=-1)
-    return words
