@@ -9,7 +9,9 @@ the last; rows of 16 x 16 are then added in pairs, row i to row i + 8. FlashInfe
 compilers from CUDA 12.9 on. Model Optimizer and fouroversix leave the order to torch.
 """
 
+from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -24,7 +26,7 @@ from refsim.scaling.nvfp4_recipes import (
     clamped_scale,
     one_for_zero,
 )
-from refsim.sources import FLASHINFER, FOUR_OVER_SIX, MODELOPT, TRANSFORMER_ENGINE
+from refsim.sources import FLASHINFER, FOUR_OVER_SIX, MODELOPT, TRANSFORMER_ENGINE, Source
 
 WIDTH, EXPANSION = 16, np.float32(1.5)
 
@@ -43,134 +45,126 @@ def _summed(kind: str, values: Singles, x: Singles) -> Singles:
     return np.asarray(found[:, 0])
 
 
-def _bounded(peak: Singles, most: np.float32) -> Singles:
-    """Return S of Transformer Engine: 1 where the tensor is zero or infinite."""
-    found = np.minimum(most / peak, FLOAT_MAX)
-    return np.asarray(np.where((peak == 0) | (found == 0), F32_ONE, found), np.float32)
+Formulas = tuple[Callable[..., Any], ...]
+"""Of a recipe: kept of the tensor's amax, the scale of (1 or 1.5, amax, kept), scaled, a code's value, the factor."""
 
 
-def _of_amax(kind: str, most: np.float32, x: Singles, q: Singles, scale: Singles, kept: Singles) -> Singles:
-    return _summed(kind, q * scale * kept / most, x)
+def _te(most: np.float32) -> Formulas:
+    """Return the formulas of Transformer Engine's kernel; its reference in Python differs in the sign of -0."""
 
-
-def _te(name: str, kind: str, bound: int) -> Nvfp4Recipe:
-    """Return the recipe of Transformer Engine's kernel; its reference in Python differs in the sign of -0."""
-    most = LARGEST_ELEMENT * np.float32(bound)
+    def encoding(kept: Singles) -> Singles:
+        found = np.minimum(most / kept, FLOAT_MAX)
+        return np.asarray(np.where((kept == 0) | (found == 0), F32_ONE, found), np.float32)
 
     def scale(expansion: np.float32, peak: Singles, kept: Singles) -> Singles:
-        found = peak / LARGEST_ELEMENT * _bounded(kept, most) * expansion
-        return np.asarray(np.minimum(found, LARGEST_SCALE_VALUE), np.float32)
+        return np.asarray(np.minimum(peak / LARGEST_ELEMENT * encoding(kept) * expansion, LARGEST_SCALE_VALUE))
 
     def scaled(x: Singles, scale: Singles, peak: Singles, kept: Singles) -> Singles:
-        return np.asarray(x * np.minimum(F32_ONE / (scale * (F32_ONE / _bounded(kept, most))), FLOAT_MAX), np.float32)
+        return np.asarray(x * np.minimum(F32_ONE / (scale * (F32_ONE / encoding(kept))), FLOAT_MAX))
 
-    return Nvfp4Recipe(
-        name,
-        f"Transformer Engine's 4over6: M {bound}, error {kind.upper()}; keeps amax",
-        TRANSFORMER_ENGINE["common/cast/nvfp4/quantize_4over6_nvfp4.cuh"],
+    return (
         np.asarray,
-        partial(scale, F32_ONE),
+        scale,
         scaled,
+        lambda q, scale, kept: q * scale * kept / most,
         lambda kept: kept * (F32_ONE / most),
-        nan="ignored",
-        four=partial(scale, EXPANSION),
-        error=partial(_of_amax, kind, most),
     )
 
 
-def _flashinfer(name: str, kind: str, bound: int) -> Nvfp4Recipe:
-    """Return the recipe of FlashInfer's kernel for one factor of the tensor; elements of blocks of zeros are +0."""
-    most = LARGEST_ELEMENT * np.float32(bound)
-
-    def tensor(peak: Singles) -> Singles:
-        return np.asarray(np.where(peak == 0, FLOAT_MAX, F32_ONE / peak * most), np.float32)
-
-    def scale(peak: Singles, kept: Singles) -> Singles:
-        return np.asarray(kept * (peak * approximate_reciprocal(LARGEST_ELEMENT)), np.float32)
-
-    def scaled(x: Singles, scale: Singles, peak: Singles, kept: Singles) -> Singles:
-        inverse = approximate_reciprocal(scale * approximate_reciprocal(kept))
-        return np.asarray(np.where(peak == 0, np.float32(0), x * inverse), np.float32)
-
-    def error(x: Singles, q: Singles, scale: Singles, kept: Singles) -> Singles:
-        return _summed(kind, q * scale * approximate_reciprocal(kept), x)
-
-    return Nvfp4Recipe(
-        name,
-        f"FlashInfer's 4over6 of a tensor: M {bound}, error {kind.upper()}; rcp.approx.ftz as flashinfer",
-        FLASHINFER["csrc/nv_internal/tensorrt_llm/kernels/quantization_utils.cuh, NVFP44Over6Config"],
-        tensor,
-        scale,
-        scaled,
-        lambda kept: F32_ONE / kept,
-        nan="ignored",
-        four=lambda peak, kept: scale(peak, kept) * EXPANSION,
-        error=error,
-    )
-
-
-def _paper(name: str, kind: str) -> Nvfp4Recipe:
-    """Return the recipe of the authors' reference in torch, where no scale is subnormal: there it gives 8 as -0."""
-    most = LARGEST_ELEMENT * np.float32(256)
-
-    def scale(peak: Singles, kept: Singles) -> Singles:
-        return np.asarray(np.where(kept == 0, np.float32(0), peak / LARGEST_ELEMENT * (most / kept)), np.float32)
-
-    def scaled(x: Singles, scale: Singles, peak: Singles, kept: Singles) -> Singles:
-        inverse = F32_ONE / (F32_ONE / (most / kept) * scale)
-        return np.asarray(np.where(scale == 0, np.float32(0), x * inverse), np.float32)
-
-    return Nvfp4Recipe(
-        name,
-        f"Four Over Six of its authors, in torch: M 256, error {kind}; keeps amax",
-        FOUR_OVER_SIX["quantize/pytorch/reference.py, select_fouroversix"],
-        np.asarray,
-        scale,
-        scaled,
-        lambda kept: F32_ONE / (most / kept),
-        policy="te_reference",
-        four=lambda peak, kept: scale(peak, kept) * EXPANSION,
-        error=partial(_of_amax, kind, most),
-    )
-
-
-def _modelopt() -> Nvfp4Recipe:
-    """Return the recipe by which Model Optimizer exports calibrated weights."""
-    bound, most = np.float32(256), LARGEST_ELEMENT * np.float32(256)
+def _flashinfer(most: np.float32) -> Formulas:
+    """Return the formulas of FlashInfer's kernel for one factor of the tensor; elements of blocks of zeros are +0."""
+    rcp = approximate_reciprocal
 
     def scale(expansion: np.float32, peak: Singles, kept: Singles) -> Singles:
-        return clamped_scale(
-            one_for_zero(peak * expansion / LARGEST_ELEMENT) * bound / (kept / LARGEST_ELEMENT), 2.0**-9
-        )
+        return np.asarray(kept * (peak * rcp(LARGEST_ELEMENT)) * expansion)
 
-    def error(x: Singles, q: Singles, scale: Singles, kept: Singles) -> Singles:
-        return _summed("mse", q * (scale * (kept / most)), x)
+    def scaled(x: Singles, scale: Singles, peak: Singles, kept: Singles) -> Singles:
+        return np.asarray(np.where(peak == 0, np.float32(0), x * rcp(scale * rcp(kept))))
 
-    return Nvfp4Recipe(
-        "modelopt_4over6",
-        "Model Optimizer's NVFP4_FOUR_OVER_SIX_CFG: M 256, error MSE of calibration; keeps amax",
-        MODELOPT["qtensor/nvfp4_tensor.py, get_weights_scaling_factor_from_quantizer"],
+    def kept(peak: Singles) -> Singles:
+        return np.asarray(np.where(peak == 0, FLOAT_MAX, F32_ONE / peak * most))
+
+    return kept, scale, scaled, lambda q, scale, kept: q * scale * rcp(kept), lambda kept: F32_ONE / kept
+
+
+def _paper(most: np.float32) -> Formulas:
+    """Return the formulas of the authors' reference in torch; with subnormal scales it gives 8 as -0."""
+
+    def scale(expansion: np.float32, peak: Singles, kept: Singles) -> Singles:
+        return np.asarray(np.where(kept == 0, np.float32(0), peak / LARGEST_ELEMENT * (most / kept) * expansion))
+
+    def scaled(x: Singles, scale: Singles, peak: Singles, kept: Singles) -> Singles:
+        return np.asarray(np.where(scale == 0, np.float32(0), x * (F32_ONE / (F32_ONE / (most / kept) * scale))))
+
+    return (
         np.asarray,
-        partial(scale, F32_ONE),
-        lambda x, scale, peak, kept: np.asarray(x / (scale * (kept / most)), np.float32),
-        lambda kept: np.asarray(kept / most, np.float32),
-        policy="modelopt",
-        four=partial(scale, EXPANSION),
-        error=error,
+        scale,
+        scaled,
+        lambda q, scale, kept: q * scale * kept / most,
+        lambda kept: F32_ONE / (most / kept),
+    )
+
+
+def _modelopt(most: np.float32) -> Formulas:
+    """Return the formulas by which Model Optimizer exports calibrated weights."""
+    bound = most / LARGEST_ELEMENT
+
+    def scale(expansion: np.float32, peak: Singles, kept: Singles) -> Singles:
+        found = one_for_zero(peak * expansion / LARGEST_ELEMENT) * bound / (kept / LARGEST_ELEMENT)
+        return clamped_scale(found, 2.0**-9)
+
+    def scaled(x: Singles, scale: Singles, peak: Singles, kept: Singles) -> Singles:
+        return np.asarray(x / (scale * (kept / most)))
+
+    return np.asarray, scale, scaled, lambda q, scale, kept: q * (scale * (kept / most)), lambda kept: kept / most
+
+
+_SAID: dict[str, tuple[Callable[[np.float32], Formulas], Source, dict[str, Any]]] = {
+    "Transformer Engine": (_te, TRANSFORMER_ENGINE["common/cast/nvfp4/quantize_4over6_nvfp4.cuh"], {"nan": "ignored"}),
+    "FlashInfer": (
+        _flashinfer,
+        FLASHINFER["quantization_utils.cuh, cvt_warp_fp16_to_fp4"],
+        {"nan": "ignored"},
+    ),
+    "Four Over Six": (
+        _paper,
+        FOUR_OVER_SIX["quantize/pytorch/reference.py, select_fouroversix"],
+        {"policy": "te_reference"},
+    ),
+    "Model Optimizer": (
+        _modelopt,
+        MODELOPT["qtensor/nvfp4_tensor.py, fp8_max_for_normalization"],
+        {"policy": "modelopt"},
+    ),
+}
+
+
+def _row(name: str, library: str, bound: int, kind: str) -> Nvfp4Recipe:
+    """Return an entry: M and the error are those of the library's option."""
+    formulas, source, more = _SAID[library]
+    kept, scale, scaled, value, factor = formulas(LARGEST_ELEMENT * np.float32(bound))
+    summary = f"{library}'s 4over6: M {bound}, error {kind}; keeps {'S' if library == 'FlashInfer' else 'amax'}"
+
+    def error(x: Singles, q: Singles, scales: Singles, of_tensor: Singles) -> Singles:
+        return _summed(kind, value(q, scales, of_tensor), x)
+
+    four = partial(scale, EXPANSION)
+    return Nvfp4Recipe(
+        name, summary, source, kept, partial(scale, F32_ONE), scaled, factor, four=four, error=error, **more
     )
 
 
 FOUR_OVER_SIX_RECIPES = (
-    _te("te_4over6", "mae", 256),
-    _te("te_4over6_mse", "mse", 256),
-    _te("te_4over6_448", "mae", 448),
-    _te("te_4over6_448_mse", "mse", 448),
-    _flashinfer("flashinfer_4over6", "mae", 448),
-    _flashinfer("flashinfer_4over6_mse", "mse", 448),
-    _flashinfer("flashinfer_4over6_256", "mae", 256),
-    _flashinfer("flashinfer_4over6_256_mse", "mse", 256),
-    _paper("fouroversix", "mse"),
-    _paper("fouroversix_mae", "mae"),
-    _paper("fouroversix_abs_max", "abs_max"),
-    _modelopt(),
+    _row("te_4over6", "Transformer Engine", 256, "mae"),
+    _row("te_4over6_mse", "Transformer Engine", 256, "mse"),
+    _row("te_4over6_448", "Transformer Engine", 448, "mae"),
+    _row("te_4over6_448_mse", "Transformer Engine", 448, "mse"),
+    _row("flashinfer_4over6", "FlashInfer", 448, "mae"),
+    _row("flashinfer_4over6_mse", "FlashInfer", 448, "mse"),
+    _row("flashinfer_4over6_256", "FlashInfer", 256, "mae"),
+    _row("flashinfer_4over6_256_mse", "FlashInfer", 256, "mse"),
+    _row("fouroversix", "Four Over Six", 256, "mse"),
+    _row("fouroversix_mae", "Four Over Six", 256, "mae"),
+    _row("fouroversix_abs_max", "Four Over Six", 256, "abs_max"),
+    _row("modelopt_4over6", "Model Optimizer", 256, "mse"),
 )
