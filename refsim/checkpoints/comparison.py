@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from refsim.checkpoints.reading import Weight, weights_of
+from refsim.checkpoints.reading import Weight, layout_where, weights_of
 from refsim.conversions import decode, round_bits
 from refsim.files.parts import PIECE_BYTES, TensorFile, source
 from refsim.files.safetensors import PLAIN_TYPES
@@ -35,16 +35,18 @@ class TensorDifference:
     worst: float
 
 
-def compare_checkpoints(one: Path, other: Path, pattern: str | None = None) -> list[TensorDifference]:
+def compare_checkpoints(
+    one: Path, other: Path, pattern: str | None = None, layout: str | None = None
+) -> list[TensorDifference]:
     """Return a row for each tensor of two files, folders or indexes, the worst first.
 
     A weight is called as once it is dequantized. Weights in one layout and tensors of one type are compared in bits,
     others by their values in float32, or in the format of a side that is not quantized; a matrix (K, N) of awq and gptq
-    is turned where the other is (N, K). Raises RefsimError as
-    `weights_of` does, and `unknown-key` where no tensor has the name of `pattern`.
+    is turned where the other is (N, K). `layout` overrides what names tell where weights of a file have it. Raises
+    RefsimError as `weights_of` does, and `unknown-key` where no tensor has the name of `pattern`.
     """
     with source(one) as a, source(other) as b:
-        left, right = (a, weights_of(a)), (b, weights_of(b))
+        left, right = ((file, weights_of(file, layout_where(file, layout))) for file in (a, b))
         found = [_difference(left, right, key) for key in _names(left) | _names(right) if pattern in (None, key)]
     return sorted(found, key=lambda row: (-row.worst, -row.differing, row.key))
 
@@ -131,7 +133,7 @@ def _values(side: Side, key: str, first: int, count: int) -> NDArray[np.float64]
     return np.asarray(decode(file.codes(region, first, count), region.format, np.float64), np.float64)
 
 
-def are_checkpoints(*paths: Path) -> bool:
+def are_checkpoints(*paths: Path, layout: str | None = None) -> bool:
     """Return whether each path is a folder, an index, or a file of more tensors than the parts of one weight."""
     for path in paths:
         if path.is_dir() or path.suffix == ".json":
@@ -139,6 +141,6 @@ def are_checkpoints(*paths: Path) -> bool:
         if path.suffix.lower() not in (".safetensors", ".gguf") or not path.is_file():
             return False
         with source(path) as file:
-            if len(_names((file, weights_of(file)))) < 2:
+            if len(_names((file, weights_of(file, layout_where(file, layout))))) < 2:
                 return False
     return True

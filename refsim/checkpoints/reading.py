@@ -465,6 +465,16 @@ def weights_of(file: TensorFile, layout: str | None = None, near: str | None = N
     return found
 
 
+def layout_where(file: TensorFile, layout: str | None) -> str | None:
+    """Return the layout if weights of the file have it, else None: two files of a comparison may have two layouts."""
+    try:
+        return (
+            layout if layout and any(str(each.layout) == layout for each in weights_of(file, layout).values()) else None
+        )
+    except RefsimError:
+        return None
+
+
 def _weight(file: TensorFile, codes: StoredTensor, meant: CheckpointLayout | None, *, scaled: bool) -> Weight | None:
     """Return the weight whose codes a tensor holds, or None for numbers: bytes without scales where none are `scaled`."""
     fitting, misfits = [], []

@@ -9,14 +9,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from refsim.checkpoints.reading import ALIGNED_ROWS, Weight, weights_of
-from refsim.conversions import round_bits
+from refsim.checkpoints.reading import ALIGNED_ROWS, Weight, layout_where, weights_of
+from refsim.conversions import decode, round_bits
 from refsim.errors import RefsimError
 from refsim.files import DEFAULT_MAX_BYTES, Stored, codes_of
 from refsim.files.codes import agreed_format, require_room
 from refsim.files.parts import PIECE_BYTES, TensorFile, source
 from refsim.files.safetensors import BITS, StoredTensor, entry
 from refsim.formats import E8M0, F32, UE4M3, ElementType
+from refsim.scaling.wide import WIDE_FORMATS
 
 WINDOWED_BYTES = 1 << 24
 """Tensors from this size on are read as rows are asked for, where a command shows a part of them."""
@@ -46,6 +47,7 @@ def load_tensor(
     format: ElementType | None,
     key: str | None,
     layout: str | None,
+    where_it_fits: str | None = None,
     *,
     scales: bool = False,
     windowed: bool = False,
@@ -54,10 +56,12 @@ def load_tensor(
 
     A weight becomes its values in f32, each rounded once, or the codes of its `scales`, unless `format` asks for codes.
     The one weight of a file needs no `key`. None stands for a tensor of one safetensors file that is no weight:
-    `files.load` reads it. `windowed`: large tensors are `RowCodes`. Raises RefsimError as `files.load` and `weights_of`
+    `files.load` reads it. `layout` overrides what names and types tell, `where_it_fits` does where a weight has that
+    layout. `windowed`: large tensors are `RowCodes`. Raises RefsimError as `files.load` and `weights_of`
     do.
     """
     with source(path) as file:
+        layout = layout or layout_where(file, where_it_fits)
         weights = weights_of(file, layout, key) if format is None or layout is not None else {}
         if key is None and len(weights) == 1:
             key = next(iter(weights))
@@ -86,7 +90,9 @@ def _weight(
         region = weight.parts["scales"]
         form = region.format or (UE4M3 if weight.layout.element is None else E8M0)
         raw = np.frombuffer(file.take(region, 0, region.end - region.begin), form.code_dtype.newbyteorder("<"))
-        codes: Any = raw.astype(form.code_dtype).reshape(region.shape)
+        codes: Any = raw.astype(form.code_dtype).reshape(-1, region.shape[-1] if region.shape else 1)
+        if form in WIDE_FORMATS:
+            codes, form = round_bits(decode(codes, form, np.float32), F32), F32
         return Stored(weight.key, codes, form, "safetensors", notes), f"{weight.key}: scales {told}"
     rows, columns = weight.rows
     if windowed and 4 * rows * columns >= WINDOWED_BYTES:

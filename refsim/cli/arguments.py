@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from refsim.cli import console
-from refsim.cli.names import ARRAY_TYPE, FORMAT
+from refsim.cli.names import ARRAY_TYPE, FORMAT, weight_layout
 from refsim.cli.options import option
 from refsim.cli.spelled import number_in
 from refsim.errors import Kind, RefsimError
@@ -162,10 +162,10 @@ def place_and_key(path: Path) -> tuple[Path, str | None]:
 
 
 def names_array(word: str) -> bool:
-    """Return whether a word names arrays: a file by its suffix, `FILE:KEY`, a folder, or an index of files."""
-    if word.endswith((*ARRAY_SUFFIXES, ".gguf", ".index.json")) or os.path.isdir(word):
-        return True
-    return place_and_key(Path(word))[1] is not None
+    """Return whether a word names arrays: a file by its suffix, `FILE:KEY`, a folder of tensors, or an index of files."""
+    files = (*ARRAY_SUFFIXES, ".gguf", ".index.json")
+    is_folder = os.path.isdir(word) and any(name.endswith(files[2:]) for name in os.listdir(word))
+    return word.endswith(files) or is_folder or place_and_key(Path(word))[1] is not None
 
 
 def load_codes(
@@ -195,7 +195,8 @@ def load_codes(
         if os.path.isdir(place) or place.suffix.lower() in (".safetensors", ".gguf", ".json"):
             from refsim.checkpoints.tensors import load_tensor
 
-            stored, told = load_tensor(place, row, key, layout, scales=scales, windowed=windowed)
+            layouts = (layout, weight_layout())
+            stored, told = load_tensor(place, row, key, *layouts, scales=scales, windowed=windowed)
             if told:
                 console.note(told)
             if stored is not None:

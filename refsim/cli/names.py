@@ -1,12 +1,13 @@
 """Types of options that take a name. A shell completes the name; its module is imported only then."""
 
 from collections.abc import Iterable
+from difflib import get_close_matches
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from refsim.errors import RefsimError
+from refsim.errors import RefsimError, unknown
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -60,10 +61,44 @@ class KernelName(Name):
         return completions(((name, None) for name in names_without_running(given)), incomplete)
 
 
+class WeightLayoutOr(Name):
+    """A name of another kind, or a layout of checkpoints: `load_codes` takes the layout, and the command gets None."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the entry of the other kind, or None for a layout of checkpoints."""
+        try:
+            return super().convert(value, param, ctx)
+        except RefsimError:
+            from refsim.checkpoints.layouts import CHECKPOINT_LAYOUTS
+
+            names = [row.name for row in CHECKPOINT_LAYOUTS]
+            if ctx is not None and value.lower() in names:
+                ctx.meta[_ASKED] = value.lower()
+                return None
+            if get_close_matches(value.lower(), names, 1, 0.7):
+                raise unknown("layout", value, [*names, *self.known()]) from None
+            raise
+
+
+def weight_layout() -> str | None:
+    """Return the layout of checkpoints that the user's command names for its operands."""
+    context = click.get_current_context(silent=True)
+    found: str | None = None if context is None else context.meta.get(_ASKED)
+    return found
+
+
+_ASKED = "refsim.weight-layout"
 KERNEL_NAME = KernelName("kernel", "refsim.testing:find_kernels", by="name")
 FORMAT = Name("format", "refsim.formats:FORMATS", by="name", row="refsim.formats:format_named")
 ARRAY_TYPE = Name("format", "refsim.formats.elements:array_type_names", row="refsim.formats:array_type")
 LAYOUT = Name("layout", "refsim.layouts.families:fragments", row="refsim.layouts.families:fragment")
+THREADS_OR_WEIGHTS = WeightLayoutOr(
+    "layout", "refsim.layouts.families:fragments", row="refsim.layouts.families:fragment"
+)
+SCALES_OR_WEIGHTS = WeightLayoutOr(
+    "layout", "refsim.layouts.scales:SCALE_LAYOUTS", by="name", row="refsim.layouts.scales:scale_layout"
+)
+WEIGHT_LAYOUT = Name("layout", "refsim.checkpoints.layouts:CHECKPOINT_LAYOUTS", by="name")
 SWIZZLE = Name("swizzle", "refsim.layouts.swizzles:SWIZZLES", by="name", row="refsim.layouts.swizzles:swizzle")
 UNIT = Name("unit", "refsim.cli.products:units")
 TARGET = Name("target", "refsim.cli.products:targets", row="refsim.targets:target_name")

@@ -11,7 +11,7 @@ import click
 
 from refsim.cli.arguments import place_and_key
 from refsim.cli.delivery import answers
-from refsim.cli.names import FORMAT, Name
+from refsim.cli.names import FORMAT, WEIGHT_LAYOUT, Name
 from refsim.cli.progress import Countable, reporting, tell
 from refsim.errors import RefsimError, counted
 from refsim.render import Column, Document, Table, Wording
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from refsim.formats import Format
 
 BLOCKS = Name("block format", "refsim.checkpoints.conversion:made_names")
-WEIGHT_LAYOUT = Name("layout", "refsim.checkpoints.layouts:CHECKPOINT_LAYOUTS", by="name")
 RECIPE = Name("recipe", "refsim.cli.commands.blocks:recipe_names")
 TENSORS = (
     Column("tensor", strong=True),

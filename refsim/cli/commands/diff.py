@@ -8,7 +8,7 @@ import click
 from refsim.cli.arguments import format_option, load_codes
 from refsim.cli.delivery import AGREED, FAILED, Answer, answers
 from refsim.cli.extents import Whole
-from refsim.cli.names import LAYOUT
+from refsim.cli.names import THREADS_OR_WEIGHTS, weight_layout
 from refsim.errors import counted
 from refsim.render import Column, Document, Table, Wording, number
 
@@ -61,7 +61,11 @@ def _of_checkpoints(found: "list[TensorDifference]", title: str) -> Answer:
 @click.option("--any-nan", is_flag=True, help="Count all NaN codes as equal.")
 @click.option("--within", metavar="ULP", type=Whole(min=0), default=0, help="Accept a distance of up to ULP codes.")
 @click.option(
-    "--layout", "fragment", metavar="NAME", type=LAYOUT, help="Show which thread holds each differing element."
+    "--layout",
+    "fragment",
+    metavar="NAME",
+    type=THREADS_OR_WEIGHTS,
+    help="Show which thread holds each differing element; or the layout of a checkpoint's weights.",
 )
 @answers
 def command(
@@ -98,8 +102,9 @@ def command(
     ):
         from refsim.checkpoints.comparison import are_checkpoints, compare_checkpoints
 
-        if are_checkpoints(got, want):
-            return _of_checkpoints(compare_checkpoints(got, want), f"{got} and {want}")
+        if are_checkpoints(got, want, layout=weight_layout()):
+            found = compare_checkpoints(got, want, layout=weight_layout())
+            return _of_checkpoints(found, f"{got} and {want}")
     one, other = load_codes(got, row, key), load_codes(want, row, key)
     if one.format != other.format:
         raise RefsimError(
@@ -107,8 +112,8 @@ def command(
             f"{got} holds {one.format}, {want} holds {other.format}",
             help="-t FORMAT where one of them is meant otherwise",
         )
-    found = compare.bits(
+    apart = compare.bits(
         one.codes, other.codes, one.format, fragment, nan="any-payload" if any_nan else "bitwise", within_ulps=within
     )
-    report = Wording(tuple(found.lines()), {"got": str(got), "want": str(want), **found.to_json()})
-    return Answer(Document((report,), f"{got} and {want}"), FAILED if found else AGREED)
+    report = Wording(tuple(apart.lines()), {"got": str(got), "want": str(want), **apart.to_json()})
+    return Answer(Document((report,), f"{got} and {want}"), FAILED if apart else AGREED)

@@ -39,7 +39,7 @@ from refsim.cli.integer_operands import (
     integer_types,
     weight_operands,
 )
-from refsim.cli.names import TARGET, UNIT
+from refsim.cli.names import SCALES_OR_WEIGHTS, TARGET, UNIT
 from refsim.cli.product_options import ElementParam, Types
 from refsim.cli.progress import reporting, tell
 from refsim.cli.registry import Sectioned
@@ -106,6 +106,7 @@ def refuse_strangers(*, of_files: bool) -> None:
         name: value
         for name, value in context.params.items()
         if context.get_parameter_source(name) is not ParameterSource.DEFAULT
+        and (name != "layout" or value is not None)  # None is a layout of checkpoints, for files of any question
     }
     kernel = CASE if given.get("second") is None else KERNEL
     question = asked_of_files(given) if of_files else kernel
@@ -193,7 +194,12 @@ STAGES = (
 @click.option("--to", "block", metavar="BLOCKS", help="Blocks of --quantized: mxfp8, nvfp4, 1x128, tensor, ...")
 @file_option("--scales", help="Scales of the codes in A, or of --values.")
 @file_option("--want-scales", help="Scales of the codes in B.")
-@click.option("--layout", metavar="NAME", help="Layout of the scales, such as nvidia_128x4 (default: by shape).")
+@click.option(
+    "--layout",
+    metavar="NAME",
+    type=SCALES_OR_WEIGHTS,
+    help="Layout of the scales, such as nvidia_128x4 (default: by shape); or of a checkpoint's weights.",
+)
 @click.option("--recipe", metavar="NAME", help="Recipe of the usual result.")
 @integer_options
 @function_options
@@ -263,6 +269,7 @@ def _of_files(
 
     (of_first, of_second), load = _keys(keys, second), _loader(of_operands)
     of_quantiser = {name: of_operands.pop(name) for name in ("recipe", "scales", "want_scales", "layout")}
+    of_quantiser["layout"] = of_quantiser["layout"] and of_quantiser["layout"].name
     ways: dict[str, Any] = {"operands": _chosen(of_operands, operand_format)}
     ways |= _of_values(values, of_quantiser["scales"])
     ways["quantized"] = quantiser_operands(quantized, block, operand_format, **of_quantiser)

@@ -18,7 +18,7 @@ from refsim.cli.arguments import (
 )
 from refsim.cli.delivery import Answer, answers
 from refsim.cli.extents import AddressParam, GridWindow, ShapeParam, Whole, parse_whole
-from refsim.cli.names import Name
+from refsim.cli.names import WEIGHT_LAYOUT, Name
 from refsim.cli.options import Options, argument, option
 from refsim.cli.registry import Group
 from refsim.errors import Kind, RefsimError, check_named, counted
@@ -253,6 +253,7 @@ class ScalesCheckOptions(Options):
     shape: tuple[int, int] | None = option("Matrix of scales, without padding.", type=ShapeParam("ROWSxBLOCKS"))
     values: Path | None = option("The tensor that was quantized: bf16, f16 or f32.")
     values_key: str | None = option("Name of the tensor in the file of --values, if it holds several.")
+    layout: str | None = option("Layout of a checkpoint's weights.", type=WEIGHT_LAYOUT, metavar="NAME")
 
 
 @command.command()
@@ -271,7 +272,7 @@ def check(asked: ScalesCheckOptions) -> "Document | Answer":
     """
     from refsim.cli.answers.scalecheck import checked
 
-    stored, shape = load_codes(asked.file, asked.row, asked.key, scales=True), asked.shape
+    stored, shape = load_codes(asked.file, asked.row, asked.key, scales=True, layout=asked.layout), asked.shape
     tensor = None if asked.values is None else load_codes(asked.values, None, asked.values_key)
     if shape is None:
         if stored.codes.ndim != 2:

@@ -9,8 +9,19 @@ import numpy as np
 import pytest
 
 from refsim.checkpoints.comparison import compare_checkpoints
+from refsim.checkpoints.tensors import load_tensor
 from refsim.files.parts import TensorFile
-from tests.checkpoints.handmade import deepseek_v3, gptq, modelopt_nvfp4, save
+from tests.checkpoints.handmade import (
+    awq,
+    bnb,
+    deepseek_v3,
+    fp8_channel_flat,
+    fp8_tensor,
+    gpt_oss,
+    gptq,
+    modelopt_nvfp4,
+    save,
+)
 
 
 @pytest.fixture
@@ -145,6 +156,49 @@ def test_two_readings_need_a_layout(refsim, tmp_path: Path) -> None:
     shown = refsim("show", str(tmp_path), "--layout", "gptq", "--rows", "0:1", "--cols", "0:1")
     assert "by layout gptq" in shown.out
     assert "[unknown-layout]" in refsim("dequantize", str(tmp_path), "--layout", "gtpq").err
+
+
+def test_a_layout_is_given_where_commands_compare(refsim, tmp_path: Path) -> None:
+    """It holds for the operands that have it: the other one may be of another layout, or no checkpoint."""
+    made = gptq(np.random.default_rng(4))
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+    made.save(tmp_path / "a", config=False)
+    save(
+        tmp_path / "b" / "m.safetensors",
+        {"p.weight": made.want.T.astype(np.float32), "q.weight": np.ones((2, 2), np.float32)},
+    )
+    np.save(tmp_path / "want.npy", made.want.astype(np.float32))
+    a, want = str(tmp_path / "a"), str(tmp_path / "want.npy")
+    for command in (("diff",), ("explain-diff", "--seconds", "1")):
+        assert "--layout gptq" in refsim(*command, a, want).err
+        found = refsim(*command, a, want, "--layout", "GPTQ")
+        assert (found.code, "by layout gptq (" in found.out) == (0, True), found.err
+        assert refsim(*command, a, want, "--layout", "gptq_v2").code in (1, 5)
+        assert "[unknown-layout]" in refsim(*command, a, want, "--layout", "gtpq").err
+    both = refsim("diff", a, str(tmp_path / "b"), "--layout", "gptq", "--as", "json")
+    assert both.code == 1, both.err
+    assert [row["tensor"] for row in json.loads(both.out)["tensors"]] == ["q.weight"]
+    assert "scales by layout gptq" in refsim("scales", "check", a, "--layout", "gptq").out
+
+
+def test_a_layout_is_given_for_one_of_two_files(tmp_path: Path) -> None:
+    """The file of AWQ has no weight in layout gptq, and is read by its own."""
+    for made in (gptq(np.random.default_rng(4)), awq(np.random.default_rng(4))):
+        path = made.save(tmp_path, config=False)
+        stored, told = load_tensor(path, None, None, None, "gptq")
+        assert stored is not None
+        assert f"by layout {made.layout} (" in told
+        np.testing.assert_array_equal(stored.codes.view(np.float32), made.want.astype(np.float32))
+
+
+@pytest.mark.parametrize("make", [bnb, gpt_oss, fp8_tensor, fp8_channel_flat, awq])
+def test_scales_of_any_shape_are_rows_and_columns(refsim, make, tmp_path: Path) -> None:
+    """Scales of f16 and bf16 are shown as f32, those of experts one matrix after another."""
+    make(np.random.default_rng(6)).save(tmp_path)
+    found = refsim("scales", "check", str(tmp_path))
+    assert found.code == 0, found.err
+    assert "scales by layout" in found.out
 
 
 def test_worst_first_and_what_one_file_lacks(refsim, tmp_path: Path) -> None:
