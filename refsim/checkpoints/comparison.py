@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from math import inf
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,7 +11,7 @@ from numpy.typing import NDArray
 from refsim.checkpoints.reading import Weight, layout_where, weights_of
 from refsim.conversions import decode, round_bits
 from refsim.files.parts import PIECE_BYTES, TensorFile, source
-from refsim.files.safetensors import PLAIN_TYPES
+from refsim.files.safetensors import PLAIN_TYPES, StoredTensor
 from refsim.formats import F32
 from refsim.scaling.wide import WIDE_FORMATS
 
@@ -67,14 +68,31 @@ def _difference(left: Side, right: Side, key: str) -> TensorDifference:
     shape = shapes[0] or shapes[1] or ()
     if None in shapes:
         return TensorDifference(key, shape, named, "only in one", 0, 0, inf)
-    turned = [weight is not None and weight.layout.packing in COLUMN_PACKED for weight, _ in sides]
-    if shapes[0] != (shapes[1] if turned[0] == turned[1] else (shapes[1] or ())[::-1]):
+    ways = _ways(sides, shapes)
+    if not ways:
         return TensorDifference(key, shape, named, f"shape {shapes[1]}", 0, 0, inf)
     if layouts[0] == layouts[1]:
         alike, differing, count = _in_bits(left, right, key)
-        worst = 0.0 if alike else _by_value(left, right, key, turned)[2]
+        worst = 0.0 if alike else _by_value(left, right, key, turned=False)[2]
         return TensorDifference(key, shape, named, "bits", differing, count, worst)
-    return TensorDifference(key, shape, named, "values", *_by_value(left, right, key, turned))
+    found = [(_by_value(left, right, key, turned=way), "values, turned" if way else "values") for way in ways]
+    numbers, compared = min(found, key=lambda each: each[0][0])
+    return TensorDifference(key, shape, named, compared, *numbers)
+
+
+def _ways(sides: list[tuple[Weight | None, StoredTensor | None]], shapes: list[Any]) -> list[bool]:
+    """Return whether the second side is read turned: False, True, both where either fits, or none.
+
+    Matrices of awq and gptq lie (K, N). transformers turns the experts of GPT-OSS that are called `_blocks`: a file of
+    their values has (experts, K, N), or (experts, N, K) where `refsim dequantize` wrote it.
+    """
+    turned = [weight is not None and weight.layout.packing in COLUMN_PACKED for weight, _ in sides]
+    experts = [weight is not None and weight.codes.key.endswith("_blocks") for weight, _ in sides]
+    fits = {False: shapes[0] == shapes[1], True: shapes[0] == (*shapes[1][:-2], *shapes[1][-2:][::-1])}
+    if experts[0] != experts[1]:
+        return [way for way, fitting in fits.items() if fitting]
+    way = turned[0] != turned[1]
+    return [way] if fits[way] else []
 
 
 def _in_bits(left: Side, right: Side, key: str) -> tuple[bool, int, int]:
@@ -95,10 +113,11 @@ def _in_bits(left: Side, right: Side, key: str) -> tuple[bool, int, int]:
     return differing == 0 and len(parts[0]) == len(parts[1]), differing, count
 
 
-def _by_value(left: Side, right: Side, key: str, turned: list[bool]) -> tuple[int, int, float]:
+def _by_value(left: Side, right: Side, key: str, *, turned: bool) -> tuple[int, int, float]:
     """Return how many values differ, how many there are, and the worst difference relative to the largest value."""
-    rows, columns = left[1][key].rows if key in left[1] else left[0].regions[key].rows
-    step = rows if turned[0] != turned[1] else max(128, PIECE_BYTES // (8 * max(1, columns)) // 128 * 128)
+    held = left[1][key] if key in left[1] else left[0].regions[key]
+    rows, columns = held.rows
+    step = held.shape[-2] if turned else max(128, PIECE_BYTES // (8 * max(1, columns)) // 128 * 128)
     differing = count = 0
     worst = largest = 0.0
     plain = [file.regions[key].format for file, weights in (left, right) if key not in weights]
@@ -110,7 +129,7 @@ def _by_value(left: Side, right: Side, key: str, turned: list[bool]) -> tuple[in
 
     for first in range(0, rows, step):
         a = rounded(left, first, min(step, rows - first))
-        b = rounded(right, 0, columns).T if turned[0] != turned[1] else rounded(right, first, len(a))
+        b = rounded(right, first // step * columns, columns).T if turned else rounded(right, first, len(a))
         with np.errstate(all="ignore"):
             apart = np.abs(a - b)[~((a == b) | (np.isnan(a) & np.isnan(b)))]
         finite = np.abs(b[np.isfinite(b)])

@@ -7,7 +7,7 @@ import pytest
 
 from refsim.checkpoints.comparison import compare_checkpoints
 from refsim.checkpoints.conversion import dequantize_file
-from tests.checkpoints.handmade import FP4, Made, gptq, modelopt_nvfp4, save
+from tests.checkpoints.handmade import BF16, FP4, Made, gpt_oss, gptq, modelopt_nvfp4, save
 
 
 @pytest.fixture
@@ -47,4 +47,27 @@ def test_a_turned_matrix_is_compared_with_rows_of_n(tmp_path: Path) -> None:
     made.save(tmp_path / "a")
     save(tmp_path / "b.safetensors", {"p.weight": made.want.T.astype(np.float32)})
     (row,) = compare_checkpoints(tmp_path / "a", tmp_path / "b.safetensors")
-    assert (row.compared, row.differing, row.count) == ("values", 0, made.want.size)
+    assert (row.compared, row.differing, row.count) == ("values, turned", 0, made.want.size)
+
+
+@pytest.mark.parametrize("rows", [10, 96])
+@pytest.mark.parametrize("turned", [False, True])
+def test_experts_of_gpt_oss_are_compared_as_transformers_turns_them(rows: int, turned: bool, tmp_path: Path) -> None:
+    """convert_moe_packed_tensors returns (experts, K, N); the blocks lie (experts, N, K). 96 x 96 fits both ways."""
+    made = gpt_oss(np.random.default_rng(6))
+    blocks, scales = (made.tensors[f"{made.key}_{end}"] for end in ("blocks", "scales"))
+    more = -(-rows // blocks.shape[1])
+    made.tensors = {
+        f"{made.key}_blocks": np.tile(blocks, (1, more, 1, 1))[:, :rows],
+        f"{made.key}_scales": np.tile(scales, (1, more, 1))[:, :rows],
+    }
+    want = np.tile(made.want, (1, more, 1))[:, :rows].astype(BF16)
+    path = made.save(tmp_path)
+    save(tmp_path / "b.safetensors", {made.key: np.swapaxes(want, 1, 2) if turned else want})
+    for pair in ((path, tmp_path / "b.safetensors"), (tmp_path / "b.safetensors", path)):
+        (row,) = compare_checkpoints(*pair)
+        assert (row.compared, row.differing, row.count) == (
+            "values, turned" if turned else "values",
+            0,
+            want.size,
+        )
