@@ -4,11 +4,13 @@ Source of every layout: GGUF, ggml-quants. Codes lie in halves: element i and el
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from refsim.conversions import decode
+from refsim.conversions.packing import bit_fields
 from refsim.formats import E2M1, F16, UE4M3
 
 Bytes = NDArray[np.uint8]
@@ -65,6 +67,46 @@ def _q6_k(raw: Bytes) -> Values:
     return (codes.reshape(-1, 16, 16) * scales[..., None]).reshape(-1, 256)
 
 
+def _fields(raw: Bytes, size: int, bits: int = 2) -> Bytes:
+    """Return codes of groups of `size` bytes: the lowest bits of a group, then the next ones."""
+    shifts = np.arange(0, 8, bits, dtype=np.uint8)[:, None]
+    found = raw.reshape(len(raw), -1, 1, size) >> shifts & np.uint8((1 << bits) - 1)
+    return np.asarray(found.reshape(len(raw), -1))
+
+
+def _scaled(codes: NDArray[Any], scales: NDArray[Any], factor: Values) -> Values:
+    """Return codes times the scale of their group times the factor of the block."""
+    groups = scales.shape[1]
+    found = (factor * scales)[..., None] * codes.reshape(len(codes), groups, -1)
+    return np.asarray(found.reshape(len(codes), -1), np.float64)
+
+
+def _q2_k(raw: Bytes) -> Values:
+    codes = _scaled(_fields(raw[:, 16:80], 32), raw[:, :16] & 15, _half(raw[:, 80:82]))
+    return codes - _scaled(np.ones((len(raw), 256)), raw[:, :16] >> 4, _half(raw[:, 82:]))
+
+
+def _q3_k(raw: Bytes) -> Values:
+    """Return values of Q3_K: a bit that is missing in the mask subtracts 4."""
+    low = _fields(raw[:, 96:104], 8, 4) | _fields(raw[:, 104:108], 4) << np.uint8(4)
+    codes = _fields(raw[:, 32:96], 32).astype(np.float64) - 4 * (1 - _fields(raw[:, :32], 32, 1).astype(np.float64))
+    return _scaled(codes, low.astype(np.float64) - 32, _half(raw[:, 108:]))
+
+
+def _iq4_xs(raw: Bytes) -> Values:
+    high = bit_fields(raw[:, 2:4], 2, 8) << np.uint8(4)
+    scales = (bit_fields(raw[:, 4:8], 4, 8) | high).astype(np.float64) - 32
+    return _scaled(IQ4_NL[_pairs(raw[:, 8:], 16)], scales, _half(raw[:, :2]))
+
+
+def _tq1_0(raw: Bytes) -> Values:
+    """Return values of TQ1_0: five digits of base 3 a byte, the byte being a fraction of 256."""
+    powers = np.array([1, 3, 9, 27, 81], np.uint8)[:, None]
+    groups = ((raw[:, :32], 5), (raw[:, 32:48], 5), (raw[:, 48:52], 4))
+    digits = [(each[:, None] * powers[:count]).reshape(len(raw), -1) for each, count in groups]
+    return _half(raw[:, 52:]) * ((np.concatenate(digits, axis=1).astype(np.float64) * 3 // 256) - 1)
+
+
 def _nvfp4(raw: Bytes) -> Values:
     """Return values of four groups of 16; ggml reads the scale 0x7f as 0, and 0xff as 480."""
     low = raw[:, :4] & 127
@@ -85,10 +127,15 @@ DECODERS: dict[str, Callable[[Bytes], Values]] = {
     "Q5_0": lambda raw: _half(raw[:, :2]) * ((_nibbles(raw[:, 6:]) | _fifth(raw[:, 2:6])).astype(np.float64) - 16),
     "Q5_1": lambda raw: _half(raw[:, :2]) * (_nibbles(raw[:, 8:]) | _fifth(raw[:, 4:8])) + _half(raw[:, 2:4]),
     "Q8_0": lambda raw: _half(raw[:, :2]) * np.ascontiguousarray(raw[:, 2:]).view(np.int8),
+    "Q2_K": _q2_k,
+    "Q3_K": _q3_k,
     "Q4_K": lambda raw: _of_k(raw, _pairs(raw[:, 16:], 32)),
     "Q5_K": _q5_k,
     "Q6_K": _q6_k,
     "MXFP4": _mxfp4,
     "IQ4_NL": lambda raw: _half(raw[:, :2]) * IQ4_NL[_nibbles(raw[:, 2:])],
+    "IQ4_XS": _iq4_xs,
+    "TQ1_0": _tq1_0,
+    "TQ2_0": lambda raw: _half(raw[:, 64:]) * (_fields(raw[:, :64], 32).astype(np.float64) - 1),
     "NVFP4": _nvfp4,
 }

@@ -40,7 +40,8 @@ class CheckpointLayout(Card):
     low, eight codes of a word in the order 0 2 4 6 1 3 5 7), down (a stream along a column), high (the first code of a
     byte in its high half), or blocks (codes and scales in one tensor). `scaling` says what shares a scale: tensor,
     channel (a row), groups (`width` neighbors along a row, 0 for what shapes or config.json say), blocks (tiles of
-    128 x 128, or what config.json says), columns (neighbors along a column) or flat (neighbors in memory).
+    128 x 128, or what config.json says), columns (neighbors along a column), flat (neighbors in memory) or turned (as
+    groups, scales lie (groups, rows), codes are in two's complement, value = code * scale + zero).
     """
 
     name: str
@@ -115,6 +116,8 @@ _BNB_PARTS = (
 )
 _E2M1: dict[str, Any] = {"element": E2M1, "packing": "low"}
 # fmt: off
+GGUF_READ = ("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "MXFP4", "IQ4_NL", "IQ4_XS",
+             "TQ1_0", "TQ2_0", "NVFP4")
 CHECKPOINT_LAYOUTS = (
     CheckpointLayout(
         "refsim", REFSIM["refsim quantize"], WeightPart(("",), ()), {},
@@ -182,6 +185,9 @@ CHECKPOINT_LAYOUTS = (
     _row("torchao-int8", _AO, "._weight_qdata I8", _AO_PARTS.format("FLOAT"),
          "integers in bytes, a scale for a row or a group", scaling="any",
          types=("Int8Tensor", "IntxUnpackedToInt8Tensor"), methods="torchao"),
+    _row("torchao-int4", _AO, "._weight_qdata I8|U8", "scales ._weight_scale FLOAT,zeros ._weight_zero_point FLOAT",
+         "two INT4 a byte, code * scale + zero; scales and zeros lie (groups, rows)", packing="low", scaling="turned",
+         types=("Int4Tensor",), methods="torchao"),
     *(
         _row(f"bnb-{kind}", _BNB, ".weight U8", _BNB_PARTS.format(kind),
              f"4 bits into a table of 16 values{of}, absmax for 64, which may be quantized too", packing="high",
@@ -193,10 +199,11 @@ CHECKPOINT_LAYOUTS = (
     *(
         _row(f"gguf-{name.lower()}", GGUF[f"ggml-quants, {name}"], f"| {name}", "",
              f"{GGUF_BLOCKS[name][0]} values in {GGUF_BLOCKS[name][1]} bytes", packing="blocks", becomes="")
-        for name in ("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K", "MXFP4", "IQ4_NL", "NVFP4")
+        for name in GGUF_READ
     ),
 )
 # fmt: on
+CONFIG_METHODS = frozenset(method.lower() for row in CHECKPOINT_LAYOUTS for method in row.methods)
 SCALES_ALONE = _part(".k_scale|.v_scale|.q_scale|.kv_scale|.k_cache_scale|.v_cache_scale", "FLOAT")
 """Scales of an FP8 cache of keys and values: they belong to no weight. Source: vLLM, model_loader/weight_utils."""
 

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from refsim.checkpoints.gguf_blocks import DECODERS
-from refsim.checkpoints.layouts import CHECKPOINT_LAYOUTS, SCALES_ALONE, CheckpointLayout, layout_named
+from refsim.checkpoints.layouts import CHECKPOINT_LAYOUTS, CONFIG_METHODS, SCALES_ALONE, CheckpointLayout, layout_named
 from refsim.conversions import decode
 from refsim.conversions.packing import bit_fields
 from refsim.errors import RefsimError
@@ -89,6 +89,8 @@ class Weight:
             return self._own(first, count)
         with np.errstate(all="ignore"):
             found = self._codes(first, count)
+            if self.layout.scaling == "turned":
+                return found * self._spread(self.scales, first, count) + self._spread(self._zeros, first, count)
             zeros = self._spread(self._zeros, first, count) if "zeros" in self.parts else float(self.layout.zero)
             if "zeros" in self.parts or self.layout.zero:
                 found -= zeros
@@ -158,8 +160,7 @@ class Weight:
                 wanted = " or ".join(map(str, said))
                 raise MisfitError(f"{self.codes.key} of shape {stored} does not hold {shape} codes of {wanted} bits")
             return fits[0], shape
-        assert layout.element is not None
-        bits = layout.element.bits
+        bits = layout.element.bits if layout.element is not None else 4
         if not stored or stored[-1] * width % bits:
             raise MisfitError(f"{self.codes.key} of shape {stored} ends inside a code of {bits} bits")
         return bits, (*stored[:-1], stored[-1] * width // bits)
@@ -225,6 +226,10 @@ class Weight:
             case "columns":
                 sizes = self.said("group_size") or [-(-rows // max(1, found[0]))]
                 return next(((high, 1) for high in sizes if found == (-(-rows // high), columns)), None)
+            case "turned":
+                said = self.state.get("block_size")
+                width = said[-1] if isinstance(said, list) and said and type(said[-1]) is int and said[-1] > 0 else 0
+                return (1, width) if width and found == (*self.shape[:-2], -(-columns // width), rows) else None
             case "groups":
                 if self.state.get("is_swizzled_scales"):
                     width = self.layout.width
@@ -257,7 +262,7 @@ class Weight:
             return
         zeros, scales = self.parts["zeros"], self.parts["scales"]
         wanted = scales.shape
-        if self.layout.packing == "low":
+        if self.layout.packing == "low" and zeros.dtype == "I32":
             wanted = (*scales.shape[:-2], -(-scales.shape[-2] * self.bits // 32), scales.shape[-1])
         if zeros.shape != wanted:
             raise MisfitError(f"{zeros.key} has shape {zeros.shape}, not {wanted}")
@@ -280,6 +285,8 @@ class Weight:
             codes = scale_layout("nvidia_128x4").unshuffle(
                 codes.reshape(batch, -1), (rows, -(-columns // self.block[1]))
             )
+        if self.layout.scaling == "turned":
+            codes = codes.swapaxes(-1, -2)
         return np.asarray(decode(codes, form, np.float64), np.float64)
 
     def _codes(self, first: int, count: int) -> Floats:
@@ -301,8 +308,10 @@ class Weight:
             found = found.reshape(count, -1, 8)[:, :, np.argsort(AWQ_ORDER)].reshape(count, columns)
         if layout.element is not None:
             return np.asarray(decode(found, layout.element, np.float64))
-        signed = 0 if "zeros" in self.parts else 1 << (self.bits - 1)
-        return found.astype(np.float64) - signed
+        half = 1 << (self.bits - 1)
+        if layout.scaling == "turned":
+            found ^= np.uint8(half)
+        return found.astype(np.float64) - (half if layout.scaling == "turned" or "zeros" not in self.parts else 0)
 
     def _down(self, first: int, count: int) -> NDArray[np.uint8]:
         """Return rows of codes that lie in words along each column; parts begin at multiples of 32 rows."""
@@ -531,8 +540,6 @@ def _fitted(file: TensorFile, codes: StoredTensor, row: CheckpointLayout, base: 
 
 def _by_config(file: TensorFile, fitting: list[Weight]) -> list[Weight]:
     """Return the weights whose layout config.json names, if it names one of them."""
-    if len(fitting) < 2:
-        return fitting
     said = [str(file.config.get(name, "")) for name in ("checkpoint_format", "format", "quant_algo", "quant_method")]
     said += [str(each.get("format", "")) for each in _config_groups(file)]
     for word in dict.fromkeys(said):
@@ -541,6 +548,10 @@ def _by_config(file: TensorFile, fitting: list[Weight]) -> list[Weight]:
             for weight in named:
                 weight.why += f"; {file.config['file']} says {word}"
         fitting = named or fitting
+    words = [word.lower() for word in said if word.lower() in CONFIG_METHODS]
+    for weight in fitting:
+        if words and weight.layout.methods and not {*words} & {*map(str.lower, weight.layout.methods)}:
+            weight.why += f"; {file.config['file']} says {words[0]}, which these tensors are not"
     ways = {(w.layout.element, w.layout.packing, w.layout.zero, w.bits) for w in fitting}
     parts = {(*(each.key for each in w.parts.values()), *map(min, w.block, w.matrix[1:])) for w in fitting}
     blocks = [

@@ -481,6 +481,34 @@ def torchao_int8(rng: np.random.Generator) -> Made:
     )
 
 
+def torchao_int4(rng: np.random.Generator) -> Made:
+    """Codes in two's complement; scales and zeros, which are added, lie (groups, rows)."""
+    codes = rng.integers(-8, 8, (6, 96))
+    scale, zero = rng.uniform(0.01, 0.1, (3, 6)).astype(BF16), rng.uniform(-0.2, 0.2, (3, 6)).astype(BF16)
+    of_scale, of_zero = (np.repeat(each.astype(np.float64).T, 32, 1) for each in (scale, zero))
+    tensors = {"p._weight_qdata": pairs(codes & 15).view(np.int8), "p._weight_scale": scale}
+    meta = torchao("Int4Tensor", "zero_point", block_size=[1, 32], shape=[6, 96])
+    want = codes * of_scale + of_zero
+    return Made("torchao-int4", {**tensors, "p._weight_zero_point": zero}, "p.weight", want, meta)
+
+
+def torchao_int4_experts(rng: np.random.Generator) -> Made:
+    codes = rng.integers(-8, 8, (2, 5, 64))
+    scale, zero = rng.uniform(0.01, 0.1, (2, 2, 5)).astype(BF16), rng.uniform(-0.2, 0.2, (2, 2, 5)).astype(BF16)
+    of_scale, of_zero = (np.repeat(each.astype(np.float64).swapaxes(1, 2), 32, 2) for each in (scale, zero))
+    packed = (codes[..., 0::2] & 15 | (codes[..., 1::2] & 15) << 4).astype(np.uint8)
+    tensors = {"p._weight_qdata": packed, "p._weight_scale": scale, "p._weight_zero_point": zero}
+    meta = torchao("Int4Tensor", "zero_point", block_size=[1, 1, 32], shape=[2, 5, 64])
+    return Made("torchao-int4", tensors, "p.weight", codes * of_scale + of_zero, meta)
+
+
+def torchao_int8_row(rng: np.random.Generator) -> Made:
+    codes, scale = rng.integers(-128, 128, (6, 64)).astype(np.int8), rng.uniform(0.01, 0.1, (6, 1)).astype(np.float32)
+    meta = torchao("Int8Tensor", block_size=[1, 64])
+    want = codes * scale.astype(np.float64)
+    return Made("torchao-int8", {"p._weight_qdata": codes, "p._weight_scale": scale}, "p.weight", want, meta)
+
+
 def bnb(rng: np.random.Generator, nested: bool = False, kind: str = "nf4") -> Made:
     shape, codes = (13, 11), rng.integers(0, 16, 143)
     table = (
@@ -564,6 +592,9 @@ MAKERS: tuple[Callable[[np.random.Generator], Made], ...] = (
     torchao_mxfp4,
     torchao_nvfp4,
     torchao_int8,
+    torchao_int8_row,
+    torchao_int4,
+    torchao_int4_experts,
     bnb,
     bnb_nested,
     bnb_fp4,

@@ -77,6 +77,52 @@ def q6_k(raw: bytes) -> list[float]:
     return out
 
 
+def q2_k(raw: bytes) -> list[float]:
+    """A byte of scale and minimum for 16; two bits of a code in each of four passes over 32 bytes."""
+    out = []
+    for i in range(256):
+        code = raw[16 + 32 * (i // 128) + i % 32] >> (2 * (i % 128 // 32)) & 3
+        of = raw[i // 16]
+        out.append(half(raw[80:82]) * (of & 15) * code - half(raw[82:84]) * (of >> 4))
+    return out
+
+
+def q3_k(raw: bytes) -> list[float]:
+    """Codes as in q2_k, less 4 where bit i // 32 of byte i % 32 of the mask is 0; scales of 6 bits, less 32."""
+    mask, codes, scales, out = raw[:32], raw[32:96], raw[96:108], []
+    for i in range(256):
+        j = i // 16
+        low = scales[j % 8] >> (4 * (j // 8)) & 15
+        high = scales[8 + j % 4] >> (2 * (j // 4)) & 3
+        code = codes[32 * (i // 128) + i % 32] >> (2 * (i % 128 // 32)) & 3
+        code -= 0 if mask[i % 32] >> (i // 32) & 1 else 4
+        out.append(half(raw[108:110]) * ((low | high << 4) - 32) * code)
+    return out
+
+
+def iq4_xs(raw: bytes) -> list[float]:
+    """As IQ4_NL in eight groups of 32; the scale of a group has 4 bits in one place, and 2 in another."""
+    out = []
+    for i in range(256):
+        j, within = i // 32, i % 32
+        low = raw[4 + j // 2] >> (4 * (j % 2)) & 15
+        high = struct.unpack("<H", raw[2:4])[0] >> (2 * j) & 3
+        code = raw[8 + 16 * j + within % 16] >> (4 * (within // 16)) & 15
+        out.append(half(raw[:2]) * ((low | high << 4) - 32) * NL[code])
+    return out
+
+
+def tq2_0(raw: bytes) -> list[float]:
+    return [half(raw[64:]) * ((raw[32 * (i // 128) + i % 32] >> (2 * (i % 128 // 32)) & 3) - 1) for i in range(256)]
+
+
+def tq1_0(raw: bytes) -> list[float]:
+    """Digit k of base 3 of a byte: of byte * 3^k modulo 256, the product with 3 over 256."""
+    places = [(i % 32, i // 32) for i in range(160)] + [(32 + i % 16, i // 16) for i in range(80)]
+    places += [(48 + i % 4, i // 4) for i in range(16)]
+    return [half(raw[52:]) * ((raw[byte] * 3**digit % 256 * 3 >> 8) - 1) for byte, digit in places]
+
+
 BY_HAND: dict[str, Callable[[bytes], list[float]]] = {
     "Q4_0": q4_0,
     "Q8_0": q8_0,
@@ -84,6 +130,11 @@ BY_HAND: dict[str, Callable[[bytes], list[float]]] = {
     "MXFP4": mxfp4,
     "Q4_K": q4_k,
     "Q6_K": q6_k,
+    "Q2_K": q2_k,
+    "Q3_K": q3_k,
+    "IQ4_XS": iq4_xs,
+    "TQ1_0": tq1_0,
+    "TQ2_0": tq2_0,
 }
 
 
@@ -91,7 +142,16 @@ def blocks(rng: np.random.Generator, kind: str, count: int) -> bytes:
     """Return random blocks whose float16 factors are finite."""
     size = GGUF_BLOCKS[kind][1]
     raw = rng.integers(0, 256, (count, size), dtype=np.uint8)
-    for at in {"Q6_K": (208,), "Q4_K": (0, 2), "MXFP4": ()}.get(kind, (0,)):
+    factors = {
+        "Q6_K": (208,),
+        "Q4_K": (0, 2),
+        "MXFP4": (),
+        "Q2_K": (80, 82),
+        "Q3_K": (108,),
+        "TQ1_0": (52,),
+        "TQ2_0": (64,),
+    }
+    for at in factors.get(kind, (0,)):
         raw[:, at : at + 2] = rng.standard_normal(count).astype("<f2").view(np.uint8).reshape(count, 2)
     if kind == "MXFP4":
         raw[:, 0] = rng.integers(100, 150, count)
@@ -172,10 +232,10 @@ def test_a_broken_file_is_one_error(fault: str, tmp_path: Path) -> None:
 
 def test_a_type_that_is_not_read_is_named(tmp_path: Path) -> None:
     path = tmp_path / "model.gguf"
-    elements, size = GGUF_BLOCKS["Q2_K"]
+    elements, size = GGUF_BLOCKS["IQ2_XS"]
     good = blocks(np.random.default_rng(1), "Q8_0", 1)
-    path.write_bytes(container({"a": ("Q2_K", (elements,), bytes(size)), "w": ("Q8_0", (32,), good)}))
-    with pytest.raises(RefsimError, match="'a' is Q2_K") as found:
+    path.write_bytes(container({"a": ("IQ2_XS", (elements,), bytes(size)), "w": ("Q8_0", (32,), good)}))
+    with pytest.raises(RefsimError, match="'a' is IQ2_XS") as found:
         dequantize_file(path, tmp_path / "x.npz")
     assert found.value.code == "unsupported-dtype"
     dequantize_file(path, tmp_path / "x.npz", keys=("w",))

@@ -102,3 +102,14 @@ def test_a_layout_that_is_only_read_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RefsimError, match="only read") as found:
         conversion.quantize_file(tmp_path / "a.safetensors", tmp_path / "b.safetensors", "awq")
     assert found.value.code == "unsupported-format"
+
+
+def test_a_config_that_says_otherwise_is_named(tmp_path: Path) -> None:
+    """Names and types decide; the answer says that config.json names another method."""
+    made = next(make for make in MAKERS if make.__name__ == "ct_nvfp4")(np.random.default_rng(3))
+    for config, said in (({"quant_method": "awq"}, "awq"), (made.config or {"format": "nvfp4-pack-quantized"}, "")):
+        made.config = config
+        with source(made.save(tmp_path)) as file:
+            (weight,) = weights_of(file).values()
+        assert ("config.json says" in weight.why) == bool(said), weight.why
+        assert not said or f"config.json says {said}, which these tensors are not" in weight.why
