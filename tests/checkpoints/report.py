@@ -20,6 +20,26 @@ and back. K is the dimension of neighbors.
 |---|---|---|---:|---|---|
 """
 
+TAIL = """
+## What is left out
+
+These are formats of torchao 36027d8, compressed-tensors ac8e2ba, Model Optimizer a2fbac7, FlashInfer fb28d72,
+Transformer Engine d0067d0, Four Over Six dadfad6 and gguf 0.19.0 (August 2026) that refsim does not read.
+
+| format | library | reason |
+|---|---|---|
+| Int4TilePackedTo4dTensor, Int4PlainInt32Tensor, Int4PreshuffledTensor | torchao | tiles of one kernel or device |
+| sparse-bitmask, sparse-24-bitmask, marlin-24 | compressed-tensors | legacy formats, which the library marks as such |
+| IQ1_S, IQ1_M, IQ2_XXS, IQ2_XS, IQ2_S, IQ3_XXS, IQ3_S | GGUF | each needs a table of up to 2,048 grid points |
+| Q8_1, Q8_K | GGUF | formats of activations, which files do not hold |
+| MXFP3, NVFP3, NVINT4, IF4, IF6 | Four Over Six | no public checkpoint was found |
+| EXL2, EXL3, HQQ, AQLM, HiFloat8, MXINT8 | others | not examined |
+| auto-round | AutoRound | its tensors are those of GPTQ or AWQ; `--layout` says which zero points they have |
+
+Of 4over6, the errors of `err_use_fast_math`, the row amax of FlashInfer's scales for each token, and FlashInfer's kernels
+with divisions (`FLASHINFER_DISABLE_FP4_QUANT_FAST_MATH=1`) have no recipe.
+"""
+
 
 def told_by(row: CheckpointLayout) -> str:
     """Return the ends and types of the codes and of the parts that must be there."""
@@ -43,7 +63,7 @@ def page() -> str:
         rows.append(
             f"| {row.name} | {row.summary} | {told_by(row)} | {by_hand} | {made or 'read only'} | {row.source} |"
         )
-    return HEAD + "\n".join(rows) + "\n"
+    return HEAD + "\n".join(rows) + "\n" + TAIL
 
 
 if __name__ == "__main__":
