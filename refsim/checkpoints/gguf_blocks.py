@@ -23,19 +23,23 @@ def _half(raw: Bytes) -> Values:
     return np.asarray(decode(np.ascontiguousarray(raw).view("<u2").astype(np.uint16), F16, np.float64))
 
 
-def _nibbles(raw: Bytes) -> Bytes:
-    """Return the low halves of the bytes, then the high halves."""
-    return np.concatenate([raw & 15, raw >> 4], axis=-1)
-
-
 def _fifth(raw: Bytes) -> Bytes:
     """Return bit i of 32 as 16 for element i."""
-    return np.unpackbits(raw, axis=-1, bitorder="little") << np.uint8(4)
+    return bit_fields(raw, 1, 32) << np.uint8(4)
 
 
-def _pairs(raw: Bytes, size: int) -> Bytes:
-    """Return codes of groups of `size` bytes: the low halves of a group, then its high halves."""
-    return _nibbles(raw.reshape(len(raw), -1, size)).reshape(len(raw), -1)
+def _fields(raw: Bytes, size: int = 16, bits: int = 4) -> Bytes:
+    """Return codes of groups of `size` bytes: the lowest bits of a group, then the next ones."""
+    shifts = np.arange(0, 8, bits, dtype=np.uint8)[:, None]
+    found = raw.reshape(len(raw), -1, 1, size) >> shifts & np.uint8((1 << bits) - 1)
+    return np.asarray(found.reshape(len(raw), -1))
+
+
+def _scaled(codes: NDArray[Any], scales: NDArray[Any], factor: Values) -> Values:
+    """Return codes times the scale of their group times the factor of the block."""
+    groups = scales.shape[1]
+    found = (factor * scales)[..., None] * codes.reshape(len(codes), groups, -1)
+    return np.asarray(found.reshape(len(codes), -1), np.float64)
 
 
 def _sixes(raw: Bytes) -> tuple[Values, Values]:
@@ -55,48 +59,31 @@ def _of_k(raw: Bytes, codes: Bytes) -> Values:
 
 
 def _q5_k(raw: Bytes) -> Values:
-    high = raw[:, None, 16:48] >> np.arange(8, dtype=np.uint8)[:, None] & np.uint8(1)
-    return _of_k(raw, _pairs(raw[:, 48:], 32) | high.reshape(len(raw), 256) << np.uint8(4))
+    return _of_k(raw, _fields(raw[:, 48:], 32) | _fields(raw[:, 16:48], 32, 1) << np.uint8(4))
 
 
 def _q6_k(raw: Bytes) -> Values:
-    low = _pairs(raw[:, :128], 64)
-    high = (raw[:, 128:192].reshape(-1, 2, 1, 32) >> np.arange(0, 8, 2, dtype=np.uint8)[:, None] & 3).reshape(-1, 256)
-    codes = (low | high << 4).astype(np.float64) - 32
-    scales = np.ascontiguousarray(raw[:, 192:208]).view(np.int8).astype(np.float64) * _half(raw[:, 208:])
-    return (codes.reshape(-1, 16, 16) * scales[..., None]).reshape(-1, 256)
-
-
-def _fields(raw: Bytes, size: int, bits: int = 2) -> Bytes:
-    """Return codes of groups of `size` bytes: the lowest bits of a group, then the next ones."""
-    shifts = np.arange(0, 8, bits, dtype=np.uint8)[:, None]
-    found = raw.reshape(len(raw), -1, 1, size) >> shifts & np.uint8((1 << bits) - 1)
-    return np.asarray(found.reshape(len(raw), -1))
-
-
-def _scaled(codes: NDArray[Any], scales: NDArray[Any], factor: Values) -> Values:
-    """Return codes times the scale of their group times the factor of the block."""
-    groups = scales.shape[1]
-    found = (factor * scales)[..., None] * codes.reshape(len(codes), groups, -1)
-    return np.asarray(found.reshape(len(codes), -1), np.float64)
+    codes = _fields(raw[:, :128], 64) | _fields(raw[:, 128:192], 32, 2) << np.uint8(4)
+    scales = np.ascontiguousarray(raw[:, 192:208]).view(np.int8).astype(np.float64)
+    return _scaled(codes.astype(np.float64) - 32, scales, _half(raw[:, 208:]))
 
 
 def _q2_k(raw: Bytes) -> Values:
-    codes = _scaled(_fields(raw[:, 16:80], 32), raw[:, :16] & 15, _half(raw[:, 80:82]))
+    codes = _scaled(_fields(raw[:, 16:80], 32, 2), raw[:, :16] & 15, _half(raw[:, 80:82]))
     return codes - _scaled(np.ones((len(raw), 256)), raw[:, :16] >> 4, _half(raw[:, 82:]))
 
 
 def _q3_k(raw: Bytes) -> Values:
     """Return values of Q3_K: a bit that is missing in the mask subtracts 4."""
-    low = _fields(raw[:, 96:104], 8, 4) | _fields(raw[:, 104:108], 4) << np.uint8(4)
-    codes = _fields(raw[:, 32:96], 32).astype(np.float64) - 4 * (1 - _fields(raw[:, :32], 32, 1).astype(np.float64))
+    low = _fields(raw[:, 96:104], 8) | _fields(raw[:, 104:108], 4, 2) << np.uint8(4)
+    codes = _fields(raw[:, 32:96], 32, 2).astype(np.float64) - 4 * (1 - _fields(raw[:, :32], 32, 1).astype(np.float64))
     return _scaled(codes, low.astype(np.float64) - 32, _half(raw[:, 108:]))
 
 
 def _iq4_xs(raw: Bytes) -> Values:
     high = bit_fields(raw[:, 2:4], 2, 8) << np.uint8(4)
     scales = (bit_fields(raw[:, 4:8], 4, 8) | high).astype(np.float64) - 32
-    return _scaled(IQ4_NL[_pairs(raw[:, 8:], 16)], scales, _half(raw[:, :2]))
+    return _scaled(IQ4_NL[_fields(raw[:, 8:], 16)], scales, _half(raw[:, :2]))
 
 
 def _tq1_0(raw: Bytes) -> Values:
@@ -111,31 +98,31 @@ def _nvfp4(raw: Bytes) -> Values:
     """Return values of four groups of 16; ggml reads the scale 0x7f as 0, and 0xff as 480."""
     low = raw[:, :4] & 127
     scales = np.where(low == 127, np.where(raw[:, :4] == 127, 0, 480), decode(low, UE4M3, np.float64))
-    codes = np.asarray(decode(_pairs(raw[:, 4:], 8), E2M1, np.float64)).reshape(-1, 4, 16)
+    codes = np.asarray(decode(_fields(raw[:, 4:], 8), E2M1, np.float64)).reshape(-1, 4, 16)
     return np.asarray((codes * scales[..., None]).reshape(-1, 64), np.float64)
 
 
 def _mxfp4(raw: Bytes) -> Values:
     """Return values of 32; ggml has no NaN among the powers of two."""
-    codes = decode(_nibbles(raw[:, 1:]), E2M1, np.float64)
+    codes = decode(_fields(raw[:, 1:]), E2M1, np.float64)
     return np.asarray(codes * np.exp2(raw[:, :1].astype(np.float64) - 127), np.float64)
 
 
 DECODERS: dict[str, Callable[[Bytes], Values]] = {
-    "Q4_0": lambda raw: _half(raw[:, :2]) * (_nibbles(raw[:, 2:]).astype(np.float64) - 8),
-    "Q4_1": lambda raw: _half(raw[:, :2]) * _nibbles(raw[:, 4:]) + _half(raw[:, 2:4]),
-    "Q5_0": lambda raw: _half(raw[:, :2]) * ((_nibbles(raw[:, 6:]) | _fifth(raw[:, 2:6])).astype(np.float64) - 16),
-    "Q5_1": lambda raw: _half(raw[:, :2]) * (_nibbles(raw[:, 8:]) | _fifth(raw[:, 4:8])) + _half(raw[:, 2:4]),
+    "Q4_0": lambda raw: _half(raw[:, :2]) * (_fields(raw[:, 2:]).astype(np.float64) - 8),
+    "Q4_1": lambda raw: _half(raw[:, :2]) * _fields(raw[:, 4:]) + _half(raw[:, 2:4]),
+    "Q5_0": lambda raw: _half(raw[:, :2]) * ((_fields(raw[:, 6:]) | _fifth(raw[:, 2:6])).astype(np.float64) - 16),
+    "Q5_1": lambda raw: _half(raw[:, :2]) * (_fields(raw[:, 8:]) | _fifth(raw[:, 4:8])) + _half(raw[:, 2:4]),
     "Q8_0": lambda raw: _half(raw[:, :2]) * np.ascontiguousarray(raw[:, 2:]).view(np.int8),
     "Q2_K": _q2_k,
     "Q3_K": _q3_k,
-    "Q4_K": lambda raw: _of_k(raw, _pairs(raw[:, 16:], 32)),
+    "Q4_K": lambda raw: _of_k(raw, _fields(raw[:, 16:], 32)),
     "Q5_K": _q5_k,
     "Q6_K": _q6_k,
     "MXFP4": _mxfp4,
-    "IQ4_NL": lambda raw: _half(raw[:, :2]) * IQ4_NL[_nibbles(raw[:, 2:])],
+    "IQ4_NL": lambda raw: _half(raw[:, :2]) * IQ4_NL[_fields(raw[:, 2:])],
     "IQ4_XS": _iq4_xs,
     "TQ1_0": _tq1_0,
-    "TQ2_0": lambda raw: _half(raw[:, 64:]) * (_fields(raw[:, :64], 32).astype(np.float64) - 1),
+    "TQ2_0": lambda raw: _half(raw[:, 64:]) * (_fields(raw[:, :64], 32, 2).astype(np.float64) - 1),
     "NVFP4": _nvfp4,
 }
