@@ -301,3 +301,9 @@ KERNEL(vanishing_bits) {
     v = 1.0f / v + x[T];
     ((unsigned short*)y)[T] = __float_as_uint(v) >> 16;
 }
+
+extern "C" __global__ void many_blocks(const float* x, float* y) {
+    float v = x[T];
+    if (blockIdx.x == 1500) asm volatile("mul.f32 %0, %0, 0f7e967699;" : "+f"(v));  // many_blocks: born
+    y[blockIdx.x * 32 + T] = v;
+}

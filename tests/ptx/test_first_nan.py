@@ -155,11 +155,16 @@ def test_births_without_effect_are_counted_last(program: ptx.Program) -> None:
     assert [row.role for row in found] == ["output", "born", "stored", "also"]
 
 
-def test_a_second_wave_counts_its_own_runs(program: ptx.Program) -> None:
-    x = np.arange(32, dtype=np.float32)
-    born, y = NonFinite(), np.zeros(32, np.float32)
-    program.launch("product", (1 << 11,), 32, [x, y], following=born, checks=ptx.Checks(races="off"))
-    assert not any("run 2" in row.what for row in born.rows())
+def test_a_later_wave_names_its_block_and_its_own_runs(program: ptx.Program) -> None:
+    x, y = np.arange(32, dtype=np.float32), np.zeros(32 << 11, np.float32)
+    known = {"argument 1": NanArray.of(y.dtype, shape=(1 << 11, 32))}
+    born = NonFinite(known=known)
+    program.launch("many_blocks", 1 << 11, 32, [x, y], following=born)
+    output, row, stored = born.rows()
+    assert output.what == "28 of 65536 elements are NaN or infinite, the first argument 1[1500, 4] is inf"
+    assert f"first_nan.cu:{marked('many_blocks', 'born')}), thread (4, 0, 0) of block (1500, 0, 0)" in row.where
+    assert "run" not in row.what
+    assert stored.what == "argument 1[1500, 4], and 27 other elements from there"
 
 
 def roles_of(program: ptx.Program, entry: str, x: Any, y: Any) -> list[str]:

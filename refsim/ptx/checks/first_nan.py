@@ -32,6 +32,7 @@ INPUT, LOADED, OF_INTEGERS, NEVER_WRITTEN = "input", "loaded", "integer bits", "
 MOST, SHOWN = 1 << 20, 8
 """The most events by thread, and the most statements of a way in a report."""
 Kind = tuple[str, int]
+Masks = list[Mask | None]
 _FLOAT = re.compile(r"(?:u(?=e8m0))?(ue4m3|e8m0|e4m3|e5m2|bf16|f16|tf32|f32|f64)(?:x(\d))?$")
 _TYPE = re.compile(r"u?e\dm\d$|[bt]?f\d+$|[su]\d$")
 _NATIVE = {"f16": "f2", "f32": "f4", "tf32": "f4", "f64": "f8"}
@@ -167,23 +168,17 @@ class NonFinite(OpenBits):
                 shadow.bits[at], shadow.origin[at] = 0xFF, np.arange(first, first + len(some))
 
     def seen(
-        self,
-        lanes: Lanes,
-        step: Any,
-        values: list[Any],
-        before: list[Any],
-        found: list[Array],
-        masks: list[Mask | None],
-    ) -> list[Mask | None]:
+        self, lanes: Lanes, step: Any, values: list[Any], before: list[Any], found: list[Array], masks: Masks
+    ) -> Masks:
         """Return the masks of the registers that a step wrote. `values` and `before` are the bits and masks of its
         sources, `found` the bits of its results, `masks` what the rule of the instruction says of them."""
         given, made = _kinds(step)
-        fresh: list[Mask | None] = []
+        fresh: Masks = []
         for at, (index, kind, bits, mask) in enumerate(zip(step.writes(), made, found, masks, strict=True)):
-            if kind is not None and not np.isfinite(result := numbers(bits, kind)).all():
+            if kind is not None and not np.isfinite(numbers(bits, kind)).all():
                 operands = list(_operands(step, given, values, before))
                 own = operands[at : at + 1] if _is_product(step) else operands
-                fresh.append(self._judged(lanes, step, own, result, bits, mask, (values, at * bits.itemsize)))
+                fresh.append(self._judged(lanes, step, own, bits, kind, mask, values, at * bits.itemsize))
             elif kind is None and mask is not None and _is_load(step):
                 rows = np.flatnonzero(mask.origin)
                 moved = Mask(mask.bits, mask.origin.copy())
@@ -228,13 +223,14 @@ class NonFinite(OpenBits):
         lanes: Lanes,
         step: Any,
         operands: list[NanOperand],
-        result: Array,
         bits: Array,
+        kind: Kind,
         mask: Mask | None,
-        fetched: tuple[list[Any], int],
+        *fetched: Any,
     ) -> Mask:
         """Return the mask of one result with NaN or infinities, and its events. `fetched`: all sources, and the bytes
         from the address among them to what was loaded."""
+        result = numbers(bits, kind)
         count = result.shape[1]
         result = np.broadcast_to(result, (lanes.count, count))
         rows = np.flatnonzero(~np.isfinite(result).all(axis=1))
