@@ -32,17 +32,8 @@ Floats = NDArray[np.float64]
 BLOCKS_NOTE, OWN_SCALES, TENSOR_SCALE = "refsim.blocks.", ".scales", ".tensor_scale"
 AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
 ALIGNED_ROWS = 128
-SCALES = (
-    ".weight_scale",
-    ".weight_scale_inv",
-    ".weight_scale_2",
-    "._weight_scale",
-    ".SCB",
-    ".scale",
-    ".absmax",
-    ".quant_map",
-)
-BLOCK_SIZE = "weight_block_size"
+SCALES = (".weight_scale", ".weight_scale_inv", "._weight_scale", ".SCB", ".scale", ".absmax", ".quant_map")
+BLOCK_SIZES = ("weight_block_size", "block_structure")
 MOST_SCALES = 1 << 28
 
 
@@ -70,9 +61,7 @@ class Weight:
         self.state = self._state()
         self.bits, self.shape = self._extent()
         if 0 in self.shape or not 0 < len(self.shape) <= 64:
-            raise MisfitError(
-                f"{self.codes.key} of shape {self.codes.shape} has {len(self.shape)} dimensions, or a size of 0"
-            )
+            raise MisfitError(f"{self.codes.key} is {self.codes.shape}: a size of 0, or {len(self.shape)} dimensions")
         if self.layout.packing != "blocks" and self.layout.name != "refsim":
             self.block = self._block()
 
@@ -183,10 +172,10 @@ class Weight:
             raise MisfitError(f"{self.codes.key} has {stored[1]} columns, its scales {scales[1]}")
         return bits, (stored[0] * 32 // bits, scales[1])
 
-    def said(self, name: str, fits: Callable[[Any], bool] | None = None) -> list[Any]:
-        """Return the sizes, or what else `fits`, that config.json says of weights, by each group: shapes tell which is meant."""
-        groups = [each.get("weights") for each in _config_groups(self.file)]
-        found = [each.get(name) for each in groups or [self.file.config] if isinstance(each, dict)]
+    def said(self, *names: str, fits: Callable[[Any], bool] | None = None) -> list[Any]:
+        """Return the sizes, or what else `fits`, that config.json says of weights in any group: shapes decide."""
+        groups = [each.get("weights") for each in _config_groups(self.file)] or [self.file.config]
+        found = [each.get(name) for name in names for each in groups if isinstance(each, dict)]
         return list(filter(fits or _is_size, found))
 
     def _block(self) -> tuple[int, int]:
@@ -239,11 +228,8 @@ class Weight:
                     return None
                 sizes = [self.layout.width] if self.layout.width else self.said("group_size") or [columns // found[-1]]
                 return next(((1, wide) for wide in sizes if -(-columns // max(1, wide)) == found[-1]), None)
-        said = [
-            *self.said(BLOCK_SIZE, _is_extent),
-            *self.said("block_structure", _is_extent),
-            self.state.get("block_size"),
-        ]
+        config = self.file.config.get(BLOCK_SIZES[0])
+        said = [config, *self.said(*BLOCK_SIZES, fits=_is_extent), self.state.get("block_size")]
         for down, across in [each[-2:] for each in said if _is_extent(each)] or [(128, 128)]:
             grid = (*self.shape[:-2], -(-rows // down), -(-columns // across))
             if len(self.shape) > 1 and found in (grid, (*grid[:-1], 1, grid[-1], 1)):
@@ -252,11 +238,8 @@ class Weight:
 
     def _require_zeros(self) -> None:
         """Raise MisfitError for zero points that are not one for each scale, and for none where config.json says so."""
-        if (
-            "zeros" in self.layout.parts
-            and "zeros" not in self.parts
-            and self.said("symmetric", lambda each: each is False)
-        ):
+        lacks = "zeros" in self.layout.parts and "zeros" not in self.parts
+        if lacks and set(self.said("symmetric", fits=lambda each: isinstance(each, bool))) == {False}:
             raise MisfitError(f"config.json says symmetric false, and a zero point of {self.key} is missing")
         if "zeros" not in self.parts or self.layout.packing in ("awq", "down"):
             return
@@ -554,11 +537,8 @@ def _by_config(file: TensorFile, fitting: list[Weight]) -> list[Weight]:
             weight.why += f"; {file.config['file']} says {words[0]}, which these tensors are not"
     ways = {(w.layout.element, w.layout.packing, w.layout.zero, w.bits) for w in fitting}
     parts = {(*(each.key for each in w.parts.values()), *map(min, w.block, w.matrix[1:])) for w in fitting}
-    blocks = [
-        w
-        for w in fitting
-        if w.layout.scaling == "blocks" and (w.said("block_structure", _is_extent) or w.said(BLOCK_SIZE, _is_extent))
-    ]
+    is_tiled = fitting[0].said(*BLOCK_SIZES, fits=_is_extent)
+    blocks = [weight for weight in fitting if is_tiled and weight.layout.scaling == "blocks"]
     return (blocks or fitting)[:1] if len(ways) == len(parts) == 1 else fitting  # the same values by either
 
 

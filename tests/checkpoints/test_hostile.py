@@ -210,6 +210,14 @@ def test_a_part_of_another_type_is_not_passed_over(make, end: str, dtype: type, 
         dequantize_file(made.save(tmp_path), tmp_path / "x.npz")
 
 
+def test_a_symmetric_group_beside_another_needs_no_zeros(tmp_path: Path) -> None:
+    made = ct_packed(np.random.default_rng(1))
+    said = {name: {"weights": {"num_bits": 4, "symmetric": name == "a"}} for name in "ab"}
+    made.config = {"quant_method": "compressed-tensors", "config_groups": said}
+    dequantize_file(made.save(tmp_path), tmp_path / "x.npz")
+    np.testing.assert_array_equal(np.load(tmp_path / "x.npz")["p.weight"], made.want.astype(np.float32))
+
+
 def test_a_state_of_too_many_dimensions(tmp_path: Path) -> None:
     made = bnb(np.random.default_rng(1))
     key = "p.weight.quant_state.bitsandbytes__nf4"
