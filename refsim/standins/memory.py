@@ -31,8 +31,8 @@ _OF_OTHERS = tuple({sysconfig.get_path(each) + os.sep for each in ("stdlib", "pl
 _ALIGN = 256
 MOST_POISONED = 1 << 28
 """Larger memory of the host is left as it is."""
-HOST_POISON = np.array([0x7FFC7FA5], np.uint32)
-"""Fills memory that nobody wrote, in words at multiples of 4 bytes: a NaN in float64, float32, bfloat16 and float16,
+HOST_POISON = np.array([0x7FFC7FE5], np.uint32)
+"""Fills memory that nobody wrote, in words at multiples of 4 bytes: a quiet NaN in float64, float32, bfloat16, float16,
 whose bits arithmetic of the host keeps. Each run has its own, so that no program holds it by accident."""
 
 
@@ -66,7 +66,7 @@ class DeviceMemory:
 
     `tell` is called with each error; `is_wrong=False` marks an access that may be intended. `begun` is called when
     memory is first used. Threads take turns (`alone`). Allocations up to number `forgotten` belong to the parent
-    process and are not reported.
+    process and are not reported. `marks` holds, by address, whether host memory ended, and which of its bytes no one wrote.
     """
 
     tell: Tell = lambda error, is_wrong=True: None
@@ -79,6 +79,7 @@ class DeviceMemory:
     live_bytes: int = 0
     peak_bytes: int = 0
     forgotten: int = 0
+    marks: dict[int, tuple[Callable[[], bool], NDArray[np.bool_]]] = field(default_factory=dict)
     _turn: Any = field(default_factory=RLock)
     _depth: int = 0
     _later: list[int] = field(default_factory=list)
@@ -165,7 +166,7 @@ class DeviceMemory:
         outside an allocation."""
         self._check(address, content.nbytes)
         self.memory.write(address, content)
-        self._leave_open(address, left_poison(content))
+        self._leave_open(address, self.open_on_host(content))
 
     def _leave_open(self, address: int, unwritten: NDArray[np.bool_] | None) -> None:
         """Mark bytes from an address on as uninitialized where `unwritten` is set."""
@@ -265,22 +266,42 @@ class DeviceMemory:
         finally:
             with self.alone():
                 for (_, content), address in zip(arrays, made, strict=False):
-                    if self.memory.was_stored_to(address):
-                        content[:] = self.memory.read(address, content.nbytes)
+                    self.bring_back(address, content)
                     self.memory.free(address)
+
+    def bring_back(self, address: int, content: Bytes) -> None:
+        """Copy to host memory what kernels wrote at an address."""
+        if self.memory.was_stored_to(address):
+            content[:] = self.memory.read(address, content.nbytes)
+            if (marks := self.marks_of(content.ctypes.data, content.nbytes)) is not None:
+                marks &= ~self.memory.written(address, content.nbytes)
+
+    def marks_of(self, host: int, size: int) -> NDArray[np.bool_] | None:
+        """Return which bytes of marked host memory no one wrote, by its address and size; None for other memory."""
+        is_over, marks = self.marks.get(host, (bool, None))
+        return marks if marks is not None and len(marks) == size and not is_over() else None
+
+    def open_on_host(self, content: Bytes) -> NDArray[np.bool_] | None:
+        """Return which bytes of host memory were never written, None for none: marked ones, and words of poison."""
+        found, marks = left_poison(content), self.marks_of(content.ctypes.data, content.nbytes)
+        if marks is not None and marks.any():
+            if (content[marks] != np.resize(HOST_POISON.view(np.uint8), content.nbytes)[marks]).any():
+                marks[:] = False  # something wrote here unseen: words decide
+            found = marks if found is None else marks | found
+        return found
 
     @_in_turn
     def _mapped(self, host: int, content: Bytes, package: str) -> int:
         self.mappings += 1
         name, size = f"host memory {self.mappings} of {package} ({content.nbytes} B)", max(content.nbytes, 1)
         address = self.memory.allocate(size, name, initial=content, align=_ALIGN, offset=host % _ALIGN)
-        self._leave_open(address, left_poison(content))
+        self._leave_open(address, self.open_on_host(content))
         return address
 
     def read_by_host(self, content: Bytes, what: str) -> None:
         """Report bytes that the host reads and that nobody wrote, as a warning: the read may be intended."""
-        unwritten = left_poison(content)
-        if unwritten is not None:
+        unwritten = self.open_on_host(content)
+        if unwritten is not None and unwritten.any():
             said = f"the host reads {content.nbytes} B of {what}, of which {np.count_nonzero(unwritten)} were never written"
             self.tell(RefsimError("uninitialised", said, caller()), is_wrong=False)
 
@@ -303,7 +324,7 @@ def host_bytes(address: int, size: int) -> Bytes:
 def vary_poison(name: str) -> None:
     """Choose the poison by the name of a run."""
     chosen = zlib.crc32(name.encode())
-    HOST_POISON[0] = 0x7FF87F81 + (chosen % 8 << 16) + chosen // 8 % 126
+    HOST_POISON[0] = 0x7FF87FC1 + (chosen % 8 << 16) + chosen // 8 % 62
 
 
 def poison_host(content: Bytes) -> None:

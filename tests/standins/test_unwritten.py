@@ -8,10 +8,12 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 
-from refsim.standins.memory import DeviceMemory, left_poison, poison_host
+from refsim.standins import memory
+from refsim.standins.memory import HOST_POISON, DeviceMemory, left_poison, poison_host
 
 CUDA = """extern "C" __global__ void rd(const float* s, float* o, int n, float pad) {
     float v = s[threadIdx.x]; o[threadIdx.x] = 2.f * (threadIdx.x < n ? v : pad); }"""
@@ -110,6 +112,10 @@ x = new(); x[:100] = 1; y = torch.ones(128, device='cuda'); y[28:] = x[28:].clon
 rd(torch.cat([torch.ones(64, device='cuda'), torch.empty(64, device='cuda')]), new())
 x = new(); x[:100] = 1; rd(x * 2 + 1, new())
 x = torch.empty(128, 2, device='cuda'); x[:100] = 1; rd(x.t().contiguous(), new())
+x = new(torch.bfloat16); x[:127] = 1; rd(x, new(torch.bfloat16))
+x = new(torch.int8); x[:125] = 1; rd(x, new(torch.int8))
+x = new(torch.int8); x[:50] = 1; x[51:].copy_(torch.ones(77, dtype=torch.int8)); rd(x, new(torch.int8))
+x = new(torch.uint8); x.view(torch.int32)[1:].fill_(1); x[:3].zero_(); x.data_ptr(); rd(x, new(torch.uint8))
 """,
 }
 """Programs, one a line, whose kernel writes what depends on memory that the program never wrote."""
@@ -166,6 +172,9 @@ x, m = new(), torch.arange(128, device='cuda') < 64; x[m] = 1; x[~m] = 2; rd(x, 
 x = torch.empty(8, 16, device='cuda'); [x[i].fill_(i) for i in range(8)]; rd(x, new())
 x = new(torch.int32); x.view(torch.int8).fill_(1); rd(x, new(torch.int32))
 x = torch.ones(256, device='cuda').resize_(128); rd(x, new())
+x = torch.empty(8, 16, dtype=torch.int8, device='cuda'); x[:, ::2] = 1; x.t()[1::2] = 2; rd(x, new(torch.int8))
+x, o, p = new(torch.int8), new(torch.int8), new(torch.int8); x.random_(-128, 128); rd(x, o); rd(o, p); print(p.cpu())
+x = new(torch.int8); del x; x = torch.randint(-128, 128, (128,), dtype=torch.int8).cuda(); rd(x, new(torch.int8))
 p = torch.nn.Parameter(new()); torch.nn.init.uniform_(p); rd(p.data, new())
 x, o, p = torch.ones(128, device='cuda'), new(), new(); rd(x, o); rd(o, p); print(p.cpu())
 """,
@@ -230,6 +239,18 @@ def test_a_tail_that_no_thread_wrote_and_the_host_reads_is_a_warning(package: st
     assert code == 0
 
 
+def test_a_run_has_its_own_poison_which_is_no_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "HOST_POISON", HOST_POISON.copy())
+    chosen = set()
+    for number in range(50):
+        memory.vary_poison(f"/a/run/{number}")
+        chosen.add(int(memory.HOST_POISON[0]))
+        room = np.tile(memory.HOST_POISON, 2)
+        assert all(np.isnan(room.view(kind)).all() for kind in ("f8", "f4", "f2", ml_dtypes.bfloat16))
+        assert (room.view("f4") * np.float32(3)).view("u4").tolist() == room.tolist()
+    assert len(chosen) > 40
+
+
 def test_poison_is_found_word_by_word() -> None:
     room = np.zeros(64, np.uint8)
     assert left_poison(room) is None
@@ -247,18 +268,18 @@ def test_poison_is_found_word_by_word() -> None:
 
 def test_a_copy_to_the_device_keeps_what_is_unwritten() -> None:
     told = []
-    memory = DeviceMemory(tell=lambda error, is_wrong=True: told.append((error.code, is_wrong)))
+    device = DeviceMemory(tell=lambda error, is_wrong=True: told.append((error.code, is_wrong)))
     content = np.zeros(64, np.uint8)
     poison_host(content)
     content[:32] = 5
-    address = memory.allocate(64, "test")
-    memory.write(address, content)
-    assert memory.memory.written(address, 64).tolist() == [True] * 32 + [False] * 32
-    memory.write(address, np.zeros(64, np.uint8))
-    assert memory.memory.written(address, 64).all()
-    with memory.mapped([(content.ctypes.data, content)], "test") as (mapped,):
-        assert np.count_nonzero(memory.memory.written(mapped, 64)) == 32
-    memory.read_by_host(content, "a tensor")
+    address = device.allocate(64, "test")
+    device.write(address, content)
+    assert device.memory.written(address, 64).tolist() == [True] * 32 + [False] * 32
+    device.write(address, np.zeros(64, np.uint8))
+    assert device.memory.written(address, 64).all()
+    with device.mapped([(content.ctypes.data, content)], "test") as (mapped,):
+        assert np.count_nonzero(device.memory.written(mapped, 64)) == 32
+    device.read_by_host(content, "a tensor")
     assert told == [("uninitialised", False)]
-    memory.read_by_host(content[:32], "a tensor")
+    device.read_by_host(content[:32], "a tensor")
     assert len(told) == 1

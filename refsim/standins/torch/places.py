@@ -3,14 +3,14 @@
 import importlib
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from typing import Any
 
-from refsim.standins.memory import MOST_POISONED, host_bytes, is_of_program, poison_host
+from refsim.standins.memory import host_bytes, is_of_program
 from refsim.standins.seams import names_in
 from refsim.standins.session import current
 from refsim.standins.torch.cuda import ACCELERATOR, ANSWERS, WITHOUT_ANSWER
 from refsim.standins.torch.pointers import PointedMemory
+from refsim.standins.torch.unwritten import begin, watched
 
 CUDA = "cuda"
 MOVED_OR_ROUNDED_ONCE = names_in("""
@@ -106,11 +106,11 @@ class Places:
     def called(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Call a function with a tensor on the GPU among its arguments; its results are on the GPU."""
         name = getattr(function, "__name__", "")
-        with self.torch._C.DisableTorchFunctionSubclass():
+        with self.torch._C.DisableTorchFunctionSubclass(), watched(function, args, kwargs):
             was = args[0].untyped_storage().nbytes() if name == "resize_" else 0
             found = function(*args, **kwargs)
             if name == "resize_" and found.untyped_storage().nbytes() > was:
-                poison_tensor(found, was)
+                begin(found, self.torch, was)
         if name not in MOVED_OR_ROUNDED_ONCE and _has_fractions(found):
             current().answered_by_host(f"torch.{name}")
         return self.put(found, [id(each) for each in (*args, *kwargs.values())])
@@ -196,21 +196,13 @@ def placed(places: Places, function: Callable[..., Any]) -> Callable[..., Any]:
             with places.torch._C.DisableTorchFunctionSubclass():
                 found = function(*args, **{**kwargs, "device": places.host if goes else device})
         if name in _EMPTY and (goes or is_of_program(sys._getframe(1))):
-            poison_tensor(places.plain(found))
+            begin(places.plain(found), places.torch, is_watched=goes)
         return places.put(found, but) if goes else found
 
     call.__name__ = call.__qualname__ = name
     call.__doc__ = function.__doc__
     call.__wrapped__ = function  # type: ignore[attr-defined]
     return call
-
-
-def poison_tensor(tensor: Any, start: int = 0) -> None:
-    """Poison the memory of a host tensor from a byte on, as no one has written it; a sparse one has no memory."""
-    with suppress(RuntimeError):
-        storage = tensor.untyped_storage()
-        if start < storage.nbytes() <= MOST_POISONED:
-            poison_host(host_bytes(storage.data_ptr(), storage.nbytes())[start:])
 
 
 _EMPTY = ("empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided")

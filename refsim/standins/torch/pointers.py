@@ -79,5 +79,4 @@ class PointedMemory:
             yield [(each.host, host_bytes(each.host, each.size)) for each in lent], [each.address for each in lent]
         finally:
             for each in lent:
-                if memory.memory.was_stored_to(each.address):
-                    host_bytes(each.host, each.size)[:] = memory.memory.read(each.address, each.size)
+                memory.bring_back(each.address, host_bytes(each.host, each.size))
