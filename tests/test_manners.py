@@ -12,6 +12,7 @@ COMMANDS = (
     "conformance/block_scaled_campaign.py",
     "conformance/explained/broken.py",
     "conformance/explained/trials.py",
+    "conformance/explained_kernels/trials.py",
     "conformance/night.py",
     "conformance/special_functions_replay.py",
     "conformance/spread_campaign.py",

@@ -535,6 +535,8 @@ def _by_config(file: TensorFile, fitting: list[Weight]) -> list[Weight]:
     for weight in fitting:
         if words and weight.layout.methods and not {*words} & {*map(str.lower, weight.layout.methods)}:
             weight.why += f"; {file.config['file']} says {words[0]}, which these tensors are not"
+    if len(fitting) < 2:
+        return fitting
     ways = {(w.layout.element, w.layout.packing, w.layout.zero, w.bits) for w in fitting}
     parts = {(*(each.key for each in w.parts.values()), *map(min, w.block, w.matrix[1:])) for w in fitting}
     is_tiled = fitting[0].said(*BLOCK_SIZES, fits=_is_extent)
