@@ -217,14 +217,16 @@ def _factor_cause(
     scale = _as_known(moved, interval, known)
     if scale:
         return Cause(Family.SCALE_RULE, f"{of}: {scale}", "", None, OCP_MX["section 5.2"])
-    if len(least) * pair.bits >= 20 and _is_code_as_number(least, most):
+    middle = np.sqrt(least) * np.sqrt(most)
+    powers = np.exp2(np.round(np.log2(middle)))
+    is_powers = bool(((least <= powers) & (powers <= most)).all())
+    is_narrow = bool((most / least < 1 + 2.0**-5).all()) and len(least) * pair.bits >= 20
+    if is_narrow and not is_powers and _is_code_as_number(least, most):
         says = f"{of}: s * 2^(127 - s), so that E8M0 codes s were used as numbers"
         return Cause(Family.SCALE_RULE, says, "", None, OCP_MX["section 5.4.1"])
-    powers = np.exp2(np.round(np.log2(np.sqrt(least) * np.sqrt(most))))
-    if ((least <= powers) & (powers <= most)).all():
+    if is_powers:
         ends = f"powers of two from {powers.min():g} to {powers.max():g}"
     else:
-        middle = np.sqrt(least) * np.sqrt(most)
         ends = f"{minus}{middle.min():.6g} to {minus}{middle.max():.6g}"
     return Cause(Family.FACTOR, f"{of}: {ends}", "", None, IEEE754["section 4.3"])
 
