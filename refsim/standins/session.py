@@ -265,8 +265,8 @@ class SimulatedModule:
         """Return a launch's arguments as the kernel gets them, and record how they disagree with the parameters."""
         function, fitted, place, is_cut = self.program.code(entry).function, [], caller(), self.package != ONE_BUFFER
         count, types = len(function.parameters), declared_types(entry, self.source)
-        if not is_cut:
-            check_count(function, args)
+        if not is_cut or len(args) < count:
+            check_count(function, args, place)
         if len(args) > count:
             what = f"{record.name} takes {counted(count, 'argument')}, given: {len(args)}"
             self._told(record, RefsimError(MISFIT, what, place, "each argument has a parameter"))

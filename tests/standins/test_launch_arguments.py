@@ -351,6 +351,16 @@ def test_cuda_bindings(values, kinds, status, wanted, fresh):
     assert (said, found(fresh)) == (status, wanted)
 
 
+@needs_nvrtc
+@pytest.mark.parametrize("count", [0, 1, 5])
+def test_a_wrong_number_of_arguments_has_a_place(count, fresh):
+    launched("axpy", *(F,) * count)
+    (one,) = fresh.record().kernels
+    assert [each.where.partition(".py:")[0] for each in one.findings if "takes 4" in each.what] == [
+        "test_launch_arguments"
+    ]
+
+
 def test_addresses_of_arguments_that_end_early(fresh):
     calls = bindings.ModuleCalls()
     calls.types = SimpleNamespace(CUfunction=int, CUmodule=int)

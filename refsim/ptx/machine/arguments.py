@@ -106,14 +106,14 @@ def pack_parameters(
     return space, arrays
 
 
-def check_count(function: Function, args: Sequence[Any]) -> None:
-    """Raise RefsimError `bad-argument` unless there is one argument for each parameter."""
+def check_count(function: Function, args: Sequence[Any], where: str = "") -> None:
+    """Raise RefsimError `bad-argument` unless there is one argument for each parameter; `where` is its place."""
     if not isinstance(args, Sequence) or isinstance(args, str | bytes):
         raise RefsimError("bad-launch", f"arguments are a list of them, not {args!r:.40}", f"launch of {function.name}")
     if len(args) != len(function.parameters):
         what = f"{function.name} takes {counted(len(function.parameters), 'argument')}, given: {len(args)}"
         help = f"give {' '.join(examples(function.parameters))} on the command line, arrays and numpy scalars in Python"
-        raise RefsimError("bad-argument", what, rule=f"its parameters are {described(function.parameters)}", help=help)
+        raise RefsimError("bad-argument", what, where, f"its parameters are {described(function.parameters)}", help)
 
 
 def described(parameters: Sequence[Variable]) -> str:
