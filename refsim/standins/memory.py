@@ -67,6 +67,8 @@ class DeviceMemory:
     `tell` is called with each error; `is_wrong=False` marks an access that may be intended. `begun` is called when
     memory is first used. Threads take turns (`alone`). Allocations up to number `forgotten` belong to the parent
     process and are not reported. `marks` holds, by address, whether host memory ended, and which of its bytes no one wrote.
+    `inputs` are the numbers of allocations that the host filled in part: back from a launch that stored nothing there,
+    the rest is no output.
     """
 
     tell: Tell = lambda error, is_wrong=True: None
@@ -80,6 +82,7 @@ class DeviceMemory:
     peak_bytes: int = 0
     forgotten: int = 0
     marks: dict[int, tuple[Callable[[], bool], NDArray[np.bool_]]] = field(default_factory=dict)
+    inputs: set[int] = field(default_factory=set)
     _turn: Any = field(default_factory=RLock)
     _depth: int = 0
     _later: list[int] = field(default_factory=list)
@@ -144,7 +147,9 @@ class DeviceMemory:
     def read(self, address: int, size: int) -> Bytes:
         """Return a copy of some bytes for the host; report the bytes that are uninitialized."""
         self._check(address, size)
-        self.reads(address, (size,), np.dtype(np.uint8), (1,), "the host reads")
+        given = self.allocation_of(address)
+        if given is None or given.number not in self.inputs or self.memory.was_stored_to(address):
+            self.reads(address, (size,), np.dtype(np.uint8), (1,), "the host reads")
         return self.memory.read(address, size)
 
     def reads(self, address: int, shape: Sequence[int], kind: np.dtype[Any], strides: Sequence[int], who: str) -> None:
@@ -166,7 +171,10 @@ class DeviceMemory:
         outside an allocation."""
         self._check(address, content.nbytes)
         self.memory.write(address, content)
-        self._leave_open(address, self.open_on_host(content))
+        unwritten, given = self.open_on_host(content), self.allocation_of(address)
+        self._leave_open(address, unwritten)
+        if given is not None and unwritten is not None and not unwritten.all():
+            self.inputs.add(given.number)
 
     def _leave_open(self, address: int, unwritten: NDArray[np.bool_] | None) -> None:
         """Mark bytes from an address on as uninitialized where `unwritten` is set."""

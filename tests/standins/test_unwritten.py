@@ -283,3 +283,21 @@ def test_a_copy_to_the_device_keeps_what_is_unwritten() -> None:
     assert told == [("uninitialised", False)]
     device.read_by_host(content[:32], "a tensor")
     assert len(told) == 1
+
+
+def test_the_rest_of_an_input_is_no_output_until_a_kernel_stores_there() -> None:
+    told = []
+    device = DeviceMemory(tell=lambda error, is_wrong=True: told.append((error.code, is_wrong)))
+    content = np.zeros(64, np.uint8)
+    poison_host(content)
+    whole, part, stored = (device.allocate(64, "test") for _ in range(3))
+    device.write(whole, content)
+    content[:32] = 5
+    device.write(part, content)
+    device.write(stored, content)
+    device.memory.space.note_stored(device.memory.space.region_at(stored - device.memory.space.base))
+    device.read(part, 64)
+    assert told == []
+    device.read(whole, 64)
+    device.read(stored, 64)
+    assert told == [("uninitialised", False)] * 2
