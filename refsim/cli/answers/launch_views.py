@@ -71,9 +71,12 @@ def remarks_table(remarks: "tuple[RefsimError, ...]", key: str) -> Table:
     return Table.of(columns, remarks, key)
 
 
-def nan_table(rows: "Sequence[NanRow]") -> Table:
-    """Return the way of NaN and infinities to the outputs, or a line that there are none."""
+def nan_table(rows: "Sequence[NanRow]", unknown: str = "") -> Table:
+    """Return the way of NaN and infinities to the outputs, or a line that there are none; `unknown` are outputs that may
+    hold codes of a format that the user did not name."""
     clean = ("none", "", "no output holds NaN or an infinity that the launch stored")
+    if unknown:
+        clean = ("unknown", unknown, "may hold codes of NaN: name their format, as in --arg e4m3:FILE.npy")
     return Table(NAN_COLUMNS, tuple(map(tuple, rows)) or (clean,), "first_nan")
 
 

@@ -217,7 +217,9 @@ def _first_nan(again: "Callable[[NonFinite], None]", given: "list[LaunchArgument
         again(born)
     except RefsimError as error:
         return nan_table([NanRow("unknown", error.where, f"the second run ended: [{error.code}] {error.what}")])
-    return nan_table(born.rows())
+    stored, byte = born.memory.space.stored, NanArray(None, 1, is_unsigned=True)
+    codes = [name for name, each in born.known.items() if name in stored and each._replace(shape=()) == byte]
+    return nan_table(born.rows(), ", ".join(codes))
 
 
 def _no_entry(program: "Program", file: Path) -> str:

@@ -347,7 +347,7 @@ class NonFinite(OpenBits):
             others, row = len(ways[line]) - 1, self._row(number)
             where += f", and {counted(others, 'other element')} from there" if others else ""
             found += self._way(last, by, where) if not place else [NanRow("also", row.where, f"{row.role}: {where}")]
-        return found + self._idle(set(roots[origin].tolist())) if found else []
+        return found
 
     def _way(self, last: int, by: int, where: str) -> list[NanRow]:
         """Return the lines from the first event to the one that a statement stored; `where` are the elements."""
@@ -393,16 +393,6 @@ class NonFinite(OpenBits):
             found.append(row)
         return found[::-1]
 
-    def _idle(self, reached: set[int]) -> list[NanRow]:
-        """Return a line for each statement whose births reach no output."""
-        idle: dict[int, list[int]] = {}
-        for event in self.origins.events:
-            if isinstance(event, NanEvent) and event.what == BORN and event.launch == self.launch:
-                own = set(range(event.first, event.first + len(event.ids))) - reached
-                idle.setdefault(event.statement.line, []).extend(own)
-        said = ((self._row(min(each)).where, counted(len(each), "birth")) for each in idle.values() if each)
-        return [NanRow("unused", where, f"{count} that no output descends from") for where, count in said]
-
     def _roots(self) -> Array:
         """Return the first event on the way to each event."""
         found = np.arange(self.origins.following)
@@ -437,7 +427,8 @@ def numbers(bits: Array, kind: Kind) -> Array:
         return decode(held & 0x7F, name)  # the top bit is no part of a code
     if name == "bf16":
         return (held.astype(np.uint32) << np.uint32(16)).view(np.float32).astype(np.float64)
-    return held.view(_NATIVE[name]).astype(np.float64) if name in _NATIVE else decode(held, name)
+    with np.errstate(invalid="ignore"):  # a signaling NaN
+        return held.view(_NATIVE[name]).astype(np.float64) if name in _NATIVE else decode(held, name)
 
 
 def _bytes(format: str) -> int:

@@ -265,6 +265,36 @@ def test_the_first_nan_is_followed_to_the_output(capsys, tmp_path, policy):
     assert "first_nan" not in json.loads(run(capsys, "simulate", file, "softcap", *given)[1])
 
 
+CODES = """
+extern "C" __global__ void raised(const unsigned* x, float* y) { y[threadIdx.x] = __uint_as_float(x[threadIdx.x]); }
+extern "C" __global__ void bytes(const unsigned* x, unsigned char* y) { y[threadIdx.x] = x[threadIdx.x]; }
+"""
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_signaling_nan_is_read_without_a_warning(capsys, tmp_path):
+    (tmp_path / "codes.cu").write_text(CODES)
+    np.save(tmp_path / "x.npy", np.full(32, 0x7F800001, np.uint32))
+    given = ("--arg", f"u32:{tmp_path}/x.npy", "--arg", "zeros:f32:32", "--first-nan", "--as", "json")
+    code, out, _ = run(capsys, "simulate", tmp_path / "codes.cu", "raised", *given)
+    assert code == 0
+    assert json.loads(out)["first_nan"][0]["what"].startswith("32 ")
+
+
+def test_codes_of_no_named_format_are_not_called_free_of_nan(capsys, tmp_path):
+    (tmp_path / "codes.cu").write_text(CODES)
+    np.save(tmp_path / "x.npy", np.full(32, 0x7F, np.uint32))
+    np.save(tmp_path / "y.npy", np.zeros(32, np.uint8))
+    for given, role, where in (
+        ("zeros:u8:32", "unknown", "argument 1"),
+        (f"e4m3:{tmp_path}/y.npy", "integer bits", ""),
+    ):
+        options = ("--arg", f"u32:{tmp_path}/x.npy", "--arg", given, "--first-nan", "--as", "json")
+        row = json.loads(run(capsys, "simulate", tmp_path / "codes.cu", "bytes", *options)[1])["first_nan"][0]
+        assert row["role"] == role
+        assert where in row["where"]
+
+
 def test_a_launch_without_nan_says_so(capsys, tmp_path):
     code, out, _ = run(capsys, "simulate", written(tmp_path), "swap", *OPTIONS, "--first-nan")
     assert code == 0
