@@ -121,6 +121,13 @@ def test_nan_of_an_input_is_named_as_an_element(program: ptx.Program, entry: str
     assert found[1] == NanRow("input", INPUTS[entry], f"is nan{' as e4m3' * (entry == 'codes')} before the launch")
 
 
+@pytest.mark.parametrize(("count", "role"), [(12, "input"), (20, "loaded")])
+def test_bytes_are_codes_while_less_than_half_are_nan(program: ptx.Program, count: int, role: str) -> None:
+    """Otherwise they are of another format, and the NaN is loaded from bytes of unknown meaning."""
+    x = np.where(np.arange(32) < count, 127, 0).astype("u1")
+    assert rows_of(program, "codes", x, np.zeros(32, "f4"))[1].role == role
+
+
 @pytest.mark.parametrize("entry", SILENT)
 def test_a_kernel_without_nan_in_an_output_has_no_report(program: ptx.Program, entry: str) -> None:
     dtype = "i4" if entry == "integers" else "f4"

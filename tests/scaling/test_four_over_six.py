@@ -142,6 +142,18 @@ def test_special_numbers_do_not_choose(name: str) -> None:
     assert zeros.codes.sum() == (0 if name != "modelopt_4over6" else 7 * 64)  # 0 / 0, as modelopt
 
 
+def test_scales_of_model_optimizer_end_at_the_smallest_code() -> None:
+    """A block of 1e-6 in a tensor of 1: its scale of 256 * 1e-6 is below 2^-9, the value of code 1.
+
+    1e-6 / (2^-9 / (6 * 256)) = 0.786 is nearest to 1, whose code is 2.
+    """
+    x = np.ones((2, 16), np.float32)
+    x[1] = 1e-6
+    found = refsim.quantize(x, "nvfp4", recipe="modelopt_4over6")
+    assert found.scales[1].tolist() == [1]
+    assert found.codes[1].tolist() == [2] * 16
+
+
 def test_stochastic_rounding_is_refused() -> None:
     with pytest.raises(RefsimError) as caught:
         refsim.quantize(np.ones((1, 16), np.float32), "nvfp4", recipe="te_4over6", random=np.zeros((1, 16), np.uint8))

@@ -301,3 +301,21 @@ def test_the_rest_of_an_input_is_no_output_until_a_kernel_stores_there() -> None
     device.read(whole, 64)
     device.read(stored, 64)
     assert told == [("uninitialised", False)] * 2
+
+
+def test_marks_of_host_memory_end_where_a_kernel_or_unseen_code_wrote() -> None:
+    device, content = DeviceMemory(), np.zeros(64, np.uint8)
+    poison_host(content)
+    marks = np.ones(64, np.bool_)
+    device.marks[content.ctypes.data] = (lambda: False, marks)
+    with device.mapped([(content.ctypes.data, content)], "test") as (mapped,):
+        assert not device.memory.written(mapped, 64).any()
+        device.memory.write(mapped, np.full(16, 7, np.uint8))
+        device.memory.space.note_stored(device.memory.space.region_at(mapped - device.memory.space.base))
+    assert marks.tolist() == [False] * 16 + [True] * 48
+    assert content[:16].tolist() == [7] * 16
+    content[30] ^= 1  # no operation that refsim sees
+    found = device.open_on_host(content)
+    assert found is not None
+    assert np.flatnonzero(~found).tolist() == [*range(16), *range(28, 32)]
+    assert not marks.any()

@@ -268,6 +268,7 @@ def test_the_first_nan_is_followed_to_the_output(capsys, tmp_path, policy):
 CODES = """
 extern "C" __global__ void raised(const unsigned* x, float* y) { y[threadIdx.x] = __uint_as_float(x[threadIdx.x]); }
 extern "C" __global__ void bytes(const unsigned* x, unsigned char* y) { y[threadIdx.x] = x[threadIdx.x]; }
+extern "C" __global__ void read(const unsigned char* x, float* y) { y[threadIdx.x] = x[threadIdx.x]; }
 """
 
 
@@ -293,6 +294,10 @@ def test_codes_of_no_named_format_are_not_called_free_of_nan(capsys, tmp_path):
         row = json.loads(run(capsys, "simulate", tmp_path / "codes.cu", "bytes", *options)[1])["first_nan"][0]
         assert row["role"] == role
         assert where in row["where"]
+    given = ("--arg", "zeros:u8:32", "--arg", "zeros:f32:32", "--first-nan", "--as", "json")
+    assert (
+        json.loads(run(capsys, "simulate", tmp_path / "codes.cu", "read", *given)[1])["first_nan"][0]["role"] == "none"
+    )
 
 
 def test_a_launch_without_nan_says_so(capsys, tmp_path):
