@@ -149,6 +149,13 @@ def test_codes_that_integers_made_are_named_by_their_store(program: ptx.Program)
     x, y = np.arange(32, dtype=np.float32), np.zeros(32, np.uint8)
     (row,) = rows_of(program, "overflowing_codes", x, y, of_y="e4m3")
     assert row.role == "integer bits"
+    at = (
+        SOURCE.read_text()
+        .splitlines()
+        .index('extern "C" __global__ void overflowing_codes(const float* x, unsigned char* y) {')
+    )
+    assert "st.global.u8 at PTX line" in row.where
+    assert f"(first_nan.cu:{at + 2})" in row.where
     assert "thread 5 of the grid" in row.where
     assert row.what.startswith("27 elements, the first argument 1[5] is nan")
 

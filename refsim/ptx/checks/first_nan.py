@@ -25,7 +25,7 @@ from refsim.ptx.execution.lanes import Lanes
 from refsim.ptx.execution.masks import Array, Mask
 from refsim.ptx.memory.global_memory import GlobalMemory
 from refsim.ptx.memory.space import GLOBAL_BASE, Region
-from refsim.ptx.text.syntax import Register, Statement
+from refsim.ptx.text.syntax import Register, Statement, place
 
 BORN, OF_INFINITIES, PASSED_ON, CONSTANT = "born", "NaN of infinities", "passed on", "constant"
 INPUT, LOADED, OF_INTEGERS, NEVER_WRITTEN = "input", "loaded", "integer bits", "never written"
@@ -129,7 +129,7 @@ class NanOperand(NamedTuple):
 class NonFinite(OpenBits):
     """Tracks NaN and infinities through launches. `known` are the elements of buffers by name, `launch` is the name of
     the present launch among several, `writers` the last step to write each register, `turns` how often each lane ran a
-    statement."""
+    statement, `statements` those that ran, by their lines."""
 
     watches = True
     granule = 1
@@ -139,11 +139,12 @@ class NonFinite(OpenBits):
     since: int = 1
     writers: dict[int, Any] = field(default_factory=dict)
     turns: dict[tuple[int, int], Array] = field(default_factory=dict)
+    statements: dict[int, Statement] = field(default_factory=dict)
     left: tuple[Array, Array] = field(default_factory=lambda: (np.zeros(0, np.int64), np.zeros(0, np.uint8)))
 
     def begin(self, memory: GlobalMemory, opcodes: Collection[str]) -> None:
         """Begin a launch: mark what is NaN or infinite in known buffers."""
-        self.memory, self.since, self.writers, self.turns = memory, self.stores.following, {}, {}
+        self.memory, self.since, self.writers, self.turns, self.statements = memory, self.stores.following, {}, {}, {}
         shadow = self.masks.get("global")
         if shadow is None or shadow.space is not memory.space:
             shadow = self.masks["global"] = Shadow(memory.space, self.granule)
@@ -192,6 +193,7 @@ class NonFinite(OpenBits):
     def ran(self, lanes: Lanes, step: Any) -> None:
         """Count that lanes ran a step."""
         geometry = lanes.machine.geometry
+        self.statements[step.statement.line] = step.statement
         self.turns.setdefault((id(step), geometry.first), np.zeros(geometry.lanes, np.int32))[lanes.ids] += 1
 
     def updated(self, lanes: Lanes, step: Any, address: Array, added: Array, before: list[Any]) -> Array:
@@ -342,11 +344,11 @@ class NonFinite(OpenBits):
                 found.append(NanRow("output", region.name, said))
         roles = {line: [row.role for row in self._links(min(way)[2])] for line, way in ways.items()}
         rank = {line: (BORN not in each, OF_INFINITIES not in each) for line, each in roles.items()}
-        for place, line in enumerate(sorted(ways, key=lambda line: (rank[line], min(ways[line])))):
+        for rest, line in enumerate(sorted(ways, key=lambda line: (rank[line], min(ways[line])))):
             number, where, last, by = min(ways[line])
             others, row = len(ways[line]) - 1, self._row(number)
             where += f", and {counted(others, 'other element')} from there" if others else ""
-            found += self._way(last, by, where) if not place else [NanRow("also", row.where, f"{row.role}: {where}")]
+            found += self._way(last, by, where) if not rest else [NanRow("also", row.where, f"{row.role}: {where}")]
         return found
 
     def _way(self, last: int, by: int, where: str) -> list[NanRow]:
@@ -365,7 +367,9 @@ class NonFinite(OpenBits):
         if not some:
             return []
         at = start + some[0] * array.itemsize
-        where = f"PTX line {self.memory.writing_line(at)}, thread {self.memory.writer(at)} of the grid"
+        line = self.memory.writing_line(at)
+        by = f"PTX line {line}" if line not in self.statements else place(self.statements[line])
+        where = f"{by}, thread {self.memory.writer(at)} of the grid"
         said = f"{counted(len(some), 'element')}, the first {array.named(region, some[0])} is {values[some[0]]:.6g}"
         return [NanRow(OF_INTEGERS, where, f"{said}: no float statement made the bits that are stored")]
 
