@@ -44,7 +44,8 @@ def differs(element: np.dtype[Any], type: str) -> bool:
 
     Sizes differ, or one is a float and the other a signed integer of that size. Bytes, unknown types and structs fit
     everything. Unsigned integers hold bits of anything of their size, 16-bit integers those of any 16-bit float, wide
-    unsigned integers pairs of 16-bit elements, vectors anything except wider floats. A complex number is two floats.
+    unsigned integers pairs of 16-bit elements, unsigned arrays words of FP8, vectors anything except wider floats. A
+    complex number is two floats.
     """
     code, kind, size = code_of(type), str(element.kind), element.itemsize
     if kind == "c" or element.name == "bfloat16":
@@ -55,7 +56,7 @@ def differs(element: np.dtype[Any], type: str) -> bool:
     if code[0] == "v":
         return kind == wanted == "f" and size > width
     if size != width:
-        return not (width == 1 and wanted in "iu") and not (wanted == "u" and size == 2)
+        return not (width == 1 and (wanted in "iu" or kind + wanted == "uq")) and not (wanted == "u" and size == 2)
     return kind != wanted and "u" not in (kind, wanted) and not (size == 2 and "i" in (kind, wanted))
 
 
