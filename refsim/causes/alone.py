@@ -2,9 +2,10 @@
 
 import functools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -170,16 +171,20 @@ def between_outputs(
     deadline: float,
     report: Callable[[str, int, int], None] | None,
     is_right: bool = False,
+    known: Mapping[str, NDArray[Any]] | None = None,
 ) -> DiffExplanation:
-    """Return the explanation that turns B into A, or A into B; `is_right`: B was computed here, so it is complete."""
+    """Return the explanation that turns B into A, or A into B; `is_right`: B was computed here, so it is complete.
+
+    `known`: arrays of the same computation that may hold scales, by name.
+    """
     if isinstance(format, Integer):
-        return _between_integers(got, want, format, is_right)
+        return _between_integers(got, want, format, is_right, known)
     directions = (("A", got, want), ("B", want, got))
     found: list[tuple[str, Found, OtherOutput]] = []
     for made, one, other in directions:
         subject = OtherOutput(other, format)
         is_complete = made == "B" and is_right
-        shapes = partial(_shapes, format, is_complete, made)
+        shapes = partial(_shapes, format, is_complete, made, known)
         tried = CauseSearch(subject, subject.usual, one, deadline, other, report, shapes).run()
         if is_nan_alone(one, format):
             tried.whole.clear()
@@ -215,9 +220,11 @@ def between_outputs(
     )
 
 
-def _between_integers(got: Codes, want: Codes, format: Integer, is_right: bool) -> DiffExplanation:
+def _between_integers(
+    got: Codes, want: Codes, format: Integer, is_right: bool, known: Mapping[str, NDArray[Any]] | None
+) -> DiffExplanation:
     """Return the explanation of integers: a part that nobody wrote, or the shape of the difference."""
-    differing, named = int((got != want).sum()), tuple(_shapes(format, False, "A", got, want))
+    differing, named = int((got != want).sum()), tuple(_shapes(format, False, "A", known, got, want))
     outcome = DiffOutcome.EXPLAINED if named else DiffOutcome.UNEXPLAINED
     words = f"what becomes of B: {named[0]}" if named else ""
     where = seen(got, want, format, "the right result" if is_right else "B") if _is_open(named) else ()
@@ -229,10 +236,17 @@ def _is_open(named: tuple[Named, ...]) -> bool:
     return all(cause.family == Family.TAIL for each in named for cause in each.causes)
 
 
-def _shapes(format: ElementType, is_complete: bool, made: str, got: Codes, want: Codes) -> list[Named]:
+def _shapes(
+    format: ElementType,
+    is_complete: bool,
+    made: str,
+    known: Mapping[str, NDArray[Any]] | None,
+    got: Codes,
+    want: Codes,
+) -> list[Named]:
     """Return the part that nobody wrote, or the shape of the difference; shapes are said of A alone."""
     unwritten = [] if is_complete else unwritten_causes(got, want, format)
-    return unwritten or (shapes_of(got, want, format) if made == "A" else [])
+    return unwritten or (shapes_of(got, want, format, known) if made == "A" else [])
 
 
 def is_nan_alone(codes: Codes, format: Format) -> bool:

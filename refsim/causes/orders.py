@@ -9,6 +9,7 @@ from refsim.layouts.scales import SCALE_LAYOUTS, ScaleLayout
 
 LEAST_MOVED, LEAST_DISTINCT = 16, 8
 MOST_NAMED, MOST_LISTED, MOST_LINES = 8, 32, 1 << 18
+PERIODS = (2, 4, 8, 16, 32)
 WIDTHS = (1, 2, 4, 8, 16, 32, 64)
 
 
@@ -53,6 +54,7 @@ def _maps(got: Codes, want: Codes) -> Iterator[str]:
     says = _xor_of_rows(rows, right)
     if says:
         yield says
+    yield from _short_maps(got, want)
     for width in WIDTHS:
         if got.size % width or got.size // width > MOST_LINES or got.size // width < LEAST_DISTINCT:
             continue
@@ -62,10 +64,22 @@ def _maps(got: Codes, want: Codes) -> Iterator[str]:
             continue
         what = "elements" if width == 1 else f"runs of {width} elements"
         words = _words(source, what)
-        found = _bits(source, what, *pair) or (f"B's {words}" if words else "")
+        found = _bits(source, what, *pair, columns=got.shape[-1] // width) or (f"B's {words}" if words else "")
         if found:
             yield found
     yield from (f"B's {what} in another order" for what in whole_lines)
+
+
+def _short_maps(got: Codes, want: Codes) -> Iterator[str]:
+    """Yield the order of the elements of every 2, 4, ..., which long lines of equal place tell apart."""
+    for period in PERIODS:
+        if got.size % period or got.size // period < LEAST_MOVED:
+            continue
+        source = _sources(got.reshape(-1, period).T, want.reshape(-1, period).T)
+        if source is not None and not (source == np.arange(period)).all():
+            known = _known(source)
+            listed = "" if known and period > MOST_LISTED else f" {' '.join(map(str, source))}"
+            yield f"B's elements{listed} of every {period}" + (f" ({known})" if known else "")
 
 
 def _fits(layout: ScaleLayout, shape: tuple[int, ...]) -> bool:
@@ -173,7 +187,7 @@ def _xor_of_rows(rows: Codes, right: Codes) -> str:
     return ""
 
 
-def _bits(source: Indices, what: str, have: Codes, right: Codes) -> str:
+def _bits(source: Indices, what: str, have: Codes, right: Codes, columns: int) -> str:
     """Return the words where a permutation is linear in the bits of the index: tiles, interleaves and swizzles.
 
     Equal lines may be exchanged in `source`, so the linear map is compared by what it moves.
@@ -188,6 +202,15 @@ def _bits(source: Indices, what: str, have: Codes, right: Codes) -> str:
         made ^= np.where(index >> bit & 1, source[1 << bit], 0)
     if (right[made] != have).any():
         return ""
+    moved = [bit for bit in range(bits) if source[1 << bit] != 1 << bit]
+    if (
+        len(moved) == 2
+        and columns & (columns - 1) == 0
+        and {int(source[1 << bit]) for bit in moved} == {1 << bit for bit in moved}
+    ):
+        apart = [1 << bit for bit in moved]
+        named = [f"columns {each} apart" if each < columns else f"rows {each // columns} apart" for each in apart]
+        return f"B's {what} with two bits of their place exchanged, that of {named[0]} and that of {named[1]}"
     rows = []
     for bit in range(bits):
         of = [str(each) for each in range(bits) if source[1 << each] >> bit & 1]

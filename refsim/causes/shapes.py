@@ -47,8 +47,10 @@ def shapes_of(
     some = pair.some()
     held = [each[pair.differs] for each in (pair.got, pair.want)]
     is_one_code = any((each == each[0]).all() for each in held)
-    for shape in (_ends, _orders, _cut) if is_one_code else (_ends, _factors, _offsets, _orders, _cut, _values):
-        if shape is not _orders and some is not pair and next(shape(some, {}), None) is None:
+    for shape in (
+        (_ends, _orders, _cut) if is_one_code else (_ends, _given, _factors, _offsets, _orders, _cut, _powers, _values)
+    ):
+        if shape not in (_orders, _given) and some is not pair and next(shape(some, {}), None) is None:
             continue
         cause = next(shape(pair, known or {}), None)
         if cause is not None:
@@ -127,6 +129,13 @@ def _groups(shape: tuple[int, ...]) -> Iterator[tuple[str, Fold]]:
     if rows > 1 and columns > 1:
         yield "row", lambda array: array.reshape(rows, columns)
         yield "column", lambda array: array.reshape(rows, columns).T
+    for axis in range(len(shape) - 1) if len(shape) > 2 else ():
+
+        def slices(array: NDArray[np.generic], axis: int = axis) -> NDArray[np.generic]:
+            return np.moveaxis(array.reshape(shape), axis, 0).reshape(shape[axis], -1)
+
+        if shape[axis] > 1:
+            yield f"index of dimension {axis}", slices
     for high, wide in [(128, 128), *((1, side) for side in SIDES), *((side, 1) for side in SIDES)]:
         if rows % high or columns % wide or (high, wide) in ((rows, columns), (1, columns), (rows, 1)):
             continue
@@ -136,6 +145,73 @@ def _groups(shape: tuple[int, ...]) -> Iterator[tuple[str, Fold]]:
             return parts.swapaxes(1, 2).reshape(-1, high * wide)
 
         yield f"block of {high} x {wide}", tiles
+
+
+def _given(pair: OutputPair, known: Mapping[str, NDArray[np.generic]]) -> Iterator[Cause]:
+    """Yield factors of the tensor, rows, columns or blocks that follow from an array: of its elements, or of others."""
+    of_size: dict[int, list[tuple[str, Reals]]] = {}
+    for name, array in known.items():
+        for scales in dict.fromkeys((array.reshape(-1).tobytes(), np.asarray(array).T.reshape(-1).tobytes())):
+            given = np.frombuffer(scales, array.dtype).astype(np.float64)
+            values = np.exp2(given - 127) if array.dtype == np.uint8 else given
+            if np.isfinite(values).all() and values.all():
+                of_size.setdefault(values.size, []).append((name, values))
+    for what, fold in _groups(pair.a.shape):
+        differs = np.asarray(fold(pair.differs)).sum(axis=1)
+        telling = np.asarray(fold(pair.is_free & (np.abs(pair.b) > 4 * pair.half_gap(pair.b)))).sum(axis=1) > 4
+        for name, values in of_size.get(len(differs), ()):
+            for words, factor in _ratios(name, values):
+                if not np.isfinite(factor).all():
+                    continue
+                big = np.abs(factor - 1) > 2 * EDGE * pair.precision
+                least = min(int(differs[factor > 1].sum()), int(differs[factor < 1].sum()))
+                is_known = int(differs[big].sum()) >= LEAST_OF_VALUES or least >= LEAST_OF_VALUES
+                is_idle = differs[factor == 1].any() or (big & telling & (differs == 0)).any()
+                if is_known and not is_idle and _holds(pair, fold, factor[:, None], 0.0):
+                    of = f"one factor for each {what}" if what else "one factor for every element"
+                    yield Cause(Family.SCALE_RULE, f"{of}{NEAR}rounding: {words}", "", None, OCP_MX["section 5.2"])
+
+
+def _ratios(name: str, values: Reals) -> Iterator[tuple[str, Reals]]:
+    """Yield what elements may be multiplied by where scales are used twice, inversely, not at all or of another place."""
+    with np.errstate(all="ignore"):
+        yield f"{name} was applied once more", values
+        yield f"1 / {name}: it was left out, or its inverse was applied once more", 1 / values
+        yield f"the square of {name}: its inverse was taken for it", values**2
+        yield f"1 / the square of {name}: its inverse was taken for it", values**-2.0
+        index, last = np.arange(values.size), values.size - 1
+        places = {"the last - i": last - index, "i + 1": np.minimum(index + 1, last), "i - 1": np.maximum(index - 1, 0)}
+        for bit in range(last.bit_length()):
+            places[f"i ^ {1 << bit}"] = np.minimum(index ^ 1 << bit, last)
+            places[f"i without bit {bit}"] = index & ~(1 << bit)
+        if last % 2:
+            places[f"i + {(last + 1) // 2}"] = (index + (last + 1) // 2) % values.size
+        for words, place in places.items():
+            ratio = values[place] / values
+            for factor in (ratio, 1 / ratio):
+                yield f"the number of another group of {name} was used: {words} for group i", factor
+
+
+def _powers(pair: OutputPair, known: Mapping[str, NDArray[np.generic]]) -> Iterator[Cause]:
+    """Yield the inverse or the square in place of each number, or its bytes in the other order."""
+    if (pair.got == pair.want.byteswap()).all():
+        says = "the bytes of each number lie in the other byte order"
+        yield Cause(Family.ORDER, says, "", None, PTX["ld, st: address operands"])
+    if not pair.bits or pair.got.size < LEAST_OF_VALUES:
+        return
+    b, gap = np.abs(pair.b), pair.half_gap(pair.b)
+    with np.errstate(all="ignore"):
+        for words, low, high in (
+            ("its inverse", 1 / (b + gap), 1 / (b - gap)),
+            ("its square", (b - gap) ** 2, (b + gap) ** 2),
+            ("its square root", np.sqrt(b - gap), np.sqrt(b + gap)),
+        ):
+            a, room = np.abs(pair.a), pair.half_gap(pair.a)
+            fits = (low - room <= a) & (a <= high + room) & (np.sign(pair.a) == np.sign(pair.b))
+            if fits.all() and len(np.unique(pair.want)) >= 8:
+                yield Cause(
+                    Family.VALUES, f"each number became {words}{NEAR}rounding", "", None, IEEE754["section 4.3"]
+                )
 
 
 def _shared(
@@ -235,8 +311,10 @@ def _decimal(low: float, high: float) -> str:
     """Return the shortest decimal number in an interval."""
     middle = float((low + high) / 2)
     power = 2.0 ** round(float(np.log2(abs(middle) or 1.0)))
-    if low <= power <= high:
+    if low <= power <= high and (high <= low * (1 + 2.0**-6) or low == power == high):
         return f"{power:.9g}"
+    if high > low * (1 + 2.0**-5) > 0:
+        return f"{low:.3g} to {high:.3g}"
     return next((f"{middle:.{n}g}" for n in range(1, 17) if low <= float(f"{middle:.{n}g}") <= high), f"{middle:.17g}")
 
 
@@ -252,6 +330,7 @@ def _meaning(shape: tuple[int, ...], low: float, high: float) -> str:
         ("240", 240.0),
         ("6", 6.0),
         ("127", 127.0),
+        ("448 / 240", 448 / 240),
         *sizes,
         *dims,
     ]

@@ -1,5 +1,6 @@
 """The reason why a kernel's outputs differ on one test case: declared mistakes, the outputs alone, then its code."""
 
+import re
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -7,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from refsim import ptx
 from refsim.causes.alone import between_outputs, is_nan_alone
 from refsim.causes.explanation import DiffExplanation, DiffOutcome
 from refsim.causes.search import Named
@@ -14,17 +16,26 @@ from refsim.compare.code_line import codes_of
 from refsim.computations.ways import Cause, Codes, Family
 from refsim.conversions import decode, encode
 from refsim.device import Device
-from refsim.formats import Format, array_type, format_named
+from refsim.device.compile import compiled
+from refsim.errors import RefsimError
+from refsim.formats import E8M0, F32, Format, array_type, format_named
 from refsim.kernels import Bounded, Kernel, Outputs, Promise
 from refsim.sources import PTX
+from refsim.testing.changed_device import ChangedDevice
 from refsim.testing.suspects.feeding import Diet
 from refsim.testing.suspects.inquiry import suspects_of
+from refsim.testing.suspects.rearranged import rearranged
 from refsim.testing.suspects.suspicion import OutOfTimeError, Suspicion
+from refsim.testing.suspects.unread import unread
 
 DECLARED = "a mistake that the kernel declares"
 CALLED_OTHERWISE = {"infinity": Family.SATURATION, "NaN": Family.NAN, "off": Family.SHIFTED}
 """The family of a candidate cause by the first word of its name, where the two names differ."""
 LEAST_OF_A_FACTOR = 64
+LOOSE = re.compile("in another order|another factor: one factor for each|one number was added to each")
+"""Words of a shape that leave open what many numbers or places are."""
+PART = 0.4
+"""The part of the time for runs with inputs in another order, and for runs with other inputs; edits of code have the rest."""
 Report = Callable[[str, int, int], None]
 
 
@@ -62,13 +73,54 @@ def explain_problem(
         else:
             half = (time.process_time() + deadline) / 2
             row = array_type(formats[name] or str(np.asarray(right).dtype))
-            found[name] = between_outputs(one, other, row, half, on_progress, is_right=True)
+            known = _scales_of(diet, problem, name)
+            found[name] = between_outputs(one, other, row, half, on_progress, is_right=True, known=known)
     leave_out_chance(found)
-    open_outputs = [name for name, each in found.items() if each.outcome is DiffOutcome.UNEXPLAINED]
-    if not open_outputs:
+    if not any(_is_open(each) for each in found.values()):
         return found
-    named = _of_code(kernel, device, problem, deadline - time.process_time(), found)
-    return {**found, **named}
+    found |= _of_inputs(diet, problem, deadline - time.process_time(), found)
+    return found | _of_code(kernel, device, problem, deadline - time.process_time(), found)
+
+
+def _scales_of(diet: Diet, problem: Any, name: str) -> dict[str, Any]:
+    """Return what may hold the scales of an output: floats and codes of E8M0 among the inputs and the other outputs."""
+    arrays = {f"input {each}": array for each, array in diet.uploads(problem).items()}
+    formats = diet.kernel.output_formats(problem)
+    for each, array in diet.expected(problem).items():
+        if each != name and not isinstance(array, Bounded) and array_type(formats[each] or "f32") in (F32, E8M0):
+            held = np.asarray(array)
+            arrays[f"output {each}"] = held.view(np.float32) if held.dtype == np.uint32 else held
+    return {each: array for each, array in arrays.items() if array.dtype in (np.float32, np.float16, np.uint8)}
+
+
+def _of_inputs(
+    diet: Diet, problem: Any, seconds: float, found: Mapping[str, DiffExplanation]
+) -> dict[str, DiffExplanation]:
+    """Return, for every unexplained output, the input that the kernel reads in another order."""
+    try:
+        program = ptx.load(compiled(diet.kernel.code, diet.device.target).text, diet.device.target)
+        tried = Diet(diet.kernel, ChangedDevice(program, schedules=1))
+    except RefsimError:  # the simulator may lack what hardware runs
+        return {}
+    suspicion = None
+    for search in (rearranged, unread):
+        try:
+            suspicion = suspicion or search(tried, problem, seconds=max(0.0, seconds) * PART)
+        except (RefsimError, OutOfTimeError):
+            continue
+    if suspicion is None:
+        return {}
+    return {
+        name: replace(each, outcome=DiffOutcome.EXPLAINED, named=(_named(suspicion, each.differing),))
+        for name, each in found.items()
+        if _is_open(each)
+    }
+
+
+def _is_open(found: DiffExplanation) -> bool:
+    """Return whether an output has no name, or one that leaves open what many numbers or places are."""
+    named = [cause for each in found.named for cause in each.causes]
+    return found.outcome is DiffOutcome.UNEXPLAINED or any(LOOSE.search(str(cause)) for cause in named)
 
 
 def _of_one_nan(codes: Codes, format: Format) -> Codes:
@@ -109,6 +161,8 @@ def _of_code(
     kernel: Kernel, device: Device, problem: Any, seconds: float, found: Mapping[str, DiffExplanation]
 ) -> dict[str, DiffExplanation]:
     """Return, for every unexplained output, the candidate causes in the code that explain all test cases tried."""
+    if all(each.outcome is not DiffOutcome.UNEXPLAINED for each in found.values()):
+        return {}
     untried = 0
     suspicions: tuple[Suspicion, ...] = ()
     try:
@@ -139,5 +193,6 @@ def _of_code(
 def _named(suspicion: Suspicion, count: int) -> Named:
     family = CALLED_OTHERWISE.get(suspicion.suspect.split(" ")[0].split("-")[0], suspicion.suspect)
     places = ", ".join(suspicion.places)
-    says = f"{suspicion.says}, {places}, on all {suspicion.problems} test cases tried"
+    tried = "the test case" if suspicion.problems == 1 else f"all {suspicion.problems} test cases tried"
+    says = f"{suspicion.says}, {places}, on {tried}"
     return Named((Cause(family, says, "", None, PTX["the kernel's own code"]),), count, is_whole=True)

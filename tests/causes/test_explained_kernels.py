@@ -70,7 +70,21 @@ def test_a_permutation_is_located_by_a_number_of_its_words():
     assert not mistake.is_located(["rows 32 apart are exchanged"])
 
 
-@pytest.mark.parametrize(("name", "is_named"), [("groups-code-plus-one", True), ("low-bits/matmul_f16", False)])
+@pytest.mark.parametrize(
+    ("name", "is_named"),
+    [
+        ("groups-code-plus-one", True),
+        ("groups-neighbour-scale", True),
+        ("groups-inverse-stored", True),
+        ("uncast-scale-inverse", True),
+        ("sm120-c1-c2", True),
+        ("half-a-registers", True),
+        ("int8-b-registers", True),
+        ("int8-dequant-zero-minus-one", True),
+        ("int8-bytes-exchanged", True),
+        ("low-bits/matmul_f16", False),
+    ],
+)
 def test_a_mistake_is_asked_about(name, is_named):
     row = trials.asked(name)
     assert row["verdict"] == trials.RIGHT

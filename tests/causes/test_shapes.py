@@ -24,7 +24,7 @@ EIGHT = [0, 2, 4, 6, 1, 3, 5, 7]
 Change = Callable[[Any], Any]
 
 NUMBERS: list[tuple[str, Change, str]] = [
-    ("f32 bf16 f16 e4m3", lambda x: x * 1.7, "every element is 1.[678][0-9]* times as large"),
+    ("f32 bf16 f16 e4m3", lambda x: x * 1.7, r"every element is 1\.[678][0-9]*( to 1\.[678][0-9]*)? times as large"),
     ("f32 bf16 f16", lambda x: x * -1.7, "every element is -1.7 times as large"),
     ("f32 bf16", lambda x: x * np.log2(np.e), r"\(log2\(e\)\)"),
     ("f32 bf16", lambda x: x / np.sqrt(128), r"\(1 / sqrt\(128\)\)"),
