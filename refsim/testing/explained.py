@@ -2,7 +2,8 @@
 
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -27,6 +28,7 @@ from refsim.testing.suspects.inquiry import suspects_of
 from refsim.testing.suspects.rearranged import rearranged
 from refsim.testing.suspects.suspicion import OutOfTimeError, Suspicion
 from refsim.testing.suspects.unread import unread
+from refsim.testing.suspects.witnesses import Witness
 
 DECLARED = "a mistake that the kernel declares"
 CALLED_OTHERWISE = {"infinity": Family.SATURATION, "NaN": Family.NAN, "off": Family.SHIFTED}
@@ -34,8 +36,10 @@ CALLED_OTHERWISE = {"infinity": Family.SATURATION, "NaN": Family.NAN, "off": Fam
 LEAST_OF_A_FACTOR = 64
 LOOSE = re.compile("in another order|another factor: one factor for each|one number was added to each")
 """Words of a shape that leave open what many numbers or places are."""
-PART = 0.4
-"""The part of the time for runs with inputs in another order, and for runs with other inputs; edits of code have the rest."""
+PART = 0.55
+"""The part of the time for runs with inputs in another order; a third of it more is for runs with other inputs."""
+OF_OUTPUTS = 3.0
+"""Seconds of processor time for causes that need no edit of the code."""
 Report = Callable[[str, int, int], None]
 
 
@@ -52,7 +56,31 @@ def explain_problem(
     docs/when-it-fails.md lists the edits.
     """
     deadline = time.process_time() + seconds
-    diet = Diet(kernel, device)
+    found = _without_edits(Diet(kernel, device), problem, deadline, on_progress)
+    return found | _of_code(kernel, device, problem, deadline - time.process_time(), found)
+
+
+def likely_causes(
+    kernel: Kernel, device: Device, problem: Any, witnesses: Sequence[Witness], *, seconds: float
+) -> tuple[str, ...]:
+    """Return a line for each cause that needs no edit of the code, or else for what `suspects_of` finds.
+
+    Raises OutOfTimeError as `suspects_of` does.
+    """
+    started = time.process_time()
+    found: dict[str, DiffExplanation] = {}
+    with suppress(RefsimError):  # a fault, or a device that repeats nothing
+        found = _without_edits(Diet(kernel, device), problem, started + min(seconds, OF_OUTPUTS), None)
+    if found and all(each.outcome is DiffOutcome.EXPLAINED for each in found.values() if each.differing):
+        named = [(name, one) for name, each in found.items() for one in each.named]
+        return tuple(f"{cause}, output {name}" for name, one in named for cause in one.causes)
+    rest = max(0.0, seconds - (time.process_time() - started))
+    return tuple(map(str, suspects_of(kernel, device, problem, witnesses, seconds=rest)))
+
+
+def _without_edits(diet: Diet, problem: Any, deadline: float, on_progress: Report | None) -> dict[str, DiffExplanation]:
+    """Return why outputs differ, from declared mistakes, from the outputs and from runs with other inputs."""
+    kernel, device = diet.kernel, diet.device
     got, want, wrong = diet.outputs(problem), diet.expected(problem), diet.wrong(problem)
     formats = kernel.output_formats(problem)
     found: dict[str, DiffExplanation] = {}
@@ -78,8 +106,7 @@ def explain_problem(
     leave_out_chance(found)
     if not any(_is_open(each) for each in found.values()):
         return found
-    found |= _of_inputs(diet, problem, deadline - time.process_time(), found)
-    return found | _of_code(kernel, device, problem, deadline - time.process_time(), found)
+    return found | _of_inputs(diet, problem, deadline - time.process_time(), found)
 
 
 def _scales_of(diet: Diet, problem: Any, name: str) -> dict[str, Any]:
@@ -103,9 +130,9 @@ def _of_inputs(
     except RefsimError:  # the simulator may lack what hardware runs
         return {}
     suspicion = None
-    for search in (rearranged, unread):
+    for search, part in ((rearranged, PART), (unread, PART / 3)):
         try:
-            suspicion = suspicion or search(tried, problem, seconds=max(0.0, seconds) * PART)
+            suspicion = suspicion or search(tried, problem, seconds=max(0.0, seconds) * part)
         except (RefsimError, OutOfTimeError):
             continue
     if suspicion is None:

@@ -16,7 +16,7 @@ from refsim.testing.suspects.suspicion import OutOfTimeError, Suspicion
 
 LEAST, LEAST_DISTINCT = 32, 8
 """Elements that become right, and different codes among them."""
-FEWER_BY = 8
+FEWER_BY = 4
 """An input with fewer elements than the largest one by this factor may hold scales, zero points or weights of rows."""
 LANES, DEPTH, RUN = 3, 4, 16
 """Bits of the rows of a fragment's 8 lanes and of its 16-byte rows: what exchanged registers of `mma` confuse."""
@@ -85,7 +85,7 @@ def _ways(array: Array, extents: set[int], is_few: bool) -> Iterator[Rearrangeme
     shapes = [(each, array.size // each) for each in dict.fromkeys(rows)] + [(array.size, 1)] * is_few
     orders = [list(_scales(shape) if is_few else _operands(shape, array.dtype.itemsize)) for shape in shapes]
     if is_few and array.dtype.itemsize == 1:
-        yield from _tiles(array.size)
+        yield from _tiles(array.size, extents)
     for rank in range(max(map(len, orders), default=0)):
         yield from (each[rank] for each in orders if rank < len(each))
 
@@ -157,12 +157,13 @@ def _operands(shape: tuple[int, int], size: int) -> Iterator[Rearrangement]:
     yield crossed(LANES, DEPTH)
     yield crossed(LANES, DEPTH - 1)
     yield from _runs(shape, size, (RUN,), registers)
-    yield from _swizzles(shape, size, CHUNK_PATTERNS[:2])
+    yield from _swizzles(shape, size, (CHUNK_PATTERNS[0], (RUN // 2, 8, 0), CHUNK_PATTERNS[4]))
     yield "transposed", "each block of 8 x 8 is read as its transpose", partial(_blocks_turned, shape, 8)
     yield "transposed", "it is read as its transpose", partial(_turned, shape)
+    yield "transposed", "it is read as its transpose", partial(_turned, shape[::-1])
     yield from _runs(shape, size, (RUN // 2, 2 * RUN, RUN // 4, 4 * RUN), registers)
     yield from (crossed(row, column) for row, column in ((LANES + 1, DEPTH), (LANES, DEPTH + 1)))
-    yield from _swizzles(shape, size, CHUNK_PATTERNS[2:])
+    yield from _swizzles(shape, size, CHUNK_PATTERNS)
     yield from _rows(shape, "rows exchanged")
     for high in range(1, 6):
         for low in range(high):
@@ -194,16 +195,14 @@ def _rows(shape: tuple[int, int], suspect: str) -> Iterator[Rearrangement]:
 def _scales(shape: tuple[int, int]) -> Iterator[Rearrangement]:
     """Yield orders of a small input: neighbours exchanged, rotated in groups, transposed."""
     yield "transposed", "it is read as its transpose", partial(_turned, shape)
-    for axis, line in ((1, "column"), (0, "row")):
-        for apart in (1, 8, 2, 4, 16, 32, 64, shape[axis] // 2):
-            if 0 < apart < shape[axis]:
-                says = f"those of {line}s {apart} apart are exchanged"
-                yield "elements of another place", says, partial(_neighbours, shape, axis, apart)
-        for group in dict.fromkeys((4, 2, 8, shape[axis])):
-            for step in (-1, 1) if group > 2 and shape[axis] % group == 0 else ():
-                way = "next" if step == 1 else "previous"
-                says = f"the {way} {line} of every {group} is taken"
-                yield "elements of another place", says, partial(_rotated, shape, axis, group, step)
+    yield "transposed", "it is read as its transpose", partial(_turned, shape[::-1])
+    lines = ((1, "column"), (0, "row"))
+    for group in (4, 2, 8, 0):
+        for axis, line in lines:
+            yield from _groups_of(shape, axis, line, group or shape[axis])
+    for axis, line in lines:
+        for apart in (16, 32, 64, shape[axis] // 2):
+            yield from _apart(shape, axis, line, apart)
         yield "elements of another place", f"{line}s are taken in reverse", partial(_reversed, shape, axis)
     for one in range(7):
         for other in range(one):
@@ -211,8 +210,22 @@ def _scales(shape: tuple[int, int]) -> Iterator[Rearrangement]:
             yield "elements permuted", says, partial(_exchanged, shape, (0, 1 << other), (0, 1 << one))
 
 
+def _groups_of(shape: tuple[int, int], axis: int, line: str, group: int) -> Iterator[Rearrangement]:
+    """Yield lines that are exchanged, or rotated by one within each group."""
+    yield from _apart(shape, axis, line, {4: 1, 2: 8, 8: 2}.get(group, 4))
+    for step in (1, -1) if group > 2 and shape[axis] % group == 0 else ():
+        says = f"the {'next' if step == 1 else 'previous'} {line} of every {group} is taken"
+        yield "elements of another place", says, partial(_rotated, shape, axis, group, step)
+
+
+def _apart(shape: tuple[int, int], axis: int, line: str, apart: int) -> Iterator[Rearrangement]:
+    if 0 < apart < shape[axis]:
+        says = f"those of {line}s {apart} apart are exchanged"
+        yield "elements of another place", says, partial(_neighbours, shape, axis, apart)
+
+
 def _turned(shape: tuple[int, int], array: Array) -> Array:
-    return np.ascontiguousarray(array.reshape(shape[::-1]).T)
+    return np.ascontiguousarray(array.reshape(shape).T)
 
 
 def _blocks_turned(shape: tuple[int, int], side: int, array: Array) -> Array | None:
@@ -256,14 +269,14 @@ def _swizzled(shape: tuple[int, int], pattern: tuple[int, int, int], array: Arra
 # ---- tiles of scales -------------------------------------------------------------------------------------------------
 
 
-def _tiles(size: int) -> Iterator[Rearrangement]:
+def _tiles(size: int, extents: set[int]) -> Iterator[Rearrangement]:
     """Yield the scale layouts that a kernel may expect, or may not expect, of `size` codes."""
     for layout in SCALE_LAYOUTS:
         high, wide = layout.tile
         if layout.element_bytes != 1 or size % (high * wide):
             continue
         for rows in range(high, size // wide + 1, high):
-            if size % (rows * wide) == 0:
+            if size % (rows * wide) == 0 and rows in extents:
                 plain, tiled = _orders(layout, (rows, size // rows))
                 of = f"the layout {layout.name} of {rows} x {size // rows}"
                 yield "scale layout", f"{of} is read as row-major", partial(_taken, tiled, plain)

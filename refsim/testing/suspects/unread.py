@@ -13,7 +13,6 @@ from refsim.testing.suspects.feeding import Array, Diet, differing
 from refsim.testing.suspects.rearranged import FEWER_BY
 from refsim.testing.suspects.suspicion import OutOfTimeError, Suspicion
 
-LEAST = 2
 Part = tuple[str, NDArray[np.bool_]]
 
 
@@ -62,33 +61,19 @@ def _other(array: Array, marks: NDArray[np.bool_]) -> Array:
 
 
 def _parts(array: Array, extents: set[int], is_few: bool) -> Iterator[Part]:
-    """Yield an input, then lines of it, as marks of its elements; only parts that can be changed."""
-    whole = np.ones(array.size, bool)
-    for says, marks in (("it has", whole), *_lines(array, extents, is_few)):
+    """Yield an input, then lines of a small one: those with one bit of their number set, the last, the first."""
+    parts: list[Part] = [("it has", np.ones(array.size, bool))]
+    rows = [array.shape[0]] if array.ndim == 2 else [1]
+    rows += sorted(each for each in extents if each > 1 and array.size % each == 0 and array.size > each)
+    for high in dict.fromkeys(rows) if is_few else ():
+        for numbers, line in zip(np.divmod(np.arange(array.size), array.size // high), ("row", "column"), strict=True):
+            last, of = int(numbers[-1]), f"of {high} x {array.size // high}"
+            bits = [
+                (f"{line}s {of} with bit {bit} of their number set have", numbers >> bit & 1 == 1)
+                for bit in range(last.bit_length())
+            ]
+            ends = [(f"the {which} {line} {of} has", numbers == at) for which, at in (("last", last), ("first", 0))]
+            parts += [*bits, *ends] if last else []
+    for says, marks in parts:
         if (_other(array, marks).reshape(-1)[marks] != array.reshape(-1)[marks]).all():
             yield says, marks
-
-
-def _lines(array: Array, extents: set[int], is_few: bool) -> Iterator[Part]:
-    """Yield lines of the matrix that an input may be: those with one bit of their number set, the last, the first."""
-    rows = [array.shape[0]] if array.ndim == 2 else []
-    rows += sorted(each for each in extents if each > 1 and array.size % each == 0 and array.size > each)
-    shapes = [(each, array.size // each) for each in dict.fromkeys(rows)]
-    if is_few:
-        shapes = [(1, array.size), *shapes, *((columns, rows) for rows, columns in shapes)]
-    for high, wide in dict.fromkeys(shapes):
-        for axis, line, extent in ((1, "column", wide), (0, "row", high)):
-            if extent < LEAST:
-                continue
-            numbers = np.broadcast_to(np.arange(extent)[:, None] if axis == 0 else np.arange(extent), (high, wide))
-            numbers = numbers.reshape(-1)
-            of = f"of {high} x {wide}"
-            for bit in range((extent - 1).bit_length()) if is_few else (3, 4, 5, 6):
-                if 1 << bit < extent:
-                    yield f"{line}s {of} with bit {bit} of their number set have", (numbers >> bit & 1) == 1
-            if extent > LEAST:
-                last = 1 if is_few else 32
-                if last < extent:
-                    yield f"the last {line}s {of} from {extent - last} on have", numbers >= extent - last
-                if is_few:
-                    yield f"the first {line} {of} has", numbers == 0
