@@ -36,8 +36,8 @@ CALLED_OTHERWISE = {"infinity": Family.SATURATION, "NaN": Family.NAN, "off": Fam
 LEAST_OF_A_FACTOR = 64
 LOOSE = re.compile("in another order|another factor: one factor for each|one number was added to each")
 """Words of a shape that leave open what many numbers or places are."""
-PART = 0.55
-"""The part of the time for runs with inputs in another order; a third of it more is for runs with other inputs."""
+PART = 0.4
+"""The part of the time for runs with inputs in another order, and the same again for runs with other inputs."""
 OF_OUTPUTS = 3.0
 """Seconds of processor time for causes that need no edit of the code."""
 Report = Callable[[str, int, int], None]
@@ -130,9 +130,9 @@ def _of_inputs(
     except RefsimError:  # the simulator may lack what hardware runs
         return {}
     suspicion = None
-    for search, part in ((rearranged, PART), (unread, PART / 3)):
+    for search in (rearranged, unread):
         try:
-            suspicion = suspicion or search(tried, problem, seconds=max(0.0, seconds) * part)
+            suspicion = suspicion or search(tried, problem, seconds=max(0.0, seconds) * PART)
         except (RefsimError, OutOfTimeError):
             continue
     if suspicion is None:

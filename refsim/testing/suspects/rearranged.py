@@ -281,11 +281,10 @@ def _tiles(size: int, extents: set[int]) -> Iterator[Rearrangement]:
                 of = f"the layout {layout.name} of {rows} x {size // rows}"
                 yield "scale layout", f"{of} is read as row-major", partial(_taken, tiled, plain)
                 yield "scale layout", f"row-major is read as {of}", partial(_taken, plain, tiled)
-                yield (
-                    "scale layout",
-                    f"{of} is read with rows not interleaved",
-                    partial(_taken, tiled, _in_order(rows, size // rows, (high, wide))),
-                )
+                for split, how in ((1, "ascending"), (4, f"as 4 x {high // 4}")):
+                    reads = _in_order(rows, size // rows, (high, wide), split)
+                    says = f"{of} is read with the rows of a tile {how}"
+                    yield "scale layout", says, partial(_taken, tiled, reads)
 
 
 @cache
@@ -297,10 +296,10 @@ def _orders(layout: ScaleLayout, shape: tuple[int, int]) -> tuple[NDArray[np.int
     return plain, np.asarray(tiled)
 
 
-def _in_order(rows: int, blocks: int, tile: tuple[int, int]) -> NDArray[np.int64]:
-    """Return the scales' numbers in tiles whose rows ascend."""
-    plain = np.arange(rows * blocks).reshape(rows // tile[0], tile[0], blocks // tile[1], tile[1])
-    return plain.swapaxes(1, 2).reshape(-1)
+def _in_order(rows: int, blocks: int, tile: tuple[int, int], split: int) -> NDArray[np.int64]:
+    """Return the scales' numbers in tiles whose rows ascend, or are divided by the remainder of `split`."""
+    plain = np.arange(rows * blocks).reshape(-1, tile[0] // split, split, blocks // tile[1], tile[1])
+    return plain.transpose(0, 3, 2, 1, 4).reshape(-1)
 
 
 def _taken(has: NDArray[np.int64], reads: NDArray[np.int64], array: Array) -> Array | None:
