@@ -63,20 +63,28 @@ def explain_problem(
 def likely_causes(
     kernel: Kernel, device: Device, problem: Any, witnesses: Sequence[Witness], *, seconds: float
 ) -> tuple[str, ...]:
-    """Return a line for each cause that needs no edit of the code, or else for what `suspects_of` finds.
+    """Return a line for each of `suspects_of`, or where there are none for causes that need no edit of the code.
 
-    Raises OutOfTimeError as `suspects_of` does.
+    Raises OutOfTimeError as `suspects_of` does, unless there are such causes.
     """
-    started = time.process_time()
-    found: dict[str, DiffExplanation] = {}
+    late: OutOfTimeError | None = None
+    try:
+        lines = tuple(map(str, suspects_of(kernel, device, problem, witnesses, seconds=seconds)))
+    except OutOfTimeError as ended:
+        late, lines = ended, ()
+    if lines or not seconds:
+        return lines
     undeclared = replace(kernel, suspects={})  # the campaign has tried what the kernel declares
     with suppress(RefsimError):  # a fault, or a device that repeats nothing
-        found = _without_edits(Diet(undeclared, device), problem, started + min(seconds, OF_OUTPUTS), None)
-    if found and all(each.outcome is DiffOutcome.EXPLAINED for each in found.values() if each.differing):
-        named = [(name, one) for name, each in found.items() for one in each.named]
-        return tuple(f"{cause}, output {name}" for name, one in named for cause in one.causes)
-    rest = max(0.0, seconds - (time.process_time() - started))
-    return tuple(map(str, suspects_of(kernel, device, problem, witnesses, seconds=rest)))
+        found = _without_edits(Diet(undeclared, device), problem, time.process_time() + min(seconds, OF_OUTPUTS), None)
+        named = [(name, cause) for name, each in found.items() for one in each.named for cause in one.causes]
+        # What no thread wrote is a finding of its own.
+        is_sure = not any(cause.family in (Family.TAIL, Family.PADS) for _, cause in named)
+        if is_sure and not any(_is_open(each) for each in found.values() if each.differing):
+            lines = tuple(f"{cause}, output {name}" for name, cause in named)
+    if late is not None and not lines:
+        raise late
+    return lines
 
 
 def _without_edits(diet: Diet, problem: Any, deadline: float, on_progress: Report | None) -> dict[str, DiffExplanation]:
