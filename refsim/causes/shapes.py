@@ -475,7 +475,11 @@ def _values(pair: OutputPair, known: Mapping[str, NDArray[np.generic]]) -> Itera
     changed = first != right
     again = np.bincount(places)[changed] - 1
     several = int((again > 0).sum())
-    if int(again.sum()) < LEAST_OF_VALUES or several < 2 or len(np.unique(first)) < 2:
+    if (
+        int(again.sum()) < max(LEAST_OF_VALUES, int(pair.differs.sum()) // 2)
+        or several < 2
+        or len(np.unique(first)) < 2
+    ):
         return
     show = OutputPair(first, right, pair.format)
     some = [f"{show.b[at]:g} -> {show.a[at]:g}" for at in np.flatnonzero(changed)[:4]]

@@ -16,12 +16,11 @@ from refsim.kernels import Kernel
 from refsim.testing import heard, verdicts
 from refsim.testing.decisions import DecisionBits, Finding, Observation, badness, graver, with_open_bits
 from refsim.testing.draws import drawn_from
-from refsim.testing.explained import likely_causes
 from refsim.testing.laws import check_oracle_repeats
 from refsim.testing.oracle_checks import NO_SLACK, Slack
 from refsim.testing.replay import write_case
 from refsim.testing.runs import Examined, describe, described, examine
-from refsim.testing.suspects import OutOfTimeError, Witness
+from refsim.testing.suspects import OutOfTimeError, Witness, suspects_of
 from refsim.testing.user_code import code_fails
 from refsim.testing.verdicts import Verdict
 from refsim.testing.witnesses import Witnesses, contradicted
@@ -348,13 +347,14 @@ def _inquire(ledger: _Ledger, seconds: float) -> None:
     ledger.phase = "suspects"
     ledger._report()
     try:
-        lines = likely_causes(ledger.kernel, ledger.device, found.problem, ledger.witnesses, seconds=seconds)
+        suspects = suspects_of(ledger.kernel, ledger.device, found.problem, ledger.witnesses, seconds=seconds)
     except OutOfTimeError as ended:
         ledger.notes[ended.note(seconds)] = None
         return
-    if not (lines or found.mismatch.suspects):
+    if not (suspects or found.mismatch.suspects):
         limit = f"the search ended before its limit of {seconds:g} s of processor time"
         ledger.notes[f"no likely cause found: {limit}"] = None
+    lines = tuple(map(str, suspects))
     mismatch = replace(found.mismatch, suspects=(*found.mismatch.suspects, *lines))
     text = "\n".join((found.text, *(f"likely cause: {line}" for line in lines)))
     mismatches = tuple(mismatch if each is found.mismatch else each for each in found.mismatches)

@@ -2,8 +2,7 @@
 
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -28,7 +27,6 @@ from refsim.testing.suspects.inquiry import suspects_of
 from refsim.testing.suspects.rearranged import rearranged
 from refsim.testing.suspects.suspicion import OutOfTimeError, Suspicion
 from refsim.testing.suspects.unread import unread
-from refsim.testing.suspects.witnesses import Witness
 
 DECLARED = "a mistake that the kernel declares"
 CALLED_OTHERWISE = {"infinity": Family.SATURATION, "NaN": Family.NAN, "off": Family.SHIFTED}
@@ -38,8 +36,6 @@ LOOSE = re.compile("in another order|another factor: one factor for each|one num
 """Words of a shape that leave open what many numbers or places are."""
 PART = 0.4
 """The part of the time for runs with inputs in another order, and the same again for runs with other inputs."""
-OF_OUTPUTS = 3.0
-"""Seconds of processor time for causes that need no edit of the code."""
 Report = Callable[[str, int, int], None]
 
 
@@ -58,33 +54,6 @@ def explain_problem(
     deadline = time.process_time() + seconds
     found = _without_edits(Diet(kernel, device), problem, deadline, on_progress)
     return found | _of_code(kernel, device, problem, deadline - time.process_time(), found)
-
-
-def likely_causes(
-    kernel: Kernel, device: Device, problem: Any, witnesses: Sequence[Witness], *, seconds: float
-) -> tuple[str, ...]:
-    """Return a line for each of `suspects_of`, or where there are none for causes that need no edit of the code.
-
-    Raises OutOfTimeError as `suspects_of` does, unless there are such causes.
-    """
-    late: OutOfTimeError | None = None
-    try:
-        lines = tuple(map(str, suspects_of(kernel, device, problem, witnesses, seconds=seconds)))
-    except OutOfTimeError as ended:
-        late, lines = ended, ()
-    if lines or not seconds:
-        return lines
-    undeclared = replace(kernel, suspects={})  # the campaign has tried what the kernel declares
-    with suppress(RefsimError):  # a fault, or a device that repeats nothing
-        found = _without_edits(Diet(undeclared, device), problem, time.process_time() + min(seconds, OF_OUTPUTS), None)
-        named = [(name, cause) for name, each in found.items() for one in each.named for cause in one.causes]
-        # What no thread wrote is a finding of its own.
-        is_sure = not any(cause.family in (Family.TAIL, Family.PADS) for _, cause in named)
-        if is_sure and not any(_is_open(each) for each in found.values() if each.differing):
-            lines = tuple(f"{cause}, output {name}" for name, cause in named)
-    if late is not None and not lines:
-        raise late
-    return lines
 
 
 def _without_edits(diet: Diet, problem: Any, deadline: float, on_progress: Report | None) -> dict[str, DiffExplanation]:

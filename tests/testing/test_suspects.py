@@ -8,8 +8,6 @@ import pytest
 from hypothesis import strategies as st
 
 import refsim.device
-from conformance.explained_kernels.cases import cases
-from conformance.explained_kernels.trials import planted
 from refsim.device import Device
 from refsim.kernels import Kernel, Launcher, Outputs
 from refsim.testing.campaign import run_campaign
@@ -324,13 +322,3 @@ def test_an_edit_that_mends_the_failure_alone_is_not_named(tmp_path: Path) -> No
     kernel, _ = held_to(tmp_path, right, wrong)
     assert [each.suspect for each in repaired(kernel, TARGET, [PROBLEMS[0]], seconds=60.0)] == ["rounding mode"]
     assert repaired(kernel, TARGET, PROBLEMS, seconds=60.0) == ()
-
-
-def test_a_campaign_names_an_order_of_an_input_before_it_edits_code(tmp_path: Path) -> None:
-    subject = planted()["half-a-registers"]
-    case = cases()[subject.case]
-    verdict = run_campaign(
-        subject.kernel(tmp_path), refsim.device.open("sim", case.target), cases=0, suspect_seconds=30.0
-    )
-    assert verdict.mismatch is not None
-    assert any("bit 3 of the row and bit 4 of the byte" in line for line in verdict.mismatch.suspects)
