@@ -223,7 +223,7 @@ def between_outputs(
 def _between_integers(
     got: Codes, want: Codes, format: Integer, is_right: bool, known: Mapping[str, NDArray[Any]] | None
 ) -> DiffExplanation:
-    """Return the explanation of integers: a part that nobody wrote, or the shape of the difference."""
+    """Return the explanation of integers: an uninitialized part, or the shape of the difference."""
     differing, named = int((got != want).sum()), tuple(_shapes(format, False, "A", known, got, want))
     outcome = DiffOutcome.EXPLAINED if named else DiffOutcome.UNEXPLAINED
     words = f"what becomes of B: {named[0]}" if named else ""
@@ -244,7 +244,7 @@ def _shapes(
     got: Codes,
     want: Codes,
 ) -> list[Named]:
-    """Return the part that nobody wrote, or the shape of the difference; shapes are said of A alone."""
+    """Return the uninitialized part, or the shape of the difference; shapes describe A alone."""
     unwritten = [] if is_complete else unwritten_causes(got, want, format)
     return unwritten or (shapes_of(got, want, format, known) if made == "A" else [])
 

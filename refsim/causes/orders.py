@@ -175,7 +175,7 @@ def _xor_of_rows(rows: Codes, right: Codes) -> str:
         parts, of = (each.reshape(len(each), count, width) for each in (rows, right))
         chosen = np.full(len(rows), -1)
         for by in range(1 << (count - 1).bit_length()):
-            if by ^ (count - 1) >= 1 << (count - 1).bit_length() or (np.arange(count) ^ by).max() >= count:
+            if (np.arange(count) ^ by).max() >= count:
                 continue
             chosen[(chosen < 0) & (parts == of[:, np.arange(count) ^ by]).all(axis=(1, 2))] = by
         if (chosen < 0).any() or len(np.unique(chosen)) < 2:

@@ -32,7 +32,7 @@ _ALIGN = 256
 MOST_POISONED = 1 << 28
 """Larger memory of the host is left as it is."""
 HOST_POISON = np.array([0x7FFC7FE5], np.uint32)
-"""Fills memory that nobody wrote, in words at multiples of 4 bytes: a quiet NaN in float64, float32, bfloat16, float16,
+"""Fills uninitialized memory, in words at multiples of 4 bytes: a quiet NaN in float64, float32, bfloat16, float16,
 whose bits arithmetic of the host keeps. Each run has its own, so that no program holds it by accident."""
 
 

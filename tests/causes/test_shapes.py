@@ -167,7 +167,7 @@ def test_regions(where: Any, says: str) -> None:
 
 
 def test_a_computed_output_was_written() -> None:
-    """Rows of zeros in refsim's own product are no part that nobody wrote; between two files either may be."""
+    """Rows of zeros in refsim's own product are not uninitialized; of two files, either may be."""
     a, b = (
         DRAWN.normal(0, 1, (16, 32)).astype(ml_dtypes.bfloat16),
         DRAWN.normal(0, 1, (8, 32)).astype(ml_dtypes.bfloat16),
