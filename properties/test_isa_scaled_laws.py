@@ -9,7 +9,7 @@ from refsim import numerics
 from refsim.formats import F16, F32, float_named
 from refsim.numerics.dot.terms import rounded
 from refsim.numerics.roundings import RNE_F16, RNE_F32, Rounding
-from refsim.ptx.isa import scaled_products
+from refsim.ptx.isa import products
 from refsim.ptx.isa.products import scaled_kind
 
 SHAPES = [
@@ -76,9 +76,9 @@ def test_exact_sums_with_scales_are_rounded_once(
             b_scale=held[1][..., own],
             scale_format=stored,
         )
-    given_scales = scaled_products.Scales(*held, float_named(stored))
+    given_scales = products.Scales(*held, float_named(stored))
     with np.errstate(all="ignore"):
-        got = scaled_products.exact_scaled(left, right, c, given_scales, scaled_kind(kind, a, b), k)
+        got = products.exact_scaled(left, right, c, given_scales, scaled_kind(kind, a, b), k)
     np.testing.assert_array_equal(got.view(np.uint32), want.view(np.uint32))
 
 
@@ -89,7 +89,7 @@ def test_a_sum_of_numbers_is_rounded_once(rounding: Rounding, seed: int, count: 
     draw, quantum = np.random.default_rng(seed), -4
     terms = [draw.integers(-4, 5, 64) * np.exp2(draw.integers(quantum, quantum + spread + 1, 64)) for _ in range(count)]
     with np.errstate(all="ignore"):
-        got, is_open = scaled_products.rounded_sum(terms, rounding.format)
+        got, is_open = products.rounded_sum(terms, rounding.format)
     totals = [sum(int(each[place] * 2**-quantum) for each in terms) for place in range(64)]
     want = np.array([rounded(total, quantum, rounding) for total in totals], rounding.format.code_dtype)
     known = np.setdiff1d(np.arange(64), is_open)
@@ -109,11 +109,11 @@ def test_what_two_numbers_do_not_hold_is_left_open_where_it_decides() -> None:
         ([-one, -half, -least], -up),
         ([one, half, small, least], up),
     ]:
-        got, is_open = scaled_products.rounded_sum(terms, F32)
+        got, is_open = products.rounded_sum(terms, F32)
         assert got[0] == want
         assert not is_open.size
     for terms in ([one, half, small, least, -small], [small, least, one, -small, half]):
-        _, is_open = scaled_products.rounded_sum(terms, F32)
+        _, is_open = products.rounded_sum(terms, F32)
         assert is_open.tolist() == [0]
 
 
@@ -121,7 +121,7 @@ def test_a_sum_of_nothing_but_negative_zeros_is_positive_zero() -> None:
     """As tensor cores write it, whichever way the sum is taken."""
     zeros = [np.full(3, -0.0)] * 3
     for row in (F32, F16):
-        got, is_open = scaled_products.rounded_sum(zeros, row)
+        got, is_open = products.rounded_sum(zeros, row)
         assert not got.view(row.code_dtype).any()
         assert not is_open.size
 
@@ -132,8 +132,8 @@ def test_what_is_left_open_is_settled_by_the_definition() -> None:
     codes = np.zeros((1, 1, 64), np.uint8)
     codes[..., ::16] = one
     scales = 127 - np.array([[[0, 40, 70, 12]]], np.uint8)  # each is met by its like
-    held = scaled_products.Scales(scales, scales, float_named("e8m0"))
+    held = products.Scales(scales, scales, float_named("e8m0"))
     c = np.full((1, 1, 1), -(2.0**-80), np.float32)
     with np.errstate(all="ignore"):
-        got = scaled_products.exact_scaled(codes, codes, c, held, scaled_kind("mxf4nvf4", "e2m1", "e2m1"), 64)
+        got = products.exact_scaled(codes, codes, c, held, scaled_kind("mxf4nvf4", "e2m1", "e2m1"), 64)
     assert got == np.float32(1 + 2.0**-23)

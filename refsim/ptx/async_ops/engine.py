@@ -22,7 +22,7 @@ from refsim.ptx.async_ops.queue import Queue
 from refsim.ptx.async_ops.transfers import End, Transfer, TransferHost
 from refsim.ptx.checks.bank_conflicts import BankCounter
 from refsim.ptx.execution.lanes import Lanes
-from refsim.ptx.isa.reductions import ElementUpdate, reduction
+from refsim.ptx.isa.atomic import ElementUpdate, reduction
 from refsim.ptx.memory.access import GENERIC, READ, UPDATE, WRITE, Access
 from refsim.ptx.memory.address import rank_of
 from refsim.ptx.memory.space import ITEM, AccessError, Space

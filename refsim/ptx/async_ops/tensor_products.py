@@ -33,8 +33,7 @@ from refsim.ptx.execution.tensor_operands import (
 )
 from refsim.ptx.execution.tensor_product import ProductAsked, TensorForm, places_of
 from refsim.ptx.isa.fragments import chained_product, scaled_product, sparse_product
-from refsim.ptx.isa.products import MmaKind, array_type, tensor_kind
-from refsim.ptx.isa.scaled_products import Scales
+from refsim.ptx.isa.products import MmaKind, Scales, array_type, tensor_kind
 from refsim.ptx.memory.access import ASYNC, READ, Access
 from refsim.ptx.memory.space import ITEM
 from refsim.ptx.memory.tensor_memory import COLUMN_MASK, LANE_SHIFT, TENSOR_LANES

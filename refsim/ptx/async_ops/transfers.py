@@ -10,7 +10,7 @@ from refsim.layouts.tma import rounded_words
 from refsim.ptx.async_ops.copies import CopyHost
 from refsim.ptx.checks.undefined_copies import defined, transferred
 from refsim.ptx.execution.lanes import Lanes
-from refsim.ptx.isa.reductions import ElementUpdate
+from refsim.ptx.isa.atomic import ElementUpdate
 from refsim.ptx.lowering.blocks import Code
 from refsim.ptx.memory.access import UPDATE, Access
 from refsim.ptx.memory.space import ITEM, Region, Space

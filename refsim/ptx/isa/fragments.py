@@ -15,8 +15,17 @@ from refsim.layouts.families import fragment as fragment_named
 from refsim.layouts.holders import WARP
 from refsim.ptx.execution.lanes import Lanes
 from refsim.ptx.findings.faults import open_bits
-from refsim.ptx.isa.products import KNOWN, SETTLED, MmaKind, multiply_in_turn, multiply_sparse, unrecorded
-from refsim.ptx.isa.scaled_products import Scales, multiply_scaled, multiply_sparse_scaled
+from refsim.ptx.isa.products import (
+    KNOWN,
+    SETTLED,
+    MmaKind,
+    Scales,
+    multiply_in_turn,
+    multiply_scaled,
+    multiply_sparse,
+    multiply_sparse_scaled,
+    unrecorded,
+)
 from refsim.ptx.text.syntax import place
 
 Array = NDArray[Any]

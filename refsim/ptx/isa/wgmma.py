@@ -15,10 +15,9 @@ from refsim.ptx.checks import undefined_warpgroup as undefined
 from refsim.ptx.execution.geometry import WARPGROUP
 from refsim.ptx.execution.lanes import Lanes
 from refsim.ptx.execution.matrix_product import MatrixProduct, ProductForm
-from refsim.ptx.execution.metadata import MetadataError, positions_of
 from refsim.ptx.isa.forms import Clause, instruction
+from refsim.ptx.isa.matrix import check_selector, stored_positions
 from refsim.ptx.isa.products import INTEGERS
-from refsim.ptx.isa.sparse import check_selector
 from refsim.sources import PTX
 
 Array = NDArray[Any]
@@ -169,19 +168,12 @@ def _multiply(
         a if isinstance(a, tuple) else _common(lanes, a, "the descriptor of A"),
         _common(lanes, b, "the descriptor of B"),
         _common(lanes, add, "scale-d"),
-        None if metadata is None else _positions(lanes, metadata, form),
+        # the metadata is read when the instruction is issued
+        None
+        if metadata is None
+        else stored_positions(lanes, metadata, form.sparse_shape, form.a, form.selector, _SPARSE),
     )
     lanes.machine.tensor_cores.multiply(lanes, product)
-
-
-def _positions(lanes: Lanes, words: Array, form: ProductForm) -> Array:
-    """Return the positions of the stored elements of A; the metadata is read when the instruction is issued."""
-    try:
-        return positions_of(lanes.full(words), form.sparse_shape, form.a, form.selector, ordered=False)
-    except MetadataError as error:
-        thread = error.matrix * WARPGROUP + error.thread
-        rule = f"{_SPARSE}, sparse matrix storage"
-        raise lanes.fault("invalid-operand", thread, error.what, rule) from None
 
 
 def _products(spelling: _Spelling) -> None:
